@@ -44,7 +44,7 @@ def main() -> tuple[Tensor, Tensor]:
         "DiT-S/2", input_size=SIDE, in_channels=1, hidden_size=64, depth=2, num_heads=2, learn_sigma=False
     )
     model.y_embedder = Conditions(64)  # after the model's initialization, to keep PyTorch's
-    objective = diffusion.Objective.of(training.ObjectiveConfig(predict="flow"))
+    objective = diffusion.Objective.of(training.ObjectiveConfig(prediction_type="flow"))
     optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)
     generator = torch.Generator().manual_seed(0)
     for step in range(STEPS):

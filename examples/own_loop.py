@@ -44,7 +44,7 @@ def batch_of(step: int, rank: int, size: int) -> tuple[Tensor, Tensor, Tensor]:
 
 def main(folder: str, steps: int = 200) -> Tensor | None:
     """Train and draw 16 images, most of them bright or dark; None on other ranks, or after a requested stop."""
-    objective = diffusion.Objective.of(training.ObjectiveConfig(predict="v"))
+    objective = diffusion.Objective.of(training.ObjectiveConfig(prediction_type="v"))
     with comm.init_distributed() as group:
         torch.manual_seed(0)  # equal weights on all ranks
         strategy = train.Strategy(Net(), group)

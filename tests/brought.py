@@ -27,8 +27,8 @@ def bring(
     **groups: dict[str, str],
 ) -> None:
     """Install a package: `samplers={"turned": "tests.brought:Turned"}` are its entry points of dithc.samplers."""
-    home = folder / f"site-{package}-{version}"
-    info = home / f"{package}-{version}.dist-info"
+    site = folder / f"site-{package}-{version}"
+    info = site / f"{package}-{version}.dist-info"
     info.mkdir(parents=True)
     (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: {version}\n")
     lines = [
@@ -36,7 +36,7 @@ def bring(
         for group, points in groups.items()
     ]
     (info / "entry_points.txt").write_text("\n".join(lines))
-    on_path(home, monkeypatch)
+    on_path(site, monkeypatch)
 
 
 def bring_example(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -51,8 +51,8 @@ def bring_example(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> N
 def on_path(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Add a folder to the path of this process and of processes started by the test."""
     monkeypatch.syspath_prepend(str(folder))
-    known = os.environ.get("PYTHONPATH")
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(folder), *([known] if known else [])]))
+    previous = os.environ.get("PYTHONPATH")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(folder), *([previous] if previous else [])]))
 
 
 class Last(training.PluginSampler):
@@ -61,11 +61,11 @@ class Last(training.PluginSampler):
     share: float = Field(default=0.0, ge=0.0, le=1.0)
     search: int = 0  # also the name of a built-in setting
 
-    def run(self, walk: Any) -> Tensor:
-        x = walk.noise(0)
-        for step in reversed(range(len(walk.schedule))):
-            x0, noise, _ = walk.predict(x, step)
-            kept = walk.schedule.alpha_bar_before[step].item()
+    def run(self, context: Any) -> Tensor:
+        x = context.noise(0)
+        for step in reversed(range(len(context.schedule))):
+            x0, noise, _ = context.predict(x, step)
+            kept = context.schedule.alpha_bar_before[step].item()
             x = kept**0.5 * x0 + (1 - kept) ** 0.5 * noise
         return x
 
@@ -84,10 +84,10 @@ class Follow(training.PluginSampler):
 
     predicts = "flow"
 
-    def run(self, walk: Any) -> Tensor:
-        x = walk.noise(0)
-        for start, stop in walk.intervals(walk.steps):
-            x = x - (start - stop) * walk.at(x, start)
+    def run(self, context: Any) -> Tensor:
+        x = context.noise(0)
+        for start, stop in context.intervals(context.steps):
+            x = x - (start - stop) * context.at(x, start)
         return x
 
 
@@ -151,7 +151,7 @@ class Doubled(datasets.PluginConditions):
     def model(self) -> list[dict[str, Any]]:
         column = "day_of_year" if self.spoilt == "column" else "doubled"
         kind = "code" if self.spoilt == "map" else "linear"
-        return [{"name": "d", "column": column, "unit": "day", "map": kind, "centre": 100.0, "scale": 2.0}]
+        return [{"name": "d", "column": column, "unit": "day", "map": kind, "center": 100.0, "scale": 2.0}]
 
     def open(self) -> Callable[[Mapping[str, list[Any]]], Mapping[str, list[float | None]]]:
         return self._compute

@@ -33,9 +33,9 @@ def pytest_configure(config: pytest.Config) -> None:
         from tests.ranks import openmpi_environment
 
         os.environ.update(openmpi_environment(home.absolute()))
-    asked = config.getoption("--sample")
-    told = getattr(config, "workerinput", {}).get("sample")  # all workers use the commit of the start
-    config.stash[SAMPLE] = told if told is not None else sampling.commit_of(asked) if asked else ""
+    requested = config.getoption("--sample")
+    shared = getattr(config, "workerinput", {}).get("sample")  # all workers use the commit of the start
+    config.stash[SAMPLE] = shared if shared is not None else sampling.commit_of(requested) if requested else ""
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -54,8 +54,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 def pytest_report_header(config: pytest.Config) -> str | None:
     if seed := config.stash[SAMPLE]:
         return f"sample: of families of slow tests, those drawn by {seed[:12]}; without --sample all run"
-    asked = config.getoption("--sample")
-    return f"sample: none, because commit {asked} does not exist here: all tests run" if asked else None
+    requested = config.getoption("--sample")
+    return f"sample: none, because commit {requested} does not exist here: all tests run" if requested else None
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -63,9 +63,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         left_out = sampling.left_out(items, seed=seed, short=config.getoption("--short"))
         config.hook.pytest_deselected(items=[item for item in items if item.nodeid in left_out])
         items[:] = [item for item in items if item.nodeid not in left_out]
-    if told := getattr(config, "workerinput", {}).get("units"):
+    if units_file := getattr(config, "workerinput", {}).get("units"):
         items[:] = sampling.long_units_first(items)
-        sampling.write_units(items, Path(told))
+        sampling.write_units(items, Path(units_file))
 
 
 @pytest.fixture(autouse=True)
@@ -86,8 +86,8 @@ def use_backend() -> Iterator[Callable[[str], None]]:
     with ExitStack() as stack:
 
         def use(backend: str) -> None:
-            if why := obstacle(backend):
-                pytest.skip(f"back end {backend}: {why}")
+            if reason := obstacle(backend):
+                pytest.skip(f"back end {backend}: {reason}")
             stack.enter_context(hcops.use(backend))
 
         yield use

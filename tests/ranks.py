@@ -53,12 +53,12 @@ def on_ranks(
         given: Input of the program.
         folder: Folder of that file; None without input.
     """
-    words = [*started(ranks), sys.executable, "-c", program]
+    command = [*started(ranks), sys.executable, "-c", program]
     if folder is not None:
         (folder / "given.pickle").write_bytes(pickle.dumps(given))
-        words += [str(folder / "given.pickle"), str(ranks)]
+        command += [str(folder / "given.pickle"), str(ranks)]
     environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
-    return subprocess.run(words, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=600, check=False)
+    return subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=600, check=False)
 
 
 needs_kernels = pytest.mark.skipif(native.library() is None, reason=f"no C kernels: {native.load_library().reason}")

@@ -59,7 +59,7 @@ def family_of(item: pytest.Item, *, short: bool) -> tuple[str, int] | None:
 def package_of(item: pytest.Item) -> str:
     """Return the folder of `tests` that contains a test at any depth, or the folder of its file elsewhere."""
     folder = item.path.parent
-    return next((str(one) for one in (folder, *folder.parents) if one.parent == ROOT / "tests"), str(folder))
+    return next((str(parent) for parent in (folder, *folder.parents) if parent.parent == ROOT / "tests"), str(folder))
 
 
 def left_out(items: Iterable[pytest.Item], *, seed: str, short: bool = False) -> set[str]:
@@ -96,8 +96,8 @@ def other_alternatives(items: Iterable[pytest.Item], *, seed: str) -> set[str]:
     return {
         name
         for alternatives in found.values()
-        for which in set(alternatives) - drawn(sorted(alternatives), seed=seed, one_of=len(alternatives))
-        for name in alternatives[which]
+        for alternative in set(alternatives) - drawn(sorted(alternatives), seed=seed, one_of=len(alternatives))
+        for name in alternatives[alternative]
     }
 
 

@@ -50,10 +50,10 @@ def test_always():
 """
 
 
-def ran(folder: Path, *words: str) -> tuple[list[str], str]:
+def run_families(folder: Path, *arguments: str) -> tuple[list[str], str]:
     """Return the sorted names of the executed tests of the families above, and the output."""
     (folder / "test_families.py").write_text(FAMILIES)
-    options = ["-p", "tests.conftest", "-p", "no:cacheprovider", "-c", str(ROOT / "pyproject.toml"), "-v", *words]
+    options = ["-p", "tests.conftest", "-p", "no:cacheprovider", "-c", str(ROOT / "pyproject.toml"), "-v", *arguments]
     done = subprocess.run(
         [sys.executable, "-m", "pytest", *options, str(folder)], cwd=ROOT, capture_output=True, text=True, timeout=600
     )
@@ -62,44 +62,44 @@ def ran(folder: Path, *words: str) -> tuple[list[str], str]:
     return sorted(line.partition("::")[2].split()[0] for line in lines), done.stdout
 
 
-@pytest.mark.parametrize(("size", "wanted"), [(1, 1), (2, 1), (24, 1), (25, 2), (48, 2), (49, 3)])
-def test_one_in_24_of_a_family_is_drawn_and_at_least_one(size: int, wanted: int) -> None:
+@pytest.mark.parametrize(("size", "expected"), [(1, 1), (2, 1), (24, 1), (25, 2), (48, 2), (49, 3)])
+def test_one_in_24_of_a_family_is_drawn_and_at_least_one(size: int, expected: int) -> None:
     members = [f"test[{number}]" for number in range(size)]
     found = drawn(members, seed="a commit")
-    assert len(found) == wanted
+    assert len(found) == expected
     assert drawn(members[::-1], seed="a commit") == found
 
 
 def test_over_commits_every_member_is_drawn_about_as_often() -> None:
     members = [f"test[{number}]" for number in range(2 * ONE_OF)]
     draws = [drawn(members, seed=f"commit {number}") for number in range(3200)]
-    often = {member: sum(member in draw for draw in draws) for member in members}
-    assert all(90 < count < 177 for count in often.values()), often  # 133 expected; 43 is four standard deviations
+    counts = {member: sum(member in draw for draw in draws) for member in members}
+    assert all(90 < count < 177 for count in counts.values()), counts  # 133 expected; 43 is four standard deviations
 
 
 @pytest.mark.slow
 def test_a_commit_draws_the_same_for_one_process_and_for_workers(tmp_path: Path) -> None:
     if not commit_of("HEAD"):
         pytest.skip("no git, or no commit here")
-    alone, said = ran(tmp_path, "--sample", "HEAD")
-    assert f"drawn by {commit_of('HEAD')[:12]}" in said
-    assert {"test_always", "test_only"} <= set(alone)
-    assert sum(name.startswith("test_slow") for name in alone) == 1, (
+    single, output = run_families(tmp_path, "--sample", "HEAD")
+    assert f"drawn by {commit_of('HEAD')[:12]}" in output
+    assert {"test_always", "test_only"} <= set(single)
+    assert sum(name.startswith("test_slow") for name in single) == 1, (
         "one in 24 of the tests without a family, at least one"
     )
-    assert sum(name.startswith("test_many") for name in alone) == 2
-    assert sum(name in ("test_left", "test_right") for name in alone) == 1
-    homes = [name.partition("[")[0] for name in alone if name.startswith(("test_north", "test_south"))]
+    assert sum(name.startswith("test_many") for name in single) == 2
+    assert sum(name in ("test_left", "test_right") for name in single) == 1
+    homes = [name.partition("[")[0] for name in single if name.startswith(("test_north", "test_south"))]
     assert homes in (["test_north"], ["test_south"] * 2), "one alternative, and of it the sample"
-    workers, said = ran(tmp_path, "--sample", "HEAD", "-n", "2")
-    assert workers == alone
-    short, _ = ran(tmp_path, "--sample", "HEAD", "--short")
+    workers, output = run_families(tmp_path, "--sample", "HEAD", "-n", "2")
+    assert workers == single
+    short, _ = run_families(tmp_path, "--sample", "HEAD", "--short")
     assert sum(name.startswith("test_slow") for name in short) == 1
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("words", [(), ("--sample", "no-such-commit")])
-def test_without_a_commit_everything_runs(words: tuple[str, ...], tmp_path: Path) -> None:
-    found, said = ran(tmp_path, *words)
+@pytest.mark.parametrize("arguments", [(), ("--sample", "no-such-commit")])
+def test_without_a_commit_everything_runs(arguments: tuple[str, ...], tmp_path: Path) -> None:
+    found, output = run_families(tmp_path, *arguments)
     assert len(found) == 34
-    assert ("sample: none, because commit no-such-commit does not exist here" in said) == bool(words)
+    assert ("sample: none, because commit no-such-commit does not exist here" in output) == bool(arguments)

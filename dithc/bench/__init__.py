@@ -11,7 +11,7 @@ formats any of their results.
 Invariants: warm-up is untimed. Every number has a spread and its repeats. A result contains machine, versions and
 settings. A variant that cannot run here is a result with a reason, not a failure.
 
-Extending: add a variant of a step to `step/variants.CONTENDERS`, an operator as a function of `operators/cases.py`, and
+Extending: add a variant of a step to `step/variants.VARIANTS`, an operator as a function of `operators/cases.py`, and
 a measurement as a file like `collectives.py` that returns one JSON-ready dictionary.
 """
 

@@ -12,12 +12,12 @@ from dithc.bench.resume import sigterm_exits
 from dithc.core.logging import UserError, get_logger
 from dithc.engine.comm import traffic
 
-UNWANTED = ("OMP_NUM_THREADS", "DITHC_EXPECTED_RANKS")  # variables of a launcher or of thread settings
+REMOVED_VARIABLES = ("OMP_NUM_THREADS", "DITHC_EXPECTED_RANKS")  # variables of a launcher or of thread settings
 log = get_logger(__name__)
 
 
 def launch_line(
-    words: Sequence[str],
+    arguments: Sequence[str],
     *,
     ranks: int,
     cpus: int,
@@ -28,9 +28,20 @@ def launch_line(
     """Return the command that runs `dithc bench WORDS` on ranks with additional environment variables."""
     program = [sys.executable, "-m", "dithc"]
     chosen = launcher if ranks > 1 else "none"
-    line = [*program, "launch", "--launcher", chosen, "--nodes", str(nodes), "--ranks", str(ranks), "--cpus", str(cpus)]
+    line = [
+        *program,
+        "launch",
+        "--launcher",
+        chosen,
+        "--nodes",
+        str(nodes),
+        "--ranks",
+        str(ranks),
+        "--cpus-per-rank",
+        str(cpus),
+    ]
     settings = ["env", *(f"{name}={value}" for name, value in variables.items())] if variables else []
-    return [*line, "--", *settings, *program, "bench", *words]
+    return [*line, "--", *settings, *program, "bench", *arguments]
 
 
 def message_counter(folder: Path) -> dict[str, str]:
@@ -50,14 +61,14 @@ def sum_of(sent: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 @contextmanager
-def child_of(line: Sequence[str], **settings: Any) -> Iterator["subprocess.Popen[Any]"]:
+def run_child(command: Sequence[str], **settings: Any) -> Iterator["subprocess.Popen[Any]"]:
     """Start a command without the thread settings of this process, and end it when the block exits.
 
     An error, Ctrl-C or SIGTERM (raised as SystemExit 143 inside the block) sends SIGTERM, which `dithc launch`
     forwards. `settings` are arguments of subprocess.Popen.
     """
-    environment = {name: value for name, value in os.environ.items() if name not in UNWANTED}
-    with sigterm_exits(), subprocess.Popen(line, stdin=subprocess.DEVNULL, env=environment, **settings) as child:
+    environment = {name: value for name, value in os.environ.items() if name not in REMOVED_VARIABLES}
+    with sigterm_exits(), subprocess.Popen(command, stdin=subprocess.DEVNULL, env=environment, **settings) as child:
         try:
             yield child
         except BaseException:

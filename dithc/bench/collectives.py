@@ -1,5 +1,4 @@
-"""All-reduce, reduce-scatter and all-gather among the ranks of this machine, by all available implementations,
-interleaved.
+"""All implementations of all-reduce, reduce-scatter and all-gather among the ranks of this machine, interleaved.
 
 Some variants emulate two nodes: the ranks of each half share memory, and MPI carries the messages between the halves.
 """
@@ -16,11 +15,11 @@ from typing import Any
 
 import torch
 
-from dithc.bench.child_process import child_of, launch_line
+from dithc.bench.child_process import launch_line, run_child
 from dithc.bench.environment import circumstances, require
-from dithc.bench.timing import Timing, spread, take_turns
+from dithc.bench.timing import Timing, spread, time_runs
 from dithc.core.logging import user_error
-from dithc.core.summaries import Measurement, Table, with_deviation
+from dithc.core.measurements import Measurement, Table, with_deviation
 from dithc.engine.comm import CommConfig, Group
 from dithc.engine.hardware import discover_machine, plan_cores
 
@@ -30,16 +29,16 @@ LIMIT_SECONDS = 1200
 
 @dataclass(frozen=True)
 class CollectiveVariant:
-    """Implementation of the collectives (None: gloo); `played_nodes` is the number of emulated nodes."""
+    """Implementation of the collectives (None: gloo); `emulated_nodes` is the number of emulated nodes."""
 
     name: str
     config: CommConfig | None = None
-    played_nodes: int = 1
+    emulated_nodes: int = 1
 
 
 # No exchange: every rank reads and writes its array once, as any further use of the numbers does.
 IN_PLACE = "in place"
-CONTENDERS = (
+VARIANTS = (
     CollectiveVariant(IN_PLACE),
     CollectiveVariant("gloo"),
     CollectiveVariant("mpi blocking", CommConfig(collectives="blocking")),
@@ -78,9 +77,9 @@ def bench_collectives(settings: CollectivesSettings) -> dict[str, Any]:
     require(is_valid, "bench collectives --ranks", settings.ranks, "2, 4, ...")
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "result.json"
-        words = [f"--{name}={value}" for name, value in asdict(settings).items()]
-        words = ["collectives", "--on-ranks", *words, "--json", str(out)]
-        with child_of(launch_line(words, ranks=settings.ranks, cpus=1)) as child:
+        arguments = [f"--{name}={value}" for name, value in asdict(settings).items()]
+        arguments = ["collectives", "--on-ranks", *arguments, "--json", str(out)]
+        with run_child(launch_line(arguments, ranks=settings.ranks, cpus=1)) as child:
             status = child.wait(timeout=LIMIT_SECONDS)
         if status != 0 or not out.exists():
             fix = "see their messages above; run `dithc doctor` to check MPI"
@@ -94,14 +93,14 @@ def measure(settings: CollectivesSettings, group: Group) -> dict[str, Any]:
     """Measure on one rank (collective). The slowest rank determines the time of an operation."""
     torch.set_num_threads(1)
     runs = {
-        (operation, contender.name): run
-        for contender in CONTENDERS
-        for operation, run in _operations(contender, settings, group).items()
+        (operation, variant.name): run
+        for variant in VARIANTS
+        for operation, run in _operations(variant, settings, group).items()
     }
-    take_turns(runs, repeats=settings.warmup)
-    own = take_turns(runs, repeats=settings.rounds)
-    every = group.gather_objects({name: timing.seconds for name, timing in own.items()})
-    slowest = {name: Timing(tuple(map(max, zip(*(one[name] for one in every), strict=True)))) for name in own}
+    time_runs(runs, repeats=settings.warmup)
+    timings = time_runs(runs, repeats=settings.rounds)
+    gathered = group.gather_objects({name: timing.seconds for name, timing in timings.items()})
+    slowest = {name: Timing(tuple(map(max, zip(*(one[name] for one in gathered), strict=True)))) for name in timings}
     return {
         "bench": "collectives",
         "settings": asdict(settings),
@@ -120,7 +119,14 @@ def measure(settings: CollectivesSettings, group: Group) -> dict[str, Any]:
 def collectives_summary(result: Mapping[str, Any]) -> Measurement:
     """Summarize each operation of each variant, and the speedups."""
     settings = result["settings"]
-    times = [[row["operation"], row["contender"], _milliseconds(row["seconds"])] for row in result["rows"]]
+    times = [
+        [
+            row["operation"],
+            row["contender"],
+            with_deviation({key: 1e3 * row["seconds"][key] for key in ("median", "mad")}),
+        ]
+        for row in result["rows"]
+    ]
     ratios = [[one["operation"], one["contender"], one["over"], with_deviation(one)] for one in result["speedups"]]
     return Measurement(
         title=f"{settings['ranks']} ranks, {settings['mib']} MiB fp32 each, medians of {settings['rounds']} rounds",
@@ -131,48 +137,43 @@ def collectives_summary(result: Mapping[str, Any]) -> Measurement:
     )
 
 
-def _milliseconds(seconds: Mapping[str, float]) -> str:
-    return with_deviation({name: 1e3 * seconds[name] for name in ("median", "mad")})
-
-
 def _operations(
-    contender: CollectiveVariant, settings: CollectivesSettings, group: Group
+    variant: CollectiveVariant, settings: CollectivesSettings, group: Group
 ) -> dict[str, Callable[[], None]]:
     """Return the operations of a variant, each followed by a barrier, after one correctness check."""
     import torch.distributed as dist
 
-    backend = "dithc-mpi" if contender.config else "gloo"
-    if contender.name == IN_PLACE:
+    backend = "dithc-mpi" if variant.config else "gloo"
+    if variant.name == IN_PLACE:
         numbers = torch.zeros(settings.mib * MIB // 4)
-        return {"all_reduce": partial(_together, partial(numbers.mul_, 0.5))}
-    with (contender.config or CommConfig()).active(), _environment(contender, group):
-        over = dist.new_group(backend=backend)
+        return {"all_reduce": partial(_synchronized, partial(numbers.mul_, 0.5))}
+    with (variant.config or CommConfig()).active(), _environment(variant, group):
+        process_group = dist.new_group(backend=backend)
     count = settings.mib * MIB // 4 // group.size * group.size
     x, part = torch.zeros(count), torch.zeros(count // group.size)
-    mine = x[group.rank * part.numel() :][: part.numel()]
+    shard = x[group.rank * part.numel() :][: part.numel()]
 
-    own = mine if contender.config else part
+    buffer = shard if variant.config else part
     operations: dict[str, Callable[[], object]] = {
-        "all_reduce": partial(dist.all_reduce, x, group=over),
-        "reduce_scatter": partial(dist.reduce_scatter_tensor, own, x, group=over),
-        "all_gather": partial(dist.all_gather_into_tensor, x, own, group=over),
+        "all_reduce": partial(dist.all_reduce, x, group=process_group),
+        "reduce_scatter": partial(dist.reduce_scatter_tensor, buffer, x, group=process_group),
+        "all_gather": partial(dist.all_gather_into_tensor, x, buffer, group=process_group),
     }
     for name, run in operations.items():
         x.fill_(1.0 + group.rank)
         part.fill_(1.0 + group.rank)
         run()
         total = float(sum(range(1, group.size + 1)))
-        found = own if name == "reduce_scatter" else mine
-        wanted = 1.0 + group.rank if name == "all_gather" else total
-        assert bool((found == wanted).all()), f"{contender.name}: {name} is wrong"
+        found = buffer if name == "reduce_scatter" else shard
+        expected = 1.0 + group.rank if name == "all_gather" else total
+        assert bool((found == expected).all()), f"{variant.name}: {name} is wrong"
     x.zero_()
 
     dist.barrier()
-    return {name: partial(_together, run) for name, run in operations.items()}
+    return {name: partial(_synchronized, run) for name, run in operations.items()}
 
 
-def _together(run: Callable[[], object]) -> None:
-    """Execute an operation and wait for all ranks."""
+def _synchronized(run: Callable[[], object]) -> None:
     import torch.distributed as dist
 
     run()
@@ -180,17 +181,17 @@ def _together(run: Callable[[], object]) -> None:
 
 
 @contextmanager
-def _environment(contender: CollectiveVariant, group: Group) -> Iterator[None]:
+def _environment(variant: CollectiveVariant, group: Group) -> Iterator[None]:
     """Set the environment variables that a process group reads during construction."""
-    number = group.rank * contender.played_nodes // group.size
-    wanted = {
-        **({"DITHC_NODE_NAME": f"played {number}"} if contender.played_nodes > 1 else {}),
+    node = group.rank * variant.emulated_nodes // group.size
+    variables = {
+        **({"DITHC_NODE_NAME": f"played {node}"} if variant.emulated_nodes > 1 else {}),
         **({"GLOO_SOCKET_IFNAME": "lo"} if Path("/sys/class/net/lo").exists() else {}),
     }
-    before = dict(os.environ)
-    os.environ.update(wanted)
+    previous = dict(os.environ)
+    os.environ.update(variables)
     try:
         yield
     finally:
         os.environ.clear()
-        os.environ.update(before)
+        os.environ.update(previous)

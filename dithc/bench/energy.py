@@ -13,21 +13,21 @@ from typing import Any
 ROOT = Path("/sys/class/powercap")
 MICRO = 1e-6
 LEAST_SECONDS = 2.0  # a counter is updated once per millisecond
-NOTHING = "no readable RAPL counter of a package in /sys/class/powercap"
+NO_COUNTERS = "no readable RAPL counter of a package in /sys/class/powercap"
 
 
 def images_per_joule(step: Callable[[], object], images: int, *, root: Path = ROOT) -> dict[str, Any]:
     """Repeat a step of `images` images for some seconds. Return images per joule, or a reason without counters."""
     ranges = _ranges(root)
     if not ranges:
-        return {"status": "skipped", "reason": NOTHING}
-    before, start, steps = _read(ranges), time.monotonic(), 0
+        return {"status": "skipped", "reason": NO_COUNTERS}
+    initial, start, steps = _read_counters(ranges), time.monotonic(), 0
     while steps == 0 or time.monotonic() - start < LEAST_SECONDS:
         step()
         steps += 1
     seconds = time.monotonic() - start
-    spans = zip(before, _read(ranges), ranges.values(), strict=True)
-    joules = MICRO * sum((after - first) % (most + 1) for first, after, most in spans)
+    spans = zip(initial, _read_counters(ranges), ranges.values(), strict=True)
+    joules = MICRO * sum((final - first) % (maximum + 1) for first, final, maximum in spans)
     if joules <= 0:
         return {"status": "skipped", "reason": "the RAPL counters do not advance"}
     found = {"status": "ok", "images_per_joule": steps * images / joules, "watts": joules / seconds}
@@ -45,5 +45,5 @@ def _ranges(root: Path) -> dict[Path, int]:
     return found
 
 
-def _read(counters: Iterable[Path]) -> list[int]:
+def _read_counters(counters: Iterable[Path]) -> list[int]:
     return [int(path.read_text()) for path in counters]

@@ -21,7 +21,7 @@ from dithc.engine.hcops import tuning
 
 GIGA = 1e9
 PACKAGES = ("dithc", "numba", "numpy")
-OF_MACHINE = ("operators", "kernels", "machine", "core_plan", "host", "system", "tuning")
+MACHINE_TOPICS = ("operators", "kernels", "machine", "core_plan", "host", "system", "tuning")
 """Topics of `environment` that describe this machine rather than the software."""
 PASSING = {"finished", "load_average", "memory_available_bytes"}
 POOLS = {"pools", "huge_page_pools"}  # rows of (page bytes, reserved pages, free pages); the free pages vary
@@ -30,7 +30,7 @@ VARIABLES = re.compile(
     "|FI|UCX|GDAL|MALLOC|GLIBC|LD|CUDA)_.+|PYTHON(MALLOC|OPTIMIZE)"
 )
 """Environment variables that change the speed of dithc or of its libraries."""
-OF_PROCESS = {
+PROCESS_VARIABLES = {
     "DITHC_DRIVER_PID",
     "DITHC_DRIVER_HOST",
     "DITHC_LOG_LEVEL",
@@ -59,7 +59,7 @@ def require_at_least(settings: object, command: str = "bench", **least: int) -> 
         value = getattr(settings, name)
         values = value if isinstance(value, tuple) else (value,)
         is_valid = value is None or min(values, default=0) >= minimum
-        require(is_valid, f"{command} --{name}", value, f"{minimum} or more")
+        require(is_valid, f"{command} --{name.replace('_', '-')}", value, f"{minimum} or more")
 
 
 def require_among(option: str, given: Sequence[str], known: Iterable[str]) -> None:
@@ -110,7 +110,7 @@ def environment() -> dict[str, Any]:
         "code": Manifest.code_here() | {path.name: sha256_file(path) for path in libraries},
         "packages": {one.name: one.version for one in distributions()},
         "tuning": {path.name: sha256_file(path) for path in tuned},
-        "variables": {name: variables[name] for name in variables if name not in OF_PROCESS},
+        "variables": {name: variables[name] for name in variables if name not in PROCESS_VARIABLES},
     }
     return dict(json.loads(json.dumps(found, default=str)))
 

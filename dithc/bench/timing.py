@@ -28,7 +28,7 @@ class Timing:
 
     def ratios_to(self, base: "Timing") -> tuple[float, ...]:
         """Return this time relative to the base's time in the same round, per round."""
-        return tuple(own / other for own, other in zip(self.seconds, base.seconds, strict=True))
+        return tuple(value / other for value, other in zip(self.seconds, base.seconds, strict=True))
 
     def ratio_to(self, base: "Timing") -> float:
         """Return the median of the ratios."""
@@ -36,7 +36,7 @@ class Timing:
 
     def __add__(self, other: "Timing") -> "Timing":
         """Add times round by round."""
-        return Timing(tuple(own + more for own, more in zip(self.seconds, other.seconds, strict=True)))
+        return Timing(tuple(value + more for value, more in zip(self.seconds, other.seconds, strict=True)))
 
     def to_dict(self) -> dict[str, Any]:
         """Return median, spread and all times."""
@@ -49,7 +49,7 @@ def alternating(items: Sequence[Item], rounds: int) -> Iterator[Sequence[Item]]:
         yield items if number % 2 == 0 else items[::-1]
 
 
-def take_turns(
+def time_runs(
     runs: Mapping[Name, Callable[[], object]],
     *,
     repeats: int,
@@ -67,18 +67,18 @@ def take_turns(
     order, counts = list(runs), loops or {}
     rounds: list[list[float]] = []
     with suppress(MeasurementStopped):
-        for turn in alternating(order, repeats):
-            once = partial(_round, runs, turn, counts)
+        for names in alternating(order, repeats):
+            once = partial(_round, runs, names, counts)
             rounds.append(current_session().unit(f"round of {order}", once) if are_units else once())
     if not rounds and repeats:
         raise MeasurementStopped
-    return {name: Timing(tuple(one[place] for one in rounds)) for place, name in enumerate(order)}
+    return {name: Timing(tuple(one[index] for one in rounds)) for index, name in enumerate(order)}
 
 
-def _round(runs: Mapping[Name, Callable[[], object]], turn: Sequence[Name], loops: Mapping[Name, int]) -> list[float]:
+def _round(runs: Mapping[Name, Callable[[], object]], names: Sequence[Name], loops: Mapping[Name, int]) -> list[float]:
     """Return the seconds of each run in the order of `runs`."""
     seconds = {}
-    for name in turn:
+    for name in names:
         run, count = runs[name], loops.get(name, 1)
         start = time.perf_counter()
         for _ in range(count):
@@ -91,15 +91,15 @@ def loops_for(runs: Mapping[Name, Callable[[], object]], *, seconds: float) -> d
     """Return how often each run fits into `seconds`, at least once, by the time of its second execution."""
     for run in runs.values():
         run()
-    once = take_turns(runs, repeats=1)
+    once = time_runs(runs, repeats=1)
     return {name: max(1, math.floor(seconds / timing.median)) for name, timing in once.items()}
 
 
 def deviation(values: Iterable[float]) -> float:
     """Return the median absolute deviation."""
-    held = list(values)
-    middle = median(held)
-    return median(abs(value - middle) for value in held)
+    numbers = list(values)
+    middle = median(numbers)
+    return median(abs(value - middle) for value in numbers)
 
 
 def spread(values: Sequence[float]) -> dict[str, Any]:

@@ -103,12 +103,11 @@ class _Parser(argparse.ArgumentParser):
     """Argument parser that reports errors in dithc's four-line form."""
 
     def error(self, message: str) -> NoReturn:
-        """Log an argument error and exit with status 2."""
         from dithc.engine.comm import exit_report
 
         expected = f"arguments as `{self.prog} --help` lists them"
-        told = user_error(self.prog, got=message, expected=expected, fix="correct the command line")
-        get_logger(f"dithc.{self.prog.split()[1]}").error(exit_report.deduplicated_message(str(told)))
+        report = user_error(self.prog, got=message, expected=expected, fix="correct the command line")
+        get_logger(f"dithc.{self.prog.split()[1]}").error(exit_report.deduplicated_message(str(report)))
         self.exit(2)
 
 
@@ -124,17 +123,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if arguments is None:
         starting.use_utf8()
     starting.open_streams()
-    words = list(sys.argv[1:] if arguments is None else arguments)
-    if not words or words[0] in ("-h", "--help"):
+    argv = list(sys.argv[1:] if arguments is None else arguments)
+    if not argv or argv[0] in ("-h", "--help"):
         print(_overview(), end="")
-        return 0 if words else 2
-    if words[0] == "--version":
+        return 0 if argv else 2
+    if argv[0] == "--version":
         from importlib.metadata import version
 
         print(f"dithc {version('dithc')}")
         return 0
-    if words[0] not in VERBS:
-        print(f"dithc: unknown command {words[0]!r}\n\n{_overview()}", file=sys.stderr, end="")
+    if argv[0] not in VERBS:
+        print(f"dithc: unknown command {argv[0]!r}\n\n{_overview()}", file=sys.stderr, end="")
         return 2
     # Threads that wait for each other spin. With libgomp's default of milliseconds, a training step next to another
     # busy process takes 20 times longer. 10,000 spins (tens of microseconds) have no measurable cost on dedicated
@@ -144,9 +143,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     starting.choose_folders()
     openmp.report()
     status = 1
-    with starting.supervised(words[0]) if arguments is None else nullcontext():
+    with starting.supervised(argv[0]) if arguments is None else nullcontext():
         try:
-            status = _ended(words)
+            status = _run_logged(argv)
         except SystemExit as end:  # raised by argparse: help, or an unknown argument
             status = end.code if isinstance(end.code, int) else int(end.code is not None)
             raise
@@ -158,119 +157,118 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return status
 
 
-def _ended(words: Sequence[str]) -> int:
+def _run_logged(argv: Sequence[str]) -> int:
     """Run a command and log the error that ended it. Return the exit status."""
     try:
-        return _run(words)
+        return _run(argv)
     except KeyboardInterrupt:  # also while the module of the command is imported
         if starting.has_parent:
             raise
-        get_logger(f"dithc.{words[0]}").error("interrupted")
+        get_logger(f"dithc.{argv[0]}").error("interrupted")
         return 128 + signal.SIGINT
     except UserError as error:
         from dithc.engine.comm import exit_report
 
-        get_logger(f"dithc.{words[0]}").error(exit_report.deduplicated_message(str(error)))
+        get_logger(f"dithc.{argv[0]}").error(exit_report.deduplicated_message(str(error)))
         return error.status
     except BrokenPipeError:
         return 141
     except json_documents.Altered as error:
         fix = "delete it and rerun the command that writes it"
-        told = user_error(f"dithc {words[0]} reads a changed file", got=error, expected="the sealed bytes", fix=fix)
-        get_logger(f"dithc.{words[0]}").error(str(told))
+        altered = user_error(
+            f"dithc {argv[0]} reads a changed file", got=error, expected="the checksummed bytes", fix=fix
+        )
+        get_logger(f"dithc.{argv[0]}").error(str(altered))
         return UserError.status
     except Exception as error:
-        log, said = get_logger(f"dithc.{words[0]}"), _told(words[0], error)
-        if said is None:
+        log, reported = get_logger(f"dithc.{argv[0]}"), _as_user_error(argv[0], error)
+        if reported is None:
             raise
-        log.error(str(said), exc_info=error if log.isEnabledFor(logging.DEBUG) else None)
+        log.error(str(reported), exc_info=error if log.isEnabledFor(logging.DEBUG) else None)
         return 2
 
 
-def command_module(verb: str) -> str:
+def command_module(command: str) -> str:
     """Return the name of the module that implements a command of `VERBS`."""
-    group = next(group for group, commands in GROUPS.items() if verb in commands)
-    return ".".join(["dithc.cli", *([group] if group else []), verb.replace("-", "_")])
+    group = next(group for group, commands in GROUPS.items() if command in commands)
+    return ".".join(["dithc.cli", *([group] if group else []), command.replace("-", "_")])
 
 
-def _run(words: Sequence[str]) -> int:
-    """Import the command named by the first word, parse its arguments and execute it."""
-    verb: Any = import_module(command_module(words[0]))
+def _run(argv: Sequence[str]) -> int:
+    module: Any = import_module(command_module(argv[0]))
     parser = _Parser(
-        prog=f"dithc {words[0]}",
-        description=verb.SUMMARY,
-        epilog=f"example:\n{indent(verb.EXAMPLE, '  ')}",
+        prog=f"dithc {argv[0]}",
+        description=module.SUMMARY,
+        epilog=f"example:\n{indent(module.EXAMPLE, '  ')}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    verb.add_arguments(parser)
-    args = parser.parse_args(words[1:])
-    _refuse_folders(words[0], args)
-    folder: Callable[[argparse.Namespace], Path] | None = getattr(verb, "folder", None)
+    module.add_arguments(parser)
+    args = parser.parse_args(argv[1:])
+    _check_outputs(argv[0], args)
+    folder: Callable[[argparse.Namespace], Path] | None = getattr(module, "folder", None)
     if folder is None:
-        return int(verb.run(args))
+        return int(module.run(args))
     from dithc.core.artifacts import Lease
 
     with Lease.beside(folder(args)):
-        return int(verb.run(args))
+        return int(module.run(args))
 
 
-def _refuse_folders(verb: str, args: argparse.Namespace) -> None:
+def _check_outputs(command: str, args: argparse.Namespace) -> None:
     """Reject a folder in place of an output file, and a file that dithc did not write, before work starts."""
-    for option in ("json", "png", "describe", *(["out"] if verb != "export" else [])):
+    for option in ("json", "png", "describe", *(["out"] if command != "export" else [])):
         path = getattr(args, option, None)
         if isinstance(path, Path) and path.is_dir():
-            got = f"{path}, which is a folder"
-            fix = f"name a file, such as one in {path}"
-            raise user_error(f"dithc {verb} --{option}", got=got, expected="the file to write", fix=fix)
-        if isinstance(path, Path) and (option != "out" or verb in SINGLE_FILES):
+            got, fix = f"{path}, which is a folder", f"name a file, such as one in {path}"
+            raise user_error(f"dithc {command} --{option}", got=got, expected="the file to write", fix=fix)
+        if isinstance(path, Path) and (option != "out" or command in SINGLE_FILES):
             from dithc.core.artifacts import outputs
 
             outputs.check_file(path)
 
 
-def _told(verb: str, error: Exception) -> UserError | None:
+def _as_user_error(command: str, error: Exception) -> UserError | None:
     """Convert an operating system error or an allocation failure to a user error; None for other errors."""
     if isinstance(error, UnicodeEncodeError):
         return user_error(
-            f"dithc {verb} cannot write a name that is not valid UTF-8",
+            f"dithc {command} cannot write a name that is not valid UTF-8",
             got=ascii(error.object)[:200],
             expected="names of files and folders in UTF-8",
             fix="rename that file or folder",
         )
-    wanted = out_of_memory.requested_memory(error)
-    if wanted is None:
-        return _unwritable(verb, error) if isinstance(error, OSError) else None
+    requested = out_of_memory.requested_memory(error)
+    if requested is None:
+        return _unwritable(command, error) if isinstance(error, OSError) else None
     if (limit := starting.limit_bytes()) is not None:
         return out_of_memory.out_of_memory(
-            f"dithc {verb}",
-            wanted=wanted,
+            f"dithc {command}",
+            wanted=requested,
             there_is=f"more than {out_of_memory.gib(limit)} of addresses (`ulimit -v`)",
             fix=starting.RAISE_LIMIT,
         )
     from dithc.engine.hardware import Limits
 
     available = Limits.read().memory_available_bytes
-    asks = f" (`resources: {{{verb}: {{mem_mb}}}}` requests it)" if verb in STAGES else ""
+    hint = f" (`resources: {{{command}: {{mem_mb}}}}` requests it)" if command in STAGES else ""
     return out_of_memory.out_of_memory(
-        f"dithc {verb}",
-        wanted=wanted,
+        f"dithc {command}",
+        wanted=requested,
         there_is="more memory" if available is None else f"{out_of_memory.gib(available)} free now",
-        fix=f"provide more memory{asks}, or lower `batch_size` or `image_size`",
+        fix=f"provide more memory{hint}, or lower `batch_size` or `image_size`",
     )
 
 
-def _unwritable(verb: str, error: OSError) -> UserError:
-    """Convert an operating system error to a user error."""
+def _unwritable(command: str, error: OSError) -> UserError:
     if error.filename is None and "temporary directory" in str(error):
         return user_error(
-            f"dithc {verb} needs a folder for temporary files",
+            f"dithc {command} needs a folder for temporary files",
             got=str(error.strerror),
             expected="a writable folder with free space",
             fix="set TMPDIR to one",
         )
     name = error.filename2 or error.filename  # the second file name of a rename is the target
     return user_error(
-        f"dithc {verb} could not read or write {'its files' if name is None else name}",
+        f"dithc {command} could not read or write {'its files' if name is None else name}",
         got=str(error) if error.strerror is None else error.strerror,
         expected="a readable, writable path with free space; files that were complete are unchanged",
         fix=FIXES.get(error.errno or 0, FIX),

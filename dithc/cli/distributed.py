@@ -8,16 +8,15 @@ from typing import TYPE_CHECKING
 
 from dithc.config import ExperimentConfig
 from dithc.core.logging import get_logger
+from dithc.core.processes import HELD as HELD
 
 if TYPE_CHECKING:
     from dithc.engine.comm import Group
 
-HELD = 76  # exit status: another process works on the same output
 log = get_logger("dithc.cores")
 
 
 def add_ranks_argument(parser: argparse.ArgumentParser) -> None:
-    """Declares `--ranks`."""
     parser.add_argument("--ranks", type=int, metavar="N", help="required ranks (started by `dithc launch`, or 1)")
 
 

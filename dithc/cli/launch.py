@@ -10,18 +10,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dithc.core.logging import get_logger, out_of_memory, user_error
+from dithc.core.processes import STOPPED
 
 if TYPE_CHECKING:
     from dithc.engine.comm import launch_command
 
 SUMMARY = "Start a command on ranks, forward signals and exit status, and stop it when its driver has ended."
 EXAMPLE = (
-    "dithc launch --launcher mpiexec --ranks 2 --cpus 1 -- dithc train --config config/experiments/demo.yaml "
+    "dithc launch --launcher mpiexec --ranks 2 --cpus-per-rank 1 -- dithc train --config config/experiments/demo.yaml "
     "--run pretrain --latents results/demo/latents/landscape/manifest.json --out "
     "results/demo/runs/pretrain/step_0000160.json"
 )
 
-STOPPED = 75
 KILLED = 137  # 128 + SIGKILL
 JOB_VARIABLE = "SLURM_JOB_ID"
 ENDED_WITHIN_SECONDS = 300.0
@@ -29,7 +29,6 @@ log = get_logger("dithc.launch")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the launcher, the size, and the command after `--`."""
     launcher = "launcher of several ranks (default: srun in a Slurm job, else mpiexec)"
     parser.add_argument("--launcher", choices=("none", "mpiexec", "srun"), help=launcher)
     parser.add_argument("--nodes", type=int, default=1, help="nodes to spread the ranks over (default 1)")
@@ -38,12 +37,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     strategy = "instead of --ranks: one rank per die (cftp) or core cluster (dp, dp+tp) of this machine, on every node"
     size.add_argument("--strategy", choices=("cftp", "dp", "dp+tp"), help=strategy)
     cpus = "CPUs per rank, also OMP_NUM_THREADS (default 1; with --strategy, an equal share of this machine)"
-    parser.add_argument("--cpus", type=int, help=cpus)
-    parser.add_argument("--node-cpus", type=int, help="CPUs shared by the ranks of a node, instead of --cpus")
-    parser.add_argument("--mpiexec", metavar="PATH", help="absolute path of mpiexec (default: next to this Python)")
+    parser.add_argument("--cpus-per-rank", type=int, help=cpus)
     parser.add_argument(
-        "--grace-seconds", type=float, default=60.0, help="time to stop without the driver (default 60)"
+        "--cpus-per-node", type=int, help="CPUs shared by the ranks of a node, instead of --cpus-per-rank"
     )
+    parser.add_argument("--mpiexec", metavar="PATH", help="absolute path of mpiexec (default: next to this Python)")
+    grace = "time to stop without the driver (default 60)"
+    parser.add_argument("--grace-seconds", type=float, default=60.0, help=grace)
     parser.add_argument(
         "--srun-mpi",
         metavar="NAME",
@@ -59,17 +59,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the command. Return its exit status."""
     from dithc.engine.comm import launch_command, supervise
     from dithc.engine.hardware import Limits
     from dithc.engine.scheduler import slurm_site
 
-    for name, value in (("--cpus", args.cpus), ("--node-cpus", args.node_cpus)):
+    for name, value in (("--cpus-per-rank", args.cpus_per_rank), ("--cpus-per-node", args.cpus_per_node)):
         if value is not None and value < 1:
             raise user_error(f"launch {name}", got=value, expected="1 or more", fix=f"correct {name}")
-    ranks, cores = _counted(args) if args.strategy else (args.ranks, None)
-    node_cpus = args.node_cpus or cores
-    cpus = args.cpus or (max(1, node_cpus * args.nodes // ranks) if node_cpus else 1)
+    ranks, cores = _ranks_and_cores(args) if args.strategy else (args.ranks, None)
+    node_cpus = args.cpus_per_node or cores
+    cpus = args.cpus_per_rank or (max(1, node_cpus * args.nodes // ranks) if node_cpus else 1)
     chosen = args.launcher or _default_launcher(args.nodes if ranks > 1 else 0)
     launcher: launch_command.Launcher = chosen if ranks > 1 else "none"
     mpiexec = launch_command.find_mpiexec(args.mpiexec) if launcher == "mpiexec" else None
@@ -97,24 +96,24 @@ def run(args: argparse.Namespace) -> int:
     )
     if launcher == "mpiexec" and args.nodes == 1 and mpiexec and mpiexec.vendor == "mpich" and not hosts:
         launch_command.check_shared_memory(ranks)
-    started = {"OMP_NUM_THREADS": str(cpus), "DITHC_EXPECTED_RANKS": str(ranks)}
+    variables = {"OMP_NUM_THREADS": str(cpus), "DITHC_EXPECTED_RANKS": str(ranks)}
     kills = Limits.out_of_memory_kills()
     status = supervise(
         line,
-        environment={**environment, **_deadline(args), **started},
+        environment={**environment, **_deadline(args), **variables},
         launcher=launcher,
         vendor=mpiexec.vendor if mpiexec else "other",
         grace_seconds=args.grace_seconds,
         meet_in=_meeting_folder(args.nodes) if ranks > 1 and Path(command[0]).name == "dithc" else None,
     )
     if status == KILLED:
-        _say_killed(command, by_system=Limits.out_of_memory_kills() > kills)
+        _log_kill(command, by_system=Limits.out_of_memory_kills() > kills)
     if args.scheduler == "none":
         return status
     if status == STOPPED:
-        return _again(args.scheduler, "stopped and saved")
-    if status not in launch_command.WORDS_OF_THE_COMMAND and (gone := slurm_site.lost(hosts)):
-        return _again(args.scheduler, f"node {', '.join(gone)} was lost")
+        return _requeue(args.scheduler, "stopped and saved")
+    if status not in launch_command.COMMAND_STATUSES and (lost := slurm_site.lost(hosts)):
+        return _requeue(args.scheduler, f"node {', '.join(lost)} was lost")
     return status
 
 
@@ -122,13 +121,13 @@ def _meeting_folder(nodes: int) -> Path | None:
     """Return a writable folder that all nodes share, for the marker files of a start, or None."""
     from dithc.core.caches import is_writable
 
-    here = Path.cwd()
-    if is_writable(here):
-        return here
-    place = Path(tempfile.gettempdir()) if nodes == 1 else None
-    effect = f"marker files of this start are in {place}" if place else "ranks that fail to connect are not restarted"
-    log.warning(f"{here} is not writable: {effect}")
-    return place
+    folder = Path.cwd()
+    if is_writable(folder):
+        return folder
+    temp = Path(tempfile.gettempdir()) if nodes == 1 else None
+    effect = f"marker files of this start are in {temp}" if temp else "ranks that fail to connect are not restarted"
+    log.warning(f"{folder} is not writable: {effect}")
+    return temp
 
 
 def _check_program(name: str) -> None:
@@ -138,7 +137,7 @@ def _check_program(name: str) -> None:
         raise user_error("command to launch", got=f"{name}: no such program", expected="a program", fix=fix)
 
 
-def _say_killed(command: list[str], *, by_system: bool) -> None:
+def _log_kill(command: list[str], *, by_system: bool) -> None:
     """Log the likely cause of a SIGKILL, because the killed process cannot."""
     from dithc.engine.hardware import Limits
 
@@ -175,7 +174,6 @@ def _default_launcher(nodes: int) -> "launch_command.Launcher":
 
 
 def _hosts(nodes: int) -> list[str]:
-    """Return the names of this job's nodes."""
     from dithc.engine.scheduler import slurm_site
 
     job = os.environ.get(JOB_VARIABLE)
@@ -200,7 +198,7 @@ def _deadline(args: argparse.Namespace) -> dict[str, str]:
     return deadline.environment(end)
 
 
-def _again(scheduler: str, why: str) -> int:
+def _requeue(scheduler: str, reason: str) -> int:
     """Requeue this job and wait for its end, so that it does not count as failed."""
     from dithc.engine.scheduler import deadline, slurm
 
@@ -209,15 +207,15 @@ def _again(scheduler: str, why: str) -> int:
         return STOPPED
     job = os.environ.get(JOB_VARIABLE)
     if not job or not slurm.requeue(job):
-        log.error(f"{why}, but job {job or '?'} could not be requeued by {scheduler}: rerun the command")
+        log.error(f"{reason}, but job {job or '?'} could not be requeued by {scheduler}: rerun the command")
         return STOPPED
-    log.info(f"{why}: job {job} was requeued and will continue")
+    log.info(f"{reason}: job {job} was requeued and will continue")
     time.sleep(ENDED_WITHIN_SECONDS)
     log.error(f"job {job} was requeued, but did not end within {ENDED_WITHIN_SECONDS:.0f} s")
     return STOPPED
 
 
-def _counted(args: argparse.Namespace) -> tuple[int, int]:
+def _ranks_and_cores(args: argparse.Namespace) -> tuple[int, int]:
     """Return the ranks over all nodes and the cores per node, assuming that all nodes equal this one."""
     from dithc.config import MachineConfig
     from dithc.engine.hardware import discover_machine
@@ -225,6 +223,6 @@ def _counted(args: argparse.Namespace) -> tuple[int, int]:
     cores = discover_machine().visible_cores
     dies, clusters = {core.die for core in cores}, {core.cluster for core in cores}
     per_node = MachineConfig(strategy=args.strategy).ranks_on(num_dies=len(dies) or 1, num_clusters=len(clusters) or 1)
-    said = "%d rank(s) per node for strategy %s: this machine has %d die(s) and %d cluster(s)"
-    log.info(said, per_node, args.strategy, len(dies), len(clusters))
+    message = "%d rank(s) per node for strategy %s: this machine has %d die(s) and %d cluster(s)"
+    log.info(message, per_node, args.strategy, len(dies), len(clusters))
     return int(per_node * args.nodes), len(cores)

@@ -15,15 +15,15 @@ if TYPE_CHECKING:
     from dithc.config import ExperimentConfig
 
 
-def add_of(parser: argparse.ArgumentParser, of: str, *, which: str = "") -> None:
+def add_entry_arguments(parser: argparse.ArgumentParser, entry: str, *, which: str = "") -> None:
     """Declare `--config` and the option for a name in one of its sections, such as `--dataset` for `datasets`."""
     parser.add_argument("--config", type=Path, required=True, help="configuration file of the experiment")
-    parser.add_argument(f"--{of}", required=True, help=f"name in the section `{of}s`{which}")
+    parser.add_argument(f"--{entry}", required=True, help=f"name in the section `{entry}s`{which}")
 
 
-def add_out(parser: argparse.ArgumentParser, beside: str) -> None:
+def add_out(parser: argparse.ArgumentParser, content: str) -> None:
     """Declare `--out`. Other files are written next to it."""
-    parser.add_argument("--out", type=Path, required=True, help=f"manifest to write; {beside} next to it")
+    parser.add_argument("--out", type=Path, required=True, help=f"manifest to write; {content} next to it")
 
 
 def folder(args: argparse.Namespace) -> Path:
@@ -35,13 +35,13 @@ def folder(args: argparse.Namespace) -> Path:
 class CommandRecord:
     """Execution of one stage, timed from its construction.
 
-    `of` is the name in the configuration of the settings that determine the result, `name` the name of the result if it
+    `entry` is the name in the configuration of the settings that determine the result, `name` the name of the result if it
     differs, `out` the manifest to write, and `inputs` are the digests of the input manifests by path.
     """
 
     experiment: "ExperimentConfig"
     stage: str
-    of: str
+    entry: str
     out: Path
     name: str | None = None
     inputs: dict[str, str] = field(default_factory=dict)
@@ -67,12 +67,12 @@ class CommandRecord:
 
     @property
     def _owner(self) -> dict[str, Any]:
-        return {"stage": self.stage, "name": self.name or self.of}
+        return {"stage": self.stage, "name": self.name or self.entry}
 
     @cached_property
     def spec(self) -> dict[str, Any]:
         """Settings that determine the result."""
-        return stage_spec(self.experiment, self.stage, self.of)
+        return stage_spec(self.experiment, self.stage, self.entry)
 
     def read(self, path: Path, stage: str) -> Manifest:
         """Read the manifest of an input stage and record its digest; UserError if it belongs to another stage."""
@@ -92,7 +92,7 @@ class CommandRecord:
             spec=self.spec,
             inputs=self.inputs,
             files=Manifest.entries(self.folder, list(files)),
-            numbers=numbers,
-            seconds=time.monotonic() - self._start,
+            summary=numbers,
+            wall_seconds=time.monotonic() - self._start,
         ).write(self.out)
         self.output.finish(**self._owner)

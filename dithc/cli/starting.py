@@ -13,11 +13,13 @@ from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
+from dithc.core.processes import HELD, STOPPED
+
 STANDARD_ERROR = 2  # highest number of the three streams that every program expects to be open
 SET_PARENT_DEATH_SIGNAL = 1  # prctl(2), PR_SET_PDEATHSIG
 FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 RANK_VARIABLES = ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK")
-STATUSES = (2, 75, 76)  # exit statuses with which dithc ends after it has logged the reason
+STATUSES = (2, STOPPED, HELD)  # exit statuses with which dithc ends after it has logged the reason
 LIGHT = {"run", "status", "launch", "verify", "show"}  # commands without torch
 has_parent = False
 RAISE_LIMIT = "raise the limit (`ulimit -v unlimited; ulimit -d unlimited`), or request more memory from the scheduler"
@@ -44,8 +46,8 @@ def use_utf8() -> None:
     """Restart this program in Python's UTF-8 mode under another encoding. Child processes inherit the mode."""
     os.environ["PYTHONUTF8"] = "1"
     if sys.getfilesystemencoding() != "utf-8":
-        words = Path("/proc/self/cmdline").read_bytes().split(b"\0")[:-1]
-        os.execvp(words[0], [words[0], b"-X", b"utf8", *words[1:]])
+        command = Path("/proc/self/cmdline").read_bytes().split(b"\0")[:-1]
+        os.execvp(command[0], [command[0], b"-X", b"utf8", *command[1:]])
 
 
 def open_streams() -> None:
@@ -67,28 +69,28 @@ def open_streams() -> None:
 
 def choose_folders() -> None:
     """Replace unusable folders for temporary files and caches, also for child processes. Log each choice."""
-    from dithc.core import caches as places
+    from dithc.core import caches
     from dithc.core.logging import get_logger
 
     log = get_logger("dithc.start")
     if sys.orig_argv[1:3] == ["-X", "utf8"]:
         log.info("text and file names are UTF-8, independent of the locale")
     with suppress(FileNotFoundError):  # raised again when a command needs a temporary file
-        named, used = os.environ.get("TMPDIR"), tempfile.gettempdir()
-        if named and os.path.abspath(named) != used:
+        configured, used = os.environ.get("TMPDIR"), tempfile.gettempdir()
+        if configured and os.path.abspath(configured) != used:
             os.environ["TMPDIR"] = used
-            log.warning(f"temporary files are in {used}: TMPDIR={named} is not a writable folder with free space")
-    if (cache := places.cache_home()) is not None:
+            log.warning(f"temporary files are in {used}: TMPDIR={configured} is not a writable folder with free space")
+    if (cache := caches.cache_home()) is not None:
         os.environ["XDG_CACHE_HOME"] = str(cache)
-        named = os.environ.get("MPLCONFIGDIR")
-        if named and not places.is_writable(Path(named)):
-            log.warning(f"the cache of matplotlib is in {cache}: MPLCONFIGDIR={named} is not writable")
-        if not named or not places.is_writable(Path(named)):
+        configured = os.environ.get("MPLCONFIGDIR")
+        if configured and not caches.is_writable(Path(configured)):
+            log.warning(f"the cache of matplotlib is in {cache}: MPLCONFIGDIR={configured} is not writable")
+        if not configured or not caches.is_writable(Path(configured)):
             os.environ["MPLCONFIGDIR"] = str(cache / "matplotlib")
 
 
 @contextmanager
-def supervised(verb: str) -> Iterator[None]:
+def supervised(command: str) -> Iterator[None]:
     """Run the body in a child process if memory is limited, and report a child ended by a library.
 
     Libraries that lack memory or threads end the process themselves: by `exit`, SIGSEGV, SIGABRT, or SIGINT (OpenBLAS).
@@ -104,7 +106,7 @@ def supervised(verb: str) -> Iterator[None]:
         os.close(writer)
         if any(name in os.environ for name in RANK_VARIABLES):  # otherwise a killed launcher would leave ranks running
             ctypes.CDLL(None).prctl(SET_PARENT_DEATH_SIGNAL, int(signal.SIGKILL))
-        _watch(child, reader, verb)
+        _watch(child, reader, command)
     has_parent = True
     os.setpgid(0, 0)  # the parent forwards the signals of a terminal
     ctypes.CDLL(None).prctl(SET_PARENT_DEATH_SIGNAL, int(signal.SIGKILL))
@@ -120,10 +122,10 @@ def supervised(verb: str) -> Iterator[None]:
     os.write(writer, b".")
 
 
-def _watch(child: int, reader: int, verb: str) -> NoReturn:
+def _watch(child: int, reader: int, command: str) -> NoReturn:
     from dithc.core.logging import get_logger, out_of_memory, user_error
 
-    log, received = get_logger(f"dithc.{verb}"), set[int]()
+    log, received = get_logger(f"dithc.{command}"), set[int]()
 
     def forward(number: int, _: FrameType | None) -> None:
         received.add(number)
@@ -143,11 +145,11 @@ def _watch(child: int, reader: int, verb: str) -> NoReturn:
     if signal.SIGINT in received:
         log.error("interrupted")
         os._exit(128 + signal.SIGINT)
-    how = f"status {code}" if code >= 0 else signal.Signals(-code).name
+    ending = f"status {code}" if code >= 0 else signal.Signals(-code).name
     error = user_error(
-        f"dithc {verb}: out of memory",
+        f"dithc {command}: out of memory",
         got=f"a limit of {out_of_memory.gib(limit_bytes() or 0)} on the memory of a process (`ulimit -v`, `ulimit -d`); "
-        f"a library ended the process ({how})",
+        f"a library ended the process ({ending})",
         expected="more memory",
         fix=RAISE_LIMIT,
     )

@@ -43,19 +43,19 @@ PLAIN = {int: "integer", float: "number", bool: "true or false", str: "text", ty
 
 def page() -> str:
     found = _once(sections(ExperimentConfig))
-    index = "\n".join(f"- [{_title(one)}](#{_anchor(one)})" for one in found)
+    index = "\n".join(f"- [{_title(section)}](#{_anchor(section)})" for section in found)
     return HEAD + index + "\n" + "".join(map(_section, found))
 
 
 def _once(found: Iterator[ReferenceSection]) -> list[ReferenceSection]:
     """Merge the sections with the same place and model; `within` then lists all their kinds."""
     merged: dict[tuple[str, type[BaseModel]], list[str]] = {}
-    for one in found:
-        merged.setdefault((one.place, one.model), []).append(one.within)
-    places = [place for place, _ in merged]
+    for section in found:
+        merged.setdefault((section.location, section.model), []).append(section.within)
+    locations = [location for location, _ in merged]
     return [
-        ReferenceSection(place, model, ", ".join(within) if places.count(place) > 1 and all(within) else "")
-        for (place, model), within in merged.items()
+        ReferenceSection(location, model, ", ".join(within) if locations.count(location) > 1 and all(within) else "")
+        for (location, model), within in merged.items()
     ]
 
 
@@ -72,7 +72,7 @@ def _section(section: ReferenceSection) -> str:
 
 def _title(section: ReferenceSection) -> str:
     kind, within = " or ".join(kinds(section.model)), section.within
-    return (section.place or "experiment") + (f", kind {kind}" if kind else f" of {within}" if within else "")
+    return (section.location or "experiment") + (f", kind {kind}" if kind else f" of {within}" if within else "")
 
 
 def _anchor(section: ReferenceSection) -> str:
@@ -91,10 +91,10 @@ def _type(field: Any, name: str) -> str:
 def _types(annotation: Any) -> Iterator[str]:
     """Yield a name for each type in an annotation, with the range of that type."""
     metadata = getattr(annotation, "__metadata__", ())
-    limits = _limits([one for part in metadata for one in getattr(part, "metadata", [])])
+    limits = _limits([limit for part in metadata for limit in getattr(part, "metadata", [])])
     origin, inside = get_origin(annotation), get_args(annotation)
     if metadata:
-        yield from (f"{one} {limits}".rstrip() for one in _types(inside[0]))
+        yield from (f"{name} {limits}".rstrip() for name in _types(inside[0]))
     elif annotation in PLAIN:
         yield PLAIN[annotation]
     elif isinstance(annotation, type) and issubclass(annotation, BaseModel):
@@ -105,23 +105,22 @@ def _types(annotation: Any) -> Iterator[str]:
         yield f"list of {' or '.join(dict.fromkeys(_types(inside[0])))}"
     elif origin is tuple:
         yield f"list of {len(inside)}"
-    elif inside and all(isinstance(one, str | int) for one in inside):
-        yield " or ".join(f"`{one}`" for one in inside)
+    elif inside and all(isinstance(value, str | int) for value in inside):
+        yield " or ".join(f"`{value}`" for value in inside)
     elif inside:
-        for one in inside:
-            yield from _types(one)
+        for part in inside:
+            yield from _types(part)
     else:
         yield getattr(annotation, "__name__", "text")
 
 
 def _limits(metadata: list[Any]) -> str:
     """Return the range in pydantic's metadata of an annotation, such as `>= 0 and < 1`."""
-    ends = [(sign, getattr(one, name)) for name, sign in LIMITS for one in metadata if hasattr(one, name)]
+    ends = [(sign, getattr(part, name)) for name, sign in LIMITS for part in metadata if hasattr(part, name)]
     return " and ".join(f"{sign} {end:.6g}" if isinstance(end, float) else f"{sign} {end}" for sign, end in ends)
 
 
 def _code(value: Any) -> str:
-    """Return a default as YAML in one line."""
     value = value.model_dump(mode="json", exclude_defaults=True) if isinstance(value, BaseModel) else value
     return f"`{value if isinstance(value, str) else json.dumps(value, default=str)}`"
 

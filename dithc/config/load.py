@@ -11,18 +11,18 @@ from typing import Any, NamedTuple, TypeVar
 from pydantic import ValidationError
 
 from dithc.config.schema import ExperimentConfig, MachineConfig
-from dithc.config.suggestions import key_meant, word_meant
-from dithc.config.validation_messages import OF_NO_KIND, in_words, of_keys, shown
+from dithc.config.suggestions import suggest_key, suggest_value
+from dithc.config.validation_messages import NO_UNION_MEMBER, describe_fault, merge_faults, shown
 from dithc.config.yaml_reader import YamlDocument, parse, read
 from dithc.core.logging import get_logger, user_error
 
 T = TypeVar("T")
 SECTIONS = ("datasets", "codecs", "runs", "extractors", "evaluations")
-BELOW = f"\n{' ' * len('  got:      ')}"  # indentation of the second and later faults
+FAULT_INDENT = f"\n{' ' * len('  got:      ')}"  # indentation of the second and later faults
 MOST_SHOWN = 200  # characters of a rejected value
 DEMO = Path("config/experiments/demo.yaml")
 QUOTED = re.compile(r"'([^']*)'")
-NAMED = re.compile(r"[a-z_]+(\.[A-Za-z0-9_-]+)+")
+KEY = re.compile(r"[a-z_]+(\.[A-Za-z0-9_-]+)+")
 log = get_logger("dithc.workflow")
 
 
@@ -33,14 +33,14 @@ class ConfigLayer(NamedTuple):
     values: Mapping[str, Any]
 
 
-def of_words(origin: str, words: Sequence[str]) -> ConfigLayer:
+def parse_arguments(origin: str, arguments: Sequence[str]) -> ConfigLayer:
     """Parse arguments of the form `key=value`; a value in braces is YAML. Raises UserError for invalid YAML."""
     values: dict[str, Any] = {}
-    for word in words:
-        key, _, text = word.partition("=")
+    for argument in arguments:
+        key, _, text = argument.partition("=")
         is_mapping = text.lstrip().startswith("{")
         part = parse(text, origin=f"`{key}` of {origin}").values if is_mapping else _without_quotes(text)
-        values = laid_over(values, {key.strip(): part})
+        values = merge_settings(values, {key.strip(): part})
     return ConfigLayer(origin, values)
 
 
@@ -49,25 +49,27 @@ def _without_quotes(text: str) -> str:
     return bare[1:-1] if len(bare) > 1 and bare[0] == bare[-1] and bare[0] in "'\"" else text
 
 
-def laid_over(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
-    """Merge mappings key by key; values of `above` replace lists and scalars."""
-    merged = dict(below)
-    for key, value in above.items():
-        under = merged.get(key)
-        merged[key] = laid_over(under, value) if isinstance(value, Mapping) and isinstance(under, Mapping) else value
+def merge_settings(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Merge mappings key by key; values of `changes` replace lists and scalars."""
+    merged = dict(base)
+    for key, value in changes.items():
+        lower = merged.get(key)
+        if isinstance(value, Mapping) and isinstance(lower, Mapping):
+            value = merge_settings(lower, value)
+        merged[key] = value
     return merged
 
 
 def overridden(layers: Sequence[ConfigLayer], sections: set[str]) -> list[str]:
     """Return a sentence for each key of these sections with different values in two layers."""
-    seen: dict[str, tuple[str, str]] = {}
+    latest: dict[str, tuple[str, str]] = {}
     found: dict[str, str] = {}
     for layer in layers:
         for key, value in _leaves({name: part for name, part in layer.values.items() if name in sections}):
-            before, origin = seen.get(key, (value, layer.origin))
+            before, origin = latest.get(key, (value, layer.origin))
             if before != value:
                 found[key] = f"{key}: {value} ({layer.origin}) overrides {before} ({origin})"
-            seen[key] = value, layer.origin
+            latest[key] = value, layer.origin
     return list(found.values())
 
 
@@ -92,10 +94,10 @@ def _checked(content: Mapping[str, Any], *, origin: str, texts: Sequence[YamlDoc
         return ExperimentConfig.model_validate(content)
     except ValidationError as error:
         is_named = len(texts) == 1 and texts[0].origin.endswith(origin)
-        faults = [_line(fault, texts, is_named=is_named) for fault in of_keys(error.errors(), content)]
+        faults = [_line(fault, texts, is_named=is_named) for fault in merge_faults(error.errors(), content)]
         raise user_error(
             f"{origin} has {len(faults)} fault{'s' * (len(faults) > 1)}",
-            got=BELOW.join(faults),
+            got=FAULT_INDENT.join(faults),
             expected="keys and values of docs/config.md",
             fix="correct the keys above",
         ) from None
@@ -116,9 +118,9 @@ def get_entry(section: Mapping[str, T], name: str, *, key: str) -> T:
 def _line(fault: Any, texts: Sequence[YamlDocument], *, is_named: bool) -> str:
     """Return a fault in one line: key, position and reason; `is_named` omits the file from the position."""
     place, reason = tuple(fault["loc"]), _reason(fault)
-    if not place and (named := NAMED.match(reason)):  # a check of several keys: its message starts with one key
-        keys = tuple(named.group(0).split("."))
-        return f"{named.group(0)}{_position(keys, texts, is_named=is_named)}{reason[named.end() :]}"
+    if not place and (key_match := KEY.match(reason)):  # a check of several keys: its message starts with one key
+        keys = tuple(key_match.group(0).split("."))
+        return f"{key_match.group(0)}{_position(keys, texts, is_named=is_named)}{reason[key_match.end() :]}"
     words = tuple(map(str, place))
     return f"{'.'.join(words) or 'experiment'}{_position(words, texts, is_named=is_named)}: {reason}"
 
@@ -130,44 +132,33 @@ def _position(words: tuple[str, ...], texts: Sequence[YamlDocument], *, is_named
             # Locations of pydantic contain the kind of a source, codec or extractor, which is not a key of a file.
             upper = words[:depth]
             for known in [upper, *(upper[:i] + upper[i + 1 :] for i in range(len(upper)))]:
-                if known and (at := text.places.get(known)) is not None:
-                    return f" (line {at[0]}, column {at[1]}{'' if is_named else f' of {text.origin}'})"
+                if known and (position := text.places.get(known)) is not None:
+                    return f" (line {position[0]}, column {position[1]}{'' if is_named else f' of {text.origin}'})"
     return ""
 
 
 def _reason(fault: Any) -> str:
-    text, context = in_words(fault), fault.get("ctx", {})
+    text, context = describe_fault(fault), fault.get("ctx", {})
     if fault["type"] == "extra_forbidden":
-        return "unknown key" + key_meant(ExperimentConfig, fault["loc"])
+        return "unknown key" + suggest_key(ExperimentConfig, fault["loc"])
     if fault["type"] == "union_tag_not_found":
         return "`kind` is missing"
     if fault["type"] == "union_tag_invalid":
         known = QUOTED.findall(context["expected_tags"])
-        return f"`kind` is {context['tag']!r}, expected one of {', '.join(known)}{word_meant(context['tag'], known)}"
+        return f"`kind` is {context['tag']!r}, expected one of {', '.join(known)}{suggest_value(context['tag'], known)}"
     if isinstance(fault["input"], Mapping) or fault["type"] == "value_error":
         return text
     value = shown(fault["input"])
-    known = {"literal_error": context.get("expected", ""), OF_NO_KIND: text}.get(fault["type"], "")
-    meant = word_meant(fault["input"], QUOTED.findall(known))
+    known = {"literal_error": context.get("expected", ""), NO_UNION_MEMBER: text}.get(fault["type"], "")
+    meant = suggest_value(fault["input"], QUOTED.findall(known))
     return f"{text}, got {value if len(value) <= MOST_SHOWN else value[:MOST_SHOWN] + '...'}{meant}"
-
-
-def read_profile(folder: Path) -> tuple[dict[str, Any], Any]:
-    """Return a profile of Snakemake, and its section `machine`; UserError if it is missing or invalid YAML."""
-    path = folder / "config.yaml"
-    content = read(path).values
-    settings = content.get("config") or []
-    if not isinstance(settings, Mapping):
-        words = settings if isinstance(settings, list) else [settings]
-        settings = of_words(str(path), [str(word) for word in words]).values
-    return content, settings.get("machine", {})
 
 
 def load_experiment(
     config: Mapping[str, Any] | Sequence[Path],
     *,
     files: Sequence[Path] = (),
-    above: Sequence[tuple[str, Sequence[str]]] = (),
+    overrides: Sequence[tuple[str, Sequence[str]]] = (),
 ) -> ExperimentConfig:
     """Load the experiment of a configuration that Snakemake merged; the demo with changes if it defines no sections.
 
@@ -177,17 +168,17 @@ def load_experiment(
     Args:
         config: Merged configuration; or files, each of which overrides the files before it.
         files: Files of a merged configuration, read again because Snakemake silently uses the last of duplicate keys.
-        above: Arguments of the form `key=value` that override the files, by origin: each profile, then the command line.
+        overrides: Arguments of the form `key=value` that override the files, by origin: each profile, then the command line.
     """
     texts = [read(path) for path in (files if isinstance(config, Mapping) else config)]
     if not isinstance(config, Mapping):
         merged: dict[str, Any] = {}
         for text in texts:
-            merged = laid_over(merged, text.values)
+            merged = merge_settings(merged, text.values)
         config = merged
-    layers = [of_words(origin, words) for origin, words in above]
+    layers = [parse_arguments(origin, arguments) for origin, arguments in overrides]
     for layer in layers:
-        config = laid_over(config, layer.values)
+        config = merge_settings(config, layer.values)
     profiled = {key for layer in layers[:-1] for key in layer.values}
     named_files = [
         ConfigLayer(text.origin.removeprefix("configuration file ").replace(f"{Path.cwd()}/", ""), text.values)
@@ -195,7 +186,9 @@ def load_experiment(
     ]
     for line in overridden([*(named_files if len(layers) > 1 else []), *layers], {*profiled, "machine"}):
         log.info(line)
-    config = {key: config[key] for key in config if key != "seal"}  # dithc adds a seal to the files that it writes
+    config = {
+        key: config[key] for key in config if key != "checksum"
+    }  # dithc adds a checksum to the files that it writes
     if not any(config.get(name) for name in SECTIONS):
         config = {**read(DEMO).values, **config}
     # Snakemake removes its own keys, such as templates, which run code. Include them, so that they are rejected.
@@ -207,5 +200,10 @@ def load_experiment(
 
 def load_machine(folder: Path) -> tuple[MachineConfig, dict[str, Any]]:
     """Return the section `machine` of a Snakemake profile, and the profile; UserError if it is missing or invalid."""
-    content, machine = read_profile(folder)
-    return load({"machine": machine}).machine, content
+    path = folder / "config.yaml"
+    content = read(path).values
+    settings = content.get("config") or []
+    if not isinstance(settings, Mapping):
+        arguments = settings if isinstance(settings, list) else [settings]
+        settings = parse_arguments(str(path), [str(argument) for argument in arguments]).values
+    return load({"machine": settings.get("machine", {})}).machine, content

@@ -5,18 +5,10 @@ from typing import Any
 
 from dithc.config.schema import ExperimentConfig, codecs, datasets, training
 
-RUN_WITHOUT_EFFECT = {
-    *(
-        "steps",
-        "steps_per_job",
-        "micro_batch_size",
-        "activation_checkpointing",
-        "checkpoint_every",
-        "keep_last",
-        "keep_every",
-        "log_every",
-    ),
-    "validate_every",
+SEGMENTS = {"steps", "steps_per_job", "checkpoint_every", "keep_last", "keep_every", "log_every", "validate_every"}
+RUN_WITHOUT_EFFECT = SEGMENTS | {
+    "micro_batch_size",
+    "activation_checkpointing",
     "on_nonfinite",  # affects only the reaction to a bad step; a stopped run may continue with another value
 }
 COMPARISON = {"real_split", "num_real_images", "extractor", "metrics", "band_triplets"}
@@ -24,9 +16,9 @@ COMPARISON = {"real_split", "num_real_images", "extractor", "metrics", "band_tri
 REAL_TILES = {"checkpoint", "real_split", "num_images", "seed"}
 """Settings of an evaluation that determine the tiles that the codec decodes."""
 # Locations and checks of files do not affect results: the manifests contain the hashes of the files.
-PLACES = {"path", "search", "init_from_file", "dem", "checksum", "optional_files"}
+LOCATIONS = {"path", "search", "init_from_file", "dem", "checksum", "optional_files"}
 # Affects training only through codecs of display bands, and the spec of their latents contains it.
-LOOKS = {"rendering"}
+APPEARANCE = {"rendering"}
 
 
 def stage_spec(experiment: ExperimentConfig, stage: str, name: str, *, of_rule: bool = False) -> dict[str, Any]:
@@ -37,7 +29,7 @@ def stage_spec(experiment: ExperimentConfig, stage: str, name: str, *, of_rule: 
     other files. `name` is a dataset, codec, run, extractor or evaluation, `stage` a key of `SPECS`.
     """
     spec = SPECS[stage](experiment, name)
-    return spec if of_rule else _without(PLACES | LOOKS if stage == "tiles" else PLACES, spec)
+    return spec if of_rule else _without(LOCATIONS | APPEARANCE if stage == "tiles" else LOCATIONS, spec)
 
 
 def _without(keys: set[str], value: Any) -> Any:
@@ -47,7 +39,7 @@ def _without(keys: set[str], value: Any) -> Any:
     return value
 
 
-def _brought(settings: datasets.PluginSettings) -> dict[str, Any]:
+def _plugin_spec(settings: datasets.PluginSettings) -> dict[str, Any]:
     return settings.model_dump(mode="json") | {"extension": settings.extension}
 
 
@@ -61,14 +53,14 @@ def _synthesize(experiment: ExperimentConfig, name: str) -> dict[str, Any]:
 def _ingest(experiment: ExperimentConfig, name: str) -> dict[str, Any]:
     source = experiment.datasets[name].source
     if isinstance(source, datasets.PluginSource):
-        return {"source": _brought(source)}
+        return {"source": _plugin_spec(source)}
     return {"source": source.model_dump(mode="json")}
 
 
 def _tiles(experiment: ExperimentConfig, name: str) -> dict[str, Any]:
     dataset = experiment.datasets[name]
     spec = dataset.model_dump(mode="json", include={"tiles", "normalization", "rendering", "split"})
-    conditions = {str(number): _brought(one) for number, one in enumerate(dataset.conditions)}
+    conditions = {str(number): _plugin_spec(condition) for number, condition in enumerate(dataset.conditions)}
     return {"seed": experiment.seed, **spec, "conditions": conditions}
 
 
@@ -85,7 +77,7 @@ def _codec(experiment: ExperimentConfig, name: str) -> dict[str, Any]:
 
 def _seeded(experiment: ExperimentConfig, model: Any) -> dict[str, Any]:
     if isinstance(model, codecs.PluginCodec | codecs.PluginExtractor):
-        return {"seed": experiment.seed, **_brought(model)}
+        return {"seed": experiment.seed, **_plugin_spec(model)}
     return {"seed": experiment.seed, **model.model_dump(mode="json", exclude={"trust_code"})}
 
 
@@ -105,7 +97,7 @@ def _sample(experiment: ExperimentConfig, name: str) -> dict[str, Any]:
         return {"dataset": name, "codec": codec, **evaluation.model_dump(mode="json", include=REAL_TILES)}
     spec = evaluation.model_dump(mode="json", exclude=COMPARISON | {"batch_size"})
     if isinstance(evaluation.sampler, training.PluginSampler):
-        spec["sampler"] = _brought(evaluation.sampler)
+        spec["sampler"] = _plugin_spec(evaluation.sampler)
     if evaluation.pipefusion is not None:
         spec["pipefusion"] = evaluation.pipefusion.decides
     return spec if evaluation.ema_std is None else spec | {"snapshots": experiment.snapshots_of(evaluation)}

@@ -1,6 +1,6 @@
 """Sections of the schema, and suggestions for unknown keys and values."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from types import NoneType, UnionType
 from typing import Annotated, Any, NamedTuple, Union, get_args, get_origin
@@ -8,7 +8,7 @@ from typing import Annotated, Any, NamedTuple, Union, get_args, get_origin
 from pydantic import BaseModel
 
 MOST_LISTED = 12
-ELSEWHERE = {
+KEY_SYNONYMS = {
     "learning_rate": "lr",
     "batch": "global_batch_size",
     "gradient_clip": "max_grad_norm",
@@ -30,7 +30,7 @@ ELSEWHERE = {
     "num_layers": "depth",
     "patch_size": "preset",
 }
-WORDS = {
+VALUE_SYNONYMS = {
     "mpirun": "mpiexec",
     "float32": "fp32",
     "bfloat16": "bf16",
@@ -44,22 +44,22 @@ WORDS = {
 class ReferenceSection(NamedTuple):
     """Section of the configuration: path with NAME for chosen names, model, and kind of the containing section."""
 
-    place: str
+    location: str
     model: type[BaseModel]
     within: str = ""
 
 
-def sections(model: type[BaseModel], place: str = "", within: str = "") -> Iterator[ReferenceSection]:
+def sections(model: type[BaseModel], location: str = "", within: str = "") -> Iterator[ReferenceSection]:
     """Yield every section, each before the sections that it contains."""
-    yield ReferenceSection(place, model, within)
+    yield ReferenceSection(location, model, within)
     for name, field in model.model_fields.items():
-        below = f"{place}.{name}" if place else name
+        path = f"{location}.{name}" if location else name
         for part in parts_of(field.annotation):
             if get_origin(part) is dict:
-                part, below = get_args(part)[1], f"{below}.NAME"
-            for one in parts_of(part):
-                if isinstance(one, type) and issubclass(one, BaseModel):
-                    yield from sections(one, below, " or ".join(kinds(model)))
+                part, path = get_args(part)[1], f"{path}.NAME"
+            for item in parts_of(part):
+                if isinstance(item, type) and issubclass(item, BaseModel):
+                    yield from sections(item, path, " or ".join(kinds(model)))
 
 
 def kinds(model: type[BaseModel]) -> list[str]:
@@ -74,48 +74,49 @@ def parts_of(annotation: Any) -> Iterator[Any]:
     if origin is Annotated:
         yield from parts_of(get_args(annotation)[0])
     elif origin in (Union, UnionType):
-        for one in get_args(annotation):
-            yield from parts_of(one)
+        for member in get_args(annotation):
+            yield from parts_of(member)
     elif annotation is not NoneType:
         yield annotation
 
 
-def models_at(model: type[BaseModel], place: Sequence[int | str]) -> list[type[BaseModel]]:
+def models_at(model: type[BaseModel], location: Sequence[int | str]) -> list[type[BaseModel]]:
     """Return the models of a section at a location of pydantic, which consists of keys, positions and chosen kinds."""
     found: list[Any] = [model]
-    for word in place:
-        found = [part for one in found for part in _below(one, word)]
-    return [one for one in found if isinstance(one, type) and issubclass(one, BaseModel)]
+    for key in location:
+        found = [part for kind in found for part in _parts_at(kind, key)]
+    return [kind for kind in found if isinstance(kind, type) and issubclass(kind, BaseModel)]
 
 
-def _below(kind: Any, word: int | str) -> Iterator[Any]:
+def _parts_at(kind: Any, key: int | str) -> Iterator[Any]:
     if isinstance(kind, type) and issubclass(kind, BaseModel):
-        if word in kind.model_fields:
-            yield from parts_of(kind.model_fields[str(word)].annotation)
-        elif "kind" in kind.model_fields and word in get_args(kind.model_fields["kind"].annotation):
+        if key in kind.model_fields:
+            yield from parts_of(kind.model_fields[str(key)].annotation)
+        elif "kind" in kind.model_fields and key in get_args(kind.model_fields["kind"].annotation):
             yield kind  # pydantic's location contains the kind that it selected
     elif get_origin(kind) in (dict, list, tuple):
         yield from parts_of(get_args(kind)[-1])
 
 
-def key_meant(model: type[BaseModel], place: Sequence[int | str]) -> str:
+def suggest_key(model: type[BaseModel], location: Sequence[int | str]) -> str:
     """Return a suggestion for an unknown key: a similar key, sections that have the key, or all keys; may be empty."""
-    *above, word = place
-    known = [name for one in models_at(model, above) for name in one.model_fields]
-    if (same := ELSEWHERE.get(str(word).lower())) in known:
-        return f"; did you mean `{same}`?"
-    if near := get_close_matches(str(word).lower(), known, n=1):
-        return f"; did you mean `{near[0]}`?"
-    if places := dict.fromkeys(
-        f"{one.place}.{word}".lstrip(".") for one in sections(model) if word in one.model.model_fields
+    *parents, key = location
+    known = [name for section in models_at(model, parents) for name in section.model_fields]
+    if meant := _similar(key, known, KEY_SYNONYMS, cutoff=0.6):
+        return meant
+    if paths := dict.fromkeys(
+        f"{section.location}.{key}".lstrip(".") for section in sections(model) if key in section.model.model_fields
     ):
-        return f"; keys of that name: {', '.join(list(places)[:3])}"
+        return f"; keys of that name: {', '.join(list(paths)[:3])}"
     return f"; there are: {', '.join(known)}" if 0 < len(known) <= MOST_LISTED else ""
 
 
-def word_meant(word: object, known: Sequence[str]) -> str:
+def suggest_value(value: object, known: Sequence[str]) -> str:
     """Return a suggestion for an unknown value; empty if no known value is similar."""
-    if (same := WORDS.get(str(word).lower())) in known:
-        return f"; did you mean `{same}`?"
-    near = get_close_matches(str(word).lower(), known, n=1, cutoff=0.5)
+    return _similar(value, known, VALUE_SYNONYMS, cutoff=0.5)
+
+
+def _similar(value: object, known: Sequence[str], synonyms: Mapping[str, str], *, cutoff: float) -> str:
+    name = str(value).lower()
+    near = [synonyms[name]] if synonyms.get(name) in known else get_close_matches(name, known, n=1, cutoff=cutoff)
     return f"; did you mean `{near[0]}`?" if near else ""

@@ -35,7 +35,7 @@ class YamlDocument:
 
 def read(path: Path) -> YamlDocument:
     """Read a YAML or JSON file that contains a mapping; raises UserError if it is missing, unreadable or rejected."""
-    content = _bytes(path)
+    content = _read_bytes(path)
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -47,11 +47,11 @@ def read(path: Path) -> YamlDocument:
             fix=f"save it as UTF-8, for example: iconv -f latin1 -t utf-8 {path}",
         ) from None
     if has_checksum(text):
-        return _sealed(text, path)
+        return _read_checksummed(text, path)
     return parse(text, origin=f"configuration file {path}")
 
 
-def _sealed(text: str, path: Path) -> YamlDocument:
+def _read_checksummed(text: str, path: Path) -> YamlDocument:
     try:
         return YamlDocument(str(path), load_checksummed(text), {})
     except ValueError as error:
@@ -59,7 +59,7 @@ def _sealed(text: str, path: Path) -> YamlDocument:
             f"configuration file {path} was changed after it was written",
             got=error,
             expected="the bytes that dithc wrote",
-            fix="delete it, the next run rewrites it; edit your configuration file, or a copy without the key `seal`",
+            fix="delete it, the next run rewrites it; edit your configuration file, or a copy without the key `checksum`",
         ) from None
 
 
@@ -98,7 +98,7 @@ def _invalid(place: str, reason: str) -> UserError:
     )
 
 
-def _bytes(path: Path) -> bytes:
+def _read_bytes(path: Path) -> bytes:
     """Read a plain file. Pipes and devices are not opened, because reading them may block or never end."""
     try:
         kind = path.stat().st_mode
@@ -108,7 +108,7 @@ def _bytes(path: Path) -> bytes:
             if len(content) <= MOST_BYTES:
                 return content
         types = ((stat.S_ISREG, f"more than {MOST_BYTES} bytes"), (stat.S_ISDIR, "a folder"), (stat.S_ISFIFO, "a pipe"))
-        got = next((words for is_type, words in types if is_type(kind)), "a device or a socket")
+        got = next((description for is_type, description in types if is_type(kind)), "a device or a socket")
     except FileNotFoundError:
         raise user_error(
             f"configuration file {path} does not exist",
@@ -173,15 +173,15 @@ class _Loader(yaml.SafeLoader):
 def _find_places(node: yaml.Node, place: tuple[str, ...], places: dict[tuple[str, ...], tuple[int, int]]) -> None:
     """Record line and column of every key; raises ConstructorError for a duplicate key."""
     if isinstance(node, yaml.MappingNode):
-        seen: dict[Hashable, int] = {}
+        lines: dict[Hashable, int] = {}
         for key, value in node.value:
             name, line = str(key.value), key.start_mark.line + 1
             if not isinstance(key, yaml.ScalarNode):
                 raise yaml.constructor.ConstructorError(None, None, "a key that is not a scalar", key.start_mark)
-            if name in seen:
-                reason = f"duplicate key `{name}`, first in line {seen[name]}"
+            if name in lines:
+                reason = f"duplicate key `{name}`, first in line {lines[name]}"
                 raise yaml.constructor.ConstructorError(None, None, reason, key.start_mark)
-            seen[name], places[(*place, name)] = line, (line, key.start_mark.column + 1)
+            lines[name], places[(*place, name)] = line, (line, key.start_mark.column + 1)
             _find_places(value, (*place, name), places)
     elif isinstance(node, yaml.SequenceNode):
         for number, value in enumerate(node.value):

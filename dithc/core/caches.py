@@ -23,15 +23,15 @@ def cache_home() -> Path | None:
     The folder is `XDG_CACHE_HOME`, by default `~/.cache` of an existing home. If that is not writable, it is a private folder
     among the temporary files. The choice is logged.
     """
-    named, home = os.environ.get("XDG_CACHE_HOME"), os.path.expanduser("~")  # unchanged if the user has no home
-    wanted = Path(named or f"{home}/.cache")
+    variable, home = os.environ.get("XDG_CACHE_HOME"), os.path.expanduser("~")  # unchanged if the user has no home
+    requested = Path(variable or f"{home}/.cache")
     try:
         private = Path(tempfile.gettempdir(), f"dithc-cache-{os.geteuid()}")
-        if wanted == private:  # an earlier process chose it
+        if requested == private:  # an earlier process chose it
             return _private(private)
-        if wanted.is_absolute() and (named or Path(home).is_dir()) and is_writable(wanted):
-            return wanted
-        log.warning(f"caches are in {_private(private)}: {wanted} is not writable; set XDG_CACHE_HOME")
+        if requested.is_absolute() and (variable or Path(home).is_dir()) and is_writable(requested):
+            return requested
+        log.warning(f"caches are in {_private(private)}: {requested} is not writable; set XDG_CACHE_HOME")
         return private
     except OSError as error:
         log.warning(f"no caches are kept: {error}; set XDG_CACHE_HOME to a writable folder")

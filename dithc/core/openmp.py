@@ -20,7 +20,7 @@ BINDING = ("OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY", "KMP_AFFINITY", "
 SHRINKING = (LIMIT, "OMP_DYNAMIC", "KMP_DEVICE_THREAD_LIMIT", "KMP_ALL_THREADS")
 WITHOUT_EFFECT = ("", "false", "none", "disabled")
 RUNTIMES = ("libgomp", "libiomp5", "libomp")
-MOST_CPUS = 8192
+MAX_CPUS = 8192
 
 removed: dict[str, str] = {}
 """Variables that `import dithc` removed from the environment, with their values."""
@@ -75,10 +75,10 @@ def _restore(runtime: Any) -> None:
     cpus = next((cpus for cpus in _candidates(runtime) if len(cpus) == number and cpus > bound), bound)
     _bind_threads(cpus)
     _runtime_binds = True
-    done = f"dithc restored {number} CPUs" if cpus > bound else f"dithc cannot identify the {number} CPUs before"
+    outcome = f"dithc restored {number} CPUs" if cpus > bound else f"dithc cannot identify the {number} CPUs before"
     log.warning(
         "%s bound this process to CPU(s) %s before dithc was imported; %s (fix: unset it, or import dithc before torch)",
-        *(" ".join(removed), sorted(bound), done),
+        *(" ".join(removed), sorted(bound), outcome),
     )
     if "torch" in sys.modules:
         unbind_team()
@@ -87,11 +87,11 @@ def _restore(runtime: Any) -> None:
 def _candidates(runtime: Any) -> Iterator[set[int]]:
     """Yield sets of CPUs that this process may have had: of its cpuset, of the places of the runtime, of its parent."""
     bound = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, range(MOST_CPUS))  # the kernel reduces it to the cpuset
-    whole = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, range(MAX_CPUS))  # the kernel reduces it to the cpuset
+    cpuset = os.sched_getaffinity(0)
     os.sched_setaffinity(0, bound)
-    yield whole
-    yield {cpu for cpu in whole if any(cpu in place for place in _places(runtime))}
+    yield cpuset
+    yield {cpu for cpu in cpuset if any(cpu in place for place in _places(runtime))}
     yield os.sched_getaffinity(os.getppid())
 
 

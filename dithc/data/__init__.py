@@ -27,16 +27,12 @@ if TYPE_CHECKING:
     from dithc.data.synthetic import synthesize
     from dithc.data.tiles import BandScaling, Rows, Tiles, cut_tiles
 
-_HOMES = {
-    "Rows": "tiles",
-    "BandScaling": "tiles",
-    "Tiles": "tiles",
-    "cut_tiles": "tiles",
-    "mosaic": "images",
-    "products": "products",
+_MODULES = {
+    **dict.fromkeys(("BandScaling", "Rows", "Tiles", "cut_tiles"), "tiles"),
+    **dict.fromkeys(("mosaic", "write_png"), "images"),
     "ingest_scenes": "scenes",
+    "products": "products",
     "synthesize": "synthetic",
-    "write_png": "images",
 }
 
 __all__ = [
@@ -54,9 +50,9 @@ __all__ = [
 
 def __getattr__(name: str) -> object:
     """Import a public name from its module on first use."""
-    if name not in _HOMES:
+    if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    home = import_module(f"{__name__}.{_HOMES[name]}")
-    found: object = home if name == _HOMES[name] else getattr(home, name)
-    globals()[name] = found
-    return found
+    module = import_module(f"{__name__}.{_MODULES[name]}")
+    value: object = module if name == _MODULES[name] else getattr(module, name)
+    globals()[name] = value
+    return value

@@ -33,13 +33,13 @@ from dithc.data.scene import SceneRejectedError
 
 SPARE_BYTES = 1 << 30
 """Disk space that stays free."""
-MOST_ENTRIES = 1000
+MAX_ENTRIES = 1000
 """Most entries of an archive; a product has ten to thirty."""
-MOST_UNFOLDING = 100
+MAX_EXPANSION = 100
 SLACK_BYTES = 16 << 20
 """Limits of expansion: images expand two- to fourfold, zeros in gzip a thousandfold."""
 BLOCK_BYTES = 1 << 20
-MOST_NAME_BYTES = 1 << 16
+MAX_NAME_BYTES = 1 << 16
 NAME_TYPES = (
     tarfile.GNUTYPE_LONGNAME,
     tarfile.GNUTYPE_LONGLINK,
@@ -48,7 +48,7 @@ NAME_TYPES = (
     tarfile.SOLARIS_XHDTYPE,
 )
 SUFFIX = ".tar"
-MOST_PADDING = 1 << 20
+MAX_PADDING = 1 << 20
 """Most zeros after the last entry: tar fills its blocks of 10 KiB, other programs up to a tape record."""
 COMPRESSED = {b"\x1f\x8b": "gunzip", b"BZ": "bunzip2", b"\xfd7": "unxz", b"(\xb5": "unzstd"}
 
@@ -67,21 +67,21 @@ def scratch_folder(archive: Path) -> Iterator[Path]:
             raise
         except SceneRejectedError as error:
             texts = {key: getattr(error, key).replace(name, str(archive)) for key in ("got", "expected", "fix")}
-            raise SceneRejectedError(error.reason, error.what.replace(name, str(archive)), **texts) from error
+            raise SceneRejectedError(error.reason, error.problem.replace(name, str(archive)), **texts) from error
         except (UserError, OSError, ValueError) as error:
             if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
-                raise no_room(archive, got=str(error.strerror)) from error
+                raise disk_full_error(archive, got=str(error.strerror)) from error
             kind = UserError if isinstance(error, UserError) else OSError
             raise kind(str(error).replace(name, str(archive))) from error
 
 
 def remove_stale_folders() -> None:
     """Remove the folders that killed processes of this user left on this machine."""
-    for path in Path(tempfile.gettempdir()).glob(f"{glob.escape(_prefix())}*"):
+    for path in Path(tempfile.gettempdir()).glob(f"{glob.escape(_folder_prefix())}*"):
         with suppress(OSError):  # locked by a live process, already removed, or without lock support
             if path.lstat().st_uid != os.getuid():
                 continue
-            lock = _locked(path)
+            lock = _lock_folder(path)
             try:
                 if outputs.OutputFolder(path).is_scratch:
                     outputs.remove(path, reason="a process was killed while it read an archive there")
@@ -93,10 +93,10 @@ def remove_stale_folders() -> None:
 def _locked_folder() -> Iterator[str]:
     """Yield a new folder that no other process considers abandoned."""
     while True:
-        with tempfile.TemporaryDirectory(prefix=_prefix(), ignore_cleanup_errors=True) as name:
+        with tempfile.TemporaryDirectory(prefix=_folder_prefix(), ignore_cleanup_errors=True) as name:
             lock = None
             try:
-                lock = _locked(Path(name))
+                lock = _lock_folder(Path(name))
             except (FileNotFoundError, BlockingIOError):  # another process considered it abandoned before the lock
                 continue
             except OSError:  # without lock support, no folder is considered abandoned
@@ -112,7 +112,7 @@ def _locked_folder() -> Iterator[str]:
             return
 
 
-def _locked(folder: Path) -> int:
+def _lock_folder(folder: Path) -> int:
     """Lock a folder until the descriptor is closed; BlockingIOError if another process holds the lock."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
@@ -124,17 +124,17 @@ def _locked(folder: Path) -> int:
     return descriptor
 
 
-def _prefix() -> str:
+def _folder_prefix() -> str:
     return f"dithc-{platform.node()}-"
 
 
 def check_disk(archive: Path, num_bytes: int, folder: Path) -> None:
     free = shutil.disk_usage(folder).free - SPARE_BYTES
     if num_bytes > free:
-        raise no_room(archive, got=f"{num_bytes / 2**30:.1f} GiB to unpack")
+        raise disk_full_error(archive, got=f"{num_bytes / 2**30:.1f} GiB to unpack")
 
 
-def no_room(archive: Path, *, got: str) -> DiskFullError:
+def disk_full_error(archive: Path, *, got: str) -> DiskFullError:
     return DiskFullError(
         str(
             user_error(
@@ -151,7 +151,7 @@ class TarEntry(tarfile.TarInfo):
     """Entry with a limited length of long names, which are read before the entry can be checked, and a valid size."""
 
     def _proc_member(self, archive: tarfile.TarFile) -> tarfile.TarInfo:
-        if self.type in NAME_TYPES and self.size > MOST_NAME_BYTES:
+        if self.type in NAME_TYPES and self.size > MAX_NAME_BYTES:
             raise tarfile.ReadError(f"a name of {self.size} bytes")
         if self.size < 0:  # would lead back to the same header in an endless loop
             raise tarfile.ReadError(f"an entry of {self.size} bytes")
@@ -161,10 +161,9 @@ class TarEntry(tarfile.TarInfo):
 def unpack(archive: Path, folder: Path, *, wanted: Callable[[str], bool]) -> list[Path]:
     """Unpack the files of a `.tar.gz` with `wanted` last names into an empty folder; return them, sorted.
 
-    The archive is read to its end to compare gzip's checksum: OSError if damaged, UserError if unsafe, DiskFullError without
-    disk.
+    The archive is read to its end to compare gzip's checksum: OSError if damaged, UserError if unsafe, DiskFullError.
     """
-    limit = archive.stat().st_size * MOST_UNFOLDING + SLACK_BYTES
+    limit = archive.stat().st_size * MAX_EXPANSION + SLACK_BYTES
     written: dict[str, Path] = {}
     try:
         with open_regular(archive) as file, gzip.GzipFile(fileobj=file) as content:
@@ -172,12 +171,14 @@ def unpack(archive: Path, folder: Path, *, wanted: Callable[[str], bool]) -> lis
             with tarfile.open(fileobj=content, mode="r|", tarinfo=TarEntry) as entries:
                 for number, entry in enumerate(entries):
                     total += entry.size
-                    _check_entry(archive, entry, number=number, total=total, limit=limit)
+                    if fault := _entry_fault(entry):
+                        raise _invalid_product(archive, got=fault)
+                    _check_total(archive, total, entries=number + 1, limit=limit)
                     name = PurePosixPath(entry.name).name
                     if not entry.isfile() or not wanted(name) or is_clutter(entry.name):
                         continue
                     if name in written:
-                        raise _not_a_product(archive, got=f"two files {name}")
+                        raise _invalid_product(archive, got=f"two files {name}")
                     check_room(archive, entry.size, said=name)
                     check_disk(archive, entry.size, folder)
                     source = entries.extractfile(entry)
@@ -193,31 +194,25 @@ def unpack(archive: Path, folder: Path, *, wanted: Callable[[str], bool]) -> lis
     return sorted(written.values())
 
 
-def _check_entry(archive: Path, entry: tarfile.TarInfo, *, number: int, total: int, limit: int) -> None:
-    if fault := _fault(entry):
-        raise _not_a_product(archive, got=fault)
-    _check_total(archive, total, entries=number + 1, limit=limit)
-
-
-def _fault(entry: tarfile.TarInfo) -> str:
+def _entry_fault(entry: tarfile.TarInfo) -> str:
     """Return the reason why an entry must not be read, or an empty text."""
-    path, shown = PurePosixPath(entry.name), printable(entry.name)[:200]
+    path, name = PurePosixPath(entry.name), printable(entry.name)[:200]
     if not (entry.isfile() or entry.isdir()) or entry.issparse():
-        return f"{shown}, a link, a device or a file with holes"
-    leads_out = path.is_absolute() or ".." in path.parts or set("\\\0") & set(entry.name)
-    return f"{shown}, which leads out of it" if leads_out else ""
+        return f"{name}, a link, a device or a file with holes"
+    is_outside = path.is_absolute() or ".." in path.parts or set("\\\0") & set(entry.name)
+    return f"{name}, which leads out of it" if is_outside else ""
 
 
 def _check_total(archive: Path, total: int, *, entries: int, limit: int) -> None:
-    if entries > MOST_ENTRIES or total > limit:
-        raise _not_a_product(archive, got=f"{entries} entries of {total} bytes, {archive.stat().st_size} packed")
+    if entries > MAX_ENTRIES or total > limit:
+        raise _invalid_product(archive, got=f"{entries} entries of {total} bytes, {archive.stat().st_size} packed")
 
 
-def _not_a_product(archive: Path, *, got: str) -> UserError:
+def _invalid_product(archive: Path, *, got: str) -> UserError:
     return user_error(
         f"{archive} is not an archive of a product",
         got=got,
-        expected=f"at most {MOST_ENTRIES} files and folders inside it, expanding at most {MOST_UNFOLDING}-fold",
+        expected=f"at most {MAX_ENTRIES} files and folders inside it, expanding at most {MAX_EXPANSION}-fold",
         fix="download it again from its source, and list its content before you unpack it (tar -tvf)",
     )
 
@@ -233,66 +228,63 @@ class TarMember(NamedTuple):
 def list_members(path: Path) -> Iterator[TarMember]:
     """Yield the files of a tar archive and of tar archives in it, without hidden and system files; UserError if unsafe."""
     with open_regular(path) as file:
-        for member in _files(file, 0, path.stat().st_size, path):
-            if member.name.suffix.lower() == SUFFIX:
-                yield from _inner(file, member, path / member.name)
-            else:
+        for member in _members(file, 0, path.stat().st_size, path):
+            if member.name.suffix.lower() != SUFFIX:
                 yield member
+                continue
+            inner_path = path / member.name
+            for inner in _members(file, member.offset, member.offset + member.size, inner_path):
+                if inner.name.suffix.lower() == SUFFIX:
+                    raise _unreadable(inner_path, got=f"the archive {inner.name} in an archive in an archive")
+                yield TarMember(member.name / inner.name, inner.offset, inner.size)
 
 
-def _inner(file: BufferedReader, outer: TarMember, said: Path) -> Iterator[TarMember]:
-    for member in _files(file, outer.offset, outer.offset + outer.size, said):
-        if member.name.suffix.lower() == SUFFIX:
-            raise _refused(said, got=f"the archive {member.name} in an archive in an archive")
-        yield TarMember(outer.name / member.name, member.offset, member.size)
-
-
-def _files(file: BufferedReader, start: int, end: int, said: Path) -> Iterator[TarMember]:
+def _members(file: BufferedReader, start: int, end: int, path: Path) -> Iterator[TarMember]:
     names = set[PurePosixPath]()
-    for entry in _entries(file, start, end, said):
+    for entry in _headers(file, start, end, path):
         name = PurePosixPath(entry.name)
-        if fault := _fault(entry):
-            raise _refused(said, got=fault)
+        if fault := _entry_fault(entry):
+            raise _unreadable(path, got=fault)
         if entry.isdir() or is_clutter(name):
             continue
         if name in names:
-            raise _refused(said, got=f"two files {printable(entry.name)[:200]}")
+            raise _unreadable(path, got=f"two files {printable(entry.name)[:200]}")
         names.add(name)
         yield TarMember(name, entry.offset_data, entry.size)
 
 
-def _entries(file: BufferedReader, start: int, end: int, said: Path) -> Iterator[tarfile.TarInfo]:
+def _headers(file: BufferedReader, start: int, end: int, path: Path) -> Iterator[tarfile.TarInfo]:
     """Yield every header up to the required end marker; tarfile itself treats a damaged header as the end.
 
     Files would be lost without an end marker, or if data follow it.
     """
     file.seek(start)
     if tool := COMPRESSED.get(file.peek(2)[:2]):
-        raise _refused(said, got="a compressed archive, which cannot be read in place", fix=f"unpack it: {tool}")
+        raise _unreadable(path, got="a compressed archive, which cannot be read in place", fix=f"unpack it: {tool}")
     try:
         file.seek(start)
         archive = tarfile.TarFile(fileobj=file, mode="r", tarinfo=TarEntry)
-        at = start
+        pos = start
         while True:
-            file.seek(at)
+            file.seek(pos)
             try:
                 entry = TarEntry.fromtarfile(archive)
             except tarfile.EOFHeaderError:  # type: ignore[attr-defined]
                 break
-            if not at < entry.offset_data <= archive.offset or entry.offset_data + entry.size > end:
-                raise tarfile.ReadError(f"{printable(entry.name)[:200]} has {entry.size} bytes, {end - at} are left")
-            at = archive.offset
+            if not pos < entry.offset_data <= archive.offset or entry.offset_data + entry.size > end:
+                raise tarfile.ReadError(f"{printable(entry.name)[:200]} has {entry.size} bytes, {end - pos} are left")
+            pos = archive.offset
             yield entry
-        file.seek(at)
-        rest = file.read(min(end - at, MOST_PADDING))
-        if rest.strip(b"\0") or len(rest) < end - at:
-            raise tarfile.ReadError(f"{end - at} bytes after its end, as in concatenated archives")
+        file.seek(pos)
+        trailer = file.read(min(end - pos, MAX_PADDING))
+        if trailer.strip(b"\0") or len(trailer) < end - pos:
+            raise tarfile.ReadError(f"{end - pos} bytes after its end, as in concatenated archives")
     except (tarfile.TarError, ValueError, EOFError, RecursionError, OverflowError) as error:
         text = printable(str(error)) or type(error).__name__
-        raise _refused(said, got=f"{text}, at byte {file.tell() - start} of {end - start}") from error
+        raise _unreadable(path, got=f"{text}, at byte {file.tell() - start} of {end - start}") from error
 
 
-def _refused(archive: Path, *, got: str, fix: str = "") -> UserError:
+def _unreadable(archive: Path, *, got: str, fix: str = "") -> UserError:
     return user_error(
         f"{printable(str(archive))} cannot be read as an archive of images",
         got=got,

@@ -15,15 +15,15 @@ from dithc.engine.hardware import Limits
 
 SCENE_BYTES = 32 << 30
 """Most bytes of pixels per scene, on any machine: 50 times the largest scene that satellites deliver."""
-KINDS = {
+FILE_TYPES = {
     stat.S_IFDIR: "a folder",
     stat.S_IFIFO: "a pipe (FIFO)",
     stat.S_IFCHR: "a device",
     stat.S_IFBLK: "a device",
     stat.S_IFSOCK: "a socket",
 }
-WHOLE = "copy the file again from its source, or remove it from the folder"
-CONTAINED = "copy the product with files instead of links (cp -rL), or download it again"
+COPY_FIX = "copy the file again from its source, or remove it from the folder"
+LINK_FIX = "copy the product with files instead of links (cp -rL), or download it again"
 
 
 def open_regular(path: Path, *, inside: Path | None = None) -> BufferedReader:
@@ -33,7 +33,7 @@ def open_regular(path: Path, *, inside: Path | None = None) -> BufferedReader:
         return path.open("rb")
     except PermissionError as error:
         fix = f"change its permissions: chmod u+r '{printable(str(path))}'"
-        raise _not_used(path, got=error.strerror, expected="a file that this user can read", fix=fix) from error
+        raise _unusable(path, got=error.strerror, expected="a file that this user can read", fix=fix) from error
 
 
 def check_regular(path: Path, *, inside: Path | None = None) -> None:
@@ -47,9 +47,9 @@ def check_regular(path: Path, *, inside: Path | None = None) -> None:
         mode = path.stat().st_mode
     except OSError as error:
         got = f"a link to {os.readlink(path)}, which does not exist" if path.is_symlink() else error.strerror
-        raise _not_used(path, got=got, expected="a file", fix=WHOLE) from error
+        raise _unusable(path, got=got, expected="a file", fix=COPY_FIX) from error
     if not stat.S_ISREG(mode):
-        raise _not_used(path, got=KINDS.get(stat.S_IFMT(mode), "no file"), expected="a regular file", fix=WHOLE)
+        raise _unusable(path, got=FILE_TYPES.get(stat.S_IFMT(mode), "no file"), expected="a regular file", fix=COPY_FIX)
 
 
 def check_inside(path: Path, folder: Path | None) -> None:
@@ -59,21 +59,21 @@ def check_inside(path: Path, folder: Path | None) -> None:
     real = os.path.realpath(path)
     if not Path(real).is_relative_to(os.path.realpath(folder)):
         got, expected = f"a path that leads to {real}", f"a file inside {folder.name}"
-        raise _not_used(path, got=got, expected=expected, fix=CONTAINED)
+        raise _unusable(path, got=got, expected=expected, fix=LINK_FIX)
 
 
 def check_room(path: Path, num_bytes: int, *, said: str) -> None:
-    """Raise UserError if `num_bytes` of pixels exceed `room_bytes`; `said` is their shape and type in the header."""
-    if num_bytes > room_bytes():
-        raise _not_used(
+    """Raise UserError if `num_bytes` of pixels exceed `max_pixel_bytes`; `said` is their shape and type."""
+    if num_bytes > max_pixel_bytes():
+        raise _unusable(
             path,
             got=f"{said}: {num_bytes / 2**30:.1f} GiB of pixels",
-            expected=f"at most {room_bytes() / 2**30:.1f} GiB: half of the available memory, and 32 GiB",
+            expected=f"at most {max_pixel_bytes() / 2**30:.1f} GiB: half of the available memory, and 32 GiB",
             fix="cut it into smaller scenes (gdal_translate -srcwin), or stage it on a machine with more memory",
         )
 
 
-def room_bytes() -> int:
+def max_pixel_bytes() -> int:
     """Return the most bytes of pixels per scene: half of the available memory, at most `SCENE_BYTES`."""
     return min(2 * SCENE_BYTES, memory_bytes()) // 2
 
@@ -81,10 +81,10 @@ def room_bytes() -> int:
 @cache
 def memory_bytes() -> int:
     """Return the memory available to this process, by machine, control group and resource limits."""
-    of_machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    machine_bytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     soft = [resource.getrlimit(kind)[0] for kind in (resource.RLIMIT_AS, resource.RLIMIT_DATA)]
     limits = [limit for limit in soft if limit != resource.RLIM_INFINITY]
-    return min(of_machine, Limits.read().memory_limit_bytes or of_machine, *limits)
+    return min(machine_bytes, Limits.read().memory_limit_bytes or machine_bytes, *limits)
 
 
 def printable(text: str) -> str:
@@ -92,7 +92,7 @@ def printable(text: str) -> str:
     return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
-def _not_used(path: Path, *, got: object, expected: str, fix: str) -> UserError:
+def _unusable(path: Path, *, got: object, expected: str, fix: str) -> UserError:
     return user_error(f"{path} cannot be read", got=got, expected=expected, fix=fix)
 
 

@@ -13,10 +13,10 @@ from rasterio.transform import Affine
 from rasterio.warp import reproject
 from rasterio.warp import transform as warp_points
 
+Floats = npt.NDArray[np.floating[Any]]
 GeoTransform = tuple[float, float, float, float, float, float]
 NO_DRIVERS = "HTTP WMS WMTS WCS STACIT STACTA EEDA EEDAI PLMOSAIC DAAS VRT GTI MRF KMLSUPEROVERLAY"
-"""Drivers that access the network or other files. GDAL reads the list when it registers drivers, before the first file.
-"""
+"""Drivers that access the network or other files. GDAL reads the list when it registers drivers."""
 os.environ["GDAL_SKIP"] = NO_DRIVERS
 SEMI_MAJOR_M, ECCENTRICITY_2 = 6378137.0, 0.00669437999014
 """WGS84: equatorial radius and squared eccentricity. The least radius of curvature is a (1 - e^2), at the equator."""
@@ -37,9 +37,7 @@ def reproject_points(
     return list(xs), list(ys)
 
 
-def degrees(
-    xs: npt.NDArray[Any], ys: npt.NDArray[Any], *, crs: str
-) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+def degrees(xs: Floats, ys: Floats, *, crs: str) -> tuple[Floats, Floats]:
     """Return WGS84 longitudes and latitudes of points (N,) of a system (`EPSG:n` or WKT); NaN outside of the system."""
     try:
         found = np.array(warp_points(_system(crs), _system("EPSG:4326"), xs.tolist(), ys.tolist()))

@@ -14,7 +14,7 @@ from PIL import Image, ImageFile, PngImagePlugin, TiffImagePlugin, UnidentifiedI
 
 from dithc.core.artifacts import atomic_write
 from dithc.core.logging import UserError, user_error
-from dithc.data.file_checks import check_room, open_regular, room_bytes
+from dithc.data.file_checks import check_room, max_pixel_bytes, open_regular
 
 Pixels = npt.NDArray[np.uint8]
 FORMATS = {
@@ -29,9 +29,7 @@ FORMATS = {
 }
 """Image formats that are decoded, and their suffixes. Further formats of Pillow start programs (EPS)."""
 SUFFIXES = frozenset(suffix for suffixes in FORMATS.values() for suffix in suffixes)
-DAMAGE = re.compile(
-    r"truncat|broken|corrupt|damaged|checksum|unexpected end|not enough|incomplete|early", re.IGNORECASE
-)
+DAMAGE = re.compile(r"truncat|broken|corrupt|damaged|checksum|unexpected end|not enough|incomplete|early", re.I)
 """Messages of decoders about content that is lost."""
 NOTES = ("grayscale", "enlarged", "rotated", "alpha", "animated", "16-bit", "cmyk")
 """The protocol ignores an orientation tag (rotated), and uses the first of several frames (animated)."""
@@ -56,9 +54,7 @@ def prepare(content: bytes, size: int, *, path: Path) -> PreparedImage:
     """Decode an image as RGB, scaled and cropped to a square of `size` pixels; UserError, naming `path`, if it is unusable."""
     image, notes = decoded(content, path)
     ratio = max(image.size) // min(image.size)
-    check_room(
-        path, 4 * size * size * ratio, said=f"{image.height} x {image.width}, with the short side scaled to {size}"
-    )
+    check_room(path, 4 * size * size * ratio, said=f"{image.height} x {image.width}, short side scaled to {size}")
     crop = cropped(image, size)  # (3, size, size)
     # The crop of a gray image is gray too, and is cheaper to test.
     notes["grayscale"] = _is_grey(crop.transpose(1, 2, 0)) and _is_grey(np.asarray(image))
@@ -129,7 +125,7 @@ def _encoded(pixels: Pixels, kind: Literal["PNG", "JPEG"], **options: Any) -> by
 
 def decoded(content: bytes, path: Path) -> tuple[Image.Image, dict[str, bool]]:
     file = io.BytesIO(content)
-    Image.MAX_IMAGE_PIXELS = room_bytes() // 8  # Pillow rejects twice as many pixels, of 4 bytes each
+    Image.MAX_IMAGE_PIXELS = max_pixel_bytes() // 8  # Pillow rejects twice as many pixels, of 4 bytes each
     try:
         with Image.open(file, formats=tuple(FORMATS)) as image:
             check_room(path, 4 * image.width * image.height, said=f"{image.height} x {image.width}")
@@ -166,8 +162,8 @@ def _tiff_fault(tags: Mapping[int, Any], tiles: Iterable[Any] = ()) -> str:
     """Return why Pillow cannot read the pixels of a TIFF file, or would misread them; empty if it reads them."""
     bits, types, count = max(tags.get(BITS, (1,))), {*tags.get(SAMPLE_FORMAT, ())}, tags.get(SAMPLES, 1)
     if types & SAMPLE_TYPES.keys() or bits > 16:
-        words = "".join(SAMPLE_TYPES.get(one, "") for one in types) or "integer"
-        return f"{bits}-bit {words} pixels, which have no agreed range"
+        type_name = "".join(SAMPLE_TYPES.get(code, "") for code in types) or "integer"
+        return f"{bits}-bit {type_name} pixels, which have no agreed range"
     if 8 < bits < 16:
         return f"{bits}-bit pixels, which Pillow does not scale"
     if count > 2 and tags.get(PHOTOMETRIC) in (0, 1):
@@ -198,16 +194,16 @@ def _unreadable(path: Path, content: bytes, error: Exception, *, name: str) -> U
         )
         fix = "remove the metadata of the image (mogrify -strip), or list it in `source.exclude`"
     elif isinstance(error, Image.DecompressionBombError):
-        expected = f"at most {room_bytes() // 4} pixels, which fill half of the memory"
+        expected = f"at most {max_pixel_bytes() // 4} pixels, which fill half of the memory"
         fix = "scale it down, cut it, or stage it on a machine with more memory"
     elif not content or DAMAGE.search(got):
         fix = "copy the file again from its source, or list it in `source.exclude`"
     elif isinstance(error, UnidentifiedImageError):
-        got = _tiff_words(content) or f"an unknown or unsupported format, first bytes {content[:12]!r}"
+        got = _tiff_diagnosis(content) or f"an unknown or unsupported format, first bytes {content[:12]!r}"
     return user_error(f"{path} cannot be read as an image", got=got, expected=expected, fix=fix)
 
 
-def _tiff_words(content: bytes) -> str:
+def _tiff_diagnosis(content: bytes) -> str:
     """Return the fault of a TIFF file that Pillow does not open; empty for other files."""
     with suppress(Exception):
         tags = TiffImagePlugin.ImageFileDirectory_v2(content[: 16 if 43 in content[2:4] else 8])  # 43: BigTIFF

@@ -68,8 +68,8 @@ class ShardWriter:
 
     def __init__(self, folder: Path, stem: str, *, shape: tuple[int, ...], dtype: npt.DTypeLike) -> None:
         self.folder, self.stem, self.shape, self.dtype = folder, stem, shape, np.dtype(dtype)
-        most = max(1, SHARD_BYTES // (int(np.prod(shape)) * self.dtype.itemsize))
-        self.capacity = most // 64 * 64 or most
+        capacity = max(1, SHARD_BYTES // (int(np.prod(shape)) * self.dtype.itemsize))
+        self.capacity = capacity // 64 * 64 or capacity
         self.files: list[dict[str, Any]] = []
         self._open: NpyWriter | None = None
 
@@ -100,15 +100,15 @@ class ShardWriter:
         return self.files
 
 
-def check_length(path: Path, held: int) -> None:
-    """Raise UserError, without opening it, unless a .npy file has `held` bytes after its header (a multiple of 64)."""
+def check_length(path: Path, size: int) -> None:
+    """Raise UserError, without opening it, unless a .npy file has `size` bytes after its header (a multiple of 64)."""
     try:
-        header = os.stat(path).st_size - held
-        got = "whole" if header in (64, 128, 192) else f"{header + held} bytes"
+        header = os.stat(path).st_size - size
+        got = "whole" if header in (64, 128, 192) else f"{header + size} bytes"
     except OSError as error:
         got = str(error)
     if got != "whole":
-        raise _altered(path, got=got, expected=f"{held} bytes after a header of 64 or 128")
+        raise _altered(path, got=got, expected=f"{size} bytes after a header of 64 or 128")
 
 
 def open_npy(path: Path, *, count: int | None = None) -> npt.NDArray[Any]:
@@ -140,8 +140,7 @@ def release(array: npt.NDArray[Any]) -> None:
 def read_npy(path: Path) -> npt.NDArray[Any]:
     """Read a .npy file of the user in native byte order, after a comparison of header and length.
 
-    Raises OSError if it is not a .npy file of numbers or has another length, UserError if it is not regular or too
-    large.
+    Raises OSError for a file that is not .npy of numbers or has another length, UserError if not regular or too large.
     """
     with open_regular(path) as file:
         try:
@@ -149,14 +148,12 @@ def read_npy(path: Path) -> npt.NDArray[Any]:
             header = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}[version]
             shape, fortran, dtype = header(file)
         except Exception as error:  # numpy parses the header as Python: syntax, tokens, types, nesting, encodings
-            raise OSError(
-                f"it does not start with a valid .npy header: {str(error) or type(error).__name__}"
-            ) from error
+            raise OSError(f"it has no valid .npy header: {str(error) or type(error).__name__}") from error
         if dtype.kind not in "biufc":
             raise OSError(f"its type {dtype} is not numeric")
-        count, held = math.prod(shape), path.stat().st_size - file.tell()
-        if any(side < 1 for side in shape) or count * dtype.itemsize != held:
-            raise OSError(f"its header declares {shape} of {dtype}, {count * dtype.itemsize} bytes; it contains {held}")
-        check_room(path, held, said=f"{shape} of {dtype}")
+        count, size = math.prod(shape), path.stat().st_size - file.tell()
+        if any(side < 1 for side in shape) or count * dtype.itemsize != size:
+            raise OSError(f"its header declares {shape} of {dtype}, {count * dtype.itemsize} bytes; it contains {size}")
+        check_room(path, size, said=f"{shape} of {dtype}")
         array = np.fromfile(file, dtype=dtype, count=count).astype(dtype.newbyteorder("="), copy=False)
         return array.reshape(shape, order="F" if fortran else "C")

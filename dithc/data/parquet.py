@@ -19,7 +19,7 @@ TYPES: dict[Kind, Any] = {
     "float": pyarrow.float64(),
     "floats": pyarrow.list_(pyarrow.float64()),
 }
-GROUPS_HELD = 2
+CACHED_GROUPS = 2
 """Row groups of shards kept in memory. Cells are read in order, so a group is finished when the next begins."""
 
 
@@ -108,19 +108,19 @@ def read_shard(path: Path, column: str) -> ParquetInfo:
                 groups.append(RowGroup(group.num_rows, sum(part.total_uncompressed_size for part in of_column)))
     except pyarrow.ArrowException as error:
         raise OSError(f"it is not a complete parquet file: {error}") from error
-    kinds = {field.name: _kind(field.type) for field in schema}
-    return ParquetInfo(kinds, groups, _names((schema.metadata or {}).get(b"huggingface", b"{}")))
+    kinds = {field.name: _column_kind(field.type) for field in schema}
+    return ParquetInfo(kinds, groups, _class_names((schema.metadata or {}).get(b"huggingface", b"{}")))
 
 
 def read_cell(path: Path, column: str, *, group: int, row: int) -> bytes | None:
     """Return the bytes of one cell, or None, after verifying page checksums if present; OSError if unreadable."""
-    value = _group(path, column, group)[row].as_py()
+    value = _read_group(path, column, group)[row].as_py()
     content: bytes | None = value["bytes"] if isinstance(value, dict) else value
     return content
 
 
-@lru_cache(maxsize=GROUPS_HELD)
-def _group(path: Path, column: str, group: int) -> Any:
+@lru_cache(maxsize=CACHED_GROUPS)
+def _read_group(path: Path, column: str, group: int) -> Any:
     try:
         with pyarrow.parquet.ParquetFile(path, page_checksum_verification=True) as file:
             return file.read_row_group(group, columns=[column], use_threads=False).column(column)
@@ -128,16 +128,16 @@ def _group(path: Path, column: str, group: int) -> Any:
         raise OSError(f"row group {group} cannot be read: {error}") from error
 
 
-def _kind(of: Any) -> str:
+def _column_kind(dtype: Any) -> str:
     types = pyarrow.types
-    if types.is_struct(of) and of.get_field_index("bytes") >= 0:
-        of = of.field("bytes").type
-    if types.is_binary(of) or types.is_large_binary(of):
+    if types.is_struct(dtype) and dtype.get_field_index("bytes") >= 0:
+        dtype = dtype.field("bytes").type
+    if types.is_binary(dtype) or types.is_large_binary(dtype):
         return "bytes"
-    return "int" if types.is_integer(of) else str(of)
+    return "int" if types.is_integer(dtype) else str(dtype)
 
 
-def _names(metadata: bytes) -> dict[str, list[str]]:
+def _class_names(metadata: bytes) -> dict[str, list[str]]:
     try:
         features = json.loads(metadata)["info"]["features"]
         classes = {key: feature for key, feature in features.items() if feature.get("_type") == "ClassLabel"}

@@ -90,8 +90,7 @@ class Bands:
     def physical(self, stored: Array) -> npt.NDArray[np.float32]:
         """Convert stored numbers (..., C, H, W) to float32 in `units`."""
         scale, offset = (np.array(values, np.float32)[:, None, None] for values in (self.scale, self.offset))
-        values: npt.NDArray[np.float32] = stored.astype(np.float32) * scale + offset
-        return values
+        return np.asarray(stored.astype(np.float32) * scale + offset)
 
     def stored(self, physical: Array) -> tuple[Array, npt.NDArray[np.int64]]:
         """Round values (N, C, H, W) in `units` to stored numbers; also return the count of clipped values per band (C)."""
@@ -110,10 +109,8 @@ class Bands:
         shown = {band: COLOURS[place] for place, band in enumerate(self.shown)}
         columns = zip(self.names, self.scale, self.offset, self.wavelengths_nm, strict=True)
         return [
-            BandLabel(
-                name=name, units=self.units, scale=scale, offset=offset, wavelength_nm=nm, shown=shown.get(number)
-            )
-            for number, (name, scale, offset, nm) in enumerate(columns)
+            BandLabel(name=name, units=self.units, scale=scale, offset=offset, wavelength_nm=nm, shown=shown.get(i))
+            for i, (name, scale, offset, nm) in enumerate(columns)
         ]
 
 

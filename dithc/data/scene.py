@@ -77,9 +77,9 @@ class PixelBuffer:
 class SceneRejectedError(Exception):
     """Rejection of a file by a reader; ingestion records it and continues."""
 
-    def __init__(self, reason: Reason, what: str, *, got: object, expected: object, fix: str) -> None:
-        super().__init__(f"{reason}: {what}; got {got}; expected {expected}; fix: {fix}")
-        self.reason, self.what, self.fix = reason, what, fix
+    def __init__(self, reason: Reason, problem: str, *, got: object, expected: object, fix: str) -> None:
+        super().__init__(f"{reason}: {problem}; got {got}; expected {expected}; fix: {fix}")
+        self.reason, self.problem, self.fix = reason, problem, fix
         self.got, self.expected = str(got), str(expected)
 
 
@@ -137,13 +137,13 @@ def find_invalid(pixels: Array, *nodata: float | None, masked: Array | None) -> 
     for value in nodata:
         if value is not None:
             for band, bad in zip(pixels, invalid, strict=True):
-                bad |= _equals(band, value)
+                bad |= _equals_nodata(band, value)
     if masked is not None:
         invalid |= masked
     return invalid
 
 
-def _equals(pixels: Array, value: float) -> Any:
+def _equals_nodata(pixels: Array, value: float) -> Any:
     """Return a mask of pixels equal to the no-data value, by GDAL's comparison in the type of the pixels.
 
     Floats are equal within `NODATA_TOLERANCE`, so that text with fewer digits than the pixels matches. Sums of two of
@@ -165,9 +165,8 @@ def _equals(pixels: Array, value: float) -> Any:
 
 
 def stored_physical(values: Array, *, scale: float, invalid: Array, units: Units) -> Array:
-    """Return physical values (..., H, W) as int16 in steps of `scale`, 0 where invalid; SceneRejectedError for NaN or
-    overflow."""
-    return _as_int16(np.rint(np.where(invalid, 0.0, values / scale)), scale=scale, what=f"a {units}")
+    """Return values (..., H, W) as int16 in steps of `scale`, 0 if invalid; SceneRejectedError for NaN or overflow."""
+    return _as_int16(np.rint(np.where(invalid, 0.0, values / scale)), scale=scale, quantity=f"a {units}")
 
 
 def stored_reflectance(digital: Array, *, offset: float, per_unit: float, invalid: Array, what: str) -> Array:
@@ -180,16 +179,16 @@ def stored_reflectance(digital: Array, *, offset: float, per_unit: float, invali
     if factor != 1.0 or values.dtype.kind == "f":
         with np.errstate(invalid="ignore"):
             values = np.rint(values * factor)
-    return _as_int16(np.where(invalid, 0, values), scale=REFLECTANCE_SCALE, what=what)
+    return _as_int16(np.where(invalid, 0, values), scale=REFLECTANCE_SCALE, quantity=what)
 
 
-def _as_int16(steps: Array, *, scale: float, what: str) -> Array:
+def _as_int16(steps: Array, *, scale: float, quantity: str) -> Array:
     low, high = steps.min(), steps.max()
     limits = np.iinfo(np.int16)
     if not (limits.min <= low and high <= limits.max):  # true for NaN too
         raise SceneRejectedError(
             Reason.OVERFLOW,
-            f"{what} does not fit the stored type int16",
+            f"{quantity} does not fit the stored type int16",
             got=f"{low * scale:.4g} to {high * scale:.4g}",
             expected=f"{limits.min * scale:.4g} to {limits.max * scale:.4g}",
             fix="check the coefficients, `units`, `offset` and `quantification`; declare the no-data value as `nodata`",

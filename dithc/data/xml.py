@@ -11,6 +11,7 @@ from dithc.data.file_checks import open_regular
 Element = etree._Element
 XML_BYTES = 64 << 20
 """A hundred times the largest metadata file of a product."""
+INTACT, COPY_FIX = "an intact XML file as its producer delivers it", "copy the file again from its source"
 
 
 def read_xml(path: Path) -> Element:
@@ -49,11 +50,5 @@ def sun_position(root: Element, zenith: str, azimuth: str) -> dict[str, float]:
     return {}
 
 
-def _unreadable(
-    path: Path,
-    *,
-    got: str,
-    expected: str = "an intact XML file as its producer delivers it",
-    fix: str = "copy the file again from its source",
-) -> UserError:
+def _unreadable(path: Path, *, got: str, expected: str = INTACT, fix: str = COPY_FIX) -> UserError:
     return user_error(f"{path} cannot be read as metadata", got=got, expected=expected, fix=fix)

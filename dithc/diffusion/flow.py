@@ -7,11 +7,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from types import MappingProxyType
-from typing import Protocol
 
 import torch
 from torch import Tensor
 
+from dithc.config import training
 from dithc.core.logging import user_error
 from dithc.diffusion.guidance import Denoise
 from dithc.diffusion.noise import Noise, image_noise
@@ -23,7 +23,7 @@ TIME_SCALE = 1000.0
 
 @torch.no_grad()
 def sample_flow(
-    kind: "str | FlowSolver",
+    kind: str | training.PluginSampler,
     *,
     velocity: Denoise,
     steps: int,
@@ -36,7 +36,7 @@ def sample_flow(
     """Draw images (N, C, height, width) in the dtype of the noise; equal noise gives equal images.
 
     Args:
-        kind: Name in `FLOW_SAMPLERS`, or a solver, possibly of an installed package.
+        kind: Name in `FLOW_SAMPLERS`, or a sampler of an installed package.
         velocity: (x (N, C, h, w), 1000 times the time (N) fp32) -> noise - image (N, C, h, w).
         steps: Evaluations of the velocity, all used. euler needs one per interval, heun two; with an odd number, the
             last interval of heun is an Euler step.
@@ -57,19 +57,11 @@ def sample_flow(
     if steps < 1:
         raise user_error("sampling steps", got=steps, expected="1 or more", fix="choose more sampling steps")
     draw = noise if callable(noise) else image_noise(noise, shape)
-    walk = FlowContext(velocity, steps, draw, times=times, clip=clip, on_step=on_step)
-    x = (FLOW_SAMPLERS[kind] if isinstance(kind, str) else _tried(kind).run)(walk)
+    context = FlowContext(velocity, steps, draw, times=times, clip=clip, on_step=on_step)
+    if not isinstance(kind, str):
+        try_sampler(kind, lambda predict, noise, steps: kind.run(FlowContext(predict, steps, noise)), exact_velocity)
+    x = (FLOW_SAMPLERS[kind] if isinstance(kind, str) else kind.run)(context)
     return x if clip is None else x.clamp(-clip, clip)
-
-
-def _tried(solver: "FlowSolver") -> "FlowSolver":
-    """Return an external sampler after its trial."""
-
-    def run(predict: Denoise, noise: Noise, steps: int) -> Tensor:
-        return solver.run(FlowContext(predict, steps, noise))
-
-    try_sampler(solver, run, exact_velocity)
-    return solver
 
 
 @dataclass
@@ -109,33 +101,26 @@ class FlowContext:
         return (x - (x - time * output).clamp(-self.clip, self.clip)) / time
 
 
-def euler(walk: FlowContext) -> Tensor:
+def euler(context: FlowContext) -> Tensor:
     """Integrate by Euler's method (first order): the velocity at the start of each interval."""
-    x = walk.noise(0)
-    for start, stop in walk.intervals(walk.steps):
-        x = x - (start - stop) * walk.at(x, start)
+    x = context.noise(0)
+    for start, stop in context.intervals(context.steps):
+        x = x - (start - stop) * context.at(x, start)
     return x
 
 
-def heun(walk: FlowContext) -> Tensor:
+def heun(context: FlowContext) -> Tensor:
     """Integrate by Heun's method (second order): the mean of the velocities at both ends of each interval.
 
     A single Euler interval at the end, for an odd number of evaluations, keeps this order.
     """
-    x = walk.noise(0)
-    for start, stop in walk.intervals(-(-walk.steps // 2)):
-        slope = walk.at(x, start)
-        if walk.done < walk.steps:
-            slope = (slope + walk.at(x - (start - stop) * slope, stop)) / 2
+    x = context.noise(0)
+    for start, stop in context.intervals(-(-context.steps // 2)):
+        slope = context.at(x, start)
+        if context.done < context.steps:
+            slope = (slope + context.at(x - (start - stop) * slope, stop)) / 2
         x = x - (start - stop) * slope
     return x
-
-
-class FlowSolver(Protocol):
-    """Interface of an external flow sampler."""
-
-    def run(self, walk: FlowContext) -> Tensor:
-        """Return images (N, C, h, w) from `walk.noise(0)`, at time 1, by `walk.steps` evaluations of the velocity."""
 
 
 FLOW_SAMPLERS: Mapping[str, Callable[[FlowContext], Tensor]] = MappingProxyType({"euler": euler, "heun": heun})

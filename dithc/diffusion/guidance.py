@@ -63,31 +63,27 @@ def guided_denoiser(
         raise user_error("guided channels", got=repr(channels), expected="all or first3", fix="choose one of the two")
     if scale == 1.0:
         return lambda x, t: model(x, t, labels)
-    away = _away(labels, null_label, null)
-    if guide is not None:
-        halves = _of_two(model, guide, labels, labels if away is ABSENT else away, both)
-    elif away is ABSENT:
+    null_labels = _null_condition(labels, null_label, null)
+    if guide is None and null_labels is ABSENT:
         raise user_error(
             "classifier-free guidance",
             got=f"scale {scale} on a model without a null label",
             expected="a model trained with label dropout",
             fix="train with class_dropout_prob above 0, or sample with scale 1",
         )
+    if guide is None and isinstance(null_labels, Tensor):
+        halves = _batched(model, labels, null_labels)
     else:
-        halves = (
-            _in_one_batch(model, labels, away)
-            if isinstance(away, Tensor)
-            else _of_two(model, model, labels, away, both)
-        )
+        halves = _separate(model, guide or model, labels, labels if null_labels is ABSENT else null_labels, both)
     low, high = (-math.inf, math.inf) if interval is None else interval
 
     def denoise(x: Tensor, t: Tensor) -> Tensor:
         if not low <= float(t[0]) <= high:
             return model(x, t, labels)
-        labelled, away = halves(x, t)
+        conditional, unconditional = halves(x, t)
         stop = x.shape[1] if channels == "all" else min(FIRST, x.shape[1])
-        noise = away[:, :stop] + scale * (labelled[:, :stop] - away[:, :stop])
-        return torch.cat([noise, labelled[:, stop:]], dim=1)  # (N, C or 2C, h, w)
+        noise = unconditional[:, :stop] + scale * (conditional[:, :stop] - unconditional[:, :stop])
+        return torch.cat([noise, conditional[:, stop:]], dim=1)  # (N, C or 2C, h, w)
 
     return denoise
 
@@ -99,7 +95,7 @@ Halves = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 """(x (N, C, h, w), timesteps (N)) -> the outputs to move to and to move away from, (N, C or 2C, h, w) each."""
 
 
-def _away(labels: Any, null_label: int | None, null: Any) -> Any:
+def _null_condition(labels: Any, null_label: int | None, null: Any) -> Any:
     """Return the null condition of each image; ABSENT if it does not exist."""
     if null_label is not None:
         if null is not ABSENT:
@@ -115,24 +111,23 @@ def _away(labels: Any, null_label: int | None, null: Any) -> Any:
     return null.to(labels).expand_as(labels)  # (N, ...)
 
 
-def _in_one_batch(model: Model, labels: Tensor, away: Tensor) -> Halves:
-    both_labels = torch.cat([labels, away])  # (2N, ...)
+def _batched(model: Model, labels: Tensor, null: Tensor) -> Halves:
+    both_labels = torch.cat([labels, null])  # (2N, ...)
 
     def halves(x: Tensor, t: Tensor) -> tuple[Tensor, Tensor]:
-        labelled, unlabelled = model(torch.cat([x, x]), torch.cat([t, t]), both_labels).chunk(2)
-        return labelled, unlabelled
+        conditional, unconditional = model(torch.cat([x, x]), torch.cat([t, t]), both_labels).chunk(2)
+        return conditional, unconditional
 
     return halves
 
 
-def _of_two(model: Model, guide: Model, labels: Any, away: Any, both: Both | None) -> Halves:
-    if both is None:
-        return lambda x, t: (model(x, t, labels), guide(x, t, away))
-    return lambda x, t: both(lambda: model(x, t, labels), lambda: guide(x, t, away))
+def _separate(model: Model, guide: Model, labels: Any, null: Any, both: Both | None) -> Halves:
+    run = both or (lambda first, second: (first(), second()))
+    return lambda x, t: run(lambda: model(x, t, labels), lambda: guide(x, t, null))
 
 
-def guidance_offset(output: Tensor, away: Tensor, rows: Tensor, *, channels: int, share: float) -> Tensor:
-    """Return the target offset of learned guidance: share (labeled - away), fp32 (N, C, ...), without gradient.
+def guidance_offset(output: Tensor, unconditional: Tensor, rows: Tensor, *, channels: int, share: float) -> Tensor:
+    """Return the target offset of learned guidance: share (labeled - unconditional), fp32 (N, C, ...), without gradient.
 
     The labeled prediction follows the target that it shifts, and converges to guidance 1 / (1 - share): p = e + share
     (p - a) for p = a + (e - a) / (1 - share), with e the mean of the plain target and a the prediction to move away
@@ -140,11 +135,11 @@ def guidance_offset(output: Tensor, away: Tensor, rows: Tensor, *, channels: int
 
     Args:
         output: (N, C or 2C, ...), network output of all images.
-        away: (n, C or 2C, ...), unlabeled predictions.
+        unconditional: (n, C or 2C, ...), unlabeled predictions.
         rows: (n), guided images of N; other images have offset 0.
         channels: C.
         share: Between 0 and 1.
     """
     offset = torch.zeros_like(output[:, :channels], dtype=torch.float32)
-    offset[rows] = share * (output.detach()[rows, :channels].float() - away[:, :channels].float())
+    offset[rows] = share * (output.detach()[rows, :channels].float() - unconditional[:, :channels].float())
     return offset

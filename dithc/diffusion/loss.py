@@ -81,11 +81,11 @@ def _bound(schedule: Schedule, x0: Tensor, x_t: Tensor, t: Tensor, predicted: Te
 def _log_likelihood(x0: Tensor, mean: Tensor, log_variance: Tensor) -> Tensor:
     """Return the log probability of the 8-bit bin around x0 under a normal distribution; the outer bins are open."""
     inverse_std = torch.exp(-0.5 * log_variance)
-    above = torch.special.ndtr((x0 + HALF_BIN - mean) * inverse_std)
-    below = torch.special.ndtr((x0 - HALF_BIN - mean) * inverse_std)
-    above = torch.where(x0 > EDGE, torch.ones_like(above), above)
-    below = torch.where(x0 < -EDGE, torch.zeros_like(below), below)
-    return torch.log((above - below).clamp(min=SMALLEST_LIKELIHOOD))
+    upper = torch.special.ndtr((x0 + HALF_BIN - mean) * inverse_std)
+    lower = torch.special.ndtr((x0 - HALF_BIN - mean) * inverse_std)
+    upper = torch.where(x0 > EDGE, torch.ones_like(upper), upper)
+    lower = torch.where(x0 < -EDGE, torch.zeros_like(lower), lower)
+    return torch.log((upper - lower).clamp(min=SMALLEST_LIKELIHOOD))
 
 
 def per_sample_mean(x: Tensor) -> Tensor:

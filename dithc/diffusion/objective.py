@@ -70,21 +70,19 @@ class Objective(ABC):
         networks. Ning et al. (2024, section 4) divide by k t + b > 1 for networks that overestimate the noise: a < 0.
         """
 
-        def converted(x: Tensor, t: Tensor) -> Tensor:
-            predicted, rest = parts(denoise(x, t).to(x.dtype), channels=x.shape[1])
-            return torch.cat([self._scaled(predicted, x, t, epsilon_scaling), rest], dim=1)  # (N, C or 2C, ...)
+        def convert(x: Tensor, t: Tensor) -> Tensor:
+            predicted, other = parts(denoise(x, t).to(x.dtype), channels=x.shape[1])
+            return torch.cat([self._scale_noise(predicted, x, t, epsilon_scaling), other], dim=1)  # (N, C or 2C, ...)
 
-        return converted
+        return convert
 
-    def _scaled(self, predicted: Tensor, x: Tensor, t: Tensor, scaling: float) -> Tensor:
+    def _scale_noise(self, predicted: Tensor, x: Tensor, t: Tensor, scaling: float) -> Tensor:
         noise = self.noise(predicted, x, t)
-        left = 1 - t.to(noise.dtype).reshape(-1, *(1,) * (x.dim() - 1)) / self.last
-        return noise * (1 + scaling * left) if scaling else noise
+        share = 1 - t.to(noise.dtype).reshape(-1, *(1,) * (x.dim() - 1)) / self.last
+        return noise * (1 + scaling * share) if scaling else noise
 
 
 class _Noise(Objective):
-    """Noise prediction on the linear schedule."""
-
     schedule: Schedule
 
     def __init__(self, settings: training.ObjectiveConfig) -> None:
@@ -118,16 +116,10 @@ class _V(_Noise):
         return snr.clamp(max=self._settings.snr_gamma) / (snr + 1)
 
     def target(self, x0: Tensor, t: Tensor, noise: Tensor) -> Tensor:
-        return self._alpha(t, x0) * noise - self._sigma(t, x0) * x0
+        return self.schedule.q_sample(noise, t, -x0)
 
     def noise(self, predicted: Tensor, x: Tensor, t: Tensor) -> Tensor:
-        return self._alpha(t, x) * predicted + self._sigma(t, x) * x
-
-    def _alpha(self, t: Tensor, like: Tensor) -> Tensor:
-        return pick(self.schedule.alpha_bar.sqrt(), t, like)
-
-    def _sigma(self, t: Tensor, like: Tensor) -> Tensor:
-        return pick((1 - self.schedule.alpha_bar).sqrt(), t, like)
+        return self.schedule.q_sample(predicted, t, x)
 
 
 class _Flow(Objective):
@@ -139,21 +131,21 @@ class _Flow(Objective):
         return (TIME_SCALE * shares).astype(np.float32)
 
     def noisy(self, x0: Tensor, t: Tensor, noise: Tensor) -> Tensor:
-        return self._left(t, x0) * x0 + (1 - self._left(t, x0)) * noise
+        return self._image_share(t, x0) * x0 + (1 - self._image_share(t, x0)) * noise
 
     def target(self, x0: Tensor, t: Tensor, noise: Tensor) -> Tensor:
         return noise - x0
 
     def noise(self, predicted: Tensor, x: Tensor, t: Tensor) -> Tensor:
-        return x + self._left(t, x) * predicted
+        return x + self._image_share(t, x) * predicted
 
-    def _scaled(self, predicted: Tensor, x: Tensor, t: Tensor, scaling: float) -> Tensor:
+    def _scale_noise(self, predicted: Tensor, x: Tensor, t: Tensor, scaling: float) -> Tensor:
         # With x = (1 - t) x0 + t noise, scaling the noise by 1 + a (1 - t) adds a times the noise to the velocity.
         return predicted + scaling * self.noise(predicted, x, t) if scaling else predicted
 
-    def _left(self, t: Tensor, like: Tensor) -> Tensor:
+    def _image_share(self, t: Tensor, reference: Tensor) -> Tensor:
         """Return 1 - time, the remaining share of the image (N, 1, ...)."""
-        return (1 - t.double() / TIME_SCALE).to(like.dtype).reshape(-1, *(1,) * (like.dim() - 1))
+        return (1 - t.double() / TIME_SCALE).to(reference.dtype).reshape(-1, *(1,) * (reference.dim() - 1))
 
 
 def parts(output: Tensor, *, channels: int) -> tuple[Tensor, Tensor]:

@@ -5,6 +5,7 @@ C channels.
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -27,8 +28,8 @@ def exact_noise(schedule: Schedule) -> Denoise:
     """Return a function of the expected noise in x (N, C, h, w) at timesteps (N) of a schedule."""
 
     def noise(x: Tensor, t: Tensor) -> Tensor:
-        kept = pick(schedule.alpha_bar, t, x)
-        return (1 - kept).sqrt() * (x - kept.sqrt() * MEAN) / (kept * DEVIATION**2 + 1 - kept)
+        alpha_bar = pick(schedule.alpha_bar, t, x)
+        return (1 - alpha_bar).sqrt() * (x - alpha_bar.sqrt() * MEAN) / (alpha_bar * DEVIATION**2 + 1 - alpha_bar)
 
     return noise
 
@@ -41,10 +42,10 @@ def exact_velocity(x: Tensor, t: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def try_sampler(named: object, run: Callable[[Denoise, Noise, int], Any], predict: Denoise) -> None:
+def try_sampler(name: object, run: Callable[[Denoise, Noise, int], Any], predict: Denoise) -> None:
     """Try a sampler, `run` with network, noise and steps, for a network that returns `predict`.
 
-    Raises UserError, about `named`, if it fails, returns no images, needs more or fewer evaluations than steps, is not
+    Raises UserError, about `name`, if it fails, returns no images, needs more or fewer evaluations than steps, is not
     reproducible, mixes images of a batch, or misses the distribution.
     """
     evaluations = 0
@@ -54,32 +55,31 @@ def try_sampler(named: object, run: Callable[[Denoise, Noise, int], Any], predic
         evaluations += 1
         return predict(x, t)
 
-    def noise_of(images: int) -> Noise:
-        def draw(step: int) -> Tensor:
-            drawn = (torch.Generator().manual_seed(1000 * image + step) for image in range(images))
-            return torch.stack([torch.randn(SHAPE, generator=generator) for generator in drawn])  # (N, C, h, w)
-
-        return draw
+    def noise(images: int, step: int) -> Tensor:
+        drawn = (torch.Generator().manual_seed(1000 * image + step) for image in range(images))
+        return torch.stack([torch.randn(SHAPE, generator=generator) for generator in drawn])  # (N, C, h, w)
 
     try:
-        images, again, alone = (run(counted, noise_of(count), STEPS) for count in (IMAGES, IMAGES, 1))
+        images, repeated, single = (run(counted, partial(noise, count), STEPS) for count in (IMAGES, IMAGES, 1))
     except Exception as error:  # plugin code may raise anything
-        raise _fault(named, got=f"{type(error).__name__}: {error}", expected="images") from error
+        raise _error(name, got=f"{type(error).__name__}: {error}", expected="images") from error
     if not isinstance(images, Tensor) or images.shape != (IMAGES, *SHAPE) or not bool(images.isfinite().all()):
         got = f"{images.dtype} {tuple(images.shape)}" if isinstance(images, Tensor) else type(images).__name__
-        raise _fault(named, got=got, expected=f"finite numbers {(IMAGES, *SHAPE)}")
+        raise _error(name, got=got, expected=f"finite numbers {(IMAGES, *SHAPE)}")
     if evaluations != 3 * STEPS:
         expected = f"{STEPS}, one per step: `steps` of an evaluation is the cost of an image"
-        raise _fault(named, got=f"{evaluations / 3:g} evaluations of the network", expected=expected)
-    if not torch.equal(images, again):
-        raise _fault(named, got="unequal images from equal noise", expected="equal images, by noise from `walk.noise`")
-    if not torch.allclose(images[:1], alone, rtol=SAME, atol=SAME):
-        raise _fault(named, got="an image that depends on its batch", expected="dependence on its noise only")
+        raise _error(name, got=f"{evaluations / 3:g} evaluations of the network", expected=expected)
+    if not torch.equal(images, repeated):
+        raise _error(
+            name, got="unequal images from equal noise", expected="equal images, by noise from `context.noise`"
+        )
+    if not torch.allclose(images[:1], single, rtol=SAME, atol=SAME):
+        raise _error(name, got="an image that depends on its batch", expected="dependence on its noise only")
     mean, deviation = float(images.mean()), float(images.std())
     if abs(mean - MEAN) > WITHIN * MEAN or abs(deviation - DEVIATION) > WITHIN * DEVIATION:
         got = f"mean {mean:.3f} and deviation {deviation:.3f} after {STEPS} steps"
-        raise _fault(named, got=got, expected=f"{MEAN} and {DEVIATION}, within {WITHIN:.0%}, as in the data")
+        raise _error(name, got=got, expected=f"{MEAN} and {DEVIATION}, within {WITHIN:.0%}, as in the data")
 
 
-def _fault(named: object, *, got: object, expected: object) -> UserError:
-    return extensions.fault(f"sampler {named} fails its trial on normal data", got=got, expected=expected)
+def _error(name: object, *, got: object, expected: object) -> UserError:
+    return extensions.fault(f"sampler {name} fails its trial on normal data", got=got, expected=expected)

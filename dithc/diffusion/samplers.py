@@ -7,12 +7,12 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from dithc.config import training
 from dithc.core.logging import user_error
 from dithc.diffusion.guidance import Denoise
 from dithc.diffusion.noise import Noise, image_noise
@@ -28,7 +28,7 @@ OnStep = Callable[[int, int], None]
 
 @torch.no_grad()
 def sample(
-    kind: "str | Solver",
+    kind: str | training.PluginSampler,
     *,
     denoise: Denoise,
     schedule: Schedule,
@@ -43,7 +43,7 @@ def sample(
     """Draw images (N, C, height, width) in the dtype of the noise.
 
     Args:
-        kind: Name in `SAMPLERS`, or a solver, possibly of an installed package.
+        kind: Name in `SAMPLERS`, or a sampler of an installed package.
         denoise: (x (N, C, h, w), timesteps (N)) -> noise, or noise followed by the raw log variance (2C channels).
         schedule: Schedule of the training run; this function respaces it.
         steps: S, 1 to the length of the schedule.
@@ -61,9 +61,9 @@ def sample(
     if isinstance(kind, str) and kind not in SAMPLERS:
         expected = " or ".join(SAMPLERS)
         raise user_error("unknown sampler", got=repr(kind), expected=expected, fix="name one of these samplers")
-    sampler = SAMPLERS[kind] if isinstance(kind, str) else _tried(kind)
+    sampler: Sampler | training.PluginSampler = SAMPLERS[kind] if isinstance(kind, str) else _checked(kind)
     if order is not None and order not in sampler.orders:
-        expected = " or ".join(str(one) for one in sampler.orders) or f"none with {kind}"
+        expected = " or ".join(str(value) for value in sampler.orders) or f"none with {kind}"
         raise user_error(
             "order of the solver", got=f"{order} with {kind}", expected=expected, fix="omit `solver_order`"
         )
@@ -79,18 +79,17 @@ def sample(
     return sampler.run(SamplerContext(denoise, visited, draw, order=chosen, clip=clip, on_step=on_step))
 
 
-def _tried(solver: "Solver") -> "Solver":
-    """Return an external sampler after its trial."""
+def _checked(solver: training.PluginSampler) -> training.PluginSampler:
     schedule = Schedule.linear()
 
-    def run(predict: Denoise, noise: Noise, steps: int) -> Tensor:
+    def run(predict: Denoise, noise: Noise, steps: int) -> object:
         return solver.run(SamplerContext(predict, schedule.respaced(steps, spacing=solver.spacing), noise))
 
     try_sampler(solver, run, exact_noise(schedule))
     return solver
 
 
-_Predicted = tuple[int, Tensor]
+_Prediction = tuple[int, Tensor]
 """A step, and the clean image (N, C, h, w) predicted at it."""
 
 
@@ -111,34 +110,34 @@ class SamplerContext:
     def predict(self, x: Tensor, step: int) -> tuple[Tensor, Tensor, Tensor]:
         """Return the predicted clean image and noise (N, C, h, w) and the rest of the output (N, 0 or C, h, w)."""
         timesteps = self.schedule.timesteps[step].to(x.device).expand(x.shape[0])  # (N)
-        eps, rest = parts(self.denoise(x, timesteps).to(x.dtype), channels=x.shape[1])
-        x0 = self.schedule.predict_x0(x, self.at(x, step), eps)
+        eps, tail = parts(self.denoise(x, timesteps).to(x.dtype), channels=x.shape[1])
+        x0 = self.schedule.predict_x0(x, self.indices(x, step), eps)
         if self.clip is not None:
             x0 = x0.clamp(-self.clip, self.clip)
             alpha_bar = float(self.schedule.alpha_bar[step])
             eps = (x - math.sqrt(alpha_bar) * x0) / math.sqrt(1 - alpha_bar)
-        return x0, eps, rest
+        return x0, eps, tail
 
-    def at(self, x: Tensor, step: int) -> Tensor:
+    def indices(self, x: Tensor, step: int) -> Tensor:
         """Return the index of `step` in the schedule, for each image (N)."""
         return torch.full((x.shape[0],), step, device=x.device)
 
-    def stride(self, x: Tensor, known: Sequence[_Predicted], *, after: _Predicted | None = None) -> Tensor:
+    def advance(self, x: Tensor, known: Sequence[_Prediction], *, following: _Prediction | None = None) -> Tensor:
         """Advance x (N, C, h, w) by one step from the clean images `known` at this and earlier steps, newest first.
 
-        `after` is the prediction at the next step, if it was already visited.
+        `following` is the prediction at the next step, if it was already visited.
         """
         levels = self.schedule.half_log_snr.tolist()
         (step, x0), *others = known
         length = levels[step - 1] - levels[step]
-        others += [after] if after is not None else []
-        places = [(levels[other] - levels[step]) / length for other, _ in others]
+        others += [following] if following is not None else []
+        offsets = [(levels[other] - levels[step]) / length for other, _ in others]
         mean = x0
-        for weight, place, (_, image) in zip(slope_weights(places, stride=length), places, others, strict=True):
-            mean = mean + weight * ((image - x0) / place)
+        for weight, offset, (_, image) in zip(slope_weights(offsets, stride=length), offsets, others, strict=True):
+            mean = mean + weight * ((image - x0) / offset)
         alpha_bar, alpha_bar_next = float(self.schedule.alpha_bar[step]), float(self.schedule.alpha_bar[step - 1])
-        kept = math.sqrt(1 - alpha_bar_next) / math.sqrt(1 - alpha_bar)
-        return kept * x - math.sqrt(alpha_bar_next) * math.expm1(-length) * mean
+        scale = math.sqrt(1 - alpha_bar_next) / math.sqrt(1 - alpha_bar)
+        return scale * x - math.sqrt(alpha_bar_next) * math.expm1(-length) * mean
 
     def finished(self, step: int) -> None:
         """Report that `step` is done."""
@@ -146,72 +145,72 @@ class SamplerContext:
             self.on_step(len(self.schedule) - step, len(self.schedule))
 
 
-def ddpm(walk: SamplerContext) -> Tensor:
+def ddpm(context: SamplerContext) -> Tensor:
     """Run ancestral sampling (Ho et al. 2020, algorithm 2), with the learned variance if it exists, else beta."""
-    schedule, x = walk.schedule, walk.noise(0)
+    schedule, x = context.schedule, context.noise(0)
     for step in reversed(range(len(schedule))):
-        x0, _, raw = walk.predict(x, step)
-        here = walk.at(x, step)
-        mean = schedule.posterior_mean(x0, x, here)
+        x0, _, raw = context.predict(x, step)
+        indices = context.indices(x, step)
+        mean = schedule.posterior_mean(x0, x, indices)
         if step > 0:
             fixed = torch.ones_like(x) if raw.shape[1] == 0 else raw  # raw 1 means beta
-            deviation = torch.exp(0.5 * schedule.learned_log_variance(fixed, here))
-            mean = mean + deviation * walk.noise(len(schedule) - step).to(x.device)
+            deviation = torch.exp(0.5 * schedule.learned_log_variance(fixed, indices))
+            mean = mean + deviation * context.noise(len(schedule) - step).to(x.device)
         x = mean
-        walk.finished(step)
+        context.finished(step)
     return x
 
 
-def ddim(walk: SamplerContext) -> Tensor:
+def ddim(context: SamplerContext) -> Tensor:
     """Run deterministic implicit sampling (Song et al. 2021, equation 12 with sigma 0)."""
-    schedule, x = walk.schedule, walk.noise(0)
+    schedule, x = context.schedule, context.noise(0)
     for step in reversed(range(len(schedule))):
-        x0, eps, _ = walk.predict(x, step)
-        before = float(schedule.alpha_bar_before[step])
-        x = math.sqrt(before) * x0 + math.sqrt(1 - before) * eps
-        walk.finished(step)
+        x0, eps, _ = context.predict(x, step)
+        alpha_bar = float(schedule.alpha_bar_before[step])
+        x = math.sqrt(alpha_bar) * x0 + math.sqrt(1 - alpha_bar) * eps
+        context.finished(step)
     return x
 
 
-def dpm_solver(walk: SamplerContext) -> Tensor:
+def dpm_solver(context: SamplerContext) -> Tensor:
     """Run multistep DPM-Solver++ (Lu et al. 2022; order 2 is algorithm 2, 2M), which extrapolates clean images.
 
     Order 3 integrates the polynomial through the last three images exactly, as the predictor of UniPC does.
     """
-    return _multistep(walk, corrects=False)
+    return _multistep(context, corrects=False)
 
 
-def unipc(walk: SamplerContext) -> Tensor:
+def unipc(context: SamplerContext) -> Tensor:
     """Run multistep UniPC (Zhao et al. 2023, section 3) with B(h) = exp(h) - 1, predicting the clean image.
 
     The prediction at the end of a step corrects the step, without a further evaluation of the network.
     """
-    return _multistep(walk, corrects=True)
+    return _multistep(context, corrects=True)
 
 
-def _multistep(walk: SamplerContext, *, corrects: bool) -> Tensor:
+def _multistep(context: SamplerContext, *, corrects: bool) -> Tensor:
     """Step through the clean images of the last `order` steps.
 
     The order rises over the first steps and falls over the last steps. The last step ends at the clean image, where the
     signal-to-noise ratio is infinite. With even spacing in time, the second-to-last stride would be ten times the
     stride that it extrapolates from.
     """
-    x = before = walk.noise(0)
-    known: list[_Predicted] = []  # newest first
-    for step in reversed(range(len(walk.schedule))):
-        x0, _, _ = walk.predict(x, step)
+    x = previous = context.noise(0)
+    known: list[_Prediction] = []  # newest first
+    for step in reversed(range(len(context.schedule))):
+        x0, _, _ = context.predict(x, step)
         if step == 0:
             x = x0
         else:
             if corrects and known:
-                x = walk.stride(before, known, after=(step, x0))
-            known = [(step, x0), *known][: min(walk.order, step + 1)]
-            before, x = x, walk.stride(x, known)
-        walk.finished(step)
+                x = context.advance(previous, known, following=(step, x0))
+            known = [(step, x0), *known][: min(context.order, step + 1)]
+            previous, x = x, context.advance(x, known)
+        context.finished(step)
     return x
 
 
-def slope_weights(places: Sequence[float], *, stride: float) -> list[float]:
+def slope_weights(offsets: Sequence[float], *, stride: float) -> list[float]:
     """Return weights of the slopes (x0(r) - x0(0)) / r of clean images predicted at several noise levels.
 
     Let l be half the log of the signal-to-noise ratio and x0(l) the predicted clean image. Along the path to an image,
@@ -220,35 +219,20 @@ def slope_weights(places: Sequence[float], *, stride: float) -> list[float]:
 
     where the mean has the weight exp(l) (Lu et al. 2022, proposition 4.1) and the linear part is exact. x0(0) plus the
     weighted sum of slopes is that mean over the stride h > 0, exact for polynomials of a degree up to the number of
-    places. The weight of a single place is 1/2, the limit for short strides, as in DPM-Solver++(2M) and UniPC with
-    B(h) = exp(h) - 1. Places r, in strides, are distinct and nonzero: negative for earlier points of the path, 1 for
+    offsets. The weight of a single offset is 1/2, the limit for short strides, as in DPM-Solver++(2M) and UniPC with
+    B(h) = exp(h) - 1. Offsets r, in strides, are distinct and nonzero: negative for earlier points of the path, 1 for
     the next.
     """
-    if len(places) < 2:
-        return [0.5] * len(places)
+    if len(offsets) < 2:
+        return [0.5] * len(offsets)
     mean, moments = -math.expm1(-stride), []
     moment = mean
-    for degree in range(1, len(places) + 1):
+    for degree in range(1, len(offsets) + 1):
         moment = 1 - degree / stride * moment  # integral of h exp((r - 1) h) r^degree from 0 to 1, by parts
         moments.append(moment / mean)
-    powers = np.vander(places, increasing=True).T  # (degree - 1, place)
+    powers = np.vander(offsets, increasing=True).T  # (degree - 1, offset)
     weights: list[float] = np.linalg.solve(powers, np.array(moments)).tolist()
     return weights
-
-
-class Solver(Protocol):
-    """Interface of a sampler, built in or external."""
-
-    @property
-    def spacing(self) -> Spacing:
-        """Spacing of the visited timesteps."""
-
-    @property
-    def orders(self) -> tuple[int, ...]:
-        """Valid values of `order`."""
-
-    def run(self, walk: SamplerContext) -> Tensor:
-        """Return images (N, C, h, w) from `walk.noise(0)`, by one evaluation of the network per step."""
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from torch import Tensor
 from dithc.core.logging import user_error
 
 Spacing = Literal["time", "snr"]
+NUM_STEPS = 1000
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,17 +29,10 @@ class Schedule:
     timesteps: Tensor
 
     @classmethod
-    def linear(cls, num_steps: int = 1000) -> Self:
-        """Return betas from 1e-4 to 2e-2 in equal increments, scaled by 1000 / num_steps (Ho et al., section 4).
-
-        Raises UserError for fewer than 21 steps, because the last beta would reach 1.
-        """
-        if num_steps <= 20:
-            fix = "train with more steps; to sample in few steps, respace a longer schedule"
-            raise user_error("steps of the linear schedule", got=num_steps, expected="at least 21", fix=fix)
-        scale = 1000 / num_steps
-        betas = torch.linspace(scale * 1e-4, scale * 2e-2, num_steps, dtype=torch.float64)
-        return cls(torch.cumprod(1 - betas, dim=0), torch.arange(num_steps))
+    def linear(cls) -> Self:
+        """Return 1000 steps with betas from 1e-4 to 2e-2 in equal increments (Ho et al., section 4)."""
+        betas = torch.linspace(1e-4, 2e-2, NUM_STEPS, dtype=torch.float64)
+        return cls(torch.cumprod(1 - betas, dim=0), torch.arange(NUM_STEPS))
 
     def __len__(self) -> int:
         return len(self.timesteps)
@@ -73,9 +67,9 @@ class Schedule:
 
     def _even_in_snr(self, steps: int) -> list[int]:
         rising = -self.half_log_snr
-        wanted = torch.linspace(float(rising[0]), float(rising[-1]), steps, dtype=torch.float64)
+        levels = torch.linspace(float(rising[0]), float(rising[-1]), steps, dtype=torch.float64)
         visited: list[int] = []
-        for index, level in enumerate(wanted):
+        for index, level in enumerate(levels):
             nearest = int((rising - level).abs().argmin())
             lowest = visited[-1] + 1 if visited else 0  # visit each timestep once
             highest = len(self) - steps + index  # leave enough timesteps for the levels to come
@@ -133,7 +127,7 @@ class Schedule:
         return share * pick(torch.log(self.betas), t, raw) + (1 - share) * pick(self.log_variance_small, t, raw)
 
 
-def pick(table: Tensor, t: Tensor, like: Tensor) -> Tensor:
-    """Return entries t (N) of a float64 table (S), in the dtype of `like` (N, ...) and shaped to multiply it."""
-    entries = table.to(t.device)[t].to(like.dtype)  # (N)
-    return entries.reshape(-1, *(1,) * (like.dim() - 1))  # (N, 1, ...)
+def pick(table: Tensor, t: Tensor, reference: Tensor) -> Tensor:
+    """Return entries t (N) of a float64 table (S), in the dtype of `reference` (N, ...) and shaped to multiply it."""
+    entries = table.to(t.device)[t].to(reference.dtype)  # (N)
+    return entries.reshape(-1, *(1,) * (reference.dim() - 1))  # (N, 1, ...)

@@ -7,6 +7,7 @@ Legend: n, N batch, H height, W width, d features.
 """
 
 import time
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -21,9 +22,9 @@ from dithc.evaluate.image_set import ImageSet, share
 from dithc.evaluate.memorization import evenly
 from dithc.evaluate.shards import (
     INDEX_FILE,
+    NUM_VIEWS,
     STATISTICS_FILE,
     TURNED_FILES,
-    TURNS,
     ShardPlan,
     blocks,
     clipped_share,
@@ -37,7 +38,7 @@ from dithc.latents import apply_view
 
 IDS_FILE = "images.json"  # the identity of each image in the order of the features
 log = get_logger(__name__)
-ALONE = Group()
+SINGLE_RANK = Group()
 
 
 def extract_features(
@@ -45,7 +46,7 @@ def extract_features(
     extractor: Extractor,
     out_folder: Path,
     *,
-    group: Group = ALONE,
+    group: Group = SINGLE_RANK,
     batch: int = 64,
     shard_size: int = 4096,
     turned: bool = False,
@@ -58,7 +59,7 @@ def extract_features(
     Args:
         out_folder: Receives `shard-00000.npy` float32 (n, d), sidecars, `stats.npz`, `images.json`, and last
             `features.json`.
-        turned: Whether to write `turned.npy`, the other orientations of at most 2,048 held-out images, to search copies.
+        turned: Whether to write `dihedral.npy`, the other orientations of at most 2,048 held-out images, to search copies.
 
     Raises:
         UserError: There are fewer than two images, or images are invalid.
@@ -76,82 +77,81 @@ def extract_features(
         total=images.total,
         shard_size=shard_size,
         num_features=extractor.num_features,
-        origin=extractor.origin(set_hash=images.set_hash, stretch=images.stretch),
+        origin=extractor.origin(set_hash=images.set_hash, rendering_digest=images.rendering_digest),
     )
-    wanted = group.broadcast_object(_begin(plan) if group.rank == 0 else None)
-    _extract_shards(images, extractor, plan, wanted=wanted, batch=batch, group=group)
-    num_turned = _extract_turned(images, extractor, plan, wanted=turned, batch=batch, group=group)
+    missing = group.broadcast_object(_plan_shards(plan) if group.rank == 0 else None)
+    _extract_shards(images, extractor, plan, shards=missing, batch=batch, group=group)
+    num_turned = _extract_turned(images, extractor, plan, is_requested=turned, batch=batch, group=group)
     if group.rank == 0:
-        _end(images, plan)
+        _finish_folder(images, plan)
     group.barrier()
     seconds = time.monotonic() - start
-    extracted = sum(plan.rows(shard) for shard in wanted)
+    extracted = sum(plan.rows(shard) for shard in missing)
     log.info(
         f"features of {plan.total} images in {out_folder}: {extracted} extracted, {plan.total - extracted} from earlier runs"
     )
-    same = ("extractor", "kind", "sha256", "resize", "comparable", "note", "set_hash", "stretch")
     return {
         "n": plan.total,
         "extracted": extracted,
         "reused": plan.total - extracted,
         "shards": plan.num_shards,
-        "turned": num_turned,
-        "clipped": clipped_share(plan),
+        "dihedral_images": num_turned,
+        "clipped_fraction": clipped_share(plan),
         "ranks": group.size,
         "num_features": plan.num_features,
-        **{name: getattr(plan.origin, name) for name in same},  # type: ignore[typeddict-item]
+        **asdict(plan.origin),  # type: ignore[typeddict-item]
         "seconds": round(seconds, 3),
         "images_per_second": round(extracted / seconds, 3) if extracted else None,
     }
 
 
-def _begin(plan: ShardPlan) -> list[int]:
+def _plan_shards(plan: ShardPlan) -> list[int]:
     """List the files in the marker of the folder and return the shards to extract; log why a shard is not reused."""
     shards = range(plan.num_shards)
     names = (INDEX_FILE, STATISTICS_FILE, IDS_FILE, *TURNED_FILES)
     files = [*(path for shard in shards for path in plan.files(shard)), *(plan.folder / name for name in names)]
     outputs.OutputFolder(plan.folder).plan(files)
-    wanted = []
+    missing = []
     for shard in shards:
         reason = fault(plan.array(shard), plan.identity(shard))
         if reason is None:
             continue
-        wanted.append(shard)
+        missing.append(shard)
         if plan.array(shard).exists():
             log.warning(f"extracting {plan.array(shard)} again: {reason}")
-    if wanted:
+    if missing:
         (plan.folder / INDEX_FILE).unlink(missing_ok=True)
-    return wanted
+    return missing
 
 
 def _extract_shards(
-    images: ImageSet, extractor: Extractor, plan: ShardPlan, *, wanted: list[int], batch: int, group: Group
+    images: ImageSet, extractor: Extractor, plan: ShardPlan, *, shards: list[int], batch: int, group: Group
 ) -> None:
     """Extract the wanted shards; rank 0 writes a shard when all ranks have finished their part."""
-    total = sum(plan.rows(shard) for shard in wanted)
+    total = sum(plan.rows(shard) for shard in shards)
     label = f"features {extractor.kind}"
-    with progress(total=total, label=label, unit="image", quiet=group.rank > 0 or not wanted) as bar:
-        for shard in wanted:
+    with progress(total=total, label=label, unit="image", quiet=group.rank > 0 or not shards) as bar:
+        for shard in shards:
             rows = shard * plan.shard_size + np.arange(plan.rows(shard))
             features, clipped = [np.empty((0, plan.num_features), np.float32)], np.zeros(2, np.int64)
             for part in share(rows, batch=batch, group=group):
-                rgb, beyond = images.read(part)
+                rgb, beyond_range = images.read(part)
                 features.append(extractor(rgb))
-                clipped += beyond
+                clipped += beyond_range
                 bar.update(len(part))
             gathered = group.gather_objects((np.concatenate(features), clipped))
             if group.rank == 0:
                 counts = np.sum([count for _, count in gathered], axis=0).tolist()
-                everything = np.concatenate([part for part, _ in gathered])
-                write_array(plan.array(shard), everything, plan.identity(shard), clipped=counts)
+                array = np.concatenate([part for part, _ in gathered])
+                write_array(plan.array(shard), array, plan.identity(shard), clipped=counts)
                 bar.update(len(rows) - sum(map(len, features)))
 
 
 def _extract_turned(
-    images: ImageSet, extractor: Extractor, plan: ShardPlan, *, wanted: bool, batch: int, group: Group
+    images: ImageSet, extractor: Extractor, plan: ShardPlan, *, is_requested: bool, batch: int, group: Group
 ) -> int:
     """Extract some images in the other orientations; return their number."""
-    chosen = evenly(images.not_learnt if wanted else images.not_learnt[:0])
+    chosen = evenly(images.not_learnt if is_requested else images.not_learnt[:0])
     array, sidecar = (plan.folder / name for name in TURNED_FILES)
     if not len(chosen):
         if group.rank == 0:
@@ -161,12 +161,12 @@ def _extract_turned(
     identity = turned_identity(plan.origin, chosen)
     if group.broadcast_object(group.rank == 0 and fault(array, identity) is None):
         return len(chosen)
-    found = [np.empty((TURNS, 0, plan.num_features), np.float32)]
+    found = [np.empty((NUM_VIEWS, 0, plan.num_features), np.float32)]
     label = f"turned features {extractor.kind}"
     with progress(total=len(chosen), label=label, unit="image", quiet=group.rank > 0) as bar:
         for rows in share(chosen, batch=batch, group=group):
             rgb = torch.tensor(images.read(rows)[0])
-            found.append(np.stack([extractor(apply_view(rgb, turn + 1).numpy()) for turn in range(TURNS)]))
+            found.append(np.stack([extractor(apply_view(rgb, view + 1).numpy()) for view in range(NUM_VIEWS)]))
             bar.update(len(rows))
         gathered = group.gather_objects(np.concatenate(found, axis=1))
         bar.update(len(chosen) - sum(part.shape[1] for part in found))
@@ -175,7 +175,7 @@ def _extract_turned(
     return len(chosen)
 
 
-def _end(images: ImageSet, plan: ShardPlan) -> None:
+def _finish_folder(images: ImageSet, plan: ShardPlan) -> None:
     """Write the files about all shards; the index, written last, marks the folder as complete."""
     kept = [path for shard in range(plan.num_shards) for path in plan.files(shard)]
     outputs.OutputFolder(plan.folder).prune(kept, prefix="shard-")

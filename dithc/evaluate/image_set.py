@@ -14,7 +14,7 @@ from dithc.engine.comm import Group
 from dithc.evaluate.memorization import Rows
 from dithc.evaluate.shards import Clipped
 
-NONE: Rows = np.empty(0, np.int64)
+NO_ROWS: Rows = np.empty(0, np.int64)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,7 +24,7 @@ class ImageSet:
     Attributes:
         total: number of images.
         set_hash: hash of all settings that determine the images; another hash makes features stale.
-        stretch: name or hash of the fixed display stretch to uint8; sets with different stretches are not compared.
+        rendering_digest: name or hash of the fixed rendering to uint8; sets with different ones are not compared.
         read: function from numbers to uint8 RGB images (n, 3, H, W) for a network, and the counts of clipped pixels.
         ids: identity of each image: the name of a real tile, or the seed number of a generated image.
         not_learnt: ascending numbers of held-out images.
@@ -32,10 +32,10 @@ class ImageSet:
 
     total: int
     set_hash: str
-    stretch: str
+    rendering_digest: str
     read: Callable[[Rows], tuple[NDArray[np.uint8], Clipped]]
     ids: Sequence[Any] = ()
-    not_learnt: Rows = field(default_factory=lambda: NONE)
+    not_learnt: Rows = field(default_factory=lambda: NO_ROWS)
 
 
 def share(rows: Rows, *, batch: int, group: Group) -> Iterator[Rows]:

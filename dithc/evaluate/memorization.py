@@ -13,16 +13,16 @@ from numpy.typing import NDArray
 
 from dithc.evaluate.statistics import FloatArray
 
-RATIO = 1 / 3  # of the distances to the nearest and second nearest train tile, below which an image is a copy
-MOST_QUERIES = 2048  # of a set, evenly spaced: the error of a share is then below 0.011
-AT_ONCE = 1024  # train tiles per block, so that their distances need tens of MB
+COPY_RATIO = 1 / 3  # of the distances to the nearest and second nearest train tile, below which an image is a copy
+MAX_QUERIES = 2048  # of a set, evenly spaced: the error of a share is then below 0.011
+BLOCK_ROWS = 1024  # train tiles per block, so that their distances need tens of MB
 Blocks = Sequence[NDArray[np.floating]]
 Rows = NDArray[np.int64]
 
 
 def evenly(rows: Rows) -> Rows:
-    """Return at most MOST_QUERIES rows, evenly spaced."""
-    count = min(len(rows), MOST_QUERIES)
+    """Return at most MAX_QUERIES rows, evenly spaced."""
+    count = min(len(rows), MAX_QUERIES)
     chosen: Rows = rows[np.arange(count) * len(rows) // max(count, 1)]
     return chosen
 
@@ -43,18 +43,18 @@ def copied_share(views: Blocks, real: Blocks, is_train: NDArray[np.bool_]) -> fl
 
     `real` contains blocks of features (m, d); `is_train` selects at least two training rows.
     """
-    nearest = _two_nearest(views, (part[is_train[place]] for place, part in pieces(real, AT_ONCE)))
-    return float((nearest[:, 0] < RATIO**2 * nearest[:, 1]).mean())
+    nearest = _two_nearest(views, (part[is_train[rows]] for rows, part in pieces(real, BLOCK_ROWS)))
+    return float((nearest[:, 0] < COPY_RATIO**2 * nearest[:, 1]).mean())
 
 
 def pieces(blocks: Blocks, size: int) -> Iterator[tuple[slice, NDArray[np.floating]]]:
     """Yield positions and features of at most `size` rows at a time."""
-    begin = 0
+    offset = 0
     for block in blocks:
         for start in range(0, len(block), size):
             part = block[start : start + size]
-            yield slice(begin + start, begin + start + len(part)), part
-        begin += len(block)
+            yield slice(offset + start, offset + start + len(part)), part
+        offset += len(block)
 
 
 def _two_nearest(views: Blocks, train: Iterator[NDArray[np.floating]]) -> FloatArray:
@@ -65,8 +65,8 @@ def _two_nearest(views: Blocks, train: Iterator[NDArray[np.floating]]) -> FloatA
     for block in train:
         rows = block - center  # (m, d)
         least = np.full((len(best), len(rows)), np.inf)
-        for view, own in zip(views, lengths, strict=True):
-            np.minimum(least, own - 2 * ((view - center) @ rows.T), out=least)  # (n, m)
+        for view, length in zip(views, lengths, strict=True):
+            np.minimum(least, length - 2 * ((view - center) @ rows.T), out=least)  # (n, m)
         squared = np.maximum(least + (rows**2).sum(axis=1), 0.0)
         best = np.partition(np.concatenate([best, squared], axis=1), 1, axis=1)[:, :2]
     return best

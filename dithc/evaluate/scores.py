@@ -26,14 +26,14 @@ from dithc.evaluate.statistics import FeatureOrigin, Statistics
 
 log = get_logger(__name__)
 
-COPIES = ("copies", "copies_held_out", "copies_n")
-OF_ORIGIN = ("extractor", "kind", "sha256", "resize", "stretch", "comparable", "note")
-OF_TRIPLET = ("fid", "kid", "kid_interval", "floor", "floor_at_n", "clipped_real", "clipped_generated")
-NOT_TURNED = "copies were not searched: features of turned images are missing; rerun the features stage with --turned"
-LEAST_OF_FLOOR = 4  # images; each half needs a covariance
+COPIES = ("memorized_fraction", "memorized_fraction_val", "memorized_n")
+ORIGIN_KEYS = ("extractor", "kind", "sha256", "resize", "rendering_digest", "comparable_to_published", "note")
+TRIPLET_KEYS = ("fid", "kid", "kid_interval", "floor", "floor_at_n", "clipped_real", "clipped_generated")
+NOT_TURNED = "copies were not searched: features of turned images are missing; rerun the features stage with --dihedral"
+MIN_FLOOR_IMAGES = 4  # images; each half needs a covariance
 PUBLISHED_N = 10_000  # images per set in the published scores; FID falls as n grows
-OF_NEIGHBOURS = {"precision-recall": ("precision", "recall"), "density-coverage": ("density", "coverage")}
-OF_PIXELS = {
+NEIGHBOR_METRICS = {"precision-recall": ("precision", "recall"), "density-coverage": ("density", "coverage")}
+PIXEL_METRICS = {
     "bands": multispectral.of_bands,
     "indices": multispectral.of_indices,
     "spectra": multispectral.of_spectra,
@@ -73,48 +73,46 @@ def compare_features(
         path_to_real, path_to_generated: Folders of `extract_features`.
         seed: Seed of the halves of the floor and the subsets of KID.
         is_train: (n_real,), true for training tiles; None if the set does not contain all of them.
-        metrics: Optional metrics: interval, and the keys of `OF_NEIGHBOURS` and `OF_PIXELS`.
+        metrics: Optional metrics: interval, and the keys of `NEIGHBOR_METRICS` and `PIXEL_METRICS`.
         triplets: Folders below both, with features of other bands, compared separately.
 
     Returns:
         Values for a manifest. kid has a 95% interval, floor the n of its halves, and floor_at_n is the floor at the n of
-        the score. `copies` is the share of generated images that copy training tiles in any orientation, copies_held_out
-        the same for other real tiles, copies_n the sample size. kid_pulls (the pull of each image on KID) and `curves`
-        belong in separate files. Values without inputs are None.
+        the score. memorized_fraction is the share of generated images that copy training tiles in any orientation,
+        memorized_fraction_val the same for other real tiles, memorized_n the sample sizes. kid_influences (the influence of each
+        image on KID) and `curves` belong in separate files. Values without inputs are None.
 
     Raises:
         UserError: A set is missing, incomplete or damaged, or the extractors differ.
     """
-    real, generated = _read(path_to_real), _read(path_to_generated)
+    real, generated = _read_features(path_to_real), _read_features(path_to_generated)
     score = fid(real.statistics, generated.statistics)
     kernel = kid(real.blocks, generated.blocks, seed=seed)
-    ground = fid_floor(real.blocks, seed=seed) if real.n >= LEAST_OF_FLOOR else None
+    ground = fid_floor(real.blocks, seed=seed) if real.n >= MIN_FLOOR_IMAGES else None
     copies: dict[str, object] = dict.fromkeys(COPIES)
     warnings = _warnings(real, generated)
     if is_train is not None and is_train.sum() >= 2:
         copies |= _copies(real, generated, is_train=is_train)
-        warnings += [NOT_TURNED] if copies["copies"] is None else []
+        warnings += [NOT_TURNED] if copies["memorized_fraction"] is None else []
     more = _optional(real, generated, metrics=metrics, fid=score)
     if triplets:
         more["triplets"] = {name: _triplet(path_to_real / name, path_to_generated / name, seed) for name in triplets}
-    origin, known = real.origin, real.statistics.num_features
-    log.info(_sentence(score, real.statistics, generated.statistics, ground))
+    origin, num_features = real.origin, real.statistics.num_features
+    log.info(_summary(score, real.statistics, generated.statistics, ground))
     return {
         "fid": score,
         "kid": kernel.value,
         "kid_interval": kernel.interval,
-        "kid_pulls": kernel.pulls,
+        "kid_influences": kernel.influences,
         "floor": ground.fid if ground else None,
         "floor_n": [ground.n_first, ground.n_second] if ground else None,
-        "floor_at_n": fid_floor_at(ground, n_real=real.n, n_generated=generated.n, num_features=known)
-        if ground
-        else None,
+        "floor_at_n": fid_floor_at(ground, n_real=real.n, n_generated=generated.n, num_features=num_features),
         "clipped_real": real.clipped,
         "clipped_generated": generated.clipped,
         "n_real": real.n,
         "n_generated": generated.n,
-        "num_features": known,
-        **{name: getattr(origin, name) for name in OF_ORIGIN},
+        "num_features": num_features,
+        **{name: getattr(origin, name) for name in ORIGIN_KEYS},
         "set_hash_real": origin.set_hash,
         "set_hash_generated": generated.origin.set_hash,
         "seed": seed,
@@ -125,20 +123,19 @@ def compare_features(
 
 
 def _optional(real: FeatureSet, generated: FeatureSet, *, metrics: Collection[str], fid: float) -> dict[str, Any]:
-    """Return the values of `metrics`, and `curves`."""
     numbers: dict[str, Any] = {}
     if "interval" in metrics:
         numbers["fid_interval"] = fid_interval(
             fid, real.statistics, real.blocks, generated.statistics, generated.blocks
         )
-    if any(name in metrics for name in OF_NEIGHBOURS):
+    if any(name in metrics for name in NEIGHBOR_METRICS):
         shares = precision_recall(real.blocks, generated.blocks)
-        wanted = [name for metric, names in OF_NEIGHBOURS.items() if metric in metrics for name in names]
-        numbers |= {name: getattr(shares, name) for name in wanted}
-    if any(name in metrics for name in OF_PIXELS):
+        requested = [name for metric, names in NEIGHBOR_METRICS.items() if metric in metrics for name in names]
+        numbers |= {name: shares[name] for name in requested}
+    if any(name in metrics for name in PIXEL_METRICS):
         pixels = [pixel_file.read(side.folder) for side in (real, generated)]
-        found = {name: of(*pixels) for name, of in OF_PIXELS.items() if name in metrics}
-        numbers["pixels"] = {name: _without_curves(one) for name, one in found.items()}
+        found = {name: compare(*pixels) for name, compare in PIXEL_METRICS.items() if name in metrics}
+        numbers["pixels"] = {name: _without_curves(values) for name, values in found.items()}
         numbers["curves"] = {"band_names": list(pixels[0].bands), **found}
     return numbers
 
@@ -152,7 +149,7 @@ def _without_curves(value: Any) -> Any:
 def _triplet(real: Path, generated: Path, seed: int) -> dict[str, object]:
     """Return the scores of three bands, without the numbers of the complete set."""
     numbers = compare_features(real, generated, seed=seed)
-    return {name: numbers[name] for name in OF_TRIPLET}
+    return {name: numbers[name] for name in TRIPLET_KEYS}
 
 
 def _copies(real: FeatureSet, generated: FeatureSet, *, is_train: NDArray[np.bool_]) -> dict[str, object]:
@@ -168,16 +165,16 @@ def _copies(real: FeatureSet, generated: FeatureSet, *, is_train: NDArray[np.boo
     if not all(is_train):
         queries.append((real, evenly(np.flatnonzero(~is_train))))
     shares = []
-    for one, rows in queries:
-        turned = read_turned(one.folder, origin=one.origin, rows=rows)
-        if turned is None:
+    for features, rows in queries:
+        rotated = read_turned(features.folder, origin=features.origin, rows=rows)
+        if rotated is None:
             return {}
-        shares.append(copied_share([take(one.blocks, rows), *turned], real.blocks, is_train))
-    share, chance = (*shares, None)[:2]
-    return dict(zip(COPIES, (share, chance, [len(rows) for _, rows in queries]), strict=True))
+        shares.append(copied_share([take(features.blocks, rows), *rotated], real.blocks, is_train))
+    share, baseline = (*shares, None)[:2]
+    return dict(zip(COPIES, (share, baseline, [len(rows) for _, rows in queries]), strict=True))
 
 
-def _read(path: Path) -> FeatureSet:
+def _read_features(path: Path) -> FeatureSet:
     """Read the statistics and the verified features of a folder."""
     plan = read_plan(path)
     statistics = Statistics.load(Manifest.whole(path / STATISTICS_FILE))
@@ -194,20 +191,20 @@ def _read(path: Path) -> FeatureSet:
 def _warnings(real: FeatureSet, generated: FeatureSet) -> list[str]:
     """Return the limits of the score that must be stated with it."""
     texts = small_sample_warning(real.statistics, generated.statistics)
-    if not real.origin.comparable:
+    if not real.origin.comparable_to_published:
         texts.append(real.origin.note)
     elif min(real.n, generated.n) < PUBLISHED_N:
         texts.append(f"fewer than {PUBLISHED_N} images in a set: the score is higher than at that n")
     if real.origin.set_hash == generated.origin.set_hash:
         texts.append("real and generated images are the same set")
-    if real.n < LEAST_OF_FLOOR:
+    if real.n < MIN_FLOOR_IMAGES:
         texts.append(
-            f"no floor of real half against real half: it requires {LEAST_OF_FLOOR} real images, the set has {real.n}"
+            f"no floor of real half against real half: it requires {MIN_FLOOR_IMAGES} real images, the set has {real.n}"
         )
     return texts
 
 
-def _sentence(score: float, real: Statistics, generated: Statistics, ground: FidFloor | None) -> str:
+def _summary(score: float, real: Statistics, generated: Statistics, ground: FidFloor | None) -> str:
     base = f"floor {ground.fid:.4g} ({ground.n_first} against {ground.n_second} real)" if ground else "no floor"
     origin = real.origin
     return (

@@ -1,7 +1,7 @@
 """Feature shards on disk: written atomically, described by a sidecar written afterwards, verified before reuse.
 
 A folder contains `shard-00000.npy` (float32 (n, d)) with its sidecar `shard-00000.json`, `stats.npz`, and
-`features.json`, which is written last. To search copies, `turned.npy` (float32 (7, n, d)) with its sidecar has the
+`features.json`, which is written last. To search copies, `dihedral.npy` (float32 (7, n, d)) with its sidecar has the
 features of some images in the other 7 orientations.
 """
 
@@ -22,9 +22,10 @@ from dithc.evaluate.statistics import FeatureOrigin
 
 INDEX_FILE = "features.json"
 STATISTICS_FILE = "stats.npz"
-TURNED_FILES = ("turned.npy", "turned.json")
-TURNS = 7
-OF_ORIGIN = ("sha256", "resize", "set_hash", "stretch")
+TURNED_FILES = ("dihedral.npy", "dihedral.json")
+NUM_VIEWS = 7
+ORIGIN_KEYS = ("sha256", "resize", "set_hash", "rendering_digest")
+SIZES = ("total", "shard_size", "num_features")
 SCHEMA_VERSION = 1
 Clipped = tuple[int, int]
 """Number of pixels with a band beyond the ends of the stretch to uint8, and number of all pixels."""
@@ -64,13 +65,13 @@ class ShardPlan:
             "first": shard * self.shard_size,
             "n": self.rows(shard),
             "num_features": self.num_features,
-            **{name: getattr(self.origin, name) for name in ("kind", *OF_ORIGIN)},
+            **{name: getattr(self.origin, name) for name in ("kind", *ORIGIN_KEYS)},
         }
 
 
 def turned_identity(origin: FeatureOrigin, rows: Rows) -> dict[str, Any]:
     """Return the sidecar content of valid turned features of these images, except the hash of the bytes."""
-    return {"rows": rows.tolist(), **{name: getattr(origin, name) for name in OF_ORIGIN}}
+    return {"rows": rows.tolist(), **{name: getattr(origin, name) for name in ORIGIN_KEYS}}
 
 
 def write_array(array: Path, features: NDArray[np.float32], identity: dict[str, Any], **more: Any) -> None:
@@ -91,9 +92,9 @@ def fault(array: Path, identity: dict[str, Any]) -> str | None:
         found = json_documents.read(sidecar)
     except ValueError:
         return "its sidecar is damaged"
-    for name, wanted in identity.items():
-        if found.get(name) != wanted:
-            return f"its {name} is {found.get(name)!r}, expected {wanted!r}"
+    for name, expected in identity.items():
+        if found.get(name) != expected:
+            return f"its {name} is {found.get(name)!r}, expected {expected!r}"
     if found.get("file_sha256") != sha256_file(array):
         return "its bytes do not match the sha256 of its sidecar"
     return None
@@ -102,22 +103,16 @@ def fault(array: Path, identity: dict[str, Any]) -> str | None:
 def clipped_share(plan: ShardPlan) -> float | None:
     """Return the share of pixels clipped by the conversion to uint8; None if a shard has no counts."""
     counts = [json_documents.read(plan.sidecar(shard))["clipped"] for shard in range(plan.num_shards)]
-    if not all(of for _, of in counts):
+    if not all(total for _, total in counts):
         return None
-    return sum(int(clipped) for clipped, _ in counts) / sum(int(of) for _, of in counts)
+    return sum(int(clipped) for clipped, _ in counts) / sum(int(total) for _, total in counts)
 
 
 def write_index(plan: ShardPlan) -> None:
     """Write the document that marks the folder as complete."""
     files = [json_documents.read(plan.sidecar(shard))["file_sha256"] for shard in range(plan.num_shards)]
-    index = {
-        "schema": SCHEMA_VERSION,
-        "total": plan.total,
-        "shard_size": plan.shard_size,
-        "num_features": plan.num_features,
-        "origin": asdict(plan.origin),
-        "shard_sha256": files,
-    }
+    sizes = {name: getattr(plan, name) for name in SIZES}
+    index = {"schema": SCHEMA_VERSION, **sizes, "origin": asdict(plan.origin), "shard_sha256": files}
     atomic_write(plan.folder / INDEX_FILE, json.dumps(index, indent=1) + "\n")
 
 
@@ -126,13 +121,8 @@ def read_plan(folder: Path) -> ShardPlan:
     fix = "rerun the features stage; it extracts only missing or damaged shards"
     try:
         index = parse_json(Manifest.whole(folder / INDEX_FILE).read_text())
-        plan = ShardPlan(
-            folder=folder,
-            total=index["total"],
-            shard_size=index["shard_size"],
-            num_features=index["num_features"],
-            origin=FeatureOrigin(**index["origin"]),
-        )
+        sizes = {name: index[name] for name in SIZES}
+        plan = ShardPlan(folder=folder, **sizes, origin=FeatureOrigin(**index["origin"]))
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise user_error(
             f"feature folder {folder} is incomplete",
@@ -168,7 +158,7 @@ def read_turned(folder: Path, *, origin: FeatureOrigin, rows: Rows) -> NDArray[n
         raise user_error(
             f"{array} cannot be used",
             got="damaged features, or features of other images",
-            expected=f"{len(rows)} images of the set in this folder, each in {TURNS} orientations",
+            expected=f"{len(rows)} images of the set in this folder, each in {NUM_VIEWS} orientations",
             fix="rerun the features stage",
         )
     found: NDArray[np.float32] = np.load(array, mmap_mode="r")

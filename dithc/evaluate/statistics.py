@@ -25,13 +25,13 @@ class FeatureOrigin:
     kind: str = ""  # type of extractor
     sha256: str = ""  # hash of the weights file
     resize: str = ""  # conversion of images to the input size of the network
-    comparable: bool = False  # whether the FID is comparable with published FID
+    comparable_to_published: bool = False  # whether the FID is comparable with published FID
     note: str = ""  # one sentence to print with the scores
     set_hash: str = ""  # hash of the set of images
-    stretch: str = ""  # name or hash of the fixed display stretch to uint8
+    rendering_digest: str = ""  # name or hash of the fixed display stretch to uint8
 
 
-NOWHERE = FeatureOrigin()
+NO_ORIGIN = FeatureOrigin()
 
 
 class Statistics:
@@ -41,7 +41,7 @@ class Statistics:
     not suffer from cancellation if features are far from zero.
     """
 
-    def __init__(self, num_features: int, *, origin: FeatureOrigin = NOWHERE) -> None:
+    def __init__(self, num_features: int, *, origin: FeatureOrigin = NO_ORIGIN) -> None:
         self.num_features = num_features
         self.origin = origin
         self.n = 0
@@ -106,7 +106,7 @@ def read_arrays(path: Path) -> dict[str, NDArray[Any]]:
 
 def require_same(a: Statistics, b: Statistics) -> None:
     """Reject statistics of different extractors, resize modes, stretches or sizes."""
-    names = ("kind", "sha256", "resize", "stretch")
+    names = ("kind", "sha256", "resize", "rendering_digest")
     pairs = [(name, getattr(a.origin, name), getattr(b.origin, name)) for name in names]
     pairs.append(("num_features", a.num_features, b.num_features))
     different = [f"{name}: {first!r} and {second!r}" for name, first, second in pairs if first != second]

@@ -19,11 +19,9 @@ def open_latents(path: Path, manifest: Manifest, _: int | None) -> StageArrays:
     names = np.empty(latents.count, dtype=object)
     for split in ("train", "val", "test"):
         names[latents.rows(split)] = split
-    coordinates = {"image": np.arange(latents.count), **along({"label": latents.labels, "split": names.tolist()})}
+    coordinates = along({"label": latents.labels, "split": names.tolist()}) | {"moment": moments}
     array = variable(DIMS, shape, np.float16, (path, manifest), _read_moments)
-    return StageArrays(
-        array, coordinates | {"moment": moments}, {"scale": latents.scale, "codec": latents.info["codec"]}
-    )
+    return StageArrays(array, coordinates, {"scale": latents.scale, "codec": latents.info["codec"]})
 
 
 def _read_moments(path: Path, _: Manifest) -> Read:

@@ -5,6 +5,7 @@ Legend: n samples of this part, B global batch, K draws of a held-out tile; Z la
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -19,10 +20,11 @@ from dithc.latents.views import NUM_VIEWS
 
 SAMPLE_STREAM = 0
 ORDER_STREAM = 1
-HELD_OUT_STREAM = 3
-MOST_HELD_OUT_TILES = 256
-WORD = (1 << 64) - 1
+VALIDATION_STREAM = 3
+MAX_VALIDATION_TILES = 256
+UINT64_MASK = (1 << 64) - 1
 
+Noise = npt.NDArray[np.float32]
 Times = Callable[[npt.NDArray[np.float64]], npt.NDArray[Any]]
 """Uniform draws of [0, 1), (n,) -> timesteps (n,), elementwise."""
 
@@ -42,14 +44,14 @@ def generator(*, seed: int, epoch: int, row: int = 0, stream: int = SAMPLE_STREA
 
     The key is (seed, epoch). Row and stream are the upper words of the counter; its lowest word counts draws.
     """
-    key = np.array([seed & WORD, epoch], dtype=np.uint64)
+    key = np.array([seed & UINT64_MASK, epoch], dtype=np.uint64)
     counter = np.array([0, row, stream, 0], dtype=np.uint64)
     return np.random.Generator(np.random.Philox(key=key, counter=counter))
 
 
-def no_training_tiles(what: str, *, got: str) -> UserError:
+def no_training_tiles_error(message: str, *, got: str) -> UserError:
     fix = "add tiles to the dataset or increase `split.train_fraction`, then rerun its tiles stage"
-    return user_error(what, got=got, expected="at least 1", fix=fix)
+    return user_error(message, got=got, expected="at least 1", fix=fix)
 
 
 class SampleOrder:
@@ -57,24 +59,19 @@ class SampleOrder:
 
     def __init__(self, rows: Rows, *, seed: int) -> None:
         self.rows, self.seed = rows, seed
-        self._epochs: dict[int, Rows] = {}
+        self._epoch = lru_cache(maxsize=2)(self._permutation)  # because a batch rarely spans more epochs
 
-    def at(self, positions: Rows) -> tuple[Rows, Rows]:
+    def lookup(self, positions: Rows) -> tuple[Rows, Rows]:
         """Return epoch and row of each position of the stream, which starts at 0."""
         epochs, places = np.divmod(positions, len(self.rows))
         found = np.empty(len(positions), np.int64)
         for epoch in np.unique(epochs).tolist():
-            here = epochs == epoch
-            found[here] = self._epoch(epoch)[places[here]]
+            selected = epochs == epoch
+            found[selected] = self._epoch(epoch)[places[selected]]
         return epochs, found
 
-    def _epoch(self, epoch: int) -> Rows:
-        if epoch not in self._epochs:
-            while len(self._epochs) >= 2:  # keep two epochs, because a batch rarely spans more
-                del self._epochs[next(iter(self._epochs))]
-            draws = generator(seed=self.seed, epoch=epoch, stream=ORDER_STREAM)
-            self._epochs[epoch] = draws.permutation(self.rows)
-        return self._epochs[epoch]
+    def _permutation(self, epoch: int) -> Rows:
+        return generator(seed=self.seed, epoch=epoch, stream=ORDER_STREAM).permutation(self.rows)
 
 
 class Batches:
@@ -101,7 +98,7 @@ class Batches:
         rows = latents.rows("train")
         if not len(rows):
             got = f"0 of {latents.count} rows in the train split"
-            raise no_training_tiles(f"latents in {latents.folder} have no training samples", got=got)
+            raise no_training_tiles_error(f"latents in {latents.folder} have no training samples", got=got)
         self._num_views = {"none": 1, "mirror": 2, "dihedral": NUM_VIEWS}[augment]
         if self._num_views > latents.num_views:
             raise user_error(
@@ -121,31 +118,29 @@ class Batches:
     def batch(self, step: int, part: slice = slice(None)) -> Batch:
         """Return the samples `part` (a slice of 0 to global_batch_size) of a step, counted from 0."""
         inside = np.arange(*part.indices(self.global_batch_size), dtype=np.int64)
-        epochs, rows = self.order.at(step * self.global_batch_size + inside)
+        epochs, rows = self.order.lookup(step * self.global_batch_size + inside)
         uniform, noise, posterior = self._draw(epochs, rows)
         views = self._views(uniform[:, 0])  # (n,)
         labels = self.latents.labels[rows].astype(np.int64)  # (n,)
         labels[uniform[:, 1] < self.label_dropout] = self.latents.num_classes
         timesteps = self.times(uniform[:, 2])  # (n,)
-        x = sampled(self.latents, rows, views=views, posterior=posterior)  # (n, Z, h, w)
+        x = sample_posterior(self.latents, rows, views=views, posterior=posterior)  # (n, Z, h, w)
         return Batch(*(torch.from_numpy(array) for array in (x, labels, timesteps, noise)))
 
     def rows(self, step: int) -> Rows:
         """Return the latent rows of a step's samples, (global_batch_size,)."""
-        return self.order.at(step * self.global_batch_size + np.arange(self.global_batch_size, dtype=np.int64))[1]
+        return self.order.lookup(step * self.global_batch_size + np.arange(self.global_batch_size, dtype=np.int64))[1]
 
-    def _draw(
-        self, epochs: Rows, rows: Rows
-    ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float32], npt.NDArray[np.float32]]:
+    def _draw(self, epochs: Rows, rows: Rows) -> tuple[npt.NDArray[np.float64], Noise, Noise]:
         """Return uniform draws (n, 3), noise and posterior noise (n, Z, h, w) each."""
         uniform = np.empty((len(rows), 3))
         normal = np.empty((2, len(rows), *self.latents.shape), np.float32)
         for place, (epoch, row) in enumerate(zip(epochs.tolist(), rows.tolist(), strict=True)):
-            draws = generator(seed=self.seed, epoch=epoch, row=row)
-            draws.random(out=uniform[place])
-            draws.standard_normal(out=normal[0, place], dtype=np.float32)
+            rng = generator(seed=self.seed, epoch=epoch, row=row)
+            rng.random(out=uniform[place])
+            rng.standard_normal(out=normal[0, place], dtype=np.float32)
             if self.latents.has_logvar:
-                draws.standard_normal(out=normal[1, place], dtype=np.float32)
+                rng.standard_normal(out=normal[1, place], dtype=np.float32)
         return uniform, normal[0], normal[1]
 
     def _views(self, uniform: npt.NDArray[np.float64]) -> Rows:
@@ -155,16 +150,14 @@ class Batches:
         return (uniform * self._num_views).astype(np.int64)
 
 
-def sampled(
-    latents: Latents, rows: Rows, *, views: Rows, posterior: npt.NDArray[np.float32]
-) -> npt.NDArray[np.float32]:
+def sample_posterior(latents: Latents, rows: Rows, *, views: Rows, posterior: Noise) -> Noise:
     """Return scaled posterior samples of rows, float32 (n, Z, h, w), from standard normal noise of that shape."""
     # By torch, whose cast is faster than numpy's.
     moments = torch.from_numpy(latents.moments(rows, views=views)).float().numpy()  # (n, M, h, w)
     if not latents.has_logvar:
         return moments * np.float32(latents.scale)  # (n, Z, h, w)
     mean, logvar = np.split(moments, 2, axis=1)  # (n, Z, h, w) each
-    x: npt.NDArray[np.float32] = mean + np.exp(np.float32(0.5) * logvar) * posterior
+    x: Noise = mean + np.exp(np.float32(0.5) * logvar) * posterior
     return x * np.float32(latents.scale)  # (n, Z, h, w)
 
 
@@ -175,9 +168,9 @@ class ValidationLatents:
     """
 
     def __init__(self, latents: Latents, *, seed: int, draws: int) -> None:
-        every = latents.rows("val")
-        count = min(len(every), MOST_HELD_OUT_TILES)
-        self.rows = every[np.arange(count) * len(every) // max(count, 1)]
+        rows = latents.rows("val")
+        count = min(len(rows), MAX_VALIDATION_TILES)
+        self.rows = rows[np.arange(count) * len(rows) // max(count, 1)]
         self.latents, self.seed, self.draws = latents, seed, draws
 
     def batch(self, part: slice) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -186,9 +179,9 @@ class ValidationLatents:
         posterior = np.empty((len(rows), *latents.shape), np.float32)
         noise = np.empty((self.draws, *posterior.shape), np.float32)
         for place, row in enumerate(rows.tolist()):
-            draws = generator(seed=self.seed, epoch=0, row=row, stream=HELD_OUT_STREAM)
-            draws.standard_normal(out=posterior[place], dtype=np.float32)
-            noise[:, place] = draws.standard_normal((self.draws, *latents.shape), dtype=np.float32)
-        x = sampled(latents, rows, views=np.zeros(len(rows), np.int64), posterior=posterior)  # (n, Z, h, w)
+            rng = generator(seed=self.seed, epoch=0, row=row, stream=VALIDATION_STREAM)
+            rng.standard_normal(out=posterior[place], dtype=np.float32)
+            noise[:, place] = rng.standard_normal((self.draws, *latents.shape), dtype=np.float32)
+        x = sample_posterior(latents, rows, views=np.zeros(len(rows), np.int64), posterior=posterior)  # (n, Z, h, w)
         labels = latents.labels[rows].astype(np.int64)  # (n,)
         return torch.from_numpy(x), torch.from_numpy(labels), torch.from_numpy(noise)

@@ -21,7 +21,7 @@ from dithc.latents.views import NUM_VIEWS, apply_view
 INDEX_FILE = "index.json"
 SCHEMA_VERSION = 1
 COLUMNS = ("labels.npy", "splits.npy")
-STEMS = ("shard", "flip", *(f"turned{view}" for view in range(2, NUM_VIEWS)))  # file names of each view
+STEMS = ("shard", "flip", *(f"dihedral{view}" for view in range(2, NUM_VIEWS)))  # file names of each view
 log = get_logger(__name__)
 
 
@@ -56,27 +56,25 @@ def encode_tiles(
             expected="at least 1",
             fix="see the reasons of rejection in tiles.parquet, then change the section `tiles` or the source",
         )
-    codec.look_at(tiles)
-    maker = _Maker(tiles, codec, folder, tiles_digest, STEMS[:views], shard_size, batch)
+    codec.check_tiles(tiles)
+    encoder = _ShardEncoder(tiles, codec, folder, tiles_digest, STEMS[:views], shard_size, batch)
     try:
         output = outputs.OutputFolder(folder)
-        output.plan(maker.files())
-        shards = maker.shards()
-        columns = maker.columns()
-        index = _describe(tiles, codec) | {"tiles_digest": tiles_digest, "shards": shards} | columns
+        output.plan(encoder.files())
+        shards = encoder.shards()
+        columns = encoder.columns()
+        index = _description(tiles, codec) | {"tiles_digest": tiles_digest, "shards": shards} | columns
         index |= _statistics(folder, shards, tiles.rows("train"), has_logvar=codec.has_logvar)
         atomic_write(folder / INDEX_FILE, json.dumps(index, indent=1) + "\n")
-        output.prune(maker.files())
+        output.prune(encoder.files())
     except OSError as error:
         raise unwritten("latents", folder, error, kept="finished shards are kept") from error
-    told = ("count", "z", "h", "w", "num_classes", "moments", "scale", "mean", "std")
-    return {name: index[name] for name in told} | {"shape": [index[name] for name in "zhw"]}
+    keys = ("count", "z", "h", "w", "num_classes", "moments", "scale", "mean", "std")
+    return {name: index[name] for name in keys} | {"shape": [index[name] for name in "zhw"]}
 
 
 @dataclass(frozen=True)
-class _Maker:
-    """Encoder of the files of one latents folder."""
-
+class _ShardEncoder:
     tiles: Tiles
     codec: Codec
     folder: Path
@@ -103,19 +101,15 @@ class _Maker:
                     for view, stem in enumerate(self.stems)
                 )
                 entry = {**plain, "first": start, "rows": len(rows), "flip": flip}
-                entries.append(entry | {"turned": turned} if turned else entry)
+                entries.append(entry | {"dihedral": turned} if turned else entry)
         return entries
 
     def _shard(self, stem: str, rows: Rows, *, view: int, bar: progress) -> dict[str, Any]:
         """Encode one shard file or reuse it; return its entry."""
         path, sidecar = self.folder / f"{stem}.npy", self.folder / f"{stem}.json"
-        origin = {
-            "codec": self.codec.id,
-            "tiles_digest": self.tiles_digest,
-            "first": int(rows[0]),
-            "rows": len(rows),
-        }
-        entry = _verified(path, sidecar, origin)
+        identity = {"codec": self.codec.id, "tiles_digest": self.tiles_digest}
+        origin = {**identity, "first": int(rows[0]), "rows": len(rows)}
+        entry = _read_entry(path, sidecar, origin)
         if entry is not None:
             log.info(f"reusing {path.name}: its checksum matches")
             bar.update(len(rows))
@@ -147,13 +141,8 @@ class _Maker:
 
     def columns(self) -> dict[str, Any]:
         """Write labels and splits; return their entries."""
-        splits = np.empty(self.tiles.count, np.uint8)
-        order: tuple[Literal["train", "val", "test"], ...] = ("train", "val", "test")
-        for split in order:
-            splits[self.tiles.rows(split)] = Tiles.SPLITS.index(split)
         entries: dict[str, Any] = {}
-        columns: dict[str, npt.NDArray[Any]] = {"labels": self.tiles.labels.astype(np.int32), "splits": splits}
-        for name, column in columns.items():
+        for name, column in (("labels", self.tiles.labels), ("splits", self.tiles.column("split"))):
             path = self.folder / f"{name}.npy"
             with atomic_replace(path) as temporary, temporary.open("wb") as file:
                 np.save(file, column)
@@ -161,7 +150,7 @@ class _Maker:
         return entries
 
 
-def _describe(tiles: Tiles, codec: Codec) -> dict[str, Any]:
+def _description(tiles: Tiles, codec: Codec) -> dict[str, Any]:
     classes = list(tiles.info["classes"])
     return {
         "schema_version": SCHEMA_VERSION,
@@ -174,16 +163,16 @@ def _describe(tiles: Tiles, codec: Codec) -> dict[str, Any]:
     }
 
 
-def _verified(path: Path, sidecar: Path, origin: dict[str, Any]) -> dict[str, Any] | None:
+def _read_entry(path: Path, sidecar: Path, origin: dict[str, Any]) -> dict[str, Any] | None:
     """Return the entry of a sidecar if its origin and the checksum of its file match."""
     try:
-        said = load_checksummed(require_regular_file(sidecar).read_text())
-        same = said["origin"] == origin and [said["entry"]] == Manifest.entries(path.parent, [path])
+        document = load_checksummed(require_regular_file(sidecar).read_text())
+        same = document["origin"] == origin and [document["entry"]] == Manifest.entries(path.parent, [path])
     except (OSError, ValueError, KeyError, TypeError):
         return None
     if not same:
         log.info(f"encoding {path.name} again: it has other tiles, another codec, or is damaged")
-    return said["entry"] if same else None
+    return document["entry"] if same else None
 
 
 def _check(moments: npt.NDArray[np.float32], rows: Rows, path: Path) -> None:

@@ -4,7 +4,6 @@ Legend: N rows, Z latent channels, h, w latent; M stored channels (2 Z for mean 
 """
 
 import os
-from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
@@ -35,6 +34,12 @@ class Latents:
 
     Attributes:
         info: Content of index.json.
+        count: Number of rows (N).
+        shape: Shape of one latent (Z, h, w).
+        num_views: Encoded views per tile, 2 or 8.
+        num_classes: Number of classes, without the null class of guidance.
+        scale: Factor that gives latents about unit variance.
+        has_logvar: True if a row holds mean and log-variance (an autoencoder), False for the mean only (pixels).
         labels: int32 (N,), at least 0 and below `num_classes`.
 
     Raises:
@@ -48,43 +53,20 @@ class Latents:
         self.folder = folder
         self._opened: dict[tuple[int, int], npt.NDArray[np.float16]] = {}  # by shard and view
         self.info = self._index()
-        self._expect("made by another codec", self.info["codec"], codec_id)
-        self._expect("made of other tiles", self.info["tiles_digest"], tiles_digest)
+        self.count, self.num_classes, self.scale = (self.info[name] for name in ("count", "num_classes", "scale"))
+        self.shape: tuple[int, int, int] = self.info["z"], self.info["h"], self.info["w"]
+        self.num_views = min((len(_views(shard)) for shard in self.info["shards"]), default=2)
+        self._ends = np.cumsum([shard["rows"] for shard in self.info["shards"]], dtype=np.int64)
+        self._starts = np.concatenate([[0], self._ends[:-1]]).astype(np.int64)
+        self.has_logvar: bool = self.info["moments"] == "mean_logvar"
+        self._check_equal("made by another codec", self.info["codec"], codec_id)
+        self._check_equal("made of other tiles", self.info["tiles_digest"], tiles_digest)
         self._check_sizes()
         self.labels = self._column("labels", np.int32)  # (N,)
         self._splits = self._column("splits", np.uint8)  # (N,)
         if self.count and (self.labels.min() < 0 or self.labels.max() >= self.num_classes):
-            raise self._damaged("labels.npy", f"labels {self.labels.min()} to {self.labels.max()}", self._classes)
-
-    @property
-    def count(self) -> int:
-        """Number of rows."""
-        return int(self.info["count"])
-
-    @property
-    def shape(self) -> tuple[int, int, int]:
-        """Shape of one latent: (Z, h, w)."""
-        return self.info["z"], self.info["h"], self.info["w"]
-
-    @property
-    def num_views(self) -> int:
-        """Encoded views per tile: 2 or 8."""
-        return min((len(_views(shard)) for shard in self.info["shards"]), default=2)
-
-    @property
-    def num_classes(self) -> int:
-        """Number of classes, without the null class of guidance."""
-        return int(self.info["num_classes"])
-
-    @property
-    def scale(self) -> float:
-        """Factor that gives latents about unit variance."""
-        return float(self.info["scale"])
-
-    @property
-    def has_logvar(self) -> bool:
-        """True if a row holds mean and log-variance (an autoencoder), False for the mean only (pixels)."""
-        return bool(self.info["moments"] == "mean_logvar")
+            expected = f"0 to {self.num_classes - 1} ({self.num_classes} classes)"
+            raise self._damaged("labels.npy", f"labels {self.labels.min()} to {self.labels.max()}", expected)
 
     def rows(self, split: Split) -> Rows:
         """Return the rows of a split in ascending order, int64."""
@@ -106,7 +88,7 @@ class Latents:
         places = zip(shard_of.tolist(), chosen.tolist(), inside.tolist(), strict=True)
         for place, (shard, view, row) in enumerate(places):
             stored = self._opened.get((shard, view))
-            out[place] = (self._whole(shard, view) if stored is None else stored)[row]
+            out[place] = (self._open_shard(shard, view) if stored is None else stored)[row]
         return out
 
     def _check_sizes(self) -> None:
@@ -119,7 +101,7 @@ class Latents:
             if size != view["bytes"]:
                 raise self._damaged(view["path"], f"{size} bytes", f"{view['bytes']} bytes")
 
-    def _whole(self, shard: int, view: int) -> npt.NDArray[np.float16]:
+    def _open_shard(self, shard: int, view: int) -> npt.NDArray[np.float16]:
         """Return the file of a shard and view on first access: hashed, then mapped."""
         entry = _views(self.info["shards"][shard])[view]
         found = sha256_file(self.folder / entry["path"])
@@ -135,17 +117,15 @@ class Latents:
         try:
             info: dict[str, Any] = parse_json(Manifest.whole(path).read_text())
             version = info["schema_version"]
-        except FileNotFoundError:
-            raise self._damaged(INDEX_FILE, "no such file", "the index, which is written last of all") from None
         except (OSError, ValueError, KeyError, TypeError) as error:
-            raise self._damaged(INDEX_FILE, repr(error), "the index of a latents folder") from error
+            raise self._damaged(INDEX_FILE, repr(error), "the index, which is written last of all") from error
         if version != SCHEMA_VERSION:
             raise self._damaged(INDEX_FILE, f"schema version {version}", f"schema version {SCHEMA_VERSION}")
         return info
 
-    def _expect(self, what: str, got: object, expected: object) -> None:
+    def _check_equal(self, problem: str, got: object, expected: object) -> None:
         if expected is not None and got != expected:
-            raise user_error(f"latents in {self.folder} are {what}", got=got, expected=expected, fix=FIX)
+            raise user_error(f"latents in {self.folder} are {problem}", got=got, expected=expected, fix=FIX)
 
     def _column(self, name: str, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
         Manifest.whole(self.folder / f"{name}.npy")
@@ -156,8 +136,6 @@ class Latents:
         expected = f"{np.dtype(dtype)} {shape}, complete"
         try:
             array: npt.NDArray[Any] = np.asarray(np.load(self.folder / name, mmap_mode="r"))
-        except FileNotFoundError:
-            raise self._damaged(name, "no such file", expected) from None
         except (OSError, ValueError, EOFError) as error:
             raise self._damaged(name, error, expected) from error
         if array.shape != shape or array.dtype != dtype:
@@ -167,19 +145,7 @@ class Latents:
     def _damaged(self, name: str, got: object, expected: str) -> UserError:
         return user_error(f"{self.folder / name} cannot be used", got=got, expected=expected, fix=FIX)
 
-    @property
-    def _classes(self) -> str:
-        return f"0 to {self.num_classes - 1} ({self.num_classes} classes)"
-
-    @cached_property
-    def _ends(self) -> Rows:
-        return np.cumsum([shard["rows"] for shard in self.info["shards"]], dtype=np.int64)
-
-    @cached_property
-    def _starts(self) -> Rows:
-        return np.concatenate([[0], self._ends[:-1]]).astype(np.int64)
-
 
 def _views(shard: dict[str, Any]) -> list[dict[str, Any]]:
     """Return the entries of a shard's files, by view."""
-    return [shard, shard["flip"], *shard.get("turned", [])]
+    return [shard, shard["flip"], *shard.get("dihedral", [])]

@@ -44,10 +44,6 @@ class Mlp(nn.Module):
         self.fc1 = LinearGelu(width, hidden)
         self.fc2 = Linear(hidden, width)
 
-    @property
-    def layers(self) -> tuple[nn.Linear, nn.Linear]:
-        return self.fc1, self.fc2
-
     def forward(self, x: Tensor, *, gate: Tensor, residual: Tensor) -> Tensor:
         """Return residual + gate * mlp(x); x and residual (N, T, D), gate (N, D)."""
         first, second = self.fc1, self.fc2
@@ -64,10 +60,6 @@ class GatedMlp(nn.Module):
         super().__init__()
         self.gate_up = Linear(width, 2 * hidden)  # first the rows passed to SiLU, then the rows that they gate
         self.fc2 = Linear(hidden, width)
-
-    @property
-    def layers(self) -> tuple[nn.Linear, nn.Linear]:
-        return self.gate_up, self.fc2
 
     def forward(self, x: Tensor, *, gate: Tensor, residual: Tensor) -> Tensor:
         """Return residual + gate * mlp(x); x and residual (N, T, D), gate (N, D)."""

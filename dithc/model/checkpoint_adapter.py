@@ -28,7 +28,7 @@ HEAD = ("final_layer.linear.weight", "final_layer.linear.bias")
 MLP = "blocks.0.mlp.fc2.weight"
 
 
-class _Found(NamedTuple):
+class _Source(NamedTuple):
     """Properties of a checkpoint's model, read from its shapes."""
 
     channels: int
@@ -54,16 +54,16 @@ def adapt_state_dict(
     Raises:
         UserError: The block type, width, depth, patch, heads or MLP differ, or keys are missing or unknown.
     """
-    own = {key: value.detach() for key, value in model.state_dict().items()}
-    _refuse_other_architecture(state, own, model.config, source)
-    found = _read(state, source, model.config.patch_size**2)
+    target = {key: value.detach() for key, value in model.state_dict().items()}
+    _check_architecture(state, target, model.config, source)
+    found = _inspect(state, source, model.config.patch_size**2)
     result: State = dict(state)
     changes: list[str] = []
-    for step in (_labels, _channels_in, _channels_out, _positions):
-        changes += step(result, own, model.config, found)
+    for step in (_adapt_labels, _adapt_input, _adapt_head, _adapt_positions):
+        changes += step(result, target, model.config, found)
     for key, value in result.items():
-        if value.shape != own[key].shape:
-            raise _misfit(key, got=tuple(value.shape), expected=tuple(own[key].shape))
+        if value.shape != target[key].shape:
+            raise _mismatch_error(key, got=tuple(value.shape), expected=tuple(target[key].shape))
     return result, changes
 
 
@@ -84,115 +84,115 @@ def official_state_dict(checkpoint: object, *, weights: Literal["ema", "model"] 
     state = {name: value for name, value in found.items() if isinstance(value, Tensor)}
     if not state or len(state) != len(found):
         others = [str(key) for key in found if not isinstance(found[key], Tensor)]
-        raise user_error("checkpoint", got=f"not tensors: {some(others)}", expected=expected, fix=fix)
+        raise user_error("checkpoint", got=f"not tensors: {shorten(others)}", expected=expected, fix=fix)
     return state
 
 
-def _refuse_other_architecture(state: Mapping[str, Tensor], own: State, new: DiTConfig, old: DiTConfig | None) -> None:
+def _check_architecture(state: Mapping[str, Tensor], target: State, new: DiTConfig, old: DiTConfig | None) -> None:
     kind = training.BlockKind() if old is None else old.block
     if kind != new.block:
-        raise _misfit("block type", got=kind, expected=new.block)
+        raise _mismatch_error("block type", got=kind, expected=new.block)
     if PATCH in state and state[PATCH].dim() == 4:
         if state[PATCH].shape[0] != new.hidden_size:
-            raise _misfit("hidden_size", got=state[PATCH].shape[0], expected=new.hidden_size)
-        if state[PATCH].shape[2:] != own[PATCH].shape[2:]:
-            raise _misfit("patch_size", got=tuple(state[PATCH].shape[2:]), expected=new.patch_size)
+            raise _mismatch_error("hidden_size", got=state[PATCH].shape[0], expected=new.hidden_size)
+        if state[PATCH].shape[2:] != target[PATCH].shape[2:]:
+            raise _mismatch_error("patch_size", got=tuple(state[PATCH].shape[2:]), expected=new.patch_size)
     depth = len({key.split(".")[1] for key in state if key.startswith("blocks.")})
     if depth and depth != new.depth:
-        raise _misfit("depth", got=depth, expected=new.depth)
+        raise _mismatch_error("depth", got=depth, expected=new.depth)
     if MLP in state and state[MLP].shape[1] != new.mlp_width:
-        raise _misfit("MLP width", got=state[MLP].shape[1], expected=new.mlp_width)
+        raise _mismatch_error("MLP width", got=state[MLP].shape[1], expected=new.mlp_width)
     if old is not None and old.num_heads != new.num_heads:
-        raise _misfit("num_heads", got=old.num_heads, expected=new.num_heads)
+        raise _mismatch_error("num_heads", got=old.num_heads, expected=new.num_heads)
     fix = "pass the weights of a DiT; extract them from a wrapping dictionary with official_state_dict"
-    refuse_other_names(state, own, of="the official DiT state dictionary", fix=fix)
+    check_names(state, target, owner="the official DiT state dictionary", fix=fix)
 
 
-def _read(state: Mapping[str, Tensor], source: DiTConfig | None, area: int) -> _Found:
+def _inspect(state: Mapping[str, Tensor], source: DiTConfig | None, area: int) -> _Source:
     channels, out = state[PATCH].shape[1], state[HEAD[0]].shape[0] // area
     if out not in (channels, 2 * channels):
-        raise _misfit("output channels", got=out, expected=f"{channels}, or {2 * channels} with learned sigma")
+        raise _mismatch_error("output channels", got=out, expected=f"{channels}, or {2 * channels} with learned sigma")
     has_null = source is None or source.null_label is not None
-    return _Found(channels, out // channels, state[LABELS].shape[0] - has_null, has_null)
+    return _Source(channels, out // channels, state[LABELS].shape[0] - has_null, has_null)
 
 
-def _labels(state: State, own: State, new: DiTConfig, had: _Found) -> list[str]:
+def _adapt_labels(state: State, target: State, new: DiTConfig, old: _Source) -> list[str]:
     has_null = new.null_label is not None
-    if (had.num_classes, had.has_null) == (new.num_classes, has_null):
+    if (old.num_classes, old.has_null) == (new.num_classes, has_null):
         return []
-    table, result, changes = state[LABELS], own[LABELS].to(state[LABELS].dtype).clone(), []  # tables (R, D)
-    if had.num_classes == new.num_classes:
+    table, result, changes = state[LABELS], target[LABELS].to(state[LABELS].dtype).clone(), []  # tables (R, D)
+    if old.num_classes == new.num_classes:
         result[: new.num_classes] = table[: new.num_classes]
     else:
-        changes.append(f"class table reinitialized: {had.num_classes} classes in the checkpoint, {new.num_classes} now")
-    if had.has_null and has_null:
+        changes.append(f"class table reinitialized: {old.num_classes} classes in the checkpoint, {new.num_classes} now")
+    if old.has_null and has_null:
         result[-1] = table[-1]
         changes.append("null label kept")
     elif has_null:
         changes.append("null label initialized: the checkpoint has no row for it")
-    elif had.has_null:
+    elif old.has_null:
         changes.append("null label dropped: the model has no row for it")
     state[LABELS] = result
     return changes
 
 
-def _channels_in(state: State, own: State, new: DiTConfig, had: _Found) -> list[str]:
-    if had.channels == new.in_channels:
+def _adapt_input(state: State, target: State, new: DiTConfig, old: _Source) -> list[str]:
+    if old.channels == new.in_channels:
         return []
-    kept = min(had.channels, new.in_channels)
-    result = torch.zeros(own[PATCH].shape, dtype=state[PATCH].dtype)  # (D, C, p, p)
+    kept = min(old.channels, new.in_channels)
+    result = torch.zeros(target[PATCH].shape, dtype=state[PATCH].dtype)  # (D, C, p, p)
     result[:, :kept] = state[PATCH][:, :kept]
     state[PATCH] = result
-    return [f"patch embedding: {_matched(kept, had.channels, new.in_channels)}"]
+    return [f"patch embedding: {_describe(kept, old.channels, new.in_channels)}"]
 
 
-def _channels_out(state: State, own: State, new: DiTConfig, had: _Found) -> list[str]:
+def _adapt_head(state: State, target: State, new: DiTConfig, old: _Source) -> list[str]:
     """Rearrange the rows of the head, which are ordered (place in the patch, noise or sigma, channel)."""
     area, parts = new.patch_size**2, new.out_channels // new.in_channels
-    if (had.channels, had.parts) == (new.in_channels, parts):
+    if (old.channels, old.parts) == (new.in_channels, parts):
         return []
-    kept, kept_parts = min(had.channels, new.in_channels), min(had.parts, parts)
+    kept, kept_parts = min(old.channels, new.in_channels), min(old.parts, parts)
     for key in HEAD:
-        rest = state[key].shape[1:]  # (D) of the weight, () of the bias
-        rows = state[key].reshape(area, had.parts, had.channels, *rest)  # (p*p, 1 or 2, C, ...)
-        result = torch.zeros((area, parts, new.in_channels, *rest), dtype=rows.dtype)
+        trailing = state[key].shape[1:]  # (D) of the weight, () of the bias
+        rows = state[key].reshape(area, old.parts, old.channels, *trailing)  # (p*p, 1 or 2, C, ...)
+        result = torch.zeros((area, parts, new.in_channels, *trailing), dtype=rows.dtype)
         result[:, :kept_parts, :kept] = rows[:, :kept_parts, :kept]
-        state[key] = result.reshape(-1, *rest)
+        state[key] = result.reshape(-1, *trailing)
     changes = []
-    if had.channels != new.in_channels:
-        changes.append(f"final layer: {_matched(kept, had.channels, new.in_channels)}")
-    if had.parts != parts:
-        changes.append(f"final layer: sigma {'initialized to zero' if parts > had.parts else 'dropped'}")
+    if old.channels != new.in_channels:
+        changes.append(f"final layer: {_describe(kept, old.channels, new.in_channels)}")
+    if old.parts != parts:
+        changes.append(f"final layer: sigma {'initialized to zero' if parts > old.parts else 'dropped'}")
     return changes
 
 
-def _positions(state: State, own: State, new: DiTConfig, had: _Found) -> list[str]:
-    fresh = own[POSITIONS]  # (1, T, D)
-    if state[POSITIONS].shape == fresh.shape and torch.allclose(state[POSITIONS].float(), fresh.float(), atol=1e-4):
+def _adapt_positions(state: State, target: State, new: DiTConfig, old: _Source) -> list[str]:
+    table = target[POSITIONS]  # (1, T, D)
+    if state[POSITIONS].shape == table.shape and torch.allclose(state[POSITIONS].float(), table.float(), atol=1e-4):
         return []
-    state[POSITIONS] = fresh.clone()
+    state[POSITIONS] = table.clone()
     return [f"position embedding recomputed for a grid of {new.grid[0]} x {new.grid[1]} patches"]
 
 
-def _matched(kept: int, had: int, now: int) -> str:
-    rest = f"{now - kept} initialized to zero" if now > kept else f"{had - kept} dropped"
-    return f"first {kept} channels kept, {rest}"
+def _describe(kept: int, old: int, new: int) -> str:
+    remainder = f"{new - kept} initialized to zero" if new > kept else f"{old - kept} dropped"
+    return f"first {kept} channels kept, {remainder}"
 
 
-def _misfit(what: str, *, got: object, expected: object) -> UserError:
+def _mismatch_error(name: str, *, got: object, expected: object) -> UserError:
     fix = "use the preset and overrides of the checkpoint"
-    return user_error(f"checkpoint does not fit the model: {what}", got=got, expected=expected, fix=fix)
+    return user_error(f"checkpoint does not fit the model: {name}", got=got, expected=expected, fix=fix)
 
 
-def refuse_other_names(state: Iterable[str], known: Iterable[str], *, of: str, fix: str) -> None:
+def check_names(state: Iterable[str], known: Iterable[str], *, owner: str, fix: str) -> None:
     expected, found = set(known), set(state)
     missing, unknown = sorted(expected - found), sorted(found - expected)
     if missing or unknown:
-        got = f"missing: {some(missing)}; unknown: {some(unknown)}"
-        raise user_error("names of the weights", got=got, expected=f"the {len(expected)} names of {of}", fix=fix)
+        got = f"missing: {shorten(missing)}; unknown: {shorten(unknown)}"
+        raise user_error("names of the weights", got=got, expected=f"the {len(expected)} names of {owner}", fix=fix)
 
 
-def some(names: list[str], limit: int = 6) -> str:
+def shorten(names: list[str], limit: int = 6) -> str:
     """Return the first `limit` names and the number of omitted names."""
     shown = ", ".join(names[:limit]) or "none"
     return shown if len(names) <= limit else f"{shown} and {len(names) - limit} more"

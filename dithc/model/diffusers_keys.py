@@ -16,7 +16,7 @@ from torch import Tensor
 
 from dithc.config import training
 from dithc.core.logging import UserError, user_error
-from dithc.model.checkpoint_adapter import State, refuse_other_names
+from dithc.model.checkpoint_adapter import State, check_names
 from dithc.model.embeddings import position_embedding
 from dithc.model.presets import DiTConfig
 
@@ -28,7 +28,7 @@ BLOCK = "transformer_blocks."
 NORM_EPS = 1e-6  # of every norm of the official DiT
 
 # Names of modules here and in diffusers. Each has a weight and a bias, except the label table.
-AROUND = {"x_embedder.proj": PATCH, "final_layer.adaLN_modulation.1": "proj_out_1", "final_layer.linear": "proj_out_2"}
+OUTER = {"x_embedder.proj": PATCH, "final_layer.adaLN_modulation.1": "proj_out_1", "final_layer.linear": "proj_out_2"}
 IN_BLOCK = {
     "adaLN_modulation.1": ("norm1.linear",),
     "attn.qkv": ("attn1.to_q", "attn1.to_k", "attn1.to_v"),
@@ -74,15 +74,15 @@ def are_diffusers_keys(content: object) -> bool:
 def settings(config: DiTConfig) -> dict[str, Any]:
     """Return the content of config.json; UserError names a property that the diffusers class cannot represent."""
     if config.size[0] != config.size[1]:
-        raise _cannot_hold("an input that is not square", got=config.size, expected="(side, side)")
+        raise _export_error("an input that is not square", got=config.size, expected="(side, side)")
     if config.null_label is None:
         got = f"{config.num_classes} classes, trained without label dropout"
-        raise _cannot_hold("a label table without a row for the null label", got=got, expected="label_dropout above 0")
+        raise _export_error("a label table without a row for the null label", got=got, expected="label_dropout above 0")
     if config.block != training.BlockKind():
         fix = "export it as safetensors"
-        raise _cannot_hold("blocks of another type", got=config.block, expected=training.BlockKind(), fix=fix)
+        raise _export_error("blocks of another type", got=config.block, expected=training.BlockKind(), fix=fix)
     if config.mlp_width != 4 * config.hidden_size:
-        raise _cannot_hold("another MLP width", got=config.mlp_width, expected=4 * config.hidden_size)
+        raise _export_error("another MLP width", got=config.mlp_width, expected=4 * config.hidden_size)
     return {
         "_class_name": CLASS,
         "num_attention_heads": config.num_heads,
@@ -101,16 +101,16 @@ def settings(config: DiTConfig) -> dict[str, Any]:
 def source_of(content: Mapping[str, Any]) -> DiTConfig:
     """Return the model in a config.json; UserError for another class or a network that `DiT` cannot represent."""
     if content.get("_class_name", CLASS) not in CLASSES:
-        raise _cannot_import("_class_name", got=content["_class_name"], expected=" or ".join(CLASSES))
+        raise _import_error("_class_name", got=content["_class_name"], expected=" or ".join(CLASSES))
     for key, value in FIXED.items():
         if content.get(key, value) != value:
-            raise _cannot_import(key, got=content[key], expected=value)
+            raise _import_error(key, got=content[key], expected=value)
     chosen = {**DEFAULTS, **content}
     sizes = ("num_attention_heads", "attention_head_dim", "in_channels", "sample_size", "patch_size")
     for key in (*sizes, "num_layers", "num_embeds_ada_norm"):
         most = MOST_CLASSES if key == "num_embeds_ada_norm" else MOST_SIDE
         if not isinstance(chosen[key], int) or isinstance(chosen[key], bool) or not 1 <= chosen[key] <= most:
-            raise _cannot_import(key, got=chosen[key], expected=f"an integer from 1 to {most}")
+            raise _import_error(key, got=chosen[key], expected=f"an integer from 1 to {most}")
     heads, channels = chosen["num_attention_heads"], chosen["in_channels"]
     return DiTConfig(
         hidden_size=heads * chosen["attention_head_dim"],
@@ -128,10 +128,10 @@ def to_diffusers(state: Mapping[str, Tensor], config: DiTConfig) -> State:
     """Rename official weights to diffusers names, without shared memory; UserError if the class lacks a property."""
     settings(config)
     result: State = {}
-    for ours, theirs in _table(config.depth):
-        value = state[ours]
-        parts = value.chunk(len(theirs)) if ".qkv." in ours else [value] * len(theirs)
-        result |= {name: part.clone() if len(theirs) > 1 else part for name, part in zip(theirs, parts, strict=True)}
+    for official, names in _table(config.depth):
+        value = state[official]
+        parts = value.chunk(len(names)) if ".qkv." in official else [value] * len(names)
+        result |= {name: part.clone() if len(names) > 1 else part for name, part in zip(names, parts, strict=True)}
     return result
 
 
@@ -141,17 +141,17 @@ def from_diffusers(state: Mapping[str, Tensor], config: DiTConfig) -> State:
     UserError: names are missing or unknown, or the embedders of the blocks differ.
     """
     table = list(_table(len({key.split(".")[1] for key in state if key.startswith(BLOCK)})))
-    known = [name for _, theirs in table for name in theirs]
+    known = [name for _, targets in table for name in targets]
     fix = "pass the complete weights of its `transformer`, as diffusers saves them"
-    refuse_other_names(state, known, of=f"a {CLASS} of this depth", fix=fix)
+    check_names(state, known, owner=f"a {CLASS} of this depth", fix=fix)
     result: State = {}
-    for ours, theirs in table:
-        parts = [state[name] for name in theirs]
-        if ".qkv." in ours:
-            result[ours] = torch.cat(parts)
+    for official, targets in table:
+        parts = [state[name] for name in targets]
+        if ".qkv." in official:
+            result[official] = torch.cat(parts)
         else:
-            _refuse_different(dict(zip(theirs, parts, strict=True)))
-            result[ours] = parts[0]
+            _check_equal(dict(zip(targets, parts, strict=True)))
+            result[official] = parts[0]
     result[POSITIONS] = position_embedding(config.hidden_size, config.grid)
     return result
 
@@ -159,16 +159,16 @@ def from_diffusers(state: Mapping[str, Tensor], config: DiTConfig) -> State:
 def _table(depth: int) -> Iterator[tuple[str, list[str]]]:
     """Yield each official name except the position embedding, with its one or more diffusers names."""
     for kind in ("weight", "bias"):
-        for ours, theirs in AROUND.items():
-            yield f"{ours}.{kind}", [f"{theirs}.{kind}"]
+        for official, targets in OUTER.items():
+            yield f"{official}.{kind}", [f"{targets}.{kind}"]
         for block in range(depth):
-            for ours, parts in IN_BLOCK.items():
-                yield f"blocks.{block}.{ours}.{kind}", [f"{BLOCK}{block}.{part}.{kind}" for part in parts]
-    for ours, theirs in EMBEDDERS.items():
-        yield ours, [f"{BLOCK}{block}.norm1.emb.{theirs}" for block in range(depth)]
+            for official, parts in IN_BLOCK.items():
+                yield f"blocks.{block}.{official}.{kind}", [f"{BLOCK}{block}.{part}.{kind}" for part in parts]
+    for official, targets in EMBEDDERS.items():
+        yield official, [f"{BLOCK}{block}.norm1.emb.{targets}" for block in range(depth)]
 
 
-def _refuse_different(copies: State) -> None:
+def _check_equal(copies: State) -> None:
     (first, value), *others = copies.items()
     for name, other in others:
         if not torch.equal(value, other):
@@ -177,12 +177,12 @@ def _refuse_different(copies: State) -> None:
             raise user_error("embedders of the blocks differ", got=f"{name} is not {first}", expected=expected, fix=fix)
 
 
-def _cannot_hold(
-    what: str, *, got: object, expected: object, fix: str = "export it as safetensors or official"
+def _export_error(
+    feature: str, *, got: object, expected: object, fix: str = "export it as safetensors or official"
 ) -> UserError:
-    return user_error(f"diffusers' {CLASS} cannot hold {what}", got=got, expected=expected, fix=fix)
+    return user_error(f"diffusers' {CLASS} cannot hold {feature}", got=got, expected=expected, fix=fix)
 
 
-def _cannot_import(key: str, *, got: object, expected: object) -> UserError:
+def _import_error(key: str, *, got: object, expected: object) -> UserError:
     fix = f"pass the folder of a {CLASS}: the subfolder `transformer` of a pipeline"
     return user_error(f"{key} in config.json of the weights", got=got, expected=expected, fix=fix)

@@ -20,7 +20,7 @@ from dithc.model.embeddings import (
     position_embedding,
     rotary_tables,
 )
-from dithc.model.fused_blocks import BlockChain, in_one_call, in_one_pass
+from dithc.model.fused_blocks import BlockChain, fuse_block, mark_last
 from dithc.model.presets import DiTConfig, preset
 
 EMBEDDING_STD = 0.02
@@ -40,7 +40,7 @@ class DiT(nn.Module):
         rotary = rotary_tables(config.head_width, config.grid) if config.position_embedding == "rope" else (None, None)
         self.blocks = nn.ModuleList(Block(config, rotary) for _ in range(config.depth))
         self.final_layer = FinalLayer(width, config.patch_size**2 * config.out_channels, rms=config.norm == "rms")
-        initialise(self)
+        initialize(self)
 
     @classmethod
     def from_preset(cls, name: str, **overrides: Any) -> Self:
@@ -85,7 +85,7 @@ class Block(nn.Module):
         self.mlp = (GatedMlp if config.mlp == "swiglu" else Mlp)(width, config.mlp_width)
         self.adaLN_modulation = nn.Sequential(Silu(), Linear(width, 6 * width))
 
-    @in_one_call
+    @fuse_block
     def forward(self, x: Tensor, c: Tensor) -> Tensor:
         """Transform tokens x (N, T, D) under conditions c (N, D)."""
         rms = self.kind.norm == "rms"
@@ -107,7 +107,7 @@ class FinalLayer(nn.Module):
         self.linear = Linear(width, out_features)
         self.adaLN_modulation = nn.Sequential(Silu(), Linear(width, 2 * width))
 
-    @in_one_pass
+    @mark_last
     def forward(self, x: Tensor, c: Tensor) -> Tensor:
         """Project tokens x (N, T, D) under conditions c (N, D) to patches."""
         shift, scale = self.adaLN_modulation(c).chunk(2, dim=1)  # (N, D) each
@@ -116,7 +116,7 @@ class FinalLayer(nn.Module):
 
 
 @torch.no_grad()
-def initialise(model: DiT) -> None:
+def initialize(model: DiT) -> None:
     """Set the initial weights of a training run (Peebles & Xie, section 3.2 and appendix A).
 
     Matrices are Xavier-uniform, biases zero, embeddings normal with std 0.02. Modulations and the last layer are zero,

@@ -20,23 +20,23 @@ from dithc.model.embeddings import Linear, LinearGelu, Silu
 Forward = Callable[[Any, Tensor, Tensor], Tensor]
 
 
-def in_one_call(forward: Forward) -> Forward:
+def fuse_block(forward: Forward) -> Forward:
     """Wrap a block's forward pass; run it as one kernel call if the kernels support it, with bitwise equal results."""
 
     @wraps(forward)
-    def whole(block: Any, x: Tensor, c: Tensor) -> Tensor:
+    def fused_forward(block: Any, x: Tensor, c: Tensor) -> Tensor:
         weights = _weights_of(block)
         if weights is None or not fused.block_serves(x, c, weights):
             return forward(block, x, c)
         return fused.block(x, c, weights, _kind_of(block))
 
-    whole.in_one_call = True  # type: ignore[attr-defined]
-    return whole
+    fused_forward.is_fused = True  # type: ignore[attr-defined]
+    return fused_forward
 
 
-def in_one_pass(forward: Forward) -> Forward:
+def mark_last(forward: Forward) -> Forward:
     """Mark a final layer's forward pass as equal to `fused.last`, so that a `BlockChain` may include it in its call."""
-    forward.in_one_pass = True  # type: ignore[attr-defined]
+    forward.is_last = True  # type: ignore[attr-defined]
     return forward
 
 
@@ -60,12 +60,12 @@ class BlockChain:
     """
 
     def __init__(
-        self, blocks: Iterable[nn.Module], *, last: nn.Module | None = None, of: "BlockChain | None" = None
+        self, blocks: Iterable[nn.Module], *, last: nn.Module | None = None, parent: "BlockChain | None" = None
     ) -> None:
         self._blocks: list[Any] = list(blocks)
         self._last = last
-        self._packs: program.PackedWeights = program.PackedWeights() if of is None else of._packs
-        self._memory: dict[int, list[Tensor]] = {} if of is None else of._memory  # of all programs, by thread
+        self._packs: program.PackedWeights = program.PackedWeights() if parent is None else parent._packs
+        self._memory: dict[int, list[Tensor]] = {} if parent is None else parent._memory  # of all programs, by thread
         weighted = [*self._blocks, *([] if last is None else [last])]
         self._weights = [
             (module._parameters, name)
@@ -74,8 +74,7 @@ class BlockChain:
             for name, weight in module._parameters.items()
             if weight is not None
         ]
-        self._numbers = sum(weight.numel() for part in weighted for weight in part.parameters())
-        self._attentions = [block.attn for block in self._blocks]
+        self._num_parameters = sum(weight.numel() for part in weighted for weight in part.parameters())
         self._state: tuple[tuple[int, int | None], ...] | None = None  # address and version of each weight
         self._programs: dict[Hashable, program.Program] = {}
         self._parts: dict[tuple[int, int], BlockChain] = {}
@@ -88,44 +87,44 @@ class BlockChain:
         first, stop, _ = part.indices(len(self))
         if (first, stop) not in self._parts:
             last = self._last if stop == len(self) else None
-            self._parts[first, stop] = BlockChain(self._blocks[first:stop], last=last, of=self)
+            self._parts[first, stop] = BlockChain(self._blocks[first:stop], last=last, parent=self)
         return self._parts[first, stop]
 
     @torch.no_grad()
     def __call__(self, x: Tensor, c: Tensor) -> Tensor:
         if not fused.in_one_library():
-            return self._one_by_one(x, c)
+            return self._call_blocks(x, c)
         across = part.part.across
         tokens = x.shape[1] if across is None else across.most_tokens  # equal on all ranks that share an image
-        calls = -(-2 * self._numbers * x.shape[0] * tokens // MOST_FLOP)
+        calls = -(-2 * self._num_parameters * x.shape[0] * tokens // MOST_FLOP)
         if calls > len(self):
-            return self._one_by_one(x, c)
+            return self._call_blocks(x, c)
         if calls > 1:
             half = len(self) // 2
             return self[half:](self[:half](x, c), c)
         recorded = self._program(x, c)
-        return self._one_by_one(x, c) if recorded is None else recorded(x, c)
+        return self._call_blocks(x, c) if recorded is None else recorded(x, c)
 
-    def _one_by_one(self, x: Tensor, c: Tensor) -> Tensor:
+    def _call_blocks(self, x: Tensor, c: Tensor) -> Tensor:
         for block in self._blocks:
             x = block(x, c)
         return x if self._last is None else self._last(x, c)
 
     def _program(self, x: Tensor, c: Tensor) -> program.Program | None:
         weights: list[Any] = [parameters[name] for parameters, name in self._weights]
-        tables = [table for one in self._attentions for table in one.rotary if table is not None]
+        tables = [table for block in self._blocks for table in block.attn.rotary if table is not None]
         state = tuple((weight.data_ptr(), program.tensor_version(weight)) for weight in weights)
         if self._state not in (None, state):
             self._programs.clear()
             self._packs.drop({address for address, _ in self._state})
         self._state = state
         across = part.part.across
-        inside = part.part.tokens, across, None if across is None else across.turn
+        shard = part.part.tokens, across, None if across is None else across.turn
         types = x.dtype, c.dtype, torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu")
-        key = x.shape, *types, *inside, native.context(), get_ident(), tuple(table.data_ptr() for table in tables)
+        key = x.shape, *types, *shard, native.context(), get_ident(), tuple(table.data_ptr() for table in tables)
         if key not in self._programs and x.is_contiguous() and c.is_contiguous():
-            found = [_weights_seen(block) for block in self._blocks]
-            served = [one for one in found if one is not None and fused.block_serves(x, c, one)]
+            found = [_unobserved_weights(block) for block in self._blocks]
+            served = [weights for weights in found if weights is not None and fused.block_serves(x, c, weights)]
             last = None if self._last is None else _weights_of_last(self._last)
             is_last_served = self._last is None or (last is not None and fused.block_serves(x, c, last))
             if len(served) == len(self._blocks) and is_last_served:
@@ -137,32 +136,28 @@ class BlockChain:
         return self._programs.get(key)
 
 
-def _weights_seen(block: Any) -> fused.BlockWeights | None:
+def _unobserved_weights(block: Any) -> fused.BlockWeights | None:
     """Return `_weights_of` the block if the call of the block itself needs no observer either."""
-    if not fused.is_plain(block, type(block)) or not hasattr(type(block).forward, "in_one_call"):
+    if not fused.is_plain(block, type(block)) or not hasattr(type(block).forward, "is_fused"):
         return None
     return _weights_of(block)
 
 
 def _weights_of_last(layer: Any) -> fused.FinalLayerWeights | None:
-    """Return the weights of the final layer under the conditions of `_weights_seen`."""
-    is_seen = fused.all_are_seen() or not fused.is_plain(layer, type(layer))
-    if is_seen or not hasattr(type(layer).forward, "in_one_pass"):
+    """Return the weights of the final layer under the conditions of `_unobserved_weights`."""
+    is_observed = fused.all_are_seen() or not fused.is_plain(layer, type(layer))
+    if is_observed or not hasattr(type(layer).forward, "is_last"):
         return None
     if not _is_condition(layer.adaLN_modulation) or not fused.is_plain(layer.linear, Linear):
         return None
     layers = (layer.adaLN_modulation[1], layer.linear)
-    return fused.FinalLayerWeights(*(value for one in layers for value in (one.weight, one.bias)))
+    return fused.FinalLayerWeights(*(value for module in layers for value in (module.weight, module.bias)))
 
 
 def _is_condition(layers: nn.Sequential) -> bool:
     """Return whether a modulation is a plain SiLU and linear layer without observers."""
-    return (
-        fused.is_plain(layers, nn.Sequential)
-        and [type(part) for part in layers] == [Silu, Linear]
-        and fused.is_plain(layers[0], Silu)
-        and fused.is_plain(layers[1], Linear)
-    )
+    kinds = (Silu, Linear)
+    return fused.is_plain(layers, nn.Sequential) and len(layers) == 2 and all(map(fused.is_plain, layers, kinds))
 
 
 def _weights_of(block: Any) -> fused.BlockWeights | None:
@@ -174,9 +169,9 @@ def _weights_of(block: Any) -> fused.BlockWeights | None:
     kind, first = (GatedMlp, Linear) if block.kind.mlp == "swiglu" else (Mlp, LinearGelu)
     if not _is_condition(condition) or not is_plain(attention, Attention) or not is_plain(mlp, kind):
         return None
-    layers = (condition[1], attention.qkv, attention.proj, *mlp.layers)
+    layers = (condition[1], attention.qkv, attention.proj, mlp.fc1 if first is LinearGelu else mlp.gate_up, mlp.fc2)
     kinds = (Linear, Linear, Linear, first, Linear)
-    if not all(is_plain(layer, kind) for layer, kind in zip(layers, kinds, strict=True)):
+    if not all(map(is_plain, layers, kinds)):
         return None
     values: list[Any] = [value for layer in layers for value in (layer.weight, layer.bias)]
     values += [attention.q_norm, attention.k_norm]

@@ -49,28 +49,25 @@ class DiTConfig:
         object.__setattr__(self, "input_size", size)
         for name in ("hidden_size", "depth", "num_heads", "patch_size", "in_channels", "num_classes"):
             if not isinstance(getattr(self, name), int) or getattr(self, name) < 1:
-                raise _wrong(name, got=repr(getattr(self, name)), expected="an integer of at least 1")
+                raise _error(name, got=repr(getattr(self, name)), expected="an integer of at least 1")
         if len(size) != 2 or any(not isinstance(side, int) or side < 1 or side % self.patch_size for side in size):
-            raise _wrong("input_size", got=size, expected=f"(height, width), both multiples of patch {self.patch_size}")
+            raise _error("input_size", got=size, expected=f"(height, width), both multiples of patch {self.patch_size}")
         if self.hidden_size % self.num_heads or self.hidden_size % 4:
             expected = f"a multiple of 4 (position embedding) and of num_heads = {self.num_heads}"
-            raise _wrong("hidden_size", got=self.hidden_size, expected=expected)
-        for name, known in (
-            ("norm", training.Norm),
-            ("mlp", training.MlpKind),
-            ("position_embedding", training.Position),
-        ):
+            raise _error("hidden_size", got=self.hidden_size, expected=expected)
+        kinds = {"norm": training.Norm, "mlp": training.MlpKind, "position_embedding": training.Position}
+        for name, known in kinds.items():
             if getattr(self, name) not in get_args(known):
-                raise _wrong(name, got=repr(getattr(self, name)), expected=" or ".join(get_args(known)))
+                raise _error(name, got=repr(getattr(self, name)), expected=" or ".join(get_args(known)))
         if not isinstance(self.qk_norm, bool):
-            raise _wrong("qk_norm", got=repr(self.qk_norm), expected="True or False")
+            raise _error("qk_norm", got=repr(self.qk_norm), expected="True or False")
         if self.position_embedding == "rope" and self.head_width % 4:
             expected = "a number that gives a head width divisible by 4, for rotations by row and column (rope)"
-            raise _wrong("num_heads", got=f"{self.num_heads}, head width {self.head_width}", expected=expected)
+            raise _error("num_heads", got=f"{self.num_heads}, head width {self.head_width}", expected=expected)
         if not 0 <= self.class_dropout_prob < 1:
-            raise _wrong("class_dropout_prob", got=self.class_dropout_prob, expected="a share in [0, 1)")
+            raise _error("class_dropout_prob", got=self.class_dropout_prob, expected="a share in [0, 1)")
         if self.mlp_width < 1:
-            raise _wrong("mlp_ratio", got=self.mlp_ratio, expected="a positive ratio")
+            raise _error("mlp_ratio", got=self.mlp_ratio, expected="a positive ratio")
 
     @property
     def size(self) -> tuple[int, int]:
@@ -121,7 +118,7 @@ class DiTConfig:
         return self.num_classes if self.class_dropout_prob > 0 else None
 
 
-def _wrong(name: str, *, got: object, expected: str) -> UserError:
+def _error(name: str, *, got: object, expected: str) -> UserError:
     return user_error(f"model setting {name}", got=got, expected=expected, fix=f"correct {name}")
 
 
@@ -143,6 +140,6 @@ def preset(name: str, overrides: Mapping[str, Any]) -> DiTConfig:
     known = [field.name for field in fields(DiTConfig)]
     unknown = [key for key in overrides if key not in known]
     if unknown:
-        what = f"unknown override of preset {name}"
-        raise user_error(what, got=", ".join(unknown), expected=", ".join(known), fix="use one of these names")
+        title = f"unknown override of preset {name}"
+        raise user_error(title, got=", ".join(unknown), expected=", ".join(known), fix="use one of these names")
     return replace(PRESETS[name], **overrides)

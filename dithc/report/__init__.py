@@ -19,11 +19,7 @@ from dithc.report.figures import FIGURES, standalone
 from dithc.report.figures import time_to_quality as quality_figure
 from dithc.report.write import write_report
 
-draw_fid, draw_loss, draw_plan, draw_tiles = (
-    standalone.draw_fid,
-    standalone.draw_loss,
-    standalone.draw_plan,
-    standalone.draw_tiles,
-)
+draw_fid, draw_loss = standalone.draw_fid, standalone.draw_loss
+draw_plan, draw_tiles = standalone.draw_plan, standalone.draw_tiles
 
 __all__ = ["FIGURES", "draw_fid", "draw_loss", "draw_plan", "draw_tiles", "quality_figure", "write_report"]

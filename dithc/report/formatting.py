@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from dithc.core.summaries import ABSENT, percent, rounded, short
+from dithc.core.measurements import ABSENT, percent, rounded, short
 
 STATISTICS = ("min", "p1", "median", "p99", "max")
 SHARES = {"below": "clipped low", "above": "clipped high", "invalid": "no data"}
@@ -36,6 +36,6 @@ def span(seconds: float) -> str:
     """Format a duration in a suitable unit."""
     if seconds < 60:
         return f"{seconds:.0f} s" if seconds >= 10 or seconds == 0 else f"{seconds:.2g} s"
-    minutes, rest = divmod(round(seconds), 60)
+    minutes, remainder = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes:02d} min" if hours else f"{minutes} min {rest:02d} s"
+    return f"{hours} h {minutes:02d} min" if hours else f"{minutes} min {remainder:02d} s"

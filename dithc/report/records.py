@@ -95,8 +95,8 @@ class RunFacts:
     ranks: int | None = None
     threads: int | None = None
     initial_loss: float | None = None
-    loss_first10: float | None = None
-    loss_last100: float | None = None
+    mean_loss_first_10: float | None = None
+    mean_loss_last_100: float | None = None
     val_loss: float | None = None
     seconds: float = 0.0
     seconds_per_step: float | None = None
@@ -139,11 +139,11 @@ class Score:
     sha256: str
     resize: str
     kind: str = ""
-    comparable: bool
+    comparable_to_published: bool
     note: str = ""
     warnings: list[str] = field(default_factory=list)
-    copies: float | None = None
-    copies_held_out: float | None = None
+    memorized_fraction: float | None = None
+    memorized_fraction_val: float | None = None
     fid_interval: list[float] | None = None
     floor_at_n: float | None = None
     clipped_real: float | None = None
@@ -247,13 +247,13 @@ class EvaluationFacts:
         """Description of the guidance; empty without guidance."""
         if self.guidance_scale == 1.0:
             return ""
-        away = f", away from the {self.guidance_reference}" if self.guidance_reference is not None else ""
-        where = ""
+        reference = f", away from the {self.guidance_reference}" if self.guidance_reference is not None else ""
+        interval = ""
         if self.guidance_interval is not None:
             low, high = self.guidance_interval
-            where = f", from {low:g} to {high:g} of the timesteps"
+            interval = f", from {low:g} to {high:g} of the timesteps"
         count = f"; {self.network_evaluations} evaluations" if self.network_evaluations is not None else ""
-        return f"guidance {self.guidance_scale}, {self.guidance_channels}{away}{where}{count}"
+        return f"guidance {self.guidance_scale}, {self.guidance_channels}{reference}{interval}{count}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -310,8 +310,8 @@ class ReportRecords:
     def measure(self) -> Measure:
         """Primary measure: KID if a set is small and all scores have KID, else FID."""
         scores = [item.score for item in self.evaluations if item.score]
-        small = any(one.n < SMALL for one in scores)
-        return "KID" if small and all(one.kid is not None for one in scores) else "FID"
+        small = any(result.n < SMALL for result in scores)
+        return "KID" if small and all(result.kid is not None for result in scores) else "FID"
 
     @property
     def seconds(self) -> float:
@@ -332,11 +332,11 @@ class ReportRecords:
     def best(self, dataset: str) -> EvaluationFacts | None:
         """Return the best evaluation of samples of a dataset, preferring published features; None without scores."""
         scored = [item for item in self.evaluations_of(dataset) if item.score and item.checkpoint != "codec"]
+        return min(scored, key=self.rank, default=None)
 
-        def rank(item: EvaluationFacts) -> tuple[bool, float]:
-            return (not item.score.comparable, item.score.value(self.measure)) if item.score else (True, 0.0)
-
-        return min(scored, key=rank, default=None)
+    def rank(self, item: EvaluationFacts) -> tuple[bool, float]:
+        """Return the sort key of a scored evaluation: published features first, then by the primary measure."""
+        return (not item.score.comparable_to_published, item.score.value(self.measure)) if item.score else (True, 0.0)
 
     def dataset(self, name: str) -> DatasetFacts:
         return next(item for item in self.datasets if item.name == name)

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from dithc.core.logging import get_logger
 from dithc.report.assessment import last_scored
 from dithc.report.collect import collect_records, gather_manifests, smooth
 from dithc.report.figures import FIGURES, canvas, samples, spectra, standalone
-from dithc.report.galleries import FALSE_COLOURS, galleries, measure_spectra, preview_rows
+from dithc.report.galleries import FALSE_COLORS, galleries, measure_spectra, preview_rows
 from dithc.report.html import DatasetFigure, PageImages, alt_text, render
 from dithc.report.records import Curve, DatasetFacts, ReportRecords
 
@@ -49,10 +50,10 @@ def write_report(
     facts = collect_records(experiment, results, benches=benches, scaling=scaling, machine=machine, config=config)
     for text in facts.warnings:
         log.warning(text)
-    drawn = {name: draw(facts) for name, draw in FIGURES.items()}
-    pictures = _pictures(facts, {name: png for name, png in drawn.items() if name != NOT_INLINED})
-    drawn["composites"] = samples.draw_composites(list(_composites(facts, pictures)))
-    page = render(facts, pictures)
+    drawn = {name: canvas.render_png(partial(draw, facts)) for name, draw in FIGURES.items()}
+    images = _page_images(facts, {name: png for name, png in drawn.items() if name != NOT_INLINED})
+    drawn["composites"] = canvas.render_png(lambda: samples.draw_composites(list(_composites(facts, images))))
+    page = render(facts, images)
     contents = {out.parent / "figures" / f"{name}.png": content for name, content in drawn.items()} | {out: page}
     for path, content in contents.items():
         outputs.write(path, content, of=out)
@@ -61,36 +62,38 @@ def write_report(
     return facts
 
 
-def _pictures(facts: ReportRecords, figures: dict[str, bytes]) -> PageImages:
+def _page_images(facts: ReportRecords, figures: dict[str, bytes]) -> PageImages:
     scored = {run.name: last_scored(facts, run.name) for run in facts.runs}
     primary = {run.dataset: item for run in facts.runs if (item := scored[run.name])}
-    drawn = {dataset.name: list(_drawn(facts, dataset)) for dataset in facts.datasets}
+    drawn = {dataset.name: list(_dataset_figures(facts, dataset)) for dataset in facts.datasets}
     firsts = {run.name: scored[run.name] for run in facts.last_runs}
     return PageImages(
-        figures=figures | {one.name: png for shown in drawn.values() for one, png in shown},
+        figures=figures | {figure.name: png for shown in drawn.values() for figure, png in shown},
         galleries={name: galleries(facts, name, primary.get(name)) for name in drawn},
-        drawn={name: [one for one, _ in shown] for name, shown in drawn.items()},
+        drawn={name: [figure for figure, _ in shown] for name, shown in drawn.items()},
         strips={name: found for name, item in firsts.items() if item and (found := preview_rows(facts, item))},
     )
 
 
-def _composites(facts: ReportRecords, pictures: PageImages) -> Iterator[list[tuple[NDArray[np.uint8], str, str]]]:
+def _composites(facts: ReportRecords, images: PageImages) -> Iterator[list[tuple[NDArray[np.uint8], str, str]]]:
     """Yield titled false-color images of each dataset."""
     for dataset in facts.datasets:
-        for gallery in pictures.galleries[dataset.name]:
-            if gallery.title == FALSE_COLOURS:
-                shown = gallery.pictures
-                yield [(canvas.of_webp(one.webp), f"{dataset.title}. {one.title}", one.caption) for one in shown]
+        for gallery in images.galleries[dataset.name]:
+            if gallery.title == FALSE_COLORS:
+                yield [
+                    (canvas.read_webp(mosaic.webp), f"{dataset.title}. {mosaic.title}", mosaic.caption)
+                    for mosaic in gallery.pictures
+                ]
 
 
-def _drawn(facts: ReportRecords, dataset: DatasetFacts) -> Iterator[tuple[DatasetFigure, bytes]]:
+def _dataset_figures(facts: ReportRecords, dataset: DatasetFacts) -> Iterator[tuple[DatasetFigure, bytes]]:
     """Yield figures of a dataset: spectra and tile map."""
     if measured := measure_spectra(facts, dataset.name):
         text = alt_text.spectra(dataset, measured)
         count = measured.sides[0].count
         caption = f"{count} real tiles and as many generated images; percentiles in the units of the dataset"
         shown = DatasetFigure(name=f"spectra {dataset.name}", title="Spectra", text=text, caption=caption)
-        yield shown, spectra.draw_spectra(measured)
+        yield shown, canvas.render_png(partial(spectra.draw_spectra, measured))
     if dataset.tiles_folder is not None:
         caption = (
             "Tiles by split: locations over cells of the split, values of each band, examples of each fate with masks"
@@ -104,37 +107,37 @@ def _drawn(facts: ReportRecords, dataset: DatasetFacts) -> Iterator[tuple[Datase
 
 def numbers(facts: ReportRecords) -> dict[str, Any]:
     """Return the facts as JSON values; curves are thinned to 200 smoothed points."""
-    thin = replace(
+    reduced = replace(
         facts,
         runs=[replace(run, curve=None) for run in facts.runs],
         evaluations=[replace(item, curves=None) for item in facts.evaluations],
     )
-    content: dict[str, Any] = asdict(thin)
+    content: dict[str, Any] = asdict(reduced)
     for run, record in zip(facts.runs, content["runs"], strict=True):
-        record["curve"] = _thinned(run.curve) if run.curve else None
+        record["curve"] = _thin_curve(run.curve) if run.curve else None
     content |= {"seconds": facts.seconds, "measure": facts.measure}
-    return dict(_plain(content))
+    return dict(_json_value(content))
 
 
-def _thinned(curve: Curve) -> dict[str, Any]:
-    places = np.unique(np.linspace(0, len(curve.steps) - 1, CURVE_POINTS).round().astype(int))
+def _thin_curve(curve: Curve) -> dict[str, Any]:
+    indices = np.unique(np.linspace(0, len(curve.steps) - 1, CURVE_POINTS).round().astype(int))
     measured = np.flatnonzero(np.isfinite(curve.val_loss))
     return {
         "val_loss": {
             int(step): value for step, value in zip(curve.steps[measured], curve.val_loss[measured], strict=True)
         },
-        "step": curve.steps[places].astype(int).tolist(),
-        "loss_smoothed": smooth(curve.loss)[places].tolist(),
-        "images_per_second": smooth(curve.images_per_second)[places].tolist(),
+        "step": curve.steps[indices].astype(int).tolist(),
+        "loss_smoothed": smooth(curve.loss)[indices].tolist(),
+        "images_per_second": smooth(curve.images_per_second)[indices].tolist(),
     }
 
 
-def _plain(value: Any) -> Any:
+def _json_value(value: Any) -> Any:
     """Convert paths to text, and non-finite numbers to null."""
     if isinstance(value, dict):
-        return {str(key): _plain(item) for key, item in value.items()}
+        return {str(key): _json_value(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
+        return [_json_value(item) for item in value]
     if isinstance(value, Path):
         return str(value)
     return None if isinstance(value, float) and not np.isfinite(value) else value

@@ -15,14 +15,15 @@ from dithc.sample.parallel import SamplingGroup
 KEY = "cache"  # key of a shard's sidecar
 
 
-def of_shard(tally: Tensor, team: SamplingGroup) -> dict[str, Any]:
-    """Return a shard's sidecar entries from this rank's tally (4) (`BlockCache`); collective over the shard's team."""
-    made, whole, seconds, beside = team.members.sum_(tally.float()).tolist()  # integers below 2^24 are exact in fp32
-    saved = seconds * (whole - made) / made - beside if made else 0.0
-    return {KEY: {"blocks": [round(made), round(whole)], "seconds_saved": round(saved, 3)}}
+def shard_entries(counters: Tensor, team: SamplingGroup) -> dict[str, Any]:
+    """Return a shard's sidecar entries from this rank's counters (4) (`BlockCache`); collective over the shard's team."""
+    # integers below 2^24 are exact in fp32
+    computed, total, seconds, overhead = team.members.all_reduce_(counters.float()).tolist()
+    saved = seconds * (total - computed) / computed - overhead if computed else 0.0
+    return {KEY: {"blocks_run": [round(computed), round(total)], "seconds_saved": round(saved, 3)}}
 
 
-def numbers(chosen: training.EvaluationConfig, sidecars: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+def summarize(chosen: training.EvaluationConfig, sidecars: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     """Return the manifest's values of a cache or of pipefusion from the sidecars of all shards; empty without one."""
     if (staged := chosen.pipefusion) is not None:
         return {"pipefusion": staged.decides, "exact": staged.is_exact(chosen.steps)}
@@ -32,16 +33,16 @@ def numbers(chosen: training.EvaluationConfig, sidecars: Iterable[Mapping[str, A
     return {
         "cache": chosen.cache.model_dump(mode="json"),
         "exact": False,
-        "blocks": [sum(one["blocks"][place] for one in found) for place in (0, 1)],
-        "seconds_saved": round(sum(one["seconds_saved"] for one in found), 3),
+        "blocks_run": [sum(shard["blocks_run"][index] for shard in found) for index in (0, 1)],
+        "seconds_saved": round(sum(shard["seconds_saved"] for shard in found), 3),
     }
 
 
-def said(numbers: Mapping[str, Any]) -> str:
-    made, whole = numbers["blocks"]
+def describe(numbers: Mapping[str, Any]) -> str:
+    computed, total = numbers["blocks_run"]
     saved, seconds = numbers["seconds_saved"], numbers["seconds"]
-    times = (seconds + saved) / seconds if seconds else 1.0
+    speedup = (seconds + saved) / seconds if seconds else 1.0
     return (
-        f"computed {made:,} of {whole:,} block runs ({made / whole:.0%}), saved {saved:.1f} s of rank time "
-        f"({times:.2f} times as fast); images are not exact"
+        f"computed {computed:,} of {total:,} block runs ({computed / total:.0%}), saved {saved:.1f} s of rank time "
+        f"({speedup:.2f} times as fast); images are not exact"
     )

@@ -6,7 +6,7 @@ Legend: N images, Z latent channels, h, w latent; C bands, H, W image.
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -16,23 +16,17 @@ from torch import Tensor
 from dithc import diffusion
 from dithc.config import training
 from dithc.core.logging import user_error
-from dithc.data import Rows, Tiles
+from dithc.data import Tiles
 from dithc.latents import Codec
 from dithc.model import DiT
 from dithc.sample.parallel import ParallelDenoiser, SamplingGroup, windows
 from dithc.sample.seeds import generator_of, label_of, noise_by_place
 
-Both = Callable[[Callable[[], Tensor], Callable[[], Tensor]], tuple[Tensor, Tensor]]
-"""Two calls -> their results."""
-
 OnStep = Callable[[int, int], None]
 """Callback after each step, with the number of finished steps and the total."""
 
 
-Predictor = Callable[[Tensor, Tensor, Tensor], Tensor]
-"""(x (N, Z, h, w), timesteps (N), labels (N)) -> output (N, Z or 2Z, h, w) fp32."""
-
-ALONE = SamplingGroup()
+SINGLE = SamplingGroup()
 # In latent pixels, for codecs of limited reach: maximum side of the tiles by which a scene is decoded, maximum area of
 # a row of tiles, and minimum number of rows.
 TILE, TILE_ROWS, LEAST_ROWS = 64, 1 << 14, 8
@@ -50,7 +44,7 @@ class ImageGenerator:
     objective: diffusion.Objective
     bf16: bool
     guide: DiT | None = None
-    team: SamplingGroup = ALONE  # ranks that draw the images together
+    team: SamplingGroup = SINGLE  # ranks that draw the images together
     parallel_vae: Literal["auto"] | bool = False
 
     def __post_init__(self) -> None:
@@ -59,8 +53,8 @@ class ImageGenerator:
         # (Z, h, w) of a latent
         self.shape = (self.model.config.in_channels, *(self.grid.size if self.grid else self.model.config.size))
         self._windows: windows.WindowedDenoiser | None = None
-        self._of_batches: dict[int, tuple[SamplingGroup, DiT, Any, Any]] = {}  # by network
-        self.tally = torch.zeros(4, dtype=torch.float64)  # savings of a cache so far, see `BlockCache`
+        self._shared_modules: dict[tuple[SamplingGroup, int], tuple[Any, Any]] = {}  # by team and network
+        self.counters = torch.zeros(4, dtype=torch.float64)  # savings of a cache so far, see `BlockCache`
 
     def labels(self, indices: Sequence[int]) -> list[int]:
         return [label_of(self.evaluation.seed, index, self.classes) for index in indices]
@@ -79,31 +73,29 @@ class ImageGenerator:
             else [generator_of(seed, index) for index in indices],
             shape=self.shape,
             on_step=on_step,
-            both=ALONE.both if is_scene else self.team.both,  # scenes: ranks share each network's windows
+            team=SINGLE if is_scene else self.team,  # scenes: ranks share each network's windows
         )
         for network in (model, guide):
             if isinstance(network, ParallelDenoiser):
-                self.tally += network.tally
+                self.counters += network.tally
         return latents
 
     def changed(self, **settings: Any) -> "ImageGenerator":
-        """Return images of the same network with other settings of the evaluation."""
-        return replace(self, evaluation=self.evaluation.model_copy(update=settings))
+        """Return images of the same network with other settings of the evaluation; UserError for invalid settings."""
+        return replace(self, evaluation=self.evaluation.updated(**settings))
 
     def network_evaluations(self) -> int:
         """Return the network evaluations per image, guidance included, counted on an image of one latent pixel."""
-        rows = 0
+        num_rows = 0
 
         def count(x: Tensor, t: Tensor, y: Tensor) -> Tensor:
-            nonlocal rows
-            rows += len(x)
+            nonlocal num_rows
+            num_rows += len(x)
             return torch.zeros_like(x)
 
         guide = count if self.guide is not None else None
-        self._sample(
-            count, guide=guide, both=ALONE.both, labels=torch.zeros(1), noise=[torch.Generator()], shape=(1, 1, 1)
-        )
-        return rows
+        self._sample(count, guide=guide, labels=torch.zeros(1), noise=[torch.Generator()], shape=(1, 1, 1))
+        return num_rows
 
     def images(self, indices: Sequence[int], *, on_step: OnStep | None = None) -> Tensor:
         """Return decoded samples, float32 (N, C, H, W) in scaled units, on the team's first rank only."""
@@ -127,11 +119,11 @@ class ImageGenerator:
     def check_size(self, name: str) -> None:
         """Raise UserError if the evaluation's image size does not match the network, windows or patches."""
         factor, size = self.codec.downsampling_factor, self.evaluation.image_size
-        own = [side * factor for side in self.model.config.size]
-        if size is not None and (size % factor or size < max(own) or (self.grid is None and own != [size, size])):
+        native = [side * factor for side in self.model.config.size]
+        if size is not None and (size % factor or size < max(native) or (self.grid is None and native != [size, size])):
             raise user_error(
                 f"size of evaluation {name}",
-                got=f"{size} pixels{' in windows' if self.grid else ''}, with a network of {own[0]} x {own[1]}",
+                got=f"{size} pixels{' in windows' if self.grid else ''}, with a network of {native[0]} x {native[1]}",
                 expected=f"the network's size, or with `windows` a larger multiple of {factor}",
                 fix="correct `image_size`, add `windows: {overlap: 0.25}`, or use a run trained on tiles of that size",
             )
@@ -155,16 +147,16 @@ class ImageGenerator:
 
     def _sample(
         self,
-        model: Predictor,
+        model: windows.Predictor,
         *,
-        guide: Predictor | None,
+        guide: windows.Predictor | None,
         labels: Tensor,
         noise: Sequence[torch.Generator] | Callable[[int], Tensor],
         shape: tuple[int, int, int],
-        both: Both,
+        team: SamplingGroup = SINGLE,
         on_step: OnStep | None = None,
     ) -> Tensor:
-        chosen, last = self.evaluation, self.objective.last
+        chosen, max_time = self.evaluation, self.objective.last
         interval = chosen.guidance_interval
         denoise = diffusion.guided_denoiser(
             model,
@@ -173,13 +165,13 @@ class ImageGenerator:
             scale=chosen.guidance_scale,
             channels=chosen.guidance_channels,
             guide=guide,
-            interval=(interval[0] * last, interval[1] * last) if interval is not None else None,
-            both=both,
+            interval=(interval[0] * max_time, interval[1] * max_time) if interval is not None else None,
+            both=team.run_branches,
         )
         denoise = self.objective.sampled(denoise, epsilon_scaling=chosen.epsilon_scaling)
         # Pixels of the training data are clipped to [-1, 1], so their prediction may be clipped too; latents are
         # unbounded.
-        common: dict[str, Any] = {
+        options: dict[str, Any] = {
             "steps": chosen.steps,
             "times": chosen.timesteps,
             "clip": self.codec.bound,
@@ -189,33 +181,34 @@ class ImageGenerator:
         }
         schedule = self.objective.schedule
         if schedule is None:
-            return diffusion.sample_flow(chosen.sampler, velocity=denoise, **common)
-        return diffusion.sample(chosen.sampler, denoise=denoise, schedule=schedule, order=chosen.solver_order, **common)
+            return diffusion.sample_flow(chosen.sampler, velocity=denoise, **options)
+        options |= {"schedule": schedule, "order": chosen.solver_order}
+        return diffusion.sample(chosen.sampler, denoise=denoise, **options)
 
     @cached_property
     def _decoding(self) -> Callable[[Tensor], Tensor]:
         return self.team.decoding(self.codec, by_rows=self.parallel_vae)
 
-    def _common(self, model: DiT) -> tuple[Any, Any]:
+    def _modules_of(self, model: DiT) -> tuple[Any, Any]:
         """Return the attention across ranks and the blocks with packed weights, shared by all batches of a network."""
-        kept = self._of_batches.get(id(model))
-        if kept is None or kept[0] is not self.team:
+        key = self.team, id(model)
+        if key not in self._shared_modules:
             blocks = model.chain(to_patches=self.evaluation.cache is None) if isinstance(model, DiT) else None
-            kept = self._of_batches[id(model)] = self.team, model, self.team.over(model.config.num_tokens), blocks
-        return kept[2:]
+            self._shared_modules[key] = self.team.over(model.config.num_tokens), blocks
+        return self._shared_modules[key]
 
     def _predictor(self, model: DiT) -> ParallelDenoiser | windows.WindowedDenoiser:
         """Return the network for one batch, possibly with a cache across steps."""
         team = self.team
-        over, blocks = self._common(model)
+        attention, blocks = self._modules_of(model)
         # With a guide, each of two ranks runs one network on all rows.
-        rows = team.rows if self.guide is None or self.grid is not None else ALONE.rows
+        rows = team.rows if self.guide is None or self.grid is not None else SINGLE.rows
         denoiser = ParallelDenoiser(
             model,
             bf16=self.bf16,
             rows=rows,
             tokens=team.tokens,
-            over=over,
+            over=attention,
             blocks=blocks,
             cache=self.evaluation.cache,
             stages=team.stages,
@@ -223,10 +216,10 @@ class ImageGenerator:
         )
         if self.grid is None:
             return denoiser
-        of_scene = windows.WindowedDenoiser(denoiser, self.grid, batch=self.evaluation.batch_size * rows.size)
+        windowed = windows.WindowedDenoiser(denoiser, self.grid, batch=self.evaluation.batch_size * rows.size)
         if model is self.model:
-            self._windows = of_scene
-        return of_scene
+            self._windows = windowed
+        return windowed
 
 
 class CodecReconstructions:
@@ -240,8 +233,16 @@ class CodecReconstructions:
     team: SamplingGroup
 
     def __init__(self, codec: Codec, tiles: Tiles, *, evaluation: training.EvaluationConfig) -> None:
-        self.codec, self._tiles, self.team = codec, tiles, ALONE
-        self.rows = _drawn(tiles.rows(evaluation.real_split), evaluation)
+        self.codec, self._tiles, self.team = codec, tiles, SINGLE
+        rows = tiles.rows(evaluation.real_split)
+        if len(rows) < 2:
+            raise user_error(
+                f"split {evaluation.real_split} is too small to evaluate the codec",
+                got=f"{len(rows)} tiles",
+                expected="at least 2",
+                fix="set `real_split` to another split, or increase its share in the dataset's `split`",
+            )
+        self.rows = np.random.default_rng(evaluation.seed).permutation(rows)[: evaluation.num_images]
         self.count = len(self.rows)
 
     def labels(self, indices: Sequence[int]) -> list[int]:
@@ -256,12 +257,4 @@ class CodecReconstructions:
         return decoded
 
 
-def _drawn(rows: Rows, evaluation: training.EvaluationConfig) -> Rows:
-    if len(rows) < 2:
-        raise user_error(
-            f"split {evaluation.real_split} is too small to evaluate the codec",
-            got=f"{len(rows)} tiles",
-            expected="at least 2",
-            fix="set `real_split` to another split, or increase its share in the dataset's `split`",
-        )
-    return np.random.default_rng(evaluation.seed).permutation(rows)[: evaluation.num_images]
+Images: TypeAlias = ImageGenerator | CodecReconstructions

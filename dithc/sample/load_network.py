@@ -1,8 +1,6 @@
 """The sampled network: trained, at the start of training, or with untrained initial weights."""
 
-from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -30,14 +28,9 @@ def load_network(job: SamplingJob) -> tuple[DiT, dict[str, Any]]:
     evaluation = job.evaluation
     assert job.checkpoint is not None
     store, last = CheckpointStore.of_run(job.checkpoint)
-    step = (
-        evaluation.checkpoint
-        if isinstance(evaluation.checkpoint, int)
-        else last
-        if evaluation.checkpoint == "final"
-        else 0
-    )
-    if isinstance(evaluation.checkpoint, int) and step != last and step not in store.steps():
+    named = {"final": last, "start": 0, "untrained": 0}
+    step = evaluation.checkpoint if isinstance(evaluation.checkpoint, int) else named[evaluation.checkpoint]
+    if step not in (0, last, *store.steps()):
         raise user_error(
             f"evaluation {job.name} needs step {step}, but its checkpoint was not kept",
             got=f"checkpoints of steps {', '.join(map(str, store.steps())) or 'none'} in {store.folder}",
@@ -50,15 +43,11 @@ def load_network(job: SamplingJob) -> tuple[DiT, dict[str, Any]]:
         torch.manual_seed(meta["seed"])
         model = DiT(DiTConfig(**meta["model"]))
     if evaluation.checkpoint != "untrained":
-        path = checkpoint.weights(evaluation.weights)
-        averaged = None
+        path, averaged = checkpoint.weights(evaluation.weights), None
         if evaluation.ema_std is not None:
-            snapshots, manifest = job.snapshots, job.checkpoint
-            averaged, meta["average"] = _average_of(
-                store, checkpoint, length=evaluation.ema_std, snapshots=snapshots, manifest=manifest
-            )
+            averaged, meta["average"] = _average_of(store, checkpoint, job, length=evaluation.ema_std)
         try:
-            model.load_state_dict(read_tensors(path) if averaged is None else averaged)
+            model.load_state_dict(averaged or read_tensors(path))
         except (UserError, RuntimeError) as error:
             raise user_error(
                 f"weights {path} do not fit the model in their checkpoint.json",
@@ -76,9 +65,8 @@ def load_guide(job: SamplingJob) -> DiT | None:
     if guide is None:
         return None
     log.info("sampling two networks; the first is the guide")
-    return load_network(
-        replace(job, evaluation=job.evaluation.model_copy(update={"checkpoint": guide, "ema_std": None}))
-    )[0]
+    evaluation = job.evaluation.updated(checkpoint=guide, ema_std=None, guidance_reference=None)
+    return load_network(replace(job, evaluation=evaluation))[0]
 
 
 def describe(evaluation: training.EvaluationConfig, *, step: int) -> str:
@@ -91,18 +79,13 @@ def describe(evaluation: training.EvaluationConfig, *, step: int) -> str:
 
 
 def _average_of(
-    store: CheckpointStore,
-    checkpoint: CheckpointStore.Checkpoint,
-    *,
-    length: float,
-    snapshots: Sequence[int],
-    manifest: Path,
+    store: CheckpointStore, checkpoint: CheckpointStore.Checkpoint, job: SamplingJob, *, length: float
 ) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Combine stored averages up to `checkpoint` into the best approximation of an average of relative length `length`.
 
-    `snapshots` are the steps of the summed checkpoints, unless they are later; `manifest` is the run's. Returns fp32
-    weights by name; and `ema_std`, `ema_misfit` (of the profile, relative) and `ema_snapshots`. Raises UserError if a
-    checkpoint is missing or damaged, or has no averages of several lengths. Source: Karras et al. 2024, section 3.2.
+    Later snapshots of the job are ignored. Returns fp32 weights by name; and `ema_std`, `ema_fit_error` (of the profile,
+    relative) and `ema_snapshots`. Raises UserError if a checkpoint is missing or damaged, or has no averages of several
+    lengths. Source: Karras et al. 2024, section 3.2.
     """
     lengths = checkpoint.meta["ema"].get("stds")
     if not lengths:
@@ -113,23 +96,23 @@ def _average_of(
             fix="pass the manifest of a run that has `ema.stds`, or omit `ema_std` in the evaluation",
         )
     step = checkpoint.step
-    steps = sorted({step, *(one for one in snapshots if one <= step)})
+    steps = sorted({step, *(snapshot for snapshot in job.snapshots if snapshot <= step)})
     if missing := sorted(set(steps) - set(store.steps())):
         raise user_error(
             f"average of length {length} at step {step}: {len(missing)} of {len(steps)} checkpoints are missing",
             got=f"checkpoints of steps {', '.join(map(str, store.steps())) or 'none'} in {store.folder}",
             expected=f"also {', '.join(map(str, missing[:10]))}{' and so on' if len(missing) > 10 else ''}",
             fix="restore the `keep_every` of the training run, omit `ema_std` in the evaluation, or "
-            f"delete {manifest} and that folder to train again",
+            f"delete {job.checkpoint} and that folder to train again",
         )
-    stored = [PowerFunctionProfile(one, each) for one in steps for each in lengths]
-    found = combine_profiles(PowerFunctionProfile(step, length), stored)
+    stored = [PowerFunctionProfile(snapshot, stored_length) for snapshot in steps for stored_length in lengths]
+    combination = combine_profiles(PowerFunctionProfile(step, length), stored)
     sums: dict[str, Tensor] = {}
-    for profile, share in zip(stored, found.shares, strict=True):
+    for profile, share in zip(stored, combination.shares, strict=True):
         if abs(share) <= NEGLIGIBLE:
             continue
         file = CheckpointStore.average_file(profile.length)
-        folder = store.open(profile.step, manifest=manifest, files=[file]).folder  # verifies the bytes
+        folder = store.open(profile.step, manifest=job.checkpoint, files=[file]).folder  # verifies the bytes
         for name, value in read_tensors(folder / file).items():
             if name in sums:
                 sums[name].add_(value, alpha=share)
@@ -137,7 +120,7 @@ def _average_of(
                 sums[name] = value.to(torch.float64).mul_(share)
     log.info(
         f"average of length {length} at step {step}: lengths {lengths} of {len(steps)} checkpoint(s), "
-        f"relative profile error {found.misfit:.2g}"
+        f"relative profile error {combination.misfit:.2g}"
     )
     weights = {name: sums.pop(name).float() for name in list(sums)}
-    return weights, {"ema_std": length, "ema_misfit": found.misfit, "ema_snapshots": len(steps)}
+    return weights, {"ema_std": length, "ema_fit_error": combination.misfit, "ema_snapshots": len(steps)}

@@ -9,16 +9,16 @@ from dithc.core.logging import user_error
 from dithc.engine import native
 from dithc.engine.comm import Group
 from dithc.engine.hardware import discover_machine
-from dithc.sample.generate import CodecReconstructions, ImageGenerator
+from dithc.sample.generate import ImageGenerator, Images
 from dithc.sample.job import SamplingJob
 from dithc.sample.parallel import SamplingWork, planner
 from dithc.sample.shards import SHARD_IMAGES
 
-DECODED = 16  # side of the latent crop that is decoded to measure the decoding rate
+CROP_SIDE = 16  # side of the latent crop that is decoded to measure the decoding rate
 
 
 def chosen_degrees(
-    images: ImageGenerator | CodecReconstructions,
+    images: Images,
     shards: Sequence[int],
     *,
     job: SamplingJob,
@@ -30,79 +30,76 @@ def chosen_degrees(
     `shards` are the numbers of images to draw. `layout` (nodes, ranks per node) describes other ranks, with the links
     of the machine's description. Raises UserError if given degrees do not match.
     """
-    nodes = _nodes(group)
-    work = work_of(images, shards, job=job)
-    is_even = len({len(ranks) for ranks in nodes}) == 1
-    ranks, ranks_a_node = group.size, len(nodes[0]) if is_even else 1
+    nodes, work = _nodes(group), work_of(images, shards, job=job)
+    ranks, ranks_a_node = group.size, len(nodes[0])
     rates = planner.MachineRates(flops=1.0, inside=None, between=None, copying=1.0, decoding=1.0)
     # Codec reconstructions only distribute tiles, for which no rates are needed.
     if isinstance(images, ImageGenerator) and (layout is not None or (group.size > 1 and shards)):
-        rates = _rates(images, work, group, nodes if is_even else [[rank] for rank in range(group.size)])
+        rates = _rates(images, work, group, nodes)
     if layout is not None:
         ranks, ranks_a_node = layout[0] * layout[1], layout[1]
-        rates = _elsewhere(rates, ranks_a_node)
+        rates = _described_links(rates, ranks_a_node)
     fixed = dict(job.degrees) | (_stages(job, ranks=ranks) if shards else {})
     costs = planner.CostModel(work=work, rates=rates, ranks=ranks, ranks_a_node=ranks_a_node)
     chosen = planner.rank_degrees(costs, fixed=fixed)
     # Broadcast from the first rank, because processors may differ in the last bit of a prediction.
-    sent: planner.PlanResult = group.broadcast_object(chosen if group.rank == 0 else None)
-    return sent
+    result: planner.PlanResult = group.broadcast_object(chosen if group.rank == 0 else None)
+    return result
 
 
-def work_of(images: ImageGenerator | CodecReconstructions, shards: Sequence[int], *, job: SamplingJob) -> SamplingWork:
+def work_of(images: Images, shards: Sequence[int], *, job: SamplingJob) -> SamplingWork:
     if not isinstance(images, ImageGenerator):
         return SamplingWork(shards=shards)
-    branches, staged = 1 if job.evaluation.guidance_scale == 1.0 else 2, job.evaluation.pipefusion
-    calls = images.changed(guidance_scale=1.0).network_evaluations()
-    both = images.network_evaluations() - calls if branches == 2 else calls
+    branches, pipefusion = 1 if job.evaluation.guidance_scale == 1.0 else 2, job.evaluation.pipefusion
+    calls = images.changed(guidance_scale=1.0, guidance_interval=None, guidance_reference=None).network_evaluations()
+    guided_calls = images.network_evaluations() - calls if branches == 2 else calls
     return SamplingWork.of(
         images.model.config,
         shards=shards,
         branches=branches,
-        windows=images.grid.most if images.grid else 1,
+        windows=images.grid.num_windows if images.grid else 1,
         number_bytes=2 if images.bf16 else 4,
         calls=calls,
-        lone_calls=calls - both,
+        lone_calls=calls - guided_calls,
         batch=min(job.evaluation.batch_size, SHARD_IMAGES),
         decoders=images.shape[1] if job.parallel_vae else 1,
         in_memory=native.library() is not None,
-        patches=0 if staged is None else staged.patches,
-        warmup_calls=0 if staged is None else min(calls, staged.warmup_steps),
+        patches=0 if pipefusion is None else pipefusion.patches,
+        warmup_calls=0 if pipefusion is None else min(calls, pipefusion.warmup_steps),
     )
 
 
 def _stages(job: SamplingJob, *, ranks: int) -> dict[str, int]:
     """Return the degree of an evaluation's stages, if configured; raise UserError with fewer ranks."""
-    staged = job.evaluation.pipefusion
-    if staged is None:
+    pipefusion = job.evaluation.pipefusion
+    if pipefusion is None:
         return {}
-    stages = staged.pipefusion_parallel_degree
+    stages = pipefusion.pipefusion_parallel_degree
     if stages > ranks:
         raise user_error(
             f"evaluations.{job.name}.pipefusion.pipefusion_parallel_degree",
             got=f"{stages} stages on {ranks} rank(s)",
             expected="a rank for each stage",
-            fix=f"start {stages} ranks or more, or set it to {ranks} with `num_pipeline_patch: {staged.patches}`, which makes "
-            "the same images",
+            fix=f"start {stages} ranks or more, or set it to {ranks} with `num_pipeline_patch: {pipefusion.patches}`, which "
+            "makes the same images",
         )
     return {"stages": stages}
 
 
 def _nodes(group: Group) -> list[list[int]]:
-    """Return the ranks of each node in order, or single ranks if those of a node are not consecutive."""
-    nodes = group.gather_objects(group.node)
-    found: dict[str, list[int]] = {}
-    for rank, node in enumerate(nodes):
-        found.setdefault(node, []).append(rank)
-    follow = all(ranks == list(range(ranks[0], ranks[0] + len(ranks))) for ranks in found.values())
-    return list(found.values()) if follow else [[rank] for rank in range(group.size)]
+    """Return the ranks of each node in order, or single ranks if nodes differ in size or have no consecutive ranks."""
+    names = group.gather_objects(group.node)
+    nodes = [[rank for rank, name in enumerate(names) if name == node] for node in dict.fromkeys(names)]
+    is_regular = len({len(ranks) for ranks in nodes}) == 1
+    is_consecutive = [rank for ranks in nodes for rank in ranks] == list(range(group.size))
+    return nodes if is_regular and is_consecutive else [[rank] for rank in range(group.size)]
 
 
 def _rates(
     images: ImageGenerator, work: SamplingWork, group: Group, nodes: Sequence[Sequence[int]]
 ) -> planner.MachineRates:
     z, h, w = images.shape
-    part = torch.zeros(1, z, min(h, DECODED), min(w, DECODED))
+    part = torch.zeros(1, z, min(h, CROP_SIDE), min(w, CROP_SIDE))
 
     def decode() -> float:
         with torch.no_grad():
@@ -112,11 +109,11 @@ def _rates(
     return planner.measure_rates(images.model, group, work=work, bf16=images.bf16, decode=decode, nodes=nodes)
 
 
-def _elsewhere(rates: planner.MachineRates, ranks_a_node: int) -> planner.MachineRates:
+def _described_links(rates: planner.MachineRates, ranks_a_node: int) -> planner.MachineRates:
     """Return measured rates with the links of the machine's description, if available."""
     machine = discover_machine()
     if machine.network is None:
         return rates
-    known = planner.rates_from_description(machine, ranks_a_node=ranks_a_node, flops=rates.flops)
-    source = f"{rates.source}, links {known.source}"
-    return replace(rates, inside=known.inside, between=known.between, meeting=known.meeting, source=source)
+    described = planner.rates_from_description(machine, ranks_a_node=ranks_a_node, flops=rates.flops)
+    source = f"{rates.source}, links {described.source}"
+    return replace(rates, inside=described.inside, between=described.between, meeting=described.meeting, source=source)

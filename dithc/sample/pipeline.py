@@ -20,18 +20,18 @@ from dithc.engine.numa import available_bytes
 from dithc.engine.scheduler import deadline
 from dithc.latents import Codec, Latents, open_codec
 from dithc.sample import cache_report
-from dithc.sample.generate import CodecReconstructions, ImageGenerator
+from dithc.sample.generate import CodecReconstructions, ImageGenerator, Images
 from dithc.sample.job import SamplingJob
 from dithc.sample.load_network import describe, load_guide, load_network
 from dithc.sample.parallel import SamplingGroup, rank_groups
 from dithc.sample.parallel_plan import chosen_degrees
-from dithc.sample.scene_shards import check_memory, check_room, free_bytes, picture, write_scene
+from dithc.sample.scene_shards import check_disk, check_memory, free_bytes, preview, write_scene
 from dithc.sample.shards import SHARD_IMAGES, ImageShards, batches
 
 NOT_IN_IDENTITY = {"num_images"}  # image i does not depend on the number of images
 # Ranks that share an image or a shard wait for each other at every step, and while one rank writes a shard.
-MEETING_SECONDS, STOPPED_SECONDS = 1800.0, 10.0
-SHARD_GRACE, LEAVING_SECONDS = 1.3, 15.0  # multiple of the slowest shard so far; seconds to exit
+WAIT_SECONDS, STOPPED_SECONDS = 1800.0, 10.0
+SHARD_GRACE, EXIT_SECONDS = 1.3, 15.0  # multiple of the slowest shard so far; seconds to exit
 GRID_FILE = "grid.png"
 LABELS_NOTE = "uniform over the classes with train samples, from (seed, index)"
 log = get_logger(__name__)
@@ -46,49 +46,51 @@ def sample(job: SamplingJob, group: Group) -> dict[str, Any] | None:
     Raises:
         UserError: Inputs are missing, damaged or inconsistent, an image is not finite, or the disk is full.
     """
-    begun = time.monotonic()
+    start = time.monotonic()
     output = outputs.OutputFolder.of(job.out)
     if group.rank == 0:
         output.check(stage="sample", name=job.name)
     inputs = inputs_of(job)
-    said = {name: value for name, value in job.spec.items() if name not in NOT_IN_IDENTITY}
     is_codec, sampler = job.evaluation.checkpoint == "codec", job.evaluation.sampler
     images, meta = _open_codec(job) if is_codec else open_images(job, tiles_digest=inputs[str(job.tiles)])
-    decided: dict[str, Any] = {"spec": said, "inputs": sorted(inputs.values()), "stretch": meta["stretch"]}
+    identity: dict[str, Any] = {
+        "spec": {name: value for name, value in job.spec.items() if name not in NOT_IN_IDENTITY},
+        "inputs": sorted(inputs.values()),
+        "rendering_digest": meta["rendering_digest"],
+    }
     if is_codec:
-        decided["codec"] = meta["codec"]
+        identity["codec"] = meta["codec"]
     elif isinstance(sampler, training.PluginSampler) and sampler.files:
-        decided["sampler_files"] = [sha256_file(path) for path in sampler.files]
-    identity = digest(decided)
+        identity["sampler_files"] = [sha256_file(path) for path in sampler.files]
     scenes = _scenes(images)
     each = SHARD_IMAGES if scenes is None else 1
-    shards = ImageShards(folder=job.out.parent, total=images.count, identity=identity, each=each)
+    shards = ImageShards(folder=job.out.parent, total=images.count, identity=digest(identity), each=each)
     missing = group.broadcast_object(_missing(shards) if group.rank == 0 else None)
     if scenes is not None and missing:
         _check_scenes(scenes, shards, missing, bands=meta["bands"], group=group)
-    is_whole = _make(images, shards, missing, job=job, group=group)
-    if group.any(not is_whole):
+    is_complete = _draw_shards(images, shards, missing, job=job, group=group)
+    if group.any(not is_complete):
         return None
     numbers = _numbers(job, shards, meta=meta, ranks=group.size)
     if group.rank == 0:
         if job.evaluation.cache is not None:
-            log.info(f"{job.evaluation.cache}: {cache_report.said(numbers)}")
+            log.info(f"{job.evaluation.cache}: {cache_report.describe(numbers)}")
         if job.evaluation.pipefusion is not None:
             log.info(f"{job.evaluation.pipefusion}: images are {'exact' if numbers['exact'] else 'not exact'}")
-        shown = np.load(shards.path(0, kind="rgb")) if scenes is None else picture(shards)
-        write_png(job.out.parent / GRID_FILE, mosaic(shown, columns=min(8, len(shown))))
-        output.prune([*shards.files(), job.out.parent / GRID_FILE])
+        display = np.load(shards.path(0, kind="rgb")) if scenes is None else preview(shards)
+        grid = job.out.parent / GRID_FILE
+        write_png(grid, mosaic(display, columns=min(8, len(display))))
+        output.prune([*shards.files(), grid])
         files = [entry for shard in range(shards.count) for entry in shards.read_sidecar(shard)["files"]]
-        described = [shards.sidecar(shard) for shard in range(shards.count)]
-        files += Manifest.entries(job.out.parent, [*described, job.out.parent / GRID_FILE])
+        files += Manifest.entries(job.out.parent, [*map(shards.sidecar, range(shards.count)), grid])
         Manifest(
             stage="sample",
             name=job.name,
             spec=job.spec,
-            numbers=numbers,
+            summary=numbers,
             files=files,
             inputs=inputs,
-            seconds=round(time.monotonic() - begun, 3),
+            wall_seconds=round(time.monotonic() - start, 3),
         ).write(job.out)
         output.finish(stage="sample", name=job.name)
         log.info(f"{shards.total} images in {job.out.parent}, {len(missing)} of {shards.count} shards made now")
@@ -104,7 +106,7 @@ def inputs_of(job: SamplingJob) -> dict[str, str]:
 
 def _open_codec(job: SamplingJob) -> tuple[CodecReconstructions, dict[str, Any]]:
     tiles, codec = _tiles_and_codec(job)
-    meta = {"step": None, "codec": codec.id, "stretch": digest(tiles.info["display"])}
+    meta = {"step": None, "codec": codec.id, "rendering_digest": digest(tiles.info["display"])}
     return CodecReconstructions(codec, tiles, evaluation=job.evaluation), meta
 
 
@@ -149,10 +151,10 @@ def open_images(job: SamplingJob, *, tiles_digest: str) -> tuple[ImageGenerator,
     images.check_size(job.name)
     evaluations = images.network_evaluations()
     stretch = digest(tiles.info["display"])
-    return images, meta | {"network_evaluations": evaluations, "stretch": stretch, "bands": codec.in_bands}
+    return images, meta | {"network_evaluations": evaluations, "rendering_digest": stretch, "bands": codec.in_bands}
 
 
-def _scenes(images: ImageGenerator | CodecReconstructions) -> ImageGenerator | None:
+def _scenes(images: Images) -> ImageGenerator | None:
     """Return the images if they are scenes: drawn one by one in windows, and written by rows."""
     return images if isinstance(images, ImageGenerator) and images.grid is not None else None
 
@@ -160,38 +162,28 @@ def _scenes(images: ImageGenerator | CodecReconstructions) -> ImageGenerator | N
 def _check_scenes(images: ImageGenerator, shards: ImageShards, missing: list[int], *, bands: int, group: Group) -> None:
     """Raise UserError on all ranks if scenes exceed memory or disk, before sampling starts."""
     available = available_bytes()
-    each = group.gather_objects(None if available is None else available // group.local_size)
-    if free := [known for known in each if known is not None]:
+    by_rank = group.gather_objects(None if available is None else available // group.local_size)
+    if free := [memory for memory in by_rank if memory is not None]:
         check_memory(images.shape, free=min(free))
-    on_disk = group.broadcast_object(free_bytes(shards.folder) if group.rank == 0 else None)
-    check_room(shards, missing, shape=(bands, *images.image_size), free=on_disk)
+    disk_bytes = group.broadcast_object(free_bytes(shards.folder) if group.rank == 0 else None)
+    check_disk(shards, missing, shape=(bands, *images.image_size), free=disk_bytes)
 
 
 def _missing(shards: ImageShards) -> list[int]:
     """Return the missing shards; log the reason if an existing shard is invalid."""
-    missing = []
-    for shard in range(shards.count):
-        fault = shards.fault(shard)
-        if fault is not None:
-            missing.append(shard)
+    faults = {shard: shards.fault(shard) for shard in range(shards.count)}
+    for shard, fault in faults.items():
         if fault:
             log.warning(f"regenerating {shards.path(shard)}: {fault}")
-    return missing
+    return [shard for shard, fault in faults.items() if fault is not None]
 
 
-def _make(
-    images: ImageGenerator | CodecReconstructions,
-    shards: ImageShards,
-    missing: list[int],
-    *,
-    job: SamplingJob,
-    group: Group,
-) -> bool:
+def _draw_shards(images: Images, shards: ImageShards, missing: list[int], *, job: SamplingJob, group: Group) -> bool:
     """Draw shards, each by a group of ranks; return False if the walltime is too short for a further shard.
 
     The first shard always starts, so that a repeatedly restarted job makes progress.
     """
-    group.wait_at_most(MEETING_SECONDS, stopped_seconds=STOPPED_SECONDS)
+    group.wait_at_most(WAIT_SECONDS, stopped_seconds=STOPPED_SECONDS)
     with group.meeting():
         chosen = chosen_degrees(images, [len(shards.indices(shard)) for shard in missing], job=job, group=group)
         degrees = chosen.best.degrees
@@ -205,71 +197,59 @@ def _make(
     if group.size > 1 and missing:
         teams = group.size // degrees.size
         log.info(f"{len(missing)} shard(s) by {teams} group(s) of {degrees.size} rank(s) each, {chosen.why()}")
-    mine = missing[team.number :: len(groups)] if team.number is not None else []
+    own_shards = missing[team.number :: len(groups)] if team.number is not None else []
     steps, batch = images.steps, min(job.evaluation.batch_size, shards.each)
     scenes = _scenes(images)
-    make = images.images if scenes is None else scenes.latents
-    total = sum(len(team.mine(shards.indices(shard))) for shard in mine)
-    made, slowest, is_whole, label = 0, 0.0, True, f"sample {job.name}"
-    with progress(total=total * steps, label=label, unit="image-steps", quiet=group.rank > 0 or not mine) as bar:
-        for shard in mine:
-            left = deadline.seconds_left()
-            is_late = bool(slowest) and left is not None and left < SHARD_GRACE * slowest + LEAVING_SECONDS
+    draw = images.images if scenes is None else scenes.latents
+    total = sum(len(team.local_images(shards.indices(shard))) for shard in own_shards)
+    num_drawn, slowest, is_complete, label = 0, 0.0, True, f"sample {job.name}"
+
+    def report(step: int, steps: int) -> None:
+        bar.update(len(part), images=f"{num_drawn + len(part) * (step == steps)}/{total}")
+
+    with progress(total=total * steps, label=label, unit="image-steps", quiet=group.rank > 0 or not own_shards) as bar:
+        for shard in own_shards:
+            remaining = deadline.seconds_left()
+            is_late = bool(slowest) and remaining is not None and remaining < SHARD_GRACE * slowest + EXIT_SECONDS
             if team.members.any(is_late):
-                log.warning(f"stopping: {left or 0:.0f} s of the walltime left, a shard takes {slowest:.0f} s")
-                is_whole = False
+                log.warning(f"stopping: {remaining or 0:.0f} s of the walltime left, a shard takes {slowest:.0f} s")
+                is_complete = False
                 break
-            begun, parts = time.monotonic(), []
-            for part in batches(team.mine(shards.indices(shard)), batch):
-                on_step = _reporter(bar, images=len(part), made=made, total=total)
-                parts.append(make(part, on_step=on_step))  # (N, C, H, W); scenes: (1, Z, h, w)
-                made += len(part)
-            _write(images, shards, shard, parts, team=team, begun=begun)
-            slowest = max(slowest, time.monotonic() - begun)
+            start, parts = time.monotonic(), []
+            for part in batches(team.local_images(shards.indices(shard)), batch):
+                parts.append(draw(part, on_step=report))  # (N, C, H, W); scenes: (1, Z, h, w)
+                num_drawn += len(part)
+            _write(images, shards, shard, parts, start=start)
+            slowest = max(slowest, time.monotonic() - start)
     group.wait_at_most(None, stopped_seconds=STOPPED_SECONDS)  # other ranks may need hours for their last shard
-    return is_whole
+    return is_complete
 
 
-def _write(
-    images: ImageGenerator | CodecReconstructions,
-    shards: ImageShards,
-    shard: int,
-    parts: list[Tensor],
-    *,
-    team: SamplingGroup,
-    begun: float,
-) -> None:
+def _write(images: Images, shards: ImageShards, shard: int, parts: list[Tensor], *, start: float) -> None:
     """Collect a shard on the first rank of its group, which writes it."""
     scenes = _scenes(images)
     if scenes is not None:
         (latent,) = parts[0]  # (Z, h, w)
-        write_scene(shards, shard, scenes, latent, begun=begun)
+        write_scene(shards, shard, scenes, latent, start=start)
         return
-    more = {}
+    team, entries = images.team, {}
     if isinstance(images, ImageGenerator) and images.evaluation.cache is not None:
-        more = cache_report.of_shard(images.tally, team)
-        images.tally.zero_()
-    decoded = team.collected(torch.cat(parts) if parts else None, shards.indices(shard))  # (shard, C, H, W)
+        entries = cache_report.shard_entries(images.counters, team)
+        images.counters.zero_()
+    decoded = team.gather(torch.cat(parts) if parts else None, shards.indices(shard))  # (shard, C, H, W)
     if decoded is not None:
         shards.write(
             shard,
             images=decoded.numpy(),
             rgb=images.codec.to_rgb(decoded),
             labels=images.labels(shards.indices(shard)),
-            seconds=(time.monotonic() - begun) * team.members.size,
-            more=more,
+            seconds=(time.monotonic() - start) * team.members.size,
+            **entries,
         )
 
 
-def _reporter(bar: progress, *, images: int, made: int, total: int) -> Any:
-    def report(step: int, steps: int) -> None:
-        bar.update(images, images=f"{made + images * (step == steps)}/{total}")
-
-    return report
-
-
-def _way(chosen: training.EvaluationConfig, *, meta: dict[str, Any]) -> dict[str, Any]:
-    kept = (
+def _sampler_settings(chosen: training.EvaluationConfig, *, meta: dict[str, Any]) -> dict[str, Any]:
+    names = (
         "weights",
         "sampler",
         "solver_order",
@@ -281,11 +261,11 @@ def _way(chosen: training.EvaluationConfig, *, meta: dict[str, Any]) -> dict[str
         "guidance_interval",
         "guidance_reference",
     )
-    settings = {name: getattr(chosen, name) for name in kept} | {"sampler": str(chosen.sampler)}
+    settings = {name: getattr(chosen, name) for name in names} | {"sampler": str(chosen.sampler)}
     if chosen.windows is not None:
         settings |= {"image_size": chosen.image_size, "windows": chosen.windows.model_dump(mode="json")}
-    of_network = {name: meta[name] for name in ("step", "dtype", "network_evaluations")}
-    return {**settings, **of_network, **meta.get("average", {}), "labels": LABELS_NOTE}
+    settings |= {name: meta[name] for name in ("step", "dtype", "network_evaluations")}
+    return {**settings, **meta.get("average", {}), "labels": LABELS_NOTE}
 
 
 def _numbers(job: SamplingJob, shards: ImageShards, *, meta: dict[str, Any], ranks: int) -> dict[str, Any]:
@@ -300,12 +280,12 @@ def _numbers(job: SamplingJob, shards: ImageShards, *, meta: dict[str, Any], ran
         "ranks": ranks,
         "run": chosen.run,
         "checkpoint": chosen.checkpoint,
-        "described": describe(chosen, step=meta["step"]),
-        **({"split": chosen.real_split} if chosen.checkpoint == "codec" else _way(chosen, meta=meta)),
-        **cache_report.numbers(chosen, sidecars),
+        "weights_description": describe(chosen, step=meta["step"]),
+        **({"split": chosen.real_split} if chosen.checkpoint == "codec" else _sampler_settings(chosen, meta=meta)),
+        **cache_report.summarize(chosen, sidecars),
         "seed": chosen.seed,
         "codec": meta["codec"],
-        "stretch": meta["stretch"],
+        "rendering_digest": meta["rendering_digest"],
         "shape": sidecars[0]["shape"],
         **({"seam_ratio": round(sum(seams) / len(seams), 4)} if seams else {}),
     }

@@ -20,7 +20,7 @@ def degrees_table(job: SamplingJob, group: Group, *, layout: tuple[int, int] | N
     """
     if job.evaluation.checkpoint == "codec":
         raise user_error(
-            f"--degrees does not apply to evaluation {job.name}",
+            f"--show-plan does not apply to evaluation {job.name}",
             got="a codec-only evaluation",
             expected="an evaluation with a network",
             fix="start it on all available ranks: they divide the shards and images and exchange no data",
@@ -33,20 +33,19 @@ def degrees_table(job: SamplingJob, group: Group, *, layout: tuple[int, int] | N
     chosen = chosen_degrees(images, sizes, job=job, group=group, layout=layout)
     work, rates = chosen.costs.work, chosen.costs.rates
     links = {"in a node": rates.inside, "between nodes": rates.between}
-    said = ", ".join(
+    messages = ", ".join(
         f"{name} {'unknown' if link is None else f'{link.bandwidth / 1e9:.3g} GB/s after {link.latency * 1e6:.3g} us'}"
         for name, link in links.items()
     )
-    head = (
+    summary = (
         f"{images.count} image(s) of {work.tokens} tokens, {work.calls} calls of {work.branches} branch(es); a rank "
         f"{rates.flops / 1e9:.4g} GFLOP/s, half of it with {rates.half_tokens:.3g} tokens; copies "
-        f"{rates.copying / 1e9:.3g} GB/s; messages {said} ({rates.source})"
+        f"{rates.copying / 1e9:.3g} GB/s; messages {messages} ({rates.source})"
     )
-    return "\n".join([head, *_missing(rates, layout), chosen.table()])
+    return "\n".join([summary, *_link_notes(rates, layout), chosen.table()])
 
 
-def _missing(rates: planner.MachineRates, layout: tuple[int, int] | None) -> Iterator[str]:
-    """Yield notes about other ranks with unknown links."""
+def _link_notes(rates: planner.MachineRates, layout: tuple[int, int] | None) -> Iterator[str]:
     nodes, ranks_a_node = layout or (1, 1)
     unknown = [
         *(["within a node"] if ranks_a_node > 1 and rates.inside is None else []),

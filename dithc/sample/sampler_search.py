@@ -3,6 +3,7 @@
 Legend: N latents or images, S timesteps.
 """
 
+import functools
 import time
 from collections.abc import Callable, Sequence
 from itertools import pairwise
@@ -24,7 +25,7 @@ from dithc.sample.shards import batches
 
 SOLVERS, MOST_STEPS = ("dpm-solver", "unipc", *training.FLOW_SAMPLERS), 20
 SHARES = (0.5, 0.25, 0.125)  # successive strides, relative to the distance of a timestep to its neighbor
-SCALINGS, SCALING_WITHIN, MOST_TRIALS = (-0.1, 0.2), 0.005, 12
+SCALINGS, SCALING_TOLERANCE, MOST_TRIALS = (-0.1, 0.2), 0.005, 12
 MOST_SWEEPS = 4  # over all timesteps, per stride
 log = get_logger(__name__)
 
@@ -50,7 +51,7 @@ def search_timesteps(job: SamplingJob, *, latents: int, reference_steps: int) ->
     Raises:
         UserError: The sampler draws noise, has too many steps, or more than half of the reference's.
     """
-    begun = time.monotonic()
+    start = time.monotonic()
     chosen = job.evaluation
     if (
         chosen.checkpoint == "codec"
@@ -69,50 +70,45 @@ def search_timesteps(job: SamplingJob, *, latents: int, reference_steps: int) ->
         raise user_error("steps of the reference", got=reference_steps, expected=f"{2 * chosen.steps} or more", fix=fix)
     inputs = inputs_of(job)
     images, _ = open_images(job, tiles_digest=inputs[str(job.tiles)])
-    first, second = (
-        range(chosen.num_images + part * latents, chosen.num_images + (part + 1) * latents) for part in (0, 1)
+    error, validation_error = (
+        _latent_error(images, indices, reference_steps=reference_steps) for indices in _halves(job, latents)
     )
-    error, judge = (_Error(images, indices, reference_steps=reference_steps) for indices in (first, second))
-    spacing, least = _own_spacing(chosen)
+    spacing, least = _default_spacing(chosen)
     before = error(spacing)
     times, after = descend(error, tuple(chosen.timesteps or spacing), least=least, report=log.info)
-    unseen = {"before": judge(spacing), "after": judge(times)}
-    found = {"timesteps": list(times), "searched": {"before": before, "after": after}, "unseen": unseen}
+    unseen = {"before": validation_error(spacing), "after": validation_error(times)}
+    result = {"timesteps": list(times), "searched": {"before": before, "after": after}, "unseen": unseen}
     if unseen["after"] >= unseen["before"]:
         log.warning("these timesteps do not improve unseen latents: search on more latents")
     settings = {"evaluation": job.name, "spec": job.spec, "inputs": inputs}
-    made = {"latents": latents, "reference_steps": reference_steps, "trials": error.trials}
-    return {**found, **settings, **made, "seconds": round(time.monotonic() - begun, 3)}
+    sizes = {"latents": latents, "reference_steps": reference_steps, "trials": error.cache_info().misses}
+    return {**result, **settings, **sizes, "seconds": round(time.monotonic() - start, 3)}
 
 
-class _Error:
-    """Mean absolute difference of latents from their reference, cached by timesteps; `trials` counts evaluations."""
+def _halves(job: SamplingJob, count: int) -> tuple[range, range]:
+    """Return the first `count` images that are not scored, for the search, and the next ones, for validation."""
+    first = job.evaluation.num_images
+    return range(first, first + count), range(first + count, first + 2 * count)
 
-    def __init__(self, images: ImageGenerator, indices: Sequence[int], *, reference_steps: int) -> None:
-        self._images, self._indices = images, indices
-        self._known: dict[Times, float] = {}
-        log.info(f"computing {len(indices)} reference latents in {reference_steps} steps")
-        is_flow = images.evaluation.sampler in training.FLOW_SAMPLERS
-        best: dict[str, Any] = {"sampler": "heun"} if is_flow else {"sampler": "unipc", "solver_order": 3}
-        self._reference = self._latents(**best, cache=None, pipefusion=None, steps=reference_steps, timesteps=None)
 
-    @property
-    def trials(self) -> int:
-        return len(self._known)
+def _latent_error(
+    images: ImageGenerator, indices: Sequence[int], *, reference_steps: int
+) -> "functools._lru_cache_wrapper[float]":
+    """Return the mean absolute difference of latents from their reference, as a cached function of the timesteps."""
 
-    def __call__(self, times: Times) -> float:
-        if times not in self._known:
-            drawn = self._latents(timesteps=list(times))
-            self._known[times] = float((drawn - self._reference).abs().mean())
-        return self._known[times]
-
-    def _latents(self, **settings: Any) -> Tensor:
-        changed = self._images.changed(**settings)
-        parts = batches(self._indices, self._images.evaluation.batch_size)
+    def latents(**settings: Any) -> Tensor:
+        changed = images.changed(**settings)
+        parts = batches(indices, images.evaluation.batch_size)
         return torch.cat([changed.latents(part) for part in parts])  # (N, Z, h, w)
 
+    log.info(f"computing {len(indices)} reference latents in {reference_steps} steps")
+    is_flow = images.evaluation.sampler in training.FLOW_SAMPLERS
+    solver: dict[str, Any] = {"sampler": "heun"} if is_flow else {"sampler": "unipc", "solver_order": 3}
+    reference = latents(**solver, cache=None, pipefusion=None, steps=reference_steps, timesteps=None)
+    return functools.cache(lambda times: float((latents(timesteps=list(times)) - reference).abs().mean()))
 
-def _own_spacing(chosen: training.EvaluationConfig) -> tuple[Times, int]:
+
+def _default_spacing(chosen: training.EvaluationConfig) -> tuple[Times, int]:
     """Return the timesteps of a solver without `timesteps`, and the least last one; equal intervals for a flow."""
     assert isinstance(chosen.sampler, str), "installed samplers are not searched"
     if chosen.sampler in training.FLOW_SAMPLERS:
@@ -136,28 +132,28 @@ def descend(
         for _ in range(MOST_SWEEPS):
             before = lowest
             for index in range(1, len(times)):
-                for moved in _moved(times, index, share, least=least, others_follow=others_follow):
-                    if (tried := error(moved)) < lowest:
-                        times, lowest = moved, tried
+                for candidate in _moved_times(times, index, share, least=least, others_follow=others_follow):
+                    if (candidate_error := error(candidate)) < lowest:
+                        times, lowest = candidate, candidate_error
             report(f"stride {share:g} of the distance: difference {before:.4g} -> {lowest:.4g}, {list(times)}")
             if lowest == before:
                 break
     return times, lowest
 
 
-def _moved(times: Times, index: int, share: float, *, least: int, others_follow: bool) -> list[Times]:
+def _moved_times(times: Times, index: int, share: float, *, least: int, others_follow: bool) -> list[Times]:
     """Return timesteps with `index` moved towards either neighbor, if integer timesteps allow it."""
-    here, first = times[index], times[0]
+    current, first = times[index], times[0]
     result = []
-    for neighbour in (times[index - 1], times[index + 1] if index + 1 < len(times) else least - 1):
-        place = here + int(share * (neighbour - here))
+    for neighbor in (times[index - 1], times[index + 1] if index + 1 < len(times) else least - 1):
+        moved = current + int(share * (neighbor - current))
         before, after = times[:index], times[index + 1 :]
         if others_follow:
-            before = tuple(round(first + (time - first) * (place - first) / (here - first)) for time in before)
-            after = tuple(round(time * place / here) for time in after)
-        moved = (*before, place, *after)
-        if place != here and all(one > other for one, other in pairwise((*moved, least - 1))):
-            result.append(moved)
+            before = tuple(round(first + (time - first) * (moved - first) / (current - first)) for time in before)
+            after = tuple(round(time * moved / current) for time in after)
+        candidate = (*before, moved, *after)
+        if moved != current and all(later > earlier for later, earlier in pairwise((*candidate, least - 1))):
+            result.append(candidate)
     return result
 
 
@@ -178,7 +174,7 @@ def search_epsilon_scaling(
         `epsilon_scaling` (0 without an improvement), settings of the search, and scores: `searched` on the first half,
         `unseen` on the second; `before` at 0, `after` with it.
     """
-    begun = time.monotonic()
+    start = time.monotonic()
     chosen = job.evaluation
     if chosen.checkpoint == "codec":
         raise user_error(
@@ -189,7 +185,7 @@ def search_epsilon_scaling(
         )
     inputs = inputs_of(job)
     opened, _ = open_images(job, tiles_digest=inputs[str(job.tiles)])
-    halves = [range(chosen.num_images + part * images, chosen.num_images + (part + 1) * images) for part in (0, 1)]
+    first, second = _halves(job, images)
 
     def score_at(scaling: float, indices: Sequence[int]) -> float:
         changed, parts = opened.changed(epsilon_scaling=scaling), []
@@ -197,15 +193,15 @@ def search_epsilon_scaling(
             for part in batches(indices, chosen.batch_size):
                 parts.append(changed.codec.to_rgb(changed.images(part)))
                 bar.update(len(part))
-        found = score(np.concatenate(parts))  # input uint8 (N, 3, H, W)
-        log.info(f"epsilon scaling {scaling:.3f}: {found:.6g}")
-        return found
+        value = score(np.concatenate(parts))  # input uint8 (N, 3, H, W)
+        log.info(f"epsilon scaling {scaling:.3f}: {value:.6g}")
+        return value
 
-    before = score_at(0.0, halves[0])
-    options = {"xatol": SCALING_WITHIN, "maxiter": MOST_TRIALS}
-    best = minimize_scalar(lambda x: score_at(float(x), halves[0]), bounds=SCALINGS, options=options)
+    before = score_at(0.0, first)
+    options = {"xatol": SCALING_TOLERANCE, "maxiter": MOST_TRIALS}
+    best = minimize_scalar(lambda x: score_at(float(x), first), bounds=SCALINGS, options=options)
     scaling = round(float(best.x), 3) if best.fun < before else 0.0
-    unseen = {"before": score_at(0.0, halves[1]), "after": score_at(scaling, halves[1])}
+    unseen = {"before": score_at(0.0, second), "after": score_at(scaling, second)}
     if unseen["after"] > unseen["before"]:
         log.warning("this scaling does not improve unseen images: search on more images")
     return {
@@ -217,5 +213,5 @@ def search_epsilon_scaling(
         "inputs": inputs,
         "images": images,
         "trials": int(best.nfev) + 1,
-        "seconds": round(time.monotonic() - begun, 3),
+        "seconds": round(time.monotonic() - start, 3),
     }

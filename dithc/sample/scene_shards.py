@@ -22,27 +22,27 @@ from dithc.core.logging import out_of_memory, user_error
 from dithc.sample.generate import ImageGenerator
 from dithc.sample.shards import ImageShards, as_stored
 
-LATENTS_AT_ONCE = 6  # minimum, in sizes of all latents of a scene; 10 to 13 were measured
+MIN_LATENT_COPIES = 6  # minimum, in sizes of all latents of a scene; 10 to 13 were measured
 SPARE_BYTES = 64 << 20  # for files besides the arrays
-LINES = 64  # rows converted to the stored format at a time
-LOOKED_AT = 512  # maximum side in pixels of a scene's preview
+STRIP_ROWS = 64  # rows converted to the stored format at a time
+PREVIEW_PIXELS = 512  # maximum side in pixels of a scene's preview
 
 
 def check_memory(shape: tuple[int, int, int], *, free: int) -> None:
     """Raise UserError if latents (Z, h, w) of a scene, complete on every rank, exceed `free` bytes per rank."""
     latents = math.prod(shape) * torch.float32.itemsize
-    if LATENTS_AT_ONCE * latents > free:
+    if MIN_LATENT_COPIES * latents > free:
         raise user_error(
             f"a scene of {shape[0]} x {shape[1]} x {shape[2]} latents does not fit in memory",
             got=f"{out_of_memory.gib(free)} free per rank",
-            expected=f"at least {out_of_memory.gib(LATENTS_AT_ONCE * latents)}: every rank holds {LATENTS_AT_ONCE} or more "
+            expected=f"at least {out_of_memory.gib(MIN_LATENT_COPIES * latents)}: every rank holds {MIN_LATENT_COPIES} or more "
             f"tensors of {out_of_memory.gib(latents)}",
             fix="lower `image_size` of the evaluation, use a codec with fewer latents (`pixel` has one per number), "
             "start fewer ranks per node, or request more memory (`resources: {sample: {mem_mb}}`)",
         )
 
 
-def check_room(shards: ImageShards, missing: Sequence[int], *, shape: tuple[int, int, int], free: int) -> None:
+def check_disk(shards: ImageShards, missing: Sequence[int], *, shape: tuple[int, int, int], free: int) -> None:
     """Raise UserError if the disk cannot store all missing scenes (C, H, W), one per shard."""
     pixels = shape[1] * shape[2]
     needed = len(missing) * pixels * (shape[0] * np.dtype(np.float16).itemsize + 3)
@@ -62,37 +62,33 @@ def free_bytes(folder: Path) -> int:
     return shutil.disk_usage(folder).free
 
 
-def write_scene(shards: ImageShards, shard: int, images: ImageGenerator, latent: Tensor, *, begun: float) -> None:
+def write_scene(shards: ImageShards, shard: int, images: ImageGenerator, latent: Tensor, *, start: float) -> None:
     """Decode a scene's latent (Z, h, w), present on every rank of the team, and write the shard on the first rank.
 
-    `begun` is the start by `time.monotonic`. Raises UserError if the scene is not finite or the disk is full.
+    `start` is the start time by `time.monotonic`. Raises UserError if the scene is not finite or the disk is full.
     """
     seams = round(images.seams(latent[None]), 4)
     if images.team.members.rank > 0:
         for _ in images.rows(latent):
             pass
         return
-    side = latent.shape[-1] * images.codec.downsampling_factor
+    shape = images.codec.in_bands, *images.image_size
     try:
         shards.sidecar(shard).unlink(missing_ok=True)
         with ExitStack() as stack:
             targets: list[_Rows] = []
-            bands = 0
+            for kind, channels, dtype in (("shard", shape[0], np.float16), ("rgb", 3, np.uint8)):
+                temporary = stack.enter_context(atomic_replace(shards.path(shard, kind=kind)))
+                targets.append(_Rows(stack.enter_context(temporary.open("wb")), (channels, *shape[1:]), dtype))
             # Conversion temporarily needs several times the size of the rows (C, rows, W).
-            for rows in chain.from_iterable(torch.split(part, LINES, dim=1) for part in images.rows(latent)):
-                image = rows.numpy()[None]
-                shards.check(shard, image)
-                bands = image.shape[1]
-                if not targets:
-                    for kind, channels, dtype in (("shard", bands, np.float16), ("rgb", 3, np.uint8)):
-                        temporary = stack.enter_context(atomic_replace(shards.path(shard, kind=kind)))
-                        file = stack.enter_context(temporary.open("wb"))
-                        targets.append(_Rows(file, (channels, side, side), dtype))
-                targets[0].append(as_stored(image[0]))
+            for rows in chain.from_iterable(torch.split(part, STRIP_ROWS, dim=1) for part in images.rows(latent)):
+                image = rows.numpy()
+                shards.check(shard, image[None])
+                targets[0].append(as_stored(image))
                 targets[1].append(images.codec.to_rgb(rows[None])[0])
-        shape, labels = (bands, side, side), images.labels(shards.indices(shard))
-        seconds = (time.monotonic() - begun) * images.team.members.size
-        shards.say(shard, shape=shape, labels=labels, seconds=seconds, seam_ratio=seams)
+        labels = images.labels(shards.indices(shard))
+        seconds = (time.monotonic() - start) * images.team.members.size
+        shards.finish(shard, shape=shape, labels=labels, seconds=seconds, seam_ratio=seams)
     except OSError as error:
         raise shards.unwritten(shard, error) from error
 
@@ -101,7 +97,7 @@ class _Rows:
     """Array (1, C, H, W) in a file, written in groups of rows."""
 
     def __init__(self, file: IO[bytes], shape: tuple[int, int, int], dtype: Any) -> None:
-        self._file, self._shape, self._dtype, self._done = file, shape, np.dtype(dtype), 0
+        self._file, self._shape, self._dtype, self._num_rows = file, shape, np.dtype(dtype), 0
         header = {"descr": np.lib.format.dtype_to_descr(self._dtype), "fortran_order": False, "shape": (1, *shape)}
         np.lib.format.write_array_header_1_0(file, header)
         self._start = file.tell()
@@ -109,13 +105,13 @@ class _Rows:
     def append(self, rows: npt.NDArray[Any]) -> None:
         _, height, width = self._shape
         for band, part in enumerate(rows):
-            self._file.seek(self._start + (band * height + self._done) * width * self._dtype.itemsize)
+            self._file.seek(self._start + (band * height + self._num_rows) * width * self._dtype.itemsize)
             self._file.write(np.ascontiguousarray(part, self._dtype).data)
-        self._done += rows.shape[1]
+        self._num_rows += rows.shape[1]
 
 
-def picture(shards: ImageShards) -> npt.NDArray[np.uint8]:
-    """Return the display of the first scene (1, 3, h, w), subsampled to at most `LOOKED_AT` pixels per side."""
+def preview(shards: ImageShards) -> npt.NDArray[np.uint8]:
+    """Return the display of the first scene (1, 3, h, w), subsampled to at most `PREVIEW_PIXELS` pixels per side."""
     rgb = np.load(shards.path(0, kind="rgb"), mmap_mode="r")
-    every = -(-rgb.shape[-1] // LOOKED_AT)
-    return np.array(rgb[..., ::every, ::every])
+    stride = -(-rgb.shape[-1] // PREVIEW_PIXELS)
+    return np.array(rgb[..., ::stride, ::stride])

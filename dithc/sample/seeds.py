@@ -10,13 +10,13 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-WORD = (1 << 64) - 1
+MASK_64 = (1 << 64) - 1
 BLOCK = 32  # side in latent pixels of the area of one generator
 
 
 def _words(seed: int, index: int) -> tuple[int, int]:
     """Return two independent 64-bit words for an image; numpy guarantees that SeedSequence never changes."""
-    first, second = np.random.SeedSequence([seed & WORD, index]).generate_state(2, np.uint64)
+    first, second = np.random.SeedSequence([seed & MASK_64, index]).generate_state(2, np.uint64)
     return int(first), int(second)
 
 
@@ -39,7 +39,7 @@ def noise_by_place(seed: int, indices: Sequence[int], shape: tuple[int, int, int
     channels, height, width = shape
 
     def block(index: int, step: int, row: int, column: int) -> Tensor:
-        sequence = np.random.SeedSequence([seed & WORD, index], spawn_key=(step, row, column))
+        sequence = np.random.SeedSequence([seed & MASK_64, index], spawn_key=(step, row, column))
         generator = torch.Generator().manual_seed(int(sequence.generate_state(1, np.uint64)[0]))
         return torch.randn(channels, BLOCK, BLOCK, generator=generator)
 

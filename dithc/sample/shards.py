@@ -3,7 +3,7 @@
 Legend: n images of a shard; C bands, H, W image.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -73,7 +73,7 @@ class ImageShards:
         rgb: npt.NDArray[np.uint8],
         labels: list[int],
         seconds: float,
-        more: Mapping[str, Any] | None = None,
+        **more: Any,
     ) -> None:
         """Write images (n, C, H, W) in scaled units and their display (n, 3, H, W), then the sidecar with `seconds` and `more`.
 
@@ -82,32 +82,28 @@ class ImageShards:
         self.check(shard, images)
         try:
             self.sidecar(shard).unlink(missing_ok=True)
-            arrays: dict[Path, npt.NDArray[Any]] = {
-                self.path(shard): as_stored(images),
-                self.path(shard, kind="rgb"): rgb,
-            }
-            for path, array in arrays.items():
-                with atomic_replace(path) as temporary, temporary.open("wb") as file:
+            for kind, array in (("shard", as_stored(images)), ("rgb", rgb)):
+                with atomic_replace(self.path(shard, kind=kind)) as temporary, temporary.open("wb") as file:
                     np.save(file, array)
-            self.say(shard, shape=images.shape[1:], labels=labels, seconds=seconds, **(more or {}))
+            self.finish(shard, shape=images.shape[1:], labels=labels, seconds=seconds, **more)
         except OSError as error:
             raise self.unwritten(shard, error) from error
 
     def check(self, shard: int, images: npt.NDArray[np.float32]) -> None:
         """Raise UserError if images (n, C, rows, W) of a shard, or rows of them, are not finite."""
         if not np.isfinite(images).all():
-            bad = self.indices(shard)[int(np.argmin(np.isfinite(images).all(axis=(1, 2, 3))))]
+            index = self.indices(shard)[int(np.argmin(np.isfinite(images).all(axis=(1, 2, 3))))]
             raise user_error(
-                f"image {bad} is not finite",
+                f"image {index} is not finite",
                 got="NaN or infinity from the network or the decoder",
                 expected="finite numbers",
                 fix="increase the steps or lower the guidance; check the last training losses",
             )
 
-    def say(self, shard: int, *, shape: Sequence[int], labels: list[int], seconds: float, **more: Any) -> None:
+    def finish(self, shard: int, *, shape: Sequence[int], labels: list[int], seconds: float, **more: Any) -> None:
         """Write the sidecar of a shard with finished arrays: image shape (C, H, W), labels and further entries."""
         arrays = [self.path(shard), self.path(shard, kind="rgb")]
-        said = {
+        entries = {
             "identity": self.identity,
             "first": self.indices(shard).start,
             "images": len(self.indices(shard)),
@@ -117,7 +113,7 @@ class ImageShards:
             **more,
             "files": Manifest.entries(self.folder, arrays),
         }
-        atomic_write(self.sidecar(shard), dump_checksummed(said))
+        atomic_write(self.sidecar(shard), dump_checksummed(entries))
 
     def unwritten(self, shard: int, error: OSError) -> UserError:
         return unwritten(f"shard {shard}", self.folder, error, kept="finished shards are kept")

@@ -45,12 +45,12 @@ class Background(threading.Thread):
         self.work()
 
     def work(self) -> None:
-        begun, waited = time.monotonic(), _seconds_waited_for_a_core()
+        start, wait_before = time.monotonic(), _core_wait_seconds()
         try:
             self.result = self._function(self)
         except BaseException as error:  # waiters receive every error
             self.error = error
-        self.seconds = max(0.0, time.monotonic() - begun - (_seconds_waited_for_a_core() - waited))
+        self.seconds = max(0.0, time.monotonic() - start - (_core_wait_seconds() - wait_before))
 
     def check(self) -> None:
         """Raise Cancelled if `cancel` was called; the work calls this."""
@@ -71,12 +71,12 @@ class Background(threading.Thread):
 def free_cores() -> list[tuple[int, ...]]:
     """Return the logical CPUs of each allowed core without compute threads, for data movement (`dithc.engine.native`)."""
     machine = discover_machine()
-    allowed, (own,) = set(machine.limits.allowed_cpus), plan_cores(machine, ranks_per_node=1).ranks
+    allowed, (plan,) = set(machine.limits.allowed_cpus), plan_cores(machine, ranks_per_node=1).ranks
     cpus_of = {core.index: tuple(cpu for cpu in core.cpus if cpu in allowed) for core in machine.cores}
-    return [cpus_of[index] for _, index in own.reserved]
+    return [cpus_of[index] for _, index in plan.reserved]
 
 
-def _seconds_waited_for_a_core() -> float:
+def _core_wait_seconds() -> float:
     """Return how long this thread was runnable without a core; 0 if the kernel does not report it."""
     try:
         return int(SCHEDULER_STATISTICS.read_text().split()[1]) * 1e-9

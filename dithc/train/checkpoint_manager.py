@@ -81,20 +81,19 @@ class CheckpointManager:
                 fix="create it by Strategy(model, group)",
             )
         types = TensorFile.TYPES
-        strange = [
-            f"{name} of {one.dtype}" for name, one in strategy.model.state_dict().items() if one.dtype not in types
-        ]
-        if strange:
+        tensors = strategy.model.state_dict()
+        unsupported = [f"{name} of {value.dtype}" for name, value in tensors.items() if value.dtype not in types]
+        if unsupported:
             raise user_error(
                 "tensors of this model for a checkpoint",
-                got=", ".join(strange),
+                got=", ".join(unsupported),
                 expected=f"tensors of {', '.join(str(dtype).removeprefix('torch.') for dtype in types)}",
                 fix="exclude the buffer (`register_buffer(..., persistent=False)`), or split it into supported types",
             )
         self._state = ModuleState(model=strategy.model, optimizer=optimizer, strategy=strategy)
-        self._stop, self._pace, self._keep_last = StopRequests(), StepTimer(), keep_last
+        self._stop, self._timer, self._keep_last = StopRequests(), StepTimer(), keep_last
         self._stack = ExitStack()
-        self._has_moved = False
+        self._has_advanced = False
         # in the form that a checkpoint returns
         self.facts, self.status = json.loads(json.dumps(dict(facts or {}))), DONE
 
@@ -104,24 +103,25 @@ class CheckpointManager:
 
     def __enter__(self) -> Self:
         """Load the newest intact checkpoint; Lease.Held if another process trains into this folder, or UserError."""
+        store, group = self._store, self._group
         with ExitStack() as stack:
-            lease = hold_lease(self._store, self._group, stack)
+            lease = hold_lease(store, group, stack)
             stack.enter_context(self._stop)
             layout = self._state.strategy.layout
-            said = {
+            metadata = {
                 "ranks": layout.size,
                 "strategy": layout.name,
                 "threads": torch.get_num_threads(),
                 FACTS: self.facts,
             }
             self._saver = CheckpointWriter(
-                self._store, lease=lease, group=self._group, said=said, pace=self._pace, keep_last=self._keep_last
+                store, lease=lease, group=group, metadata=metadata, timer=self._timer, keep_last=self._keep_last
             )
             if lease is not None:
-                self._store.sweep()
-            self._saver.resume(self._state, same=(FACTS,))
+                store.sweep()
+            self._saver.resume(self._state, keys=(FACTS,))
             self._stack = stack.pop_all()
-        self._begun = time.monotonic()
+        self._step_start = time.monotonic()
         return self
 
     def after(self, step: int) -> bool:
@@ -135,13 +135,13 @@ class CheckpointManager:
             UserError: the disk is full; the last checkpoint is intact.
         """
         now = time.monotonic()
-        self._pace.step(now - self._begun)
-        self._state.step, self._has_moved = step, True
+        self._timer.step(now - self._step_start)
+        self._state.step, self._has_advanced = step, True
         self._saver.poll()
         if step % self._every == 0:
             self._saver.save(self._state)
-        self._begun = time.monotonic()
-        reason = self._stop.reason(grace_seconds=self._pace.grace_seconds)
+        self._step_start = time.monotonic()
+        reason = self._stop.reason(grace_seconds=self._timer.grace_seconds)
         if not self._group.any(reason is not None):
             return True
         log.warning(f"stopping after step {step}: {reason or 'requested on another rank'}")
@@ -154,7 +154,7 @@ class CheckpointManager:
             if error is not None:
                 self._saver.abandon()
                 return
-            if self._has_moved and self._saver.last != self.step:
+            if self._has_advanced and self._saver.last != self.step:
                 self._saver.save(self._state)
             self._saver.finish()
             self._group.barrier()

@@ -20,7 +20,7 @@ from dithc.engine.memory import CopyEngine, Tiers, TierSpec, tier_specs
 from dithc.model import DiT
 from dithc.train.background import free_cores
 from dithc.train.checkpoints import TrainingState
-from dithc.train.state_placement import Home, anywhere
+from dithc.train.state_placement import Allocator, new_empty
 
 GIB = 1 << 30
 PLAN_FILE = "automem.json"
@@ -40,10 +40,10 @@ class TrainingMemory:
         self._store: CheckpointStore | None = None
         self._stack = ExitStack()
         self.tiers, self._copies = None, None
-        if chain := _chain(self._settings, ranks=1 if group is None else group.local_size):
+        if chain := _managed_tiers(self._settings, ranks=1 if group is None else group.local_size):
             self.tiers = Tiers(chain)
             self._stack.callback(self.tiers.close)
-            self._copies = _copies(self.tiers)
+            self._copies = _open_copies(self.tiers)
             self._stack.callback(self._copies.close)
 
     def __enter__(self) -> Self:
@@ -76,19 +76,19 @@ class TrainingMemory:
         return nullcontext() if self._manager is None else self._manager.paused()
 
     @property
-    def home(self) -> Home:
+    def allocator(self) -> Allocator:
         """Allocator of state that outlives a step."""
-        return anywhere if self._manager is None else self._manager.home
+        return new_empty if self._manager is None else self._manager.home
 
     def holds(self, tensor: Tensor) -> bool:
         """Return whether a tensor is in a tier, which then determines its memory node."""
         return self.tiers is not None and self.tiers.tier_of(tensor) is not None
 
     def follow(self, state: TrainingState, *, store: CheckpointStore | None = None) -> None:
-        """Move a state that `home` allocated by the plan once it exists, and store the plan (first rank)."""
+        """Move a state that `allocator` allocated by the plan once it exists, and store the plan (first rank)."""
         self._state, self._store = state, store
         if self._manager is not None:
-            state.strategy.move(lambda name, value: self.home(name, value).copy_(value))
+            state.strategy.move(lambda name, value: self.allocator(name, value).copy_(value))
 
     def begin_step(self) -> None:
         """Begin a step without held gradients: two recorded steps, then a plan for later steps."""
@@ -97,15 +97,15 @@ class TrainingMemory:
         is_new = self._manager.plan is None
         self._manager.begin_step()
         if is_new and self._manager.plan is not None:
-            self._take_up()
+            self._apply_plan()
 
     def metrics(self) -> dict[str, float]:
         """Return the memory metrics of this step, named as in `MEMORY`; empty if memory is not managed."""
         if self._manager is None or self.tiers is None:
             return {}
-        counted = self._manager.counters()
+        counters = self._manager.counters()
         peak = self.tiers.fast.counters().peak_backed_bytes
-        values = (counted.loaded_bytes, counted.offloaded_bytes, counted.stall_seconds, peak, counted.spills)
+        values = (counters.loaded_bytes, counters.offloaded_bytes, counters.stall_seconds, peak, counters.spills)
         return dict(zip(MEMORY, values, strict=True))
 
     @property
@@ -130,12 +130,11 @@ class TrainingMemory:
         ]
         return {"tiers": tiers, "trace": self._manager.trace.to_dict(), "plan": self._manager.plan.to_dict()}
 
-    def _take_up(self) -> None:
-        """Move the state to its planned tiers, between two steps."""
+    def _apply_plan(self) -> None:
         if self._state is not None:
-            self._state.strategy.move(self._moved)
-            self._state.optimizer.move(self._moved)
-            self._state.ema.move(self._moved)
+            self._state.strategy.move(self._place_state)
+            self._state.optimizer.move(self._place_state)
+            self._state.ema.move(self._place_state)
         if self.tiers is not None and self.tiers.slow is not None:
             self.tiers.slow.pool.trim()  # release the memory of moved state
         if self._store is None:
@@ -146,20 +145,20 @@ class TrainingMemory:
         except OSError as error:
             log.warning(f"the memory plan could not be written to {path}: {error}")
 
-    def _moved(self, name: str, value: Tensor) -> Tensor:
+    def _place_state(self, name: str, value: Tensor) -> Tensor:
         """Return the tensor itself, or its copy in a new planned tier."""
         assert self._manager is not None
         assert self._manager.plan is not None
         assert self.tiers is not None
         if value.is_meta:
-            return self.home(name, value)
+            return self.allocator(name, value)
         fast = self.tiers.fast.holds(value)
         if self._manager.plan.state.get(name, "slow") == ("fast" if fast else "slow"):
             return value
-        return self.home(name, value).copy_(value)
+        return self.allocator(name, value).copy_(value)
 
 
-def _chain(settings: training.MemoryConfig, *, ranks: int) -> list[TierSpec]:
+def _managed_tiers(settings: training.MemoryConfig, *, ranks: int) -> list[TierSpec]:
     """Return the tiers to manage, and log the choice; with one tier empty, or UserError for `automem: on`."""
     named = [name for name in ("fast_memory_gib", "spill_folder", "allow_recompute") if getattr(settings, name)]
     if settings.automem == "off":
@@ -194,7 +193,7 @@ def _bytes(gib: float | None) -> int | None:
     return None if gib is None else round(gib * GIB)
 
 
-def _copies(tiers: Tiers) -> CopyEngine:
+def _open_copies(tiers: Tiers) -> CopyEngine:
     """Create both streams, each on a core without compute threads if the core plan has one."""
     cores = free_cores()
     if not cores:

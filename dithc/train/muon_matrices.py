@@ -62,19 +62,19 @@ class MuonMatrix:
 class MatrixPart:
     """A rank's part of a matrix: `count` rows (dim 0), columns (1) or flattened elements (None) from `start`.
 
-    `own` is its position along the first dimension of the rank's tensor.
+    `local` is its position along the first dimension of the rank's tensor.
     """
 
     dim: int | None
     start: int
     count: int
-    own: slice
+    local: slice
 
-    def of(self, whole: Tensor) -> Tensor:
+    def select(self, full: Tensor) -> Tensor:
         """Return the part of a complete matrix, as a view."""
         if self.dim is None:
-            return whole.view(-1)[self.start : self.start + self.count]
-        return whole.narrow(self.dim, self.start, self.count)
+            return full.view(-1)[self.start : self.start + self.count]
+        return full.narrow(self.dim, self.start, self.count)
 
 
 @dataclass(frozen=True)
@@ -87,9 +87,9 @@ class MatrixOwnership:
     # counter of the resulting traffic
     meter: traffic.CommMeter = field(default_factory=traffic.CommMeter, compare=False)
 
-    def shape(self, name: str, own: Tensor) -> tuple[int, ...]:
+    def shape(self, name: str, local: Tensor) -> tuple[int, ...]:
         """Return the shape of the complete weight, given this rank's part."""
-        return tuple(own.shape)
+        return tuple(local.shape)
 
     def part(self, matrix: MuonMatrix, rank: int) -> MatrixPart | None:
         """Return a rank's part of a matrix, or None."""
@@ -102,8 +102,8 @@ class MatrixOwnership:
 
     def sources(self, matrix: MuonMatrix, owner: int, parts: Mapping[int, MatrixPart]) -> list[int]:
         """Return the ranks whose parts form the matrix at its owner. Returns only the owner if it has all elements."""
-        whole = {None: matrix.size, 0: matrix.rows, 1: matrix.columns}
-        if owner in parts and parts[owner].count == whole[parts[owner].dim]:
+        full = {None: matrix.size, 0: matrix.rows, 1: matrix.columns}
+        if owner in parts and parts[owner].count == full[parts[owner].dim]:
             return [owner]
         first = owner // self.span * self.span
         return [rank for rank in range(first, first + self.span) if rank in parts]

@@ -9,9 +9,9 @@ from torch import Tensor
 MOMENTS = ("exp_avg", "exp_avg_sq")
 
 # Given a tensor's name and a template (perhaps without memory), returns an uninitialized tensor of its shape and type.
-Home: TypeAlias = Callable[[str, Tensor], Tensor]
+Allocator: TypeAlias = Callable[[str, Tensor], Tensor]
 
 
-def anywhere(_: str, like: Tensor) -> Tensor:
+def new_empty(_: str, template: Tensor) -> Tensor:
     """Allocate in torch's own memory."""
-    return torch.empty(like.shape, dtype=like.dtype)
+    return torch.empty(template.shape, dtype=template.dtype)

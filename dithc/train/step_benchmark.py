@@ -6,7 +6,7 @@ N images of a batch, C channels.
 import resource
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
 import torch
@@ -29,7 +29,7 @@ LARGE_PRIME = 1_000_003  # larger than any batch
 Operators = Literal["default", "products", "torch"]
 # Matrix products of linear layers with their fused ends, and the operators of the ends' gradients.
 PRODUCTS = ("linear", "linear_gelu", "linear_gate_residual", "mlp", "gelu", "gate_residual")
-EXCHANGE = ("exposed_seconds", "communication_seconds", "overlap_fraction", "bytes_moved")  # keys of a step's metrics
+EXCHANGE = ("exposed_seconds", "communication_seconds", "overlap_fraction", "comm_bytes")  # keys of a step's metrics
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +45,7 @@ class StepBenchmark:
     dtype: str = "fp32"
     strategy: training.StrategyName = "cftp"
     sharding: training.Sharding = "none"
-    gradients: training.GradientPath = "overlapped"
+    gradients: training.GradientMode = "overlapped"
     operators: Operators = "default"
     recompute: Literal["none", "block"] = "none"
     memory: training.MemoryConfig = field(default_factory=training.MemoryConfig)
@@ -63,12 +63,11 @@ class _RandomSource:
         self._num_steps = len(Schedule.linear())
 
     def batch(self, step: int, part: slice) -> Batch:
-        """Draw only images `part` of a step's batch."""
-        images = [self._image(step, place) for place in range(part.start, part.stop)]
+        images = [self._image(step, index) for index in range(part.start, part.stop)]
         return Batch(*(torch.stack(tensors) for tensors in zip(*images, strict=True)))
 
-    def _image(self, step: int, place: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        draws = torch.Generator().manual_seed((self._seed * LARGE_PRIME + step) * LARGE_PRIME + place)
+    def _image(self, step: int, index: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        draws = torch.Generator().manual_seed((self._seed * LARGE_PRIME + step) * LARGE_PRIME + index)
         y = torch.randint(NUM_CLASSES, (), generator=draws)
         t = torch.randint(self._num_steps, (), generator=draws)
         return torch.randn(SHAPE, generator=draws), y, t, torch.randn(SHAPE, generator=draws)
@@ -107,24 +106,24 @@ def benchmark_steps(
     if group.rank == 0:
         warm()
     group.barrier()
-    seconds, before, faults = [], traffic.sent(), _page_faults()
+    seconds, sent_before, faults = [], traffic.sent(), _page_faults()
     for number in range(settings.warmup + 1, settings.warmup + settings.steps + 1):
-        begun = time.perf_counter()
+        start = time.perf_counter()
         rows.append(trainer.step(number))
-        seconds.append(time.perf_counter() - begun)
-    sent = asdict(traffic.sent().since(before))
-    own: dict[str, Any] = {
+        seconds.append(time.perf_counter() - start)
+    sent = asdict(traffic.sent().since(sent_before))
+    local: dict[str, Any] = {
         "sent": {name: None if value is None else value / settings.steps for name, value in sent.items()}
     }
     timed = rows[settings.warmup :]
-    own["page_faults"] = (_page_faults() - faults) / settings.steps
-    own["exchange"] = {name: [row[name] for row in timed] for name in EXCHANGE if all(name in row for row in timed)}
-    own |= _managed(trainer.memory, timed)
+    local["page_faults"] = (_page_faults() - faults) / settings.steps
+    local["exchange"] = {name: [row[name] for row in timed] for name in EXCHANGE if all(name in row for row in timed)}
+    local |= _managed(trainer.memory, timed)
     peak = peak_rss_bytes()
     pairs = _pairs(trainer, settings, group) if settings.pairs else None
     trainer.memory.close()
-    own |= {"before_bytes": before_bytes, "peak_rss_bytes": peak, "operators": hcops.describe_kernels()}
-    ranks = group.gather_objects(own | {"seconds": seconds, "pairs": pairs})
+    local |= {"before_bytes": before_bytes, "peak_rss_bytes": peak, "operators": hcops.describe_kernels()}
+    ranks = group.gather_objects(local | {"seconds": seconds, "pairs": pairs})
     paired = [rank.pop("pairs") for rank in ranks]
     return {
         "settings": asdict(settings) | {"memory": settings.memory.model_dump()},
@@ -143,7 +142,10 @@ def _managed(memory: TrainingMemory, rows: Sequence[Mapping[str, float]]) -> dic
     document = memory.document()
     if document is None or memory.tiers is None:
         return {}
-    tiers = [told | asdict(tier.counters()) for told, tier in zip(document["tiers"], memory.tiers, strict=True)]
+    tiers = [
+        document_tier | asdict(tier.counters())
+        for document_tier, tier in zip(document["tiers"], memory.tiers, strict=True)
+    ]
     return {"memory": document | {"tiers": tiers, "steps": {name: [row[name] for row in rows] for name in MEMORY}}}
 
 
@@ -166,23 +168,22 @@ def _slowest(ranks: Iterable[Sequence[float]]) -> list[float]:
 
 def _pairs(trainer: Trainer, settings: StepBenchmark, group: Group) -> dict[str, list[float]]:
     """Run steps together and alone, interleaved, with every second pair reversed to cancel drift."""
-    alone = _alone(trainer, settings, group)
+    local_trainer = _local_trainer(trainer, settings, group)
     first = settings.warmup + settings.steps + 1
-    found: dict[str, list[float]] = {"together": [], "alone": [], "exposed_seconds": []}
-    alone.step(first)  # the first step allocates memory
+    times: dict[str, list[float]] = {"together": [], "alone": [], "exposed_seconds": []}
+    local_trainer.step(first)  # the first step allocates memory
     for pair in range(settings.pairs):
         for name in ("together", "alone") if pair % 2 == 0 else ("alone", "together"):
             group.barrier()
-            begun = time.perf_counter()
-            row = (trainer if name == "together" else alone).step(first + pair)
-            found[name].append(time.perf_counter() - begun)
+            start = time.perf_counter()
+            row = (trainer if name == "together" else local_trainer).step(first + pair)
+            times[name].append(time.perf_counter() - start)
             if name == "together":
-                found["exposed_seconds"].append(row.get("exposed_seconds", 0.0))
-    return found
+                times["exposed_seconds"].append(row.get("exposed_seconds", 0.0))
+    return times
 
 
-def _alone(trainer: Trainer, settings: StepBenchmark, group: Group) -> Trainer:
-    """Return a trainer that runs this rank's share of images without communication."""
+def _local_trainer(trainer: Trainer, settings: StepBenchmark, group: Group) -> Trainer:
     layout = trainer.strategy.layout
     if layout.tensor_size > 1 or trainer.strategy.zero is not None or settings.batch % layout.data_size:
         got = f"{settings.strategy}, sharding {settings.sharding}, {settings.batch} images on {group.size} rank(s)"
@@ -191,12 +192,9 @@ def _alone(trainer: Trainer, settings: StepBenchmark, group: Group) -> Trainer:
             "steps without exchange", got=got, expected=expected, fix="set pairs to 0, or change the strategy"
         )
     single = Group()
-    run = trainer.run.model_copy(update={"global_batch_size": settings.batch // layout.data_size})
-    strategy = Strategy(trainer.strategy.module, make_rank_grid(single, "cftp"))
-    source = _RandomSource(seed=settings.seed)
-    return Trainer(
-        run=run, source=source, strategy=strategy, optimizer=trainer.optimizer, ema=trainer.ema, group=single
-    )
+    run = trainer.run.updated(global_batch_size=settings.batch // layout.data_size)
+    state = replace(trainer.state, strategy=Strategy(trainer.strategy.module, make_rank_grid(single, "cftp")))
+    return Trainer(run=run, source=_RandomSource(seed=settings.seed), state=state, group=single)
 
 
 def _trainer(settings: StepBenchmark, group: Group) -> Trainer:
@@ -210,6 +208,6 @@ def _trainer(settings: StepBenchmark, group: Group) -> Trainer:
     model = init_model(run, shape=SHAPE, num_classes=NUM_CLASSES, seed=settings.seed)
     memory = TrainingMemory(settings.memory, group=group)
     source = _RandomSource(seed=settings.seed)
-    trainer, state = trainer_of(run, machine, group, source, model=model, layout=layout, memory=memory)
-    memory.follow(state)
+    trainer = trainer_of(run, machine, group, source, model=model, layout=layout, memory=memory)
+    memory.follow(trainer.state)
     return trainer

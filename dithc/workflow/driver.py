@@ -17,9 +17,9 @@ from dithc.workflow.jobs import JobResources
 from dithc.workflow.monitor import error_of, read_mapping, tail
 from dithc.workflow.stages import MANIFESTS
 
-LOOK_SECONDS, LOOK_VARIABLE = 15.0, "DITHC_POLL_SECONDS"  # polling interval of the queue
+POLL_SECONDS, POLL_VARIABLE = 15.0, "DITHC_POLL_SECONDS"  # polling interval of the queue
 # Polling interval of the Slurm plugin, and its increment after each poll without a finished job.
-PAUSE, PAUSE_GROWS_SECONDS = "next_seconds_between_status_checks", 10.0
+PAUSE, PAUSE_INCREMENT_SECONDS = "next_seconds_between_status_checks", 10.0
 LAST_LINES = 12
 LOCAL = "local"
 log = get_logger("dithc.workflow")
@@ -39,8 +39,8 @@ class Driver:
         self.name: str | None = None
         self.engine: Any = None
         self.queue = get_queue(jobs.machine.scheduler)
-        self._told: set[tuple[str, str]] = set()
-        self._seen: dict[str, SchedulerJob] = {}
+        self._reported: set[tuple[str, str]] = set()
+        self._history: dict[str, SchedulerJob] = {}
         self._stop = threading.Event()
 
     def start(self, planned: list[tuple[str, str]], *, executor: str, name: str, engine: Any) -> None:
@@ -56,28 +56,28 @@ class Driver:
                 expected="machine={scheduler: ..., cpus_per_node: ..., cpus_per_rank: ..., ...} in the profile",
                 fix="run `dithc doctor --write-profile NAME` on the login node",
             )
-        self._hold()
-        stages = [(MANIFESTS.get(rule, rule), one) for rule, one in planned]
+        self._acquire_lease()
+        stages = [(MANIFESTS.get(rule, rule), name) for rule, name in planned]
         for line in self.jobs.check(stages) if executor != LOCAL else []:
             log.warning(line)
         self.matrix.write_config()
         if self.queue is None or executor == LOCAL:
             return
-        self._take_up(self.queue)
+        self._wait_for_earlier_jobs(self.queue)
         self.engine, self.name = engine, name
-        atomic_write(self.record, json.dumps({"name": name, "began": time.time()}) + "\n")
+        atomic_write(self.record, json.dumps({"name": name, "started_at": time.time()}) + "\n")
         threading.Thread(target=self._watch, args=(self.queue,), name="watch", daemon=True).start()
 
     def failed(self) -> None:
         self._stop.set()
         if self.queue is None or self.name is None:
             return
-        self._look(self.queue)
-        for job in self.queue.ended(list(self._seen)):
+        self._poll(self.queue)
+        for job in self.queue.ended(list(self._history)):
             if not job.active and job.state != "COMPLETED":
-                log.error(self._told_of(job, self.queue))
+                log.error(self._failure_message(job, self.queue))
 
-    def _hold(self) -> None:
+    def _acquire_lease(self) -> None:
         folder = Path(self.matrix.root)
         folder.mkdir(parents=True, exist_ok=True)
         lease = Lease(folder, wait_seconds=0.0)
@@ -92,66 +92,66 @@ class Driver:
             ) from None
         atexit.register(lease.__exit__, None, None, None)
 
-    def _take_up(self, queue: SchedulerQueue) -> None:
-        before, told = read_mapping(self.record).get("name"), set[str]()
-        while before and (jobs := [job for job in queue.jobs(self.folder) if job.active and job.name == before]):
-            if {job.id for job in jobs} != told:
-                told = {job.id for job in jobs}
+    def _wait_for_earlier_jobs(self, queue: SchedulerQueue) -> None:
+        earlier, reported = read_mapping(self.record).get("name"), set[str]()
+        while earlier and (jobs := [job for job in queue.jobs(self.folder) if job.active and job.name == earlier]):
+            if {job.id for job in jobs} != reported:
+                reported = {job.id for job in jobs}
                 names = ", ".join(f"{job.id} ({job.title}, {job.state.lower()})" for job in jobs)
                 fix = "waiting for them; `scancel` them to continue now"
                 log.info(f"jobs of an earlier driver are in the queue: {names}; {fix}")
-            self._name_those_in_vain(jobs)
-            time.sleep(min(_look_seconds(), 5.0))
+            self._warn_of_blocked(jobs)
+            time.sleep(min(_poll_seconds(), 5.0))
 
     def _watch(self, queue: SchedulerQueue) -> None:
-        look_seconds = _look_seconds()
-        most = look_seconds - PAUSE_GROWS_SECONDS
-        while not self._stop.wait(look_seconds):
+        interval = _poll_seconds()
+        longest = interval - PAUSE_INCREMENT_SECONDS
+        while not self._stop.wait(interval):
             # The plugin backs off to one poll every three minutes. A finished job would delay its successors that long.
-            if getattr(self.engine, PAUSE, 0) > most:
-                setattr(self.engine, PAUSE, most)
+            if getattr(self.engine, PAUSE, 0) > longest:
+                setattr(self.engine, PAUSE, longest)
             try:
-                self._look(queue)
+                self._poll(queue)
             except Exception as error:  # an error in monitoring must not end the workflow
                 log.debug("watch: %r", error)
 
-    def _look(self, queue: SchedulerQueue) -> None:
+    def _poll(self, queue: SchedulerQueue) -> None:
         jobs = [job for job in queue.jobs(self.folder) if job.name == self.name]
-        self._seen |= {job.id: job for job in jobs}
-        self._name_those_in_vain(jobs)
+        self._history |= {job.id: job for job in jobs}
+        self._warn_of_blocked(jobs)
         for job in jobs:
             # If Slurm cancels preempted jobs, it does not requeue them.
-            if self.jobs.machine.scheduler == "slurm" and job.state == "PREEMPTED" and self._first(job, job.state):
+            if self.jobs.machine.scheduler == "slurm" and job.state == "PREEMPTED" and self._is_first(job, job.state):
                 log.info(f"job {job.id} ({job.title}) was preempted: requeueing it")
                 slurm.requeue(job.id)
-            if job.state == "CANCELLED" and self._first(job, "CANCELLED"):
+            if job.state == "CANCELLED" and self._is_first(job, "CANCELLED"):
                 fix = "if this driver keeps waiting for it, end it and start again"
                 log.warning(f"job {job.id} ({job.title}) was canceled; {fix}")
 
-    def _name_those_in_vain(self, jobs: list[SchedulerJob]) -> None:
+    def _warn_of_blocked(self, jobs: list[SchedulerJob]) -> None:
         for job in jobs:
-            words = explain_blocked(job)
-            if words is not None and self._first(job, job.reason):
-                log.warning(f"job {job.id} ({job.title}) cannot start: {words[0]} ({job.reason}); fix: {words[1]}")
+            entry = explain_blocked(job)
+            if entry is not None and self._is_first(job, job.reason):
+                log.warning(f"job {job.id} ({job.title}) cannot start: {entry[0]} ({job.reason}); fix: {entry[1]}")
 
-    def _first(self, job: SchedulerJob, word: str) -> bool:
-        is_first = (job.id, word) not in self._told
-        self._told.add((job.id, word))
+    def _is_first(self, job: SchedulerJob, event: str) -> bool:
+        is_first = (job.id, event) not in self._reported
+        self._reported.add((job.id, event))
         return is_first
 
-    def _told_of(self, job: SchedulerJob, queue: SchedulerQueue) -> str:
-        (why, fix), path = explain_end(job), queue.log(self.folder, job)
+    def _failure_message(self, job: SchedulerJob, queue: SchedulerQueue) -> str:
+        (cause, fix), path, title = explain_end(job), queue.log(self.folder, job), self._history[job.id].title
         end = f"{job.state} {job.reason}".strip() + (f", status {job.status}" if job.status else "")
         end += (f" on {job.nodes}" if job.nodes else "") + f" after {job.elapsed}"
-        lines = [f"job {job.id} ({self._seen[job.id].title}) ended: {end}", f"  why: {why}", f"  log: {path or 'none'}"]
+        lines = [f"job {job.id} ({title}) ended: {end}", f"  why: {cause}", f"  log: {path or 'none'}"]
         last = tail(path) if path is not None else []
         lines += [f"    | {line}" for line in error_of(last) or last[-LAST_LINES:]]
         return "\n".join([*lines, f"  fix: {fix}"])
 
 
-def _look_seconds() -> float:
-    given = os.environ.get(LOOK_VARIABLE) or f"{LOOK_SECONDS}"
-    if not re.fullmatch(r"\d+(\.\d+)?", given):
-        log.warning(f"{LOOK_VARIABLE}={given} is not a number of seconds; using {LOOK_SECONDS:g} s")
-        return LOOK_SECONDS
-    return max(0.5, float(given))
+def _poll_seconds() -> float:
+    setting = os.environ.get(POLL_VARIABLE) or f"{POLL_SECONDS}"
+    if not re.fullmatch(r"\d+(\.\d+)?", setting):
+        log.warning(f"{POLL_VARIABLE}={setting} is not a number of seconds; using {POLL_SECONDS:g} s")
+        return POLL_SECONDS
+    return max(0.5, float(setting))

@@ -10,6 +10,7 @@ from dithc.config import load_experiment, stage_spec
 from dithc.core.artifacts import atomic_write
 from dithc.core.integrity import dump_checksummed
 from dithc.workflow.fingerprint import FileFingerprints
+from dithc.workflow.snakemake_api import ConfigArguments
 
 PATHS = {"path", "init_from_file", "dem"}  # settings that contain paths of user files
 
@@ -21,9 +22,9 @@ class ExperimentGraph:
     """
 
     def __init__(
-        self, config: Mapping[str, Any], *, files: Sequence[Any] = (), above: Sequence[tuple[str, Sequence[str]]] = ()
+        self, config: Mapping[str, Any], *, files: Sequence[Any] = (), overrides: Sequence[ConfigArguments] = ()
     ) -> None:
-        self.experiment = load_experiment(config, files=[Path(file) for file in files], above=above)
+        self.experiment = load_experiment(config, files=[Path(file) for file in files], overrides=overrides)
         self.root = _plain(f"{self.experiment.results}/{self.experiment.name}")
         self.config = f"{self.root}/config.json"
         self.files = FileFingerprints(Path(self.root) / "fingerprints.json")
@@ -34,7 +35,7 @@ class ExperimentGraph:
         path = Path(self.config)
         if not path.is_file() or path.read_bytes() != text.encode():
             atomic_write(path, text)
-        self.files.remember()
+        self.files.save()
 
     # names
 
@@ -63,11 +64,11 @@ class ExperimentGraph:
     def measured(self, features: str) -> str:
         """Return options of `dithc features` for a set, of an evaluation or a shared real set."""
         evaluations = self.experiment.evaluations
-        asking = [one for name, one in evaluations.items() if features in (name, self.real_set(name))]
-        options = ["--turned"] if any(one.searches_copies for one in asking) else []
-        options += ["--pixels"] if any(one.sees_pixels for one in asking) else []
-        triplets = dict.fromkeys(name for one in asking for name in one.triplet_names)
-        return " ".join([*options, *(f"--triplet {name}" for name in triplets)])
+        matching = [evaluation for name, evaluation in evaluations.items() if features in (name, self.real_set(name))]
+        options = ["--dihedral"] if any(evaluation.searches_copies for evaluation in matching) else []
+        options += ["--pixel-statistics"] if any(evaluation.sees_pixels for evaluation in matching) else []
+        triplets = dict.fromkeys(name for evaluation in matching for name in evaluation.triplet_names)
+        return " ".join([*options, *(f"--band-triplet {name}" for name in triplets)])
 
     def sample_input(self, evaluation: str) -> dict[str, list[str]]:
         """Return the inputs of an evaluation's images; unused inputs are empty lists."""
@@ -123,14 +124,9 @@ class ExperimentGraph:
     def bench_file(self, name: str) -> list[str]:
         """Return the JSON of a bench (`step`, `strategies`, `stepwise`, `automem`, `sampling`) if it is requested."""
         bench = self.experiment.bench
-        is_requested = {
-            "step": bench.model,
-            "strategies": bench.strategies.models,
-            "stepwise": bench.stepwise.model,
-            "automem": bench.automem.model,
-            "sampling": bench.sampling.model,
-        }
-        return [f"{self.root}/bench/{name}.json"] if is_requested[name] else []
+        section: Any = bench if name == "step" else getattr(bench, name)
+        is_requested = section.models if name == "strategies" else section.model
+        return [f"{self.root}/bench/{name}.json"] if is_requested else []
 
     @property
     def measured_files(self) -> list[str]:
@@ -138,7 +134,7 @@ class ExperimentGraph:
 
     @property
     def simulated_files(self) -> list[str]:
-        return [f"{self.root}/bench/simulated-{what}.json" for what in self.experiment.bench.simulate.experiments]
+        return [f"{self.root}/bench/simulated-{name}.json" for name in self.experiment.bench.simulate.experiments]
 
     @property
     def scaling_files(self) -> list[str]:
@@ -183,19 +179,19 @@ class ExperimentGraph:
         Fingerprints replace paths of user files, so new files count and locations do not.
         """
         spec = stage_spec(self.experiment, stage, name, of_rule=True)
-        return json.dumps(self._with_files(spec, named=stage == "ingest"), sort_keys=True)
+        return json.dumps(self._with_files(spec, with_name=stage == "ingest"), sort_keys=True)
 
     def has_other_files(self, stage: str, name: str) -> bool:
         """Return whether a stage's user files have changed since the last run, as far as known."""
         spec = stage_spec(self.experiment, stage, name, of_rule=True)
-        return any(not self.files.is_as_before(path, named=stage == "ingest") for path in _paths_in(spec))
+        return any(not self.files.is_unchanged(path, with_name=stage == "ingest") for path in _paths_in(spec))
 
-    def _with_files(self, value: Any, *, named: bool) -> Any:
+    def _with_files(self, value: Any, *, with_name: bool) -> Any:
         if not isinstance(value, dict):
             return value
-        found = {key: self._with_files(part, named=named) for key, part in value.items()}
+        found = {key: self._with_files(part, with_name=with_name) for key, part in value.items()}
         paths = {key: part for key, part in value.items() if key in PATHS and isinstance(part, str)}
-        return found | {key: self.files.fingerprint(path, named=named) for key, path in paths.items()}
+        return found | {key: self.files.fingerprint(path, with_name=with_name) for key, path in paths.items()}
 
     def extractor_name(self, evaluation: str) -> str:
         return self.experiment.evaluations[evaluation].extractor

@@ -19,21 +19,21 @@ LENGTH = 16
 log = get_logger(__name__)
 
 
-def fingerprint(path: Path, *, named: bool) -> str | None:
+def fingerprint(path: Path, *, with_name: bool) -> str | None:
     """Return a fingerprint of the content at a path; None if it does not exist.
 
     A folder: sorted names of all visible files below it, the sizes of the first 10,000, and 4 KiB from the middle of each of the
-    first 1,000. A file: its size and 64 blocks of 64 KiB, and its name if `named` (it becomes a scene name). Copies, links and
-    moved folders keep the fingerprint. Changes in place outside of the sampled bytes are not detected.
+    first 1,000. A file: its size and 64 blocks of 64 KiB, and its name if `with_name` (a scene name). Copies, links and moved
+    folders keep the fingerprint. Changes in place outside of the sampled bytes are not detected.
     """
     digest = hashlib.sha256()
     if path.is_dir():
-        for number, (name, file) in enumerate(_below(str(path), "", (os.path.realpath(path),))):
+        for number, (name, file) in enumerate(_visible_files(str(path), "", (os.path.realpath(path),))):
             digest.update(os.fsencode(name) + b"\0")
             if number < SIZED_FILES:
                 digest.update(_sample(file, blocks=1 if number < SAMPLED_FILES else 0, block_bytes=SAMPLED_BYTES))
     elif path.exists():
-        digest.update(os.fsencode(path.name) + b"\0" if named else b"")
+        digest.update(os.fsencode(path.name) + b"\0" if with_name else b"")
         digest.update(_sample(str(path), blocks=BLOCKS, block_bytes=BLOCK_BYTES))
     else:
         return None
@@ -48,26 +48,28 @@ class FileFingerprints:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._taken: dict[str, str] = {}
+        self._computed: dict[str, str] = {}
 
-    def fingerprint(self, path: str, *, named: bool) -> str | None:
+    def fingerprint(self, path: str, *, with_name: bool) -> str | None:
         """Return the fingerprint of a path; for missing files, the stored fingerprint of the last run."""
-        key = _key(path, named=named)
-        if key not in self._taken and (found := fingerprint(Path(path), named=named) or self._before().get(key)):
-            self._taken[key] = found
-        return self._taken.get(key)
+        key = _key(path, with_name=with_name)
+        if key not in self._computed and (
+            found := fingerprint(Path(path), with_name=with_name) or self._stored().get(key)
+        ):
+            self._computed[key] = found
+        return self._computed.get(key)
 
-    def is_as_before(self, path: str, *, named: bool) -> bool:
+    def is_unchanged(self, path: str, *, with_name: bool) -> bool:
         """Return whether the content is the same as in the last run; False if unknown."""
-        before = self._before().get(_key(path, named=named))
-        return before is not None and before == self.fingerprint(path, named=named)
+        stored = self._stored().get(_key(path, with_name=with_name))
+        return stored is not None and stored == self.fingerprint(path, with_name=with_name)
 
-    def remember(self) -> None:
-        before = self._before()
-        if before | self._taken != before:
-            atomic_write(self.path, dump_checksummed(before | self._taken))
+    def save(self) -> None:
+        stored = self._stored()
+        if stored | self._computed != stored:
+            atomic_write(self.path, dump_checksummed(stored | self._computed))
 
-    def _before(self) -> dict[str, str]:
+    def _stored(self) -> dict[str, str]:
         try:
             return dict(load_document(require_regular_file(self.path).read_text()))
         except FileNotFoundError:
@@ -77,15 +79,15 @@ class FileFingerprints:
             return {}
 
 
-def _key(path: str, *, named: bool) -> str:
-    return f"{path} as scenes" if named else path
+def _key(path: str, *, with_name: bool) -> str:
+    return f"{path} as scenes" if with_name else path
 
 
-def _below(folder: str, prefix: str, above: tuple[str, ...]) -> Iterator[tuple[str, str]]:
+def _visible_files(folder: str, prefix: str, parents: tuple[str, ...]) -> Iterator[tuple[str, str]]:
     """Yield relative name and path of every visible file; memory holds one folder's entries."""
     try:
-        with os.scandir(folder) as found:
-            entries = sorted((entry.name, entry.is_dir(), entry.is_symlink()) for entry in found)
+        with os.scandir(folder) as listing:
+            entries = sorted((entry.name, entry.is_dir(), entry.is_symlink()) for entry in listing)
     except OSError:  # the reader rejects an unreadable folder
         entries = []
     for name, is_folder, is_link in entries:
@@ -94,9 +96,9 @@ def _below(folder: str, prefix: str, above: tuple[str, ...]) -> Iterator[tuple[s
             continue
         if not is_folder:
             yield prefix + name, path
-        elif not (is_link and os.path.realpath(path) in above):  # a link to a parent folder would recurse forever
-            real = os.path.realpath(path) if is_link else f"{above[-1]}/{name}"
-            yield from _below(path, f"{prefix}{name}/", (*above, real))
+        elif not (is_link and os.path.realpath(path) in parents):  # a link to a parent folder would recurse forever
+            real = os.path.realpath(path) if is_link else f"{parents[-1]}/{name}"
+            yield from _visible_files(path, f"{prefix}{name}/", (*parents, real))
 
 
 def _sample(path: str, *, blocks: int, block_bytes: int) -> bytes:

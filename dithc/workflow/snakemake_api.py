@@ -9,10 +9,10 @@ from collections.abc import Sequence, Set
 from pathlib import Path
 from typing import Any
 
-Words = tuple[str, list[str]]  # origin, and arguments of the form `key=value`
+ConfigArguments = tuple[str, list[str]]  # origin, and arguments of the form `key=value`
 
 
-def words_of(engine: Any, argv: Sequence[str] | None = None) -> list[Words]:
+def config_arguments(engine: Any, argv: Sequence[str] | None = None) -> list[ConfigArguments]:
     """Return the configuration arguments of every profile and of the command line (default: of this process).
 
     The driver passes them to its jobs, which have no profile, so all jobs share one configuration.
@@ -24,19 +24,19 @@ def words_of(engine: Any, argv: Sequence[str] | None = None) -> list[Words]:
     if not engine.is_main_process:
         return [("the driver", list(settings.config_args or []))]
     args, _ = get_argument_parser().parse_known_args(list(sys.argv[1:] if argv is None else argv))
-    found: list[Words] = []
+    found: list[ConfigArguments] = []
     for name in args.profile or []:
-        place = None if name == "none" else get_profile_dir(name)
-        if place is not None:
-            with Path(place[1]).open() as file:
-                words = ProfileConfigFileParser().parse(file).get("config", [])
-            found.append((str(place[1]), [str(word) for word in ([words] if isinstance(words, str) else words)]))
+        profile = None if name == "none" else get_profile_dir(name)
+        if profile is not None:
+            with Path(profile[1]).open() as file:
+                config = ProfileConfigFileParser().parse(file).get("config", [])
+            found.append((str(profile[1]), [config] if isinstance(config, str) else list(map(str, config))))
     found.append(("the command line", list(args.config or [])))
-    settings.config_args = [word for _, words in found for word in words]
+    settings.config_args = [argument for _, arguments in found for argument in arguments]
     return found
 
 
-def also_make(plan: Any, outputs: Set[str]) -> None:
+def add_outputs(plan: Any, outputs: Set[str]) -> None:
     """Add outputs to Snakemake's plan (`dag`) without triggering other jobs; running jobs wait for them.
 
     Forced or outdated outputs would rerun everything downstream. So they are added once each job has its own reasons. Unknown
@@ -51,7 +51,7 @@ def also_make(plan: Any, outputs: Set[str]) -> None:
                 plan._needrun.add(job)
                 plan.reason(job).forced = True
         for job in plan._needrun:
-            plan._n_until_ready[job] = sum(1 for one in plan.dependencies[job] if one in plan._needrun)
+            plan._n_until_ready[job] = sum(1 for predecessor in plan.dependencies[job] if predecessor in plan._needrun)
         plan._len = len(plan._finished | plan._needrun)
 
     plan.update_needrun = decide_and_add

@@ -21,7 +21,7 @@ from dithc.workflow.preflight import (
     read_digest,
 )
 from dithc.workflow.reproduction import PaperFiles
-from dithc.workflow.snakemake_api import Words, also_make, words_of
+from dithc.workflow.snakemake_api import ConfigArguments, add_outputs, config_arguments
 
 log = get_logger("dithc.workflow")
 
@@ -34,17 +34,17 @@ class Workflow(ExperimentGraph):
         config: Mapping[str, Any],
         *,
         files: Sequence[Any] = (),
-        above: Sequence[Words] = (),
+        overrides: Sequence[ConfigArguments] = (),
         cores: int | None = None,
     ) -> None:
-        super().__init__(config, files=files, above=above)
+        super().__init__(config, files=files, overrides=overrides)
         self.benches = BenchmarkArguments(self.experiment)
         self.jobs = JobResources(self.experiment, cores=cores)
         configurations = [os.path.relpath(file) for file in files] or [self.config]
         self.paper = PaperFiles(self.experiment, root=self.root, cores=self.jobs.cores, configurations=configurations)
         self.driver = Driver(self, self.jobs)
         self.engine: Any = None
-        self._kept: dict[str, str] | None = None
+        self._reproducible: dict[str, str] | None = None
 
     @classmethod
     def of(cls, engine: Any, config: Mapping[str, Any]) -> Self:
@@ -58,9 +58,9 @@ class Workflow(ExperimentGraph):
         if engine.is_main_process:
             setup_logging()
         files, cores = engine.overwrite_configfiles, engine.resource_settings.cores
-        made = cls(config, files=files, above=words_of(engine), cores=cores)
-        made.engine = engine
-        return made
+        instance = cls(config, files=files, overrides=config_arguments(engine), cores=cores)
+        instance.engine = engine
+        return instance
 
     def scene_input_in_plan(self, dataset: str) -> list[str]:
         """Return `scene_input` while the engine plans.
@@ -68,23 +68,23 @@ class Workflow(ExperimentGraph):
         The first call marks damaged results in the plan for a rebuild, without rerunning jobs behind reproducible ones. Nothing
         on disk changes, so a dry run shows the same plan. Jobs, which evaluate the workflow again, skip this.
         """
-        if self._kept is None and self.engine is not None and self.engine.is_main_process:
-            self._kept = self._look(self.engine)
+        if self._reproducible is None and self.engine is not None and self.engine.is_main_process:
+            self._reproducible = self._mark_damaged(self.engine)
         return self.scene_input(dataset)
 
-    def _look(self, engine: Any) -> dict[str, str]:
+    def _mark_damaged(self, engine: Any) -> dict[str, str]:
         """Mark results to rebuild; returns the digests of reproducible results."""
         faults = find_damaged(self.manifests)
         for path, found in faults.items():
             log.warning(damage_message(path, found))
-        atexit.register(self._tell_of_inputs, engine)  # a dry run has no hooks, and users read its end
-        asked = engine.dag_settings
-        kept = {} if asked.forceall or asked.forcerun else find_restorable(self, faults)
-        engine.dag.forcefiles.update(faults.keys() - kept.keys())
-        also_make(engine.dag, set(kept))
-        return kept
+        atexit.register(self._report_input_errors, engine)  # a dry run has no hooks, and users read its end
+        settings = engine.dag_settings
+        reproducible = {} if settings.forceall or settings.forcerun else find_restorable(self, faults)
+        engine.dag.forcefiles.update(faults.keys() - reproducible.keys())
+        add_outputs(engine.dag, set(reproducible))
+        return reproducible
 
-    def _tell_of_inputs(self, engine: Any) -> None:
+    def _report_input_errors(self, engine: Any) -> None:
         """Report after a dry run the input errors that a run would have."""
         if not engine.dryrun:
             return
@@ -98,7 +98,7 @@ class Workflow(ExperimentGraph):
 
     def finish(self) -> None:
         """Report rebuilt results that changed, after all jobs."""
-        for path, digest in (self._kept or {}).items():
+        for path, digest in (self._reproducible or {}).items():
             if read_digest(path) not in (None, digest):
                 log.warning(
                     f"{path} was rebuilt from the same settings and inputs, but its bytes differ: downstream results still use "
@@ -128,8 +128,8 @@ class Workflow(ExperimentGraph):
 
     def _name(self, job: Any) -> str:
         """Return the dataset, codec, run, extractor or evaluation of a job; for features of an evaluation, its extractor."""
-        words = dict(job.wildcards.items())
+        wildcards = dict(job.wildcards.items())
         if job.rule.name == "features_generated":
-            return self.extractor_name(words["evaluation"])
+            return self.extractor_name(wildcards["evaluation"])
         keys = ("run", "extractor", "evaluation", "codec", "dataset")
-        return next((str(words[key]) for key in keys if key in words), "")
+        return next((str(wildcards[key]) for key in keys if key in wildcards), "")

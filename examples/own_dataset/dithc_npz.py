@@ -44,8 +44,8 @@ class Airmass(PluginConditions):
     kind: Literal["airmass"]
 
     def model(self) -> list[dict[str, Any]]:
-        """Return one table column, and the model input (v - centre) / scale."""
-        of = {"name": "airmass", "column": "airmass", "unit": "", "map": "linear", "centre": 1.0, "scale": 1.0}
+        """Return one table column, and the model input (v - center) / scale."""
+        of = {"name": "airmass", "column": "airmass", "unit": "", "map": "linear", "center": 1.0, "scale": 1.0}
         return [of]
 
     def open(self) -> Callable[[Mapping[str, list[Any]]], Mapping[str, list[float | None]]]:

@@ -1,13 +1,13 @@
 """The PLMS sampler (Liu et al. 2022, arXiv 2202.09778, equation 12): DDIM with noise extrapolated from earlier steps.
 
-A sampler is a class of settings, each with its range, and a function `run(walk)` from noise to images. `walk` provides
+A sampler is a class of settings, each with its range, and a function `run(context)` from noise to images. `context` provides
 
-    walk.schedule          visited steps, len(walk.schedule) - 1 (most noise) to 0; alpha_bar of each
-    walk.noise(0)          initial noise (N, C, h, w); walk.noise(1), ... for steps that add noise
-    walk.predict(x, step)  one network call: clean image, noise and further output, (N, C, h, w) each
-    walk.finished(step)    advances the progress bar
+    context.schedule          visited steps, len(context.schedule) - 1 (most noise) to 0; alpha_bar of each
+    context.noise(0)          initial noise (N, C, h, w); context.noise(1), ... for steps that add noise
+    context.predict(x, step)  one network call: clean image, noise and further output, (N, C, h, w) each
+    context.finished(step)    advances the progress bar
 
-A result depends on `walk` only, so equal seeds give equal images on any number of ranks.
+A result depends on `context` only, so equal seeds give equal images on any number of ranks.
 """
 
 import math
@@ -29,15 +29,15 @@ class Plms(PluginSampler):
     """Number of steps that contribute noise; 1 is DDIM."""
     predicts: ClassVar[Literal["noise", "flow"]] = "noise"  # "flow" for flow networks
 
-    def run(self, walk: Any) -> Any:
+    def run(self, context: Any) -> Any:
         """Return images (N, C, h, w) with one network evaluation per step."""
-        x, known = walk.noise(0), []
-        for step in reversed(range(len(walk.schedule))):
-            _, noise, _ = walk.predict(x, step)
+        x, known = context.noise(0), []
+        for step in reversed(range(len(context.schedule))):
+            _, noise, _ = context.predict(x, step)
             known = [noise, *known][: self.memory]
             mixed = sum(weight * one for weight, one in zip(WEIGHTS[len(known)], known, strict=True))
-            now, before = float(walk.schedule.alpha_bar[step]), float(walk.schedule.alpha_bar_before[step])
+            now, before = float(context.schedule.alpha_bar[step]), float(context.schedule.alpha_bar_before[step])
             x0 = (x - math.sqrt(1 - now) * mixed) / math.sqrt(now)
             x = math.sqrt(before) * x0 + math.sqrt(1 - before) * mixed
-            walk.finished(step)
+            context.finished(step)
         return x

@@ -1,11 +1,10 @@
-"""Counts the executed instructions per outer product of the SME matrix products, under qemu-aarch64.
+"""Count the executed instructions per outer product of the SME matrix products, under qemu-aarch64.
 
     python kernels/test/instructions_per_fmopa.py build/arm/run_cases [--bits 512]
 
-qemu runs one product with a log line per instruction (-singlestep -d exec,nochain); objdump says which address holds which
-instruction. Counted are the functions that hold outer products, entered from run_cases: the loop over depth is what a product of
-twice the depth executes more, per outer product that it executes more; the whole block adds clearing, storing and entering. The
-ideal with single-vector loads is loads plus products of a step: 2.00 for fp32 and bf16 (2 x 2 tiles), 1.75 for fp64 (4 x 2).
+qemu logs every instruction of a product, and objdump lists the instruction at each address. Only functions with outer
+products count. The loop over depth is the difference between products of two depths; a complete block also clears,
+stores and enters. The ideal with single-vector loads is 2.00 for fp32 and bf16 (2 x 2 tiles), 1.75 for fp64 (4 x 2).
 """
 
 import argparse
@@ -19,7 +18,7 @@ from pathlib import Path
 
 KINDS = {"f32": (0, 4), "bf16": (1, 2), "f64": (2, 8)}  # hc_dtype and bytes of an element
 MOPA = re.compile(r"\b(bf|f)mopa\b")
-# A line of objdump that opens a function, and one of an instruction.
+# Lines of objdump: start of a function, and an instruction.
 FUNCTION = re.compile(r"^[0-9a-f]+ <(.+)>:$")
 INSTRUCTION = re.compile(r"^\s*([0-9a-f]+):\s+[0-9a-f]{8}\s+(.*)$")
 # A line of qemu's log: Trace 0: <host address> [<flags>/<address>/...
@@ -27,7 +26,7 @@ EXECUTED = re.compile(r"^Trace \d+: \S+ \[[0-9a-f]+/([0-9a-f]+)/")
 
 
 def functions_with_outer_products(program: Path, objdump: str) -> dict[int, tuple[int, str]]:
-    """Address of each instruction of those functions: the function's number and the instruction's text."""
+    """Return the function's number and the instruction's text by address."""
     text = subprocess.run([objdump, "-d", str(program)], check=True, capture_output=True, text=True).stdout
     functions: list[dict[int, str]] = []
     for line in text.splitlines():
@@ -40,10 +39,10 @@ def functions_with_outer_products(program: Path, objdump: str) -> dict[int, tupl
 
 
 def write_product(path: Path, kind: str, rows: int, depth: int) -> None:
-    """A case of run_cases: a rows x rows product of zeros."""
+    """Write a case of run_cases: a rows x rows product of zeros."""
     number, size = KINDS[kind]
     compute, out, out_size = number, 2 if kind == "f64" else 0, 8 if kind == "f64" else 4
-    cuts = [1, 0, 0]  # asked for, so that it is packed, however small
+    cuts = [1, 0, 0]  # explicit cuts force packing
     ints = [rows, rows, depth, depth, 1, 1, depth, rows, compute, *[0] * 7, *cuts]
     arrays = [(number, rows * depth, size, 0), (number, rows * depth, size, 0), (out, rows * rows, out_size, 1)]
     data = b"HCCASES1" + struct.pack("<q", 1) + b"gemm".ljust(32, b"\0")
@@ -55,13 +54,13 @@ def write_product(path: Path, kind: str, rows: int, depth: int) -> None:
 
 
 def single_step() -> str:
-    """The option for one instruction per log line, which qemu 8.1 renamed."""
+    """Return the option for one instruction per log line, which qemu 8.1 renamed."""
     text = subprocess.run(["qemu-aarch64", "--help"], capture_output=True, text=True).stdout
     return "-one-insn-per-tb" if "-one-insn-per-tb" in text else "-singlestep"
 
 
-def executed(program: Path, known: dict[int, tuple[int, str]], kind: str, bits: int, depth: int) -> tuple[int, int]:
-    """Instructions and outer products that one product of `kind` executes in the function with most outer products."""
+def measure(program: Path, known: dict[int, tuple[int, str]], kind: str, bits: int, depth: int) -> tuple[int, int]:
+    """Return the instructions and outer products of one product in the function with most outer products."""
     with tempfile.TemporaryDirectory() as folder:
         cases, log = Path(folder, "cases"), Path(folder, "log")
         write_product(cases, kind, 2 * bits // 32, depth)
@@ -74,9 +73,9 @@ def executed(program: Path, known: dict[int, tuple[int, str]], kind: str, bits: 
                 if match and (found := known.get(int(match[1], 16))):
                     instructions[found[0]] += 1
                     products[found[0]] += bool(MOPA.search(found[1]))
-    function, most = products.most_common(1)[0]
+    function, num_products = products.most_common(1)[0]
     # run_cases calls each product twice: the second time with a dormant ZA.
-    return instructions[function], most
+    return instructions[function], num_products
 
 
 def main() -> None:
@@ -84,17 +83,17 @@ def main() -> None:
     parser.add_argument("program", type=Path, help="run_cases, cross-built with kernels/test/aarch64.cmake")
     parser.add_argument("--bits", type=int, default=512, help="streaming vector length")
     parser.add_argument(
-        "--objdump", default="aarch64-linux-gnu-objdump", help="one that knows SME: binutils 2.38 or LLVM"
+        "--objdump", default="aarch64-linux-gnu-objdump", help="objdump with SME: binutils 2.38 or LLVM"
     )
     arguments = parser.parse_args()
     known = functions_with_outer_products(arguments.program, arguments.objdump)
     for kind in KINDS:
-        less, fewer = executed(arguments.program, known, kind, arguments.bits, 128)
-        more, most = executed(arguments.program, known, kind, arguments.bits, 256)
-        loop, whole = (more - less) / (most - fewer), more / most
+        half, half_products = measure(arguments.program, known, kind, arguments.bits, 128)
+        full, full_products = measure(arguments.program, known, kind, arguments.bits, 256)
+        loop, block = (full - half) / (full_products - half_products), full / full_products
         sys.stdout.write(
             f"{kind}: {loop:.3f} instructions per outer product in the loop over depth, "
-            f"{whole:.3f} in the whole block at depth 256, {arguments.bits} bits\n"
+            f"{block:.3f} in the whole block at depth 256, {arguments.bits} bits\n"
         )
 
 

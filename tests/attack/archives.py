@@ -31,20 +31,20 @@ def zip_damaged(draws: Draws, place: Place) -> Trial:
     """Truncate a zip file, change bytes, or add bytes before or after it."""
     good = next(place.of("packed").glob("*.zip"))
     whole = good.read_bytes()
-    how = draws.choice(["spoilt", "spoilt", "spoilt", "cut", "before", "behind", "empty", "no zip", "twice"])
-    content, did = spoilt(draws, whole) if how == "spoilt" else (whole, how)
-    if how == "cut":
+    damage = draws.choice(["spoilt", "spoilt", "spoilt", "cut", "before", "behind", "empty", "no zip", "twice"])
+    content, did = spoilt(draws, whole) if damage == "spoilt" else (whole, damage)
+    if damage == "cut":
         content = whole[: draws.randrange(len(whole))]
-    elif how == "before":
+    elif damage == "before":
         content = draws.randbytes(draws.randrange(1, 5000)) + whole
-    elif how == "behind":
+    elif damage == "behind":
         content = whole + draws.randbytes(draws.randrange(1, 100_000))
-    elif how == "twice":
+    elif damage == "twice":
         content = whole + whole
-    elif how in ("empty", "no zip"):
-        content = draws.randbytes(999) if how == "no zip" else b""
+    elif damage in ("empty", "no zip"):
+        content = draws.randbytes(999) if damage == "no zip" else b""
     (place.files / good.name).write_bytes(content)
-    return Trial(source=SAFE, did=did, like="packed", refused=how in ("cut", "empty", "no zip"))
+    return Trial(source=SAFE, did=did, like="packed", refused=damage in ("cut", "empty", "no zip"))
 
 
 def zip_directory(draws: Draws, place: Place) -> Trial:
@@ -60,8 +60,8 @@ def zip_directory(draws: Draws, place: Place) -> Trial:
     files = [at for at in entries if struct.unpack_from("<I", content, at + 20)[0]]
     entry = draws.choice(files)
     name = draws.choice(["size", "packed", "crc", "method", "flags", "offset", "attributes"])
-    where, form = SIZE_OF_CENTRAL[name]
-    (old,) = struct.unpack_from(form, content, entry + where)
+    offset, form = SIZE_OF_CENTRAL[name]
+    (old,) = struct.unpack_from(form, content, entry + offset)
     new = {
         "size": [0, 1, old - 1, old + 1, 2 * old, 2**31, 2**32 - 1],
         "packed": [0, 1, old - 1, old + 1, 2**31, 2**32 - 1],
@@ -72,7 +72,7 @@ def zip_directory(draws: Draws, place: Place) -> Trial:
         "attributes": [kind << 16 for kind in (stat.S_IFLNK | 0o777, stat.S_IFIFO, stat.S_IFCHR, stat.S_IFSOCK)],
     }[name]
     value = draws.choice([one for one in new if one != old])
-    struct.pack_into(form, content, entry + where, value)
+    struct.pack_into(form, content, entry + offset, value)
     both = draws.random() < 0.5 and name in LOCALS
     if both:
         struct.pack_into(form, content, struct.unpack_from("<I", content, entry + 42)[0] + LOCALS[name], value)
@@ -83,7 +83,6 @@ def zip_directory(draws: Draws, place: Place) -> Trial:
 
 
 def raw_archive(place: Place) -> Path:
-    """Return the product that is delivered packed."""
     return next((place.of("raw") / "products").glob("*.tar.gz"))
 
 
@@ -94,31 +93,31 @@ def tar_header(draws: Draws, place: Place) -> Trial:
     with tarfile.open(fileobj=io.BytesIO(bytes(content))) as archive:
         entries = [(one.offset, one.size, one.name) for one in archive]
     at, size, name = draws.choice(entries)
-    how = draws.choice(["size", "size", "kind", "name", "checksum", "magic", "noise"])
-    if how == "size":
-        told = draws.choice(
+    damage = draws.choice(["size", "size", "kind", "name", "checksum", "magic", "noise"])
+    if damage == "size":
+        size_text = draws.choice(
             [f"{size + 1:011o}", f"{max(size - 1, 0):011o}", "77777777777", "-0000000001", "00000000000", "x" * 11]
         )
-        new = draws.choice([told.encode() + b"\0", b"\x80" + bytes(3) + b"\xff" * 8, b"\xff" * 12])
+        new = draws.choice([size_text.encode() + b"\0", b"\x80" + bytes(3) + b"\xff" * 8, b"\xff" * 12])
         content[at + 124 : at + 136] = new
-    elif how == "kind":
+    elif damage == "kind":
         content[at + 156 : at + 157] = draws.choice(
             [b"1", b"2", b"3", b"4", b"5", b"6", b"7", b"g", b"x", b"L", b"K", b"S", b"Z"]
         )
-    elif how == "name":
+    elif damage == "name":
         other = draws.choice([*OUT, "", "\0", entries[0][2], "x" * 99])
         content[at : at + 100] = other.encode()[:100].ljust(100, b"\0")
-    elif how == "checksum":
+    elif damage == "checksum":
         content[at + 148 : at + 156] = b"0000000\0"
-    elif how == "magic":
+    elif damage == "magic":
         content[at + 257 : at + 265] = draws.randbytes(8)
     else:
         content[at : at + 512] = draws.randbytes(512)
-    if how not in ("checksum", "noise"):
+    if damage not in ("checksum", "noise"):
         content[at + 148 : at + 156] = b" " * 8
         content[at + 148 : at + 156] = b"%06o\0 " % sum(content[at : at + 512])
     (place.files / good.name).write_bytes(gzip.compress(content, 1))
-    return Trial(source=RAW, did=f"{how} of {name}", like=f"raw/products/{good.name}", refused=False)
+    return Trial(source=RAW, did=f"{damage} of {name}", like=f"raw/products/{good.name}", refused=False)
 
 
 GENERATORS = [zip_damaged, zip_directory, tar_header]

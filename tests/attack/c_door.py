@@ -20,7 +20,7 @@ from dithc.engine.native.loading import LIBRARY
 
 HEADER = Path(__file__).parents[2] / "kernels/include/hcops.h"
 FUNCTIONS = {
-    name: (result.strip(), [words for words in re.split(r",\s*", arguments) if words != "void"])
+    name: (result.strip(), [declaration for declaration in re.split(r",\s*", arguments) if declaration != "void"])
     for result, name, arguments in re.findall(
         r"^([a-z][\w \*]*?)\b(hc_\w+)\(([^)]*)\);",
         re.sub(r"/\*.*?\*/", "", HEADER.read_text(), flags=re.DOTALL),
@@ -32,8 +32,8 @@ HANDLES = ("hc_context", "hc_pool", "hc_copies", "hc_exchange")
 ENDING = ("_destroy", "_close", "_release", "_detach")
 LEAST, MOST = -(2**63), 2**63 - 1
 SIZES = (LEAST, -1, 0, 0, 1, 1, 2, 3, 5, 5, 2**62, MOST)
-FEW = (LEAST, -1, 0, 1, 3)  # sizes of lists, rounds and nanoseconds
-FEW_OF = ("timeout", "rounds", "tensors", "num_words", "after_", "delay_")
+SMALL_SIZES = (LEAST, -1, 0, 1, 3)  # sizes of lists, rounds and nanoseconds
+SMALL_ARGUMENTS = ("timeout", "rounds", "tensors", "num_words", "after_", "delay_")
 INTS = (-(2**31), -1, 0, 0, 0, 1, 1, 2, 3, 7, 2**31 - 1)
 NOT_CHECKED = ("stride", "timeout_nanoseconds", "rounds", "budget_bytes", "spin_nanoseconds")
 BUFFER_BYTES, BUFFERS, CANARY = 1 << 20, 32, b"\xa5" * 4096
@@ -73,8 +73,8 @@ class Attack:
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
         self.library = ctypes.CDLL(str(LIBRARY))
-        self.kept: list[Any] = []  # memory that the library may still write to
-        self.wrong = False  # the call has an argument that must be rejected
+        self.memory: list[Any] = []  # memory that the library may still write to
+        self.is_invalid = False  # the call has an argument that must be rejected
         self.plain = ctypes.create_string_buffer(bytes(self.random.randrange(256) for _ in range(4096)), 4096)
         self.buffers = [ctypes.create_string_buffer(BUFFER_BYTES + 2 * len(CANARY)) for _ in range(BUFFERS)]
         for buffer in self.buffers:
@@ -87,7 +87,6 @@ class Attack:
             self.handles[kind] = self.new(kind)
 
     def new(self, kind: str) -> int:
-        """Return a new handle of that type."""
         made = c_void_p()
         if kind == "hc_context":
             machine = signatures.Machine(0, 2, None, 0, 0, 0, 1, 1, None)
@@ -110,33 +109,30 @@ class Attack:
         """Return a handle, usually of the required type; else none, another type, an invalid or a shifted handle."""
         if self.random.random() < 0.6:
             return self.new(kind) if function.endswith(ENDING) and function.startswith(kind) else self.handles[kind]
-        self.wrong = True
+        self.is_invalid = True
         others = [handle for name, handle in self.handles.items() if name != kind]
         return self.random.choice([None, *others, ctypes.addressof(self.plain), self.handles[kind] + 1])
 
     def address(self, place: int) -> int | None:
-        """Return the middle of a buffer, or NULL."""
         if self.random.random() < 0.1:
             return None
         return ctypes.addressof(self.buffers[place % BUFFERS]) + len(CANARY) + BUFFER_BYTES // 2
 
     def size(self, function: str, name: str) -> int:
-        """Return a number of elements, bytes or distance."""
-        if name.startswith(FEW_OF) or function == "hc_barrier_ceiling":
-            drawn = self.random.choice(FEW)
+        if name.startswith(SMALL_ARGUMENTS) or function == "hc_barrier_ceiling":
+            drawn = self.random.choice(SMALL_SIZES)
         elif function == "hc_copy" or name == "bytes":  # within the existing memory
             drawn = self.random.choice([LEAST, -1, 0, 1, 4096, 65536])
         elif name in ("slot_bytes", "multiple"):
             drawn = self.random.choice([*SIZES, 64, 4096])
         else:
             drawn = self.random.choice(SIZES)
-        if drawn < 0 and not any(word in name for word in NOT_CHECKED):
-            self.wrong = True
+        if drawn < 0 and not any(part in name for part in NOT_CHECKED):
+            self.is_invalid = True
         return drawn
 
-    def argument(self, function: str, words: str, place: int) -> Any:
-        """Return a value for an argument as declared in the header."""
-        kind, name = re.fullmatch(r"(.*?[ *])(\w+)", words).groups()  # type: ignore[union-attr]
+    def argument(self, function: str, declaration: str, place: int) -> Any:
+        kind, name = re.fullmatch(r"(.*?[ *])(\w+)", declaration).groups()  # type: ignore[union-attr]
         kind = kind.replace("const ", "").strip()
         if kind.endswith("*") and kind[:-1].strip() in HANDLES:
             return c_void_p(self.handle(kind[:-1].strip(), function))
@@ -156,9 +152,8 @@ class Attack:
         return self.pointer(function, kind, name, place) if kind.endswith("*") else c_int(self.random.choice(INTS))
 
     def pointer(self, function: str, kind: str, name: str, place: int) -> Any:
-        """Return memory of numbers, texts or pointers."""
         if function == "hc_pool_give" and name == "block" and self.random.random() < 0.5:
-            return c_void_p(self.taken())
+            return c_void_p(self.pool_block())
         if kind == "char *":
             return c_char_p(self.random.choice([None, b"", b"ref", b"nonsense", b"\xff" * 99]))
         made: Any
@@ -170,17 +165,16 @@ class Attack:
             made = (c_int * 64)(*self.random.choices([-1, 0, 1, 2**31 - 1], k=64))
         else:
             return c_void_p(self.address(place))
-        self.kept.append(made)
+        self.memory.append(made)
         return made if self.random.random() < 0.9 else None
 
-    def taken(self) -> int | None:
+    def pool_block(self) -> int | None:
         """Return a block of the pool, or None if the pool is exhausted."""
         self.library.hc_pool_take.restype = c_void_p
         owners = (c_void_p(self.handles[kind]) for kind in ("hc_pool", "hc_context"))
         return self.library.hc_pool_take(*owners, c_int64(100_000)) or None
 
     def structure(self, kind: type[ctypes.Structure], function: str) -> Any:
-        """Return a structure with random fields, or NULL."""
         if self.random.random() < 0.1:
             return None
         made = kind()
@@ -202,67 +196,64 @@ class Attack:
                 setattr(made, name, self.random.choice([0.0, 1.0, -1.0, 0.9, float("inf"), float("nan")]))
             elif of is ctypes.POINTER(c_int64):
                 numbers = (c_int64 * 256)(*self.random.choices([0, 0, 1, 2], k=256))
-                self.kept.append(numbers)
+                self.memory.append(numbers)
                 setattr(made, name, numbers if self.random.random() < 0.9 else None)
-        self.kept.append(made)
+        self.memory.append(made)
         return ctypes.byref(made)
 
     def next_pool(self, function: str) -> int | None:
         """Return the next lower pool: usually none, which is valid."""
-        was_wrong = self.wrong
+        was_wrong = self.is_invalid
         drawn = self.handle("hc_pool", function) if self.random.random() < 0.3 else None
-        self.wrong = was_wrong if drawn is None else self.wrong
+        self.is_invalid = was_wrong if drawn is None else self.is_invalid
         return drawn
 
     def steps(self) -> Any:
         """Return words of a sequence: valid step numbers with arguments of their functions, or invalid numbers."""
-        words: list[int] = []
+        sequence: list[int] = []
         for _ in range(8):
-            wrong = self.wrong
+            was_invalid = self.is_invalid
             step = self.random.choice([1, 2, 3, 4, 5, 6, 7])
             name = f"hc_{STEP_NAMES[step]}"
             drawn = [self.argument(name, of, i) for i, of in enumerate(FUNCTIONS[name][1][1:], start=1)]
-            self.wrong = wrong  # a failing step ends the sequence, which may be shorter
-            words += [step, *map(word, drawn)]
-        words += [self.random.choice([LEAST, -1, 8, MOST])] * 64
-        made = (c_int64 * len(words))(*words)
-        self.kept.append(made)
+            self.is_invalid = was_invalid  # a failing step ends the sequence, which may be shorter
+            sequence += [step, *map(step_word, drawn)]
+        sequence += [self.random.choice([LEAST, -1, 8, MOST])] * 64
+        made = (c_int64 * len(sequence))(*sequence)
+        self.memory.append(made)
         return made
 
-    def call(self, name: str, say: Callable[[str], None]) -> None:
+    def call(self, name: str, log: Callable[[str], None]) -> None:
         """Call a function; errors must be rejected, and memory outside the buffers must stay unchanged."""
-        self.wrong = False
+        self.is_invalid = False
         result, declared = FUNCTIONS[name]
-        drawn = [self.argument(name, words, place) for place, words in enumerate(declared)]
-        say(f"{name}({', '.join(str(getattr(value, 'value', value)) for value in drawn)}) wrong={self.wrong}\n")
+        drawn = [self.argument(name, declaration, place) for place, declaration in enumerate(declared)]
+        log(f"{name}({', '.join(str(getattr(value, 'value', value)) for value in drawn)}) wrong={self.is_invalid}\n")
         function = self.library[name]
         function.restype = {"int": c_int, "void": None}.get(result, c_void_p)
-        given = function(*drawn)
-        if self.wrong and result == "int":
+        returned = function(*drawn)
+        if self.is_invalid and result == "int":
             refusals = (0,) if name == "hc_pool_holds" else range(-10, 0)
-            assert given in refusals, f"{name} accepted it: {given}"
-        if self.wrong and result.endswith("*"):
-            assert given is None, f"{name} accepted it"
+            assert returned in refusals, f"{name} accepted it: {returned}"
+        if self.is_invalid and result.endswith("*"):
+            assert returned is None, f"{name} accepted it"
         for handle in HANDLES:
             assert ctypes.string_at(self.handles[handle], 8) == self.tags[handle], f"{name} ended a handle of the test"
 
     def check_canaries(self) -> None:
-        """Assert that no byte outside a buffer was written."""
         for buffer in self.buffers:
             assert ctypes.string_at(buffer, len(CANARY)) == CANARY
             assert ctypes.string_at(ctypes.addressof(buffer) + len(CANARY) + BUFFER_BYTES, len(CANARY)) == CANARY
 
-    def run(self, calls: int, say: Callable[[str], None]) -> None:
-        """Call every function in turn, up to the given number of calls."""
+    def run(self, calls: int, log: Callable[[str], None]) -> None:
         self.tags = {kind: ctypes.string_at(handle, 8) for kind, handle in self.handles.items()}
         names = sorted(FUNCTIONS)
         for number in range(calls):
-            self.call(names[number % len(names)], say)
+            self.call(names[number % len(names)], log)
             self.check_canaries()
 
 
-def word(value: Any) -> int:
-    """Convert an argument to a word of a sequence."""
+def step_word(value: Any) -> int:
     if isinstance(value, c_float):
         return int.from_bytes(bytes(c_double(value.value)), "little", signed=True)
     return int(value.value or 0)

@@ -45,12 +45,10 @@ class Trial:
 
 
 def demo() -> dict[str, Any]:
-    """Return a valid configuration with all defaults written out."""
     return load(DEMO).model_dump(mode="json")
 
 
 def leaves(value: Any, place: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Any]]:
-    """Yield every scalar value and the keys that lead to it."""
     if isinstance(value, dict | list):
         for key, part in value.items() if isinstance(value, dict) else enumerate(value):
             yield from leaves(part, (*place, key))
@@ -59,7 +57,6 @@ def leaves(value: Any, place: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any,
 
 
 def changed(content: dict[str, Any], place: tuple[Any, ...], value: Any) -> dict[str, Any]:
-    """Return the content with another value at a place."""
     made = copy.deepcopy(content)
     part: Any = made
     for key in place[:-1]:
@@ -69,12 +66,10 @@ def changed(content: dict[str, Any], place: tuple[Any, ...], value: Any) -> dict
 
 
 def written(content: Any) -> Callable[[Path], None]:
-    """Return a writer of a YAML file."""
     return lambda path: path.write_bytes(yaml.safe_dump(content, allow_unicode=False).encode())  # type: ignore[func-returns-value]
 
 
-def said(text: str | bytes) -> Callable[[Path], None]:
-    """Return a writer of a file with this text."""
+def text_file(text: str | bytes) -> Callable[[Path], None]:
     return lambda path: path.write_bytes(text if isinstance(text, bytes) else text.encode())  # type: ignore[func-returns-value]
 
 
@@ -89,7 +84,6 @@ def trials(seed: int) -> Iterator[Trial]:
 
 
 def number(drawn: random.Random, content: dict[str, Any], text: str) -> Trial:
-    """Set a number out of range."""
     places = [
         place for place, value in leaves(content) if isinstance(value, int | float) and not isinstance(value, bool)
     ]
@@ -105,7 +99,6 @@ def path(drawn: random.Random, content: dict[str, Any], text: str) -> Trial:
 
 
 def title(drawn: random.Random, content: dict[str, Any], text: str) -> Trial:
-    """Set a title with several lines, or of another type."""
     place = drawn.choice([("title",), ("datasets", "sentinel2", "title")])
     value = drawn.choice(["a\nb", "a\x1b[31m", "a\u202eb", "a" * 501, 1, ["a"], {"a": "b"}, "a\ud800"])
     return Trial(f"{place} is {value!r}", written(changed(content, place, value)))
@@ -177,7 +170,7 @@ def line_of_text(drawn: random.Random, content: dict[str, Any], text: str) -> Tr
         "unknown name": f"{text}\nresources: *nothing",
     }
     what = drawn.choice(sorted(made))
-    return Trial(f"{what} at {at}", said(made[what]))
+    return Trial(f"{what} at {at}", text_file(made[what]))
 
 
 def unfolding(drawn: random.Random, content: dict[str, Any], text: str) -> Trial:
@@ -202,7 +195,7 @@ def unfolding(drawn: random.Random, content: dict[str, Any], text: str) -> Trial
         "open": "[" * deep,
     }
     what = drawn.choice(sorted(made))
-    return Trial(what, said(made[what]))
+    return Trial(what, text_file(made[what]))
 
 
 def no_file(drawn: random.Random, content: dict[str, Any], text: str) -> Trial:
@@ -220,13 +213,13 @@ def no_file(drawn: random.Random, content: dict[str, Any], text: str) -> Trial:
         "link to nothing": lambda path: path.symlink_to(path.with_name("nothing")),
         "nothing": lambda path: None,
         "socket": bound,
-        "empty": said(""),
-        "comment": said("# nothing\n"),
-        "list": said("- a\n- b\n"),
-        "text": said("a"),
-        "number": said("1"),
-        "null": said("null\n"),
-        "too long": said("# " + "x" * (1 << 20) + "\n" + text),
+        "empty": text_file(""),
+        "comment": text_file("# nothing\n"),
+        "list": text_file("- a\n- b\n"),
+        "text": text_file("a"),
+        "number": text_file("1"),
+        "null": text_file("null\n"),
+        "too long": text_file("# " + "x" * (1 << 20) + "\n" + text),
     }
     what = drawn.choice(sorted(made))
     return Trial(what, made[what], has_line=False)

@@ -89,10 +89,10 @@ class Campaign:
         name = f"chain-{kill.ranks}-{self._number}"
         outcome = Outcome(kill)
         with self._start(name, kill.ranks) as training:
-            said = self._strike(training, outcome)
+            output = self._strike(training, outcome)
         self._chain[kill.ranks] = self._chain.get(kill.ranks, 0) + 1
         if outcome.status in (2, 76) and not outcome.fault:
-            outcome.fault = f"status {outcome.status}:\n{said}"
+            outcome.fault = f"status {outcome.status}:\n{output}"
         if not outcome.fault and (outcome.status == 0 or self._chain[kill.ranks] == MOST_IN_A_ROW):
             self._compare(name, outcome)
         if outcome.fault or kill.ranks not in self._chain:
@@ -101,31 +101,31 @@ class Campaign:
         return outcome
 
     def _strike(self, training: Training, outcome: Outcome) -> str:
-        kill, begun = outcome.kill, time.monotonic()
-        due = begun + kill.moment * self._life[kill.ranks]
+        kill, start = outcome.kill, time.monotonic()
+        due = start + kill.moment * self._life[kill.ranks]
         time.sleep(max(0.0, due - time.monotonic()))
         while training.process.poll() is None and outcome.began is None:
             with suppress(ValueError, OSError):
                 victim = training.victim(kill.victim, kill.rank)
                 outcome.step = max((int(path.name[5:]) for path in training.store.glob("small-*/step_*")), default=0)
                 os.kill(victim, kill.signal)
-                outcome.began = time.monotonic() - begun
+                outcome.began = time.monotonic() - start
         struck = time.monotonic()
         try:
             outcome.status = training.process.wait(timeout=END_SECONDS)
         except subprocess.TimeoutExpired:
             outcome.fault = f"the launcher has not ended after {END_SECONDS:g} s:\n{_trees(training)}"
-        ended = time.monotonic()
+        end_time = time.monotonic()
         if outcome.began is None:  # the machine is less busy than before
-            self._life[kill.ranks] = min(self._life[kill.ranks], struck - begun)
+            self._life[kill.ranks] = min(self._life[kill.ranks], struck - start)
         while not outcome.fault and training.alive():
-            if time.monotonic() > ended + LEFT_SECONDS:
+            if time.monotonic() > end_time + LEFT_SECONDS:
                 outcome.fault = f"still running {LEFT_SECONDS:g} s after the launcher:\n{_trees(training)}"
             time.sleep(0.05)
-        said = training.said.read_text()
+        output = training.said.read_text()
         if outcome.fault:
-            outcome.fault += f"\n{said}"
-        return said
+            outcome.fault += f"\n{output}"
+        return output
 
     def _start(self, name: str, ranks: int) -> Training:
         store = self._folder / name / "store"
@@ -141,16 +141,16 @@ class Campaign:
         except AssertionError as error:
             outcome.fault = f"the start after it: {error}"
             return
-        if others := [file for file in sorted(whole) if whole[file] != found.get(file)]:
-            outcome.fault = f"{len(others)} files differ from an undisturbed run, such as {others[0]}"
+        if different := [file for file in sorted(whole) if whole[file] != found.get(file)]:
+            outcome.fault = f"{len(different)} files differ from an undisturbed run, such as {different[0]}"
 
     def _in_peace(self, name: str, ranks: int) -> dict[str, str]:
         """Train to the end without kills; return the hash of every file of every checkpoint."""
-        begun = time.monotonic()
+        start = time.monotonic()
         with self._start(name, ranks) as training:
-            status, said = training.end(most_seconds=END_SECONDS)
-            assert status == 0, f"status {status}:\n{said}"
-        self._life.setdefault(ranks, time.monotonic() - begun)
+            status, output = training.end(most_seconds=END_SECONDS)
+            assert status == 0, f"status {status}:\n{output}"
+        self._life.setdefault(ranks, time.monotonic() - start)
         (folder,) = training.store.glob("small-*")
         store = CheckpointStore(folder)
         found = {
@@ -162,7 +162,6 @@ class Campaign:
 
 
 def _trees(training: Training) -> str:
-    """Return the running processes of a training run, from ps."""
     shown = [str(pid) for pid in training.alive()]
     command = ["ps", "-o", "pid,ppid,stat,wchan:20,etimes,args", "-p", ",".join(shown)]
     return subprocess.run(command, capture_output=True, text=True, check=False).stdout

@@ -55,8 +55,6 @@ class Trial:
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """Folders of a trial."""
-
     good: Path
     files: Path
     outside: Path
@@ -70,7 +68,6 @@ class Place:
 
 
 def make_pictures(folder: Path) -> None:
-    """Create one image in several formats."""
     folder.mkdir()
     picture = Image.fromarray(np.random.default_rng(1).integers(0, 256, (48, 40, 3), dtype=np.uint8))
     for name in ("good.png", "good.jpg", "good.webp", "good.tif", "good.bmp"):
@@ -78,7 +75,6 @@ def make_pictures(folder: Path) -> None:
 
 
 def make_packed(folder: Path) -> None:
-    """Create a product in a zip file."""
     synthesize("sentinel2", folder, seed=3, scenes=1, size=96)
     source = next(folder.glob("*.SAFE"))
     shutil.make_archive(str(source.with_suffix("")), "zip", folder, source.name)
@@ -104,7 +100,6 @@ def replace(path: Path, content: bytes) -> None:
 
 
 def product(place: Place, variant: str = "safe") -> Path:
-    """Return a copy of the good product."""
     source = next(place.of(variant).glob("*.SAFE"))
     return Path(shutil.copytree(source, place.files / source.name, copy_function=os.link))
 
@@ -122,29 +117,28 @@ def copied(place: Place, name: str) -> bytes:
 def spoilt(draws: Draws, content: bytes) -> tuple[bytes, str]:
     """Truncate bytes, flip a bit, zero a part, or append bytes."""
     at = draws.randrange(len(content))
-    how = draws.choice(["cut", "bit", "hole", "zeros", "added"])
+    damage = draws.choice(["cut", "bit", "hole", "zeros", "added"])
     changed = bytearray(content)
-    if how == "cut":
+    if damage == "cut":
         changed = changed[:at]
-    elif how == "bit":
+    elif damage == "bit":
         changed[at] ^= 1 << draws.randrange(8)
-    elif how == "added":
+    elif damage == "added":
         changed[at:at] = draws.randbytes(draws.randrange(1, 64))
     else:
-        end = min(len(content), at + draws.randrange(16, 512)) if how == "hole" else len(content)
+        end = min(len(content), at + draws.randrange(16, 512)) if damage == "hole" else len(content)
         changed[at:end] = bytes(end - at)
-    return bytes(changed), f"{how} at {at} of {len(content)}"
+    return bytes(changed), f"{damage} at {at} of {len(content)}"
 
 
 def special(draws: Draws, path: Path, place: Place) -> str:
-    """Create a special file at `path`, or a link to a path that must not be opened."""
     pipe = place.outside / "pipe"
     targets = {"pipe": pipe, "zero": "/dev/zero", "passwd": "/etc/passwd", "dangling": "nowhere", "loop": path.name}
-    how = draws.choice([*targets, "fifo", "folder"])
-    if how in targets:
-        path.symlink_to(targets[how])
-    elif how == "fifo":
+    damage = draws.choice([*targets, "fifo", "folder"])
+    if damage in targets:
+        path.symlink_to(targets[damage])
+    elif damage == "fifo":
         os.mkfifo(path)
     else:
         path.mkdir()
-    return how
+    return damage

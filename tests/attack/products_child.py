@@ -19,17 +19,17 @@ def outcome(config: str, out: Path) -> dict[str, Any]:
     """Return status and output, and for a successful stage each scene's reason or content (`staged`)."""
     from dithc.cli import main
 
-    said, told = io.StringIO(), io.StringIO()
+    errors, output = io.StringIO(), io.StringIO()
     scenes: dict[str, Any] = {}
-    with contextlib.redirect_stderr(said), contextlib.redirect_stdout(told):
+    with contextlib.redirect_stderr(errors), contextlib.redirect_stdout(output):
         try:
             status = main(["ingest", "--config", config, "--dataset", "set", "--out", str(out / "manifest.json")])
             if status == 0:
                 scenes = staged(out)
         except BaseException:
             status = -1
-            traceback.print_exc(file=said)
-    return {"status": status, "text": said.getvalue() + told.getvalue(), "scenes": scenes}
+            traceback.print_exc(file=errors)
+    return {"status": status, "text": errors.getvalue() + output.getvalue(), "scenes": scenes}
 
 
 def staged(out: Path) -> dict[str, Any]:
@@ -42,7 +42,7 @@ def staged(out: Path) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for row in read_rows(out / "scenes.parquet"):
         if row["status"] == "rejected":
-            assert all(row[told] for told in ("what", "got", "expected", "fix")), row
+            assert all(row[output] for output in ("what", "got", "expected", "fix")), row
             found[row["scene_id"]] = {"refused": row["reason"]}
         else:
             entry = stacks[row["stack"]]
@@ -72,6 +72,6 @@ if __name__ == "__main__":
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
     answers = sys.stdout
     for line in sys.stdin:
-        asked = json.loads(line)
-        answers.write(json.dumps(outcome(asked["config"], Path(asked["out"]))) + "\n")
+        request = json.loads(line)
+        answers.write(json.dumps(outcome(request["config"], Path(request["out"]))) + "\n")
         answers.flush()

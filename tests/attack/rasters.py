@@ -23,7 +23,6 @@ APART = {**LANDSAT, "suffixes": SUFFIXES}
 
 
 def good_raster(place: Place) -> tuple[npt.NDArray[Any], dict[str, Any]]:
-    """Return the pixels of the good raster and its `write_geotiff` arguments."""
     with rasterio.open(next(place.of("geotiff").glob("*.tif"))) as raster:
         return raster.read(), {
             "transform": tuple(raster.transform)[:6],
@@ -34,42 +33,42 @@ def good_raster(place: Place) -> tuple[npt.NDArray[Any], dict[str, Any]]:
 
 def bands_apart(draws: Draws, place: Place) -> Trial:
     """Separate bands: one is missing, duplicated in another case, of another grid, type or scene, or not a file."""
-    pixels, here = good_raster(place)
-    a, b, c, d, e, f = here["transform"]
+    pixels, georeference = good_raster(place)
+    a, b, c, d, e, f = georeference["transform"]
     for suffix, band in zip(SUFFIXES, pixels, strict=True):
-        write_geotiff(place.files / f"x{suffix}", band[None], **here)
+        write_geotiff(place.files / f"x{suffix}", band[None], **georeference)
     number = draws.randrange(1, 6)
     path = place.files / f"x{SUFFIXES[number]}"
     upper = path.with_name(f"x{SUFFIXES[number].upper()}")
     band = pixels[number : number + 1]
-    ways: dict[str, tuple[Callable[[], object], bool]] = {
+    variants: dict[str, tuple[Callable[[], object], bool]] = {
         "absent": (path.unlink, True),
         "renamed": (lambda: path.rename(path.with_name(f"y{SUFFIXES[number]}")), True),
         "another scene's": (lambda: path.rename(path.with_name(f"X{SUFFIXES[number]}")), True),
         "other letters": (lambda: path.rename(upper), False),
-        "both": (lambda: write_geotiff(upper, band // 2, **here), False),
+        "both": (lambda: write_geotiff(upper, band // 2, **georeference), False),
         "two alike": (
             lambda: (
                 path.rename(upper),
                 shutil.copy(upper, path.with_suffix(".Tif")),
-                write_geotiff(upper, band // 2, **here),
+                write_geotiff(upper, band // 2, **georeference),
             ),
             True,
         ),
-        "moved": (lambda: write_geotiff(path, band, **{**here, "transform": (a, b, c + a, d, e, f)}), True),
-        "zone": (lambda: write_geotiff(path, band, **{**here, "epsg": here["epsg"] + 1}), True),
-        "shape": (lambda: write_geotiff(path, band[:, :-1], **here), True),
-        "type": (lambda: write_geotiff(path, band.astype(np.float32), **here), True),
-        "two bands": (lambda: write_geotiff(path, band.repeat(2, axis=0), **here), True),
-        "no data": (lambda: write_geotiff(path, band, **{**here, "nodata": 7}), True),
+        "moved": (lambda: write_geotiff(path, band, **{**georeference, "transform": (a, b, c + a, d, e, f)}), True),
+        "zone": (lambda: write_geotiff(path, band, **{**georeference, "epsg": georeference["epsg"] + 1}), True),
+        "shape": (lambda: write_geotiff(path, band[:, :-1], **georeference), True),
+        "type": (lambda: write_geotiff(path, band.astype(np.float32), **georeference), True),
+        "two bands": (lambda: write_geotiff(path, band.repeat(2, axis=0), **georeference), True),
+        "no data": (lambda: write_geotiff(path, band, **{**georeference, "nodata": 7}), True),
         "special": (lambda: (path.unlink(), special(draws, path, place)), True),
         "forbidden": (lambda: path.chmod(0), True),
         "empty": (lambda: path.write_bytes(b""), True),
     }
-    how = draws.choice(sorted(ways))
-    do, refused = ways[how]
+    damage = draws.choice(sorted(variants))
+    do, refused = variants[damage]
     do()
-    return Trial(source=APART, truth=LANDSAT, did=f"{path.name}: {how}", refused=refused)
+    return Trial(source=APART, truth=LANDSAT, did=f"{path.name}: {damage}", refused=refused)
 
 
 def picture_values(draws: Draws, place: Place) -> Trial:
@@ -78,9 +77,9 @@ def picture_values(draws: Draws, place: Place) -> Trial:
     content = bytearray(copied(place, name))
     at = draws.randrange(len(content))
     content[at] ^= 1 << draws.randrange(8)
-    how = "bit"
+    damage = "bit"
     if name == "good.png" and draws.random() < 0.3:  # a false header with a valid checksum
-        how = "header"
+        damage = "header"
         struct.pack_into(
             ">II", content, 16, *draws.choice([(40, 47), (40, 49), (0, 48), (2**31, 1), (2**31 - 1, 2**31 - 1)])
         )
@@ -88,10 +87,10 @@ def picture_values(draws: Draws, place: Place) -> Trial:
     (place.files / f"b{Path(name).suffix}").write_bytes(content)
     return Trial(
         source=PICTURES,
-        did=f"{name}: {how} at {at}",
+        did=f"{name}: {damage} at {at}",
         refused=False,
         kept=KEPT,
-        altered=name != "good.png" or how == "header",
+        altered=name != "good.png" or damage == "header",
     )
 
 
@@ -100,29 +99,29 @@ def picture_folders(draws: Draws, place: Place) -> Trial:
     good = place.files / "a"
     good.mkdir()
     shutil.copy(place.of("pictures") / "good.png", good / "a.png")
-    how = draws.choice(["link", "empty", "forbidden", "latin-1", "file", "loop", "forbidden file", "pipe", "mode"])
+    damage = draws.choice(["link", "empty", "forbidden", "latin-1", "file", "loop", "forbidden file", "pipe", "mode"])
     source = {**PICTURES, "classes": "folders"}
     other = place.files / "b"
-    if how == "link":
+    if damage == "link":
         other.symlink_to(draws.choice(["/", "/dev", place.outside, "nowhere"]))
-    elif how == "loop":
+    elif damage == "loop":
         other.symlink_to(place.files)
-    elif how == "file":
+    elif damage == "file":
         other.write_bytes(b"x")
-    elif how == "latin-1":
+    elif damage == "latin-1":
         Path(os.fsdecode(os.fsencode(place.files) + b"/\xff\xfe")).mkdir()
         shutil.copy(good / "a.png", Path(os.fsdecode(os.fsencode(place.files) + b"/\xff\xfe")) / "b.png")
     else:
         other.mkdir()
-        if how == "forbidden":
+        if damage == "forbidden":
             other.chmod(0)
-        elif how == "forbidden file":
+        elif damage == "forbidden file":
             shutil.copy(good / "a.png", other / "b.png").chmod(0)
-        elif how == "pipe":
+        elif damage == "pipe":
             os.mkfifo(other / "b.png")
-        elif how == "mode":
+        elif damage == "mode":
             Image.fromarray(np.full((48, 40), 0.5, np.float32)).save(other / "b.tif")
-    return Trial(source=source, truth=PICTURES, did=how, refused=False)
+    return Trial(source=source, truth=PICTURES, did=damage, refused=False)
 
 
 GENERATORS = [bands_apart, picture_values, picture_folders]

@@ -56,7 +56,7 @@ def names(draws: Draws, place: Place) -> Trial:
     root = product(place)
     granule = next((root / "GRANULE").iterdir())
     latin = os.fsdecode(b"S2A_\xe9t\xe9.SAFE")
-    ways: dict[str, tuple[Callable[[], object], bool]] = {
+    variants: dict[str, tuple[Callable[[], object], bool]] = {
         "latin-1": (lambda: root.rename(root.with_name(latin)), True),
         "latin-1 granule": (lambda: granule.rename(granule.with_name(os.fsdecode(b"L2A_\xff"))), True),
         "latin-1 file": (lambda: (root / os.fsdecode(b"\xff\xfe.txt")).touch(), False),
@@ -71,16 +71,15 @@ def names(draws: Draws, place: Place) -> Trial:
         "within another": (lambda: root.rename(shutil.copytree(root, place.files / "x.SAFE") / "y.SAFE"), False),
         "no manifest": (lambda: (root / "manifest.safe").unlink(), False),
     }
-    how = draws.choice(sorted(ways))
-    do, refused = ways[how]
+    damage = draws.choice(sorted(variants))
+    do, refused = variants[damage]
     do()
     # Only the granule that the manifest lists stays a scene.
-    kept = (granule.relative_to(place.files).as_posix(),) if how == "a granule more" else ()
-    return Trial(source=SAFE, did=how, refused=refused, kept=kept)
+    kept = (granule.relative_to(place.files).as_posix(),) if damage == "a granule more" else ()
+    return Trial(source=SAFE, did=damage, refused=refused, kept=kept)
 
 
 def forbidden(draws: Draws, place: Place) -> Trial:
-    """Remove the read permission of a file or folder."""
     variant = draws.choice(VARIANTS[:-1])
     root = product(place, variant)
     (granule,) = (root / "GRANULE").iterdir()

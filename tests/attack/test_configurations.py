@@ -81,8 +81,8 @@ def test_a_command_in_a_path_never_runs_under_the_workflow_engine(
 ) -> None:
     project = make_project(folder / "project")
     content: object = command
-    for word in reversed(place):
-        content = {word: content}
+    for key in reversed(place):
+        content = {key: content}
     written(content)(project / "hostile.yaml")
     done = snakemake(
         project, "--profile", "profiles/local", "--configfile", "config/experiments/demo.yaml", "hostile.yaml"
@@ -97,8 +97,8 @@ def test_a_command_in_a_path_never_runs_under_the_workflow_engine(
 def test_spaces_parentheses_and_titles_of_any_words_work_in_jobs(folder: Path) -> None:
     project = make_project(folder / "project")
     title = f'it\'s {{S}} "quoted" $(touch {PWNED}) {{wildcards.run}}'
-    odd = {"results": "my results (1)", "store": "a store, of = mine #1", "title": title}
-    written(odd)(project / "odd.yaml")
+    settings = {"results": "my results (1)", "store": "a store, of = mine #1", "title": title}
+    written(settings)(project / "odd.yaml")
     files = ("--configfile", "reduced.yaml", "odd.yaml")
     target = "my results (1)/demo/tiles/gaofen2/manifest.json"
     done = snakemake(project, target, "--profile", "profiles/local", *files)

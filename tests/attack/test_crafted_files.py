@@ -44,7 +44,6 @@ def file_of(header: Any, *, length: int | None = None, data: bytes = b"\0" * 40)
 
 
 def crafted(drawn: random.Random) -> tuple[str, bytes]:
-    """Return a safetensors file with one error."""
     huge = drawn.choice([10**18, 2**63, 2**64 - 1, 10**9, 41])
     cut = {"name": "a", "shape": [4, 3], "dim": 0, "start": 0}
     odd = drawn.choice(["x", None, -1, 1.5, 2**70, [huge], [-1], {}, [[2]], ["a"]])
@@ -73,26 +72,26 @@ def crafted(drawn: random.Random) -> tuple[str, bytes]:
         "cut short": file_of(VALID)[: drawn.randrange(0, 160)],
         "noise": bytes(drawn.randrange(256) for _ in range(drawn.randrange(200))),
     }
-    what = drawn.choice(sorted(made))
-    return what, made[what]
+    damage = drawn.choice(sorted(made))
+    return damage, made[damage]
 
 
 @pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(10, 110))])
 def test_crafted_tensor_files_are_refused(tmp_path: Path, seed: int) -> None:
     drawn = random.Random(seed)
     for number in range(200):
-        what, content = crafted(drawn)
+        damage, content = crafted(drawn)
         path = tmp_path / f"{number}.safetensors"
         path.write_bytes(content)
         signal.alarm(SECONDS)
-        said = "fix: none is needed"
+        message = "fix: none is needed"
         try:
             for name, value in read_tensors(path).items():  # a crafted file may be valid
-                assert value.numel() * value.element_size() <= len(content), (what, name)
+                assert value.numel() * value.element_size() <= len(content), (damage, name)
         except UserError as error:
-            said = str(error)
-        assert "fix:" in said, what
-        assert len(said) < 2000, what
+            message = str(error)
+        assert "fix:" in message, damage
+        assert len(message) < 2000, damage
 
 
 @pytest.mark.parametrize(
@@ -118,12 +117,12 @@ def test_what_is_no_plain_file_is_an_error_at_once(
 @pytest.mark.parametrize("odd", ["--config", "--scenes"])
 def test_a_pipe_in_the_place_of_a_file_ends_a_verb_with_its_name(tmp_path: Path, odd: str) -> None:
     os.mkfifo(tmp_path / "pipe")
-    words = {
+    options = {
         "--config": Path("config/experiments/demo.yaml").resolve(),
         "--scenes": tmp_path / "none",
         odd: tmp_path / "pipe",
     }
-    given = [part for word, path in words.items() for part in (word, path)]
+    arguments = [part for option, path in options.items() for part in (option, path)]
     program = [
         Path(sys.executable).parent / "dithc",
         "tiles",
@@ -133,7 +132,7 @@ def test_a_pipe_in_the_place_of_a_file_ends_a_verb_with_its_name(tmp_path: Path,
         tmp_path / "out/manifest.json",
     ]
     signal.alarm(300)
-    done = subprocess.run([*program, *given], capture_output=True, text=True, timeout=250, check=False)
+    done = subprocess.run([*program, *arguments], capture_output=True, text=True, timeout=250, check=False)
     assert (done.returncode, "Traceback" in done.stderr) == (2, False), done.stderr
     assert "pipe" in done.stderr
     assert "fix:" in done.stderr
@@ -146,7 +145,7 @@ def test_a_number_of_threads_that_no_machine_has_is_refused(text: str, monkeypat
     monkeypatch.setenv("OMP_NUM_THREADS", text)
     with pytest.raises(UserError, match="OMP_NUM_THREADS"):
         session._asked_threads()
-    for taken, expected in {"2": 2, "": None, "4,2": None}.items():
-        monkeypatch.setenv("OMP_NUM_THREADS", taken)
+    for setting, expected in {"2": 2, "": None, "4,2": None}.items():
+        monkeypatch.setenv("OMP_NUM_THREADS", setting)
         assert session._asked_threads() == expected
     assert torch.get_num_threads() >= 1

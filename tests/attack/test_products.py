@@ -113,7 +113,6 @@ class Range:
         return self.child.ask(config, out)
 
     def place(self) -> Place:
-        """Return empty folders for the next trial."""
         place = Place(
             good=self.good,
             files=self.folder / "trial" / "files",
@@ -135,19 +134,21 @@ class Range:
         place = self.place()
         trial = generator(Draws(seed), place)
         truth = self.truth(trial, place)
-        before = self.seen()
+        before = self.file_states()
         answer = self.stage(trial.source, place.files)
-        wrong = (
-            self.judged(trial, answer, truth) or ("it changed files" if self.seen() != before else "") or self.left()
+        fault = (
+            self.judged(trial, answer, truth)
+            or ("it changed files" if self.file_states() != before else "")
+            or self.left()
         )
-        self.outcomes[generator.__name__, "wrong" if wrong else came_of(trial, answer)] += 1
-        return f"{generator.__name__} {seed}, {trial.did}: {wrong}\n{answer['text'][-1500:]}" if wrong else ""
+        self.outcomes[generator.__name__, "wrong" if fault else came_of(trial, answer)] += 1
+        return f"{generator.__name__} {seed}, {trial.did}: {fault}\n{answer['text'][-1500:]}" if fault else ""
 
     def judged(self, trial: Trial, answer: Answer, truth: dict[str, Any]) -> str:
         if answer["status"] not in (0, 2) or "Traceback" in answer["text"]:
             return f"status {answer['status']}"
         if answer["status"] == 2:
-            lines = all(f"\n  {word}:" in answer["text"] for word in ("got", "expected", "fix"))
+            lines = all(f"\n  {category}:" in answer["text"] for category in ("got", "expected", "fix"))
             is_of_types = "wrong_dtype" in answer["text"]  # equal numbers of files of two data types
             is_due = not trial.kept or is_of_types
             return "" if lines and is_due else "an error, not a row with a reason, or not in four lines"
@@ -161,8 +162,8 @@ class Range:
         if trial.refused and (accepted - kept or len(scenes) <= len(kept)):
             return f"it was used, or has no row: {scenes}"
         for name in accepted:
-            if told := self.differs(trial, name in kept, scenes[name], truth.get(name), list(truth.values())):
-                return f"{told}: {scenes}, not {truth}"
+            if difference := self.differs(trial, name in kept, scenes[name], truth.get(name), list(truth.values())):
+                return f"{difference}: {scenes}, not {truth}"
         return ""
 
     def differs(
@@ -189,7 +190,7 @@ class Range:
         names += [path.name for path in self.room.parent.rglob("*") if path != self.room]
         return f"it left {names}" if names else ""
 
-    def seen(self) -> dict[str, tuple[int, int]]:
+    def file_states(self) -> dict[str, tuple[int, int]]:
         """Return size and modification time of all files that a stage must not change."""
         found = {}
         for top in ("trial", "outside", "good"):
@@ -208,7 +209,6 @@ def shooting_range(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Range]:
 
 
 def came_of(trial: Trial, answer: Answer) -> str:
-    """Return the category of a successful trial."""
     if answer["status"] == 2:
         return "error"
     scenes = {name: found for name, found in answer["scenes"].items() if name not in trial.kept}
@@ -227,8 +227,8 @@ def attack(shooting_range: Range, *, trials: int, seed: str) -> None:
             found.append(text)
     by_kind = Counter(text.split(" ", 1)[0] for text in found)
     for name in sorted({name for name, _ in shooting_range.outcomes}):
-        counts = {word: count for (of, word), count in sorted(shooting_range.outcomes.items()) if of == name}
-        print(f"{name:24} {', '.join(f'{count} {word}' for word, count in counts.items())}")
+        counts = {category: count for (of, category), count in sorted(shooting_range.outcomes.items()) if of == name}
+        print(f"{name:24} {', '.join(f'{count} {category}' for category, count in counts.items())}")
     assert not found, f"{len(found)} of {trials} trials, seed {seed}: {dict(by_kind)}\n" + "\n".join(found[:8])
 
 

@@ -26,8 +26,19 @@ class Training:
         self.store, self.mark = store, uuid.uuid4().hex
         self.out = store / f"step_{until:07d}.json"
         train = ["train", "--config", config, "--run", "small", "--latents", latents, "--store", store]
-        command = [DITHC, *train, "--until", str(until), "--out", self.out]
-        launch = [DITHC, "launch", "--launcher", "mpiexec", "--ranks", str(ranks), "--cpus", "1", "--", *command]
+        command = [DITHC, *train, "--until-step", str(until), "--out", self.out]
+        launch = [
+            DITHC,
+            "launch",
+            "--launcher",
+            "mpiexec",
+            "--ranks",
+            str(ranks),
+            "--cpus-per-rank",
+            "1",
+            "--",
+            *command,
+        ]
         self.said = store.with_name(f"said-{self.mark}")
         with self.said.open("w") as said:
             environment = os.environ | {MARK: self.mark}
@@ -48,7 +59,6 @@ class Training:
         return [pid for pid, _ in self._processes()]
 
     def rank(self, number: int) -> int:
-        """Return the process of a rank, the child of its guard."""
         found = self._of_rank(number)
         (child,) = [pid for pid in found if parent_of(pid) in found]
         return child
@@ -59,32 +69,20 @@ class Training:
         (top,) = [pid for pid in found if parent_of(pid) not in found]
         return top
 
-    def connecting(self, number: int) -> int:
-        """Return the process of a rank as soon as it exists: it then loads MPI and waits for other ranks."""
-        deadline = time.monotonic() + 600
-        while True:
-            assert time.monotonic() < deadline, self.said.read_text()
-            with suppress(ValueError, OSError):
-                return self.rank(number)
-
     def mpiexec(self) -> int:
-        """Return the process of the launcher."""
         (found,) = [pid for pid in self.alive() if parent_of(pid) == self.process.pid]
         return found
 
     def proxy(self) -> int:
-        """Return MPICH's proxy process that starts the ranks of this node."""
         (found,) = [pid for pid in self.alive() if name_of(pid) == HYDRA_PROXY]
         return found
 
     def victim(self, name: str, number: int) -> int:
-        """Return the process with this role, of this rank if it is a rank or guard."""
         if name in ("rank", "guard"):
             return self.rank(number) if name == "rank" else self.guard(number)
         return {"launch": lambda: self.process.pid, "mpiexec": self.mpiexec, "proxy": self.proxy}[name]()
 
     def wait_for_progress(self) -> None:
-        """Wait until there are new steps and a newer checkpoint."""
         before, deadline = newest(self.store), time.monotonic() + 600
         while newest(self.store) <= before:
             assert self.process.poll() is None, self.said.read_text()
@@ -122,15 +120,12 @@ def parent_of(pid: int) -> int:
 
 
 def name_of(pid: int) -> str:
-    """Return the kernel's name of a process; OSError if it has ended."""
     return Path(f"/proc/{pid}/comm").read_text().strip()
 
 
 def newest(store: Path) -> int:
-    """Return the step of the newest checkpoint; 0 without a checkpoint."""
     return max((step for folder in store.glob("small-*") for step in CheckpointStore(folder).steps()), default=0)
 
 
 def hashes(out: Path) -> dict[str, str]:
-    """Return the hash of every file of the checkpoint in a run's manifest."""
     return {Path(entry["path"]).name: entry["sha256"] for entry in Manifest.read(out).files}

@@ -8,13 +8,13 @@ import time
 
 import pytest
 
-from dithc.bench.child_process import child_of
+from dithc.bench.child_process import run_child
 
 SLEEP = [sys.executable, "-c", "import time; time.sleep(3600)"]
 BENCH = f"""
 import sys
-from dithc.bench.child_process import child_of
-with child_of({SLEEP!r}) as child:
+from dithc.bench.child_process import run_child
+with run_child({SLEEP!r}) as child:
     sys.stdout.write(f"{{child.pid}}\\n")
     sys.stdout.flush()
     child.wait()
@@ -44,7 +44,7 @@ def test_sigterm_ends_the_child_and_is_the_status():
 
 def test_an_error_ends_the_child_and_the_handler_is_the_one_before():
     before = signal.getsignal(signal.SIGTERM)
-    with pytest.raises(ValueError, match="spoiled"), child_of(SLEEP) as child:
+    with pytest.raises(ValueError, match="spoiled"), run_child(SLEEP) as child:
         raise ValueError("spoiled")
     assert child.returncode == -signal.SIGTERM
     assert signal.getsignal(signal.SIGTERM) is before

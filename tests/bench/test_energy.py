@@ -37,4 +37,4 @@ def test_counters_that_stand_still_or_are_missing_give_a_reason(tmp_path: Path) 
     assert energy.images_per_joule(lambda: None, 4, root=tmp_path)["status"] == "skipped"
     tree(tmp_path / "other", name="core")
     none = energy.images_per_joule(lambda: None, 4, root=tmp_path / "other")
-    assert none == {"status": "skipped", "reason": energy.NOTHING}
+    assert none == {"status": "skipped", "reason": energy.NO_COUNTERS}

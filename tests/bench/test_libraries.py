@@ -10,7 +10,7 @@ import torch.nn.functional as F
 
 from dithc.bench.gemm_libraries import LIBRARIES, libraries, make_linear, use_linear
 from dithc.bench.operators import cases, ops
-from dithc.bench.step.variants import CONTENDERS
+from dithc.bench.step.variants import VARIANTS
 from dithc.engine import hcops
 from dithc.model import DiT
 
@@ -18,8 +18,8 @@ TYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
 
 def served(name: str, dtype: str) -> None:
-    if why := LIBRARIES[name].obstacle(dtype):
-        pytest.skip(f"{name}, {dtype}: {why}")
+    if reason := LIBRARIES[name].skip_reason(dtype):
+        pytest.skip(f"{name}, {dtype}: {reason}")
 
 
 def random(*shape: int, seed: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
@@ -38,9 +38,9 @@ def test_linear_and_its_gradients_equal_float64(name, dtype, has_bias, rows):
     exact = [tensor.detach().double().requires_grad_() for tensor in inputs]
     y, truth = make_linear(LIBRARIES[name])(*inputs), F.linear(*exact)
     dy = random(*rows, 40, seed=3, dtype=TYPES[dtype]).detach()
-    gradients, wanted = torch.autograd.grad(y, inputs, dy), torch.autograd.grad(truth, exact, dy.double())
+    gradients, exact_gradients = torch.autograd.grad(y, inputs, dy), torch.autograd.grad(truth, exact, dy.double())
     tolerance = 1e-5 if dtype == "fp32" else 2e-2
-    for got, expected in zip([y, *gradients], [truth, *wanted], strict=True):
+    for got, expected in zip([y, *gradients], [truth, *exact_gradients], strict=True):
         assert got.dtype is TYPES[dtype]
         torch.testing.assert_close(got.double(), expected, rtol=tolerance, atol=10 * tolerance)
 
@@ -78,37 +78,31 @@ x, w = torch.randn(64, 32, requires_grad=True), torch.randn(96, 32, requires_gra
 with torch.backends.mkldnn.verbose(1), torch.backends.mkl.verbose(1):
     make_linear(LIBRARIES[{name!r}])(x, w, torch.zeros(96)).sum().backward()
 """
-    told = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
-    word = {"onednn": ("primitive,exec,cpu,inner_product", "primitive,exec,cpu,matmul"), "torch-blas": ("SGEMM(",)}[
-        name
-    ]
-    return sum(any(part in line for part in word) for line in told.splitlines())
+    output = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
+    patterns = {"onednn": ("primitive,exec,cpu,inner_product", "primitive,exec,cpu,matmul"), "torch-blas": ("SGEMM(",)}
+    return sum(any(part in line for part in patterns[name]) for line in output.splitlines())
 
 
 @pytest.mark.slow
-def test_onednn_makes_all_three_products():
-    served("onednn", "fp32")
-    assert count_calls("onednn") == 3
-
-
-@pytest.mark.slow
-def test_torch_s_products_are_of_the_library_that_it_names():
-    if not torch.backends.mkl.is_available():
+@pytest.mark.parametrize("name", ["onednn", "torch-blas"])
+def test_products_are_of_the_library_with_that_name(name):
+    served(name, "fp32")
+    if name == "torch-blas" and not torch.backends.mkl.is_available():
         pytest.skip("this PyTorch has no MKL that could tell of its calls")
-    assert "mkl" in LIBRARIES["torch-blas"].what()
-    assert count_calls("torch-blas") == 3
+    assert name == "onednn" or "mkl" in LIBRARIES[name].describe()
+    assert count_calls(name) == 3
 
 
 def test_a_library_of_another_kind_is_an_obstacle_with_its_name(monkeypatch):
     monkeypatch.setenv(libraries.OPENBLAS_VARIABLE, ctypes.util.find_library("c") or "libc.so.6")
     libraries._openblas.cache_clear()
-    for obstacle in (LIBRARIES["openblas"].obstacle, CONTENDERS["openblas"].obstacle):
-        assert "is not OpenBLAS" in (obstacle("fp32") or "")
+    for library in (LIBRARIES["openblas"], VARIANTS["openblas"]):
+        assert "is not OpenBLAS" in (library.skip_reason("fp32") or "")
     libraries._openblas.cache_clear()
 
 
 def test_table_4_has_a_column_for_each_library_that_can():
     case = cases.gemm("DiT-S/2", "bf16", tuple(LIBRARIES))[0]()
-    able = {name for name, library in LIBRARIES.items() if library.obstacle("bf16") is None}
-    assert set(case.ways) == {"hcops", "eager"} | able
+    able = {name for name, library in LIBRARIES.items() if library.skip_reason("bf16") is None}
+    assert set(case.runs) == {"hcops", "eager"} | able
     assert set(ops.describe_libraries(LIBRARIES, ("bf16",))["openblas"]) == {"what", "bf16"}

@@ -18,8 +18,10 @@ def test_a_small_model_is_measured_and_shown(monkeypatch, tmp_path, dtype):
     def missing():
         raise ImportError("no such package")
 
-    monkeypatch.setattr(measure, "MODELS", {"small": (small, measure._words), "absent": (missing, measure._words)})
-    settings = patching.PatchSettings(dtypes=(dtype,), compare=("eager",), batch=1, warmup=1, repeats=2, threads=1)
+    monkeypatch.setattr(
+        measure, "MODELS", {"small": (small, measure._token_loss), "absent": (missing, measure._token_loss)}
+    )
+    settings = patching.PatchSettings(dtypes=(dtype,), compare=("eager",), batch=1, warmup=1, rounds=2, threads=1)
     result = patching.bench_patch(settings)
     row, absent = result["cases"]
     assert row["status"] == "ok"

@@ -59,11 +59,11 @@ def test_score_that_was_there_at_the_first_point_bounds_the_ratio():
 
 
 def test_average_of_a_length_is_a_contender_at_every_point_and_has_the_same_bounds():
-    made = load(plan(candidates=("averages",)).experiment({"baseline": 80, "averages": 80}))
+    config = load(plan(candidates=("averages",)).experiment({"baseline": 80, "averages": 80}))
     assert {
-        made.evaluations[evaluation_name(run_name("averages", 0, 80), at)].ema_std for at in evaluation_steps(80)
+        config.evaluations[evaluation_name(run_name("averages", 0, 80), step)].ema_std for step in evaluation_steps(80)
     } == {0.1}
-    assert {made.evaluations[bound].ema_std for bound in ("baseline-untrained", "codec-f4-z8")} == {None}
+    assert {config.evaluations[bound].ema_std for bound in ("baseline-untrained", "codec-f4-z8")} == {None}
 
 
 def test_steps_fill_the_budget_by_each_ones_own_step():
@@ -73,8 +73,8 @@ def test_steps_fill_the_budget_by_each_ones_own_step():
 
 
 def test_contender_that_comes_later_is_timed_in_relation_to_the_baseline():
-    assert calibrated_seconds({"a": [0.5, 0.5], "b": [1.0, 3.0]}, beside="a", known=None) == {"a": 0.5, "b": 2.0}
-    busy = calibrated_seconds({"a": [1.4, 1.6], "c": [3.0]}, beside="a", known=0.5)
+    assert calibrated_seconds({"a": [0.5, 0.5], "b": [1.0, 3.0]}, reference="a", known=None) == {"a": 0.5, "b": 2.0}
+    busy = calibrated_seconds({"a": [1.4, 1.6], "c": [3.0]}, reference="a", known=0.5)
     assert busy == {"a": pytest.approx(0.5), "c": pytest.approx(1.0)}
 
 
@@ -89,7 +89,7 @@ def test_baseline_that_comes_later_is_timed_beside_what_was_timed_before(tmp_pat
             numbers = {"step": run["steps"], "seconds_per_step_median": day * slow[kind]}
             out = path.parent / "runs" / name / f"step_{run['steps']:07d}.json"
             out.parent.mkdir(parents=True)
-            Manifest(stage="train", name=name, spec={}, numbers=numbers).write(out)
+            Manifest(stage="train", name=name, spec={}, summary=numbers).write(out)
         return 0
 
     monkeypatch.setattr(quality, "_workflow", trained)
@@ -118,31 +118,29 @@ def test_a_scheduler_selects_the_machine_and_a_local_profile_uses_this_one():
 
 
 def test_plan_is_an_experiment_with_a_point_for_each_share_and_what_bounds_them():
-    made = load(plan().experiment(STEPS))
-    assert set(made.runs) == {"flow-s0-n160", "flow-s1-n160", *(f"baseline-s{seed}-n80" for seed in range(4))}
-    assert {made.seed_of(name) for name in made.runs} == {0, 1, 2, 3}
-    assert [made.evaluations[f"flow-s1-n160-at{at}"].checkpoint for at in (20, 40, 80, 160)] == [20, 40, 80, 160]
-    assert {name: one.checkpoint for name, one in made.evaluations.items() if "-n" not in name} == {
+    config = load(plan().experiment(STEPS))
+    assert set(config.runs) == {"flow-s0-n160", "flow-s1-n160", *(f"baseline-s{seed}-n80" for seed in range(4))}
+    assert {config.seed_of(name) for name in config.runs} == {0, 1, 2, 3}
+    assert [config.evaluations[f"flow-s1-n160-at{step}"].checkpoint for step in (20, 40, 80, 160)] == [20, 40, 80, 160]
+    assert {name: one.checkpoint for name, one in config.evaluations.items() if "-n" not in name} == {
         "baseline-untrained": "untrained",
         "codec-f4-z8": "codec",
     }
-    assert made.evaluations["flow-s0-n160-at160"].sampler == "heun"
-    assert made.evaluations["baseline-s0-n80-at80"].sampler == "dpm-solver"
+    assert config.evaluations["flow-s0-n160-at160"].sampler == "heun"
+    assert config.evaluations["baseline-s0-n80-at80"].sampler == "dpm-solver"
 
 
 def test_every_contender_of_the_shipped_file_can_be_calibrated_and_planned():
     names = tuple(name for name in plan().base.runs if name != "baseline")
     whole = plan(candidates=names)
-    calibration = load(whole.calibration(whole.contenders))
-    assert {name for one in whole.contenders for name in whole.calibrations(one, whole.contenders)} == set(
-        calibration.runs
-    )
+    calibration = load(whole.calibration(whole.variants))
+    assert {name for one in whole.variants for name in whole.calibrations(one, whole.variants)} == set(calibration.runs)
     distinct = len(calibration.runs) // 2
     assert [name.rpartition("-")[2] for name in calibration.runs] == ["0"] * distinct + ["1"] * distinct
-    times = {name: whole.identity(name) for name in whole.contenders}
+    times = {name: whole.identity(name) for name in whole.variants}
     assert times["baseline"] == times["worse"] == times["cosine"] != times["flow"] == times["together"]
     assert len(set(times.values())) == distinct
-    load(whole.experiment(dict.fromkeys(whole.contenders, 800)))
+    load(whole.experiment(dict.fromkeys(whole.variants, 800)))
 
 
 def test_another_budget_has_runs_of_its_own_and_other_settings_are_measured_anew():
@@ -159,7 +157,7 @@ def test_contenders_that_cannot_be_compared_are_refused():
     base = plan().base
     fewer = base.evaluations["judge-flow"].model_copy(update={"num_images": 8})
     started = base.runs["flow"].model_copy(update={"init_from_run": "baseline"})
-    for changes, said in (
+    for changes, message in (
         (
             {"base": base.model_copy(update={"evaluations": {**base.evaluations, "judge-flow": fewer}})},
             "evaluation's num_images",
@@ -170,7 +168,7 @@ def test_contenders_that_cannot_be_compared_are_refused():
         ({"seeds": (1, 1)}, "at least one of each"),
         ({"candidates": ()}, "at least one of each"),
     ):
-        with pytest.raises(UserError, match=said):
+        with pytest.raises(UserError, match=message):
             plan(**changes)
 
 
@@ -178,13 +176,18 @@ def result(*, copies=0.25):
     chosen = plan()
     factors = {("flow", 0): 2.0, ("flow", 1): 2.2, ("baseline", 2): 1.1, ("baseline", 3): 0.9}
     runs, scores = {}, {}
-    for name, seed in chosen.trainings:
+    for name, seed in chosen.runs:
         per_step = 80 / STEPS[name]
         run = run_name(name, seed, STEPS[name])
         runs[run] = {"seconds_per_step_median": 7 * per_step}  # of a machine with other load, which has no effect
-        for at in evaluation_steps(STEPS[name]):
-            fid = 100 - 10 * math.log(at * per_step * factors.get((name, seed), 1.0))
-            scores[evaluation_name(run, at)] = {"fid": fid, "kid": 0.1, "copies": copies, "copies_held_out": 0.125}
+        for at_step in evaluation_steps(STEPS[name]):
+            fid = 100 - 10 * math.log(at_step * per_step * factors.get((name, seed), 1.0))
+            scores[evaluation_name(run, at_step)] = {
+                "fid": fid,
+                "kid": 0.1,
+                "memorized_fraction": copies,
+                "memorized_fraction_val": 0.125,
+            }
     scores["baseline-untrained"] = {"fid": 200.0, "floor": 3.0, "n_generated": 64}
     scores["codec-f4-z8"] = {"fid": 5.0}
     flops = {"baseline": 2.0, "flow": 1.0}
@@ -209,9 +212,9 @@ def test_result_has_the_ratio_of_every_seed_their_mean_and_what_bounds_the_score
     assert found["ratios"]["flow"]["flop"] == pytest.approx(2.1)
     assert found["ratios"]["again"]["wall"] == pytest.approx(1.0, abs=0.01)
     for row in found["ratios"]["flow"]["by_seed"]:
-        assert (row["kid"], row["copies"]) == ([0.1, 0.1], [0.25, 0.25])
+        assert (row["kid"], row["memorized_fraction"]) == ([0.1, 0.1], [0.25, 0.25])
         assert row["headroom"] == pytest.approx([(100 - 10 * math.log(80 * r) - 5) / 195 for r in (1.0, row["wall"])])
-    assert found["limits"]["flow"]["copies"] == 0.125
+    assert found["limits"]["flow"]["memorized_fraction"] == 0.125
     assert headroom(5.0, found["limits"]["flow"]) == 0.0
     assert headroom(200.0, found["limits"]["flow"]) == 1.0
     text = summary(found).text()
@@ -221,6 +224,6 @@ def test_result_has_the_ratio_of_every_seed_their_mean_and_what_bounds_the_score
 
 
 def test_what_was_not_searched_is_told_as_unknown():
-    assert result(copies=None)["limits"]["flow"]["copies"] is None
+    assert result(copies=None)["limits"]["flow"]["memorized_fraction"] is None
     assert re.search(r"^baseline, seed 0 .* -$", summary(result(copies=None)).text(), re.MULTILINE)
     assert re.search(r"^baseline, seed 0 .* 25%$", summary(result()).text(), re.MULTILINE)

@@ -29,30 +29,30 @@ MEASURED = {
     "tune": (tune, TuneSettings, {}),
 }
 WRONG = [
-    ("automem", {"only": ("everything",)}, "--only"),
+    ("automem", {"parts": ("everything",)}, "--parts"),
     ("automem", {"model": "DiT-Q/2"}, "--model"),
     ("automem", {"step_models": ("S/2",)}, "--step-models"),
-    ("automem", {"budget": 1.0}, "--budget"),
-    ("automem", {"memory_gib": 0.0}, "--memory"),
+    ("automem", {"fast_memory_fraction": 1.0}, "--fast-memory-fraction"),
+    ("automem", {"memory_gib": 0.0}, "--memory-gib"),
     ("automem", {"spill_gib": -1.0}, "--spill-gib"),
     ("automem", {"warmup": 1}, "--warmup"),
-    ("automem", {"folder": Path("/nowhere/at/all")}, "--folder"),
+    ("automem", {"spill_folder": Path("/nowhere/at/all")}, "--spill-folder"),
     ("curves", {"platform": "gpu"}, "bench curves --platform"),
     ("curves", {"batch": 0}, "bench curves --batch"),
     ("ops", {"ops": ("gemm", "magic")}, "magic"),
     ("ops", {"models": ("DiT-Q/2",)}, "DiT-Q/2"),
     ("ops", {"libraries": ("blis",)}, "blis"),
-    ("ops", {"repeats": 0}, "1 or more"),
+    ("ops", {"rounds": 0}, "1 or more"),
     ("ops", {"backend": "magic"}, "unknown back end"),
     ("patch", {"models": ("other",)}, "models"),
     ("sampling", {"ranks": 1}, "--ranks"),
-    ("sampling", {"ranks": 100_000}, "--cpus"),
+    ("sampling", {"ranks": 100_000}, "--cpus-per-rank"),
     ("sampling", {"steps": 1001}, "--steps"),
     ("sampling", {"dtypes": ("fp8",)}, "--dtypes"),
     ("sampling", {"tokens": (15,)}, "--tokens"),
     ("sampling", {"tokens": ()}, "--tokens"),
     ("sampling", {"guidance": (0.5,)}, "--guidance"),
-    ("sampling", {"contenders": ("magic",)}, "--contenders"),
+    ("sampling", {"variants": ("magic",)}, "--variants"),
     ("sampling", {"decode_size": 68}, "--decode-size"),
     ("sampling", {"decode_width": 48}, "--decode-width"),
     ("scaling", {"models": ("DiT-Q/2",)}, "--models"),
@@ -74,8 +74,8 @@ WRONG = [
 ]
 
 
-@pytest.mark.parametrize(("kind", "changes", "said"), WRONG)
-def test_settings_without_sense_are_refused_before_work(kind, changes, said):
+@pytest.mark.parametrize(("kind", "changes", "message"), WRONG)
+def test_settings_without_sense_are_refused_before_work(kind, changes, message):
     measure, settings, base = MEASURED[kind]
-    with pytest.raises(UserError, match=said):
+    with pytest.raises(UserError, match=message):
         measure(settings(**base | changes))

@@ -2,21 +2,16 @@
 
 import pytest
 
-from dithc.bench.timing import Timing, geometric_mean, loops_for, spread, take_turns
+from dithc.bench.timing import Timing, geometric_mean, loops_for, spread, time_runs
 
 
-def test_runs_take_turns_and_every_other_round_is_reversed():
+@pytest.mark.parametrize(("repeats", "loops", "expected"), [(3, {}, "abbaab"), (1, {"b": 3}, "abbb")])
+def test_runs_alternate_and_loops_repeat_a_run_within_one_time(repeats, loops, expected):
     order = []
-    timings = take_turns({"a": lambda: order.append("a"), "b": lambda: order.append("b")}, repeats=3)
-    assert order == ["a", "b", "b", "a", "a", "b"]
-    assert all(len(timing.seconds) == 3 for timing in timings.values())
-
-
-def test_a_run_with_loops_is_made_as_often_for_one_time():
-    order = []
-    timings = take_turns({"a": lambda: order.append("a"), "b": lambda: order.append("b")}, repeats=1, loops={"b": 3})
-    assert order == ["a", "b", "b", "b"]
-    assert len(timings["b"].seconds) == 1
+    runs = {"a": lambda: order.append("a"), "b": lambda: order.append("b")}
+    timings = time_runs(runs, repeats=repeats, loops=loops)
+    assert "".join(order) == expected
+    assert all(len(timing.seconds) == repeats for timing in timings.values())
 
 
 def test_loops_fill_the_time_and_a_long_run_is_made_once():
@@ -32,10 +27,7 @@ def test_a_ratio_is_taken_within_each_round():
     assert other.ratios_to(base) == (2.0, 0.5, 2.0)
     assert other.ratio_to(base) == 2.0
     assert (base.median, base.to_dict()["mad"]) == (2.0, 1.0)
-
-
-def test_times_of_parts_add_up_round_by_round():
-    assert Timing((1.0, 2.0)) + Timing((3.0, 5.0)) == Timing((4.0, 7.0))
+    assert base + other == Timing((3.0, 15.0, 6.0))
 
 
 def test_spread_and_geometric_mean():

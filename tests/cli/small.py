@@ -27,7 +27,7 @@ class Small:
         }
         self.configure(seed=0)
         tiles = ("--tiles", self.manifest("tiles"))
-        self.words = {
+        self.commands = {
             "synthesize": self.line("synthesize", *DATASET, out="inputs"),
             "ingest": self.line("ingest", *DATASET, "--inputs", self.manifest("inputs"), out="scenes"),
             "tiles": self.line("tiles", *DATASET, "--scenes", self.manifest("scenes"), out="tiles"),
@@ -35,22 +35,20 @@ class Small:
         }
 
     def configure(self, *, seed: int) -> None:
-        """Write the configuration with this seed."""
         (self.root / "config.json").write_text(json.dumps({**self.settings, "seed": seed}))
 
     def manifest(self, name: str) -> str:
         return str(self.root / name / "manifest.json")
 
-    def line(self, verb: str, *words: str, out: str) -> list[str]:
+    def line(self, command: str, *arguments: str, out: str) -> list[str]:
         """Return the arguments of a command that writes the stage `out`."""
-        return [verb, "--config", str(self.root / "config.json"), *words, "--out", self.manifest(out)]
+        return [command, "--config", str(self.root / "config.json"), *arguments, "--out", self.manifest(out)]
 
-    def features(self, *words: str, out: str) -> list[str]:
+    def features(self, *arguments: str, out: str) -> list[str]:
         """Return the arguments of `dithc features` with the trained extractor."""
-        own = ("--extractor", "own", "--trained", self.manifest("extractor"), "--turned")
-        return self.line("features", *own, *words, out=out)
+        extractor = ("--extractor", "own", "--extractor-manifest", self.manifest("extractor"), "--dihedral")
+        return self.line("features", *extractor, *arguments, out=out)
 
     def run(self, *names: str) -> None:
-        """Run the commands of these names."""
         for name in names:
-            assert main(self.words[name]) == 0, name
+            assert main(self.commands[name]) == 0, name

@@ -32,8 +32,8 @@ def test_overview_lists_every_verb_also_for_an_unknown_one(capsys: pytest.Captur
 
 
 def test_user_error_is_four_lines_without_traceback(capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["--evaluation", "x", "--real", "a", "--generated", "b", "--out", "c"]
-    assert main(["fid", "--config", "nowhere.yaml", *words]) == 2
+    arguments = ["--evaluation", "x", "--real", "a", "--generated", "b", "--out", "c"]
+    assert main(["fid", "--config", "nowhere.yaml", *arguments]) == 2
     text = capsys.readouterr().err
     assert "nowhere.yaml does not exist" in text
     assert [line.split(":")[0] for line in text.splitlines()[1:]] == ["  got", "  expected", "  fix"]
@@ -48,15 +48,15 @@ def test_verb_that_is_interrupted_while_it_is_imported_says_so_without_a_traceba
     assert capsys.readouterr().err.endswith("train: error: interrupted\n")
 
 
-@pytest.mark.parametrize(("words", "status"), [(["train", "--no-such-option"], 2), (["train", "--help"], 0)])
-def test_wrong_option_is_told_to_the_launcher_by_its_own_status(words, status, monkeypatch, capsys):
+@pytest.mark.parametrize(("arguments", "status"), [(["train", "--no-such-option"], 2), (["train", "--help"], 0)])
+def test_wrong_option_is_told_to_the_launcher_by_its_own_status(arguments, status, monkeypatch, capsys):
     """With any other status the launcher would restart all ranks."""
-    told = []
-    monkeypatch.setattr("dithc.engine.comm.exit_report.report_exit", told.append)
+    statuses = []
+    monkeypatch.setattr("dithc.engine.comm.exit_report.report_exit", statuses.append)
     with pytest.raises(SystemExit) as end:
-        main(words)
+        main(arguments)
     assert end.value.code == status
-    assert told == ([status] if status else [])
+    assert statuses == ([status] if status else [])
     lines = capsys.readouterr().err.split("\n")
     assert [line[:11] for line in lines] == (
         [lines[0][:11], "  got:     ", "  expected:", "  fix:     ", ""] if status else [""]
@@ -69,7 +69,7 @@ class Slow:
     SUMMARY, EXAMPLE = "", ""
 
     def __init__(self) -> None:
-        self.begun, self.end = threading.Event(), threading.Event()
+        self.started, self.end = threading.Event(), threading.Event()
 
     def add_arguments(self, parser):
         parser.add_argument("--out", type=Path)
@@ -78,7 +78,7 @@ class Slow:
         return args.out.parent
 
     def run(self, args):
-        self.begun.set()
+        self.started.set()
         assert self.end.wait(600)
         return 0
 
@@ -86,17 +86,17 @@ class Slow:
 def test_folder_that_a_verb_writes_is_refused_to_another_one_with_76(monkeypatch, tmp_path, capsys):
     slow = Slow()
     monkeypatch.setattr("dithc.cli.import_module", lambda _: slow)
-    words = ["ingest", "--out", str(tmp_path / "scenes" / "manifest.json")]
+    arguments = ["ingest", "--out", str(tmp_path / "scenes" / "manifest.json")]
     with ThreadPoolExecutor(1) as others:
-        first = others.submit(main, words)
-        assert slow.begun.wait(600)
-        assert main(words) == 76
+        first = others.submit(main, arguments)
+        assert slow.started.wait(600)
+        assert main(arguments) == 76
         slow.end.set()
         assert first.result(600) == 0
-    said = capsys.readouterr().err
-    assert f"process {os.getpid()} on" in said
-    assert "works on" in said
-    assert main(words) == 0
+    output = capsys.readouterr().err
+    assert f"process {os.getpid()} on" in output
+    assert "works on" in output
+    assert main(arguments) == 0
     assert list(tmp_path.iterdir()) == []
 
 
@@ -108,45 +108,44 @@ def test_verb_that_writes_a_folder_says_which(verb):
 
 
 def test_memory_that_is_refused_is_asked_for_by_the_name_of_the_stage() -> None:
-    from dithc.cli import STAGES, _told
+    from dithc.cli import STAGES, _as_user_error
 
     resources = ExperimentConfig.model_fields["resources"].annotation
-    stages = set(get_args(get_args(resources)[0])) - {"default"}
-    assert set(STAGES) == stages
-    assert "(`resources: {sample: {mem_mb}}` requests it)" in str(_told("sample", MemoryError()))
-    assert "resources" not in str(_told("show", MemoryError()))
+    assert set(STAGES) == set(get_args(get_args(resources)[0])) - {"default"}
+    assert "(`resources: {sample: {mem_mb}}` requests it)" in str(_as_user_error("sample", MemoryError()))
+    assert "resources" not in str(_as_user_error("show", MemoryError()))
 
 
 OF = "--config nowhere.yaml"
 LINES = (f"sample {OF} --evaluation e --tiles t --out", f"train {OF} --run r --latents l --out", "simulate --json")
 
 
-@pytest.mark.parametrize("words", map(str.split, LINES))
+@pytest.mark.parametrize("arguments", map(str.split, LINES))
 def test_folder_in_the_place_of_a_file_is_refused_before_work_starts(
-    words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "kept").touch()
-    assert main([*words, str(tmp_path)]) == 2
-    said = capsys.readouterr().err
-    assert f"got:      {tmp_path}, which is a folder\n  expected: the file to write\n  fix:      name a file" in said
+    assert main([*arguments, str(tmp_path)]) == 2
+    output = capsys.readouterr().err
+    assert f"got:      {tmp_path}, which is a folder\n  expected: the file to write\n  fix:      name a file" in output
     assert (tmp_path / "kept").exists()
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("arguments", "output"),
     [
         (["--ranks", "2", "--", "no-such-program"], "got:      no-such-program: no such program\n"),
-        (["--ranks", "2", "--cpus", "0", "--", "true"], "launch --cpus\n  got:      0\n"),
-        (["--node-cpus", "-1", "--", "true"], "launch --node-cpus\n  got:      -1\n"),
+        (["--ranks", "2", "--cpus-per-rank", "0", "--", "true"], "launch --cpus-per-rank\n  got:      0\n"),
+        (["--cpus-per-node", "-1", "--", "true"], "launch --cpus-per-node\n  got:      -1\n"),
     ],
 )
 def test_launch_refuses_what_cannot_be_before_it_starts_anything(
-    words: list[str], said: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    arguments: list[str], output: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.delenv("SLURM_JOB_ID", raising=False)
-    assert main(["launch", *words]) == 2
+    assert main(["launch", *arguments]) == 2
     text = capfd.readouterr().err
-    assert said in text
+    assert output in text
     assert text.count("\n") == 4
 
 

@@ -47,11 +47,11 @@ def examples() -> list[str]:
 
 def parsed(line: str) -> argparse.Namespace:
     """Parse a command line; SystemExit if it is invalid."""
-    _, verb, *words = shlex.split(line)
+    _, verb, *arguments = shlex.split(line)
     module = import_module(command_module(verb))
     parser = argparse.ArgumentParser()
     module.add_arguments(parser)
-    return parser.parse_args(words)
+    return parser.parse_args(arguments)
 
 
 @pytest.mark.parametrize("line", examples())
@@ -90,7 +90,6 @@ sys.exit(max(statuses))
 
 
 def run_lines(folder: Path, lines: list[str]) -> subprocess.CompletedProcess[str]:
-    """Execute command lines in one process."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     line = [sys.executable, "-c", RUN, *lines]
     return subprocess.run(line, cwd=folder, env=environment, capture_output=True, text=True, timeout=900, check=False)
@@ -132,23 +131,23 @@ def test_examples_work_in_the_order_given(demo: Path) -> None:
 @pytest.mark.alternates("whole workflows", "examples")
 def test_no_command_changes_a_file_that_it_did_not_write(demo: Path) -> None:
     """Pass `--out` in a home directory, another stage's folder, and its own folder with one more file."""
-    home = demo / "home"
+    foreign = demo / "home"
     files = ("thesis.tex", ".env", "shard-00000.npy", "image-000000.tif", "figures/loss.png", ".git/HEAD")
     for name in (*files, "manifest.json"):
-        (home / name).parent.mkdir(parents=True, exist_ok=True)
-        (home / name).write_text(f"of years: {name}")
+        (foreign / name).parent.mkdir(parents=True, exist_ok=True)
+        (foreign / name).write_text(f"of years: {name}")
     lines = []
     for line in cheap_examples():
         if (found := re.search(r" --out (\S+)", line)) is None:
             continue
-        own = demo / found[1]
-        notes = (own if own.is_dir() else own.parent) / "notes.txt"
+        written = demo / found[1]
+        notes = (written if written.is_dir() else written.parent) / "notes.txt"
         notes.write_text("of the user")
-        is_stage = own.name == "manifest.json"
-        places = ["home", f"home/{own.name}", "home/thesis.tex"] if not is_stage else ["home/manifest.json"]
+        is_stage = written.name == "manifest.json"
+        places = ["home", f"home/{written.name}", "home/thesis.tex"] if not is_stage else ["home/manifest.json"]
         places += ["results/demo/manifest.json", "results/demo/fid/sentinel2-after/manifest.json"]
         if " synthesize " not in line:  # it writes its manifest next to its folder
-            places += [found[1]] if is_stage or own.is_dir() else []
+            places += [found[1]] if is_stage or written.is_dir() else []
         lines += [line.replace(found[0], f" --out {place}") for place in places]
     kept = (path for path in demo.rglob("*") if path.is_file() and path.name != ".dithc-output.json")
     before = {path: path.read_bytes() for path in kept}
@@ -186,18 +185,18 @@ def documented() -> tuple[list[str], list[str], list[str]]:
 
 @pytest.mark.parametrize("line", documented()[0])
 def test_line_of_the_documents_is_understood_as_it_stands(line: str) -> None:
-    words = shlex.split(line, comments=True)
-    while re.fullmatch(r"[A-Z_]+=\S+", words[0]):  # environment variables
-        words = words[1:]
-    program = words[0].removeprefix(".venv/bin/")
+    arguments = shlex.split(line, comments=True)
+    while re.fullmatch(r"[A-Z_]+=\S+", arguments[0]):  # environment variables
+        arguments = arguments[1:]
+    program = arguments[0].removeprefix(".venv/bin/")
     if program == "make":
-        assert re.search(rf"^{words[1]}:", (ROOT / "Makefile").read_text(), re.MULTILINE)
+        assert re.search(rf"^{arguments[1]}:", (ROOT / "Makefile").read_text(), re.MULTILINE)
         return
-    assert words[0].startswith(".venv/bin/"), "the command requires an activated environment"
+    assert arguments[0].startswith(".venv/bin/"), "the command requires an activated environment"
     assert (Path(sys.executable).parent / program).exists()
     if program == "dithc":
-        parsed(shlex.join(["dithc", *words[1:]]))
-    for name in (word for word in words if word.startswith(("config/", "profiles/"))):
+        parsed(shlex.join(["dithc", *arguments[1:]]))
+    for name in (argument for argument in arguments if argument.startswith(("config/", "profiles/"))):
         assert (ROOT / name).exists()
 
 
@@ -237,9 +236,9 @@ def test_program_of_the_documents_runs(program: str, tmp_path: Path) -> None:
     line = [sys.executable, "-c", program]
     done = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
-    left = [path.name for path in tmp_path.iterdir()]
+    remaining = [path.name for path in tmp_path.iterdir()]
     if "Tiers" in program:
         assert "loaded_bytes=" in done.stdout
-        assert left == [], "the file tier left a named file"
+        assert remaining == [], "the file tier left a named file"
     elif "Checkpoints" in program:
-        assert left == ["store"]
+        assert remaining == ["store"]

@@ -81,13 +81,7 @@ def test_wheel_works_outside_a_checkout(tmp_path: Path) -> None:
 
 
 def run(*line: str, folder: Path | None = None, environment: dict[str, str] | None = None) -> str:
-    done = subprocess.run(
-        line,
-        cwd=folder or "/",
-        env={**os.environ, **(environment or {})},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    variables = os.environ | (environment or {})
+    done = subprocess.run(line, cwd=folder or "/", env=variables, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout

@@ -17,20 +17,20 @@ json.dump({name: os.environ[name] for name in names}, open(sys.argv[1], "w"))
 
 
 @pytest.mark.parametrize(
-    ("clusters", "words", "cpus"),
-    [(1, ["--launcher", "mpiexec", "--strategy", "dp", "--node-cpus", "2"], 2), (4, ["--strategy", "cftp"], 4)],
+    ("clusters", "arguments", "cpus"),
+    [(1, ["--launcher", "mpiexec", "--strategy", "dp", "--cpus-per-node", "2"], 2), (4, ["--strategy", "cftp"], 4)],
 )
-def test_a_machine_of_one_die_starts_one_rank_with_all_cores(monkeypatch, tmp_path, clusters, words, cpus):
+def test_a_machine_of_one_die_starts_one_rank_with_all_cores(monkeypatch, tmp_path, clusters, arguments, cpus):
     monkeypatch.setattr(hardware, "discover_machine", lambda: node(dies=1, clusters=clusters))
     out = tmp_path / "said.json"
-    assert main(["launch", *words, "--", sys.executable, "-c", SAY, str(out)]) == 0
+    assert main(["launch", *arguments, "--", sys.executable, "-c", SAY, str(out)]) == 0
     assert json.loads(out.read_text()) == {"OMP_NUM_THREADS": str(cpus), "DITHC_EXPECTED_RANKS": "1"}
 
 
 @pytest.mark.parametrize(("strategy", "ranks"), [("cftp", 8), ("dp", 32), ("dp+tp", 32)])
 def test_ranks_are_counted_for_all_nodes(monkeypatch, strategy, ranks):
     monkeypatch.setattr(hardware, "discover_machine", lambda: node(dies=4, clusters=4))
-    assert launch._counted(SimpleNamespace(strategy=strategy, nodes=2)) == (ranks, 16)
+    assert launch._ranks_and_cores(SimpleNamespace(strategy=strategy, nodes=2)) == (ranks, 16)
 
 
 def node(*, dies: int, clusters: int):
@@ -44,12 +44,12 @@ DIES = "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"
 
 
 @pytest.mark.parametrize(
-    ("kills", "why"), [([3, 4], "control group had no memory left"), ([3, 3], "a signal from outside")]
+    ("kills", "reason"), [([3, 4], "control group had no memory left"), ([3, 3], "a signal from outside")]
 )
-def test_a_command_that_is_killed_is_named_with_the_reason(monkeypatch, capsys, kills, why):
+def test_a_command_that_is_killed_is_named_with_the_reason(monkeypatch, capsys, kills, reason):
     counts = iter(kills)
     monkeypatch.setattr(hardware.Limits, "out_of_memory_kills", staticmethod(lambda: next(counts)))
     assert main(["launch", "--", sys.executable, "-c", DIES]) == 137
-    said = capsys.readouterr().err
+    output = capsys.readouterr().err
     fixes = ("`micro_batch_size`", "`activation_checkpointing: block`", "fast_memory_gib")
-    assert all(words in said for words in ("was ended by SIGKILL", why, *fixes))
+    assert all(arguments in output for arguments in ("was ended by SIGKILL", reason, *fixes))

@@ -43,13 +43,13 @@ sys.exit(cli.main())
 """
 
 
-def python(*words: str | bytes, cwd: Path, **settings: object) -> subprocess.CompletedProcess[str]:
-    done = subprocess.run([sys.executable, *words], cwd=cwd, capture_output=True, timeout=120, check=False, **settings)  # type: ignore[call-overload]
+def python(*args: str | bytes, cwd: Path, **settings: object) -> subprocess.CompletedProcess[str]:
+    done = subprocess.run([sys.executable, *args], cwd=cwd, capture_output=True, timeout=120, check=False, **settings)  # type: ignore[call-overload]
     return subprocess.CompletedProcess(done.args, done.returncode, done.stdout.decode(), done.stderr.decode())
 
 
 def is_user_error(text: str) -> bool:
-    return "Traceback" not in text and all(text.count(word) == 1 for word in ("got:", "expected:", "fix:"))
+    return "Traceback" not in text and all(text.count(key) == 1 for key in ("got:", "expected:", "fix:"))
 
 
 @pytest.fixture(scope="module")
@@ -109,7 +109,7 @@ def test_process_that_a_library_ends_under_a_limit_is_reported(
     assert is_user_error(done.stderr) if is_memory else "got:" not in done.stderr, done.stderr
 
 
-REFUSED = [
+MEMORY_ERRORS = [
     MemoryError(),
     ImportError("libtorch_cpu.so: failed to map segment from shared object"),
     ImportError("PLEASE READ THIS\nOriginal error was: libstdc++.so.6: cannot allocate memory in static TLS block"),
@@ -122,9 +122,9 @@ REFUSED = [
 OTHER = [ImportError("No module named x"), OSError(28, "No space left"), ValueError("map")]
 
 
-@pytest.mark.parametrize("error", [*REFUSED, *OTHER], ids=str)
+@pytest.mark.parametrize("error", [*MEMORY_ERRORS, *OTHER], ids=str)
 def test_refused_memory_is_recognized_in_errors_of_every_type(error: Exception) -> None:
-    assert (out_of_memory.requested_memory(error) is not None) == (error in REFUSED)
+    assert (out_of_memory.requested_memory(error) is not None) == (error in MEMORY_ERRORS)
 
 
 def folders_of(monkeypatch: pytest.MonkeyPatch, **variables: str | None) -> tuple[str | None, str | None]:
@@ -213,7 +213,7 @@ def manifest(tmp_path: Path) -> Path:
     folder.mkdir()
     (folder / "scores.bin").write_bytes(b"scores")
     files = Manifest.entries(folder, [folder / "scores.bin"])
-    Manifest(stage="codec", name="höhe", spec={}, files=files, numbers={"loss": 1.5}).write(folder / "manifest.json")
+    Manifest(stage="codec", name="höhe", spec={}, files=files, summary={"loss": 1.5}).write(folder / "manifest.json")
     return folder / "manifest.json"
 
 
@@ -221,18 +221,18 @@ def manifest(tmp_path: Path) -> Path:
 @pytest.mark.slow
 def test_closed_streams_change_no_verdict(manifest: Path, tmp_path: Path, closed: str) -> None:
     out = tmp_path / "found.json"
-    words = ("-c", CLOSED, closed, "-m", "dithc", "verify", str(manifest), "--json", str(out))
-    done = python(*words, cwd=tmp_path)
+    arguments = ("-c", CLOSED, closed, "-m", "dithc", "verify", str(manifest), "--json", str(out))
+    done = python(*arguments, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     found = json.loads(out.read_text())  # and no log lines are in it
-    assert (found["files"], found["faults"]) == (1, [])
+    assert (found["files"], found["problems"]) == (1, [])
     (manifest.parent / "scores.bin").write_bytes(b"others")
-    assert python(*words, cwd=tmp_path).returncode == 1
+    assert python(*arguments, cwd=tmp_path).returncode == 1
 
 
 @pytest.mark.slow
 def test_streams_of_ascii_take_any_text(manifest: Path, tmp_path: Path) -> None:
-    for words in (["show", str(manifest)], ["verify", str(manifest.parent)]):
-        done = python("-m", "dithc", *words, cwd=tmp_path, env=os.environ | {"PYTHONIOENCODING": "ascii"})
+    for arguments in (["show", str(manifest)], ["verify", str(manifest.parent)]):
+        done = python("-m", "dithc", *arguments, cwd=tmp_path, env=os.environ | {"PYTHONIOENCODING": "ascii"})
         assert done.returncode == 0, done.stderr
         assert "Traceback" not in done.stderr

@@ -23,8 +23,8 @@ class Bench(Small):
         super().__init__(root, scenes=12, num_images=4, steps=2)
         tiles = ("--tiles", self.manifest("tiles"))
         pair = ("--real", self.manifest("real"), "--generated", self.manifest("generated"))
-        report = ["report", *self.words["tiles"][1:3], "--manifests", self.manifest("tiles")]
-        self.words |= {
+        report = ["report", *self.commands["tiles"][1:3], "--manifests", self.manifest("tiles")]
+        self.commands |= {
             "features": self.features(*tiles, out="real"),
             "features of samples": self.features("--samples", self.manifest("samples"), out="generated"),
             "fid": self.line("fid", "--evaluation", "score", *pair, *tiles, out="fid"),
@@ -38,9 +38,9 @@ class Bench(Small):
         images = np.rot90(tiles.rgb(tiles.rows("train")), axes=(2, 3))
         for number, part in enumerate(np.array_split(images, [5])):
             np.save(folder / f"rgb-{number:05d}.npy", part)
-        numbers = {"images": len(images), "stretch": digest(tiles.info["display"])}
+        numbers = {"images": len(images), "rendering_digest": digest(tiles.info["display"])}
         files = Manifest.entries(folder, sorted(folder.iterdir()))
-        Manifest(stage="sample", name="score", spec={}, files=files, numbers=numbers).write(folder / "manifest.json")
+        Manifest(stage="sample", name="score", spec={}, files=files, summary=numbers).write(folder / "manifest.json")
 
     def content(self) -> dict[str, bytes]:
         """Return all files except metrics, which log attempts."""
@@ -74,9 +74,9 @@ def broken(monkeypatch: pytest.MonkeyPatch, function: str, number: int) -> None:
     monkeypatch.setattr(os, function, fail)
 
 
-def four_lines(said: str) -> bool:
+def four_lines(output: str) -> bool:
     """Test for the form of a user error without a traceback."""
-    return all(word in said for word in ("got:", "expected:", "fix:")) and "Traceback" not in said
+    return all(key in output for key in ("got:", "expected:", "fix:")) and "Traceback" not in output
 
 
 SEEDS = {"synthesize": 1, "ingest": 0, "tiles": 1, "extractor": 1, "features": 0, "fid": 0, "report": 0}
@@ -97,64 +97,50 @@ def test_full_disk_ends_with_status_2_and_leaves_earlier_output(
     before = bench.content()
     broken(monkeypatch, function, errno.ENOSPC)
     capsys.readouterr()
-    assert main(bench.words[verb]) == 2
-    said = capsys.readouterr().err
-    assert "No space left on device" in said
-    assert "free s" in said
-    assert four_lines(said)
+    assert main(bench.commands[verb]) == 2
+    output = capsys.readouterr().err
+    assert "No space left on device" in output
+    assert "free s" in output
+    assert four_lines(output)
     assert bench.content() == before
 
 
+FIXES = {errno.EROFS: "read-only", errno.EACCES: "permissions", errno.ENOTCONN: "check the path"}
+
+
 @pytest.mark.parametrize(
-    ("number", "fix"),
-    [(errno.EROFS, "read-only"), (errno.EACCES, "permissions"), (errno.ENOTCONN, "check the path")],
+    ("number", "level", "status", "shown", "hidden"),
+    [
+        *((n, "INFO", 2, (f"got:      {os.strerror(n)}", "expected:", fix), "Traceback") for n, fix in FIXES.items()),
+        (errno.ENOSPC, "DEBUG", 2, ("Traceback", "fix:"), "interrupted"),
+        (errno.EPIPE, "INFO", 141, (), "fix:"),  # a reader that has gone
+    ],
 )
-def test_fix_is_that_of_the_error(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], number: int, fix: str
-) -> None:
+def test_error_has_its_fix_and_on_request_a_traceback(bench, monkeypatch, capsys, number, level, status, shown, hidden):
     broken(monkeypatch, "fsync", number)
-    assert main(bench.words["fid"]) == 2
-    said = capsys.readouterr().err
-    assert f"got:      {os.strerror(number)}" in said
-    assert fix in said
-    assert four_lines(said)
+    monkeypatch.setenv("DITHC_LOG_LEVEL", level)
+    assert main(bench.commands["fid"]) == status
+    output = capsys.readouterr().err
+    assert all(text in output for text in shown)
+    assert hidden not in output
 
 
 def test_file_that_cannot_be_written_is_named(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
     out = bench.root / "config.json" / "fid" / "manifest.json"
-    assert main([*bench.words["fid"][:-1], str(out)]) == 2
-    said = capsys.readouterr().err
-    assert f"dithc fid could not read or write {out.parent}" in said
-    assert four_lines(said)
-
-
-def test_traceback_is_shown_where_it_is_asked_for(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    broken(monkeypatch, "fsync", errno.ENOSPC)
-    monkeypatch.setenv("DITHC_LOG_LEVEL", "DEBUG")
-    assert main(bench.words["fid"]) == 2
-    said = capsys.readouterr().err
-    assert "Traceback" in said
-    assert "fix:" in said
-
-
-def test_reader_that_has_gone_is_no_error_to_tell(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    broken(monkeypatch, "fsync", errno.EPIPE)
-    assert main(bench.words["fid"]) == 141
-    assert "fix:" not in capsys.readouterr().err
+    assert main([*bench.commands["fid"][:-1], str(out)]) == 2
+    output = capsys.readouterr().err
+    assert f"dithc fid could not read or write {out.parent}" in output
+    assert four_lines(output)
 
 
 def test_fid_says_what_of_the_generated_images_is_copied(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
     """The train tiles, rotated, serve as generated images."""
-    assert main(bench.words["fid"]) == 0
-    numbers = json.loads((bench.root / "fid" / "manifest.json").read_text())["numbers"]
-    real = json.loads((bench.root / "real" / "manifest.json").read_text())["numbers"]
-    assert numbers["copies"] == 1.0
-    assert numbers["copies_n"] == [numbers["n_generated"], real["n"] - numbers["n_generated"]]
-    assert numbers["copies_held_out"] < 1.0
+    assert main(bench.commands["fid"]) == 0
+    numbers = json.loads((bench.root / "fid" / "manifest.json").read_text())["summary"]
+    real = json.loads((bench.root / "real" / "manifest.json").read_text())["summary"]
+    assert numbers["memorized_fraction"] == 1.0
+    assert numbers["memorized_n"] == [numbers["n_generated"], real["n"] - numbers["n_generated"]]
+    assert numbers["memorized_fraction_val"] < 1.0
     assert re.search(r"copies +100 % \(of held-out tiles: ", capsys.readouterr().out)
 
 
@@ -163,6 +149,6 @@ def test_fid_refuses_tiles_that_the_features_are_not_of(
 ) -> None:
     other = tmp_path / "manifest.json"
     Manifest(stage="tiles", name="other", spec={"of": "another set"}).write(other)
-    words = [str(other) if word.endswith("/tiles/manifest.json") else word for word in bench.words["fid"]]
-    assert main(words) == 2
+    arguments = [str(other) if key.endswith("/tiles/manifest.json") else key for key in bench.commands["fid"]]
+    assert main(arguments) == 2
     assert f"tiles {other} are not the tiles of the real features" in capsys.readouterr().err

@@ -50,22 +50,21 @@ def test_every_key_is_on_the_page_once() -> None:
     text = page()
     titles = [line[3:] for line in text.splitlines() if line.startswith("## ")]
     assert len(titles) == len(set(titles)), "two headings have the same anchor"
-    models = {(one.place, one.model): one.model for one in sections(ExperimentConfig)}.values()
+    models = {(one.location, one.model): one.model for one in sections(ExperimentConfig)}.values()
     assert text.count("\n| `") == sum(len(model.model_fields) for model in models)
 
 
 def run(**settings: Any) -> dict[str, Any]:
-    """Return a single training run."""
     return {"runs": {"a": {"dataset": "landscape", **settings}}}
 
 
-def judged(**settings: Any) -> dict[str, Any]:
+def score(**settings: Any) -> dict[str, Any]:
     """Return an evaluation of the demo's pre-training run, which predicts a flow."""
     return {"evaluations": {"x": {"run": "pretrain", "extractor": "landscape-classifier", **settings}}}
 
 
 def flow(**settings: Any) -> dict[str, Any]:
-    return judged(sampler="euler", **settings)
+    return score(sampler="euler", **settings)
 
 
 def fine_tuned(*, start: dict[str, Any], **settings: Any) -> dict[str, Any]:
@@ -74,7 +73,6 @@ def fine_tuned(*, start: dict[str, Any], **settings: Any) -> dict[str, Any]:
 
 
 def sourced(**source: Any) -> dict[str, Any]:
-    """Return a dataset with this source."""
     return {"datasets": DEMO["datasets"] | {"x": DEMO["datasets"]["landscape"] | {"source": source}}}
 
 
@@ -167,40 +165,40 @@ MISTAKES: list[tuple[dict[str, Any], list[str]]] = [
         {"runs": {one: {"dataset": "landscape", "init_from_run": "ba"[one == "b"]} for one in "ab"}, "evaluations": {}},
         ["circular"],
     ),
-    (judged(sampler="dpm-solver"), ["evaluations.x.sampler dpm-solver", "is flow: choose euler or heun"]),
-    (run() | judged(run="a", sampler="heun"), ["evaluations.x.sampler heun", "is noise: choose another sampler"]),
-    (judged(checkpoint=121), ["evaluations.x.checkpoint is step 121", "runs.pretrain does not keep"]),
-    (judged(sampler="ddim", solver_order=2), ["evaluations.x", "`solver_order` applies to the samplers", "ddim"]),
-    (judged(steps=2, timesteps=[1000, 5], sampler="heun"), ["2 timesteps", "`steps` is 2", "heun needs 1"]),
+    (score(sampler="dpm-solver"), ["evaluations.x.sampler dpm-solver", "is flow: choose euler or heun"]),
+    (run() | score(run="a", sampler="heun"), ["evaluations.x.sampler heun", "is noise: choose another sampler"]),
+    (score(checkpoint=121), ["evaluations.x.checkpoint is step 121", "runs.pretrain does not keep"]),
+    (score(sampler="ddim", solver_order=2), ["evaluations.x", "`solver_order` applies to the samplers", "ddim"]),
+    (score(steps=2, timesteps=[1000, 5], sampler="heun"), ["2 timesteps", "`steps` is 2", "heun needs 1"]),
     (flow(steps=2, timesteps=[999, 5]), ["evaluations.x", "euler must start at 1000"]),
     (flow(steps=2, timesteps=[1000, 0]), ["evaluations.x", "end above 0"]),
-    (judged(steps=3, timesteps=[999, 5]), ["evaluations.x", "`timesteps` has 2 timesteps and `steps` is 3"]),
-    (judged(steps=3, timesteps=[999, 5, 5]), ["evaluations.x", "`timesteps` are not descending"]),
-    (judged(steps=2, timesteps=[1000, 5]), ["evaluations.x", "must be at most 999"]),
-    (judged(guidance_scale=2, guidance_interval=[0.6, 0.2]), ["starts at 0.6 and ends at 0.2"]),
-    (judged(guidance_interval=[0.2, 0.6]), ["`guidance_interval` requires a `guidance_scale` other than 1"]),
-    (judged(guidance_reference="start"), ["`guidance_reference` requires `guidance_scale` above 1; with 1.0"]),
-    (judged(guidance_reference="start", guidance_scale=2, checkpoint="start"), ["weights after the first step"]),
+    (score(steps=3, timesteps=[999, 5]), ["evaluations.x", "`timesteps` has 2 timesteps and `steps` is 3"]),
+    (score(steps=3, timesteps=[999, 5, 5]), ["evaluations.x", "`timesteps` are not descending"]),
+    (score(steps=2, timesteps=[1000, 5]), ["evaluations.x", "must be at most 999"]),
+    (score(guidance_scale=2, guidance_interval=[0.6, 0.2]), ["starts at 0.6 and ends at 0.2"]),
+    (score(guidance_interval=[0.2, 0.6]), ["`guidance_interval` requires a `guidance_scale` other than 1"]),
+    (score(guidance_reference="start"), ["`guidance_reference` requires `guidance_scale` above 1; with 1.0"]),
+    (score(guidance_reference="start", guidance_scale=2, checkpoint="start"), ["weights after the first step"]),
     (
-        judged(guidance_reference="start", guidance_scale=2),
+        score(guidance_reference="start", guidance_scale=2),
         ["x.guidance_reference is start", "runs.pretrain has neither"],
     ),
-    (judged(ema_std=0.07, sampler="heun"), ["evaluations.x.ema_std 0.07", "runs.pretrain does not keep", "`ema.stds`"]),
-    (judged(ema_std=0.07, weights="raw"), ["evaluations.x", "`weights` is raw"]),
-    (judged(ema_std=0.07, checkpoint="start"), ["evaluations.x", "`checkpoint` is start"]),
-    (judged(metrics=["bands", "bands"]), ["evaluations.x", "`metrics` has bands twice"]),
-    (judged(band_triplets=[["R", "G", "B"]] * 2), ["evaluations.x", "`band_triplets` has R+G+B twice"]),
+    (score(ema_std=0.07, sampler="heun"), ["evaluations.x.ema_std 0.07", "runs.pretrain does not keep", "`ema.stds`"]),
+    (score(ema_std=0.07, weights="raw"), ["evaluations.x", "`weights` is raw"]),
+    (score(ema_std=0.07, checkpoint="start"), ["evaluations.x", "`checkpoint` is start"]),
+    (score(metrics=["bands", "bands"]), ["evaluations.x", "`metrics` has bands twice"]),
+    (score(band_triplets=[["R", "G", "B"]] * 2), ["evaluations.x", "`band_triplets` has R+G+B twice"]),
     (flow(band_triplets=[["B12", "B11", "B99"]]), ["evaluations.x.band_triplets has B12, B11, B99", "datasets."]),
-    (judged(num_images=1), ["evaluations.x", "`num_images` is 1", "at least two"]),
+    (score(num_images=1), ["evaluations.x", "`num_images` is 1", "at least two"]),
     (flow(image_size=TILE // 2), ["evaluations.x.image_size", "is smaller than the tiles of runs.pretrain"]),
     (flow(image_size=4096), ["evaluations.x.image_size 4096 is larger than the tiles", "`windows: {overlap: 0.25}`"]),
     (flow(image_size=2049, windows={}), ["evaluations.x.image_size 2049 is not a multiple of", "use 2048"]),
-    (judged(windows={"overlap": 0.5}), ["evaluations.x", "require the `image_size`"]),
-    (judged(image_size=2048, windows={"overlap": 0}), ["evaluations.x.windows", "leave seams", "`random_shift: true`"]),
-    (judged(image_size=2048, windows={}, metrics=["bands"]), ["evaluations.x", "a scene (`windows`) has no score"]),
+    (score(windows={"overlap": 0.5}), ["evaluations.x", "require the `image_size`"]),
+    (score(image_size=2048, windows={"overlap": 0}), ["evaluations.x.windows", "leave seams", "`random_shift: true`"]),
+    (score(image_size=2048, windows={}, metrics=["bands"]), ["evaluations.x", "a scene (`windows`) has no score"]),
     *(
         (
-            judged(checkpoint="codec", **{key: value}),
+            score(checkpoint="codec", **{key: value}),
             [f"`{key}` applies to generated images, and `checkpoint` is codec"],
         )
         for key, value in {
@@ -211,13 +209,13 @@ MISTAKES: list[tuple[dict[str, Any], list[str]]] = [
         }.items()
     ),
     *(
-        (judged(**{key: value}, **other), [f"`{key}` reuses values of previous evaluations", f"`{next(iter(other))}`"])
+        (score(**{key: value}, **other), [f"`{key}` reuses values of previous evaluations", f"`{next(iter(other))}`"])
         for key, value in {"cache": {"kind": "taylor"}, "pipefusion": {"num_pipeline_patch": 2}}.items()
         for other in ({"windows": {}, "image_size": 2048}, {"guidance_interval": [0.2, 0.6], "guidance_scale": 2})
     ),
-    (judged(sampler="heun", cache={"kind": "taylor"}), ["heun evaluates each timestep twice"]),
-    (judged(pipefusion={"num_pipeline_patch": 2}, cache={"kind": "taylor"}), ["both reuse values"]),
-    (judged(pipefusion={}), ["evaluations.x.pipefusion", "has no effect"]),
+    (score(sampler="heun", cache={"kind": "taylor"}), ["heun evaluates each timestep twice"]),
+    (score(pipefusion={"num_pipeline_patch": 2}, cache={"kind": "taylor"}), ["both reuse values"]),
+    (score(pipefusion={}), ["evaluations.x.pipefusion", "has no effect"]),
     (flow(pipefusion={"pipefusion_parallel_degree": 7}), ["degree is 7", "the network has 6 blocks", "at most 6"]),
     (flow(pipefusion={"num_pipeline_patch": 65}), ["patch is 65", "an image has 64 tokens", "at most 64"]),
     (
@@ -243,10 +241,10 @@ def test_a_classifier_of_one_class_learns_defects_and_folders_of_a_user_may_hold
 
 
 def test_guide_needs_a_fine_tuning_of_what_saw_dropped_labels() -> None:
-    own = {"dataset": "landscape"}
-    runs = {"seen": own, "unseen": {**own, "label_dropout": 0.0}}
-    runs |= {f"after-{name}": {**own, "init_from_run": name} for name in ("seen", "unseen")}
-    runs["forgot"] = {**own, "init_from_run": "seen", "label_dropout": 0.0}
+    defaults = {"dataset": "landscape"}
+    runs = {"seen": defaults, "unseen": {**defaults, "label_dropout": 0.0}}
+    runs |= {f"after-{name}": {**defaults, "init_from_run": name} for name in ("seen", "unseen")}
+    runs["forgot"] = {**defaults, "init_from_run": "seen", "label_dropout": 0.0}
     evaluation = {"extractor": "landscape-classifier", "guidance_scale": 2, "guidance_reference": "start"}
     load({**demo(), "runs": runs, "evaluations": {"x": {**evaluation, "run": "after-seen"}}})
     for run, words in {
@@ -264,18 +262,18 @@ def test_guide_needs_a_fine_tuning_of_what_saw_dropped_labels() -> None:
 
 def test_length_that_the_kept_checkpoints_cannot_make_is_refused_with_how_many_would_do() -> None:
     def lengthy(ema: float, **run: Any) -> Any:
-        own = {"dataset": "landscape", "steps": 8000, "checkpoint_every": 1, "ema": {"stds": [0.05, 0.1]}}
+        defaults = {"dataset": "landscape", "steps": 8000, "checkpoint_every": 1, "ema": {"stds": [0.05, 0.1]}}
         evaluation = {"run": "a", "ema_std": ema, "extractor": "landscape-classifier"}
-        return load({**demo(), "runs": {"a": own | run}, "evaluations": {"x": evaluation}})
+        return load({**demo(), "runs": {"a": defaults | run}, "evaluations": {"x": evaluation}})
 
     for ema in (0.05, 0.07, 0.1):
         assert lengthy(ema)  # only the last checkpoint
-    for ema, every in ((0.15, 1000), (0.25, 1000), (0.02, 500)):
+    for ema, interval in ((0.15, 1000), (0.25, 1000), (0.02, 500)):
         with pytest.raises(
             UserError, match=rf"evaluations.x.ema_std {ema}[\s\S]*the 1 kept checkpoint[\s\S]*keep_every"
         ):
             lengthy(ema)
-        assert lengthy(ema, keep_every=every)
+        assert lengthy(ema, keep_every=interval)
     with pytest.raises(UserError, match=r"runs\.a has 8000 up to this step: at most 100"):
         lengthy(0.07, keep_every=1)
     made = lengthy(0.07, keep_every=3000, steps_per_job=4000)
@@ -346,3 +344,16 @@ def test_groups_of_a_codec_have_every_band_of_the_source_and_decide_channels_and
     codec["downsampling_factor"] = 48
     with pytest.raises(UserError, match="not a multiple of 96"):
         load(content)
+
+
+def test_changed_settings_are_checked_like_those_of_a_file() -> None:
+    run = RunConfig(dataset="a", steps=100)
+    changed = run.updated(steps=200, ema={"decay": 0.5})
+    assert (changed.steps, changed.ema.decay, changed.dataset, run.steps) == (200, 0.5, "a", 100)
+    for change, words in (
+        ({"stepz": 1}, "stepz: Extra inputs"),
+        ({"steps": 0}, "steps: Input should be"),
+        ({"lr_schedule": "cosine", "warmup_steps": 100}, "exceed `steps` 100"),
+    ):
+        with pytest.raises(UserError, match=words):
+            run.updated(**change)

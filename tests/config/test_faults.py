@@ -6,7 +6,7 @@ import pytest
 
 from dithc.config import load
 from dithc.config.schema.experiment import ExperimentConfig
-from dithc.config.suggestions import ELSEWHERE, WORDS, sections
+from dithc.config.suggestions import KEY_SYNONYMS, VALUE_SYNONYMS, sections
 from dithc.core.logging import UserError
 
 TEXT = """\
@@ -67,9 +67,9 @@ def test_fault_is_named_with_its_place_and_what_was_meant(tmp_path: Path, old: s
 
 def test_what_others_call_a_key_is_a_key_here_and_no_key_is_taken_for_another() -> None:
     known = {name for section in sections(ExperimentConfig) for name in section.model.model_fields}
-    assert set(ELSEWHERE.values()) <= known
-    assert not set(ELSEWHERE) & {"lr", "steps", "kind", "path", "codec", "dtype", "max_grad_norm"}
-    assert not set(WORDS) & set(WORDS.values())
+    assert set(KEY_SYNONYMS.values()) <= known
+    assert not set(KEY_SYNONYMS) & {"lr", "steps", "kind", "path", "codec", "dtype", "max_grad_norm"}
+    assert not set(VALUE_SYNONYMS) & set(VALUE_SYNONYMS.values())
 
 
 SAMPLING = "name: x\nmachine: {sampling: {%s}}"
@@ -85,8 +85,8 @@ KINDS = [
 
 @pytest.mark.parametrize(("given", "key", "said"), KINDS)
 def test_value_of_several_kinds_has_one_fault_in_four_lines(tmp_path: Path, given: str, key: str, said: str) -> None:
-    what, got, expected, fix = fault(tmp_path, "name: x", SAMPLING % given).split("\n")
-    assert what.endswith("has 1 fault")
+    title, got, expected, fix = fault(tmp_path, "name: x", SAMPLING % given).split("\n")
+    assert title.endswith("has 1 fault")
     assert got == f"  got:      machine.sampling.{key} (line 2, column 22): Input should be {said}"
     assert expected.startswith("  expected: ")
     assert fix.startswith("  fix:      ")
@@ -103,8 +103,8 @@ def test_fault_inside_a_value_of_several_kinds_is_told_of_what_is_in_it(tmp_path
     said = fault(tmp_path, "low: 0", "low: [0, x, y]")
     assert "has 2 faults\n" in said
     for number, column, value in ((1, 44, "x"), (2, 47, "y")):
-        where = f"datasets.a.rendering.low.{number} (line 6, column {column})"
-        assert f"{where}: Input should be a number, got '{value}'\n" in said
+        location = f"datasets.a.rendering.low.{number} (line 6, column {column})"
+        assert f"{location}: Input should be a number, got '{value}'\n" in said
 
 
 @pytest.mark.parametrize(("text", "got"), [("", "nothing"), ("- a", "a list"), ("word", "a single value")])

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from dithc.config import load_experiment, load_machine
-from dithc.workflow.snakemake_api import words_of
+from dithc.workflow.snakemake_api import config_arguments
 
 ROOT = Path(__file__).parent.parent.parent
 SLURM = "machine={launcher: srun, ranks_per_node: 4, cpus_per_rank: 38, scheduler: slurm, cpus_per_node: 152}"
@@ -20,11 +20,11 @@ def engine(*, main: bool = True, args: list[str] | None = None) -> Any:
 
 def test_a_word_of_the_command_line_takes_nothing_else_of_the_profile() -> None:
     word = "machine={memory: {fast_memory_gib: 8}, cpus_per_rank: 19}"
-    machine = load_experiment({"name": "x"}, above=[("p", [SLURM]), ("the command line", [word])]).machine
+    machine = load_experiment({"name": "x"}, overrides=[("p", [SLURM]), ("the command line", [word])]).machine
     assert (machine.launcher, machine.ranks, machine.cpus_per_rank) == ("srun", 4, 19)
     assert machine.memory.fast_memory_gib == 8
     word = "machine={scheduler: none, launcher: mpiexec, ranks_per_node: null}"
-    assert load_experiment({}, above=[("p", [SLURM]), ("the command line", [word])]).machine.ranks is None
+    assert load_experiment({}, overrides=[("p", [SLURM]), ("the command line", [word])]).machine.ranks is None
 
 
 def test_profile_lies_over_the_files_and_under_the_command_line_and_every_key_that_gave_way_is_said(
@@ -33,10 +33,12 @@ def test_profile_lies_over_the_files_and_under_the_command_line_and_every_key_th
     one, two = tmp_path / "one.yaml", tmp_path / "two.yaml"
     one.write_text("seed: 1\nmachine: {cpus_per_rank: 2, max_walltime_minutes: 9, memory: {fast_memory_gib: 1}}\n")
     two.write_text("seed: 2\nmachine: {cpus_per_rank: 3}\n")
-    own = ["machine={ranks_per_node: 2, launcher: srun}", "name=mine"]
+    given = ["machine={ranks_per_node: 2, launcher: srun}", "name=mine"]
     logging.getLogger("dithc").propagate = True
     with caplog.at_level(logging.INFO, logger="dithc.workflow"):
-        experiment = load_experiment([one, two], above=[("cluster", [SLURM, "title=T"]), ("the command line", own)])
+        experiment = load_experiment(
+            [one, two], overrides=[("cluster", [SLURM, "title=T"]), ("the command line", given)]
+        )
     assert (experiment.seed, experiment.title, experiment.name) == (2, "T", "mine")
     machine = experiment.machine
     assert (machine.cpus_per_rank, machine.ranks_per_node, machine.max_walltime_minutes) == (38, 2, 9)
@@ -55,17 +57,19 @@ def test_profiles_of_either_form_are_read_and_handed_to_the_jobs(tmp_path: Path,
     (tmp_path / "site" / "config.yaml").write_text(line + "\n")
     assert load_machine(tmp_path / "site")[0].launcher == "mpiexec"
     driver = engine(args=["machine={nodes: 2}"])
-    above = words_of(driver, ["-n", "--profile", str(tmp_path / "site"), "-C", "machine={nodes: 2}", "--", "all"])
-    job = words_of(engine(main=False, args=driver.config_settings.config_args), ["--mode", "remote"])
-    first, again = (load_experiment({}, above=words) for words in (above, job))
+    above = config_arguments(
+        driver, ["-n", "--profile", str(tmp_path / "site"), "-C", "machine={nodes: 2}", "--", "all"]
+    )
+    job = config_arguments(engine(main=False, args=driver.config_settings.config_args), ["--mode", "remote"])
+    first, again = (load_experiment({}, overrides=words) for words in (above, job))
     assert first == again
     assert (first.machine.launcher, first.machine.nodes, first.title) == ("mpiexec", 2, "T")
 
 
 def test_without_a_profile_the_command_line_is_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SNAKEMAKE_PROFILE", raising=False)
-    assert words_of(engine(), ["-n", "--config", "name=x"]) == [("the command line", ["name=x"])]
+    assert config_arguments(engine(), ["-n", "--config", "name=x"]) == [("the command line", ["name=x"])]
     monkeypatch.setenv("SNAKEMAKE_PROFILE", str(ROOT / "profiles" / "slurm"))
-    (origin, words), _ = words_of(engine(), ["-n"])
+    (origin, words), _ = config_arguments(engine(), ["-n"])
     assert origin.endswith("profiles/slurm/config.yaml")
     assert words[0].startswith("machine={launcher: srun")

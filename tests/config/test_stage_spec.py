@@ -14,7 +14,6 @@ STABLE = {"train": "0a0c467b5752", "latents": "ec786f419074", "sample": "95e1051
 
 
 def experiment(*, views: int = 2, **run: Any) -> ExperimentConfig:
-    """Return a run on a dataset of images."""
     dataset = {
         "views": views,
         "title": "Toy",
@@ -29,7 +28,6 @@ def experiment(*, views: int = 2, **run: Any) -> ExperimentConfig:
 
 
 def spec(**settings: Any) -> dict[str, Any]:
-    """Return the settings that determine the result of the run."""
     return stage_spec(experiment(**settings), "train", "a")
 
 
@@ -122,42 +120,42 @@ def test_samples_of_a_length_say_of_which_checkpoints_they_are_made() -> None:
     base = experiment(keep_every=10, checkpoint_every=10, ema={"stds": [0.05, 0.1]}).model_dump(exclude_unset=True)
     base["extractors"] = {"x": {"kind": "squeezenet", "path": "x"}}
 
-    def made(**settings: Any) -> dict[str, Any]:
+    def spec(**settings: Any) -> dict[str, Any]:
         return stage_spec(
             load({**base, "evaluations": {"e": {"run": "a", "extractor": "x", **settings}}}), "sample", "e"
         )
 
-    assert made(ema_std=0.07) == made() | {"ema_std": 0.07, "snapshots": [10, 20, 30, 40]}
-    assert made(ema_std=0.07, checkpoint=20)["snapshots"] == [10, 20]
-    assert "snapshots" not in made()
-    assert made(image_size=None, windows=None) == made()
-    way = {"overlap": 0.25, "random_shift": True}
-    assert made(image_size=1024, windows={"random_shift": True}) == made() | {"image_size": 1024, "windows": way}
-    assert made(metrics=["precision-recall"]) == made(), "metrics affect only the comparison"
+    assert spec(ema_std=0.07) == spec() | {"ema_std": 0.07, "snapshots": [10, 20, 30, 40]}
+    assert spec(ema_std=0.07, checkpoint=20)["snapshots"] == [10, 20]
+    assert "snapshots" not in spec()
+    assert spec(image_size=None, windows=None) == spec()
+    windows = {"overlap": 0.25, "random_shift": True}
+    assert spec(image_size=1024, windows={"random_shift": True}) == spec() | {"image_size": 1024, "windows": windows}
+    assert spec(metrics=["precision-recall"]) == spec(), "metrics affect only the comparison"
     # All settings of a cache affect images. Without a cache, the settings have no key for it.
-    assert made(cache=None) == made()
+    assert spec(cache=None) == spec()
     known = {"kind": "taylor", "interval": 3, "order": 1, "warmup_steps": 6}
-    assert made(cache={"kind": "taylor"}) == made() | {"cache": known}
-    assert made(cache={"kind": "first-block", "threshold": 0.2})["cache"] == {"kind": "first-block", "threshold": 0.2}
-    assert made(checkpoint="untrained", cache={"kind": "taylor", "order": 2}) != made(
+    assert spec(cache={"kind": "taylor"}) == spec() | {"cache": known}
+    assert spec(cache={"kind": "first-block", "threshold": 0.2})["cache"] == {"kind": "first-block", "threshold": 0.2}
+    assert spec(checkpoint="untrained", cache={"kind": "taylor", "order": 2}) != spec(
         checkpoint="untrained", cache={"kind": "taylor"}
     )
     # Patches and warm-up affect images; the number of stages does not.
-    assert made(pipefusion=None) == made()
+    assert spec(pipefusion=None) == spec()
     four = {"num_pipeline_patch": 4, "warmup_steps": 1}
     for degree in (1, 2, 4):
-        assert made(pipefusion={"pipefusion_parallel_degree": degree, **four}) == made() | {"pipefusion": four}
-    assert made(pipefusion={"pipefusion_parallel_degree": 4}) == made(pipefusion=four)
-    assert made(pipefusion={"num_pipeline_patch": 5}) != made(pipefusion=four)
-    assert made(pipefusion=four | {"warmup_steps": 2}) != made(pipefusion=four)
+        assert spec(pipefusion={"pipefusion_parallel_degree": degree, **four}) == spec() | {"pipefusion": four}
+    assert spec(pipefusion={"pipefusion_parallel_degree": 4}) == spec(pipefusion=four)
+    assert spec(pipefusion={"num_pipeline_patch": 5}) != spec(pipefusion=four)
+    assert spec(pipefusion=four | {"warmup_steps": 2}) != spec(pipefusion=four)
 
 
 def test_what_an_autoencoder_of_others_sees_decides_latents_and_where_it_stands_does_not() -> None:
     base = experiment().model_dump(exclude_unset=True)
     base["datasets"]["toy"]["codec"] = "other"
 
-    def made(**settings: Any) -> dict[str, Any]:
-        said = {
+    def spec(**settings: Any) -> dict[str, Any]:
+        defaults = {
             "kind": "torchscript",
             "path": "x",
             "latent_channels": 4,
@@ -166,24 +164,23 @@ def test_what_an_autoencoder_of_others_sees_decides_latents_and_where_it_stands_
             "trust_code": True,
         }
         return stage_spec(
-            load(base | {"codecs": {"pixel": {"kind": "pixel"}, "other": said | settings}}), "latents", "toy"
+            load(base | {"codecs": {"pixel": {"kind": "pixel"}, "other": defaults | settings}}), "latents", "toy"
         )
 
-    assert made(path="y") == made()
-    assert "trust_code" not in made()["codec"]
-    assert "rendering" in made()
-    assert "rendering" not in made(bands="all")
+    assert spec(path="y") == spec()
+    assert "trust_code" not in spec()["codec"]
+    assert "rendering" in spec()
+    assert "rendering" not in spec(bands="all")
     for change in (
         {"scaling_factor": 0.5},
         {"shift_factor": [0.0, 0.1, 0.2, 0.3]},
         {"bands": [["R", "G", "B"]]},
         {"low": 0.0},
     ):
-        assert made(**change)["codec"] == made()["codec"] | change
+        assert spec(**change)["codec"] == spec()["codec"] | change
 
 
 def extractor_spec(stage: str, **settings: Any) -> dict[str, Any]:
-    """Return the settings that determine a trained extractor, or its features."""
     base = experiment().model_dump(exclude_unset=True)
     base["extractors"] = {"x": {"kind": "classifier", "train_dataset": "toy", **settings}}
     return stage_spec(load(base), stage, "x")

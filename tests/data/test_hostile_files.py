@@ -72,8 +72,8 @@ def test_jpeg_2000_that_is_not_whole_is_refused_wherever_it_ends(
 ) -> None:
     monkeypatch.setenv("GDAL_NUM_THREADS", "ALL_CPUS")
     content = tiled_jp2.read_bytes()
-    for at in np.linspace(1, len(content) - HOLE_BYTES - 2, 60).astype(int).tolist():
-        tiled_jp2.write_bytes(TAILS[tail](content, at))
+    for offset in np.linspace(1, len(content) - HOLE_BYTES - 2, 60).astype(int).tolist():
+        tiled_jp2.write_bytes(TAILS[tail](content, offset))
         with pytest.raises(OSError):
             read_raster(tiled_jp2)
 
@@ -81,8 +81,8 @@ def test_jpeg_2000_that_is_not_whole_is_refused_wherever_it_ends(
 def test_page_of_zeros_in_jpeg_2000_is_refused_wherever_it_lies(tiled_jp2: Path) -> None:
     content = tiled_jp2.read_bytes()
     first = content.index(b"\xff\x90")
-    for at in np.linspace(first, len(content) - HOLE_BYTES, 30).astype(int).tolist():
-        tiled_jp2.write_bytes(content[:at] + bytes(HOLE_BYTES) + content[at + HOLE_BYTES :])
+    for offset in np.linspace(first, len(content) - HOLE_BYTES, 30).astype(int).tolist():
+        tiled_jp2.write_bytes(content[:offset] + bytes(HOLE_BYTES) + content[offset + HOLE_BYTES :])
         with pytest.raises(OSError, match=r"hole|damaged|truncated"):
             read_raster(tiled_jp2)
 
@@ -109,8 +109,8 @@ def test_tiled_geotiff_that_is_cut_short_is_refused_wherever_it_ends(
     path = tmp_path / "tiled.tif"
     write(path, land, tiled=True, blockxsize=64, blockysize=64, compress=compress)
     content = path.read_bytes()
-    for at in np.linspace(1, len(content) - 1, 40).astype(int).tolist():
-        path.write_bytes(content[:at])
+    for offset in np.linspace(1, len(content) - 1, 40).astype(int).tolist():
+        path.write_bytes(content[:offset])
         with pytest.raises(OSError):
             read_raster(path)
 
@@ -191,11 +191,11 @@ def test_what_is_no_file_and_names_that_are_not_utf8_are_rows(tmp_path: Path, la
     (tmp_path / "linked.npy").symlink_to("good.npy")
     found = read(tmp_path)
     assert [name for name, one in found.items() if isinstance(one, Scene)] == ["good.npy", "linked.npy"]
-    refused = {name: one.got for name, one in found.items() if isinstance(one, SceneRejectedError)}
-    assert refused.keys() == {"a.npy", "b.tif", "c.tif", "d.jp2", "e\\udcff.npy"}
-    assert "nowhere" in refused["a.npy"]
-    assert "device" in refused["c.tif"]
-    assert "pipe" in refused["d.jp2"]
+    rejected = {name: one.got for name, one in found.items() if isinstance(one, SceneRejectedError)}
+    assert rejected.keys() == {"a.npy", "b.tif", "c.tif", "d.jp2", "e\\udcff.npy"}
+    assert "nowhere" in rejected["a.npy"]
+    assert "device" in rejected["c.tif"]
+    assert "pipe" in rejected["d.jp2"]
 
 
 @pytest.mark.parametrize("side", [float("nan"), float("inf"), 0.0, 1e300])
@@ -237,26 +237,26 @@ def test_no_document_and_no_neighbour_of_a_raster_leads_to_the_network(tmp_path:
             listener.accept()
 
 
-@pytest.mark.parametrize("word", ["SRS", "GeoTransform", "NoDataValue"])
+@pytest.mark.parametrize("element", ["SRS", "GeoTransform", "NoDataValue"])
 def test_place_or_no_data_beside_a_raster_is_refused_and_statistics_are_not(
-    tmp_path: Path, land: np.ndarray, word: str
+    tmp_path: Path, land: np.ndarray, element: str
 ) -> None:
     path = tmp_path / "scene.tif"
     write_geotiff(path, land, **GRID)
-    beside = tmp_path / "scene.tif.aux.xml"
-    beside.write_text("<PAMDataset><Metadata><MDI key='STATISTICS_MEAN'>1</MDI></Metadata></PAMDataset>")
+    sidecar = tmp_path / "scene.tif.aux.xml"
+    sidecar.write_text("<PAMDataset><Metadata><MDI key='STATISTICS_MEAN'>1</MDI></Metadata></PAMDataset>")
     np.testing.assert_array_equal(read_raster(path)[0], land)
-    beside.write_text(f"<PAMDataset><{word}>1</{word}></PAMDataset>")
+    sidecar.write_text(f"<PAMDataset><{element}>1</{element}></PAMDataset>")
     with pytest.raises(UserError, match="beside"):
         read_raster(path)
-    beside.unlink()
-    beside.symlink_to("/etc/passwd")
+    sidecar.unlink()
+    sidecar.symlink_to("/etc/passwd")
     with pytest.raises(UserError, match="beside"):
         read_raster(path)
     linked = tmp_path / "linked"
     linked.mkdir()
-    for name in (path.name, beside.name):
+    for name in (path.name, sidecar.name):
         (linked / name).symlink_to(tmp_path / name)
-    beside.unlink()
-    beside.write_text("<PAMDataset/>")
+    sidecar.unlink()
+    sidecar.write_text("<PAMDataset/>")
     np.testing.assert_array_equal(read_raster(linked / path.name)[0], land)

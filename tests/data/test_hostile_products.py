@@ -43,8 +43,8 @@ def replace(product: Path, name: str, pattern: str, by: str) -> None:
 def test_listed_files_that_are_absent_are_refused(safe_folder: Path, safe_product: Path, pattern: str) -> None:
     for path in images(safe_product, pattern):
         path.unlink()
-    refused = refusal(safe_folder)
-    assert refused.reason in (Reason.INCOMPLETE, Reason.MISSING_BAND)
+    rejection = refusal(safe_folder)
+    assert rejection.reason in (Reason.INCOMPLETE, Reason.MISSING_BAND)
 
 
 def test_what_may_lack_is_named_and_counted_and_never_a_band_at_its_own_size(
@@ -52,39 +52,39 @@ def test_what_may_lack_is_named_and_counted_and_never_a_band_at_its_own_size(
 ) -> None:
     (unused,) = images(safe_product, "R60m/*_B03_60m.jp2")
     unused.unlink()
-    refused = refusal(safe_folder)
-    assert refused.reason == Reason.INCOMPLETE
-    assert unused.name in refused.got
-    assert "optional_files" in refused.fix
+    rejection = refusal(safe_folder)
+    assert rejection.reason == Reason.INCOMPLETE
+    assert unused.name in rejection.got
+    assert "optional_files" in rejection.fix
     assert refusal(safe_folder, optional_files=["*/QI_DATA/*"]).reason == Reason.INCOMPLETE
     scene = read_one(safe_folder, optional_files=["*/R60m/*"])
     assert scene.notes == ("incomplete",)
-    (own,) = images(safe_product, "R10m/*_B03_10m.jp2")
-    own.unlink()
+    (native,) = images(safe_product, "R10m/*_B03_10m.jp2")
+    native.unlink()
     for settings in ({"optional_files": ["*"]}, {"checksum": "skip"}):
-        refused = refusal(safe_folder, **settings)
-        assert refused.reason == Reason.MISSING_BAND
-        assert "B03 at 10 m" in refused.got
+        rejection = refusal(safe_folder, **settings)
+        assert rejection.reason == Reason.MISSING_BAND
+        assert "B03 at 10 m" in rejection.got
 
 
 @pytest.mark.parametrize("number", ["", "nan", "inf", "1e309", "1e300", "-40000", "1_000", "0x10"])
 @pytest.mark.parametrize("name", ["BOA_ADD_OFFSET", "BOA_QUANTIFICATION_VALUE", "PROCESSING_BASELINE"])
 def test_numbers_that_cannot_be_are_refused(safe_folder: Path, safe_product: Path, name: str, number: str) -> None:
     replace(safe_product, "MTD_MSIL2A.xml", rf"(<{name}\b[^>]*>)[^<]*", rf"\g<1>{number}")
-    refused = refusal(safe_folder, checksum="skip")
-    assert name in refused.what
-    assert repr(number) in refused.got
+    rejection = refusal(safe_folder, checksum="skip")
+    assert name in rejection.problem
+    assert repr(number) in rejection.got
 
 
 @pytest.mark.parametrize("band", ["0", "13", "-1", "one"])
 def test_bands_of_offsets_are_each_named_once(safe_folder: Path, safe_product: Path, band: str) -> None:
     replace(safe_product, "MTD_MSIL2A.xml", r'(<BOA_ADD_OFFSET band_id=)"5"', rf'\g<1>"{band}"')
-    assert "BOA_ADD_OFFSET" in refusal(safe_folder, checksum="skip").what
+    assert "BOA_ADD_OFFSET" in refusal(safe_folder, checksum="skip").problem
 
 
 def test_baseline_that_is_not_said_is_refused(safe_folder: Path, safe_product: Path) -> None:
     replace(safe_product, "MTD_MSIL2A.xml", r"<PROCESSING_BASELINE>[^<]*</PROCESSING_BASELINE>", "")
-    assert "PROCESSING_BASELINE" in refusal(safe_folder, checksum="skip").what
+    assert "PROCESSING_BASELINE" in refusal(safe_folder, checksum="skip").problem
 
 
 @pytest.mark.parametrize("href", ["../../outside/pipe", "{outside}/pipe", "/etc/passwd", "", ".", ".."])
@@ -95,7 +95,7 @@ def test_paths_of_the_manifest_that_leave_the_product_are_not_opened(
     outside.mkdir()
     os.mkfifo(outside / "pipe")  # opening it would block forever
     replace(safe_product, "manifest.safe", r'href="[^"]*_60m\.jp2"', f'href="{href.format(outside=outside)}"')
-    assert "manifest.safe" in refusal(safe_folder).what
+    assert "manifest.safe" in refusal(safe_folder).problem
 
 
 @pytest.mark.parametrize("checksum", ["verify", "skip"])
@@ -114,14 +114,14 @@ def test_what_is_no_regular_file_inside_the_product_is_not_opened(
     if name == "manifest.safe" and checksum == "skip":
         read_one(safe_folder, checksum=checksum)
     else:
-        assert path.name in refusal(safe_folder, checksum=checksum).what
+        assert path.name in refusal(safe_folder, checksum=checksum).problem
 
 
 def test_folder_of_a_product_that_leads_out_of_it_is_not_walked(safe_folder: Path, safe_product: Path) -> None:
     (granule,) = safe_product.glob("GRANULE/*/IMG_DATA")
     shutil.rmtree(granule)
     granule.symlink_to("/")
-    assert "IMG_DATA" in refusal(safe_folder, checksum="skip").what
+    assert "IMG_DATA" in refusal(safe_folder, checksum="skip").problem
 
 
 def test_linked_product_is_read_and_what_is_named_as_one_has_a_row(safe_folder: Path, safe_product: Path) -> None:

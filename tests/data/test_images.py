@@ -174,15 +174,15 @@ def test_error_of_an_intact_image_names_its_limit_or_format_and_no_copy(
     monkeypatch.setattr(images.PngImagePlugin, "MAX_TEXT_CHUNK", 1 << 20)
     png_with(tmp_path / "limit.png", text=2 << 20)
     with monkeypatch.context() as patch:
-        patch.setattr(images, "room_bytes", lambda: 8 * 100)
+        patch.setattr(images, "max_pixel_bytes", lambda: 8 * 100)
         write_png(tmp_path / "wide.png", _ramp(40, 40))
-        with pytest.raises(UserError, match="1600 pixels") as told:
+        with pytest.raises(UserError, match="1600 pixels") as raised:
             read_rgb(tmp_path / "wide.png")
-        assert "copy the file" not in str(told.value)
-    for name, word in {**expected, "limit.png": "1 MiB of text or color profile"}.items():
-        with pytest.raises(UserError, match=word) as told:
+        assert "copy the file" not in str(raised.value)
+    for name, pattern in {**expected, "limit.png": "1 MiB of text or color profile"}.items():
+        with pytest.raises(UserError, match=pattern) as raised:
             read_rgb(tmp_path / name)
-        assert "copy the file" not in str(told.value)
+        assert "copy the file" not in str(raised.value)
 
 
 def test_image_of_more_pixels_than_the_default_limit_of_the_decoder_is_decoded(tmp_path: Path) -> None:
@@ -199,9 +199,9 @@ def test_image_of_more_pixels_than_the_default_limit_of_the_decoder_is_decoded(t
 def test_cut_images_are_copied_again(tmp_path: Path, size: int) -> None:
     write_png(tmp_path / "a.png", _ramp(64, 64))
     (tmp_path / "a.png").write_bytes((tmp_path / "a.png").read_bytes()[:size])
-    with pytest.raises(UserError) as told:
+    with pytest.raises(UserError) as raised:
         read_rgb(tmp_path / "a.png")
-    assert ("copy the file" in str(told.value)) == (size in (0, 100))
+    assert ("copy the file" in str(raised.value)) == (size in (0, 100))
 
 
 def test_suffixes_are_those_that_the_decoder_registers() -> None:

@@ -15,14 +15,14 @@ def scene(side: int) -> npt.NDArray[np.float64]:
     return np.asarray(scipy.ndimage.gaussian_filter(RNG.standard_normal((side, side)), 1.5, mode="wrap"))
 
 
-def moved(image: npt.NDArray[np.float64], down: float, right: float) -> npt.NDArray[np.float64]:
+def shift(image: npt.NDArray[np.float64], down: float, right: float) -> npt.NDArray[np.float64]:
     return np.asarray(np.fft.ifft2(scipy.ndimage.fourier_shift(np.fft.fft2(image), (down, right))).real)
 
 
 @pytest.mark.parametrize(("down", "right"), [(0.0, 0.0), (0.37, -0.21), (-2.5, 1.75), (5.0, -7.25)])
 def test_a_known_shift_is_found_to_a_twentieth_of_a_pixel(down: float, right: float) -> None:
     image = scene(256)
-    other = 3.0 * moved(image, down, right) + 40.0 + RNG.normal(0, 0.05, image.shape)
+    other = 3.0 * shift(image, down, right) + 40.0 + RNG.normal(0, 0.05, image.shape)
     found = shift_between(image, other, np.ones(image.shape, dtype=bool))
     assert found is not None
     assert abs(found.down - down) < 0.05
@@ -31,7 +31,7 @@ def test_a_known_shift_is_found_to_a_twentieth_of_a_pixel(down: float, right: fl
 
 def test_invalid_parts_take_no_part() -> None:
     image = scene(256)
-    other, valid = moved(image, 1.5, -0.5), np.ones(image.shape, dtype=bool)
+    other, valid = shift(image, 1.5, -0.5), np.ones(image.shape, dtype=bool)
     valid[:, 130:] = False
     other[:, 130:] = RNG.standard_normal((256, 126)) * 100
     found = shift_between(image, other, valid)

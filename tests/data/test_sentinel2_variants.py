@@ -62,9 +62,9 @@ def test_every_variant_is_staged_with_what_it_says_of_itself(
             found for found in images.rglob("*_B04*.jp2") if "_20m" not in found.name and "_60m" not in found.name
         ]
         digital = read_raster(file)[0][0].astype(int)
-        seen = digital > 0
+        valid = digital > 0
         band = LEVEL1C.index("B04")
-        np.testing.assert_array_equal(stored[band][seen], digital[seen] + int(row["offsets"][band]))
+        np.testing.assert_array_equal(stored[band][valid], digital[valid] + int(row["offsets"][band]))
 
 
 def test_granules_of_a_product_are_scenes_at_their_own_places(invented: Callable[[str], Path]) -> None:
@@ -81,8 +81,8 @@ def test_damage_of_one_granule_leaves_the_other_as_it_is(tmp_path: Path) -> None
     first = min((tmp_path / "files").glob("*.SAFE/GRANULE/*"))
     image = next(first.glob("IMG_DATA/*_B08.jp2"))
     image.write_bytes(image.read_bytes()[:-200])
-    spoilt, whole = read(tmp_path / "files")
-    assert spoilt.reason == Reason.CHECKSUM_MISMATCH
+    damaged, whole = read(tmp_path / "files")
+    assert damaged.reason == Reason.CHECKSUM_MISMATCH
     assert whole.notes == ()
 
 

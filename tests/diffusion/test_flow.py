@@ -22,8 +22,8 @@ def best_velocity(x: Tensor, timesteps: Tensor) -> Tensor:
     return (t - (1 - t) * STD**2) / variance * (x - (1 - t) * MEAN) - MEAN
 
 
-def draw(kind: str, steps: int, *, velocity: object = best_velocity, start: Tensor = START, **more: object) -> Tensor:
-    arguments = {"velocity": velocity, "noise": lambda step: start, **more}
+def draw(kind: str, steps: int, *, velocity: object = best_velocity, start: Tensor = START, **given: object) -> Tensor:
+    arguments = {"velocity": velocity, "noise": lambda step: start, **given}
     return sample_flow(kind, steps=steps, shape=SHAPE, **arguments)  # type: ignore[arg-type]
 
 
@@ -73,18 +73,18 @@ def test_a_scheduler_of_diffusers_told_of_a_flow_ends_at_the_same_images() -> No
     ],
 )
 def test_every_evaluation_asked_for_is_made_and_told(kind: str, steps: int, expected: list[int]) -> None:
-    seen: list[float] = []
-    told: list[tuple[int, int]] = []
+    visited: list[float] = []
+    progress: list[tuple[int, int]] = []
 
     def velocity(x: Tensor, timesteps: Tensor) -> Tensor:
         assert timesteps.shape == (len(START),)
         assert timesteps.dtype == torch.float32
-        seen.append(timesteps[0].item())
+        visited.append(timesteps[0].item())
         return best_velocity(x, timesteps)
 
-    draw(kind, steps, velocity=velocity, on_step=lambda done, total: told.append((done, total)))
-    assert seen == expected
-    assert told == [(done + 1, steps) for done in range(steps)]
+    draw(kind, steps, velocity=velocity, on_step=lambda done, total: progress.append((done, total)))
+    assert visited == expected
+    assert progress == [(done + 1, steps) for done in range(steps)]
 
 
 @pytest.mark.parametrize("kind", ["euler", "heun"])
@@ -93,11 +93,11 @@ def test_an_image_depends_on_its_own_seed_and_not_on_its_batch(kind: str) -> Non
         noise = [torch.Generator().manual_seed(seed) for seed in seeds]
         return sample_flow(kind, velocity=best_velocity, steps=5, shape=SHAPE, noise=noise)
 
-    together = images(range(3))
-    assert together.dtype == torch.float32
+    batch = images(range(3))
+    assert batch.dtype == torch.float32
     for seed in range(3):
-        torch.testing.assert_close(images([seed])[0], together[seed])
-    assert not torch.allclose(together[0], together[1])
+        torch.testing.assert_close(images([seed])[0], batch[seed])
+    assert not torch.allclose(batch[0], batch[1])
 
 
 @pytest.mark.parametrize("steps", [1, 4, 5])
@@ -109,16 +109,16 @@ def test_clip_bounds_the_image_and_leaves_alone_what_is_within(kind: str, steps:
 
 @pytest.mark.parametrize(("kind", "steps", "evaluated"), [("euler", 2, [1000, 300]), ("heun", 3, [1000, 300, 300])])
 def test_given_times_are_where_intervals_begin(kind: str, steps: int, evaluated: list[int]) -> None:
-    seen: list[float] = []
+    visited: list[float] = []
 
     def velocity(x: Tensor, t: Tensor) -> Tensor:
-        seen.append(float(t[0]))
+        visited.append(float(t[0]))
         return t.reshape(-1, 1, 1, 1).to(x.dtype) / 1000 + torch.zeros_like(x)
 
-    moved = START - draw(kind, steps, velocity=velocity, times=[1000, 300])
-    assert seen == evaluated
+    displacement = START - draw(kind, steps, velocity=velocity, times=[1000, 300])
+    assert visited == evaluated
     by_hand = {"euler": 0.7 * 1 + 0.3 * 0.3, "heun": 0.7 * (1 + 0.3) / 2 + 0.3 * 0.3}[kind]
-    torch.testing.assert_close(moved, torch.full_like(moved, by_hand))
+    torch.testing.assert_close(displacement, torch.full_like(displacement, by_hand))
 
 
 @pytest.mark.parametrize("times", [[1000], [1000, 500, 200], [900, 500], [1000, 0], [1000, 1000]])

@@ -50,9 +50,9 @@ def test_first_three_leaves_the_other_channels_as_labelled() -> None:
 def test_outside_of_the_interval_the_labelled_half_runs_alone() -> None:
     for t, is_inside in ((19, False), (20, True), (30, True), (30.5, False)):
         model, plain = Model(), Model()
-        at = torch.tensor([t, t])
-        out = guided_denoiser(model, LABELS, null_label=NULL, scale=3.0, interval=(20, 30))(X, at)
-        expected = guided_denoiser(plain, LABELS, null_label=NULL, scale=3.0 if is_inside else 1.0)(X, at)
+        times = torch.tensor([t, t])
+        out = guided_denoiser(model, LABELS, null_label=NULL, scale=3.0, interval=(20, 30))(X, times)
+        expected = guided_denoiser(plain, LABELS, null_label=NULL, scale=3.0 if is_inside else 1.0)(X, times)
         assert torch.equal(out, expected)
         assert [len(batch[0]) for batch in model.batches] == [4 if is_inside else 2]
 
@@ -60,18 +60,18 @@ def test_outside_of_the_interval_the_labelled_half_runs_alone() -> None:
 @pytest.mark.parametrize("channels", ["all", "first3"])
 @pytest.mark.parametrize("null_label", [None, NULL])
 def test_guide_takes_the_place_of_the_unlabelled_half(channels: Any, null_label: int | None) -> None:
-    def own(x: Tensor, t: Tensor, y: Tensor) -> Tensor:
+    def network(x: Tensor, t: Tensor, y: Tensor) -> Tensor:
         return torch.cat([x * y.reshape(-1, 1, 1, 1), x + 1], dim=1)
 
     def guide(x: Tensor, t: Tensor, y: Tensor) -> Tensor:
         return torch.cat([x.sin() + y.reshape(-1, 1, 1, 1), x - 1], dim=1)
 
-    out = guided_denoiser(own, LABELS, null_label=null_label, scale=1.7, guide=guide, channels=channels)(X, T)
-    theirs, ours = guide(X, T, LABELS if null_label is None else torch.full_like(LABELS, NULL)), own(X, T, LABELS)
-    expected = theirs + 1.7 * (ours - theirs)
+    out = guided_denoiser(network, LABELS, null_label=null_label, scale=1.7, guide=guide, channels=channels)(X, T)
+    away, towards = guide(X, T, LABELS if null_label is None else torch.full_like(LABELS, NULL)), network(X, T, LABELS)
+    expected = away + 1.7 * (towards - away)
     stop = 4 if channels == "all" else 3
     torch.testing.assert_close(out[:, :stop], expected[:, :stop])
-    assert torch.equal(out[:, stop:], ours[:, stop:])
+    assert torch.equal(out[:, stop:], towards[:, stop:])
 
 
 def test_guide_is_not_run_at_scale_one_or_outside_of_the_interval() -> None:
@@ -94,10 +94,10 @@ class Listens:
     """Model that returns the mean of a condition in every channel, 7 without a condition, and records its inputs."""
 
     def __init__(self) -> None:
-        self.asked: list[Any] = []
+        self.inputs: list[Any] = []
 
     def __call__(self, x: Tensor, t: Tensor, y: Any) -> Tensor:
-        self.asked.append(y)
+        self.inputs.append(y)
         level = torch.full((len(x),), 7.0) if y is None else y.flatten(1).mean(dim=1)
         return level.reshape(-1, 1, 1, 1).expand_as(x)
 
@@ -109,14 +109,14 @@ TOLD = torch.tensor([[[1.0, 3.0]], [[4.0, 6.0]]])  # (N, 1, 2): means 2 and 5
 def test_null_condition_is_a_tensor_of_one_image_or_of_each(shape: tuple[int, ...]) -> None:
     model = Listens()
     out = guided_denoiser(model, TOLD, null=torch.full(shape, 0.5, dtype=torch.float64), scale=3.0)(X, T)
-    assert [tuple(asked.shape) for asked in model.asked] == [(4, 1, 2)]  # both halves in one batch
+    assert [tuple(condition.shape) for condition in model.inputs] == [(4, 1, 2)]  # both halves in one batch
     assert out[:, 0, 0, 0].tolist() == [0.5 + 3.0 * (2.0 - 0.5), 0.5 + 3.0 * (5.0 - 0.5)]
 
 
 def test_null_condition_that_is_no_tensor_is_given_as_it_is() -> None:
     model = Listens()
     out = guided_denoiser(model, TOLD, null=None, scale=3.0)(X, T)
-    assert [asked is None for asked in model.asked] == [False, True]
+    assert [condition is None for condition in model.inputs] == [False, True]
     assert out[:, 0, 0, 0].tolist() == [7.0 + 3.0 * (2.0 - 7.0), 7.0 + 3.0 * (5.0 - 7.0)]
 
 
@@ -124,7 +124,7 @@ def test_guide_is_given_the_null_condition() -> None:
     model, guide = Listens(), Listens()
     out = guided_denoiser(model, TOLD, null=torch.zeros(1, 2), scale=2.0, guide=guide)(X, T)
     assert out[:, 0, 0, 0].tolist() == [4.0, 10.0]
-    assert torch.equal(guide.asked[0], torch.zeros(2, 1, 2))
+    assert torch.equal(guide.inputs[0], torch.zeros(2, 1, 2))
 
 
 def test_null_condition_of_another_shape_and_two_of_them_are_refused() -> None:

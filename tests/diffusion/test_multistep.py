@@ -43,13 +43,13 @@ def mixture(x: Tensor, t: Tensor) -> Tensor:
     """Optimal denoiser of five equally likely Gaussians of CENTRE_STD around CENTRES."""
     alpha_bar = SCHEDULE.alpha_bar[t].to(x).reshape(-1, 1, 1, 1)
     variance = alpha_bar * CENTRE_STD**2 + 1 - alpha_bar
-    away = x[:, None] - alpha_bar[:, None].sqrt() * CENTRES.to(x)  # (N, 5, C, h, w)
-    share = torch.softmax(-(away**2).flatten(2).sum(2) / (2 * variance.reshape(-1, 1)), dim=1)  # (N, 5)
-    return (1 - alpha_bar).sqrt() * torch.einsum("nk,nkchw->nchw", share, away) / variance
+    distance = x[:, None] - alpha_bar[:, None].sqrt() * CENTRES.to(x)  # (N, 5, C, h, w)
+    share = torch.softmax(-(distance**2).flatten(2).sum(2) / (2 * variance.reshape(-1, 1)), dim=1)  # (N, 5)
+    return (1 - alpha_bar).sqrt() * torch.einsum("nk,nkchw->nchw", share, distance) / variance
 
 
-def draw(kind: str, steps: int, *, start: Tensor, denoise: object = mixture, **more: object) -> Tensor:
-    arguments = {"schedule": SCHEDULE, "shape": SHAPE, "noise": lambda _: start, **more}
+def draw(kind: str, steps: int, *, start: Tensor, denoise: object = mixture, **given: object) -> Tensor:
+    arguments = {"schedule": SCHEDULE, "shape": SHAPE, "noise": lambda _: start, **given}
     return sample(kind, denoise=denoise, steps=steps, **arguments)  # type: ignore[arg-type]
 
 
@@ -58,15 +58,15 @@ def noise(num: int, dtype: torch.dtype = torch.float64) -> Tensor:
 
 
 @pytest.mark.parametrize("stride", [0.005, 0.3, 2.0, 12.0])
-@pytest.mark.parametrize("places", [(-0.7, 1.0), (-1.3, -2.1), (-0.5, -3.0, 1.0)])
-def test_weights_of_slopes_give_the_mean_of_polynomials(stride: float, places: tuple[float, ...]) -> None:
+@pytest.mark.parametrize("offsets", [(-0.7, 1.0), (-1.3, -2.1), (-0.5, -3.0, 1.0)])
+def test_weights_of_slopes_give_the_mean_of_polynomials(stride: float, offsets: tuple[float, ...]) -> None:
     nodes, quadrature = np.polynomial.legendre.leggauss(60)
     r = (nodes + 1) / 2
     weight = quadrature * np.exp((r - 1) * stride)
-    polynomial = np.polynomial.Polynomial([0.3, -1.1, 0.7, 0.4][: len(places) + 1])
+    polynomial = np.polynomial.Polynomial([0.3, -1.1, 0.7, 0.4][: len(offsets) + 1])
     expected = (weight * polynomial(r)).sum() / weight.sum()
-    slopes = [(polynomial(place) - polynomial(0)) / place for place in places]
-    weights = slope_weights(places, stride=stride)
+    slopes = [(polynomial(offset) - polynomial(0)) / offset for offset in offsets]
+    weights = slope_weights(offsets, stride=stride)
     assert polynomial(0) + np.dot(weights, slopes) == pytest.approx(expected, rel=1e-7)
 
 
@@ -80,7 +80,8 @@ RATES = {("dpm-solver", 1): 1, ("dpm-solver", 2): 2, ("dpm-solver", 3): 3, ("uni
 
 @pytest.mark.parametrize(("kind", "order"), RATES)
 def test_error_falls_with_the_order_and_by_one_more_where_it_is_corrected(kind: str, order: int) -> None:
-    denoise = Gaussian(Schedule.linear(20_000))  # fine, so that integer timesteps hardly move the levels
+    betas = torch.linspace(5e-6, 1e-3, 20_000, dtype=torch.float64)  # fine, so that timesteps hardly move the levels
+    denoise = Gaussian(Schedule(torch.cumprod(1 - betas, dim=0), torch.arange(20_000)))
     start = noise(8)
     exact = denoise.end(start)
     coarse, fine = (
@@ -133,18 +134,18 @@ def test_orders_that_a_sampler_does_not_have_are_refused() -> None:
 
 
 def test_given_times_are_visited_in_the_place_of_those_that_suit_the_sampler() -> None:
-    seen: list[int] = []
+    visited: list[int] = []
     start, times = noise(2), [999, 700, 320, 40]
 
     def denoise(x: Tensor, t: Tensor) -> Tensor:
-        seen.append(int(t[0]))
+        visited.append(int(t[0]))
         return mixture(x, t)
 
-    own = draw("unipc", 4, start=start, denoise=denoise, times=times)
-    assert seen == times
+    chosen = draw("unipc", 4, start=start, denoise=denoise, times=times)
+    assert visited == times
     spread = SCHEDULE.respaced(4, spacing="snr").timesteps.flip(0).tolist()
     assert torch.equal(draw("unipc", 4, start=start, times=spread), draw("unipc", 4, start=start))
-    assert not torch.equal(own, draw("unipc", 4, start=start))
+    assert not torch.equal(chosen, draw("unipc", 4, start=start))
 
 
 @pytest.mark.parametrize("times", [[999, 5], [999, 5, 5], [5, 6, 7], [999, 3, -1], [1000, 3, 0]])

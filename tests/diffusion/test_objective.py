@@ -49,24 +49,24 @@ def test_v_turns_the_noisy_image_by_a_right_angle() -> None:
     torch.testing.assert_close(kind.target(x0, T, noise), turned.cos() * x0 + turned.sin() * noise)
 
 
-@pytest.mark.parametrize("predict", ["noise", "v", "flow"])
-def test_noise_is_read_back_from_what_is_predicted(predict: str) -> None:
-    kind, (x0, noise) = objective(prediction_type=predict), images()
-    t = T if predict != "flow" else T.float()
+@pytest.mark.parametrize("prediction", ["noise", "v", "flow"])
+def test_noise_is_read_back_from_what_is_predicted(prediction: str) -> None:
+    kind, (x0, noise) = objective(prediction_type=prediction), images()
+    t = T if prediction != "flow" else T.float()
     x_t = kind.noisy(x0, t, noise)
     torch.testing.assert_close(kind.noise(kind.target(x0, t, noise), x_t, t), noise)
 
 
-@pytest.mark.parametrize("predict", ["noise", "v", "flow"])
-def test_scaled_noise_counts_more_towards_the_image(predict: str) -> None:
+@pytest.mark.parametrize("prediction", ["noise", "v", "flow"])
+def test_scaled_noise_counts_more_towards_the_image(prediction: str) -> None:
     """Check that noise and clean image still combine to the noisy image, and that the noise follows the formula."""
-    kind, (x0, noise) = objective(prediction_type=predict), images()
-    t = T.double() if predict == "flow" else T
+    kind, (x0, noise) = objective(prediction_type=prediction), images()
+    t = T.double() if prediction == "flow" else T
     x_t = kind.noisy(x0, t, noise)
     walked = kind.sampled(lambda x, t: kind.target(x0, t, noise), epsilon_scaling=0.1)(x_t, t)
-    time = t.double().reshape(-1, 1, 1, 1) / (1000 if predict == "flow" else 999)
+    time = t.double().reshape(-1, 1, 1, 1) / (1000 if prediction == "flow" else 999)
     scaled = (1 + 0.1 * (1 - time)) * noise
-    if predict == "flow":  # the velocity is the difference of noise and clean image
+    if prediction == "flow":  # the velocity is the difference of noise and clean image
         torch.testing.assert_close(x_t - time * walked, x_t - time * (scaled - (x_t - time * scaled) / (1 - time)))
         torch.testing.assert_close(x_t + (1 - time) * walked, scaled)
     else:
@@ -91,10 +91,10 @@ def test_velocity_is_the_slope_of_the_path_from_image_to_noise() -> None:
     torch.testing.assert_close(kind.target(x0, t, noise), slope, rtol=1e-9, atol=1e-9)
 
 
-@pytest.mark.parametrize("predict", ["noise", "v", "flow"])
-def test_loss_is_the_mean_squared_error_of_the_target(predict: str) -> None:
-    kind, (x0, noise) = objective(prediction_type=predict), images(dtype=torch.float32)
-    t = T if predict != "flow" else T.float()
+@pytest.mark.parametrize("prediction", ["noise", "v", "flow"])
+def test_loss_is_the_mean_squared_error_of_the_target(prediction: str) -> None:
+    kind, (x0, noise) = objective(prediction_type=prediction), images(dtype=torch.float32)
+    t = T if prediction != "flow" else T.float()
     found = losses(kind, kind.target(x0, t, noise) + 0.5, t)
     torch.testing.assert_close(found["loss"], torch.full((len(T),), 0.25))
     assert torch.equal(found["loss"], found["mse"])
@@ -105,12 +105,12 @@ def test_loss_is_the_mean_squared_error_of_the_target(predict: str) -> None:
 def test_min_snr_weights_are_those_of_the_paper(gamma: float) -> None:
     from diffusers.training_utils import compute_snr
 
-    kept = np.cumprod(1 - np.linspace(1e-4, 2e-2, 1000))[T.numpy()]
-    by_hand = torch.from_numpy(kept / (1 - kept))
+    alpha_bar = np.cumprod(1 - np.linspace(1e-4, 2e-2, 1000))[T.numpy()]
+    by_hand = torch.from_numpy(alpha_bar / (1 - alpha_bar))
     for snr, tolerance in ((by_hand, 1e-6), (compute_snr(scheduler(), T).double(), 1e-3)):  # diffusers computes in fp32
         least = snr.clamp(max=gamma)
-        for predict, weights in {"noise": least / snr, "v": least / (snr + 1)}.items():
-            kind = objective(prediction_type=predict, loss_weighting="min-snr", snr_gamma=gamma)
+        for prediction, weights in {"noise": least / snr, "v": least / (snr + 1)}.items():
+            kind = objective(prediction_type=prediction, loss_weighting="min-snr", snr_gamma=gamma)
             found = losses(kind, images(dtype=torch.float32)[0])
             torch.testing.assert_close(found["loss"].double(), weights * found["mse"].double(), rtol=tolerance, atol=0)
 
@@ -119,10 +119,10 @@ def test_bound_of_v_is_that_of_the_same_noise_and_trains_the_variance_alone() ->
     x0, noise = images(dtype=torch.float32)
     of_v, raw = objective(prediction_type="v"), torch.rand(x0.shape, generator=torch.Generator().manual_seed(7)) * 2 - 1
     v = of_v.target(x0, T, noise) + 0.1 * x0.roll(1, 0)
-    same = of_v.noise(v, of_v.noisy(x0, T, noise), T)
+    eps = of_v.noise(v, of_v.noisy(x0, T, noise), T)
     output = torch.cat([v, raw], dim=1).requires_grad_()
     found = losses(of_v, output)["vb"]
-    torch.testing.assert_close(found, losses(objective(), torch.cat([same, raw], dim=1))["vb"], rtol=1e-3, atol=1e-6)
+    torch.testing.assert_close(found, losses(objective(), torch.cat([eps, raw], dim=1))["vb"], rtol=1e-3, atol=1e-6)
     found.sum().backward()
     assert output.grad is not None
     assert not output.grad[:, :3].any()
@@ -164,20 +164,20 @@ def test_logit_normal_times_are_quantiles_of_their_distribution(mean: float, std
     assert ((distance > -1e-9) & (distance < 1 + 1e-9)).all()
 
 
-@pytest.mark.parametrize("predict", ["noise", "v", "flow"])
+@pytest.mark.parametrize("prediction", ["noise", "v", "flow"])
 @pytest.mark.parametrize(("mean", "std"), [(0.0, 1.0), (20.0, 0.01), (-20.0, 20.0), (20.0, 20.0)])
-def test_times_of_any_draw_and_setting_are_there(predict: str, mean: float, std: float) -> None:
-    kind = objective(prediction_type=predict, timestep_sampling="logit-normal", logit_mean=mean, logit_std=std)
+def test_times_of_any_draw_and_setting_are_there(prediction: str, mean: float, std: float) -> None:
+    kind = objective(prediction_type=prediction, timestep_sampling="logit-normal", logit_mean=mean, logit_std=std)
     times = kind.times(np.array([0.0, 2.0**-53, 0.5, LAST_DRAW]))
     assert np.isfinite(times).all()
     assert (np.diff(times) >= 0).all()
     assert times[0] >= 0
-    assert times[-1] <= (1000 if predict == "flow" else 999)
+    assert times[-1] <= (1000 if prediction == "flow" else 999)
 
 
 def test_a_time_does_not_depend_on_the_draws_beside_it() -> None:
     draws = np.random.default_rng(3).random(101)
-    for predict in ("noise", "flow"):
-        kind = objective(prediction_type=predict, timestep_sampling="logit-normal", logit_mean=-0.3)
-        alone = np.concatenate([kind.times(draws[place : place + 1]) for place in range(len(draws))])
-        assert np.array_equal(kind.times(draws), alone)
+    for prediction in ("noise", "flow"):
+        kind = objective(prediction_type=prediction, timestep_sampling="logit-normal", logit_mean=-0.3)
+        separate = np.concatenate([kind.times(draws[index : index + 1]) for index in range(len(draws))])
+        assert np.array_equal(kind.times(draws), separate)

@@ -44,55 +44,55 @@ def test_built_in_samplers_of_a_flow_pass(kind: str) -> None:
 def test_exact_noise_and_velocity_are_those_of_many_draws() -> None:
     x0, noise = np.random.default_rng(0).standard_normal((2, 400_000))
     x0 = MEAN + DEVIATION * x0
-    kept, at = float(SCHEDULE.alpha_bar[300]), np.array([-0.5, 0.5, 1.5])
-    for x, wanted, exact, t in (
-        (math.sqrt(kept) * x0 + math.sqrt(1 - kept) * noise, noise, exact_noise(SCHEDULE), 300),
+    alpha_bar, points = float(SCHEDULE.alpha_bar[300]), np.array([-0.5, 0.5, 1.5])
+    for x, target, exact, t in (
+        (math.sqrt(alpha_bar) * x0 + math.sqrt(1 - alpha_bar) * noise, noise, exact_noise(SCHEDULE), 300),
         (0.6 * x0 + 0.4 * noise, noise - x0, exact_velocity, 400),
     ):
-        found = exact(torch.from_numpy(at).reshape(3, 1, 1, 1), torch.full((3,), t)).flatten().numpy()
+        found = exact(torch.from_numpy(points).reshape(3, 1, 1, 1), torch.full((3,), t)).flatten().numpy()
         # Given x, the velocity is the least-squares line through jointly normal draws, accurate to 0.004.
-        np.testing.assert_allclose(found, np.polynomial.Polynomial.fit(x, wanted, 1)(at), atol=0.02)
+        np.testing.assert_allclose(found, np.polynomial.Polynomial.fit(x, target, 1)(points), atol=0.02)
 
 
 @pytest.mark.slow
 def test_samplers_of_ones_own_give_what_built_in_ones_of_the_same_rule_give() -> None:
     torch.testing.assert_close(by(Last(kind="last")), by("ddim"), atol=1e-5, rtol=1e-5)
-    own, euler = (
+    custom, euler = (
         sample_flow(kind, velocity=exact_velocity, steps=7, shape=SHAPE, noise=generators())
         for kind in (Follow(kind="follow"), "euler")
     )
-    assert torch.equal(own, euler)
+    assert torch.equal(custom, euler)
 
 
-class Spoilt(Last):
+class Faulty(Last):
     """DDIM with one injected fault."""
 
-    spoilt: str
+    defect: str
 
-    def run(self, walk: Any) -> Any:
-        match self.spoilt:
+    def run(self, context: Any) -> Any:
+        match self.defect:
             case "raises":
                 raise KeyError("weights")
             case "chance":
-                return super().run(walk) + 1e-3 * torch.rand(())
+                return super().run(context) + 1e-3 * torch.rand(())
             case "batch":
-                x = super().run(walk)
+                x = super().run(context)
                 return x - 0.1 * x.mean() + 0.05
             case "costs":
-                walk.predict(walk.noise(0), 0)
+                context.predict(context.noise(0), 0)
             case "shape":
-                return super().run(walk)[:, :1]
+                return super().run(context)[:, :1]
             case "tensor":
                 return None
             case "narrow":
-                return MEAN + 0.5 * (super().run(walk) - MEAN)
+                return MEAN + 0.5 * (super().run(context) - MEAN)
             case "nan":
-                return super().run(walk) * float("nan")
-        return super().run(walk)
+                return super().run(context) * float("nan")
+        return super().run(context)
 
 
 @pytest.mark.parametrize(
-    ("spoilt", "said"),
+    ("defect", "text"),
     [
         ("raises", "KeyError: 'weights'"),
         ("chance", "unequal images from equal noise"),
@@ -104,6 +104,6 @@ class Spoilt(Last):
         ("nan", "expected: finite"),
     ],
 )
-def test_faulty_sampler_is_refused_before_it_draws(spoilt: str, said: str) -> None:
-    with pytest.raises(UserError, match=rf"sampler spoilt spoilt {spoilt} fails its trial[\s\S]*{said}[\s\S]*fix"):
-        by(Spoilt(kind="spoilt", spoilt=spoilt))
+def test_faulty_sampler_is_refused_before_it_draws(defect: str, text: str) -> None:
+    with pytest.raises(UserError, match=rf"sampler faulty defect {defect} fails its trial[\s\S]*{text}[\s\S]*fix"):
+        by(Faulty(kind="faulty", defect=defect))

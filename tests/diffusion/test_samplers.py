@@ -33,8 +33,8 @@ def _generators(num: int, first: int = 0) -> list[torch.Generator]:
     return [torch.Generator().manual_seed(100 + first + index) for index in range(num)]
 
 
-def _draw(kind: str, steps: int, num: int = 256, denoise: object = _best_noise, **more: object) -> Tensor:
-    arguments = {"schedule": SCHEDULE, "shape": SHAPE, "noise": _generators(num), **more}
+def _draw(kind: str, steps: int, num: int = 256, denoise: object = _best_noise, **given: object) -> Tensor:
+    arguments = {"schedule": SCHEDULE, "shape": SHAPE, "noise": _generators(num), **given}
     return sample(kind, denoise=denoise, steps=steps, **arguments)  # type: ignore[arg-type]
 
 
@@ -51,11 +51,11 @@ def test_perfect_denoiser_gives_the_mean_and_spread_of_the_data(kind: str, steps
 @pytest.mark.parametrize("denoise", [_best_noise, _with_variance])
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_image_depends_on_its_own_seed_and_not_on_its_batch(kind: str, denoise: object) -> None:
-    together = _draw(kind, 10, num=4, denoise=denoise)
+    batch = _draw(kind, 10, num=4, denoise=denoise)
     for index in range(4):
-        alone = _draw(kind, 10, denoise=denoise, noise=_generators(1, first=index))
-        torch.testing.assert_close(alone[0], together[index], atol=1e-6, rtol=0)
-    assert not torch.allclose(together[0], together[1])
+        single = _draw(kind, 10, denoise=denoise, noise=_generators(1, first=index))
+        torch.testing.assert_close(single[0], batch[index], atol=1e-6, rtol=0)
+    assert not torch.allclose(batch[0], batch[1])
 
 
 def test_ddim_and_the_solvers_use_no_noise_after_the_start() -> None:
@@ -70,29 +70,29 @@ def test_ddim_and_the_solvers_use_no_noise_after_the_start() -> None:
 
 
 def test_noise_is_asked_for_in_order_and_not_at_the_last_step() -> None:
-    asked: list[int] = []
+    draws: list[int] = []
 
     def noise(step: int) -> Tensor:
-        asked.append(step)
+        draws.append(step)
         return torch.randn(1, *SHAPE)
 
     _draw("ddpm", 5, noise=noise)
-    assert asked == [0, 1, 2, 3, 4]
+    assert draws == [0, 1, 2, 3, 4]
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("steps", [1, 2, 1000])
 def test_denoiser_sees_the_timesteps_of_the_training_from_last_to_first(kind: str, steps: int) -> None:
-    seen: list[int] = []
+    visited: list[int] = []
 
     def denoise(x: Tensor, t: Tensor) -> Tensor:
         assert t.shape == (2,)
-        seen.append(int(t[0]))
+        visited.append(int(t[0]))
         return _best_noise(x, t)
 
     x = _draw(kind, steps, num=2, denoise=denoise)
     assert x.isfinite().all()
-    assert seen == SCHEDULE.respaced(steps, spacing=SAMPLERS[kind].spacing).timesteps.flip(0).tolist()
+    assert visited == SCHEDULE.respaced(steps, spacing=SAMPLERS[kind].spacing).timesteps.flip(0).tolist()
 
 
 @pytest.mark.parametrize("denoise", [_best_noise, _with_variance])
@@ -105,7 +105,7 @@ def test_a_network_of_v_samples_what_the_network_of_its_noise_does(kind: str, de
         return torch.cat([(output[:, :4] - sigma * x) / alpha, output[:, 4:]], dim=1)
 
     converted = Objective.of(training.ObjectiveConfig(prediction_type="v")).sampled(network)
-    images = [_draw(kind, 20, num=4, denoise=one) for one in (denoise, converted)]
+    images = [_draw(kind, 20, num=4, denoise=network_) for network_ in (denoise, converted)]
     # The noise of the first timestep is divided and multiplied by alpha, 1/157.
     torch.testing.assert_close(*images, rtol=1e-3, atol=1e-3)
 
@@ -120,9 +120,9 @@ def test_learned_variance_sets_the_noise_of_a_ddpm_step(raw: float) -> None:
 
         return _draw("ddpm", 2, denoise=denoise, noise=lambda step: start if step == 0 else start + size)
 
-    two = SCHEDULE.respaced(2)
-    log_variance = two.log_variance_small[1] if raw < 0 else two.betas[1].log()
-    expected = math.exp(0.5 * log_variance.item()) / math.sqrt(two.alpha_bar[0].item())
+    schedule = SCHEDULE.respaced(2)
+    log_variance = schedule.log_variance_small[1] if raw < 0 else schedule.betas[1].log()
+    expected = math.exp(0.5 * log_variance.item()) / math.sqrt(schedule.alpha_bar[0].item())
     assert (draw(1.0) - draw(0.0)).mean().item() == pytest.approx(expected, rel=1e-4)
 
 
@@ -132,9 +132,9 @@ def test_clip_bounds_the_image(kind: str) -> None:
 
 
 def test_every_finished_step_is_reported() -> None:
-    told: list[tuple[int, int]] = []
-    _draw("ddim", 4, num=1, on_step=lambda done, total: told.append((done, total)))
-    assert told == [(1, 4), (2, 4), (3, 4), (4, 4)]
+    progress: list[tuple[int, int]] = []
+    _draw("ddim", 4, num=1, on_step=lambda done, total: progress.append((done, total)))
+    assert progress == [(1, 4), (2, 4), (3, 4), (4, 4)]
 
 
 def test_sampling_keeps_no_graph() -> None:

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from dithc.evaluate import Extractor, ImageSet
 from dithc.evaluate.extractors.inception import FIDInception
+from dithc.evaluate.statistics import FeatureOrigin, Statistics
 
 
 def image_set(images: NDArray[np.uint8], set_hash: str = "set", *, stretch: str = "s", **changes: Any) -> ImageSet:
@@ -22,12 +23,24 @@ def image_set(images: NDArray[np.uint8], set_hash: str = "set", *, stretch: str 
         **{
             "total": len(images),
             "set_hash": set_hash,
-            "stretch": stretch,
+            "rendering_digest": stretch,
             "read": lambda rows: (images[rows], (0, 0)),
             "ids": ids,
             **changes,
         }
     )
+
+
+def correlated(seed: int, n: int, d: int) -> np.ndarray:
+    """Return n normal rows of d correlated features with a mean that is not 0."""
+    rng = np.random.default_rng(seed)
+    return rng.normal(size=(n, d)) @ rng.normal(size=(d, d)) + rng.normal(size=d)
+
+
+def statistics(rows: np.ndarray, **origin: str) -> Statistics:
+    result = Statistics(rows.shape[1], origin=FeatureOrigin(**origin))
+    result.update(rows)
+    return result
 
 
 def random_inception() -> dict[str, torch.Tensor]:
@@ -96,5 +109,4 @@ def extractor(network: CountingNetwork) -> Extractor:
 
 @pytest.fixture
 def images() -> NDArray[np.uint8]:
-    """60 images of 8x8 pixels."""
     return np.random.default_rng(5).integers(0, 256, (60, 3, 8, 8), dtype=np.uint8)

@@ -25,25 +25,25 @@ def run(extractor: Extractor, images: np.ndarray, folder: Path, **changes: Any) 
     of_set = {name: changes.pop(name) for name in list(changes) if name not in ("batch", "shard_size", "group")}
     return dict(
         extract_features(
-            image_set(images, **({"stretch": "p1-p99"} | of_set)), extractor, folder, **(settings | changes)
+            image_set(images, **({"rendering_digest": "p1-p99"} | of_set)), extractor, folder, **(settings | changes)
         )
     )
 
 
-def never(_: np.ndarray) -> tuple[np.ndarray, tuple[int, int]]:
+def fail_to_read(_: np.ndarray) -> tuple[np.ndarray, tuple[int, int]]:
     raise AssertionError("images were read")
 
 
 def test_shards_and_statistics_hold_the_features(extractor: Extractor, images: np.ndarray, tmp_path: Path) -> None:
     numbers = run(extractor, images, tmp_path)
-    wanted = extractor(images)
+    expected = extractor(images)
     arrays = [np.load(tmp_path / f"shard-0000{shard}.npy") for shard in range(3)]
     assert [array.shape for array in arrays] == [(25, 6), (25, 6), (10, 6)]
     assert arrays[0].dtype == np.float32
-    np.testing.assert_allclose(np.concatenate(arrays), wanted, rtol=1e-6)
+    np.testing.assert_allclose(np.concatenate(arrays), expected, rtol=1e-6)
     statistics = Statistics.load(tmp_path / "stats.npz")
-    np.testing.assert_allclose(statistics.covariance(), np.cov(wanted.astype(np.float64).T), rtol=1e-5, atol=1e-6)
-    assert (statistics.n, statistics.origin.set_hash, statistics.origin.stretch) == (60, "set", "p1-p99")
+    np.testing.assert_allclose(statistics.covariance(), np.cov(expected.astype(np.float64).T), rtol=1e-5, atol=1e-6)
+    assert (statistics.n, statistics.origin.set_hash, statistics.origin.rendering_digest) == (60, "set", "p1-p99")
     assert (numbers["n"], numbers["extracted"], numbers["reused"], numbers["shards"]) == (60, 60, 0, 3)
     json.dumps(numbers)
 
@@ -51,14 +51,12 @@ def test_shards_and_statistics_hold_the_features(extractor: Extractor, images: n
 def test_second_run_extracts_nothing(extractor: Extractor, network, images: np.ndarray, tmp_path: Path) -> None:
     run(extractor, images, tmp_path)
     before, seen = shards(tmp_path), network.seen
-    numbers = run(extractor, images, tmp_path, read=never)
+    numbers = run(extractor, images, tmp_path, read=fail_to_read)
     assert (numbers["extracted"], numbers["reused"], network.seen) == (0, 60, seen)
     assert shards(tmp_path) == before
 
 
-def test_interrupted_run_goes_on_and_gives_the_same_bytes(
-    extractor: Extractor, network, images: np.ndarray, tmp_path: Path
-) -> None:
+def test_resumed_run_writes_the_same_bytes(extractor: Extractor, network, images: np.ndarray, tmp_path: Path) -> None:
     run(extractor, images, tmp_path / "whole")
 
     def breaking(rows: np.ndarray) -> tuple[np.ndarray, tuple[int, int]]:
@@ -103,7 +101,7 @@ def test_shard_without_a_good_sidecar_is_extracted_again(
     assert reason in lines.text
 
 
-@pytest.mark.parametrize("change", ["sha256", "set_hash", "stretch", "shard_size"])
+@pytest.mark.parametrize("change", ["sha256", "set_hash", "rendering_digest", "shard_size"])
 def test_shards_of_another_extractor_set_or_cut_are_not_used(
     change: str, extractor: Extractor, images: np.ndarray, tmp_path: Path, lines: pytest.LogCaptureFixture
 ) -> None:
@@ -113,8 +111,8 @@ def test_shards_of_another_extractor_set_or_cut_are_not_used(
     else:
         numbers = run(extractor, images, tmp_path, **{change: 30 if change == "shard_size" else "another"})
     assert numbers["extracted"] == 60
-    wanted = {"sha256": "sha256", "shard_size": "its n is 25, expected 30"}.get(change, change)
-    assert wanted in lines.text
+    expected = {"sha256": "sha256", "shard_size": "its n is 25, expected 30"}.get(change, change)
+    assert expected in lines.text
 
 
 def test_shards_of_an_earlier_larger_set_are_removed(extractor: Extractor, images: np.ndarray, tmp_path: Path) -> None:
@@ -125,7 +123,7 @@ def test_shards_of_an_earlier_larger_set_are_removed(extractor: Extractor, image
 
 
 @pytest.mark.parametrize("total", [0, 1])
-def test_sets_of_fewer_than_two_images_are_refused(total: int, extractor: Extractor, tmp_path: Path) -> None:
+def test_sets_of_fewer_than_two_images_are_rejected(total: int, extractor: Extractor, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="at least two images"):
         run(extractor, np.zeros((total, 3, 8, 8), np.uint8), tmp_path)
 

@@ -12,23 +12,23 @@ from numpy.typing import NDArray
 
 from dithc.core.logging import UserError
 from dithc.evaluate import Extractor, compare_features, extract_features
-from dithc.evaluate.memorization import MOST_QUERIES, copied_share, evenly, take
+from dithc.evaluate.memorization import MAX_QUERIES, copied_share, evenly, take
 from dithc.evaluate.shards import TURNED_FILES
 from tests.evaluate.conftest import image_set
 
 FEATURES = 6
 TRAIN, REAL, COPIES, GENERATED = 30, 60, 16, 20
 IS_TRAIN = np.arange(REAL) < TRAIN
-SHARES = ("copies", "copies_held_out", "copies_n")
+SHARES = ("memorized_fraction", "memorized_fraction_val", "memorized_n")
 
 
-def planted(*, train: int, images: int, copies: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+def plant_copies(*, train: int, images: int, copies: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
     """Return train rows far from the origin, and images (8, n, d) with `copies` near one of them in one of 8 views."""
     draws = np.random.default_rng(seed)
     rows = 1000 + draws.normal(size=(train, FEATURES))
     views = 1000 + draws.normal(size=(8, images, FEATURES))
-    near = rows[draws.permutation(train)[:copies]] + 1e-4 * draws.normal(size=(copies, FEATURES))
-    views[draws.integers(0, 8, copies), np.arange(copies)] = near
+    copied = rows[draws.permutation(train)[:copies]] + 1e-4 * draws.normal(size=(copies, FEATURES))
+    views[draws.integers(0, 8, copies), np.arange(copies)] = copied
     return rows.astype(np.float32), views.astype(np.float32)
 
 
@@ -39,19 +39,19 @@ def truth(train: np.ndarray, views: np.ndarray) -> float:
     return float((first < second / 3).mean())
 
 
-def every(rows: np.ndarray) -> NDArray[np.bool_]:
+def all_rows(rows: np.ndarray) -> NDArray[np.bool_]:
     return np.ones(len(rows), bool)
 
 
 def test_blocks_may_be_empty_and_large():
-    train, views = planted(train=2500, images=30, copies=7)
-    assert copied_share(views, [train[:0], train], every(train)) == truth(train, views)
+    train, views = plant_copies(train=2500, images=30, copies=7)
+    assert copied_share(views, [train[:0], train], all_rows(train)) == truth(train, views)
 
 
 @pytest.mark.parametrize("block", [1, 7, 100])
 def test_share_is_that_of_all_distances_however_rows_are_cut(block):
-    train, views = planted(train=50, images=40, copies=9)
-    other, chance = planted(train=30, images=30, copies=0, seed=1)
+    train, views = plant_copies(train=50, images=40, copies=9)
+    other, chance = plant_copies(train=30, images=30, copies=0, seed=1)
     order = np.random.default_rng(2).permutation(80)
     real, is_train = np.concatenate([train, other])[order], (np.arange(80) < 50)[order]
     blocks = [real[i : i + block] for i in range(0, 80, block)]
@@ -62,19 +62,19 @@ def test_share_is_that_of_all_distances_however_rows_are_cut(block):
 def test_images_as_near_to_a_second_tile_are_no_copies():
     train = np.array([[0.0, 0], [0, 0], [10, 0], [13, 0]], np.float32)
     images = np.array([[0.1, 0], [0, 0], [10.74, 0], [10.76, 0], [12.3, 0]], np.float32)
-    shares = [copied_share([images[i : i + 1]] * 8, [train], every(train)) for i in range(5)]
+    shares = [copied_share([images[i : i + 1]] * 8, [train], all_rows(train)) for i in range(5)]
     assert shares == [0, 0, 1, 0, 1]  # a duplicate tile has no nearest single tile; a third of 2.26 is 0.753
 
 
 def test_an_image_that_is_near_to_two_tiles_in_two_orientations_is_no_copy():
     train = np.array([[0.0], [10.0], [50.0]], np.float32)
     upright, turned = np.array([[0.1]], np.float32), np.array([[10.1]], np.float32)
-    assert copied_share([upright, upright], [train], every(train)) == 1
-    assert copied_share([upright, turned], [train], every(train)) == 0
+    assert copied_share([upright, upright], [train], all_rows(train)) == 1
+    assert copied_share([upright, turned], [train], all_rows(train)) == 0
 
 
 def test_large_sets_are_taken_evenly():
-    rows = np.arange(3 * MOST_QUERIES)
+    rows = np.arange(3 * MAX_QUERIES)
     np.testing.assert_array_equal(evenly(rows), rows[::3])
     assert evenly(rows[:5]).tolist() == [0, 1, 2, 3, 4]
     assert len(evenly(rows[:0])) == 0
@@ -91,13 +91,13 @@ def test_memory_does_not_grow_with_the_number_of_tiles(tmp_path):
         np.save(tmp_path / "real.npy", np.ones((count, 64), np.float32))
         real = np.load(tmp_path / "real.npy", mmap_mode="r")
         tracemalloc.start()
-        copied_share(views, [real], every(real))
+        copied_share(views, [real], all_rows(real))
         peaks.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
     assert peaks[1] < 1.5 * peaks[0] < 20e6
 
 
-def turns(image: np.ndarray) -> list[np.ndarray]:
+def orientations(image: np.ndarray) -> list[np.ndarray]:
     """Return the 8 orientations by transposing and reversing."""
     plain = [image, image[..., ::-1], image[..., ::-1, :], image[..., ::-1, ::-1]]
     return plain + [one.swapaxes(-1, -2) for one in plain]
@@ -118,14 +118,17 @@ class Coarse:
 
 @pytest.fixture
 def coarse(extractor: Extractor) -> Extractor:
-    said = {name: getattr(extractor, name) for name in ("name", "kind", "sha256", "resize", "comparable", "note")}
-    return Extractor(**said, num_features=Coarse.num_features, network=Coarse())
+    identity = {
+        name: getattr(extractor, name)
+        for name in ("name", "kind", "sha256", "resize", "comparable_to_published", "note")
+    }
+    return Extractor(**identity, num_features=Coarse.num_features, network=Coarse())
 
 
 @pytest.fixture
 def sets(images: np.ndarray) -> SimpleNamespace:
     """Return 60 real images, and 20 images with 16 copies of train images (of the first 30), two per orientation."""
-    copies = [turns(images[i])[i % 8] for i in range(COPIES)]
+    copies = [orientations(images[i])[i % 8] for i in range(COPIES)]
     return SimpleNamespace(real=images, generated=np.stack([*copies, *(images[30:34] // 2 + 60)]))
 
 
@@ -145,11 +148,11 @@ def make(coarse: Extractor, sets: SimpleNamespace, tmp_path: Path) -> Callable[.
 
 def test_turned_copies_are_found_which_an_upright_search_misses(make, coarse, sets):
     numbers = compare_features(*make(), is_train=IS_TRAIN)
-    real, generated = (np.stack([coarse(view) for view in turns(one)]) for one in (sets.real, sets.generated))
+    real, generated = (np.stack([coarse(view) for view in orientations(one)]) for one in (sets.real, sets.generated))
     train = real[0, :TRAIN]
-    assert numbers["copies"] == truth(train, generated) >= COPIES / GENERATED
-    assert numbers["copies_held_out"] == truth(train, real[:, TRAIN:]) == 0
-    assert numbers["copies_n"] == [GENERATED, REAL - TRAIN]
+    assert numbers["memorized_fraction"] == truth(train, generated) >= COPIES / GENERATED
+    assert numbers["memorized_fraction_val"] == truth(train, real[:, TRAIN:]) == 0
+    assert numbers["memorized_n"] == [GENERATED, REAL - TRAIN]
     assert truth(train, generated[:1]) == COPIES / 8 / GENERATED
 
 
@@ -162,16 +165,16 @@ def test_scores_and_shards_are_the_same_with_and_without_turned_images(make):
         found = {path.name: path.read_bytes() for path in folder.iterdir()}
         assert found.keys() - known.keys() == set(TURNED_FILES)
         assert all(found[name] == content for name, content in known.items())
-    again = compare_features(*more, is_train=IS_TRAIN)
-    assert [numbers[name] for name in ("fid", "kid", "floor")] == [again[name] for name in ("fid", "kid", "floor")]
+    repeated = compare_features(*more, is_train=IS_TRAIN)
+    assert [numbers[name] for name in ("fid", "kid", "floor")] == [repeated[name] for name in ("fid", "kid", "floor")]
     assert [numbers[name] for name in SHARES] == [None] * 3
     assert any("copies were not searched" in text for text in numbers["warnings"])
-    assert not any("copies" in text for text in again["warnings"])
+    assert not any("copies" in text for text in repeated["warnings"])
     make(turned=False)
-    assert not list(more[0].glob("turned*"))
+    assert not list(more[0].glob("dihedral*"))
 
 
-def test_what_an_interrupted_run_left_is_used_again_and_damage_is_not(make, coarse):
+def test_turned_features_are_reused_unless_damaged(make, coarse):
     real, generated = make()
     content, seen = (generated / TURNED_FILES[0]).read_bytes(), coarse.network.seen
     make()
@@ -187,28 +190,28 @@ def test_what_an_interrupted_run_left_is_used_again_and_damage_is_not(make, coar
         compare_features(real, generated, is_train=IS_TRAIN)
 
 
-def test_turned_images_of_other_tiles_are_refused(make):
+def test_turned_images_of_other_tiles_are_rejected(make):
     with pytest.raises(UserError, match="features of other images"):
         compare_features(*make(), is_train=np.arange(REAL) < TRAIN + 1)
 
 
-def test_a_split_of_train_tiles_alone_has_no_yardstick(make, coarse, sets, tmp_path):
+def test_share_of_held_out_copies_requires_other_tiles(make, coarse, sets, tmp_path):
     _, generated = make()
     shown = sets.real[:TRAIN]
     extract_features(image_set(shown, "t"), coarse, tmp_path / "train", turned=True)
     numbers = compare_features(tmp_path / "train", generated, is_train=np.ones(TRAIN, bool))
-    assert numbers["copies"] >= COPIES / GENERATED
-    assert numbers["copies_held_out"] is None
-    assert numbers["copies_n"] == [GENERATED]
+    assert numbers["memorized_fraction"] >= COPIES / GENERATED
+    assert numbers["memorized_fraction_val"] is None
+    assert numbers["memorized_n"] == [GENERATED]
 
 
-def test_without_train_tiles_nothing_is_said_of_copies(make):
+def test_copies_are_unknown_without_train_tiles(make):
     real, generated = make()
     for numbers in (compare_features(real, generated), compare_features(real, generated, is_train=np.arange(REAL) < 1)):
         assert [numbers[name] for name in SHARES] == [None] * 3
         assert not any("copies" in text for text in numbers["warnings"])
 
 
-def test_features_of_other_tiles_are_refused(make):
+def test_features_of_other_tiles_are_rejected(make):
     with pytest.raises(UserError, match="features of 60 tiles"):
         compare_features(*make(), is_train=np.arange(59) < 30)

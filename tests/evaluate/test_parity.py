@@ -13,13 +13,12 @@ import torch
 
 from dithc.evaluate import load_extractor
 from dithc.evaluate.distances.frechet import fid
-from dithc.evaluate.statistics import Statistics
-from tests.evaluate.conftest import random_inception
+from tests.evaluate.conftest import random_inception, statistics
 
 WHY = "pytorch-fid, clean-fid and torchvision are not installed: nothing to compare with"
-theirs: Any = pytest.importorskip("pytorch_fid.inception", reason=WHY)
-their_fid: Any = pytest.importorskip("pytorch_fid.fid_score", reason=WHY)
-their_resize: Any = pytest.importorskip("cleanfid.resize", reason=WHY)
+reference: Any = pytest.importorskip("pytorch_fid.inception", reason=WHY)
+reference_fid: Any = pytest.importorskip("pytorch_fid.fid_score", reason=WHY)
+reference_resize: Any = pytest.importorskip("cleanfid.resize", reason=WHY)
 pytestmark = pytest.mark.slow
 
 
@@ -33,8 +32,8 @@ def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def network(weights: Path) -> torch.nn.Module:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(theirs, "load_state_dict_from_url", lambda *_, **__: torch.load(weights, weights_only=True))
-        return theirs.InceptionV3([theirs.InceptionV3.BLOCK_INDEX_BY_DIM[2048]]).eval()  # type: ignore[no-any-return]
+        patch.setattr(reference, "load_state_dict_from_url", lambda *_, **__: torch.load(weights, weights_only=True))
+        return reference.InceptionV3([reference.InceptionV3.BLOCK_INDEX_BY_DIM[2048]]).eval()  # type: ignore[no-any-return]
 
 
 def pictures(seed: int, count: int) -> np.ndarray:
@@ -44,9 +43,9 @@ def pictures(seed: int, count: int) -> np.ndarray:
     return np.clip(coarse + rng.normal(0, 10 + 20 * seed, coarse.shape), 0, 255).astype(np.uint8)
 
 
-def closest(ours: np.ndarray, other: np.ndarray) -> float:
+def closest(features: np.ndarray, other: np.ndarray) -> float:
     """Return the largest difference of a feature relative to the spread of features over images."""
-    return float(np.abs(ours - other).max() / other.std(axis=0).max())
+    return float(np.abs(features - other).max() / other.std(axis=0).max())
 
 
 @torch.inference_mode()
@@ -59,7 +58,7 @@ def test_features_are_those_of_pytorch_fid(weights: Path, network: torch.nn.Modu
 @torch.inference_mode()
 def test_features_of_clean_resize_are_those_of_clean_fid(weights: Path, network: torch.nn.Module) -> None:
     images = pictures(1, 6)
-    resize = their_resize.build_resizer("clean")
+    resize = reference_resize.build_resizer("clean")
     resized = np.stack([resize(image.transpose(1, 2, 0)) for image in images]).transpose(0, 3, 1, 2)
     other = network(torch.from_numpy(resized) / 255)[0].mean(dim=(2, 3)).numpy()
     assert closest(load_extractor("inception", weights, resize="clean")(images), other) < 1e-4
@@ -68,9 +67,5 @@ def test_features_of_clean_resize_are_those_of_clean_fid(weights: Path, network:
 def test_distance_is_that_of_pytorch_fid(weights: Path) -> None:
     extractor = load_extractor("inception", weights)
     sets = [extractor(pictures(seed, 40))[:, ::128] for seed in (0, 1)]  # 16 features, fewer than the 40 images
-    statistics = []
-    for features in sets:
-        statistics.append(Statistics(features.shape[1]))
-        statistics[-1].update(features)
     moments = [value for rows in sets for value in (rows.mean(axis=0), np.cov(rows, rowvar=False))]
-    assert fid(*statistics) == pytest.approx(their_fid.calculate_frechet_distance(*moments), rel=1e-3)
+    assert fid(*map(statistics, sets)) == pytest.approx(reference_fid.calculate_frechet_distance(*moments), rel=1e-3)

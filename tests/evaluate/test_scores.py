@@ -26,22 +26,22 @@ def features(folder: Path) -> np.ndarray:
     return np.concatenate([np.load(path) for path in sorted(folder.glob("shard-*.npy"))]).astype(np.float64)
 
 
-def test_document_holds_what_is_needed_to_judge_the_score(folders: tuple[Path, Path]) -> None:
+def test_document_has_the_facts_that_qualify_the_score(folders: tuple[Path, Path]) -> None:
     real, generated = folders
     document = compare_features(real, generated, seed=3)
     x, y = features(real), features(generated)
     root = np.linalg.eigvals(np.cov(x.T) @ np.cov(y.T)).real
-    wanted = ((x.mean(0) - y.mean(0)) ** 2).sum() + np.trace(np.cov(x.T) + np.cov(y.T)) - 2 * np.sqrt(root).sum()
-    assert document["fid"] == pytest.approx(wanted, rel=1e-8)
+    expected = ((x.mean(0) - y.mean(0)) ** 2).sum() + np.trace(np.cov(x.T) + np.cov(y.T)) - 2 * np.sqrt(root).sum()
+    assert document["fid"] == pytest.approx(expected, rel=1e-8)
     assert document["floor"] == pytest.approx(fid_floor([x], seed=3).fid, rel=1e-9)
     assert document["floor_n"] == [30, 30]
     assert (document["n_real"], document["n_generated"]) == (60, 40)
-    assert (document["sha256"], document["resize"], document["comparable"]) == ("ab" * 32, "none", False)
+    assert (document["sha256"], document["resize"], document["comparable_to_published"]) == ("ab" * 32, "none", False)
     low, high = document["kid_interval"]
     assert low < document["kid"] < high
-    assert [len(document["kid_pulls"][name]) for name in ("real", "generated")] == [60, 40]
-    pulls = np.concatenate(list(document["kid_pulls"].values()))
-    assert high - low == pytest.approx(2 * 1.96 * np.linalg.norm(pulls), rel=1e-4)
+    assert [len(document["kid_influences"][name]) for name in ("real", "generated")] == [60, 40]
+    influences = np.concatenate(list(document["kid_influences"].values()))
+    assert high - low == pytest.approx(2 * 1.96 * np.linalg.norm(influences), rel=1e-4)
     assert document["warnings"] == ["moments of the pixels"]
     json.dumps(document)
 
@@ -62,7 +62,7 @@ def test_a_missing_floor_has_its_true_reason(
     )
 
 
-def test_same_set_twice_is_zero_and_said(folders: tuple[Path, Path]) -> None:
+def test_equal_sets_have_distance_zero_and_a_warning(folders: tuple[Path, Path]) -> None:
     document = compare_features(folders[0], folders[0])
     assert document["fid"] == pytest.approx(0, abs=1e-6)
     assert "real and generated images are the same set" in document["warnings"]
@@ -71,28 +71,28 @@ def test_same_set_twice_is_zero_and_said(folders: tuple[Path, Path]) -> None:
 def test_few_images_of_a_comparable_extractor_are_warned_of(
     extractor: Extractor, images: np.ndarray, tmp_path: Path
 ) -> None:
-    published = replace(extractor, comparable=True, note="published")
+    published = replace(extractor, comparable_to_published=True, note="published")
     for name in "ab":
         extract_features(image_set(images, name), published, tmp_path / name)
     warnings = compare_features(tmp_path / "a", tmp_path / "b")["warnings"]
     assert any("fewer than 10000 images" in text for text in warnings)
 
 
-def test_incomplete_folder_is_refused(folders: tuple[Path, Path]) -> None:
+def test_incomplete_folder_is_rejected(folders: tuple[Path, Path]) -> None:
     (folders[1] / "features.json").unlink()
     for folder in (folders[1], folders[1] / "absent"):
         with pytest.raises(UserError, match="is incomplete"):
             compare_features(folders[0], folder)
 
 
-def test_damaged_shard_is_refused(folders: tuple[Path, Path]) -> None:
+def test_damaged_shard_is_rejected(folders: tuple[Path, Path]) -> None:
     shard = folders[0] / "shard-00001.npy"
     shard.write_bytes(shard.read_bytes()[:-4])
     with pytest.raises(UserError, match=r"shard-00001\.npy cannot be used"):
         compare_features(*folders)
 
 
-def test_statistics_of_other_features_are_refused(folders: tuple[Path, Path]) -> None:
+def test_statistics_of_other_features_are_rejected(folders: tuple[Path, Path]) -> None:
     (folders[0] / "stats.npz").write_bytes((folders[1] / "stats.npz").read_bytes())
     with pytest.raises(UserError, match="does not belong to the features in its folder"):
         compare_features(*folders)

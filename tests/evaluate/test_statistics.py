@@ -57,21 +57,21 @@ def test_file_keeps_numbers_and_origin_with_the_mu_and_sigma_that_other_tools_re
     with np.load(tmp_path / "stats.npz") as file:
         np.testing.assert_allclose(file["mu"], rows.mean(axis=0))
         np.testing.assert_allclose(file["sigma"], np.cov(rows.T))
-    again = Statistics.load(tmp_path / "stats.npz")
-    assert (again.n, again.origin) == (20, ORIGIN)
-    np.testing.assert_allclose(again.mean(), statistics.mean(), rtol=1e-15)
-    np.testing.assert_allclose(again.covariance(), statistics.covariance(), rtol=1e-14)
+    loaded = Statistics.load(tmp_path / "stats.npz")
+    assert (loaded.n, loaded.origin) == (20, ORIGIN)
+    np.testing.assert_allclose(loaded.mean(), statistics.mean(), rtol=1e-15)
+    np.testing.assert_allclose(loaded.covariance(), statistics.covariance(), rtol=1e-14)
 
 
 def test_rows_may_be_added_to_loaded_statistics(tmp_path: Path) -> None:
     rows = RNG.normal(size=(30, 4))
     stream(rows[:20]).save(tmp_path / "stats.npz")
-    again = Statistics.load(tmp_path / "stats.npz")
-    again.update(rows[20:])
-    np.testing.assert_allclose(again.covariance(), np.cov(rows.T), rtol=1e-12)
+    loaded = Statistics.load(tmp_path / "stats.npz")
+    loaded.update(rows[20:])
+    np.testing.assert_allclose(loaded.covariance(), np.cov(rows.T), rtol=1e-12)
 
 
-def test_truncated_files_and_statistics_of_another_suite_are_refused(tmp_path: Path) -> None:
+def test_truncated_files_and_statistics_of_another_suite_are_rejected(tmp_path: Path) -> None:
     stream(RNG.normal(size=(20, 4))).save(tmp_path / "cut.npz")
     (tmp_path / "cut.npz").write_bytes((tmp_path / "cut.npz").read_bytes()[:-100])
     np.savez(tmp_path / "other.npz", mu=np.zeros(3), sigma=np.eye(3))

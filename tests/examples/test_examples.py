@@ -40,9 +40,9 @@ def test_example_is_linked_from_readme(name: str) -> None:
 def test_example_prints_its_usage(
     path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for words, status in ((["--help"], 0), (["-x"], 2), ([], 2)):
-        if words or "FOLDER" in path.read_text():
-            monkeypatch.setattr(sys, "argv", [str(path), *words])
+    for arguments, status in ((["--help"], 0), (["-x"], 2), ([], 2)):
+        if arguments or "FOLDER" in path.read_text():
+            monkeypatch.setattr(sys, "argv", [str(path), *arguments])
             with pytest.raises(SystemExit) as ended:
                 runpy.run_path(str(path), run_name="__main__")
             assert ended.value.code == status
@@ -85,9 +85,9 @@ def test_own_sampler_is_ddim_without_memory_and_nears_the_exact_path_with_it(mon
 @pytest.mark.slow
 def test_own_conditioning_is_heard(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(EXAMPLES))
-    asked, got = importlib.import_module("own_conditioning").main()
-    assert torch.corrcoef(torch.stack([asked, got]))[0, 1] > 0.95
-    assert (got - asked).abs().max() < 0.5
+    requested, got = importlib.import_module("own_conditioning").main()
+    assert torch.corrcoef(torch.stack([requested, got]))[0, 1] > 0.95
+    assert (got - requested).abs().max() < 0.5
 
 
 @pytest.mark.slow
@@ -112,15 +112,15 @@ def test_foreign_model_learns_on_two_ranks_and_goes_on_where_it_ended(tmp_path: 
     assert "continuing from step 10" in ended.stderr
     assert "ZeRO-1: 2 ranks" in whole.stderr
     assert CheckpointStore(tmp_path / "a").steps() == [10, 30]
-    found, told = (dict(re.findall(r"^step (\d+): (.*)$", done.stdout, re.MULTILINE)) for done in (ended, whole))
+    found, logged = (dict(re.findall(r"^step (\d+): (.*)$", done.stdout, re.MULTILINE)) for done in (ended, whole))
     assert sorted(found) == ["20", "30"]
-    assert float(told["30"].split()[1].rstrip(",")) < float(told["10"].split()[1].rstrip(","))
-    assert "HCOps" in whole.stdout or {step: told[step] for step in found} == found  # backends are re-measured
+    assert float(logged["30"].split()[1].rstrip(",")) < float(logged["10"].split()[1].rstrip(","))
+    assert "HCOps" in whole.stdout or {step: logged[step] for step in found} == found  # backends are re-measured
 
 
-def run(words: list[str]) -> "subprocess.CompletedProcess[str]":
+def run(arguments: list[str]) -> "subprocess.CompletedProcess[str]":
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), str(EXAMPLES)])}
-    line = [sys.executable, *words]
+    line = [sys.executable, *arguments]
     done = subprocess.run(line, env=environment, capture_output=True, text=True, timeout=1200, check=False)
     assert done.returncode == 0, done.stderr
     return done

@@ -49,7 +49,7 @@ class Terrain:
     left: float
     top: float
 
-    def at(self, x: F64, y: F64) -> F64:
+    def heights_at(self, x: F64, y: F64) -> F64:
         """Heights at points in UTM metres."""
         rows, columns = (self.top - y) / DEM_GSD_M - 0.5, (x - self.left) / DEM_GSD_M - 0.5
         found = scipy.ndimage.map_coordinates(self.heights, [rows, columns], order=1, mode="nearest")
@@ -96,7 +96,7 @@ class RawProduct:
         sample[1:4] = np.cos(YAW), -np.sin(YAW), SIDEWAYS * HEIGHT_SCALE_M / half_m
         for term, amount in BEND.items():
             line[term], sample[term] = amount, -amount
-        one = (1.0, *[0.0] * (TERMS - 1))
+        denominator = (1.0, *[0.0] * (TERMS - 1))
         latitude = np.deg2rad(self.scene.latitude)
         return Rpc(
             line_off=(pixels - 1) / 2,
@@ -110,12 +110,12 @@ class RawProduct:
             long_scale=half_m / (111_320.0 * float(np.cos(latitude))),
             height_scale=HEIGHT_SCALE_M,
             line_num_coeff=tuple(line.tolist()),
-            line_den_coeff=one,
+            line_den_coeff=denominator,
             samp_num_coeff=tuple(sample.tolist()),
-            samp_den_coeff=one,
+            samp_den_coeff=denominator,
         )
 
-    def seen(self, lines: F64, samples: F64) -> tuple[F64, F64]:
+    def ground_points(self, lines: F64, samples: F64) -> tuple[F64, F64]:
         """Return the UTM coordinates in meters on the terrain that panchromatic pixels view; both (h, w)."""
         rpc, height = self.rpc(pan=True), np.full(lines.shape, BASE_M)
         for _ in range(HEIGHT_STEPS):
@@ -124,27 +124,27 @@ class RawProduct:
                 longitude.ravel().tolist(), latitude.ravel().tolist(), source_epsg=4326, target_epsg=self.scene.epsg
             )
             x, y = np.reshape(xs, lines.shape), np.reshape(ys, lines.shape)
-            height = self.terrain.at(x, y)
+            height = self.terrain.heights_at(x, y)
         return x, y
 
-    def photographed(self) -> F32:
+    def sensor_image(self) -> F32:
         """Reflectance (4, h, w) in the sensor's geometry at the panchromatic pixel size, before either camera."""
         side, gsd, (left, top) = self.scene.size * RATIO, self.scene.gsd / RATIO, self.corner
-        x, y = self.seen(*np.mgrid[0:side, 0:side].astype(np.float64))
-        where = [(top - y) / gsd - 0.5, (x - left) / gsd - 0.5]
-        return np.stack([scipy.ndimage.map_coordinates(land, where, order=1) for land in self.land])
+        x, y = self.ground_points(*np.mgrid[0:side, 0:side].astype(np.float64))
+        coordinates = [(top - y) / gsd - 0.5, (x - left) / gsd - 0.5]
+        return np.stack([scipy.ndimage.map_coordinates(land, coordinates, order=1) for land in self.land])
 
 
-def write_products(folder: Path, *, seed: int = 5, scenes: int = 2, size: int = 48) -> None:
-    """Write products of `size` multispectral pixels of 3.24 m."""
-    for index in range(scenes):
-        write_product(folder, gaofen2.GaofenScene(index=index, size=size, gsd=3.24), seed=seed)
+def write_products(folder: Path) -> None:
+    """Write two products of 48 multispectral pixels of 3.24 m."""
+    for index in range(2):
+        write_product(folder, RawProduct(gaofen2.GaofenScene(index=index, size=48, gsd=3.24), seed=5))
 
 
-def write_product(folder: Path, scene: gaofen2.GaofenScene, *, seed: int) -> None:
-    """Writes `products/<product>/` (every second one packed) and `terrain/<product>.tif`."""
-    product = RawProduct(scene, seed)
-    image = product.photographed()
+def write_product(folder: Path, product: RawProduct) -> None:
+    """Write `products/<product>/` (every second one packed) and `terrain/<product>.tif`."""
+    scene = product.scene
+    image = product.sensor_image()
     coarse = image.reshape(4, scene.size, RATIO, scene.size, RATIO).mean(axis=(2, 4), dtype=np.float32)
     place, terrain = folder / "products" / scene.product, folder / "terrain"
     place.mkdir(parents=True)
@@ -196,13 +196,13 @@ def _write_image(path: Path, numbers: npt.NDArray[np.uint16], product: RawProduc
 def _metadata(product: RawProduct, rpc: Rpc, *, pan: bool) -> dict[str, object]:
     ratio = RATIO if pan else 1
     scene = product.scene
-    own = gaofen2.GaofenScene(scene.index, scene.size * ratio, scene.gsd / ratio)
-    left, top = own.left_top()
-    last = float(own.size - 1)
+    camera_scene = gaofen2.GaofenScene(scene.index, scene.size * ratio, scene.gsd / ratio)
+    left, top = camera_scene.left_top()
+    last = float(camera_scene.size - 1)
     lines, samples = np.array([0.0, 0.0, last, last]), np.array([0.0, last, last, 0.0])
     longitudes, latitudes = rpc.locate(lines, samples, np.full(4, BASE_M))
-    values = gaofen2.metadata(own, left=left, top=top)
-    values |= {"Bands": "5" if pan else "1,2,3,4", "MapProjection": "", "ImageGSD": f"{own.gsd:g}"}
+    values = gaofen2.metadata(camera_scene, left=left, top=top)
+    values |= {"Bands": "5" if pan else "1,2,3,4", "MapProjection": "", "ImageGSD": f"{camera_scene.gsd:g}"}
     corners = ("TopLeft", "TopRight", "BottomRight", "BottomLeft")
     for corner, latitude, longitude in zip(corners, latitudes, longitudes, strict=True):
         values |= {f"{corner}Latitude": f"{latitude:.6f}", f"{corner}Longitude": f"{longitude:.6f}"}

@@ -43,11 +43,11 @@ def write_variant(folder: Path, name: str, *, seed: int) -> None:
     products = [SafeProduct(index=i, size=96) for i in range(2 if variant.long_names else 1)]
     synthesize("sentinel2", folder, seed=seed, scenes=len(products), size=96)
     first = products[0]
-    made, number = first.sensed + PROCESSING, variant.baseline.replace(".", "")
+    stamp_text, number = first.sensed + PROCESSING, variant.baseline.replace(".", "")
     root = folder / first.name.replace("N0400", f"N{number}").replace("L2A", variant.level)
     metadata = root / f"MTD_MSI{variant.level}.xml"
     if variant.long_names:
-        passed = f"{stamp(made)}_R075_V{stamp(first.sensed)}_{stamp(first.sensed)}"
+        passed = f"{stamp(stamp_text)}_R075_V{stamp(first.sensed)}_{stamp(first.sensed)}"
         root = folder / f"S2A_OPER_PRD_MSIL1C_DTHC_{passed}.SAFE"
         metadata = root / f"S2A_OPER_MTD_SAFL1C_DTHC_{passed}.xml"
     (folder / first.name).rename(root)
@@ -60,10 +60,10 @@ def write_variant(folder: Path, name: str, *, seed: int) -> None:
         for path in root.rglob("IMG_DATA/*/*_B*.jp2"):
             _rewrite(path, path, lambda dn: np.where(dn == 0, 0, np.maximum(dn.astype(int) - 1000, 1)).astype(dn.dtype))
     if variant.level == "L1C":
-        granules = [_level1c(root, product, made=stamp(made), variant=variant) for product in products]
+        granules = [_level1c(root, product, stamp_text=stamp(stamp_text), variant=variant) for product in products]
         text = re.sub(r"<Granule .*?</Granule>", "".join(granules), text, flags=re.DOTALL)
-        one = '<QUANTIFICATION_VALUE unit="none">10000</QUANTIFICATION_VALUE>'
-        text = re.sub(r"<BOA_QUANTIFICATION_VALUE.*</BOA_QUANTIFICATION_VALUE>", one, text)
+        quantification = '<QUANTIFICATION_VALUE unit="none">10000</QUANTIFICATION_VALUE>'
+        text = re.sub(r"<BOA_QUANTIFICATION_VALUE.*</BOA_QUANTIFICATION_VALUE>", quantification, text)
         text = text.replace("BOA_ADD_OFFSET_VALUES_LIST", "Radiometric_Offset_List").replace("BOA_ADD", "RADIO_ADD")
     (root / "MTD_MSIL2A.xml").unlink()
     metadata.write_text(_renamed(text, variant))
@@ -76,16 +76,13 @@ def _renamed(text: str, variant: Variant) -> str:
     return text.replace("04.00", variant.baseline)
 
 
-def _level1c(root: Path, product: SafeProduct, *, made: str, variant: Variant) -> str:
+def _level1c(root: Path, product: SafeProduct, *, stamp_text: str, variant: Variant) -> str:
     """Turn a granule into one of level 1C; return its element of the product's metadata."""
     old, place = root / product.granule, f"T{product.tile}"
-    stem, granule, metadata = (
-        f"{place}_{stamp(product.sensed)}",
-        Path(product.granule).name.replace("L2A", "L1C"),
-        "MTD_TL",
-    )
+    stem, metadata = f"{place}_{stamp(product.sensed)}", "MTD_TL"
+    granule = Path(product.granule).name.replace("L2A", "L1C")
     if variant.long_names:
-        stem = f"S2A_OPER_MSI_L1C_TL_DTHC_{made}_A{product.absolute_orbit:06d}_{place}"
+        stem = f"S2A_OPER_MSI_L1C_TL_DTHC_{stamp_text}_A{product.absolute_orbit:06d}_{place}"
         granule, metadata = f"{stem}_N{variant.baseline}", stem.replace("_MSI_", "_MTD_")
     new = old.with_name(granule)
     text = _renamed((old / "MTD_TL.xml").read_text(), variant)

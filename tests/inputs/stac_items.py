@@ -55,25 +55,25 @@ def _write_scene(folder: Path, product: SafeProduct, *, seed: int) -> None:
     write_product(safe, product, seed=seed)
     naming = (_earth_search, _planetary_computer, _collection_1)[product.index % 3]
     applied = naming is _earth_search
-    home = folder / _identity(product, naming)
+    item_folder = folder / _identity(product, naming)
     assets = {}
     for band in (*LEVEL2A_BANDS, "SCL"):
         gsd = int(stac.OWN_GSD_M[band])
         pixels, info = read_raster(safe / product.name / f"{product.image(band, gsd)}.jp2")
         if applied and band != "SCL":
             pixels = _offset_taken_off(pixels)
-        path = home / _file(product, band, gsd, naming)
+        path = item_folder / _file(product, band, gsd, naming)
         path.parent.mkdir(parents=True, exist_ok=True)
         label = BandLabel(name=band, units="")
         shape, place = pixels.shape, {"crs": info.crs, "transform": info.transform}
         write_cog(path, pixels, shape=shape, dtype=pixels.dtype, bands=[label], tags={}, nodata=0, **place)
         key, described = naming(product, band, path, info)
         grid = {"proj:shape": [info.height, info.width], "proj:transform": list(info.transform), "roles": ["data"]}
-        href = f"./{path.relative_to(home).as_posix()}"
+        href = f"./{path.relative_to(item_folder).as_posix()}"
         assets[key] = {"href": href, "type": CLOUD_OPTIMISED, "gsd": gsd, **grid, **described}
     outputs.remove(safe)
-    item = _item(product, home.name, assets, naming)
-    (home / f"{home.name}.json").write_text(json.dumps(item, indent=1) + "\n")
+    item = _item(product, item_folder.name, assets, naming)
+    (item_folder / f"{item_folder.name}.json").write_text(json.dumps(item, indent=1) + "\n")
 
 
 def _offset_taken_off(pixels: npt.NDArray[Any]) -> npt.NDArray[np.uint16]:
@@ -99,16 +99,11 @@ def _planetary_computer(product: SafeProduct, band: str, path: Path, info: Raste
 
 def _collection_1(product: SafeProduct, band: str, path: Path, info: RasterInfo) -> tuple[str, dict[str, Any]]:
     """Keys by common names; STAC 1.1's bands, sizes and checksums."""
-    told = {"file:size": path.stat().st_size, "file:checksum": f"{SHA256_CODE}{sha256_file(path)}"}
-    told |= {"nodata": 0, "data_type": info.dtype}
-    if band == "SCL":
-        return COMMON_NAMES[band], told
-    return COMMON_NAMES[band], {
-        **told,
-        "bands": [{"name": band}],
-        "raster:scale": SCALE,
-        "raster:offset": OFFSET * SCALE,
-    }
+    fields: dict[str, Any] = {"file:size": path.stat().st_size, "file:checksum": f"{SHA256_CODE}{sha256_file(path)}"}
+    fields |= {"nodata": 0, "data_type": info.dtype}
+    if band != "SCL":
+        fields |= {"bands": [{"name": band}], "raster:scale": SCALE, "raster:offset": OFFSET * SCALE}
+    return COMMON_NAMES[band], fields
 
 
 def _identity(product: SafeProduct, naming: Describe) -> str:

@@ -84,7 +84,7 @@ def absent(kind: Kind = "f32") -> Array:
     return Array(None, kind)
 
 
-def wanted(expected: npt.ArrayLike, bound: npt.ArrayLike, kind: Kind, before: npt.ArrayLike | None = None) -> Array:
+def output(expected: npt.ArrayLike, bound: npt.ArrayLike, kind: Kind, before: npt.ArrayLike | None = None) -> Array:
     """Return an output that contains nan before the call, unless `before` is given, so that unwritten elements are
     detected.
     """
@@ -124,23 +124,23 @@ BROKEN = (
 def read_outputs(cases: Sequence[Case], data: bytes) -> list[str]:
     """Return all errors in the outputs of a run, one line each."""
     found: list[str] = []
-    at = 0
+    position = 0
     for case in cases:
-        status, broken = struct.unpack_from("<2q", data, at)
-        at += 16
+        status, broken = struct.unpack_from("<2q", data, position)
+        position += 16
         if status != case.status:
             found.append(f"{case.name}: status {status}, expected {case.status}")
-        found += [f"{case.name}: broke {what}" for bit, what in enumerate(BROKEN) if broken >> bit & 1]
+        found += [f"{case.name}: broke {cause}" for bit, cause in enumerate(BROKEN) if broken >> bit & 1]
         for number, array in enumerate(case.arrays):
             if array.stored is None or array.expected is None:
                 continue
-            got = np.frombuffer(data, STORAGE[array.kind], array.stored.size, at)
-            at += len(padded(got.tobytes()))
+            got = np.frombuffer(data, STORAGE[array.kind], array.stored.size, position)
+            position += len(padded(got.tobytes()))
             if case.status == 0:
                 found += differences(case, number, array, decode(got, array.kind).reshape(array.expected.shape))
             elif got.tobytes() != array.stored.tobytes():
                 found.append(f"{case.name}: refused, but array {number} was written")
-    assert at == len(data), "run_cases wrote another number of bytes"
+    assert position == len(data), "run_cases wrote another number of bytes"
     return found
 
 
@@ -152,15 +152,15 @@ def differences(case: Case, number: int, array: Array, got: Float) -> list[str]:
         rounding = np.where(array.bound == 0, 0, 1) * (
             2 * ROUNDOFF[array.kind] * np.abs(expected) + SMALLEST[array.kind]
         )
-        wrong = ~(
+        outside = ~(
             (np.abs(got - expected) <= array.bound + rounding)
             | (got == expected)
             | (np.isnan(got) & np.isnan(expected))
         )
-    if not wrong.any():
+    if not outside.any():
         return []
-    index = tuple(np.argwhere(wrong)[0].tolist())
+    index = tuple(np.argwhere(outside)[0].tolist())
     return [
         f"{case.name}: array {number} at {index}: got {got[index]!r}, expected {expected[index]!r}, "
-        f"bound {array.bound[index]:.3g}; {int(wrong.sum())} of {wrong.size} are off"
+        f"bound {array.bound[index]:.3g}; {int(outside.sum())} of {outside.size} are off"
     ]

@@ -8,7 +8,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from tests.kernels.cases import ROUNDOFF, Array, Case, Float, Kind, absent, given, wanted
+from tests.kernels.cases import ROUNDOFF, Array, Case, Kind, absent, given, output
+from tests.kernels.matrix_cases import attention_gradients, attention_results, token_major
 
 ONE = ROUNDOFF["f32"]
 EPS = float(np.float32(1e-6))
@@ -31,45 +32,19 @@ def attention_pair(
     extra = ROUNDOFF["bf16"] if kind == "bf16" else 0.0
     query, key, value = (given(rng.standard_normal((n, tokens, heads, k)), kind)
                          for tokens, heads in ((t, h), (s, g), (s, g)))  # fmt: skip
-    q, keys, values = (np.moveaxis(x.values, 2, 1) for x in (query, key, value))  # (n, heads, tokens, k)
+    q, keys, values = (token_major(x.values) for x in (query, key, value))  # (n, heads, tokens, k)
     keys, values = (np.repeat(x, h // g, axis=1) for x in (keys, values))
-    seen = np.tril(np.ones((t, s))) if causal else np.ones((t, s))
-    scores = np.where(seen > 0, q @ keys.swapaxes(2, 3) * scale, -np.inf)
-    sizes = (np.abs(q) @ np.abs(keys).swapaxes(2, 3) * scale).max(3, keepdims=True)
-    top = scores.max(3, keepdims=True)
-    lse = np.log(np.exp(scores - top).sum(3)) + top[..., 0]
-    p = np.exp(scores - lse[..., None])
-    # Relative error of a probability: from its exponent, exp, the row's sum and its own rounding.
-    in_scores = (k + 8) * ONE * sizes + 8 * ONE * (1 + np.abs(top))
-    in_p = 2 * in_scores + (s + 8) * ONE + extra
-    out = p @ values
-    arrays = [
-        query, key, value,
-        wanted(by_token(out), by_token((in_p + s * ONE + extra) * (p @ np.abs(values))), kind),
-        wanted(lse, 2 * in_scores[..., 0] + (s + 8) * ONE, "f32"),
-    ]  # fmt: skip
-    yield Case("attention_heads_forward", ints, arrays, [scale])
-    kept, dout = given(by_token(out), kind), given(rng.standard_normal((n, t, h, k)), kind)
-    d, o = np.moveaxis(dout.values, 2, 1), np.moveaxis(kept.values, 2, 1)
-    dp, dp_size = d @ values.swapaxes(2, 3), np.abs(d) @ np.abs(values).swapaxes(2, 3)
-    ds = p * (dp - (d * o).sum(3, keepdims=True))
-    weighted = (
-        (in_p + (k + 4) * ONE + (s + t) * ONE + 5 * extra)
-        * p
-        * (dp_size + (np.abs(d) * np.abs(o)).sum(3, keepdims=True))
+    mask = np.tril(np.ones((t, s))) if causal else None
+    p, p_error, (out, out_bound), lse = attention_results(q, keys, values, scale, (k + 8) * ONE, extra, mask)
+    results = [output(token_major(out), token_major(out_bound), kind), output(*lse, "f32")]
+    yield Case("attention_heads_forward", ints, [query, key, value, *results], [scale])
+    kept, dout = given(token_major(out), kind), given(rng.standard_normal((n, t, h, k)), kind)
+    d, o = token_major(dout.values), token_major(kept.values)
+    gradients = attention_gradients(q, keys, values, d, o, p, p_error, scale, s + t, extra)
+    results = [output(token_major(exact), token_major(bound) + HIDDEN, kind) for exact, bound in gradients]
+    yield Case(
+        "attention_heads_backward", ints, [query, key, value, kept, given(lse[0], "f32"), dout, *results], [scale]
     )
-    gradients = [
-        (ds @ keys * scale, weighted @ np.abs(keys) * scale),
-        (ds.swapaxes(2, 3) @ q * scale, weighted.swapaxes(2, 3) @ np.abs(q) * scale),
-        (p.swapaxes(2, 3) @ d, ((in_p + t * ONE + 2 * extra) * p).swapaxes(2, 3) @ np.abs(d)),
-    ]
-    results = [wanted(by_token(exact), by_token(bound) + HIDDEN, kind) for exact, bound in gradients]
-    yield Case("attention_heads_backward", ints, [query, key, value, kept, given(lse, "f32"), dout, *results], [scale])
-
-
-def by_token(x: Float) -> Float:
-    """Transpose (n, h, t, k) to (n, t, h, k)."""
-    return np.moveaxis(x, 1, 2)
 
 
 def norms(rng: np.random.Generator) -> Iterator[Case]:
@@ -88,11 +63,11 @@ def norms(rng: np.random.Generator) -> Iterator[Case]:
         # of the size of |x|.
         mean_bound = (d + 6) * ONE * size
         relative = (d + 16) * ONE + rstd * (2 * mean_bound + 2 * ONE * size)
-        off = np.abs(normal) * relative + (mean_bound + 2 * ONE * size) * rstd
+        error = np.abs(normal) * relative + (mean_bound + 2 * ONE * size) * rstd
         statistics = [given(mean[:, 0], "f32"), given(rstd[:, 0], "f32")]
-        outputs = [wanted(normal * weight.values, off * np.abs(weight.values) + 1e-37, kind),
-                   wanted(mean[:, 0], mean_bound[:, 0], "f32"),
-                   wanted(rstd[:, 0], (rstd * relative)[:, 0], "f32")]  # fmt: skip
+        outputs = [output(normal * weight.values, error * np.abs(weight.values) + 1e-37, kind),
+                   output(mean[:, 0], mean_bound[:, 0], "f32"),
+                   output(rstd[:, 0], (rstd * relative)[:, 0], "f32")]  # fmt: skip
         if rms:
             statistics[0] = outputs[1] = absent()
         yield Case("norm_forward", [rows, d], [x, bias, weight, *outputs], [EPS], label="rms" if rms else "")
@@ -106,15 +81,15 @@ def norm_backward(rng: np.random.Generator, x: Array, weight: Array, statistics:
     rstd = statistics[1].values[:, None]
     dout = given(rng.standard_normal((rows, d)), kind)
     normal, g = (x.values - mean) * rstd, dout.values * weight.values
-    of_mean = 0.0 if rms else 1.0
-    dx = rstd * (g - of_mean * g.mean(1, keepdims=True) - normal * (g * normal).mean(1, keepdims=True))
-    apart = (np.abs(x.values) + np.abs(mean)) * rstd  # terms of a rounded difference x - mean
+    has_mean = 0.0 if rms else 1.0
+    dx = rstd * (g - has_mean * g.mean(1, keepdims=True) - normal * (g * normal).mean(1, keepdims=True))
+    terms = (np.abs(x.values) + np.abs(mean)) * rstd  # terms of a rounded difference x - mean
     size = np.abs(g) + np.abs(g).mean(1, keepdims=True) + np.abs(normal) * np.abs(g * normal).mean(1, keepdims=True)
-    bound = (d + 16) * ONE * rstd * (size + (1 + apart) ** 2 * np.abs(g).max(1, keepdims=True))
+    bound = (d + 16) * ONE * rstd * (size + (1 + terms) ** 2 * np.abs(g).max(1, keepdims=True))
     sums = np.abs(dout.values)
-    arrays = [dout, x, weight, *statistics, wanted(dx, bound + 1e-37, kind),
-              wanted(dout.values.sum(0), (rows + 4) * ONE * sums.sum(0), kind),
-              wanted((dout.values * normal).sum(0), (rows + 16) * ONE * (sums * (np.abs(normal) + apart)).sum(0), kind),
+    arrays = [dout, x, weight, *statistics, output(dx, bound + 1e-37, kind),
+              output(dout.values.sum(0), (rows + 4) * ONE * sums.sum(0), kind),
+              output((dout.values * normal).sum(0), (rows + 16) * ONE * (sums * (np.abs(normal) + terms)).sum(0), kind),
               ]  # fmt: skip
     return Case("norm_backward", [rows, d], arrays, label="rms" if rms else "")
 

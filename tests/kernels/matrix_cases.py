@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from tests.kernels.cases import ROUNDOFF, Array, Case, Float, Kind, absent, decode, encode, given, wanted
+from tests.kernels.cases import ROUNDOFF, Array, Case, Float, Kind, absent, decode, encode, given, output
 
 # Every dimension is 1, below, at and above a tile of each vector length (8 to 64 rows), and odd; depths are around
 # unrolling by 8.
@@ -81,7 +81,7 @@ def with_gaps(values: Float, bound: Float, kind: Kind, before: Float | None = No
     expected[:, :columns], bounds[:, :columns] = values, np.maximum(bound, 1e-300)
     first[:, :columns] = np.nan if before is None else before
     last = expected.size - GAP
-    return wanted(expected.ravel()[:last], bounds.ravel()[:last], kind, first.ravel()[:last])
+    return output(expected.ravel()[:last], bounds.ravel()[:last], kind, first.ravel()[:last])
 
 
 def gemm(p: Product, arrays: list[Array], *, accumulate: int = 0, gelu: int = 0, gate: tuple[int, int] = (0, 0),
@@ -106,10 +106,10 @@ def single_rows_and_columns(rng: np.random.Generator) -> Iterator[Case]:
     for types in TYPES:
         row, column = Product(rng, 1, 7, 5, "dw", types), Product(rng, 9, 6, 1, "dx", types)
         row.a_strides, column.a_strides = (99, row.a_strides[1]), (column.a_strides[0], 99)
-        one = Product(rng, 5, 1, 9, "dx", types)
-        one.b_strides = (one.b_strides[0], 99)
-        for p in (row, column, one):
-            sums = absent() if p.compute == "f64" else wanted(p.row_sum, p.row_sum_bound, "f32")
+        single = Product(rng, 5, 1, 9, "dx", types)
+        single.b_strides = (single.b_strides[0], 99)
+        for p in (row, column, single):
+            sums = absent() if p.compute == "f64" else output(p.row_sum, p.row_sum_bound, "f32")
             yield gemm(p, [with_gaps(p.exact, p.bound, p.c_kind), sums, *[absent()] * 5], label="two strides")
 
 
@@ -120,7 +120,7 @@ def products_of_many_threads(rng: np.random.Generator) -> Iterator[Case]:
     for layout, types, cuts in itertools.product(LAYOUTS, TYPES, ((1, 0), (0, 1))):
         p = Product(rng, 130, 203, 40, layout, types)
         c = with_gaps(p.exact, p.bound, p.c_kind)
-        sums = absent() if p.compute == "f64" else wanted(p.row_sum, p.row_sum_bound, "f32")
+        sums = absent() if p.compute == "f64" else output(p.row_sum, p.row_sum_bound, "f32")
         yield gemm(p, [c, sums, *[absent()] * 5], blocking=(32, 48, 16, *cuts, 0), label=layout)
 
 
@@ -138,7 +138,7 @@ def accumulated_products(rng: np.random.Generator) -> Iterator[Case]:
         if types[3] != "f64":
             start = rng.standard_normal(m).astype(np.float32).astype(np.float64)
             bound = p.row_sum_bound + 2 * ROUNDOFF["f32"] * np.abs(start)
-            row_sum = wanted(p.row_sum + accumulate * start, bound, "f32", start)
+            row_sum = output(p.row_sum + accumulate * start, bound, "f32", start)
         blocking = (16, 16, 16, 1, 1, 0) if k > 3 else (0,) * 6
         yield gemm(p, [c, row_sum, *[absent()] * 5], accumulate=accumulate, blocking=blocking, label=layout)
 
@@ -146,41 +146,41 @@ def accumulated_products(rng: np.random.Generator) -> Iterator[Case]:
 def products_with_epilogues(rng: np.random.Generator) -> Iterator[Case]:
     for (m, n, k), types in itertools.product(((12, 40, 24), (7, 65, 19)), TYPES[:4]):
         p = Product(rng, m, n, k, "forward", types)
-        kind, one = p.c_kind, ROUNDOFF["f32"]
+        kind, unit = p.c_kind, ROUNDOFF["f32"]
         bias = given(rng.standard_normal(n), "f32" if types[0] == "f32" else "bf16")
-        sums, bound = p.exact + bias.values, p.bound + 2 * one * np.abs(bias.values)
+        sums, bound = p.exact + bias.values, p.bound + 2 * unit * np.abs(bias.values)
         c = with_gaps(sums, bound, kind)
         yield gemm(p, [c, absent(), bias, *[absent()] * 4], label="bias")
 
         # The slope of gelu is below 1.13; its own error, and the error of reading u, stay below 16 roundoffs of |u| + 1.
         before = with_gaps(sums, bound, kind)
-        c = with_gaps(gelu(sums), 1.13 * bound + 16 * one * (np.abs(sums) + 1), kind)
+        c = with_gaps(gelu(sums), 1.13 * bound + 16 * unit * (np.abs(sums) + 1), kind)
         yield gemm(p, [c, absent(), bias, before, *[absent()] * 3], gelu=1, label="bias, gelu")
 
         # The value before the GELU may have another type.
-        other = "bf16" if kind == "f32" else "f32"
-        yield gemm(p, [with_gaps(sums, bound, kind), absent(), bias, with_gaps(sums, bound, other), *[absent()] * 3],
+        other_kind = "bf16" if kind == "f32" else "f32"
+        yield gemm(p, [with_gaps(sums, bound, kind), absent(), bias, with_gaps(sums, bound, other_kind), *[absent()] * 3],
                    label="kept in another type")  # fmt: skip
 
         u, _ = stored(rng.standard_normal((m, n)), kind, by_columns=False)
-        at = matrix_of(u, m, n)
-        slope = gelu_gradient(at)
-        c = with_gaps(p.exact * slope, 1.13 * p.bound + 32 * one * np.abs(p.exact), kind)
+        points = without_gaps(u, m, n)
+        slope = gelu_gradient(points)
+        c = with_gaps(p.exact * slope, 1.13 * p.bound + 32 * unit * np.abs(p.exact), kind)
         yield gemm(p, [c, absent(), absent(), absent(), u, absent(), absent()], label="gelu gradient")
 
         rows_per_gate, gate_stride = 5, n + 2
         gates = given(rng.standard_normal((-(-m // rows_per_gate), gate_stride)), bias.kind)
         gate = gates.values[np.arange(m) // rows_per_gate, :n]
         residual, _ = stored(rng.standard_normal((m, n)), "f32", by_columns=False)
-        added = matrix_of(residual, m, n)
+        added = without_gaps(residual, m, n)
         before = with_gaps(sums, bound, kind)
-        bound = np.abs(gate) * (bound + 2 * one * np.abs(sums)) + 2 * one * np.abs(added)
+        bound = np.abs(gate) * (bound + 2 * unit * np.abs(sums)) + 2 * unit * np.abs(added)
         c = with_gaps(gate * sums + added, bound, kind)
         arrays = [c, absent(), bias, before, absent(), gates, residual]
         yield gemm(p, arrays, gate=(gate_stride, rows_per_gate), label="bias, gate, residual")
 
 
-def matrix_of(array: Array, rows: int, columns: int) -> Float:
+def without_gaps(array: Array, rows: int, columns: int) -> Float:
     wide = np.append(array.values, np.zeros(GAP)).reshape(rows, columns + GAP)
     return wide[:, :columns]
 
@@ -216,56 +216,65 @@ def attention_pair(
     rng: np.random.Generator, shape: tuple[int, int, int, int], kind: Kind, compute: Kind
 ) -> Iterator[Case]:
     n, t, h, k = shape
-    ints, one = [n, t, h, k, COMPUTE[compute]], ROUNDOFF["f32"]
+    ints, scale = [n, t, h, k, COMPUTE[compute]], k**-0.5
     extra = ROUNDOFF["bf16"] if compute == "bf16" else 0.0  # rounding of each operand of a product
     packed = given(rng.standard_normal((n, t, 3, h, k)), kind)
     q, key, v = np.moveaxis(packed.values, (2, 3), (0, 2))  # (n, h, t, k)
-    scores, sizes = q @ key.swapaxes(2, 3) / np.sqrt(k), np.abs(q) @ np.abs(key).swapaxes(2, 3) / np.sqrt(k)
-    top = scores.max(3, keepdims=True)
-    lse = np.log(np.exp(scores - top).sum(3)) + top[..., 0]  # (n, h, t)
-    p = np.exp(scores - lse[..., None])
+    score_terms = (k + 4) * ROUNDOFF["f32"] + (2 * extra if kind == "f32" else 0)
+    p, p_error, (out, out_bound), lse = attention_results(q, key, v, scale, score_terms, extra)
+    results = [output(token_major(out), token_major(out_bound), kind), output(*lse, "f32")]
+    yield Case("attention_forward", ints, [packed, *results])
 
-    # Relative error of a probability: from its exponent, exp, the row's sum and its own rounding.
-    in_scores = ((k + 4) * one + (2 * extra if kind == "f32" else 0)) * sizes.max(3, keepdims=True) + 8 * one * (
-        1 + np.abs(top)
-    )
-    in_p = 2 * in_scores + (t + 8) * one + extra
-    out = p @ v
-    out_bound = (in_p + t * one + extra) * (p @ np.abs(v))
-    yield Case(
-        "attention_forward",
-        ints,
-        [
-            packed,
-            wanted(by_token(out), by_token(out_bound), kind),
-            wanted(lse, 2 * in_scores[..., 0] + (t + 8) * one, "f32"),
-        ],
-    )
-
-    dout_stored, out_stored = given(rng.standard_normal((n, t, h, k)), kind), given(by_token(out), kind)
-    dout, o = np.moveaxis(dout_stored.values, 2, 1), np.moveaxis(out_stored.values, 2, 1)
-    dp, dp_size = dout @ v.swapaxes(2, 3), np.abs(dout) @ np.abs(v).swapaxes(2, 3)
-    delta, delta_size = (dout * o).sum(3, keepdims=True), (np.abs(dout) * np.abs(o)).sum(3, keepdims=True)
-    ds, ds_size = p * (dp - delta), p * (dp_size + delta_size)
-    # delta uses the stored out, so the expected value includes its rounding. Each product rounds its operands once
-    # more.
-    in_ds = in_p + (k + 4) * one + 3 * extra
-    exact = np.stack([ds @ key / np.sqrt(k), ds.swapaxes(2, 3) @ q / np.sqrt(k), p.swapaxes(2, 3) @ dout])
-    weighted = (in_ds + t * one + 2 * extra) * ds_size
-    bound = np.stack(
-        [
-            weighted @ np.abs(key) / np.sqrt(k),
-            weighted.swapaxes(2, 3) @ np.abs(q) / np.sqrt(k),
-            ((in_p + t * one + 2 * extra) * p).swapaxes(2, 3) @ np.abs(dout),
-        ]
-    )  # (3, n, h, t, k)
-    expected, bound = (np.moveaxis(x, (0, 2), (2, 3)) for x in (exact, bound))  # (n, t, 3, h, k)
-    arrays = [dout_stored, packed, out_stored, given(lse, "f32"), wanted(expected, bound, kind)]
+    dout_stored, out_stored = given(rng.standard_normal((n, t, h, k)), kind), given(token_major(out), kind)
+    dout, o = token_major(dout_stored.values), token_major(out_stored.values)
+    gradients = attention_gradients(q, key, v, dout, o, p, p_error, scale, t, extra)
+    expected, bound = (
+        np.moveaxis(np.stack(x), (0, 2), (2, 3)) for x in zip(*gradients, strict=True)
+    )  # (n, t, 3, h, k)
+    arrays = [dout_stored, packed, out_stored, given(lse[0], "f32"), output(expected, bound, kind)]
     yield Case("attention_backward", ints, arrays)
 
 
-def by_token(x: Float) -> Float:
-    """Transpose (n, h, t, k) to (n, t, h, k)."""
+def attention_results(
+    q: Float, key: Float, v: Float, scale: float, score_terms: float, extra: float, mask: Float | None = None
+) -> tuple[Float, Float, tuple[Float, Float], tuple[Float, Float]]:
+    """Return probabilities, their relative error, and out and lse with their bounds, for heads (n, h, tokens, k)."""
+    unit, keys = ROUNDOFF["f32"], key.shape[2]
+    scores = q @ key.swapaxes(2, 3) * scale
+    if mask is not None:
+        scores = np.where(mask > 0, scores, -np.inf)
+    sizes = (np.abs(q) @ np.abs(key).swapaxes(2, 3) * scale).max(3, keepdims=True)
+    top = scores.max(3, keepdims=True)
+    lse = np.log(np.exp(scores - top).sum(3)) + top[..., 0]  # (n, h, t)
+    p = np.exp(scores - lse[..., None])
+    # Relative error of a probability: from its exponent, exp, the row's sum and its own rounding.
+    score_error = score_terms * sizes + 8 * unit * (1 + np.abs(top))
+    p_error = 2 * score_error + (keys + 8) * unit + extra
+    out_bound = (p_error + keys * unit + extra) * (p @ np.abs(v))
+    return p, p_error, (p @ v, out_bound), (lse, 2 * score_error[..., 0] + (keys + 8) * unit)
+
+
+def attention_gradients(
+    q: Float, key: Float, v: Float, dout: Float, out: Float, p: Float, p_error: Float, scale: float, terms: int, extra: float
+) -> list[tuple[Float, Float]]:  # fmt: skip
+    """Return the gradients of q, key and v with their bounds, for sums of `terms` terms.
+
+    delta uses the stored out, so the expected value includes its rounding. Each product rounds its operands once more.
+    """
+    unit, (t, k) = ROUNDOFF["f32"], q.shape[2:]
+    dp, dp_size = dout @ v.swapaxes(2, 3), np.abs(dout) @ np.abs(v).swapaxes(2, 3)
+    delta, delta_size = (dout * out).sum(3, keepdims=True), (np.abs(dout) * np.abs(out)).sum(3, keepdims=True)
+    ds = p * (dp - delta)
+    weighted = (p_error + (k + 4) * unit + terms * unit + 5 * extra) * p * (dp_size + delta_size)
+    return [
+        (ds @ key * scale, weighted @ np.abs(key) * scale),
+        (ds.swapaxes(2, 3) @ q * scale, weighted.swapaxes(2, 3) @ np.abs(q) * scale),
+        (p.swapaxes(2, 3) @ dout, ((p_error + t * unit + 2 * extra) * p).swapaxes(2, 3) @ np.abs(dout)),
+    ]
+
+
+def token_major(x: Float) -> Float:
+    """Exchange heads and tokens of (n, h, t, k)."""
     return np.moveaxis(x, 1, 2)
 
 

@@ -5,9 +5,6 @@ Legend: N images, T tokens, H heads, K head width. q, k, v, dout are (N, H, T, K
 """
 
 import math
-import subprocess
-import sys
-from dataclasses import dataclass
 
 import pytest
 import torch
@@ -15,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from dithc.engine import native
+from tests.engine.native.scripts import run_script
 from tests.kernels.isas import ALL, needed, newest_and_in_turn, sampled_where_it_runs
 
 NUMBERS = {torch.float32: 0, torch.bfloat16: 1}  # hc_dtype
@@ -73,27 +71,6 @@ def heads_of(x, num_heads, parts=1):
     return cut.permute(2, 0, 3, 1, 4).unbind(0)
 
 
-@dataclass(frozen=True)
-class Exact:
-    """Results in float64 and elementwise error bounds of a kernel, to first order in the roundoff.
-
-    u is fp32's roundoff, e the error of storing a probability (and its exponential). A score is a sum of K terms:
-    |error| <= growth(K) u sum|q||k| / sqrt(K). Its rounding in the exponent adds u (|score| + |max|). A probability has
-    the same relative error twice: from its own exponential and from the sum.
-    """
-
-    out: Tensor
-    lse: Tensor
-    dq: Tensor
-    dk: Tensor
-    dv: Tensor
-    out_bound: Tensor
-    lse_bound: Tensor
-    dq_bound: Tensor
-    dk_bound: Tensor
-    dv_bound: Tensor
-
-
 def growth(terms):
     """Return units of roundoff in a sum: 6 sqrt(terms), except in one of 10^6 sums (Higham & Mary 2019), plus a few
     operations.
@@ -101,7 +78,13 @@ def growth(terms):
     return min(terms, 6 * math.sqrt(terms)) + 4
 
 
-def exactly(qkv, dout, num_heads):
+def exactly(qkv, dout, num_heads) -> dict[str, tuple[Tensor, Tensor]]:
+    """Return results in float64 with elementwise error bounds of a kernel, to first order in the roundoff, by name.
+
+    u is fp32's roundoff, e the error of storing a probability (and its exponential). A score is a sum of K terms:
+    |error| <= growth(K) u sum|q||k| / sqrt(K). Its rounding in the exponent adds u (|score| + |max|). A probability has
+    the same relative error twice: from its own exponential and from the sum.
+    """
     q, k, v = heads_of(qkv, num_heads, 3)
     (g,) = heads_of(dout, num_heads)
     t, width = q.shape[2:]
@@ -128,12 +111,13 @@ def exactly(qkv, dout, num_heads):
     relative = relative + lse_bound[..., None]
     ds_off = relative * (p * (dp - delta).abs() + ds.abs()) + p * (dp_off + delta_off) + growth(t) * u * ds.abs()
     dq, dk, dv = scale * ds @ k, scale * ds.mT @ q, p.mT @ g
-    return Exact(
-        *(out, lse[..., 0], dq, dk, dv, out_bound, lse_bound),
-        dq_bound=scale * ds_off @ k.abs() + stored * dq.abs(),
-        dk_bound=scale * ds_off.mT @ q.abs() + stored * dk.abs(),
-        dv_bound=(p * relative).mT @ g.abs() + stored * dv.abs(),
-    )
+    return {
+        "out": (out, out_bound),
+        "lse": (lse[..., 0], lse_bound),
+        "dq": (dq, scale * ds_off @ k.abs() + stored * dq.abs()),
+        "dk": (dk, scale * ds_off.mT @ q.abs() + stored * dk.abs()),
+        "dv": (dv, (p * relative).mT @ g.abs() + stored * dv.abs()),
+    }
 
 
 def assert_within(got, expected, bound, name):
@@ -147,11 +131,9 @@ def assert_right(qkv, dout, num_heads, isa):
     exact = exactly(qkv, dout, num_heads)
     out, lse = forward(qkv, num_heads, isa=isa)
     dqkv = backward(dout, qkv, out, lse, num_heads, isa=isa)
-    assert_within(lse, exact.lse, exact.lse_bound, "lse")
-    (out_heads,) = heads_of(out, num_heads)
-    assert_within(out_heads, exact.out, exact.out_bound, "out")
-    for name, got in zip(("dq", "dk", "dv"), heads_of(dqkv, num_heads, 3), strict=True):
-        assert_within(got, getattr(exact, name), getattr(exact, f"{name}_bound"), name)
+    results = (*heads_of(out, num_heads), lse, *heads_of(dqkv, num_heads, 3))
+    for got, (name, expected) in zip(results, exact.items(), strict=True):
+        assert_within(got, *expected, name)
 
 
 @pytest.mark.parametrize("kind", TYPES)
@@ -224,8 +206,6 @@ def test_scores_that_overflow_give_what_pytorch_gives(kind, isa):
     assert out[0, 4].eq(1).all()
 
 
-# ------------------------------------------------------------------------------------- fp32 from parts of bf16, AMX
-
 ODD = {"huge": 1e12, "tiny": 1e-20, "inf": math.inf, "nan": math.nan}
 
 
@@ -245,30 +225,28 @@ def test_heads_out_of_range_are_left_to_the_vector_unit_and_others_are_as_withou
     qkv, dout = random_problem(1, t, 3, 40, torch.float32)
     usual = all_results(qkv, dout, amx)
     if part == 3:
-        heads, where = dout.view(1, t, 3, 40)[:, :, 1], (0, t - 1, 3)
+        heads, index = dout.view(1, t, 3, 40)[:, :, 1], (0, t - 1, 3)
     else:
-        heads, where = qkv.view(1, t, 3, 3, 40)[:, :, part, 1], (0, t - 1, 3)
+        heads, index = qkv.view(1, t, 3, 3, 40)[:, :, part, 1], (0, t - 1, 3)
     if value == ODD["tiny"]:
         heads *= value
     else:
-        heads[where] = value
+        heads[index] = value
     # dout does not affect the forward pass, which then uses parts.
     odd, vector = (
         all_results(qkv, dout, amx),
         all_results(qkv, dout, "avx512", forward_isa=amx if part == 3 else "avx512"),
     )
-    for name, got, left, before in zip(("out", "dq", "dk", "dv"), odd, vector, usual, strict=True):
-        assert torch.equal(got[:, 0], before[:, 0]), name
-        assert torch.equal(got[:, 2], before[:, 2]), name
-        torch.testing.assert_close(got[:, 1], left[:, 1], rtol=0, atol=0, equal_nan=True)
+    for name, got, expected, plain in zip(("out", "dq", "dk", "dv"), odd, vector, usual, strict=True):
+        assert torch.equal(got[:, 0], plain[:, 0]), name
+        assert torch.equal(got[:, 2], plain[:, 2]), name
+        torch.testing.assert_close(got[:, 1], expected[:, 1], rtol=0, atol=0, equal_nan=True)
 
 
 def all_results(qkv, dout, isa, *, forward_isa=None):
     out, lse = forward(qkv, 3, isa=forward_isa or isa)
     return (*heads_of(out, 3), *heads_of(backward(dout, qkv, out, lse, 3, isa=isa), 3, 3))
 
-
-# ----------------------------------------------------------------------------------------------------- memory, arguments
 
 MEMORY = """
 import torch
@@ -297,8 +275,7 @@ def test_scratch_memory_of_few_long_heads_grows_with_threads_and_not_with_heads(
     """Sums of dQ per segment at 8 threads, T = 4,096 and K = 8 would take 31 MiB for 31 heads, and 4 MiB for 4 heads."""
     if native.library() is None:
         pytest.skip(f"C kernels: {native.load_library().reason}")
-    grown = float(subprocess.run([sys.executable, "-c", MEMORY], capture_output=True, text=True, check=True).stdout)
-    assert grown < 8
+    assert float(run_script(MEMORY).stdout) < 8
 
 
 def test_bad_arguments_are_refused_before_anything_is_written(isa):

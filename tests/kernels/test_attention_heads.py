@@ -70,12 +70,12 @@ def test_heads_anywhere_are_those_of_float64(isa, shape, causal, dtype):
     kind = Attention(0.7 / math.sqrt(k), causal)
     out, lse = autograd_functions.attention_forward(query, key, value, kind)
     found = (out, lse, *autograd_functions.attention_backward(dout, query, key, value, out, lse, kind))
-    wanted, wanted_lse, gradients = exact(query, key, value, dout, kind)
-    for name, ours, truth in zip(
-        ("out", "lse", "dq", "dk", "dv"), found, (wanted, wanted_lse, *gradients), strict=True
+    exact_out, exact_lse, gradients = exact(query, key, value, dout, kind)
+    for name, result, expected in zip(
+        ("out", "lse", "dq", "dk", "dv"), found, (exact_out, exact_lse, *gradients), strict=True
     ):
-        largest = truth.abs().max() + 1e-3 * (1 + math.sqrt(k))
-        assert (ours.double() - truth).abs().max() <= TOLERANCE[dtype] * largest, name
+        largest = expected.abs().max() + 1e-3 * (1 + math.sqrt(k))
+        assert (result.double() - expected).abs().max() <= TOLERANCE[dtype] * largest, name
 
 
 def test_packed_is_the_same_as_separate_to_the_bit(isa):

@@ -30,10 +30,10 @@ def test_the_copy_writes_all_bytes_and_no_other(size, source_offset, target_offs
 
 @pytest.mark.parametrize("dtype", ["fp32", "bf16"])
 def test_operations_are_counted_by_round_and_thread(dtype):
-    one = rooflines.multiply_add(dtype, rounds=1)
-    assert one > 0
-    assert one % torch.get_num_threads() == 0
-    assert rooflines.multiply_add(dtype, rounds=1000) == 1000 * one
+    per_round = rooflines.multiply_add(dtype, rounds=1)
+    assert per_round > 0
+    assert per_round % torch.get_num_threads() == 0
+    assert rooflines.multiply_add(dtype, rounds=1000) == 1000 * per_round
     assert rooflines.multiply_add(dtype, rounds=0) == 0
 
 

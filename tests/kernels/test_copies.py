@@ -31,15 +31,15 @@ def test_sanitizers_find_nothing(tmp_path, sanitizer):
 
 
 @pytest.mark.parametrize(
-    ("name", "right", "wrong"),
+    ("name", "line", "mutation"),
     [
         ("copy_queue", "copy->running > 0 || left(copy) > 0", "left(copy) > 0"),
         ("copy_device", "part.target_offset += start;", ""),
     ],
 )
 @pytest.mark.slow
-def test_a_copy_that_ends_too_early_or_goes_astray_is_seen(tmp_path, name, right, wrong):
+def test_a_copy_that_ends_too_early_or_goes_astray_is_seen(tmp_path, name, line, mutation):
     text = (KERNELS / "memory" / f"{name}.c").read_text()
-    assert right in text
-    broken = build_copies(tmp_path, "-fsanitize=address", **{name: text.replace(right, wrong)})
+    assert line in text
+    broken = build_copies(tmp_path, "-fsanitize=address", **{name: text.replace(line, mutation)})
     assert any(run(broken, *engine).returncode != 0 for engine in ENGINES)

@@ -64,8 +64,8 @@ class Ranks:
             self.library.hc_exchange_publish(self.handles[rank], number)
         return status
 
-    def whole(self, rank, what, *, rounds):
-        address = ctypes.addressof(what)
+    def run_whole(self, rank, operation, *, rounds):
+        address = ctypes.addressof(operation)
         return self.library.hc_exchange_whole(self.handles[rank], address, rounds, 0, ctypes.byref(self.other))
 
     def get(self, rank, number, out, wire, timeout=0):
@@ -82,13 +82,13 @@ class Ranks:
 def test_every_combination_of_every_length(isa, ranks, dtype, wire):
     group = Ranks(ranks, isa)
     number = 0
-    for op, whole in COMBINATIONS.items():
+    for op, reduce in COMBINATIONS.items():
         for count in (0, 1, 15, 17, 64, ranks * (SLOT_BYTES // ranks // 64 * 64 // wire.itemsize)):
-            own = [random((count,), dtype, seed=rank) for rank in range(ranks)]
-            assert all(group.put(rank, number, own[rank], wire) == 0 for rank in range(ranks))
-            assert all(group.combine(rank, number, own[rank], wire, op, 0.5) == 0 for rank in range(ranks))
-            sent = torch.stack([x.to(wire).double() for x in own])
-            exact = 0.5 * whole(sent, 0)
+            local = [random((count,), dtype, seed=rank) for rank in range(ranks)]
+            assert all(group.put(rank, number, local[rank], wire) == 0 for rank in range(ranks))
+            assert all(group.combine(rank, number, local[rank], wire, op, 0.5) == 0 for rank in range(ranks))
+            sent = torch.stack([x.to(wire).double() for x in local])
+            exact = 0.5 * reduce(sent, 0)
             limit = (ranks + 1) * (2.0**-24 * 0.5 * sent.abs().sum(0) if op == 0 else 2.0**-24 * exact.abs())
             limit = limit + (2.0**-8 * exact.abs() * 1.01 if BF16 in (wire, dtype) else 0)
             answers = []
@@ -100,14 +100,14 @@ def test_every_combination_of_every_length(isa, ranks, dtype, wire):
             assert all(torch.equal(answer, answers[0]) for answer in answers)
             number += 1
             # The combining rank stores the result over its own values in an array: the same bits.
-            assert all(group.put(rank, number, own[rank], wire) == 0 for rank in range(ranks))
+            assert all(group.put(rank, number, local[rank], wire) == 0 for rank in range(ranks))
             pieces = group.cut(count, wire)
             for rank in range(ranks):
-                kept = own[rank].clone()
+                kept = local[rank].clone()
                 piece = kept[pieces.offsets[rank] :]
                 assert group.combine(rank, number, kept, wire, op, 0.5, out=piece, keep=False) == 0
-                place = slice(pieces.offsets[rank], pieces.offsets[rank] + pieces.count(rank))
-                assert torch.equal(kept[place], answers[0][place])
+                span = slice(pieces.offsets[rank], pieces.offsets[rank] + pieces.count(rank))
+                assert torch.equal(kept[span], answers[0][span])
             number += 1
 
 
@@ -121,9 +121,9 @@ def test_whole_operations_of_many_chunks_in_turns(isa, ranks, wire, count):
     for kind in WHOLES:
         shares = 1 if kind == "all_reduce" else ranks  # unit of `count`
         x = [random((count * (ranks if kind == "reduce_scatter" else 1),), seed=rank).float() for rank in range(ranks)]
-        sent = [one.to(wire).float() for one in x]
+        sent = [piece.to(wire).float() for piece in x]
         total = (torch.stack(sent).sum(0) * 0.5).to(wire).float()
-        wanted = {
+        expected = {
             "all_reduce": [total] * ranks,
             "reduce_scatter": total.split(count) if count else [total] * ranks,
             "all_gather": [torch.cat(sent)] * ranks,
@@ -134,30 +134,30 @@ def test_whole_operations_of_many_chunks_in_turns(isa, ranks, wire, count):
         elif kind == "all_gather" and wire is F32:  # moved bits; this rank's part is already there
             for rank in range(ranks):
                 out[rank][rank * count :][:count] = x[rank]
-        each = part * ranks if shares == 1 else part
+        stride = part * ranks if shares == 1 else part
         done = [(ctypes.c_int64 * 3)() for _ in range(ranks)]
-        whole = [
+        operations = [
             _Whole(
                 *(
                     x[rank].data_ptr(),
                     out[rank].data_ptr(),
                     ctypes.addressof(done[rank]),
                     count,
-                    each,
+                    stride,
                     chunk % (1 << 32),
                 ),
                 *(WHOLES[kind], TYPES[F32], TYPES[wire], 0, 0.5),
             )
             for rank in range(ranks)
         ]
-        left = list(range(ranks))
-        while left:
-            before = [list(one) for one in done]
-            left = [rank for rank in left if group.whole(rank, whole[rank], rounds=2) == LATE]
-            assert not left or before != [list(one) for one in done], "all ranks wait"
+        pending = list(range(ranks))
+        while pending:
+            before = [list(piece) for piece in done]
+            pending = [rank for rank in pending if group.run_whole(rank, operations[rank], rounds=2) == LATE]
+            assert not pending or before != [list(piece) for piece in done], "all ranks wait"
         for rank in range(ranks):
-            assert torch.equal(out[rank], wanted[rank]), (kind, rank)
-        chunk += -(-count // each)
+            assert torch.equal(out[rank], expected[rank]), (kind, rank)
+        chunk += -(-count // stride)
 
 
 def test_chunk_numbers_run_over_and_slots_are_not_taken_twice():
@@ -167,8 +167,8 @@ def test_chunk_numbers_run_over_and_slots_are_not_taken_twice():
         assert group.put(0, number, torch.ones(4), F32) == 0
     assert group.put(0, SLOTS, torch.ones(4), F32) == LATE
     assert group.other.value == 1
-    alone = Ranks(1, ISAS[-1])
-    assert [alone.put(0, number, torch.ones(4), F32) for number in range(SLOTS + 1)] == [0] * SLOTS + [LATE]  # not read
+    solo = Ranks(1, ISAS[-1])
+    assert [solo.put(0, number, torch.ones(4), F32) for number in range(SLOTS + 1)] == [0] * SLOTS + [LATE]  # not read
     assert group.combine(0, 0, torch.ones(4), F32) == LATE  # rank 1 has put no data yet
     lines = np.frombuffer(group.memory, dtype=np.uint8)
     first = group.address - group.memory.ctypes.data

@@ -90,16 +90,16 @@ def on_each_number_of_threads(isa, a, b, c_type, compute, *, accumulate=0, start
     (m, _), n = a.shape, b.shape[1]
     results = []
     for threads in THREADS:
-        whole = torch.full((m, n + 3), 7.0, dtype=c_type)
-        before, sums = torch.zeros_like(whole), torch.zeros(m, dtype=F64 if compute == F64 else F32)
-        out_c = whole[:, :n]
+        buffer = torch.full((m, n + 3), 7.0, dtype=c_type)
+        before, sums = torch.zeros_like(buffer), torch.zeros(m, dtype=F64 if compute == F64 else F32)
+        out_c = buffer[:, :n]
         if start is not None:
             out_c.copy_(start)
         extra = dict(settings)
         if extra.pop("keep_before", False):
             extra["before"] = before
         gemm(isa, threads, a, b, out_c, compute, accumulate=accumulate, row_sum_a=sums, **extra)
-        assert (whole[:, n:] == 7.0).all(), "written past the end of a row"
+        assert (buffer[:, n:] == 7.0).all(), "written past the end of a row"
         results.append({"c": out_c.clone(), "before": before[:, :n].clone(), "row_sum": sums})
     for other in results[1:]:
         for name, tensor in results[0].items():
@@ -195,12 +195,12 @@ def test_epilogues(isa, terms, c_type, other, compute):
 def test_gradient_of_gelu_is_multiplied_in(isa, compute):
     m, n, k = 37, 53, 20
     a, b = matrix(m, k, compute, "rows", seed=1), matrix(k, n, compute, "rows", seed=2)
-    at = (2 * torch.randn(m, n + 3)).to(compute)
-    points = at[:, :n].double().clone().requires_grad_()
+    inputs = (2 * torch.randn(m, n + 3)).to(compute)
+    points = inputs[:, :n].double().clone().requires_grad_()
     (slope,) = torch.autograd.grad(gelu(points).sum(), points)
     exact, bound = product(a, b, compute)
     unit = ROUND[F64 if compute == F64 else F32]
-    got = on_each_number_of_threads(isa, a, b, compute, compute, gelu_gradient_at=at)
+    got = on_each_number_of_threads(isa, a, b, compute, compute, gelu_gradient_at=inputs)
     check(got["c"], exact * slope, bound * slope.abs() + GELU_ROUND * unit * exact.abs() * (1 + points.detach().abs()))
 
 
@@ -228,7 +228,7 @@ def test_bad_values_stay_in_their_row_and_column(isa, rows, b_layout, compute, v
 
 
 @pytest.mark.parametrize(
-    "wrong",
+    "changes",
     [
         {"m": -1},
         {"a_data": None},
@@ -244,10 +244,10 @@ def test_bad_values_stay_in_their_row_and_column(isa, rows, b_layout, compute, v
     ],
     ids=str,
 )
-def test_wrong_arguments_are_refused(isa, wrong):
+def test_wrong_arguments_are_refused(isa, changes):
     a, b, c = torch.zeros(4, 4), torch.zeros(4, 4), torch.full((4, 4), 7.0)
     x = arguments(a, b, c, F32)
-    for name, value in wrong.items():
+    for name, value in changes.items():
         setattr(x, name, value)
     with pytest.raises(ValueError, match="hc_gemm"):
         native.library().hc_gemm(native.context(isa=isa, num_threads=2), ctypes.byref(x))
@@ -276,12 +276,12 @@ def test_a_packed_operand_gives_the_bits_of_one_that_is_not(isa, a_type, b_type,
                 gemm(isa, threads, a, other, control, compute, bias=bias)
                 assert torch.equal(got, expected if is_served else control), (m, n, k, threads)
                 assert not torch.equal(expected, control)
-    wrong = torch.empty(130, 49, dtype=c_type)
+    c = torch.empty(130, 49, dtype=c_type)
     a = matrix(130, 40, a_type, "rows", seed=1)
     with pytest.raises(ValueError, match="hc_gemm"):  # packed for another shape
-        gemm(isa, 1, a, matrix(40, 49, b_type, layout, seed=2), wrong, compute, packed_b=packed)
+        gemm(isa, 1, a, matrix(40, 49, b_type, layout, seed=2), c, compute, packed_b=packed)
     with pytest.raises(ValueError, match="hc_gemm"):  # not a packed operand
-        gemm(isa, 1, a, matrix(40, 49, b_type, layout, seed=2), wrong, compute, packed_b=torch.zeros(1000))
+        gemm(isa, 1, a, matrix(40, 49, b_type, layout, seed=2), c, compute, packed_b=torch.zeros(1000))
 
 
 def pack(isa: str, a: Tensor, b: Tensor, compute: torch.dtype) -> Tensor:
@@ -291,12 +291,12 @@ def pack(isa: str, a: Tensor, b: Tensor, compute: torch.dtype) -> Tensor:
     x = arguments(a, b, c, compute)
     context = native.context(isa=isa, num_threads=3)
     handle.hc_gemm_pack_bytes(context, x, ctypes.byref(num_bytes))
-    whole = torch.full((num_bytes.value + 128,), 7, dtype=torch.uint8)
-    start = -whole.data_ptr() % 64
-    handle.hc_gemm_pack(context, x, whole.data_ptr() + start)
-    assert (whole[start + num_bytes.value :] == 7).all()
-    assert (whole[:start] == 7).all()
-    return whole[start : start + num_bytes.value]
+    buffer = torch.full((num_bytes.value + 128,), 7, dtype=torch.uint8)
+    start = -buffer.data_ptr() % 64
+    handle.hc_gemm_pack(context, x, buffer.data_ptr() + start)
+    assert (buffer[start + num_bytes.value :] == 7).all()
+    assert (buffer[:start] == 7).all()
+    return buffer[start : start + num_bytes.value]
 
 
 def test_products_that_pack_nothing_say_so(isa):

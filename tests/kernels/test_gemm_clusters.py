@@ -25,19 +25,19 @@ SHAPES = [(97, 210, 65), (210, 97, 130), (5, 300, 70), (300, 5, 70), (1, 1, 40),
 def machine(request) -> Iterator[tuple[int, int, int]]:
     """Number of clusters and threads, and their context, with separate memory for each cluster."""
     clusters, threads = request.param
-    made = ctypes.c_void_p()
-    asked = Machine(isa_number(""), threads, num_clusters=clusters, nodes=(ctypes.c_int * clusters)())
-    native.library().hc_context_create(ctypes.byref(asked), ctypes.byref(made))
-    yield clusters, threads, made.value
-    native.library().hc_context_destroy(made)
+    context = ctypes.c_void_p()
+    settings = Machine(isa_number(""), threads, num_clusters=clusters, nodes=(ctypes.c_int * clusters)())
+    native.library().hc_context_create(ctypes.byref(settings), ctypes.byref(context))
+    yield clusters, threads, context.value
+    native.library().hc_context_destroy(context)
 
 
-def parts(context: int, threads: int, asked: native.GemmArguments) -> list[tuple[int, ...]]:
+def parts(context: int, threads: int, product: native.GemmArguments) -> list[tuple[int, ...]]:
     """Return first row, end row, first column and end column of each thread."""
     found = []
     for thread in range(threads):
         part = (ctypes.c_int64 * 4)(-1, -1, -1, -1)
-        native.library().hc_gemm_cut(context, ctypes.byref(asked), thread, part)
+        native.library().hc_gemm_cut(context, ctypes.byref(product), thread, part)
         found.append(tuple(part))
     return found
 
@@ -48,19 +48,19 @@ def test_any_cut_gives_the_bits_of_one_thread(machine, cut, compute):
     _, threads, context = machine
     for number, (m, n, k) in enumerate(SHAPES):
         a, b = matrix(m, k, F32, "rows", seed=number), matrix(k, n, F32, "columns", seed=number + 9)
-        alone, c = torch.full((m, n), 7.0), torch.full((m, n), 7.0)
+        single, c = torch.full((m, n), 7.0), torch.full((m, n), 7.0)
         sums_alone, sums = torch.zeros(m), torch.zeros(m)
         # explicit cuts, because one thread computes small products by default
         for grid in ({"row_cuts": 1}, {"column_cuts": 1}):
-            asked = arguments(a, b, c, compute, kc=64, cluster_cut=cut, row_sum_a=sums.data_ptr(), **grid)
-            native.library().hc_gemm(context, ctypes.byref(asked))
-            one = arguments(a, b, alone, compute, kc=64, num_threads=1, row_sum_a=sums_alone.data_ptr())
-            native.library().hc_gemm(context, ctypes.byref(one))
-            assert torch.equal(c, alone), (m, n, k, grid)
+            cut_product = arguments(a, b, c, compute, kc=64, cluster_cut=cut, row_sum_a=sums.data_ptr(), **grid)
+            native.library().hc_gemm(context, ctypes.byref(cut_product))
+            single_product = arguments(a, b, single, compute, kc=64, num_threads=1, row_sum_a=sums_alone.data_ptr())
+            native.library().hc_gemm(context, ctypes.byref(single_product))
+            assert torch.equal(c, single), (m, n, k, grid)
             assert torch.equal(sums, sums_alone)
             exact, bound = product(a, b, compute)
             check(c, exact, 7 * bound)  # AMX sums parts of bf16; see hc_gemm in kernels/include/hcops.h
-            assert len([part for part in parts(context, threads, asked) if any(part)]) >= 1
+            assert len([part for part in parts(context, threads, cut_product) if any(part)]) >= 1
 
 
 @pytest.mark.parametrize("cut", [ROWS, COLUMNS])
@@ -93,11 +93,11 @@ def test_the_cost_model_cuts_the_longer_side(machine):
 def test_clusters_on_one_memory_node_are_cut_as_one(m, n):
     library, found = native.library(), []
     for clusters in (1, 2):
-        made = ctypes.c_void_p()
-        library.hc_context_create(ctypes.byref(Machine(isa_number(""), 4, num_clusters=clusters)), ctypes.byref(made))
-        asked = arguments(torch.zeros(m, 384), torch.zeros(384, n), torch.zeros(m, n), F32)
-        found.append(parts(made.value, 4, asked))
-        library.hc_context_destroy(made)
+        ctx = ctypes.c_void_p()
+        library.hc_context_create(ctypes.byref(Machine(isa_number(""), 4, num_clusters=clusters)), ctypes.byref(ctx))
+        settings = arguments(torch.zeros(m, 384), torch.zeros(384, n), torch.zeros(m, n), F32)
+        found.append(parts(ctx.value, 4, settings))
+        library.hc_context_destroy(ctx)
     assert found[0] == found[1]
 
 
@@ -109,15 +109,15 @@ def test_a_product_for_one_thread_has_one_part(machine):
     assert parts(context, threads, empty) == [(0, 0, 0, 0)] * threads
 
 
-@pytest.mark.parametrize("wrong", [{"cluster_cut": 3}, {"cluster_cut": -1}, {"m": -1}], ids=str)
-def test_wrong_arguments_are_refused(machine, wrong):
+@pytest.mark.parametrize("changes", [{"cluster_cut": 3}, {"cluster_cut": -1}, {"m": -1}], ids=str)
+def test_wrong_arguments_are_refused(machine, changes):
     _, threads, context = machine
     a, b, c = torch.zeros(4, 4), torch.zeros(4, 4), torch.full((4, 4), 7.0)
-    asked = arguments(a, b, c, F32, **wrong)
+    bad = arguments(a, b, c, F32, **changes)
     with pytest.raises(ValueError, match="hc_gemm"):
-        native.library().hc_gemm(context, ctypes.byref(asked))
+        native.library().hc_gemm(context, ctypes.byref(bad))
     with pytest.raises(ValueError, match="hc_gemm_cut"):
-        parts(context, threads, asked)
+        parts(context, threads, bad)
     assert (c == 7.0).all()
     good = arguments(a, b, c, F32)
     for thread in (-1, threads):

@@ -72,13 +72,13 @@ def test_an_epilogue_over_what_it_reads_still_falls_back():
 
 
 @pytest.mark.parametrize("settings", [{"accumulate": 1}, {"residual": None}], ids=str)
-@pytest.mark.parametrize("later", [float("inf"), float("nan"), 0.0])
-def test_what_b_holds_after_it_was_packed_is_not_seen(later, settings):
+@pytest.mark.parametrize("value", [float("inf"), float("nan"), 0.0])
+def test_what_b_holds_after_it_was_packed_is_not_seen(value, settings):
     """This also holds for additions to C, for which the range of the operands is checked first."""
     a, b, start = matrix(96, 100, F32, "rows", seed=1), matrix(100, 90, F32, "columns", seed=2), torch.randn(96, 90)
     packed, c = pack("amx", a, b, F32), start.clone()
     exact, bound = split_product(a, b)
-    b.fill_(later)
+    b.fill_(value)
     gemm("amx", 2, a, b, c, F32, packed_b=packed, **{name: c if x is None else x for name, x in settings.items()})
     check(c, exact + start.double(), bound + 2.0**-22 * (exact.abs() + start.double().abs()))
 

@@ -37,7 +37,7 @@ def test_budgets_hold_and_blocks_never_overlap(tmp_path, sanitizer, threads):
 
 def test_a_budget_that_is_not_kept_is_seen(tmp_path):
     source = (KERNELS / "memory/pool.c").read_text()
-    refusal = "    if (over_budget > 0 && hc_arena_returnable(&pool->arena, over_budget) < over_budget) {\n        return 0;\n"
-    assert refusal in source
+    condition = "    if (over_budget > 0 && hc_arena_returnable(&pool->arena, over_budget) < over_budget) {\n        return 0;\n"
+    assert condition in source
     broken = build_pool(tmp_path, pool=source.replace("        return 0;\n", "        return 1;\n", 1))
     assert run_in(broken, 2, None).returncode == 1

@@ -36,8 +36,8 @@ def assert_same_bits(function, threads):
     expected = function()
     threads(5)
     for _ in range(15):
-        for found, wanted in zip(function(), expected, strict=True):
-            assert torch.equal(found, wanted)
+        for found, exact in zip(function(), expected, strict=True):
+            assert torch.equal(found, exact)
     return expected
 
 
@@ -70,5 +70,5 @@ def test_attention_has_the_same_bits_whoever_is_held_up(threads, busy_core, imag
 
     out = assert_same_bits(both_directions, threads)[0]
     q, k, v = qkv.double().view(images, tokens, 3, heads, width).permute(2, 0, 3, 1, 4)
-    wanted = torch.nn.functional.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)
-    assert torch.allclose(out.double(), wanted, atol=1e-5)
+    expected = torch.nn.functional.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)
+    assert torch.allclose(out.double(), expected, atol=1e-5)

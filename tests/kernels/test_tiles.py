@@ -38,12 +38,12 @@ def test_a_library_that_is_installed_cannot_have_them(tmp_path: Path) -> None:
     assert "needs HCOPS_TEST" in done.stderr
 
 
-@pytest.mark.parametrize("what", MISUSE)
-def test_misuse_ends_the_program(what: str) -> None:
+@pytest.mark.parametrize("misuse", MISUSE)
+def test_misuse_ends_the_program(misuse: str) -> None:
     program = native_program("emulated", "amx")
-    done = subprocess.run([program, "tiles", what], capture_output=True, text=True)
+    done = subprocess.run([program, "tiles", misuse], capture_output=True, text=True)
     assert done.returncode < 0, "nothing noticed"
-    assert MISUSE[what] in done.stderr
+    assert MISUSE[misuse] in done.stderr
 
 
 def number(bits: int) -> Fraction | float:
@@ -107,9 +107,9 @@ def test_products_of_tiles_are_those_of_the_manual_to_the_bit(kind: str) -> None
         assert done.returncode == 0, "rounding, exceptions, or tiles that are still in use"
         got = np.frombuffer(done.stdout, np.float32).reshape(16, 16)
         np.testing.assert_array_equal(got[:rows, :columns], product(*bits, rows, pairs, columns))
-        rest = np.ones((16, 16), bool)
-        rest[:rows, :columns] = False
-        np.testing.assert_array_equal(got.view(np.uint32)[rest], bits[0][rest])
+        outside = np.ones((16, 16), bool)
+        outside[:rows, :columns] = False
+        np.testing.assert_array_equal(got.view(np.uint32)[outside], bits[0][outside])
 
 
 @pytest.mark.sampled

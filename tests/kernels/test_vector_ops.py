@@ -91,9 +91,6 @@ def gradient(isa, function, dout, x, *, out_type=F32, threads=1) -> Tensor:
     return out.tensor()
 
 
-# ------------------------------------------------------------------------------------------------------------- functions
-
-
 @functools.cache
 def adversarial() -> Tensor:
     """Return all magnitudes (tiny, denormal, huge), dense where functions bend or overflow."""
@@ -192,20 +189,17 @@ def test_lengths_types_and_threads_of_elementwise_operators(isa, length, x_type,
 def test_arrays_larger_than_the_caches_take_the_same_values(isa, x_type, offset):
     """Above 8 MB per thread, stores bypass the caches and alternate between four runs of addresses."""
     x = random(2_200_003, x_type)
-    whole = apply(isa, SILU, x, out_type=x_type, offset=offset)
+    expected = apply(isa, SILU, x, out_type=x_type, offset=offset)
     parts = [apply(isa, SILU, part.contiguous(), out_type=x_type) for part in x.split(100_000)]
-    assert torch.equal(whole, torch.cat(parts))
-
-
-# ---------------------------------------------------------------------------------------------------------------- SwiGLU
+    assert torch.equal(expected, torch.cat(parts))
 
 
 def swiglu(isa, x: Tensor, dout: Tensor) -> tuple[Tensor, Tensor]:
-    rows, both = x.shape
-    out, dx = Out((rows, both // 2), x.dtype), Out((rows, both), x.dtype)
+    rows, width = x.shape
+    out, dx = Out((rows, width // 2), x.dtype), Out((rows, width), x.dtype)
     context, code = native.context(isa=isa), TYPES[x.dtype]
-    native.library().hc_swiglu_forward(context, rows, both // 2, *put(x), out.address(), code)
-    native.library().hc_swiglu_backward(context, rows, both // 2, *put(dout), *put(x), dx.address(), code)
+    native.library().hc_swiglu_forward(context, rows, width // 2, *put(x), out.address(), code)
+    native.library().hc_swiglu_backward(context, rows, width // 2, *put(dout), *put(x), dx.address(), code)
     return out.tensor(), dx.tensor()
 
 
@@ -214,12 +208,9 @@ def swiglu(isa, x: Tensor, dout: Tensor) -> tuple[Tensor, Tensor]:
 def test_swiglu_larger_than_the_caches_takes_the_same_values(isa, x_type, columns):
     rows = 40_000
     x, dout = random((rows, 2 * columns), x_type), random((rows, columns), x_type, seed=1)
-    whole = swiglu(isa, x, dout)
+    complete = swiglu(isa, x, dout)
     parts = swiglu(isa, x[:100].contiguous(), dout[:100].contiguous())
-    assert all(torch.equal(few, many[:100]) for few, many in zip(parts, whole, strict=True))
-
-
-# ----------------------------------------------------------------------------------------------------------------- adaLN
+    assert all(torch.equal(part, many[:100]) for part, many in zip(parts, complete, strict=True))
 
 
 def condition(n: int, d: int, dtype, seed: int) -> tuple[Tensor, int]:
@@ -311,9 +302,6 @@ def test_adaln_larger_than_the_caches_gives_the_same_rows(isa, d):
     assert torch.equal(dx[:, part], few_dx)
 
 
-# ---------------------------------------------------------------------------------------------------- sums of squares
-
-
 def addresses(tensors: list[Tensor | None]):
     return (ctypes.c_void_p * max(1, len(tensors)))(*(None if t is None else t.data_ptr() for t in tensors))
 
@@ -350,9 +338,6 @@ def test_sum_of_squares_does_not_overflow_and_carries_nan(isa):
     assert total_of(torch.full((19,), 1e-30)) == pytest.approx(19e-60, rel=1e-6)
     assert np.isnan(total_of(torch.tensor([1.0, torch.nan])))
     assert np.isinf(total_of(torch.tensor([1.0, torch.inf])))
-
-
-# ------------------------------------------------------------------------------------------------------------- arguments
 
 
 @pytest.mark.parametrize("sizes", [(2**31, 2**31, 2), (2**62, 2, 2), (2**59, 1, 1), (1, 2**61, 8), (-1, -1, 4)])

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from tests.kernels import foreign_cases
-from tests.kernels.cases import ROUNDOFF, Case, Float, Kind, absent, decode, encode, given, wanted
+from tests.kernels.cases import ROUNDOFF, Case, Float, Kind, absent, decode, encode, given, output
 from tests.kernels.matrix_cases import (
     LAYOUTS,
     TYPES,
@@ -18,9 +18,9 @@ from tests.kernels.matrix_cases import (
     attention_pair,
     gelu,
     gemm,
-    matrix_of,
     stored,
     with_gaps,
+    without_gaps,
 )
 
 Types = tuple[Kind, Kind, Kind, Kind]
@@ -46,7 +46,7 @@ def edges(rng: np.random.Generator) -> Iterator[Case]:
     for m, blocking, (n, k) in itertools.product(range(1, 41), ((0,) * 6, PACKED), zip(COLUMNS, DEPTHS, strict=True)):
         types, layout = next(kinds)
         p = Product(rng, m, n, DEPTHS[(DEPTHS.index(k) + m) % len(DEPTHS)], layout, types)
-        sums = wanted(p.row_sum, p.row_sum_bound, "f32")
+        sums = output(p.row_sum, p.row_sum_bound, "f32")
         yield gemm(
             in_parts(p), [with_gaps(p.exact, p.bound, p.c_kind), sums, *[absent()] * 5], blocking=blocking, label=layout
         )
@@ -70,7 +70,7 @@ def rows_that_are_one(rng: np.random.Generator) -> Iterator[Case]:
         assert p.a.stored is not None
         p.a.stored, p.a_strides = p.a.stored[: p.k], (0, 1)
         row = np.tile(p.a.values, (m, 1))
-        b = matrix_of(p.b, p.k, p.n)
+        b = without_gaps(p.b, p.k, p.n)
         if p.compute == "bf16":
             row, b = (decode(encode(x, "bf16"), "bf16") for x in (row, b))
         bound = (6 * p.k + 8) * ROUNDOFF["f32"] * (np.abs(row) @ np.abs(b))
@@ -81,7 +81,7 @@ def parts(rng: np.random.Generator) -> Iterator[Case]:
     types: tuple[Types, ...] = (F32, ("bf16", "f32", "f32", "f32"), ("f32", "bf16", "bf16", "f32"))
     for shape, layout, kinds in itertools.product(IN_PARTS, LAYOUTS, types):
         p = in_parts(Product(rng, *shape, layout, kinds))
-        sums = wanted(p.row_sum, p.row_sum_bound, "f32")
+        sums = output(p.row_sum, p.row_sum_bound, "f32")
         yield gemm(p, [with_gaps(p.exact, p.bound, p.c_kind), sums, *[absent()] * 5], label=layout)
 
 
@@ -98,16 +98,16 @@ def deep_products(rng: np.random.Generator) -> Iterator[Case]:
 
 
 def epilogues(rng: np.random.Generator) -> Iterator[Case]:
-    one = ROUNDOFF["f32"]
+    unit = ROUNDOFF["f32"]
     for shape, types in itertools.product([(65, 97, 70), (96, 64, 400)], (F32, ("f32", "f32", "bf16", "f32"), BF16[0])):
         p = in_parts(Product(rng, *shape, "forward", types))
         bias, kind = given(rng.standard_normal(p.n), "f32"), p.c_kind
-        sums, bound = p.exact + bias.values, p.bound + 2 * one * np.abs(bias.values)
-        after = with_gaps(gelu(sums), 1.13 * bound + 16 * one * (np.abs(sums) + 1), kind)
+        sums, bound = p.exact + bias.values, p.bound + 2 * unit * np.abs(bias.values)
+        after = with_gaps(gelu(sums), 1.13 * bound + 16 * unit * (np.abs(sums) + 1), kind)
         yield gemm(p, [after, absent(), bias, with_gaps(sums, bound, kind), *[absent()] * 3], gelu=1, label="gelu")
         residual, _ = stored(rng.standard_normal((p.m, p.n)), "f32", by_columns=False)
-        added = matrix_of(residual, p.m, p.n)
-        c = with_gaps(sums + added, bound + 2 * one * (np.abs(sums) + np.abs(added)), kind)
+        added = without_gaps(residual, p.m, p.n)
+        c = with_gaps(sums + added, bound + 2 * unit * (np.abs(sums) + np.abs(added)), kind)
         yield gemm(p, [c, absent(), bias, *[absent()] * 3, residual], label="residual")
 
 
@@ -116,15 +116,15 @@ class Odd(Product):
 
     def put(self, in_a: float | None, in_b: float | None) -> None:
         operands = []
-        for array, strides, shape, value, at in (
+        for array, strides, shape, value, index in (
             (self.a, self.a_strides, (self.m, self.k), in_a, (0, 0)),
             (self.b, self.b_strides, (self.k, self.n), in_b, (self.k - 1, self.n - 1)),
         ):
             assert array.stored is not None
             if value is not None:
-                array.stored[at[0] * strides[0] + at[1] * strides[1]] = encode([value], array.kind)[0]
-            places = np.arange(shape[0])[:, None] * strides[0] + np.arange(shape[1]) * strides[1]
-            x: Float = decode(array.stored[places], array.kind)
+                array.stored[index[0] * strides[0] + index[1] * strides[1]] = encode([value], array.kind)[0]
+            offsets = np.arange(shape[0])[:, None] * strides[0] + np.arange(shape[1]) * strides[1]
+            x: Float = decode(array.stored[offsets], array.kind)
             operands.append(decode(encode(x, "bf16"), "bf16") if self.compute == "bf16" else x)
         a, b = operands
         with np.errstate(invalid="ignore"):

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from tests.kernels.cases import ROUNDOFF, Array, Case, Float, Kind, absent, decode, encode, given, wanted
+from tests.kernels.cases import ROUNDOFF, Array, Case, Float, Kind, absent, decode, encode, given, output
 from tests.kernels.matrix_cases import gelu, gelu_gradient
 
 ONE = ROUNDOFF["f32"]
@@ -46,8 +46,8 @@ def adaln(rng: np.random.Generator) -> Iterator[Case]:
         ) * np.abs(1 + scale)
         out = normal * (1 + scale) + shift
         bound = off + 8 * ONE * (np.abs(normal * (1 + scale)) + np.abs(normal) + np.abs(shift))
-        arrays = [x, shift_array, scale_array, wanted(out, bound, small_kind),
-                  absent() if rms else wanted(mean, mean_bound, "f32"), wanted(rstd, rstd_bound, "f32")]  # fmt: skip
+        arrays = [x, shift_array, scale_array, output(out, bound, small_kind),
+                  absent() if rms else output(mean, mean_bound, "f32"), output(rstd, rstd_bound, "f32")]  # fmt: skip
         yield Case("adaln_forward", [n, t, d, stride], arrays, [EPS], label="rms" if rms else "")
         statistics = absent() if rms else given(mean, "f32"), given(rstd, "f32")
         for with_stream in (False, True):
@@ -66,17 +66,17 @@ def adaln_backward(
     normal, g = (x.values - mean) * r, dout.values * (1 + scale)
     dx = r * (g - has_mean * g.mean(2, keepdims=True) - normal * (g * normal).mean(2, keepdims=True))
     size = np.abs(g) + np.abs(normal) * np.abs(g * normal).mean(2, keepdims=True)
-    apart = has_mean * (np.abs(x.values) + np.abs(mean)) * r  # terms of a rounded difference x - mean
-    of_mean = np.abs(g).mean(2, keepdims=True) + (1 + apart) * np.abs(g).max(2, keepdims=True)
-    dx_bound = (d + 16) * ONE * r * (size + has_mean * of_mean)
+    terms = has_mean * (np.abs(x.values) + np.abs(mean)) * r  # terms of a rounded difference x - mean
+    mean_terms = np.abs(g).mean(2, keepdims=True) + (1 + terms) * np.abs(g).max(2, keepdims=True)
+    dx_bound = (d + 16) * ONE * r * (size + has_mean * mean_terms)
     sums = np.abs(dout.values)
-    dscale_bound = (t + 8 + 8 * has_mean) * ONE * (sums * (np.abs(normal) + apart)).sum(1)
+    dscale_bound = (t + 8 + 8 * has_mean) * ONE * (sums * (np.abs(normal) + terms)).sum(1)
     stream = given(rng.standard_normal((n, t, d)), kinds[0]) if with_stream else absent()
     if with_stream:
         dx, dx_bound = dx + stream.values, dx_bound + 2 * ONE * (np.abs(dx) + np.abs(stream.values))
-    arrays = [dout, x, scale_array, *statistics, stream, wanted(dx, dx_bound, kinds[0]),
-              wanted(dout.values.sum(1), (t + 4) * ONE * sums.sum(1), kinds[1]),
-              wanted((dout.values * normal).sum(1), dscale_bound, kinds[1])]  # fmt: skip
+    arrays = [dout, x, scale_array, *statistics, stream, output(dx, dx_bound, kinds[0]),
+              output(dout.values.sum(1), (t + 4) * ONE * sums.sum(1), kinds[1]),
+              output((dout.values * normal).sum(1), dscale_bound, kinds[1])]  # fmt: skip
     label = f"{'' if has_mean else 'rms'} {'and stream' if with_stream else ''}"
     return Case("adaln_backward", [n, t, d, stride], arrays, label=label)
 
@@ -85,43 +85,43 @@ def rotate_heads(rng: np.random.Generator) -> Iterator[Case]:
     """Yield head widths around two vectors of each length, an odd width without rotation, and more tokens than a block."""
     shapes = ((1, 1, 1, 2), (2, 3, 2, 6), (1, 5, 3, 8), (1, 37, 2, 30), (2, 4, 1, 64), (1, 3, 2, 72), (1, 2, 1, 258))
     kinds: tuple[Kind, ...] = ("f32", "bf16")
-    for (n, t, h, k), kind, (norm, turn) in itertools.product(shapes, kinds, ((1, 1), (1, 0), (0, 1))):
-        yield from rotation(rng, (n, t, h, k - (not turn)), kind, norm=bool(norm), turn=bool(turn))
+    for (n, t, h, k), kind, (norm, rotate) in itertools.product(shapes, kinds, ((1, 1), (1, 0), (0, 1))):
+        yield from rotation(rng, (n, t, h, k - (not rotate)), kind, norm=bool(norm), rotate=bool(rotate))
 
 
 def rotation(
-    rng: np.random.Generator, shape: tuple[int, int, int, int], kind: Kind, *, norm: bool, turn: bool
+    rng: np.random.Generator, shape: tuple[int, int, int, int], kind: Kind, *, norm: bool, rotate: bool
 ) -> Iterator[Case]:
     n, t, h, k = shape
     angles = rng.uniform(-4, 4, (t, k // 2))
-    tables = [given(of(angles), "f32") if turn else absent() for of in (np.cos, np.sin)]
+    tables = [given(function(angles), "f32") if rotate else absent() for function in (np.cos, np.sin)]
     weights = [given(1 + 0.5 * rng.standard_normal(k), "f32") if norm else absent() for _ in range(2)]
     cos, sin = (
-        (table.values[:, None] for table in tables) if turn else (np.ones((t, 1, k // 2)), np.zeros((t, 1, k // 2)))
+        (table.values[:, None] for table in tables) if rotate else (np.ones((t, 1, k // 2)), np.zeros((t, 1, k // 2)))
     )
     w = np.stack([weight.values if norm else np.ones(k) for weight in weights])[:, None]  # (2, 1, K)
     qkv, dout = (given(rng.standard_normal((n, t, 3, h, k)) * 2, kind) for _ in range(2))
     x, v = qkv.values[:, :, :2], qkv.values[:, :, 2:]
     rstd = 1 / np.sqrt((x**2).mean(-1, keepdims=True) + EPS) if norm else np.ones((n, t, 2, h, 1))
     xh, relative = x * rstd, (k + 24) * ONE
-    out, size = turned(w * xh, cos[:, None], sin[:, None])
-    expected = wanted(np.concatenate([out, v], 2), np.concatenate([relative * size, 0 * v], 2) + 1e-40, kind)
-    label = f"{'norm' if norm else ''} {'turn' if turn else ''}"
+    out, size = rotated(w * xh, cos[:, None], sin[:, None])
+    expected = output(np.concatenate([out, v], 2), np.concatenate([relative * size, 0 * v], 2) + 1e-40, kind)
+    label = f"{'norm' if norm else ''} {'turn' if rotate else ''}"
     yield Case("rotate_heads_forward", shape, [*tables, *weights, qkv, expected], [EPS], label=label)
-    back, reach = turned(dout.values[:, :, :2], cos[:, None], -sin[:, None])
+    back, reach = rotated(dout.values[:, :, :2], cos[:, None], -sin[:, None])
     dx, bound = back, relative * reach
     if norm:
         dx = rstd * (w * back - xh * (w * back * xh).mean(-1, keepdims=True))
         bound = relative * rstd * (np.abs(w) * reach + np.abs(xh) * (np.abs(w * xh) * reach).mean(-1, keepdims=True))
     dqkv = np.concatenate([dx, dout.values[:, :, 2:]], 2)
     dw, terms = (back * xh).sum((0, 1, 3)), (reach * np.abs(xh)).sum((0, 1, 3))
-    of_weights = [wanted(dw[i], (n * t * h + k + 24) * ONE * terms[i], "f32") if norm else absent() for i in range(2)]
+    dweights = [output(dw[i], (n * t * h + k + 24) * ONE * terms[i], "f32") if norm else absent() for i in range(2)]
     arrays = [*tables, *weights, dout, qkv if norm else absent(kind),
-              wanted(dqkv, np.concatenate([bound, 0 * v], 2) + 1e-40, kind), *of_weights]  # fmt: skip
+              output(dqkv, np.concatenate([bound, 0 * v], 2) + 1e-40, kind), *dweights]  # fmt: skip
     yield Case("rotate_heads_backward", shape, arrays, [EPS], label=label)
 
 
-def turned(heads: Float, cos: Float, sin: Float) -> tuple[Float, Float]:
+def rotated(heads: Float, cos: Float, sin: Float) -> tuple[Float, Float]:
     """Rotate pairs of heads (N, T, 2, H, K) by angles (T, 1, 1, K / 2); return them and the sizes of the terms. An odd
     K is unchanged.
     """
@@ -138,13 +138,13 @@ def swiglu(rng: np.random.Generator) -> Iterator[Case]:
         x = given(rng.standard_normal((rows, 2 * columns)) * 3, x_kind)
         gate, value = x.values[:, :columns], x.values[:, columns:]
         silu = gate * sigmoid(gate)
-        out = wanted(silu * value, 8 * ONE * np.abs(gate * value), out_kind)
+        out = output(silu * value, 8 * ONE * np.abs(gate * value), out_kind)
         yield Case("swiglu_forward", [rows, columns], [x, out])
         dout = given(rng.standard_normal((rows, columns)), out_kind)
         slope = sigmoid(gate) * (1 + gate * (1 - sigmoid(gate)))
         dx = np.concatenate([dout.values * value * slope, dout.values * silu], 1)
         bound = ONE * np.concatenate([16 * np.abs(dout.values * value), 8 * np.abs(dout.values * gate)], 1)
-        yield Case("swiglu_backward", [rows, columns], [dout, x, wanted(dx, bound, x_kind)])
+        yield Case("swiglu_backward", [rows, columns], [dout, x, output(dx, bound, x_kind)])
 
 
 def gate_residual(rng: np.random.Generator) -> Iterator[Case]:
@@ -154,12 +154,12 @@ def gate_residual(rng: np.random.Generator) -> Iterator[Case]:
         x, y = given(rng.standard_normal((n, t, d)), x_kind), given(rng.standard_normal((n, t, d)), small_kind)
         gate_array, gate, stride = conditions(rng, n, d, small_kind)
         product = gate * y.values
-        out = wanted(x.values + product, 2 * ONE * (np.abs(x.values) + np.abs(product)), x_kind)
+        out = output(x.values + product, 2 * ONE * (np.abs(x.values) + np.abs(product)), x_kind)
         yield Case("gate_residual_forward", [n, t, d, stride], [x, gate_array, y, out])
         dout = given(rng.standard_normal((n, t, d)), x_kind)
         dy, terms = gate * dout.values, dout.values * y.values
-        arrays = [dout, gate_array, y, wanted(dy, 2 * ONE * np.abs(dy), small_kind),
-                  wanted(terms.sum(1), (t + 4) * ONE * np.abs(terms).sum(1), small_kind)]  # fmt: skip
+        arrays = [dout, gate_array, y, output(dy, 2 * ONE * np.abs(dy), small_kind),
+                  output(terms.sum(1), (t + 4) * ONE * np.abs(terms).sum(1), small_kind)]  # fmt: skip
         yield Case("gate_residual_backward", [n, t, d, stride], arrays)
 
 
@@ -187,17 +187,17 @@ def functions(rng: np.random.Generator) -> Iterator[Case]:
         x = given(rng.standard_normal(count) * np.float64(3) ** rng.integers(-3, 3, count), x_kind)
         y = values[function](x.values)
         bound = 8 * ONE * (np.abs(y) if function < 2 else np.abs(x.values))
-        yield Case("map", [function, count], [x, wanted(y, bound, out_kind)])
+        yield Case("map", [function, count], [x, output(y, bound, out_kind)])
         if function < 2:
             dout, kept = given(rng.standard_normal(count), out_kind), given(np.minimum(y, 1e6), x_kind)
             slope = of_results[function](kept.values)
             bound = 4 * ONE * np.abs(dout.values) * (np.abs(slope) + function)
-            dx = wanted(dout.values * slope, bound, x_kind)
+            dx = output(dout.values * slope, bound, x_kind)
             yield Case("map_backward", [function, count], [dout, kept, dx])
         if function in slopes:
             dout = given(rng.standard_normal(count), out_kind)
             dx = dout.values * slopes[function](x.values)
-            yield Case("map_backward", [function, count], [dout, x, wanted(dx, 16 * ONE * np.abs(dout.values), x_kind)])
+            yield Case("map_backward", [function, count], [dout, x, output(dx, 16 * ONE * np.abs(dout.values), x_kind)])
     special = given(
         [np.nan, np.inf, -np.inf, 0.0, -0.0, 1e-40, -1e-40, 88.7, 89.0, -87.5, -95.0, -103.0, -200.0, 1e30, -1e30],
         "f32",
@@ -206,7 +206,7 @@ def functions(rng: np.random.Generator) -> Iterator[Case]:
         for function in range(2):
             y = values[function](special.values)
             yield Case(
-                "map", [function, 15], [special, wanted(y, 8 * ONE * np.abs(y) + 2.0**-149, "f32")], label="special"
+                "map", [function, 15], [special, output(y, 8 * ONE * np.abs(y) + 2.0**-149, "f32")], label="special"
             )
     finite = given([np.nan, 0.0, 1e-40, -1e-40, 30.0, -30.0, -12.0, -6.5, 1e15, -1e15], "f32")
     with np.errstate(over="ignore"):
@@ -216,7 +216,7 @@ def functions(rng: np.random.Generator) -> Iterator[Case]:
             yield Case(
                 "map",
                 [function, 10],
-                [finite, wanted(np.where(finite.values == -1e15, 0, y), bound, "f32")],
+                [finite, output(np.where(finite.values == -1e15, 0, y), bound, "f32")],
                 label="special",
             )
 
@@ -225,14 +225,14 @@ def scaled_sums(rng: np.random.Generator) -> Iterator[Case]:
     alpha, beta = 0.75, float(np.float32(-1.3))
     for count, (x_kind, out_kind) in itertools.product(LENGTHS, PAIRS):
         x, y = given(rng.standard_normal(count), x_kind), given(rng.standard_normal(count), out_kind)
-        both = alpha * x.values, beta * y.values
-        out = wanted(sum(both), 2 * ONE * (np.abs(both[0]) + np.abs(both[1])), out_kind)
+        terms = alpha * x.values, beta * y.values
+        out = output(sum(terms), 2 * ONE * (np.abs(terms[0]) + np.abs(terms[1])), out_kind)
         yield Case("scale_add", [count], [x, y, out], [alpha, beta])
-        out = wanted(both[0], 2 * ONE * np.abs(both[0]), out_kind)
+        out = output(terms[0], 2 * ONE * np.abs(terms[0]), out_kind)
         yield Case("scale_add", [count], [x, absent(), out], [alpha, 0.0])
     for count in (1, 63, 4097):
         data = given(rng.standard_normal(count), "f32")
-        yield Case("copy", [4 * count], [data, wanted(data.values, 0, "f32")])
+        yield Case("copy", [4 * count], [data, output(data.values, 0, "f32")])
 
 
 def softmax(rng: np.random.Generator) -> Iterator[Case]:
@@ -242,11 +242,11 @@ def softmax(rng: np.random.Generator) -> Iterator[Case]:
         y = np.exp(x.values - x.values.max(1, keepdims=True))
         y /= y.sum(1, keepdims=True)
         relative = (columns + 16 + 4 * np.abs(x.values).max()) * ONE
-        yield Case("softmax_forward", [rows, columns], [x, wanted(y, relative * y, out_kind)])
+        yield Case("softmax_forward", [rows, columns], [x, output(y, relative * y, out_kind)])
         dy, p = given(rng.standard_normal((rows, columns)), x_kind), given(y, out_kind)
         dot, size = ((f(dy.values) * p.values).sum(1, keepdims=True) for f in (np.asarray, np.abs))
         bound = p.values * (4 * ONE * np.abs(dy.values) + (columns + 8) * ONE * size)
-        yield Case("softmax_backward", [rows, columns], [dy, p, wanted(p.values * (dy.values - dot), bound, x_kind)])
+        yield Case("softmax_backward", [rows, columns], [dy, p, output(p.values * (dy.values - dot), bound, x_kind)])
 
 
 def patches(rng: np.random.Generator) -> Iterator[Case]:
@@ -257,32 +257,32 @@ def patches(rng: np.random.Generator) -> Iterator[Case]:
         patch = blocks.transpose((0, 2, 4, 1, 3, 5) if order == 0 else (0, 2, 4, 3, 5, 1)).reshape(n, r * s, -1)
         exact = decode(encode(patch, out_kind), out_kind)
         ints = [n, c, r, s, p, order]
-        yield Case("patchify", ints, [image, wanted(exact, 0, out_kind)])
+        yield Case("patchify", ints, [image, output(exact, 0, out_kind)])
         back = decode(encode(image.values, out_kind), out_kind)
-        yield Case("unpatchify", ints, [given(patch, kind), wanted(back, 0, out_kind)])
+        yield Case("unpatchify", ints, [given(patch, kind), output(back, 0, out_kind)])
 
 
 def losses(rng: np.random.Generator) -> Iterator[Case]:
     for columns, (x_kind, y_kind), rows in itertools.product((1, 17, 64, 20_001), PAIRS, (1, 3)):
         x, y = given(rng.standard_normal((rows, columns)), x_kind), given(rng.standard_normal((rows, columns)), y_kind)
-        apart = x.values - y.values
+        difference = x.values - y.values
         size = (np.abs(x.values) + np.abs(y.values)) ** 2
-        loss = wanted((apart**2).mean(1), 4 * ONE * size.mean(1), "f32")
+        loss = output((difference**2).mean(1), 4 * ONE * size.mean(1), "f32")
         yield Case("mse_forward", [rows, columns], [x, y, loss])
         dout = given(rng.standard_normal(rows), "f32")
         factor = 2 * dout.values[:, None] / columns
         bound = 4 * ONE * np.abs(factor) * np.sqrt(size)
-        yield Case("mse_backward", [rows, columns], [dout, x, y, wanted(factor * apart, bound, x_kind)])
+        yield Case("mse_backward", [rows, columns], [dout, x, y, output(factor * difference, bound, x_kind)])
 
 
 def sums_of_squares(rng: np.random.Generator) -> Iterator[Case]:
     for counts in ((1,), (17,), (1027, 3, 64), (70001,)):
         tensors = [given(rng.standard_normal(count), "f32") for count in counts]
         exact = sum(float((tensor.values**2).sum()) for tensor in tensors)
-        yield Case("sum_of_squares", [], [*tensors, wanted([exact], sum(counts) * 2.0**-53 * exact, "f64")])
+        yield Case("sum_of_squares", [], [*tensors, output([exact], sum(counts) * 2.0**-53 * exact, "f64")])
     large = given(np.full(40, 1e30), "f32")
     exact = float((large.values**2).sum())
-    yield Case("sum_of_squares", [], [large, wanted([exact], 1e-12 * exact, "f64")], label="beyond fp32")
+    yield Case("sum_of_squares", [], [large, output([exact], 1e-12 * exact, "f64")], label="beyond fp32")
 
 
 def adamw(rng: np.random.Generator) -> Iterator[Case]:
@@ -308,17 +308,17 @@ def adamw(rng: np.random.Generator) -> Iterator[Case]:
                 + lr * first_bound / (1 - b1) / (np.sqrt(second) + eps)
             )
             with_copies = number == 0
-            arrays += [wanted(new, new_bound, "f32", w.values), g, wanted(first, first_bound, "f32", m.values),
-                       wanted(second, 6 * ONE * second, "f32", v.values),
-                       wanted(average, new_bound + 4 * ONE * (np.abs(average) + np.abs(ema.values)), "f32", ema.values)
+            arrays += [output(new, new_bound, "f32", w.values), g, output(first, first_bound, "f32", m.values),
+                       output(second, 6 * ONE * second, "f32", v.values),
+                       output(average, new_bound + 4 * ONE * (np.abs(average) + np.abs(ema.values)), "f32", ema.values)
                        if with_copies else absent(),
-                       wanted(new, new_bound, "bf16") if with_copies else absent("bf16")]  # fmt: skip
+                       output(new, new_bound, "bf16") if with_copies else absent("bf16")]  # fmt: skip
         yield Case("adamw", [step], arrays, [lr, b1, b2, eps, decay, scale, ema_decay])
 
 
 def refused(rng: np.random.Generator) -> Iterator[Case]:
     x = given(rng.standard_normal(4), "f32")
-    out = wanted(np.zeros(4), 0, "f32")
+    out = output(np.zeros(4), 0, "f32")
     yield Case("map", [9, 4], [x, out], status=-1, label="no such function")
     yield Case("map", [0, -4], [x, out], status=-1, label="negative count")
     yield Case("map", [0, 4], [absent(), out], status=-1, label="no x")

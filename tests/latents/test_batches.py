@@ -53,13 +53,13 @@ def batches(latents=None, **changes):
     return Batches(latents or FakeLatents(), **chosen)
 
 
-def seen(source, step):
+def drawn(source, step):
     """Return the rows of a step's samples, read from the mean of latents without noise."""
     return source.batch(step).x[:, 0, 0, 0].abs().floor().long().numpy() - 1
 
 
-def equal(one, other):
-    return all(torch.equal(getattr(one, name), getattr(other, name)) for name in ("x", "y", "t", "noise"))
+def equal(first, second):
+    return all(torch.equal(getattr(first, name), getattr(second, name)) for name in ("x", "y", "t", "noise"))
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3])
@@ -97,7 +97,7 @@ def test_types_and_ranges():
 def test_every_epoch_visits_each_train_row_once(global_batch_size):
     train = [2, 3, 5, 7, 11, 13, 17, 19, 23, 29]
     source = batches(FakeLatents(train=train, logvar=None), global_batch_size=global_batch_size, augment="none")
-    stream = np.concatenate([seen(source, step) for step in range(-(-40 // global_batch_size))])[:40].reshape(4, 10)
+    stream = np.concatenate([drawn(source, step) for step in range(-(-40 // global_batch_size))])[:40].reshape(4, 10)
     assert [sorted(epoch.tolist()) for epoch in stream] == [train] * 4
     assert len({tuple(epoch.tolist()) for epoch in stream}) == 4
 
@@ -136,7 +136,7 @@ def test_shares_of_flips_and_dropped_labels_are_as_asked():
     assert abs(float((batch.x[:, 0, 0, 0] < 0).float().mean()) - 0.5) < 5 * 0.5 / 4000**0.5
     assert abs(float((batch.y == CLASSES).float().mean()) - 0.3) < 5 * 0.46 / 4000**0.5
     kept = batch.y != CLASSES
-    assert torch.equal(batch.y[kept], torch.from_numpy(seen(source, 0) % CLASSES)[kept])
+    assert torch.equal(batch.y[kept], torch.from_numpy(drawn(source, 0) % CLASSES)[kept])
 
 
 def test_all_eight_views_are_drawn_alike_by_the_draw_that_decides_the_mirror_image():
@@ -149,7 +149,7 @@ def test_all_eight_views_are_drawn_alike_by_the_draw_that_decides_the_mirror_ima
     assert float(((counts - 500) ** 2 / 500).sum()) < 40.0  # chi-squared with 7 degrees of freedom
     is_mirrored = other.batch(0).x[:, 0, 0, 0] < 0
     assert torch.equal(is_mirrored, views < 3.5)  # int(8 u); u < 1/2 is the mirror image
-    assert np.array_equal(seen(one, 0), seen(other, 0))
+    assert np.array_equal(drawn(one, 0), drawn(other, 0))
     assert torch.equal(one.batch(0).noise, other.batch(0).noise)
 
 
@@ -182,10 +182,10 @@ def test_batches_of_latents_on_disk(tmp_path, fake_tiles, augment, views):
     settings = {"seed": 0, "global_batch_size": 5, "label_dropout": 0.0, "times": of_steps(1000)}
     source = Batches(Latents(tmp_path), augment=augment, **settings)
     batch = source.batch(0)
-    rows = source.order.at(np.arange(5))[1]
+    rows = source.order.lookup(np.arange(5))[1]
     assert sorted(rows.tolist()) == tiles.rows("train").tolist()
     for x, y, row in zip(batch.x, batch.y, rows, strict=True):
         image = torch.from_numpy(tiles.scaled(np.array([row]))[0].astype(np.float16)).float()
-        sides = [side.rot90(turns, (-2, -1)) for turns in range(views // 2) for side in (image, image.flip(-1))]
+        sides = [side.rot90(rotations, (-2, -1)) for rotations in range(views // 2) for side in (image, image.flip(-1))]
         assert sum(torch.equal(x, side) for side in sides) == 1
         assert int(y) == tiles.labels[row]

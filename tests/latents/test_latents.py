@@ -1,7 +1,6 @@
 """Tests of the latents stage and its reader: exact round trip, and rejection of damaged files."""
 
 import logging
-import resource
 
 import numpy as np
 import pytest
@@ -20,12 +19,12 @@ DIGEST = "0123456789ab"
 @pytest.fixture(scope="module")
 def net():
     torch.manual_seed(0)
-    made = Autoencoder(
+    network = Autoencoder(
         Sizes(bands=4, downsampling_factor=2, latent_channels=4, hidden_channels=8, encoder_blocks=1, decoder_blocks=1)
     )
-    for parameter in made.parameters():
+    for parameter in network.parameters():
         torch.nn.init.normal_(parameter, std=0.1)
-    return made.eval().requires_grad_(False)
+    return network.eval().requires_grad_(False)
 
 
 @pytest.fixture
@@ -65,12 +64,12 @@ def test_all_quarter_turns_of_tile_and_mirror_image_are_encoded(tmp_path, fake_t
     upright = torch.from_numpy(tiles.scaled(rows)).half()
     mirrored = upright.flip(-1)
     turned = [[image, image.mT.flip(-2), image.flip(-2).flip(-1), image.mT.flip(-1)] for image in (upright, mirrored)]
-    seen = [latents.moments(rows, views=np.full(3, view)) for view in range(8)]
-    for view, found in enumerate(seen):
+    views_read = [latents.moments(rows, views=np.full(3, view)) for view in range(8)]
+    for view, found in enumerate(views_read):
         assert np.array_equal(found, turned[view % 2][view // 2].numpy())
-    assert len({found.tobytes() for found in seen}) == 8
+    assert len({found.tobytes() for found in views_read}) == 8
     mixed = latents.moments(rows, views=np.array([7, 0, 2]))
-    assert all(np.array_equal(mixed[place], seen[view][place]) for place, view in enumerate((7, 0, 2)))
+    assert all(np.array_equal(mixed[place], views_read[view][place]) for place, view in enumerate((7, 0, 2)))
 
 
 def test_views_are_encoded_and_no_latent_is_turned(tmp_path, fake_tiles, codec):
@@ -103,12 +102,11 @@ def test_an_altered_byte_of_a_view_is_found_when_that_is_read(tmp_path, fake_til
     tiles = fake_tiles(count=3)
     encode_tiles(tiles, PixelCodec(tiles.info), tmp_path, tiles_digest=DIGEST, views=8)
     latents, rows = Latents(tmp_path), np.arange(3)
-    path = tmp_path / "turned5-00000.npy"
-    content = bytearray(path.read_bytes())
-    content[-1] ^= 1
-    path.write_bytes(content)
+    path = tmp_path / "dihedral5-00000.npy"
+    content = path.read_bytes()
+    path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
     latents.moments(rows, views=np.array([0, 1, 6]))
-    with pytest.raises(UserError, match=r"turned5-00000\.npy cannot be used"):
+    with pytest.raises(UserError, match=r"dihedral5-00000\.npy cannot be used"):
         latents.moments(rows, views=np.array([0, 5, 6]))
 
 
@@ -172,19 +170,15 @@ def test_latent_that_fp16_cannot_hold_names_shard_and_tile(tmp_path, fake_tiles,
     assert (tmp_path / "shard-00000.json").exists()
 
 
-def test_full_disk_keeps_finished_shards_and_leaves_no_half_file(tmp_path, fake_tiles):
+def test_full_disk_keeps_finished_shards_and_leaves_no_half_file(tmp_path, fake_tiles, limit_files):
     tiles = fake_tiles(count=40)
     codec = PixelCodec(tiles.info)
     encode_tiles(tiles, codec, tmp_path, tiles_digest=DIGEST, shard_size=4)
     before = {path.name: path.read_bytes() for path in tmp_path.glob("*-0000?.npy")}
     (tmp_path / "shard-00003.json").unlink()
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (5_000, hard))
-    try:
-        with pytest.raises(UserError, match=r"could not be written[\s\S]*finished shards are kept"):
-            encode_tiles(tiles, codec, tmp_path, tiles_digest=DIGEST, shard_size=4)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    limit_files(5_000)
+    with pytest.raises(UserError, match=r"could not be written[\s\S]*finished shards are kept"):
+        encode_tiles(tiles, codec, tmp_path, tiles_digest=DIGEST, shard_size=4)
     assert {path.name: path.read_bytes() for path in tmp_path.glob("*-0000?.npy")} == before
     assert not list(tmp_path.glob(".*tmp*"))
 

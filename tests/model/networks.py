@@ -15,12 +15,12 @@ def small(seed: int = 0, **overrides: Any) -> DiT:
     return DiT.from_preset("DiT-S/2", **{**SMALL, **overrides})
 
 
-def shaken(seed: int = 0, **overrides: Any) -> DiT:
+def nonzero(seed: int = 0, *, scale: float = 0.05, **overrides: Any) -> DiT:
     """Return a small model without the initial zeros."""
     model = small(seed, **overrides)
     for parameter in model.parameters():
         if parameter.requires_grad:
-            parameter.data += 0.05 * torch.randn_like(parameter)
+            parameter.data += scale * torch.randn_like(parameter)
     return model
 
 

@@ -63,7 +63,7 @@ def test_library_is_called_once_forward_and_twice_backward(monkeypatch: pytest.M
     handle = native.library()
     for name in (*STEPS, "hc_sequence"):
         function = getattr(handle, name)
-        monkeypatch.setattr(handle, name, _told(calls, name, function))
+        monkeypatch.setattr(handle, name, _recorded(calls, name, function))
     block, (x, c) = _block(), _inputs()
     out = block(x, c)
     assert calls == ["hc_sequence"]
@@ -71,7 +71,7 @@ def test_library_is_called_once_forward_and_twice_backward(monkeypatch: pytest.M
     assert calls == ["hc_sequence"] * 3
 
 
-def _told(calls: list[str], name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+def _recorded(calls: list[str], name: str, function: Callable[..., Any]) -> Callable[..., Any]:
     def call(*arguments: Any) -> Any:
         calls.append(name)
         return function(*arguments)
@@ -150,44 +150,44 @@ def test_block_of_which_nothing_is_trained_keeps_nothing() -> None:
 
 
 def test_hooks_of_the_parts_are_called() -> None:
-    seen: list[str] = []
+    called: list[str] = []
     block, (x, c) = _block(), _inputs()
     for name, part in block.named_modules():
         if name:
-            part.register_forward_hook(lambda *_, name=name: seen.append(name))
+            part.register_forward_hook(lambda *_, name=name: called.append(name))
     out = block(x, c)
-    assert set(seen) == {name for name, _ in block.named_modules() if name}
+    assert set(called) == {name for name, _ in block.named_modules() if name}
     plain = _block()(x, c)
     assert torch.equal(out, plain)
 
 
 def test_hooks_of_all_modules_are_called() -> None:
-    seen: list[str] = []
-    handle = nn.modules.module.register_module_forward_hook(lambda module, *_: seen.append(type(module).__name__))
+    called: list[str] = []
+    handle = nn.modules.module.register_module_forward_hook(lambda module, *_: called.append(type(module).__name__))
     try:
         _block()(*_inputs())
     finally:
         handle.remove()
-    assert "Mlp" in seen
+    assert "Mlp" in called
 
 
 @pytest.mark.parametrize("backend", ["numba", "reference"])
 def test_other_back_ends_serve_the_parts(backend: str) -> None:
-    ours = _results(_block())
+    actual = _results(_block())
     with hcops.use(backend):
         assert not _is_one_node(_block()(*_inputs()))
-        others = _results(_block())
-    for got, expected in zip(ours, others, strict=True):
+        reference = _results(_block())
+    for got, expected in zip(actual, reference, strict=True):
         torch.testing.assert_close(got, expected, rtol=0, atol=5e-6 * expected.abs().max().item())
 
 
 def test_products_that_tuning_gave_to_torch_run_in_their_place(one_by_one: Callable[[], None]) -> None:
     with tuning.use_blocking("torch"):
-        together = _results(_block())
+        fused = _results(_block())
         one_by_one()
-        apart = _results(_block())
-    for ours, expected in zip(together, apart, strict=True):
-        torch.testing.assert_close(ours, expected, rtol=1e-5, atol=1e-5)
+        separate = _results(_block())
+    for actual, expected in zip(fused, separate, strict=True):
+        torch.testing.assert_close(actual, expected, rtol=1e-5, atol=1e-5)
 
 
 def _flat(block: Block) -> list[nn.Parameter]:
@@ -255,10 +255,10 @@ def test_recomputed_block_has_the_same_gradients(reentrant: bool) -> None:
     block, (x, c) = _block(), _inputs()
     out = torch.utils.checkpoint.checkpoint(block, x, c, use_reentrant=reentrant)
     out.square().sum().backward()
-    for got, wanted in zip(
+    for got, gradient in zip(
         [out.detach(), x.grad, c.grad, *(p.grad for p in block.parameters())], expected, strict=True
     ):
-        assert torch.equal(got, wanted)
+        assert torch.equal(got, gradient)
 
 
 def test_changed_weight_is_noticed_in_the_backward_pass() -> None:
@@ -270,9 +270,9 @@ def test_changed_weight_is_noticed_in_the_backward_pass() -> None:
         out.backward()
 
 
-@pytest.mark.parametrize("wrong", ["x", "c"])
-def test_wrong_shape_is_refused_by_name(wrong: str) -> None:
+@pytest.mark.parametrize("argument", ["x", "c"])
+def test_wrong_shape_is_refused_by_name(argument: str) -> None:
     x, c = _inputs()
-    given = (x[:, :, :-1], c) if wrong == "x" else (x, c[:, :-1])
+    given = (x[:, :, :-1], c) if argument == "x" else (x, c[:, :-1])
     with pytest.raises(UserError, match="argument"):
         _block()(*given)

@@ -11,7 +11,7 @@ from dithc.engine.hcops.blocks.program import Program
 from dithc.engine.hcops.token_shard import part_of
 from dithc.model import DiT, DiTConfig
 from dithc.model.fused_blocks import MOST_PROGRAMS
-from tests.model.networks import shaken
+from tests.model.networks import nonzero
 
 pytestmark = pytest.mark.skipif(native.library() is None, reason=f"no C kernels: {native.load_library().reason}")
 
@@ -21,8 +21,8 @@ KINDS = {
 }
 
 
-def made(**more: object) -> DiT:
-    return shaken(hidden_size=48, depth=3, num_heads=4, **more).eval()
+def create_model(**overrides: object) -> DiT:
+    return nonzero(hidden_size=48, depth=3, num_heads=4, **overrides).eval()
 
 
 def inputs(rows: int = 2, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
@@ -42,7 +42,7 @@ def recorded(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Return a list with one entry per recorded program."""
     found: list[int] = []
     record = Program.__init__
-    monkeypatch.setattr(Program, "__init__", lambda *given, **more: (found.append(1), record(*given, **more))[1])
+    monkeypatch.setattr(Program, "__init__", lambda *args, **kwargs: (found.append(1), record(*args, **kwargs))[1])
     return found
 
 
@@ -58,7 +58,7 @@ def arranged(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 @pytest.mark.parametrize("bf16", [False, True])
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_bits_are_those_of_the_blocks_one_by_one(kind: str, bf16: bool, recorded: list[int]) -> None:
-    model = made(**KINDS[kind])
+    model = create_model(**KINDS[kind])
     chain = model.chain()
     with torch.autocast("cpu", dtype=torch.bfloat16, enabled=bf16), part_of(16):
         for seed in range(3):
@@ -77,7 +77,7 @@ def test_the_bits_are_those_of_the_blocks_one_by_one(kind: str, bf16: bool, reco
 def test_the_last_layer_is_part_of_the_pass(
     kind: str, bf16: bool, recorded: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model = made(**KINDS[kind])
+    model = create_model(**KINDS[kind])
     chain, called = model.chain(to_patches=True), []
     numbers = sum(weight.numel() for part in (model.blocks, model.final_layer) for weight in part.parameters())
     if not bf16:  # two calls: one block, then two blocks with the last layer
@@ -95,26 +95,26 @@ def test_the_last_layer_is_part_of_the_pass(
         assert torch.equal(chain(x, c), model.final_layer(one_by_one(model, x, c), c))
         assert not torch.equal(chain(x, c), patches)
         model.final_layer.linear.register_forward_hook(lambda *given: called.append(given))
-        seen = model.chain(to_patches=True)
-        assert torch.equal(seen(x, c), chain(x, c))
+        hooked = model.chain(to_patches=True)
+        assert torch.equal(hooked(x, c), chain(x, c))
         assert len(called) == 1, "the observer must be called"
 
 
 def test_weights_may_change_and_may_move(recorded: list[int]) -> None:
-    model = made()
+    model = create_model()
     chain = model.chain()
     x, c = inputs()
-    before = chain(x, c)
+    original = chain(x, c)
     with torch.no_grad():
         model.blocks[1].mlp.fc2.weight.mul_(2)
     changed = chain(x, c)
     assert torch.equal(changed, one_by_one(model, x, c))
-    assert not torch.equal(changed, before)
+    assert not torch.equal(changed, original)
     assert len(recorded) == 2  # its packed weights existed before
     model.blocks[2].attn.qkv.weight.data = model.blocks[2].attn.qkv.weight.data * 3
-    moved = chain(x, c)
-    assert torch.equal(moved, one_by_one(model, x, c))
-    assert not torch.equal(moved, changed)
+    replaced = chain(x, c)
+    assert torch.equal(replaced, one_by_one(model, x, c))
+    assert not torch.equal(replaced, changed)
     assert len(recorded) == 3
     model.blocks[0].attn.proj.bias = torch.nn.Parameter(torch.ones(48))
     assert torch.equal(chain(x, c), one_by_one(model, x, c))
@@ -122,7 +122,7 @@ def test_weights_may_change_and_may_move(recorded: list[int]) -> None:
 
 
 def test_weights_are_arranged_once_for_all_shapes_and_parts(arranged: list[int]) -> None:
-    model = made()
+    model = create_model()
     chain = model.chain()
     for rows in (5, 6):
         x, c = inputs(rows)
@@ -132,12 +132,12 @@ def test_weights_are_arranged_once_for_all_shapes_and_parts(arranged: list[int])
 
 
 def test_a_weight_written_past_torch_is_not_seen(arranged: list[int]) -> None:
-    model = made()
+    model = create_model()
     chain = model.chain()
     x, c = inputs(6)
-    before = chain(x, c)
+    original = chain(x, c)
     model.blocks[1].attn.qkv.weight.detach().numpy()[:] = 0
-    assert torch.equal(chain(x, c), before)  # control for the following tests: packed weights are used
+    assert torch.equal(chain(x, c), original)  # control for the following tests: packed weights are used
     assert arranged
     with torch.no_grad():
         model.blocks[1].attn.qkv.weight.zero_()
@@ -150,10 +150,10 @@ def test_weights_are_arranged_at_each_call_where_they_cannot_be_kept(
 ) -> None:
     if short == "memory":
         monkeypatch.setattr("dithc.engine.hcops.c.library.available_bytes", lambda: 10_000)
-        model = made()
+        model = create_model()
     else:
         with torch.inference_mode():
-            model = made()
+            model = create_model()
     chain = model.chain()
     x, c = inputs(6)
     with caplog.at_level("INFO", "dithc"):
@@ -164,7 +164,7 @@ def test_weights_are_arranged_at_each_call_where_they_cannot_be_kept(
 
 
 def test_other_shapes_and_types_have_programs_of_their_own_and_few_are_kept(recorded: list[int]) -> None:
-    model = made()
+    model = create_model()
     chain = model.chain()
     for rows in range(1, MOST_PROGRAMS + 2):
         x, c = inputs(rows)
@@ -177,17 +177,17 @@ def test_other_shapes_and_types_have_programs_of_their_own_and_few_are_kept(reco
 
 
 def test_a_hook_is_called(recorded: list[int]) -> None:
-    model = made()
-    seen: list[int] = []
-    model.blocks[1].register_forward_hook(lambda *_: seen.append(1))
+    model = create_model()
+    hooked: list[int] = []
+    model.blocks[1].register_forward_hook(lambda *_: hooked.append(1))
     x, c = inputs()
     assert torch.equal(model.chain()(x, c), one_by_one(model, x, c))
-    assert len(seen) == 2
+    assert len(hooked) == 2
     assert not recorded
 
 
 def test_other_back_ends_serve_it(recorded: list[int]) -> None:
-    model = made()
+    model = create_model()
     chain = model.chain()
     x, c = inputs()
     served = chain(x, c)
@@ -202,7 +202,7 @@ def test_other_back_ends_serve_it(recorded: list[int]) -> None:
 def test_what_takes_long_is_not_one_call(
     most_flop: float, calls: int, recorded: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model = made()
+    model = create_model()
     monkeypatch.setattr("dithc.model.fused_blocks.MOST_FLOP", most_flop)
     x, c = inputs()
     assert torch.equal(model.chain()(x, c), one_by_one(model, x, c))
@@ -210,10 +210,10 @@ def test_what_takes_long_is_not_one_call(
 
 
 def test_threads_do_not_share_a_program() -> None:
-    model = made()
+    model = create_model()
     chain = model.chain()
     given = [inputs(seed=seed) for seed in range(2)]
-    expected = [one_by_one(model, *one) for one in given]
+    expected = [one_by_one(model, *sample) for sample in given]
 
     def run(number: int) -> bool:
         return all(torch.equal(chain(*given[number]), expected[number]) for _ in range(40))
@@ -236,11 +236,11 @@ def test_its_memory_does_not_grow_with_depth() -> None:
 
 def test_programs_of_a_chain_share_memory_and_arranged_weights(monkeypatch: pytest.MonkeyPatch) -> None:
     """Programs of parts and shapes run one at a time."""
-    model = made()
-    whole, parts = model.chain(), model.chain()
+    model = create_model()
+    full, parts = model.chain(), model.chain()
     given = [inputs(rows, seed=rows) for rows in (6, 3, 6)]
     used = []
-    for chain, most_flop in ((whole, 1e12), (parts, 3e6)):
+    for chain, most_flop in ((full, 1e12), (parts, 3e6)):
         monkeypatch.setattr("dithc.model.fused_blocks.MOST_FLOP", most_flop * 3)
         for x, c in given:
             assert torch.equal(chain(x, c), one_by_one(model, x, c))

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from dithc.core.logging import UserError
 from dithc.model import DiT, adapt_state_dict, official_state_dict
-from tests.model.networks import shaken
+from tests.model.networks import nonzero
 
 TABLE = "y_embedder.embedding_table.weight"
 
@@ -17,45 +17,45 @@ def _run(model: DiT, x: Tensor, label: int = 0) -> Tensor:
     return out
 
 
-def _adapted(old: DiT, new: DiT, **how: object) -> list[str]:
-    state, changes = adapt_state_dict(old.state_dict(), new, **how)  # type: ignore[arg-type]
+def _adapted(old: DiT, new: DiT, **options: object) -> list[str]:
+    state, changes = adapt_state_dict(old.state_dict(), new, **options)  # type: ignore[arg-type]
     new.load_state_dict(state, strict=True)
     return changes
 
 
 def test_same_task_is_loaded_as_it_is_and_nothing_is_said() -> None:
-    old, new = shaken(0), shaken(1)
+    old, new = nonzero(0), nonzero(1)
     assert _adapted(old, new) == []
     x = torch.randn(2, 4, 8, 8)
     assert torch.equal(_run(old, x), _run(new, x))
 
 
 def test_other_classes_give_a_fresh_table_with_the_null_row_kept() -> None:
-    old, new = shaken(0), shaken(1, num_classes=5)
-    fresh = new.state_dict()[TABLE].clone()
+    old, new = nonzero(0), nonzero(1, num_classes=5)
+    initial = new.state_dict()[TABLE].clone()
     changes = _adapted(old, new)
     assert changes == ["class table reinitialized: 3 classes in the checkpoint, 5 now", "null label kept"]
-    assert torch.equal(new.state_dict()[TABLE][:5], fresh[:5])
+    assert torch.equal(new.state_dict()[TABLE][:5], initial[:5])
     assert torch.equal(new.state_dict()[TABLE][5], old.state_dict()[TABLE][3])
     x = torch.randn(2, 4, 8, 8)
     assert torch.equal(_run(old, x, label=3), _run(new, x, label=5))
 
 
 def test_null_row_may_be_dropped_or_added() -> None:
-    with_null, without = shaken(0), shaken(1, class_dropout_prob=0.0)
+    with_null, without = nonzero(0), nonzero(1, class_dropout_prob=0.0)
     assert _adapted(with_null, without) == ["null label dropped: the model has no row for it"]
     assert torch.equal(without.state_dict()[TABLE], with_null.state_dict()[TABLE][:3])
-    new = shaken(2)
-    fresh = new.state_dict()[TABLE][3].clone()
+    new = nonzero(2)
+    initial = new.state_dict()[TABLE][3].clone()
     changes = _adapted(without, new, source=without.config)
     assert changes == ["null label initialized: the checkpoint has no row for it"]
-    assert torch.equal(new.state_dict()[TABLE][3], fresh)
+    assert torch.equal(new.state_dict()[TABLE][3], initial)
     assert torch.equal(new.state_dict()[TABLE][:3], without.state_dict()[TABLE])
 
 
 @pytest.mark.parametrize("learn_sigma", [False, True])
 def test_more_channels_leave_the_old_predictions_as_they_were(learn_sigma: bool) -> None:
-    old, new = shaken(0, learn_sigma=learn_sigma), shaken(1, in_channels=6, learn_sigma=learn_sigma)
+    old, new = nonzero(0, learn_sigma=learn_sigma), nonzero(1, in_channels=6, learn_sigma=learn_sigma)
     changes = _adapted(old, new)
     assert changes == [
         "patch embedding: first 4 channels kept, 2 initialized to zero",
@@ -71,7 +71,7 @@ def test_more_channels_leave_the_old_predictions_as_they_were(learn_sigma: bool)
 
 
 def test_fewer_channels_keep_the_first() -> None:
-    old, new = shaken(0), shaken(1, in_channels=3)
+    old, new = nonzero(0), nonzero(1, in_channels=3)
     changes = _adapted(old, new)
     assert changes == [
         "patch embedding: first 3 channels kept, 1 dropped",
@@ -84,37 +84,37 @@ def test_fewer_channels_keep_the_first() -> None:
 
 
 def test_sigma_is_added_at_zero_or_dropped() -> None:
-    plain, learned = shaken(0, learn_sigma=False), shaken(1)
+    plain, learned = nonzero(0, learn_sigma=False), nonzero(1)
     x = torch.randn(2, 4, 8, 8)
     expected = _run(plain, x)
     assert _adapted(plain, learned) == ["final layer: sigma initialized to zero"]
     torch.testing.assert_close(_run(learned, x)[:, :4], expected)
     assert not _run(learned, x)[:, 4:].any()
-    again = shaken(2, learn_sigma=False)
-    assert _adapted(learned, again) == ["final layer: sigma dropped"]
-    torch.testing.assert_close(_run(again, x), expected)
+    plain_again = nonzero(2, learn_sigma=False)
+    assert _adapted(learned, plain_again) == ["final layer: sigma dropped"]
+    torch.testing.assert_close(_run(plain_again, x), expected)
 
 
 @pytest.mark.parametrize(("before", "after"), [(8, 16), ((4, 16), (16, 4)), ((4, 16), 8)])
 def test_other_size_recomputes_positions(before: object, after: object) -> None:
-    old, new = shaken(0, input_size=before), shaken(1, input_size=after)
-    fresh = new.pos_embed.clone()
+    old, new = nonzero(0, input_size=before), nonzero(1, input_size=after)
+    initial = new.pos_embed.clone()
     rows, columns = new.config.grid
     assert _adapted(old, new) == [f"position embedding recomputed for a grid of {rows} x {columns} patches"]
-    assert torch.equal(new.pos_embed, fresh)
+    assert torch.equal(new.pos_embed, initial)
 
 
 def test_surgery_changes_neither_checkpoint_norshaken() -> None:
-    old, new = shaken(0), shaken(1, num_classes=5, in_channels=6)
-    given, own = old.state_dict(), {key: value.clone() for key, value in new.state_dict().items()}
+    old, new = nonzero(0), nonzero(1, num_classes=5, in_channels=6)
+    given, model_state = old.state_dict(), {key: value.clone() for key, value in new.state_dict().items()}
     before = {key: value.clone() for key, value in given.items()}
     adapt_state_dict(given, new)
     assert all(torch.equal(given[key], before[key]) for key in before)
-    assert all(torch.equal(new.state_dict()[key], own[key]) for key in own)
+    assert all(torch.equal(new.state_dict()[key], model_state[key]) for key in model_state)
 
 
 @pytest.mark.parametrize(
-    ("overrides", "named"),
+    ("overrides", "setting"),
     [
         ({"hidden_size": 64}, "hidden_size"),
         ({"depth": 3}, "depth"),
@@ -123,41 +123,36 @@ def test_surgery_changes_neither_checkpoint_norshaken() -> None:
         ({"mlp_ratio": 2.0}, "MLP width"),
     ],
 )
-def test_other_architecture_is_refused_by_name(overrides: dict[str, object], named: str) -> None:
-    with pytest.raises(UserError, match=f"does not fit the model: {named}"):
-        adapt_state_dict(shaken(0, **overrides).state_dict(), shaken(1))
+def test_other_architecture_is_refused_by_name(overrides: dict[str, object], setting: str) -> None:
+    with pytest.raises(UserError, match=f"does not fit the model: {setting}"):
+        adapt_state_dict(nonzero(0, **overrides).state_dict(), nonzero(1))
 
 
 def test_other_number_of_heads_is_refused_where_it_is_known() -> None:
-    old = shaken(0, num_heads=4)
+    old = nonzero(0, num_heads=4)
     with pytest.raises(UserError, match="num_heads"):
-        adapt_state_dict(old.state_dict(), shaken(1), source=old.config)
+        adapt_state_dict(old.state_dict(), nonzero(1), source=old.config)
 
 
-def test_missing_and_unknown_names_are_named() -> None:
-    state = shaken(0).state_dict()
-    state["extra.weight"] = torch.zeros(1)
-    del state["t_embedder.mlp.2.bias"]
-    with pytest.raises(UserError, match=r"missing: t_embedder.mlp.2.bias; unknown: extra.weight"):
-        adapt_state_dict(state, shaken(1))
-
-
-def test_wrong_shape_of_a_kept_part_is_named() -> None:
-    state = shaken(0).state_dict()
-    state["blocks.1.attn.proj.bias"] = torch.zeros(3)
-    with pytest.raises(UserError, match=r"blocks.1.attn.proj.bias"):
-        adapt_state_dict(state, shaken(1))
-
-
-def test_head_with_channels_that_fit_neither_way_is_refused() -> None:
-    state = shaken(0).state_dict()
-    state["final_layer.linear.weight"] = torch.zeros(12, 32)
-    with pytest.raises(UserError, match="output channels"):
-        adapt_state_dict(state, shaken(1))
+@pytest.mark.parametrize(
+    ("shapes", "named"),
+    [
+        (
+            {"extra.weight": (1,), "t_embedder.mlp.2.bias": None},
+            "missing: t_embedder.mlp.2.bias; unknown: extra.weight",
+        ),
+        ({"blocks.1.attn.proj.bias": (3,)}, "blocks.1.attn.proj.bias"),
+        ({"final_layer.linear.weight": (12, 32)}, "output channels"),
+    ],
+)
+def test_names_and_shapes_that_do_not_fit_are_named(shapes: dict[str, tuple[int, ...] | None], named: str) -> None:
+    state = nonzero(0).state_dict() | {name: shape and torch.zeros(shape) for name, shape in shapes.items()}
+    with pytest.raises(UserError, match=named):
+        adapt_state_dict({name: value for name, value in state.items() if value is not None}, nonzero(1))
 
 
 def test_official_dictionaries_are_recognised() -> None:
-    ema, raw = shaken(0).state_dict(), shaken(1).state_dict()
+    ema, raw = nonzero(0).state_dict(), nonzero(1).state_dict()
     training = {"model": {f"module.{key}": value for key, value in raw.items()}, "ema": ema, "opt": {}, "args": None}
     assert official_state_dict(training).keys() == ema.keys()
     assert torch.equal(official_state_dict(training)[TABLE], ema[TABLE])

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from tests.model.networks import shaken
+from tests.model.networks import nonzero
 
 
 @pytest.fixture(autouse=True)
@@ -32,38 +32,38 @@ def gradients(model: nn.Module, forward: Callable[..., Tensor], dtype: str) -> t
 @pytest.mark.slow
 def test_compiled_model_is_one_graph_with_the_same_numbers(backend, dtype, use_backend) -> None:
     use_backend(backend)
-    model = shaken()
-    other = copy.deepcopy(model)
-    compiled = torch.compile(other, backend="aot_eager", fullgraph=True)
+    model = nonzero()
+    copied = copy.deepcopy(model)
+    compiled = torch.compile(copied, backend="aot_eager", fullgraph=True)
     out, expected = gradients(model, model, dtype)
-    traced, found = gradients(other, compiled, dtype)
+    traced, found = gradients(copied, compiled, dtype)
     tolerance = 1e-5 if dtype == "fp32" else 2e-2
     torch.testing.assert_close(traced, out, rtol=tolerance, atol=tolerance)
-    for one, two in zip(found, expected, strict=True):
-        torch.testing.assert_close(one, two, rtol=tolerance, atol=tolerance)
+    for actual, reference in zip(found, expected, strict=True):
+        torch.testing.assert_close(actual, reference, rtol=tolerance, atol=tolerance)
 
 
 @pytest.mark.slow
 def test_graph_holds_the_operators_of_dithc(use_backend) -> None:
     use_backend("numba")
-    seen: list[str] = []
+    targets: list[str] = []
 
-    def look(graph, _):
-        seen.extend(str(node.target) for node in graph.graph.nodes if node.op == "call_function")
+    def spy(graph, _):
+        targets.extend(str(node.target) for node in graph.graph.nodes if node.op == "call_function")
         return graph.forward
 
-    torch.compile(shaken(), backend=look, fullgraph=True)(torch.randn(1, 4, 8, 8), torch.tensor([3]), torch.tensor([1]))
-    wanted = {"adaln", "attention", "linear", "mlp", "linear_gate_residual", "silu", "patchify", "unpatchify"}
-    assert wanted <= {name.removeprefix("dithc.").partition(".")[0] for name in seen}
+    torch.compile(nonzero(), backend=spy, fullgraph=True)(torch.randn(1, 4, 8, 8), torch.tensor([3]), torch.tensor([1]))
+    expected_ = {"adaln", "attention", "linear", "mlp", "linear_gate_residual", "silu", "patchify", "unpatchify"}
+    assert expected_ <= {name.removeprefix("dithc.").partition(".")[0] for name in targets}
 
 
 @pytest.mark.slow
 def test_default_compiler_takes_the_model(use_backend) -> None:
     use_backend("c")
-    model = shaken()
-    other = copy.deepcopy(model)
+    model = nonzero()
+    copied = copy.deepcopy(model)
     out, expected = gradients(model, model, "fp32")
-    compiled, found = gradients(other, torch.compile(other, fullgraph=True), "fp32")
+    compiled, found = gradients(copied, torch.compile(copied, fullgraph=True), "fp32")
     torch.testing.assert_close(compiled, out, rtol=1e-4, atol=1e-5)
-    for one, two in zip(found, expected, strict=True):
-        torch.testing.assert_close(one, two, rtol=1e-4, atol=1e-4)
+    for actual, reference in zip(found, expected, strict=True):
+        torch.testing.assert_close(actual, reference, rtol=1e-4, atol=1e-4)

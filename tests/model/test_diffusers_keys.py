@@ -57,9 +57,9 @@ def _inputs(model: DiT, count: int = 4) -> tuple[Tensor, Tensor, Tensor]:
 def _difference(model: DiT, net: Any) -> float:
     """Return the norm of the difference of both outputs, relative to the model's output."""
     x, t, y = _inputs(model)
-    ours, theirs = model(x, t, y), net(x, timestep=t, class_labels=y, return_dict=False)[0]
-    assert ours.shape == theirs.shape
-    return float((ours - theirs).norm() / ours.norm())
+    actual, reference = model(x, t, y), net(x, timestep=t, class_labels=y, return_dict=False)[0]
+    assert actual.shape == reference.shape
+    return float((actual - reference).norm() / actual.norm())
 
 
 @pytest.mark.parametrize(("name", "overrides"), [*PRESET.values(), BANDS], ids=["small", "xl", "bands"])
@@ -84,10 +84,10 @@ def test_frequencies_are_the_only_difference_of_the_timestep_features() -> None:
     from diffusers.models.embeddings import get_timestep_embedding
 
     steps = torch.arange(1000)
-    ours = timestep_features(steps)
-    same, theirs = (get_timestep_embedding(steps, 256, flip_sin_to_cos=True, downscale_freq_shift=s) for s in (0, 1))
-    assert float((ours - same).abs().max()) < 1e-6
-    assert 0.6 < float((ours - theirs).norm() / ours.norm()) < 0.7
+    actual = timestep_features(steps)
+    equal, shifted = (get_timestep_embedding(steps, 256, flip_sin_to_cos=True, downscale_freq_shift=s) for s in (0, 1))
+    assert float((actual - equal).abs().max()) < 1e-6
+    assert 0.6 < float((actual - shifted).norm() / actual.norm()) < 0.7
 
 
 @pytest.mark.parametrize(("name", "overrides"), [*PRESET.values(), BANDS], ids=["small", "xl", "bands"])
@@ -123,21 +123,21 @@ def test_settings_that_a_config_does_not_hold_are_those_of_the_class() -> None:
     from diffusers.models.transformers.dit_transformer_2d import DiTTransformer2DModel
 
     parameters = inspect.signature(DiTTransformer2DModel.__init__).parameters
-    ours = diffusers_keys.DEFAULTS | diffusers_keys.FIXED
-    assert {key: parameters[key].default for key in ours} == ours
+    actual = diffusers_keys.DEFAULTS | diffusers_keys.FIXED
+    assert {key: parameters[key].default for key in actual} == actual
 
 
 @pytest.mark.parametrize(
-    ("overrides", "named"),
+    ("overrides", "feature"),
     [
         ({"input_size": (8, 16)}, "not square"),
         ({"class_dropout_prob": 0.0}, "null label"),
         ({"mlp_ratio": 2.0}, "MLP width"),
     ],
 )
-def test_what_the_class_cannot_hold_is_refused(overrides: dict[str, Any], named: str) -> None:
+def test_what_the_class_cannot_hold_is_refused(overrides: dict[str, Any], feature: str) -> None:
     model = DiT.from_preset("DiT-S/2", **{**SMALL, **overrides})
-    with pytest.raises(UserError, match=f"cannot hold[\\s\\S]*{named}"):
+    with pytest.raises(UserError, match=f"cannot hold[\\s\\S]*{feature}"):
         diffusers_keys.to_diffusers(model.state_dict(), model.config)
 
 

@@ -19,6 +19,7 @@ from dithc.engine import hcops, native
 from dithc.engine.hcops import blocks
 from dithc.model import PRESETS, DiT, adapt_state_dict, diffusers_keys, flops_per_image
 from dithc.train.muon_matrices import matrices_of
+from tests.model.networks import nonzero
 
 SMALL = {"hidden_size": 24, "num_heads": 3, "depth": 2, "input_size": (4, 6), "num_classes": 3, "in_channels": 2}
 KINDS: list[dict[str, Any]] = [
@@ -32,14 +33,8 @@ KINDS: list[dict[str, Any]] = [
 NORM_EPS = 1e-6
 
 
-def shaken(dtype: torch.dtype = torch.float32, **overrides: Any) -> DiT:
-    """Return a small model with random weights instead of initial zeros and ones."""
-    torch.manual_seed(0)
-    model = DiT.from_preset("DiT-S/2", **{**SMALL, **overrides})
-    for parameter in model.parameters():
-        if parameter.requires_grad:
-            parameter.data += 0.2 * torch.randn_like(parameter)
-    return model.to(dtype)
+def create_model(dtype: torch.dtype = torch.float32, **overrides: Any) -> DiT:
+    return nonzero(scale=0.2, **{**SMALL, **overrides}).to(dtype)
 
 
 def inputs(dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor, Tensor]:
@@ -56,7 +51,7 @@ class Truth:
         self.weights = {name: value.detach().double().requires_grad_() for name, value in model.named_parameters()}
 
     def __call__(self, x: Tensor, t: Tensor, y: Tensor) -> Tensor:
-        return torch.stack([self.image(*one) for one in zip(x.double(), t.tolist(), y.tolist(), strict=True)])
+        return torch.stack([self.image(*sample) for sample in zip(x.double(), t.tolist(), y.tolist(), strict=True)])
 
     def linear(self, name: str, x: Tensor) -> Tensor:
         return x @ self.weights[f"{name}.weight"].flatten(1).T + self.weights[f"{name}.bias"]
@@ -94,11 +89,11 @@ class Truth:
         q, k, v = (part.split(width, dim=1) for part in self.linear(f"{name}.qkv", x).chunk(3, dim=1))
         heads = []
         for query, key, value in zip(q, k, v, strict=True):  # (T, K) each
-            query, key = self.turned(f"{name}.q_norm", query), self.turned(f"{name}.k_norm", key)
+            query, key = self.rotate(f"{name}.q_norm", query), self.rotate(f"{name}.k_norm", key)
             heads.append(torch.softmax(query @ key.T / math.sqrt(width), dim=1) @ value)
         return self.linear(f"{name}.proj", torch.cat(heads, dim=1))
 
-    def turned(self, norm: str, head: Tensor) -> Tensor:
+    def rotate(self, norm: str, head: Tensor) -> Tensor:
         """Normalize tokens (T, K) by their root mean square and rotate them by their place."""
         if self.config.qk_norm:
             head = head / ((head**2).mean(1, keepdim=True) + NORM_EPS).sqrt() * self.weights[norm]
@@ -107,11 +102,11 @@ class Truth:
         columns, quarter = self.config.grid[1], head.shape[1] // 4
         pairs = torch.view_as_complex(head.unflatten(1, (-1, 2)))  # (T, K/2)
         steps = [10_000 ** (-i / quarter) for i in range(quarter)]
-        turns = [
-            [cmath.exp(1j * place * step) for place in divmod(token, columns) for step in steps]
+        rotations = [
+            [cmath.exp(1j * position * step) for position in divmod(token, columns) for step in steps]
             for token in range(len(head))
         ]
-        return torch.view_as_real(pairs * torch.tensor(turns, dtype=torch.complex128)).flatten(1)
+        return torch.view_as_real(pairs * torch.tensor(rotations, dtype=torch.complex128)).flatten(1)
 
     def mlp(self, name: str, x: Tensor) -> Tensor:
         if self.config.mlp == "swiglu":
@@ -138,13 +133,13 @@ def gradients_of(out: Tensor, named: dict[str, Tensor]) -> dict[str, Tensor]:
 )
 def test_network_and_its_gradients_are_those_of_the_formulas(kind, dtype, tolerance) -> None:
     """In float64 the remaining error is in the fp32 sines; in fp32 the default backend runs."""
-    model = shaken(dtype, **kind)
+    model = create_model(dtype, **kind)
     truth = Truth(model)
     out, expected = model(*inputs(dtype)), truth(*inputs())
     assert (out.double() - expected).norm() < tolerance * expected.norm()
-    found, wanted = gradients_of(out, dict(model.named_parameters())), gradients_of(expected, truth.weights)
-    assert found.keys() == wanted.keys()
-    for name, value in wanted.items():
+    found, expected_gradients = gradients_of(out, dict(model.named_parameters())), gradients_of(expected, truth.weights)
+    assert found.keys() == expected_gradients.keys()
+    for name, value in expected_gradients.items():
         assert value.norm() > 0, name
         assert (found[name].double() - value).norm() < tolerance * value.norm(), name
 
@@ -159,8 +154,8 @@ def test_family_has_the_sizes_of_the_original_and_its_arithmetic(name: str) -> N
         original.num_heads,
     )
     assert modern.mlp_width % 16 == 0
-    ours, theirs = flops_per_image(modern).forward_total, flops_per_image(original).forward_total
-    assert theirs <= ours < 1.01 * theirs
+    modern_flops, original_flops = flops_per_image(modern).forward_total, flops_per_image(original).forward_total
+    assert original_flops <= modern_flops < 1.01 * original_flops
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=str)
@@ -191,15 +186,15 @@ def test_options_change_no_other_initial_weight_and_their_own_are_ones() -> None
 @pytest.mark.parametrize("kind", KINDS[1:], ids=str)
 def test_weights_of_blocks_of_another_kind_are_refused(kind: dict[str, Any]) -> None:
     """Weights of unknown origin count as original, because norms and rotations leave no trace in names and shapes."""
-    modern, original = shaken(**kind), shaken()
+    modern, original = create_model(**kind), create_model()
     for model, source in ((modern, original), (original, modern)):
         with pytest.raises(UserError, match="block type"):
             adapt_state_dict(source.state_dict(), model, source=source.config)
     with pytest.raises(UserError, match="block type"):
         adapt_state_dict(original.state_dict(), modern)
-    assert adapt_state_dict(modern.state_dict(), shaken(**kind), source=modern.config)[1] == []
+    assert adapt_state_dict(modern.state_dict(), create_model(**kind), source=modern.config)[1] == []
     with pytest.raises(UserError, match="blocks of another type"):
-        diffusers_keys.settings(shaken(**{**SMALL, **kind, "input_size": 8}).config)
+        diffusers_keys.settings(create_model(**{**SMALL, **kind, "input_size": 8}).config)
 
 
 ONE_NODE = [(kind, "autocast") for kind in KINDS]
@@ -212,7 +207,7 @@ ONE_NODE += [
 @pytest.mark.parametrize(("kind", "mode"), ONE_NODE, ids=str)
 def test_blocks_are_one_node_each_of_the_bits_of_their_operators(kind: dict[str, Any], mode: str, monkeypatch) -> None:
     dtype = torch.bfloat16 if mode == "bf16" else torch.float32
-    model, results = shaken(dtype, **kind), []
+    model, results = create_model(dtype, **kind), []
     is_served = mode != "bf16" or not kind.get("qk_norm")  # the norms of heads must be fp32
     with hcops.use("c"), torch.autocast("cpu", torch.bfloat16, enabled=mode == "autocast"):
         for is_one in (is_served, False):
@@ -222,9 +217,9 @@ def test_blocks_are_one_node_each_of_the_bits_of_their_operators(kind: dict[str,
                 assert torch.equal(model(*inputs(dtype)), out)
             results.append([out, *gradients_of(out.float(), dict(model.named_parameters())).values()])
             monkeypatch.setattr(blocks.fused, "block_serves", lambda *_: False)
-    for one, other in zip(*results, strict=True):
-        assert one.dtype is other.dtype
-        assert torch.equal(one, other)
+    for sample, other in zip(*results, strict=True):
+        assert sample.dtype is other.dtype
+        assert torch.equal(sample, other)
 
 
 def nodes_of(out: Tensor) -> list[str]:

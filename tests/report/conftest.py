@@ -14,9 +14,11 @@ import pytest
 from dithc.config import ExperimentConfig, load, stage_spec
 from dithc.core.artifacts import CheckpointStore, Manifest
 from dithc.core.integrity import dump_checksummed_line
-from dithc.core.summaries import Measurement, Table
+from dithc.core.measurements import Measurement, Table
 from dithc.data import write_png
 from dithc.report import write_report
+from dithc.report.collect import collect_records, gather_manifests
+from dithc.report.records import ReportRecords
 
 SHA = "b2f7" * 16
 TILES, SIDE = 10, 16  # of the dataset with pixels
@@ -75,15 +77,15 @@ def configuration() -> dict[str, Any]:
         },
         "extractors": {"own": {"kind": "classifier", "train_dataset": "landscape"}},
         "evaluations": {
-            f"{name}-{at}": {
+            f"{name}-{checkpoint}": {
                 "run": f"finetune-{name}",
-                "checkpoint": at,
+                "checkpoint": checkpoint,
                 "num_images": 256,
                 "steps": 50,
                 "extractor": "own",
             }
             for name in tuned
-            for at in FID
+            for checkpoint in FID
         },
     }
 
@@ -97,16 +99,16 @@ def picture(path: Path, seed: int, *, roughness: float) -> None:
     write_png(path, (255 * pixels).astype(np.uint8))
 
 
-def score(at: str, run: str) -> dict[str, Any]:
+def score(checkpoint: str, run: str) -> dict[str, Any]:
     """Return the numbers of a FID manifest; Gaofen-2 has slightly higher scores."""
     factor = 1.25 if "gaofen2" in run else 1.0
     note = "the extractor was trained on these tiles: comparable with nothing"
     return {
-        "fid": FID[at] * factor,
-        "copies": 0.031 if at == "final" else None,
-        "copies_held_out": 0.017 if at == "final" else None,
-        "kid": KID[at] * factor,
-        "kid_interval": [KID[at] * factor - 0.0196, KID[at] * factor + 0.0196],
+        "fid": FID[checkpoint] * factor,
+        "memorized_fraction": 0.031 if checkpoint == "final" else None,
+        "memorized_fraction_val": 0.017 if checkpoint == "final" else None,
+        "kid": KID[checkpoint] * factor,
+        "kid_interval": [KID[checkpoint] * factor - 0.0196, KID[checkpoint] * factor + 0.0196],
         "floor": 11.8734 * factor,
         "floor_n": [617, 617],
         "n_real": 1234,
@@ -115,14 +117,14 @@ def score(at: str, run: str) -> dict[str, Any]:
         "kind": "classifier",
         "sha256": SHA,
         "resize": "none",
-        "comparable": False,
+        "comparable_to_published": False,
         "note": note,
         "warnings": [note, "fewer images than features: the covariance is singular"],
     }
 
 
-def pulls() -> dict[str, list[float]]:
-    """Return pulls of 1,234 tiles and 256 images for a standard error of KID of 0.01."""
+def influences() -> dict[str, list[float]]:
+    """Return influences of 1,234 tiles and 256 images for a standard error of KID of 0.01."""
     return {"real": [0.008 / 1234**0.5] * 1234, "generated": [0.006 / 256**0.5] * 256}
 
 
@@ -168,7 +170,7 @@ class Tree:
 
     configuration = staticmethod(configuration)
     score = staticmethod(score)
-    pulls = staticmethod(pulls)
+    influences = staticmethod(influences)
     sha256 = SHA
 
     @staticmethod
@@ -177,7 +179,6 @@ class Tree:
         replace(Manifest.read(path), **fields).write(path)
 
     def folder(self, stage: str, name: str) -> Path:
-        """Return the folder of a result."""
         return self.root / "results" / "fake" / stage / name
 
     def write(
@@ -193,7 +194,7 @@ class Tree:
             name=name,
             spec=json.loads(json.dumps(stage_spec(self.experiment, spec_stage, spec_name))),
             inputs={str(item): Manifest.read(item).digest for item in inputs},
-            **{"seconds": 3.5, **known},
+            **{"wall_seconds": 3.5, **known},
         ).write(path)
         self.paths.append(path)
         return path
@@ -201,8 +202,8 @@ class Tree:
     def dataset(self, name: str, *, pixels: bool = False) -> Path:
         """Write scenes, tiles (with `pixels` also their arrays) and latents; return the manifest of the tiles."""
         if SOURCES[name].get("synthetic"):
-            self.write("inputs", name, seconds=11.0)
-        scenes = self.write("scenes", name, numbers={"scenes": 6, "accepted": 5, "rejected": {"checksum mismatch": 1}})
+            self.write("inputs", name, wall_seconds=11.0)
+        scenes = self.write("scenes", name, summary={"scenes": 6, "accepted": 5, "rejected": {"checksum mismatch": 1}})
         folder, bands = self.folder("tiles", name), BANDS[name]
         picture(folder / "grid.png", zlib.crc32(name.encode()), roughness=0.15)
         level = np.linspace(0.06, 0.24, len(bands))
@@ -210,13 +211,7 @@ class Tree:
             {"band": band, "mean": one, "std": one / 3, "low": one / 5, "high": one * 2.2}
             for band, one in zip(bands, level.tolist(), strict=True)
         ]
-        info = {
-            "bands": bands,
-            "units": "reflectance",
-            "gsd_m": 10.0,
-            "classes": ["one"],
-            "statistics": statistics,
-        }
+        info = {"bands": bands, "units": "reflectance", "gsd_m": 10.0, "classes": ["one"], "statistics": statistics}
         if pixels:
             info |= write_tiles(folder, bands)
         (folder / "dataset.json").write_text(json.dumps(info))
@@ -227,15 +222,15 @@ class Tree:
             "bands": bands,
             "size": 64,
         }
-        tiles = self.write("tiles", name, numbers=numbers, inputs=[scenes], seconds=21.0)
-        self.write("latents", name, numbers={"count": 1234, "shape": [4, 16, 16]}, inputs=[tiles], seconds=34.0)
+        tiles = self.write("tiles", name, summary=numbers, inputs=[scenes], wall_seconds=21.0)
+        self.write("latents", name, summary={"count": 1234, "shape": [4, 16, 16]}, inputs=[tiles], wall_seconds=34.0)
         return tiles
 
     def codec(self, tiles: Path) -> None:
         """Write the trained codec with its grid."""
         picture(self.folder("codecs", "small") / "grid.png", 5, roughness=0.2)
         numbers = {"steps": 400, "loss": 0.0123, "psnr_db": 31.4159, "parameters": 812345}
-        self.write("codecs", "small", numbers=numbers, inputs=[tiles], seconds=95.0)
+        self.write("codecs", "small", summary=numbers, inputs=[tiles], wall_seconds=95.0)
 
     def run(self, name: str) -> Path:
         """Write metrics, events and the manifests of every segment; return the last manifest."""
@@ -253,8 +248,8 @@ class Tree:
         for step in (0, 130):
             CheckpointStore(store).event("started", step=step)
         numbers = {
-            "loss_first10": 0.9321 if settings.init_from_run is None else 0.4102,
-            "loss_last100": 0.1623,
+            "mean_loss_first_10": 0.9321 if settings.init_from_run is None else 0.4102,
+            "mean_loss_last_100": 0.1623,
             "initial_loss": 1.0173,
             "val_loss": 0.2083 if settings.init_from_run is None else None,
             "seconds_per_step_median": 0.7812,
@@ -264,14 +259,14 @@ class Tree:
             "threads": 1,
             "parameters": 32963360,
             "dtype": "fp32",
-            "store": str(store),
+            "checkpoint_folder": str(store),
             "metrics": str(folder / "metrics.jsonl"),
             "ema_note": "EMA 0.9999 with warm-up: after 200 steps it averages over the last tenth of them.",
         }
         last = None
         for step in range(settings.segment_steps, settings.steps + 1, settings.segment_steps):
             file_name = f"step_{step:07d}.json"
-            last = self.write("runs", name, file=file_name, numbers={**numbers, "step": step}, seconds=160.0)
+            last = self.write("runs", name, file=file_name, summary={**numbers, "step": step}, wall_seconds=160.0)
         assert last is not None
         return last
 
@@ -280,33 +275,46 @@ class Tree:
         settings = self.experiment.evaluations[name]
         quality = {"untrained": 1.0, "start": 0.5, "final": 0.2}[settings.checkpoint]
         picture(self.folder("samples", name) / "grid.png", 9, roughness=quality)
-        drawn = {"images": settings.num_images, "images_per_second": 5.1, "weights": "ema", "stretch": "0123456789ab"}
+        drawn = {
+            "images": settings.num_images,
+            "images_per_second": 5.1,
+            "weights": "ema",
+            "rendering_digest": "0123456789ab",
+        }
         files = write_samples(self.folder("samples", name)) if name == "sentinel2-final" else []
-        samples = self.write("samples", name, numbers=drawn, inputs=[run], seconds=50.0, files=files)
+        samples = self.write("samples", name, summary=drawn, inputs=[run], wall_seconds=50.0, files=files)
         features = self.features(name, samples, rows=SAMPLES if files else 0)
         folder = self.folder("fid", name)
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / "kid.json").write_text(json.dumps(pulls()))
+        (folder / "kid.json").write_text(json.dumps(influences()))
         files = Manifest.entries(folder, [folder / "kid.json"])
         numbers = score(settings.checkpoint, settings.run)
-        self.write("fid", name, numbers=numbers, inputs=[features], seconds=1.0, files=files)
+        self.write("fid", name, summary=numbers, inputs=[features], wall_seconds=1.0, files=files)
 
     def features(self, name: str, images: Path, *, rows: int = 0) -> Path:
         """Write features of tiles or samples: row i of tiles is at i, of samples at 2 i + 0.1."""
-        numbers = {"extractor": "classifier.safetensors", "sha256": SHA, "resize": "none", "comparable": False}
+        numbers = {
+            "extractor": "classifier.safetensors",
+            "sha256": SHA,
+            "resize": "none",
+            "comparable_to_published": False,
+        }
         path, files = self.folder("features", name) / "shard-00000.npy", []
         if rows:
             path.parent.mkdir(parents=True, exist_ok=True)
-            places = np.arange(rows) * 1.0 if name.endswith(".own") else np.arange(rows) * 2 + 0.1
-            np.save(path, np.stack([places, 5 - places], axis=1).astype(np.float32))
+            values = np.arange(rows) * 1.0 if name.endswith(".own") else np.arange(rows) * 2 + 0.1
+            np.save(path, np.stack([values, 5 - values], axis=1).astype(np.float32))
             files = Manifest.entries(path.parent, [path])
-        return self.write("features", name, numbers=numbers, inputs=[images], seconds=7.0, files=files)
+        return self.write("features", name, summary=numbers, inputs=[images], wall_seconds=7.0, files=files)
+
+    def facts(self, **more: Any) -> ReportRecords:
+        return collect_records(self.experiment, gather_manifests(self.experiment, self.paths), **more)
 
     def all(self) -> "Tree":
         """Write every stage."""
         tiles = {name: self.dataset(name, pixels=name == "sentinel2") for name in self.experiment.datasets}
         self.codec(tiles["sentinel2"])
-        self.write("extractors", "own", inputs=[tiles["landscape"]], seconds=25.0)
+        self.write("extractors", "own", inputs=[tiles["landscape"]], wall_seconds=25.0)
         runs = {name: self.run(name) for name in self.experiment.runs}
         for name in ("sentinel2", "gaofen2"):
             self.features(f"{name}.all.all.own", tiles[name], rows=TILES if name == "sentinel2" else 0)
@@ -335,3 +343,12 @@ def out(tree: Tree) -> Path:
 def plant() -> type[Tree]:
     """Factory of trees: `plant(root, configuration)`."""
     return Tree
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Tree:
+    """A dataset, its codec and a run."""
+    tree = Tree(tmp_path)
+    tree.codec(tree.dataset("sentinel2"))
+    tree.run("pretrain")
+    return tree

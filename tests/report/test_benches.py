@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from dithc.core.logging import UserError
-from dithc.core.summaries import Measurement, Table
+from dithc.core.measurements import Measurement, Table
 from dithc.report import write_report
 from dithc.report.documents import read_bench
 
@@ -24,15 +24,24 @@ def test_the_page_shows_the_summary_of_a_benchmark(plant: Any, tmp_path: Path, k
     path.write_text(json.dumps({"bench": kind, "cells": [3], **summary.to_content()}))
     write_report(tree.experiment, [], out=out, benches={kind: path})
     text = out.read_text()
-    for words in ("a title.", "a table", "0.64 ± 0.02", "a &lt;note&gt;", "RLIMIT_DATA of 5 bytes"):
-        assert words in text
+    for phrase in ("a title.", "a table", "0.64 ± 0.02", "a &lt;note&gt;", "RLIMIT_DATA of 5 bytes"):
+        assert phrase in text
     assert ("Table 2: one node" in text) == (kind == "strategies")
     assert json.loads(out.with_suffix(".json").read_text())["benches"][kind]["cells"] == [3]
 
 
-@pytest.mark.parametrize("content", [{"bench": "step", "summary": {}}, {"bench": "strategies"}, {}])
-def test_another_file_is_an_error(tmp_path: Path, content: dict[str, Any]) -> None:
+OTHER_BENCHMARK = r"is not a result of `dithc bench strategies`(?s:.*)leave out --strategies"
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        *(("{", "cannot be read"), ("[1]", "cannot be read"), ("{}", OTHER_BENCHMARK)),
+        *(('{"bench": "step", "summary": {}}', OTHER_BENCHMARK), ('{"bench": "strategies"}', OTHER_BENCHMARK)),
+    ],
+)
+def test_another_file_is_an_error(tmp_path: Path, content: str, message: str) -> None:
     path = tmp_path / "bench.json"
-    path.write_text(json.dumps(content))
-    with pytest.raises(UserError, match=r"not a result of `dithc bench strategies`(?s:.*)leave out --strategies"):
+    path.write_text(content)
+    with pytest.raises(UserError, match=rf"bench\.json {message}"):
         read_bench(path, "strategies")

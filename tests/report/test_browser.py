@@ -44,7 +44,7 @@ addEventListener("load", () => {
 
 @pytest.mark.skipif(BROWSER is None, reason="chromium is not installed")
 @pytest.mark.slow
-def test_page_fits_every_screen_fetches_nothing_and_tells_every_picture(out: Path, tmp_path: Path) -> None:
+def test_page_fits_every_screen_loads_no_files_and_describes_every_image(out: Path, tmp_path: Path) -> None:
     assert_fits(out, tmp_path)
 
 
@@ -61,16 +61,16 @@ def assert_fits(out: Path, tmp_path: Path) -> None:
         "--allow-file-access-from-files",
         "--window-size=1600,900",
     )
-    words = [
+    command = [
         str(BROWSER),
         *options,
         f"--user-data-dir={tmp_path / 'profile'}",
         "--dump-dom",
         f"file://{tmp_path / 'look.html'}",
     ]
-    said = subprocess.run(words, capture_output=True, text=True, timeout=600, check=True).stdout
+    output = subprocess.run(command, capture_output=True, text=True, timeout=600, check=True).stdout
     for width, found in zip(
-        WIDTHS, json.loads(html.unescape(said.partition("FOUND")[2].partition("DNUOF")[0])), strict=True
+        WIDTHS, json.loads(html.unescape(output.partition("FOUND")[2].partition("DNUOF")[0])), strict=True
     ):
         assert found["inner"] == width
         assert found["wide"] <= width, f"at {width} px the page is {found['wide']} px wide"
@@ -82,9 +82,9 @@ def assert_fits(out: Path, tmp_path: Path) -> None:
         assert all(after <= before + 1 for before, after in pairwise(levels)), "no heading level is skipped"
 
 
-def luminance(colour: str) -> float:
+def luminance(color: str) -> float:
     """Return the relative luminance of `#rrggbb` by WCAG 2.2."""
-    parts = [int(colour[place : place + 2], 16) / 255 for place in (1, 3, 5)]
+    parts = [int(color[index : index + 2], 16) / 255 for index in (1, 3, 5)]
     red, green, blue = (part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts)
     return 0.2126 * red + 0.7152 * green + 0.0722 * blue
 
@@ -92,12 +92,14 @@ def luminance(colour: str) -> float:
 @pytest.mark.parametrize("theme", [0, 1], ids=["light", "dark"])
 def test_every_text_has_a_contrast_of_4_5(theme: int) -> None:
     block = re.findall(r":root \{(.*?)\}", CSS.read_text(), re.S)[theme]
-    colours = dict(re.findall(r"--([a-z-]+): (#[0-9a-f]{6})", block))
-    pairs = [(text, under) for text in ("ink", "soft", "muted", "accent") for under in ("page", "card", "code")]
+    colors = dict(re.findall(r"--([a-z-]+): (#[0-9a-f]{6})", block))
+    pairs = [
+        (text, background) for text in ("ink", "soft", "muted", "accent") for background in ("page", "card", "code")
+    ]
     pairs += [(name, f"{name}-soft") for name in ("good", "warn", "bad")] + [
         ("ink", "accent-soft"),
         ("muted", "accent-soft"),
     ]
-    for text, under in pairs:
-        high, low = sorted((luminance(colours[text]), luminance(colours[under])), reverse=True)
-        assert (high + 0.05) / (low + 0.05) >= 4.5, (text, under)
+    for text, background in pairs:
+        high, low = sorted((luminance(colors[text]), luminance(colors[background])), reverse=True)
+        assert (high + 0.05) / (low + 0.05) >= 4.5, (text, background)

@@ -5,7 +5,6 @@ import json
 import re
 import struct
 from dataclasses import replace
-from html.parser import HTMLParser
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -16,43 +15,13 @@ from jinja2 import DictLoader
 from dithc.core.artifacts import Manifest
 from dithc.core.logging import UserError
 from dithc.report import FIGURES, write_report
-from dithc.report.collect import collect_records, gather_manifests
 from dithc.report.formatting import between, score
 from dithc.report.records import ReportRecords
-
-
-class Page(HTMLParser):
-    """Attributes, texts and open tags of a page."""
-
-    VOID = {"meta", "img", "source", "br"}
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.attributes: list[tuple[str, str, str]] = []
-        self.words: list[str] = []
-        self.open: list[str] = []
-        self.feed(text)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.attributes += [(tag, name, value or "") for name, value in attrs]
-        if tag not in self.VOID:
-            self.open.append(tag)
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open.pop() == tag
-
-    def handle_data(self, data: str) -> None:
-        self.words.append(data)
-
-    @property
-    def text(self) -> str:
-        """Visible text."""
-        return " ".join(" ".join(self.words).split())
+from tests.report.texts import Page
 
 
 @pytest.fixture(scope="module")
 def page(out: Path) -> Page:
-    """The page of the complete tree."""
     return Page(out.read_text())
 
 
@@ -61,20 +30,17 @@ def test_page_loads_nothing_is_well_formed_and_its_links_have_targets(out: Path,
     assert not re.search(r"https?://|url\(|@import|<link|javascript:", text)
     assert text.count("<script") == 1
     assert "default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-" in html.unescape(text)
-    for tag, name, value in page.attributes:
-        if name in ("src", "srcset"):
-            assert value.startswith("data:image/webp;base64,"), (tag, name)
+    assert all(value.startswith("data:image/webp;base64,") for value in page.values("src", "srcset"))
     assert page.open == []
-    targets = {f"#{value}" for _, name, value in page.attributes if name == "id"}
-    assert {value for _, name, value in page.attributes if name == "href"} <= targets
+    assert set(page.values("href")) <= {f"#{value}" for value in page.values("id")}
 
 
 @pytest.mark.slow
 def test_every_number_of_the_fid_manifests_appears(tree: Any, page: Page) -> None:
     manifests = [json.loads(path.read_text()) for path in tree.paths if path.parts[-3] == "fid"]
     assert len(manifests) == 6
-    titles = {value for _, name, value in page.attributes if name == "title"}
-    for numbers in (manifest["numbers"] for manifest in manifests):
+    titles = page.values("title")
+    for numbers in (manifest["summary"] for manifest in manifests):
         for key in ("fid", "kid", "floor"):
             assert score(numbers[key]) in page.text
             assert str(numbers[key]) in titles
@@ -94,18 +60,17 @@ def test_incomparable_scores_are_flagged_everywhere(page: Page) -> None:
 
 def test_comparable_scores_are_not_flagged(plant: Any, tmp_path: Path) -> None:
     tree = plant(tmp_path)
-    numbers = {**plant.score("final", "finetune-sentinel2"), "comparable": True, "note": "", "warnings": []}
-    tree.write("fid", "sentinel2-final", numbers=numbers)
+    numbers = {
+        **plant.score("final", "finetune-sentinel2"),
+        "comparable_to_published": True,
+        "note": "",
+        "warnings": [],
+    }
+    tree.write("fid", "sentinel2-final", summary=numbers)
     write_report(tree.experiment, tree.paths, out=tmp_path / "report.html")
     page = Page((tmp_path / "report.html").read_text())
     assert "NOT COMPARABLE" not in page.text
     assert "comparable with published FID; features of classifier.safetensors" in page.text
-
-
-def collected(tree: Any) -> ReportRecords:
-    """Return the facts of a tree."""
-    results = gather_manifests(tree.experiment, tree.paths)
-    return collect_records(tree.experiment, results)
 
 
 def grown(facts: ReportRecords, **numbers: Any) -> ReportRecords:
@@ -118,30 +83,30 @@ def grown(facts: ReportRecords, **numbers: Any) -> ReportRecords:
 
 def test_kid_comes_first_below_2000_images(tree: Any, page: Page) -> None:
     assert "Weights Sampler KID FID Floor of FID" in page.text
-    facts = collected(tree)
+    facts = tree.facts()
     for n, measure in ((1999, "KID"), (2000, "FID")):
         assert grown(facts, n_real=5000, n_generated=n).measure == measure
         assert grown(facts, n_real=n, n_generated=5000).measure == measure
     assert grown(facts, kid=None).measure == "FID"  # as for statistics alone
 
 
-def test_fall_since_the_start_is_told_with_what_the_same_tiles_and_noise_share(plant: Any, tmp_path: Path) -> None:
+def test_gain_since_the_start_uses_influences_of_shared_images(plant: Any, tmp_path: Path) -> None:
     tree = plant(tmp_path).all()
     path = next(path for path in tree.paths if path.parts[-3:-1] == ("fid", "sentinel2-start"))
-    content = plant.pulls()
+    content = plant.influences()
     content["real"] = [-value for value in content["real"]]  # differs by 0.016 in total; generated images cancel
     (path.parent / "kid.json").write_text(json.dumps(content))
     tree.change(path, files=Manifest.entries(path.parent, [path.parent / "kid.json"]))
-    facts = collected(tree)
+    facts = tree.facts()
     gains = {item.name: item.gain for item in facts.evaluations if item.gain}
     assert gains.keys() == {"sentinel2-final", "gaofen2-final"}
     assert gains["sentinel2-final"].start == "sentinel2-start"
     assert gains["sentinel2-final"].interval == pytest.approx([0.1561 - 1.96 * 0.016, 0.1561 + 1.96 * 0.016], abs=1e-6)
-    assert gains["gaofen2-final"].interval == pytest.approx([0.1561 * 1.25] * 2)  # every pull is shared
+    assert gains["gaofen2-final"].interval == pytest.approx([0.1561 * 1.25] * 2)  # every influence is shared
 
 
 @pytest.mark.slow
-def test_what_images_that_are_not_exact_cost_is_told_beside_those_that_are(plant: Any, tmp_path: Path) -> None:
+def test_cost_of_inexact_sampling_is_relative_to_the_exact_evaluation(plant: Any, tmp_path: Path) -> None:
     content = plant.configuration()
     exact = content["evaluations"]["sentinel2-final"]
     content["evaluations"] |= {
@@ -155,11 +120,11 @@ def test_what_images_that_are_not_exact_cost_is_told_beside_those_that_are(plant
         samples, compared = (
             next(path for path in tree.paths if path.parts[-3:-1] == (stage, name)) for stage in ("samples", "fid")
         )
-        tree.change(samples, numbers=Manifest.read(samples).numbers | {"exact": False})
-        tree.change(compared, numbers=Manifest.read(compared).numbers | {"fid": fid, "kid": 0.2})
+        tree.change(samples, summary=Manifest.read(samples).summary | {"exact": False})
+        tree.change(compared, summary=Manifest.read(compared).summary | {"fid": fid, "kid": 0.2})
     samples = next(path for path in tree.paths if path.parts[-3:-1] == ("samples", "alike"))
-    tree.change(samples, numbers=Manifest.read(samples).numbers | {"exact": True})
-    found = {item.name: item for item in collected(tree).evaluations}
+    tree.change(samples, summary=Manifest.read(samples).summary | {"exact": True})
+    found = {item.name: item for item in tree.facts().evaluations}
     before = plant.score("final", "finetune-sentinel2")
     for name, fid in (("staged", 40.0), ("cached", 41.0)):
         cost = found[name].cost
@@ -167,7 +132,7 @@ def test_what_images_that_are_not_exact_cost_is_told_beside_those_that_are(plant
         assert (cost.exact, cost.n) == ("sentinel2-final", 256)
         assert cost.fid == pytest.approx(fid - before["fid"])
         assert cost.kid == pytest.approx(0.2 - before["kid"])
-        assert cost.interval == pytest.approx([cost.kid] * 2)  # every pull is shared
+        assert cost.interval == pytest.approx([cost.kid] * 2)  # every influence is shared
     assert found["alone"].cost is None  # number of steps differs from the exact evaluation
     assert found["sentinel2-final"].cost is None
     assert found["staged"].solver.endswith(", pipefusion, 4 patches, 1 warm-up step (not exact)")
@@ -178,38 +143,38 @@ def test_what_images_that_are_not_exact_cost_is_told_beside_those_that_are(plant
     assert text.count("which is exact") == 2
 
 
-def test_fall_is_not_told_across_other_tiles(plant: Any, tmp_path: Path) -> None:
+def test_gain_requires_equal_tiles(plant: Any, tmp_path: Path) -> None:
     tree = plant(tmp_path).all()
     path = next(path for path in tree.paths if path.parts[-3:-1] == ("fid", "sentinel2-start"))
-    tree.change(path, numbers={**Manifest.read(path).numbers, "set_hash_real": "other"})
-    gains = [item.name for item in collected(tree).evaluations if item.gain]
+    tree.change(path, summary={**Manifest.read(path).summary, "set_hash_real": "other"})
+    gains = [item.name for item in tree.facts().evaluations if item.gain]
     # the untrained evaluation has the same tiles
     assert gains == ["sentinel2-final", "gaofen2-final"]
-    facts = collected(tree)
+    facts = tree.facts()
     assert next(item.gain for item in facts.evaluations if item.gain).start == "sentinel2-untrained"
 
 
-def test_altered_pulls_are_refused(plant: Any, tmp_path: Path) -> None:
+def test_altered_influences_are_rejected(plant: Any, tmp_path: Path) -> None:
     tree = plant(tmp_path).all()
-    (tree.folder("fid", "sentinel2-start") / "kid.json").write_text(json.dumps({**plant.pulls(), "real": [0.1]}))
+    (tree.folder("fid", "sentinel2-start") / "kid.json").write_text(json.dumps({**plant.influences(), "real": [0.1]}))
     with pytest.raises(UserError, match="was changed after it was written"):
-        collected(tree)
+        tree.facts()
 
 
-def test_codec_alone_is_no_sample(tree: Any) -> None:
-    facts = collected(tree)
+def test_codec_evaluation_is_not_a_sample(tree: Any) -> None:
+    facts = tree.facts()
     final = next(item for item in facts.evaluations if item.checkpoint == "final" and item.score)
     assert final.score is not None
     best = replace(final.score, fid=1.5, kid=-0.001, kid_interval=None)
     codec = replace(final, checkpoint="codec", label="the codec alone", score=best)
-    both = replace(facts, evaluations=[codec, *facts.evaluations])
-    assert both.best(final.dataset) == final
-    assert both.evaluations_of(final.dataset)[-1] == codec
+    changed = replace(facts, evaluations=[codec, *facts.evaluations])
+    assert changed.best(final.dataset) == final
+    assert changed.evaluations_of(final.dataset)[-1] == codec
 
 
-def test_solver_and_guidance_are_said_in_full(tree: Any) -> None:
-    plain = replace(collected(tree).evaluations[0], sampler="ddim")
-    few: dict[str, Any] = {
+def test_descriptions_of_solver_and_guidance(tree: Any) -> None:
+    plain = replace(tree.facts().evaluations[0], sampler="ddim")
+    changes: dict[str, Any] = {
         "sampler": "unipc",
         "solver_order": 3,
         "steps": 2,
@@ -217,14 +182,14 @@ def test_solver_and_guidance_are_said_in_full(tree: Any) -> None:
         "guidance_scale": 1.5,
         "network_evaluations": 3,
     }
-    where = {"guidance_interval": [0.1, 0.75], "guidance_reference": "start", "epsilon_scaling": 0.06}
-    said = [replace(plain, **change) for change in ({}, few, few | where)]
-    assert [item.solver for item in said] == [
+    guidance = {"guidance_interval": [0.1, 0.75], "guidance_reference": "start", "epsilon_scaling": 0.06}
+    items = [replace(plain, **change) for change in ({}, changes, changes | guidance)]
+    assert [item.solver for item in items] == [
         "ddim 50",
         "unipc 2, order 3, chosen times",
         "unipc 2, order 3, chosen times, epsilon scaling 0.06",
     ]
-    assert [item.guided for item in said] == [
+    assert [item.guided for item in items] == [
         "",
         "guidance 1.5, all; 3 evaluations",
         "guidance 1.5, all, away from the start, from 0.1 to 0.75 of the timesteps; 3 evaluations",
@@ -250,7 +215,7 @@ def test_origin_of_every_manifest_is_listed(tree: Any, page: Page) -> None:
         assert str(path) in page.text
 
 
-def test_names_from_outside_are_escaped(plant: Any, tmp_path: Path) -> None:
+def test_external_names_are_escaped(plant: Any, tmp_path: Path) -> None:
     content = plant.configuration()
     content["title"] = "<script>alert(1)</script> & co"
     content["datasets"]["sentinel2"]["title"] = "<b onclick='x'>S2</b>"
@@ -285,7 +250,7 @@ def test_json_has_every_number_and_no_nan(tree: Any, out: Path) -> None:
     assert scores["sentinel2-final"] == 48.2619
     assert [item["parameters"] for item in content["runs"]] == [32963360] * 3
     assert len(content["origins"]) == len(tree.paths)
-    assert content["seconds"] == pytest.approx(sum(Manifest.read(path).seconds for path in tree.paths))
+    assert content["seconds"] == pytest.approx(sum(Manifest.read(path).wall_seconds for path in tree.paths))
     assert 0 < len(content["runs"][0]["curve"]["loss_smoothed"]) <= 200
     measured = [(item["val_loss"], list(item["curve"]["val_loss"])) for item in content["runs"]]
     assert (0.2083, ["40", "80", "120", "160", "200"]) in [(value, steps[:5]) for value, steps in measured]

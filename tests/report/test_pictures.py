@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 from dithc.data import Tiles
-from dithc.report.collect import collect_records, gather_manifests
-from dithc.report.galleries.gallery import _smaller, composites, galleries
+from dithc.report.galleries.gallery import _downsample, composites, galleries
 from dithc.report.galleries.nearest import nearest_tiles
 from dithc.report.galleries.spectra import radial_power
 from dithc.report.records import EvaluationFacts, ReportRecords
@@ -16,14 +15,14 @@ from dithc.report.records import EvaluationFacts, ReportRecords
 
 @pytest.fixture(scope="module")
 def facts(tree: Any) -> ReportRecords:
-    return collect_records(tree.experiment, gather_manifests(tree.experiment, tree.paths))
+    return tree.facts()
 
 
 def _evaluation(facts: ReportRecords, name: str) -> EvaluationFacts:
     return next(item for item in facts.evaluations if item.name == name)
 
 
-def test_nearest_tiles_are_those_of_the_nearest_features(facts: ReportRecords) -> None:
+def test_nearest_tiles_have_the_nearest_features(facts: ReportRecords) -> None:
     item = _evaluation(facts, "sentinel2-final")
     folder = facts.dataset("sentinel2").tiles_folder
     assert folder is not None
@@ -36,7 +35,7 @@ def test_nearest_tiles_are_those_of_the_nearest_features(facts: ReportRecords) -
     assert "not among the results" in str(nearest_tiles(none, Tiles(folder), seed=0, count=4))
 
 
-def test_galleries_of_a_data_set_have_texts_and_false_colours(facts: ReportRecords) -> None:
+def test_galleries_of_a_dataset_have_texts_and_false_colors(facts: ReportRecords) -> None:
     found = galleries(facts, "sentinel2", _evaluation(facts, "sentinel2-final"))
     pictures = [picture for gallery in found for picture in gallery.pictures]
     assert [gallery.title for gallery in found][:2] == ["Generated and real", "False colors"]
@@ -53,7 +52,7 @@ def test_composites_need_their_bands(bands: str, names: list[str]) -> None:
 
 def test_large_images_are_averaged() -> None:
     images = np.arange(3, dtype=np.uint8)[:, None, None, None] * np.ones((1, 3, 520, 520), np.uint8)
-    np.testing.assert_array_equal(_smaller(images), images[..., :173, :173])
+    np.testing.assert_array_equal(_downsample(images), images[..., :173, :173])
 
 
 @pytest.mark.parametrize("cycles", [1, 3, 7])

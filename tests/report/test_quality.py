@@ -14,9 +14,10 @@ from tests.report.texts import assert_legible, written
 LONGEST = "x" * 20 + "-a-name-as-long-as-a-configuration-allows-it"
 
 
-def training(name: str, seed: int, speed: float, *, late: float) -> dict[str, Any]:
+def training(name: str, seed: int, speed: float, *, delay: float) -> dict[str, Any]:
     points = [
-        {"step": 800 // part, "seconds": late + 600 / part, "fid": 90 * (speed / part) ** -0.5} for part in (8, 4, 2, 1)
+        {"step": 800 // part, "seconds": delay + 600 / part, "fid": 90 * (speed / part) ** -0.5}
+        for part in (8, 4, 2, 1)
     ]
     return {"contender": name, "seed": seed, "seconds_per_step": 1.0, "points": points}
 
@@ -27,16 +28,16 @@ def ratio(values: list[float], bound: str) -> dict[str, Any]:
     return {"by_seed": rows, "bound": bound, "wall": float(np.mean(values)), "wall_deviation": deviation}
 
 
-def result(contenders: int, *, seeds: int, alike: bool = False, again: bool = True) -> dict[str, Any]:
+def result(contenders: int, *, seeds: int, equal: bool = False, repeat: bool = True) -> dict[str, Any]:
     """Return variants from much slower to much faster than the baseline, or all equal; some with names of maximum length."""
     others = [f"{number}-{LONGEST}"[: 64 if number % 3 == 2 else 9] for number in range(contenders - 1)]
-    speeds = {name: 1.0 if alike else 0.1 * 1.4**number for number, name in enumerate(others)}
+    speeds = {name: 1.0 if equal else 0.1 * 1.4**number for number, name in enumerate(others)}
     bounds = {name: "at least" if speed > 8 else "at most" if speed < 0.125 else "" for name, speed in speeds.items()}
     ratios = {
         name: ratio([speed * (1 + 0.05 * seed) for seed in range(seeds)], bounds[name])
         for name, speed in speeds.items()
     }
-    if again:
+    if repeat:
         ratios["again"] = ratio([0.8, 1.1, 1.05][:seeds], "")
     names = {"baseline": 1.0, **speeds}
     return {
@@ -44,7 +45,7 @@ def result(contenders: int, *, seeds: int, alike: bool = False, again: bool = Tr
         "steps": dict.fromkeys(names, 800),
         "limits": {name: {"codec": 1.5, "floor": 0.9, "untrained": 200.0, "n": 64} for name in names},
         "trainings": [
-            training(name, seed, speed * (1 + 0.05 * seed), late=900.0 * (number % 4 == 3))
+            training(name, seed, speed * (1 + 0.05 * seed), delay=900.0 * (number % 4 == 3))
             for number, (name, speed) in enumerate(names.items())
             for seed in range(seeds)
         ],
@@ -52,10 +53,10 @@ def result(contenders: int, *, seeds: int, alike: bool = False, again: bool = Tr
     }
 
 
-@pytest.mark.parametrize(("contenders", "seeds", "alike"), [(2, 1, False), (19, 1, True), (24, 3, False)])
+@pytest.mark.parametrize(("contenders", "seeds", "equal"), [(2, 1, False), (19, 1, True), (24, 3, False)])
 @pytest.mark.slow
-def test_no_text_is_cut_or_covers_another(contenders, seeds, alike, monkeypatch):
-    given = result(contenders, seeds=seeds, alike=alike)
+def test_no_text_is_cut_or_covers_another(contenders, seeds, equal, monkeypatch):
+    given = result(contenders, seeds=seeds, equal=equal)
     page, boxes = written(lambda: quality_figure(given, {}), monkeypatch)
     assert len(boxes) > 2 * contenders
     assert_legible(page, boxes)
@@ -67,7 +68,7 @@ def panels(given: dict[str, Any]) -> Iterator[Any]:
 
 
 @pytest.mark.slow
-def test_lanes_stand_from_the_best_mean_down_with_each_seed_and_bounds_as_triangles():
+def test_lanes_are_ordered_by_mean_with_marks_for_seeds_and_bounds():
     given = result(24, seeds=3)
     panel = next(panels(given))
     lanes = [label.get_text().replace("\n", "") for label in panel.get_yticklabels()]
@@ -80,22 +81,22 @@ def test_lanes_stand_from_the_best_mean_down_with_each_seed_and_bounds_as_triang
         for line in panel.lines
         if len(line.get_xdata()) == 1
     ]
-    for name, place in zip(ranked, panel.get_yticks(), strict=True):
-        own = given["ratios"][name]
-        shape = {"": "o", "at least": ">", "at most": "<"}[own["bound"]]
-        seeds = [(shape, pytest.approx(row["wall"])) for row in own["by_seed"]]
-        assert [(mark, at) for mark, at, where in marks if where == place] == [
+    for name, lane in zip(ranked, panel.get_yticks(), strict=True):
+        entry = given["ratios"][name]
+        shape = {"": "o", "at least": ">", "at most": "<"}[entry["bound"]]
+        seeds = [(shape, pytest.approx(row["wall"])) for row in entry["by_seed"]]
+        assert [(mark, value) for mark, value, position in marks if position == lane] == [
             *seeds,
-            ("D", pytest.approx(own["wall"])),
+            ("D", pytest.approx(entry["wall"])),
         ]
     (band,) = panel.patches
     assert (band.get_x(), band.get_x() + band.get_width()) == pytest.approx((0.8, 1.25)), (
         "the spread of the baseline over seeds"
     )
-    assert not next(panels(result(6, seeds=1, again=False))).patches
+    assert not next(panels(result(6, seeds=1, repeat=False))).patches
 
 
-def test_baseline_and_both_ends_are_shown_and_all_where_they_are_few():
+def test_baseline_best_and_worst_variants_are_shown():
     many, few = result(19, seeds=1), result(6, seeds=1)
     others = list(many["ratios"])[:-1]
     assert shown(many) == ["baseline", *others[:-4:-1], others[1], others[0]]
@@ -106,7 +107,7 @@ def test_baseline_and_both_ends_are_shown_and_all_where_they_are_few():
 
 
 @pytest.mark.slow
-def test_figure_grows_with_contenders_and_shows_samples_where_they_are():
+def test_figure_grows_with_variants_and_shows_existing_samples():
     def height(contenders: int) -> float:
         with styled():
             return float(quality_figure(result(contenders, seeds=1), {}).get_figheight())
@@ -130,7 +131,7 @@ def test_bounds_far_below_the_scores_do_not_flatten_them():
 
 
 @pytest.mark.parametrize(("low", "high"), [(5.8, 10.7), (2.1, 4.9), (0.3, 1.1), (3.0, 400.0)])
-def test_scores_have_ticks_however_near_they_are(low, high):
+def test_close_scores_have_ticks(low, high):
     given = result(2, seeds=1)
     for training in given["trainings"]:
         for point, fid in zip(training["points"], np.geomspace(high, low, 4), strict=True):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from matplotlib.image import imsave
 
-from dithc.report.figures.samples import named, samples_figure, title_lines
+from dithc.report.figures.samples import samples_figure, title_lines, unique_labels
 from tests.report.texts import assert_legible, written
 
 NAMES = ("a" * 64, "WARMUP-MODERN-MUON-MODEL-XL", "fine-tuning, average of 0.05, guidance 1.5", "codec", "MMMM " * 20)
@@ -14,10 +14,10 @@ NAMES = ("a" * 64, "WARMUP-MODERN-MUON-MODEL-XL", "fine-tuning, average of 0.05,
 
 @pytest.mark.parametrize("columns", [1, 9])
 @pytest.mark.slow
-def test_titles_of_any_length_are_whole_and_apart_from_their_neighbours(columns, tmp_path, monkeypatch):
+def test_titles_of_any_length_are_legible(columns, tmp_path, monkeypatch):
     path = tmp_path / "grid.png"
     imsave(path, np.zeros((8, 8, 3), np.uint8))
-    row = [(path, NAMES[place % len(NAMES)], "KID 0.1234, not comparable") for place in range(columns)]
+    row = [(path, NAMES[index % len(NAMES)], "KID 0.1234, not comparable") for index in range(columns)]
     page, boxes = written(lambda: samples_figure([row, row[:1], row[::-1]]), monkeypatch)
     assert len(boxes) == 2 * columns + 1
     assert_legible(page, boxes, apart_inches=0.05)
@@ -31,8 +31,8 @@ def test_lines_of_a_title_hold_its_words_in_order():
     assert title_lines("wide", 0.0) == list("wide"), "too narrow for one letter"
 
 
-def test_evaluations_of_the_same_state_are_told_apart_by_their_names() -> None:
+def test_equal_labels_are_completed_by_names() -> None:
     items = [
         SimpleNamespace(label=label, name=name) for label, name in (("before", "a"), ("after", "b"), ("after", "c"))
     ]
-    assert named(items) == ["before", "after: b", "after: c"]
+    assert unique_labels(items) == ["before", "after: b", "after: c"]

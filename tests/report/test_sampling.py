@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from dithc.report.figures.benchmarks.sampling import draw_ways, pictures, speedups
+from dithc.report.figures.benchmarks.sampling import draw_variants, sample_images, speedups
+from dithc.report.figures.canvas import render_png
 
 
 def row(name: str, speedup: float) -> dict[str, Any]:
@@ -33,8 +34,8 @@ RESULT: dict[str, Any] = {
 }  # fmt: skip
 
 
-def test_only_what_differs_has_a_difference_to_draw() -> None:
-    one, shared, ring = pictures(RESULT["images"])
+def test_differences_and_speedups_of_variants() -> None:
+    one, shared, ring = sample_images(RESULT["images"])
     assert (one.difference, shared.difference) == (None, None)
     assert ring.difference is not None
     assert ring.difference.max() == 5e-7, "relative to the largest number"
@@ -44,6 +45,6 @@ def test_only_what_differs_has_a_difference_to_draw() -> None:
         ("image of 4 steps,\n16 tokens, fp32, not guided", {"shared-kv", "ring", "taylor-3"}),
         ("decoded: 1,024 px, sd-vae", {"by-rows"}),
     ]
-    assert draw_ways(RESULT)[:4] == b"\x89PNG"
+    assert render_png(lambda: draw_variants(RESULT))[:4] == b"\x89PNG"
     stopped = {**RESULT, "images": {}, "decoding": {"decoders": []}}
-    assert draw_ways(stopped)[:4] == b"\x89PNG", "stopped before the images"
+    assert render_png(lambda: draw_variants(stopped))[:4] == b"\x89PNG", "stopped before the images"

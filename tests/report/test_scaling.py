@@ -1,6 +1,7 @@
 """Figures 10 and 11 name every curve with its kind; oversubscribed points are not drawn."""
 
 import json
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -10,9 +11,10 @@ import pytest
 from dithc.core.logging import UserError
 from dithc.core.reproduction import read_reference
 from dithc.report import write_report
-from dithc.report.benchmarks.scaling_curves import ScalingCurve, curves_of, points_table, together
+from dithc.report.benchmarks.scaling_curves import ScalingCurve, add_published, parse_curves, points_table
 from dithc.report.collect.experiment import read_scaling
 from dithc.report.figures.benchmarks.scaling import draw_scaling, spaced
+from dithc.report.figures.canvas import render_png
 
 
 def point(ranks: int, seconds: float | None, efficiency: float | None, **more: Any) -> dict[str, Any]:
@@ -23,10 +25,10 @@ def content(
     kind: str = "measured", mode: str = "weak", *, points: list[dict[str, Any]] | None = None, **more: Any
 ) -> Any:
     spread = {"median": 1.25, "mad": 0.02, "all": [1.25]}
-    same = {"largest_difference": 1e-9, "tolerance": 1e-5, "same": True}
+    comparison = {"largest_difference": 1e-9, "tolerance": 1e-5, "same": True}
     two = point(
         2, 1.25, 0.8, seconds_spread=spread, exposed_seconds=0.05, overlap_fraction=0.9, flops_per_second=2.5e11,
-        linear_flops_per_second=2.4e11, no_communication_baseline={"ratio": {"median": 1.04}}, same_training=same,
+        linear_flops_per_second=2.4e11, no_communication_baseline={"ratio": {"median": 1.04}}, same_training=comparison,
     )  # fmt: skip
     shared = point(4, 9.0, None, oversubscribed=True)
     head = {
@@ -40,10 +42,10 @@ def content(
 
 
 def curve(*args: Any, **more: Any) -> ScalingCurve:
-    return curves_of([content(*args, **more)], origin="test")[0]
+    return parse_curves([content(*args, **more)], origin="test")[0]
 
 
-def test_a_curve_says_model_batch_and_kind_once_each() -> None:
+def test_title_of_a_curve_has_model_batch_and_kind_once() -> None:
     assert curve().title == "B/2 (measured)"
     assert curve(mode="strong").title == "B/2, batch 8 (measured)"
     assert curve(mode="strong", global_batch_size=2).title == "B/2, batch 2 (measured)"
@@ -51,13 +53,13 @@ def test_a_curve_says_model_batch_and_kind_once_each() -> None:
     assert curve("published", label="logs").title == "B/2 logs (published)"
 
 
-def test_points_are_in_order_and_those_that_share_cores_are_not_drawn() -> None:
+def test_points_are_sorted_and_oversubscribed_points_are_not_drawn() -> None:
     one = curve()
-    assert [each.ranks for each in one.points] == [1, 2, 4]
-    assert [each.ranks for each in one.drawn] == [1, 2]
+    assert [item.ranks for item in one.points] == [1, 2, 4]
+    assert [item.ranks for item in one.drawn] == [1, 2]
 
 
-def test_the_table_has_what_was_measured_and_says_what_is_for_correctness_only() -> None:
+def test_table_has_all_points_and_marks_oversubscribed_ones() -> None:
     curves = [curve(), curve("simulated", mode="strong", points=[point(1024, 19.0, 0.9)])]
     first, second, shared = points_table(curves, "weak").rows
     assert first[2:6] == ["1", "1", "1", "100.0%"]
@@ -67,24 +69,24 @@ def test_the_table_has_what_was_measured_and_says_what_is_for_correctness_only()
     assert simulated[:6] == ["B/2, batch 8 (simulated)", "", "1,024", "256", "19", "90.0%"]
 
 
-def test_the_papers_numbers_are_those_printed_and_its_efficiency_follows_from_its_seconds() -> None:
-    published = curves_of(read_reference().scaling, origin="reference")
+def test_published_efficiency_follows_from_published_seconds() -> None:
+    published = parse_curves(read_reference().scaling, origin="reference")
     assert {one.kind for one in published} == {"published"}
     for one in published:
-        for each in one.points:
-            assert each.ranks == 4 * each.nodes
-            if each.seconds is not None and one.points[0].seconds is not None:
-                assert each.efficiency == pytest.approx(one.points[0].seconds / each.seconds, abs=1e-3)
-    assert any(each.efficiency == 0.906 and each.nodes == 256 for one in published for each in one.points)
+        for item in one.points:
+            assert item.ranks == 4 * item.nodes
+            if item.seconds is not None and one.points[0].seconds is not None:
+                assert item.efficiency == pytest.approx(one.points[0].seconds / item.seconds, abs=1e-3)
+    assert any(item.efficiency == 0.906 and item.nodes == 256 for one in published for item in one.points)
 
 
-def test_published_curves_come_once_and_only_beside_ours() -> None:
-    published = curves_of(read_reference().scaling, origin="reference")
-    assert together([], published) == []
-    brought = curve("published", model="DiT-XL/2", label="again")
-    found = together([curve(), brought], published)
+def test_published_curves_are_added_once_for_measured_modes() -> None:
+    published = parse_curves(read_reference().scaling, origin="reference")
+    assert add_published([], published) == []
+    repeated = curve("published", model="DiT-XL/2", label="again")
+    found = add_published([curve(), repeated], published)
     assert [one.kind for one in found] == ["measured", *["published"] * len(published)]
-    assert [one.kind for one in together([curve(mode="strong")], published)] == ["measured"]
+    assert [one.kind for one in add_published([curve(mode="strong")], published)] == ["measured"]
 
 
 @pytest.mark.parametrize(
@@ -114,23 +116,20 @@ def test_names_of_curves_do_not_cover_each_other() -> None:
 
 
 @pytest.mark.slow
-def test_the_page_and_the_figures_show_all_three_kinds(plant: Any, tmp_path: Path) -> None:
-    tree = plant(tmp_path)
-    tree.codec(tree.dataset("sentinel2"))
-    tree.run("pretrain")
+def test_page_and_figures_contain_all_three_kinds(small: Any, tmp_path: Path) -> None:
     path, out = tmp_path / "scaling.json", tmp_path / "report.html"
-    played = content(
+    simulated = content(
         "simulated", model="DiT-XL/2", label="dithc", points=[point(4, 17.0, 1.0), point(4096, 17.5, 0.97)]
     )
-    path.write_text(json.dumps({"curves": [content(), played]}))
-    facts = write_report(tree.experiment, tree.paths, out=out, scaling=[path])
+    path.write_text(json.dumps({"curves": [content(), simulated]}))
+    facts = write_report(small.experiment, small.paths, out=out, scaling=[path])
     text = out.read_text()
-    for words in ("B/2 (measured)", "XL/2 dithc (simulated)", "XL/2 authors&#39; logs (published)", "4,096", "90.6%"):
-        assert words in text
-    assert {each["kind"] for each in json.loads(out.with_suffix(".json").read_text())["scaling"]} == {
+    for title in ("B/2 (measured)", "XL/2 dithc (simulated)", "XL/2 authors&#39; logs (published)", "4,096", "90.6%"):
+        assert title in text
+    assert {item["kind"] for item in json.loads(out.with_suffix(".json").read_text())["scaling"]} == {
         "measured", "simulated", "published",
     }  # fmt: skip
     assert (tmp_path / "figures" / "weak_scaling.png").read_bytes()[:4] == b"\x89PNG"
     # Published numbers alone are not a result of this experiment.
-    drawn = {mode: len(draw_scaling(facts, mode=mode)) for mode in ("weak", "strong")}
+    drawn = {mode: len(render_png(partial(draw_scaling, facts, mode=mode))) for mode in ("weak", "strong")}
     assert drawn["strong"] < drawn["weak"] / 4, "without strong scaling the figure is one line of text"

@@ -19,10 +19,10 @@ def tile_set(*, latitude: float, count: int = 40, ranges: bool = True) -> TileSe
     random = np.random.default_rng(0)
     picture = random.integers(0, 255, (16, 16, 3), dtype=np.uint8)
     mask = random.integers(0, 3, (16, 16), dtype=np.uint8)
-    fates = [
+    outcomes = [
         TileOutcome(name=name, count=123_456, accepted=True, pictures=[(picture, None)] * 8) for name in Tiles.SPLITS
     ]
-    fates += [
+    outcomes += [
         TileOutcome(name=name, count=7, accepted=False, pictures=[(picture, mask)] * 3)
         for name in ("too_little_valid", "smaller_than_tile", "across_splits")
     ]
@@ -36,13 +36,13 @@ def tile_set(*, latitude: float, count: int = 40, ranges: bool = True) -> TileSe
         "above": 0.01,
         "invalid": 0.0,
     }
-    places = {
+    locations = {
         name: np.array([[179.0, latitude]]) + random.uniform(0, 0.3, (count, 2)) for name in (*Tiles.SPLITS, "rejected")
     }
     return TileSet(
         title="Sentinel-2 L1C (13 bands, 10 m)",
-        fates=fates,
-        places=places if count else {},
+        outcomes=outcomes,
+        locations=locations if count else {},
         side_m=2560.0,
         cells=[((179.0, latitude, 179.1, latitude + 0.1), "val")],
         units="reflectance",
@@ -52,9 +52,9 @@ def tile_set(*, latitude: float, count: int = 40, ranges: bool = True) -> TileSe
 
 @pytest.mark.parametrize(("latitude", "count", "ranges"), [(1.0, 40, True), (78.0, 1, False), (50.0, 0, False)])
 @pytest.mark.slow
-def test_texts_of_the_picture_are_whole_and_apart(latitude: float, count: int, ranges: bool, monkeypatch) -> None:
-    made = tile_set(latitude=latitude, count=count, ranges=ranges)
-    page, boxes = written(lambda: tiles_figure(made), monkeypatch)
+def test_texts_of_the_figure_are_legible(latitude: float, count: int, ranges: bool, monkeypatch) -> None:
+    tiles = tile_set(latitude=latitude, count=count, ranges=ranges)
+    page, boxes = written(lambda: tiles_figure(tiles), monkeypatch)
     texts = {text.get_text() for text in boxes}
     assert {"■ cloud", "■ no data"} <= texts
     assert any("smaller\nthan\ntile" in text for text in texts)
@@ -80,26 +80,26 @@ def test_examples_are_cut_with_their_masks_from_accepted_and_rejected_tiles(tmp_
     }
     config = tmp_path / "config.json"
     config.write_text(json.dumps({"datasets": {"set": dataset}, "codecs": {"none": {"kind": "pixel"}}}))
-    words = ["--config", str(config), "--dataset", "set"]
-    assert main(["ingest", *words, "--out", str(tmp_path / "scenes" / "set" / "manifest.json")]) == 0
+    options = ["--config", str(config), "--dataset", "set"]
+    assert main(["ingest", *options, "--out", str(tmp_path / "scenes" / "set" / "manifest.json")]) == 0
     scenes, tiles = tmp_path / "scenes" / "set", tmp_path / "tiles" / "set"
     assert (
-        main(["tiles", *words, "--scenes", str(scenes / "manifest.json"), "--out", str(tiles / "manifest.json")]) == 0
+        main(["tiles", *options, "--scenes", str(scenes / "manifest.json"), "--out", str(tiles / "manifest.json")]) == 0
     )
     found = read_tiles(tiles, title="A set", scenes=scenes)
-    assert {fate.name: (fate.count, fate.accepted) for fate in found.fates if not fate.accepted} == {
+    assert {outcome.name: (outcome.count, outcome.accepted) for outcome in found.outcomes if not outcome.accepted} == {
         "too_little_valid": (6, False)
     }
-    for fate in found.fates:
-        assert len(fate.pictures) == min(8, fate.count)
-        for picture, mask in fate.pictures:
+    for outcome in found.outcomes:
+        assert len(outcome.pictures) == min(8, outcome.count)
+        for picture, mask in outcome.pictures:
             assert mask is not None
-            assert (picture.shape, mask.any()) == ((8, 8, 3), fate.accepted)
+            assert (picture.shape, mask.any()) == ((8, 8, 3), outcome.accepted)
     rows = Tiles(tiles).rows("train")
-    np.testing.assert_array_equal(found.fates[0].pictures[0][0], Tiles(tiles).rgb(rows[:1])[0].transpose(1, 2, 0))
-    alone = read_tiles(tiles, title="A set", scenes=None)
-    np.testing.assert_array_equal(alone.fates[0].pictures[-1][0], found.fates[0].pictures[-1][0])
-    assert [len(fate.pictures) > 0 for fate in alone.fates] == [True, True, False]
-    assert (alone.places, set(alone.ranges)) == ({}, {"train", "val"})
+    np.testing.assert_array_equal(found.outcomes[0].pictures[0][0], Tiles(tiles).rgb(rows[:1])[0].transpose(1, 2, 0))
+    without_scenes = read_tiles(tiles, title="A set", scenes=None)
+    np.testing.assert_array_equal(without_scenes.outcomes[0].pictures[-1][0], found.outcomes[0].pictures[-1][0])
+    assert [len(outcome.pictures) > 0 for outcome in without_scenes.outcomes] == [True, True, False]
+    assert (without_scenes.locations, set(without_scenes.ranges)) == ({}, {"train", "val"})
     assert main(["show", str(tiles), "--png", str(tmp_path / "a.png")]) == 0
     assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")

@@ -8,8 +8,9 @@ import pytest
 
 from dithc.cli import main
 from dithc.core.logging import UserError
-from dithc.core.summaries import Measurement
+from dithc.core.measurements import Measurement
 from dithc.report.figures.benchmarks.timeline import draw_timeline, read_timeline, timeline_of
+from dithc.report.figures.canvas import render_png
 
 GIB = 1 << 30
 
@@ -23,10 +24,10 @@ def phase(kind: str, *, stall: float = 0.0, loaded: int = 0, offloaded: int = 0,
 
 
 def document(*, moving: bool = True) -> dict[str, Any]:
-    moved = GIB // 4 if moving else 0
+    copied = GIB // 4 if moving else 0
     phases = [
-        phase("forward", offloaded=moved, saved=GIB // 2),
-        phase("backward", stall=0.5 if moving else 0.0, loaded=moved, saved=GIB // 2),
+        phase("forward", offloaded=copied, saved=GIB // 2),
+        phase("backward", stall=0.5 if moving else 0.0, loaded=copied, saved=GIB // 2),
         phase("update"),
     ]
     budgets = {"fast": 2 * GIB, "slow": None}
@@ -47,15 +48,15 @@ def bench() -> dict[str, Any]:
     return {"bench": "automem", "settings": settings, "parts": {"budget": {"rows": rows}}, **summary.to_content()}
 
 
-def test_a_turn_waits_first_then_computes_and_the_next_follows() -> None:
+def test_pass_stalls_then_computes_and_the_next_pass_follows() -> None:
     found = timeline_of(document())
     assert found is not None
-    assert [(turn.start, turn.end) for turn in found.turns] == [(0.0, 1.0), (1.0, 2.5), (2.5, 3.5)]
+    assert [(span.start, span.end) for span in found.spans] == [(0.0, 1.0), (1.0, 2.5), (2.5, 3.5)]
     assert found.stall == 0.5
     assert timeline_of({"parts": {"pool": {"rows": [{}]}}}) is None
 
 
-def test_the_plan_of_a_bench_brings_what_was_held_and_what_it_is_of() -> None:
+def test_plan_of_a_benchmark_has_peak_and_title() -> None:
     found = timeline_of(bench())
     assert found is not None
     assert found.measured_peak_bytes == int(1.75 * GIB)
@@ -63,19 +64,19 @@ def test_the_plan_of_a_bench_brings_what_was_held_and_what_it_is_of() -> None:
 
 
 @pytest.mark.parametrize("moving", [True, False])
-def test_it_is_drawn_with_and_without_copies(moving: bool) -> None:
+def test_timeline_with_and_without_copies(moving: bool) -> None:
     found = timeline_of(document(moving=moving), title="a step")
     assert found is not None
-    assert draw_timeline(found)[:4] == b"\x89PNG"
+    assert render_png(lambda: draw_timeline(found))[:4] == b"\x89PNG"
 
 
 @pytest.mark.slow
 def test_show_prints_and_draws_the_plan_of_a_training_and_of_a_bench(tmp_path: Path, capsys: Any) -> None:
-    for name, content, words in (("automem.json", document(), "a reason"), ("bench.json", bench(), "never exceeded")):
+    for name, content, text in (("automem.json", document(), "a reason"), ("bench.json", bench(), "never exceeded")):
         path, png = tmp_path / name, tmp_path / f"{name}.png"
         path.write_text(json.dumps(content))
         assert main(["show", str(path), "--png", str(png)]) == 0
-        assert words in capsys.readouterr().out
+        assert text in capsys.readouterr().out
         assert png.read_bytes()[:4] == b"\x89PNG"
 
 

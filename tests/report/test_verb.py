@@ -12,38 +12,33 @@ WORDS = ["report", "--config", "config.json", "--out", "report.html", "--manifes
 
 
 @pytest.fixture
-def planted(plant: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+def small_tree(plant: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """A dataset and its run with relative paths, and the configuration in the working folder."""
     monkeypatch.chdir(tmp_path)
     tree = plant(Path())
     tree.dataset("sentinel2")
     tree.run("pretrain")
     numbers = plant.score("final", "finetune-sentinel2")
-    tree.write("fid", "sentinel2-final", numbers=numbers)
+    tree.write("fid", "sentinel2-final", summary=numbers)
     Path("config.json").write_text(json.dumps(tree.configuration()))
     return tree
 
 
 @pytest.mark.slow
-def test_report_is_written_from_manifests_and_no_bench(planted: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([*WORDS, *map(str, planted.paths), "--bench"]) == 0
-    said = capsys.readouterr().out
-    assert "FID 48.26" in said
-    assert "NOT COMPARABLE" in said
-    assert said.endswith(f"report: {Path('report.html').resolve()}\n")
+def test_report_is_written_from_manifests_and_no_bench(small_tree: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*WORDS, *map(str, small_tree.paths), "--bench"]) == 0
+    output = capsys.readouterr().out
+    assert "FID 48.26" in output
+    assert "NOT COMPARABLE" in output
+    assert output.endswith(f"report: {Path('report.html').resolve()}\n")
     assert "resumed at step 130" in Path("report.html").read_text()
 
 
-def test_missing_manifest_ends_with_status_2_and_no_page(planted: Any) -> None:
-    assert main([*WORDS, *map(str, planted.paths), "gone.json"]) == 2
-    assert not Path("report.html").exists()
-
-
 def test_manifest_of_numbers_that_no_stage_writes_ends_with_status_2_and_no_page(
-    planted: Any, capsys: pytest.CaptureFixture[str]
+    small_tree: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path = next(path for path in planted.paths if "fid" in path.parts)
-    planted.change(path, numbers={**planted.score("final", "finetune-sentinel2"), "kid": "low"})
-    assert main([*WORDS, *map(str, planted.paths)]) == 2
-    assert "invalid `numbers.kid` of stage 'fid'" in capsys.readouterr().err
+    path = next(path for path in small_tree.paths if "fid" in path.parts)
+    small_tree.change(path, summary={**small_tree.score("final", "finetune-sentinel2"), "kid": "low"})
+    assert main([*WORDS, *map(str, small_tree.paths)]) == 2
+    assert "invalid `summary.kid` of stage 'fid'" in capsys.readouterr().err
     assert not Path("report.html").exists()

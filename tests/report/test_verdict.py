@@ -10,23 +10,20 @@ import pytest
 
 from dithc.report.assessment import assess_runs
 from dithc.report.assessment.training_check import held_out
-from dithc.report.collect import collect_records, gather_manifests
 from dithc.report.records import Curve, ReportRecords
 
 
 @pytest.fixture(scope="module")
 def facts(tree: Any) -> ReportRecords:
-    found = gather_manifests(tree.experiment, tree.paths)
-    config = Path("results/fa ke/config.json")
-    return collect_records(tree.experiment, found, config=config)
+    return tree.facts(config=Path("results/fa ke/config.json"))
 
 
 def with_losses(facts: ReportRecords, run: str, values: list[float]) -> ReportRecords:
     """Return the facts with other losses on held-out tiles, one every 10 steps."""
     steps = np.arange(1.0, 10 * len(values) + 1)
-    held = np.full(len(steps), np.nan)
-    held[9::10] = values
-    curve = Curve(run=run, steps=steps, loss=np.ones_like(steps), images_per_second=steps, val_loss=held, lr=steps)
+    losses = np.full(len(steps), np.nan)
+    losses[9::10] = values
+    curve = Curve(run=run, steps=steps, loss=np.ones_like(steps), images_per_second=steps, val_loss=losses, lr=steps)
     return replace(facts, runs=[replace(one, curve=curve) if one.name == run else one for one in facts.runs])
 
 
@@ -38,7 +35,7 @@ def with_score(facts: ReportRecords, name: str, **numbers: Any) -> ReportRecords
     return replace(facts, evaluations=items)
 
 
-def of(facts: ReportRecords, run: str) -> Any:
+def assessment(facts: ReportRecords, run: str) -> Any:
     return next(one for one in assess_runs(facts) if one.run == run)
 
 
@@ -46,63 +43,65 @@ def of(facts: ReportRecords, run: str) -> Any:
     ("values", "rises", "falls"),
     [([1.0, 0.5, 0.4, 0.3], False, True), ([1.0, 0.5, 0.5, 0.5], False, False), ([1.0, 0.4, 0.45, 0.5], True, False)],
 )
-def test_course_of_the_held_out_loss_is_told(
-    facts: ReportRecords, values: list[float], rises: bool, falls: bool
-) -> None:
+def test_trend_of_the_held_out_loss(facts: ReportRecords, values: list[float], rises: bool, falls: bool) -> None:
     other = with_losses(facts, "finetune-sentinel2", values)
-    course = held_out(next(run for run in other.runs if run.name == "finetune-sentinel2"))
-    assert course is not None
-    assert (course.rises, course.falls) == (rises, falls)
-    said = of(other, "finetune-sentinel2")
-    assert (said.trained.short == "yes, then it overfitted") == rises
-    assert any("Overfitting" in text for text in said.concerns) == rises
-    assert any("steps: 400" in step.command for step in said.steps) == falls
+    trend = held_out(next(run for run in other.runs if run.name == "finetune-sentinel2"))
+    assert trend is not None
+    assert (trend.is_rising, trend.is_falling) == (rises, falls)
+    found = assessment(other, "finetune-sentinel2")
+    assert (found.trained.short == "yes, then it overfitted") == rises
+    assert any("Overfitting" in text for text in found.concerns) == rises
+    assert any("steps: 400" in step.command for step in found.steps) == falls
 
 
-def test_loss_that_was_measured_once_or_never_says_nothing(facts: ReportRecords) -> None:
+def test_trend_requires_two_measurements(facts: ReportRecords) -> None:
     for values in ([], [0.5]):
         other = with_losses(facts, "finetune-sentinel2", values)
-        assert "no held-out loss" in of(other, "finetune-sentinel2").trained.text
+        assert "no held-out loss" in assessment(other, "finetune-sentinel2").trained.text
 
 
-def test_training_that_learnt_nothing_is_denied(facts: ReportRecords) -> None:
-    runs = [replace(run, loss_first10=1.0, loss_last100=0.999) for run in facts.runs]
+def test_run_without_progress_is_rated_poor(facts: ReportRecords) -> None:
+    runs = [replace(run, mean_loss_first_10=1.0, mean_loss_last_100=0.999) for run in facts.runs]
     items = [replace(item, gain=None) for item in facts.evaluations]
-    found = of(replace(facts, runs=runs, evaluations=items), "finetune-gaofen2")
-    assert (found.trained.short, found.trained.mood) == ("no", "poor")
+    found = assessment(replace(facts, runs=runs, evaluations=items), "finetune-gaofen2")
+    assert (found.trained.short, found.trained.rating) == ("no", "poor")
 
 
 @pytest.mark.parametrize(
-    ("fid", "words"), [(12.0, "as good as"), (30.0, "close to"), (100.0, "clearly short of"), (200.0, "far from")]
+    ("fid", "description"), [(12.0, "as good as"), (30.0, "close to"), (100.0, "clearly short of"), (200.0, "far from")]
 )
-def test_score_is_held_against_floor_and_codec(facts: ReportRecords, fid: float, words: str) -> None:
+def test_score_is_compared_with_floor_and_codec(facts: ReportRecords, fid: float, description: str) -> None:
     other = with_score(facts, "sentinel2-final", fid=fid)
     final = next(item for item in other.evaluations if item.name == "sentinel2-final")
-    assert of(other, "finetune-sentinel2").quality.short.startswith(words)
+    assert assessment(other, "finetune-sentinel2").quality.short.startswith(description)
     assert final.score is not None
     codec = replace(final, name="c", checkpoint="codec", label="the codec alone", score=replace(final.score, fid=190.0))
     with_codec = replace(other, evaluations=[*other.evaluations, codec])
-    assert of(with_codec, "finetune-sentinel2").quality.short.startswith("as good as"), "the codec limits the samples"
-    assert any("codec loses detail" in text for text in of(with_codec, "finetune-sentinel2").concerns)
-    elsewhere = replace(codec, score=replace(final.score, fid=190.0, sha256="other"))
-    apart = replace(other, evaluations=[*other.evaluations, elsewhere])
-    assert of(apart, "finetune-sentinel2").quality.short.startswith(words), "scores of other features are not compared"
+    assert assessment(with_codec, "finetune-sentinel2").quality.short.startswith("as good as"), (
+        "the codec limits the samples"
+    )
+    assert any("codec loses detail" in text for text in assessment(with_codec, "finetune-sentinel2").concerns)
+    other_codec = replace(codec, score=replace(final.score, fid=190.0, sha256="other"))
+    changed = replace(other, evaluations=[*other.evaluations, other_codec])
+    assert assessment(changed, "finetune-sentinel2").quality.short.startswith(description), (
+        "scores of other features are not compared"
+    )
 
 
-def test_lines_can_be_pasted_and_name_the_configuration(facts: ReportRecords) -> None:
+def test_commands_are_shell_lines_with_the_configuration(facts: ReportRecords) -> None:
     for judgement in assess_runs(facts):
         assert judgement.steps
         for step in judgement.steps:
-            words = shlex.split(step.command)
-            assert words[:1] == ["dithc"]
-            if words[1] == "run":
-                assert "results/fa ke/config.json" in words
+            arguments = shlex.split(step.command)
+            assert arguments[:1] == ["dithc"]
+            if arguments[1] == "run":
+                assert "results/fa ke/config.json" in arguments
     assert not any(
         step.command.startswith("dithc run") for one in assess_runs(replace(facts, config=None)) for step in one.steps
     )
 
 
-def test_model_of_own_size_is_not_called_by_its_preset(facts: ReportRecords) -> None:
+def test_model_of_custom_size_has_no_preset_name(facts: ReportRecords) -> None:
     run = facts.runs[0]
     assert run.model == "DiT-S/2"
     assert (
@@ -110,22 +109,22 @@ def test_model_of_own_size_is_not_called_by_its_preset(facts: ReportRecords) -> 
     )
 
 
-def test_the_codec_is_asked_to_be_scored_against_the_tiles_of_the_score(facts: ReportRecords) -> None:
+def test_codec_evaluation_uses_the_real_tiles_of_the_score(facts: ReportRecords) -> None:
     items = [
         replace(one, settings={**one.settings, "real_split": "test", "num_real_images": 50})
         for one in facts.evaluations
     ]
     (step,) = [
         one
-        for one in of(replace(facts, evaluations=items), "finetune-sentinel2").steps
+        for one in assessment(replace(facts, evaluations=items), "finetune-sentinel2").steps
         if "limit of the codec" in one.text
     ]
     assert "real_split: test, num_real_images: 50" in step.command
 
 
-def test_kid_is_advised_only_where_there_is_one(facts: ReportRecords) -> None:
+def test_kid_is_recommended_only_if_it_exists(facts: ReportRecords) -> None:
     few = {"n_generated": 50, "n_real": 50}
-    for kid, said in ((0.1, True), (None, False)):
-        concerns = of(with_score(facts, "sentinel2-final", kid=kid, **few), "finetune-sentinel2").concerns
+    for kid, is_advised in ((0.1, True), (None, False)):
+        concerns = assessment(with_score(facts, "sentinel2-final", kid=kid, **few), "finetune-sentinel2").concerns
         (told,) = [text for text in concerns if text.startswith("Few images")]
-        assert ("use KID" in told) == said
+        assert ("use KID" in told) == is_advised

@@ -15,7 +15,7 @@ from dithc.engine.comm import Group
 from dithc.sample import SamplingJob
 from dithc.train import Paths, train
 from dithc.train import TrainingJob as TrainJob
-from tests.train.conftest import SIDE, SMALL, store_latents
+from tests.train.conftest import SIDE, SMALL, _one_thread, store_latents  # noqa: F401
 
 BANDS, ROWS, CLASSES = 4, 12, 3
 PIXEL = codecs.PixelCodecConfig(kind="pixel")
@@ -86,14 +86,6 @@ def images_of(job: SamplingJob) -> np.ndarray:
     return np.concatenate([np.load(path) for path in sorted(job.out.parent.glob("shard-*.npy"))])
 
 
-@pytest.fixture(autouse=True)
-def _one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 def train_small(root: Path, latents: Path, *, steps: int, **run: Any) -> Path:
     values = {"dataset": "toy", "model": SMALL, "steps": steps, "global_batch_size": 8, "lr": 1e-2} | run
     out = root / "runs" / f"step_{steps:07d}.json"
@@ -121,12 +113,12 @@ def make_latents() -> Callable[..., Path]:
 
 @pytest.fixture
 def job(tmp_path: Path, trained: dict[str, Path]) -> Callable[..., SamplingJob]:
-    """Return a factory of sampling jobs with output folder `where`; options are fields of `SamplingJob` or the evaluation.
+    """Return a factory of sampling jobs with output folder `folder`; options are fields of `SamplingJob` or the evaluation.
 
     The evaluation's `checkpoint` is the option `at`, because a job has a field of that name.
     """
 
-    def make(where: str = "samples", *, at: str | int = "final", **changes: Any) -> SamplingJob:
+    def make(folder: str = "samples", *, at: str | int = "final", **changes: Any) -> SamplingJob:
         fields = {name: changes.pop(name) for name in list(changes) if name in SamplingJob.__dataclass_fields__}
         values = {
             "run": "toy",
@@ -143,7 +135,7 @@ def job(tmp_path: Path, trained: dict[str, Path]) -> Callable[..., SamplingJob]:
             "spec": evaluation.model_dump(mode="json", exclude={"extractor", "real_split", "batch_size"}),
             "codec_settings": PIXEL,
             "codec": None,
-            "out": tmp_path / where / "manifest.json",
+            "out": tmp_path / folder / "manifest.json",
             **trained,
         }
         return SamplingJob(**(defaults | fields))

@@ -29,12 +29,12 @@ def is_now():  # behind what is measured before; once
     global steps
     steps, reached = (-1000, True) if steps > 40 else (steps, False)
     return reached
-def happens(at_once):
+def happens(is_blocking):
     print("it happens", file=sys.stderr, flush=True)
     if fault == "memory":
         raise RuntimeError("DefaultCPUAllocator: not enough memory: you tried to allocate 1 bytes")
     number = getattr(signal, fault)
-    os.kill(os.getpid(), number) if at_once else threading.Thread(target=os.kill, args=(os.getpid(), number)).start()
+    os.kill(os.getpid(), number) if is_blocking else threading.Thread(target=os.kill, args=(os.getpid(), number)).start()
 def faulty(*given, **options):
     if is_now():  # behind the attention of a block
         happens(True)
@@ -55,17 +55,17 @@ LIMIT_SECONDS = 30.0
 @pytest.mark.slow
 @pytest.mark.sampled("several ranks")
 @needs_launcher
-@pytest.mark.parametrize("way", ["cfg", "shared", "ulysses"])
+@pytest.mark.parametrize("degree", ["cfg", "shared", "ulysses"])
 @pytest.mark.parametrize("fault", ["SIGKILL", "SIGSTOP", "memory"])
 def test_a_rank_that_fails_in_a_step_ends_all(
-    fault: str, way: str, job: Callable[..., SamplingJob], tmp_path: Path
+    fault: str, degree: str, job: Callable[..., SamplingJob], tmp_path: Path
 ) -> None:
-    one = job(num_images=2, steps=200, degrees={way: 2})
-    begun = time.monotonic()
+    one = job(num_images=2, steps=200, degrees={degree: 2})
+    start = time.monotonic()
     done = on_ranks(PROGRAM, ranks=2, given=(one, fault), folder=tmp_path)
     assert "it happens" in done.stderr
     assert done.returncode != 0
-    assert time.monotonic() - begun < 3 * LIMIT_SECONDS  # includes the start of the ranks on a busy machine
+    assert time.monotonic() - start < 3 * LIMIT_SECONDS  # includes the start of the ranks on a busy machine
     assert "rank 1" in done.stderr
     if fault != "memory":
         lines = done.stderr.split("\n")

@@ -15,7 +15,7 @@ from tests.sample.conftest import write_experiment
 
 
 @pytest.fixture
-def words(tmp_path, trained):
+def arguments(tmp_path, trained):
     """Return a function that builds the `dithc sample` arguments for a folder."""
     small = {"num_images": 2 * SHARD_IMAGES + 5, "sampler": "ddim", "steps": 2}
     scene = small | {
@@ -36,42 +36,42 @@ def words(tmp_path, trained):
     return make
 
 
-def run(words, **more: str) -> str:
-    environment = os.environ | {"OMP_NUM_THREADS": "1"} | more
-    done = subprocess.run(words, env=environment, stderr=subprocess.PIPE, text=True)
+def run(command, *, ranks: int) -> "subprocess.CompletedProcess[str]":
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "DITHC_EXPECTED_RANKS": str(ranks)}
+    done = subprocess.run([*started(ranks), *command], env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    return done.stderr
+    return done
 
 
 @pytest.mark.sampled("several ranks")
 @pytest.mark.slow
 @pytest.mark.mpi
 @needs_launcher
-def test_two_ranks_make_the_scene_of_one(words, tmp_path):
+def test_two_ranks_make_the_scene_of_one(arguments, tmp_path):
     folders = tmp_path / "one", tmp_path / "two"
-    said, config = [], tmp_path / "config.yaml"
+    logs, config = [], tmp_path / "config.yaml"
     content = json.loads(config.read_text())
     for folder, ranks in zip(folders, (1, 2), strict=True):
         config.write_text(json.dumps(content | {"machine": {"sampling": {"window_degree": ranks}}}))
-        line = [word.replace("small", "scene") for word in words(folder)]
-        said.append(run([*started(ranks), *line], DITHC_EXPECTED_RANKS=str(ranks)))
-    assert "1 group(s) of 2 rank(s) each, windows 2" in said[1]
+        line = [word.replace("small", "scene") for word in arguments(folder)]
+        logs.append(run(line, ranks=ranks).stderr)
+    assert "1 group(s) of 2 rank(s) each, windows 2" in logs[1]
     for name in ("shard-00000.npy", "rgb-00000.npy"):
         one, two = (np.load(folder / name) for folder in folders)
         assert one.shape[2:] == (20, 20)
         assert np.array_equal(one, two)
 
 
-def test_codec_manifest_where_none_is_trained_is_refused(words, tmp_path, capsys):
+def test_codec_manifest_where_none_is_trained_is_refused(arguments, tmp_path, capsys):
     from dithc.cli import main
 
-    arguments = [*words(tmp_path / "x")[3:], f"--codec={tmp_path / 'codec.json'}"]
-    assert main(arguments) == 2
+    command = [*arguments(tmp_path / "x")[3:], f"--codec={tmp_path / 'codec.json'}"]
+    assert main(command) == 2
     assert "--codec" in capsys.readouterr().err
-    assert main([word.replace("small", "unknown") for word in words(tmp_path / "x")[3:]]) == 2
+    assert main([word.replace("small", "unknown") for word in arguments(tmp_path / "x")[3:]]) == 2
 
 
-def test_ranks_wait_for_each_other_for_days_while_they_sample(words, tmp_path, monkeypatch):
+def test_ranks_wait_for_each_other_for_days_while_they_sample(arguments, tmp_path, monkeypatch):
     import dithc.engine.comm
     from dithc.cli import main
 
@@ -82,12 +82,12 @@ def test_ranks_wait_for_each_other_for_days_while_they_sample(words, tmp_path, m
         return dithc.engine.comm.Group()
 
     monkeypatch.setattr("dithc.engine.comm.session.connect_ranks", connect)
-    assert main([word.replace("small", "tiny") for word in words(tmp_path / "x")[3:]]) == 0
+    assert main([word.replace("small", "tiny") for word in arguments(tmp_path / "x")[3:]]) == 0
     assert waits[0] >= 2 * 24 * 3600
 
 
 @pytest.mark.parametrize(
-    ("machine", "ranks", "said"),
+    ("machine", "ranks", "messages"),
     [
         ("", [], ["one rank  <- chosen"]),
         (
@@ -95,20 +95,20 @@ def test_ranks_wait_for_each_other_for_days_while_they_sample(words, tmp_path, m
             ["2x2"],
             ["within a node and between nodes are unknown", "set the environment variable DITHC_MACHINE_FILE"],
         ),
-        ("", ["0"], ["sample: error: --degrees\n  got:      '0'\n"]),
-        ("", ["20000x4"], ["sample: error: --degrees\n  got:      '20000x4'\n"]),
+        ("", ["0"], ["sample: error: --show-plan\n  got:      '0'\n"]),
+        ("", ["20000x4"], ["sample: error: --show-plan\n  got:      '20000x4'\n"]),
         ("lx2.yaml", ["16x4"], ["of 64 ranks", "links described: LX2", "2 heads are not a multiple of 3"]),
     ],
 )
-def test_degrees_are_printed_and_nothing_is_sampled(words, tmp_path, capsys, monkeypatch, machine, ranks, said):
+def test_degrees_are_printed_and_nothing_is_sampled(arguments, tmp_path, capsys, monkeypatch, machine, ranks, messages):
     from dithc.cli import main
 
-    folder, is_error = tmp_path / "x", "error" in said[0]
+    folder, is_error = tmp_path / "x", "error" in messages[0]
     if machine:
         monkeypatch.setenv("DITHC_MACHINE_FILE", str(Path(__file__).parents[2] / "profiles/machines" / machine))
-    assert main([*words(folder)[3:], "--degrees", *ranks]) == (2 if is_error else 0)
+    assert main([*arguments(folder)[3:], "--show-plan", *ranks]) == (2 if is_error else 0)
     output = capsys.readouterr()
-    assert all(words in (output.err if is_error else output.out) for words in said)
+    assert all(message in (output.err if is_error else output.out) for message in messages)
     assert ("DITHC_MACHINE_FILE" in output.out) == (ranks == ["2x2"])
     assert not folder.exists()
 
@@ -117,14 +117,8 @@ def test_degrees_are_printed_and_nothing_is_sampled(words, tmp_path, capsys, mon
 @pytest.mark.slow
 @pytest.mark.mpi
 @needs_launcher
-def test_two_ranks_measure_their_rates(words, tmp_path):
-    done = subprocess.run(
-        [*started(2), *words(tmp_path / "x"), "--degrees"],
-        env=os.environ | {"OMP_NUM_THREADS": "1", "DITHC_EXPECTED_RANKS": "2"},
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
+def test_two_ranks_measure_their_rates(arguments, tmp_path):
+    done = run([*arguments(tmp_path / "x"), "--show-plan"], ranks=2)
     assert done.stdout.count("<- chosen") == 1  # printed by the first rank only
     assert "measured on 2 rank(s)" in done.stdout
     assert "GB/s after" in done.stdout

@@ -36,7 +36,7 @@ def test_samples_are_written_with_their_display_grid_and_manifest(job):
     assert (folder / "grid.png").exists()
     manifest = Manifest.read(one.out, stage="sample")
     assert manifest.verify(folder) == []
-    assert manifest.numbers == json.loads(json.dumps(numbers))
+    assert manifest.summary == json.loads(json.dumps(numbers))
     assert (numbers["images"], numbers["weights"], numbers["checkpoint"], numbers["step"]) == (6, "ema", "final", 6)
     assert (numbers["guidance_scale"], numbers["guidance_channels"], numbers["steps"]) == (1.5, "all", 4)
     assert {"image_size", "windows", "seam_ratio", "cache", "pipefusion", "exact"}.isdisjoint(numbers)
@@ -88,8 +88,8 @@ def test_damaged_or_other_shard_is_made_again_with_the_reason(job, damage, caplo
     elif damage == "interrupted":
         sidecar.unlink()
     else:
-        said = json.loads(sidecar.read_text())
-        sidecar.write_text(json.dumps(said | {"identity": "other"}))
+        content = json.loads(sidecar.read_text())
+        sidecar.write_text(json.dumps(content | {"identity": "other"}))
     sample(one, Group())
     assert "regenerating" in caplog.text
     assert np.array_equal(images_of(one), expected)
@@ -103,7 +103,7 @@ def test_networks_of_one_step_are_equal_and_a_step_that_is_not_kept_is_an_error(
     model, meta = load_network(job(at=at))
     last, _ = load_network(job(at=other))
     assert meta["step"] == step
-    assert all(torch.equal(left, right) for left, right in zip(model.parameters(), last.parameters(), strict=True))
+    assert all(torch.equal(value, other) for value, other in zip(model.parameters(), last.parameters(), strict=True))
     with pytest.raises(UserError, match="step 3, but its checkpoint was not kept"):
         load_network(job(at=3))
 
@@ -131,16 +131,16 @@ def averaged(store: CheckpointStore, length: float, *, until: int) -> dict[str, 
 def test_average_of_any_length_is_made_of_two_that_were_stored(job, lengthy, at):
     last = 12 if at == "final" else at
     store, _ = CheckpointStore.of_run(lengthy)
-    own = {length: averaged(store, length, until=last) for length in (0.07, 0.05, 0.1)}
+    exact = {length: averaged(store, length, until=last) for length in (0.07, 0.05, 0.1)}
     given = {"checkpoint": lengthy, "snapshots": tuple(range(1, last + 1))}
     model, meta = load_network(job(at=at, ema_std=0.07, **given))
-    made = {name: value.double() for name, value in model.state_dict().items()}
+    combined = {name: value.double() for name, value in model.state_dict().items()}
 
     def apart(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> float:
         return float(sum((one[name] - other[name]).square().sum() for name in one) ** 0.5)
 
-    assert apart(made, own[0.07]) < 0.05 * min(apart(own[0.07], own[length]) for length in (0.05, 0.1))
-    assert meta["average"].keys() == {"ema_std", "ema_misfit", "ema_snapshots"}
+    assert apart(combined, exact[0.07]) < 0.05 * min(apart(exact[0.07], exact[length]) for length in (0.05, 0.1))
+    assert meta["average"].keys() == {"ema_std", "ema_fit_error", "ema_snapshots"}
     assert (meta["average"]["ema_std"], meta["average"]["ema_snapshots"]) == (0.07, last)
     stored, _ = load_network(job(at=at, ema_std=0.05, **given))
     kept = load_file(store.path(last) / CheckpointStore.average_file(0.05))
@@ -150,11 +150,11 @@ def test_average_of_any_length_is_made_of_two_that_were_stored(job, lengthy, at)
 def test_length_is_named_with_the_images_and_only_then(job, lengthy):
     given = {"checkpoint": lengthy, "snapshots": (4, 8, 12), "steps": 1, "num_images": 2}
     numbers = sample(job("length", ema_std=0.07, **given), Group())
-    assert numbers["described"] == "averaged weights (length 0.07) of step 12"
+    assert numbers["weights_description"] == "averaged weights (length 0.07) of step 12"
     assert (numbers["ema_std"], numbers["ema_snapshots"]) == (0.07, 3)
-    assert 0 < numbers["ema_misfit"] < 0.05
+    assert 0 < numbers["ema_fit_error"] < 0.05
     plain = sample(job("plain", **given), Group())
-    assert {"ema_std", "ema_misfit", "ema_snapshots"}.isdisjoint(plain)
+    assert {"ema_std", "ema_fit_error", "ema_snapshots"}.isdisjoint(plain)
     assert not np.array_equal(images_of(job("length")), images_of(job("plain")))
 
 
@@ -164,15 +164,15 @@ def test_average_of_a_length_says_what_it_lacks(job, lengthy, trained, tmp_path)
     store, _ = CheckpointStore.of_run(lengthy)
     root = shutil.copytree(lengthy.parents[1], tmp_path / "copy")
     folder = root / "store" / store.folder.name
-    own = {"checkpoint": root / "runs" / lengthy.name, "ema_std": 0.07}
+    copied = {"checkpoint": root / "runs" / lengthy.name, "ema_std": 0.07}
     shutil.rmtree(folder / "step_0000004")
     with pytest.raises(UserError, match=r"1 of 12 checkpoints are missing[\s\S]*also 4[\s\S]*keep_every"):
-        load_network(job(snapshots=tuple(range(1, 13)), **own))
+        load_network(job(snapshots=tuple(range(1, 13)), **copied))
     (folder / "step_0000008" / "optimizer.safetensors").write_bytes(b"")  # not read
-    load_network(job(snapshots=(8, 12), **own))
+    load_network(job(snapshots=(8, 12), **copied))
     (folder / "step_0000008" / "ema-0.1.safetensors").write_bytes(b"")
     with pytest.raises(UserError, match=r"step_0000008 is damaged[\s\S]*ema-0.1.safetensors is truncated"):
-        load_network(job(snapshots=(8, 12), **own))
+        load_network(job(snapshots=(8, 12), **copied))
 
 
 class SomeTiles(Tiles):
@@ -193,7 +193,7 @@ def test_codec_alone_gives_back_the_tiles_of_the_split_in_an_order_of_the_seed(j
     tiles = SomeTiles(one.tiles.parent)
     drawn = np.random.default_rng(0).permutation(9)
     assert np.array_equal(images_of(one), tiles.scaled(drawn[:3]).astype(np.float16))
-    assert numbers["described"] == "reconstructions of real tiles"
+    assert numbers["weights_description"] == "reconstructions of real tiles"
     assert "sampler" not in numbers
     assert sample(job("every", num_images=10**6, **alone), Group())["images"] == 9
     assert np.array_equal(images_of(job("every"))[:3], images_of(one))
@@ -203,7 +203,10 @@ def test_codec_alone_gives_back_the_tiles_of_the_split_in_an_order_of_the_seed(j
 
 def test_averaged_and_raw_weights_differ_and_are_named(job):
     numbers = [sample(job(weights, weights=weights), Group()) for weights in ("ema", "raw")]
-    assert [entry["described"] for entry in numbers] == ["averaged weights of step 6", "raw weights of step 6"]
+    assert [entry["weights_description"] for entry in numbers] == [
+        "averaged weights of step 6",
+        "raw weights of step 6",
+    ]
     assert not np.array_equal(images_of(job("ema")), images_of(job("raw")))
 
 
@@ -222,11 +225,11 @@ def test_guidance_on_first_three_channels_leaves_the_fourth_to_the_labelled_half
 def test_guide_is_what_the_weights_before_the_first_step_predict(job):
     one = job(guidance_reference="start", guidance_scale=2.5, sampler="unipc", solver_order=3, steps=5, num_images=4)
     numbers = sample(one, Group())
-    own, start = (load_network(job(at=at))[0] for at in ("final", "start"))
+    final, start = (load_network(job(at=at))[0] for at in ("final", "start"))
     y = torch.tensor([label_of(0, index, np.array([0, 2])) for index in range(4)])
 
     def denoise(x: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
-        return start(x, t, y) + 2.5 * (own(x, t, y) - start(x, t, y))
+        return start(x, t, y) + 2.5 * (final(x, t, y) - start(x, t, y))
 
     noise = [generator_of(0, index) for index in range(4)]
     schedule, settings = Schedule.linear(), {"steps": 5, "order": 3, "clip": 1.0}
@@ -237,13 +240,13 @@ def test_guide_is_what_the_weights_before_the_first_step_predict(job):
 
 def test_network_evaluations_of_an_image_are_counted(job):
     kept = {"sampler": "ddim", "steps": 10, "num_images": 3}  # timesteps 0, 111, .., 999
-    wanted = {
+    expected = {
         "plain": (1.0, None, 10),
         "all": (1.5, None, 20),
         "some": (1.5, [0.2, 0.6], 14),
         "none": (1.5, [0.5, 0.51], 10),
     }
-    for name, (guidance, interval, evaluations) in wanted.items():
+    for name, (guidance, interval, evaluations) in expected.items():
         numbers = sample(job(name, guidance_scale=guidance, guidance_interval=interval, **kept), Group())
         assert numbers["network_evaluations"] == evaluations, name
     assert np.array_equal(images_of(job("plain")), images_of(job("none")))
@@ -259,32 +262,28 @@ def copy_of_run(trained, folder) -> tuple[Path, Path]:
     out = folder / "runs" / "step_0000006.json"
     files = Manifest.entries(out.parent, outputs.files_of(copied))
     numbers = {"step": step, "seconds_per_step_median": 0.5}
-    Manifest(stage="train", name="toy", spec={}, numbers=numbers, files=files).write(out)
+    Manifest(stage="train", name="toy", spec={}, summary=numbers, files=files).write(out)
     return out, copied
 
 
-def test_latents_and_codec_of_another_run_are_refused(job, trained, tmp_path):
+def test_codec_of_another_run_and_damaged_checkpoint_are_refused(job, trained, tmp_path):
     out, copied = copy_of_run(trained, tmp_path)
     content = load_checksummed((copied / "checkpoint.json").read_text())
     content["meta"]["codec"] = "kl-vae-of-somebody-else"
     (copied / "checkpoint.json").write_text(dump_checksummed(content))
     with pytest.raises(UserError, match="differs from the codec of the training run"):
         sample(job(checkpoint=out), Group())
-
-
-@pytest.mark.parametrize(
-    ("other", "said"), [({"classes": 4}, "4 classes"), ({"tiles_digest": "another dataset"}, "made of other tiles")]
-)
-def test_latents_of_other_classes_or_tiles_are_refused(job, make_latents, tmp_path, other, said):
-    with pytest.raises(UserError, match=said):
-        sample(job(latents=make_latents(tmp_path / "other", **other)), Group())
-
-
-def test_damaged_checkpoint_is_refused_with_the_manifest_to_delete(job, trained, tmp_path):
-    out, copied = copy_of_run(trained, tmp_path)
     (copied / "ema.safetensors").write_bytes(b"")
     with pytest.raises(UserError, match=rf"rerun the workflow: it detects that {out} is incomplete"):
         sample(job(checkpoint=out), Group())
+
+
+@pytest.mark.parametrize(
+    ("other", "message"), [({"classes": 4}, "4 classes"), ({"tiles_digest": "another dataset"}, "made of other tiles")]
+)
+def test_latents_of_other_classes_or_tiles_are_refused(job, make_latents, tmp_path, other, message):
+    with pytest.raises(UserError, match=message):
+        sample(job(latents=make_latents(tmp_path / "other", **other)), Group())
 
 
 def test_full_disk_keeps_finished_shards(job, monkeypatch):

@@ -30,11 +30,11 @@ def test_descent_finds_a_minimum_that_is_known() -> None:
         assert times[-1] >= 0
         return float(sum((one - other) ** 2 for one, other in zip(times, best, strict=True)))
 
-    said: list[str] = []
+    reports: list[str] = []
     start = (999, 998, 997, 3, 2)
-    times, lowest = descend(error, start, report=said.append)
+    times, lowest = descend(error, start, report=reports.append)
     assert error(times) == lowest < 1e-3 * error(start)
-    assert said
+    assert reports
 
 
 class Gaussian:
@@ -88,8 +88,8 @@ class Short(Gaussian):
 
     def __call__(self, x: Tensor, t: Tensor, y: Tensor) -> Tensor:
         velocity = super().__call__(x, t, y)
-        left = 1 - t.reshape(-1, 1, 1, 1) / 1000
-        noise = (x + left * velocity) / (1 + 0.06 * left)
+        remaining = 1 - t.reshape(-1, 1, 1, 1) / 1000
+        noise = (x + remaining * velocity) / (1 + 0.06 * remaining)
         return velocity - 0.06 * noise
 
 
@@ -99,20 +99,22 @@ def test_searched_scaling_makes_good_what_a_network_does_not_see(job, monkeypatc
     one = job(sampler="heun", steps=60, guidance_scale=1.0, num_images=32)
     images = images_of(network, one.evaluation)
     monkeypatch.setitem(search_timesteps.__globals__, "open_images", lambda job, tiles_digest: (images, {}))
-    seen: list[np.ndarray] = []
+    scored_images: list[np.ndarray] = []
 
     def score(drawn: np.ndarray) -> float:
-        seen.append(drawn)
-        away = (drawn - network.means.numpy()) / network.stds.numpy()
-        return float((np.std(away) - 1) ** 2)
+        scored_images.append(drawn)
+        distances = (drawn - network.means.numpy()) / network.stds.numpy()
+        return float((np.std(distances) - 1) ** 2)
 
     found = search_epsilon_scaling(one, score=score, images=256)
     assert found["epsilon_scaling"] == pytest.approx(expected, abs=0.01)
     assert found["searched"]["after"] <= found["searched"]["before"]
-    assert found["trials"] + 2 == len(seen)
+    assert found["trials"] + 2 == len(scored_images)
     assert EvaluationConfig.model_validate(one.evaluation.model_dump() | {"epsilon_scaling": found["epsilon_scaling"]})
     scored = images.latents(range(32)).numpy()
-    assert not any(np.array_equal(scored[0], image) for drawn in (seen[0], seen[-1]) for image in drawn)
+    assert not any(
+        np.array_equal(scored[0], image) for drawn in (scored_images[0], scored_images[-1]) for image in drawn
+    )
 
 
 def test_codec_alone_has_no_scaling_to_search(job) -> None:
@@ -121,7 +123,7 @@ def test_codec_alone_has_no_scaling_to_search(job) -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "steps", "words"),
+    ("settings", "steps", "message"),
     [
         ({"sampler": "ddpm", "steps": 3}, 12, "ddpm in 3 steps"),
         ({"sampler": "unipc", "steps": 21}, 50, "unipc in 21 steps"),
@@ -131,8 +133,8 @@ def test_codec_alone_has_no_scaling_to_search(job) -> None:
         ({"sampler": "unipc", "steps": 10}, 19, "steps of the reference"),
     ],
 )
-def test_what_cannot_be_searched_is_refused(job, settings, steps, words) -> None:
-    with pytest.raises(UserError, match=words):
+def test_what_cannot_be_searched_is_refused(job, settings, steps, message) -> None:
+    with pytest.raises(UserError, match=message):
         search_timesteps(job(**settings), latents=2, reference_steps=steps)
 
 
@@ -140,17 +142,17 @@ def test_verb_prints_the_setting_and_seals_what_was_found(trained, tmp_path, mon
     monkeypatch.setattr("dithc.cli.evaluation.search_sampler.ranks", lambda experiment, expected: nullcontext())
     evaluation = {"run": "toy", "extractor": "e", "sampler": "dpm-solver", "steps": 2, "num_images": 2}
     config, out = write_experiment(tmp_path / "config.yaml", x=evaluation), tmp_path / "new" / "times.json"
-    words = ["search-sampler", "--config", str(config), "--evaluation", "x", "--out", str(out), "--count", "2"]
-    words += [f"--{name}={path}" for name, path in trained.items()]
-    assert main([*words, "--reference-steps", "8"]) == 0
+    command = ["search-sampler", "--config", str(config), "--evaluation", "x", "--out", str(out), "--num-samples", "2"]
+    command += [f"--{name}={path}" for name, path in trained.items()]
+    assert main([*command, "--reference-steps", "8"]) == 0
     found = load_checksummed(out.read_text())
     assert capsys.readouterr().out == f"timesteps: {found['timesteps']}\n"
     assert (
         EvaluationConfig.model_validate(evaluation | {"timesteps": found["timesteps"]}).timesteps == found["timesteps"]
     )
-    assert main([*words, "--count", "0"]) == 2
+    assert main([*command, "--num-samples", "0"]) == 2
     real = np.random.default_rng(0).integers(0, 256, (40, 3, 8, 8), dtype=np.uint8)
-    asked: list[int] = []
+    requested: list[int] = []
 
     class Tiles:
         def __init__(self, folder) -> None: ...
@@ -159,21 +161,21 @@ def test_verb_prints_the_setting_and_seals_what_was_found(trained, tmp_path, mon
             return np.arange(len(real))
 
         def rgb(self, rows: np.ndarray) -> np.ndarray:
-            asked.extend(rows)
+            requested.extend(rows)
             return real[rows]
 
     monkeypatch.setattr("dithc.data.Tiles", Tiles)
     means = lambda images: images.mean((2, 3)).astype(np.float32)  # noqa: E731
     monkeypatch.setattr("dithc.cli.evaluation.features.open_extractor", lambda experiment, name, trained: means)
-    words[words.index("2")] = "16"
-    assert main([*words, "--epsilon-scaling"]) == 0
+    command[command.index("2")] = "16"
+    assert main([*command, "--epsilon-scaling"]) == 0
     found = load_checksummed(out.read_text())
     assert capsys.readouterr().out == f"epsilon_scaling: {found['epsilon_scaling']}\n"
-    assert sorted(asked) == list(range(len(real)))
+    assert sorted(requested) == list(range(len(real)))
     assert found["images"] == 16
-    words[words.index("16")] = "15"
-    assert main([*words, "--epsilon-scaling"]) == 2
+    command[command.index("16")] = "15"
+    assert main([*command, "--epsilon-scaling"]) == 2
     real = real[:15]
-    words[words.index("15")] = "16"
-    assert main([*words, "--epsilon-scaling"]) == 2
+    command[command.index("15")] = "16"
+    assert main([*command, "--epsilon-scaling"]) == 2
     assert "15 in the split train" in capsys.readouterr().err

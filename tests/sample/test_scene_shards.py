@@ -63,14 +63,14 @@ def test_noise_follows_from_seed_image_draw_and_place_alone():
     values = draw(1)
     assert torch.equal(other(1)[0], values[1, :, : small[1], : small[2]])  # for any size, in any order
     assert torch.equal(draw(1), values)
-    unlike = [
+    unrelated = [
         draw(0),
         noise_by_place(8, [4, 2], large)(1),
         values.flip(0),
         values.roll(BLOCK, 2),
         values.roll(BLOCK, 3),
     ]
-    for drawn in unlike:
+    for drawn in unrelated:
         assert abs(float((drawn * values).mean())) < 0.02
     assert abs(float(values.std()) - 1) < 0.01
     assert not torch.equal(values[0, :, :8, :8], torch.randn(3, 8, 8, generator=generator_of(7, 4)))
@@ -112,16 +112,16 @@ def test_scenes_are_shards_of_one_image_with_their_way_and_seams(job, shift):
 
 
 @pytest.mark.parametrize(
-    ("changes", "words"),
+    ("changes", "messages"),
     [
         ({"image_size": SIZE}, ["20 pixels, with a network of 8 x 8", "with `windows` a larger"]),
         ({"image_size": 4, "windows": {"overlap": 0.5}}, ["4 pixels in windows"]),
     ],
 )
-def test_size_that_the_network_does_not_make_is_refused_before_work(job, changes, words):
+def test_size_that_the_network_does_not_make_is_refused_before_work(job, changes, messages):
     with pytest.raises(UserError) as error:
         sample(job("x", **changes), Group())
-    assert all(word in str(error.value) for word in words), error.value
+    assert all(message in str(error.value) for message in messages), error.value
     sample(job("own", image_size=SIDE, num_images=2, steps=1), Group())
 
 
@@ -213,7 +213,7 @@ def test_scene_that_memory_cannot_hold_is_refused_before_work_starts(job, monkey
         if free == need:
             assert sample(one, Group()) is not None
             continue
-        monkeypatch.setattr(pipeline, "_make", None)  # must not start
+        monkeypatch.setattr(pipeline, "_draw_shards", None)  # must not start
         with pytest.raises(UserError, match=r"4 x 20 x 20 latents does not fit in memory\n  got:") as refused:
             sample(one, Group())
         assert "STAGE" not in str(refused.value)

@@ -14,6 +14,7 @@ from dithc.engine.comm import Group
 from dithc.sample import SamplingJob, sample
 from tests.ranks import needs_launcher, on_ranks
 from tests.sample.conftest import images_of
+from tests.sample.parallel.test_parallel_denoiser import MANY
 
 PROGRAM = """
 import pickle, sys
@@ -25,16 +26,25 @@ with init_distributed(int(sys.argv[2])) as group:
     for job in jobs:
         sample(job, group)
 """
-WAYS: list[dict[str, Any]] = [
+FIRST_BLOCK = {
+    "cache": {"kind": "first-block", "threshold": 0.2},
+    "sampler": "ddim",
+    "steps": 8,
+}  # for some of the rows
+TAYLOR = {"cache": {"kind": "taylor", "warmup_steps": 2}, "sampler": "ddim", "steps": 8}
+CASES: list[dict[str, Any]] = [
     {"degrees": {"data": 2}},
     {"degrees": {"cfg": 2}},
     {"degrees": {"cfg": 2}, "guidance_channels": "first3"},
     {"degrees": {"shared": 2}},
     {"degrees": {"shared": 2}, "guidance_scale": 1.0, "sampler": "dpm-solver"},
     {"degrees": {"ulysses": 2}},
+    {"degrees": {"cfg": 2}, **FIRST_BLOCK},
+    {"degrees": {"shared": 2}, **FIRST_BLOCK},
+    {"degrees": {"cfg": 2}, **TAYLOR, "guidance_reference": "start"},
+    {"degrees": {"ulysses": 2}, **TAYLOR},
     {"num_images": 65},
 ]
-MANY = (pytest.mark.slow, pytest.mark.sampled("several ranks"))
 
 
 @pytest.mark.mpi
@@ -43,17 +53,21 @@ MANY = (pytest.mark.slow, pytest.mark.sampled("several ranks"))
 def test_ranks_that_share_a_shard_make_the_images_of_one(
     ranks: int, job: Callable[..., SamplingJob], tmp_path: Path
 ) -> None:
-    ways = WAYS if ranks % 2 == 0 else [{"degrees": {"shared": 3}}, {"degrees": {"data": 3}}, {"num_images": 65}]
-    plain = [{name: way[name] for name in way if name != "degrees"} for way in ways]
-    alone = [job(f"one-{number}", **way) for number, way in enumerate(plain)]
-    for one in alone:
+    cases = CASES if ranks % 2 == 0 else [{"degrees": {"shared": 3}}, {"degrees": {"data": 3}}, {"num_images": 65}]
+    plain = [{name: case[name] for name in case if name != "degrees"} for case in cases]
+    single = [job(f"one-{number}", **case) for number, case in enumerate(plain)]
+    for one in single:
         assert sample(one, Group()) is not None
-    shared = [job(f"many-{number}", **way) for number, way in enumerate(ways)]
+    shared = [job(f"many-{number}", **case) for number, case in enumerate(cases)]
     done = on_ranks(PROGRAM, ranks=ranks, given=shared, folder=tmp_path)
     assert done.returncode == 0, done.stderr
-    for one, many in zip(alone, shared, strict=True):
+    for one, many in zip(single, shared, strict=True):
         assert np.array_equal(images_of(one), images_of(many)), many.degrees
         assert Manifest.read(one.out).digest == Manifest.read(many.out).digest
+        if one.evaluation.cache is not None:
+            computed, total = Manifest.read(many.out).summary["blocks_run"]
+            assert [computed, total] == Manifest.read(one.out).summary["blocks_run"]
+            assert total / 2 <= computed < total
     if ranks == 2:
         assert "2 rank(s) each, cfg 2" in done.stderr
 
@@ -71,26 +85,26 @@ def test_shards_of_other_degrees_are_kept(job: Callable[..., SamplingJob], tmp_p
     assert (kept.out.parent / "shard-00000.npy").stat().st_mtime_ns == before
 
 
-WAY: dict[str, Any] = {"sampler": "ddim", "steps": 5, "guidance_scale": 1.5}
+SETTINGS: dict[str, Any] = {"sampler": "ddim", "steps": 5, "guidance_scale": 1.5}
 
 
 def staged(
-    job: Callable[..., SamplingJob], where: str, *, stages: int = 1, patches: int = 4, **more: Any
+    job: Callable[..., SamplingJob], folder: str, *, stages: int = 1, patches: int = 4, **more: Any
 ) -> SamplingJob:
     """Return a sampling job with the settings in its manifest."""
     warm = {"warmup_steps": more.pop("warmup_steps", 1)}
-    made = job(
-        where,
+    staged_job = job(
+        folder,
         pipefusion={"pipefusion_parallel_degree": stages, "num_pipeline_patch": patches, **warm},
-        **{**WAY, **more},
+        **{**SETTINGS, **more},
     )
-    assert made.evaluation.pipefusion is not None
-    made.spec["pipefusion"] = made.evaluation.pipefusion.decides
-    return made
+    assert staged_job.evaluation.pipefusion is not None
+    staged_job.spec["pipefusion"] = staged_job.evaluation.pipefusion.decides
+    return staged_job
 
 
 def test_manifest_says_whether_images_are_exact(job, caplog) -> None:
-    plain, one = job("plain", **WAY), staged(job, "staged", warmup_steps=2)
+    plain, one = job("plain", **SETTINGS), staged(job, "staged", warmup_steps=2)
     numbers = sample(plain, Group())
     assert numbers is not None
     assert {"pipefusion", "exact"}.isdisjoint(numbers)
@@ -99,7 +113,7 @@ def test_manifest_says_whether_images_are_exact(job, caplog) -> None:
     assert numbers is not None
     assert (numbers["pipefusion"], numbers["exact"]) == ({"num_pipeline_patch": 4, "warmup_steps": 2}, False)
     assert "pipefusion, 4 patches, 2 warm-up steps: images are not exact" in caplog.text
-    assert Manifest.read(one.out, stage="sample").numbers["exact"] is False
+    assert Manifest.read(one.out, stage="sample").summary["exact"] is False
     assert not np.array_equal(images_of(one), images_of(plain))
     for number, exact in enumerate(({"patches": 1}, {"warmup_steps": 5})):
         whole = staged(job, f"whole-{number}", **exact)
@@ -110,16 +124,16 @@ def test_manifest_says_whether_images_are_exact(job, caplog) -> None:
 
 
 def test_what_ranks_and_network_do_not_allow_is_refused_before_work(job) -> None:
-    for made, words in (
+    for staged_job, messages in (
         (staged(job, "x", stages=2), ["evaluations.toy.pipefusion", "2 stages on 1 rank", "`num_pipeline_patch: 4`"]),
         (staged(job, "x", patches=17), ["num_pipeline_patch", "17", "the 16 tokens of an image"]),
         (staged(job, "x", stages=3), ["pipefusion_parallel_degree", "3", "the 2 blocks of the network"]),
         (staged(job, "x", degrees={"shared": 2}), ["machine.sampling", "shared 2"]),
     ):
         with pytest.raises(UserError) as error:
-            sample(made, Group())
-        assert all(word in str(error.value) for word in [*words, "got", "expected", "fix"])
-        assert not made.out.parent.exists() or not list(made.out.parent.iterdir())
+            sample(staged_job, Group())
+        assert all(message in str(error.value) for message in [*messages, "got", "expected", "fix"])
+        assert not staged_job.out.parent.exists() or not list(staged_job.out.parent.iterdir())
 
 
 def test_images_that_are_there_need_no_ranks(job) -> None:
@@ -137,24 +151,25 @@ def test_ranks_that_are_stages_make_the_images_of_one(
     ranks: int, job: Callable[..., SamplingJob], tmp_path: Path
 ) -> None:
     """Use four ranks as two stages in two branches of guidance, or for two images."""
-    ways: list[dict[str, Any]] = [
+    cases: list[dict[str, Any]] = [
         {},
         {"patches": 5, "sampler": "dpm-solver", "guidance_scale": 1.0},
         {"patches": 1, "sampler": "ddpm", "guidance_channels": "first3"},
         {"patches": 2, "warmup_steps": 3, "sampler": "unipc"},
+        {"guidance_reference": "start"},
     ]
-    cuts = [{}, {}, {}, {}] if ranks == 2 else [{"cfg": 2}, {"data": 2}, {"cfg": 2}, {"data": 2}]
-    alone = [staged(job, f"one-{number}", **way) for number, way in enumerate(ways)]
-    for one in alone:
+    cuts = [{}] * 5 if ranks == 2 else [{"cfg": 2}, {"data": 2}, {"cfg": 2}, {"data": 2}, {"cfg": 2}]
+    single = [staged(job, f"one-{number}", **case) for number, case in enumerate(cases)]
+    for one in single:
         assert sample(one, Group()) is not None
     many = [
-        staged(job, f"many-{number}", stages=2, degrees=degrees, **way)
-        for number, (way, degrees) in enumerate(zip(ways, cuts, strict=True))
+        staged(job, f"many-{number}", stages=2, degrees=degrees, **case)
+        for number, (case, degrees) in enumerate(zip(cases, cuts, strict=True))
     ]
     done = on_ranks(PROGRAM, ranks=ranks, given=many, folder=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "stages 2" in done.stderr
-    for one, made in zip(alone, many, strict=True):
-        assert np.array_equal(images_of(one), images_of(made)), made.evaluation.pipefusion
-        assert Manifest.read(one.out).digest == Manifest.read(made.out).digest
-    assert not np.array_equal(images_of(alone[0]), images_of(alone[3]))  # control: other patches change the bits
+    for one, staged_job in zip(single, many, strict=True):
+        assert np.array_equal(images_of(one), images_of(staged_job)), staged_job.evaluation.pipefusion
+        assert Manifest.read(one.out).digest == Manifest.read(staged_job.out).digest
+    assert not np.array_equal(images_of(single[0]), images_of(single[3]))  # control: other patches change the bits

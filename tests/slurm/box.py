@@ -18,12 +18,12 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from dithc.workflow.monitor.snakemake_process import _descendants
+from dithc.core.processes import descendants
 
 NEEDED = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "squeue", "scontrol")
 ACCOUNTING = ("slurmdbd", "sacctmgr", "mariadbd", "mariadb-install-db", "mariadb")
-PLACE = Path("/etc/slurm/slurm.conf")
-OURS = "dithc-slurm"
+CONFIGURATION = Path("/etc/slurm/slurm.conf")
+PREFIX = "dithc-slurm"
 NODES, CPUS, MEMORY_MB = 2, 4, 6000
 KILL_WAIT_SECONDS = 5
 
@@ -36,8 +36,8 @@ def obstacle(*, accounting: bool) -> str | None:
     if missing:
         packages = "slurm-wlm munge" + (" slurmdbd mariadb-server" if accounting else "")
         return f"no {', '.join(missing)} here: apt-get install {packages}"
-    if PLACE.exists() and OURS not in str(PLACE.resolve()):
-        return f"this machine has a configured Slurm ({PLACE})"
+    if CONFIGURATION.exists() and PREFIX not in str(CONFIGURATION.resolve()):
+        return f"this machine has a configured Slurm ({CONFIGURATION})"
     return None
 
 
@@ -45,7 +45,7 @@ class Box:
     """Running Slurm. It ends with its `with` block, and with the process that started it, even if that process is killed."""
 
     def __init__(self, *, accounting: bool) -> None:
-        self.folder, self.accounting = Path(tempfile.mkdtemp(prefix=f"{OURS}-")), accounting
+        self.folder, self.accounting = Path(tempfile.mkdtemp(prefix=f"{PREFIX}-")), accounting
         self.folder.chmod(0o755)  # munge requires a socket that all users can reach, unlike pytest's folders
         self.port = _free_ports(20)
         self.environment = {**os.environ, "SLURM_CONF": str(self.folder / "slurm.conf")}
@@ -66,12 +66,12 @@ class Box:
         (self.folder / "cgroup.conf").write_text("CgroupAutomount=no\n")
         (self.folder / "munge" / "key").write_bytes(os.urandom(1024))
         (self.folder / "munge" / "key").chmod(0o400)
-        PLACE.parent.mkdir(parents=True, exist_ok=True)
-        if PLACE.is_symlink():  # left by a killed box
-            for process in processes_of(Path(os.readlink(PLACE)).parent):
+        CONFIGURATION.parent.mkdir(parents=True, exist_ok=True)
+        if CONFIGURATION.is_symlink():  # left by a killed box
+            for process in processes_of(Path(os.readlink(CONFIGURATION)).parent):
                 _kill(process)
-        PLACE.unlink(missing_ok=True)
-        PLACE.symlink_to(self.folder / "slurm.conf")
+        CONFIGURATION.unlink(missing_ok=True)
+        CONFIGURATION.symlink_to(self.folder / "slurm.conf")
         munge = self.folder / "munge"
         self._start(
             "munged",
@@ -99,10 +99,10 @@ class Box:
         assert done.returncode == 0 or not check, f"{' '.join(line)}: {done.stderr}"
         return done.stdout
 
-    def wait(self, is_so: Callable[[], bool], what: str, *, seconds: float = 60.0) -> None:
+    def wait(self, condition: Callable[[], bool], event: str, *, seconds: float = 60.0) -> None:
         until = time.monotonic() + seconds
-        while not is_so():
-            assert time.monotonic() < until, f"waited {seconds:.0f} s for: {what}\n{self.run('squeue', check=False)}"
+        while not condition():
+            assert time.monotonic() < until, f"waited {seconds:.0f} s for: {event}\n{self.run('squeue', check=False)}"
             time.sleep(0.2)
 
     def start_node(self, name: str) -> None:
@@ -110,8 +110,8 @@ class Box:
 
     def kill_node(self, name: str) -> None:
         """Kill a node's daemon and all its descendants, as a power failure does."""
-        gone = [process for process in self.processes() if _is_slurmd(process, name) or _is_step_of(process, name)]
-        for process in [*gone, *(child for parent in gone for child in _descendants(parent))]:
+        lost = [process for process in self.processes() if _is_slurmd(process, name) or _is_step_of(process, name)]
+        for process in [*lost, *(child for parent in lost for child in descendants(parent))]:
             _kill(process)
 
     def processes(self) -> list[int]:
@@ -226,8 +226,8 @@ class Box:
         (folder / "slurmdbd.conf").chmod(0o600)
         self._start("slurmdbd")
         self.wait(lambda: bool(self.run("sacctmgr", "-n", "show", "user", check=False)), "slurmdbd")
-        for words in (["cluster", "box"], ["account", "acc"], ["user", "root", "account=acc"]):
-            self.run("sacctmgr", "-i", "-Q", "add", *words, check=False)
+        for arguments in (["cluster", "box"], ["account", "acc"], ["user", "root", "account=acc"]):
+            self.run("sacctmgr", "-i", "-Q", "add", *arguments, check=False)
 
 
 def keeper(folder: Path) -> subprocess.Popen[bytes]:
@@ -241,13 +241,13 @@ def _keep(folder: Path) -> None:
     sys.stdin.read()
     for process in processes_of(folder):
         _end(process)
-    if PLACE.is_symlink() and Path(os.readlink(PLACE)).parent == folder:
-        PLACE.unlink()
+    if CONFIGURATION.is_symlink() and Path(os.readlink(CONFIGURATION)).parent == folder:
+        CONFIGURATION.unlink()
     shutil.rmtree(folder, ignore_errors=True)
 
 
 def processes_of(folder: Path) -> list[int]:
-    return [number for number in _numbers() if f"{folder}/" in _open_files(number)]
+    return [number for number in process_numbers() if f"{folder}/" in _open_files(number)]
 
 
 def _free_ports(count: int) -> int:
@@ -264,11 +264,11 @@ def _free_ports(count: int) -> int:
     raise AssertionError("no free ports")
 
 
-def _numbers() -> list[int]:
+def process_numbers() -> list[int]:
     return [int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit() and int(path.name) != os.getpid()]
 
 
-def _words(number: int) -> str:
+def command_of(number: int) -> str:
     try:
         return Path(f"/proc/{number}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
     except OSError:
@@ -281,24 +281,24 @@ def _open_files(number: int) -> str:
         if not os.readlink(f"/proc/{number}/exe").rpartition("/")[2].startswith(("slurm", "munge", "mariadb")):
             return ""
         files = [os.readlink(path) for path in Path(f"/proc/{number}/fd").iterdir()]
-        return " ".join([*files, os.readlink(f"/proc/{number}/cwd") + "/", _words(number)])
+        return " ".join([*files, os.readlink(f"/proc/{number}/cwd") + "/", command_of(number)])
     except OSError:
         return ""
 
 
 def _is_slurmd(number: int, node: str) -> bool:
-    words = _words(number).split()
-    return bool(words) and words[0].endswith("slurmd") and words[-1] == node
+    arguments = command_of(number).split()
+    return bool(arguments) and arguments[0].endswith("slurmd") and arguments[-1] == node
 
 
 def _is_step_of(number: int, node: str) -> bool:
     """Return whether a process manages a job step on a node: the environment of its children has the node's name."""
-    if not _words(number).startswith("slurmstepd:"):
+    if not command_of(number).startswith("slurmstepd:"):
         return False
-    return any(f"SLURMD_NODENAME={node}\0" in _environment(child) for child in _descendants(number))
+    return any(f"SLURMD_NODENAME={node}\0" in environment_of(child) for child in descendants(number))
 
 
-def _environment(number: int) -> str:
+def environment_of(number: int) -> str:
     try:
         return Path(f"/proc/{number}/environ").read_text(errors="replace")
     except OSError:

@@ -27,8 +27,8 @@ def boxes() -> Iterator[Callable[[bool], Box]]:
     current: list[Box] = []
 
     def give(accounting: bool) -> Box:
-        if why := obstacle(accounting=accounting):
-            pytest.skip(why)
+        if reason := obstacle(accounting=accounting):
+            pytest.skip(reason)
         if current and current[0].accounting != accounting:
             current.pop().__exit__()
         if not current:
@@ -141,7 +141,6 @@ class Scene:
         return self.driver is not None and self.driver.poll() is not None
 
     def jobs(self) -> list[dict[str, str]]:
-        """Return the jobs submitted from the project's folder: id, state, comment."""
         text = self.box.run("squeue", "--states=all", "-h", "-o", "%i|%T|%Z|%k")
         rows = [line.split("|", 3) for line in text.splitlines()]
         # Jobs of `dithc doctor` have no comment.
@@ -157,7 +156,6 @@ class Scene:
         return int(text.partition("Restarts=")[2].split()[0])
 
     def weights(self, manifest: str = FIRST_SEGMENT) -> dict[str, str]:
-        """Return the hashes of a finished segment's weights by file."""
         content: dict[str, Any] = json.loads((self.folder / manifest).read_text())
         files = {Path(entry["path"]).name: str(entry["sha256"]) for entry in content["files"]}
         found = {name: digest for name, digest in files.items() if name.endswith(".safetensors")}
@@ -181,9 +179,9 @@ def scene(box: Box, prepared: Path, tmp_path: Path) -> Iterator[Scene]:
     """Project with latents on the box; 300 training steps on two nodes are one job."""
     folder = tmp_path / "project"
     shutil.copytree(prepared, folder, symlinks=True)
-    made = Scene(box, folder)
-    yield made
-    made.close()
+    project_scene = Scene(box, folder)
+    yield project_scene
+    project_scene.close()
     for node in ("n1", "n2"):
         box.run("scontrol", "update", f"nodename={node}", "state=resume", check=False)
 
@@ -192,7 +190,6 @@ def scene(box: Box, prepared: Path, tmp_path: Path) -> Iterator[Scene]:
 def uninterrupted(
     boxes: Callable[[bool], Box], prepared: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> dict[str, str]:
-    """Weights of the uninterrupted training run."""
     folder = tmp_path_factory.mktemp("uninterrupted") / "project"
     shutil.copytree(prepared, folder, symlinks=True)
     one = Scene(boxes(True), folder)

@@ -4,11 +4,10 @@ import os
 import signal
 import subprocess
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
-from tests.slurm.box import CPUS, NODES
+from tests.slurm.box import CPUS, NODES, command_of, environment_of, process_numbers
 from tests.slurm.conftest import FIRST_SEGMENT, Scene
 
 pytestmark = [pytest.mark.slow, pytest.mark.slurm, pytest.mark.unit("slurm"), pytest.mark.sampled("faults on Slurm")]
@@ -16,14 +15,10 @@ pytestmark = [pytest.mark.slow, pytest.mark.slurm, pytest.mark.unit("slurm"), py
 
 def stop_kindly(scene: Scene, job: str) -> None:
     """Send SIGTERM to `dithc launch` of the job, as a deadline does."""
-    for path in Path("/proc").iterdir():
-        try:
-            words = (path / "cmdline").read_bytes().decode(errors="replace").split("\0")
-            environment = (path / "environ").read_bytes().decode(errors="replace")
-        except OSError:
-            continue
-        if "launch" in words and "train" in words and f"SLURM_JOB_ID={job}\0" in environment:
-            os.kill(int(path.name), signal.SIGTERM)
+    for process in process_numbers():
+        arguments = command_of(process).split()
+        if "launch" in arguments and "train" in arguments and f"SLURM_JOB_ID={job}\0" in environment_of(process):
+            os.kill(process, signal.SIGTERM)
             return
     pytest.fail("the job does not run")
 
@@ -62,8 +57,8 @@ def test_training_that_preemption_cancels_is_put_back_by_the_driver(
     job = scene.job()
     preempt(scene, job)
     scene.box.wait(lambda: scene.restarts(job) == 1, "the job's second start", seconds=90.0)
-    said = scene.succeed()
-    assert "was preempted: requeueing it" in said
+    output = scene.succeed()
+    assert "was preempted: requeueing it" in output
     assert scene.weights() == uninterrupted
 
 
@@ -81,8 +76,8 @@ def test_driver_started_again_takes_up_what_still_runs(scene: Scene) -> None:
         "a message of the second driver",
     )
     assert scene.job() == job, "no second trainer runs"
-    said = scene.succeed()
-    assert f"{job} (pretrain" in said
+    output = scene.succeed()
+    assert f"{job} (pretrain" in output
     assert (scene.folder / LONG).exists()
     assert scene.steps() == list(range(1, 2001)), "each step ran once"
 
@@ -105,12 +100,12 @@ def test_job_cancelled_by_hand_is_named_with_its_log_and_runs_on_when_started_ag
     scene.reach(60)
     job = scene.job()
     scene.box.run("scancel", job)
-    status, said = scene.finish()
+    status, output = scene.finish()
     assert status != 0
-    assert f"job {job} (pretrain" in said
-    assert "CANCELLED by" in said
-    assert f"{job}.log" in said
-    assert "fix:" in said
+    assert f"job {job} (pretrain" in output
+    assert "CANCELLED by" in output
+    assert f"{job}.log" in output
+    assert "fix:" in output
     scene.start(FIRST_SEGMENT)
     scene.succeed()
     assert scene.weights() == uninterrupted
@@ -118,30 +113,30 @@ def test_job_cancelled_by_hand_is_named_with_its_log_and_runs_on_when_started_ag
 
 def test_rank_killed_for_memory_is_named_and_not_tried_again(scene: Scene) -> None:
     scene.start(FIRST_SEGMENT, settings="resources: {train: {mem_mb: 150}}")
-    status, said = scene.finish()
+    status, output = scene.finish()
     assert status != 0
-    assert "lack of memory" in said or "more memory than it requested" in said, said[-3000:]
-    assert "resources: {<stage>: {mem_mb: ...}}" in said
+    assert "lack of memory" in output or "more memory than it requested" in output, output[-3000:]
+    assert "resources: {<stage>: {mem_mb: ...}}" in output
     assert len(scene.jobs()) == 1
 
 
 def test_failure_for_good_is_submitted_once_and_told_in_its_own_words(scene: Scene) -> None:
     # Weights grow by a factor of 999 per step.
     scene.start(FIRST_SEGMENT, settings="runs: {pretrain: {lr: 1.0, weight_decay: 1000.0}}")
-    status, said = scene.finish()
+    status, output = scene.finish()
     assert status != 0
-    assert len(scene.jobs()) == 1, f"a rerun would fail too: {said[-3000:]}"
-    told = said.rpartition("workflow: error:")[2]
-    assert "fix:" in told
-    assert "got:" in told, told
+    assert len(scene.jobs()) == 1, f"a rerun would fail too: {output[-3000:]}"
+    message = output.rpartition("workflow: error:")[2]
+    assert "fix:" in message
+    assert "got:" in message, message
 
 
 def test_job_that_can_never_start_is_refused_before_the_first(scene: Scene) -> None:
     scene.start(FIRST_SEGMENT, settings="resources: {train: {mem_mb: 50000, runtime: 600}}")
-    status, said = scene.finish()
+    status, output = scene.finish()
     assert status != 0
-    assert "train pretrain: 50000 MB of memory, a node has 6000 MB" in said
-    assert "resources.train.runtime is 600 minutes, jobs end after 60" in said
+    assert "train pretrain: 50000 MB of memory, a node has 6000 MB" in output
+    assert "resources.train.runtime is 600 minutes, jobs end after 60" in output
     assert scene.jobs() == []
 
 

@@ -26,8 +26,8 @@ def test_from_scenes_to_report_on_two_nodes(
         scene.change_profile("slurm-status-command: squeue", "slurm-status-command: sacct")
     settings = "machine: {max_walltime_minutes: 7}\nruns: {pretrain: {steps: 100, steps_per_job: 50}}"
     scene.start(settings=settings, words=["--config", "machine={gflops_per_core: 9}"])
-    said = scene.succeed(seconds=900.0)
-    assert "machine.max_walltime_minutes: 60 (cluster/config.yaml) overrides 7 (more.yaml)" in said
+    output = scene.succeed(seconds=900.0)
+    assert "machine.max_walltime_minutes: 60 (cluster/config.yaml) overrides 7 (more.yaml)" in output
     results = scene.folder / "results" / "small"
     assert (results / "report.html").exists()
     machine = json.loads((results / "config.json").read_text())["machine"]
@@ -35,7 +35,7 @@ def test_from_scenes_to_report_on_two_nodes(
         "a command-line argument removes other settings"
     )
     train = Manifest.read(results / "runs" / "pretrain" / "step_0000100.json")
-    assert train.numbers["ranks"] == 2 * ranks_per_node
+    assert train.summary["ranks"] == 2 * ranks_per_node
     jobs = [job["what"] for job in scene.jobs()]
     assert len(jobs) <= 8, f"13 stages bundled: {jobs}"
     scene.close()
@@ -43,9 +43,9 @@ def test_from_scenes_to_report_on_two_nodes(
 
 def test_profile_is_tried_by_jobs_on_the_nodes(scene: Scene) -> None:
     done = scene.dithc("doctor", "--profile", "cluster")
-    said = done.stdout
-    for words in ("2 rank(s) on n1, n2 connected", "this folder is shared", "clocks agree"):
-        assert words in said, said + done.stderr
+    output = done.stdout
+    for text in ("2 rank(s) on n1, n2 connected", "this folder is shared", "clocks agree"):
+        assert text in output, output + done.stderr
     assert done.returncode == 0
 
 

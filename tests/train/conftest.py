@@ -168,10 +168,10 @@ def job(tmp_path: Path, latents: Path) -> Callable[..., TrainingJob]:
     """
 
     def make(store: str = "store", *, until: int = 6, **changes: Any) -> TrainingJob:
-        def taken(names: Iterable[str]) -> dict[str, Any]:
+        def take(names: Iterable[str]) -> dict[str, Any]:
             return {name: changes.pop(name) for name in names if name in changes}
 
-        fields, paths, machine = taken(JOB_FIELDS), taken(PATHS), taken(list(MachineConfig.model_fields))
+        fields, paths, machine = take(JOB_FIELDS), take(PATHS), take(list(MachineConfig.model_fields))
         run = small_run(**changes)
         without_effect = {
             "steps",

@@ -21,7 +21,7 @@ from dithc.engine.comm import Group, connect_ranks
 from dithc.engine.comm.gradients import buckets
 from dithc.train import CheckpointManager, Optimizer, Strategy
 from dithc.train.strategies.first_pass import mean_square
-from tests.train.optimizer.zero_program import send_late
+from tests.train.optimizer.zero_program import assert_same, send_late
 
 SAMPLES, TOKENS, WORDS, SIDE, CLASSES, STEPS = 4, 6, 24, 8, 5, 4
 CLIP = 0.05  # below the norms of these gradients
@@ -73,10 +73,10 @@ class Words(nn.Module):
         return self.head(self.parts["norm"](self.read_early(x))), {"state": state}
 
 
-MODELS: dict[str, Callable[[], nn.Module]] = {"pictures": Pictures, "words": Words}
+MODELS: dict[str, Callable[[], nn.Module]] = {"pictures": Pictures, "tokens": Words}
 
 
-def made(kind: Callable[[], nn.Module]) -> nn.Module:
+def build(kind: Callable[[], nn.Module]) -> nn.Module:
     """Return a model with the same weights in every call."""
     torch.manual_seed(0)
     return kind()
@@ -86,14 +86,14 @@ def batch_of(model: nn.Module, step: int, samples: int = SAMPLES) -> tuple[Tenso
     draws = torch.Generator().manual_seed(step)
     if isinstance(model, Pictures):
         return torch.randn(samples, 3, SIDE, SIDE, generator=draws), torch.randint(CLASSES, (samples,), generator=draws)
-    words = torch.randint(WORDS, (samples, TOKENS + 1), generator=draws)
-    return words[:, :-1], words[:, 1:].reshape(-1)
+    tokens = torch.randint(WORDS, (samples, TOKENS + 1), generator=draws)
+    return tokens[:, :-1], tokens[:, 1:].reshape(-1)
 
 
-def loss_of(output: Any, wanted: Tensor) -> Tensor:
+def loss_of(output: Any, expected: Tensor) -> Tensor:
     """Return the mean over all predictions."""
     logits = output[0] if isinstance(output, tuple) else output
-    return functional.cross_entropy(logits.flatten(0, -2), wanted)
+    return functional.cross_entropy(logits.flatten(0, -2), expected)
 
 
 class Training:
@@ -117,8 +117,8 @@ class Training:
     def steps(self, first: int, last: int) -> dict[str, Tensor]:
         for step in range(first, last + 1):
             self.backward(step)
-            told = self.optimizer.step()
-            assert told["grad_norm"] > CLIP, "clipping has to have an effect"
+            values = self.optimizer.step()
+            assert values["grad_norm"] > CLIP, "clipping has to have an effect"
         return self.weights()
 
     def weights(self) -> dict[str, Tensor]:
@@ -126,34 +126,28 @@ class Training:
         return {name: value.clone() for name, value in self.model.state_dict().items()}
 
 
-def assert_same(found: dict[str, Tensor], truth: dict[str, Tensor]) -> None:
-    assert found.keys() == truth.keys()
-    for name, value in truth.items():
-        assert torch.equal(found[name], value), name
-
-
 def gradients(group: Group, _: Path) -> None:
     """Gradients equal one process with the joined batch, in float64, and are bitwise equal on all ranks."""
     for name, kind in MODELS.items():
-        training, exact = Training(made(kind), group), made(kind).double()
+        training, exact = Training(build(kind), group), build(kind).double()
         training.backward(1)
         x, y = batch_of(exact, 1, SAMPLES * group.size)
         loss_of(exact(x.double() if x.is_floating_point() else x), y).backward()
-        own = {name: value.grad for name, value in training.model.named_parameters()}
-        for part, wanted in exact.named_parameters():
-            if wanted.grad is None:
-                assert (name, part, own[part]) == ("words", "uncalled.bias", None)
+        local = {name: value.grad for name, value in training.model.named_parameters()}
+        for part, expected in exact.named_parameters():
+            if expected.grad is None:
+                assert (name, part, local[part]) == ("tokens", "uncalled.bias", None)
                 continue
-            difference = (own[part].double() - wanted.grad).norm() / wanted.grad.norm()
+            difference = (local[part].double() - expected.grad).norm() / expected.grad.norm()
             assert difference < FP32, (name, part, difference)
-        others = group.gather_objects(own)
-        used = [part for part, value in own.items() if value is not None]
-        assert all(torch.equal(other[part], own[part]) for other in others for part in used), name
+        gathered = group.gather_objects(local)
+        used = [part for part, value in local.items() if value is not None]
+        assert all(torch.equal(other[part], local[part]) for other in gathered for part in used), name
 
 
 def micro_batches(group: Group, _: Path) -> None:
     """Summed losses, in several passes, yield the gradient of the mean over the complete batch."""
-    training, whole = Training(made(Words), group), Training(made(Words), group)
+    training, whole = Training(build(Words), group), Training(build(Words), group)
     whole.backward(1)
     x, y = batch_of(whole.model, 1, SAMPLES * group.size)
     count = SAMPLES // 2
@@ -169,12 +163,12 @@ def micro_batches(group: Group, _: Path) -> None:
 def zero_is_plain(group: Group, _: Path) -> None:
     """ZeRO-1 trains bitwise like the plain optimizer, for any module."""
     for name, kind in MODELS.items():
-        plain, shared = (Training(made(kind), group, sharding) for sharding in ("none", "zero1"))
+        plain, shared = (Training(build(kind), group, sharding) for sharding in ("none", "zero1"))
         assert_same(shared.steps(1, STEPS), plain.steps(1, STEPS))
         assert shared.losses == plain.losses, name
-        held = [sum(value.numel() for value in one.optimizer.state().values()) for one in (shared, plain)]
-        assert held[0] < held[1]
-        assert sum(group.gather_objects(held[0])) == held[1] + group.size - 1, (
+        counts = [sum(value.numel() for value in one.optimizer.state().values()) for one in (shared, plain)]
+        assert counts[0] < counts[1]
+        assert sum(group.gather_objects(counts[0])) == counts[1] + group.size - 1, (
             "every number once, but the count of updates"
         )
 
@@ -183,11 +177,11 @@ def late_weights(group: Group, _: Path) -> None:
     """No weight is read before all ranks' weights have arrived, wherever a module reads it: NaN until a wait."""
     gather = dist.all_gather_single
     for name, kind in MODELS.items():
-        truth = Training(made(kind), group)
+        truth = Training(build(kind), group)
         truth.steps(1, 3)
         dist.all_gather_single = partial(send_late, gather)
         try:
-            late = Training(made(kind), group, "zero1")
+            late = Training(build(kind), group, "zero1")
             late.steps(1, 3)
             assert late.losses == truth.losses, name
         finally:
@@ -196,14 +190,14 @@ def late_weights(group: Group, _: Path) -> None:
 
 def changes_nothing(group: Group, _: Path) -> None:
     """`settle` does not change weights, statistics and random numbers; statistics then equal rank 0's."""
-    model = made(partial(Pictures, nn.BatchNorm2d, 0.5))
+    model = build(partial(Pictures, nn.BatchNorm2d, 0.5))
     before = copy.deepcopy(model.state_dict())
     torch.manual_seed(5)
-    wanted = torch.rand(3)
+    expected = torch.rand(3)
     torch.manual_seed(5)
     strategy = Strategy(model, group)
     strategy.settle(torch.randn(2, 3, SIDE, SIDE, generator=torch.Generator().manual_seed(group.rank)))
-    assert torch.equal(torch.rand(3), wanted)
+    assert torch.equal(torch.rand(3), expected)
     assert_same(dict(model.state_dict()), before)
     strategy.backward(strategy.module(batch_of(model, group.rank)[0]).square().mean())
     found = group.gather_objects(model.stem[1].state_dict())
@@ -218,11 +212,11 @@ def resumed(group: Group, folder: Path) -> None:
     def channels_last() -> nn.Module:
         return Pictures(nn.BatchNorm2d, 0.5).to(memory_format=torch.channels_last)
 
-    for name, kind in {"statistics": channels_last, "words": Words}.items():
+    for name, kind in {"statistics": channels_last, "tokens": Words}.items():
         for sharding in ("none", "zero1"):
-            truth = Training(made(kind), group, sharding).steps(1, STEPS)
+            truth = Training(build(kind), group, sharding).steps(1, STEPS)
             for last in (STEPS // 2, STEPS):
-                training = Training(made(kind), group, sharding)
+                training = Training(build(kind), group, sharding)
                 checkpoints = CheckpointManager(
                     folder / f"{name}-{sharding}", group, training.optimizer, every=3, facts={"a": 1}
                 )
@@ -235,14 +229,14 @@ def resumed(group: Group, folder: Path) -> None:
             assert_same(training.weights(), truth)
     with (
         pytest.raises(UserError, match="facts differs"),
-        CheckpointManager(folder / "words-none", group, training.optimizer, facts={"a": 2}),
+        CheckpointManager(folder / "tokens-none", group, training.optimizer, facts={"a": 2}),
     ):
         pass
 
 
 def other_optimizers(group: Group, _: Path) -> None:
     """torch's optimizers use the summed gradients, cleared or zeroed between steps, like those of the joined batch."""
-    alone, *several = (made(Pictures) for _ in range(3))
+    alone, *several = (build(Pictures) for _ in range(3))
     optimizer = torch.optim.SGD(alone.parameters(), lr=0.1)
     for step in range(1, STEPS + 1):
         x, y = batch_of(alone, step, SAMPLES * group.size)
@@ -255,21 +249,21 @@ def other_optimizers(group: Group, _: Path) -> None:
             optimizer.zero_grad(set_to_none=forget)
             training.backward(step)
             optimizer.step()
-        for own, wanted in zip(model.parameters(), alone.parameters(), strict=True):
-            assert (own - wanted).norm() <= STEPS * FP32 * max(wanted.norm().item(), 1.0)
+        for local, expected in zip(model.parameters(), alone.parameters(), strict=True):
+            assert (local - expected).norm() <= STEPS * FP32 * max(expected.norm().item(), 1.0)
 
 
 def refused(group: Group, _: Path) -> None:
     """Misuse raises an error on every rank."""
-    ready = Training(made(Pictures), group)
+    ready = Training(build(Pictures), group)
     picture = torch.zeros(1, 3, SIDE, SIDE)
 
-    def refuses(said: str, call: Callable[[], object]) -> None:
-        with pytest.raises(UserError, match=said):
+    def refuses(message: str, call: Callable[[], object]) -> None:
+        with pytest.raises(UserError, match=message):
             call()
 
     def other(rank_sees: Callable[[nn.Module], object]) -> nn.Module:
-        model = made(Pictures)
+        model = build(Pictures)
         if group.rank == group.size - 1:
             rank_sees(model)
         return model
@@ -285,12 +279,12 @@ def refused(group: Group, _: Path) -> None:
     numbers = other(lambda model: nn.init.ones_(model.head.weight))
     refuses("other values than rank 0 in head.weight", lambda: Strategy(numbers, group))
     refuses("none of .* on rank 1", lambda: Strategy(other(uneven), group).settle(picture))
-    refuses("torch.bfloat16", lambda: Strategy(made(Pictures).bfloat16(), group))
-    refuses("no trainable parameter", lambda: Strategy(made(Pictures).requires_grad_(False), group))
+    refuses("torch.bfloat16", lambda: Strategy(build(Pictures).bfloat16(), group))
+    refuses("no trainable parameter", lambda: Strategy(build(Pictures).requires_grad_(False), group))
     refuses("sparse gradients", lambda: Strategy(nn.Embedding(3, 2, sparse=True), group))
     refuses("uninitialized parameters", lambda: Strategy(nn.LazyLinear(2), group))
-    refuses("a strategy before `settle`", lambda: Strategy(made(Pictures), group).backward(torch.ones(())))
-    frozen = Strategy(made(Pictures), group)
+    refuses("a strategy before `settle`", lambda: Strategy(build(Pictures), group).backward(torch.ones(())))
+    frozen = Strategy(build(Pictures), group)
     refuses("pass `loss_of` to settle", lambda: frozen.settle(picture, loss_of=lambda _: mean_square({"loss": 0.0})))
     ready.backward(1)
     refuses("unused gradients of the previous step", lambda: ready.backward(2))

@@ -117,10 +117,10 @@ def test_metrics_plan_and_log_say_what_moved_and_that_the_budget_held(wide, capl
     assert all(0 < row["fast_peak_bytes"] <= BUDGET for row in rows(managed))
     assert all(row["stall_seconds"] >= 0 and row["spills"] >= 0 for row in followed)
     assert "loaded_bytes" not in rows(plain)[0]
-    numbers = Manifest.read(managed.paths.out).numbers
+    numbers = Manifest.read(managed.paths.out).summary
     assert 0 < numbers["fast_peak_bytes"] <= BUDGET
     assert numbers["offloaded_bytes_median"] > 0
-    assert Manifest.read(plain.paths.out).numbers["offloaded_bytes_median"] is None
+    assert Manifest.read(plain.paths.out).summary["offloaded_bytes_median"] is None
     found = json.loads((store_of(managed).folder / PLAN_FILE).read_text())
     assert [tier["budget_bytes"] for tier in found["tiers"]] == [BUDGET, None]
     assert found["trace"]["units"]
@@ -154,7 +154,7 @@ def test_step_that_is_not_finite_is_left_out_alike(wide, policy):
     finally:
         faults.heal()
     assert hashes(managed) == hashes(plain)
-    assert Manifest.read(managed.paths.out).numbers["left_out"] == [4]
+    assert Manifest.read(managed.paths.out).summary["skipped_steps"] == [4]
 
 
 def test_missing_folder_is_an_error_before_any_work(wide, tmp_path):
@@ -169,16 +169,16 @@ def test_configuration_says_how_memory_is_used(wide, latents, tmp_path):
     """As started by the rules of the workflow."""
     config = config_of(tmp_path / "config.json", wide("store").run, machine={"memory": TIGHT.model_dump()})
     out = tmp_path / "store" / "step.json"
-    words = ["--config", config, "--run", "small", "--latents", latents, "--out", out]
+    arguments = ["--config", config, "--run", "small", "--latents", latents, "--out", out]
     done = subprocess.run(
-        [sys.executable, "-m", "dithc", "train", *words, "--store", tmp_path / "store"],
+        [sys.executable, "-m", "dithc", "train", *arguments, "--store", tmp_path / "store"],
         env=os.environ | {"OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
     )
     assert done.returncode == 0, done.stderr
     assert done.stderr.count("memory plan") == 1
-    assert Manifest.read(out).numbers["fast_peak_bytes"] <= BUDGET
+    assert Manifest.read(out).summary["fast_peak_bytes"] <= BUDGET
     assert "memory" not in json.dumps(Manifest.read(out).spec)
 
 
@@ -238,7 +238,7 @@ class TestOnSeveralRanks:
 
     @pytest.mark.sampled("several ranks")
     def test_managed_ranks_end_in_the_same_bytes(self, wide, tmp_path):
-        kinds: dict[str, dict[str, str | int]] = {
+        cases: dict[str, dict[str, str | int]] = {
             "reducer": {},
             "zero1": {"sharding": "zero1"},
             "micro-batches": {
@@ -253,7 +253,7 @@ class TestOnSeveralRanks:
         }
         pairs = [
             (wide(f"{name}-plain", **settings), wide(f"{name}-managed", memory=TIGHT, **settings))
-            for name, changes in kinds.items()
+            for name, changes in cases.items()
             for settings in ({"strategy": "dp", "global_batch_size": 2 * IMAGES} | changes,)
         ]
         done = train_on_ranks(tmp_path, [one for pair in pairs for one in pair])

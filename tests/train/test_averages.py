@@ -46,11 +46,11 @@ def test_without_lengths_the_rest_is_the_same(job, tmp_path):
     assert found.keys() - rest.keys() == {"ema-0.05.safetensors", "ema-0.1.safetensors"}
     assert all(found[path] == value for path, value in rest.items())
     assert store_of(plain).open(4).meta["ema"] == {"decay": 0.9, "warmup": True}
-    assert "lengths [0.05, 0.1]" in Manifest.read(whole.paths.out).numbers["ema_note"]
-    assert "lengths" not in Manifest.read(plain.paths.out).numbers["ema_note"]
+    assert "lengths [0.05, 0.1]" in Manifest.read(whole.paths.out).summary["ema_note"]
+    assert "lengths" not in Manifest.read(plain.paths.out).summary["ema_note"]
     export(whole.paths.out, weights="ema", layout="safetensors", out=tmp_path / "out.safetensors")
-    exponential, taken = load_file(store_of(whole).open(4).weights("ema")), load_file(tmp_path / "out.safetensors")
-    assert all(torch.equal(exponential[name], value) for name, value in taken.items())
+    exponential, exported = load_file(store_of(whole).open(4).weights("ema")), load_file(tmp_path / "out.safetensors")
+    assert all(torch.equal(exponential[name], value) for name, value in exported.items())
 
 
 def test_averages_of_lengths_are_counted_moved_and_follow_weights_without_a_gradient():
@@ -71,6 +71,7 @@ def test_averages_of_lengths_are_counted_moved_and_follow_weights_without_a_grad
         with torch.no_grad():
             model[0].weight.add_(1.0)
         optimizer.update(step, ema=ema)
-    for average in ema.beside:  # after the first step it equals the weights; the second step contributes its share
+    for average in ema.length_averages:
+        # after the first step it equals the weights; the second step contributes its share
         expected = model[0].weight.detach() - decay_at_step(2, length=average.length)
         torch.testing.assert_close(average.state["0.weight"], expected)

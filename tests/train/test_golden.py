@@ -61,11 +61,11 @@ def test_ten_losses_repeat_to_the_bit(job, backend, threads, use_backend):
 def test_a_run_that_names_its_back_end_is_served_by_it_and_leaves_the_choice_as_it_was(job, monkeypatch, use_backend):
     use_backend("numba")
     served = set()
-    real = Trainer.step
+    original = Trainer.step
 
     def step(self, *given, **more):
         served.add(backend_of("linear"))
-        return real(self, *given, **more)
+        return original(self, *given, **more)
 
     monkeypatch.setattr(Trainer, "step", step)
     plain, named = losses_of(job, "plain"), losses_of(job, "named", backend="reference")

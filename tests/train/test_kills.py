@@ -43,13 +43,13 @@ def test_killed_rank_or_launcher_ends_all_within_seconds_and_training_continues_
         with start("killed") as training:
             training.wait_for_progress()
             pid = training.rank(number)
-            named = {path for path in named_memory(pid) if "mpich_shm" in path and "deleted" not in path}
+            segments = {path for path in named_memory(pid) if "mpich_shm" in path and "deleted" not in path}
             os.kill(pid, signal.SIGKILL)
-            status, said = training.end()
-            assert not named, "it would outlive ranks that are killed"
+            status, output = training.end()
+            assert not segments, "it would outlive ranks that are killed"
             assert status not in (0, 75, 76)
-            assert f"rank {number} (process {pid}) was ended by SIGKILL" in said  # its guard
-            assert re.search(rf"rank {number} of 2( \(process {pid}\))? has ended", said), said  # the other rank
+            assert f"rank {number} (process {pid}) was ended by SIGKILL" in output  # its guard
+            assert re.search(rf"rank {number} of 2( \(process {pid}\))? has ended", output), output  # the other rank
     for victim in ("mpiexec", "launch"):
         with start("killed") as training:
             training.wait_for_progress()
@@ -88,10 +88,10 @@ def test_rank_interrupted_before_it_has_a_guard_is_started_again_with_all(start,
     monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
     monkeypatch.setenv("DITHC_TEST_ONCE", str(tmp_path / "once"))
     with start("killed", 3) as training:
-        status, said = training.end()
+        status, output = training.end()
     assert (tmp_path / "once").exists(), "no rank was interrupted"
-    assert status == 0, said
-    assert "rank 1 ended with status 130 before the ranks had found each other: ending them" in said
+    assert status == 0, output
+    assert "rank 1 ended with status 130 before the ranks had found each other: ending them" in output
 
 
 @pytest.mark.sampled("killed ranks")
@@ -101,11 +101,11 @@ def test_rank_that_stands_still_is_named_and_ends_all_and_training_continues(num
         training.wait_for_progress()
         pid = training.rank(number)
         os.kill(pid, signal.SIGSTOP)
-        status, said = training.end(most_seconds=600)
+        status, output = training.end(most_seconds=600)
     assert status not in (0, 2, 75, 76)
     stopped = rf"rank {number} \(process {pid}, stopped by a signal\)"
-    assert re.search(rf"waiting for \d+ s for {stopped}.*; gives up after [\d.]+ s", said), said
-    assert re.search(rf"not all ranks took part within [\d.]+ s: {stopped}", said), said
+    assert re.search(rf"waiting for \d+ s for {stopped}.*; gives up after [\d.]+ s", output), output
+    assert re.search(rf"not all ranks took part within [\d.]+ s: {stopped}", output), output
     with start("killed", newest(tmp_path / "killed") + 3) as training:
         assert training.end()[0] == 0
 
@@ -116,10 +116,10 @@ def test_signal_stops_both_ranks_at_one_step_saves_and_ends_with_75(number, to, 
     with start("killed") as training:
         training.wait_for_progress()
         os.kill(training.process.pid if to == "launch" else training.rank(to), number)
-        status, said = training.end()
-    assert status == 75, said
-    stopped = set(re.findall(r"stopping after step (\d+) of", said))
+        status, output = training.end()
+    assert status == 75, output
+    stopped = set(re.findall(r"stopping after step (\d+) of", output))
     assert stopped == {str(newest(tmp_path / "killed"))}
-    assert f"signal {number.name}" in said or to == 1
+    assert f"signal {number.name}" in output or to == 1
     (folder,) = (tmp_path / "killed").glob("small-*")
     assert read_metrics(folder / "metrics")[-1]["step"] == newest(tmp_path / "killed")

@@ -13,7 +13,7 @@ from dithc.core.logging import UserError
 from dithc.engine.comm import Group
 from dithc.train import CheckpointManager, Optimizer, Strategy
 from tests.engine.comm.test_group import run_program
-from tests.train.own_program import SCENES, Words, batch_of, loss_of, made
+from tests.train.own_program import SCENES, Words, batch_of, build, loss_of
 from tests.train.strategies.test_strategies import several_ranks
 
 PROGRAM = Path(__file__).with_name("own_program.py")
@@ -23,22 +23,21 @@ class TestOnSeveralRanks:
     pytestmark = several_ranks
 
     @pytest.mark.sampled("several ranks")
-    @pytest.mark.parametrize("ranks", [2])
-    def test_modules_of_others_train_on_ranks(self, tmp_path, ranks):
-        done = run_program(str(PROGRAM), ranks, str(ranks), str(tmp_path), *SCENES)
+    def test_modules_of_others_train_on_ranks(self, tmp_path):
+        done = run_program(str(PROGRAM), 2, "2", str(tmp_path), *SCENES)
         assert done.returncode == 0, done.stderr
-        assert sorted(done.stdout.splitlines()) == [f"rank {rank} of {ranks} is done" for rank in range(ranks)]
+        assert sorted(done.stdout.splitlines()) == ["rank 0 of 2 is done", "rank 1 of 2 is done"]
 
 
 def trained(folder: Path, *, until: int, stop_at: int = 0) -> tuple[nn.Module, CheckpointManager]:
     """Return a model that one process has trained up to a step, or until a stop request."""
-    strategy = Strategy(made(Words), Group())
+    strategy = Strategy(build(Words), Group())
     model = strategy.settle(batch_of(strategy.model, 0)[0])
     optimizer = Optimizer(strategy, lr=lambda step: 1e-2 / step)
     with CheckpointManager(folder, Group(), optimizer, every=2) as checkpoints:
         for step in range(checkpoints.step + 1, until + 1):
-            words, wanted = batch_of(model, step)
-            strategy.backward(loss_of(model(words), wanted))
+            tokens, expected = batch_of(model, step)
+            strategy.backward(loss_of(model(tokens), expected))
             assert optimizer.step()["lr"] == 1e-2 / step
             if step == stop_at:
                 os.kill(os.getpid(), signal.SIGTERM)
@@ -78,7 +77,7 @@ def test_block_that_fails_saves_nothing_more_and_holds_nobody_up(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("call", "said"),
+    ("call", "message"),
     [
         (lambda: Optimizer(nn.Linear(2, 1), betas=(0.9, 1.0)), "betas"),
         (lambda: Optimizer(nn.Linear(2, 1), clip=0.0), "clip"),
@@ -86,8 +85,8 @@ def test_block_that_fails_saves_nothing_more_and_holds_nobody_up(tmp_path):
         (lambda: CheckpointManager("store", Group(), Optimizer(nn.Linear(2, 1)), every=0), "every 0"),
     ],
 )
-def test_bad_use_in_one_process_is_refused(call, said):
-    with pytest.raises(UserError, match=said):
+def test_bad_use_in_one_process_is_refused(call, message):
+    with pytest.raises(UserError, match=message):
         call()
 
 

@@ -13,8 +13,8 @@ from dithc.config import training
 from dithc.core.logging import UserError
 from dithc.engine.comm import Group
 from dithc.train.job.stop_requests import (
-    LEAST_SECONDS_TO_WAIT,
-    LEAVING_SECONDS,
+    EXIT_SECONDS,
+    MIN_TIMEOUT,
     StepTimer,
     StopRequests,
     seconds_since_process_start,
@@ -34,9 +34,6 @@ def test_decay_warms_up_to_its_final_value():
     assert decay_at(1, decay=0.9999, warmup=True) == pytest.approx(2 / 11)
     assert decay_at(10**6, decay=0.9999, warmup=True) == 0.9999
     assert decay_at(1, decay=0.9999, warmup=False) == 0.9999
-
-
-def test_without_warm_up_the_average_hardly_moves_in_1000_steps():
     assert initial_weight_fraction(1000, decay=0.9999, warmup=False) == pytest.approx(math.exp(-0.1), rel=1e-3)
     assert initial_weight_fraction(1000, decay=0.9999, warmup=True) < 1e-20
 
@@ -97,33 +94,34 @@ def test_every_back_end_makes_the_steps_of_torch(backend, use_backend):
     settings = training.RunConfig(
         dataset="toy", lr=0.1, betas=[0.7, 0.95], weight_decay=0.01, max_grad_norm=0.5, warmup_steps=0
     )
-    ours, theirs = net(), net()
-    optimizer = Optimizer.of_run(ours, settings)
-    torchs = torch.optim.AdamW(theirs.parameters(), lr=0.1, betas=(0.7, 0.95), weight_decay=0.01)
+    model, reference = net(), net()
+    optimizer = Optimizer.of_run(model, settings)
+    torch_optimizer = torch.optim.AdamW(reference.parameters(), lr=0.1, betas=(0.7, 0.95), weight_decay=0.01)
     x = torch.randn(5, 3)
     for step in (1, 2, 3):
         optimizer.zero()
-        torchs.zero_grad()
-        ours(x).square().mean().backward()
-        theirs(x).square().mean().backward()
-        norm = float(nn.utils.clip_grad_norm_(theirs.parameters(), 0.5))
+        torch_optimizer.zero_grad()
+        model(x).square().mean().backward()
+        reference(x).square().mean().backward()
+        norm = float(nn.utils.clip_grad_norm_(reference.parameters(), 0.5))
         assert optimizer.clip() == pytest.approx(norm, rel=1e-5)
         optimizer.update(step)
-        torchs.step()
-    for left, right in zip(ours.parameters(), theirs.parameters(), strict=True):
-        torch.testing.assert_close(left, right, rtol=1e-5, atol=1e-6)
+        torch_optimizer.step()
+    for parameter, expected in zip(model.parameters(), reference.parameters(), strict=True):
+        torch.testing.assert_close(parameter, expected, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize(
-    ("clip", "value", "takes"), [(None, 1e18, True), (None, 1e20, False), (1.0, 1e20, True), (1.0, math.inf, False)]
+    ("clip", "value", "is_accepted"),
+    [(None, 1e18, True), (None, 1e20, False), (1.0, 1e20, True), (1.0, math.inf, False)],
 )
-def test_gradients_whose_squares_are_beyond_fp32_are_not_taken(clip, value, takes):
+def test_gradients_whose_squares_are_beyond_fp32_are_not_taken(clip, value, is_accepted):
     model = nn.Linear(2, 2, bias=False)
     optimizer = Optimizer.of_run(model, training.RunConfig(dataset="toy", max_grad_norm=clip))
     model.weight.grad = torch.full((2, 2), value)
     assert optimizer.clip() == pytest.approx(2 * value)
-    assert optimizer.takes(2 * value) is takes
-    if takes:
+    assert optimizer.accepts(2 * value) is is_accepted
+    if is_accepted:
         optimizer.update(1)
         assert all(moment.isfinite().all() for moment in optimizer.state().values())
 
@@ -151,40 +149,38 @@ def test_deadline_counts_from_the_start_of_the_process():
 
 
 def test_grace_follows_the_slowest_recent_step_and_save():
-    pace = StepTimer()
-    assert pace.grace_seconds == LEAVING_SECONDS
+    timer = StepTimer()
+    assert timer.grace_seconds == EXIT_SECONDS
     for seconds in [9.0] + [1.0] * 19 + [2.0]:
-        pace.step(seconds)
+        timer.step(seconds)
     for seconds in (3.0, 0.5):
-        pace.save(seconds)
+        timer.save(seconds)
     for seconds in (30.0, 20.0):
-        pace.validation(seconds)
-    assert pace.grace_seconds == 2 * (2.0 + 30.0) + 2 * 3.0 + LEAVING_SECONDS
+        timer.validation(seconds)
+    assert timer.grace_seconds == 2 * (2.0 + 30.0) + 2 * 3.0 + EXIT_SECONDS
 
 
 def test_ranks_wait_for_five_of_the_longest_step_and_a_minute_at_least():
-    pace = StepTimer()
-    pace.save(100.0)
-    assert pace.patience_seconds() is None
-    pace.step(11.9)
-    assert pace.patience_seconds() == LEAST_SECONDS_TO_WAIT == 60.0
+    timer = StepTimer()
+    timer.save(100.0)
+    assert timer.timeout_seconds() is None
+    timer.step(11.9)
+    assert timer.timeout_seconds() == MIN_TIMEOUT == 60.0
     for seconds in [30.0] + [1.0] * 40:
-        pace.step(seconds)
-    assert pace.patience_seconds() == 5 * 30.0
-    assert pace.patience_seconds(saving=True) == 600.0
-    pace.save(200.0)
-    assert pace.patience_seconds(saving=True) == 5 * 200.0
+        timer.step(seconds)
+    assert timer.timeout_seconds() == 5 * 30.0
+    assert timer.timeout_seconds(saving=True) == 600.0
+    timer.save(200.0)
+    assert timer.timeout_seconds(saving=True) == 5 * 200.0
 
 
 def test_more_ranks_than_images_are_refused():
-    model, run = net(), training.RunConfig(dataset="toy", global_batch_size=2)
+    run = training.RunConfig(dataset="toy", global_batch_size=2)
     group = Group(rank=0, size=3)
     with pytest.raises(UserError, match="3 ranks for a global batch of 2"):
         Trainer(
             run=run,
             source=None,
-            strategy=SimpleNamespace(layout=RankGrid(size=3)),
-            optimizer=Optimizer.of_run(model, run),
-            ema=Ema(model, run.ema),
+            state=SimpleNamespace(strategy=SimpleNamespace(layout=RankGrid(size=3))),
             group=group,
         )

@@ -62,8 +62,8 @@ def test_resumed_training_equals_an_uninterrupted_one_to_the_bit(job, kind):
 def test_training_learns(job):
     settings = job(until=150, steps=150, lr=2e-3, checkpoint_every=150)
     assert train(settings, Group()) == DONE
-    numbers = Manifest.read(settings.paths.out).numbers
-    assert numbers["loss_last100"] < 0.97 * numbers["loss_first10"]
+    numbers = Manifest.read(settings.paths.out).summary
+    assert numbers["mean_loss_last_100"] < 0.97 * numbers["mean_loss_first_10"]
     # A network that predicts 0 has the variance of the noise, and a small bound.
     assert 0.9 < numbers["initial_loss"] < 1.2
 
@@ -76,7 +76,7 @@ def test_done_training_is_not_repeated(job):
     one.paths.out.unlink()
     assert train(one, Group()) == DONE
     again = Manifest.read(one.paths.out)
-    assert (again.digest, again.numbers) == (written.digest, written.numbers)
+    assert (again.digest, again.summary) == (written.digest, written.summary)
     assert (store_of(one).folder / "events.jsonl").read_text() == events
 
 
@@ -114,9 +114,9 @@ def test_first_loss_is_the_mean_square_of_what_is_to_be_predicted_and_the_checkp
     kept = np.cumprod(1 - np.linspace(1e-4, 2e-2, 1000))[t.astype(int)].reshape(-1, 1, 1, 1)
     target = {"noise": noise, "v": np.sqrt(kept) * noise - np.sqrt(1 - kept) * x0, "flow": noise - x0}[predict]
     assert rows(one)[0]["mse"] == pytest.approx((target**2).mean(), rel=1e-5)
-    said = checkpoint(one).meta["objective"]
-    assert training.ObjectiveConfig(**said) == one.run.objective
-    assert said["prediction_type"] == predict
+    objective_values = checkpoint(one).meta["objective"]
+    assert training.ObjectiveConfig(**objective_values) == one.run.objective
+    assert objective_values["prediction_type"] == predict
 
 
 def test_checkpoints_kept_are_the_first_the_segment_ends_and_the_last(job):
@@ -234,14 +234,14 @@ def test_files_of_the_manifest_are_the_bytes_of_the_checkpoint(job):
         "ema.safetensors",
         "optimizer.safetensors",
     }
-    numbers = manifest.numbers
+    numbers = manifest.summary
     for key in (
-        "loss_last100",
+        "mean_loss_last_100",
         "seconds_per_step_median",
         "images_per_second",
         "peak_rss_bytes",
         "parameters",
-        "store",
+        "checkpoint_folder",
     ):
         assert numbers[key]
     assert "EMA of decay 0.9999 with warm-up" in numbers["ema_note"]

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from dithc.config import load_experiment
-from dithc.config.load import laid_over
+from dithc.config.load import merge_settings
 from dithc.core.artifacts import Manifest
 from dithc.core.integrity import dump_checksummed
 
@@ -44,7 +44,7 @@ def make_project(folder: Path) -> Path:
     for name in ("Snakefile", "workflow", "config", "profiles"):
         os.symlink(ROOT / name, folder / name)
     os.symlink("profiles/slurm", folder / "cluster")
-    reduced = laid_over(*(yaml.safe_load(path.read_text()) for path in (ROOT / DEMO, REDUCED)))
+    reduced = merge_settings(*(yaml.safe_load(path.read_text()) for path in (ROOT / DEMO, REDUCED)))
     for name in LEFT_OUT:
         del reduced["evaluations"][name]
     (folder / "reduced.yaml").write_text(yaml.safe_dump(reduced))
@@ -75,8 +75,8 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Project with a finished run of the reduced demo, as by `make demo`; `TERMINAL` contains its output."""
     folder = make_project(tmp_path_factory.mktemp("demo") / "project")
     line = [str(Path(sys.executable).parent / "dithc"), "run", *LOCAL]
-    with (folder / TERMINAL).open("w") as said:
-        done = subprocess.run(line, cwd=folder, stdout=said, stderr=subprocess.STDOUT, timeout=1500, check=False)
+    with (folder / TERMINAL).open("w") as log:
+        done = subprocess.run(line, cwd=folder, stdout=log, stderr=subprocess.STDOUT, timeout=1500, check=False)
     assert done.returncode == 0, (folder / TERMINAL).read_text()[-6000:]
     return folder
 
@@ -101,4 +101,4 @@ def finish(folder: Path, *names: str, **numbers: Any) -> None:
     """Write manifests of stages with a duration of 12 seconds."""
     for name in names:
         path = folder / name / "manifest.json" if not name.endswith(".json") else folder / name
-        Manifest(stage="any", name=name, spec={}, seconds=12.0, numbers=numbers).write(path)
+        Manifest(stage="any", name=name, spec={}, wall_seconds=12.0, summary=numbers).write(path)

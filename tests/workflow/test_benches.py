@@ -8,7 +8,7 @@ from tests.workflow.conftest import snakemake
 
 pytestmark = pytest.mark.sampled("plans of the workflow")
 LOCAL = ("--profile", "profiles/local", "-n", "-p")
-AUTOMEM = "automem --model DiT-S/2 --batch 8 --dtype fp32 --only budget,pool,resident --budget 0.4"
+AUTOMEM = "automem --model DiT-S/2 --batch 8 --dtype fp32 --parts budget,pool,resident --fast-memory-fraction 0.4"
 SAMPLING = "--guidance 4,1 --ranks 2 --steps 30 --decode-size 1024 --decode-width 32 --rounds 3"
 # Command and figure of each target.
 TARGETS = {
@@ -25,13 +25,13 @@ TARGETS = {
     "scaling": ("scaling --strong --models DiT-S/2 --ranks 1,2 --batch 8", "scaling/figures/strong_scaling"),
 }
 # Settings of `bench` and the commands of the report.
-ASKED = {
+REQUESTED = {
     "strategies: {models: [DiT-B/2], batches: [4], memory_limit_gib: 8}": (
         "bench strategies --models DiT-B/2 --batches 4 --dtype fp32 --rounds 2 --memory-limit 8"
     ),
     "stepwise: {model: DiT-B/2, ranks: 1}": "bench stepwise --model DiT-B/2 --batch 8 --dtype fp32 --ranks 1",
     "automem: {model: DiT-B/2, parts: [budget], memory_gib: 8}": (
-        "--only budget --budget 0.4 --folder . --spill-gib 16 --rounds 2 --memory 8"
+        "--parts budget --fast-memory-fraction 0.4 --spill-folder . --spill-gib 16 --rounds 2 --memory-gib 8"
     ),
     "sampling: {model: DiT-B/2, tokens: [64], diffusers: false}": (
         f"bench sampling --model DiT-B/2 --tokens 64 --dtypes fp32,bf16 {SAMPLING} --json"
@@ -58,9 +58,9 @@ def test_the_report_has_what_the_experiment_asks_for_and_the_demo_asks_for_nothi
     assert "dithc report" in plain
     assert "dithc bench" not in plain
     assert "dithc simulate" not in plain
-    done = snakemake(project, *LOCAL, "--config", f"bench={{{', '.join(ASKED)}}}")
+    done = snakemake(project, *LOCAL, "--config", f"bench={{{', '.join(REQUESTED)}}}")
     assert done.returncode == 0, done.stdout[-3000:]
-    for command in ASKED.values():
+    for command in REQUESTED.values():
         assert command in done.stdout
     report = next(line for line in done.stdout.splitlines() if "dithc report" in line)
     files = [f"results/demo/bench/{name}.json" for name in ("scaling-weak", "scaling-strong", "simulated-paper")]
@@ -69,26 +69,17 @@ def test_the_report_has_what_the_experiment_asks_for_and_the_demo_asks_for_nothi
         assert f"--{name} results/demo/bench/{name}.json" in report
 
 
-def test_simulation_is_a_target(project: Path) -> None:
-    asked = "bench={simulate: {experiments: [weak, strong], models: [DiT-L/2], nodes: [1, 8]}}"
-    done = snakemake(project, "simulate", *LOCAL, "--config", asked)
-    assert done.returncode == 0, done.stdout[-3000:]
-    for mode in ("weak", "strong"):
-        assert f"--mode {mode} --machine profiles/machines/lx2.yaml --models DiT-L/2 --nodes 1,8" in done.stdout
-    assert "dithc bench" not in done.stdout
-
-
 def test_a_cluster_gives_the_bench_its_ranks_and_their_cores(project: Path) -> None:
-    asked = "bench={scaling: {models: [DiT-B/2], ranks: [4, 8, 16]}}"
+    settings = "bench={scaling: {models: [DiT-B/2], ranks: [4, 8, 16]}}"
     target = "results/demo/bench/scaling-weak.json"
-    done = snakemake(project, target, "--profile", "cluster", "-n", "-p", "--config", asked)
-    assert "--launcher srun --ranks-per-node 4 --cpus 38" in done.stdout
+    done = snakemake(project, target, "--profile", "cluster", "-n", "-p", "--config", settings)
+    assert "--launcher srun --ranks-per-node 4 --cpus-per-rank 38" in done.stdout
     assert "nodes=4, tasks=16, cpus_per_task=38" in done.stdout
 
 
 def test_strategy_decides_the_launch_and_no_parameter_of_a_rule(project: Path) -> None:
     done = snakemake(project, *LOCAL, "--config", "machine={launcher: mpiexec, strategy: dp}").stdout
-    assert "dithc launch --launcher mpiexec --nodes 1 --strategy dp --node-cpus" in done
+    assert "dithc launch --launcher mpiexec --nodes 1 --strategy dp --cpus-per-node" in done
     plain = snakemake(project, *LOCAL).stdout
-    found, truth = ([line for line in text.splitlines() if "dithc train" in line] for text in (done, plain))
-    assert [line.split(" -- ")[1] for line in found] == [line.split(" -- ")[1] for line in truth]
+    found, expected = ([line for line in text.splitlines() if "dithc train" in line] for text in (done, plain))
+    assert [line.split(" -- ")[1] for line in found] == [line.split(" -- ")[1] for line in expected]

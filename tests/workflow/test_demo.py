@@ -48,7 +48,6 @@ def test_second_run_has_nothing_to_do(finished: Path) -> None:
 
 @pytest.fixture
 def encoded(finished: Path, tmp_path: Path) -> Path:
-    """Project with finished latents, without a training run."""
     folder = make_project(tmp_path / "project")
     (folder / "results" / "demo").mkdir(parents=True)
     for stage in ("inputs", "scenes", "tiles", "codecs", "latents"):
@@ -63,10 +62,10 @@ def test_two_ranks_learn_what_one_learns(finished: Path, encoded: Path) -> None:
     two_ranks = "machine={launcher: mpiexec, ranks_per_node: 2}"
     done = snakemake(encoded, f"results/demo/{target}", *LOCAL, "--config", two_ranks)
     assert done.returncode == 0, done.stdout[-3000:]
-    two, one = (Manifest.read(folder / "results" / "demo" / target).numbers for folder in (encoded, finished))
+    two, one = (Manifest.read(folder / "results" / "demo" / target).summary for folder in (encoded, finished))
     assert (two["ranks"], one["ranks"]) == (2, 1)
     assert two["initial_loss"] == pytest.approx(one["initial_loss"], rel=1e-5)
-    assert two["loss_last100"] == pytest.approx(one["loss_last100"], rel=1e-3)
+    assert two["mean_loss_last_100"] == pytest.approx(one["mean_loss_last_100"], rel=1e-3)
 
 
 # Python runs this file at process start: the training run pauses after twelve steps until it is requested to stop.
@@ -120,7 +119,7 @@ def test_killed_workflow_continues_to_the_same_weights(finished: Path, encoded: 
     assert again.returncode == 0, again.stdout[-3000:]
     interrupted, whole = (json.loads((place / target).read_text()) for place in (folder, finished))
     assert interrupted["digest"] == whole["digest"], "weights after a kill differ from an uninterrupted run"
-    assert interrupted["numbers"]["loss_last100"] == whole["numbers"]["loss_last100"]
+    assert interrupted["summary"]["mean_loss_last_100"] == whole["summary"]["mean_loss_last_100"]
 
 
 @pytest.mark.sampled("after the demo")

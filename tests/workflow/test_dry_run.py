@@ -44,9 +44,9 @@ def test_reduced_demo_plans_in_another_folder(project: Path, tmp_path: Path) -> 
 
 def test_profile_decides_ranks_and_no_result(project: Path) -> None:
     (project / "mine.yaml").write_text("machine: {cpus_per_rank: 2, param_gather_dtype: bf16}\n")
-    own = ["--configfile", DEMO, "mine.yaml", "--config", "machine={ranks_per_node: 2}"]
-    done = snakemake(project, "--profile", "cluster", "-n", "-p", *own)
-    assert "--launcher srun --nodes 1 --ranks 2 --cpus 38" in done.stdout
+    settings = ["--configfile", DEMO, "mine.yaml", "--config", "machine={ranks_per_node: 2}"]
+    done = snakemake(project, "--profile", "cluster", "-n", "-p", *settings)
+    assert "--launcher srun --nodes 1 --ranks 2 --cpus-per-rank 38" in done.stdout
     assert "machine.cpus_per_rank: 38 (cluster/config.yaml) overrides 2 (mine.yaml)" in done.stdout
     assert "machine.ranks_per_node: 2 (the command line) overrides 4 (cluster/config.yaml)" in done.stdout
     assert done.returncode == 0

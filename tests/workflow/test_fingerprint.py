@@ -19,48 +19,48 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "scenes"
 
 
-def of(path: Path) -> str | None:
-    return fingerprint(path, named=True)
+def digest_of(path: Path) -> str | None:
+    return fingerprint(path, with_name=True)
 
 
 def test_copy_link_and_hidden_files_change_nothing(folder: Path, tmp_path: Path) -> None:
-    truth = of(folder)
+    truth = digest_of(folder)
     shutil.copytree(folder, tmp_path / "copy", copy_function=shutil.copyfile)
     os.utime(tmp_path / "copy" / "class0" / "0.npy", (0, 0))
     (tmp_path / "link").symlink_to(folder)
     (tmp_path / "linked").mkdir()
     for name in ("class0", "class1"):
         (tmp_path / "linked" / name).symlink_to(folder / name)
-    assert [of(tmp_path / name) for name in ("copy", "link", "linked")] == [truth] * 3
+    assert [digest_of(tmp_path / name) for name in ("copy", "link", "linked")] == [truth] * 3
     (folder / ".listing").write_text("hidden")
-    assert of(folder) == truth
+    assert digest_of(folder) == truth
 
 
 def test_added_removed_renamed_grown_and_replaced_files_are_seen(folder: Path) -> None:
-    seen = {of(folder)}
+    digests = {digest_of(folder)}
     (folder / "class0" / "new.npy").write_bytes(b"x")
-    seen.add(of(folder))
+    digests.add(digest_of(folder))
     (folder / "class0" / "new.npy").rename(folder / "class1" / "new.npy")
-    seen.add(of(folder))
+    digests.add(digest_of(folder))
     (folder / "class1" / "new.npy").write_bytes(b"y")
-    seen.add(of(folder))
+    digests.add(digest_of(folder))
     (folder / "class1" / "new.npy").write_bytes(b"yy")
-    seen.add(of(folder))
+    digests.add(digest_of(folder))
     (folder / "class1" / "1.npy").unlink()
-    seen.add(of(folder))
-    assert len(seen) == 6
+    digests.add(digest_of(folder))
+    assert len(digests) == 6
 
 
 def test_beyond_the_bounds_sizes_and_then_names_alone_count(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(room, "SAMPLED_FILES", 1)
     monkeypatch.setattr(room, "SIZED_FILES", 2)
-    truth = of(folder)
+    truth = digest_of(folder)
     (folder / "class0" / "2.npy").write_bytes(b"z" * 10_000)
-    assert of(folder) == truth, "the second file counts by size"
+    assert digest_of(folder) == truth, "the second file counts by size"
     (folder / "class0" / "4.npy").write_bytes(b"z")
-    assert of(folder) == truth, "the third file counts by name"
+    assert digest_of(folder) == truth, "the third file counts by name"
     (folder / "class0" / "2.npy").write_bytes(b"z")
-    assert of(folder) != truth
+    assert digest_of(folder) != truth
 
 
 def test_a_single_file_is_known_by_its_bytes_and_by_its_name_where_that_counts(tmp_path: Path) -> None:
@@ -68,37 +68,37 @@ def test_a_single_file_is_known_by_its_bytes_and_by_its_name_where_that_counts(t
     first, second = tmp_path / "a.pt", tmp_path / "b.pt"
     first.write_bytes(os.urandom(1000) * (size // 1000))
     shutil.copyfile(first, second)
-    assert fingerprint(first, named=False) == fingerprint(second, named=False)
-    assert fingerprint(first, named=True) != fingerprint(second, named=True)
+    assert fingerprint(first, with_name=False) == fingerprint(second, with_name=False)
+    assert fingerprint(first, with_name=True) != fingerprint(second, with_name=True)
     second.write_bytes(os.urandom(1000) * (size // 1000))
-    assert fingerprint(first, named=False) != fingerprint(second, named=False)
+    assert fingerprint(first, with_name=False) != fingerprint(second, with_name=False)
 
 
 def test_broken_links_and_empty_files_are_files(folder: Path) -> None:
-    truth = of(folder)
+    truth = digest_of(folder)
     (folder / "class1" / "again").symlink_to(folder)  # a circle ends
-    assert of(folder) == truth
+    assert digest_of(folder) == truth
     (folder / "class0" / "broken.npy").symlink_to(folder / "nothing")
-    broken = of(folder)
+    broken = digest_of(folder)
     (folder / "class0" / "broken.npy").unlink()
     (folder / "class0" / "broken.npy").touch()
-    assert len({truth, broken, of(folder)}) == 3
+    assert len({truth, broken, digest_of(folder)}) == 3
 
 
 def test_pipes_and_devices_are_not_opened(folder: Path) -> None:
-    before = fingerprint(folder, named=True)
+    before = fingerprint(folder, with_name=True)
     os.mkfifo(folder / "pipe.tif")  # opening it would block forever
     (folder / "zero.tif").symlink_to("/dev/zero")
-    assert fingerprint(folder, named=True) != before
+    assert fingerprint(folder, with_name=True) != before
 
 
 def test_files_that_are_gone_are_remembered_from_the_last_run(folder: Path, tmp_path: Path) -> None:
     memory = tmp_path / "results" / "fingerprints.json"
     files = FileFingerprints(memory)
-    truth = files.fingerprint(str(folder), named=True)
-    files.remember()
+    truth = files.fingerprint(str(folder), with_name=True)
+    files.save()
     os.rename(folder, tmp_path / "archive")
-    assert FileFingerprints(memory).fingerprint(str(folder), named=True) == truth
-    assert FileFingerprints(memory).fingerprint(str(tmp_path / "never"), named=True) is None
+    assert FileFingerprints(memory).fingerprint(str(folder), with_name=True) == truth
+    assert FileFingerprints(memory).fingerprint(str(tmp_path / "never"), with_name=True) is None
     memory.write_text("no JSON")
-    assert FileFingerprints(memory).fingerprint(str(folder), named=True) is None
+    assert FileFingerprints(memory).fingerprint(str(folder), with_name=True) is None

@@ -54,10 +54,10 @@ class Attack:
 
     def readers(self, victim: Path) -> list[list[str]]:
         found = []
-        for words in self.commands:
-            given = [Path(word) for before, word in pairwise(words) if before != "--out"]
+        for line in self.commands:
+            given = [Path(part) for before, part in pairwise(line) if before != "--out"]
             if any(self._is_of(victim, path) for path in given):
-                found.append(words)
+                found.append(line)
         return found
 
     def _is_of(self, victim: Path, given: Path) -> bool:
@@ -68,23 +68,23 @@ class Attack:
             return any((given.parent / path).resolve() == victim.resolve() for path in listed)
         return given.parent in victim.parents
 
-    def run(self, words: list[str], scratch: Path) -> tuple[int, Any]:
-        out = scratch / Path(*Path(words[words.index("--out") + 1]).parts[-2:])
-        words = [str(out) if before == "--out" else word for before, word in zip(["", *words], words, strict=False)]
-        if words[0] == "train" and (self.folder / words[words.index("--config") + 1]).read_bytes() == self.config:
+    def run(self, line: list[str], scratch: Path) -> tuple[int, Any]:
+        out = scratch / Path(*Path(line[line.index("--out") + 1]).parts[-2:])
+        line = [str(out) if before == "--out" else part for before, part in zip(["", *line], line, strict=False)]
+        if line[0] == "train" and (self.folder / line[line.index("--config") + 1]).read_bytes() == self.config:
             scratch.mkdir(parents=True, exist_ok=True)
             (scratch / "config.json").write_text(
                 dump_checksummed({**load_checksummed(self.config.decode()), "store": str(scratch / "store")})
             )
-            words[words.index("--config") + 1] = str(scratch / "config.json")
-        status = main(words)
-        made = out.with_suffix(".json")
-        return status, _settled(json.loads(made.read_text())) if status == 0 else None
+            line[line.index("--config") + 1] = str(scratch / "config.json")
+        status = main(line)
+        result = out.with_suffix(".json")
+        return status, _settled(json.loads(result.read_text())) if status == 0 else None
 
-    def wanted(self, words: list[str], scratch: Path) -> Any:
-        key = " ".join(words)
+    def reference(self, line: list[str], scratch: Path) -> Any:
+        key = " ".join(line)
         if key not in self.expected:
-            status, self.expected[key] = self.run(words, scratch / "whole")
+            status, self.expected[key] = self.run(line, scratch / "whole")
             assert status == 0, key
         return self.expected[key]
 
@@ -97,7 +97,9 @@ def _settled(value: Any) -> Any:
     """Return a result without times, hosts and folders, which differ between runs."""
     if isinstance(value, dict):
         kept = {
-            key: item for key, item in value.items() if not TIMES.search(key) and key not in ("seal", "inputs", "files")
+            key: item
+            for key, item in value.items()
+            if not TIMES.search(key) and key not in ("checksum", "inputs", "files")
         }
         return {key: _settled(item) for key, item in kept.items()}
     if isinstance(value, list):
@@ -116,21 +118,12 @@ def attack(finished: Path, tmp_path_factory: pytest.TempPathFactory) -> Attack:
     text = snakemake(finished, *LOCAL, "-n", "-p", "--forceall").stdout
     commands = []
     for line in re.findall(r"\b(dithc [^\n]*?) 2>&1", text):
-        words = shlex.split(line)
-        words = words[words.index("--") + 1 :] if "--" in words else words
-        if words[1] != "synthesize":
-            commands.append(words[1:])
-    assert {words[0] for words in commands} >= {
-        "ingest",
-        "tiles",
-        "codec",
-        "latents",
-        "train",
-        "sample",
-        "features",
-        "fid",
-        "report",
-    }
+        line = shlex.split(line)
+        line = line[line.index("--") + 1 :] if "--" in line else line
+        if line[1] != "synthesize":
+            commands.append(line[1:])
+    stages = ["ingest", "tiles", "codec", "latents", "train", "sample", "features", "fid", "report"]
+    assert {line[0] for line in commands} >= set(stages)
     folder = Path(shutil.copytree(finished, tmp_path_factory.mktemp("attack") / "project", symlinks=True))
     shutil.copy(folder / "results/demo/config.json", folder / "whole-config.json")
     return Attack(folder, commands)
@@ -153,22 +146,24 @@ def trial(attack: Attack, seed: str, scratch: Path) -> str:
     draw = Random(seed)
     victim = draw.choice(attack.products())
     readers = attack.readers(victim)
-    words = draw.choices(readers, [1 if words[0] == "report" else 4 for words in readers])[0] if readers else None
-    wanted = attack.wanted(words, scratch / "wanted" / str(attack.commands.index(words))) if words else None
+    line = draw.choices(readers, [1 if line[0] == "report" else 4 for line in readers])[0] if readers else None
+    reference = attack.reference(line, scratch / "reference" / str(attack.commands.index(line))) if line else None
     whole = victim.read_bytes()
-    told = f"{seed}: {flip(victim, draw)}"
+    flipped = f"{seed}: {flip(victim, draw)}"
     try:
         found = find([Path("results/demo"), Path("store")])
-        assert found.faults, f"{told}: not found by verify"
-        named = [fault.path + fault.what for fault in found.faults]  # a part of a manifest has a text
-        assert any(str(victim) in name or (victim.suffix == ".made" and victim.name in name) for name in named), (
-            f"{told}: {found.faults}"
-        )
-        if words is None:
+        assert found.problems, f"{flipped}: not found by verify"
+        faults = [fault.path + fault.text for fault in found.problems]  # a part of a manifest has a text
+        assert any(
+            str(victim) in name or (victim.name.endswith(".provenance.json") and victim.name in name) for name in faults
+        ), f"{flipped}: {found.problems}"
+        if line is None:
             return "not read"
-        status, made = attack.run(words, scratch / "flipped")
-        assert status in (0, 2), f"{told}: {words[0]} ended with {status}"
-        assert status == 2 or made == wanted, f"{told}: another result: {_difference(made, wanted)}; {' '.join(words)}"
+        status, result = attack.run(line, scratch / "flipped")
+        assert status in (0, 2), f"{flipped}: {line[0]} ended with {status}"
+        assert status == 2 or result == reference, (
+            f"{flipped}: another result: {_difference(result, reference)}; {' '.join(line)}"
+        )
         return "refused" if status else "the same result"
     finally:
         victim.write_bytes(whole)
@@ -185,18 +180,18 @@ def trials(attack: Attack, count: int, *, seed: str, scratch: Path) -> dict[str,
 
 
 @pytest.fixture
-def in_project(attack: Attack, monkeypatch: pytest.MonkeyPatch) -> Attack:
+def project_attack(attack: Attack, monkeypatch: pytest.MonkeyPatch) -> Attack:
     monkeypatch.chdir(attack.folder)
     return attack
 
 
 @pytest.mark.sampled("after the demo")
-def test_flipped_bits_change_no_result_and_are_found(in_project: Attack, tmp_path: Path) -> None:
-    outcomes = trials(in_project, 5, seed=SEED, scratch=tmp_path)
+def test_flipped_bits_change_no_result_and_are_found(project_attack: Attack, tmp_path: Path) -> None:
+    outcomes = trials(project_attack, 5, seed=SEED, scratch=tmp_path)
     assert outcomes["refused"] > 0
 
 
 @pytest.mark.long
 @pytest.mark.timeout(7200)
-def test_a_thousand_flipped_bits_change_no_result_and_are_found(in_project: Attack, tmp_path: Path) -> None:
-    assert sum(trials(in_project, 1000, seed=SEED, scratch=tmp_path).values()) == 1000
+def test_a_thousand_flipped_bits_change_no_result_and_are_found(project_attack: Attack, tmp_path: Path) -> None:
+    assert sum(trials(project_attack, 1000, seed=SEED, scratch=tmp_path).values()) == 1000

@@ -13,7 +13,7 @@ ROOT = Path(__file__).parent.parent.parent
 BLOCK = re.compile(r"^    params:\n((?: {8}.*\n|\n)+)", re.MULTILINE)
 MACHINE = re.compile(r"W\.jobs|W\.experiment\.(machine|resources)|threads|resources|launch")
 PROFILES = sorted(path.parent for path in (ROOT / "profiles").glob("*/config.yaml"))
-ASKED = {
+REQUESTED = {
     "bench": {
         "model": "DiT-S/2",
         "scaling": {"models": ["DiT-S/2"], "ranks": [1, 2]},
@@ -34,12 +34,21 @@ def test_no_parameter_of_a_rule_asks_for_the_machine(path: Path) -> None:
 
 
 def test_what_is_measured_is_asked_alike_on_every_machine() -> None:
-    said = set()
+    found = set()
     for profile in PROFILES:
         machine = load_machine(profile)[0].model_dump()
-        matrix = ExperimentGraph({**ASKED, "machine": machine})
+        matrix = ExperimentGraph({**REQUESTED, "machine": machine})
         benches = BenchmarkArguments(matrix.experiment)
-        named = (benches.step, benches.strategies, benches.stepwise, benches.automem, benches.sampling)
-        said.add((*named, *(benches.scaling(mode) for mode in ("weak", "strong")), benches.simulate("weak")))
+        commands = (benches.step, benches.strategies, benches.stepwise, benches.automem, benches.sampling)
+        found.add((*commands, *(benches.scaling(mode) for mode in ("weak", "strong")), benches.simulate("weak")))
     assert len(PROFILES) >= 4
-    assert len(said) == 1
+    assert len(found) == 1
+
+
+def test_simulated_modes_name_their_models_and_nodes() -> None:
+    simulate = {"experiments": ["weak", "strong"], "models": ["DiT-L/2"], "nodes": [1, 8]}
+    matrix = ExperimentGraph({**REQUESTED, "bench": {"simulate": simulate}})
+    arguments = "--machine profiles/machines/lx2.yaml --models DiT-L/2 --nodes 1,8"
+    for mode, path in zip(("weak", "strong"), matrix.simulated_files, strict=True):
+        assert BenchmarkArguments(matrix.experiment).simulate(mode) == f"--mode {mode} {arguments}"
+        assert path.endswith(f"bench/simulated-{mode}.json")

@@ -27,9 +27,9 @@ FIRST, LAST = 6, 45  # manifests at the time of the kill: the first calibration,
 MOST_SECONDS, LEFT_SECONDS = 1500.0, 120.0
 
 
-def start(folder: Path, said: Path) -> "subprocess.Popen[bytes]":
+def start(folder: Path, log: Path) -> "subprocess.Popen[bytes]":
     command = [str(Path(sys.executable).parent / "dithc"), "bench", "quality", *COMPARISON]
-    with said.open("wb") as file:
+    with log.open("wb") as file:
         return subprocess.Popen(command, cwd=folder, stdout=file, stderr=subprocess.STDOUT, preexec_fn=heed_sigint)
 
 
@@ -42,7 +42,7 @@ def manifests(results: Path) -> list[Path]:
 
 
 def measured(results: Path) -> dict[str, Any]:
-    found = {str(path): dict(Manifest.read(path).numbers) for path in results.glob("runs/calibrate-*/step_*.json")}
+    found = {str(path): dict(Manifest.read(path).summary) for path in results.glob("runs/calibrate-*/step_*.json")}
     return found | {str(path): path.read_bytes() for path in results.glob("plan.json")}
 
 
@@ -56,8 +56,8 @@ def kill(process: "subprocess.Popen[bytes]", folder: Path, *, hard: bool) -> Non
         process.send_signal(signal.SIGINT)
     assert process.wait(timeout=LEFT_SECONDS) != 0
     end = time.monotonic() + LEFT_SECONDS
-    while left := processes_in(folder):
-        assert time.monotonic() < end, f"still running: {left}"
+    while remaining := processes_in(folder):
+        assert time.monotonic() < end, f"still running: {remaining}"
         time.sleep(0.2)
 
 
@@ -65,14 +65,14 @@ def test_comparison_that_is_killed_goes_on_to_ratios_and_a_picture_and_times_no_
     project: Path, tmp_path: Path
 ) -> None:
     shutil.copy(Path(__file__).parent / "quality.yaml", project)
-    results, said = project / "results" / "quality-quality", tmp_path / "said"
+    results, log = project / "results" / "quality-quality", tmp_path / "said"
     draws = random.Random(f"quality {SEED}")
     count, later, hard = draws.randint(FIRST, LAST), draws.uniform(0.0, 3.0), draws.random() < 0.5
-    process = start(project, said)
+    process = start(project, log)
     end = time.monotonic() + MOST_SECONDS
     while len(manifests(results)) < count:
-        assert process.poll() is None, f"it ended before the kill:\n{said.read_text()}"
-        assert time.monotonic() < end, said.read_text()
+        assert process.poll() is None, f"it ended before the kill:\n{log.read_text()}"
+        assert time.monotonic() < end, log.read_text()
         time.sleep(0.1)
     time.sleep(later)
     kill(process, project, hard=hard)
@@ -81,7 +81,7 @@ def test_comparison_that_is_killed_goes_on_to_ratios_and_a_picture_and_times_no_
     assert before, "the calibration existed"
     assert not (project / "quality.json").exists()
 
-    assert start(project, said).wait(timeout=MOST_SECONDS) == 0, said.read_text()
+    assert start(project, log).wait(timeout=MOST_SECONDS) == 0, log.read_text()
     after = measured(results)
     assert {name: after[name] for name in before} == before
     check(
@@ -89,12 +89,12 @@ def test_comparison_that_is_killed_goes_on_to_ratios_and_a_picture_and_times_no_
         load_checksummed((results / "plan.json").read_text())["seconds"],
     )
     assert (results / "quality.png").read_bytes().startswith(b"\x89PNG")
-    assert "flow over baseline: R " in said.read_text()
+    assert "flow over baseline: R " in log.read_text()
 
 
 def check(result: dict[str, Any], sealed: dict[str, float]) -> None:
     names = ["baseline", "flow", "worse"]
-    assert {(one["contender"], one["seed"]) for one in result["trainings"]} == {(name, 0) for name in names}
+    assert {(run["contender"], run["seed"]) for run in result["trainings"]} == {(name, 0) for name in names}
     assert {name: result["seconds_per_step"][name] for name in names} == {
         name: seconds for name in names for key, seconds in sealed.items() if key.startswith(f"{name} ")
     }

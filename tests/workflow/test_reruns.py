@@ -20,7 +20,7 @@ from tests.workflow.conftest import make_project, snakemake
 pytestmark = [pytest.mark.slow, pytest.mark.alternates("whole workflows", "run again")]
 
 SMALL = Path(__file__).parent / "small.yaml"
-JUDGED = ["sample after", "features_generated after", "fid after", "report"]
+EVALUATED = ["sample after", "features_generated after", "fid after", "report"]
 SECOND = [
     "ingest second",
     "tiles second",
@@ -47,7 +47,7 @@ def run(folder: Path, *arguments: str, profile: str = "profiles/local") -> tuple
     )  # a dry run indents the jobs of a group
     for rule, lines in JOB.findall(text):
         values = re.search(r"wildcards: (.*)", lines)
-        words = [one.partition("=")[2] for one in values.group(1).split(", ")] if values else []
+        words = [wildcard.partition("=")[2] for wildcard in values.group(1).split(", ")] if values else []
         jobs.append(" ".join([rule, *words]))
     assert bool(jobs) != ("Nothing to be done" in done.stdout)
     return sorted(job for job in jobs if job != "all"), done.stdout
@@ -76,7 +76,6 @@ def edit(folder: Path, old: str, new: str) -> None:
 
 @pytest.fixture(scope="module")
 def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Project with a finished run of the small experiment."""
     folder = make_project(tmp_path_factory.mktemp("reruns") / "project")
     shutil.copy(SMALL, folder / "small.yaml")
     for seed, name in enumerate(
@@ -87,7 +86,7 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
     assert jobs == sorted(
         [
             *SECOND,
-            *JUDGED,
+            *EVALUATED,
             "ingest first",
             "tiles first",
             "latents first",
@@ -126,11 +125,11 @@ def test_a_changed_title_makes_the_report_again_and_what_changes_no_result_makes
     assert run(small, *written)[0] == ["report"]
     assert "Smaller" in (small / "results" / "small" / "report.html").read_text()
     assert run(small, *written)[0] == []
-    others = [
+    profiles = [
         ("cluster", "{max_walltime_minutes: 9}"),
         ("profiles/generic", "{stop_before_walltime: false, ranks_per_node: 2, cpus_per_rank: 9}"),
     ]
-    for profile, machine in others:
+    for profile, machine in profiles:
         assert run(small, "-n", *written, f"machine={machine}", profile=profile)[0] == [], "runs move unchanged"
     os.rename(small / "elsewhere" / "first", small / "first")
     edit(small, "    micro_batch_size: 2\n", "")  # changes only the rounding of sums, which later training would show
@@ -148,7 +147,7 @@ def test_a_changed_learning_rate_runs_that_training_and_what_follows(small: Path
     files(small, "latents/second")[
         0
     ].unlink()  # rebuilt at the same time: downstream jobs of both have separate reasons
-    assert run(small)[0] == sorted(["latents second", "finetune after 0000004", *JUDGED])
+    assert run(small)[0] == sorted(["latents second", "finetune after 0000004", *EVALUATED])
     assert digest(small, "runs/before/step_0000004.json") == before
     assert digest(small, "runs/after/step_0000004.json") != after
 
@@ -156,8 +155,8 @@ def test_a_changed_learning_rate_runs_that_training_and_what_follows(small: Path
 @pytest.mark.sampled("reruns")
 def test_a_new_scene_runs_its_own_stage_and_tiles_and_what_depends_on_them(small: Path) -> None:
     add_picture(small / "second" / "b" / "new.png", seed=100)
-    assert run(small)[0] == sorted([*SECOND, *JUDGED])
-    scenes = json.loads(manifest(small, "scenes/second").read_text())["numbers"]
+    assert run(small)[0] == sorted([*SECOND, *EVALUATED])
+    scenes = json.loads(manifest(small, "scenes/second").read_text())["summary"]
     assert scenes["accepted"] == 17
 
 
@@ -170,13 +169,13 @@ def test_what_was_deleted_or_cut_short_is_made_again_from_what_it_needs(small: P
     images = files(small, names[1])[0]
     os.truncate(images, images.stat().st_size - 1)
     manifest(small, names[2]).unlink()
-    planned, told = run(small, "-n")
-    assert "optimizer.safetensors is missing" in told
-    assert f"{images.name} has" in told
-    done, said = run(small)
+    planned, plan = run(small, "-n")
+    assert "optimizer.safetensors is missing" in plan
+    assert f"{images.name} has" in plan
+    done, output = run(small)
     assert done == planned == sorted(["finetune after 0000004", "sample after", "fid after", "report"])
-    assert "continuing from step 3" in said
-    assert "1 of 1 shards made now" in said
+    assert "continuing from step 3" in output
+    assert "1 of 1 shards made now" in output
     assert [digest(small, name) for name in names] == before
     assert run(small)[0] == []
 
@@ -197,8 +196,8 @@ def test_verify_finds_what_was_altered_and_with_repair_has_it_made_again(small: 
     assert found.returncode == 1
     for path in altered:
         assert path.name in found.stdout
-    refused = subprocess.run([*command, "--repair"], cwd=small, capture_output=True, text=True, check=False)
-    assert (refused.returncode, "fix:" in refused.stderr) == (2, True)
+    rejected = subprocess.run([*command, "--repair"], cwd=small, capture_output=True, text=True, check=False)
+    assert (rejected.returncode, "fix:" in rejected.stderr) == (2, True)
     assert weights.exists(), "files that cannot be rebuilt are kept"
     more = ["--repair", "--profile", "profiles/local", "--configfile", "small.yaml"]
     repaired = subprocess.run([*command, *more], cwd=small, capture_output=True, text=True, check=False)
@@ -232,10 +231,10 @@ def test_damage_anywhere_costs_one_job_and_leaves_the_same_bytes(small: Path, pr
 def test_a_moved_store_trains_nothing_again(small: Path) -> None:
     os.rename(small / "store", small / "kept")
     before = digest(small, "fid/after")
-    done, said = run(small, "--config", "store=kept")
+    done, output = run(small, "--config", "store=kept")
     assert "pretrain before 0000004" in done
     assert "finetune after 0000004" in done
-    assert said.count("writing only the manifest") == 2
-    assert "0 of 1 shards made now" in said
+    assert output.count("writing only the manifest") == 2
+    assert "0 of 1 shards made now" in output
     assert digest(small, "fid/after") == before
     os.rename(small / "kept", small / "store")

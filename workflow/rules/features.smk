@@ -50,7 +50,7 @@ rule features_real:
         ),
     shell:
         "OMP_NUM_THREADS={threads} dithc features --config {params.config:q} --extractor {wildcards.extractor} "
-        "--trained {input.extractor:q} --tiles {input.tiles:q} --split {wildcards.split} --images {wildcards.images} {params.measured} --out {output:q} 2>&1 | tee -i {log:q}"
+        "--extractor-manifest {input.extractor:q} --tiles {input.tiles:q} --split {wildcards.split} --num-images {wildcards.images} {params.measured} --out {output:q} 2>&1 | tee -i {log:q}"
 
 
 rule features_generated:
@@ -77,4 +77,4 @@ rule features_generated:
         measured=lambda wc: W.measured(wc.evaluation),
     shell:
         "OMP_NUM_THREADS={threads} dithc features --config {params.config:q} --extractor {params.extractor} "
-        "--trained {input.extractor:q} --samples {input.samples:q} {params.measured} --out {output:q} 2>&1 | tee -i {log:q}"
+        "--extractor-manifest {input.extractor:q} --samples {input.samples:q} {params.measured} --out {output:q} 2>&1 | tee -i {log:q}"

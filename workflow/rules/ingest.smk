@@ -23,4 +23,4 @@ rule ingest:
         config=W.config,
         spec=lambda wc: W.spec("ingest", wc.dataset),
     shell:
-        "dithc ingest --config {params.config:q} --dataset {wildcards.dataset} --inputs {input:q} --threads {threads} --out {output:q} 2>&1 | tee -i {log:q}"
+        "dithc ingest --config {params.config:q} --dataset {wildcards.dataset} --inputs {input:q} --workers {threads} --out {output:q} 2>&1 | tee -i {log:q}"

@@ -62,7 +62,7 @@ rule paper_target:
         plan=lambda wc: W.paper.skipped(wc.target),
     shell:
         "dithc reproduce {wildcards.target} --config {params.config:q} {params.node} --cells {params.cells:q} "
-        "--scores {input.scores:q} --pictures {input.pictures:q} --again {resources.again:q} --out {output.json:q} "
+        "--scores {input.scores:q} --mosaics {input.pictures:q} --command {resources.again:q} --out {output.json:q} "
         "2>&1 | tee -i {log:q}"
 
 
@@ -81,7 +81,7 @@ rule paper:
         mem_mb=W.jobs.mem_mb("report"),
         runtime=W.jobs.runtime("report"),
     shell:
-        "dithc reproduce page --documents {input:q} --out {output:q} 2>&1 | tee -i {log:q}"
+        "dithc reproduce page --results {input:q} --out {output:q} 2>&1 | tee -i {log:q}"
 
 
 # Each target alone, with its page.
@@ -95,19 +95,10 @@ for target in W.paper.names.split("|"):
         localrule: True
 
 
-rule paper_page:
+use rule paper as paper_page with:
     input:
         W.paper.document("{target}"),
     output:
         f"{W.paper.root}/{{target}}.html",
     log:
         W.log("paper/{target}-page"),
-    conda:
-        "../envs/dithc.yaml"
-    threads: 1
-    resources:
-        cpus_per_node=1,
-        mem_mb=W.jobs.mem_mb("report"),
-        runtime=W.jobs.runtime("report"),
-    shell:
-        "dithc reproduce page --documents {input:q} --out {output:q} 2>&1 | tee -i {log:q}"

@@ -29,9 +29,9 @@ rule pretrain:
         config=W.config,
         spec=lambda wc: W.spec("train", wc.run),
         init=lambda wc, input: (
-            f"--init {shlex.quote(input.init)}" if "init" in input.keys() else ""
+            f"--init-from {shlex.quote(input.init)}" if "init" in input.keys() else ""
         ),
     shell:
         "dithc launch {resources.launch} -- dithc train --config {params.config:q} --run {wildcards.run} "
-        "--latents {input.latents:q} {params.init} --until {wildcards.step} "
+        "--latents {input.latents:q} {params.init} --until-step {wildcards.step} "
         "--out {output:q} 2>&1 | tee -i {log:q}"

@@ -52,25 +52,15 @@ rule simulate:
 
 
 # A page of figures 10 and 11 alone, without the experiment's training runs.
-rule scaling:
+use rule stepwise as scaling with:
     input:
-        measured=W.measured_files,
-        simulated=W.simulated_files,
+        measured=W.measured_files + W.simulated_files,
     output:
         html=f"{W.root}/scaling/report.html",
         weak=f"{W.root}/scaling/figures/weak_scaling.png",
         strong=f"{W.root}/scaling/figures/strong_scaling.png",
     log:
         W.log("scaling"),
-    conda:
-        "../envs/dithc.yaml"
-    threads: 1
-    resources:
-        cpus_per_node=1,
-        mem_mb=W.jobs.mem_mb("report"),
-        runtime=W.jobs.runtime("report"),
     params:
         config=W.config,
-    shell:
-        "dithc report --config {params.config:q} --scaling {input.measured:q} {input.simulated:q} --out {output.html:q} "
-        "2>&1 | tee -i {log:q}"
+        option="--scaling",

@@ -39,13 +39,13 @@ def bench_automem(settings: AutoMemSettings) -> dict[str, Any]:
         "resident": lambda: resident_rows(settings),
     }
     parts = {}
-    for name in settings.only:
+    for name in settings.parts:
         log.info("part %s", name)
         with suppress(MeasurementStopped):
             parts[name] = current_session().unit(f"part {name}", measure[name])
     return {
         "bench": "automem",
-        "settings": asdict(settings) | {"folder": str(settings.folder.resolve())},
+        "settings": asdict(settings) | {"spill_folder": str(settings.spill_folder.resolve())},
         "parts": parts,
         "counted": COUNTED,
         **circumstances(machine, core_plan),
@@ -53,14 +53,17 @@ def bench_automem(settings: AutoMemSettings) -> dict[str, Any]:
 
 
 def _check(settings: AutoMemSettings) -> None:
-    require_among("bench --only", settings.only, PARTS)
+    require_among("bench --parts", settings.parts, PARTS)
     require_among("bench --model", [settings.model], PRESETS)
     require_among("bench --step-models", settings.step_models, PRESETS)
-    for option, share in (("--budget", settings.budget), ("--limit", settings.limit)):
+    for option, share in (
+        ("--fast-memory-fraction", settings.fast_memory_fraction),
+        ("--memory-limit-fraction", settings.memory_limit_fraction),
+    ):
         require(0 < share < 1, f"bench {option}", share, "a share between 0 and 1")
-    for option, size in (("--spill-gib", settings.spill_gib), ("--memory", settings.memory_gib)):
+    for option, size in (("--spill-gib", settings.spill_gib), ("--memory-gib", settings.memory_gib)):
         require(size > 0, f"bench {option}", size, "more than 0 GiB")
-    require_at_least(settings, batch=1, most=1, rounds=1, warmup=2, steps=1, repeats=1, threads=1)
-    has_file_tier = bool({"file", "largest-batch"} & set(settings.only))
-    is_valid = settings.folder.is_dir() or not has_file_tier
-    require(is_valid, "bench --folder", settings.folder, "a folder on the disk for the file tier")
+    require_at_least(settings, batch=1, max_batch=1, rounds=1, warmup=2, steps=1, step_rounds=1, threads=1)
+    has_file_tier = bool({"file", "largest-batch"} & set(settings.parts))
+    is_valid = settings.spill_folder.is_dir() or not has_file_tier
+    require(is_valid, "bench --spill-folder", settings.spill_folder, "a folder on the disk for the file tier")

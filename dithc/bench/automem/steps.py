@@ -12,7 +12,7 @@ import torch
 from dithc.bench.automem.training_runs import AutoMemSettings
 from dithc.bench.environment import require_library
 from dithc.bench.step import variants
-from dithc.bench.timing import spread, take_turns
+from dithc.bench.timing import spread, time_runs
 from dithc.diffusion import Schedule
 from dithc.engine.automem import AutoMem, Manager, get_manager
 from dithc.engine.memory import Pool, Tiers, TierSpec, output_pool, set_output_pool
@@ -21,7 +21,7 @@ from dithc.model import DiT
 POOL, TORCH = "pool", "torch's allocator"
 UNMANAGED, RESIDENT = "unmanaged", "AutoMem, everything resident"
 # Fastest tier in `resident`, relative to the model's state. Activations also fit, so that no data moves.
-ROOM = 16
+BUDGET_FACTOR = 16
 
 
 def pool_rows(settings: AutoMemSettings) -> dict[str, Any]:
@@ -29,21 +29,21 @@ def pool_rows(settings: AutoMemSettings) -> dict[str, Any]:
     rows = []
     for model in settings.step_models:
         pools = {POOL: output_pool(), TORCH: Pool.off()}
-        steps = {name: partial(_pooled, pool, _step(_training(model, settings))) for name, pool in pools.items()}
+        steps = {name: partial(_step_in_pool, pool, _step(_training(model, settings))) for name, pool in pools.items()}
         rows += _rows(model, steps, settings)
     return {"rows": rows}
 
 
-def _pooled(pool: Pool, step: variants.TrainingStep) -> float:
-    before = set_output_pool(pool)
+def _step_in_pool(pool: Pool, step: variants.TrainingStep) -> float:
+    previous = set_output_pool(pool)
     try:
         return step()
     finally:
-        set_output_pool(before)
+        set_output_pool(previous)
 
 
 def _step(training: variants.Training) -> variants.TrainingStep:
-    return variants.TrainingStep(training, variants.CONTENDERS[variants.DITHC])
+    return variants.TrainingStep(training, variants.VARIANTS[variants.DITHC])
 
 
 def resident_rows(settings: AutoMemSettings) -> dict[str, Any]:
@@ -51,23 +51,23 @@ def resident_rows(settings: AutoMemSettings) -> dict[str, Any]:
     rows = []
     for model in settings.step_models:
         plain, training = (_training(model, settings) for _ in range(2))
-        room = ROOM * training.state_bytes
-        fast = TierSpec(name="fast", kind="ddr", budget_bytes=room)
+        budget_bytes = BUDGET_FACTOR * training.state_bytes
+        fast = TierSpec(name="fast", kind="ddr", budget_bytes=budget_bytes)
         with closing(Tiers([fast, TierSpec(name="slow", kind="ddr", budget_bytes=None)])) as tiers:
             training.model = AutoMem(training.model, tiers=tiers)
             managed = get_manager(training.model)
             assert managed is not None
             with closing(managed):
-                resident = partial(_managed, tiers, managed, _step(training))
+                resident = partial(_step_in_tiers, tiers, managed, _step(training))
                 steps: dict[str, Callable[[], float]] = {UNMANAGED: _step(plain), RESIDENT: resident}
                 rows += _rows(model, steps, settings)
                 is_resident = managed.plan is not None and managed.plan.everything_resident
                 peak = tiers.fast.counters().peak_backed_bytes
-                rows[-1] |= {"resident": is_resident, "peak_fast_bytes": peak, "budget_bytes": room}
+                rows[-1] |= {"resident": is_resident, "peak_fast_bytes": peak, "budget_bytes": budget_bytes}
     return {"rows": rows}
 
 
-def _managed(tiers: Tiers, managed: Manager, step: variants.TrainingStep) -> float:
+def _step_in_tiers(tiers: Tiers, managed: Manager, step: variants.TrainingStep) -> float:
     tiers.serve()
     try:
         managed.begin_step()
@@ -76,12 +76,12 @@ def _managed(tiers: Tiers, managed: Manager, step: variants.TrainingStep) -> flo
         tiers.release()
 
 
-def _training(model: str, settings: AutoMemSettings) -> variants.Training:
+def _training(preset: str, settings: AutoMemSettings) -> variants.Training:
     require_library("bench automem")
     torch.manual_seed(settings.seed)
-    made, schedule = DiT.from_preset(model, **settings.overrides), Schedule.linear()
-    batch = variants.Batch.random(made, schedule, size=settings.batch, seed=settings.seed)
-    return variants.Training(made, batch=batch, dtype=settings.dtype)
+    model, schedule = DiT.from_preset(preset, **settings.overrides), Schedule.linear()
+    batch = variants.Batch.random(model, schedule, size=settings.batch, seed=settings.seed)
+    return variants.Training(model, batch=batch, dtype=settings.dtype)
 
 
 def _rows(model: str, steps: Mapping[str, Callable[[], float]], settings: AutoMemSettings) -> list[dict[str, Any]]:
@@ -90,14 +90,14 @@ def _rows(model: str, steps: Mapping[str, Callable[[], float]], settings: AutoMe
     faults: dict[str, list[int]] = {name: [] for name in steps}
 
     def run(name: str) -> None:
-        before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+        start_faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
         losses[name].append(steps[name]())
-        faults[name].append(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+        faults[name].append(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - start_faults)
 
     runs = {name: partial(run, name) for name in steps}
     with variants.quiet_choices():
-        take_turns(runs, repeats=settings.warmup)
-        seconds = take_turns(runs, repeats=settings.repeats)
+        time_runs(runs, repeats=settings.warmup)
+        seconds = time_runs(runs, repeats=settings.step_rounds)
     first = next(iter(steps))
     return [
         {

@@ -33,7 +33,7 @@ F32, ABSENT, ARRAYS = 0, -1, 9
 OPTIONS = (0, 0, 0, 0, 0, *[0] * 6)  # fp32 arithmetic, no added term, no epilogue, default blocking of the kernels
 
 
-def obstacle(dtype: Precision) -> str | None:
+def skip_reason(dtype: Precision) -> str | None:
     """Return the reason why SME cannot be emulated here for a type, or None."""
     if dtype != "fp32":
         return "only products of fp32 are emulated"
@@ -47,7 +47,7 @@ def obstacle(dtype: Precision) -> str | None:
     return f"not installed: {', '.join(missing)} (.ci/run lists the packages)" if missing else None
 
 
-def what() -> str:
+def describe() -> str:
     """Describe the emulated machine."""
     return f"dithc's SME kernels, emulated by qemu-aarch64 -cpu {PROCESSOR}"
 
@@ -59,14 +59,14 @@ def quick_emulation() -> dict[str, str]:
     if "fma" not in discover_machine().flags or compiler is None:
         return {}
     BUILD.mkdir(parents=True, exist_ok=True)
-    library, made = BUILD / "qemu_fma.so", BUILD / f"qemu_fma.{os.getpid()}.so"
+    library, temporary = BUILD / "qemu_fma.so", BUILD / f"qemu_fma.{os.getpid()}.so"
     source = str(KERNELS / "test" / "host" / "qemu_fma.c")
-    words = [compiler, "-O2", "-mfma", "-fPIC", "-shared", source, "-o", str(made)]
-    done = subprocess.run(words, capture_output=True, text=True, check=False)
-    if done.returncode:
-        log.info("running qemu without native fma: %s", done.stderr.strip().splitlines()[-1:])
+    arguments = [compiler, "-O2", "-mfma", "-fPIC", "-shared", source, "-o", str(temporary)]
+    completed = subprocess.run(arguments, capture_output=True, text=True, check=False)
+    if completed.returncode:
+        log.info("running qemu without native fma: %s", completed.stderr.strip().splitlines()[-1:])
         return {}
-    made.replace(library)  # atomically, because other processes may do the same
+    temporary.replace(library)  # atomically, because other processes may do the same
     return {"LD_PRELOAD": str(library)}
 
 
@@ -82,21 +82,20 @@ def product(a: Tensor, b: Tensor, bias: Tensor | None) -> Tensor:
     for array, is_output in arrays:
         parts.append(struct.pack("<3q", F32, ABSENT if array is None else array.numel(), is_output))
         if array is not None:
-            parts.append(_padded(array.detach().float().contiguous().numpy().tobytes()))
-    answer = _ask(b"".join(parts), 16 + len(_padded(bytes(out.nbytes))))
+            parts.append(_pad(array.detach().float().contiguous().numpy().tobytes()))
+    answer = _exchange(b"".join(parts), 16 + len(_pad(bytes(out.nbytes))))
     status, broken = struct.unpack("<2q", answer[:16])
     if status or broken:
-        raise RuntimeError(
-            f"the emulated kernel returned status {status} with {broken} wrong bytes for a product of {m} x {k} x {n}"
-        )
+        text = f"status {status} with {broken} wrong bytes for a product of {m} x {k} x {n}"
+        raise RuntimeError(f"the emulated kernel returned {text}")
     return torch.frombuffer(bytearray(answer[16 : 16 + out.nbytes]), dtype=torch.float32).reshape(m, n)
 
 
-def _padded(data: bytes) -> bytes:
+def _pad(data: bytes) -> bytes:
     return data + b"\0" * (-len(data) % 8)
 
 
-def _ask(request: bytes, size: int) -> bytes:
+def _exchange(request: bytes, size: int) -> bytes:
     server = _server()
     assert server.stdin is not None
     assert server.stdout is not None
@@ -117,7 +116,7 @@ def _ask(request: bytes, size: int) -> bytes:
 
 @cache
 def _server() -> subprocess.Popen[bytes]:
-    command = ["qemu-aarch64", "-cpu", PROCESSOR, str(_built()), "serve", "sme", str(THREADS)]
+    command = ["qemu-aarch64", "-cpu", PROCESSOR, str(_build_program()), "serve", "sme", str(THREADS)]
     server = subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=os.environ | quick_emulation()
     )
@@ -125,17 +124,17 @@ def _server() -> subprocess.Popen[bytes]:
     return server
 
 
-def _built() -> Path:
+def _build_program() -> Path:
     log.info("building the Arm kernels in %s, for this and later runs", BUILD)
     toolchain = f"-DCMAKE_TOOLCHAIN_FILE={KERNELS / 'test' / 'aarch64.cmake'}"
-    for words in (
+    for arguments in (
         ["-S", str(KERNELS), "-B", str(BUILD), "-DHCOPS_TEST=ON", toolchain],
         ["--build", str(BUILD), "--target", "run_cases", "--parallel", "2"],
     ):
-        done = subprocess.run([*_cmake(), *words], capture_output=True, text=True, check=False)
-        if done.returncode:
-            last = (done.stdout + done.stderr).strip().splitlines()[-1:]
-            got = f"{' '.join(words)}: {' '.join(last)}"
+        completed = subprocess.run([*_cmake(), *arguments], capture_output=True, text=True, check=False)
+        if completed.returncode:
+            last = (completed.stdout + completed.stderr).strip().splitlines()[-1:]
+            got = f"{' '.join(arguments)}: {' '.join(last)}"
             fix = "install the packages listed in .ci/run, or remove this platform"
             raise user_error("the Arm kernels cannot be built", got=got, expected="a program for 64-bit Arm", fix=fix)
     return BUILD / "run_cases"

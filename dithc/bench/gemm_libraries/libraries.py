@@ -30,25 +30,25 @@ class GemmLibrary:
     """Library of matrix products.
 
     Attributes:
-        what: function that describes the library.
+        describe: function that describes the library.
         product: C (M, N) of A (M, K), B (K, N) and an optional bias (N) of one type; A and B are dense or transposed
             dense.
-        obstacle: function that returns the reason why a type is unsupported here, or None.
+        skip_reason: function that returns the reason why a type is unsupported here, or None.
     """
 
-    what: Callable[[], str]
+    describe: Callable[[], str]
     product: Product
-    obstacle: Callable[[Precision], str | None]
+    skip_reason: Callable[[Precision], str | None]
 
 
 def _torch_product(a: Tensor, b: Tensor, bias: Tensor | None) -> Tensor:
     return torch.mm(a, b) if bias is None else torch.addmm(bias, a, b)
 
 
-def _torch_what() -> str:
+def _describe_torch() -> str:
     """Describe PyTorch's choice: the BLAS of its build for fp32, oneDNN for bf16."""
-    told = torch.__config__.show()
-    built = [word.strip().removeprefix("BLAS_INFO=") for word in told.split(",") if "BLAS_INFO=" in word]
+    config = torch.__config__.show()
+    built = [part.strip().removeprefix("BLAS_INFO=") for part in config.split(",") if "BLAS_INFO=" in part]
     return f"PyTorch's choice: {built[0] if built else 'unknown'} for fp32, oneDNN for bf16 if the CPU supports it"
 
 
@@ -57,12 +57,12 @@ def _onednn_product(a: Tensor, b: Tensor, bias: Tensor | None) -> Tensor:
     return torch.ops.mkldnn._linear_pointwise(a, b.t(), bias, "none", [], "")  # type: ignore[no-any-return]
 
 
-def _onednn_what() -> str:
+def _describe_onednn() -> str:
     found = [line.strip("- ") for line in torch.__config__.show().splitlines() if "MKL-DNN" in line]
     return found[0] if found else "oneDNN"
 
 
-def _onednn_obstacle(dtype: Precision) -> str | None:
+def _onednn_skip_reason(dtype: Precision) -> str | None:
     if not hasattr(torch.ops.mkldnn, "_linear_pointwise"):
         return "this PyTorch was built without oneDNN"
     if dtype == "bf16" and not torch.ops.mkldnn._is_mkldnn_bf16_supported():
@@ -72,7 +72,6 @@ def _onednn_obstacle(dtype: Precision) -> str | None:
 
 @cache
 def _openblas() -> ctypes.CDLL | str:
-    """Return the library, or the reason for its absence."""
     name = os.environ.get(OPENBLAS_VARIABLE) or ctypes.util.find_library("openblas")
     if name is None:
         return f"no OpenBLAS: apt-get install libopenblas0-pthread, or set {OPENBLAS_VARIABLE} to its shared library"
@@ -99,47 +98,45 @@ def _openblas_product(a: Tensor, b: Tensor, bias: Tensor | None) -> Tensor:
     library.openblas_set_num_threads(torch.get_num_threads())
     library.cblas_sgemm(
         *(_ROW_MAJOR, *(_NO_TRANSPOSE if x.is_contiguous() else _TRANSPOSE for x in (a, b)), rows, columns, depth),
-        *(1.0, a.data_ptr(), _leading(a), b.data_ptr(), _leading(b)),
+        *(1.0, a.data_ptr(), _leading_dimension(a), b.data_ptr(), _leading_dimension(b)),
         *(0.0 if bias is None else 1.0, c.data_ptr(), columns),
     )
     return c
 
 
-def _leading(matrix: Tensor) -> int:
-    """Return the leading dimension in elements."""
+def _leading_dimension(matrix: Tensor) -> int:
     return max(1, matrix.shape[1] if matrix.is_contiguous() else matrix.shape[0])
 
 
-def _openblas_what() -> str:
+def _describe_openblas() -> str:
     library = _openblas()
     return library if isinstance(library, str) else library.openblas_get_config().decode().strip()
 
 
-def _openblas_obstacle(dtype: Precision) -> str | None:
+def _openblas_skip_reason(dtype: Precision) -> str | None:
     if isinstance(library := _openblas(), str):
         return library
     if dtype != "fp32":
         return "OpenBLAS multiplies only fp32"
     # Reading the count back proves that the call works. A single-threaded build is not comparable with other libraries.
-    library.openblas_set_num_threads(torch.get_num_threads())
+    threads = torch.get_num_threads()
+    library.openblas_set_num_threads(threads)
     found = library.openblas_get_num_threads()
-    return (
-        None if found == torch.get_num_threads() else f"this OpenBLAS runs {found} of {torch.get_num_threads()} threads"
-    )
+    return None if found == threads else f"this OpenBLAS runs {found} of {threads} threads"
 
 
 LIBRARIES: Mapping[str, GemmLibrary] = {
-    "openblas": GemmLibrary(_openblas_what, _openblas_product, _openblas_obstacle),
-    "torch-blas": GemmLibrary(_torch_what, _torch_product, lambda dtype: None),
-    "onednn": GemmLibrary(_onednn_what, _onednn_product, _onednn_obstacle),
+    "openblas": GemmLibrary(_describe_openblas, _openblas_product, _openblas_skip_reason),
+    "torch-blas": GemmLibrary(_describe_torch, _torch_product, lambda dtype: None),
+    "onednn": GemmLibrary(_describe_onednn, _onednn_product, _onednn_skip_reason),
 }
 
-EMULATED: Mapping[str, GemmLibrary] = {"sme": GemmLibrary(emulated.what, emulated.product, emulated.obstacle)}
+EMULATED: Mapping[str, GemmLibrary] = {"sme": GemmLibrary(emulated.describe, emulated.product, emulated.skip_reason)}
 
 
 def describe_libraries(names: Iterable[str], dtypes: Iterable[Precision]) -> dict[str, dict[str, str | None]]:
     """Describe each library, with the reason why it does not support a type here, or None."""
     return {
-        name: {"what": LIBRARIES[name].what(), **{dtype: LIBRARIES[name].obstacle(dtype) for dtype in dtypes}}
+        name: {"what": LIBRARIES[name].describe(), **{dtype: LIBRARIES[name].skip_reason(dtype) for dtype in dtypes}}
         for name in names
     }

@@ -35,10 +35,10 @@ class _Linear(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         x, weight = ctx.saved_tensors
         dy = gradients[0].contiguous()  # (M, F)
-        wants_x, wants_weight, wants_bias, _ = ctx.needs_input_grad
-        dx = ctx.product(dy, weight, None) if wants_x else None
-        dweight = ctx.product(dy.t(), x, None) if wants_weight else None
-        return dx, dweight, dy.sum(0) if wants_bias and ctx.has_bias else None, None
+        needs_x, needs_weight, needs_bias, _ = ctx.needs_input_grad
+        dx = ctx.product(dy, weight, None) if needs_x else None
+        dweight = ctx.product(dy.t(), x, None) if needs_weight else None
+        return dx, dweight, dy.sum(0) if needs_bias and ctx.has_bias else None, None
 
 
 def make_linear(library: GemmLibrary) -> Linear:
@@ -55,9 +55,7 @@ def make_linear(library: GemmLibrary) -> Linear:
     return linear
 
 
-class _Instead(TorchFunctionMode):
-    """Mode that replaces torch's linear by `linear`."""
-
+class _LinearMode(TorchFunctionMode):
     def __init__(self, linear: Linear) -> None:
         super().__init__()
         self._linear = linear
@@ -72,6 +70,6 @@ def use_linear(linear: Linear) -> Iterator[None]:
 
     Given `hcops.linear`, dithc computes the products and torch the remaining operators.
     """
-    apart = [op for op in OPERATORS if op != "linear"] if linear is hcops.linear else OPERATORS
-    with hcops.use("reference", ops=apart), _Instead(linear):
+    unfused = [op for op in OPERATORS if op != "linear"] if linear is hcops.linear else OPERATORS
+    with hcops.use("reference", ops=unfused), _LinearMode(linear):
         yield

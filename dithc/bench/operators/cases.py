@@ -19,17 +19,8 @@ from torch import Tensor
 
 from dithc.bench.environment import require_among
 from dithc.bench.gemm_libraries import LIBRARIES, make_linear
-from dithc.bench.operators.settings import (
-    TYPES,
-    OperatorCase,
-    Run,
-    as_output,
-    autocast_context,
-    backward_of,
-    our_passes,
-    passes,
-    random,
-)
+from dithc.bench.operators import settings
+from dithc.bench.operators.settings import TYPES, OperatorCase, Run, autocast_context, random
 from dithc.bench.operators.shapes import PASSES, LinearShape, Pass, module_layers
 from dithc.bench.rooflines import Precision
 from dithc.engine import hcops
@@ -51,7 +42,7 @@ LARGEST_NORM = 1.0
 
 
 def cases(
-    wanted: Sequence[str],
+    requested: Sequence[str],
     *,
     models: Sequence[str],
     dtypes: Sequence[Precision],
@@ -59,12 +50,12 @@ def cases(
     libraries: Sequence[str] = (),
 ) -> list[Callable[[], OperatorCase]]:
     """Return functions that build the cases one by one, so that each case is freed before the next."""
-    require_among("bench ops --ops", wanted, OPS)
+    require_among("bench ops --ops", requested, OPS)
     require_among("bench ops --models", models, PRESETS)
     if libraries:
         require_among("bench ops --libraries", libraries, LIBRARIES)
     found: list[Callable[[], OperatorCase]] = []
-    for op in wanted:
+    for op in requested:
         for dtype in dtypes:
             if op == "gemm":
                 found += [one for model in models for one in gemm(model, dtype, libraries)]
@@ -78,63 +69,55 @@ def cases(
 def gemm(model: str, dtype: Precision, libraries: Sequence[str] = ()) -> list[Callable[[], OperatorCase]]:
     """Return the three products of each module in table 4, by dithc, PyTorch and the available libraries."""
     layers = module_layers(PRESETS[model], batch=BATCHES.get(model, OTHER_BATCH))
-    able = [name for name in libraries if LIBRARIES[name].obstacle(dtype) is None]
-    return [partial(_product, model, layer, of, dtype, able) for layer in layers for of in PASSES]
+    available = [name for name in libraries if LIBRARIES[name].skip_reason(dtype) is None]
+    return [partial(_product, model, layer, kind, dtype, available) for layer in layers for kind in PASSES]
 
 
-def _product(model: str, layer: LinearShape, of: Pass, dtype: Precision, libraries: Sequence[str]) -> OperatorCase:
+def _product(model: str, layer: LinearShape, kind: Pass, dtype: Precision, libraries: Sequence[str]) -> OperatorCase:
     linears = {"eager": F.linear, **{name: make_linear(LIBRARIES[name]) for name in libraries}}
     with autocast_context(dtype):
-        runs = {"hcops": our_linear_run(layer, of, dtype)}
-        runs |= {name: linear_run(layer, of, one, dtype, weight_dtype=TYPES[dtype]) for name, one in linears.items()}
-    m, n, k = layer.product(of)
+        runs = {"hcops": linear_run(layer, kind, dtype)}
+        runs |= {name: linear_run(layer, kind, dtype, one) for name, one in linears.items()}
+    m, n, k = layer.product(kind)
     return OperatorCase(
         op="gemm",
         group=f"gemm {model}",
-        name=f"{layer.name} {of}",
+        name=f"{layer.name} {kind}",
         dtype=dtype,
         shape={"m": m, "n": n, "k": k},
         limit="multiply_add",
         work=layer.flop,
         counted="2 m n k",
-        ways={name: {of: run} for name, run in runs.items()},
+        runs={name: {kind: run} for name, run in runs.items()},
     )
 
 
-def linear_run(
-    layer: LinearShape,
-    of: Pass,
-    linear: Callable[..., Tensor],
-    dtype: Precision,
-    *,
-    weight_dtype: torch.dtype,
-    place: Callable[[Tensor], Tensor] = lambda tensor: tensor,
-) -> Run:
-    """Return a function for one product of a linear layer, with its bias or bias gradient, as in training."""
+def linear_run(layer: LinearShape, kind: Pass, dtype: Precision, linear: Callable[..., Tensor] = hcops.linear) -> Run:
+    """Return a function for one product of a linear layer, with its bias or bias gradient, as in training.
+
+    hcops gets fp32 weights, and inputs in the pool; other functions get weights of `dtype`.
+    """
+    is_hcops = linear is hcops.linear
+    weight_dtype = torch.float32 if is_hcops else TYPES[dtype]
+    place = settings.as_output if is_hcops else lambda tensor: tensor
     x = place(random(layer.rows, layer.in_features, dtype=TYPES[dtype]))  # (M, K)
     weight = random(layer.out_features, layer.in_features, dtype=weight_dtype, seed=1)  # (F, K)
     bias = random(layer.out_features, dtype=weight_dtype, seed=2)  # (F)
-    wanted = {"forward": [x, weight, bias], "grad_input": [x], "grad_weight": [weight, bias]}[of]
-    for tensor in wanted:
+    operands = {"forward": [x, weight, bias], "grad_input": [x], "grad_weight": [weight, bias]}[kind]
+    for tensor in operands:
         tensor.requires_grad_()
-    if of == "forward":
+    if kind == "forward":
         return lambda: linear(x, weight, bias)
     dout = random(layer.rows, layer.out_features, dtype=TYPES[dtype], seed=3)  # (M, F)
-    return backward_of(linear(x, weight, bias), wanted, place(dout))
-
-
-def our_linear_run(layer: LinearShape, of: Pass, dtype: Precision) -> Run:
-    """Return the same product by hcops: fp32 weights, inputs in the pool."""
-    return linear_run(layer, of, hcops.linear, dtype, weight_dtype=torch.float32, place=as_output)
+    return settings.backward_of(linear(x, weight, bias), operands, place(dout))
 
 
 def _attention(dtype: Precision, heads: int, width: int, images: int) -> OperatorCase:
-    """Return the forward and backward pass at the heads of S/2 or XL/2."""
     qkv = random(images, TOKENS, 3 * heads * width, dtype=TYPES[dtype])  # (N, T, 3D)
     dout = random(images, TOKENS, heads * width, seed=1)  # (N, T, D)
     with autocast_context(dtype):
-        ours = our_passes(partial(hcops.attention, num_heads=heads), [qkv], dout)
-        eager = passes(partial(reference.attention, num_heads=heads), [qkv], dout)
+        fused = settings.hcops_passes(partial(hcops.attention, num_heads=heads), [qkv], dout)
+        eager = settings.passes(partial(reference.attention, num_heads=heads), [qkv], dout)
     return OperatorCase(
         op="attention",
         group="attention",
@@ -144,7 +127,7 @@ def _attention(dtype: Precision, heads: int, width: int, images: int) -> Operato
         limit="multiply_add",
         work=6 * 2 * images * heads * TOKENS * TOKENS * width,
         counted="two products forward, four backward, without recomputation",
-        ways={"hcops": ours, "eager": eager},
+        runs={"hcops": fused, "eager": eager},
     )
 
 
@@ -154,15 +137,15 @@ class _Operator(NamedTuple):
     Attributes:
         inputs: shape per image and type of each input.
         output: shape per image.
-        moved: bytes that an ideal implementation moves per image; `counted` describes them.
+        num_bytes: bytes that an ideal implementation moves per image; `counted` describes them.
         sizes: sizes other than N and T.
     """
 
-    ours: Callable[..., Tensor]
+    hcops: Callable[..., Tensor]
     eager: Callable[..., Tensor]
     inputs: Sequence[tuple[tuple[int, ...], torch.dtype]]
     output: tuple[int, ...]
-    moved: int
+    num_bytes: int
     counted: str
     sizes: Mapping[str, int]
 
@@ -184,9 +167,12 @@ def _built(op: str, operator: _Operator, dtype: Precision, size_bytes: int) -> O
         dtype=dtype,
         shape={"N": images, "T": TOKENS, **operator.sizes},
         limit="copy",
-        work=images * operator.moved,
+        work=images * operator.num_bytes,
         counted=operator.counted,
-        ways={"hcops": our_passes(operator.ours, inputs, dout), "eager": passes(operator.eager, inputs, dout)},
+        runs={
+            "hcops": settings.hcops_passes(operator.hcops, inputs, dout),
+            "eager": settings.passes(operator.eager, inputs, dout),
+        },
     )
 
 
@@ -195,23 +181,23 @@ def _operator(op: str, dtype: Precision) -> _Operator:
     vector, kind, each = hcops.vector, TYPES[dtype], TYPES[dtype].itemsize
     wide, count, sizes = (TOKENS, WIDTH), TOKENS * WIDTH, {"D": WIDTH}
     if op in ("gelu", "silu"):
-        ours, eager = (vector.gelu, partial(F.gelu, approximate="tanh")) if op == "gelu" else (vector.silu, F.silu)
+        own_op, eager = (vector.gelu, partial(F.gelu, approximate="tanh")) if op == "gelu" else (vector.silu, F.silu)
         counted = "forward reads x, writes y; backward reads dy and x, writes dx"
-        return _Operator(ours, eager, [(wide, kind)], wide, 5 * count * each, counted, sizes)
+        return _Operator(own_op, eager, [(wide, kind)], wide, 5 * count * each, counted, sizes)
     if op in ("adaln", "adarms"):
-        theirs = reference.adaln if op == "adaln" else reference.adarms
+        reference_op = reference.adaln if op == "adaln" else reference.adarms
         counted = "forward reads x, writes y; backward reads dy and x, writes dx; excluding (N, D) and (N, T) arrays"
         return _Operator(
             partial(vector.adaln, rms=op == "adarms"),
-            lambda x, shift, scale: theirs(x, shift, scale, 1e-6).to(kind),  # of the next linear layer
+            lambda x, shift, scale: reference_op(x, shift, scale, 1e-6).to(kind),  # of the next linear layer
             [(wide, torch.float32), ((WIDTH,), kind), ((WIDTH,), kind)],
             *(wide, count * (3 * FP32_BYTES + 2 * each), counted, sizes),
         )
     if op == "gate_residual":
         counted = "forward reads x and y, writes out; backward reads dout and y, writes dy (dx is dout)"
         inputs = [(wide, torch.float32), ((WIDTH,), kind), (wide, kind)]
-        moved = count * (3 * FP32_BYTES + 3 * each)
-        return _Operator(vector.gate_residual, reference.gate_residual, inputs, wide, moved, counted, sizes)
+        num_bytes = count * (3 * FP32_BYTES + 3 * each)
+        return _Operator(vector.gate_residual, reference.gate_residual, inputs, wide, num_bytes, counted, sizes)
     if op == "rotate_heads":  # without the norms of q and k
         angles = random(TOKENS, WIDTH // HEADS // 2, seed=2)  # (T, K / 2)
         cos, sin, qkv = angles.cos(), angles.sin(), (TOKENS, 3 * WIDTH)
@@ -223,17 +209,17 @@ def _operator(op: str, dtype: Precision) -> _Operator:
             {"D": WIDTH, "H": HEADS, "K": WIDTH // HEADS},
         )
     counted = "forward reads gates and values, writes y; backward reads dy, gates and values, writes both gradients"
-    hidden, moved = (TOKENS, HIDDEN), 8 * TOKENS * HIDDEN * each
+    hidden, num_bytes = (TOKENS, HIDDEN), 8 * TOKENS * HIDDEN * each
     inputs = [((TOKENS, 2 * HIDDEN), kind)]
-    return _Operator(vector.swiglu, reference.swiglu, inputs, hidden, moved, counted, {"E": HIDDEN})
+    return _Operator(vector.swiglu, reference.swiglu, inputs, hidden, num_bytes, counted, {"E": HIDDEN})
 
 
 def adamw(dtype: Precision, size_bytes: int) -> OperatorCase:
     """Return the case of norm, clipping, update and moving average of `size_bytes` of weights."""
     count = max(1, size_bytes // (FP32_BYTES * PARAMETER_SHAPE[0] * PARAMETER_SHAPE[1]))
-    ours = [[random(*PARAMETER_SHAPE, seed=list_ * count + i) for i in range(count)] for list_ in range(2)]
-    ours += [[torch.zeros(PARAMETER_SHAPE) for _ in range(count)] for _ in range(2)]  # moments
-    ours.append([tensor.clone() for tensor in ours[0]])
+    arrays = [[random(*PARAMETER_SHAPE, seed=list_ * count + i) for i in range(count)] for list_ in range(2)]
+    arrays += [[torch.zeros(PARAMETER_SHAPE) for _ in range(count)] for _ in range(2)]  # moments
+    arrays.append([tensor.clone() for tensor in arrays[0]])
     elements = count * PARAMETER_SHAPE[0] * PARAMETER_SHAPE[1]
     return OperatorCase(
         op="adamw",
@@ -245,15 +231,15 @@ def adamw(dtype: Precision, size_bytes: int) -> OperatorCase:
         work=10 * elements * FP32_BYTES,
         counted="the norm reads gradients; the update reads weight, gradient, two moments and average, writes these "
         "except the gradient",
-        ways={
-            "hcops": {"update": _our_update(*ours)},
-            "eager": {"update": _torch_update(ours[0], ours[1], ours[4], fused=True)},
-            "foreach": {"update": _torch_update(ours[0], ours[1], ours[4], foreach=True)},
+        runs={
+            "hcops": {"update": _hcops_update(*arrays)},
+            "eager": {"update": _torch_update(arrays[0], arrays[1], arrays[4], fused=True)},
+            "foreach": {"update": _torch_update(arrays[0], arrays[1], arrays[4], foreach=True)},
         },
     )
 
 
-def _our_update(
+def _hcops_update(
     weights: list[Tensor], gradients: list[Tensor], first: list[Tensor], second: list[Tensor], averages: list[Tensor]
 ) -> Run:
     def run() -> None:
@@ -270,11 +256,11 @@ def _our_update(
     return run
 
 
-def _torch_update(weights: list[Tensor], gradients: list[Tensor], averages: list[Tensor], **how: Any) -> Run:
+def _torch_update(weights: list[Tensor], gradients: list[Tensor], averages: list[Tensor], **options: Any) -> Run:
     parameters = [torch.nn.Parameter(weight) for weight in weights]
     for parameter, gradient in zip(parameters, gradients, strict=True):
         parameter.grad = gradient.clone()
-    optimizer = torch.optim.AdamW(parameters, **ADAMW, **how)
+    optimizer = torch.optim.AdamW(parameters, **ADAMW, **options)
 
     def run() -> None:
         torch.nn.utils.clip_grad_norm_(parameters, LARGEST_NORM)

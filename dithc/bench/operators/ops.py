@@ -16,7 +16,7 @@ from dithc.bench.operators.cases import MEMORY_BOUND, OPS, cases
 from dithc.bench.operators.settings import OperatorCase, Run, autocast_context
 from dithc.bench.resume import MeasurementStopped, current_session
 from dithc.bench.rooflines import BandwidthRoofline, FmaRoofline, Precision, multiply_add_ceiling, team_facts
-from dithc.bench.timing import Timing, geometric_mean, loops_for, spread, take_turns
+from dithc.bench.timing import Timing, geometric_mean, loops_for, spread, time_runs
 from dithc.core.logging import get_logger, progress
 from dithc.engine import hcops
 
@@ -25,8 +25,8 @@ log = get_logger(__name__)
 # Each measurement repeats the run for this time, so that the start and the clock have negligible cost.
 SECONDS_PER_TIME = 0.005
 MIB = 1 << 20
-OURS = "hcops"
-Ceilings = Mapping[str, FmaRoofline | BandwidthRoofline | None]
+HCOPS = "hcops"
+Ceilings = dict[str, FmaRoofline | BandwidthRoofline | None]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,14 +40,14 @@ class OpsSettings:
     backend: str | None = None
     size_bytes: int = 256 * MIB
     threads: int | None = None
-    repeats: int = 11
+    rounds: int = 11
 
 
 def bench_ops(settings: OpsSettings) -> dict[str, Any]:
     """Run the benchmark and return its result for JSON."""
-    require_at_least(settings, "bench ops", repeats=1, threads=1, size_bytes=1)
+    require_at_least(settings, "bench ops", rounds=1, threads=1, size_bytes=1)
     machine, core_plan = prepare_threads(settings.threads)
-    wanted = cases(
+    builders = cases(
         settings.ops,
         models=settings.models,
         dtypes=settings.dtypes,
@@ -58,21 +58,21 @@ def bench_ops(settings: OpsSettings) -> dict[str, Any]:
     for name, dtype in product(settings.libraries, settings.dtypes):
         if libraries[name][dtype]:
             log.warning("skipping %s for %s: %s", name, dtype, libraries[name][dtype])
-    ceilings = _ceilings(settings)
+    # Built once, because their arrays are large.
+    ceilings: Ceilings = {f"multiply_add {dtype}": multiply_add_ceiling(dtype) for dtype in settings.dtypes}
+    if set(settings.ops) & set(MEMORY_BOUND):
+        ceilings["copy"] = BandwidthRoofline(settings.size_bytes)
     rows = []
     with hcops.use(settings.backend) if settings.backend else nullcontext():
-        with progress(total=len(wanted), label="bench ops", unit="case") as bar:
-            for build in wanted:
+        with progress(total=len(builders), label="bench ops", unit="case") as bar:
+            for build in builders:
                 case = build()
                 name = f"{case.group} {case.name} {case.dtype}"
                 with suppress(MeasurementStopped):
-                    rows.append(
-                        current_session().unit(
-                            f"{name} {case.shape}", partial(_measure, case, ceilings, settings.repeats)
-                        )
-                    )
+                    run = partial(_measure, case, ceilings, settings.rounds)
+                    rows.append(current_session().unit(f"{name} {case.shape}", run))
                 bar.update(1, now=name)
-        where = circumstances(machine, core_plan)
+        conditions = circumstances(machine, core_plan)
     cache = max((one.size_bytes for one in machine.caches), default=0)
     return {
         "bench": "ops",
@@ -88,17 +88,9 @@ def bench_ops(settings: OpsSettings) -> dict[str, Any]:
             "note": "bytes moved by the copy and by a memory-bound forward pass, compared with the largest cache",
         },
         "outputs": "the timed run allocates every output, as the model does; no variant gets a preallocated output",
-        **where,
+        **conditions,
         "cases": rows,
     }
-
-
-def _ceilings(settings: OpsSettings) -> Ceilings:
-    """Return the ceilings of this run, built once because their arrays are large; None without the library."""
-    found: dict[str, FmaRoofline | BandwidthRoofline | None] = {
-        f"multiply_add {dtype}": multiply_add_ceiling(dtype) for dtype in settings.dtypes
-    }
-    return found | ({"copy": BandwidthRoofline(settings.size_bytes)} if set(settings.ops) & set(MEMORY_BOUND) else {})
 
 
 def _rates(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -113,11 +105,12 @@ def _rates(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 def _measure(case: OperatorCase, ceilings: Ceilings, repeats: int) -> dict[str, Any]:
     limiting = "copy" if case.limit == "copy" else f"multiply_add {case.dtype}"
     ceiling, limit = ceilings[limiting], None
-    runs: dict[str, Run] = {f"{way} {part}": run for way, parts in case.ways.items() for part, run in parts.items()}
+    runs: dict[str, Run] = {f"{name} {part}": run for name, parts in case.runs.items() for part, run in parts.items()}
     with autocast_context(case.dtype):
         loops = loops_for(runs, seconds=SECONDS_PER_TIME)
-        timings = take_turns(runs | ({"ceiling": ceiling} if ceiling else {}), repeats=repeats, loops=loops)
-    totals = {way: reduce(add, (timings[f"{way} {part}"] for part in parts)) for way, parts in case.ways.items()}
+        timings = time_runs(runs | ({"ceiling": ceiling} if ceiling else {}), repeats=repeats, loops=loops)
+    parts = {name: {part: timings[f"{name} {part}"] for part in case.runs[name]} for name in case.runs}
+    totals = {name: reduce(add, parts[name].values()) for name in parts}
     if ceiling:
         rates = spread([ceiling.work / seconds for seconds in timings["ceiling"].seconds])
         limit = {"name": limiting, "unit": ceiling.unit, "per_second": rates}
@@ -130,25 +123,24 @@ def _measure(case: OperatorCase, ceilings: Ceilings, repeats: int) -> dict[str, 
         "work": {"flop" if case.limit == "multiply_add" else "bytes": case.work, "counted": case.counted},
         "ceiling": limit,
         "contenders": {
-            way: {
+            name: {
                 "seconds": total.to_dict(),
-                "parts": {part: timings[f"{way} {part}"].to_dict() for part in case.ways[way]},
+                "parts": {part: timing.to_dict() for part, timing in parts[name].items()},
                 "per_second": case.work / total.median,
                 "share_of_ceiling": spread(_shares(case, total, limit)) if limit else None,
             }
-            for way, total in totals.items()
+            for name, total in totals.items()
         },
         "speedup_of_hcops_over": {
-            way: spread(total.ratios_to(totals[OURS]))
-            | {"parts": {part: timings[f"{way} {part}"].ratio_to(timings[f"{OURS} {part}"]) for part in case.ways[way]}}
-            for way, total in totals.items()
-            if way != OURS
+            name: spread(total.ratios_to(totals[HCOPS]))
+            | {"parts": {part: timing.ratio_to(parts[HCOPS][part]) for part, timing in parts[name].items()}}
+            for name, total in totals.items()
+            if name != HCOPS
         },
     }
 
 
 def _shares(case: OperatorCase, total: Timing, limit: Mapping[str, Any]) -> list[float]:
-    """Return the rate relative to the ceiling's rate in the same round."""
     pairs = zip(total.seconds, limit["per_second"]["rounds"], strict=True)
     return [case.work / seconds / ceiling for seconds, ceiling in pairs]
 
@@ -167,13 +159,13 @@ def summaries(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
             "kind": kind,
             "cases": len(members),
             "share_of_ceiling": {
-                way: geometric_mean(row["contenders"][way]["share_of_ceiling"]["median"] for row in members)
-                for way in members[0]["contenders"]
+                name: geometric_mean(row["contenders"][name]["share_of_ceiling"]["median"] for row in members)
+                for name in members[0]["contenders"]
                 if members[0]["ceiling"]
             },
             "speedup_of_hcops_over": {
-                way: geometric_mean(row["speedup_of_hcops_over"][way]["median"] for row in members)
-                for way in members[0]["speedup_of_hcops_over"]
+                name: geometric_mean(row["speedup_of_hcops_over"][name]["median"] for row in members)
+                for name in members[0]["speedup_of_hcops_over"]
             },
         }
         for (group, dtype, kind), members in groups.items()

@@ -15,11 +15,11 @@ from typing import Any
 import torch
 
 from dithc.bench.environment import prepare_threads, require_at_least, require_library
-from dithc.bench.operators.cases import our_linear_run
+from dithc.bench.operators.cases import linear_run
 from dithc.bench.operators.settings import autocast_context
 from dithc.bench.operators.shapes import PASSES, LinearShape, Pass, all_layers
 from dithc.bench.rooflines import Precision
-from dithc.bench.timing import Timing, loops_for, take_turns
+from dithc.bench.timing import Timing, loops_for, time_runs
 from dithc.core.artifacts import atomic_write, outputs
 from dithc.core.logging import get_logger, progress, user_error
 from dithc.engine import hcops
@@ -56,7 +56,7 @@ class TuneSettings:
     dtypes: tuple[Precision, ...] = ("fp32", "bf16")
     threads: int | None = None
     rounds: int = 15
-    output: Path | None = None
+    out: Path | None = None
 
 
 def tune(settings: TuneSettings) -> dict[str, Any]:
@@ -64,39 +64,32 @@ def tune(settings: TuneSettings) -> dict[str, Any]:
     require_at_least(settings, "tune", batch=1, rounds=1, threads=1)
     require_library("tune: C kernels")
     prepare_threads(settings.threads)
-    if os.getloadavg()[0] > LARGEST_LOAD:
-        log.warning(
-            "the machine is busy (load average %.1f), so that results may be noise: rerun later", os.getloadavg()[0]
-        )
+    if (load := os.getloadavg()[0]) > LARGEST_LOAD:
+        log.warning("the machine is busy (load average %.1f), so that results may be noise: rerun later", load)
     key = tuning.this_machine()
-    path = _path(key, settings.output)
+    path = _path(key, settings.out)
     with torch.device("meta"):
         config = DiT.from_preset(settings.model, **settings.overrides).config
     layers = {layer[1:]: layer for layer in all_layers(config, batch=settings.batch)}.values()  # one of each shape
-    wanted = [(layer, of, dtype) for dtype in settings.dtypes for layer in layers for of in PASSES]
+    searches = [(layer, kind, dtype) for dtype in settings.dtypes for layer in layers for kind in PASSES]
+    team = {"threads": key.threads, "clusters": contexts.num_clusters(key.threads)}
     found: dict[tuning.GemmShape, tuning.TuningResult] = {}
-    with hcops.use("c"), progress(total=len(wanted), label="tune", unit="product") as bar:
-        for layer, of, dtype in wanted:
-            product = tuning.GemmShape(*layer.product(of), of, dtype)
-            found[product] = search(
-                product,
-                _measure(layer, of, dtype),
-                threads=key.threads,
-                clusters=contexts.num_clusters(key.threads),
-                rounds=settings.rounds,
-            )
-            bar.update(1, now=f"{layer.name} {of} {dtype}: {_said(found[product])}")
-    tuning.save(path, key, found, write=outputs.write if settings.output else atomic_write)
+    with hcops.use("c"), progress(total=len(searches), label="tune", unit="product") as bar:
+        for layer, kind, dtype in searches:
+            product = tuning.GemmShape(*layer.product(kind), kind, dtype)
+            found[product] = search(product, _measure(layer, kind, dtype), rounds=settings.rounds, **team)
+            bar.update(1, now=f"{layer.name} {kind} {dtype}: {_describe(found[product])}")
+    tuning.save(path, key, found, write=outputs.write if settings.out else atomic_write)
     log.info("wrote %s", path)
-    return _shown(path, key, found)
+    return _result(path, key, found)
 
 
-def show_tuning(*, threads: int | None, output: Path | None) -> dict[str, Any]:
+def show_tuning(*, threads: int | None, out: Path | None) -> dict[str, Any]:
     """Return the existing tuning of this machine."""
     prepare_threads(threads)
     key = tuning.this_machine()
-    path = _path(key, output)
-    return _shown(path, key, tuning.load(path, key) if path.exists() else {})
+    path = _path(key, out)
+    return _result(path, key, tuning.load(path, key) if path.exists() else {})
 
 
 def search(
@@ -107,10 +100,10 @@ def search(
     best = halve([first, *heights_and_widths(product, first)], measure)
     timings = measure([None, best, "torch"], rounds)
     ratios = {name: timing.ratios_to(timings[None]) for name, timing in timings.items() if name is not None}
-    barred: set[tuning.Choice] = {tuning.Blocking()}
+    excluded: set[tuning.Choice] = {tuning.Blocking()}
     if not tuning.torch_may_serve(product.layout, product.dtype):
-        barred.add("torch")  # measured anyway, to be shown
-    chosen = tuning.winner({name: values for name, values in ratios.items() if name not in barred})
+        excluded.add("torch")  # measured anyway, to be shown
+    chosen = tuning.winner({name: values for name, values in ratios.items() if name not in excluded})
     return tuning.TuningResult(
         choice=chosen,
         ratio=1.0 if chosen is None else median(ratios[chosen]),
@@ -121,13 +114,13 @@ def search(
 
 def halve(candidates: Sequence[tuning.Blocking], measure: Measure) -> tuning.Blocking:
     """Run successive halving: keep the faster half and double its rounds."""
-    left, rounds = list(dict.fromkeys(candidates)), FIRST_ROUNDS
-    while len(left) > 1:
-        timings = measure([None, *left], rounds)
-        ratios = {name: timings[name].ratio_to(timings[None]) for name in left if name in timings}
-        left = sorted(ratios, key=lambda name: ratios[name])[: (len(ratios) + 1) // 2]
+    remaining, rounds = list(dict.fromkeys(candidates)), FIRST_ROUNDS
+    while len(remaining) > 1:
+        timings = measure([None, *remaining], rounds)
+        ratios = {name: timings[name].ratio_to(timings[None]) for name in remaining if name in timings}
+        remaining = sorted(ratios, key=lambda name: ratios[name])[: (len(ratios) + 1) // 2]
         rounds *= 2
-    return left[0] if left else tuning.Blocking()
+    return remaining[0] if remaining else tuning.Blocking()
 
 
 def depths_and_cuts(product: tuning.GemmShape, *, threads: int, clusters: int = 1) -> Iterator[tuning.Blocking]:
@@ -156,12 +149,12 @@ def grids(threads: int) -> Iterator[tuple[int, int]]:
             yield rows, columns
 
 
-def _measure(layer: LinearShape, of: Pass, dtype: Precision) -> Measure:
+def _measure(layer: LinearShape, kind: Pass, dtype: Precision) -> Measure:
     """Return a function that times candidates on one product, except candidates that the kernels reject."""
     with autocast_context(dtype):
-        run = our_linear_run(layer, of, dtype)
+        run = linear_run(layer, kind, dtype)
 
-    def under(candidate: tuning.Choice | None) -> object:
+    def run_candidate(candidate: tuning.Choice | None) -> object:
         with tuning.use_blocking(candidate):
             return run()
 
@@ -170,23 +163,22 @@ def _measure(layer: LinearShape, of: Pass, dtype: Precision) -> Measure:
         with autocast_context(dtype):
             for candidate in candidates:
                 try:
-                    under(candidate)
+                    run_candidate(candidate)
                 except ValueError as error:
                     log.debug("%s is rejected: %s", candidate, error)
                 else:
-                    runs[candidate] = partial(under, candidate)
+                    runs[candidate] = partial(run_candidate, candidate)
             loops = max(loops_for({"default": runs[None]}, seconds=SECONDS_PER_TIME).values())
-            return take_turns(runs, repeats=rounds, loops=dict.fromkeys(runs, loops))
+            return time_runs(runs, repeats=rounds, loops=dict.fromkeys(runs, loops))
 
     return measure
 
 
-def _shown(
+def _result(
     path: Path, key: tuning.TuningKey, results: Mapping[tuning.GemmShape, tuning.TuningResult]
 ) -> dict[str, Any]:
-    """Return a tuning as plain data."""
     rows = [
-        {**product._asdict(), **result._asdict(), "choice": _said(result)}
+        {**product._asdict(), **result._asdict(), "choice": _describe(result)}
         for product, result in sorted(results.items())
     ]
     return {"bench": "tune", "path": str(path), "key": asdict(key), "products": rows}
@@ -196,12 +188,12 @@ def _path(key: tuning.TuningKey, output: Path | None) -> Path:
     path = output or tuning.path_of(key)
     if path is None:
         got = f"{tuning.FOLDER_VARIABLE}={os.environ.get(tuning.FOLDER_VARIABLE, '')}, and no writable cache"
-        fix = f"pass --output, or set {tuning.FOLDER_VARIABLE} to a writable folder"
+        fix = f"pass --out, or set {tuning.FOLDER_VARIABLE} to a writable folder"
         raise user_error("tune: no file for the result", got=got, expected="a writable folder", fix=fix)
     return path
 
 
-def _said(result: tuning.TuningResult) -> str:
+def _describe(result: tuning.TuningResult) -> str:
     if isinstance(result.choice, tuning.Blocking):
         return ", ".join(f"{name} {value}" for name, value in result.choice._asdict().items() if value)
     return result.choice or "default"

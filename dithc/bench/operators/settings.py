@@ -23,7 +23,7 @@ class OperatorCase:
         group: cases of one summary row, such as "gemm DiT-XL/2".
         limit: ceiling that applies.
         work: operations, or bytes that an ideal implementation moves, of all parts; `counted` describes them.
-        ways: runs to time, by variant and part (forward, backward); all variants have the same parts.
+        runs: functions to time, by variant and part (forward, backward); all variants have the same parts.
     """
 
     op: str
@@ -34,7 +34,7 @@ class OperatorCase:
     limit: Literal["multiply_add", "copy"]
     work: float
     counted: str
-    ways: Mapping[str, Mapping[str, Run]] = field(repr=False)
+    runs: Mapping[str, Mapping[str, Run]] = field(repr=False)
 
 
 def autocast_context(dtype: Precision, device: str = "cpu") -> AbstractContextManager[Any]:
@@ -59,11 +59,10 @@ def passes(call: Callable[..., Tensor], inputs: Sequence[Tensor], dout: Tensor) 
     return {"forward": lambda: call(*inputs), "backward": backward_of(call(*inputs), inputs, dout)}
 
 
-def our_passes(call: Callable[..., Tensor], inputs: Sequence[Tensor], dout: Tensor) -> dict[str, Run]:
+def hcops_passes(call: Callable[..., Tensor], inputs: Sequence[Tensor], dout: Tensor) -> dict[str, Run]:
     """Return `passes` of an hcops operator with inputs and gradient in the pool."""
     placed = [as_output(tensor.detach()) for tensor in inputs]
-    out_type = call(*placed).dtype
-    return passes(call, placed, as_output(dout.to(out_type)))
+    return passes(call, placed, as_output(dout.to(call(*placed).dtype)))
 
 
 def backward_of(out: Tensor, inputs: Sequence[Tensor], dout: Tensor) -> Run:

@@ -5,11 +5,11 @@ Legend: M rows of the input (tokens of the batch), K its features, F output feat
 
 from typing import Literal, NamedTuple
 
+from dithc.bench.rooflines import FLOP_PER_MAC
 from dithc.model import DiTConfig
 
 # Order and names of the paper's table 4.
 MODULES = ("qkv", "out", "up", "down", "condition")
-FLOP_PER_MAC = 2
 # Features of the timestep embedding before its first layer (Peebles & Xie, appendix A).
 NUM_FREQUENCIES = 256
 
@@ -30,10 +30,10 @@ class LinearShape(NamedTuple):
         """Operations of each of its three products."""
         return FLOP_PER_MAC * self.rows * self.in_features * self.out_features
 
-    def product(self, of: Pass) -> tuple[int, int, int]:
+    def product(self, kind: Pass) -> tuple[int, int, int]:
         """Return (m, n, k) of y = x W^T, of dx = dy W, or of dW = dy^T x."""
         m, k, f = self.rows, self.in_features, self.out_features
-        return {"forward": (m, f, k), "grad_input": (m, k, f), "grad_weight": (f, k, m)}[of]
+        return {"forward": (m, f, k), "grad_input": (m, k, f), "grad_weight": (f, k, m)}[kind]
 
 
 def module_layers(config: DiTConfig, *, batch: int) -> list[LinearShape]:

@@ -5,6 +5,7 @@ import math
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -13,7 +14,7 @@ from torch import Tensor, nn
 
 from dithc.bench.environment import circumstances, prepare_threads, require_among
 from dithc.bench.patching import reference_models, third_party_models
-from dithc.bench.timing import spread, take_turns
+from dithc.bench.timing import spread, time_runs
 from dithc.core.logging import get_logger
 from dithc.engine import hcops
 
@@ -36,49 +37,43 @@ class PatchSettings:
     batch: int = 4
     threads: int | None = None
     warmup: int = 2
-    repeats: int = 7
+    rounds: int = 7
     seed: int = 0
 
 
-def _typed(model: nn.Module, *shape: int) -> tuple[Tensor, Tensor]:
-    """Return random numbers in fp32, and in the type of a model."""
+def _random_input(model: nn.Module, *shape: int) -> tuple[Tensor, Tensor]:
     numbers = torch.randn(*shape)
     return numbers, numbers.to(next(model.parameters()).dtype)
 
 
-def _classes(model: nn.Module, batch: int) -> Tensor:
-    return F.cross_entropy(model(_typed(model, batch, 3, 224, 224)[1]).float(), torch.arange(batch))
+def _class_loss(model: nn.Module, batch: int) -> Tensor:
+    return F.cross_entropy(model(_random_input(model, batch, 3, 224, 224)[1]).float(), torch.arange(batch))
 
 
-def _words(model: nn.Module, batch: int) -> Tensor:
-    words = torch.randint(0, 4096, (batch, 256))
-    found = model(words)
-    return F.cross_entropy(getattr(found, "logits", found).flatten(0, 1).float(), words.flatten())
+def _token_loss(model: nn.Module, batch: int) -> Tensor:
+    tokens = torch.randint(0, 4096, (batch, 256))
+    found = model(tokens)
+    return F.cross_entropy(getattr(found, "logits", found).flatten(0, 1).float(), tokens.flatten())
 
 
-def _unet(model: nn.Module, batch: int) -> Tensor:
-    noise, typed = _typed(model, batch, 3, 32, 32)
-    return F.mse_loss(model(typed, torch.arange(batch)).sample.float(), noise)
+def _noise_loss(model: nn.Module, batch: int, *, channels: int, labels: int) -> Tensor:
+    noise, typed = _random_input(model, batch, channels, 32, 32)
+    return F.mse_loss(model(typed, *[torch.arange(batch)] * labels).sample.float(), noise)
 
 
-def _dit(model: nn.Module, batch: int) -> Tensor:
-    noise, typed = _typed(model, batch, 4, 32, 32)
-    return F.mse_loss(model(typed, torch.arange(batch), torch.arange(batch)).sample.float(), noise)
-
-
-def _siglip(model: nn.Module, batch: int) -> Tensor:
-    found: Tensor = model(pixel_values=_typed(model, batch, 3, 224, 224)[1]).pooler_output
+def _siglip_loss(model: nn.Module, batch: int) -> Tensor:
+    found: Tensor = model(pixel_values=_random_input(model, batch, 3, 224, 224)[1]).pooler_output
     return found.float().square().mean()
 
 
 MODELS: Mapping[str, tuple[Callable[[], nn.Module], Loss]] = {
-    "vit": (reference_models.Vit, _classes),
-    "decoder": (reference_models.Decoder, _words),
-    "timm-vit": (third_party_models.vit, _classes),
-    "diffusers-unet": (third_party_models.unet, _unet),
-    "diffusers-dit": (third_party_models.dit, _dit),
-    "transformers-siglip": (third_party_models.siglip, _siglip),
-    "transformers-llama": (third_party_models.llama, _words),
+    "vit": (reference_models.Vit, _class_loss),
+    "decoder": (reference_models.Decoder, _token_loss),
+    "timm-vit": (third_party_models.vit, _class_loss),
+    "diffusers-unet": (third_party_models.unet, partial(_noise_loss, channels=3, labels=1)),
+    "diffusers-dit": (third_party_models.dit, partial(_noise_loss, channels=4, labels=2)),
+    "transformers-siglip": (third_party_models.siglip, _siglip_loss),
+    "transformers-llama": (third_party_models.llama, _token_loss),
 }
 """Factory and loss of each model. The first two are dithc's, with the structure of third-party models."""
 
@@ -100,7 +95,6 @@ def bench_patch(settings: PatchSettings) -> dict[str, Any]:
 
 
 def _case(name: str, dtype: str, settings: PatchSettings) -> dict[str, Any]:
-    """Return a row with the times, or the reason for their absence."""
     build, loss = MODELS[name]
     torch.manual_seed(settings.seed)
     try:
@@ -110,49 +104,49 @@ def _case(name: str, dtype: str, settings: PatchSettings) -> dict[str, Any]:
     model = model.bfloat16() if dtype == "bf16" else model
     log.info("%s, %s", name, dtype)
     steps, failures = {}, {}
-    for way in (*settings.compare, PATCHED):
-        step = _Step(model, way, dtype, loss, settings)
+    for variant in (*settings.compare, PATCHED):
+        step = _Step(model, variant, dtype, loss, settings)
         try:
             for _ in range(settings.warmup):
                 step()
         except Exception as error:  # a compiler may raise any error
-            failures[way] = f"{type(error).__name__}: {error}"[:200]
+            failures[variant] = f"{type(error).__name__}: {error}"[:200]
         else:
-            steps[way] = step
-    times = take_turns(steps, repeats=settings.repeats)
+            steps[variant] = step
+    times = time_runs(steps, repeats=settings.rounds)
     found: dict[str, Any] = {"model": name, "dtype": dtype, "status": "ok" if PATCHED in steps else "failed"}
-    found |= {"failures": failures, "seconds": {way: timing.to_dict() for way, timing in times.items()}}
+    found |= {"failures": failures, "seconds": {variant: timing.to_dict() for variant, timing in times.items()}}
     if PATCHED in steps:
         found["speedup_of_patched_over"] = {
-            way: spread([1 / ratio for ratio in times[PATCHED].ratios_to(times[way])])
-            for way in times
-            if way != PATCHED
+            variant: spread([1 / ratio for ratio in times[PATCHED].ratios_to(times[variant])])
+            for variant in times
+            if variant != PATCHED
         }
         found["served"] = [asdict(row) for row in steps[PATCHED].patched.table()]
-        found["gradients_off"] = _gradients_off(model, dtype, loss, settings)
+        found["gradients_off"] = _gradient_errors(model, dtype, loss, settings)
     return found
 
 
 class _Step:
     """A training step of a copy of the model: forward, loss, backward, torch's default AdamW."""
 
-    def __init__(self, model: nn.Module, way: str, dtype: str, loss: Loss, settings: PatchSettings) -> None:
+    def __init__(self, model: nn.Module, variant: str, dtype: str, loss: Loss, settings: PatchSettings) -> None:
         self._model, self._dtype, self._loss, self._settings = copy.deepcopy(model), dtype, loss, settings
         self._optimizer = torch.optim.AdamW(self._model.parameters(), lr=LEARNING_RATE)
-        self._called: Any = torch.compile(self._model) if way == COMPILE else self._model
-        if way == PATCHED:
+        self._forward: Any = torch.compile(self._model) if variant == COMPILE else self._model
+        if variant == PATCHED:
             self.patched = hcops.patch(self._model, self._optimizer)
 
     def __call__(self) -> None:
         torch.manual_seed(self._settings.seed)  # also seeds label dropout
         self._optimizer.zero_grad(set_to_none=True)
         with _precision(self._dtype):
-            loss = self._loss(self._called, self._settings.batch)
+            loss = self._loss(self._forward, self._settings.batch)
         loss.backward()  # type: ignore[no-untyped-call]
         self._optimizer.step()
 
 
-def _gradients_off(model: nn.Module, dtype: str, loss: Loss, settings: PatchSettings) -> dict[str, float]:
+def _gradient_errors(model: nn.Module, dtype: str, loss: Loss, settings: PatchSettings) -> dict[str, float]:
     """Return relative gradient errors of the first step, plain and patched; nan without float64 support."""
     double = copy.deepcopy(model).double()
     try:
@@ -162,11 +156,10 @@ def _gradients_off(model: nn.Module, dtype: str, loss: Loss, settings: PatchSett
     found = {EAGER: _gradient(model, dtype, loss, settings)}
     hcops.patch(model)
     found[PATCHED] = _gradient(model, dtype, loss, settings)
-    return {way: ((gradient - truth).norm() / truth.norm()).item() for way, gradient in found.items()}
+    return {variant: ((gradient - truth).norm() / truth.norm()).item() for variant, gradient in found.items()}
 
 
 def _gradient(model: nn.Module, dtype: str, loss: Loss, settings: PatchSettings) -> Tensor:
-    """Return the concatenated gradient in float64."""
     torch.manual_seed(settings.seed)
     model.zero_grad(set_to_none=True)
     with _precision(dtype):

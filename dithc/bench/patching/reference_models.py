@@ -18,8 +18,7 @@ class Attention(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         n, t, d = x.shape
         q, k, v = self.qkv(x).view(n, t, 3, self.heads, -1).permute(2, 0, 3, 1, 4)  # (N, H, T, D / H) each
-        mixed = F.scaled_dot_product_attention(q, k, v)
-        out: Tensor = self.out(mixed.transpose(1, 2).reshape(n, t, d))
+        out: Tensor = self.out(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(n, t, d))
         return out
 
 
@@ -62,10 +61,10 @@ class DecoderLayer(nn.Module):
 
     def __init__(self, width: int, heads: int, groups: int, hidden: int) -> None:
         super().__init__()
-        self.heads, self.groups, of_head = heads, groups, width // heads
+        self.heads, self.groups, head_width = heads, groups, width // heads
         self.norm1, self.norm2 = nn.RMSNorm(width, eps=1e-6), nn.RMSNorm(width, eps=1e-6)
         self.q, self.out = nn.Linear(width, width, bias=False), nn.Linear(width, width, bias=False)
-        self.k, self.v = (nn.Linear(width, groups * of_head, bias=False) for _ in range(2))
+        self.k, self.v = (nn.Linear(width, groups * head_width, bias=False) for _ in range(2))
         self.gate, self.up = nn.Linear(width, hidden, bias=False), nn.Linear(width, hidden, bias=False)
         self.down = nn.Linear(hidden, width, bias=False)
 

@@ -1,19 +1,18 @@
-"""Generation of one image by one rank and by several: seconds per step and image, speedups, and differences of the
-output.
+"""Generation of one image by one rank and by several: seconds per step and image, speedups, output differences.
 
 Purpose: the speedup of a partition is meaningful relative to one rank in the same minute, to one process with all cores
 (the alternative for a user), and to N independent processes.
 
-Contents: `bench_sampling` starts ranks and one process with all their cores, and interleaves `CONTENDERS` on them for
-each `Cell` of `SamplingSettings`. Variants with a cache only generate images. Then an image is decoded by several
-variants (`decoders`). `run_worker` runs in these processes; `sampling_table` formats the result.
+Contents: `bench_sampling` starts ranks and one process with all their cores, and interleaves `VARIANTS` on them for
+each `SamplingCase` of `SamplingSettings`. Variants with a cache only generate images. Then an image is decoded by several
+variants (`decoders`). `run_worker` runs in these processes.
 
 Invariants: idle processes sleep at a socket and use no core. The time of a round is the time of its slowest rank, from
 a barrier on. Memory is measured in freshly started ranks. Every output on every rank is compared numerically with the
 output of one rank. All weights are random, including heads and gates, because untrained networks return 0 regardless of
 faults.
 
-Extending: add a variant to `variants.CONTENDERS`. Add a decoder to `decoders.DECODERS`. Only `diffusers_pipeline.py` imports
+Extending: add a variant to `variants.VARIANTS`. Add a decoder to `decoders.DECODERS`. Only `diffusers_pipeline.py` imports
 diffusers.
 """
 

@@ -8,20 +8,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dithc.bench.child_process import sum_of
-from dithc.bench.sampling.decoders import APART, BY_ROWS
-from dithc.bench.sampling.variants import BASE, CEILING, WHOLE, SamplingVariant
+from dithc.bench.sampling.decoders import ROW_PARALLEL, SEPARATE
+from dithc.bench.sampling.variants import ALL_CORES, BASE, CEILING, SamplingVariant
 from dithc.bench.sampling.workers import WorkerPool
 from dithc.bench.timing import Timing, alternating, spread
 from dithc.core.logging import user_error
 
 Array = NDArray[np.float32]
-COLOURS = 3  # drawn channels of a latent, or bands of an image
+COLORS = 3  # drawn channels of a latent, or bands of an image
 DRAWN_PIXELS = 64  # maximum side of stored images
 
 
 def compare_and_time(
-    found: WorkerPool,
-    able: Sequence[SamplingVariant],
+    pool: WorkerPool,
+    variants: Sequence[SamplingVariant],
     *,
     rounds: int,
     warmup: int = 0,
@@ -33,27 +33,27 @@ def compare_and_time(
     The compared run and `warmup` further runs are untimed. `seconds` is the minimum duration of a timed round. Return
     timings, comparisons with the output of one rank, and outputs, by variant.
     """
-    told: dict[str, dict[str, Any]] = {}
+    comparisons: dict[str, dict[str, Any]] = {}
     outputs: dict[str, Array] = {}
     loops: dict[str, int] = {}
-    for one in able:
-        runs = [found.ask(one.where, "run", one.name, 1) for _ in range(1 + warmup)]
+    for one in variants:
+        runs = [pool.request(one.role, "run", one.name, 1) for _ in range(1 + warmup)]
         parts = [answer.output for answer in runs[0]]
-        if one.name in (BY_ROWS, APART):
+        if one.name in (ROW_PARALLEL, SEPARATE):
             parts = [np.concatenate([part for part in parts if part.size], axis=2)]
         outputs[one.name] = parts[0]
-        told[one.name] = compared(parts, outputs[BASE]) | {"sent": sum_of([answer.sent for answer in runs[0]])}
+        comparisons[one.name] = compare(parts, outputs[BASE]) | {"sent": sum_of([answer.sent for answer in runs[0]])}
         if one.cache is not None:
-            told[one.name]["blocks_run"] = runs[0][0].ran
+            comparisons[one.name]["blocks_run"] = runs[0][0].block_share
         loops[one.name] = max(1, int(seconds / max(answer.seconds for answer in runs[-1])))
-    times: dict[str, list[float]] = {one.name: [] for one in able}
-    for one in chain(*alternating(able, rounds)):
-        answers = found.ask(one.where, "run", one.name, loops[one.name])
+    times: dict[str, list[float]] = {one.name: [] for one in variants}
+    for one in chain(*alternating(variants, rounds)):
+        answers = pool.request(one.role, "run", one.name, loops[one.name])
         times[one.name].append(max(answer.seconds for answer in answers) / one.calls(ranks))
-    return {name: Timing(tuple(each)) for name, each in times.items()}, told, outputs
+    return {name: Timing(tuple(each)) for name, each in times.items()}, comparisons, outputs
 
 
-def compared(outputs: Sequence[Array], base: Array) -> dict[str, Any]:
+def compare(outputs: Sequence[Array], base: Array) -> dict[str, Any]:
     """Compare the outputs of all ranks with one rank: bitwise equality, and the largest relative difference."""
     most = float(np.abs(base).max())
     if not np.isfinite(most) or most == 0:
@@ -69,33 +69,33 @@ def compared(outputs: Sequence[Array], base: Array) -> dict[str, Any]:
     }
 
 
-def picture(latent: Array, base: Array) -> NDArray[np.uint8]:
+def thumbnail(latent: Array, base: Array) -> NDArray[np.uint8]:
     """Return the first channels (h, w, 3) of a latent (1, Z, h, w), stretched to percentiles 1 to 99 of `base`."""
-    channels = [min(channel, latent.shape[1] - 1) for channel in range(COLOURS)]
+    channels = [min(channel, latent.shape[1] - 1) for channel in range(COLORS)]
     low, high = np.percentile(base[0, channels], (1, 99), axis=(1, 2))  # (3) each
     shares = (latent[0, channels].transpose(1, 2, 0) - low) / np.maximum(high - low, 1e-12)
     return np.asarray(np.clip(shares, 0, 1) * 255 + 0.5, np.uint8)
 
 
-def shown(outputs: Mapping[str, Array], names: Sequence[str]) -> dict[str, Any]:
+def thumbnails(outputs: Mapping[str, Array], names: Sequence[str]) -> dict[str, Any]:
     """Return small images of outputs, and their differences from one rank unless they are equal."""
     base = outputs[BASE]
     return {
-        "pictures": {name: picture(smaller(outputs[name]), smaller(base)).tolist() for name in names},
+        "pictures": {name: thumbnail(downsample(outputs[name]), downsample(base)).tolist() for name in names},
         "differences": {
-            name: far(outputs[name], base).tolist() for name in names if not np.array_equal(outputs[name], base)
+            name: differences(outputs[name], base).tolist() for name in names if not np.array_equal(outputs[name], base)
         },
         "largest": float(np.abs(base).max()),
     }
 
 
-def smaller(image: Array) -> Array:
+def downsample(image: Array) -> Array:
     """Downsample an image (1, C, H, W) by block means."""
     return np.asarray(_blocks(image).mean(axis=(3, 5)))
 
 
-def far(image: Array, base: Array) -> Array:
-    """Return the largest difference (h, w) in each block of `smaller`, with three significant digits."""
+def differences(image: Array, base: Array) -> Array:
+    """Return the largest difference (h, w) in each block of `downsample`, with three significant digits."""
     most = _blocks(np.abs(image - base)).max(axis=(3, 5))[0].max(axis=0)
     return np.array([[float(f"{value:.3g}") for value in row] for row in most])
 
@@ -111,12 +111,12 @@ def _blocks(image: Array) -> Array:
 def rows(
     chosen: Sequence[SamplingVariant],
     timings: Mapping[str, Timing],
-    told: Mapping[str, Mapping[str, Any]],
+    comparisons: Mapping[str, Mapping[str, Any]],
     reasons: Mapping[str, str],
 ) -> list[dict[str, Any]]:
     """Return one row per variant. Unavailable variants have their reasons."""
 
-    def over(base: str, name: str) -> dict[str, Any] | None:
+    def ratio(base: str, name: str) -> dict[str, Any] | None:
         return spread(timings[base].ratios_to(timings[name])) if base in timings else None
 
     return [
@@ -126,10 +126,10 @@ def rows(
             "name": one.name,
             "status": "ok",
             "seconds": timings[one.name].to_dict(),
-            "speedup": over(BASE, one.name),
-            "over_all_cores": over(WHOLE, one.name),
-            "over_side_by_side": over(CEILING, one.name),
-            **told[one.name],
+            "speedup": ratio(BASE, one.name),
+            "over_all_cores": ratio(ALL_CORES, one.name),
+            "over_side_by_side": ratio(CEILING, one.name),
+            **comparisons[one.name],
         }
         for one in chosen
     ]

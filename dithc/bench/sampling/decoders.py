@@ -14,7 +14,7 @@ from torch import Tensor
 from dithc.bench.environment import require
 from dithc.bench.sampling import diffusers_pipeline
 from dithc.bench.sampling.runners import SEED
-from dithc.bench.sampling.variants import BASE, WHOLE, SamplingVariant
+from dithc.bench.sampling.variants import ALL_CORES, BASE, SamplingVariant
 from dithc.engine.comm import Group
 from dithc.engine.numa import peak_rss_bytes, reset_peak_rss
 from dithc.latents import Codec, codecs
@@ -29,46 +29,46 @@ INFO: dict[str, Any] = {
     "display": {"bands": BANDS, "low": 0.0, "high": 1.0},
 }  # of the decoded images
 LARGEST_FACTOR = 8
-WARM = 2  # latent rows per rank of the image decoded before memory is measured
-BY_ROWS, APART = "by-rows", "apart"
-OURS = {"downsampling_factor": 4, "latent_channels": 4, "encoder_blocks": 1, "decoder_blocks": 2}
+WARMUP_ROWS = 2  # latent rows per rank of the image decoded before memory is measured
+ROW_PARALLEL, SEPARATE = "by-rows", "apart"
+DITHC_SIZES = {"downsampling_factor": 4, "latent_channels": 4, "encoder_blocks": 1, "decoder_blocks": 2}
 
 
-WAYS = (
+VARIANTS = (
     SamplingVariant(BASE, "first", "one rank with its cores decodes the image"),
-    SamplingVariant(WHOLE, "alone", "one process with the cores of all ranks decodes the image"),
+    SamplingVariant(ALL_CORES, "alone", "one process with the cores of all ranks decodes the image"),
     SamplingVariant(
-        BY_ROWS,
+        ROW_PARALLEL,
         "ranks",
         "all ranks decode their rows, with halo rows and the norms of all ranks; the first rank gathers them",
     ),
     SamplingVariant(
-        APART,
+        SEPARATE,
         "ranks",
         "for comparison: all ranks decode their rows as separate images without communication; the image differs",
     ),
 )
 
 
-def of_diffusers(width: int) -> Codec:
+def diffusers_decoder(width: int) -> Codec:
     """Build a decoder with Stable Diffusion's structure."""
     net = codecs.DiffusersAutoencoder(
-        _drawn(partial(diffusers_pipeline.autoencoder, width)), memory_format=torch.channels_last
+        _random_network(partial(diffusers_pipeline.autoencoder, width)), memory_format=torch.channels_last
     )
     return codecs.KlCodec(net, INFO, id="sd-vae", scale=1.0, bands=BANDS)
 
 
-def of_ours(width: int) -> Codec:
+def dithc_decoder(width: int) -> Codec:
     """Build a `kl-vae` of default depth with four times the channels, all at latent resolution."""
-    sizes = codecs.autoencoder.Sizes(bands=len(BANDS), hidden_channels=4 * width, **OURS)
-    net: codecs.autoencoder.Autoencoder = _drawn(partial(codecs.autoencoder.Autoencoder, sizes))
+    sizes = codecs.autoencoder.Sizes(bands=len(BANDS), hidden_channels=4 * width, **DITHC_SIZES)
+    net: codecs.autoencoder.Autoencoder = _random_network(partial(codecs.autoencoder.Autoencoder, sizes))
     return codecs.KlCodec(net, INFO, id="kl-vae", scale=1.0, bands=BANDS)
 
 
-DECODERS: dict[str, Callable[[int], Codec]] = {"sd-vae": of_diffusers, "kl-vae": of_ours}
+DECODERS: dict[str, Callable[[int], Codec]] = {"sd-vae": diffusers_decoder, "kl-vae": dithc_decoder}
 
 
-def _drawn(make: Callable[[], Any]) -> Any:
+def _random_network(make: Callable[[], Any]) -> Any:
     """Build a network with equal random weights in every process. Zero-initialized weights would hide faults."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(SEED)
@@ -83,7 +83,7 @@ def _drawn(make: Callable[[], Any]) -> Any:
 class Decoder:
     """One decoder in one process."""
 
-    ran: float | None = None
+    block_share: float | None = None
 
     def __init__(self, name: str, *, width: int, size: int, group: Group) -> None:
         """Build a decoder of `DECODERS` with `width` channels for a square image of `size` pixels, shared by `group`.
@@ -93,33 +93,32 @@ class Decoder:
         self._ranks, self._rank = group.size, group.rank
         codec = DECODERS[name](width)
         team = SamplingGroup.of(group, ParallelDegrees(ulysses=group.size), [list(range(group.size))])
-        self._alone, self._together = SamplingGroup().decoding(codec, by_rows=False), team.decoding(codec, by_rows=True)
-        if self._together.obstacle is not None:
-            raise ValueError(f"a decoder {self._together.obstacle}")
+        self._single = SamplingGroup().decoding(codec, by_rows=False)
+        self._parallel = team.decoding(codec, by_rows=True)
+        if self._parallel.obstacle is not None:
+            raise ValueError(f"a decoder {self._parallel.obstacle}")
         side = size // codec.downsampling_factor
-        self._latent, self._warm = (
+        self._latent, self._warmup_latent = (
             torch.randn(1, codec.latent_channels, *shape, generator=torch.Generator().manual_seed(SEED))
-            for shape in ((side, side), (WARM * group.size, side))
+            for shape in ((side, side), (WARMUP_ROWS * group.size, side))
         )
 
-    def decoded(self, way: str, *, warm: bool = False) -> Tensor:
-        """Return the image (1, 3, H, W), or this rank's rows, which may be empty; `warm` decodes few rows to load
-        libraries.
-        """
-        latent = self._warm if warm else self._latent
-        if way == BY_ROWS:
-            return self._together(latent)
-        if way == APART:
+    def decode(self, variant: str, *, warm: bool = False) -> Tensor:
+        """Return the image (1, 3, H, W), or this rank's rows, maybe none; `warm` decodes few rows to load libraries."""
+        latent = self._warmup_latent if warm else self._latent
+        if variant == ROW_PARALLEL:
+            return self._parallel(latent)
+        if variant == SEPARATE:
             latent = torch.tensor_split(latent, self._ranks, dim=2)[self._rank]
-        return self._alone(latent)
+        return self._single(latent)
 
-    def peak(self, way: str) -> int | None:
+    def peak(self, variant: str) -> int | None:
         """Return the peak memory of a decoding above its start, in bytes, or None without kernel support."""
-        self.decoded(way, warm=True)
+        self.decode(variant, warm=True)
         is_known = reset_peak_rss()
-        before = peak_rss_bytes()
-        self.decoded(way)
-        return peak_rss_bytes() - before if is_known else None
+        start = peak_rss_bytes()
+        self.decode(variant)
+        return peak_rss_bytes() - start if is_known else None
 
 
 def check(size: int, width: int, *, ranks: int) -> None:

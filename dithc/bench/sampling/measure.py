@@ -9,14 +9,14 @@ from typing import Any, Literal
 from dithc.bench.environment import circumstances, require, require_among, require_at_least
 from dithc.bench.resume import MeasurementStopped, current_session
 from dithc.bench.sampling import decoders
-from dithc.bench.sampling.comparison import compare_and_time, rows, shown
+from dithc.bench.sampling.comparison import compare_and_time, rows, thumbnails
 from dithc.bench.sampling.runners import TRAINED_STEPS, SamplingCase, config_of
-from dithc.bench.sampling.variants import BASE, CONTENDERS, DIFFUSERS, NORMAL, SamplingVariant, Where, named
-from dithc.bench.sampling.workers import WorkerPool, crew
+from dithc.bench.sampling.variants import BASE, DIFFUSERS, NORMAL, VARIANTS, Role, SamplingVariant, named
+from dithc.bench.sampling.workers import WorkerPool, worker_pool
 from dithc.core.logging import progress, user_error
 from dithc.engine.hardware import discover_machine, plan_cores
 
-ALIKE = 1e-5  # relative to the largest value; the order of sums alone causes smaller differences
+TOLERANCE = 1e-5  # relative to the largest value; the order of sums alone causes smaller differences
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,27 +29,27 @@ class SamplingSettings:
     dtypes: tuple[Literal["fp32", "bf16"], ...] = ("fp32", "bf16")
     guidance: tuple[float, ...] = (4.0, 1.0)
     ranks: int = 2
-    cpus: int | None = None
-    contenders: tuple[str, ...] = NORMAL
+    cpus_per_rank: int | None = None
+    variants: tuple[str, ...] = NORMAL
     steps: int = 30
     decode_size: int = 1024
     decode_width: int = 32
     warmup: int = 1
     rounds: int = 3
-    seconds: float = 0.5
+    min_round_seconds: float = 0.5
 
 
 def bench_sampling(settings: SamplingSettings) -> dict[str, Any]:
     """Start the processes, measure, and return the result for JSON. Stored cells are reused."""
-    cells = _checked(settings)
+    cells = _make_cells(settings)
     machine = discover_machine()
-    cpus = settings.cpus or len(machine.visible_cores) // settings.ranks
+    cpus = settings.cpus_per_rank or len(machine.visible_cores) // settings.ranks
     if cpus < 1:
         got = f"{settings.ranks}, on {len(machine.visible_cores)} core(s)"
-        fix = "lower --ranks, or set --cpus for ranks that share cores"
+        fix = "lower --ranks, or set --cpus-per-rank for ranks that share cores"
         raise user_error("bench sampling --ranks", got=got, expected="at least one core per rank", fix=fix)
     decoders.check(settings.decode_size, settings.decode_width, ranks=settings.ranks)
-    chosen = named([BASE, *settings.contenders])
+    chosen = named([BASE, *settings.variants])
     measured: list[dict[str, Any]] = []
     images: dict[str, Any] | None = None
     decoded: list[dict[str, Any]] = []
@@ -62,16 +62,16 @@ def bench_sampling(settings: SamplingSettings) -> dict[str, Any]:
                 bar.update(1, now=name)
                 return value
 
-            with crew(ranks=settings.ranks, cpus=cpus) as found:
+            with worker_pool(ranks=settings.ranks, cpus=cpus) as pool:
                 for cell in cells:
                     of_steps = [one for one in chosen if one.cache is None]
-                    measured.append(unit(f"{cell}", _steps, found, cell, of_steps, settings))
-                images = unit("images", _images, found, cells[0], chosen, settings)
-                decoded += [unit(f"decode {name}", _decoded, found, name, settings) for name in names]
+                    measured.append(unit(f"{cell}", _measure_cell, pool, cell, of_steps, settings, False))
+                images = unit("images", _measure_cell, pool, cells[0], chosen, settings, True)
+                decoded += [unit(f"decode {name}", _measure_decoder, pool, name, settings) for name in names]
             if names:
-                with crew(ranks=settings.ranks, cpus=cpus, is_for_memory=True) as fresh:
+                with worker_pool(ranks=settings.ranks, cpus=cpus, is_for_memory=True) as pool:
                     for one in decoded:
-                        add_peaks(one, unit(f"memory of {one['decoder']}", _peaks, fresh, one, settings))
+                        add_peaks(one, unit(f"memory of {one['decoder']}", _peaks, pool, one, settings))
     except MeasurementStopped:
         if not measured:
             raise
@@ -79,19 +79,21 @@ def bench_sampling(settings: SamplingSettings) -> dict[str, Any]:
         "bench": "sampling",
         "settings": asdict(settings),
         "ranks": {"ranks": settings.ranks, "cpus": cpus},
-        "contenders": [{"name": one.name, "what": one.what, "where": one.where} for one in chosen],
+        "contenders": [{"name": one.name, "what": one.description, "where": one.role} for one in chosen],
         "cells": measured,
         "images": images,
-        "decoding": {"ways": [{"name": one.name, "what": one.what} for one in decoders.WAYS], "decoders": decoded},
+        "decoding": {
+            "ways": [{"name": one.name, "what": one.description} for one in decoders.VARIANTS],
+            "decoders": decoded,
+        },
         **circumstances(machine, plan_cores(machine, ranks_per_node=settings.ranks)),
     }
 
 
-def _checked(settings: SamplingSettings) -> list[SamplingCase]:
-    """Check the settings and return the cells."""
-    require_at_least(settings, "bench sampling", ranks=2, rounds=1, warmup=1, cpus=1, steps=1, guidance=1)
+def _make_cells(settings: SamplingSettings) -> list[SamplingCase]:
+    require_at_least(settings, "bench sampling", ranks=2, rounds=1, warmup=1, cpus_per_rank=1, steps=1, guidance=1)
     require_among("bench sampling --dtypes", settings.dtypes, ("fp32", "bf16"))
-    require_among("bench sampling --contenders", settings.contenders, [one.name for one in CONTENDERS])
+    require_among("bench sampling --variants", settings.variants, [one.name for one in VARIANTS])
     require(settings.steps <= TRAINED_STEPS, "bench sampling --steps", settings.steps, f"1 to {TRAINED_STEPS}")
     require(bool(settings.tokens), "bench sampling --tokens", "none", "square numbers, such as 256, 1024, 4096")
     common: dict[str, Any] = {"model": settings.model, "overrides": settings.overrides, "steps": settings.steps}
@@ -104,77 +106,61 @@ def _checked(settings: SamplingSettings) -> list[SamplingCase]:
     return cells
 
 
-def _open(
-    found: WorkerPool, cell: SamplingCase, chosen: Sequence[SamplingVariant], ranks: int, *, is_image: bool = False
-) -> tuple[list[SamplingVariant], dict[str, str]]:
-    """Build the variants of a cell. Return them and the reasons of failures."""
-    config = config_of(cell)
-    faults = {one.name: one.fault(cell, config, ranks=ranks) for one in chosen}
+def _measure_cell(
+    pool: WorkerPool, cell: SamplingCase, chosen: Sequence[SamplingVariant], settings: SamplingSettings, is_image: bool
+) -> dict[str, Any]:
+    """Measure an image by each variant, with small images, or one evaluation of the network."""
+    ranks, config = settings.ranks, config_of(cell)
+    faults = {one.name: one.skip_reason(cell, config, ranks=ranks) for one in chosen}
     reasons = {name: fault for name, fault in faults.items() if fault is not None}
-    able = [one for one in chosen if one.name not in reasons]
-    for where in ("ranks", "alone"):
-        here = [one.name for one in able if (one.where == "alone") == (where == "alone")]
-        for answer in found.ask(where, "open", cell, here, is_image):
+    usable = [one for one in chosen if one.name not in reasons]
+    for role in ("ranks", "alone"):
+        members = [one.name for one in usable if (one.role == "alone") == (role == "alone")]
+        for answer in pool.request(role, "open", cell, members, is_image):
             reasons |= answer
-    return [one for one in able if one.name not in reasons], reasons
-
-
-def _steps(
-    found: WorkerPool, cell: SamplingCase, chosen: Sequence[SamplingVariant], settings: SamplingSettings
-) -> dict[str, Any]:
-    """Measure one evaluation of the network by each variant."""
-    able, reasons = _open(found, cell, chosen, settings.ranks)
-    timings, told, _ = compare_and_time(
-        *(found, able), rounds=settings.rounds, warmup=settings.warmup, seconds=settings.seconds, ranks=settings.ranks
-    )
-    return cell.facts | {"rows": rows(chosen, timings, told, reasons)}
-
-
-def _images(
-    found: WorkerPool, cell: SamplingCase, chosen: Sequence[SamplingVariant], settings: SamplingSettings
-) -> dict[str, Any]:
-    """Measure an image by each variant, and store small images."""
-    able, reasons = _open(found, cell, chosen, settings.ranks, is_image=True)
-    timings, told, outputs = compare_and_time(found, able, rounds=settings.rounds, ranks=settings.ranks)
-    drawn = [one.name for one in able if one.where == "ranks" or one.cache or one.name in (BASE, DIFFUSERS)]
-    found_rows = rows(chosen, timings, told, reasons)
-    for row in found_rows:
+    usable = [one for one in usable if one.name not in reasons]
+    limits: dict[str, Any] = {} if is_image else {"warmup": settings.warmup, "seconds": settings.min_round_seconds}
+    timings, comparisons, outputs = compare_and_time(pool, usable, rounds=settings.rounds, ranks=ranks, **limits)
+    found = rows(chosen, timings, comparisons, reasons)
+    if not is_image:
+        return cell.facts | {"rows": found}
+    for row in found:
         if row["status"] == "ok":
             row["images_per_second"] = 1 / row["seconds"]["median"]
-    return cell.facts | {"steps": cell.steps, "rows": found_rows, **shown(outputs, drawn)}
+    drawn = [one.name for one in usable if one.role == "ranks" or one.cache or one.name in (BASE, DIFFUSERS)]
+    return cell.facts | {"steps": cell.steps, "rows": found, **thumbnails(outputs, drawn)}
 
 
-def _decoded(found: WorkerPool, name: str, settings: SamplingSettings) -> dict[str, Any]:
+def _measure_decoder(pool: WorkerPool, name: str, settings: SamplingSettings) -> dict[str, Any]:
     """Measure the decoding of an image by each variant, and store small images."""
-    said = {"decoder": name, "size": settings.decode_size, "width": settings.decode_width}
-    if reasons := _open_decoder(found, ("ranks", "alone"), name, settings):
-        return said | {"status": "skipped", "reason": reasons[0]}
-    ways = decoders.WAYS
-    timings, told, outputs = compare_and_time(found, ways, rounds=settings.rounds, ranks=1)
-    for row in told.values():
-        row["alike"] = row["difference"] < ALIKE
-    drawn = (BASE, decoders.BY_ROWS, decoders.APART)
-    return said | {"status": "ok", "rows": rows(ways, timings, told, {}), **shown(outputs, drawn)}
+    head = {"decoder": name, "size": settings.decode_size, "width": settings.decode_width}
+    if reasons := _open_decoder(pool, ("ranks", "alone"), name, settings):
+        return head | {"status": "skipped", "reason": reasons[0]}
+    variants = decoders.VARIANTS
+    timings, comparisons, outputs = compare_and_time(pool, variants, rounds=settings.rounds, ranks=1)
+    for row in comparisons.values():
+        row["alike"] = row["difference"] < TOLERANCE
+    drawn = (BASE, decoders.ROW_PARALLEL, decoders.SEPARATE)
+    return head | {"status": "ok", "rows": rows(variants, timings, comparisons, {}), **thumbnails(outputs, drawn)}
 
 
-def _peaks(fresh: WorkerPool, one: Mapping[str, Any], settings: SamplingSettings) -> dict[str, list[int] | None]:
+def _peaks(pool: WorkerPool, decoder: Mapping[str, Any], settings: SamplingSettings) -> dict[str, list[int] | None]:
     """Return peak bytes of each variant by rank; None without kernel support."""
-    if one["status"] != "ok" or _open_decoder(fresh, ("ranks",), one["decoder"], settings):
+    if decoder["status"] != "ok" or _open_decoder(pool, ("ranks",), decoder["decoder"], settings):
         return {}
-    answers = {way.name: fresh.ask(way.where, "peak", way.name) for way in decoders.WAYS if way.where != "alone"}
+    answers = {one.name: pool.request(one.role, "peak", one.name) for one in decoders.VARIANTS if one.role != "alone"}
     return {name: None if None in each else each for name, each in answers.items()}
 
 
-def add_peaks(one: dict[str, Any], found: Mapping[str, list[int] | None]) -> None:
+def add_peaks(one: dict[str, Any], by_variant: Mapping[str, list[int] | None]) -> None:
     """Add the peaks to the rows of a decoder, with the ratio to one rank."""
-    alone = found.get(BASE)
+    single = by_variant.get(BASE)
     for row in one.get("rows", ()):
-        mine = found.get(row["name"])
-        row["peak_bytes"] = mine
-        row["peak_over_one_rank"] = max(mine) / alone[0] if mine and alone and alone[0] > 0 else None
+        peaks = by_variant.get(row["name"])
+        row["peak_bytes"] = peaks
+        row["peak_over_one_rank"] = max(peaks) / single[0] if peaks and single and single[0] > 0 else None
 
 
-def _open_decoder(found: WorkerPool, places: Sequence[Where], name: str, settings: SamplingSettings) -> list[str]:
-    """Build a decoder in all processes. Return the reasons of failures."""
+def _open_decoder(pool: WorkerPool, roles: Sequence[Role], name: str, settings: SamplingSettings) -> list[str]:
     order = ("open_decoder", name, settings.decode_width, settings.decode_size)
-    return [reason for where in places for answer in found.ask(where, *order) for reason in answer.values()]
+    return [reason for role in roles for answer in pool.request(role, *order) for reason in answer.values()]

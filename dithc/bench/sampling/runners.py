@@ -70,48 +70,48 @@ def network(cell: SamplingCase) -> DiT:
 class DithcRunner:
     """dithc's sampler on one or several ranks.
 
-    `ran` is the fraction of blocks that the last image computed with a cache; None without a cache.
+    `block_share` is the fraction of blocks that the last image computed with a cache; None without a cache.
     """
 
     def __init__(self, model: DiT, cell: SamplingCase, team: SamplingGroup, *, cache: Cache = None) -> None:
         self._model, self._cell, self._team, self._cache = model, cell, team, cache
         self._shape = (model.config.in_channels, *model.config.size)
         self._over = team.over(model.config.num_tokens)
-        self._x = first_noise(self._shape)
-        self._denoiser = self._opened()
-        self.ran: float | None = None
+        self._x = initial_noise(self._shape)
+        self._denoiser = self._new_denoiser()
+        self.block_share: float | None = None
 
     def step(self) -> Tensor:
         """Evaluate the network, with both branches if guided: (1, Z or 2Z, h, w) fp32."""
-        return self._guided()(self._x, torch.tensor([TIMESTEP]))
+        return self._guided_denoiser()(self._x, torch.tensor([TIMESTEP]))
 
     def image(self) -> Tensor:
         """Return an image before decoding: (1, Z, h, w) fp32."""
         found = diffusion.sample(
             "ddim",
-            denoise=self._guided(),
-            schedule=diffusion.Schedule.linear(TRAINED_STEPS),
+            denoise=self._guided_denoiser(),
+            schedule=diffusion.Schedule.linear(),
             steps=self._cell.steps,
             shape=self._shape,
             noise=[torch.Generator().manual_seed(SEED)],
             times=self._cell.times,
         )
         if self._cache is not None:
-            run, of = self._denoiser.tally[:2].tolist()
-            self.ran = run / of
+            computed, total = self._denoiser.tally[:2].tolist()
+            self.block_share = computed / total
         return found
 
-    def _guided(self) -> Callable[[Tensor, Tensor], Tensor]:
+    def _guided_denoiser(self) -> Callable[[Tensor, Tensor], Tensor]:
         """Return the guided network with a new cache, which is valid for one sampling run."""
         config = self._model.config
         if self._cache is not None:
-            self._denoiser = self._opened()
+            self._denoiser = self._new_denoiser()
         labels = torch.tensor([LABEL % config.num_classes])
         return diffusion.guided_denoiser(
             self._denoiser, labels, null_label=config.null_label, scale=self._cell.guidance
         )
 
-    def _opened(self) -> ParallelDenoiser:
+    def _new_denoiser(self) -> ParallelDenoiser:
         return ParallelDenoiser(
             self._model,
             bf16=self._cell.dtype == "bf16",
@@ -122,6 +122,6 @@ class DithcRunner:
         )
 
 
-def first_noise(shape: tuple[int, ...]) -> Tensor:
+def initial_noise(shape: tuple[int, ...]) -> Tensor:
     """Return the initial noise (1, Z, h, w) of an image."""
     return torch.randn((1, *shape), generator=torch.Generator().manual_seed(SEED))

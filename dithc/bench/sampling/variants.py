@@ -1,7 +1,4 @@
-"""Table of the interleaved variants, and the processes that run them.
-
-Legend: R ranks.
-"""
+"""Table of the interleaved variants, and the processes that run them."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -14,7 +11,7 @@ from dithc.core.logging import UserError
 from dithc.model import DiT, DiTConfig
 from dithc.sample.parallel import ParallelDegrees, SamplingGroup, SamplingWork, best_degrees
 
-Where = Literal["first", "every", "ranks", "alone"]
+Role = Literal["first", "every", "ranks", "alone"]
 """Processes: the first rank, every rank independently, all ranks together, or the process with the cores of all ranks.
 """
 
@@ -24,21 +21,21 @@ class SamplingVariant:
     """Variant of sampling or decoding, and the processes that run it.
 
     Attributes:
-        where: processes that run it.
-        what: description for the result.
+        role: processes that run it.
+        description: text for the result.
         degrees: parallel degrees by number of ranks, for ranks that sample together.
         cache: cache across the steps of an image; a single step is then not measured.
     """
 
     name: str
-    where: Where
-    what: str
+    role: Role
+    description: str
     degrees: Callable[[int], ParallelDegrees] | None = None
     cache: Cache = None
 
     def calls(self, ranks: int) -> int:
         """Return the images or network evaluations per round."""
-        return ranks if self.where == "every" else 1
+        return ranks if self.role == "every" else 1
 
     def build(
         self, model: DiT, cell: SamplingCase, team: SamplingGroup
@@ -50,19 +47,18 @@ class SamplingVariant:
             else DithcRunner(model, cell, team, cache=self.cache)
         )
 
-    def fault(self, cell: SamplingCase, config: DiTConfig, *, ranks: int) -> str | None:
+    def skip_reason(self, cell: SamplingCase, config: DiTConfig, *, ranks: int) -> str | None:
         """Return the reason why its degrees or cache do not fit a cell, or None."""
         if self.cache is not None:
             first = 1 if isinstance(self.cache, training.FirstBlockCacheConfig) else self.cache.warmup_steps
-            few = f"images of {cell.steps} step(s), the first {first} of which run all blocks"
-            return few if cell.steps <= first else None
+            condition = f"images of {cell.steps} step(s), the first {first} of which run all blocks"
+            return condition if cell.steps <= first else None
         if self.degrees is None:
             return None
         degrees = self.degrees(ranks)
         if degrees.size != ranks:
             return f"{degrees} do not multiply to {ranks} ranks"
-        branches = 2 if cell.guidance != 1 else 1
-        work = SamplingWork.of(config, shards=[1], branches=branches)
+        work = SamplingWork.of(config, shards=[1], branches=2 if cell.guidance != 1 else 1)
         try:
             best_degrees(work, ranks=ranks, ranks_a_node=ranks, fixed=asdict(degrees))
         except UserError as error:
@@ -70,10 +66,10 @@ class SamplingVariant:
         return None
 
 
-BASE, WHOLE, CEILING, DIFFUSERS = "one-rank", "all-cores", "side-by-side", "diffusers"
-CONTENDERS = (
+BASE, ALL_CORES, CEILING, DIFFUSERS = "one-rank", "all-cores", "side-by-side", "diffusers"
+VARIANTS = (
     SamplingVariant(BASE, "first", "one rank with its cores, other ranks idle: baseline of the speedups"),
-    SamplingVariant(WHOLE, "alone", "one process with the cores of all ranks: the alternative without partition"),
+    SamplingVariant(ALL_CORES, "alone", "one process with the cores of all ranks: the alternative without partition"),
     SamplingVariant(
         CEILING, "every", "one image per rank simultaneously, without communication: upper limit of the machine"
     ),
@@ -120,10 +116,10 @@ CONTENDERS = (
         cache=training.FirstBlockCacheConfig(kind="first-block"),
     ),
 )
-NORMAL = tuple(one.name for one in CONTENDERS if one.name != DIFFUSERS)
+NORMAL = tuple(one.name for one in VARIANTS if one.name != DIFFUSERS)
 """Names of all variants that need no other library."""
 
 
 def named(names: Sequence[str]) -> list[SamplingVariant]:
     """Return the variants with these names in table order."""
-    return [contender for contender in CONTENDERS if contender.name in names]
+    return [variant for variant in VARIANTS if variant.name in names]

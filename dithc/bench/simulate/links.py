@@ -125,9 +125,9 @@ def _rabenseifner(size: float, layout: RankLayout, links: Links) -> float:
     seconds = 0.0
     for level in range(levels):
         half = size / 2 ** (level + 1)
-        stays = 2**level < inner
+        is_local = 2**level < inner
         whole = links.message(half, streams=inner)
-        seconds += 2 * (_inside(half, streams=inner, layout=layout, links=links) if stays else whole)
+        seconds += 2 * (_inside(half, streams=inner, layout=layout, links=links) if is_local else whole)
     if ranks != 2**levels:
         seconds += 2 * links.message(size, streams=inner)
     return seconds
@@ -148,14 +148,13 @@ def _hierarchical(size: float, *, layout: RankLayout, links: Links, wire: Wire) 
     if layout.nodes == 1:
         return chunks * copying
     piece = chunk / layout.ranks_per_node
-    crossing = _across(piece, layout, links)
-    serving = _across(piece, layout, replace(links, latency=0.0, gap=0.0, byte=0.0))
-    carrying = _across(piece, layout, replace(links, latency=0.0, overhead=0.0, core_byte=0.0))
-    period = max(copying + serving, carrying, crossing / IN_FLIGHT)
-    return copying + crossing + (chunks - 1) * period
+    crossing = _across_nodes(piece, layout, links)
+    serving = _across_nodes(piece, layout, replace(links, latency=0.0, gap=0.0, byte=0.0))
+    carrying = _across_nodes(piece, layout, replace(links, latency=0.0, overhead=0.0, core_byte=0.0))
+    return copying + crossing + (chunks - 1) * max(copying + serving, carrying, crossing / IN_FLIGHT)
 
 
-def _across(size: float, layout: RankLayout, links: Links) -> float:
+def _across_nodes(size: float, layout: RankLayout, links: Links) -> float:
     """All ranks of a node sum `size` bytes each with the same ranks of other nodes: all-to-all, then all-gather.
 
     All messages of the all-to-all are posted together, so that their latencies overlap. The all-gather doubles the data
@@ -163,6 +162,6 @@ def _across(size: float, layout: RankLayout, links: Links) -> float:
     """
     nodes = layout.nodes
     message = links.latency + 2 * links.overhead
-    moved = (nodes - 1) / nodes * size * (links.byte * links.sharing(layout.ranks_per_node) + links.core_byte)
-    to_all = message + (nodes - 2) * max(2 * links.overhead, links.gap) + moved
-    return to_all + math.ceil(math.log2(nodes)) * message + moved
+    transfer = (nodes - 1) / nodes * size * (links.byte * links.sharing(layout.ranks_per_node) + links.core_byte)
+    to_all = message + (nodes - 2) * max(2 * links.overhead, links.gap) + transfer
+    return to_all + math.ceil(math.log2(nodes)) * message + transfer

@@ -25,7 +25,7 @@ def read_measured(path: Path, model: str) -> MeasuredStep:
     """Read the step of a model on the fewest ranks."""
     try:
         content = load_document(require_regular_file(path).read_text())
-        found = {"step": _of_step, "scaling": _of_scaling}[content["bench"]](content, model, path)
+        found = {"step": _from_step, "scaling": _from_scaling}[content["bench"]](content, model, path)
     except (ValueError, KeyError, TypeError, StopIteration) as error:
         raise user_error(
             f"{path} contains no step time of {model} on one node",
@@ -38,7 +38,7 @@ def read_measured(path: Path, model: str) -> MeasuredStep:
     return found
 
 
-def _of_step(content: dict[str, Any], model: str, path: Path) -> MeasuredStep:
+def _from_step(content: dict[str, Any], model: str, path: Path) -> MeasuredStep:
     settings = content["settings"]
     _expect(settings["model"], settings.get("overrides"), model)
     row = next(row for row in content["contenders"] if row["name"] == "dithc" and row["status"] == "ok")
@@ -46,13 +46,12 @@ def _of_step(content: dict[str, Any], model: str, path: Path) -> MeasuredStep:
     return MeasuredStep(seconds, int(settings["batch"]), 1, seconds, f"{path}, bench step, {settings['dtype']}")
 
 
-def _of_scaling(content: dict[str, Any], model: str, path: Path) -> MeasuredStep:
+def _from_scaling(content: dict[str, Any], model: str, path: Path) -> MeasuredStep:
     settings = content["settings"]
     _expect(model, settings.get("overrides"), model)
     curve = next(one for one in content["curves"] if one["model"] == model)
     point = next(p for p in curve["points"] if p["status"] == "ok" and p["nodes"] == 1 and not p["oversubscribed"])
-    whole = float(point["seconds"])
-    ranks = int(point["ranks"])
+    whole, ranks = float(point["seconds"]), int(point["ranks"])
     seconds = whole - float(point["exposed_seconds"] or 0.0)
     return MeasuredStep(seconds, int(point["images"]), ranks, whole, f"{path}, bench scaling, {settings['dtype']}")
 

@@ -33,7 +33,7 @@ TUNED_SECONDS = {
     "DiT-B/2": {112: 3.97, 224: 9.75},
     "DiT-S/2": {112: 2.48, 224: 3.83},
 }
-TUNED_NODES, TUNED_SECONDS_THERE = 32, 13.5
+TUNED_NODES, TUNED_SECONDS_32_NODES = 32, 13.5
 # Section 5.7.
 GLOBAL_BATCHES = (448, 3072, 16384)
 # The authors' profile: AdamW takes 0.19 s per step; linear layers 35.3% forward, 39.0% backward, GELU 2.5 and 5.8%; a
@@ -49,8 +49,8 @@ SPREAD = 0.013
 BROADCAST_BANDWIDTH = 2 * 4 * 675_129_632 / 10.8
 
 AUTHORS = ReductionMethod(label="DiT-HC's exchange", collective="ring", shares_memory=False, bucket_bytes=BUCKET_BYTES)
-OURS = ReductionMethod(label="dithc's exchange")
-OURS_BF16 = ReductionMethod(label="dithc's exchange, bf16 wire", wire="bf16")
+DITHC = ReductionMethod(label="dithc's exchange")
+DITHC_BF16 = ReductionMethod(label="dithc's exchange, bf16 wire", wire="bf16")
 LARGEST_ERROR, LARGEST_ERROR_OF_EFFICIENCY = 0.05, 0.03
 # Bounds and resolution of the fits.
 LEAST_SECONDS, SECONDS_DIGIT = 1.0, 1e-4
@@ -62,7 +62,7 @@ EXPLANATIONS: tuple[Explanation, ...] = ("exposed", "stragglers")
 REPRODUCTION: Explanation = "exposed"
 
 
-def is_of_the_paper(model_name: str) -> bool:
+def is_paper_machine(model_name: str) -> bool:
     """Return whether a described machine is the paper's."""
     return model_name.startswith("LX2")
 
@@ -87,7 +87,7 @@ def published_curves(model: ModelWorkload) -> list[dict[str, Any]]:
         return {**head, "source": source, "points": points}
 
     at_256 = {1: GEMM_SECONDS, NODES_OF_EFFICIENCY: GEMM_SECONDS / EFFICIENCY}
-    tuned = {1: TUNED_SECONDS[MODEL][IMAGES_PER_NODE], TUNED_NODES: TUNED_SECONDS_THERE}
+    tuned = {1: TUNED_SECONDS[MODEL][IMAGES_PER_NODE], TUNED_NODES: TUNED_SECONDS_32_NODES}
     return [
         curve("DiT-HC, authors' logs", "the authors' public logs, step 10", LOGGED_SECONDS),
         curve(
@@ -104,68 +104,63 @@ def fit(start: Scenario, explanation: Explanation) -> Scenario:
 
     def candidate(value: float) -> Scenario:
         if explanation == "stragglers":
-            return _with_seconds(replace(start, computing=replace(start.computing, spread=value)))
+            return _calibrated(replace(start, computing=replace(start.computing, spread=value)))
         computing = replace(start.computing, forward_share=PROFILED_FORWARD_SHARE)
-        return _with_seconds(replace(start, computing=computing, links=replace(start.links, core_byte=1 / value)))
+        return _calibrated(replace(start, computing=computing, links=replace(start.links, core_byte=1 / value)))
 
     def error(value: float) -> float:
-        tried = candidate(value)
-        return sum((tried.point(nodes).seconds / LOGGED_SECONDS[nodes] - 1) ** 2 for nodes in FITTED_NODES)
+        fitted = candidate(value)
+        return sum((fitted.point(nodes).seconds / LOGGED_SECONDS[nodes] - 1) ** 2 for nodes in FITTED_NODES)
 
     bounds = (0.0, MOST_SPREAD) if explanation == "stragglers" else CORE_BANDWIDTHS
     digit = SPREAD_DIGIT if explanation == "stragglers" else BANDWIDTH_DIGIT
-    best = minimize_scalar(error, bounds=bounds, method="bounded", options={"xatol": digit})
-    return candidate(float(best.x))
+    return candidate(float(minimize_scalar(error, bounds=bounds, method="bounded", options={"xatol": digit}).x))
 
 
-def _with_seconds(start: Scenario) -> Scenario:
+def _calibrated(start: Scenario) -> Scenario:
     """Return the scenario whose step on 1 node takes the logged time."""
 
-    def of(seconds: float) -> Scenario:
+    def with_seconds(seconds: float) -> Scenario:
         return replace(start, computing=replace(start.computing, seconds=seconds))
 
-    def beyond(seconds: float) -> float:
-        return of(seconds).point(1).seconds - LOGGED_SECONDS[1]
+    def excess(seconds: float) -> float:
+        return with_seconds(seconds).point(1).seconds - LOGGED_SECONDS[1]
 
-    return of(float(brentq(beyond, LEAST_SECONDS, LOGGED_SECONDS[1], xtol=SECONDS_DIGIT)))
+    return with_seconds(float(brentq(excess, LEAST_SECONDS, LOGGED_SECONDS[1], xtol=SECONDS_DIGIT)))
 
 
 def reproduce(model: ModelWorkload, links: Links, *, nodes: Sequence[int], steps: int, seed: int) -> dict[str, Any]:
     """Return published and simulated `curves`, their `validation`, and `inputs`, for the links of the paper."""
     computing = ComputeTime(seconds=LOGGED_SECONDS[1], images=IMAGES_PER_NODE, optimizer_seconds=OPTIMIZER_SECONDS)
-    start = Scenario(
-        model=model,
-        method=AUTHORS,
-        computing=computing,
-        links=links,
-        ranks_per_node=RANKS_PER_NODE,
-        steps=steps,
-        seed=seed,
-    )
+    common: dict[str, Any] = {"links": links, "steps": steps, "seed": seed}
+    start = Scenario(model=model, method=AUTHORS, computing=computing, ranks_per_node=RANKS_PER_NODE, **common)
     found = {name: fit(start, name) for name in EXPLANATIONS}
     best = replace(computing, seconds=TUNED_SECONDS[MODEL][IMAGES_PER_NODE], spread=SPREAD)
     tuned = replace(start, computing=best)
     curves = published_curves(model)
 
     def add(method: ReductionMethod, scenario: Scenario, name: str, **scaling: Any) -> None:
-        shown = replace(scenario, method=replace(method, label=f"{method.label} ({name})"))
-        curves.extend(shown.curves(nodes, **scaling))
+        labeled = replace(scenario, method=replace(method, label=f"{method.label} ({name})"))
+        curves.extend(labeled.curves(nodes, **scaling))
 
     for name in EXPLANATIONS:
-        for method in (AUTHORS, OURS):
+        for method in (AUTHORS, DITHC):
             add(method, found[name], name)
-    for method in (OURS, OURS_BF16):
+    for method in (DITHC, DITHC_BF16):
         add(method, tuned, "tuned kernels")
     for batch in GLOBAL_BATCHES:
         add(AUTHORS, found[REPRODUCTION], REPRODUCTION, mode="strong", global_batch_size=batch)
-        add(OURS, tuned, "tuned kernels", mode="strong", global_batch_size=batch)
+        add(DITHC, tuned, "tuned kernels", mode="strong", global_batch_size=batch)
     return {
         "curves": curves,
         "validation": {
             name: {"is_the_reproduction": name == REPRODUCTION, **_validation(one)} for name, one in found.items()
         },
         "inputs": {
-            **{name: _inputs(one) for name, one in (*found.items(), ("tuned kernels", tuned))},
+            **{
+                name: {"computing": asdict(one.computing), "links": asdict(one.links)}
+                for name, one in (*found.items(), ("tuned kernels", tuned))
+            },
             "fitted": {
                 "exposed": "computing.seconds on 1 node, core_byte on 2, 4 and 8",
                 "stragglers": "computing.seconds on 1 node, computing.spread on 2, 4 and 8",
@@ -173,10 +168,6 @@ def reproduce(model: ModelWorkload, links: Links, *, nodes: Sequence[int], steps
             },
         },
     }
-
-
-def _inputs(found: Scenario) -> dict[str, Any]:
-    return {"computing": asdict(found.computing), "links": asdict(found.links)}
 
 
 def _validation(found: Scenario) -> dict[str, Any]:
@@ -207,7 +198,7 @@ def _checks(found: Scenario) -> dict[str, Any]:
     """Compare published numbers that neither the fit nor a bound uses."""
     slower = replace(found.computing, seconds=found.computing.seconds * PROFILED_STEP_SECONDS / LOGGED_SECONDS[1])
     tuned = replace(found.computing, seconds=TUNED_SECONDS[MODEL][IMAGES_PER_NODE])
-    there = replace(found, method=OURS, computing=tuned).points([1, TUNED_NODES])
+    tuned_points = replace(found, method=DITHC, computing=tuned).points([1, TUNED_NODES])
     return {
         "bytes a second of a communication core": {
             "published": (BROADCAST_BANDWIDTH,),
@@ -220,8 +211,8 @@ def _checks(found: Scenario) -> dict[str, Any]:
             "note": f"of a rank of average speed, waiting included, in steps of {PROFILED_STEP_SECONDS} s",
         },
         f"efficiency of the tuned version on {TUNED_NODES} nodes": {
-            "published": (TUNED_SECONDS[MODEL][IMAGES_PER_NODE] / TUNED_SECONDS_THERE,),
-            "simulated": efficiencies(there)[-1],
+            "published": (TUNED_SECONDS[MODEL][IMAGES_PER_NODE] / TUNED_SECONDS_32_NODES,),
+            "simulated": efficiencies(tuned_points)[-1],
             "note": "with dithc's exchange instead of the authors' later version",
         },
     }

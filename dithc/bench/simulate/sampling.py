@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from dithc.bench.simulate.links import Links
-from dithc.bench.simulate.simulation import SimulationSettings, computing_of, described
+from dithc.bench.simulate.simulation import SimulationSettings, computing_of, describe_machine
 from dithc.engine.hardware import Machine, description
 from dithc.model import DiT, flops_per_image
 from dithc.sample.parallel import ParallelDegrees, SamplingWork, planner
@@ -27,15 +27,15 @@ TERA = 1e12
 
 @dataclass(frozen=True, kw_only=True)
 class Sampling:
-    """Sampling task, described by `dithc simulate --help`."""
+    """Sampling task, describe_machine by `dithc simulate --help`."""
 
-    images: int = 1
+    num_images: int = 1
     size: int = 256
     steps: int = 50
     guided: bool = True
     bandwidth: float | None = None
-    flops: float | None = None
-    half_tokens: float = 16.0
+    flops_per_rank: float | None = None
+    half_rate_tokens: float = 16.0
     decode_tflop: float | None = None
     shown: int = 8
 
@@ -45,23 +45,23 @@ def predict(settings: SimulationSettings, sampling: Sampling) -> dict[str, Any]:
     machine = description.read(settings.machine)
     Links.of(machine)  # raises if the network is missing
     ranks_a_node = settings.ranks_per_node or max(1, machine.num_dies)
-    curves = [_of_model(name, settings, sampling, machine, ranks_a_node) for name in settings.models]
-    head = described(settings, machine, ranks_a_node)
+    curves = [_predict_model(name, settings, sampling, machine, ranks_a_node) for name in settings.models]
+    head = describe_machine(settings, machine, ranks_a_node)
     return {"machine": head, "sampling": asdict(sampling), "curves": curves}
 
 
-def _of_model(
+def _predict_model(
     name: str, settings: SimulationSettings, sampling: Sampling, machine: Machine, ranks_a_node: int
 ) -> dict[str, Any]:
     with torch.device("meta"):
         config = DiT.from_preset(name, input_size=sampling.size // LATENT_SIDE).config
-    flops, source = sampling.flops, "given"
+    flops, source = sampling.flops_per_rank, "given"
     if flops is None:
         step, source = computing_of(settings, machine, name)
         with torch.device("meta"):
             trained = flops_per_image(DiT.from_preset(name).config)
         flops = trained.training_total * step.images / step.seconds / ranks_a_node
-    shards = [min(SHARD_IMAGES, sampling.images - at) for at in range(0, sampling.images, SHARD_IMAGES)]
+    shards = [min(SHARD_IMAGES, sampling.num_images - first) for first in range(0, sampling.num_images, SHARD_IMAGES)]
     branches = 1 + sampling.guided
     work = SamplingWork.of(config, shards=shards, branches=branches, calls=sampling.steps, decoders=config.size[0])
     decoding = (_decoder_tflop(sampling.size) if sampling.decode_tflop is None else sampling.decode_tflop) * TERA
@@ -70,7 +70,7 @@ def _of_model(
         ranks_a_node=ranks_a_node,
         bandwidth=sampling.bandwidth,
         flops=flops,
-        half_tokens=sampling.half_tokens,
+        half_tokens=sampling.half_rate_tokens,
         decoding=decoding / flops,
     )
     points = []
@@ -110,36 +110,32 @@ def _point(chosen: planner.PlanResult, *, nodes: int, shown: int) -> dict[str, A
 
 
 def _decoder_tflop(size: int) -> float:
-    places = (size // LATENT_SIDE) ** 2
-    return (2 * DECODER_MACS * size**2 + 4 * DECODER_CHANNELS * places**2) / TERA
+    return (2 * DECODER_MACS * size**2 + 4 * DECODER_CHANNELS * (size // LATENT_SIDE) ** 4) / TERA
 
 
 def table(result: Mapping[str, Any]) -> str:
-    """Format the best choice per number of nodes, and all choices for one number.
-
-    The second table is for the fewest sufficient nodes.
-    """
-    what, machine = result["sampling"], result["machine"]
+    """Format the best choice per number of nodes, and all choices for the fewest sufficient nodes."""
+    task, machine = result["sampling"], result["machine"]
     lines = [f"machine: {machine['model_name']}, {machine['ranks_per_node']} ranks per node"]
     for curve in result["curves"]:
         rates = curve["rates"]
         lines += [
             "",
-            f"{what['images']} image(s) of {what['size']} pixels ({curve['model']}, {curve['tokens']} tokens, "
-            f"{what['steps']} steps, {'guided' if what['guided'] else 'one branch'}, decoded): "
+            f"{task['num_images']} image(s) of {task['size']} pixels ({curve['model']}, {curve['tokens']} tokens, "
+            f"{task['steps']} steps, {'guided' if task['guided'] else 'one branch'}, decoded): "
             f"{curve['seconds_alone']:.4g} s on one rank of {rates['flops'] / TERA:.3g} TFLOP/s ({curve['source_of_flops']}), "
             f"half of it with {rates['half_tokens']:g} tokens (assumed)",
             f"messages: {rates['inside']['bandwidth'] / 1e9:.3g} GB/s in a node, {rates['between']['bandwidth'] / 1e9:.3g} GB/s "
             f"between nodes; copies of a rank {rates['copying'] / 1e9:.3g} GB/s",
             "  nodes   ranks    seconds  exchange  speed-up  of ideal  degrees",
         ]
-        points, further = _told(curve["points"])
+        points, further = _split(curve["points"])
         for point in points:
-            said = ParallelDegrees(**point["degrees"])
+            degrees = ParallelDegrees(**point["degrees"])
             exchange = point["exchange_seconds"] / point["seconds"]
             lines.append(
                 f"{point['nodes']:7d} {point['ranks']:7d} {point['seconds']:10.4g} {exchange:9.1%} {point['speedup']:9.4g} "
-                f"{point['share_of_ideal']:9.1%}  {said}"
+                f"{point['share_of_ideal']:9.1%}  {degrees}"
             )
         if further:
             last = points[-1]
@@ -149,7 +145,7 @@ def table(result: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _told(points: Sequence[Mapping[str, Any]]) -> tuple[Sequence[Mapping[str, Any]], Sequence[Mapping[str, Any]]]:
+def _split(points: Sequence[Mapping[str, Any]]) -> tuple[Sequence[Mapping[str, Any]], Sequence[Mapping[str, Any]]]:
     """Split the points after the first from which more nodes change nothing."""
     last = points[-1]
     same = [point["degrees"] == last["degrees"] and point["seconds"] == last["seconds"] for point in points]

@@ -27,7 +27,7 @@ class SimulationSettings:
     machine: Path
     models: tuple[str, ...] = (paper_scaling.MODEL,)
     nodes: tuple[int, ...] = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
-    mode: Mode = "weak"
+    scaling: Mode = "weak"
     global_batches: tuple[int, ...] = paper_scaling.GLOBAL_BATCHES
     step: float | Path | None = None
     images_per_node: int | None = None
@@ -35,11 +35,9 @@ class SimulationSettings:
     collectives: tuple[Collective, ...] = ("hierarchical",)
     wires: tuple[Wire, ...] = ("fp32",)
     bucket_mb: float | None = None
-    overlaps: bool = True
-    communication_core: bool = True
     zero1: bool = False
     spread: float | None = None
-    fixed_seconds: float = 0.0
+    fixed_step_seconds: float = 0.0
     steps: int = 32
     seed: int = 0
     reproduces_paper: bool = False
@@ -51,7 +49,7 @@ def run_simulation(settings: SimulationSettings) -> dict[str, Any]:
     machine = description.read(settings.machine)
     ranks = settings.ranks_per_node or max(1, machine.num_dies)
     links = Links.of(machine)
-    result: dict[str, Any] = {"machine": described(settings, machine, ranks)}
+    result: dict[str, Any] = {"machine": describe_machine(settings, machine, ranks)}
     models = [describe_model(name) for name in settings.models]
     inputs: dict[str, Any] = {
         "settings": {
@@ -67,9 +65,8 @@ def run_simulation(settings: SimulationSettings) -> dict[str, Any]:
     }
     if settings.reproduces_paper:
         _check_paper(settings, machine, ranks)
-        found = paper_scaling.reproduce(
-            models[0], links, nodes=settings.nodes, steps=settings.steps, seed=settings.seed
-        )
+        draws = {"steps": settings.steps, "seed": settings.seed}
+        found = paper_scaling.reproduce(models[0], links, nodes=settings.nodes, **draws)
         return {**result, **found, "inputs": {**inputs, **found["inputs"]}}
     curves = []
     for model in models:
@@ -80,7 +77,7 @@ def run_simulation(settings: SimulationSettings) -> dict[str, Any]:
     return {**result, "curves": curves, "inputs": inputs}
 
 
-def described(settings: SimulationSettings, machine: Machine, ranks_per_node: int) -> dict[str, Any]:
+def describe_machine(settings: SimulationSettings, machine: Machine, ranks_per_node: int) -> dict[str, Any]:
     """Return the facts of a machine with a network for JSON."""
     assert machine.network is not None
     return {
@@ -92,17 +89,17 @@ def described(settings: SimulationSettings, machine: Machine, ranks_per_node: in
 
 
 def _curves(settings: SimulationSettings, scenario: Mapping[str, Any]) -> list[dict[str, Any]]:
-    batches = [None] if settings.mode == "weak" else list(settings.global_batches)
+    batches = [None] if settings.scaling == "weak" else list(settings.global_batches)
     curves: list[dict[str, Any]] = []
     for method in _methods(settings):
         simulated = Scenario(method=method, steps=settings.steps, seed=settings.seed, **scenario)
         for batch in batches:
-            curves += simulated.curves(settings.nodes, mode=settings.mode, global_batch_size=batch)
+            curves += simulated.curves(settings.nodes, mode=settings.scaling, global_batch_size=batch)
     if not curves:
         got = f"{settings.nodes} nodes for {settings.global_batches} images"
         expected = "at least one image per rank"
         raise user_error("no point can be simulated", got=got, expected=expected, fix="set fewer nodes or more images")
-    if isinstance(settings.step, Path) and settings.mode == "weak":
+    if isinstance(settings.step, Path) and settings.scaling == "weak":
         model = scenario["model"]
         curves.insert(0, measured_curve(read_measured(settings.step, model.name), model))
     return curves
@@ -112,15 +109,9 @@ def _methods(settings: SimulationSettings) -> list[ReductionMethod]:
     methods = []
     common = {
         "bucket_bytes": int(settings.bucket_mb * MEGA) if settings.bucket_mb else None,
-        "overlaps": settings.overlaps,
-        "communication_core": settings.communication_core,
         "zero1": settings.zero1,
     }
-    notes = [
-        *([] if settings.overlaps else ["after the backward pass"]),
-        *([] if settings.communication_core else ["no core for communication"]),
-        *(["ZeRO-1"] if settings.zero1 else []),
-    ]
+    notes = ["ZeRO-1"] if settings.zero1 else []
     for collective in settings.collectives:
         for wire in settings.wires if collective == "hierarchical" else ("fp32",):
             label = ", ".join([f"dithc: {collective}, {wire} wire", *notes])
@@ -130,7 +121,7 @@ def _methods(settings: SimulationSettings) -> list[ReductionMethod]:
 
 def computing_of(settings: SimulationSettings, machine: Machine, model: str) -> tuple[ComputeTime, str]:
     """Return the time of a step and its source. Waits inside a node of a published step count as computing."""
-    is_paper = paper_scaling.is_of_the_paper(machine.model_name)
+    is_paper = paper_scaling.is_paper_machine(machine.model_name)
     spread = settings.spread if settings.spread is not None else paper_scaling.SPREAD if is_paper else 0.0
     images = settings.images_per_node or paper_scaling.IMAGES_PER_NODE
     if isinstance(settings.step, Path):
@@ -151,10 +142,10 @@ def computing_of(settings: SimulationSettings, machine: Machine, model: str) -> 
                 fix="add --step",
             )
         seconds, source = known, "published: arXiv:2601.01500, table 2 (CFTP)"
-    is_valid = settings.fixed_seconds < seconds
-    require(is_valid, "--fixed-seconds", settings.fixed_seconds, f"less than the step of {seconds:g} s")
+    is_valid = settings.fixed_step_seconds < seconds
+    require(is_valid, "--fixed-step-seconds", settings.fixed_step_seconds, f"less than the step of {seconds:g} s")
     log.info("step time: %.3f s per node with %d images (%s); spread of ranks %.3f", seconds, images, source, spread)
-    return ComputeTime(seconds=seconds, images=images, fixed_seconds=settings.fixed_seconds, spread=spread), source
+    return ComputeTime(seconds=seconds, images=images, fixed_seconds=settings.fixed_step_seconds, spread=spread), source
 
 
 def _check(settings: SimulationSettings) -> None:
@@ -169,7 +160,7 @@ def _check(settings: SimulationSettings) -> None:
 
 
 def _check_paper(settings: SimulationSettings, machine: Machine, ranks: int) -> None:
-    given = (settings.models, paper_scaling.is_of_the_paper(machine.model_name), ranks)
+    given = (settings.models, paper_scaling.is_paper_machine(machine.model_name), ranks)
     if given != ((paper_scaling.MODEL,), True, paper_scaling.RANKS_PER_NODE):
         raise user_error(
             "--reproduce-paper",
@@ -202,10 +193,10 @@ def _comparison(validation: Mapping[str, Any]) -> Sequence[str]:
         f"  {row['nodes']:4d} nodes  {row['published']:6.2f} s  {row['simulated']:6.2f} s  {row['error']:+6.1%}  {row['use']}"
         for row in validation["seconds"]
     ]
-    at = validation["efficiency"]
+    row = validation["efficiency"]
     lines.append(
-        f"  {at['nodes']:4d} nodes  {at['published']:6.1%}    {at['simulated']:6.1%}   {at['error_points']:+5.1f} points"
-        f"  {at['use']}"
+        f"  {row['nodes']:4d} nodes  {row['published']:6.1%}    {row['simulated']:6.1%}   {row['error_points']:+5.1f} points"
+        f"  {row['use']}"
     )
     for name, check in validation["checks"].items():
         published = " to ".join(f"{value:.3g}" for value in check["published"])

@@ -1,7 +1,4 @@
-"""Work of a rank in a step: forward pass, backward pass with gradients in order, buckets, optimizer.
-
-T is the number of tokens.
-"""
+"""Work of a rank in a step: forward pass, backward pass with gradients in order, buckets, optimizer."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -77,15 +74,15 @@ def describe_model(name: str) -> ModelWorkload:
 def _recorded_order(name: str) -> list[str]:
     """Return parameter names in the order in which PyTorch's backward pass completes them; other backends swap some."""
     twin = DiT.from_preset(name, hidden_size=8, num_heads=1, input_size=4, patch_size=2, num_classes=1)
-    seen: list[str] = []
+    order: list[str] = []
     for key, parameter in twin.named_parameters():
         if parameter.requires_grad:
-            note = lambda _, key=key: seen.append(key)  # noqa: E731
-            parameter.register_post_accumulate_grad_hook(note)  # type: ignore[no-untyped-call]
+            record = lambda _, key=key: order.append(key)  # noqa: E731
+            parameter.register_post_accumulate_grad_hook(record)  # type: ignore[no-untyped-call]
     images = torch.zeros(1, twin.config.in_channels, *twin.config.size)
     with hcops.use("reference"):
         twin(images, torch.zeros(1), torch.zeros(1, dtype=torch.long)).sum().backward()
-    return seen
+    return order
 
 
 def buckets_of(gradients: Sequence[Gradient], *, bucket_bytes: int | None = None) -> tuple[Bucket, ...]:
@@ -94,8 +91,7 @@ def buckets_of(gradients: Sequence[Gradient], *, bucket_bytes: int | None = None
     `bucket_bytes` limits buckets of several gradients; None selects the reducer's rule.
     """
     sizes = [gradient.elements for gradient in gradients]
-    found = []
-    done = 0.0
+    found, done = [], 0.0
     for bucket in exchanged.buckets.arrange(sizes, range(len(sizes)), bucket_bytes=bucket_bytes).buckets:
         done += sum(gradients[number].share for number in bucket.members)
         found.append(Bucket((bucket.stop - bucket.start) * FP32_BYTES, min(done, 1.0)))

@@ -1,6 +1,6 @@
 """Training steps in one process: interleaved timing of several variants, and losses on several platforms.
 
-`bench_step` measures a step of each variant (`variants.CONTENDERS`) and the machine's ceilings. `loss_curves` trains on one
+`bench_step` measures a step of each variant (`variants.VARIANTS`) and the machine's ceilings. `loss_curves` trains on one
 platform (`loss_curves.PLATFORMS`) from the same weights, images and noise everywhere. All variants train one model
 alternately. An unavailable variant or platform is a result with its reason.
 """

@@ -1,5 +1,4 @@
-"""Losses of training from scratch on one platform, with the same weights, images and noise on every platform (figure
-7).
+"""Losses of training from scratch on one platform, with the same weights, images and noise everywhere (figure 7).
 
 Legend: N batch, C channels.
 """
@@ -15,9 +14,9 @@ import torch.nn.functional as F
 from dithc.bench.environment import circumstances, prepare_threads, require_among, require_at_least
 from dithc.bench.gemm_libraries import EMULATED, make_linear, use_linear
 from dithc.bench.rooflines import Precision
-from dithc.bench.step.variants import CONTENDERS, DITHC, Batch, StepVariant, Training, TrainingStep, quiet_choices
+from dithc.bench.step.variants import DITHC, VARIANTS, Batch, StepVariant, Training, TrainingStep, quiet_choices
 from dithc.core.logging import get_logger, progress
-from dithc.core.summaries import ABSENT, Measurement, Table, short
+from dithc.core.measurements import ABSENT, Measurement, Table, short
 from dithc.diffusion import Schedule
 from dithc.model import DiT
 
@@ -35,31 +34,31 @@ MOST_EMULATED_STEPS = 20
 class Platform:
     """Variant, type and torch device of a training run."""
 
-    what: str
-    contender: StepVariant
+    description: str
+    variant: StepVariant
     dtype: Precision = "fp32"
     device: str = "cpu"
 
-    def obstacle(self) -> str | None:
+    def skip_reason(self) -> str | None:
         """Return the reason why it cannot run here, or None."""
         if self.device == "cuda" and not torch.cuda.is_available():
             return "this PyTorch finds no GPU"
-        return self.contender.obstacle(self.dtype)
+        return self.variant.skip_reason(self.dtype)
 
 
 _SME = StepVariant(
     "products of linear layers by the emulated SME kernels, other operators by PyTorch",
     backend="reference",
-    obstacle=EMULATED["sme"].obstacle,
-    around=lambda: use_linear(make_linear(EMULATED["sme"])),
+    skip_reason=EMULATED["sme"].skip_reason,
+    context=lambda: use_linear(make_linear(EMULATED["sme"])),
 )
 PLATFORMS: Mapping[str, Platform] = {
-    "reference": Platform("PyTorch's operators, fp32", CONTENDERS["eager"]),
-    "c-fp32": Platform("dithc's C operators, fp32", CONTENDERS[DITHC]),
-    "c-bf16": Platform("dithc's C operators, bf16 products", CONTENDERS[DITHC], dtype="bf16"),
-    "numba": Platform("dithc's Numba operators, fp32", CONTENDERS["numba"]),
-    "sme": Platform(f"{EMULATED['sme'].what()}; other operators by PyTorch, fp32", _SME),
-    "cuda": Platform("PyTorch's operators on a GPU, fp32", CONTENDERS["eager"], device="cuda"),
+    "reference": Platform("PyTorch's operators, fp32", VARIANTS["eager"]),
+    "c-fp32": Platform("dithc's C operators, fp32", VARIANTS[DITHC]),
+    "c-bf16": Platform("dithc's C operators, bf16 products", VARIANTS[DITHC], dtype="bf16"),
+    "numba": Platform("dithc's Numba operators, fp32", VARIANTS["numba"]),
+    "sme": Platform(f"{EMULATED['sme'].describe()}; other operators by PyTorch, fp32", _SME),
+    "cuda": Platform("PyTorch's operators on a GPU, fp32", VARIANTS["eager"], device="cuda"),
 }
 
 
@@ -68,7 +67,7 @@ class CurveSettings:
     """Settings of training runs with recorded losses, described by `dithc bench curves --help`."""
 
     platform: str = "c-fp32"
-    beside: Sequence[str] = ()
+    compare: Sequence[str] = ()
     model: str = "DiT-S/2"
     overrides: Mapping[str, Any] = field(default_factory=dict)
     batch: int = 16
@@ -83,17 +82,15 @@ def bench_curves(settings: CurveSettings) -> dict[str, Any]:
     `sme` trains a tiny network for at most 20 steps, because each product is emulated. The entries of `curves` name the
     network.
     """
-    require_among("bench curves --platform", (settings.platform, *settings.beside), PLATFORMS)
+    require_among("bench curves --platform", (settings.platform, *settings.compare), PLATFORMS)
     require_at_least(settings, "bench curves", batch=1, steps=1, threads=1)
     machine, core_plan = prepare_threads(settings.threads)
     overrides, steps = dict(settings.overrides), settings.steps
     if settings.platform == "sme":
         overrides |= TINY
         steps = min(steps, MOST_EMULATED_STEPS)
-    curves = []
     with quiet_choices():
-        for name in (settings.platform, *settings.beside):
-            curves.append(_trained(name, settings, overrides, steps))
+        curves = [_train(name, settings, overrides, steps) for name in (settings.platform, *settings.compare)]
     return {
         "bench": "curves",
         "settings": asdict(settings) | {"threads": torch.get_num_threads(), "optimizer": "AdamW", "lr": 1e-4},
@@ -103,32 +100,32 @@ def bench_curves(settings: CurveSettings) -> dict[str, Any]:
     }
 
 
-def _trained(name: str, settings: CurveSettings, overrides: Mapping[str, Any], steps: int) -> dict[str, Any]:
+def _train(name: str, settings: CurveSettings, overrides: Mapping[str, Any], steps: int) -> dict[str, Any]:
     platform = PLATFORMS[name]
-    told: dict[str, Any] = {
+    row: dict[str, Any] = {
         "platform": name,
-        "what": platform.what,
+        "what": platform.description,
         "model": {"preset": settings.model, **overrides},
         "batch": settings.batch,
         "seed": settings.seed,
     }
-    if why := platform.obstacle():
-        log.warning("skipping %s: %s", name, why)
-        return told | {"status": "skipped", "reason": why, "steps": 0, "losses": []}
+    if reason := platform.skip_reason():
+        log.warning("skipping %s: %s", name, reason)
+        return row | {"status": "skipped", "reason": reason, "steps": 0, "losses": []}
     torch.manual_seed(settings.seed)
     model, schedule = DiT.from_preset(settings.model, **overrides), Schedule.linear()
-    draw = _draws(model, schedule, settings, platform.device)
+    draw = _batch_source(model, schedule, settings, platform.device)
     training = Training(model.to(platform.device), batch=draw(0), dtype=platform.dtype)
-    step, losses, start = TrainingStep(training, platform.contender), list[float](), time.monotonic()
+    step, losses, start = TrainingStep(training, platform.variant), list[float](), time.monotonic()
     with progress(total=steps, label=f"{name}, seed {settings.seed}", unit="step") as bar:
         for number in range(steps):
             training.batch = draw(number)
             losses.append(step())
             bar.update(1, loss=f"{losses[-1]:.4f}")
-    return told | {"status": "ok", "steps": steps, "losses": losses, "seconds": time.monotonic() - start}
+    return row | {"status": "ok", "steps": steps, "losses": losses, "seconds": time.monotonic() - start}
 
 
-def _draws(model: DiT, schedule: Schedule, settings: CurveSettings, device: str) -> Callable[[int], Batch]:
+def _batch_source(model: DiT, schedule: Schedule, settings: CurveSettings, device: str) -> Callable[[int], Batch]:
     """Return a function that draws the batch of a step by seed, on the CPU for every platform."""
     shape = (settings.batch, model.config.in_channels, *model.config.size)
     of_classes = torch.Generator().manual_seed(settings.seed)

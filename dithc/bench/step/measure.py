@@ -8,27 +8,13 @@ from typing import Any, Literal
 
 import torch
 
+from dithc.bench import rooflines
 from dithc.bench.energy import images_per_joule
 from dithc.bench.environment import GIGA, circumstances, prepare_threads, require, require_among, require_at_least
-from dithc.bench.rooflines import (
-    GEMM_SIZE,
-    BandwidthRoofline,
-    FmaRoofline,
-    GemmRoofline,
-    Precision,
-    multiply_add_ceiling,
-)
-from dithc.bench.step.variants import (
-    CONTENDERS,
-    DITHC,
-    ONE_CLUSTER,
-    Batch,
-    Training,
-    TrainingStep,
-    on_one_cluster,
-    quiet_choices,
-)
-from dithc.bench.timing import Timing, spread, take_turns
+from dithc.bench.rooflines import Precision
+from dithc.bench.step import variants
+from dithc.bench.step.variants import Batch, Training, TrainingStep
+from dithc.bench.timing import Timing, spread, time_runs
 from dithc.core.logging import UserError, get_logger, user_error
 from dithc.diffusion import Schedule
 from dithc.engine import native
@@ -57,21 +43,19 @@ class StepSettings:
     device: Literal["cpu", "cuda"] = "cpu"
     threads: int | None = None
     warmup: int = 2
-    repeats: int = 7
+    rounds: int = 7
     seed: int = 0
 
     @property
-    def contenders(self) -> tuple[str, ...]:
+    def variants(self) -> tuple[str, ...]:
         """Names of all variants, dithc first if it runs on the device."""
         if self.device != "cpu":
             return ("eager", "compile")
-        return (DITHC, *(name for name in self.compare if name != DITHC))
+        return (variants.DITHC, *(name for name in self.compare if name != variants.DITHC))
 
 
 @dataclass(kw_only=True)
 class _Entry:
-    """State and measurements of a variant in this run."""
-
     name: str
     status: Literal["ok", "skipped", "oom", "failed"] = "ok"
     reason: str = ""
@@ -86,14 +70,17 @@ def bench_step(settings: StepSettings) -> dict[str, Any]:
     _check(settings)
     machine, core_plan = prepare_threads(settings.threads)
     available = available_bytes()
-    with quiet_choices():
+    with variants.quiet_choices():
         torch.manual_seed(settings.seed)
         model, schedule = DiT.from_preset(settings.model, **settings.overrides), Schedule.linear()
         batch = Batch.random(model, schedule, size=settings.batch, seed=settings.seed).to(settings.device)
         training = Training(model.to(settings.device), batch=batch, dtype=settings.dtype)
-        entries = [_first_run(name, training) for name in settings.contenders]
+        entries = [_first_run(name, training) for name in settings.variants]
         for entry in entries:
-            _warm_up(entry, settings.warmup)
+            with _recorded_failure(entry):
+                for _ in range(settings.warmup if entry.step else 0):
+                    assert entry.step is not None
+                    entry.step()
         peak = peak_rss_bytes()  # of the steps, before the ceilings allocate memory
         timings, ceilings = _measure(entries, settings)
         energy = {"status": "skipped", "reason": entries[0].reason or "processor counters exclude the device"}
@@ -122,10 +109,10 @@ def bench_step(settings: StepSettings) -> dict[str, Any]:
 
 
 def _check(settings: StepSettings) -> None:
-    require_among("bench --compare", settings.compare, CONTENDERS)
+    require_among("bench --compare", settings.compare, variants.VARIANTS)
     is_valid = len(set(settings.compare)) == len(settings.compare)
     require(is_valid, "bench --compare", ",".join(settings.compare), "each variant at most once")
-    require_at_least(settings, batch=1, warmup=1, repeats=1, threads=1)
+    require_at_least(settings, batch=1, warmup=1, rounds=1, threads=1)
     if settings.device == "cuda" and not torch.cuda.is_available():
         raise user_error(
             "bench step --device cuda",
@@ -137,30 +124,22 @@ def _check(settings: StepSettings) -> None:
 
 def _first_run(name: str, training: Training) -> _Entry:
     """Build a variant, and compute a loss and gradients with the initial weights."""
-    contender, entry = CONTENDERS[name], _Entry(name=name)
-    obstacle = None if training.batch.x_t.is_cuda else contender.obstacle(training.dtype)
-    if obstacle:
-        log.warning("skipping %s: %s", name, obstacle)
-        return _Entry(name=name, status="skipped", reason=obstacle)
+    variant, entry = variants.VARIANTS[name], _Entry(name=name)
+    skip_reason = None if training.batch.x_t.is_cuda else variant.skip_reason(training.dtype)
+    if skip_reason:
+        log.warning("skipping %s: %s", name, skip_reason)
+        return _Entry(name=name, status="skipped", reason=skip_reason)
     log.info("%s: warming up", name)
     start = time.perf_counter()
-    with _failing_as_a_result(entry):
-        entry.step = TrainingStep(training, contender)
+    with _recorded_failure(entry):
+        entry.step = TrainingStep(training, variant)
         entry.first_loss = entry.step(updates=False)
         entry.first_seconds = time.perf_counter() - start
     return entry
 
 
-def _warm_up(entry: _Entry, steps: int) -> None:
-    with _failing_as_a_result(entry):
-        for _ in range(steps if entry.step else 0):
-            assert entry.step is not None
-            entry.step()
-
-
 @contextmanager
-def _failing_as_a_result(entry: _Entry) -> Iterator[None]:
-    """Record an exception of a variant as its status."""
+def _recorded_failure(entry: _Entry) -> Iterator[None]:
     try:
         yield
     except UserError:
@@ -175,29 +154,31 @@ def _failing_as_a_result(entry: _Entry) -> Iterator[None]:
 def _measure(entries: list[_Entry], settings: StepSettings) -> tuple[dict[str, Timing], dict[str, Any]]:
     """Time interleaved variants and ceilings, then measure the memory of one step of each variant."""
     steps = {entry.name: entry.step for entry in entries if entry.step is not None}
-    ceilings: dict[str, GemmRoofline | BandwidthRoofline | FmaRoofline] = {
-        "gemm": GemmRoofline(settings.dtype, settings.device),
-        "copy": BandwidthRoofline(device=settings.device),
+    ceilings: dict[str, rooflines.GemmRoofline | rooflines.BandwidthRoofline | rooflines.FmaRoofline] = {
+        "gemm": rooflines.GemmRoofline(settings.dtype, settings.device),
+        "copy": rooflines.BandwidthRoofline(device=settings.device),
     }
     for ceiling in ceilings.values():
         ceiling()
-    multiply_add = multiply_add_ceiling(settings.dtype) if settings.device == "cpu" else None
+    multiply_add = rooflines.multiply_add_ceiling(settings.dtype) if settings.device == "cpu" else None
     if multiply_add is not None:
         ceilings["multiply_add"] = multiply_add
     runs: dict[str, Callable[[], object]] = {**steps, **{f"{name} ceiling": run for name, run in ceilings.items()}}
-    if ONE_CLUSTER in steps:
-        runs |= {f"{name} ceiling, {ONE_CLUSTER}": on_one_cluster(run) for name, run in ceilings.items()}
-    timings = take_turns(runs, repeats=settings.repeats, are_units=True)
+    if variants.ONE_CLUSTER in steps:
+        runs |= {
+            f"{name} ceiling, {variants.ONE_CLUSTER}": variants.one_cluster()(run) for name, run in ceilings.items()
+        }
+    timings = time_runs(runs, repeats=settings.rounds, are_units=True)
     for entry in entries:
         if entry.step is not None and settings.device == "cpu":
             entry.peak_above_start_bytes = _peak_of(entry.step)
-    found: dict[str, Any] = {"gemm_size": GEMM_SIZE}
+    found: dict[str, Any] = {"gemm_size": rooflines.GEMM_SIZE}
     for name, ceiling in ceilings.items():
         timing = timings[f"{name} ceiling"]
         rate = "gb_per_second" if name == "copy" else "gflop_per_second"
         found |= {f"{name}_{rate}": ceiling.work / timing.median / GIGA, f"{name}_seconds": timing.to_dict()}
         found[f"{name}_work"] = ceiling.work
-    if ONE_CLUSTER in steps:
+    if variants.ONE_CLUSTER in steps:
         found["all_clusters_over_one"] = {name: spread(_gains(name, timings)) for name in ceilings}
     found["multiply_add_unit"] = multiply_add.unit if multiply_add else None
     return timings, found
@@ -208,7 +189,10 @@ def _gains(name: str, timings: Mapping[str, Timing]) -> list[float]:
     clusters = ThreadTeam.of().clusters
     # Every thread executes the same number of multiply-adds; the other ceilings share one task.
     more = sum(map(len, clusters)) / len(clusters[0]) if name == "multiply_add" else 1.0
-    return [more * ratio for ratio in timings[f"{name} ceiling, {ONE_CLUSTER}"].ratios_to(timings[f"{name} ceiling"])]
+    return [
+        more * ratio
+        for ratio in timings[f"{name} ceiling, {variants.ONE_CLUSTER}"].ratios_to(timings[f"{name} ceiling"])
+    ]
 
 
 def _peak_of(step: TrainingStep) -> int | None:
@@ -217,9 +201,9 @@ def _peak_of(step: TrainingStep) -> int | None:
         output_pool().trim()
     if not reset_peak_rss():
         return None
-    before = peak_rss_bytes()
+    start = peak_rss_bytes()
     step()
-    return peak_rss_bytes() - before
+    return peak_rss_bytes() - start
 
 
 def _result(
@@ -229,12 +213,12 @@ def _result(
     settings: StepSettings,
     ceilings: Mapping[str, Any],
 ) -> dict[str, Any]:
-    contender = CONTENDERS[entry.name]
-    row: dict[str, Any] = {"name": entry.name, "what": contender.what, "backend": contender.backend}
+    variant = variants.VARIANTS[entry.name]
+    row: dict[str, Any] = {"name": entry.name, "what": variant.description, "backend": variant.backend}
     row["status"] = entry.status
     if entry.step is None:
         return row | {"reason": entry.reason}
-    timing, own = timings[entry.name], timings.get(DITHC)
+    timing, dithc = timings[entry.name], timings.get(variants.DITHC)
     rates = {name: getattr(flops, name) * settings.batch / timing.median / GIGA for name in CONVENTIONS}
 
     def share(name: str) -> dict[str, Any] | None:
@@ -246,7 +230,7 @@ def _result(
 
     return row | {
         "seconds": timing.to_dict(),
-        "speedup_of_dithc": spread(timing.ratios_to(own)) if own else None,
+        "speedup_of_dithc": spread(timing.ratios_to(dithc)) if dithc else None,
         "images_per_second": settings.batch / timing.median,
         "gflop_per_second": rates,
         "share_of_peak": share("multiply_add"),

@@ -84,8 +84,7 @@ class Training:
         return sum(value.nbytes for value in self.model.parameters()) + 3 * sum(value.nbytes for value in self.weights)
 
 
-def _own_update(training: Training) -> Callable[[], object]:
-    """Return AdamW of the active backend."""
+def _hcops_adamw(training: Training) -> Callable[[], object]:
     settings: dict[str, Any] = {"lr": LEARNING_RATE, "betas": BETAS, "eps": EPS, "weight_decay": 0.0}
     steps = 0
 
@@ -127,41 +126,41 @@ class StepVariant:
     """Variant of training, by default dithc's operators and AdamW.
 
     Attributes:
-        what: description for the result.
+        description: text for the result.
         backend: backend of hcops.
         wrap: function that builds the callable from the model.
         optimizer: function that builds the weight update.
-        obstacle: function that returns the reason why a type is unsupported here, or None.
-        around: context of its steps: CPU affinity, or the library of its linear layers.
+        skip_reason: function that returns the reason why a type is unsupported here, or None.
+        context: context of its steps: CPU affinity, or the library of its linear layers.
     """
 
-    what: str
+    description: str
     backend: str = "c"
     wrap: Callable[[nn.Module], Callable[..., Tensor]] = lambda model: model
-    optimizer: Callable[[Training], Callable[[], object]] = _own_update
-    obstacle: Callable[[Precision], str | None] = _no_library
-    around: Callable[[], AbstractContextManager[None]] = nullcontext
+    optimizer: Callable[[Training], Callable[[], object]] = _hcops_adamw
+    skip_reason: Callable[[Precision], str | None] = _no_library
+    context: Callable[[], AbstractContextManager[None]] = nullcontext
 
     @contextmanager
-    def at_work(self) -> Iterator[None]:
+    def active(self) -> Iterator[None]:
         """Activate its backend and context."""
-        with hcops.use(self.backend), self.around():
+        with hcops.use(self.backend), self.context():
             yield
 
 
 class TrainingStep:
     """Repeatable training step of one variant: forward, loss, backward and AdamW."""
 
-    def __init__(self, training: Training, contender: StepVariant) -> None:
-        self._training, self._contender = training, contender
-        with hcops.use(contender.backend):
-            self._forward = contender.wrap(training.model)
-            self._update = contender.optimizer(training)
+    def __init__(self, training: Training, variant: StepVariant) -> None:
+        self._training, self._variant = training, variant
+        with hcops.use(variant.backend):
+            self._forward = variant.wrap(training.model)
+            self._update = variant.optimizer(training)
 
     def __call__(self, *, updates: bool = True) -> float:
         """Run one step, optionally without the update of the weights, and return its loss."""
         training, batch = self._training, self._training.batch
-        with self._contender.at_work():
+        with self._variant.active():
             with autocast_context(training.dtype, batch.x_t.device.type):
                 output = self._forward(batch.x_t, batch.t, batch.y)  # (N, C or 2C, height, width)
             inputs = {"x0": batch.x0, "x_t": batch.x_t, "t": batch.t, "noise": batch.noise}
@@ -177,9 +176,7 @@ class TrainingStep:
 
 @contextmanager
 def one_cluster() -> Iterator[None]:
-    """Run operators on the thread count of one core cluster, unpinned; `cftp-1-cluster` of `bench strategies` pins
-    them.
-    """
+    """Run operators on the thread count of one core cluster, unpinned, unlike `cftp-1-cluster` of `bench strategies`."""
     threads = torch.get_num_threads()
     torch.set_num_threads(len(ThreadTeam.of().clusters[0]))
     try:
@@ -188,48 +185,36 @@ def one_cluster() -> Iterator[None]:
         torch.set_num_threads(threads)
 
 
-def on_one_cluster(run: Callable[[], object]) -> Callable[[], object]:
-    """Wrap `run` with the thread count of one core cluster."""
-
-    def narrowed() -> None:
-        with one_cluster():
-            run()
-
-    return narrowed
-
-
-def _by(name: str, library: GemmLibrary) -> StepVariant:
-    """Return the variant that computes products of linear layers by a library, and other operators by dithc."""
+def _library_variant(name: str, library: GemmLibrary) -> StepVariant:
     return StepVariant(
         f"products of linear layers by {name}, other operators by dithc",
-        obstacle=lambda dtype: _no_library(dtype) or library.obstacle(dtype),
-        around=lambda: use_linear(make_linear(library)),
+        skip_reason=lambda dtype: _no_library(dtype) or library.skip_reason(dtype),
+        context=lambda: use_linear(make_linear(library)),
     )
 
 
-def _by_torch(what: str, **changes: Any) -> StepVariant:
-    """Return a variant with PyTorch's operators and fused AdamW."""
-    given: dict[str, Any] = {"backend": "reference", "obstacle": lambda dtype: None} | changes
-    return StepVariant(what, optimizer=lambda training: training.torch_adamw.step, **given)
+def _torch_variant(description: str, **changes: Any) -> StepVariant:
+    given: dict[str, Any] = {"backend": "reference", "skip_reason": lambda dtype: None} | changes
+    return StepVariant(description, optimizer=lambda training: training.torch_adamw.step, **given)
 
 
 DITHC, ONE_CLUSTER, OWN_PRODUCTS, UNTUNED = "dithc", "one-cluster", "own-products", "untuned"
-CONTENDERS: Mapping[str, StepVariant] = {
+VARIANTS: Mapping[str, StepVariant] = {
     DITHC: StepVariant("dithc's C operators and AdamW"),
-    UNTUNED: StepVariant("dithc without a tuning", around=lambda: tuning.use_blocking(None)),
+    UNTUNED: StepVariant("dithc without a tuning", context=lambda: tuning.use_blocking(None)),
     OWN_PRODUCTS: StepVariant(
-        "products of linear layers by dithc, without fused epilogues", around=lambda: use_linear(hcops.linear)
+        "products of linear layers by dithc, without fused epilogues", context=lambda: use_linear(hcops.linear)
     ),
-    **{name: _by(name, library) for name, library in LIBRARIES.items()},
+    **{name: _library_variant(name, library) for name, library in LIBRARIES.items()},
     ONE_CLUSTER: StepVariant(
-        "dithc on the core count of one core cluster", obstacle=_no_second_cluster, around=one_cluster
+        "dithc on the core count of one core cluster", skip_reason=_no_second_cluster, context=one_cluster
     ),
-    "numba": StepVariant("dithc's Numba operators and AdamW", backend="numba", obstacle=lambda dtype: None),
-    "eager": _by_torch("PyTorch's operators, eager; fused AdamW"),
-    "compile": _by_torch(
+    "numba": StepVariant("dithc's Numba operators and AdamW", backend="numba", skip_reason=lambda dtype: None),
+    "eager": _torch_variant("PyTorch's operators, eager; fused AdamW"),
+    "compile": _torch_variant(
         "PyTorch's operators under torch.compile; fused AdamW",
         wrap=lambda model: cast(Callable[..., Tensor], torch.compile(model)),
-        obstacle=_no_compiler,
+        skip_reason=_no_compiler,
     ),
 }
 

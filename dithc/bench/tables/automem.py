@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from dithc.core.summaries import ABSENT, Measurement, Table, gib, percent, rounded, with_deviation
+from dithc.core.measurements import ABSENT, Measurement, Table, gib, percent, rounded, with_deviation
 
 RUNS = [
     *("Variant", "s per step", "Slower by", "Stall", "Process peak", "Fast tier peak", "Budget", "Moved per step"),
@@ -24,7 +24,7 @@ def automem_summary(result: Mapping[str, Any]) -> Measurement:
         notes=[note for part in parts.values() for note in _notes(part)],
         conditions={
             "runs": f"{settings['rounds']} per variant, interleaved; {settings['steps']} timed steps each",
-            "steps": f"{settings['repeats']} per variant, interleaved within one process",
+            "steps": f"{settings['step_rounds']} per variant, interleaved within one process",
             **{f"limit ({name})": part["how"] for name, part in parts.items() if "how" in part},
             **result["counted"],
         },
@@ -35,16 +35,16 @@ def _table(name: str, part: Mapping[str, Any], settings: Mapping[str, Any]) -> T
     network = f"{settings['model'].removeprefix('DiT-')}, batch {settings['batch']}, {settings['dtype']}"
     rows = part["rows"]
     if name == "budget":
-        share = f"{settings['budget']:.0%} of the {gib(part['takes_bytes'])} that it uses unmanaged"
+        share = f"{settings['fast_memory_fraction']:.0%} of the {gib(part['takes_bytes'])} that it uses unmanaged"
         return Table(title=f"{network}: a fast tier of {share}", head=RUNS, rows=[_run(row) for row in rows])
     if name == "file":
-        share = f"{settings['limit']:.0%} of the unmanaged peak"
+        share = f"{settings['memory_limit_fraction']:.0%} of the unmanaged peak"
         title = f"{network}: a process of {gib(part['limit_bytes'])}, {share}, with a file tier"
         return Table(title=title, head=RUNS, rows=[_run(row) for row in rows])
     if name == "largest-batch":
         ratio = "" if part["ratio"] is None else f": {rounded(part['ratio'])} times the images"
         title = f"{network.partition(',')[0]}, largest batch in {gib(part['limit_bytes'])}{ratio}"
-        return Table(title=title, head=BATCHES, rows=[_largest(row, part["most"]) for row in rows])
+        return Table(title=title, head=BATCHES, rows=[_largest(row, part["max_batch"]) for row in rows])
     title = "Outputs from the pool, and from the allocator of PyTorch"
     title = title if name == "pool" else "The cost of AutoMem if everything is resident"
     title += f"; batch {settings['batch']}, {settings['dtype']}"
@@ -60,41 +60,40 @@ def _run(row: Mapping[str, Any]) -> list[str]:
         percent(row.get("stall_share", {}).get("median")),
         *(gib(row[name]) if name in row else ABSENT for name in ("peak_rss_bytes", "peak_fast_bytes", "budget_bytes")),
         ABSENT if steps is None else gib(steps.get("loaded_bytes", 0) + steps.get("offloaded_bytes", 0)),
-        _same(row.get("losses_identical")),
+        _agreement(row.get("losses_identical")),
     ]
 
 
 def _largest(row: Mapping[str, Any], most: int) -> list[str]:
-    tried = ", ".join(f"{one['batch']} {one['status']}" for one in row["probes"])
-    return [row["name"], f"{row['largest']}{' (the largest tried)' if row['largest'] == most else ''}", tried]
+    probes = ", ".join(f"{one['batch']} {one['status']}" for one in row["probes"])
+    return [row["name"], f"{row['largest']}{' (the largest probes)' if row['largest'] == most else ''}", probes]
 
 
 def _step(row: Mapping[str, Any]) -> list[str]:
     ratio, faults = with_deviation(row["over_first"]), f"{row['page_faults']:,.0f}"
-    same = _same(row["losses_identical"])
+    same = _agreement(row["losses_identical"])
     return [row["model"].removeprefix("DiT-"), row["name"], with_deviation(row["seconds"]), ratio, faults, same]
 
 
-def _same(identical: bool | None) -> str:
+def _agreement(identical: bool | None) -> str:
     return ABSENT if identical is None else "bitwise" if identical else "NO"
 
 
 def _notes(part: Mapping[str, Any]) -> Iterator[str]:
-    """Yield reasons of failures, and comparisons with the limits."""
     for row in part["rows"]:
         if row.get("status", "ok") != "ok":
-            yield f"{row['name']}: {_end(row)}"
+            yield f"{row['name']}: {_failure_reason(row)}"
         elif "limit_bytes" in part and "peak_rss_bytes" in row:
             peak, limit = gib(row["peak_rss_bytes"]), gib(part["limit_bytes"])
             yield f"{row['name']}: at most {peak} resident, including code and pages of files; the limit is {limit}"
         if "within_budget" in row:
-            word = "never exceeded" if row["within_budget"] else "EXCEEDED"
-            yield f"{row['name']}: the budget was {word} ({row['peak_fast_bytes']} of {row['budget_bytes']} bytes)"
+            verdict = "never exceeded" if row["within_budget"] else "EXCEEDED"
+            yield f"{row['name']}: the budget was {verdict} ({row['peak_fast_bytes']} of {row['budget_bytes']} bytes)"
         if row.get("resident") is False:
             yield f"{row['name']}: its plan moves data: the budget is too small for this comparison"
 
 
-def _end(row: Mapping[str, Any]) -> str:
+def _failure_reason(row: Mapping[str, Any]) -> str:
     """Return why a run has no numbers; the log of a killed process does not explain memory."""
     if row["status"] != "oom":
         return str(row["reason"])

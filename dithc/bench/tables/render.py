@@ -12,7 +12,7 @@ from dithc.bench.tables.scaling import scaling_summary
 from dithc.bench.tables.step import patch_summary, step_summary, stepwise_summary
 from dithc.bench.tables.strategies import strategies_summary
 from dithc.bench.time_to_quality import quality_summary
-from dithc.core.summaries import Measurement, Table, percent, rounded, short, with_deviation
+from dithc.core.measurements import Measurement, Table, percent, rounded, short, with_deviation
 
 MIB, MICRO = 1 << 20, 1e-6
 
@@ -33,26 +33,25 @@ def ops_summary(result: Mapping[str, Any]) -> Measurement:
     barrier = {name: result["team"]["barrier_seconds"][name] / MICRO for name in ("median", "mad")}
     notes.append(f"{result['team']['description']}; barrier {with_deviation(barrier)} us")
     if "copy" in result["ceilings"] and not cache["exceeds_cache"]:
-        copied, held = cache["copied_bytes"] // MIB, cache["last_level_cache_bytes"] // MIB
-        notes.append(f"{copied} MiB copied, the largest cache has {held} MiB: raise --bytes to leave the cache")
+        copied, cache_size = cache["copied_bytes"] // MIB, cache["last_level_cache_bytes"] // MIB
+        notes.append(f"{copied} MiB copied, the largest cache has {cache_size} MiB: raise --bytes to leave the cache")
     rows = [line for row in result["cases"] for line in _case(row)]
     return Measurement(
-        title=f"Operators, {settings['threads']} thread(s), medians of {settings['repeats']} rounds",
+        title=f"Operators, {settings['threads']} thread(s), medians of {settings['rounds']} rounds",
         tables=[Table(title="Operators; share: of the ceiling that limits them", head=head, rows=rows, texts=3)],
         notes=notes,
     )
 
 
 def _case(row: Mapping[str, Any]) -> Iterator[list[str]]:
-    """Yield a row per compared variant."""
-    own, is_copy = row["contenders"]["hcops"], "bytes" in row["work"]
-    rate = f"{own['per_second'] / GIGA:.1f}"
+    hcops, is_copy = row["contenders"]["hcops"], "bytes" in row["work"]
+    rate = f"{hcops['per_second'] / GIGA:.1f}"
     label = row["name"] if row["group"] == "memory-bound" else f"{row['group']} {row['name']}"
     for name, speedup in row["speedup_of_hcops_over"].items():
         other = row["contenders"][name]
         yield [
-            *(label, row["dtype"], name, with_deviation(own["seconds"])),
-            *("" if is_copy else rate, rate if is_copy else "", _share(own)),
+            *(label, row["dtype"], name, with_deviation(hcops["seconds"])),
+            *("" if is_copy else rate, rate if is_copy else "", _share(hcops)),
             *(rounded(other["seconds"]["median"], digits=4), _share(other), with_deviation(speedup, digits=3)),
         ]
 
@@ -64,34 +63,24 @@ def _mean(group: Mapping[str, Any]) -> str:
     return f"mean of {group['cases']} {group['group']} {group['dtype']} {group['kind']}: {share}{speedup:.2f} × eager"
 
 
-def _share(contender: Mapping[str, Any]) -> str:
-    return percent((contender["share_of_ceiling"] or {}).get("median"))
+def _share(variant: Mapping[str, Any]) -> str:
+    return percent((variant["share_of_ceiling"] or {}).get("median"))
 
 
 def tune_summary(result: Mapping[str, Any]) -> Measurement:
     """Summarize the tuned products."""
-    key, rows = result["key"], result["products"]
-    return Measurement(
-        title=f"{result['path']}: {key['cpu']}, {key['threads']} thread(s), {key['isa']}, {len(rows)} product(s)",
-        tables=[
-            Table(
-                title="Tuned products",
-                head=["Layout", "Type", "Choice", "m", "n", "k", "Default ms", "Gain", "Gain of torch"],
-                rows=[
-                    [
-                        *(row["layout"], row["dtype"], str(row["choice"]), *(str(row[name]) for name in "mnk")),
-                        *(
-                            short(row["default_seconds"] * 1e3),
-                            f"{1 / row['ratio']:.2f}",
-                            f"{1 / row['torch_ratio']:.2f}",
-                        ),
-                    ]
-                    for row in rows
-                ],
-                texts=3,
-            )
-        ],
-    )
+    key, products = result["key"], result["products"]
+    head = ["Layout", "Type", "Choice", "m", "n", "k", "Default ms", "Gain", "Gain of torch"]
+    rows = [
+        [
+            *(str(row[name]) for name in ("layout", "dtype", "choice", "m", "n", "k")),
+            short(row["default_seconds"] * 1e3),
+            *(f"{1 / row[name]:.2f}" for name in ("ratio", "torch_ratio")),
+        ]
+        for row in products
+    ]
+    title = f"{result['path']}: {key['cpu']}, {key['threads']} thread(s), {key['isa']}, {len(products)} product(s)"
+    return Measurement(title=title, tables=[Table(title="Tuned products", head=head, rows=rows, texts=3)])
 
 
 SUMMARIES: Mapping[str, Callable[[Mapping[str, Any]], Measurement]] = {

@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 from typing import Any
 
-from dithc.core.summaries import ABSENT, Measurement, Table, rounded, with_deviation
+from dithc.core.measurements import ABSENT, Measurement, Table, rounded, with_deviation
 
 MIB = 1 << 20
-BASE, APART = "one-rank", "apart"  # variants in dithc.bench.sampling
+BASE, SEPARATE = "one-rank", "apart"  # variants in dithc.bench.sampling
 RATIOS = {
     "speedup": "Speedup over one rank",
     "over_side_by_side": "Of ranks without exchange",
@@ -21,7 +21,7 @@ def sampling_summary(result: Mapping[str, Any]) -> Measurement:
     tables = []
     if images:
         title = f"Image of {images['steps']} steps, not decoded, {_cell(images)}"
-        tables.append(_table(title, images["rows"], {"Images/s": _rate}))
+        tables.append(_table(title, images["rows"], {"Images/s": lambda row: rounded(row["images_per_second"])}))
     tables += [
         _table(
             f"Image of {one['size']:,} px, decoded by {one['decoder']} of width {one['width']}", one["rows"], DECODING
@@ -54,24 +54,24 @@ def sampling_summary(result: Mapping[str, Any]) -> Measurement:
     )
 
 
-def _table(title: str, rows: list[Mapping[str, Any]], more: Mapping[str, Any]) -> Table:
-    return Table(title=title, head=[*HEAD, *more], rows=[_row(row, more) for row in rows], texts=2)
+def _table(title: str, rows: list[Mapping[str, Any]], columns: Mapping[str, Any]) -> Table:
+    return Table(title=title, head=[*HEAD, *columns], rows=[_row(row, columns) for row in rows], texts=2)
 
 
-def _row(row: Mapping[str, Any], more: Mapping[str, Any]) -> list[str]:
+def _row(row: Mapping[str, Any], columns: Mapping[str, Any]) -> list[str]:
     if row["status"] != "ok":
-        return [row["name"], row["reason"], *[ABSENT] * (len(HEAD) + len(more) - 2)]
+        return [row["name"], row["reason"], *[ABSENT] * (len(HEAD) + len(columns) - 2)]
     ratios = (with_deviation(row.get(name)) for name in RATIOS)
-    values = (value(row) for value in more.values())
-    return [row["name"], compared(row), with_deviation(row["seconds"]), *ratios, *values]
+    values = (value(row) for value in columns.values())
+    return [row["name"], describe_comparison(row), with_deviation(row["seconds"]), *ratios, *values]
 
 
-def compared(row: Mapping[str, Any]) -> str:
+def describe_comparison(row: Mapping[str, Any]) -> str:
     """Describe how an output compares with the output of one rank."""
     difference = f"{row['difference']:.1e} of the largest number"
     if row["name"] == BASE:
         return "reference"
-    if row["name"] == APART:
+    if row["name"] == SEPARATE:
         return f"another image, {difference} apart"
     if not row.get("alike", True):
         return f"DIFFERS from one rank: {difference} apart"
@@ -86,21 +86,13 @@ def _cell(cell: Mapping[str, Any]) -> str:
     return f"{cell['tokens']} tokens, {cell['dtype']}, {guided}"
 
 
-def _rate(row: Mapping[str, Any]) -> str:
-    return rounded(row["images_per_second"])
-
-
 def _sent(row: Mapping[str, Any]) -> str:
     counts = list(row["sent"].values())
     return ABSENT if None in counts else rounded(sum(counts) / MIB)
 
 
-def _peak(row: Mapping[str, Any]) -> str:
-    return rounded(max(row["peak_bytes"]) / MIB) if row.get("peak_bytes") else ABSENT
-
-
-def _peak_ratio(row: Mapping[str, Any]) -> str:
-    return rounded(row.get("peak_over_one_rank"))
-
-
-DECODING = {"Sent MiB": _sent, "Peak MiB": _peak, "Of one rank": _peak_ratio}
+DECODING = {
+    "Sent MiB": _sent,
+    "Peak MiB": lambda row: rounded(max(row["peak_bytes"]) / MIB) if row.get("peak_bytes") else ABSENT,
+    "Of one rank": lambda row: rounded(row.get("peak_over_one_rank")),
+}

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from dithc.core.summaries import ABSENT, Measurement, Table, percent, rounded, short
+from dithc.core.measurements import ABSENT, Measurement, Table, percent, rounded, short
 
 TERA = 1e12
 HEAD = [
@@ -48,11 +48,11 @@ def _row(model: str, point: Mapping[str, Any]) -> list[str]:
 
 
 def _notes(name: str, point: Mapping[str, Any]) -> Iterator[str]:
-    if agreed := point.get("same_training"):
-        word = "the same losses and gradient norms as" if agreed["same"] else "OTHER LOSSES OR GRADIENT NORMS than"
+    if check := point.get("same_training"):
+        verdict = "the same losses and gradient norms as" if check["same"] else "OTHER LOSSES OR GRADIENT NORMS than"
         yield (
-            f"{name}: {word} with the fewest ranks, largest difference {agreed['largest_difference']:.1e}, "
-            f"tolerance for rounding {agreed['tolerance']:.1e}"
+            f"{name}: {verdict} with the fewest ranks, largest difference {check['largest_difference']:.1e}, "
+            f"tolerance for rounding {check['tolerance']:.1e}"
         )
     if point["status"] != "ok":
         yield f"{name}: {point['status']}: {point['reason']}"

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from dithc.core.summaries import ABSENT, Measurement, Table, gib, percent, rounded, short, with_deviation
+from dithc.core.measurements import ABSENT, Measurement, Table, gib, percent, rounded, short, with_deviation
 
 HEAD = [
     *("Variant", "s per step", "dithc is faster by", "Images/s", "GFLOP/s", "Linear layers alone", "Of FMA peak"),
@@ -26,7 +26,7 @@ def step_summary(result: Mapping[str, Any]) -> Measurement:
         notes.append(f"all core clusters over one, in the same rounds: {', '.join(texts)}")
     return Measurement(
         title=f"{settings['model']}, batch {settings['batch']}, {settings['dtype']}, {settings['threads']} thread(s), "
-        f"median of {settings['repeats']} steps after {settings['warmup']}",
+        f"median of {settings['rounds']} steps after {settings['warmup']}",
         tables=[Table(title="Training step by variant", head=HEAD, rows=[_row(row) for row in result["contenders"]])],
         notes=notes,
         conditions={name: str(value) for name, value in (settings | result["versions"]).items()},
@@ -73,24 +73,29 @@ def _stage(row: Mapping[str, Any]) -> list[str]:
 def patch_summary(result: Mapping[str, Any]) -> Measurement:
     """Summarize step times, speedups, gradient errors and served calls of each model and type."""
     settings = result["settings"]
-    over = settings["compare"]
-    head = ["Model", "Type", *(f"{way} s" for way in (*over, "patched")), *(f"Over {way}" for way in over)]
+    baselines = settings["compare"]
+    head = [
+        "Model",
+        "Type",
+        *(f"{name} s" for name in (*baselines, "patched")),
+        *(f"Over {name}" for name in baselines),
+    ]
     rows, notes = [], []
     for case in result["cases"]:
         seconds, ratios = case.get("seconds", {}), case.get("speedup_of_patched_over", {})
-        times = [with_deviation(seconds.get(way)) for way in (*over, "patched")]
-        gains = [with_deviation(ratios.get(way)) for way in over]
-        off, served = [ABSENT] * 2, ABSENT
+        times = [with_deviation(seconds.get(name)) for name in (*baselines, "patched")]
+        gains = [with_deviation(ratios.get(name)) for name in baselines]
+        errors, served = [ABSENT] * 2, ABSENT
         if case["status"] == "ok":
-            off = [f"{case['gradients_off'][way]:.1e}" for way in ("eager", "patched")]
+            errors = [f"{case['gradients_off'][name]:.1e}" for name in ("eager", "patched")]
             served = f"{sum(row['served'] for row in case['served'])} of {len(case['served'])}"
-        rows.append([case["model"], case["dtype"], *times, *gains, *off, served])
+        rows.append([case["model"], case["dtype"], *times, *gains, *errors, served])
         reasons = {"not here": case["why"]} if case["status"] == "not here" else case["failures"]
-        notes += [f"{case['model']} {case['dtype']}: {name}: {why}" for name, why in reasons.items()]
+        notes += [f"{case['model']} {case['dtype']}: {name}: {reason}" for name, reason in reasons.items()]
     head += ["Gradient error of eager", "Of patched", "Served types of calls"]
     return Measurement(
         title=f"A training step, batch {settings['batch']}, {settings['threads']} thread(s), medians of "
-        f"{settings['repeats']} rounds",
+        f"{settings['rounds']} rounds",
         tables=[Table(title="Training steps of patched models", head=head, rows=rows, texts=2)],
         notes=notes,
     )

@@ -1,25 +1,26 @@
 """Summary of `dithc bench strategies`, in the form of table 2 of the paper."""
 
 from collections.abc import Iterator, Mapping
+from itertools import chain
 from typing import Any
 
-from dithc.core.summaries import ABSENT, Measurement, Table, rounded, with_deviation
+from dithc.core.measurements import ABSENT, Measurement, Table, rounded, with_deviation
 
 GB, MIB = 1e9, 1 << 20
 SENT = ("tcp_bytes", "mpi_bytes", "shared_bytes")
+UNITS = ("s", "GB", "MiB sent")
 
 
 def strategies_summary(result: Mapping[str, Any]) -> Measurement:
     """Summarize time, memory and bytes of each strategy, and the ratios of cftp to the others."""
-    settings, names = result["settings"], [contender["name"] for contender in result["contenders"]]
-    units = {"s": _seconds, "GB": _memory, "MiB sent": _sent}
+    settings, names = result["settings"], [variant["name"] for variant in result["contenders"]]
     cells = [([str(cell["batch"]), cell["model"]], cell["strategies"]) for cell in result["cells"]]
     tables = [
         Table(
             title="Time, memory and sent bytes by strategy",
-            head=["Batch", "Model", *(f"{name} {unit}" for unit in units for name in names)],
+            head=["Batch", "Model", *(f"{name} {unit}" for unit in UNITS for name in names)],
             rows=[
-                [*known, *(value(rows[name]) for value in units.values() for name in names)] for known, rows in cells
+                [*known, *chain(*zip(*(_texts(rows[name]) for name in names), strict=True))] for known, rows in cells
             ],
             texts=2,
         )
@@ -49,21 +50,13 @@ def strategies_summary(result: Mapping[str, Any]) -> Measurement:
     )
 
 
-def _seconds(row: Mapping[str, Any]) -> str:
-    return with_deviation(row["seconds"]) if row["status"] == "ok" else _absent(row)
-
-
-def _memory(row: Mapping[str, Any]) -> str:
-    return rounded(row["peak_pss_bytes"] / GB) if row["status"] == "ok" and row["peak_pss_bytes"] else _absent(row)
-
-
-def _sent(row: Mapping[str, Any]) -> str:
-    known = [row[name] for name in SENT if row.get(name) is not None]
-    return rounded(sum(known) / MIB) if row["status"] == "ok" and known else _absent(row)
-
-
-def _absent(row: Mapping[str, Any]) -> str:
-    return "failed" if row["status"] == "failed" else ABSENT
+def _texts(row: Mapping[str, Any]) -> list[str]:
+    """Format the values of `UNITS` of a strategy."""
+    if row["status"] != "ok":
+        return ["failed" if row["status"] == "failed" else ABSENT] * len(UNITS)
+    sent = [row[name] for name in SENT if row.get(name) is not None]
+    memory = rounded(row["peak_pss_bytes"] / GB) if row["peak_pss_bytes"] else ABSENT
+    return [with_deviation(row["seconds"]), memory, rounded(sum(sent) / MIB) if sent else ABSENT]
 
 
 def _ratios(rows: Mapping[str, Mapping[str, Any]]) -> Iterator[list[str]]:
@@ -76,5 +69,5 @@ def _limit(given: Mapping[str, Any]) -> str:
     if given["bytes"] is None:
         return "none"
     origin = "as requested" if given["asked"] else "available at the start"
-    how = "; ".join(f"{name}: {text}" for name, text in given["how"].items())
-    return f"{rounded(given['bytes'] / GB)} GB for the ranks of a run, {origin} ({how})"
+    mechanisms = "; ".join(f"{name}: {text}" for name, text in given["how"].items())
+    return f"{rounded(given['bytes'] / GB)} GB for the ranks of a run, {origin} ({mechanisms})"

@@ -13,8 +13,9 @@ from dithc.core.logging import user_error
 SHARES = (0.125, 0.25, 0.5, 1.0)
 PARTS = 8  # steps are a multiple of it, so that every share is an integer
 CALIBRATION_ROUNDS = 2
-OF_SCHEDULE = ("warmup_steps", "lr_schedule", "decay_fraction")
-OF_NO_TIME = (*OF_SCHEDULE, "lr", "betas", "weight_decay", "steps", "seed")  # these do not affect the time per step
+SCHEDULE = ("warmup_steps", "lr_schedule", "decay_fraction")
+# Settings of a run that do not affect the time per step.
+UNTIMED = (*SCHEDULE, "lr", "betas", "weight_decay", "steps", "seed")
 SAME_SAMPLES = ("num_images", "seed", "real_split", "num_real_images", "extractor")
 SAME_TILES = ("source", "tiles", "split", "rendering")
 
@@ -43,7 +44,7 @@ class ComparisonPlan:
     calibration_steps: ClassVar[int] = 24
 
     def __post_init__(self) -> None:
-        require_among("runs of the comparison", self.contenders, self.base.runs)
+        require_among("runs of the comparison", self.variants, self.base.runs)
         require_among("evaluations of the comparison", [self.evaluation], self.base.evaluations)
         if len(set(self.seeds)) != len(self.seeds) or not self.seeds or not self.candidates:
             raise user_error(
@@ -52,15 +53,15 @@ class ComparisonPlan:
                 expected="at least one of each, and no seed twice",
                 fix="correct --seeds and --candidates",
             )
-        for name in self.contenders:
+        for name in self.variants:
             self._check(name)
 
     def _check(self, name: str) -> None:
         """Check that a variant and the baseline have the same evaluation and tiles."""
-        run, own, baseline = self.base.runs[name], self._judged(name), self._judged(self.baseline)
-        data, theirs = (self.base.datasets[self.base.runs[one].dataset] for one in (name, self.baseline))
-        differing = [f"evaluation's {key}" for key in SAME_SAMPLES if getattr(own, key) != getattr(baseline, key)]
-        differing += [f"dataset's {key}" for key in SAME_TILES if getattr(data, key) != getattr(theirs, key)]
+        run, chosen, baseline = self.base.runs[name], self._evaluation_of(name), self._evaluation_of(self.baseline)
+        data, base_data = (self.base.datasets[self.base.runs[one].dataset] for one in (name, self.baseline))
+        differing = [f"evaluation's {key}" for key in SAME_SAMPLES if getattr(chosen, key) != getattr(baseline, key)]
+        differing += [f"dataset's {key}" for key in SAME_TILES if getattr(data, key) != getattr(base_data, key)]
         if run.init_from_run is not None:
             differing.append(f"start: it continues run {run.init_from_run}, without the time of that run")
         if differing:
@@ -72,25 +73,31 @@ class ComparisonPlan:
             )
 
     @property
-    def contenders(self) -> tuple[str, ...]:
+    def variants(self) -> tuple[str, ...]:
         """Baseline, then candidates."""
         return (self.baseline, *(name for name in self.candidates if name != self.baseline))
 
     @property
     def pairs(self) -> list[tuple[str, str, int, int]]:
         """Compared pairs: candidate, label, seed of the baseline and seed of the candidate."""
-        after = max(self.seeds) + 1
+        offset = max(self.seeds) + 1
         return [
-            (name, "again" if name == self.baseline else name, seed, seed + after if name == self.baseline else seed)
+            (name, "again" if name == self.baseline else name, seed, seed + offset if name == self.baseline else seed)
             for name in self.candidates
             for seed in self.seeds
         ]
 
     @property
-    def trainings(self) -> list[tuple[str, int]]:
+    def runs(self) -> list[tuple[str, int]]:
         """Distinct runs and seeds, with compared runs adjacent."""
-        found = dict.fromkeys(one for name, _, seed, own in self.pairs for one in ((self.baseline, seed), (name, own)))
+        found = dict.fromkeys(
+            one for name, _, seed, other in self.pairs for one in ((self.baseline, seed), (name, other))
+        )
         return list(found)
+
+    def first_run(self, name: str, steps: Mapping[str, int]) -> str:
+        """Name a variant's run with its first seed."""
+        return run_name(name, next(seed for one, seed in self.runs if one == name), steps[name])
 
     def identity(self, name: str) -> str:
         """Return the digest of every fact that determines a variant's seconds per step."""
@@ -98,14 +105,12 @@ class ComparisonPlan:
         data = self.base.datasets[run.dataset]
         settings = (run, data, self.base.codecs[data.codec], self.base.machine)
         content = [one.model_dump(mode="json", exclude_defaults=True) for one in settings]
-        content[0] = {key: value for key, value in content[0].items() if key not in OF_NO_TIME}
+        content[0] = {key: value for key, value in content[0].items() if key not in UNTIMED}
         return digest([*content, self.environment])
 
-    def calibrations(self, name: str, beside: Sequence[str]) -> list[str]:
-        """Return the names of the short runs that time a variant interleaved with `beside`; identical steps share one
-        run.
-        """
-        group = digest(sorted({self.identity(one) for one in beside}))
+    def calibrations(self, name: str, names: Sequence[str]) -> list[str]:
+        """Return the names of the short runs that time a variant among `names`; identical steps share one run."""
+        group = digest(sorted({self.identity(one) for one in names}))
         return [f"calibrate-{self.identity(name)}-{group}-{number}" for number in range(CALIBRATION_ROUNDS)]
 
     def calibration(self, names: Sequence[str]) -> dict[str, Any]:
@@ -115,22 +120,22 @@ class ComparisonPlan:
             for name in names:
                 run = self._run(name, seed=number, steps=self.calibration_steps)
                 # The schedule does not affect the time, and may require more steps.
-                runs[self.calibrations(name, names)[number]] = {key: run[key] for key in run if key not in OF_SCHEDULE}
+                runs[self.calibrations(name, names)[number]] = {key: run[key] for key in run if key not in SCHEDULE}
         return self._experiment(runs, {})
 
     def experiment(self, steps: Mapping[str, int]) -> dict[str, Any]:
         """Return the experiment to evaluate, with `steps` per variant, multiples of 8."""
         runs: dict[str, Any] = {}
         evaluations: dict[str, Any] = {}
-        for name, seed in self.trainings:
-            every, run = steps[name] // PARTS, run_name(name, seed, steps[name])
-            kept = {"keep_every": every, "checkpoint_every": every, "keep_last": 1}
+        for name, seed in self.runs:
+            interval, run = steps[name] // PARTS, run_name(name, seed, steps[name])
+            kept = {"keep_every": interval, "checkpoint_every": interval, "keep_last": 1}
             runs[run] = self._run(name, seed=seed, steps=steps[name]) | kept
-            judged = self._judged(name).model_dump(mode="json", exclude_unset=True) | {"run": run}
-            for at in evaluation_steps(steps[name]):
-                evaluations[evaluation_name(run, at)] = judged | {"checkpoint": at}
-            for bound, of in ((self.untrained, "untrained"), (self.codec_alone(name), "codec")):
-                evaluations.setdefault(bound, judged | {"checkpoint": of, "ema_std": None})
+            evaluation = self._evaluation_of(name).model_dump(mode="json", exclude_unset=True) | {"run": run}
+            for at_step in evaluation_steps(steps[name]):
+                evaluations[evaluation_name(run, at_step)] = evaluation | {"checkpoint": at_step}
+            for bound, checkpoint in ((self.untrained, "untrained"), (self.codec_alone(name), "codec")):
+                evaluations.setdefault(bound, evaluation | {"checkpoint": checkpoint, "ema_std": None})
         return self._experiment(runs, evaluations)
 
     @property
@@ -142,25 +147,19 @@ class ComparisonPlan:
         """Name the evaluation of a variant's codec. Variants may share it."""
         return f"codec-{self.base.datasets[self.base.runs[name].dataset].codec}"
 
-    def _judged(self, name: str) -> training.EvaluationConfig:
-        """Return the evaluation that samples and scores a variant."""
+    def _evaluation_of(self, name: str) -> training.EvaluationConfig:
         chosen = self.base.evaluations[self.evaluation]
-        own = (one for one in self.base.evaluations.values() if one.run == name)
-        return chosen if chosen.run == name else next(own, chosen)
+        matching = (one for one in self.base.evaluations.values() if one.run == name)
+        return chosen if chosen.run == name else next(matching, chosen)
 
     def _run(self, name: str, *, seed: int, steps: int) -> dict[str, Any]:
         given = self.base.runs[name].model_dump(mode="json", exclude_unset=True)
-        return given | {
-            "seed": seed,
-            "steps": steps,
-            "steps_per_job": None,
-            "keep_every": None,
-            "checkpoint_every": steps,
-        }
+        jobs = {"steps_per_job": None, "keep_every": None, "checkpoint_every": steps}
+        return given | {"seed": seed, "steps": steps} | jobs
 
     def _experiment(self, runs: dict[str, Any], evaluations: dict[str, Any]) -> dict[str, Any]:
         content = self.base.model_dump(mode="json", exclude_unset=True)
-        title = f"Time to quality: {', '.join(self.contenders)}"
+        title = f"Time to quality: {', '.join(self.variants)}"
         name = f"{self.base.name}-quality"
         return {**content, "name": name, "title": title, "bench": {}, "runs": runs, "evaluations": evaluations}
 
@@ -170,9 +169,9 @@ def evaluation_steps(steps: int) -> list[int]:
     return [int(steps * share) for share in SHARES]
 
 
-def run_name(contender: str, seed: int, steps: int) -> str:
+def run_name(variant: str, seed: int, steps: int) -> str:
     """Name the run of a variant with a seed and a number of steps."""
-    return f"{contender}-s{seed}-n{steps}"
+    return f"{variant}-s{seed}-n{steps}"
 
 
 def evaluation_name(run: str, step: int) -> str:
@@ -181,14 +180,11 @@ def evaluation_name(run: str, step: int) -> str:
 
 
 def calibrated_seconds(
-    measured: Mapping[str, Sequence[float]], *, beside: str, known: float | None
+    measured: Mapping[str, Sequence[float]], *, reference: str, known: float | None
 ) -> dict[str, float]:
-    """Return seconds per step of each variant from interleaved runs.
-
-    They are normalized to the seconds `known` of a reference variant in the first measurement, if any.
-    """
+    """Return seconds per step of each variant, scaled to the first measured seconds `known` of a reference, if any."""
     found = {name: median(each) for name, each in measured.items()}
-    scale = 1.0 if known is None else known / found[beside]
+    scale = 1.0 if known is None else known / found[reference]
     return {name: seconds * scale for name, seconds in found.items()}
 
 

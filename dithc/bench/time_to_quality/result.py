@@ -1,6 +1,4 @@
-"""Result of a comparison, from manifests: scores over time, and the speedup of a candidate to the baseline's last
-score.
-"""
+"""Result of a comparison, from manifests: scores over time, and the speedup to the baseline's last score."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -9,9 +7,9 @@ from statistics import fmean, stdev
 from typing import Any, Literal
 
 from dithc.bench.time_to_quality.plan import SHARES, ComparisonPlan, evaluation_name, evaluation_steps, run_name
-from dithc.core.summaries import Measurement, Table, percent, rounded, short
+from dithc.core.measurements import Measurement, Table, percent, rounded, short
 
-OF_THE_LAST = ("kid", "headroom", "copies")  # of both runs of a pair
+LAST_POINT_KEYS = ("kid", "headroom", "memorized_fraction")  # of both runs of a pair
 Numbers = Mapping[str, Mapping[str, Any]]
 """Numbers of manifests, by name."""
 
@@ -24,7 +22,7 @@ class Point:
         seconds: training time so far, including codec training if the codecs of the variants differ.
         flops: floating-point operations so far.
         headroom: remaining fraction of the way from untrained weights to the best possible score; None if unknown.
-        copies: fraction of samples that copy training tiles; None without a search.
+        memorized_fraction: fraction of samples that copy training tiles; None without a search.
     """
 
     step: int
@@ -33,7 +31,7 @@ class Point:
     fid: float
     kid: float | None
     headroom: float | None = None
-    copies: float | None = None
+    memorized_fraction: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,20 +52,20 @@ def speedup(baseline: Sequence[Point], candidate: Sequence[Point], *, axis: str)
     points the score is linear in the logarithm of the axis.
     """
     goal = max(min(point.fid for point in points) for points in (baseline, candidate))
-    theirs, ours = (_reached(points, goal, axis) for points in (baseline, candidate))
+    base_value, value = (_value_reaching(points, goal, axis) for points in (baseline, candidate))
     is_first = [points[0].fid < goal for points in (baseline, candidate)]
-    return Speedup(value=theirs / ours, bound="at least" if is_first[1] else "at most" if is_first[0] else "")
+    return Speedup(value=base_value / value, bound="at least" if is_first[1] else "at most" if is_first[0] else "")
 
 
-def _reached(points: Sequence[Point], goal: float, axis: str) -> float:
+def _value_reaching(points: Sequence[Point], goal: float, axis: str) -> float:
     """Return the value of the axis at which a score is first reached, at the earliest the first point."""
     number = next(number for number, point in enumerate(points) if point.fid <= goal)
-    here = math.log(getattr(points[number], axis))
+    log_value = math.log(getattr(points[number], axis))
     if number == 0:
-        return math.exp(here)
-    before = points[number - 1]
-    there = math.log(getattr(before, axis))
-    return math.exp(there + (here - there) * (before.fid - goal) / (before.fid - points[number].fid))
+        return math.exp(log_value)
+    prior = points[number - 1]
+    log_previous = math.log(getattr(prior, axis))
+    return math.exp(log_previous + (log_value - log_previous) * (prior.fid - goal) / (prior.fid - points[number].fid))
 
 
 def compare_runs(
@@ -85,37 +83,37 @@ def compare_runs(
     `runs` and `scores` are numbers of manifests, by run and evaluation. `codecs` has the training seconds of each
     variant's codec, and no entry without a trained codec. Steps, seconds and flops per step are by variant.
     """
-    kinds = {plan.base.datasets[plan.base.runs[name].dataset].codec for name in plan.contenders}
-    before = {
-        name: float(codecs.get(name, {}).get("seconds", 0.0)) if len(kinds) > 1 else 0.0 for name in plan.contenders
+    kinds = {plan.base.datasets[plan.base.runs[name].dataset].codec for name in plan.variants}
+    codec_seconds = {
+        name: float(codecs.get(name, {}).get("seconds", 0.0)) if len(kinds) > 1 else 0.0 for name in plan.variants
     }
-    limits = {name: _limits(plan, name, scores) for name in plan.contenders}
+    limits = {name: _limits(plan, name, scores) for name in plan.variants}
 
-    def point(name: str, seed: int, at: int) -> Point:
-        numbers = scores[evaluation_name(run_name(name, seed, steps[name]), at)]
+    def point(name: str, seed: int, step: int) -> Point:
+        numbers = scores[evaluation_name(run_name(name, seed, steps[name]), step)]
         return Point(
-            step=at,
-            seconds=before[name] + at * seconds[name],
-            flops=at * flops[name],
+            step=step,
+            seconds=codec_seconds[name] + step * seconds[name],
+            flops=step * flops[name],
             fid=float(numbers["fid"]),
             kid=numbers["kid"],
             headroom=headroom(numbers["fid"], limits[name]),
-            copies=numbers.get("copies"),
+            memorized_fraction=numbers.get("memorized_fraction"),
         )
 
     found = {
-        (name, seed): [point(name, seed, at) for at in evaluation_steps(steps[name])] for name, seed in plan.trainings
+        (name, seed): [point(name, seed, step) for step in evaluation_steps(steps[name])] for name, seed in plan.runs
     }
     ratios: dict[str, list[dict[str, Any]]] = {}
-    for name, label, seed, own in plan.pairs:
-        one, other = found[plan.baseline, seed], found[name, own]
+    for name, label, seed, candidate_seed in plan.pairs:
+        one, other = found[plan.baseline, seed], found[name, candidate_seed]
         ratios.setdefault(label, []).append(
             {
-                "seeds": [seed, own],
+                "seeds": [seed, candidate_seed],
                 "wall": (wall := speedup(one, other, axis="seconds")).value,
                 "flop": speedup(one, other, axis="flops").value,
                 "bound": wall.bound,
-                **{key: [getattr(points[-1], key) for points in (one, other)] for key in OF_THE_LAST},
+                **{key: [getattr(points[-1], key) for points in (one, other)] for key in LAST_POINT_KEYS},
             }
         )
     return {
@@ -124,7 +122,7 @@ def compare_runs(
         | {"experiment": plan.base.name},
         "steps": dict(steps),
         "seconds_per_step": dict(seconds),
-        "seconds_before": before,
+        "seconds_before": codec_seconds,
         "limits": limits,
         "trainings": [
             {
@@ -141,14 +139,20 @@ def compare_runs(
 
 def _limits(plan: ComparisonPlan, name: str, scores: Numbers) -> dict[str, Any]:
     """Return score limits: untrained weights, codec, floor, and the chance share of copies, from held-out tiles."""
-    codec, fresh = scores[plan.codec_alone(name)], scores[plan.untrained]
-    chance = next((one["copies_held_out"] for one in scores.values() if one.get("copies") is not None), None)
-    bounds = {"codec": codec["fid"], "floor": fresh["floor"], "untrained": fresh["fid"], "copies": chance}
-    return bounds | {"n": fresh["n_generated"]}
+    codec, untrained = scores[plan.codec_alone(name)], scores[plan.untrained]
+    chance = next(
+        (one["memorized_fraction_val"] for one in scores.values() if one.get("memorized_fraction") is not None), None
+    )
+    bounds = {
+        "codec": codec["fid"],
+        "floor": untrained["floor"],
+        "untrained": untrained["fid"],
+        "memorized_fraction": chance,
+    }
+    return bounds | {"n": untrained["n_generated"]}
 
 
 def _over_seeds(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return mean ratios, their deviations over seeds, and their bound."""
     over: dict[str, Any] = {"bound": next((row["bound"] for row in rows if row["bound"]), "")}
     for axis in ("wall", "flop"):
         values = [row[axis] for row in rows]
@@ -169,7 +173,7 @@ def quality_summary(result: Mapping[str, Any]) -> Measurement:
     runs = [
         [f"{one['contender']}, seed {one['seed']}", *(rounded(point["fid"], digits=4) for point in one["points"])]
         + [rounded(one["points"][-1]["kid"], digits=4), short(one["points"][-1]["seconds"])]
-        + [percent(one["points"][-1][name], decimals=0) for name in ("headroom", "copies")]
+        + [percent(one["points"][-1][name], decimals=0) for name in ("headroom", "memorized_fraction")]
         for one in result["trainings"]
     ]
     limits = [
@@ -178,7 +182,7 @@ def quality_summary(result: Mapping[str, Any]) -> Measurement:
     ]
     ratios = [
         [
-            *(label, *(f"{ratio['bound']} {_told(ratio, axis)}".strip() for axis in ("wall", "flop"))),
+            *(label, *(f"{ratio['bound']} {_format_ratio(ratio, axis)}".strip() for axis in ("wall", "flop"))),
             ", ".join(f"{row['wall']:.2f}" for row in ratio["by_seed"]),
         ]
         for label, ratio in result["ratios"].items()
@@ -199,6 +203,6 @@ def quality_summary(result: Mapping[str, Any]) -> Measurement:
     )
 
 
-def _told(ratio: Mapping[str, Any], axis: str) -> str:
+def _format_ratio(ratio: Mapping[str, Any], axis: str) -> str:
     deviation = ratio[f"{axis}_deviation"]
     return f"{ratio[axis]:.2f}" + (f" ± {deviation:.2f}" if deviation is not None else "")

@@ -44,7 +44,7 @@ class _Version(NamedTuple):
     """Version of control groups: function that returns the group of this process, and names of files."""
 
     name: str
-    own: Callable[[Path, Path], Path]
+    find_group: Callable[[Path, Path], Path]
     limit: str
     swap: str
     kills: str
@@ -61,14 +61,14 @@ class MemoryLimit:
     it kills. RLIMIT_DATA counts only private memory. It rejects allocations and ignores library code and a file tier.
 
     Attributes:
-        how: description of the mechanism; empty without a limit.
+        description: text about the mechanism; empty without a limit.
         data_bytes: RLIMIT_DATA of each rank; None under a control group.
     """
 
     def __init__(
         self, limit_bytes: int | None, *, ranks: int, root: Path = CGROUPS, own_groups: Path = OWN_GROUPS
     ) -> None:
-        self.how, self.data_bytes = "", None
+        self.description, self.data_bytes = "", None
         self._folder: Path | None = None
         self._version = V2
         if limit_bytes is None:
@@ -76,13 +76,13 @@ class MemoryLimit:
         reasons = []
         for version in (V2, V1):
             try:
-                self._create(version, version.own(root, own_groups) / f"dithc-bench-{os.getpid()}", limit_bytes)
+                self._create(version, version.find_group(root, own_groups) / f"dithc-bench-{os.getpid()}", limit_bytes)
             except OSError as error:
                 reasons.append(f"{version.name}: {error}")
             else:
                 return
         self.data_bytes = limit_bytes // ranks
-        self.how = (
+        self.description = (
             f"private memory (RLIMIT_DATA) of {self.data_bytes} bytes for each of {ranks} rank(s), without file pages: "
             f"no control group can be created ({'; '.join(reasons)})"
         )
@@ -92,23 +92,23 @@ class MemoryLimit:
         folder.mkdir()
         try:
             (folder / version.limit).write_text(str(limit_bytes))
-            swap, said = folder / version.swap, "swap unlimited, because this kernel does not count it"
+            swap, swap_text = folder / version.swap, "swap unlimited, because this kernel does not count it"
             if swap.exists():
                 swap.write_text(str(limit_bytes) if version is V1 else "0")
-                said = "no swap"
+                swap_text = "no swap"
         except OSError:
             folder.rmdir()
             raise
         self._folder, self._version = folder, version
         limit = f"{version.limit} {limit_bytes} for all ranks together"
-        self.how = f"control group {folder} ({version.name}), {limit}, {said}"
+        self.description = f"control group {folder} ({version.name}), {limit}, {swap_text}"
 
     def enter(self) -> None:
         """Enter the group in the child, before it starts the launcher."""
         if self._folder is not None:
             (self._folder / "cgroup.procs").write_text(str(os.getpid()))
 
-    def struck(self) -> bool:
+    def has_killed(self) -> bool:
         """Test whether the control group killed a process; False on kernels before 4.13."""
         if self._folder is None:
             return False
@@ -117,13 +117,13 @@ class MemoryLimit:
 
     def close(self) -> None:
         """Remove the control group after its processes have ended."""
-        until = time.monotonic() + LONGEST_WAIT_SECONDS
+        deadline = time.monotonic() + LONGEST_WAIT_SECONDS
         while self._folder is not None:
             try:
                 self._folder.rmdir()
                 return
             except OSError as error:
-                if time.monotonic() > until:
+                if time.monotonic() > deadline:
                     log.warning(
                         f"control group {self._folder} cannot be removed: {error}; end its processes, then run rmdir"
                     )

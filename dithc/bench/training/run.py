@@ -13,21 +13,22 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Literal
 
-from dithc.bench.child_process import child_of, launch_line
+from dithc.bench.child_process import launch_line, run_child
 from dithc.bench.resume import MeasurementStopped, current_session
 from dithc.bench.rooflines import Precision
 from dithc.bench.timing import Timing, alternating, spread
 from dithc.bench.training.memory_limit import MemoryLimit
 from dithc.core.logging import get_logger, progress
+from dithc.core.processes import descendants
 from dithc.engine.numa import pss_bytes
 
 log = get_logger(__name__)
 # Reading the memory of a large process stops that process. This is the largest share of time for it.
-SHARE_OF_LOOKING, SHORTEST_PAUSE_SECONDS = 0.1, 0.02
+SAMPLING_SHARE, SHORTEST_PAUSE_SECONDS = 0.1, 0.02
 # Errors of a process after a failed allocation: torch's allocator, C++, threads of glibc and OpenMP, Python.
-REFUSED = ("can't allocate memory", "bad_alloc", "Cannot allocate memory", "Thread creation failed", "MemoryError")
+OOM_ERRORS = ("can't allocate memory", "bad_alloc", "Cannot allocate memory", "Thread creation failed", "MemoryError")
 KILLED = 137
-NOT_MADE = "the benchmark was stopped earlier"
+NOT_RUN = "the benchmark was stopped earlier"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,14 +48,14 @@ class RunSettings:
     warmup: int = 2
     steps: int = 3
 
-    def of_model(self, model: str, batch: int) -> list[str]:
+    def model_options(self, model: str, batch: int) -> list[str]:
         """Return the arguments of `dithc bench training` and `dithc tune-kernels` for a network."""
-        words = ["--model", model, "--batch", str(batch), "--dtype", self.dtype]
-        return words + [f"--override={name}={value}" for name, value in self.overrides.items()]
+        options = ["--model", model, "--batch", str(batch), "--dtype", self.dtype]
+        return options + [f"--override={name}={value}" for name, value in self.overrides.items()]
 
-    def of_run(self, model: str, batch: int) -> list[str]:
+    def run_options(self, model: str, batch: int) -> list[str]:
         """Return the arguments of `dithc bench training`."""
-        return [*self.of_model(model, batch), "--warmup", str(self.warmup), "--steps", str(self.steps)]
+        return [*self.model_options(model, batch), "--warmup", str(self.warmup), "--steps", str(self.steps)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,7 +67,7 @@ class TrainingVariant:
         cpus: compute threads of each process.
         allowed: logical CPUs of the ranks; None for all.
         launcher: mpiexec or srun.
-        words: extra arguments of `dithc bench training`.
+        options: extra arguments of `dithc bench training`.
         environment: environment variables of the ranks.
         is_oversubscribed: whether ranks share cores, so that one run without a valid time is sufficient.
     """
@@ -78,7 +79,7 @@ class TrainingVariant:
     allowed: tuple[int, ...] | None = None
     launcher: str = "mpiexec"
     nodes: int = 1
-    words: tuple[str, ...] = ()
+    options: tuple[str, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
     is_oversubscribed: bool = False
 
@@ -100,8 +101,8 @@ class TrainingResult:
 
 
 def run_training(
-    contender: TrainingVariant,
-    words: Sequence[str],
+    variant: TrainingVariant,
+    options: Sequence[str],
     *,
     limit_bytes: int | None = None,
     variables: Mapping[str, str] | None = None,
@@ -109,17 +110,17 @@ def run_training(
 ) -> TrainingResult:
     """Start the ranks, wait for them and read their results. A stopped measurement returns the status `stopped`.
 
-    `words` are arguments of `dithc bench training`. `limit_bytes` limits the memory of all ranks. `variables` are
+    `options` are arguments of `dithc bench training`. `limit_bytes` limits the memory of all ranks. `variables` are
     environment variables of several ranks, such as an MPI profiling layer. `parent` contains the folder of the run,
     by default on this node.
     """
-    unit = " ".join(("run", contender.name, *words, *contender.words))
+    unit = " ".join(("run", variant.name, *options, *variant.options))
 
     def make() -> dict[str, Any]:
-        limit = MemoryLimit(limit_bytes, ranks=contender.ranks)
+        limit = MemoryLimit(limit_bytes, ranks=variant.ranks)
         with closing(limit), tempfile.TemporaryDirectory(prefix="dithc-run-", dir=parent) as folder:
-            run = _made(contender, words, folder=Path(folder), limit=limit, variables=variables or {})
-        run.limit = limit.how
+            run = _execute(variant, options, folder=Path(folder), limit=limit, variables=variables or {})
+        run.limit = limit.description
         if run.status == "ok":
             log.info("%s: %.3f s", unit, median(run.seconds))
         else:
@@ -129,11 +130,11 @@ def run_training(
     try:
         return TrainingResult(**current_session().unit(unit, make, keep=lambda run: run["status"] in ("ok", "oom")))
     except MeasurementStopped:
-        return TrainingResult(status="stopped", reason=NOT_MADE)
+        return TrainingResult(status="stopped", reason=NOT_RUN)
 
 
 def interleaved(
-    contenders: Sequence[TrainingVariant],
+    variants: Sequence[TrainingVariant],
     rounds: int,
     run: Callable[[TrainingVariant], TrainingResult],
     *,
@@ -141,22 +142,23 @@ def interleaved(
     label: str = "",
 ) -> dict[str, list[TrainingResult]]:
     """Run all variants in alternating order, except variants that failed, and return comparable runs."""
-    runs: dict[str, list[TrainingResult]] = {contender.name: [] for contender in contenders}
-    for contender in chain(*alternating(contenders, rounds)):
-        own = runs[contender.name]
-        if not own or (own[-1].status == "ok" and not contender.is_oversubscribed):
-            own.append(run(contender))
-        bar.update(1, now=f"{label} {contender.name}".strip())
-    return settled(runs)
+    runs: dict[str, list[TrainingResult]] = {variant.name: [] for variant in variants}
+    for variant in chain(*alternating(variants, rounds)):
+        results = runs[variant.name]
+        if not results or (results[-1].status == "ok" and not variant.is_oversubscribed):
+            results.append(run(variant))
+        bar.update(1, now=f"{label} {variant.name}".strip())
+    return comparable_runs(runs)
 
 
-def settled(runs: Mapping[str, Sequence[TrainingResult]]) -> dict[str, list[TrainingResult]]:
+def comparable_runs(runs: Mapping[str, Sequence[TrainingResult]]) -> dict[str, list[TrainingResult]]:
     """Return comparable runs: the same number for every variant with any runs."""
-    made = {name: [run for run in own if run.status != "stopped"] for name, own in runs.items()}
-    if all(len(made[name]) == len(own) and own for name, own in runs.items()):
-        return made
-    rounds = min((len(own) for own in made.values() if own), default=0)
-    return {name: own[:rounds] or [TrainingResult(status="stopped", reason=NOT_MADE)] for name, own in made.items()}
+    finished = {name: [run for run in results if run.status != "stopped"] for name, results in runs.items()}
+    if all(len(finished[name]) == len(results) and results for name, results in runs.items()):
+        return finished
+    rounds = min((len(results) for results in finished.values() if results), default=0)
+    stopped = TrainingResult(status="stopped", reason=NOT_RUN)
+    return {name: results[:rounds] or [stopped] for name, results in finished.items()}
 
 
 def row_of(runs: Sequence[TrainingResult]) -> dict[str, Any]:
@@ -180,47 +182,46 @@ def time_over(row: Mapping[str, Any], base: Mapping[str, Any]) -> dict[str, Any]
     return spread(next(times).ratios_to(next(times)))
 
 
-def _made(
-    contender: TrainingVariant, words: Sequence[str], *, folder: Path, limit: MemoryLimit, variables: Mapping[str, str]
+def _execute(
+    variant: TrainingVariant, options: Sequence[str], *, folder: Path, limit: MemoryLimit, variables: Mapping[str, str]
 ) -> TrainingResult:
-    out, said = folder / "run.json", folder / "said.txt"
-    words = ["training", *words, *contender.words, "--strategy", contender.strategy, "--json", str(out)]
-    words += ["--data-limit", str(limit.data_bytes)] if limit.data_bytes is not None else []
+    out, log_path = folder / "run.json", folder / "said.txt"
+    options = ["training", *options, *variant.options, "--strategy", variant.strategy, "--json", str(out)]
+    options += ["--rlimit-data", str(limit.data_bytes)] if limit.data_bytes is not None else []
     line = launch_line(
-        words,
-        ranks=contender.ranks,
-        cpus=contender.cpus,
-        launcher=contender.launcher,
-        nodes=contender.nodes,
-        variables={**contender.environment, **(variables if contender.ranks > 1 else {})},
+        options,
+        ranks=variant.ranks,
+        cpus=variant.cpus,
+        launcher=variant.launcher,
+        nodes=variant.nodes,
+        variables={**variant.environment, **(variables if variant.ranks > 1 else {})},
     )
 
     def prepare() -> None:
         limit.enter()
-        if contender.allowed is not None:
-            os.sched_setaffinity(0, contender.allowed)
+        if variant.allowed is not None:
+            os.sched_setaffinity(0, variant.allowed)
 
     run = TrainingResult()
-    with said.open("w") as stream, child_of(line, stdout=stream, stderr=stream, preexec_fn=prepare) as child:
+    with log_path.open("w") as stream, run_child(line, stdout=stream, stderr=stream, preexec_fn=prepare) as child:
         _watch(child, run, until=out.with_suffix(".warm"))
-    return _read(run, child.returncode, out=out, said=said, limit=limit)
+    return _read_result(run, child.returncode, out=out, log_path=log_path, limit=limit)
 
 
 def _watch(child: "subprocess.Popen[bytes]", run: TrainingResult, *, until: Path) -> None:
     """Sample the memory of the ranks during warm-up, and stop before the timed steps."""
     while child.poll() is None and not until.exists():
-        begun = time.perf_counter()
+        start = time.perf_counter()
         found = [pss for pid in ranks_below(child.pid) if (pss := pss_bytes(pid)) is not None]
         if found:
             run.looks += 1
             run.peak_pss_bytes = max(run.peak_pss_bytes or 0, sum(found))
-        spent = time.perf_counter() - begun
-        time.sleep(max(SHORTEST_PAUSE_SECONDS, spent * (1 / SHARE_OF_LOOKING - 1)))
+        spent = time.perf_counter() - start
+        time.sleep(max(SHORTEST_PAUSE_SECONDS, spent * (1 / SAMPLING_SHARE - 1)))
     child.wait()
 
 
-def _read(run: TrainingResult, status: int, *, out: Path, said: Path, limit: MemoryLimit) -> TrainingResult:
-    text = said.read_text(errors="replace")
+def _read_result(run: TrainingResult, status: int, *, out: Path, log_path: Path, limit: MemoryLimit) -> TrainingResult:
     if status == 0 and out.exists():
         result = json.loads(out.read_text())
         run.result = result
@@ -228,36 +229,21 @@ def _read(run: TrainingResult, status: int, *, out: Path, said: Path, limit: Mem
         run.peak_rss_bytes_each = [rank["peak_rss_bytes"] for rank in result["each_rank"]]
         run.sent_each = [rank["sent"] for rank in result["each_rank"]]
         return run
-    refused = limit.struck() or (limit.how and status in (KILLED, -9)) or any(words in text for words in REFUSED)
-    run.status = "oom" if refused else "failed"
-    run.reason = f"status {status}; {_words_of_the_end(text, is_refused=bool(refused))}"
-    run.peak_pss_bytes = None
+    lines = [line.strip() for line in log_path.read_text(errors="replace").splitlines() if line.strip(" ^~")]
+    causes = [line for line in lines if any(phrase in line for phrase in OOM_ERRORS)]
+    is_oom = causes or limit.has_killed() or (limit.description and status in (KILLED, -9))
+    run.status, run.peak_pss_bytes = "oom" if is_oom else "failed", None
+    log_end = " | ".join(lines[-12:]) or "no message"
+    run.reason = f"status {status}; {causes[-1] if causes else 'killed, out of memory' if is_oom else log_end}"
     return run
-
-
-def _words_of_the_end(text: str, *, is_refused: bool) -> str:
-    """Return the last log lines of a failed run, or the line that reports a failed allocation."""
-    lines = [line.strip() for line in text.splitlines() if line.strip(" ^~")]
-    if is_refused:
-        said = [line for line in lines if any(words in line for words in REFUSED)]
-        return said[-1] if said else "killed, out of memory"
-    return " | ".join(lines[-12:]) or "no message"
 
 
 def ranks_below(launcher: int, *, proc: Path = Path("/proc")) -> list[int]:
     """Return the processes below the launcher that run `dithc bench training`."""
-    children: dict[int, list[int]] = {}
-    for folder in proc.iterdir():
-        if folder.name.isdigit():
-            with suppress(OSError, IndexError, ValueError):
-                parent = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
-                children.setdefault(parent, []).append(int(folder.name))
-    found, waiting = [], [launcher]
-    while waiting:
-        pid = waiting.pop()
-        waiting += children.get(pid, [])
+    found = []
+    for pid in descendants(launcher, proc=proc):
         with suppress(OSError):
-            words = (proc / str(pid) / "cmdline").read_bytes().split(b"\0")
-            if words[1:5] == [b"-m", b"dithc", b"bench", b"training"]:
+            options = (proc / str(pid) / "cmdline").read_bytes().split(b"\0")
+            if options[1:5] == [b"-m", b"dithc", b"bench", b"training"]:
                 found.append(pid)
     return found

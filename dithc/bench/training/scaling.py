@@ -50,7 +50,7 @@ class ScalingSettings(RunSettings):
     no_communication_baseline: bool = False
     launcher: Literal["mpiexec", "srun"] = "mpiexec"
     ranks_per_node: int | None = None
-    cpus: int | None = None
+    cpus_per_rank: int | None = None
 
     def images(self, ranks: int) -> int:
         """Return the images per step over this many ranks."""
@@ -64,17 +64,17 @@ def bench_scaling(settings: ScalingSettings, *, folder: Path | None = None) -> d
     """
     _check(settings)
     machine, core_plan = prepare_threads(None)
-    contenders = contenders_on(machine, settings)
-    for one in contenders:
+    variants = variants_on(machine, settings)
+    for one in variants:
         if one.is_oversubscribed:
             log.warning("%d ranks x %d core(s) per node: %s", one.ranks, one.cpus, OVERSUBSCRIBED)
     curves = []
-    total = len(settings.models) * len(contenders) * settings.rounds
+    total = len(settings.models) * len(variants) * settings.rounds
     with progress(total=total, label=f"{settings.mode} scaling", unit="run") as bar:
         for model in settings.models:
             run = partial(_run, model=model, settings=settings, parent=folder)
-            runs = interleaved(contenders, settings.rounds, run, bar=bar, label=model)
-            curves.append(curve(model, settings, contenders, runs))
+            runs = interleaved(variants, settings.rounds, run, bar=bar, label=model)
+            curves.append(curve(model, settings, variants, runs))
     return {
         "bench": "scaling",
         "settings": asdict(settings),
@@ -84,11 +84,11 @@ def bench_scaling(settings: ScalingSettings, *, folder: Path | None = None) -> d
     }
 
 
-def contenders_on(machine: Node, settings: ScalingSettings) -> list[TrainingVariant]:
+def variants_on(machine: Node, settings: ScalingSettings) -> list[TrainingVariant]:
     """Return ranks, nodes and cores of each count. Smaller counts keep the same core share per rank."""
     cores = machine.visible_cores
     full = settings.ranks_per_node or max((count for count in settings.ranks if count <= len(cores)), default=1)
-    cpus = settings.cpus or max(1, len(cores) // full)
+    cpus = settings.cpus_per_rank or max(1, len(cores) // full)
     found = []
     for count in settings.ranks:
         nodes, used = -(-count // (settings.ranks_per_node or count)), cores[: count * cpus]
@@ -113,12 +113,12 @@ def contenders_on(machine: Node, settings: ScalingSettings) -> list[TrainingVari
 def curve(
     model: str,
     settings: ScalingSettings,
-    contenders: Sequence[TrainingVariant],
+    variants: Sequence[TrainingVariant],
     runs: Mapping[str, Sequence[TrainingResult]],
 ) -> dict[str, Any]:
     """Return the curve of a model with a point per rank count."""
     config = replace(PRESETS[model], **settings.overrides)
-    points = [_point(one, runs[one.name], settings, flops_per_image(config)) for one in contenders]
+    points = [_point(one, runs[one.name], settings, flops_per_image(config)) for one in variants]
     measured = [point for point in points if point["status"] == "ok"]
     fair = [point for point in measured if not point["oversubscribed"]]
     for point in fair:
@@ -126,8 +126,8 @@ def curve(
     if settings.mode == "strong" and measured:
         tolerance = _tolerance(config, settings.dtype)
         for point in measured:
-            told = [[*one["losses"], *one["grad_norms"]] for one in (measured[0], point)]
-            point["same_training"] = agreement(*told, tolerance=tolerance)
+            series = [[*one["losses"], *one["grad_norms"]] for one in (measured[0], point)]
+            point["same_training"] = agreement(*series, tolerance=tolerance)
     return {
         "label": model.removeprefix("DiT-"),
         "kind": "measured",
@@ -139,43 +139,40 @@ def curve(
 
 
 def _point(
-    contender: TrainingVariant, runs: Sequence[TrainingResult], settings: ScalingSettings, flops: Flops
+    variant: TrainingVariant, runs: Sequence[TrainingResult], settings: ScalingSettings, flops: Flops
 ) -> dict[str, Any]:
     point = {
-        "nodes": contender.nodes,
-        "ranks": contender.ranks,
-        "cpus": contender.cpus,
-        "oversubscribed": contender.is_oversubscribed,
+        "nodes": variant.nodes,
+        "ranks": variant.ranks,
+        "cpus": variant.cpus,
+        "oversubscribed": variant.is_oversubscribed,
         **dict.fromkeys(("seconds", "efficiency", "exposed_seconds", "flops_per_second")),
     }
     row = row_of(runs)
     if row["status"] != "ok":
         return point | row
-    seconds, images = row["seconds"]["median"], settings.images(contender.ranks)
+    seconds, images = row["seconds"]["median"], settings.images(variant.ranks)
     exposed = [_exchange(run, "exposed_seconds") for run in runs]
     overlaps = [found for run in runs if (found := _exchange(run, "overlap_fraction", pick=min)) is not None]
-    return (
-        point
-        | row
-        | {
-            "seconds": seconds,
-            "seconds_spread": row["seconds"],
-            "images": images,
-            "images_per_second": images / seconds,
-            "flops_per_second": images * flops.training_total / seconds,
-            "linear_flops_per_second": images * flops.training_linear / seconds,
-            "exposed_seconds": median(value or 0.0 for value in exposed),
-            "overlap_fraction": median(overlaps) if overlaps else None,
-            "no_communication_baseline": no_communication_baseline(runs),
-            "each_rank": [run.result["each_rank"] for run in runs],
-        }
-    )
+    measured = {
+        "seconds": seconds,
+        "seconds_spread": row["seconds"],
+        "images": images,
+        "images_per_second": images / seconds,
+        "flops_per_second": images * flops.training_total / seconds,
+        "linear_flops_per_second": images * flops.training_linear / seconds,
+        "exposed_seconds": median(value or 0.0 for value in exposed),
+        "overlap_fraction": median(overlaps) if overlaps else None,
+        "no_communication_baseline": no_communication_baseline(runs),
+        "each_rank": [run.result["each_rank"] for run in runs],
+    }
+    return point | row | measured
 
 
 def _exchange(run: TrainingResult, name: str, *, pick: Any = max) -> float | None:
     """Return the median over steps of the worst rank's number, or None if unknown."""
-    told = [values for rank in run.result["each_rank"] if (values := rank.get("exchange", {}).get(name))]
-    return median(pick(values) for values in zip(*told, strict=True)) if told else None
+    series = [values for rank in run.result["each_rank"] if (values := rank.get("exchange", {}).get(name))]
+    return median(pick(values) for values in zip(*series, strict=True)) if series else None
 
 
 def no_communication_baseline(runs: Sequence[TrainingResult]) -> dict[str, Any] | None:
@@ -183,13 +180,13 @@ def no_communication_baseline(runs: Sequence[TrainingResult]) -> dict[str, Any] 
     pairs = [found for run in runs if (found := run.result.get("pairs"))]
     if not pairs:
         return None
-    together, alone, exposed = (
+    joint, independent, exposed = (
         [value for pair in pairs for value in pair[name]] for name in ("together", "alone", "exposed_seconds")
     )
     return {
-        "seconds": median(alone),
-        "ratio": spread(Timing(tuple(together)).ratios_to(Timing(tuple(alone)))),
-        "exposed_share": spread([wait / whole for wait, whole in zip(exposed, together, strict=True)]),
+        "seconds": median(independent),
+        "ratio": spread(Timing(tuple(joint)).ratios_to(Timing(tuple(independent)))),
+        "exposed_share": spread([wait / step for wait, step in zip(exposed, joint, strict=True)]),
     }
 
 
@@ -201,23 +198,20 @@ def _efficiency(point: Mapping[str, Any], base: Mapping[str, Any], *, strong: bo
 
 def agreement(first: Sequence[float], other: Sequence[float], *, tolerance: float) -> dict[str, Any]:
     """Return the largest relative difference of two sequences, and whether it is within the tolerance."""
-    largest = max(abs(ours - theirs) / abs(theirs) for ours, theirs in zip(other, first, strict=True))
+    largest = max(abs(loss - reference) / abs(reference) for loss, reference in zip(other, first, strict=True))
     return {"largest_difference": largest, "tolerance": tolerance, "same": largest <= tolerance}
 
 
 def _tolerance(config: DiTConfig, dtype: Precision) -> float:
-    """Return the relative tolerance: rounding errors of a layer's output, summed over layers.
-
-    fp32 sums round at every term of the longest product.
-    """
+    """Return the rounding errors of a layer's output (fp32: at every term of the longest product), over all layers."""
     terms = max(config.mlp_rows, config.mlp_width) if dtype == "fp32" else 1
     return ROUNDOFF[dtype] * terms * config.depth
 
 
-def _run(contender: TrainingVariant, *, model: str, settings: ScalingSettings, parent: Path | None) -> TrainingResult:
-    words = settings.of_run(model, settings.images(contender.ranks))
-    words += ["--pairs", str(settings.steps)] if settings.no_communication_baseline and contender.ranks > 1 else []
-    return run_training(contender, words, parent=parent)
+def _run(variant: TrainingVariant, *, model: str, settings: ScalingSettings, parent: Path | None) -> TrainingResult:
+    options = settings.run_options(model, settings.images(variant.ranks))
+    options += ["--pairs", str(settings.steps)] if settings.no_communication_baseline and variant.ranks > 1 else []
+    return run_training(variant, options, parent=parent)
 
 
 def _check(settings: ScalingSettings) -> None:

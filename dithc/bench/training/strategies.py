@@ -13,15 +13,8 @@ from typing import Any, get_args
 
 from dithc.bench.child_process import message_counter, sum_of
 from dithc.bench.environment import circumstances, prepare_threads, require, require_among, require_at_least
-from dithc.bench.training.run import (
-    RunSettings,
-    TrainingResult,
-    TrainingVariant,
-    interleaved,
-    row_of,
-    run_training,
-    time_over,
-)
+from dithc.bench.training import run as processes
+from dithc.bench.training.run import RunSettings, TrainingResult, TrainingVariant
 from dithc.config import MachineConfig, training
 from dithc.core.logging import get_logger, progress
 from dithc.engine.hardware import Machine as Node
@@ -58,30 +51,30 @@ def bench_strategies(settings: StrategiesSettings) -> dict[str, Any]:
     """Run the benchmark and return its result for JSON."""
     _check(settings)
     machine, core_plan = prepare_threads(None)
-    contenders, said = contenders_on(machine, settings.strategies)
-    contenders = [sharded(contender, settings.sharding) for contender in contenders]
-    log.info(said)
+    variants, cluster_text = variants_on(machine, settings.strategies)
+    variants = [shard_optimizer(variant, settings.sharding) for variant in variants]
+    log.info(cluster_text)
     cells = [(model, batch) for batch in settings.batches for model in settings.models]
     limit_bytes = _limit_bytes(settings)
     limits: dict[str, str] = {}
     rows = []
-    total = len(cells) * len(contenders) * settings.rounds
+    total = len(cells) * len(variants) * settings.rounds
     with (
         tempfile.TemporaryDirectory(prefix="dithc-strategies-") as folder,
         progress(total=total, label="strategies", unit="run") as bar,
     ):
         counter = message_counter(Path(folder))
         for model, batch in cells:
-            words = settings.of_run(model, batch)
-            run = partial(run_training, words=words, limit_bytes=limit_bytes, variables=counter)
-            runs = interleaved(contenders, settings.rounds, run, bar=bar, label=f"{model} {batch}")
+            options = settings.run_options(model, batch)
+            run = partial(processes.run_training, options=options, limit_bytes=limit_bytes, variables=counter)
+            runs = processes.interleaved(variants, settings.rounds, run, bar=bar, label=f"{model} {batch}")
             rows.append(cell(model, batch, runs))
-            limits |= {name: own[-1].limit for name, own in runs.items() if own[-1].limit}
+            limits |= {name: results[-1].limit for name, results in runs.items() if results[-1].limit}
     return {
         "bench": "strategies",
         "settings": asdict(settings),
-        "clusters": said,
-        "contenders": [asdict(contender) for contender in contenders],
+        "clusters": cluster_text,
+        "contenders": [asdict(variant) for variant in variants],
         "cells": rows,
         "memory_limit": {"bytes": limit_bytes, "asked": settings.memory_limit_gib is not None, "how": limits},
         "counted": COUNTED,
@@ -89,7 +82,7 @@ def bench_strategies(settings: StrategiesSettings) -> dict[str, Any]:
     }
 
 
-def contenders_on(machine: Node, names: Sequence[str]) -> tuple[list[TrainingVariant], str]:
+def variants_on(machine: Node, names: Sequence[str]) -> tuple[list[TrainingVariant], str]:
     """Return ranks and threads of each strategy on this machine, and the definition of clusters."""
     cores = machine.visible_cores
     dies = len({core.die for core in cores}) or 1
@@ -97,15 +90,15 @@ def contenders_on(machine: Node, names: Sequence[str]) -> tuple[list[TrainingVar
     for core in cores:
         by_cluster.setdefault(core.cluster, []).append(core.index)
     clusters = list(by_cluster.values())
-    said = f"{dies} die(s), {len(clusters)} cluster(s) of {min(map(len, clusters))} core(s) or more"
+    cluster_text = f"{dies} die(s), {len(clusters)} cluster(s) of {min(map(len, clusters))} core(s) or more"
     if len(clusters) == 1 and len(cores) > 1:
         clusters = [[core.index] for core in cores]
-        said = f"one core cluster of {len(cores)} cores: each core counts as a cluster"
-    own = {core.index: [cpu for cpu in core.cpus if cpu in machine.limits.allowed_cpus] for core in cores}
+        cluster_text = f"one core cluster of {len(cores)} cores: each core counts as a cluster"
+    core_cpus = {core.index: [cpu for cpu in core.cpus if cpu in machine.limits.allowed_cpus] for core in cores}
     found = []
     for name in names:
         if name == ONE_CLUSTER:
-            cpus = tuple(cpu for core in clusters[0] for cpu in own[core])
+            cpus = tuple(cpu for core in clusters[0] for cpu in core_cpus[core])
             found.append(TrainingVariant(name=name, strategy="cftp", ranks=1, cpus=len(clusters[0]), allowed=cpus))
             continue
         strategy = OVER_GLOO.get(name, name)
@@ -114,32 +107,32 @@ def contenders_on(machine: Node, names: Sequence[str]) -> tuple[list[TrainingVar
         over = {"DITHC_COMM_BACKEND": "gloo" if name in OVER_GLOO else "dithc-mpi"}
         threads = max(1, len(cores) // ranks)
         found.append(TrainingVariant(name=name, strategy=strategy, ranks=ranks, cpus=threads, environment=over))
-    return found, said
+    return found, cluster_text
 
 
-def sharded(contender: TrainingVariant, sharding: training.Sharding) -> TrainingVariant:
+def shard_optimizer(variant: TrainingVariant, sharding: training.Sharding) -> TrainingVariant:
     """Shard the optimizer state of a variant if it has several ranks and its strategy supports sharding."""
-    if sharding == "none" or contender.ranks == 1 or contender.strategy == "dp+tp":
+    if sharding == "none" or variant.ranks == 1 or variant.strategy == "dp+tp":
         if sharding != "none":
-            log.info("%s replicates the optimizer state on each of its %d rank(s)", contender.name, contender.ranks)
-        return contender
-    return replace(contender, words=(*contender.words, "--sharding", sharding))
+            log.info("%s replicates the optimizer state on each of its %d rank(s)", variant.name, variant.ranks)
+        return variant
+    return replace(variant, options=(*variant.options, "--sharding", sharding))
 
 
 def cell(model: str, batch: int, runs: Mapping[str, Sequence[TrainingResult]]) -> dict[str, Any]:
     """Return each variant of a model and batch, and the ratio of cftp to each other variant."""
-    rows = {name: row_of(own) for name, own in runs.items()}
+    rows = {name: processes.row_of(results) for name, results in runs.items()}
     for name, row in rows.items():
         if row["status"] == "ok":
             peaks = [run.peak_pss_bytes for run in runs[name] if run.peak_pss_bytes is not None]
             row |= {"peak_pss_bytes": max(peaks, default=None), "looks": [run.looks for run in runs[name]]}
             row |= {"sent_each": runs[name][-1].sent_each, **sum_of(runs[name][-1].sent_each)}
-    own = rows.get("cftp")
+    cftp = rows.get("cftp")
     for name, row in rows.items():
-        if own and name != "cftp" and own["status"] == row["status"] == "ok":
-            row["cftp_seconds_over"] = time_over(own, row)
-            mine, others = own["peak_pss_bytes"], row["peak_pss_bytes"]
-            row["cftp_memory_over"] = mine / others if mine and others else None
+        if cftp and name != "cftp" and cftp["status"] == row["status"] == "ok":
+            row["cftp_seconds_over"] = processes.time_over(cftp, row)
+            cftp_peak, peak = cftp["peak_pss_bytes"], row["peak_pss_bytes"]
+            row["cftp_memory_over"] = cftp_peak / peak if cftp_peak and peak else None
     return {"model": model, "batch": batch, "strategies": rows}
 
 
@@ -147,10 +140,8 @@ def _limit_bytes(settings: StrategiesSettings) -> int | None:
     if settings.memory_limit_gib is not None:
         return int(settings.memory_limit_gib * GIB)
     found = available_bytes()
-    log.info(
-        "memory limit: %s",
-        "none, available memory unknown" if found is None else f"{found / GIB:.1f} GiB (available now)",
-    )
+    text = "none, available memory unknown" if found is None else f"{found / GIB:.1f} GiB (available now)"
+    log.info("memory limit: %s", text)
     return found
 
 

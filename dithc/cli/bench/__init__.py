@@ -7,18 +7,7 @@ Invariants: a file imports the measured package only when its `Benchmark` runs.
 Extending: add a `Benchmark` and a line in `command.KINDS`.
 """
 
-from dithc.cli.bench.arguments import add_choice, add_dtypes, add_number, add_override, numbers, settings_of
+from dithc.cli.bench import arguments
 from dithc.cli.bench.command import EXAMPLE, SUMMARY, add_arguments, run
 
-__all__ = [
-    "EXAMPLE",
-    "SUMMARY",
-    "add_arguments",
-    "add_choice",
-    "add_dtypes",
-    "add_number",
-    "add_override",
-    "numbers",
-    "run",
-    "settings_of",
-]
+__all__ = ["EXAMPLE", "SUMMARY", "add_arguments", "arguments", "run"]

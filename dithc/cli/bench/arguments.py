@@ -8,8 +8,10 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, TypeVar, get_origin
 
-STOPPED_SUFFIX, KEPT_SUFFIX = ".stopped.json", ".kept.jsonl"
-STOPPED, INTERRUPTED = 75, 130  # exit statuses: stopped and saved, must be rerun; Ctrl-C
+from dithc.core.processes import STOPPED
+
+STOPPED_SUFFIX, PARTIAL_SUFFIX = ".stopped.json", ".partial.jsonl"
+INTERRUPTED = 130  # exit status after Ctrl-C
 Settings = TypeVar("Settings")
 Parser = argparse.ArgumentParser | argparse._ArgumentGroup
 OVERRIDE = "change a field of the preset, such as hidden_size=768, depth=2 or num_heads=12; may be repeated"
@@ -26,7 +28,6 @@ class Benchmark:
 
 
 def add_json(parser: argparse.ArgumentParser) -> None:
-    """Declare `--json`."""
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all measured values, machine and versions")
 
 
@@ -36,10 +37,10 @@ def add_threads(parser: argparse.ArgumentParser) -> None:
     add_json(parser)
 
 
-def add_number(parser: Parser, option: str, default: float, text: str, **more: Any) -> None:
-    """Declare an option with a number of the type of its default."""
-    text = f"{text} (default {default:g})"
-    parser.add_argument(option, type=type(default), default=default, help=text, **more)
+def add_option(parser: Parser, option: str, default: float | str | Path, text: str, **more: Any) -> None:
+    """Declare an option of the type of its default, which the help contains."""
+    shown = f"{default:g}" if isinstance(default, int | float) else default
+    parser.add_argument(option, **{"type": type(default), **more}, default=default, help=f"{text} (default {shown})")
 
 
 def add_choice(parser: argparse.ArgumentParser, option: str, choices: Sequence[str], text: str = "") -> None:
@@ -48,7 +49,6 @@ def add_choice(parser: argparse.ArgumentParser, option: str, choices: Sequence[s
 
 
 def add_dtype(parser: argparse.ArgumentParser) -> None:
-    """Declare `--dtype`."""
     add_choice(parser, "--dtype", ("fp32", "bf16"), "bf16: autocast, weights stay fp32")
 
 
@@ -66,42 +66,39 @@ def _dtypes(text: str) -> tuple[str, ...]:
 
 def add_model(parser: argparse.ArgumentParser, *, default: str = "DiT-S/2", batch: int = 8) -> None:
     """Declare `--model`, `--override` and `--batch`, which is over all ranks."""
-    text = f"preset, with or without DiT- (default {default})"
-    parser.add_argument("--model", type=preset, default=default, help=text)
+    add_option(parser, "--model", default, "preset, with or without DiT-", type=preset)
     add_override(parser)
-    add_number(parser, "--batch", batch, "images per step over all ranks")
+    add_option(parser, "--batch", batch, "images per step over all ranks")
 
 
 def add_override(parser: argparse.ArgumentParser) -> None:
-    """Declare `--override`."""
     parser.add_argument("--override", action="append", default=[], type=override, metavar="FIELD=VALUE", help=OVERRIDE)
 
 
 def add_models(parser: argparse.ArgumentParser, default: str) -> None:
     """Declare `--models`, `--override` and `--dtype` of training runs of several models."""
-    text = f"presets, with or without DiT- (default {default})"
-    parser.add_argument("--models", type=presets, default=default, help=text)
+    add_option(parser, "--models", default, "presets, with or without DiT-", type=presets)
     add_override(parser)
     add_dtype(parser)
 
 
-def add_steps(parser: argparse.ArgumentParser, *, rounds: int, of: str, warmup: int = 2) -> None:
+def add_steps(parser: argparse.ArgumentParser, *, rounds: int, unit: str, warmup: int = 2) -> None:
     """Declare `--rounds`, `--warmup` and `--steps` of interleaved training runs, and `--json`."""
-    add_number(parser, "--rounds", rounds, f"interleaved runs of each {of}")
-    add_number(parser, "--warmup", warmup, "untimed steps of each run")
-    add_number(parser, "--steps", 3, "timed steps of each run")
+    add_option(parser, "--rounds", rounds, f"interleaved runs of each {unit}")
+    add_option(parser, "--warmup", warmup, "untimed steps of each run")
+    add_option(parser, "--steps", 3, "timed steps of each run")
     add_json(parser)
 
 
-def add_repeats(parser: argparse.ArgumentParser) -> None:
-    """Declare `--warmup`, `--repeats`, `--seed` and the options of `add_threads`, of steps in one process."""
-    add_number(parser, "--warmup", 2, "untimed steps of each variant")
-    add_number(parser, "--repeats", 7, "timed rounds")
-    add_number(parser, "--seed", 0, "seed of weights and batch")
+def add_rounds(parser: argparse.ArgumentParser) -> None:
+    """Declare `--warmup`, `--rounds`, `--seed` and the options of `add_threads`, of steps in one process."""
+    add_option(parser, "--warmup", 2, "untimed steps of each variant")
+    add_option(parser, "--rounds", 7, "timed rounds")
+    add_option(parser, "--seed", 0, "seed of weights and batch")
     add_threads(parser)
 
 
-def running(
+def runner(
     measure: str, rows: Callable[[Mapping[str, Any]], Iterable[Mapping[str, Any]]] = lambda _: ()
 ) -> Callable[[argparse.Namespace], int]:
     """Return the function that runs a measurement and returns the exit status.
@@ -114,7 +111,7 @@ def running(
     def run(args: argparse.Namespace) -> int:
         function = pkgutil.resolve_name(f"dithc.bench.{measure}")
         result = function(settings_of(function.__annotations__["settings"], args))
-        return tell(result, args.json, rows(result))
+        return emit(result, args.json, rows(result))
 
     return run
 
@@ -160,32 +157,29 @@ def override(text: str) -> tuple[str, Any]:
         raise argparse.ArgumentTypeError(f"{text!r}: the value is not a number, tuple, True or False") from None
 
 
-def tell(result: Mapping[str, Any], path: Path | None, rows: Iterable[Mapping[str, Any]]) -> int:
-    """Print a result as a table and write its JSON.
+def emit(result: Mapping[str, Any], path: Path | None, rows: Iterable[Mapping[str, Any]]) -> int:
+    """Print a result as a table, write its JSON, and return the exit status: 1 if there are rows and none is `ok`.
 
     A stopped measurement writes its result to a separate file next to its units, from which the next execution resumes.
-
-    Returns:
-        Exit status: 1 if there are rows and none is `ok`.
     """
     from dithc.bench import summary
     from dithc.bench.resume import current_session
     from dithc.core.artifacts import outputs
     from dithc.core.integrity import dump_checksummed
 
-    found, by = summary(result), current_session().stopped_by
+    found, signal = summary(result), current_session().stopped_by
     print(found.text())
-    told = dict(result) | found.to_content()
-    told |= {"sittings": current_session().number} if current_session().number > 1 else {}
-    told |= {"stopped_by": by} if by else {}
+    content = dict(result) | found.to_content()
+    content |= {"sessions": current_session().number} if current_session().number > 1 else {}
+    content |= {"stopped_by": signal} if signal else {}
     if path is not None:
         part = path.with_suffix(STOPPED_SUFFIX)
-        outputs.write(part if by else path, dump_checksummed(told, allow_nan=True))
-        if by:
-            print(f"stopped by {by}: the values measured so far are in {part}; rerun the same command to resume")
+        outputs.write(part if signal else path, dump_checksummed(content, allow_nan=True))
+        if signal:
+            print(f"stopped by {signal}: the values measured so far are in {part}; rerun the same command to resume")
         else:
             outputs.OutputFolder.around(part).delete()
-    if by:
-        return STOPPED if path is not None and by != "Ctrl-C" else INTERRUPTED
+    if signal:
+        return STOPPED if path is not None and signal != "Ctrl-C" else INTERRUPTED
     states = [row["status"] for row in rows]
     return 0 if not states or "ok" in states else 1

@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from dithc.cli.bench.arguments import INTERRUPTED, KEPT_SUFFIX
+from dithc.cli.bench.arguments import INTERRUPTED, PARTIAL_SUFFIX
 from dithc.cli.bench.distributed import AUTOMEM, COLLECTIVES, SCALING, STEPWISE, STRATEGIES
 from dithc.cli.bench.quality import QUALITY
 from dithc.cli.bench.sampling import SAMPLING
@@ -37,36 +37,30 @@ IN_ONE_GO = ("training", "collectives", "quality")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the kinds of measurement and their arguments."""
     kinds = parser.add_subparsers(dest="kind", required=True, metavar="|".join(KINDS))
     for name, kind in KINDS.items():
-        form = argparse.RawDescriptionHelpFormatter
-        epilog = f"example:\n  {kind.example}"
-        kind.add_arguments(
-            kinds.add_parser(
-                name, help=kind.help, description=f"Measures {kind.help}.", epilog=epilog, formatter_class=form
-            )
-        )
+        text: dict[str, Any] = {
+            "help": kind.help,
+            "description": f"Measures {kind.help}.",
+            "epilog": f"example:\n  {kind.example}",
+        }
+        kind.add_arguments(kinds.add_parser(name, formatter_class=argparse.RawDescriptionHelpFormatter, **text))
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run a kind of measurement and print its table.
-
-    Returns:
-        Exit status: 1 if every variant failed, 75 if stopped and resumable.
-    """
+    """Run a measurement and print its table. Return 1 if every variant failed, 75 if stopped and resumable."""
     from dithc.bench.resume import MeasurementStopped, measurement_session
 
     if args.kind in IN_ONE_GO or getattr(args, "on_ranks", False):
         return KINDS[args.kind].run(args)
-    kept = args.json.with_suffix(KEPT_SUFFIX) if args.json is not None else None
-    with measurement_session(kept, settings=_identity(args) if kept is not None else {}) as now:
+    kept = args.json.with_suffix(PARTIAL_SUFFIX) if args.json is not None else None
+    with measurement_session(kept, settings=_identity(args) if kept is not None else {}) as session:
         try:
             status = KINDS[args.kind].run(args)
         except MeasurementStopped:  # before there were enough values for a result
             return INTERRUPTED
-        if not now.stopped_by:
-            now.end()
+        if not session.stopped_by:
+            session.end()
     return status
 
 

@@ -10,26 +10,25 @@ from dithc.cli.bench.arguments import (
     add_json,
     add_model,
     add_models,
-    add_number,
+    add_option,
     add_steps,
+    emit,
     numbers,
     presets,
-    running,
+    runner,
     settings_of,
-    tell,
 )
 
 
 def _add_strategies(parser: argparse.ArgumentParser) -> None:
     add_models(parser, "S/2,B/2,L/2,XL/2")
-    parser.add_argument("--batches", type=numbers, default="8,16", help="images per step over all ranks (default 8,16)")
-    default = "cftp,dp,dp+tp,cftp-1-cluster"
-    strategies = f"strategies; also dp-gloo and dp+tp-gloo with PyTorch's gloo (default {default})"
-    parser.add_argument("--strategies", default=default, help=strategies)
+    add_option(parser, "--batches", "8,16", "images per step over all ranks", type=numbers)
+    strategies = "strategies; also dp-gloo and dp+tp-gloo with PyTorch's gloo"
+    add_option(parser, "--strategies", "cftp,dp,dp+tp,cftp-1-cluster", strategies)
     add_choice(parser, "--sharding", ("none", "zero1"), "sharding of the optimizer state, for cftp and dp")
     limit = "limit over all ranks of a run; a run above it is shown as `-` (default: free memory)"
     parser.add_argument("--memory-limit", type=float, dest="memory_limit_gib", metavar="GIB", help=limit)
-    add_steps(parser, rounds=2, of="variant")
+    add_steps(parser, rounds=2, unit="variant")
 
 
 def _add_scaling(parser: argparse.ArgumentParser) -> None:
@@ -38,50 +37,51 @@ def _add_scaling(parser: argparse.ArgumentParser) -> None:
         text = f"constant images {constant}"
         mode.add_argument(f"--{name}", dest="mode", action="store_const", const=name, help=text)
     add_models(parser, "B/2")
-    parser.add_argument("--ranks", type=numbers, default="1,2", help="counts of ranks, ascending (default 1,2)")
-    add_number(parser, "--batch", 8, "images per step: of one rank (weak), of all ranks (strong)")
+    add_option(parser, "--ranks", "1,2", "counts of ranks, ascending", type=numbers)
+    add_option(parser, "--batch", 8, "images per step: of one rank (weak), of all ranks (strong)")
     add_choice(parser, "--strategy", ("cftp", "dp", "dp+tp"))
     baseline = "also time the same step without communication, in pairs within each run of several ranks"
     parser.add_argument("--no-communication-baseline", action="store_true", help=baseline)
     add_choice(parser, "--launcher", ("mpiexec", "srun"))
     parser.add_argument("--ranks-per-node", type=int, metavar="N", help="ranks per node (default: all on this node)")
-    parser.add_argument("--cpus", type=int, help="cores per rank (default: equal shares of this machine's cores)")
-    add_steps(parser, rounds=2, of="rank count")
+    parser.add_argument(
+        "--cpus-per-rank", type=int, help="cores per rank (default: equal shares of this machine's cores)"
+    )
+    add_steps(parser, rounds=2, unit="rank count")
 
 
 def _add_stepwise(parser: argparse.ArgumentParser) -> None:
     add_model(parser)
     add_dtype(parser)
-    add_number(parser, "--ranks", 1, "ranks to start on this machine")
+    add_option(parser, "--ranks", 1, "ranks to start on this machine")
     parser.add_argument("--stages", help="stages among baseline, gemm, mpi, operators, automem, tuned (default: all)")
     tune = "tune the matrix products first, as `dithc tune-kernels` does"
     parser.add_argument("--tune", action="store_true", help=tune)
-    add_steps(parser, rounds=3, of="stage")
+    add_steps(parser, rounds=3, unit="stage")
 
 
 def _add_automem(parser: argparse.ArgumentParser) -> None:
     add_model(parser, default="DiT-XL/2")
     add_dtype(parser)
-    parser.add_argument("--only", help="parts among budget, file, largest-batch, pool, resident (default: all)")
-    add_number(parser, "--budget", 0.4, "budget of the fastest tier, relative to unmanaged use")
-    add_number(parser, "--limit", 0.6, "process limit in `file`, relative to unmanaged use")
+    parser.add_argument("--parts", help="parts among budget, file, largest-batch, pool, resident (default: all)")
+    add_option(parser, "--fast-memory-fraction", 0.4, "budget of the fastest tier, relative to unmanaged use")
+    add_option(parser, "--memory-limit-fraction", 0.6, "process limit in `file`, relative to unmanaged use")
     folder = "folder of the file tier (default: .)"
-    parser.add_argument("--folder", type=Path, default=Path(), metavar="DIR", help=folder)
-    add_number(parser, "--spill-gib", 16.0, "size of the file tier")
-    add_number(parser, "--memory", 24.0, "limit of `largest-batch`", dest="memory_gib", metavar="GIB")
-    add_number(parser, "--most", 64, "largest batch to try")
-    step_models = "presets of `pool` and `resident` (default S/2,B/2)"
-    parser.add_argument("--step-models", type=presets, default="S/2,B/2", help=step_models)
-    add_number(parser, "--repeats", 15, "steps per variant in `pool` and `resident`")
+    parser.add_argument("--spill-folder", type=Path, default=Path(), metavar="DIR", help=folder)
+    add_option(parser, "--spill-gib", 16.0, "size of the file tier")
+    add_option(parser, "--memory-gib", 24.0, "limit of `largest-batch`", dest="memory_gib", metavar="GIB")
+    add_option(parser, "--max-batch", 64, "largest batch to try")
+    add_option(parser, "--step-models", "S/2,B/2", "presets of `pool` and `resident`", type=presets)
+    add_option(parser, "--step-rounds", 15, "steps per variant in `pool` and `resident`")
     parser.add_argument("--threads", type=int, help="compute threads (default: the core plan's)")
-    add_steps(parser, rounds=2, of="variant", warmup=3)
+    add_steps(parser, rounds=2, unit="variant", warmup=3)
 
 
 def _add_collectives(parser: argparse.ArgumentParser) -> None:
-    add_number(parser, "--ranks", 2, "ranks to start here, one thread each")
-    add_number(parser, "--mib", 64, "size of the fp32 buffer on each rank")
-    add_number(parser, "--warmup", 2, "untimed rounds")
-    add_number(parser, "--rounds", 11, "timed rounds")
+    add_option(parser, "--ranks", 2, "ranks to start here, one thread each")
+    add_option(parser, "--mib", 64, "size of the fp32 buffer on each rank")
+    add_option(parser, "--warmup", 2, "untimed rounds")
+    add_option(parser, "--rounds", 11, "timed rounds")
     parser.add_argument("--on-ranks", action="store_true", help=argparse.SUPPRESS)
     add_json(parser)
 
@@ -91,13 +91,12 @@ def _scaling(args: argparse.Namespace) -> int:
 
     settings = settings_of(training.scaling.ScalingSettings, args)
     # Other nodes read the files of the runs, so that they are in a shared folder.
-    beside = args.json.resolve().parent if args.json and args.ranks_per_node else None
-    result = training.scaling.bench_scaling(settings, folder=beside)
-    return tell(result, args.json, [point for curve in result["curves"] for point in curve["points"]])
+    parent = args.json.resolve().parent if args.json and args.ranks_per_node else None
+    result = training.scaling.bench_scaling(settings, folder=parent)
+    return emit(result, args.json, [point for curve in result["curves"] for point in curve["points"]])
 
 
 def _collectives(args: argparse.Namespace) -> int:
-    """Start the ranks, or run one of them with `--on-ranks`."""
     import json
 
     from dithc.bench import collectives
@@ -107,7 +106,7 @@ def _collectives(args: argparse.Namespace) -> int:
 
     settings = settings_of(collectives.CollectivesSettings, args)
     if not args.on_ranks:
-        return tell(collectives.bench_collectives(settings), args.json, [])
+        return emit(collectives.bench_collectives(settings), args.json, [])
     with ranks(ExperimentConfig(), expected=None, timeout_seconds=60) as group:  # on the cores of a training run
         result = collectives.measure(settings, group)
         if group.rank == 0 and args.json:
@@ -119,7 +118,7 @@ STRATEGIES = Benchmark(
     "training runs with cftp, dp, dp+tp: time, memory, bytes (table 2)",
     "dithc bench strategies --models S/2,B/2 --batches 8 --json strategies.json",
     _add_strategies,
-    running(
+    runner(
         "training:strategies.bench_strategies",
         lambda result: [row for cell in result["cells"] for row in cell["strategies"].values()],
     ),
@@ -134,13 +133,13 @@ STEPWISE = Benchmark(
     "training with dithc's components added one by one (figure 9)",
     "dithc bench stepwise --model S/2 --rounds 2 --json stepwise.json",
     _add_stepwise,
-    running("training:stepwise.bench_stepwise", lambda result: result["stages"]),
+    runner("training:stepwise.bench_stepwise", lambda result: result["stages"]),
 )
 AUTOMEM = Benchmark(
     "training in less memory: budgets, a file tier, the largest batch; the memory pool",
-    "dithc bench automem --model S/2 --only budget,file --json automem.json",
+    "dithc bench automem --model S/2 --parts budget,file --json automem.json",
     _add_automem,
-    running("automem:bench_automem", lambda result: [row for part in result["parts"].values() for row in part["rows"]]),
+    runner("automem:bench_automem", lambda result: [row for part in result["parts"].values() for row in part["rows"]]),
 )
 COLLECTIVES = Benchmark(
     "all-reduce by dithc-mpi in its modes, MPI and gloo",

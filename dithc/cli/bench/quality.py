@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dithc.cli.bench.arguments import Benchmark, add_json, add_number, tell
+from dithc.cli.bench.arguments import Benchmark, add_json, add_option, emit
 
 if TYPE_CHECKING:
     import numpy as np
@@ -15,22 +15,21 @@ if TYPE_CHECKING:
     from dithc.config import training
     from dithc.model import DiTConfig
 
+    ComparisonPlan = time_to_quality.ComparisonPlan
+
 PLAN_FILE, FIGURE_FILE, RESULT_FILE = "plan.json", "quality.png", "quality.json"
 
 
 def _add(parser: argparse.ArgumentParser) -> None:
-    default = Path("config/experiments/quality.yaml")
-    config = f"experiment whose `runs` contain the compared runs (default {default})"
-    parser.add_argument("--config", type=Path, default=default, metavar="FILE", help=config)
-    parser.add_argument("--baseline", default="baseline", metavar="RUN", help="baseline run (default baseline)")
+    config = "experiment whose `runs` contain the compared runs"
+    add_option(parser, "--config", Path("config/experiments/quality.yaml"), config, metavar="FILE")
+    add_option(parser, "--baseline", "baseline", "baseline run", metavar="RUN")
     candidates = "runs to compare with the baseline; the name of the baseline compares other seeds"
     parser.add_argument("--candidates", required=True, metavar="RUN,RUN", help=candidates)
-    parser.add_argument("--seeds", default="0,1", help="seeds of the training runs (default 0,1)")
-    evaluation = "evaluation for sampling and scoring (default judge)"
-    parser.add_argument("--evaluation", default="judge", metavar="NAME", help=evaluation)
-    add_number(parser, "--budget-minutes", 10.0, "minutes per run", metavar="M")
-    profile = "profile of the machine (default profiles/local)"
-    parser.add_argument("--profile", default="profiles/local", metavar="FOLDER", help=profile)
+    add_option(parser, "--seeds", "0,1", "seeds of the training runs")
+    add_option(parser, "--evaluation", "judge", "evaluation for sampling and scoring", metavar="NAME")
+    add_option(parser, "--budget-minutes", 10.0, "minutes per run", metavar="M")
+    add_option(parser, "--profile", "profiles/local", "profile of the machine", metavar="FOLDER")
     add_json(parser)
 
 
@@ -40,10 +39,8 @@ def _run(args: argparse.Namespace) -> int:
     from dithc.core.artifacts import digest
     from dithc.core.logging import get_logger, user_error
 
-    if not args.budget_minutes > 0:
-        raise user_error(
-            "--budget-minutes", got=args.budget_minutes, expected="a time above 0", fix="correct --budget-minutes"
-        )
+    if not (minutes := args.budget_minutes) > 0:
+        raise user_error("--budget-minutes", got=minutes, expected="a time above 0", fix="correct --budget-minutes")
     if not all(seed.isdigit() for seed in args.seeds.split(",")):
         raise user_error("--seeds", got=args.seeds, expected="numbers, as in 0,1", fix="correct --seeds")
     environment = _environment(Path(args.profile))
@@ -66,7 +63,7 @@ def _run(args: argparse.Namespace) -> int:
     )
     if _workflow(plan.experiment(steps), folder / "experiment.json", args.profile):
         return 1
-    return _judge(plan, folder, steps, seconds, args.json)
+    return _finish(plan, folder, steps, seconds, args.json)
 
 
 def _environment(profile: Path) -> dict[str, Any]:
@@ -76,13 +73,13 @@ def _environment(profile: Path) -> dict[str, Any]:
 
     content = load_machine(profile)[1] if profile.is_dir() else {"executor": f"profile {profile}"}
     found = record.environment() | {"profile": content}
-    of_machine = record.OF_MACHINE if content.get("executor", "local") != "local" else ()
+    of_machine = record.MACHINE_TOPICS if content.get("executor", "local") != "local" else ()
     kept = {key: value for key, value in found.items() if key not in of_machine}
     return dict(json.loads(json.dumps(kept, default=str)))
 
 
 def _seconds(
-    plan: "time_to_quality.ComparisonPlan", folder: Path, profile: str, environment: dict[str, Any]
+    plan: "ComparisonPlan", folder: Path, profile: str, environment: dict[str, Any]
 ) -> dict[str, float] | None:
     """Return the seconds per step of each variant, measured once per environment; None if a timing run failed."""
     from dithc.bench import time_to_quality
@@ -93,34 +90,33 @@ def _seconds(
     path = folder / PLAN_FILE
     kept = json_documents.read(path) if path.exists() else {"environment": environment, "seconds": {}}
     if differing := difference(kept.get("environment"), environment):
-        get_logger("dithc.bench").warning(
-            f"discarding the seconds per step in {path}: the environment changed: {differing}"
-        )
+        text = f"discarding the seconds per step in {path}: the environment changed: {differing}"
+        get_logger("dithc.bench").warning(text)
         kept["seconds"] = {}
     known = kept["seconds"]
-    keys = {name: f"{name} {plan.identity(name)} {profile}" for name in plan.contenders}
-    missing = [name for name in plan.contenders if keys[name] not in known]
+    keys = {name: f"{name} {plan.identity(name)} {profile}" for name in plan.variants}
+    missing = [name for name in plan.variants if keys[name] not in known]
     if missing:
-        reference = next((name for name in plan.contenders if keys[name] in known), plan.baseline)
-        beside = [reference, *(name for name in missing if name != reference)]
-        if _workflow(plan.calibration(beside), folder / "calibration.json", profile, runs_alone=True):
+        reference = next((name for name in plan.variants if keys[name] in known), plan.baseline)
+        group = [reference, *(name for name in missing if name != reference)]
+        if _workflow(plan.calibration(group), folder / "calibration.json", profile, runs_alone=True):
             return None
         last = f"step_{plan.calibration_steps:07d}.json"
         measured = {
-            name: [_seconds_per_step(folder / "runs" / run / last) for run in plan.calibrations(name, beside)]
-            for name in beside
+            name: [_seconds_per_step(folder / "runs" / run / last) for run in plan.calibrations(name, group)]
+            for name in group
         }
-        found = time_to_quality.calibrated_seconds(measured, beside=reference, known=known.get(keys[reference]))
+        found = time_to_quality.calibrated_seconds(measured, reference=reference, known=known.get(keys[reference]))
         known |= {keys[name]: found[name] for name in missing}
         atomic_write(path, dump_checksummed({"environment": environment, "seconds": known}))
-    return {name: float(known[keys[name]]) for name in plan.contenders}
+    return {name: float(known[keys[name]]) for name in plan.variants}
 
 
 def _seconds_per_step(path: Path) -> float:
     from dithc.core.artifacts import Manifest
     from dithc.core.logging import user_error
 
-    found: float | None = Manifest.read(path, stage="train").numbers["seconds_per_step_median"]
+    found: float | None = Manifest.read(path, stage="train").summary["seconds_per_step_median"]
     if found is None or found <= 0:
         raise user_error(
             f"{path}: `numbers.seconds_per_step_median` is not a measured time",
@@ -143,12 +139,11 @@ def _workflow(content: dict[str, Any], path: Path, profile: str, *, runs_alone: 
     scores = [f"{root}/fid/{name}/manifest.json" for name in experiment.scored]
     path.parent.mkdir(parents=True, exist_ok=True)
     atomic_write(path, json.dumps(content, indent=1) + "\n")
-    words = ["--", *(ends if runs_alone else [*ends, *scores])]
-    return run.run(argparse.Namespace(profile=profile, configfile=[path], verbose=False, words=words))
+    arguments = ["--", *(ends if runs_alone else [*ends, *scores])]
+    return run.run(argparse.Namespace(profile=profile, configfile=[path], verbose=False, words=arguments))
 
 
 def _flops(run: "training.RunConfig", network: "DiTConfig") -> float:
-    """Return the floating-point operations of one step."""
     from dithc.model import flops_per_image
 
     image = flops_per_image(network)
@@ -157,12 +152,8 @@ def _flops(run: "training.RunConfig", network: "DiTConfig") -> float:
     )
 
 
-def _judge(
-    plan: "time_to_quality.ComparisonPlan",
-    folder: Path,
-    steps: dict[str, int],
-    seconds: dict[str, float],
-    path: Path | None,
+def _finish(
+    plan: "ComparisonPlan", folder: Path, steps: dict[str, int], seconds: dict[str, float], path: Path | None
 ) -> int:
     """Read the manifests, draw the figure and print the table."""
     from dithc.bench import time_to_quality
@@ -174,18 +165,17 @@ def _judge(
 
     experiment = load(plan.experiment(steps))
     last = {name: folder / "runs" / name / f"step_{run.steps:07d}.json" for name, run in experiment.runs.items()}
-    runs = {name: Manifest.read(manifest, stage="train").numbers for name, manifest in last.items()}
+    runs = {name: Manifest.read(manifest, stage="train").summary for name, manifest in last.items()}
     scores = {
-        name: Manifest.read(folder / "fid" / name / "manifest.json", stage="fid").numbers for name in experiment.scored
+        name: Manifest.read(folder / "fid" / name / "manifest.json", stage="fid").summary for name in experiment.scored
     }
     codecs, flops = {}, {}
-    for name in plan.contenders:
+    for name in plan.variants:
         run = plan.base.runs[name]
         codec = folder / "codecs" / plan.base.datasets[run.dataset].codec / "manifest.json"
-        codecs[name] = {"seconds": Manifest.read(codec, stage="codec").seconds} if codec.exists() else {}
-        store, step = CheckpointStore.of_run(last[_first(plan, name, steps)])
-        config = DiTConfig(**store.open(step).meta["model"])
-        flops[name] = _flops(run, config)
+        codecs[name] = {"seconds": Manifest.read(codec, stage="codec").wall_seconds} if codec.exists() else {}
+        store, step = CheckpointStore.of_run(last[plan.first_run(name, steps)])
+        flops[name] = _flops(run, DiTConfig(**store.open(step).meta["model"]))
     result = time_to_quality.compare_runs(
         plan, steps=steps, seconds=seconds, runs=runs, scores=scores, codecs=codecs, flops=flops
     )
@@ -194,22 +184,17 @@ def _judge(
         for stage in ("tiles", "codecs", "extractors")
         for path in sorted((folder / stage).glob("*/manifest.json"))
     }
-    status = tell(result, path or folder / RESULT_FILE, [])
+    status = emit(result, path or folder / RESULT_FILE, [])
     pictures = {
-        (name, at): _samples(folder / "samples" / time_to_quality.plan.evaluation_name(_first(plan, name, steps), at))
+        (name, at_step): _samples(
+            folder / "samples" / time_to_quality.plan.evaluation_name(plan.first_run(name, steps), at_step)
+        )
         for name in quality_figure.shown(result)
-        for at in time_to_quality.plan.evaluation_steps(steps[name])
+        for at_step in time_to_quality.plan.evaluation_steps(steps[name])
     }
     atomic_write(folder / FIGURE_FILE, quality_figure.draw_quality(result, pictures))
     get_logger("dithc.bench").info(f"figure: {folder / FIGURE_FILE}")
     return status
-
-
-def _first(plan: "time_to_quality.ComparisonPlan", name: str, steps: dict[str, int]) -> str:
-    """Return the name of a variant's first run."""
-    from dithc.bench import time_to_quality
-
-    return time_to_quality.plan.run_name(name, next(seed for one, seed in plan.trainings if one == name), steps[name])
 
 
 def _samples(folder: Path) -> "NDArray[np.uint8]":

@@ -8,24 +8,24 @@ from dithc.cli.bench.arguments import (
     add_dtype,
     add_dtypes,
     add_model,
-    add_number,
-    add_repeats,
+    add_option,
+    add_rounds,
     add_threads,
-    running,
+    runner,
 )
 
 
 def _add_ops(parser: argparse.ArgumentParser) -> None:
     ops = "gemm, attention, gelu, adaln, adarms, gate_residual, rotate_heads, silu, swiglu, adamw"
     parser.add_argument("--ops", help=f"operators among {ops} (default: all)")
-    parser.add_argument("--models", default="DiT-XL/2,DiT-S/2", help="presets for gemm (default DiT-XL/2,DiT-S/2)")
+    add_option(parser, "--models", "DiT-XL/2,DiT-S/2", "presets for gemm")
     add_dtypes(parser)
     libraries = "libraries to compare with PyTorch's choice for gemm: openblas, torch-blas, onednn (table 4)"
     parser.add_argument("--libraries", help=libraries)
     parser.add_argument("--backend", choices=("c", "numba", "reference"), help="backend of hcops (default: active)")
     size = "activation size of memory-bound operators (default 256 MiB)"
     parser.add_argument("--bytes", type=int, dest="size_bytes", help=size)
-    add_number(parser, "--repeats", 11, "timed rounds")
+    add_option(parser, "--rounds", 11, "timed rounds")
     add_threads(parser)
 
 
@@ -38,51 +38,50 @@ def _add_step(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--compare", default="eager,compile", help=compare)
     add_choice(parser, "--device", ("cpu", "cuda"), "cuda: PyTorch's operators on a GPU, eager and compiled")
-    add_repeats(parser)
+    add_rounds(parser)
 
 
 def _add_curves(parser: argparse.ArgumentParser) -> None:
-    platform = "reference, c-fp32, c-bf16, numba, sme (emulated) or cuda (default c-fp32)"
-    parser.add_argument("--platform", default="c-fp32", help=platform)
-    beside = "also train on these platforms; sme trains a tiny network"
-    parser.add_argument("--beside", metavar="PLATFORMS", help=beside)
+    add_option(parser, "--platform", "c-fp32", "reference, c-fp32, c-bf16, numba, sme (emulated) or cuda")
+    platforms = "also train on these platforms; sme trains a tiny network"
+    parser.add_argument("--compare", metavar="PLATFORMS", help=platforms)
     add_model(parser, batch=16)
-    add_number(parser, "--steps", 100, "training steps")
-    add_number(parser, "--seed", 0, "seed of weights, images and noise")
+    add_option(parser, "--steps", 100, "training steps")
+    add_option(parser, "--seed", 0, "seed of weights, images and noise")
     add_threads(parser)
 
 
 def _add_patch(parser: argparse.ArgumentParser) -> None:
-    own = "vit, decoder"
-    others = "timm-vit, diffusers-unet, diffusers-dit, transformers-siglip, transformers-llama"
-    parser.add_argument("--models", help=f"models among {own}, {others} (default: all that are installed)")
-    parser.add_argument("--dtypes", default="fp32,autocast", help="among fp32, autocast, bf16 (default fp32,autocast)")
+    included = "vit, decoder"
+    third_party = "timm-vit, diffusers-unet, diffusers-dit, transformers-siglip, transformers-llama"
+    parser.add_argument("--models", help=f"models among {included}, {third_party} (default: all that are installed)")
+    add_option(parser, "--dtypes", "fp32,autocast", "among fp32, autocast, bf16")
     parser.add_argument("--compare", default="eager,compile", help="implementations to compare with the patched model")
-    add_number(parser, "--batch", 4, "images or sequences per step")
-    add_repeats(parser)
+    add_option(parser, "--batch", 4, "images or sequences per step")
+    add_rounds(parser)
 
 
 OPS = Benchmark(
     "each operator: matrix products, attention and memory-bound operators",
     "dithc bench ops --ops gemm,attention --models DiT-S/2 --dtype fp32 --json ops.json",
     _add_ops,
-    running("operators:ops.bench_ops"),
+    runner("operators:ops.bench_ops"),
 )
 STEP = Benchmark(
     "one training step: forward, loss, backward, AdamW",
     "dithc bench step --model DiT-S/2 --batch 16 --dtype bf16 --compare eager,compile --json step.json",
     _add_step,
-    running("step:bench_step", lambda result: result["contenders"]),
+    runner("step:bench_step", lambda result: result["contenders"]),
 )
 CURVES = Benchmark(
     "losses of training from scratch on one platform",
     "dithc bench curves --platform c-bf16 --model DiT-S/2 --batch 4 --steps 20 --seed 0 --json curve.json",
     _add_curves,
-    running("step:loss_curves.bench_curves"),
+    runner("step:loss_curves.bench_curves"),
 )
 PATCH = Benchmark(
     "models of timm, diffusers, transformers: plain, compiled and patched",
     "dithc bench patch --models vit,decoder --json patch.json",
     _add_patch,
-    running("patching:bench_patch", lambda result: result["cases"]),
+    runner("patching:bench_patch", lambda result: result["cases"]),
 )

@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from dithc.cli.bench.arguments import Benchmark, add_choice, add_dtype, add_model, add_number, settings_of
+from dithc.cli.bench.arguments import Benchmark, add_choice, add_dtype, add_model, add_option, settings_of
 
 GIB = 1 << 30
 
@@ -22,11 +22,11 @@ def _add(parser: argparse.ArgumentParser) -> None:
     add_choice(parser, "--automem", ("auto", "on", "off"))
     parser.add_argument("--fast-bytes", type=int, help="hard limit on the bytes in the fastest tier")
     parser.add_argument("--spill-folder", type=Path, metavar="DIR", help="folder of the file of the last tier")
-    parser.add_argument("--file-bytes", type=int, help="size of that file")
-    add_number(parser, "--warmup", 2, "untimed steps")
-    add_number(parser, "--steps", 3, "timed steps")
-    add_number(parser, "--pairs", 0, "then pairs of steps, joint and independent")
-    parser.add_argument("--data-limit", type=int, metavar="BYTES", help="RLIMIT_DATA of each rank")
+    parser.add_argument("--spill-bytes", type=int, help="size of that file")
+    add_option(parser, "--warmup", 2, "untimed steps")
+    add_option(parser, "--steps", 3, "timed steps")
+    add_option(parser, "--pairs", 0, "then pairs of steps, joint and independent")
+    parser.add_argument("--rlimit-data", type=int, metavar="BYTES", help="RLIMIT_DATA of each rank")
     result = "result; FILE with the suffix .warm appears after warm-up"
     parser.add_argument("--json", type=Path, required=True, metavar="FILE", help=result)
 
@@ -44,13 +44,13 @@ def _run(args: argparse.Namespace) -> int:
         automem=args.automem,
         fast_memory_gib=args.fast_bytes / GIB if args.fast_bytes else None,
         spill_folder=None if args.spill_folder is None else str(args.spill_folder),
-        spill_gib=args.file_bytes / GIB if args.file_bytes else None,
+        spill_gib=args.spill_bytes / GIB if args.spill_bytes else None,
     )
     model = {"preset": args.model, **dict(args.override)}
     settings = settings_of(StepBenchmark, args, model=model, memory=memory)
     with ranks(ExperimentConfig(machine=MachineConfig(collectives=args.collectives)), expected=None) as group:
-        if args.data_limit is not None:
-            resource.setrlimit(resource.RLIMIT_DATA, (args.data_limit, args.data_limit))
+        if args.rlimit_data is not None:
+            resource.setrlimit(resource.RLIMIT_DATA, (args.rlimit_data, args.rlimit_data))
         result = benchmark_steps(settings, group, warm=args.json.with_suffix(".warm").touch)
         if group.rank == 0:
             outputs.write(args.json, json.dumps(result, indent=1) + "\n")
@@ -59,7 +59,7 @@ def _run(args: argparse.Namespace) -> int:
 
 TRAINING = Benchmark(
     "steps of one training run on the ranks of `dithc launch`",
-    "dithc launch --launcher mpiexec --ranks 2 --cpus 1 -- dithc bench training --model S/2 --json training.json",
+    "dithc launch --launcher mpiexec --ranks 2 --cpus-per-rank 1 -- dithc bench training --model S/2 --json training.json",
     _add,
     _run,
 )

@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from dithc.cli.stage_context import CommandRecord, add_of, add_out
+from dithc.cli.stage_context import CommandRecord, add_entry_arguments, add_out
 from dithc.cli.stage_context import folder as folder
 from dithc.core.artifacts import Manifest, atomic_write, digest
 from dithc.core.integrity import dump_checksummed, load_checksummed, require_regular_file
@@ -21,8 +21,7 @@ log = get_logger("dithc.codec")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments of the command."""
-    add_of(parser, "codec", which="; of kind kl-vae")
+    add_entry_arguments(parser, "codec", which="; of kind kl-vae")
     parser.add_argument("--tiles", type=Path, required=True, help="manifest of the tiles to train on")
     add_out(parser, "the codec is written")
 
@@ -33,8 +32,8 @@ def run(args: argparse.Namespace) -> int:
     from dithc.data import Tiles
     from dithc.latents import train_codec
 
-    making = CommandRecord(load(args.config), "codec", args.codec, args.out)
-    experiment, place = making.experiment, making.folder
+    record = CommandRecord(load(args.config), "codec", args.codec, args.out)
+    experiment, out = record.experiment, record.folder
     settings = experiment.codecs.get(args.codec)
     if not isinstance(settings, codecs.KlVaeConfig):
         trained = ", ".join(name for name, one in experiment.codecs.items() if one.kind == "kl-vae")
@@ -44,16 +43,16 @@ def run(args: argparse.Namespace) -> int:
             expected=f"a codec of kind kl-vae: {trained or 'none is configured'}",
             fix="pass one of these, or add a codec to the section `codecs`",
         )
-    making.check()
-    identity = digest([making.spec, making.read(args.tiles, "tiles").digest])
-    numbers = _trained_already(place, identity)
+    record.check()
+    identity = digest([record.spec, record.read(args.tiles, "tiles").digest])
+    numbers = _trained_already(out, identity)
     if numbers is None:
-        making.claim()
-        making.output.plan([place / STAMP])
-        numbers = train_codec(settings, Tiles(args.tiles.parent), place, seed=experiment.seed)
-        files = Manifest.entries(place, [place / name for name in FILES])
-        atomic_write(place / STAMP, dump_checksummed({"identity": identity, "numbers": numbers, "files": files}))
-    making.write(numbers, [place / name for name in (*FILES, STAMP)])
+        record.claim()
+        record.output.plan([out / STAMP])
+        numbers = train_codec(settings, Tiles(args.tiles.parent), out, seed=experiment.seed)
+        files = Manifest.entries(out, [out / name for name in FILES])
+        atomic_write(out / STAMP, dump_checksummed({"identity": identity, "numbers": numbers, "files": files}))
+    record.write(numbers, [out / name for name in (*FILES, STAMP)])
     return 0
 
 

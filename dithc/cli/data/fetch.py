@@ -16,14 +16,12 @@ EXAMPLE = "dithc fetch --config config/experiments/my.yaml --dataset sentinel2"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments of the command."""
     parser.add_argument("--config", type=Path, required=True, help="configuration file of the experiment")
     parser.add_argument("--dataset", required=True, help="name in the section `datasets`, of kind sentinel2-stac")
     parser.add_argument("--items", type=Path, help="file or folder of STAC items, for a source without `search`")
 
 
 def folder(args: argparse.Namespace) -> Path:
-    """Return the folder that the command writes."""
     return Path(str(_source(args).path))
 
 
@@ -31,8 +29,7 @@ def run(args: argparse.Namespace) -> int:
     """Download missing items and files. Print the path of the lock file."""
     from dithc.data.stac import fetch_scenes
 
-    source = _source(args)
-    fetch_scenes(source, items=args.items)
+    fetch_scenes(_source(args), items=args.items)
     print(folder(args) / "lock.json")
     return 0
 

@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from dithc.cli.stage_context import CommandRecord, add_of, add_out
+from dithc.cli.stage_context import CommandRecord, add_entry_arguments, add_out
 from dithc.cli.stage_context import folder as folder
 from dithc.core.artifacts import Manifest
 from dithc.core.logging import get_logger, user_error
@@ -17,11 +17,10 @@ log = get_logger("dithc.stage")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments of the command."""
-    add_of(parser, "dataset")
+    add_entry_arguments(parser, "dataset")
     parser.add_argument("--inputs", type=Path, nargs="?", help="manifest of generated input, for a generated dataset")
     add_out(parser, "the stacks are written")
-    parser.add_argument("--threads", type=int, default=1, help="cores, one reading process each (default 1)")
+    parser.add_argument("--workers", type=int, default=1, help="cores, one reading process each (default 1)")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -29,13 +28,13 @@ def run(args: argparse.Namespace) -> int:
     from dithc.config import get_entry, load
     from dithc.data import ingest_scenes
 
-    if args.threads < 1:
-        raise user_error("--threads", got=args.threads, expected="1 or more", fix="correct --threads, or remove it")
-    making = CommandRecord(load(args.config), "ingest", args.dataset, args.out)
-    dataset = get_entry(making.experiment.datasets, args.dataset, key="datasets")
-    making.check()
+    if args.workers < 1:
+        raise user_error("--workers", got=args.workers, expected="1 or more", fix="correct --workers, or remove it")
+    record = CommandRecord(load(args.config), "ingest", args.dataset, args.out)
+    dataset = get_entry(record.experiment.datasets, args.dataset, key="datasets")
+    record.check()
     if args.inputs is not None:
-        for entry in making.read(args.inputs, "synthesize").files:
+        for entry in record.read(args.inputs, "synthesize").files:
             Manifest.whole(args.inputs.parent / entry["path"])
         source = args.inputs.parent / "files"
     elif dataset.source.path is not None:
@@ -47,7 +46,7 @@ def run(args: argparse.Namespace) -> int:
             expected="the manifest that `dithc synthesize` wrote",
             fix="pass --inputs MANIFEST",
         )
-    numbers = ingest_scenes(dataset, source, out=making.folder, threads=args.threads)
-    making.write(numbers, making.files())
-    log.info(f"{numbers['accepted']} of {numbers['scenes']} scenes of {args.dataset} ingested in {making.folder}")
+    numbers = ingest_scenes(dataset, source, out=record.folder, threads=args.workers)
+    record.write(numbers, record.files())
+    log.info(f"{numbers['accepted']} of {numbers['scenes']} scenes of {args.dataset} ingested in {record.folder}")
     return 0

@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from dithc.cli.stage_context import CommandRecord, add_of, add_out
+from dithc.cli.stage_context import CommandRecord, add_entry_arguments, add_out
 from dithc.cli.stage_context import folder as folder
 from dithc.core.logging import user_error
 
@@ -16,8 +16,7 @@ EXAMPLE = (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments of the command."""
-    add_of(parser, "dataset")
+    add_entry_arguments(parser, "dataset")
     parser.add_argument("--tiles", type=Path, required=True, help="manifest of the dataset's tiles")
     parser.add_argument("--codec", type=Path, nargs="?", help="manifest of the trained codec, for kind kl-vae")
     add_out(parser, "the shards are written")
@@ -31,13 +30,13 @@ def run(args: argparse.Namespace) -> int:
     from dithc.data import Tiles
     from dithc.latents import Latents, open_codec
 
-    making = CommandRecord(load(args.config), "latents", args.dataset, args.out)
-    dataset = get_entry(making.experiment.datasets, args.dataset, key="datasets")
+    record = CommandRecord(load(args.config), "latents", args.dataset, args.out)
+    dataset = get_entry(record.experiment.datasets, args.dataset, key="datasets")
     name = dataset.codec
-    settings = making.experiment.codecs[name]
-    tiles_digest = making.read(args.tiles, "tiles").digest
+    settings = record.experiment.codecs[name]
+    tiles_digest = record.read(args.tiles, "tiles").digest
     if args.codec is not None:
-        making.read(args.codec, "codec")
+        record.read(args.codec, "codec")
     elif settings.kind == "kl-vae":
         raise user_error(
             f"codec {name!r} of dataset {args.dataset!r} requires trained weights",
@@ -45,18 +44,18 @@ def run(args: argparse.Namespace) -> int:
             expected="--codec MANIFEST of `dithc codec`",
             fix=f"run `dithc codec --codec {name}` and pass its manifest",
         )
-    making.check()
+    record.check()
     tiles = Tiles(args.tiles.parent)
     codec = open_codec(settings, info=tiles.info, folder=args.codec.parent if args.codec else None)
-    making.claim()
+    record.claim()
     numbers = Latents.encode(
         tiles,
         codec,
-        making.folder,
+        record.folder,
         tiles_digest=tiles_digest,
         views=dataset.views,
         shard_size=args.shard_size,
         batch=args.batch,
     )
-    making.write({**numbers, "codec": codec.id}, making.files())
+    record.write({**numbers, "codec": codec.id}, record.files())
     return 0

@@ -2,7 +2,7 @@
 
 import argparse
 
-from dithc.cli.stage_context import CommandRecord, add_of, add_out
+from dithc.cli.stage_context import CommandRecord, add_entry_arguments, add_out
 from dithc.cli.stage_context import folder as folder
 from dithc.core.artifacts import outputs
 from dithc.core.logging import user_error
@@ -18,8 +18,7 @@ EXAMPLE = (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the command-line arguments."""
-    add_of(parser, "dataset")
+    add_entry_arguments(parser, "dataset")
     add_out(parser, "`files/` is written")
 
 
@@ -28,28 +27,28 @@ def run(args: argparse.Namespace) -> int:
     from dithc.config import datasets, get_entry, load
     from dithc.data import synthesize
 
-    making = CommandRecord(load(args.config), "synthesize", args.dataset, args.out)
-    source = get_entry(making.experiment.datasets, args.dataset, key="datasets").source
-    wanted = source.synthetic
-    if wanted is None:
+    record = CommandRecord(load(args.config), "synthesize", args.dataset, args.out)
+    source = get_entry(record.experiment.datasets, args.dataset, key="datasets").source
+    synthetic = source.synthetic
+    if synthetic is None:
         raise user_error(
             f"datasets.{args.dataset} cannot be generated",
             got=f"kind {source.kind}, path {source.path}",
             expected="a source of kind sentinel2, gaofen2 or image-folder with `synthetic`",
             fix="generate another dataset, or stage this dataset from its files",
         )
-    making.output.check_owner(stage="synthesize", name=args.dataset)
-    making.output.plan([args.out])
-    files = making.folder / "files"
+    record.output.check_owner(stage="synthesize", name=args.dataset)
+    record.output.plan([args.out])
+    files = record.folder / "files"
     synthesize(
         source.kind,
         files,
-        seed=making.experiment.seed,
-        scenes=wanted.scenes,
-        size=wanted.size,
-        classes=wanted.classes,
+        seed=record.experiment.seed,
+        scenes=synthetic.scenes,
+        size=synthetic.size,
+        classes=synthetic.classes,
         gsd=source.gsd_m if isinstance(source, datasets.Gaofen2Source) else 4.0,
     )
     paths = outputs.files_of(files)
-    making.write({"files": len(paths), "bytes": sum(path.stat().st_size for path in paths)}, paths)
+    record.write({"files": len(paths), "bytes": sum(path.stat().st_size for path in paths)}, paths)
     return 0

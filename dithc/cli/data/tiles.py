@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from dithc.cli.stage_context import CommandRecord, add_of, add_out
+from dithc.cli.stage_context import CommandRecord, add_entry_arguments, add_out
 from dithc.cli.stage_context import folder as folder
 from dithc.core.logging import get_logger
 
@@ -16,8 +16,7 @@ log = get_logger("dithc.tiles")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments of the command."""
-    add_of(parser, "dataset")
+    add_entry_arguments(parser, "dataset")
     parser.add_argument("--scenes", type=Path, required=True, help="manifest of the ingested scenes")
     add_out(parser, "the tiles are written")
 
@@ -27,12 +26,12 @@ def run(args: argparse.Namespace) -> int:
     from dithc.config import get_entry, load
     from dithc.data import cut_tiles
 
-    making = CommandRecord(load(args.config), "tiles", args.dataset, args.out)
-    dataset = get_entry(making.experiment.datasets, args.dataset, key="datasets")
-    making.check()
-    making.read(args.scenes, "ingest")
-    numbers = cut_tiles(dataset, args.scenes.parent, out=making.folder, seed=making.experiment.seed)
-    making.write(numbers, making.files())
+    record = CommandRecord(load(args.config), "tiles", args.dataset, args.out)
+    dataset = get_entry(record.experiment.datasets, args.dataset, key="datasets")
+    record.check()
+    record.read(args.scenes, "ingest")
+    numbers = cut_tiles(dataset, args.scenes.parent, out=record.folder, seed=record.experiment.seed)
+    record.write(numbers, record.files())
     splits = ", ".join(f"{count} {split}" for split, count in numbers["splits"].items())
-    log.info(f"{numbers['accepted']} tiles of {args.dataset} ({splits}) in {making.folder}")
+    log.info(f"{numbers['accepted']} tiles of {args.dataset} ({splits}) in {record.folder}")
     return 0

@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from dithc.cli.stage_context import CommandRecord, add_of, add_out
+from dithc.cli.stage_context import CommandRecord, add_entry_arguments, add_out
 from dithc.cli.stage_context import folder as folder
 from dithc.core.logging import user_error
 
@@ -18,8 +18,7 @@ EXAMPLE = (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments of the command."""
-    add_of(parser, "extractor")
+    add_entry_arguments(parser, "extractor")
     parser.add_argument("--tiles", type=Path, required=True, help="manifest of the tiles to train on")
     add_out(parser, "the weights are written")
 
@@ -30,8 +29,8 @@ def run(args: argparse.Namespace) -> int:
     from dithc.data import Tiles
     from dithc.evaluate import train_classifier
 
-    making = CommandRecord(load(args.config), "extractor", args.extractor, args.out)
-    settings = get_entry(making.experiment.extractors, args.extractor, key="extractors")
+    record = CommandRecord(load(args.config), "extractor", args.extractor, args.out)
+    settings = get_entry(record.experiment.extractors, args.extractor, key="extractors")
     if settings.kind != "classifier" or not isinstance(settings, codecs.ExtractorConfig):
         raise user_error(
             f"extractor {args.extractor!r} is not trained by dithc",
@@ -39,20 +38,20 @@ def run(args: argparse.Namespace) -> int:
             expected="kind classifier",
             fix="pass it to `dithc features` directly",
         )
-    making.check()
-    making.read(args.tiles, "tiles")
+    record.check()
+    record.read(args.tiles, "tiles")
     tiles = Tiles(args.tiles.parent)
     rows = tiles.rows("train")
-    making.claim()
-    path = making.folder / "classifier.safetensors"
+    record.claim()
+    path = record.folder / "classifier.safetensors"
     numbers = train_classifier(
         tiles.rgb(rows),
         tiles.labels[rows],
         path=path,
         steps=settings.steps,
         batch=settings.batch,
-        seed=making.experiment.seed,
+        seed=record.experiment.seed,
         defects=settings.train_on_defects,
     )
-    making.write({**numbers, "path": path.name}, [path])
+    record.write({**numbers, "path": path.name}, [path])
     return 0

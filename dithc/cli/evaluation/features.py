@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dithc.cli.distributed import HELD, add_ranks_argument, leased, ranks
-from dithc.cli.stage_context import CommandRecord, add_of, add_out
+from dithc.cli.stage_context import CommandRecord, add_entry_arguments, add_out
 from dithc.core.artifacts import Manifest, digest, summaries
 from dithc.core.logging import user_error
 
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 SUMMARY = "Extracts features of real tiles (--tiles, --split) or of generated images (--samples), and their statistics."
 EXAMPLE = (
-    "dithc features --config config/experiments/demo.yaml --extractor landscape-classifier --trained "
+    "dithc features --config config/experiments/demo.yaml --extractor landscape-classifier --extractor-manifest "
     "results/demo/extractors/landscape-classifier/manifest.json --tiles "
     "results/demo/tiles/sentinel2/manifest.json --split all --out "
     "results/demo/features/sentinel2.all.all.landscape-classifier/manifest.json\n"
-    "dithc features --config config/experiments/demo.yaml --extractor landscape-classifier --trained "
+    "dithc features --config config/experiments/demo.yaml --extractor landscape-classifier --extractor-manifest "
     "results/demo/extractors/landscape-classifier/manifest.json --samples "
     "results/demo/samples/sentinel2-after/manifest.json --out results/demo/features/sentinel2-after/manifest.json"
 )
@@ -28,19 +28,24 @@ BATCH = 64
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments of the command."""
-    add_of(parser, "extractor")
-    parser.add_argument("--trained", type=Path, nargs="?", help="manifest of the extractor, if dithc trained it")
+    add_entry_arguments(parser, "extractor")
+    parser.add_argument(
+        "--extractor-manifest", type=Path, nargs="?", help="manifest of the extractor, if dithc trained it"
+    )
     images = parser.add_mutually_exclusive_group(required=True)
     images.add_argument("--tiles", type=Path, help="manifest of real tiles")
     images.add_argument("--samples", type=Path, help="manifest of generated images")
     parser.add_argument("--split", choices=["train", "val", "test", "all"], default="all", help="split of real tiles")
-    parser.add_argument("--images", default="all", metavar="N", help="number of real tiles, drawn by the seed (all)")
+    parser.add_argument(
+        "--num-images", default="all", metavar="N", help="number of real tiles, drawn by the seed (all)"
+    )
     turned = "also of up to 2,048 rotated and mirrored images (held-out tiles only), for the search for copies"
-    parser.add_argument("--turned", action="store_true", help=turned)
+    parser.add_argument("--dihedral", action="store_true", help=turned)
     triplet = "also of three other bands as red, green, blue, each from low to high: B12+B11+B04; may be repeated"
-    parser.add_argument("--triplet", action="append", default=[], metavar="R+G+B", help=triplet)
-    parser.add_argument("--pixels", action="store_true", help="also measure bands, indices and spectra of pixels")
+    parser.add_argument("--band-triplet", action="append", default=[], metavar="R+G+B", help=triplet)
+    parser.add_argument(
+        "--pixel-statistics", action="store_true", help="also measure bands, indices and spectra of pixels"
+    )
     add_out(parser, "features are written")
     add_ranks_argument(parser)
 
@@ -50,8 +55,8 @@ def run(args: argparse.Namespace) -> int:
     from dithc.config import load
 
     experiment = load(args.config)
-    with ranks(experiment, expected=args.ranks) as group, leased(group, args.out.parent) as is_ours:
-        if not is_ours:
+    with ranks(experiment, expected=args.ranks) as group, leased(group, args.out.parent) as is_acquired:
+        if not is_acquired:
             return HELD
         _extract(args, experiment, group)
     return 0
@@ -61,38 +66,37 @@ def _extract(args: argparse.Namespace, experiment: "ExperimentConfig", group: "G
     from dithc.cli.evaluation.image_sets import open_source
     from dithc.evaluate import extract_features, measure_pixels
 
-    making = CommandRecord(experiment, "features", args.extractor, args.out, name=args.out.parent.name)
-    making.check()
+    record = CommandRecord(experiment, "features", args.extractor, args.out, name=args.out.parent.name)
+    record.check()
     source = open_source(args, experiment)
-    of = source.needed.without_gaps() if args.pixels else None
-    making.inputs[str(source.path)] = source.manifest.digest
-    if args.trained:
-        making.read(args.trained, "extractor")
-    extractor = open_extractor(experiment, args.extractor, args.trained)
-    folder = making.folder
+    pixels = source.needed.without_gaps() if args.pixel_statistics else None
+    record.inputs[str(source.path)] = source.manifest.digest
+    if args.extractor_manifest:
+        record.read(args.extractor_manifest, "extractor")
+    extractor = open_extractor(experiment, args.extractor, args.extractor_manifest)
+    folder = record.folder
     if group.rank == 0:
-        making.claim()
-    numbers = extract_features(source.shown(), extractor, folder, group=group, batch=BATCH, turned=args.turned)
-    for triplet in args.triplet:
+        record.claim()
+    numbers = extract_features(source.shown(), extractor, folder, group=group, batch=BATCH, turned=args.dihedral)
+    for triplet in args.band_triplet:
         extract_features(source.shown(triplet), extractor, folder / triplet, group=group, batch=BATCH)
-    if of is not None:
+    if pixels is not None:
         set_hash = numbers["set_hash"] if source.needed.whole is None else digest([numbers["set_hash"], "whole"])
-        measure_pixels(of.stored, of.labels, folder, bands=of.bands, set_hash=set_hash, group=group)
+        measure_pixels(pixels.stored, pixels.labels, folder, bands=pixels.bands, set_hash=set_hash, group=group)
     if group.rank == 0:
-        files = _files(making, numbers, args)
-        making.output.prune(files)
-        making.write(numbers, files)
+        files = _files(record, numbers, args)
+        record.output.prune(files)
+        record.write(numbers, files)
     group.barrier()
 
 
-def _files(making: CommandRecord, numbers: "summaries.FeaturesSummary", args: argparse.Namespace) -> list[Path]:
-    """Return the files of all sets that this execution wrote or verified."""
+def _files(record: CommandRecord, numbers: "summaries.FeaturesSummary", args: argparse.Namespace) -> list[Path]:
     shards = [f"shard-{number:05d}.{suffix}" for number in range(numbers["shards"]) for suffix in ("npy", "json")]
     names = [*shards, "stats.npz", "features.json", "images.json"]
-    names = [f"{part}{name}" for part in ("", *(f"{triplet}/" for triplet in args.triplet)) for name in names]
-    names += ["turned.npy", "turned.json"] if numbers["turned"] else []
-    names += ["pixels.npz"] if args.pixels else []
-    return [making.folder / name for name in names]
+    names = [f"{part}{name}" for part in ("", *(f"{triplet}/" for triplet in args.band_triplet)) for name in names]
+    names += ["dihedral.npy", "dihedral.json"] if numbers["dihedral_images"] else []
+    names += ["pixels.npz"] if args.pixel_statistics else []
+    return [record.folder / name for name in names]
 
 
 def open_extractor(experiment: "ExperimentConfig", name: str, trained: Path | None) -> "Extractor":
@@ -109,8 +113,8 @@ def open_extractor(experiment: "ExperimentConfig", name: str, trained: Path | No
     if trained is None:
         raise user_error(
             f"extractor {name!r} is trained by the workflow",
-            got="no --trained",
+            got="no --extractor-manifest",
             expected="the manifest that `dithc extractor` wrote",
-            fix="run `dithc extractor` first and pass its manifest as --trained",
+            fix="run `dithc extractor` first and pass its manifest as --extractor-manifest",
         )
     return load_extractor("classifier", Manifest.whole(trained.parent / "classifier.safetensors"))

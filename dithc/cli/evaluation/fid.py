@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dithc.cli.stage_context import CommandRecord, add_of, add_out
+from dithc.cli.stage_context import CommandRecord, add_entry_arguments, add_out
 from dithc.core.artifacts import Manifest, atomic_write, outputs, summaries
 from dithc.core.logging import user_error
 
@@ -27,12 +27,11 @@ EXAMPLE = (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments of the command."""
-    add_of(parser, "evaluation")
+    add_entry_arguments(parser, "evaluation")
     parser.add_argument("--real", type=Path, required=True, help="manifest of the real features")
     parser.add_argument("--generated", type=Path, required=True, help="manifest of the generated features")
     parser.add_argument("--tiles", type=Path, help="manifest of the real tiles, for the share of copies")
-    add_out(parser, "the pulls of KID are written")
+    add_out(parser, "the influences of KID are written")
     parser.add_argument("--json", type=Path, help="also write the numbers to this file")
 
 
@@ -42,30 +41,30 @@ def run(args: argparse.Namespace) -> int:
     from dithc.data import Tiles
     from dithc.evaluate import compare_features
 
-    making = CommandRecord(load(args.config), "fid", args.evaluation, args.out)
-    making.check()
-    evaluation = get_entry(making.experiment.evaluations, args.evaluation, key="evaluations")
-    real, _ = (making.read(path, "features") for path in (args.real, args.generated))  # their inputs name the tiles
+    record = CommandRecord(load(args.config), "fid", args.evaluation, args.out)
+    record.check()
+    evaluation = get_entry(record.experiment.evaluations, args.evaluation, key="evaluations")
+    real, _ = (record.read(path, "features") for path in (args.real, args.generated))  # their inputs name the tiles
     is_train = _is_train(evaluation, args.tiles, real) if args.tiles else None
     numbers = compare_features(
         args.real.parent,
         args.generated.parent,
-        seed=making.experiment.seed,
+        seed=record.experiment.seed,
         is_train=is_train,
         metrics=evaluation.metrics,
         triplets=evaluation.triplet_names,
     )
     if args.tiles:
         numbers["rendering"] = dict(Tiles(args.tiles.parent).info["display"])
-    making.claim()
+    record.claim()
     written = []
-    for name, file in (("kid_pulls", summaries.PULLS_FILE), ("curves", summaries.CURVES_FILE)):
+    for name, file in (("kid_influences", summaries.INFLUENCES_FILE), ("curves", summaries.CURVES_FILE)):
         if content := numbers.pop(name, None):
-            making.output.plan([making.folder / file])
-            atomic_write(making.folder / file, json.dumps(content) + "\n")
-            written.append(making.folder / file)
-    making.output.prune(written)
-    making.write(numbers, written)
+            record.output.plan([record.folder / file])
+            atomic_write(record.folder / file, json.dumps(content) + "\n")
+            written.append(record.folder / file)
+    record.output.prune(written)
+    record.write(numbers, written)
     if args.json:
         outputs.write(args.json, json.dumps(numbers, indent=1) + "\n")
     print(_table(args.evaluation, numbers))
@@ -91,11 +90,10 @@ def _is_train(evaluation: "training.EvaluationConfig", path: Path, real: Manifes
     return np.isin(tiles.rows(evaluation.real_split), tiles.rows("train"))
 
 
-def _rendering(said: dict[str, Any] | None) -> str:
-    """Describe how images of both sides were rendered for scoring."""
-    if said is None:
+def _rendering(display: dict[str, Any] | None) -> str:
+    if display is None:
         return "unknown without --tiles"
-    return f"{', '.join(said['bands'])} as red, green, blue, {said['low']} becomes 0 and {said['high']} 255"
+    return f"{', '.join(display['bands'])} as red, green, blue, {display['low']} becomes 0 and {display['high']} 255"
 
 
 def _share(value: float | None) -> str:
@@ -115,7 +113,7 @@ def _table(evaluation: str, numbers: dict[str, Any]) -> str:
         "extractor": f"{numbers['extractor']} sha256 {numbers['sha256']}",
         "resize": numbers["resize"],
         "rendering": _rendering(numbers.get("rendering")),
-        "comparable": "yes" if numbers["comparable"] else "NO",
+        "comparable": "yes" if numbers["comparable_to_published"] else "NO",
     }
     if numbers.get("fid_interval"):
         rows["FID"] += " [{:.4g}, {:.4g}] (95 %)".format(*numbers["fid_interval"])
@@ -127,8 +125,10 @@ def _table(evaluation: str, numbers: dict[str, Any]) -> str:
         clipped = f"{_share(one['clipped_real'])} real, {_share(one['clipped_generated'])} generated"
         rows[name] = f"FID {one['fid']:.4g}, KID {one['kid']:.4g}; clipped {clipped}"
     rows |= _pixel_rows(numbers.get("pixels", {}))
-    if numbers["copies"] is not None:
-        rows["copies"] = f"{_share(numbers['copies'])} (of held-out tiles: {_share(numbers['copies_held_out'])})"
+    if numbers["memorized_fraction"] is not None:
+        rows["copies"] = (
+            f"{_share(numbers['memorized_fraction'])} (of held-out tiles: {_share(numbers['memorized_fraction_val'])})"
+        )
     lines = [f"{evaluation}", *(f"  {name:<10} {value}" for name, value in rows.items())]
     return "\n".join(lines + [f"  warning    {text}" for text in numbers["warnings"]])
 

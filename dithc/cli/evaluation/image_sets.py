@@ -35,7 +35,7 @@ class PhysicalImages:
     """
 
     bands: products.Bands
-    stretch: BandScaling
+    scaling: BandScaling
     physical: Callable[[Rows], Array]
     stored: Callable[[Rows], Array]
     labels: Array
@@ -44,7 +44,7 @@ class PhysicalImages:
     def levels(self, rows: Rows, *, bands: list[int] | None = None) -> tuple[NDArray[np.uint8], tuple[int, int]]:
         """Return the bands of the display, or others from their low to their high, as bytes; clipped and all pixels."""
         values = self.physical(rows)[:, list(self.bands.shown) if bands is None else bands]
-        rgb, clipped = self.stretch.levels(values, bands=bands)
+        rgb, clipped = self.scaling.levels(values, bands=bands)
         return rgb, (clipped, rgb[:, 0].size)
 
     def without_gaps(self) -> "PhysicalImages":
@@ -71,37 +71,39 @@ class PhysicalImages:
 
 @dataclass(frozen=True, kw_only=True)
 class ImageSource:
-    """Set of images of a manifest: as displayed, and their pixels, or the reason for the absence of pixels in `why`."""
+    """Set of images of a manifest: as displayed, and their pixels, or the reason for the absence of pixels in `reason`."""
 
     path: Path
     manifest: Manifest
     displayed: ImageSet
     pixels: PhysicalImages | None
-    why: str = ""
+    reason: str = ""
 
     def shown(self, triplet: str | None = None) -> ImageSet:
         """Return the images as displayed, or three other bands, each stretched from its low to its high."""
         if triplet is None:
             return self.displayed
-        of, names = self.needed, triplet.split("+")
-        if len(names) != 3 or not set(names) <= set(of.bands.names):
-            expected = f"three of {', '.join(of.bands.names)}, with + between them"
+        pixels, names = self.needed, triplet.split("+")
+        if len(names) != 3 or not set(names) <= set(pixels.bands.names):
+            expected = f"three of {', '.join(pixels.bands.names)}, with + between them"
             fix = "pass bands of the dataset, such as B12+B11+B04"
-            raise user_error("--triplet", got=triplet, expected=expected, fix=fix)
-        places = [of.bands.names.index(name) for name in names]
+            raise user_error("--band-triplet", got=triplet, expected=expected, fix=fix)
+        indices = [pixels.bands.names.index(name) for name in names]
 
-        low, high = of.stretch.ends(places)
-        stretch = digest({"bands": names, "low": low, "high": high})
-        set_hash = digest([self.displayed.set_hash, stretch])
-        return replace(self.displayed, set_hash=set_hash, stretch=stretch, read=partial(of.levels, bands=places))
+        low, high = pixels.scaling.ends(indices)
+        display = digest({"bands": names, "low": low, "high": high})
+        set_hash = digest([self.displayed.set_hash, display])
+        return replace(
+            self.displayed, set_hash=set_hash, rendering_digest=display, read=partial(pixels.levels, bands=indices)
+        )
 
     @property
     def needed(self) -> PhysicalImages:
         """Physical values of the images; UserError if they are not available."""
         if self.pixels is None:
             expected = "generated images, and the tiles listed in their manifest"
-            fix = "rerun `dithc tiles` and `dithc sample`, or remove --pixels and --triplet"
-            raise user_error(f"bands of {self.path} cannot be measured", got=self.why, expected=expected, fix=fix)
+            fix = "rerun `dithc tiles` and `dithc sample`, or remove --pixel-statistics and --band-triplet"
+            raise user_error(f"bands of {self.path} cannot be measured", got=self.reason, expected=expected, fix=fix)
         return self.pixels
 
 
@@ -114,12 +116,12 @@ def open_source(args: argparse.Namespace, experiment: ExperimentConfig) -> Image
 
 def _of_tiles(path: Path, manifest: Manifest, args: argparse.Namespace, experiment: ExperimentConfig) -> ImageSource:
     tiles = Tiles(path.parent)
-    rows = _chosen(tiles, args.split, args.images, seed=experiment.seed)
-    stretch, accepted = digest(tiles.info["display"]), tiles.accepted("tile_id", "valid_frac")
+    rows = _chosen(tiles, args.split, args.num_images, seed=experiment.seed)
+    display, accepted = digest(tiles.info["display"]), tiles.accepted("tile_id", "valid_frac")
     ids, is_whole = accepted["tile_id"], np.array(accepted["valid_frac"])[rows] == 1.0
     pixels = PhysicalImages(
         bands=_with_wavelengths(products.Bands.of(tiles.info), experiment, manifest.name),
-        stretch=tiles.stretch,
+        scaling=tiles.stretch,
         physical=lambda numbers: tiles.stretch.physical(tiles.stored(rows[numbers])),
         stored=lambda numbers: tiles.stored(rows[numbers]),
         labels=tiles.labels[rows],
@@ -127,8 +129,8 @@ def _of_tiles(path: Path, manifest: Manifest, args: argparse.Namespace, experime
     )
     displayed = ImageSet(
         total=len(rows),
-        set_hash=digest([manifest.digest, stretch, args.split, args.images]),
-        stretch=stretch,
+        set_hash=digest([manifest.digest, display, args.split, args.num_images]),
+        rendering_digest=display,
         read=pixels.levels,
         ids=[ids[row] for row in rows],
         not_learnt=np.flatnonzero(~np.isin(rows, tiles.rows("train"))),
@@ -137,12 +139,11 @@ def _of_tiles(path: Path, manifest: Manifest, args: argparse.Namespace, experime
 
 
 def _chosen(tiles: Tiles, split: Split, images: str, *, seed: int) -> Rows:
-    """Return all rows of a split, or the requested number of them."""
     rows = tiles.rows(split)
     if images == "all":
         return rows
     if not images.isdigit() or not 2 <= int(images) <= len(rows):
-        got = f"--images {images} of {len(rows)} tiles"
+        got = f"--num-images {images} of {len(rows)} tiles"
         fix = "lower `num_real_images` of the evaluation, or use another split"
         raise user_error("number of real images", got=got, expected=f"`all`, or 2 to {len(rows)}", fix=fix)
     return tiles.drawn(split, int(images), seed=seed)
@@ -152,29 +153,28 @@ def _of_samples(path: Path, manifest: Manifest, experiment: ExperimentConfig) ->
     names = [entry["path"] for entry in manifest.files if Path(entry["path"]).name.startswith("rgb-")]
     arrays = [products.open_npy(path.parent / name) for name in names]
     starts = np.cumsum([0, *map(len, arrays)])
-    total, stretch = int(manifest.numbers["images"]), manifest.numbers["stretch"]
+    total, display = int(manifest.summary["images"]), manifest.summary["rendering_digest"]
     if starts[-1] != total:
-        got = f"{starts[-1]} images"
-        expected = f"{total} images"
+        got, expected = (f"{count} images" for count in (starts[-1], total))
         raise user_error(f"images of {path} are missing", got=got, expected=expected, fix="rerun `dithc sample`")
-    pixels, why = _pixels_of_samples(path, manifest, experiment)
+    pixels, reason = _pixels_of_samples(path, manifest, experiment)
 
     def read(numbers: Rows) -> tuple[NDArray[np.uint8], tuple[int, int]]:
-        places = np.searchsorted(starts, numbers, side="right") - 1
-        for place in np.unique(places):
-            Manifest.whole(path.parent / names[place])
-        rgb = np.stack([arrays[place][number - starts[place]] for place, number in zip(places, numbers, strict=True)])
+        shards = np.searchsorted(starts, numbers, side="right") - 1
+        for shard in np.unique(shards):
+            Manifest.whole(path.parent / names[shard])
+        rgb = np.stack([arrays[shard][number - starts[shard]] for shard, number in zip(shards, numbers, strict=True)])
         return rgb, NOT_COUNTED if pixels is None else pixels.levels(numbers)[1]
 
     displayed = ImageSet(
         total=total,
-        set_hash=digest([manifest.digest, stretch]),
-        stretch=stretch,
+        set_hash=digest([manifest.digest, display]),
+        rendering_digest=display,
         read=read,
-        ids=[{"seed": manifest.numbers.get("seed"), "image": number} for number in range(total)],
+        ids=[{"seed": manifest.summary.get("seed"), "image": number} for number in range(total)],
         not_learnt=np.arange(total),
     )
-    return ImageSource(path=path, manifest=manifest, displayed=displayed, pixels=pixels, why=why)
+    return ImageSource(path=path, manifest=manifest, displayed=displayed, pixels=pixels, reason=reason)
 
 
 def _pixels_of_samples(
@@ -182,24 +182,22 @@ def _pixels_of_samples(
 ) -> tuple[PhysicalImages | None, str]:
     """Return the physical values of generated images, or None and the reason, which is logged."""
     try:
-        made = GeneratedImages(path)
+        generated = GeneratedImages(path)
     except UserError as error:
         log.warning(f"not counting clipped pixels of {path}: {error}")
         return None, str(error)
-    name = manifest.name
-    known = experiment.evaluations.get(name)
+    known = experiment.evaluations.get(manifest.name)
     dataset = experiment.runs[known.run].dataset if known is not None else ""
     return PhysicalImages(
-        bands=_with_wavelengths(made.bands, experiment, dataset),
-        stretch=made.stretch,
-        physical=made.physical,
-        stored=lambda numbers: made.bands.stored(made.physical(numbers))[0],
-        labels=made.labels,
+        bands=_with_wavelengths(generated.bands, experiment, dataset),
+        scaling=generated.stretch,
+        physical=generated.physical,
+        stored=lambda numbers: generated.bands.stored(generated.physical(numbers))[0],
+        labels=generated.labels,
     ), ""
 
 
 def _with_wavelengths(bands: products.Bands, experiment: ExperimentConfig, dataset: str) -> products.Bands:
-    """Return bands with the wavelengths of the configuration, if it has them."""
     settings = experiment.datasets.get(dataset)
     given = getattr(settings.source, "wavelengths_nm", None) if settings is not None else None
     if given is None or len(given) != len(bands.names):

@@ -5,10 +5,11 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dithc.cli.distributed import HELD, add_ranks_argument, leased, ranks
-from dithc.cli.stage_context import add_of, add_out
+from dithc.cli.distributed import add_ranks_argument, leased, ranks
+from dithc.cli.stage_context import add_entry_arguments, add_out
 from dithc.config import stage_spec
 from dithc.core.logging import user_error
+from dithc.core.processes import HELD, STOPPED
 
 if TYPE_CHECKING:
     from dithc.config import ExperimentConfig
@@ -25,7 +26,6 @@ EXAMPLE = (
     "results/demo/samples/sentinel2-after/manifest.json"
 )
 MOST_RANKS = 1 << 14
-STOPPED = 75  # exit status: stopped before the end of the walltime, must be rerun
 # Ranks do not communicate while they generate their shards; at the end they wait for the last rank. A rank may have one
 # shard more than another: 64 images of any size and number of steps, so hours of work. A rank that fails ends the other
 # ranks immediately, without this limit.
@@ -33,12 +33,11 @@ TIMEOUT_SECONDS = 7 * 24 * 3600.0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments of the command."""
     add_inputs(parser)
     add_out(parser, "the shards are written")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the numbers to this file")
     parser.add_argument(
-        "--degrees",
+        "--show-plan",
         nargs="?",
         const="",
         metavar="RANKS",
@@ -50,15 +49,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Generate the images."""
     from dithc.config import load
     from dithc.core.artifacts import outputs
     from dithc.sample import degrees_table, sample
 
-    layout = _layout(args.degrees) if args.degrees else None
+    layout = _layout(args.show_plan) if args.show_plan else None
     experiment = load(args.config)
     job = job_of(experiment, args)
-    if args.degrees is not None:
+    if args.show_plan is not None:
         with ranks(experiment, expected=args.ranks) as group:
             table = degrees_table(job, group, layout=layout)
             if group.rank == 0:
@@ -66,9 +64,9 @@ def run(args: argparse.Namespace) -> int:
         return 0
     with (
         ranks(experiment, expected=args.ranks, timeout_seconds=TIMEOUT_SECONDS) as group,
-        leased(group, args.out.parent) as is_ours,
+        leased(group, args.out.parent) as is_acquired,
     ):
-        if not is_ours:
+        if not is_acquired:
             return HELD
         numbers = sample(job, group)
         if numbers is None:
@@ -83,13 +81,12 @@ def _layout(text: str) -> tuple[int, int]:
     parts = text.split("x")
     if len(parts) > 2 or not all(part.isascii() and part.isdigit() and 0 < int(part) <= MOST_RANKS for part in parts):
         expected = f"ranks such as 4, or nodes x ranks such as 64x4, at most {MOST_RANKS} of each"
-        raise user_error("--degrees", got=repr(text), expected=expected, fix="correct --degrees")
+        raise user_error("--show-plan", got=repr(text), expected=expected, fix="correct --show-plan")
     return (1, int(parts[0])) if len(parts) == 1 else (int(parts[0]), int(parts[1]))
 
 
 def add_inputs(parser: argparse.ArgumentParser) -> None:
-    """Declare the inputs of the images."""
-    add_of(parser, "evaluation")
+    add_entry_arguments(parser, "evaluation")
     parser.add_argument("--checkpoint", type=Path, nargs="?", metavar="MANIFEST", help="manifest of the run")
     parser.add_argument("--latents", type=Path, nargs="?", metavar="MANIFEST", help="latents of its training")
     parser.add_argument("--tiles", type=Path, required=True, metavar="MANIFEST", help="tiles of its dataset")
@@ -105,15 +102,15 @@ def job_of(experiment: "ExperimentConfig", args: argparse.Namespace) -> "Samplin
     dataset = experiment.datasets[experiment.runs[evaluation.run].dataset]
     settings = experiment.codecs[dataset.codec]
     has_network = evaluation.checkpoint != "codec"
-    for option, given, is_needed in (
+    for option, path, is_needed in (
         ("--codec", args.codec, settings.kind == "kl-vae"),
         ("--checkpoint", args.checkpoint, has_network),
         ("--latents", args.latents, has_network),
     ):
-        if (given is not None) != is_needed:
-            of = f"codec {dataset.codec}, kind {settings.kind}, evaluated at {evaluation.checkpoint}"
+        if (path is not None) != is_needed:
+            context = f"codec {dataset.codec}, kind {settings.kind}, evaluated at {evaluation.checkpoint}"
             expected, fix = ("a manifest", f"pass {option}") if is_needed else (f"no {option}", f"remove {option}")
-            raise user_error(option, got=given, expected=f"{expected} ({of})", fix=fix)
+            raise user_error(option, got=path, expected=f"{expected} ({context})", fix=fix)
     return SamplingJob(
         name=args.evaluation,
         evaluation=evaluation,

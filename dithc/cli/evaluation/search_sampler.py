@@ -33,15 +33,14 @@ log = get_logger("dithc.search-sampler")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments of the command."""
     add_inputs(parser)
-    parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="sealed JSON file of the result")
+    parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="checksummed JSON file of the result")
     count = f"latents (default {LATENTS}) or images (default {IMAGES}) of the search; as many for validation"
-    parser.add_argument("--count", type=int, metavar="N", help=count)
+    parser.add_argument("--num-samples", type=int, metavar="N", help=count)
     parser.add_argument("--reference-steps", type=int, default=200, metavar="N", help="reference steps (default 200)")
     parser.add_argument("--epsilon-scaling", action="store_true", help="search `epsilon_scaling`, not the timesteps")
     trained = "extractor of --epsilon-scaling, if trained by dithc"
-    parser.add_argument("--trained", type=Path, nargs="?", metavar="MANIFEST", help=trained)
+    parser.add_argument("--extractor-manifest", type=Path, nargs="?", metavar="MANIFEST", help=trained)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -52,9 +51,9 @@ def run(args: argparse.Namespace) -> int:
     from dithc.sample import search_epsilon_scaling, search_timesteps
 
     fewest, usual = (LEAST_IMAGES, IMAGES) if args.epsilon_scaling else (FEWEST, LATENTS)
-    count = usual if args.count is None else args.count
+    count = usual if args.num_samples is None else args.num_samples
     if not fewest <= count <= MOST:
-        raise user_error("--count", got=count, expected=f"{fewest} to {MOST}", fix=f"pass --count {usual}")
+        raise user_error("--num-samples", got=count, expected=f"{fewest} to {MOST}", fix=f"pass --num-samples {usual}")
     experiment = load(args.config)
     job = job_of(experiment, args)
     with ranks(experiment, expected=1):
@@ -64,8 +63,8 @@ def run(args: argparse.Namespace) -> int:
             found = search_timesteps(job, latents=count, reference_steps=args.reference_steps)
     args.out.parent.mkdir(parents=True, exist_ok=True)
     outputs.write(args.out, dump_checksummed(found))
-    unseen, what = found["unseen"], "KID of other images" if args.epsilon_scaling else "difference on other latents"
-    log.info(f"{what}: {unseen['before']:.4g} before, {unseen['after']:.4g} after the search; {args.out}")
+    scores, measure = found["unseen"], "KID of other images" if args.epsilon_scaling else "difference on other latents"
+    log.info(f"{measure}: {scores['before']:.4g} before, {scores['after']:.4g} after the search; {args.out}")
     setting = "epsilon_scaling" if args.epsilon_scaling else "timesteps"
     print(f"{setting}: {found[setting]}")
     return 0
@@ -81,7 +80,7 @@ def _kid_from_training(
     from dithc.data import Tiles
     from dithc.evaluate import kid
 
-    extractor = open_extractor(experiment, experiment.evaluations[args.evaluation].extractor, args.trained)
+    extractor = open_extractor(experiment, experiment.evaluations[args.evaluation].extractor, args.extractor_manifest)
 
     def features(images: Any) -> "NDArray[np.float32]":
         return np.concatenate([extractor(images[first : first + BATCH]) for first in range(0, len(images), BATCH)])
@@ -89,8 +88,7 @@ def _kid_from_training(
     tiles = Tiles(args.tiles.parent)
     rows = np.random.default_rng(experiment.seed).permutation(tiles.rows("train"))[:MOST_REAL]
     if len(rows) < LEAST_IMAGES:
-        got = f"{len(rows)} in the split train"
-        fix = "search the timesteps instead, or stage more scenes"
+        got, fix = f"{len(rows)} in the split train", "search the timesteps instead, or stage more scenes"
         raise user_error("train tiles to compare with", got=got, expected=f"{LEAST_IMAGES} or more", fix=fix)
     log.info(f"computing features of {len(rows)} train tiles")
     real = features(tiles.rgb(np.sort(rows)))

@@ -15,12 +15,10 @@ log = get_logger(__name__)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments."""
     parser.add_argument("folder", type=Path, metavar="DIR", help="new folder, or a folder without these names")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Copy the project files; return the exit status."""
     folder: Path = args.folder
     existing = [name for name in (*CONTENTS, LINK) if (folder / name).exists() or (folder / name).is_symlink()]
     if existing:

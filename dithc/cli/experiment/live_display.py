@@ -9,14 +9,14 @@ from dithc.core.logging import escaping
 
 
 class LiveDisplay:
-    """Standard output. On a terminal, `show` replaces the lines that it drew before; otherwise only `say` is useful.
+    """Standard output. On a terminal, `show` replaces the lines that it drew before; otherwise only `write` is useful.
 
     Args:
-        goes_on: discard output without an error after the reader has closed it, because the work matters more.
+        ignores_close: discard output without an error after the reader has closed it, because the work matters more.
     """
 
-    def __init__(self, *, goes_on: bool = False) -> None:
-        self._goes_on = goes_on
+    def __init__(self, *, ignores_close: bool = False) -> None:
+        self._ignores_close = ignores_close
         self.is_terminal = sys.stdout.isatty()
         self._shown = 0
 
@@ -30,7 +30,7 @@ class LiveDisplay:
         """Lines of the terminal, minus one for the cursor; None without a terminal."""
         return max(2, shutil.get_terminal_size().lines - 1) if self.is_terminal else None
 
-    def say(self, *lines: str) -> None:
+    def write(self, *lines: str) -> None:
         """Print permanent lines above the shown lines. The caller must call `show` afterwards."""
         begin = f"\x1b[{self._shown}F\x1b[J" if self._shown else ""
         self._print(begin + "".join(f"{shown}\n" for shown in map(_shown, lines)))
@@ -47,7 +47,7 @@ class LiveDisplay:
             sys.stdout.write(escaping.Coded(text))
             sys.stdout.flush()
         except OSError:  # a closed pipe or terminal
-            if not self._goes_on:
+            if not self._ignores_close:
                 raise
             self.is_terminal = False
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -3,8 +3,6 @@
 import argparse
 from pathlib import Path
 
-from dithc.core.logging import get_logger
-
 SUMMARY = "Writes the report of an experiment: one self-contained HTML file, its numbers as JSON, its figures."
 EXAMPLE = (
     "dithc report --config config/experiments/demo.yaml --manifests results/demo/*/*/manifest.json "
@@ -12,18 +10,16 @@ EXAMPLE = (
 )
 BENCHES = {"bench": "step", **{kind: kind for kind in ("strategies", "stepwise", "automem", "sampling")}}
 """Kinds of measurement by option."""
-log = get_logger(__name__)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments of the command."""
     parser.add_argument("--config", type=Path, required=True, help="configuration file of the experiment")
     parser.add_argument("--manifests", type=Path, nargs="*", default=[], metavar="M", help="manifests of all stages")
     for option, kind in BENCHES.items():
-        of = f"output of `dithc bench {kind} --json`"
-        parser.add_argument(f"--{option}", type=Path, nargs="?", metavar="JSON", help=of)
-    of = "output of `dithc bench scaling --json` and `dithc simulate --json`"
-    parser.add_argument("--scaling", type=Path, nargs="*", default=[], metavar="JSON", help=of)
+        text = f"output of `dithc bench {kind} --json`"
+        parser.add_argument(f"--{option}", type=Path, nargs="?", metavar="JSON", help=text)
+    text = "output of `dithc bench scaling --json` and `dithc simulate --json`"
+    parser.add_argument("--scaling", type=Path, nargs="*", default=[], metavar="JSON", help=text)
     parser.add_argument("--out", type=Path, required=True, metavar="FILE.html", help="page to write")
 
 
@@ -45,7 +41,7 @@ def run(args: argparse.Namespace) -> int:
     for dataset in facts.datasets:
         for item in facts.evaluations_of(dataset.name):
             if item.score:
-                comparable = "" if item.score.comparable else "  NOT COMPARABLE with published FID"
+                comparable = "" if item.score.comparable_to_published else "  NOT COMPARABLE with published FID"
                 floor = "none" if item.score.floor is None else f"{item.score.floor:.4g}"
                 kid = f"KID {item.score.kid:<10.4g} " if facts.measure == "KID" else ""
                 fid = f"FID {item.score.fid:<10.4g} floor {floor}"

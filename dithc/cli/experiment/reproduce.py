@@ -4,31 +4,29 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from dithc.core.logging import get_logger, user_error
+from dithc.core.logging import user_error
 
 SUMMARY = "Reproduces tables and figures of the paper: a cell, a document of its cells, or a page of all documents."
 EXAMPLE = (
-    "dithc reproduce fig10 --config config/experiments/demo.yaml --plan\n"
+    "dithc reproduce fig10 --config config/experiments/demo.yaml --dry-run\n"
     "dithc reproduce fig10 --config config/experiments/demo.yaml --cell simulated-weak "
     "--out results/demo/paper/cells/fig10/simulated-weak.json"
 )
 PAGE = "page"
-log = get_logger(__name__)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the target and its inputs."""
     parser.add_argument("target", metavar="TARGET|page", help="table1 ... table4, fig7 ... fig11, sec56; or page")
     parser.add_argument("--config", type=Path, help="configuration file of the experiment")
     parser.add_argument("--cell", metavar="NAME", help="run only this cell")
-    parser.add_argument("--plan", action="store_true", help="list the cells with their predicted seconds and exit")
+    parser.add_argument("--dry-run", action="store_true", help="list the cells with their predicted seconds and exit")
     parser.add_argument("--cores", type=int, help="cores of the node to plan for (default: this machine's)")
     parser.add_argument("--memory-gib", type=float, help="memory of that node (default: this machine's)")
     parser.add_argument("--cells", type=Path, metavar="DIR", help="folder of the target's cells")
     parser.add_argument("--scores", type=Path, nargs="*", default=[], metavar="M", help="manifests of `dithc fid`")
-    parser.add_argument("--pictures", type=Path, nargs="*", default=[], metavar="PNG", help="mosaics of the report")
-    parser.add_argument("--again", default="", metavar="LINE", help="command that reproduces this target")
-    parser.add_argument("--documents", type=Path, nargs="*", default=[], metavar="JSON", help="documents, for the page")
+    parser.add_argument("--mosaics", type=Path, nargs="*", default=[], metavar="PNG", help="mosaics of the report")
+    parser.add_argument("--command", default="", metavar="LINE", help="command that reproduces this target")
+    parser.add_argument("--results", type=Path, nargs="*", default=[], metavar="JSON", help="documents, for the page")
     parser.add_argument("--out", type=Path, metavar="FILE", help="file to write")
 
 
@@ -40,7 +38,7 @@ def run(args: argparse.Namespace) -> int:
         expected = f"one of {', '.join(TARGETS)}, or page"
         fix = "correct the name; the target `paper` of the workflow builds all"
         raise user_error("dithc reproduce TARGET", got=args.target, expected=expected, fix=fix)
-    if args.out is None and not args.plan:
+    if args.out is None and not args.dry_run:
         raise user_error("dithc reproduce --out", got="none", expected="the file to write", fix="add --out FILE")
     if args.out is not None:
         from dithc.core.artifacts import outputs
@@ -49,16 +47,15 @@ def run(args: argparse.Namespace) -> int:
     if args.target == PAGE:
         return _page(args)
     if args.config is None:
-        raise user_error(
-            "dithc reproduce --config", got="none", expected="a configuration file", fix="add --config FILE"
-        )
+        expected = "a configuration file"
+        raise user_error("dithc reproduce --config", got="none", expected=expected, fix="add --config FILE")
     from dithc.config import load
     from dithc.workflow import reproduction
 
     experiment = load(args.config)
     node = reproduction.resolve_node(experiment, cores=args.cores, memory_gib=args.memory_gib)
     jobs = reproduction.plan_cells(experiment, node)
-    if args.plan:
+    if args.dry_run:
         print(reproduction.format_cells(jobs, args.target, node))
         return 0
     if args.cell is not None:
@@ -79,9 +76,9 @@ def _document(args: argparse.Namespace, experiment: Any, jobs: Any) -> int:
         args.target,
         cells=args.cells or args.out.parent / "cells" / args.target,
         page=args.out.parent,
-        command=args.again,
+        command=args.command,
         scores=args.scores,
-        pictures=args.pictures,
+        pictures=args.mosaics,
         versions=Manifest.code_here(),
     )
     drawing.write_csv(document, args.out.with_suffix(".csv"))
@@ -90,8 +87,8 @@ def _document(args: argparse.Namespace, experiment: Any, jobs: Any) -> int:
     for one in drawing.claims([document]):
         print(f"{'agrees' if one.holds else 'does not agree'} with the paper: {one.text}")
     states = [cell.status for cell in document.cells]
-    told = ", ".join(f"{states.count(one)} {one}" for one in dict.fromkeys(states))
-    print(f"{document.paper}: {told or 'no cells'}; {args.out}")
+    counts = ", ".join(f"{states.count(one)} {one}" for one in dict.fromkeys(states))
+    print(f"{document.paper}: {counts or 'no cells'}; {args.out}")
     return 0
 
 
@@ -99,6 +96,6 @@ def _page(args: argparse.Namespace) -> int:
     from dithc.core.reproduction import TargetResult
     from dithc.report import reproduction as drawing
 
-    drawing.write_page([TargetResult.read(path) for path in args.documents], args.out)
+    drawing.write_page([TargetResult.read(path) for path in args.results], args.out)
     print(args.out)
     return 0

@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dithc.core.logging import get_logger, user_error
+from dithc.core.processes import STOPPED
 
 if TYPE_CHECKING:
     from dithc.workflow import reproduction
 
-UNFINISHED = 75  # exit statuses from here on: stopped, must be restarted
 log = get_logger(__name__)
 
 
@@ -29,26 +29,25 @@ def run_cell(job: "reproduction.CellJob", out: Path) -> int:
     from dithc.core.integrity import dump_checksummed
 
     if job.skipped:
-        expected = "a cell that runs here"
-        fix = "remove the reason"
+        expected, fix = "a cell that runs here", "remove the reason"
         raise user_error(f"the cell {job.name} of {job.target}", got=job.skipped, expected=expected, fix=fix)
     with _alone() if job.measures else nullcontext():
         environment = _environment(job)
-        if _is_made(job, out, environment):
+        if _is_complete(job, out, environment):
             log.info("%s %s was completed by another process", job.target, job.name)
             return 0
         log.info("%s %s: predicted %.0f s: %s", job.target, job.name, job.seconds, job.command)
         work = out.parent / f".{out.stem}"
         work.mkdir(parents=True, exist_ok=True)
-        begun = time.monotonic()
-        with _errors_of(job.words[0]) as said:
+        start = time.monotonic()
+        with _errors_of(job.words[0]) as messages:
             status = _run(job, work / f"{job.name}.json", tuning=out.parent / "tuning" / job.tuning)
-        seconds = time.monotonic() - begun
+        seconds = time.monotonic() - start
         result, reason = _result(work / f"{job.name}.json")
-        if status >= UNFINISHED:
+        if status >= STOPPED:  # these statuses require a restart
             return status
         if result is None and status and job.columns:
-            reason = f"{said[-1] if said else 'see its log'} (`{job.command}` ended with status {status})"
+            reason = f"{messages[-1] if messages else 'see its log'} (`{job.command}` ended with status {status})"
             if status not in (1, 2):
                 return status
         log.info("%s %s: took %.0f s, predicted %.0f s", job.target, job.name, seconds, job.seconds)
@@ -72,22 +71,22 @@ def run_cell(job: "reproduction.CellJob", out: Path) -> int:
 
 
 @contextmanager
-def _errors_of(verb: str) -> Iterator[list[str]]:
+def _errors_of(command: str) -> Iterator[list[str]]:
     """Yield a list that receives the title and the `got` line of each user error, or the first line of another error."""
-    said, its = list[str](), get_logger(f"dithc.{verb}")
+    messages, logger = list[str](), get_logger(f"dithc.{command}")
 
     def keep(record: logging.LogRecord) -> bool:
         if record.levelno >= logging.ERROR:
-            what, _, rest = record.getMessage().partition("\n")
-            got = re.match(r"\s*got:\s+(.+)", rest)
-            said.append(f"{what}: {got[1]}" if got else what)
+            title, _, details = record.getMessage().partition("\n")
+            got = re.match(r"\s*got:\s+(.+)", details)
+            messages.append(f"{title}: {got[1]}" if got else title)
         return True
 
-    its.addFilter(keep)
+    logger.addFilter(keep)
     try:
-        yield said
+        yield messages
     finally:
-        its.removeFilter(keep)
+        logger.removeFilter(keep)
 
 
 def _run(job: "reproduction.CellJob", file: Path, *, tuning: Path) -> int:
@@ -97,7 +96,7 @@ def _run(job: "reproduction.CellJob", file: Path, *, tuning: Path) -> int:
     if job.tuning:
         os.environ["DITHC_TUNING_FOLDER"] = str(tuning)
     try:
-        return main([str(file) if word == reproduction.OUT else word for word in job.words])
+        return main([str(file) if argument == reproduction.OUT else argument for argument in job.words])
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else 1
 
@@ -123,7 +122,7 @@ def _environment(job: "reproduction.CellJob") -> dict[str, Any]:
     return record.environment()
 
 
-def _is_made(job: "reproduction.CellJob", out: Path, environment: dict[str, Any]) -> bool:
+def _is_complete(job: "reproduction.CellJob", out: Path, environment: dict[str, Any]) -> bool:
     """Test whether another process has written this cell in the same environment."""
     from dithc.core.artifacts import difference
 

@@ -19,33 +19,31 @@ NO_RUN = re.compile(
     r"-[a-zA-Z]*n[a-zA-Z]*|--(dry-?run|unlock|lint|list.*|summary|.*summary|report|dag|rulegraph|filegraph|help)(=.*)?"
     r"|-h|-l"
 )
-LOOK_SECONDS, QUEUE_SECONDS, READ_SECONDS = 1.0, 15.0, 0.2
+POLL_SECONDS, QUEUE_SECONDS, READ_SECONDS = 1.0, 15.0, 0.2
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments of the command."""
     parser.add_argument("--profile", metavar="FOLDER", help="profile of the machine, such as profiles/local or cluster")
     files = "configuration of the experiment, then files that override it"
     parser.add_argument("--configfile", type=Path, nargs="+", default=[], metavar="FILE", help=files)
     parser.add_argument("--verbose", action="store_true", help="show the output of Snakemake instead of the stages")
-    rest = "after `--`: targets, and options of Snakemake"
-    parser.add_argument("words", nargs=argparse.REMAINDER, metavar="...", help=rest)
+    arguments_help = "after `--`: targets, and options of Snakemake"
+    parser.add_argument("words", nargs=argparse.REMAINDER, metavar="...", help=arguments_help)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the experiment. Return Snakemake's exit status."""
     from dithc.cli.experiment.live_display import LiveDisplay
     from dithc.workflow import SnakemakeProcess
 
     _check_folders()
-    more = args.words[1:] if args.words[:1] == ["--"] else args.words
-    folder = _results(args.configfile, more)
-    words = [*more, *(["--profile", args.profile] if args.profile else [])]
-    words += ["--configfile", *map(str, args.configfile)] if args.configfile else []
+    snakemake_arguments = args.words[1:] if args.words[:1] == ["--"] else args.words
+    folder = _results(args.configfile, snakemake_arguments)
+    arguments = [*snakemake_arguments, *(["--profile", args.profile] if args.profile else [])]
+    arguments += ["--configfile", *map(str, args.configfile)] if args.configfile else []
     log = folder / "logs" / f"snakemake-{time.strftime('%Y%m%dT%H%M%S')}-{os.getpid()}.log"
-    screen = LiveDisplay(goes_on=True)
-    with SnakemakeProcess(words, log=log) as engine:
-        if args.verbose or any(NO_RUN.fullmatch(word) for word in more):
+    screen = LiveDisplay(ignores_close=True)
+    with SnakemakeProcess(arguments, log=log) as engine:
+        if args.verbose or any(NO_RUN.fullmatch(one) for one in snakemake_arguments):
             return _pass_through(engine, screen, report=folder / "report.html" if args.verbose else None)
         return _Follower(engine, folder, screen).follow()
 
@@ -63,30 +61,30 @@ def _check_folders() -> None:
         raise user_error("cache of Snakemake", got="no writable folder", expected="a writable folder", fix=fix)
 
 
-def _results(files: list[Path], words: list[str]) -> Path:
+def _results(files: list[Path], arguments: list[str]) -> Path:
     """Return the experiment's output folder, given its files and `name=` or `results=` among the arguments."""
     from dithc.config import load, load_experiment
 
     experiment = load_experiment(files)
-    if said := dict(word.split("=", 1) for word in words if word.startswith(("name=", "results="))):
-        experiment = load({**experiment.model_dump(mode="json"), **said})
+    if overrides := dict(one.split("=", 1) for one in arguments if one.startswith(("name=", "results="))):
+        experiment = load({**experiment.model_dump(mode="json"), **overrides})
     return Path(experiment.results, experiment.name)
 
 
 def _pass_through(engine: "SnakemakeProcess", screen: "LiveDisplay", *, report: Path | None) -> int:
     while True:
         status = engine.status
-        lines = [*_taken(engine.notices), *engine.new_lines()]
+        lines = [*_drain(engine.notices), *engine.new_lines()]
         if lines:
-            screen.say(*lines)
+            screen.write(*lines)
         if status is not None:
             if status == 0 and report is not None and report.exists():
-                screen.say(f"report: {report.resolve()}")
+                screen.write(f"report: {report.resolve()}")
             return status
         time.sleep(READ_SECONDS)
 
 
-def _taken(notices: list[str]) -> list[str]:
+def _drain(notices: list[str]) -> list[str]:
     return [notices.pop(0) for _ in range(len(notices))]
 
 
@@ -97,25 +95,24 @@ class _Follower:
         from dithc.workflow import EventReporter, OutputFilter
 
         self.engine, self.folder, self.screen = engine, folder, screen
-        self.words, self.narrator = OutputFilter(width=screen.width), EventReporter(beats=not screen.is_terminal)
+        self.filter, self.reporter = OutputFilter(width=screen.width), EventReporter(beats=not screen.is_terminal)
         self.progress: ExperimentMonitor | None = None
         self.status: ExperimentStatus | None = None
         self.jobs: list[SchedulerJob] = []
-        self.begun = time.time()
-        self.driver_began = self.looked = self.asked = 0.0
+        self.start = time.time()
+        self.driver_start = self.last_poll = self.last_queue_poll = 0.0
 
     def follow(self) -> int:
-        """Follow the run until it ends. Return Snakemake's status."""
         from dithc.workflow import format_status
 
-        self.screen.say(f"{self.folder}: Snakemake is planning; its output: {self.engine.log}")
+        self.screen.write(f"{self.folder}: Snakemake is planning; its output: {self.engine.log}")
         while True:
             code = self.engine.status  # before the last poll, so that the poll covers all events
-            lines = [*_taken(self.engine.notices), *self.words.of(self.engine.new_lines())]
-            is_due = time.time() - self.looked >= LOOK_SECONDS
-            lines += self._look(has_ended=code is not None) if is_due or code is not None else []
+            lines = [*_drain(self.engine.notices), *self.filter.of(self.engine.new_lines())]
+            is_due = time.time() - self.last_poll >= POLL_SECONDS
+            lines += self._poll(has_ended=code is not None) if is_due or code is not None else []
             if lines:
-                self.screen.say(*lines)
+                self.screen.write(*lines)
             if code is not None:
                 self._end(code)
                 return code
@@ -124,12 +121,12 @@ class _Follower:
                 self.screen.show(format_status(self.status, **size, colour=True, only_active=True))
             time.sleep(READ_SECONDS)
 
-    def _look(self, *, has_ended: bool) -> list[str]:
+    def _poll(self, *, has_ended: bool) -> list[str]:
         """Return the events since the last poll; empty until Snakemake works on the experiment."""
         from dithc.core.logging import UserError
         from dithc.workflow import ExperimentMonitor
 
-        self.looked = time.time()
+        self.last_poll = time.time()
         if self.progress is None:
             if not (self.folder / "config.json").exists() or not (self.folder / "lease.json").exists():
                 return []
@@ -140,13 +137,13 @@ class _Follower:
             driver = progress.driver
             if driver is None or driver.pid != self.engine.pid:
                 return []
-            self.progress, self.driver_began = progress, driver.began
-        if has_ended or time.time() - self.asked >= QUEUE_SECONDS:
-            self.asked, self.jobs = time.time(), self.progress.jobs()
+            self.progress, self.driver_start = progress, driver.started_at
+        if has_ended or time.time() - self.last_queue_poll >= QUEUE_SECONDS:
+            self.last_queue_poll, self.jobs = time.time(), self.progress.jobs()
         is_first = self.status is None
-        self.status = self.progress.look(self.jobs, since=self.driver_began)
-        begin = f"{self.status.name}: {self.status.count('done')} of {len(self.status.standings)} stages are done"
-        return ([begin] if is_first else []) + self.narrator.events(self.status, since=self.driver_began)
+        self.status = self.progress.look(self.jobs, since=self.driver_start)
+        begin = f"{self.status.name}: {self.status.count('done')} of {len(self.status.stages)} stages are done"
+        return ([begin] if is_first else []) + self.reporter.events(self.status, since=self.driver_start)
 
     def _end(self, code: int) -> None:
         """Print the outcome with the path of the report, or the failure and its fix."""
@@ -163,21 +160,21 @@ class _Follower:
         is_there = report.exists() if status is None else status.report is not None
         lines += [f"report: {report.resolve()}"] if code == 0 and is_there else []
         lines += [f"Snakemake's output: {log}"] if code else []
-        self.screen.say(*lines)
+        self.screen.write(*lines)
 
     def _summary(self) -> list[str]:
-        if (end := self._closing()) is None:
+        if (end := self._run_summary()) is None:
             return ["nothing to do: all requested outputs are complete"]
-        return end.summary(warned=self.words.driver, since=self.driver_began, seconds=time.time() - self.begun)
+        return end.summary(warned=self.filter.driver, since=self.driver_start, seconds=time.time() - self.start)
 
     def _failure(self) -> list[str]:
-        is_told, end = self.words.has_error, self._closing()
-        told = [] if end is None else end.failure(self.engine.ended(), is_told=is_told)
-        if told or is_told:
-            return told
+        has_error, end = self.filter.has_error, self._run_summary()
+        failure = [] if end is None else end.failure(self.engine.ended(), is_told=has_error)
+        if failure or has_error:
+            return failure
         return ["Snakemake failed; its last lines:", *(f"  | {line}" for line in self.engine.last_lines())]
 
-    def _closing(self) -> "RunSummary | None":
+    def _run_summary(self) -> "RunSummary | None":
         from dithc.workflow import RunSummary
 
         if self.status is None or self.progress is None:

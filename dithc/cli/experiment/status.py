@@ -19,7 +19,6 @@ LEAST_SECONDS = 0.5
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments of the command."""
     parser.add_argument("folders", type=Path, nargs="*", metavar="results/NAME", help="default: all in results/")
     watch = f"refresh every SECONDS (default {WATCH_SECONDS:g}) until the report exists or Ctrl-C"
     parser.add_argument("--watch", type=float, nargs="?", const=WATCH_SECONDS, metavar="SECONDS", help=watch)
@@ -40,34 +39,33 @@ def run(args: argparse.Namespace) -> int:
             expected="a started experiment, and the working folder in which it was started",
             fix="pass the folder: dithc status path/to/results/NAME",
         )
-    looks = [ExperimentMonitor(folder) for folder in folders]
+    monitors = [ExperimentMonitor(folder) for folder in folders]
     screen = LiveDisplay()
     if args.watch is None:
-        found = [look.look() for look in looks]
-        screen.say(*_lines(found, screen, is_whole=True))
+        found = [monitor.look() for monitor in monitors]
+        screen.write(*_lines(found, screen, is_whole=True))
         _write(args.json, found)
     else:
-        found = _watch(looks, screen, seconds=max(LEAST_SECONDS, args.watch), json_path=args.json)
+        found = _watch(monitors, screen, seconds=max(LEAST_SECONDS, args.watch), json_path=args.json)
     return 1 if any(status.count("failed") for status in found) else 0
 
 
 def _watch(
-    looks: "list[ExperimentMonitor]", screen: Any, *, seconds: float, json_path: Path | None
+    monitors: "list[ExperimentMonitor]", screen: Any, *, seconds: float, json_path: Path | None
 ) -> "list[ExperimentStatus]":
     """Poll until every report exists or the user interrupts."""
     found: list[ExperimentStatus] = []
-    told: set[str] = set()
+    previous: set[str] = set()
     try:
         while True:
-            found = [look.look() for look in looks]
+            found = [monitor.look() for monitor in monitors]
             _write(json_path, found)
+            lines = _lines(found, screen)
             if screen.is_terminal:
-                screen.show(_lines(found, screen))
-            else:
-                lines = _lines(found, screen)
-                new = [line for line in lines if line not in told]
-                told = set(lines)
-                screen.say(*new) if new else None
+                screen.show(lines)
+            elif new := [line for line in lines if line not in previous]:
+                screen.write(*new)
+            previous = set(lines)
             if all(status.report is not None for status in found):
                 return found
             time.sleep(seconds)

@@ -10,16 +10,17 @@ if TYPE_CHECKING:
 SUMMARY = "Check the machine and the installation. Exit status 1 if a problem prevents work."
 EXAMPLE = "dithc doctor\ndithc doctor --write-profile cluster && dithc doctor --profile cluster"
 
-COLOURS = {"ok": "\033[32m", "warn": "\033[33m", "bad": "\033[31m"}
+COLORS = {"ok": "\033[32m", "warning": "\033[33m", "error": "\033[31m"}
 PLAIN = "\033[0m"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the folder to check, the JSON file, and the file for a description."""
-    parser.add_argument("--folder", type=Path, default=Path(), help="folder for results (default: working folder)")
+    parser.add_argument(
+        "--results-folder", type=Path, default=Path(), help="folder for results (default: working folder)"
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the findings with all their facts")
     describe = "only write this machine as YAML, which DITHC_MACHINE_FILE makes stand in for another machine"
-    parser.add_argument("--describe", type=Path, metavar="FILE", help=describe)
+    parser.add_argument("--write-machine", type=Path, metavar="FILE", help=describe)
     parser.add_argument("--verbose", action="store_true", help="also show the kernel of each operator and its reason")
     cluster = parser.add_argument_group("on the login node of a Slurm cluster")
     cluster.add_argument("--write-profile", metavar="NAME", help="write profiles/NAME for this cluster, and a link")
@@ -32,7 +33,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Check this machine, or the cluster to which it belongs."""
     import logging
     import os
 
@@ -41,9 +41,9 @@ def run(args: argparse.Namespace) -> int:
     from dithc.engine.doctor import check_profile, probe_node, run_checks
     from dithc.engine.hardware import description, discover_machine
 
-    if args.describe:
-        outputs.write(args.describe, description.to_yaml(discover_machine(described=False)))
-        print(f"this machine: {args.describe}")
+    if args.write_machine:
+        outputs.write(args.write_machine, description.to_yaml(discover_machine(described=False)))
+        print(f"this machine: {args.write_machine}")
         return 0
     if args.probe_node:
         probe_node(args.probe_node, token=args.token)
@@ -56,17 +56,16 @@ def run(args: argparse.Namespace) -> int:
         return _print(check_profile(args.profile, slurm_site.probe_site()), args)
     if "DITHC_LOG_LEVEL" not in os.environ:
         setup_logging(level=logging.WARNING)  # the verdict comes first; the findings contain the INFO messages of dithc
-    return _print(run_checks(args.folder), args)
+    return _print(run_checks(args.results_folder), args)
 
 
 def _write(args: argparse.Namespace) -> int:
-    """Write a profile and print the choices."""
     from dithc.core.logging import user_error
     from dithc.engine.doctor import write_profile
     from dithc.engine.scheduler import slurm_site
 
-    here = slurm_site.probe_site()
-    if here is None:
+    site = slurm_site.probe_site()
+    if site is None:
         raise user_error(
             "dithc doctor --write-profile",
             got="no working Slurm commands (sbatch, scontrol)",
@@ -74,7 +73,7 @@ def _write(args: argparse.Namespace) -> int:
             fix="run it on the login node; or use profiles/generic for other schedulers, profiles/local for one "
             "machine",
         )
-    written = write_profile(args.write_profile, here, partition=args.partition, nodes=args.nodes, account=args.account)
+    written = write_profile(args.write_profile, site, partition=args.partition, nodes=args.nodes, account=args.account)
     for note in written.notes:
         print(note)
     name = written.link or written.path.parent
@@ -83,7 +82,6 @@ def _write(args: argparse.Namespace) -> int:
 
 
 def _print(findings: "list[CheckResult]", args: argparse.Namespace) -> int:
-    """Print the verdict, then the findings, worst first."""
     import json
     import sys
     from dataclasses import asdict
@@ -94,25 +92,26 @@ def _print(findings: "list[CheckResult]", args: argparse.Namespace) -> int:
 
     verdict = worst_level(findings)
     print(_verdict(findings))
-    for finding in sorted(findings, key=lambda one: ("bad", "warn", "ok").index(one.level)):
-        mark = f"{finding.level:<5}"
-        first, *rest = finding.text.splitlines()
-        sys.stdout.write(escaping.Coded(f"{COLOURS[finding.level]}{mark}{PLAIN}") if sys.stdout.isatty() else mark)
+    for finding in sorted(findings, key=lambda one: ("error", "warning", "ok").index(one.level)):
+        mark = f"{finding.level:<7}"
+        first, *details = finding.text.splitlines()
+        sys.stdout.write(escaping.Coded(f"{COLORS[finding.level]}{mark}{PLAIN}") if sys.stdout.isatty() else mark)
         print(f" {finding.topic}: {first}")
-        rest += finding.details.splitlines() if args.verbose else []
-        for line in [*rest, *([f"fix: {finding.fix}"] if finding.fix else [])]:
-            print(f"      {line}")
+        details += finding.details.splitlines() if args.verbose else []
+        for line in [*details, *([f"fix: {finding.fix}"] if finding.fix else [])]:
+            print(f"        {line}")
     if args.json:
         content = {"verdict": verdict, "findings": [asdict(finding) for finding in findings]}
         outputs.write(args.json, json.dumps(content, indent=1) + "\n")
-    return 1 if verdict == "bad" else 0
+    return 1 if verdict == "error" else 0
 
 
 def _verdict(findings: "list[CheckResult]") -> str:
-    """Return one line with the verdict and the topics of all problems."""
-    bad, warned, well = ([one.topic for one in findings if one.level == level] for level in ("bad", "warn", "ok"))
+    failed, warned, well = (
+        [one.topic for one in findings if one.level == level] for level in ("error", "warning", "ok")
+    )
     count = f"{len(warned)} warning{'s' if len(warned) != 1 else ''}" if warned else "no warnings"
     also = f"{count}: {', '.join(dict.fromkeys(warned))}" if warned else count
-    if bad:
-        return f"not ready (exit status 1): {', '.join(dict.fromkeys(bad))} must be fixed; {also}"
+    if failed:
+        return f"not ready (exit status 1): {', '.join(dict.fromkeys(failed))} must be fixed; {also}"
     return f"ready: {len(well)} of {len(findings)} findings are ok, no problem prevents work; {also}"

@@ -8,23 +8,32 @@ from dithc.core.logging import user_error
 
 SUMMARY = (
     "Simulate training steps on a described machine: seconds, efficiency and exposed communication by nodes. With "
-    "--sample, predict a sampling run: every partition among ranks, with seconds, speedup over one rank and share of "
+    "--sampling, predict a sampling run: every partition among ranks, with seconds, speedup over one rank and share of "
     "the ideal."
 )
 EXAMPLE = (
     "dithc simulate --machine profiles/machines/lx2.yaml --models DiT-XL/2 --nodes 1,2,4,8,16,32,64,128,256,512,1024 "
-    "--mode weak --json scaling.json"
+    "--scaling weak --json scaling.json"
 )
 
 INFINITY = float("inf")
 SIZE_STEP = 16  # pixels of a patch of two latent pixels
-COUNTS = ("nodes", "global_batches", "steps", "ranks_per_node", "images_per_node", "images", "sampling_steps", "shown")
+COUNTS = (
+    "nodes",
+    "global_batches",
+    "steps",
+    "ranks_per_node",
+    "images_per_node",
+    "num_images",
+    "sampling_steps",
+    "shown",
+)
 RANGES: dict[str, tuple[Callable[[float], bool], str]] = {
     **dict.fromkeys(COUNTS, (lambda one: one >= 1, "integers from 1")),
     "size": (lambda one: one > 0 == one % SIZE_STEP, f"pixels, a multiple of {SIZE_STEP}"),
-    **dict.fromkeys(("bandwidth", "flops", "bucket_mb"), (lambda one: 0 < one < INFINITY, "a number above 0")),
+    **dict.fromkeys(("bandwidth", "flops_per_rank", "bucket_mb"), (lambda one: 0 < one < INFINITY, "a number above 0")),
     **dict.fromkeys(
-        ("half_tokens", "decode_tflop", "fixed_seconds"), (lambda one: 0 <= one < INFINITY, "a number from 0")
+        ("half_rate_tokens", "decode_tflop", "fixed_step_seconds"), (lambda one: 0 <= one < INFINITY, "a number from 0")
     ),
     "spread": (lambda one: 0 <= one < 1, "a standard deviation from 0 to below 1, such as 0.05"),
 }
@@ -34,16 +43,14 @@ OPTIONS = {"global_batches": "--global-batch-size", "shown": "--top", "spread": 
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the machine, the step, the methods and the output file."""
-    from dithc.cli.bench import add_choice, add_number, numbers
+    from dithc.cli.bench import arguments
 
-    machine = Path("profiles/machines/lx2.yaml")
-    parser.add_argument("--machine", type=Path, default=machine, help=f"description with `network` (default {machine})")
-    parser.add_argument("--models", default="DiT-XL/2", help="presets, one curve each (default DiT-XL/2)")
-    parser.add_argument("--nodes", type=numbers, help="node counts (default 1,2,4, ... 1024)")
-    add_choice(parser, "--mode", ("weak", "strong"), "scaling")
+    arguments.add_option(parser, "--machine", Path("profiles/machines/lx2.yaml"), "description with `network`")
+    arguments.add_option(parser, "--models", "DiT-XL/2", "presets, one curve each")
+    parser.add_argument("--nodes", type=arguments.numbers, help="node counts (default 1,2,4, ... 1024)")
+    arguments.add_choice(parser, "--scaling", ("weak", "strong"))
     images = "images of strong scaling (default: as in the paper)"
-    parser.add_argument("--global-batch-size", type=numbers, dest="global_batches", help=images)
+    parser.add_argument("--global-batch-size", type=arguments.numbers, dest="global_batches", help=images)
     step = "step of one node: JSON of `dithc bench step` or `scaling`, or seconds for one model (default: published)"
     parser.add_argument("--step", metavar="FILE|SECONDS", help=step)
     parser.add_argument("--images-per-node", type=int, help="of that step (default: the file's, or 112)")
@@ -52,30 +59,27 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     wires = "wire types among fp32, bf16; one curve each, if hierarchical"
     parser.add_argument("--wire", dest="wires", default="fp32", help=wires)
     parser.add_argument("--bucket-mb", type=float, help="bucket size in MB (default: dithc's rule)")
-    parser.add_argument("--no-overlap", dest="overlaps", action="store_false", help="exchange after the backward pass")
-    core = "communicate on a core that computes"
-    parser.add_argument("--no-communication-core", dest="communication_core", action="store_false", help=core)
     parser.add_argument("--zero1", action="store_true", help="shard the optimizer state")
     spread = "spread of speeds (default: fitted on LX2, or 0)"
     parser.add_argument("--stragglers", type=float, dest="spread", metavar="SPREAD", help=spread)
-    add_number(parser, "--fixed-seconds", 0.0, "time per step without images")
-    add_number(parser, "--steps", 32, "steps averaged per point")
-    add_number(parser, "--seed", 0, "seed of the stragglers")
+    arguments.add_option(parser, "--fixed-step-seconds", 0.0, "time per step without images")
+    arguments.add_option(parser, "--steps", 32, "steps averaged per point")
+    arguments.add_option(parser, "--seed", 0, "seed of the stragglers")
     paper = "also compare with the paper's scaling"
     parser.add_argument("--reproduce-paper", dest="reproduces_paper", action="store_true", help=paper)
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the curves and all inputs")
     group = parser.add_argument_group("sampling", "with --machine, --models, --nodes, --ranks-per-node, --step, --json")
-    group.add_argument("--sample", action="store_true", help="predict a sampling run instead of training")
-    add_number(group, "--images", 1, "images to sample")
-    add_number(group, "--size", 256, "image side in pixels", metavar="PIXELS")
-    add_number(group, "--sampling-steps", 50, "network evaluations per image")
+    group.add_argument("--sampling", action="store_true", help="predict a sampling run instead of training")
+    arguments.add_option(group, "--num-images", 1, "images to sample")
+    arguments.add_option(group, "--size", 256, "image side in pixels", metavar="PIXELS")
+    arguments.add_option(group, "--sampling-steps", 50, "network evaluations per image")
     unguided = "evaluate one branch per step instead of two"
-    group.add_argument("--unguided", dest="guided", action="store_false", help=unguided)
+    group.add_argument("--no-guidance", dest="guided", action="store_false", help=unguided)
     group.add_argument("--bandwidth", type=float, help="bytes/s of a rank between nodes (default: described)")
-    group.add_argument("--flops", type=float, help="rate of a rank in flop/s (default: rate of --step)")
-    add_number(group, "--half-tokens", 16.0, "tokens for half of that rate")
+    group.add_argument("--flops-per-rank", type=float, help="rate of a rank in flop/s (default: rate of --step)")
+    arguments.add_option(group, "--half-rate-tokens", 16.0, "tokens for half of that rate")
     group.add_argument("--decode-tflop", type=float, help="decoder work per image (default: Stable Diffusion's)")
-    add_number(group, "--top", 8, "partitions to show", dest="shown")
+    arguments.add_option(group, "--top", 8, "partitions to show", dest="shown")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -86,25 +90,24 @@ def run(args: argparse.Namespace) -> int:
     step = _step(args.step)
     description.read(args.machine)  # raises an error before the slow imports
     from dithc.bench.simulate import SimulationSettings, format_curves, run_simulation, sampling
-    from dithc.cli.bench import settings_of
+    from dithc.cli.bench import arguments
     from dithc.core.artifacts import outputs
     from dithc.core.integrity import dump_checksummed
 
-    settings = settings_of(SimulationSettings, args, step=step)
-    if args.sample:
-        result = sampling.predict(settings, settings_of(sampling.Sampling, args, steps=args.sampling_steps))
+    settings = arguments.settings_of(SimulationSettings, args, step=step)
+    if args.sampling:
+        result = sampling.predict(settings, arguments.settings_of(sampling.Sampling, args, steps=args.sampling_steps))
         print(sampling.table(result))
     else:
         result = run_simulation(settings)
         print(format_curves(result))
     if args.json:
         outputs.write(args.json, dump_checksummed(result, allow_nan=True))
-    tried = [one for one in result.get("validation", {}).values() if one["is_the_reproduction"]]
-    return 0 if all(row["within"] for one in tried for row in [*one["seconds"], one["efficiency"]]) else 1
+    validations = [one for one in result.get("validation", {}).values() if one["is_the_reproduction"]]
+    return 0 if all(row["within"] for one in validations for row in [*one["seconds"], one["efficiency"]]) else 1
 
 
 def _check_ranges(args: argparse.Namespace) -> None:
-    """Raise UserError for a number outside its range."""
     for name, (is_right, expected) in RANGES.items():
         given, option = getattr(args, name), OPTIONS.get(name, f"--{name.replace('_', '-')}")
         values = given if isinstance(given, tuple) else () if given is None else (given,)

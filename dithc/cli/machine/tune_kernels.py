@@ -8,29 +8,28 @@ EXAMPLE = "dithc tune-kernels --model DiT-XL/2 --batch 4 --dtype bf16"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the model, the batch and the output file."""
-    from dithc.cli.bench import add_dtypes, add_number, add_override
+    from dithc.cli.bench import arguments
 
-    parser.add_argument("--model", default="DiT-XL/2", help="preset (default DiT-XL/2)")
-    add_override(parser)
-    add_number(parser, "--batch", 4, "images per step and process")
-    add_dtypes(parser)
+    arguments.add_option(parser, "--model", "DiT-XL/2", "preset")
+    arguments.add_override(parser)
+    arguments.add_option(parser, "--batch", 4, "images per step and process")
+    arguments.add_dtypes(parser)
     parser.add_argument("--threads", type=int, help="compute threads per process (default: the core plan's)")
-    add_number(parser, "--rounds", 15, "timed rounds per decision")
-    parser.add_argument("--output", type=Path, metavar="FILE", help="write to this file, not to that of training")
+    arguments.add_option(parser, "--rounds", 15, "timed rounds per decision")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="write to this file, not to that of training")
     parser.add_argument("--show", action="store_true", help="print the existing tuning and exit")
 
 
 def run(args: argparse.Namespace) -> int:
     """Search, or only show the tuning. Print one line per product."""
     from dithc.bench import operators, summary
-    from dithc.cli.bench import settings_of
+    from dithc.cli.bench import arguments
     from dithc.core.artifacts import outputs
 
     if args.show:
-        print(summary(operators.show_tuning(threads=args.threads, output=args.output)).text())
+        print(summary(operators.show_tuning(threads=args.threads, out=args.out)).text())
         return 0
-    if args.output:
-        outputs.check_file(args.output)
-    print(summary(operators.tune(settings_of(operators.TuneSettings, args))).text())
+    if args.out:
+        outputs.check_file(args.out)
+    print(summary(operators.tune(arguments.settings_of(operators.TuneSettings, args))).text())
     return 0

@@ -22,12 +22,11 @@ IMAGES = ("geotiff", "zarr")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments of the command."""
-    what = parser.add_mutually_exclusive_group(required=True)
-    what.add_argument("--checkpoint", type=Path, metavar="MANIFEST", help="manifest of a run, to export its weights")
-    what.add_argument("--samples", type=Path, metavar="MANIFEST", help="manifest of generated images")
-    what.add_argument("--tiles", type=Path, metavar="MANIFEST", help="manifest of real tiles")
-    what.add_argument(
+    source = parser.add_mutually_exclusive_group(required=True)
+    source.add_argument("--checkpoint", type=Path, metavar="MANIFEST", help="manifest of a run, to export its weights")
+    source.add_argument("--samples", type=Path, metavar="MANIFEST", help="manifest of generated images")
+    source.add_argument("--tiles", type=Path, metavar="MANIFEST", help="manifest of real tiles")
+    source.add_argument(
         "--ro-crate",
         type=Path,
         metavar="RESULTS",
@@ -48,12 +47,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def folder(args: argparse.Namespace) -> Path:
-    """Return the folder that the command writes."""
     return Path(args.ro_crate or args.out or ".")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Export weights, images or provenance."""
     if (args.out is None) != (args.ro_crate is not None):
         raise user_error(
             "--out is missing" if args.out is None else "--out is not for --ro-crate",
@@ -68,11 +65,11 @@ def run(args: argparse.Namespace) -> int:
     layout: Any = args.format or formats[0]
     unused = "--select" if of_weights and args.select else "--weights" if not of_weights and args.weights else None
     if layout not in formats or unused:
-        what = "weights of a checkpoint" if of_weights else "images"
+        content = "weights of a checkpoint" if of_weights else "images"
         raise user_error(
-            f"{unused or f'--format {layout}'} is not for {what}",
+            f"{unused or f'--format {layout}'} is not for {content}",
             got=unused or layout,
-            expected=f"of {what}: --format {' | '.join(formats)}, and {'--weights' if of_weights else '--select'}",
+            expected=f"of {content}: --format {' | '.join(formats)}, and {'--weights' if of_weights else '--select'}",
             fix=f"remove {unused}" if unused else "choose one of these formats",
         )
     if not of_weights:

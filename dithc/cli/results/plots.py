@@ -63,7 +63,6 @@ def _tiles(path: Path) -> bytes:
 
 
 def _json(path: Path) -> dict[str, Any]:
-    """Return the JSON object at `path`, or an empty one."""
     if path.suffix != ".json" or not path.is_file():
         return {}
     content = parse_json(require_regular_file(path).read_text())
@@ -75,15 +74,15 @@ def _metrics_of(path: Path, content: dict[str, Any]) -> Path | None:
     if path.is_dir():
         if steps := sorted(path.glob("step_*.json")):
             return _metrics_of(steps[-1], _json(steps[-1]))
-        places = [path / "metrics.jsonl", path / "metrics" / "metrics.jsonl", path.parent / "metrics" / "metrics.jsonl"]
+        paths = [path / "metrics.jsonl", path / "metrics" / "metrics.jsonl", path.parent / "metrics" / "metrics.jsonl"]
     elif path.name == "metrics.jsonl":
-        places = [path]
+        paths = [path]
     elif path.name == "checkpoint.json":
-        places = [path.parent.parent / "metrics" / "metrics.jsonl"]
+        paths = [path.parent.parent / "metrics" / "metrics.jsonl"]
     else:
-        named = (content.get("numbers") or {}).get("metrics")
-        places = [Path(named), path.parent / named] if named else []
-    return next((place for place in places if place.is_file()), None)
+        named = (content.get("summary") or {}).get("metrics")
+        paths = [Path(named), path.parent / named] if named else []
+    return next((one for one in paths if one.is_file()), None)
 
 
 def _array_of(path: Path, folder: Path, *, whole: bool) -> Path | None:
@@ -95,7 +94,6 @@ def _array_of(path: Path, folder: Path, *, whole: bool) -> Path | None:
 
 
 def _bands(folder: Path) -> list[str]:
-    """Return the band names of the arrays in a folder, if its index has them."""
     for name in ("scenes.json", "dataset.json"):
         if (folder / name).is_file():
             return [str(band) for band in _json(folder / name).get("bands", [])]
@@ -110,9 +108,8 @@ def _load(path: Path) -> NDArray[Any]:
     elif array.ndim == 2:
         array = array[None, None]
     if array.ndim != 4 or not array.size:
-        raise user_error(
-            f"{path} has no image", got=f"shape {array.shape}", expected="(N, C, H, W)", fix="remove --png"
-        )
+        got = f"shape {array.shape}"
+        raise user_error(f"{path} has no image", got=got, expected="(N, C, H, W)", fix="remove --png")
     return np.asarray(array[:IMAGES])  # (N, C, H, W)
 
 

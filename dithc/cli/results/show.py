@@ -22,7 +22,6 @@ NUMBERS = 40  # maximum lines of values; the remaining lines are counted
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments of the command."""
     parser.add_argument("path", type=Path, metavar="PATH", help=KINDS)
     parser.add_argument("--png", type=Path, metavar="FILE", help="also draw the output to this file")
 
@@ -79,16 +78,15 @@ def _folder(path: Path) -> list[str]:
     if manifests := sorted(path.rglob("manifest.json")):
         listed = [f"  {item.parent.relative_to(path)}" for item in manifests]
         return [f"folder {path}: {len(manifests)} manifests", *listed]
-    raise user_error(
-        f"cannot show {path}", got="a folder without outputs of dithc", expected=KINDS, fix="check the path"
-    )
+    got = "a folder without outputs of dithc"
+    raise user_error(f"cannot show {path}", got=got, expected=KINDS, fix="check the path")
 
 
 def _document(path: Path) -> list[str]:
     content = load_document(require_regular_file(path).read_text())
     if not isinstance(content, dict):
         raise ValueError(f"a JSON document of type {type(content).__name__}")
-    if "stage" in content and "numbers" in content:
+    if "stage" in content and "summary" in content:
         return _manifest(path)
     if "meta" in content and "step" in content:
         return _checkpoint(path, content)
@@ -97,7 +95,7 @@ def _document(path: Path) -> list[str]:
     if "plan" in content and "trace" in content:
         return _plan(path, content)
     if "bench" in content and "summary" in content:
-        from dithc.core.summaries import Measurement
+        from dithc.core.measurements import Measurement
 
         return [f"measurement {path}", *Measurement.of(content).text().splitlines()]
     return [f"JSON {path}", *_values(content)]
@@ -110,11 +108,11 @@ def _manifest(path: Path) -> list[str]:
     size = sum(entry["bytes"] for entry in manifest.files)
     lines = [
         f"manifest of stage {manifest.stage}: {manifest.name}",
-        f"  digest {manifest.digest}, code {manifest.code.get('source', 'unknown')}, written {manifest.written} "
-        f"on {manifest.host.get('name', 'unknown')} in {manifest.seconds:.1f} s",
+        f"  digest {manifest.digest}, code {manifest.code.get('source', 'unknown')}, written {manifest.created_at} "
+        f"on {manifest.host.get('name', 'unknown')} in {manifest.wall_seconds:.1f} s",
         f"  {len(manifest.files)} files, {_size(size)}",
     ]
-    for title, values in (("numbers", manifest.numbers), ("settings", manifest.spec), ("made from", manifest.inputs)):
+    for title, values in (("summary", manifest.summary), ("settings", manifest.spec), ("made from", manifest.inputs)):
         lines += [f"{title}:", *_values(values)] if values else []
     return lines
 
@@ -135,7 +133,7 @@ def _store(path: Path) -> list[str]:
         lines.append(f"  step {step}: {_size(size)}")
     if (path / "spec.json").is_file():
         settings = parse_json(require_regular_file(path / "spec.json").read_text())
-        lines += ["settings:", *_values({name: settings[name] for name in settings if name != "seal"})]
+        lines += ["settings:", *_values({name: settings[name] for name in settings if name != "checksum"})]
     if (path / EVENTS_FILE).is_file():
         lines += ["last events:", *_events(path / EVENTS_FILE)[1:][-5:]]
     return lines
@@ -145,14 +143,14 @@ def _report(content: dict[str, Any]) -> list[str]:
     lines = [f"report of experiment {content['name']}: {content['title']}, written {content['written']}"]
     for item in content["evaluations"]:
         score = item["score"]
-        said = "not run"
+        outcome = "not run"
         if score:
             counts = f"{score['n_generated']} against {score['n_real']} real"
-            said = f"FID {score['fid']:.6g}, floor {score['floor']}, {counts}"
+            outcome = f"FID {score['fid']:.6g}, floor {score['floor']}, {counts}"
             if content.get("measure") == "KID":
-                said = f"KID {score['kid']:.4g}, 95 % {score['kid_interval'] or 'unknown'}, {said}"
-            said += "" if score["comparable"] else ", NOT COMPARABLE with published FID"
-        lines.append(f"  {item['name']} ({item['label']}): {said}")
+                outcome = f"KID {score['kid']:.4g}, 95 % {score['kid_interval'] or 'unknown'}, {outcome}"
+            outcome += "" if score["comparable_to_published"] else ", NOT COMPARABLE with published FID"
+        lines.append(f"  {item['name']} ({item['label']}): {outcome}")
     return lines + [f"  warning: {text}" for text in content["warnings"]]
 
 
@@ -184,10 +182,10 @@ def _events(path: Path) -> list[str]:
     lines = []
     events, altered = load_checksummed_lines(path.read_text(errors="replace"))
     for event in events:
-        when, what = event.pop("time", "at an unknown time"), event.pop("event", "an event")
+        time, kind = event.pop("time", "at an unknown time"), event.pop("event", "an event")
         parts = {name: one if isinstance(one, str) else json.dumps(one) for name, one in event.items()}
-        said = ", ".join(f"{name} {value}" for name, value in parts.items())
-        lines.append(f"  {when} {what}: {said}" if said else f"  {when} {what}")
+        details = ", ".join(f"{name} {value}" for name, value in parts.items())
+        lines.append(f"  {time} {kind}: {details}" if details else f"  {time} {kind}")
     lines += [f"  altered lines: {', '.join(map(str, altered))}"] if altered else []
     return [f"events {path}: {len(events)}", *lines]
 
@@ -199,12 +197,12 @@ def _weights(path: Path) -> list[str]:
         if length > path.stat().st_size:
             raise ValueError("its header is longer than the file")
         head: dict[str, Any] = parse_json(file.read(length))
-    told = head.pop("__metadata__", {})
+    metadata = head.pop("__metadata__", {})
     lines, total = [], 0
     for name, entry in head.items():
         total += math.prod(entry["shape"])
         lines.append(f"  {name}: {entry['dtype']} {tuple(entry['shape'])}")
-    return [f"weights {path}: {len(head)} tensors, {total:,} numbers", *_values(told), *_first(lines)]
+    return [f"weights {path}: {len(head)} tensors, {total:,} numbers", *_values(metadata), *_first(lines)]
 
 
 def _array(path: Path) -> list[str]:
@@ -228,8 +226,8 @@ def _values(content: Any, name: str = "") -> list[str]:
         if isinstance(value, dict) and value:
             lines += _values(value, f"{name}{key}.")
         else:
-            said = json.dumps(value)
-            lines.append(f"  {name}{key}: {said if len(said) < 160 else said[:150] + ' ...'}")
+            text = json.dumps(value)
+            lines.append(f"  {name}{key}: {text if len(text) < 160 else text[:150] + ' ...'}")
     return lines if name else _first(lines)
 
 

@@ -12,8 +12,16 @@ from dithc.core.integrity import has_checksum, load_checksummed, load_checksumme
 from dithc.core.logging import progress, user_error
 
 CHECKPOINT = "checkpoint.json"
-# Documents by name. Other files count if they have a seal.
-DOCUMENTS = ("manifest.json", "step_*.json", CHECKPOINT, "index.json", "shard-*.json", "flip-*.json", "turned?-*.json")
+# Documents by name. Other files count if they have a checksum.
+DOCUMENTS = (
+    "manifest.json",
+    "step_*.json",
+    CHECKPOINT,
+    "index.json",
+    "shard-*.json",
+    "flip-*.json",
+    "dihedral?-*.json",
+)
 ELSEWHERE = ("identity", "origin")  # keys of records about inputs, which are outside the folder
 # Folders of logs and other records of a run. No result depends on them.
 NOTES = ("logs", "benchmarks", "tensorboard")
@@ -25,25 +33,25 @@ class FileEntry:
     """File and its record in a document: `path` relative to the document, `sha256`, and `bytes` if present."""
 
     document: Path
-    said: dict[str, Any]
+    record: dict[str, Any]
 
     @property
     def path(self) -> Path:
         """Path of the file."""
-        return self.document.parent / str(self.said["path"])
+        return self.document.parent / str(self.record["path"])
 
 
 @dataclass(frozen=True)
 class Problem:
     """Missing or altered document or listed file, with a sentence about the fault, and one about its repair.
 
-    `goes` is the part to delete for the repair: the file, its folder (a checkpoint), or its altered lines.
+    `delete` is the part to delete for the repair: the file, its folder (a checkpoint), or its altered lines.
     """
 
     path: str
-    what: str
+    text: str
     fix: str
-    goes: Literal["file", "folder", "lines"]
+    delete: Literal["file", "folder", "lines"]
 
 
 @dataclass
@@ -53,39 +61,38 @@ class VerificationReport:
     documents: int = 0
     files: int = 0
     bytes: int = 0
-    faults: list[Problem] = field(default_factory=list)
+    problems: list[Problem] = field(default_factory=list)
 
 
 def find(paths: list[Path]) -> VerificationReport:
     """Verify every document under `paths` and every file that they list, once; UserError if a path has none."""
-    finding, entries = VerificationReport(), dict[tuple[Path, str], FileEntry]()
+    report, entries = VerificationReport(), dict[tuple[Path, str], FileEntry]()
     for document in dict.fromkeys(document for path in paths for document in _documents(path)):
-        finding.documents += 1
+        report.documents += 1
         try:
             for entry in _entries(document):
-                entries.setdefault((entry.path.resolve(), str(entry.said["sha256"])), entry)
+                entries.setdefault((entry.path.resolve(), str(entry.record["sha256"])), entry)
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            told = "; ".join(line.strip() for line in str(error).splitlines()[:2])
-            what = f"{document} cannot be used: {told or type(error).__name__}"
-            finding.faults.append(_fault(document, what, document))
+            detail = "; ".join(line.strip() for line in str(error).splitlines()[:2])
+            message = f"{document} cannot be used: {detail or type(error).__name__}"
+            report.problems.append(_fault(document, message, document))
     with progress(total=len(entries), label="verify", unit="file") as bar:
         for entry in entries.values():
-            finding.files += 1
-            if fault := Manifest.fault(entry.path, entry.said):
-                what = f"{entry.path} {fault} (listed in {entry.document})"
-                finding.faults.append(_fault(entry.path, what, entry.document))
+            report.files += 1
+            if fault := Manifest.fault(entry.path, entry.record):
+                message = f"{entry.path} {fault} (listed in {entry.document})"
+                report.problems.append(_fault(entry.path, message, entry.document))
             else:
-                finding.bytes += entry.path.stat().st_size
+                report.bytes += entry.path.stat().st_size
             bar.update(1)
-    return finding
+    return report
 
 
 def _documents(path: Path) -> list[Path]:
     if path.is_file():
         return [path]
     if not path.is_dir():
-        got = "no such file or folder"
-        expected = "a manifest, a checkpoint, or a folder that contains them"
+        got, expected = "no such file or folder", "a manifest, a checkpoint, or a folder that contains them"
         raise user_error(f"{path} cannot be verified", got=got, expected=expected, fix="check the path")
     found = [file for file in sorted(_below(path)) if file.suffix in (".json", ".jsonl")]
     found = [document for document in found if _counts(document, document.relative_to(path).parts)]
@@ -105,12 +112,12 @@ def _below(folder: Path) -> Iterator[Path]:
     def stop(error: OSError) -> None:
         raise error
 
-    seen = {os.path.realpath(folder)}
-    for here, folders, files in os.walk(folder, onerror=stop, followlinks=True):
-        new = {os.path.realpath(os.path.join(here, name)): name for name in sorted(folders, reverse=True)}
-        folders[:] = sorted(name for path, name in new.items() if path not in seen)
-        seen |= new.keys()
-        yield from (Path(here, name) for name in files)
+    visited = {os.path.realpath(folder)}
+    for directory, folders, files in os.walk(folder, onerror=stop, followlinks=True):
+        new = {os.path.realpath(os.path.join(directory, name)): name for name in sorted(folders, reverse=True)}
+        folders[:] = sorted(name for path, name in new.items() if path not in visited)
+        visited |= new.keys()
+        yield from (Path(directory, name) for name in files)
 
 
 def _counts(document: Path, parts: tuple[str, ...]) -> bool:
@@ -147,8 +154,8 @@ def _entries(document: Path) -> Iterator[FileEntry]:
         listed = [{"path": document.with_suffix(".npy").name, "sha256": content["file_sha256"]}]
     else:
         listed = list(_listed(content))
-    for said in listed:
-        yield FileEntry(document, said)
+    for entry in listed:
+        yield FileEntry(document, entry)
 
 
 def _listed(value: Any) -> Iterator[dict[str, Any]]:
@@ -164,23 +171,22 @@ def _listed(value: Any) -> Iterator[dict[str, Any]]:
             yield from _listed(item)
 
 
-def _fault(path: Path, what: str, document: Path) -> Problem:
-    """Build the fault of a document, or of a file that a document lists."""
-    if path.name in RECORDS:
-        return Problem(str(path), what, "ingestion rereads the scenes of its altered lines", "lines")
-    if path.name.endswith(outputs.MARKER_FILE):
-        fix = "without it, dithc replaces only files listed in a manifest: move other files elsewhere"
-        return Problem(str(path), what, fix, "file")
-    if path.suffix == ".jsonl":
-        return Problem(str(path), what, "dithc ignores its altered lines; they cannot be restored", "lines")
-    if path.name == CHECKPOINT or (path.parent / CHECKPOINT).exists():
-        return Problem(str(path), what, "training resumes from the previous checkpoint and rewrites this one", "folder")
-    if path.name == "spec.json":
-        return Problem(str(path), what, "it only describes its folder for users", "file")
-    if path.name == "config.json" and path == document:
-        return Problem(str(path), what, "every run of the workflow rewrites it", "file")
-    if path.exists() and not outputs.owns(path):
-        fix = "no document of dithc lists it with its size: move it out of this folder if it is yours"
-        return Problem(str(path), what, fix, "file")
+def _fault(path: Path, text: str, document: Path) -> Problem:
+    delete: Literal["file", "folder", "lines"] = "file"
     stage = "report" if document.name == "report.json" else " ".join(document.parent.parts[-2:])
-    return Problem(str(path), what, f"the workflow rebuilds it after it is deleted ({stage})", "file")
+    fix = f"the workflow rebuilds it after it is deleted ({stage})"
+    if path.name in RECORDS:
+        fix, delete = "ingestion rereads the scenes of its altered lines", "lines"
+    elif path.name.endswith(outputs.MARKER_FILE):
+        fix = "without it, dithc replaces only files listed in a manifest: move other files elsewhere"
+    elif path.suffix == ".jsonl":
+        fix, delete = "dithc ignores its altered lines; they cannot be restored", "lines"
+    elif path.name == CHECKPOINT or (path.parent / CHECKPOINT).exists():
+        fix, delete = "training resumes from the previous checkpoint and rewrites this one", "folder"
+    elif path.name == "spec.json":
+        fix = "it only describes its folder for users"
+    elif path.name == "config.json" and path == document:
+        fix = "every run of the workflow rewrites it"
+    elif path.exists() and not outputs.owns(path):
+        fix = "no document of dithc lists it with its size: move it out of this folder if it is yours"
+    return Problem(str(path), text, fix, delete)

@@ -19,7 +19,6 @@ log = get_logger(__name__)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments of the command."""
     parser.add_argument("paths", type=Path, nargs="+", metavar="PATH", help="document, results/NAME, or store")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the result to this file")
     parser.add_argument("--repair", action="store_true", help="delete altered files, and run the workflow")
@@ -37,28 +36,28 @@ def run(args: argparse.Namespace) -> int:
 
     files = _config_of(args) if args.repair else []
     folders = [path if path.is_dir() else path.parent for path in args.paths]
-    with ExitStack() as alone:
+    with ExitStack() as stack:
         if files:  # before any file is deleted
             experiment = load_experiment(files)
-            _keep_out_others(alone, [Path(experiment.results, experiment.name), *folders])
-        finding = find(args.paths)
-        _tell(finding)
-        if finding.faults and args.repair:
-            _remove(finding, within=folders)
-    if finding.faults and args.repair:
+            _acquire_leases(stack, [Path(experiment.results, experiment.name), *folders])
+        report = find(args.paths)
+        _print_report(report)
+        if report.problems and args.repair:
+            _remove(report, within=folders)
+    if report.problems and args.repair:
         status = main(["run", "--profile", args.profile, "--configfile", *map(str, files)])
         if status:
             return status
-        finding = find(args.paths)
-        _tell(finding)
-    elif finding.faults:
+        report = find(args.paths)
+        _print_report(report)
+    elif report.problems:
         log.warning("rerun with --repair --profile FOLDER to delete these and rebuild them by the workflow")
     if args.json:
-        outputs.write(args.json, json.dumps(asdict(finding), indent=1) + "\n")
-    return 1 if finding.faults else 0
+        outputs.write(args.json, json.dumps(asdict(report), indent=1) + "\n")
+    return 1 if report.problems else 0
 
 
-def _keep_out_others(alone: ExitStack, folders: list[Path]) -> None:
+def _acquire_leases(stack: ExitStack, folders: list[Path]) -> None:
     """Acquire the driver's lease of the first folder, and all leases in the folders, until altered files are deleted.
 
     Raises UserError if another process works there, such as Snakemake or a training run that outlived its parent.
@@ -68,14 +67,14 @@ def _keep_out_others(alone: ExitStack, folders: list[Path]) -> None:
     leases = [Lease(folder, wait_seconds=0.0) for folder in folders[:1] if folder.is_dir()]
     leases += [lease for folder in folders for lease in (Lease.beside(folder), *Lease.below(folder))]
     for lease in {lease.path.resolve(): lease for lease in leases}.values():
-        alone.enter_context(lease)
+        stack.enter_context(lease)
 
 
-def _tell(finding: "VerificationReport") -> None:
-    for fault in finding.faults:
-        print(f"{escaping.escaped(fault.what)}\n  {escaping.escaped(fault.fix)}")
-    verdict = f"{len(finding.faults)} faults" if finding.faults else "all intact"
-    print(f"{finding.files} files ({finding.bytes:,} bytes) of {finding.documents} documents: {verdict}")
+def _print_report(report: "VerificationReport") -> None:
+    for fault in report.problems:
+        print(f"{escaping.escaped(fault.text)}\n  {escaping.escaped(fault.fix)}")
+    verdict = f"{len(report.problems)} faults" if report.problems else "all intact"
+    print(f"{report.files} files ({report.bytes:,} bytes) of {report.documents} documents: {verdict}")
 
 
 def _config_of(args: argparse.Namespace) -> list[Path]:
@@ -95,13 +94,13 @@ def _config_of(args: argparse.Namespace) -> list[Path]:
     return files
 
 
-def _remove(finding: "VerificationReport", *, within: list[Path]) -> None:
+def _remove(report: "VerificationReport", *, within: list[Path]) -> None:
     """Delete missing or altered outputs, only inside the folders that the user passed."""
     from dithc.core.artifacts import atomic_write, outputs
     from dithc.core.integrity import dump_checksummed_line, load_checksummed_lines
 
     folders = [folder.resolve() for folder in within]
-    for fault in finding.faults:
+    for fault in report.problems:
         path = Path(fault.path)
         if not any(path.parent.resolve().is_relative_to(folder) for folder in folders):
             log.warning(f"{path} is kept: it is outside of {', '.join(map(str, within))}; pass its folder too")
@@ -109,11 +108,11 @@ def _remove(finding: "VerificationReport", *, within: list[Path]) -> None:
         if not outputs.owns(path) and path.exists():
             log.warning(f"{path} is kept: no marker or manifest lists it with its size; delete it if it is not needed")
             continue
-        if fault.goes == "lines":
+        if fault.delete == "lines":
             rows, _ = load_checksummed_lines(path.read_text(errors="replace"))
             atomic_write(path, "".join(map(dump_checksummed_line, rows)))
-        elif fault.goes == "folder":
+        elif fault.delete == "folder":
             outputs.remove(path.parent, manifest=path.name)
         else:
             path.unlink(missing_ok=True)
-        log.info(f"deleted the altered {fault.goes} {'of' if fault.goes == 'lines' else 'at'} {path}")
+        log.info(f"deleted the altered {fault.delete} {'of' if fault.delete == 'lines' else 'at'} {path}")

@@ -4,11 +4,13 @@ Models reject unknown keys and are immutable. Numbers are finite, and booleans a
 """
 
 import unicodedata
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Self, get_args
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from dithc.core.logging import user_error
 
 MOST_SEED = 2**63 - 1  # seeds are stored as signed 64-bit integers
 LONGEST_PART = 200  # bytes of a name in a path; file systems accept 255
@@ -18,16 +20,16 @@ NOT_IN_PATHS = "\"'`$\\;&|<>{}[]*?"
 
 
 def _one_line(text: str) -> str:
-    odd = next((letter for letter in text if unicodedata.category(letter) in ("Cc", "Cf", "Cs", "Zl", "Zp")), None)
-    if odd is not None:
-        raise ValueError(f"expected one line of text without invisible characters; it contains U+{ord(odd):04X}")
+    found = next((letter for letter in text if unicodedata.category(letter) in ("Cc", "Cf", "Cs", "Zl", "Zp")), None)
+    if found is not None:
+        raise ValueError(f"expected one line of text without invisible characters; it contains U+{ord(found):04X}")
     return text
 
 
 def _path(text: str) -> str:
-    odd = next((letter for letter in _one_line(text) if letter in NOT_IN_PATHS), None)
-    if odd is not None:
-        raise ValueError(f"{text!r} contains {odd}; a path must not contain {NOT_IN_PATHS}: rename it or link to it")
+    found = next((letter for letter in _one_line(text) if letter in NOT_IN_PATHS), None)
+    if found is not None:
+        raise ValueError(f"{text!r} contains {found}; a path must not contain {NOT_IN_PATHS}: rename it or link to it")
     if text != text.strip() or text.startswith(("-", "~")):
         raise ValueError(f"{text!r} starts or ends with a space, or starts with - or ~, which dithc does not expand")
     if any(len(part.encode()) > LONGEST_PART for part in text.split("/")):
@@ -76,20 +78,38 @@ class Settings(BaseModel):
             field = cls.model_fields.get(name) if isinstance(name, str) else None
             values = value if isinstance(value, list) else [value]
             is_truth = field is None or bool in (field.annotation, *get_args(field.annotation))
-            if not is_truth and any(isinstance(one, bool) for one in values):
+            if not is_truth and any(isinstance(item, bool) for item in values):
                 raise ValueError(f"`{name}` is {value!r}; true and false are not allowed here")
         return content
 
+    def updated(self, **changes: Any) -> Self:
+        """Return a copy with these values; UserError for an unknown key or an invalid value."""
+        try:
+            return type(self).model_validate({name: getattr(self, name) for name in self.model_fields_set} | changes)
+        except ValidationError as error:
+            faults = [
+                ": ".join((*map(str, fault["loc"]), fault["msg"].removeprefix("Value error, ")))
+                for fault in error.errors()
+            ]
+            raise user_error(
+                f"changed settings of {type(self).__name__}: {', '.join(changes)}",
+                got="; ".join(faults),
+                expected="keys and values of docs/config.md",
+                fix="correct these values",
+            ) from None
+
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        self._check_consistency()
+        if (fault := next(self._faults(), None)) is not None:
+            raise ValueError(fault)
         return self
 
-    def _check_consistency(self) -> None:
-        """Raise ValueError if values contradict each other. Subclasses override this method."""
+    def _faults(self) -> Iterator[str]:
+        """Yield contradictions between values; the first one is reported. Subclasses override this method."""
+        yield from ()
 
-    def _check_unused(self, owner: str, *names: str) -> None:
-        """Raise ValueError if a setting that only affects `owner` differs from its default."""
+    def _check_unused(self, owner: str, *names: str) -> Iterator[str]:
+        """Yield settings that only affect `owner` and differ from their defaults."""
         for name in names:
             if getattr(self, name) != type(self).model_fields[name].default:
-                raise ValueError(f"`{name}` has no effect: it belongs to `{owner}`")
+                yield f"`{name}` has no effect: it belongs to `{owner}`"

@@ -165,7 +165,8 @@ class PaperConfig(Settings):
     time_budget_hours: float = Field(default=10.0, gt=0, le=1000)
     """Hours of measurements at scale node. Measurements beyond the remaining hours are skipped."""
     gflops_per_core: float = Field(default=40.0, ge=1e-3, le=10.0**6)
-    """Speed of a core in an fp32 training step in GFLOP/s, for predictions of the time of each measurement."""
+    """Typical speed of a core in an fp32 training step in GFLOP/s, for predictions of the time of each measurement.
+    `machine.gflops_per_core` is a lower bound of the speed, for walltimes."""
     memory_gib: Gib | None = None
     """Memory limit in GiB of all ranks of a strategy, enforced by the kernel. Table 2 reports a run that exceeds it as
     out of memory. If unset, 1.5 at scale ci and the free memory otherwise."""

@@ -3,13 +3,14 @@
 The settings define `downsampling_factor` (side of a tile over side of its latent) and the `channels` of latents before a file is
 read. `sees_display` is true for codecs of images of the three display bands, false for codecs of all bands."""
 
+from collections.abc import Iterator
 from typing import Annotated, Any, ClassVar, Literal, get_args
 
 from pydantic import Field, SerializeAsAny, model_validator
 
 from dithc.config.schema.base import Band, Fraction, Name, Place, Positive, Rate, Settings, Size
 from dithc.config.schema.plugins import PluginExtractor as PluginExtractor
-from dithc.config.schema.plugins import PluginSettings, kinds_of, taking
+from dithc.config.schema.plugins import PluginSettings, kinds_of, plugin_field
 from dithc.core import plugins as extensions
 
 CROP = 32
@@ -86,17 +87,17 @@ class ExternalCodecConfig(Settings):
     def check_bands(self, known: list[str], key: str) -> None:
         """Check that the groups contain exactly the bands of a dataset; raises ValueError with keys below `key`."""
         grouped = {band for group in self.bands for band in group} if isinstance(self.bands, list) else set(known)
-        if strange := [band for band in grouped if band not in known]:
-            raise ValueError(f"{key}.bands has {', '.join(sorted(strange))}: the dataset has {', '.join(known)}")
-        if lost := [band for band in known if band not in grouped]:
+        if unknown := [band for band in grouped if band not in known]:
+            raise ValueError(f"{key}.bands has {', '.join(sorted(unknown))}: the dataset has {', '.join(known)}")
+        if missing := [band for band in known if band not in grouped]:
             raise ValueError(
-                f"{key}.bands lacks {', '.join(lost)}, which could not be decoded: add each band to a group (a band may be in "
+                f"{key}.bands lacks {', '.join(missing)}, which could not be decoded: add each band to a group (a band may be in "
                 "several groups), or remove it from the dataset (`source.bands`)"
             )
 
-    def _check_consistency(self) -> None:
+    def _faults(self) -> Iterator[str]:
         if isinstance(self.bands, list) and len(sizes := {len(group) for group in self.bands}) > 1:
-            raise ValueError(
+            yield (
                 f"`bands` has groups of {' and '.join(map(str, sorted(sizes)))} bands, but the autoencoder has one number of "
                 "input bands: repeat a band in the shorter groups; its copies are averaged"
             )
@@ -104,7 +105,7 @@ class ExternalCodecConfig(Settings):
             given, fitting = getattr(self, name), {self.latent_channels, self.channels(0)}
             if isinstance(given, list) and len(given) not in fitting:
                 counts = " or ".join(map(str, sorted(fitting)))
-                raise ValueError(f"`{name}` has {len(given)} numbers: set one, or {counts}, one per channel")
+                yield f"`{name}` has {len(given)} numbers: set one, or {counts}, one per channel"
 
 
 class DiffusersCodecConfig(ExternalCodecConfig):
@@ -145,15 +146,15 @@ class TorchScriptCodecConfig(ExternalCodecConfig):
     trust_code: bool = False
     """Must be true: you know the origin of the files and allow their program to run. No effect on results."""
 
-    def _check_consistency(self) -> None:
-        super()._check_consistency()
+    def _faults(self) -> Iterator[str]:
+        yield from super()._faults()
         if not self.trust_code:
-            raise ValueError(
+            yield (
                 "a `torchscript` codec is a program that runs with your permissions: set `trust_code: true` if you "
                 f"know the origin of {self.path}"
             )
         if self.low >= self.high:
-            raise ValueError(f"`low` {self.low} is not below `high` {self.high}")
+            yield f"`low` {self.low} is not below `high` {self.high}"
 
 
 class KlVaeConfig(Settings):
@@ -193,9 +194,9 @@ class KlVaeConfig(Settings):
     def channels(self, bands: int) -> int:
         return self.latent_channels
 
-    def _check_consistency(self) -> None:
+    def _faults(self) -> Iterator[str]:
         if self.equivariance + self.latent_noise > 1.0:
-            raise ValueError(
+            yield (
                 f"`equivariance` {self.equivariance} and `latent_noise` {self.latent_noise} are shares of different steps: "
                 "lower one, so that their sum is at most 1"
             )
@@ -237,7 +238,9 @@ BuiltInCodec = Annotated[
     PixelCodecConfig | SdVaeConfig | DiffusersCodecConfig | TorchScriptCodecConfig | KlVaeConfig,
     Field(discriminator="kind"),
 ]
-Codec = Annotated[BuiltInCodec | SerializeAsAny[PluginCodec], taking(PluginCodec, kinds_of(BuiltInCodec), BuiltInCodec)]
+Codec = Annotated[
+    BuiltInCodec | SerializeAsAny[PluginCodec], plugin_field(PluginCodec, kinds_of(BuiltInCodec), BuiltInCodec)
+]
 ExtractorKind = Literal["inception", "torchscript", "squeezenet", "classifier"]
 
 
@@ -273,17 +276,15 @@ class ExtractorConfig(Settings):
             return {"resize": "clean"} | given
         return given
 
-    def _check_consistency(self) -> None:
+    def _faults(self) -> Iterator[str]:
         if self.kind == "classifier" and (self.train_dataset is None or self.path is not None):
-            raise ValueError("a `classifier` extractor requires `train_dataset` (a dataset) and no `path`")
+            yield "a `classifier` extractor requires `train_dataset` (a dataset) and no `path`"
         if self.kind != "classifier" and (self.path is None or self.train_dataset is not None):
-            raise ValueError(f"a `{self.kind}` extractor requires `path` (its weights) and no `train_dataset`")
+            yield f"a `{self.kind}` extractor requires `path` (its weights) and no `train_dataset`"
         if self.train_on_defects and self.kind != "classifier":
-            raise ValueError(
-                f"`train_on_defects` applies to `classifier` extractors, not to `{self.kind}`: leave it out"
-            )
+            yield f"`train_on_defects` applies to `classifier` extractors, not to `{self.kind}`: leave it out"
         if self.trust_code != (self.kind == "torchscript"):
-            raise ValueError(
+            yield (
                 "a `torchscript` extractor is a program that runs with your permissions: set `trust_code: true` if you know the "
                 f"origin of {self.path}"
                 if self.kind == "torchscript"
@@ -292,5 +293,6 @@ class ExtractorConfig(Settings):
 
 
 AnyExtractor = Annotated[
-    ExtractorConfig | SerializeAsAny[PluginExtractor], taking(PluginExtractor, get_args(ExtractorKind), ExtractorConfig)
+    ExtractorConfig | SerializeAsAny[PluginExtractor],
+    plugin_field(PluginExtractor, get_args(ExtractorKind), ExtractorConfig),
 ]

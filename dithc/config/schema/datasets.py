@@ -1,6 +1,7 @@
 """Settings of datasets: sources of scenes, and cutting, split, scaling and rendering of tiles."""
 
 from collections import Counter
+from collections.abc import Iterator
 from datetime import date
 from typing import Annotated, ClassVar, Literal, get_args
 
@@ -11,7 +12,7 @@ from dithc.config.schema.plugins import REGISTERED as REGISTERED
 from dithc.config.schema.plugins import PluginConditions as PluginConditions
 from dithc.config.schema.plugins import PluginSettings as PluginSettings
 from dithc.config.schema.plugins import PluginSource as PluginSource
-from dithc.config.schema.plugins import kinds_of, taking
+from dithc.config.schema.plugins import kinds_of, plugin_field
 from dithc.config.schema.tiling import NormalizationConfig
 from dithc.config.schema.tiling import RenderingConfig as RenderingConfig
 from dithc.config.schema.tiling import SplitConfig as SplitConfig
@@ -55,11 +56,11 @@ class _Source(Settings):
     exclude: list[Pattern] = Field(default=[], max_length=1000)
     """Patterns, as in `include`, of files, products and folders that are not read."""
 
-    def _check_consistency(self) -> None:
+    def _faults(self) -> Iterator[str]:
         if (self.path is None) == (self.synthetic is None):
-            raise ValueError("give exactly one of `path` (where your files are) and `synthetic` (generate them)")
+            yield "give exactly one of `path` (where your files are) and `synthetic` (generate them)"
         if self.synthetic is not None and not self.is_generated:
-            raise ValueError("`synthetic` is available for sentinel2, gaofen2 and image-folder only; give `path`")
+            yield "`synthetic` is available for sentinel2, gaofen2 and image-folder only; give `path`"
 
 
 class MaskFileConfig(Settings):
@@ -78,11 +79,11 @@ class MaskFileConfig(Settings):
     no_data: list[MaskValue] = Field(default=[255], max_length=1000)
     """Values of pixels without data. A value in none of the three lists rejects the scene."""
 
-    def _check_consistency(self) -> None:
+    def _faults(self) -> Iterator[str]:
         lists = [self.clear, self.no_data, [] if self.cloud == "others" else self.cloud]
-        twice = [value for value, count in Counter(value for one in lists for value in set(one)).items() if count > 1]
-        if twice:
-            raise ValueError(f"`clear`, `cloud` and `no_data` share the value {twice[0]}")
+        counts = Counter(value for values in lists for value in set(values))
+        if repeated := [value for value, count in counts.items() if count > 1]:
+            yield f"`clear`, `cloud` and `no_data` share the value {repeated[0]}"
 
 
 class CloudsConfig(Settings):
@@ -112,10 +113,10 @@ class _Files(_Source):
     clouds: CloudsConfig = CloudsConfig()
     """Selection of cloudy pixels; no pixels without `mask`."""
 
-    def _check_consistency(self) -> None:
-        super()._check_consistency()
+    def _faults(self) -> Iterator[str]:
+        yield from super()._faults()
         if self.clouds.buffer_m and self.clouds.mask is None:
-            raise ValueError("`clouds.buffer_m` has no effect without masks: set `clouds.mask` too")
+            yield "`clouds.buffer_m` has no effect without masks: set `clouds.mask` too"
 
 
 class _Sentinel2Bands(_Source):
@@ -127,10 +128,10 @@ class _Sentinel2Bands(_Source):
     clouds: ProductCloudsConfig = ProductCloudsConfig()
     """Selection of cloudy pixels."""
 
-    def _check_consistency(self) -> None:
-        super()._check_consistency()
+    def _faults(self) -> Iterator[str]:
+        yield from super()._faults()
         if self.bands is not None and len(set(self.bands)) < len(self.bands):
-            raise ValueError(f"`bands` names a band twice: {', '.join(self.bands)}")
+            yield f"`bands` names a band twice: {', '.join(self.bands)}"
 
 
 class Sentinel2Source(_Sentinel2Bands):
@@ -144,13 +145,13 @@ class Sentinel2Source(_Sentinel2Bands):
     """Optional files of manifest.safe, as patterns of their paths in the product: `*/QI_DATA/*`, or `*` for partially
     downloaded products. The file of a band's native pixel size is always required."""
 
-    def _check_consistency(self) -> None:
-        super()._check_consistency()
+    def _faults(self) -> Iterator[str]:
+        yield from super()._faults()
         if self.synthetic is not None and (side := self.synthetic.size) % 6:
-            below = side // 6 * 6
-            raise ValueError(
+            smaller = side // 6 * 6
+            yield (
                 f"`synthetic.size` is {side}, which is not a multiple of 6, so the grids of 10 m, 20 m and 60 m have different "
-                f"extents: use {below} or {below + 6}"
+                f"extents: use {smaller} or {smaller + 6}"
             )
 
 
@@ -177,18 +178,18 @@ class SearchConfig(Settings):
     """Service that returns the signed form of an address for `?href=`, if files require signed addresses:
     `https://planetarycomputer.microsoft.com/api/sas/v1/sign` for Planetary Computer."""
 
-    def _check_consistency(self) -> None:
+    def _faults(self) -> Iterator[str]:
         if (self.bbox is None) == (self.area_file is None):
-            raise ValueError("give exactly one of `bbox` (west, south, east, north) and `area_file` (a GeoJSON file)")
+            yield "give exactly one of `bbox` (west, south, east, north) and `area_file` (a GeoJSON file)"
         if self.bbox is not None:
             west, south, east, north = self.bbox
             if not (-180 <= west < east <= 180 and -90 <= south < north <= 90):
-                raise ValueError(
+                yield (
                     f"`bbox` {list(self.bbox)} is not west, south, east, north in degrees, each pair ascending; use an "
                     "`area_file` of two polygons for an area across 180 degrees of longitude"
                 )
         if self.start_date > self.end_date:
-            raise ValueError(f"`start_date` {self.start_date} is after `end_date` {self.end_date}")
+            yield f"`start_date` {self.start_date} is after `end_date` {self.end_date}"
 
 
 class Sentinel2StacSource(_Sentinel2Bands):
@@ -207,12 +208,10 @@ class Sentinel2StacSource(_Sentinel2Bands):
     check_offset: bool = True
     """Reject a scene if its values contradict the offset. Disable this check for scenes that are truly that bright."""
 
-    def _check_consistency(self) -> None:
-        super()._check_consistency()
+    def _faults(self) -> Iterator[str]:
+        yield from super()._faults()
         if self.clouds.use_msk_classi:
-            raise ValueError(
-                "`clouds.use_msk_classi` has no effect, because catalogs do not provide MSK_CLASSI as a file"
-            )
+            yield "`clouds.use_msk_classi` has no effect, because catalogs do not provide MSK_CLASSI as a file"
 
 
 class Sentinel2ArraySource(_Files):
@@ -238,10 +237,10 @@ class Sentinel2ArraySource(_Files):
     gsd_m: Metres = 10.0
     """Pixel size in meters of files without georeference."""
 
-    def _check_consistency(self) -> None:
-        super()._check_consistency()
+    def _faults(self) -> Iterator[str]:
+        yield from super()._faults()
         if self.units == "dn" and self.offset is None:
-            raise ValueError("`offset` must be declared for `units: dn`: -1000 from baseline 04.00 on, 0 before")
+            yield "`offset` must be declared for `units: dn`: -1000 from baseline 04.00 on, 0 before"
 
 
 class CoefficientsConfig(Settings):
@@ -289,40 +288,40 @@ class Gaofen2Source(_Source):
         """True if products of level 1A are read as scenes, which requires the height of the ground."""
         return self.height_m is not None or self.dem is not None
 
-    def _check_consistency(self) -> None:
-        super()._check_consistency()
-        self._check_calibration()
+    def _faults(self) -> Iterator[str]:
+        yield from super()._faults()
+        yield from self._check_calibration()
         if self.synthetic is not None and self.takes_raw:
-            raise ValueError(
+            yield (
                 "`height_m` and `dem` have no effect on generated scenes, which are orthorectified already; "
                 "omit both, or give `path`"
             )
         if self.pansharpen == "none":
             return
         if not self.takes_raw:
-            raise ValueError("`pansharpen` requires products of level 1A: set the height (`height_m`, `dem`)")
+            yield "`pansharpen` requires products of level 1A: set the height (`height_m`, `dem`)"
         if self.units != "dn":
-            raise ValueError("`pansharpen` requires products of level 1A, which have `units: dn`")
+            yield "`pansharpen` requires products of level 1A, which have `units: dn`"
         if self.gsd_m > SHARPENED_GSD_M:
-            raise ValueError(
+            yield (
                 f"`pansharpen` has no effect at `gsd_m: {self.gsd_m:g}`: choose {SHARPENED_GSD_M:g} or less, "
                 "the panchromatic pixel is 0.8 m"
             )
 
-    def _check_calibration(self) -> None:
+    def _check_calibration(self) -> Iterator[str]:
         given = self.coefficients
         if self.calibrate == "none":
             if given is not None:
-                raise ValueError("`coefficients` have no effect: set `calibrate: radiance` or `reflectance`")
+                yield "`coefficients` have no effect: set `calibrate: radiance` or `reflectance`"
             return
         if self.units != "dn":
-            raise ValueError(f"`calibrate: {self.calibrate}` needs `units: dn`: a stretched byte has lost the numbers")
+            yield f"`calibrate: {self.calibrate}` needs `units: dn`: a stretched byte has lost the numbers"
         lists = {} if given is None else given.model_dump(exclude_none=True)
-        wrong = next((name for name, values in lists.items() if len(values) != len(self.bands)), None)
-        if wrong is not None:
-            raise ValueError(f"`coefficients.{wrong}` has not one number for each of the {len(self.bands)} `bands`")
+        key = next((name for name, values in lists.items() if len(values) != len(self.bands)), None)
+        if key is not None:
+            yield f"`coefficients.{key}` has not one number for each of the {len(self.bands)} `bands`"
         if len(self.bands) != PUBLISHED_BANDS and {"gain", "irradiance"} - lists.keys():
-            raise ValueError(f"published coefficients have 4 bands, `bands` {len(self.bands)}: give all `coefficients`")
+            yield f"published coefficients have 4 bands, `bands` {len(self.bands)}: give all `coefficients`"
 
 
 class GeoTiffSource(_Files):
@@ -350,21 +349,21 @@ class GeoTiffSource(_Files):
     gsd_m: Metres | None = None
     """Pixel size in meters of files without georeference. If unset, these files are rejected."""
 
-    def _check_consistency(self) -> None:
-        super()._check_consistency()
+    def _faults(self) -> Iterator[str]:
+        yield from super()._faults()
         for name in ("suffixes", "wavelengths_nm", "scale", "offset"):
             values = getattr(self, name)
             if isinstance(values, list) and len(values) != len(self.bands):
-                raise ValueError(f"`{name}` has {len(values)} values, and there are {len(self.bands)} `bands`")
+                yield f"`{name}` has {len(values)} values, and there are {len(self.bands)} `bands`"
         if self.suffixes is not None and len({suffix.lower() for suffix in self.suffixes}) < len(self.suffixes):
-            raise ValueError("two bands have the same end in `suffixes`")
+            yield "two bands have the same end in `suffixes`"
         if not all(suffix.lower().endswith((".tif", ".tiff", ".jp2")) for suffix in self.suffixes or []):
-            raise ValueError("each of `suffixes` ends with .tif, .tiff or .jp2, such as `_SR_B4.TIF`")
+            yield "each of `suffixes` ends with .tif, .tiff or .jp2, such as `_SR_B4.TIF`"
         if self.units in ("dn", "byte") and (self.scale != 1.0 or self.offset != 0.0):
-            raise ValueError(f"`scale` and `offset` have no effect on `units: {self.units}`, which are not converted")
+            yield f"`scale` and `offset` have no effect on `units: {self.units}`, which are not converted"
         steps = self.scale if isinstance(self.scale, list) else [self.scale]
         if 0.0 in steps:
-            raise ValueError("`scale` is 0, which maps all numbers to `offset`: set another number")
+            yield "`scale` is 0, which maps all numbers to `offset`: set another number"
 
 
 class ImageFolderSource(_Source):
@@ -387,9 +386,9 @@ BuiltInSource = Annotated[
     Field(discriminator="kind"),
 ]
 Source = Annotated[
-    BuiltInSource | SerializeAsAny[PluginSource], taking(PluginSource, kinds_of(BuiltInSource), BuiltInSource)
+    BuiltInSource | SerializeAsAny[PluginSource], plugin_field(PluginSource, kinds_of(BuiltInSource), BuiltInSource)
 ]
-Conditions = Annotated[SerializeAsAny[PluginConditions], taking(PluginConditions, (), PluginConditions)]
+Conditions = Annotated[SerializeAsAny[PluginConditions], plugin_field(PluginConditions, (), PluginConditions)]
 
 
 class DatasetConfig(Settings):
@@ -419,20 +418,18 @@ class DatasetConfig(Settings):
     max_rejected_fraction: Fraction = 0.5
     """Largest share of unusable scene files. Ingestion fails beyond it, or if a file contradicts a declared offset."""
 
-    def _check_consistency(self) -> None:
+    def _faults(self) -> Iterator[str]:
         if self.split.cell_size_m is not None and self.source.kind == "image-folder":
-            raise ValueError(
-                "`split.cell_size_m` has no effect on an image-folder, because its images have no location"
-            )
+            yield "`split.cell_size_m` has no effect on an image-folder, because its images have no location"
 
     @property
     def band_names(self) -> list[str] | None:
         """Bands of the tiles; None if the Sentinel-2 products decide."""
         if self.source.kind == "image-folder":
             return ["R", "G", "B"]
-        named: list[str] | None = getattr(self.source, "bands", None)
-        is_made = named is None and self.source.synthetic is not None  # products of level 2A
-        return [band for band in SENTINEL2_BANDS if band != NOT_OF_LEVEL_2A] if is_made else named
+        listed: list[str] | None = getattr(self.source, "bands", None)
+        is_made = listed is None and self.source.synthetic is not None  # products of level 2A
+        return [band for band in SENTINEL2_BANDS if band != NOT_OF_LEVEL_2A] if is_made else listed
 
     @property
     def one_class(self) -> bool:

@@ -1,11 +1,12 @@
 """Settings of evaluations: sampling and scoring of a run. Caches and PipeFusion change the images."""
 
+from collections.abc import Iterator
 from typing import Annotated, Any, Literal, get_args
 
 from pydantic import Field, SerializeAsAny
 
 from dithc.config.schema.base import Band, Fraction, Name, Positive, Seed, Settings, Size
-from dithc.config.schema.plugins import PluginSampler, taking
+from dithc.config.schema.plugins import PluginSampler, plugin_field
 from dithc.config.schema.run_sections import Length
 
 LARGEST_SCENE = 1 << 16  # pixels per side; the latent of the scene is in memory, and one band takes 8 GiB on disk
@@ -23,7 +24,7 @@ OF_PIXELS = {"bands", "indices", "spectra"}
 BuiltInSampler = Literal["ddpm", "ddim", "dpm-solver", "unipc", "euler", "heun"]
 Sampler = Annotated[
     BuiltInSampler | SerializeAsAny[PluginSampler],
-    taking(PluginSampler, get_args(BuiltInSampler), BuiltInSampler, bare=True),
+    plugin_field(PluginSampler, get_args(BuiltInSampler), BuiltInSampler, bare=True),
 ]
 
 
@@ -38,11 +39,9 @@ class WindowsConfig(Settings):
     """Shift the grid of windows in each step by an offset derived from (seed, timestep), so that borders move
     (SpotDiffusion). Windows then need no overlap: `overlap: 0, random_shift: true` has the fewest evaluations."""
 
-    def _check_consistency(self) -> None:
+    def _faults(self) -> Iterator[str]:
         if self.overlap == 0.0 and not self.random_shift:
-            raise ValueError(
-                "windows without overlap and shift leave seams: set `overlap: 0.25` or `random_shift: true`"
-            )
+            yield "windows without overlap and shift leave seams: set `overlap: 0.25` or `random_shift: true`"
 
 
 class FirstBlockCacheConfig(Settings):
@@ -108,12 +107,12 @@ class PipeFusionConfig(Settings):
         return self.patches == 1 or self.warmup_steps >= calls
 
     def __str__(self) -> str:
-        many, steps = self.patches, self.warmup_steps
-        return f"pipefusion, {many} patch{'es' * (many > 1)}, {steps} warm-up step{'s' * (steps > 1)}"
+        count, steps = self.patches, self.warmup_steps
+        return f"pipefusion, {count} patch{'es' * (count > 1)}, {steps} warm-up step{'s' * (steps > 1)}"
 
-    def _check_consistency(self) -> None:
+    def _faults(self) -> Iterator[str]:
         if self.pipefusion_parallel_degree == 1 and self.num_pipeline_patch is None:
-            raise ValueError(
+            yield (
                 "`pipefusion` with one stage and without `num_pipeline_patch` has no effect: set `pipefusion_parallel_degree` "
                 "above 1 (or `num_pipeline_patch`, which works on one rank too), or leave `pipefusion` out"
             )
@@ -224,85 +223,75 @@ class EvaluationConfig(Settings):
             and self.real_split in ("train", "all")
         )
 
-    def _check_consistency(self) -> None:
+    def _faults(self) -> Iterator[str]:
         for name, values in (("metrics", list[str](self.metrics)), ("band_triplets", self.triplet_names)):
-            if twice := sorted({value for value in values if values.count(value) > 1}):
-                raise ValueError(f"`{name}` has {', '.join(twice)} twice: leave one out")
-        self._check_scene()
+            if repeated := sorted({value for value in values if values.count(value) > 1}):
+                yield f"`{name}` has {', '.join(repeated)} twice: leave one out"
+        yield from self._check_scene()
         if self.solver_order is not None and self.sampler not in ("dpm-solver", "unipc"):
-            raise ValueError(
-                f"`solver_order` applies to the samplers dpm-solver and unipc; `sampler` is {self.sampler}"
-            )
+            yield f"`solver_order` applies to the samplers dpm-solver and unipc; `sampler` is {self.sampler}"
         if self.timesteps is not None:
-            self._check_times(self.timesteps)
+            yield from self._check_times(self.timesteps)
         if self.ema_std is not None and self.weights == "raw":
-            raise ValueError("`ema_std` is the length of an average, and `weights` is raw: leave one of both out")
+            yield "`ema_std` is the length of an average, and `weights` is raw: leave one of both out"
         if self.ema_std is not None and self.checkpoint in ("start", "untrained", "codec"):
-            raise ValueError(
+            yield (
                 f"`ema_std` requires weights during or after training, and `checkpoint` is {self.checkpoint}: leave it out"
             )
         if self.guidance_interval is not None:
             low, high = self.guidance_interval
             if low > high:
-                raise ValueError(f"`guidance_interval` is not ascending: it starts at {low} and ends at {high}")
+                yield f"`guidance_interval` is not ascending: it starts at {low} and ends at {high}"
             if self.guidance_scale == 1.0:
-                raise ValueError("`guidance_interval` requires a `guidance_scale` other than 1")
-        self._check_reuse()
+                yield "`guidance_interval` requires a `guidance_scale` other than 1"
+        yield from self._check_reuse()
         if self.guidance_reference is not None:
             if self.guidance_scale <= 1.0:
-                raise ValueError(
+                yield (
                     f"`guidance_reference` requires `guidance_scale` above 1; with {self.guidance_scale}, it has no effect"
                 )
             if self.checkpoint in ("start", "untrained", "codec"):
-                raise ValueError(
+                yield (
                     f"`guidance_reference: {self.guidance_reference}` requires weights after the first step; "
                     f"`checkpoint` is {self.checkpoint}"
                 )
 
-    def _check_scene(self) -> None:
+    def _check_scene(self) -> Iterator[str]:
         for key in ("image_size", "windows", "epsilon_scaling", "cache", "pipefusion"):
             if self.checkpoint == "codec" and getattr(self, key):
-                raise ValueError(f"`{key}` applies to generated images, and `checkpoint` is codec: leave it out")
+                yield f"`{key}` applies to generated images, and `checkpoint` is codec: leave it out"
         if self.windows is None and self.num_images < 2:
-            raise ValueError(
-                "`num_images` is 1, and a score compares at least two: raise it (or set `windows`, for a scene)"
-            )
+            yield "`num_images` is 1, and a score compares at least two: raise it (or set `windows`, for a scene)"
         if self.windows is not None and self.image_size is None:
-            raise ValueError(
-                "`windows` require the `image_size` of a scene: set it, such as 4096, or leave `windows` out"
-            )
+            yield "`windows` require the `image_size` of a scene: set it, such as 4096, or leave `windows` out"
         if self.windows is not None and (self.metrics or self.band_triplets):
-            raise ValueError("`metrics` and `band_triplets` require a score, and a scene (`windows`) has no score")
+            yield "`metrics` and `band_triplets` require a score, and a scene (`windows`) has no score"
 
-    def _check_reuse(self) -> None:
+    def _check_reuse(self) -> Iterator[str]:
         """Check the settings that reuse values of previous evaluations of the network."""
         reused = [key for key in ("cache", "pipefusion") if getattr(self, key) is not None]
         if len(reused) > 1:
-            raise ValueError("`pipefusion` and `cache` both reuse values of previous evaluations: leave one out")
+            yield "`pipefusion` and `cache` both reuse values of previous evaluations: leave one out"
         for key in reused:
             if self.windows is not None:
-                raise ValueError(
-                    f"`{key}` reuses values of previous evaluations, which `windows` change: leave one out"
-                )
+                yield f"`{key}` reuses values of previous evaluations, which `windows` change: leave one out"
             if self.guidance_interval is not None:
-                raise ValueError(
+                yield (
                     f"`{key}` reuses values of previous evaluations, and with `guidance_interval` some have no branch without "
                     "a label: leave one of both out"
                 )
         if isinstance(self.cache, TaylorCacheConfig) and self.sampler == "heun":
-            raise ValueError(
+            yield (
                 "`cache` taylor extrapolates over timesteps, and heun evaluates each timestep twice: use `kind: first-block`, "
                 "or euler"
             )
 
-    def _check_times(self, times: list[int]) -> None:
+    def _check_times(self, times: list[int]) -> Iterator[str]:
         if len(times) != (needed := self.num_times):
-            raise ValueError(
-                f"`timesteps` has {len(times)} timesteps and `steps` is {self.steps}: {self.sampler} needs {needed}"
-            )
+            yield f"`timesteps` has {len(times)} timesteps and `steps` is {self.steps}: {self.sampler} needs {needed}"
         if times != sorted(set(times), reverse=True):
-            raise ValueError(f"`timesteps` are not descending: {times}")
+            yield f"`timesteps` are not descending: {times}"
         if self.solves_flow and (times[0] != FLOW_START or times[-1] == 0):
-            raise ValueError(f"`timesteps` of {self.sampler} must start at {FLOW_START} and end above 0: {times}")
+            yield f"`timesteps` of {self.sampler} must start at {FLOW_START} and end above 0: {times}"
         if not self.solves_flow and times[0] > LAST_TIMESTEP:
-            raise ValueError(f"`timesteps` of {self.sampler} must be at most {LAST_TIMESTEP}: {times}")
+            yield f"`timesteps` of {self.sampler} must be at most {LAST_TIMESTEP}: {times}"

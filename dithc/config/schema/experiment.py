@@ -1,6 +1,6 @@
 """The complete configuration of an experiment. All references in it are checked before the first job starts."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from typing import Literal
 
 from dithc.config.schema.base import Name, Place, Positive, Seed, Settings, Title
@@ -71,149 +71,144 @@ class ExperimentConfig(Settings):
     evaluations: dict[Name, EvaluationConfig] = {}
     """Evaluations."""
 
-    def _check_consistency(self) -> None:
+    def _faults(self) -> Iterator[str]:
         for name, dataset in self.datasets.items():
-            self._check_name(f"datasets.{name}.codec", dataset.codec, self.codecs)
-            self._check_rendering(name, dataset)
+            yield from self._check_name(f"datasets.{name}.codec", dataset.codec, self.codecs)
+            yield from self._check_rendering(name, dataset)
         for name, codec in self.codecs.items():
             if isinstance(codec, KlVaeConfig):
-                self._check_name(f"codecs.{name}.train_dataset", codec.train_dataset, self.datasets)
+                yield from self._check_name(f"codecs.{name}.train_dataset", codec.train_dataset, self.datasets)
                 codec.check_tiles(self.datasets[codec.train_dataset].tiles.size, f"codecs.{name}")
         for name, extractor in self.extractors.items():
             if isinstance(extractor, ExtractorConfig) and extractor.train_dataset is not None:
-                self._check_name(f"extractors.{name}.train_dataset", extractor.train_dataset, self.datasets)
-                self._check_classes(name, extractor, self.datasets[extractor.train_dataset])
+                yield from self._check_name(f"extractors.{name}.train_dataset", extractor.train_dataset, self.datasets)
+                yield from self._check_classes(name, extractor, self.datasets[extractor.train_dataset])
         for name, run in self.runs.items():
-            self._check_name(f"runs.{name}.dataset", run.dataset, self.datasets)
-            self._check_chain(name)
-            self._check_start(name, run)
-            self._check_tiles(name, run)
+            yield from self._check_name(f"runs.{name}.dataset", run.dataset, self.datasets)
+            yield from self._check_chain(name)
+            yield from self._check_start(name, run)
+            yield from self._check_tiles(name, run)
         for name, evaluation in self.evaluations.items():
-            self._check_name(f"evaluations.{name}.run", evaluation.run, self.runs)
-            self._check_name(f"evaluations.{name}.extractor", evaluation.extractor, self.extractors)
+            yield from self._check_name(f"evaluations.{name}.run", evaluation.run, self.runs)
+            yield from self._check_name(f"evaluations.{name}.extractor", evaluation.extractor, self.extractors)
             run = self.runs[evaluation.run]
-            self._check_guidance(name, evaluation, run)
-            self._check_sampled(name, evaluation, run)
-            self._check_average(name, evaluation, run)
-            self._check_images(name, evaluation, run)
-            self._check_bands(name, evaluation, run)
-        self._check_ranks()
+            checks = (self._check_guidance, self._check_sampled, self._check_average)
+            for check in (*checks, self._check_images, self._check_bands):
+                yield from check(name, evaluation, run)
+        yield from self._check_ranks()
 
-    def _check_ranks(self) -> None:
+    def _check_ranks(self) -> Iterator[str]:
         """Check that the launcher starts the ranks and that they share the batch of each run."""
         machine, ranks = self.machine, self.machine.ranks
         for name, run in self.runs.items():
             if ranks is not None and machine.strategy != "dp+tp" and run.global_batch_size % ranks:
-                raise ValueError(
+                yield (
                     f"runs.{name}.global_batch_size {run.global_batch_size} cannot be shared equally by "
                     f"{ranks} ranks (machine.nodes x machine.ranks_per_node)"
                 )
         if machine.launcher == "srun" and machine.ranks_per_node is None:
-            raise ValueError("machine.launcher `srun` requires machine.ranks_per_node: its nodes are other machines")
+            yield "machine.launcher `srun` requires machine.ranks_per_node: its nodes are other machines"
         if machine.launcher == "none" and ranks is not None and ranks > 1:
-            raise ValueError(f"machine.launcher `none` starts one rank, {ranks} are requested")
+            yield f"machine.launcher `none` starts one rank, {ranks} are requested"
 
-    def _check_sampled(self, name: str, evaluation: EvaluationConfig, run: RunConfig) -> None:
+    def _check_sampled(self, name: str, evaluation: EvaluationConfig, run: RunConfig) -> Iterator[str]:
         """Check that the run keeps the sampled weights and that the sampler fits its prediction target."""
         if isinstance(evaluation.checkpoint, int) and not run.keeps(evaluation.checkpoint):
-            raise ValueError(
+            yield (
                 f"evaluations.{name}.checkpoint is step {evaluation.checkpoint}, but runs.{evaluation.run} does not "
                 "keep this checkpoint: it keeps multiples of `steps_per_job` and of `keep_every`, and the last step"
             )
         predict = run.objective.prediction_type
         if evaluation.checkpoint != "codec" and evaluation.solves_flow != (predict == "flow"):
             fitting = "euler or heun" if predict == "flow" else "another sampler"
-            raise ValueError(
+            yield (
                 f"evaluations.{name}.sampler {evaluation.sampler} does not fit objective.prediction_type of "
                 f"runs.{evaluation.run}, which is {predict}: choose {fitting}"
             )
 
-    def _check_guidance(self, name: str, evaluation: EvaluationConfig, run: RunConfig) -> None:
+    def _check_guidance(self, name: str, evaluation: EvaluationConfig, run: RunConfig) -> Iterator[str]:
         """Check that the run supports the guidance of an evaluation, and that guidance is applied once."""
         if evaluation.guidance_reference is not None and run.init_from_run is None and run.init_from_file is None:
-            raise ValueError(
+            yield (
                 f"evaluations.{name}.guidance_reference is {evaluation.guidance_reference}, which requires a fine-tuning run: "
                 f"runs.{evaluation.run} has neither `init_from_run` nor `init_from_file`"
             )
         if evaluation.guidance_scale != 1.0 and run.guidance_training is not None:
-            raise ValueError(
+            yield (
                 f"evaluations.{name}.guidance_scale {evaluation.guidance_scale} would guide twice: "
                 f"runs.{evaluation.run} has guidance trained in (`guidance_training`); leave `guidance_scale` out"
             )
         started = self.runs[run.init_from_run] if run.init_from_run is not None else run
         if evaluation.guidance_reference is not None and not (run.label_dropout and started.label_dropout):
-            raise ValueError(
+            yield (
                 f"evaluations.{name}.guidance_reference is {evaluation.guidance_reference}, which predicts without a label: "
                 f"`label_dropout` of runs.{evaluation.run} and of its start run must be above 0: only then this is learned"
             )
         if evaluation.guidance_scale != 1.0 and evaluation.guidance_reference is None and run.label_dropout == 0.0:
-            raise ValueError(
+            yield (
                 f"evaluations.{name}.guidance_scale {evaluation.guidance_scale} requires a run with dropped labels; "
                 f"runs.{evaluation.run}.label_dropout is 0"
             )
 
-    def _check_images(self, name: str, evaluation: EvaluationConfig, run: RunConfig) -> None:
+    def _check_images(self, name: str, evaluation: EvaluationConfig, run: RunConfig) -> Iterator[str]:
         """Check the size of images, and stages and patches of PipeFusion, against tiles, codec, blocks and ranks."""
         dataset = self.datasets[run.dataset]
-        where, tile, factor = f"evaluations.{name}", dataset.tiles.size, self.codecs[dataset.codec].downsampling_factor
+        key, tile, factor = f"evaluations.{name}", dataset.tiles.size, self.codecs[dataset.codec].downsampling_factor
         size = evaluation.image_size or tile
         if size < tile:
-            raise ValueError(
-                f"{where}.image_size {size} is smaller than the tiles of runs.{evaluation.run} ({tile}): leave it out, or train "
+            yield (
+                f"{key}.image_size {size} is smaller than the tiles of runs.{evaluation.run} ({tile}): leave it out, or train "
                 "on smaller tiles"
             )
         if size > tile and evaluation.windows is None:
-            raise ValueError(
-                f"{where}.image_size {size} is larger than the tiles of runs.{evaluation.run} ({tile}), and a network generates "
+            yield (
+                f"{key}.image_size {size} is larger than the tiles of runs.{evaluation.run} ({tile}), and a network generates "
                 "images of the tile size only: add `windows: {overlap: 0.25}`, or train a run on tiles of that size"
             )
         if size > tile and size % factor:
-            raise ValueError(
-                f"{where}.image_size {size} is not a multiple of the codec's {factor}: use {size // factor * factor}"
-            )
+            yield f"{key}.image_size {size} is not a multiple of the codec's {factor}: use {size // factor * factor}"
         if evaluation.pipefusion is None:
             return
         stages, patches = evaluation.pipefusion.pipefusion_parallel_degree, evaluation.pipefusion.patches
-        where, depth, tokens = f"{where}.pipefusion", run.model.shape[1], (tile // factor // run.model.patch) ** 2
+        key, depth, tokens = f"{key}.pipefusion", run.model.shape[1], (tile // factor // run.model.patch) ** 2
         if stages > depth:
-            raise ValueError(
-                f"{where}.pipefusion_parallel_degree is {stages}, and the network has {depth} blocks; each stage needs one: "
+            yield (
+                f"{key}.pipefusion_parallel_degree is {stages}, and the network has {depth} blocks; each stage needs one: "
                 f"use at most {depth}"
             )
         if patches > tokens:
-            raise ValueError(
-                f"{where}.num_pipeline_patch is {patches}, and an image has {tokens} tokens; each patch needs one: use at most "
+            yield (
+                f"{key}.num_pipeline_patch is {patches}, and an image has {tokens} tokens; each patch needs one: use at most "
                 f"{tokens}"
             )
         ranks = self.machine.ranks
         if self.machine.launcher != "none" and ranks is not None and stages > ranks:  # users may start ranks by hand
-            raise ValueError(
-                f"{where}.pipefusion_parallel_degree is {stages}, and {ranks} ranks are started: start more, or use {ranks} and "
+            yield (
+                f"{key}.pipefusion_parallel_degree is {stages}, and {ranks} ranks are started: start more, or use {ranks} and "
                 f"`num_pipeline_patch: {patches}`, which gives the same images"
             )
 
-    def _check_name(self, key: str, name: str, section: Collection[str]) -> None:
+    def _check_name(self, key: str, name: str, section: Collection[str]) -> Iterator[str]:
         if name not in section:
-            raise ValueError(f"{key} is {name!r}, which is not defined; there are: {', '.join(section) or 'none'}")
+            yield f"{key} is {name!r}, which is not defined; there are: {', '.join(section) or 'none'}"
 
-    def _check_bands(self, name: str, evaluation: EvaluationConfig, run: RunConfig) -> None:
-        """Check that real and generated images contain the measured bands."""
+    def _check_bands(self, name: str, evaluation: EvaluationConfig, run: RunConfig) -> Iterator[str]:
         settings = self.datasets[run.dataset]
         if (evaluation.band_triplets or evaluation.sees_pixels) and self.codecs[settings.codec].sees_display:
-            raise ValueError(
+            yield (
                 f"evaluations.{name}: `band_triplets` and the metrics of pixels require all bands, but codecs.{settings.codec} "
                 "decodes only the display bands, as 8-bit images: leave them out"
             )
         known, has = settings.band_names or SENTINEL2_BANDS, f"evaluations.{name}.band_triplets has"
         for triplet in evaluation.band_triplets:
             if not set(triplet) <= set(known):
-                raise ValueError(f"{has} {', '.join(triplet)}: datasets.{run.dataset} has {', '.join(known)}")
+                yield f"{has} {', '.join(triplet)}: datasets.{run.dataset} has {', '.join(known)}"
 
-    def _check_rendering(self, name: str, dataset: DatasetConfig) -> None:
+    def _check_rendering(self, name: str, dataset: DatasetConfig) -> Iterator[str]:
         """Check that the source has the bands of rendering and codec, if the configuration defines its bands."""
         known = dataset.band_names
         if not set(dataset.rendering.bands) <= set(known or SENTINEL2_BANDS):
-            raise ValueError(
+            yield (
                 f"datasets.{name}.rendering.bands {', '.join(dataset.rendering.bands)}: the source has "
                 f"{', '.join(known or SENTINEL2_BANDS)}"
             )
@@ -221,50 +216,50 @@ class ExperimentConfig(Settings):
         if known is not None and isinstance(codec, ExternalCodecConfig):
             codec.check_bands(known, f"codecs.{dataset.codec}")
 
-    def _check_classes(self, name: str, extractor: ExtractorConfig, dataset: DatasetConfig) -> None:
+    def _check_classes(self, name: str, extractor: ExtractorConfig, dataset: DatasetConfig) -> Iterator[str]:
         """Check that a classifier has several classes; the number of class folders is unknown before they are read."""
         if dataset.one_class and not extractor.train_on_defects:
-            raise ValueError(
+            yield (
                 f"extractors.{name} classifies tiles, but all tiles of datasets.{extractor.train_dataset} have one class: set "
                 "`train_on_defects: true`, which works with one class, or train it on an image folder of two or more classes"
             )
 
-    def _check_tiles(self, name: str, run: RunConfig) -> None:
+    def _check_tiles(self, name: str, run: RunConfig) -> Iterator[str]:
         """Check that the latent of a tile consists of complete patches and has the views that `augment` requires."""
         dataset, patch = self.datasets[run.dataset], run.model.patch
         factor = self.codecs[dataset.codec].downsampling_factor
         if run.augment == "dihedral" and dataset.views != 8:
-            raise ValueError(
+            yield (
                 f"runs.{name}.augment dihedral requires 8 views of a tile, and datasets.{run.dataset}.views is "
                 f"{dataset.views}: set it to 8, or set `augment: mirror`"
             )
         if dataset.tiles.size % (factor * patch):
-            raise ValueError(
+            yield (
                 f"datasets.{run.dataset}.tiles.size {dataset.tiles.size} is not a multiple of {factor * patch}: the codec "
                 f"shrinks by {factor}, and the patches of runs.{name} have {patch} latent pixels"
             )
 
-    def _check_start(self, name: str, run: RunConfig) -> None:
+    def _check_start(self, name: str, run: RunConfig) -> Iterator[str]:
         """Check that the start run has the same prediction target and blocks, and supports `guidance_training`."""
         before = self.runs[run.init_from_run] if run.init_from_run is not None else run
         if before.objective.prediction_type != run.objective.prediction_type:
-            raise ValueError(
+            yield (
                 f"runs.{name}.objective.prediction_type is {run.objective.prediction_type}, and runs.{run.init_from_run}, its "
                 f"`init_from_run`, predicts {before.objective.prediction_type}: set both to the same value"
             )
         if before.model.block != run.model.block:
-            raise ValueError(
+            yield (
                 f"runs.{name}.model has blocks of {run.model.block}, and runs.{run.init_from_run}, its `init_from_run`, of "
                 f"{before.model.block}: weights are valid only in the same type of block; use the same settings"
             )
         reference = run.guidance_training.reference if run.guidance_training is not None else None
         if reference == "start" and before.label_dropout == 0.0:
-            raise ValueError(
+            yield (
                 f"runs.{name}.guidance_training.reference: start moves away from the prediction of runs.{run.init_from_run} "
                 "without a label, and its `label_dropout` is 0: train it with `label_dropout`, or set `reference: self`"
             )
         if reference == "self" and self.datasets[run.dataset].one_class:
-            raise ValueError(
+            yield (
                 f"runs.{name}.guidance_training.reference: self separates labels, and all tiles of datasets.{run.dataset} "
                 "have one label: set `reference: start` in a fine-tuning run, or leave `guidance_training` out"
             )
@@ -274,18 +269,19 @@ class ExperimentConfig(Settings):
         """Evaluations with scores; scenes are not compared with real tiles."""
         return [name for name, evaluation in self.evaluations.items() if evaluation.windows is None]
 
-    def _check_average(self, name: str, evaluation: EvaluationConfig, run: RunConfig) -> None:
+    def _check_average(self, name: str, evaluation: EvaluationConfig, run: RunConfig) -> Iterator[str]:
         """Check that the kept checkpoints of the run are sufficient for the average of another length."""
         if evaluation.ema_std is None:
             return
         if run.ema.stds is None:
-            raise ValueError(
+            yield (
                 f"evaluations.{name}.ema_std {evaluation.ema_std} requires averages that runs.{evaluation.run} does not keep: "
                 "set its `ema.stds`, such as [0.05, 0.1] (which restarts its training), or leave `ema_std` out"
             )
+            return
         until = self._step_of(evaluation)
         if (count := until // (run.keep_every or until)) > MOST_SNAPSHOTS:
-            raise ValueError(
+            yield (
                 f"evaluations.{name}.ema_std reads all kept checkpoints, and runs.{evaluation.run} has {count} up to "
                 f"this step: at most {MOST_SNAPSHOTS} are supported; keep fewer (`keep_every`)"
             )
@@ -294,7 +290,7 @@ class ExperimentConfig(Settings):
         ]
         misfit = combine_profiles(PowerFunctionProfile(until, evaluation.ema_std), stored).misfit
         if misfit > LARGEST_MISFIT:
-            raise ValueError(
+            yield (
                 f"evaluations.{name}.ema_std {evaluation.ema_std} cannot be computed from `ema.stds` {run.ema.stds} in the "
                 f"{len(stored) // 2} kept checkpoint(s) of runs.{evaluation.run}: the error of its profile is {misfit:.2f} of "
                 f"the norm, the limit {LARGEST_MISFIT}. Keep more checkpoints (`keep_every`; 8 suffice for 0.03 to 0.25, 16 for "
@@ -311,21 +307,21 @@ class ExperimentConfig(Settings):
         """
         if evaluation.ema_std is None:
             return []
-        until, every = self._step_of(evaluation), self.runs[evaluation.run].keep_every
-        return sorted({until, *(range(every, until + 1, every) if every else ())})
+        until, interval = self._step_of(evaluation), self.runs[evaluation.run].keep_every
+        return sorted({until, *(range(interval, until + 1, interval) if interval else ())})
 
-    def _check_chain(self, name: str) -> None:
-        seen = [name]
-        while (before := self.runs[seen[-1]].init_from_run) is not None:
-            self._check_name(f"runs.{seen[-1]}.init_from_run", before, self.runs)
-            if before in seen:
-                raise ValueError(f"runs.{name}.init_from_run is circular: {' <- '.join([*seen, before])}")
-            seen.append(before)
+    def _check_chain(self, name: str) -> Iterator[str]:
+        chain = [name]
+        while (before := self.runs[chain[-1]].init_from_run) is not None:
+            yield from self._check_name(f"runs.{chain[-1]}.init_from_run", before, self.runs)
+            if before in chain:
+                yield f"runs.{name}.init_from_run is circular: {' <- '.join([*chain, before])}"
+            chain.append(before)
 
     def seed_of(self, run: str) -> int:
-        own = self.runs[run].seed
-        return self.seed if own is None else own
+        run_seed = self.runs[run].seed
+        return self.seed if run_seed is None else run_seed
 
     def resources_of(self, stage: str) -> ResourcesConfig:
-        known = {str(name): asked for name, asked in self.resources.items()}
+        known = {str(name): requested for name, requested in self.resources.items()}
         return known.get(stage) or known.get("default") or ResourcesConfig()

@@ -1,18 +1,19 @@
 """Settings of the machine in a profile: launch of ranks and distribution of their work."""
 
+from collections.abc import Iterator
 from typing import Literal
 
 from pydantic import Field
 
 from dithc.config.schema.base import Place, Positive, Settings
-from dithc.config.schema.training import CheckpointPath, GradientPath, MemoryConfig, Sharding, StrategyName
+from dithc.config.schema.training import CheckpointMode, GradientMode, MemoryConfig, Sharding, StrategyName
 
 Degree = Literal["auto"] | Positive
 
 
 class SamplingParallelismConfig(Settings):
     """Parallelism of a sampling run; it affects the time, not the images. auto selects the fastest combination for the
-    remaining images, predicted from rates measured at the start (`dithc sample --degrees` lists them)."""
+    remaining images, predicted from rates measured at the start (`dithc sample --show-plan` lists them)."""
 
     data_parallel_degree: Degree = "auto"
     """Ranks that divide the images of a shard (64). They communicate only after these images are finished."""
@@ -47,10 +48,10 @@ class SamplingParallelismConfig(Settings):
         }
         return {name: degree for name, degree in named.items() if degree != "auto"}
 
-    def _check_consistency(self) -> None:
+    def _faults(self) -> Iterator[str]:
         messages = {self.ulysses_degree, self.ring_degree} - {"auto", 1}
         if self.shared_memory_degree not in ("auto", 1) and messages:
-            raise ValueError(
+            yield (
                 "machine.sampling divides tokens in shared memory (shared_memory_degree) or by messages (ulysses_degree, "
                 "ring_degree): leave one of both out"
             )
@@ -71,7 +72,7 @@ class MachineConfig(Settings):
     """Ranks per node. If unset, the number of dies (cftp) or core clusters (dp, dp+tp) of the starting machine."""
     cpus_per_rank: Positive | None = None
     """Cores per rank. If unset, the cores of the workflow divided by the ranks of a node."""
-    gradient_sync: GradientPath = "overlapped"
+    gradient_sync: GradientMode = "overlapped"
     """Gradient reduction over ranks. overlapped: dithc's, during the backward pass; ddp: PyTorch's."""
     sharding: Sharding = "none"
     """Sharding of the optimizer state over ranks with a replica of the weights. none: each rank keeps the complete
@@ -87,7 +88,7 @@ class MachineConfig(Settings):
     rank keeps, updates and saves the exact weights of its share."""
     trace_step: Positive | None = None
     """Optimizer step of which each rank writes a trace (operators, phases, communication) to the store."""
-    checkpoint_mode: CheckpointPath = "async"
+    checkpoint_mode: CheckpointMode = "async"
     """async: training continues while checkpoints are written from a copy of the state; blocking: training waits."""
     allow_checkpoint_rollback: bool = False
     """If several of the newest checkpoints are damaged, continue from the newest intact one, or restart."""
@@ -118,15 +119,15 @@ class MachineConfig(Settings):
     gflops_per_core: float = Field(default=10.0, ge=1e-6, le=10.0**6)
     """Training speed of a core in GFLOP/s, for estimates of walltimes. A low value avoids jobs that end early."""
 
-    def _check_consistency(self) -> None:
+    def _faults(self) -> Iterator[str]:
         if self.scheduler != "none" and (self.cpus_per_node is None or self.cpus_per_rank is None):
-            raise ValueError(
+            yield (
                 f"machine.scheduler `{self.scheduler}` requires machine.cpus_per_node and machine.cpus_per_rank, because the "
                 "request of a job must not depend on the machine that reads it; `dithc doctor --write-profile` measures both"
             )
         cpus = (self.launched_per_node or 1) * (self.cpus_per_rank or 1)
         if self.cpus_per_node is not None and cpus > self.cpus_per_node:
-            raise ValueError(
+            yield (
                 f"machine.ranks_per_node {self.launched_per_node} x cpus_per_rank {self.cpus_per_rank} is more than "
                 f"machine.cpus_per_node {self.cpus_per_node}"
             )

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Literal, Self, TypeVar, get_args
 from pydantic import Field, TypeAdapter, ValidationError, ValidatorFunctionWrapHandler, WrapValidator
 
 from dithc.config.schema.base import Band, Name, Place, Settings
-from dithc.config.suggestions import word_meant
+from dithc.config.suggestions import suggest_value
 from dithc.core import plugins as extensions
 from dithc.core.logging import UserError, user_error
 
@@ -63,23 +63,23 @@ class PluginSettings(Settings):
                 expected="no error",
             ) from error
 
-    def fault(self, what: str, *, got: object, expected: object) -> UserError:
+    def fault(self, problem: str, *, got: object, expected: object) -> UserError:
         named = f"{self.kind!r} of dithc.{self.group} ({type(self).__module__}.{type(self).__qualname__})"
-        return extensions.fault(f"{named} {what}", got=got, expected=expected)
+        return extensions.fault(f"{named} {problem}", got=got, expected=expected)
 
     @classmethod
-    def brought(cls, found: extensions.Plugin) -> type[Self]:
+    def load_class(cls, found: extensions.Plugin) -> type[Self]:
         """Return the class of an entry point; raises UserError unless it is a valid subclass of this class."""
         loaded = found.load()
         if not (isinstance(loaded, type) and issubclass(loaded, cls)):
             raise found.fault("has the wrong type", got=loaded, expected=f"a subclass of dithc's {cls.__name__}")
-        if taken := [name for name in loaded.model_fields if name not in cls.model_fields and hasattr(cls, name)]:
-            raise found.fault("has settings with reserved names", got=", ".join(taken), expected="other names")
+        if reserved := [name for name in loaded.model_fields if name not in cls.model_fields and hasattr(cls, name)]:
+            raise found.fault("has settings with reserved names", got=", ".join(reserved), expected="other names")
         return loaded
 
 
 class PluginSampler(PluginSettings):
-    """A sampler of an installed package (docs/extending.md); its `run(walk)` turns noise into images."""
+    """A sampler of an installed package (docs/extending.md); its `run(context)` turns noise into images."""
 
     group: ClassVar[extensions.Group] = "samplers"
     predicts: ClassVar[Literal["noise", "flow"]] = "noise"
@@ -91,9 +91,9 @@ class PluginSampler(PluginSettings):
     def __str__(self) -> str:
         return self.words
 
-    def run(self, walk: Any) -> Any:
-        """Return images (N, C, h, w) from the noise `walk.noise(0)`, with as many evaluations of the network as steps."""
-        raise NotImplementedError(f"{type(self).__name__} has no `run(walk)`")
+    def run(self, context: Any) -> Any:
+        """Return images (N, C, h, w) from the noise `context.noise(0)`, with as many evaluations of the network as steps."""
+        raise NotImplementedError(f"{type(self).__name__} has no `run(context)`")
 
 
 class PluginSource(PluginSettings):
@@ -168,7 +168,9 @@ def kinds_of(models: Any) -> tuple[str, ...]:
     return tuple(get_args(model.model_fields["kind"].annotation)[0] for model in get_args(union))
 
 
-def taking(base: type[PluginSettings], built_in: Collection[str], models: Any, *, bare: bool = False) -> WrapValidator:
+def plugin_field(
+    base: type[PluginSettings], built_in: Collection[str], models: Any, *, bare: bool = False
+) -> WrapValidator:
     """Return a validator that accepts the built-in kinds of a setting, of type `models`, and those of installed packages.
 
     With `bare`, a name without settings is valid, such as `sampler: ddim`.
@@ -176,7 +178,7 @@ def taking(base: type[PluginSettings], built_in: Collection[str], models: Any, *
     REGISTERED[base.group] = base, tuple(built_in)
     known: TypeAdapter[Any] = TypeAdapter(models)
 
-    def take(value: Any, _: ValidatorFunctionWrapHandler) -> Any:
+    def validate(value: Any, _: ValidatorFunctionWrapHandler) -> Any:
         if isinstance(value, base):
             return value
         given = {"kind": value} if bare and isinstance(value, str) else value
@@ -185,13 +187,13 @@ def taking(base: type[PluginSettings], built_in: Collection[str], models: Any, *
             return known.validate_python(value)
         try:
             found = extensions.find_plugin(base.group, name, built_in=built_in)
-            return _validated(base.brought(found), given, found)
+            return _validated(base.load_class(found), given, found)
         except UserError as error:
             text = "; ".join(" ".join(line.split()) for line in str(error).splitlines())
             is_known = any(one.name == name for one in extensions.list_plugins(base.group))
-            raise ValueError(text + ("" if is_known else word_meant(name, list(built_in)))) from error
+            raise ValueError(text + ("" if is_known else suggest_value(name, list(built_in)))) from error
 
-    return WrapValidator(take)
+    return WrapValidator(validate)
 
 
 def _validated(model: type[PluginSettings], given: Mapping[str, Any], found: extensions.Plugin) -> PluginSettings:

@@ -1,6 +1,7 @@
 """Settings of model, objective, optimizer, averages and trained guidance: the sub-sections of `runs.*`."""
 
 import math
+from collections.abc import Iterator
 from statistics import NormalDist
 from typing import Annotated, Literal, NamedTuple
 
@@ -57,9 +58,9 @@ class EmaConfig(Settings):
     power-function profiles over the training so far (Karras et al. 2024). `evaluations.*.ema_std` computes the average of
     any other length from the kept checkpoints. Fine-tuning and export use that of `decay`."""
 
-    def _check_consistency(self) -> None:
+    def _faults(self) -> Iterator[str]:
         if self.stds is not None and self.stds[0] >= self.stds[1]:
-            raise ValueError(f"`stds` are not ascending: {self.stds}")
+            yield f"`stds` are not ascending: {self.stds}"
 
 
 class ModelConfig(Settings):
@@ -86,12 +87,12 @@ class ModelConfig(Settings):
     """Normalize queries and keys, which bounds attention logits; no preset does. Useful for long training runs of large
     networks. Short runs do not learn faster."""
 
-    def _check_consistency(self) -> None:
+    def _faults(self) -> Iterator[str]:
         width, _, heads = self.shape
         if width % heads:
-            raise ValueError(f"hidden_size {width} is not a multiple of num_heads {heads}")
+            yield f"hidden_size {width} is not a multiple of num_heads {heads}"
         if self.block.position_embedding == "rope" and width // heads % 4:
-            raise ValueError(
+            yield (
                 "`position_embedding: rope` rotates pairs of a head's channels, half by row and half by column, and "
                 f"the heads of `hidden_size` {width} / `num_heads` {heads} are {width // heads} wide, which is not a "
                 "multiple of 4: choose another number of heads, or `position_embedding: sincos`"
@@ -180,15 +181,15 @@ class ObjectiveConfig(Settings):
     snr_gamma: float = Field(default=5.0, gt=0.0, le=10.0**6)
     """Largest weight of min-snr."""
 
-    def _check_consistency(self) -> None:
+    def _faults(self) -> Iterator[str]:
         if self.prediction_type == "flow" and self.loss_weighting != "none":
-            raise ValueError(
+            yield (
                 f"`loss_weighting` {self.loss_weighting} requires a noise schedule, not `prediction_type: flow`: leave it out"
             )
         if self.timestep_sampling == "uniform":
-            self._check_unused("timestep_sampling: logit-normal", "logit_mean", "logit_std")
+            yield from self._check_unused("timestep_sampling: logit-normal", "logit_mean", "logit_std")
         if self.loss_weighting == "none":
-            self._check_unused("loss_weighting: min-snr", "snr_gamma")
+            yield from self._check_unused("loss_weighting: min-snr", "snr_gamma")
 
     def share_between(self, low: float, high: float) -> float:
         """Return the share of drawn times between two times in [0, 1]."""
@@ -211,9 +212,9 @@ class OptimizerConfig(Settings):
     newton_schulz_steps: int = Field(default=5, ge=1, le=20)
     """Newton-Schulz iterations that orthogonalize an update, in the `dtype` of the run (muon)."""
 
-    def _check_consistency(self) -> None:
+    def _faults(self) -> Iterator[str]:
         if self.kind != "muon":
-            self._check_unused("kind: muon", "momentum", "newton_schulz_steps")
+            yield from self._check_unused("kind: muon", "momentum", "newton_schulz_steps")
 
 
 class GuidanceTrainingConfig(Settings):
@@ -231,9 +232,9 @@ class GuidanceTrainingConfig(Settings):
     """Use guidance only between these two times, as shares of the training times: 0 is the least noise. Published: [0,
     0.75]."""
 
-    def _check_consistency(self) -> None:
+    def _faults(self) -> Iterator[str]:
         if self.interval is not None and self.interval[0] >= self.interval[1]:
-            raise ValueError(f"`interval` is not ascending: {self.interval}")
+            yield f"`interval` is not ascending: {self.interval}"
 
     @property
     def share(self) -> float:

@@ -1,5 +1,6 @@
 """Settings of tiles: grid, splits, scaling and rendering."""
 
+from collections.abc import Iterator
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -44,11 +45,11 @@ class SplitConfig(Settings):
     """Tiles that are assigned to one split at any location. exact: tiles with the same pixels; near: also tiles that
     differ in brightness or compression. With `near`, the cells of these tiles are merged."""
 
-    def _check_consistency(self) -> None:
+    def _faults(self) -> Iterator[str]:
         if self.train_fraction + self.val_fraction > 1.0:
-            raise ValueError(f"train + val is {self.train_fraction + self.val_fraction}, more than 1")
+            yield f"train + val is {self.train_fraction + self.val_fraction}, more than 1"
         if self.buffer_m and self.cell_size_m is None:
-            raise ValueError("`buffer_m` has no effect without cells in meters: set `cell_size_m` too")
+            yield "`buffer_m` has no effect without cells in meters: set `cell_size_m` too"
 
 
 class NormalizationConfig(Settings):
@@ -72,7 +73,7 @@ class RenderingConfig(Settings):
     """Value that becomes 255; one, or one for each of red, green and blue. Higher values are clipped in images and
     scores (`clipped` of a score is their share), so another `high` changes the FID of the same images."""
 
-    def _check_consistency(self) -> None:
+    def _faults(self) -> Iterator[str]:
         ends = [end if isinstance(end, tuple) else (end,) * 3 for end in (self.low, self.high)]
         if any(low >= high for low, high in zip(*ends, strict=True)):
-            raise ValueError(f"`low` {self.low} is not below `high` {self.high}")
+            yield f"`low` {self.low} is not below `high` {self.high}"

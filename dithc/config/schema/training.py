@@ -1,5 +1,6 @@
 """Settings of training runs. Separate files contain the settings of model and objective, and of evaluations."""
 
+from collections.abc import Iterator
 from typing import Literal
 
 from pydantic import Field
@@ -28,9 +29,9 @@ from dithc.config.schema.run_sections import Position as Position
 from dithc.config.schema.run_sections import swiglu_width as swiglu_width
 
 StrategyName = Literal["cftp", "dp", "dp+tp"]
-GradientPath = Literal["overlapped", "ddp"]
+GradientMode = Literal["overlapped", "ddp"]
 Sharding = Literal["none", "zero1"]
-CheckpointPath = Literal["async", "blocking"]
+CheckpointMode = Literal["async", "blocking"]
 AutoMemChoice = Literal["auto", "on", "off"]
 NonFinite = Literal["stop", "skip", "rollback"]
 Recompute = Literal["none", "block"]
@@ -62,9 +63,9 @@ class MemoryConfig(Settings):
     allow_recompute: bool = False
     """Allow recomputation of activations in the backward pass if it is cheaper than moving them. Results are equal."""
 
-    def _check_consistency(self) -> None:
+    def _faults(self) -> Iterator[str]:
         if (self.spill_folder is None) != (self.spill_gib is None):
-            raise ValueError("give both of `spill_folder` and `spill_gib`, or neither")
+            yield "give both of `spill_folder` and `spill_gib`, or neither"
 
 
 class RunConfig(Settings):
@@ -143,62 +144,58 @@ class RunConfig(Settings):
     log_every: Positive = 10
     """Steps between lines in the log; metrics are written every step."""
 
-    def _check_consistency(self) -> None:
+    def _faults(self) -> Iterator[str]:
         if self.init_from_run is not None and self.init_from_file is not None:
-            raise ValueError("give at most one of `init_from_run` (a run) and `init_from_file` (a file)")
+            yield "give at most one of `init_from_run` (a run) and `init_from_file` (a file)"
         if self.steps_per_job is not None and self.steps % self.steps_per_job:
-            raise ValueError(f"`steps_per_job` {self.steps_per_job} does not divide `steps` {self.steps}")
+            yield f"`steps_per_job` {self.steps_per_job} does not divide `steps` {self.steps}"
         if self.steps // self.segment_steps > MOST_SEGMENTS:
-            raise ValueError(
-                f"`steps_per_job` {self.steps_per_job} cuts `steps` {self.steps} into more than {MOST_SEGMENTS} jobs"
-            )
+            yield f"`steps_per_job` {self.steps_per_job} cuts `steps` {self.steps} into more than {MOST_SEGMENTS} jobs"
         if self.keep_every is not None and self.keep_every % self.checkpoint_every:
-            raise ValueError(
+            yield (
                 f"`keep_every` {self.keep_every} is not a multiple of `checkpoint_every` {self.checkpoint_every}: most of its "
                 "steps have no checkpoint"
             )
-        self._check_objective()
-        self._check_schedule()
-        self._check_guide()
+        yield from self._check_objective()
+        yield from self._check_schedule()
+        yield from self._check_guide()
 
-    def _check_guide(self) -> None:
+    def _check_guide(self) -> Iterator[str]:
         if self.guidance_training is None:
             return
         if self.label_dropout == 0.0:
-            raise ValueError(
+            yield (
                 "`guidance_training` requires predictions without a label, which are not trained with `label_dropout` "
                 "0: set it to 0.1, for example, or leave `guidance_training` out"
             )
         if self.guidance_training.reference == "start" and self.init_from_run is None and self.init_from_file is None:
-            raise ValueError(
+            yield (
                 "`guidance_training.reference: start` requires initial weights: set `init_from_run` or "
                 "`init_from_file`, or set `reference: self`"
             )
 
-    def _check_objective(self) -> None:
+    def _check_objective(self) -> Iterator[str]:
         predict = self.objective.prediction_type
         if predict == "flow" and self.model.learn_sigma:
-            raise ValueError(
-                "`objective.prediction_type` flow does not predict a variance: set `model.learn_sigma: false`"
-            )
+            yield "`objective.prediction_type` flow does not predict a variance: set `model.learn_sigma: false`"
         if predict != "noise" and self.init_from_file is not None:
-            raise ValueError(
+            yield (
                 "`init_from_file` contains a network that predicts noise, and `objective.prediction_type` is "
                 f"{predict}: set it to noise, or leave `init_from_file` out"
             )
         if self.init_from_file is not None and self.model.block != BlockKind():
-            raise ValueError(
+            yield (
                 f"`init_from_file` contains a network with the original blocks ({BlockKind()}), and `model` has different blocks "
                 f"({self.model.block}), for which its weights are invalid: use a preset DiT-..., or a start run by "
                 "`init_from_run`"
             )
 
-    def _check_schedule(self) -> None:
+    def _check_schedule(self) -> Iterator[str]:
         if self.lr_schedule != "trapezoid":
-            self._check_unused("lr_schedule: trapezoid", "decay_fraction")
+            yield from self._check_unused("lr_schedule: trapezoid", "decay_fraction")
         decay = {"constant": 0.0, "cosine": 1.0, "trapezoid": self.decay_fraction * self.steps}[self.lr_schedule]
         if decay and self.warmup_steps + decay > self.steps:
-            raise ValueError(
+            yield (
                 f"`warmup_steps` {self.warmup_steps} and the decay of `lr_schedule` {self.lr_schedule} ({decay:g} steps at "
                 f"least) exceed `steps` {self.steps}"
             )
@@ -209,7 +206,7 @@ class RunConfig(Settings):
 
     def keeps(self, step: int) -> bool:
         """Return True if the checkpoint of a step exists after the end of training."""
-        return step <= self.steps and (step == self.steps or any(step % one == 0 for one in self.kept_every))
+        return step <= self.steps and (step == self.steps or any(step % interval == 0 for interval in self.kept_every))
 
     @property
     def kept_every(self) -> list[int]:
@@ -241,8 +238,8 @@ class RunConfig(Settings):
         width, depth, _ = self.model.shape
         # An iteration on (R, C), R <= C, takes 2 R^2 C + R^3 multiply-adds: 3 D^3 for each of 4 matrices, and the same formula
         # for the 2 matrices (D, E) of the MLP, or 3 with a gate.
-        of_mlp = (3 if self.model.block.mlp == "swiglu" else 2) * (2 * self.model.mlp_width + width) * width**2
-        adds = depth * (12 * width**3 + of_mlp) * self.optimizer.newton_schulz_steps
+        mlp_adds = (3 if self.model.block.mlp == "swiglu" else 2) * (2 * self.model.mlp_width + width) * width**2
+        adds = depth * (12 * width**3 + mlp_adds) * self.optimizer.newton_schulz_steps
         return 2 * adds if self.optimizer.kind == "muon" else 0
 
     @property

@@ -13,9 +13,8 @@ from tempfile import TemporaryDirectory
 
 from dithc.core.integrity import require_regular_file
 
-MOST_LINKS = 40  # limit of the kernel
-NO_LINKS = {errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK}
-"""Errors of file systems without hard links."""
+MAX_LINKS = 40  # limit of the kernel
+NO_LINKS = {errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK}  # errors of file systems without hard links
 
 
 def sha256_file(path: Path) -> str:
@@ -50,8 +49,8 @@ def atomic_replace(
     stream = is_stream(path)
     if not stream:
         path = path.resolve()
-    with TemporaryDirectory() if stream else nullcontext() as elsewhere:
-        temporary = unused_name(path) if elsewhere is None else Path(elsewhere) / "content"
+    with TemporaryDirectory() if stream else nullcontext() as folder:
+        temporary = unused_name(path) if folder is None else Path(folder) / "content"
         try:
             yield temporary
             if stream:
@@ -84,10 +83,10 @@ def is_stream(path: Path) -> bool:
     """Return True if a path leads to a device, a pipe, or an open file of a process."""
     if not os.path.lexists(path):
         return False
-    through = [Path(os.path.abspath(path))]
-    while through[-1].is_symlink() and len(through) < MOST_LINKS:
-        through.append(Path(os.path.normpath(through[-1].parent / os.readlink(through[-1]))))
-    if any(one.is_relative_to("/proc") for one in through):
+    links = [Path(os.path.abspath(path))]
+    while links[-1].is_symlink() and len(links) < MAX_LINKS:
+        links.append(Path(os.path.normpath(links[-1].parent / os.readlink(links[-1]))))
+    if any(link.is_relative_to("/proc") for link in links):
         return True
     try:
         mode = path.stat().st_mode

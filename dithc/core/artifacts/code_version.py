@@ -31,13 +31,13 @@ def commit() -> str:
         head = (folder / "HEAD").read_text().strip()
         if not head.startswith("ref:"):
             return head[:COMMIT_LENGTH]
-        name = head.removeprefix("ref:").strip()
+        ref = head.removeprefix("ref:").strip()
         common = folder / "commondir"
         shared = folder / common.read_text().strip() if common.is_file() else folder
-        if (shared / name).is_file():
-            return (shared / name).read_text().strip()[:COMMIT_LENGTH]
+        if (shared / ref).is_file():
+            return (shared / ref).read_text().strip()[:COMMIT_LENGTH]
         packed = (line.split() for line in (shared / "packed-refs").read_text().splitlines())
-        return next((words[0][:COMMIT_LENGTH] for words in packed if words[1:] == [name]), "")
+        return next((fields[0][:COMMIT_LENGTH] for fields in packed if fields[1:] == [ref]), "")
     except (OSError, UnicodeError):
         return ""
 

@@ -4,7 +4,7 @@ import hashlib
 import json
 
 DIGEST_LENGTH = 12
-MOST_NAMED, MOST_CHARACTERS = 8, 60
+MAX_ENTRIES, MAX_CHARACTERS = 8, 60
 
 
 def digest(spec: object) -> str:
@@ -17,11 +17,11 @@ def difference(before: object, now: object) -> str:
     """Return the first differing entries of nested mappings of JSON values as `key: before -> now`; empty for none."""
     old, new = _leaves(before), _leaves(now)
     keys = [key for key in sorted({*old, *new}) if old.get(key, "absent") != new.get(key, "absent")]
-    named = [
-        f"{key}: " + " -> ".join(f"{one.get(key, 'absent')}"[:MOST_CHARACTERS] for one in (old, new))
-        for key in keys[:MOST_NAMED]
+    entries = [
+        f"{key}: " + " -> ".join(f"{values.get(key, 'absent')}"[:MAX_CHARACTERS] for values in (old, new))
+        for key in keys[:MAX_ENTRIES]
     ]
-    return "; ".join(named + [f"{len(keys) - MOST_NAMED} more"] * (len(keys) > MOST_NAMED))
+    return "; ".join(entries + [f"{len(keys) - MAX_ENTRIES} more"] * (len(keys) > MAX_ENTRIES))
 
 
 def _leaves(value: object, path: str = "") -> dict[str, object]:

@@ -11,11 +11,12 @@ from typing import Any, Self
 
 from dithc.core.integrity import parse_json, require_regular_file
 from dithc.core.logging import UserError, get_logger, user_error
+from dithc.core.processes import HELD
 
 HEARTBEAT_SECONDS = 5.0
 EXPIRES_SECONDS = 45.0
 # Observation time for a lease that has expired by the clocks, or was renewed in the future, because clocks may be wrong.
-WATCHED_SECONDS = 12.0
+OBSERVED_SECONDS = 12.0
 LEASE_FILE = "lease.json"
 UNKNOWN: dict[str, Any] = {"host": "an unknown host", "boot": None, "pid": "?", "start": None, "id": None}
 log = get_logger(__name__)
@@ -24,7 +25,7 @@ log = get_logger(__name__)
 class LeaseHeldError(UserError):
     """Another process holds the lease of a folder."""
 
-    status = 76
+    status = HELD
 
 
 def _boot() -> str | None:
@@ -61,9 +62,9 @@ class Lease:
     def __init__(self, folder: Path, *, wait_seconds: float = EXPIRES_SECONDS + HEARTBEAT_SECONDS) -> None:
         self.path, self.folder = folder / LEASE_FILE, folder
         self.wait_seconds = wait_seconds
-        self._seen: tuple[object, float] = (None, 0.0)
-        self._is_odd = False
-        self.mine = {
+        self._observed: tuple[object, float] = (None, 0.0)
+        self._has_odd_time = False
+        self.identity = {
             "host": socket.gethostname(),
             "boot": _boot(),
             "pid": os.getpid(),
@@ -78,8 +79,8 @@ class Lease:
         """Return the lease of a folder that may be replaced: its file is next to the folder if that is possible."""
         lease = cls(folder, wait_seconds=wait_seconds)
         real = folder.resolve()
-        home = real if real.is_dir() and not os.access(real.parent, os.W_OK) else real.parent
-        lease.path = home / f".{real.name}.{LEASE_FILE}"
+        parent = real if real.is_dir() and not os.access(real.parent, os.W_OK) else real.parent
+        lease.path = parent / f".{real.name}.{LEASE_FILE}"
         return lease
 
     @classmethod
@@ -90,70 +91,70 @@ class Lease:
             leases[-1].path = path
         return leases
 
-    def _take(self) -> dict[str, Any] | None:
+    def _acquire(self) -> dict[str, Any] | None:
         """Take the lease if it is free; otherwise return its holder."""
-        ours = self.path.with_name(f".lease.{self.mine['host']}.{self.mine['pid']}.{self.mine['id']}")
-        ours.parent.mkdir(parents=True, exist_ok=True)
+        candidate = self.path.with_name(f".lease.{self.identity['host']}.{self.identity['pid']}.{self.identity['id']}")
+        candidate.parent.mkdir(parents=True, exist_ok=True)
         try:
-            ours.write_text(json.dumps(self.mine))  # no other process reads this name
+            candidate.write_text(json.dumps(self.identity))  # no other process reads this name
             for _ in range(2):  # the second attempt follows the removal of a stale lease
                 with contextlib.suppress(FileExistsError):
-                    os.link(ours, self.path)
-                    self._sweep(now=ours.stat().st_mtime)
+                    os.link(candidate, self.path)
+                    self._sweep(now=candidate.stat().st_mtime)
                     return None
-                holder, age = self._look(self.path, now=ours.stat().st_mtime)
-                self._is_odd = age is None or not -HEARTBEAT_SECONDS <= age <= EXPIRES_SECONDS
-                if not self._is_free(age) or not self._put_away(holder, aside=ours.with_suffix(".stale")):
+                holder, age = self._inspect(self.path, now=candidate.stat().st_mtime)
+                self._has_odd_time = age is None or not -HEARTBEAT_SECONDS <= age <= EXPIRES_SECONDS
+                if not self._is_free(age) or not self._remove_stale(holder, target=candidate.with_suffix(".stale")):
                     break
             return holder
         finally:
-            ours.unlink(missing_ok=True)
+            candidate.unlink(missing_ok=True)
 
     def _sweep(self, *, now: float) -> None:
         for path in self.path.parent.glob(".lease.*"):
             with contextlib.suppress(OSError):
-                owner, age = self._look(path, now=now)
-                is_ours = owner["host"] != UNKNOWN["host"] and owner["id"] is not None
-                if is_ours and (age is None or age > EXPIRES_SECONDS):
+                owner, age = self._inspect(path, now=now)
+                is_lease = owner["host"] != UNKNOWN["host"] and owner["id"] is not None
+                if is_lease and (age is None or age > EXPIRES_SECONDS):
                     path.unlink()
 
-    def _look(self, path: Path, *, now: float) -> tuple[dict[str, Any], float | None]:
+    def _inspect(self, path: Path, *, now: float) -> tuple[dict[str, Any], float | None]:
         """Return the holder and the age of a lease; None for a dead holder. `now` is a time of its file system."""
         try:
             text, stat = require_regular_file(path).read_text(errors="replace"), path.stat()
         except FileNotFoundError:
             return UNKNOWN, None
-        if path == self.path and self._seen[0] != (seen := (text, stat.st_mtime_ns, stat.st_ino)):
-            self._seen = (seen, time.monotonic())
+        if path == self.path and self._observed[0] != (state := (text, stat.st_mtime_ns, stat.st_ino)):
+            self._observed = (state, time.monotonic())
         content = UNKNOWN
         with contextlib.suppress(ValueError, TypeError):
             content = UNKNOWN | parse_json(text)
-        here = (content["host"], content["boot"]) == (self.mine["host"], self.mine["boot"])
-        dead = here and _start_time(content["pid"]) != content["start"]
-        return content, None if dead else now - stat.st_mtime
+        is_local = (content["host"], content["boot"]) == (self.identity["host"], self.identity["boot"])
+        is_dead = is_local and _start_time(content["pid"]) != content["start"]
+        return content, None if is_dead else now - stat.st_mtime
 
     def _is_free(self, age: float | None) -> bool:
         """Return True if a lease of this age may be taken, given its observation."""
         if age is None:
             return True
-        unchanged = time.monotonic() - self._seen[1]
-        return unchanged > (WATCHED_SECONDS if age > EXPIRES_SECONDS else EXPIRES_SECONDS)
+        unchanged = time.monotonic() - self._observed[1]
+        return unchanged > (OBSERVED_SECONDS if age > EXPIRES_SECONDS else EXPIRES_SECONDS)
 
-    def _put_away(self, holder: dict[str, Any], *, aside: Path) -> bool:
+    def _remove_stale(self, holder: dict[str, Any], *, target: Path) -> bool:
         """Move a stale lease aside; restore it if another process has just taken it."""
         try:
-            os.rename(self.path, aside)
+            os.rename(self.path, target)
         except FileNotFoundError:
             return True
         try:
-            if holder is not UNKNOWN and parse_json(require_regular_file(aside).read_text())["id"] != holder["id"]:
-                os.link(aside, self.path)
+            if holder is not UNKNOWN and parse_json(require_regular_file(target).read_text())["id"] != holder["id"]:
+                os.link(target, self.path)
                 return False
             return True
         except (OSError, ValueError, KeyError, TypeError):
             return True
         finally:
-            aside.unlink(missing_ok=True)
+            target.unlink(missing_ok=True)
 
     def holder(self) -> dict[str, Any] | None:
         """Return the holder (`host`, `pid`, `id`: time of acquisition in ns since 1970); None if the lease is free.
@@ -162,13 +163,13 @@ class Lease:
         """
         if not self.path.exists():
             return None
-        content, age = self._look(self.path, now=time.time())
+        content, age = self._inspect(self.path, now=time.time())
         return None if age is None or abs(age) > EXPIRES_SECONDS else content
 
     def holds(self) -> bool:
         """Return True if this process still holds the lease; called before every checkpoint (fencing)."""
         try:
-            return bool(parse_json(require_regular_file(self.path).read_text())["id"] == self.mine["id"])
+            return bool(parse_json(require_regular_file(self.path).read_text())["id"] == self.identity["id"])
         except (OSError, ValueError, KeyError, TypeError):
             return False
 
@@ -179,10 +180,10 @@ class Lease:
                     os.utime(self.path)
 
     def __enter__(self) -> Self:
-        begun = time.monotonic()
-        while (holder := self._take()) is not None:
-            wait = max(self.wait_seconds, EXPIRES_SECONDS + HEARTBEAT_SECONDS if self._is_odd else 0.0)
-            if time.monotonic() >= begun + wait:
+        start = time.monotonic()
+        while (holder := self._acquire()) is not None:
+            wait = max(self.wait_seconds, EXPIRES_SECONDS + HEARTBEAT_SECONDS if self._has_odd_time else 0.0)
+            if time.monotonic() >= start + wait:
                 raise LeaseHeldError(
                     user_error(
                         f"process {holder['pid']} on {holder['host']} works on {self.folder}",
@@ -192,7 +193,7 @@ class Lease:
                     )
                 )
             log.warning(f"waiting for process {holder['pid']} on {holder['host']} to finish, or its lease to expire")
-            time.sleep(min(HEARTBEAT_SECONDS / 2, max(0.1, begun + wait - time.monotonic())))
+            time.sleep(min(HEARTBEAT_SECONDS / 2, max(0.1, start + wait - time.monotonic())))
         self._thread.start()
         return self
 

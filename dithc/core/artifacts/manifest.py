@@ -19,23 +19,23 @@ from dithc.core.artifacts.summaries import OF_ONE_MAKING, check
 from dithc.core.integrity import dump_checksummed, load_checksummed, require_regular_file
 from dithc.core.logging import user_error
 
-HASHED_AT_ONCE = 4
+HASH_THREADS = 4
 TIMED = "shard-*.json"  # records of sampling shards, which contain times
 # Images, descriptions, features of rotated images and columns of a table.
-UNCOUNTED = (".png", ".json", "turned.npy", ".column.npy")
-MADE = ".made"  # suffix of the hidden document with code, host and times, which do not affect results
-OF_MAKING = ("code", "host", "seconds", "written")
+UNCOUNTED = (".png", ".json", "dihedral.npy", ".column.npy")
+MADE = ".provenance.json"  # suffix of the hidden document with code, host and times, which do not affect results
+OF_MAKING = ("code", "host", "wall_seconds", "created_at")
 TIME = "%Y-%m-%dT%H:%M:%SZ"
 
 
 def _host() -> dict[str, Any]:
-    peak = max(resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    peak = max(resource.getrusage(process).ru_maxrss for process in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
     return {"name": platform.node(), "cpus": os.cpu_count(), "peak_rss_bytes": peak * 1024}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Manifest:
-    """Result of a finished stage for later stages and the report, in two sealed documents.
+    """Result of a finished stage for later stages and the report, in two checksummed documents.
 
     The manifest contains only data that follow from settings and inputs, so a rebuilt result has the same bytes and
     Snakemake detects no change. A second document next to it (`MADE`) contains data of this execution: code, host,
@@ -47,17 +47,17 @@ class Manifest:
     stage: str  # such as `tiles`
     name: str  # of the dataset, run or evaluation
     spec: dict[str, Any]  # semantic settings that determine the result
-    numbers: Mapping[str, Any] = field(default_factory=dict)  # results, a type of `summaries`; JSON values only
+    summary: Mapping[str, Any] = field(default_factory=dict)  # results, a type of `summaries`; JSON values only
     files: list[dict[str, Any]] = field(default_factory=list)  # see `file_entry`
     inputs: dict[str, str] = field(default_factory=dict)  # digest of each input manifest, by path
     code: dict[str, str] = field(default_factory=made_by)
     host: dict[str, Any] = field(default_factory=_host)
-    seconds: float = 0.0  # wall time of the stage
-    written: str = field(default_factory=lambda: time.strftime(TIME, time.gmtime()))
+    wall_seconds: float = 0.0  # wall time of the stage
+    created_at: str = field(default_factory=lambda: time.strftime(TIME, time.gmtime()))
 
     # Manifest and entry of each file in the manifests that this process has read or written, by absolute path.
-    _listed: ClassVar[dict[str, tuple[Path, dict[str, Any]]]] = {}
-    _compared: ClassVar[dict[str, tuple[int, ...]]] = {}  # verified files, with size, times and inode
+    _entries: ClassVar[dict[str, tuple[Path, dict[str, Any]]]] = {}
+    _verified: ClassVar[dict[str, tuple[int, ...]]] = {}  # verified files, with size, times and inode
 
     @property
     def digest(self) -> str:
@@ -75,12 +75,12 @@ class Manifest:
         making |= {key: result.pop(key) for key in OF_MAKING}
         timed = TIMED if self.stage == "sample" else ""
         for document, is_wanted in ((result, False), (making, True)):
-            numbers = {key: number for key, number in self.numbers.items() if (key in OF_ONE_MAKING) == is_wanted}
+            numbers = {key: number for key, number in self.summary.items() if (key in OF_ONE_MAKING) == is_wanted}
             files = [entry for entry in self.files if fnmatch(Path(entry["path"]).name, timed) == is_wanted]
-            document |= {"numbers": numbers, "files": files}
+            document |= {"summary": numbers, "files": files}
         atomic_write(self.making_of(path), dump_checksummed(making))
         atomic_write(path, dump_checksummed(result))
-        self._remember(path)
+        self._register(path)
 
     @staticmethod
     def making_of(path: Path) -> Path:
@@ -91,25 +91,25 @@ class Manifest:
         """Return the content of both documents; raises ValueError if they belong to different results."""
         if making.get("digest") != result.get("digest"):
             raise ValueError(f"its document {MADE} belongs to another result, {making.get('digest')}")
-        numbers, files = {**result["numbers"], **making["numbers"]}, [*result["files"], *making["files"]]
-        return {**result, **making, "numbers": numbers, "files": files}
+        numbers, files = {**result["summary"], **making["summary"]}, [*result["files"], *making["files"]]
+        return {**result, **making, "summary": numbers, "files": files}
 
     code_here = staticmethod(code_version)
 
     @staticmethod
     def entries(folder: Path, paths: Iterable[Path]) -> list[dict[str, Any]]:
-        with ThreadPoolExecutor(HASHED_AT_ONCE) as pool:
+        with ThreadPoolExecutor(HASH_THREADS) as pool:
             return list(pool.map(lambda path: file_entry(path, relative_to=folder), paths))
 
     @classmethod
     def read(cls, path: Path, *, stage: str | None = None) -> Self:
         """Read a manifest; UserError if it is missing, altered, invalid or of another stage than `stage`."""
-        wanted = f"the manifest of stage {stage!r}" if stage else "a manifest written by dithc"
+        expected = f"the manifest of stage {stage!r}" if stage else "a manifest written by dithc"
         try:
-            content = cls.joined(load_checksummed(require_regular_file(path).read_text()), cls._making(path))
+            content = cls.joined(load_checksummed(require_regular_file(path).read_text()), cls._read_execution(path))
             written = content.pop("digest")
             manifest = cls(**content)
-            manifest._check_kinds()
+            manifest._check_types()
             if manifest.digest != written:
                 raise ValueError(f"it is altered: its content has digest {manifest.digest}, {written} was written")
         except FileNotFoundError as error:
@@ -117,12 +117,12 @@ class Manifest:
             raise user_error(
                 f"manifest {path} is {'incomplete' if path.exists() else 'missing'}",
                 got=f"no such file: {error.filename}",
-                expected=wanted,
+                expected=expected,
                 fix=fix if path.exists() else "run the earlier stage first",
             ) from None
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             raise user_error(
-                f"manifest {path} cannot be read", got=error, expected=wanted, fix="remove it and rerun its stage"
+                f"manifest {path} cannot be read", got=error, expected=expected, fix="remove it and rerun its stage"
             ) from error
         if stage is not None and manifest.stage != stage:
             raise user_error(
@@ -131,12 +131,12 @@ class Manifest:
                 expected=stage,
                 fix="pass the manifest of this stage",
             )
-        check(manifest.numbers, stage=manifest.stage, path=path)
-        manifest._remember(path)
+        check(manifest.summary, stage=manifest.stage, path=path)
+        manifest._register(path)
         return manifest
 
     @classmethod
-    def _making(cls, path: Path) -> dict[str, Any]:
+    def _read_execution(cls, path: Path) -> dict[str, Any]:
         """Return the second document of a manifest; ValueError if it is altered."""
         making = cls.making_of(path)
         try:
@@ -144,20 +144,20 @@ class Manifest:
         except ValueError as error:
             raise ValueError(f"document {making.name}: {error}") from error
 
-    def _check_kinds(self) -> None:
-        """Raise ValueError for a field of the wrong type, as in a document that another program has sealed."""
+    def _check_types(self) -> None:
+        """Raise ValueError for a field of the wrong type, as in a document that another program wrote."""
         texts = [self.stage, self.name, *self.inputs.values(), *(entry["path"] for entry in self.files)]
         texts += [entry["sha256"] for entry in self.files]
-        tables = (self.spec, self.numbers, self.code, self.host)
-        if not all(isinstance(text, str) for text in texts) or not all(isinstance(one, dict) for one in tables):
+        tables = (self.spec, self.summary, self.code, self.host)
+        if not all(isinstance(text, str) for text in texts) or not all(isinstance(table, dict) for table in tables):
             raise ValueError("fields have the wrong types")
-        if not 0 <= self.seconds < float("inf"):
-            raise ValueError(f"its wall time is {self.seconds!r}")
-        time.strptime(self.written, TIME)
+        if not 0 <= self.wall_seconds < float("inf"):
+            raise ValueError(f"its wall time is {self.wall_seconds!r}")
+        time.strptime(self.created_at, TIME)
 
-    def _remember(self, path: Path) -> None:
+    def _register(self, path: Path) -> None:
         for entry in self.files:
-            self._listed[os.path.normpath(path.absolute().parent / entry["path"])] = path, entry
+            self._entries[os.path.normpath(path.absolute().parent / entry["path"])] = path, entry
 
     @classmethod
     def whole(cls, path: Path) -> Path:
@@ -167,10 +167,10 @@ class Manifest:
         not read again while size, times and inode are the same. UserError if the file is missing, truncated or altered.
         """
         name = os.path.normpath(path.absolute())
-        if name not in cls._listed:
+        if name not in cls._entries:
             return path
-        manifest, entry = cls._listed[name]
-        fault = cls.fault(path, entry, known=cls._compared.get(name))
+        manifest, entry = cls._entries[name]
+        fault = cls.fault(path, entry, known=cls._verified.get(name))
         if fault is not None:
             raise user_error(
                 f"{path} was changed after it was written" if path.exists() else f"{path} is missing",
@@ -178,7 +178,7 @@ class Manifest:
                 expected=f"the {entry['bytes']} bytes that {manifest} lists (SHA-256)",
                 fix="delete it and rerun the workflow, which rebuilds it (or `dithc verify --repair`)",
             )
-        cls._compared[name] = _state(path)
+        cls._verified[name] = _state(path)
         return path
 
     @staticmethod
@@ -211,10 +211,10 @@ class Manifest:
 
 
 def _state(path: Path) -> tuple[int, ...]:
-    seen = path.stat()
-    if not stat.S_ISREG(seen.st_mode):
+    status = path.stat()
+    if not stat.S_ISREG(status.st_mode):
         raise FileNotFoundError(path)
-    return seen.st_size, seen.st_mtime_ns, seen.st_ctime_ns, seen.st_ino
+    return status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino
 
 
 def file_entry(path: Path, *, relative_to: Path) -> dict[str, Any]:

@@ -142,7 +142,7 @@ class CheckpointStore:
 
         The UserError of a missing, damaged or unreadable checkpoint contains the manifest of a store from `of_run`.
         """
-        found, faults = self._read(step, files=files)
+        found, faults = self._verify(step, files=files)
         if found is None:
             raise user_error(
                 f"checkpoint {self.path(step)} is damaged",
@@ -152,16 +152,16 @@ class CheckpointStore:
             )
         return found
 
-    def _read(self, step: int, *, files: Collection[str] | None = None) -> tuple[StoredCheckpoint | None, list[str]]:
+    def _verify(self, step: int, *, files: Collection[str] | None = None) -> tuple[StoredCheckpoint | None, list[str]]:
         """Return a checkpoint, or None and its faults; raises UserError if files exist but cannot be read."""
         folder = self.path(step)
-        wanted = ("",) if files is None else tuple(Path(file).stem for file in files)
+        stems = ("",) if files is None else tuple(Path(file).stem for file in files)
         faults: list[str] = []
         try:
             content, faults = self.commit_content(require_regular_file(folder / COMMIT_FILE).read_text(), step)
             found = StoredCheckpoint(folder, content["step"], content["meta"], content["files"])
             for entry in found.files:
-                if entry["path"].startswith(wanted) and file_entry(folder / entry["path"], relative_to=folder) != entry:
+                if entry["path"].startswith(stems) and file_entry(folder / entry["path"], relative_to=folder) != entry:
                     faults.append(f"{entry['path']} is truncated or altered")
         except (FileNotFoundError, NotADirectoryError) as error:
             faults.append(f"{Path(str(error.filename)).name} is missing")
@@ -197,26 +197,24 @@ class CheckpointStore:
         damaged: dict[int, str] = {}
         found = None
         for step in reversed([step for step in self.steps() if at_most is None or step <= at_most]):
-            found, faults = self._read(step)
+            found, faults = self._verify(step)
             if found is not None:
                 break
             damaged[step] = "; ".join(faults)
         if not allow_checkpoint_rollback and (len(damaged) > 1 or (found is None and max(damaged, default=0) > 0)):
-            raise self._too_far_back(damaged, found)
+            effect = "restarts" if found is None else f"continues from step {found.step}"
+            raise user_error(
+                f"the newest {len(damaged)} checkpoint(s) in {self.folder} are damaged",
+                got=", ".join(f"step {step} ({reason})" for step, reason in damaged.items()),
+                expected="an intact newest or second newest checkpoint",
+                fix="find the cause of the damage and restore the files from a copy; or skip them: training then "
+                f"{effect} (`dithc train --allow-checkpoint-rollback`; in the workflow "
+                "machine.allow_checkpoint_rollback: true)",
+            )
         for step, reason in damaged.items():
             log.warning(f"skipping damaged checkpoint {self.path(step)}, using the next older: {reason}")
             self.event("checkpoint passed over", step=step, reason=reason)
         return found
-
-    def _too_far_back(self, damaged: dict[int, str], found: StoredCheckpoint | None) -> UserError:
-        goal = "restarts" if found is None else f"continues from step {found.step}"
-        return user_error(
-            f"the newest {len(damaged)} checkpoint(s) in {self.folder} are damaged",
-            got=", ".join(f"step {step} ({reason})" for step, reason in damaged.items()),
-            expected="an intact newest or second newest checkpoint",
-            fix="find the cause of the damage and restore the files from a copy; or skip them: training then "
-            f"{goal} (`dithc train --allow-checkpoint-rollback`; in the workflow machine.allow_checkpoint_rollback: true)",
-        )
 
     def pin(self, step: int) -> None:
         """Protect a checkpoint that a manifest lists from `prune`, independent of the segments of later jobs."""
@@ -236,14 +234,14 @@ class CheckpointStore:
 
     def sweep(self) -> None:
         """Remove incomplete checkpoints of killed training runs; only for the holder of the lease."""
-        torn = [path for path in self.folder.glob("step_*") if not (path / COMMIT_FILE).exists()]
-        for path in [*self.folder.glob(".step_*.tmp.*"), *torn]:
+        incomplete = [path for path in self.folder.glob("step_*") if not (path / COMMIT_FILE).exists()]
+        for path in [*self.folder.glob(".step_*.tmp.*"), *incomplete]:
             remove(path, manifest=COMMIT_FILE, reason="training was killed while it wrote or removed the checkpoint")
 
-    def event(self, what: str, **facts: object) -> None:
+    def event(self, event_name: str, **facts: object) -> None:
         """Append a line to `events.jsonl`, the history of the run over all attempts."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        line = {"time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "event": what, **facts}
+        line = {"time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "event": event_name, **facts}
         with (self.folder / "events.jsonl").open("a") as file:
             file.write(dump_checksummed_line(line))
 

@@ -1,4 +1,4 @@
-"""Types of the `numbers` in the manifest of each stage, their validation, and shared constants.
+"""Types of the `summary` in the manifest of each stage, their validation, and shared constants.
 
 Keys that are not `Required` may be missing. Undeclared keys, which no code reads, are ignored.
 """
@@ -16,7 +16,7 @@ from dithc.core.logging import user_error
 Count = Annotated[int, Field(ge=0, lt=2**63)]
 Interval = Annotated[list[float], Field(min_length=2, max_length=2)]
 NORMAL_95 = 1.959964  # half width of the 95% interval of a normal distribution, in standard errors
-PULLS_FILE = "kid.json"  # contribution of each image to KID, for intervals; next to the manifest of a score
+INFLUENCES_FILE = "kid.json"  # contribution of each image to KID, for intervals; next to the manifest of a score
 # Numbers of one execution: times, memory, ranks, and reused results.
 OF_ONE_MAKING = frozenset(
     {
@@ -26,8 +26,8 @@ OF_ONE_MAKING = frozenset(
     }
 )
 CURVES_FILE = "curves.json"  # spectra, histograms and correlations for the report; next to the manifest of a score
-MOST_SHOWN = 60  # characters of an invalid value
-BEGINS = "Input should be "  # start of pydantic's messages
+MAX_CHARACTERS = 60  # characters of an invalid value
+MESSAGE_PREFIX = "Input should be "  # start of pydantic's messages
 
 
 class SynthesizeSummary(TypedDict, total=False):
@@ -49,12 +49,12 @@ class TilesSummary(TypedDict, total=False):
     rejected: dict[str, Count]
     splits: dict[str, Count]
     duplicates: Count
-    moved: Count
+    shifted: Count
     compared: Count
     groups: Count
     largest_group: Count
     pixels: Count
-    pixels_outside: Count
+    uncovered_pixels: Count
     bands: list[str]
     size: Count
 
@@ -86,8 +86,8 @@ class LatentsSummary(TypedDict, total=False):
 class TrainSummary(TypedDict, total=False):
     step: Required[Count]
     initial_loss: float | None
-    loss_first10: float | None
-    loss_last100: float | None
+    mean_loss_first_10: float | None
+    mean_loss_last_100: float | None
     val_loss: float | None
     seconds_per_step_median: Required[float | None]
     exposed_seconds_median: float | None
@@ -108,8 +108,8 @@ class TrainSummary(TypedDict, total=False):
     model: dict[str, Any]
     codec: str
     epochs: float
-    left_out: list[Count]
-    store: str
+    skipped_steps: list[Count]
+    checkpoint_folder: str
     metrics: str
     ema_note: str
 
@@ -122,7 +122,7 @@ class SampleSummary(TypedDict, total=False):
     ranks: Count
     run: str
     checkpoint: str | Count
-    described: str
+    weights_description: str
     split: str
     weights: str
     ema_std: float
@@ -138,12 +138,12 @@ class SampleSummary(TypedDict, total=False):
     cache: dict[str, Any]
     pipefusion: dict[str, Any]
     exact: bool
-    blocks: list[Count]
+    blocks_run: list[Count]
     seed: Count
     step: Count | None
     dtype: str
     labels: str
-    stretch: Required[str]
+    rendering_digest: Required[str]
     codec: str
     shape: list[Count]
     image_size: Count
@@ -169,9 +169,9 @@ class _Compared(TypedDict, total=False):
     kind: str
     sha256: Required[str]
     resize: Required[str]
-    comparable: Required[bool]
+    comparable_to_published: Required[bool]
     note: str
-    stretch: str
+    rendering_digest: str
 
 
 class FeaturesSummary(_Compared, total=False):
@@ -179,8 +179,8 @@ class FeaturesSummary(_Compared, total=False):
     extracted: Count
     reused: Count
     shards: Count
-    turned: Count
-    clipped: float | None
+    dihedral_images: Count
+    clipped_fraction: float | None
     ranks: Count
     set_hash: str
     seconds: float
@@ -199,8 +199,8 @@ class FidSummary(_Compared, total=False):
     seed: Count
     rendering: dict[str, Any]
     warnings: list[str]
-    copies: float | None
-    copies_held_out: float | None
+    memorized_fraction: float | None
+    memorized_fraction_val: float | None
     fid_interval: Interval | None
     floor_at_n: float | None
     clipped_real: float | None
@@ -233,7 +233,7 @@ def _adapter(stage: str) -> TypeAdapter[Any]:
 
 
 def check(numbers: object, *, stage: str, path: Path) -> None:
-    """Reject numbers that the stage cannot have written, as in a document that another program has sealed.
+    """Reject numbers that the stage cannot have written, as in a document that another program wrote.
 
     Numbers of undeclared stages are not checked. The UserError names file and key of a missing or wrong number.
     """
@@ -243,14 +243,15 @@ def check(numbers: object, *, stage: str, path: Path) -> None:
         _adapter(stage).validate_python(numbers)
     except ValidationError as error:
         first, *more = error.errors(include_url=False)
-        key = ".".join(map(str, ("numbers", *first["loc"][:1])))
-        expected = [one["msg"].removeprefix(BEGINS) for one in (first, *more) if one["loc"][:1] == first["loc"][:1]]
+        key = ".".join(map(str, ("summary", *first["loc"][:1])))
+        faults = [first, *(fault for fault in more if fault["loc"][:1] == first["loc"][:1])]
+        expected = [fault["msg"].removeprefix(MESSAGE_PREFIX) for fault in faults]
         got = json.dumps(first["input"])
         if first["type"] == "missing":
             got, expected = "no such key", ["a key that this stage always writes"]
         raise user_error(
             f"{path}: invalid `{key}` of stage {stage!r}",
-            got=got if len(got) <= MOST_SHOWN else f"{got[:MOST_SHOWN]} ...",
+            got=got if len(got) <= MAX_CHARACTERS else f"{got[:MAX_CHARACTERS]} ...",
             expected=", or ".join(dict.fromkeys(expected)),
             fix="remove this manifest and rerun its stage (`dithc verify --repair` does both)",
         ) from None

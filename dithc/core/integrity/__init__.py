@@ -4,8 +4,8 @@ Purpose: manifests, lists of files of checkpoints and lines of metrics determine
 document contains their hash.
 Contents: `dump_checksummed` and `load_checksummed` for documents, `dump_checksummed_line` and `load_checksummed_lines` for lines;
 `require_regular_file` rejects pipes and devices, `parse_json` reports invalid JSON as ValueError.
-Invariants: a sealed document is JSON for every other reader. The seal covers every byte, including white space and the
-seal. It detects damage, not manipulation: anyone can compute the seal of a changed document.
+Invariants: a checksummed document is JSON for every other reader. The checksum covers every byte, including white space and the
+checksum. It detects damage, not manipulation: anyone can compute the checksum of a changed document.
 Extending: write every document that determines or reports a result with `dump_checksummed`; read it with `json_documents.read` or
 `load_checksummed`.
 """

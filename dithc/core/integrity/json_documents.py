@@ -8,10 +8,10 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-KEY = "seal"
+KEY = "checksum"
 FORM = f',\n "{KEY}": "{"_" * 64}"\n}}\n'
 SEAL = re.compile(rf'"?{KEY}"?\s*:\s*["\']?[0-9a-f]{{32,}}')
-"""A seal at any position and in any layout, for documents that an editor or another program has rewritten."""
+"""A checksum at any position and in any layout, for documents that an editor or another program has rewritten."""
 TAIL = re.compile(rf'(.*),\n "{KEY}": "([0-9a-f]{{64}})"\n}}\n', re.DOTALL)
 
 
@@ -35,21 +35,21 @@ def parse_json(text: str | bytes) -> Any:
 
 
 def dump_checksummed(content: dict[str, Any], *, allow_nan: bool = False) -> str:
-    """Return the text of a document of at least one key with its seal.
+    """Return the text of a document of at least one key with its checksum.
 
     ValueError for a number that is not finite, unless `allow_nan`; then the text is readable by Python, but not valid JSON.
     """
     body = json.dumps(content, indent=1, allow_nan=allow_nan).removesuffix("\n}")
-    return f'{body},\n "{KEY}": "{_of(body)}"\n}}\n'
+    return f'{body},\n "{KEY}": "{_hash(body)}"\n}}\n'
 
 
 def load_checksummed(text: str) -> dict[str, Any]:
-    """Return the content of a document that `dump_checksummed` wrote; Altered if a byte was changed or the seal is missing."""
+    """Return the content of a document that `dump_checksummed` wrote; Altered if a byte changed or the checksum is missing."""
     found = TAIL.fullmatch(text)
     if found is None:
-        raise Altered("it was changed after it was written: its seal is missing or incomplete")
-    if found.group(2) != _of(found.group(1)):
-        raise Altered("it was changed after it was written: its SHA-256 differs from its seal")
+        raise Altered("it was changed after it was written: its checksum is missing or incomplete")
+    if found.group(2) != _hash(found.group(1)):
+        raise Altered("it was changed after it was written: its SHA-256 differs from its checksum")
     content = parse_json(f"{found.group(1)}\n}}")
     assert isinstance(content, dict)
     return content
@@ -68,12 +68,12 @@ def read(path: Path, *, most: int | None = None) -> dict[str, Any]:
 
 
 def load_document(text: str) -> Any:
-    """Return the content of a sealed document, or of JSON without a seal; ValueError if it is changed or invalid."""
+    """Return the content of a checksummed document, or of JSON without a checksum; ValueError if it is changed or invalid."""
     return load_checksummed(text) if has_checksum(text) else parse_json(text)
 
 
 def has_checksum(text: str) -> bool:
-    """Return True if a text contains a seal, or ends like a sealed document except for one character."""
+    """Return True if a text contains a checksum, or ends like a checksummed document except for one character."""
     return ends_like(text, FORM) or SEAL.search(text) is not None
 
 
@@ -83,5 +83,5 @@ def ends_like(text: str, form: str) -> bool:
     return len(tail) == len(form) and sum(a not in (b, "_") for a, b in zip(form, tail, strict=True)) <= 1
 
 
-def _of(body: str) -> str:
+def _hash(body: str) -> str:
     return sha256(body.encode()).hexdigest()

@@ -15,7 +15,7 @@ TAIL = re.compile(rf'(.*), "{KEY}": "([0-9a-f]{{8}})"}}')
 def dump_checksummed_line(content: dict[str, Any]) -> str:
     """Return a line with its checksum and line end; `content` has at least one key."""
     body = json.dumps(content, default=str).removesuffix("}")
-    return f'{body}, "{KEY}": "{_of(body)}"}}\n'
+    return f'{body}, "{KEY}": "{_checksum(body)}"}}\n'
 
 
 def load_checksummed_lines(text: str) -> tuple[list[dict[str, Any]], list[int]]:
@@ -26,12 +26,12 @@ def load_checksummed_lines(text: str) -> tuple[list[dict[str, Any]], list[int]]:
     rows, altered = list[dict[str, Any]](), list[int]()
     for number, line in enumerate(text.split("\n"), start=1):
         found = TAIL.fullmatch(line)
-        if found is not None and found.group(2) == _of(found.group(1)):
+        if found is not None and found.group(2) == _checksum(found.group(1)):
             rows.append(parse_json(f"{found.group(1)}}}"))
         elif found or ends_like(line, FORM) or ends_like(line[:-1], FORM) or line.endswith("}"):
             altered.append(number)
     return rows, altered
 
 
-def _of(body: str) -> str:
+def _checksum(body: str) -> str:
     return f"{crc32(body.encode()):08x}"

@@ -13,7 +13,7 @@ Extending: a new output format, such as OpenMetrics, is a further writer in `Met
 from dithc.core.logging import out_of_memory
 from dithc.core.logging.errors import UserError, unwritten, user_error
 from dithc.core.logging.messages import get_logger, setup_logging
-from dithc.core.logging.metrics import MetricsWriter, read_metrics
+from dithc.core.logging.metrics import MetricsWriter, read_json_lines, read_metrics
 from dithc.core.logging.progress import progress
 
 __all__ = [
@@ -22,6 +22,7 @@ __all__ = [
     "get_logger",
     "out_of_memory",
     "progress",
+    "read_json_lines",
     "read_metrics",
     "setup_logging",
     "unwritten",

@@ -13,24 +13,24 @@ class UserError(ValueError):
     status = 2
 
 
-def user_error(what: str, *, got: object, expected: object, fix: str) -> UserError:
+def user_error(title: str, *, got: object, expected: object, fix: str) -> UserError:
     """Build a user error. Every part is escaped; a line break stays if at least four spaces follow it.
 
     Args:
-        what: Title: the wrong file, key or option, and its fault.
+        title: Title: the wrong file, key or option, and its fault.
         got: The value or the error that was found. The limit on the size of files has its own fix.
         expected: The allowed values.
         fix: An imperative or a command.
     """
     if isinstance(got, OSError) and got.errno == errno.EFBIG:
         fix = RAISE_FILE_LIMIT
-    what, got, expected, fix = (escaped(str(part), indent=4) for part in (what, got, expected, fix))
-    return UserError(f"{what}\n  got:      {got}\n  expected: {expected}\n  fix:      {fix}")
+    title, got, expected, fix = (escaped(str(part), indent=4) for part in (title, got, expected, fix))
+    return UserError(f"{title}\n  got:      {got}\n  expected: {expected}\n  fix:      {fix}")
 
 
 def unwritten(
-    what: str, place: object, error: object, *, kept: str = "", fix: str = "free space, then start again"
+    name: str, path: object, error: object, *, kept: str = "", fix: str = "free space, then start again"
 ) -> UserError:
-    """Build the error of a failed write of `what` to a file or folder; `kept` names what is complete."""
+    """Build the error of a failed write of `name` to a file or folder; `kept` names what is complete."""
     expected = f"a writable folder with enough space{'; ' * bool(kept)}{kept}"
-    return user_error(f"{what} could not be written to {place}", got=error, expected=expected, fix=fix)
+    return user_error(f"{name} could not be written to {path}", got=error, expected=expected, fix=fix)

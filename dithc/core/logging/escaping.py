@@ -19,9 +19,7 @@ def escaped(text: str, *, indent: int | None = None) -> str:
     if text.isprintable():
         return text
     lines = text.split("\n")
-    shown = (
-        "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in line) for line in lines
-    )
+    shown = ("".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in line) for line in lines)
     breaks = ("\n" if indent is not None and line.startswith(" " * indent) else r"\n" for line in lines[1:])
     return "".join(part for pair in zip(["", *breaks], shown, strict=True) for part in pair)
 

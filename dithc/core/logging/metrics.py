@@ -33,10 +33,10 @@ class MetricsWriter:
         if claim is not None:
             claim([path, events])
         events.parent.mkdir(parents=True, exist_ok=True)
-        torn = path.exists() and path.stat().st_size > 0 and not path.read_bytes().endswith(b"\n")
+        is_incomplete = path.exists() and path.stat().st_size > 0 and not path.read_bytes().endswith(b"\n")
         self._lines = path.open("ab", buffering=0)
         self._events = events.open("xb", buffering=0)
-        if torn:
+        if is_incomplete:
             _append(self._lines, b"\n")  # a line that a killed writer left incomplete must not join the next line
         self._add_event(file_version="brain.Event:2")
         if after is not None:
@@ -74,19 +74,20 @@ def _append(file: io.FileIO, data: bytes) -> None:
         data = data[file.write(data) :]
 
 
-def read_metrics(folder: Path) -> list[dict[str, float]]:
-    """Read the metrics of a run in step order, one entry per step (the last written); null becomes NaN.
-
-    Torn and altered lines are skipped.
-    """
-    path = folder / METRICS_FILE
+def read_json_lines(path: Path) -> list[dict[str, Any]]:
+    """Read a file of lines with checksums, without torn and altered lines; empty if the file does not exist."""
     if not path.exists():
         return []
-    rows: dict[int, dict[str, float]] = {}
-    written, altered = load_checksummed_lines(require_regular_file(path).read_text(errors="replace"))
+    rows, altered = load_checksummed_lines(require_regular_file(path).read_text(errors="replace"))
     if altered:
         log.warning(f"{path}: skipped {len(altered)} altered lines: {altered[:8]}")
-    for row in written:
+    return rows
+
+
+def read_metrics(folder: Path) -> list[dict[str, float]]:
+    """Read the metrics of a run in step order, one entry per step (the last written); null becomes NaN."""
+    rows: dict[int, dict[str, float]] = {}
+    for row in read_json_lines(folder / METRICS_FILE):
         try:
             rows[int(row["step"])] = {name: math.nan if value is None else float(value) for name, value in row.items()}
         except (ValueError, KeyError, TypeError, OverflowError):

@@ -11,7 +11,7 @@ REFUSALS = re.compile(
     r"thread, or its place on a CPU, that the system refused",
     re.IGNORECASE,
 )
-ASKED = re.compile(r"allocate (\d+) bytes|Unable to allocate ([\d.]+ [KMGTPE]?i?B)|no memory for (\([^)]*\) of [\w.]+)")
+SIZES = re.compile(r"allocate (\d+) bytes|Unable to allocate ([\d.]+ [KMGTPE]?i?B)|no memory for (\([^)]*\) of [\w.]+)")
 
 
 def requested_memory(error: BaseException) -> str | None:
@@ -24,7 +24,7 @@ def requested_memory(error: BaseException) -> str | None:
     )
     if not is_refusal:
         return None
-    if found := ASKED.search(str(error)):
+    if found := SIZES.search(str(error)):
         return found[2] or (f"a tensor {found[3]}" if found[3] else gib(int(found[1])))
     return text or "memory"
 
@@ -34,8 +34,8 @@ def gib(num_bytes: float) -> str:
     return f"{num_bytes / 2**30:.2f} GiB" if abs(num_bytes) >= 2**30 else f"{num_bytes / 2**20:.1f} MiB"
 
 
-def out_of_memory(what: str, *, wanted: str, there_is: str, fix: str) -> UserError:
+def out_of_memory(title: str, *, wanted: str, there_is: str, fix: str) -> UserError:
     """Build the error of a memory refusal, with the result of `requested_memory` and the memory that the process may use."""
     return user_error(
-        f"{what}: out of memory", got=f"allocation refused by the system: {wanted}", expected=there_is, fix=fix
+        f"{title}: out of memory", got=f"allocation refused by the system: {wanted}", expected=there_is, fix=fix
     )

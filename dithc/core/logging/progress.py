@@ -40,17 +40,17 @@ class progress:
             if notes:
                 self._bar.set_postfix(notes, refresh=False)
         elif not self.quiet and time.monotonic() - self._last_line >= SECONDS_BETWEEN_LINES:
-            self._line()
+            self._log_line()
 
-    def _line(self) -> None:
+    def _log_line(self) -> None:
         self._last_line = time.monotonic()
         elapsed = self._last_line - self._start
         rate = (self.done - self._first) / elapsed if elapsed > 0 else 0.0
-        left = tqdm.format_interval((self.total - self.done) / rate) if rate > 0 else "?"
+        remaining = tqdm.format_interval((self.total - self.done) / rate) if rate > 0 else "?"
         share = 100 * self.done // self.total if self.total else 100
         get_logger(f"dithc.{self.label}").info(
             f"{self.done}/{self.total} {self.unit} ({share} %), {rate:.3g} {self.unit}/s, "
-            f"{tqdm.format_interval(elapsed)} gone, {left} left{self._notes}"
+            f"{tqdm.format_interval(elapsed)} gone, {remaining} left{self._notes}"
         )
 
     def __enter__(self) -> Self:
@@ -60,4 +60,4 @@ class progress:
         if self._bar is not None:
             self._bar.close()
         elif not self.quiet:
-            self._line()
+            self._log_line()

@@ -1,7 +1,7 @@
 """Documents of the paper targets, and the numbers printed in the paper.
 
-Contents: `TargetResult` holds the `ResultCell`, `Series` and `ResultImage` records of one table or figure (`TARGETS`) in a sealed
-JSON file. `Reference` and `published_value` read the printed numbers.
+Contents: `TargetResult` holds the `ResultCell`, `Series` and `ResultImage` records of one table or figure (`TARGETS`) in a
+checksummed JSON file. `Reference` and `published_value` read the printed numbers.
 
 Invariants: only measured and simulated cells have a value. A cell without a value has a reason. The ratio to the
 printed number is computed. A document is validated when it is built and when it is read.

@@ -7,7 +7,7 @@ from typing import Any
 
 import yaml
 
-from dithc.core.summaries import ABSENT, Table
+from dithc.core.measurements import ABSENT, Table
 
 # Rows of figure 9 by the stages of `dithc bench stepwise`.
 STAGES = {
@@ -54,7 +54,6 @@ class Printed:
 class Reference:
     """Numbers printed in the paper: tables by name, and curves of figures 10 and 11 as in `dithc bench scaling --json`."""
 
-    source: str = ""
     tables: dict[str, Printed] = field(default_factory=dict)
     scaling: list[dict[str, Any]] = field(default_factory=list)
 
@@ -63,7 +62,7 @@ class Reference:
 def read_reference() -> Reference:
     content = yaml.safe_load(Path(__file__).with_name("reference.yaml").read_text(encoding="utf-8"))
     tables = {name: Printed(**table) for name, table in content["tables"].items()}
-    return Reference(source=content["source"], tables=tables, scaling=content["scaling"])
+    return Reference(tables=tables, scaling=content["scaling"])
 
 
 def published_value(target: str, row: str, column: str) -> float | None:

@@ -18,15 +18,15 @@ VALUED = ("measured", "simulated")
 REASONED = ("simulated", "skipped", "out of memory")
 
 
-def _known(where: str, name: str, value: str, known: tuple[str, ...]) -> None:
+def _check_choice(owner: str, name: str, value: str, known: tuple[str, ...]) -> None:
     if value not in known:
-        raise ValueError(f"{where}: {name} is {value!r}, expected one of: {', '.join(known)}")
+        raise ValueError(f"{owner}: {name} is {value!r}, expected one of: {', '.join(known)}")
 
 
-def _finite(where: str, **numbers: float | None) -> None:
+def _check_finite(owner: str, **numbers: float | None) -> None:
     for name, value in numbers.items():
         if value is not None and not math.isfinite(value):
-            raise ValueError(f"{where}: {name} is {value}, expected a finite number or null")
+            raise ValueError(f"{owner}: {name} is {value}, expected a finite number or null")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,17 +50,17 @@ class ResultCell:
     digest: str = ""
 
     def __post_init__(self) -> None:
-        where = f"cell {self.id}"
-        _known(where, "status", self.status, STATUSES)
-        _finite(where, value=self.value, low=self.low, high=self.high, published=self.published)
+        owner = f"cell {self.id}"
+        _check_choice(owner, "status", self.status, STATUSES)
+        _check_finite(owner, value=self.value, low=self.low, high=self.high, published=self.published)
         if (self.value is not None) != (self.status in VALUED):
-            raise ValueError(f"{where}: status {self.status} contradicts value {self.value}")
+            raise ValueError(f"{owner}: status {self.status} contradicts value {self.value}")
         if self.status in REASONED and not self.reason:
-            raise ValueError(f"{where}: status {self.status} requires a reason")
+            raise ValueError(f"{owner}: status {self.status} requires a reason")
         if self.status in VALUED and not self.file:
-            raise ValueError(f"{where}: status {self.status} requires a file")
+            raise ValueError(f"{owner}: status {self.status} requires a file")
         if self.low is not None and self.high is not None and self.low > self.high:
-            raise ValueError(f"{where}: low {self.low} is above high {self.high}")
+            raise ValueError(f"{owner}: low {self.low} is above high {self.high}")
 
     @property
     def ratio(self) -> float | None:
@@ -82,15 +82,15 @@ class Series:
     file: str = ""  # source of the points, relative to the page
 
     def __post_init__(self) -> None:
-        where = f"series {self.label!r}"
-        _known(where, "kind", self.kind, get_args(Kind))
+        owner = f"series {self.label!r}"
+        _check_choice(owner, "kind", self.kind, get_args(Kind))
         for name in ("x", "y", "smoothed"):
             values = tuple(getattr(self, name))
             object.__setattr__(self, name, values)
             if len(values) != len(self.x) and (values or name == "y"):
-                raise ValueError(f"{where}: {len(values)} numbers of {name}, {len(self.x)} of x")
+                raise ValueError(f"{owner}: {len(values)} numbers of {name}, {len(self.x)} of x")
             for value in values:
-                _finite(where, **{name: value})
+                _check_finite(owner, **{name: value})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,16 +121,16 @@ class TargetResult:
     notes: tuple[str, ...] = ()  # differences from the setting of the paper, shown on the figure
 
     def __post_init__(self) -> None:
-        _known("document", "target", self.target, TARGETS)
-        _known(self.target, "scale", self.scale, get_args(Scale))
+        _check_choice("document", "target", self.target, TARGETS)
+        _check_choice(self.target, "scale", self.scale, get_args(Scale))
         for name in ("cells", "series", "images", "notes"):
             object.__setattr__(self, name, tuple(getattr(self, name)))
         ids = [cell.id for cell in self.cells]
-        if twice := {one for one in ids if ids.count(one) > 1}:
-            raise ValueError(f"{self.target}: cells of the same id: {', '.join(sorted(twice))}")
+        if duplicates := {name for name in ids if ids.count(name) > 1}:
+            raise ValueError(f"{self.target}: cells of the same id: {', '.join(sorted(duplicates))}")
 
     def to_json(self) -> str:
-        """Return the sealed text; cells include their ratio."""
+        """Return the checksummed text; cells include their ratio."""
         content = asdict(self)
         for record, cell in zip(content["cells"], self.cells, strict=True):
             record["ratio"] = cell.ratio
@@ -140,11 +140,10 @@ class TargetResult:
     def from_json(cls, text: str) -> Self:
         """Parse a document. Raise ValueError if a byte was altered, or if the content has another form."""
         content = load_checksummed(text)
-        parts = {
-            name: [_of(kind, one) for one in content.pop(name, ())]
-            for name, kind in (("cells", ResultCell), ("series", Series), ("images", ResultImage))
-        }
-        return cls(**_fields(cls, content), **parts)  # type: ignore[arg-type]
+        for name, kind in (("cells", ResultCell), ("series", Series), ("images", ResultImage)):
+            content[name] = [_build(kind, part) for part in content.get(name, ())]
+        document: Self = _build(cls, content)
+        return document
 
     @classmethod
     def read(cls, path: Path) -> Self:
@@ -160,13 +159,8 @@ class TargetResult:
             ) from error
 
 
-def _of(kind: type[Any], content: Mapping[str, Any]) -> Any:
-    """Build a part of a document; the ratio of a cell is computed instead of read."""
-    return kind(**_fields(kind, {name: value for name, value in content.items() if name != "ratio"}))
-
-
-def _fields(kind: type[Any], content: Mapping[str, Any]) -> dict[str, Any]:
-    known = {one.name for one in fields(kind)}
-    if unknown := sorted(content.keys() - known):
+def _build(kind: type[Any], content: Mapping[str, Any]) -> Any:
+    """Build a record of a document; the ratio of a cell is computed instead of read."""
+    if unknown := sorted(content.keys() - {item.name for item in fields(kind)} - {"ratio"}):
         raise ValueError(f"{kind.__name__} has no field {', '.join(unknown)}")
-    return dict(content)
+    return kind(**{name: value for name, value in content.items() if name != "ratio"})

@@ -48,16 +48,16 @@ def read_external(path: Path) -> tuple[Any, dict[str, str]]:
     try:
         files = files_of(path)
         contents = {file: content_of(file) for file in files}
-        strange = [file for file, content in contents.items() if content.format != "safetensors" or content.fix]
-        if not strange:
+        other = [file for file, content in contents.items() if content.format != "safetensors" or content.fix]
+        if not other:
             tensors = _Tensors(files)
-            tensors.where = dict(unwrapped(tensors.where, source=path))
+            tensors.locations = dict(unwrapped(tensors.locations, source=path))
             return tensors, tensors.metadata
         if len(files) == 1 and contents[files[0]].format == "torch":
             return _unpickle(files[0]), {}
     except DAMAGE as error:
         raise _unreadable(path, error) from None
-    raise _unreadable(strange[0], "")
+    raise _unreadable(other[0], "")
 
 
 def _unpickle(path: Path) -> Any:
@@ -88,30 +88,30 @@ class _Tensors(Mapping[str, Tensor]):
 
     def __init__(self, files: list[Path]) -> None:
         self._path = files[0]
-        self.where: dict[str, list[tuple[Any, str, dict[str, Any]]]] = {}
+        self.locations: dict[str, list[tuple[Any, str, dict[str, Any]]]] = {}
         self.metadata: dict[str, str] = {}
         for file in files:
             handle: Any = safe_open(file, framework="pt")
-            said = handle.metadata() or {}
-            self.metadata = self.metadata or dict(said)
-            cut: dict[str, dict[str, Any]] = parse_json(said.get(PIECES_KEY, "{}"))
+            metadata = handle.metadata() or {}
+            self.metadata = self.metadata or dict(metadata)
+            partial: dict[str, dict[str, Any]] = parse_json(metadata.get(PIECES_KEY, "{}"))
             for key in handle.keys():  # noqa: SIM118  it is not a mapping
-                piece = cut.get(key, {})
+                piece = partial.get(key, {})
                 name = piece.get("name", key)
                 if not isinstance(name, str):
                     raise TypeError(f"the name of a piece is {name!r}")
-                self.where.setdefault(name, []).append((handle, key, piece))
+                self.locations.setdefault(name, []).append((handle, key, piece))
 
     def __getitem__(self, name: str) -> Tensor:
-        pieces, found = [], self.where[name]
+        pieces, found = [], self.locations[name]
         try:
-            for handle, key, cut in found:
+            for handle, key, location in found:
                 values: Tensor = handle.get_tensor(key)
                 piece = TensorPiece.whole(name, values)
-                if cut:
-                    shape = tuple(cut["shape"])
+                if location:
+                    shape = tuple(location["shape"])
                     piece = TensorPiece(
-                        name=name, values=values, shape=shape, dim=cut["dim"], start=cut.get("start", 0)
+                        name=name, values=values, shape=shape, dim=location["dim"], start=location.get("start", 0)
                     )
                 pieces.append(piece)
             return assemble(pieces)[name]
@@ -119,7 +119,7 @@ class _Tensors(Mapping[str, Tensor]):
             raise _unreadable(self._path, error) from error
 
     def __iter__(self) -> Iterator[str]:
-        return iter(sorted(self.where))
+        return iter(sorted(self.locations))
 
     def __len__(self) -> int:
-        return len(self.where)
+        return len(self.locations)

@@ -37,8 +37,7 @@ TYPES = {
     torch.uint16: "U16",
     torch.uint8: "U8",
     torch.bool: "BOOL",
-}
-"""Type names in the format."""
+}  # type names in the format
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,22 +64,22 @@ def assemble(pieces: Iterable[TensorPiece]) -> dict[str, Tensor]:
     by_name: dict[str, list[TensorPiece]] = {}
     for piece in pieces:
         by_name.setdefault(piece.name, []).append(piece)
-    return {name: _whole(parts) for name, parts in by_name.items()}
+    return {name: _assemble_tensor(parts) for name, parts in by_name.items()}
 
 
-def _whole(parts: list[TensorPiece]) -> Tensor:
+def _assemble_tensor(parts: list[TensorPiece]) -> Tensor:
     first = parts[0]
     if len(parts) == 1 and first.is_whole:
         return first.values.reshape(first.shape)
     parts = sorted(parts, key=lambda piece: piece.start)
     flat, dim = first.dim is None, first.dim or 0
-    length, at = math.prod(first.shape) if flat else first.shape[dim], 0
+    length, position = math.prod(first.shape) if flat else first.shape[dim], 0
     for part in parts:
-        if (part.shape, part.dim) != (first.shape, first.dim) or part.start != at:
+        if (part.shape, part.dim) != (first.shape, first.dim) or part.start != position:
             break
-        at += part.values.shape[dim]
+        position += part.values.shape[dim]
     else:
-        if at == length:
+        if position == length:
             return torch.cat([part.values for part in parts], dim=dim).reshape(first.shape)
     raise user_error(
         f"tensor {first.name} cannot be assembled",
@@ -101,9 +100,9 @@ class TensorFile:
     @classmethod
     def of(cls, pieces: Iterable[TensorPiece], *, said: Mapping[str, str] | None = None) -> "TensorFile":
         """Sort pieces: wide types first, which aligns each piece to its width, then by name and position."""
-        held = [piece for piece in pieces if piece.is_whole or piece.values.numel()]
-        held.sort(key=lambda piece: (-piece.values.element_size(), piece.name, piece.start))
-        return cls(tuple(held), said or {})
+        kept = [piece for piece in pieces if piece.is_whole or piece.values.numel()]
+        kept.sort(key=lambda piece: (-piece.values.element_size(), piece.name, piece.start))
+        return cls(tuple(kept), said or {})
 
     @property
     def num_bytes(self) -> int:
@@ -111,18 +110,18 @@ class TensorFile:
 
     def head(self) -> bytes:
         tensors: dict[str, Any] = {}
-        cut: dict[str, Any] = {}
-        at = 0
+        parts: dict[str, Any] = {}
+        offset = 0
         for piece in self.pieces:
             key = piece.name if piece.is_whole else f"{piece.name}@{piece.start}"
             shape = piece.shape if piece.is_whole else tuple(piece.values.shape)
-            stop = at + piece.values.nbytes
-            tensors[key] = {"dtype": TYPES[piece.values.dtype], "shape": list(shape), "data_offsets": [at, stop]}
-            at = stop
+            stop = offset + piece.values.nbytes
+            tensors[key] = {"dtype": TYPES[piece.values.dtype], "shape": list(shape), "data_offsets": [offset, stop]}
+            offset = stop
             if not piece.is_whole:
-                cut[key] = {"name": piece.name, "shape": list(piece.shape), "dim": piece.dim, "start": piece.start}
-        said = {"format": "pt", **self.said} | ({PIECES_KEY: json.dumps(cut, separators=(",", ":"))} if cut else {})
-        text = json.dumps({"__metadata__": said, **tensors}, separators=(",", ":")).encode()
+                parts[key] = {"name": piece.name, "shape": list(piece.shape), "dim": piece.dim, "start": piece.start}
+        meta = {"format": "pt", **self.said} | ({PIECES_KEY: json.dumps(parts, separators=(",", ":"))} if parts else {})
+        text = json.dumps({"__metadata__": meta, **tensors}, separators=(",", ":")).encode()
         text += b" " * (-len(text) % ALIGNMENT)
         return len(text).to_bytes(8, "little") + text
 

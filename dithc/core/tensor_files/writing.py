@@ -31,11 +31,11 @@ def whole_blocks(parts: Iterable[memoryview]) -> Iterator[memoryview]:
     memory = mmap(-1, BLOCK_BYTES)
     block, filled = np.frombuffer(memory, dtype=np.uint8), 0
     for part in parts:
-        rest = np.frombuffer(part, dtype=np.uint8)
-        while len(rest):
-            count = min(len(rest), BLOCK_BYTES - filled)
-            np.copyto(block[filled : filled + count], rest[:count])  # releases the GIL
-            rest, filled = rest[count:], filled + count
+        remaining = np.frombuffer(part, dtype=np.uint8)
+        while len(remaining):
+            count = min(len(remaining), BLOCK_BYTES - filled)
+            np.copyto(block[filled : filled + count], remaining[:count])  # releases the GIL
+            remaining, filled = remaining[count:], filled + count
             if filled == BLOCK_BYTES:
                 yield block.data
                 filled = 0
@@ -56,7 +56,7 @@ class DirectFileWriter:
             self._file = os.open(path, FLAGS, 0o666)
             self._is_direct = False
         if not self._is_direct:
-            _say_cached(path.parent)
+            _log_cached(path.parent)
 
     def __enter__(self) -> "DirectFileWriter":
         return self
@@ -67,18 +67,18 @@ class DirectFileWriter:
     def write(self, block: memoryview) -> None:
         """Append a page-aligned block of complete pages; only the last block may have another length."""
         if len(block) % PAGESIZE:
-            self._go_through_cache()
+            self._disable_direct()
         while len(block):
             try:
                 written = os.write(self._file, block)
             except OSError as error:
                 if not self._is_direct or error.errno != errno.EINVAL:
                     raise
-                self._go_through_cache()  # the file system requires larger alignment, or rejects direct writes only now
+                self._disable_direct()  # the file system requires larger alignment, or rejects direct writes only now
                 continue
             block = block[written:]
             if written % PAGESIZE:
-                self._go_through_cache()  # the disk is nearly full, and the next write raises
+                self._disable_direct()  # the disk is nearly full, and the next write raises
             self._unflushed += written
         if not self._is_direct and self._unflushed >= FLUSH_BYTES:
             os.fdatasync(self._file)
@@ -87,7 +87,7 @@ class DirectFileWriter:
     def flush(self) -> None:
         os.fsync(self._file)
 
-    def _go_through_cache(self) -> None:
+    def _disable_direct(self) -> None:
         if self._is_direct:
             self._is_direct = False
             flags = fcntl.fcntl(self._file, fcntl.F_GETFL)
@@ -95,5 +95,5 @@ class DirectFileWriter:
 
 
 @cache
-def _say_cached(folder: Path) -> None:
+def _log_cached(folder: Path) -> None:
     log.info(f"files in {folder} are written through the page cache: its file system does not support direct writes")

@@ -50,23 +50,23 @@ def content_of(path: Path) -> Content:
         head = file.read(HEAD_BYTES)
         if not head:
             return Content("an empty file", fix=DOWNLOAD)
-        for signature, words, fix in SIGNATURES:
+        for signature, description, fix in SIGNATURES:
             if head.startswith(signature):
-                return Content(words, fix=fix)
+                return Content(description, fix=fix)
         if head.startswith(b"PK"):
-            return _of_zip(path)
+            return _identify_zip(path)
         if head[TAR_MAGIC] == b"ustar":
             return Content("a tar archive", fix=UNPACK)
         if head[HEAD_LENGTH_BYTES : HEAD_LENGTH_BYTES + 1] == b"{" or (size < HEAD_LENGTH_BYTES and b"\0" in head):
-            return _of_safetensors(file, size) or _of_text(head)
+            return _identify_safetensors(file, size) or _identify_text(head)
     if re.match(rb"\x80[\x02-\x05]", head):
         return Content("a pickle", "torch")
     if not any(head):
         return Content("a file that begins with zeros, as an unfinished download", fix=DOWNLOAD)
-    return _of_text(head)
+    return _identify_text(head)
 
 
-def _of_text(head: bytes) -> Content:
+def _identify_text(head: bytes) -> Content:
     if markup := MARKUP.match(head):
         is_xml = markup[1].lower() in (b"?xml", b"error") and b"<html" not in head.lower()
         kind = "an XML document" if is_xml else "an HTML page"
@@ -83,23 +83,23 @@ def _of_text(head: bytes) -> Content:
     return Content(f"{kind} that begins with {text[:40]!r}", fix=DOWNLOAD)
 
 
-def _of_zip(path: Path) -> Content:
+def _identify_zip(path: Path) -> Content:
     try:
         with zipfile.ZipFile(path) as archive:
             names = archive.namelist()
     except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError):
         return Content("a zip archive (also the format of torch.save) that is cut short or damaged", fix=DOWNLOAD)
-    below = {name.partition("/")[2] or name for name in names}
+    inner = {name.partition("/")[2] or name for name in names}
     if any("/code/" in name or name.endswith("/constants.pkl") for name in names):
         return Content("a TorchScript program", "torchscript")
-    if "data.pkl" in below:
+    if "data.pkl" in inner:
         return Content("a file of torch.save", "torch")
-    if below & {"archive_format", "serialized_exported_program.json"}:
+    if inner & {"archive_format", "serialized_exported_program.json"}:
         return Content("a program of torch.export", "export")
     return Content(f"a zip archive with {names[0]!r}" if names else "an empty zip archive", fix=UNPACK)
 
 
-def _of_safetensors(file: io.BufferedReader, size: int) -> Content | None:
+def _identify_safetensors(file: io.BufferedReader, size: int) -> Content | None:
     file.seek(0)
     length = int.from_bytes(file.read(HEAD_LENGTH_BYTES), "little")
     if length > LONGEST_HEAD:
@@ -109,7 +109,7 @@ def _of_safetensors(file: io.BufferedReader, size: int) -> Content | None:
     if start <= size:
         try:
             tensors = parse_json(file.read(length))
-            ends = [one["data_offsets"][1] for name, one in tensors.items() if name != "__metadata__"]
+            ends = [entry["data_offsets"][1] for name, entry in tensors.items() if name != "__metadata__"]
             expected = start + max(ends, default=0)
             if size >= expected:
                 return Content("a safetensors file", "safetensors")
@@ -119,7 +119,7 @@ def _of_safetensors(file: io.BufferedReader, size: int) -> Content | None:
 
 
 def unreadable(
-    what: str, path: Path, *, expected: str, fix: str = "copy the file again, or choose another", error: object = ""
+    title: str, path: Path, *, expected: str, fix: str = "copy the file again, or choose another", error: object = ""
 ) -> UserError:
     """Build the error for a file that a reader rejects, from the file's content and the reader's message (`error`).
 
@@ -129,11 +129,11 @@ def unreadable(
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     cause = lines[-1] if lines else type(error).__name__ if isinstance(error, Exception) else ""
     cause = type(error).__name__ if ADVICE.search(str(error)) else cause[:LONGEST_CAUSE]
-    if named := re.search(r"GLOBAL (\S+)", str(error)):
-        cause, fix = f"an object of {named[1]} in it", EXPORT
+    if object_name := re.search(r"GLOBAL (\S+)", str(error)):
+        cause, fix = f"an object of {object_name[1]} in it", EXPORT
     try:
         content = content_of(path)
         got = f"{path.name}: {content.words}" + ("" if content.fix or not cause else f"; {cause}")
     except OSError as missing:
         content, got = Content(""), cause or str(missing)
-    return user_error(what, got=got, expected=expected, fix=content.fix or fix)
+    return user_error(title, got=got, expected=expected, fix=content.fix or fix)

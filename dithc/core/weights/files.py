@@ -38,37 +38,37 @@ def files_of(path: Path) -> list[Path]:
     """
     if path.is_dir():
         indexes = sorted(
-            path.glob("*.safetensors.index*.json"), key=lambda one: (not one.name.startswith(DIFFUSERS_FILE), one)
+            path.glob("*.safetensors.index*.json"), key=lambda index: (not index.name.startswith(DIFFUSERS_FILE), index)
         )
         return files_of(path / DIFFUSERS_FILE if (path / DIFFUSERS_FILE).exists() or not indexes else indexes[0])
     if path.suffix == ".json" and ".index" in path.suffixes and path.exists():
-        return _of_index(path)
+        return _read_index(path)
     if path.exists() and not NUMBERED.search(path.stem):
         return [require_regular_file(path)]
     stem = NUMBERED.sub("", path.stem)
     counts = {
         int(match[2])
-        for beside in path.parent.glob(f"*{path.suffix}")
-        if (match := NUMBERED.search(beside.stem)) and beside.stem[: match.start()] == stem
+        for sibling in path.parent.glob(f"*{path.suffix}")
+        if (match := NUMBERED.search(sibling.stem)) and sibling.stem[: match.start()] == stem
     }
     if len(counts) != 1:
         raise FileNotFoundError(f"{path}: {f'shards of {sorted(counts)} files' if counts else 'no such file'}")
     count = counts.pop()
-    return _all([path.with_name(f"{stem}-{number + 1:05d}-of-{count:05d}{path.suffix}") for number in range(count)])
+    return _check([path.with_name(f"{stem}-{number + 1:05d}-of-{count:05d}{path.suffix}") for number in range(count)])
 
 
-def _of_index(path: Path) -> list[Path]:
+def _read_index(path: Path) -> list[Path]:
     content = parse_json(require_regular_file(path).read_text())
     names = content.get("weight_map") if isinstance(content, dict) else None
     if not isinstance(names, dict) or not names or not all(isinstance(name, str) for name in names.values()):
         raise ValueError(f"{path.name}: no `weight_map` of shards")
     shards = sorted(set(names.values()))
-    if strange := [name for name in shards if Path(name).name != name]:
-        raise ValueError(f"{path.name}: shard {strange[0]!r} is not a file name")
-    return _all([path.with_name(name) for name in shards])
+    if invalid := [name for name in shards if Path(name).name != name]:
+        raise ValueError(f"{path.name}: shard {invalid[0]!r} is not a file name")
+    return _check([path.with_name(name) for name in shards])
 
 
-def _all(files: list[Path]) -> list[Path]:
+def _check(files: list[Path]) -> list[Path]:
     if missing := [file.name for file in files if not file.is_file()]:
         raise FileNotFoundError(f"{', '.join(missing[:3])} missing, of {len(files)} shards")
     return files
@@ -90,12 +90,11 @@ def unwrapped(state: Mapping[str, T], *, source: object) -> Mapping[str, T]:
     if "module" in removed and len(parts.get(AVERAGED, ())) == 1:
         del names[AVERAGED]
     if len(set(names.values())) < len(names):
-        twice = next(name for name in names.values() if list(names.values()).count(name) > 1)
-        got, expected = f"{twice} twice", "each name once, with or without prefixes of wrappers"
+        duplicate = next(name for name in names.values() if list(names.values()).count(name) > 1)
+        got, expected = f"{duplicate} twice", "each name once, with or without prefixes of wrappers"
         raise user_error(f"names in {source}", got=got, expected=expected, fix="save the weights of one model alone")
-    log.info(
-        "%s: removed the wrapper prefixes %s from names of weights", source, ", ".join(f"{one}." for one in removed)
-    )
+    prefixes = ", ".join(f"{part}." for part in removed)
+    log.info("%s: removed the wrapper prefixes %s from names of weights", source, prefixes)
     return {name: state[key] for key, name in names.items()}
 
 

@@ -2,7 +2,7 @@
 
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from shutil import disk_usage
 from typing import Any, Literal
@@ -10,9 +10,9 @@ from typing import Any, Literal
 import numpy as np
 
 from dithc.core.artifacts import Manifest, outputs
-from dithc.core.logging import get_logger, progress, user_error
+from dithc.core.logging import get_logger, progress, unwritten, user_error
 from dithc.data import products
-from dithc.data.export.images import GeneratedImageExport, RealTiles
+from dithc.data.export.images import Clipped, GeneratedImageExport, RealTiles
 from dithc.data.export.zarr_store import require_zarr, write_zarr
 
 Stage = Literal["sample", "tiles"]
@@ -39,49 +39,46 @@ def export_images(manifest: Path, *, stage: Stage, layout: Format, out: Path, se
         UserError: `select` selects no image, the inputs of the manifest are not found, `out` holds other files, zarr is
             not installed, or the disk is full.
     """
-    begun = time.monotonic()
+    start = time.monotonic()
     images: GeneratedImageExport | RealTiles = (
         GeneratedImageExport(manifest) if stage == "sample" else RealTiles(manifest)
     )
     if layout == "zarr" and not images.are_scenes:
         require_zarr()
     source = images.manifest
-    chosen = _chosen(select, len(images.labels))
+    chosen = _select_images(select, len(images.labels))
     if images.are_scenes:
         _check_scenes(images, len(chosen), layout=layout, out=out)
     try:
         with outputs.OutputFolder(out).replaced(stage="export", name=source.name) as folder:
-            counter = _Counter(images.images(chosen), total=len(chosen))
+            clipped: Clipped = np.zeros(len(images.bands.names), np.int64)
+            counted = _counted(images.images(chosen), clipped, len(chosen))
             if layout == "geotiff":
-                paths = [products.write_geotiff(folder, image, bands=images.bands) for image in counter]
+                paths = [products.write_geotiff(folder, image, bands=images.bands) for image in counted]
             else:
-                shape = (len(chosen), *images.image_shape)
-                paths = write_zarr(folder / STORE, counter, bands=images.bands, shape=shape, tags=images.tags)
+                shape = (len(chosen), *images.shape[1:])
+                paths = write_zarr(folder / STORE, counted, bands=images.bands, shape=shape, tags=images.tags)
             numbers = {
                 "images": len(chosen),
                 "first": chosen[0],
                 "format": layout,
                 "bands": list(images.bands.names),
-                "values": len(chosen) * int(np.prod(images.image_shape)),
-                "clipped": dict(zip(images.bands.names, map(int, counter.clipped), strict=True)),
+                "values": len(chosen) * int(np.prod(images.shape[1:])),
+                "clipped": dict(zip(images.bands.names, map(int, clipped), strict=True)),
             }
             Manifest(
                 stage="export",
                 name=source.name,
                 spec={"format": layout, "first": chosen[0], "images": len(chosen)},
-                numbers=numbers,
+                summary=numbers,
                 files=Manifest.entries(folder, paths),
                 inputs={str(manifest): source.digest},
-                seconds=round(time.monotonic() - begun, 3),
+                wall_seconds=round(time.monotonic() - start, 3),
             ).write(folder / "manifest.json")
     except OSError as error:
-        raise user_error(
-            f"images could not be written to {out}",
-            got=error,
-            expected="a writable folder with enough disk space; an earlier export is unchanged",
-            fix="free space or choose another --out, then rerun the command",
-        ) from error
-    _tell(numbers, images.bands, out)
+        fix = "free space or choose another --out, then rerun the command"
+        raise unwritten("images", out, error, kept="an earlier export is unchanged", fix=fix) from error
+    _report(numbers, images.bands, out)
     return numbers
 
 
@@ -89,20 +86,20 @@ def _check_scenes(images: GeneratedImageExport | RealTiles, count: int, *, layou
     if layout != "geotiff":
         fix = "use GeoTIFF; GDAL and xarray (rioxarray) can open parts of it"
         raise user_error("scenes are written by rows", got=f"--format {layout}", expected="--format geotiff", fix=fix)
-    needed = int(np.prod(images.image_shape)) * np.dtype(images.bands.dtype).itemsize
+    needed = int(np.prod(images.shape[1:])) * np.dtype(images.bands.dtype).itemsize
     # Assume that compression fails, and that one image exists twice while its overviews are built.
     needed = int(needed * (OVERVIEWS * count + OVERVIEWS))
     free = disk_usage(next(place for place in [out, *out.absolute().parents] if place.exists())).free
     if needed > free:
         raise user_error(
-            f"{count} scene(s) of {' x '.join(map(str, images.image_shape))} are larger than the disk of {out}",
+            f"{count} scene(s) of {' x '.join(map(str, images.shape[1:]))} are larger than the disk of {out}",
             got=f"{free / 1e9:.2f} GB free",
             expected=f"up to {needed / 1e9:.2f} GB, with overviews and one uncompressed scene",
             fix="free space, choose another --out, or select fewer scenes with --select",
         )
 
 
-def _chosen(select: str, count: int) -> range:
+def _select_images(select: str, count: int) -> range:
     """Return the numbers of the images in `FIRST:END`."""
     first, colon, end = select.partition(":")
     if colon and all(not side or side.isdigit() for side in (first, end)):
@@ -117,21 +114,16 @@ def _chosen(select: str, count: int) -> range:
     )
 
 
-class _Counter:
-    """Iterator with a progress bar and counts of clipped values per band."""
-
-    def __init__(self, images: Iterable[tuple[products.Image, Any]], *, total: int) -> None:
-        self._images, self._total, self.clipped = images, total, np.zeros(1, np.int64)
-
-    def __iter__(self) -> Iterator[products.Image]:
-        with progress(total=self._total, label="export", unit="image") as bar:
-            for image, clipped in self._images:
-                yield image
-                self.clipped = self.clipped + clipped  # complete only after the consumer has written all rows
-                bar.update(1)
+def _counted(images: Iterator[tuple[products.Image, Clipped]], total: Clipped, count: int) -> Iterator[products.Image]:
+    """Yield images with a progress bar, and add their clipped values per band to `total`."""
+    with progress(total=count, label="export", unit="image") as bar:
+        for image, clipped in images:
+            yield image
+            total += clipped  # complete only after the consumer has written all rows
+            bar.update(1)
 
 
-def _tell(numbers: dict[str, Any], bands: products.Bands, out: Path) -> None:
+def _report(numbers: dict[str, Any], bands: products.Bands, out: Path) -> None:
     clipped = Counter(numbers["clipped"])
     summary = f"{numbers['images']} images in {out} ({numbers['format']}, {bands.dtype}, {bands.units or 'no units'})"
     if not clipped.total():

@@ -6,15 +6,15 @@ from dithc.core.artifacts import Manifest
 from dithc.core.logging import user_error
 
 
-def find_input(path: Path, manifest: Manifest, *, stage: str, at: Path | None = None) -> tuple[Path, Manifest] | None:
+def find_input(path: Path, manifest: Manifest, *, stage: str, hint: Path | None = None) -> tuple[Path, Manifest] | None:
     """Return path and manifest of an input of a stage, or None.
 
-    The digest identifies the input. The search tries `at`, the recorded path, and the same folder of results as
+    The digest identifies the input. The search tries `hint`, the recorded path, and the same folder of results as
     `path`, for results that were moved together.
     """
     results = path.absolute().parents[min(2, len(path.absolute().parents) - 1)]  # of RESULTS/samples/NAME/manifest.json
     for recorded, digest in manifest.inputs.items():
-        for candidate in (at or Path(recorded), Path(recorded), results.joinpath(*Path(recorded).parts[-3:])):
+        for candidate in (hint or Path(recorded), Path(recorded), results.joinpath(*Path(recorded).parts[-3:])):
             if candidate.is_file():
                 found = Manifest.read(candidate)
                 if (found.stage, found.digest) == (stage, digest):
@@ -22,9 +22,9 @@ def find_input(path: Path, manifest: Manifest, *, stage: str, at: Path | None = 
     return None
 
 
-def needed_input(path: Path, manifest: Manifest, *, stage: str, at: Path | None = None) -> tuple[Path, Manifest]:
+def require_input(path: Path, manifest: Manifest, *, stage: str, hint: Path | None = None) -> tuple[Path, Manifest]:
     """Return the result of `find_input`, or raise UserError if it is None."""
-    found = find_input(path, manifest, stage=stage, at=at)
+    found = find_input(path, manifest, stage=stage, hint=hint)
     if found is None:
         recorded = ", ".join(f"{path} ({digest})" for path, digest in manifest.inputs.items())
         raise user_error(

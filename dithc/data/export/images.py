@@ -16,45 +16,52 @@ import numpy.typing as npt
 from dithc.core.artifacts import Manifest
 from dithc.core.logging import get_logger
 from dithc.data import Tiles, products
-from dithc.data.export.find_inputs import find_input, needed_input
+from dithc.data.export.find_inputs import find_input, require_input
 from dithc.data.export.generated import GeneratedImages
 from dithc.data.export.open_stage import tile_places
 
 Clipped = npt.NDArray[np.int64]
-OF_SAMPLES = (
-    *("run", "image_size", "windows", "seam_ratio", "described", "weights", "step", "seed", "codec", "sampler"),
+TAG_NAMES = (
+    *(
+        "run",
+        "image_size",
+        "windows",
+        "seam_ratio",
+        "weights_description",
+        "weights",
+        "step",
+        "seed",
+        "codec",
+        "sampler",
+    ),
     *("steps", "guidance_scale"),
 )
 """Numbers of the manifest that become tags."""
-VALUES = 1 << 22  # values of a scene per read
+VALUES_PER_READ = 1 << 22  # values of a scene per read
 # Local system in meters from a corner, so that programs can measure lengths and areas.
-NOWHERE = 'LOCAL_CS["generated, nowhere on Earth",UNIT["metre",1]]'
+LOCAL_CRS = 'LOCAL_CS["generated, nowhere on Earth",UNIT["metre",1]]'
 log = get_logger(__name__)
 
 
 class GeneratedImageExport(GeneratedImages):
     """Generated images of a manifest, numbered for export."""
 
-    @property
-    def image_shape(self) -> tuple[int, ...]:
-        return self.shape[1:]
-
     @cached_property
     def tags(self) -> dict[str, str]:
-        said = {"evaluation": self.manifest.name}
-        said |= {name: self.manifest.numbers[name] for name in OF_SAMPLES if name in self.manifest.numbers}
-        if (time := self.manifest.numbers.get("checkpoint")) is not None:
-            said["checkpoint_time"] = time  # the tag `checkpoint` is the digest of the run
+        values = {"evaluation": self.manifest.name}
+        values |= {name: self.manifest.summary[name] for name in TAG_NAMES if name in self.manifest.summary}
+        if (time := self.manifest.summary.get("checkpoint")) is not None:
+            values["checkpoint_time"] = time  # the tag `checkpoint` is the digest of the run
         if trained := find_input(self.path, self.manifest, stage="train"):
-            said["checkpoint"] = trained[1].digest
-        elif self.manifest.numbers.get("step") is not None:
+            values["checkpoint"] = trained[1].digest
+        elif self.manifest.summary.get("step") is not None:
             log.warning(f"omitting the checkpoint tag: the training run of {self.path} was not found")
-        return _tags(said, manifest=self.manifest, info=self.info)
+        return _common_tags(values, manifest=self.manifest, info=self.info)
 
     def images(self, numbers: Sequence[int]) -> Iterator[tuple[products.Image, Clipped]]:
         """Yield images, and their clipped values per band (final after the last row)."""
         for number in numbers:
-            tags = self.tags | _of_image(number, int(self.labels[number]), self.info)
+            tags = self.tags | _image_tags(number, int(self.labels[number]), self.info)
             if self.are_scenes:
                 yield self._scene(number, tags)
             else:
@@ -63,10 +70,10 @@ class GeneratedImageExport(GeneratedImages):
 
     def _scene(self, number: int, tags: dict[str, str]) -> tuple[products.Image, Clipped]:
         clipped: Clipped = np.zeros(len(self.bands.names), np.int64)
-        bands, height, width = self.image_shape
+        bands, height, width = self.shape[1:]
 
         def rows() -> Iterator[npt.NDArray[Any]]:
-            count = max(1, VALUES // (bands * width))
+            count = max(1, VALUES_PER_READ // (bands * width))
             for top in range(0, height, count):
                 lines = slice(top, min(top + count, height))
                 pixels, beyond = self.bands.stored(self.physical(np.array([number]), lines))
@@ -79,7 +86,7 @@ class GeneratedImageExport(GeneratedImages):
             pixels=rows(),
             shape=(bands, height, width),
             tags=tags,
-            crs=NOWHERE if gsd else None,
+            crs=LOCAL_CRS if gsd else None,
             transform=(gsd, 0.0, 0.0, 0.0, -gsd, 0.0) if gsd else None,
         ), clipped
 
@@ -92,17 +99,17 @@ class RealTiles:
     def __init__(self, path: Path) -> None:
         self.manifest = Manifest.read(path, stage="tiles")
         self._tiles = Tiles(path.parent)
-        self._scenes = products.Scenes(needed_input(path, self.manifest, stage="ingest")[0].parent)
+        self._scenes = products.Scenes(require_input(path, self.manifest, stage="ingest")[0].parent)
         self.bands, self.labels = products.Bands.of(self._tiles.info), self._tiles.labels
         size = self._tiles.info["size"]
-        self.image_shape = (len(self.bands.names), size, size)
+        self.shape = (len(self.labels), len(self.bands.names), size, size)
         self._columns = self._tiles.accepted("tile_id", "scene_id", "y", "x", "split", "valid_frac")
         self._places = tile_places(self._columns, self._scenes)
         self._numbers = {scene_id: number for number, scene_id in enumerate(self._scenes.columns["scene_id"])}
 
     @cached_property
     def tags(self) -> dict[str, str]:
-        return _tags({"dataset": self.manifest.name}, manifest=self.manifest, info=self._tiles.info)
+        return _common_tags({"dataset": self.manifest.name}, manifest=self.manifest, info=self._tiles.info)
 
     def images(self, numbers: Sequence[int]) -> Iterator[tuple[products.Image, Clipped]]:
         """Yield tiles, and the number of values per band that equal no data."""
@@ -111,7 +118,7 @@ class RealTiles:
             kept, clipped = self.bands.kept(pixels if valid is None else np.where(valid, pixels, 0))
             crs, transform = self._places[number]
             tags = {name: str(self._columns[name][number]) for name in ("tile_id", "scene_id", "split")}
-            tags = _upper(tags) | _of_image(number, int(self.labels[number]), self._tiles.info)
+            tags = _format_tags(tags) | _image_tags(number, int(self.labels[number]), self._tiles.info)
             yield (
                 products.Image(
                     name=f"tile-{number:06d}",
@@ -128,24 +135,24 @@ class RealTiles:
         if self._columns["valid_frac"][number] == 1.0:
             return None
         scene = self._numbers[self._columns["scene_id"][number]]
-        y, x, size = self._columns["y"][number], self._columns["x"][number], self.image_shape[1]
+        y, x, size = self._columns["y"][number], self._columns["x"][number], self.shape[2]
         mask = self._scenes.mask_of(scene)[y : y + size, x : x + size]
         return np.asarray(mask != products.Mask.INVALID)
 
 
-def _tags(said: dict[str, Any], *, manifest: Manifest, info: dict[str, Any]) -> dict[str, str]:
-    said = {"version": version("dithc"), "stage": manifest.stage, "manifest": manifest.digest, **said}
+def _common_tags(values: dict[str, Any], *, manifest: Manifest, info: dict[str, Any]) -> dict[str, str]:
+    values = {"version": version("dithc"), "stage": manifest.stage, "manifest": manifest.digest, **values}
     if info.get("gsd_m"):  # images of class folders have none
-        said["gsd_m"] = info["gsd_m"]
-    return {"TIFFTAG_SOFTWARE": f"dithc {said['version']}"} | _upper(said)
+        values["gsd_m"] = info["gsd_m"]
+    return {"TIFFTAG_SOFTWARE": f"dithc {values['version']}"} | _format_tags(values)
 
 
-def _of_image(number: int, label: int, info: dict[str, Any]) -> dict[str, str]:
-    said: dict[str, Any] = {"index": number, "label": label}
+def _image_tags(number: int, label: int, info: dict[str, Any]) -> dict[str, str]:
+    values: dict[str, Any] = {"index": number, "label": label}
     classes = info.get("classes", [])
-    return _upper(said | ({"class": classes[label]} if label < len(classes) else {}))
+    return _format_tags(values | ({"class": classes[label]} if label < len(classes) else {}))
 
 
-def _upper(said: dict[str, Any]) -> dict[str, str]:
-    said = {name: json.dumps(value) if isinstance(value, dict) else value for name, value in said.items()}
-    return {f"DITHC_{name.upper()}": str(value) for name, value in said.items() if value is not None}
+def _format_tags(values: dict[str, Any]) -> dict[str, str]:
+    values = {name: json.dumps(value) if isinstance(value, dict) else value for name, value in values.items()}
+    return {f"DITHC_{name.upper()}": str(value) for name, value in values.items() if value is not None}

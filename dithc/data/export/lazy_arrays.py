@@ -4,6 +4,7 @@ Legend: n requested images.
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ Read = Callable[[Rows, tuple[Key, ...]], Array]
 """(numbers of images (n), index of each other axis) -> (n, ...)."""
 
 
+@dataclass(eq=False)
 class LazyArray(BackendArray):
     """Array with images along its first axis.
 
@@ -32,34 +34,29 @@ class LazyArray(BackendArray):
     manifest is an error.
     """
 
-    def __init__(
-        self,
-        shape: tuple[int, ...],
-        dtype: npt.DTypeLike,
-        path: Path,
-        digest: str,
-        opener: Callable[..., Read],
-        *arguments: Any,
-    ) -> None:
-        self.shape, self.dtype = shape, np.dtype(dtype)
-        self._path, self._digest, self._opener, self._arguments = path, digest, opener, arguments
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    path: Path
+    digest: str
+    opener: Callable[..., Read]
+    arguments: tuple[Any, ...]
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return LazyArray, (self.shape, self.dtype, self._path, self._digest, self._opener, *self._arguments)
+        return LazyArray, (self.shape, self.dtype, self.path, self.digest, self.opener, self.arguments)
 
     @cached_property
-    def _read(self) -> Read:
+    def _reader(self) -> Read:
         """Open the files. Raise UserError if the manifest was moved or replaced, or if a file is missing or damaged."""
         got = "no such file"
-        if self._path.exists():
-            manifest = Manifest.read(self._path)
-            if manifest.digest == self._digest:
-                return self._opener(self._path, manifest, *self._arguments)
+        if self.path.exists():
+            manifest = Manifest.read(self.path)
+            if manifest.digest == self.digest:
+                return self.opener(self.path, manifest, *self.arguments)
             got = f"digest {manifest.digest}"
         raise user_error(
-            f"{self._path} was moved or replaced after it was opened",
+            f"{self.path} was moved or replaced after it was opened",
             got=got,
-            expected=f"the manifest with digest {self._digest}",
+            expected=f"the manifest with digest {self.digest}",
             fix="open the manifest again, at its current path",
         )
 
@@ -67,14 +64,10 @@ class LazyArray(BackendArray):
         return indexing.explicit_indexing_adapter(key, self.shape, indexing.IndexingSupport.OUTER, self._index)
 
     def _index(self, key: tuple[Key, ...]) -> Array:
-        first, *rest = (slice(one, one + 1) if isinstance(one, int | np.integer) else one for one in key)
-        rows = np.arange(self.shape[0], dtype=np.int64)[first]
-        block = (
-            self._read(rows, tuple(rest))
-            if len(rows)
-            else taken(np.empty((0, *self.shape[1:]), self.dtype), tuple(rest))
-        )
-        return block[tuple(0 if isinstance(one, int | np.integer) else slice(None) for one in key)]
+        images, *keys = (slice(axis, axis + 1) if isinstance(axis, int | np.integer) else axis for axis in key)
+        rows, empty = np.arange(self.shape[0], dtype=np.int64)[images], np.empty((0, *self.shape[1:]), self.dtype)
+        block = self._reader(rows, tuple(keys)) if len(rows) else taken(empty, tuple(keys))
+        return block[tuple(0 if isinstance(axis, int | np.integer) else slice(None) for axis in key)]
 
 
 def variable(
@@ -86,14 +79,20 @@ def variable(
     *arguments: Any,
 ) -> xarray.Variable:
     """Return an xarray variable of `LazyArray`; `manifest` is path and content."""
-    array = LazyArray(shape, dtype, manifest[0].absolute(), manifest[1].digest, opener, *arguments)
+    array = LazyArray(shape, np.dtype(dtype), manifest[0].absolute(), manifest[1].digest, opener, arguments)
     return xarray.Variable(dims, indexing.LazilyIndexedArray(array))
 
 
-def taken(block: Array, rest: tuple[Key, ...]) -> Array:
-    for axis, key in enumerate(rest, start=1):
+def taken(block: Array, keys: tuple[Key, ...]) -> Array:
+    for axis, key in enumerate(keys, start=1):
         block = block[(slice(None),) * axis + (key,)]
     return block
+
+
+def shard_paths(path: Path, manifest: Manifest, *, suffix: str = ".npy") -> list[Path]:
+    """Return the shards that a manifest lists, in order."""
+    names = sorted(entry["path"] for entry in manifest.files)
+    return [path.parent / name for name in names if name.startswith("shard-") and name.endswith(suffix)]
 
 
 class ConcatenatedArrays:
@@ -103,18 +102,16 @@ class ConcatenatedArrays:
     """
 
     def __init__(self, paths: Sequence[Path]) -> None:
-        self._paths, self._parts = paths, [products.open_npy(path) for path in paths]
-        self._ends = np.cumsum([len(part) for part in self._parts])
-        self.shape = (int(self._ends[-1]), *self._parts[0].shape[1:])
-        self.dtype = self._parts[0].dtype
+        self._paths, self._arrays = paths, [products.open_npy(path) for path in paths]
+        self._ends = np.cumsum([len(array) for array in self._arrays])
+        self.shape = (int(self._ends[-1]), *self._arrays[0].shape[1:])
+        self.dtype = self._arrays[0].dtype
 
-    def read(self, rows: Rows, rest: tuple[Key, ...]) -> Array:
-        """Return images in the requested order, indexed by `rest` along the other axes."""
-        places = np.searchsorted(self._ends, rows, side="right")
-        for place in np.unique(places):
-            Manifest.whole(self._paths[place])
-        starts = [end - len(part) for end, part in zip(self._ends, self._parts, strict=True)]
-        blocks = [
-            taken(self._parts[place][row - starts[place]][None], rest) for place, row in zip(places, rows, strict=True)
-        ]
-        return np.concatenate(blocks) if blocks else taken(np.empty((0, *self.shape[1:]), self.dtype), rest)
+    def read(self, rows: Rows, keys: tuple[Key, ...]) -> Array:
+        """Return images in the requested order, indexed by `keys` along the other axes."""
+        parts = np.searchsorted(self._ends, rows, side="right")
+        for part in np.unique(parts):
+            Manifest.whole(self._paths[part])
+        starts = [end - len(array) for end, array in zip(self._ends, self._arrays, strict=True)]
+        blocks = [taken(self._arrays[i][row - starts[i]][None], keys) for i, row in zip(parts, rows, strict=True)]
+        return np.concatenate(blocks) if blocks else taken(np.empty((0, *self.shape[1:]), self.dtype), keys)

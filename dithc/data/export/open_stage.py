@@ -16,11 +16,23 @@ from dithc.core.logging import get_logger, user_error
 from dithc.data import Rows, Tiles, products
 from dithc.data.export.find_inputs import find_input
 from dithc.data.export.generated import GeneratedImages
-from dithc.data.export.lazy_arrays import ConcatenatedArrays, Key, Read, taken, variable
+from dithc.data.export.lazy_arrays import ConcatenatedArrays, Key, Read, shard_paths, taken, variable
 
 Array = npt.NDArray[Any]
 IMAGE_DIMS = ("image", "band", "y", "x")
-SAID = ("described", "run", "checkpoint", "step", "seed", "codec", "extractor", "kind", "resize", "sha256", "split")
+ATTRS = (
+    "weights_description",
+    "run",
+    "checkpoint",
+    "step",
+    "seed",
+    "codec",
+    "extractor",
+    "kind",
+    "resize",
+    "sha256",
+    "split",
+)
 log = get_logger(__name__)
 
 
@@ -62,19 +74,20 @@ def open_stage(manifest: Path | str, *, image: int | None = None, latents: Opene
         got, expected = f"stage {content.stage!r}", ", ".join(stages)
         raise user_error(f"{path} has no arrays", got=got, expected=expected, fix="open the manifest of another stage")
     opened = stages[content.stage](path, content, image)
-    said = {name: content.numbers[name] for name in SAID if content.numbers.get(name) is not None}
-    attributes = {"stage": content.stage, "name": content.name, "digest": content.digest} | said | opened.attributes
-    whole = xarray.Dataset({content.stage: opened.array}, coords=opened.coordinates)[content.stage]
-    whole.attrs = attributes
-    return whole if image is None else _one(whole, image, path)
+    values = {name: content.summary[name] for name in ATTRS if content.summary.get(name) is not None}
+    attributes = {"stage": content.stage, "name": content.name, "digest": content.digest} | values | opened.attributes
+    coordinates = {"image": np.arange(opened.array.shape[0]), **opened.coordinates}
+    array = xarray.Dataset({content.stage: opened.array}, coords=coordinates)[content.stage]
+    array.attrs = attributes
+    return array if image is None else _select_image(array, image, path)
 
 
-def _one(whole: xarray.DataArray, image: int, path: Path) -> xarray.DataArray:
-    numbers = whole.coords["image"].values
+def _select_image(array: xarray.DataArray, image: int, path: Path) -> xarray.DataArray:
+    numbers = array.coords["image"].values
     if image not in numbers:
         expected = f"0 to {numbers.max(initial=0)}"
         raise user_error(f"{path} has no image {image}", got=image, expected=expected, fix="choose another number")
-    chosen = whole.sel(image=image)
+    chosen = array.sel(image=image)
     if "dx" in chosen.coords and np.isfinite(chosen.coords["dx"]):
         left, top, dx, dy = (float(chosen.coords[name]) for name in ("left", "top", "dx", "dy"))
         x, y = left + dx * (np.arange(chosen.sizes["x"]) + 0.5), top + dy * (np.arange(chosen.sizes["y"]) + 0.5)
@@ -86,8 +99,8 @@ def _scene_pixels(path: Path, _: Manifest, first: int) -> Read:
     scenes = products.Scenes(path.parent)
     bands = products.Bands.of(scenes.index)
 
-    def pixels(rows: Rows, rest: tuple[Key, ...]) -> Array:
-        band, *window = rest
+    def pixels(rows: Rows, keys: tuple[Key, ...]) -> Array:
+        band, *window = keys
         stored = [taken(scenes.pixels_of(first + row)[None], (slice(None), *window)) for row in rows]
         return taken(bands.physical(np.concatenate(stored)), (band,))
 
@@ -96,7 +109,7 @@ def _scene_pixels(path: Path, _: Manifest, first: int) -> Read:
 
 def _scene_masks(path: Path, _: Manifest, first: int) -> Read:
     scenes = products.Scenes(path.parent)
-    return lambda rows, rest: np.concatenate([taken(scenes.mask_of(first + row)[None], rest) for row in rows])
+    return lambda rows, keys: np.concatenate([taken(scenes.mask_of(first + row)[None], keys) for row in rows])
 
 
 def _scenes(path: Path, manifest: Manifest, image: int | None) -> StageArrays:
@@ -120,20 +133,19 @@ def _scenes(path: Path, manifest: Manifest, image: int | None) -> StageArrays:
     mask = variable(("image", "y", "x"), (len(chosen), height, width), np.uint8, origin, _scene_masks, first)
     columns = {name: [scenes.columns[name][number] for number in chosen] for name in ("scene_id", "label")}
     places = [(scenes.columns["crs"][number], scenes.columns["transform"][number]) for number in chosen]
-    coordinates = {**along(columns), **_located(places), "mask": mask}
-    return StageArrays(array, {"image": chosen, **coordinates, "band": list(bands.names)}, _said(bands, scenes.index))
+    coordinates = {"image": chosen, **along(columns), **_grid_coordinates(places), "mask": mask}
+    return _image_arrays(array, coordinates, bands, scenes.index)
 
 
 def _tile_pixels(path: Path, _: Manifest) -> Read:
     tiles = Tiles(path.parent)
     bands = products.Bands.of(tiles.info)
-    return lambda rows, rest: taken(bands.physical(tiles.stored(rows)), rest)
+    return lambda rows, keys: taken(bands.physical(tiles.stored(rows)), keys)
 
 
 def _tiles(path: Path, manifest: Manifest, _: int | None) -> StageArrays:
     tiles = Tiles(path.parent)
     bands, size = products.Bands.of(tiles.info), tiles.info["size"]
-
     columns = tiles.accepted("tile_id", "scene_id", "y", "x", "split", "label")
     coordinates = along({name: columns[name] for name in ("tile_id", "split", "label")})
     found = find_input(path, manifest, stage="ingest")
@@ -141,11 +153,10 @@ def _tiles(path: Path, manifest: Manifest, _: int | None) -> StageArrays:
         log.warning(f"the tiles of {path} have no coordinates, because their scenes were not found")
     else:
         scenes = products.Scenes(found[0].parent)
-        coordinates |= _located(tile_places(columns, scenes))
+        coordinates |= _grid_coordinates(tile_places(columns, scenes))
     shape = (tiles.count, len(bands.names), size, size)
     array = variable(IMAGE_DIMS, shape, np.float32, (path, manifest), _tile_pixels)
-    everything = {"image": np.arange(tiles.count), **coordinates, "band": list(bands.names)}
-    return StageArrays(array, everything, _said(bands, tiles.info))
+    return _image_arrays(array, coordinates, bands, tiles.info)
 
 
 def tile_places(columns: dict[str, list[Any]], scenes: products.Scenes) -> list[tuple[str | None, Any]]:
@@ -163,32 +174,24 @@ def tile_places(columns: dict[str, list[Any]], scenes: products.Scenes) -> list[
 
 
 def _sample_pixels(path: Path, _: Manifest, tiles: Path) -> Read:
-    made = GeneratedImages(path, tiles=tiles)
-    return lambda rows, rest: taken(made.physical(rows), rest)
+    samples = GeneratedImages(path, tiles=tiles)
+    return lambda rows, keys: taken(samples.physical(rows), keys)
 
 
 def _samples(path: Path, manifest: Manifest, _: int | None) -> StageArrays:
-    made = GeneratedImages(path)
-    array = variable(IMAGE_DIMS, made.shape, np.float32, (path, manifest), _sample_pixels, made.tiles.absolute())
-    coordinates = {"image": np.arange(made.count), **along({"label": made.labels}), "band": list(made.bands.names)}
-    return StageArrays(array, coordinates, _said(made.bands, made.info))
-
-
-def _joined(path: Path, manifest: Manifest) -> ConcatenatedArrays:
-    names = [entry["path"] for entry in manifest.files]
-    return ConcatenatedArrays(
-        [path.parent / name for name in names if name.startswith("shard-") and name.endswith(".npy")]
-    )
+    samples = GeneratedImages(path)
+    array = variable(IMAGE_DIMS, samples.shape, np.float32, (path, manifest), _sample_pixels, samples.tiles.absolute())
+    return _image_arrays(array, along({"label": samples.labels}), samples.bands, samples.info)
 
 
 def _feature_rows(path: Path, manifest: Manifest) -> Read:
-    return _joined(path, manifest).read
+    return ConcatenatedArrays(shard_paths(path, manifest)).read
 
 
 def _features(path: Path, manifest: Manifest, _: int | None) -> StageArrays:
-    joined = _joined(path, manifest)
-    array = variable(("image", "feature"), joined.shape, joined.dtype, (path, manifest), _feature_rows)
-    return StageArrays(array, {"image": np.arange(joined.shape[0])}, {})
+    rows = ConcatenatedArrays(shard_paths(path, manifest))
+    array = variable(("image", "feature"), rows.shape, rows.dtype, (path, manifest), _feature_rows)
+    return StageArrays(array, {}, {})
 
 
 def along(columns: dict[str, Any]) -> dict[str, Any]:
@@ -196,7 +199,7 @@ def along(columns: dict[str, Any]) -> dict[str, Any]:
     return {name: ("image", np.asarray(values)) for name, values in columns.items()}
 
 
-def _located(places: list[tuple[str | None, Any]]) -> dict[str, Any]:
+def _grid_coordinates(places: list[tuple[str | None, Any]]) -> dict[str, Any]:
     """Return coordinates such that x = left + dx * column, y = top + dy * row."""
     if all(transform is None for _, transform in places):
         return {}
@@ -205,13 +208,15 @@ def _located(places: list[tuple[str | None, Any]]) -> dict[str, Any]:
     return along({"crs": [crs or "" for crs, _ in places], "left": c, "top": f, "dx": a, "dy": e})
 
 
-def _said(bands: products.Bands, info: dict[str, Any]) -> dict[str, Any]:
-    """Return attributes; scale and offset are single numbers if all bands share them."""
-    scale, offset = (list(dict.fromkeys(values)) for values in (bands.scale, bands.offset))
-    said = {"units": bands.units, "gsd_m": info.get("gsd_m"), "classes": info.get("classes")}
-    said |= {"scale": scale[0] if len(scale) == 1 else list(bands.scale)}
-    said |= {"offset": offset[0] if len(offset) == 1 else list(bands.offset)}
-    return {name: value for name, value in said.items() if value is not None}
+def _image_arrays(
+    array: xarray.Variable, coordinates: dict[str, Any], bands: products.Bands, info: dict[str, Any]
+) -> StageArrays:
+    """Add names and attributes of the bands; scale and offset are single numbers if all bands share them."""
+    attributes = {"units": bands.units, "gsd_m": info.get("gsd_m"), "classes": info.get("classes")}
+    for name, values in (("scale", bands.scale), ("offset", bands.offset)):
+        attributes[name] = values[0] if len(set(values)) == 1 else list(values)
+    attributes = {name: value for name, value in attributes.items() if value is not None}
+    return StageArrays(array, coordinates | {"band": list(bands.names)}, attributes)
 
 
 STAGES: dict[str, Opener] = {"ingest": _scenes, "tiles": _tiles, "sample": _samples, "features": _features}

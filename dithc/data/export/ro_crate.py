@@ -73,14 +73,14 @@ def describe(folder: Path, manifests: dict[Path, Manifest]) -> tuple[list[Entity
     config = "config.json"
     if (folder / config).exists():
         files[config] = file_entity(config, {"bytes": (folder / config).stat().st_size})
-    stages = sorted({manifest.stage for manifest in manifests.values()})
+    versions = {manifest.stage: manifest.code["version"] for manifest in reversed(manifests.values())}
+    stages = sorted(versions)
     tools = [
-        {"@id": f"#{stage}", "@type": "SoftwareApplication", "name": f"dithc {stage}", "softwareVersion": number}
-        for stage in stages
-        for number in [next(m.code["version"] for m in manifests.values() if m.stage == stage)]
+        {"@id": f"#{s}", "@type": "SoftwareApplication", "name": f"dithc {s}", "softwareVersion": versions[s]}
+        for s in stages
     ]
     actions = [action_of(path, manifest, folder=folder, files=files) for path, manifest in manifests.items()]
-    end = max(manifest.written for manifest in manifests.values())
+    end = max(manifest.created_at for manifest in manifests.values())
     run = {
         "@id": "#run",
         "@type": "CreateAction",
@@ -142,21 +142,22 @@ def fixed_entities() -> list[Entity]:
 def action_of(path: Path, manifest: Manifest, *, folder: Path, files: dict[str, Entity]) -> Entity:
     """Return the action that produced the files of a manifest; inputs outside the crate are left out."""
     root = folder.resolve()
-    own = [(path.parent / entry["path"]).resolve() for entry in ({"path": path.name}, *manifest.files)]
+    written = [(path.parent / entry["path"]).resolve() for entry in ({"path": path.name}, *manifest.files)]
     inputs = [Path(name).resolve() for name in manifest.inputs]
     # Input paths are relative to the folder in which the experiment ran, usually two levels above its results.
     inputs += [(root.parents[1] / name).resolve() for name in manifest.inputs]
-    names = [
-        sorted({p.relative_to(root).as_posix() for p in group if p.is_relative_to(root)}) for group in (inputs, own)
-    ]
-    objects, results = ([name for name in group if name in files] for group in names)
+    objects, results = (
+        sorted(files.keys() & {path.relative_to(root).as_posix() for path in group if path.is_relative_to(root)})
+        for group in (inputs, written)
+    )
     return {
         "@id": f"#{manifest.stage}/{manifest.name}/{path.stem}",
         "@type": "CreateAction",
         "name": f"{manifest.stage} {manifest.name}",
-        "description": f"Stage {manifest.stage} of {manifest.name}, {manifest.seconds:.1f} s on {manifest.host.get('name')}.",
+        "description": f"Stage {manifest.stage} of {manifest.name}, "
+        f"{manifest.wall_seconds:.1f} s on {manifest.host.get('name')}.",
         "instrument": {"@id": f"#{manifest.stage}"},
-        "endTime": manifest.written,
+        "endTime": manifest.created_at,
         "object": references(objects),
         "result": references(results),
     }

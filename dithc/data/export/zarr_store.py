@@ -58,26 +58,26 @@ def write_zarr(
     done = 0
     for image in images:
         block.append(image)
-        for name, value in _said(image, tags).items():
+        for name, value in _image_coordinates(image, tags).items():
             coordinates.setdefault(name, []).append(value)
         if len(block) == chunks[0] or done + len(block) == shape[0]:
-            here = slice(done, done + len(block))
-            target[here] = np.stack([products.marked(one, bands=bands) for one in block])
+            rows = slice(done, done + len(block))
+            target[rows] = np.stack([products.marked(item, bands=bands) for item in block])
             if valid is not None:
-                valid[here] = np.stack([np.ones(shape[2:]) if one.valid is None else one.valid for one in block])
+                valid[rows] = np.stack([np.ones(shape[2:]) if item.valid is None else item.valid for item in block])
             done, block = done + len(block), []
-    _finish(group, target, bands, coordinates)
+    _write_coordinates(group, target, bands, coordinates)
     return sorted(path for path in store.rglob("*") if path.is_file())
 
 
-def _said(image: products.Image, tags: dict[str, str]) -> dict[str, Any]:
+def _image_coordinates(image: products.Image, tags: dict[str, str]) -> dict[str, Any]:
     """Return the tags and the place of one image, without the common tags."""
-    own = {name.removeprefix("DITHC_").lower(): value for name, value in image.tags.items() if name not in tags}
+    image_tags = {name.removeprefix("DITHC_").lower(): value for name, value in image.tags.items() if name not in tags}
     place = {"crs": image.crs or "", "transform": image.transform or NO_PLACE}
-    return {"image": int(own.pop("index")), "label": int(own.pop("label")), **own, **place}
+    return {"image": int(image_tags.pop("index")), "label": int(image_tags.pop("label")), **image_tags, **place}
 
 
-def _finish(group: Any, target: Any, bands: products.Bands, coordinates: dict[str, list[Any]]) -> None:
+def _write_coordinates(group: Any, target: Any, bands: products.Bands, coordinates: dict[str, list[Any]]) -> None:
     if not any(coordinates["crs"]):
         del coordinates["crs"], coordinates["transform"]
     columns: dict[str, tuple[tuple[str, ...], Any]] = {

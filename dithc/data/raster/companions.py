@@ -10,7 +10,7 @@ from dithc.core.logging import user_error
 from dithc.data.file_checks import open_regular
 from dithc.data.grids import GeoTransform
 
-AUX_PLACE = (b"<SRS", b"<GeoTransform", b"<GCPList")
+AUX_GEOREFERENCE = (b"<SRS", b"<GeoTransform", b"<GCPList")
 AUX_NUMBERS = (b"<NoDataValue", b'"NODATA_VALUES"', b"<ColorInterp>Alpha", b"<Scale>", b"<Offset>")
 AUX_BYTES, WORLD_BYTES = 1 << 20, 1 << 10
 
@@ -21,21 +21,21 @@ def companion(path: Path, *ends: str) -> Path | None:
     Raises UserError for a link to another folder than the raster's.
     """
     rasters = (path, Path(os.path.realpath(path)))
-    places = [
+    candidates = [
         raster.with_suffix(f".{end[1:]}") if end[0] == "/" else raster.with_name(raster.name + end)
         for raster in rasters
         for end in ends
     ]
-    beside = next((place for place in places if os.path.lexists(place)), None)
+    found = next((candidate for candidate in candidates if os.path.lexists(candidate)), None)
     folders = {os.path.realpath(raster.parent) for raster in rasters}
-    if beside is not None and os.path.dirname(os.path.realpath(beside)) not in folders:
+    if found is not None and os.path.dirname(os.path.realpath(found)) not in folders:
         raise user_error(
             f"a file next to {path} is a link to another folder",
-            got=f"{beside.name}, which leads to {os.path.realpath(beside)}",
+            got=f"{found.name}, which leads to {os.path.realpath(found)}",
             expected="a file in the folder of the raster",
             fix="copy the file there, or remove the link if the raster does not need it",
         )
-    return beside
+    return found
 
 
 def check_aux(path: Path) -> None:
@@ -45,7 +45,7 @@ def check_aux(path: Path) -> None:
         return
     with aux.open("rb") as file:
         text = file.read(AUX_BYTES)
-    if len(text) == AUX_BYTES or any(word in text for word in (*AUX_PLACE, *AUX_NUMBERS)):
+    if len(text) == AUX_BYTES or any(tag in text for tag in (*AUX_GEOREFERENCE, *AUX_NUMBERS)):
         raise user_error(
             f"the place, the no-data value or the scale of {path} is declared in a file next to it",
             got=aux.name,
@@ -64,7 +64,7 @@ def read_world(path: Path) -> tuple[Path, GeoTransform] | None:
     with open_regular(world) as file:
         text = file.read(WORLD_BYTES).decode("ascii", "replace")
     try:
-        a, d, b, e, c, f = (float(word.replace(",", ".")) for word in text.split()[:6])
+        a, d, b, e, c, f = (float(number.replace(",", ".")) for number in text.split()[:6])
         if not np.isfinite([a, b, c, d, e, f]).all() or a * e == b * d:
             raise ValueError
     except ValueError:

@@ -26,7 +26,7 @@ class BandLabel:
 
 def read_labels(source: Any, numbers: Sequence[int]) -> tuple[BandLabel, ...]:
     """Return the labels of bands of an open file, numbered from 1."""
-    shown = [None if one == ColorInterp.undefined else one.name for one in source.colorinterp]
+    shown = [None if color == ColorInterp.undefined else color.name for color in source.colorinterp]
     return tuple(
         BandLabel(
             name=(source.descriptions[number - 1] or "").strip(),

@@ -96,12 +96,12 @@ def read_raster(path: Path, *, bands: Sequence[str] = ()) -> tuple[npt.NDArray[A
     if driver == "JP2OpenJPEG":
         check_codestream(path)
     try:
-        with quiet(), opened(path, driver) as source:
+        with suppress_grid_warnings(), open_dataset(path, driver) as source:
             block_bytes = _check_size(path, source)
             check_aux(path)
             if driver == "GTiff":
                 check_blocks(path, block_bytes=block_bytes)
-            return _read(path, driver, source, bands=bands)
+            return _load(path, driver, source, bands=bands)
     except (UserError, MemoryError):
         raise
     except Exception as error:  # Decoders raise many types for hostile files.
@@ -109,19 +109,19 @@ def read_raster(path: Path, *, bands: Sequence[str] = ()) -> tuple[npt.NDArray[A
         raise OSError(f"{str(error) or type(error).__name__}{cause}") from error
 
 
-def _read(path: Path, driver: Driver, source: Any, *, bands: Sequence[str]) -> tuple[npt.NDArray[Any], RasterInfo]:
+def _load(path: Path, driver: Driver, source: Any, *, bands: Sequence[str]) -> tuple[npt.NDArray[Any], RasterInfo]:
     alpha = [number for number, color in enumerate(source.colorinterp, start=1) if color == ColorInterp.alpha]
     numbers = [*(number for number in source.indexes if number not in alpha), *alpha]
     blocks = [block for _, block in source.block_windows(1)] if driver == "JP2OpenJPEG" else []
-    pixels = source.read(numbers) if len(blocks) < 2 else _decoded(path, driver, source, numbers, blocks)
+    pixels = source.read(numbers) if len(blocks) < 2 else _decode(path, driver, source, numbers, blocks)
     if alpha and not _is_alpha(path, pixels[-1], number=alpha[-1], count=source.count, bands=bands):
         pixels, numbers, alpha = pixels[np.argsort(numbers)], sorted(numbers), []  # (C, H, W), in file order
     count, flags = len(numbers) - len(alpha), source.mask_flag_enums[numbers[0] - 1]
     valid = [pixels[count:] != 0] if alpha else []
-    beside = companion(path, ".msk", ".MSK")
-    masked = beside is not None
-    if beside is not None:
-        valid.append(_mask_beside(path, beside, shape=source.shape))
+    mask_file = companion(path, ".msk", ".MSK")
+    masked = mask_file is not None
+    if mask_file is not None:
+        valid.append(_read_mask_file(path, mask_file, shape=source.shape))
     if flags != [MaskFlags.nodata] and not {MaskFlags.all_valid, MaskFlags.alpha} & {*flags}:
         masked = True
         valid.append(source.read_masks(numbers[: 1 if MaskFlags.per_dataset in flags else count]) != 0)
@@ -145,7 +145,7 @@ def _read(path: Path, driver: Driver, source: Any, *, bands: Sequence[str]) -> t
         masked=np.logical_or.reduce(~np.concatenate(valid)) if valid else None,  # (H, W)
         alpha=len(alpha),
         pages=max(len(source.subdatasets) - 1, 0),
-        companions=tuple(one for one in (beside, world and world[0]) if one is not None),
+        companions=tuple(file for file in (mask_file, world and world[0]) if file is not None),
     )
 
 
@@ -163,13 +163,13 @@ def _is_alpha(path: Path, pixels: npt.NDArray[Any], *, number: int, count: int, 
     return bool(partial <= MOST_PARTIAL)
 
 
-def _mask_beside(path: Path, beside: Path, *, shape: tuple[int, int]) -> npt.NDArray[np.bool_]:
+def _read_mask_file(path: Path, mask_file: Path, *, shape: tuple[int, int]) -> npt.NDArray[np.bool_]:
     """Return validity (1, H, W) or (C, H, W) from GDAL's mask in NAME.msk; UserError for other content or shape."""
     got = "not a mask of GDAL (INTERNAL_MASK_FLAGS_1)"
     try:
-        with opened(beside, _driver(beside)) as source:
+        with open_dataset(mask_file, _driver(mask_file)) as source:
             if "INTERNAL_MASK_FLAGS_1" in source.tags() and source.shape == shape:
-                check_blocks(beside, block_bytes=_check_size(beside, source))
+                check_blocks(mask_file, block_bytes=_check_size(mask_file, source))
                 found: npt.NDArray[np.bool_] = source.read() != 0
                 return found
             if source.shape != shape:
@@ -177,7 +177,7 @@ def _mask_beside(path: Path, beside: Path, *, shape: tuple[int, int]) -> npt.NDA
     except (OSError, rasterio.errors.RasterioError) as error:
         got = str(error)
     raise user_error(
-        f"{beside} is not the mask of {path.name}",
+        f"{mask_file} is not the mask of {path.name}",
         got=got,
         expected=f"a GeoTIFF mask of {shape[0]} x {shape[1]} pixels, as GDAL writes it next to a raster",
         fix="write the mask again (gdal_translate -mask), copy it again, or remove it",
@@ -194,7 +194,7 @@ def _driver(path: Path) -> Driver:
 
 
 @contextmanager
-def quiet() -> Iterator[None]:
+def suppress_grid_warnings() -> Iterator[None]:
     """Suppress warnings about files without georeference."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", rasterio.errors.NotGeoreferencedWarning)
@@ -202,7 +202,7 @@ def quiet() -> Iterator[None]:
 
 
 @contextmanager
-def opened(path: Path, driver: Driver) -> Iterator[Any]:
+def open_dataset(path: Path, driver: Driver) -> Iterator[Any]:
     """Open a file; the GDAL settings apply to this thread until it is closed."""
     name = os.path.abspath(path)  # excludes server names
     with rasterio.Env(**READING), rasterio.open(name, driver=driver) as source:
@@ -214,26 +214,26 @@ def _check_size(path: Path, source: Any) -> int:
     if len(set(source.dtypes)) > 1:
         raise OSError(f"its bands are of several types: {', '.join(source.dtypes)}")
     height, width = (max(sides) for sides in zip((source.height, source.width), *source.block_shapes, strict=True))
-    said = f"{source.count} x {source.height} x {source.width} of {source.dtypes[0]}"
+    shape_text = f"{source.count} x {source.height} x {source.width} of {source.dtypes[0]}"
     if (height, width) != (source.height, source.width):
-        said += f" in blocks of {' x '.join(map(str, source.block_shapes[0]))}"
+        shape_text += f" in blocks of {' x '.join(map(str, source.block_shapes[0]))}"
     pixel_bytes = source.count * np.dtype(source.dtypes[0]).itemsize
-    check_room(path, height * width * pixel_bytes, said=said)
+    check_room(path, height * width * pixel_bytes, said=shape_text)
     block_pixels = max(rows * columns for rows, columns in source.block_shapes)
     return int(max(block_pixels * pixel_bytes, height * width, LEAST_BLOCK_BYTES))
 
 
-def _decoded(path: Path, driver: Driver, source: Any, numbers: list[int], blocks: list[Window]) -> npt.NDArray[Any]:
+def _decode(path: Path, driver: Driver, source: Any, numbers: list[int], blocks: list[Window]) -> npt.NDArray[Any]:
     pixels = np.empty((len(numbers), source.height, source.width), source.dtypes[0])  # (C, H, W)
 
     def decode(share: list[Window]) -> None:
-        with opened(path, driver) as part:
+        with open_dataset(path, driver) as part:
             for block in share:
                 rows, columns = block.toslices()
                 pixels[:, rows, columns] = part.read(numbers, window=block)
 
     threads = min(len(Limits.read().allowed_cpus), len(blocks), MOST_THREADS)
     with ThreadPoolExecutor(threads) as pool:
-        for done in [pool.submit(decode, blocks[first::threads]) for first in range(threads)]:
-            done.result()
+        for future in [pool.submit(decode, blocks[first::threads]) for first in range(threads)]:
+            future.result()
     return pixels

@@ -10,13 +10,12 @@ import numpy as np
 import numpy.typing as npt
 import rasterio
 import rasterio.shutil
-from rasterio.crs import CRS
 from rasterio.transform import Affine
 from rasterio.windows import Window
 
 from dithc.data.grids import GeoTransform
 from dithc.data.raster.labels import BandLabel, write_labels
-from dithc.data.raster.reading import Driver, opened, quiet
+from dithc.data.raster.reading import Driver, open_dataset, suppress_grid_warnings
 
 # JPEG 2000 is lossless only with the reversible 5/3 wavelet, all quality layers, and no chroma subsampling.
 CREATION_OPTIONS: dict[Driver, dict[str, str]] = {
@@ -45,16 +44,16 @@ def write_geotiff(
     """
     count, height, width = array_chw.shape
     profile = {"count": count, "height": height, "width": width, "dtype": array_chw.dtype, "nodata": nodata}
-    place = _place(None if epsg is None else f"EPSG:{epsg}", transform)
+    grid = _grid_options(None if epsg is None else f"EPSG:{epsg}", transform)
     try:
-        with quiet():
-            with rasterio.open(path, "w", driver=driver, **profile, **place, **CREATION_OPTIONS[driver]) as target:
+        with suppress_grid_warnings():
+            with rasterio.open(path, "w", driver=driver, **profile, **grid, **CREATION_OPTIONS[driver]) as target:
                 target.write(array_chw)
-            with opened(path, driver) as source:
-                same = np.array_equal(source.read(), array_chw, equal_nan=True)
+            with open_dataset(path, driver) as source:
+                is_equal = np.array_equal(source.read(), array_chw, equal_nan=True)
     except rasterio.errors.RasterioError as error:
         raise OSError(f"cannot write {path} with GDAL driver {driver}: {error}") from error
-    if not same:
+    if not is_equal:
         raise OSError(f"{path} reads back other pixels than were written with {driver}: is the disk full or failing?")
 
 
@@ -84,16 +83,16 @@ def write_cog(
         write_labels(target, bands)
 
     try:
-        with quiet():
+        with suppress_grid_warnings():
             if isinstance(pixels, np.ndarray):
-                same = _write_array(path, pixels, profile | _place(crs, transform), describe, valid=valid)
+                is_equal = _write_array(path, pixels, profile | _grid_options(crs, transform), describe, valid=valid)
             else:
-                same = _write_rows(path, pixels, profile | _place(crs, transform), describe)
+                is_equal = _write_rows(path, pixels, profile | _grid_options(crs, transform), describe)
     except OSError:
         raise
     except Exception as error:  # GDAL's exceptions at closing have no public base class
         raise OSError(f"cannot write {path}: {error}") from error
-    if not same:
+    if not is_equal:
         raise OSError(f"{path} reads back other pixels than were written: is the disk full or failing?")
 
 
@@ -112,9 +111,9 @@ def _write_array(
         if valid is not None:
             target.write_mask(valid)
         describe(target)
-    with opened(path, "GTiff") as source:
-        same = np.array_equal(source.read(), pixels)
-        return same and (valid is None or np.array_equal(source.dataset_mask() != 0, valid))
+    with open_dataset(path, "GTiff") as source:
+        is_equal = np.array_equal(source.read(), pixels)
+        return is_equal and (valid is None or np.array_equal(source.dataset_mask() != 0, valid))
 
 
 def _write_rows(
@@ -125,7 +124,7 @@ def _write_rows(
     cache_mb = max(CACHE_MB, 2 * COG_BLOCK * row_bytes >> 20)  # two rows of blocks
     plain = path.with_name(f"{path.name}.rows")
     blocks = {"tiled": True, "blockxsize": COG_BLOCK, "blockysize": COG_BLOCK, "interleave": "pixel", "bigtiff": "yes"}
-    written, found = hashlib.sha256(), hashlib.sha256()
+    written, read_back = hashlib.sha256(), hashlib.sha256()
     heights: list[int] = []
     try:
         with rasterio.Env(GDAL_CACHEMAX=cache_mb):
@@ -136,15 +135,15 @@ def _write_rows(
                     written.update(np.ascontiguousarray(part).data)
                     heights.append(part.shape[1])
             rasterio.shutil.copy(plain, path, driver="COG", **COG_OPTIONS, blocksize=str(COG_BLOCK), bigtiff="if_safer")
-            with opened(path, "GTiff") as source:
+            with open_dataset(path, "GTiff") as source:
                 for top, count in zip(accumulate(heights, initial=0), heights, strict=False):
-                    found.update(source.read(window=Window(0, top, width, count)).data)
+                    read_back.update(source.read(window=Window(0, top, width, count)).data)
     finally:
         plain.unlink(missing_ok=True)
-    return sum(heights) == profile["height"] and found.digest() == written.digest()
+    return sum(heights) == profile["height"] and read_back.digest() == written.digest()
 
 
-def _place(crs: str | None, transform: GeoTransform | None) -> dict[str, Any]:
+def _grid_options(crs: str | None, transform: GeoTransform | None) -> dict[str, Any]:
     if crs is None or transform is None:
         return {}
-    return {"crs": CRS.from_user_input(crs), "transform": Affine(*transform)}
+    return {"crs": crs, "transform": Affine(*transform)}

@@ -32,7 +32,7 @@ from dithc.data.scene import PixelBuffer, Reason, Rejection, Scene, SceneRejecte
 __all__ = ["SceneSource", "read_scenes", "scene_id", "state_of"]
 
 SCENE_MEMORY_BYTES = 256 << 20
-UNFOLDED = 12
+EXPANSION = 12
 """Memory per byte of a file: content may be compressed to a third, and needs four bytes per number in memory."""
 
 
@@ -92,7 +92,7 @@ class SceneSource:
     def scene_id(self, position: int) -> str:
         return scene_id(self.path(position), self.folder)
 
-    def look(self, position: int) -> tuple[str | None, int]:
+    def inspect(self, position: int) -> tuple[str | None, int]:
         """Return the state of a scene's files without reading them (None if unknown), and the bytes that are read."""
         path = self.path(position)
         try:
@@ -106,15 +106,15 @@ class SceneSource:
         return state, size
 
     def left_out(self) -> dict[str, int]:
-        """Log the files that no reader opens, and return their number by suffix; after `look` at every scene."""
+        """Log the files that no reader opens, and return their number by suffix; after `inspect` of every scene."""
         if not isinstance(self._reader, ImageFolderReader):
-            check_splits(self.folder, self._reader.paths, one=True)
+            check_splits(self.folder, self._reader.paths, single=True)
         return self._reader.listing.report()
 
     def memory_bytes(self, largest: int) -> int:
         """Return the most memory for reading one scene, if the largest scene has so many bytes of files."""
-        stated: int | None = getattr(self._reader, "memory_bytes", None)
-        return stated or max(SCENE_MEMORY_BYTES, UNFOLDED * largest)
+        declared: int | None = getattr(self._reader, "memory_bytes", None)
+        return declared or max(SCENE_MEMORY_BYTES, EXPANSION * largest)
 
     def read(self, position: int, canvas: PixelBuffer) -> Scene | Rejection:
         """Read a scene by its position; the reader may allocate a large scene on the canvas."""
@@ -127,11 +127,11 @@ class SceneSource:
         except DiskFullError:
             raise
         except SceneRejectedError as error:
-            refused = error
+            cause = error
         except UserError as error:
-            refused = _retold(error)
+            cause = _convert_error(error)
         except MemoryError as error:
-            refused = SceneRejectedError(
+            cause = SceneRejectedError(
                 Reason.READ_ERROR,
                 "the memory is too small for the file",
                 got=str(error) or "an allocation that failed",
@@ -141,14 +141,14 @@ class SceneSource:
         except (OSError, ValueError, EOFError) as error:
             if isinstance(error, OSError) and error.errno in NO_SPACE:  # the canvas failed, not the scene
                 raise
-            refused = SceneRejectedError(
+            cause = SceneRejectedError(
                 Reason.READ_ERROR,
                 "the file cannot be read",
                 got=str(error) or type(error).__name__,
                 expected="a complete file of this kind",
                 fix="replace the file if it is damaged; otherwise convert it, or list it in `source.exclude`",
             )
-        return Rejection(scene_id=scene_id(path, self.folder), path=path, refused=refused)
+        return Rejection(scene_id=scene_id(path, self.folder), path=path, refused=cause)
 
 
 def read_scenes(source: datasets.Source, folder: Path) -> SceneSource:
@@ -158,14 +158,14 @@ def read_scenes(source: datasets.Source, folder: Path) -> SceneSource:
     return SceneSource(reader(source, folder), folder)
 
 
-def _retold(error: UserError) -> SceneRejectedError:
+def _convert_error(error: UserError) -> SceneRejectedError:
     """Convert a user error of another module (title, then `got:`, `expected:`, `fix:`) to a rejection."""
-    what, *lines = str(error).splitlines()
-    said = {key.strip(): text.strip() for key, _, text in (line.partition(":") for line in lines)}
+    title, *lines = str(error).splitlines()
+    fields = {key.strip(): text.strip() for key, _, text in (line.partition(":") for line in lines)}
     return SceneRejectedError(
         Reason.READ_ERROR,
-        what,
-        got=said.get("got", ""),
-        expected=said.get("expected", "a complete file of this kind"),
-        fix=said.get("fix", "copy the file again from its source"),
+        title,
+        got=fields.get("got", ""),
+        expected=fields.get("expected", "a complete file of this kind"),
+        fix=fields.get("fix", "copy the file again from its source"),
     )

@@ -18,29 +18,29 @@ KINDS = {
     "unlabeled": ("unlabeled", "unlabelled"),
 }
 """Kinds of splits, in the order in which the fix prefers them, and their names."""
-WORDS = {word: kind for kind, words in KINDS.items() for word in words}
-WEAK = {"unlabeled"}
+SPLIT_NAMES = {name: kind for kind, names in KINDS.items() for name in names}
+AMBIGUOUS = {"unlabeled"}
 """Kinds that are also class names, next to a class of trains. They count only if every folder is a split."""
 NOISE = r"set|split|data|images?|imgs?|part|shard"
-SPLIT, DROPPED = re.compile(rf"({'|'.join(WORDS)})(?:{NOISE})*"), re.compile(rf"(?:{NOISE}|of|tar|parquet)+")
-BETWEEN, HELD_OUT = re.compile(r"[-=_.\s\d]+"), re.compile(r"\b(hold|held)[-_. ]out")
+SPLIT, IGNORED = re.compile(rf"({'|'.join(SPLIT_NAMES)})(?:{NOISE})*"), re.compile(rf"(?:{NOISE}|of|tar|parquet)+")
+SEPARATORS, HELD_OUT = re.compile(r"[-=_.\s\d]+"), re.compile(r"\b(hold|held)[-_. ]out")
 log = get_logger(__name__)
 
 
-def check_apart(folder: Path, folders: list[Path]) -> None:
+def check_disjoint(folder: Path, folders: list[Path]) -> None:
     """Raise UserError if links nest class folders in each other or around the source: images would have two labels."""
     owners: dict[Path, Path] = {}
-    places = [(path, path.resolve()) for path in folders]
-    for path, place in places:
-        if owners.setdefault(place, path) != path:
-            raise _within(path, owners[place])
-    for path, place in [(folder, folder.resolve()), *places]:
-        around = next((owners[one] for one in place.parents if one in owners), owners.get(place, path))
-        if around != path:
-            raise _within(path, around)
+    targets = [(path, path.resolve()) for path in folders]
+    for path, target in targets:
+        if owners.setdefault(target, path) != path:
+            raise _nested_error(path, owners[target])
+    for path, target in [(folder, folder.resolve()), *targets]:
+        outer = next((owners[parent] for parent in target.parents if parent in owners), owners.get(target, path))
+        if outer != path:
+            raise _nested_error(path, outer)
 
 
-def _within(inner: Path, outer: Path) -> UserError:
+def _nested_error(inner: Path, outer: Path) -> UserError:
     return user_error(
         f"the content of {printable(str(inner))} is also in another class folder",
         got=f"{printable(str(outer))}, which leads to {printable(str(outer.resolve()))}",
@@ -49,35 +49,35 @@ def _within(inner: Path, outer: Path) -> UserError:
     )
 
 
-def check_splits(folder: Path, paths: Iterable[Path], *, one: bool = False) -> None:
+def check_splits(folder: Path, paths: Iterable[Path], *, single: bool = False) -> None:
     """Raise UserError for images of several splits below `folder`, which would become classes or be trained on.
 
     This applies to folders or archives with one parent whose names differ in the split, and to a folder of classes as
     the only content of `folder`. A single split name next to other names is a class, such as `train` of CIFAR-100. If
-    all images are `one` class, the log names the splits instead.
+    all images are of a `single` class, the log names the splits instead.
     """
-    places = set[Path]()
-    for place in {path.parent for path in paths}:
-        places.update(one_place for one_place in (place, *place.parents) if folder in one_place.parents)
-    inside = Counter(place.parent for place in places)
+    nodes = set[Path]()
+    for parent in {path.parent for path in paths}:
+        nodes.update(node for node in (parent, *parent.parents) if folder in node.parents)
+    counts = Counter(node.parent for node in nodes)
     groups = defaultdict[tuple[Path, str], dict[str, list[Path]]](dict)
-    for place in sorted(places):
-        for frame, kind in _splits(place.name):
-            groups[place.parent, frame].setdefault(kind, []).append(place)
+    for node in sorted(nodes):
+        for template, kind in _find_splits(node.name):
+            groups[node.parent, template].setdefault(kind, []).append(node)
     for (parent, _), splits in groups.items():
         ordered = [splits[kind][0] for kind in KINDS if kind in splits]
         chosen, name = ordered[0], printable(ordered[0].name)
-        is_all = sum(map(len, splits.values())) == inside[parent]
-        several = len(ordered if is_all else splits.keys() - WEAK) > 1
-        if not several and (one or not is_all or not chosen.is_dir() or not _is_alone(chosen, folder, inside)):
+        is_all = sum(map(len, splits.values())) == counts[parent]
+        is_mixed = len(ordered if is_all else splits.keys() - AMBIGUOUS) > 1
+        if not is_mixed and (single or not is_all or not chosen.is_dir() or not _is_only(chosen, folder, counts)):
             continue
-        names = ", ".join(printable(place.name) for place in ordered)
-        if one:
+        names = ", ".join(printable(node.name) for node in ordered)
+        if single:
             log.warning(f"{folder}: the splits {names} become one dataset")
             continue
         pattern = f"*/{name}/*" if chosen.is_dir() else re.sub("[0-9]+", "*", name)
         select = f"set `source.include: ['{pattern}']`"
-        if chosen.is_dir() and (parent == folder or sum(place.name == chosen.name for place in places) == 1):
+        if chosen.is_dir() and (parent == folder or sum(node.name == chosen.name for node in nodes) == 1):
             select = f"set `source.path: {printable(str(chosen))}`"
         raise user_error(
             f"{printable(str(parent))} (`source.path`) contains splits of a dataset, not classes",
@@ -87,16 +87,16 @@ def check_splits(folder: Path, paths: Iterable[Path], *, one: bool = False) -> N
         )
 
 
-def _splits(name: str) -> Iterator[tuple[str, str]]:
+def _find_splits(name: str) -> Iterator[tuple[str, str]]:
     """Yield the kind of each split in a name, and the name without it, numbers and words such as `images`."""
-    words = [word for word in BETWEEN.split(HELD_OUT.sub("holdout", name.casefold())) if word]
-    for index, word in enumerate(words):
-        if match := SPLIT.fullmatch(word):
-            rest = (other for other in [*words[:index], "*", *words[index + 1 :]] if not DROPPED.fullmatch(other))
-            yield " ".join(rest), WORDS[match[1]]
+    tokens = [token for token in SEPARATORS.split(HELD_OUT.sub("holdout", name.casefold())) if token]
+    for index, token in enumerate(tokens):
+        if match := SPLIT.fullmatch(token):
+            remainder = (part for part in [*tokens[:index], "*", *tokens[index + 1 :]] if not IGNORED.fullmatch(part))
+            yield " ".join(remainder), SPLIT_NAMES[match[1]]
 
 
-def _is_alone(split: Path, folder: Path, inside: Mapping[Path, int]) -> bool:
+def _is_only(split: Path, folder: Path, counts: Mapping[Path, int]) -> bool:
     """Return whether all images below `folder` are in class folders of a split: one at the top, several if deeper."""
-    above = [place for place in split.parents if folder in (place, *place.parents)]
-    return all(inside[place] == 1 for place in above) and inside[split] >= (1 if split.parent == folder else 2)
+    parents = [path for path in split.parents if folder in (path, *path.parents)]
+    return all(counts[path] == 1 for path in parents) and counts[split] >= (1 if split.parent == folder else 2)

@@ -10,7 +10,7 @@ from dithc.data.file_checks import combined_sha256
 from dithc.data.parquet import Kind
 from dithc.data.raster import RasterInfo, read_raster
 from dithc.data.readers.listing import RASTERS, Listing, SidecarIndex, scene_id
-from dithc.data.readers.rasters import DTYPES, RasterPixels, check_dtype, placed
+from dithc.data.readers.rasters import DTYPES, RasterPixels, check_dtype, convert
 from dithc.data.readers.sentinel2 import SceneMasks
 from dithc.data.readers.tags import check_tags
 from dithc.data.scene import (
@@ -24,7 +24,7 @@ from dithc.data.scene import (
     stored_physical,
 )
 
-STEPS = {"reflectance": REFLECTANCE_SCALE, "radiance": RADIANCE_SCALE}
+SCALES = {"reflectance": REFLECTANCE_SCALE, "radiance": RADIANCE_SCALE}
 
 
 class GeoTiffReader:
@@ -33,44 +33,43 @@ class GeoTiffReader:
     def __init__(self, source: datasets.GeoTiffSource, folder: Path) -> None:
         self.source, self.folder = source, folder
         self.classes: list[str] = [source.kind]
-        self._beside = SidecarIndex()
+        self._sidecars = SidecarIndex()
         self.columns: dict[str, Kind] = {} if source.wavelengths_nm is None else {"wavelengths_nm": "floats"}
         first = None if source.suffixes is None else source.suffixes[0]
         self.listing, self._masks = Listing(source, folder), SceneMasks(source.clouds)
         self.paths = self.listing.files(
             suffixes=RASTERS - {".npy"} if first is None else {Path(first).suffix.lower()},
             masks=first is not None,
-            use=lambda path: first is None or path.name.lower().endswith(first.lower()),
-            wanted=f"GeoTIFF files of {len(source.bands)} bands" if first is None else f"GeoTIFF files *{first}",
+            accept=lambda path: first is None or path.name.lower().endswith(first.lower()),
+            expected=f"GeoTIFF files of {len(source.bands)} bands" if first is None else f"GeoTIFF files *{first}",
             fix="put the files there, or correct `source.path` and `source.suffixes`",
         )
 
     def inputs(self, path: Path) -> list[Path]:
         """Return the files of all bands, the mask file of the scene and their companions."""
         stem = self._stem(path)
-        return sorted({*self._beside(path, stem), *self._files(path), *self._masks.of(path, stem)})
+        return sorted({*self._sidecars(path, stem), *self._band_files(path), *self._masks.find(path, stem)})
 
     def read(self, path: Path) -> Scene:
         source = self.source
-        paths = self._files(path)
-        raw = self._raw(paths)
+        paths = self._band_files(path)
+        raw = self._read_bands(paths)
         nodata = raw.nodata if source.nodata is None else None
         invalid = np.logical_or.reduce(raw.invalid(nodata, declared=source.nodata))  # (H, W)
         mask = np.where(invalid, Mask.INVALID, Mask.VALID).astype(np.uint8)
-        masks = self._masks.of(path, self._stem(path))
-        self._masks.mark(masks, raw.place, mask)
+        masks = self._masks.mark(path, raw.place, mask, self._stem(path))
         facts = {"sensor": source.sensor or None, "dtype": str(raw.pixels.dtype)}
         wavelengths = {} if source.wavelengths_nm is None else {"wavelengths_nm": source.wavelengths_nm}
         return Scene(
             scene_id=scene_id(path, self.folder),
             path=path,
-            sha256=combined_sha256({one.name: one for one in (*paths, *masks, *raw.companions)}),
-            pixels=self._stored(raw.pixels, invalid),
+            sha256=combined_sha256({file.name: file for file in (*paths, *masks, *raw.companions)}),
+            pixels=self._convert(raw.pixels, invalid),
             mask=mask,
             bands=source.bands,
             place=raw.place,
             units=source.units,
-            scale=STEPS.get(source.units, 1.0),
+            scale=SCALES.get(source.units, 1.0),
             facts={**facts, **wavelengths},
             notes=raw.notes,
         )
@@ -79,19 +78,19 @@ class GeoTiffReader:
         """Return the common start of the names of a scene's band files; None if one file has all bands."""
         return None if self.source.suffixes is None else path.name[: -len(self.source.suffixes[0])]
 
-    def _files(self, path: Path) -> list[Path]:
+    def _band_files(self, path: Path) -> list[Path]:
         """Return the files of a scene in the order of the bands; name endings match any case if no exact match exists."""
         suffixes = self.source.suffixes
         if suffixes is None:
             return [path]
         stem = path.name[: -len(suffixes[0])]
-        names = sorted(one.name for one in path.parent.iterdir())
-        alike = {
-            one: [name for name in names if name.startswith(stem) and name.lower() == f"{stem}{one}".lower()]
-            for one in suffixes
+        names = sorted(end.name for end in path.parent.iterdir())
+        files = {
+            end: [name for name in names if name.startswith(stem) and name.lower() == f"{stem}{end}".lower()]
+            for end in suffixes
         }
-        found = [[name for name in alike[one] if name == f"{stem}{one}"] or alike[one] for one in suffixes]
-        if missing := [f"{stem}{one}" for one, fitting in zip(suffixes, found, strict=True) if not fitting]:
+        found = [[name for name in files[end] if name == f"{stem}{end}"] or files[end] for end in suffixes]
+        if missing := [f"{stem}{end}" for end, matches in zip(suffixes, found, strict=True) if not matches]:
             raise SceneRejectedError(
                 Reason.MISSING_BAND,
                 "a band of the scene is missing",
@@ -99,34 +98,34 @@ class GeoTiffReader:
                 expected=f"{len(suffixes)} files {stem}*",
                 fix="download them too, or remove the scene from the folder",
             )
-        if twice := next((fitting for fitting in found if len(fitting) > 1 or path.name not in found[0]), None):
+        if ambiguous := next((matches for matches in found if len(matches) > 1 or path.name not in found[0]), None):
             raise SceneRejectedError(
                 Reason.WRONG_LAYOUT,
                 "the files of the scene are ambiguous",
-                got=", ".join(sorted({path.name, *twice})),
+                got=", ".join(sorted({path.name, *ambiguous})),
                 expected="one file per band, or one with exactly the name ending in `suffixes`",
                 fix="remove the other files from the folder",
             )
-        return [path.with_name(fitting[0]) for fitting in found]
+        return [path.with_name(matches[0]) for matches in found]
 
-    def _raw(self, paths: list[Path]) -> RasterPixels:
+    def _read_bands(self, paths: list[Path]) -> RasterPixels:
         source = self.source
         bands = [[band] for band in source.bands] if len(paths) > 1 else [source.bands]
         read = [read_raster(path, bands=names) for path, names in zip(paths, bands, strict=True)]
         (pixels, infos) = zip(*read, strict=True)
         for path, info in zip(paths, infos, strict=True):
-            _check_alike(path, info, infos[0])
+            _check_equal(path, info, infos[0])
         masks = [info.masked for info in infos if info.masked is not None]
-        together = replace(
+        combined = replace(
             infos[0],
             labels=tuple(label for info in infos for label in info.labels),
             masked=np.any(masks, axis=0) if masks else None,
             pages=max(info.pages for info in infos),
-            companions=tuple(one for info in infos for one in info.companions),
+            companions=tuple(file for info in infos for file in info.companions),
         )
-        raw = placed(
+        raw = convert(
             np.concatenate(pixels) if len(paths) > 1 else pixels[0],
-            together,
+            combined,
             bands=source.bands,
             gsd_m=source.gsd_m or 1.0,
             georeferenced=source.gsd_m is None,
@@ -143,7 +142,7 @@ class GeoTiffReader:
         )
         return raw
 
-    def _stored(self, pixels: Array, invalid: Array) -> Array:
+    def _convert(self, pixels: Array, invalid: Array) -> Array:
         """Return pixels in the stored type of a dataset: unchanged, or physical values in steps."""
         source = self.source
         if source.units in DTYPES:
@@ -161,11 +160,11 @@ class GeoTiffReader:
         stored = np.empty(pixels.shape, dtype=np.int16)
         for band, target, scale, offset in zip(pixels, stored, scales, offsets, strict=True):
             values = band * np.float64(scale) + offset  # (H, W)
-            target[:] = stored_physical(values, scale=STEPS[source.units], invalid=invalid, units=source.units)
+            target[:] = stored_physical(values, scale=SCALES[source.units], invalid=invalid, units=source.units)
         return stored
 
 
-def _check_alike(path: Path, info: RasterInfo, first: RasterInfo) -> None:
+def _check_equal(path: Path, info: RasterInfo, first: RasterInfo) -> None:
     for name in ("count", "height", "width", "dtype", "crs", "transform", "nodata"):
         got, expected = getattr(info, name), getattr(first, name)
         if got != expected and not (got != got and expected != expected):  # both may be NaN

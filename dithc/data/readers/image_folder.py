@@ -14,19 +14,19 @@ from dithc.core.logging import user_error
 from dithc.data.archives import list_members
 from dithc.data.images import prepare
 from dithc.data.readers.image_stores import (
+    EXPECTED,
     LABEL_SUFFIXES,
-    WANTED,
     FolderStore,
     ImageStore,
     Parquet,
     TarStore,
     WebDataset,
 )
-from dithc.data.readers.listing import Listing, exists, scene_id
+from dithc.data.readers.listing import Listing, check_exists, scene_id
 from dithc.data.scene import Georeference, Mask, Scene
 
 BANDS = ["R", "G", "B"]
-PLACE = Georeference(gsd_m=0.0)
+NO_GEOREFERENCE = Georeference(gsd_m=0.0)
 STORES: dict[str, type[FolderStore | TarStore | WebDataset | Parquet]] = {
     "folders": FolderStore,
     "tar": TarStore,
@@ -42,10 +42,10 @@ class ImageFolderReader:
 
     def __init__(self, source: datasets.ImageFolderSource, folder: Path) -> None:
         self.source, self.folder = source, folder
-        one = source.classes == "one"
-        layout = _found_layout(folder, one=one) if source.layout == "auto" else source.layout
+        single = source.classes == "one"
+        layout = _detect_layout(folder, single=single) if source.layout == "auto" else source.layout
         self.listing = Listing(source, folder)
-        self._store: ImageStore = STORES[layout](self.listing, one=one)
+        self._store: ImageStore = STORES[layout](self.listing, single=single)
         self.classes, self.paths = self._store.classes, self._store.paths
 
     def inputs(self, path: Path) -> list[Path]:
@@ -66,18 +66,18 @@ class ImageFolderReader:
             pixels=prepared.pixels,
             mask=np.full(prepared.pixels.shape[1:], Mask.VALID, dtype=np.uint8),
             bands=BANDS,
-            place=PLACE,
+            place=NO_GEOREFERENCE,
             units="byte",
             label=label,
             notes=prepared.notes,
         )
 
 
-def _found_layout(folder: Path, *, one: bool) -> str:
-    exists(folder, wanted=WANTED)
-    there = [path for path in folder.iterdir() if not is_clutter(path.name)] if folder.is_dir() else [folder]
-    folders = [path for path in there if path.is_dir()]
-    files = {*there} - {*folders}
+def _detect_layout(folder: Path, *, single: bool) -> str:
+    check_exists(folder, expected=EXPECTED)
+    entries = [path for path in folder.iterdir() if not is_clutter(path.name)] if folder.is_dir() else [folder]
+    folders = [path for path in entries if path.is_dir()]
+    files = {*entries} - {*folders}
     shards = {suffix: [path for path in files if path.suffix.lower() == suffix] for suffix in (".tar", ".parquet")}
     kinds = [f"{len(paths)} x {suffix}" for suffix, paths in shards.items() if paths]
     if not kinds:
@@ -91,15 +91,15 @@ def _found_layout(folder: Path, *, one: bool) -> str:
         )
     if shards[".parquet"]:
         return "parquet"
-    return _kind_of_tar(min(shards[".tar"]), one=one)
+    return _tar_layout(min(shards[".tar"]), single=single)
 
 
-def _kind_of_tar(archive: Path, *, one: bool) -> str:
+def _tar_layout(archive: Path, *, single: bool) -> str:
     """Return whether a tar archive contains classes (`tar`) or labeled samples (`webdataset`)."""
     names = [member.name for member in list_members(archive)]
     if any(name.suffix.lower() in LABEL_SUFFIXES and len(name.parts) == 1 for name in names):
         return "webdataset"
-    if one or all(len(name.parts) > 1 for name in names):
+    if single or all(len(name.parts) > 1 for name in names):
         return "tar"
     raise user_error(
         f"the classes of the images in {archive} are unknown",

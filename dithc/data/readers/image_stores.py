@@ -19,11 +19,11 @@ from dithc.data.archives import TarMember, list_members
 from dithc.data.file_checks import check_room, open_regular, printable
 from dithc.data.images import SUFFIXES, read_file
 from dithc.data.parquet import ParquetInfo, read_cell, read_columns, read_shard
-from dithc.data.readers.classes import check_apart, check_splits
-from dithc.data.readers.listing import Listing, PathList, exists
+from dithc.data.readers.classes import check_disjoint, check_splits
+from dithc.data.readers.listing import Listing, PathList, check_exists
 from dithc.data.scene import Reason, SceneRejectedError
 
-WANTED = "images (" + ", ".join(sorted(SUFFIXES)) + ")"
+EXPECTED = "images (" + ", ".join(sorted(SUFFIXES)) + ")"
 FOLDERS = "point `source.path` at the folder that contains the class folders, or set `classes: one` for a flat folder"
 SHARDS = "point `source.path` at the archive, or at the folder that contains the shards"
 LABEL_SUFFIXES = (".cls", ".json")  # in order of preference
@@ -37,11 +37,14 @@ log = get_logger(__name__)
 class ImageStore(ABC):
     """Images of one layout, in reading order."""
 
-    def __init__(
-        self, classes: list[str], labels: Mapping[Path, object], *, paths: Sequence[Path] | None = None
-    ) -> None:
-        self.classes, self.labels = classes, labels  # labels as stored, which may be invalid
-        self.paths: Sequence[Path] = list(labels) if paths is None else paths
+    paths: Sequence[Path]
+
+    def __init__(self, listing: Listing, classes: list[str], labels: Mapping[Path, object], *, single: bool) -> None:
+        if not labels:
+            raise listing.nothing_found(listing.folder, expected=f"archives with {EXPECTED} in them", fix=SHARDS)
+        check_splits(listing.folder, labels, single=single)
+        self.classes, self.labels = [printable(name) for name in classes], labels  # labels as stored, maybe invalid
+        self.paths = list(labels)
 
     @abstractmethod
     def content(self, path: Path) -> bytes:
@@ -70,32 +73,32 @@ class ImageStore(ABC):
 class FolderStore(ImageStore):
     """Files in a folder per class, in sorted order, or in any folders as a single class."""
 
-    def __init__(self, listing: Listing, *, one: bool) -> None:
+    def __init__(self, listing: Listing, *, single: bool) -> None:
         folder = listing.folder
-        exists(folder, wanted=WANTED)
+        check_exists(folder, expected=EXPECTED)
         self._depth, self._numbers = len(folder.parts), dict[str, int]()
-        if one:
+        if single:
             paths = _images(listing, fix=FOLDERS)
-            check_splits(folder, paths, one=True)
-            super().__init__([printable(folder.name)], {}, paths=paths)
+            check_splits(folder, paths, single=True)
+            self.classes, self.paths = [printable(folder.name)], paths
             return
-        inside = sorted(path for path in folder.iterdir() if not is_clutter(path.name)) if folder.is_dir() else []
-        folders = [path for path in inside if path.is_dir()]
-        check_apart(folder, folders)
+        entries = sorted(path for path in folder.iterdir() if not is_clutter(path.name)) if folder.is_dir() else []
+        folders = [path for path in entries if path.is_dir()]
+        check_disjoint(folder, folders)
         if not folders:
-            raise listing.nothing_found(folder, wanted=f"a folder per class, with {WANTED}", fix=FOLDERS)
-        for path in inside:
+            raise listing.nothing_found(folder, expected=f"a folder per class, with {EXPECTED}", fix=FOLDERS)
+        for path in entries:
             if not path.is_dir():
-                listing.leave(path)
+                listing.add_unread(path)
         fix = "remove the empty folder; " + FOLDERS
-        found = {path.name: _images(listing, fix=fix, below=path) for path in folders}
+        found = {path.name: _images(listing, fix=fix, subfolder=path) for path in folders}
         classes = [name for name, paths in found.items() if paths]
         self._numbers = {name: number for number, name in enumerate(classes)}
         paths = PathList(chain.from_iterable(found.values()))
         if not paths:
-            raise listing.nothing_found(folder, wanted=WANTED, fix=FOLDERS)
+            raise listing.nothing_found(folder, expected=EXPECTED, fix=FOLDERS)
         check_splits(folder, paths)
-        super().__init__([printable(name) for name in classes], {}, paths=paths)
+        self.classes, self.paths = [printable(name) for name in classes], paths
 
     def label(self, path: Path) -> int:
         return self._numbers[path.parts[self._depth]] if self._numbers else 0
@@ -123,16 +126,16 @@ class ByteRange(NamedTuple):
 
 
 class _Archives(ImageStore):
-    _spots: dict[Path, ByteRange]
+    _ranges: dict[Path, ByteRange]
 
     def file(self, path: Path) -> Path:
-        return self._spots[path].archive
+        return self._ranges[path].archive
 
     def size(self, path: Path) -> int:
-        return self._spots[path].size
+        return self._ranges[path].size
 
     def content(self, path: Path) -> bytes:
-        return self._spots[path].read(path)
+        return self._ranges[path].read(path)
 
 
 class TarStore(_Archives):
@@ -141,19 +144,16 @@ class TarStore(_Archives):
     The class is an inner tar by its name, else a folder in the archive, else the archive for images without a folder.
     """
 
-    def __init__(self, listing: Listing, *, one: bool) -> None:
-        folder, spots, classes = listing.folder, dict[Path, ByteRange](), dict[Path, str]()
+    def __init__(self, listing: Listing, *, single: bool) -> None:
+        self._ranges, classes = {}, dict[Path, str]()
         for archive in _shards(listing, ".tar"):
-            for member in _pictures(archive, listing, others_refused=not one):
+            for member in _list_images(archive, listing, reject_labels=not single):
                 path = archive / member.name
-                spots[path] = ByteRange(archive, member.offset, member.size)
-                classes[path] = archive.stem if one else _class_of(archive, member)
-        _some(listing, spots)
-        check_splits(folder, spots, one=one)
-        names = [folder.name] if one else sorted(set(classes.values()))
-        numbers = dict.fromkeys(classes.values(), 0) if one else {name: number for number, name in enumerate(names)}
-        self._spots = spots
-        super().__init__([printable(name) for name in names], {path: numbers[name] for path, name in classes.items()})
+                self._ranges[path] = ByteRange(archive, member.offset, member.size)
+                classes[path] = listing.folder.name if single else _class_name(archive, member)
+        names = sorted(set(classes.values()))
+        numbers = {name: number for number, name in enumerate(names)}
+        super().__init__(listing, names, {path: numbers[name] for path, name in classes.items()}, single=single)
 
 
 class WebDataset(_Archives):
@@ -162,58 +162,54 @@ class WebDataset(_Archives):
     `KEY.jpg` comes with `KEY.cls`, the label in digits, or `KEY.json`, which contains it as `label`.
     """
 
-    def __init__(self, listing: Listing, *, one: bool) -> None:
-        folder, labels = listing.folder, dict[Path, object]()
-        self._spots = {}
+    def __init__(self, listing: Listing, *, single: bool) -> None:
+        folder, labels, self._ranges = listing.folder, dict[Path, object](), {}
         for archive in _shards(listing, ".tar"):
             for sample in _samples(archive):
-                pictures = [member for member in sample if member.name.suffix.lower() in SUFFIXES]
-                for member in pictures or sample[:1]:
+                images = [member for member in sample if member.name.suffix.lower() in SUFFIXES]
+                for member in images or sample[:1]:
                     path = archive / member.name
-                    self._spots[path] = ByteRange(archive, member.offset, member.size if pictures else 0)
-                    labels[path] = 0 if one else _label_of(archive, sample)
-                if len(pictures) > 1:
+                    self._ranges[path] = ByteRange(archive, member.offset, member.size if images else 0)
+                    labels[path] = 0 if single else _read_label(archive, sample)
+                if len(images) > 1:
                     raise user_error(
                         f"{archive} has a sample of several images",
-                        got=", ".join(printable(str(member.name)) for member in pictures[:4]),
+                        got=", ".join(printable(str(member.name)) for member in images[:4]),
                         expected="one image per name, up to its first dot",
                         fix="give each image a unique name up to the first dot",
                     )
-        _some(listing, self._spots)
-        check_splits(folder, self._spots, one=one)
-        super().__init__([folder.name] if one else _class_names(folder, labels.values()), labels)
+        classes = [folder.name] if single else _class_names(folder, labels.values())
+        super().__init__(listing, classes, labels, single=single)
 
 
 class Parquet(ImageStore):
     """Shards of rows, as in Hugging Face datasets: `image`, bytes or a struct with `bytes`, and `label`, a number."""
 
-    def __init__(self, listing: Listing, *, one: bool) -> None:
+    def __init__(self, listing: Listing, *, single: bool) -> None:
         folder = listing.folder
         self._cells, labels = dict[Path, tuple[Path, int, int]](), dict[Path, object]()
-        named = dict[Path, list[str]]()
+        names_by_file = dict[Path, list[str]]()
         for file in _split_shards(_shards(listing, ".parquet")):
-            shard, given = _checked_shard(file, one=one)
-            named |= {file: shard.names[LABEL]} if LABEL in shard.names else {}
-            places = ((number, row) for number, group in enumerate(shard.groups) for row in range(group.rows))
-            for index, (label, (group, row)) in enumerate(zip(given, places, strict=True)):
+            shard, given = _open_shard(file, single=single)
+            names_by_file |= {file: shard.names[LABEL]} if LABEL in shard.names else {}
+            positions = ((number, row) for number, group in enumerate(shard.groups) for row in range(group.rows))
+            for index, (label, (group, row)) in enumerate(zip(given, positions, strict=True)):
                 path = file / f"{index:06d}"
                 labels[path], self._cells[path] = label, (file, group, row)
-        check_splits(folder, self._cells, one=one)
         self._rows = Counter(file for file, *_ in self._cells.values())
-        _some(listing, self._cells)
-        first = next(iter(named.items()), None)
-        if first and (other := next((file for file, names in named.items() if names != first[1]), None)):
+        first = next(iter(names_by_file.items()), None)
+        if first and (other := next((file for file, names in names_by_file.items() if names != first[1]), None)):
             raise user_error(
                 f"{other.name} has other class names than {first[0].name}",
                 got="two lists of names",
                 expected="one list, because labels are its indices",
                 fix="keep the shards of each dataset in a separate folder",
             )
-        if one:
+        if single:
             classes = [folder.name]
         else:
             classes = first[1] if first else _class_names(folder, labels.values())
-        super().__init__([printable(name) for name in classes], labels)
+        super().__init__(listing, classes, labels, single=single)
 
     def file(self, path: Path) -> Path:
         return self._cells[path][0]
@@ -236,8 +232,8 @@ class Parquet(ImageStore):
         return content
 
 
-def _images(listing: Listing, *, fix: str, below: Path | None = None) -> PathList:
-    found = listing.files(suffixes=SUFFIXES, wanted=WANTED, fix=fix, below=below, masks=True)
+def _images(listing: Listing, *, fix: str, subfolder: Path | None = None) -> PathList:
+    found = listing.files(suffixes=SUFFIXES, expected=EXPECTED, fix=fix, subfolder=subfolder, masks=True)
     return PathList(listing.without_masks(found))
 
 
@@ -248,24 +244,19 @@ def _shards(listing: Listing, suffix: str) -> list[Path]:
     return listing.files(
         suffixes={suffix},
         masks=True,
-        wanted=f"{suffix} archives of images",
+        expected=f"{suffix} archives of images",
         fix=fix,
-        use=lambda path: folder in (path, path.parent),
+        accept=lambda path: folder in (path, path.parent),
     )
 
 
-def _some(listing: Listing, found: Mapping[Path, object]) -> None:
-    if not found:
-        raise listing.nothing_found(listing.folder, wanted=f"archives with {WANTED} in them", fix=SHARDS)
-
-
-def _pictures(archive: Path, listing: Listing, *, others_refused: bool) -> Iterable[TarMember]:
+def _list_images(archive: Path, listing: Listing, *, reject_labels: bool) -> Iterable[TarMember]:
     """Yield the image files of an archive of classes; `listing` records all other files."""
     for member in list_members(archive):
         suffix = member.name.suffix.lower()
         if suffix in SUFFIXES:
             yield member
-        elif suffix == LABEL_SUFFIXES[0] and others_refused:
+        elif suffix == LABEL_SUFFIXES[0] and reject_labels:
             raise user_error(
                 f"{archive} is not an archive of classes",
                 got=f"{printable(str(member.name))}, the label of a WebDataset's sample",
@@ -273,10 +264,10 @@ def _pictures(archive: Path, listing: Listing, *, others_refused: bool) -> Itera
                 fix="set `layout: webdataset`, or keep the two types of archives in two datasets",
             )
         else:
-            listing.leave(archive / member.name)
+            listing.add_unread(archive / member.name)
 
 
-def _class_of(archive: Path, member: TarMember) -> str:
+def _class_name(archive: Path, member: TarMember) -> str:
     within = next((part for part in member.name.parents if part.suffix.lower() == ".tar"), None)
     if within is not None:
         return within.with_suffix("").as_posix()
@@ -299,10 +290,10 @@ def _samples(archive: Path) -> Iterable[list[TarMember]]:
     return samples.values()
 
 
-def _label_of(archive: Path, sample: list[TarMember]) -> object:
+def _read_label(archive: Path, sample: list[TarMember]) -> object:
     """Return the label in a sample's files, valid or not; None without label."""
-    of_suffix = {member.name.suffix.lower(): member for member in sample}
-    member = next((of_suffix[suffix] for suffix in LABEL_SUFFIXES if suffix in of_suffix), None)
+    by_suffix = {member.name.suffix.lower(): member for member in sample}
+    member = next((by_suffix[suffix] for suffix in LABEL_SUFFIXES if suffix in by_suffix), None)
     if member is None or member.size > MOST_LABEL_BYTES:
         return None
     text = ByteRange(archive, member.offset, member.size).read(archive / member.name).decode("utf-8", "replace").strip()
@@ -317,18 +308,18 @@ def _label_of(archive: Path, sample: list[TarMember]) -> object:
 
 def _class_names(folder: Path, labels: Iterable[object]) -> list[str]:
     """Return class names from `class_index.json` next to the shards ({"0": ["n01440764", "tench"]}), else numbers."""
-    whole = [label for label in labels if type(label) is int and 0 <= label < MOST_CLASSES]
-    beside = sorted((folder if folder.is_dir() else folder.parent).glob("*class_index.json"))
-    if not beside:
-        return [str(label) for label in range(max(whole, default=0) + 1)]
+    valid_labels = [label for label in labels if type(label) is int and 0 <= label < MOST_CLASSES]
+    index_files = sorted((folder if folder.is_dir() else folder.parent).glob("*class_index.json"))
+    if not index_files:
+        return [str(label) for label in range(max(valid_labels, default=0) + 1)]
     try:
-        with open_regular(beside[0]) as file:
+        with open_regular(index_files[0]) as file:
             table = json.loads(file.read(MOST_LABEL_BYTES))
         names = [table[str(label)] for label in range(max(1, len(table)))]
         return [str(name if isinstance(name, str) else name[0]) for name in names]
     except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
         raise user_error(
-            f"{beside[0]} does not name the classes",
+            f"{index_files[0]} does not name the classes",
             got=repr(error),
             expected='every number from 0 with its names, {"0": ["n01440764", "tench"], ...}',
             fix="write it again, or remove it: classes are then named by their numbers",
@@ -337,8 +328,8 @@ def _class_names(folder: Path, labels: Iterable[object]) -> list[str]:
 
 def _split_shards(files: list[Path]) -> list[Path]:
     """Return the shards if they belong to one split; Hugging Face stores shards of several splits in one folder."""
-    named = {file: match for file in files if (match := SPLIT_SHARD.fullmatch(file.stem))}
-    splits = {match[1] for match in named.values()}
+    matches = {file: match for file in files if (match := SPLIT_SHARD.fullmatch(file.stem))}
+    splits = {match[1] for match in matches.values()}
     if len(splits) > 1:
         raise user_error(
             f"{files[0].parent} contains shards of several splits",
@@ -346,27 +337,28 @@ def _split_shards(files: list[Path]) -> list[Path]:
             expected="shards of one split: validation and test images must not be trained on",
             fix="select one split: `source.include: [train-*]`",
         )
-    said = max((int(match[2]) for match in named.values()), default=0)
-    if len(named) < said:
-        log.warning(f"only {len(named)} of {said} shards exist: {files[0].parent}")
+    declared = max((int(match[2]) for match in matches.values()), default=0)
+    if len(matches) < declared:
+        log.warning(f"only {len(matches)} of {declared} shards exist: {files[0].parent}")
     return files
 
 
-def _checked_shard(file: Path, *, one: bool) -> tuple[ParquetInfo, list[object]]:
-    wanted = {IMAGE: "bytes"} | ({} if one else {LABEL: "int"})
+def _open_shard(file: Path, *, single: bool) -> tuple[ParquetInfo, list[object]]:
+    kinds = {IMAGE: "bytes"} | ({} if single else {LABEL: "int"})
     try:
         with open_regular(file):
             shard = read_shard(file, IMAGE)
-        wrong = {name: shard.kinds.get(name, "none") for name, kind in wanted.items() if shard.kinds.get(name) != kind}
-        labels = [0] * sum(group.rows for group in shard.groups) if one or wrong else read_columns(file, LABEL)[LABEL]
+        invalid = {name: shard.kinds.get(name, "none") for name, kind in kinds.items() if shard.kinds.get(name) != kind}
+        count = sum(group.rows for group in shard.groups)
+        labels = [0] * count if single or invalid else read_columns(file, LABEL)[LABEL]
     except OSError as error:
         raise user_error(
             f"{file} cannot be read", got=error, expected="a complete parquet file", fix="download it again"
         ) from error
-    if wrong:
+    if invalid:
         raise user_error(
             f"{file} lacks the columns of images",
-            got=", ".join(f"{name}: {kind}" for name, kind in (shard.kinds | wrong).items()),
+            got=", ".join(f"{name}: {kind}" for name, kind in (shard.kinds | invalid).items()),
             expected=f"`{IMAGE}`, bytes or a struct with `bytes`, and `{LABEL}`, integers",
             fix="rename and convert them (datasets: rename_column, cast_column); without labels set `classes: one`",
         )

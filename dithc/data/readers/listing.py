@@ -38,8 +38,8 @@ COMPANION = re.compile(
     re.IGNORECASE,
 )
 """Names of metadata, world files, overviews, checksums and licenses, which contain no scene pixels."""
-LENGTH = 16
-ENDS = (".", "_", "-")
+DIGEST_CHARS = 16
+SEPARATORS = (".", "_", "-")
 log = get_logger(__name__)
 
 
@@ -56,13 +56,13 @@ class PathList(Sequence[Path]):
         return len(self._ends) - 1
 
     @overload
-    def __getitem__(self, place: int) -> Path: ...
+    def __getitem__(self, index: int) -> Path: ...
     @overload
-    def __getitem__(self, place: slice) -> list[Path]: ...
-    def __getitem__(self, place: int | slice) -> Path | list[Path]:
-        chosen = range(len(self))[place]
+    def __getitem__(self, index: slice) -> list[Path]: ...
+    def __getitem__(self, index: int | slice) -> Path | list[Path]:
+        chosen = range(len(self))[index]
         if isinstance(chosen, range):
-            return [self[one] for one in chosen]
+            return [self[position] for position in chosen]
         return Path(os.fsdecode(bytes(self._text[self._ends[chosen] : self._ends[chosen + 1]])))
 
 
@@ -89,48 +89,48 @@ class Listing:
         self,
         *,
         suffixes: Collection[str],
-        wanted: str,
+        expected: str,
         fix: str,
-        use: Callable[[Path], bool] = lambda path: True,
-        below: Path | None = None,
+        accept: Callable[[Path], bool] = lambda path: True,
+        subfolder: Path | None = None,
         masks: bool = False,
     ) -> list[Path]:
-        """Return all files with one of the suffixes (any case) that `use` and the patterns accept, sorted.
+        """Return all files with one of the suffixes (any case) that `accept` and the patterns accept, sorted.
 
-        Entries that are not folders count as files: the reader rejects broken links, pipes and devices with a row. `below`
+        Entries that are not folders count as files: the reader rejects broken links, pipes and devices with a row. `subfolder`
         is a folder in the source; `masks` accepts names of masks as scenes. Raises UserError without a scene.
         """
-        top = below or self.folder
-        exists(top, wanted=wanted)
+        top = subfolder or self.folder
+        check_exists(top, expected=expected)
         found, excluded = [], self.excluded
-        inside = [top] if top.is_file() else [place / name for place, _, names in walk(top) for name in names]
-        for path in sorted(inside):
+        paths = [top] if top.is_file() else [parent / name for parent, _, names in walk(top) for name in names]
+        for path in sorted(paths):
             suffix = path.suffix.lower()
             if self._mask is not None and suffix in RASTERS and fnmatchcase(path.name.casefold(), self._mask):
                 self.unread.add(path)
-            elif suffix not in suffixes or not use(path) or (path != top and _is_hidden(path.name)):
-                self.leave(path, suffixes)
-            elif self.takes(path, masks=masks or path == self.folder):
+            elif suffix not in suffixes or not accept(path) or (path != top and _is_hidden(path.name)):
+                self.add_unread(path, suffixes)
+            elif self.selects(path, masks=masks or path == self.folder):
                 found.append(path)
-        if not found and (below is None or self.excluded == excluded):
-            raise self.nothing_found(top, wanted=wanted, fix=fix)
+        if not found and (subfolder is None or self.excluded == excluded):
+            raise self.nothing_found(top, expected=expected, fix=fix)
         return found
 
-    def takes(self, path: Path, *, masks: bool = True) -> bool:
+    def selects(self, path: Path, *, masks: bool = True) -> bool:
         """Return whether the patterns select a file or product, else count it; `masks` accepts names of masks."""
         if masks and not self._include and not self._exclude:
             return True
         parts = [part.casefold() for part in path.relative_to(self.folder).parts or (path.name,)]
         names = {name for end, part in enumerate(parts, 1) for name in (part, "/".join(parts[:end]))}
 
-        def fitting(patterns: list[str]) -> list[str]:
+        def matching(patterns: list[str]) -> list[str]:
             return [pattern for pattern in patterns if any(fnmatchcase(name, pattern) for name in names)]
 
-        included = fitting(self._include) if self._include else ["*"]
-        if not included or fitting(self._exclude):
+        included = matching(self._include) if self._include else ["*"]
+        if not included or matching(self._exclude):
             self.excluded += 1
             return False
-        if masks or not _is_mask(path, parts) or any(_is_mask(Path(one), one.split("/")) for one in included):
+        if masks or not _is_mask(path, parts) or any(_is_mask(Path(text), text.split("/")) for text in included):
             return True
         self.masks.append(path)
         return False
@@ -138,14 +138,14 @@ class Listing:
     def without_masks(self, paths: list[Path]) -> list[Path]:
         """Return images, without masks of other images: `a_mask.png` next to `a.jpg`."""
         stems = {(path.parent, path.stem.casefold()) for path in paths}
-        masks = {path for path in paths if any((path.parent, one) in stems for one in _of_mask(path.stem.casefold()))}
+        masks = {path for path in paths if any((path.parent, name) in stems for name in _bases(path.stem.casefold()))}
         self.masks += sorted(masks)
         return [path for path in paths if path not in masks]
 
-    def leave(self, path: Path, suffixes: Collection[str] = ()) -> None:
+    def add_unread(self, path: Path, suffixes: Collection[str] = ()) -> None:
         """Record a file that is not a scene, unless its name denotes a companion or a system file."""
         known = path.suffix.lower() not in suffixes if _is_hidden(path.name) else COMPANION.search(path.name)
-        if not known and self.takes(path):
+        if not known and self.selects(path):
             self.unread.add(path)
 
     def read(self, paths: Iterable[Path]) -> None:
@@ -155,7 +155,7 @@ class Listing:
 
     def report(self) -> dict[str, int]:
         """Log the files that no reader opens, and return their number by suffix."""
-        found = self._rest()
+        found = self._count_unread()
         if self.unread:
             shown = ", ".join(f"{count} {kind}" for kind, count in found.items())
             log.warning(
@@ -170,21 +170,21 @@ class Listing:
             )
         return found
 
-    def nothing_found(self, folder: Path, *, wanted: str, fix: str) -> UserError:
+    def nothing_found(self, folder: Path, *, expected: str, fix: str) -> UserError:
         """Return the error for a folder without scenes, which names its content."""
         names = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else [folder.name]
         more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
-        aside = "".join(f"; {count} {kind}" for kind, count in self._rest().items())
-        got = f"{', '.join(names[:SHOWN])}{more}{aside}" if names else "an empty folder"
-        return user_error(f"no scene found in {folder}", got=got, expected=wanted, fix=fix)
+        counts = "".join(f"; {count} {kind}" for kind, count in self._count_unread().items())
+        got = f"{', '.join(names[:SHOWN])}{more}{counts}" if names else "an empty folder"
+        return user_error(f"no scene found in {folder}", got=got, expected=expected, fix=fix)
 
-    def _rest(self) -> dict[str, int]:
+    def _count_unread(self) -> dict[str, int]:
         found = Counter(printable(path.suffix.lower()) or "no suffix" for path in self.unread)
         found |= Counter({"masks": len(self.masks), "excluded": self.excluded})
         return {kind: count for kind, count in sorted(found.items()) if count}
 
 
-def tidy(folder: Path, pattern: str) -> list[Path]:
+def glob(folder: Path, pattern: str) -> list[Path]:
     """Return the sorted matches of a glob below a folder, without hidden and system names."""
     return sorted(path for path in folder.glob(pattern) if not is_clutter(path.relative_to(folder)))
 
@@ -200,10 +200,10 @@ def walk(folder: Path) -> Iterator[tuple[Path, list[str], list[str]]]:
         raise error
 
     links = list[Path]()
-    for place, folders, names in os.walk(folder, onerror=stop):
+    for parent, folders, names in os.walk(folder, onerror=stop):
         folders[:] = [name for name in folders if not is_clutter(name)]
-        yield Path(place), folders, [name for name in names if _is_hidden(name) or not is_clutter(name)]
-        links += [Path(place, name) for name in folders if Path(place, name).is_symlink()]
+        yield Path(parent), folders, [name for name in names if _is_hidden(name) or not is_clutter(name)]
+        links += [Path(parent, name) for name in folders if Path(parent, name).is_symlink()]
     if links:
         log.warning(
             f"{len(links)} links to folders in {folder} are not followed, such as {links[0]}: link the files, or name the "
@@ -213,22 +213,22 @@ def walk(folder: Path) -> Iterator[tuple[Path, list[str], list[str]]]:
 
 def check_name(path: Path, folder: Path) -> None:
     """Raise UserError if the path of a file below the source is not UTF-8, as tables, JSON and logs require."""
-    named = path.name if path == folder else path.relative_to(folder).as_posix()
-    if printable(named) != named:
+    relative = path.name if path == folder else path.relative_to(folder).as_posix()
+    if printable(relative) != relative:
         raise user_error(
             "the name of the file is not UTF-8",
-            got=printable(named),
+            got=printable(relative),
             expected="a name that every program reads identically",
             fix="rename it (convmv -f latin1 -t utf-8 --notest), or remove it from the folder",
         )
 
 
-def exists(folder: Path, *, wanted: str) -> None:
+def check_exists(folder: Path, *, expected: str) -> None:
     if not folder.exists():
         raise user_error(
             f"the data at {folder} (`source.path`) does not exist",
             got="no such file or folder",
-            expected=wanted,
+            expected=expected,
             fix="put your files or a link there, or correct `source.path`, which is relative to the working folder",
         )
 
@@ -237,7 +237,7 @@ def _is_mask(path: Path, parts: Sequence[str]) -> bool:
     return MASK.search(path.stem) is not None or any(MASK_FOLDER.fullmatch(part) for part in parts[:-1])
 
 
-def _of_mask(stem: str) -> list[str]:
+def _bases(stem: str) -> list[str]:
     """Return the possible names of the image that a mask belongs to; none if `stem` is not the name of a mask."""
     found = [stem[: match.start()] + stem[match.end() :] for match in MASK.finditer(stem)]
     return [name.strip("_-. ") for name in found]
@@ -255,16 +255,16 @@ class SidecarIndex:
 
     def __call__(self, path: Path, stem: str | None = None) -> list[Path]:
         """Return all files that start with `stem`, by default the scene's name without suffix, then with one of `ENDS`."""
-        ends, stem = ("",) if stem is not None else ENDS, path.stem if stem is None else stem
+        ends, stem = ("",) if stem is not None else SEPARATORS, path.stem if stem is None else stem
         if path.parent not in self._names:
             self._names[path.parent] = sorted(os.listdir(path.parent))
         names = self._names[path.parent]
-        alike = takewhile(lambda name: name.startswith(stem), islice(names, bisect_left(names, stem), None))
-        return [path.with_name(name) for name in alike if name.startswith(ends, len(stem))]
+        candidates = takewhile(lambda name: name.startswith(stem), islice(names, bisect_left(names, stem), None))
+        return [path.with_name(name) for name in candidates if name.startswith(ends, len(stem))]
 
 
-def below(folder: Path) -> list[Path]:
-    return sorted(Path(place, name) for place, _, names in os.walk(folder) for name in names)
+def files_below(folder: Path) -> list[Path]:
+    return sorted(Path(parent, name) for parent, _, names in os.walk(folder) for name in names)
 
 
 def state_of(paths: list[Path], *, relative_to: Path) -> tuple[str | None, int]:
@@ -276,12 +276,12 @@ def state_of(paths: list[Path], *, relative_to: Path) -> tuple[str | None, int]:
     digest, size = hashlib.sha256(), 0
     try:
         for path in paths:
-            seen = path.stat()
+            stat = path.stat()
             name = os.path.relpath(path, relative_to)
             digest.update(
-                f"{name}\0{seen.st_size}\0{seen.st_mtime_ns}\0{seen.st_ctime_ns}\n".encode(errors="surrogateescape")
+                f"{name}\0{stat.st_size}\0{stat.st_mtime_ns}\0{stat.st_ctime_ns}\n".encode(errors="surrogateescape")
             )
-            size += seen.st_size
+            size += stat.st_size
     except OSError:  # reported by the reader
         return None, size
-    return digest.hexdigest()[:LENGTH], size
+    return digest.hexdigest()[:DIGEST_CHARS], size

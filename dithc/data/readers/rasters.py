@@ -60,14 +60,14 @@ def read_pixels(
     """
     if path.suffix.lower() == ".npy":
         return RasterPixels(pixels=as_chw(read_npy(path), bands=bands, layout=layout), place=Georeference(gsd_m=gsd_m))
-    return placed(*read_raster(path, bands=bands), bands=bands, gsd_m=gsd_m, georeferenced=georeferenced)
+    return convert(*read_raster(path, bands=bands), bands=bands, gsd_m=gsd_m, georeferenced=georeferenced)
 
 
-def placed(pixels: Array, info: RasterInfo, *, bands: list[str], gsd_m: float, georeferenced: bool) -> RasterPixels:
+def convert(pixels: Array, info: RasterInfo, *, bands: list[str], gsd_m: float, georeferenced: bool) -> RasterPixels:
     """Check the result of `read_raster` as `read_pixels` does."""
     return RasterPixels(
         pixels=as_chw(pixels, bands=bands, layout="chw", alpha=info.alpha),
-        place=_place(info, gsd_m=gsd_m, georeferenced=georeferenced),
+        place=_georeference(info, gsd_m=gsd_m, georeferenced=georeferenced),
         nodata=info.nodata,
         masked=info.masked,
         labels=info.labels,
@@ -86,27 +86,27 @@ def as_chw(array: Array, *, bands: list[str], layout: Literal["chw", "hwc"], alp
     if array.ndim == 2 and count == 1:
         return array[np.newaxis]  # (1, H, W)
     axes = "x".join(map(str, array.shape))
-    wanted = (
+    expected = (
         f"{count} bands ({', '.join(bands)}) on the {'first' if layout == 'chw' else 'last'} axis (layout {layout})"
     )
     if array.ndim != 3:
         fix = "save one scene per file with all its bands, or remove the file from the folder"
-        what = f"the array has {array.ndim} axes"
-        raise SceneRejectedError(Reason.WRONG_LAYOUT, what, got=axes, expected=f"three axes, {wanted}", fix=fix)
+        title = f"the array has {array.ndim} axes"
+        raise SceneRejectedError(Reason.WRONG_LAYOUT, title, got=axes, expected=f"three axes, {expected}", fix=fix)
     declared, other = (array.shape[0], array.shape[2]) if layout == "chw" else (array.shape[2], array.shape[0])
     if declared == count:
         return array if layout == "chw" else np.moveaxis(array, 2, 0)  # (C, H, W)
     if other == count:
-        instead = "hwc" if layout == "chw" else "chw"
-        fix = f"set `axis_order: {instead}` for .npy files; write a GeoTIFF again with its bands first"
-        what = "the axes are in another order than declared"
-        raise SceneRejectedError(Reason.WRONG_LAYOUT, what, got=axes, expected=wanted, fix=fix)
+        other_layout = "hwc" if layout == "chw" else "chw"
+        fix = f"set `axis_order: {other_layout}` for .npy files; write a GeoTIFF again with its bands first"
+        title = "the axes are in another order than declared"
+        raise SceneRejectedError(Reason.WRONG_LAYOUT, title, got=axes, expected=expected, fix=fix)
     raise SceneRejectedError(
         Reason.BAND_COUNT,
         "the number of bands in the file differs from the declaration",
         got=f"{declared} bands ({axes})"
         + (", and an alpha band, which defines the validity of pixels" if alpha else ""),
-        expected=wanted,
+        expected=expected,
         fix="name all bands of the file except alpha in `bands`, in its order, or remove the other bands from the file",
     )
 
@@ -123,7 +123,7 @@ def check_dtype(pixels: Array, *, units: str) -> None:
         )
 
 
-def _place(info: RasterInfo, *, gsd_m: float, georeferenced: bool) -> Georeference:
+def _georeference(info: RasterInfo, *, gsd_m: float, georeferenced: bool) -> Georeference:
     if info.crs is None or not info.has_grid:
         if georeferenced or info.crs is not None or info.points or info.has_grid:
             raise SceneRejectedError(
@@ -154,7 +154,7 @@ def ground_gsd_m(info: RasterInfo) -> float:
     across, down = pixel_sides_m(info.transform, shape=(info.height, info.width), crs=info.crs)
     ground = (across * down) ** 0.5
     if not isfinite(ground):
-        raise _nowhere(info.transform)
+        raise _location_error(info.transform)
     if max(across, down) > MOST_OBLONG * min(across, down):
         log.warning(
             f"a pixel of {side:g} m in {info.crs[:40]} is {across:.4g} m by {down:.4g} m on the ground: warp such rasters to "
@@ -181,7 +181,7 @@ def square_pixel(transform: GeoTransform) -> float:
     if not (
         LEAST_GSD_M <= abs(a) <= MOST_GSD_M and abs(c) <= FARTHEST_M and abs(f) <= FARTHEST_M and isfinite(b + d + e)
     ):
-        raise _nowhere(transform)
+        raise _location_error(transform)
     if b or d or a < 0 or e > 0:
         raise SceneRejectedError(
             Reason.GRID_MISMATCH,
@@ -201,7 +201,7 @@ def square_pixel(transform: GeoTransform) -> float:
     return abs(a)
 
 
-def _nowhere(transform: GeoTransform) -> SceneRejectedError:
+def _location_error(transform: GeoTransform) -> SceneRejectedError:
     return SceneRejectedError(
         Reason.GRID_MISMATCH,
         "the grid is not on the Earth",

@@ -12,18 +12,18 @@ from dithc.core.artifacts import Manifest, atomic_write, digest, outputs, summar
 from dithc.core.logging import UserError, get_logger, progress, user_error
 from dithc.data.file_checks import printable
 from dithc.data.parquet import TableWriter
-from dithc.data.readers import SceneSource, read_scenes, state_of
+from dithc.data.readers import read_scenes, state_of
 from dithc.data.scene import Reason, Rejection, SceneRejectedError
 from dithc.data.scenes.read_scenes import gather
 from dithc.data.scenes.scene_cache import COLUMNS, CachedScene, SceneCacheWriter, partial_folder, rejected_row
-from dithc.data.scenes.stacks import Stacks, link
+from dithc.data.scenes.stacks import link
 
 SCHEMA_VERSION = 2
 """Version 2 omits the mask of a stack with valid pixels only (null in the index)."""
 TABLE_FILE, INDEX_FILE = "scenes.parquet", "scenes.json"
 EXAMPLES_PER_REASON = 2
-SAME_GSD = 0.01
-SEVERAL = ("multi-page", "animated")
+GSD_TOLERANCE = 0.01
+MULTI_IMAGE = ("multi-page", "animated")
 """Notes of files with several images, of which the first is read."""
 DECODERS = ("rasterio", "pillow", "numpy")
 log = get_logger(__name__)
@@ -44,38 +44,46 @@ def ingest_scenes(
     scenes = read_scenes(dataset.source, folder)
     settings = _settings(dataset.source, scenes.classes)
     with partial_folder(out, settings=settings) as (partial, kept), outputs.OutputFolder(out).replaced() as temporary:
-        tally, growing = IngestCounts(), partial / "now"
-        growing.mkdir()
+        stats, target = IngestCounts(), partial / "now"
+        target.mkdir()
         with (
-            TableWriter(growing / TABLE_FILE, columns=COLUMNS | scenes.columns) as table,
-            SceneCacheWriter(growing, settings=settings) as record,
+            TableWriter(target / TABLE_FILE, columns=COLUMNS | scenes.columns) as table,
+            SceneCacheWriter(target, settings=settings) as record,
             progress(total=len(scenes), label="scenes", unit="scene") as bar,
         ):
             for found, state in gather(scenes, kept, partial=partial, settings=settings, threads=threads):
-                scene = _consistent(found, tally)
+                scene = _check_scene(found, stats)
                 if isinstance(scene, Rejection):
-                    tally.refuse(scene)
+                    stats.reject(scene)
                     table.add(**rejected_row(scene, folder))
                 else:
-                    tally.accept(scene)
-                    placed = record.add(scene, state)
-                    table.add(**scene.row, stack=placed.stack, row=placed.row)
-                bar.update(1, rejected=str(tally.rejected))
-        tally.left_out = scenes.left_out()
+                    stats.accept(scene)
+                    location = record.add(scene, state)
+                    table.add(**scene.row, stack=location.stack, row=location.row)
+                bar.update(1, rejected=str(stats.rejected))
+        stats.left_out = scenes.left_out()
         if dataset.source.kind == "sentinel2-array":
-            _check_declared(folder, tally)
-        if tally.accepted <= tally.unlike or tally.rejected > dataset.max_rejected_fraction * len(scenes):
-            raise _too_many(folder, tally, len(scenes), dataset.max_rejected_fraction)
-        atomic_write(growing / INDEX_FILE, json.dumps(_index(dataset, scenes, record.stacks, tally), indent=1) + "\n")
-        for path in sorted(growing.iterdir()):
+            _check_offset(folder, stats)
+        if stats.accepted <= stats.other_dtype or stats.rejected > dataset.max_rejected_fraction * len(scenes):
+            raise _too_many_error(folder, stats, len(scenes), dataset.max_rejected_fraction)
+        index = {
+            "schema_version": SCHEMA_VERSION,
+            "kind": dataset.source.kind,
+            **stats.first,
+            "classes": scenes.classes,
+            "counts": stats.summary(),
+            "stacks": record.stacks.entries,
+        }
+        atomic_write(target / INDEX_FILE, json.dumps(index, indent=1) + "\n")
+        for path in sorted(target.iterdir()):
             link(path, temporary / path.name)
-    for reason, count in tally.reasons.items():
-        log.warning(f"{count} of {len(scenes)} scenes rejected: {reason}, such as {tally.examples[reason][0]}")
-    if pages := sum(tally.notes[note] for note in SEVERAL):
+    for reason, count in stats.reasons.items():
+        log.warning(f"{count} of {len(scenes)} scenes rejected: {reason}, such as {stats.examples[reason][0]}")
+    if pages := sum(stats.notes[note] for note in MULTI_IMAGE):
         log.warning(
             f"scenes with further pages or frames, which are not read: {pages}; write each to a file (tiffsplit)"
         )
-    return tally.numbers()
+    return stats.summary()
 
 
 def _settings(source: datasets.Source, classes: list[str]) -> str:
@@ -99,7 +107,7 @@ class IngestCounts:
     reasons: Counter[str] = field(default_factory=Counter)  # of rejected scenes
     examples: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))  # messages per reason
     notes: Counter[str] = field(default_factory=Counter)
-    unlike: int = 0  # scenes with another data type than the first
+    other_dtype: int = 0  # scenes with another data type than the first
     left_out: dict[str, int] = field(default_factory=dict)  # files that no reader opens, by suffix
 
     @property
@@ -111,15 +119,14 @@ class IngestCounts:
         self.notes.update(scene.notes)
         self.first = self.first or scene.kind
 
-    def refuse(self, rejection: Rejection) -> None:
-        reason = str(rejection.refused.reason)
+    def reject(self, rejection: Rejection) -> None:
+        error, reason = rejection.refused, str(rejection.refused.reason)
         self.reasons[reason] += 1
         if len(self.examples[reason]) < EXAMPLES_PER_REASON:
-            refused = rejection.refused
-            text = f"{rejection.path}: {refused.what}; got {refused.got}; expected {refused.expected}; {refused.fix}"
+            text = f"{rejection.path}: {error.problem}; got {error.got}; expected {error.expected}; {error.fix}"
             self.examples[reason].append(printable(text))
 
-    def numbers(self) -> summaries.IngestSummary:
+    def summary(self) -> summaries.IngestSummary:
         return {
             "scenes": self.accepted + self.rejected,
             "accepted": self.accepted,
@@ -130,64 +137,49 @@ class IngestCounts:
         }
 
 
-def _consistent(found: CachedScene | Rejection, tally: IngestCounts) -> CachedScene | Rejection:
+def _check_scene(found: CachedScene | Rejection, stats: IngestCounts) -> CachedScene | Rejection:
     """Return the scene, or a rejection if bands, type or pixel size differ from the first accepted scene."""
-    refused = _contradiction(found.kind, tally.first) if isinstance(found, CachedScene) and tally.first else None
-    if refused is None or isinstance(found, Rejection):
+    if isinstance(found, Rejection) or not stats.first:
         return found
-    tally.unlike += refused.reason == Reason.WRONG_DTYPE
-    return Rejection(scene_id=found.scene_id, path=found.path, refused=refused)
-
-
-def _contradiction(kind: dict[str, Any], first: dict[str, Any]) -> SceneRejectedError | None:
-    bands, gsd_m = kind["bands"], kind["gsd_m"]
+    kind, first = found.kind, stats.first
     fix = "list the other files in `source.exclude`, or define another dataset for them"
-    for name in ("file_dtype", "dtype", "units", "scale", "offset"):
-        if kind[name] != first[name]:
-            what = f"the {name.replace('file_', '')} of the file differs from the first scene"
-            return SceneRejectedError(Reason.WRONG_DTYPE, what, got=kind[name], expected=first[name], fix=fix)
-    if bands != first["bands"]:
-        what, got, expected = "the bands differ from the previous scenes", ", ".join(bands), first["bands"]
-        return SceneRejectedError(Reason.MISSING_BAND, what, got=got, expected=", ".join(expected), fix=fix)
-    if abs(gsd_m - first["gsd_m"]) > SAME_GSD * first["gsd_m"]:
-        what, got, expected = "the pixel size differs from the previous scenes", gsd_m, first["gsd_m"]
-        fix += ", or resample them (gdalwarp -tr)"
-        return SceneRejectedError(
-            Reason.RESOLUTION_MISMATCH, what, got=f"{got:g} m", expected=f"{expected:g} m", fix=fix
-        )
-    return None
+    names = (name for name in ("file_dtype", "dtype", "units", "scale", "offset") if kind[name] != first[name])
+    if name := next(names, None):
+        stats.other_dtype += 1
+        title = f"the {name.replace('file_', '')} of the file differs from the first scene"
+        error = SceneRejectedError(Reason.WRONG_DTYPE, title, got=kind[name], expected=first[name], fix=fix)
+    elif kind["bands"] != first["bands"]:
+        title = "the bands differ from the previous scenes"
+        got, expected = ", ".join(kind["bands"]), ", ".join(first["bands"])
+        error = SceneRejectedError(Reason.MISSING_BAND, title, got=got, expected=expected, fix=fix)
+    elif abs(kind["gsd_m"] - first["gsd_m"]) > GSD_TOLERANCE * first["gsd_m"]:
+        title, fix = "the pixel size differs from the previous scenes", f"{fix}, or resample them (gdalwarp -tr)"
+        got, expected = f"{kind['gsd_m']:g} m", f"{first['gsd_m']:g} m"
+        error = SceneRejectedError(Reason.RESOLUTION_MISMATCH, title, got=got, expected=expected, fix=fix)
+    else:
+        return found
+    return Rejection(scene_id=found.scene_id, path=found.path, refused=error)
 
 
-def _index(dataset: datasets.DatasetConfig, scenes: SceneSource, stacks: Stacks, tally: IngestCounts) -> dict[str, Any]:
-    return {
-        "schema_version": SCHEMA_VERSION,
-        "kind": dataset.source.kind,
-        **tally.first,
-        "classes": scenes.classes,
-        "counts": tally.numbers(),
-        "stacks": stacks.entries,
-    }
-
-
-def _check_declared(folder: Path, tally: IngestCounts) -> None:
+def _check_offset(folder: Path, stats: IngestCounts) -> None:
     """Reject a dataset if some files contradict the declared offset, because the other files are then doubtful."""
     reason = str(Reason.OFFSET_CONTRADICTION)
-    if not tally.reasons[reason]:
+    if not stats.reasons[reason]:
         return
     raise user_error(
-        f"{tally.reasons[reason]} of {tally.accepted + tally.rejected} files in {folder} contradict the declared offset",
-        got="".join(f"\n    {text}" for text in tally.examples[reason]),
+        f"{stats.reasons[reason]} of {stats.accepted + stats.rejected} files in {folder} contradict the declared offset",
+        got="".join(f"\n    {text}" for text in stats.examples[reason]),
         expected="an offset that fits every file: if some contradict it, others may be wrong without detection",
         fix="follow each line; put files of two types into two datasets, and remove a single deviating file",
     )
 
 
-def _too_many(folder: Path, tally: IngestCounts, total: int, most: float) -> UserError:
+def _too_many_error(folder: Path, stats: IngestCounts, total: int, most: float) -> UserError:
     lines = [
-        f"{count} x {reason}: {text}" for reason, count in tally.reasons.items() for text in tally.examples[reason]
+        f"{count} x {reason}: {text}" for reason, count in stats.reasons.items() for text in stats.examples[reason]
     ]
     return user_error(
-        f"{tally.rejected} of {total} scenes in {folder} cannot be used",
+        f"{stats.rejected} of {total} scenes in {folder} cannot be used",
         got="".join(f"\n    {line}" for line in lines),
         expected=f"usable scenes, most of one data type, and a share of rejected scenes of at most {most:g} "
         "(`max_rejected_fraction`)",

@@ -56,14 +56,12 @@ class Scenes:
     def pixels_of(self, scene: int) -> Array:
         """Return the pixels (C, H, W) of a scene by its number, memory-mapped."""
         stack, row = self._place(scene)
-        pixels: Array = self._open(stack, "file")[row]
-        return pixels
+        return np.asarray(self._open(stack, "file")[row])
 
     def mask_of(self, scene: int) -> Array:
         """Return the mask (H, W) of a scene by its number, memory-mapped."""
         stack, row = self._place(scene)
-        mask: Array = self._mask(stack)[row]
-        return mask
+        return np.asarray(self._mask(stack)[row])
 
     def _place(self, scene: int) -> tuple[int, int]:
         stack = int(np.searchsorted(self.firsts, scene, side="right")) - 1

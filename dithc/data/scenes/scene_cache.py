@@ -23,38 +23,22 @@ from dithc.data.npy_writer import NO_SPACE
 from dithc.data.parquet import Kind
 from dithc.data.readers import scene_id
 from dithc.data.scene import Array, Mask, Reason, Rejection, Scene, SceneRejectedError
-from dithc.data.scenes.stacks import FileCanvas, StackLocation, Stacks, bytes_of, fills_a_stack
+from dithc.data.scenes.stacks import FileCanvas, StackLocation, Stacks, array_bytes, fills_a_stack
 
-RECORD_FILE, BEFORE = ".scenes.jsonl", "before-"
+RECORD_FILE, EARLIER = ".scenes.jsonl", "before-"
 BLOCK_BYTES = 1 << 22
 COLUMNS: dict[str, Kind] = {
-    "scene_id": "text",
-    "status": "text",
-    "reason": "text",
-    "what": "text",
-    "got": "text",
-    "expected": "text",
-    "fix": "text",
-    "stack": "int",
-    "row": "int",
-    "path": "text",
-    "sha256": "text",
-    "label": "int",
-    "n_bands": "int",
-    "height": "int",
-    "width": "int",
+    **dict[str, Kind].fromkeys(("scene_id", "status", "reason", "problem", "got", "expected", "fix"), "text"),
+    **dict[str, Kind].fromkeys(("stack", "row"), "int"),
+    **dict[str, Kind].fromkeys(("path", "sha256"), "text"),
+    **dict[str, Kind].fromkeys(("label", "n_bands", "height", "width"), "int"),
     "dtype": "text",
     "gsd_m": "float",
     "crs": "text",
     "crs_epsg": "int",
     "transform": "floats",
     "valid_frac": "float",
-    "product_id": "text",
-    "satellite": "text",
-    "sensor": "text",
-    "sensing_time": "text",
-    "baseline": "text",
-    "level": "text",
+    **dict[str, Kind].fromkeys(("product_id", "satellite", "sensor", "sensing_time", "baseline", "level"), "text"),
     "offset_source": "text",
     "offsets": "floats",
     "notes": "text",
@@ -77,16 +61,16 @@ class CachedScene:
     sha256: str  # of pixels and mask
 
     @classmethod
-    def of(cls, scene: Scene, folder: Path, canvas: FileCanvas) -> Self:
+    def from_scene(cls, scene: Scene, folder: Path, canvas: FileCanvas) -> Self:
         """Build from a scene that was just read; pixels on the canvas stay in its file."""
         values, mask, dtype = scene.pixels, scene.mask, str(scene.pixels.dtype)
         kind = {name: getattr(scene, name) for name in ("units", "scale", "offset")}
         kind |= {"gsd_m": scene.place.gsd_m, "bands": scene.bands, "dtype": dtype}
         kind |= {"file_dtype": scene.facts.get("dtype", dtype)}
         canvas.release()
-        painted = canvas.path
-        pixels: Array | Path = np.ascontiguousarray(values) if painted is None else painted
-        marked = None if bool((mask == Mask.VALID).all()) else np.ascontiguousarray(mask)
+        file_path = canvas.path
+        pixels: Array | Path = np.ascontiguousarray(values) if file_path is None else file_path
+        stored = None if bool((mask == Mask.VALID).all()) else np.ascontiguousarray(mask)
         return cls(
             scene_id=scene.scene_id,
             path=scene.path,
@@ -94,16 +78,16 @@ class CachedScene:
             kind=kind,
             notes=scene.notes,
             pixels=pixels,
-            mask=marked,
+            mask=stored,
             shape=values.shape,
-            sha256=_digest(pixels, marked, offset=0 if painted is None else painted.stat().st_size - values.nbytes),
+            sha256=_digest(pixels, stored, offset=0 if file_path is None else file_path.stat().st_size - values.nbytes),
         )
 
-    def line(self, placed: StackLocation, state: str | None) -> dict[str, Any]:
+    def line(self, location: StackLocation, state: str | None) -> dict[str, Any]:
         """Return the recorded line: all fields, with file positions instead of arrays."""
         row = {name: value for name, value in self.row.items() if value is not None}
-        same = {"id": self.scene_id, "row": row, "kind": self.kind, "notes": list(self.notes), "sha256": self.sha256}
-        return {**same, "state": state, "shape": self.shape, "pixels": placed.pixels, "mask": placed.mask}
+        common = {"id": self.scene_id, "row": row, "kind": self.kind, "notes": list(self.notes), "sha256": self.sha256}
+        return {**common, "state": state, "shape": self.shape, "pixels": location.pixels, "mask": location.mask}
 
 
 class SceneCacheWriter:
@@ -115,19 +99,21 @@ class SceneCacheWriter:
         self._file.write(dump_checksummed_line({"settings": settings}))
 
     def add(self, found: CachedScene, state: str | None) -> StackLocation:
-        placed = self.stacks.append(found.pixels, found.mask, shape=found.shape, dtype=found.kind["dtype"])
-        self._file.write(dump_checksummed_line(found.line(placed, state)))
-        return placed
+        location = self.stacks.append(found.pixels, found.mask, shape=found.shape, dtype=found.kind["dtype"])
+        self._file.write(dump_checksummed_line(found.line(location, state)))
+        return location
 
-    def refuse(self, rejection: Rejection, state: str | None) -> None:
-        told = {name: str(getattr(rejection.refused, name)) for name in ("reason", "what", "got", "expected", "fix")}
-        self._file.write(dump_checksummed_line({"id": rejection.scene_id, "state": state, "refused": told}))
+    def reject(self, rejection: Rejection, state: str | None) -> None:
+        fields = {
+            name: str(getattr(rejection.refused, name)) for name in ("reason", "problem", "got", "expected", "fix")
+        }
+        self._file.write(dump_checksummed_line({"id": rejection.scene_id, "state": state, "refused": fields}))
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
-        self.stacks.__exit__(kind, *rest)
+    def __exit__(self, kind: type[BaseException] | None, *details: object) -> None:
+        self.stacks.__exit__(kind, *details)
         try:
             self._file.close()
         except OSError:  # a second error (the disk is full) must not hide the first
@@ -150,14 +136,14 @@ class SceneCache:
 
     def _index(self, settings: str) -> None:
         with (self.folder / RECORD_FILE).open("rb") as file:
-            if (_unsealed(file.readline()) or {}).get("settings") != settings:
+            if (_parse_line(file.readline()) or {}).get("settings") != settings:
                 return
-            place = file.tell()
+            offset = file.tell()
             for text in file:
-                line = _unsealed(text) or {}
+                line = _parse_line(text) or {}
                 if "id" in line and (self.is_own or "refused" not in line):
-                    self._lines[line["id"]] = line["state"], place
-                place += len(text)
+                    self._lines[line["id"]] = line["state"], offset
+                offset += len(text)
 
     def __len__(self) -> int:
         return len(self._lines)
@@ -168,36 +154,36 @@ class SceneCache:
 
     def take(self, scene_id: str, path: Path) -> CachedScene | Rejection | None:
         """Take a scene out; `path` is its current file. Return None, with a warning, if the record is damaged."""
-        _, place = self._lines.pop(scene_id)
+        _, offset = self._lines.pop(scene_id)
         try:
             with (self.folder / RECORD_FILE).open("rb") as file:
-                file.seek(place)
-                line = _unsealed(file.readline())
+                file.seek(offset)
+                line = _parse_line(file.readline())
             if line is None or line["id"] != scene_id:
                 raise OSError("its line was altered")
-            if told := line.get("refused"):
-                refused = SceneRejectedError(Reason(told.pop("reason")), told.pop("what"), **told)
-                return Rejection(scene_id=scene_id, path=path, refused=refused)
-            return self._found(line, path)
+            if fields := line.get("refused"):
+                cause = SceneRejectedError(Reason(fields.pop("reason")), fields.pop("problem"), **fields)
+                return Rejection(scene_id=scene_id, path=path, refused=cause)
+            return self._load(line, path)
         except OSError as error:
             log.warning(f"reading {scene_id} again: its copy in {self.folder} is damaged ({error})")
             return None
 
-    def _found(self, line: dict[str, Any], path: Path) -> CachedScene:
+    def _load(self, line: dict[str, Any], path: Path) -> CachedScene:
         shape, dtype = tuple(line["shape"]), line["kind"]["dtype"]
         name, offset = line["pixels"]
         pixels: Array | Path = self.folder / name
         if not fills_a_stack(shape, dtype):
-            pixels = _read(self.folder / name, offset, shape, dtype)
-        elif (self.folder / name).stat().st_size != offset + bytes_of(shape, dtype):
+            pixels = _read_array(self.folder / name, offset, shape, dtype)
+        elif (self.folder / name).stat().st_size != offset + array_bytes(shape, dtype):
             raise OSError(f"{name} does not have the length that was written")
-        mask = line["mask"] and _read(self.folder / line["mask"][0], line["mask"][1], shape[1:], "uint8")
+        mask = line["mask"] and _read_array(self.folder / line["mask"][0], line["mask"][1], shape[1:], "uint8")
         if mask is not None and (mask == Mask.VALID).all():  # another scene of its stack has invalid pixels
             mask = None
         if not self.is_own and _digest(pixels, mask, offset=offset) != line["sha256"]:
             raise OSError("its bytes were altered")
-        same = {name: line[name] for name in ("row", "kind", "notes", "sha256")}
-        return CachedScene(scene_id=line["id"], path=path, pixels=pixels, mask=mask, shape=shape, **same)
+        common = {name: line[name] for name in ("row", "kind", "notes", "sha256")}
+        return CachedScene(scene_id=line["id"], path=path, pixels=pixels, mask=mask, shape=shape, **common)
 
 
 @contextmanager
@@ -211,13 +197,12 @@ def partial_folder(out: Path, *, settings: str) -> Iterator[tuple[Path, list[Sce
     partial = folder.with_name(f".{folder.name}.partial")
     outputs.make_scratch(partial)
     try:
-        if kept := _left(partial, settings=settings):
+        if kept := _reusable(partial, settings=settings):
             log.info(f"{sum(map(len, kept))} scenes of an interrupted run are reused if their files are unchanged")
         yield partial, [*kept, SceneCache(folder, settings=settings)]
     except BaseException as error:
-        if isinstance(error, UserError) and getattr(error.__cause__, "errno", None) in NO_SPACE:
-            outputs.remove(partial)
-        elif _left(partial, settings=settings):
+        is_full = isinstance(error, UserError) and getattr(error.__cause__, "errno", None) in NO_SPACE
+        if not is_full and _reusable(partial, settings=settings):
             log.info(f"kept the scenes read so far in {partial} for the next run")
         else:
             outputs.remove(partial)
@@ -225,28 +210,25 @@ def partial_folder(out: Path, *, settings: str) -> Iterator[tuple[Path, list[Sce
     outputs.remove(partial)
 
 
-def _left(partial: Path, *, settings: str) -> list[SceneCache]:
+def _reusable(partial: Path, *, settings: str) -> list[SceneCache]:
     """Return results of earlier runs; remove folders that are empty or have other settings."""
-    earlier = [path for path in partial.iterdir() if path.is_dir()]
-    for number, old in enumerate(sorted(earlier)):
-        if not old.name.startswith(BEFORE):
-            old.rename(partial / f"{BEFORE}{old.stat().st_mtime_ns}-{number}")
-    kept = []
-    for old in sorted(path for path in partial.iterdir() if path.is_dir()):
-        found = SceneCache(old, settings=settings)
-        if found:
-            kept.append(found)
-        else:
-            outputs.remove(old)
-    return kept
+    folders = [path for path in partial.iterdir() if path.is_dir()]
+    for number, folder in enumerate(sorted(folders)):
+        if not folder.name.startswith(EARLIER):
+            folder.rename(partial / f"{EARLIER}{folder.stat().st_mtime_ns}-{number}")
+    caches = [SceneCache(path, settings=settings) for path in sorted(partial.iterdir()) if path.is_dir()]
+    for cache in caches:
+        if not cache:
+            outputs.remove(cache.folder)
+    return [cache for cache in caches if cache]
 
 
-def _unsealed(text: bytes) -> dict[str, Any] | None:
+def _parse_line(text: bytes) -> dict[str, Any] | None:
     lines, _ = load_checksummed_lines(text.decode(errors="replace"))
     return lines[0] if lines else None
 
 
-def _read(path: Path, offset: int, shape: tuple[int, ...], dtype: str) -> Array:
+def _read_array(path: Path, offset: int, shape: tuple[int, ...], dtype: str) -> Array:
     count = int(np.prod(shape))
     array = np.fromfile(path, dtype=dtype, count=count, offset=offset)
     if array.size != count:
@@ -255,7 +237,6 @@ def _read(path: Path, offset: int, shape: tuple[int, ...], dtype: str) -> Array:
 
 
 def _digest(pixels: Array | Path, mask: Array | None, *, offset: int) -> str:
-    """Return the SHA-256 of pixels, as array or as file from an offset on, and of the mask."""
     digest = hashlib.sha256()
     if isinstance(pixels, Path):
         with pixels.open("rb") as file:
@@ -270,7 +251,7 @@ def _digest(pixels: Array | Path, mask: Array | None, *, offset: int) -> str:
 
 
 def _row(scene: Scene, folder: Path) -> dict[str, Any]:
-    place = scene.place
+    georeference = scene.place
     return {
         "scene_id": scene.scene_id,
         "status": "accepted",
@@ -280,10 +261,10 @@ def _row(scene: Scene, folder: Path) -> dict[str, Any]:
         "n_bands": len(scene.bands),
         "height": scene.mask.shape[0],
         "width": scene.mask.shape[1],
-        "gsd_m": place.gsd_m,
-        "crs": place.crs,
-        "crs_epsg": place.epsg,
-        "transform": None if place.transform is None else list(place.transform),
+        "gsd_m": georeference.gsd_m,
+        "crs": georeference.crs,
+        "crs_epsg": georeference.epsg,
+        "transform": None if georeference.transform is None else list(georeference.transform),
         "valid_frac": float((scene.mask != 0).mean()),
         "notes": " ".join(scene.notes),
         **scene.facts,
@@ -292,10 +273,10 @@ def _row(scene: Scene, folder: Path) -> dict[str, Any]:
 
 def rejected_row(rejection: Rejection, folder: Path) -> dict[str, Any]:
     """Return the row of a rejected scene; like all rows, it does not contain the location of the source folder."""
-    refused = rejection.refused
+    error = rejection.refused
     path = scene_id(rejection.path, folder)
-    told = {
-        name: printable(getattr(refused, name).replace(str(rejection.path), path).replace(f"{folder}{os.sep}", ""))
-        for name in ("what", "got", "expected", "fix")
+    fields = {
+        name: printable(getattr(error, name).replace(str(rejection.path), path).replace(f"{folder}{os.sep}", ""))
+        for name in ("problem", "got", "expected", "fix")
     }
-    return {"scene_id": rejection.scene_id, "status": "rejected", "path": path, "reason": str(refused.reason), **told}
+    return {"scene_id": rejection.scene_id, "status": "rejected", "path": path, "reason": str(error.reason), **fields}

@@ -44,7 +44,7 @@ class Stacks:
         stack = self._open.pop(shape)
         for writer in filter(None, (stack.pixels, stack.mask)):
             writer.close()
-        self.entries[stack.number] |= {"count": stack.count, "mask": stack.mask and stack.path_to_mask.name}
+        self.entries[stack.number] |= {"count": stack.count, "mask": stack.mask and stack.mask_path.name}
 
     def __enter__(self) -> "Stacks":
         return self
@@ -63,8 +63,8 @@ class StackLocation:
 
     def __init__(self, stack: "_Stack") -> None:
         self.stack, self.row = stack.number, stack.count - 1
-        self.pixels = [stack.path.name, first_byte(stack.shape, stack.dtype, self.row)]
-        self.mask = stack.mask and [stack.path_to_mask.name, first_byte(stack.shape[1:], "uint8", self.row)]
+        self.pixels = [stack.path.name, row_offset(stack.shape, stack.dtype, self.row)]
+        self.mask = stack.mask and [stack.mask_path.name, row_offset(stack.shape[1:], "uint8", self.row)]
 
 
 class _Stack:
@@ -72,13 +72,13 @@ class _Stack:
 
     def __init__(self, folder: Path, number: int, *, shape: tuple[int, ...], dtype: str) -> None:
         self.number, self.shape, self.dtype, self.count = number, shape, dtype, 0
-        self.path, self.path_to_mask = folder / f"stack-{number:05d}.npy", folder / f"stack-{number:05d}.mask.npy"
+        self.path, self.mask_path = folder / f"stack-{number:05d}.npy", folder / f"stack-{number:05d}.mask.npy"
         self.pixels: NpyWriter | None = None
         self.mask: NpyWriter | None = None
 
     @property
     def is_full(self) -> bool:
-        return self.count >= SCENES_PER_STACK or (self.count + 1) * bytes_of(self.shape, self.dtype) > SHARD_BYTES
+        return self.count >= SCENES_PER_STACK or (self.count + 1) * array_bytes(self.shape, self.dtype) > SHARD_BYTES
 
     def append(self, pixels: Array | Path, mask: Array | None) -> StackLocation:
         if isinstance(pixels, Path):
@@ -90,7 +90,7 @@ class _Stack:
             self.pixels = self.pixels or NpyWriter(self.path, shape=self.shape, dtype=self.dtype)
             self.pixels.append(pixels[np.newaxis])
         if mask is not None and self.mask is None:
-            self.mask = NpyWriter(self.path_to_mask, shape=self.shape[1:], dtype=np.uint8)
+            self.mask = NpyWriter(self.mask_path, shape=self.shape[1:], dtype=np.uint8)
             for _ in range(self.count):
                 self.mask.append(np.full((1, *self.shape[1:]), Mask.VALID, np.uint8))
         if self.mask is not None:
@@ -113,7 +113,7 @@ class FileCanvas(PixelBuffer):
         if not fills_a_stack(shape, dtype):
             return super().blank(shape, dtype)
         self.path = self.folder / "canvas.npy"
-        start, size = first_byte(shape, dtype, 0), bytes_of(shape, dtype)
+        start, size = row_offset(shape, dtype, 0), array_bytes(shape, dtype)
         NpyWriter(self.path, shape=shape, dtype=dtype).close(count=1)
         with self.path.open("r+b") as file:
             os.posix_fallocate(file.fileno(), start, size)  # a full disk raises here instead of SIGBUS later
@@ -133,16 +133,16 @@ class FileCanvas(PixelBuffer):
 
 
 def fills_a_stack(shape: tuple[int, ...], dtype: npt.DTypeLike) -> bool:
-    return 2 * bytes_of(shape, dtype) > SHARD_BYTES
+    return 2 * array_bytes(shape, dtype) > SHARD_BYTES
 
 
-def bytes_of(shape: tuple[int, ...], dtype: npt.DTypeLike) -> int:
+def array_bytes(shape: tuple[int, ...], dtype: npt.DTypeLike) -> int:
     return int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
 
 
-def first_byte(shape: tuple[int, ...], dtype: npt.DTypeLike, row: int) -> int:
+def row_offset(shape: tuple[int, ...], dtype: npt.DTypeLike, row: int) -> int:
     """Return the offset of a row of a .npy file (n, *shape); the padded header has a constant length."""
-    return len(header_of((0, *shape), np.dtype(dtype))) + row * bytes_of(shape, dtype)
+    return len(header_of((0, *shape), np.dtype(dtype))) + row * array_bytes(shape, dtype)
 
 
 def link(old: Path, new: Path) -> None:

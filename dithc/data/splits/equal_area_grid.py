@@ -7,25 +7,22 @@ Legend: N places, P points of each; longitudes and latitudes in degrees (WGS84).
 """
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from dithc.data.grids import ECCENTRICITY_2, SEMI_MAJOR_M
+from dithc.data.grids import ECCENTRICITY_2, SEMI_MAJOR_M, Floats
 
 Ints = npt.NDArray[np.int64]
-Floats = npt.NDArray[np.floating[Any]]
 
-WIDEST_DEGREES = 90.0
+MAX_SPAN_DEGREES = 90.0
 """Largest longitude span of a place to either side of its center. A larger span contains a pole and all longitudes."""
 
 
 def _authalic(latitudes: Floats) -> Floats:
     """Return q(90) times the sine of the authalic latitude (Snyder, Map Projections, 1987, equation 3-12)."""
     e, sine = np.sqrt(ECCENTRICITY_2), np.sin(np.radians(latitudes))
-    found: Floats = (1 - ECCENTRICITY_2) * (sine / (1 - ECCENTRICITY_2 * sine**2) + np.arctanh(e * sine) / e)
-    return found
+    return np.asarray((1 - ECCENTRICITY_2) * (sine / (1 - ECCENTRICITY_2 * sine**2) + np.arctanh(e * sine) / e))
 
 
 POLE = float(_authalic(np.array(90.0)))
@@ -41,20 +38,17 @@ class EarthGrid:
 
     def rows(self, latitudes: Floats) -> Ints:
         beta = np.arcsin(np.clip(_authalic(latitudes) / POLE, -1.0, 1.0))
-        found: Ints = np.floor(RADIUS_M * beta / self.side_m).astype(np.int64)
-        return found
+        return np.asarray(np.floor(RADIUS_M * beta / self.side_m), np.int64)
 
     def count(self, rows: Ints) -> Ints:
         """Return the cells per row: its area divided by the cell area, at least one."""
         ends = np.clip(np.stack([rows, rows + 1]) * self.side_m / RADIUS_M, -np.pi / 2, np.pi / 2)
         area = 2 * np.pi * RADIUS_M**2 * (np.sin(ends[1]) - np.sin(ends[0]))
-        found: Ints = np.maximum(np.rint(area / self.side_m**2), 1).astype(np.int64)
-        return found
+        return np.asarray(np.maximum(np.rint(area / self.side_m**2), 1), np.int64)
 
     def columns(self, rows: Ints, longitudes: Floats) -> Ints:
         """Return the column of each longitude in its row, not wrapped at 180 degrees to keep the order."""
-        found: Ints = np.floor((longitudes + 180.0) / 360.0 * self.count(rows)).astype(np.int64)
-        return found
+        return np.asarray(np.floor((longitudes + 180.0) / 360.0 * self.count(rows)), np.int64)
 
     def cells(self, longitudes: Floats, latitudes: Floats) -> tuple[Ints, Ints]:
         rows = self.rows(latitudes)
@@ -82,16 +76,16 @@ class EarthGrid:
         with np.errstate(divide="ignore"):
             wide = np.degrees(buffer_m / (SEMI_MAJOR_M * shrink)) if buffer_m else np.zeros_like(shrink)
         west, east = around.min(1) - wide, around.max(1) + wide
-        number = np.flatnonzero(np.maximum(-west, east) <= WIDEST_DEGREES)
+        number = np.flatnonzero(np.maximum(-west, east) <= MAX_SPAN_DEGREES)
         bottom, top = self.rows(south[number]), self.rows(north[number])
-        number, rows = _ranges(number, bottom, top)
+        number, rows = _expand_ranges(number, bottom, top)
         west, east = west + middle[:, 0], east + middle[:, 0]
         places = np.arange(len(rows), dtype=np.int64)
-        pair, columns = _ranges(places, self.columns(rows, west[number]), self.columns(rows, east[number]))
+        pair, columns = _expand_ranges(places, self.columns(rows, west[number]), self.columns(rows, east[number]))
         return number[pair], rows[pair], columns % self.count(rows[pair])
 
 
-def _ranges(numbers: Ints, first: Ints, last: Ints) -> tuple[Ints, Ints]:
+def _expand_ranges(numbers: Ints, first: Ints, last: Ints) -> tuple[Ints, Ints]:
     """Repeat each number for every value of its range; also return the values of all ranges, first to last."""
     lengths = last - first + 1
     starts = np.cumsum(lengths) - lengths

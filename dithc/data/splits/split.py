@@ -4,21 +4,20 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from dithc.config import datasets
 from dithc.core.logging import user_error
-from dithc.data.grids import GeoTransform, degrees
+from dithc.data.grids import Floats, GeoTransform, degrees
 from dithc.data.splits.equal_area_grid import EarthGrid, Ints
 
 SPLITS = ("train", "val", "test")
-PIXELS: GeoTransform = (1.0, 0.0, 0.0, 0.0, 1.0, 0.0)
-PARTS = 8
+PIXEL_TRANSFORM: GeoTransform = (1.0, 0.0, 0.0, 0.0, 1.0, 0.0)
+STEPS = 8
 """Steps per tile side for moves, which cover at most half of the side."""
 Splits = list[str | None]
+Assignment = tuple[list[str], Splits]
 
 
 class Splitter:
@@ -40,36 +39,33 @@ class Splitter:
             return "train"
         return "val" if share < self.settings.train_fraction + self.settings.val_fraction else "test"
 
-    def wanted(self) -> tuple[str, ...]:
+    def nonempty_splits(self) -> tuple[str, ...]:
         train, val = self.settings.train_fraction, self.settings.val_fraction
         shares = (train, val, 1.0 - train - val)
         return tuple(name for name, share in zip(SPLITS, shares, strict=True) if share > 1e-9)
 
-    def assign(
-        self, y: Ints, x: Ints, *, size: int, place: str, transform: GeoTransform | None
-    ) -> tuple[list[str], Splits]:
+    def assign(self, y: Ints, x: Ints, *, size: int, place: str, transform: GeoTransform | None) -> Assignment:
         """Return the cell of each tile's center and its split, None for a tile that touches cells of different splits.
 
-        y and x (n,) are the first rows and columns of tiles of `size` pixels. `place` and `transform` are as in
-        `place_tiles`.
+        y and x (n,) are the first pixels of tiles of `size` pixels. See `place_tiles` for `place` and `transform`.
         """
         if transform is not None and self.settings.cell_size_m is not None:
-            return self._on_earth(y, x, size=size, crs=place, transform=transform)
+            return self._assign_on_earth(y, x, size=size, crs=place, transform=transform)
         side = self.settings.cell_size_tiles * size * (1.0 if transform is None else abs(transform[0]))
         corners = [
-            _cells(y + dy, x + dx, transform=transform or PIXELS, side=side, place=place)
+            _cells(y + dy, x + dx, transform=transform or PIXEL_TRANSFORM, side=side, place=place)
             for dy in (0.5, size - 0.5)  # centers of corner pixels, so that a tile that fills its cell stays inside
             for dx in (0.5, size - 0.5)
         ]
         half = size // 2 + 0.5
-        middles = _cells(y + half, x + half, transform=transform or PIXELS, side=side, place=place)
+        centers = _cells(y + half, x + half, transform=transform or PIXEL_TRANSFORM, side=side, place=place)
         splits: Splits = []
         for cells in zip(*corners, strict=True):
             found = {self.split_of(cell) for cell in cells}
             splits.append(found.pop() if len(found) == 1 else None)
-        return middles, splits
+        return centers, splits
 
-    def _on_earth(self, y: Ints, x: Ints, *, size: int, crs: str, transform: GeoTransform) -> tuple[list[str], Splits]:
+    def _assign_on_earth(self, y: Ints, x: Ints, *, size: int, crs: str, transform: GeoTransform) -> Assignment:
         """Assign entire tiles instead of pixel centers; an edge bends by less than half a pixel between its points."""
         assert self.settings.cell_size_m is not None
         grid = EarthGrid(side_m=self.settings.cell_size_m)
@@ -88,17 +84,15 @@ class Splitter:
         least, most = np.full(len(y), len(SPLITS)), np.full(len(y), -1)
         np.minimum.at(least, tile, found)
         np.maximum.at(most, tile, found)
-        middles = zip(*(part.tolist() for part in grid.cells(longitudes[:, 0], latitudes[:, 0])), strict=True)
+        centers = zip(*(part.tolist() for part in grid.cells(longitudes[:, 0], latitudes[:, 0])), strict=True)
         splits: Splits = [SPLITS[low] if low == high else None for low, high in zip(least, most, strict=True)]
-        return [self._name(*cell) for cell in middles], splits
+        return [self._name(*cell) for cell in centers], splits
 
     def _name(self, row: int, column: int) -> str:
         return f"{self.settings.cell_size_m:g}m/{row}/{column}"
 
 
-def outline(
-    y: Ints, x: Ints, *, size: int, crs: str, transform: GeoTransform
-) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+def outline(y: Ints, x: Ints, *, size: int, crs: str, transform: GeoTransform) -> tuple[Floats, Floats]:
     """Return longitudes and latitudes (n, 9) of tile centers, corners and edge midpoints."""
     a, b, c, d, e, f = transform
     places = [(0.5, 0.5), *((v, u) for v in (0.0, 0.5, 1.0) for u in (0.0, 0.5, 1.0) if (v, u) != (0.5, 0.5))]
@@ -108,14 +102,7 @@ def outline(
     return longitudes.reshape(rows.shape), latitudes.reshape(rows.shape)
 
 
-def _cells(
-    rows: npt.NDArray[np.floating[Any]],
-    columns: npt.NDArray[np.floating[Any]],
-    *,
-    transform: GeoTransform,
-    side: float,
-    place: str,
-) -> list[str]:
+def _cells(rows: Floats, columns: Floats, *, transform: GeoTransform, side: float, place: str) -> list[str]:
     a, b, c, d, e, f = transform
     across = np.floor((a * columns + b * rows + c) / side).astype(np.int64)
     along = np.floor((d * columns + e * rows + f) / side).astype(np.int64)
@@ -124,13 +111,13 @@ def _cells(
 
 @dataclass(frozen=True, kw_only=True)
 class TilePlacement:
-    """Tiles of a scene: row and column of first pixels (n,), cells and splits; the last `moved` left the lattice."""
+    """Tiles of a scene: rows and columns of first pixels (n,), cells, splits; the last `num_moved` left the lattice."""
 
     y: Ints
     x: Ints
     cells: list[str]
     splits: Splits
-    moved: int = 0
+    num_moved: int = 0
 
 
 def lattice(shape: tuple[int, int], *, size: int, stride: int) -> tuple[Ints, Ints]:
@@ -154,37 +141,37 @@ def place_tiles(
     cells, splits = splitter.assign(y, x, size=size, place=place, transform=transform)
     placed = TilePlacement(y=y, x=x, cells=cells, splits=splits)
     across = np.array([i for i, split in enumerate(splits) if split is None], dtype=np.int64)
-    if transform is None or splitter.settings.cell_size_m is None or not size // PARTS or not len(across):
+    if transform is None or splitter.settings.cell_size_m is None or not size // STEPS or not len(across):
         return placed
     shifts = _shifts(size, stride)  # (k, 2)
-    to = np.stack([y[across], x[across]], axis=1)[:, np.newaxis] + shifts  # (m, k, 2)
+    corners = np.stack([y[across], x[across]], axis=1)[:, np.newaxis] + shifts  # (m, k, 2)
     owner = np.repeat(across, len(shifts))
-    to = to.reshape(-1, 2)
-    inside = ((to >= 0) & (to <= [y.max(), x.max()])).all(axis=1)
-    to, owner = to[inside], owner[inside]
-    new_cells, new_splits = splitter.assign(to[:, 0], to[:, 1], size=size, place=place, transform=transform)
+    corners = corners.reshape(-1, 2)
+    inside = ((corners >= 0) & (corners <= [y.max(), x.max()])).all(axis=1)
+    corners, owner = corners[inside], owner[inside]
+    new_cells, new_splits = splitter.assign(corners[:, 0], corners[:, 1], size=size, place=place, transform=transform)
     chosen: dict[int, int] = {}
-    taken: set[tuple[int, ...]] = set()
+    occupied: set[tuple[int, ...]] = set()
     for i, (tile, split) in enumerate(zip(owner.tolist(), new_splits, strict=True)):
-        wanted = split is not None and split == splitter.split_of(cells[tile])
-        if wanted and tile not in chosen and (position := tuple(to[i].tolist())) not in taken:
+        fits = split is not None and split == splitter.split_of(cells[tile])
+        if fits and tile not in chosen and (position := tuple(corners[i].tolist())) not in occupied:
             chosen[tile] = i
-            taken.add(position)
+            occupied.add(position)
     kept = [i for i in range(len(y)) if i not in chosen]
     new = sorted(chosen.values())
     return TilePlacement(
-        y=np.concatenate([y[kept], to[new, 0]]),
-        x=np.concatenate([x[kept], to[new, 1]]),
+        y=np.concatenate([y[kept], corners[new, 0]]),
+        x=np.concatenate([x[kept], corners[new, 1]]),
         cells=[cells[i] for i in kept] + [new_cells[i] for i in new],
         splits=[splits[i] for i in kept] + [new_splits[i] for i in new],
-        moved=len(new),
+        num_moved=len(new),
     )
 
 
 def _shifts(size: int, stride: int) -> Ints:
     """Return moves (k, 2) down and right, nearest first, without moves onto other tiles of the lattice."""
-    step = size // PARTS
-    steps = np.array([k * step for k in range(-PARTS // 2, PARTS // 2 + 1) if abs(k * step) < stride], np.int64)
+    step = size // STEPS
+    steps = np.array([k * step for k in range(-STEPS // 2, STEPS // 2 + 1) if abs(k * step) < stride], np.int64)
     moves = np.stack(np.meshgrid(steps, steps, indexing="ij"), axis=-1).reshape(-1, 2)
     moves = moves[moves.any(axis=1)]
     return moves[np.argsort((moves**2).sum(axis=1), kind="stable")]

@@ -20,11 +20,11 @@ from urllib.parse import urlencode
 from dithc.config import datasets
 from dithc.core.integrity import parse_json, require_regular_file
 from dithc.core.logging import UserError, user_error
-from dithc.data.stac.http import AGAIN, Credentials, answer, body, check_address
+from dithc.data.stac.http import RETRY_STATUSES, Credentials, check_address, open_url, read_body
 from dithc.data.stac.item import Item, item_of
 
-PAGE = 100
-MOST_PAGES = 10_000
+PAGE_SIZE = 100
+MAX_PAGES = 10_000
 AREA_BYTES = 4 << 20
 ANSWER_BYTES, ERROR_BYTES = 16 << 20, 1 << 16
 ATTEMPTS = 4
@@ -65,10 +65,8 @@ def _documents(search: datasets.SearchConfig, credentials: Credentials) -> Itera
 
     logging.getLogger("pystac_client").setLevel(logging.WARNING)  # its DEBUG messages contain headers with the token
     service = StacApiIO()
-    setattr(service, "request", partial(_answered, credentials))  # noqa: B010  # every request of the client
-    place = (
-        {"bbox": list(search.bbox)} if search.bbox is not None else {"intersects": _area(Path(search.area_file or ""))}
-    )
+    setattr(service, "request", partial(_request_text, credentials))  # noqa: B010  # every request of the client
+    place = {"bbox": list(search.bbox)} if search.bbox else {"intersects": _area(Path(search.area_file or ""))}
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # missing conformance classes are handled here
@@ -78,16 +76,16 @@ def _documents(search: datasets.SearchConfig, credentials: Credentials) -> Itera
                 collections=[search.collection],
                 datetime=f"{search.start_date}T00:00:00Z/{search.end_date}T23:59:59.999999Z",
                 query=clear if client.conforms_to("QUERY") else None,
-                limit=min(PAGE, search.max_items),
+                limit=min(PAGE_SIZE, search.max_items),
                 **place,
             )
-            check_address(query.url, said_by=f"the catalog {search.catalog}")
+            check_address(query.url, origin=f"the catalog {search.catalog}")
             for number, page in enumerate(query.pages_as_dicts()):
                 features = page.get("features")
-                if not isinstance(features, list) or not all(isinstance(one, dict) for one in features):
+                if not isinstance(features, list) or not all(isinstance(feature, dict) for feature in features):
                     raise ValueError("a page without features")
-                if number >= MOST_PAGES:
-                    raise ValueError(f"more than {MOST_PAGES} pages")
+                if number >= MAX_PAGES:
+                    raise ValueError(f"more than {MAX_PAGES} pages")
                 yield from features
     except UserError:
         raise
@@ -95,18 +93,14 @@ def _documents(search: datasets.SearchConfig, credentials: Credentials) -> Itera
         prefix = "" if isinstance(error, (OSError, ValueError)) else f"{type(error).__name__}: "
         raise user_error(
             f"the catalog {search.catalog} does not answer the search",
-            got=prefix + credentials.scrubbed(error),
+            got=prefix + credentials.redact(error),
             expected="a STAC API with item search, at the address of its root (such as .../v1)",
             fix="check `source.search.catalog`, the network and https_proxy; on a cluster, use a login node",
         ) from None
 
 
-def _answered(
-    credentials: Credentials,
-    href: str,
-    method: str | None = None,
-    headers: Any = None,
-    parameters: dict[str, Any] | None = None,
+def _request_text(
+    credentials: Credentials, href: str, method: str | None = None, headers: Any = None, parameters: Any = None
 ) -> str:
     """Return the text of an answer without sending headers that the catalog requests; replaces `StacApiIO.request`.
 
@@ -119,16 +113,16 @@ def _answered(
     content = json.dumps(parameters).encode() if posted else None
     for attempt in range(ATTEMPTS):
         try:
-            with answer(href, headers={}, credentials=credentials, content=content) as response:
-                return body(response, most=ANSWER_BYTES).decode("utf-8")
+            with open_url(href, headers={}, credentials=credentials, content=content) as response:
+                return read_body(response, most=ANSWER_BYTES).decode("utf-8")
         except HTTPError as error:
             with error:
                 try:
-                    said = body(error, most=ERROR_BYTES).decode(errors="replace")
+                    message = read_body(error, most=ERROR_BYTES).decode(errors="replace")
                 except (OSError, HTTPException, ValueError) as failure:
-                    said = str(failure)
-            if error.code not in AGAIN or attempt == ATTEMPTS - 1:
-                raise ValueError(f"status {error.code}: {credentials.scrubbed(said)}") from None
+                    message = str(failure)
+            if error.code not in RETRY_STATUSES or attempt == ATTEMPTS - 1:
+                raise ValueError(f"status {error.code}: {credentials.redact(message)}") from None
         except (OSError, HTTPException):
             if attempt == ATTEMPTS - 1:
                 raise

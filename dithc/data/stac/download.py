@@ -20,13 +20,13 @@ from urllib.error import HTTPError
 
 from dithc.core.artifacts import sha256_file
 from dithc.core.logging import UserError, get_logger, user_error
-from dithc.data.stac.http import AGAIN, TOKEN, TOKEN_HOSTS, Credentials, answer, block_of
+from dithc.data.stac.http import RETRY_STATUSES, TOKEN, TOKEN_HOSTS, Credentials, open_url, read_block
 from dithc.data.stac.multihash import difference
 
 BLOCK_BYTES = 1 << 20
-MOST_ATTEMPTS = 6
+MAX_ATTEMPTS = 6
 """Limit of successive attempts that receive less than a block each."""
-LONGEST_WAIT_SECONDS = 120.0
+MAX_WAIT_SECONDS = 120.0
 SPARE_BYTES = 1 << 30
 """Disk space that downloads leave free."""
 LENGTH = re.compile(r"[0-9]{1,18}")
@@ -36,11 +36,11 @@ SIGNATURES = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+", b"\0\0\0\x0cjP  ", b"\xff\
 log = get_logger("dithc.fetch")
 
 
-class _Again(Exception):
+class _RetryError(Exception):
     """Failure of one attempt; `wait` is the server's Retry-After in seconds."""
 
-    def __init__(self, said: str, *, wait: float | None = None) -> None:
-        super().__init__(said)
+    def __init__(self, message: str, *, wait: float | None = None) -> None:
+        super().__init__(message)
         self.wait = wait
 
 
@@ -48,11 +48,11 @@ class _Again(Exception):
 class DownloadRequest:
     """File to download, with its bytes and multihash if the catalog states them.
 
-    `address` returns the address for each attempt, because signed addresses expire. Messages contain `shown`.
+    `address` returns the address for each attempt, because signed addresses expire. Messages contain `display_url`.
     """
 
     address: Callable[[], str]
-    shown: str
+    display_url: str
     target: Path
     size: int | None
     checksum: str | None
@@ -73,136 +73,132 @@ class DownloadRequest:
         self.part.unlink(missing_ok=True)
         self.etag.unlink(missing_ok=True)
 
-    def differs(self, *, got: str, expected: str) -> UserError:
+    def mismatch(self, *, got: str, expected: str) -> UserError:
         fix = "start again; if the error persists, report it to the catalog and leave the scene out"
-        return user_error(f"{self.shown} differs from its catalog entry", got=got, expected=expected, fix=fix)
+        return user_error(f"{self.display_url} differs from its catalog entry", got=got, expected=expected, fix=fix)
 
 
-def download(wanted: DownloadRequest, *, credentials: Credentials, told: Callable[[int], None]) -> tuple[int, str]:
-    """Download a file and return its size and SHA-256. `told` receives the length of each block.
+def download(request: DownloadRequest, *, credentials: Credentials, progress: Callable[[int], None]) -> tuple[int, str]:
+    """Download a file and return its size and SHA-256. `progress` receives the length of each block.
 
     Raises UserError if the server rejects the request, fails repeatedly, or sends another file than the catalog describes.
     """
     attempts = 0
     while True:
-        before = wanted.received
+        before = request.received
         try:
-            total = _transfer(wanted, credentials, told)
+            total = _transfer(request, credentials, progress)
             break
-        except _Again as error:
-            attempts = 1 if wanted.received >= before + BLOCK_BYTES else attempts + 1
-            if attempts >= MOST_ATTEMPTS:
+        except _RetryError as error:
+            attempts = 1 if request.received >= before + BLOCK_BYTES else attempts + 1
+            if attempts >= MAX_ATTEMPTS:
                 raise user_error(
-                    f"{wanted.shown} could not be fetched",
+                    f"{request.display_url} could not be fetched",
                     got=f"{error}, {attempts} times in a row",
                     expected="the file",
                     fix="run `dithc fetch` again later; the received part is kept",
                 ) from None
-            wait = min(error.wait if error.wait is not None else 2.0 ** (attempts - 1), LONGEST_WAIT_SECONDS)
-            log.info(f"{wanted.target.name}: {error}; retrying in {wait:g} s")
+            wait = min(error.wait if error.wait is not None else 2.0 ** (attempts - 1), MAX_WAIT_SECONDS)
+            log.info(f"{request.target.name}: {error}; retrying in {wait:g} s")
             time.sleep(wait)
-    _check(wanted, total)
-    digest = sha256_file(wanted.part)
-    with wanted.part.open("rb") as file:
+    _check(request, total)
+    digest = sha256_file(request.part)
+    with request.part.open("rb") as file:
         os.fsync(file.fileno())
-    os.replace(wanted.part, wanted.target)
-    wanted.etag.unlink(missing_ok=True)
+    os.replace(request.part, request.target)
+    request.etag.unlink(missing_ok=True)
     return total, digest
 
 
-def _transfer(wanted: DownloadRequest, credentials: Credentials, told: Callable[[int], None]) -> int:
+def _transfer(request: DownloadRequest, credentials: Credentials, progress: Callable[[int], None]) -> int:
     """Append one answer to the partial file; return the size of the complete file."""
-    etag = wanted.etag.read_text() if wanted.etag.exists() else ""
-    have = wanted.received if etag else 0
-    headers = {"Range": f"bytes={have}-", "If-Range": etag} if have else {}
-    with _answered(wanted, headers, credentials) as response:
-        start, total = _announced(wanted, response, have=have, etag=etag)
-        free = shutil.disk_usage(wanted.target.parent).free - SPARE_BYTES
+    etag = request.etag.read_text() if request.etag.exists() else ""
+    received = request.received if etag else 0
+    headers = {"Range": f"bytes={received}-", "If-Range": etag} if received else {}
+    with _open_response(request, headers, credentials) as response:
+        start, total = _check_headers(request, response, received=received, etag=etag)
+        free = shutil.disk_usage(request.target.parent).free - SPARE_BYTES
         if total - start > free:
             raise user_error(
-                f"not enough disk space for {wanted.target.name}",
-                got=f"{max(free, 0) / 2**30:.1f} GiB in {wanted.target.parent}, besides a reserve of 1 GiB",
+                f"not enough disk space for {request.target.name}",
+                got=f"{max(free, 0) / 2**30:.1f} GiB in {request.target.parent}, besides a reserve of 1 GiB",
                 expected=f"{(total - start) / 2**30:.1f} GiB",
                 fix="free space, or set `source.path` to a larger disk; the received part is kept",
             )
         if start == 0:
             # Before its ETag changes, so that parts of two versions are never joined.
-            wanted.part.unlink(missing_ok=True)
-        now = response.headers.get("ETag", "")
-        wanted.etag.write_text(now if now.startswith('"') else "")  # a weak ETag (W/) does not identify bytes
-        with wanted.part.open("r+b" if start else "wb") as file:
+            request.part.unlink(missing_ok=True)
+        tag = response.headers.get("ETag", "")
+        request.etag.write_text(tag if tag.startswith('"') else "")  # a weak ETag (W/) does not identify bytes
+        with request.part.open("r+b" if start else "wb") as file:
             file.seek(start)
             file.truncate()
-            while start < total and (block := _block(response, total - start)):
+            while start < total and (block := _read_block(response, total - start)):
                 file.write(block)
                 start += len(block)
-                told(len(block))
+                progress(len(block))
     if start != total:
-        raise _Again(f"the connection ended at byte {start} of {total}")
+        raise _RetryError(f"the connection ended at byte {start} of {total}")
     return total
 
 
-def _answered(wanted: DownloadRequest, headers: dict[str, str], credentials: Credentials) -> HTTPResponse:
+def _open_response(request: DownloadRequest, headers: dict[str, str], credentials: Credentials) -> HTTPResponse:
     try:
-        return answer(wanted.address(), headers=headers, credentials=credentials)
+        return open_url(request.address(), headers=headers, credentials=credentials)
     except HTTPError as error:
         with error:
-            raise _refused(wanted, error) from None
+            raise _status_error(request, error) from None
     except (OSError, HTTPException) as error:  # urllib raises URLError only for errors while sending
-        raise _Again(credentials.scrubbed(error)) from None
+        raise _RetryError(credentials.redact(error)) from None
 
 
-def _block(response: HTTPResponse, left: int) -> bytes:
+def _read_block(response: HTTPResponse, remaining: int) -> bytes:
     try:
-        return block_of(response, min(BLOCK_BYTES, left))
+        return read_block(response, min(BLOCK_BYTES, remaining))
     except (OSError, HTTPException) as error:
-        raise _Again(f"the connection failed ({type(error).__name__})") from None
+        raise _RetryError(f"the connection failed ({type(error).__name__})") from None
 
 
-def _announced(wanted: DownloadRequest, response: HTTPResponse, *, have: int, etag: str) -> tuple[int, int]:
+def _check_headers(request: DownloadRequest, response: HTTPResponse, *, received: int, etag: str) -> tuple[int, int]:
     """Check the headers; return the offset of the answer and the size of the file."""
     packed, length = response.headers.get("Content-Encoding"), response.headers.get("Content-Length", "")
     if packed not in (None, "", "identity"):
-        raise wanted.differs(
-            got=f"Content-Encoding {packed[:40]}", expected="the file without compression, as requested"
-        )
-    start, total = 0, int(length) if LENGTH.fullmatch(length) else wanted.size
+        raise request.mismatch(got=f"Content-Encoding {packed[:40]}", expected="the file without compression")
+    start, total = 0, int(length) if LENGTH.fullmatch(length) else request.size
     if response.status == 206:
         place = CONTENT_RANGE.fullmatch(response.headers.get("Content-Range", ""))
         start, last, total = map(int, place.groups()) if place else (-1, -1, -1)
         same = response.headers.get("ETag") in (None, etag)
-        if not have or start != have or last != total - 1 or not same or length not in ("", str(total - start)):
-            wanted.discard()
-            raise _Again("the server sent another part than requested")
+        if not received or start != received or last != total - 1 or not same or length not in ("", str(total - start)):
+            request.discard()
+            raise _RetryError("the server sent another part than requested")
     elif response.status != 200:
-        raise wanted.differs(got=f"status {response.status}", expected="the file (200) or its remaining bytes (206)")
+        raise request.mismatch(got=f"status {response.status}", expected="the file (200) or its remaining bytes (206)")
     if total is None:
-        raise wanted.differs(got="no length (Content-Length)", expected="a length, to detect a truncated file")
-    if wanted.size is not None and total != wanted.size:
-        wanted.discard()
-        raise wanted.differs(got=f"{total} bytes", expected=f"{wanted.size} (file:size of the catalog)")
+        raise request.mismatch(got="no length (Content-Length)", expected="a length, to detect a truncated file")
+    if request.size is not None and total != request.size:
+        request.discard()
+        raise request.mismatch(got=f"{total} bytes", expected=f"{request.size} (file:size of the catalog)")
     return start, total
 
 
-def _refused(wanted: DownloadRequest, error: HTTPError) -> Exception:
-    """Return the exception for an error status: `_Again` or an error for the user."""
+def _status_error(request: DownloadRequest, error: HTTPError) -> Exception:
+    """Return the exception for an error status: `_RetryError` or an error for the user."""
     if error.code == 416:
-        wanted.discard()
-        return _Again("the server does not have the requested part")
-    if error.code in AGAIN:
-        return _Again(f"status {error.code}", wait=_wait(error.headers.get("Retry-After")))
-    secret = (
-        f"set {TOKEN} (and {TOKEN_HOSTS}, if the files have another host than the catalog), or `search.signing_url`"
-    )
+        request.discard()
+        return _RetryError("the server does not have the requested part")
+    if error.code in RETRY_STATUSES:
+        return _RetryError(f"status {error.code}", wait=_retry_after(error.headers.get("Retry-After")))
+    fix = f"set {TOKEN} (and {TOKEN_HOSTS}, if the files have another host than the catalog), or `search.signing_url`"
     return user_error(
-        f"the server does not deliver {wanted.shown}",
+        f"the server does not deliver {request.display_url}",
         got=f"status {error.code}",
         expected="the file",
-        fix=secret if error.code in (401, 403, 409) else "leave the scene out; the file no longer exists on the server",
+        fix=fix if error.code in (401, 403, 409) else "leave the scene out; the file no longer exists on the server",
     )
 
 
-def _wait(text: str | None) -> float | None:
+def _retry_after(text: str | None) -> float | None:
     if text is None:
         return None
     if text.strip().isdecimal():
@@ -212,12 +208,12 @@ def _wait(text: str | None) -> float | None:
     return None
 
 
-def _check(wanted: DownloadRequest, total: int) -> None:
+def _check(request: DownloadRequest, total: int) -> None:
     """Compare the received file with the catalog entry, and discard it if it differs."""
-    with wanted.part.open("rb") as file:
+    with request.part.open("rb") as file:
         first = file.read(12)
-    differs = difference(wanted.part, wanted.checksum) if wanted.checksum is not None else None
+    differs = difference(request.part, request.checksum) if request.checksum is not None else None
     got, expected = differs or (f"a file that begins with {first!r}", "GeoTIFF or JPEG 2000")
-    if differs or not first.startswith(SIGNATURES) or wanted.received != total:
-        wanted.discard()
-        raise wanted.differs(got=got, expected=expected)
+    if differs or not first.startswith(SIGNATURES) or request.received != total:
+        request.discard()
+        raise request.mismatch(got=got, expected=expected)

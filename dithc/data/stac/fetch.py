@@ -18,7 +18,7 @@ from dithc.core.integrity import parse_json
 from dithc.core.logging import UserError, get_logger, progress, user_error
 from dithc.data.stac.catalogue import search_catalogue
 from dithc.data.stac.download import DownloadRequest, download
-from dithc.data.stac.http import Credentials, answer, body, check_address, is_remote, joined, without_query
+from dithc.data.stac.http import Credentials, check_address, is_remote, open_url, read_body, resolve_url, strip_query
 from dithc.data.stac.item import (
     CLOUD_PROBABILITY,
     OWN_GSD_M,
@@ -34,12 +34,11 @@ from dithc.data.stac.multihash import difference
 
 SUFFIXES = (".tif", ".tiff", ".jp2")
 ANSWER_BYTES = 1 << 16
-MEGA = 1e6
 log = get_logger("dithc.fetch")
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Found:
+class _PinnedScenes:
     """Scenes to write into the folder, and their items and the addresses of their files by path."""
 
     items: list[PinnedItem]  # sorted by id
@@ -71,37 +70,37 @@ def fetch_scenes(source: datasets.Sentinel2StacSource, *, items: Path | None = N
             expected="one of them",
             fix="set `source.search`, or pass --items FOLDER with saved STAC items for a source without `search`",
         )
-    found = None if items is None else _pinned(_given(items), source)
-    asked = Lock.asked_for(source) if found is None else _asked_for(found, source)
+    found = None if items is None else _pin_assets(_read_items(items), source)
+    requested = Lock.asked_for(source) if found is None else _items_summary(found, source)
     lock = Lock.read(folder)
     if lock is None:
         if search is not None:
-            found = _pinned(search_catalogue(search, credentials=credentials), source)
+            found = _pin_assets(search_catalogue(search, credentials=credentials), source)
         assert found is not None
         for path, text in found.documents.items():
             atomic_write(folder / path, text)
-        lock = Lock(search=asked, items=found.items)
+        lock = Lock(search=requested, items=found.items)
         lock.write(folder)
-    elif lock.search != asked:
+    elif lock.search != requested:
         raise user_error(
             f"{folder} was fetched for another search",
             got=json.dumps(lock.search),
-            expected=json.dumps(asked),
+            expected=json.dumps(requested),
             fix=f"set another `source.path`, or remove {folder / LOCK_FILE} to repeat the search",
         )
     sign, signed = search.signing_url if search else None, found.addresses if found else {}
-    _complete(lock, folder, credentials, sign=sign, signed=signed)
+    _fetch_all(lock, folder, credentials, sign=sign, signed=signed)
     return lock
 
 
-def _asked_for(found: _Found, source: datasets.Sentinel2StacSource) -> dict[str, Any]:
+def _items_summary(found: _PinnedScenes, source: datasets.Sentinel2StacSource) -> dict[str, Any]:
     """Return the number of items, and a digest that ignores queries of addresses."""
     rows = [[json.loads(found.documents[item.path]), item.model_dump()["assets"]] for item in found.items]
     digest = sha256(json.dumps(rows, sort_keys=True).encode()).hexdigest()
     return {"items": len(rows), "sha256": digest, **Lock.layers_of(source)}
 
 
-def _given(items: Path) -> list[Item]:
+def _read_items(items: Path) -> list[Item]:
     inside = items.rglob("*.json") if items.is_dir() else [items]
     paths = sorted(path for path in inside if not is_clutter(path.relative_to(items)))
     found: dict[str, Item] = {}
@@ -123,9 +122,9 @@ def _given(items: Path) -> list[Item]:
     return list(found.values())
 
 
-def _pinned(given: list[Item], source: datasets.Sentinel2StacSource) -> _Found:
+def _pin_assets(given: list[Item], source: datasets.Sentinel2StacSource) -> _PinnedScenes:
     """Select the assets of items, and assign a path to each."""
-    found = _Found(items=[], documents={}, addresses={})
+    found = _PinnedScenes(items=[], documents={}, addresses={})
     for item in sorted(given, key=lambda item: item.id):
         if not fullmatch(IDENTITY, item.id):
             raise user_error(
@@ -135,21 +134,21 @@ def _pinned(given: list[Item], source: datasets.Sentinel2StacSource) -> _Found:
                 fix="leave this scene out of the search",
             )
         pinned = {}
-        for name, asset in _wanted(item, source).items():
-            address = _absolute(asset, item)
+        for name, asset in _required_assets(item, source).items():
+            address = _asset_url(asset, item)
             suffix = Path(urlsplit(address).path).suffix.lower()
             path = f"{item.id}/{name}_{asset.gsd_m:g}m{suffix if suffix in SUFFIXES else '.tif'}"
-            href = without_query(address)
+            href = strip_query(address)
             pinned[asset.key] = PinnedFile(path=path, href=href, size=asset.size, checksum=asset.checksum)
             found.addresses[path] = address
-        path, text = f"{item.id}/{item.id}.json", json.dumps(_local(item, pinned), indent=1) + "\n"
+        path, text = f"{item.id}/{item.id}.json", json.dumps(_local_document(item, pinned), indent=1) + "\n"
         digest = sha256(text.encode()).hexdigest()
         found.documents[path] = text
         found.items.append(PinnedItem(id=item.id, path=path, sha256=digest, assets=pinned))
     return found
 
 
-def _wanted(item: Item, source: datasets.Sentinel2StacSource) -> dict[str, Asset]:
+def _required_assets(item: Item, source: datasets.Sentinel2StacSource) -> dict[str, Asset]:
     """Return the assets that ingestion reads, by band or mask."""
     level = [band for band in OWN_GSD_M if band.startswith("B") and (band != "B10" or item.level == "L1C")]
     names = [*(source.bands or level)]
@@ -174,37 +173,37 @@ def _links(item: Item) -> list[tuple[str, str]]:
     return [(str(row.get("rel")), row["href"]) for row in rows if isinstance(row.get("href"), str)]
 
 
-def _absolute(asset: Asset, item: Item) -> str:
-    own = next((href for rel, href in _links(item) if rel == "self"), None)
-    href = asset.href if is_remote(asset.href) or own is None else joined(own, asset.href)
-    check_address(href, said_by=f"asset {asset.key} of {item.id}")
+def _asset_url(asset: Asset, item: Item) -> str:
+    base = next((href for rel, href in _links(item) if rel == "self"), None)
+    href = asset.href if is_remote(asset.href) or base is None else resolve_url(base, asset.href)
+    check_address(href, origin=f"asset {asset.key} of {item.id}")
     return href
 
 
-def _local(item: Item, pinned: dict[str, PinnedFile]) -> dict[str, Any]:
+def _local_document(item: Item, pinned: dict[str, PinnedFile]) -> dict[str, Any]:
     """Return the item with local file names, and without signed addresses."""
     document = copy.deepcopy(item.document)
     document["assets"] = {key: document["assets"][key] for key in pinned}
     for key, asset in document["assets"].items():
         asset["href"] = f"./{Path(pinned[key].path).name}"
         asset.pop("alternate", None)
-    document["links"] = [{"rel": rel, "href": without_query(href)} for rel, href in _links(item) if is_remote(href)]
+    document["links"] = [{"rel": rel, "href": strip_query(href)} for rel, href in _links(item) if is_remote(href)]
     return document
 
 
-def _complete(lock: Lock, folder: Path, credentials: Credentials, *, sign: str | None, signed: dict[str, str]) -> None:
+def _fetch_all(lock: Lock, folder: Path, credentials: Credentials, *, sign: str | None, signed: dict[str, str]) -> None:
     files = [asset for item in lock.items for asset in item.assets.values()]
     log.info(f"{len(lock.items)} scenes of {len(files)} files in {folder}")
     fetched = 0
     if links := [item.id for item in lock.items if (folder / item.id).is_symlink()]:
-        what = f"a folder of a scene in {folder} is a link, which may lead out of it"
-        raise user_error(what, got=links[0], expected="folders", fix="remove the link: the scene is fetched again")
+        message = f"a folder of a scene in {folder} is a link, which may lead out of it"
+        raise user_error(message, got=links[0], expected="folders", fix="remove the link: the scene is fetched again")
     with progress(total=len(files), label="fetch", unit="file") as bar:
         for item in lock.items:
             try:
                 for asset in item.assets.values():
-                    if not _is_there(folder, asset):
-                        _one(asset, folder, credentials, sign=sign, address=signed.get(asset.path, asset.href), bar=bar)
+                    if not _is_intact(folder, asset):
+                        _fetch(asset, folder, credentials, sign=sign, url=signed.get(asset.path, asset.href), bar=bar)
                         fetched += 1
                     bar.update(1)
             finally:
@@ -212,7 +211,7 @@ def _complete(lock: Lock, folder: Path, credentials: Credentials, *, sign: str |
     log.info(f"fetched {fetched} files; {len(files) - fetched} existed")
 
 
-def _is_there(folder: Path, asset: PinnedFile) -> bool:
+def _is_intact(folder: Path, asset: PinnedFile) -> bool:
     """Return whether a file is intact. A file of a killed fetch is added to the lock if the catalog has a checksum."""
     path = folder / asset.path
     if not path.is_file() or (asset.size is not None and path.stat().st_size != asset.size):
@@ -225,26 +224,26 @@ def _is_there(folder: Path, asset: PinnedFile) -> bool:
     return True
 
 
-def _one(
-    asset: PinnedFile, folder: Path, credentials: Credentials, *, sign: str | None, address: str, bar: progress
+def _fetch(
+    asset: PinnedFile, folder: Path, credentials: Credentials, *, sign: str | None, url: str, bar: progress
 ) -> None:
     target = folder / asset.path
     target.parent.mkdir(parents=True, exist_ok=True)
     received = 0
 
-    def told(num_bytes: int) -> None:
+    def report(num_bytes: int) -> None:
         nonlocal received
         received += num_bytes
-        bar.update(0, at=f"{asset.path}: {received / MEGA:.0f} MB")
+        bar.update(0, at=f"{asset.path}: {received / 1e6:.0f} MB")
 
-    wanted = DownloadRequest(
-        address=_signing(sign, asset.href, credentials) if sign else lambda: address,
-        shown=asset.href,
+    request = DownloadRequest(
+        address=_url_signer(sign, asset.href, credentials) if sign else lambda: url,
+        display_url=asset.href,
         target=target,
         size=asset.size,
         checksum=asset.checksum,
     )
-    size, digest = download(wanted, credentials=credentials, told=told)
+    size, digest = download(request, credentials=credentials, progress=report)
     if asset.sha256 not in (None, digest):
         target.unlink()
         raise user_error(
@@ -256,21 +255,21 @@ def _one(
     asset.size, asset.sha256 = size, digest
 
 
-def _signing(sign: str, href: str, credentials: Credentials) -> Callable[[], str]:
+def _url_signer(sign: str, href: str, credentials: Credentials) -> Callable[[], str]:
     """Return a function that requests the signed form of an address from the catalog."""
 
     def address() -> str:
         try:
-            with answer(f"{sign}?href={quote(href, safe='')}", headers={}, credentials=credentials) as response:
-                found = parse_json(body(response, most=ANSWER_BYTES))["href"]
-            if not isinstance(found, str) or without_query(found) != href:
+            with open_url(f"{sign}?href={quote(href, safe='')}", headers={}, credentials=credentials) as response:
+                found = parse_json(read_body(response, most=ANSWER_BYTES))["href"]
+            if not isinstance(found, str) or strip_query(found) != href:
                 raise ValueError("the address of another file")
         except UserError:
             raise
         except (HTTPException, OSError, ValueError, KeyError, TypeError) as error:
             raise user_error(
-                f"the signer {without_query(sign)} does not sign {href}",
-                got=credentials.scrubbed(error),
+                f"the signer {strip_query(sign)} does not sign {href}",
+                got=credentials.redact(error),
                 expected="JSON with the signed address as `href`",
                 fix="check `source.search.signing_url` and the network",
             ) from None

@@ -26,13 +26,13 @@ PORTS = {"http": 80, "https": 443}
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 TIMEOUT_SECONDS = 60.0
 """Longest silence of a server; the rate is not limited."""
-MOST_REDIRECTS = 5
-AGAIN = {408, 425, 429, 500, 502, 503, 504}
+MAX_REDIRECTS = 5
+RETRY_STATUSES = {408, 425, 429, 500, 502, 503, 504}
 """Statuses after which a request is repeated."""
 REDIRECTS = (301, 302, 303, 307, 308)
-MOST_SAID = 300
+MAX_MESSAGE = 300
 BLOCK_BYTES = 1 << 16
-PLAIN, COMPRESSED = ("", "identity"), ("gzip", "x-gzip", "deflate")
+IDENTITY_ENCODINGS, ZLIB_ENCODINGS = ("", "identity"), ("gzip", "x-gzip", "deflate")
 """Supported values of Content-Encoding. Nested encodings are rejected."""
 PRINTABLE = re.compile(r"[!-~]+")
 QUERY = re.compile(r"\?[^\s\"'<>)]*")
@@ -71,12 +71,12 @@ class Credentials:
             return {}
         return {"Authorization": f"Bearer {self.token}"}
 
-    def scrubbed(self, error: object) -> str:
+    def redact(self, error: object) -> str:
         """Return an external message as one line, without token and address queries."""
         text = QUERY.sub("", str(error))
         if self.token is not None:
             text = text.replace(self.token, "...")
-        return " ".join(text.split())[:MOST_SAID] or type(error).__name__
+        return " ".join(text.split())[:MAX_MESSAGE] or type(error).__name__
 
 
 def is_remote(href: str) -> bool:
@@ -84,7 +84,7 @@ def is_remote(href: str) -> bool:
     return re.match(r"[a-zA-Z][a-zA-Z0-9+.-]*://", href) is not None and not href.lower().startswith("file://")
 
 
-def without_query(href: str) -> str:
+def strip_query(href: str) -> str:
     """Return an address without user, query and fragment."""
     try:
         parts = urlsplit(href)
@@ -93,7 +93,7 @@ def without_query(href: str) -> str:
     return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
 
 
-def joined(base: str, href: str) -> str:
+def resolve_url(base: str, href: str) -> str:
     """Resolve `href` against `base`; an invalid `href` is returned unchanged."""
     try:
         return urljoin(base, href)
@@ -101,20 +101,18 @@ def joined(base: str, href: str) -> str:
         return href
 
 
-def check_address(href: str, *, said_by: str) -> None:
-    """Reject addresses other than HTTP(S), and with a user or password. `said_by` names their origin in the error."""
+def check_address(href: str, *, origin: str) -> None:
+    """Reject addresses other than HTTP(S), and with a user or password. `origin` names their origin in the error."""
     try:
         parts = urlsplit(href)
-        fits = (
-            parts.scheme in PORTS and bool(parts.hostname) and parts.port != 0 and PRINTABLE.fullmatch(href) is not None
-        )
+        fits = bool(parts.scheme in PORTS and parts.hostname and parts.port != 0 and PRINTABLE.fullmatch(href))
         secret = fits and parts.username is not None
     except ValueError:
         fits = secret = False
     if not fits or secret:
         raise user_error(
-            f"{said_by} leads to an unsupported address",
-            got="a user or password in the address" if secret else ascii(without_query(href))[:MOST_SAID],
+            f"{origin} leads to an unsupported address",
+            got="a user or password in the address" if secret else ascii(strip_query(href))[:MAX_MESSAGE],
             expected="https://HOST/PATH, or http",
             fix=f"use another catalog, or correct the address; set a token in the variable {TOKEN}",
         )
@@ -122,13 +120,13 @@ def check_address(href: str, *, said_by: str) -> None:
 
 def check_redirect(before: str, after: str) -> None:
     """Reject a redirect to an unsupported address, and a redirect from https to http."""
-    said_by = f"a redirect of {without_query(before)}"
-    check_address(after, said_by=said_by)
+    origin = f"a redirect of {strip_query(before)}"
+    check_address(after, origin=origin)
     if urlsplit(before).scheme == "https" and urlsplit(after).scheme == "http":
-        raise _astray(before, got=without_query(after), expected="https, as before")
+        raise _redirect_error(before, got=strip_query(after), expected="https, as before")
 
 
-def answer(
+def open_url(
     url: str, *, headers: Mapping[str, str], credentials: Credentials, content: bytes | None = None
 ) -> HTTPResponse:
     """Request `url`, with POST if there is `content`, and follow permitted redirects.
@@ -136,8 +134,8 @@ def answer(
     The token is sent again only if the new host is permitted too. Raises HTTPError for an error status, UserError for
     a rejected redirect or too many, and OSError, HTTPException or ValueError if the request failed.
     """
-    check_address(url, said_by=f"the catalog's {without_query(url)}")
-    for _ in range(MOST_REDIRECTS + 1):
+    check_address(url, origin=f"the catalog's {strip_query(url)}")
+    for _ in range(MAX_REDIRECTS + 1):
         sent = {"User-Agent": "dithc", "Accept-Encoding": "identity", **headers, **credentials.headers(url)}
         sent |= {"Content-Type": "application/json"} if content is not None else {}
         try:
@@ -149,28 +147,28 @@ def answer(
                 raise
             error.close()
             content = content if error.code in (307, 308) else None
-        before, url = url, joined(url, location)
+        before, url = url, resolve_url(url, location)
         check_redirect(before, url)
-    raise _astray(before, got=f"more than {MOST_REDIRECTS} redirects", expected="an answer")
+    raise _redirect_error(before, got=f"more than {MAX_REDIRECTS} redirects", expected="an answer")
 
 
-def block_of(response: HTTPResponse, most: int) -> bytes:
+def read_block(response: HTTPResponse, most: int) -> bytes:
     """Read at most `most` bytes; `HTTPResponse.read` is unbounded for a chunk of negative size."""
     buffer = bytearray(most)
     return bytes(buffer[: response.readinto(buffer)])
 
 
-def body(response: HTTPResponse | HTTPError, *, most: int) -> bytes:
+def read_body(response: HTTPResponse | HTTPError, *, most: int) -> bytes:
     """Read and decompress an answer block by block.
 
     Raises ValueError if it is larger than `most` bytes, damaged, or has an unsupported encoding.
     """
     packed = (response.headers.get("Content-Encoding") or "").strip().lower()
-    if packed not in PLAIN + COMPRESSED:
+    if packed not in IDENTITY_ENCODINGS + ZLIB_ENCODINGS:
         raise ValueError(f"unsupported Content-Encoding {packed[:40]}")
     source = cast(HTTPResponse, response.fp) if isinstance(response, HTTPError) else response
-    found, unpack = bytearray(), zlib.decompressobj(zlib.MAX_WBITS | 32) if packed in COMPRESSED else None
-    while block := block_of(source, min(BLOCK_BYTES, most + 1)):
+    found, unpack = bytearray(), zlib.decompressobj(zlib.MAX_WBITS | 32) if packed in ZLIB_ENCODINGS else None
+    while block := read_block(source, min(BLOCK_BYTES, most + 1)):
         while block:
             try:
                 found += block if unpack is None else unpack.decompress(block, most + 1 - len(found))
@@ -185,13 +183,12 @@ def body(response: HTTPResponse | HTTPError, *, most: int) -> bytes:
 
 
 def _opener() -> OpenerDirector:
-    """Return an opener for HTTP(S) and proxies, without redirects of urllib."""
     opener = OpenerDirector()
     for handler in (ProxyHandler, HTTPHandler, HTTPSHandler, HTTPDefaultErrorHandler, HTTPErrorProcessor):
         opener.add_handler(handler())
     return opener
 
 
-def _astray(before: str, *, got: str, expected: str) -> UserError:
+def _redirect_error(before: str, *, got: str, expected: str) -> UserError:
     fix = "use another catalog, or report the redirect to its operator"
-    return user_error(f"a redirect of {without_query(before)} is not followed", got=got, expected=expected, fix=fix)
+    return user_error(f"a redirect of {strip_query(before)} is not followed", got=got, expected=expected, fix=fix)

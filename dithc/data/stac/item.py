@@ -47,7 +47,7 @@ OWN_GSD_M = {
 }
 """Native pixel size of each band in meters."""
 SIZE = re.compile(r"_(10|20|60)m$", re.IGNORECASE)
-TWIN = "-jp2"
+JPEG2000_SUFFIX = "-jp2"
 """Suffix of Earth Search's JPEG 2000 copies, whose numbers still contain the offset, unlike the GeoTIFF files."""
 BASELINE = re.compile(r"_N(\d\d)(\d\d)_")
 LEVEL = re.compile(r"(?:L|MSIL?)(1C|2A)", re.IGNORECASE)
@@ -104,31 +104,31 @@ def read_document(path: Path) -> Any:
             raise ValueError(f"more than {ITEM_BYTES} bytes")
         return parse_json(content)
     except ValueError as error:
-        raise _no_item(path.name, got=str(error)) from None
+        raise _invalid_item(path.name, got=str(error)) from None
 
 
 def item_of(document: Any, *, origin: str) -> Item:
     """Convert a JSON value to an item, or raise UserError. Messages name `origin`."""
     if not isinstance(document, dict) or document.get("type") != "Feature" or "stac_version" not in document:
         kind = document.get("type") if isinstance(document, dict) else type(document).__name__
-        raise _no_item(origin, got=f"type {kind!r}")
+        raise _invalid_item(origin, got=f"type {kind!r}")
     properties, assets = document.get("properties"), document.get("assets")
     if not isinstance(properties, dict) or not isinstance(assets, dict) or not isinstance(document.get("id"), str):
-        raise _no_item(origin, got="no id, properties or assets")
+        raise _invalid_item(origin, got="no id, properties or assets")
     names = [properties.get(name) for name in ("s2:product_type", "product:type", "s2:product_uri")]
     names += [document.get("collection"), document["id"]]
     levels = {match[1].upper() for name in names if isinstance(name, str) and (match := LEVEL.search(name))}
     if len(levels) != 1:
         got = " and ".join(sorted(levels)) or "no level"
-        raise _no_item(origin, got=f"{got} in s2:product_type, collection and id")
+        raise _invalid_item(origin, got=f"{got} in s2:product_type, collection and id")
     applied = properties.get("earthsearch:boa_offset_applied", properties.get("sentinel:boa_offset_applied"))
     if applied not in (True, False, None):
-        raise _no_item(origin, got=f"earthsearch:boa_offset_applied {applied!r}")
+        raise _invalid_item(origin, got=f"earthsearch:boa_offset_applied {applied!r}")
     found = [asset for key, value in assets.items() if (asset := _asset(key, value, origin=origin)) is not None]
     sizes = [(asset.band, asset.gsd_m) for asset in found]
-    if twice := next((one for one in sizes if sizes.count(one) > 1), None):
-        keys = [asset.key for asset in found if (asset.band, asset.gsd_m) == twice]
-        raise _no_item(origin, got=f"assets {' and '.join(keys)} for {twice[0]} at {twice[1]:g} m")
+    if repeated := next((pair for pair in sizes if sizes.count(pair) > 1), None):
+        keys = [asset.key for asset in found if (asset.band, asset.gsd_m) == repeated]
+        raise _invalid_item(origin, got=f"assets {' and '.join(keys)} for {repeated[0]} at {repeated[1]:g} m")
     return Item(
         id=document["id"],
         level="L1C" if "1C" in levels else "L2A",
@@ -140,7 +140,7 @@ def item_of(document: Any, *, origin: str) -> Item:
     )
 
 
-def select_assets(item: Item, wanted: Iterable[str], *, gsd_m: float) -> tuple[dict[str, Asset], list[str]]:
+def select_assets(item: Item, names: Iterable[str], *, gsd_m: float) -> tuple[dict[str, Asset], list[str]]:
     """Select the assets of bands and masks for a grid.
 
     An asset has the pixel size of the grid, or else the next finer size. For bands with a coarser native pixel size
@@ -148,7 +148,7 @@ def select_assets(item: Item, wanted: Iterable[str], *, gsd_m: float) -> tuple[d
     """
     found: dict[str, Asset] = {}
     missing = []
-    for name in wanted:
+    for name in names:
         sizes = {asset.gsd_m: asset for asset in item.assets if asset.band == name}
         fine = [size for size in sizes if size <= gsd_m]
         if min(sizes, default=float("inf")) > max(gsd_m, OWN_GSD_M[name]):
@@ -160,7 +160,7 @@ def select_assets(item: Item, wanted: Iterable[str], *, gsd_m: float) -> tuple[d
 
 def _asset(key: str, value: Any, *, origin: str) -> Asset | None:
     """Convert an asset; return None if it is not a band or mask."""
-    if not isinstance(value, dict) or key.lower().endswith(TWIN):
+    if not isinstance(value, dict) or key.lower().endswith(JPEG2000_SUFFIX):
         return None
     rows = value.get("bands") or value.get("eo:bands") or []
     row = rows[0] if isinstance(rows, list) and len(rows) == 1 and isinstance(rows[0], dict) else {}
@@ -171,42 +171,42 @@ def _asset(key: str, value: Any, *, origin: str) -> Asset | None:
     if of_key is None and not (isinstance(roles, list) and "data" in roles):
         return None
     if of_key and of_row and of_key != of_row:
-        raise _no_item(origin, got=f"asset {key}, with band {row.get('name')}")
+        raise _invalid_item(origin, got=f"asset {key}, with band {row.get('name')}")
     band = of_key or of_row
     if band is None:
         return None
     href = value.get("href")
     if not isinstance(href, str):
-        raise _no_item(origin, got=f"asset {key} without an href")
+        raise _invalid_item(origin, got=f"asset {key} without an href")
     rasters = value.get("raster:bands")
     raster = rasters[0] if isinstance(rasters, list) and rasters and isinstance(rasters[0], dict) else {}
-    told = {name.removeprefix("raster:"): part for name, part in {**value, **row}.items() if name.startswith("raster:")}
-    told |= raster
+    meta = {name.removeprefix("raster:"): part for name, part in {**value, **row}.items() if name.startswith("raster:")}
+    meta |= raster
     gsd = _number(value, "gsd", least=1.0, most=1000.0, origin=origin)
-    gsd = gsd or _number(told, "spatial_resolution", least=1.0, most=1000.0, origin=origin) or OWN_GSD_M[band]
+    gsd = gsd or _number(meta, "spatial_resolution", least=1.0, most=1000.0, origin=origin) or OWN_GSD_M[band]
     bytes_ = _number(value, "file:size", least=1.0, most=1e15, origin=origin)
     checksum = value.get("file:checksum")
     if not isinstance(checksum, str | None):
-        raise _no_item(origin, got=f"file:checksum {checksum!r} of {key}")
+        raise _invalid_item(origin, got=f"file:checksum {checksum!r} of {key}")
     return Asset(
         key=key,
         band=band,
-        href=_reachable(href, value),
+        href=_https_address(href, value),
         gsd_m=float(size[1]) if size else gsd,
         size=None if bytes_ is None else int(bytes_),
         checksum=checksum,
-        scale=_number(told, "scale", least=1e-9, most=1.0, origin=origin),
-        offset=_number(told, "offset", least=-10.0, most=10.0, origin=origin),
+        scale=_number(meta, "scale", least=1e-9, most=1.0, origin=origin),
+        offset=_number(meta, "offset", least=-10.0, most=10.0, origin=origin),
     )
 
 
-def _reachable(href: str, asset: Mapping[str, Any]) -> str:
+def _https_address(href: str, asset: Mapping[str, Any]) -> str:
     """Return the address of an asset, or its HTTPS alternative to an S3 address."""
     if not href.startswith("s3:"):
         return href
     alternate = asset.get("alternate")
-    for other in alternate.values() if isinstance(alternate, dict) else ():
-        address = other.get("href") if isinstance(other, dict) else None
+    for entry in alternate.values() if isinstance(alternate, dict) else ():
+        address = entry.get("href") if isinstance(entry, dict) else None
         if isinstance(address, str) and address.startswith("https:"):
             return address
     return href
@@ -219,12 +219,12 @@ def _band(name: Any) -> str | None:
 
 
 def _baseline(properties: Mapping[str, Any], identity: str, *, origin: str) -> str | None:
-    told = {properties.get(name) for name in ("s2:processing_baseline", "processing:version")} - {None}
+    values = {properties.get(name) for name in ("s2:processing_baseline", "processing:version")} - {None}
     names = (properties.get("s2:product_uri"), identity)
-    told |= {f"{match[1]}.{match[2]}" for name in names if isinstance(name, str) and (match := BASELINE.search(name))}
-    if len(told) > 1 or not all(isinstance(one, str) and re.fullmatch(r"\d\d\.\d\d", one) for one in told):
-        raise _no_item(origin, got=f"processing baseline {' and '.join(sorted(map(str, told)))}")
-    return next(iter(told), None)
+    values |= {f"{match[1]}.{match[2]}" for name in names if isinstance(name, str) and (match := BASELINE.search(name))}
+    if len(values) > 1 or not all(isinstance(value, str) and re.fullmatch(r"\d\d\.\d\d", value) for value in values):
+        raise _invalid_item(origin, got=f"processing baseline {' and '.join(sorted(map(str, values)))}")
+    return next(iter(values), None)
 
 
 def _number(values: Mapping[str, Any], name: str, *, least: float, most: float, origin: str) -> float | None:
@@ -232,11 +232,11 @@ def _number(values: Mapping[str, Any], name: str, *, least: float, most: float, 
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= most:
-        raise _no_item(origin, got=f"{name} {value!r}")
+        raise _invalid_item(origin, got=f"{name} {value!r}")
     return float(value)
 
 
-def _no_item(origin: str, *, got: str) -> UserError:
+def _invalid_item(origin: str, *, got: str) -> UserError:
     return user_error(
         f"{origin} is not a valid STAC item of a Sentinel-2 scene",
         got=got[:300],

@@ -14,7 +14,7 @@ LOCK_FILE = "lock.json"
 LOCK_BYTES = 128 << 20
 """Size limit, about 20,000 scenes."""
 IDENTITY = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,150}$"
-MOST_SAID = 300
+MAX_MESSAGE = 300
 STRICT = ConfigDict(strict=True, extra="forbid")
 FilePath = Annotated[str, Field(pattern=r"^[^/]+/[A-Za-z0-9][A-Za-z0-9._-]*$")]
 """ID/FILE relative to the folder."""
@@ -44,8 +44,8 @@ class PinnedItem(BaseModel):
     assets: dict[str, PinnedFile]
 
     @model_validator(mode="after")
-    def _inside_its_folder(self) -> "PinnedItem":
-        """Reject paths outside the folder of the scene. A seal detects damage, not malice."""
+    def _check_paths(self) -> "PinnedItem":
+        """Reject paths outside the folder of the scene. A checksum detects damage, not malice."""
         for path in (self.path, *(asset.path for asset in self.assets.values())):
             if path.partition("/")[0] != self.id:
                 raise ValueError(f"the path {path!r} of {self.id}")
@@ -75,13 +75,13 @@ class Lock(BaseModel):
             got: object = error
             if isinstance(error, ValidationError):
                 first = error.errors()[0]
-                got = f"{'.'.join(map(str, first['loc']))}: {first['msg']}, {first['input']!r}"[:MOST_SAID]
+                got = f"{'.'.join(map(str, first['loc']))}: {first['msg']}, {first['input']!r}"[:MAX_MESSAGE]
             raise user_error(
                 f"{path} was changed after it was written"
                 if isinstance(error, json_documents.Altered)
                 else f"{path} is invalid",
                 got=got,
-                expected="the sealed content, with every path of the form ID/FILE",
+                expected="the checksummed content, with every path of the form ID/FILE",
                 fix=f"rm {path}, then run `dithc fetch`; files with a checksum of the catalog are not fetched again",
             ) from None
 
@@ -106,7 +106,8 @@ class Lock(BaseModel):
 
     def difference(self, folder: Path, item: PinnedItem) -> tuple[str, str, str] | None:
         """Return path, actual and expected state of the first file that differs."""
-        rows = [(item.path, None, item.sha256), *((one.path, one.size, one.sha256) for one in item.assets.values())]
+        rows: list[tuple[str, int | None, str | None]] = [(item.path, None, item.sha256)]
+        rows += [(asset.path, asset.size, asset.sha256) for asset in item.assets.values()]
         for path, size, sha256 in rows:
             file = folder / path
             if sha256 is None or not file.is_file():

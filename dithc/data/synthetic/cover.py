@@ -39,12 +39,6 @@ ROOFS = (Cover.ROOF_TILE, Cover.ROOF_GREY, Cover.ROOF_WHITE)
 VEGETATION = (Cover.MEADOW, Cover.CROP_GREEN, Cover.CROP_YOUNG, Cover.RAPESEED, Cover.GARDEN, *TREES)
 
 
-def is_any(cover: CoverMap, classes: tuple[Cover, ...]) -> Mask:
-    table = np.zeros(len(Cover), dtype=bool)
-    table[list(classes)] = True
-    return table[cover]
-
-
 @dataclass
 class Landscape:
     """Landscape from above, north up; every layer is (H, W)."""
@@ -58,14 +52,13 @@ class Landscape:
     def window(self, top: int, bottom: int, left: int, right: int) -> "Landscape":
         """Return views of these rows and columns, clipped to the grid."""
         cut = slice(max(top, 0), max(bottom, 0)), slice(max(left, 0), max(right, 0))
-        height, width = self.cover[cut].shape
-        return Landscape(
-            grid=PixelGrid(height, width, self.grid.gsd),
-            cover=self.cover[cut],
-            tone=self.tone[cut],
-            vigour=self.vigour[cut],
-            shade=self.shade[cut],
-        )
+        layers = {name: getattr(self, name)[cut] for name in ("cover", "tone", "vigour", "shade")}
+        height, width = layers["cover"].shape
+        return Landscape(grid=PixelGrid(height, width, self.grid.gsd), **layers)
+
+    def paint(self, mask: Mask, cover: Cover, tone: F32 | float = 1.0) -> None:
+        self.cover[mask] = cover
+        self.tone[mask] = np.broadcast_to(tone, mask.shape)[mask]
 
 
 Crops = tuple[tuple[Cover, float], ...]

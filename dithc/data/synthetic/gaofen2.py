@@ -20,8 +20,8 @@ SENTINEL2_BANDS = ("B02", "B03", "B04", "B08")
 MAX_DN = 1023
 # Typical values of the camera: path reflectance of the atmosphere, solar irradiance (W m-2 um-1) and radiance per DN
 # (W m-2 sr-1 um-1). They give digital numbers a realistic range and are not a calibration.
-AIR = (0.070, 0.042, 0.024, 0.012)
-SUNLIGHT = (1940.0, 1850.0, 1540.0, 1090.0)
+PATH_REFLECTANCE = (0.070, 0.042, 0.024, 0.012)
+SOLAR_IRRADIANCE = (1940.0, 1850.0, 1540.0, 1090.0)
 RADIANCE_PER_DN = (0.136, 0.174, 0.164, 0.179)
 MAX_SCENES = 90
 FIRST_PASS = datetime(2020, 5, 1, 11, 14, 27)
@@ -67,8 +67,8 @@ def write_scene(folder: Path, scene: GaofenScene, *, seed: int) -> None:
 def digital_numbers(image: F32) -> npt.NDArray[np.uint16]:
     """Convert surface reflectance (4, H, W) to digital numbers of 10 bits, 1 to 1023."""
     sun = np.cos(np.deg2rad(SUN_ZENITH_DEGREES)) / np.pi
-    scale = np.array([light * sun / gain for light, gain in zip(SUNLIGHT, RADIANCE_PER_DN, strict=True)])
-    numbers = (image + np.array(AIR)[:, None, None]) * scale[:, None, None]
+    scale = np.array([light * sun / gain for light, gain in zip(SOLAR_IRRADIANCE, RADIANCE_PER_DN, strict=True)])
+    numbers = (image + np.array(PATH_REFLECTANCE)[:, None, None]) * scale[:, None, None]
     return np.asarray(np.clip(np.rint(numbers), 1, MAX_DN), dtype=np.uint16)
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy.ndimage
 
-from dithc.data.synthetic.cover import ROOFS, TREES, Cover, CoverMap, Landscape, Theme, is_any
+from dithc.data.synthetic.cover import ROOFS, TREES, Cover, CoverMap, Landscape, Theme
 from dithc.data.synthetic.noise import F32, Mask, PixelGrid, above_share, band_pass, combined, fractal, hashed, shifted
 from dithc.data.synthetic.towns import build_town
 
@@ -32,7 +32,7 @@ def grow(rng: np.random.Generator, grid: PixelGrid, theme: Theme) -> Landscape:
     """Generate a landscape. All sizes are in meters; the grid sets the resolution."""
     parcels = _cut(rng, grid, district_m=theme.district_m, length_m=theme.length_m, breadth_m=theme.breadth_m)
     height = fractal(rng, grid, largest_m=900.0, slope=2.8) * np.float32(theme.relief_m)
-    land = _farm(rng, grid, parcels, theme)
+    land = _plant_crops(rng, grid, parcels, theme)
     _edge_fields(land, parcels, theme)
     _plant_forest(rng, land, parcels, theme)
     if theme.lake:
@@ -44,8 +44,8 @@ def grow(rng: np.random.Generator, grid: PixelGrid, theme: Theme) -> Landscape:
         build_town(rng, land, radius_m=theme.town_m * float(rng.uniform(0.75, 1.35)))
     if theme.highway:
         _lay_highway(rng, land)
-    _texture(rng, land)
-    _light(rng, land, height)
+    _apply_texture(rng, land)
+    _apply_light(rng, land, height)
     return land
 
 
@@ -62,9 +62,9 @@ def _cut(rng: np.random.Generator, grid: PixelGrid, *, district_m: float, length
     in_row = across - row * breadth
     strip = combined(district, row.astype(np.int64))
     length = np.float32(length_m) * (np.float32(0.6) + np.float32(0.9) * hashed(strip, 13))
-    moved = along + hashed(strip, 14) * length
-    column = np.floor(moved / length)
-    in_column = moved - column * length
+    shifted_along = along + hashed(strip, 14) * length
+    column = np.floor(shifted_along / length)
+    in_column = shifted_along - column * length
     parcel = combined(strip, column.astype(np.int64))
     halved: Mask = hashed(parcel, 15) < 0.3
     breadth = np.where(halved, breadth / 2, breadth)
@@ -90,6 +90,7 @@ def _districts(rng: np.random.Generator, x: F32, y: F32, *, district_m: float) -
     jitter = rng.uniform(0.1, 0.9, size=(2, rows, columns)).astype(np.float32)
     seeds_x = ((jitter[0] + np.arange(low_x, low_x + columns)[None, :]) * district_m).astype(np.float32)
     seeds_y = ((jitter[1] + np.arange(low_y, low_y + rows)[:, None]) * district_m).astype(np.float32)
+    flat_x, flat_y = seeds_x.ravel(), seeds_y.ravel()
     best = np.full(x.shape, np.inf, dtype=np.float32)
     second = best.copy()
     near = np.zeros(x.shape, dtype=np.int64)
@@ -97,21 +98,19 @@ def _districts(rng: np.random.Generator, x: F32, y: F32, *, district_m: float) -
     for step_y in (-1, 0, 1):
         for step_x in (-1, 0, 1):
             index = (cell_y - low_y + step_y) * columns + (cell_x - low_x + step_x)
-            squared = (x - seeds_x.ravel()[index]) ** 2 + (y - seeds_y.ravel()[index]) ** 2
+            squared = (x - flat_x[index]) ** 2 + (y - flat_y[index]) ** 2
             first, between = squared < best, squared < second
             second = np.where(first, best, np.where(between, squared, second))
             next_near = np.where(first, near, np.where(between, index, next_near))
             best, near = np.where(first, squared, best), np.where(first, index, near)
-    apart = np.hypot(
-        seeds_x.ravel()[near] - seeds_x.ravel()[next_near], seeds_y.ravel()[near] - seeds_y.ravel()[next_near]
-    )
+    apart = np.hypot(flat_x[near] - flat_x[next_near], flat_y[near] - flat_y[next_near])
     to_border = ((second - best) / (2 * np.maximum(apart, 1e-3))).astype(np.float32)
     name = rng.integers(1 << 40, size=seeds_x.size)  # random identifiers, because farms must depend on the seed
     near, next_near = name[near], name[next_near]
     return near, combined(np.minimum(near, next_near), np.maximum(near, next_near)), to_border
 
 
-def _farm(rng: np.random.Generator, grid: PixelGrid, parcels: Parcels, theme: Theme) -> Landscape:
+def _plant_crops(rng: np.random.Generator, grid: PixelGrid, parcels: Parcels, theme: Theme) -> Landscape:
     """Assign crop, tone, vigor and possibly visible plow rows to every parcel."""
     shares = np.cumsum([share for _, share in theme.crops])
     choice = np.searchsorted(shares / shares[-1], hashed(parcels.parcel, 20), side="right")
@@ -139,7 +138,7 @@ def _edge_fields(land: Landscape, parcels: Parcels, theme: Theme) -> None:
     hedged = hashed(parcels.district, 30) < theme.hedged
     gap = hashed(parcels.parcel, 31) < 0.75
     land.tone[edge & ~hedged] *= np.float32(0.9)
-    _paint(land, edge & hedged & gap, Cover.HEDGE)
+    land.paint(edge & hedged & gap, Cover.HEDGE)
 
 
 def _plant_forest(rng: np.random.Generator, land: Landscape, parcels: Parcels, theme: Theme) -> None:
@@ -147,8 +146,8 @@ def _plant_forest(rng: np.random.Generator, land: Landscape, parcels: Parcels, t
     wild = fractal(rng, land.grid, largest_m=1400.0, slope=1.8) + 0.7 * (hashed(parcels.parcel, 32) - np.float32(0.5))
     wood = above_share(wild.astype(np.float32), theme.forest)
     needles = above_share(fractal(rng, land.grid, largest_m=600.0, slope=1.4), theme.conifer)
-    _paint(land, wood & ~needles, Cover.BROADLEAF)
-    _paint(land, wood & needles, Cover.CONIFER)
+    land.paint(wood & ~needles, Cover.BROADLEAF)
+    land.paint(wood & needles, Cover.CONIFER)
     land.vigour[wood] *= np.float32(0.4)
 
 
@@ -157,8 +156,8 @@ def _lay_roads(land: Landscape, parcels: Parcels) -> None:
     kind = hashed(parcels.border, 33)
     half_width = max(3.5, 0.5 * land.grid.gsd)
     on_border = (parcels.to_border_m < half_width) & (land.cover != Cover.WATER)
-    _paint(land, on_border & (kind < 0.4), Cover.ROAD)
-    _paint(land, on_border & (kind >= 0.4) & (kind < 0.75), Cover.TRACK)
+    land.paint(on_border & (kind < 0.4), Cover.ROAD)
+    land.paint(on_border & (kind >= 0.4) & (kind < 0.75), Cover.TRACK)
 
 
 def _curve_distance_m(rng: np.random.Generator, grid: PixelGrid, *, wavelength_m: float, amplitude_m: float) -> F32:
@@ -185,11 +184,11 @@ def _pour_river(rng: np.random.Generator, land: Landscape, *, width_m: float) ->
     banks = fractal(rng, grid, largest_m=3 * width_m, slope=2.1)
     wooded = distance < half + np.float32(0.75 * width_m) * np.maximum(banks, 0)
     sandy = distance < half + np.float32(0.22 * width_m) * np.maximum(-banks - np.float32(0.2), 0)
-    _paint(land, wooded, Cover.BROADLEAF)
-    _paint(land, distance < half + max(4.0, 0.5 * grid.gsd), Cover.MEADOW)
-    _paint(land, sandy, Cover.SAND)
+    land.paint(wooded, Cover.BROADLEAF)
+    land.paint(distance < half + max(4.0, 0.5 * grid.gsd), Cover.MEADOW)
+    land.paint(sandy, Cover.SAND)
     water = distance < half
-    _paint(land, water, Cover.WATER)
+    land.paint(water, Cover.WATER)
     depth = np.clip((half - distance) / half, 0, 1)
     land.tone[water] = (1.3 - 0.4 * depth + 0.05 * wide)[water]
 
@@ -199,19 +198,19 @@ def _fill_lakes(rng: np.random.Generator, land: Landscape, *, share: float) -> N
     bowl = fractal(rng, land.grid, largest_m=1200.0, slope=2.4) + 0.03 * fractal(rng, land.grid, largest_m=150.0)
     shore = np.quantile(bowl, share)
     near = (bowl - shore) / max(float(bowl.std()), 1e-6)
-    _paint(land, near < 0.10, Cover.MEADOW)
-    _paint(land, near < 0.035, Cover.SAND)
+    land.paint(near < 0.10, Cover.MEADOW)
+    land.paint(near < 0.035, Cover.SAND)
     water = near < 0
-    _paint(land, water, Cover.WATER)
+    land.paint(water, Cover.WATER)
     land.tone[water] = (1.15 - 0.35 * np.clip(-near, 0, 1))[water]
 
 
 def _lay_highway(rng: np.random.Generator, land: Landscape) -> None:
     distance = _curve_distance_m(rng, land.grid, wavelength_m=3200.0, amplitude_m=160.0)
     half_width = max(13.0, 0.9 * land.grid.gsd)
-    _paint(land, distance < 1.7 * half_width, Cover.MEADOW)
-    _paint(land, distance < half_width, Cover.ROAD)
-    _paint(land, distance < 0.12 * half_width, Cover.MEADOW)
+    land.paint(distance < 1.7 * half_width, Cover.MEADOW)
+    land.paint(distance < half_width, Cover.ROAD)
+    land.paint(distance < 0.12 * half_width, Cover.MEADOW)
 
 
 def _number_of_towns(rng: np.random.Generator, grid: PixelGrid, theme: Theme) -> int:
@@ -221,7 +220,7 @@ def _number_of_towns(rng: np.random.Generator, grid: PixelGrid, theme: Theme) ->
     return max(1, int(rng.poisson(theme.towns_per_km2 * area_km2)))
 
 
-def _texture(rng: np.random.Generator, land: Landscape) -> None:
+def _apply_texture(rng: np.random.Generator, land: Landscape) -> None:
     """Add grain: strong in woods and gardens, weak on fields, roads and water."""
     grain = band_pass(rng, land.grid, wavelength_m=max(9.0, 2.6 * land.grid.gsd), width=0.5)
     patches = fractal(rng, land.grid, largest_m=90.0, slope=1.2)
@@ -233,10 +232,10 @@ def _texture(rng: np.random.Generator, land: Landscape) -> None:
     land.tone *= np.maximum(1 + strength[land.cover] * (np.float32(0.8) * grain + np.float32(0.4) * patches), 0.2)
 
 
-def _light(rng: np.random.Generator, land: Landscape, height: F32) -> None:
+def _apply_light(rng: np.random.Generator, land: Landscape, height: F32) -> None:
     """Shade slopes, add tree crowns, and cast shadows of trees and roofs."""
     gsd, zenith, azimuth = land.grid.gsd, np.deg2rad(SUN_ZENITH_DEGREES), np.deg2rad(SUN_AZIMUTH_DEGREES)
-    trees, roofs = is_any(land.cover, TREES), is_any(land.cover, ROOFS)
+    trees, roofs = np.isin(land.cover, TREES), np.isin(land.cover, ROOFS)
     crowns = band_pass(rng, land.grid, wavelength_m=max(11.0, 3.0 * gsd), width=0.3)
     surface = height + np.where(trees, crowns * np.float32(0.045 * max(11.0, 3.0 * gsd)), 0)
     surface = np.where(land.cover == Cover.WATER, scipy.ndimage.gaussian_filter(height, 8), surface)
@@ -248,17 +247,12 @@ def _light(rng: np.random.Generator, land: Landscape, height: F32) -> None:
     land.shade *= lit.astype(np.float32)
     shadow = np.zeros_like(trees)
     for tall, metres in ((trees, 11.0), (roofs, 7.0)):
-        shadow |= _shadow(tall, length_m=max(metres, 0.55 * gsd), azimuth=float(azimuth), gsd=gsd)
+        shadow |= _cast_shadow(tall, length_m=max(metres, 0.55 * gsd), azimuth=float(azimuth), gsd=gsd)
     land.shade[shadow & ~trees & ~roofs] *= np.float32(0.5)
 
 
-def _shadow(tall: Mask, *, length_m: float, azimuth: float, gsd: float) -> Mask:
+def _cast_shadow(tall: Mask, *, length_m: float, azimuth: float, gsd: float) -> Mask:
     reached = np.zeros_like(tall)
     for step in range(1, round(length_m / gsd) + 1):
         reached |= shifted(tall, down=round(step * np.cos(azimuth)), right=round(-step * np.sin(azimuth)))
     return reached
-
-
-def _paint(land: Landscape, where: Mask, cover: Cover) -> None:
-    land.cover[where] = cover
-    land.tone[where] = 1.0

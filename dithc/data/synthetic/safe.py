@@ -29,16 +29,11 @@ SATURATED = 65_535
 MASKS = ("MSK_CLDPRB_20m", "MSK_CLDPRB_60m")
 SCHEMA = "https://psd-14.sentinel2.eo.esa.int/PSD"
 SPECTRAL_BANDS = ("B1", "B2", "B3", "B4", "B5", "B6", "B7", "B8", "B8A", "B9", "B10", "B11", "B12")
-SCL = {
-    name: number
-    for number, name in enumerate(
-        (
-            *("NODATA", "SATURATED_DEFECTIVE", "DARK_FEATURE_SHADOW", "CLOUD_SHADOW", "VEGETATION", "NOT_VEGETATED"),
-            *("WATER", "UNCLASSIFIED", "CLOUD_MEDIUM_PROBA", "CLOUD_HIGH_PROBA", "THIN_CIRRUS", "SNOW_ICE"),
-        )
-    )
-}
-"""Numbers of the scene classification."""
+SCL_CLASSES = (
+    *("NODATA", "SATURATED_DEFECTIVE", "DARK_FEATURE_SHADOW", "CLOUD_SHADOW", "VEGETATION", "NOT_VEGETATED"),
+    *("WATER", "UNCLASSIFIED", "CLOUD_MEDIUM_PROBA", "CLOUD_HIGH_PROBA", "THIN_CIRRUS", "SNOW_ICE"),
+)
+SCL = {name: number for number, name in enumerate(SCL_CLASSES)}
 
 
 class SafeProduct:
@@ -96,10 +91,8 @@ def _product_document(product: SafeProduct, identity: str, sensed: str) -> str:
         for r, bands in BANDS_BY_RESOLUTION.items()
         for layer in (*bands, *(("SCL",) if r > 10 else ()))
     ]
-    offsets = [f'<BOA_ADD_OFFSET band_id="{index}">{OFFSET}</BOA_ADD_OFFSET>' for index, _ in enumerate(SPECTRAL_BANDS)]
-    bands = [
-        f'<Spectral_Information bandId="{index}" physicalBand="{name}"/>' for index, name in enumerate(SPECTRAL_BANDS)
-    ]
+    offsets = [f'<BOA_ADD_OFFSET band_id="{i}">{OFFSET}</BOA_ADD_OFFSET>' for i, _ in enumerate(SPECTRAL_BANDS)]
+    bands = [f'<Spectral_Information bandId="{i}" physicalBand="{name}"/>' for i, name in enumerate(SPECTRAL_BANDS)]
     return f"""<?xml version="1.0" encoding="UTF-8"?>
 <n1:Level-2A_User_Product xmlns:n1="{SCHEMA}/User_Product_Level-2A.xsd">
  <n1:General_Info>

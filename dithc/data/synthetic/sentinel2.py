@@ -8,7 +8,7 @@ import numpy.typing as npt
 
 from dithc.data.grids import north_up
 from dithc.data.raster import write_geotiff
-from dithc.data.synthetic.cover import COUNTRYSIDE, VEGETATION, Cover, Landscape, is_any
+from dithc.data.synthetic.cover import COUNTRYSIDE, VEGETATION, Cover, Landscape
 from dithc.data.synthetic.landscape import SUN_AZIMUTH_DEGREES, SUN_ZENITH_DEGREES, grow
 from dithc.data.synthetic.noise import F32, Mask, PixelGrid, fractal, generator, shifted
 from dithc.data.synthetic.safe import (
@@ -24,7 +24,7 @@ from dithc.data.synthetic.safe import (
 from dithc.data.synthetic.spectra import BANDS, reflectance
 
 LEVEL2A_BANDS = tuple(band for band in BANDS if band != "B10")
-MOST_GROWN = 2196
+MAX_GROWN_SIDE = 2196
 """Largest side of a landscape in pixels, a fifth of the side of a complete product."""
 NATIVE_60M = ("B01", "B09")
 
@@ -33,7 +33,7 @@ def write_product(folder: Path, product: SafeProduct, *, seed: int) -> None:
     """Write one product into `folder`.
 
     Scenes 0, 2, 4, ... have a corner without data (DN 0), as at the edge of an orbit. The second of every three scenes
-    has no cloud. Checksums are SHA3-256, or MD5 in every second product. A product of more than `MOST_GROWN` pixels
+    has no cloud. Checksums are SHA3-256, or MD5 in every second product. A product of more than `MAX_GROWN_SIDE` pixels
     repeats a smaller part, which bounds the memory of a complete tile (10,980 pixels).
     """
     root = folder / product.name
@@ -46,9 +46,9 @@ def write_product(folder: Path, product: SafeProduct, *, seed: int) -> None:
     opacity, bright, shadow = _cloud(weather, grid, present=product.index % 3 != 1)
     image *= 1 - np.float32(0.55) * shadow
     image += opacity * (bright - image)
-    unseen = _unseen_corner(weather, grid, present=product.index % 2 == 0)
-    scene_classes = _scene_classes(land, opacity, shadow, unseen)
-    writer = _Images(root, product, unseen)
+    nodata = _nodata_corner(weather, grid, present=product.index % 2 == 0)
+    scene_classes = _scene_classes(land, opacity, shadow, nodata)
+    writer = _LayerWriter(root, product, nodata)
     writer.bands(image)
     writer.classes(scene_classes)
     writer.cloud_probability(opacity)
@@ -56,12 +56,12 @@ def write_product(folder: Path, product: SafeProduct, *, seed: int) -> None:
     write_manifest(root, checksum="MD5" if product.index % 2 else "SHA3-256")
 
 
-class _Images:
-    """Writer of the layers of a product. Pixels in `unseen` (H, W) are 0 in each."""
+class _LayerWriter:
+    """Writer of the layers of a product. Pixels in `nodata` (H, W) are 0 in each."""
 
-    def __init__(self, root: Path, product: SafeProduct, unseen: Mask) -> None:
+    def __init__(self, root: Path, product: SafeProduct, nodata: Mask) -> None:
         self.root, self.product = root, product
-        self.unseen = {r: _mean(unseen.astype(np.float32), r // 10) > 0.5 for r in BANDS_BY_RESOLUTION}
+        self.nodata = {r: _mean(nodata.astype(np.float32), r // 10) > 0.5 for r in BANDS_BY_RESOLUTION}
 
     def bands(self, image: F32) -> None:
         """Write reflectance (12, H, W). The 20 m copy of B01 (60 m) repeats pixels."""
@@ -89,16 +89,16 @@ class _Images:
         path = self.root / f"{href}.jp2"
         path.parent.mkdir(parents=True, exist_ok=True)
         left, top = self.product.left_top
-        seen = np.where(self.unseen[resolution], 0, array).astype(array.dtype)
-        times = self.product.size // (seen.shape[-1] * resolution // 10)
-        seen = np.tile(seen, (1, times, times))
+        pixels = np.where(self.nodata[resolution], 0, array).astype(array.dtype)
+        times = self.product.size // (pixels.shape[-1] * resolution // 10)
+        pixels = np.tile(pixels, (1, times, times))
         transform = north_up(left=left, top=top, gsd=float(resolution))
-        write_geotiff(path, seen, transform=transform, epsg=self.product.epsg, driver="JP2OpenJPEG")
+        write_geotiff(path, pixels, transform=transform, epsg=self.product.epsg, driver="JP2OpenJPEG")
 
 
 def repeated_side(size: int) -> int:
-    """Return the side of the repeated part, at most `MOST_GROWN`."""
-    counts = range(-(-size // MOST_GROWN), 4 * size // MOST_GROWN + 1)
+    """Return the side of the repeated part, at most `MAX_GROWN_SIDE`."""
+    counts = range(-(-size // MAX_GROWN_SIDE), 4 * size // MAX_GROWN_SIDE + 1)
     return size // next((count for count in counts if size % (6 * count) == 0), 1)
 
 
@@ -128,20 +128,19 @@ def _cloud(rng: np.random.Generator, grid: PixelGrid, *, present: bool) -> tuple
     return opacity, bright.astype(np.float32), (thick & (opacity < 0.4)).astype(np.float32)
 
 
-def _unseen_corner(rng: np.random.Generator, grid: PixelGrid, *, present: bool) -> Mask:
+def _nodata_corner(rng: np.random.Generator, grid: PixelGrid, *, present: bool) -> Mask:
     x, y = grid.coordinates()
     wide, high = rng.uniform(0.16, 0.24) * grid.extent_m, rng.uniform(0.3, 0.45) * grid.extent_m
-    outside: Mask = (grid.extent_m - x) / wide + y / high < 1
-    return outside & present
+    return np.asarray(((grid.extent_m - x) / wide + y / high < 1) & present)
 
 
-def _scene_classes(land: Landscape, opacity: F32, shadow: F32, unseen: Mask) -> npt.NDArray[np.uint8]:
-    classes = np.where(is_any(land.cover, VEGETATION), SCL["VEGETATION"], SCL["NOT_VEGETATED"]).astype(np.uint8)
+def _scene_classes(land: Landscape, opacity: F32, shadow: F32, nodata: Mask) -> npt.NDArray[np.uint8]:
+    classes = np.where(np.isin(land.cover, VEGETATION), SCL["VEGETATION"], SCL["NOT_VEGETATED"]).astype(np.uint8)
     classes[land.cover == Cover.WATER] = SCL["WATER"]
     classes[land.shade < 0.35] = SCL["DARK_FEATURE_SHADOW"]
     classes[shadow > 0] = SCL["CLOUD_SHADOW"]
     classes[opacity > 0.05] = SCL["THIN_CIRRUS"]
     classes[opacity > 0.25] = SCL["CLOUD_MEDIUM_PROBA"]
     classes[opacity > 0.6] = SCL["CLOUD_HIGH_PROBA"]
-    classes[unseen] = SCL["NODATA"]
+    classes[nodata] = SCL["NODATA"]
     return classes

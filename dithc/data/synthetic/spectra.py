@@ -46,9 +46,7 @@ BLUR_PIXELS = 0.57
 def reflectance(land: Landscape, rng: np.random.Generator, *, bands: tuple[str, ...] = BANDS) -> F32:
     """Render reflectance (len(bands), H, W) of a landscape, with noise per band."""
     table = np.array([SPECTRA_PERCENT[cover] for cover in Cover], dtype=np.float32) / np.float32(100)
-    green = np.zeros(len(Cover), dtype=np.float32)
-    green[list(VEGETATION)] = 1.0
-    vigour = land.vigour * green[land.cover]
+    vigour = land.vigour * np.isin(land.cover, VEGETATION)
     image = np.empty((len(bands), *land.grid.shape), dtype=np.float32)
     for layer, name in zip(image, bands, strict=True):
         band = BANDS.index(name)

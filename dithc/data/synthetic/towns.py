@@ -69,41 +69,34 @@ class _Streets:
     def paint(self, land: Landscape, town: Mask) -> None:
         use = hashed(self.block, 51) + np.float32(0.25) * (self.rim - np.float32(0.6))
         park, hall = use < 0.10, use > 0.90
-        self._set(land, town, Cover.GARDEN, 0.85 + 0.3 * hashed(self.lot, 52))
-        self._set(land, town & park, Cover.MEADOW, np.ones_like(self.rim))
-        self._set(land, town & park & (hashed(self.lot, 53) < 0.45), Cover.BROADLEAF, np.ones_like(self.rim))
-        self._set(land, town & hall, Cover.ROAD, 1.1 + 0.2 * hashed(self.block, 54))
-        self._set(land, town & self.is_street, Cover.ROAD, np.full_like(self.rim, 1.05))
-        house = town & ~park & ~hall & ~self.is_street & self._house()
+        land.paint(town, Cover.GARDEN, 0.85 + 0.3 * hashed(self.lot, 52))
+        land.paint(town & park, Cover.MEADOW)
+        land.paint(town & park & (hashed(self.lot, 53) < 0.45), Cover.BROADLEAF)
+        land.paint(town & hall, Cover.ROAD, 1.1 + 0.2 * hashed(self.block, 54))
+        land.paint(town & self.is_street, Cover.ROAD, 1.05)
+        house = town & ~park & ~hall & ~self.is_street & self._house_mask()
         roof = hashed(self.lot, 55)
         tone = 0.75 + 0.5 * hashed(self.lot, 56)
-        self._set(land, house & (roof < 0.6), Cover.ROOF_TILE, tone)
-        self._set(land, house & (roof >= 0.6) & (roof < 0.92), Cover.ROOF_GREY, tone)
-        self._set(land, house & (roof >= 0.92), Cover.ROOF_WHITE, 0.8 * tone)
-        big = town & hall & ~self.is_street & self._hall()
+        land.paint(house & (roof < 0.6), Cover.ROOF_TILE, tone)
+        land.paint(house & (roof >= 0.6) & (roof < 0.92), Cover.ROOF_GREY, tone)
+        land.paint(house & (roof >= 0.92), Cover.ROOF_WHITE, 0.8 * tone)
+        big = town & hall & ~self.is_street & self._hall_mask()
         white = hashed(self.block, 57) < 0.5
-        self._set(land, big & white, Cover.ROOF_WHITE, 0.7 + 0.4 * hashed(self.block, 58))
-        self._set(land, big & ~white, Cover.ROOF_GREY, 0.8 + 0.5 * hashed(self.block, 58))
+        land.paint(big & white, Cover.ROOF_WHITE, 0.7 + 0.4 * hashed(self.block, 58))
+        land.paint(big & ~white, Cover.ROOF_GREY, 0.8 + 0.5 * hashed(self.block, 58))
 
-    def _house(self) -> Mask:
+    def _house_mask(self) -> Mask:
         """Return the mask of houses. Lots near the rim of the town are often empty."""
         half_u = self.lot_m * (0.24 + 0.16 * hashed(self.lot, 61))
         half_v = self.lot_m * (0.24 + 0.16 * hashed(self.lot, 62))
         off_u = (hashed(self.lot, 63) - 0.5) * 0.16 * self.lot_m
         off_v = (hashed(self.lot, 64) - 0.5) * 0.16 * self.lot_m
-        stands = hashed(self.lot, 65) < 1.35 - 0.75 * self.rim
-        inside: Mask = (np.abs(self.in_lot_u - off_u) < half_u) & (np.abs(self.in_lot_v - off_v) < half_v) & stands
-        return inside
+        inside = (np.abs(self.in_lot_u - off_u) < half_u) & (np.abs(self.in_lot_v - off_v) < half_v)
+        return np.asarray(inside & (hashed(self.lot, 65) < 1.35 - 0.75 * self.rim))
 
-    def _hall(self) -> Mask:
+    def _hall_mask(self) -> Mask:
         share = 0.55 + 0.35 * hashed(self.block, 66)
-        inside: Mask = (np.abs(self.in_block_u) < share * self.half_block[0]) & (
-            np.abs(self.in_block_v) < 0.8 * self.half_block[1]
-        )
-        aisle: Mask = (hashed(self.block, 67) < 0.5) & (np.abs(self.in_block_u) < 0.07 * self.half_block[0])
-        return inside & ~aisle
-
-    @staticmethod
-    def _set(land: Landscape, where: Mask, cover: Cover, tone: F32) -> None:
-        land.cover[where] = cover
-        land.tone[where] = tone[where]
+        half_u, half_v = self.half_block
+        inside = (np.abs(self.in_block_u) < share * half_u) & (np.abs(self.in_block_v) < 0.8 * half_v)
+        aisle = (hashed(self.block, 67) < 0.5) & (np.abs(self.in_block_u) < 0.07 * half_u)
+        return np.asarray(inside & ~aisle)

@@ -37,14 +37,14 @@ YEAR_DAYS = 365.2425
 class Condition(TypedDict, total=False):
     """Map from a column of the table to a column of the model-ready file.
 
-    linear: (v - centre) / scale; sin and cos: of 2 pi v / period; log2: log2(v / scale); code: index of v in `values`.
+    linear: (v - center) / scale; sin and cos: of 2 pi v / period; log2: log2(v / scale); code: index of v in `values`.
     """
 
     name: str
     column: str
     unit: str
     map: Literal["linear", "sin", "cos", "log2", "code"]
-    centre: float
+    center: float
     scale: float
     period: float
     values: list[str]
@@ -53,7 +53,7 @@ class Condition(TypedDict, total=False):
 MODEL: tuple[Condition, ...] = (
     {"name": "lon_sin", "column": "lon", "unit": "degree", "map": "sin", "period": 360.0},
     {"name": "lon_cos", "column": "lon", "unit": "degree", "map": "cos", "period": 360.0},
-    {"name": "lat", "column": "lat", "unit": "degree", "map": "linear", "centre": 0.0, "scale": 90.0},
+    {"name": "lat", "column": "lat", "unit": "degree", "map": "linear", "center": 0.0, "scale": 90.0},
     {"name": "day_sin", "column": "day_of_year", "unit": "day", "map": "sin", "period": YEAR_DAYS},
     {"name": "day_cos", "column": "day_of_year", "unit": "day", "map": "cos", "period": YEAR_DAYS},
     {
@@ -61,7 +61,7 @@ MODEL: tuple[Condition, ...] = (
         "column": "sun_elevation",
         "unit": "degree",
         "map": "linear",
-        "centre": 45.0,
+        "center": 45.0,
         "scale": 45.0,
     },
     {"name": "sun_azimuth_sin", "column": "sun_azimuth", "unit": "degree", "map": "sin", "period": 360.0},
@@ -71,39 +71,39 @@ MODEL: tuple[Condition, ...] = (
     {"name": "sensor", "column": "sensor", "unit": "", "map": "code"},
 )
 
-PARAMETERS = {"linear": {"centre", "scale"}, "sin": {"period"}, "cos": {"period"}, "log2": {"scale"}}
+PARAMETERS = {"linear": {"center", "scale"}, "sin": {"period"}, "cos": {"period"}, "log2": {"scale"}}
 """Parameters of each map of a number."""
 
 
 class PluginColumns:
     """Conditions of one plugin; UserError if it declares them incorrectly or takes the name of an existing column."""
 
-    def __init__(self, settings: datasets.PluginConditions, *, taken: Collection[str]) -> None:
+    def __init__(self, settings: datasets.PluginConditions, *, names: Collection[str]) -> None:
         self.settings = settings
         self.model: list[Any] = settings.called(settings.model)
         for entry in self.model:
-            self._check(entry, taken)
+            self._check(entry, names)
         self.columns: dict[str, Kind] = {entry["column"]: "float" for entry in self.model}
         if not self.columns:
             raise settings.fault("returns no condition", got="an empty model()", expected="one entry or more")
         self._compute = settings.called(settings.open)
 
-    def _check(self, entry: Any, taken: Collection[str]) -> None:
-        start = self.settings.kind.replace("-", "_")
+    def _check(self, entry: Any, names: Collection[str]) -> None:
+        prefix = self.settings.kind.replace("-", "_")
         keys = {"name", "column", "unit", "map"} | PARAMETERS.get(entry.get("map"), set())
         if set(entry) != keys or entry["map"] not in PARAMETERS:
             maps = ", ".join(f"{name} ({', '.join(sorted(takes))})" for name, takes in PARAMETERS.items())
             raise self.settings.fault(
                 "has an invalid entry of model()", got=entry, expected=f"name, column, unit, and a map of {maps}"
             )
-        if entry["column"] in taken or not entry["column"].startswith(start):
+        if entry["column"] in names or not entry["column"].startswith(prefix):
             raise self.settings.fault(
                 "has a column of another owner or without its prefix",
                 got=entry["column"],
-                expected=f"a unique name that starts with {start}",
+                expected=f"a unique name that starts with {prefix}",
             )
 
-    def of(self, known: Mapping[str, list[Any]], count: int) -> dict[str, list[float | None]]:
+    def compute(self, known: Mapping[str, list[Any]], count: int) -> dict[str, list[float | None]]:
         """Return the columns of N tiles, None where unknown; UserError for other columns or lengths, or no numbers."""
         given = self.settings.called(self._compute, known)
         names, lengths = set(given), {len(values) for values in given.values()}
@@ -112,10 +112,10 @@ class PluginColumns:
             expected = ", ".join(f"{name} ({count})" for name in self.columns)
             raise self.settings.fault("returns other columns than it declares", got=got, expected=expected)
         found = {name: [None if value is None else float(value) for value in values] for name, values in given.items()}
-        odd = [value for values in found.values() for value in values if value is not None and not isfinite(value)]
-        if odd:
+        bad = [value for values in found.values() for value in values if value is not None and not isfinite(value)]
+        if bad:
             raise self.settings.fault(
-                "returns an invalid number", got=odd[0], expected="finite numbers, None if unknown"
+                "returns an invalid number", got=bad[0], expected="finite numbers, None if unknown"
             )
         return found
 
@@ -123,14 +123,14 @@ class PluginColumns:
 class Conditions:
     """Conditions of the tiles of a dataset: columns of the table, and their maps to the model-ready file (`model`).
 
-    There are no columns if the source has only the pixel size, which all tiles share. `taken` are names of further columns.
+    There are no columns if the source has only the pixel size, which all tiles share. `names` are the further columns.
     Raises UserError if a plugin violates its contract.
     """
 
     def __init__(
-        self, source: Scenes, *, size: int, added: Sequence[datasets.PluginConditions] = (), taken: Collection[str] = ()
+        self, source: Scenes, *, size: int, added: Sequence[datasets.PluginConditions], names: Collection[str]
     ) -> None:
-        self._source, self._size, self._added = source, size, list[PluginColumns]()
+        self._source, self._size, self._plugins = source, size, list[PluginColumns]()
         of_scenes = {name: source.columns[name] for name in COLUMNS if name in source.columns}
         days = [day_of_year(time) for time in of_scenes["sensing_time"]]
         self._scenes: dict[str, list[Any]] = of_scenes | {"day_of_year": days}
@@ -143,71 +143,71 @@ class Conditions:
             if condition["column"] in self.columns:
                 values = sorted({value for value in self._scenes.get(condition["column"], []) if value})
                 self.model.append({**condition, "values": values} if condition["map"] == "code" else condition)
-        for one in added:
-            brought = PluginColumns(one, taken={*COLUMNS, *taken, *self.columns})
-            self._try(brought)
-            self._added.append(brought)
-            self.columns |= brought.columns
-            self.model += brought.model
+        for settings in added:
+            plugin = PluginColumns(settings, names={*COLUMNS, *names, *self.columns})
+            self._check_consistency(plugin)
+            self._plugins.append(plugin)
+            self.columns |= plugin.columns
+            self.model += plugin.model
 
-    def _try(self, brought: PluginColumns) -> None:
+    def _check_consistency(self, plugin: PluginColumns) -> None:
         """Compute two tiles twice, and one of them alone, to detect inconsistent conditions."""
-        ends, start = [0, self._source.count - 1], np.zeros(2, np.int64)
-        both, again, alone = (
-            brought.of(self._said_of(ends[:count], start[:count], start[:count]), count) for count in (2, 2, 1)
+        rows, zeros = [0, self._source.count - 1], np.zeros(2, np.int64)
+        both, repeated, single = (
+            plugin.compute(self._inputs(rows[:count], zeros[:count], zeros[:count]), count) for count in (2, 2, 1)
         )
-        if both != again or {name: values[:1] for name, values in both.items()} != alone:
-            raise brought.settings.fault(
-                "returns different conditions for the same tile", got=both, expected=f"{again}, {alone}"
+        if both != repeated or {name: values[:1] for name, values in both.items()} != single:
+            raise plugin.settings.fault(
+                "returns different conditions for the same tile", got=both, expected=f"{repeated}, {single}"
             )
 
-    def of(self, scenes: list[int], y: Ints, x: Ints) -> dict[str, list[Any]]:
+    def compute(self, scenes: list[int], y: Ints, x: Ints) -> dict[str, list[Any]]:
         """Return the columns of tiles by scene number (N,) and first pixel (N,); None if unknown."""
-        known = self._said_of(scenes, y, x)
+        known = self._inputs(scenes, y, x)
         found = {name: values for name, values in known.items() if name in self.columns}
-        for one in self._added:
-            found |= one.of(known, len(scenes))
+        for plugin in self._plugins:
+            found |= plugin.compute(known, len(scenes))
         return found
 
-    def _said_of(self, scenes: list[int], y: Ints, x: Ints) -> dict[str, list[Any]]:
+    def _inputs(self, scenes: list[int], y: Ints, x: Ints) -> dict[str, list[Any]]:
         found = {name: [self._scenes[name][scene] for scene in scenes] for name in self.columns if name in self._scenes}
         if "lon" in self.columns:
-            longitudes, latitudes = self._middles(scenes, y, x)
-            found |= {"lon": _known(longitudes), "lat": _known(latitudes)}
+            longitudes, latitudes = self._centers(scenes, y, x)
+            found |= {"lon": _none_if_nan(longitudes), "lat": _none_if_nan(latitudes)}
         names = self._source.columns["scene_id"]
         return found | {"scene_id": [names[scene] for scene in scenes], "y": y.tolist(), "x": x.tolist()}
 
-    def _middles(self, scenes: list[int], y: Ints, x: Ints) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    def _centers(self, scenes: list[int], y: Ints, x: Ints) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
         transforms = [self._source.columns["transform"][scene] for scene in scenes]
         systems = [self._source.columns["crs"][scene] for scene in scenes]
         a, b, c, d, e, f = np.array([transform or [np.nan] * 6 for transform in transforms]).T  # (N,) each
         rows, columns = y + self._size / 2, x + self._size / 2
         found = np.full((2, len(scenes)), np.nan)
         for crs in {crs for crs, transform in zip(systems, transforms, strict=True) if crs and transform}:
-            here = [i for i, system in enumerate(systems) if system == crs and transforms[i]]
-            found[:, here] = degrees((a * columns + b * rows + c)[here], (d * columns + e * rows + f)[here], crs=crs)
+            part = [i for i, system in enumerate(systems) if system == crs and transforms[i]]
+            found[:, part] = degrees((a * columns + b * rows + c)[part], (d * columns + e * rows + f)[part], crs=crs)
         return found[0], found[1]
 
-    def ready(self, columns: dict[str, list[Any]]) -> npt.NDArray[np.float32]:
-        """Return the input of a model (N, K) from columns as returned by `of`; NaN if unknown."""
-        made = [_mapped(columns[condition["column"]], condition) for condition in self.model]
-        return np.stack(made, axis=1).astype(np.float32)
+    def model_input(self, columns: dict[str, list[Any]]) -> npt.NDArray[np.float32]:
+        """Return the input of a model (N, K) from columns as returned by `compute`; NaN if unknown."""
+        inputs = [_apply_map(columns[condition["column"]], condition) for condition in self.model]
+        return np.stack(inputs, axis=1).astype(np.float32)
 
 
 def day_of_year(time: str | None) -> float | None:
     """Return the day of the year of an ISO time, 1.0 at the start of 1 January; None for invalid text."""
     try:
-        when = datetime.fromisoformat(time or "").replace(tzinfo=None)
+        timestamp = datetime.fromisoformat(time or "").replace(tzinfo=None)
     except ValueError:
         return None
-    return 1.0 + (when - datetime(when.year, 1, 1)).total_seconds() / 86400.0
+    return 1.0 + (timestamp - datetime(timestamp.year, 1, 1)).total_seconds() / 86400.0
 
 
-def _known(values: npt.NDArray[np.float64]) -> list[float | None]:
+def _none_if_nan(values: npt.NDArray[np.float64]) -> list[float | None]:
     return [value if np.isfinite(value) else None for value in values.tolist()]
 
 
-def _mapped(column: list[Any], condition: Condition) -> npt.NDArray[np.float64]:
+def _apply_map(column: list[Any], condition: Condition) -> npt.NDArray[np.float64]:
     if condition["map"] == "code":
         codes = {value: number for number, value in enumerate(condition["values"])}
         return np.array([codes.get(value, np.nan) for value in column], np.float64)
@@ -215,7 +215,7 @@ def _mapped(column: list[Any], condition: Condition) -> npt.NDArray[np.float64]:
     found: npt.NDArray[np.float64]
     match condition["map"]:
         case "linear":
-            found = (values - condition["centre"]) / condition["scale"]
+            found = (values - condition["center"]) / condition["scale"]
         case "log2":
             found = np.log2(values / condition["scale"])
         case "sin" | "cos" as wave:

@@ -42,8 +42,7 @@ class BandScaling:
 
     def physical(self, stored: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
         """Convert stored numbers (N, C, H, W) to the dataset's units."""
-        values: npt.NDArray[np.float32] = stored.astype(np.float32) * self._scale + self._offset
-        return values
+        return np.asarray(stored.astype(np.float32) * self._scale + self._offset)
 
     def scaled(self, stored: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
         """Scale stored numbers (N, C, H, W) to float32 in [-1, 1], from low to high of each band, with clipping."""
@@ -71,8 +70,7 @@ class BandScaling:
         low, high = (self._black, self._white) if bands is None else (self._low[:, bands], self._high[:, bands])
         unit = (values.astype(np.float32) - low) / (high - low)
         clipped = int(((unit < 0) | (unit > 1)).any(axis=1).sum())
-        levels: npt.NDArray[np.uint8] = np.floor(np.clip(unit, 0.0, 1.0) * 255 + 0.5).astype(np.uint8)
-        return levels, clipped  # (N, 3, H, W)
+        return np.floor(np.clip(unit, 0.0, 1.0) * 255 + 0.5).astype(np.uint8), clipped  # (N, 3, H, W)
 
 
 class Tiles:
@@ -157,8 +155,8 @@ class Tiles:
         tiles = np.empty((len(rows), *self._shape), dtype=self.info["dtype"])
         shards = np.searchsorted(self._starts, rows, side="right") - 1
         for number in np.unique(shards):
-            here = shards == number
-            tiles[here] = self._shard(int(number))[rows[here] - self._starts[number]]
+            selected = shards == number
+            tiles[selected] = self._shard(int(number))[rows[selected] - self._starts[number]]
         return tiles  # (n, C, H, W)
 
     def _shard(self, number: int) -> npt.NDArray[Any]:

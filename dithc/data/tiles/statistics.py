@@ -37,8 +37,8 @@ class Histogram:
             total = counts.sum()
             mean = float((counts * values).sum() / total)
             std = float(np.sqrt((counts * (values - mean) ** 2).sum() / total))
-            ends = [self._percentile(counts, at) for at in (low, high)]
-            physical = {name: self._percentile(counts, at) * scale + offset for name, at in PERCENTILES.items()}
+            ends = [self._percentile(counts, q) for q in (low, high)]
+            physical = {name: self._percentile(counts, q) * scale + offset for name, q in PERCENTILES.items()}
             physical |= {"low": ends[0] * scale + offset, "high": max(ends[1], ends[0] + 1.0) * scale + offset}
             found.append({"mean": mean * scale + offset, "std": std * scale, **physical})
         return found
@@ -58,9 +58,9 @@ class Histogram:
             total = int(counts.sum())
             values = {"invalid": 1.0 - total / pixels}
             if total:
-                at = {name: self._percentile(counts, percent) * scale + offset for name, percent in RANGES.items()}
+                percentiles = {name: self._percentile(counts, q) * scale + offset for name, q in RANGES.items()}
                 below = float(counts[physical < band["low"] - slack].sum() / total)
-                values = {**at, **values, "below": below}
+                values = {**percentiles, **values, "below": below}
                 values["above"] = float(counts[physical > band["high"] + slack].sum() / total)
             found.append(values)
         return found

@@ -48,6 +48,7 @@ COLUMNS: dict[str, Kind] = {
     "tile_sha256": "text",
     "duplicate_of": "text",
 }
+Corner = tuple[int, int, int]  # scene, row and column of the first pixel of a tile
 LARGE_GROUP = 0.1
 """Share of all cells in one group of near duplicates above which a warning is logged."""
 log = get_logger(__name__)
@@ -63,10 +64,9 @@ def cut_tiles(dataset: datasets.DatasetConfig, scenes: Path, *, out: Path, seed:
             condition violates its contract, or the disk is full.
     """
     source = Scenes(scenes)
-    _check_display(dataset, source.index["bands"])
-    _check_size(dataset.tiles.size, source)
+    _check_settings(dataset, source)
     with outputs.OutputFolder(out).replaced() as temporary:
-        conditions = Conditions(source, size=dataset.tiles.size, added=dataset.conditions, taken=COLUMNS)
+        conditions = Conditions(source, size=dataset.tiles.size, added=dataset.conditions, names=COLUMNS)
         with TableWriter(temporary / TABLE_FILE, columns=COLUMNS | conditions.columns) as table:
             cutter = _Cutter(dataset, source, temporary, table, conditions, seed=seed)
             with progress(total=source.count, label="tiles", unit="scene") as bar:
@@ -80,7 +80,7 @@ def cut_tiles(dataset: datasets.DatasetConfig, scenes: Path, *, out: Path, seed:
         info = _info(dataset, source, cutter, numbers) | {"shards": shards, "seed": seed}
         atomic_write(temporary / INFO_FILE, json.dumps(info, indent=1) + "\n")
         _draw_grid(Tiles(temporary), temporary / GRID_FILE)
-    _tell(dataset, source, cutter, numbers)
+    _report(dataset, source, cutter, numbers)
     return numbers
 
 
@@ -107,86 +107,86 @@ class _Cutter:
         }
         self.near, joined = find_near(dataset, source, seed=seed)
         self.splitter = Splitter(dataset.split, seed=seed, joined=joined)
-        self.walk = TileIterator(dataset.tiles, source, self.splitter)
+        self.tiles = TileIterator(dataset.tiles, source, self.splitter)
         size, bands, dtype = dataset.tiles.size, len(source.index["bands"]), source.index["dtype"]
         self.shards = ShardWriter(folder, "shard", shape=(bands, size, size), dtype=dtype)
         self.histograms = {split: Histogram(bands, dtype) for split in SPLITS}
-        self.counted: Counter[str] = Counter()  # pixels of each split, valid or not
+        self.pixel_counts: Counter[str] = Counter()  # pixels of each split, valid or not
         self.reasons: Counter[str] = Counter()
         self.splits: Counter[str] = Counter()
         self.duplicates = 0
-        self._seen: dict[bytes, tuple[str, str]] = {}
+        self._first_tiles: dict[bytes, tuple[str, str]] = {}
 
     def stack(self, number: int, bar: progress) -> None:
         first, last = self.source.firsts[number : number + 2]
-        seen, any_tile = 0, False
-        for cut, measured in ahead(self.walk.stack(number)):
+        done, any_tile = 0, False
+        for batch, measured in ahead(self.tiles.stack(number)):
             any_tile = True
-            self._tiles(cut, measured, first)
-            bar.update(cut.scene[-1] - seen, tiles=str(sum(self.splits.values())))
-            seen = cut.scene[-1]
+            self._add_batch(batch, measured, first)
+            bar.update(batch.scene[-1] - done, tiles=str(sum(self.splits.values())))
+            done = batch.scene[-1]
         for position in () if any_tile else range(first, last):
-            self._small(position)
-        bar.update(last - first - seen)
+            self._reject_small(position)
+        bar.update(last - first - done)
 
-    def _small(self, position: int) -> None:
+    def _reject_small(self, position: int) -> None:
         reason = str(Reason.SMALLER_THAN_TILE)
         self.reasons[reason] += 1
         scene = {name: self.source.columns[name][position] for name in ("scene_id", "label")}
         self.table.add(tile_id=scene["scene_id"], status="rejected", reason=reason, **scene)
 
-    def _tiles(self, cut: TileBatch, measured: TileStatistics, first: int) -> None:
-        scenes = [first + row for row in cut.scene]
-        conditions = self.conditions.of(scenes, cut.y, cut.x)
-        rows = [self._row(cut, measured, i, scene) for i, scene in enumerate(scenes)]
+    def _add_batch(self, batch: TileBatch, measured: TileStatistics, first: int) -> None:
+        scenes = [first + row for row in batch.scene]
+        conditions = self.conditions.compute(scenes, batch.y, batch.x)
+        rows = [self._row(batch, measured, i, scene) for i, scene in enumerate(scenes)]
         for i, row in enumerate(rows):
             row |= {name: values[i] for name, values in conditions.items()}
         accepted = [i for i, row in enumerate(rows) if row["status"] == "accepted"]
-        written = self.shards.append(cut.pixels[accepted])
+        written = self.shards.append(batch.pixels[accepted])
         for i, (shard, shard_row) in zip(accepted, written, strict=True):
             rows[i] |= {"shard": shard, "row": shard_row}
-        self._append([rows[i] for i in accepted])
+        self._append_columns([rows[i] for i in accepted])
         for split, histogram in self.histograms.items():
             if chosen := [i for i in accepted if rows[i]["split"] == split]:
-                histogram.add(cut.pixels[chosen], measured.valid[chosen])
-                self.counted[split] += measured.valid[chosen].size
+                histogram.add(batch.pixels[chosen], measured.valid[chosen])
+                self.pixel_counts[split] += measured.valid[chosen].size
         for row in rows:
             self.table.add(**row)
 
-    def _append(self, rows: list[dict[str, Any]]) -> None:
+    def _append_columns(self, rows: list[dict[str, Any]]) -> None:
         columns = {name: [row[name] for row in rows] for name in ("split", "label", *self.conditions.columns)}
         self.columns["split"].append(np.array([SPLITS.index(split) for split in columns["split"]], np.uint8))
         self.columns["label"].append(np.array(columns["label"], np.int32))
         if "conditions" in self.columns:
-            self.columns["conditions"].append(self.conditions.ready(columns))
+            self.columns["conditions"].append(self.conditions.model_input(columns))
 
-    def _row(self, cut: TileBatch, measured: TileStatistics, i: int, position: int) -> dict[str, Any]:
+    def _row(self, batch: TileBatch, measured: TileStatistics, i: int, position: int) -> dict[str, Any]:
         scale, offset = self.source.index["scale"], self.source.index["offset"]
         scene_id = self.source.columns["scene_id"][position]
         row: dict[str, Any] = {
-            "tile_id": f"{scene_id}/{cut.y[i]:05d}_{cut.x[i]:05d}",
+            "tile_id": f"{scene_id}/{batch.y[i]:05d}_{batch.x[i]:05d}",
             "scene_id": scene_id,
-            "y": int(cut.y[i]),
-            "x": int(cut.x[i]),
-            "cell": cut.cells[i],
+            "y": int(batch.y[i]),
+            "x": int(batch.x[i]),
+            "cell": batch.cells[i],
             "label": self.source.columns["label"][position],
             "valid_frac": float(measured.valid_frac[i]),
             "cloud_frac": float(measured.cloud_frac[i]),
             "mean": (measured.mean[i] * scale + offset).tolist(),
             "std": (measured.std[i] * scale).tolist(),
         }
-        split = cut.splits[i]
-        reason = self.walk.reason(measured, i) or (Reason.ACROSS_SPLITS if split is None else None)
+        split = batch.splits[i]
+        reason = self.tiles.reason(measured, i) or (Reason.ACROSS_SPLITS if split is None else None)
         if reason is not None:
             self.reasons[str(reason)] += 1
             return row | {"status": "rejected", "reason": str(reason)}
         assert split is not None
-        return row | {"status": "accepted", **self._identity(cut.pixels[i], row["tile_id"], split)}
+        return row | {"status": "accepted", **self._identify(batch.pixels[i], row["tile_id"], split)}
 
-    def _identity(self, pixels: Array, tile_id: str, split: str) -> dict[str, Any]:
+    def _identify(self, pixels: Array, tile_id: str, split: str) -> dict[str, Any]:
         """Return hash and split of an accepted tile; a tile with equal pixels gets the split of the first of them."""
         digest = hashlib.sha256(pixels.data)
-        original, first_split = self._seen.setdefault(digest.digest(), (tile_id, split))
+        original, first_split = self._first_tiles.setdefault(digest.digest(), (tile_id, split))
         self.duplicates += original != tile_id
         self.splits[first_split] += 1
         duplicate_of = original if original != tile_id else None
@@ -198,11 +198,11 @@ class _Cutter:
             "rejected": dict(self.reasons),
             "splits": {name: self.splits[name] for name in SPLITS},
             "duplicates": self.duplicates,
-            "moved": self.walk.moved,
-            "pixels": self.walk.pixels,
-            "pixels_outside": self.walk.outside,
+            "shifted": self.tiles.num_moved,
+            "pixels": self.tiles.pixels,
+            "uncovered_pixels": self.tiles.outside,
             "bands": self.source.index["bands"],
-            "size": self.walk.settings.size,
+            "size": self.tiles.settings.size,
         }
         if self.near is not None:
             numbers["compared"], numbers["groups"] = self.near.compared, self.near.groups
@@ -220,34 +220,35 @@ def find_near(
     split = dataset.split
     if split.duplicates != "near":
         return None, {}
-    near, joined, seen = NearDuplicates(), dict[str, str](), set[tuple[int, int, int]]()
-    while _look(near, TileIterator(dataset.tiles, source, Splitter(split, seed=seed, joined=joined)), dataset, seen):
+    near, joined, added = NearDuplicates(), dict[str, str](), set[Corner]()
+    while _add_tiles(near, source, Splitter(split, seed=seed, joined=joined), dataset, added):
         joined = near.joined()
         if not joined or split.cell_size_m is None:  # no tile can move
             break
     return near, joined
 
 
-def _look(
-    near: NearDuplicates, walk: TileIterator, dataset: datasets.DatasetConfig, seen: set[tuple[int, int, int]]
+def _add_tiles(
+    near: NearDuplicates, source: Scenes, splitter: Splitter, dataset: datasets.DatasetConfig, added: set[Corner]
 ) -> bool:
-    """Add the tiles at places (scene, y, x) that are not in `seen`; return whether any were added."""
-    source, before = walk.source, len(seen)
+    """Compare the tiles with corners (scene, y, x) that are not in `added`; return whether there were any."""
+    tiles, before = TileIterator(dataset.tiles, source, splitter), len(added)
     unscaled = [{"low": 0.0, "high": 1.0}] * len(source.index["bands"])
-    stretch = BandScaling({**source.index, "statistics": unscaled, "display": dataset.rendering.model_dump()})
+    scaling = BandScaling({**source.index, "statistics": unscaled, "display": dataset.rendering.model_dump()})
     with progress(total=len(source.index["stacks"]), label="near duplicates", unit="stack") as bar:
         for number in range(len(source.index["stacks"])):
-            for cut, measured in ahead(walk.stack(number)):
-                scenes = [source.firsts[number] + row for row in cut.scene]
-                places = list(zip(scenes, cut.y.tolist(), cut.x.tolist(), strict=True))
-                chosen = [i for i, place in enumerate(places) if place not in seen and walk.reason(measured, i) is None]
-                near.add(stretch.display(stretch.physical(cut.pixels[chosen])), [cut.cells[i] for i in chosen])
-                seen.update(places[i] for i in chosen)
+            for batch, measured in ahead(tiles.stack(number)):
+                scenes = [source.firsts[number] + row for row in batch.scene]
+                corners = list(zip(scenes, batch.y.tolist(), batch.x.tolist(), strict=True))
+                new = [i for i, corner in enumerate(corners) if corner not in added and not tiles.reason(measured, i)]
+                near.add(scaling.display(scaling.physical(batch.pixels[new])), [batch.cells[i] for i in new])
+                added.update(corners[i] for i in new)
             bar.update(1)
-    return len(seen) > before
+    return len(added) > before
 
 
-def _check_display(dataset: datasets.DatasetConfig, bands: list[str]) -> None:
+def _check_settings(dataset: datasets.DatasetConfig, source: Scenes) -> None:
+    bands, size = source.index["bands"], dataset.tiles.size
     absent = [band for band in dataset.rendering.bands if band not in bands]
     if absent:
         raise user_error(
@@ -256,9 +257,6 @@ def _check_display(dataset: datasets.DatasetConfig, bands: list[str]) -> None:
             expected=f"three of {', '.join(bands)}",
             fix="correct `rendering.bands`",
         )
-
-
-def _check_size(size: int, source: Scenes) -> None:
     heights, widths = source.columns["height"], source.columns["width"]
     if all(min(sides) < size for sides in zip(heights, widths, strict=True)):
         largest = max(zip(heights, widths, strict=True), key=min)
@@ -282,14 +280,15 @@ def _check_train(numbers: summaries.TilesSummary) -> None:
         )
 
 
-def _tell(dataset: datasets.DatasetConfig, source: Scenes, cutter: _Cutter, numbers: summaries.TilesSummary) -> None:
+def _report(dataset: datasets.DatasetConfig, source: Scenes, cutter: _Cutter, numbers: summaries.TilesSummary) -> None:
     title = dataset.title
-    if cutter.walk.outside:
+    outside, pixels, moved = cutter.tiles.outside, cutter.tiles.pixels, cutter.tiles.num_moved
+    if outside:
         log.info(
-            f"{cutter.walk.outside} of {cutter.walk.pixels} pixels ({cutter.walk.outside / cutter.walk.pixels:.1%}) at "
-            f"scene edges are in no tile of {dataset.tiles.size}; a smaller `tiles.size` or `tiles.stride` covers more"
+            f"{outside} of {pixels} pixels ({outside / pixels:.1%}) at scene edges are in no tile of "
+            f"{dataset.tiles.size}; a smaller `tiles.size` or `tiles.stride` covers more"
         )
-    for split in cutter.splitter.wanted():
+    for split in cutter.splitter.nonempty_splits():
         if not numbers["splits"][split]:
             log.warning(f"no tile of {title!r} is in split {split!r}: {source.count} scenes have too few places")
     if dataset.split.cell_size_m is not None and not any(source.columns["transform"]):
@@ -301,10 +300,8 @@ def _tell(dataset: datasets.DatasetConfig, source: Scenes, cutter: _Cutter, numb
                 f"{cutter.near.largest} of {cutter.near.cells} cells of {title!r} have tiles that look the same and "
                 "are in one split: most of the dataset may be copies; `split.duplicates: exact` joins only equal pixels"
             )
-    if across := numbers["rejected"].get(Reason.ACROSS_SPLITS, 0) + cutter.walk.moved:
-        log.info(
-            f"{across} tiles touched two splits: {cutter.walk.moved} were moved into one split, the others rejected"
-        )
+    if across := numbers["rejected"].get(Reason.ACROSS_SPLITS, 0) + moved:
+        log.info(f"{across} tiles touched two splits: {moved} were moved into one split, the others rejected")
 
 
 def _info(
@@ -314,11 +311,11 @@ def _info(
     units = {"scale": index["scale"], "offset": index["offset"]}
     described = cutter.histograms["train"].describe(**units, low=scaling.low_percentile, high=scaling.high_percentile)
     ranges = {
-        split: histogram.ranges(described, pixels=cutter.counted[split], **units)
+        split: histogram.ranges(described, pixels=cutter.pixel_counts[split], **units)
         for split, histogram in cutter.histograms.items()
-        if cutter.counted[split]
+        if cutter.pixel_counts[split]
     }
-    counts = ("accepted", "rejected", "splits", "duplicates", "moved", "pixels", "pixels_outside")
+    counts = ("accepted", "rejected", "splits", "duplicates", "shifted", "pixels", "uncovered_pixels")
     same = ("kind", "bands", "units", "scale", "offset", "dtype", "gsd_m", "classes")
     return {
         "schema_version": SCHEMA_VERSION,

@@ -16,7 +16,7 @@ from dithc.data.scene import Array, Mask, Reason
 from dithc.data.scenes import Scenes
 from dithc.data.splits import Ints, Splits, Splitter, TilePlacement, place_tiles
 
-SCENES_AT_ONCE = 64
+SCENES_PER_BATCH = 64
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,12 +32,12 @@ class TileBatch:
     splits: Splits
 
 
-def cuts(pixels: Array, mask: Array, places: Iterable[TilePlacement], *, size: int, stride: int) -> Iterator[TileBatch]:
+def cut(pixels: Array, mask: Array, places: Iterable[TilePlacement], *, size: int, stride: int) -> Iterator[TileBatch]:
     """Yield all tiles of a stack by `places`: batches of scenes if a scene is one tile, else rows of tiles."""
     tiles = ((scene, placed, i) for scene, placed in enumerate(places) for i in range(len(placed.y)))
     rows: Iterator[Iterable[tuple[int, TilePlacement, int]]]
     if max(mask.shape[1:]) < size + stride:
-        rows = iter(lambda: list(islice(tiles, SCENES_AT_ONCE)), [])
+        rows = iter(lambda: list(islice(tiles, SCENES_PER_BATCH)), [])
     else:
         rows = (row for _, row in groupby(tiles, key=lambda tile: (tile[0], tile[1].y[tile[2]])))
     for row in map(list, rows):
@@ -71,26 +71,26 @@ class TileStatistics:
     std: Array
 
 
-def measure(cut: TileBatch) -> TileStatistics:
+def measure(batch: TileBatch) -> TileStatistics:
     """Measure tiles; a tile without valid pixels has mean 0 and deviation 0."""
-    valid = cut.mask != Mask.INVALID  # (N, S, S)
+    valid = batch.mask != Mask.INVALID  # (N, S, S)
     count = np.maximum(valid.sum(axis=(1, 2)), 1)[:, np.newaxis]  # (N, 1)
-    mean, squares = (np.empty(cut.pixels.shape[:2]) for _ in range(2))  # (N, C) each
+    mean, squares = (np.empty(batch.pixels.shape[:2]) for _ in range(2))  # (N, C) each
     # A single tile stays in the caches. With one band all tiles are summed together, because numpy would use another
     # order for a single tile.
-    step = 1 if cut.pixels.shape[1] > 1 else len(valid)
+    step = 1 if batch.pixels.shape[1] > 1 else len(valid)
     for first in range(0, len(valid), step):
         part = slice(first, first + step)
         chosen = True if valid[part].all() else valid[part, np.newaxis]
-        mean[part] = cut.pixels[part].sum(axis=(2, 3), dtype=np.float64, where=chosen) / count[part]
-        deviation = cut.pixels[part] - mean[part, :, np.newaxis, np.newaxis]  # exact zeros for a constant tile
+        mean[part] = batch.pixels[part].sum(axis=(2, 3), dtype=np.float64, where=chosen) / count[part]
+        deviation = batch.pixels[part] - mean[part, :, np.newaxis, np.newaxis]  # exact zeros for a constant tile
         if chosen is not True:
             deviation *= chosen
         squares[part] = np.einsum("ncyx,ncyx->nc", deviation, deviation)
     return TileStatistics(
         valid=valid,
         valid_frac=valid.mean(axis=(1, 2)),
-        cloud_frac=(cut.mask == Mask.CLOUD).mean(axis=(1, 2)),
+        cloud_frac=(batch.mask == Mask.CLOUD).mean(axis=(1, 2)),
         mean=mean,
         std=np.sqrt(squares / count),
     )
@@ -103,7 +103,7 @@ class TileIterator:
         self.settings, self.source, self.splitter = settings, source, splitter
         self.stride = settings.stride or settings.size
         self.pixels = self.outside = 0  # of all scenes so far; those that no tile of the lattice covers
-        self.moved = 0  # tiles that were moved into one split
+        self.num_moved = 0  # tiles that were moved into one split
 
     def stack(self, number: int) -> Iterator[tuple[TileBatch, TileStatistics]]:
         pixels, mask = self.source.stack(number)
@@ -113,13 +113,13 @@ class TileIterator:
         self.outside += mask.size - len(mask) * covered
         if covered:
             first = self.source.firsts[number]
-            places = (self._placed(first + row, mask.shape[1:]) for row in range(len(pixels)))
-            for cut in cuts(pixels, mask, places, size=size, stride=self.stride):
-                measured = measure(cut)
+            places = (self._place_scene(first + row, mask.shape[1:]) for row in range(len(pixels)))
+            for batch in cut(pixels, mask, places, size=size, stride=self.stride):
+                measured = measure(batch)
                 release(pixels)
-                yield cut, measured
+                yield batch, measured
 
-    def _placed(self, position: int, shape: tuple[int, int]) -> TilePlacement:
+    def _place_scene(self, position: int, shape: tuple[int, int]) -> TilePlacement:
         columns = self.source.columns
         transform = columns["transform"][position]
         placed = place_tiles(
@@ -130,7 +130,7 @@ class TileIterator:
             place=columns["scene_id"][position] if transform is None else columns["crs"][position],
             transform=transform and tuple(transform),
         )
-        self.moved += placed.moved
+        self.num_moved += placed.num_moved
         return placed
 
     def reason(self, measured: TileStatistics, i: int) -> Reason | None:

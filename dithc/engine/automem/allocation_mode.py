@@ -3,7 +3,8 @@
 It needs the extension of `dithc.engine.memory.allocator`. Otherwise only HCOps operators allocate from the tiers.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 
 import torch
@@ -14,27 +15,26 @@ from dithc.engine.memory import Pool, allocator
 class AllocationMode:
     def __init__(self, pool: Pool) -> None:
         self._pool, self._is_in_backward = pool, False
-        self.is_available = allocator.available()
 
-    def enter(self) -> Pool | None:
-        """Enter before a call of the model; pass the result to `leave`."""
-        return allocator.enter(self._pool) if self.is_available else None
-
-    def leave(self, before: Pool | None) -> None:
-        """Leave after a call of the model."""
-        if self.is_available:
-            allocator.leave(before)
+    @contextmanager
+    def active(self) -> Iterator[None]:
+        """Allocate from fast memory during a call of the model."""
+        previous = allocator.enter(self._pool)
+        try:
+            yield
+        finally:
+            allocator.leave(previous)
 
     def enter_backward(self) -> None:
         """Enter once in the outermost backward pass, until it ends or fails."""
-        if self.is_available and not self._is_in_backward:
+        if not self._is_in_backward:
             end = BackwardEndHook(partial(self._leave_backward, allocator.enter(self._pool)))
             torch.autograd.Variable._execution_engine.queue_callback(end)
             self._is_in_backward = True
 
-    def _leave_backward(self, before: Pool | None) -> None:
+    def _leave_backward(self, previous: Pool | None) -> None:
         self._is_in_backward = False
-        allocator.leave(before)
+        allocator.leave(previous)
 
 
 class BackwardEndHook:

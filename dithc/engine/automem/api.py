@@ -54,7 +54,7 @@ def AutoMem(
         allow_recompute: Allow the plan to run single units again if copies cannot be hidden.
 
     Raises:
-        UserError: `activation_checkpointing` is unknown, or the model has no repeated blocks.
+        UserError: `recompute` is unknown, or the model has no repeated blocks.
     """
     if recompute not in ("none", "block"):
         fix = "choose one of the two"
@@ -67,12 +67,12 @@ def AutoMem(
     if tiers is None or tiers.slow is None:
         log.info("single tier: nothing to move")
         return model
-    managing = Manager(model, tiers, copies=copies, plan=plan, allow_recompute=allow_recompute)
-    for name in managing.units:
+    manager = Manager(model, tiers, copies=copies, plan=plan, allow_recompute=allow_recompute)
+    for name in manager.units:
         module = model.get_submodule(name)
-        module.forward = partial(_run_unit, _Link(managing, name), module.forward)
-    model.forward = partial(_run_model, _Link(managing), model.forward)
-    log.info("memory of %d units is managed after a warm-up of one forward and backward pass", len(managing.units))
+        module.forward = partial(_run_unit, _Link(manager, name), module.forward)
+    model.forward = partial(_run_model, _Link(manager), model.forward)
+    log.info("memory of %d units is managed after a warm-up of one forward and backward pass", len(manager.units))
     return model
 
 
@@ -90,7 +90,7 @@ def _unwrap(model: nn.Module) -> None:
         for link in _links(module):
             link.manager = None
         forward = vars(module).get("forward")
-        while isinstance(forward, partial) and forward.func in (_run_unit, _run_model, _recomputing):
+        while isinstance(forward, partial) and forward.func in (_run_unit, _run_model, _run_recomputed):
             forward = forward.args[-1]
             if getattr(forward, "__func__", None) is type(module).forward:
                 del module.forward  # restores the method of the class
@@ -109,7 +109,7 @@ def _links(module: nn.Module) -> list[_Link]:
 def _run_model(link: _Link, forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     if link.manager is None or torch.compiler.is_compiling():
         return forward(*args, **kwargs)
-    with link.manager.calling():
+    with link.manager.model_call():
         return forward(*args, **kwargs)
 
 
@@ -124,20 +124,21 @@ def _recompute_blocks(model: nn.Module) -> None:
     name, blocks = _repeated_blocks(model)
     for block in blocks:
         # Use a partial of a bound method instead of a closure, because deepcopy binds it to the copied block.
-        block.forward = partial(_recomputing, block.forward)
+        block.forward = partial(_run_recomputed, block.forward)
     log.info("recompute block: %d blocks in %s run again in backward", len(blocks), name)
 
 
 def _repeated_blocks(model: nn.Module) -> tuple[str, list[nn.Module]]:
     """Return name and children of the list with most parameters; ties go to more children."""
     for kind in (nn.ModuleList, nn.Sequential):
-        lists = [(name, list(module)) for name, module in model.named_modules() if isinstance(module, kind)]
-        lists = [(name, blocks) for name, blocks in lists if len(blocks) > 1]
+        lists = [
+            (name, module) for name, module in model.named_modules() if isinstance(module, kind) and len(module) > 1
+        ]
         if lists:
             name, blocks = max(
                 lists, key=lambda item: (sum(p.numel() for block in item[1] for p in block.parameters()), len(item[1]))
             )
-            return name or type(model).__name__, blocks
+            return name or type(model).__name__, list(blocks)
     raise user_error(
         "recompute block",
         got=f"{type(model).__name__} without repeated blocks",
@@ -146,7 +147,7 @@ def _repeated_blocks(model: nn.Module) -> tuple[str, list[nn.Module]]:
     )
 
 
-def _recomputing(forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+def _run_recomputed(forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """Run `forward` with recomputation in backward, if gradients are enabled."""
     if not torch.is_grad_enabled():
         return forward(*args, **kwargs)

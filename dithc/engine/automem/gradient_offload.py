@@ -25,9 +25,9 @@ class OffloadedGradients:
     def __init__(self, tiers: Tiers, copies: CopyEngine) -> None:
         assert tiers.slow is not None, "a single tier does not move tensors"
         self._fast, self._slow, self._copies = tiers.fast, tiers.slow, copies
-        self._has_said = False
+        self._has_warned = False
         self._hooks: list[torch.utils.hooks.RemovableHandle] = []
-        self._placed: dict[nn.Parameter, Tensor] = {}
+        self._buffers: dict[nn.Parameter, Tensor] = {}
 
     def move(self, module: nn.Module) -> None:
         """Keep the gradients of a unit's parameters in slow memory from now on."""
@@ -36,57 +36,57 @@ class OffloadedGradients:
             if not parameter.requires_grad or not is_worth_moving(parameter) or hasattr(parameter, "flat_grad"):
                 continue
             if id(parameter) in matrices and parameter.dtype is torch.float32:
-                self._give_place(parameter)
+                self._assign_buffer(parameter)
             # A parameter's hook must not keep this object alive.
-            hook = partial(_landed, ref(self))
+            hook = partial(_offload_gradient, ref(self))
             self._hooks.append(parameter.register_post_accumulate_grad_hook(hook))  # type: ignore[no-untyped-call]
 
     def close(self) -> None:
         """Leave future gradients where the backward pass allocates them."""
         for hook in self._hooks:
             hook.remove()
-        for parameter, own in self._placed.items():
-            if getattr(parameter, "flat_grad", None) is own:
+        for parameter, buffer in self._buffers.items():
+            if getattr(parameter, "flat_grad", None) is buffer:
                 del parameter.flat_grad, parameter.flat_grad_accumulates  # type: ignore[attr-defined]
         self._hooks.clear()
-        self._placed.clear()
+        self._buffers.clear()
 
     def refresh(self) -> None:
         """Replace buffers whose earlier gradient is still held, so that the next gradient needs no copy."""
-        for parameter, place in list(self._placed.items()):
-            if parameter.grad is None and hcops.optimizer.storage_use_count(place) > 1:
-                self._give_place(parameter)
+        for parameter, buffer in list(self._buffers.items()):
+            if parameter.grad is None and hcops.optimizer.storage_use_count(buffer) > 1:
+                self._assign_buffer(parameter)
 
-    def _give_place(self, parameter: nn.Parameter) -> None:
-        self._placed.pop(parameter, None)
+    def _assign_buffer(self, parameter: nn.Parameter) -> None:
+        self._buffers.pop(parameter, None)
         try:
-            place: Tensor = self._slow.empty(parameter.shape, torch.float32)
+            buffer: Tensor = self._slow.empty(parameter.shape, torch.float32)
         except MemoryError:
             return  # the gradient stays where it was allocated
-        hcops.optimizer.assign_grad_view(parameter, place, accumulate=False)
-        if getattr(parameter, "flat_grad", None) is place:
-            self._placed[parameter] = place
+        hcops.optimizer.assign_grad_view(parameter, buffer, accumulate=False)
+        if getattr(parameter, "flat_grad", None) is buffer:
+            self._buffers[parameter] = buffer
 
     @torch.no_grad()
-    def landed(self, parameter: Tensor) -> None:
+    def offload(self, parameter: Tensor) -> None:
         gradient = parameter.grad
         if gradient is None or not gradient.is_contiguous() or not self._fast.holds(gradient):
             return
-        own: Tensor | None = getattr(parameter, "flat_grad", None)
-        if own is not None and self._placed.get(cast(nn.Parameter, parameter)) is not own:
+        buffer: Tensor | None = getattr(parameter, "flat_grad", None)
+        if buffer is not None and self._buffers.get(cast(nn.Parameter, parameter)) is not buffer:
             return
         try:
             target = self._slow.empty(gradient.shape, gradient.dtype)
             self._copies.now(target, gradient)
         except (MemoryError, OSError, RuntimeError) as error:
-            if not self._has_said:
+            if not self._has_warned:
                 log.warning("a gradient stays in fast memory: %s", str(error))
-                self._has_said = True
+                self._has_warned = True
             return
         parameter.grad = target
 
 
-def _landed(gradients: "ref[OffloadedGradients]", parameter: Tensor) -> None:
+def _offload_gradient(gradients: "ref[OffloadedGradients]", parameter: Tensor) -> None:
     found = gradients()
     if found is not None:
-        found.landed(parameter)
+        found.offload(parameter)

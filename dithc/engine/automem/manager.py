@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from threading import Event
 from time import perf_counter
 from typing import Any, TypeAlias
 from weakref import finalize, ref
@@ -13,7 +14,7 @@ from torch import Tensor, nn
 from dithc.core.logging import get_logger
 from dithc.engine.automem.allocation_mode import AllocationMode
 from dithc.engine.automem.gradient_offload import OffloadedGradients
-from dithc.engine.automem.plan_executor import ManagedCall, ModelLifetime, PlanContext
+from dithc.engine.automem.plan_executor import ManagedCall, PlanContext
 from dithc.engine.automem.planning import MemoryLevel, Plan, UnitDecision, schedule_passes
 from dithc.engine.automem.planning import make_plan as plan_of
 from dithc.engine.automem.profiler import ProfiledCall
@@ -27,7 +28,7 @@ log = get_logger(__name__)
 
 Call: TypeAlias = ProfiledCall | ManagedCall
 # Decision for units that are not in the plan: no moves.
-STAYS = UnitDecision(weights="in place", gradients="fast", saved=())
+NO_MOVES = UnitDecision(weights="in place", gradients="fast", saved=())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,27 +67,27 @@ class Manager:
         self.plan: Plan | None = None
         self.trace: Trace | None = None
         self.active: Call | None = None
-        self._model, self._given, self._allow_recompute = ref(model), plan, allow_recompute
+        self._model, self._given_plan, self._allow_recompute = ref(model), plan, allow_recompute
         self.units = {name: ref(module) for name, module in units_of(model)}
         self._copies = CopyEngine(tiers) if copies is None else copies
-        self._moves = SavedTensorTransfers(tiers, self._copies)
+        self._transfers = SavedTensorTransfers(tiers, self._copies)
         self._weights = WeightCopies(tiers.fast, self._copies)
         self._gradients = OffloadedGradients(tiers, self._copies)
-        self._mode = AllocationMode(tiers.fast.pool)
-        self._recordings: list[ProfiledCall] = []  # recorded in the warm-up; only the last may be incomplete
-        self._course: PlanContext | None = None
+        self._allocation = AllocationMode(tiers.fast.pool)
+        self._profiles: list[ProfiledCall] = []  # recorded in the warm-up; only the last may be incomplete
+        self._context: PlanContext | None = None
         self._state: dict[str, int] = {}
         self._parameters: dict[str, list[tuple[str, nn.Parameter]]] = {}
         self._homes = ParameterAddresses(())
         self._runs: dict[str, int] = {}
         self._calls = 0  # calls with gradient since begin_step
-        self._is_stepped = self._is_paused = self._is_ahead = False
+        self._has_steps = self._is_paused = self._is_preloaded = False
         self._slow = tiers.slow
         move_homes(model.parameters(), self._slow)
         tiers.serve()
-        self._life = ModelLifetime()
-        self._end = finalize(model, _end, self._life, tiers, self._copies, copies is None)
-        self._counts_then = self._counts()
+        self._closed = Event()
+        self._finalizer = finalize(model, _stop_copies, self._closed, tiers, self._copies, copies is None)
+        self._start_counts = self._counts()
 
     def begin_step(self) -> None:
         """Start an optimizer step: reset counters, read homes, plan after the warm-up, and start the first loads.
@@ -94,30 +95,30 @@ class Manager:
         The warm-up takes two passes because the first is slow, or one pass with a given plan. Without this call, the
         next call of the model creates the plan.
         """
-        if not self._end.alive:
-            self._counts_then = self._counts()
+        if not self._finalizer.alive:
+            self._start_counts = self._counts()
             return
         if self.plan is None:
-            if not self._is_stepped:
-                self._recordings.clear()
+            if not self._has_steps:
+                self._profiles.clear()
             elif self._is_recorded():
                 self._make_plan(persist=self._calls > 1)
-        self._is_stepped, self._calls = True, 0
-        self._counts_then = self._counts()
-        if self._course is not None:
+        self._has_steps, self._calls = True, 0
+        self._start_counts = self._counts()
+        if self._context is not None:
             self._weights.release_all()
-            self._look()
-            self._course.begin()
-            self._is_ahead = True
+            self._read_homes()
+            self._context.begin()
+            self._is_preloaded = True
 
     @contextmanager
     def paused(self) -> Iterator[None]:
         """Run the model unmanaged in the block, without recording."""
-        before, self._is_paused = self._is_paused, True
+        previous, self._is_paused = self._is_paused, True
         try:
             yield
         finally:
-            self._is_paused = before
+            self._is_paused = previous
 
     def call_before_load(self, before_load: BeforeLoad) -> None:
         self._weights.before_load = before_load
@@ -132,8 +133,8 @@ class Manager:
         return (self.tiers.fast if in_fast else self._slow).empty(like.shape, like.dtype)
 
     def counters(self) -> TransferCounters:
-        then = self._counts_then
-        return TransferCounters(**{name: count - then[name] for name, count in self._counts().items()})
+        start = self._start_counts
+        return TransferCounters(**{name: count - start[name] for name, count in self._counts().items()})
 
     def _counts(self) -> dict[str, Any]:
         """Return the fields of `TransferCounters` since the start."""
@@ -141,10 +142,10 @@ class Manager:
         return {
             "loaded_bytes": copies.loaded_bytes,
             "offloaded_bytes": copies.offloaded_bytes,
-            "hits": self._moves.hits + self._weights.hits,
+            "hits": self._transfers.hits + self._weights.hits,
             "stall_seconds": copies.stall_seconds,
             "spills": self.tiers.fast.counters().spills,
-            "recomputed_units": self._course.recomputed if self._course else 0,
+            "recomputed_units": self._context.num_recomputed if self._context else 0,
         }
 
     def close(self) -> None:
@@ -152,116 +153,115 @@ class Manager:
         self._weights.release_all()
         self._weights.before_load = None
         self._gradients.close()
-        self._moves.finish()
-        self._end()
+        self._transfers.finish()
+        self._finalizer()
 
     @contextmanager
-    def calling(self) -> Iterator[None]:
-        if not self._end.alive:
+    def model_call(self) -> Iterator[None]:
+        if not self._finalizer.alive:
             yield
             return
-        before = self._mode.enter()
-        outer = self.active, self._runs
-        self.active, self._runs = self._begin(), {}
-        try:
-            yield
-        except BaseException:
-            if torch._C._current_graph_task_id() < 0:
-                self._weights.release_all()
-            raise
-        finally:
-            self.active, self._runs = outer
-            self._mode.leave(before)
+        with self._allocation.active():
+            outer = self.active, self._runs
+            self.active, self._runs = self._begin_call(), {}
+            try:
+                yield
+            except BaseException:
+                if torch._C._current_graph_task_id() < 0:
+                    self._weights.release_all()
+                raise
+            finally:
+                self.active, self._runs = outer
 
     def run(self, unit: str, forward: Any, args: Any, kwargs: Any) -> Any:
         assert self.active is not None, "checked by the wrapper"
         count = self._runs[unit] = self._runs.get(unit, 0) + 1
         return self.active.run(unit if count == 1 else f"{unit}#{count}", unit, forward, args, kwargs)
 
-    def _begin(self) -> Call | None:
+    def _begin_call(self) -> Call | None:
         """Return the recorder or executor of a call that starts now."""
         if self._is_paused or torch._C._current_graph_task_id() >= 0:  # recomputation in a backward pass
             return None
         if self.plan is None:
             return self._warm_up()
         self._gradients.refresh()
-        if self._course is None:
+        if self._context is None:
             return None
-        if not self._is_ahead:
+        if not self._is_preloaded:
             self._weights.release_all()  # from a call without a backward pass
-            self._look()
-        self._is_ahead = False
-        return ManagedCall(self._course, mode=self._mode)
+            self._read_homes()
+        self._is_preloaded = False
+        return ManagedCall(self._context, allocation=self._allocation)
 
     def _warm_up(self) -> Call | None:
-        done = self._is_recorded()
-        if done and not self._is_stepped:
+        is_recorded = self._is_recorded()
+        if is_recorded and not self._has_steps:
             model = self._model()
-            held = model is not None and any(parameter.grad is not None for parameter in model.parameters())
-            self._make_plan(persist=held)
-            return self._begin()
+            accumulates = model is not None and any(parameter.grad is not None for parameter in model.parameters())
+            self._make_plan(persist=accumulates)
+            return self._begin_call()
         if not torch.is_grad_enabled():
             return None
         self._calls += 1
-        if done:
+        if is_recorded:
             return None  # for the rest of the step
-        self._look()
-        if self._recordings and not self._recordings[-1].is_complete:
-            self._recordings.pop()  # it had no backward pass
-        recording = ProfiledCall(
+        self._read_homes()
+        if self._profiles and not self._profiles[-1].is_complete:
+            self._profiles.pop()  # it had no backward pass
+        profiled = ProfiledCall(
             tiers=self.tiers,
             parameters_of=self._parameters.__getitem__,
-            weight_at=self._weight_at,
-            is_tracked=self._moves.is_tracked,
-            mode=self._mode,
+            find_weight=self._find_weight,
+            is_tracked=self._transfers.is_tracked,
+            allocation=self._allocation,
         )
-        self._recordings.append(recording)
-        return recording
+        self._profiles.append(profiled)
+        return profiled
 
     def _is_recorded(self) -> bool:
-        wanted = 2 if self._given is None else 1
-        return sum(recording.is_complete for recording in self._recordings) == wanted
+        required = 2 if self._given_plan is None else 1
+        return sum(profiled.is_complete for profiled in self._profiles) == required
 
     def _make_plan(self, *, persist: bool) -> None:
-        first, last = self._recordings[0], self._recordings[-1]
+        first, last = self._profiles[0], self._profiles[-1]
         state = [StateItem(name=name, bytes=num_bytes) for name, num_bytes in self._state.items()]
         trace = self.trace = first.trace(state, persist=persist, later=last)
-        self._recordings.clear()
+        self._profiles.clear()
         started = perf_counter()
-        if self._given is None:
+        if self._given_plan is None:
             fast, slow = _level(self.tiers.fast), _level(self._slow)
             self.plan = plan_of(trace, fast=fast, slow=slow, allow_recompute=self._allow_recompute)
         else:
-            self.plan = self._given
+            self.plan = self._given_plan
         level = log.info if self.plan.fits else log.warning
         level("memory plan, computed in %.2f s\n%s", perf_counter() - started, self.plan.describe())
-        decisions = {unit.name: self.plan.units.get(unit.name, STAYS) for unit in trace.units}
-        self._settle_homes(decisions)
-        self._look()
-        if not any(one.moves_tensors for one in decisions.values()):
+        decisions = {unit.name: self.plan.units.get(unit.name, NO_MOVES) for unit in trace.units}
+        self._place_homes(decisions)
+        self._read_homes()
+        if not any(decision.moves_tensors for decision in decisions.values()):
             return
-        self._course = PlanContext(
-            turns=schedule_passes(trace, decisions),
+        self._context = PlanContext(
+            passes=schedule_passes(trace, decisions),
             decisions=decisions,
-            moves=self._moves,
+            transfers=self._transfers,
             weights=self._weights,
             parameters_of=self._parameters_of,
-            weight_at=self._weight_at,
-            life=self._life,
+            find_weight=self._find_weight,
+            closed=self._closed,
         )
 
-    def _settle_homes(self, decisions: Mapping[str, UnitDecision]) -> None:
-        stayed = 0
+    def _place_homes(self, decisions: Mapping[str, UnitDecision]) -> None:
+        num_in_place = 0
         for name, decision in decisions.items():
             module = self.units[name]() if name in self.units else None  # not for the second run of a module
             if module is not None and decision.weights == "fast":
-                stayed += move_homes(module.parameters(), self.tiers.fast)
+                num_in_place += move_homes(module.parameters(), self.tiers.fast)
             if module is not None and decision.gradients == "slow":
                 self._gradients.move(module)
-        if stayed:
-            log.info("%d parameters stay in place because other views share their memory", stayed)
+        if num_in_place:
+            log.info("%d parameters stay in place because other views share their memory", num_in_place)
 
-    def _look(self) -> None:
+    def _read_homes(self) -> None:
         """Read the current homes of the parameters, which other code may have moved."""
         for name, unit in self.units.items():
             module = unit()
@@ -273,9 +273,9 @@ class Manager:
     def _parameters_of(self, run: str) -> list[nn.Parameter]:
         return [parameter for _, parameter in self._parameters[run.partition("#")[0]]]
 
-    def _weight_at(self, address: int) -> nn.Parameter | None:
-        copied = self._weights.at(address)
-        return self._homes.at(address) if copied is None else copied
+    def _find_weight(self, address: int) -> nn.Parameter | None:
+        parameter = self._weights.find(address)
+        return self._homes.find(address) if parameter is None else parameter
 
 
 def _level(tier: Tier) -> MemoryLevel:
@@ -287,9 +287,9 @@ def _level(tier: Tier) -> MemoryLevel:
     )
 
 
-def _end(life: ModelLifetime, tiers: Tiers, copies: CopyEngine, is_own: bool) -> None:
+def _stop_copies(closed: Event, tiers: Tiers, copies: CopyEngine, is_own: bool) -> None:
     """Stop all copies and restore the previous allocation of operator outputs."""
-    life.is_over = True
+    closed.set()
     try:
         copies.drain()
     except RuntimeError as error:  # already closed, or created before a fork

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from dithc.engine.automem.allocation_mode import AllocationMode
-from dithc.engine.automem.saved_tensors import SavedStorage, SavedTensorRegistry, other_hooks_are_on, tensors_in
+from dithc.engine.automem.saved_tensors import SavedStorage, SavedTensorRegistry, has_other_hooks, is_plain, tensors_in
 from dithc.engine.automem.trace import SavedTensor, StateItem, Trace, Unit, Weight
 from dithc.engine.memory import Tiers
 
@@ -38,12 +38,12 @@ class MemoryMeter:
     """Counter of the bytes in use by operators: in the tiers, and saved tensors in torch's memory."""
 
     def __init__(self, tiers: Tiers) -> None:
-        self._tiers, self._elsewhere = tiers, WeakSet[SavedStorage]()
-        self._before = [tier.counters().used_bytes for tier in tiers]
+        self._tiers, self._outside_tiers = tiers, WeakSet[SavedStorage]()
+        self._start_bytes = [tier.counters().used_bytes for tier in tiers]
 
-    def kept(self, record: SavedStorage) -> None:
-        if record.here is not None and self._tiers.tier_of(record.here) is None:
-            self._elsewhere.add(record)
+    def add(self, record: SavedStorage) -> None:
+        if record.original is not None and self._tiers.tier_of(record.original) is None:
+            self._outside_tiers.add(record)
 
     def used(self) -> int:
         """Return bytes in use in all tiers; lower tiers count from the start only."""
@@ -57,9 +57,9 @@ class MemoryMeter:
         """Return an upper bound of the peak use since `start_peaks`, because tiers peak at different times."""
         return self._sum([tier.counters().peak_bytes for tier in self._tiers])
 
-    def _sum(self, now: list[int]) -> int:
-        below = sum(now[1:]) - sum(self._before[1:])
-        return max(0, now[0] + below) + sum(record.num_bytes for record in self._elsewhere)
+    def _sum(self, used_bytes: list[int]) -> int:
+        below = sum(used_bytes[1:]) - sum(self._start_bytes[1:])
+        return max(0, used_bytes[0] + below) + sum(record.num_bytes for record in self._outside_tiers)
 
 
 class ProfiledCall:
@@ -70,24 +70,22 @@ class ProfiledCall:
         *,
         tiers: Tiers,
         parameters_of: Callable[[str], Sequence[tuple[str, nn.Parameter]]],
-        weight_at: Callable[[int], nn.Parameter | None],
+        find_weight: Callable[[int], nn.Parameter | None],
         is_tracked: Callable[[Tensor], bool],
-        mode: AllocationMode,
+        allocation: AllocationMode,
     ) -> None:
-        """Start recording; `weight_at` maps an address to its parameter, `is_tracked` selects movable tensors."""
+        """Start recording; `find_weight` maps an address to its parameter, `is_tracked` selects movable tensors."""
         self.is_complete = False
-        self._tiers, self._parameters_of, self._mode = tiers, parameters_of, mode
+        self._tiers, self._parameters_of, self._allocation = tiers, parameters_of, allocation
         self._meter = MemoryMeter(tiers)
         self._outside = self._meter.used()
         self._rows: list[_Row] = []
         self._index: dict[str, int] = {}
         self._running: int | None = None  # unit in its backward pass
-        self._since = 0.0
-        self._ended = 0.0
+        self._start_time = 0.0
+        self._end_time = 0.0
         self._gradients: dict[nn.Parameter, int] = {}
-        self._book = SavedTensorRegistry(
-            weight_at=weight_at, is_tracked=is_tracked, fetch=self._fetch, reached=self.reached
-        )
+        self._registry = SavedTensorRegistry(find_weight, is_tracked, self._fetch, self.enter_unit)
 
     def run(self, name: str, unit: str, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """Run a unit's forward pass; `name` identifies the run, `unit` the module."""
@@ -95,11 +93,11 @@ class ProfiledCall:
         row = _Row(name, self._parameters_of(unit), used, used)
         index = self._index[name] = len(self._rows)
         self._rows.append(row)
-        inputs = {tensor.untyped_storage()._cdata for tensor in tensors_in((args, kwargs)) if _has_memory(tensor)}
+        inputs = {tensor.untyped_storage()._cdata for tensor in tensors_in((args, kwargs)) if is_plain(tensor)}
         hooks = (
             nullcontext()
-            if other_hooks_are_on()
-            else self._book.hooks(name, lambda record: self._saved(index, record, inputs))
+            if has_other_hooks()
+            else self._registry.hooks(name, lambda record: self._record_saved(index, record, inputs))
         )
         self._meter.start_peaks()
         started = perf_counter()
@@ -109,27 +107,27 @@ class ProfiledCall:
         row.forward_peak = max(row.forward_peak, self._meter.peak())
         for tensor in tensors_in(out):
             if tensor.grad_fn is not None:
-                tensor.register_hook(lambda _: self.reached(name))  # type: ignore[no-untyped-call]
+                tensor.register_hook(lambda _: self.enter_unit(name))  # type: ignore[no-untyped-call]
         return out
 
-    def reached(self, name: str) -> None:
+    def enter_unit(self, name: str) -> None:
         if self.is_complete or torch._C._current_graph_task_id() < 0:
             return
         index = self._index[name]
         used = self._meter.used()
         if self._running is None:
             engine = torch.autograd.Variable._execution_engine
-            engine.queue_callback(self._end)
-            self._mode.enter_backward()
+            engine.queue_callback(self._finish)
+            self._allocation.enter_backward()
         else:
             row = self._rows[self._running]
             row.backward_peak = max(row.backward_peak, used)
             if index >= self._running:
                 return
-            self._close(row)
+            self._finish_unit(row)
         row = self._rows[index]
         row.backward_start = row.backward_peak = used
-        self._running, self._since = index, perf_counter()
+        self._running, self._start_time = index, perf_counter()
         self._meter.start_peaks()
 
     def trace(self, state: Iterable[StateItem], *, persist: bool, later: "ProfiledCall") -> Trace:
@@ -138,7 +136,7 @@ class ProfiledCall:
         `state` is used by the update. `persist` is true if gradients exist before a pass starts, as with micro-batches.
         """
         last = len(self._rows) - 1
-        seconds = 0.0 if persist else max(0.0, perf_counter() - later._ended)
+        seconds = 0.0 if persist else max(0.0, perf_counter() - later._end_time)
         seen: set[nn.Parameter] = set()
         weights = [self._weights(row, seen) for row in self._rows]
         saved = [
@@ -165,8 +163,8 @@ class ProfiledCall:
 
     def _seconds_of(self, row: _Row) -> tuple[float, float]:
         """Return the faster forward and backward seconds of a unit in both passes."""
-        mine = self._rows[self._index[row.name]] if row.name in self._index else row
-        return min(row.forward_seconds, mine.forward_seconds), min(row.backward_seconds, mine.backward_seconds)
+        other = self._rows[self._index[row.name]] if row.name in self._index else row
+        return min(row.forward_seconds, other.forward_seconds), min(row.backward_seconds, other.backward_seconds)
 
     def _unit(
         self,
@@ -177,12 +175,12 @@ class ProfiledCall:
     ) -> Unit:
         """Return a row for the planner, with unexplained bytes at its start as carried."""
         row, last = self._rows[index], len(self._rows) - 1
-        kept = sum(one.bytes for earlier in saved[:index] for one in earlier)
-        inputs = sum(one.bytes for one in saved[index] if one.is_input)
+        kept = sum(tensor.bytes for earlier in saved[:index] for tensor in earlier)
+        inputs = sum(tensor.bytes for tensor in saved[index] if tensor.is_input)
         carried = row.forward_start - self._outside - kept - inputs
         start = row.backward_start or 0  # without a backward pass, its bytes are 0
-        alive = sum(one.bytes for unit in saved for one in unit if one.last_reader >= last - index)
-        at_rest = sum(one.resting_bytes for later in weights[index + 1 :] for one in later)
+        alive = sum(tensor.bytes for unit in saved for tensor in unit if tensor.last_reader >= last - index)
+        at_rest = sum(weight.gradient_bytes for later in weights[index + 1 :] for weight in later)
         return Unit(
             name=row.name,
             weights=weights[index],
@@ -204,29 +202,29 @@ class ProfiledCall:
             for name, parameter in new
         )
 
-    def _saved(self, index: int, record: SavedStorage, inputs: set[int]) -> None:
+    def _record_saved(self, index: int, record: SavedStorage, inputs: set[int]) -> None:
         unit, number = record.key
         row = self._rows[self._index[unit]]
         if number == len(row.saved):
-            assert record.here is not None, "the warm-up offloads no tensors"
-            row.saved.append((record.num_bytes, record.here.untyped_storage()._cdata in inputs))
+            assert record.original is not None, "the warm-up offloads no tensors"
+            row.saved.append((record.num_bytes, record.original.untyped_storage()._cdata in inputs))
             row.readers.append(set())
-            self._meter.kept(record)
+            self._meter.add(record)
         row.readers[number].add(index)
         running = self._rows[index]
         running.forward_peak = max(running.forward_peak, self._meter.used())
 
     def _fetch(self, record: SavedStorage) -> Tensor:
-        assert record.here is not None, "the warm-up offloads no tensors"
-        return record.here
+        assert record.original is not None, "the warm-up offloads no tensors"
+        return record.original
 
-    def _close(self, row: _Row) -> None:
-        row.backward_seconds = perf_counter() - self._since
+    def _finish_unit(self, row: _Row) -> None:
+        row.backward_seconds = perf_counter() - self._start_time
         row.backward_peak = max(row.backward_peak, self._meter.peak())
 
-    def _end(self) -> None:
+    def _finish(self) -> None:
         if self._running is not None:
-            self._close(self._rows[self._running])
+            self._finish_unit(self._rows[self._running])
         for row in self._rows:
             for _, parameter in row.parameters:
                 gradient = parameter.grad
@@ -236,8 +234,4 @@ class ProfiledCall:
                     and not hasattr(parameter, "flat_grad")
                 ):
                     self._gradients[parameter] = gradient.nbytes
-        self.is_complete, self._ended = True, perf_counter()
-
-
-def _has_memory(tensor: Tensor) -> bool:
-    return tensor.is_cpu and tensor.layout is torch.strided and type(tensor) in (Tensor, nn.Parameter)
+        self.is_complete, self._end_time = True, perf_counter()

@@ -9,7 +9,7 @@ The warm-up recorder writes it and the planner reads it. Every byte in fast memo
 - while a unit runs, at the peak: `forward_bytes` or `backward_bytes`, its allocations on top (temporaries, outputs, saved
   tensors, gradients of its weights), and `forward_carried_bytes` or `backward_carried_bytes`, other unsaved values between units.
 
-Unit `i` of L (from 0) runs forward at turn i and backward at position L - 1 - i of the backward order, turn 2 L - 1 - i of the
+Unit `i` of L (from 0) runs forward at slot i and backward at position L - 1 - i of the backward order, slot 2 L - 1 - i of the
 step. The update is last.
 """
 
@@ -23,12 +23,7 @@ class Weight:
 
     name: str
     bytes: int
-    gradient_bytes: int | None = None  # bytes of its gradient at rest; None: `bytes`; 0: frozen, or in `Trace.state`
-
-    @property
-    def resting_bytes(self) -> int:
-        """Bytes of its gradient between the backward pass and the optimizer."""
-        return self.bytes if self.gradient_bytes is None else self.gradient_bytes
+    gradient_bytes: int  # of its gradient between the backward pass and the optimizer; 0: frozen, or in `Trace.state`
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,13 +33,8 @@ class SavedTensor:
     ordinal: int  # counted from 0 within the unit, in the order of saving
     bytes: int
     last_reader: int  # position in backward order of the last unit that reads it
-    first_reader: int | None = None  # position in backward order of the first unit that reads it; None: `last_reader`
+    first_reader: int  # position in backward order of the first unit that reads it
     is_input: bool = False  # created by an earlier unit, or outside of all units
-
-    @property
-    def first(self) -> int:
-        """Position in backward order of the first unit that reads it."""
-        return self.last_reader if self.first_reader is None else self.first_reader
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,7 +50,7 @@ class Unit:
     """A run of a module; a repeated call of a module is a further unit, `name#2`."""
 
     name: str
-    weights: tuple[Weight, ...]
+    weights: tuple[Weight, ...]  # without weights of an earlier unit
     saved: tuple[SavedTensor, ...]
     forward_seconds: float
     backward_seconds: float
@@ -72,6 +62,10 @@ class Unit:
     @property
     def weight_bytes(self) -> int:
         return sum(weight.bytes for weight in self.weights)
+
+    @property
+    def gradient_bytes(self) -> int:
+        return sum(weight.gradient_bytes for weight in self.weights)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,7 +16,7 @@ LISTS = (nn.ModuleList, nn.ModuleDict)
 
 def units_of(model: nn.Module) -> list[tuple[str, nn.Module]]:
     """Return names and modules of the units in registration order, each module once; an undivided model is unit ""."""
-    total = sum(_bytes_of(parameter) for parameter in model.parameters())
+    total = _bytes_of(model)
     found: dict[int, tuple[str, nn.Module]] = {}
     for name, module in _cut(model, "", total):
         if not isinstance(module, torch.jit.ScriptModule):  # a forward pass that cannot be wrapped
@@ -41,13 +41,13 @@ def _cut(module: nn.Module, name: str, total: int) -> Iterator[tuple[str, nn.Mod
 
 def _is_cut_further(module: nn.Module, total: int) -> bool:
     """Return whether a module is large and consists of separately called parts."""
-    if sum(_bytes_of(parameter) for parameter in module.parameters()) <= LARGEST_SHARE * total:
+    if _bytes_of(module) <= LARGEST_SHARE * total:
         return False
     return (isinstance(module, nn.Sequential) and len(module) > 1) or any(
         isinstance(part, LISTS) for part in module.modules()
     )
 
 
-def _bytes_of(parameter: nn.Parameter) -> int:
+def _bytes_of(module: nn.Module) -> int:
     # A parameter without memory (lazy modules) has no known size.
-    return 0 if isinstance(parameter, nn.parameter.UninitializedParameter) else parameter.nbytes
+    return sum(p.nbytes for p in module.parameters() if not isinstance(p, nn.parameter.UninitializedParameter))

@@ -45,52 +45,52 @@ class WeightCopies:
         self._fast, self._copies = fast, copies
         self.before_load: BeforeLoad | None = None
         self.hits = 0  # uses of a ready copy
-        self._of: dict[nn.Parameter, _Copy] = {}
-        self._refused = False
+        self._by_parameter: dict[nn.Parameter, _Copy] = {}
+        self._has_warned = False
 
     def load(self, unit: str, parameters: Sequence[nn.Parameter]) -> None:
         """Start to copy a unit's parameters; if fast memory is full they are used in place."""
-        wanted = []
+        missing = []
         for parameter in parameters:
-            held = self._of.get(parameter)
-            if held is not None:
-                held.users.add(unit)
+            copy = self._by_parameter.get(parameter)
+            if copy is not None:
+                copy.users.add(unit)
             elif is_worth_moving(parameter) and not self._fast.holds(parameter):
-                wanted.append(parameter)
-        if not wanted:
+                missing.append(parameter)
+        if not missing:
             return
         if self.before_load is not None:
-            self.before_load(wanted)
-        for parameter in wanted:
+            self.before_load(missing)
+        for parameter in missing:
             home = parameter.data
-            target = room_for(self._fast, home.shape, home.dtype)
+            target = allocate_in(self._fast, home.shape, home.dtype)
             if target is not None:
                 ticket = self._copies.submit(target, home, stream="load")
-                self._of[parameter] = _Copy(parameter, home, target, ticket, parameter._version, users={unit})
+                self._by_parameter[parameter] = _Copy(parameter, home, target, ticket, parameter._version, users={unit})
 
     def use(self, parameters: Iterable[nn.Parameter]) -> None:
         """Install the copies of these parameters when complete; OSError if the disk failed."""
         for parameter in parameters:
-            copy = self._of.get(parameter)
+            copy = self._by_parameter.get(parameter)
             if copy is None or copy.is_in_place:
                 continue
-            if self._is_good(copy):
+            if self._is_valid(copy):
                 parameter.data, copy.is_in_place = copy.fast, True
                 self.hits += 1
             else:
-                del self._of[parameter]
+                del self._by_parameter[parameter]
 
-    def rest(self, parameters: Iterable[nn.Parameter]) -> None:
+    def restore(self, parameters: Iterable[nn.Parameter]) -> None:
         """Reinstall the homes of these parameters; keep the copies."""
         for parameter in parameters:
-            copy = self._of.get(parameter)
+            copy = self._by_parameter.get(parameter)
             if copy is not None and copy.is_in_place:
-                self._go_home(copy)
+                self._reinstall(copy)
 
     def release(self, unit: str, parameters: Iterable[nn.Parameter]) -> None:
         """Release a unit's copies, unless another unit waits for them."""
         for parameter in parameters:
-            copy = self._of.get(parameter)
+            copy = self._by_parameter.get(parameter)
             if copy is not None:
                 copy.users.discard(unit)
                 if not copy.users:
@@ -98,17 +98,17 @@ class WeightCopies:
 
     def release_all(self) -> None:
         """Release all copies, with every parameter at home."""
-        for copy in list(self._of.values()):
+        for copy in list(self._by_parameter.values()):
             self._drop(copy)
 
-    def at(self, address: int) -> nn.Parameter | None:
+    def find(self, address: int) -> nn.Parameter | None:
         """Return the parameter whose installed copy contains an address."""
-        for parameter, copy in self._of.items():
+        for parameter, copy in self._by_parameter.items():
             if copy.is_in_place and 0 <= address - copy.fast.data_ptr() < copy.fast.nbytes:
                 return parameter
         return None
 
-    def _is_good(self, copy: _Copy) -> bool:
+    def _is_valid(self, copy: _Copy) -> bool:
         """Wait for a copy; False if it was canceled or is stale."""
         try:
             self._copies.wait(copy.ticket)
@@ -116,9 +116,9 @@ class WeightCopies:
             self._drop(copy)
             raise
         except RuntimeError as error:
-            if not self._refused:
+            if not self._has_warned:
                 log.warning("no copy of weights into fast memory: %s; they are used from slow memory", str(error))
-                self._refused = True
+                self._has_warned = True
             return False
         parameter = copy.parameter
         same_memory = parameter.data_ptr() == copy.home.data_ptr() and parameter.shape == copy.home.shape
@@ -126,11 +126,11 @@ class WeightCopies:
 
     def _drop(self, copy: _Copy) -> None:
         if copy.is_in_place:
-            self._go_home(copy)
-        del self._of[copy.parameter]
+            self._reinstall(copy)
+        del self._by_parameter[copy.parameter]
 
     @torch.no_grad()
-    def _go_home(self, copy: _Copy) -> None:
+    def _reinstall(self, copy: _Copy) -> None:
         """Reinstall a parameter's home, with care for changed weights or new data."""
         parameter, copy.is_in_place = copy.parameter, False
         if parameter.data_ptr() != copy.fast.data_ptr():
@@ -145,14 +145,14 @@ class ParameterAddresses:
     """Map from addresses to the parameters at home."""
 
     def __init__(self, parameters: Iterable[nn.Parameter]) -> None:
-        rows = {parameter.data_ptr(): parameter for parameter in parameters if is_worth_moving(parameter)}
-        self._starts = sorted(rows)
-        self._rows = [rows[start] for start in self._starts]
+        by_address = {parameter.data_ptr(): parameter for parameter in parameters if is_worth_moving(parameter)}
+        self._starts = sorted(by_address)
+        self._parameters = [by_address[start] for start in self._starts]
 
-    def at(self, address: int) -> nn.Parameter | None:
+    def find(self, address: int) -> nn.Parameter | None:
         index = bisect_right(self._starts, address) - 1
-        if index >= 0 and address - self._starts[index] < self._rows[index].nbytes:
-            return self._rows[index]
+        if index >= 0 and address - self._starts[index] < self._parameters[index].nbytes:
+            return self._parameters[index]
         return None
 
 
@@ -168,10 +168,10 @@ def is_worth_moving(parameter: nn.Parameter) -> bool:
     )
 
 
-def room_for(tier: Tier, shape: torch.Size, dtype: torch.dtype) -> Tensor | None:
+def allocate_in(tier: Tier, shape: torch.Size, dtype: torch.dtype) -> Tensor | None:
     """Return a tensor in exactly this tier, or None if the tier is full."""
-    room = tier.room_bytes
-    if room is not None and room < shape.numel() * dtype.itemsize:
+    free_bytes = tier.room_bytes
+    if free_bytes is not None and free_bytes < shape.numel() * dtype.itemsize:
         return None
     try:
         found = tier.empty(shape, dtype)
@@ -183,13 +183,13 @@ def room_for(tier: Tier, shape: torch.Size, dtype: torch.dtype) -> Tensor | None
 @torch.no_grad()
 def move_homes(parameters: Iterable[nn.Parameter], tier: Tier) -> int:
     """Move parameters into a tier until it is full; return the number kept in place by other views."""
-    stayed = 0
+    num_in_place = 0
     for parameter in parameters:
         if not is_worth_moving(parameter) or tier.holds(parameter):
             continue
         has_views = parameter.untyped_storage().nbytes() != parameter.nbytes
         if has_views or hcops.optimizer.storage_use_count(parameter) != 1:
-            stayed += 1
-        elif (target := room_for(tier, parameter.shape, parameter.dtype)) is not None:
+            num_in_place += 1
+        elif (target := allocate_in(tier, parameter.shape, parameter.dtype)) is not None:
             parameter.data = target.copy_(parameter.data)
-    return stayed
+    return num_in_place

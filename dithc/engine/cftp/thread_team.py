@@ -55,7 +55,7 @@ class ThreadTeam:
         for _ in range(runs):
             rooflines.barriers(count, num_threads=self.num_threads)
             marks.append(time.perf_counter())
-        return [(after - before) / count for before, after in pairwise(marks)]
+        return [(end - start) / count for start, end in pairwise(marks)]
 
     def describe(self) -> str:
         """Return a one-line summary for the user."""
@@ -69,6 +69,6 @@ class ThreadTeam:
 
 def _ranges(numbers: tuple[int, ...]) -> str:
     """Format (0, 1, 2, 3, 5) as 0-3,5."""
-    neighbors = groupby(enumerate(sorted(set(numbers))), key=lambda place: place[1] - place[0])
+    neighbors = groupby(enumerate(sorted(set(numbers))), key=lambda pair: pair[1] - pair[0])
     runs = [[number for _, number in run] for _, run in neighbors]
     return ",".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs)

@@ -7,14 +7,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from dithc.core.processes import process_fields
+
 # Set by `dithc launch`, so that a rank can distinguish a failed start from a single process.
 EXPECTED_RANKS_VARIABLE = "DITHC_EXPECTED_RANKS"
 NODE_VARIABLE = "DITHC_NODE_NAME"
 # Rank 0 creates the first file once all ranks are connected; `dithc launch` thereby distinguishes a failed start from
-# failed work. A guard that outlives its rank writes the file with the second ending: a message, and the exit status if
-# the guard chose it.
+# failed work. A watchdog that outlives its rank writes the file with the second ending: a message, and the exit status if
+# the watchdog chose it.
 STARTED_VARIABLE, LOST_SUFFIX = "DITHC_STARTUP_FILE", ".lost"
-SAID_SUFFIX = ".said-"  # ending, before a digest, of the marker of an error that a rank has logged
+LOGGED_SUFFIX = ".said-"  # ending, before a digest, of the marker of an error that a rank has logged
 HYDRA_PROXY = "hydra_pmi_proxy"  # started by MPICH's mpiexec on each node; it starts the ranks there
 
 
@@ -96,8 +98,8 @@ def _serves_pmi(environment: Mapping[str, str]) -> bool:
     if "PMI_PORT" in environment:
         return _listens({environment["PMI_PORT"].rpartition(":")[2]})
     size = environment.get("PMI_SIZE", "")
-    is_several = size.isdigit() and int(size) > 1
-    return is_several and (any(name in environment for name in OTHER_CONNECTIONS) or _has_launcher(os.getppid()))
+    has_several_ranks = size.isdigit() and int(size) > 1
+    return has_several_ranks and (any(name in environment for name in OTHER_CONNECTIONS) or _has_launcher(os.getppid()))
 
 
 def _has_launcher(pid: int) -> bool:
@@ -115,14 +117,6 @@ def name_of(pid: int) -> str:
         return Path(f"/proc/{pid}/comm").read_text().strip()
     except OSError:
         return ""
-
-
-def process_fields(pid: int | str) -> list[str]:
-    """Return the fields of /proc/PID/stat from the state on; an empty list if the process is gone."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return []
 
 
 def _serves_pmix(environment: Mapping[str, str]) -> bool:
@@ -147,7 +141,7 @@ def node_name() -> str:
     Ranks on nodes of the same name exchange through shared memory. Containers that share a kernel but not /dev/shm need
     different names.
     """
-    if named := os.environ.get(NODE_VARIABLE):
-        return named
-    boot = Path("/proc/sys/kernel/random/boot_id")
-    return f"{socket.gethostname()} {boot.read_text().strip() if boot.exists() else ''}"
+    if name := os.environ.get(NODE_VARIABLE):
+        return name
+    boot_id = Path("/proc/sys/kernel/random/boot_id")
+    return f"{socket.gethostname()} {boot_id.read_text().strip() if boot_id.exists() else ''}"

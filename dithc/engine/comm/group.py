@@ -16,6 +16,7 @@ from types import ModuleType, TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 from dithc.core.logging import UserError, get_logger, setup_logging, user_error
+from dithc.core.processes import HELD, STOPPED
 from dithc.engine.comm import environment
 from dithc.engine.comm.launch import (
     MEETING_SECONDS,
@@ -39,15 +40,15 @@ log = get_logger(__name__)
 # file system.
 DEFAULT_TIMEOUT_SECONDS = 1800.0
 # Statuses with which all ranks exit by agreement: done, stopped and saved, another trainer holds the run.
-AGREED_STATUSES = (None, 0, 75, 76)
+AGREED_STATUSES = (None, 0, STOPPED, HELD)
 # An aborting launcher drops output that it has not forwarded yet, including the reason of the abort.
-SECONDS_TO_BE_HEARD = 2.0
+FLUSH_SECONDS = 2.0
 BACKEND_VARIABLE = "DITHC_COMM_BACKEND"
 BACKENDS = ("dithc-mpi", "gloo")
 
 _process = os.getpid()  # the only process that MPI serves
 _world: "MpiWorld | None" = None  # set once MPI has started
-_open: "Group | None" = None  # the group of several ranks with an open context
+_open_group: "Group | None" = None  # the group of several ranks with an open context
 
 
 @dataclass(kw_only=True, eq=False)
@@ -75,11 +76,11 @@ class Group:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
-        agreed = error is None or (isinstance(error, SystemExit) and error.code in AGREED_STATUSES)
-        if self.world is None or agreed:
+        is_agreed = error is None or (isinstance(error, SystemExit) and error.code in AGREED_STATUSES)
+        if self.world is None or is_agreed:
             self.close()
             return
-        _say(error, who=f"rank {self.rank} of {self.size}")
+        _log_failure(error, source=f"rank {self.rank} of {self.size}")
         self.world.abort(_status(error))
 
     def barrier(self) -> None:
@@ -99,9 +100,9 @@ class Group:
         """Return the picklable value of rank `source` on every rank."""
         if self.size == 1:
             return value
-        box = [value]
-        self.distributed().broadcast_object_list(box, src=source)
-        return box[0]
+        values = [value]
+        self.distributed().broadcast_object_list(values, src=source)
+        return values[0]
 
     def gather_objects(self, value: Any) -> list[Any]:
         """Return the picklable values of all ranks in rank order, on every rank."""
@@ -148,12 +149,12 @@ class Group:
         Returns the group of this rank's part; None if the part has one rank or no part contains this rank.
         """
         distributed = self.distributed()
-        mine = None
+        local = None
         for members in parts:
             if len(members) > 1:
-                made = distributed.new_group(list(members))
-                mine = made if self.rank in members else mine
-        return mine
+                subgroup = distributed.new_group(list(members))
+                local = subgroup if self.rank in members else local
+        return local
 
     @staticmethod
     def segment(num_bytes: int, *, over: Any, timeout_seconds: float) -> "SharedSegment":
@@ -196,11 +197,11 @@ class Group:
 
     def close(self) -> None:
         """Leave the group unless it is nested in the context of an equal group. MPI ends with the process."""
-        global _open
+        global _open_group
         if self.size > 1 and not self.is_nested:
             import torch.distributed as distributed
 
-            _open = None
+            _open_group = None
             if distributed.is_initialized():
                 distributed.destroy_process_group()
 
@@ -219,21 +220,21 @@ def connect_ranks(expected_ranks: int | None = None, *, timeout_seconds: float |
         UserError: the number of started ranks differs from the expected number, or MPI does not serve this process or
             thread.
     """
-    global _open, _process
+    global _open_group, _process
     started = environment.started_by(os.environ)
     announced = int(os.environ.get(environment.EXPECTED_RANKS_VARIABLE) or 0) or None  # by `dithc launch`
     expected = announced if expected_ranks is None else expected_ranks
     if _world is None and (started is None or (started.size == 1 and expected in (None, 1))):
         if expected not in (None, 1):
-            raise _wrong_size(1, expected, started)
+            raise _size_error(1, expected, started)
         if started is None and (names := environment.left_over(os.environ)):
             log.info("one rank: no launcher serves this process, ignoring %s", ", ".join(names))
         return Group()
     _check_process()
-    if _open is not None:
-        if expected not in (None, _open.size):
-            raise _wrong_size(_open.size, expected, started)
-        return replace(_open, is_nested=True)
+    if _open_group is not None:
+        if expected not in (None, _open_group.size):
+            raise _size_error(_open_group.size, expected, started)
+        return replace(_open_group, is_nested=True)
     timeout = timeout_seconds or DEFAULT_TIMEOUT_SECONDS
     if _world is None:
         start_watchdog()
@@ -242,32 +243,31 @@ def connect_ranks(expected_ranks: int | None = None, *, timeout_seconds: float |
         if _world is not None:
             _world.connect_again(timeout)
         world = _world or _start_mpi()
-        wanted = expected if expected is not None else (started and started.size) or world.size
-        group = _join(world, timeout) if world.size == wanted else None
+        required = expected if expected is not None else (started and started.size) or world.size
+        group = _join_world(world, timeout) if world.size == required else None
     except BaseException as error:
         # Do not wait for the interpreter's exit: MPI would wait there for the other ranks, which wait for this rank.
         # The launcher ends them now.
-        _say(error, who="a rank (while connecting)")
+        _log_failure(error, source="a rank (while connecting)")
         os._exit(_status(error))
     if group is not None:
-        _open = group if group.size > 1 else None
+        _open_group = group if group.size > 1 else None
         return group
     if world.rank > 0:
         raise SystemExit(2)
-    raise _wrong_size(world.size, wanted, started)
+    raise _size_error(world.size, required, started)
 
 
 def _check_process() -> None:
     """Reject processes and threads that MPI does not serve."""
-    where = "a forked child of a rank" if os.getpid() != _process else "a thread"
-    if os.getpid() == _process and threading.current_thread() is threading.main_thread():
-        return
-    fix = (
-        "call comm.init_distributed() in the main thread of the rank and pass results to it; start processes by `spawn`"
-    )
-    raise user_error(
-        "comm.init_distributed() outside of a rank's main thread", got=where, expected="the main thread", fix=fix
-    )
+    is_fork = os.getpid() != _process
+    if is_fork or threading.current_thread() is not threading.main_thread():
+        raise user_error(
+            "comm.init_distributed() outside of a rank's main thread",
+            got="a forked child of a rank" if is_fork else "a thread",
+            expected="the main thread",
+            fix="call comm.init_distributed() in the rank's main thread and pass results to it; start processes by `spawn`",
+        )
 
 
 def _start_mpi() -> "MpiWorld":
@@ -281,7 +281,7 @@ def _start_mpi() -> "MpiWorld":
     return _world
 
 
-def _join(world: "MpiWorld", timeout_seconds: float) -> Group:
+def _join_world(world: "MpiWorld", timeout_seconds: float) -> Group:
     from dithc.engine.numa import ranks_on_node  # this module needs torch
 
     if world.size == 1:
@@ -290,11 +290,11 @@ def _join(world: "MpiWorld", timeout_seconds: float) -> Group:
     setup_logging(rank=world.rank, level=logging.getLogger("dithc").level or logging.INFO)
     nodes = world.all_gather_object(environment.node_name())
     unlink_shared_memory()
-    mine = [rank for rank, node in enumerate(nodes) if node == nodes[world.rank]]
+    local_ranks = [rank for rank, node in enumerate(nodes) if node == nodes[world.rank]]
     backend = _backend()
-    _start(world, backend, one_node=len(set(nodes)) == 1, timeout_seconds=timeout_seconds)
+    _init_torch(world, backend, one_node=len(set(nodes)) == 1, timeout_seconds=timeout_seconds)
     set_stop_timeout(None)  # all ranks are connected
-    ranks_on_node(len(mine))
+    ranks_on_node(len(local_ranks))
     log.info("%d ranks on %d node(s), %s", world.size, len(set(nodes)), backend)
     if world.rank == 0 and (started_file := os.environ.get(environment.STARTED_VARIABLE)):
         try:
@@ -305,8 +305,8 @@ def _join(world: "MpiWorld", timeout_seconds: float) -> Group:
     return Group(
         rank=world.rank,
         size=world.size,
-        local_rank=mine.index(world.rank),
-        local_size=len(mine),
+        local_rank=local_ranks.index(world.rank),
+        local_size=len(local_ranks),
         node=nodes[world.rank],
         world=world,
     )
@@ -321,7 +321,7 @@ def _backend() -> str:
     return backend
 
 
-def _start(world: "MpiWorld", backend: str, *, one_node: bool, timeout_seconds: float) -> None:
+def _init_torch(world: "MpiWorld", backend: str, *, one_node: bool, timeout_seconds: float) -> None:
     import torch.distributed as distributed
 
     from dithc.engine.comm.rendezvous import store_of
@@ -338,18 +338,18 @@ def _start(world: "MpiWorld", backend: str, *, one_node: bool, timeout_seconds: 
     distributed.init_process_group(backend, store=store, rank=world.rank, world_size=world.size, timeout=timeout)
 
 
-def _say(error: BaseException | None, *, who: str) -> None:
+def _log_failure(error: BaseException | None, *, source: str) -> None:
     """Log why this rank ends all ranks, and wait until the message is forwarded."""
     if isinstance(error, UserError):
-        _log_of(error).error("%s", exit_report.deduplicated_message(str(error)))
+        _logger_of(error).error("%s", exit_report.deduplicated_message(str(error)))
     else:
-        log.error("%s failed, ending all ranks: %r", who, error, exc_info=error)
+        log.error("%s failed, ending all ranks: %r", source, error, exc_info=error)
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
-    time.sleep(SECONDS_TO_BE_HEARD)
+    time.sleep(FLUSH_SECONDS)
 
 
-def _log_of(error: UserError) -> logging.Logger:
+def _logger_of(error: UserError) -> logging.Logger:
     modules = [frame.f_globals.get("__name__", "") for frame, _ in walk_tb(error.__traceback__)]
     return get_logger(next((name for name in reversed(modules) if name.startswith("dithc.")), __name__))
 
@@ -362,7 +362,7 @@ def _status(error: BaseException | None) -> int:
     return 130 if isinstance(error, KeyboardInterrupt) else 1
 
 
-def _wrong_size(size: int, expected: int | None, started: environment.LaunchInfo | None) -> UserError:
+def _size_error(size: int, expected: int | None, started: environment.LaunchInfo | None) -> UserError:
     if started is None:
         fix = "start it by `dithc launch --ranks N --launcher mpiexec|srun -- ...`, or expect one rank"
     elif size == 1:

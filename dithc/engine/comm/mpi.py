@@ -18,10 +18,10 @@ Buffer = np.ndarray[Any, np.dtype[Any]]
 
 # An MPI sends a long message in cells of shared memory of some tens of kilobytes, and one test moves one cell. The
 # communication thread may sleep between two polls, so a poll makes several tests, to move about a megabyte.
-TESTS_PER_LOOK = 32
+TESTS_PER_POLL = 32
 
 STANDARD_ERROR = 2
-LATE_SECONDS, MOST_NAMED = 10.0, 8
+LATE_SECONDS, MAX_NAMED = 10.0, 8
 
 LEVELS = ("single", "funneled", "serialized", "multiple")
 THREAD_LEVELS = {getattr(MPI, f"THREAD_{name.upper()}"): name for name in LEVELS}
@@ -38,18 +38,18 @@ class MpiRequest:
 
     def done(self) -> bool:
         """Poll the request, which also advances it; return whether it is complete."""
-        return any(self._request.Test() for _ in range(TESTS_PER_LOOK))
+        return any(self._request.Test() for _ in range(TESTS_PER_POLL))
 
 
 class MpiCommunicator:
     """Private communicator over some ranks, for arrays. All ranks make the same calls in the same order.
 
-    Arrays are contiguous numpy arrays of a type that MPI supports; counts are below `MOST_ELEMENTS`. All methods return
+    Arrays are contiguous numpy arrays of a type that MPI supports; counts are below `MAX_ELEMENTS`. All methods return
     immediately unless documented otherwise. MPI owns the arrays until the request completes.
     """
 
     # Counts of MPI 3 have 31 bits.
-    MOST_ELEMENTS = 1 << 30
+    MAX_ELEMENTS = 1 << 30
 
     def __init__(self, communicator: MPI.Comm) -> None:
         self._communicator = communicator
@@ -57,7 +57,7 @@ class MpiCommunicator:
         self.size: int = communicator.Get_size()
 
     @classmethod
-    def over(cls, ranks: Sequence[int] | None = None, *, tag: int = 0) -> "MpiCommunicator":
+    def from_ranks(cls, ranks: Sequence[int] | None = None, *, tag: int = 0) -> "MpiCommunicator":
         """Create a channel over ranks of the world, by default all; collective over just these ranks."""
         if ranks is None or len(ranks) == MPI.COMM_WORLD.Get_size():
             return cls(MPI.COMM_WORLD.Dup())
@@ -99,8 +99,7 @@ class MpiCommunicator:
 
     def all_gather_parts(self, x: Buffer, counts: Sequence[int]) -> MpiRequest:
         """Gather in place: part r of x, of counts[r] elements, comes from rank r."""
-        starts = [sum(counts[:i]) for i in range(self.size)]
-        return MpiRequest(self._communicator.Iallgatherv(MPI.IN_PLACE, [x, (counts, starts)]), x)
+        return MpiRequest(self._communicator.Iallgatherv(MPI.IN_PLACE, [x, list(counts)]), x)
 
     def exchange_parts(self, x: Buffer, x_counts: Sequence[int], out: Buffer, out_counts: Sequence[int]) -> MpiRequest:
         """Exchange the parts of x for rank 0, 1, ... between all ranks; `out` receives the parts from them.
@@ -110,12 +109,12 @@ class MpiCommunicator:
         layouts = []
         for array, counts in ((x, x_counts), (out, out_counts)):
             starts = [sum(counts[:i]) for i in range(self.size)]
-            moved = [0 if rank == self.rank else count for rank, count in enumerate(counts)]
-            layouts.append([array, (moved, starts)])
+            sent = [0 if rank == self.rank else count for rank, count in enumerate(counts)]
+            layouts.append([array, (sent, starts)])
         return MpiRequest(self._communicator.Ialltoallv(*layouts), x, out)
 
-    def send(self, x: Buffer, *, to: int, tag: int) -> MpiRequest:
-        return MpiRequest(self._communicator.Isend(x, dest=to, tag=tag), x)
+    def send(self, x: Buffer, *, dest: int, tag: int) -> MpiRequest:
+        return MpiRequest(self._communicator.Isend(x, dest=dest, tag=tag), x)
 
     def receive(self, out: Buffer, *, source: int | None, tag: int) -> MpiRequest:
         """Receive into `out`; source None accepts any rank."""
@@ -136,11 +135,11 @@ class MpiWorld(MpiCommunicator):
     def connect_again(self, timeout_seconds: float) -> None:
         """Wait until all ranks call it; UserError if a rank has ended or is late."""
         request, ended = self._exchange(False)
-        begun, is_late = time.monotonic(), False
+        start, is_late = time.monotonic(), False
         fix = "let every rank of the program call comm.init_distributed() equally often"
         while not request.done():
             time.sleep(0.01)
-            waited = time.monotonic() - begun
+            waited = time.monotonic() - start
             if waited > LATE_SECONDS and not is_late:
                 is_late = True
                 log.warning(
@@ -151,7 +150,7 @@ class MpiWorld(MpiCommunicator):
                 got = f"not on all ranks in {timeout_seconds:g} s"
                 raise user_error("comm.init_distributed()", got=got, expected="all", fix=fix)
         if ended.any():
-            names = ", ".join(f"rank {rank}" for rank in ended.nonzero()[0][:MOST_NAMED])
+            names = ", ".join(f"rank {rank}" for rank in ended.nonzero()[0][:MAX_NAMED])
             raise user_error(
                 f"comm.init_distributed() waits for {ended.sum()} of {self.size} ranks",
                 got=f"the program of {names} has ended",
@@ -168,8 +167,8 @@ class MpiWorld(MpiCommunicator):
 
     def _exchange(self, has_ended: bool) -> tuple[MpiRequest, npt.NDArray[np.bool_]]:
         """Return a request that completes once all ranks have called this, and an array for the flag of each rank."""
-        mine, flags = np.array([has_ended], dtype=bool), np.zeros(self.size, dtype=bool)
-        return MpiRequest(self._communicator.Iallgather(mine, flags), mine, flags), flags
+        flag, flags = np.array([has_ended], dtype=bool), np.zeros(self.size, dtype=bool)
+        return MpiRequest(self._communicator.Iallgather(flag, flags), flag, flags), flags
 
     def abort(self, status: int) -> NoReturn:
         """End every rank immediately. The caller has logged the reason; messages of MPI are discarded."""

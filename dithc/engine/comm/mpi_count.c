@@ -34,7 +34,7 @@ static void open_counters(void)
     close(file);
 }
 
-/* A forked rank (its parent is the guard) counts in a separate file. */
+/* A forked rank (its parent is the watchdog) counts in a separate file. */
 __attribute__((constructor)) static void start(void)
 {
     open_counters();

@@ -30,7 +30,7 @@ def store_of(world: MpiWorld, *, timeout: timedelta) -> Any:
     one_node = len(set(world.all_gather_object(node_name()))) == 1
     store = None
     if world.rank == 0:
-        host = LOOPBACK if one_node else os.environ.get("MASTER_ADDR") or _address()
+        host = LOOPBACK if one_node else os.environ.get("MASTER_ADDR") or _local_address()
         # Port 0: the system picks a free port and reserves it, so no other process can claim it before its use.
         store = TCPStore(host, 0, world.size, is_master=True, timeout=timeout, wait_for_workers=False)
     host, port = world.broadcast_object((store.host, store.port) if store else None)
@@ -43,18 +43,18 @@ def install() -> None:
     module = importlib.import_module("torch.distributed.rendezvous")
     handlers: dict[str, Handler] = getattr(module, "_rendezvous_handlers", {})
     if "env" in handlers:
-        handlers["env"] = partial(_meet, handlers["env"])
+        handlers["env"] = partial(_connect, handlers["env"])
     else:
         log.warning("this torch has no rendezvous env:// that can be extended: give init_process_group a store")
 
 
-def _meet(before: Handler, url: str, timeout: timedelta = TIMEOUT, **options: Any) -> Iterator[tuple[Any, int, int]]:
+def _connect(env: Handler, url: str, timeout: timedelta = TIMEOUT, **options: Any) -> Iterator[tuple[Any, int, int]]:
     """Yield store, rank and number of ranks once, through MPI if environment and caller specify no address.
 
     Raises UserError if the launcher announced another number of ranks than MPI reports.
     """
     if urlparse(url).query or any(name in os.environ for name in VARIABLES):
-        yield from before(url, timeout=timeout, **options)
+        yield from env(url, timeout=timeout, **options)
         return
     world, started = MpiWorld(), started_by(os.environ)
     if started is not None and started.size not in (None, world.size):
@@ -67,7 +67,7 @@ def _meet(before: Handler, url: str, timeout: timedelta = TIMEOUT, **options: An
     yield store_of(world, timeout=timeout), world.rank, world.size
 
 
-def _address() -> str:
+def _local_address() -> str:
     """Return this node's address for other nodes: of the interface with the default route, else the host name."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:

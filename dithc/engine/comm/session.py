@@ -14,7 +14,7 @@ from dithc.engine.comm.settings import CommConfig
 from dithc.engine.hardware import Machine, RankPlan, affinity, discover_machine, plan_cores
 
 THREADS_VARIABLE = "OMP_NUM_THREADS"
-MOST_THREADS = 4096  # limit of a kernel context
+MAX_THREADS = 4096  # limit of a kernel context
 log = get_logger("dithc.cores")
 
 
@@ -52,34 +52,34 @@ def init_distributed(
         if group.is_nested:
             yield group
             return
-        asked = _asked_threads()
-        launched = asked if EXPECTED_RANKS_VARIABLE in os.environ else None
+        requested = _asked_threads()
+        launched = requested if EXPECTED_RANKS_VARIABLE in os.environ else None
         machine = discover_machine()
-        masks = _masks_of_node(group, machine.limits.allowed_cpus)
-        apart = sum(map(len, masks)) == len(set[int]().union(*masks))
-        given = launched or cpus_per_rank
-        cores = plan_cores(machine, ranks_per_node=group.local_size, cpus_per_rank=given, own_mask=apart)
+        masks = _node_masks(group, machine.limits.allowed_cpus)
+        are_disjoint = sum(map(len, masks)) == len(set[int]().union(*masks))
+        num_cpus = launched or cpus_per_rank
+        cores = plan_cores(machine, ranks_per_node=group.local_size, cpus_per_rank=num_cpus, own_mask=are_disjoint)
         for reason in cores.reasons:
             log.info(reason)
-        mine, communication = _without_communication(cores.ranks[group.local_rank], machine)
-        before = os.sched_getaffinity(0)
-        threads = affinity.apply(mine)
-        if asked is not None and not (launched and mine.reserved):
-            threads = _threads(asked, mine, machine, launched=launched is not None)
+        plan, communication = _split_communication(cores.ranks[group.local_rank], machine)
+        cpus = os.sched_getaffinity(0)
+        threads = affinity.apply(plan)
+        if requested is not None and not (launched and plan.reserved):
+            threads = _num_threads(requested, plan, machine, launched=launched is not None)
         torch.set_num_threads(threads)
         openmp.unbind_team()
         if communication:
             group.communicate_on(communication[0])
         elif group.size > 1:
             log.info("no core is reserved for the communication threads: they run on any core of the rank")
-        check = partial(affinity.verify, mine, num_threads=threads, cores=machine.cores, communication=communication)
-        check(gather=partial(_masks_of_node, group))
+        check = partial(affinity.verify, plan, num_threads=threads, cores=machine.cores, communication=communication)
+        check(gather=partial(_node_masks, group))
         try:
             yield group
             # All threads exist by now, and a library that was loaded since may have changed their binding.
             check()
         finally:
-            affinity.rebind(os.sched_getaffinity(0), before)
+            affinity.rebind(os.sched_getaffinity(0), cpus)
 
 
 def _asked_threads() -> int | None:
@@ -87,41 +87,41 @@ def _asked_threads() -> int | None:
     text = os.environ.get(THREADS_VARIABLE, "")
     if not text or "," in text:
         return None
-    asked = int(text) if text.isascii() and text.isdigit() and len(text) < len(str(MOST_THREADS)) + 1 else 0
-    if not 1 <= asked <= MOST_THREADS:
+    requested = int(text) if text.isascii() and text.isdigit() and len(text) < len(str(MAX_THREADS)) + 1 else 0
+    if not 1 <= requested <= MAX_THREADS:
         raise user_error(
             f"environment variable {THREADS_VARIABLE}",
             got=repr(text[:40]),
-            expected=f"a number of threads from 1 to {MOST_THREADS}",
+            expected=f"a number of threads from 1 to {MAX_THREADS}",
             fix=f"set it to the cores of a rank, or unset it (`unset {THREADS_VARIABLE}`): dithc counts them itself",
         )
-    return asked
+    return requested
 
 
-def _threads(asked: int, mine: RankPlan, machine: Machine, *, launched: bool) -> int:
+def _num_threads(requested: int, plan: RankPlan, machine: Machine, *, launched: bool) -> int:
     """Return the compute threads for which OMP_NUM_THREADS asks, but one per core if CPUs of a scheduler share cores."""
-    cores = sum(1 for core in machine.cores if set(core.cpus) & set(mine.cpus))
-    if launched and cores < asked <= len(mine.cpus):
-        log.info(f"{cores} compute thread(s) per rank: its {asked} CPU(s) are {cores} core(s)")
+    cores = sum(1 for core in machine.cores if set(core.cpus) & set(plan.cpus))
+    if launched and cores < requested <= len(plan.cpus):
+        log.info(f"{cores} compute thread(s) per rank: its {requested} CPU(s) are {cores} core(s)")
         return cores
-    log.info(f"{asked} compute thread(s) per rank, from {THREADS_VARIABLE}")
-    return asked
+    log.info(f"{requested} compute thread(s) per rank, from {THREADS_VARIABLE}")
+    return requested
 
 
-def _without_communication(mine: RankPlan, machine: Machine) -> tuple[RankPlan, tuple[int, ...]]:
+def _split_communication(plan: RankPlan, machine: Machine) -> tuple[RankPlan, tuple[int, ...]]:
     """Return the plan without the core of the communication threads, and the CPUs of that core, or none.
 
     Each of several core clusters may reserve a core; the first is used and the others stay free.
     """
-    reserved = next((core for purpose, core in mine.reserved if purpose == "communication"), None)
-    if reserved is None or not mine.pin:
-        return mine, ()
-    taken = set(machine.cores[reserved].cpus)
-    communication = tuple(cpu for cpu in mine.cpus if cpu in taken)
-    return replace(mine, cpus=tuple(cpu for cpu in mine.cpus if cpu not in taken)), communication
+    reserved = next((core for purpose, core in plan.reserved if purpose == "communication"), None)
+    if reserved is None or not plan.pin:
+        return plan, ()
+    reserved_cpus = set(machine.cores[reserved].cpus)
+    communication = tuple(cpu for cpu in plan.cpus if cpu in reserved_cpus)
+    return replace(plan, cpus=tuple(cpu for cpu in plan.cpus if cpu not in reserved_cpus)), communication
 
 
-def _masks_of_node(group: Group, cpus: tuple[int, ...]) -> list[tuple[int, ...]]:
+def _node_masks(group: Group, cpus: tuple[int, ...]) -> list[tuple[int, ...]]:
     """Return the CPUs of every rank of this node, in the order of local ranks."""
-    everyone = group.gather_objects((group.node, group.local_rank, cpus))
-    return [mask for _, mask in sorted((local, mask) for node, local, mask in everyone if node == group.node)]
+    masks = group.gather_objects((group.node, group.local_rank, cpus))
+    return [mask for _, mask in sorted((local, mask) for node, local, mask in masks if node == group.node)]

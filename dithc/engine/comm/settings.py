@@ -27,11 +27,11 @@ class CommConfig:
     def active(self) -> Iterator[None]:
         """Use these settings for process groups created during a `with` block."""
         global _current
-        before, _current = _current, self
+        previous, _current = _current, self
         try:
             yield
         finally:
-            _current = before
+            _current = previous
 
     @staticmethod
     def current() -> "CommConfig":

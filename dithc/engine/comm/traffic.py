@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -41,18 +41,16 @@ class Traffic:
     shared_bytes: int | None  # written to the shared memory of a node's ranks
 
     def since(self, before: "Traffic") -> "Traffic":
-        mine, others = (vars(self), vars(before))
-        return Traffic(**{
-            name: None if mine[name] is None or others[name] is None else mine[name] - others[name] for name in mine
-        })  # fmt: skip
+        pairs = zip(astuple(self), astuple(before), strict=True)
+        return Traffic(*(None if None in (end, start) else end - start for end, start in pairs))
 
 
 def sent() -> Traffic:
-    calls, sent = None, None
+    num_calls, num_bytes = None, None
     with suppress(KeyError, OSError, struct.error):  # no layer, or no call of MPI yet
-        calls, sent = COUNTERS.unpack(Path(f"{os.environ[COUNT_VARIABLE]}.{os.getpid()}").read_bytes())
+        num_calls, num_bytes = COUNTERS.unpack(Path(f"{os.environ[COUNT_VARIABLE]}.{os.getpid()}").read_bytes())
     exchange = sys.modules.get("dithc.engine.comm.process_group.shm_collectives")
-    return Traffic(_tcp(), calls, sent, exchange.bytes_put if exchange else 0)
+    return Traffic(_tcp(), num_calls, num_bytes, exchange.bytes_put if exchange else 0)
 
 
 def build_counter(folder: Path) -> Path:
@@ -61,9 +59,9 @@ def build_counter(folder: Path) -> Path:
     To use it, preload it and set DITHC_MPI_TRAFFIC_PREFIX to a prefix of file names.
     """
     compiler, library = Path(sys.executable).with_name("mpicc"), folder / "mpi_count.so"
-    line = [str(compiler), "-shared", "-fPIC", "-O2", str(SOURCE), "-o", str(library)]
+    command = [str(compiler), "-shared", "-fPIC", "-O2", str(SOURCE), "-o", str(library)]
     try:
-        done = subprocess.run(line, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+        done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL)
         reason = (done.stderr.splitlines() or ["no message"])[-1] if done.returncode else None
     except OSError as error:
         reason = str(error)
@@ -99,7 +97,7 @@ class Exposure:
     """Cost of the communication of one step on this rank."""
 
     exposed_seconds: float = 0.0  # for which the computing thread waited
-    bytes_moved: int = 0  # gradients and weights sent by this rank
+    comm_bytes: int = 0  # gradients and weights sent by this rank
     communication_seconds: float | None = (
         None  # with at least one active exchange; None if the backend does not measure
     )
@@ -127,28 +125,28 @@ class CommMeter:
 
     def wait(self, work: Any) -> None:
         """Wait for an exchange; TimeoutError or RuntimeError if another rank is gone or late."""
-        begun = time.perf_counter()
+        start = time.perf_counter()
         work.wait()
-        self._exposed += time.perf_counter() - begun
+        self._exposed += time.perf_counter() - start
         self._spans.append((getattr(work, "begun", None), getattr(work, "ended", None)))
 
     def take(self) -> Exposure:
-        taken = Exposure(self._exposed, self._bytes, covered(self._spans))
+        exposure = Exposure(self._exposed, self._bytes, union_seconds(self._spans))
         self._clear()
-        return taken
+        return exposure
 
     def _clear(self) -> None:
         self._exposed, self._bytes = 0.0, 0
         self._spans: list[tuple[float | None, float | None]] = []
 
 
-def covered(spans: list[tuple[float | None, float | None]]) -> float | None:
+def union_seconds(spans: list[tuple[float | None, float | None]]) -> float | None:
     """Return the length of the union of intervals; None without intervals or if an end is missing."""
     known = sorted((begun, ended) for begun, ended in spans if begun is not None and ended is not None)
     if not known or len(known) < len(spans):
         return None
-    total, reached = 0.0, float("-inf")
+    total, end = 0.0, float("-inf")
     for begun, ended in known:
-        total += max(0.0, ended - max(begun, reached))
-        reached = max(reached, ended)
+        total += max(0.0, ended - max(begun, end))
+        end = max(end, ended)
     return total

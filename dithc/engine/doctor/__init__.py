@@ -6,8 +6,8 @@ quota, no compiler, a full disk. Each can be detected before the first job.
 Contents: `run_checks` runs all checks. `write_profile` writes a profile for the present cluster, `check_profile` tests it
 by one-second jobs.
 
-Invariants: `run_checks` changes nothing and always returns. A failed check is a finding, not an exception. `bad` means
-that work will fail, be wrong or far too slow, and sets exit status 1; `warn` marks a defect with a fix. `bad` are: less
+Invariants: `run_checks` changes nothing and always returns. A failed check is a finding, not an exception. `error` means
+that work will fail, be wrong or far too slow, and sets exit status 1; `warning` marks a defect with a fix. `error` are: less
 than 2 GiB of memory or disk; a missing package; an unusable instruction set (HCOPS_ISA) or description (DITHC_MACHINE_FILE);
 two types of OpenMP runtimes; more OpenMP threads than allowed CPUs; a launcher of another MPI than the library.
 

@@ -4,12 +4,12 @@ from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, Literal
 
-Level = Literal["ok", "warn", "bad"]
+Level = Literal["ok", "warning", "error"]
 
 
 @dataclass(frozen=True)
 class CheckResult:
-    """Result of a check. `warn`: a part is defective or slow; `bad`: work will fail or be wrong.
+    """Result of a check. `warning`: a part is defective or slow; `error`: work will fail or be wrong.
 
     `details` are further lines for `--verbose`, `facts` the text as JSON values for programs. `fix` is an imperative.
     """

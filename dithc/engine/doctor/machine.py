@@ -16,13 +16,13 @@ GIGA, MIB, GIB = 1e9, 1 << 20, 1 << 30
 Limits = tuple[tuple[int, Level, str], ...]  # bytes below which a level and its fix apply, ascending
 # A training step of the smallest preset at batch 16 peaks near 2 GiB with its libraries. Less memory is useless.
 MEMORY_LIMITS: Limits = (
-    (2 * GIB, "bad", "end other programs, or request more memory (limits of the container or job apply)"),
-    (6 * GIB, "warn", "use small batches, or activation recomputation"),
+    (2 * GIB, "error", "end other programs, or request more memory (limits of the container or job apply)"),
+    (6 * GIB, "warning", "use small batches, or activation recomputation"),
 )
 # The demo needs about 1 GiB; fine-tuning with its latents and checkpoints tens of GiB.
 DISK_LIMITS: Limits = (
-    (2 * GIB, "bad", "free space, or work in another folder: a full disk ends a run"),
-    (20 * GIB, "warn", "free space before training large models; this is enough for the demo"),
+    (2 * GIB, "error", "free space, or work in another folder: a full disk ends a run"),
+    (20 * GIB, "warning", "free space before training large models; this is enough for the demo"),
 )
 # MPI and gloo communicate through /dev/shm on a node; containers often have only 64 MiB.
 LEAST_SHARED_BYTES = 256 * MIB
@@ -35,7 +35,7 @@ def processor(machine: Machine, _: Path) -> list[CheckResult]:
     if quota is not None and quota < allowed:
         text = f"the control group allows {quota:g} CPU(s) of time, {allowed} CPUs are visible: threads are throttled"
         fix = "assign CPUs to the container (cpuset), or request all used CPUs from the batch system"
-        findings.append(CheckResult("warn", "CPU quota", text, fix=fix))
+        findings.append(CheckResult("warning", "CPU quota", text, fix=fix))
     return findings
 
 
@@ -49,7 +49,7 @@ def core_plan(machine: Machine, _: Path) -> list[CheckResult]:
         whole = plan_of_dies(replace(machine, limits=limits))
         text = f"{machine.described_by} replaces this machine; with all of its CPUs, {_plan_text(whole)}"
         fix = "unset DITHC_MACHINE_FILE, except for tests"
-        findings.append(CheckResult("warn", "described machine", text, fix=fix, facts=asdict(whole)))
+        findings.append(CheckResult("warning", "described machine", text, fix=fix, facts=asdict(whole)))
     return findings
 
 
@@ -62,7 +62,7 @@ def _plan_text(core_plan: CorePlan) -> str:
     for rank in core_plan.ranks:
         sizes = "+".join(str(len(cluster)) for cluster in rank.clusters)
         reserved = "".join(
-            f", {purpose} on core {' '.join(str(core) for wanted, core in rank.reserved if wanted == purpose)}"
+            f", {purpose} on core {' '.join(str(core) for reserved_for, core in rank.reserved if reserved_for == purpose)}"
             for purpose in dict(rank.reserved)
         )
         lines.append(
@@ -75,15 +75,15 @@ def _plan_text(core_plan: CorePlan) -> str:
 def memory(machine: Machine, _: Path) -> list[CheckResult]:
     available = available_bytes()
     if available is None:
-        return [CheckResult("warn", "memory", "available memory is unknown", fix="mount /proc")]
+        return [CheckResult("warning", "memory", "available memory is unknown", fix="mount /proc")]
     tiers = ", ".join(f"{tier.memory_bytes / GIB:.1f} GiB {tier.kind}" for tier in machine.tiers)
     text = f"{available / GIB:.1f} GiB available; {tiers if len(machine.tiers) > 1 else 'one tier of memory'}"
     facts = {"available_bytes": available, "tiers": [asdict(tier) for tier in machine.tiers]}
-    level, fix = _judged(available, MEMORY_LIMITS)
+    level, fix = _limit_level(available, MEMORY_LIMITS)
     return [CheckResult(level, "memory", text, fix=fix, facts=facts)]
 
 
-def _judged(num_bytes: int, limits: Limits) -> tuple[Level, str]:
+def _limit_level(num_bytes: int, limits: Limits) -> tuple[Level, str]:
     return next(((level, fix) for limit, level, fix in limits if num_bytes < limit), ("ok", ""))
 
 
@@ -94,7 +94,7 @@ def memory_tiers(machine: Machine, _: Path) -> list[CheckResult]:
         tiers = Tiers(tier_specs(machine))
     except UserError as error:
         fix = "reinstall the package; see the cause in topic `kernels`"
-        return [CheckResult("warn", "memory tiers", str(error).splitlines()[0], fix=fix)]
+        return [CheckResult("warning", "memory tiers", str(error).splitlines()[0], fix=fix)]
     facts, lines = dict[str, dict[str, Any]](), list[str]()
     for tier in tiers:
         name, nodes, rate = tier.spec.name, tier.spec.nodes, tier.copy_bytes_per_second
@@ -102,9 +102,9 @@ def memory_tiers(machine: Machine, _: Path) -> list[CheckResult]:
         pages = {"pages": tier.huge_pages, "copy_bytes_per_second": rate}
         facts[name] = {"kind": tier.spec.kind, "nodes": nodes, "bytes": size, **pages}
         size_text = f"{size / GIB:.1f} GiB" if size else "of unknown size"
-        where = f" on node(s) {', '.join(map(str, nodes))}" if nodes else ""
+        location = f" on node(s) {', '.join(map(str, nodes))}" if nodes else ""
         kind = "no" if tier.huge_pages == "none" else tier.huge_pages
-        lines.append(f"{name} {size_text}{where}, {kind} huge pages, copies at {rate / GIGA:.1f} GB/s")
+        lines.append(f"{name} {size_text}{location}, {kind} huge pages, copies at {rate / GIGA:.1f} GB/s")
     tiers.close()
     return [CheckResult("ok", "memory tiers", "; ".join(lines), facts=facts)]
 
@@ -118,7 +118,7 @@ def huge_pages(machine: Machine, _: Path) -> list[CheckResult]:
     elif mode != "always":
         text += "; large tensors cause more TLB misses"
         fix = "ask the administrator for `echo madvise > /sys/kernel/mm/transparent_hugepage/enabled`"
-    findings = [CheckResult("warn" if fix else "ok", "huge pages", text, fix=fix, facts=facts)]
+    findings = [CheckResult("warning" if fix else "ok", "huge pages", text, fix=fix, facts=facts)]
     reserved = {
         node.index: sum(size * pages for size, pages, _ in node.huge_page_pools) for node in machine.nodes if node.cpus
     }
@@ -126,22 +126,22 @@ def huge_pages(machine: Machine, _: Path) -> list[CheckResult]:
     if 0 < len(without) < len(reserved):
         text = f"huge pages are reserved on some NUMA nodes and not on node(s) {', '.join(map(str, without))}"
         fix = "reserve the same number on each node: /sys/devices/system/node/node*/hugepages/*/nr_hugepages"
-        findings.append(CheckResult("warn", "reserved pages", text, fix=fix, facts={"bytes_by_node": reserved}))
+        findings.append(CheckResult("warning", "reserved pages", text, fix=fix, facts={"bytes_by_node": reserved}))
     return findings
 
 
 def disk(_: Machine, folder: Path, *, shared: Path = Path("/dev/shm")) -> list[CheckResult]:
     """Check the free space for results, and for shared memory of the ranks of a node."""
     free = shutil.disk_usage(folder).free
-    text, (level, fix) = f"{free / GIB:.1f} GiB free in {folder.resolve()}", _judged(free, DISK_LIMITS)
+    text, (level, fix) = f"{free / GIB:.1f} GiB free in {folder.resolve()}", _limit_level(free, DISK_LIMITS)
     findings = [CheckResult(level, "disk", text, fix=fix, facts={"free_bytes": free})]
-    room = launch_command.room(shared)[1]
-    if room < LEAST_SHARED_BYTES:
-        level = "warn" if room >= 2 * launch_command.RANK_BYTES else "bad"
+    shared_free = launch_command.room(shared)[1]
+    if shared_free < LEAST_SHARED_BYTES:
+        level = "warning" if shared_free >= 2 * launch_command.RANK_BYTES else "error"
         text = (
-            f"{shared} has {room / MIB:.1f} MiB free: MPICH needs {launch_command.RANK_BYTES / MIB:.1f} MiB per rank, "
+            f"{shared} has {shared_free / MIB:.1f} MiB free: MPICH needs {launch_command.RANK_BYTES / MIB:.1f} MiB per rank, "
             f"fast communication {launch_command.FAST_RANK_BYTES / MIB:.0f} MiB"
         )
         fix = "start the container with more shared memory (docker: --shm-size=1g)"
-        findings.append(CheckResult(level, "shared memory", text, fix=fix, facts={"free_bytes": room}))
+        findings.append(CheckResult(level, "shared memory", text, fix=fix, facts={"free_bytes": shared_free}))
     return findings

@@ -17,39 +17,39 @@ def mpi(_: Machine, __: Path) -> list[CheckResult]:
     """Check the MPI library of mpi4py, and the mpiexec of `dithc launch`."""
     facts = launch_command.probe_mpi()
     try:
-        findings = judge_mpi(facts, launch_command.find_mpiexec())
+        findings = check_mpi(facts, launch_command.find_mpiexec())
     except UserError:
-        findings = judge_mpi(facts, None)
+        findings = check_mpi(facts, None)
     if not (names := launch_command.left_over(os.environ)):
         return findings
     if (started := launch_command.started_by(os.environ)) is not None and started.size != 1:
         by = started.launcher
         text = f"{by} started this process with {', '.join(names)}: each command here connects to its ranks"
         fix = f"start dithc by `dithc launch`; in a shell that is not a rank, {launch_command.UNSET}"
-        return [CheckResult("warn", "MPI", text, fix=fix, facts={"left_over": names})]
+        return [CheckResult("warning", "MPI", text, fix=fix, facts={"left_over": names})]
     text = f"a launcher left {', '.join(names)} here: `dithc launch` removes them; other MPI programs may fail"
     return [*findings, CheckResult("ok", "MPI", text, fix=launch_command.UNSET, facts={"left_over": names})]
 
 
-def judge_mpi(facts: dict[str, str], mpiexec: launch_command.MpiLauncher | None) -> list[CheckResult]:
+def check_mpi(facts: dict[str, str], mpiexec: launch_command.MpiLauncher | None) -> list[CheckResult]:
     launcher = f"mpiexec {mpiexec.path} ({mpiexec.vendor})" if mpiexec else "no mpiexec"
     if "error" in facts:
         text = f"no MPI library: {facts['error']}; a single rank works without it\n{launcher}"
         fix = "pip install 'dithc[mpi]', or set MPI4PY_LIBMPI to your site's libmpi"
-        return [CheckResult("warn", "MPI", text, fix=fix, facts=facts)]
+        return [CheckResult("warning", "MPI", text, fix=fix, facts=facts)]
     text = f"{facts['vendor']}, MPI {facts['standard']}, thread level {facts['thread_level']}\n{launcher}"
     level: Level = "ok"
     fix, everything = "", {**facts, "mpiexec": mpiexec.path if mpiexec else None}
     if mpiexec is None:
-        level, fix = "warn", "start several ranks with srun, or install an MPI with its launcher"
+        level, fix = "warning", "start several ranks with srun, or install an MPI with its launcher"
     elif "other" not in (vendor := _vendor(facts["vendor"]), mpiexec.vendor) and vendor != mpiexec.vendor:
         text = f"{text}\nthe launcher belongs to another MPI than the library: each rank would be a separate world"
         level, fix = (
-            "bad",
+            "error",
             "set --mpiexec (or DITHC_MPIEXEC) to the library's MPI, or MPI4PY_LIBMPI to the launcher's MPI",
         )
     elif facts["thread_level"] != "multiple":
-        level, fix = "warn", "use an MPI with MPI_THREAD_MULTIPLE, which the communication thread requires"
+        level, fix = "warning", "use an MPI with MPI_THREAD_MULTIPLE, which the communication thread requires"
     return [CheckResult(level, "MPI", text, fix=fix, facts=everything)]
 
 
@@ -74,7 +74,7 @@ def allocation(machine: Machine, _: Path, *, environment: Mapping[str, str] = os
     elif on_node.isdigit() and allowed > int(on_node):
         text += f", but only {on_node} belong to the job: jobs may use each other's CPUs"
         fix = "ask the administrator for task/cgroup with ConstrainCores, or start with `srun --cpu-bind=cores`"
-    return [CheckResult("warn" if fix else "ok", "Slurm job", text, fix=fix, facts=facts)]
+    return [CheckResult("warning" if fix else "ok", "Slurm job", text, fix=fix, facts=facts)]
 
 
 def slurm(_: Machine, __: Path) -> list[CheckResult]:
@@ -86,4 +86,4 @@ def slurm(_: Machine, __: Path) -> list[CheckResult]:
     if accounting:
         return [CheckResult("ok", "Slurm", f"{text}; {fix}", facts={"accounting": True})]
     text += ": with a profile that uses sacct, the workflow would wait forever for finished jobs"
-    return [CheckResult("warn", "Slurm", text, fix=fix, facts={"accounting": False})]
+    return [CheckResult("warning", "Slurm", text, fix=fix, facts={"accounting": False})]

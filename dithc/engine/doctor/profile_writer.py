@@ -31,7 +31,7 @@ class WrittenProfile:
 
 
 def write_profile(
-    name: str, here: slurm_site.SlurmSite, *, partition: str | None = None, nodes: int = 1, account: str | None = None
+    name: str, site: slurm_site.SlurmSite, *, partition: str | None = None, nodes: int = 1, account: str | None = None
 ) -> WrittenProfile:
     """Write `profiles/<name>/config.yaml`, and a link `<name>` in the working folder for `--profile <name>`.
 
@@ -46,9 +46,9 @@ def write_profile(
             expected="letters, digits and -, except names of dithc's profiles",
             fix="use the name `cluster`",
         )
-    chosen = here.partition(partition)
+    chosen = site.partition(partition)
     if chosen is None or not chosen.kinds:
-        visible = ", ".join(one.name for one in here.partitions if one.kinds)
+        visible = ", ".join(item.name for item in site.partitions if item.kinds)
         raise user_error(
             "partition of Slurm",
             got=partition or "no default partition that is up",
@@ -62,16 +62,16 @@ def write_profile(
             expected=f"at most the nodes and the limit of partition {chosen.name}",
             fix="lower --nodes",
         )
-    dies, how = _dies(chosen, account)
-    text, notes = profile_text(name, here, chosen, dies=dies, nodes=nodes, account=account)
+    dies, source = _dies(chosen, account)
+    text, notes = profile_text(name, site, chosen, dies=dies, nodes=nodes, account=account)
     folder.mkdir(parents=True, exist_ok=True)
     outputs.write(folder / "config.yaml", text)
-    return WrittenProfile(path=folder / "config.yaml", link=_link(name), notes=[how, *notes])
+    return WrittenProfile(path=folder / "config.yaml", link=_link(name), notes=[source, *notes])
 
 
 def profile_text(
     name: str,
-    here: slurm_site.SlurmSite,
+    site: slurm_site.SlurmSite,
     partition: slurm_site.Partition,
     *,
     dies: int,
@@ -94,14 +94,16 @@ def profile_text(
         f"a training run uses {nodes} node(s) with {ranks} rank(s) of {cpus // ranks} CPUs each",
     ]
     notes += ["nodes differ: using the sizes of the smallest"] if len(partition.kinds) > 1 else []
-    followed = "sacct" if here.accounting and here.min_job_age_seconds < LEAST_JOB_AGE_SECONDS else "squeue"
-    kept, books = f"{here.min_job_age_seconds} s in the queue", "accounting" if here.accounting else "no accounting"
-    notes += [f"jobs are polled by {followed}: finished jobs stay {kept}, and there is {books}"]
-    if not here.job_requeue:
+    status_command = "sacct" if site.accounting and site.min_job_age_seconds < LEAST_JOB_AGE_SECONDS else "squeue"
+    age, accounting = site.min_job_age_seconds, "accounting" if site.accounting else "no accounting"
+    notes += [
+        f"jobs are polled by {status_command}: finished jobs stay {age} s in the queue, and there is {accounting}"
+    ]
+    if not site.job_requeue:
         notes.append("this Slurm does not requeue jobs automatically (JobRequeue=0); dithc's jobs request it")
     flow = ", ".join(f"{key}: {json.dumps(value)}" for key, value in machine.items())
     lines = [
-        f"# Slurm {here.version}, partition {partition.name}; written by `dithc doctor --write-profile {name}`, edit "
+        f"# Slurm {site.version}, partition {partition.name}; written by `dithc doctor --write-profile {name}`, edit "
         "as needed.",
         f"# Test it with `dithc doctor --profile {name}`, use it with `snakemake --profile {name}`.",
         "executor: slurm",
@@ -113,7 +115,7 @@ def profile_text(
         "slurm-keep-successful-logs: true",
         "slurm-init-seconds-before-status-checks: 10",
         "# With sacct the plugin treats a canceled job as running, and waits forever.",
-        f"slurm-status-command: {followed}",
+        f"slurm-status-command: {status_command}",
         "# Small jobs are grouped: one job prepares this many datasets, on one core each.",
         f"group-components: [prepare={min(cpus, GROUPED)}]",
         f"resources: [cpus_per_node={cpus}]",
@@ -131,15 +133,17 @@ def profile_text(
 def _dies(partition: slurm_site.Partition, account: str | None) -> tuple[int, str]:
     """Return the dies of a node of the partition, from a job on it or from Slurm's configuration, and the reason."""
     kind = next((kind for kind in partition.kinds if kind.is_up), partition.kinds[0])
-    told = kind.sockets if 1 <= kind.sockets < kind.cpus else 1
-    how = f"{told} rank(s) per node, from the sockets in Slurm's configuration"
+    sockets = kind.sockets if 1 <= kind.sockets < kind.cpus else 1
+    source = f"{sockets} rank(s) per node, from the sockets in Slurm's configuration"
     if not kind.is_up:
-        return told, f"no node of {partition.name} accepts jobs now: {how}"
+        return sockets, f"no node of {partition.name} accepts jobs now: {source}"
     node = kind.names[0]
-    seen, why = try_ranks(partition.name, nodes=1, ranks=1, cpus=kind.cpus, node=node, account=account, launcher="none")
-    if not seen:
-        return told, f"a job on {node} failed ({why}): {how}"
-    return int(seen[0]["dies"]), f"node {node} has {seen[0]['dies']} die(s): {seen[0]['machine'].splitlines()[0]}"
+    facts, error = try_ranks(
+        partition.name, nodes=1, ranks=1, cpus=kind.cpus, node=node, account=account, launcher="none"
+    )
+    if not facts:
+        return sockets, f"a job on {node} failed ({error}): {source}"
+    return int(facts[0]["dies"]), f"node {node} has {facts[0]['dies']} die(s): {facts[0]['machine'].splitlines()[0]}"
 
 
 def try_ranks(
@@ -155,12 +159,12 @@ def try_ranks(
 ) -> tuple[list[dict[str, Any]], str]:
     """Start ranks by a job, like a training run; return the facts of each (`node_probe`), or the reason of a failure."""
     dithc = Path(sys.executable).parent / "dithc"
-    with TemporaryDirectory(prefix=".dithc-trial-", dir=Path.cwd()) as made:
-        folder = Path(made)
+    with TemporaryDirectory(prefix=".dithc-trial-", dir=Path.cwd()) as directory:
+        folder = Path(directory)
         token, out = folder / "token", folder / "seen.json"
         token.write_text(str(os.getpid()))
         command = (
-            f"{dithc} launch --launcher {launcher} --nodes {nodes} --ranks {ranks} --cpus {cpus} --srun-mpi "
+            f"{dithc} launch --launcher {launcher} --nodes {nodes} --ranks {ranks} --cpus-per-rank {cpus} --srun-mpi "
             f"{srun_mpi} -- {dithc} doctor --probe-node {out} --token {token}"
         )
         per_node = max(1, ranks // nodes)
@@ -170,11 +174,11 @@ def try_ranks(
         options += [f"--nodelist={node}"] if node else []
         options += [f"--account={account}"] if account else []
         log.info(f"submitting a one-second job on {node or f'{nodes} node(s)'} of {partition}, {ranks} rank(s) ...")
-        why = run_probe_job(options, command, leaves=out, log=folder / "log", wait_seconds=TRIAL_SECONDS)
-        if why is not None:
-            return [], why
-        seen = json.loads(out.read_text())
-        return [row | {"token_seen": row["token"] == str(os.getpid())} for row in seen], ""
+        error = run_probe_job(options, command, leaves=out, log=folder / "log", wait_seconds=TRIAL_SECONDS)
+        if error is not None:
+            return [], error
+        facts = json.loads(out.read_text())
+        return [row | {"token_seen": row["token"] == str(os.getpid())} for row in facts], ""
 
 
 def _link(name: str) -> Path | None:

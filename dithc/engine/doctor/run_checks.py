@@ -36,20 +36,20 @@ def run_checks(folder: Path = Path(), *, checks: Sequence[Check] = CHECKS) -> li
     """Return all findings on this machine, for work in `folder`. A check that raises becomes a finding."""
     findings: list[CheckResult] = []
     try:
-        here = discover_machine()
+        present = discover_machine()
     except UserError as error:  # the description is invalid; the checks inspect the machine itself
-        here = discover_machine(described=False)
+        present = discover_machine(described=False)
         fix = "correct the file in DITHC_MACHINE_FILE, or unset it"
-        findings.append(CheckResult("bad", "described machine", str(error), fix=fix))
+        findings.append(CheckResult("error", "described machine", str(error), fix=fix))
     for check in checks:
         try:
-            findings += check(here, folder)
+            findings += check(present, folder)
         except Exception as error:
             topic, text = check.__name__.replace("_", " "), f"this check failed: {error!r}"
-            findings.append(CheckResult("warn", topic, text, fix="report it, with this output"))
+            findings.append(CheckResult("warning", topic, text, fix="report it, with this output"))
     return findings
 
 
 def worst_level(findings: Sequence[CheckResult]) -> Level:
     levels = {finding.level for finding in findings}
-    return "bad" if "bad" in levels else "warn" if "warn" in levels else "ok"
+    return "error" if "error" in levels else "warning" if "warning" in levels else "ok"

@@ -33,33 +33,30 @@ def kernels(_: Machine, __: Path) -> list[CheckResult]:
     try:
         isa, table, rows = native.instruction_set(), native.kernels(), hcops.describe_kernels()
     except UserError as error:
-        return [CheckResult("bad", "kernels", str(error), fix="correct the cause in the message")]
+        return [CheckResult("error", "kernels", str(error), fix="correct the cause in the message")]
     served = "\n".join(f"{row['op']}: {row['backend']}, {row['kernel']}: {row['why']}" for row in rows)
     facts = {"isa": isa, "c_kernels": dict(table), "operators": rows}
     by = Counter(row["backend"] for row in rows)
-    counts = ", ".join(f"{number} by {backend}" for backend, number in by.most_common())
+    counts = "operators served: " + ", ".join(f"{number} by {backend}" for backend, number in by.most_common())
+    reason, fix = native.load_library().reason, ""
+    text = f"instruction set {isa}, from {reason}; {counts} (details: --verbose)"
     if native.library() is None:
-        text = f"C kernels are unavailable: {native.load_library().reason}; operators served: {counts}"
+        text = f"C kernels are unavailable: {reason}; {counts}"
         fix = "remove that cause, then reinstall the package (make install); until then operators are slower"
-        return [CheckResult("warn", "kernels", text, details=served, fix=fix, facts=facts)]
-    text = (
-        f"instruction set {isa}, from {native.load_library().reason}; operators served: {counts} (details: --verbose)"
-    )
-    return [CheckResult("ok", "kernels", text, details=served, facts=facts)]
+    return [CheckResult("warning" if fix else "ok", "kernels", text, details=served, fix=fix, facts=facts)]
 
 
 def torch_allocator(_: Machine, __: Path) -> list[CheckResult]:
     """Report whether tensors of torch can come from a pool, as tensors of operators always do."""
     from dithc.engine.memory import allocator
 
-    reason = allocator.reason()
+    reason, fix = allocator.reason(), ""
+    text = f"torch's allocator can be replaced by a pool of huge pages, by {reason}"
+    if not allocator.available():
+        text = f"only tensors of operators come from pools, tensors of torch do not: {reason}"
+        fix = "remove that cause, then reinstall the package with --no-build-isolation (make install)"
     facts = {"available": allocator.available(), "reason": reason}
-    if allocator.available():
-        text = f"torch's allocator can be replaced by a pool of huge pages, by {reason}"
-        return [CheckResult("ok", "torch's allocator", text, facts=facts)]
-    text = f"only tensors of operators come from pools, tensors of torch do not: {reason}"
-    fix = "remove that cause, then reinstall the package with --no-build-isolation (make install)"
-    return [CheckResult("warn", "torch's allocator", text, fix=fix, facts=facts)]
+    return [CheckResult("warning" if fix else "ok", "torch's allocator", text, fix=fix, facts=facts)]
 
 
 def threads(_: Machine, __: Path) -> list[CheckResult]:
@@ -70,10 +67,9 @@ def threads(_: Machine, __: Path) -> list[CheckResult]:
     seconds = team.barrier_seconds()
     facts = {"clusters": team.clusters, "cpus": team.cpus, "nodes": team.nodes, "barrier_seconds": seconds}
     text = f"{team.describe()}; a barrier takes {seconds * 1e6:.2f} microseconds"
-    if seconds <= SLOW_BARRIER_SECONDS:
-        return [CheckResult("ok", "threads", text, facts=facts)]
     fix = "end other programs on these cores, or request dedicated cores: every operator waits at several barriers"
-    return [CheckResult("warn", "threads", text, fix=fix, facts=facts)]
+    fix = fix if seconds > SLOW_BARRIER_SECONDS else ""
+    return [CheckResult("warning" if fix else "ok", "threads", text, fix=fix, facts=facts)]
 
 
 def torch_runtimes(machine: Machine, _: Path) -> list[CheckResult]:
@@ -83,7 +79,7 @@ def torch_runtimes(machine: Machine, _: Path) -> list[CheckResult]:
     # A parallel region makes torch load and start the libraries of a training run.
     torch.ones(512, 512) @ torch.ones(512, 512)
     libraries = loaded_libraries(Path("/proc/self/maps"))
-    openmp, blas = of_kinds(libraries, OPENMP_KINDS), of_kinds(libraries, BLAS_KINDS)
+    openmp, blas = matching_libraries(libraries, OPENMP_KINDS), matching_libraries(libraries, BLAS_KINDS)
     blas += ["MKL inside torch"] if torch.backends.mkl.is_available() else []  # type: ignore[no-untyped-call]
     found = {"openmp": openmp, "blas": blas}
     names = {key: ", ".join(Path(path).name for path in paths) or "none recognized" for key, paths in found.items()}
@@ -109,13 +105,13 @@ def runtime_troubles(openmp: list[str], machine: Machine, *, omp_num_threads: st
     if len(openmp) > 1:
         text = f"{len(openmp)} OpenMP runtimes in one process, each with separate threads: {', '.join(openmp)}"
         fix = "remove the cause of the second (LD_PRELOAD, a package built for another runtime)"
-        findings.append(CheckResult("bad" if len(kinds) > 1 else "warn", "OpenMP", text, fix=fix))
-    asked = os.environ.get("OMP_NUM_THREADS", "") if omp_num_threads is None else omp_num_threads
+        findings.append(CheckResult("error" if len(kinds) > 1 else "warning", "OpenMP", text, fix=fix))
+    count = os.environ.get("OMP_NUM_THREADS", "") if omp_num_threads is None else omp_num_threads
     allowed = len(machine.limits.allowed_cpus)
-    if asked.isdigit() and int(asked) > allowed:
-        text = f"OMP_NUM_THREADS={asked}, but this process may use {allowed} CPU(s): threads will wait for each other"
+    if count.isdigit() and int(count) > allowed:
+        text = f"OMP_NUM_THREADS={count}, but this process may use {allowed} CPU(s): threads will wait for each other"
         fix = "unset it, or request the same number of CPUs per rank"
-        findings.append(CheckResult("bad", "OMP_NUM_THREADS", text, fix=fix))
+        findings.append(CheckResult("error", "OMP_NUM_THREADS", text, fix=fix))
     return findings
 
 
@@ -130,11 +126,11 @@ def binding(_: Machine, __: Path) -> list[CheckResult]:
 
 def loaded_libraries(maps: Path) -> list[str]:
     """Return the paths of the shared libraries mapped into a process, sorted, each once."""
-    paths = {words[5] for line in maps.read_text().splitlines() if len(words := line.split(maxsplit=5)) == 6}
+    paths = {fields[5] for line in maps.read_text().splitlines() if len(fields := line.split(maxsplit=5)) == 6}
     return sorted(path for path in paths if ".so" in path)
 
 
-def of_kinds(libraries: Iterable[str], kinds: dict[str, str]) -> list[str]:
+def matching_libraries(libraries: Iterable[str], kinds: dict[str, str]) -> list[str]:
     pattern = re.compile("|".join(kinds.values()))
     return [path for path in libraries if pattern.search(Path(path).name)]
 
@@ -145,10 +141,10 @@ def compilers(_: Machine, __: Path) -> list[CheckResult]:
     cxx = next(filter(None, map(shutil.which, (os.environ.get("CXX", "g++"), "clang++", "c++"))), None)
     if c and cxx:
         return [CheckResult("ok", "compilers", f"C {c}, C++ {cxx}", facts={"c": c, "cxx": cxx})]
-    off = [] if c else ["no C compiler: the C kernels cannot be built"]
-    off += [] if cxx else ["no C++ compiler: torch.compile is unavailable"]
+    faults = [] if c else ["no C compiler: the C kernels cannot be built"]
+    faults += [] if cxx else ["no C++ compiler: torch.compile is unavailable"]
     fix = "Debian, Ubuntu: apt-get install gcc g++"
-    return [CheckResult("warn", "compilers", "; ".join(off), fix=fix, facts={"c": c, "cxx": cxx})]
+    return [CheckResult("warning", "compilers", "; ".join(faults), fix=fix, facts={"c": c, "cxx": cxx})]
 
 
 def versions(_: Machine, __: Path) -> list[CheckResult]:
@@ -159,11 +155,10 @@ def versions(_: Machine, __: Path) -> list[CheckResult]:
         except PackageNotFoundError:
             found[package] = None
     missing = [name for name, number in found.items() if number is None and name not in OPTIONAL_PACKAGES]
-    text = ", ".join(f"{name} {number}" for name, number in found.items() if number)
+    text, fix = ", ".join(f"{name} {number}" for name, number in found.items() if number), ""
     if missing:
         text, fix = f"missing: {', '.join(missing)}\n{text}", "reinstall the package with its dependencies"
-        return [CheckResult("bad", "versions", text, fix=fix, facts=found)]
-    return [CheckResult("ok", "versions", text, facts=found)]
+    return [CheckResult("error" if fix else "ok", "versions", text, fix=fix, facts=found)]
 
 
 def extensions_of_packages(_: Machine, __: Path) -> list[CheckResult]:
@@ -172,21 +167,21 @@ def extensions_of_packages(_: Machine, __: Path) -> list[CheckResult]:
     for group in extensions.GROUPS:
         base, built_in = datasets.REGISTERED[group]
         found = extensions.list_plugins(group)
-        times = Counter(one.name for one in found)
-        for one in found:
-            lines.append(f"{group}: {one}, {one.target}")
-            if one.name in built_in:
-                faults.append(f"{one} of {group} is never used: the name is built in")
-            elif times[one.name] > 1:
-                faults.append(f"{one} of {group} cannot be used: several packages provide this name")
+        times = Counter(plugin.name for plugin in found)
+        for plugin in found:
+            lines.append(f"{group}: {plugin}, {plugin.target}")
+            if plugin.name in built_in:
+                faults.append(f"{plugin} of {group} is never used: the name is built in")
+            elif times[plugin.name] > 1:
+                faults.append(f"{plugin} of {group} cannot be used: several packages provide this name")
             else:
                 try:
-                    base.brought(one)
+                    base.load_class(plugin)
                 except UserError as error:
                     faults.append(" ".join(str(error).split()))
     if not lines:
         return []
     fix = "correct or uninstall these packages; configurations that do not name them are unaffected" if faults else ""
-    level: Level = "warn" if faults else "ok"
+    level: Level = "warning" if faults else "ok"
     facts = {"extensions": lines, "faults": faults}
     return [CheckResult(level, "extensions", "\n".join([*faults, *lines]), fix=fix, facts=facts)]

@@ -27,28 +27,27 @@ class ThreadAffinity:
     allowed_cpus: tuple[int, ...]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class BindingMismatch:
-    """Difference between plan and actual placement; `cpus` are the CPUs concerned."""
+    """Difference between plan and actual placement."""
 
     kind: Trouble
     text: str
-    cpus: tuple[int, ...]
 
 
 def apply(rank_plan: RankPlan) -> int:
     """Bind all threads to the planned CPUs unless they are placed already. Return the compute threads to start."""
-    wanted, current = set(rank_plan.cpus), os.sched_getaffinity(0)
-    if not rank_plan.pin or current == wanted:
+    planned, current = set(rank_plan.cpus), os.sched_getaffinity(0)
+    if not rank_plan.pin or current == planned:
         return rank_plan.num_threads
-    if not wanted <= current:
+    if not planned <= current:
         log.warning(
-            f"cores: the launcher allows CPUs {sorted(current)}, the plan needs {sorted(wanted)}; keeping the launcher's "
+            f"cores: the launcher allows CPUs {sorted(current)}, the plan needs {sorted(planned)}; keeping the launcher's "
             "binding"
         )
         return min(rank_plan.num_threads, len(current))
-    rebind(None, wanted)
-    log.info("cores: bound to CPUs %s, %d compute thread(s)", sorted(wanted), rank_plan.num_threads)
+    rebind(None, planned)
+    log.info("cores: bound to CPUs %s, %d compute thread(s)", sorted(planned), rank_plan.num_threads)
     return rank_plan.num_threads
 
 
@@ -81,16 +80,16 @@ def verify(
     online = online_cpus(Path(root))
     allowed = mask_of(proc / "status", online=online)
     threads = _threads(proc / "task", online)
-    asked = rank_plan.cpus if rank_plan.pin else None
+    requested = rank_plan.cpus if rank_plan.pin else None
     compute = rank_plan.num_threads if num_threads is None else num_threads
     differences: list[BindingMismatch] = []
     masks = [()] if gather is None else gather(allowed)  # every rank must participate, even without a known mask
     if allowed:
-        others = [
+        relevant = [
             thread for thread in threads if not thread.allowed_cpus or set(thread.allowed_cpus) - set(communication)
         ]
-        differences += [*_of_masks(asked, allowed, others), *_of_threads(compute, allowed, others)]
-        differences += _of_ranks(rank_plan, compute, masks, cores)
+        differences += [*_check_masks(requested, allowed, relevant), *_check_threads(compute, allowed, relevant)]
+        differences += _check_ranks(rank_plan, compute, masks, cores)
     else:
         log.warning("cores: placement cannot be verified, %s lists no CPUs", proc / "status")
     for difference in differences:
@@ -109,43 +108,42 @@ def overlaps(
     """
     siblings: dict[int, tuple[int, ...]] = {cpu: core.cpus for core in cores for cpu in core.cpus}
     found = []
-    for (one, mine), (two, others) in combinations(enumerate(cpus_of_ranks), 2):
-        shared = tuple(cpu for cpu in sorted(mine) if set(others).intersection(siblings.get(cpu, (cpu,))))
+    for (first, first_cpus), (second, second_cpus) in combinations(enumerate(cpus_of_ranks), 2):
+        shared = tuple(cpu for cpu in sorted(first_cpus) if set(second_cpus).intersection(siblings.get(cpu, (cpu,))))
         if shared:
-            found.append((one, two, shared))
+            found.append((first, second, shared))
     return tuple(found)
 
 
-def _of_masks(
-    asked: tuple[int, ...] | None, allowed: tuple[int, ...], threads: Sequence[ThreadAffinity]
+def _check_masks(
+    requested: tuple[int, ...] | None, allowed: tuple[int, ...], threads: Sequence[ThreadAffinity]
 ) -> list[BindingMismatch]:
     """Compare the masks of the process and of its threads with the requested CPUs."""
-    wanted, whose = (set(asked), "requested") if asked is not None else (set(allowed), "the process is allowed")
+    planned = set(allowed if requested is None else requested)
+    owner = "requested" if requested is not None else "the process is allowed"
     found = []
-    if asked is not None and set(allowed) != wanted:
-        text = f"CPUs {compact_cpus(asked)} were requested, the kernel allows {compact_cpus(allowed)}"
-        found.append(
-            BindingMismatch(kind="process mask", text=text, cpus=tuple(sorted(wanted.symmetric_difference(allowed))))
-        )
+    if requested is not None and set(allowed) != planned:
+        text = f"CPUs {compact_cpus(requested)} were requested, the kernel allows {compact_cpus(allowed)}"
+        found.append(BindingMismatch("process mask", text))
     elsewhere: dict[tuple[int, ...], list[ThreadAffinity]] = defaultdict(list)
     for thread in threads:
-        if outside := tuple(cpu for cpu in thread.allowed_cpus if cpu not in wanted):
+        if outside := tuple(cpu for cpu in thread.allowed_cpus if cpu not in planned):
             elsewhere[outside].append(thread)
     for outside, members in elsewhere.items():
         text = (
             f"{len(members)} thread(s) ({_names(members)}) may run on CPUs {compact_cpus(outside)}, "
-            f"besides {compact_cpus(sorted(wanted))} that {'were ' * (asked is not None)}{whose}"
+            f"besides {compact_cpus(sorted(planned))} that {'were ' * (requested is not None)}{owner}"
         )
-        found.append(BindingMismatch(kind="thread mask", text=text, cpus=outside))
+        found.append(BindingMismatch("thread mask", text))
     return found
 
 
-def _of_threads(compute: int, allowed: tuple[int, ...], threads: Sequence[ThreadAffinity]) -> list[BindingMismatch]:
+def _check_threads(compute: int, allowed: tuple[int, ...], threads: Sequence[ThreadAffinity]) -> list[BindingMismatch]:
     """Detect more compute threads than CPUs, and several threads bound to one CPU while other CPUs are free."""
     found = []
     if compute > len(allowed):
         text = f"{compute} compute thread(s) on {len(allowed)} CPU(s): they share CPUs"
-        found.append(BindingMismatch(kind="too few CPUs", text=text, cpus=allowed))
+        found.append(BindingMismatch("too few CPUs", text))
     bound: dict[int, list[ThreadAffinity]] = defaultdict(list)
     for thread in threads:
         if len(thread.allowed_cpus) == 1 < len(allowed):
@@ -153,26 +151,20 @@ def _of_threads(compute: int, allowed: tuple[int, ...], threads: Sequence[Thread
     for cpu, members in sorted(bound.items()):
         if len(members) > 1:
             text = f"{len(members)} threads ({_names(members)}) are bound to CPU {cpu} only"
-            found.append(BindingMismatch(kind="threads on one CPU", text=text, cpus=(cpu,)))
+            found.append(BindingMismatch("threads on one CPU", text))
     return found
 
 
-def _of_ranks(
+def _check_ranks(
     rank_plan: RankPlan, compute: int, masks: Sequence[Collection[int]], cores: Sequence[Core]
 ) -> list[BindingMismatch]:
     """Detect later ranks that share a core with this rank. The first rank of a pair reports for both."""
     # Unbound ranks may share any core by design. This is only a problem if they are too many for their CPUs.
     if not rank_plan.pin and compute * len(masks) <= len(set().union(*masks)):
         return []
-    return [
-        BindingMismatch(
-            kind="shared with a rank",
-            text=f"ranks {one} and {two} of this node share the core(s) of CPU(s) {compact_cpus(cpus)}",
-            cpus=cpus,
-        )
-        for one, two, cpus in overlaps(masks, cores=cores)
-        if one == rank_plan.rank
-    ]
+    shared = [pair for pair in overlaps(masks, cores=cores) if pair[0] == rank_plan.rank]
+    text = "ranks {} and {} of this node share the core(s) of CPU(s) {}"
+    return [BindingMismatch("shared with a rank", text.format(*ranks, compact_cpus(cpus))) for *ranks, cpus in shared]
 
 
 def _names(threads: Sequence[ThreadAffinity]) -> str:
@@ -180,11 +172,11 @@ def _names(threads: Sequence[ThreadAffinity]) -> str:
 
 
 def _threads(folder: Path, online: Collection[int]) -> list[ThreadAffinity]:
-    places = []
+    affinities = []
     for task in sorted(folder.glob("[0-9]*"), key=lambda path: int(path.name)):
         stat = read_text(task / "stat")
         if stat is None:
             continue  # the thread has ended since the folder was read
         name, allowed = stat.partition("(")[2].rpartition(")")[0], mask_of(task / "status", online=online)
-        places.append(ThreadAffinity(thread=int(task.name), name=name, allowed_cpus=allowed))
-    return places
+        affinities.append(ThreadAffinity(thread=int(task.name), name=name, allowed_cpus=allowed))
+    return affinities

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, cycle, groupby
+from typing import TypeVar
 
 from dithc.core.logging import user_error
 from dithc.engine.hardware.machine import Core, Machine
@@ -13,6 +14,7 @@ CORES_PER_RESERVED = 19
 RESERVED_ORDER = ("communication", "load", "offload")
 # Ranks keep to dies if the smallest share is at least this fraction of the largest, because all wait for the slowest.
 LEAST_SHARE = 0.75
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,25 +70,25 @@ def plan_cores(
         if value is not None and value < 1:
             raise user_error(f"core plan: {name}", got=value, expected="1 or more", fix=f"correct {name}")
     cores = machine.visible_cores
-    if own_mask and ranks_per_node > 1 and _reason_to_float(machine, cores, 1, None) is None:
-        return _planned(machine, [cores] * ranks_per_node, ["each rank has a separate mask, which is its share"])
-    floating = _reason_to_float(machine, cores, ranks_per_node, cpus_per_rank)
+    if own_mask and ranks_per_node > 1 and _floating_reason(machine, cores, 1, None) is None:
+        return _bound_plan(machine, [cores] * ranks_per_node, ["each rank has a separate mask, which is its share"])
+    floating = _floating_reason(machine, cores, ranks_per_node, cpus_per_rank)
     if floating:
         return _floating_plan(machine, cores, ranks_per_node, cpus_per_rank, reason=floating)
     shares, reasons = _shares(cores, ranks_per_node)
     if count := len(machine.slower_cores):
         reasons.append(f"{count} core(s) are slower than the other cores: equal shares wait for them")
-    return _planned(machine, shares, reasons)
+    return _bound_plan(machine, shares, reasons)
 
 
-def _planned(machine: Machine, shares: Sequence[Sequence[Core]], reasons: Sequence[str]) -> CorePlan:
+def _bound_plan(machine: Machine, shares: Sequence[Sequence[Core]], reasons: Sequence[str]) -> CorePlan:
     """Bind ranks to their shares. Each share reserves cores if it has enough."""
     purposes = RESERVED_ORDER if len({tier.kind for tier in machine.tiers}) > 1 else RESERVED_ORDER[:2]
     reserved = [_reserved(share, purposes) for share in shares]
     fewest = min(range(len(shares)), key=lambda rank: len(reserved[rank]))
-    said = [*reasons]
+    notes = [*reasons]
     if missing := purposes[len(reserved[fewest]) :]:
-        said.append(
+        notes.append(
             f"no core reserved for {', '.join(missing)}: a rank has {len(shares[fewest])} core(s) "
             f"and reserves one per {CORES_PER_RESERVED}"
         )
@@ -95,14 +97,14 @@ def _planned(machine: Machine, shares: Sequence[Sequence[Core]], reasons: Sequen
     for rank, (share, free) in enumerate(zip(shares, reserved, strict=True)):
         cpus = tuple(sorted(cpu for core in share for cpu in core.cpus if cpu in allowed))
         ranks.append(_rank(rank, share, cpus, reserved=free))
-    return CorePlan(ranks=tuple(ranks), reasons=tuple(said))
+    return CorePlan(ranks=tuple(ranks), reasons=tuple(notes))
 
 
-def _reason_to_float(machine: Machine, cores: Sequence[Core], ranks: int, cpus_per_rank: int | None) -> str | None:
+def _floating_reason(machine: Machine, cores: Sequence[Core], ranks: int, cpus_per_rank: int | None) -> str | None:
     """Return the reason why ranks are not bound to cores of the plan, or None."""
     num_cpus, quota = len(machine.limits.allowed_cpus), machine.limits.cpu_quota
-    wanted = ranks * (cpus_per_rank or 1)
-    if wanted > num_cpus:
+    requested = ranks * (cpus_per_rank or 1)
+    if requested > num_cpus:
         return (
             f"{ranks} rank(s) x {cpus_per_rank or 1} CPU(s) against {num_cpus} allowed CPU(s): the launcher has bound "
             "each rank, or the ranks must share cores; placement is unchanged"
@@ -111,9 +113,9 @@ def _reason_to_float(machine: Machine, cores: Sequence[Core], ranks: int, cpus_p
         return f"{ranks} ranks share {len(cores)} core(s); placement is left to the operating system"
     if quota is not None and quota < num_cpus:
         return f"the control group allows {quota:g} CPU(s) of time on {num_cpus} CPUs; placement is left to the system"
-    if cpus_per_rank is not None and wanted < len(cores):
+    if cpus_per_rank is not None and requested < len(cores):
         return (
-            f"{ranks} rank(s) x {cpus_per_rank} CPU(s) leave {len(cores) - wanted} core(s) to other jobs; "
+            f"{ranks} rank(s) x {cpus_per_rank} CPU(s) leave {len(cores) - requested} core(s) to other jobs; "
             "placement is left to the operating system"
         )
     return None
@@ -135,7 +137,7 @@ def _shares(cores: Sequence[Core], ranks: int) -> tuple[list[list[Core]], list[s
     if ranks % len(dies) == 0:
         shares = [share for die in dies for share in _cut_by_cluster(die, ranks // len(dies))]
     elif len(dies) % ranks == 0:
-        shares = _joined(dies, ranks)
+        shares = _join(dies, ranks)
     else:
         shares = _cut(cores, ranks)
     reasons = []
@@ -154,20 +156,19 @@ def _cut_by_cluster(die: Sequence[Core], ranks: int) -> list[list[Core]]:
     """Divide the cores of a die among its ranks, by complete core clusters if these give nearly equal shares."""
     clusters = [list(members) for _, members in groupby(die, key=lambda core: core.cluster)]
     if len(clusters) % ranks == 0:
-        shares = _joined(clusters, ranks)
+        shares = _join(clusters, ranks)
         if min(map(len, shares)) >= LEAST_SHARE * max(map(len, shares)):
             return shares
     return _cut(die, ranks)
 
 
-def _joined(groups: Sequence[Sequence[Core]], ranks: int) -> list[list[Core]]:
+def _join(groups: Sequence[Sequence[Core]], ranks: int) -> list[list[Core]]:
     """Join complete groups, the same number for each rank; their number must be a multiple of the ranks."""
-    each = len(groups) // ranks
-    return [list(chain.from_iterable(groups[rank * each : (rank + 1) * each])) for rank in range(ranks)]
+    return [list(chain.from_iterable(joined)) for joined in _cut(groups, ranks)]
 
 
-def _cut(cores: Sequence[Core], ranks: int) -> list[list[Core]]:
-    return [list(cores[rank * len(cores) // ranks : (rank + 1) * len(cores) // ranks]) for rank in range(ranks)]
+def _cut(parts: Sequence[T], ranks: int) -> list[list[T]]:
+    return [list(parts[rank * len(parts) // ranks : (rank + 1) * len(parts) // ranks]) for rank in range(ranks)]
 
 
 def _reserved(share: Sequence[Core], purposes: Sequence[str]) -> tuple[tuple[str, int], ...]:
@@ -175,20 +176,20 @@ def _reserved(share: Sequence[Core], purposes: Sequence[str]) -> tuple[tuple[str
     clusters = [[core.index for core in members] for _, members in groupby(share, key=lambda core: core.cluster)]
     spare = len(share) // CORES_PER_RESERVED
     if spare < len(clusters):
-        _, taken = _taken(clusters, min(spare, len(purposes)))
+        _, removed = _remove_cores(clusters, min(spare, len(purposes)))
     else:
         fewest = len(clusters) * min(spare // len(clusters), len(purposes))
-        most = min(spare, len(clusters) * len(purposes))
-        cuts = (_taken(clusters, number) for number in range(fewest, most + 1))
-        _, taken = min(cuts, key=lambda cut: (cut[0], len(cut[1])))
-    return tuple(zip(cycle(purposes), taken, strict=False))
+        largest = min(spare, len(clusters) * len(purposes))
+        cuts = (_remove_cores(clusters, number) for number in range(fewest, largest + 1))
+        _, removed = min(cuts, key=lambda cut: (cut[0], len(cut[1])))
+    return tuple(zip(cycle(purposes), removed, strict=False))
 
 
-def _taken(clusters: Sequence[Sequence[int]], number: int) -> tuple[int, list[int]]:
+def _remove_cores(clusters: Sequence[Sequence[int]], number: int) -> tuple[int, list[int]]:
     """Take the last core of the largest cluster `number` times; return the imbalance and the cores."""
-    left = [list(cluster) for cluster in clusters]
-    taken = sorted(max(reversed(left), key=len).pop() for _ in range(number))
-    return max(map(len, left)) - min(map(len, left)), taken
+    remaining = [list(cluster) for cluster in clusters]
+    removed = sorted(max(reversed(remaining), key=len).pop() for _ in range(number))
+    return max(map(len, remaining)) - min(map(len, remaining)), removed
 
 
 def _rank(

@@ -57,20 +57,20 @@ def read(path: str | Path) -> Machine:
 
     UserError with the key if the file is unreadable, inconsistent, or has unknown or missing keys.
     """
-    return _read(Path(path), base=EMPTY)
+    return _read_description(Path(path), base=EMPTY)
 
 
-def stand_in(path: Path, here: Machine) -> Machine:
-    """Read a machine with the limits of `here` and its values for missing entries.
+def stand_in(path: Path, present: Machine) -> Machine:
+    """Read a machine with the limits of `present` and its values for missing entries.
 
     UserError as in `read`, or if the file has none of the CPUs of this process.
     """
-    described = replace(_read(path, base=here), limits=here.limits, described_by=str(path))
+    described = replace(_read_description(path, base=present), limits=present.limits, described_by=str(path))
     if not described.visible_cores:
         raise user_error(
             f"{path} cannot replace this machine",
             got=f"CPUs {compact_cpus(tuple(cpu for core in described.cores for cpu in core.cpus))}",
-            expected=f"at least one allowed CPU of this process: {compact_cpus(here.limits.allowed_cpus)}",
+            expected=f"at least one allowed CPU of this process: {compact_cpus(present.limits.allowed_cpus)}",
             fix="unset DITHC_MACHINE_FILE, or correct `cores` of the description",
         )
     return described
@@ -112,7 +112,7 @@ class _Cluster(BaseModel, extra="forbid"):
 
 
 class _Description(BaseModel, extra="forbid"):
-    """Keys of the file. Only given keys are used; `_read` determines the others."""
+    """Keys of the file. Only given keys are used; `_read_description` determines the others."""
 
     clusters: Annotated[tuple[_Cluster, ...], Field(min_length=1)]
     model_name: str = ""
@@ -141,7 +141,7 @@ def _content(path: Path) -> _Description:
         return _Description.model_validate(content)
     except ValidationError as error:
         fault = error.errors()[0]
-        key = "".join(f"[{word}]" if isinstance(word, int) else f".{word}" for word in fault["loc"]).removeprefix(".")
+        key = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in fault["loc"]).removeprefix(".")
         got = {"missing": "no value", "extra_forbidden": "unknown key"}.get(fault["type"], repr(fault["input"]))
         raise _fault(path, key or "the file", got, fault["msg"]) from None
     except OSError as error:
@@ -151,13 +151,12 @@ def _content(path: Path) -> _Description:
     raise user_error(
         f"the machine description {path} cannot be read",
         got=got,
-        expected="a YAML file written by `dithc doctor --describe`",
+        expected="a YAML file written by `dithc doctor --write-machine`",
         fix="correct the path or the file",
     )
 
 
-def _read(path: Path, *, base: Machine) -> Machine:
-    """Read a machine, with the values of `base` for missing keys."""
+def _read_description(path: Path, *, base: Machine) -> Machine:
     description = _content(path)
     given: dict[str, Any] = {key: getattr(description, key) for key in description.model_fields_set}
     if "nodes" in given:
@@ -187,14 +186,14 @@ def _cores(
     used = set[int]()
     before = _Cluster.model_validate({"cores": 0})
     for index, row in enumerate(rows):
-        where, cpus = f"clusters[{index}]", [cpu for core in row.cores for cpu in core]
+        cluster_key, cpus = f"clusters[{index}]", [cpu for core in row.cores for cpu in core]
         if row.die not in ((before.die, before.die + 1) if index else (0,)):
-            raise _fault(path, f"{where}.die", row.die, "consecutive dies from 0, numbered through all sockets")
+            raise _fault(path, f"{cluster_key}.die", row.die, "consecutive dies from 0, numbered through all sockets")
         if row.socket < before.socket or (index and row.die == before.die and row.socket != before.socket):
-            raise _fault(path, f"{where}.socket", row.socket, "sockets in order, one per die")
+            raise _fault(path, f"{cluster_key}.socket", row.socket, "sockets in order, one per die")
         if doubled := used.intersection(cpus):
             got = f"CPU {min(doubled)}, which is also in another core"
-            raise _fault(path, f"{where}.cores", got, "each CPU once")
+            raise _fault(path, f"{cluster_key}.cores", got, "each CPU once")
         before = row
         used.update(cpus)
         first = len(cores)

@@ -51,7 +51,7 @@ class Limits:
         online = online_cpus(root)
         allowed = mask_of(root / "proc/self/status", online=online) or online or tuple(range(os.cpu_count() or 1))
         meminfo = (line.split() for line in (read_text(root / "proc/meminfo") or "").splitlines())
-        available = [int(words[1]) * KIB for words in meminfo if words[:1] == ["MemAvailable:"]]
+        available = [int(parts[1]) * KIB for parts in meminfo if parts[:1] == ["MemAvailable:"]]
         limits = []
         for group in _groups(root, controller="memory"):
             if (limit := _group_memory_limit(group)) is not None:
@@ -74,7 +74,7 @@ class Limits:
             for name in ("memory.events", "memory.oom_control")
         )
         lines = [line.split() for text in texts for line in (text or "").splitlines()]
-        return sum(int(words[1]) for words in lines if len(words) == 2 and words[0] == "oom_kill")
+        return sum(int(parts[1]) for parts in lines if len(parts) == 2 and parts[0] == "oom_kill")
 
 
 def read_text(path: Path) -> str | None:
@@ -131,10 +131,10 @@ def _groups(root: Path, *, controller: str) -> Iterator[Path]:
 def _mount(root: Path, *, controller: str | None) -> tuple[str, Path] | None:
     """Return (root of the mount in the hierarchy, mount point) of a v1 controller, or of the v2 tree for None."""
     for line in (read_text(root / "proc/self/mountinfo") or "").splitlines():
-        left, _, right = line.partition(" - ")
-        fields, (kind, _, options) = left.split(), [*right.split(), "", "", ""][:3]
-        wanted = kind == "cgroup2" if controller is None else kind == "cgroup" and controller in options.split(",")
-        if wanted:
+        mount_text, _, file_system = line.partition(" - ")
+        fields, (kind, _, options) = mount_text.split(), [*file_system.split(), "", "", ""][:3]
+        is_match = kind == "cgroup2" if controller is None else kind == "cgroup" and controller in options.split(",")
+        if is_match:
             return fields[3], root / fields[4].lstrip("/")
     return None
 

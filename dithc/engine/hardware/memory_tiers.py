@@ -36,25 +36,25 @@ def _kind(node: NumaNode, nodes: Sequence[NumaNode], model_name: str) -> tuple[T
         if model_name in ALL_ON_PACKAGE:
             return "on-package", ALL_ON_PACKAGE[model_name]
         return "ddr", "memory of nodes with CPUs"
-    homes = [other for other in nodes if other.cpus]
-    if not homes:
+    cpu_nodes = [other for other in nodes if other.cpus]
+    if not cpu_nodes:
         return "expander", "memory without CPUs, on a machine with no CPUs in any node"
-    home = min(homes, key=lambda other: _distance(other, node, nodes))
-    if node.read_bandwidth is not None and home.read_bandwidth is not None:
-        if node.read_bandwidth > home.read_bandwidth:
+    nearest = min(cpu_nodes, key=lambda other: _distance(other, node, nodes))
+    if node.read_bandwidth is not None and nearest.read_bandwidth is not None:
+        if node.read_bandwidth > nearest.read_bandwidth:
             return "on-package", "no CPUs, and a higher bandwidth (HMAT) than the nearest node with CPUs"
         return "expander", "no CPUs, and no higher bandwidth (HMAT) than the nearest node with CPUs"
-    if node.memory_bytes >= home.memory_bytes:
+    if node.memory_bytes >= nearest.memory_bytes:
         return "expander", "no CPUs, no bandwidth from HMAT, and not smaller than the nearest node with CPUs"
-    farthest = max((_distance(home, other, nodes) for other in homes if other is not home), default=None)
-    if farthest is not None and _distance(home, node, nodes) > farthest:
+    farthest = max((_distance(nearest, other, nodes) for other in cpu_nodes if other is not nearest), default=None)
+    if farthest is not None and _distance(nearest, node, nodes) > farthest:
         return "expander", "no CPUs, no bandwidth from HMAT, and farther away than any node with CPUs"
     return "on-package", "no CPUs, no bandwidth from HMAT, small, and near to a node with CPUs"
 
 
-def _distance(home: NumaNode, node: NumaNode, nodes: Sequence[NumaNode]) -> int:
+def _distance(origin: NumaNode, node: NumaNode, nodes: Sequence[NumaNode]) -> int:
     """Return the distance between two nodes, 0 if unknown. Distances follow node positions, as node numbers may have
     gaps.
     """
     position = list(nodes).index(node)
-    return home.distances[position] if position < len(home.distances) else 0
+    return origin.distances[position] if position < len(origin.distances) else 0

@@ -38,25 +38,25 @@ def discover_machine(root: str | Path = "/", *, described: bool = True) -> Machi
     Raises:
         UserError: the description is invalid or has none of the CPUs of this process.
     """
-    here = _read(Path(root))
+    present = _read_machine(Path(root))
     path = os.environ.get(STAND_IN_VARIABLE, "")
     if not path or not described or Path(root) != Path("/"):
-        return here
+        return present
     from dithc.engine.hardware.description import stand_in
 
-    machine = stand_in(Path(path), here)
+    machine = stand_in(Path(path), present)
     counts = machine.num_dies, len(machine.clusters), len(machine.visible_cores)
-    _say_stand_in(path, "{} die(s), {} cluster(s), {} usable core(s)".format(*counts))
+    _log_stand_in(path, "{} die(s), {} cluster(s), {} usable core(s)".format(*counts))
     return machine
 
 
 @cache
-def _say_stand_in(path: str, shape: str) -> None:
+def _log_stand_in(path: str, shape: str) -> None:
     """Log the description once, although the machine is discovered repeatedly."""
     log.warning("%s: %s replaces this machine: %s", STAND_IN_VARIABLE, path, shape)
 
 
-def _read(root: Path) -> Machine:
+def _read_machine(root: Path) -> Machine:
     limits = Limits.read(root)
     folders = sorted((root / NODE_FOLDER).glob("node[0-9]*"), key=lambda folder: int(folder.name[4:]))
     nodes = tuple(map(_node, folders))
@@ -65,15 +65,15 @@ def _read(root: Path) -> Machine:
     model_name, flags, architecture = _cpu_info(root)
     slower = parse_cpu_list(read_text(root / "sys/devices/cpu_atom/cpus") or "")
     caches = {cpu: _caches_of(root, cpu) for cpu in cpus}
-    places = {cpu: _place(root, cpu, nodes, caches[cpu], slower=slower) for cpu in cpus}
-    topology = group(places, nodes, model_name=model_name)
+    locations = {cpu: _cpu_location(root, cpu, nodes, caches[cpu], slower=slower) for cpu in cpus}
+    topology = group(locations, nodes, model_name=model_name)
     distinct = {cache for found in caches.values() for cache in found}
     kinds = Counter((c.level, c.kind, c.size_bytes, c.line_bytes, len(c.cpus)) for c in distinct)
     return Machine(
         model_name=model_name,
         architecture=architecture,
         flags=flags,
-        num_sockets=len({place.socket for place in places.values()}),
+        num_sockets=len({location.socket for location in locations.values()}),
         num_dies=topology.num_dies,
         clusters=topology.clusters,
         cluster_rule=topology.cluster_rule,
@@ -97,7 +97,7 @@ def _node(folder: Path) -> NumaNode:
     # Access class 1 has only CPUs as initiators. Class 0, the only class of older kernels, also has devices.
     classes = (folder / name / "initiators" for name in ("access1", "access0"))
     initiators = next((path for path in classes if path.is_dir()), folder / "access0/initiators")
-    read_mib, write_mib = (read_number(initiators / f"{way}_bandwidth") for way in ("read", "write"))
+    read_mib, write_mib = (read_number(initiators / f"{direction}_bandwidth") for direction in ("read", "write"))
     return NumaNode(
         index=int(folder.name[4:]),
         cpus=parse_cpu_list(read_text(folder / "cpulist") or ""),
@@ -111,8 +111,8 @@ def _node(folder: Path) -> NumaNode:
     )
 
 
-def _place(
-    root: Path, cpu: int, nodes: Sequence[NumaNode], caches: Iterable["_CacheOfCpu"], *, slower: tuple[int, ...]
+def _cpu_location(
+    root: Path, cpu: int, nodes: Sequence[NumaNode], caches: Iterable["_CpuCache"], *, slower: tuple[int, ...]
 ) -> CpuLocation:
     topology = root / CPU_FOLDER / f"cpu{cpu}" / "topology"
     siblings = read_text(topology / "core_cpus_list") or read_text(topology / "thread_siblings_list") or str(cpu)
@@ -131,7 +131,7 @@ def _place(
 
 
 @dataclass(frozen=True)
-class _CacheOfCpu:
+class _CpuCache:
     level: int
     kind: str
     size_bytes: int
@@ -139,13 +139,13 @@ class _CacheOfCpu:
     cpus: tuple[int, ...]
 
 
-def _caches_of(root: Path, cpu: int) -> list[_CacheOfCpu]:
+def _caches_of(root: Path, cpu: int) -> list[_CpuCache]:
     found = []
     for folder in sorted((root / CPU_FOLDER / f"cpu{cpu}" / "cache").glob("index[0-9]*")):
         level, size = read_text(folder / "level"), read_text(folder / "size")
         if level and size:
             found.append(
-                _CacheOfCpu(
+                _CpuCache(
                     level=int(level),
                     kind=read_text(folder / "type") or "Unified",
                     size_bytes=int(size.rstrip("KMG")) * KIB ** (1 + "KMG".find(size[-1])),

@@ -41,22 +41,22 @@ class Topology:
     slower_cores: tuple[int, ...]
 
 
-def group(places: Mapping[int, CpuLocation], nodes: Sequence[NumaNode], *, model_name: str = "") -> Topology:
+def group(locations: Mapping[int, CpuLocation], nodes: Sequence[NumaNode], *, model_name: str = "") -> Topology:
     """Number the dies, core clusters and cores of the online CPUs by the rules in the package docstring."""
-    die_of, die_rule = _dies(places, nodes, model_name)
+    die_of, die_rule = _dies(locations, nodes, model_name)
     cores: list[Core] = []
     clusters: list[SimulatedCluster] = []
     rules: list[str] = []
     for die_index, die in enumerate(sorted(set(die_of.values()))):
-        members = {cpu: place for cpu, place in places.items() if die_of[cpu] == die}
+        members = {cpu: place for cpu, place in locations.items() if die_of[cpu] == die}
         groups, rule = _clusters_of_die(members)
         rules.append(rule)
         for cpus in groups:
             first_core = len(cores)
             for siblings in sorted({tuple(c for c in members[cpu].siblings if c in members) or (cpu,) for cpu in cpus}):
                 place = members[siblings[0]]
-                where = {"cluster": len(clusters), "die": die_index, "socket": place.socket}
-                cores.append(Core(index=len(cores), cpus=siblings, node=place.node, **where))
+                parents = {"cluster": len(clusters), "die": die_index, "socket": place.socket}
+                cores.append(Core(index=len(cores), cpus=siblings, node=place.node, **parents))
             indices, node = tuple(range(first_core, len(cores))), members[cpus[0]].node
             clusters.append(SimulatedCluster(index=len(clusters), die=die_index, node=node, cores=indices))
     return Topology(
@@ -65,12 +65,12 @@ def group(places: Mapping[int, CpuLocation], nodes: Sequence[NumaNode], *, model
         num_dies=len(set(die_of.values())),
         cluster_rule="; ".join(dict.fromkeys(rules)),
         die_rule=die_rule,
-        slower_cores=tuple(core.index for core in cores if places[core.cpus[0]].slower),
+        slower_cores=tuple(core.index for core in cores if locations[core.cpus[0]].slower),
     )
 
 
 def _dies(
-    places: Mapping[int, CpuLocation], nodes: Sequence[NumaNode], model_name: str
+    locations: Mapping[int, CpuLocation], nodes: Sequence[NumaNode], model_name: str
 ) -> tuple[dict[int, tuple[int, int]], str]:
     """Return (socket, die within it) of each CPU, and the rule.
 
@@ -78,41 +78,41 @@ def _dies(
     paper shares memory. Therefore chiplets of one NUMA node count as one die, and without die numbers the distances
     between nodes decide.
     """
-    by_kernel = {cpu: (place.socket, place.die or 0) for cpu, place in places.items()}
-    if any(place.die is not None for place in places.values()):
+    by_kernel = {cpu: (place.socket, place.die or 0) for cpu, place in locations.items()}
+    if any(place.die is not None for place in locations.values()):
         for node in nodes:
-            if len({by_kernel[cpu] for cpu in node.cpus if cpu in places}) > 1:
+            if len({by_kernel[cpu] for cpu in node.cpus if cpu in locations}) > 1:
                 rule = "one per socket (the kernel's dies share NUMA nodes: chiplets of cores)"
-                return {cpu: (place.socket, 0) for cpu, place in places.items()}, rule
+                return {cpu: (place.socket, 0) for cpu, place in locations.items()}, rule
         return by_kernel, "as numbered by the kernel"
     if model_name in ONE_DIE_PER_SOCKET:
         return by_kernel, "one per socket (rule for this processor)"
-    die_of_node = _dies_by_distance(places, nodes)
+    die_of_node = _dies_by_distance(locations, nodes)
     if not die_of_node:
         return by_kernel, "one per socket (the kernel reports no dies)"
-    return {cpu: (place.socket, die_of_node[place.node or 0]) for cpu, place in places.items()}, (
+    return {cpu: (place.socket, die_of_node[place.node or 0]) for cpu, place in locations.items()}, (
         "NUMA nodes of a socket that are nearer to each other than to its other nodes (the kernel reports no dies)"
     )
 
 
-def _dies_by_distance(places: Mapping[int, CpuLocation], nodes: Sequence[NumaNode]) -> dict[int, int]:
+def _dies_by_distance(locations: Mapping[int, CpuLocation], nodes: Sequence[NumaNode]) -> dict[int, int]:
     """Return each NUMA node's die within its socket; empty unless distances split each socket into equal groups."""
-    if any(place.node is None for place in places.values()):
+    if any(place.node is None for place in locations.values()):
         return {}
     position = {node.index: number for number, node in enumerate(nodes)}
-    socket_of = {place.node: place.socket for place in places.values() if place.node is not None}
+    socket_of = {place.node: place.socket for place in locations.values() if place.node is not None}
     found: dict[int, int] = {}
     for socket in sorted(set(socket_of.values())):
         members = sorted(node for node in socket_of if socket_of[node] == socket)
         rows = {node: nodes[position[node]].distances for node in members}
         if any(len(row) != len(nodes) for row in rows.values()):
             return {}
-        others = [rows[one][position[two]] for one in members for two in members if one != two]
+        others = [rows[a][position[b]] for a in members for b in members if a != b]
         near = min(others, default=0)
-        groups = {tuple(two for two in members if one == two or rows[one][position[two]] <= near) for one in members}
-        apart = sum(map(len, groups)) == len(members)
+        groups = {tuple(b for b in members if a == b or rows[a][position[b]] <= near) for a in members}
+        are_disjoint = sum(map(len, groups)) == len(members)
         sizes = {len(nodes_of_die) for nodes_of_die in groups}
-        if not apart or len(groups) < 2 or len(sizes) > 1 or min(sizes) < 2:
+        if not are_disjoint or len(groups) < 2 or len(sizes) > 1 or min(sizes) < 2:
             return {}
         found |= {node: die for die, nodes_of_die in enumerate(sorted(groups)) for node in nodes_of_die}
     return found
@@ -124,8 +124,8 @@ def _clusters_of_die(members: Mapping[int, CpuLocation]) -> tuple[list[tuple[int
         return _split({cpu: (place.node or 0,) for cpu, place in members.items()}), "one per NUMA node"
     if any(place.l3 for place in members.values()):
         # Some laptops have low-power cores outside the L3, which are grouped by their L2.
-        rest = any(not place.l3 for place in members.values())
-        rule = f"cores sharing an L3 cache{', or an L2 without L3' if rest else ''}"
+        has_l2_only = any(not place.l3 for place in members.values())
+        rule = f"cores sharing an L3 cache{', or an L2 without L3' if has_l2_only else ''}"
         return _split({cpu: place.l3 or place.l2 or () for cpu, place in members.items()}), rule
     for rule, keys in (
         ("cores sharing an L2 cache", {cpu: place.l2 for cpu, place in members.items()}),

@@ -17,7 +17,7 @@ Invariants:
 
 Extending: a new back end is a package with the raw kernels of `c`, a name in `kernel_registry.FAST` and its modules in
 `kernel_registry._modules`. A new operator needs a function in `matrix_ops.py`, `vector.py` or `fused.py`, a reference, raw
-kernels, an `OpSpec`, and an entry in `gradients.OF`.
+kernels, an `OpSpec`, and an entry in `gradients.FUNCTIONS`.
 """
 
 from dithc.engine.hcops import optimizer, vector

@@ -13,11 +13,11 @@ from dithc.engine.native import ISA_VARIABLE
 
 log = get_logger(__name__)
 
-_first, _reason = default()
-_active: dict[str, KernelChoice] = choose(_first, because=_reason)
+_default_backend, _default_reason = default()
+_active: dict[str, KernelChoice] = choose(_default_backend, reason=_default_reason)
 _raw: dict[str, Callable[..., Any]] = {}  # cache of the active choice
-_said: set[tuple[str, str]] = set()
-_said_default: list[bool] = []  # not empty after the default was logged or a back end was selected
+_logged: set[tuple[str, str]] = set()
+_default_logged: list[bool] = []  # not empty after the default was logged or a back end was selected
 
 
 def backend_of(op: str) -> str:
@@ -47,12 +47,14 @@ class use:  # lower case because call sites use it like a function
                 "operators of a back end", got=", ".join(unknown), expected=expected, fix="correct the names"
             )
         chosen = {op: choice for op, choice in chosen.items() if ops is None or op in ops}
-        if why := obstacle(backend):
+        if cause := obstacle(backend):
             fix = "select another back end, or remove the reported cause"
-            raise user_error(f"back end {backend} of the operators", got=why, expected="an available back end", fix=fix)
+            raise user_error(
+                f"back end {backend} of the operators", got=cause, expected="an available back end", fix=fix
+            )
         self._previous = dict(_active)
         _activate(chosen)
-        _said_default.append(True)
+        _default_logged.append(True)
         log.info("%s served by back end %s", "operators" if ops is None else ", ".join(chosen), backend)
 
     def __enter__(self) -> None:
@@ -75,32 +77,32 @@ def describe_kernels() -> list[dict[str, str]]:
     differentiation. The log reports the first case per operator.
     """
     return [
-        {"op": op, "backend": choice.backend, "kernel": _kernel(choice), "why": _why(choice)}
+        {"op": op, "backend": choice.backend, "kernel": _kernel(choice), "why": _reason(choice)}
         for op, choice in _active.items()
     ]
 
 
-def say_once(op: str, text: str, *arguments: object) -> None:
-    if (op, text) not in _said:
-        _said.add((op, text))
+def log_once(op: str, text: str, *arguments: object) -> None:
+    if (op, text) not in _logged:
+        _logged.add((op, text))
         log.warning(text, *arguments)
 
 
-def say_default() -> None:
+def log_default() -> None:
     """Log the default back end at the first operator call unless a back end was selected."""
-    if not _said_default:
-        _said_default.append(True)
-        level = log.info if _first == "c" else log.warning
-        level("operators served by back end %s by default: %s", _first, _reason)
+    if not _default_logged:
+        _default_logged.append(True)
+        level = log.info if _default_backend == "c" else log.warning
+        level("operators served by back end %s by default: %s", _default_backend, _default_reason)
 
 
-def _why(choice: KernelChoice) -> str:
+def _reason(choice: KernelChoice) -> str:
     if choice.backend != "c":
-        return choice.why
+        return choice.reason
     origin = f"which {ISA_VARIABLE} names" if os.environ.get(ISA_VARIABLE) else "the fastest of this CPU"
     isa = f"{native.instruction_set()}, {origin}" if choice.spec.parts else None
     tuned = summary() if choice.spec.name == "linear" else None
-    return "; ".join(filter(None, (choice.why, isa, tuned)))
+    return "; ".join(filter(None, (choice.reason, isa, tuned)))
 
 
 def _kernel(choice: KernelChoice) -> str:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from dithc.core.logging import user_error
+from dithc.core.logging import UserError, user_error
 
 # Numbers of hc_dtype in kernels/include/hcops.h.
 TYPES = {torch.float32: 0, torch.bfloat16: 1}
@@ -33,10 +33,10 @@ def array(op: str, name: str, tensor: Tensor) -> tuple[int, int]:
     """Return address and type number of a contiguous CPU tensor; raise UserError for any other."""
     code = TYPES.get(tensor.dtype)
     if code is None or not tensor.is_cpu or not tensor.is_contiguous():
-        raise _unfit(op, name, tensor)
+        raise _unsupported(op, name, tensor)
     address = tensor.data_ptr()
     if address % tensor.itemsize:
-        raise _unfit(op, name, tensor)
+        raise _unsupported(op, name, tensor)
     return address, code
 
 
@@ -48,7 +48,7 @@ def fp32(op: str, name: str, tensor: Tensor) -> int:
 def typed(op: str, name: str, tensor: Tensor, dtype: torch.dtype) -> int:
     """Return the address of a contiguous CPU tensor of type `dtype`; raise UserError for any other."""
     if tensor.dtype is not dtype:
-        raise user_error(_where(op, name), got=tensor.dtype, expected=dtype, fix="convert it with .to()")
+        raise argument_error(op, name, got=tensor.dtype, expected=dtype, fix="convert it with .to()")
     return array(op, name, tensor)[0]
 
 
@@ -58,102 +58,99 @@ def condition(op: str, name: str, tensor: Tensor, shape: tuple[int, int]) -> tup
     if tensor.shape != shape:
         raise wrong_shape(op, name, tensor, expected=shape)
     if code is None or not tensor.is_cpu or (tensor.stride(1) != 1 and shape[1] > 1):
-        raise _unfit(op, name, tensor, layout="rows without gaps")
+        raise _unsupported(op, name, tensor, layout="rows without gaps")
     address = tensor.data_ptr()
     if address % tensor.itemsize:
-        raise _unfit(op, name, tensor)
+        raise _unsupported(op, name, tensor)
     return address, code, tensor.stride(0)
 
 
 def served_type(op: str, dtype: torch.dtype) -> None:
     """Raise UserError if no kernel computes in `dtype`."""
     if dtype not in TYPES:
-        raise user_error(_where(op, "dtype"), got=dtype, expected=EXPECTED_TYPES, fix="give one of these")
+        raise argument_error(op, "dtype", got=dtype, expected=EXPECTED_TYPES, fix="give one of these")
 
 
-def heads_of(op: str, qkv: Tensor, num_heads: int) -> tuple[int, int, int, int]:
+def check_heads(op: str, qkv: Tensor, num_heads: int) -> tuple[int, int, int, int]:
     """Return N, T, D and K of qkv (N, T, 3D); raise UserError unless D > 0 and `num_heads` divides D."""
-    n, t, three = stream(op, "qkv", qkv)
-    if three == 0 or three % 3:
+    n, t, width = check_stream(op, "qkv", qkv)
+    if width == 0 or width % 3:
         raise wrong_shape(op, "qkv", qkv, expected="(N, T, 3D), D > 0")
-    if num_heads < 1 or (three // 3) % num_heads:
+    if num_heads < 1 or (width // 3) % num_heads:
         fix = "choose a number of heads that divides the width"
-        raise user_error(_where(op, "num_heads"), got=num_heads, expected=f"a divisor of D = {three // 3}", fix=fix)
-    return n, t, three // 3, three // (3 * num_heads)
+        raise argument_error(op, "num_heads", got=num_heads, expected=f"a divisor of D = {width // 3}", fix=fix)
+    return n, t, width // 3, width // (3 * num_heads)
 
 
-def rotation_of(op: str, qkv: Tensor, num_heads: int, *constants: Tensor | None) -> tuple[int, int, int, int]:
-    """Return the sizes of `heads_of`; raise UserError unless tables (T, K / 2) fp32 and weights (K) come in pairs."""
-    sizes = heads_of(op, qkv, num_heads)
+def check_rotation(op: str, qkv: Tensor, num_heads: int, *constants: Tensor | None) -> tuple[int, int, int, int]:
+    """Return the sizes of `check_heads`; raise UserError unless tables (T, K / 2) fp32 and weights (K) come in pairs."""
+    sizes = check_heads(op, qkv, num_heads)
     _, tokens, _, width = sizes
     cos, sin, query_weight, key_weight = constants
     for names, pair in (("cos, sin", (cos, sin)), ("query_weight, key_weight", (query_weight, key_weight))):
         if (pair[0] is None) != (pair[1] is None):
-            raise user_error(_where(op, names), got="one of them", expected="both, or neither", fix="give both")
+            raise argument_error(op, names, got="one of them", expected="both, or neither", fix="give both")
     if cos is not None and width % 2:
         fix = "choose a number of heads that leaves each an even width"
-        raise user_error(_where(op, "num_heads"), got=f"heads of width {width}", expected="pairs to rotate", fix=fix)
+        raise argument_error(op, "num_heads", got=f"heads of width {width}", expected="pairs to rotate", fix=fix)
+    check_shape(op, (tokens, width // 2), cos=cos, sin=sin)
+    check_shape(op, (width,), query_weight=query_weight, key_weight=key_weight)
     for name, table in (("cos", cos), ("sin", sin)):
-        if table is not None:
-            shape_of(op, name, table, (tokens, width // 2))
-            if table.dtype is not torch.float32:
-                raise user_error(_where(op, name), got=table.dtype, expected=torch.float32, fix="convert it with .to()")
-    for name, weight in (("query_weight", query_weight), ("key_weight", key_weight)):
-        if weight is not None:
-            shape_of(op, name, weight, (width,))
+        if table is not None and table.dtype is not torch.float32:
+            fix = "convert it with .to()"
+            raise argument_error(op, name, got=table.dtype, expected=torch.float32, fix=fix)
     return sizes
 
 
-def linear_of(op: str, x: Tensor, weight: Tensor, bias: Tensor | None) -> tuple[int, int, int]:
+def check_linear(op: str, x: Tensor, weight: Tensor, bias: Tensor | None) -> tuple[int, int, int]:
     """Return the number of rows of x (..., D), F and D; raise UserError unless weight is (F, D) and bias (F)."""
     if weight.dim() != 2:
         raise wrong_shape(op, "weight", weight, expected="(F, D)")
     n, k = weight.shape
     if x.dim() == 0 or x.shape[-1] != k:
         raise wrong_shape(op, "x", x, expected=f"(..., {k}), as wide as the rows of weight")
-    if bias is not None and bias.shape != (n,):
-        raise wrong_shape(op, "bias", bias, expected=(n,))
+    check_shape(op, (n,), bias=bias)
     return x.shape[:-1].numel(), n, k
 
 
-def rows_of(op: str, x: Tensor) -> tuple[int, int]:
+def check_rows(op: str, x: Tensor) -> tuple[int, int]:
     """Return the number of rows of x (..., D) and D; raise UserError for a scalar."""
     if x.dim() == 0:
         raise wrong_shape(op, "x", x, expected="at least one dimension")
     return x.shape[:-1].numel(), x.shape[-1]
 
 
-def samples_of(op: str, x: Tensor) -> tuple[int, int]:
+def check_samples(op: str, x: Tensor) -> tuple[int, int]:
     """Return N and the number of elements per sample of x (N, ...); raise UserError for a scalar."""
     if x.dim() == 0:
         raise wrong_shape(op, "x", x, expected="(N, ...)")
     return x.shape[0], x.shape[1:].numel()
 
 
-def halves_of(op: str, name: str, x: Tensor) -> tuple[int, int, int]:
+def check_halves(op: str, name: str, x: Tensor) -> tuple[int, int, int]:
     """Return N, T and E of x (N, T, 2E); raise UserError for any other shape."""
-    n, t, both = stream(op, name, x)
-    if both % 2:
+    n, t, width = check_stream(op, name, x)
+    if width % 2:
         raise wrong_shape(op, name, x, expected="(N, T, 2E)")
-    return n, t, both // 2
+    return n, t, width // 2
 
 
-def patches_of(op: str, name: str, tensor: Tensor, p: int, order: int, *, rows: int | None = None) -> None:
+def check_patches(op: str, name: str, tensor: Tensor, p: int, order: int, *, rows: int | None = None) -> None:
     """Check p and order for an image (N, C, R * p, S * p) or patches with R = `rows`; UserError names the argument."""
     dimensions = "(N, C, height, width)" if rows is None else "(N, T, C * p * p)"
     if tensor.dim() != (4 if rows is None else 3):
         raise wrong_shape(op, name, tensor, expected=dimensions)
     fix = f"correct it; {name} has shape {tuple(tensor.shape)}"
     if order not in (0, 1):
-        raise user_error(_where(op, "order"), got=order, expected="0 (C, p, p) or 1 (p, p, C)", fix=fix)
+        raise argument_error(op, "order", got=order, expected="0 (C, p, p) or 1 (p, p, C)", fix=fix)
     if p < 1 or any(size % (p if rows is None else p * p) for size in tensor.shape[2:]):
         expected = "a divisor of height and width" if rows is None else "p * p a divisor of C * p * p"
-        raise user_error(_where(op, "p"), got=p, expected=expected, fix=fix)
+        raise argument_error(op, "p", got=p, expected=expected, fix=fix)
     if rows is not None and (rows < 1 or tensor.shape[1] % rows):
-        raise user_error(_where(op, "rows"), got=rows, expected=f"a divisor of T = {tensor.shape[1]}", fix=fix)
+        raise argument_error(op, "rows", got=rows, expected=f"a divisor of T = {tensor.shape[1]}", fix=fix)
 
 
-def stream(op: str, name: str, x: Tensor) -> tuple[int, int, int]:
+def check_stream(op: str, name: str, x: Tensor) -> tuple[int, int, int]:
     """Return N, T and D of a tensor with three dimensions; raise UserError for any other."""
     if x.dim() != 3:
         raise wrong_shape(op, name, x, expected="(N, T, D)")
@@ -161,23 +158,24 @@ def stream(op: str, name: str, x: Tensor) -> tuple[int, int, int]:
     return n, t, d
 
 
-def shape_of(op: str, name: str, tensor: Tensor, expected: tuple[int, ...]) -> None:
-    """Raise UserError if the tensor has another shape."""
-    if tensor.shape != expected:
-        raise wrong_shape(op, name, tensor, expected=expected)
+def check_shape(op: str, expected: tuple[int, ...], **tensors: Tensor | None) -> None:
+    """Raise UserError if a tensor, by name, has another shape."""
+    for name, tensor in tensors.items():
+        if tensor is not None and tensor.shape != expected:
+            raise wrong_shape(op, name, tensor, expected=tuple(expected))
 
 
 def wrong_shape(op: str, name: str, tensor: Tensor, *, expected: object) -> Exception:
     """Return the error about a shape, which the caller raises."""
     fix = f"correct {name}; the docstring of {op} lists the shapes"
-    return user_error(_where(op, name), got=f"shape {tuple(tensor.shape)}", expected=f"shape {expected}", fix=fix)
+    return argument_error(op, name, got=f"shape {tuple(tensor.shape)}", expected=f"shape {expected}", fix=fix)
 
 
-def _where(op: str, name: str) -> str:
-    return f"operator {op}, argument {name}"
+def argument_error(op: str, name: str, *, got: object, expected: object, fix: str) -> UserError:
+    return user_error(f"operator {op}, argument {name}", got=got, expected=expected, fix=fix)
 
 
-def _unfit(op: str, name: str, tensor: Tensor, *, layout: str = "contiguous") -> Exception:
+def _unsupported(op: str, name: str, tensor: Tensor, *, layout: str = "contiguous") -> Exception:
     if tensor.dtype not in TYPES:
         got, expected = str(tensor.dtype), EXPECTED_TYPES
         fix = "convert it, or choose the back end with hcops.use('reference')"
@@ -189,4 +187,4 @@ def _unfit(op: str, name: str, tensor: Tensor, *, layout: str = "contiguous") ->
     else:
         got, expected = f"strides {tensor.stride()} of shape {tuple(tensor.shape)}", layout
         fix = "copy it with .contiguous()"
-    return user_error(_where(op, name), got=got, expected=expected, fix=fix)
+    return argument_error(op, name, got=got, expected=expected, fix=fix)

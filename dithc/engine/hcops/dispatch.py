@@ -5,9 +5,8 @@ from torch import Tensor
 from torch.autograd import forward_ad
 from torch.nn import Parameter
 
-from dithc.core.logging import user_error
-from dithc.engine.hcops.backend import backend_of, say_once
-from dithc.engine.hcops.checks import TYPES, array
+from dithc.engine.hcops.backend import backend_of, log_once
+from dithc.engine.hcops.checks import TYPES, argument_error, array
 from dithc.engine.hcops.kernel_registry import FALLBACK
 
 PLAIN = (Tensor, Parameter)
@@ -18,11 +17,11 @@ def reference_serves(op: str, **tensors: Tensor | None) -> bool:
     backend = backend_of(op)
     if backend == FALLBACK:
         return True
-    reason = obstacle(op, tensors)
+    reason = unsupported_reason(op, tensors)
     if reason is None:
         return False
     if not torch.compiler.is_compiling():
-        say_once(op, "operator %s: %s; the reference serves such inputs instead of back end %s", op, reason, backend)
+        log_once(op, "operator %s: %s; the reference serves such inputs instead of back end %s", op, reason, backend)
     return True
 
 
@@ -33,7 +32,7 @@ def compute_type(op: str, x: Tensor, **weights: Tensor | None) -> torch.dtype:
     for name, weight in weights.items():
         if weight is not None and weight.dtype is not x.dtype:
             fix = "convert one of them, or use torch.autocast('cpu', dtype=torch.bfloat16)"
-            raise user_error(f"operator {op}, argument {name}", got=weight.dtype, expected=f"{x.dtype}, as x", fix=fix)
+            raise argument_error(op, name, got=weight.dtype, expected=f"{x.dtype}, as x", fix=fix)
     return x.dtype
 
 
@@ -46,7 +45,7 @@ def rows_dense(tensor: Tensor) -> Tensor:
     return tensor if tensor.dim() == 2 and tensor.stride(1) == 1 else tensor.contiguous()
 
 
-def obstacle(op: str, tensors: dict[str, Tensor | None]) -> str | None:
+def unsupported_reason(op: str, tensors: dict[str, Tensor | None]) -> str | None:
     """Return why the fast back ends do not support these inputs, or None. Cheap checks come first."""
     compiling = torch.compiler.is_compiling()
     on_meta: bool | None = None
@@ -55,7 +54,7 @@ def obstacle(op: str, tensors: dict[str, Tensor | None]) -> str | None:
             continue
         if not isinstance(tensor, Tensor):
             got, fix = type(tensor).__name__, "convert it with torch.as_tensor()"
-            raise user_error(f"operator {op}, argument {name}", got=got, expected="a torch.Tensor", fix=fix)
+            raise argument_error(op, name, got=got, expected="a torch.Tensor", fix=fix)
         if tensor.dtype not in TYPES:
             if not tensor.is_floating_point():
                 array(op, name, tensor)  # raises the error with the complete message
@@ -65,8 +64,7 @@ def obstacle(op: str, tensors: dict[str, Tensor | None]) -> str | None:
         if on_meta is not None and tensor.is_meta != on_meta:
             expected = f"a tensor {'without' if on_meta else 'with'} memory, as the arguments before it"
             fix = "move all arguments to one device"
-            where = f"operator {op}, argument {name}"
-            raise user_error(where, got=f"a tensor on {tensor.device}", expected=expected, fix=fix)
+            raise argument_error(op, name, got=f"a tensor on {tensor.device}", expected=expected, fix=fix)
         on_meta = tensor.is_meta
         if tensor.layout is not torch.strided:
             return f"inputs of layout {tensor.layout}"

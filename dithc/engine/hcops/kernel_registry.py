@@ -24,15 +24,15 @@ FAST = ("c", "numba")
 class KernelChoice(NamedTuple):
     spec: OpSpec
     backend: str
-    why: str
+    reason: str
 
 
-def choose(backend: str, *, because: str | None = None) -> dict[str, KernelChoice]:
+def choose(backend: str, *, reason: str | None = None) -> dict[str, KernelChoice]:
     """Return the choice of `backend` for every operator; raise UserError for an unknown back end."""
     if backend not in (FALLBACK, *FAST):
         known, fix = " or ".join((FALLBACK, *FAST)), "name one of these in hcops.use(...) or in the configuration"
         raise user_error("unknown back end of the operators", got=repr(backend), expected=known, fix=fix)
-    return {spec.name: KernelChoice(spec, backend, because or f"requested back end {backend}") for spec in SPECS}
+    return {spec.name: KernelChoice(spec, backend, reason or f"requested back end {backend}") for spec in SPECS}
 
 
 def obstacle(backend: str) -> str | None:
@@ -56,8 +56,8 @@ def default() -> tuple[str, str]:
 @cache
 def raw_of(backend: str, name: str) -> Callable[..., Any]:
     """Return the raw kernel `name`, such as linear_backward, of a back end; raise UserError if it has none."""
-    if name == "mlp_forward" and backend != FALLBACK:
-        return partial(_mlp_forward, backend)
+    if name in COMPOSED and backend != FALLBACK:
+        return partial(COMPOSED[name], backend)
     for module in _modules(backend):
         if callable(found := getattr(module, name, None)):
             return found  # type: ignore[no-any-return]
@@ -72,6 +72,24 @@ def _mlp_forward(backend: str, x: Tensor, *inputs: Any, keep: bool = True) -> tu
     gated = raw_of(backend, "linear_gate_residual_forward")
     out, y = gated(hidden, weight2, bias2, gate, residual, dtype, keep=keep)
     return out, hidden, before, y  # (N, T, F), (N, T, E), (N, T, E), (N, T, F)
+
+
+def _adarms_forward(backend: str, *inputs: Any) -> tuple[Tensor, Tensor]:
+    """Call `adaln_forward` with RMSNorm; return out and rstd."""
+    out, _, rstd = raw_of(backend, "adaln_forward")(*inputs, op="adarms")
+    return out, rstd  # (N, T, D), (N, T)
+
+
+def _adarms_backward(backend: str, dy: Tensor, x: Tensor, scale: Tensor, rstd: Tensor, *dstream: Tensor | None) -> Any:
+    return raw_of(backend, "adaln_backward")(dy, x, scale, None, rstd, *dstream)
+
+
+COMPOSED: dict[str, Callable[..., Any]] = {
+    "mlp_forward": _mlp_forward,
+    "adarms_forward": _adarms_forward,
+    "adarms_backward": _adarms_backward,
+}
+"""Raw kernels that call other raw kernels of the same back end."""
 
 
 def _modules(backend: str) -> tuple[object, ...]:

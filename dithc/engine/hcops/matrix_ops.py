@@ -9,7 +9,7 @@ from torch import Tensor
 from dithc.core.logging import user_error
 from dithc.engine.hcops import reference
 from dithc.engine.hcops.autograd import OPERATORS
-from dithc.engine.hcops.checks import heads_of
+from dithc.engine.hcops.checks import check_heads
 from dithc.engine.hcops.dispatch import compute_type, dense, reference_serves, rows_dense
 from dithc.engine.hcops.token_shard import part
 
@@ -56,13 +56,13 @@ def attention(qkv: Tensor, num_heads: int) -> Tensor:
 
     The last dimension of qkv (N, T, 3D) contains q, k and v, each head by head; `num_heads` divides D.
     """
-    served = reference_serves("attention", qkv=qkv)
-    heads_of("attention", qkv, num_heads)
-    if torch.is_autocast_enabled("cpu") and not (served and part.across is None):
+    is_reference = reference_serves("attention", qkv=qkv)
+    check_heads("attention", qkv, num_heads)
+    if torch.is_autocast_enabled("cpu") and not (is_reference and part.across is None):
         qkv = qkv.to(torch.get_autocast_dtype("cpu"))
     if part.across is not None:
         return part.across.attention(dense(qkv), num_heads)
-    if served:
+    if is_reference:
         return reference.attention(qkv, num_heads)
     return OPERATORS["attention"](dense(qkv), num_heads)
 

@@ -8,11 +8,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from dithc.core.logging import user_error
 from dithc.engine.hcops import reference, vector
 from dithc.engine.hcops.autograd import assign_grad_view, flat_gradients, storage_use_count, zero_grad
-from dithc.engine.hcops.backend import backend_of, raw, say_once
-from dithc.engine.hcops.checks import AdamwTensors
+from dithc.engine.hcops.backend import backend_of, log_once, raw
+from dithc.engine.hcops.checks import AdamwTensors, argument_error
 from dithc.engine.hcops.kernel_registry import FALLBACK
 from dithc.engine.hcops.matrix_ops import linear
 from dithc.engine.native import AdamwSettings
@@ -65,13 +64,13 @@ def adamw(
     the first update, and `gradient_scale` multiplies each gradient. UserError: a step below 1, or unequal lists.
     """
     if step < 1:
-        raise user_error("operator adamw, argument step", got=step, expected="1 or more", fix="count updates from 1")
-    everything = [*weights, *gradients, *first, *second, *(averages or ())]
-    by_torch = _reference_serves("adamw", everything)
-    kernel = reference.adamw_forward if by_torch else raw("adamw_forward")
+        raise argument_error("adamw", "step", got=step, expected="1 or more", fix="count updates from 1")
+    inputs = [*weights, *gradients, *first, *second, *(averages or ())]
+    is_reference = _reference_serves("adamw", inputs)
+    kernel = reference.adamw_forward if is_reference else raw("adamw_forward")
     settings = AdamwSettings(lr, *betas, eps, weight_decay, gradient_scale, step, ema_decay)
     kernel(AdamwTensors(weights, gradients, first, second, averages, shadows), settings)
-    if not by_torch:  # tell autograd that the memory of saved tensors has changed
+    if not is_reference:  # tell autograd that the memory of saved tensors has changed
         changed = [*weights, *first, *second, *(averages or ()), *(shadows or ())]
         torch.autograd.graph.increment_version(tensor for tensor in changed if not tensor.is_inference())
 
@@ -97,10 +96,9 @@ def orthogonalise(matrix: Tensor, *, iterations: int = 5, dtype: torch.dtype = t
 
 def _reference_serves(op: str, tensors: Sequence[Tensor]) -> bool:
     """Return whether plain torch serves the call because of strides, types or devices that fast kernels do not support."""
-    backend = backend_of(op)
-    if backend == FALLBACK:
+    if backend_of(op) == FALLBACK:
         return True
     plain = all(tensor.dtype is torch.float32 and tensor.is_cpu and tensor.is_contiguous() for tensor in tensors)
     if not plain:
-        say_once(op, "operator %s: tensors that are not contiguous fp32 on the CPU; the reference serves", op)
+        log_once(op, "operator %s: tensors that are not contiguous fp32 on the CPU; the reference serves", op)
     return not plain

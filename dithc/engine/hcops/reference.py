@@ -28,13 +28,13 @@ def linear_gate_residual(x: Tensor, weight: Tensor, bias: Tensor | None, gate: T
 
 
 def adaln(x: Tensor, shift: Tensor, scale: Tensor, eps: float) -> Tensor:
-    normalised = F.layer_norm(x, (x.shape[-1],), eps=eps)  # (N, T, D)
-    return normalised * (1 + scale.unsqueeze(1)) + shift.unsqueeze(1)  # (N, T, D)
+    normalized = F.layer_norm(x, (x.shape[-1],), eps=eps)  # (N, T, D)
+    return normalized * (1 + scale.unsqueeze(1)) + shift.unsqueeze(1)  # (N, T, D)
 
 
 def adarms(x: Tensor, shift: Tensor, scale: Tensor, eps: float) -> Tensor:
-    normalised = F.rms_norm(x, (x.shape[-1],), eps=eps)  # (N, T, D)
-    return normalised * (1 + scale.unsqueeze(1)) + shift.unsqueeze(1)  # (N, T, D)
+    normalized = F.rms_norm(x, (x.shape[-1],), eps=eps)  # (N, T, D)
+    return normalized * (1 + scale.unsqueeze(1)) + shift.unsqueeze(1)  # (N, T, D)
 
 
 def gate_residual(x: Tensor, gate: Tensor, y: Tensor) -> Tensor:
@@ -67,11 +67,11 @@ def rotate_heads(
         query = F.rms_norm(query, query.shape[-1:], eps=eps) * query_weight  # (N, T, H, K)
         key = F.rms_norm(key, key.shape[-1:], eps=eps) * key_weight  # (N, T, H, K)
     if cos is not None and sin is not None:
-        query, key = _rotated(query, cos, sin), _rotated(key, cos, sin)
+        query, key = _rotate(query, cos, sin), _rotate(key, cos, sin)
     return torch.stack((query, key, value), dim=2).reshape(qkv.shape).to(qkv.dtype)  # (N, T, 3D)
 
 
-def _rotated(heads: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+def _rotate(heads: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     even, odd = heads[..., 0::2], heads[..., 1::2]  # (N, T, H, K / 2) each
     cos, sin = cos.detach().unsqueeze(1), sin.detach().unsqueeze(1)  # (T, 1, K / 2) each
     return torch.stack((even * cos - odd * sin, even * sin + odd * cos), dim=4).flatten(3)  # (N, T, H, K)
@@ -104,8 +104,8 @@ def unpatchify(patches: Tensor, rows: int, p: int, order: int) -> Tensor:
     """Join patches (N, T, C * p * p) with R = `rows`."""
     n, tokens, features = patches.shape
     c, columns = features // (p * p), tokens // rows
-    inside = (c, p, p) if order == 0 else (p, p, c)
-    cut = patches.reshape(n, rows, columns, *inside)  # (N, R, S, C, p, p) or (N, R, S, p, p, C)
+    patch_shape = (c, p, p) if order == 0 else (p, p, c)
+    cut = patches.reshape(n, rows, columns, *patch_shape)  # (N, R, S, C, p, p) or (N, R, S, p, p, C)
     cut = cut.permute((0, 3, 1, 4, 2, 5) if order == 0 else (0, 5, 1, 3, 2, 4))  # (N, C, R, p, S, p)
     return cut.reshape(n, c, rows * p, columns * p)  # (N, C, height, width)
 
@@ -117,16 +117,14 @@ def scale_add(x: Tensor, y: Tensor | None, alpha: float, beta: float) -> Tensor:
 @torch.no_grad()
 def sum_of_squares_forward(tensors: Sequence[Tensor]) -> float:
     """Return the sum over all tensors; the norm of each tensor is computed in its type."""
-    return (
-        float(torch.stack([norm.double() for norm in torch._foreach_norm(list(tensors))]).square().sum())
-        if tensors
-        else 0.0
-    )
+    if not tensors:
+        return 0.0
+    return float(torch.stack([norm.double() for norm in torch._foreach_norm(list(tensors))]).square().sum())
 
 
 @torch.no_grad()
 def adamw_forward(tensors: AdamwTensors, settings: AdamwSettings) -> None:
-    weights, gradients, first, second = (list(given) for given in tensors[:4])
+    weights, gradients, first, second = (list(group) for group in tensors[:4])
     if not weights:
         return
     if settings.gradient_scale != 1:

@@ -6,6 +6,7 @@ p side of a patch.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -34,11 +35,11 @@ class OpSpec:
     schema: str = ""
     fake: Fake = lambda x: x.new_empty(x.shape)
     backward: str = ""
-    backward_fake: Fake = lambda dy, saved: saved.new_empty(saved.shape)
+    backward_fake: Fake = lambda dy, saved, *_: saved.new_empty(saved.shape)
     may_drop: bool = False
 
 
-def _linear(x: Tensor, weight: Tensor, dtype: torch.dtype) -> Tensor:
+def _linear(x: Tensor, weight: Tensor, bias: Tensor | None, dtype: torch.dtype) -> Tensor:
     return x.new_empty((*x.shape[:-1], weight.shape[0]), dtype=dtype)  # (..., F)
 
 
@@ -49,7 +50,8 @@ def _gated(residual: Tensor, gate: Tensor, dtype: torch.dtype) -> tuple[Tensor, 
 
 def _mlp(x: Tensor, weight1: Tensor, gate: Tensor, residual: Tensor, dtype: torch.dtype) -> tuple[Tensor, ...]:
     out, y = _gated(residual, gate, dtype)
-    return out, _linear(x, weight1, dtype), _linear(x, weight1, dtype), y  # (N, T, F), twice (N, T, E), (N, T, F)
+    hidden, before = (_linear(x, weight1, None, dtype) for _ in range(2))
+    return out, hidden, before, y  # (N, T, F), (N, T, E), (N, T, E), (N, T, F)
 
 
 def _linear_backward(
@@ -61,7 +63,9 @@ def _linear_backward(
     return dx, dw, db
 
 
-def _norm(x: Tensor, dtype: torch.dtype, *, statistics: int) -> tuple[Tensor, ...]:
+def _norm(
+    x: Tensor, shift: Tensor, scale: Tensor, eps: float, dtype: torch.dtype, *, statistics: int
+) -> tuple[Tensor, ...]:
     rows = (x.new_empty(x.shape[:-1], dtype=torch.float32) for _ in range(statistics))  # (N, T) each
     return x.new_empty(x.shape, dtype=dtype), *rows
 
@@ -71,8 +75,8 @@ def _norm_backward(x: Tensor, scale: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _attention(qkv: Tensor, num_heads: int) -> tuple[Tensor, Tensor]:
-    n, t, three = qkv.shape
-    return qkv.new_empty((n, t, three // 3)), qkv.new_empty((n, num_heads, t), dtype=torch.float32)
+    n, t, width = qkv.shape
+    return qkv.new_empty((n, t, width // 3)), qkv.new_empty((n, num_heads, t), dtype=torch.float32)
 
 
 def _rotate_heads_backward(
@@ -82,12 +86,12 @@ def _rotate_heads_backward(
     return dout.new_empty(dout.shape), dquery, dkey  # (N, T, 3D), (K), (K)
 
 
-def _patches(image: Tensor, p: int) -> Tensor:
+def _patches(image: Tensor, p: int, order: int) -> Tensor:
     n, c, height, width = image.shape
     return image.new_empty((n, (height // p) * (width // p), c * p * p))  # (N, T, C * p * p)
 
 
-def _image(patches: Tensor, rows: int, p: int) -> Tensor:
+def _image(patches: Tensor, rows: int, p: int, order: int) -> Tensor:
     n, tokens, features = patches.shape
     return patches.new_empty((n, features // (p * p), rows * p, (tokens // rows) * p))  # (N, C, height, width)
 
@@ -102,7 +106,7 @@ SPECS = (
         "linear",
         parts=_PRODUCTS,
         schema="(Tensor x, Tensor weight, Tensor? bias, ScalarType dtype) -> Tensor",
-        fake=lambda x, weight, bias, dtype: _linear(x, weight, dtype),
+        fake=_linear,
         backward="(Tensor dy, Tensor x, Tensor weight, bool has_bias, bool[3] needs, *, Tensor? gelu_at=None) "
         "-> (Tensor, Tensor, Tensor)",
         backward_fake=_linear_backward,
@@ -111,7 +115,7 @@ SPECS = (
         "linear_gelu",
         parts=_PRODUCTS,
         schema="(Tensor x, Tensor weight, Tensor? bias, ScalarType dtype) -> (Tensor, Tensor)",
-        fake=lambda x, weight, bias, dtype: (_linear(x, weight, dtype), _linear(x, weight, dtype)),
+        fake=lambda *inputs: (_linear(*inputs), _linear(*inputs)),
         may_drop=True,
     ),
     OpSpec(
@@ -134,7 +138,7 @@ SPECS = (
         "adaln",
         parts=("adaln*", "add_blocks"),
         schema="(Tensor x, Tensor shift, Tensor scale, float eps, ScalarType dtype) -> (Tensor, Tensor, Tensor)",
-        fake=lambda x, shift, scale, eps, dtype: _norm(x, dtype, statistics=2),
+        fake=partial(_norm, statistics=2),
         backward="(Tensor dy, Tensor x, Tensor scale, Tensor mean, Tensor rstd, Tensor? dstream=None) "
         "-> (Tensor, Tensor, Tensor)",
         backward_fake=lambda dy, x, scale, mean, rstd, dstream=None: _norm_backward(x, scale),
@@ -143,7 +147,7 @@ SPECS = (
         "adarms",
         parts=("adaln*", "add_blocks"),
         schema="(Tensor x, Tensor shift, Tensor scale, float eps, ScalarType dtype) -> (Tensor, Tensor)",
-        fake=lambda x, shift, scale, eps, dtype: _norm(x, dtype, statistics=1),
+        fake=partial(_norm, statistics=1),
         backward="(Tensor dy, Tensor x, Tensor scale, Tensor rstd, Tensor? dstream=None) -> (Tensor, Tensor, Tensor)",
         backward_fake=lambda dy, x, scale, rstd, dstream=None: _norm_backward(x, scale),
     ),
@@ -161,7 +165,6 @@ SPECS = (
         schema="(Tensor qkv, SymInt num_heads) -> (Tensor, Tensor)",
         fake=_attention,
         backward="(Tensor dout, Tensor qkv, Tensor out, Tensor lse, SymInt num_heads) -> Tensor",
-        backward_fake=lambda dout, qkv, out, lse, num_heads: torch.empty_like(qkv),
     ),
     OpSpec(
         "rotate_heads",
@@ -189,18 +192,9 @@ SPECS = (
         schema="(Tensor x, Tensor y) -> Tensor",
         fake=lambda x, y: x.new_empty(x.shape[:1], dtype=torch.float32),  # (N)
         backward="(Tensor dout, Tensor x, Tensor y) -> Tensor",
-        backward_fake=lambda dout, x, y: torch.empty_like(x),
     ),
-    OpSpec(
-        "patchify",
-        schema="(Tensor image, SymInt p, int order) -> Tensor",
-        fake=lambda image, p, order: _patches(image, p),
-    ),
-    OpSpec(
-        "unpatchify",
-        schema="(Tensor patches, SymInt rows, SymInt p, int order) -> Tensor",
-        fake=lambda patches, rows, p, order: _image(patches, rows, p),
-    ),
+    OpSpec("patchify", schema="(Tensor image, SymInt p, int order) -> Tensor", fake=_patches),
+    OpSpec("unpatchify", schema="(Tensor patches, SymInt rows, SymInt p, int order) -> Tensor", fake=_image),
     OpSpec("exp", parts=_MAP, schema=_UNARY, backward=_PAIR),
     OpSpec("tanh", parts=_MAP, schema=_UNARY, backward=_PAIR),
     OpSpec(

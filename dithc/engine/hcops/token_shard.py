@@ -61,9 +61,9 @@ def part_of(tokens: int, across: ShardedAttention | None = None) -> Iterator[Non
     A row of a product of conditions (N, D) then has the same bits for any N. This holds for the C kernels, which use
     their own rule instead of tuned blockings. PyTorch and Numba choose algorithms by shape.
     """
-    outside = part.tokens, part.across
+    previous = part.tokens, part.across
     part.tokens, part.across = tokens, across
     try:
         yield
     finally:
-        part.tokens, part.across = outside
+        part.tokens, part.across = previous

@@ -141,10 +141,10 @@ def winner(ratios: Mapping[T, Sequence[float]], *, margin: float = MARGIN) -> T 
 
     The gain must exceed the margin even after adding the scatter (median absolute deviation).
     """
-    middle = {name: median(values) for name, values in ratios.items()}
-    scatter = {name: median(abs(value - middle[name]) for value in values) for name, values in ratios.items()}
-    clear = [name for name in ratios if middle[name] + scatter[name] <= 1 - margin]
-    return min(clear, key=lambda name: middle[name], default=None)
+    medians = {name: median(values) for name, values in ratios.items()}
+    scatter = {name: median(abs(value - medians[name]) for value in values) for name, values in ratios.items()}
+    significant = [name for name in ratios if medians[name] + scatter[name] <= 1 - margin]
+    return min(significant, key=lambda name: medians[name], default=None)
 
 
 def this_machine() -> TuningKey:
@@ -165,11 +165,11 @@ def this_machine() -> TuningKey:
 
 def path_of(key: TuningKey) -> Path | None:
     """Return the file of the tuning of `key`, or None if DITHC_TUNING_FOLDER turns tuning off or no cache is writable."""
-    wanted = os.environ.get(FOLDER_VARIABLE, "")
-    if wanted == OFF:
+    setting = os.environ.get(FOLDER_VARIABLE, "")
+    if setting == OFF:
         return None
-    cache = Path(wanted) if wanted else places.cache_home()
-    return cache and cache / ("" if wanted else "dithc/tuning") / key.file_name
+    cache = Path(setting) if setting else places.cache_home()
+    return cache and cache / ("" if setting else "dithc/tuning") / key.file_name
 
 
 def summary() -> str | None:
@@ -187,15 +187,21 @@ def summary() -> str | None:
 def load(path: Path, key: TuningKey) -> dict[GemmShape, TuningResult]:
     """Read a tuning. If the file is damaged or belongs to another machine, warn and return an empty tuning."""
     try:
-        content, wanted = json.loads(path.read_text()), json.loads(json.dumps(asdict(key)))
-        differing = [field for field, value in wanted.items() if content["key"][field] != value]
-        if differing or content["format"] != FORMAT:
-            raise ValueError(f"it belongs to another {', '.join(differing) or 'format'}")
-        return {_product(row): _result(row, threads=key.threads) for row in content["products"]}
+        rows = read_measurements(path, asdict(key), FORMAT)["products"]
+        return {_product(row): _result(row, threads=key.threads) for row in rows}
     except (OSError, ValueError, KeyError, TypeError) as error:
         text = "tuning file %s is unusable (%s: %s), using the kernels' own blocking; fix: delete it, then `dithc tune-kernels`"
         log.warning(text, path, type(error).__name__, error)
         return {}
+
+
+def read_measurements(path: Path, key: Mapping[str, Any], format: int) -> Any:
+    """Return the content of a file of measurements; raise ValueError if it has another key or format."""
+    content, expected = json.loads(path.read_text()), json.loads(json.dumps(key))
+    differing = [field for field, value in expected.items() if content["key"][field] != value]
+    if differing or content["format"] != format:
+        raise ValueError(f"it belongs to another {', '.join(differing) or 'format'}")
+    return content
 
 
 def save(
@@ -206,8 +212,8 @@ def save(
     write: Callable[[Path, str], None] = atomic_write,
 ) -> None:
     """Add results to a tuning file. The operators of this process then use them."""
-    held = load(path, key) if path.exists() else {}
-    rows = [_row(product, result) for product, result in sorted({**held, **results}.items())]
+    stored = load(path, key) if path.exists() else {}
+    rows = [_row(product, result) for product, result in sorted({**stored, **results}.items())]
     write(path, json.dumps({"format": FORMAT, "key": asdict(key), "products": rows}, indent=1) + "\n")
     _choices.cache_clear()
 

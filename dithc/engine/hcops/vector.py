@@ -9,7 +9,7 @@ from torch import Tensor
 
 from dithc.engine.hcops import reference
 from dithc.engine.hcops.autograd import AND_STREAM, OPERATORS, traced
-from dithc.engine.hcops.checks import halves_of, patches_of, rotation_of
+from dithc.engine.hcops.checks import check_halves, check_patches, check_rotation
 from dithc.engine.hcops.dispatch import dense, reference_serves, rows_dense
 
 # Order of the elements of a patch: (C, p, p) for the patch embedding, (p, p, C) for the final layer.
@@ -25,7 +25,7 @@ def adaln(x: Tensor, shift: Tensor, scale: Tensor, eps: float = 1e-6, *, rms: bo
     op = "adarms" if rms else "adaln"
     if reference_serves(op, x=x, shift=shift, scale=scale):
         return (reference.adarms if rms else reference.adaln)(x, shift, scale, eps)
-    return OPERATORS[op](*_of_adaln(x, shift, scale, eps))
+    return OPERATORS[op](*_prepare(x, shift, scale, eps))
 
 
 def adaln_and_stream(
@@ -39,7 +39,7 @@ def adaln_and_stream(
     op = "adarms" if rms else "adaln"
     if reference_serves(op, x=x, shift=shift, scale=scale) or traced(x):
         return adaln(x, shift, scale, eps, rms=rms), x
-    out, stream = AND_STREAM[op].apply(*_of_adaln(x, shift, scale, eps))  # type: ignore[no-untyped-call]
+    out, stream = AND_STREAM[op].apply(*_prepare(x, shift, scale, eps))  # type: ignore[no-untyped-call]
     return out, stream
 
 
@@ -72,17 +72,17 @@ def rotate_heads(
     Raises:
         UserError: Shapes or types of the tensors do not match; the message names the argument.
     """
-    rotation_of("rotate_heads", qkv, num_heads, cos, sin, query_weight, key_weight)
-    given = {"cos": cos, "sin": sin, "query_weight": query_weight, "key_weight": key_weight}
-    if reference_serves("rotate_heads", qkv=qkv, **given):
+    check_rotation("rotate_heads", qkv, num_heads, cos, sin, query_weight, key_weight)
+    constants = {"cos": cos, "sin": sin, "query_weight": query_weight, "key_weight": key_weight}
+    if reference_serves("rotate_heads", qkv=qkv, **constants):
         return reference.rotate_heads(qkv, num_heads, cos, sin, query_weight, key_weight, eps)
-    cos, sin, query_weight, key_weight = (None if t is None else dense(t.float()) for t in given.values())
+    cos, sin, query_weight, key_weight = (None if t is None else dense(t.float()) for t in constants.values())
     return OPERATORS["rotate_heads"](dense(qkv), num_heads, eps, cos, sin, query_weight, key_weight)
 
 
 def swiglu(x: Tensor) -> Tensor:
     """Return silu(x[..., :E]) * x[..., E:] (Shazeer 2020, equation 6): (N, T, 2E) to (N, T, E), in x's type."""
-    halves_of("swiglu", "x", x)
+    check_halves("swiglu", "x", x)
     return reference.swiglu(x) if reference_serves("swiglu", x=x) else OPERATORS["swiglu"](dense(x))
 
 
@@ -125,23 +125,23 @@ def mse(x: Tensor, y: Tensor) -> Tensor:
 
 def patchify(image: Tensor, p: int, *, order: int = CHANNELS_FIRST) -> Tensor:
     """Cut images (N, C, R * p, S * p) into patches (N, T, C * p * p), row by row, with elements in `order`."""
-    served = reference_serves("patchify", image=image)
-    patches_of("patchify", "image", image, p, order)
-    if served:
+    is_reference = reference_serves("patchify", image=image)
+    check_patches("patchify", "image", image, p, order)
+    if is_reference:
         return reference.patchify(image, p, order)
     return OPERATORS["patchify"](dense(image), p, order)
 
 
 def unpatchify(patches: Tensor, rows: int, p: int, *, order: int = CHANNELS_LAST) -> Tensor:
     """Join patches (N, T, C * p * p) to images (N, C, R * p, S * p) with R = `rows` rows of patches."""
-    served = reference_serves("unpatchify", patches=patches)
-    patches_of("unpatchify", "patches", patches, p, order, rows=rows)
-    if served:
+    is_reference = reference_serves("unpatchify", patches=patches)
+    check_patches("unpatchify", "patches", patches, p, order, rows=rows)
+    if is_reference:
         return reference.unpatchify(patches, rows, p, order)
     return OPERATORS["unpatchify"](dense(patches), rows, p, order)
 
 
-def _of_adaln(x: Tensor, shift: Tensor, scale: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor, float, torch.dtype]:
+def _prepare(x: Tensor, shift: Tensor, scale: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor, float, torch.dtype]:
     if torch.is_autocast_enabled("cpu"):
         dtype = torch.get_autocast_dtype("cpu")
     else:

@@ -26,7 +26,7 @@ class _Mode(threading.local):
     """Pool of this thread's mode (None: off), and references that keep its memory alive after a close."""
 
     pool: Pool | None = None
-    held: PoolHandle | None = None
+    handle: PoolHandle | None = None
 
 
 _mode = _Mode()
@@ -48,23 +48,23 @@ def enter(pool: Pool) -> Pool | None:
 
     A closed pool ends the mode. Without the extension, the call has no effect and logs that once.
     """
-    library, before = load().library, _mode.pool
+    library, previous = load().library, _mode.pool
     if library is not None:
         library.dithc_allocator_mode(pool._pool, native.context())
-        _mode.pool, _mode.held = pool, pool.held
-    return before
+        _mode.pool, _mode.handle = pool, pool.handle
+    return previous
 
 
-def leave(before: Pool | None = None) -> None:
+def leave(previous: Pool | None = None) -> None:
     """End this thread's mode, or restore the mode that `enter` returned."""
     library = load().library
     if library is None:
         return
-    if before is None:
+    if previous is None:
         library.dithc_allocator_mode(None, None)
-        _mode.pool = _mode.held = None
+        _mode.pool = _mode.handle = None
     else:
-        enter(before)
+        enter(previous)
 
 
 def load() -> loading.LibraryLoad:

@@ -20,10 +20,10 @@ log = get_logger(__name__)
 PROBE_BYTES = 16 << 20
 PIECE_BYTES = 4 << 20
 ROUNDS = 3
-LOOK_SECONDS = 0.0005
+POLL_SECONDS = 0.0005
 GIGA = 1e9
 
-_of_folder: dict[Path, "FileRates"] = {}
+_file_rates: dict[Path, "FileRates"] = {}
 
 
 class FileRates(NamedTuple):
@@ -34,7 +34,7 @@ class FileRates(NamedTuple):
 
 
 @cache
-def into_memory(nodes: tuple[int, ...]) -> float:
+def memory_rate(nodes: tuple[int, ...]) -> float:
     """Return bytes per second of the fastest single-thread copy into new memory on `nodes`, outside of tiers."""
     source = torch.ones(PROBE_BYTES // 4)
     target = Pool(budget_bytes=PROBE_BYTES, nodes=nodes).empty(source.shape, source.dtype)
@@ -46,9 +46,9 @@ def into_memory(nodes: tuple[int, ...]) -> float:
     return rate
 
 
-def of_file(folder: Path, file: int, size_bytes: int) -> FileRates:
+def file_rates(folder: Path, file: int, size_bytes: int) -> FileRates:
     """Return the fastest single-thread write and read at the start of an unused file."""
-    if folder not in _of_folder:
+    if folder not in _file_rates:
         probe = min(PROBE_BYTES, size_bytes)
         offsets = range(0, probe, PIECE_BYTES)
         piece = memoryview(os.urandom(min(PIECE_BYTES, probe)))
@@ -60,35 +60,35 @@ def of_file(folder: Path, file: int, size_bytes: int) -> FileRates:
 
         def read() -> None:
             for offset in offsets:
-                os.preadv(file, [into], offset)
+                os.preadv(file, [buffer], offset)
 
-        into = bytearray(PIECE_BYTES)
-        found = _of_folder[folder] = FileRates(
+        buffer = bytearray(PIECE_BYTES)
+        found = _file_rates[folder] = FileRates(
             write=_best(write, probe),
-            read=_best(read, probe, before=lambda: os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)),
+            read=_best(read, probe, prepare=lambda: os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)),
         )
         log.info("file tier in %s: %.2f GB/s written, %.2f GB/s read", folder, found.write / GIGA, found.read / GIGA)
-    return _of_folder[folder]
+    return _file_rates[folder]
 
 
 def _stream_seconds(target: torch.Tensor, source: torch.Tensor) -> list[float]:
     """Return the seconds of each copy without help."""
     copies, seconds = CopyEngine(), []
     for _ in range(ROUNDS):
-        before = copies.counters().busy_seconds["load"]
+        start = copies.counters().busy_seconds["load"]
         ticket = copies.submit(target, source, stream="load")
         while not copies.is_done(ticket):
-            sleep(LOOK_SECONDS)
+            sleep(POLL_SECONDS)
         copies.wait(ticket)
-        seconds.append(copies.counters().busy_seconds["load"] - before)
+        seconds.append(copies.counters().busy_seconds["load"] - start)
     copies.close()
     return seconds
 
 
-def _best(copy: Callable[[], object], num_bytes: int, *, before: Callable[[], object] = lambda: None) -> float:
+def _best(copy: Callable[[], object], num_bytes: int, *, prepare: Callable[[], object] = lambda: None) -> float:
     seconds = []
     for _ in range(ROUNDS):
-        before()
+        prepare()
         start = perf_counter()
         copy()
         seconds.append(perf_counter() - start)

@@ -27,11 +27,11 @@ TIMED_OUT = signatures.TIMED_OUT
 NO_FILE = -1, 0
 NANOSECONDS = 1_000_000_000
 # Interval at which a wait checks for Ctrl-C.
-LOOK_NANOSECONDS = NANOSECONDS // 10
+POLL_NANOSECONDS = NANOSECONDS // 10
 # A part of a copy is 4 MB; only a disk that does not respond takes longer than this.
-LONGEST_END_NANOSECONDS = 10 * NANOSECONDS
+CLOSE_NANOSECONDS = 10 * NANOSECONDS
 # Tensors of unfinished copies, to which the system may still write.
-_never_freed: list[object] = []
+_leaked: list[object] = []
 
 
 class MappedTier(Protocol):
@@ -88,7 +88,7 @@ class CopyEngine:
         self._files = tuple(mapping for mapping in mappings if mapping is not None)
         self._engine = _Engine(cores=(load_core, offload_core))
         # also runs before the interpreter exits and frees the memory
-        self._end = weakref.finalize(self, self._engine.close)
+        self._finalizer = weakref.finalize(self, self._engine.close)
 
     def submit(self, target: Tensor, source: Tensor, *, stream: Stream) -> CopyHandle:
         """Queue a copy between contiguous CPU tensors of one dtype and size, and return immediately.
@@ -121,7 +121,7 @@ class CopyEngine:
             RuntimeError: the engine was closed first, or belongs to another process.
         """
         while self._engine.state(ticket) == PENDING:
-            self._engine.call("wait", native.context(), ctypes.byref(ticket._state), LOOK_NANOSECONDS)
+            self._engine.call("wait", native.context(), ctypes.byref(ticket._state), POLL_NANOSECONDS)
         self._engine.kept.pop(ticket, None)
         _raise(self._engine.state(ticket), f"{ticket.stream} of {ticket.num_bytes} bytes")
 
@@ -140,12 +140,11 @@ class CopyEngine:
 
     def drain(self) -> None:
         """Wait for all copies and drop their tensors; failures are logged, and raised by `wait`."""
-        while self._engine.call("wait", native.context(), None, LOOK_NANOSECONDS) == TIMED_OUT:
+        while self._engine.call("wait", native.context(), None, POLL_NANOSECONDS) == TIMED_OUT:
             pass
         self.retire()
 
     def counters(self) -> CopyCounters:
-        """Return the counters."""
         found = signatures.CopyCounters()
         self._engine.call("counters", ctypes.byref(found))
         return CopyCounters(
@@ -160,7 +159,7 @@ class CopyEngine:
 
     def close(self) -> None:
         """End the threads after the current parts and cancel the queue. May be repeated."""
-        self._end()
+        self._finalizer()
         self.retire()
 
     def inject(self, *, error: int = 0, after_bytes: int = 0, delay_seconds: float = 0.0) -> None:
@@ -169,11 +168,11 @@ class CopyEngine:
 
     def _request(self, target: Tensor, source: Tensor) -> signatures.CopyRequest:
         _check(target, source)
-        into, out_of, num_bytes = target.data_ptr(), source.data_ptr(), target.nbytes
-        (target_file, target_offset), (source_file, source_offset) = self._file_of(into), self._file_of(out_of)
-        return signatures.CopyRequest(num_bytes, out_of, into, source_file, target_file, source_offset, target_offset)
+        dst, src, num_bytes = target.data_ptr(), source.data_ptr(), target.nbytes
+        (target_file, target_offset), (source_file, source_offset) = self._find_file(dst), self._find_file(src)
+        return signatures.CopyRequest(num_bytes, src, dst, source_file, target_file, source_offset, target_offset)
 
-    def _file_of(self, address: int) -> tuple[int, int]:
+    def _find_file(self, address: int) -> tuple[int, int]:
         """Return descriptor and offset of the file mapping that contains an address."""
         for start, num_bytes, descriptor in self._files:
             if start <= address < start + num_bytes:
@@ -220,12 +219,12 @@ class _Engine:
         """End the threads; if the disk blocks them, their memory is leaked."""
         self._is_closed = True
         if os.getpid() == self._process:
-            self._has_ended = self._library.hc_copies_close(self._handle, LONGEST_END_NANOSECONDS) != TIMED_OUT
+            self._has_ended = self._library.hc_copies_close(self._handle, CLOSE_NANOSECONDS) != TIMED_OUT
             if not self._has_ended:
-                _never_freed.append(self.kept)
+                _leaked.append(self.kept)
                 log.warning(
                     "copies: part of a copy still active after %d s, abandoning its thread",
-                    LONGEST_END_NANOSECONDS // NANOSECONDS,
+                    CLOSE_NANOSECONDS // NANOSECONDS,
                 )
 
     def __del__(self) -> None:
@@ -234,14 +233,14 @@ class _Engine:
 
     def _start(self, cpus: tuple[int, int]) -> ctypes.c_void_p:
         """Start the threads on CPUs (-1: any), or on any CPU if the system rejects these."""
-        for places in dict.fromkeys((cpus, (-1, -1))):
-            handle, numbers = ctypes.c_void_p(), (ctypes.c_int * 2)(*places)
+        for pair in dict.fromkeys((cpus, (-1, -1))):
+            handle, numbers = ctypes.c_void_p(), (ctypes.c_int * 2)(*pair)
             try:
                 self._library.hc_copies_create(native.context(), True, numbers, ctypes.byref(handle))
             except ValueError as error:
-                log.warning("copies: no threads on CPUs %s: %s", places, error)
+                log.warning("copies: no threads on CPUs %s: %s", pair, error)
             else:
-                log.info("copies: one thread each for %s, on CPUs %s (-1: any)", " and ".join(STREAMS), places)
+                log.info("copies: one thread each for %s, on CPUs %s (-1: any)", " and ".join(STREAMS), pair)
                 return handle
         raise user_error(
             "copies between memory tiers", got="no threads, see the warnings", expected="two threads for copies",
@@ -277,8 +276,8 @@ def _check(target: Tensor, source: Tensor) -> None:
         raise ValueError("copy: the two tensors overlap")
 
 
-def _raise(error: int, what: str) -> None:
+def _raise(error: int, operation: str) -> None:
     if error == ECANCELED:
-        raise RuntimeError(f"{what}: the copy engine was closed first")
+        raise RuntimeError(f"{operation}: the copy engine was closed first")
     if error:
-        raise OSError(error, f"{what}: {os.strerror(error)}")
+        raise OSError(error, f"{operation}: {os.strerror(error)}")

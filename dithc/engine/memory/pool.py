@@ -86,7 +86,7 @@ class Pool:
         self.next = next
         self._library: Any = native.library()
         self._pool = ctypes.c_void_p()
-        self.held: PoolHandle | None = None
+        self.handle: PoolHandle | None = None
         self.range = (0, 0)
         if self._library is None:
             return
@@ -99,10 +99,10 @@ class Pool:
             reserved_pages=int(reserved_pages),
         )
         self._library.hc_pool_create(ctypes.byref(options), ctypes.byref(self._pool))
-        self.held = PoolHandle()
+        self.handle = PoolHandle()
         # Keeps the pool below alive until this pool is released.
-        below = None if next is None else next.held
-        release = weakref.finalize(self.held, _release, self._library, self._pool.value, below)
+        next_handle = None if next is None else next.handle
+        release = weakref.finalize(self.handle, _release, self._library, self._pool.value, next_handle)
         release.atexit = False  # a thread that is not joined may still be inside an operator
         start, size = ctypes.c_void_p(), ctypes.c_int64()
         self._library.hc_pool_reserved(self._pool, ctypes.byref(start), ctypes.byref(size))
@@ -114,7 +114,7 @@ class Pool:
     def off(cls) -> "Pool":
         """Return a disabled pool: tensors come from torch's allocator."""
         pool = cls.__new__(cls)
-        pool.next, pool._library, pool._pool, pool.held, pool.range = None, None, ctypes.c_void_p(), None, (0, 0)
+        pool.next, pool._library, pool._pool, pool.handle, pool.range = None, None, ctypes.c_void_p(), None, (0, 0)
         return pool
 
     def empty(self, shape: Sequence[int], dtype: torch.dtype, *, floor_bytes: int = SMALLEST_BYTES) -> Tensor:
@@ -182,7 +182,7 @@ class Pool:
         """Stop serving: new tensors come from torch's allocator, and existing tensors stay valid."""
         if self._library is not None:
             self._library.hc_pool_close(self._pool)  # for threads that still use it in their mode
-            self._library, self._pool, self.held = None, ctypes.c_void_p(), None
+            self._library, self._pool, self.handle = None, ctypes.c_void_p(), None
 
     def _warn_without_addresses(self) -> None:
         soft, _ = resource.getrlimit(resource.RLIMIT_AS)
@@ -196,11 +196,11 @@ class Pool:
             log.warning("the system rejected an address range: every output is mapped and unmapped, which is slower")
 
 
-def _release(library: ctypes.CDLL, pool: int | None, _below: PoolHandle | None) -> None:
+def _release(library: ctypes.CDLL, pool: int | None, _next: PoolHandle | None) -> None:
     library.hc_pool_release(pool)
 
 
-_hot: list[Pool] = []
+_output_pool: list[Pool] = []
 
 
 def output_pool() -> Pool:
@@ -208,27 +208,22 @@ def output_pool() -> Pool:
 
     DITHC_OUTPUT_POOL=off selects torch's own allocator, for comparison; other values are a UserError.
     """
-    if not _hot:
-        _hot.append(_first_pool(os.environ.get(POOL_VARIABLE, "on")))
-    return _hot[0]
+    if not _output_pool:
+        setting = os.environ.get(POOL_VARIABLE, "on")
+        if setting not in ("on", "off"):
+            subject, fix = (
+                f"pool of outputs (environment variable {POOL_VARIABLE})",
+                f"correct or unset {POOL_VARIABLE}",
+            )
+            raise user_error(subject, got=setting, expected="on or off", fix=fix)
+        if setting == "off":
+            log.info("outputs of operators come from torch's allocator: %s=off", POOL_VARIABLE)
+        _output_pool.append(Pool.off() if setting == "off" else Pool())
+    return _output_pool[0]
 
 
 def set_output_pool(pool: Pool) -> Pool:
     """Serve operator outputs from `pool`; return the previous pool, for a later restore."""
-    before = output_pool()
-    _hot[0] = pool
-    return before
-
-
-def _first_pool(wanted: str) -> Pool:
-    if wanted not in ("on", "off"):
-        raise user_error(
-            f"pool of outputs (environment variable {POOL_VARIABLE})",
-            got=wanted,
-            expected="on or off",
-            fix=f"correct or unset {POOL_VARIABLE}",
-        )
-    if wanted == "off":
-        log.info("outputs of operators come from torch's allocator: %s=off", POOL_VARIABLE)
-        return Pool.off()
-    return Pool()
+    previous = output_pool()
+    _output_pool[0] = pool
+    return previous

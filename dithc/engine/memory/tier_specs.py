@@ -59,20 +59,20 @@ def tier_specs(
         UserError: a budget beyond the tier, or a file below memory of unknown size without a budget.
     """
     found = [tier for kind in FASTEST_FIRST for tier in machine.tiers if tier.kind == kind]
-    bind = len({tier.kind for tier in found}) > 1
+    is_bound = len({tier.kind for tier in found}) > 1
     limit = machine.limits.memory_limit_bytes
     shares = [min(tier.memory_bytes, limit or tier.memory_bytes) // ranks for tier in found]
-    specs = [_spec(tier.kind, tier.nodes if bind else (), share) for tier, share in zip(found, shares, strict=True)]
+    specs = [_spec(tier.kind, tier.nodes if is_bound else (), share) for tier, share in zip(found, shares, strict=True)]
     specs = specs or [TierSpec(name="memory", kind="ddr", budget_bytes=None)]
     if spill_folder is not None:
         specs.append(TierSpec(name="file", kind="file", budget_bytes=file_bytes, folder=spill_folder))
     if fast_budget_bytes is not None:
-        if found and fast_budget_bytes > (most := found[0].memory_bytes // ranks):
-            whole = f"the node has {found[0].memory_bytes / GIB:.2f} GiB of {found[0].kind} memory"
+        if found and fast_budget_bytes > (largest := found[0].memory_bytes // ranks):
+            total = f"the node has {found[0].memory_bytes / GIB:.2f} GiB of {found[0].kind} memory"
             raise user_error(
                 "budget of the fastest memory",
                 got=f"{fast_budget_bytes / GIB:.2f} GiB for each of {ranks} rank(s) of a node",
-                expected=f"at most {most / GIB:.2f} GiB: {whole}",
+                expected=f"at most {largest / GIB:.2f} GiB: {total}",
                 fix="lower fast_memory_gib",
             )
         specs += specs if len(specs) == 1 else []
@@ -91,13 +91,12 @@ def tier_specs(
 
 def _spec(kind: str, nodes: tuple[int, ...], memory_bytes: int) -> TierSpec:
     """Return a memory tier of the machine. Without a budget, the system would silently use other memory."""
-    usable, of = USABLE_ON_PACKAGE if kind == "on-package" else USABLE
+    numerator, denominator = USABLE_ON_PACKAGE if kind == "on-package" else USABLE
     tier: TierKind = "on-package" if kind == "on-package" else "ddr"
-    return TierSpec(name=kind, kind=tier, budget_bytes=memory_bytes * usable // of, nodes=nodes)
+    return TierSpec(name=kind, kind=tier, budget_bytes=memory_bytes * numerator // denominator, nodes=nodes)
 
 
 def describe(spec: TierSpec) -> str:
-    """Return a short description for the user."""
     budget = "unlimited" if spec.budget_bytes is None else f"{spec.budget_bytes / GIB:.2f} GiB"
     nodes = f" on nodes {', '.join(map(str, spec.nodes))}" if spec.nodes else ""
     return f"{spec.name}: {budget}{nodes}{f' in {spec.folder}' if spec.folder else ''}"

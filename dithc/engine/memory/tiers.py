@@ -28,15 +28,14 @@ HUGE_PAGE_BYTES = 2 << 20
 class Tier:
     """A tier, created by `Tiers`."""
 
-    def __init__(self, spec: TierSpec, *, below: "Tier | None") -> None:
+    def __init__(self, spec: TierSpec, *, next_pool: Pool | None) -> None:
         self.spec = spec
         self.pool: Pool
         self._file: int | None = None
         self._file_rates: copy_bandwidth.FileRates | None = None
-        below_pool: Pool | None = below.pool if below else None
         if spec.kind != "file":
             reserved = _fits_reserved_pages(spec)
-            self.pool = Pool(budget_bytes=spec.budget_bytes, nodes=spec.nodes, next=below_pool, reserved_pages=reserved)
+            self.pool = Pool(budget_bytes=spec.budget_bytes, nodes=spec.nodes, next=next_pool, reserved_pages=reserved)
             return
         assert spec.folder is not None, "checked by Tiers"
         assert spec.budget_bytes is not None, "checked by Tiers"
@@ -44,7 +43,7 @@ class Tier:
         self._file = file_tier.create(spec.folder, size_bytes)
         self._close_file = weakref.finalize(self, os.close, self._file)
         try:
-            self.pool = Pool(budget_bytes=size_bytes, file=self._file, next=below_pool)
+            self.pool = Pool(budget_bytes=size_bytes, file=self._file, next=next_pool)
         except MemoryError as error:
             raise user_error(
                 f"file tier in {spec.folder}",
@@ -52,7 +51,7 @@ class Tier:
                 expected=f"{size_bytes} bytes of addresses (ulimit -v)",
                 fix="raise the limit, or make the file smaller",
             ) from error
-        self._file_rates = copy_bandwidth.of_file(spec.folder, self._file, size_bytes)
+        self._file_rates = copy_bandwidth.file_rates(spec.folder, self._file, size_bytes)
 
     def empty(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
         """Return an uninitialized contiguous tensor, here or below (a counted spill); MemoryError if all are full."""
@@ -64,7 +63,6 @@ class Tier:
         return self.pool.holds(tensor.untyped_storage().data_ptr())
 
     def counters(self) -> PoolCounters:
-        """Return the pool's counters."""
         return self.pool.counters()
 
     def mapping(self) -> tuple[int, int, int] | None:
@@ -81,9 +79,9 @@ class Tier:
         """Page sizes from /proc/self/smaps; an empty tier allocates a first block."""
         if self._file is not None:
             return "file"
-        room = self.room_bytes
+        free_bytes = self.room_bytes
         probe = None
-        if self.counters().backed_bytes == 0 and (room is None or room >= HUGE_PAGE_BYTES):
+        if self.counters().backed_bytes == 0 and (free_bytes is None or free_bytes >= HUGE_PAGE_BYTES):
             probe = self.empty((HUGE_PAGE_BYTES,), torch.uint8)
         start, size = self.pool.range
         found = page_residency([(start, start + size)])
@@ -95,7 +93,7 @@ class Tier:
     @property
     def copy_bytes_per_second(self) -> float:
         """Copy rate from ordinary memory into this tier, measured once (`copy_bandwidth`)."""
-        return copy_bandwidth.into_memory(self.spec.nodes) if self._file_rates is None else self._file_rates.write
+        return copy_bandwidth.memory_rate(self.spec.nodes) if self._file_rates is None else self._file_rates.write
 
     @property
     def read_bytes_per_second(self) -> float:
@@ -123,11 +121,11 @@ class Tiers:
         Raises UserError for an unsuitable folder of a file, an invalid specification, or a budget without the C library.
         """
         _check(specs)
-        made: list[Tier] = []
+        tiers: list[Tier] = []
         for spec in reversed(specs):
-            made.append(Tier(spec, below=made[-1] if made else None))
-        self._tiers = tuple(reversed(made))
-        self._before: Pool | None = None
+            tiers.append(Tier(spec, next_pool=tiers[-1].pool if tiers else None))
+        self._tiers = tuple(reversed(tiers))
+        self._previous_pool: Pool | None = None
         if len(specs) > 1:  # measure now, because later there may be no free memory
             for tier in self._tiers:
                 _ = tier.copy_bytes_per_second
@@ -141,12 +139,10 @@ class Tiers:
 
     @property
     def fast(self) -> Tier:
-        """Fastest tier."""
         return self._tiers[0]
 
     @property
     def slow(self) -> Tier | None:
-        """Tier below the fastest, or None."""
         return self._tiers[1] if len(self._tiers) > 1 else None
 
     def tier_of(self, tensor: Tensor) -> Tier | None:
@@ -155,21 +151,21 @@ class Tiers:
 
     def serve(self) -> None:
         """Serve operator outputs from the fastest tier from now on."""
-        if self._before is None:
-            self._before = set_output_pool(self.fast.pool)
+        if self._previous_pool is None:
+            self._previous_pool = set_output_pool(self.fast.pool)
             _serving.append(self)
 
     def release(self) -> None:
         """Restore the pool of operator outputs that was active before `serve`."""
-        if self._before is None:
+        if self._previous_pool is None:
             return
-        place = _serving.index(self)
+        index = _serving.index(self)
         _serving.remove(self)
-        if place < len(_serving):  # other tiers were installed later: relink them to the pool before this one
-            _serving[place]._before = self._before
+        if index < len(_serving):  # other tiers were installed later: relink them to the pool before this one
+            _serving[index]._previous_pool = self._previous_pool
         elif output_pool() is self.fast.pool:
-            set_output_pool(self._before)
-        self._before = None
+            set_output_pool(self._previous_pool)
+        self._previous_pool = None
 
     def close(self) -> None:
         """Close the tiers and log the bytes still in use; the last tensor frees the memory."""
@@ -216,7 +212,7 @@ def _fits_reserved_pages(spec: TierSpec) -> bool:
     pools = machine.huge_pages.pools
     if spec.nodes:
         pools = tuple(pool for node in machine.nodes if node.index in spec.nodes for pool in node.huge_page_pools)
-    free_bytes = sum(size * free for size, _, free in pools if size == HUGE_PAGE_BYTES)
+    free_bytes = sum(size * num_free for size, _, num_free in pools if size == HUGE_PAGE_BYTES)
     if sum(reserved for _, reserved, _ in pools) and free_bytes < spec.budget_bytes:
         log.info(
             "memory tier %s: %d bytes of reserved huge pages are free, fewer than its %d; using transparent ones",

@@ -56,10 +56,10 @@ class CallRecorder:
 
     def run(self) -> None:
         """Run all calls recorded since the last run, as `RecordedCalls.run`."""
-        self.taken().run()
+        self.finish().run()
 
-    def taken(self) -> "RecordedCalls":
-        """Return the calls recorded since the last run or `taken`, without running them."""
+    def finish(self) -> "RecordedCalls":
+        """Return the calls recorded since the last run or `finish`, without running them."""
         recorded = RecordedCalls(self._library, self._context, self._words, self._structures)
         self._words, self._structures = array("q"), []
         return recorded
@@ -76,23 +76,23 @@ class RecordedCalls:
 
     def run(self) -> None:
         """Run the operators in order up to the first failure, whose MemoryError or ValueError contains the function."""
-        words, at = self._words, ctypes.c_int64()
+        words, failed = self._words, ctypes.c_int64()
         if not words:
             return
         try:
-            self._library.hc_sequence(self._context, words.buffer_info()[0], len(words), ctypes.byref(at))
+            self._library.hc_sequence(self._context, words.buffer_info()[0], len(words), ctypes.byref(failed))
         except (MemoryError, ValueError) as error:
-            raise type(error)(f"{STEPS[words[at.value]]} in {error}") from None
+            raise type(error)(f"{STEPS[words[failed.value]]} in {error}") from None
 
 
 def _recorder(step: int, name: str) -> Callable[..., None]:
-    floats = [place for place, kind in enumerate(STATUS_FUNCTIONS[name][1:]) if kind is ctypes.c_float]
+    floats = [index for index, kind in enumerate(STATUS_FUNCTIONS[name][1:]) if kind is ctypes.c_float]
 
     def record(self: CallRecorder, context: int, *words: Any) -> None:
         if floats:
             bits = list(words)
-            for place in floats:
-                (bits[place],) = struct.unpack("q", struct.pack("d", bits[place]))
+            for index in floats:
+                (bits[index],) = struct.unpack("q", struct.pack("d", bits[index]))
             words = tuple(bits)
         self._record(step, context, words)
 

@@ -75,8 +75,8 @@ def context(*, isa: str | None = None, num_threads: int | None = None) -> int:
         return handle
     with _creation:
         if key not in _contexts:
-            for other in _contexts.values():
-                loaded().hc_context_trim(other)
+            for existing in _contexts.values():
+                loaded().hc_context_trim(existing)
             _contexts[key] = _create(*key)
         return _contexts[key]
 
@@ -125,9 +125,9 @@ def is_borrowing() -> bool:
 
 def _create(isa: str, num_threads: int, lent: bool = False) -> int:
     node = discover_machine()
-    wanted = planned_layout(node, num_threads)
+    layout = planned_layout(node, num_threads)
     if lent:
-        wanted = replace(wanted, cpus=(), nodes=(), lent=True)
+        layout = replace(layout, cpus=(), nodes=(), lent=True)
     quota = node.limits.cpu_quota
     usable = len(node.limits.allowed_cpus) if quota is None else min(len(node.limits.allowed_cpus), ceil(quota))
     spin = SPIN_NANOSECONDS
@@ -138,38 +138,38 @@ def _create(isa: str, num_threads: int, lent: bool = False) -> int:
             num_threads,
             usable,
         )
-    if wanted.nodes and not can_bind(wanted.nodes):
+    if layout.nodes and not can_bind(layout.nodes):
         log.warning(
             "memory: the system refuses to bind pages to nodes %s; they come from the node of the thread that first touches them",
-            wanted.nodes,
+            layout.nodes,
         )
-        wanted = replace(wanted, nodes=())
-    taken = claim(wanted.cpus)
-    if taken:
-        log.warning("kernels: another process of dithc has pinned threads to CPU(s) %s too: both will be slower", taken)
+        layout = replace(layout, nodes=())
+    busy = claim(layout.cpus)
+    if busy:
+        log.warning("kernels: another process of dithc has pinned threads to CPU(s) %s too: both will be slower", busy)
     try:
-        created = new_context(node, wanted, isa=isa, spin_nanoseconds=spin)
+        created = new_context(node, layout, isa=isa, spin_nanoseconds=spin)
     except ValueError as error:
-        if not wanted.cpus:
+        if not layout.cpus:
             raise
-        log.warning("kernels: threads are not pinned to CPUs %s: %s", list(wanted.cpus), error)
-        wanted = replace(wanted, cpus=())
-        created = new_context(node, wanted, isa=isa, spin_nanoseconds=spin)
-    _layouts[created] = wanted
+        log.warning("kernels: threads are not pinned to CPUs %s: %s", list(layout.cpus), error)
+        layout = replace(layout, cpus=())
+        created = new_context(node, layout, isa=isa, spin_nanoseconds=spin)
+    _layouts[created] = layout
     return created
 
 
-def new_context(node: Node, wanted: ThreadLayout, *, isa: str, spin_nanoseconds: int = SPIN_NANOSECONDS) -> int:
+def new_context(node: Node, layout: ThreadLayout, *, isa: str, spin_nanoseconds: int = SPIN_NANOSECONDS) -> int:
     """Create an hc_context and return its address; MemoryError or ValueError: the system refused a resource."""
     machine = Machine(
         isa_number(isa),
-        wanted.num_threads,
-        _integers(wanted.cpus),
+        layout.num_threads,
+        _integers(layout.cpus),
         *(cache_bytes(node, level) for level in (1, 2, 3)),
         spin_nanoseconds,
-        len(wanted.clusters),
-        _integers(wanted.nodes),
-        ctypes.pointer(functions) if wanted.lent and isinstance(functions := torch_openmp(), OpenMP) else None,
+        len(layout.clusters),
+        _integers(layout.nodes),
+        ctypes.pointer(functions) if layout.lent and isinstance(functions := torch_openmp(), OpenMP) else None,
     )
     created = ctypes.c_void_p()
     loaded().hc_context_create(ctypes.byref(machine), ctypes.byref(created))
@@ -183,14 +183,14 @@ def _integers(values: tuple[int, ...]) -> "ctypes.Array[ctypes.c_int] | None":
 
 def planned_layout(node: Node, num_threads: int) -> ThreadLayout:
     """Return the layout of a number of threads on a machine. Memory is bound if clusters are near different nodes."""
-    placed = places_of_threads(node, num_threads)
+    placed = thread_places(node, num_threads)
     indices = [cluster for _, cluster in placed]
     count = max(1, num_equal_clusters(indices))
-    each, extra = divmod(num_threads, count)  # as hc_part cuts
-    edges = [part * each + min(part, extra) for part in range(count + 1)]
-    clusters = tuple(range(start, stop) for start, stop in pairwise(edges))
-    near = {cluster.index: cluster.node for cluster in node.clusters}
-    nodes = [near.get(indices[cluster[0]]) for cluster in clusters] if count > 1 else []
+    size, extra = divmod(num_threads, count)  # as hc_part cuts
+    starts = [part * size + min(part, extra) for part in range(count + 1)]
+    clusters = tuple(range(start, stop) for start, stop in pairwise(starts))
+    node_of_cluster = {cluster.index: cluster.node for cluster in node.clusters}
+    nodes = [node_of_cluster.get(indices[cluster[0]]) for cluster in clusters] if count > 1 else []
     known = tuple(number for number in nodes if number is not None)
     is_bound = len(known) == count and len(set(known)) > 1
     return ThreadLayout(
@@ -216,7 +216,7 @@ def can_bind(nodes: Iterable[int]) -> bool:
     return True
 
 
-def places_of_threads(node: Node, num_threads: int) -> list[tuple[int, int]]:
+def thread_places(node: Node, num_threads: int) -> list[tuple[int, int]]:
     """Return CPU and cluster of each thread in the order of the cores; empty if threads are not pinned.
 
     Threads are pinned if they fill all available cores, or all except those that the core plan keeps for communication
@@ -225,14 +225,14 @@ def places_of_threads(node: Node, num_threads: int) -> list[tuple[int, int]]:
     allowed, cores = set(node.limits.allowed_cpus), list(node.visible_cores)
     if not cores:
         return []
-    (only,) = plan_cores(node, ranks_per_node=1).ranks
-    if not only.pin:
+    (rank,) = plan_cores(node, ranks_per_node=1).ranks
+    if not rank.pin:
         return []
-    compute = set(only.compute)
-    every_cpu = [(cpu, core.cluster) for core in cores for cpu in core.cpus if cpu in allowed]
+    compute = set(rank.compute)
+    all_cpus = [(cpu, core.cluster) for core in cores for cpu in core.cpus if cpu in allowed]
     first_cpus = [(next(cpu for cpu in core.cpus if cpu in allowed), core.cluster) for core in cores]
-    of_plan = [place for place, core in zip(first_cpus, cores, strict=True) if core.index in compute]
-    return next((places for places in (first_cpus, of_plan, every_cpu) if len(places) == num_threads), [])
+    planned_cpus = [place for place, core in zip(first_cpus, cores, strict=True) if core.index in compute]
+    return next((places for places in (first_cpus, planned_cpus, all_cpus) if len(places) == num_threads), [])
 
 
 def num_equal_clusters(clusters: list[int]) -> int:

@@ -8,22 +8,22 @@ import socket
 import threading
 from collections.abc import Iterable
 
-_held: dict[int, socket.socket] = {}
+_sockets: dict[int, socket.socket] = {}
 _lock = threading.Lock()
 
 
 def claim(cpus: Iterable[int]) -> list[int]:
     """Claim CPUs for the lifetime of this process; return CPUs that another process has claimed."""
     with _lock:
-        return [cpu for cpu in sorted(set(cpus) - _held.keys()) if _is_taken(cpu)]
+        return [cpu for cpu in sorted(set(cpus) - _sockets.keys()) if _is_in_use(cpu)]
 
 
-def _is_taken(cpu: int) -> bool:
+def _is_in_use(cpu: int) -> bool:
     name = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
     try:
         name.bind(f"\0dithc pinned CPU {cpu}")
     except OSError as error:
         name.close()
         return error.errno == errno.EADDRINUSE
-    _held[cpu] = name
+    _sockets[cpu] = name
     return False

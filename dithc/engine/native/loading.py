@@ -63,20 +63,20 @@ def kernels(level: str | None = None) -> list[tuple[str, str]]:
     if handle is None:
         return lines
     number = isa_number(level or instruction_set())
-    name, written_for = ctypes.c_char_p(), ctypes.c_int()
-    while handle.hc_kernel(number, len(lines), ctypes.byref(name), ctypes.byref(written_for)) == 0:
-        lines.append(((name.value or b"").decode(), handle.hc_isa_name(written_for).decode()))
+    name, isa = ctypes.c_char_p(), ctypes.c_int()
+    while handle.hc_kernel(number, len(lines), ctypes.byref(name), ctypes.byref(isa)) == 0:
+        lines.append(((name.value or b"").decode(), handle.hc_isa_name(isa).decode()))
     return lines
 
 
-def isa_number(wanted: str) -> int:
+def isa_number(name: str) -> int:
     """Return the number of an instruction set ("": with the fastest kernels); UserError if this CPU lacks it."""
     handle, number = loaded(), ctypes.c_int()
-    if handle.hc_isa_detect(wanted.encode(), ctypes.byref(number)) != 0:
+    if handle.hc_isa_detect(name.encode(), ctypes.byref(number)) != 0:
         handle.hc_isa_detect(None, ctypes.byref(number))
-        what = f"instruction set of the C kernels (environment variable {ISA_VARIABLE})"
+        subject = f"instruction set of the C kernels (environment variable {ISA_VARIABLE})"
         expected = f"ref, or an instruction set of this CPU up to {handle.hc_isa_name(number).decode()}"
-        raise user_error(what, got=wanted, expected=expected, fix=f"correct or unset {ISA_VARIABLE}")
+        raise user_error(subject, got=name, expected=expected, fix=f"correct or unset {ISA_VARIABLE}")
     return number.value
 
 
@@ -85,22 +85,22 @@ def fault(path: Path) -> str | None:
 
     `setup.py` appends the SHA-256 digest to a library, and writes the cause of a failed build to a text file.
     """
-    why = path.with_suffix(".txt")
+    note = path.with_suffix(".txt")
     try:
         data = path.read_bytes()
     except FileNotFoundError:
-        cause = why.read_text().strip() if why.exists() else "it was never built in this folder, or was removed"
+        cause = note.read_text().strip() if note.exists() else "it was never built in this folder, or was removed"
         return f"{path} is missing: {cause}"
     except OSError as error:
         return f"{path} cannot be read: {error.strerror}"
-    content, mark, digest = data.rpartition(SEAL)
-    if mark and hashlib.sha256(content).hexdigest().encode() != digest:
+    content, seal, digest = data.rpartition(SEAL)
+    if seal and hashlib.sha256(content).hexdigest().encode() != digest:
         return f"{path} is damaged: its content differs from the build"
     with Path(sys.executable).open("rb") as interpreter:
-        ours = interpreter.read(ELF_HEADER_BYTES)
-    if data[:4] != ours[:4] or len(data) < ELF_HEADER_BYTES:
+        elf_header = interpreter.read(ELF_HEADER_BYTES)
+    if data[:4] != elf_header[:4] or len(data) < ELF_HEADER_BYTES:
         return f"{path} is damaged: it is not a shared library"
-    if (data[4:6], data[18:20]) != (ours[4:6], ours[18:20]):
+    if (data[4:6], data[18:20]) != (elf_header[4:6], elf_header[18:20]):
         return f"{path} is for another processor architecture"
     # Without a digest, as after `strip`: the section table is the end of a file.
     (table,), (size, count) = struct.unpack_from("=Q", data, 40), struct.unpack_from("=HH", data, 58)

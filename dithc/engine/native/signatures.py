@@ -141,9 +141,9 @@ _ARRAY = (c_void_p, c_int)  # pointer and element type
 _ROWS = (c_void_p, c_int, c_int64)  # and stride of rows
 
 
-def _sized(count: int, *more: Any) -> tuple[Any, ...]:
+def _sized(count: int, *arguments: Any) -> tuple[Any, ...]:
     """Return the arguments of an operator: its context, `count` sizes, and more."""
-    return (c_void_p, *[c_int64] * count, *more)
+    return (c_void_p, *[c_int64] * count, *arguments)
 
 
 # Functions that return a status, with their arguments. Pointers to arrays and to contexts are plain addresses.
@@ -240,7 +240,7 @@ OTHER_FUNCTIONS: dict[str, tuple[Any, ...]] = {
 }
 
 # Functions that return a status as result, and functions that wait, for which only a missing process is a result.
-QUESTIONS = ("hc_isa_detect", "hc_kernel")
+QUERIES = ("hc_isa_detect", "hc_kernel")
 WAITING = (
     *("hc_exchange_put", "hc_exchange_offer", "hc_exchange_combine", "hc_exchange_get", "hc_exchange_whole"),
     *("hc_copies_wait", "hc_copies_close"),
@@ -252,7 +252,7 @@ def declare(handle: ctypes.CDLL) -> None:
     for name, arguments in STATUS_FUNCTIONS.items():
         function = getattr(handle, name)
         function.argtypes, function.restype = arguments, c_int
-        if name not in QUESTIONS:
+        if name not in QUERIES:
             function.errcheck = _raise_on_failure if name not in WAITING else _raise_on_bad_argument
     for name, types in OTHER_FUNCTIONS.items():
         function = getattr(handle, name)

@@ -51,15 +51,15 @@ class PagePlacement:
         return sum(found.huge_bytes or 0 for found in self.clusters)
 
     def describe(self) -> str:
-        place = f"of {self.num_bytes / MIB:.0f} MiB in {self.num_tensors} tensors on huge pages"
-        huge = f"{self.huge_bytes / MIB:.0f} {place}"
+        total = f"of {self.num_bytes / MIB:.0f} MiB in {self.num_tensors} tensors on huge pages"
+        huge = f"{self.huge_bytes / MIB:.0f} {total}"
         if not self.nodes:
             return f"one memory node, nothing to bind; {huge}"
-        near = [
+        shares = [
             f"node {node} {found.bytes_of_node.get(node, 0) / MIB:.0f} of {found.resident_bytes / MIB:.0f} MiB"
             for node, found in zip(self.nodes, self.clusters, strict=True)
         ]
-        return f"clusters' parts on their nodes: {', '.join(near)}; {huge}"
+        return f"clusters' parts on their nodes: {', '.join(shares)}; {huge}"
 
 
 def place_pages(tensors: Iterable[Tensor], *, nodes: Sequence[int] = ()) -> PagePlacement:
@@ -68,7 +68,7 @@ def place_pages(tensors: Iterable[Tensor], *, nodes: Sequence[int] = ()) -> Page
     Args:
         tensors: Tensors that have been touched. Only contiguous CPU tensors are placed; views of the same elements
             count once.
-        nodes: Memory node of each cluster (`Team.nodes`). With fewer than two, no memory is bound.
+        nodes: Memory node of each cluster (`ThreadTeam.nodes`). With fewer than two, no memory is bound.
     """
     placed = [tensor for tensor in tensors if tensor.is_cpu and tensor.is_contiguous() and tensor.nbytes]
     ranges = sorted({(tensor.data_ptr(), tensor.data_ptr() + tensor.nbytes) for tensor in placed})
@@ -88,7 +88,7 @@ def place_pages(tensors: Iterable[Tensor], *, nodes: Sequence[int] = ()) -> Page
         num_tensors=len(ranges),
         num_bytes=sum(stop - start for start, stop in ranges),
         nodes=bound,
-        clusters=tuple(page_residency(of_cluster) for of_cluster in parts),
+        clusters=tuple(page_residency(cluster_ranges) for cluster_ranges in parts),
     )
     log.info("%s", placement.describe())
     if placement.far_bytes > placement.num_bytes // 10:
@@ -106,8 +106,8 @@ def cluster_parts(start: int, stop: int, clusters: int) -> list[Range]:
     """
     units, edges = -(-(stop - start) // PAGE_BYTES), [start]
     for cluster in range(1, clusters):
-        upto = units // clusters * cluster + min(cluster, units % clusters)
-        edge = start + upto * PAGE_BYTES
+        count = units // clusters * cluster + min(cluster, units % clusters)
+        edge = start + count * PAGE_BYTES
         edges.append(min(-(-edge // SYSTEM_PAGE_BYTES) * SYSTEM_PAGE_BYTES, stop))
     edges.append(stop)
     return [(edges[cluster], edges[cluster + 1]) for cluster in range(clusters)]

@@ -49,18 +49,15 @@ def available_bytes(*, root: Path = Path("/")) -> int | None:
 _ranks = 1
 
 
-def ranks_on_node(told: int | None = None) -> int:
+def ranks_on_node(count: int | None = None) -> int:
     """Return the number of ranks that share the memory of this node, or set it: 1 until the ranks are connected."""
     global _ranks
-    _ranks = _ranks if told is None else told
+    _ranks = _ranks if count is None else count
     return _ranks
 
 
 def _field_bytes(path: Path, *, key: str) -> int | None:
-    try:
-        lines = path.read_text().splitlines()
-    except OSError:
-        return None
+    lines = _text(path).splitlines()
     return next((int(line.split()[1]) * KIB for line in lines if line.startswith(key)), None)
 
 
@@ -94,24 +91,24 @@ class PageResidency:
 
 def page_residency(ranges: Iterable[Range], *, proc: Path = Path("/proc")) -> PageResidency:
     """Return the residence of address ranges (start, stop), from smaps and numa_maps of this process."""
-    wanted = sorted(ranges)
+    requested = sorted(ranges)
     mappings = _mappings(_text(proc / "self/smaps"))
     if not mappings:
         return PageResidency()
-    shares = {start: _overlap((start, stop), wanted) / (stop - start) for start, (stop, *_) in mappings.items()}
+    shares = {start: _overlap((start, stop), requested) / (stop - start) for start, (stop, *_) in mappings.items()}
     huge = sum(shares[start] * huge_bytes for start, (_, huge_bytes, _) in mappings.items())
     reserved = sum(shares[start] * reserved_bytes for start, (_, _, reserved_bytes) in mappings.items())
     nodes: dict[int, float] = {}
     policies: dict[str, int] = {}
     for line in _text(proc / "self/numa_maps").splitlines():
-        address, policy, *words = line.split()
+        address, policy, *fields = line.split()
         share = shares.get(int(address, 16), 0.0)
         if not share:
             continue
         policies[policy] = policies.get(policy, 0) + 1
-        page_bytes = next((int(w.split("=")[1]) * KIB for w in words if w.startswith("kernelpagesize_kB=")), 4 * KIB)
-        for word in words:
-            if found := _PAGES.fullmatch(word):
+        page_bytes = next((int(w.split("=")[1]) * KIB for w in fields if w.startswith("kernelpagesize_kB=")), 4 * KIB)
+        for text in fields:
+            if found := _PAGES.fullmatch(text):
                 node = int(found[1])
                 nodes[node] = nodes.get(node, 0.0) + share * int(found[2]) * page_bytes
     return PageResidency(
@@ -132,9 +129,9 @@ def _mappings(smaps: str) -> dict[int, tuple[int, int, int]]:
             mappings[start] = (int(found[2], 16), 0, 0)
         elif start is not None and line.startswith(_HUGE):
             stop, huge_bytes, reserved_bytes = mappings[start]
-            more = int(line.split()[1]) * KIB
+            size = int(line.split()[1]) * KIB
             is_transparent = line.startswith("AnonHugePages:")
-            mappings[start] = (stop, huge_bytes + is_transparent * more, reserved_bytes + (not is_transparent) * more)
+            mappings[start] = (stop, huge_bytes + is_transparent * size, reserved_bytes + (not is_transparent) * size)
     return mappings
 
 

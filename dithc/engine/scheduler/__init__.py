@@ -9,9 +9,9 @@ Extending: a scheduler is a queue in `queues.SchedulerQueue`, or an entry of `ba
 
 from dithc.engine.scheduler import deadline, slurm, slurm_site
 from dithc.engine.scheduler.diagnostics import explain_blocked, explain_end
-from dithc.engine.scheduler.probe_job import run_probe_job
 from dithc.engine.scheduler.queue import SchedulerJob
 from dithc.engine.scheduler.queues import SchedulerQueue, get_queue
+from dithc.engine.scheduler.slurm import run_probe_job
 
 __all__ = [
     "SchedulerJob",

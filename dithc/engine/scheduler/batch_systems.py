@@ -63,11 +63,11 @@ class BatchSystem:
     title: str
     submit: Callable[[JobRequest], list[str]]
     number: str  # pattern of the job number in the output of `submit`
-    asks: tuple[StatusQuery, ...]  # later ones cover jobs that earlier ones do not report
+    queries: tuple[StatusQuery, ...]  # later ones cover jobs that earlier ones do not report
     unknown: tuple[str, ...]  # error texts for an unknown job; any other error counts as a missing reply
     cancel: tuple[str, ...]  # command that accepts job numbers
 
-    def number_in(self, printed: str) -> str | None:
+    def parse_number(self, printed: str) -> str | None:
         found = re.search(self.number, printed, re.MULTILINE)
         return found.group(1) if found else None
 
@@ -87,19 +87,14 @@ def _pbs_submit(request: JobRequest) -> list[str]:
     return ["qsub", *files, *size, *place, *request.options, str(request.script)]
 
 
-PBS_STATES = {
-    **dict.fromkeys("QTW", "PENDING"),
-    "H": "PENDING",
-    **dict.fromkeys("RBM", "RUNNING"),
-    "E": "COMPLETING",
-    **dict.fromkeys("SU", "SUSPENDED"),
-}
-PBS_ENDED = {
-    **dict.fromkeys((-29, -28), "TIMEOUT"),
-    **dict.fromkeys((-27, -26), "OUT_OF_MEMORY"),
-    # Not started, or the execution host rebooted: retry, initialization, failure of another host.
-    **dict.fromkeys((-3, -4, -5, -6, -14), "NODE_FAIL"),
-}
+def _states(**codes: str) -> dict[str, str]:
+    """Return the state of each code, from the codes of each state."""
+    return {code: state for state, listed in codes.items() for code in listed.split()}
+
+
+PBS_STATES = _states(PENDING="Q T W H", RUNNING="R B M", COMPLETING="E", SUSPENDED="S U")
+# Exit statuses; NODE_FAIL: not started, or the execution host rebooted: retry, initialization, failure of another host.
+PBS_ENDED = _states(TIMEOUT="-29 -28", OUT_OF_MEMORY="-27 -26", NODE_FAIL="-3 -4 -5 -6 -14")
 
 
 def _document(text: str) -> dict[str, Any]:
@@ -115,18 +110,18 @@ def _qstat(text: str) -> list[SchedulerJob]:
 
 
 def _pbs_job(number: str, values: dict[str, Any]) -> SchedulerJob:
-    letter, ended = values.get("job_state", ""), values.get("Exit_status")
-    used, asked = (values.get(key, {}).get("walltime", "") for key in ("resources_used", "Resource_List"))
-    status = int(ended) if ended is not None else None
+    letter, exit_status = values.get("job_state", ""), values.get("Exit_status")
+    used, limit = (values.get(key, {}).get("walltime", "") for key in ("resources_used", "Resource_List"))
+    status = int(exit_status) if exit_status is not None else None
     state = PBS_STATES.get(letter, "RUNNING")
     if letter in ("F", "X", "C"):
         if status is None:  # it ended before its start
             state = "CANCELLED"
         elif status >= KILLED:
-            state = "TIMEOUT" if used and asked and _seconds(used) >= _seconds(asked) else "CANCELLED"
+            state = "TIMEOUT" if used and limit and _seconds(used) >= _seconds(limit) else "CANCELLED"
             status = 128 + status - KILLED
         else:
-            state = PBS_ENDED.get(status, "COMPLETED" if status == 0 else "FAILED")
+            state = PBS_ENDED.get(str(status), "COMPLETED" if status == 0 else "FAILED")
     hosts = dict.fromkeys(re.findall(r"([^/+\s]+)/", values.get("exec_host", "")))
     reason = HELD if letter == "H" else values.get("comment", "") if letter in "QW" else ""
     return SchedulerJob(id=number, state=state, reason=reason, nodes=",".join(hosts), status=status, elapsed=used)
@@ -146,22 +141,15 @@ def _lsf_submit(request: JobRequest) -> list[str]:
     return ["bsub", *files, *slots, *limits, *request.options, str(request.script)]
 
 
-LSF_STATES = {
-    **dict.fromkeys(("PEND", "WAIT", "PROV", "PSUSP"), "PENDING"),
-    **dict.fromkeys(("RUN", "UNKWN"), "RUNNING"),
-    **dict.fromkeys(("USUSP", "SSUSP"), "SUSPENDED"),
-    "DONE": "COMPLETED",
-    "ZOMBI": "NODE_FAIL",
-}
-LSF_ENDED = {
-    **dict.fromkeys(("TERM_RUNLIMIT", "TERM_CPULIMIT", "TERM_DEADLINE"), "TIMEOUT"),
-    **dict.fromkeys(("TERM_MEMLIMIT", "TERM_SWAP"), "OUT_OF_MEMORY"),
-    **dict.fromkeys(("TERM_OWNER", "TERM_FORCE_OWNER", "TERM_BUCKET_KILL"), "CANCELLED"),
-    **dict.fromkeys(("TERM_ADMIN", "TERM_FORCE_ADMIN"), "CANCELLED"),
-    **dict.fromkeys(("TERM_PREEMPT", "TERM_LOAD", "TERM_WINDOW"), "PREEMPTED"),
-}
-
-
+LSF_STATES = _states(
+    PENDING="PEND WAIT PROV PSUSP", RUNNING="RUN UNKWN", SUSPENDED="USUSP SSUSP", COMPLETED="DONE", NODE_FAIL="ZOMBI"
+)
+LSF_ENDED = _states(
+    TIMEOUT="TERM_RUNLIMIT TERM_CPULIMIT TERM_DEADLINE",
+    OUT_OF_MEMORY="TERM_MEMLIMIT TERM_SWAP",
+    CANCELLED="TERM_OWNER TERM_FORCE_OWNER TERM_BUCKET_KILL TERM_ADMIN TERM_FORCE_ADMIN",
+    PREEMPTED="TERM_PREEMPT TERM_LOAD TERM_WINDOW",
+)
 LSF_FIELDS = "jobid stat exit_code exit_reason exec_host pend_reason"
 
 
@@ -170,8 +158,8 @@ def _bjobs(text: str) -> list[SchedulerJob]:
 
 
 def _lsf_job(row: dict[str, str]) -> SchedulerJob:
-    stat, why, code = row["STAT"], row.get("EXIT_REASON", ""), row.get("EXIT_CODE", "")
-    term = re.search(r"TERM_[A-Z_]+", why)
+    stat, exit_reason, code = row["STAT"], row.get("EXIT_REASON", ""), row.get("EXIT_CODE", "")
+    term = re.search(r"TERM_[A-Z_]+", exit_reason)
     state = LSF_STATES.get(stat) or LSF_ENDED.get(term.group() if term else "", "FAILED")
     hosts = dict.fromkeys(part.rpartition("*")[2] for part in row.get("EXEC_HOST", "").split(":") if part)
     reason = HELD if stat == "PSUSP" else row.get("PEND_REASON", "") if stat == "PEND" else ""
@@ -187,36 +175,31 @@ def _fujitsu_submit(request: JobRequest) -> list[str]:
     return ["pjsub", *files, *size, *request.options, str(request.script)]
 
 
-FUJITSU_STATES = {
-    **dict.fromkeys(("ACC", "QUE", "HLD"), "PENDING"),
-    **dict.fromkeys(("RNA", "RNP", "RUN"), "RUNNING"),
-    **dict.fromkeys(("RNE", "RNO"), "COMPLETING"),
-    **dict.fromkeys(("SPP", "SPD", "RSM"), "SUSPENDED"),
-    **dict.fromkeys(("RJT", "ERR"), "FAILED"),
-    "CCL": "CANCELLED",
-}
-# PJM codes of ended jobs: time limit, memory limit, lost node, preemption.
-FUJITSU_ENDED = {
-    "1": "CANCELLED",
-    "7": "DEADLINE",
-    "11": "TIMEOUT",
-    **dict.fromkeys(("12", "23"), "OUT_OF_MEMORY"),
-    **dict.fromkeys(("9", "20", "22", "25"), "NODE_FAIL"),
-    "18": "PREEMPTED",
-}
+FUJITSU_STATES = _states(
+    PENDING="ACC QUE HLD",
+    RUNNING="RNA RNP RUN",
+    COMPLETING="RNE RNO",
+    SUSPENDED="SPP SPD RSM",
+    FAILED="RJT ERR",
+    CANCELLED="CCL",
+)
+# PJM codes of ended jobs.
+FUJITSU_ENDED = _states(
+    CANCELLED="1", DEADLINE="7", TIMEOUT="11", OUT_OF_MEMORY="12 23", NODE_FAIL="9 20 22 25", PREEMPTED="18"
+)
 FUJITSU_FIELDS = ["-v", "--choose", "jid,st,ec,pc,ermsg"]
 
 
 def _pjstat(text: str) -> list[SchedulerJob]:
     jobs, in_table = [], False
     for line in text.splitlines():
-        words = line.split(None, 4)
-        if words[:2] == ["JOB_ID", "ST"]:
+        fields = line.split(None, 4)
+        if fields[:2] == ["JOB_ID", "ST"]:
             in_table = True
-        elif in_table and len(words) >= 4:
-            number, letters, code, pjm = words[:4]
+        elif in_table and len(fields) >= 4:
+            number, letters, code, pjm = fields[:4]
             state = FUJITSU_STATES.get(letters) or FUJITSU_ENDED.get(pjm, "COMPLETED" if code == "0" else "FAILED")
-            reason = HELD if letters == "HLD" else words[4].strip("- ") if len(words) > 4 else ""
+            reason = HELD if letters == "HLD" else fields[4].strip("- ") if len(fields) > 4 else ""
             status = int(code) if letters == "EXT" and code.isdigit() else None
             jobs.append(SchedulerJob(id=number, state=state, reason=reason, status=status))
     return jobs
@@ -230,7 +213,7 @@ SYSTEMS = {
         title="Slurm",
         submit=_slurm_submit,
         number=r"^(\d+)",
-        asks=(
+        queries=(
             StatusQuery(
                 lambda ids: ["squeue", "--noheader", "--states=all", f"--jobs={','.join(ids)}", SQUEUE_FORMAT],
                 slurm.read_queue,
@@ -247,7 +230,7 @@ SYSTEMS = {
         title="PBS Professional, OpenPBS (not Torque)",
         submit=_pbs_submit,
         number=r"^(\d+[\w.\[\]-]*)\s*$",
-        asks=(StatusQuery(lambda ids: ["qstat", "-x", "-f", "-F", "json", *ids], _qstat),),
+        queries=(StatusQuery(lambda ids: ["qstat", "-x", "-f", "-F", "json", *ids], _qstat),),
         unknown=("Unknown Job Id", "Unknown Job ID", "has finished"),
         cancel=("qdel",),
     ),
@@ -255,7 +238,7 @@ SYSTEMS = {
         title="IBM Spectrum LSF 10.1.0.9 or later",
         submit=_lsf_submit,
         number=r"Job <(\d+)>",
-        asks=(StatusQuery(lambda ids: ["bjobs", "-a", "-json", "-o", LSF_FIELDS, *ids], _bjobs),),
+        queries=(StatusQuery(lambda ids: ["bjobs", "-a", "-json", "-o", LSF_FIELDS, *ids], _bjobs),),
         unknown=("is not found", "No matching job found"),
         cancel=("bkill",),
     ),
@@ -263,7 +246,7 @@ SYSTEMS = {
         title="Fujitsu Technical Computing Suite (A64FX)",
         submit=_fujitsu_submit,
         number=r"[Jj]ob (\d+) submitted",
-        asks=(
+        queries=(
             StatusQuery(lambda ids: ["pjstat", *FUJITSU_FIELDS, *ids], _pjstat),
             StatusQuery(lambda ids: ["pjstat", "-H", "day=7", *FUJITSU_FIELDS, *ids], _pjstat),
         ),

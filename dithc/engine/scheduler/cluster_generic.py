@@ -22,19 +22,19 @@ from time import time_ns
 from typing import Any
 
 from dithc.core.logging import UserError, escaping, user_error
+from dithc.core.processes import STOPPED
 from dithc.engine.scheduler.batch_systems import SYSTEMS, JobRequest
 from dithc.engine.scheduler.job_records import JOBS, JobRecord, load
 from dithc.engine.scheduler.queue import SchedulerJob
 from dithc.engine.scheduler.status_query import job_of
-from dithc.engine.scheduler.subprocesses import ran
+from dithc.engine.scheduler.subprocesses import run_command
 
-AGAIN = 75  # exit status of a command that saved a checkpoint and requests a rerun (EX_TEMPFAIL of sysexits.h)
 DRIVER, SYSTEM = "DITHC_DRIVER_NAME", "DITHC_BATCH_SYSTEM"
-CARRIED = ("DITHC_", "HCOPS_", "MPI4PY_")  # prefixes of variables that systems may not pass to jobs
-LOST = frozenset({"NODE_FAIL", "BOOT_FAIL", "PREEMPTED", "REVOKED"})
+PREFIXES = ("DITHC_", "HCOPS_", "MPI4PY_")  # prefixes of variables that systems may not pass to jobs
+LOST_STATES = frozenset({"NODE_FAIL", "BOOT_FAIL", "PREEMPTED", "REVOKED"})
 LOST_SECONDS = 120.0  # a job unknown to its system for this time is lost
 MAX_FRUITLESS = 20
-MAX_REFUSED = 30
+MAX_REJECTED = 30
 
 SCRIPT = """#!/bin/bash
 # {what}
@@ -69,21 +69,21 @@ def submit(words: Sequence[str], *, folder: Path) -> str:
             expected=", ".join(SYSTEMS),
             fix=f"name it first in `cluster-generic-submit-cmd` of the profile, or in {SYSTEM}",
         )
-    asked = _properties(Path(script))
-    what, title = _what(asked)
+    properties = _properties(Path(script))
+    description, title = _job_names(properties)
     driver = os.environ.get(DRIVER, "")
-    record = JobRecord(id="", current="", key=f"{title}-{time_ns():x}", system=name, what=what, driver=driver)
+    record = JobRecord(id="", current="", key=f"{title}-{time_ns():x}", system=name, what=description, driver=driver)
     (folder / JOBS).mkdir(parents=True, exist_ok=True)
-    request = _request(asked, record, folder=folder, title=title, options=tuple(options))
+    request = _request(properties, record, folder=folder, title=title, options=tuple(options))
     record.path(folder, "job").write_bytes(Path(script).read_bytes())
     request.script.write_text(_script(record, request, folder))
     request.script.chmod(0o755)
     record = replace(record, line=SYSTEMS[name].submit(request), submitted=now())
-    number, refusal = _hand_in(record)
+    number, message = _submit_record(record)
     if number is None:
         raise user_error(
             f"{SYSTEMS[name].title} rejected the job {title}",
-            got=refusal,
+            got=message,
             expected="the number of a job",
             fix=f"run the command by hand, and correct the profile: {shlex.join(record.line)}",
         )
@@ -106,21 +106,21 @@ def status(number: str, *, folder: Path) -> str:
     record = replace(record, driver=os.environ.get(DRIVER, record.driver))
     code, again = record.status(folder), record.again(folder)
     if record.refused:
-        return _run_again(record, record.state, folder)
+        return _rerun(record, record.state, folder)
     job = job_of(folder, record) if code != 0 else None
     since = (record.missing_since or now()) if job is False else None
-    word = summarize_scores(status=code, again=again is not None, job=job, missing=now() - since if since else 0.0)
+    verdict = job_verdict(status=code, again=again is not None, job=job, missing=now() - since if since else 0.0)
     state = job.state if isinstance(job, SchedulerJob) else "COMPLETED" if code == 0 else ""
-    if word == "again":
-        return _run_again(replace(record, missing_since=None), state, folder, reached=again)
-    if word in ("success", "failed"):
-        _settle(record, word, state, folder)
+    if verdict == "again":
+        return _rerun(replace(record, missing_since=None), state, folder, reached=again)
+    if verdict in ("success", "failed"):
+        _settle(record, verdict, state, folder)
     elif since != record.missing_since:
         replace(record, missing_since=since).save(folder)
-    return word
+    return verdict
 
 
-def summarize_scores(*, status: int | None, again: bool, job: SchedulerJob | bool | None, missing: float = 0.0) -> str:
+def job_verdict(*, status: int | None, again: bool, job: SchedulerJob | bool | None, missing: float = 0.0) -> str:
     """Return `running`, `success`, `failed`, or `again` to resubmit.
 
     `status` is of the script, None before its end; `again` if the job requested another run; `job` the system's reply as in
@@ -138,7 +138,7 @@ def summarize_scores(*, status: int | None, again: bool, job: SchedulerJob | boo
         return "running"
     if job.state == "CANCELLED":
         return "failed"
-    if again or AGAIN in (status, job.status) or job.state in LOST:
+    if again or STOPPED in (status, job.status) or job.state in LOST_STATES:
         return "again"
     return "success" if job.state == "COMPLETED" and status is None else "failed"
 
@@ -152,7 +152,7 @@ def cancel(numbers: Sequence[str], *, folder: Path) -> None:
             _settle(replace(record, cancelled=now()), "failed", "CANCELLED", folder)
             by_system.setdefault(record.system, []).append(record.current)
     for system, ids in by_system.items():
-        _end(system, ids)
+        _cancel_jobs(system, ids)
 
 
 def _settle(record: JobRecord, answer: str, state: str, folder: Path) -> None:
@@ -162,49 +162,49 @@ def _settle(record: JobRecord, answer: str, state: str, folder: Path) -> None:
 def _resubmit(record: JobRecord, folder: Path) -> JobRecord | None:
     for mark in ("status", "again"):
         record.path(folder, mark).unlink(missing_ok=True)
-    number, refusal = _hand_in(record)
+    number, message = _submit_record(record)
     if number is None:
-        _say(f"job {record.id} was not resubmitted: {refusal}")
+        _print_error(f"job {record.id} was not resubmitted: {message}")
         return None
     now_known = load(folder, record.id)
     if now_known is not None and now_known.cancelled is not None:  # meanwhile
-        _end(record.system, [number])
+        _cancel_jobs(record.system, [number])
         return now_known
     new = replace(record, current=number, refused=0, submitted=now(), answer="", state="")
     new.save(folder)
     return new
 
 
-def _run_again(record: JobRecord, state: str, folder: Path, *, reached: str | None = None) -> str:
+def _rerun(record: JobRecord, state: str, folder: Path, *, reached: str | None = None) -> str:
     if not record.refused:
         is_further = bool(reached) and reached != record.reached
         fruitless = 0 if is_further else record.fruitless + 1
         record = replace(record, fruitless=fruitless, reached=reached or record.reached)
-    if record.fruitless > MAX_FRUITLESS or record.refused >= MAX_REFUSED:
-        why = f"ran {MAX_FRUITLESS} times without progress" if not record.refused else "was rejected too often"
-        _say(f"job {record.id} ({record.key}) {why}: abandoned; log: {record.path(folder, 'log')}")
+    if record.fruitless > MAX_FRUITLESS or record.refused >= MAX_REJECTED:
+        cause = f"ran {MAX_FRUITLESS} times without progress" if not record.refused else "was rejected too often"
+        _print_error(f"job {record.id} ({record.key}) {cause}: abandoned; log: {record.path(folder, 'log')}")
         _settle(record, "failed", state, folder)
         return "failed"
     new = _resubmit(record, folder)
     if new is None:
         replace(record, refused=record.refused + 1, state=state).save(folder)
         return "running"
-    why = "it stopped before its walltime" if reached is not None else f"it ended as {state or 'LOST'}"
-    _say(
-        f"job {record.id} ({record.key}) was resubmitted as {new.current}: {why}"
+    cause = "it stopped before its walltime" if reached is not None else f"it ended as {state or 'LOST'}"
+    _print_error(
+        f"job {record.id} ({record.key}) was resubmitted as {new.current}: {cause}"
         + (f", at {reached}" if reached else "")
     )
     return "failed" if new.answer else "running"
 
 
-def _hand_in(record: JobRecord) -> tuple[str | None, str]:
+def _submit_record(record: JobRecord) -> tuple[str | None, str]:
     """Return the number of a newly submitted job, or the reason of a refusal."""
-    done = ran(record.line)
-    number = SYSTEMS[record.system].number_in(done.stdout) if done.returncode == 0 else None
+    done = run_command(record.line)
+    number = SYSTEMS[record.system].parse_number(done.stdout) if done.returncode == 0 else None
     return number, (done.stderr or done.stdout).strip() or f"status {done.returncode}"
 
 
-def _end(system: str, ids: Sequence[str]) -> None:
+def _cancel_jobs(system: str, ids: Sequence[str]) -> None:
     subprocess.Popen(
         [*SYSTEMS[system].cancel, *ids],
         stdin=subprocess.DEVNULL,
@@ -227,18 +227,18 @@ def _properties(script: Path) -> dict[str, Any]:
     return dict(json.loads(found.group(1)))
 
 
-def _what(asked: dict[str, Any]) -> tuple[str, str]:
+def _job_names(properties: dict[str, Any]) -> tuple[str, str]:
     """Return rule and wildcards in the form of `SchedulerJob.what`, and a name."""
-    if asked.get("type") == "group":
-        return f"group_{asked['groupid']}", re.sub(r"\W", "_", f"{asked['groupid']}")
-    wildcards = ",".join(f"{key}={value}" for key, value in asked.get("wildcards", {}).items())
-    return f"rule_{asked['rule']}" + (f"_wildcards_{wildcards}" if wildcards else ""), str(asked["rule"])
+    if properties.get("type") == "group":
+        return f"group_{properties['groupid']}", re.sub(r"\W", "_", f"{properties['groupid']}")
+    wildcards = ",".join(f"{key}={value}" for key, value in properties.get("wildcards", {}).items())
+    return f"rule_{properties['rule']}" + (f"_wildcards_{wildcards}" if wildcards else ""), str(properties["rule"])
 
 
 def _request(
-    asked: dict[str, Any], record: JobRecord, *, folder: Path, title: str, options: tuple[str, ...]
+    properties: dict[str, Any], record: JobRecord, *, folder: Path, title: str, options: tuple[str, ...]
 ) -> JobRequest:
-    resources = asked["resources"]
+    resources = properties["resources"]
     missing = [name for name in ("mem_mb", "runtime") if not isinstance(resources.get(name), int)]
     if missing:
         raise user_error(
@@ -253,7 +253,7 @@ def _request(
         out=record.path(folder, "out"),
         nodes=int(resources.get("nodes", 1)),
         tasks=int(resources.get("tasks", 1)),
-        cpus=int(resources.get("cpus_per_task", asked["threads"])),
+        cpus=int(resources.get("cpus_per_task", properties["threads"])),
         memory_mb=resources["mem_mb"],
         minutes=resources["runtime"],
         options=options,
@@ -261,7 +261,7 @@ def _request(
 
 
 def _script(record: JobRecord, request: JobRequest, folder: Path) -> str:
-    carried = {key: value for key, value in os.environ.items() if key.startswith(CARRIED) and "DRIVER" not in key}
+    carried = {key: value for key, value in os.environ.items() if key.startswith(PREFIXES) and "DRIVER" not in key}
     names = ("log", "earlier", "status", "again", "job")
     paths = {name: shlex.quote(str(record.path(folder, name))) for name in names}
     return SCRIPT.format(
@@ -269,38 +269,38 @@ def _script(record: JobRecord, request: JobRequest, folder: Path) -> str:
         folder=shlex.quote(str(folder)),
         seconds=60 * request.minutes,
         carried="\n".join(f"export {key}={shlex.quote(value)}" for key, value in sorted(carried.items())),
-        stopped=AGAIN,
+        stopped=STOPPED,
         **paths,
     )
 
 
-def _say(words: str) -> None:
+def _print_error(words: str) -> None:
     sys.stderr.write(f"dithc: {escaping.escaped(words, indent=2)}\n")
 
 
 def main(words: Sequence[str]) -> int:
     """Run `submit`, `status` or `cancel` in the current folder, and return the exit status."""
     is_help = words[1:2] in (["-h"], ["--help"])
-    verb, *rest = words if len(words) > 1 and not is_help else ["", ""]
+    command, *arguments = words if len(words) > 1 and not is_help else ["", ""]
     folder = Path.cwd()
     try:
-        if verb == "submit":
-            sys.stdout.write(f"{submit(rest, folder=folder)}\n")
-        elif verb == "status":
-            sys.stdout.write(f"{status(rest[0], folder=folder)}\n")
-        elif verb == "cancel":
-            cancel(rest, folder=folder)
+        if command == "submit":
+            sys.stdout.write(f"{submit(arguments, folder=folder)}\n")
+        elif command == "status":
+            sys.stdout.write(f"{status(arguments[0], folder=folder)}\n")
+        elif command == "cancel":
+            cancel(arguments, folder=folder)
         else:
-            _say("usage: submit SYSTEM [words] SCRIPT, status NUMBER, or cancel NUMBER ...")
+            _print_error("usage: submit SYSTEM [words] SCRIPT, status NUMBER, or cancel NUMBER ...")
             return 0 if is_help else 2
     except UserError as error:
-        _say(str(error))
+        _print_error(str(error))
         return 2
     return 0
 
 
-def _command(verb: str) -> Callable[[], int]:
-    return lambda: main([verb, *sys.argv[1:]])
+def _command(command: str) -> Callable[[], int]:
+    return lambda: main([command, *sys.argv[1:]])
 
 
 submit_main, status_main, cancel_main = map(_command, ("submit", "status", "cancel"))

@@ -1,5 +1,6 @@
 """Explanations of scheduler reasons and job states, with fixes."""
 
+from dithc.core.processes import HELD
 from dithc.engine.scheduler.queue import SchedulerJob
 
 
@@ -10,7 +11,7 @@ def _table(text: str) -> dict[str, tuple[str, str]]:
 
 
 # Prefixes of Slurm's reasons that do not resolve without intervention (squeue(1), JOB REASON CODES).
-IN_VAIN = _table("""
+BLOCKED = _table("""
 PartitionTimeLimit | requests more time than the partition allows | lower `machine.max_walltime_minutes` of the profile
 PartitionNodeLimit | requests more nodes than the partition allows | lower `machine.nodes`
 PartitionConfig | violates a limit of the partition | compare the profile with `scontrol show partition`
@@ -40,7 +41,7 @@ QOSMaxMemoryPerJob | requests more memory than the quality of service allows | l
 """)
 
 RESTART = "start again: checkpoints are kept"
-ENDED = {
+END_STATES = {
     "TIMEOUT": (
         "its walltime ended before it stopped",
         "increase `resources: {<stage>: {runtime: ...}}`, or `machine.max_walltime_minutes` if the queue allows more; then "
@@ -58,23 +59,23 @@ ENDED = {
     "PREEMPTED": ("a job of higher priority preempted it", RESTART),
     "REVOKED": ("another cluster of the federation started it", RESTART),
 }
-FAILED = {
+EXIT_STATUSES = {
     2: ("its input or configuration is invalid", "read the last lines of its log; correct the cause, then start again"),
-    76: ("another training run writes the same checkpoints", "wait for it, or end it; then start again"),
+    HELD: ("another training run writes the same checkpoints", "wait for it, or end it; then start again"),
     137: (
         "SIGKILL ended one of its processes, most often for lack of memory",
         "increase `resources: {<stage>: {mem_mb: ...}}`, or lower `micro_batch_size`; then " + RESTART,
     ),
 }
-OTHERWISE = ("its command failed", "read the last lines of its log, correct the cause, then " + RESTART)
+DEFAULT_EXPLANATION = ("its command failed", "read the last lines of its log, correct the cause, then " + RESTART)
 
 
 def explain_blocked(job: SchedulerJob) -> tuple[str, str] | None:
     """Return why a waiting job cannot start, and the fix; None if it only has to wait."""
     if not job.waits:
         return None
-    return next((entry for prefix, entry in IN_VAIN.items() if job.reason.startswith(prefix)), None)
+    return next((entry for prefix, entry in BLOCKED.items() if job.reason.startswith(prefix)), None)
 
 
 def explain_end(job: SchedulerJob) -> tuple[str, str]:
-    return ENDED.get(job.state) or FAILED.get(job.status or 0) or OTHERWISE
+    return END_STATES.get(job.state) or EXIT_STATUSES.get(job.status or 0) or DEFAULT_EXPLANATION

@@ -2,7 +2,6 @@
 
 import json
 import os
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -48,14 +47,12 @@ class JobRecord:
 
 
 def load(folder: Path, number: str) -> JobRecord | None:
-    return _read(folder / JOBS / f"{number}.json")
+    return _read_record(folder / JOBS / f"{number}.json")
 
 
-def records(folder: Path) -> Iterator[JobRecord]:
-    for path in sorted((folder / JOBS).glob("*.json")):
-        record = _read(path)
-        if record is not None:
-            yield record
+def records(folder: Path) -> list[JobRecord]:
+    found = map(_read_record, sorted((folder / JOBS).glob("*.json")))
+    return [record for record in found if record is not None]
 
 
 def write(path: Path, text: str) -> None:
@@ -64,7 +61,7 @@ def write(path: Path, text: str) -> None:
     new.replace(path)
 
 
-def _read(path: Path) -> JobRecord | None:
+def _read_record(path: Path) -> JobRecord | None:
     try:
         return JobRecord(**parse_json(require_regular_file(path).read_text()))
     except (OSError, ValueError, TypeError):

@@ -7,7 +7,7 @@ from pathlib import Path
 from time import time as now
 from typing import TypeAlias
 
-from dithc.engine.scheduler.cluster_generic import DRIVER, summarize_scores
+from dithc.engine.scheduler.cluster_generic import DRIVER, job_verdict
 from dithc.engine.scheduler.job_records import JobRecord, load, records
 from dithc.engine.scheduler.queue import SchedulerJob
 from dithc.engine.scheduler.slurm import SlurmQueue
@@ -25,41 +25,43 @@ class GenericQueue:
     def jobs(self, folder: Path) -> list[SchedulerJob]:
         """Return the jobs that were submitted from a folder: waiting, running, and recently ended."""
         self.folder = folder.resolve()
-        recent = now() - RECENT_SECONDS
-        some = [one for one in records(self.folder) if not one.answer or _ended(one, self.folder) > recent]
-        return self._reported(some, [one for one in some if not one.answer])
+        start = now() - RECENT_SECONDS
+        found = [
+            record for record in records(self.folder) if not record.answer or _end_time(record, self.folder) > start
+        ]
+        return self._with_replies(found, [record for record in found if not record.answer])
 
     def ended(self, ids: Collection[str]) -> list[SchedulerJob]:
-        some = [one for number in ids if (one := load(self.folder, number)) is not None]
-        return self._reported(some, some)
+        found = [record for number in ids if (record := load(self.folder, number)) is not None]
+        return self._with_replies(found, found)
 
     def log(self, folder: Path, job: SchedulerJob) -> Path | None:
         record = load(folder, job.id)
         path = record.path(folder, "log") if record is not None else None
         return path if path is not None and path.exists() else None
 
-    def _reported(self, some: list[JobRecord], queried: list[JobRecord]) -> list[SchedulerJob]:
+    def _with_replies(self, found: list[JobRecord], queried: list[JobRecord]) -> list[SchedulerJob]:
         replies = jobs_of(queried)
-        return [self._job(one, replies.get(one.current)) for one in some]
+        return [self._job(record, replies.get(record.current)) for record in found]
 
     def _job(self, record: JobRecord, reply: SchedulerJob | bool | None) -> SchedulerJob:
         code, again = record.status(self.folder), record.again(self.folder)
         missing = now() - max(record.submitted, record.missing_since or 0.0)
-        word = record.answer or summarize_scores(status=code, again=again is not None, job=reply, missing=missing)
+        verdict = record.answer or job_verdict(status=code, again=again is not None, job=reply, missing=missing)
         if isinstance(reply, SchedulerJob):
             found = reply
         else:  # unknown to its system: not yet, or no longer
-            found = SchedulerJob(id=record.id, state=record.state or ("PENDING" if word == "running" else "FAILED"))
+            found = SchedulerJob(id=record.id, state=record.state or ("PENDING" if verdict == "running" else "FAILED"))
         state = found.state
-        if word == "success":
+        if verdict == "success":
             state = "COMPLETED"
-        elif word == "again" and record.driver == os.environ.get(DRIVER):  # the active driver resubmits it
+        elif verdict == "again" and record.driver == os.environ.get(DRIVER):  # the active driver resubmits it
             state = "REQUEUED"
         status = code if code is not None else found.status
         return replace(found, id=record.id, name=record.driver, what=record.what, state=state, status=status)
 
 
-def _ended(record: JobRecord, folder: Path) -> float:
+def _end_time(record: JobRecord, folder: Path) -> float:
     try:
         return record.path(folder, "status").stat().st_mtime
     except OSError:

@@ -1,16 +1,23 @@
-"""Slurm's queue, read by its commands: squeue, sacct (with accounting), scontrol."""
+"""Slurm's queue, read by its commands: squeue, sacct (with accounting), scontrol; and trial jobs."""
 
 import re
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from dithc.engine.scheduler.queue import SchedulerJob
-from dithc.engine.scheduler.subprocesses import said
+from dithc.engine.scheduler.subprocesses import query, run_command
 
 LOGS = Path(".snakemake/slurm_logs")
+# Formats of squeue and sacct, and the fields of `SchedulerJob` in their order; `folder` is not one of them.
 FIELDS = "%i|%T|%j|%N|%r|%M|%Z|%k"
+QUEUE = ("id", "state", "name", "nodes", "reason", "elapsed", "folder", "what")
 HISTORY = "JobIDRaw,State,ExitCode,NodeList,Elapsed,JobName,Comment"
+ACCOUNTING = ("id", "state", "status", "nodes", "elapsed", "name", "what")
+SHOWN = {"name": "JobName", "state": "JobState", "reason": "Reason", "what": "Comment", "nodes": "NodeList"}
+SHOWN |= {"status": "ExitCode", "elapsed": "RunTime"}  # keys of scontrol
+MISSING = ("None", "None assigned", "(null)")
 
 
 class SlurmQueue:
@@ -18,15 +25,15 @@ class SlurmQueue:
 
     def jobs(self, folder: Path) -> list[SchedulerJob]:
         """Return the jobs that were submitted from a folder: waiting, running, and ended within Slurm's MinJobAge."""
-        text = said(["squeue", "--me", "--noheader", "--states=all", f"--format={FIELDS}"])
+        text = query(["squeue", "--me", "--noheader", "--states=all", f"--format={FIELDS}"])
         return read_queue(text or "", folder=folder.resolve())
 
     def ended(self, ids: Collection[str]) -> list[SchedulerJob]:
         """Return the ends of jobs: state, reason, status, nodes, time."""
-        text = said(["sacct", "-X", "-n", "-P", "-j", ",".join(ids), f"--format={HISTORY}"]) if ids else None
+        text = query(["sacct", "-X", "-n", "-P", "-j", ",".join(ids), f"--format={HISTORY}"]) if ids else None
         found = {job.id: job for job in read_accounting(text or "")}
         for number in set(ids) - set(found):
-            shown = said(["scontrol", "show", "job", "-o", number])
+            shown = query(["scontrol", "show", "job", "-o", number])
             found |= {number: _shown(number, shown)} if shown else {}
         return [found[number] for number in ids if number in found]
 
@@ -36,67 +43,74 @@ class SlurmQueue:
 
 def deadline(job_id: str) -> float | None:
     """Return the end of a job in seconds since 1970; None if unknown."""
-    text = said(["scontrol", "show", "job", "-o", job_id])
+    text = query(["scontrol", "show", "job", "-o", job_id])
     found = re.search(r"\bEndTime=(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)", text or "")
     return time.mktime(time.strptime(found.group(1), "%Y-%m-%dT%H:%M:%S")) if found else None
 
 
 def requeue(job_id: str) -> bool:
     """Requeue a job under the same number; False if Slurm rejects it."""
-    return said(["scontrol", "requeue", job_id]) is not None
+    return run_command(["scontrol", "requeue", job_id]).returncode == 0
+
+
+def run_probe_job(options: Sequence[str], command: str, *, leaves: Path, log: Path, wait_seconds: float) -> str | None:
+    """Submit a command with options of sbatch, and wait for the file `leaves`, the end of the job, or a timeout.
+
+    Returns the reason of the failure, with the end of the log; None if the file exists. A timeout cancels the job.
+    """
+    done = run_command(["sbatch", "--parsable", f"--output={log}", *options, f"--wrap={command}"])
+    number = re.match(r"\d+", done.stdout)
+    if done.returncode != 0 or number is None:
+        return done.stderr.strip() or f"unexpected output of sbatch: {done.stdout!r}"
+    queue, job, state = SlurmQueue(), number.group(), "not started"
+    until = time.monotonic() + wait_seconds
+    while not leaves.exists():
+        for end in queue.ended([job]):
+            state = f"{end.state} {end.reason}".strip()
+            if not end.active:
+                time.sleep(2.0)  # a shared file system may show the file later
+                return None if leaves.exists() else state + _printed(log)
+        if time.monotonic() >= until:
+            run_command(["scancel", job])
+            return f"{state} after {wait_seconds:.0f} s; cancelled{_printed(log)}"
+        time.sleep(0.5)
+    return None
+
+
+def _printed(log: Path) -> str:
+    try:
+        lines = log.read_text(errors="replace").splitlines()[-8:]
+    except OSError:
+        lines = []
+    return "; it printed: " + "\n".join(lines) if lines else ""
 
 
 def read_queue(text: str, *, folder: Path | None = None) -> list[SchedulerJob]:
     """Parse the output of squeue with `FIELDS`, optionally only the jobs of a folder."""
-    rows = [line.split("|", 7) for line in text.splitlines() if line.count("|") >= 7]
-    return [
-        SchedulerJob(
-            id=number,
-            state=state,
-            name=name,
-            nodes=nodes,
-            reason="" if reason == "None" else reason,
-            elapsed=elapsed,
-            what=what,
-        )
-        for number, state, name, nodes, reason, elapsed, submitted_from, what in rows
-        if folder is None or Path(submitted_from) == folder
-    ]
+    rows = _rows(text, QUEUE)
+    return [_job(row) for row in rows if folder is None or Path(row["folder"]) == folder]
 
 
 def read_accounting(text: str) -> list[SchedulerJob]:
     """Parse the output of sacct with `HISTORY`; a canceled job's reason is `by` and a user number."""
-    rows = [line.split("|", 6) for line in text.splitlines() if line.count("|") >= 6]
-    return [
-        SchedulerJob(
-            id=number,
-            name=name,
-            state=state.partition(" ")[0],
-            reason=state.partition(" ")[2],
-            what=what,
-            nodes="" if nodes == "None assigned" else nodes,
-            status=_status(status),
-            elapsed=elapsed,
-        )
-        for number, state, status, nodes, elapsed, name, what in rows
-    ]
+    return [_job(row) for row in _rows(text, ACCOUNTING)]
+
+
+def _rows(text: str, names: Sequence[str]) -> list[dict[str, str]]:
+    rows = (line.split("|", len(names) - 1) for line in text.splitlines())
+    return [dict(zip(names, row, strict=True)) for row in rows if len(row) == len(names)]
 
 
 def _shown(number: str, text: str) -> SchedulerJob:
-    def value(key: str) -> str:
-        found = re.search(rf"\b{key}=(\S*)", text)
-        return found.group(1) if found and found.group(1) not in ("(null)", "None") else ""
+    found = {name: re.search(rf"\b{key}=(\S*)", text) for name, key in SHOWN.items()}
+    return _job({"id": number} | {name: match.group(1) for name, match in found.items() if match})
 
-    return SchedulerJob(
-        id=number,
-        name=value("JobName"),
-        state=value("JobState"),
-        reason=value("Reason"),
-        what=value("Comment"),
-        nodes=value("NodeList"),
-        status=_status(value("ExitCode")),
-        elapsed=value("RunTime"),
-    )
+
+def _job(row: Mapping[str, str]) -> SchedulerJob:
+    known: dict[str, Any] = {name: "" if value in MISSING else value for name, value in row.items() if name != "folder"}
+    state, _, reason = known.pop("state", "").partition(" ")
+    status = _status(known.pop("status", ""))
+    return SchedulerJob(**{"reason": reason} | known, state=state, status=status)
 
 
 def _status(text: str) -> int | None:

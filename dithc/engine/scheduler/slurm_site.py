@@ -6,11 +6,11 @@ import socket
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from dithc.engine.scheduler.subprocesses import said
+from dithc.engine.scheduler.subprocesses import query
 
 MINUTES_A_DAY = 1440
 SLURMD_PORT = 6818  # the default of Slurm
-AWAY = ("DOWN", "FAIL", "NOT_RESPONDING", "*")
+UNAVAILABLE = ("DOWN", "FAIL", "NOT_RESPONDING", "*")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,26 +51,26 @@ class SlurmSite:
     def partition(self, name: str | None) -> Partition | None:
         """Return a partition by name; by default the default partition, else the first that is up."""
         if name is not None:
-            return next((one for one in self.partitions if one.name == name), None)
-        up = [one for one in self.partitions if one.is_up and one.kinds]
-        return next((one for one in up if one.is_default), up[0] if up else None)
+            return next((partition for partition in self.partitions if partition.name == name), None)
+        up = [partition for partition in self.partitions if partition.is_up and partition.kinds]
+        return next((partition for partition in up if partition.is_default), up[0] if up else None)
 
 
 def probe_site() -> SlurmSite | None:
     """Query Slurm; None if it is missing or does not reply."""
     if shutil.which("sbatch") is None or shutil.which("scontrol") is None:
         return None
-    config, partitions = said(["scontrol", "show", "config"]), said(["scontrol", "show", "partition", "-o"])
-    nodes = said(["scontrol", "show", "node", "-o"])
+    config, partitions = query(["scontrol", "show", "config"]), query(["scontrol", "show", "partition", "-o"])
+    nodes = query(["scontrol", "show", "node", "-o"])
     if config is None or partitions is None or nodes is None:
         return None
-    kept = "accounting_storage/none" not in value(config, "AccountingStorageType").lower()
-    mpi, accounting = said(["srun", "--mpi=list"]) or "", kept and accounting_replies()
+    has_records = "accounting_storage/none" not in value(config, "AccountingStorageType").lower()
+    mpi, accounting = query(["srun", "--mpi=list"]) or "", has_records and accounting_replies()
     return read_site(config, partitions, nodes, mpi=mpi, accounting=accounting)
 
 
 def accounting_replies() -> bool:
-    return said(["sacct", "-n", "-X", "--starttime", "now"], limit_seconds=20.0) is not None
+    return query(["sacct", "-n", "-X", "--starttime", "now"], limit_seconds=20.0) is not None
 
 
 def read_site(config: str, partitions: str, nodes: str, *, mpi: str, accounting: bool) -> SlurmSite:
@@ -88,23 +88,23 @@ def read_site(config: str, partitions: str, nodes: str, *, mpi: str, accounting:
 
 def nodes_of(job_id: str) -> list[str]:
     """Return the names of a job's nodes in Slurm's order; empty without nodes or a reply."""
-    nodes = (said(["squeue", "--noheader", "--jobs", job_id, "--format=%N"]) or "").strip()
-    return (said(["scontrol", "show", "hostnames", nodes]) or "").split() if nodes else []
+    nodes = (query(["squeue", "--noheader", "--jobs", job_id, "--format=%N"]) or "").strip()
+    return (query(["scontrol", "show", "hostnames", nodes]) or "").split() if nodes else []
 
 
 def lost(nodes: Collection[str]) -> list[str]:
     """Return the nodes that are down or do not reply. Slurm itself reports them only after minutes."""
-    return [name for name in nodes if not _answers(said(["scontrol", "show", "node", "-o", name]) or "")]
+    return [name for name in nodes if not _is_up(query(["scontrol", "show", "node", "-o", name]) or "")]
 
 
-def _answers(shown: str) -> bool:
+def _is_up(shown: str) -> bool:
     """Return whether a node is up, by Slurm's state and a connection to its daemon; True without a state."""
     state, address = value(shown, "State"), value(shown, "NodeAddr")
     if not state or not address:
         return True
-    if any(word in state.upper() for word in AWAY):
+    if any(flag in state.upper() for flag in UNAVAILABLE):
         return False
-    port = value(shown, "Port") or value(said(["scontrol", "show", "config"]) or "", "SlurmdPort")
+    port = value(shown, "Port") or value(query(["scontrol", "show", "config"]) or "", "SlurmdPort")
     try:
         socket.create_connection((address, int(port) if port.isdigit() else SLURMD_PORT), timeout=5).close()
     except OSError:
@@ -130,13 +130,13 @@ def minutes_of(text: str) -> int | None:
 def _partition(line: str, nodes: str) -> Partition:
     name = value(line, "PartitionName")
     limit = value(line, "MaxMemPerNode")
-    most = value(line, "MaxNodes")
+    node_limit = value(line, "MaxNodes")
     return Partition(
         name=name,
         is_default=value(line, "Default") == "YES",
         is_up=value(line, "State") == "UP",
         max_walltime_minutes=minutes_of(value(line, "MaxTime")),
-        max_nodes=int(most) if most.isdigit() else None,
+        max_nodes=int(node_limit) if node_limit.isdigit() else None,
         max_memory_mb=int(limit) if limit.isdigit() else None,
         kinds=_kinds(name, nodes),
     )
@@ -150,7 +150,7 @@ def _kinds(partition: str, nodes: str) -> tuple[NodeKind, ...]:
             usable = value(line, "CPUEfctv") or value(line, "CPUTot")
             sizes = (usable, value(line, "RealMemory"), value(line, "Sockets"))
             state = value(line, "State").upper()
-            is_away = any(word in state for word in (*AWAY, "DRAIN", "UNKNOWN"))
+            is_away = any(flag in state for flag in (*UNAVAILABLE, "DRAIN", "UNKNOWN"))
             size = tuple(int(text) if text.isdigit() else 1 for text in sizes)
             found.setdefault(size, []).append((is_away, value(line, "NodeName")))
     kinds = []

@@ -11,7 +11,7 @@ from typing import Literal
 from dithc.engine.scheduler.batch_systems import SYSTEMS
 from dithc.engine.scheduler.job_records import JOBS, JobRecord, records, write
 from dithc.engine.scheduler.queue import SchedulerJob
-from dithc.engine.scheduler.subprocesses import ran
+from dithc.engine.scheduler.subprocesses import run_command
 
 FRESH_SECONDS = 5.0
 REPLIES = JOBS / "answers"
@@ -27,31 +27,31 @@ def job_of(folder: Path, record: JobRecord) -> SchedulerJob | Literal[False] | N
     """
     replies = _cached(folder)
     if record.current not in replies:
-        own = [one for one in records(folder) if not one.answer and one.driver == record.driver]
-        replies = jobs_of([record, *own])
+        driver_records = [other for other in records(folder) if not other.answer and other.driver == record.driver]
+        replies = jobs_of([record, *driver_records])
         jobs = {number: asdict(job) if job else None for number, job in replies.items()}
         write(folder / REPLIES, json.dumps({"time": now(), "jobs": jobs}))
     return replies.get(record.current)
 
 
-def jobs_of(some: Iterable[JobRecord]) -> Replies:
+def jobs_of(job_records: Iterable[JobRecord]) -> Replies:
     numbers: dict[str, list[str]] = {}
-    for record in some:
+    for record in job_records:
         numbers.setdefault(record.system, []).append(record.current)
-    return {number: job for system, ids in numbers.items() for number, job in _ask(system, ids).items()}
+    return {number: job for system, ids in numbers.items() for number, job in _query(system, ids).items()}
 
 
-def _ask(system: str, ids: Collection[str]) -> Replies:
+def _query(system: str, ids: Collection[str]) -> Replies:
     found: Replies = {}
-    for index, query in enumerate(SYSTEMS[system].asks):
-        left = [job for job in ids if job not in found]
-        line = query.line(left)
-        if not left or (index and shutil.which(line[0]) is None):
+    for index, query in enumerate(SYSTEMS[system].queries):
+        unanswered = [job for job in ids if job not in found]
+        line = query.line(unanswered)
+        if not unanswered or (index and shutil.which(line[0]) is None):
             break
-        done = ran(line)
+        done = run_command(line)
         # PBS prints the server name after a job number in several forms.
         shown = {job.id.partition(".")[0]: job for job in query.read(done.stdout)}
-        found |= {job: shown[stem] for job in left if (stem := job.partition(".")[0]) in shown}
+        found |= {job: shown[stem] for job in unanswered if (stem := job.partition(".")[0]) in shown}
         if done.returncode != 0 and not any(text in done.stderr for text in SYSTEMS[system].unknown):
             return found
     return {**dict.fromkeys(ids, False), **found}

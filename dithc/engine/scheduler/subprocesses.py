@@ -10,7 +10,7 @@ NOT_RUN = -1  # status of a command that is missing or timed out
 log = get_logger(__name__)
 
 
-def ran(line: Sequence[str], *, limit_seconds: float = LIMIT_SECONDS) -> subprocess.CompletedProcess[str]:
+def run_command(line: Sequence[str], *, limit_seconds: float = LIMIT_SECONDS) -> subprocess.CompletedProcess[str]:
     try:
         done = subprocess.run(
             line, capture_output=True, text=True, errors="replace", timeout=limit_seconds, stdin=subprocess.DEVNULL
@@ -22,7 +22,7 @@ def ran(line: Sequence[str], *, limit_seconds: float = LIMIT_SECONDS) -> subproc
     return done
 
 
-def said(line: Sequence[str], *, limit_seconds: float = LIMIT_SECONDS) -> str | None:
+def query(line: Sequence[str], *, limit_seconds: float = LIMIT_SECONDS) -> str | None:
     """Return the output of a command; None if it is missing, fails or times out."""
-    done = ran(line, limit_seconds=limit_seconds)
+    done = run_command(line, limit_seconds=limit_seconds)
     return done.stdout if done.returncode == 0 else None

@@ -82,12 +82,12 @@ def fid_floor(blocks: Sequence[NDArray[np.floating]], *, seed: int = 0) -> FidFl
     return FidFloor(fid=value, n_first=first.n, n_second=second.n)
 
 
-def fid_floor_at(ground: FidFloor, *, n_real: int, n_generated: int, num_features: int) -> float | None:
-    """Return the floor at the n of a score; None if a half has no more images than features.
+def fid_floor_at(ground: FidFloor | None, *, n_real: int, n_generated: int, num_features: int) -> float | None:
+    """Return the floor at the n of a score; None without a floor, or if a half has no more images than features.
 
     The distance of two sets of one distribution falls as 1/n + 1/m (Chong and Forsyth 2020, section 3) to first order,
     which requires more images than features.
     """
-    if min(ground.n_first, ground.n_second) <= num_features:
+    if ground is None or min(ground.n_first, ground.n_second) <= num_features:
         return None
     return ground.fid * (1 / n_real + 1 / n_generated) / (1 / ground.n_first + 1 / ground.n_second)

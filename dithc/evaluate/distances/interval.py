@@ -14,7 +14,7 @@ from dithc.evaluate.distances.frechet import varying
 from dithc.evaluate.memorization import Blocks, pieces
 from dithc.evaluate.statistics import FloatArray, Statistics
 
-AT_ONCE = 4096  # rows, so that each copy needs 64 MB with 2,048 features
+BLOCK_ROWS = 4096  # rows, so that each copy needs 64 MB with 2,048 features
 
 
 def fid_interval(value: float, a: Statistics, blocks_a: Blocks, b: Statistics, blocks_b: Blocks) -> list[float] | None:
@@ -29,20 +29,20 @@ def fid_interval(value: float, a: Statistics, blocks_a: Blocks, b: Statistics, b
     return [value - half, value + half]
 
 
-def _variance(own: Statistics, blocks: Blocks, other: Statistics) -> float:
+def _variance(statistics: Statistics, blocks: Blocks, other: Statistics) -> float:
     """Return the contribution of one set to the variance of the distance.
 
     With z = x - mean, the influence of row x is 2 (mu - mu') z + z^T (1 - T) z minus its mean. 1 - T is the derivative
     of tr A + tr B - 2 tr (A B)^(1/2) by A. T is the linear map from the Gaussian of A to the Gaussian of B.
     """
-    mean, apart = own.mean(), 2 * (own.mean() - other.mean())  # (d,)
-    curved = np.eye(own.num_features) - _transport(own.covariance(), other.covariance())  # (d, d)
+    mean, slope = statistics.mean(), 2 * (statistics.mean() - other.mean())  # (d,)
+    curvature = np.eye(statistics.num_features) - _transport(statistics.covariance(), other.covariance())  # (d, d)
     total = squares = 0.0
-    for _, part in pieces(blocks, AT_ONCE):
+    for _, part in pieces(blocks, BLOCK_ROWS):
         z = part.astype(np.float64) - mean  # (rows, d)
-        influence = z @ apart + np.einsum("nd,nd->n", z @ curved, z)
+        influence = z @ slope + np.einsum("nd,nd->n", z @ curvature, z)
         total, squares = total + float(influence.sum()), squares + float((influence**2).sum())
-    return max(squares - total**2 / own.n, 0.0) / own.n**2
+    return max(squares - total**2 / statistics.n, 0.0) / statistics.n**2
 
 
 def _transport(a: FloatArray, b: FloatArray) -> FloatArray:

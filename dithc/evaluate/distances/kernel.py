@@ -1,4 +1,4 @@
-"""Kernel distance of two sets of features (KID), and the pull of each image on it, which determines its interval.
+"""Kernel distance of two sets of features (KID), and the influence of each image on it, which determines its interval.
 
 Pure functions in float64. Legend: n and m rows, d features.
 """
@@ -19,12 +19,12 @@ SUBSETS = 50
 
 @dataclass(frozen=True)
 class KidEstimate:
-    """Kernel distance `value`, with the pulls of real (n,) and generated (m,) images on it.
+    """Kernel distance `value`, with the influences of real (n,) and generated (m,) images on it.
 
-    A pull is the decrease of the distance without that image. The sum of squared pulls is the jackknife variance
-    (Arvesen 1969, for U-statistics of several samples). The pulls of a difference of two scores with common images are
-    the differences of their pulls. A pull is 0 for an image in no subset. Pulls are empty if a set has fewer than three
-    images.
+    An influence is the decrease of the distance without that image. The sum of squared influences is the jackknife variance
+    (Arvesen 1969, for U-statistics of several samples). The influences of a difference of two scores with common images are
+    the differences of their influences. An influence is 0 for an image in no subset. Influences are empty if a set has
+    fewer than three images.
     """
 
     value: float
@@ -44,32 +44,34 @@ class KidEstimate:
         return [self.value - half, self.value + half]
 
     @property
-    def pulls(self) -> dict[str, list[float]] | None:
+    def influences(self) -> dict[str, list[float]] | None:
         """Pulls in six digits, `real` and `generated`; None if a set has fewer than three images."""
         if not len(self.real):
             return None
-        return {name: [float(f"{one:.6g}") for one in getattr(self, name)] for name in ("real", "generated")}
+        return {
+            name: [float(f"{influence:.6g}") for influence in getattr(self, name)] for name in ("real", "generated")
+        }
 
 
 def kid(a: Sequence[NDArray[np.floating]], b: Sequence[NDArray[np.floating]], *, seed: int = 0) -> KidEstimate:
     """Return the unbiased squared MMD of blocks of features (n, d) (Binkowski et al. 2018, section 4).
 
     The kernel is (x . y / d + 1)^3. The value may be slightly negative. Sets of up to 1,000 rows, at least two, are
-    used completely. For larger sets, value and pulls are means over 50 random subsets of 1,000 rows.
+    used completely. For larger sets, value and influences are means over 50 random subsets of 1,000 rows.
     """
     n_a, n_b = sum(map(len, a)), sum(map(len, b))
     generator = np.random.default_rng(seed)
     subsets = 1 if max(n_a, n_b) <= SUBSET else SUBSETS
-    has_pulls = min(n_a, n_b) > 2
-    real, generated = (np.zeros(n if has_pulls else 0) for n in (n_a, n_b))
+    has_influences = min(n_a, n_b) > 2
+    real, generated = (np.zeros(n if has_influences else 0) for n in (n_a, n_b))
     values = []
     for _ in range(subsets):
-        of_a, of_b = _subset(n_a, generator), _subset(n_b, generator)
-        k_xx, k_yy, k_xy = _kernels(*(take(of, rows).astype(np.float64) for of, rows in ((a, of_a), (b, of_b))))
+        rows_a, rows_b = _subset(n_a, generator), _subset(n_b, generator)
+        k_xx, k_yy, k_xy = _kernels(*(take(x, rows).astype(np.float64) for x, rows in ((a, rows_a), (b, rows_b))))
         values.append(_mmd2(k_xx, k_yy, k_xy))
-        if has_pulls:
-            real[of_a] += _pulls(k_xx, k_xy) / subsets
-            generated[of_b] += _pulls(k_yy, k_xy.T) / subsets
+        if has_influences:
+            real[rows_a] += _influences(k_xx, k_xy) / subsets
+            generated[rows_b] += _influences(k_yy, k_xy.T) / subsets
     return KidEstimate(float(np.mean(values)), real, generated)
 
 
@@ -93,13 +95,13 @@ def _mmd2(k_xx: FloatArray, k_yy: FloatArray, k_xy: FloatArray) -> float:
     return float(within_x + within_y - 2 * k_xy.mean())
 
 
-def _pulls(within: FloatArray, between: FloatArray) -> FloatArray:
-    """Return the pulls (n,) of the rows of one set from its kernel (n, n) and the kernel with the other set (n, m).
+def _influences(within: FloatArray, cross: FloatArray) -> FloatArray:
+    """Return the influences (n,) of the rows of one set from its kernel (n, n) and the kernel with the other set (n, m).
 
     Without row i the mean over pairs is (sum - 2 row_i) / ((n - 1) (n - 2)), and the mean with the other set (sum -
     row_i) / ((n - 1) m). Both decrease by a multiple of the difference of the row from the mean row.
     """
-    n, m = between.shape
-    own, other = within.sum(axis=1) - np.diag(within), between.sum(axis=1)  # (n,)
-    lost = 2 * (own - own.mean()) / ((n - 1) * (n - 2)) - 2 * (other - other.mean()) / ((n - 1) * m)
-    return np.asarray(np.sqrt((n - 1) / n) * lost)
+    n, m = cross.shape
+    inner, outer = within.sum(axis=1) - np.diag(within), cross.sum(axis=1)  # (n,)
+    influences = 2 * (inner - inner.mean()) / ((n - 1) * (n - 2)) - 2 * (outer - outer.mean()) / ((n - 1) * m)
+    return np.asarray(np.sqrt((n - 1) / n) * influences)

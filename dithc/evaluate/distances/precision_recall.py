@@ -9,7 +9,6 @@ In float64. Legend: n real and m generated rows, d features.
 """
 
 from collections.abc import Iterator
-from typing import NamedTuple
 
 import numpy as np
 
@@ -17,51 +16,42 @@ from dithc.core.logging import user_error
 from dithc.evaluate.memorization import Blocks, pieces
 from dithc.evaluate.statistics import FloatArray
 
-AT_ONCE = 1024  # rows per block: distances of two blocks need 8 MB, 2,048 features of a block 17 MB
-NEAREST_OF_PRECISION, NEAREST_OF_DENSITY = 3, 5  # k in both papers
+BLOCK_ROWS = 1024  # rows per block: distances of two blocks need 8 MB, 2,048 features of a block 17 MB
+PRECISION_NEIGHBORS, DENSITY_NEIGHBORS = 3, 5  # k in both papers
 
 
-class PrecisionRecall(NamedTuple):
-    """Shares 0 to 1; density has no upper bound."""
-
-    precision: float
-    recall: float
-    density: float
-    coverage: float
-
-
-def precision_recall(real: Blocks, generated: Blocks) -> PrecisionRecall:
+def precision_recall(real: Blocks, generated: Blocks) -> dict[str, float]:
     """Return precision, recall, density and coverage from blocks of real (n, d) and generated (m, d) features.
 
-    A row at the radius is inside, so equal sets return 1.
+    All are 0 to 1, except density without upper bound. A row at the radius is inside, so equal sets return 1.
     """
-    k, k_density = NEAREST_OF_PRECISION, NEAREST_OF_DENSITY
-    n, m, most = sum(map(len, real)), sum(map(len, generated)), max(k, k_density)
-    if min(n, m) <= most:
+    k, k_density = PRECISION_NEIGHBORS, DENSITY_NEIGHBORS
+    n, m, largest_k = sum(map(len, real)), sum(map(len, generated)), max(k, k_density)
+    if min(n, m) <= largest_k:
         raise user_error(
             "too few images for precision, recall, density and coverage",
             got=f"n = {n} real and {m} generated",
-            expected=f"more than {most} of each, the number of neighbors",
+            expected=f"more than {largest_k} of each, the number of neighbors",
             fix="use more images, or remove these from `metrics` of the evaluation",
         )
     center = real[0].mean(axis=0, dtype=np.float64)  # small lengths reduce the rounding of differences
-    of_real, of_generated = (_squared_radii(blocks, center, (k, k_density)) for blocks in (real, generated))
+    real_radii, generated_radii = (_squared_radii(blocks, center, (k, k_density)) for blocks in (real, generated))
     is_precise, is_covered = np.zeros(m, bool), np.zeros(n, bool)
-    is_recalled, inside = np.zeros(n, bool), 0
+    is_recalled, count = np.zeros(n, bool), 0
     for rows, x in _centered(real, center):
-        for others, y in _centered(generated, center):
-            squared = _squared(x, y)  # (rows, others)
-            is_precise[others] |= (squared <= of_real[k][rows, None]).any(axis=0)
-            is_recalled[rows] |= (squared <= of_generated[k][others]).any(axis=1)
-            is_within = squared <= of_real[k_density][rows, None]
-            inside += int(is_within.sum())
+        for columns, y in _centered(generated, center):
+            squared = _squared(x, y)  # (rows, columns)
+            is_precise[columns] |= (squared <= real_radii[k][rows, None]).any(axis=0)
+            is_recalled[rows] |= (squared <= generated_radii[k][columns]).any(axis=1)
+            is_within = squared <= real_radii[k_density][rows, None]
+            count += int(is_within.sum())
             is_covered[rows] |= is_within.any(axis=1)
-    density = inside / (k_density * m)
-    return PrecisionRecall(float(is_precise.mean()), float(is_recalled.mean()), density, float(is_covered.mean()))
+    shares = {"precision": is_precise, "recall": is_recalled, "coverage": is_covered}
+    return {name: float(share.mean()) for name, share in shares.items()} | {"density": count / (k_density * m)}
 
 
 def _centered(blocks: Blocks, center: FloatArray) -> Iterator[tuple[slice, FloatArray]]:
-    return ((place, part - center) for place, part in pieces(blocks, AT_ONCE))
+    return ((rows, part - center) for rows, part in pieces(blocks, BLOCK_ROWS))
 
 
 def _squared(x: FloatArray, y: FloatArray) -> FloatArray:
@@ -80,12 +70,12 @@ def _squared_radii(blocks: Blocks, center: FloatArray, ranks: tuple[int, ...]) -
 
     A slack for rounding widens the radius, so that a row at the edge is inside the ball.
     """
-    most = max(ranks) + 1  # a row is its own nearest
+    count = max(ranks) + 1  # a row is its own nearest
     found = {k: np.empty(sum(map(len, blocks))) for k in ranks}
     for rows, x in _centered(blocks, center):
-        best = np.full((len(x), most), np.inf)
+        best = np.full((len(x), count), np.inf)
         for _, y in _centered(blocks, center):
-            best = np.partition(np.concatenate([best, _squared(x, y)], axis=1), most - 1, axis=1)[:, :most]
+            best = np.partition(np.concatenate([best, _squared(x, y)], axis=1), count - 1, axis=1)[:, :count]
         best.sort(axis=1)
         slack = (x**2).sum(axis=1) * (8 * x.shape[1] * np.finfo(np.float64).eps)
         for k in ranks:

@@ -83,7 +83,7 @@ def train_classifier(
 
     Returns:
         path, sha256, classes, images, steps, loss, and train_accuracy (0..1) on all images; with defects, their names and
-        `defects_told`, the share (0..1) of defects that the classifier recognizes.
+        `defect_accuracy`, the share (0..1) of defects that the classifier recognizes.
 
     Raises:
         UserError: Images are too small, only one class exists, or training diverged.
@@ -128,9 +128,9 @@ def train_classifier(
         "train_accuracy": accuracy,
     }
     if defects:
-        told = _defects_told(network, images, generator, batch=batch)
-        numbers |= {"defects": list(DEFECTS), "defects_told": told}
-    _require_learnt(loss, accuracy, num_classes=len(classes), numbers=numbers)
+        recognized = _defect_accuracy(network, images, generator, batch=batch)
+        numbers |= {"defects": list(DEFECTS), "defect_accuracy": recognized}
+    _check_training(loss, accuracy, num_classes=len(classes), numbers=numbers)
     write_safetensors(path, network.state_dict(), metadata={"kind": KIND, "note": NOTE, **numbers})
     return {"path": str(path), "sha256": sha256_file(path), **numbers}
 
@@ -149,13 +149,13 @@ def load(path: Path) -> Extractor:
         )
     network = Classifier(len(metadata["classes"]), len(metadata.get("defects", ()))).eval()
     fill(network, state, path=path, hint="train the classifier again")
-    told = f", defects recognized {metadata['defects_told']:.3f}" if "defects" in metadata else ""
+    defect_note = f", defects recognized {metadata['defect_accuracy']:.3f}" if "defects" in metadata else ""
     return Extractor(
         name=path.name,
         kind="classifier",
         sha256=sha256_file(path),
         num_features=network.num_features,
-        note=f"{NOTE} (train accuracy {metadata['train_accuracy']:.3f}{told})",
+        note=f"{NOTE} (train accuracy {metadata['train_accuracy']:.3f}{defect_note})",
         network=network.features,
     )
 
@@ -185,8 +185,8 @@ def _loss(network: Classifier, pixels: Tensor, targets: Tensor, generator: torch
         return functional.cross_entropy(network(pixels), targets)
     pixels, levels = damaged(pixels.float(), generator)  # (N, 3, H, W), (N, D)
     features = network.features(pixels)  # (N, d)
-    told = functional.binary_cross_entropy_with_logits(network.defects(features), levels) * len(DEFECTS)
-    return functional.cross_entropy(network.head(features), targets) + told
+    defect_loss = functional.binary_cross_entropy_with_logits(network.defects(features), levels) * len(DEFECTS)
+    return functional.cross_entropy(network.head(features), targets) + defect_loss
 
 
 def _initial(num_classes: int, num_defects: int, generator: torch.Generator) -> Classifier:
@@ -206,27 +206,29 @@ def _initial(num_classes: int, num_defects: int, generator: torch.Generator) -> 
 
 @torch.inference_mode()
 def _accuracy(network: Classifier, images: NDArray[np.uint8], targets: Tensor, *, batch: int) -> float:
-    right = 0
+    correct = 0
     for first in range(0, len(images), batch):
         scores = network(torch.from_numpy(np.array(images[first : first + batch])))  # (batch, K)
-        right += int((scores.argmax(dim=1) == targets[first : first + batch]).sum())
-    return right / len(images)
+        correct += int((scores.argmax(dim=1) == targets[first : first + batch]).sum())
+    return correct / len(images)
 
 
 @torch.inference_mode()
-def _defects_told(network: Classifier, images: NDArray[np.uint8], generator: torch.Generator, *, batch: int) -> float:
+def _defect_accuracy(
+    network: Classifier, images: NDArray[np.uint8], generator: torch.Generator, *, batch: int
+) -> float:
     assert network.defects is not None
-    right = spoilt = 0
+    correct = total = 0
     for first in range(0, len(images), batch):
         pixels, levels = damaged(torch.from_numpy(np.array(images[first : first + batch])).float(), generator)
-        has_one = levels.amax(dim=1) > 0  # (batch,)
-        told = network.defects(network.features(pixels)).argmax(dim=1)  # (batch,)
-        right += int((told == levels.argmax(dim=1))[has_one].sum())
-        spoilt += int(has_one.sum())
-    return right / max(spoilt, 1)
+        has_defect = levels.amax(dim=1) > 0  # (batch,)
+        predicted = network.defects(network.features(pixels)).argmax(dim=1)  # (batch,)
+        correct += int((predicted == levels.argmax(dim=1))[has_defect].sum())
+        total += int(has_defect.sum())
+    return correct / max(total, 1)
 
 
-def _require_learnt(loss: float, accuracy: float, *, num_classes: int, numbers: dict[str, object]) -> None:
+def _check_training(loss: float, accuracy: float, *, num_classes: int, numbers: dict[str, object]) -> None:
     """Reject a diverged training run, and warn if it did not beat guessing."""
     if not math.isfinite(loss):
         raise user_error(
@@ -242,9 +244,9 @@ def _require_learnt(loss: float, accuracy: float, *, num_classes: int, numbers: 
         )
     else:
         log.info(f"classifier: train accuracy {accuracy:.3f} over {num_classes} classes, loss {loss:.3f}")
-    told = numbers.get("defects_told")
-    if isinstance(told, float) and told < 2 / len(DEFECTS):
+    recognized = numbers.get("defect_accuracy")
+    if isinstance(recognized, float) and recognized < 2 / len(DEFECTS):
         log.warning(
-            f"classifier: it recognizes {told:.3f} of the defects of {len(DEFECTS)} types, which is close to guessing; "
+            f"classifier: it recognizes {recognized:.3f} of the defects of {len(DEFECTS)} types, which is close to guessing; "
             "distances of its features have little meaning for defects: train longer"
         )

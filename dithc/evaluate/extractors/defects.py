@@ -14,9 +14,9 @@ import torch
 from torch import Generator, Tensor
 from torch.nn import functional
 
-SHARE = 0.8  # share of images with a defect
+DEFECT_SHARE = 0.8  # share of images with a defect
 STRENGTH = 64.0  # standard deviation of the change of pixels 0..255 at level 1
-LEAST_CONTRAST = 0.3
+MIN_CONTRAST = 0.3
 
 Defect = Callable[[Tensor, Generator], Tensor]
 
@@ -27,49 +27,49 @@ def damaged(images: Tensor, generator: Generator) -> tuple[Tensor, Tensor]:
     Returns images of the same shape and range, and the level of every defect in 0..1 (N, D).
     """
     count = len(images)
-    images = _another_display(images, generator)
+    images = _vary_display(images, generator)
     kinds = torch.randint(len(DEFECTS), (count,), generator=generator)  # (N,)
-    levels = torch.rand(count, generator=generator) * (torch.rand(count, generator=generator) < SHARE)  # (N,)
-    spoilt = images.clone()
+    levels = torch.rand(count, generator=generator) * (torch.rand(count, generator=generator) < DEFECT_SHARE)  # (N,)
+    result = images.clone()
     for number, defect in enumerate(DEFECTS.values()):
         chosen = torch.nonzero(kinds == number).flatten()
         if len(chosen):
             part = images[chosen]
             degraded = defect(part, generator)
             levels[chosen] *= (degraded != part).flatten(1).any(dim=1)  # small tiles have no blocks to shuffle
-            spoilt[chosen] = torch.lerp(part, degraded, levels[chosen].view(-1, 1, 1, 1))
-    return spoilt.clamp(0, 255), levels[:, None] * functional.one_hot(kinds, len(DEFECTS))
+            result[chosen] = torch.lerp(part, degraded, levels[chosen].view(-1, 1, 1, 1))
+    return result.clamp(0, 255), levels[:, None] * functional.one_hot(kinds, len(DEFECTS))
 
 
-def _another_display(images: Tensor, generator: Generator) -> Tensor:
+def _vary_display(images: Tensor, generator: Generator) -> Tensor:
     """Change brightness and contrast as displays of other datasets would."""
-    share = LEAST_CONTRAST + (1 - LEAST_CONTRAST) * torch.rand(len(images), 1, 1, 1, generator=generator)
-    grey = 255 * torch.rand(len(images), 1, 1, 1, generator=generator)
-    return torch.lerp(grey, images, share)
+    share = MIN_CONTRAST + (1 - MIN_CONTRAST) * torch.rand(len(images), 1, 1, 1, generator=generator)
+    gray = 255 * torch.rand(len(images), 1, 1, 1, generator=generator)
+    return torch.lerp(gray, images, share)
 
 
-def _averages(images: Tensor, side: int) -> Tensor:
+def _block_means(images: Tensor, side: int) -> Tensor:
     """Return averages of blocks, truncated at the far border (N, C, H / side, W / side)."""
     return functional.avg_pool2d(images, side, ceil_mode=True)
 
 
-def _spread(blocks: Tensor, side: int, like: Tensor) -> Tensor:
+def _repeat_blocks(blocks: Tensor, side: int, target: Tensor) -> Tensor:
     """Repeat one value over all pixels of a block (N, C, H, W)."""
-    wide = blocks.repeat_interleave(side, dim=2).repeat_interleave(side, dim=3)
-    return wide[:, :, : like.shape[2], : like.shape[3]]
+    repeated = blocks.repeat_interleave(side, dim=2).repeat_interleave(side, dim=3)
+    return repeated[:, :, : target.shape[2], : target.shape[3]]
 
 
 def _mosaic(side: int) -> Defect:
     """Return a defect with blocks of one color."""
-    return lambda images, _: _spread(_averages(images, side), side, like=images)
+    return lambda images, _: _repeat_blocks(_block_means(images, side), side, target=images)
 
 
 def _lattice(side: int) -> Defect:
     """Return a defect with blocks that are shifted in every channel."""
 
     def defect(images: Tensor, generator: Generator) -> Tensor:
-        shifts = STRENGTH * torch.randn(_averages(images, side).shape, generator=generator)
-        return images + _spread(shifts, side, like=images)
+        shifts = STRENGTH * torch.randn(_block_means(images, side).shape, generator=generator)
+        return images + _repeat_blocks(shifts, side, target=images)
 
     return defect
 
@@ -78,17 +78,14 @@ def _shuffle(side: int) -> Defect:
     """Return a defect with intact blocks in another order."""
 
     def defect(images: Tensor, generator: Generator) -> Tensor:
-        count, channels, height, width = images.shape
-        rows, columns = height // side, width // side
-        whole = images[:, :, : rows * side, : columns * side].reshape(count, channels, rows, side, columns, side)
-        blocks = whole.permute(0, 2, 4, 1, 3, 5).reshape(count, rows * columns, channels, side, side)
-        order = torch.rand(blocks.shape[:2], generator=generator).argsort(dim=1)  # (N, rows columns)
-        mixed = blocks[torch.arange(count)[:, None], order].reshape(count, rows, columns, channels, side, side)
-        spoilt = images.clone()
-        spoilt[:, :, : rows * side, : columns * side] = mixed.permute(0, 3, 1, 4, 2, 5).reshape(
-            count, channels, rows * side, columns * side
-        )
-        return spoilt
+        height, width = (length // side * side for length in images.shape[2:])
+        result = images.clone()
+        if height and width:
+            blocks = functional.unfold(images[:, :, :height, :width], side, stride=side)  # (N, C side side, blocks)
+            order = torch.rand(len(images), blocks.shape[2], generator=generator).argsort(dim=1)  # (N, blocks)
+            shuffled = blocks.gather(2, order[:, None].expand_as(blocks))
+            result[:, :, :height, :width] = functional.fold(shuffled, (height, width), side, stride=side)
+        return result
 
     return defect
 
@@ -96,15 +93,15 @@ def _shuffle(side: int) -> Defect:
 def _blur(side: int) -> Defect:
     """Return a defect without details smaller than a block, and without block edges."""
     return lambda images, _: functional.interpolate(
-        _averages(images, side), size=images.shape[2:], mode="bilinear", align_corners=False
+        _block_means(images, side), size=images.shape[2:], mode="bilinear", align_corners=False
     )
 
 
-def _noise(images: Tensor, generator: Generator) -> Tensor:
+def _add_noise(images: Tensor, generator: Generator) -> Tensor:
     return images + STRENGTH * torch.randn(images.shape, generator=generator)
 
 
-def _ringing(images: Tensor, generator: Generator) -> Tensor:
+def _add_ringing(images: Tensor, generator: Generator) -> Tensor:
     """Add overshoot at edges."""
     return images + 2 * (images - _blur(2)(images, generator))
 
@@ -114,7 +111,7 @@ DEFECTS: dict[str, Defect] = {
     **{f"lattice-{side}": _lattice(side) for side in (2, 4, 8)},
     **{f"shuffle-{side}": _shuffle(side) for side in (4, 8, 16)},
     **{f"blur-{side}": _blur(side) for side in (2, 4, 8)},
-    "noise": _noise,
-    "ringing": _ringing,
+    "noise": _add_noise,
+    "ringing": _add_ringing,
 }
 """All defects by name. The file of a classifier lists the defects that it learned in this order."""

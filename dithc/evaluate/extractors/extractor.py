@@ -32,7 +32,7 @@ class Extractor:
         sha256: hash of the weights file, or of settings, version and files of an installed package.
         num_features: d, the length of a feature vector.
         resize: conversion of images to the input size of the network; `none` if the network accepts any size.
-        comparable: whether its FID is comparable with published FID.
+        comparable_to_published: whether its FID is comparable with published FID.
         note: one sentence to print with its scores.
         network: function from float or uint8 images (N, 3, H, W) to features (N, d), under inference mode.
         at_once: images per thread in one call, few enough that activations stay in the caches; None for no limit.
@@ -43,7 +43,7 @@ class Extractor:
     sha256: str
     num_features: int
     resize: Resize = "none"
-    comparable: bool = False
+    comparable_to_published: bool = False
     note: str
     network: Callable[[Tensor], Tensor] = field(repr=False, compare=False)
     at_once: int | None = None
@@ -56,8 +56,8 @@ class Extractor:
         """
         with torch.inference_mode():
             pixels = torch.from_numpy(np.array(images))  # (N, 3, H, W), a copy: memory maps are read-only
-            most = self.at_once * torch.get_num_threads() if self.at_once else max(1, len(pixels))
-            features = torch.cat([self.network(part).float() for part in torch.split(pixels, most)]).numpy()  # (N, d)
+            batch = self.at_once * torch.get_num_threads() if self.at_once else max(1, len(pixels))
+            features = torch.cat([self.network(part).float() for part in torch.split(pixels, batch)]).numpy()  # (N, d)
         if features.shape != (len(images), self.num_features):
             raise user_error(
                 f"features of {self.kind} extractor {self.name} have a wrong shape",
@@ -65,19 +65,21 @@ class Extractor:
                 expected=(len(images), self.num_features),
                 fix="use a file whose network returns one feature vector per image",
             )
-        bad = np.flatnonzero(~np.isfinite(features).all(axis=1))
-        if len(bad):
+        invalid = np.flatnonzero(~np.isfinite(features).all(axis=1))
+        if len(invalid):
             raise user_error(
                 f"features of {self.kind} extractor {self.name} are not finite",
-                got=f"NaN or infinity for {len(bad)} of {len(images)} images, first at row {bad[0]} of the batch",
+                got=f"NaN or infinity for {len(invalid)} of {len(images)} images, first at row {invalid[0]} of the batch",
                 expected="finite numbers",
                 fix="check the weights file; it may be damaged or half-trained",
             )
         return np.asarray(features, dtype=np.float32)
 
-    def origin(self, *, set_hash: str, stretch: str) -> FeatureOrigin:
-        same = {name: getattr(self, name) for name in ("kind", "sha256", "resize", "comparable", "note")}
-        return FeatureOrigin(extractor=self.name, **same, set_hash=set_hash, stretch=stretch)
+    def origin(self, *, set_hash: str, rendering_digest: str) -> FeatureOrigin:
+        identity = {
+            name: getattr(self, name) for name in ("kind", "sha256", "resize", "comparable_to_published", "note")
+        }
+        return FeatureOrigin(extractor=self.name, **identity, set_hash=set_hash, rendering_digest=rendering_digest)
 
 
 def resize_images(images: Tensor, *, size: int, mode: Resize) -> Tensor:

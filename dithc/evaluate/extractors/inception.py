@@ -25,11 +25,11 @@ from dithc.evaluate.extractors.weights import fill, read_state, require_file
 IMAGE_SIZE = 299
 NUM_FEATURES = 2048
 NUM_CLASSES = 1008
-AT_ONCE = 4  # 60% of the time of 32 images together
-WELL_KNOWN_NAME = "pt_inception-2015-12-05-6726825d.pth"
-WELL_KNOWN_SHA256_START = "6726825d"
+IMAGES_PER_THREAD = 4  # 60% of the time of 32 images together
+PUBLISHED_NAME = "pt_inception-2015-12-05-6726825d.pth"
+PUBLISHED_SHA256_START = "6726825d"
 HINT = (
-    f"use the weights of the FID Inception, {WELL_KNOWN_NAME}; torchvision's Inception weights are NOT the FID weights "
+    f"use the weights of the FID Inception, {PUBLISHED_NAME}; torchvision's Inception weights are NOT the FID weights "
     "(they have 1000 classes and AuxLogits)"
 )
 
@@ -109,7 +109,7 @@ def pool_3x3(x: Tensor, pool: Pool) -> Tensor:
 
 def _chain(name: str, *kernels: tuple[int, ...]) -> tuple[Conv, ...]:
     """Number the convolutions of a branch; a kernel has width, rows, columns and stride."""
-    return tuple(Conv(f"{name}_{place}", *kernel) for place, kernel in enumerate(kernels, start=1))
+    return tuple(Conv(f"{name}_{number}", *kernel) for number, kernel in enumerate(kernels, start=1))
 
 
 def block_a(width_in: int, pool_width: int) -> Block:
@@ -188,14 +188,14 @@ class FIDInception(nn.Module):
 
 
 def load(path: Path, *, resize: Resize | None) -> Extractor:
-    require_file(path, kind="inception", what_to_put=f"{WELL_KNOWN_NAME}, a state dict of about 92 MB")
+    require_file(path, kind="inception", what_to_put=f"{PUBLISHED_NAME}, a state dict of about 92 MB")
     sha256 = sha256_file(path)
-    published = sha256.startswith(WELL_KNOWN_SHA256_START)
-    if path.name == WELL_KNOWN_NAME and not published:
+    published = sha256.startswith(PUBLISHED_SHA256_START)
+    if path.name == PUBLISHED_NAME and not published:
         raise user_error(
             f"weights file {path} contradicts its name",
             got=f"sha256 {sha256}",
-            expected=f"sha256 starting with {WELL_KNOWN_SHA256_START}",
+            expected=f"sha256 starting with {PUBLISHED_SHA256_START}",
             fix="copy the file again, or rename other weights",
         )
     with torch.device("meta"):
@@ -215,10 +215,10 @@ def load(path: Path, *, resize: Resize | None) -> Extractor:
         sha256=sha256,
         num_features=NUM_FEATURES,
         resize=mode,
-        comparable=published,
+        comparable_to_published=published,
         note="FID Inception, published weights"
         if published
-        else f"Inception of unknown weights (sha256 not {WELL_KNOWN_SHA256_START}...): not comparable with published FID",
+        else f"Inception of unknown weights (sha256 not {PUBLISHED_SHA256_START}...): not comparable with published FID",
         network=features,
-        at_once=AT_ONCE,
+        at_once=IMAGES_PER_THREAD,
     )

@@ -15,13 +15,13 @@ from dithc.evaluate.extractors import classifier, inception, scripted, squeezene
 from dithc.evaluate.extractors.extractor import Extractor, Kind, Resize
 from dithc.evaluate.extractors.scripted import probe, ramp
 
-SAME = 1e-4  # of the largest magnitude: rounding alone makes a batch of one differ from one of two
-NOWHERE = Path()  # for extractors without a file
+TOLERANCE = 1e-4  # of the largest magnitude: rounding alone makes a batch of one differ from one of two
+NO_FILE = Path()  # for extractors without a file
 log = get_logger(__name__)
 
 
 def load_extractor(
-    kind: Kind | codecs.PluginExtractor, path: Path = NOWHERE, *, resize: Resize | None = None, trust: bool = False
+    kind: Kind | codecs.PluginExtractor, path: Path = NO_FILE, *, resize: Resize | None = None, trust: bool = False
 ) -> Extractor:
     """Read a feature extractor from a local file; nothing is downloaded.
 
@@ -34,7 +34,14 @@ def load_extractor(
     Raises:
         UserError: A program is not trusted, or the file is missing, damaged or has another structure.
     """
-    extractor = _of_package(kind) if isinstance(kind, codecs.PluginExtractor) else _of_kind(kind, path, resize, trust)
+    if isinstance(kind, codecs.PluginExtractor):
+        extractor = _load_plugin(kind)
+    elif kind == "torchscript":
+        extractor = scripted.load(path, trust=trust)
+    elif kind == "classifier":
+        extractor = classifier.load(path)
+    else:
+        extractor = {"inception": inception, "squeezenet": squeezenet}[kind].load(path, resize=resize)
     log.info(
         f"extractor {extractor.kind} {path if isinstance(kind, str) else kind.words}: {extractor.num_features} features, sha256 "
         f"{extractor.sha256[:12]}, resize {extractor.resize}; {extractor.note}"
@@ -42,35 +49,27 @@ def load_extractor(
     return extractor
 
 
-def _of_kind(kind: Kind, path: Path, resize: Resize | None, trust: bool) -> Extractor:
-    if kind == "inception":
-        return inception.load(path, resize=resize)
-    if kind == "squeezenet":
-        return squeezenet.load(path, resize=resize)
-    return scripted.load(path, trust=trust) if kind == "torchscript" else classifier.load(path)
-
-
-def _of_package(settings: codecs.PluginExtractor) -> Extractor:
+def _load_plugin(settings: codecs.PluginExtractor) -> Extractor:
     """Open an installed extractor, which keeps the contract of `scripted.py` and returns equal features in any batch."""
-    decides = settings.model_dump(mode="json", exclude={"path"}) | {"extension": settings.extension}
-    digest = hashlib.sha256(json.dumps(decides, sort_keys=True).encode())
+    identity = settings.model_dump(mode="json", exclude={"path"}) | {"extension": settings.extension}
+    digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode())
     for path in settings.files:
         digest.update(sha256_file(path).encode())
     network = settings.called(settings.network)
 
     def features(images: Tensor) -> Tensor:
-        given: Tensor = network(images.float())
-        return given
+        output: Tensor = network(images.float())
+        return output
 
     num_features = probe(features, named=f"extractor {settings.words}", fix=extensions.FIX)
     with torch.inference_mode():
-        both, again, alone = features(ramp()), features(ramp()), features(ramp()[:1])
-    difference = max(float((one - both[: len(one)]).abs().max()) for one in (again, alone))
-    if not difference <= SAME * float(both.abs().max().clamp(min=1e-12)):
+        batch, repeated, single = features(ramp()), features(ramp()), features(ramp()[:1])
+    difference = max(float((rows - batch[: len(rows)]).abs().max()) for rows in (repeated, single))
+    if not difference <= TOLERANCE * float(batch.abs().max().clamp(min=1e-12)):
         raise settings.fault(
             "returns features that vary with the batch or between calls",
             got=f"a difference of {difference:.2g}",
-            expected=f"at most {SAME} of the largest magnitude: evaluation mode, no dropout, no statistics of the batch",
+            expected=f"at most {TOLERANCE} of the largest magnitude: evaluation mode, no dropout, no statistics of the batch",
         )
     return Extractor(
         name=settings.kind,

@@ -43,8 +43,8 @@ def load(path: Path, *, trust: bool) -> Extractor:
             warnings.simplefilter("ignore")  # newer PyTorch versions announce the end of TorchScript here
             script = torch.jit.load(str(path), map_location="cpu").eval()  # type: ignore[no-untyped-call]
     except Exception as error:  # damaged archives raise a dozen types
-        what, expected = f"TorchScript file {path} cannot be read", "a complete file written by torch.jit.save"
-        raise unreadable(what, path, expected=expected, fix="copy or export the file again", error=error) from None
+        title, expected = f"TorchScript file {path} cannot be read", "a complete file written by torch.jit.save"
+        raise unreadable(title, path, expected=expected, fix="copy or export the file again", error=error) from None
 
     def features(images: Tensor) -> Tensor:
         return script(images.float())  # type: ignore[no-any-return]

@@ -21,7 +21,7 @@ IMAGE_SIZE = 227
 RESIZE: Resize = "clean"
 NUM_FEATURES = 512
 # A third of the time of 64 images together: activations of the first layers need 5 MB per image.
-AT_ONCE = 4
+IMAGES_PER_THREAD = 4
 NUM_CLASSES = 1000
 BGR_MEAN = (104.0, 117.0, 123.0)
 FIRES = {2: (96, 16, 64), 3: (128, 16, 64), 4: (128, 32, 128), 5: (256, 32, 128)} | {
@@ -109,5 +109,5 @@ def load(path: Path, *, resize: Resize | None) -> Extractor:
         resize=mode,
         note="SqueezeNet v1.0 features: not on the Inception scale, not comparable with published FID",
         network=features,
-        at_once=AT_ONCE,
+        at_once=IMAGES_PER_THREAD,
     )

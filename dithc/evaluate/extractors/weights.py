@@ -38,7 +38,7 @@ def read_state(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     Returns:
         Tensors by name, and the metadata of `write_safetensors` (empty for files of other programs).
     """
-    state, said = read_external(path)
+    state, file_metadata = read_external(path)
     if not isinstance(state, Mapping) or not all(isinstance(value, Tensor) for value in state.values()):
         raise user_error(
             f"weights file {path} does not contain a state dict",
@@ -47,10 +47,10 @@ def read_state(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
             fix="save the network's state_dict(), not the network or a training checkpoint",
         )
     try:
-        return dict(state), parse_json(said.get(METADATA_KEY, "{}"))
+        return dict(state), parse_json(file_metadata.get(METADATA_KEY, "{}"))
     except ValueError as error:
-        what, expected = f"metadata of {path} cannot be read", "JSON of dithc"
-        raise unreadable(what, path, expected=expected, error=error) from error
+        title, expected = f"metadata of {path} cannot be read", "JSON of dithc"
+        raise unreadable(title, path, expected=expected, error=error) from error
 
 
 def write_safetensors(path: Path, state: dict[str, Tensor], *, metadata: Mapping[str, object]) -> None:
@@ -65,8 +65,8 @@ def write_safetensors(path: Path, state: dict[str, Tensor], *, metadata: Mapping
             save_file(tensors, temporary, metadata={METADATA_KEY: text})
         except SafetensorError as error:  # the library wraps the error of the system
             number = re.search(r"os error (\d+)", str(error))
-            known = (int(number[1]), os.strerror(int(number[1])), str(path)) if number else (str(error),)
-            raise OSError(*known) from error
+            arguments = (int(number[1]), os.strerror(int(number[1])), str(path)) if number else (str(error),)
+            raise OSError(*arguments) from error
 
 
 def fill(network: nn.Module, state: Mapping[str, Tensor], *, path: Path, hint: str) -> None:
@@ -74,25 +74,25 @@ def fill(network: nn.Module, state: Mapping[str, Tensor], *, path: Path, hint: s
 
     Counters of batch normalization (`num_batches_tracked`) do not affect inference and may be absent.
     """
-    wanted = {name: tuple(value.shape) for name, value in network.state_dict().items()}
-    missing = [name for name in wanted if name not in state and not name.endswith("num_batches_tracked")]
-    unknown = [name for name in state if name not in wanted]
+    expected = {name: tuple(value.shape) for name, value in network.state_dict().items()}
+    missing = [name for name in expected if name not in state and not name.endswith("num_batches_tracked")]
+    unknown = [name for name in state if name not in expected]
     shapes = [
         f"{name} {tuple(state[name].shape)} instead of {shape}"
-        for name, shape in wanted.items()
+        for name, shape in expected.items()
         if name in state and tuple(state[name].shape) != shape
     ]
     faults = [("missing", missing), ("unknown", unknown), ("wrong shape", shapes)]
     if any(names for _, names in faults):
         raise user_error(
             f"weights file {path} does not match the network",
-            got="; ".join(f"{len(names)} {fault}: {_some(names)}" for fault, names in faults if names),
-            expected=f"{len(wanted)} tensors such as {_some(list(wanted)[:2])}",
+            got="; ".join(f"{len(names)} {fault}: {_list_names(names)}" for fault, names in faults if names),
+            expected=f"{len(expected)} tensors such as {_list_names(list(expected)[:2])}",
             fix=hint,
         )
     network.load_state_dict(dict(state), strict=False)
 
 
-def _some(names: list[str]) -> str:
+def _list_names(names: list[str]) -> str:
     shown = ", ".join(names[:NAMES_SHOWN])
     return f"{shown}, ..." if len(names) > NAMES_SHOWN else shown

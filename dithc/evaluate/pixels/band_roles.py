@@ -11,10 +11,10 @@ INDICES = {"NDVI": ("near infrared", "red"), "NDWI": ("green", "near infrared")}
 
 def band_of(role: str, bands: products.Bands) -> int | None:
     """Return the band nearest to the center of a role; None if it is too far or wavelengths are unknown."""
-    middle, most = ROLES_NM[role]
-    away = {place: abs(nm - middle) for place, nm in enumerate(bands.wavelengths_nm) if nm is not None}
-    nearest = min(away, key=lambda place: away[place], default=None)
-    return nearest if nearest is not None and away[nearest] <= most else None
+    center, limit = ROLES_NM[role]
+    distances = {index: abs(nm - center) for index, nm in enumerate(bands.wavelengths_nm) if nm is not None}
+    nearest = min(distances, key=lambda index: distances[index], default=None)
+    return nearest if nearest is not None and distances[nearest] <= limit else None
 
 
 def index_bands(name: str, bands: products.Bands) -> tuple[int, int] | None:

@@ -20,8 +20,8 @@ BARS = 100  # bars of a drawn histogram
 
 def wasserstein(a: NDArray[np.int64], b: NDArray[np.int64], *, step: float) -> float:
     """Return the 1-Wasserstein distance of counts a and b (V,), not all 0, on a grid of spacing `step`."""
-    between = np.cumsum(a) / a.sum() - np.cumsum(b) / b.sum()  # (V,)
-    return float(np.abs(between).sum() * step)
+    difference = np.cumsum(a) / a.sum() - np.cumsum(b) / b.sum()  # (V,)
+    return float(np.abs(difference).sum() * step)
 
 
 def spectral_angle(a: FloatArray, b: FloatArray) -> float | None:
@@ -37,33 +37,33 @@ def correlation(pixels: PixelStatistics) -> FloatArray:
     """Return the correlation of bands over all pixels (C, C); NaN for a constant band."""
     total, mean = pixels.class_pixels.sum(), pixels.class_sums.sum(axis=0) / pixels.class_pixels.sum()  # (C,)
     covariance = pixels.products / total - np.outer(mean, mean)
-    spread = np.sqrt(np.maximum(np.diag(covariance), 0.0))
+    deviations = np.sqrt(np.maximum(np.diag(covariance), 0.0))
     with np.errstate(divide="ignore", invalid="ignore"):
-        return np.asarray(covariance / np.outer(spread, spread))
+        return np.asarray(covariance / np.outer(deviations, deviations))
 
 
 def of_bands(real: PixelStatistics, generated: PixelStatistics) -> dict[str, Any]:
     """Return distances of band distributions and of band correlations, and angles of mean spectra in total and by class."""
     _require_same(real, generated)
-    a, b = _together(real, generated)
+    a, b = _align(real, generated)
     distances = {
-        band: wasserstein(a[place], b[place], step=abs(float(real.scale[place])))
-        for place, band in enumerate(real.bands)
+        band: wasserstein(a[index], b[index], step=abs(float(real.scale[index])))
+        for index, band in enumerate(real.bands)
     }
     numbers: dict[str, Any] = {"units": real.units, "wasserstein": distances}
     if len(real.bands) < 2:
         return numbers | {"absent": ["spectral angle and correlation: only one band"]}
-    correlations = [correlation(one) for one in (real, generated)]
-    apart = np.abs(correlations[0] - correlations[1])[np.triu_indices(len(real.bands), 1)]
-    both = sorted(set(real.classes.tolist()) & set(generated.classes.tolist()))
-    angles = {str(label): spectral_angle(_mean(real, label), _mean(generated, label)) for label in both}
+    correlations = [correlation(matrix) for matrix in (real, generated)]
+    differences = np.abs(correlations[0] - correlations[1])[np.triu_indices(len(real.bands), 1)]
+    labels = sorted(set(real.classes.tolist()) & set(generated.classes.tolist()))
+    angles = {str(label): spectral_angle(_mean(real, label), _mean(generated, label)) for label in labels}
     numbers |= {"spectral_angle_deg": spectral_angle(_mean(real), _mean(generated))}
     if len(real.classes) > 1 and angles:
         numbers |= {"spectral_angle_deg_by_class": angles}
     named = zip(("real", "generated"), correlations, strict=True)
     return numbers | {
-        "correlation_difference": _finite(apart.mean()),
-        "correlation": {name: [[_finite(value) for value in row] for row in one] for name, one in named},
+        "correlation_difference": _finite(differences.mean()),
+        "correlation": {name: [[_finite(value) for value in row] for row in matrix] for name, matrix in named},
     }
 
 
@@ -71,17 +71,19 @@ def of_indices(real: PixelStatistics, generated: PixelStatistics) -> dict[str, A
     """Return the distance of each index distribution and quantiles of both sets; reasons for indices without bands."""
     _require_same(real, generated)
     numbers: dict[str, Any] = {}
-    for place, name in enumerate(real.index_names):
-        a, b = real.indices[place], generated.indices[place]
-        sides = {"real": (a, real), "generated": (b, generated)}
+    sides = {"real": real, "generated": generated}
+    for index, name in enumerate(real.index_names):
+        a, b = real.indices[index], generated.indices[index]
         numbers[name] = {
             "wasserstein": wasserstein(a, b, step=2 / BINS) if a.any() and b.any() else None,
-            "quantiles": {side: _quantiles(counts) for side, (counts, _) in sides.items()},
-            "undefined": {side: float(of.undefined[place] / of.class_pixels.sum()) for side, (_, of) in sides.items()},
-            "histogram": {side: counts.reshape(BARS, -1).sum(axis=1).tolist() for side, (counts, _) in sides.items()},
+            "quantiles": {side: _quantiles(set_.indices[index]) for side, set_ in sides.items()},
+            "undefined": {side: float(set_.undefined[index] / set_.class_pixels.sum()) for side, set_ in sides.items()},
+            "histogram": {
+                side: set_.indices[index].reshape(BARS, -1).sum(axis=1).tolist() for side, set_ in sides.items()
+            },
         }
     absent = [
-        f"{name}: no band is {' and none '.join(_wanted(role) for role in roles)}, or wavelengths are unknown"
+        f"{name}: no band is {' and none '.join(_role_range(role) for role in roles)}, or wavelengths are unknown"
         for name, roles in INDICES.items()
         if name not in numbers
     ]
@@ -99,16 +101,12 @@ def of_spectra(real: PixelStatistics, generated: PixelStatistics) -> dict[str, A
     }
 
 
-def _together(*sets: PixelStatistics) -> list[NDArray[np.int64]]:
+def _align(*sets: PixelStatistics) -> list[NDArray[np.int64]]:
     """Return the counts of each set (C, V) on a common grid."""
-    first = min(one.first for one in sets)
-    last = max(one.first + one.counts.shape[1] for one in sets)
-    wide = []
-    for one in sets:
-        counts = np.zeros((len(one.bands), last - first), np.int64)
-        counts[:, one.first - first : one.first - first + one.counts.shape[1]] = one.counts
-        wide.append(counts)
-    return wide
+    ranges = [(pixels.first, pixels.first + pixels.counts.shape[1]) for pixels in sets]
+    first, last = min(start for start, _ in ranges), max(stop for _, stop in ranges)
+    margins = [((0, 0), (start - first, last - stop)) for start, stop in ranges]
+    return [np.pad(pixels.counts, margin) for pixels, margin in zip(sets, margins, strict=True)]
 
 
 def _mean(pixels: PixelStatistics, label: int | None = None) -> FloatArray:
@@ -122,13 +120,13 @@ def _quantiles(counts: NDArray[np.int64]) -> list[float] | None:
     """Return the center of the bin of [-1, 1] that contains each of QUANTILES."""
     if not counts.any():
         return None
-    places = np.searchsorted(np.cumsum(counts), np.array(QUANTILES) * counts.sum())
-    return [float((place + 0.5) * 2 / BINS - 1) for place in places]
+    bins = np.searchsorted(np.cumsum(counts), np.array(QUANTILES) * counts.sum())
+    return [float((index + 0.5) * 2 / BINS - 1) for index in bins]
 
 
-def _wanted(role: str) -> str:
-    middle, most = ROLES_NM[role]
-    return f"{role} ({middle - most:g} to {middle + most:g} nm)"
+def _role_range(role: str) -> str:
+    center, limit = ROLES_NM[role]
+    return f"{role} ({center - limit:g} to {center + limit:g} nm)"
 
 
 def _finite(value: float) -> float | None:
@@ -137,10 +135,9 @@ def _finite(value: float) -> float | None:
 
 def _require_same(real: PixelStatistics, generated: PixelStatistics) -> None:
     """Reject sets of different bands, units or conversions."""
-    sides = [
-        (one.bands, one.units, one.scale.tolist(), one.offset.tolist(), one.index_names) for one in (real, generated)
-    ]
-    if sides[0] != sides[1] or real.power.shape != generated.power.shape:
+    names = ("bands", "units", "scale", "offset", "index_names")
+    is_same = all(np.array_equal(getattr(real, name), getattr(generated, name)) for name in names)
+    if not is_same or real.power.shape != generated.power.shape:
         raise user_error(
             "pixels of different datasets cannot be compared",
             got=f"bands {', '.join(real.bands)} ({real.units}) and {', '.join(generated.bands)} ({generated.units})",

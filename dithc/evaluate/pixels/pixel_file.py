@@ -43,7 +43,7 @@ class PixelStatistics:
 
 def write(path: Path, pixels: PixelStatistics, identity: dict[str, Any]) -> None:
     """Write the statistics with the identity of their images."""
-    arrays: dict[str, Any] = {one.name: getattr(pixels, one.name) for one in fields(pixels)}
+    arrays: dict[str, Any] = {field.name: getattr(pixels, field.name) for field in fields(pixels)}
     outputs.OutputFolder(path.parent).plan([path])
     with atomic_replace(path) as temporary, temporary.open("wb") as file:
         np.savez(file, identity=np.array(json.dumps(identity, sort_keys=True)), **arrays)
@@ -62,13 +62,13 @@ def read(folder: Path) -> PixelStatistics:
     path = Manifest.whole(folder / FILE)
     try:
         arrays = read_arrays(path)
-        found: dict[str, Any] = {one.name: arrays[one.name] for one in fields(PixelStatistics)}
+        found: dict[str, Any] = {field.name: arrays[field.name] for field in fields(PixelStatistics)}
     except (ValueError, KeyError) as error:
         raise user_error(
             f"pixels of {folder} cannot be compared",
             got=error,
-            expected=f"{FILE} of `dithc features --pixels`",
-            fix="rerun the features stage with --pixels",
+            expected=f"{FILE} of `dithc features --pixel-statistics`",
+            fix="rerun the features stage with --pixel-statistics",
         ) from error
     found |= {name: tuple(map(str, found[name])) for name in ("bands", "index_names")}
     found |= {"units": str(found["units"]), "first": int(found["first"]), "spectra": int(found["spectra"])}

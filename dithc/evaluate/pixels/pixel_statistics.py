@@ -80,26 +80,26 @@ class _Sums:
         flat = image.reshape(len(image), -1)  # (C, pixels)
         for band, values in enumerate(flat):
             self.counts[band] += np.bincount(values.astype(np.int64) - low, minlength=self.counts.shape[1])
-        place = int(np.searchsorted(self.classes, label))
-        self.class_pixels[place] += flat.shape[1]
-        self.class_sums[place] += flat.sum(axis=1, dtype=np.int64)
+        row = int(np.searchsorted(self.classes, label))
+        self.class_pixels[row] += flat.shape[1]
+        self.class_sums[row] += flat.sum(axis=1, dtype=np.int64)
         exact = flat.astype(np.float64)  # sums of products of one image are integers below 2^53
         self.cross += (exact @ exact.T).astype(np.int64).astype(object)
         physical = self.bands.physical(image)  # (C, H, W)
         for number, (name, _) in enumerate(INDICES.items()):
-            self._index(number, physical, index_bands(name, self.bands))
+            self._add_index(number, physical, index_bands(name, self.bands))
         if spectrum_of is not None:
             self.power[spectrum_of] = radial_power(physical)
 
-    def _index(self, number: int, physical: Array, pair: tuple[int, int] | None) -> None:
+    def _add_index(self, number: int, physical: Array, pair: tuple[int, int] | None) -> None:
         if pair is None:
             return
         first, second = (physical[band].astype(np.float64) for band in pair)
         total = first + second
         is_known = total > 0  # a negative reflectance is an artifact of calibration
         values = (first[is_known] - second[is_known]) / total[is_known]
-        places = np.clip(np.floor((values + 1) / 2 * BINS), 0, BINS - 1).astype(np.int64)
-        self.indices[number] += np.bincount(places, minlength=BINS)
+        bins = np.clip(np.floor((values + 1) / 2 * BINS), 0, BINS - 1).astype(np.int64)
+        self.indices[number] += np.bincount(bins, minlength=BINS)
         self.undefined[number] += int((~is_known).sum())
 
     def join(self, other: "_Sums") -> None:
@@ -109,22 +109,22 @@ class _Sums:
         self.power |= other.power
 
     def result(self) -> PixelStatistics:
-        seen = np.flatnonzero(self.counts.any(axis=0))
-        known = [index_bands(name, self.bands) is not None for name in INDICES]
+        used = np.flatnonzero(self.counts.any(axis=0))
+        has_bands = [index_bands(name, self.bands) is not None for name in INDICES]
         return PixelStatistics(
             bands=self.bands.names,
             units=self.bands.units,
             scale=np.array(self.bands.scale),
             offset=np.array(self.bands.offset),
-            first=int(np.iinfo(self.bands.dtype).min) + int(seen[0]),
-            counts=self.counts[:, seen[0] : seen[-1] + 1],
+            first=int(np.iinfo(self.bands.dtype).min) + int(used[0]),
+            counts=self.counts[:, used[0] : used[-1] + 1],
             classes=self.classes,
             class_pixels=self.class_pixels,
             class_sums=self.class_sums,
             products=self.cross.astype(np.float64),
-            index_names=tuple(name for name, is_known in zip(INDICES, known, strict=True) if is_known),
-            indices=self.indices[known],
-            undefined=self.undefined[known],
+            index_names=tuple(name for name, is_known in zip(INDICES, has_bands, strict=True) if is_known),
+            indices=self.indices[has_bands],
+            undefined=self.undefined[has_bands],
             power=np.mean([self.power[number] for number in sorted(self.power)], axis=0),
             spectra=len(self.power),
         )

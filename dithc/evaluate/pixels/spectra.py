@@ -4,20 +4,11 @@ Legend: C bands, S side of an image in pixels, R = S // 2 rings.
 """
 
 from functools import cache
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dithc.evaluate.statistics import FloatArray
-
-
-class _Grid(NamedTuple):
-    """Window, ring of each frequency, and multiplicity in the half plane, for one image size."""
-
-    window: FloatArray  # (H, W)
-    ring: NDArray[np.int64]  # (H, W // 2 + 1)
-    times: FloatArray  # (H, W // 2 + 1)
 
 
 def radial_power(image: NDArray[np.floating]) -> FloatArray:
@@ -46,7 +37,8 @@ def log_spectral_distance(a: FloatArray, b: FloatArray) -> FloatArray:
 
 
 @cache
-def _grid(height: int, width: int) -> _Grid:
+def _grid(height: int, width: int) -> tuple[FloatArray, NDArray[np.int64], FloatArray]:
+    """Return window (H, W), and ring and multiplicity in the half plane of each frequency (H, W // 2 + 1)."""
     window = np.outer(*(np.sin(np.pi * (np.arange(side) + 0.5) / side) ** 2 for side in (height, width)))
     shorter = min(height, width)
     y, x = np.fft.fftfreq(height)[:, None] * shorter, np.fft.rfftfreq(width) * shorter  # cycles along the shorter side
@@ -54,4 +46,4 @@ def _grid(height: int, width: int) -> _Grid:
     times[:, 0] = 1.0
     if width % 2 == 0:
         times[:, -1] = 1.0
-    return _Grid(window, np.rint(np.hypot(y, x)).astype(np.int64), times)
+    return window, np.rint(np.hypot(y, x)).astype(np.int64), times

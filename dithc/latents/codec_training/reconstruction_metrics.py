@@ -31,19 +31,21 @@ def measure(pairs: Pairs, *, bands: list[str], physical: Callable[[Tensor], Tens
     squares = torch.zeros(len(bands), dtype=torch.float64)
     pixels, images, structure, angle, index = 0, 0, 0.0, 0.0, 0.0
     vegetation = next((pair for pair in VEGETATION if set(pair) <= set(bands)), None)
-    for tile, back in pairs:
-        squares += (tile - back).double().square().sum(dim=(0, 2, 3))
-        structure += float(ssim(tile, back).double().sum())
-        real, made = physical(tile).double(), physical(back).double()
-        angle += float(_angles(real, made).sum())
+    for tile, reconstruction in pairs:
+        squares += (tile - reconstruction).double().square().sum(dim=(0, 2, 3))
+        structure += float(ssim(tile, reconstruction).double().sum())
+        real, decoded = physical(tile).double(), physical(reconstruction).double()
+        # Angles between the spectra of each pixel (Kruse et al. 1993).
+        cosine = functional.cosine_similarity(real, decoded, dim=1, eps=1e-12).clamp(-1.0, 1.0)  # (N, H, W)
+        angle += float(torch.acos(cosine).sum())
         if vegetation is not None:
             places = [bands.index(band) for band in vegetation]
-            index += float((_index(real, places) - _index(made, places)).abs().sum())
+            index += float((_vegetation_index(real, places) - _vegetation_index(decoded, places)).abs().sum())
         images += len(tile)
         pixels += tile.shape[0] * tile.shape[2] * tile.shape[3]
     return {
-        "psnr_db": _db(float(squares.mean()) / pixels),
-        "psnr_db_by_band": {band: _db(float(value) / pixels) for band, value in zip(bands, squares, strict=True)},
+        "psnr_db": _decibels(float(squares.mean()) / pixels),
+        "psnr_db_by_band": {band: _decibels(float(value) / pixels) for band, value in zip(bands, squares, strict=True)},
         "ssim": structure / images,
         "spectral_angle_deg": math.degrees(angle / pixels) if len(bands) > 1 else None,
         "ndvi_error": index / pixels if vegetation is not None else None,
@@ -66,21 +68,16 @@ def ssim(x: Tensor, y: Tensor) -> Tensor:
     unbiased = count / max(1, count - 1)
     var_x, var_y = (mean_xx - mean_x**2) * unbiased, (mean_yy - mean_y**2) * unbiased
     covariance = (mean_xy - mean_x * mean_y) * unbiased
-    alike = (2 * mean_x * mean_y + c1) * (2 * covariance + c2)
-    places: Tensor = alike / ((mean_x**2 + mean_y**2 + c1) * (var_x + var_y + c2))  # (N, C, ...)
+    similarity = (2 * mean_x * mean_y + c1) * (2 * covariance + c2)
+    places: Tensor = similarity / ((mean_x**2 + mean_y**2 + c1) * (var_x + var_y + c2))  # (N, C, ...)
     return places.flatten(1).mean(dim=1)  # (N)
 
 
-def _db(square: float) -> float:
+def _decibels(square: float) -> float:
     return 10.0 * math.log10(RANGE**2 / max(square, 1e-12))
 
 
-def _angles(x: Tensor, y: Tensor) -> Tensor:
-    """Return the angle in radians between the spectra of each pixel, (N, H, W) (Kruse et al. 1993)."""
-    return torch.acos(functional.cosine_similarity(x, y, dim=1, eps=1e-12).clamp(-1.0, 1.0))
-
-
-def _index(x: Tensor, places: list[int]) -> Tensor:
+def _vegetation_index(x: Tensor, places: list[int]) -> Tensor:
     """Return the normalized difference vegetation index, (N, H, W); 0 if both bands are near zero."""
     infrared, red = (x[:, place].clamp(min=0.0) for place in places)
     total = infrared + red

@@ -6,6 +6,7 @@ Legend: N batch, C bands, H, W tile or crop; Z latent channels, h, w latent.
 import json
 import math
 from collections.abc import Iterator
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,8 @@ from dithc.config import codecs
 from dithc.core.artifacts import atomic_replace, outputs, sha256_file
 from dithc.core.logging import MetricsWriter, get_logger, progress, unwritten, user_error
 from dithc.data import BandScaling, Rows, Tiles, write_png
-from dithc.latents.batches import SampleOrder, generator, no_training_tiles
-from dithc.latents.codec_training.latent_augmentation import eased
+from dithc.latents.batches import SampleOrder, generator, no_training_tiles_error
+from dithc.latents.codec_training.latent_augmentation import augment
 from dithc.latents.codec_training.reconstruction_metrics import Pairs, measure
 from dithc.latents.codecs import CODEC_FILE, KlCodec, autoencoder, check_sides
 from dithc.latents.views import apply_view
@@ -26,7 +27,7 @@ from dithc.latents.views import apply_view
 CROP_STREAM = 2
 WARMUP_SHARE = 0.05
 MEASURED_TILES, MEASURED_BATCH = 512, 16
-SHOWN_TILES = 8
+DRAWN_TILES = 8
 GRID_FILE, BANDS_FILE = "grid.png", "bands.png"
 METRICS_FOLDER, BUILD_FOLDER = "metrics", ".build"
 FILES = (autoencoder.WEIGHTS_FILE, autoencoder.CONFIG_FILE, GRID_FILE, BANDS_FILE, CODEC_FILE)  # in write order
@@ -49,15 +50,19 @@ def train_codec(settings: codecs.KlVaeConfig, tiles: Tiles, folder: Path, *, see
         UserError: There are no training tiles, the factor does not divide the tile size, training diverged, or the disk
             is full.
     """
-    _check(settings, tiles)
+    if not len(tiles.rows("train")):
+        raise no_training_tiles_error("the codec has no training tiles", got="0 tiles in the train split")
+    size = int(tiles.info["size"])
+    check_sides(settings.kind, settings.downsampling_factor, size, size)
     crops = Crops(settings, tiles, seed=seed)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        net = autoencoder.Autoencoder(_sizes(settings, tiles))
-        train, val = _some(tiles.rows("train")), _some(tiles.rows("val"))
-        judged = val if len(val) else train
+        sizes = settings.model_dump(include={field.name for field in fields(autoencoder.Sizes)})
+        net = autoencoder.Autoencoder(autoencoder.Sizes(bands=len(tiles.info["bands"]), **sizes))
+        train, val = _subsample(tiles.rows("train")), _subsample(tiles.rows("val"))
+        measured_rows = val if len(val) else train
         net.start_linear(_images(tiles, train))
-        linear = _measure(tiles, _given_back(net, tiles, judged, linear=True))
+        linear = _measure(tiles, _reconstruct(net, tiles, measured_rows, linear=True))
         log.info(f"training starts from the linear codec of this size ({linear['psnr_db']:.2f} dB)")
         metrics = _start_output(folder)
         loss, compute = _optimise(net, settings, crops, metrics, seed=seed)
@@ -68,9 +73,9 @@ def train_codec(settings: codecs.KlVaeConfig, tiles: Tiles, folder: Path, *, see
     numbers = {
         "steps": settings.steps,
         "loss": loss,
-        **_measure(tiles, _given_back(net, tiles, judged)),
+        **_measure(tiles, _reconstruct(net, tiles, measured_rows)),
         "psnr_split": "val" if len(val) else "train",
-        "psnr_train_db": _measure(tiles, _given_back(net, tiles, train))["psnr_db"],
+        "psnr_train_db": _measure(tiles, _reconstruct(net, tiles, train))["psnr_db"],
         "psnr_linear_db": linear["psnr_db"],
         "parameters": sum(parameter.numel() for parameter in net.parameters()),
         "compute": compute,
@@ -89,15 +94,15 @@ class Crops:
         self._settings, self._tiles, self._seed = settings, tiles, seed
         self._order = SampleOrder(tiles.rows("train"), seed=seed)
 
-    def at(self, step: int) -> torch.Tensor:
+    def batch(self, step: int) -> torch.Tensor:
         """Return the crops of a step, counted from 0: float32 (N, C, H, W)."""
         size, factor = self._settings.batch_size, self._settings.downsampling_factor
-        epochs, rows = self._order.at(step * size + np.arange(size, dtype=np.int64))
-        whole = torch.from_numpy(self._tiles.scaled(rows))  # (N, C, tile, tile)
-        side = self._settings.crop(whole.shape[-1])
-        corners = (whole.shape[-1] - side) // factor + 1
+        epochs, rows = self._order.lookup(step * size + np.arange(size, dtype=np.int64))
+        tiles = torch.from_numpy(self._tiles.scaled(rows))  # (N, C, tile, tile)
+        side = self._settings.crop(tiles.shape[-1])
+        corners = (tiles.shape[-1] - side) // factor + 1
         crops = []
-        for image, epoch, row in zip(whole, epochs.tolist(), rows.tolist(), strict=True):
+        for image, epoch, row in zip(tiles, epochs.tolist(), rows.tolist(), strict=True):
             top, left, view = generator(seed=self._seed, epoch=epoch, row=row, stream=CROP_STREAM).random(3)
             y, x = int(top * corners) * factor, int(left * corners) * factor
             crop = image[:, y : y + side, x : x + side]  # (C, H, W)
@@ -107,26 +112,14 @@ class Crops:
 
 def has_bf16() -> bool:
     """Return whether bf16 convolutions are native (1.5 to 2 times as fast); emulated bf16 is slower than fp32."""
-    able = torch.cpu.get_capabilities()
-    return any(able.get(name, False) for name in ("avx512_bf16", "amx_bf16", "arm_bf16", "bf16"))
+    capabilities = torch.cpu.get_capabilities()
+    return any(capabilities.get(name, False) for name in ("avx512_bf16", "amx_bf16", "arm_bf16", "bf16"))
 
 
 def schedule(step: int, steps: int) -> float:
     """Return the learning rate factor: linear warm-up over a twentieth of the steps, then half a cosine to 0."""
     warmup = WARMUP_SHARE * steps + 1.0
     return min(1.0, (step + 1) / warmup) * 0.5 * (1.0 + math.cos(math.pi * step / steps))
-
-
-def _check(settings: codecs.KlVaeConfig, tiles: Tiles) -> None:
-    if not len(tiles.rows("train")):
-        raise no_training_tiles("the codec has no training tiles", got="0 tiles in the train split")
-    size = int(tiles.info["size"])
-    check_sides(settings.kind, settings.downsampling_factor, size, size)
-
-
-def _sizes(settings: codecs.KlVaeConfig, tiles: Tiles) -> autoencoder.Sizes:
-    chosen = ("downsampling_factor", "latent_channels", "hidden_channels", "encoder_blocks", "decoder_blocks")
-    return autoencoder.Sizes(bands=len(tiles.info["bands"]), **{name: getattr(settings, name) for name in chosen})
 
 
 def _start_output(folder: Path) -> MetricsWriter:
@@ -138,8 +131,7 @@ def _start_output(folder: Path) -> MetricsWriter:
     return MetricsWriter(folder / METRICS_FOLDER, claim=output.plan)
 
 
-def _some(rows: Rows) -> Rows:
-    """Return at most MEASURED_TILES rows, evenly spaced."""
+def _subsample(rows: Rows) -> Rows:
     return rows[:: max(1, math.ceil(len(rows) / MEASURED_TILES))]
 
 
@@ -157,11 +149,11 @@ def _optimise(
             lr = settings.lr * schedule(step, settings.steps)
             for group in optimizer.param_groups:
                 group["lr"] = lr
-            x = crops.at(step)  # (N, C, H, W)
+            x = crops.batch(step)  # (N, C, H, W)
             with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
                 mean, logvar = net.encode(x)  # (N, Z, h, w) each
                 z = mean + torch.exp(0.5 * logvar) * torch.randn_like(mean)  # (N, Z, h, w)
-                kind, z, x = eased(z, x, settings, seed=seed, step=step)
+                kind, z, x = augment(z, x, settings, seed=seed, step=step)
                 out = net.decode(z)  # (N, C, H, W)
             kl = 0.5 * (mean.square() + logvar.exp() - 1.0 - logvar).mean()  # per number of a latent
             loss = functional.mse_loss(out, x) + settings.kl_weight * kl
@@ -179,8 +171,8 @@ def _optimise(
             torch.nn.utils.clip_grad_norm_(net.parameters(), 1.0)
             optimizer.step()
             bar.update(1, loss=f"{losses[-1]:.4f}")
-    last = losses[-max(1, settings.steps // 10) :]
-    return sum(last) / len(last), compute
+    final_losses = losses[-max(1, settings.steps // 10) :]
+    return sum(final_losses) / len(final_losses), compute
 
 
 @torch.no_grad()
@@ -203,17 +195,15 @@ def _images(tiles: Tiles, rows: Rows) -> Iterator[torch.Tensor]:
 
 
 @torch.no_grad()
-def _given_back(net: autoencoder.Autoencoder, tiles: Tiles, rows: Rows, *, linear: bool = False) -> Pairs:
+def _reconstruct(net: autoencoder.Autoencoder, tiles: Tiles, rows: Rows, *, linear: bool = False) -> Pairs:
     """Yield tiles and clipped reconstructions, from the posterior's mean or by the linear parts only."""
     for x in _images(tiles, rows):
         yield x, (net.linear(x) if linear else net.decode(net.encode(x)[0])).clamp(-1.0, 1.0)
 
 
 def _measure(tiles: Tiles, pairs: Pairs) -> dict[str, Any]:
-    stretch = BandScaling(tiles.info)
-    return measure(
-        pairs, bands=list(tiles.info["bands"]), physical=lambda x: torch.from_numpy(stretch.unscale(x.numpy()))
-    )
+    scaling = BandScaling(tiles.info)
+    return measure(pairs, bands=tiles.info["bands"], physical=lambda x: torch.from_numpy(scaling.unscale(x.numpy())))
 
 
 def _write(net: autoencoder.Autoencoder, tiles: Tiles, folder: Path, *, scale: float, numbers: dict[str, Any]) -> None:
@@ -221,14 +211,14 @@ def _write(net: autoencoder.Autoencoder, tiles: Tiles, folder: Path, *, scale: f
     bands = list(tiles.info["bands"])
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        made = folder / BUILD_FOLDER
-        outputs.make_scratch(made)
+        build = folder / BUILD_FOLDER
+        outputs.make_scratch(build)
         try:
-            net.save(made)
-            identity = f"kl-vae-{autoencoder.autoencoder_digest(made, scale=scale)}"
+            net.save(build)
+            identity = f"kl-vae-{autoencoder.autoencoder_digest(build, scale=scale)}"
             codec = KlCodec(net, tiles.info, id=identity, scale=scale, bands=tuple(bands))
-            _draw(codec, tiles, made)
-            said = {
+            _draw_images(codec, tiles, build)
+            description = {
                 "kind": "kl-vae",
                 "id": identity,
                 "in_bands": len(bands),
@@ -236,28 +226,28 @@ def _write(net: autoencoder.Autoencoder, tiles: Tiles, folder: Path, *, scale: f
                 "latent_channels": codec.latent_channels,
                 "downsampling_factor": codec.downsampling_factor,
                 "scale": scale,
-                "sha256": sha256_file(made / autoencoder.WEIGHTS_FILE),
+                "sha256": sha256_file(build / autoencoder.WEIGHTS_FILE),
                 "numbers": numbers,
             }
-            (made / CODEC_FILE).write_text(json.dumps(said, indent=1) + "\n")
+            (build / CODEC_FILE).write_text(json.dumps(description, indent=1) + "\n")
             for name in FILES:
                 with atomic_replace(folder / name) as temporary:
-                    (made / name).replace(temporary)
+                    (build / name).replace(temporary)
         finally:
-            outputs.remove(made)
+            outputs.remove(build)
     except OSError as error:
         raise unwritten("the codec", folder, error) from error
 
 
-def _draw(codec: KlCodec, tiles: Tiles, folder: Path) -> None:
+def _draw_images(codec: KlCodec, tiles: Tiles, folder: Path) -> None:
     """Draw validation (or train) tiles above their reconstructions, and all bands of the first tile in gray."""
-    rows = (tiles.rows("val") if len(tiles.rows("val")) else tiles.rows("train"))[:SHOWN_TILES]
+    rows = (tiles.rows("val") if len(tiles.rows("val")) else tiles.rows("train"))[:DRAWN_TILES]
     x = codec.input(tiles, rows)  # (N, C, H, W)
-    back = codec.decode(codec.encode(x)[0] * codec.scale)  # (N, C, H, W)
+    decoded = codec.decode(codec.encode(x)[0] * codec.scale)  # (N, C, H, W)
     # (3, H, N W) each
-    lines = [np.concatenate(list(images), axis=2) for images in (tiles.rgb(rows), codec.to_rgb(back))]
+    lines = [np.concatenate(list(images), axis=2) for images in (tiles.rgb(rows), codec.to_rgb(decoded))]
     write_png(folder / GRID_FILE, np.concatenate(lines, axis=1).transpose(1, 2, 0))  # (2 H, N W, 3)
-    both = torch.stack([x[0], back[0]]).clamp(-1.0, 1.0)  # (2, C, H, W)
+    both = torch.stack([x[0], decoded[0]]).clamp(-1.0, 1.0)  # (2, C, H, W)
     grey = both.add(1.0).mul(127.5).round().to(torch.uint8).numpy()
     shown = np.concatenate([np.concatenate(list(bands), axis=1) for bands in grey])  # (2 H, C W)
     write_png(folder / BANDS_FILE, np.repeat(shown[:, :, None], 3, axis=2))

@@ -25,9 +25,9 @@ from dithc.core.tensor_files import read_tensors, write_tensors
 CONFIG_FILE, WEIGHTS_FILE = "config.json", "autoencoder.safetensors"
 FORMAT = "dithc autoencoder 1"
 INITIAL_LOGVAR = -6.0  # noise as strong as the signal would hide it for hundreds of steps
-LEAST_LOGVAR, MOST_LOGVAR = -30.0, 20.0
-SMALLEST_STD = 1e-4  # of a component of scaled patches; constant components are not amplified
-NUMBERS_AT_ONCE = 1 << 24  # in the widest layer; several such arrays exist at a time
+MIN_LOGVAR, MAX_LOGVAR = -30.0, 20.0
+MIN_STD = 1e-4  # of a component of scaled patches; constant components are not amplified
+MAX_ACTIVATIONS = 1 << 24  # in the widest layer; several such arrays exist at a time
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,11 +65,9 @@ class Autoencoder(nn.Module):
 
     def __init__(self, sizes: Sizes) -> None:
         super().__init__()
-        self.sizes, self.downsampling_factor, self.latent_channels = (
-            sizes,
-            sizes.downsampling_factor,
-            sizes.latent_channels,
-        )
+        self.sizes = sizes
+        self.downsampling_factor, self.latent_channels = sizes.downsampling_factor, sizes.latent_channels
+        self.reach = 1 + 2 * sizes.decoder_blocks  # in latent pixels; finite, because there are only convolutions
         width, latent = sizes.hidden_channels, sizes.latent_channels
         self.centre = nn.Parameter(torch.zeros(sizes.patch))  # (P)
         self.analysis = nn.Parameter(torch.zeros(latent, sizes.patch))  # (Z, P)
@@ -92,24 +90,19 @@ class Autoencoder(nn.Module):
         self.std: Tensor
         self.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
-    @property
-    def reach(self) -> int:
-        """Radius in latent pixels on which a decoded pixel depends; finite, because there are only convolutions."""
-        return 1 + 2 * self.sizes.decoder_blocks
-
     def encode(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Return mean and log-variance of the posterior, float32 (N, Z, h, w) each, of x (N, C, H, W) in [-1, 1]."""
-        patches = self._patches(x)  # (N, P, h, w)
+        patches = self._unfold(x)  # (N, P, h, w)
         added = self.encoder(patches).float()  # (N, 2 Z, h, w)
         mean, logvar = added.chunk(2, dim=1)
-        mean = mean + self._analysed(patches)
-        logvar = (logvar + INITIAL_LOGVAR).clamp(LEAST_LOGVAR, MOST_LOGVAR)
+        mean = mean + self._analyze(patches)
+        logvar = (logvar + INITIAL_LOGVAR).clamp(MIN_LOGVAR, MAX_LOGVAR)
         return (mean - _column(self.mean)) / _column(self.std), logvar - 2.0 * _column(self.std).log()
 
     def decode(self, z: Tensor) -> Tensor:
         """Decode unscaled latents (N, Z, h, w) to float32 images (N, C, H, W), about [-1, 1] and not clipped."""
         z = (z * _column(self.std) + _column(self.mean)).contiguous(memory_format=torch.channels_last)  # (N, Z, h, w)
-        return functional.pixel_shuffle(self.decoder(z).float() + self._synthesised(z), self.downsampling_factor)
+        return functional.pixel_shuffle(self.decoder(z).float() + self._synthesize(z), self.downsampling_factor)
 
     @property
     def decoder_parts(self) -> tuple[nn.Module, ...]:
@@ -118,22 +111,22 @@ class Autoencoder(nn.Module):
 
     def linear(self, x: Tensor) -> Tensor:
         """Return the reconstruction of x (N, C, H, W) by the linear parts only."""
-        return functional.pixel_shuffle(self._synthesised(self._analysed(self._patches(x))), self.downsampling_factor)
+        return functional.pixel_shuffle(self._synthesize(self._analyze(self._unfold(x))), self.downsampling_factor)
 
-    def images_at_once(self, side: int) -> int:
+    def max_batch_size(self, side: int) -> int:
         """Return the number of images of this side per pass that keeps activations within a GiB."""
         widest = max(self.sizes.hidden_channels, self.sizes.patch)
-        return max(1, NUMBERS_AT_ONCE * self.downsampling_factor**2 // (widest * side**2))
+        return max(1, MAX_ACTIVATIONS * self.downsampling_factor**2 // (widest * side**2))
 
-    def _patches(self, x: Tensor) -> Tensor:
+    def _unfold(self, x: Tensor) -> Tensor:
         """Return centered patches (N, P, h, w)."""
         patches = functional.pixel_unshuffle(x, self.downsampling_factor).contiguous(memory_format=torch.channels_last)
         return patches - _column(self.centre)
 
-    def _analysed(self, patches: Tensor) -> Tensor:
+    def _analyze(self, patches: Tensor) -> Tensor:
         return functional.conv2d(patches, self.analysis[:, :, None, None]).float()  # (N, Z, h, w)
 
-    def _synthesised(self, z: Tensor) -> Tensor:
+    def _synthesize(self, z: Tensor) -> Tensor:
         return functional.conv2d(z, self.synthesis[:, :, None, None]).float() + _column(self.centre)  # (N, P, h, w)
 
     @torch.no_grad()
@@ -145,12 +138,8 @@ class Autoencoder(nn.Module):
         count, total = 0, torch.zeros(self.sizes.patch, dtype=torch.float64)
         squares = torch.zeros(self.sizes.patch, self.sizes.patch, dtype=torch.float64)
         for x in images:
-            rows = (
-                functional.pixel_unshuffle(x, self.downsampling_factor)
-                .movedim(1, -1)
-                .reshape(-1, self.sizes.patch)
-                .double()
-            )
+            patches = functional.pixel_unshuffle(x, self.downsampling_factor)  # (N, P, h, w)
+            rows = patches.movedim(1, -1).reshape(-1, self.sizes.patch).double()
             count, total, squares = count + len(rows), total + rows.sum(dim=0), squares + rows.T @ rows
         if not bool(squares.isfinite().all()):
             raise user_error(
@@ -163,7 +152,7 @@ class Autoencoder(nn.Module):
         variances, directions = torch.linalg.eigh(squares / count - torch.outer(mean, mean))  # ascending
         directions = directions.flip(1)[:, : self.latent_channels]  # (P, Z or fewer, if patches have fewer values)
         directions = directions * directions.gather(0, directions.abs().argmax(dim=0, keepdim=True)).sign()
-        std = variances.flip(0)[: self.latent_channels].clamp(min=SMALLEST_STD**2).sqrt()
+        std = variances.flip(0)[: self.latent_channels].clamp(min=MIN_STD**2).sqrt()
         self.centre.copy_(mean)
         self.analysis[: len(std)] = (directions / std).T.float()
         self.synthesis[:, : len(std)] = (directions * std).float()
@@ -183,10 +172,10 @@ class Autoencoder(nn.Module):
     def load(cls, folder: Path, *, fix: str) -> Self:
         """Read the output of `save`; UserError with `fix` if a file is missing, damaged or of another network."""
         try:
-            said = parse_json(require_regular_file(folder / CONFIG_FILE).read_text())
-            if said.pop("format", None) != FORMAT:
+            config = parse_json(require_regular_file(folder / CONFIG_FILE).read_text())
+            if config.pop("format", None) != FORMAT:
                 raise ValueError(f"{CONFIG_FILE} is not of format {FORMAT!r}")
-            net = cls(Sizes(**said))
+            net = cls(Sizes(**config))
             net.load_state_dict(dict(read_tensors(folder / WEIGHTS_FILE)))
         except (OSError, ValueError, TypeError, AttributeError, RuntimeError) as error:
             raise user_error(

@@ -19,6 +19,7 @@ from dithc.latents.codecs.diffusers_autoencoder import DiffusersAutoencoder
 
 CODEC_FILE = "codec.json"
 LARGEST_FP16 = 65504.0
+Network = Autoencoder | DiffusersAutoencoder
 
 
 class Codec(ABC):
@@ -44,7 +45,7 @@ class Codec(ABC):
     def in_bands(self) -> int:
         return len(self.bands)
 
-    def look_at(self, tiles: Tiles) -> None:  # noqa: B027 (optional)
+    def check_tiles(self, tiles: Tiles) -> None:  # noqa: B027 (optional)
         """Warn of, or reject, tiles that do not suit the codec; called before a dataset is encoded."""
 
     def input(self, tiles: Tiles, rows: Rows) -> torch.Tensor:
@@ -108,15 +109,7 @@ class KlCodec(Codec):
 
     has_logvar = True
 
-    def __init__(
-        self,
-        net: Autoencoder | DiffusersAutoencoder,
-        info: dict[str, Any],
-        *,
-        id: str,
-        scale: float,
-        bands: tuple[str, ...],
-    ) -> None:
+    def __init__(self, net: Network, info: dict[str, Any], *, id: str, scale: float, bands: tuple[str, ...]) -> None:
         super().__init__(info)
         self.net, self.id, self.scale, self.bands = net, id, scale, bands
         self.latent_channels, self.downsampling_factor = net.latent_channels, net.downsampling_factor
@@ -126,14 +119,15 @@ class KlCodec(Codec):
     def encode(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         check_bands(x, self.in_bands)
         check_sides(self.id, self.downsampling_factor, x.shape[-2], x.shape[-1])
-        parts = [self.net.encode(part) for part in torch.split(x, self.net.images_at_once(x.shape[-1]))]
-        mean, logvar = (torch.cat(of) if len(of) > 1 else of[0] for of in zip(*parts, strict=True))  # avoids a copy
+        parts = [self.net.encode(part) for part in torch.split(x, self.net.max_batch_size(x.shape[-1]))]
+        # Without a copy of a single part.
+        mean, logvar = (torch.cat(group) if len(group) > 1 else group[0] for group in zip(*parts, strict=True))
         return mean, logvar  # (N, Z, h, w) each
 
     @torch.no_grad()
     def decode(self, latent: torch.Tensor) -> torch.Tensor:
-        at_once = self.net.images_at_once(latent.shape[-1] * self.downsampling_factor)
-        parts = [self.net.decode(part.float() / self.scale) for part in torch.split(latent, at_once)]
+        batch_size = self.net.max_batch_size(latent.shape[-1] * self.downsampling_factor)
+        parts = [self.net.decode(part.float() / self.scale) for part in torch.split(latent, batch_size)]
         return torch.cat(parts)  # (N, C, H, W)
 
     @property

@@ -14,9 +14,10 @@ from dithc.core.integrity import parse_json, require_regular_file
 from dithc.core.logging import user_error
 from dithc.core.tensor_files import read_external
 from dithc.core.weights import DIFFUSERS_FILE, files_of
+from dithc.latents.codecs.torchscript import cause
 
 CONFIG_FILE = "config.json"
-PIXELS_AT_ONCE = 1 << 20
+MAX_BATCH_PIXELS = 1 << 20
 DISTRIBUTION = "latent_dist"
 # Image autoencoder classes, with the attribute of the `encode` result that holds the posterior or the latents.
 CLASSES = {
@@ -28,7 +29,7 @@ CLASSES = {
     "AutoencoderDC": "latent",
     "VQModel": "latents",
 }
-PLAIN = "AutoencoderKL", "AutoencoderKLFlux2"  # `decode` of these classes is a convolution and the decoder
+PLAIN_DECODERS = "AutoencoderKL", "AutoencoderKLFlux2"  # `decode` of these classes is a convolution and the decoder
 Numbers = list[float]
 
 
@@ -40,7 +41,7 @@ class Normalisation(NamedTuple):
 
 
 @cache
-def _room() -> Any:
+def _autoencoder_module() -> Any:
     """Return the autoencoder module of diffusers, imported on first use (seconds) in offline mode."""
     os.environ["HF_HUB_OFFLINE"] = "1"
     os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"
@@ -56,8 +57,9 @@ class DiffusersAutoencoder:
 
     def __init__(self, net: Any, *, memory_format: torch.memory_format) -> None:
         self.net, self._memory_format = net.to(memory_format=memory_format), memory_format
-        self._given = CLASSES[type(net).__name__]
-        self.has_logvar = self._given == DISTRIBUTION  # a posterior rather than plain latents
+        self._output_attribute = CLASSES[type(net).__name__]
+        self.has_logvar = self._output_attribute == DISTRIBUTION  # a posterior rather than plain latents
+        self.bands, self.latent_channels = int(net.config.in_channels), int(net.config.latent_channels)
 
     @classmethod
     def load(
@@ -74,38 +76,30 @@ class DiffusersAutoencoder:
         if a file is missing, damaged or of another network.
         """
         kinds = f"an {classes[0]}" if len(classes) == 1 else f"one of {', '.join(classes)}"
-        wanted = f"{CONFIG_FILE} and {DIFFUSERS_FILE}, or its shards, of {kinds} in diffusers' layout"
+        layout = f"{CONFIG_FILE} and {DIFFUSERS_FILE}, or its shards, of {kinds} in diffusers' layout"
         try:
-            files_of_network(folder)
+            network_files(folder)
         except (OSError, ValueError) as error:
-            what = f"autoencoder folder {folder} is incomplete"
-            raise user_error(what, got=error, expected=wanted, fix=fix) from error
+            message = f"autoencoder folder {folder} is incomplete"
+            raise user_error(message, got=error, expected=layout, fix=fix) from error
         state = dict(read_external(folder)[0])
         try:
             settings = parse_json(require_regular_file(folder / CONFIG_FILE).read_text())
             kind = settings.get("_class_name")
             if kind not in classes:
                 raise ValueError(f"{CONFIG_FILE} describes {kind!r}")
-            if not hasattr(_room(), kind):
+            if not hasattr(_autoencoder_module(), kind):
                 raise ValueError(f"the installed version of diffusers has no {kind}")
-            net = getattr(_room(), kind).from_config(settings)
+            net = getattr(_autoencoder_module(), kind).from_config(settings)
             net._fix_state_dict_keys_on_load(state)  # attention names before diffusers 0.12
             known = net.state_dict().keys()
-            if wrong := sorted(known ^ state.keys()):
-                raise ValueError(f"{len(wrong)} missing or unexpected weights, such as {wrong[0]}")
+            if mismatched := sorted(known ^ state.keys()):
+                raise ValueError(f"{len(mismatched)} missing or unexpected weights, such as {mismatched[0]}")
             net.load_state_dict(state)
         except Exception as error:  # diffusers raises a dozen types for wrong settings
-            got = str(error).strip().splitlines()[-1].strip() if str(error).strip() else type(error).__name__
-            raise user_error(f"autoencoder in {folder} cannot be loaded", got=got, expected=wanted, fix=fix) from error
+            message = f"autoencoder in {folder} cannot be loaded"
+            raise user_error(message, got=cause(error), expected=layout, fix=fix) from error
         return cls(net.eval().requires_grad_(False), memory_format=memory_format)
-
-    @property
-    def bands(self) -> int:
-        return int(self.net.config.in_channels)
-
-    @property
-    def latent_channels(self) -> int:
-        return int(self.net.config.latent_channels)
 
     @property
     def downsampling_factor(self) -> int:
@@ -116,23 +110,22 @@ class DiffusersAutoencoder:
     def normalisation(self) -> Normalisation:
         """Normalization of latents in the diffusers pipelines of this network.
 
-        The batch norm of FLUX.2 has running statistics of latent patches, which determine the statistics of each
-        channel.
+        The batch norm of FLUX.2 has running statistics of latent patches, from which those of each channel follow.
         """
-        said = self.net.config
-        if said.get("batch_norm_eps") is not None:
+        config = self.net.config
+        if config.get("batch_norm_eps") is not None:
             means, variances = (
                 values.double().view(self.latent_channels, -1)  # (Z, p^2)
                 for values in (self.net.bn.running_mean, self.net.bn.running_var)
             )
             mean = means.mean(dim=1)  # (Z)
             variance = variances.mean(dim=1) + means.var(dim=1, correction=0)
-            return Normalisation(mean.tolist(), (variance + said.batch_norm_eps).rsqrt().tolist())
-        scale, mean, std = (said.get(name) for name in ("scaling_factor", "latents_mean", "latents_std"))
+            return Normalisation(mean.tolist(), (variance + config.batch_norm_eps).rsqrt().tolist())
+        scale, mean, std = (config.get(name) for name in ("scaling_factor", "latents_mean", "latents_std"))
         scales = None if scale is None else [float(scale)]
         if std is not None:
             scales = [(scale or 1.0) / float(value) for value in std]
-        shift = [said.get("shift_factor") or 0.0] if mean is None else mean
+        shift = [config.get("shift_factor") or 0.0] if mean is None else mean
         return Normalisation([float(value) for value in shift], scales)
 
     def encode(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
@@ -140,7 +133,7 @@ class DiffusersAutoencoder:
 
         They are float32 (N, Z, h, w), not scaled. The log-variance is clamped to [-30, 20] as in diffusers.
         """
-        given = getattr(self.net.encode(x.contiguous(memory_format=self._memory_format)), self._given)
+        given = getattr(self.net.encode(x.contiguous(memory_format=self._memory_format)), self._output_attribute)
         return (given.mean.float(), given.logvar.float()) if self.has_logvar else (given.float(), None)
 
     def decode(self, z: torch.Tensor) -> torch.Tensor:
@@ -151,17 +144,17 @@ class DiffusersAutoencoder:
     @property
     def decoder_parts(self) -> tuple[torch.nn.Module, ...]:
         """Modules called by `decode`, if it has no other operations."""
-        if type(self.net).__name__ not in PLAIN:
+        if type(self.net).__name__ not in PLAIN_DECODERS:
             return ()
         return tuple(part for part in (self.net.post_quant_conv, self.net.decoder) if part is not None)
 
     @staticmethod
-    def images_at_once(side: int) -> int:
+    def max_batch_size(side: int) -> int:
         """Return the number of images of this side per pass that keeps activations within a few GiB."""
-        return max(1, PIXELS_AT_ONCE // side**2)
+        return max(1, MAX_BATCH_PIXELS // side**2)
 
 
-def files_of_network(folder: Path) -> list[Path]:
+def network_files(folder: Path) -> list[Path]:
     """Return settings and weights in a diffusers folder; OSError for missing files, ValueError for an invalid index."""
     if not folder.is_dir():
         raise FileNotFoundError("no such folder")

@@ -19,14 +19,14 @@ from dithc.core.logging import UserError, get_logger, user_error
 from dithc.core.weights import digest_of_files
 from dithc.data import Tiles
 from dithc.latents.codecs.codec import LARGEST_FP16, Codec, DisplayBandCodec, check_bands, check_sides
-from dithc.latents.codecs.diffusers_autoencoder import DiffusersAutoencoder, Normalisation, files_of_network
+from dithc.latents.codecs.diffusers_autoencoder import DiffusersAutoencoder, Normalisation, network_files
 from dithc.latents.codecs.torchscript import TorchScriptAutoencoder, cause, files_of
 
-PROBE_PLACES = 4  # side of the latents for the trial of a convolutional network
-SAME = 1e-3  # relative to the largest magnitude; rounding differs between batches of one and two
-LOOKED_AT = 16  # number of tiles
-LEAST_CHANNEL_STD = 1e-4  # minimum deviation of a channel for a suggested `scaling_factor`
-LARGEST_MEAN, LEAST_STD, LARGEST_STD = 1.0, 0.5, 2.0  # over all channels; beyond these bounds a warning is logged
+TEST_LATENT_SIDE = 4  # side of the latents for the trial of a convolutional network
+BATCH_TOLERANCE = 1e-3  # relative to the largest magnitude; rounding differs between batches of one and two
+CHECKED_TILES = 16  # number of tiles
+MIN_CHANNEL_STD = 1e-4  # minimum deviation of a channel for a suggested `scaling_factor`
+MAX_MEAN, MIN_STD, MAX_STD = 1.0, 0.5, 2.0  # over all channels; beyond these bounds a warning is logged
 log = get_logger(__name__)
 
 
@@ -73,7 +73,7 @@ class ExternalCodec(Codec):
         self.downsampling_factor, self.latent_channels = settings.downsampling_factor, settings.channels(len(bands))
         groups = settings.bands if isinstance(settings.bands, list) else [list(bands)]
         self._groups = torch.tensor([[bands.index(band) for band in group] for group in groups])  # (G, b)
-        self._times = torch.bincount(self._groups.flatten(), minlength=len(bands)).view(-1, 1, 1)  # (C, 1, 1)
+        self._band_counts = torch.bincount(self._groups.flatten(), minlength=len(bands)).view(-1, 1, 1)  # (C, 1, 1)
         self._shift, self._scales = self._column(shift), self._column(scales)  # (G Z, 1, 1) each
 
     @torch.no_grad()
@@ -81,55 +81,53 @@ class ExternalCodec(Codec):
         """Return normalized mean and log-variance, float32 (N, G Z, h, w) each, of x (N, C, H, W)."""
         check_bands(x, self.in_bands)
         check_sides(self.id, self.downsampling_factor, x.shape[-2], x.shape[-1])
-        seen = x[:, self._groups].flatten(0, 1)  # (N G, b, H, W)
-        given = [self.net.encode(part) for part in torch.split(seen, DiffusersAutoencoder.images_at_once(x.shape[-1]))]
+        tiles = x[:, self._groups].flatten(0, 1)  # (N G, b, H, W)
+        given = [self.net.encode(part) for part in torch.split(tiles, DiffusersAutoencoder.max_batch_size(x.shape[-1]))]
         means, logvars = zip(*given, strict=True)
-        mean = (self._stacked(means) - self._shift) * self._scales
-        return mean, self._stacked(logvars) + 2.0 * self._scales.log() if self.has_logvar else None
+        mean = (self._stack_groups(means) - self._shift) * self._scales
+        return mean, self._stack_groups(logvars) + 2.0 * self._scales.log() if self.has_logvar else None
 
     @torch.no_grad()
     def decode(self, latent: Tensor) -> Tensor:
         z = latent.float() / self._scales + self._shift  # (N, G Z, h, w)
         z = z.reshape(-1, self.latent_channels // len(self._groups), *z.shape[2:])  # (N G, Z, h, w)
-        at_once = DiffusersAutoencoder.images_at_once(z.shape[-1] * self.downsampling_factor)
-        given = torch.cat([self.net.decode(part) for part in torch.split(z, at_once)])
+        batch_size = DiffusersAutoencoder.max_batch_size(z.shape[-1] * self.downsampling_factor)
+        given = torch.cat([self.net.decode(part) for part in torch.split(z, batch_size)])
         images = given.reshape(len(latent), self._groups.numel(), *given.shape[2:])  # (N, G b, H, W)
         total = images.new_zeros(len(images), self.in_bands, *images.shape[2:])
-        return total.index_add_(1, self._groups.flatten(), images) / self._times  # (N, C, H, W)
+        return total.index_add_(1, self._groups.flatten(), images) / self._band_counts  # (N, C, H, W)
 
     @property
     def decoder_parts(self) -> tuple[nn.Module, ...]:
         return self.net.decoder_parts if isinstance(self.net, DiffusersAutoencoder) else ()
 
-    def look_at(self, tiles: Tiles) -> None:
+    def check_tiles(self, tiles: Tiles) -> None:
         """Raise UserError if latents of a few tiles exceed fp16; warn if they are far from mean 0 and deviation 1."""
-        every = tiles.rows("train") if len(tiles.rows("train")) else tiles.rows("all")
-        count = min(len(every), LOOKED_AT)
-        mean, logvar = self.encode(self.input(tiles, every[np.arange(count) * len(every) // count]))
+        rows = tiles.rows("train") if len(tiles.rows("train")) else tiles.rows("all")
+        count = min(len(rows), CHECKED_TILES)
+        mean, logvar = self.encode(self.input(tiles, rows[np.arange(count) * len(rows) // count]))
         largest = float(mean.abs().max())
         middle, variance = mean.double().mean(dim=(0, 2, 3)), mean.double().var(dim=(0, 2, 3), correction=0)  # (G Z)
         if logvar is not None:
             largest = largest + 0.0 * float(logvar.sum())  # propagates NaN and infinity of the log-variance
             variance += logvar.double().exp().mean(dim=(0, 2, 3))
         scales = self._scales.double().flatten()
-        shift, wanted = (
-            self._shift.double().flatten() + middle / scales,
-            scales / variance.sqrt().clamp(min=LEAST_CHANNEL_STD),
-        )
-        suits = "check that `bands` match the network"
-        fix = f"set the codec's `shift_factor: {_listed(shift)}` and `scaling_factor: {_listed(wanted)}`, or {suits}"
+        shift = _format_numbers(self._shift.double().flatten() + middle / scales)
+        scaling = _format_numbers(scales / variance.sqrt().clamp(min=MIN_CHANNEL_STD))
+        bands = "check that `bands` match the network"
+        fix = f"set the codec's `shift_factor: {shift}` and `scaling_factor: {scaling}`, or {bands}"
         if not largest < LARGEST_FP16:
             raise user_error(
                 f"latents of codec {self.id} cannot be stored",
                 got=f"a largest magnitude of {largest} among {count} tiles",
                 expected=f"finite numbers below {LARGEST_FP16:.0f} (fp16)",
-                fix=fix if math.isfinite(largest) else f"check the codec's weights, or {suits}",
+                fix=fix if math.isfinite(largest) else f"check the codec's weights, or {bands}",
             )
-        off, spread = float(middle.square().mean().sqrt()), float(variance.mean().sqrt())
-        if off > LARGEST_MEAN or not LEAST_STD <= spread <= LARGEST_STD:
+        mean_rms, std = float(middle.square().mean().sqrt()), float(variance.mean().sqrt())
+        if mean_rms > MAX_MEAN or not MIN_STD <= std <= MAX_STD:
             log.warning(
                 f"latents of codec {self.id} are far from mean 0 and standard deviation 1, as diffusion assumes: mean "
-                f"{off:.3g} and deviation {spread:.3g}, root mean squares of all channels over {count} tiles; {fix}"
+                f"{mean_rms:.3g} and deviation {std:.3g}, root mean squares of all channels over {count} tiles; {fix}"
             )
 
     def _column(self, values: list[float]) -> Tensor:
@@ -144,7 +142,7 @@ class ExternalCodec(Codec):
             )
         return torch.tensor(values, dtype=torch.float32).repeat(self.latent_channels // len(values)).view(-1, 1, 1)
 
-    def _stacked(self, parts: tuple[Tensor, ...]) -> Tensor:
+    def _stack_groups(self, parts: tuple[Tensor, ...]) -> Tensor:
         given = torch.cat(parts)  # (N G, Z, h, w)
         return given.reshape(-1, self.latent_channels, *given.shape[2:])  # (N, G Z, h, w)
 
@@ -153,7 +151,7 @@ class ExternalDisplayCodec(DisplayBandCodec, ExternalCodec):
     """External autoencoder applied to the three display bands."""
 
 
-def open_foreign(settings: codecs.ExternalCodecConfig, info: dict[str, Any]) -> Codec:
+def open_external(settings: codecs.ExternalCodecConfig, info: dict[str, Any]) -> Codec:
     """Return a `diffusers`, `torchscript` or installed codec after a trial; `info` is the content of dataset.json.
 
     Raises UserError if files are missing or damaged, the scale of latents is unknown, or the codec contradicts the
@@ -178,12 +176,12 @@ def open_foreign(settings: codecs.ExternalCodecConfig, info: dict[str, Any]) -> 
         path = Path(settings.path)
         fix = f"copy config.json and the weights into {path}, or set the codec's `path`; nothing is downloaded"
         net = autoencoder = DiffusersAutoencoder.load(path, fix=fix)
-        files, normalisation = files_of_network(path), autoencoder.normalisation
+        files, normalisation = network_files(path), autoencoder.normalisation
     else:
         assert isinstance(settings, codecs.TorchScriptCodecConfig)
         files, net = files_of(Path(settings.path)), TorchScriptAutoencoder(settings)
-    seen = len(settings.bands[0]) if isinstance(settings.bands, list) else len(bands)
-    _try(net, settings, seen=seen, side=int(info["size"]))
+    num_bands = len(settings.bands[0]) if isinstance(settings.bands, list) else len(bands)
+    _check_network(net, settings, bands=num_bands, side=int(info["size"]))
     decides = settings.model_dump(mode="json", exclude={"path", "trust_code", "kind"})
     if isinstance(settings, codecs.PluginCodec):
         decides |= {"extension": settings.extension}
@@ -213,58 +211,58 @@ def _numbers(given: float | list[float] | None, known: list[float] | None, *, na
     return known
 
 
-def _listed(values: Tensor) -> str:
-    """Format numbers as in a configuration."""
+def _format_numbers(values: Tensor) -> str:
     return f"[{', '.join(f'{value:.4g}' for value in values.tolist())}]"
 
 
 @torch.no_grad()
-def _try(net: AutoencoderProtocol, settings: codecs.ExternalCodecConfig, *, seen: int, side: int) -> None:
+def _check_network(net: AutoencoderProtocol, settings: codecs.ExternalCodecConfig, *, bands: int, side: int) -> None:
     """Test both halves on noise: sizes, finite values, and equal results for a tile alone and in a batch."""
     path, factor, channels = settings.named, settings.downsampling_factor, settings.latent_channels
-    if net.bands not in (None, seen):
+    if net.bands not in (None, bands):
         raise user_error(
             f"number of bands of autoencoder {path} differs from its input",
             got=f"{net.bands} bands",
-            expected=f"{seen}, by `bands`",
+            expected=f"{bands}, by `bands`",
             fix="set the codec's `bands`: display for three, all for every band, or groups of that size",
         )
     check_sides(path, factor, side, side)
     if isinstance(net, DiffusersAutoencoder):  # convolutional, so a small tile suffices
-        side = min(side, PROBE_PLACES * factor)
-    x = torch.rand(2, seen, side, side, generator=torch.Generator().manual_seed(0)) * 2.0 - 1.0  # (2, b, H, W)
-    place = side // factor
+        side = min(side, TEST_LATENT_SIDE * factor)
+    x = torch.rand(2, bands, side, side, generator=torch.Generator().manual_seed(0)) * 2.0 - 1.0  # (2, b, H, W)
+    expected = (2, channels, side // factor, side // factor)
     try:
         mean, logvar = net.encode(x)
-        alone, _ = net.encode(x[:1])
-        fits = [one.shape == (2, channels, place, place) for one in (mean, logvar) if one is not None]
-        back = net.decode(mean) if all(fits) else None
-        back_alone = net.decode(mean[:1]) if all(fits) else None
+        single, _ = net.encode(x[:1])
+        fits = [latents.shape == expected for latents in (mean, logvar) if latents is not None]
+        decoded = net.decode(mean) if all(fits) else None
+        decoded_single = net.decode(mean[:1]) if all(fits) else None
     except Exception as error:  # a program may raise anything
-        raise _misfit(path, got=cause(error), expected=f"tiles {tuple(x.shape)} to be encoded and decoded") from error
-    if back is None or back_alone is None:
-        raise _misfit(
+        raise _mismatch(path, got=cause(error), expected=f"tiles {tuple(x.shape)} to be encoded and decoded") from error
+    if decoded is None or decoded_single is None:
+        raise _mismatch(
             path,
             got=f"latents {tuple(mean.shape)} of tiles {tuple(x.shape)}",
-            expected=f"(2, {channels}, {place}, {place}), by `latent_channels` {channels} and `downsampling_factor` {factor}",
+            expected=f"{expected}, by `latent_channels` {channels} and `downsampling_factor` {factor}",
         )
-    if back.shape != x.shape:
-        raise _misfit(path, got=f"decoded tiles {tuple(back.shape)}", expected=tuple(x.shape))
-    for what, whole, one in (("encoding", mean, alone), ("decoding", back, back_alone)):
-        if not bool(whole.isfinite().all()):
-            raise _misfit(path, got=f"NaN or infinity from {what} noise", expected="finite numbers")
-        difference = float((whole[:1] - one).abs().max() / whole.abs().max().clamp(min=1e-12))
-        if not difference <= SAME:
+    if decoded.shape != x.shape:
+        raise _mismatch(path, got=f"decoded tiles {tuple(decoded.shape)}", expected=tuple(x.shape))
+    for operation, batch, single_tile in (("encoding", mean, single), ("decoding", decoded, decoded_single)):
+        if not bool(batch.isfinite().all()):
+            raise _mismatch(path, got=f"NaN or infinity from {operation} noise", expected="finite numbers")
+        difference = float((batch[:1] - single_tile).abs().max() / batch.abs().max().clamp(min=1e-12))
+        if not difference <= BATCH_TOLERANCE:
             raise user_error(
-                f"{what} a tile with autoencoder {path} depends on the other tiles of its batch, on chance or on earlier calls",
+                f"{operation} a tile with autoencoder {path} depends on the other tiles of its batch, on chance or on "
+                "earlier calls",
                 got=f"{difference:.2g} of the largest magnitude between a tile alone and in a batch",
-                expected=f"at most {SAME}",
+                expected=f"at most {BATCH_TOLERANCE}",
                 fix="export the file in evaluation mode, without dropout or batch statistics, and return the mean of "
                 "the posterior (or `moments: mean-logvar`) instead of a sample",
             )
 
 
-def _misfit(path: str, *, got: object, expected: object) -> UserError:
+def _mismatch(path: str, *, got: object, expected: object) -> UserError:
     return user_error(
         f"autoencoder {path} contradicts the configuration",
         got=got,

@@ -12,8 +12,8 @@ from dithc.core.logging import get_logger, user_error
 from dithc.core.weights import digest_of_files
 from dithc.latents.codecs.autoencoder import CONFIG_FILE, WEIGHTS_FILE, Autoencoder, autoencoder_digest
 from dithc.latents.codecs.codec import CODEC_FILE, Codec, KlCodec, PixelCodec, SdCodec
-from dithc.latents.codecs.diffusers_autoencoder import DiffusersAutoencoder, files_of_network
-from dithc.latents.codecs.external import open_foreign
+from dithc.latents.codecs.diffusers_autoencoder import DiffusersAutoencoder, network_files
+from dithc.latents.codecs.external import open_external
 
 log = get_logger(__name__)
 
@@ -28,7 +28,7 @@ def open_codec(settings: codecs.Codec, *, info: dict[str, Any], folder: Path | N
     if isinstance(settings, codecs.SdVaeConfig):
         return _open_sd(settings, info)
     if isinstance(settings, codecs.ExternalCodecConfig):
-        return open_foreign(settings, info)
+        return open_external(settings, info)
     assert folder is not None, "a kl-vae codec needs the folder of the codec stage"
     return _open_kl(folder, info)
 
@@ -49,7 +49,7 @@ def _open_sd(settings: codecs.SdVaeConfig, info: dict[str, Any]) -> Codec:
         )
     if net.bands != 3:
         raise user_error(f"autoencoder in {folder} is not for RGB", got=f"{net.bands} bands", expected=3, fix=fix)
-    identity = f"sd-vae-{digest_of_files(files_of_network(folder), settings={'scale': settings.scaling_factor})[:12]}"
+    identity = f"sd-vae-{digest_of_files(network_files(folder), settings={'scale': settings.scaling_factor})[:12]}"
     return SdCodec(net, info, id=identity, scale=settings.scaling_factor, bands=tuple(info["display"]["bands"]))
 
 
@@ -59,28 +59,28 @@ def _open_kl(folder: Path, info: dict[str, Any]) -> Codec:
         Manifest.whole(folder / name)
     net = Autoencoder.load(folder, fix=fix)
     try:
-        said = parse_json(require_regular_file(folder / CODEC_FILE).read_text())
-        identity, scale, bands, sha256 = str(said["id"]), float(said["scale"]), tuple(said["bands"]), said["sha256"]
+        data = parse_json(require_regular_file(folder / CODEC_FILE).read_text())
+        identity, scale, bands, sha256 = str(data["id"]), float(data["scale"]), tuple(data["bands"]), data["sha256"]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise user_error(
             f"{folder / CODEC_FILE} cannot be read", got=repr(error), expected="the output of `dithc codec`", fix=fix
         ) from error
-    found = sha256_file(folder / WEIGHTS_FILE)
-    if found != sha256 or identity != f"kl-vae-{autoencoder_digest(folder, scale=scale)}":
+    digest = sha256_file(folder / WEIGHTS_FILE)
+    if digest != sha256 or identity != f"kl-vae-{autoencoder_digest(folder, scale=scale)}":
         raise user_error(
             f"codec in {folder} does not match its {CODEC_FILE}",
-            got=f"weights with SHA-256 {found[:12]}... (or an edited {CODEC_FILE})",
+            got=f"weights with SHA-256 {digest[:12]}... (or an edited {CODEC_FILE})",
             expected=f"{sha256[:12]}... and id {identity}",
             fix=fix,
         )
-    wanted = tuple(info["bands"])
-    if len(bands) != len(wanted):
+    expected = tuple(info["bands"])
+    if len(bands) != len(expected):
         raise user_error(
             f"number of bands of the codec in {folder} differs from the dataset",
             got=f"{len(bands)} ({', '.join(bands)})",
-            expected=f"{len(wanted)} ({', '.join(wanted)})",
+            expected=f"{len(expected)} ({', '.join(expected)})",
             fix="use a codec trained on tiles with the same bands",
         )
-    if bands != wanted:
-        log.warning(f"codec {identity} was trained on bands {', '.join(bands)} but is applied to {', '.join(wanted)}")
-    return KlCodec(net, info, id=identity, scale=scale, bands=wanted)
+    if bands != expected:
+        log.warning(f"codec {identity} was trained on bands {', '.join(bands)} but is applied to {', '.join(expected)}")
+    return KlCodec(net, info, id=identity, scale=scale, bands=expected)

@@ -38,7 +38,7 @@ class TorchScriptAutoencoder:
     def __init__(self, settings: codecs.TorchScriptCodecConfig) -> None:
         self.has_logvar = settings.moments == "mean-logvar"
         self._low, self._high = settings.low, settings.high
-        self._encode, self._decode = _halves(Path(settings.path))
+        self._encode, self._decode = _load_programs(Path(settings.path))
 
     def encode(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
         """Return mean and log-variance, or latents and None, float32 (N, Z, h, w), of x (N, C, H, W) in [-1, 1]."""
@@ -69,13 +69,13 @@ def files_of(path: Path) -> list[Path]:
     raise user_error(f"autoencoder {path} is missing", got=got, expected=CONTRACT, fix=FIX)
 
 
-def _halves(path: Path) -> tuple[Callable[[Tensor], Any], Callable[[Tensor], Any]]:
-    programs = [_load(one) for one in files_of(path)]
+def _load_programs(path: Path) -> tuple[Callable[[Tensor], Any], Callable[[Tensor], Any]]:
+    programs = [_load(file) for file in files_of(path)]
     if len(programs) == 2:
         return programs[0], programs[1]
-    lacks = [name for name in ("encode", "decode") if not callable(getattr(programs[0], name, None))]
-    if lacks:
-        got = f"a program without {' and '.join(lacks)}"
+    absent = [name for name in ("encode", "decode") if not callable(getattr(programs[0], name, None))]
+    if absent:
+        got = f"a program without {' and '.join(absent)}"
         raise user_error(f"autoencoder {path} cannot be used", got=got, expected=CONTRACT, fix=FIX)
     return programs[0].encode, programs[0].decode
 
@@ -90,8 +90,8 @@ def _load(path: Path) -> Any:
                 return torch.export.load(path).module()
             return torch.jit.load(str(path), map_location="cpu").eval()  # type: ignore[no-untyped-call]
     except Exception as error:  # a damaged archive raises many types
-        what = f"autoencoder {path} cannot be read"
-        raise unreadable(what, path, expected=CONTRACT, fix="copy or export the file again", error=error) from None
+        message = f"autoencoder {path} cannot be read"
+        raise unreadable(message, path, expected=CONTRACT, fix="copy or export the file again", error=error) from None
 
 
 def cause(error: Exception) -> str:

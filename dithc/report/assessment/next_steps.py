@@ -9,59 +9,59 @@ from dithc.report.assessment.training_check import held_out
 from dithc.report.assessment.warnings import LOSSY
 from dithc.report.records import SMALL, EvaluationFacts, ReportRecords, RunFacts
 
-MOST = 3
+MAX_STEPS = 3
 PROFILE = "profiles/local"
 
 
 def next_steps(facts: ReportRecords, run: RunFacts, item: EvaluationFacts | None) -> list[NextStep]:
-    """Return at most `MOST` next steps for a run and its primary evaluation."""
-    return [*_training(facts, run), *_judging(facts, run, item), *_looking(facts, run, item)][:MOST]
+    """Return at most `MAX_STEPS` next steps for a run and its primary evaluation."""
+    return [*_run_steps(facts, run), *_score_steps(facts, run, item), *_file_steps(facts, run, item)][:MAX_STEPS]
 
 
-def _training(facts: ReportRecords, run: RunFacts) -> Iterator[NextStep]:
-    course = held_out(run)
+def _run_steps(facts: ReportRecords, run: RunFacts) -> Iterator[NextStep]:
+    trend = held_out(run)
     resume = "; it resumes from its last checkpoint." if run.settings.get("lr_schedule") == "constant" else "."
     if run.step is None or run.step < run.steps_planned:
-        yield NextStep(text="Finish the run; it resumes from its last checkpoint.", command=_again(facts))
-    elif course and course.falls:
+        yield NextStep(text="Finish the run; it resumes from its last checkpoint.", command=_rerun(facts))
+    elif trend and trend.is_falling:
         longer = f"runs={{{run.name}: {{steps: {2 * run.steps_planned}}}}}"
         yield NextStep(
-            text=f"Train longer, because the held-out loss was still falling{resume}", command=_again(facts, longer)
+            text=f"Train longer, because the held-out loss was still falling{resume}", command=_rerun(facts, longer)
         )
-    if course and course.rises:
-        is_turned = run.settings.get("augment") == "dihedral"
-        turns = "" if is_turned else _again(facts, f"runs={{{run.name}: {{augment: dihedral}}}}")
-        text = f"Stop at about step {course.least_step:,}, or add tiles; without a preferred orientation use `augment: dihedral`."
-        yield NextStep(text=text, command=turns)
+    if trend and trend.is_rising:
+        is_augmented = run.settings.get("augment") == "dihedral"
+        command = "" if is_augmented else _rerun(facts, f"runs={{{run.name}: {{augment: dihedral}}}}")
+        text = f"Stop at about step {trend.least_step:,}, or add tiles; without a preferred orientation use `augment: dihedral`."
+        yield NextStep(text=text, command=command)
 
 
-def _judging(facts: ReportRecords, run: RunFacts, item: EvaluationFacts | None) -> Iterator[NextStep]:
+def _score_steps(facts: ReportRecords, run: RunFacts, item: EvaluationFacts | None) -> Iterator[NextStep]:
     if item is None or item.score is None:
-        yield NextStep(text="Generate and score samples.", command=_again(facts))
+        yield NextStep(text="Generate and score samples.", command=_rerun(facts))
         return
     codec, floor = codec_of(facts, item), floor_of(item.score)
     dataset = facts.dataset(run.dataset)
     if codec is None:
-        same = {name: item.settings[name] for name in ("real_split", "num_real_images") if item.settings.get(name)}
+        kept = {name: item.settings[name] for name in ("real_split", "num_real_images") if item.settings.get(name)}
         extractor = item.settings.get("extractor", "")
-        asked = {"run": run.name, "checkpoint": "codec", "num_images": item.score.n_real, "extractor": extractor}
-        added = f"{{{', '.join(f'{name}: {value}' for name, value in (asked | same).items())}}}"
+        settings = {"run": run.name, "checkpoint": "codec", "num_images": item.score.n_real, "extractor": extractor}
+        entry = f"{{{', '.join(f'{name}: {value}' for name, value in (settings | kept).items())}}}"
         yield NextStep(
             text="Measure the limit of the codec: score real tiles through the codec.",
-            command=_again(facts, f"evaluations={{{run.dataset}-codec: {added}}}"),
+            command=_rerun(facts, f"evaluations={{{run.dataset}-codec: {entry}}}"),
         )
     elif floor and codec.score and codec.score.fid > LOSSY * floor[0] and dataset.codec.steps:
         longer = f"codecs={{{dataset.codec.name}: {{steps: {2 * dataset.codec.steps}}}}}"
         yield NextStep(
             text="Train a better codec, because it limits the samples; all later stages are rebuilt.",
-            command=_again(facts, longer),
+            command=_rerun(facts, longer),
         )
     if item.score.n < SMALL and (dataset.tiles or 0) > item.score.n_generated:
         more = f"evaluations={{{item.name}: {{num_images: {min(dataset.tiles or 0, 10_000)}}}}}"
-        yield NextStep(text="Score more images for smaller intervals.", command=_again(facts, more))
+        yield NextStep(text="Score more images for smaller intervals.", command=_rerun(facts, more))
 
 
-def _looking(facts: ReportRecords, run: RunFacts, item: EvaluationFacts | None) -> Iterator[NextStep]:
+def _file_steps(facts: ReportRecords, run: RunFacts, item: EvaluationFacts | None) -> Iterator[NextStep]:
     if item and item.files:
         samples = shlex.quote(str(item.files.samples))
         yield NextStep(
@@ -74,7 +74,7 @@ def _looking(facts: ReportRecords, run: RunFacts, item: EvaluationFacts | None) 
         )
 
 
-def _again(facts: ReportRecords, *changes: str) -> str:
+def _rerun(facts: ReportRecords, *changes: str) -> str:
     """Return the command that reruns the experiment with changes; empty without a known configuration."""
     if facts.config is None:
         return ""

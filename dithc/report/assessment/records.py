@@ -3,14 +3,14 @@
 from dataclasses import dataclass, field
 from typing import Literal
 
-Mood = Literal["good", "fair", "poor", "unknown"]
+Rating = Literal["good", "fair", "poor", "unknown"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class QueryResult:
-    """A short answer, and its explanation with numbers; `mood` selects the color."""
+    """A short answer, and its explanation with numbers; `rating` selects the color."""
 
-    mood: Mood
+    rating: Rating
     short: str
     text: str
 

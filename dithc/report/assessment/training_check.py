@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dithc.core.summaries import short
+from dithc.core.measurements import short
 from dithc.report.assessment.records import QueryResult
 from dithc.report.formatting import between
 from dithc.report.records import Gain, RunFacts
@@ -18,65 +18,67 @@ STILL = 0.005  # relative fall of the held-out loss since then
 class ValidationTrend:
     """Course of the loss on held-out tiles: first, last and least value.
 
-    `rises`: it ended clearly above its least value. `falls`: it still fell at the end.
+    `is_rising`: it ended clearly above its least value. `is_falling`: it still fell at the end.
     """
 
     first: float
     last: float
     least: float
     least_step: int
-    rises: bool
-    falls: bool
+    is_rising: bool
+    is_falling: bool
 
 
 def held_out(run: RunFacts) -> ValidationTrend | None:
     """Return the course of the held-out loss; None with fewer than two measurements."""
     curve = run.curve
-    places = np.flatnonzero(np.isfinite(curve.val_loss)) if curve else np.array([], int)
-    if curve is None or len(places) < 2:
+    indices = np.flatnonzero(np.isfinite(curve.val_loss)) if curve else np.array([], int)
+    if curve is None or len(indices) < 2:
         return None
-    steps, values = curve.steps[places], curve.val_loss[places]
+    steps, values = curve.steps[indices], curve.val_loss[indices]
     least = int(values.argmin())
     late = values[min(int(np.searchsorted(steps, LATE * steps[-1])), len(steps) - 2)]
-    rises = bool(values[-1] > (1 + CLEAR) * values[least])
+    is_rising = bool(values[-1] > (1 + CLEAR) * values[least])
     return ValidationTrend(
         first=float(values[0]),
         last=float(values[-1]),
         least=float(values[least]),
         least_step=int(steps[least]),
-        rises=rises,
-        falls=not rises and bool(values[-1] < (1 - STILL) * late),
+        is_rising=is_rising,
+        is_falling=not is_rising and bool(values[-1] < (1 - STILL) * late),
     )
 
 
 def trained(run: RunFacts, gain: Gain | None) -> QueryResult:
     """Evaluate the losses of a run; `gain` is the fall of its score, if known."""
     if run.step is None:
-        return QueryResult(mood="unknown", short="not run", text="This run has no checkpoint yet.")
-    if run.loss_first10 is None or run.loss_last100 is None:
-        return QueryResult(mood="unknown", short="unknown", text="The run has no recorded loss.")
-    course = held_out(run)
-    went = "fell" if run.loss_last100 < run.loss_first10 else "went"
-    text = f"In {run.step:,} steps the loss {went} from {short(run.loss_first10)} to {short(run.loss_last100)}"
-    text += f", on held-out tiles from {short(course.first)} to {short(course.last)}" if course else ""
-    text += _end(course)
+        return QueryResult(rating="unknown", short="not run", text="This run has no checkpoint yet.")
+    if run.mean_loss_first_10 is None or run.mean_loss_last_100 is None:
+        return QueryResult(rating="unknown", short="unknown", text="The run has no recorded loss.")
+    trend = held_out(run)
+    verb = "fell" if run.mean_loss_last_100 < run.mean_loss_first_10 else "went"
+    text = (
+        f"In {run.step:,} steps the loss {verb} from {short(run.mean_loss_first_10)} to {short(run.mean_loss_last_100)}"
+    )
+    text += f", on held-out tiles from {short(trend.first)} to {short(trend.last)}" if trend else ""
+    text += _trend_text(trend)
     is_better = gain is not None and gain.interval[0] > 0
     if gain and is_better:
         text += f" KID is clearly below its start: by {short(gain.fall)} {between(gain.interval)}."
-    fell = run.loss_last100 < (1 - CLEAR) * run.loss_first10
-    generalised = course is not None and course.last < (1 - CLEAR) * course.first
-    if not (fell or is_better or generalised):
-        return QueryResult(mood="poor", short="no", text=text + " Neither loss nor score is clearly below the start.")
+    has_fallen = run.mean_loss_last_100 < (1 - CLEAR) * run.mean_loss_first_10
+    has_generalized = trend is not None and trend.last < (1 - CLEAR) * trend.first
+    if not (has_fallen or is_better or has_generalized):
+        return QueryResult(rating="poor", short="no", text=text + " Neither loss nor score is clearly below the start.")
     if run.step < run.steps_planned:
-        return QueryResult(mood="fair", short=f"so far: step {run.step:,} of {run.steps_planned:,}", text=text)
-    if course and course.rises:
-        return QueryResult(mood="fair", short="yes, then it overfitted", text=text)
-    return QueryResult(mood="good", short="yes", text=text)
+        return QueryResult(rating="fair", short=f"so far: step {run.step:,} of {run.steps_planned:,}", text=text)
+    if trend and trend.is_rising:
+        return QueryResult(rating="fair", short="yes, then it overfitted", text=text)
+    return QueryResult(rating="good", short="yes", text=text)
 
 
-def _end(course: ValidationTrend | None) -> str:
-    if course is None:
+def _trend_text(trend: ValidationTrend | None) -> str:
+    if trend is None:
         return "; no held-out loss."
-    if course.rises:
-        return f", with a minimum of {short(course.least)} at step {course.least_step:,}: it began to memorize."
-    return ", and was still falling." if course.falls else ", and has leveled off."
+    if trend.is_rising:
+        return f", with a minimum of {short(trend.least)} at step {trend.least_step:,}: it began to memorize."
+    return ", and was still falling." if trend.is_falling else ", and has leveled off."

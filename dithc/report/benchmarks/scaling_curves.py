@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
 from dithc.core.logging import user_error
-from dithc.core.summaries import Table, percent, rounded
+from dithc.core.measurements import Table, percent, rounded
 
 Kind = Literal["measured", "published", "simulated"]
 Mode = Literal["weak", "strong"]
@@ -46,10 +46,10 @@ class ScalingCurve:
         """Label with model and kind, without repetition."""
         short_name = self.model.removeprefix("DiT-")
         batch = f", batch {self.global_batch_size:,}" if self.global_batch_size and "batch" not in self.label else ""
-        own = (
+        suffix = (
             "" if self.label in ("", self.model, short_name) else f" {self.label.removeprefix(self.model).strip(' ,:')}"
         )
-        return f"{short_name}{own}{batch}" + ("" if self.kind in own else f" ({self.kind})")
+        return f"{short_name}{suffix}{batch}" + ("" if self.kind in suffix else f" ({self.kind})")
 
     @property
     def drawn(self) -> list[ScalingPoint]:
@@ -57,12 +57,12 @@ class ScalingCurve:
         return [point for point in self.points if not point.more.get("oversubscribed")]
 
 
-def curves_of(content: object, *, origin: str) -> list[ScalingCurve]:
+def parse_curves(content: object, *, origin: str) -> list[ScalingCurve]:
     """Parse curves from a list of mappings with the fields of `ScalingCurve`; `origin` names the file in messages."""
     try:
         if not isinstance(content, list):
             raise ValueError("`curves` is not a list")
-        return [_curve(one) for one in content]
+        return [_curve(curve) for curve in content]
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise user_error(
             f"{origin} has no scaling curves",
@@ -92,31 +92,31 @@ def _point(content: Mapping[str, Any]) -> ScalingPoint:
     return ScalingPoint(nodes=int(content["nodes"]), ranks=int(content["ranks"]), **known, more=more)
 
 
-def together(ours: Sequence[ScalingCurve], published: Sequence[ScalingCurve]) -> list[ScalingCurve]:
-    """Return our curves and the published ones of the same modes.
+def add_published(curves: Sequence[ScalingCurve], published: Sequence[ScalingCurve]) -> list[ScalingCurve]:
+    """Return curves with the published curves of the same modes.
 
     Curves of the reference replace published curves in the file of a simulation.
     """
-    modes = {one.mode for one in ours}
-    known = {(one.model, one.mode) for one in published}
-    kept = [one for one in ours if one.kind != "published" or (one.model, one.mode) not in known]
-    return [*kept, *(one for one in published if one.mode in modes)]
+    modes = {curve.mode for curve in curves}
+    known = {(curve.model, curve.mode) for curve in published}
+    kept = [curve for curve in curves if curve.kind != "published" or (curve.model, curve.mode) not in known]
+    return [*kept, *(curve for curve in published if curve.mode in modes)]
 
 
 def points_table(curves: Sequence[ScalingCurve], mode: str) -> Table:
-    rows = [_row(one, point) for one in curves if one.mode == mode for point in one.points]
+    rows = [_row(curve, point) for curve in curves if curve.mode == mode for point in curve.points]
     return Table(title=f"All points of {mode} scaling", head=HEAD, rows=rows, texts=2)
 
 
 def _row(curve: ScalingCurve, point: ScalingPoint) -> list[str]:
-    more, same = point.more, point.more.get("same_training")
+    more, comparison = point.more, point.more.get("same_training")
     shared = " (oversubscribed: correctness only)" if more.get("oversubscribed") else ""
     failed = f" ({more['status']})" if more.get("status", "ok") != "ok" else ""
     mad = (more.get("seconds_spread") or {}).get("mad")
     rates = (more.get(name) for name in ("flops_per_second", "linear_flops_per_second"))
     return [
         curve.title + shared + failed,
-        "" if same is None else "yes" if same["same"] else "NO",
+        "" if comparison is None else "yes" if comparison["same"] else "NO",
         *(f"{point.ranks:,}", f"{point.nodes:,}"),
         rounded(point.seconds) + (f" ± {float(format(mad, '.1g')):g}" if mad is not None else ""),
         *(percent(point.efficiency), rounded(more.get("exposed_seconds")), percent(more.get("overlap_fraction"))),

@@ -5,11 +5,8 @@ from pathlib import Path
 
 import numpy as np
 
-from dithc.core.integrity import load_checksummed_lines, require_regular_file
-from dithc.core.logging import get_logger, read_metrics
+from dithc.core.logging import read_json_lines, read_metrics
 from dithc.report.records import Curve, Values
-
-log = get_logger(__name__)
 
 
 def read_curve(
@@ -20,14 +17,13 @@ def read_curve(
     rows = [row for row in rows if "loss" in row]
     if not rows:
         return None
-    steps = np.array([row["step"] for row in rows], dtype=np.float64)
+    columns = {name: np.array([row.get(name, math.nan) for row in rows]) for name in ("loss", "val_loss", "lr")}
+    steps = np.array([row["step"] for row in rows])
     return Curve(
         run=run,
         steps=steps,
-        loss=np.array([row["loss"] for row in rows], dtype=np.float64),
-        images_per_second=np.array([_throughput(row, global_batch_size) for row in rows], dtype=np.float64),
-        val_loss=np.array([row.get("val_loss", math.nan) for row in rows], dtype=np.float64),
-        lr=np.array([row.get("lr", math.nan) for row in rows], dtype=np.float64),
+        **columns,
+        images_per_second=np.array([_throughput(row, global_batch_size) for row in rows]),
         segments=[step for step in segments if step < steps[-1]],
         resumes=[step for step in read_resumes(store) if step not in segments] if store else [],
     )
@@ -42,17 +38,8 @@ def _throughput(row: dict[str, float], global_batch_size: int) -> float:
 
 def read_resumes(store: Path) -> list[int]:
     """Return the steps at which a run resumed, from the events of its store."""
-    path = store / "events.jsonl"
-    if not path.is_file():
-        return []
-    steps = set()
-    events, altered = load_checksummed_lines(require_regular_file(path).read_text(errors="replace"))
-    if altered:
-        log.warning(f"{path}: ignoring {len(altered)} altered lines: {altered[:8]}")
-    for event in events:
-        if event.get("event") == "started" and event.get("step"):
-            steps.add(int(event["step"]))
-    return sorted(steps)
+    events = read_json_lines(store / "events.jsonl")
+    return sorted({int(event["step"]) for event in events if event.get("event") == "started" and event.get("step")})
 
 
 def smooth(values: Values, *, window: int | None = None) -> Values:
@@ -64,8 +51,8 @@ def smooth(values: Values, *, window: int | None = None) -> Values:
     known = np.isfinite(values)
     sums = np.concatenate([[0.0], np.cumsum(np.where(known, values, 0.0))])
     counts = np.concatenate([[0], np.cumsum(known)])
-    place = np.arange(len(values))
-    reach = np.minimum(half, place)
-    low, high = place - reach, np.minimum(place + reach + 1, len(values))
+    indices = np.arange(len(values))
+    radius = np.minimum(half, indices)
+    low, high = indices - radius, np.minimum(indices + radius + 1, len(values))
     number = counts[high] - counts[low]
     return np.where(number > 0, (sums[high] - sums[low]) / np.maximum(number, 1), np.nan)

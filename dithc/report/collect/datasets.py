@@ -5,7 +5,7 @@ from dataclasses import fields
 from typing import Any
 
 from dithc.config import ExperimentConfig
-from dithc.core.summaries import short
+from dithc.core.measurements import short
 from dithc.report.collect.gather import ExperimentResults, StageResult
 from dithc.report.documents import read_json
 from dithc.report.records import CodecFacts, DatasetFacts
@@ -17,7 +17,7 @@ SCENES_FILE = "scenes.json"
 def dataset_facts(experiment: ExperimentConfig, results: ExperimentResults, name: str) -> DatasetFacts:
     """Collect the facts on a dataset and its codec."""
     settings = experiment.datasets[name]
-    scenes, tiles = results.one("ingest", name), results.one("tiles", name)
+    scenes, tiles = results.last("ingest", name), results.last("tiles", name)
     info = read_json(tiles.file("dataset.json")) if tiles else {}
     staged, cut = numbers_of(scenes), numbers_of(tiles)
     classes = info.get("classes")
@@ -54,8 +54,8 @@ def rendering_of(display: Mapping[str, Any], units: str) -> str:
 
 def _codec(experiment: ExperimentConfig, results: ExperimentResults, dataset: str) -> CodecFacts:
     name = experiment.datasets[dataset].codec
-    trained, latents = results.one("codec", name), results.one("latents", dataset)
-    found = taken(CodecFacts, numbers_of(trained)) | {
+    trained, latents = results.last("codec", name), results.last("latents", dataset)
+    found = select_fields(CodecFacts, numbers_of(trained)) | {
         "name": name,
         "kind": experiment.codecs[name].kind,
         "train_dataset": getattr(experiment.codecs[name], "train_dataset", None),
@@ -66,10 +66,10 @@ def _codec(experiment: ExperimentConfig, results: ExperimentResults, dataset: st
     return CodecFacts(**found)
 
 
-def taken(record: type, numbers: Mapping[str, Any]) -> dict[str, Any]:
+def select_fields(record: type, numbers: Mapping[str, Any]) -> dict[str, Any]:
     """Return the numbers that are fields of a record."""
     return {field.name: numbers[field.name] for field in fields(record) if field.name in numbers}
 
 
 def numbers_of(result: StageResult | None) -> Mapping[str, Any]:
-    return result.numbers if result else {}
+    return result.summary if result else {}

@@ -44,8 +44,8 @@ def collect_records(
         machine=list(machine),
         versions=_versions() | {"code of the results": ", ".join(results.code) or "none"},
         benches={kind: read_bench(path, kind) for kind, path in (benches or {}).items() if path},
-        scaling=scaling_curves.together(
-            read_scaling(scaling), scaling_curves.curves_of(published, origin="the paper's numbers")
+        scaling=scaling_curves.add_published(
+            read_scaling(scaling), scaling_curves.parse_curves(published, origin="the paper's numbers")
         ),
         seed=experiment.seed,
         config=config,
@@ -54,19 +54,20 @@ def collect_records(
 
 def read_scaling(paths: Iterable[Path]) -> list[scaling_curves.ScalingCurve]:
     """Read curves written by `dithc bench scaling --json` or `dithc simulate --json`."""
-    return [one for path in paths for one in scaling_curves.curves_of(read_json(path).get("curves"), origin=str(path))]
+    files = ((path, read_json(path).get("curves")) for path in paths)
+    return [curve for path, content in files for curve in scaling_curves.parse_curves(content, origin=str(path))]
 
 
 def _timings(experiment: ExperimentConfig, results: ExperimentResults) -> list[Timing]:
     """Return wall times by stage, in data-flow order, and name; jobs of a run are summed."""
-    results_of = {(stage, item.name): results.of(stage, item.name) for stage in STAGES for item in results.of(stage)}
+    results_of = {(stage, item.name): results.all(stage, item.name) for stage in STAGES for item in results.all(stage)}
     return [
-        Timing(stage=stage, name=name, dataset=_served(experiment, stage, name), seconds=run_seconds(found))
+        Timing(stage=stage, name=name, dataset=_dataset_of(experiment, stage, name), seconds=run_seconds(found))
         for (stage, name), found in results_of.items()
     ]
 
 
-def _served(experiment: ExperimentConfig, stage: str, name: str) -> str:
+def _dataset_of(experiment: ExperimentConfig, stage: str, name: str) -> str:
     """Return the dataset of a result; empty if it serves several."""
     if stage == "train":
         return experiment.runs[name].dataset
@@ -80,7 +81,7 @@ def _served(experiment: ExperimentConfig, stage: str, name: str) -> str:
 
 def _origin(item: StageResult) -> Origin:
     manifest = item.manifest
-    step = f" step {item.numbers['step']}" if item.stage == "train" and "step" in item.numbers else ""
+    step = f" step {item.summary['step']}" if item.stage == "train" and "step" in item.summary else ""
     return Origin(
         stage=item.stage,
         name=item.name + step,
@@ -88,8 +89,8 @@ def _origin(item: StageResult) -> Origin:
         code=str(manifest.code.get("source", "unknown")),
         commit=str(manifest.code.get("commit", "")),
         host=f"{manifest.host.get('name', 'unknown')}, {manifest.host.get('cpus', '?')} CPUs",
-        written=manifest.written,
-        seconds=manifest.seconds,
+        written=manifest.created_at,
+        seconds=manifest.wall_seconds,
         path=str(item.path),
     )
 
@@ -97,27 +98,27 @@ def _origin(item: StageResult) -> Origin:
 def _warnings(experiment: ExperimentConfig, results: ExperimentResults, missing: Mapping[str, list[str]]) -> list[str]:
     texts = []
     if len(results.code) > 1:
-        versions = "; ".join(f"{code}: {', '.join(made)}" for code, made in results.code.items())
+        versions = "; ".join(f"{code}: {', '.join(results_of)}" for code, results_of in results.code.items())
         texts.append(f"The results come from {len(results.code)} different versions of the code. {versions}")
     if missing:
         absent = "; ".join(f"{stage} of {', '.join(names)}" for stage, names in missing.items())
         texts.append(f"Not run: {absent}")
     for name, run in experiment.runs.items():
-        reached = results.one("train", name)
-        if reached and reached.numbers["step"] < run.steps:
-            texts.append(f"Run {name} is at step {reached.numbers['step']} of {run.steps}")
+        reached = results.last("train", name)
+        if reached and reached.summary["step"] < run.steps:
+            texts.append(f"Run {name} is at step {reached.summary['step']} of {run.steps}")
     return texts
 
 
 def _missing(experiment: ExperimentConfig, results: ExperimentResults) -> dict[str, list[str]]:
     """Return the names of missing results of a complete report by stage."""
-    wanted = {
+    needed = {
         "tiles": list(experiment.datasets),
         "train": list(experiment.runs),
         "sample": list(experiment.evaluations),
         "fid": experiment.scored,
     }
-    missing = {stage: [name for name in names if results.one(stage, name) is None] for stage, names in wanted.items()}
+    missing = {stage: [name for name in names if results.last(stage, name) is None] for stage, names in needed.items()}
     return {stage: names for stage, names in missing.items() if names}
 
 

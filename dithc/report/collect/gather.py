@@ -26,8 +26,8 @@ class StageResult:
         return self.manifest.name
 
     @property
-    def numbers(self) -> Mapping[str, Any]:
-        return self.manifest.numbers
+    def summary(self) -> Mapping[str, Any]:
+        return self.manifest.summary
 
     def file(self, name: str) -> Path | None:
         """Return a file next to the manifest after a check of its bytes; None if absent."""
@@ -41,23 +41,21 @@ class ExperimentResults:
 
     items: tuple[StageResult, ...]
 
-    def of(self, stage: str, name: str | None = None) -> list[StageResult]:
+    def all(self, stage: str, name: str | None = None) -> list[StageResult]:
         """Return results of a stage, of one name or of all, in order."""
         return [item for item in self.items if item.stage == stage and name in (None, item.name)]
 
-    def one(self, stage: str, name: str) -> StageResult | None:
+    def last(self, stage: str, name: str) -> StageResult | None:
         """Return the result of a stage for a name, or its last segment."""
-        found = self.of(stage, name)
-        return max(found, key=lambda item: item.numbers.get("step") or 0, default=None)
+        found = self.all(stage, name)
+        return max(found, key=lambda item: item.summary.get("step") or 0, default=None)
 
     @property
     def code(self) -> dict[str, list[str]]:
         """Stages and names by source hash; several keys mean mixed code."""
-        made: dict[str, dict[str, None]] = {}
-        for item in self.items:
-            source = str(item.manifest.code.get("source", "unknown"))
-            made.setdefault(source, {})[f"{item.stage} {item.name}"] = None
-        return {source: list(results) for source, results in made.items()}
+        pairs = [(str(item.manifest.code.get("source", "unknown")), f"{item.stage} {item.name}") for item in self.items]
+        sources = dict.fromkeys(source for source, _ in pairs)
+        return {code: list(dict.fromkeys(name for source, name in pairs if source == code)) for code in sources}
 
 
 def gather_manifests(experiment: ExperimentConfig, paths: Iterable[Path]) -> ExperimentResults:

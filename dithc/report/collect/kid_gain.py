@@ -1,4 +1,4 @@
-"""Fall of KID since the start of a run, and the score cost of inexact sampling, with intervals from stored pulls."""
+"""Fall of KID since the start of a run, and the score cost of inexact sampling, with intervals from stored influences."""
 
 from typing import Any
 
@@ -14,22 +14,22 @@ from dithc.report.records import Cost, Gain
 SAME = {"run", "sampler", "solver_order", "steps", "timesteps", "epsilon_scaling", "cache", "seed"}
 SAME |= {"guidance_scale", "guidance_channels", "guidance_interval"}
 SAME_WEIGHTS = {"checkpoint", "weights", "ema_std", "guidance_reference"}
-SAME_NUMBERS = ("set_hash_real", "n_real", "sha256", "resize", "stretch", "seed")
+SAME_NUMBERS = ("set_hash_real", "n_real", "sha256", "resize", "rendering_digest", "seed")
 
 
 def gain_of(experiment: ExperimentConfig, results: ExperimentResults, name: str) -> Gain | None:
-    """Return the fall of KID from the start of the run to an evaluation; None without a comparable start or without pulls.
+    """Return the fall of KID from the start of the run to an evaluation; None without a comparable start or without influences.
 
-    Both scores share the real tiles, and equal image indices share the noise. The pull of the difference is therefore
-    the difference of pulls, image by image (a missing image pulls by 0). Independent images are treated correctly too.
+    Both scores share the real tiles, and equal image indices share the noise. The influence of the difference is therefore
+    the difference of influences, image by image (a missing image has influence 0). Independent images are treated correctly too.
     """
     chosen = experiment.evaluations[name]
     if chosen.checkpoint in ("start", "untrained", "codec"):
         return None
-    for at in ("start", "untrained"):
+    for checkpoint in ("start", "untrained"):
         for other, settings in experiment.evaluations.items():
-            if settings.checkpoint == at and _way(settings) == _way(chosen):
-                before, after = results.one("fid", other), results.one("fid", name)
+            if settings.checkpoint == checkpoint and _sampling_settings(settings) == _sampling_settings(chosen):
+                before, after = results.last("fid", other), results.last("fid", name)
                 if before and after and (found := _gain(before, after)):
                     return found
     return None
@@ -43,55 +43,55 @@ def cost_of(experiment: ExperimentConfig, results: ExperimentResults, name: str)
     chosen = experiment.evaluations[name]
     if chosen.cache is None and chosen.pipefusion is None:
         return None
-    plain = chosen.model_copy(update={"cache": None, "pipefusion": None})
+    without_cache = chosen.model_copy(update={"cache": None, "pipefusion": None})
     for other, settings in experiment.evaluations.items():
-        weights = (one.model_dump(include=SAME_WEIGHTS) for one in (settings, chosen))
-        if _way(settings) != _way(plain) or next(weights) != next(weights):
+        weights = (evaluation.model_dump(include=SAME_WEIGHTS) for evaluation in (settings, chosen))
+        if _sampling_settings(settings) != _sampling_settings(without_cache) or next(weights) != next(weights):
             continue
-        exact, made = results.one("fid", other), results.one("fid", name)
-        if exact is None or made is None or not _alike(exact, made):
+        exact, inexact = results.last("fid", other), results.last("fid", name)
+        if exact is None or inexact is None or not _is_comparable(exact, inexact):
             continue
-        gain = _gain(exact, made)
+        gain = _gain(exact, inexact)
         return Cost(
             exact=other,
-            fid=made.numbers["fid"] - exact.numbers["fid"],
+            fid=inexact.summary["fid"] - exact.summary["fid"],
             kid=-gain.fall if gain else None,
             interval=[-bound for bound in reversed(gain.interval)] if gain else None,
-            n=min(result.numbers[key] for result in (exact, made) for key in ("n_real", "n_generated")),
+            n=min(result.summary[key] for result in (exact, inexact) for key in ("n_real", "n_generated")),
         )
     return None
 
 
-def _way(chosen: training.EvaluationConfig) -> dict[str, Any]:
+def _sampling_settings(chosen: training.EvaluationConfig) -> dict[str, Any]:
     """Return the settings that determine the sampling; pipefusion counts patches, not ranks."""
     staged = None if chosen.pipefusion is None else chosen.pipefusion.decides
     return {**chosen.model_dump(include=SAME), "pipefusion": staged}
 
 
-def _alike(before: StageResult, after: StageResult) -> bool:
+def _is_comparable(before: StageResult, after: StageResult) -> bool:
     """Test whether two scores share real tiles, features and noise."""
-    return all(before.numbers.get(key) == after.numbers.get(key) for key in SAME_NUMBERS)
+    return all(before.summary.get(key) == after.summary.get(key) for key in SAME_NUMBERS)
 
 
 def _gain(before: StageResult, after: StageResult) -> Gain | None:
-    if not _alike(before, after):
+    if not _is_comparable(before, after):
         return None
-    pulls = [_pulls(result) for result in (before, after)]
-    scores = [result.numbers.get("kid") for result in (before, after)]
-    if pulls[0] is None or pulls[1] is None or scores[0] is None or scores[1] is None:
+    influences = [_influences(result) for result in (before, after)]
+    scores = [result.summary.get("kid") for result in (before, after)]
+    if influences[0] is None or influences[1] is None or scores[0] is None or scores[1] is None:
         return None
     variance = 0.0
-    for first, second in zip(*pulls, strict=True):
+    for first, second in zip(*influences, strict=True):
         longest = max(len(first), len(second))
-        padded = [np.pad(one, (0, longest - len(one))) for one in (first, second)]
+        padded = [np.pad(influence, (0, longest - len(influence))) for influence in (first, second)]
         variance += float(((padded[0] - padded[1]) ** 2).sum())
     fall, half = scores[0] - scores[1], summaries.NORMAL_95 * float(np.sqrt(variance))
     return Gain(start=before.name, fall=fall, interval=[fall - half, fall + half])
 
 
-def _pulls(result: StageResult) -> tuple[NDArray[np.float64], NDArray[np.float64]] | None:
-    """Return pulls of real and generated images; None if the stage stored none."""
-    if not any(entry["path"] == summaries.PULLS_FILE for entry in result.manifest.files):
+def _influences(result: StageResult) -> tuple[NDArray[np.float64], NDArray[np.float64]] | None:
+    """Return influences of real and generated images; None if the stage stored none."""
+    if not any(entry["path"] == summaries.INFLUENCES_FILE for entry in result.manifest.files):
         return None
-    content = parse_json(result.manifest.whole(result.path.parent / summaries.PULLS_FILE).read_text())
+    content = parse_json(result.manifest.whole(result.path.parent / summaries.INFLUENCES_FILE).read_text())
     return np.array(content["real"], np.float64), np.array(content["generated"], np.float64)

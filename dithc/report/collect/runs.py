@@ -7,7 +7,7 @@ from typing import Any
 from dithc.config import ExperimentConfig, training
 from dithc.core.logging import get_logger
 from dithc.report.collect.curves import read_curve
-from dithc.report.collect.datasets import numbers_of, taken
+from dithc.report.collect.datasets import numbers_of, select_fields
 from dithc.report.collect.gather import ExperimentResults, StageResult
 from dithc.report.records import Curve, RunFacts
 
@@ -15,15 +15,15 @@ log = get_logger(__name__)
 
 
 def run_facts(experiment: ExperimentConfig, results: ExperimentResults, name: str) -> RunFacts:
-    settings, segments = experiment.runs[name], results.of("train", name)
-    numbers = numbers_of(results.one("train", name))
-    curve = _curve(results.one("train", name), [item.numbers["step"] for item in segments], settings.global_batch_size)
-    found = taken(RunFacts, numbers) | {
+    settings, segments = experiment.runs[name], results.all("train", name)
+    numbers = numbers_of(results.last("train", name))
+    curve = _curve(results.last("train", name), [item.summary["step"] for item in segments], settings.global_batch_size)
+    found = select_fields(RunFacts, numbers) | {
         "name": name,
         **{key: getattr(settings, key) for key in ("dataset", "init_from_run", "dtype", "global_batch_size")},
         "preset": settings.model.preset,
         "changes": _changes(settings),
-        "settings": flat({**settings.model_dump(mode="json"), "seed": experiment.seed_of(name)}),
+        "settings": flatten({**settings.model_dump(mode="json"), "seed": experiment.seed_of(name)}),
         "steps_planned": settings.steps,
         "seconds": run_seconds(segments),
         "seconds_per_step": numbers.get("seconds_per_step_median"),
@@ -40,26 +40,25 @@ def _changes(settings: training.RunConfig) -> dict[str, Any]:
     changes: dict[str, Any] = {key: getattr(settings.model, key) for key in ("hidden_size", "depth", "num_heads")}
     changes |= settings.model.block_changes
     changes |= settings.objective.model_dump(mode="json", exclude_defaults=True)
-    chosen = {"lr_schedule", "decay_fraction", "betas", "augment"}
-    changes |= settings.model_dump(mode="json", include=chosen, exclude_defaults=True)
-    other = settings.optimizer.model_dump(mode="json", exclude_defaults=True)
-    changes |= {"optimizer" if key == "kind" else key: value for key, value in other.items()}
-    guide = settings.model_dump(mode="json", include={"guidance_training"}, exclude_defaults=True).get(
-        "guidance_training", {}
-    )
-    changes |= {f"guidance_training.{key}": value for key, value in guide.items()}
+    chosen = {"lr_schedule", "decay_fraction", "betas", "augment", "guidance_training"}
+    changed = settings.model_dump(mode="json", include=chosen, exclude_defaults=True)
+    guidance = changed.pop("guidance_training", {})
+    changes |= changed
+    optimizer = settings.optimizer.model_dump(mode="json", exclude_defaults=True)
+    changes |= {"optimizer" if key == "kind" else key: value for key, value in optimizer.items()}
+    changes |= {f"guidance_training.{key}": value for key, value in guidance.items()}
     return {key: value for key, value in changes.items() if value is not None}
 
 
 def _curve(result: StageResult | None, segments: list[int], global_batch_size: int) -> Curve | None:
     """Read the curve of a run; paths are relative to the working folder or to the manifest."""
-    if result is None or not result.numbers.get("metrics"):
+    if result is None or not result.summary.get("metrics"):
         return None
-    named, store = Path(result.numbers["metrics"]), result.numbers.get("store")
+    named, store = Path(result.summary["metrics"]), result.summary.get("checkpoint_folder")
     for path in (named, result.path.parent / named):
         if path.exists():
-            beside = path if path.is_dir() else path.parent
-            folder = Path(store) if store and Path(store).is_dir() else beside
+            default_store = path if path.is_dir() else path.parent
+            folder = Path(store) if store and Path(store).is_dir() else default_store
             return read_curve(
                 result.name, metrics=path, store=folder, global_batch_size=global_batch_size, segments=segments
             )
@@ -69,23 +68,23 @@ def _curve(result: StageResult | None, segments: list[int], global_batch_size: i
 
 def run_seconds(segments: list[StageResult]) -> float:
     """Return the wall time of a run from its jobs, or from its steps if stopped jobs left no manifest."""
-    jobs = sum(item.manifest.seconds for item in segments)
-    steps: list[float] = [item.numbers.get("training_seconds", 0.0) for item in segments]
+    jobs = sum(item.manifest.wall_seconds for item in segments)
+    steps: list[float] = [item.summary.get("training_seconds", 0.0) for item in segments]
     return max([jobs, *steps])
 
 
-def flat(settings: Mapping[str, Any], *, under: str = "") -> dict[str, str]:
+def flatten(settings: Mapping[str, Any], *, under: str = "") -> dict[str, str]:
     """Return settings as texts by dotted key; empty texts for unset values."""
     found: dict[str, str] = {}
     for key, value in settings.items():
         if isinstance(value, Mapping):
-            found |= flat(value, under=f"{under}{key}.")
+            found |= flatten(value, under=f"{under}{key}.")
         else:
-            found[under + key] = "" if value is None else said_of(value)
+            found[under + key] = "" if value is None else format_value(value)
     return found
 
 
-def said_of(value: object) -> str:
+def format_value(value: object) -> str:
     if isinstance(value, list):
-        return ", ".join(map(said_of, value))
+        return ", ".join(map(format_value, value))
     return f"{value:g}" if isinstance(value, float) else str(value)

@@ -23,7 +23,7 @@ from dithc.report.records import ReportRecords
 
 __all__ = ["FIGURES", "canvas", "spectra", "standalone", "theme", "time_to_quality"]
 
-FIGURES: dict[str, Callable[[ReportRecords], bytes]] = {
+FIGURES: dict[str, Callable[[ReportRecords], canvas.Figure]] = {
     "samples": draw_samples,
     "fid": draw_fid,
     "loss": draw_loss,

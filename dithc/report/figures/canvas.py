@@ -1,7 +1,7 @@
 """Canvases of figures, and their conversion to the bytes of an image."""
 
 import io
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -9,7 +9,7 @@ from typing import Any
 import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
+from matplotlib.figure import Figure as Figure
 from matplotlib.image import imread, imsave
 from numpy.typing import NDArray
 
@@ -24,6 +24,9 @@ PHOTOGRAPHS_BYTES = 300_000  # size of a PNG above which it contains photographs
 LINE_INCHES = 0.17  # height of a line of small type
 NARROW = 8.0  # ratio of the ends of an axis below which it has more ticks
 
+Margins = tuple[float, float]
+"""Free inches above and below the panels."""
+
 
 @contextmanager
 def styled() -> Iterator[None]:
@@ -36,6 +39,12 @@ def as_png(figure: Figure) -> bytes:
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", dpi=DPI, metadata={"Software": None})
     return buffer.getvalue()
+
+
+def render_png(draw: Callable[[], Figure]) -> bytes:
+    """Call a function that draws a figure, in the theme of the report, and return the PNG."""
+    with styled():
+        return as_png(draw())
 
 
 def as_svg(figure: Figure) -> bytes:
@@ -53,19 +62,19 @@ def as_webp(pixels: NDArray[np.uint8]) -> bytes:
     return buffer.getvalue()
 
 
-def recoded(png: bytes) -> bytes:
+def recode_png(png: bytes) -> bytes:
     """Recode a figure as WebP: lossless, or slightly lossy if it contains photographs."""
     buffer = io.BytesIO()
-    how = {"lossless": True, "method": 2} if len(png) < PHOTOGRAPHS_BYTES else {"quality": QUALITY, "method": 4}
-    imsave(buffer, imread(io.BytesIO(png))[..., :3], format="webp", pil_kwargs=how)
+    options = {"lossless": True, "method": 2} if len(png) < PHOTOGRAPHS_BYTES else {"quality": QUALITY, "method": 4}
+    imsave(buffer, imread(io.BytesIO(png))[..., :3], format="webp", pil_kwargs=options)
     return buffer.getvalue()
 
 
-def of_webp(content: bytes) -> NDArray[np.uint8]:
+def read_webp(content: bytes) -> NDArray[np.uint8]:
     return np.asarray(imread(io.BytesIO(content), format="webp")[..., :3], np.uint8)
 
 
-def read_picture(path: Path) -> NDArray[np.uint8]:
+def read_image(path: Path) -> NDArray[np.uint8]:
     try:
         pixels = imread(path)
     except (OSError, SyntaxError, ValueError) as error:
@@ -79,12 +88,11 @@ def read_picture(path: Path) -> NDArray[np.uint8]:
 def canvas(count: int, *, columns: int, height: float) -> tuple[Figure, list[Axes]]:
     """Return a figure with `count` panels in rows of `height` inches."""
     columns = min(columns, count)
-    rows = -(-count // columns)
-    figure = Figure(figsize=(WIDTH_INCHES, height * rows), layout="constrained")
-    panels = figure.subplots(rows, columns, squeeze=False).ravel()
+    figure, rows = grid([height] * -(-count // columns), columns=columns)
+    panels = [panel for row in rows for panel in row]
     for panel in panels[count:]:
         panel.set_visible(False)
-    return figure, list(panels[:count])
+    return figure, panels[:count]
 
 
 def grid(heights: Sequence[float], *, columns: int = 1, sharex: bool = False) -> tuple[Figure, list[list[Axes]]]:
@@ -94,16 +102,17 @@ def grid(heights: Sequence[float], *, columns: int = 1, sharex: bool = False) ->
     return figure, [list(row) for row in panels]
 
 
-def framed(heights: Sequence[float], *, top: float, bottom: float) -> tuple[Figure, Any, list[Axes]]:
-    """Return stacked panels between strips above and below (inches), and the part with the panels."""
-    parts = [top, sum(heights), bottom]
+def framed(heights: Sequence[float], margins: Margins) -> tuple[Figure, Any, list[Axes]]:
+    """Return stacked panels between two margins, at least one panel, and the part with the panels."""
+    heights = heights or [1.2]
+    parts = [margins[0], sum(heights), margins[1]]
     figure = Figure(figsize=(WIDTH_INCHES, sum(parts)), layout="constrained")
-    places = figure.add_gridspec(len(parts), 1, height_ratios=[max(part, 1e-3) for part in parts])
-    body = figure.add_subfigure(places[1, 0])
+    rows = figure.add_gridspec(len(parts), 1, height_ratios=[max(part, 1e-3) for part in parts])
+    body = figure.add_subfigure(rows[1, 0])
     return figure, body, list(body.subplots(len(heights), 1, squeeze=False, height_ratios=heights)[:, 0])
 
 
-def over_pictures(
+def panels_over_images(
     *, tops: Sequence[float], rows: int, columns: int, height: float
 ) -> tuple[Figure, list[Axes], list[list[Axes]]]:
     """Return panels of these heights in inches over rows of image panels, `height` inches each."""
@@ -129,9 +138,8 @@ def number_log_axis(axis: Any) -> None:
     axis.set_minor_formatter(lambda value, _: "")
 
 
-def nothing(text: str) -> bytes:
+def placeholder(text: str) -> Figure:
     """Return a figure with the text `text`, for a missing result."""
-    with styled():
-        figure = Figure(figsize=(WIDTH_INCHES, 1.2))
-        figure.text(0.5, 0.5, text, ha="center", va="center", color=theme.MUTED, style="italic")
-        return as_png(figure)
+    figure = Figure(figsize=(WIDTH_INCHES, 1.2))
+    figure.text(0.5, 0.5, text, ha="center", va="center", color=theme.MUTED, style="italic")
+    return figure

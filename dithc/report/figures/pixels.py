@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from dithc.report.figures import theme
-from dithc.report.figures.canvas import as_png, canvas, nothing, styled
+from dithc.report.figures.canvas import Figure, canvas, placeholder
 from dithc.report.figures.scores import role_of
 from dithc.report.records import EvaluationFacts, ReportRecords
 
@@ -14,30 +14,29 @@ COLUMNS = 4
 Sides = list[tuple[EvaluationFacts, dict[str, Any]]]
 
 
-def draw_pixels(facts: ReportRecords) -> bytes:
+def draw_pixels(facts: ReportRecords) -> Figure:
     """Draw the radial power of each band, then the distribution of each index."""
     panels = [panel for dataset in facts.datasets for panel in _panels(facts, dataset.name)]
     if not panels:
-        return nothing("no evaluation has spectra or indices")
-    with styled():
-        figure, axes = canvas(len(panels), columns=COLUMNS, height=2.2)
-        for place, (panel, (title, kind, lines)) in enumerate(zip(axes, panels, strict=True)):
-            panel.set_title(title)
-            (_spectra if kind == "spectra" else _histograms)(panel, lines)
-            if place == 0:
-                panel.legend(fontsize=7, labelcolor=theme.INK)
-        return as_png(figure)
+        return placeholder("no evaluation has spectra or indices")
+    figure, axes = canvas(len(panels), columns=COLUMNS, height=2.2)
+    for index, (panel, (title, kind, lines)) in enumerate(zip(axes, panels, strict=True)):
+        panel.set_title(title)
+        (_draw_spectra if kind == "spectra" else _draw_histograms)(panel, lines)
+        if index == 0:
+            panel.legend(fontsize=7, labelcolor=theme.INK)
+    return figure
 
 
 def _panels(facts: ReportRecords, dataset: str) -> Iterator[tuple[str, str, list[tuple[str, str, Any, Any]]]]:
     """Return title, kind, and label, role, real and generated values of each evaluation."""
     sides: Sides = [(item, item.curves) for item in facts.evaluations_of(dataset) if item.curves]
-    for place, band in enumerate(next((curves["band_names"] for _, curves in sides), [])):
+    for index, band in enumerate(next((curves["band_names"] for _, curves in sides), [])):
         lines = [
             (
                 item.label,
                 role_of(item.checkpoint),
-                *(curves["spectra"]["power"][side][place] for side in ("real", "generated")),
+                *(curves["spectra"]["power"][side][index] for side in ("real", "generated")),
             )
             for item, curves in sides
             if "spectra" in curves
@@ -54,7 +53,7 @@ def _panels(facts: ReportRecords, dataset: str) -> Iterator[tuple[str, str, list
         yield f"{facts.dataset(dataset).title}: {name}", "indices", lines
 
 
-def _spectra(panel: Any, lines: list[tuple[str, str, Any, Any]]) -> None:
+def _draw_spectra(panel: Any, lines: list[tuple[str, str, Any, Any]]) -> None:
     rings = np.arange(1, len(lines[0][2]) + 1)
     for label, role, _, generated in lines:
         panel.plot(rings, np.array(generated), color=theme.ROLES[role], linewidth=1.4, label=label)
@@ -66,7 +65,7 @@ def _spectra(panel: Any, lines: list[tuple[str, str, Any, Any]]) -> None:
     panel.set_ylabel("power")
 
 
-def _histograms(panel: Any, lines: list[tuple[str, str, Any, Any]]) -> None:
+def _draw_histograms(panel: Any, lines: list[tuple[str, str, Any, Any]]) -> None:
     edges = np.linspace(-1, 1, len(lines[0][2]) + 1)
     for label, role, _, generated in lines:
         panel.stairs(_share(generated), edges, color=theme.ROLES[role], linewidth=1.4, label=label)

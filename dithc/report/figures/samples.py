@@ -7,70 +7,60 @@ from typing import Any
 
 import numpy as np
 from matplotlib.backends.backend_agg import RendererAgg
-from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties
 from numpy.typing import NDArray
 
-from dithc.report.figures.canvas import (
-    DPI,
-    LINE_INCHES,
-    TITLE_SIZE,
-    WIDTH_INCHES,
-    as_png,
-    nothing,
-    read_picture,
-    styled,
-)
+from dithc.report.figures.canvas import DPI, LINE_INCHES, TITLE_SIZE, WIDTH_INCHES, Figure, placeholder, read_image
 from dithc.report.formatting import score
 from dithc.report.records import EvaluationFacts, Measure, ReportRecords, Score
 
-MOST_COLUMNS = 4  # of evaluations; the page has images of all
+MAX_COLUMNS = 4  # of evaluations; the page has images of all
 BETWEEN_TITLES = 0.15  # free inches between titles
 
 
-def draw_samples(facts: ReportRecords) -> bytes:
+def draw_samples(facts: ReportRecords) -> Figure:
     """Draw real and generated tiles: a row per dataset, a column per evaluation, scores above."""
     rows = [(dataset, facts.evaluations_of(dataset.name)) for dataset in facts.datasets]
     rows = [(dataset, items) for dataset, items in rows if dataset.grid and any(item.grid for item in items)]
     if not rows:
-        return nothing("samples: not run")
-    pictures = [
+        return placeholder("samples: not run")
+    images = [
         [(dataset.grid, dataset.title, "real")]
         + [
-            (item.grid, name, _said(item.score, facts.measure))
-            for item, name in list(zip(items, named(items), strict=True))[:MOST_COLUMNS]
+            (item.grid, name, _score_label(item.score, facts.measure))
+            for item, name in list(zip(items, unique_labels(items), strict=True))[:MAX_COLUMNS]
         ]
         for dataset, items in rows
     ]
-    with styled():
-        return as_png(samples_figure(pictures))
+    return samples_figure(images)
 
 
-def named(items: Sequence[EvaluationFacts]) -> list[str]:
+def unique_labels(items: Sequence[EvaluationFacts]) -> list[str]:
     """Return a title per evaluation, with its name if another evaluation has the same label."""
     labels = [item.label for item in items]
     return [item.label if labels.count(item.label) == 1 else f"{item.label}: {item.name}" for item in items]
 
 
-def draw_composites(rows: Sequence[Sequence[tuple[NDArray[np.uint8], str, str]]]) -> bytes:
+def draw_composites(rows: Sequence[Sequence[tuple[NDArray[np.uint8], str, str]]]) -> Figure:
     """Draw false-color images: a row per dataset, generated and real tiles of each composite."""
     if not rows:
-        return nothing("no samples have bands beyond red, green and blue")
-    with styled():
-        return as_png(samples_figure(rows))
+        return placeholder("no samples have bands beyond red, green and blue")
+    return samples_figure(rows)
 
 
-def _said(score_of: Score | None, measure: Measure) -> str:
+def _score_label(score_of: Score | None, measure: Measure) -> str:
     if score_of is None:
         return f"{measure} not run"
-    return f"{measure} {score(score_of.value(measure))}" + ("" if score_of.comparable else ", not comparable")
+    return f"{measure} {score(score_of.value(measure))}" + (
+        "" if score_of.comparable_to_published else ", not comparable"
+    )
 
 
 def samples_figure(rows: Sequence[Sequence[tuple[Path | NDArray[np.uint8] | None, str, str]]]) -> Figure:
     """Return rows of images below two title lines, wrapped if wide; call it inside `styled`."""
     columns = max(len(row) for row in rows)
     side = WIDTH_INCHES / columns
-    titles = [[title_lines(name, side) + title_lines(said, side) for _, name, said in row] for row in rows]
+    titles = [[title_lines(name, side) + title_lines(caption, side) for _, name, caption in row] for row in rows]
     height = side + LINE_INCHES * (1 + max(len(lines) for row in titles for lines in row))
     figure = Figure(figsize=(WIDTH_INCHES, height * len(rows)), layout="constrained")
     grid = figure.subplots(len(rows), columns, squeeze=False)
@@ -81,7 +71,7 @@ def samples_figure(rows: Sequence[Sequence[tuple[Path | NDArray[np.uint8] | None
             panel.set_title("\n".join(lines), fontsize=TITLE_SIZE)
             panel.set_anchor("N")  # directly below its title, because the layout reserves the tallest title
             if path is not None:
-                panel.imshow(read_picture(path) if isinstance(path, Path) else path, interpolation="antialiased")
+                panel.imshow(read_image(path) if isinstance(path, Path) else path, interpolation="antialiased")
     return figure
 
 

@@ -7,9 +7,9 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
-from dithc.core.summaries import short
+from dithc.core.measurements import short
 from dithc.report.figures import theme
-from dithc.report.figures.canvas import as_png, canvas, lanes, nothing, styled
+from dithc.report.figures.canvas import Figure, canvas, lanes, placeholder
 from dithc.report.formatting import score
 from dithc.report.records import Measure, ReportRecords
 
@@ -26,58 +26,62 @@ class Bar:
     role: str
     value: float
     interval: Sequence[float] | None
-    beside: str
+    note: str
     floor: float | None
-    comparable: bool
+    comparable_to_published: bool
 
 
-def role_of(at: str | int) -> str:
+def role_of(checkpoint: str | int) -> str:
     """Return the role of an evaluation by its weights."""
-    return "step" if isinstance(at, int) else at
+    return "step" if isinstance(checkpoint, int) else checkpoint
 
 
-def draw_fid(facts: ReportRecords) -> bytes:
+def draw_fid(facts: ReportRecords) -> Figure:
     """Draw the primary score of each evaluation by dataset."""
     groups: dict[str, list[Bar]] = {}
     for dataset in facts.datasets:
         for item in facts.evaluations_of(dataset.name):
             if item.score:
-                bar = bar_of(asdict(item.score), label=item.label, role=role_of(item.checkpoint), measure=facts.measure)
+                bar = bar_of(vars(item) | {"score": asdict(item.score)}, measure=facts.measure)
                 groups.setdefault(dataset.title, []).append(bar)
     return draw_bars(groups, measure=facts.measure)
 
 
-def bar_of(given: Mapping[str, Any], *, label: str, role: str, measure: Measure) -> Bar:
-    """Return the bar of a score from its record in the JSON of the report."""
-    same: dict[str, Any] = {"label": label, "role": role, "comparable": given["comparable"]}
+def bar_of(item: Mapping[str, Any], *, measure: Measure) -> Bar:
+    """Return the bar of a scored evaluation in the JSON of the report."""
+    record, role = item["score"], role_of(item["checkpoint"])
+    common: dict[str, Any] = {
+        "label": item["label"],
+        "role": role,
+        "comparable_to_published": record["comparable_to_published"],
+    }
     if measure == "FID":
-        return Bar(value=given["fid"], interval=None, beside="", floor=given["floor"], **same)
-    beside = f"FID {score(given['fid'])}, n = {min(given['n_real'], given['n_generated']):,}"
-    return Bar(value=given["kid"], interval=given.get("kid_interval"), beside=beside, floor=None, **same)
+        return Bar(value=record["fid"], interval=None, note="", floor=record["floor"], **common)
+    note = f"FID {score(record['fid'])}, n = {min(record['n_real'], record['n_generated']):,}"
+    return Bar(value=record["kid"], interval=record.get("kid_interval"), note=note, floor=None, **common)
 
 
-def draw_bars(groups: Mapping[str, Sequence[Bar]], *, measure: Measure) -> bytes:
+def draw_bars(groups: Mapping[str, Sequence[Bar]], *, measure: Measure) -> Figure:
     """Draw a panel per group with a separate scale, intervals as whiskers, the floor dashed."""
     if not groups:
-        return nothing("scores: not run")
-    most = max(map(len, groups.values()))
-    with styled():
-        figure, panels = canvas(len(groups), columns=2, height=0.85 + 0.42 * most)
-        for panel, (title, bars) in zip(panels, groups.items(), strict=True):
-            _bars(panel, title, bars, measure=measure)
-        return as_png(figure)
+        return placeholder("scores: not run")
+    longest = max(map(len, groups.values()))
+    figure, panels = canvas(len(groups), columns=2, height=0.85 + 0.42 * longest)
+    for panel, (title, bars) in zip(panels, groups.items(), strict=True):
+        _draw_group(panel, title, bars, measure=measure)
+    return figure
 
 
-def _bars(panel: Axes, title: str, bars: Sequence[Bar], *, measure: Measure) -> None:
+def _draw_group(panel: Axes, title: str, bars: Sequence[Bar], *, measure: Measure) -> None:
     panel.barh(
         range(len(bars)), [bar.value for bar in bars], color=[theme.ROLES[bar.role] for bar in bars], height=0.62
     )
     ends = [bar.interval or (bar.value, bar.value) for bar in bars]
-    for place, (bar, (low, high)) in enumerate(zip(bars, ends, strict=True)):
+    for index, (bar, (low, high)) in enumerate(zip(bars, ends, strict=True)):
         if bar.interval:
-            panel.plot([low, high], [place, place], color=theme.INK, linewidth=1.3, marker="|", markersize=7)
+            panel.plot([low, high], [index, index], color=theme.INK, linewidth=1.3, marker="|", markersize=7)
         panel.annotate(
-            score(bar.value), (high, place), xytext=(6, 0), textcoords="offset points", va="center", fontweight="bold"
+            score(bar.value), (high, index), xytext=(6, 0), textcoords="offset points", va="center", fontweight="bold"
         )
     floors = sorted({bar.floor for bar in bars if bar.floor is not None})
     for floor in floors:
@@ -89,9 +93,9 @@ def _bars(panel: Axes, title: str, bars: Sequence[Bar], *, measure: Measure) -> 
         )  # fmt: skip
     panel.set_title(title, pad=16)
     interval = " with 95% intervals" if any(bar.interval for bar in bars) else ""
-    incomparable = "" if all(bar.comparable for bar in bars) else " (NOT comparable)"
+    incomparable = "" if all(bar.comparable_to_published for bar in bars) else " (NOT comparable)"
     panel.set_xlabel(f"{measure}{interval}, lower is better{incomparable}")
-    lanes(panel, ["\n".join(filter(None, [bar.label, bar.beside])) for bar in bars])
+    lanes(panel, ["\n".join(filter(None, [bar.label, bar.note])) for bar in bars])
     panel.xaxis.set_major_locator(MaxNLocator(5))
     panel.xaxis.set_major_formatter(lambda value, _: short(value))
     highest, lowest = max([high for _, high in ends] + floors), min(0.0, *(low for low, _ in ends))

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dithc.report.figures import theme
-from dithc.report.figures.canvas import as_png, canvas, styled
+from dithc.report.figures.canvas import Figure, canvas
 
 REAL = "real"
 DASHED = (0, (4, 2))
@@ -50,41 +50,40 @@ class Spectra:
         return found
 
 
-def draw_spectra(spectra: Spectra) -> bytes:
+def draw_spectra(spectra: Spectra) -> Figure:
     """Draw values by band, and power relative to real tiles by frequency."""
-    with styled():
-        figure, (bands, rings) = canvas(2, columns=2, height=3.2)
-        _bands(bands, spectra)
-        _rings(rings, spectra)
-        return as_png(figure)
+    figure, (bands, rings) = canvas(2, columns=2, height=3.2)
+    _draw_bands(bands, spectra)
+    _draw_rings(rings, spectra)
+    return figure
 
 
-def _look(side: SpectraSet) -> dict[str, Any]:
+def _style(side: SpectraSet) -> dict[str, Any]:
     return {"color": theme.INK, "linestyle": DASHED} if side.role == REAL else {"color": theme.ROLES[side.role]}
 
 
-def _bands(panel: Any, spectra: Spectra) -> None:
-    places = np.arange(len(spectra.bands))
+def _draw_bands(panel: Any, spectra: Spectra) -> None:
+    positions = np.arange(len(spectra.bands))
     for number, side in enumerate(spectra.sides):
         shift = (number - (len(spectra.sides) - 1) / 2) * 0.16
         low, median, high = (spectra.physical(values) for values in (side.low, side.median, side.high))
-        look = _look(side)
-        panel.vlines(places + shift, low, high, color=look["color"], linewidth=2.2, alpha=0.45)
-        panel.plot(places + shift, median, marker="o", markersize=4, linewidth=0, color=look["color"], label=side.label)
-    panel.set_xticks(places, spectra.bands, fontsize=8)
+        color = _style(side)["color"]
+        panel.vlines(positions + shift, low, high, color=color, linewidth=2.2, alpha=0.45)
+        panel.plot(positions + shift, median, marker="o", markersize=4, linewidth=0, color=color, label=side.label)
+    panel.set_xticks(positions, spectra.bands, fontsize=8)
     panel.set_ylabel(spectra.units)
     panel.grid(visible=False, axis="x")
     panel.set_title("Values: median, percentiles 5 to 95; colors as at the right")
 
 
-def _rings(panel: Any, spectra: Spectra) -> None:
+def _draw_rings(panel: Any, spectra: Spectra) -> None:
     real, *others = spectra.sides
     rings = np.arange(1, len(real.power) + 1)
     panel.axhline(0.0, color=theme.INK, linewidth=1.2, linestyle=DASHED, label=real.label)
     for side in others:
         if side.power.shape == real.power.shape:
             ratio = 10 * np.log10(np.maximum(side.power, 1e-30) / np.maximum(real.power, 1e-30))
-            panel.plot(rings, ratio, linewidth=1.8, label=side.label, **_look(side))
+            panel.plot(rings, ratio, linewidth=1.8, label=side.label, **_style(side))
     panel.set_xscale("log", base=2)
     panel.set_xticks([2**power for power in range(len(rings).bit_length())])
     panel.xaxis.set_major_formatter(lambda value, _: f"{value:g}")

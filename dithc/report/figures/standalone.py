@@ -7,8 +7,8 @@ from dithc.core.logging import user_error
 from dithc.report.collect import read_curve
 from dithc.report.figures import theme
 from dithc.report.figures.benchmarks import draw_timeline, read_timeline
-from dithc.report.figures.canvas import as_png, styled
-from dithc.report.figures.scores import Bar, bar_of, draw_bars, role_of
+from dithc.report.figures.canvas import render_png
+from dithc.report.figures.scores import Bar, bar_of, draw_bars
 from dithc.report.figures.tiles import read_tiles, tiles_figure
 from dithc.report.figures.training import draw_curves
 from dithc.report.records import Measure
@@ -28,7 +28,7 @@ def draw_loss(metrics: Path, *, store: Path | None = None) -> bytes:
             expected="metrics.jsonl of a run",
             fix="pass a run with at least one step",
         )
-    return draw_curves([(curve, theme.PALETTE[0])])
+    return render_png(lambda: draw_curves([(curve, theme.PALETTE[0])]))
 
 
 def draw_fid(path: Path) -> bytes:
@@ -44,9 +44,7 @@ def draw_fid(path: Path) -> bytes:
         bars: dict[str, list[Bar]] = {}
         for item in content["evaluations"]:
             if item["score"]:
-                role = role_of(item["checkpoint"])
-                bar = bar_of(item["score"], label=item["label"], role=role, measure=measure)
-                bars.setdefault(titles[item["dataset"]], []).append(bar)
+                bars.setdefault(titles[item["dataset"]], []).append(bar_of(item, measure=measure))
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise user_error(
             f"{path} cannot be drawn",
@@ -54,7 +52,7 @@ def draw_fid(path: Path) -> bytes:
             expected="the JSON of `dithc report`",
             fix="rerun `dithc report`",
         ) from error
-    return draw_bars(bars, measure=measure)
+    return render_png(lambda: draw_bars(bars, measure=measure))
 
 
 def draw_plan(path: Path) -> bytes:
@@ -63,7 +61,8 @@ def draw_plan(path: Path) -> bytes:
     Raises:
         UserError: the file has no plan.
     """
-    return draw_timeline(read_timeline(path))
+    timeline = read_timeline(path)
+    return render_png(lambda: draw_timeline(timeline))
 
 
 def draw_tiles(folder: Path, *, title: str, scenes: Path | None = None) -> bytes:
@@ -75,5 +74,4 @@ def draw_tiles(folder: Path, *, title: str, scenes: Path | None = None) -> bytes
         UserError: a file is missing or damaged.
     """
     tiles = read_tiles(folder, title=title, scenes=scenes)
-    with styled():
-        return as_png(tiles_figure(tiles))
+    return render_png(lambda: tiles_figure(tiles))

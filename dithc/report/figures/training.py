@@ -6,10 +6,10 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
-from dithc.core.summaries import short
+from dithc.core.measurements import short
 from dithc.report.collect import smooth
 from dithc.report.figures import theme
-from dithc.report.figures.canvas import as_png, canvas, grid, nothing, number_log_axis, styled
+from dithc.report.figures.canvas import Figure, canvas, grid, number_log_axis, placeholder
 from dithc.report.records import Curve, ReportRecords
 
 COLUMNS, LOSS_INCHES, RATE_INCHES = 3, 2.7, 1.0
@@ -17,7 +17,7 @@ MAX_POINTS = 1500  # of a raw curve, more than the pixels of a panel
 LEGEND_INCHES = 0.21  # height of a line of the legend
 
 
-def draw_loss(facts: ReportRecords) -> bytes:
+def draw_loss(facts: ReportRecords) -> Figure:
     """Draw loss and learning rate of every run, colored by dataset."""
     names = [dataset.name for dataset in facts.datasets]
     curves = [
@@ -28,41 +28,36 @@ def draw_loss(facts: ReportRecords) -> bytes:
     return draw_curves(curves)
 
 
-def draw_curves(curves: Sequence[tuple[Curve, str]]) -> bytes:
+def draw_curves(curves: Sequence[tuple[Curve, str]]) -> Figure:
     """Draw loss above learning rate, a pair of panels per curve: raw pale, smoothed strong, held-out dashed."""
     if not curves:
-        return nothing("metrics: not run")
+        return placeholder("metrics: not run")
     columns = min(COLUMNS, len(curves))
     rows = -(-len(curves) // columns)
-    with styled():
-        figure, panels = grid([LOSS_INCHES, RATE_INCHES] * rows, columns=columns)
-        everything = np.concatenate([values for curve, _ in curves for values in (curve.loss, curve.val_loss)])
-        known = everything[np.isfinite(everything) & (everything > 0)]
-        for place in range(rows * columns):
-            row, column = divmod(place, columns)
-            loss, rate = panels[2 * row][column], panels[2 * row + 1][column]
-            if place >= len(curves):
-                loss.set_visible(False)
-                rate.set_visible(False)
-                continue
-            curve, colour = curves[place]
-            _loss(loss, curve, colour)
-            if len(known):
-                loss.set_yscale("log")
-                loss.set_ylim(0.9 * float(np.quantile(known, 0.001)), 1.1 * float(known.max()))
-                number_log_axis(loss.yaxis)
-            _rate(rate, curve)
-            rate.set_xlim(loss.get_xlim())
-            if column == 0:
-                loss.set_ylabel("loss")
-                rate.set_ylabel("learning\nrate")
-        return as_png(figure)
+    figure, panels = grid([LOSS_INCHES, RATE_INCHES] * rows, columns=columns)
+    losses = np.concatenate([values for curve, _ in curves for values in (curve.loss, curve.val_loss)])
+    known = losses[np.isfinite(losses) & (losses > 0)]
+    pairs = [pair for row in range(rows) for pair in zip(*panels[2 * row : 2 * row + 2], strict=True)]
+    for panel in (panel for pair in pairs[len(curves) :] for panel in pair):
+        panel.set_visible(False)
+    for row in range(rows):
+        panels[2 * row][0].set_ylabel("loss")
+        panels[2 * row + 1][0].set_ylabel("learning\nrate")
+    for (loss, rate), (curve, color) in zip(pairs, curves, strict=False):
+        _draw_loss(loss, curve, color)
+        if len(known):
+            loss.set_yscale("log")
+            loss.set_ylim(0.9 * float(np.quantile(known, 0.001)), 1.1 * float(known.max()))
+            number_log_axis(loss.yaxis)
+        _draw_rate(rate, curve)
+        rate.set_xlim(loss.get_xlim())
+    return figure
 
 
-def _loss(panel: Axes, curve: Curve, colour: str) -> None:
+def _draw_loss(panel: Axes, curve: Curve, color: str) -> None:
     every = max(1, len(curve.steps) // MAX_POINTS)
-    panel.plot(curve.steps[::every], curve.loss[::every], color=colour, alpha=0.3, linewidth=0.8)
-    panel.plot(curve.steps, smooth(curve.loss), color=colour, linewidth=2, label="train tiles")
+    panel.plot(curve.steps[::every], curve.loss[::every], color=color, alpha=0.3, linewidth=0.8)
+    panel.plot(curve.steps, smooth(curve.loss), color=color, linewidth=2, label="train tiles")
     is_measured = np.isfinite(curve.val_loss)
     if is_measured.any():
         panel.plot(
@@ -83,7 +78,7 @@ def _loss(panel: Axes, curve: Curve, colour: str) -> None:
     panel.xaxis.set_major_locator(MaxNLocator(5, integer=True))
 
 
-def _rate(panel: Axes, curve: Curve) -> None:
+def _draw_rate(panel: Axes, curve: Curve) -> None:
     """Draw the learning rate from 0."""
     panel.plot(curve.steps, curve.lr, color=theme.INK, linewidth=1.2)
     known = curve.lr[np.isfinite(curve.lr)]
@@ -94,20 +89,19 @@ def _rate(panel: Axes, curve: Curve) -> None:
     panel.set_xlabel("step")
 
 
-def draw_throughput(facts: ReportRecords) -> bytes:
+def draw_throughput(facts: ReportRecords) -> Figure:
     """Draw smoothed images per second of all runs in one panel."""
     curves = [run.curve for run in facts.runs if run.curve is not None]
     curves = [curve for curve in curves if np.isfinite(curve.images_per_second).any()]
     if not curves:
-        return nothing("throughput: not run")
-    with styled():
-        figure, (panel,) = canvas(1, columns=1, height=max(2.4, LEGEND_INCHES * (len(curves) + 2)))
-        for number, curve in enumerate(curves):
-            colour = theme.PALETTE[number % len(theme.PALETTE)]
-            panel.plot(curve.steps, smooth(curve.images_per_second), color=colour, linewidth=1.8, label=curve.run)
-        panel.set_ylim(bottom=0)
-        panel.set_xlabel("step")
-        panel.set_ylabel("images per second")
-        panel.xaxis.set_major_locator(MaxNLocator(8, integer=True))
-        panel.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), labelcolor=theme.INK)
-        return as_png(figure)
+        return placeholder("throughput: not run")
+    figure, (panel,) = canvas(1, columns=1, height=max(2.4, LEGEND_INCHES * (len(curves) + 2)))
+    for number, curve in enumerate(curves):
+        color = theme.PALETTE[number % len(theme.PALETTE)]
+        panel.plot(curve.steps, smooth(curve.images_per_second), color=color, linewidth=1.8, label=curve.run)
+    panel.set_ylim(bottom=0)
+    panel.set_xlabel("step")
+    panel.set_ylabel("images per second")
+    panel.xaxis.set_major_locator(MaxNLocator(8, integer=True))
+    panel.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), labelcolor=theme.INK)
+    return figure

@@ -11,7 +11,7 @@ the reason.
 Extending: another composite of bands is a line of `COMPOSITES`, another row of mosaics a function in `gallery.py`.
 """
 
-from dithc.report.galleries.gallery import FALSE_COLOURS, Gallery, Mosaic, galleries, preview_rows
+from dithc.report.galleries.gallery import FALSE_COLORS, Gallery, Mosaic, galleries, preview_rows
 from dithc.report.galleries.spectra import measure_spectra
 
-__all__ = ["FALSE_COLOURS", "Gallery", "Mosaic", "galleries", "measure_spectra", "preview_rows"]
+__all__ = ["FALSE_COLORS", "Gallery", "Mosaic", "galleries", "measure_spectra", "preview_rows"]

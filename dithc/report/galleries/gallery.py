@@ -19,15 +19,15 @@ from dithc.report.records import DatasetFacts, EvaluationFacts, ReportRecords
 
 COLUMNS = 4
 SHOWN = COLUMNS * COLUMNS
-GREY = 150  # level between images, which suits light and dark pages
-MOST_SIDE = 256  # pixels of an image; larger images are averaged over blocks of pixels
+GRAY = 150  # level between images, which suits light and dark pages
+MAX_SIDE = 256  # pixels of an image; larger images are averaged over blocks of pixels
 SWIR = "vegetation is green, bare soil and rock are pink, water is black"
 # Name, meaning, and bands as red, green and blue by sensor, of composites that are common in remote sensing.
 COMPOSITES: tuple[tuple[str, str, tuple[tuple[str, str, str], ...]], ...] = (
     ("color infrared", "vegetation is red", (("B08", "B04", "B03"), ("NIR", "R", "G"))),
     ("short-wave infrared", SWIR, (("B12", "B8A", "B04"), ("B11", "B8A", "B04"))),
 )
-FALSE_COLOURS = "False colors"
+FALSE_COLORS = "False colors"
 STRIP = 4  # images of a preview
 FIRST = f"the first {SHOWN}"
 
@@ -46,28 +46,28 @@ class Mosaic:
 
 @dataclass(frozen=True, kw_only=True)
 class Gallery:
-    """Related mosaics; `note` explains them, `look` selects the layout."""
+    """Related mosaics; `note` explains them, `layout` selects the layout."""
 
     title: str
     note: str
     pictures: list[Mosaic]
-    look: Literal["", "four", "rows"] = ""
+    layout: Literal["", "four", "rows"] = ""
 
 
 def galleries(facts: ReportRecords, dataset: str, item: EvaluationFacts | None) -> list[Gallery]:
     """Return the galleries of a dataset; `item` is the primary evaluation, None without evaluations."""
     chosen = facts.dataset(dataset)
     if chosen.tiles_folder is None:
-        return [gallery for gallery in (_codec(chosen),) if gallery.pictures]
-    real = RealTiles(chosen.tiles_folder, seed=facts.seed, most=SHOWN)
+        return [gallery for gallery in (_codec_gallery(chosen),) if gallery.pictures]
+    real = RealTiles(chosen.tiles_folder, seed=facts.seed, max_tiles=SHOWN)
     found = []
     if item and item.files and (images := first_images(item.files.samples, SHOWN)) is not None:
-        found.append(_beside(facts, chosen, item, images, real))
-        found.append(_false_colours(chosen, item, first_scaled(item.files.samples, SHOWN, bands=len(real.bands)), real))
-    found.append(_way(facts, chosen, item))
-    found.append(_codec(chosen))
+        found.append(_compare(facts, chosen, item, images, real))
+        found.append(_false_colors(chosen, item, first_scaled(item.files.samples, SHOWN, bands=len(real.bands)), real))
+    found.append(_training_stages(facts, chosen, item))
+    found.append(_codec_gallery(chosen))
     if not any(gallery.pictures for gallery in found):
-        found = [Gallery(title="Real tiles", note="", pictures=[_real(chosen, real)])]
+        found = [Gallery(title="Real tiles", note="", pictures=[_real_mosaic(chosen, real)])]
     return [gallery for gallery in found if gallery.pictures]
 
 
@@ -77,33 +77,35 @@ def preview_rows(facts: ReportRecords, item: EvaluationFacts) -> list[Mosaic]:
     generated = first_images(item.files.samples, STRIP) if item.files else None
     if generated is None or dataset.tiles_folder is None:
         return []
-    real = RealTiles(dataset.tiles_folder, seed=facts.seed, most=SHOWN).rgb(STRIP)
+    real = RealTiles(dataset.tiles_folder, seed=facts.seed, max_tiles=SHOWN).rgb(STRIP)
     return [
-        _picture("generated", generated, text=f"{len(generated)} images generated {item.label}.", columns=STRIP),
-        _picture("real", real, text=f"{len(real)} real tiles of {dataset.title}, drawn at random.", columns=STRIP),
+        _build("generated", generated, text=f"{len(generated)} images generated {item.label}.", columns=STRIP),
+        _build("real", real, text=f"{len(real)} real tiles of {dataset.title}, drawn at random.", columns=STRIP),
     ]
 
 
-def _picture(title: str, images: NDArray[np.uint8], *, text: str, caption: str = "", columns: int = COLUMNS) -> Mosaic:
-    pixels = mosaic(_smaller(images), columns=min(columns, len(images)), level=GREY)
-    return _framed(title, pixels, text=text, caption=caption)
+def _build(title: str, images: NDArray[np.uint8], *, text: str, caption: str = "", columns: int = COLUMNS) -> Mosaic:
+    pixels = mosaic(_downsample(images), columns=min(columns, len(images)), level=GRAY)
+    return _encode(title, pixels, text=text, caption=caption)
 
 
-def _framed(title: str, pixels: NDArray[np.uint8], *, text: str, caption: str = "") -> Mosaic:
+def _encode(title: str, pixels: NDArray[np.uint8], *, text: str, caption: str = "") -> Mosaic:
     height, width = pixels.shape[:2]
     return Mosaic(title=title, text=text, caption=caption, webp=canvas.as_webp(pixels), width=width, height=height)
 
 
-def _real(dataset: DatasetFacts, real: RealTiles) -> Mosaic:
+def _real_mosaic(dataset: DatasetFacts, real: RealTiles) -> Mosaic:
     images = real.rgb(SHOWN)
     text = f"{len(images)} real tiles of {dataset.title}, drawn at random, in {', '.join(real.tiles.info['display']['bands'])}."
-    return _picture("Real tiles at random", images, text=text)
+    return _build("Real tiles at random", images, text=text)
 
 
-def _beside(facts: ReportRecords, dataset: DatasetFacts, item: EvaluationFacts, shown: RGB, real: RealTiles) -> Gallery:
+def _compare(
+    facts: ReportRecords, dataset: DatasetFacts, item: EvaluationFacts, shown: RGB, real: RealTiles
+) -> Gallery:
     """Return generated images, their nearest real tiles, and random real tiles."""
-    said = f"{len(shown)} images generated {item.label}, {dataset.title}"
-    pictures = [_picture(f"Generated, {item.label}", shown, text=f"{said}.", caption=f"{item.name}: {FIRST}")]
+    subject = f"{len(shown)} images generated {item.label}, {dataset.title}"
+    pictures = [_build(f"Generated, {item.label}", shown, text=f"{subject}.", caption=f"{item.name}: {FIRST}")]
     nearest = nearest_tiles(item, real.tiles, seed=facts.seed, count=len(shown))
     note = f"Rendering of all three: {dataset.rendering}."
     if isinstance(nearest, str):
@@ -111,46 +113,46 @@ def _beside(facts: ReportRecords, dataset: DatasetFacts, item: EvaluationFacts, 
     else:
         text = f"The nearest real tile in features of each image, at the same place; {dataset.title}."
         pictures.append(
-            _picture("Nearest real tiles", real.tiles.rgb(nearest), text=text, caption="in features, place by place")
+            _build("Nearest real tiles", real.tiles.rgb(nearest), text=text, caption="in features, place by place")
         )
         note += " A generated image that equals its nearest tile was memorized."
-    return Gallery(title="Generated and real", note=note, pictures=[*pictures, _real(dataset, real)])
+    return Gallery(title="Generated and real", note=note, pictures=[*pictures, _real_mosaic(dataset, real)])
 
 
-def _false_colours(dataset: DatasetFacts, item: EvaluationFacts, generated: Scaled | None, real: RealTiles) -> Gallery:
+def _false_colors(dataset: DatasetFacts, item: EvaluationFacts, generated: Scaled | None, real: RealTiles) -> Gallery:
     """Return the same images in invisible bands; empty without these bands."""
     pictures = []
     sides = (
         [] if generated is None else [(f"Generated, {item.label}", generated), ("Real tiles at random", real.scaled)]
     )
     for name, meaning, bands in composites(real.bands):
-        places = [real.bands.index(band) for band in bands]
+        indices = [real.bands.index(band) for band in bands]
         for title, scaled in sides:
-            values = real.tiles.stretch.unscale(scaled)[:, places]
-            rgb, _ = real.tiles.stretch.levels(values, bands=places)
+            values = real.tiles.stretch.unscale(scaled)[:, indices]
+            rgb, _ = real.tiles.stretch.levels(values, bands=indices)
             content = f"bands {', '.join(bands)} as red, green and blue; {meaning}"
             text = f"{title}, {len(rgb)} of {dataset.title} in {name}: {content}."
-            pictures.append(_picture(f"{title}: {name}", rgb, text=text, caption=f"{', '.join(bands)}: {meaning}"))
+            pictures.append(_build(f"{title}: {name}", rgb, text=text, caption=f"{', '.join(bands)}: {meaning}"))
     note = "The same images and tiles; each band from percentile 1 to 99 of the train tiles."
-    return Gallery(title=FALSE_COLOURS, note=note, pictures=pictures, look="four" if len(pictures) == 4 else "")
+    return Gallery(title=FALSE_COLORS, note=note, pictures=pictures, layout="four" if len(pictures) == 4 else "")
 
 
-def _way(facts: ReportRecords, dataset: DatasetFacts, item: EvaluationFacts | None) -> Gallery:
+def _training_stages(facts: ReportRecords, dataset: DatasetFacts, item: EvaluationFacts | None) -> Gallery:
     """Return the other evaluations: the same noise at other training steps, and the codec alone."""
     pictures = []
     for other in facts.evaluations_of(dataset.name):
         rgb = first_images(other.files.samples, SHOWN) if other.files and other != item else None
         if rgb is not None:
-            what = "real tiles through the codec" if other.checkpoint == "codec" else f"images generated {other.label}"
+            kind = "real tiles through the codec" if other.checkpoint == "codec" else f"images generated {other.label}"
             value = f"{facts.measure} {score(other.score.value(facts.measure))}" if other.score else ""
-            title = what.removeprefix("images ").capitalize()
-            text = f"{len(rgb)} {what}, {dataset.title}{': ' if value else ''}{value}."
-            pictures.append(_picture(title, rgb, text=text, caption=", ".join(filter(None, [other.name, value]))))
+            title = kind.removeprefix("images ").capitalize()
+            text = f"{len(rgb)} {kind}, {dataset.title}{': ' if value else ''}{value}."
+            pictures.append(_build(title, rgb, text=text, caption=", ".join(filter(None, [other.name, value]))))
     note = "Equal places use the same noise. The codec alone shows the loss of real tiles by the codec."
     return Gallery(title="Stages of training", note=note, pictures=pictures)
 
 
-def _codec(dataset: DatasetFacts) -> Gallery:
+def _codec_gallery(dataset: DatasetFacts) -> Gallery:
     """Return reconstructions of the codec trained on this data set."""
     codec = dataset.codec
     bands = f"Each band of a tile: {', '.join(dataset.band_names)}"
@@ -161,8 +163,8 @@ def _codec(dataset: DatasetFacts) -> Gallery:
     pictures = []
     for path, title, text in found if codec.train_dataset in (None, dataset.name) else ():
         if path is not None:
-            pictures.append(_framed(title, canvas.read_picture(path), text=f"{text}; codec {codec.name}."))
-    return Gallery(title=f"The codec, {codec.name}", note="", pictures=pictures, look="rows")
+            pictures.append(_encode(title, canvas.read_image(path), text=f"{text}; codec {codec.name}."))
+    return Gallery(title=f"The codec, {codec.name}", note="", pictures=pictures, layout="rows")
 
 
 def composites(bands: Sequence[str]) -> Iterator[tuple[str, str, tuple[str, str, str]]]:
@@ -174,9 +176,9 @@ def composites(bands: Sequence[str]) -> Iterator[tuple[str, str, tuple[str, str,
                 break
 
 
-def _smaller(images: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """Average images (n, 3, S, S) over blocks, to at most MOST_SIDE."""
-    factor = -(-images.shape[-1] // MOST_SIDE)
+def _downsample(images: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """Average images (n, 3, S, S) over blocks, to at most MAX_SIDE."""
+    factor = -(-images.shape[-1] // MAX_SIDE)
     side = images.shape[-1] // factor * factor
     if factor == 1:
         return images

@@ -26,11 +26,11 @@ def arrays(manifest: Path, stage: str, kind: str) -> Iterator[NDArray[np.generic
 
 
 class RealTiles:
-    """The first `most` tiles of a dataset in a random order by seed."""
+    """The first `max_tiles` tiles of a dataset in a random order by seed."""
 
-    def __init__(self, folder: Path, *, seed: int, most: int) -> None:
+    def __init__(self, folder: Path, *, seed: int, max_tiles: int) -> None:
         self.tiles = Tiles(folder)
-        count = min(most, self.tiles.count)
+        count = min(max_tiles, self.tiles.count)
         self.rows: Rows = np.random.default_rng(seed).choice(self.tiles.count, count, replace=False).astype(np.int64)
 
     @property

@@ -20,7 +20,7 @@ def measure_spectra(facts: ReportRecords, dataset: str) -> spectra.Spectra | Non
     items = [item for item in facts.evaluations_of(dataset) if item.checkpoint in AT and item.files]
     if chosen.tiles_folder is None or not items:
         return None
-    real = RealTiles(chosen.tiles_folder, seed=facts.seed, most=IMAGES)
+    real = RealTiles(chosen.tiles_folder, seed=facts.seed, max_tiles=IMAGES)
     stretch = real.tiles.stretch
     sides = [_side("real tiles", "real", real.scaled)]
     for item in items:

@@ -1,6 +1,6 @@
 """Text alternatives of the figures, with their numbers."""
 
-from dithc.core.summaries import rounded, short
+from dithc.core.measurements import rounded, short
 from dithc.report.figures import spectra as spectra_figure
 from dithc.report.formatting import score, span
 from dithc.report.records import DatasetFacts, ReportRecords
@@ -8,10 +8,10 @@ from dithc.report.records import DatasetFacts, ReportRecords
 
 def loss(facts: ReportRecords) -> str:
     curves = [
-        f"{run.name} from {short(run.loss_first10)} to {short(run.loss_last100)}"
+        f"{run.name} from {short(run.mean_loss_first_10)} to {short(run.mean_loss_last_100)}"
         + ("" if run.val_loss is None else f", held-out {short(run.val_loss)} at the end")
         for run in facts.runs
-        if run.loss_first10 is not None and run.loss_last100 is not None
+        if run.mean_loss_first_10 is not None and run.mean_loss_last_100 is not None
     ]
     listed = "; ".join(curves) or "no training run"
     return f"Loss by step, on train tiles and on held-out tiles, above the learning rate: {listed}."

@@ -2,10 +2,10 @@
 
 from dataclasses import dataclass, field
 
+from dithc.core.measurements import Measurement
 from dithc.core.reproduction import read_reference
-from dithc.core.summaries import Measurement
 from dithc.report.benchmarks import scaling_curves
-from dithc.report.html.tables import Table, shown
+from dithc.report.html.tables import Table, from_summary
 from dithc.report.records import ReportRecords
 
 TITLES = {
@@ -74,8 +74,8 @@ def _measured(kind: str, facts: ReportRecords) -> BenchmarkSection:
         title=TITLES[kind],
         notes=[f"{found.title}.", *found.notes, *([OF_PAPER] if printed else [])],
         figure=FIGURES.get(kind),
-        tables=[shown(one) for one in found.tables],
-        folded=[shown(printed.table)] if printed else [],
+        tables=[from_summary(found_table) for found_table in found.tables],
+        folded=[from_summary(printed.table)] if printed else [],
         conditions=found.conditions,
     )
 
@@ -87,5 +87,5 @@ def _scaling(facts: ReportRecords, mode: str) -> BenchmarkSection:
         title=TITLES[mode],
         notes=[SCALING_NOTE],
         figure=(f"{mode}_scaling", text),
-        folded=[shown(scaling_curves.points_table(facts.scaling, mode))],
+        folded=[from_summary(scaling_curves.points_table(facts.scaling, mode))],
     )

@@ -11,7 +11,6 @@ from urllib.parse import quote
 from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 
 from dithc.core.logging import escaping
-from dithc.core.summaries import short
 from dithc.report.assessment import assess_runs, last_scored
 from dithc.report.figures import canvas
 from dithc.report.formatting import score, span
@@ -22,7 +21,7 @@ from dithc.report.html.scores import SMALL_NOTE, measured_tables, score_tables
 from dithc.report.records import ReportRecords
 
 TEMPLATES = "dithc.report.html"
-NOWHERE = {"base-uri": "'none'", "form-action": "'none'"}
+BLOCKED = {"base-uri": "'none'", "form-action": "'none'"}
 PNG_SIZE = slice(16, 24)  # width and height in the head of a PNG, four bytes each, big-endian
 
 
@@ -46,7 +45,7 @@ class PageImages:
     strips: Mapping[str, Sequence[Mosaic]]
 
 
-def render(facts: ReportRecords, pictures: PageImages) -> str:
+def render(facts: ReportRecords, images: PageImages) -> str:
     """Render the page: HTML with everything inlined and every external text escaped.
 
     A content policy in its head forbids external loads and all scripts except its script, identified by hash.
@@ -55,17 +54,15 @@ def render(facts: ReportRecords, pictures: PageImages) -> str:
     return render_template(
         "report.html",
         facts=facts,
-        figures={name: data_uri(canvas.recoded(png)) for name, png in pictures.figures.items()},
-        sizes={name: size_of(png) for name, png in pictures.figures.items()},
-        galleries=pictures.galleries,
-        drawn=pictures.drawn,
-        strips=pictures.strips,
+        figures={name: data_uri(canvas.recode_png(png)) for name, png in images.figures.items()},
+        sizes={name: size_of(png) for name, png in images.figures.items()},
+        images=images,
         texts={name: getattr(alt_text, name)(facts) for name in ("loss", "scores", "throughput", "stages")},
         engine=engine,
         not_run=not_run,
-        **_of_verdict(facts),
-        **_of_scores(facts),
-        **_of_origin(facts),
+        **_verdict_values(facts),
+        **_score_values(facts),
+        **_provenance_values(facts),
     )
 
 
@@ -82,39 +79,34 @@ def render_template(template: str, *, package: str = TEMPLATES, scripts: Sequenc
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters.update(
-        short=short,
-        score=score,
-        span=span,
-        percent=lambda part, total: f"{100 * part / total:.1f}" if total else "0",
-        webp=data_uri,
-    )
-    environment.filters.update(address=quote, millions=lambda value: f"{value / 1e6:,.1f} M")
+    environment.filters.update(score=score, span=span, webp=data_uri, address=quote)
+    environment.filters["percent"] = lambda part, total: f"{100 * part / total:.1f}" if total else "0"
+    environment.filters["millions"] = lambda value: f"{value / 1e6:,.1f} M"
     script = "".join(
         (files(name) / file).read_text()
-        for name, file in [(TEMPLATES, "enlarge.js"), *((package, one) for one in scripts)]
+        for name, file in [(TEMPLATES, "enlarge.js"), *((package, file_name) for file_name in scripts)]
     )
     return environment.get_template(template).render(policy=_policy(script), script=script, **values)
 
 
-def _of_verdict(facts: ReportRecords) -> dict[str, Any]:
+def _verdict_values(facts: ReportRecords) -> dict[str, Any]:
     chosen = {run.name: last_scored(facts, run.name) for run in facts.last_runs}
     return {
-        "judgements": assess_runs(facts),
-        "judges": {
+        "assessments": assess_runs(facts),
+        "score_conditions": {
             name: _conditions(facts, item.dataset, item.score) for name, item in chosen.items() if item and item.score
         },
         "warnings": [text.partition(". ")[::2] for text in facts.warnings],
     }
 
 
-def _conditions(facts: ReportRecords, dataset: str, one: Any) -> str:
-    counts = f"{one.n_generated:,} generated against {one.n_real:,} real images"
-    features = f"features {one.kind or one.extractor}, resize {one.resize}"
+def _conditions(facts: ReportRecords, dataset: str, result: Any) -> str:
+    counts = f"{result.n_generated:,} generated against {result.n_real:,} real images"
+    features = f"features {result.kind or result.extractor}, resize {result.resize}"
     return f"FID, lower is better: {counts}; {features}; rendering {facts.dataset(dataset).rendering}."
 
 
-def _of_scores(facts: ReportRecords) -> dict[str, Any]:
+def _score_values(facts: ReportRecords) -> dict[str, Any]:
     return {
         "incomparable": incomparable(facts),
         "remarks": remarks(facts),
@@ -127,25 +119,25 @@ def _of_scores(facts: ReportRecords) -> dict[str, Any]:
     }
 
 
-def _of_origin(facts: ReportRecords) -> dict[str, Any]:
+def _provenance_values(facts: ReportRecords) -> dict[str, Any]:
     runs = {run.name: run.settings for run in facts.runs}
     evaluations = {item.name: item.settings for item in facts.evaluations}
-    commits = dict.fromkeys(one.commit for one in facts.origins if one.commit)
-    hosts = dict.fromkeys(one.host for one in facts.origins)
-    made = {
+    commits = dict.fromkeys(origin.commit for origin in facts.origins if origin.commit)
+    hosts = dict.fromkeys(origin.host for origin in facts.origins)
+    results = {
         "commit of the results": ", ".join(commits) or "not recorded",
         "machine of the results": "; ".join(hosts) or "none",
     }
     settings = [
-        (what, *provenance.settings_of(columns, what=what))
-        for what, columns in (("runs", runs), ("evaluations", evaluations))
+        (subject, *provenance.settings_of(columns, subject=subject))
+        for subject, columns in (("runs", runs), ("evaluations", evaluations))
         if columns
     ]
     return {
         "settings": settings,
         "data_facts": {dataset.name: provenance.data_facts(facts, dataset) for dataset in facts.datasets},
         "band_tables": {dataset.name: provenance.band_table(dataset) for dataset in facts.datasets},
-        "versions": [*made.items(), ("seed of the experiment", str(facts.seed)), *facts.versions.items()],
+        "versions": [*results.items(), ("seed of the experiment", str(facts.seed)), *facts.versions.items()],
         "origins": provenance.origin_table(facts),
     }
 
@@ -153,7 +145,7 @@ def _of_origin(facts: ReportRecords) -> dict[str, Any]:
 def _policy(script: str) -> str:
     digest = b64encode(hashlib.sha256(script.encode()).digest()).decode()
     allowed = {"img-src": "data:", "style-src": "'unsafe-inline'", "script-src": f"'sha256-{digest}'"}
-    return "; ".join(f"{kind} {where}" for kind, where in ({"default-src": "'none'"} | allowed | NOWHERE).items())
+    return "; ".join(f"{kind} {source}" for kind, source in ({"default-src": "'none'"} | allowed | BLOCKED).items())
 
 
 def data_uri(content: bytes) -> str:
@@ -184,7 +176,7 @@ def incomparable(facts: ReportRecords) -> dict[str, list[str]]:
     """Group evaluations by the reason that forbids a comparison with published scores."""
     reasons: dict[str, list[str]] = {}
     for item in facts.evaluations:
-        if item.score and not item.score.comparable:
+        if item.score and not item.score.comparable_to_published:
             reason = item.score.note or "the extractor differs from the one of published FID"
             reasons.setdefault(reason, []).append(item.name)
     return reasons

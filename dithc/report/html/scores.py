@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from dithc.core.summaries import ABSENT, percent, rounded
+from dithc.core.measurements import ABSENT, percent, rounded
 from dithc.report.formatting import between, score
 from dithc.report.html.tables import Cell, Table, table
 from dithc.report.records import SMALL, DatasetFacts, EvaluationFacts, ReportRecords, Score
@@ -17,10 +17,10 @@ SMALL_NOTE = (
 
 
 def score_tables(facts: ReportRecords) -> list[Table]:
-    return [_of_dataset(facts, dataset) for dataset in facts.datasets if facts.evaluations_of(dataset.name)]
+    return [_score_table(facts, dataset) for dataset in facts.datasets if facts.evaluations_of(dataset.name)]
 
 
-def _of_dataset(facts: ReportRecords, dataset: DatasetFacts) -> Table:
+def _score_table(facts: ReportRecords, dataset: DatasetFacts) -> Table:
     items = facts.evaluations_of(dataset.name)
     best = facts.best(dataset.name)
     extractors = list(dict.fromkeys(_features(item.score) for item in items if item.score))
@@ -46,20 +46,20 @@ def _row(facts: ReportRecords, item: EvaluationFacts) -> list[Cell]:
     name = Cell(
         text=item.label, notes=[item.name + ("" if item.checkpoint == "codec" else f", {item.weights}{average}")]
     )
-    notes = [note for note in (item.guided, _cost(item)) if note]
+    notes = [note for note in (item.guided, _cost_note(item)) if note]
     sampler = Cell(text=ABSENT if item.checkpoint == "codec" else item.solver, notes=notes)
-    one = item.score
-    if one is None:
+    found = item.score
+    if found is None:
         return [name, sampler, Cell(text="not run"), *[Cell(text=ABSENT)] * 4]
     values = {
-        "FID": _measured(one.fid, one.fid_interval, strong=facts.measure == "FID"),
-        "KID": _measured(one.kid, one.kid_interval, strong=facts.measure == "KID"),
+        "FID": _score_cell(found.fid, found.fid_interval, strong=facts.measure == "FID"),
+        "KID": _score_cell(found.kid, found.kid_interval, strong=facts.measure == "KID"),
     }
-    real = Cell(text=f"{one.n_real:,}", notes=[f"split {item.real_split}", *_clipped(one.clipped_real)])
-    return [name, sampler, *(values[key] for key in measures(facts)), _floor(one), real, _generated(one)]
+    real = Cell(text=f"{found.n_real:,}", notes=[f"split {item.real_split}", *_clipped(found.clipped_real)])
+    return [name, sampler, *(values[key] for key in measures(facts)), _floor(found), real, _generated(found)]
 
 
-def _cost(item: EvaluationFacts) -> str:
+def _cost_note(item: EvaluationFacts) -> str:
     """Describe the score cost of inexact images; empty if exact or unknown."""
     cost = item.cost
     if cost is None or item.is_exact:
@@ -68,46 +68,48 @@ def _cost(item: EvaluationFacts) -> str:
     return f"over {cost.exact}, which is exact: FID {cost.fid:+.3g}{kid}, n = {cost.n:,}"
 
 
-def _measured(value: float | None, interval: list[float] | None, *, strong: bool = False) -> Cell:
+def _score_cell(value: float | None, interval: list[float] | None, *, strong: bool = False) -> Cell:
     notes = [between(interval)] if interval else []
     text = ABSENT if value is None else score(value)
     return Cell(text=text, notes=notes, title="" if value is None else str(value), strong=strong)
 
 
-def _floor(one: Score) -> Cell:
-    notes = [f"n = {' / '.join(f'{n:,}' for n in one.floor_n)}"] if one.floor_n else []
-    notes += [f"at n = {one.n:,}: {score(one.floor_at_n)}"] if one.floor_at_n is not None else []
-    return replace(_measured(one.floor, None), notes=notes)
+def _floor(found: Score) -> Cell:
+    notes = [f"n = {' / '.join(f'{n:,}' for n in found.floor_n)}"] if found.floor_n else []
+    notes += [f"at n = {found.n:,}: {score(found.floor_at_n)}"] if found.floor_at_n is not None else []
+    return replace(_score_cell(found.floor, None), notes=notes)
 
 
-def _generated(one: Score) -> Cell:
-    notes = _clipped(one.clipped_generated)
-    if one.copies is not None:
-        held_out = "unknown" if one.copies_held_out is None else percent(one.copies_held_out)
-        notes += [f"copies {percent(one.copies)}", f"held-out {held_out}"]
-    return Cell(text=f"{one.n_generated:,}", notes=notes)
+def _generated(found: Score) -> Cell:
+    notes = _clipped(found.clipped_generated)
+    if found.memorized_fraction is not None:
+        held_out = "unknown" if found.memorized_fraction_val is None else percent(found.memorized_fraction_val)
+        notes += [f"copies {percent(found.memorized_fraction)}", f"held-out {held_out}"]
+    return Cell(text=f"{found.n_generated:,}", notes=notes)
 
 
 def _clipped(share: float | None) -> list[str]:
     return [] if share is None else [f"clipped {percent(share)}"]
 
 
-def _features(one: Score | None) -> str:
-    if one is None:
+def _features(found: Score | None) -> str:
+    if found is None:
         return ABSENT
-    comparable = "comparable with published FID" if one.comparable else "NOT COMPARABLE with published FID"
-    return f"{comparable}; features of {one.extractor} (sha256 {one.sha256[:12]}), resize {one.resize}"
+    comparable = (
+        "comparable with published FID" if found.comparable_to_published else "NOT COMPARABLE with published FID"
+    )
+    return f"{comparable}; features of {found.extractor} (sha256 {found.sha256[:12]}), resize {found.resize}"
 
 
 def measured_tables(facts: ReportRecords) -> list[Table]:
     return [
         table(f"Additional measures of {item.name}", ["Measure", "Value"], rows, texts=2)
         for item in facts.evaluations
-        if item.score and (rows := [list(pair) for pair in _more(item.score.more).items()])
+        if item.score and (rows := [list(pair) for pair in _extra_rows(item.score.more).items()])
     ]
 
 
-def _more(more: Mapping[str, Any]) -> dict[str, str]:
+def _extra_rows(more: Mapping[str, Any]) -> dict[str, str]:
     row = {}
     for name in ("precision", "recall", "density", "coverage"):
         if more.get(name) is not None:
@@ -115,20 +117,20 @@ def _more(more: Mapping[str, Any]) -> dict[str, str]:
     pixels: Mapping[str, Any] = more.get("pixels") or {}
     bands, indices, spectra = (pixels.get(name, {}) for name in ("bands", "indices", "spectra"))
     if "wasserstein" in bands:
-        row[f"distance of bands ({bands['units']})"] = _each(bands["wasserstein"])
+        row[f"distance of bands ({bands['units']})"] = _by_band(bands["wasserstein"])
     if bands.get("spectral_angle_deg") is not None:
         row["spectral angle"] = f"{bands['spectral_angle_deg']:.3g}°"
         row["difference of correlations"] = rounded(bands["correlation_difference"])
-    for name, one in indices.items():
+    for name, distances in indices.items():
         if name != "absent":
-            row[f"distance of {name}"] = rounded(one["wasserstein"])
+            row[f"distance of {name}"] = rounded(distances["wasserstein"])
     if spectra:
-        row["spectra, dB"] = _each(spectra["log_spectral_distance_db"])
-    for name, one in (more.get("triplets") or {}).items():
-        row[f"{name}: FID, KID"] = f"{rounded(one['fid'])}, {rounded(one['kid'])}"
+        row["spectra, dB"] = _by_band(spectra["log_spectral_distance_db"])
+    for name, distances in (more.get("triplets") or {}).items():
+        row[f"{name}: FID, KID"] = f"{rounded(distances['fid'])}, {rounded(distances['kid'])}"
     absent = [text for part in pixels.values() for text in part.get("absent", [])]
     return row | ({"absent": "; ".join(absent)} if absent else {})
 
 
-def _each(values: Mapping[str, float | None]) -> str:
+def _by_band(values: Mapping[str, float | None]) -> str:
     return ", ".join(f"{name} {rounded(value)}" for name, value in values.items())

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from dithc.core import summaries
+from dithc.core import measurements
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,6 +31,6 @@ def table(caption: str, head: list[str], rows: list[list[str]], *, texts: int) -
     return Table(caption=caption, head=head, rows=[[Cell(text=text) for text in row] for row in rows], texts=texts)
 
 
-def shown(given: summaries.Table) -> Table:
+def from_summary(summary: measurements.Table) -> Table:
     """Convert a table of a benchmark or of the paper."""
-    return table(given.title, given.head, given.rows, texts=given.texts)
+    return table(summary.title, summary.head, summary.rows, texts=summary.texts)

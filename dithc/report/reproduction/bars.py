@@ -8,16 +8,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from dithc.core.measurements import short
 from dithc.core.reproduction import ResultCell, TargetResult
-from dithc.core.summaries import short
 from dithc.report.figures import canvas, theme
-from dithc.report.reproduction.frame import Frame, cut, filled, in_order, nothing, published_look, text_of
+from dithc.report.reproduction.frame import bar_style, placeholder, published_style, shorten, text_of
 
 BAR_INCHES, GAP_INCHES, PANEL_INCHES, LEGEND_INCHES = 0.185, 0.15, 0.8, 0.3
 WIDE = 25.0  # ratio of the largest to the smallest number above which an axis is logarithmic
 FEW_TICKS = 300.0  # ratio of the ends of an axis above which it has a tick per power of ten
 FILLED = 0.74  # share of an axis for marks; the numbers use the rest
-MOST_ROWS = 24
+MAX_ROWS = 24
 LEGEND_LETTERS, LEGEND_COLUMNS = 110, 4
 
 
@@ -54,8 +54,8 @@ def panels_of(document: TargetResult) -> list[Panel]:
     return [
         Panel(
             title=title,
-            rows=in_order(cell.row for cell in cells)[:MOST_ROWS],
-            columns=in_order(_label(cell) for cell in cells),
+            rows=list(dict.fromkeys(cell.row for cell in cells))[:MAX_ROWS],
+            columns=list(dict.fromkeys(map(_label, cells))),
             cells={(cell.row, _label(cell)): cell for cell in cells},
         )
         for title, cells in found.items()
@@ -67,27 +67,27 @@ def _label(cell: ResultCell) -> str:
     return cell.column.removesuffix(" s").removesuffix(" GB")
 
 
-def draw_bars(document: TargetResult, frame: Frame, folder: Path) -> Any:
+def draw_bars(document: TargetResult, margins: canvas.Margins, folder: Path) -> Any:
     panels = panels_of(document)
     shown = [panel for panel in panels if panel.numbers] or panels[:1]
     heights = [panel.inches for panel in shown] or [1.2]
     heights[-1] += LEGEND_INCHES
-    figure, body, axes = canvas.framed(heights, top=frame.top, bottom=frame.bottom)
+    figure, body, axes = canvas.framed(heights, margins)
     if not shown:
-        nothing(axes[0], "no cells are planned")
+        placeholder(axes[0], "no cells are planned")
         return figure
-    names = in_order(name for panel in shown for name in panel.columns)
-    colours = {name: theme.PALETTE[place % len(theme.PALETTE)] for place, name in enumerate(names)}
+    names = dict.fromkeys(name for panel in shown for name in panel.columns)
+    colors = {name: theme.PALETTE[index % len(theme.PALETTE)] for index, name in enumerate(names)}
     for axis, panel in zip(axes, shown, strict=True):
-        _panel(axis, panel, colours)
-    if handles := _legend(axes[0], shown, colours):
-        is_short = sum(len(one.get_label()) for one in handles) < LEGEND_LETTERS
+        _draw_panel(axis, panel, colors)
+    if handles := _legend(axes[0], shown, colors):
+        is_short = sum(len(handle.get_label()) for handle in handles) < LEGEND_LETTERS
         columns = len(handles) if is_short else LEGEND_COLUMNS
         body.legend(handles=handles, loc="outside upper left", ncols=columns, fontsize=8.5, labelcolor=theme.INK)
     return figure
 
 
-def _panel(axis: Any, panel: Panel, colours: dict[str, str]) -> None:
+def _draw_panel(axis: Any, panel: Panel, colors: dict[str, str]) -> None:
     known = panel.numbers
     low, high = (min(known), max(known)) if known else (0.0, 1.0)
     is_log = low > 0 and high > WIDE * low
@@ -103,49 +103,49 @@ def _panel(axis: Any, panel: Panel, colours: dict[str, str]) -> None:
     if panel.unit == "x":
         axis.axvline(1.0, color=theme.INK, linewidth=1, linestyle=(0, (4, 3)), zorder=3)
     step = 1.0 / (len(panel.columns) + GAP_INCHES / BAR_INCHES)
-    for row_place, row in enumerate(panel.rows):
-        for place, column in enumerate(panel.columns):
+    for row_index, row in enumerate(panel.rows):
+        for index, column in enumerate(panel.columns):
             if (cell := panel.cells.get((row, column))) is not None:
-                height = row_place + (place - (len(panel.columns) - 1) / 2) * step
-                _mark(axis, cell, height, colours[column], step=step, is_log=is_log)
-    canvas.lanes(axis, [cut(row) for row in panel.rows], margin=0.5)
-    for place in range(1, len(panel.rows)):
-        axis.axhline(place - 0.5, color=theme.GRID, linewidth=0.8)
+                height = row_index + (index - (len(panel.columns) - 1) / 2) * step
+                _draw_cell(axis, cell, height, colors[column], step=step, is_log=is_log)
+    canvas.lanes(axis, [shorten(row) for row in panel.rows], margin=0.5)
+    for index in range(1, len(panel.rows)):
+        axis.axhline(index - 0.5, color=theme.GRID, linewidth=0.8)
     unit = f" ({panel.unit})" if panel.unit and panel.unit != "x" else ""
     axis.set_title(f"{panel.title[:1].upper()}{panel.title[1:]}{unit}" if panel.title else "")
 
 
-def _mark(axis: Any, cell: ResultCell, height: float, colour: str, *, step: float, is_log: bool) -> None:
+def _draw_cell(axis: Any, cell: ResultCell, height: float, color: str, *, step: float, is_log: bool) -> None:
     """Draw a bar or dot, its interval and the published value; write number or status at the right."""
-    start, look = axis.get_xlim()[0], filled(colour, is_measured=cell.status == "measured")
+    start, style = axis.get_xlim()[0], bar_style(color, is_measured=cell.status == "measured")
     if cell.value is not None and is_log:
         axis.plot([start, cell.value], [height, height], color=theme.GRID, linewidth=1, zorder=1)
         axis.plot(
-            [cell.value], [height], marker="o", markersize=6.5, color=colour, zorder=5, markerfacecolor=look["facecolor"],
+            [cell.value], [height], marker="o", markersize=6.5, color=color, zorder=5, markerfacecolor=style["facecolor"],
             markeredgewidth=1.5,
         )  # fmt: skip
     elif cell.value is not None:
-        axis.barh(height, cell.value, height=step * 0.86, zorder=2, **look)
+        axis.barh(height, cell.value, height=step * 0.86, zorder=2, **style)
     if cell.low is not None and cell.high is not None:
         axis.plot([cell.low, cell.high], [height, height], color=theme.INK, linewidth=1.1, zorder=5.5, alpha=0.75)
     if cell.published is not None:
-        axis.plot([cell.published], [height], **published_look())
+        axis.plot([cell.published], [height], **published_style())
     axis.text(
         1.0, height, text_of(cell), transform=axis.get_yaxis_transform(), ha="right", va="center", fontsize=7.8, zorder=4,
         color=theme.MUTED if cell.value is None else theme.INK, style="italic" if cell.value is None else "normal",
     )  # fmt: skip
 
 
-def _legend(axis: Any, panels: Sequence[Panel], colours: dict[str, str]) -> list[Any]:
+def _legend(axis: Any, panels: Sequence[Panel], colors: dict[str, str]) -> list[Any]:
     """Return a patch per column, and the marks in use."""
     cells = [cell for panel in panels for cell in panel.cells.values()]
     shown = []
-    if len(colours) > 1:
-        looks = {name: filled(colour, is_measured=True) for name, colour in colours.items()}
-        shown += [axis.bar([0], [0], width=0, label=cut(name), **look) for name, look in looks.items()]
+    if len(colors) > 1:
+        styles = {name: bar_style(color, is_measured=True) for name, color in colors.items()}
+        shown += [axis.bar([0], [0], width=0, label=shorten(name), **style) for name, style in styles.items()]
     if any(cell.status == "simulated" for cell in cells):
-        look = filled(theme.INK, is_measured=False)
-        shown.append(axis.bar([0], [0], width=0, label="hollow: simulated", **look))
+        style = bar_style(theme.INK, is_measured=False)
+        shown.append(axis.bar([0], [0], width=0, label="hollow: simulated", **style))
     if any(cell.published is not None for cell in cells):
-        shown += axis.plot([], [], label="published, machine of the paper", **published_look())
+        shown += axis.plot([], [], label="published, machine of the paper", **published_style())
     return shown

@@ -5,47 +5,38 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from dithc.core.artifacts import outputs
 from dithc.core.reproduction import TargetResult
 from dithc.report.figures import canvas, theme
 from dithc.report.reproduction import bars, curves
-from dithc.report.reproduction.frame import Frame, cut, nothing
+from dithc.report.reproduction.frame import placeholder, shorten
 
 LINE_CHARACTERS, LINE_INCHES, HEAD_INCHES = 168, 0.15, 0.62
-LABEL_INCHES, EMPTY_INCHES, MOST_INCHES = 0.34, 0.9, 12.0  # of images
+LABEL_INCHES, EMPTY_INCHES, MAX_INCHES = 0.34, 0.9, 12.0  # of images
 
 
-def draw_mosaic(document: TargetResult, frame: Frame, folder: Path) -> Any:
+def draw_mosaic(document: TargetResult, margins: canvas.Margins, folder: Path) -> Any:
     """Draw the images of a document from the top down."""
-    found = [
-        (one, canvas.read_picture(path) if (path := folder / one.path).is_file() else None) for one in document.images
-    ]
-    sides = [EMPTY_INCHES if pixels is None else _height(pixels) for _, pixels in found]
-    heights = [LABEL_INCHES + side for side in sides]
-    figure, _, axes = canvas.framed(heights or [1.2], top=frame.top, bottom=frame.bottom)
-    for panel, (picture, pixels) in zip(axes, found, strict=False):
+    paths = [folder / image.path for image in document.images]
+    found = [canvas.read_image(path) if path.is_file() else None for path in paths]
+    shapes = [pixels.shape if pixels is not None else None for pixels in found]
+    sides = [min(MAX_INCHES, canvas.WIDTH_INCHES * shape[0] / shape[1]) if shape else EMPTY_INCHES for shape in shapes]
+    figure, _, axes = canvas.framed([LABEL_INCHES + side for side in sides], margins)
+    for panel, image, pixels in zip(axes, document.images, found, strict=False):
         panel.set_axis_off()
-        panel.set_title(cut(picture.label, 90))
+        panel.set_title(shorten(image.label, 90))
         if pixels is None:
-            nothing(panel, f"missing: {cut(picture.path, 90)}")
+            placeholder(panel, f"missing: {shorten(image.path, 90)}")
         else:
             panel.imshow(pixels, interpolation="nearest" if pixels.shape[1] < 400 else "antialiased")
     if not found:
         reason = next((cell.reason for cell in document.cells if cell.reason), "no samples exist")
-        nothing(axes[0], cut(reason, 120))
+        placeholder(axes[0], shorten(reason, 120))
     return figure
 
 
-def _height(pixels: NDArray[np.uint8]) -> float:
-    """Return the height of an image over the full width, in inches."""
-    return float(min(MOST_INCHES, canvas.WIDTH_INCHES * pixels.shape[0] / pixels.shape[1]))
-
-
-# Function of (document, frame, folder of its images) that draws a target. Other targets have bars.
-DRAWN: Mapping[str, Callable[[TargetResult, Frame, Path], Any]] = {
+# Function of (document, margins, folder of its images) that draws a target. Other targets have bars.
+DRAWN: Mapping[str, Callable[[TargetResult, canvas.Margins, Path], Any]] = {
     "fig7": curves.draw_curves,
     "fig8": draw_mosaic,
     "fig10": curves.draw_curves,
@@ -55,31 +46,30 @@ DRAWN: Mapping[str, Callable[[TargetResult, Frame, Path], Any]] = {
 
 def draw_target(document: TargetResult, stem: Path) -> None:
     """Write the figure of a document as `stem.svg` and `stem.png`; its images are relative to the folder of `stem`."""
-    figure = drawn(document, folder=stem.parent, is_framed=True)
+    figure = build_figure(document, folder=stem.parent, is_framed=True)
     with canvas.styled():
         for ending, code in ((".svg", canvas.as_svg), (".png", canvas.as_png)):
             outputs.write(stem.parent / (stem.name + ending), code(figure))
 
 
-def drawn(document: TargetResult, *, folder: Path, is_framed: bool) -> Any:
+def build_figure(document: TargetResult, *, folder: Path, is_framed: bool) -> Any:
     """Return the figure; a frame adds title, machine and differences from the setting of the paper."""
     notes = [line for note in document.notes for line in textwrap.wrap(note, LINE_CHARACTERS)] if is_framed else []
-    frame = Frame(top=HEAD_INCHES if is_framed else 0.0, bottom=LINE_INCHES * len(notes) + 0.1 if notes else 0.0)
+    margins = (HEAD_INCHES if is_framed else 0.0, LINE_INCHES * len(notes) + 0.1 if notes else 0.0)
     with canvas.styled():
-        figure = DRAWN.get(document.target, bars.draw_bars)(document, frame, folder)
+        figure = DRAWN.get(document.target, bars.draw_bars)(document, margins, folder)
         if is_framed:
-            _frame(figure, document, notes)
+            _draw_frame(figure, document, notes)
     return figure
 
 
-def _frame(figure: Any, document: TargetResult, notes: list[str]) -> None:
-    """Write the title above and notes below."""
+def _draw_frame(figure: Any, document: TargetResult, notes: list[str]) -> None:
     height, title = figure.get_size_inches()[1], f"{document.paper}. {document.title}"
     figure.text(0.008, 1 - 0.11 / height, title, fontsize=12.5, fontweight="bold", va="top")
     machine = f"{machine_line(document.machine)} · scale {document.scale}"
     figure.text(0.008, 1 - 0.37 / height, machine, fontsize=8.5, color=theme.MUTED, va="top")
-    for place, line in enumerate(reversed(notes)):
-        figure.text(0.008, (0.06 + LINE_INCHES * place) / height, line, fontsize=7.5, color=theme.MUTED, va="bottom")
+    for index, line in enumerate(reversed(notes)):
+        figure.text(0.008, (0.06 + LINE_INCHES * index) / height, line, fontsize=7.5, color=theme.MUTED, va="bottom")
 
 
 def machine_line(machine: Mapping[str, Any]) -> str:

@@ -1,25 +1,15 @@
 """Parts shared by the figures of the paper targets: margins, marks by status, texts instead of numbers."""
 
-from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Any
 
+from dithc.core.measurements import rounded
 from dithc.core.reproduction import ResultCell
-from dithc.core.summaries import rounded
 from dithc.report.figures import theme
 
-MOST_LETTERS = 46  # of a label on a figure
+MAX_LETTERS = 46  # of a label on a figure
 
 
-@dataclass(frozen=True)
-class Frame:
-    """Free inches above and below the panels."""
-
-    top: float = 0.0
-    bottom: float = 0.0
-
-
-def cut(text: str, letters: int = MOST_LETTERS) -> str:
+def shorten(text: str, letters: int = MAX_LETTERS) -> str:
     return text if len(text) <= letters else text[: letters - 1].rstrip() + "…"
 
 
@@ -36,23 +26,19 @@ def text_of(cell: ResultCell) -> str:
     return f"{text}   {rounded(cell.ratio, digits=2)} × paper" if cell.ratio is not None else text
 
 
-def published_look() -> dict[str, Any]:
+def published_style() -> dict[str, Any]:
     return {
         "marker": "D", "markersize": 5.6, "markerfacecolor": theme.FACE, "markeredgecolor": theme.INK, "linestyle": "",
         "markeredgewidth": 1.2, "zorder": 6,
     }  # fmt: skip
 
 
-def filled(colour: str, *, is_measured: bool) -> dict[str, Any]:
+def bar_style(color: str, *, is_measured: bool) -> dict[str, Any]:
     """Return the style of a bar: solid if measured, hollow if not."""
-    return {"facecolor": colour if is_measured else theme.FACE, "edgecolor": colour, "linewidth": 1.3}
+    return {"facecolor": color if is_measured else theme.FACE, "edgecolor": color, "linewidth": 1.3}
 
 
-def nothing(panel: Any, text: str) -> None:
+def placeholder(panel: Any, text: str) -> None:
     """Write a text instead of the content of a panel."""
     panel.set_axis_off()
     panel.text(0.5, 0.5, text, ha="center", va="center", color=theme.MUTED, style="italic", transform=panel.transAxes)
-
-
-def in_order(names: Iterable[str]) -> list[str]:
-    return list(dict.fromkeys(names))

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+from dithc.core.measurements import rounded
 from dithc.core.reproduction import STATUSES, ResultCell, TargetResult, published_value
-from dithc.core.summaries import rounded
 from dithc.report.reproduction.curves import BATCH
 
 SAME = 0.02  # relative difference below which two values count as equal
@@ -33,15 +33,15 @@ class ClaimResult:
 def claims(documents: Sequence[TargetResult]) -> list[ClaimResult]:
     """Return the decidable claims in document order."""
     return [
-        ClaimResult(target=one.target, paper=one.paper, order=order, holds=holds, text=text)
-        for order, one in enumerate(documents)
-        for holds, text in (CLAIMS[one.target](one) if one.target in CLAIMS else ())
+        ClaimResult(target=document.target, paper=document.paper, order=order, holds=holds, text=text)
+        for order, document in enumerate(documents)
+        for holds, text in (CLAIMS[document.target](document) if document.target in CLAIMS else ())
     ]
 
 
 def count(documents: Sequence[TargetResult]) -> dict[str, int]:
-    every: list[str] = [cell.status for one in documents for cell in one.cells]
-    return {status: every.count(status) for status in STATUSES if status in every}
+    statuses: list[str] = [cell.status for document in documents for cell in document.cells]
+    return {status: statuses.count(status) for status in STATUSES if status in statuses}
 
 
 def _measured(document: TargetResult) -> list[tuple[ResultCell, float]]:
@@ -49,7 +49,6 @@ def _measured(document: TargetResult) -> list[tuple[ResultCell, float]]:
 
 
 def _grid(document: TargetResult) -> dict[str, dict[str, tuple[ResultCell, float]]]:
-    """Return measured cells by row and column."""
     found: dict[str, dict[str, tuple[ResultCell, float]]] = {}
     for cell, value in _measured(document):
         found.setdefault(cell.row, {})[cell.column] = (cell, value)
@@ -58,49 +57,48 @@ def _grid(document: TargetResult) -> dict[str, dict[str, tuple[ResultCell, float
 
 def _strategies(document: TargetResult) -> Iterator[Claim]:
     """Compare the order of strategies in time and memory with table 2."""
-    for unit, word in (("s", "time"), ("GB", "memory")):
-        for other in ("DP", "DP+TP"):
+    for unit, quantity in (("s", "time"), ("GB", "memory")):
+        for strategy in ("DP", "DP+TP"):
             found = []
             for row, cells in _grid(document).items():
                 batch, _, model = row.partition(" ")
-                printed = _printed(f"{batch} {model}", other, unit) or _printed(f"112 {model}", other, unit)
-                if printed and {f"{other} {unit}", f"CFTP {unit}"} <= cells.keys():
-                    ours = cells[f"{other} {unit}"][1] / cells[f"CFTP {unit}"][1]
-                    text = f"{row} {_times(ours)} (paper {_times(printed)})"
-                    found.append((_sign(ours) == _sign(printed), text))
+                printed = _printed(f"{batch} {model}", strategy, unit) or _printed(f"112 {model}", strategy, unit)
+                if printed and {f"{strategy} {unit}", f"CFTP {unit}"} <= cells.keys():
+                    measured = cells[f"{strategy} {unit}"][1] / cells[f"CFTP {unit}"][1]
+                    text = f"{row} {_ratio(measured)} (paper {_ratio(printed)})"
+                    found.append((_sign(measured) == _sign(printed), text))
             if found:
-                differ = [text for agrees, text in found if not agrees]
-                what = f"{other} over CFTP in {word}: ordered as in the paper"
-                yield _share(what, len(found), differ)
+                exceptions = [text for agrees, text in found if not agrees]
+                name = f"{strategy} over CFTP in {quantity}: ordered as in the paper"
+                yield _claim(name, len(found), exceptions)
 
 
-def _printed(row: str, other: str, unit: str) -> float | None:
-    theirs, cftp = (published_value("table2", row, f"{name} {unit}") for name in (other, "CFTP"))
-    return theirs / cftp if theirs and cftp else None
+def _printed(row: str, strategy: str, unit: str) -> float | None:
+    baseline, cftp = (published_value("table2", row, f"{name} {unit}") for name in (strategy, "CFTP"))
+    return baseline / cftp if baseline and cftp else None
 
 
-def _share(what: str, total: int, others: Sequence[str]) -> Claim:
+def _claim(name: str, total: int, exceptions: Sequence[str]) -> Claim:
     """Return a claim on all rows of a table, with the exceptions."""
-    rest = f", not for {', '.join(others)}" if others else ""
-    return not others, f"{what} for {total - len(others)} of {total}{rest}."
+    suffix = f", not for {', '.join(exceptions)}" if exceptions else ""
+    return not exceptions, f"{name} for {total - len(exceptions)} of {total}{suffix}."
 
 
-def _faster(what: str, found: Mapping[str, float]) -> Claim:
-    """Return the claim that all ratios exceed 1."""
-    slower = [f"{row} {_times(ratio)}" for row, ratio in found.items() if ratio <= 1]
-    return _share(f"{what}: {_times(min(found.values()))} to {_times(max(found.values()))}, faster", len(found), slower)
+def _faster_claim(name: str, found: Mapping[str, float]) -> Claim:
+    slower = [f"{row} {_ratio(ratio)}" for row, ratio in found.items() if ratio <= 1]
+    return _claim(f"{name}: {_ratio(min(found.values()))} to {_ratio(max(found.values()))}, faster", len(found), slower)
 
 
 def _libraries(document: TargetResult) -> Iterator[Claim]:
     """Compare own products with each library (table 3)."""
     for library in ("OpenBLAS", "nativeBLAS", "oneDNN"):
         found = {
-            row: cells[library][1] / min(own)
+            row: cells[library][1] / min(seconds)
             for row, cells in _grid(document).items()
-            if library in cells and (own := [cells[name][1] for name in ("own GEMM", "tuned") if name in cells])
+            if library in cells and (seconds := [cells[name][1] for name in ("own GEMM", "tuned") if name in cells])
         }
         if found:
-            yield _faster(f"A step with own products over one with {library}", found)
+            yield _faster_claim(f"A step with own products over one with {library}", found)
 
 
 def _modules(document: TargetResult) -> Iterator[Claim]:
@@ -108,51 +106,52 @@ def _modules(document: TargetResult) -> Iterator[Claim]:
     means = [(cell, value) for cell, value in _measured(document) if "mean" in cell.quantity]
     for library in dict.fromkeys(cell.column for cell, _ in means):
         found = {cell.row: value for cell, value in means if cell.column == library}
-        yield _faster(f"Own products over {library}", found)
+        yield _faster_claim(f"Own products over {library}", found)
 
 
 def _losses(document: TargetResult) -> Iterator[Claim]:
     """Compare the deviation of each platform with the noise of seeds (figure 7)."""
     deviations = [cell for cell in document.cells if cell.quantity.startswith("largest deviation")]
     for row in dict.fromkeys(cell.row for cell in deviations):
-        own = {cell.column: cell for cell in deviations if cell.row == row}
-        noise = own.pop(NOISE, None)
+        by_platform = {cell.column: cell for cell in deviations if cell.row == row}
+        noise = by_platform.pop(NOISE, None)
         if noise is None or noise.value is None:
             continue
-        for platform, cell in own.items():
-            far = f"deviates by {rounded(cell.value, digits=2)}%" if cell.value is not None else cell.reason
+        for platform, cell in by_platform.items():
+            deviation = f"deviates by {rounded(cell.value, digits=2)}%" if cell.value is not None else cell.reason
             limit = f"seeds of the reference differ by {rounded(noise.value, digits=2)}%"
-            yield cell.value is not None and cell.value <= noise.value, f"{row}: the loss of {platform} {far}; {limit}."
+            holds = cell.value is not None and cell.value <= noise.value
+            yield holds, f"{row}: the loss of {platform} {deviation}; {limit}."
 
 
 def _stages(document: TargetResult) -> Iterator[Claim]:
     """Check that every stage adds (figure 9)."""
-    own = [(cell, value) for cell, value in _measured(document) if cell.unit == "x"]
-    for column in dict.fromkeys(cell.column for cell, _ in own):
-        values = [(cell.row, value) for cell, value in own if cell.column == column]
+    speedups = [(cell, value) for cell, value in _measured(document) if cell.unit == "x"]
+    for column in dict.fromkeys(cell.column for cell, _ in speedups):
+        values = [(cell.row, value) for cell, value in speedups if cell.column == column]
         if len(values) < 2:
             continue
-        lost = [
-            f"{after} ({_times(value / before)})"
+        slower = [
+            f"{after} ({_ratio(value / before)})"
             for (_, before), (after, value) in pairwise(values)
             if value < before * (1 - SAME)
         ]
         total = values[-1][1]
-        end = f"slower than the stage before: {', '.join(lost)}" if lost else "no stage makes it slower"
-        text = f"{column}: {_times(total)} the baseline with all stages, the paper has 8.2 ×; {end}."
-        yield not lost and total > 1 + SAME, text
+        conclusion = f"slower than the stage before: {', '.join(slower)}" if slower else "no stage makes it slower"
+        text = f"{column}: {_ratio(total)} the baseline with all stages, the paper has 8.2 ×; {conclusion}."
+        yield not slower and total > 1 + SAME, text
 
 
 def _scaling(document: TargetResult) -> Iterator[Claim]:
     """Check simulated weak scaling of XL/2 at 256 nodes (figure 10)."""
     simulated = [
         y
-        for one in document.series
-        if one.kind == "simulated"
-        and one.label.startswith("dithc")
-        and "XL/2" in one.label
-        and not BATCH.search(one.label)
-        for x, y in zip(one.x, one.y, strict=True)
+        for series in document.series
+        if series.kind == "simulated"
+        and series.label.startswith("dithc")
+        and "XL/2" in series.label
+        and not BATCH.search(series.label)
+        for x, y in zip(series.x, series.y, strict=True)
         if x == AT_NODES and y is not None
     ]
     if simulated:
@@ -169,7 +168,7 @@ def _fid(document: TargetResult) -> Iterator[Claim]:
             yield cell.ratio <= 1 + CLOSE, text
 
 
-def _times(ratio: float) -> str:
+def _ratio(ratio: float) -> str:
     return f"{rounded(ratio)} ×"
 
 

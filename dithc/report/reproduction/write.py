@@ -8,30 +8,24 @@ from pathlib import Path
 from typing import Any
 
 from dithc.core.artifacts import outputs
+from dithc.core.measurements import rounded
 from dithc.core.reproduction import STATUSES, TARGETS, ResultCell, TargetResult
-from dithc.core.summaries import rounded
 from dithc.report import html
 from dithc.report.figures import canvas
 from dithc.report.formatting import between, span
 from dithc.report.reproduction import verdict
-from dithc.report.reproduction.figure import drawn, machine_line
+from dithc.report.reproduction.figure import build_figure, machine_line
 from dithc.report.reproduction.frame import unit_of
 
 TEMPLATES = "dithc.report.reproduction"
 FOLDED = 28  # rows above which a table is collapsed
-LOOKS = {
-    "measured": "good",
-    "simulated": "simulated",
-    "skipped": "unknown",
-    "out of memory": "fair",
-    "published": "unknown",
-}
+STYLES = {"measured": "good", "simulated": "simulated", "out of memory": "fair"}  # CSS class by status; else unknown
 
 
 def write_csv(document: TargetResult, path: Path) -> None:
     """Write all fields and the ratio of every cell, one line per cell."""
     text = io.StringIO()
-    names = ["target", *(one.name for one in fields(ResultCell)), "ratio"]
+    names = ["target", *(field.name for field in fields(ResultCell)), "ratio"]
     writer = csv.DictWriter(text, names, lineterminator="\n")
     writer.writeheader()
     for cell in document.cells:
@@ -41,49 +35,51 @@ def write_csv(document: TargetResult, path: Path) -> None:
 
 def write_page(documents: Iterable[TargetResult], path: Path) -> None:
     """Write one page of all documents in the order of the paper; their files are relative to its folder."""
-    shown = sorted(documents, key=lambda one: TARGETS.index(one.target))
-    judgements = verdict.claims(shown)
+    ordered = sorted(documents, key=lambda document: TARGETS.index(document.target))
+    claims = verdict.claims(ordered)
     outputs.write(
         path,
         html.render_template(
             "paper.html",
             package=TEMPLATES,
             scripts=("copy.js",),
-            sections=[_section(one, path.parent) for one in shown],
-            counts=verdict.count(shown),
+            sections=[_section(document, path.parent) for document in ordered],
+            counts=verdict.count(ordered),
             order=[name for name in STATUSES if name != "published"],
-            holding=[one for one in judgements if one.holds],
-            failing=[one for one in judgements if not one.holds],
-            unjudged=[one.paper for one in shown if one.target not in {found.target for found in judgements}],
-            machines=list(dict.fromkeys(machine_line(one.machine) for one in shown)),
-            scales=list(dict.fromkeys(one.scale for one in shown)),
+            holding=[claim for claim in claims if claim.holds],
+            failing=[claim for claim in claims if not claim.holds],
+            undecided=[
+                document.paper for document in ordered if document.target not in {claim.target for claim in claims}
+            ],
+            machines=list(dict.fromkeys(machine_line(document.machine) for document in ordered)),
+            scales=list(dict.fromkeys(document.scale for document in ordered)),
         ),
     )
 
 
 def _section(document: TargetResult, folder: Path) -> dict[str, Any]:
-    figure = drawn(document, folder=folder, is_framed=False)
+    figure = build_figure(document, folder=folder, is_framed=False)
     with canvas.styled():
         png = canvas.as_png(figure)
     return {
         "document": document,
-        "figure": html.data_uri(canvas.recoded(png)),
+        "figure": html.data_uri(canvas.recode_png(png)),
         "size": html.size_of(png),
         "alt": alt(document),
-        "pictures": [_picture(one, folder) for one in document.images],
+        "pictures": [_image_values(image, folder) for image in document.images],
         "counts": verdict.count([document]),
         "rows": [_row(cell) for cell in document.cells],
         "is_folded": len(document.cells) > FOLDED,
         "has_published": any(cell.published is not None for cell in document.cells),
         "commands": _commands(document.cells),
-        "machine": _plain(document.machine),
-        "versions": _plain(document.versions),
+        "machine": _pairs(document.machine),
+        "versions": _pairs(document.versions),
         "files": [f"{document.target}{ending}" for ending in (".json", ".csv", ".svg", ".png")],
     }
 
 
 def alt(document: TargetResult) -> str:
-    curves = ", ".join(one.label for one in document.series[:8])
+    curves = ", ".join(series.label for series in document.series[:8])
     values = [f"{cell.row} {cell.column} {rounded(cell.value)} {cell.unit}" for cell in document.cells if cell.value]
     content = curves or "; ".join(values[:6]) or "no measurements"
     return f"{document.paper}, {document.title}. {content}. All numbers are in the table."
@@ -96,7 +92,7 @@ def _row(cell: ResultCell) -> dict[str, Any]:
         "interval": "" if cell.low is None or cell.high is None else between((cell.low, cell.high)),
         "published": "" if cell.published is None else f"{cell.published:,.6g}{unit_of(cell)}",
         "ratio": "" if cell.ratio is None else rounded(cell.ratio),
-        "look": LOOKS[cell.status],
+        "style": STYLES.get(cell.status, "unknown"),
     }
 
 
@@ -113,14 +109,14 @@ def _commands(cells: Sequence[ResultCell]) -> list[dict[str, str]]:
     ]
 
 
-def _picture(picture: Any, folder: Path) -> dict[str, Any]:
-    path = folder / picture.path
+def _image_values(image: Any, folder: Path) -> dict[str, Any]:
+    path = folder / image.path
     if not path.is_file():
-        return {"picture": picture, "data": "", "size": (0, 0)}
-    pixels = canvas.read_picture(path)
+        return {"picture": image, "data": "", "size": (0, 0)}
+    pixels = canvas.read_image(path)
     size = (pixels.shape[1], pixels.shape[0])
-    return {"picture": picture, "data": html.data_uri(canvas.as_webp(pixels)), "size": size}
+    return {"picture": image, "data": html.data_uri(canvas.as_webp(pixels)), "size": size}
 
 
-def _plain(values: Mapping[str, Any]) -> list[tuple[str, str]]:
+def _pairs(values: Mapping[str, Any]) -> list[tuple[str, str]]:
     return [(name.replace("_", " "), str(value)) for name, value in values.items() if value not in (None, "")]

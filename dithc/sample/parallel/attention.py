@@ -12,7 +12,7 @@ from torch import Tensor
 
 from dithc.engine import hcops
 from dithc.engine.cftp import partition
-from dithc.engine.hcops import token_shard as part
+from dithc.engine.hcops import token_shard
 from dithc.engine.hcops.blocks import sharded_ops
 from dithc.sample.parallel.rank_set import RankSet
 from dithc.sample.parallel.shared_buffers import SharedBuffers
@@ -20,7 +20,7 @@ from dithc.sample.parallel.shared_buffers import SharedBuffers
 LINE = 64  # columns per cache line, which no two ranks share
 
 
-class Apart:
+class UnsharedAttention:
     """Defaults of `token_shard.ShardedAttention` for attention without memory shared by ranks."""
 
     in_sequence = False
@@ -61,20 +61,20 @@ class SharedMemoryAttention:
 
     def attention(self, qkv: Tensor, num_heads: int) -> Tensor:
         n, _, width = qkv.shape
-        of_keys, of_outputs = self.turn
-        keys = self._keys[of_keys]
-        self.turn = (1 - of_keys, of_outputs)
-        memory = keys.of((n, self._tokens, 2 * width // 3), qkv.dtype)
+        key_index, output_index = self.turn
+        keys = self._keys[key_index]
+        self.turn = (1 - key_index, output_index)
+        memory = keys.allocate((n, self._tokens, 2 * width // 3), qkv.dtype)
         mixed, *self._kept = sharded_ops.attention_in(memory, qkv, num_heads, first=self._first, meet=keys.meet)
         return mixed
 
     def linears(self, x: Tensor, layers: Sequence[tuple[Tensor, Tensor]], dtype: torch.dtype) -> Iterator[Tensor]:
-        of_keys, of_outputs = self.turn
-        outputs = self._outputs[of_outputs]
-        self.turn = (of_keys, 1 - of_outputs)
+        key_index, output_index = self.turn
+        outputs = self._outputs[output_index]
+        self.turn = (key_index, 1 - output_index)
         width = len(layers[0][0])
         columns = partition(width, self._ranks.size, multiple=LINE)[self._ranks.rank]
-        memory = outputs.of((len(layers), len(x), width), dtype)
+        memory = outputs.allocate((len(layers), len(x), width), dtype)
         sharded_ops.linears_in(memory, x, layers, columns=columns, meet=outputs.meet)
         return iter(memory)
 
@@ -83,7 +83,7 @@ class SharedMemoryAttention:
         return next((rank for memory in memories if (rank := memory.absent()) is not None), None)
 
 
-class UspAttention(Apart):
+class UspAttention(UnsharedAttention):
     """Ulysses among U ranks with consecutive tokens, ring among R sets of ranks (USP, arXiv 2405.07719).
 
     With R = 1, each rank computes ordinary attention over all tokens for H / U heads, bitwise equal to one rank. In the
@@ -94,49 +94,50 @@ class UspAttention(Apart):
     def __init__(self, ulysses: RankSet, ring: RankSet, lengths: Sequence[int]) -> None:
         self._ulysses, self._ring = ulysses, ring
         self.most_tokens = max(lengths)
-        self._sets = [list(lengths[at : at + ulysses.size]) for at in range(0, len(lengths), ulysses.size)]
+        self._sets = [list(lengths[first : first + ulysses.size]) for first in range(0, len(lengths), ulysses.size)]
         self._tokens = sum(lengths)
 
     def attention(self, qkv: Tensor, num_heads: int) -> Tensor:
-        lengths, mine = self._sets[self._ring.rank], self._ulysses.rank
+        lengths, position = self._sets[self._ring.rank], self._ulysses.rank
         n, _, width = qkv.shape
         if self._ulysses.size > 1:
-            by_heads = qkv.view(n, lengths[mine], 3, self._ulysses.size, -1)  # heads of rank u: (..., u, D / U)
+            by_heads = qkv.view(n, lengths[position], 3, self._ulysses.size, -1)  # heads of rank u: (..., u, D / U)
             sent = [part.contiguous() for part in by_heads.unbind(3)]
-            got = self._ulysses.swapped(sent, [(n, length, 3, width // 3 // self._ulysses.size) for length in lengths])
-            whole = torch.cat(got, dim=1).flatten(2)  # (N, tokens of the set, 3 D / U)
+            shapes = [(n, length, 3, width // 3 // self._ulysses.size) for length in lengths]
+            received = self._ulysses.all_to_all(sent, shapes)
+            whole = torch.cat(received, dim=1).flatten(2)  # (N, tokens of the set, 3 D / U)
         else:
             whole = qkv
         heads = num_heads // self._ulysses.size
-        mixed = self._round(whole, heads) if self._ring.size > 1 else self._alone(whole, heads)
+        mixed = self._ring_attention(whole, heads) if self._ring.size > 1 else self._local_attention(whole, heads)
         if self._ulysses.size == 1:
             return mixed
         parts = [part.contiguous() for part in torch.split(mixed, lengths, dim=1)]
-        back = self._ulysses.swapped(parts, [(n, lengths[mine], mixed.shape[2])] * self._ulysses.size)
-        return torch.cat(back, dim=2)  # (N, t, D)
+        heads_of_ranks = self._ulysses.all_to_all(parts, [(n, lengths[position], mixed.shape[2])] * self._ulysses.size)
+        return torch.cat(heads_of_ranks, dim=2)  # (N, t, D)
 
-    def _alone(self, qkv: Tensor, num_heads: int) -> Tensor:
-        with part.part_of(self._tokens):
+    def _local_attention(self, qkv: Tensor, num_heads: int) -> Tensor:
+        with token_shard.part_of(self._tokens):
             return hcops.attention(qkv, num_heads)
 
-    def _round(self, qkv: Tensor, num_heads: int) -> Tensor:
+    def _ring_attention(self, qkv: Tensor, num_heads: int) -> Tensor:
         n, _, width = qkv.shape
         block = qkv[..., width // 3 :].contiguous()  # (N, S, 2 D / U): keys, then values
         out, best = torch.empty(0), torch.empty(0)
-        for turn in range(self._ring.size):
-            source = (self._ring.rank - turn - 1) % self._ring.size
-            coming = None
-            if turn + 1 < self._ring.size:
-                coming = self._ring.passed_on(block, (n, sum(self._sets[source]), block.shape[2]))
+        for step in range(self._ring.size):
+            source = (self._ring.rank - step - 1) % self._ring.size
+            receive = None
+            if step + 1 < self._ring.size:
+                receive = self._ring.shift(block, (n, sum(self._sets[source]), block.shape[2]))
             key, value = block.chunk(2, dim=-1)
             mixed, lse = sharded_ops.attention_to(qkv, key, value, num_heads)
             mixed = mixed.view(*mixed.shape[:2], num_heads, -1)  # (N, t, H, K) fp32
-            if turn == 0:
+            if step == 0:
                 out, best = mixed, lse
             else:
                 joint = torch.logaddexp(best, lse)  # (N, H, t)
                 old, new = ((part - joint).exp().transpose(1, 2).unsqueeze(3) for part in (best, lse))
                 out, best = out * old + mixed * new, joint
-            if coming is not None:
-                block = coming()
+            if receive is not None:
+                block = receive()
         return out.flatten(2).to(qkv.dtype)

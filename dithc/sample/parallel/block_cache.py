@@ -7,7 +7,7 @@ N rows of a batch; t tokens of this rank, T of an image, D width.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from time import perf_counter
 from typing import Protocol
@@ -33,13 +33,13 @@ class BlockStack(Protocol):
 class BlockCache:
     """Blocks of a network in one sampling run; create a new instance for each run.
 
-    `tally` (4) fp64: row-block evaluations; their number without a cache (both counted by the first rank of those that
+    `counters` (4) fp64: row-block evaluations; their number without a cache (both counted by the first rank of those that
     share tokens); seconds in blocks; seconds in the cache.
     """
 
     def __init__(self, tokens: RankSet, *, num_tokens: int) -> None:
         """Initialize for the ranks that share the tokens of an image, and T tokens."""
-        self.tally = torch.zeros(4, dtype=torch.float64)
+        self.counters = torch.zeros(4, dtype=torch.float64)
         self._ranks, self._lengths = tokens, cut(num_tokens, tokens.size)
         self._rows: int | None = None
 
@@ -55,22 +55,22 @@ class BlockCache:
                 expected="the same rows in every call: each row is compared with its previous values",
                 fix="remove the cache, or the setting that changes the rows (`guidance_interval`, the sampler)",
             )
-        self._rows, begun, before = len(tokens), perf_counter(), float(self.tally[2])
-        out = self._made(blocks, tokens, c, time)
+        self._rows, start, blocks_before = len(tokens), perf_counter(), float(self.counters[2])
+        out = self._compute(blocks, tokens, c, time)
         if self._ranks.rank == 0:
-            self.tally[1] += len(tokens) * len(blocks)
-        self.tally[3] += perf_counter() - begun - (float(self.tally[2]) - before)
+            self.counters[1] += len(tokens) * len(blocks)
+        self.counters[3] += perf_counter() - start - (float(self.counters[2]) - blocks_before)
         return out
 
-    def _made(self, blocks: BlockStack, tokens: Tensor, c: Tensor, time: float) -> Tensor:
+    def _compute(self, blocks: BlockStack, tokens: Tensor, c: Tensor, time: float) -> Tensor:
         raise NotImplementedError
 
     def _run(self, blocks: BlockStack, tokens: Tensor, c: Tensor) -> Tensor:
-        begun = perf_counter()
+        start = perf_counter()
         tokens = blocks(tokens, c)
-        self.tally[2] += perf_counter() - begun
+        self.counters[2] += perf_counter() - start
         if self._ranks.rank == 0:
-            self.tally[0] += len(tokens) * len(blocks)
+            self.counters[0] += len(tokens) * len(blocks)
         return tokens
 
 
@@ -83,33 +83,33 @@ class FirstBlockCache(BlockCache):
         # (N, t, D) each: additions of the first block, and of the other blocks
         self._added = self._rest = torch.empty(0)
 
-    def _made(self, blocks: BlockStack, tokens: Tensor, c: Tensor, time: float) -> Tensor:
+    def _compute(self, blocks: BlockStack, tokens: Tensor, c: Tensor, time: float) -> Tensor:
         first = self._run(blocks[:1], tokens, c)
         added = (first - tokens).float()
-        chosen = self._changed(added)
-        if len(chosen) == len(tokens):
+        changed = self._changed_rows(added)
+        if len(changed) == len(tokens):
             out = self._run(blocks[1:], first, c)
             self._added, self._rest = added, (out - first).float()
             return out
         out = (first + self._rest).to(first.dtype)
-        if chosen:
-            rows = torch.tensor(chosen)
+        if changed:
+            rows = torch.tensor(changed)
             found = self._run(blocks[1:], first[rows], c[rows])
             self._added[rows], self._rest[rows] = added[rows], (found - first[rows]).float()
             out[rows] = found
         return out
 
-    def _changed(self, added: Tensor) -> list[int]:
+    def _changed_rows(self, added: Tensor) -> list[int]:
         """Return the rows with a changed first-block addition (N, t, D) since the last full run; the same on all ranks.
 
         Ranks exchange one sum per token, and `fsum` adds them exactly, so that the token layout has no effect.
         """
         if len(self._added) == 0:
             return list(range(len(added)))
-        of_token = [part.abs().sum(dim=2) for part in (added - self._added, self._added)]  # (N, t) each
-        sums = self._ranks.joined(torch.stack(of_token, dim=2), self._lengths, dim=1)  # (N, T, 2)
-        moved, before = ([math.fsum(row) for row in part.tolist()] for part in sums.unbind(2))
-        return [row for row in range(len(added)) if not moved[row] < self._threshold * before[row]]
+        token_sums = [part.abs().sum(dim=2) for part in (added - self._added, self._added)]  # (N, t) each
+        sums = self._ranks.all_gather(torch.stack(token_sums, dim=2), self._lengths, dim=1)  # (N, T, 2)
+        change, before = ([math.fsum(row) for row in part.tolist()] for part in sums.unbind(2))
+        return [row for row in range(len(added)) if not change[row] < self._threshold * before[row]]
 
 
 @dataclass(frozen=True)
@@ -133,7 +133,7 @@ class TaylorCache(BlockCache):
         self._settings, self._calls = settings, 0
         self._nodes: list[_Node] = []  # newest first
 
-    def _made(self, blocks: BlockStack, tokens: Tensor, c: Tensor, time: float) -> Tensor:
+    def _compute(self, blocks: BlockStack, tokens: Tensor, c: Tensor, time: float) -> Tensor:
         call, chosen = self._calls, self._settings
         self._calls += 1
         if call >= chosen.warmup_steps and (call - chosen.warmup_steps + 1) % chosen.interval:
@@ -161,20 +161,12 @@ class TaylorCache(BlockCache):
         self._nodes = [node, *older][: self._settings.order + 1]
 
 
-def lagrange(nodes: Sequence[float], place: float) -> list[float]:
-    """Return the weights of values at distinct nodes for their polynomial at `place`."""
+def lagrange(nodes: Sequence[float], x: float) -> list[float]:
+    """Return the weights of values at distinct nodes for their polynomial at `x`."""
     return [
-        math.prod((place - other) / (node - other) for j, other in enumerate(nodes) if j != i)
+        math.prod((x - other) / (node - other) for j, other in enumerate(nodes) if j != i)
         for i, node in enumerate(nodes)
     ]
 
 
-def cache_of(
-    settings: training.FirstBlockCacheConfig | training.TaylorCacheConfig | None, tokens: RankSet, *, num_tokens: int
-) -> BlockCache | None:
-    """Return the cache of one network in one sampling run, or None; `tokens` share an image of `num_tokens`."""
-    if settings is None:
-        return None
-    if isinstance(settings, training.FirstBlockCacheConfig):
-        return FirstBlockCache(settings, tokens, num_tokens=num_tokens)
-    return TaylorCache(settings, tokens, num_tokens=num_tokens)
+CACHES: dict[str, Callable[..., BlockCache]] = {"first-block": FirstBlockCache, "taylor": TaylorCache}  # by `kind`

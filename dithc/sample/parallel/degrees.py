@@ -42,8 +42,8 @@ class ParallelDegrees:
         return self.data * self.rows * self.inner
 
     def __str__(self) -> str:
-        said = [f"{field.name} {getattr(self, field.name)}" for field in fields(self) if getattr(self, field.name) > 1]
-        return " x ".join(said) or "one rank"
+        parts = [f"{field.name} {getattr(self, field.name)}" for field in fields(self) if getattr(self, field.name) > 1]
+        return " x ".join(parts) or "one rank"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +70,7 @@ class SamplingWork:
     warmup_calls: int = 0  # calls that do not use patches
 
     @classmethod
-    def of(cls, config: DiTConfig, *, shards: Sequence[int], **more: Any) -> Self:
+    def of(cls, config: DiTConfig, *, shards: Sequence[int], **settings: Any) -> Self:
         linear, width = flops_per_image(config).forward_linear, config.hidden_size
         # approximate FLOPs of adaLN in the blocks and the final layer, and of the condition's layers
         uncut = 2 * (6 * config.depth + 3) * width**2
@@ -83,7 +83,7 @@ class SamplingWork:
             linear_flops=linear - uncut,
             uncut_flops=uncut,
             numbers=config.patch_size**2 * config.out_channels,
-            **more,
+            **settings,
         )
 
     @property
@@ -96,13 +96,13 @@ class SamplingWork:
         return self.linear_flops + self.attention_flops + self.uncut_flops
 
 
-def fault(degrees: ParallelDegrees, work: SamplingWork, *, ranks: int, ranks_a_node: int) -> str | None:
+def rejection_reason(degrees: ParallelDegrees, work: SamplingWork, *, ranks: int, ranks_a_node: int) -> str | None:
     """Return why degrees do not fit some work, or None."""
-    most = max(work.shards, default=1)
+    most_images = max(work.shards, default=1)
     if degrees.size > ranks:
         return f"{degrees.size} ranks, and there are {ranks}"
-    if degrees.data > most:
-        return f"{degrees.data} ranks for the {most} images of a shard"
+    if degrees.data > most_images:
+        return f"{degrees.data} ranks for the {most_images} images of a shard"
     if degrees.cfg > work.branches:
         return "without guidance the network has a single branch"
     if degrees.windows > work.windows:
@@ -130,32 +130,29 @@ def fault(degrees: ParallelDegrees, work: SamplingWork, *, ranks: int, ranks_a_n
     return None
 
 
-def ways(ranks: int, *, windows: int = 1, given: int | None = None, stages: int = 1) -> Iterator[ParallelDegrees]:
-    """Yield all degrees that share one image among at most `ranks` ranks, valid or not.
+def candidates(ranks: int, *, windows: int = 1, given: int | None = None, stages: int = 1) -> Iterator[ParallelDegrees]:
+    """Yield all degrees that share one image of `windows` windows among at most `ranks` ranks, valid or not.
 
-    Args:
-        windows: windows of a scene. Ranks that share windows share tokens in memory only, unless `given` is set. Window
-            degrees that do not reduce the windows per rank are skipped.
-        given: fixed degree of windows.
-        stages: fixed number of stages, without token sharing.
+    Ranks that share windows share tokens in memory only, unless the degree of windows is `given`. Window degrees that do
+    not reduce the windows per rank are skipped. The number of stages is fixed; stages share no tokens.
     """
     if stages > 1:
         yield from (ParallelDegrees(cfg=cfg, stages=stages) for cfg in (1, 2) if cfg * stages <= ranks)
         return
-    of_windows = [
+    window_degrees = [
         degree for degree in range(1, windows + 1) if degree == 1 or -(-windows // degree) < -(-windows // (degree - 1))
     ]
-    for cfg, of_scene in product((1, 2), of_windows if given is None else [given]):
-        most = ranks // (cfg * of_scene)
-        yield from (ParallelDegrees(cfg=cfg, windows=of_scene, shared=tokens) for tokens in range(1, most + 1))
-        if of_scene == 1 or given is not None:
+    for cfg, windowed in product((1, 2), window_degrees if given is None else [given]):
+        limit = ranks // (cfg * windowed)
+        yield from (ParallelDegrees(cfg=cfg, windows=windowed, shared=tokens) for tokens in range(1, limit + 1))
+        if windowed == 1 or given is not None:
             yield from (
-                ParallelDegrees(cfg=cfg, windows=of_scene, ulysses=ulysses, ring=ring)
-                for ulysses in range(1, most + 1)
-                for ring in range(1 + (ulysses == 1), most // ulysses + 1)
+                ParallelDegrees(cfg=cfg, windows=windowed, ulysses=ulysses, ring=ring)
+                for ulysses in range(1, limit + 1)
+                for ring in range(1 + (ulysses == 1), limit // ulysses + 1)
             )
 
 
 def rank_groups(degrees: ParallelDegrees, *, ranks: int) -> list[list[int]]:
     """Return the ranks of each group; leftover ranks are in no group."""
-    return [list(range(at, at + degrees.size)) for at in range(0, ranks - degrees.size + 1, degrees.size)]
+    return [list(range(first, first + degrees.size)) for first in range(0, ranks - degrees.size + 1, degrees.size)]

@@ -11,12 +11,12 @@ from dithc.config import training
 from dithc.engine.cftp import partition
 from dithc.engine.hcops import token_shard, vector
 from dithc.model import DiT
-from dithc.sample.parallel.block_cache import BlockStack, cache_of
-from dithc.sample.parallel.pipefusion import PipeFusionStage, by_token, embedded, rotated_from
+from dithc.sample.parallel.block_cache import CACHES, BlockCache, BlockStack
+from dithc.sample.parallel.pipefusion import PipeFusionStage, embed_patches, rotary_of, split_patches
 from dithc.sample.parallel.rank_set import RankSet, cut
-from dithc.sample.parallel.shared_buffers import explained
+from dithc.sample.parallel.shared_buffers import lost_rank_error
 
-ALONE = RankSet()
+SINGLE = RankSet()
 
 
 class ParallelDenoiser:
@@ -31,12 +31,12 @@ class ParallelDenoiser:
         model: DiT,
         *,
         bf16: bool = False,
-        rows: RankSet = ALONE,
-        tokens: RankSet = ALONE,
+        rows: RankSet = SINGLE,
+        tokens: RankSet = SINGLE,
         over: token_shard.ShardedAttention | None = None,
         blocks: BlockStack | None = None,
         cache: training.FirstBlockCacheConfig | training.TaylorCacheConfig | None = None,
-        stages: RankSet = ALONE,
+        stages: RankSet = SINGLE,
         pipefusion: training.PipeFusionConfig | None = None,
     ) -> None:
         """Prepare this rank's parts of a network in evaluation mode, with products in bf16 if requested.
@@ -50,57 +50,58 @@ class ParallelDenoiser:
         if blocks is None and isinstance(model, DiT):
             blocks = model.chain(to_patches=cache is None)
         self._blocks = blocks
-        self._bf16, self._rows, self._tokens, self._over = bf16, rows, tokens, over
+        self._bf16, self._rows, self._tokens, self._attention = bf16, rows, tokens, over
         self._lengths = cut(model.config.num_tokens, tokens.size)
-        self._staged = None if pipefusion is None else PipeFusionStage(model, pipefusion, stages)
-        self._cache = cache_of(cache, tokens, num_tokens=model.config.num_tokens)
+        self._pipeline = None if pipefusion is None else PipeFusionStage(model, pipefusion, stages)
+        self._cache: BlockCache | None = None
+        if cache is not None:
+            self._cache = CACHES[cache.kind](cache, tokens, num_tokens=model.config.num_tokens)
 
     @property
     def tally(self) -> Tensor:
         """(4) fp64: savings of the cache, see `BlockCache`; zeros without a cache."""
-        return torch.zeros(4, dtype=torch.float64) if self._cache is None else self._cache.tally
+        return torch.zeros(4, dtype=torch.float64) if self._cache is None else self._cache.counters
 
     @torch.no_grad()
     def __call__(self, x: Tensor, t: Tensor, y: Tensor) -> Tensor:
         """Return the complete output on every rank for x (N, Z, h, w), t (N), y (N)."""
         if len(x) < self._rows.size:  # too few rows to share: every rank computes all
-            return self._of_rows(x, t, y)
-        mine = partition(len(x), self._rows.size)[self._rows.rank]
-        return self._rows.joined(self._of_rows(x[mine], t[mine], y[mine]), cut(len(x), self._rows.size))
+            return self._forward_rows(x, t, y)
+        local = partition(len(x), self._rows.size)[self._rows.rank]
+        return self._rows.all_gather(self._forward_rows(x[local], t[local], y[local]), cut(len(x), self._rows.size))
 
-    def _of_rows(self, x: Tensor, t: Tensor, y: Tensor) -> Tensor:
+    def _forward_rows(self, x: Tensor, t: Tensor, y: Tensor) -> Tensor:
         config = self.model.config
         with (
             torch.autocast("cpu", dtype=torch.bfloat16, enabled=self._bf16),
-            token_shard.part_of(config.num_tokens, self._over if self._staged is None else self._staged.keys),
+            token_shard.part_of(config.num_tokens, self._attention if self._pipeline is None else self._pipeline.keys),
         ):
             if self._blocks is None:
                 whole: Tensor = self.model(x, t, y)
                 return whole.float()
-            if self._staged is not None:
-                return vector.unpatchify(self._staged(x, t, y), config.grid[0], config.patch_size)
+            if self._pipeline is not None:
+                return vector.unpatchify(self._pipeline(x, t, y), config.grid[0], config.patch_size)
             try:
-                strip = self._strip(x, t, y)
+                strip = self._forward_tokens(x, t, y)
             except ValueError as error:
-                if self._over is None or (absent := self._over.absent()) is None:
+                if self._attention is None or (absent := self._attention.absent()) is None:
                     raise
-                raise explained(error, absent) from error
-            patches = self._tokens.joined(strip, self._lengths, dim=1)  # (n, T, p*p*out)
+                raise lost_rank_error(error, absent) from error
+            patches = self._tokens.all_gather(strip, self._lengths, dim=1)  # (n, T, p*p*out)
             return vector.unpatchify(patches, config.grid[0], config.patch_size).float()
 
-    def _strip(self, x: Tensor, t: Tensor, y: Tensor) -> Tensor:
-        """Return the patches (n, t, p*p*out) of this rank's tokens."""
+    def _forward_tokens(self, x: Tensor, t: Tensor, y: Tensor) -> Tensor:
         model, blocks = self.model, self._blocks
         assert blocks is not None
-        mine = partition(model.config.num_tokens, self._tokens.size)[self._tokens.rank]
+        local = partition(model.config.num_tokens, self._tokens.size)[self._tokens.rank]
         if self._tokens.size == 1:
             tokens = model.x_embedder(x) + model.pos_embed  # (n, T, D)
         else:
-            tokens = embedded(model, by_token(model, x), mine)  # (n, t, D)
+            tokens = embed_patches(model, split_patches(model, x), local)  # (n, t, D)
         c = model.t_embedder(t) + model.y_embedder(y)  # (n, D)
-        with rotated_from(model, mine):
-            if self._over is not None:
-                self._over.begin()
+        with rotary_of(model, local):
+            if self._attention is not None:
+                self._attention.begin()
             if self._cache is None:
                 return blocks(tokens, c)
             tokens = self._cache(blocks, tokens, c, float(t[0]))

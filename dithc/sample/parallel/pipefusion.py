@@ -21,41 +21,41 @@ from dithc.core.logging import user_error
 from dithc.engine.cftp import partition
 from dithc.engine.hcops.blocks import sharded_ops
 from dithc.model import DiT
-from dithc.sample.parallel.attention import Apart
+from dithc.sample.parallel.attention import UnsharedAttention
 from dithc.sample.parallel.rank_set import RankSet
 
 Unit = tuple[slice, slice]
 """Rows and tokens that go through a stage at once."""
 
 
-class StaleKvAttention(Apart):
+class StaleKvAttention(UnsharedAttention):
     """Attention of a patch over all keys and values, with the latest values of other tokens, per block."""
 
     in_sequence = True
 
     def __init__(self, num_tokens: int) -> None:
         self._tokens = self.most_tokens = num_tokens
-        self._of_block: dict[int, Tensor] = {}  # (n, T, 2D) each: keys, then values
+        self._key_values: dict[int, Tensor] = {}  # (n, T, 2D) each: keys, then values
         self._block, self._num_rows = 0, 0
-        self._rows, self._mine = slice(0), slice(0)
+        self._rows, self._token_slice = slice(0), slice(0)
         self._kept: Any = None
 
-    def turn_to(self, block: int, unit: Unit, *, num_rows: int) -> None:
+    def select(self, block: int, unit: Unit, *, num_rows: int) -> None:
         """Select the next call: block number, unit, and the total number of rows."""
-        self._block, (self._rows, self._mine), self._num_rows = block, unit, num_rows
+        self._block, (self._rows, self._token_slice), self._num_rows = block, unit, num_rows
 
     def attention(self, qkv: Tensor, num_heads: int) -> Tensor:
         width = qkv.shape[2] // 3
-        if self._block not in self._of_block:  # the first call writes the complete memory
-            self._of_block[self._block] = qkv.new_empty(self._num_rows, self._tokens, 2 * width)
-        memory = self._of_block[self._block][self._rows]
-        mixed, *self._kept = sharded_ops.attention_with(memory, qkv, num_heads, first=self._mine.start)
+        if self._block not in self._key_values:  # the first call writes the complete memory
+            self._key_values[self._block] = qkv.new_empty(self._num_rows, self._tokens, 2 * width)
+        memory = self._key_values[self._block][self._rows]
+        mixed, *self._kept = sharded_ops.attention_with(memory, qkv, num_heads, first=self._token_slice.start)
         return mixed
 
 
-def _check(name: str, got: int, most: int, of: str) -> None:
+def _check(name: str, got: int, most: int, name_of_limit: str) -> None:
     if got > most:
-        expected, fix = f"at most the {most} {of}", f"lower it to {most}"
+        expected, fix = f"at most the {most} {name_of_limit}", f"lower it to {most}"
         raise user_error(f"pipefusion.{name}", got=got, expected=expected, fix=fix)
 
 
@@ -84,24 +84,24 @@ class PipeFusionStage:
         model, stages = self._model, self._stages
         is_last, units = stages.rank + 1 == stages.size, self._units(len(x))
         self._rows, self._calls = len(x), self._calls + 1
-        patches, c = by_token(model, x), model.t_embedder(t) + model.y_embedder(y)  # (n, D)
+        patches, c = split_patches(model, x), model.t_embedder(t) + model.y_embedder(y)  # (n, D)
         config = model.config
         out = torch.empty(len(x), config.num_tokens, config.patch_size**2 * config.out_channels)
-        arrived, leaving = self._awaited(units, 0), []
-        for number, (rows, mine) in enumerate(units):
-            if arrived is None:
-                tokens = embedded(model, patches[rows], mine)
+        receive, sends = self._begin_receive(units, 0), []
+        for number, (rows, part) in enumerate(units):
+            if receive is None:
+                tokens = embed_patches(model, patches[rows], part)
             else:
-                tokens = arrived()
-                arrived = self._awaited(units, number + 1)  # arrives while this unit is computed
-            tokens = self._through(tokens, c[rows], (rows, mine))
+                tokens = receive()
+                receive = self._begin_receive(units, number + 1)  # arrives while this unit is computed
+            tokens = self._run_blocks(tokens, c[rows], (rows, part))
             if is_last:
-                out[rows, mine] = model.final_layer(tokens, c[rows]).float()
+                out[rows, part] = model.final_layer(tokens, c[rows]).float()
             else:
-                leaving.append(stages.sent(tokens, to=stages.rank + 1, tag=number))
-        for gone in leaving:
-            gone()
-        return stages.spread(out, source=stages.size - 1)
+                sends.append(stages.isend(tokens, to=stages.rank + 1, tag=number))
+        for wait in sends:
+            wait()
+        return stages.broadcast(out, source=stages.size - 1)
 
     def _units(self, rows: int) -> Sequence[Unit]:
         if self._calls >= self._warmup and len(self._patches) > 1:
@@ -111,45 +111,45 @@ class PipeFusionStage:
             return [(slice(0, rows), tokens)]
         return [(slice(row, row + 1), tokens) for row in range(rows)]
 
-    def _awaited(self, units: Sequence[Unit], number: int) -> Callable[[], Tensor] | None:
+    def _begin_receive(self, units: Sequence[Unit], number: int) -> Callable[[], Tensor] | None:
         """Begin to receive the tokens (., t, D) of a unit; None on the first stage, and after the last unit."""
         if self._stages.rank == 0 or number == len(units):
             return None
-        rows, mine = units[number]
-        shape = rows.stop - rows.start, mine.stop - mine.start, self._model.config.hidden_size
+        rows, part = units[number]
+        shape = rows.stop - rows.start, part.stop - part.start, self._model.config.hidden_size
         empty = torch.empty(shape, dtype=self._model.pos_embed.dtype)  # data type of the token stream, in any autocast
-        return self._stages.awaited(empty, source=self._stages.rank - 1, tag=number)
+        return self._stages.irecv(empty, source=self._stages.rank - 1, tag=number)
 
-    def _through(self, tokens: Tensor, c: Tensor, unit: Unit) -> Tensor:
-        with rotated_from(self._model, unit[1]):
+    def _run_blocks(self, tokens: Tensor, c: Tensor, unit: Unit) -> Tensor:
+        with rotary_of(self._model, unit[1]):
             for number, block in self._blocks:
-                self.keys.turn_to(number, unit, num_rows=self._rows)
+                self.keys.select(number, unit, num_rows=self._rows)
                 tokens = block(tokens, c)
         return tokens
 
 
-def by_token(model: DiT, x: Tensor) -> Tensor:
+def split_patches(model: DiT, x: Tensor) -> Tensor:
     """Rearrange latents (n, Z, h, w) into one row of patches (n, Z, p, T, p); its slices have complete tokens."""
     p, (rows, columns) = model.config.patch_size, model.config.grid
     return x.reshape(*x.shape[:2], rows, p, columns, p).permute(0, 1, 3, 2, 4, 5).flatten(3, 4)
 
 
-def embedded(model: DiT, patches: Tensor, mine: slice) -> Tensor:
+def embed_patches(model: DiT, patches: Tensor, part: slice) -> Tensor:
     """Return the tokens (n, t, D) of a strip of patches (n, Z, p, T, p)."""
-    tokens: Tensor = model.x_embedder(patches[:, :, :, mine].flatten(3)) + model.pos_embed[:, mine]
+    tokens: Tensor = model.x_embedder(patches[:, :, :, part].flatten(3)) + model.pos_embed[:, part]
     return tokens
 
 
 @contextmanager
-def rotated_from(model: DiT, mine: slice) -> Iterator[None]:
+def rotary_of(model: DiT, part: slice) -> Iterator[None]:
     """Restrict the rotary tables of all blocks to these tokens during the context."""
     whole = [block.attn.rotary for block in model.blocks]  # type: ignore[union-attr]
-    if mine == slice(0, model.config.num_tokens) or all(table is None for tables in whole for table in tables):  # type: ignore[union-attr]
+    if part == slice(0, model.config.num_tokens) or all(table is None for tables in whole for table in tables):  # type: ignore[union-attr]
         yield
         return
     try:
         for block, tables in zip(model.blocks, whole, strict=True):
-            block.attn.rotary = tuple(table if table is None else table[mine] for table in tables)  # type: ignore[union-attr]
+            block.attn.rotary = tuple(table if table is None else table[part] for table in tables)  # type: ignore[union-attr]
         yield
     finally:
         for block, tables in zip(model.blocks, whole, strict=True):

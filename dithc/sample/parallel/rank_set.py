@@ -21,21 +21,21 @@ class RankSet:
     size: int = 1
     group: Any = None  # group of torch.distributed; None for a single rank, or for all ranks
     # concatenation in shared memory on one node; None for messages
-    joining: SharedGather | None = field(default=None, repr=False, compare=False)
+    shared_gather: SharedGather | None = field(default=None, repr=False, compare=False)
 
-    def joined(self, part: Tensor, lengths: Sequence[int], *, dim: int = 0) -> Tensor:
+    def all_gather(self, part: Tensor, lengths: Sequence[int], *, dim: int = 0) -> Tensor:
         """Return the concatenation of all parts along `dim`, of the sizes `lengths`, on every rank."""
         if self.size == 1:
             return part
-        if self.joining is not None:
-            return self.joining(part, lengths, rank=self.rank, dim=dim)
+        if self.shared_gather is not None:
+            return self.shared_gather(part, lengths, rank=self.rank, dim=dim)
         shapes = [[*part.shape[:dim], length, *part.shape[dim + 1 :]] for length in lengths]
         parts = [part.new_empty(shape) for shape in shapes]
         distributed.all_gather(parts, part.contiguous(), group=self.group)
         return torch.cat(parts, dim=dim)
 
-    def collected(self, part: Tensor, lengths: Sequence[int], *, dim: int = 0) -> Tensor | None:
-        """Return `joined` on the first rank, whose part must not be empty; None elsewhere."""
+    def gather(self, part: Tensor, lengths: Sequence[int], *, dim: int = 0) -> Tensor | None:
+        """Return `all_gather` on the first rank, whose part must not be empty; None elsewhere."""
         if self.size == 1:
             return part
         if self.rank > 0:
@@ -43,78 +43,76 @@ class RankSet:
                 distributed.send(part.contiguous(), group=self.group, group_dst=0)
             return None
         whole = part.new_empty([*part.shape[:dim], sum(lengths), *part.shape[dim + 1 :]])
-        places = torch.split(whole, list(lengths), dim=dim)
-        places[0].copy_(part)
-        for rank, place in enumerate(places[1:], start=1):
+        targets = torch.split(whole, list(lengths), dim=dim)
+        targets[0].copy_(part)
+        for rank, target in enumerate(targets[1:], start=1):
             if lengths[rank] > 0:
-                coming = place.contiguous()  # the place itself, or a copy
-                distributed.recv(coming, group=self.group, group_src=rank)
-                if coming is not place:
-                    place.copy_(coming)
+                buffer = target.contiguous()  # the place itself, or a copy
+                distributed.recv(buffer, group=self.group, group_src=rank)
+                if buffer is not target:
+                    target.copy_(buffer)
         return whole
 
-    def swapped(self, parts: Sequence[Tensor], shapes: Sequence[Sequence[int]]) -> list[Tensor]:
+    def all_to_all(self, parts: Sequence[Tensor], shapes: Sequence[Sequence[int]]) -> list[Tensor]:
         """Exchange parts between all ranks; return the dense parts for this rank, in rank order."""
-        got = [parts[0].new_empty(list(shape)) for shape in shapes]
-        distributed.all_to_all(got, list(parts), group=self.group)
-        return got
+        received = [parts[0].new_empty(list(shape)) for shape in shapes]
+        distributed.all_to_all(received, list(parts), group=self.group)
+        return received
 
-    def passed_on(self, block: Tensor, shape: Sequence[int]) -> Callable[[], Tensor]:
+    def shift(self, block: Tensor, shape: Sequence[int]) -> Callable[[], Tensor]:
         """Begin to send a dense block to the next rank of the ring; return a function that waits for the previous."""
-        got = block.new_empty(list(shape))
-        following, before = (self.rank + 1) % self.size, (self.rank - 1) % self.size
-        return self._begun([(block, following)], [(got, before)], result=got)
+        received = block.new_empty(list(shape))
+        successor, predecessor = (self.rank + 1) % self.size, (self.rank - 1) % self.size
+        return self._start([(block, successor)], [(received, predecessor)], result=received)
 
-    def sent(self, x: Tensor, *, to: int, tag: int) -> Callable[[], None]:
+    def isend(self, x: Tensor, *, to: int, tag: int) -> Callable[[], None]:
         """Begin to send a tensor to a rank; return a function that waits for completion."""
-        return self._begun([(x.contiguous(), to)], [], tag=tag, result=None)
+        return self._start([(x.contiguous(), to)], [], tag=tag, result=None)
 
-    def awaited(self, into: Tensor, *, source: int, tag: int) -> Callable[[], Tensor]:
+    def irecv(self, into: Tensor, *, source: int, tag: int) -> Callable[[], Tensor]:
         """Begin to receive a tensor with this tag; return a function that waits for it."""
-        return self._begun([], [(into, source)], tag=tag, result=into)
+        return self._start([], [(into, source)], tag=tag, result=into)
 
-    def _begun(
-        self, sent: Sequence[tuple[Tensor, int]], received: Sequence[tuple[Tensor, int]], *, tag: int = 0, result: T
+    def _start(
+        self, sends: Sequence[tuple[Tensor, int]], receives: Sequence[tuple[Tensor, int]], *, tag: int = 0, result: T
     ) -> Callable[[], T]:
         """Begin to send and receive tensors, each to or from a rank; return a function that waits for all."""
-        works = [distributed.isend(x, group=self.group, group_dst=rank, tag=tag) for x, rank in sent]
-        works += [distributed.irecv(x, group=self.group, group_src=rank, tag=tag) for x, rank in received]
+        works = [distributed.isend(x, group=self.group, group_dst=rank, tag=tag) for x, rank in sends]
+        works += [distributed.irecv(x, group=self.group, group_src=rank, tag=tag) for x, rank in receives]
 
-        def arrived() -> T:
+        def wait() -> T:
             for work in works:
                 assert work is not None
                 work.wait()
             return result
 
-        return arrived
+        return wait
 
-    def spread(self, x: Tensor, *, source: int) -> Tensor:
+    def broadcast(self, x: Tensor, *, source: int) -> Tensor:
         if self.size > 1:
             distributed.broadcast(x, group=self.group, group_src=source)
         return x
 
-    def edges(self, first: Tensor, last: Tensor) -> Callable[[], tuple[Tensor | None, Tensor | None]]:
-        """Begin to send this rank's edges, of equal shape, to its neighbors.
+    def exchange_edges(self, first: Tensor, last: Tensor) -> Callable[[], tuple[Tensor | None, Tensor | None]]:
+        """Begin to exchange edges, of equal shape, with the neighbors.
 
-        Returns:
-            A function that waits for the last edge of the previous rank and the first edge of the next rank (None
-            without this neighbor).
+        Return a function that waits for the previous rank's last and the next rank's first edge (None without neighbor).
         """
-        sent, received = [], []
-        both: list[Tensor | None] = []
+        sends, receives = [], []
+        received_edges: list[Tensor | None] = []
         for edge, other in ((first, self.rank - 1), (last, self.rank + 1)):
-            both.append(None)
+            received_edges.append(None)
             if 0 <= other < self.size:
-                both[-1] = got = torch.empty_like(edge, memory_format=torch.contiguous_format)
-                sent.append((edge.contiguous(), other))
-                received.append((got, other))
-        return self._begun(sent, received, result=(both[0], both[1]))
+                received_edges[-1] = buffer = torch.empty_like(edge, memory_format=torch.contiguous_format)
+                sends.append((edge.contiguous(), other))
+                receives.append((buffer, other))
+        return self._start(sends, receives, result=(received_edges[0], received_edges[1]))
 
     def any(self, flag: bool) -> bool:
         """Return whether any rank's flag is set; the same on every rank."""
-        return bool(self.sum_(torch.tensor([float(flag)])).item())
+        return bool(self.all_reduce_(torch.tensor([float(flag)])).item())
 
-    def sum_(self, x: Tensor) -> Tensor:
+    def all_reduce_(self, x: Tensor) -> Tensor:
         """Sum over the ranks in place; bitwise equal on every rank."""
         if self.size > 1:
             distributed.all_reduce(x, group=self.group)

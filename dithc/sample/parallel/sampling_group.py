@@ -52,33 +52,34 @@ class SamplingGroup:
         cuts = {
             "members": [list(range(degrees.size))],
             "leaders": [grid[:, 0, 0, 0, 0].tolist()],
-            "part": _along(grid, 1, 2, 3, 4),
-            "rows": _along(grid, 1),
-            "stages": _along(grid, 2),
-            "tokens": _along(grid, 3, 4),
-            "ring": _along(grid, *([3] if messages else [])),
-            "ulysses": _along(grid, *([4] if messages else [])),
+            "part": _ranks_along(grid, 1, 2, 3, 4),
+            "rows": _ranks_along(grid, 1),
+            "stages": _ranks_along(grid, 2),
+            "tokens": _ranks_along(grid, 3, 4),
+            "ring": _ranks_along(grid, *([3] if messages else [])),
+            "ulysses": _ranks_along(grid, *([4] if messages else [])),
         }
-        said = group.gather_objects((group.node, native.library() is not None))
-        nodes, have_kernels = [node for node, _ in said], all(has for _, has in said)
+        gathered = group.gather_objects((group.node, native.library() is not None))
+        nodes, have_kernels = [node for node, _ in gathered], all(kernels for _, kernels in gathered)
         if not messages:
             _check_nodes(nodes, [[members[i] for i in part] for members in groups for part in cuts["tokens"]])
-        found: dict[str, RankSet | None] = {}
+        rank_sets: dict[str, RankSet | None] = {}
         for name, parts in cuts.items():
-            of_world = [[members[i] for i in part] for members in groups for part in parts]
-            made = group.part(of_world)
-            mine = next((part for part in of_world if group.rank in part), None)
-            if mine is None:
-                found[name] = None
+            rank_lists = [[members[i] for i in part] for members in groups for part in parts]
+            process_group = group.part(rank_lists)
+            ranks = next((part for part in rank_lists if group.rank in part), None)
+            if ranks is None:
+                rank_sets[name] = None
                 continue
-            is_near = len({nodes[rank] for rank in mine}) == 1 and have_kernels
-            found[name] = RankSet(mine.index(group.rank), len(mine), made, SharedGather(made) if is_near else None)
+            is_shared = len({nodes[rank] for rank in ranks}) == 1 and have_kernels
+            memory = SharedGather(process_group) if is_shared else None
+            rank_sets[name] = RankSet(ranks.index(group.rank), len(ranks), process_group, memory)
         number = next((number for number, members in enumerate(groups) if group.rank in members), None)
         if number is None:
             return cls(number=None, leaders=None)
-        place = list(groups[number]).index(group.rank)
-        data = place // (degrees.rows * degrees.inner), degrees.data
-        return cls(degrees=degrees, number=number, data=data, **found)  # type: ignore[arg-type]
+        position = list(groups[number]).index(group.rank)
+        data = position // (degrees.rows * degrees.inner), degrees.data
+        return cls(degrees=degrees, number=number, data=data, **rank_sets)  # type: ignore[arg-type]
 
     def over(self, num_tokens: int) -> SharedMemoryAttention | UspAttention | None:
         """Return the attention over the ranks' tokens of an image of `num_tokens`; None for one rank."""
@@ -93,34 +94,37 @@ class SamplingGroup:
         """Return the decoder of this rank's images, with the result on the first rank of the part."""
         return ParallelDecoder(codec, self.part, by_rows=by_rows)
 
-    def mine(self, indices: Sequence[int]) -> Sequence[int]:
+    def local_images(self, indices: Sequence[int]) -> Sequence[int]:
         """Return the images of a shard that this rank generates, alone or jointly."""
         part, parts = self.data
         return indices[partition(len(indices), parts)[part]]
 
-    def both(self, one: Callable[[], Tensor], other: Callable[[], Tensor]) -> tuple[Tensor, Tensor]:
+    def run_branches(
+        self, conditional: Callable[[], Tensor], unconditional: Callable[[], Tensor]
+    ) -> tuple[Tensor, Tensor]:
         """Return the results of two calls, (N, ...) of equal shape; two branches are computed in parallel."""
         if self.rows.size == 1:
-            return one(), other()
-        mine = (one, other)[self.rows.rank]()
-        first, second = self.rows.joined(mine.unsqueeze(0), [1, 1])
+            return conditional(), unconditional()
+        local = (conditional, unconditional)[self.rows.rank]()
+        first, second = self.rows.all_gather(local.unsqueeze(0), [1, 1])
         return first, second
 
-    def collected(self, images: Tensor | None, of: Sequence[int]) -> Tensor | None:
-        """Return the images of shard indices `of` on the group's first rank; None on others.
+    def gather(self, images: Tensor | None, indices: Sequence[int]) -> Tensor | None:
+        """Return the images of shard `indices` on the group's first rank; None on others.
 
         `images` are those of this rank's part, read on its first rank; None without images.
         """
         if self.leaders is None:
             return None
-        return self.leaders.collected(torch.empty(0) if images is None else images, cut(len(of), self.data[1]))
+        return self.leaders.gather(torch.empty(0) if images is None else images, cut(len(indices), self.data[1]))
 
 
-def _along(grid: npt.NDArray[np.int_], *axes: int) -> list[list[int]]:
-    """Return the ranks that differ in these axes only."""
-    ends = range(-len(axes), 0)
-    found: list[list[int]] = np.moveaxis(grid, axes, ends).reshape(-1, math.prod(grid.shape[i] for i in axes)).tolist()
-    return found
+def _ranks_along(grid: npt.NDArray[np.int_], *axes: int) -> list[list[int]]:
+    last_axes = range(-len(axes), 0)
+    ranks: list[list[int]] = (
+        np.moveaxis(grid, axes, last_axes).reshape(-1, math.prod(grid.shape[i] for i in axes)).tolist()
+    )
+    return ranks
 
 
 def _check_nodes(nodes: Sequence[str], parts: Sequence[Sequence[int]]) -> None:

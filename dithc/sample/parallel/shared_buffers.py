@@ -12,10 +12,10 @@ from dithc.core.logging import UserError, user_error
 from dithc.engine import native
 from dithc.engine.comm import Group
 
-MEETING_SECONDS = 1800.0
+WAIT_SECONDS = 1800.0
 PAGE_BYTES = 4096
-WAITED_FOR = "a process that was waited for "  # the text of the kernels' error before the cause
-LOST = 1  # not an input error
+CAUSE_PREFIX = "a process that was waited for "  # the text of the kernels' error before the cause
+LOST_STATUS = 1  # not an input error
 GROWTH = 2  # minimum growth factor of a segment that is too small
 
 
@@ -26,13 +26,13 @@ class SharedBuffers:
         self._group = group
         self._segments: list[Any] = []
 
-    def of(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+    def allocate(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
         """Return a tensor at the start of the memory. All ranks request the same tensors in the same order."""
         num_bytes = math.prod(shape) * dtype.itemsize
-        known = self._segments[-1].memory.numel() if self._segments else 0
-        if not self._segments or num_bytes > known:
-            pages = -(-max(num_bytes, GROWTH * known) // PAGE_BYTES)
-            segment = Group.segment(pages * PAGE_BYTES, over=self._group, timeout_seconds=MEETING_SECONDS)
+        capacity = self._segments[-1].memory.numel() if self._segments else 0
+        if not self._segments or num_bytes > capacity:
+            pages = -(-max(num_bytes, GROWTH * capacity) // PAGE_BYTES)
+            segment = Group.segment(pages * PAGE_BYTES, over=self._group, timeout_seconds=WAIT_SECONDS)
             self._segments.append(segment)
         memory: Tensor = self._segments[-1].memory[:num_bytes]
         return memory.view(dtype).view(tuple(shape))
@@ -62,23 +62,23 @@ class SharedGather:
         shape = (*part.shape[:dim], sum(lengths), *part.shape[dim + 1 :])
         buffers = self._buffers[0]
         self._buffers.rotate()
-        whole = buffers.of(shape, part.dtype)
+        whole = buffers.allocate(shape, part.dtype)
         whole.narrow(dim, sum(lengths[:rank]), lengths[rank]).copy_(part)
         try:
             buffers.meet(native.library())
         except ValueError as error:
             if (absent := buffers.absent()) is None:
                 raise
-            raise explained(error, absent) from error
+            raise lost_rank_error(error, absent) from error
         return whole.clone()
 
 
-def explained(error: ValueError, absent: str) -> UserError:
-    told = user_error(
+def lost_rank_error(error: ValueError, absent: str) -> UserError:
+    lost = user_error(
         f"{absent} is lost while ranks generate an image together",
-        got=f"{absent} {str(error).rpartition(WAITED_FOR)[2]}",
+        got=f"{absent} {str(error).rpartition(CAUSE_PREFIX)[2]}",
         expected="all ranks that share an image, until it is complete",
         fix="find the cause in the log of that rank (a signal, memory), then restart: finished shards are kept",
     )
-    told.status = LOST
-    return told
+    lost.status = LOST_STATUS
+    return lost

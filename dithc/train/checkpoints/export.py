@@ -46,7 +46,7 @@ def export(manifest: Path, *, weights: Literal["ema", "raw"], layout: Layout, ou
     config = DiTConfig(**checkpoint.meta["model"])
     settings = diffusers_keys.settings(config) if layout == "diffusers" else {}
     if config.block != training.BlockKind():
-        _tell_of_blocks(config, layout)
+        _check_blocks(config, layout)
     predicts = training.ObjectiveConfig(**checkpoint.meta["objective"]).prediction_type
     kind = network_kind(predicts, config.block)
     outputs.OutputFolder(out).check() if layout == "diffusers" else outputs.check_file(out)
@@ -58,9 +58,9 @@ def export(manifest: Path, *, weights: Literal["ema", "raw"], layout: Layout, ou
             if layout == "safetensors":
                 write_tensors(temporary, chosen, said=kind)
             elif layout == "official":
-                both = {"model": dict(read_tensors(checkpoint.weights("raw"))), "ema": chosen}
-                alone = {"model": chosen, **kind} if kind else chosen
-                torch.save(both | kind if weights == "ema" else alone, temporary)
+                pair = {"model": dict(read_tensors(checkpoint.weights("raw"))), "ema": chosen}
+                single = {"model": chosen, **kind} if kind else chosen
+                torch.save(pair | kind if weights == "ema" else single, temporary)
             else:
                 (temporary / CONFIG_FILE).write_text(json.dumps(settings, indent=2) + "\n")
                 write_tensors(temporary / DIFFUSERS_FILE, chosen, said=kind)
@@ -82,7 +82,7 @@ def export(manifest: Path, *, weights: Literal["ema", "raw"], layout: Layout, ou
     return facts | {"model": checkpoint.meta["model"]}
 
 
-def _tell_of_blocks(config: DiTConfig, layout: Layout) -> None:
+def _check_blocks(config: DiTConfig, layout: Layout) -> None:
     """Reject the official layout for blocks that the original code lacks (UserError), and warn for other layouts."""
     if layout == "official":
         raise user_error(

@@ -27,17 +27,17 @@ def key_of(file: str, piece: TensorPiece) -> Key:
     return file, piece.name, -1 if piece.dim is None else piece.dim, piece.start, count
 
 
-def share_out(held: Sequence[Mapping[Key, int]]) -> list[set[Key]]:
-    """Return the pieces that each rank writes, with balanced bytes; `held` are the bytes of the pieces of each rank."""
+def assign_pieces(sizes: Sequence[Mapping[Key, int]]) -> list[set[Key]]:
+    """Return the pieces that each rank writes, with balanced bytes; `sizes` are the bytes of the pieces of each rank."""
     holders: dict[Key, list[int]] = defaultdict(list)
-    for rank, keys in enumerate(held):
+    for rank, keys in enumerate(sizes):
         for key in keys:
             holders[key].append(rank)
-    written, shares = [0] * len(held), [set[Key]() for _ in held]
+    assigned, shares = [0] * len(sizes), [set[Key]() for _ in sizes]
     # Pieces with few holders come first, because they leave little choice; then large ones, so that small ones balance.
-    for key in sorted(holders, key=lambda key: (len(holders[key]), -held[holders[key][0]][key], key)):
-        rank = min(holders[key], key=lambda rank: (written[rank], rank))
-        written[rank] += held[rank][key]
+    for key in sorted(holders, key=lambda key: (len(holders[key]), -sizes[holders[key][0]][key], key)):
+        rank = min(holders[key], key=lambda rank: (assigned[rank], rank))
+        assigned[rank] += sizes[rank][key]
         shares[rank].add(key)
     return shares
 
@@ -48,7 +48,7 @@ class Snapshot:
     def __init__(self) -> None:
         self._buffer: Tensor | None = None
 
-    def take(self, contents: Mapping[str, TensorFile], *, ranks_on_node: int) -> dict[str, TensorFile] | None:
+    def copy(self, contents: Mapping[str, TensorFile], *, ranks_on_node: int) -> dict[str, TensorFile] | None:
         """Copy contents by file name with all torch threads; `ranks_on_node` processes copy at the same time.
 
         The copy is valid until the next call. Returns None if memory is insufficient.
@@ -57,17 +57,17 @@ class Snapshot:
         if not self._reserve(needed, ranks_on_node=ranks_on_node):
             return None
         assert self._buffer is not None
-        copies, at = {}, 0
+        copies, offset = {}, 0
         for name, content in contents.items():
             pieces = []
             for piece in content.pieces:
-                stop = at + piece.values.nbytes
-                copy = self._buffer[at:stop].view(piece.values.dtype).view(piece.values.shape)
+                stop = offset + piece.values.nbytes
+                copy = self._buffer[offset:stop].view(piece.values.dtype).view(piece.values.shape)
                 copy.copy_(piece.values.detach())
                 pieces.append(replace(piece, values=copy))
-                at = stop
+                offset = stop
             copies[name] = TensorFile(tuple(pieces), content.said)
-            at = _aligned(at)
+            offset = _aligned(offset)
         return copies
 
     def _reserve(self, num_bytes: int, *, ranks_on_node: int) -> bool:

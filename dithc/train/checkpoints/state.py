@@ -17,7 +17,7 @@ from dithc.model import DiT
 from dithc.train.checkpoints.weights import network_kind
 from dithc.train.job import TrainingJob
 from dithc.train.optimizer import Ema, Optimizer
-from dithc.train.state_placement import Home, anywhere
+from dithc.train.state_placement import Allocator, new_empty
 from dithc.train.strategies import RankGrid, Strategy
 
 OPTIMIZER_FILE = "optimizer.safetensors"
@@ -39,34 +39,34 @@ class ModuleState:
         """Return this rank's pieces by checkpoint file; the next step overwrites them."""
         self.strategy.ready()
         zero, weights = self.strategy.zero, tensors_of(self.model)
-        whole = [TensorPiece.whole(name, value) for name, value in weights.items()]
-        held = {
-            CheckpointStore.WEIGHTS["raw"]: whole if zero is None else zero.weight_pieces(weights),
+        full = [TensorPiece.whole(name, value) for name, value in weights.items()]
+        contents = {
+            CheckpointStore.WEIGHTS["raw"]: full if zero is None else zero.weight_pieces(weights),
             OPTIMIZER_FILE: self.optimizer.pieces(),
         }
-        return {file: self.strategy.pieces(pieces) for file, pieces in held.items()}
+        return {file: self.strategy.pieces(pieces) for file, pieces in contents.items()}
 
     @torch.no_grad()
-    def take_up(
-        self, checkpoint: CheckpointStore.Checkpoint, *, said: Mapping[str, Any], same: Sequence[str] = SAME_ON_RESUME
+    def restore(
+        self, checkpoint: CheckpointStore.Checkpoint, *, metadata: dict[str, Any], keys: Sequence[str] = SAME_ON_RESUME
     ) -> None:
-        """Load a checkpoint by any ranks; UserError if a fact named in `same` differs from `said`, this run's facts."""
-        for key in same:
-            if checkpoint.meta.get(key) != said[key]:
+        """Load a checkpoint by any ranks; UserError if a fact named in `keys` differs from `metadata`, this run's facts."""
+        for key in keys:
+            if checkpoint.meta.get(key) != metadata[key]:
                 raise user_error(
                     f"checkpoint {checkpoint.folder} does not belong to this training run: {key} differs",
                     got=checkpoint.meta.get(key),
-                    expected=said[key],
+                    expected=metadata[key],
                     fix="use the data and settings of the checkpoint, or another store",
                 )
-        for key in [key for key in ("ranks", "threads", "micro_batch_size") if key in said]:
-            if (before := checkpoint.meta.get(key, said[key])) != said[key]:
+        for key in [key for key in ("ranks", "threads", "micro_batch_size") if key in metadata]:
+            if (previous := checkpoint.meta.get(key, metadata[key])) != metadata[key]:
                 log.warning(
-                    f"the checkpoint was written with {key} {before}, this job has {said[key]}: the order of "
+                    f"the checkpoint was written with {key} {previous}, this job has {metadata[key]}: the order of "
                     "samples is the same, but sums round differently"
                 )
-        if (before := checkpoint.meta.get("strategy", said["strategy"])) != said["strategy"]:
-            log.info(f"the checkpoint was written under strategy {before}, this job has {said['strategy']}")
+        if (previous := checkpoint.meta.get("strategy", metadata["strategy"])) != metadata["strategy"]:
+            log.info(f"the checkpoint was written under strategy {previous}, this job has {metadata['strategy']}")
         self.load(checkpoint)
 
     def load(self, checkpoint: CheckpointStore.Checkpoint) -> None:
@@ -88,28 +88,30 @@ class TrainingState(ModuleState):
 
     def pieces(self) -> dict[str, list[TensorPiece]]:
         averages = {CheckpointStore.WEIGHTS["ema"]: self.ema.pieces()}
-        averages |= {CheckpointStore.average_file(one.length): one.pieces() for one in self.ema.beside}
+        averages |= {CheckpointStore.average_file(ema.length): ema.pieces() for ema in self.ema.length_averages}
         return super().pieces() | {file: self.strategy.pieces(pieces) for file, pieces in averages.items()}
 
     def load(self, checkpoint: CheckpointStore.Checkpoint) -> None:
         super().load(checkpoint)
         cut = self.strategy.cut
         self.ema.load(cut(read_tensors(checkpoint.weights("ema"))))
-        for average in self.ema.beside:
+        for average in self.ema.length_averages:
             average.load(cut(read_tensors(checkpoint.folder / CheckpointStore.average_file(average.length))))
 
 
-def initial_state(model: DiT, run: training.RunConfig, strategy: Strategy, *, home: Home = anywhere) -> TrainingState:
-    """Return the state at step 0 of a prepared and settled model, in memory from `home`."""
-    optimizer = Optimizer.of_run(strategy, run, flat=run.micro_batch_size is not None, home=home)
-    ema = Ema(model, run.ema, zero=strategy.zero, home=home)
+def initial_state(
+    model: DiT, run: training.RunConfig, strategy: Strategy, *, allocate: Allocator = new_empty
+) -> TrainingState:
+    """Return the state at step 0 of a prepared and settled model, in memory from `allocate`."""
+    optimizer = Optimizer.of_run(strategy, run, flat=run.micro_batch_size is not None, allocate=allocate)
+    ema = Ema(model, run.ema, zero=strategy.zero, allocate=allocate)
     kind = network_kind(run.objective.prediction_type, run.model.block)
     return TrainingState(model=model, ema=ema, optimizer=optimizer, strategy=strategy, kind=kind)
 
 
 def tensors_of(model: nn.Module) -> dict[str, Tensor]:
     """Return the tensors of a model's state dictionary, tied weights once; UserError for any other value."""
-    found, seen = dict[str, Tensor](), set[int]()
+    found, ids = dict[str, Tensor](), set[int]()
     for name, value in model.state_dict(keep_vars=True).items():
         if not isinstance(value, Tensor):
             raise user_error(
@@ -118,8 +120,8 @@ def tensors_of(model: nn.Module) -> dict[str, Tensor]:
                 expected="tensors only",
                 fix="keep it in a buffer, or pass it to the checkpoints as a fact",
             )
-        if id(value) not in seen:
-            seen.add(id(value))
+        if id(value) not in ids:
+            ids.add(id(value))
             found[name] = value.detach()
     return found
 
@@ -147,15 +149,15 @@ def checkpoint_metadata(job: TrainingJob, *, model: DiT, latents: Latents, layou
 
 
 def _load(model: nn.Module, weights: Mapping[str, Tensor], *, origin: Path) -> None:
-    own = tensors_of(model)
-    if others := sorted(own.keys() ^ weights.keys()):
+    tensors = tensors_of(model)
+    if different := sorted(tensors.keys() ^ weights.keys()):
         raise user_error(
             f"weights of checkpoint {origin}",
-            got=f"{len(others)} extra or missing tensors, such as {others[0]}",
-            expected=f"the {len(own)} tensors of this model",
+            got=f"{len(different)} extra or missing tensors, such as {different[0]}",
+            expected=f"the {len(tensors)} tensors of this model",
             fix="start in an empty store",
         )
-    for name, value in own.items():
+    for name, value in tensors.items():
         saved = weights[name]
         if (saved.shape, saved.dtype) != (value.shape, value.dtype):
             raise user_error(

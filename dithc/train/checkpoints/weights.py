@@ -30,8 +30,8 @@ log = get_logger(__name__)
 
 def network_kind(predict: str, block: training.BlockKind) -> dict[str, str]:
     """Return the file metadata of a network. The metadata is empty for noise prediction and the original blocks."""
-    own = {PREDICT: predict, **block._asdict()}
-    return {f"{KIND_PREFIX}{name}": str(value).lower() for name, value in own.items() if value != ORIGINAL[name]}
+    properties = {PREDICT: predict, **block._asdict()}
+    return {f"{KIND_PREFIX}{name}": str(value).lower() for name, value in properties.items() if value != ORIGINAL[name]}
 
 
 def read_weights(
@@ -52,19 +52,20 @@ def read_weights(
             `init_from_file` rejects.
     """
     content, metadata = read_external(path)
-    _refuse_other_kind(path, metadata or content)
+    _check_kind(path, metadata or content)
     if not diffusers_keys.are_diffusers_keys(content):
         return official_state_dict(content, weights="ema" if weights == "ema" else "model"), None
-    source = _source(files_of(path)[0].with_name(CONFIG_FILE))
+    source = _read_config(files_of(path)[0].with_name(CONFIG_FILE))
     log.info(f"weights for diffusers: {FREQUENCIES}; correct for weights converted from official ones")
     return diffusers_keys.from_diffusers(content, source or config), source
 
 
-def _refuse_other_kind(path: Path, said: Any) -> None:
+def _check_kind(path: Path, metadata: Any) -> None:
     """Reject weights of another declared type, which would load but be meaningless."""
-    if not isinstance(said, Mapping):
+    if not isinstance(metadata, Mapping):
         return
-    kind = {str(name).removeprefix(KIND_PREFIX): said[name] for name in said if str(name).startswith(KIND_PREFIX)}
+    texts = {str(name): value for name, value in metadata.items()}
+    kind = {name.removeprefix(KIND_PREFIX): text for name, text in texts.items() if name.startswith(KIND_PREFIX)}
     if kind:
         raise user_error(
             f"weights in {path} have the expected names and shapes, but belong to another type of network",
@@ -74,7 +75,7 @@ def _refuse_other_kind(path: Path, said: Any) -> None:
         )
 
 
-def _source(path: Path) -> DiTConfig | None:
+def _read_config(path: Path) -> DiTConfig | None:
     """Return the model of a config.json, or None without the file."""
     try:
         if path.exists() and not path.is_file():

@@ -15,9 +15,9 @@ from dithc.core.logging import UserError, get_logger, user_error
 from dithc.core.tensor_files import TensorFile, shard_name, write_file
 from dithc.engine.comm import Group
 from dithc.train.background import Background, Cancelled
-from dithc.train.checkpoints.snapshot import Key, Snapshot, key_of, share_out
+from dithc.train.checkpoints.snapshot import Key, Snapshot, assign_pieces, key_of
 from dithc.train.checkpoints.state import SAME_ON_RESUME, ModuleState
-from dithc.train.job import StepTimer
+from dithc.train.job import StepTimer, run_once
 
 log = get_logger(__name__)
 
@@ -26,16 +26,16 @@ log = get_logger(__name__)
 class _Save:
     """Checkpoint in progress: every rank writes its files to `folder`, then rank 0 commits.
 
-    `stalled` and `busy` are seconds: the wait of the loop for the snapshot, and the work of this rank.
+    `stall_seconds` and `work_seconds` are seconds: the wait of the loop for the snapshot, and the work of this rank.
     """
 
     step: int
     meta: dict[str, Any]
     folder: Path
     task: Background
-    begun: float
-    stalled: float
-    busy: float = 0.0
+    start: float
+    stall_seconds: float
+    work_seconds: float = 0.0
     is_committing: bool = False
 
 
@@ -52,57 +52,57 @@ class CheckpointWriter:
         *,
         lease: Lease | None,
         group: Group,
-        said: dict[str, Any],
-        pace: StepTimer,
+        metadata: dict[str, Any],
+        timer: StepTimer,
         keep_last: int,
         keep_every: Collection[int] = (),
         position: Callable[[int], dict[str, float]] | None = None,
-        path: training.CheckpointPath = "async",
+        mode: training.CheckpointMode = "async",
     ) -> None:
-        """Prepare to write `said` with every checkpoint, and to keep the last ones and multiples of `keep_every`.
+        """Prepare to write `metadata` with every checkpoint, and to keep the last ones and multiples of `keep_every`.
 
         `lease` is held on rank 0. `position` returns the position in the data at a step, if known.
         """
         self.store, self.lease, self.group = store, lease, group
-        self.said, self.pace = said, pace
+        self.metadata, self.timer = metadata, timer
         self._keep_last, self._keep_every = keep_last, keep_every
         self._position = position
         self.last: int | None = None
-        self._is_blocking = path == "blocking"
+        self._is_blocking = mode == "blocking"
         self._snapshot = Snapshot()
         self._share: set[Key] | None = None
         self._save: _Save | None = None
 
-    def resume(self, state: ModuleState, *, same: Sequence[str] = SAME_ON_RESUME, **limits: Any) -> bool:
+    def resume(self, state: ModuleState, *, keys: Sequence[str] = SAME_ON_RESUME, **limits: Any) -> bool:
         """Load the newest complete checkpoint within the `limits` of `CheckpointStore.newest`; return whether it exists."""
         found = self.group.broadcast_object(self.store.newest(**limits) if self.group.rank == 0 else None)
         if found is None:
             log.info(f"no checkpoint in {self.store.folder} to continue")
             return False
-        state.take_up(found, said=self.said, same=same)
+        state.restore(found, metadata=self.metadata, keys=keys)
         self.last = state.step
         log.info(f"continuing from step {state.step} in {found.folder}")
         return True
 
     def save(self, state: ModuleState) -> None:
         """Snapshot the state and begin to write it, after the previous checkpoint is complete; raises like `poll`."""
-        self._wait_for_the_one_before()
-        if self.group.any(self._overtaken()):
-            raise self._held(state.step)
-        begun = time.monotonic()
-        folder = self._begin(state.step)
+        self._finish_previous()
+        if self.group.any(self._is_lease_lost()):
+            raise self._lease_error(state.step)
+        start = time.monotonic()
+        folder = run_once(self.group, lambda: self.store.begin(state.step))
         contents = self._contents(state)
-        copies = None if self._is_blocking else self._snapshot.take(contents, ranks_on_node=self.group.local_size)
+        copies = None if self._is_blocking else self._snapshot.copy(contents, ranks_on_node=self.group.local_size)
         files = {folder / name: content for name, content in (contents if copies is None else copies).items()}
         task = Background(lambda task: _write(files, task), name=f"checkpoint {state.step}")
-        meta = {"step": state.step, **deepcopy(self.said)}
+        meta = {"step": state.step, **deepcopy(self.metadata)}
         if self._position is not None:
             meta["position"] = self._position(state.step)
-        self._save = _Save(state.step, meta, folder, task, begun, time.monotonic() - begun)
+        self._save = _Save(state.step, meta, folder, task, start, time.monotonic() - start)
         self.last = state.step
         if copies is None:
             task.work()
-            self._save.stalled = time.monotonic() - begun
+            self._save.stall_seconds = time.monotonic() - start
         else:
             task.start()
         if self._is_blocking:
@@ -142,20 +142,20 @@ class CheckpointWriter:
             log.warning(f"abandoning the unfinished checkpoint of step {self._save.step}")
             self._save = None
 
-    def _wait_for_the_one_before(self) -> None:
+    def _finish_previous(self) -> None:
         if self._save is None:
             return
-        step, begun = self._save.step, time.monotonic()
+        step, start = self._save.step, time.monotonic()
         self.finish()
-        waited = time.monotonic() - begun
+        delay = time.monotonic() - start
         if self.group.rank == 0:
-            self.store.event("waited for a checkpoint", step=step, seconds=round(waited, 3))
-        log.info(f"waited {waited:.1f} s for the checkpoint of step {step} before the next: the disk limits their rate")
+            self.store.event("waited for a checkpoint", step=step, seconds=round(delay, 3))
+        log.info(f"waited {delay:.1f} s for the checkpoint of step {step} before the next: the disk limits their rate")
 
-    def _overtaken(self) -> bool:
+    def _is_lease_lost(self) -> bool:
         return self.lease is not None and not self.lease.holds()
 
-    def _held(self, step: int) -> UserError:
+    def _lease_error(self, step: int) -> UserError:
         return Lease.Held(
             user_error(
                 f"the lease of {self.store.folder} was lost before the checkpoint of step {step}",
@@ -165,25 +165,11 @@ class CheckpointWriter:
             )
         )
 
-    def _begin(self, step: int) -> Path:
-        """Return the folder to write to, created on rank 0; raise its error on every rank."""
-        found: Path | UserError | None = None
-        if self.group.rank == 0:
-            try:
-                found = self.store.begin(step)
-            except UserError as error:
-                found = error
-        found = self.group.broadcast_object(found)
-        if isinstance(found, UserError):
-            raise found
-        assert found is not None
-        return found
-
     def _contents(self, state: ModuleState) -> dict[str, TensorFile]:
         pieces = state.pieces()
         if self._share is None:
-            held = {key_of(file, piece): piece.values.nbytes for file, parts in pieces.items() for piece in parts}
-            self._share = share_out(self.group.gather_objects(held))[self.group.rank]
+            sizes = {key_of(file, piece): piece.values.nbytes for file, parts in pieces.items() for piece in parts}
+            self._share = assign_pieces(self.group.gather_objects(sizes))[self.group.rank]
         return {
             shard_name(file, self.group.rank, self.group.size): TensorFile.of(
                 (piece for piece in parts if key_of(file, piece) in self._share),
@@ -194,15 +180,15 @@ class CheckpointWriter:
 
     def _commit(self, save: _Save) -> None:
         """Commit the complete files on rank 0 and remove old checkpoints, in the background."""
-        save.busy += save.task.seconds
-        entries = [entry for own in self.group.gather_objects(save.task.result) for entry in own]
+        save.work_seconds += save.task.seconds
+        entries = [entry for rank_entries in self.group.gather_objects(save.task.result) for entry in rank_entries]
         save.is_committing = True
 
         def commit(_: Background) -> None:
-            if self._overtaken():
-                raise self._held(save.step)
+            if self._is_lease_lost():
+                raise self._lease_error(save.step)
             self.store.commit(save.step, save.folder, files=entries, meta=save.meta)
-            if not self._overtaken():  # all ranks detect it at the next checkpoint
+            if not self._is_lease_lost():  # all ranks detect it at the next checkpoint
                 self.store.prune(saved=save.step, keep_last=self._keep_last, keep_every=self._keep_every)
 
         save.task = Background(commit, name=f"commit {save.step}")
@@ -211,18 +197,17 @@ class CheckpointWriter:
 
     def _end(self, save: _Save) -> None:
         self._save = None
-        seconds = time.monotonic() - save.begun
-        self.pace.save(save.stalled + save.busy + save.task.seconds)
+        seconds = time.monotonic() - save.start
+        self.timer.save(save.stall_seconds + save.work_seconds + save.task.seconds)
         if self.group.rank == 0:
-            times = {"seconds": round(seconds, 3), "stalled_seconds": round(save.stalled, 3)}
+            times = {"seconds": round(seconds, 3), "stalled_seconds": round(save.stall_seconds, 3)}
             self.store.event("checkpoint", step=save.step, **times)
         log.info(
             f"checkpoint of step {save.step} written to {self.store.path(save.step)} in {seconds:.1f} s; training "
-            f"waited {save.stalled:.2f} s"
+            f"waited {save.stall_seconds:.2f} s"
         )
 
     def _fail(self, save: _Save) -> None:
-        """Raise the error of any rank on every rank."""
         self._save = None
         save.task.cancel()
         error = None if isinstance(save.task.error, Cancelled) else save.task.error
@@ -231,10 +216,10 @@ class CheckpointWriter:
         errors = self.group.gather_objects(error if isinstance(error, OSError | UserError | None) else repr(error))
         if self.group.rank == 0:
             self.store.discard(save.folder)
-        if self.group.any(self._overtaken()):  # the other trainer has removed the incomplete folder
-            raise self._held(save.step)
-        if said := [error for error in errors if isinstance(error, UserError)]:
-            raise said[0]
+        if self.group.any(self._is_lease_lost()):  # the other trainer has removed the incomplete folder
+            raise self._lease_error(save.step)
+        if user_errors := [error for error in errors if isinstance(error, UserError)]:
+            raise user_errors[0]
         reasons = [f"rank {rank}: {error}" for rank, error in enumerate(errors) if error is not None]
         raise self.store.unwritten(save.step, "; ".join(reasons))
 

@@ -1,18 +1,20 @@
 """Request of a training job, its exit statuses, and the lease of its store."""
 
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, cast
 
 from dithc.config import MachineConfig, training
 from dithc.core.artifacts import CheckpointStore, Lease
-from dithc.core.logging import user_error
+from dithc.core.logging import UserError, user_error
+from dithc.core.processes import HELD as HELD
+from dithc.core.processes import STOPPED as STOPPED
 from dithc.engine.comm import Group
 
+T = TypeVar("T")
 DONE = 0
-STOPPED = 75  # stopped and saved: run again (EX_TEMPFAIL of sysexits.h)
-HELD = 76  # another trainer holds the run
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,28 +47,35 @@ class TrainingJob:
                 f"last step of this job of run {self.name}",
                 got=self.until,
                 expected=f"1 to runs.{self.name}.steps = {self.run.steps}",
-                fix="correct --until, or raise `steps` in the configuration",
+                fix="correct --until-step, or raise `steps` in the configuration",
             )
         if (self.paths.init is not None) != (self.run.init_from_run is not None):
             raise user_error(
                 f"initial weights of run {self.name}",
-                got=f"--init {self.paths.init}",
+                got=f"--init-from {self.paths.init}",
                 expected=f"the manifest of run {self.run.init_from_run}"
                 if self.run.init_from_run
-                else "no --init: the run has no `init_from_run`",
+                else "no --init-from: the run has no `init_from_run`",
                 fix="pass the manifest of the run that the configuration names, or correct the configuration",
             )
 
 
-def hold_lease(store: CheckpointStore, group: Group, stack: ExitStack) -> Lease | None:
-    """Acquire the lease on rank 0 (None elsewhere); Lease.Held on all ranks if another trainer holds it."""
-    lease, refusal = None, None
+def run_once(group: Group, function: Callable[[], T]) -> T:
+    """Return the result of a function that only rank 0 calls; its UserError is raised on every rank. Collective."""
+    result: Any = None
     if group.rank == 0:
         try:
-            lease = stack.enter_context(Lease(store.folder))
-        except Lease.Held as error:
-            refusal = str(error)
-    refusal = group.broadcast_object(refusal)
-    if refusal is not None:
-        raise Lease.Held(refusal)
-    return lease
+            result = function()
+        except UserError as error:
+            result = error
+    result = group.broadcast_object(result)
+    if isinstance(result, UserError):
+        raise result
+    return cast("T", result)
+
+
+def hold_lease(store: CheckpointStore, group: Group, stack: ExitStack) -> Lease | None:
+    """Acquire the lease on rank 0 (None elsewhere); Lease.Held on all ranks if another trainer holds it."""
+    leases: list[Lease] = []
+    run_once(group, lambda: leases.append(stack.enter_context(Lease(store.folder))))
+    return leases[0] if leases else None

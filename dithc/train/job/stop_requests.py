@@ -13,9 +13,9 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
 RECENT_STEPS = 20
 # Time after the last save: leaving the group, exit of the interpreter and the launcher, bookkeeping of the workflow
 # engine.
-LEAVING_SECONDS = 10.0
+EXIT_SECONDS = 10.0
 # A rank counts as lost after this multiple of the longest step or save, and at least after this number of seconds.
-TIMES_TO_WAIT, LEAST_SECONDS_TO_WAIT, LEAST_SECONDS_FOR_DISKS = 5, 60.0, 600.0
+TIMEOUT_FACTOR, MIN_TIMEOUT, MIN_DISK_TIMEOUT = 5, 60.0, 600.0
 
 
 def seconds_since_process_start() -> float:
@@ -36,28 +36,30 @@ class StopRequests:
     def __init__(self, *, walltime_minutes: float | None = None) -> None:
         self._signal: signal.Signals | None = None
         self._previous: dict[signal.Signals, Any] = {}
-        left = deadline.seconds_left()
+        remaining = deadline.seconds_left()
         if walltime_minutes is not None:
-            left = 60 * walltime_minutes - seconds_since_process_start()
-        self._deadline = None if left is None else time.monotonic() + left
+            remaining = 60 * walltime_minutes - seconds_since_process_start()
+        self._deadline = None if remaining is None else time.monotonic() + remaining
 
     def reason(self, *, grace_seconds: float | None) -> str | None:
         """Return the reason to stop now, or None; `grace_seconds` is the time to save and exit, None for no deadline."""
         if self._signal is not None:
             return f"signal {self._signal.name}"
         if self._deadline is not None and grace_seconds is not None:
-            left = self._deadline - time.monotonic()
-            if left < grace_seconds:
-                return f"{max(left, 0.0):.0f} s of the walltime left, {grace_seconds:.0f} s required to save and exit"
+            seconds = self._deadline - time.monotonic()
+            if seconds < grace_seconds:
+                return (
+                    f"{max(seconds, 0.0):.0f} s of the walltime left, {grace_seconds:.0f} s required to save and exit"
+                )
         return None
 
-    def _hear(self, number: int, frame: FrameType | None) -> None:
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
         if self._signal is not None and number == signal.SIGINT:
             raise KeyboardInterrupt
         self._signal = signal.Signals(number)
 
     def __enter__(self) -> Self:
-        self._previous = {number: signal.signal(number, self._hear) for number in SIGNALS}
+        self._previous = {number: signal.signal(number, self._on_signal) for number in SIGNALS}
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -87,12 +89,12 @@ class StepTimer:
     @property
     def grace_seconds(self) -> float:
         """Twice the slowest recent step with validation and the slowest save, plus the exit."""
-        beside_saves = max(self._steps, default=0.0) + self._slowest_validation
-        return 2 * beside_saves + 2 * self._slowest_save + LEAVING_SECONDS
+        step_seconds = max(self._steps, default=0.0) + self._slowest_validation
+        return 2 * step_seconds + 2 * self._slowest_save + EXIT_SECONDS
 
-    def patience_seconds(self, *, saving: bool = False) -> float | None:
+    def timeout_seconds(self, *, saving: bool = False) -> float | None:
         """Return the time for which a rank may delay others (`saving`: by its disk); None before the first step."""
         if not self._steps:
             return None
         longest = max(self._longest_step, self._slowest_save) if saving else self._longest_step
-        return max(TIMES_TO_WAIT * longest, LEAST_SECONDS_FOR_DISKS if saving else LEAST_SECONDS_TO_WAIT)
+        return max(TIMEOUT_FACTOR * longest, MIN_DISK_TIMEOUT if saving else MIN_TIMEOUT)

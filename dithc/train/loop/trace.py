@@ -20,7 +20,7 @@ from dithc.train.step import Trainer
 TRACES_FOLDER = "traces"
 CLOCK = "dithc clock"
 # A thread may lose its core between two reads. The fastest of this number of reads of both clocks counts.
-CLOCK_LOOKS = 7
+CLOCK_READS = 7
 FIRST_TRACK = 1  # only the first process has a thread with this number
 log = get_logger(__name__)
 
@@ -46,28 +46,23 @@ class Tracer:
         trainer.span = record_function
         try:
             with self._group.recorded() as spans, profile(activities=[ProfilerActivity.CPU]) as profiler:
-                looks = [_look_at_both_clocks() for _ in range(CLOCK_LOOKS)]
+                reads = [_read_clocks() for _ in range(CLOCK_READS)]
                 with record_function(f"step {number}"):
                     yield
         finally:
             del trainer.span  # restores the class attribute
-        self._write(profiler, spans, looks=looks)
-
-    def _write(
-        self, profiler: profile, spans: list[traffic.OperationSpan], *, looks: list[tuple[float, float]]
-    ) -> None:
-        path = self._store.folder / TRACES_FOLDER / f"step_{self._number:07d}-rank{self._group.rank}.json"
+        path = self._store.folder / TRACES_FOLDER / f"step_{number:07d}-rank{self._group.rank}.json"
         try:
             with atomic_replace(path) as temporary:
                 profiler.export_chrome_trace(str(temporary))
-                _complete(temporary, spans, looks=looks, rank=self._group.rank)
+                _add_spans(temporary, spans, reads=reads, rank=self._group.rank)
         except OSError as error:
-            log.warning(f"the trace of step {self._number} could not be written to {path}: {error}")
+            log.warning(f"the trace of step {number} could not be written to {path}: {error}")
         else:
-            log.info(f"trace of step {self._number} written to {path}: open it in ui.perfetto.dev")
+            log.info(f"trace of step {number} written to {path}: open it in ui.perfetto.dev")
 
 
-def _look_at_both_clocks() -> tuple[float, float]:
+def _read_clocks() -> tuple[float, float]:
     """Add an event CLOCK to the trace; return `time.perf_counter` before and after it."""
     before = time.perf_counter()
     with record_function(CLOCK):
@@ -75,14 +70,14 @@ def _look_at_both_clocks() -> tuple[float, float]:
     return before, time.perf_counter()
 
 
-def _complete(path: Path, spans: list[traffic.OperationSpan], *, looks: list[tuple[float, float]], rank: int) -> None:
+def _add_spans(path: Path, spans: list[traffic.OperationSpan], *, reads: list[tuple[float, float]], rank: int) -> None:
     """Add spans to a trace of torch's profiler (Chrome format, microseconds).
 
-    Spans and `looks`, the times before and after each event CLOCK of the trace, are in seconds of `perf_counter`.
+    Spans and `reads`, the times before and after each event CLOCK of the trace, are in seconds of `perf_counter`.
     """
     trace: dict[str, Any] = parse_json(require_regular_file(path).read_text())
     marks = [event for event in trace["traceEvents"] if event.get("name") == CLOCK]
-    pairs = zip(looks, sorted(marks, key=lambda event: float(event["ts"])), strict=True)
+    pairs = zip(reads, sorted(marks, key=lambda event: float(event["ts"])), strict=True)
     (before, after), mark = min(pairs, key=lambda pair: pair[0][1] - pair[0][0])
     origin, clock = mark["ts"] + mark["dur"] / 2, (before + after) / 2
     events = [event for event in trace["traceEvents"] if event not in marks]

@@ -33,11 +33,9 @@ class TrainingLog:
         self._stack = ExitStack()
 
     def __enter__(self) -> Self:
-        self._bar = self._stack.enter_context(
-            progress(
-                total=self._until, done=self._first, label=f"train {self._name}", unit="step", quiet=self._rank > 0
-            )
-        )
+        label, is_quiet = f"train {self._name}", self._rank > 0
+        bar = progress(total=self._until, done=self._first, label=label, unit="step", quiet=is_quiet)
+        self._bar = self._stack.enter_context(bar)
         self._open_metrics(self._first)
         return self
 
@@ -46,7 +44,7 @@ class TrainingLog:
             self._metrics.close()
         self._stack.close()
 
-    def back_to(self, number: int) -> None:
+    def rewind(self, number: int) -> None:
         """Rewind to `number`: records of later steps are replaced."""
         if number == self._last:
             return
@@ -63,9 +61,9 @@ class TrainingLog:
     def step(self, number: int, values: Values) -> None:
         """Record the values of a step; raises UserError if the disk is full or not writable."""
         epoch = f"{self._epochs(number):.1f}"
-        is_left_out = values["loss"] is None
+        is_skipped = values["loss"] is None
         self._last = number
-        self._bar.update(1, epoch=epoch, loss="left out" if is_left_out else f"{values['loss']:.4f}")
+        self._bar.update(1, epoch=epoch, loss="left out" if is_skipped else f"{values['loss']:.4f}")
         if self._metrics is None:
             return
         try:
@@ -74,7 +72,7 @@ class TrainingLog:
             fix = "free space, then start again: training continues from the last complete checkpoint"
             folder = self._store.folder / METRICS_FOLDER
             raise unwritten(f"metrics of step {number}", folder, error, fix=fix) from error
-        if is_left_out:
+        if is_skipped:
             log.info(f"step {number}/{self._until}, epoch {epoch}: left out, because its numbers were not finite")
         elif number % self._run.log_every == 0 or number == self._until:
             log.info(

@@ -53,20 +53,20 @@ class Validation:
         every = self._run.validate_every
         return every is not None and len(self._tiles.rows) > 0 and (step % every == 0 or step == until)
 
-    def values(self, pace: StepTimer) -> dict[str, float]:
-        """Return `val_loss`, the mean of `val_loss_0` (least noise) to `val_loss_7`; report to `pace`; collective."""
-        begun = time.monotonic()
+    def values(self, timer: StepTimer) -> dict[str, float]:
+        """Return `val_loss`, the mean of `val_loss_0` (least noise) to `val_loss_7`; report to `timer`; collective."""
+        start = time.monotonic()
         layout, num_tiles = self._state.strategy.layout, len(self._tiles.rows)
         share = partition(num_tiles, layout.data_size)[layout.data_rank]
-        at_once = self._run.micro_batch_size or -(-self._run.global_batch_size // layout.data_size)
+        batch_size = self._run.micro_batch_size or -(-self._run.global_batch_size // layout.data_size)
         sums = torch.zeros(NUM_TIMES, dtype=torch.float64)
         self._state.strategy.ready()
         with torch.no_grad(), self._memory.paused():
-            for start in range(share.start, share.stop, at_once):
-                sums += self._errors(slice(start, min(start + at_once, share.stop)))
+            for first in range(share.start, share.stop, batch_size):
+                sums += self._errors(slice(first, min(first + batch_size, share.stop)))
         # Ranks that share layers have equal errors.
         sums = self._group.all_reduce_(sums) / (layout.tensor_size * num_tiles)
-        pace.validation(time.monotonic() - begun)
+        timer.validation(time.monotonic() - start)
         return {NAME: float(sums.mean()), **{f"{NAME}_{k}": value for k, value in enumerate(sums.tolist())}}
 
     def _errors(self, part: slice) -> Tensor:

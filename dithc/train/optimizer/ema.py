@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from dithc.config import training
 from dithc.core.posthoc_ema import decay_at_step as decay_of_length
 from dithc.core.tensor_files import TensorPiece
-from dithc.train.state_placement import Home, anywhere
+from dithc.train.state_placement import Allocator, new_empty
 from dithc.train.strategies import ZeroOptimizer
 
 
@@ -34,40 +34,38 @@ class Average:
     """
 
     def __init__(
-        self, model: nn.Module, *, label: str, zero: ZeroOptimizer | None = None, home: Home = anywhere
+        self, model: nn.Module, *, label: str, zero: ZeroOptimizer | None = None, allocate: Allocator = new_empty
     ) -> None:
-        """Start from the model's weights; `label` identifies the average to `home`."""
+        """Start from the model's weights; `label` identifies the average to `allocate`."""
         self._label, self._zero = label, zero
         self.state: dict[str, Tensor] = {}
+        weights = {} if zero is None else zero.weights()
         for name, value in model.state_dict().items():
             if zero is None or zero.keeps(name):
-                own = value.detach() if zero is None else zero.own(name, value.detach())
-                self.state[name] = home(f"{label}.{name}", own).copy_(own)
+                local = weights.get(name, value.detach())
+                self.state[name] = allocate(f"{label}.{name}", local).copy_(local)
 
     def pieces(self) -> list[TensorPiece]:
         piece = TensorPiece.whole if self._zero is None else self._zero.piece
         return [piece(name, value) for name, value in self.state.items()]
 
-    def move(self, moved: Home) -> None:
-        """Replace every tensor by the copy that `moved` returns for its name and value."""
-        self.state = {name: moved(f"{self._label}.{name}", value) for name, value in self.state.items()}
+    def move(self, place: Allocator) -> None:
+        """Replace every tensor by the copy that `place` returns for its name and value."""
+        self.state = {name: place(f"{self._label}.{name}", value) for name, value in self.state.items()}
 
     def load(self, state: Mapping[str, Tensor]) -> None:
         """Load a saved average, or start weights, from complete tensors by name."""
         for name, value in self.state.items():
-            value.copy_(self._cut(name, state[name]))
-
-    def _cut(self, name: str, whole: Tensor) -> Tensor:
-        return whole if self._zero is None else self._zero.cut(name, whole)
+            value.copy_(state[name] if self._zero is None else self._zero.cut(name, state[name]))
 
 
 class LengthAverage(Average):
     """Average of a length: the relative standard deviation of its power-function profile."""
 
     def __init__(
-        self, model: nn.Module, length: float, *, zero: ZeroOptimizer | None = None, home: Home = anywhere
+        self, model: nn.Module, length: float, *, zero: ZeroOptimizer | None = None, allocate: Allocator = new_empty
     ) -> None:
-        super().__init__(model, label=f"ema-{length}", zero=zero, home=home)
+        super().__init__(model, label=f"ema-{length}", zero=zero, allocate=allocate)
         self.length = length
 
     def follow(self, weights: Mapping[str, Tensor], step: int) -> None:
@@ -78,7 +76,7 @@ class LengthAverage(Average):
 
 
 class Ema(Average):
-    """The exponential average, updated by the optimizer; `beside` holds the averages of `settings.stds`."""
+    """The exponential average, updated by the optimizer; `length_averages` holds the averages of `settings.stds`."""
 
     def __init__(
         self,
@@ -86,21 +84,21 @@ class Ema(Average):
         settings: training.EmaConfig,
         *,
         zero: ZeroOptimizer | None = None,
-        home: Home = anywhere,
+        allocate: Allocator = new_empty,
     ) -> None:
-        super().__init__(model, label="ema", zero=zero, home=home)
+        super().__init__(model, label="ema", zero=zero, allocate=allocate)
         self.settings = settings
-        self.beside = [LengthAverage(model, length, zero=zero, home=home) for length in settings.stds or ()]
+        self.length_averages = [LengthAverage(model, std, zero=zero, allocate=allocate) for std in settings.stds or ()]
 
     def decay(self, step: int) -> float:
         """Return the decay of the average after optimizer step `step`, for `Optimizer.step`."""
         return decay_at(step, decay=self.settings.decay, warmup=self.settings.warmup)
 
     def tensors(self) -> Iterator[Tensor]:
-        for average in (self, *self.beside):
+        for average in (self, *self.length_averages):
             yield from average.state.values()
 
-    def move(self, moved: Home) -> None:
-        super().move(moved)
-        for average in self.beside:
-            average.move(moved)
+    def move(self, place: Allocator) -> None:
+        super().move(place)
+        for average in self.length_averages:
+            average.move(place)

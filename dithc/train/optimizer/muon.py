@@ -18,7 +18,7 @@ from dithc.config import training
 from dithc.core.tensor_files import TensorPiece
 from dithc.engine import hcops
 from dithc.train.muon_matrices import MatrixOwnership, MuonMatrix, matrices_of, owners_of
-from dithc.train.state_placement import Home
+from dithc.train.state_placement import Allocator
 
 MOMENTUM = "momentum"
 # Typical root mean square of an AdamW update, to which updates of matrices are scaled (Liu et al. 2025, equation 4). An
@@ -30,25 +30,25 @@ class Muon:
     """Momentum and updates of the matrices that this rank owns; `owners` is in processing order."""
 
     def __init__(
-        self, named: Mapping[str, Tensor], run: training.RunConfig, *, holding: MatrixOwnership, home: Home
+        self, named: Mapping[str, Tensor], run: training.RunConfig, *, ownership: MatrixOwnership, allocate: Allocator
     ) -> None:
         """Prepare zero momenta for this rank's trained parameters; products have the `dtype` of the run."""
-        self._settings, self._holding = run.optimizer, holding
+        self._settings, self._ownership = run.optimizer, ownership
         self._dtype = torch.bfloat16 if run.dtype == "bf16" else torch.float32
-        matrices = matrices_of({name: holding.shape(name, value) for name, value in named.items()})
-        self.owners = owners_of(matrices, holding.size)
+        matrices = matrices_of({name: ownership.shape(name, value) for name, value in named.items()})
+        self.owners = owners_of(matrices, ownership.size)
         self.names = frozenset(matrix.name for matrix in matrices)
         self._number = {matrix: number for number, matrix in enumerate(self.owners)}
-        self._parts = {matrix: holding.parts(matrix) for matrix in self.owners}
-        self._sources = {m: holding.sources(m, owner, self._parts[m]) for m, owner in self.owners.items()}
+        self._parts = {matrix: ownership.parts(matrix) for matrix in self.owners}
+        self._sources = {m: ownership.sources(m, owner, self._parts[m]) for m, owner in self.owners.items()}
         self._momentum = {
-            matrix: home(f"{MOMENTUM}.{matrix}", torch.empty(matrix.rows, matrix.columns, device="meta")).zero_()
+            matrix: allocate(f"{MOMENTUM}.{matrix}", torch.empty(matrix.rows, matrix.columns, device="meta")).zero_()
             for matrix, owner in self.owners.items()
-            if owner == holding.rank
+            if owner == ownership.rank
         }
 
     def __str__(self) -> str:
-        weights, size = sum(matrix.size for matrix in self.owners), self._holding.size
+        weights, size = sum(matrix.size for matrix in self.owners), self._ownership.size
         return (
             f"Muon updates {len(self.owners)} matrices of {weights:,} weights in {self._dtype} products, AdamW the other "
             f"weights; this rank of {size} owns {len(self._momentum)} matrices"
@@ -60,51 +60,51 @@ class Muon:
 
         Gradients are clipped by the factor `scale`. Weights that are not `used` by any rank stay unchanged.
         """
-        rank = self._holding.rank
-        boxes = self._gather(gradients, used)
+        rank = self._ownership.rank
+        buffers = self._gather(gradients, used)
         works: list[Any] = [
             dist.irecv(self._part(matrix, gradients), owner, tag=self._tag(matrix, is_update=True))
             for matrix, owner in self.owners.items()
             if matrix.name in used and owner != rank and rank in self._parts[matrix]
         ]
-        while boxes:
-            matrix, parts = boxes.popitem(last=False)
+        while buffers:
+            matrix, parts = buffers.popitem(last=False)
             whole = self._join(matrix, parts)
             whole.copy_(self._update(matrix, whole.mul_(scale)))
-            works += self._deal(matrix, whole, gradients)  # sent while the next update is computed
+            works += self._scatter(matrix, whole, gradients)  # sent while the next update is computed
         self._wait(works)
 
     def _update(self, matrix: MuonMatrix, gradient: Tensor) -> Tensor:
         """(R, C) -> (R, C): momentum with Nesterov's look-ahead, orthogonalized, scaled to AdamW's updates."""
-        decay, momentum = self._settings.momentum, self._momentum[matrix]
+        settings, momentum = self._settings, self._momentum[matrix]
         # the scale has no effect on the update; this one keeps the scale of gradients
-        momentum.lerp_(gradient, 1.0 - decay)
-        ahead = gradient.lerp(momentum, decay)
-        factor = hcops.optimizer.orthogonalise(ahead, iterations=self._settings.newton_schulz_steps, dtype=self._dtype)
+        momentum.lerp_(gradient, 1.0 - settings.momentum)
+        lookahead = gradient.lerp(momentum, settings.momentum)
+        factor = hcops.optimizer.orthogonalise(lookahead, iterations=settings.newton_schulz_steps, dtype=self._dtype)
         return factor.float() * (RMS * math.sqrt(max(matrix.rows, matrix.columns)))
 
     def _gather(
         self, gradients: Mapping[str, Tensor], used: Collection[str]
     ) -> "OrderedDict[MuonMatrix, dict[int, Tensor]]":
         """Gather the gradient parts of the matrices that this rank owns, by rank."""
-        rank, works, boxes = self._holding.rank, list[Any](), OrderedDict[MuonMatrix, dict[int, Tensor]]()
+        rank, works, buffers = self._ownership.rank, list[Any](), OrderedDict[MuonMatrix, dict[int, Tensor]]()
         for matrix, owner in self.owners.items():
             sources = self._sources[matrix] if matrix.name in used else []
             tag = self._tag(matrix, is_update=False)
             if owner == rank and sources:
-                boxes[matrix] = {source: self._box(matrix, source, gradients) for source in sources}
-                works += [dist.irecv(box, source, tag=tag) for source, box in boxes[matrix].items() if source != rank]
+                buffers[matrix] = {source: self._buffer(matrix, source, gradients) for source in sources}
+                works += [dist.irecv(part, peer, tag=tag) for peer, part in buffers[matrix].items() if peer != rank]
             elif rank in sources:
                 works.append(self._send(self._part(matrix, gradients), owner, tag))
         self._wait(works)
-        return boxes
+        return buffers
 
-    def _box(self, matrix: MuonMatrix, source: int, gradients: Mapping[str, Tensor]) -> Tensor:
+    def _buffer(self, matrix: MuonMatrix, source: int, gradients: Mapping[str, Tensor]) -> Tensor:
         """Return the buffer that receives, or already holds, a rank's part of a gradient."""
-        if source == self._holding.rank:
+        if source == self._ownership.rank:
             return self._part(matrix, gradients)
         whole = torch.empty(matrix.rows, matrix.columns, device="meta")
-        return torch.empty(self._parts[matrix][source].of(whole).shape)
+        return torch.empty(self._parts[matrix][source].select(whole).shape)
 
     def _join(self, matrix: MuonMatrix, parts: Mapping[int, Tensor]) -> Tensor:
         """Return the matrix (R, C) from the parts of ranks; without a copy if one part is complete."""
@@ -112,29 +112,29 @@ class Muon:
             return next(iter(parts.values())).view(matrix.rows, matrix.columns)
         whole = torch.empty(matrix.rows, matrix.columns)
         for rank, part in parts.items():
-            self._parts[matrix][rank].of(whole).copy_(part)
+            self._parts[matrix][rank].select(whole).copy_(part)
         return whole
 
-    def _deal(self, matrix: MuonMatrix, update: Tensor, gradients: Mapping[str, Tensor]) -> list[Any]:
+    def _scatter(self, matrix: MuonMatrix, update: Tensor, gradients: Mapping[str, Tensor]) -> list[Any]:
         """Send each rank its part of an update; return the pending messages."""
         works = []
-        for rank, held in self._parts[matrix].items():
-            if rank != self._holding.rank:
-                works.append(self._send(held.of(update).contiguous(), rank, self._tag(matrix, is_update=True)))
-            elif (own := self._part(matrix, gradients)).data_ptr() != update.data_ptr():
-                own.copy_(held.of(update))
+        for rank, target in self._parts[matrix].items():
+            if rank != self._ownership.rank:
+                works.append(self._send(target.select(update).contiguous(), rank, self._tag(matrix, is_update=True)))
+            elif (local := self._part(matrix, gradients)).data_ptr() != update.data_ptr():
+                local.copy_(target.select(update))
         return works
 
     def _part(self, matrix: MuonMatrix, tensors: Mapping[str, Tensor]) -> Tensor:
-        return tensors[matrix.name][self._parts[matrix][self._holding.rank].own]
+        return tensors[matrix.name][self._parts[matrix][self._ownership.rank].local]
 
     def _send(self, part: Tensor, rank: int, tag: int) -> Any:
-        self._holding.meter.sent(part.nbytes)
+        self._ownership.meter.sent(part.nbytes)
         return dist.isend(part, rank, tag=tag)
 
     def _wait(self, works: list[Any]) -> None:
         for work in works:
-            self._holding.meter.wait(work)
+            self._ownership.meter.wait(work)
 
     def _tag(self, matrix: MuonMatrix, *, is_update: bool) -> int:
         return 2 * self._number[matrix] + is_update
@@ -143,8 +143,8 @@ class Muon:
         """Return the momenta of this rank's matrices, by matrix name."""
         return {f"{MOMENTUM}.{matrix}": value for matrix, value in self._momentum.items()}
 
-    def move(self, moved: Home) -> None:
-        self._momentum = {matrix: moved(f"{MOMENTUM}.{matrix}", value) for matrix, value in self._momentum.items()}
+    def move(self, place: Allocator) -> None:
+        self._momentum = {matrix: place(f"{MOMENTUM}.{matrix}", value) for matrix, value in self._momentum.items()}
 
     def pieces(self) -> list[TensorPiece]:
         """Return the momenta as pieces of `momentum.<name>`, of the weight's shape."""

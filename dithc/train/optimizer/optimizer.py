@@ -14,7 +14,7 @@ from dithc.core.tensor_files import TensorPiece
 from dithc.engine import automem, hcops
 from dithc.train.optimizer.ema import Ema
 from dithc.train.optimizer.muon import MOMENTUM, Muon
-from dithc.train.state_placement import MOMENTS, Home, anywhere
+from dithc.train.state_placement import MOMENTS, Allocator, new_empty
 from dithc.train.strategies import Strategy
 
 EPSILON = 1e-8  # default of torch and of DiT's training
@@ -56,9 +56,9 @@ class Optimizer:
         betas: tuple[float, float] = (0.9, 0.999),
         weight_decay: float = 0.0,
         clip: float | None = None,
-        muon: Callable[[Mapping[str, Tensor], Home], Muon] | None = None,
+        muon: training.RunConfig | None = None,
         flat: bool = False,
-        home: Home | None = None,
+        allocate: Allocator | None = None,
     ) -> None:
         """Prepare zero moments.
 
@@ -67,10 +67,10 @@ class Optimizer:
             lr: learning rate, or a function of the step (from 1).
             weight_decay: decoupled weight decay.
             clip: maximum norm of all gradients together; None for no clipping.
-            muon: function that returns the Muon of some of these weights; None for AdamW alone.
+            muon: run whose settings of Muon apply to the matrices of a DiT; None for AdamW alone.
             flat: whether gradients of linear layers accumulate in one persistent buffer, for micro-batches. It wastes
                 memory without micro-batches. No effect if the strategy has its own gradient buffers.
-            home: allocator of moments (`exp_avg.<name>`, `exp_avg_sq.<name>`, `momentum.<matrix>`) and `gradients`;
+            allocate: allocator of moments (`exp_avg.<name>`, `exp_avg_sq.<name>`, `momentum.<matrix>`) and `gradients`;
                 None for AutoMem's.
 
         Raises:
@@ -79,16 +79,17 @@ class Optimizer:
         _check(betas=betas, weight_decay=weight_decay, clip=clip)
         self.strategy = weights if isinstance(weights, Strategy) else Strategy(weights)
         model, self._zero = self.strategy.model, self.strategy.zero
-        if home is None:
-            home = anywhere if (manager := automem.get_manager(model)) is None else manager.home
+        if allocate is None:
+            allocate = new_empty if (manager := automem.get_manager(model)) is None else manager.home
         self._lr, self._betas, self._weight_decay, self._clip = lr, betas, weight_decay, clip
         self._named = {name: value for name, value in model.named_parameters() if value.requires_grad}
-        self._muon = None if muon is None else muon(self._named, home)
-        if self._muon is not None:
+        self._muon = None
+        if muon is not None:
+            self._muon = Muon(self._named, muon, ownership=self.strategy.ownership(), allocate=allocate)
             log.info(str(self._muon))
         self._moments = {
             moment: {
-                name: home(f"{moment}.{name}", value).zero_()
+                name: allocate(f"{moment}.{name}", value).zero_()
                 for name, value in self._weights().items()
                 if name not in self._matrices
             }
@@ -97,25 +98,23 @@ class Optimizer:
         self._updates = 0
         self._gradient_scale = 1.0
         is_flat = flat and self.strategy.owns_gradients
-        own = [module.weight for module in model.modules() if isinstance(module, nn.Linear)] if is_flat else []
-        self._flat = [weight for weight in own if isinstance(weight, nn.Parameter)]
-        self._give_places(home)
+        layers = [module.weight for module in model.modules() if isinstance(module, nn.Linear)] if is_flat else []
+        self._flat = [weight for weight in layers if isinstance(weight, nn.Parameter)]
+        self._allocate_flat_gradients(allocate)
 
     @classmethod
     def of_run(
-        cls, weights: Strategy | nn.Module, run: training.RunConfig, *, flat: bool = True, home: Home = anywhere
+        cls, model: Strategy | nn.Module, run: training.RunConfig, *, flat: bool = True, allocate: Allocator = new_empty
     ) -> Self:
-        strategy = weights if isinstance(weights, Strategy) else Strategy(weights)
-        is_muon = run.optimizer.kind == "muon"
         return cls(
-            strategy,
+            model,
             lr=partial(learning_rate_at, settings=run),
             betas=run.betas,
             weight_decay=run.weight_decay,
             clip=run.max_grad_norm,
-            muon=(lambda named, home: Muon(named, run, holding=strategy.holding(), home=home)) if is_muon else None,
+            muon=run if run.optimizer.kind == "muon" else None,
             flat=flat,
-            home=home,
+            allocate=allocate,
         )
 
     def zero(self) -> None:
@@ -124,19 +123,19 @@ class Optimizer:
         self._gradient_scale = 1.0
         self.strategy.is_summed = False
 
-    def move(self, moved: Home) -> None:
-        """Replace every moment by the copy that `moved` returns for its name. Requires that no gradient is held."""
+    def move(self, place: Allocator) -> None:
+        """Replace every moment by the copy that `place` returns for its name. Requires that no gradient is held."""
         for moment, values in self._moments.items():
-            self._moments[moment] = {name: moved(f"{moment}.{name}", value) for name, value in values.items()}
+            self._moments[moment] = {name: place(f"{moment}.{name}", value) for name, value in values.items()}
         if self._muon is not None:
-            self._muon.move(moved)
-        self._give_places(moved)
+            self._muon.move(place)
+        self._allocate_flat_gradients(place)
 
-    def _give_places(self, home: Home) -> None:
+    def _allocate_flat_gradients(self, allocate: Allocator) -> None:
         """Let linear layers write their weight gradients into one buffer."""
         if self._flat:
             hcops.optimizer.flat_gradients(
-                self._flat, zeros=lambda size: home("gradients", torch.empty(size, device="meta")).zero_()
+                self._flat, zeros=lambda size: allocate("gradients", torch.empty(size, device="meta")).zero_()
             )
 
     def clip(self) -> float:
@@ -146,7 +145,7 @@ class Optimizer:
             self._gradient_scale = min(1.0, self._clip / (norm + NORM_EPSILON))
         return norm
 
-    def takes(self, norm: float) -> bool:
+    def accepts(self, norm: float) -> bool:
         """Return whether gradients of this norm (from `max_grad_norm`) and their squares are finite."""
         return math.isfinite(norm) and norm * self._gradient_scale <= LARGEST_GRADIENT
 
@@ -171,7 +170,7 @@ class Optimizer:
                 fix="call `strategy.backward(loss)` first, and do not clear the gradients before the step",
             )
         norm = self.clip()
-        if not self.takes(norm):
+        if not self.accepts(norm):
             raise user_error(
                 f"gradients of update {self._updates + 1}",
                 got=f"a norm of {norm}",
@@ -195,11 +194,11 @@ class Optimizer:
         else:
             # Also wait for weights of layers that the forward pass skipped, because weights in transit must not change.
             self._zero.ready()
-            for place, names in enumerate(self._zero.names):
-                own = {name: weights[name] for name in names}
-                self._update(own, gradients, rate=rate, number=number, ema=ema)
-                self._zero.send(place)  # sent while the next bucket is updated
-        for average in () if ema is None else ema.beside:
+            for index, names in enumerate(self._zero.names):
+                local = {name: weights[name] for name in names}
+                self._update(local, gradients, rate=rate, number=number, ema=ema)
+                self._zero.send(index)  # sent while the next bucket is updated
+        for average in () if ema is None else ema.length_averages:
             average.follow(weights, number)
         return rate
 
@@ -271,13 +270,13 @@ class Optimizer:
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
         """Load a saved state from complete tensors by name. Raises UserError if it belongs to other parameters."""
-        others = self._named.keys() - self._matrices
-        wanted = {"step", *(f"{MOMENTUM}.{name}" for name in self._matrices)}
-        wanted |= {f"{moment}.{name}" for moment in MOMENTS for name in others}
-        if wanted != set(tensors):
+        adamw_names = self._named.keys() - self._matrices
+        expected = {"step", *(f"{MOMENTUM}.{name}" for name in self._matrices)}
+        expected |= {f"{moment}.{name}" for moment in MOMENTS for name in adamw_names}
+        if expected != set(tensors):
             raise user_error(
                 "optimizer state of the checkpoint",
-                got=f"{len(set(tensors) - wanted)} unknown and {len(wanted - set(tensors))} missing tensors",
+                got=f"{len(set(tensors) - expected)} unknown and {len(expected - set(tensors))} missing tensors",
                 expected=f"moments of this model's parameters of {'adamw' if self._muon is None else 'muon'}",
                 fix="start from a checkpoint of this run written by this version, or in an empty store",
             )
@@ -291,11 +290,11 @@ class Optimizer:
 
 
 def _check(*, betas: tuple[float, float], weight_decay: float, clip: float | None) -> None:
-    wrong = [f"betas {betas}"] if not all(0.0 <= beta < 1.0 for beta in betas) else []
-    wrong += [f"weight_decay {weight_decay}"] if weight_decay < 0.0 else []
-    wrong += [f"clip {clip}"] if clip is not None and clip <= 0.0 else []
-    if wrong:
+    invalid = [f"betas {betas}"] if not all(0.0 <= beta < 1.0 for beta in betas) else []
+    invalid += [f"weight_decay {weight_decay}"] if weight_decay < 0.0 else []
+    invalid += [f"clip {clip}"] if clip is not None and clip <= 0.0 else []
+    if invalid:
         expected = "betas from 0 to below 1, weight_decay of 0 or more, clip above 0 or None"
         raise user_error(
-            "settings of the optimizer", got=", ".join(wrong), expected=expected, fix="correct the settings"
+            "settings of the optimizer", got=", ".join(invalid), expected=expected, fix="correct the settings"
         )

@@ -21,7 +21,7 @@ from dithc.train.job import DONE, STOPPED, StepTimer, StopRequests, TrainingJob,
 from dithc.train.loop import Tracer, TrainingLog, Validation, Values, log_attempt
 from dithc.train.memory_tiers import TrainingMemory
 from dithc.train.pipeline.initial_weights import init_model, start_from_file, start_from_run
-from dithc.train.pipeline.memory_check import within
+from dithc.train.pipeline.memory_check import allocation_guard
 from dithc.train.step import (
     BatchSource,
     GuidanceTraining,
@@ -36,7 +36,7 @@ from dithc.train.strategies import RankGrid, Strategy, make_rank_grid
 
 log = get_logger(__name__)
 # Metrics of a step without an update.
-NOTHING: Values = dict.fromkeys(("loss", "mse", "vb", "grad_norm", "lr", "ema_decay"))
+NO_UPDATE: Values = dict.fromkeys(("loss", "mse", "vb", "grad_norm", "lr", "ema_decay"))
 
 
 class Attempt:
@@ -62,31 +62,31 @@ class Attempt:
         layout = make_rank_grid(group, machine.strategy)
         share = -(-run.global_batch_size // layout.data_size)
         tokens = latents.shape[-1] * latents.shape[-2] // run.model.patch**2
-        stack.enter_context(
-            within(job, tokens=tokens, at_once=min(run.micro_batch_size or share, share), memory=memory)
-        )
+        images = min(run.micro_batch_size or share, share)
+        stack.enter_context(allocation_guard(job, tokens=tokens, images=images, memory=memory))
         model = _initial_model(job, latents)
-        said = checkpoint_metadata(job, model=model, latents=latents, layout=layout)
-        self.trainer, self.state = trainer_of(run, machine, group, source, model=model, layout=layout, memory=memory)
+        metadata = checkpoint_metadata(job, model=model, latents=latents, layout=layout)
+        self.trainer = trainer_of(run, machine, group, source, model=model, layout=layout, memory=memory)
+        self.state = self.trainer.state
         memory.follow(self.state, store=store if group.rank == 0 else None)
-        self.pace = StepTimer()
+        self.timer = StepTimer()
         self.saver = CheckpointWriter(
             store,
             lease=lease,
             group=group,
-            said=said,
-            pace=self.pace,
+            metadata=metadata,
+            timer=self.timer,
             keep_last=run.keep_last,
             keep_every=run.kept_every,
             position=lambda step: {"sample": step * run.global_batch_size, "epoch": source.epoch(step)},
-            path=machine.checkpoint_mode,
+            mode=machine.checkpoint_mode,
         )
         stack.callback(self.saver.abandon)
         self._resume()
         _place(self.state, memory, self.trainer.guide)
-        left_out = SkippedSteps(store, group)
-        said["left_out"] = left_out.steps
-        self.recovery = Recovery(run.on_nonfinite, left_out=left_out, roll_back=self._roll_back)
+        skipped = SkippedSteps(store, group)
+        metadata["skipped_steps"] = skipped.steps
+        self.recovery = Recovery(run.on_nonfinite, skipped=skipped, roll_back=self._roll_back)
         self.tracer = Tracer(job, store, group, first=self.state.step)
         self.validation = Validation(run, latents, seed=job.seed, state=self.state, group=group, memory=memory)
         journal = TrainingLog(store, job=job, first=self.state.step, epochs=source.epoch, rank=group.rank)
@@ -108,17 +108,17 @@ class Attempt:
             Lease.Held: another trainer has taken over.
         """
         state, until, group = self.state, self.job.until, self.group
-        has_moved = False
+        has_advanced = False
         while state.step < until:
-            group.wait_at_most(self.pace.patience_seconds())
-            reason = self.stop.reason(grace_seconds=self.pace.grace_seconds if has_moved else None)
+            group.wait_at_most(self.timer.timeout_seconds())
+            reason = self.stop.reason(grace_seconds=self.timer.grace_seconds if has_advanced else None)
             if group.any(reason is not None):
                 log.warning(f"stopping after step {state.step} of {until}: {reason or 'requested on another rank'}")
                 break
             self.saver.poll()
             with self.tracer.step(state.step + 1, self.trainer):
-                has_moved |= self._advance(state.step + 1)
-        self._allow_disks()
+                has_advanced |= self._advance(state.step + 1)
+        self._extend_timeout()
         if self.saver.last != state.step and self._is_finite(state.step):
             self.saver.save(state)
         self.saver.finish()
@@ -140,34 +140,34 @@ class Attempt:
                 self.trainer.check_weights(number)
         except NonFiniteError as error:
             self._recover(error)
-            self.journal.back_to(self.state.step)
+            self.journal.rewind(self.state.step)
             return False
         if self.validation.is_due(number, until=self.job.until):
-            self._allow_disks()
+            self._extend_timeout()
             with self.trainer.span("validation"):
-                values |= self.validation.values(self.pace)
+                values |= self.validation.values(self.timer)
         self.state.step = number
         self.journal.step(number, values)
         if is_kept:
-            self._allow_disks()
+            self._extend_timeout()
             with self.trainer.span("checkpoint"):
                 self.saver.save(self.state)
         return True
 
     def _step(self, number: int) -> Values:
         """Make a step, or skip it if it was dropped before; return its metrics."""
-        begun = time.perf_counter()
-        is_left_out = number in self.recovery.left_out.steps
-        values: Values = NOTHING | {"left_out": 1.0} if is_left_out else {**self.trainer.step(number)}
-        seconds = time.perf_counter() - begun
-        if not is_left_out:
-            self.pace.step(seconds)
-        of_slowest = torch.tensor([peak_rss_bytes(), values.get("data_seconds") or 0.0], dtype=torch.float64)
-        peak, waited = self.group.all_reduce_(of_slowest, op="max").tolist()
-        values["data_seconds"] = None if is_left_out else waited
+        start = time.perf_counter()
+        is_skipped = number in self.recovery.skipped.steps
+        values: Values = NO_UPDATE | {"skipped_steps": 1.0} if is_skipped else {**self.trainer.step(number)}
+        seconds = time.perf_counter() - start
+        if not is_skipped:
+            self.timer.step(seconds)
+        local = torch.tensor([peak_rss_bytes(), values.get("data_seconds") or 0.0], dtype=torch.float64)
+        peak, data_seconds = self.group.all_reduce_(local, op="max").tolist()
+        values["data_seconds"] = None if is_skipped else data_seconds
         values["step_seconds"] = seconds
-        values["compute_seconds"] = None if is_left_out else seconds - (values.get("exposed_seconds") or 0.0)
-        values["images_per_second"] = None if is_left_out else self.job.run.global_batch_size / seconds
+        values["compute_seconds"] = None if is_skipped else seconds - (values.get("exposed_seconds") or 0.0)
+        values["images_per_second"] = None if is_skipped else self.job.run.global_batch_size / seconds
         values["peak_rss_bytes"] = peak
         return values
 
@@ -182,37 +182,37 @@ class Attempt:
 
     def _recover(self, error: NonFiniteError) -> None:
         """Apply the policy for steps that are not finite: restore the state of a checkpoint, or raise."""
-        self._allow_disks()
+        self._extend_timeout()
         self.saver.finish()
-        self.recovery.after(error)
+        self.recovery.handle(error)
 
-    def _allow_disks(self) -> None:
-        self.group.wait_at_most(self.pace.patience_seconds(saving=True))
+    def _extend_timeout(self) -> None:
+        self.group.wait_at_most(self.timer.timeout_seconds(saving=True))
+
+    def _load(self, *, at_most: int) -> bool:
+        allow = self.job.machine.allow_checkpoint_rollback
+        return self.saver.resume(self.state, at_most=at_most, allow_checkpoint_rollback=allow)
 
     def _resume(self) -> None:
         """Load the newest complete checkpoint, or save step 0."""
-        begun = time.monotonic()
+        start = time.monotonic()
         if self.group.rank == 0:
             self.store.sweep()
             self.store.describe(self.job.spec)
-        if self.saver.resume(
-            self.state, at_most=self.job.until, allow_checkpoint_rollback=self.job.machine.allow_checkpoint_rollback
-        ):
-            self.pace.save(time.monotonic() - begun)
+        if self._load(at_most=self.job.until):
+            self.timer.save(time.monotonic() - start)
         else:
             self.saver.save(self.state)
         if self.group.rank == 0:
-            sizes = {"ranks": self.group.size, "threads": self.saver.said["threads"]}
+            sizes = {"ranks": self.group.size, "threads": self.saver.metadata["threads"]}
             self.store.event("started", step=self.state.step, until=self.job.until, **sizes)
 
     def _roll_back(self) -> int:
         """Load the newest complete checkpoint into the state of a resumed run; return its step."""
-        before = self.state.step
-        if not self.saver.resume(
-            self.state, at_most=before, allow_checkpoint_rollback=self.job.machine.allow_checkpoint_rollback
-        ):
+        current = self.state.step
+        if not self._load(at_most=current):
             raise user_error(
-                f"roll-back from step {before}: no complete checkpoint in {self.store.folder}",
+                f"roll-back from step {current}: no complete checkpoint in {self.store.folder}",
                 got=f"damaged or removed checkpoints of steps {self.store.steps()}",
                 expected="at least one intact checkpoint",
                 fix="start again: without a checkpoint, training restarts at step 0",
@@ -240,27 +240,17 @@ def trainer_of(
     model: DiT,
     layout: RankGrid,
     memory: TrainingMemory,
-) -> tuple[Trainer, TrainingState]:
-    """Return the trainer of a model on a group, and its state at step 0."""
+) -> Trainer:
+    """Return the trainer of a model on a group, with the state at step 0."""
     start = initial_copy(model, run)
     strategy = Strategy(memory.wrap(model, run), layout, gradients=machine.gradient_sync, sharding=machine.sharding)
     with memory.paused():
         prepare_strategy(strategy, source, run)
-    guide = (
-        None if run.guidance_training is None else GuidanceTraining(run, model, strategy, start=start, memory=memory)
-    )
-    state = initial_state(model, run, strategy, home=memory.home)
-    trainer = Trainer(
-        run=run,
-        source=source,
-        strategy=strategy,
-        optimizer=state.optimizer,
-        ema=state.ema,
-        group=group,
-        memory=memory,
-        guide=guide,
-    )
-    return trainer, state
+    guide = None
+    if run.guidance_training is not None:
+        guide = GuidanceTraining(run, model, strategy, start=start, memory=memory)
+    state = initial_state(model, run, strategy, allocate=memory.allocator)
+    return Trainer(run=run, source=source, state=state, group=group, memory=memory, guide=guide)
 
 
 def _place(state: TrainingState, memory: TrainingMemory, guide: GuidanceTraining | None) -> None:
@@ -268,7 +258,7 @@ def _place(state: TrainingState, memory: TrainingMemory, guide: GuidanceTraining
     team = ThreadTeam.of()
     log.info(team.describe())
     weights = list(state.model.parameters())
-    guiding = [] if guide is None or guide.start is None else guide.start.parameters()
+    guide_weights = [] if guide is None or guide.start is None else guide.start.parameters()
     gradients = [weight.flat_grad for weight in weights if hasattr(weight, "flat_grad")]
-    kept = [*weights, *guiding, *state.ema.tensors(), *state.optimizer.state().values(), *gradients]
-    place_pages((tensor.detach() for tensor in kept if not memory.holds(tensor)), nodes=team.nodes)
+    tensors = [*weights, *guide_weights, *state.ema.tensors(), *state.optimizer.state().values(), *gradients]
+    place_pages((tensor.detach() for tensor in tensors if not memory.holds(tensor)), nodes=team.nodes)

@@ -26,7 +26,7 @@ def train(job: TrainingJob, group: Group) -> int:
     Raises:
         UserError: missing, damaged or unsuitable input; numbers that are not finite; a full disk.
     """
-    begun = time.monotonic()
+    start = time.monotonic()
     inputs, store = _inputs(job)
     status: int = DONE
     if group.broadcast_object(_is_done(store, job.until) if group.rank == 0 else None):
@@ -41,7 +41,7 @@ def train(job: TrainingJob, group: Group) -> int:
             log.error(str(error))
             return HELD
     if status == DONE and group.rank == 0:
-        write_manifest(job, store=store, inputs=inputs, seconds=time.monotonic() - begun)
+        write_manifest(job, store=store, inputs=inputs, seconds=time.monotonic() - start)
     # launchers kill the remaining ranks soon after the first has ended, but rank 0 may still be writing
     group.barrier()
     return status
@@ -61,10 +61,10 @@ def _inputs(job: TrainingJob) -> tuple[dict[str, str], CheckpointStore]:
     """Return the digest of each input manifest by path, and the store that all inputs determine."""
     stages = [("latents", "latents", job.paths.latents), ("init", "train", job.paths.init)]
     found = {name: (path, Manifest.read(path, stage=stage).digest) for name, stage, path in stages if path is not None}
-    named: dict[str, object] = {"spec": job.spec} | {name: value for name, (_, value) in found.items()}
+    identity: dict[str, object] = {"spec": job.spec} | {name: value for name, (_, value) in found.items()}
     if job.run.init_from_file is not None:
-        named["init_from_file"] = _hash_of_weights(Path(job.run.init_from_file), run=job.name)
-    store = CheckpointStore(job.paths.store / f"{job.name}-{digest(named)}")
+        identity["init_from_file"] = _hash_of_weights(Path(job.run.init_from_file), run=job.name)
+    store = CheckpointStore(job.paths.store / f"{job.name}-{digest(identity)}")
     return {str(path): value for path, value in found.values()}, store
 
 

@@ -21,24 +21,24 @@ def init_model(run: training.RunConfig, *, shape: tuple[int, int, int], num_clas
 
     `shape` is (C, height, width) of a latent. A label dropout above 0 adds the null label.
     """
-    chosen = run.model
-    width, depth, heads = chosen.shape
+    settings = run.model
+    width, depth, heads = settings.shape
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         model = DiT.from_preset(
-            chosen.preset,
+            settings.preset,
             input_size=shape[1:],
             in_channels=shape[0],
             num_classes=num_classes,
-            learn_sigma=chosen.learn_sigma,
+            learn_sigma=settings.learn_sigma,
             class_dropout_prob=run.label_dropout,
             hidden_size=width,
             depth=depth,
             num_heads=heads,
-            **chosen.block._asdict(),
+            **settings.block._asdict(),
         )
     count = sum(value.numel() for value in model.parameters())
-    log.info(f"{chosen.preset} with {count:,} parameters, {model.config.num_tokens} tokens, {num_classes} classes")
+    log.info(f"{settings.preset} with {count:,} parameters, {model.config.num_tokens} tokens, {num_classes} classes")
     return model
 
 
@@ -54,7 +54,7 @@ def start_from_run(model: DiT, manifest: Path, *, weights: Weights, codec: str) 
     source = DiTConfig(**checkpoint.meta["model"])
     state, changes = adapt_state_dict(read_tensors(checkpoint.weights(weights)), model, source=source)
     model.load_state_dict(state)
-    _say(f"{weights} weights of step {step} in {checkpoint.folder}", changes)
+    _log_changes(f"{weights} weights of step {step} in {checkpoint.folder}", changes)
 
 
 def start_from_file(model: DiT, path: Path, *, weights: Weights, guides: bool = False) -> None:
@@ -72,16 +72,14 @@ def start_from_file(model: DiT, path: Path, *, weights: Weights, guides: bool = 
         )
     state, changes = adapt_state_dict(found, model, source=source)
     model.load_state_dict(state)
-    _say(f"weights in {path}", changes)
+    _log_changes(f"weights in {path}", changes)
     log.info(
         "initial weights: the file does not specify the codec of their latents; they are useful only if that "
         "latent space is similar to this one"
     )
 
 
-def _say(origin: str, changes: list[str]) -> None:
+def _log_changes(origin: str, changes: list[str]) -> None:
     log.info(f"initial weights: {origin}")
-    for change in changes:
+    for change in changes or ["loaded without changes"]:
         log.info(f"initial weights: {change}")
-    if not changes:
-        log.info("initial weights: loaded without changes")

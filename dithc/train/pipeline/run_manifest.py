@@ -24,13 +24,13 @@ def write_manifest(job: TrainingJob, *, store: CheckpointStore, inputs: dict[str
         stage="train",
         name=job.name,
         spec=job.spec,
-        numbers=_numbers(store, checkpoint),
+        summary=_numbers(store, checkpoint),
         files=[
             entry | {"path": os.path.relpath(checkpoint.folder / entry["path"], out.parent)}
             for entry in checkpoint.files
         ],
         inputs=inputs,
-        seconds=round(seconds, 3),
+        wall_seconds=round(seconds, 3),
     ).write(out)
 
 
@@ -38,21 +38,20 @@ def _numbers(store: CheckpointStore, checkpoint: CheckpointStore.Checkpoint) -> 
     meta = checkpoint.meta
     rows = [row for row in read_metrics(store.folder / METRICS_FOLDER) if row["step"] <= checkpoint.step]
     losses = [row["loss"] for row in rows if math.isfinite(row["loss"])]  # a dropped step has no loss
+    val_losses = [row["val_loss"] for row in rows if math.isfinite(row.get("val_loss", math.nan))]
     times = [row["step_seconds"] for row in rows]
     settled = times[WARMUP_STEPS:] or times
-    per_step = median(settled) if settled else None
+    seconds = median(settled) if settled else None
     return {
         "step": checkpoint.step,
         "initial_loss": losses[0] if losses and rows[0]["step"] == 1 else None,
-        "loss_first10": fmean(losses[:FIRST]) if losses else None,
-        "loss_last100": fmean(losses[-LAST:]) if losses else None,
-        "val_loss": next(
-            (row["val_loss"] for row in reversed(rows) if math.isfinite(row.get("val_loss", math.nan))), None
-        ),
-        "seconds_per_step_median": per_step,
+        "mean_loss_first_10": fmean(losses[:FIRST]) if losses else None,
+        "mean_loss_last_100": fmean(losses[-LAST:]) if losses else None,
+        "val_loss": val_losses[-1] if val_losses else None,
+        "seconds_per_step_median": seconds,
         "exposed_seconds_median": _median_of(rows, "exposed_seconds"),
         "overlap_fraction_median": _median_of(rows, "overlap_fraction"),
-        "images_per_second": meta["global_batch_size"] / per_step if per_step else None,
+        "images_per_second": meta["global_batch_size"] / seconds if seconds else None,
         "training_seconds": sum(times),
         "peak_rss_bytes": int(max((row["peak_rss_bytes"] for row in rows), default=0)) or None,
         "loaded_bytes_median": _median_of(rows, "loaded_bytes"),
@@ -68,8 +67,8 @@ def _numbers(store: CheckpointStore, checkpoint: CheckpointStore.Checkpoint) -> 
         "model": meta["model"],
         "codec": meta["codec"],
         "epochs": meta["position"]["epoch"],
-        "left_out": [step for step in meta.get("left_out", []) if step <= checkpoint.step],
-        "store": str(store.folder),
+        "skipped_steps": [step for step in meta.get("skipped_steps", []) if step <= checkpoint.step],
+        "checkpoint_folder": str(store.folder),
         "metrics": str(Path(store.folder) / METRICS_FOLDER / "metrics.jsonl"),
         "ema_note": _ema_note(training.EmaConfig(**meta["ema"]), checkpoint.step),
     }
@@ -83,7 +82,7 @@ def _median_of(rows: list[dict[str, float]], name: str) -> float | None:
 
 def _ema_note(settings: training.EmaConfig, step: int) -> str:
     share = initial_weight_fraction(step, decay=settings.decay, warmup=settings.warmup)
-    how = "with warm-up" if settings.warmup else "without warm-up"
-    beside = f"; also averages of lengths {settings.stds}" if settings.stds is not None else ""
-    left = f"{100 * share:.2g}% of the initial weights are left after {step} steps"
-    return f"EMA of decay {settings.decay:g} {how}: {left}{beside}"
+    mode = "with warm-up" if settings.warmup else "without warm-up"
+    lengths = f"; also averages of lengths {settings.stds}" if settings.stds is not None else ""
+    remaining = f"{100 * share:.2g}% of the initial weights are left after {step} steps"
+    return f"EMA of decay {settings.decay:g} {mode}: {remaining}{lengths}"

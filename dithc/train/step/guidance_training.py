@@ -43,7 +43,7 @@ class GuidanceTraining:
         last = Objective.of(run.objective).last
         self._low, self._high = low * last, high * last
 
-    def away(self, x_t: Tensor, t: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    def predict_null(self, x_t: Tensor, t: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         """Predict without labels in the active arithmetic, before the trained pass.
 
         Returns predictions (n, C or 2C, h, w) and their indices (n) among the images x_t (N, C, h, w) with times t (N) and
@@ -57,9 +57,9 @@ class GuidanceTraining:
             predicted: Tensor = network(x_t[rows], t[rows], torch.full_like(rows, self._null))
         return predicted, rows
 
-    def offset(self, output: Tensor, away: Tensor, rows: Tensor) -> Tensor:
-        """Return the shift of the targets (N, C, h, w) for the trained output (N, C or 2C, h, w) and `away`."""
-        return guidance_offset(output, away, rows, channels=self._channels, share=self._share)
+    def offset(self, output: Tensor, null: Tensor, rows: Tensor) -> Tensor:
+        """Return the shift of the targets (N, C, h, w) for the trained output (N, C or 2C, h, w) and `null`."""
+        return guidance_offset(output, null, rows, channels=self._channels, share=self._share)
 
 
 def initial_copy(model: DiT, run: training.RunConfig) -> DiT | None:

@@ -13,7 +13,7 @@ from dithc.core.integrity import dump_checksummed, json_documents
 from dithc.core.logging import UserError, get_logger, unwritten, user_error
 from dithc.engine.comm import Group
 
-LEFT_OUT_FILE = "left_out.json"
+SKIPPED_FILE = "skipped_steps.json"
 # More dropped steps are not caused by single samples: the training run has diverged, or the machine is faulty.
 MOST_IN_A_ROW = 10
 MOST_SINCE_CHECKPOINT = 10
@@ -29,10 +29,10 @@ class NonFiniteError(UserError):
         found: first bad location per rank; without ranks that have none.
     """
 
-    def __init__(self, step: int, *, what: str, got: str, in_weights: bool, found: dict[int, str]) -> None:
+    def __init__(self, step: int, *, subject: str, got: str, in_weights: bool, found: dict[int, str]) -> None:
         super().__init__(
             user_error(
-                f"numbers are not finite at step {step}: {what}",
+                f"numbers are not finite at step {step}: {subject}",
                 got=got,
                 expected="finite numbers",
                 fix="lower `lr`, raise `warmup_steps`, set `max_grad_norm`, use `dtype: fp32`, or check the latents for NaN; "
@@ -44,29 +44,29 @@ class NonFiniteError(UserError):
 
 
 class SkippedSteps:
-    """Steps without an update, ascending, equal on all ranks, stored in `left_out.json` of the store."""
+    """Steps without an update, ascending, equal on all ranks, stored in `skipped_steps.json` of the store."""
 
     def __init__(self, store: CheckpointStore, group: Group) -> None:
         """Read the steps of earlier jobs. Collective. Raises UserError if the file is damaged."""
         self._store, self._group = store, group
         self.steps: list[int] = group.broadcast_object(_read(store) if group.rank == 0 else None)
         if self.steps:
-            log.info(f"steps left out according to {store.folder / LEFT_OUT_FILE}: {', '.join(map(str, self.steps))}")
+            log.info(f"steps left out according to {store.folder / SKIPPED_FILE}: {', '.join(map(str, self.steps))}")
 
-    def add(self, step: int, *, what: str, reason: str, **facts: object) -> None:
+    def add(self, step: int, *, event: str, reason: str, **facts: object) -> None:
         """Drop a step from now on: store it and log the event; UserError if the disk is full or not writable."""
         self.steps[:] = sorted({*self.steps, step})
         if self._group.rank > 0:
             return
-        path = self._store.folder / LEFT_OUT_FILE
+        path = self._store.folder / SKIPPED_FILE
         try:
             atomic_write(path, dump_checksummed({"steps": self.steps}))
         except OSError as error:
             fix = "free space, then start again: training continues from the last complete checkpoint"
             raise unwritten("the list of left-out steps", path, error, fix=fix) from error
-        self._store.event(what, step=step, reason=reason, **facts)
+        self._store.event(event, step=step, reason=reason, **facts)
 
-    def before(self, step: int) -> int:
+    def num_before(self, step: int) -> int:
         """Return the number of consecutive dropped steps before `step`."""
         count = 0
         while step - 1 - count in self.steps:
@@ -75,7 +75,7 @@ class SkippedSteps:
 
 
 def _read(store: CheckpointStore) -> list[int]:
-    path = store.folder / LEFT_OUT_FILE
+    path = store.folder / SKIPPED_FILE
     try:
         return [int(step) for step in json_documents.read(path)["steps"]]
     except FileNotFoundError:
@@ -88,49 +88,49 @@ def _read(store: CheckpointStore) -> list[int]:
 class Recovery:
     """Policy for steps that are not finite; `roll_back` loads the newest checkpoint and returns its step."""
 
-    def __init__(self, policy: training.NonFinite, *, left_out: SkippedSteps, roll_back: Callable[[], int]) -> None:
-        self._policy, self.left_out, self._roll_back = policy, left_out, roll_back
+    def __init__(self, policy: training.NonFinite, *, skipped: SkippedSteps, roll_back: Callable[[], int]) -> None:
+        self._policy, self.skipped, self._roll_back = policy, skipped, roll_back
 
-    def after(self, error: NonFiniteError) -> None:
+    def handle(self, error: NonFiniteError) -> None:
         """Prepare to continue without the step, or raise `error`, by the policy or if it did not help; collective."""
         if self._policy == "stop":
             raise error
         if self._policy == "skip":
             self._skip(error)
         else:
-            self._go_back(error)
+            self._roll_back_to_checkpoint(error)
 
     def _skip(self, error: NonFiniteError) -> None:
         if error.in_weights:
             log.error("on_nonfinite: skip does not help if weights are not finite; set `on_nonfinite: rollback`")
             raise error
-        if self.left_out.before(error.step) >= MOST_IN_A_ROW:
+        if self.skipped.num_before(error.step) >= MOST_IN_A_ROW:
             log.error(f"nonfinite: {MOST_IN_A_ROW} consecutive steps are already left out")
             raise error
-        log.warning(f"step {error.step} is left out (on_nonfinite: skip): {_first_line(error)}{_places(error)}")
-        self.left_out.add(error.step, what="skipped", reason=_first_line(error), ranks=error.found)
+        log.warning(f"step {error.step} is left out (on_nonfinite: skip): {_first_line(error)}{_locations(error)}")
+        self.skipped.add(error.step, event="skipped", reason=_first_line(error), ranks=error.found)
 
-    def _go_back(self, error: NonFiniteError) -> None:
+    def _roll_back_to_checkpoint(self, error: NonFiniteError) -> None:
         checkpoint = self._roll_back()
-        made = error.step - 1 - self.left_out.before(error.step)  # the last step with an update
+        last_update = error.step - 1 - self.skipped.num_before(error.step)  # the last step with an update
         # Otherwise the weights went bad in memory, not by an update.
-        bad = made if error.in_weights and made > checkpoint else error.step
-        if bad in self.left_out.steps:
-            log.error(f"nonfinite: step {bad} is already left out, which did not help")
+        bad_step = last_update if error.in_weights and last_update > checkpoint else error.step
+        if bad_step in self.skipped.steps:
+            log.error(f"nonfinite: step {bad_step} is already left out, which did not help")
             raise error
-        if sum(step > checkpoint for step in self.left_out.steps) >= MOST_SINCE_CHECKPOINT:
+        if sum(step > checkpoint for step in self.skipped.steps) >= MOST_SINCE_CHECKPOINT:
             log.error(f"nonfinite: {MOST_SINCE_CHECKPOINT} steps after checkpoint {checkpoint} are already left out")
             raise error
         log.warning(
-            f"back to step {checkpoint}; step {bad} is left out (on_nonfinite: rollback): "
-            f"{_first_line(error)}{_places(error)}"
+            f"back to step {checkpoint}; step {bad_step} is left out (on_nonfinite: rollback): "
+            f"{_first_line(error)}{_locations(error)}"
         )
-        self.left_out.add(bad, what="rolled back", reason=_first_line(error), to=checkpoint, ranks=error.found)
+        self.skipped.add(bad_step, event="rolled back", reason=_first_line(error), to=checkpoint, ranks=error.found)
 
 
 def _first_line(error: NonFiniteError) -> str:
     return str(error).partition("\n")[0]
 
 
-def _places(error: NonFiniteError) -> str:
-    return "".join(f"; rank {rank}: {place}" for rank, place in error.found.items())
+def _locations(error: NonFiniteError) -> str:
+    return "".join(f"; rank {rank}: {location}" for rank, location in error.found.items())

@@ -5,6 +5,7 @@ n is the number of images of a micro-batch.
 
 from collections.abc import Mapping
 from contextlib import ExitStack
+from functools import partial
 from typing import Any, Self
 
 import torch
@@ -32,13 +33,15 @@ class NonFiniteSearch:
     def __enter__(self) -> Self:
         if bad := bad_weights(self._weights):
             self.in_weights = True
-            self.found = weights_in_words(bad)
+            self.found = describe_weights(bad)
         for name, layer in self._layers.items():
-            self._until_exit(layer.register_forward_hook(self._layer_hook(name), with_kwargs=True))
+            handle: Any = layer.register_forward_hook(partial(self._check_layer, name), with_kwargs=True)
+            self._stack.callback(handle.remove)
         for name, parameter in self._weights.items():
             if parameter.requires_grad:
-                hook = self._gradient_hook(name)
-                self._until_exit(parameter.register_post_accumulate_grad_hook(hook))  # type: ignore[no-untyped-call]
+                hook = partial(self._check_gradient, name)
+                handle = parameter.register_post_accumulate_grad_hook(hook)  # type: ignore[no-untyped-call]
+                self._stack.callback(handle.remove)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -49,45 +52,36 @@ class NonFiniteSearch:
         self._part = part
         for name, values in (("latents", x), ("noise", noise)):
             if self.found is None and not _is_finite(values):
-                self.found = f"the {name} of {self._images_in(values)}, before any layer"
-                return [part.start + place for place in _bad_rows(values)]
+                self.found = f"the {name} of {self._describe_images(values)}, before any layer"
+                return [part.start + index for index in _bad_rows(values)]
         return []
 
     def loss(self, values: Tensor) -> None:
         """Check the losses (n) of a micro-batch."""
         if self.found is None and not _is_finite(values):
-            self.found = f"the loss of {self._images_in(values)}; every layer's output is finite"
+            self.found = f"the loss of {self._describe_images(values)}; every layer's output is finite"
 
-    def _until_exit(self, handle: Any) -> None:
-        self._stack.callback(handle.remove)
+    def _check_layer(self, name: str, _: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+        if self.found is not None or not isinstance(output, Tensor) or _is_finite(output):
+            return
+        given = [value for value in (*args, *kwargs.values()) if isinstance(value, Tensor)]
+        side = "output" if all(_is_finite(value) for value in given) else "input"
+        location = f"layer {name}" if name else "the model"
+        self.found = f"the {side} of {location}, of {self._describe_images(output)}"
 
-    def _layer_hook(self, name: str) -> Any:
-        def look(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
-            if self.found is not None or not isinstance(output, Tensor) or _is_finite(output):
-                return
-            given = [value for value in (*args, *kwargs.values()) if isinstance(value, Tensor)]
-            side = "output" if all(_is_finite(value) for value in given) else "input"
-            where = f"layer {name}" if name else "the model"
-            self.found = f"the {side} of {where}, of {self._images_in(output)}"
+    def _check_gradient(self, name: str, parameter: Tensor) -> None:
+        if self.found is None and parameter.grad is not None and not _is_finite(parameter.grad):
+            layer, _, kind = name.rpartition(".")
+            location = f"{kind} of layer {layer}" if layer else kind
+            self.found = (
+                f"the gradient of the {location}, in the backward pass of images {self._part.start} to "
+                f"{self._part.stop - 1} of the global batch; every layer's output is finite"
+            )
 
-        return look
-
-    def _gradient_hook(self, name: str) -> Any:
-        def look(parameter: Tensor) -> None:
-            if self.found is None and parameter.grad is not None and not _is_finite(parameter.grad):
-                layer, _, kind = name.rpartition(".")
-                where = f"{kind} of layer {layer}" if layer else kind
-                self.found = (
-                    f"the gradient of the {where}, in the backward pass of images {self._part.start} to "
-                    f"{self._part.stop - 1} of the global batch; every layer's output is finite"
-                )
-
-        return look
-
-    def _images_in(self, values: Tensor) -> str:
+    def _describe_images(self, values: Tensor) -> str:
         if values.dim() == 0 or values.shape[0] != self._part.stop - self._part.start:
             return f"images {self._part.start} to {self._part.stop - 1} of the global batch"
-        numbers = [self._part.start + place for place in _bad_rows(values)]
+        numbers = [self._part.start + index for index in _bad_rows(values)]
         more = f" and {len(numbers) - MOST_IMAGES_NAMED} more" if len(numbers) > MOST_IMAGES_NAMED else ""
         return f"image {', '.join(map(str, numbers[:MOST_IMAGES_NAMED]))}{more} of the global batch"
 
@@ -100,8 +94,7 @@ def bad_weights(weights: Mapping[str, Tensor]) -> list[str]:
     return [name for name, value in weights.items() if not _is_finite(value)]
 
 
-def weights_in_words(names: list[str]) -> str:
-    """Return a description of the weights that are not finite."""
+def describe_weights(names: list[str]) -> str:
     more = f" and of {len(names) - 1} more" if len(names) > 1 else ""
     return f"the weights of {names[0]}{more}, before any layer"
 
@@ -116,4 +109,4 @@ def _is_finite(values: Tensor) -> bool:
 
 def _bad_rows(values: Tensor) -> list[int]:
     rows = torch.isfinite(values.detach().reshape(values.shape[0], -1)).all(dim=1)
-    return [place for place, good in enumerate(rows.tolist()) if not good]
+    return [index for index, good in enumerate(rows.tolist()) if not good]

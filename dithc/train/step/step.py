@@ -19,11 +19,11 @@ from dithc.engine import hcops
 from dithc.engine.cftp import partition
 from dithc.engine.comm import Group
 from dithc.latents import Batch, Batches
+from dithc.train.checkpoints import TrainingState
 from dithc.train.memory_tiers import TrainingMemory
-from dithc.train.optimizer import Ema, Optimizer
 from dithc.train.step.guidance_training import GuidanceTraining
 from dithc.train.step.nonfinite import NonFiniteError
-from dithc.train.step.nonfinite_search import NonFiniteSearch, bad_weights, weights_in_words, weights_of
+from dithc.train.step.nonfinite_search import NonFiniteSearch, bad_weights, describe_weights, weights_of
 from dithc.train.strategies import Strategy
 
 PARTS = ("loss", "mse", "vb")
@@ -51,14 +51,12 @@ class Trainer:
         *,
         run: training.RunConfig,
         source: BatchSource,
-        strategy: Strategy,
-        optimizer: Optimizer,
-        ema: Ema,
+        state: TrainingState,
         group: Group,
         memory: TrainingMemory | None = None,
         guide: GuidanceTraining | None = None,
     ) -> None:
-        layout = strategy.layout
+        layout = state.strategy.layout
         if layout.data_size > run.global_batch_size:
             raise user_error(
                 "ranks of the training run",
@@ -66,8 +64,8 @@ class Trainer:
                 expected="at least one image per rank",
                 fix="start fewer ranks, or raise `global_batch_size`",
             )
-        self.run, self.source, self.strategy = run, source, strategy
-        self.optimizer, self.ema, self.group = optimizer, ema, group
+        self.run, self.source, self.state, self.group = run, source, state, group
+        self.strategy, self.optimizer, self.ema = state.strategy, state.optimizer, state.ema
         self.memory = memory or TrainingMemory()
         self.guide = guide
         self.objective = Objective.of(run.objective)
@@ -90,12 +88,12 @@ class Trainer:
         if self.memory.tiers is not None:
             with self.span("memory"):
                 self.memory.begin_step()
-        sums, waited = torch.zeros(len(PARTS), dtype=torch.float64), 0.0
+        sums, data_seconds = torch.zeros(len(PARTS), dtype=torch.float64), 0.0
         for part in self._micro_batches:
-            begun = time.perf_counter()
+            start = time.perf_counter()
             with self.span("batch"):
                 batch = self.source.batch(number - 1, part)
-            waited += time.perf_counter() - begun
+            data_seconds += time.perf_counter() - start
             with self.strategy.accumulating(last=part is self._micro_batches[-1]):
                 with self.span("forward"):
                     losses = self._losses(batch)
@@ -105,19 +103,19 @@ class Trainer:
             sums += torch.stack([losses[name].detach().double().sum() for name in PARTS])
         with self.span("wait for gradients"):
             exchange = self.strategy.finish()
-        own_loss = float(sums[0])
+        local_loss = float(sums[0])
         sums /= self.strategy.layout.tensor_size  # ranks that share the layers have the same losses
         with self.span("clip"):
             norm = self.optimizer.clip()
-        overflow = torch.tensor([not self.optimizer.takes(norm)], dtype=torch.float64)
+        overflow = torch.tensor([not self.optimizer.accepts(norm)], dtype=torch.float64)
         with self.span("loss of all ranks"):
             *totals, overflows = self.group.all_reduce_(torch.cat([sums, overflow])).tolist()
         values = {name: total / self.run.global_batch_size for name, total in zip(PARTS, totals, strict=True)}
         if not math.isfinite(values["loss"]) or overflows:
-            raise self._not_finite(number, own_loss=own_loss, loss=values["loss"], norm=norm)
+            raise self._locate_nonfinite(number, local_loss=local_loss, loss=values["loss"], norm=norm)
         with self.span("update"):
             rate = self.optimizer.update(number, ema=self.ema)
-        values |= {"grad_norm": norm, "lr": rate, "ema_decay": self.ema.decay(number), "data_seconds": waited}
+        values |= {"grad_norm": norm, "lr": rate, "ema_decay": self.ema.decay(number), "data_seconds": data_seconds}
         return values | exchange | self.memory.metrics()
 
     def check_weights(self, number: int) -> None:
@@ -128,13 +126,13 @@ class Trainer:
         if not self.group.any(not is_finite):
             return
         names = bad_weights(weights)
-        found = dict(enumerate(self.group.gather_objects(weights_in_words(names) if names else None)))
+        found = dict(enumerate(self.group.gather_objects(describe_weights(names) if names else None)))
         raise NonFiniteError(
             number + 1,
-            what=f"the weights after step {number}, although its loss and gradient were finite",
-            got=_places(found),
+            subject=f"the weights after step {number}, although its loss and gradient were finite",
+            got=_describe_locations(found),
             in_weights=True,
-            found={rank: place for rank, place in found.items() if place},
+            found={rank: location for rank, location in found.items() if location},
         )
 
     def _backward(self, losses: Tensor) -> None:
@@ -145,14 +143,14 @@ class Trainer:
         x_t = self.objective.noisy(batch.x, batch.t, batch.noise)  # (N, C, h, w)
         # a separate context: weights that autocast caches in a pass without gradients do not support gradients
         with autocast_context(self.run):
-            away = None if self.guide is None else self.guide.away(x_t, batch.t, batch.y)
+            null = None if self.guide is None else self.guide.predict_null(x_t, batch.t, batch.y)
         with autocast_context(self.run):
             output: Tensor = self.strategy.module(x_t, batch.t, batch.y)  # (N, C or 2C, h, w)
-        offset = None if self.guide is None or away is None else self.guide.offset(output, *away)  # (N, C, h, w)
-        known = {"x0": batch.x, "x_t": x_t, "t": batch.t, "noise": batch.noise}
-        return training_loss(output, objective=self.objective, **known, offset=offset)  # (N) each
+        offset = None if self.guide is None or null is None else self.guide.offset(output, *null)  # (N, C, h, w)
+        inputs = {"x0": batch.x, "x_t": x_t, "t": batch.t, "noise": batch.noise}
+        return training_loss(output, objective=self.objective, **inputs, offset=offset)  # (N) each
 
-    def _not_finite(self, number: int, *, own_loss: float, loss: float, norm: float) -> NonFiniteError:
+    def _locate_nonfinite(self, number: int, *, local_loss: float, loss: float, norm: float) -> NonFiniteError:
         """Repeat the step on every rank to locate the error, without communication except in shared layers."""
         self.strategy.ready()
         self.optimizer.zero()
@@ -168,22 +166,22 @@ class Trainer:
                     search.loss(losses)
                     self._backward(losses)
         self.optimizer.zero()
-        told = self.group.gather_objects((math.isfinite(own_loss), search.in_weights, search.found))
-        found = {rank: place for rank, (_, _, place) in enumerate(told)}
-        ranks = ", ".join(str(rank) for rank, (good, _, _) in enumerate(told) if not good)
+        gathered = self.group.gather_objects((math.isfinite(local_loss), search.in_weights, search.found))
+        found = {rank: location for rank, (_, _, location) in enumerate(gathered)}
+        ranks = ", ".join(str(rank) for rank, (good, _, _) in enumerate(gathered) if not good)
         cause = "finite, but its squares are beyond fp32" if math.isfinite(norm) else "the loss of every rank is finite"
         return NonFiniteError(
             number,
-            what=f"the loss of rank {ranks}" if ranks else f"the gradient ({cause})",
-            got=f"loss {loss}, gradient norm {norm}; first, in a repeated computation: {_places(found)}",
-            in_weights=any(in_weights for _, in_weights, _ in told),
-            found={rank: place for rank, place in found.items() if place},
+            subject=f"the loss of rank {ranks}" if ranks else f"the gradient ({cause})",
+            got=f"loss {loss}, gradient norm {norm}; first, in a repeated computation: {_describe_locations(found)}",
+            in_weights=any(in_weights for _, in_weights, _ in gathered),
+            found={rank: location for rank, location in found.items() if location},
         )
 
 
-def _places(found: Mapping[int, str | None]) -> str:
-    places = [f"rank {rank}: {place}" for rank, place in found.items() if place]
-    return "; ".join(places) or "none on any rank: the sum over ranks, or a transient fault of the machine"
+def _describe_locations(found: Mapping[int, str | None]) -> str:
+    locations = [f"rank {rank}: {location}" for rank, location in found.items() if location]
+    return "; ".join(locations) or "none on any rank: the sum over ranks, or a transient fault of the machine"
 
 
 def autocast_context(run: training.RunConfig) -> torch.autocast:

@@ -1,6 +1,6 @@
 """Observation of a model's first passes before training: called modules, and early reads of weights."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -34,8 +34,8 @@ class ForwardRecorder(TorchFunctionMode):
         super().__enter__()  # type: ignore[no-untyped-call]
         return self
 
-    def __exit__(self, *how: Any) -> None:
-        super().__exit__(*how)  # type: ignore[no-untyped-call]
+    def __exit__(self, *exc_info: Any) -> None:
+        super().__exit__(*exc_info)  # type: ignore[no-untyped-call]
         self._stack.close()
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -57,7 +57,7 @@ class ForwardRecorder(TorchFunctionMode):
 
 
 @contextmanager
-def unchanged(model: nn.Module) -> Iterator[list[str]]:
+def preserve_buffers(model: nn.Module) -> Iterator[list[str]]:
     """Restore buffers and random state after the block; the yielded list then names the buffers that changed."""
     before = {name: value.detach().clone() for name, value in model.named_buffers()}
     changed: list[str] = []
@@ -83,9 +83,5 @@ def mean_square(output: Any) -> Tensor:
             expected="a tensor, or tuples, lists and dictionaries of tensors",
             fix="pass `loss_of` to settle, a function that returns a scalar of the output",
         )
-    return _sum(value.float().square().mean() for value in values)
-
-
-def _sum(numbers: Iterable[Tensor]) -> Tensor:
-    first, *others = numbers
+    first, *others = (value.float().square().mean() for value in values)
     return sum(others, start=first)

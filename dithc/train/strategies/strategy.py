@@ -18,11 +18,11 @@ from dithc.engine import automem, hcops
 from dithc.engine.comm import Group, Reducer, traffic
 from dithc.engine.hardware import discover_machine
 from dithc.train.muon_matrices import MatrixOwnership
-from dithc.train.state_placement import Home
-from dithc.train.strategies.consistency import check_model, check_trained, check_used, united
-from dithc.train.strategies.first_pass import ForwardRecorder, mean_square, unchanged
+from dithc.train.state_placement import Allocator
+from dithc.train.strategies.consistency import check_model, check_trained, check_used, union_over_ranks
+from dithc.train.strategies.first_pass import ForwardRecorder, mean_square, preserve_buffers
 from dithc.train.strategies.layout import RankGrid, layout_of
-from dithc.train.strategies.zero import RunHolding, ZeroOptimizer
+from dithc.train.strategies.zero import RunOwnership, ZeroOptimizer
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
@@ -36,17 +36,17 @@ MESH = ("dies", "clusters")
 def make_rank_grid(group: Group, name: training.StrategyName) -> RankGrid:
     """Return the grid of a strategy on a group and log it; collective. UserError if dies cannot be shared equally."""
     cores = discover_machine().visible_cores
-    own = (group.node, group.rank - group.local_rank, {core.die for core in cores}, {core.cluster for core in cores})
-    seen = group.gather_objects(own)
+    local = (group.node, group.rank - group.local_rank, {core.die for core in cores}, {core.cluster for core in cores})
+    gathered = group.gather_objects(local)
     # A bound rank only detects its own cores; the ranks of a node together detect all cores in use.
-    dies = set[int]().union(*(dies for node, _, dies, _ in seen if node == group.node))
-    clusters = set[int]().union(*(clusters for node, _, _, clusters in seen if node == group.node))
-    firsts = [first for _, first, _, _ in seen]
+    dies = set[int]().union(*(dies for node, _, dies, _ in gathered if node == group.node))
+    clusters = set[int]().union(*(clusters for node, _, _, clusters in gathered if node == group.node))
+    firsts = [first for _, first, _, _ in gathered]
     layout = layout_of(name, rank=group.rank, size=group.size, first_ranks=firsts, dies=len(dies) or 1)
-    wanted = len(dies if name == "cftp" else clusters) or 1
+    num_designed = len(dies if name == "cftp" else clusters) or 1
     log.info(
         f"strategy {name}: {group.size} rank(s), {group.local_size} on this node of {len(dies) or 1} die(s) and "
-        f"{len(clusters) or 1} cluster(s), designed for {wanted}; {layout.data_size} share(s) of the global batch, "
+        f"{len(clusters) or 1} cluster(s), designed for {num_designed}; {layout.data_size} share(s) of the global batch, "
         f"{layout.tensor_size} rank(s) per layer"
     )
     return layout
@@ -82,7 +82,7 @@ class Strategy:
         model: nn.Module,
         ranks: Group | RankGrid | None = None,
         *,
-        gradients: training.GradientPath = "overlapped",
+        gradients: training.GradientMode = "overlapped",
         sharding: training.Sharding = "none",
     ) -> None:
         """Prepare a model that is equal on every rank; collective.
@@ -97,13 +97,11 @@ class Strategy:
         Raises:
             UserError: the model differs between ranks, or its layers or the state cannot be shared.
         """
-        layout = (
-            ranks if isinstance(ranks, RankGrid) else RankGrid() if ranks is None else make_rank_grid(ranks, "cftp")
-        )
+        layout = make_rank_grid(ranks, "cftp") if isinstance(ranks, Group) else ranks or RankGrid()
         self.layout, self.model = layout, model
         self.is_summed = self._is_settled = False
         self._statistics: list[str] = []
-        shared = _is_shared(sharding, layout=layout, gradients=gradients)
+        shared = _is_sharded(sharding, layout=layout, gradients=gradients)
         if layout.size > 1:
             check_trained(model)
             check_model(model)
@@ -112,7 +110,7 @@ class Strategy:
         self.shards: TensorShards | None = None
         self._parallel: DistributedDataParallel | None = None
         self._mesh: DeviceMesh | None = None
-        over = None
+        process_group = None
         if layout.tensor_size > 1:
             # Imported here because DTensor takes time and memory that no other strategy needs.
             from torch.distributed.device_mesh import init_device_mesh
@@ -122,15 +120,15 @@ class Strategy:
             mesh = init_device_mesh("cpu", (layout.data_size, layout.tensor_size), mesh_dim_names=MESH)
             self._mesh = mesh["clusters"]
             self.shards = share_layers(model, self._mesh)
-            over = mesh["dies"].get_group()
+            process_group = mesh["dies"].get_group()
             log.info(f"{len(self.shards.cuts)} parameters are cut over {layout.tensor_size} ranks, others replicated")
         if layout.data_size > 1 and gradients == "ddp":
-            self._parallel = DistributedDataParallel(model, process_group=over, gradient_as_bucket_view=True)
+            self._parallel = DistributedDataParallel(model, process_group=process_group, gradient_as_bucket_view=True)
             self.scale = float(layout.data_size)  # it averages
             log.info(f"gradients of {layout.data_size} ranks are averaged by DistributedDataParallel")
         self._reducer = None if self.zero is None else self.zero.reducer
         if self._reducer is None and layout.data_size > 1 and gradients == "overlapped":
-            self._reducer = Reducer(model.parameters(), group=over)
+            self._reducer = Reducer(model.parameters(), group=process_group)
         if self._reducer is not None:
             log.info(f"gradients of {layout.data_size} ranks are summed during the backward pass: {self._reducer}")
         self.meter = traffic.CommMeter() if self._reducer is None else self._reducer.meter
@@ -225,8 +223,8 @@ class Strategy:
         """Return whether gradients of the last step remain; zeroed gradients do not count."""
         if self.zero is not None:
             return True
-        held = (parameter.grad for parameter in self.model.parameters() if parameter.grad is not None)
-        return any(bool(gradient.any()) for gradient in held)
+        gradients = (parameter.grad for parameter in self.model.parameters() if parameter.grad is not None)
+        return any(bool(gradient.any()) for gradient in gradients)
 
     def ready(self) -> None:
         """Wait until this rank's weights are complete, before access outside of a pass."""
@@ -238,10 +236,10 @@ class Strategy:
         if self.zero is not None:
             self.zero.adopt()
 
-    def move(self, moved: Home) -> None:
-        """Replace the reduction buffer by the copy that `moved` returns for `gradients`."""
+    def move(self, place: Allocator) -> None:
+        """Replace the reduction buffer by the copy that `place` returns for `gradients`."""
         if self._reducer is not None:
-            self._reducer.move(partial(moved, "gradients"))
+            self._reducer.move(partial(place, "gradients"))
 
     def settle(self, *example: Any, loss_of: Callable[[Any], Tensor] = mean_square, **named: Any) -> nn.Module:
         """Run a few passes to fix the gradient buckets; collective, once.
@@ -274,10 +272,10 @@ class Strategy:
         self._is_settled = True
         if self.owns_gradients:
             return self.module
-        watch, manager = ForwardRecorder(self.model), automem.get_manager(self.model)
-        with unchanged(self.model) as statistics, nullcontext() if manager is None else manager.paused():
+        recorder, manager = ForwardRecorder(self.model), automem.get_manager(self.model)
+        with preserve_buffers(self.model) as statistics, nullcontext() if manager is None else manager.paused():
             if self.zero is not None:
-                with torch.no_grad(), watch:  # a separate pass: a module with hooks may compute differently
+                with torch.no_grad(), recorder:  # a separate pass: a module with hooks may compute differently
                     self.module(*example, **named)
             for _ in range(2):
                 with self.accumulating(last=True):
@@ -287,15 +285,14 @@ class Strategy:
                     self._reducer.record()
                 for parameter in self.module.parameters():
                     parameter.grad = None
-        self._statistics = statistics if self._reducer is None else united(statistics)
+        self._statistics = statistics if self._reducer is None else union_over_ranks(statistics)
         self._check_used()
         if self.zero is not None:
-            self.zero.share(parts=watch.parts, early=watch.early)
+            self.zero.share(parts=recorder.parts, early=recorder.early)
             log.info(str(self.zero))
         return self.module
 
     def _check_used(self) -> None:
-        """Reject example gradients that exist on some ranks only, and log parameters without gradient."""
         if self._reducer is None:
             return
         name_of = {id(value): name for name, value in self.model.named_parameters()}
@@ -313,31 +310,31 @@ class Strategy:
         sum_of_squares = hcops.optimizer.sum_of_squares
         if self.shards is None:
             return math.sqrt(sum_of_squares(list(gradients.values())))
-        cut = [value for name, value in gradients.items() if name in self.shards.cuts]
-        same = [value for name, value in gradients.items() if name not in self.shards.cuts]
-        return math.sqrt(self.shards.sum_over_group(sum_of_squares(cut)) + sum_of_squares(same))
+        sharded = [value for name, value in gradients.items() if name in self.shards.cuts]
+        replicated = [value for name, value in gradients.items() if name not in self.shards.cuts]
+        return math.sqrt(self.shards.sum_over_group(sum_of_squares(sharded)) + sum_of_squares(replicated))
 
-    def holding(self) -> MatrixOwnership:
+    def ownership(self) -> MatrixOwnership:
         """Return the distribution of matrices over ranks, after `settle`."""
         rank, size = self.layout.rank, self.layout.size
         if self.zero is not None:
-            return RunHolding(rank, size, span=size, meter=self.meter, zero=self.zero)
+            return RunOwnership(rank, size, span=size, meter=self.meter, zero=self.zero)
         if self.shards is not None:
-            from dithc.train.strategies.tensor_parallel import ShardHolding
+            from dithc.train.strategies.tensor_parallel import ShardOwnership
 
-            return ShardHolding(rank, size, span=self.layout.tensor_size, meter=self.meter, shards=self.shards)
+            return ShardOwnership(rank, size, span=self.layout.tensor_size, meter=self.meter, shards=self.shards)
         return MatrixOwnership(rank, size, meter=self.meter)
 
-    def pieces(self, held: list[TensorPiece]) -> list[TensorPiece]:
+    def pieces(self, local: list[TensorPiece]) -> list[TensorPiece]:
         """Return this rank's tensors as pieces of the complete model's."""
-        return held if self.shards is None else self.shards.pieces(held)
+        return local if self.shards is None else self.shards.pieces(local)
 
     def cut(self, tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
         """Return this rank's part of complete tensors by name, cut on access."""
         return tensors if self.shards is None else self.shards.cut(tensors)
 
 
-def _is_shared(sharding: training.Sharding, *, layout: RankGrid, gradients: training.GradientPath) -> bool:
+def _is_sharded(sharding: training.Sharding, *, layout: RankGrid, gradients: training.GradientMode) -> bool:
     """Return whether the ranks shard the optimizer state; log a request that cannot be met."""
     if sharding == "none":
         return False

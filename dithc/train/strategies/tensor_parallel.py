@@ -44,7 +44,6 @@ class TensorSplit:
         return torch.flatten(split, self.dim, self.dim + 1).clone(memory_format=torch.contiguous_format)
 
     def whole_shape(self, shard: Tensor, *, size: int) -> tuple[int, ...]:
-        """Return the shape of the complete tensor of a shard."""
         return tuple(length * (size if dim == self.dim else 1) for dim, length in enumerate(shard.shape))
 
     def pieces(self, name: str, shard: Tensor, *, rank: int, size: int) -> list[TensorPiece]:
@@ -75,18 +74,16 @@ class TensorShards:
     cuts: dict[str, TensorSplit] = field(default_factory=dict)
 
     def cut(self, tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-        """Return this rank's share of complete tensors, cut on access."""
-        return _Shares(tensors, self)
+        return _ShardView(tensors, self)
 
-    def pieces(self, held: list[TensorPiece]) -> list[TensorPiece]:
-        """Return this rank's tensors as pieces of complete tensors."""
+    def pieces(self, local: list[TensorPiece]) -> list[TensorPiece]:
         pieces = []
-        for piece in held:
-            cut = self.of(piece.name)
+        for piece in local:
+            cut = self.split_of(piece.name)
             pieces += [piece] if cut is None else cut.pieces(piece.name, piece.values, rank=self.rank, size=self.size)
         return pieces
 
-    def of(self, name: str) -> TensorSplit | None:
+    def split_of(self, name: str) -> TensorSplit | None:
         """Return the cut of a parameter or its moments; None if replicated."""
         moment, _, parameter = name.partition(".")
         return self.cuts.get(parameter if moment in MOMENTS else name)
@@ -99,14 +96,14 @@ class TensorShards:
 
 
 @dataclass(frozen=True)
-class ShardHolding(MatrixOwnership):
+class ShardOwnership(MatrixOwnership):
     """Every row of ranks holds all matrices, with cut weights as shards."""
 
     shards: TensorShards = field(kw_only=True)
 
-    def shape(self, name: str, own: Tensor) -> tuple[int, ...]:
+    def shape(self, name: str, local: Tensor) -> tuple[int, ...]:
         cut = self.shards.cuts.get(name)
-        return tuple(own.shape) if cut is None else cut.whole_shape(own, size=self.shards.size)
+        return tuple(local.shape) if cut is None else cut.whole_shape(local, size=self.shards.size)
 
     def part(self, matrix: MuonMatrix, rank: int) -> MatrixPart | None:
         """Return the rows or columns of a matrix, following the cut of its weight."""
@@ -119,12 +116,12 @@ class ShardHolding(MatrixOwnership):
         return MatrixPart(cut.dim, rank % self.shards.size * count, count, lines)
 
 
-class _Shares(Mapping[str, Tensor]):
+class _ShardView(Mapping[str, Tensor]):
     def __init__(self, whole: Mapping[str, Tensor], shards: TensorShards) -> None:
         self._whole, self._shards = whole, shards
 
     def __getitem__(self, name: str) -> Tensor:
-        cut = self._shards.of(name)
+        cut = self._shards.split_of(name)
         whole = self._whole[name]
         return whole if cut is None else cut.shard(whole, rank=self._shards.rank, size=self._shards.size)
 
@@ -173,56 +170,55 @@ class HeadParallelAttention(ParallelStyle):
         attention.num_heads //= device_mesh.size()
         for weight in (attention.q_norm, attention.k_norm):
             if weight is not None and weight.requires_grad:
-                weight.register_hook(partial(_sum_over, device_mesh.get_group()))
+                weight.register_hook(partial(_sum_over_ranks, device_mesh.get_group()))
         return module
 
 
-class _Shared(ParallelStyle):
+class _ShardedLinear(ParallelStyle):
     """Replacement of a linear layer's weights by shards; `names` of parameters by identity, `parts` per weight."""
 
     def __init__(self, shards: TensorShards, names: Mapping[int, str], parts: int = 1) -> None:
         super().__init__()
         self.shards, self.names, self.parts = shards, names, parts
 
-    def _keep(self, layer: nn.Module, name: str, cut: TensorSplit) -> None:
+    def _replace_by_shard(self, layer: nn.Module, name: str, cut: TensorSplit) -> None:
         whole = getattr(layer, name)
         self.shards.cuts[self.names[id(whole)]] = cut
         shard = cut.shard(whole.detach(), rank=self.shards.rank, size=self.shards.size)
         setattr(layer, name, nn.Parameter(shard, requires_grad=whole.requires_grad))
 
 
-class ColumnParallelLinear(_Shared):
+class ColumnParallelLinear(_ShardedLinear):
     """Shard of the output features; the replicated input's gradient is summed over the ranks."""
 
     def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
         assert isinstance(module, nn.Linear)
-        self._keep(module, "weight", TensorSplit(0, self.parts))
-        self._keep(module, "bias", TensorSplit(0, self.parts))
+        self._replace_by_shard(module, "weight", TensorSplit(0, self.parts))
+        self._replace_by_shard(module, "bias", TensorSplit(0, self.parts))
         module.out_features //= self.shards.size
-        module.register_forward_pre_hook(partial(_enter, device_mesh))
+        module.register_forward_pre_hook(partial(_sum_input_gradient, device_mesh))
         return module
 
 
-class RowParallelLinear(_Shared):
+class RowParallelLinear(_ShardedLinear):
     """Shard of the input features; outputs are summed over the ranks before bias, gate and residual."""
 
     def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
         assert isinstance(module, nn.Linear)
-        self._keep(module, "weight", TensorSplit(1))
+        self._replace_by_shard(module, "weight", TensorSplit(1))
         module.in_features //= self.shards.size
         module.forward = partial(_row_forward, device_mesh, module)  # type: ignore[method-assign]
         return module
 
 
-def _enter(mesh: DeviceMesh, _: nn.Module, inputs: tuple[Any, ...]) -> tuple[Tensor]:
+def _sum_input_gradient(mesh: DeviceMesh, _: nn.Module, inputs: tuple[Any, ...]) -> tuple[Tensor]:
     """Return the input; its gradient is summed over the ranks."""
     (x,) = inputs
     whole = DTensor.from_local(x, mesh, [Replicate()], run_check=False)
     return (whole.to_local(grad_placements=[Partial()]),)
 
 
-def _sum_over(group: ProcessGroup, gradient: Tensor) -> Tensor:
-    """Sum the gradients of each rank's heads over the ranks."""
+def _sum_over_ranks(group: ProcessGroup, gradient: Tensor) -> Tensor:
     summed = gradient.clone(memory_format=torch.contiguous_format)
     distributed.all_reduce(summed, group=group)
     return summed

@@ -44,8 +44,8 @@ class ZeroOptimizer:
         self.names: list[list[str]] = []  # per bucket, in the order in which the forward pass needs them
         self.trained = frozenset(name for name, value in model.named_parameters() if value.requires_grad)
         self._numbers: dict[str, int] = {}
-        self._places: dict[str, slice] = {}
-        self._own: dict[str, Tensor] = {}
+        self._slices: dict[str, slice] = {}
+        self._local: dict[str, Tensor] = {}
 
     def share(self, *, parts: Iterable[nn.Module], early: Iterable[Tensor] = ()) -> None:
         """Move the weights into one buffer, in gradient order, and assign the shares; collective.
@@ -57,15 +57,15 @@ class ZeroOptimizer:
         name_of = {id(value): name for name, value in self._model.named_parameters()}
         self._numbers = {name_of[id(parameter)]: number for number, parameter in enumerate(reducer.parameters)}
         for index, bucket in reversed([*enumerate(reducer.arrangement.buckets)]):
-            share, own = bucket.share(reducer.rank, reducer.size), self._weights.share(index)
+            share, local_share = bucket.share(reducer.rank, reducer.size), self._weights.share(index)
             self.names.append([])
             for number in bucket.members:
                 name = name_of[id(reducer.parameters[number])]
                 if (run := self.run_of(name, reducer.rank)) is not None:
                     first = reducer.arrangement.starts[number] + run.start
                     self.runs[name] = run
-                    self._places[name] = slice(first, first + run.count)
-                    self._own[name] = own[first - share.start : first - share.start + run.count]
+                    self._slices[name] = slice(first, first + run.count)
+                    self._local[name] = local_share[first - share.start : first - share.start + run.count]
                     self.names[-1].append(name)
 
     def run_of(self, name: str, rank: int) -> ElementRange | None:
@@ -77,10 +77,10 @@ class ZeroOptimizer:
         return ElementRange(number, tuple(parameter.shape), first - begin, last - first) if first < last else None
 
     def __str__(self) -> str:
-        held, size = sum(run.count for run in self.runs.values()), self.reducer.size
+        count, size = sum(run.count for run in self.runs.values()), self.reducer.size
         wire = "bf16, and all ranks compute with rounded weights" if self.is_rounded else "fp32"
         return (
-            f"ZeRO-1: {size} ranks, this one updates {held:,} of {self._weights.buffer.numel():,} weights (padding included); "
+            f"ZeRO-1: {size} ranks, this one updates {count:,} of {self._weights.buffer.numel():,} weights (padding included); "
             f"weights are sent in {wire}"
         )
 
@@ -91,7 +91,7 @@ class ZeroOptimizer:
 
     def weights(self) -> dict[str, Tensor]:
         """Return this rank's runs of the exact weights, as views of their buffer."""
-        return dict(self._own)
+        return dict(self._local)
 
     def adopt(self) -> None:
         """Use the model's current weights, complete on every rank, as the exact weights."""
@@ -101,16 +101,12 @@ class ZeroOptimizer:
         """Return this rank's pieces of the exact weights, from the model's state dictionary."""
         if not self.is_rounded:
             return [TensorPiece.whole(name, value) for name, value in state.items()]
-        return [self.piece(name, self._own.get(name, value)) for name, value in state.items() if self.keeps(name)]
-
-    def own(self, name: str, value: Tensor) -> Tensor:
-        """Return this rank's run of the exact weight, or the value itself if untrained."""
-        return self._own.get(name, value)
+        return [self.piece(name, self._local.get(name, value)) for name, value in state.items() if self.keeps(name)]
 
     def gradients(self) -> dict[str, Tensor]:
         """Return this rank's runs of the summed gradients. Omits parameters without a gradient on any rank."""
         used = self.reducer.used
-        return {name: self.reducer.buffer[self._places[name]] for name, run in self.runs.items() if used[run.number]}
+        return {name: self.reducer.buffer[self._slices[name]] for name, run in self.runs.items() if used[run.number]}
 
     @property
     def used(self) -> set[str]:
@@ -119,14 +115,14 @@ class ZeroOptimizer:
 
     def norm(self, gradients: Mapping[str, Tensor]) -> float:
         """Return the norm over the runs of all ranks, equal on each rank. Squares are summed in rank order."""
-        own = torch.tensor([hcops.optimizer.sum_of_squares(list(gradients.values()))], dtype=torch.float64)
-        every = own.new_empty(self.reducer.size)
-        dist.all_gather_single(every, own)
-        return math.sqrt(sum(every.tolist()))
+        local = torch.tensor([hcops.optimizer.sum_of_squares(list(gradients.values()))], dtype=torch.float64)
+        gathered = local.new_empty(self.reducer.size)
+        dist.all_gather_single(gathered, local)
+        return math.sqrt(sum(gathered.tolist()))
 
-    def send(self, place: int) -> None:
-        """Send the weights of `names[place]` to other ranks. `ready`, or the use of a layer, waits for them."""
-        self._weights.send(len(self.names) - 1 - place)
+    def send(self, index: int) -> None:
+        """Send the weights of `names[index]` to other ranks. `ready`, or the use of a layer, waits for them."""
+        self._weights.send(len(self.names) - 1 - index)
 
     def ready(self) -> None:
         """Wait until the weights of all ranks are complete here."""
@@ -154,7 +150,7 @@ class ZeroOptimizer:
 
 
 @dataclass(frozen=True)
-class RunHolding(MatrixOwnership):
+class RunOwnership(MatrixOwnership):
     """Distribution in which each rank has at most one run of the elements of a matrix."""
 
     zero: ZeroOptimizer = field(kw_only=True)
@@ -165,5 +161,5 @@ class RunHolding(MatrixOwnership):
         if run is None:
             return None
         first, last = max(run.start, begin), min(run.start + run.count, begin + matrix.size)
-        own = slice(first - run.start, last - run.start)
-        return MatrixPart(None, first - begin, last - first, own) if first < last else None
+        local = slice(first - run.start, last - run.start)
+        return MatrixPart(None, first - begin, last - first, local) if first < last else None

@@ -1,11 +1,11 @@
-"""Resources of jobs (`JobResources`, from the pure rules of `sizing`), and benchmark arguments (`BenchmarkArguments`).
+"""Resources of jobs (`JobResources`, from the pure rules of `sizing`), and arguments (`BenchmarkArguments`, `options`).
 
 Invariants: pure functions of the configuration, equal on login and compute nodes. A job that can never start is an error before
 the first job.
 Extending: a new stage is a line in `sizing._RULES`.
 """
 
-from dithc.workflow.jobs.benches import BenchmarkArguments
+from dithc.workflow.jobs.benches import BenchmarkArguments, options
 from dithc.workflow.jobs.resources import JobResources
 
-__all__ = ["BenchmarkArguments", "JobResources"]
+__all__ = ["BenchmarkArguments", "JobResources", "options"]

@@ -4,30 +4,43 @@ import shlex
 
 from dithc.config import ExperimentConfig
 
+DEFAULT_MODEL = "DiT-S/2"
+
+
+def options(**values: object) -> list[str]:
+    """Return `--name value` for each value, without None and False; True is a switch, and lists have commas."""
+    words: list[str] = []
+    for name, value in values.items():
+        if value is not None and value is not False:
+            words.append(f"--{name.replace('_', '-')}")
+        if value is not None and not isinstance(value, bool):
+            parts = value if isinstance(value, list | tuple) else [value]
+            words.append(",".join(f"{part:g}" if isinstance(part, float) else str(part) for part in parts))
+    return words
+
 
 class BenchmarkArguments:
     """Arguments of the benchmarks that an experiment requests, by the name of the command."""
 
     def __init__(self, experiment: ExperimentConfig) -> None:
-        self.asked, self.machine = experiment.bench, experiment.machine
+        self.bench, self.machine = experiment.bench, experiment.machine
 
     @property
     def step(self) -> str:
-        bench = self.asked
-        return f"step --model {bench.model} --batch {bench.batch} --dtype {bench.dtype} --compare {','.join(bench.compare)}"
+        bench = self.bench
+        words = options(model=bench.model, batch=bench.batch, dtype=bench.dtype, compare=bench.compare)
+        return shlex.join(["step", *words])
 
     @property
     def strategies(self) -> str:
-        asked = self.asked.strategies
-        limit = f" --memory-limit {asked.memory_limit_gib:g}" if asked.memory_limit_gib else ""
-        models, batches = ",".join(asked.models or ["DiT-S/2"]), ",".join(map(str, asked.batches))
-        return f"strategies --models {models} --batches {batches} --dtype {asked.dtype} --rounds {asked.rounds}{limit}"
+        bench = self.bench.strategies
+        words = options(models=bench.models or DEFAULT_MODEL, batches=bench.batches, dtype=bench.dtype)
+        return shlex.join(["strategies", *words, *options(rounds=bench.rounds, memory_limit=bench.memory_limit_gib)])
 
     def scaling(self, mode: str) -> str:
-        asked = self.asked.scaling
-        models, ranks = ",".join(asked.models or ["DiT-S/2"]), ",".join(map(str, asked.ranks))
-        words = f"--{mode} --models {models} --ranks {ranks} --batch {asked.batch} --dtype {asked.dtype} --rounds {asked.rounds}"
-        return words + (" --no-communication-baseline" if asked.no_communication_baseline else "")
+        bench = self.bench.scaling
+        settings = bench.model_dump() | {"models": bench.models or DEFAULT_MODEL}
+        return shlex.join(options(**{mode: True}, **settings))
 
     @property
     def scaling_launch(self) -> str:
@@ -35,13 +48,15 @@ class BenchmarkArguments:
         machine = self.machine
         if machine.nodes == 1 and machine.launcher != "srun":
             return ""
-        words = f"--launcher {machine.launcher} --ranks-per-node {machine.launched_per_node or 1}"
-        return words + (f" --cpus {machine.cpus_per_rank}" if machine.cpus_per_rank else "")
+        per_node = machine.launched_per_node or 1
+        return shlex.join(
+            options(launcher=machine.launcher, ranks_per_node=per_node, cpus_per_rank=machine.cpus_per_rank)
+        )
 
     @property
     def scaling_ranks(self) -> int:
         """Ranks requested from the scheduler for measured scaling; 1 on one machine, where the bench starts them."""
-        return max(self.asked.scaling.ranks) if self.machine.launcher == "srun" else 1
+        return max(self.bench.scaling.ranks) if self.machine.launcher == "srun" else 1
 
     @property
     def scaling_nodes(self) -> int:
@@ -49,34 +64,28 @@ class BenchmarkArguments:
 
     @property
     def stepwise(self) -> str:
-        asked = self.asked.stepwise
-        words = f"stepwise --model {asked.model or 'DiT-S/2'} --batch {asked.batch} --dtype {asked.dtype}"
-        return f"{words} --ranks {asked.ranks} --rounds {asked.rounds}{' --tune' if asked.tune else ''}"
+        bench = self.bench.stepwise
+        words = options(model=bench.model or DEFAULT_MODEL, batch=bench.batch, dtype=bench.dtype, ranks=bench.ranks)
+        return shlex.join(["stepwise", *words, *options(rounds=bench.rounds, tune=bench.tune)])
 
     @property
     def automem(self) -> str:
-        asked = self.asked.automem
-        memory = "" if asked.memory_gib is None else f" --memory {asked.memory_gib:g}"
-        return (
-            f"automem --model {asked.model or 'DiT-S/2'} --batch {asked.batch} --dtype {asked.dtype} "
-            f"--only {','.join(asked.parts)} --budget {asked.fast_memory_fraction:g} "
-            f"--folder {shlex.quote(asked.spill_folder)} --spill-gib {asked.spill_gib:g} --rounds {asked.rounds}{memory}"
+        bench = self.bench.automem
+        words = options(model=bench.model or DEFAULT_MODEL, batch=bench.batch, dtype=bench.dtype, parts=bench.parts)
+        words += options(
+            fast_memory_fraction=bench.fast_memory_fraction, spill_folder=bench.spill_folder, spill_gib=bench.spill_gib
         )
+        return shlex.join(["automem", *words, *options(rounds=bench.rounds, memory_gib=bench.memory_gib)])
 
     @property
     def sampling(self) -> str:
-        asked = self.asked.sampling
-        tokens, guidance = ",".join(map(str, asked.tokens)), ",".join(f"{scale:g}" for scale in asked.guidance)
-        return (
-            f"sampling --model {asked.model or 'DiT-S/2'} --tokens {tokens} --dtypes {','.join(asked.dtypes)} "
-            f"--guidance {guidance} --ranks {asked.ranks} --steps {asked.steps} --decode-size {asked.decode_size} "
-            f"--decode-width {asked.decode_width} --rounds {asked.rounds}{' --diffusers' if asked.diffusers else ''}"
-        )
+        bench = self.bench.sampling
+        settings = bench.model_dump(exclude={"diffusers"}) | {"model": bench.model or DEFAULT_MODEL}
+        return shlex.join(["sampling", *options(**settings, diffusers=bench.diffusers)])
 
-    def simulate(self, what: str) -> str:
-        asked = self.asked.simulate
-        machine, nodes = shlex.quote(asked.machine or "profiles/machines/lx2.yaml"), ",".join(map(str, asked.nodes))
-        if what == "paper":
-            return f"--reproduce-paper --machine {machine} --nodes {nodes}"
-        step = f" --step {shlex.quote(asked.step)}" if asked.step else ""
-        return f"--mode {what} --machine {machine} --models {','.join(asked.models)} --nodes {nodes}{step}"
+    def simulate(self, mode: str) -> str:
+        bench = self.bench.simulate
+        machine, nodes = bench.machine or "profiles/machines/lx2.yaml", bench.nodes
+        if mode == "paper":
+            return shlex.join(options(reproduce_paper=True, machine=machine, nodes=nodes))
+        return shlex.join(options(scaling=mode, machine=machine, models=bench.models, nodes=nodes, step=bench.step))

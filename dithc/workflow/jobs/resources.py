@@ -7,6 +7,7 @@ from pathlib import Path
 
 from dithc.config import ExperimentConfig
 from dithc.core.logging import user_error
+from dithc.workflow.jobs.benches import options
 from dithc.workflow.jobs.sizing import ResourceEstimate, needs
 
 # Memory of a node that jobs leave for the engine and the operating system.
@@ -26,7 +27,7 @@ class JobResources:
     def __init__(self, experiment: ExperimentConfig, *, cores: int | None) -> None:
         self.experiment, self.machine = experiment, experiment.machine
         self.cores = self.machine.cpus_per_node or cores or 1
-        self._needs = cache(self._sized)
+        self._needs = cache(self._estimate)
 
     def threads(self, stage: str) -> int:
         """Return the cores of a stage's job per node, for all its ranks."""
@@ -48,8 +49,8 @@ class JobResources:
             expected="a file of shell lines that all succeed in a non-interactive shell",
             fix=f"run bash -e {shlex.quote(str(path))}; `module` may require /etc/profile.d/modules.sh or lmod.sh",
         )
-        told = shlex.quote(f"printf '%s\\n' {shlex.quote(f'error: {error}')} >&2; exit 2")
-        return f"trap {told} EXIT; set -e; source {shlex.quote(str(path))}; trap - EXIT; "
+        report = shlex.quote(f"printf '%s\\n' {shlex.quote(f'error: {error}')} >&2; exit 2")
+        return f"trap {report} EXIT; set -e; source {shlex.quote(str(path))}; trap - EXIT; "
 
     @property
     def rank_cpus(self) -> int:
@@ -73,32 +74,30 @@ class JobResources:
 
     def launch(self, stage: str, name: str) -> str:
         machine = self.machine
-        launcher = machine.launcher if machine.ranks != 1 else "none"
-        words = f"--launcher {launcher} --nodes {machine.nodes}"
+        launcher = self.mpi or "none"
+        size: dict[str, object] = {"ranks": machine.ranks, "cpus_per_rank": self.rank_cpus}
         if machine.ranks is None:
-            cpus = f"--cpus {machine.cpus_per_rank}" if machine.cpus_per_rank else f"--node-cpus {self.cores}"
-            words += f" --strategy {machine.strategy} {cpus}"
-        else:
-            words += f" --ranks {machine.ranks} --cpus {self.rank_cpus}"
-        if launcher == "srun" and machine.srun_mpi != "auto":
-            words += f" --srun-mpi {machine.srun_mpi}"
-        if machine.stop_before_walltime:
-            words += f" --walltime-minutes {self.runtime(stage, name)}"
-        return f"{words} --scheduler {machine.scheduler}" if machine.scheduler != "none" else words
+            size = {"strategy": machine.strategy, "cpus_per_rank": machine.cpus_per_rank}
+            size |= {} if machine.cpus_per_rank else {"cpus_per_node": self.cores}
+        srun_mpi = machine.srun_mpi if launcher == "srun" and machine.srun_mpi != "auto" else None
+        minutes = self.runtime(stage, name) if machine.stop_before_walltime else None
+        scheduler = machine.scheduler if machine.scheduler != "none" else None
+        limits = options(srun_mpi=srun_mpi, walltime_minutes=minutes, scheduler=scheduler)
+        return shlex.join([*options(launcher=launcher, nodes=machine.nodes, **size), *limits])
 
     def mem_mb(self, stage: str, name: str = "") -> int:
-        asked = self.experiment.resources_of(stage).mem_mb
-        if asked is None and stage == "bench":  # alone on its node
+        requested = self.experiment.resources_of(stage).mem_mb
+        if requested is None and stage == "bench":  # alone on its node
             return max(RESERVED_MB, (self.machine.memory_per_node_mb or 16_000) - 2 * RESERVED_MB)
-        return asked or self._needs(stage, name).memory_mb
+        return requested or self._needs(stage, name).memory_mb
 
     def runtime(self, stage: str, name: str = "") -> int:
         """Return the walltime in minutes that a job requests, at most the limit."""
-        wanted = self.experiment.resources_of(stage).runtime or self._needs(stage, name).minutes
+        requested = self.experiment.resources_of(stage).runtime or self._needs(stage, name).minutes
         longest = self.machine.max_walltime_minutes
-        return wanted if longest is None else min(wanted, max(1, longest // self._together(stage)))
+        return requested if longest is None else min(requested, max(1, longest // self._jobs_in_group(stage)))
 
-    def _together(self, stage: str) -> int:
+    def _jobs_in_group(self, stage: str) -> int:
         """Return an upper bound of the jobs that run in sequence as one group with this stage."""
         if stage in ("synthesize", "ingest", "tiles"):
             return 3
@@ -115,20 +114,22 @@ class JobResources:
         """
         faults, notes = [], []
         for stage, name in planned:
-            memory, most = self.mem_mb(stage, name), self.machine.memory_per_node_mb
-            if most is not None and memory > most - RESERVED_MB:
+            memory, limit = self.mem_mb(stage, name), self.machine.memory_per_node_mb
+            if limit is not None and memory > limit - RESERVED_MB:
                 fix = MEMORY_FIX.get(stage, "use nodes with more memory")
-                node = f"a node has {most} MB for jobs and the system"
+                node = f"a node has {limit} MB for jobs and the system"
                 faults.append(f"{stage} {name}: {memory} MB of memory, {node}; {fix}")
-            asked, longest = self.experiment.resources_of(stage).runtime, self.machine.max_walltime_minutes
-            if longest is not None and asked is not None and asked > longest:
-                faults.append(f"{stage} {name}: resources.{stage}.runtime is {asked} minutes, jobs end after {longest}")
+            runtime, longest = self.experiment.resources_of(stage).runtime, self.machine.max_walltime_minutes
+            if longest is not None and runtime is not None and runtime > longest:
+                faults.append(
+                    f"{stage} {name}: resources.{stage}.runtime is {runtime} minutes, jobs end after {longest}"
+                )
             estimate = self._needs(stage, name).minutes
             # Jobs of a group share the longest walltime; time that a short job leaves is available to the other jobs.
-            given = self.runtime(stage, name) if self._together(stage) == 1 else longest
-            if longest is not None and given is not None and asked is None and estimate > given:
-                what = "it continues in further jobs" if stage in RESUMED else "the scheduler may end it early"
-                notes.append(f"{stage} {name}: up to {estimate} minutes of work, its job has {given}: {what}")
+            granted = self.runtime(stage, name) if self._jobs_in_group(stage) == 1 else longest
+            if longest is not None and granted is not None and runtime is None and estimate > granted:
+                consequence = "it continues in further jobs" if stage in RESUMED else "the scheduler may end it early"
+                notes.append(f"{stage} {name}: up to {estimate} minutes of work, its job has {granted}: {consequence}")
         if faults:
             raise user_error(
                 "jobs that this cluster can never start",
@@ -138,12 +139,12 @@ class JobResources:
             )
         return notes
 
-    def _sized(self, stage: str, name: str) -> ResourceEstimate:
+    def _estimate(self, stage: str, name: str) -> ResourceEstimate:
         machine, cores = self.machine, self.threads(stage)
         per_node, ranks = machine.launched_per_node or 1, machine.ranks or machine.nodes
-        most = (machine.memory_per_node_mb or 0) - RESERVED_MB
+        limit = (machine.memory_per_node_mb or 0) - RESERVED_MB
         while True:
             found = needs(self.experiment, stage, name, ranks_per_node=per_node, ranks=ranks, cores=cores)
-            if stage != "ingest" or cores == 1 or most < 0 or found.memory_mb <= most:
+            if stage != "ingest" or cores == 1 or limit < 0 or found.memory_mb <= limit:
                 return found
             cores -= 1  # fewer concurrent readers need less memory

@@ -102,12 +102,12 @@ def _bands(dataset: datasets.DatasetConfig) -> int:
 
 
 def _scene_mb(dataset: datasets.DatasetConfig) -> tuple[float, float]:
-    """Return megabytes of a ingested scene in memory, and of all scenes on disk."""
+    """Return megabytes of an ingested scene in memory, and of all scenes on disk."""
     bands = _bands(dataset)
-    made = dataset.source.synthetic
-    if made is not None:
-        one = bands * made.size**2 * 4 / MB
-        return one, one * _scenes(dataset)
+    synthetic = dataset.source.synthetic
+    if synthetic is not None:
+        scene_mb = bands * synthetic.size**2 * 4 / MB
+        return scene_mb, scene_mb * _scenes(dataset)
     _, total, largest = source_files(dataset)
     if dataset.source.kind in ("sentinel2", "sentinel2-stac"):
         return bands * FULL_SIDE**2 * 2 / MB, 3 * total / MB
@@ -116,33 +116,33 @@ def _scene_mb(dataset: datasets.DatasetConfig) -> tuple[float, float]:
 
 
 def _synthesize(experiment: ExperimentConfig, name: str, _: int) -> tuple[float, float, float]:
-    one, everything = _scene_mb(experiment.datasets[name])
-    return PLAIN_MB + 12 * one, 0.0, 10 * everything
+    scene_mb, total_mb = _scene_mb(experiment.datasets[name])
+    return PLAIN_MB + 12 * scene_mb, 0.0, 10 * total_mb
 
 
 def _ingest(experiment: ExperimentConfig, name: str, _: int) -> tuple[float, float, float]:
     """Needs of ingestion, per process; one process per core reads scenes."""
     dataset = experiment.datasets[name]
-    one, everything = _scene_mb(dataset)
+    scene_mb, total_mb = _scene_mb(dataset)
     if dataset.source.kind in READING_BYTES and dataset.source.synthetic is None:
-        one = READING_BYTES[dataset.source.kind] * FULL_SIDE**2 / MB
-    return PLAIN_MB + 2.2 * one, 0.0, 4 * everything
+        scene_mb = READING_BYTES[dataset.source.kind] * FULL_SIDE**2 / MB
+    return PLAIN_MB + 2.2 * scene_mb, 0.0, 4 * total_mb
 
 
 def _tiles(experiment: ExperimentConfig, name: str, _: int) -> tuple[float, float, float]:
     dataset = experiment.datasets[name]
-    one, everything = _scene_mb(dataset)
-    compared = 0.0
+    scene_mb, total_mb = _scene_mb(dataset)
+    pairs_mb = 0.0
     if dataset.split.duplicates == "near":  # tiles of three bands or more, and the pairs that are compared together
-        compared = NEAR_BYTES * everything / (3 * dataset.tiles.size**2) + NEAR_PAIRS_MB
-    return PLAIN_MB + 2.2 * one + compared, 0.0, (4 + 2 * (compared > 0)) * everything
+        pairs_mb = NEAR_BYTES * total_mb / (3 * dataset.tiles.size**2) + NEAR_PAIRS_MB
+    return PLAIN_MB + 2.2 * scene_mb + pairs_mb, 0.0, (4 + 2 * (pairs_mb > 0)) * total_mb
 
 
 def _scenes(dataset: datasets.DatasetConfig) -> int:
     """Return the maximum number of scenes: files, or Sentinel-2 products."""
-    made, root = dataset.source.synthetic, dataset.source.path
-    if made is not None:
-        return made.scenes * (made.classes if dataset.source.kind == "image-folder" else 1)
+    synthetic, root = dataset.source.synthetic, dataset.source.path
+    if synthetic is not None:
+        return synthetic.scenes * (synthetic.classes if dataset.source.kind == "image-folder" else 1)
     if dataset.source.kind not in READING_BYTES or root is None:
         return source_files(dataset)[0]
     if dataset.source.kind == "sentinel2-stac":
@@ -185,9 +185,9 @@ def _codec(experiment: ExperimentConfig, name: str, _: int) -> tuple[float, floa
 def _latents(experiment: ExperimentConfig, name: str, _: int) -> tuple[float, float, float]:
     dataset = experiment.datasets[name]
     kept = _convolutions(experiment, dataset)[0]
-    everything = _scene_mb(dataset)[1]
+    total_mb = _scene_mb(dataset)[1]
     flops = _codec_pass(experiment, dataset) * dataset.views
-    return TORCH_MB + 32 * dataset.tiles.size**2 * kept * 4 / MB, flops, (2 + dataset.views) * everything
+    return TORCH_MB + 32 * dataset.tiles.size**2 * kept * 4 / MB, flops, (2 + dataset.views) * total_mb
 
 
 def _codec_pass(experiment: ExperimentConfig, dataset: datasets.DatasetConfig) -> float:
@@ -201,12 +201,12 @@ def _train(experiment: ExperimentConfig, name: str, ranks: int) -> tuple[float, 
     tokens = _tokens(experiment, run)
     image_flops = run.model.flops(tokens)
     share = math.ceil(run.global_batch_size / ranks)
-    at_once = min(run.micro_batch_size or share, share)
-    activations = at_once * run.image_bytes(tokens)
+    concurrent = min(run.micro_batch_size or share, share)
+    activations = concurrent * run.image_bytes(tokens)
     state = run.state_bytes + (run.snapshot_bytes if machine.checkpoint_mode == "async" else 0)
     passes = 4 if run.activation_checkpointing == "block" else 3
-    of_step = (passes + run.guided_share) * image_flops * run.global_batch_size + run.update_flops
-    flops = of_step * run.segment_steps
+    step_flops = (passes + run.guided_share) * image_flops * run.global_batch_size + run.update_flops
+    flops = step_flops * run.segment_steps
     if run.validate_every is not None:
         flops += image_flops * VALIDATION_PASSES * (run.segment_steps // run.validate_every + 1)
     checkpoints = run.snapshot_bytes / MB * (run.segment_steps / run.checkpoint_every + 1)
@@ -221,15 +221,15 @@ def _sample(experiment: ExperimentConfig, name: str, ranks: int) -> tuple[float,
     networks = 2 if evaluation.guidance_reference is not None else 1
     # Two networks process an image in sequence; one network processes both halves of the guidance together.
     halves = 2 if evaluation.guidance_scale != 1.0 else 1
-    at_once = min(evaluation.batch_size, SAMPLED_SHARD) * (halves if networks == 1 else 1)
+    concurrent = min(evaluation.batch_size, SAMPLED_SHARD) * (halves if networks == 1 else 1)
     kept, _ = _convolutions(experiment, dataset)
     decoding = min(evaluation.batch_size, SAMPLED_SHARD) * side**2 * kept * 4
-    held = SAMPLED_SHARD * side**2 * bands * 4 * 3
-    network = at_once * tokens * width * 4 * run.model.kept_widths + parameters * 8 * networks
+    buffered = SAMPLED_SHARD * side**2 * bands * 4 * 3
+    network = concurrent * tokens * width * 4 * run.model.kept_widths + parameters * 8 * networks
     network += parameters * 8 * (evaluation.ema_std is not None)  # averages are summed in float64
     if (staged := evaluation.pipefusion) is not None:  # keys and values of a stage's blocks
         blocks = math.ceil(depth / staged.pipefusion_parallel_degree)
-        network += at_once * tokens * 2 * width * 4 * blocks * networks
+        network += concurrent * tokens * 2 * width * 4 * blocks * networks
     flops = (
         run.model.flops(tokens)
         * evaluation.num_images
@@ -240,11 +240,11 @@ def _sample(experiment: ExperimentConfig, name: str, ranks: int) -> tuple[float,
         across = evaluation.image_size / side
         flops *= (across / (1 - evaluation.windows.overlap)) ** 2
         # One row of decoded tiles with its output buffers, and the latents of several steps, which are smaller than the pixels.
-        held = evaluation.image_size * side * bands * 4 * 6 + evaluation.image_size**2 * 4
+        buffered = evaluation.image_size * side * bands * 4 * 6 + evaluation.image_size**2 * 4
     if evaluation.checkpoint == "codec":
-        return TORCH_MB + (decoding + held) / MB, 4 * _codec_pass(experiment, dataset), 0.0
-    read = 2 * 4 * parameters * len(experiment.snapshots_of(evaluation))  # two averages of each checkpoint, fp32
-    return TORCH_MB + (decoding + held + network) / MB, flops, read / MB * ranks
+        return TORCH_MB + (decoding + buffered) / MB, 4 * _codec_pass(experiment, dataset), 0.0
+    read_bytes = 2 * 4 * parameters * len(experiment.snapshots_of(evaluation))  # two averages of each checkpoint, fp32
+    return TORCH_MB + (decoding + buffered + network) / MB, flops, read_bytes / MB * ranks
 
 
 def _extractor(experiment: ExperimentConfig, name: str, _: int) -> tuple[float, float, float]:
@@ -258,23 +258,25 @@ def _extractor(experiment: ExperimentConfig, name: str, _: int) -> tuple[float, 
 
 def _features(experiment: ExperimentConfig, name: str, _: int) -> tuple[float, float, float]:
     # InceptionV3 needs 12 GFLOP per image and 0.6 GB for a batch of 32, other kinds less.
-    images = max((one.num_images for one in experiment.evaluations.values()), default=0)
-    everything = sum(_scene_mb(one)[1] for one in experiment.datasets.values())
+    evaluations = experiment.evaluations.values()
+    images = max((item.num_images for item in evaluations), default=0)
+    total_mb = sum(_scene_mb(dataset)[1] for dataset in experiment.datasets.values())
     tiles = _all_tiles(experiment)
-    turned = 7 * COPY_QUERIES // 2 if any(one.searches_copies for one in experiment.evaluations.values()) else 0
+    rotated = 7 * COPY_QUERIES // 2 if any(item.searches_copies for item in evaluations) else 0
     flops = 12e9 if experiment.extractors[name].kind in ("inception", "torchscript") else 1e9
-    passes = 1 + max((len(one.band_triplets) + one.sees_pixels for one in experiment.evaluations.values()), default=0)
-    return 2 * TORCH_MB + 600, flops * (passes * max(images, tiles) + turned) / CONVOLUTION_SHARE, passes * everything
+    passes = 1 + max((len(item.band_triplets) + item.sees_pixels for item in evaluations), default=0)
+    return 2 * TORCH_MB + 600, flops * (passes * max(images, tiles) + rotated) / CONVOLUTION_SHARE, passes * total_mb
 
 
 def _all_tiles(experiment: ExperimentConfig) -> float:
-    return sum(_scene_mb(one)[1] * MB / (4 * one.tiles.size**2 * _bands(one)) for one in experiment.datasets.values())
+    sets = experiment.datasets.values()
+    return sum(_scene_mb(item)[1] * MB / (4 * item.tiles.size**2 * _bands(item)) for item in sets)
 
 
 def _fid(experiment: ExperimentConfig, name: str, ranks: int) -> tuple[float, float, float]:
     """Needs of scores: matrices of 2,048 features, 32 MB each, for the distance and the search for copies in 8 orientations."""
     flops = 8 * 2 * COPY_QUERIES * MOST_FEATURES * _all_tiles(experiment) / CONVOLUTION_SHARE  # in float64
-    searching = [one.num_images for one in experiment.evaluations.values() if NEIGHBOURS & set(one.metrics)]
+    searching = [item.num_images for item in experiment.evaluations.values() if NEIGHBOURS & set(item.metrics)]
     if searching:  # all pairs
         flops += 2 * MOST_FEATURES * (_all_tiles(experiment) + max(searching)) ** 2 / CONVOLUTION_SHARE
     return TORCH_MB, flops, DISK_MB_A_SECOND * 180

@@ -20,7 +20,7 @@ class EventReporter:
 
     def __init__(self, *, beats: bool) -> None:
         self.beats = beats
-        self._before: dict[str, StageStatus] = {}
+        self._previous: dict[str, StageStatus] = {}
         # Time of the next beat and the pause before it, by stage key.
         self._due: dict[str, tuple[float, float]] = {}
 
@@ -28,39 +28,39 @@ class EventReporter:
         """Return the events since the last call; the first call includes stages done since `since`."""
         now = time.time() if now is None else now
         events = []
-        for one in status.standings:
-            words = self._event(one, since=since)
-            words = self._beat(one, now) if words is None else words
-            if words is not None:
-                events.append((one, words))
-        self._before = {one.stage.key: one for one in status.standings}
-        total = len(status.standings)
-        done = status.count("done") - sum(one.state == "done" for one, _ in events)
+        for entry in status.stages:
+            text = self._event(entry, since=since)
+            text = self._beat(entry, now) if text is None else text
+            if text is not None:
+                events.append((entry, text))
+        self._previous = {entry.stage.key: entry for entry in status.stages}
+        total = len(status.stages)
+        done = status.count("done") - sum(entry.state == "done" for entry, _ in events)
         lines = []
-        for one, words in events:
-            done += one.state == "done"
-            place = f"[{done:>{len(str(total))}}/{total}]" if one.state == "done" else " " * len(f"[{total}/{total}]")
-            lines.append(f"{_clock(now)} {place} {shortened(one.stage.title, LONGEST_TITLE)}: {words}".rstrip(": "))
+        for entry, text in events:
+            done += entry.state == "done"
+            place = f"[{done:>{len(str(total))}}/{total}]" if entry.state == "done" else " " * len(f"[{total}/{total}]")
+            lines.append(f"{_clock(now)} {place} {shortened(entry.stage.title, LONGEST_TITLE)}: {text}".rstrip(": "))
         return lines or self._queue(status, now)
 
-    def _event(self, one: StageStatus, *, since: float) -> str | None:
-        before = self._before.get(one.stage.key)
-        was_done = one.state == "done" and (one.when is None or one.when < since)
-        state = before.state if before is not None else "done" if was_done else "waiting"
-        if one.state == "done" and (state != "done" or _is_again(before, one)):
-            took = span(max(1.0, one.seconds)) if one.seconds is not None else ""
-            if one.stage.kind == "run":  # its duration includes all earlier segments
-                return joined("done", f"{took} of training" if took else "", one.words)
-            return joined(f"done in {took}" if took else "done", one.words)
-        if one.state != state and one.state in ("failed", "stopped"):
-            return f"{one.state}: {one.words}"
+    def _event(self, status: StageStatus, *, since: float) -> str | None:
+        previous = self._previous.get(status.stage.key)
+        was_done = status.state == "done" and (status.finished_at is None or status.finished_at < since)
+        state = previous.state if previous is not None else "done" if was_done else "waiting"
+        if status.state == "done" and (state != "done" or _is_again(previous, status)):
+            took = span(max(1.0, status.seconds)) if status.seconds is not None else ""
+            if status.stage.kind == "run":  # its duration includes all earlier segments
+                return joined("done", f"{took} of training" if took else "", status.message)
+            return joined(f"done in {took}" if took else "done", status.message)
+        if status.state != state and status.state in ("failed", "stopped"):
+            return f"{status.state}: {status.message}"
         return None
 
-    def _beat(self, one: StageStatus, now: float) -> str | None:
-        if one.state != "running":
-            self._due.pop(one.stage.key, None)
+    def _beat(self, status: StageStatus, now: float) -> str | None:
+        if status.state != "running":
+            self._due.pop(status.stage.key, None)
             return None
-        return joined("running", one.words) if self._is_due(one.stage.key, now) else None
+        return joined("running", status.message) if self._is_due(status.stage.key, now) else None
 
     def _queue(self, status: ExperimentStatus, now: float) -> list[str]:
         if status.count("running") or not status.count("queued"):
@@ -77,10 +77,10 @@ class EventReporter:
         return True
 
 
-def _is_again(before: StageStatus | None, one: StageStatus) -> bool:
-    if before is None or before.when is None or one.when is None:
+def _is_again(previous: StageStatus | None, status: StageStatus) -> bool:
+    if previous is None or previous.finished_at is None or status.finished_at is None:
         return False
-    return one.when - before.when > (TOUCHED_SECONDS if one.seconds is None else 0.0)
+    return status.finished_at - previous.finished_at > (TOUCHED_SECONDS if status.seconds is None else 0.0)
 
 
 def _clock(now: float) -> str:

@@ -9,11 +9,11 @@ from dithc.core.integrity import load_checksummed, require_regular_file
 from dithc.core.logging import user_error
 from dithc.engine.scheduler import SchedulerJob, get_queue
 from dithc.workflow.experiment_graph import ExperimentGraph
-from dithc.workflow.monitor.stage_inspector import StageInspector, asked, read_mapping
+from dithc.workflow.monitor.stage_inspector import StageInspector, describe_job, read_mapping
 from dithc.workflow.monitor.stage_status import DriverInfo, StageStatus, State, joined, span
 from dithc.workflow.stages import stages_of
 
-BEGUN: tuple[State, ...] = ("failed", "running", "queued", "stopped")
+REPORTED_STATES: tuple[State, ...] = ("failed", "running", "queued", "stopped")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,53 +21,57 @@ class ExperimentStatus:
     """Status of an experiment, with its active driver, unrelated jobs of its queue, and the path of a current report."""
 
     name: str
-    standings: list[StageStatus]
+    stages: list[StageStatus]
     driver: DriverInfo | None
-    others: list[str]
+    unmatched_jobs: list[str]
     report: Path | None
 
     def count(self, state: State) -> int:
-        return sum(standing.state == state for standing in self.standings)
+        return sum(status.state == state for status in self.stages)
 
     @property
-    def seconds_left(self) -> float | None:
-        return max((one.seconds_left for one in self.standings if one.seconds_left is not None), default=None)
+    def eta_seconds(self) -> float | None:
+        return max((status.eta_seconds for status in self.stages if status.eta_seconds is not None), default=None)
 
     def summary(self) -> str:
-        done = f"{self.count('done')} of {len(self.standings)} stages done"
-        counts = [f"{self.count(state)} {state}" for state in BEGUN if self.count(state)]
-        left = f"about {span(self.seconds_left)} left for running stages" if self.seconds_left else ""
-        return f"{self.name}: {joined(done, *counts, left)}"
+        done = f"{self.count('done')} of {len(self.stages)} stages done"
+        counts = [f"{self.count(state)} {state}" for state in REPORTED_STATES if self.count(state)]
+        remaining = f"about {span(self.eta_seconds)} left for running stages" if self.eta_seconds else ""
+        return f"{self.name}: {joined(done, *counts, remaining)}"
 
     @property
-    def who(self) -> str:
+    def driver_text(self) -> str:
         driver = self.driver
         return f"driver: process {driver.pid} on {driver.host}" if driver is not None else "no active driver"
 
     def failures(self) -> list[str]:
         lines = []
-        for one in self.standings:
-            if one.state == "failed":
-                lines += [f"{one.stage.title} failed; log: {one.log or 'none'}", *(f"  | {line}" for line in one.why)]
+        for status in self.stages:
+            if status.state == "failed":
+                lines += [f"{status.stage.title} failed; log: {status.log or 'none'}"]
+                lines += [f"  | {line}" for line in status.error_lines]
         return lines
 
     def as_json(self) -> dict[str, Any]:
         stages = [
             {
-                **{key: getattr(one.stage, key) for key in ("kind", "name", "rule", "step", "output")},
-                **{key: getattr(one, key) for key in ("state", "words", "when", "seconds", "seconds_left", "why")},
-                "log": str(one.log) if one.log is not None else None,
-                **({"training": asdict(one.training)} if one.training is not None else {}),
+                **{key: getattr(status.stage, key) for key in ("kind", "name", "rule", "step", "output")},
+                **{
+                    key: getattr(status, key)
+                    for key in ("state", "message", "finished_at", "seconds", "eta_seconds", "error_lines")
+                },
+                "log": str(status.log) if status.log is not None else None,
+                **({"training": asdict(status.training)} if status.training is not None else {}),
             }
-            for one in self.standings
+            for status in self.stages
         ]
         return {
             "name": self.name,
             "stages": stages,
             "driver": asdict(self.driver) if self.driver is not None else None,
-            "others": self.others,
+            "unmatched_jobs": self.unmatched_jobs,
             "report": str(self.report) if self.report is not None else None,
-            "seconds_left": self.seconds_left,
+            "eta_seconds": self.eta_seconds,
         }
 
 
@@ -77,7 +81,7 @@ class ExperimentMonitor:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._text: str | None = None
-        self.matrix = self._read()
+        self.matrix = self._load_graph()
         self.queue = get_queue(self.matrix.experiment.machine.scheduler)
 
     def jobs(self) -> list[SchedulerJob]:
@@ -86,8 +90,8 @@ class ExperimentMonitor:
             return []
         name = read_mapping(self.folder / "driver.json").get("name")
         jobs = [job for job in queue.jobs(self.base) if name is None or job.name == name]
-        ended = [job.id for job in jobs if not job.active and job.state != "COMPLETED"]
-        ends = {job.id: job for job in queue.ended(ended)} if ended else {}
+        ended_ids = [job.id for job in jobs if not job.active and job.state != "COMPLETED"]
+        ends = {job.id: job for job in queue.ended(ended_ids)} if ended_ids else {}
         return [replace(ends[job.id], what=job.what or ends[job.id].what) if job.id in ends else job for job in jobs]
 
     @property
@@ -95,38 +99,38 @@ class ExperimentMonitor:
         holder = Lease(self.folder).holder()
         if holder is None or not isinstance(holder["id"], int):
             return None
-        return DriverInfo(host=holder["host"], pid=holder["pid"], began=holder["id"] / 1e9)
+        return DriverInfo(host=holder["host"], pid=holder["pid"], started_at=holder["id"] / 1e9)
 
     def look(self, jobs: list[SchedulerJob] | None = None, *, since: float = 0.0) -> ExperimentStatus:
         """Return the state of every stage.
 
         `jobs` defaults to the scheduler's; logs older than `since` (seconds since 1970), such as of earlier drivers, are ignored.
         """
-        self.matrix = self._read()
+        self.matrix = self._load_graph()
         found = self.jobs() if jobs is None else jobs
         driver = self.driver
         stages = stages_of(self.matrix)
-        look = StageInspector(
+        inspector = StageInspector(
             self.matrix, self.base, stages=stages, jobs=found, queue=self.queue, driver=driver, since=since
         )
-        standings = [look.at(stage) for stage in stages]
+        statuses = [inspector.inspect(stage) for stage in stages]
         report = self.base / self.matrix.root / "report.html"
         # An active driver may rebuild an earlier report.
-        is_new = driver is None or (report.exists() and report.stat().st_mtime >= driver.began)
-        is_last = is_new and all(one.state == "done" for one in standings)
-        matched = {job.id for job in look.matched.values()}
-        others = [f"{job.title}: {asked(job)}" for job in found if job.active and job.id not in matched]
+        is_new = driver is None or (report.exists() and report.stat().st_mtime >= driver.started_at)
+        is_last = is_new and all(status.state == "done" for status in statuses)
+        matched = {job.id for job in inspector.matched.values()}
+        unmatched = [f"{job.title}: {describe_job(job)}" for job in found if job.active and job.id not in matched]
         name, current = self.matrix.experiment.name, report if is_last else None
-        return ExperimentStatus(name=name, standings=standings, driver=driver, others=others, report=current)
+        return ExperimentStatus(name=name, stages=statuses, driver=driver, unmatched_jobs=unmatched, report=current)
 
     @property
     def base(self) -> Path:
         """Working folder, to which the configuration's paths are relative."""
         parts = Path(self.matrix.root).parts
-        here = self.folder.resolve()
-        return Path(*here.parts[: -len(parts)]) if here.parts[-len(parts) :] == parts else Path.cwd()
+        resolved = self.folder.resolve()
+        return Path(*resolved.parts[: -len(parts)]) if resolved.parts[-len(parts) :] == parts else Path.cwd()
 
-    def _read(self) -> ExperimentGraph:
+    def _load_graph(self) -> ExperimentGraph:
         path = self.folder / "config.json"
         try:
             text = require_regular_file(path).read_text(errors="replace")

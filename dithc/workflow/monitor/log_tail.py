@@ -69,8 +69,8 @@ def bar_of(lines: list[str]) -> tuple[str, float | None] | None:
     """Return the last progress line of a log (`12/400 step, 3 step/s, 0:42 left, loss 0.1`) and its remaining seconds."""
     for line in reversed(lines):
         if found := BAR.search(line):
-            done, total, unit, rate, left, notes = found.groups()
-            return f"{done}/{total} {unit}, {rate}, {left} left{notes}", _seconds(left)
+            done, total, unit, rate, remaining, notes = found.groups()
+            return f"{done}/{total} {unit}, {rate}, {remaining} left{notes}", _seconds(remaining)
     return None
 
 

@@ -8,9 +8,9 @@ from typing import Any
 from dithc.config import datasets
 from dithc.core.artifacts import Manifest
 from dithc.core.logging import UserError
+from dithc.core.processes import STOPPED
 from dithc.workflow.monitor.experiment_status import ExperimentMonitor, ExperimentStatus
 from dithc.workflow.monitor.log_tail import LAST_LINES, tail
-from dithc.workflow.monitor.stage_inspector import AGAIN
 from dithc.workflow.monitor.stage_status import joined, span
 from dithc.workflow.monitor.text_width import INDENT, cut, folded, shortened
 from dithc.workflow.monitor.warnings import LONGEST, WarningCollector, WarningGroup
@@ -34,11 +34,11 @@ class RunSummary:
 
         `warned` holds the driver's warnings; stage logs written since `since` (seconds since 1970) add theirs.
         """
-        for one in self.status.standings:
-            log = self.progress.base / one.stage.log
+        for entry in self.status.stages:
+            log = self.progress.base / entry.stage.log
             if log.exists() and log.stat().st_mtime >= since:
-                warned.read(log, where=one.stage.title)
-        lines = [*_scores(self.progress, self.status), *_times(self.status), *_made(self.progress, self.status)]
+                warned.read(log, stage=entry.stage.title)
+        lines = [*_scores(self.progress, self.status), *_times(self.status), *_outputs(self.progress, self.status)]
         lines += [*_warnings(warned.kinds()), f"{self.status.summary()}; duration {span(seconds)}"]
         return folded(lines, width=self.width)
 
@@ -49,14 +49,14 @@ class RunSummary:
         them.
         """
         lines = [] if is_told else self.status.failures()
-        silent = [one for one in self.status.standings if one.state == "stopped" and one.stage.log in ended]
-        for one in silent:
-            how = ended[one.stage.log]
-            why = f"ended without an error message ({how})"
-            why = "stopped after a checkpoint, to be restarted" if how == f"status {AGAIN}" else why
-            lines += [f"{one.stage.title} {why}; log: {one.log or 'none'}"]
-            lines += [f"  | {line}" for line in (tail(one.log) if one.log is not None else [])[-LAST_LINES:]]
-            lines += [f"  fix: {KILLED}"] if how == "SIGKILL" else []
+        silent = [entry for entry in self.status.stages if entry.state == "stopped" and entry.stage.log in ended]
+        for entry in silent:
+            ending = ended[entry.stage.log]
+            cause = f"ended without an error message ({ending})"
+            cause = "stopped after a checkpoint, to be restarted" if ending == f"status {STOPPED}" else cause
+            lines += [f"{entry.stage.title} {cause}; log: {entry.log or 'none'}"]
+            lines += [f"  | {line}" for line in (tail(entry.log) if entry.log is not None else [])[-LAST_LINES:]]
+            lines += [f"  fix: {KILLED}"] if ending == "SIGKILL" else []
         if not lines and not is_told:
             return []
         waiting, done = self.status.count("waiting"), self.status.count("done")
@@ -67,18 +67,18 @@ class RunSummary:
 def _scores(progress: ExperimentMonitor, status: ExperimentStatus) -> list[str]:
     """Return FID and KID of every evaluation, grouped by dataset, extractor and rendering."""
     matrix, rows = progress.matrix, []
-    for one in status.standings:
-        if one.stage.rule != "fid" or one.state != "done":
+    for entry in status.stages:
+        if entry.stage.rule != "fid" or entry.state != "done":
             continue
         try:
-            numbers = Manifest.read(progress.base / one.stage.output, stage="fid").numbers
+            numbers = Manifest.read(progress.base / entry.stage.output, stage="fid").summary
         except UserError:  # it is being rebuilt
             continue
-        dataset, extractor = matrix.dataset_of(one.stage.name), matrix.extractor_name(one.stage.name)
-        limit = "" if numbers["comparable"] else ", comparable only with scores of this extractor"
+        dataset, extractor = matrix.dataset_of(entry.stage.name), matrix.extractor_name(entry.stage.name)
+        limit = "" if numbers["comparable_to_published"] else ", comparable only with scores of this extractor"
         display = rendering(matrix.experiment.datasets[dataset].rendering)
         head = f"scores of {dataset}: extractor {extractor} ({numbers['sha256'][:12]}{limit}), rendering {display}"
-        rows.append((head, one.stage.name, numbers))
+        rows.append((head, entry.stage.name, numbers))
     names = max((len(shortened(name, LONGEST_NAME)) for _, name, _ in rows), default=0)
     lines = []
     for head, group in groupby(rows[:MOST_SCORES], key=lambda row: row[0]):
@@ -108,19 +108,19 @@ def _interval(ends: Sequence[float] | None) -> str:
 
 def _times(status: ExperimentStatus) -> list[str]:
     seconds: dict[str, dict[str, float]] = {}
-    for one in status.standings:
-        if one.state == "done" and one.seconds is not None:
-            key = one.stage.name if one.stage.kind == "run" else one.stage.key
-            of_stage = seconds.setdefault(one.stage.manifest, {})
-            of_stage[key] = max(one.seconds, of_stage.get(key, 0.0))
+    for entry in status.stages:
+        if entry.state == "done" and entry.seconds is not None:
+            key = entry.stage.name if entry.stage.kind == "run" else entry.stage.key
+            durations = seconds.setdefault(entry.stage.manifest, {})
+            durations[key] = max(entry.seconds, durations.get(key, 0.0))
     sums = sorted(((sum(found.values()), name) for name, found in seconds.items()), key=lambda pair: -pair[0])
     total = sum(spent for spent, _ in sums)
     parts = ", ".join(f"{name} {span(spent)} ({spent / total:.0%})" for spent, name in sums if total)
     return [f"time of all finished stages, {span(total)} without startup: {parts}"] if total else []
 
 
-def _made(progress: ExperimentMonitor, status: ExperimentStatus) -> list[str]:
-    root, done = Path(progress.matrix.root), [one.stage for one in status.standings if one.state == "done"]
+def _outputs(progress: ExperimentMonitor, status: ExperimentStatus) -> list[str]:
+    root, done = Path(progress.matrix.root), [entry.stage for entry in status.stages if entry.state == "done"]
     rules = {stage.rule for stage in done}
     runs = list(dict.fromkeys(stage.name for stage in done if stage.kind == "run"))
     stores = [str(_store(progress, run)) for run in runs[:MOST_STORES]]
@@ -135,11 +135,12 @@ def _made(progress: ExperimentMonitor, status: ExperimentStatus) -> list[str]:
 
 
 def _store(progress: ExperimentMonitor, run: str) -> Path | str:
-    """Return a run's checkpoint folder, from its newest manifest."""
     matrix = progress.matrix
     for step in reversed(matrix.segments(run)):
         try:
-            return str(Manifest.read(progress.base / matrix.segment(run, step), stage="train").numbers["store"])
+            return str(
+                Manifest.read(progress.base / matrix.segment(run, step), stage="train").summary["checkpoint_folder"]
+            )
         except (UserError, KeyError):
             continue
     return f"{matrix.experiment.store}/{run}-*"
@@ -150,12 +151,12 @@ def _warnings(kinds: Sequence[WarningGroup]) -> list[str]:
         return ["no warnings"]
     count = sum(kind.count for kind in kinds)
     lines = [f"warnings: {count}, of {len(kinds)} kinds" if count > len(kinds) else f"warnings: {count}"]
-    lines += [f"{INDENT}{_often(kind)}{cut(kind.text, LONGEST)}" for kind in kinds[:MOST_WARNINGS]]
+    lines += [f"{INDENT}{_occurrences(kind)}{cut(kind.text, LONGEST)}" for kind in kinds[:MOST_WARNINGS]]
     more = len(kinds) - MOST_WARNINGS
     return lines + ([f"{INDENT}and {more} more kinds, in the logs"] if more > 0 else [])
 
 
-def _often(kind: WarningGroup) -> str:
-    if len(kind.where) == 1:
-        return f"{kind.where[0]}: "
-    return f"{kind.count} times, first in {kind.where[0]}: " if kind.where else ""
+def _occurrences(kind: WarningGroup) -> str:
+    if len(kind.stages) == 1:
+        return f"{kind.stages[0]}: "
+    return f"{kind.count} times, first in {kind.stages[0]}: " if kind.stages else ""

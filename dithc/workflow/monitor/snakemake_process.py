@@ -12,16 +12,17 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Self
 
+from dithc.core.processes import descendants
 from dithc.workflow.monitor.log_tail import tail
 from dithc.workflow.monitor.text_width import cut, folded
-from dithc.workflow.monitor.warnings import LONGEST, TOLD, WarningCollector
+from dithc.workflow.monitor.warnings import LONGEST, MESSAGE, WarningCollector
 
 USER_ERROR = "UserError in file "
-ITS_ERROR = re.compile(r"\w*(Exception|Error)\b")
+SNAKEMAKE_ERROR = re.compile(r"\w*(Exception|Error)\b")
 LAST_LINES = 20
 SAME_SIGNAL_SECONDS = 0.1  # schedulers and `timeout` send a signal twice: to a process and to its group
-ENDED = re.compile(r"(?:died with <Signals\.(\w+): \d+>|returned non-zero exit status (\d+))\.$")
-ITS_LOG = re.compile(r"    log: (\S+)")
+COMMAND_END = re.compile(r"(?:died with <Signals\.(\w+): \d+>|returned non-zero exit status (\d+))\.$")
+JOB_LOG = re.compile(r"    log: (\S+)")
 BY_SIGNAL = 128  # shell status of a command ended by a signal: this plus the signal number
 
 
@@ -33,12 +34,12 @@ class SnakemakeProcess:
     `stopped_by` is the first forwarded signal; `notices` are messages about signals, which the caller removes.
     """
 
-    def __init__(self, words: Sequence[str], *, log: Path) -> None:
-        self.line = [str(Path(sys.executable).parent / "snakemake"), *words]
+    def __init__(self, arguments: Sequence[str], *, log: Path) -> None:
+        self.line = [str(Path(sys.executable).parent / "snakemake"), *arguments]
         self.log = log
         self._child: subprocess.Popen[bytes] | None = None
-        self._before: dict[signal.Signals, Any] = {}
-        self._read = 0
+        self._handlers: dict[signal.Signals, Any] = {}
+        self._offset = 0
         self.stopped_by: str | None = None
         self.notices = list[str]()
         self._stopped_at = self._killed_at = 0.0
@@ -47,7 +48,7 @@ class SnakemakeProcess:
         self.log.parent.mkdir(parents=True, exist_ok=True)
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             if signal.getsignal(number) is not signal.SIG_IGN:  # as under nohup
-                self._before[number] = signal.signal(number, self._pass_on)
+                self._handlers[number] = signal.signal(number, self._forward)
         with self.log.open("wb") as file:
             self._child = subprocess.Popen(
                 self.line, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT, process_group=0
@@ -55,7 +56,7 @@ class SnakemakeProcess:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for number, handler in self._before.items():
+        for number, handler in self._handlers.items():
             signal.signal(number, handler)
 
     @property
@@ -74,36 +75,36 @@ class SnakemakeProcess:
         """Return the complete lines since the last call; after the end, all remaining text."""
         has_ended = self.status is not None
         with self.log.open("rb") as file:
-            file.seek(self._read)
+            file.seek(self._offset)
             data = file.read()
         complete = data if has_ended else data[: data.rfind(b"\n") + 1]
-        self._read += len(complete)
+        self._offset += len(complete)
         return complete.decode(errors="replace").splitlines()
 
     def fault(self) -> list[str]:
         """Return the four-line dithc error that ended Snakemake before its first job; empty without one."""
         lines = self.log.read_text(errors="replace").splitlines()
         begin = next((number for number, line in enumerate(lines, start=1) if line.startswith(USER_ERROR)), len(lines))
-        rest = lines[begin:]
-        end = next((number for number, line in enumerate(rest) if line.startswith('  File "')), len(rest))
-        return [f"error: {rest[0]}", *rest[1:end]] if rest else []
+        message = lines[begin:]
+        end = next((number for number, line in enumerate(message) if line.startswith('  File "')), len(message))
+        return [f"error: {message[0]}", *message[1:end]] if message else []
 
     def last_lines(self) -> list[str]:
         lines = tail(self.log)
-        errors = [number for number, line in enumerate(lines) if ITS_ERROR.match(line)]
+        errors = [number for number, line in enumerate(lines) if SNAKEMAKE_ERROR.match(line)]
         return lines[errors[-1] if errors else 0 :][-LAST_LINES:]
 
     def ended(self) -> dict[str, str]:
         """Return the end of each failed job's command (`SIGKILL`, `status 2`) by the path of its log."""
-        how, found = "", dict[str, str]()
+        ending, found = "", dict[str, str]()
         for line in self.log.read_text(errors="replace").splitlines():
-            if (end := ENDED.search(line)) is not None:
-                how = end.group(1) or _status_words(int(end.group(2)))
-            elif how and (log := ITS_LOG.match(line)) is not None:
-                found[log.group(1)], how = how, ""
+            if (end := COMMAND_END.search(line)) is not None:
+                ending = end.group(1) or _status_words(int(end.group(2)))
+            elif ending and (log := JOB_LOG.match(line)) is not None:
+                found[log.group(1)], ending = ending, ""
         return found
 
-    def _pass_on(self, number: int, frame: FrameType | None) -> None:
+    def _forward(self, number: int, frame: FrameType | None) -> None:
         if self._child is None or self._child.poll() is not None:
             return
         name, now = signal.Signals(number).name, time.monotonic()
@@ -118,19 +119,9 @@ class SnakemakeProcess:
             self.notices.append(f"{name}, the second signal: killing running stages; saved checkpoints are kept")
             if self.stopped_by == "SIGTERM":
                 os.kill(self._child.pid, signal.SIGINT)  # Snakemake cancels jobs of a scheduler
-            for pid in _descendants(self._child.pid):
+            for pid in descendants(self._child.pid):
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
-
-
-def _descendants(pid: int) -> set[int]:
-    parents, found = dict[int, int](), {pid}
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        with suppress(OSError):  # the process has ended
-            parents[int(path.parent.name)] = int(path.read_text(errors="replace").rpartition(")")[2].split()[1])
-    while more := {child for child, parent in parents.items() if parent in found} - found:
-        found |= more
-    return found - {pid}
 
 
 def _status_words(status: int) -> str:
@@ -150,17 +141,17 @@ class OutputFilter:
         self.has_error, self.width = False, width
         self.driver = WarningCollector()
         self._stages = WarningCollector()
-        self._in_block = self._is_driver = False
+        self._is_shown = self._is_driver = False
 
     def of(self, lines: Sequence[str]) -> list[str]:
         """Return the lines to show, each with its indented continuation."""
         shown = []
         for line in lines:
-            if (found := TOLD.match(line)) is not None:
-                self._in_block = self._is_wanted(found.group(1), found.group(2) or "", line)
+            if (found := MESSAGE.match(line)) is not None:
+                self._is_shown = self._is_wanted(found.group(1), found.group(2) or "", line)
             elif not line.startswith("  "):
-                self._in_block = False
-            if self._in_block:
+                self._is_shown = False
+            if self._is_shown:
                 shown.append(line if self._is_driver else cut(line, LONGEST))
         return folded(shown, width=self.width)
 

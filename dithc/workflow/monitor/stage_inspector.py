@@ -10,13 +10,13 @@ from dithc.config import stage_spec
 from dithc.core.artifacts import CheckpointStore, Manifest, digest, summaries
 from dithc.core.integrity import load_document, parse_json, require_regular_file
 from dithc.core.logging import UserError
+from dithc.core.processes import STOPPED
 from dithc.engine.scheduler import SchedulerJob, SchedulerQueue, explain_blocked, explain_end
 from dithc.workflow.experiment_graph import ExperimentGraph
 from dithc.workflow.monitor.log_tail import TrainingProgress, bar_of, error_of, tail, training_at
 from dithc.workflow.monitor.stage_status import DriverInfo, StageStatus, State, joined, pace, span
 from dithc.workflow.stages import Stage
 
-AGAIN = 75  # exit status of a stage that stopped after a checkpoint and requests a rerun
 DIGEST = "?" * 12  # glob of a full digest, because a run's name may be a prefix of another's
 SLACK_SECONDS = 2.0  # tolerance between the clocks of a file server and of a driver
 SILENT_SECONDS, SILENT_STEPS = 120.0, 10  # a training run without a step for longer than both is reported
@@ -38,160 +38,164 @@ class StageInspector:
     ) -> None:
         self.matrix, self.base, self.jobs, self.queue, self.driver = matrix, base, jobs, queue, driver
         self.now = time.time()
-        self.since = max(since, driver.began if driver is not None else 0.0) - SLACK_SECONDS
+        self.since = max(since, driver.started_at if driver is not None else 0.0) - SLACK_SECONDS
         self.matched: dict[str, SchedulerJob] = {}
-        self._store = cache(self._found_store)
+        self._store = cache(self._find_store)
         self._steps = cache(lambda run: store.steps() if (store := self._store(run)) is not None else [])
         self.titles = {stage.output: stage.title for stage in stages}
 
-    def at(self, stage: Stage) -> StageStatus:
+    def inspect(self, stage: Stage) -> StageStatus:
         job, output = self._job(stage), self.base / stage.output
         if job is not None:
             self.matched[stage.key] = job
         if job is not None and job.waits:
-            return self._inactive(stage, "queued", asked(job))
+            return self._inactive(stage, "queued", describe_job(job))
         if job is not None and job.runs:
-            return self._running(stage, where=asked(job))
+            return self._running(stage, location=describe_job(job))
         if output.exists():
             return _done(stage, output, log=self.base / stage.log)
         missing = next((path for path in stage.needs if not (self.base / path).exists()), None)
         if missing is not None:
             return self._inactive(stage, "waiting", f"for {self.titles.get(missing, missing)}")
-        return self._begun(stage, job)
+        return self._unqueued(stage, job)
 
-    def _begun(self, stage: Stage, job: SchedulerJob | None) -> StageStatus:
+    def _unqueued(self, stage: Stage, job: SchedulerJob | None) -> StageStatus:
         """Return the state of a stage with inputs, without output and without a job in the queue."""
         log = self.base / stage.log
         written = log.stat().st_mtime if log.exists() else None
         is_fresh = written is not None and written >= self.since
         job = None if job is not None and job.state == "COMPLETED" else job
-        if job is not None and job.status == AGAIN:
+        if job is not None and job.status == STOPPED:
             return self._inactive(stage, "waiting", "stopped after a checkpoint, to be rerun")
         error = error_of(tail(log)) if is_fresh else []
         if job is not None:
             found = self.queue.log(self.base, job) if self.queue is not None and not error else None
             why, fix = explain_end(job)
             lines = error or error_of(tail(found) if found else []) or [why]
-            words = f"job {job.id} ended {job.state}: {why}; fix: {fix}"
-            return StageStatus(stage=stage, state="failed", words=words, why=tuple(lines), log=found or log)
+            text = f"job {job.id} ended {job.state}: {why}; fix: {fix}"
+            return StageStatus(stage=stage, state="failed", message=text, error_lines=tuple(lines), log=found or log)
         if error:
-            words = error[0].partition("error: ")[2] or error[-1].strip()
-            return StageStatus(stage=stage, state="failed", words=words, why=tuple(error), log=log)
+            text = error[0].partition("error: ")[2] or error[-1].strip()
+            return StageStatus(stage=stage, state="failed", message=text, error_lines=tuple(error), log=log)
         if is_fresh and self.driver is not None:
-            return self._running(stage, where=f"on {self.driver.host}")
+            return self._running(stage, location=f"on {self.driver.host}")
         if is_fresh:
-            words = "interrupted, and no driver is active: start again to continue"
-            return self._inactive(stage, "stopped", words, log=log)
+            text = "interrupted, and no driver is active: start again to continue"
+            return self._inactive(stage, "stopped", text, log=log)
         return self._inactive(stage, "waiting", "for free resources" if self.driver is not None else "not started")
 
     def _job(self, stage: Stage) -> SchedulerJob | None:
         """Return the most informative job of a stage: queued before ended, later before earlier."""
-        own = [job for job in self.jobs if _key(job) == stage.key]
+        matching = [job for job in self.jobs if _key(job) == stage.key]
         # A job group is named `group_NAME_rule_rule`, without its datasets.
-        bundled = (one for one in self.jobs if one.active and one.what.startswith("group_"))
-        groups = [one for one in bundled if f"_{stage.rule}_" in f"{one.what}_"]
-        if not own and groups and not (self.base / stage.output).exists():
-            own = [job for job in groups if job.waits] if not (self.base / stage.log).exists() else groups
-        return max(own, key=lambda job: (job.active, job.runs, _number(job.id)), default=None)
+        bundled = (job for job in self.jobs if job.active and job.what.startswith("group_"))
+        groups = [job for job in bundled if f"_{stage.rule}_" in f"{job.what}_"]
+        if not matching and groups and not (self.base / stage.output).exists():
+            matching = [job for job in groups if job.waits] if not (self.base / stage.log).exists() else groups
+        return max(matching, key=lambda job: (job.active, job.runs, _number(job.id)), default=None)
 
-    def _running(self, stage: Stage, *, where: str) -> StageStatus:
-        log, at = self.base / stage.log, None
+    def _running(self, stage: Stage, *, location: str) -> StageStatus:
+        log, training = self.base / stage.log, None
         if stage.kind == "run":
             store = self._store(stage.name)
-            at = training_at(store.folder) if store is not None else None
-            words, left = self._trained(stage, at)
+            training = training_at(store.folder) if store is not None else None
+            text, remaining = self._training_text(stage, training)
         else:
-            words, left = bar_of(tail(log)) or ("", None)
+            text, remaining = bar_of(tail(log)) or ("", None)
             if stage.rule == "sample":
-                progress = f"{self._images(stage)}/{self.matrix.experiment.evaluations[stage.name].num_images} images"
-                words = joined(progress, f"{span(left)} left" if left is not None else "")
-        words, found = joined(words, where), log if log.exists() else None
-        return StageStatus(stage=stage, state="running", words=words, seconds_left=left, training=at, log=found)
+                images = f"{self._images(stage)}/{self.matrix.experiment.evaluations[stage.name].num_images} images"
+                text = joined(images, f"{span(remaining)} left" if remaining is not None else "")
+        text, found = joined(text, location), log if log.exists() else None
+        return StageStatus(
+            stage=stage, state="running", message=text, eta_seconds=remaining, training=training, log=found
+        )
 
-    def _trained(self, stage: Stage, at: TrainingProgress | None) -> tuple[str, float | None]:
-        if at is None:
+    def _training_text(self, stage: Stage, progress: TrainingProgress | None) -> tuple[str, float | None]:
+        if progress is None:
             return "before its first step", None
         steps = self.matrix.experiment.runs[stage.name].steps
-        left, silent = (steps - at.step) * at.seconds_per_step, self.now - at.time
-        is_silent = silent > max(SILENT_SECONDS, SILENT_STEPS * at.seconds_per_step)
+        remaining, silent = (steps - progress.step) * progress.seconds_per_step, self.now - progress.time
+        is_silent = silent > max(SILENT_SECONDS, SILENT_STEPS * progress.seconds_per_step)
         return joined(
-            f"step {at.step}/{steps}",
-            pace(at.seconds_per_step),
-            f"{span(left)} left",
-            "loss dropped" if at.loss is None else f"loss {at.loss:.4f}",
-            f"{at.images_per_second:.1f} images/s" if at.images_per_second is not None else "",
+            f"step {progress.step}/{steps}",
+            pace(progress.seconds_per_step),
+            f"{span(remaining)} left",
+            "loss dropped" if progress.loss is None else f"loss {progress.loss:.4f}",
+            f"{progress.images_per_second:.1f} images/s" if progress.images_per_second is not None else "",
             f"no step for {span(silent)}" if is_silent else "",
-        ), left
+        ), remaining
 
     def _images(self, stage: Stage) -> int:
         shards = sorted((self.base / stage.output).parent.glob("shard-*.json"))
-        first = read_mapping(shards[0]).get("images") if shards else None
-        count = first * len(shards) if isinstance(first, int) else 0
+        shard_images = read_mapping(shards[0]).get("images") if shards else None
+        count = shard_images * len(shards) if isinstance(shard_images, int) else 0
         return min(count, self.matrix.experiment.evaluations[stage.name].num_images)
 
-    def _inactive(self, stage: Stage, state: State, words: str, *, log: Path | None = None) -> StageStatus:
+    def _inactive(self, stage: Stage, state: State, text: str, *, log: Path | None = None) -> StageStatus:
         """Return the state of a stage that does not run, with the saved step of a run."""
         saved = ""
         if stage.kind == "run":
             run = self.matrix.experiment.runs[stage.name]
             step = max((step for step in self._steps(stage.name) if step <= stage.step), default=0)
             saved = f"step {step}/{run.steps} saved" if step > stage.step - run.segment_steps else ""
-        return StageStatus(stage=stage, state=state, words=joined(saved, words), log=log)
+        return StageStatus(stage=stage, state=state, message=joined(saved, text), log=log)
 
-    def _found_store(self, run: str) -> CheckpointStore | None:
+    def _find_store(self, run: str) -> CheckpointStore | None:
         """Return the store folder of a run: by its inputs, or the last written one if it starts from a file."""
         experiment = self.matrix.experiment
         chosen, root = experiment.runs[run], self.base / experiment.store
         spec = stage_spec(experiment, "train", run)
         if chosen.init_from_file is not None:
             specs = root.glob(f"{run}-{DIGEST}/spec.json")
-            found = [path for path in specs if read_mapping(path) | {"seal": None} == spec | {"seal": None}]
+            found = [path for path in specs if read_mapping(path) | {"checksum": None} == spec | {"checksum": None}]
             newest = max(found, key=lambda path: path.parent.stat().st_mtime, default=None)
             return CheckpointStore(newest.parent) if newest is not None else None
-        named: dict[str, Any] = {"spec": spec}
+        identity: dict[str, Any] = {"spec": spec}
         for key, path in self.matrix.train_input(run, chosen.segment_steps).items():
-            named[key] = read_mapping(self.base / path).get("digest")
-        folder = root / f"{run}-{digest(named)}"
+            identity[key] = read_mapping(self.base / path).get("digest")
+        folder = root / f"{run}-{digest(identity)}"
         return CheckpointStore(folder) if folder.is_dir() else None
 
 
-def asked(job: SchedulerJob) -> str:
+def describe_job(job: SchedulerJob) -> str:
     """Describe a job in the scheduler's queue: its nodes, or its reason to wait."""
     if job.runs:
         return f"job {job.id} on {job.nodes}" if job.nodes else f"job {job.id}"
-    vain = explain_blocked(job)
-    words = f"job {job.id}: {job.reason or job.state.lower()}"
-    return f"{words}: cannot start: {vain[0]}; fix: {vain[1]}" if vain is not None else words
+    blocked = explain_blocked(job)
+    text = f"job {job.id}: {job.reason or job.state.lower()}"
+    return f"{text}: cannot start: {blocked[0]}; fix: {blocked[1]}" if blocked is not None else text
 
 
 def _done(stage: Stage, output: Path, *, log: Path) -> StageStatus:
     """Return the state of a stage with output; an output that its readers reject is a failure, with their message."""
-    seconds, numbers, when = None, dict[str, Any](), output.stat().st_mtime
+    seconds, numbers, end_time = None, dict[str, Any](), output.stat().st_mtime
     try:
         if stage.kind == "bench":
             load_document(require_regular_file(output).read_text(errors="replace"))
         elif output.suffix == ".json":
             manifest = Manifest.read(output)
-            summaries.check(manifest.numbers, stage=stage.manifest, path=output)
-            seconds, numbers = manifest.seconds, dict(manifest.numbers)
-            when = datetime.fromisoformat(manifest.written).timestamp()
+            summaries.check(manifest.summary, stage=stage.manifest, path=output)
+            seconds, numbers = manifest.wall_seconds, dict(manifest.summary)
+            end_time = datetime.fromisoformat(manifest.created_at).timestamp()
     except (ValueError, OSError) as error:
         why = tuple(str(error if isinstance(error, UserError) else f"{output} is unusable: {error}").splitlines())
-        return StageStatus(stage=stage, state="failed", words=why[0], why=why, log=log if log.exists() else None)
-    words = []
-    if stage.kind == "run" and numbers.get("loss_last100") is not None:
-        words += [f"loss {numbers['loss_last100']:.4f}"]
-        words += [f"{numbers['images_per_second']:.1f} images/s"] if numbers.get("images_per_second") else []
+        return StageStatus(
+            stage=stage, state="failed", message=why[0], error_lines=why, log=log if log.exists() else None
+        )
+    text = []
+    if stage.kind == "run" and numbers.get("mean_loss_last_100") is not None:
+        text += [f"loss {numbers['mean_loss_last_100']:.4f}"]
+        text += [f"{numbers['images_per_second']:.1f} images/s"] if numbers.get("images_per_second") else []
     if stage.rule == "fid":
-        words += [f"FID {numbers['fid']:.2f}"]
+        text += [f"FID {numbers['fid']:.2f}"]
     seconds = numbers.get("training_seconds", seconds) if stage.kind == "run" else seconds
-    return StageStatus(stage=stage, state="done", words=joined(*words), when=when, seconds=seconds)
+    return StageStatus(stage=stage, state="done", message=joined(*text), finished_at=end_time, seconds=seconds)
 
 
 def _key(job: SchedulerJob) -> str:
     """Return `tiles_sentinel2` for `rule_tiles_wildcards_dataset=sentinel2`; wildcard names are optional."""
     rule, _, wildcards = job.what.removeprefix("rule_").partition("_wildcards_")
-    return "_".join([rule, *(word.rpartition("=")[2] for word in wildcards.split(",") if word)])
+    return "_".join([rule, *(part.rpartition("=")[2] for part in wildcards.split(",") if part)])
 
 
 def _number(name: str) -> int:

@@ -17,21 +17,21 @@ class StageStatus:
 
     Attributes:
         state: queued with a scheduler, waiting for a stage, cores or the driver, stopped without an active process.
-        words: description in one line.
-        when: completion time in seconds since 1970.
-        seconds, seconds_left: duration, including earlier training segments, and remaining time, if known.
+        message: description in one line.
+        finished_at: completion time in seconds since 1970.
+        seconds, eta_seconds: duration, including earlier training segments, and remaining time, if known.
         training: progress of a running training stage.
-        why: last lines of a failed stage.
+        error_lines: last lines of a failed stage.
     """
 
     stage: Stage
     state: State
-    words: str = ""
-    when: float | None = None
+    message: str = ""
+    finished_at: float | None = None
     seconds: float | None = None
-    seconds_left: float | None = None
+    eta_seconds: float | None = None
     training: TrainingProgress | None = None
-    why: tuple[str, ...] = ()
+    error_lines: tuple[str, ...] = ()
     log: Path | None = None
 
 
@@ -41,16 +41,16 @@ class DriverInfo:
 
     host: str
     pid: int
-    began: float
+    started_at: float
 
 
 def span(seconds: float) -> str:
     """Format seconds as `m:ss`, `h:mm:ss`, or days and hours."""
-    minutes, rest = divmod(round(seconds), 60)
+    minutes, seconds_of_minute = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     if hours >= 48:
         return f"{hours // 24} d {hours % 24} h"
-    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
+    return f"{hours}:{minutes:02d}:{seconds_of_minute:02d}" if hours else f"{minutes}:{seconds_of_minute:02d}"
 
 
 def pace(seconds_per_step: float) -> str:
@@ -60,11 +60,11 @@ def pace(seconds_per_step: float) -> str:
     return f"{1 / seconds_per_step:.3g} steps/s" if seconds_per_step < 1 else f"{seconds_per_step:.3g} s per step"
 
 
-def clock(when: float) -> str:
+def clock(timestamp: float) -> str:
     """Format a time of today as `14:03`, of another day with its date."""
-    time = datetime.fromtimestamp(when)
+    time = datetime.fromtimestamp(timestamp)
     return time.strftime("%H:%M" if time.date() == datetime.now().date() else "%Y-%m-%d %H:%M")
 
 
-def joined(*words: str) -> str:
-    return ", ".join(word for word in words if word)
+def joined(*parts: str) -> str:
+    return ", ".join(part for part in parts if part)

@@ -9,7 +9,7 @@ from dithc.workflow.monitor.stage_status import StageStatus, State, clock, joine
 from dithc.workflow.monitor.text_width import cut
 
 # Precedence of the stage that represents an unfinished object.
-FIRST: tuple[State, ...] = ("failed", "running", "queued", "stopped", "waiting")
+PRECEDENCE: tuple[State, ...] = ("failed", "running", "queued", "stopped", "waiting")
 ACTIVE: tuple[State, ...] = ("running", "queued", "failed")
 COLOURS: dict[State, int] = {"done": 32, "running": 36, "queued": 33, "waiting": 90, "stopped": 35, "failed": 31}
 LONGEST_NAME = 40
@@ -22,7 +22,7 @@ class StatusRow(NamedTuple):
     kind: str
     name: str
     state: State
-    words: str
+    message: str
 
 
 def format_status(
@@ -38,15 +38,15 @@ def format_status(
     `width` and `height` are limits, except for the report's path. Waiting and finished rows are dropped first, or always if
     `only_active`.
     """
-    objects = groupby(status.standings, key=lambda one: (one.stage.kind, one.stage.name))
-    rows = [_row(kind, name, list(standings)) for (kind, name), standings in objects]
+    objects = groupby(status.stages, key=lambda entry: (entry.stage.kind, entry.stage.name))
+    rows = [_row(kind, name, list(statuses)) for (kind, name), statuses in objects]
     rows = [row for row in rows if row.state in ACTIVE or not only_active]
-    who = f"; {status.who}" if status.report is None and not only_active else ""
-    others = (f"also in the queue: {job}" for job in status.others)
-    end = [cut(line, width) for line in (*others, status.summary() + who)]
+    driver = f"; {status.driver_text}" if status.report is None and not only_active else ""
+    others = (f"also in the queue: {job}" for job in status.unmatched_jobs)
+    end = [cut(line, width) for line in (*others, status.summary() + driver)]
     end += [f"report: {status.report}"] if status.report is not None else []
     space = max(0, height - len(end)) if height is not None else len(rows)
-    return _table(_most_telling(rows, space), width=width, colour=colour) + end
+    return _table(_fitting_rows(rows, space), width=width, colour=colour) + end
 
 
 def _table(rows: list[StatusRow], *, width: int | None, colour: bool) -> list[str]:
@@ -56,7 +56,7 @@ def _table(rows: list[StatusRow], *, width: int | None, colour: bool) -> list[st
     lines = []
     for row in rows:
         begin = f"{row.kind:<{kinds}}{GAP}{cut(escaping.escaped(row.name), names):<{names}}{GAP}"
-        line = cut(escaping.escaped(f"{begin}{row.state:<7}{GAP}{row.words}".rstrip()), width)
+        line = cut(escaping.escaped(f"{begin}{row.state:<7}{GAP}{row.message}".rstrip()), width)
         end = len(begin) + len(row.state)
         if colour and len(line) >= end:
             line = f"{begin}\x1b[{COLOURS[row.state]}m{row.state}\x1b[0m{line[end:]}"
@@ -64,7 +64,7 @@ def _table(rows: list[StatusRow], *, width: int | None, colour: bool) -> list[st
     return lines
 
 
-def _most_telling(rows: list[StatusRow], space: int) -> list[StatusRow]:
+def _fitting_rows(rows: list[StatusRow], space: int) -> list[StatusRow]:
     """Return as many rows as fit, in order; drops the last waiting rows first, then the first finished rows."""
     waiting = [number for number, row in enumerate(rows) if row.state == "waiting"][::-1]
     done = [number for number, row in enumerate(rows) if row.state == "done"]
@@ -72,16 +72,16 @@ def _most_telling(rows: list[StatusRow], space: int) -> list[StatusRow]:
     return [row for number, row in enumerate(rows) if number not in dropped][:space]
 
 
-def _row(kind: str, name: str, standings: list[StageStatus]) -> StatusRow:
-    if all(one.state == "done" for one in standings):
-        when = clock(max(one.when for one in standings if one.when is not None))
-        seconds = [one.seconds for one in standings if one.seconds is not None]
+def _row(kind: str, name: str, statuses: list[StageStatus]) -> StatusRow:
+    if all(entry.state == "done" for entry in statuses):
+        end_time = clock(max(entry.finished_at for entry in statuses if entry.finished_at is not None))
+        seconds = [entry.seconds for entry in statuses if entry.seconds is not None]
         # The duration of a segment of a run includes all earlier segments.
         took = (max(seconds) if kind == "run" else sum(seconds)) if seconds else None
-        time = f"{when} in {span(max(1.0, took))}" if took is not None else when
-        return StatusRow(kind, name, "done", joined(time, standings[-1].words))
-    leading = next(one for state in FIRST for one in standings if one.state == state)
-    words = leading.words
-    if len({one.stage.rule for one in standings}) > 1:
-        words = f"{leading.stage.rule.removesuffix('_generated')}: {words}" if words else leading.stage.rule
-    return StatusRow(kind, name, leading.state, words)
+        time = f"{end_time} in {span(max(1.0, took))}" if took is not None else end_time
+        return StatusRow(kind, name, "done", joined(time, statuses[-1].message))
+    leading = next(entry for state in PRECEDENCE for entry in statuses if entry.state == state)
+    message = leading.message
+    if len({entry.stage.rule for entry in statuses}) > 1:
+        message = f"{leading.stage.rule.removesuffix('_generated')}: {message}" if message else leading.stage.rule
+    return StatusRow(kind, name, leading.state, message)

@@ -6,14 +6,14 @@ from pathlib import Path
 
 from dithc.core.integrity import require_regular_file
 
-TOLD = re.compile(r"(?:r\d+ \| )?\d\d:\d\d:\d\d ([^:]+): (warning: |error: )?")
+MESSAGE = re.compile(r"(?:r\d+ \| )?\d\d:\d\d:\d\d ([^:]+): (warning: |error: )?")
 LONGEST = 320  # printed characters of a warning; the log contains the full text
-DIFFERS = re.compile(r"\b(?=\w*\d)[\w.,-]*\w")  # words that contain a digit: counts, digests, steps
+VARIABLE_WORDS = re.compile(r"\b(?=\w*\d)[\w.,-]*\w")  # words that contain a digit: counts, digests, steps
 
 
 def kind_of(text: str) -> str:
     """Return a warning without its distinguishing numbers and digests."""
-    return DIFFERS.sub("#", text)
+    return VARIABLE_WORDS.sub("#", text)
 
 
 @dataclass
@@ -21,7 +21,7 @@ class WarningGroup:
     """One kind of warning: its first text, the titles of its stages, and the number of occurrences."""
 
     text: str
-    where: list[str] = field(default_factory=list)
+    stages: list[str] = field(default_factory=list)
     count: int = 0
 
 
@@ -31,24 +31,24 @@ class WarningCollector:
     def __init__(self) -> None:
         self._kinds: dict[str, WarningGroup] = {}
 
-    def add(self, line: str, *, where: str = "") -> bool:
+    def add(self, line: str, *, stage: str = "") -> bool:
         """Count a log line; return whether it is the first warning of its kind."""
-        found = TOLD.match(line)
+        found = MESSAGE.match(line)
         if found is None or found.group(2) != "warning: ":
             return False
         text = f"{found.group(1)}: {line[found.end() :]}"
         kind = self._kinds.setdefault(kind_of(text), WarningGroup(text))
         kind.count += 1
-        if where and where not in kind.where:
-            kind.where.append(where)
+        if stage and stage not in kind.stages:
+            kind.stages.append(stage)
         return kind.count == 1
 
-    def read(self, log: Path, *, where: str) -> None:
+    def read(self, log: Path, *, stage: str) -> None:
         """Count the warnings in a stage's log; an unreadable log has none."""
         try:
             with require_regular_file(log).open(errors="replace") as lines:
                 for line in lines:
-                    self.add(line.rstrip("\n"), where=where)
+                    self.add(line.rstrip("\n"), stage=stage)
         except OSError:
             return
 

@@ -15,14 +15,14 @@ from dithc.workflow.experiment_graph import ExperimentGraph
 
 PROGRAMS = (("encoder.pt", "decoder.pt"), ("encoder.pt2", "decoder.pt2"))
 LEVEL_2A = re.compile(r"_MSIL2A_")
-MOST_LOOKED_AT = 2_000  # inspected folders and files of a source; ingestion reports faults of the rest
+MAX_INSPECTED = 2_000  # inspected folders and files of a source; ingestion reports faults of the rest
 PRODUCTS, PACKED = ".SAFE", ".ZIP"
 
 
 def check_inputs(matrix: ExperimentGraph, rules: Set[str]) -> None:
     """Check the user's files for the given rules, without reading them completely; one UserError lists all faults."""
     experiment = matrix.experiment
-    faults = [*_missing(experiment, rules), *_incomplete(experiment, rules), *_bands(matrix, rules)]
+    faults = [*_missing_files(experiment, rules), *_incomplete_files(experiment, rules), *_bands(matrix, rules)]
     if faults:
         raise user_error(
             f"input of experiment {experiment.name!r} is missing on this machine, or incomplete",
@@ -34,61 +34,61 @@ def check_inputs(matrix: ExperimentGraph, rules: Set[str]) -> None:
         )
 
 
-def _missing(experiment: ExperimentConfig, rules: Set[str]) -> list[str]:
+def _missing_files(experiment: ExperimentConfig, rules: Set[str]) -> list[str]:
     if experiment.machine.inputs_visible_on == "nodes":
         return []
-    wanted: dict[str, str | None] = {}
+    paths: dict[str, str | None] = {}
     for name, dataset in experiment.datasets.items() if "ingest" in rules else ():
-        wanted[f"datasets.{name}.source.path"] = dataset.source.path
-        wanted[f"datasets.{name}.source.dem"] = getattr(dataset.source, "dem", None)
+        paths[f"datasets.{name}.source.path"] = dataset.source.path
+        paths[f"datasets.{name}.source.dem"] = getattr(dataset.source, "dem", None)
     if rules & {"latents", "sample"}:
-        wanted |= {f"codecs.{name}.path": getattr(one, "path", None) for name, one in experiment.codecs.items()}
+        paths |= {f"codecs.{name}.path": getattr(codec, "path", None) for name, codec in experiment.codecs.items()}
     if rules & {"features_real", "features_generated"}:
-        wanted |= {f"extractors.{name}.path": one.path for name, one in experiment.extractors.items()}
+        paths |= {f"extractors.{name}.path": extractor.path for name, extractor in experiment.extractors.items()}
     if "simulate_scaling" in rules:
         simulate = experiment.bench.simulate
-        wanted |= {"bench.simulate.machine": simulate.machine, "bench.simulate.step": simulate.step}
-    missing = {key: path for key, path in wanted.items() if path is not None and not Path(path).exists()}
+        paths |= {"bench.simulate.machine": simulate.machine, "bench.simulate.step": simulate.step}
+    missing = {key: path for key, path in paths.items() if path is not None and not Path(path).exists()}
     return [f"{key}: {path}: no such file or folder" for key, path in missing.items()]
 
 
-def _incomplete(experiment: ExperimentConfig, rules: Set[str]) -> Iterator[str]:
+def _incomplete_files(experiment: ExperimentConfig, rules: Set[str]) -> Iterator[str]:
     """Yield faults of inputs that exist and are incomplete or of another type."""
     only_on_nodes = experiment.machine.inputs_visible_on == "nodes"
     if rules & {"latents", "sample"}:
         for name, codec in experiment.codecs.items():
             key, path = f"codecs.{name}.path", Path(getattr(codec, "path", None) or ".")
             if isinstance(codec, codecs.TorchScriptCodecConfig) and path.exists():
-                yield from _lacks(key, path) if path.is_dir() else _weights(key, path)
+                yield from _check_programs(key, path) if path.is_dir() else _check_weights(key, path)
             elif isinstance(codec, codecs.SdVaeConfig | codecs.DiffusersCodecConfig) and path.is_file():
                 yield f"{key}: {path}: a file; expected the folder with config.json and the weights"
             elif isinstance(codec, codecs.SdVaeConfig | codecs.DiffusersCodecConfig) and path.exists():
                 if not (path / "config.json").is_file():
                     yield f"{key}: {path}: the folder has no config.json"
-                yield from _weights(key, path)
+                yield from _check_weights(key, path)
     if rules & {"features_real", "features_generated"}:
         for name, extractor in experiment.extractors.items():
             key, path = f"extractors.{name}.path", Path(extractor.path or ".")
-            if extractor.path is not None and path.is_dir():
+            if isinstance(extractor, codecs.ExtractorConfig) and extractor.path is not None and path.is_dir():
                 yield f"{key}: {path}: a folder; expected the weights file in it"
-            elif path.is_file() and not isinstance(extractor, codecs.PluginExtractor):
-                yield from _weights(key, path)
+            elif isinstance(extractor, codecs.ExtractorConfig) and path.is_file():
+                yield from _check_weights(key, path)
     if rules & {"pretrain", "finetune"}:
         for name, run in experiment.runs.items():
             if run.init_from_file is not None and not (only_on_nodes and not Path(run.init_from_file).exists()):
-                yield from _weights(f"runs.{name}.init_from_file", Path(run.init_from_file))
+                yield from _check_weights(f"runs.{name}.init_from_file", Path(run.init_from_file))
     for name, dataset in experiment.datasets.items() if "ingest" in rules else ():
         path = Path(dataset.source.path or "no folder")
-        if dataset.source.path is not None and path.is_dir() and not any(True for _ in _below(path)):
+        if dataset.source.path is not None and path.is_dir() and not any(True for _ in _visible_paths(path)):
             yield f"datasets.{name}.source.path: {path}: the folder is empty"
 
 
-def _lacks(key: str, path: Path) -> Iterator[str]:
-    if not any(all((path / one).is_file() for one in names) for names in PROGRAMS):
+def _check_programs(key: str, path: Path) -> Iterator[str]:
+    if not any(all((path / name).is_file() for name in names) for names in PROGRAMS):
         yield f"{key}: {path}: the folder lacks {', or '.join(' and '.join(names) for names in PROGRAMS)}"
 
 
-def _weights(key: str, path: Path) -> Iterator[str]:
+def _check_weights(key: str, path: Path) -> Iterator[str]:
     """Yield faults of a path to weights: a missing file or shard, or a file that certainly has other content."""
     try:
         for file in files_of(path):
@@ -105,17 +105,19 @@ def _bands(matrix: ExperimentGraph, rules: Set[str]) -> Iterator[str]:
         known = _bands_of(matrix, name, dataset, is_staged="ingest" not in rules)
         if known is None:
             continue
-        named = {f"datasets.{name}.rendering.bands": list(dataset.rendering.bands)}
-        named |= {f"datasets.{name}.source.bands": list(getattr(dataset.source, "bands", None) or [])}
+        bands_of_key = {f"datasets.{name}.rendering.bands": list(dataset.rendering.bands)}
+        bands_of_key |= {f"datasets.{name}.source.bands": list(getattr(dataset.source, "bands", None) or [])}
         codec = experiment.codecs[dataset.codec]
         if isinstance(codec, codecs.ExternalCodecConfig) and isinstance(codec.bands, list):
-            named |= {f"codecs.{dataset.codec}.bands": [band for group in codec.bands for band in group]}
-        for key, one in experiment.evaluations.items():
+            bands_of_key |= {f"codecs.{dataset.codec}.bands": [band for group in codec.bands for band in group]}
+        for key, evaluation in experiment.evaluations.items():
             if matrix.dataset_of(key) == name:
-                named[f"evaluations.{key}.band_triplets"] = [band for triplet in one.band_triplets for band in triplet]
-        for key, bands in named.items():
-            if strange := [band for band in dict.fromkeys(bands) if band not in known]:
-                yield f"{key} has {', '.join(strange)}: the scenes of {name} have {', '.join(known)}"
+                bands_of_key[f"evaluations.{key}.band_triplets"] = [
+                    band for triplet in evaluation.band_triplets for band in triplet
+                ]
+        for key, bands in bands_of_key.items():
+            if unknown := [band for band in dict.fromkeys(bands) if band not in known]:
+                yield f"{key} has {', '.join(unknown)}: the scenes of {name} have {', '.join(known)}"
 
 
 def _bands_of(
@@ -126,24 +128,24 @@ def _bands_of(
         if is_staged:
             staged = Manifest.read(Path(matrix.path("scenes", name)), stage="ingest")
             if staged.spec == stage_spec(matrix.experiment, "ingest", name):  # else it will be ingested again
-                return staged.numbers.get("bands")
+                return staged.summary.get("bands")
     except UserError:
         pass
     source = dataset.source
     if not isinstance(source, datasets.Sentinel2Source) or source.path is None or not Path(source.path).is_dir():
         return None
-    found = [path for path in _below(Path(source.path)) if path.name.upper().endswith((PRODUCTS, PACKED))]
-    if not found or not all(LEVEL_2A.search(one.name) for one in found):
+    found = [path for path in _visible_paths(Path(source.path)) if path.name.upper().endswith((PRODUCTS, PACKED))]
+    if not found or not all(LEVEL_2A.search(path.name) for path in found):
         return None
     return [band for band in source.bands or datasets.SENTINEL2_BANDS if band != datasets.NOT_OF_LEVEL_2A]
 
 
-def _below(folder: Path) -> Iterator[Path]:
+def _visible_paths(folder: Path) -> Iterator[Path]:
     """Return the first visible files and folders below a folder, without the contents of products."""
 
-    def walk() -> Iterator[Path]:
+    def visible() -> Iterator[Path]:
         for place, folders, names in os.walk(folder):
             yield from (Path(place, name) for name in sorted((*folders, *names)) if not is_clutter(name))
-            folders[:] = [one for one in folders if not is_clutter(one) and not one.upper().endswith(PRODUCTS)]
+            folders[:] = [name for name in folders if not is_clutter(name) and not name.upper().endswith(PRODUCTS)]
 
-    return islice(walk(), MOST_LOOKED_AT)
+    return islice(visible(), MAX_INSPECTED)

@@ -11,10 +11,10 @@ from dithc.workflow.experiment_graph import ExperimentGraph
 
 
 def read_digest(path: str) -> str | None:
-    return manifest.digest if (manifest := _read(path)) is not None else None
+    return manifest.digest if (manifest := _read_manifest(path)) is not None else None
 
 
-def _read(path: str) -> Manifest | None:
+def _read_manifest(path: str) -> Manifest | None:
     try:
         return Manifest.read(Path(path))
     except (UserError, OSError):
@@ -31,20 +31,19 @@ def find_restorable(matrix: ExperimentGraph, damaged: Iterable[str]) -> dict[str
 
     @cache
     def is_settled(path: str) -> bool:
-        manifest = _read(path)
+        manifest = _read_manifest(path)
         name = _name(matrix, manifest) if manifest is not None else None
         if manifest is None or name is None or matrix.has_other_files(manifest.stage, name):
             return False
         if manifest.spec != stage_spec(matrix.experiment, manifest.stage, name):
             return False
-        above = {one: digest for one, digest in manifest.inputs.items() if one in known}
-        return all(read_digest(one) == digest and is_settled(one) for one, digest in above.items())
+        inputs = {source: digest for source, digest in manifest.inputs.items() if source in known}
+        return all(read_digest(source) == digest and is_settled(source) for source, digest in inputs.items())
 
     return {path: digest for path in damaged if is_settled(path) and (digest := read_digest(path)) is not None}
 
 
 def _name(matrix: ExperimentGraph, manifest: Manifest) -> str | None:
-    """Return the configuration name of a result's settings, or None."""
     experiment, name = matrix.experiment, manifest.name
     if manifest.stage == "features":
         name = matrix.extractor_name(name) if name in experiment.evaluations else name.rpartition(".")[2]

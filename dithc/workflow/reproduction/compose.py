@@ -11,7 +11,7 @@ from dithc.core.artifacts import difference, digest
 from dithc.core.integrity import load_checksummed, require_regular_file
 from dithc.core.logging import user_error
 from dithc.core.reproduction import ResultCell, ResultImage, TargetResult
-from dithc.workflow.reproduction.curves import judge, read_curves
+from dithc.workflow.reproduction.curves import compare_platforms, read_curves
 from dithc.workflow.reproduction.jobs import CellJob
 from dithc.workflow.reproduction.results import CellResults, read_result, without_value
 from dithc.workflow.reproduction.training_results import labels, read_samples, read_scores
@@ -62,42 +62,42 @@ def build_target(
     Files of the document are relative to the folder `page`. `command` repeats the target. `scores` are manifests for
     table 1, `pictures` sample images for figure 8.
     """
-    own = [job for job in jobs if job.target == target]
-    read, machine, known = CellResults(), dict[str, Any](), dict(versions or {})
+    target_jobs = [job for job in jobs if job.target == target]
+    results, machine, known = CellResults(), dict[str, Any](), dict(versions or {})
     curves = dict[str, tuple[CellJob, Mapping[str, Any], str]]()
     environments = dict[str, dict[str, Any]]()
-    for job in own:
+    for job in target_jobs:
         if job.skipped:
-            read.cells += without_value(job, "skipped", job.skipped)
+            results.cells += without_value(job, "skipped", job.skipped)
             continue
         path = cells / f"{job.name}.json"
         content = read_cell(path)
         result, file = content["result"], Path(os.path.relpath(path, page)).as_posix()
         if result is None:
-            read.cells += without_value(job, "skipped", content["reason"])
+            results.cells += without_value(job, "skipped", content["reason"])
             continue
         if target == "fig7":
-            read.add(read_curves(job, result, file))
+            results.add(read_curves(job, result, file))
             curves[job.name] = (job, result, file)
         else:
-            read.add(read_result(job, result, file))
+            results.add(read_result(job, result, file))
         if content.get("environment"):
             environments[job.name] = {topic: content["environment"].get(topic) for topic in COMPARED}
         if not machine and job.measures:
             machine = machine_of(result.get("machine"))
             known |= {name: str(value) for name, value in result.get("versions", {}).items()}
-    read.cells += judge(curves)
-    read.notes += _mixed(environments)
+    results.cells += compare_platforms(curves)
+    results.notes += _environment_notes(environments)
     images: tuple[ResultImage, ...] = ()
     if target == "table1":
-        read.cells += read_scores(experiment, scores, page=page)
-        read.notes += labels(read.cells)
-        read.notes.append("The published scores are shown only for equal extractor, number of images and setting.")
+        results.cells += read_scores(experiment, scores, page=page)
+        results.notes += labels(results.cells)
+        results.notes.append("The published scores are shown only for equal extractor, number of images and setting.")
     if target == "fig8":
         images = tuple(read_samples(pictures, page=page))
         if not images:
             reason = "this experiment has no evaluations"
-            read.cells.append(
+            results.cells.append(
                 ResultCell(id="fig8", row="all", column="all", quantity="", status="skipped", reason=reason)
             )
     heading, title = HEADINGS[target]
@@ -110,11 +110,11 @@ def build_target(
         machine=machine or machine_of(None),
         versions={"python": platform.python_version()} | known,
         command=command,
-        digest=digest([job.digest for job in own] + [cell.digest for cell in read.cells]),
-        cells=tuple({cell.id: cell for cell in read.cells}.values()),
-        series=tuple({(one.label, one.kind): one for one in read.series}.values()),
+        digest=digest([job.digest for job in target_jobs] + [cell.digest for cell in results.cells]),
+        cells=tuple({cell.id: cell for cell in results.cells}.values()),
+        series=tuple({(curve.label, curve.kind): curve for curve in results.series}.values()),
         images=images,
-        notes=tuple(([SMALL] if scale == "ci" else []) + read.notes),
+        notes=tuple(([SMALL] if scale == "ci" else []) + results.notes),
     )
 
 
@@ -132,8 +132,10 @@ def machine_of(machine: Mapping[str, Any] | None) -> dict[str, Any]:
     }
 
 
-def _mixed(environments: Mapping[str, Mapping[str, Any]]) -> list[str]:
+def _environment_notes(environments: Mapping[str, Mapping[str, Any]]) -> list[str]:
     """Return a note for each cell that was measured in another environment than the first cell."""
-    first = next(iter(environments), "")
-    found = {name: difference(environments[first], one) for name, one in environments.items()}
-    return [f"{name} was measured in another environment than {first}: {why}." for name, why in found.items() if why]
+    reference = next(iter(environments), "")
+    found = {name: difference(environments[reference], environment) for name, environment in environments.items()}
+    return [
+        f"{name} was measured in another environment than {reference}: {diff}." for name, diff in found.items() if diff
+    ]

@@ -52,9 +52,9 @@ class Network:
         return self.preset.removeprefix("DiT-")
 
     @property
-    def words(self) -> tuple[str, ...]:
-        """Arguments of a benchmark that change the preset."""
-        return () if self.depth is None else ("--override", f"depth={self.depth}")
+    def override(self) -> str | None:
+        """Change of the preset, for the option of benchmarks."""
+        return None if self.depth is None else f"depth={self.depth}"
 
     @property
     def file_name(self) -> str:
@@ -77,19 +77,19 @@ class Cost:
     node: NodeModel
     gflops_per_core: float
 
-    def step(self, network: Network, *, images: int, way: str = "dithc", cores: int | None = None) -> float:
-        rate = (cores or self.node.cores) * self.gflops_per_core * 1e9 / SLOWNESS[way]
+    def step(self, network: Network, *, images: int, variant: str = "dithc", cores: int | None = None) -> float:
+        rate = (cores or self.node.cores) * self.gflops_per_core * 1e9 / SLOWNESS[variant]
         return images * PASSES * network.run.model.flops(TOKENS) / rate
 
     def fits(self, gib: float) -> bool:
         return gib <= MEMORY_SHARE * self.node.memory_gib
 
-    def largest_batch(self, network: Network, *, most: int, seconds: float) -> int:
-        """Return the largest power of two, up to `most`, that fits memory and time of a step on a node; at least 1."""
+    def largest_batch(self, network: Network, *, limit: int, seconds: float) -> int:
+        """Return the largest power of two, up to `limit`, that fits memory and time of a step on a node; at least 1."""
 
         def is_possible(batch: int) -> bool:
             is_fast = self.step(network, images=batch) <= seconds
-            return batch <= most and is_fast and self.fits(network.memory_gib(images=batch))
+            return batch <= limit and is_fast and self.fits(network.memory_gib(images=batch))
 
         batch = 1
         while is_possible(2 * batch):

@@ -52,18 +52,18 @@ class LossCurve:
         return f"the loss of step {step} of seed {self.seed} is not finite" if (step := next(steps, None)) else ""
 
 
-def deviation(one: Sequence[float], other: Sequence[float]) -> float:
+def deviation(first: Sequence[float], second: Sequence[float]) -> float:
     """Return the largest relative difference of two curves per step; infinite for values that are not finite."""
-    shares = [abs(a - b) / abs(b) for a, b in zip(one, other, strict=True)]
+    shares = [abs(a - b) / abs(b) for a, b in zip(first, second, strict=True)]
     return max(shares, default=0.0) if all(map(math.isfinite, shares)) else math.inf
 
 
 def read_curves(job: CellJob, result: Mapping[str, Any], file: str) -> CellResults:
     """Return the curves of a cell, and the loss of their first step."""
-    read = CellResults(notes=[f"{result['data'].capitalize()}.", ANCHORS])
+    results = CellResults(notes=[f"{result['data'].capitalize()}.", ANCHORS])
     for record in result["curves"]:
         if record["status"] != "ok":
-            read.cells += without_value(job, "skipped", record["reason"])
+            results.cells += without_value(job, "skipped", record["reason"])
             continue
         curve = _curve(job, record, file)
         tiny = " of a tiny network" if "hidden_size" in record["model"] else ""
@@ -78,15 +78,15 @@ def read_curves(job: CellJob, result: Mapping[str, Any], file: str) -> CellResul
             y_label="loss",
             file=file,
         )
-        read.series.append(series)
+        results.series.append(series)
         full = job.facts["full"] and record["model"]["preset"] == "DiT-XL/2"
         printed = published_value("fig7", "DiT-XL/2", "step 1") if full else None
-        known = {"row": label, "published": printed, **_valued(curve.losses[0], curve)}
-        read.cells.append(cell_of(job, "step 1", "loss", "", **known))
-    return read
+        known = {"row": label, "published": printed, **_value_fields(curve.losses[0], curve)}
+        results.cells.append(cell_of(job, "step 1", "loss", "", **known))
+    return results
 
 
-def judge(results: Mapping[str, tuple[CellJob, Mapping[str, Any], str]]) -> list[ResultCell]:
+def compare_platforms(results: Mapping[str, tuple[CellJob, Mapping[str, Any], str]]) -> list[ResultCell]:
     """Return the deviation of each platform from the reference, and the noise of its seeds."""
     curves = [
         _curve(job, record, file)
@@ -96,23 +96,23 @@ def judge(results: Mapping[str, tuple[CellJob, Mapping[str, Any], str]]) -> list
     ]
     cells = []
     for group in dict.fromkeys(curve.group for curve in curves):
-        own = [curve for curve in curves if curve.group == group]
-        truths = {curve.seed: curve for curve in own if curve.platform == REFERENCE and not curve.broken}
+        group_curves = [curve for curve in curves if curve.group == group]
+        references = {curve.seed: curve for curve in group_curves if curve.platform == REFERENCE and not curve.broken}
         row = f"{_network(group[0])}, batch {group[1]}"
-        noise = [(one, deviation(one.smoothed, other.smoothed)) for one, other in combinations(truths.values(), 2)]
+        noise = [(a, deviation(a.smoothed, b.smoothed)) for a, b in combinations(references.values(), 2)]
         found = {NOISE: noise}
-        for curve in own:
-            if curve.platform != REFERENCE and (truth := truths.get(curve.seed)):
-                found.setdefault(curve.platform, []).append((curve, deviation(curve.smoothed, truth.smoothed)))
+        for curve in group_curves:
+            if curve.platform != REFERENCE and (reference := references.get(curve.seed)):
+                found.setdefault(curve.platform, []).append((curve, deviation(curve.smoothed, reference.smoothed)))
         for column, pairs in found.items():
             if pairs:
                 curve, value = max(pairs, key=lambda pair: pair[1])
                 quantity = "largest deviation of the smoothed loss"
-                cells.append(cell_of(curve.job, column, quantity, "%", row=row, **_valued(100 * value, curve)))
+                cells.append(cell_of(curve.job, column, quantity, "%", row=row, **_value_fields(100 * value, curve)))
     return cells
 
 
-def _valued(value: float, curve: LossCurve) -> dict[str, Any]:
+def _value_fields(value: float, curve: LossCurve) -> dict[str, Any]:
     finite = {"value": value, "file": curve.file}
     return finite if math.isfinite(value) else {"status": "skipped", "reason": curve.broken}
 

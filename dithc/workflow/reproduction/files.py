@@ -55,7 +55,7 @@ class PaperFiles:
         return find_cell(self.jobs, target, name)
 
     def before(self, target: str, name: str) -> list[str]:
-        return [self.cell(target, one) for one in self.job(target, name).after]
+        return [self.cell(target, earlier) for earlier in self.job(target, name).after]
 
     def threads(self, target: str, name: str) -> int:
         """Return the cores of the job of a cell: the complete node for measurements."""
@@ -63,8 +63,8 @@ class PaperFiles:
 
     def runtime(self, target: str, name: str) -> int:
         """Return the walltime in minutes of the job of a cell, at most the limit."""
-        wanted = math.ceil(2 + LONGER * self.job(target, name).seconds / 60)
-        return min(wanted, self.experiment.machine.max_walltime_minutes or wanted)
+        minutes = math.ceil(2 + LONGER * self.job(target, name).seconds / 60)
+        return min(minutes, self.experiment.machine.max_walltime_minutes or minutes)
 
     def task_cpus(self, target: str, name: str) -> int:
         is_one = self.job(target, name).ranks == 1
@@ -92,9 +92,9 @@ def resolve_node(
 def format_cells(jobs: Iterable[CellJob], target: str, node: NodeModel) -> str:
     """Return the cells of a target as lines for the user."""
     lines = [f"{target} on {node.cores} cores, {node.memory_gib:g} GiB:"]
-    own = [job for job in jobs if job.target == target]
-    for job in own:
+    target_jobs = [job for job in jobs if job.target == target]
+    for job in target_jobs:
         action = f"skipped: {job.skipped}" if job.skipped else job.command
         lines.append(f"{job.seconds:8.0f} s  {job.name:<24} {action}")
-    run = [job.seconds for job in own if not job.skipped]
-    return "\n".join([*lines, f"{sum(run):8.0f} s  {len(run)} of {len(own)} cells"])
+    run = [job.seconds for job in target_jobs if not job.skipped]
+    return "\n".join([*lines, f"{sum(run):8.0f} s  {len(run)} of {len(target_jobs)} cells"])

@@ -13,28 +13,28 @@ from dithc.workflow.reproduction.targets import TARGETS, TargetContext
 
 def plan_cells(experiment: ExperimentConfig, node: NodeModel) -> list[CellJob]:
     """Return the cells of all targets, `paper.targets` first, for a measuring node."""
-    asked = experiment.paper
-    cost = Cost(node, asked.gflops_per_core)
+    settings = experiment.paper
+    cost = Cost(node, settings.gflops_per_core)
     scope = TargetContext(experiment, sizes_of(experiment, node, cost), cost)
-    names = [*asked.targets, *(name for name in TARGETS if name not in asked.targets)]
-    jobs = [_fitting(replace(job, target=name), cost) for name in names for job in TARGETS[name](scope)]
-    return _within(jobs, hours=asked.time_budget_hours) if asked.scale == "node" else jobs
+    names = [*settings.targets, *(name for name in TARGETS if name not in settings.targets)]
+    jobs = [_check_memory(replace(job, target=name), cost) for name in names for job in TARGETS[name](scope)]
+    return _within_budget(jobs, hours=settings.time_budget_hours) if settings.scale == "node" else jobs
 
 
 def find_cell(jobs: Iterable[CellJob], target: str, name: str) -> CellJob:
     """Return a cell by its names; the UserError lists the cells of the target."""
-    own = {job.name: job for job in jobs if job.target == target}
-    if name not in own:
+    target_jobs = {job.name: job for job in jobs if job.target == target}
+    if name not in target_jobs:
         raise user_error(
             f"there is no cell {name!r} of {target}",
             got=name,
-            expected=f"one of {', '.join(own) or 'none: this target uses the runs of the experiment'}",
+            expected=f"one of {', '.join(target_jobs) or 'none: this target uses the runs of the experiment'}",
             fix="correct the name; `paper.scale` and the node determine the cells",
         )
-    return own[name]
+    return target_jobs[name]
 
 
-def _fitting(job: CellJob, cost: Cost) -> CellJob:
+def _check_memory(job: CellJob, cost: Cost) -> CellJob:
     if cost.fits(job.memory_gib):
         return job
     total = cost.node.memory_gib
@@ -42,19 +42,19 @@ def _fitting(job: CellJob, cost: Cost) -> CellJob:
     return replace(job, skipped=f"predicted memory {job.memory_gib:.1f} GiB, {limit}")
 
 
-def _within(jobs: list[CellJob], *, hours: float) -> list[CellJob]:
+def _within_budget(jobs: list[CellJob], *, hours: float) -> list[CellJob]:
     """Select cells within the hours; a long cell does not block later shorter ones."""
-    left, found = hours * 3600.0, list[CellJob]()
+    remaining, found = hours * 3600.0, list[CellJob]()
     for job in jobs:
-        gone = {one.name for one in found if one.skipped and one.target == job.target}
+        skipped = {earlier.name for earlier in found if earlier.skipped and earlier.target == job.target}
         if job.skipped:
             pass
-        elif before := next((name for name in job.after if name in gone), None):
+        elif before := next((name for name in job.after if name in skipped), None):
             job = replace(job, skipped=f"requires {before}, which is skipped")
-        elif job.measures and job.seconds > left:
-            reason = f"predicted {job.seconds:.0f} s, {left:.0f} s remain of paper.time_budget_hours {hours:g}"
+        elif job.measures and job.seconds > remaining:
+            reason = f"predicted {job.seconds:.0f} s, {remaining:.0f} s remain of paper.time_budget_hours {hours:g}"
             job = replace(job, skipped=f"{reason}: raise it, or list this target first in paper.targets")
         else:
-            left -= job.seconds if job.measures else 0.0
+            remaining -= job.seconds if job.measures else 0.0
         found.append(job)
     return found

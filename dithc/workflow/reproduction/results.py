@@ -36,7 +36,7 @@ class CellResults:
     def add(self, other: "CellResults") -> None:
         self.cells += other.cells
         self.series += other.series
-        self.notes += [one for one in other.notes if one not in self.notes]
+        self.notes += [note for note in other.notes if note not in self.notes]
 
 
 def cell_of(job: CellJob, column: str, quantity: str, unit: str, *, row: str = "", **more: Any) -> ResultCell:
@@ -62,8 +62,8 @@ def without_value(job: CellJob, status: str, reason: str) -> list[ResultCell]:
 
 def spread_of(timing: Mapping[str, Any], file: str) -> dict[str, Any]:
     """Return value and range of a spread, and the file that has them."""
-    every = timing.get("all") or timing.get("rounds") or []
-    low, high = (min(every), max(every)) if len(every) > 1 else (None, None)
+    samples = timing.get("all") or timing.get("rounds") or []
+    low, high = (min(samples), max(samples)) if len(samples) > 1 else (None, None)
     return {"value": timing["median"], "low": low, "high": high, "file": file}
 
 
@@ -78,19 +78,19 @@ def _table2(job: CellJob, result: Mapping[str, Any], file: str) -> CellResults:
     row = result["cells"][0]["strategies"][strategy]
     column, is_full = STRATEGIES[strategy], job.facts["full"] and job.facts["batch"] in FULL_BATCHES
     limit = PATH.sub("", next(iter(result["memory_limit"]["how"].values()), "no limit"))
-    read = CellResults(notes=[f"A limit on all ranks of a run decides out of memory: {limit.split(' (', 1)[0]}."])
+    found = CellResults(notes=[f"A limit on all ranks of a run decides out of memory: {limit.split(' (', 1)[0]}."])
     if failed := _failed(row):
-        read.cells = without_value(job, failed["status"], f"{failed['reason']}; limit: {limit}")
-        return read
+        found.cells = without_value(job, failed["status"], f"{failed['reason']}; limit: {limit}")
+        return found
     printed = {
         unit: published_value("table2", job.row, f"{column} {unit}") if is_full else None for unit in ("s", "GB")
     }
     seconds = spread_of(row["seconds"], file) | {"published": printed["s"]}
-    read.cells.append(cell_of(job, f"{column} s", "seconds per iteration", "s", **seconds))
+    found.cells.append(cell_of(job, f"{column} s", "seconds per iteration", "s", **seconds))
     if row["peak_pss_bytes"] is not None:
         peak = {"value": row["peak_pss_bytes"] / GIGA, "file": file, "published": printed["GB"]}
-        read.cells.append(cell_of(job, f"{column} GB", "peak memory of all ranks", "GB", **peak))
-    return read
+        found.cells.append(cell_of(job, f"{column} GB", "peak memory of all ranks", "GB", **peak))
+    return found
 
 
 def _table3(job: CellJob, result: Mapping[str, Any], file: str) -> CellResults:
@@ -99,31 +99,32 @@ def _table3(job: CellJob, result: Mapping[str, Any], file: str) -> CellResults:
     rows = {row["name"]: row for row in result["contenders"]}
     batch, base, quantity = job.facts["batch"], rows["torch-blas"], "seconds per iteration"
     is_full = job.facts["full"] and batch == BATCH
-    read = CellResults(notes=[f"{batch} images per step on one node; the paper has {BATCH}."] if batch != BATCH else [])
+    note = f"{batch} images per step on one node; the paper has {BATCH}."
+    found = CellResults(notes=[note] if batch != BATCH else [])
     for name, column in PRODUCTS.items():
         row, failed = rows[name], _failed(rows[name])
         if name == "dithc" and not job.facts["tuned"]:
             reason = "no search for the fastest products at this scale: it takes too long"
             failed = {"status": "skipped", "reason": reason}
         if failed:
-            read.cells.append(cell_of(job, column, quantity, "s", **failed))
+            found.cells.append(cell_of(job, column, quantity, "s", **failed))
             continue
-        printed, native = (published_value("table3", job.row, one) for one in (column, "nativeBLAS"))
+        printed, native = (published_value("table3", job.row, title) for title in (column, "nativeBLAS"))
         seconds = spread_of(row["seconds"], file) | {"published": printed if is_full else None}
-        read.cells.append(cell_of(job, column, quantity, "s", **seconds))
+        found.cells.append(cell_of(job, column, quantity, "s", **seconds))
         if base["status"] == "ok" and name != "torch-blas":
             rounds = [a / b for a, b in zip(base["seconds"]["all"], row["seconds"]["all"], strict=True)]
             value = base["seconds"]["median"] / row["seconds"]["median"]
             ratio = spread_of({"median": value, "all": [value, *rounds]}, file)
             ratio["published"] = native / printed if native and printed else None
-            read.cells.append(cell_of(job, f"{column} over nativeBLAS", "speedup", "x", **ratio))
-    return read
+            found.cells.append(cell_of(job, f"{column} over nativeBLAS", "speedup", "x", **ratio))
+    return found
 
 
 def _table4(job: CellJob, result: Mapping[str, Any], file: str) -> CellResults:
     dtype, libraries = job.facts["dtype"], ("openblas", "torch-blas", "onednn")
     model = job.facts["model"]
-    read = CellResults(
+    found = CellResults(
         notes=[f"Modules of {model} here, of DiT-XL/2 in the paper; nativeBLAS is the library of PyTorch."]
     )
     by_module: dict[str, dict[str, Mapping[str, Any]]] = {}
@@ -133,42 +134,42 @@ def _table4(job: CellJob, result: Mapping[str, Any], file: str) -> CellResults:
     for name in libraries:
         column = f"{PRODUCTS[name]} {dtype}"
         if reason := result["libraries"][name][dtype]:
-            read.cells.append(cell_of(job, column, "speedup", "x", row="all modules", status="skipped", reason=reason))
+            found.cells.append(cell_of(job, column, "speedup", "x", row="all modules", status="skipped", reason=reason))
         for module, products in by_module.items():
             if any(name not in over for over in products.values()):
                 continue
             row = MODULES[module]
             for product, over in products.items():
                 quantity = f"speedup, {product.replace('_', ' of ')}"
-                read.cells.append(cell_of(job, column, quantity, "x", row=row, **spread_of(over[name], file)))
+                found.cells.append(cell_of(job, column, quantity, "x", row=row, **spread_of(over[name], file)))
             is_papers = name == "torch-blas" and dtype == "fp32"
             mean = {
                 "value": geometric_mean(over[name]["median"] for over in products.values()),
                 "published": published_value("table4", row, "Speed-up") if is_papers else None,
             }
-            read.cells.append(cell_of(job, column, "speedup, mean of the products", "x", row=row, file=file, **mean))
-    return read
+            found.cells.append(cell_of(job, column, "speedup, mean of the products", "x", row=row, file=file, **mean))
+    return found
 
 
 def _fig9(job: CellJob, result: Mapping[str, Any], file: str) -> CellResults:
-    read, column = CellResults(), job.columns[0]
+    found, column = CellResults(), job.columns[0]
     for row in result["stages"]:
         known = {"row": row["label"], "published": published_value("fig9", row["name"], "Speed-up")}
         failed = _failed(row)
         if failed is None and row.get("speedup") is None:
             failed = {"status": "skipped", "reason": "the baseline has no time"}
         if failed:
-            read.cells.append(cell_of(job, column, "speedup", "x", **known, **failed))
+            found.cells.append(cell_of(job, column, "speedup", "x", **known, **failed))
             continue
-        read.cells.append(cell_of(job, column, "speedup", "x", **known, **spread_of(row["speedup"], file)))
+        found.cells.append(cell_of(job, column, "speedup", "x", **known, **spread_of(row["speedup"], file)))
         seconds = spread_of(row["seconds"], file)
-        read.cells.append(cell_of(job, f"{column} s", "seconds per iteration", "s", row=row["label"], **seconds))
-    return read
+        found.cells.append(cell_of(job, f"{column} s", "seconds per iteration", "s", row=row["label"], **seconds))
+    return found
 
 
 def _scaling(job: CellJob, result: Mapping[str, Any], file: str) -> CellResults:
     """Read the curves of `dithc bench scaling` and `dithc simulate`."""
-    read = CellResults()
+    found = CellResults()
     for curve in result["curves"]:
         if curve["mode"] != MODES[job.target]:
             continue
@@ -186,13 +187,13 @@ def _scaling(job: CellJob, result: Mapping[str, Any], file: str) -> CellResults:
             y_label="efficiency",
             file=file,
         )
-        read.series.append(series)
+        found.series.append(series)
         if kind != "published":
             for point in points:
-                read.cells += _point(job, point, f"{label}, {point[count]} {count}", kind=kind, file=file)
+                found.cells += _point(job, point, f"{label}, {point[count]} {count}", kind=kind, file=file)
         if kind == "simulated" and curve.get("global_batch_size"):
-            read.series.append(_locally(series, points))
-    return read
+            found.series.append(_with_local_steps(series, points))
+    return found
 
 
 def _point(job: CellJob, point: Mapping[str, Any], row: str, *, kind: str, file: str) -> list[ResultCell]:
@@ -209,10 +210,10 @@ def _point(job: CellJob, point: Mapping[str, Any], row: str, *, kind: str, file:
     ]
 
 
-def _locally(series: Series, points: list[Mapping[str, Any]]) -> Series:
+def _with_local_steps(series: Series, points: list[Mapping[str, Any]]) -> Series:
     """Return a curve that exchanges every LOCAL_STEPS steps: exposed time is divided by their number."""
     work = [point["seconds"] - point["exposed_seconds"] * (1 - 1 / LOCAL_STEPS) for point in points]
-    y = tuple(work[0] * series.x[0] / (one * nodes) for one, nodes in zip(work, series.x, strict=True))
+    y = tuple(work[0] * series.x[0] / (seconds * nodes) for seconds, nodes in zip(work, series.x, strict=True))
     return replace(series, label=f"{series.label}, exchanged every {LOCAL_STEPS} steps", y=y)
 
 
@@ -221,23 +222,23 @@ def _number(value: Any) -> float | None:
 
 
 def _sec56(job: CellJob, result: Mapping[str, Any], file: str) -> CellResults:
-    read = CellResults(notes=["The paper has 182.47 TFLOP/s on 32 nodes, linear layers alone: 5.70 per node."])
+    found = CellResults(notes=["The paper has 182.47 TFLOP/s on 32 nodes, linear layers alone: 5.70 per node."])
     for row in result["contenders"]:
         name, failed = f"{job.row} {row['name']}", _failed(row)
         for column, rate in {"linear layers": "training_linear", "with attention": "training_total"}.items():
             if failed:
-                read.cells.append(cell_of(job, column, "sustained", "TFLOP/s", row=name, **failed))
+                found.cells.append(cell_of(job, column, "sustained", "TFLOP/s", row=name, **failed))
                 continue
             value, timing = row["gflop_per_second"][rate] / 1e3, row["seconds"]
             rounds = [timing["median"] / seconds * value for seconds in timing["all"]]
             known = spread_of({"median": value, "all": [value, *rounds]}, file)
             if row["name"] == "dithc" and job.facts["dtype"] == "fp32":
                 known["published"] = PER_NODE_TFLOPS.get(column)
-            read.cells.append(cell_of(job, column, "sustained", "TFLOP/s", row=name, **known))
+            found.cells.append(cell_of(job, column, "sustained", "TFLOP/s", row=name, **known))
     energy = result["energy"]
     known = _failed(energy) or {"value": energy["images_per_joule"], "file": file}
-    read.cells.append(cell_of(job, "images per joule", "of the processors", "1/J", row=f"{job.row} dithc", **known))
-    return read
+    found.cells.append(cell_of(job, "images per joule", "of the processors", "1/J", row=f"{job.row} dithc", **known))
+    return found
 
 
 READERS: Mapping[str, Callable[[CellJob, Mapping[str, Any], str], CellResults]] = {
@@ -253,10 +254,10 @@ READERS: Mapping[str, Callable[[CellJob, Mapping[str, Any], str], CellResults]] 
 
 def read_result(job: CellJob, result: Mapping[str, Any], file: str) -> CellResults:
     """Return the content of a cell result; `file` is relative to the page."""
-    read = READERS[job.target](job, result, file)
-    seen: dict[str, int] = {}
-    for place, cell in enumerate(read.cells):  # ids of rows that differ in punctuation only
-        seen[cell.id] = seen.get(cell.id, 0) + 1
-        if seen[cell.id] > 1:
-            read.cells[place] = replace(cell, id=f"{cell.id}-{seen[cell.id]}")
-    return read
+    found = READERS[job.target](job, result, file)
+    counts: dict[str, int] = {}
+    for place, cell in enumerate(found.cells):  # ids of rows that differ in punctuation only
+        counts[cell.id] = counts.get(cell.id, 0) + 1
+        if counts[cell.id] > 1:
+            found.cells[place] = replace(cell, id=f"{cell.id}-{counts[cell.id]}")
+    return found

@@ -22,7 +22,7 @@ class ScaleSettings:
         networks: of tables 2 and 3 and figure 10, largest first.
         batches: images per step of the node, smaller first.
         rounds, steps: runs per variant, and timed steps of a run.
-        repeats: rounds of alternating variants within a process.
+        step_rounds: rounds of alternating variants within a process.
         ranks: per node, for measured scaling and figure 9.
         tunes: whether to tune products for each network.
         memory_gib: limit for all ranks of a strategy; None for the free memory.
@@ -33,7 +33,7 @@ class ScaleSettings:
     batches: tuple[int, ...]
     rounds: int
     steps: int
-    repeats: int
+    step_rounds: int
     ranks: tuple[int, ...]
     tunes: bool
     loss_curve_steps: int
@@ -52,8 +52,8 @@ class ScaleSettings:
 
 
 def sizes_of(experiment: ExperimentConfig, node: NodeModel, cost: Cost) -> ScaleSettings:
-    asked = experiment.paper
-    is_ci, is_full = asked.scale == "ci", asked.scale == "paper"
+    settings = experiment.paper
+    is_ci, is_full = settings.scale == "ci", settings.scale == "paper"
     networks = [Network(name, depth=1 if is_ci else None) for name in (MODELS[:1] + MODELS[-1:] if is_ci else MODELS)]
     if is_ci:
         batches: tuple[int, ...] = (2, 4)
@@ -61,7 +61,7 @@ def sizes_of(experiment: ExperimentConfig, node: NodeModel, cost: Cost) -> Scale
         batches = (BATCH, 2 * BATCH)
     else:  # two batches as in the paper: the largest model fits memory under CFTP, and all cells the hours
         second = cost.largest_batch(
-            networks[0], most=2 * BATCH, seconds=asked.time_budget_hours * 3600 / STEPS_OF_HOURS
+            networks[0], limit=2 * BATCH, seconds=settings.time_budget_hours * 3600 / STEPS_OF_HOURS
         )
         batches = (max(1, second // 2), max(2, second))
     return ScaleSettings(
@@ -69,11 +69,11 @@ def sizes_of(experiment: ExperimentConfig, node: NodeModel, cost: Cost) -> Scale
         batches=batches,
         rounds=1 if is_ci else 2,
         steps=1 if is_ci else 3,
-        repeats=2 if is_ci else 5,
+        step_rounds=2 if is_ci else 5,
         ranks=(1, 2)[: node.cores] if is_ci else _ranks(experiment, node),
         tunes=not is_ci,
-        loss_curve_steps=asked.loss_curve_steps or CURVE_STEPS[asked.scale],
-        memory_gib=asked.memory_gib or (CI_MEMORY_GIB if is_ci else None),
+        loss_curve_steps=settings.loss_curve_steps or CURVE_STEPS[settings.scale],
+        memory_gib=settings.memory_gib or (CI_MEMORY_GIB if is_ci else None),
         strong=STRONG_BATCHES if is_full else (),
     )
 
@@ -81,5 +81,5 @@ def sizes_of(experiment: ExperimentConfig, node: NodeModel, cost: Cost) -> Scale
 def _ranks(experiment: ExperimentConfig, node: NodeModel) -> tuple[int, ...]:
     """Return powers of two up to the ranks of all nodes, each with at least one core."""
     machine = experiment.machine
-    most = (machine.ranks if machine.launcher != "none" else None) or min(4, node.cores)
-    return tuple(1 << power for power in range(most.bit_length()))
+    limit = (machine.ranks if machine.launcher != "none" else None) or min(4, node.cores)
+    return tuple(1 << power for power in range(limit.bit_length()))

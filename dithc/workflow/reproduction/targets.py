@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from itertools import product
 
 from dithc.config import ExperimentConfig
-from dithc.workflow.jobs import BenchmarkArguments
+from dithc.workflow.jobs import BenchmarkArguments, options
 from dithc.workflow.reproduction.cost import START_SECONDS, Cost, Network
 from dithc.workflow.reproduction.jobs import OUT, CellJob
 from dithc.workflow.reproduction.scales import MODELS, ScaleSettings
@@ -43,29 +43,24 @@ class TargetContext:
     def per_node(self) -> int:
         """Ranks per launched node, at most the largest count of `sizes`."""
         machine = self.experiment.machine
-        given = None if machine.launcher == "none" else machine.launched_per_node
-        return min(given or max(self.sizes.ranks), max(self.sizes.ranks))
+        launched = None if machine.launcher == "none" else machine.launched_per_node
+        return min(launched or max(self.sizes.ranks), max(self.sizes.ranks))
 
 
 def _table2(scope: TargetContext) -> Iterator[CellJob]:
     sizes = scope.sizes
-    limit = () if sizes.memory_gib is None else ("--memory-limit", f"{sizes.memory_gib:g}")
-    for batch in sizes.batches:
-        for network in sizes.networks:
-            for strategy, column in STRATEGIES.items():
-                step = scope.cost.step(network, images=batch, way=strategy)
-                yield CellJob(
-                    name=f"{strategy.replace('+', '-')}-{network.file_name}-{batch}",
-                    words=(
-                        *("bench", "strategies", "--models", network.label, *network.words, "--batches", str(batch)),
-                        *("--strategies", strategy, "--rounds", str(sizes.rounds), "--warmup", str(WARMUP)),
-                        *("--steps", str(sizes.steps), *limit, "--json", OUT),
-                    ),
-                    row=f"{batch} {network.label}",
-                    columns=(f"{column} s", f"{column} GB"),
-                    seconds=sizes.rounds * (START_SECONDS + (WARMUP + sizes.steps) * step),
-                    facts={"strategy": strategy, "batch": batch, "full": network.depth is None},
-                )
+    timed = {"rounds": sizes.rounds, "warmup": WARMUP, "steps": sizes.steps, "memory_limit": sizes.memory_gib}
+    for batch, network, (strategy, column) in product(sizes.batches, sizes.networks, STRATEGIES.items()):
+        step = scope.cost.step(network, images=batch, variant=strategy)
+        measured = options(models=network.label, override=network.override, batches=batch, strategies=strategy)
+        yield CellJob(
+            name=f"{strategy.replace('+', '-')}-{network.file_name}-{batch}",
+            words=("bench", "strategies", *measured, *options(**timed, json=OUT)),
+            row=f"{batch} {network.label}",
+            columns=(f"{column} s", f"{column} GB"),
+            seconds=sizes.rounds * (START_SECONDS + (WARMUP + sizes.steps) * step),
+            facts={"strategy": strategy, "batch": batch, "full": network.depth is None},
+        )
 
 
 def _search(scope: TargetContext, network: Network, images: int) -> float:
@@ -75,9 +70,8 @@ def _search(scope: TargetContext, network: Network, images: int) -> float:
 def _table3(scope: TargetContext) -> Iterator[CellJob]:
     sizes, batch = scope.sizes, scope.sizes.batches[0]
     for network in sizes.networks:
-        base = (*("--model", network.preset, *network.words, "--batch", str(batch)), "--dtype", "fp32")
+        base = options(model=network.preset, override=network.override, batch=batch, dtype="fp32")
         tuned = f"{network.file_name}-{batch}"
-        memory = network.memory_gib(images=batch)
         if sizes.tunes:
             yield CellJob(
                 name=f"tuning-{network.file_name}",
@@ -88,17 +82,14 @@ def _table3(scope: TargetContext) -> Iterator[CellJob]:
                 tuning=tuned,
             )
         compare = [name for name in PRODUCTS if name != "dithc"]
-        step = sum(scope.cost.step(network, images=batch, way=way) for way in PRODUCTS)
+        step = sum(scope.cost.step(network, images=batch, variant=name) for name in PRODUCTS)
         yield CellJob(
             name=network.file_name,
-            words=(
-                *("bench", "step", *base, "--compare", ",".join(compare), "--warmup", "1"),
-                *("--repeats", str(sizes.repeats), "--json", OUT),
-            ),
+            words=("bench", "step", *base, *options(compare=compare, warmup=1, rounds=sizes.step_rounds, json=OUT)),
             row=network.label,
             columns=tuple(PRODUCTS.values()),
-            seconds=START_SECONDS + step * (2 + sizes.repeats),
-            memory_gib=memory,
+            seconds=START_SECONDS + step * (2 + sizes.step_rounds),
+            memory_gib=network.memory_gib(images=batch),
             after=(f"tuning-{network.file_name}",) if sizes.tunes else (),
             tuning=tuned if sizes.tunes else "",
             facts={"tuned": sizes.tunes, "batch": batch, "full": network.depth is None},
@@ -109,18 +100,16 @@ def _table4(scope: TargetContext) -> Iterator[CellJob]:
     model = "DiT-S/2" if scope.experiment.paper.scale == "ci" else "DiT-XL/2"
     libraries = ("openblas", "torch-blas", "onednn")
     block = Network(model, depth=1)
-    ways, images = ("dithc", "eager", *libraries), OPS_IMAGES[model]
-    round_seconds = sum(scope.cost.step(block, images=images, way=way) for way in ways)
+    variants, images = ("dithc", "eager", *libraries), OPS_IMAGES[model]
+    round_seconds = sum(scope.cost.step(block, images=images, variant=variant) for variant in variants)
     for dtype in ("fp32", "bf16"):
+        measured = options(ops="gemm", models=model, dtype=dtype, libraries=libraries, rounds=scope.sizes.step_rounds)
         yield CellJob(
             name=dtype,
-            words=(
-                *("bench", "ops", "--ops", "gemm", "--models", model, "--dtype", dtype),
-                *("--libraries", ",".join(libraries), "--repeats", str(scope.sizes.repeats), "--json", OUT),
-            ),
+            words=("bench", "ops", *measured, "--json", OUT),
             row=f"all modules, {dtype}",
             columns=tuple(f"{PRODUCTS[name]} {dtype}" for name in libraries),
-            seconds=START_SECONDS + (1 + scope.sizes.repeats) * round_seconds,
+            seconds=START_SECONDS + (1 + scope.sizes.step_rounds) * round_seconds,
             facts={"dtype": dtype, "model": model},
         )
 
@@ -129,14 +118,12 @@ def _fig9(scope: TargetContext) -> Iterator[CellJob]:
     sizes = scope.sizes
     network, batch = sizes.networks[-1], max(2, sizes.batches[0])
     for ranks in [count for count in sizes.ranks if count <= 2]:
-        run = START_SECONDS + (WARMUP + sizes.steps) * scope.cost.step(network, images=batch, way="eager")
+        run = START_SECONDS + (WARMUP + sizes.steps) * scope.cost.step(network, images=batch, variant="eager")
+        measured = options(model=network.preset, override=network.override, batch=batch, ranks=ranks)
+        timed = options(rounds=sizes.rounds, warmup=WARMUP, steps=sizes.steps, tune=sizes.tunes, json=OUT)
         yield CellJob(
             name=f"ranks-{ranks}",
-            words=(
-                *("bench", "stepwise", "--model", network.preset, *network.words, "--batch", str(batch)),
-                *("--ranks", str(ranks), "--rounds", str(sizes.rounds), "--warmup", str(WARMUP)),
-                *("--steps", str(sizes.steps), *(("--tune",) if sizes.tunes else ()), "--json", OUT),
-            ),
+            words=("bench", "stepwise", *measured, *timed),
             row="all steps",
             columns=(_ranks(ranks),),
             seconds=STAGES * sizes.rounds * run + (_search(scope, network, batch) if sizes.tunes else 0),
@@ -152,43 +139,50 @@ def _scaling(scope: TargetContext, mode: str, network: Network, batch: int, *, n
     sizes, machine, per_node = scope.sizes, scope.experiment.machine, scope.per_node
     is_weak = mode == "weak"
     shared = [count for count in sizes.ranks if is_weak or batch % count == 0]
-    fitting = [count for count in shared if scope.cost.fits(_on_a_node(scope, network, count, batch, mode))]
+    fitting = [count for count in shared if scope.cost.fits(_node_memory_gib(scope, network, count, batch, mode))]
     counts = fitting or shared[-1:]
     launch = BenchmarkArguments(scope.experiment).scaling_launch.split()
     seconds = 0.0
     for count in counts:
         images, cores = batch * count if is_weak else batch, max(1, scope.cost.node.cores * count // per_node)
-        step = scope.cost.step(network, images=images, way="dp", cores=cores)
+        step = scope.cost.step(network, images=images, variant="dp", cores=cores)
         seconds += sizes.rounds * (START_SECONDS + (WARMUP + 2 * sizes.steps) * step)
     is_elsewhere = machine.launcher == "srun"
+    measured = options(**{mode: True}, models=network.label, override=network.override, ranks=counts, batch=batch)
+    timed = options(rounds=sizes.rounds, warmup=WARMUP, steps=sizes.steps, no_communication_baseline=True)
     return CellJob(
         name=name or f"measured-{network.file_name}",
-        words=(
-            *("bench", "scaling", f"--{mode}", "--models", network.label, *network.words),
-            *("--ranks", ",".join(map(str, counts)), "--batch", str(batch), "--rounds", str(sizes.rounds)),
-            *("--warmup", str(WARMUP), "--steps", str(sizes.steps), "--no-communication-baseline"),
-            *(*launch, "--json", OUT),
-        ),
+        words=("bench", "scaling", *measured, *timed, *launch, "--json", OUT),
         row=network.label,
         columns=tuple(_ranks(count) for count in counts),
         seconds=seconds,
-        memory_gib=max(_on_a_node(scope, network, count, batch, mode) for count in counts),
+        memory_gib=max(_node_memory_gib(scope, network, count, batch, mode) for count in counts),
         nodes=-(-max(counts) // per_node) if is_elsewhere else 1,
         ranks=max(counts) if is_elsewhere else 1,
     )
 
 
-def _on_a_node(scope: TargetContext, network: Network, count: int, batch: int, mode: str) -> float:
-    """Return the GiB of the share of one node in `count` ranks."""
-    here = min(count, scope.per_node)
-    images = batch * here if mode == "weak" else -(-batch * here // count)
-    return network.memory_gib(images=images, replicas=here)
+def _node_memory_gib(scope: TargetContext, network: Network, count: int, batch: int, mode: str) -> float:
+    local = min(count, scope.per_node)
+    images = batch * local if mode == "weak" else -(-batch * local // count)
+    return network.memory_gib(images=images, replicas=local)
 
 
-def _simulated(name: str, words: tuple[str, ...], row: str = "XL/2") -> CellJob:
+def _simulated(
+    scope: TargetContext,
+    name: str,
+    *,
+    mode: str | None = None,
+    models: Iterable[str] | None = None,
+    row: str = "XL/2",
+    **changes: object,
+) -> CellJob:
+    """Return a cell of a simulated experiment; without a mode the experiments of the paper."""
+    machine = scope.experiment.paper.machine
+    simulated = options(reproduce_paper=mode is None, scaling=mode, models=models, machine=machine, nodes=NODES)
     return CellJob(
-        name=name,
-        words=("simulate", *words, "--json", OUT),
+        name=f"simulated-{name}",
+        words=("simulate", *simulated, *options(**changes, json=OUT)),
         row=row,
         columns=("simulated",),
         seconds=SIMULATION_SECONDS,
@@ -200,10 +194,8 @@ def _fig10(scope: TargetContext) -> Iterator[CellJob]:
     sizes = scope.sizes
     for network in sizes.networks:
         yield _scaling(scope, "weak", network, max(1, sizes.batches[0] // scope.per_node))
-    on = ("--machine", scope.experiment.paper.machine, "--nodes", NODES)
-    yield _simulated("simulated-paper", ("--reproduce-paper", *on))
-    words = ("--mode", "weak", "--models", ",".join(MODELS), *on)
-    yield _simulated("simulated-weak", words, "all")
+    yield _simulated(scope, "paper")
+    yield _simulated(scope, "weak", mode="weak", row="all", models=MODELS)
 
 
 def _fig11(scope: TargetContext) -> Iterator[CellJob]:
@@ -211,32 +203,26 @@ def _fig11(scope: TargetContext) -> Iterator[CellJob]:
     for batch in sizes.strong_batches:
         name = f"measured-xl-2-{batch}" if len(sizes.strong_batches) > 1 else ""
         yield _scaling(scope, "strong", sizes.largest, batch, name=name)
-    on = ("--machine", scope.experiment.paper.machine, "--nodes", NODES)
-    yield _simulated("simulated-paper", ("--reproduce-paper", *on))
-    wires = ("--wire", "fp32,bf16")
-    yield _simulated("simulated-strong", ("--mode", "strong", *on, *wires))
-    sharded = ("--mode", "strong", *on, "--global-batch-size", "448,3072", *wires, "--zero1")
-    yield _simulated("simulated-zero1", sharded)
+    yield _simulated(scope, "paper")
+    yield _simulated(scope, "strong", mode="strong", wire="fp32,bf16")
+    yield _simulated(scope, "zero1", mode="strong", global_batch_size="448,3072", wire="fp32,bf16", zero1=True)
 
 
 def _fig7(scope: TargetContext) -> Iterator[CellJob]:
-    sizes, asked = scope.sizes, scope.experiment.paper
-    network = sizes.networks[-1] if asked.scale == "ci" else sizes.largest
+    sizes, settings = scope.sizes, scope.experiment.paper
+    network = sizes.networks[-1] if settings.scale == "ci" else sizes.largest
     for platform, slowness in PLATFORMS.items():
         is_emulated = platform == "sme"
         steps = min(sizes.loss_curve_steps, EMULATED_STEPS) if is_emulated else sizes.loss_curve_steps
         batches = sizes.batches if platform in IN_BOTH_BATCHES else sizes.batches[:1]
-        for batch, seed in product(batches, range(asked.seeds)):
+        for batch, seed in product(batches, range(settings.seeds)):
             images = min(batch, EMULATED_IMAGES) if is_emulated else batch
             step = EMULATED_SECONDS * images if is_emulated else slowness * scope.cost.step(network, images=images)
+            trained = options(platform=platform, seed=seed, steps=steps, model=network.label, override=network.override)
+            compared = options(batch=images, compare="reference" if is_emulated else None, json=OUT)
             yield CellJob(
                 name=f"{platform}-{images}-{seed}",
-                words=(
-                    *("bench", "curves", "--platform", platform, "--seed", str(seed), "--steps", str(steps)),
-                    *("--model", network.label, *network.words, "--batch", str(images)),
-                    *(("--beside", "reference") if is_emulated else ()),
-                    *("--json", OUT),
-                ),
+                words=("bench", "curves", *trained, *compared),
                 row=platform,
                 columns=(f"batch {images}, seed {seed}",),
                 seconds=START_SECONDS + steps * step,
@@ -249,18 +235,15 @@ def _sec56(scope: TargetContext) -> Iterator[CellJob]:
     sizes = scope.sizes
     network, batch = sizes.largest, sizes.batches[0]
     for device, dtype in product(("cpu", "cuda"), ("fp32", "bf16")):
-        of_device = () if device == "cpu" else ("--device", device)
-        step = sum(scope.cost.step(network, images=batch, way=way) for way in ("dithc", "eager", "compile"))
+        step = sum(scope.cost.step(network, images=batch, variant=name) for name in ("dithc", "eager", "compile"))
+        measured = options(model=network.preset, override=network.override, batch=batch, dtype=dtype)
+        measured += options(device=None if device == "cpu" else device, compare="eager,compile", warmup=1)
         yield CellJob(
             name=f"{device}-{dtype}",
-            words=(
-                *("bench", "step", "--model", network.preset, *network.words, "--batch", str(batch), "--dtype", dtype),
-                *of_device,
-                *("--compare", "eager,compile", "--warmup", "1", "--repeats", str(sizes.repeats), "--json", OUT),
-            ),
+            words=("bench", "step", *measured, *options(rounds=sizes.step_rounds, json=OUT)),
             row=f"{device.upper()} {dtype}",
             columns=("linear layers", "with attention"),
-            seconds=2 * START_SECONDS + step * (2 + sizes.repeats),
+            seconds=2 * START_SECONDS + step * (2 + sizes.step_rounds),
             memory_gib=network.memory_gib(images=batch),
             facts={"dtype": dtype},
         )

@@ -37,7 +37,7 @@ def read_scores(experiment: ExperimentConfig, manifests: Iterable[Path], *, page
             ResultCell(id=f"fid-{row.lower()}", row=row, column="FID", quantity="FID", status="skipped", reason=reason)
             for row in ("Gaofen-2", "Sentinel-2")
         ]
-    places = [_place(experiment, scores[0][1].name) for scores in groups.values()]
+    places = [_row_and_column(experiment, scores[0][1].name) for scores in groups.values()]
     return [
         _cell(experiment, scores, page, is_alone=places.count(place) == 1)
         for place, scores in zip(places, groups.values(), strict=True)
@@ -50,7 +50,7 @@ def _without_seeds(experiment: ExperimentConfig, name: str) -> str:
     return evaluation.model_dump_json(exclude={"run", "seed"}) + run.model_dump_json(exclude={"seed"})
 
 
-def _place(experiment: ExperimentConfig, name: str) -> tuple[str, str]:
+def _row_and_column(experiment: ExperimentConfig, name: str) -> tuple[str, str]:
     run = experiment.runs[experiment.evaluations[name].run]
     row = experiment.datasets[run.dataset].title or run.dataset
     return row, f"batch {run.global_batch_size}" + ("" if run.backend == "auto" else f", backend {run.backend}")
@@ -60,14 +60,14 @@ def _cell(
     experiment: ExperimentConfig, scores: Sequence[tuple[Path, Manifest]], page: Path, *, is_alone: bool
 ) -> ResultCell:
     """Return the median and range over seeds; for one seed the score with its interval."""
-    path, score = sorted(scores, key=lambda one: one[1].numbers["fid"])[(len(scores) - 1) // 2]
-    row, column = _place(experiment, score.name)
+    path, score = sorted(scores, key=lambda pair: pair[1].summary["fid"])[(len(scores) - 1) // 2]
+    row, column = _row_and_column(experiment, score.name)
     run = experiment.runs[experiment.evaluations[score.name].run]
-    numbers, every = score.numbers, [one.numbers["fid"] for _, one in scores]
+    numbers, fids = score.summary, [pair.summary["fid"] for _, pair in scores]
     low, high = numbers.get("fid_interval") or (None, None)
     seeds = f"seed {experiment.seed_of(experiment.evaluations[score.name].run)}"
     if len(scores) > 1:
-        low, high, seeds = min(every), max(every), f"{'' if len(scores) % 2 else 'lower '}median of {len(scores)} seeds"
+        low, high, seeds = min(fids), max(fids), f"{'' if len(scores) % 2 else 'lower '}median of {len(scores)} seeds"
     floor = numbers.get("floor")
     settings = [
         f"n {numbers['n_generated']} against {numbers['n_real']}",
@@ -77,7 +77,7 @@ def _cell(
         seeds,
     ]
     printed = None
-    if numbers["comparable"] and {numbers["n_generated"], numbers["n_real"]} == {IMAGES}:
+    if numbers["comparable_to_published"] and {numbers["n_generated"], numbers["n_real"]} == {IMAGES}:
         name = ROWS.get(experiment.datasets[run.dataset].source.kind, "")
         printed = published_value("table1", name, PAPER.get(column, ""))
     return ResultCell(

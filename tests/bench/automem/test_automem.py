@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from dithc.bench import summary
-from dithc.bench.automem.training_runs import automem_row, largest_of
+from dithc.bench.automem.training_runs import automem_row, find_largest
 from dithc.bench.training.run import TrainingResult
 from dithc.cli import main
 from dithc.core.artifacts import outputs
@@ -38,14 +38,14 @@ def test_the_largest_batch_is_found_wherever_it_is_and_from_wherever_the_search_
                     tried.append(batch)
                     return run(1.0) if batch <= truth else TrainingResult(status="oom")
 
-                assert largest_of(step, first=first, most=most)[0] == truth
+                assert find_largest(step, first=first, most=most)[0] == truth
                 assert len(tried) == len(set(tried)), "a batch was tried twice"
                 assert max(tried) <= most
 
 
 def test_a_run_that_fails_for_another_reason_ends_the_search() -> None:
     with pytest.raises(UserError, match="no such model"):
-        largest_of(lambda _: TrainingResult(status="failed", reason="no such model"), first=1, most=4)
+        find_largest(lambda _: TrainingResult(status="failed", reason="no such model"), first=1, most=4)
 
 
 def test_a_managed_row_has_its_budget_its_waiting_and_whether_it_is_the_same_training() -> None:
@@ -54,37 +54,45 @@ def test_a_managed_row_has_its_budget_its_waiting_and_whether_it_is_the_same_tra
         run(1.1, 1.1, memory=memory(400, stall=(0.11, 0.0))),
         run(2.0, 2.0, memory=memory(300, stall=(0.2, 0.4))),
     ]
-    row = automem_row("AutoMem", managed, beside=bare)
+    row = automem_row("AutoMem", managed, base=bare)
     assert (row["peak_fast_bytes"], row["budget_bytes"], row["within_budget"]) == (400, 400, True)
     assert row["stall_share"]["rounds"] == pytest.approx([0.1, 0.0, 0.1, 0.2])
     assert row["slower"]["rounds"] == pytest.approx([1.1, 1.0])
     assert row["losses_identical"]
     assert automem_row("AutoMem", [run(1.0, memory=memory(401, stall=(0.0,)))])["within_budget"] is False
     other = [run(1.0, losses=(1.0 + 2**-50,)), run(2.0)]
-    assert automem_row("AutoMem", other, beside=bare)["losses_identical"] is False
+    assert automem_row("AutoMem", other, base=bare)["losses_identical"] is False
 
 
 def test_the_table_has_reasons_and_exceeded_budgets() -> None:
     killed = {"name": "unmanaged", "status": "oom", "reason": "status 137; train: 7 parameters"}
     managed = automem_row("AutoMem", [run(1.0, peak=5 << 28, memory=memory(401, stall=(0.1,)))])
-    settings = {"model": "DiT-XL/2", "batch": 8, "dtype": "fp32", "limit": 0.6, "rounds": 2, "steps": 3, "repeats": 9}
+    settings = {
+        "model": "DiT-XL/2",
+        "batch": 8,
+        "dtype": "fp32",
+        "memory_limit_fraction": 0.6,
+        "rounds": 2,
+        "steps": 3,
+        "step_rounds": 9,
+    }
     part = {"limit_bytes": 3 << 29, "how": "RLIMIT_DATA", "rows": [killed, managed]}
     probes = [{"batch": 4, "status": "ok", "seconds": 1.0}, {"batch": 5, "status": "oom", "seconds": None}]
     large = {"name": "plain torch", "status": "ok", "largest": 4, "probes": probes}
-    batches = {"limit_bytes": 1, "how": "", "most": 4, "ratio": 1.0, "rows": [large]}
+    batches = {"limit_bytes": 1, "how": "", "max_batch": 4, "ratio": 1.0, "rows": [large]}
     parts = {"file": part, "largest-batch": batches}
     text = summary({"bench": "automem", "settings": settings, "counted": {}, "parts": parts}).text()
-    for said in ("killed for lack of memory", "1.25 GiB resident", "EXCEEDED", "10.0%", "4 ok, 5 oom"):
-        assert said in text
+    for part_text in ("killed for lack of memory", "1.25 GiB resident", "EXCEEDED", "10.0%", "4 ok, 5 oom"):
+        assert part_text in text
 
 
 @needs_kernels
 @pytest.mark.slow
 def test_steps_with_the_pool_and_with_automem_have_the_same_losses_and_stay_where_they_are(tmp_path) -> None:
     path = tmp_path / "automem.json"
-    words = ["--only", "pool,resident", "--step-models", "S/2", "--override=depth=1", "--override=hidden_size=192"]
-    words += ["--override=num_heads=3", "--batch", "4", "--repeats", "2", "--rounds", "1", "--json", str(path)]
-    assert main(["bench", "automem", *words]) == 0
+    arguments = ["--parts", "pool,resident", "--step-models", "S/2", "--override=depth=1", "--override=hidden_size=192"]
+    arguments += ["--override=num_heads=3", "--batch", "4", "--step-rounds", "2", "--rounds", "1", "--json", str(path)]
+    assert main(["bench", "automem", *arguments]) == 0
     parts = json.loads(path.read_text())["parts"]
     pooled, plain = parts["pool"]["rows"]
     assert plain["losses_identical"]
@@ -103,9 +111,20 @@ def test_steps_with_the_pool_and_with_automem_have_the_same_losses_and_stay_wher
 @pytest.mark.slow
 def test_a_training_in_a_budget_is_the_same_training_and_the_budget_holds(tmp_path) -> None:
     path = tmp_path / "automem.json"
-    words = ["--only", "budget,file", "--budget", "0.5", "--rounds", "1", "--steps", "1", "--spill-gib", "0.5"]
-    words += ["--limit", "0.8"]  # The bare process alone takes 0.6 of the peak of this small model.
-    assert main(["bench", "automem", *SMALL, *words, "--folder", str(tmp_path), "--json", str(path)]) == 0
+    arguments = [
+        "--parts",
+        "budget,file",
+        "--fast-memory-fraction",
+        "0.5",
+        "--rounds",
+        "1",
+        "--steps",
+        "1",
+        "--spill-gib",
+        "0.5",
+    ]
+    arguments += ["--memory-limit-fraction", "0.8"]  # The bare process alone takes 0.6 of the peak of this small model.
+    assert main(["bench", "automem", *SMALL, *arguments, "--spill-folder", str(tmp_path), "--json", str(path)]) == 0
     parts = json.loads(path.read_text())["parts"]
     unmanaged, managed = parts["budget"]["rows"]
     assert unmanaged["status"] == managed["status"] == "ok"

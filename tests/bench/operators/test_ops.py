@@ -18,8 +18,7 @@ from dithc.model import PRESETS
 @pytest.fixture(autouse=True)
 def small(monkeypatch):
     """Use 4 tokens, width 16, heads of 8, hidden layers of 24, one small tensor, and no loops."""
-    config = PRESETS["DiT-S/2"]
-    tiny = type(config)(hidden_size=16, depth=1, num_heads=2, patch_size=2, input_size=4)
+    tiny = type(PRESETS["DiT-S/2"])(hidden_size=16, depth=1, num_heads=2, patch_size=2, input_size=4)
     monkeypatch.setattr(cases, "PRESETS", {"tiny": tiny})
     monkeypatch.setattr(cases, "ATTENTION_SHAPES", ((2, 8, 1),))
     monkeypatch.setattr(cases, "WIDTH", 16)
@@ -31,7 +30,7 @@ def small(monkeypatch):
 
 
 def settings(**changes):
-    return OpsSettings(**{"models": ("tiny",), "size_bytes": 4096, "repeats": 2, "backend": "reference"} | changes)
+    return OpsSettings(**{"models": ("tiny",), "size_bytes": 4096, "rounds": 2, "backend": "reference"} | changes)
 
 
 @pytest.mark.slow
@@ -52,13 +51,13 @@ def test_every_operator_has_times_ratios_and_spreads():
     assert "adamw" in summary(result).text()
     groups = {(group["group"], group["dtype"], group["kind"]): group["cases"] for group in result["groups"]}
     assert groups == {
-        ("gemm tiny", t, of): 15 if of == "all" else 5 for t in ("fp32", "bf16") for of in ("all", *PASSES)
+        ("gemm tiny", t, kind): 15 if kind == "all" else 5 for t in ("fp32", "bf16") for kind in ("all", *PASSES)
     }
 
 
 def test_shares_are_of_the_ceiling_of_the_same_round():
-    if why := obstacle("c"):
-        pytest.skip(f"back end c: {why}")
+    if reason := obstacle("c"):
+        pytest.skip(f"back end c: {reason}")
     result = bench_ops(settings(ops=("gemm", "gelu"), dtypes=("fp32",), backend="c"))
     for row in result["cases"]:
         rounds = row["ceiling"]["per_second"]["rounds"]
@@ -77,14 +76,13 @@ def test_shares_are_of_the_ceiling_of_the_same_round():
 def test_contenders_compute_the_same_products(backend, dtype, use_backend):
     use_backend(backend)
     layer = LinearShape("up", 8, 16, 32)
-    types = {"fp32": torch.float32, "bf16": torch.bfloat16}
-    for of in PASSES:
+    for kind in PASSES:
         with autocast_context(dtype):
-            ours = cases.our_linear_run(layer, of, dtype)()
-            eager = cases.linear_run(layer, of, torch.nn.functional.linear, dtype, weight_dtype=types[dtype])()
-        pairs = zip(ours, eager, strict=True) if isinstance(ours, tuple) else [(ours, eager)]
-        for own, other in pairs:
-            torch.testing.assert_close(own.float(), other.float(), rtol=2e-2 if dtype == "bf16" else 1e-5, atol=0.2)
+            fused_run = cases.linear_run(layer, kind, dtype)()
+            eager = cases.linear_run(layer, kind, dtype, torch.nn.functional.linear)()
+        pairs = zip(fused_run, eager, strict=True) if isinstance(fused_run, tuple) else [(fused_run, eager)]
+        for fused, other in pairs:
+            torch.testing.assert_close(fused.float(), other.float(), rtol=2e-2 if dtype == "bf16" else 1e-5, atol=0.2)
 
 
 @pytest.mark.parametrize("backend", ["numba", "c"])
@@ -93,32 +91,27 @@ def test_contenders_compute_the_same_products(backend, dtype, use_backend):
 def test_contenders_compute_the_same(backend, dtype, op, use_backend):
     use_backend(backend)
     with autocast_context(dtype):
-        ways = cases.memory_bound(op, dtype, 4096).ways
-        assert ways["hcops"].keys() == ways["eager"].keys()
-        outputs = [[parts["forward"](), *parts["backward"]()] for parts in ways.values()]
+        runs = cases.memory_bound(op, dtype, 4096).runs
+        assert runs["hcops"].keys() == runs["eager"].keys()
+        outputs = [[parts["forward"](), *parts["backward"]()] for parts in runs.values()]
     largest = 2e-5 if dtype == "fp32" else 0.1  # absolute, for values below 10
-    for own, other in zip(*outputs, strict=True):
-        torch.testing.assert_close(own.float(), other.float(), rtol=0, atol=largest)
+    for fused, other in zip(*outputs, strict=True):
+        torch.testing.assert_close(fused.float(), other.float(), rtol=0, atol=largest)
 
 
 def test_the_bytes_of_an_ideal_implementation():
     tokens, heads, gates = (4096 // (4 * width) // 4 * 4 for width in (16, 3 * 16, 2 * 24))  # of complete images of 4
-    expected = {
-        ("gelu", "fp32"): 5 * 4 * tokens * 16,
-        ("gelu", "bf16"): 5 * 2 * tokens * 16,
-        ("adaln", "fp32"): 5 * 4 * tokens * 16,
-        ("adaln", "bf16"): (3 * 4 + 2 * 2) * tokens * 16,
-        ("adarms", "fp32"): 5 * 4 * tokens * 16,
-        ("adarms", "bf16"): (3 * 4 + 2 * 2) * tokens * 16,
-        ("gate_residual", "fp32"): 6 * 4 * tokens * 16,
-        ("gate_residual", "bf16"): (3 * 4 + 3 * 2) * tokens * 16,
-        ("rotate_heads", "fp32"): 4 * 4 * heads * 3 * 16,  # q, k and v: read, written; read, written
-        ("rotate_heads", "bf16"): 4 * 2 * heads * 3 * 16,
-        ("swiglu", "fp32"): (3 + 5) * 4 * gates * 24,  # reads 2E, writes E; reads E and 2E, writes 2E
-        ("swiglu", "bf16"): (3 + 5) * 2 * gates * 24,
+    expected = {  # bytes in fp32 and in bf16 for each element, and elements
+        "gelu": (5 * 4, 5 * 2, tokens * 16),
+        "adaln": (5 * 4, 3 * 4 + 2 * 2, tokens * 16),
+        "adarms": (5 * 4, 3 * 4 + 2 * 2, tokens * 16),
+        "gate_residual": (6 * 4, 3 * 4 + 3 * 2, tokens * 16),
+        "rotate_heads": (4 * 4, 4 * 2, heads * 3 * 16),  # q, k and v: read, written; read, written
+        "swiglu": ((3 + 5) * 4, (3 + 5) * 2, gates * 24),  # reads 2E, writes E; reads E and 2E, writes 2E
     }
-    for (op, dtype), num_bytes in expected.items():
-        assert cases.memory_bound(op, dtype, 4096).work == num_bytes
+    for op, (fp32, bf16, elements) in expected.items():
+        assert cases.memory_bound(op, "fp32", 4096).work == fp32 * elements
+        assert cases.memory_bound(op, "bf16", 4096).work == bf16 * elements
 
 
 def test_the_sizes_are_those_of_the_presets(monkeypatch):
@@ -132,8 +125,8 @@ def test_the_sizes_are_those_of_the_presets(monkeypatch):
 
 def test_the_verb_prints_a_table_and_writes_json(tmp_path, capsys):
     path = tmp_path / "ops.json"
-    words = ["--ops", "gemm,silu", "--models", "tiny", "--dtype", "fp32", "--bytes", "4096", "--repeats", "1"]
-    assert main(["bench", "ops", *words, "--backend", "reference", "--json", str(path)]) == 0
+    arguments = ["--ops", "gemm,silu", "--models", "tiny", "--dtype", "fp32", "--bytes", "4096", "--rounds", "1"]
+    assert main(["bench", "ops", *arguments, "--backend", "reference", "--json", str(path)]) == 0
     assert "x eager" in capsys.readouterr().out
     assert json.loads(path.read_text())["bench"] == "ops"
     with pytest.raises(SystemExit):

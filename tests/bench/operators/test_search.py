@@ -15,7 +15,7 @@ PRODUCT = GemmShape(4096, 1152, 384, "forward", "fp32")
 TINY = {"hidden_size": 32, "depth": 1, "num_heads": 2, "input_size": 8, "num_classes": 3}
 
 
-def made_up(seconds_of):
+def noiseless(seconds_of):
     """Return a noiseless measure: `seconds_of(candidate)` is the time of each run; None rejects the candidate."""
 
     def measure(candidates, rounds):
@@ -34,7 +34,7 @@ def test_the_best_depth_height_and_cuts_are_found():
         penalty = (candidate.kc != 256) + (candidate.row_cuts != 2) + (candidate.mc != 192) + (candidate.nc != 384)
         return 1.0 + 0.2 * penalty
 
-    result = search.search(PRODUCT, made_up(seconds), threads=2, rounds=5)
+    result = search.search(PRODUCT, noiseless(seconds), threads=2, rounds=5)
     assert result.choice == Blocking(mc=192, nc=384, kc=256, row_cuts=2, column_cuts=1)
     assert result.ratio == pytest.approx(0.5)
     assert result.torch_ratio == pytest.approx(0.95)
@@ -51,20 +51,20 @@ def test_the_best_depth_height_and_cuts_are_found():
     ],
 )
 def test_torch_the_default_and_rejected_candidates(product, seconds, choice, torch_ratio):
-    result = search.search(product, made_up(seconds), threads=2, rounds=5)
+    result = search.search(product, noiseless(seconds), threads=2, rounds=5)
     assert (result.choice, result.torch_ratio) == (choice, torch_ratio)
     assert result.ratio == (torch_ratio if choice == "torch" else 1.0)
 
 
 def test_halving_doubles_the_rounds_of_the_faster_half():
-    asked = []
+    requests = []
 
     def measure(candidates, rounds):
-        asked.append((len(candidates) - 1, rounds))
-        return made_up(lambda c: 1.0 if c is None else 1.0 + c.kc)(candidates, rounds)
+        requests.append((len(candidates) - 1, rounds))
+        return noiseless(lambda c: 1.0 if c is None else 1.0 + c.kc)(candidates, rounds)
 
     assert halve([Blocking(kc=kc) for kc in (5, 3, 1, 4)], measure) == Blocking(kc=1)
-    assert asked == [(4, 2), (2, 4)]
+    assert requests == [(4, 2), (2, 4)]
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3, 16, 38])
@@ -93,8 +93,8 @@ def test_candidates_are_smaller_than_the_matrix():
 @pytest.fixture
 def with_kernels(tmp_path, monkeypatch):
     """Return a folder for tunings; skip without the C kernels."""
-    if why := obstacle("c"):
-        pytest.skip(f"back end c: {why}")
+    if reason := obstacle("c"):
+        pytest.skip(f"back end c: {reason}")
     monkeypatch.setenv("DITHC_TUNING_FOLDER", str(tmp_path))
     monkeypatch.setattr(search, "SECONDS_PER_TIME", 1e-5)
     monkeypatch.setattr(search, "DEPTHS", (16,))
@@ -108,19 +108,19 @@ def with_kernels(tmp_path, monkeypatch):
 @pytest.mark.slow
 def test_the_command_tunes_every_product_and_shows_what_it_wrote(with_kernels, capsys):
     path = with_kernels / "own.json"
-    words = ["--model", "DiT-S/2", "--batch", "2", "--dtype", "both", "--rounds", "1", "--output", str(path)]
-    assert main(["tune-kernels", *words, *(f"--override={name}={value}" for name, value in TINY.items())]) == 0
+    arguments = ["--model", "DiT-S/2", "--batch", "2", "--dtype", "both", "--rounds", "1", "--out", str(path)]
+    assert main(["tune-kernels", *arguments, *(f"--override={name}={value}" for name, value in TINY.items())]) == 0
     searched = capsys.readouterr().out
     products = {
         (row["m"], row["n"], row["k"], row["layout"], row["dtype"])
-        for row in show_tuning(threads=None, output=path)["products"]
+        for row in show_tuning(threads=None, out=path)["products"]
     }
     for dtype in ("fp32", "bf16"):
         assert (32, 96, 32, "forward", dtype) in products  # 2 images of 16 tokens; q, k and v
         assert (32, 32, 96, "grad_input", dtype) in products
         assert (96, 32, 32, "grad_weight", dtype) in products
         assert (2, 192, 32, "forward", dtype) in products  # the condition
-    assert main(["tune-kernels", "--show", "--output", str(path)]) == 0
+    assert main(["tune-kernels", "--show", "--out", str(path)]) == 0
     assert capsys.readouterr().out == searched
 
 

@@ -19,8 +19,7 @@ def test_every_linear_layer_of_the_model_is_among_them():
     with torch.device("meta"):
         model = DiT.from_preset("DiT-S/2")
     weights = {tuple(m.weight.flatten(1).shape) for m in model.modules() if isinstance(m, nn.Linear | nn.Conv2d)}
-    layers = all_layers(model.config, batch=2)
-    assert {(layer.out_features, layer.in_features) for layer in layers} == weights
+    assert {(layer.out_features, layer.in_features) for layer in all_layers(model.config, batch=2)} == weights
 
 
 def test_the_three_products_of_a_layer_do_the_same_work():
@@ -28,6 +27,6 @@ def test_the_three_products_of_a_layer_do_the_same_work():
     assert layer.product("forward") == (1024, 4608, 1152)
     assert layer.product("grad_input") == (1024, 1152, 4608)
     assert layer.product("grad_weight") == (4608, 1152, 1024)
-    for of in PASSES:
-        m, n, k = layer.product(of)
+    for direction in PASSES:
+        m, n, k = layer.product(direction)
         assert 2 * m * n * k == layer.flop

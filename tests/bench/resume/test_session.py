@@ -4,8 +4,7 @@ import json
 import logging
 import os
 import signal
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import replace
 from importlib.metadata import distributions
 from pathlib import Path
@@ -18,28 +17,16 @@ from hypothesis import strategies as st
 
 from dithc.bench import environment, training
 from dithc.bench.operators import ops
-from dithc.bench.resume import MeasurementSession, MeasurementStopped, current_session, measurement_session
-from dithc.bench.timing import take_turns
+from dithc.bench.resume import MeasurementStopped, current_session, measurement_session
+from dithc.bench.timing import time_runs
 from dithc.bench.training import run as module
-from dithc.bench.training.run import TrainingResult, settled
+from dithc.bench.training.run import TrainingResult, comparable_runs
 from dithc.cli import main
 from dithc.core.artifacts import difference
 from dithc.core.logging import progress
 from dithc.engine.hardware import discover_machine
 
 SETTINGS = {"model": "DiT-S/2", "rounds": 3}
-
-
-@contextmanager
-def capture() -> Iterator[list[str]]:
-    """Yield the messages of the package's log."""
-    messages: list[str] = []
-    handler = logging.Handler()
-    handler.emit = lambda entry: messages.append(entry.getMessage())  # type: ignore[method-assign]
-    logging.getLogger("dithc.bench.resume").addHandler(handler)
-    logging.getLogger("dithc").setLevel(logging.INFO)
-    yield messages
-    logging.getLogger("dithc.bench.resume").removeHandler(handler)
 
 
 def counted(limit: int, error: BaseException) -> Callable[[], int]:
@@ -75,15 +62,17 @@ def test_units_of_an_earlier_sitting_are_not_made_again_and_come_in_their_order(
 
 @pytest.mark.parametrize("other", [SETTINGS, {**SETTINGS, "rounds": 4}, {}, {"where": {"isa": "ref"}}])
 def test_units_are_reused_in_the_same_environment_alone_and_the_difference_is_logged(
-    tmp_path: Path, other: dict[str, Any]
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, other: dict[str, Any]
 ) -> None:
     path = tmp_path / "kept.jsonl"
     with measurement_session(path, settings=SETTINGS) as first:
         first.unit("a", lambda: 1)
-    with capture() as messages, measurement_session(path, settings=other) as second:
+    monkeypatch.setattr(logging.getLogger("dithc"), "propagate", True)
+    caplog.set_level(logging.INFO, "dithc")
+    with measurement_session(path, settings=other) as second:
         assert second.unit("a", lambda: 2) == (1 if other == SETTINGS else 2)
         assert second.number == (2 if other == SETTINGS else 1)
-    (message,) = messages
+    (message,) = caplog.messages
     assert message.startswith("discarding") == (other != SETTINGS)
     assert difference(SETTINGS, other) in message
 
@@ -145,27 +134,27 @@ def test_a_line_that_is_torn_or_altered_is_measured_again(tmp_path: Path) -> Non
 def test_failures_are_not_kept(tmp_path: Path) -> None:
     path = tmp_path / "kept.jsonl"
     for value in ("failed", "ok"):
-        with measurement_session(path, settings=SETTINGS) as here:
-            assert here.unit("a", lambda value=value: value, keep=lambda found: found == "ok") == value
-    with measurement_session(path, settings=SETTINGS) as here:
-        assert here.unit("a", lambda: "new") == "ok"
+        with measurement_session(path, settings=SETTINGS) as session:
+            assert session.unit("a", lambda value=value: value, keep=lambda found: found == "ok") == value
+    with measurement_session(path, settings=SETTINGS) as session:
+        assert session.unit("a", lambda: "new") == "ok"
 
 
 def test_outside_of_a_sitting_and_before_the_first_unit_an_interruption_stays_one(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         current_session().unit("a", counted(0, KeyboardInterrupt()))
-    with measurement_session(tmp_path / "kept.jsonl", settings={}) as here, pytest.raises(KeyboardInterrupt):
-        here.unit("a", counted(0, KeyboardInterrupt()))
+    with measurement_session(tmp_path / "kept.jsonl", settings={}) as session, pytest.raises(KeyboardInterrupt):
+        session.unit("a", counted(0, KeyboardInterrupt()))
     assert not list(tmp_path.iterdir())
 
 
 def test_sigterm_ends_a_unit_and_the_handler_of_before_comes_back(tmp_path: Path) -> None:
     before = signal.getsignal(signal.SIGTERM)
-    with measurement_session(tmp_path / "kept.jsonl", settings={}) as here:
-        here.unit("a", lambda: 1)
+    with measurement_session(tmp_path / "kept.jsonl", settings={}) as session:
+        session.unit("a", lambda: 1)
         with pytest.raises(MeasurementStopped):
-            here.unit("b", lambda: os.kill(os.getpid(), signal.SIGTERM))
-        assert here.stopped_by == "SIGTERM"
+            session.unit("b", lambda: os.kill(os.getpid(), signal.SIGTERM))
+        assert session.stopped_by == "SIGTERM"
     assert signal.getsignal(signal.SIGTERM) is before
 
 
@@ -173,50 +162,50 @@ def test_rounds_that_were_made_are_told_and_ratios_are_of_whole_rounds(tmp_path:
     slow = counted(3, KeyboardInterrupt())  # the second round is cut
     runs: dict[str, Callable[[], object]] = {"a": slow, "b": slow}
     with measurement_session(tmp_path / "kept.jsonl", settings={}):
-        first = take_turns(runs, repeats=5, are_units=True)
+        first = time_runs(runs, repeats=5, are_units=True)
     assert [len(timing.seconds) for timing in first.values()] == [1, 1]
     with measurement_session(tmp_path / "kept.jsonl", settings={}):
-        whole = take_turns({"a": int, "b": int}, repeats=5, are_units=True)
+        whole = time_runs({"a": int, "b": int}, repeats=5, are_units=True)
     assert [len(timing.seconds) for timing in whole.values()] == [5, 5]
     assert all(whole[name].seconds[0] == first[name].seconds[0] for name in "ab")
-    assert take_turns({"a": int}, repeats=0)["a"].seconds == ()
+    assert time_runs({"a": int}, repeats=0)["a"].seconds == ()
 
 
 def test_contenders_are_compared_over_the_rounds_that_all_have() -> None:
     ok, gone = TrainingResult(seconds=[1.0]), TrainingResult(status="stopped")
-    found = settled({"a": [ok, ok], "b": [ok, gone], "c": [gone], "d": [TrainingResult(status="oom")]})
-    assert {name: [run.status for run in own] for name, own in found.items()} == {
+    found = comparable_runs({"a": [ok, ok], "b": [ok, gone], "c": [gone], "d": [TrainingResult(status="oom")]})
+    assert {name: [run.status for run in results] for name, results in found.items()} == {
         "a": ["ok"],
         "b": ["ok"],
         "c": ["stopped"],
         "d": ["oom"],
     }
-    assert [len(own) for own in settled({"a": [ok, ok], "b": [ok]}).values()] == [2, 1]
+    assert [len(results) for results in comparable_runs({"a": [ok, ok], "b": [ok]}).values()] == [2, 1]
 
 
 def test_a_stopped_run_ends_all_variants_after_their_common_rounds(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     contenders = [training.TrainingVariant(name=name, strategy=name, ranks=1, cpus=1) for name in ("cftp", "dp")]
-    made: list[str] = []
+    executed: list[str] = []
 
     def run(contender: training.TrainingVariant, *_: Any, **__: Any) -> TrainingResult:
-        if len(made) == 3:
+        if len(executed) == 3:
             raise SystemExit(143)
-        made.append(contender.name)
-        return TrainingResult(seconds=[float(len(made))])
+        executed.append(contender.name)
+        return TrainingResult(seconds=[float(len(executed))])
 
     def measured() -> dict[str, list[float]]:
         with measurement_session(tmp_path / "kept.jsonl", settings={}), progress(total=4, label="a", quiet=True) as bar:
             runs = training.interleaved(
                 contenders, 2, lambda one: training.run_training(one, ["--steps", "1"]), bar=bar
             )
-        return {name: [run.seconds[0] for run in own] for name, own in runs.items()}
+        return {name: [run.seconds[0] for run in results] for name, results in runs.items()}
 
-    monkeypatch.setattr(module, "_made", run)
+    monkeypatch.setattr(module, "_execute", run)
     assert measured() == {"cftp": [1.0], "dp": [2.0]}
-    assert made == ["cftp", "dp", "dp"]
-    made.clear()
+    assert executed == ["cftp", "dp", "dp"]
+    executed.clear()
     assert measured() == {"cftp": [1.0, 1.0], "dp": [2.0, 3.0]}, "only the remaining run was executed"
 
 
@@ -224,26 +213,22 @@ def test_a_stopped_run_ends_all_variants_after_their_common_rounds(
 def test_stopped_cases_are_written_and_go_on(is_same: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     out, real, calls = tmp_path / "ops.json", ops._measure, []
 
-    def measure(case: Any, *rest: Any) -> Any:
+    def measure(case: Any, *others: Any) -> Any:
         calls.append(case.name)
         if len(calls) == 2:
             raise KeyboardInterrupt if is_same else SystemExit(143)
-        return real(case, *rest)
+        return real(case, *others)
 
-    words = ["bench", "ops", "--ops", "gelu,silu", "--dtype", "fp32", "--backend", "reference", "--bytes", "65536"]
-    words += ["--repeats", "2", "--threads", "1", "--json", str(out)]
+    arguments = ["bench", "ops", "--ops", "gelu,silu", "--dtype", "fp32", "--backend", "reference", "--bytes", "65536"]
+    arguments += ["--rounds", "2", "--threads", "1", "--json", str(out)]
     monkeypatch.setattr(ops, "_measure", measure)
     monkeypatch.setenv("OMP_DYNAMIC", "false")
-    assert main(words) == (130 if is_same else 75)
+    assert main(arguments) == (130 if is_same else 75)
     assert not out.exists()
     (case,) = json.loads((tmp_path / "ops.stopped.json").read_text())["cases"]
     monkeypatch.setenv("OMP_DYNAMIC", "false" if is_same else "true")
-    assert main(words) == 0
+    assert main(arguments) == 0
     whole = json.loads(out.read_text())
     assert (whole["cases"][0] == case) == is_same
-    assert whole.get("sittings", 1) == (2 if is_same else 1)
+    assert whole.get("sessions", 1) == (2 if is_same else 1)
     assert len(whole["cases"]) == len(calls) - (1 if is_same else 2) > 1, "the cut case must be measured again"
-
-
-def test_a_sitting_without_a_file_keeps_nothing() -> None:
-    assert MeasurementSession().unit("a", lambda: 3) == 3

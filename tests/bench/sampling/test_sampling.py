@@ -11,11 +11,11 @@ import pytest
 import torch
 
 from dithc.bench import summary
-from dithc.bench.sampling.comparison import compare_and_time, compared, far, smaller
-from dithc.bench.sampling.diffusers_pipeline import DiffusersRunner, absent
+from dithc.bench.sampling.comparison import compare, compare_and_time, differences, downsample
+from dithc.bench.sampling.diffusers_pipeline import DiffusersRunner, skip_reason
 from dithc.bench.sampling.measure import add_peaks
 from dithc.bench.sampling.runners import DithcRunner, SamplingCase, config_of, network
-from dithc.bench.sampling.variants import CONTENDERS, named
+from dithc.bench.sampling.variants import VARIANTS, named
 from dithc.bench.sampling.workers import Outcome
 from dithc.cli import main
 from dithc.config import training
@@ -36,10 +36,23 @@ def test_two_ranks_give_the_image_of_one_and_the_ring_almost(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "sampling.json"
-    words = ["--rounds", "1", "--seconds", "0", "--steps", "8", "--cpus", "1", "--dtypes", "fp32", "--tokens", "16"]
-    words += ["--decode-size", "64", "--decode-width", "8"]
-    words += [f"--override={name}={value}" for name, value in TINY.items()]
-    assert main(["bench", "sampling", *words, "--json", str(path)]) == 0
+    arguments = [
+        "--rounds",
+        "1",
+        "--min-round-seconds",
+        "0",
+        "--steps",
+        "8",
+        "--cpus-per-rank",
+        "1",
+        "--dtypes",
+        "fp32",
+        "--tokens",
+        "16",
+    ]
+    arguments += ["--decode-size", "64", "--decode-width", "8"]
+    arguments += [f"--override={name}={value}" for name, value in TINY.items()]
+    assert main(["bench", "sampling", *arguments, "--json", str(path)]) == 0
     result: dict[str, Any] = json.loads(path.read_text())
     assert result["ranks"] == {"ranks": 2, "cpus": 1}
     guided, alone = ({row["name"]: row for row in cell["rows"]} for cell in result["cells"])
@@ -63,14 +76,14 @@ def test_two_ranks_give_the_image_of_one_and_the_ring_almost(
     assert images["taylor-3"]["difference"] > 1e-5
     assert images["first-block"]["equal"] == (images["first-block"]["blocks_run"] == 1)
     assert "blocks_run" not in images["ring"]
-    said = capsys.readouterr().out
-    assert "approximate: 75% of the blocks run, within" in said
+    output = capsys.readouterr().out
+    assert "approximate: 75% of the blocks run, within" in output
     decoders_are_right(result["decoding"])
-    assert "another image, " in said
-    assert "DIFFERS from one rank" not in said
-    assert "equal to the bit" in said
-    assert "without guidance" in said
-    assert not path.with_suffix(".kept.jsonl").exists()
+    assert "another image, " in output
+    assert "DIFFERS from one rank" not in output
+    assert "equal to the bit" in output
+    assert "without guidance" in output
+    assert not path.with_suffix(".partial.jsonl").exists()
 
 
 def decoders_are_right(found: dict[str, Any]) -> None:
@@ -96,38 +109,40 @@ def decoders_are_right(found: dict[str, Any]) -> None:
 def test_contenders_that_do_not_serve_say_why() -> None:
     cell = replace(CELL, tokens=4)
     config = config_of(cell)
-    faults = {one.name: one.fault(cell, config, ranks=3) for one in CONTENDERS}
+    faults = {one.name: one.skip_reason(cell, config, ranks=3) for one in VARIANTS}
     assert faults["ulysses"] == "4 heads are not a multiple of 3"
     assert faults["cfg"] == "cfg 2 do not multiply to 3 ranks"
     assert faults["shared-kv"] is faults["one-rank"] is None
-    assert "5 ranks for 4 tokens" in str(named(["ring"])[0].fault(cell, config, ranks=5))
+    assert "5 ranks for 4 tokens" in str(named(["ring"])[0].skip_reason(cell, config, ranks=5))
 
 
 def test_a_cache_is_of_one_image_and_skipped_where_nothing_is_left_to_skip() -> None:
     config, (taylor, first) = config_of(CELL), named(["taylor-3", "first-block"])
-    assert "the first 6 of which run all blocks" in str(taylor.fault(CELL, config, ranks=2))
-    assert taylor.fault(replace(CELL, steps=7), config, ranks=2) is first.fault(CELL, config, ranks=2) is None
-    assert "the first 1 of which run all blocks" in str(first.fault(replace(CELL, steps=1), config, ranks=2))
+    assert "the first 6 of which run all blocks" in str(taylor.skip_reason(CELL, config, ranks=2))
+    assert (
+        taylor.skip_reason(replace(CELL, steps=7), config, ranks=2) is first.skip_reason(CELL, config, ranks=2) is None
+    )
+    assert "the first 1 of which run all blocks" in str(first.skip_reason(replace(CELL, steps=1), config, ranks=2))
     cell = replace(CELL, steps=9)
     model = network(cell)
     whole = DithcRunner(model, cell, SamplingGroup()).image()
     always = training.FirstBlockCacheConfig(kind="first-block", threshold=10.0)
-    for cache, ran in ((taylor.cache, 7 / 9), (always, (1 + 8 / 2) / 9)):
-        way = DithcRunner(model, cell, SamplingGroup(), cache=cache)
-        images = [way.image(), way.image()]
-        assert way.ran == pytest.approx(ran)
+    for cache, share in ((taylor.cache, 7 / 9), (always, (1 + 8 / 2) / 9)):
+        runner = DithcRunner(model, cell, SamplingGroup(), cache=cache)
+        images = [runner.image(), runner.image()]
+        assert runner.block_share == pytest.approx(share)
         assert torch.equal(*images), "the second sampling run reused the first one's cache"
         assert ((images[0] - whole).abs().max() / whole.abs().max()).item() > 1e-5
-    assert DithcRunner(model, cell, SamplingGroup()).ran is None
+    assert DithcRunner(model, cell, SamplingGroup()).block_share is None
 
 
 def test_decoded_images_are_kept_small_and_their_faults_are_not_averaged_away() -> None:
     image = np.zeros((1, 3, 128, 136), np.float32)
     worse = image.copy()
     worse[0, 1, 70, 5] = 0.12345
-    assert smaller(image).shape == (1, 3, 64, 68)
-    assert far(worse, image)[35, 2] == pytest.approx(0.123)
-    assert np.count_nonzero(far(worse, image)) == 1
+    assert downsample(image).shape == (1, 3, 64, 68)
+    assert differences(worse, image)[35, 2] == pytest.approx(0.123)
+    assert np.count_nonzero(differences(worse, image)) == 1
     one: dict[str, Any] = {"rows": [{"name": "one-rank"}, {"name": "by-rows"}, {"name": "all-cores"}]}
     add_peaks(one, {"one-rank": [100], "by-rows": [40, 50]})
     assert [row["peak_over_one_rank"] for row in one["rows"]] == [1.0, 0.5, None]
@@ -135,30 +150,30 @@ def test_decoded_images_are_kept_small_and_their_faults_are_not_averaged_away() 
 
 def test_outputs_are_compared_on_every_rank_and_nothing_proves_nothing() -> None:
     base = np.array([1.0, -2.0], np.float32)
-    assert compared([base, base.copy()], base) == {"equal": True, "difference": 0.0}
-    assert compared([base, base + np.array([0, 1], np.float32)], base) == {"equal": False, "difference": 0.5}
+    assert compare([base, base.copy()], base) == {"equal": True, "difference": 0.0}
+    assert compare([base, base + np.array([0, 1], np.float32)], base) == {"equal": False, "difference": 0.5}
     for nothing in (np.zeros(2, np.float32), np.array([np.nan, 1], np.float32)):
         with pytest.raises(UserError, match="the output of one rank"):
-            compared([nothing], nothing)
+            compare([nothing], nothing)
 
 
 def test_variants_are_warmed_up_compared_and_timed_in_alternating_order() -> None:
     orders: list[tuple[str, int]] = []
 
     class Played:
-        def ask(self, where: str, order: str, name: str, loops: int) -> list[Outcome]:
+        def request(self, role: str, order: str, name: str, loops: int) -> list[Outcome]:
             orders.append((name, loops))
             sent = dict.fromkeys(("tcp_bytes", "mpi_bytes", "shared_bytes"), 1)
             seconds = {"one-rank": (0.25,), "side-by-side": (0.5, 0.75)}[name]
             return [Outcome(one, np.ones((1, 4, 2, 2), np.float32), sent, None) for one in seconds]
 
     able = named(["one-rank", "side-by-side"])
-    timings, told, _ = compare_and_time(Played(), able, rounds=2, warmup=1, seconds=1.0, ranks=2)  # type: ignore[arg-type]
+    timings, comparisons, _ = compare_and_time(Played(), able, rounds=2, warmup=1, seconds=1.0, ranks=2)  # type: ignore[arg-type]
     one, both = ("one-rank", 4), ("side-by-side", 1)
     assert orders == [("one-rank", 1)] * 2 + [("side-by-side", 1)] * 2 + [one, both, both, one]
     assert timings["side-by-side"].seconds == (0.375, 0.375), "the slowest rank, for each of two images"
-    assert told["side-by-side"]["equal"]
-    assert told["side-by-side"]["sent"]["mpi_bytes"] == 2
+    assert comparisons["side-by-side"]["equal"]
+    assert comparisons["side-by-side"]["sent"]["mpi_bytes"] == 2
 
 
 @pytest.mark.slow
@@ -167,20 +182,20 @@ def test_variants_are_warmed_up_compared_and_timed_in_alternating_order() -> Non
 def test_diffusers_gives_the_same_image_from_the_same_weights(guidance: float) -> None:
     cell = replace(CELL, guidance=guidance)
     model = network(cell)
-    if (why := absent(model, cell)) is not None:
-        pytest.skip(why)
-    theirs, ours = DiffusersRunner(model, cell), DithcRunner(model, cell, SamplingGroup())
+    if (reason := skip_reason(model, cell)) is not None:
+        pytest.skip(reason)
+    diffusers_runner, fused = DiffusersRunner(model, cell), DithcRunner(model, cell, SamplingGroup())
     for method in ("step", "image"):
-        wanted = getattr(ours, method)()
-        assert ((getattr(theirs, method)() - wanted).abs().max() / wanted.abs().max()).item() < 1e-5
-    for block in theirs._net.transformer_blocks:  # the control: frequencies of the class
+        expected = getattr(fused, method)()
+        assert ((getattr(diffusers_runner, method)() - expected).abs().max() / expected.abs().max()).item() < 1e-5
+    for block in diffusers_runner._net.transformer_blocks:  # the control: frequencies of the class
         block.norm1.emb.time_proj.downscale_freq_shift = 1
-    assert ((theirs.step() - ours.step()).abs().max() / ours.step().abs().max()).item() > 1e-3
+    assert ((diffusers_runner.step() - fused.step()).abs().max() / fused.step().abs().max()).item() > 1e-3
 
 
 def test_a_network_that_the_pipeline_cannot_guide_is_said_so() -> None:
     cell = replace(CELL, overrides={**TINY, "num_classes": 10})
-    assert absent(network(cell), cell) == "DiTPipeline uses 1000 as the null label, and the network 10"
+    assert skip_reason(network(cell), cell) == "DiTPipeline uses 1000 as the null label, and the network 10"
 
 
 def test_the_table_names_what_was_left_out_and_outputs_that_differ() -> None:
@@ -204,8 +219,8 @@ def test_the_table_names_what_was_left_out_and_outputs_that_differ() -> None:
         "images": None,
         "decoding": {"ways": [], "decoders": decoders},
     }
-    said = summary(result).text()
-    assert "within 2.0e-07 of the largest number" in said
-    assert "sd-vae: no diffusers" in said
-    assert re.search(r"^by-rows +DIFFERS from one rank: 2\.0e-02 .* 3 +-$", said, re.MULTILINE), "peak, and its ratio"
-    assert re.search(r"^cfg +why +-", said, re.MULTILINE)
+    output = summary(result).text()
+    assert "within 2.0e-07 of the largest number" in output
+    assert "sd-vae: no diffusers" in output
+    assert re.search(r"^by-rows +DIFFERS from one rank: 2\.0e-02 .* 3 +-$", output, re.MULTILINE), "peak, and its ratio"
+    assert re.search(r"^cfg +why +-", output, re.MULTILINE)

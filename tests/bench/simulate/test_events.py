@@ -29,25 +29,20 @@ plans = st.builds(
 speeds = st.lists(st.floats(1.0, 2.0), min_size=1, max_size=6)
 
 
-def test_without_exchange_a_step_is_computing():
-    step = simulate_step(StepPlan(before=5.0, ready=(), backward=8.0, exchange=()), [1.0, 1.5])
-    assert step.seconds == pytest.approx(13 * 1.5)
-    assert step.exposed_seconds == 0.0
-
-
-def test_an_exchange_shorter_than_its_bucket_hides_but_for_the_last():
-    step = simulate_step(PLAN, [1.0])
-    assert (step.seconds, step.exposed_seconds) == (14.0, 1.0)
-
-
-def test_an_exchange_after_the_backward_pass_adds_all_of_it():
-    step = simulate_step(replace(PLAN, overlaps=False), [1.0])
-    assert (step.seconds, step.exposed_seconds) == (17.0, 4.0)
-
-
-def test_an_exchange_longer_than_the_backward_pass_begins_with_its_first_bucket():
-    step = simulate_step(replace(PLAN, exchange=(3.0, 3.0, 3.0, 3.0)), [1.0])
-    assert step.seconds == pytest.approx(5 + 2 + 4 * 3)
+@pytest.mark.parametrize(
+    ("plan", "factors", "seconds", "exposed"),
+    [
+        (StepPlan(before=5.0, ready=(), backward=8.0, exchange=()), [1.0, 1.5], 13 * 1.5, 0.0),
+        (PLAN, [1.0], 14.0, 1.0),  # each exchange but the last is hidden by computation
+        (replace(PLAN, overlaps=False), [1.0], 17.0, 4.0),
+        (replace(PLAN, exchange=(3.0, 3.0, 3.0, 3.0)), [1.0], 5 + 2 + 4 * 3, 6.0),  # longer than the backward pass
+        # The first three sums are within the backward pass: each costs half a second of computation at half speed.
+        (replace(PLAN, slowdown=2.0), [1.0], 13 + 3 * 0.5 + 1, 1.0),
+    ],
+)
+def test_a_step_equals_its_closed_form(plan, factors, seconds, exposed):
+    step = simulate_step(plan, factors)
+    assert (step.seconds, step.exposed_seconds) == (pytest.approx(seconds), pytest.approx(exposed))
 
 
 def test_a_bucket_waits_for_the_slowest_rank_and_the_others_see_it_wait():
@@ -56,13 +51,6 @@ def test_a_bucket_waits_for_the_slowest_rank_and_the_others_see_it_wait():
     assert step.waits[1][0] == pytest.approx(1.0)  # the slowest rank waits for the exchange alone
     assert step.waits[0][0] == pytest.approx(2 * 7 + 1 - 7)  # the other rank submitted its first bucket at 7 s
     assert step.waits[0][1] == pytest.approx(2 * 2)  # afterwards it follows the slowest rank
-
-
-def test_a_shared_core_slows_computing_down_while_a_sum_is_under_way():
-    # The first three sums are within the backward pass: each costs half a second of computation at half speed.
-    step = simulate_step(replace(PLAN, slowdown=2.0), [1.0])
-    assert step.seconds == pytest.approx(13 + 3 * 0.5 + 1)
-    assert step.exposed_seconds == pytest.approx(1.0)
 
 
 @settings(max_examples=60)

@@ -31,32 +31,37 @@ def test_an_infinite_network_costs_nothing(collective, nodes, inner, wire):
     assert seconds(100 * MIB, Links(), nodes=nodes, inner=inner, collective=collective, wire=wire) == 0.0
 
 
-@pytest.mark.parametrize("ranks", [2, 3, 16, 1024])
-def test_ring_moves_two_times_all_but_a_share(ranks):
-    links = Links(byte=1e-9)
-    assert seconds(MIB, links, nodes=ranks) == pytest.approx(2 * (ranks - 1) / ranks * MIB * 1e-9, rel=1e-12)
+DISTANT = Links(latency=2e-6, overhead=0.5e-6)  # L + 2 o = 3 microseconds per message
 
 
-def test_latency_alone_counts_steps():
-    links = Links(latency=2e-6, overhead=0.5e-6)  # L + 2 o = 3 microseconds per message
-    assert seconds(MIB, links, nodes=64, collective="ring") == pytest.approx(2 * 63 * 3e-6)
-    assert seconds(MIB, links, nodes=64, collective="rabenseifner") == pytest.approx(2 * 6 * 3e-6)
-    # Messages to 63 nodes are posted together, 1 microsecond of the core each, then 6 doublings follow one after the
-    # other.
-    assert seconds(4, links, nodes=64, collective="hierarchical") == pytest.approx(3e-6 + 62e-6 + 6 * 3e-6)
+@pytest.mark.parametrize(
+    ("links", "layout", "expected"),
+    [
+        *((Links(byte=1e-9), {"nodes": n}, 2 * (n - 1) / n * MIB * 1e-9) for n in (2, 3, 16, 1024)),
+        (DISTANT, {"nodes": 64}, 2 * 63 * 3e-6),
+        (DISTANT, {"nodes": 64, "collective": "rabenseifner"}, 2 * 6 * 3e-6),
+        # Without shared memory, the ranks of a node send through their card.
+        (Links(byte=1e-9, cards=1), {"nodes": 1, "inner": 4, "memory": True}, 0.0),
+        (Links(byte=1e-9, cards=1), {"nodes": 1, "inner": 4, "memory": False}, 4 * 1.5 * MIB * 1e-9),
+        # Inside a node, hierarchical copies in, sums and copies out.
+        (Links(memory_byte=1e-9), {"nodes": 1, "inner": 4, "collective": "hierarchical"}, 3 * MIB * 1e-9),
+    ],
+)
+def test_one_cost_alone_has_a_closed_form(links, layout, expected):
+    assert seconds(MIB, links, **layout) == pytest.approx(expected, rel=1e-12)
+
+
+def test_messages_to_all_nodes_are_posted_together():
+    # Messages to 63 nodes take 1 microsecond of the core each, then 6 doublings follow one after the other.
+    found = seconds(4, DISTANT, nodes=64, collective="hierarchical")
+    assert found == pytest.approx(3e-6 + 62e-6 + 6 * 3e-6)
 
 
 @pytest.mark.parametrize("collective", ["rabenseifner", "hierarchical"])
 def test_a_card_shared_by_two_ranks_halves_their_bandwidth(collective):
-    own, shared = Links(byte=1e-9, cards=4), Links(byte=1e-9, cards=2)
-    times = [seconds(64 * MIB, links, nodes=16, inner=4, collective=collective) for links in (own, shared)]
+    separate, shared = Links(byte=1e-9, cards=4), Links(byte=1e-9, cards=2)
+    times = [seconds(64 * MIB, links, nodes=16, inner=4, collective=collective) for links in (separate, shared)]
     assert times[1] == pytest.approx(2 * times[0], rel=1e-3)
-
-
-def test_ranks_that_share_no_memory_send_through_their_cards():
-    links = Links(byte=1e-9, cards=1)
-    assert seconds(MIB, links, nodes=1, inner=4, memory=True) == 0.0
-    assert seconds(MIB, links, nodes=1, inner=4, memory=False) == pytest.approx(4 * 1.5 * MIB * 1e-9)
 
 
 def test_hierarchical_sends_a_share_of_each_rank_across_nodes():
@@ -67,11 +72,6 @@ def test_hierarchical_sends_a_share_of_each_rank_across_nodes():
     )
     ring = seconds(size, links, nodes=nodes, inner=inner, collective="ring")
     assert ring == pytest.approx(2 * 31 / 32 * size * 1e-9, rel=1e-12)
-
-
-def test_hierarchical_inside_a_node_copies_in_sums_and_copies_out():
-    links = Links(memory_byte=1e-9)
-    assert seconds(MIB, links, nodes=1, inner=4, collective="hierarchical") == pytest.approx(3 * MIB * 1e-9)
 
 
 def test_bf16_sends_half_the_bytes():
@@ -92,8 +92,8 @@ def test_chunks_flow_as_in_a_pipeline_played_chunk_by_chunk(links, bound):
     """Two ranks on two nodes: the core copies and serves a chunk, the card carries it, and it is in flight for L."""
     chunks = 200
     copying = 3 * ACROSS_CHUNK_BYTES * links.memory_byte
-    moved = ACROSS_CHUNK_BYTES  # with two nodes half a chunk is sent to be summed, and half a chunk of sums
-    core, card, latency = copying + moved * links.core_byte, moved * links.byte, 2 * links.latency
+    num_bytes = ACROSS_CHUNK_BYTES  # with two nodes half a chunk is sent to be summed, and half a chunk of sums
+    core, card, latency = copying + num_bytes * links.core_byte, num_bytes * links.byte, 2 * links.latency
     core_free = card_free = 0.0
     done: list[float] = []
     for number in range(chunks):
@@ -126,7 +126,7 @@ def test_a_dearer_link_or_a_larger_value_never_takes_less(size, nodes, inner, co
         cards=2,
     )
     dearer = replace(base_links, **{name: getattr(base_links, name) * factor})
-    how = {"nodes": nodes, "inner": inner, "collective": collective, "wire": wire}
-    base = seconds(size, base_links, **how)
-    assert seconds(size, dearer, **how) >= base * (1 - 1e-12)
-    assert seconds(size * factor, base_links, **how) >= base * (1 - 1e-12)
+    options = {"nodes": nodes, "inner": inner, "collective": collective, "wire": wire}
+    base = seconds(size, base_links, **options)
+    assert seconds(size, dearer, **options) >= base * (1 - 1e-12)
+    assert seconds(size * factor, base_links, **options) >= base * (1 - 1e-12)

@@ -1,4 +1,4 @@
-"""Tests of `dithc simulate --sample`: predicted sampling time on a described machine, and the best partition."""
+"""Tests of `dithc simulate --sampling`: predicted sampling time on a described machine, and the best partition."""
 
 import json
 import subprocess
@@ -13,13 +13,13 @@ LX2 = Path(__file__).parents[3] / "profiles/machines/lx2.yaml"
 LARGE = ["--size", "4096", "--nodes", "64"]
 
 
-def simulate(*words: str, machine: Path = LX2) -> int:
-    return main(["simulate", "--sample", "--machine", str(machine), *words])
+def simulate(*arguments: str, machine: Path = LX2) -> int:
+    return main(["simulate", "--sampling", "--machine", str(machine), *arguments])
 
 
-def point(tmp_path: Path, *words: str) -> dict:
+def point(tmp_path: Path, *arguments: str) -> dict:
     file = tmp_path / "sampling.json"
-    assert simulate(*words, "--json", str(file)) == 0
+    assert simulate(*arguments, "--json", str(file)) == 0
     (found,) = json.loads(file.read_text())["curves"][0]["points"]
     return found
 
@@ -42,7 +42,7 @@ def test_an_image_of_many_tokens_on_256_ranks(tmp_path, bandwidth, least) -> Non
 
 
 def test_many_images_on_1024_ranks(tmp_path) -> None:
-    found = point(tmp_path, "--images", "10000", "--nodes", "256")
+    found = point(tmp_path, "--num-images", "10000", "--nodes", "256")
     assert found["share_of_ideal"] >= 0.95
     assert found["degrees"]["ulysses"] == found["degrees"]["ring"] == found["degrees"]["shared"] == 1
     assert found["legal"] > len(found["choices"]) == 8
@@ -51,7 +51,7 @@ def test_many_images_on_1024_ranks(tmp_path) -> None:
 def test_a_decoder_of_nothing_and_one_branch_take_less(tmp_path) -> None:
     whole = point(tmp_path, "--nodes", "1", "--model", "DiT-S/2")
     without = point(tmp_path, "--nodes", "1", "--model", "DiT-S/2", "--decode-tflop", "0")
-    one = point(tmp_path, "--nodes", "1", "--model", "DiT-S/2", "--unguided")
+    one = point(tmp_path, "--nodes", "1", "--model", "DiT-S/2", "--no-guidance")
     assert without["seconds"] < whole["seconds"]
     assert one["seconds"] < whole["seconds"]
     assert one["degrees"]["cfg"] == 1
@@ -61,16 +61,15 @@ def test_numbers_are_refused_before_anything_heavy_is_loaded() -> None:
     program = (
         "import sys\nfrom dithc.cli import main\nassert main(sys.argv[1:]) == 2\nassert 'torch' not in sys.modules\n"
     )
-    words = ["simulate", "--sample", "--machine", str(LX2), "--images", "-1"]
-    done = subprocess.run([sys.executable, "-c", program, *words], capture_output=True, text=True, check=False)
+    arguments = ["simulate", "--sampling", "--machine", str(LX2), "--num-images", "-1"]
+    done = subprocess.run([sys.executable, "-c", program, *arguments], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert "simulate --images" in done.stderr
+    assert "simulate --num-images" in done.stderr
 
 
 def test_nodes_that_make_an_image_no_faster_have_no_rows(tmp_path, capsys) -> None:
     file = tmp_path / "sampling.json"
-    words = ["--model", "DiT-S/2", "--nodes", "1,2,256,512", "--json", str(file)]
-    assert simulate(*words) == 0
+    assert simulate("--model", "DiT-S/2", "--nodes", "1,2,256,512", "--json", str(file)) == 0
     points = json.loads(file.read_text())["curves"][0]["points"]
     assert [point["nodes"] for point in points] == [1, 2, 256, 512], "the file has all"
     out = capsys.readouterr().out
@@ -80,5 +79,5 @@ def test_nodes_that_make_an_image_no_faster_have_no_rows(tmp_path, capsys) -> No
     assert f"of {enough['ranks']} ranks" in out
     assert enough["ranks"] < 1024
     assert "of 2048 ranks" not in out
-    assert simulate("--model", "DiT-S/2", "--nodes", "1,2", "--images", "1000") == 0  # control
+    assert simulate("--model", "DiT-S/2", "--nodes", "1,2", "--num-images", "1000") == 0  # control
     assert "take the same" not in capsys.readouterr().out

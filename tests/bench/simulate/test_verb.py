@@ -16,8 +16,8 @@ network: {source: assumed, cards_per_node: 1, bandwidth: 1.25e+9, latency_ns: 20
 CLUSTER = "model_name: a cluster\nclusters: [{cores: 0-3}]\n" + NETWORK
 
 
-def simulate(*words: str, machine: Path = LX2) -> int:
-    return main(["simulate", "--machine", str(machine), "--steps", "4", *words])
+def simulate(*arguments: str, machine: Path = LX2) -> int:
+    return main(["simulate", "--machine", str(machine), "--steps", "4", *arguments])
 
 
 @pytest.fixture
@@ -30,8 +30,8 @@ def cluster(tmp_path):
 def test_same_settings_give_the_same_file(tmp_path, capsys):
     files = [tmp_path / name for name in ("a.json", "b.json")]
     for file in files:
-        words = ["--model", "DiT-S/2", "--nodes", "1,4,1024", "--wire", "fp32,bf16", "--json", str(file)]
-        assert simulate(*words) == 0
+        arguments = ["--model", "DiT-S/2", "--nodes", "1,4,1024", "--wire", "fp32,bf16", "--json", str(file)]
+        assert simulate(*arguments) == 0
     assert files[0].read_bytes() == files[1].read_bytes()
     content = json.loads(files[0].read_text())
     assert [curve["label"] for curve in content["curves"]] == [
@@ -62,8 +62,8 @@ def test_several_models_have_their_own_steps_and_curves(tmp_path):
 
 def test_strong_scaling_has_a_curve_for_each_batch_and_leaves_out_what_is_too_small(tmp_path):
     file = tmp_path / "strong.json"
-    words = ["--mode", "strong", "--global-batch-size", "64,4096", "--nodes", "1,16,64", "--model", "DiT-S/2"]
-    assert simulate(*words, "--json", str(file)) == 0
+    arguments = ["--scaling", "strong", "--global-batch-size", "64,4096", "--nodes", "1,16,64", "--model", "DiT-S/2"]
+    assert simulate(*arguments, "--json", str(file)) == 0
     nodes = {c["global_batch_size"]: [p["nodes"] for p in c["points"]] for c in json.loads(file.read_text())["curves"]}
     assert nodes == {64: [1, 16], 4096: [1, 16, 64]}
 
@@ -79,8 +79,8 @@ def test_a_measured_step_goes_to_more_nodes(tmp_path, cluster, bench):
         "scaling": {"curves": [{"model": "DiT-S/2", "points": [{**point, "images": 8}]}]},
     }[bench]
     step.write_text(json.dumps({"bench": bench, "settings": settings, **content}))
-    words = ["--model", "DiT-S/2", "--nodes", "1,8", "--step", str(step), "--json", str(file)]
-    assert simulate(*words, machine=cluster) == 0
+    arguments = ["--model", "DiT-S/2", "--nodes", "1,8", "--step", str(step), "--json", str(file)]
+    assert simulate(*arguments, machine=cluster) == 0
     measured, simulated = json.loads(file.read_text())["curves"]
     assert (measured["kind"], simulated["kind"]) == ("measured", "simulated")
     assert measured["points"][0]["seconds"] == (2.0 if bench == "step" else 2.25)
@@ -91,7 +91,7 @@ def test_a_measured_step_goes_to_more_nodes(tmp_path, cluster, bench):
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("arguments", "message"),
     [
         (["--nodes", "0,1"], "--nodes"),
         (["--steps", "0"], "--steps"),
@@ -100,31 +100,31 @@ def test_a_measured_step_goes_to_more_nodes(tmp_path, cluster, bench):
         (["--step", "2.5", "--models", "DiT-S/2,DiT-XL/2"], "seconds of one model"),
         (["--models", "DiT-S/2,DiT-S/2"], "--models"),
         (["--stragglers", "2"], "--stragglers"),
-        (["--fixed-seconds", "20"], "--fixed-seconds"),
+        (["--fixed-step-seconds", "20"], "--fixed-step-seconds"),
         (["--bucket-mb", "0"], "--bucket-mb"),
         (["--collectives", "tree"], "--collectives"),
         (["--wire", "fp8"], "--wire"),
         (["--ranks-per-node", "0"], "--ranks-per-node"),
         (["--images-per-node", "100"], "add --step"),
         (["--model", "DiT-M/2"], "DiT-M/2"),
-        (["--model", "DiT-S/2", "--mode", "strong", "--global-batch-size", "3"], "no point can be simulated"),
+        (["--model", "DiT-S/2", "--scaling", "strong", "--global-batch-size", "3"], "no point can be simulated"),
         (["--model", "DiT-S/2", "--reproduce-paper"], "--reproduce-paper"),
         (["--step", "nowhere.json"], "nowhere.json"),
-        (["--sample", "--images", "0"], "simulate --images\n  got:      0\n"),
-        (["--sample", "--size", "100"], "--size"),
-        (["--sample", "--sampling-steps", "0"], "--sampling-steps"),
-        (["--sample", "--bandwidth", "0"], "--bandwidth"),
-        (["--sample", "--half-tokens", "-1"], "--half-tokens"),
-        (["--sample", "--flops", "nan"], "--flops"),
-        (["--sample", "--nodes", "4,0"], "simulate --nodes\n  got:      4, 0\n"),
-        (["--sample", "--top", "0"], "--top"),
-        (["--sample", "--model", "DiT-M/2"], "DiT-M/2"),
+        (["--sampling", "--num-images", "0"], "simulate --num-images\n  got:      0\n"),
+        (["--sampling", "--size", "100"], "--size"),
+        (["--sampling", "--sampling-steps", "0"], "--sampling-steps"),
+        (["--sampling", "--bandwidth", "0"], "--bandwidth"),
+        (["--sampling", "--half-rate-tokens", "-1"], "--half-rate-tokens"),
+        (["--sampling", "--flops-per-rank", "nan"], "--flops-per-rank"),
+        (["--sampling", "--nodes", "4,0"], "simulate --nodes\n  got:      4, 0\n"),
+        (["--sampling", "--top", "0"], "--top"),
+        (["--sampling", "--model", "DiT-M/2"], "DiT-M/2"),
     ],
 )
-def test_nonsense_is_refused_with_its_name(words, said, capsys):
-    assert simulate(*words) == 2
+def test_nonsense_is_refused_with_its_name(arguments, message, capsys):
+    assert simulate(*arguments) == 2
     text = capsys.readouterr().err
-    assert said in text
+    assert message in text
     assert "Traceback" not in text
 
 
@@ -135,11 +135,11 @@ def test_a_file_of_something_else_is_refused(tmp_path, cluster, capsys):
     assert "contains no step time" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("words", [["--step", "1"], ["--sample", "--flops", "1e12"]])
-def test_a_machine_without_network_is_refused(tmp_path, capsys, words):
+@pytest.mark.parametrize("arguments", [["--step", "1"], ["--sampling", "--flops-per-rank", "1e12"]])
+def test_a_machine_without_network_is_refused(tmp_path, capsys, arguments):
     path = tmp_path / "lonely.yaml"
     path.write_text("clusters: [{cores: 0-3}]\n")
-    assert simulate(*words, machine=path) == 2
+    assert simulate(*arguments, machine=path) == 2
     assert "section `network`" in capsys.readouterr().err
 
 

@@ -16,8 +16,7 @@ def xl():
 
 
 def test_gradients_are_those_of_the_published_model(xl):
-    position_embedding = 256 * 1152  # not trained
-    assert xl.gradient_bytes == FP32_BYTES * (675_129_632 - position_embedding)
+    assert xl.gradient_bytes == FP32_BYTES * (675_129_632 - 256 * 1152)  # the position embedding is not trained
     assert sum(gradient.share for gradient in xl.gradients) == pytest.approx(1.0)
 
 
@@ -36,13 +35,13 @@ def test_a_share_is_the_product_for_the_weight_and_that_for_its_input(xl):
 @pytest.mark.slow
 def test_order_of_a_narrow_twin_is_that_of_the_model_itself():
     model = DiT.from_preset("DiT-S/2")
-    seen: list[str] = []
+    order: list[str] = []
     for name, parameter in model.named_parameters():
         if parameter.requires_grad:
-            parameter.register_post_accumulate_grad_hook(lambda _, name=name: seen.append(name))
+            parameter.register_post_accumulate_grad_hook(lambda _, name=name: order.append(name))
     with hcops.use("reference"):
         model(torch.zeros(1, 4, 32, 32), torch.zeros(1), torch.zeros(1, dtype=torch.long)).sum().backward()
-    assert [gradient.name for gradient in describe_model("DiT-S/2").gradients] == seen
+    assert [gradient.name for gradient in describe_model("DiT-S/2").gradients] == order
 
 
 @pytest.mark.parametrize("bucket_bytes", [None, 50_700_000])
@@ -65,5 +64,5 @@ def test_buckets_are_full_and_ready_with_their_last_gradient(xl, bucket_bytes):
 
 
 def test_chunks_are_those_of_the_exchange():
-    here = (links.CHUNK_BYTES, links.ACROSS_CHUNK_BYTES, links.IN_FLIGHT)
-    assert here == (shm_collectives.SLOT_BYTES, hierarchical.ACROSS_SLOT_BYTES, hierarchical.IN_FLIGHT)
+    constants = (links.CHUNK_BYTES, links.ACROSS_CHUNK_BYTES, links.IN_FLIGHT)
+    assert constants == (shm_collectives.SLOT_BYTES, hierarchical.ACROSS_SLOT_BYTES, hierarchical.IN_FLIGHT)

@@ -48,33 +48,32 @@ def test_a_platform_that_is_not_here_is_a_result():
 @pytest.mark.slow
 def test_emulated_products_are_those_of_float64():
     library = EMULATED["sme"]
-    if why := library.obstacle("fp32"):
-        pytest.skip(why)
+    if reason := library.skip_reason("fp32"):
+        pytest.skip(reason)
     for m, k, n in ((3, 5, 7), (33, 64, 17)):
         a, b, bias = torch.randn(k, m).t(), torch.randn(n, k).t(), torch.randn(n)
         exact = a.double() @ b.double() + bias.double()
-        assert torch.allclose(library.product(a, b, bias).double(), exact, atol=1e-5 * k**0.5, rtol=1e-5)
-        assert torch.allclose(
-            library.product(a, b, None).double(), exact - bias.double(), atol=1e-5 * k**0.5, rtol=1e-5
-        )
+        bounds = {"atol": 1e-5 * k**0.5, "rtol": 1e-5}
+        assert torch.allclose(library.product(a, b, bias).double(), exact, **bounds)
+        assert torch.allclose(library.product(a, b, None).double(), exact - bias.double(), **bounds)
 
 
 @pytest.mark.slow
 def test_a_training_on_emulated_products_is_that_of_the_reference(monkeypatch):
-    if why := PLATFORMS["sme"].obstacle():
-        pytest.skip(why)
-    asked, ask = [], emulated._ask
-    monkeypatch.setattr(emulated, "_ask", lambda request, size: asked.append(size) or ask(request, size))
-    settings = CurveSettings(platform="sme", beside=("reference",), overrides=TINY, batch=1, steps=3)
+    if reason := PLATFORMS["sme"].skip_reason():
+        pytest.skip(reason)
+    sizes, exchange = [], emulated._exchange
+    monkeypatch.setattr(emulated, "_exchange", lambda request, size: sizes.append(size) or exchange(request, size))
+    settings = CurveSettings(platform="sme", compare=("reference",), overrides=TINY, batch=1, steps=3)
     sme, reference = bench_curves(settings)["curves"]
     assert sme["model"] == reference["model"]
     assert sme["model"]["hidden_size"] == 64  # a separate tiny network, because each product takes long
     assert sme["losses"] == pytest.approx(reference["losses"], rel=1e-5)
     layers, leaves = 10, 2  # a block and its ends; two layers read inputs without gradient, the image and the time
-    assert len(asked) == settings.steps * (3 * layers - leaves)  # forward, and the gradients of input and weight
+    assert len(sizes) == settings.steps * (3 * layers - leaves)  # forward, and the gradients of input and weight
 
 
 def test_emulation_says_what_it_lacks(monkeypatch):
     monkeypatch.setenv("PATH", "/nowhere")
-    assert "clang-19" in PLATFORMS["sme"].obstacle()
-    assert EMULATED["sme"].obstacle("bf16") == "only products of fp32 are emulated"
+    assert "clang-19" in PLATFORMS["sme"].skip_reason()
+    assert EMULATED["sme"].skip_reason("bf16") == "only products of fp32 are emulated"

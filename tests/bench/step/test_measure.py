@@ -25,11 +25,11 @@ WORDS = [f"--override={name}={value}" for name, value in TINY.items()]
 @pytest.mark.slow
 def test_the_result_has_rates_by_both_conventions_machine_versions_and_settings(tmp_path, capsys):
     path = tmp_path / "bench.json"
-    words = ["--batch", "2", "--compare", "eager", "--repeats", "2", "--warmup", "1"]
-    assert main(["bench", "step", *WORDS, *words, "--json", str(path)]) == 0
+    arguments = ["--batch", "2", "--compare", "eager", "--rounds", "2", "--warmup", "1"]
+    assert main(["bench", "step", *WORDS, *arguments, "--json", str(path)]) == 0
     result = json.loads(path.read_text())
-    own, row = result["contenders"]
-    assert (own["name"], row["name"], row["status"]) == ("dithc", "eager", "ok")
+    dithc, row = result["contenders"]
+    assert (dithc["name"], row["name"], row["status"]) == ("dithc", "eager", "ok")
     assert (len(row["seconds"]["all"]), len(row["share_of_gemm_ceiling"]["rounds"])) == (2, 2)
     tokens, width, per_image = 16, 32, result["gflop_per_image"]
     attention = 3 * 2 * 2 * tokens**2 * width  # three passes of two products of T x T x D, multiply and add
@@ -53,9 +53,9 @@ def test_without_a_gpu_the_error_has_the_reason_and_the_fix():
 
 
 def test_adamw_counts_its_steps_on_the_device_of_the_weights(monkeypatch):
-    made = torch.optim.AdamW
+    adamw = torch.optim.AdamW
     monkeypatch.setattr(
-        torch.optim, "AdamW", lambda weights, *, fused, **more: made(weights, **more)
+        torch.optim, "AdamW", lambda weights, *, fused, **more: adamw(weights, **more)
     )  # the meta device has no fused kernel
     model = step_variants.DiT.from_preset("DiT-S/2", **TINY).to("meta")
     training = step_variants.Training(model, batch=None, dtype="fp32")
@@ -67,11 +67,9 @@ def test_adamw_counts_its_steps_on_the_device_of_the_weights(monkeypatch):
 @pytest.mark.parametrize("dtype", ["fp32", "bf16"])
 @pytest.mark.parametrize("name", ["dithc", "numba"])
 def test_own_steps_compute_the_eager_loss(name, dtype):
-    if why := obstacle({"dithc": "c"}.get(name, name)):
-        pytest.skip(f"{name}: {why}")
-    result = bench_step(
-        StepSettings(overrides=TINY, batch=2, dtype=dtype, compare=("eager", name), warmup=1, repeats=1)
-    )
+    if reason := obstacle({"dithc": "c"}.get(name, name)):
+        pytest.skip(f"{name}: {reason}")
+    result = bench_step(StepSettings(overrides=TINY, batch=2, dtype=dtype, compare=("eager", name), warmup=1, rounds=1))
     rows = {row["name"]: row for row in result["contenders"]}
     assert rows[name]["status"] == "ok"
     tolerance = 1e-5 if dtype == "fp32" else 2e-2
@@ -85,31 +83,31 @@ def test_own_steps_compute_the_eager_loss(name, dtype):
 
 @pytest.mark.slow
 def test_all_clusters_are_compared_with_one_and_ceilings_beside_them(tmp_path):
-    if why := obstacle("c"):
-        pytest.skip(why)
+    if reason := obstacle("c"):
+        pytest.skip(reason)
     path, machine = tmp_path / "bench.json", PROFILES / "machines" / "two-clusters.yaml"
-    words = ["--batch=2", "--compare=one-cluster", "--warmup=1", "--repeats=2", "--threads=2", f"--json={path}"]
+    arguments = ["--batch=2", "--compare=one-cluster", "--warmup=1", "--rounds=2", "--threads=2", f"--json={path}"]
     done = subprocess.run(
-        [sys.executable, "-m", "dithc", "bench", "step", *WORDS, *words],
+        [sys.executable, "-m", "dithc", "bench", "step", *WORDS, *arguments],
         env=os.environ | {"DITHC_MACHINE_FILE": str(machine)},
         capture_output=True,
         text=True,
         check=True,
     )
     result = json.loads(path.read_text())
-    own, row = result["contenders"]
+    dithc, row = result["contenders"]
     if len(result["machine"]["cores"]) < 2:
         assert "the team has 1 core cluster(s)" in row["reason"]
         return
-    assert (own["status"], row["status"]) == ("ok", "ok")
-    assert row["first_loss"] == pytest.approx(own["first_loss"], rel=1e-5)
+    assert (dithc["status"], row["status"]) == ("ok", "ok")
+    assert row["first_loss"] == pytest.approx(dithc["first_loss"], rel=1e-5)
     assert row["speedup_of_dithc"]["median"] > 0
     assert set(result["ceilings"]["all_clusters_over_one"]) == {"multiply_add", "gemm", "copy"}
     assert "all core clusters over one" in done.stdout
 
 
 def test_one_cluster_alone_is_no_comparison():
-    result = bench_step(StepSettings(overrides=TINY, batch=2, compare=("one-cluster",), threads=1, warmup=1, repeats=1))
+    result = bench_step(StepSettings(overrides=TINY, batch=2, compare=("one-cluster",), threads=1, warmup=1, rounds=1))
     row = result["contenders"][1]
     assert (row["status"], row["reason"]) == ("skipped", "the team has 1 core cluster(s), and 2 are required")
     assert "all_clusters_over_one" not in result["ceilings"]
@@ -128,12 +126,12 @@ def test_all_contenders_share_one_pair_of_moments_that_counts_once_in_the_state(
 
 
 def test_compile_is_skipped_without_a_compiler_and_without_bf16_products(monkeypatch):
-    compiled = step_variants.CONTENDERS["compile"]
+    compiled = step_variants.VARIANTS["compile"]
     monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: False)
-    assert "compare in fp32" in compiled.obstacle("bf16")
+    assert "compare in fp32" in compiled.skip_reason("bf16")
     monkeypatch.setenv("PATH", "/nowhere")
     monkeypatch.delenv("CXX", raising=False)
-    assert "C++ compiler" in compiled.obstacle("fp32")
+    assert "C++ compiler" in compiled.skip_reason("fp32")
 
 
 @pytest.mark.slow
@@ -142,7 +140,7 @@ def test_running_out_of_memory_is_a_result(monkeypatch):
         raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 1 bytes")
 
     monkeypatch.setattr(step_variants.TrainingStep, "__call__", refuse)
-    result = bench_step(StepSettings(overrides=TINY, batch=1, compare=("eager",), warmup=1, repeats=1))
+    result = bench_step(StepSettings(overrides=TINY, batch=1, compare=("eager",), warmup=1, rounds=1))
     assert result["contenders"][1]["status"] == "oom"
     assert "oom" in summary(result).text()
 
@@ -151,7 +149,7 @@ def test_running_out_of_memory_is_a_result(monkeypatch):
 def test_the_compiled_step_computes_the_eager_loss():
     if shutil.which("g++") is None:
         pytest.skip("no C++ compiler (g++)")
-    result = bench_step(StepSettings(overrides=TINY, batch=2, compare=("eager", "compile"), warmup=1, repeats=1))
+    result = bench_step(StepSettings(overrides=TINY, batch=2, compare=("eager", "compile"), warmup=1, rounds=1))
     _, eager, compiled = result["contenders"]
     assert compiled["status"] == "ok"
     assert compiled["first_loss"] == pytest.approx(eager["first_loss"], rel=1e-5)

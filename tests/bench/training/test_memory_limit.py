@@ -23,8 +23,8 @@ class Tree:
         self.own_groups.write_text("4:memory:/a/b\n1:cpu,cpuacct:/other\n0::/c\n")
         mkdir, rmdir = Path.mkdir, Path.rmdir
 
-        def make(folder: Path, *rest, **more) -> None:
-            mkdir(folder, *rest, **more)
+        def make(folder: Path, *arguments, **more) -> None:
+            mkdir(folder, *arguments, **more)
             for name, content in self.files.items() if folder.name.startswith("dithc-bench") else ():
                 (folder / name).write_text(content)
 
@@ -60,13 +60,13 @@ def tree(tmp_path, monkeypatch) -> Tree:
 def test_a_group_limits_memory_forbids_swap_and_counts_kills(tree, version):
     group = tree.version_2("cpu memory\n") if version == 2 else tree.version_1("1\n")
     limit = tree.limit()
-    assert (limit.data_bytes, str(group) in limit.how, "no swap" in limit.how) == (None, True, True)
+    assert (limit.data_bytes, str(group) in limit.description, "no swap" in limit.description) == (None, True, True)
     memory, swap, kills = V2_FILES if version == 2 else V1_FILES
     # Version 1 limits memory and swap together.
     assert [(group / name).read_text() for name in (memory, swap)] == ["1000", "0" if version == 2 else "1000"]
-    assert not limit.struck()
+    assert not limit.has_killed()
     (group / kills).write_text("low 0\nunder_oom 0\noom_kill 2\n")
-    assert limit.struck()
+    assert limit.has_killed()
     limit.close()
     assert not group.exists()
 
@@ -74,7 +74,7 @@ def test_a_group_limits_memory_forbids_swap_and_counts_kills(tree, version):
 def test_swap_that_the_kernel_does_not_count_is_said(tree):
     del tree.files["memory.memsw.limit_in_bytes"]
     tree.version_1("1\n")
-    assert "swap unlimited" in tree.limit().how
+    assert "swap unlimited" in tree.limit().description
 
 
 def test_without_a_group_the_limit_is_on_private_memory_and_both_reasons_are_said(tree):
@@ -83,8 +83,8 @@ def test_without_a_group_the_limit_is_on_private_memory_and_both_reasons_are_sai
     limit = tree.limit()
     assert limit.data_bytes == 250
     kind = "private memory (RLIMIT_DATA) of 250 bytes for each of 4"
-    assert all(words in limit.how for words in (kind, "does not delegate", "exclude its child groups"))
-    assert not limit.struck()
+    assert all(phrase in limit.description for phrase in (kind, "does not delegate", "exclude its child groups"))
+    assert not limit.has_killed()
     limit.close()
 
 
@@ -92,8 +92,8 @@ def test_without_a_group_the_limit_is_on_private_memory_and_both_reasons_are_sai
 def test_a_process_that_takes_more_than_its_group_is_killed_and_the_group_goes():
     limit = MemoryLimit(32 * MEBI, ranks=1)
     if limit.data_bytes is not None:
-        pytest.skip(f"no control group here: {limit.how}")
-    folder = Path(limit.how.split()[2])
+        pytest.skip(f"no control group here: {limit.description}")
+    folder = Path(limit.description.split()[2])
     try:
         ends = [
             subprocess.run(
@@ -101,7 +101,7 @@ def test_a_process_that_takes_more_than_its_group_is_killed_and_the_group_goes()
             ).returncode
             for size in (8 * MEBI, 64 * MEBI)
         ]
-        assert (ends, limit.struck()) == ([0, -9], True)
+        assert (ends, limit.has_killed()) == ([0, -9], True)
     finally:
         limit.close()
     assert not folder.exists()

@@ -7,7 +7,7 @@ import pytest
 
 from dithc.bench import summary
 from dithc.bench.training.run import TrainingResult
-from dithc.bench.training.scaling import ScalingSettings, agreement, contenders_on, curve
+from dithc.bench.training.scaling import ScalingSettings, agreement, curve, variants_on
 from dithc.cli import main
 from dithc.model import DiT, flops_per_image
 from tests.ranks import needs_launcher
@@ -26,31 +26,26 @@ def settings(mode: str = "weak", **more) -> ScalingSettings:
     return ScalingSettings(mode=mode, **({"models": ("DiT-S/2",), "batch": 4} | more))
 
 
-def test_every_rank_has_the_same_number_of_cores_and_few_ranks_keep_to_theirs():
-    node = machine(8)
-    one, two, four = contenders_on(node, settings(ranks=(1, 2, 4)))
-    assert [found.cpus for found in (one, two, four)] == [2, 2, 2]
-    assert one.allowed == (0, 8, 1, 9)
-    assert two.allowed == (0, 8, 1, 9, 2, 10, 3, 11)
-    assert four.allowed is None
-    assert [found.nodes for found in (one, two, four)] == [1, 1, 1]
-
-
-def test_ranks_beyond_the_cores_are_allowed_and_known():
-    node = machine(2)
-    found = contenders_on(node, settings(ranks=(1, 2, 4)))
-    assert [one.cpus for one in found] == [1, 1, 1]
-    assert [one.is_oversubscribed for one in found] == [False, False, True]
-
-
-def test_on_a_cluster_ranks_fill_nodes_and_the_launcher_sees_to_the_cores():
-    node = machine(2)
-    chosen = settings(ranks=(1, 4, 8), launcher="srun", ranks_per_node=4, cpus=38)
-    found = contenders_on(node, chosen)
-    assert [(one.nodes, one.cpus, one.allowed, one.launcher) for one in found] == [
-        (1, 38, None, "srun"), (1, 38, None, "srun"), (2, 38, None, "srun"),
-    ]  # fmt: skip
-    assert not any(one.is_oversubscribed for one in found)
+@pytest.mark.parametrize(
+    ("cores", "more", "expected"),
+    [
+        (
+            8,
+            {"ranks": (1, 2, 4)},
+            [(1, 2, (0, 8, 1, 9), False), (1, 2, (0, 8, 1, 9, 2, 10, 3, 11), False), (1, 2, None, False)],
+        ),
+        (2, {"ranks": (1, 2, 4)}, [(1, 1, (0, 2), False), (1, 1, None, False), (1, 1, None, True)]),
+        (
+            2,
+            {"ranks": (1, 4, 8), "launcher": "srun", "ranks_per_node": 4, "cpus_per_rank": 38},
+            [(1, 38, None, False), (1, 38, None, False), (2, 38, None, False)],
+        ),
+    ],
+)
+def test_ranks_have_equal_cores_and_fill_nodes(cores, more, expected):
+    found = variants_on(machine(cores), settings(**more))
+    assert [(one.nodes, one.cpus, one.allowed, one.is_oversubscribed) for one in found] == expected
+    assert {one.launcher for one in found} == {more.get("launcher", "mpiexec")}
 
 
 def ran(seconds: list[float], *, ranks: int, losses=(1.0,), norms=(0.5,), exposed=(), pairs=None) -> TrainingResult:
@@ -61,8 +56,8 @@ def ran(seconds: list[float], *, ranks: int, losses=(1.0,), norms=(0.5,), expose
 
 
 def curve_of(chosen: ScalingSettings, runs):
-    named = {f"{ranks} rank(s)": own for ranks, own in runs.items()}
-    return curve("DiT-S/2", chosen, contenders_on(machine(4), chosen), named)
+    named = {f"{ranks} rank(s)": results for ranks, results in runs.items()}
+    return curve("DiT-S/2", chosen, variants_on(machine(4), chosen), named)
 
 
 def test_weak_efficiency_is_that_of_runs_of_one_round_and_both_counts_of_arithmetic_are_said():
@@ -129,10 +124,9 @@ def test_weak_or_strong_must_be_said(capsys):
 @needs_launcher
 def test_one_two_and_too_many_ranks_train_alike(tmp_path, capsys):
     path = tmp_path / "strong.json"
-    words = ["bench", "scaling", "--strong", *TINY, "--ranks", "1,2,4", "--batch", "4", "--steps", "2"]
-    assert main([*words, "--no-communication-baseline", "--json", str(path)]) == 0
-    result = json.loads(path.read_text())
-    one, two, four = result["curves"][0]["points"]
+    arguments = ["bench", "scaling", "--strong", *TINY, "--ranks", "1,2,4", "--batch", "4", "--steps", "2"]
+    assert main([*arguments, "--no-communication-baseline", "--json", str(path)]) == 0
+    one, two, four = json.loads(path.read_text())["curves"][0]["points"]
     assert [point["status"] for point in (one, two, four)] == ["ok"] * 3
     assert all(point["same_training"]["same"] for point in (one, two, four))
     assert len(set(two["losses"])) == len(two["losses"]) == 4
@@ -141,7 +135,7 @@ def test_one_two_and_too_many_ranks_train_alike(tmp_path, capsys):
     )
     assert one["exposed_seconds"] == 0.0
     assert len(two["no_communication_baseline"]["ratio"]["rounds"]) == 2
-    assert all(rank["exchange"]["bytes_moved"] == [two["each_rank"][0][0]["exchange"]["bytes_moved"][0]] * 2
+    assert all(rank["exchange"]["comm_bytes"] == [two["each_rank"][0][0]["exchange"]["comm_bytes"][0]] * 2
                for rank in two["each_rank"][0])  # fmt: skip
     assert four["efficiency"] is None or not four["oversubscribed"]
     assert "the same losses and gradient norms as with the fewest" in capsys.readouterr().out

@@ -8,7 +8,7 @@ import pytest
 
 from dithc.bench import summary
 from dithc.bench.training.run import TrainingResult
-from dithc.bench.training.stepwise import NAMES, StepwiseSettings, contenders_of, rows_of
+from dithc.bench.training.stepwise import NAMES, StepwiseSettings, rows_of, variants_of
 from dithc.cli import main
 from tests.ranks import needs_kernels
 
@@ -19,23 +19,23 @@ def machine(cores: int):
     return SimpleNamespace(visible_cores=[None] * cores)
 
 
-def ok(*seconds: float, losses: tuple[float, ...] = (1.0, 0.9), why: str = "") -> TrainingResult:
-    rank = {"page_faults": 5.0, "operators": [{"op": "linear", "why": why}]}
+def ok(*seconds: float, losses: tuple[float, ...] = (1.0, 0.9), reason: str = "") -> TrainingResult:
+    rank = {"page_faults": 5.0, "operators": [{"op": "linear", "why": reason}]}
     return TrainingResult(
         seconds=list(seconds), losses=list(losses), peak_rss_bytes_each=[7], result={"each_rank": [rank]}
     )
 
 
 def test_each_stage_has_all_that_the_stages_before_it_have_and_one_thing_more() -> None:
-    found = contenders_of(StepwiseSettings(ranks=2), machine(4))
+    found = variants_of(StepwiseSettings(ranks=2), machine(4))
     assert [one.name for one in found] == list(NAMES)
     assert {(one.ranks, one.cpus, one.strategy) for one in found} == {(2, 2, "cftp")}
-    told = [dict(zip(one.words[::2], one.words[1::2], strict=True)) | dict(one.environment) for one in found]
-    assert told[0] == {
+    settings_of = [dict(zip(one.options[::2], one.options[1::2], strict=True)) | dict(one.environment) for one in found]
+    assert settings_of[0] == {
         "--operators": "torch", "--gradients": "ddp", "--automem": "off", "--collectives": "blocking",
         "DITHC_OUTPUT_POOL": "off", "DITHC_TUNING_FOLDER": "off",
     }  # fmt: skip
-    changes = [{key for key in now if now[key] != before[key]} for before, now in pairwise(told)]
+    changes = [{key for key in now if now[key] != before[key]} for before, now in pairwise(settings_of)]
     assert changes == [
         {"--operators"},
         {"--gradients", "--collectives"},
@@ -46,8 +46,8 @@ def test_each_stage_has_all_that_the_stages_before_it_have_and_one_thing_more() 
 
 
 def test_one_rank_exchanges_nothing_and_stages_can_be_chosen() -> None:
-    assert "mpi" not in [one.name for one in contenders_of(StepwiseSettings(), machine(2))]
-    chosen = contenders_of(StepwiseSettings(stages=("gemm", "tuned")), machine(2))
+    assert "mpi" not in [one.name for one in variants_of(StepwiseSettings(), machine(2))]
+    chosen = variants_of(StepwiseSettings(stages=("gemm", "tuned")), machine(2))
     assert [one.name for one in chosen] == ["gemm", "tuned"]
     assert dict(chosen[0].environment)["DITHC_OUTPUT_POOL"] == "off", "settings of an omitted stage are missing"
 

@@ -10,7 +10,7 @@ import pytest
 from dithc.bench import summary
 from dithc.bench.training import strategies
 from dithc.bench.training.run import TrainingResult, ranks_below
-from dithc.bench.training.strategies import ONE_CLUSTER, cell, contenders_on, sharded
+from dithc.bench.training.strategies import ONE_CLUSTER, cell, shard_optimizer, variants_on
 from dithc.cli import main
 from tests.ranks import needs_launcher
 
@@ -19,7 +19,7 @@ TINY = ["--override=hidden_size=64", "--override=depth=1", "--override=num_heads
 TINY += ["--models", "S/2", "--batches", "2"]
 
 
-def machine(*, dies: int, clusters: int, cores: int):
+def machine(dies: int, clusters: int, cores: int):
     """Return a node with the given dies, core clusters per die and cores per cluster, with one CPU per core."""
     every = [
         SimpleNamespace(index=n, cpus=(n,), cluster=n // cores, die=n // cores // clusters)
@@ -29,29 +29,30 @@ def machine(*, dies: int, clusters: int, cores: int):
     return SimpleNamespace(visible_cores=every, limits=limits)
 
 
-def test_ranks_and_threads_follow_from_dies_and_clusters():
-    found, said = contenders_on(machine(dies=2, clusters=4, cores=3), NAMES)
-    assert [(one.ranks, one.cpus) for one in found] == [(2, 12), (8, 3), (8, 3), (1, 3)]
-    assert found[-1].allowed == (0, 1, 2)
-    assert "2 die(s), 8 cluster(s)" in said
-
-
-def test_cores_of_a_machine_of_one_cluster_are_taken_for_clusters_and_it_is_said():
-    found, said = contenders_on(machine(dies=1, clusters=1, cores=2), NAMES)
-    assert [(one.ranks, one.cpus) for one in found] == [(1, 2), (2, 1), (2, 1), (1, 1)]
-    assert "each core counts as a cluster" in said
+@pytest.mark.parametrize(
+    ("node", "counts", "cpus", "text"),
+    [
+        ((2, 4, 3), [(2, 12), (8, 3), (8, 3), (1, 3)], (0, 1, 2), "2 die(s), 8 cluster(s)"),
+        ((1, 1, 2), [(1, 2), (2, 1), (2, 1), (1, 1)], (0,), "each core counts as a cluster"),
+    ],
+)
+def test_ranks_and_threads_follow_from_dies_and_clusters(node, counts, cpus, text):
+    found, cluster_text = variants_on(machine(*node), NAMES)
+    assert [(one.ranks, one.cpus) for one in found] == counts
+    assert found[-1].allowed == cpus
+    assert text in cluster_text
 
 
 def test_several_ranks_share_the_state_where_their_strategy_can():
-    found, _ = contenders_on(machine(dies=2, clusters=4, cores=3), NAMES)
-    words = {one.name: sharded(one, "zero1").words for one in found}
-    assert all(sharded(one, "none") == one for one in found)
+    found, _ = variants_on(machine(dies=2, clusters=4, cores=3), NAMES)
+    by_name = {one.name: shard_optimizer(one, "zero1").options for one in found}
+    assert all(shard_optimizer(one, "none") == one for one in found)
     several = {one.name for one in found if one.ranks > 1}
-    assert {name for name, said in words.items() if said == ("--sharding", "zero1")} == several - {"dp+tp"}
+    assert {name for name, words_ in by_name.items() if words_ == ("--sharding", "zero1")} == several - {"dp+tp"}
 
 
 def test_what_exchanges_over_gloo_is_its_strategy_but_for_that():
-    found, _ = contenders_on(machine(dies=1, clusters=2, cores=1), ("dp+tp", "dp+tp-gloo"))
+    found, _ = variants_on(machine(dies=1, clusters=2, cores=1), ("dp+tp", "dp+tp-gloo"))
     over_mpi, over_gloo = (one.environment.get("DITHC_COMM_BACKEND") for one in found)
     assert (over_mpi, over_gloo) == ("dithc-mpi", "gloo")
     assert replace(found[0], name="", environment={}) == replace(found[1], name="", environment={})
@@ -88,7 +89,7 @@ def test_what_did_not_fit_is_a_dash_and_what_failed_says_why():
 
 
 def test_ranks_are_found_below_their_launcher(tmp_path):
-    words = {
+    arguments = {
         10: ["python", "-m", "dithc", "launch", "--", "python", "-m", "dithc", "bench", "training"],
         11: ["mpiexec", "-n", "2", "python", "-m", "dithc", "bench", "training"],
         12: ["python", "-m", "dithc", "bench", "training", "--batch", "2"],
@@ -99,7 +100,7 @@ def test_ranks_are_found_below_their_launcher(tmp_path):
         folder = tmp_path / str(pid)
         folder.mkdir()
         (folder / "stat").write_text(f"{pid} (a ) name) S {parent} 0")
-        (folder / "cmdline").write_text("\0".join(words[pid]) + "\0")
+        (folder / "cmdline").write_text("\0".join(arguments[pid]) + "\0")
     assert sorted(ranks_below(10, proc=tmp_path)) == [12, 13]
 
 
@@ -109,14 +110,11 @@ def test_ranks_are_found_below_their_launcher(tmp_path):
 @needs_launcher
 def test_strategies_run_alike_and_only_processes_exchange(tmp_path, capsys, monkeypatch):
     names = (*NAMES[:3], "dp+tp-gloo")
-    monkeypatch.setattr(
-        strategies, "contenders_on", lambda *_: contenders_on(machine(dies=1, clusters=1, cores=2), names)
-    )
+    monkeypatch.setattr(strategies, "variants_on", lambda *_: variants_on(machine(dies=1, clusters=1, cores=2), names))
     path = tmp_path / "strategies.json"
-    words = ["bench", "strategies", *TINY, "--rounds", "1", "--steps", "2", "--json", str(path)]
-    assert main(words) == 0
-    result = json.loads(path.read_text())
-    rows = result["cells"][0]["strategies"]
+    arguments = ["bench", "strategies", *TINY, "--rounds", "1", "--steps", "2", "--json", str(path)]
+    assert main(arguments) == 0
+    rows = json.loads(path.read_text())["cells"][0]["strategies"]
     assert {row["status"] for row in rows.values()} == {"ok"}
     losses = [row["losses"] for row in rows.values()]
     # Four steps at lr 1e-4; the tolerance of the training test: roundoff x longest product x layers.
@@ -139,8 +137,8 @@ def test_strategies_run_alike_and_only_processes_exchange(tmp_path, capsys, monk
 def test_a_run_beyond_the_limit_of_memory_is_out_of_memory_and_the_bench_goes_on(tmp_path, capsys):
     path = tmp_path / "strategies.json"
     limit = ["--memory-limit", "0.3", "--strategies", "cftp"]
-    words = ["bench", "strategies", "--models", "B/2", "--batches", "2", "--rounds", "2", "--json", str(path), *limit]
-    assert main(words) == 1
+    line = ["bench", "strategies", "--models", "B/2", "--batches", "2", "--rounds", "2", "--json", str(path), *limit]
+    assert main(line) == 1
     row = json.loads(path.read_text())["cells"][0]["strategies"]["cftp"]
     assert row["status"] == "oom", row
     assert " - " in capsys.readouterr().out.replace("-\n", "- \n")

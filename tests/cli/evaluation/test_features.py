@@ -26,15 +26,15 @@ class Place(Small):
     def __init__(self, root: Path) -> None:
         settings = {"num_images": 70, "metrics": METRICS, "band_triplets": [["B", "G", "R"]]}
         super().__init__(root, scenes=40, low=100, high=140, **settings)
-        self.run(*self.words)
+        self.run(*self.commands)
         self._sample(Tiles(root / "tiles"))
-        self.words |= {side: self.of(side, side) for side in ("real", "generated")}
+        self.commands |= {side: self.arguments_of(side, side) for side in ("real", "generated")}
         self.run("real", "generated")
 
-    def of(self, side: str, out: str) -> list[str]:
+    def arguments_of(self, side: str, out: str) -> list[str]:
         """Return the arguments of `dithc features` for real tiles or generated images."""
         images = {"real": ("--tiles", self.manifest("tiles")), "generated": ("--samples", self.manifest("samples"))}
-        return self.features(*images[side], "--pixels", "--triplet", "B+G+R", out=out)
+        return self.features(*images[side], "--pixel-statistics", "--band-triplet", "B+G+R", out=out)
 
     def _sample(self, tiles: Tiles) -> None:
         rows = tiles.rows("all")[:70]
@@ -52,7 +52,7 @@ class Place(Small):
             name="score",
             spec={},
             files=Manifest.entries(shards.folder, sorted(shards.folder.iterdir())),
-            numbers={"images": 70, "stretch": digest(tiles.info["display"]), "seed": 0},
+            summary={"images": 70, "rendering_digest": digest(tiles.info["display"]), "seed": 0},
             inputs={self.manifest("tiles"): Manifest.read(self.root / "tiles" / "manifest.json").digest},
         ).write(shards.folder / "manifest.json")
 
@@ -67,26 +67,25 @@ def test_an_evaluation_is_told_all_that_it_asks_for(place: Place, capsys: pytest
     pair = ["--real", place.manifest("real"), "--generated", place.manifest("generated")]
     assert main(place.line("fid", "--evaluation", "score", *pair, "--tiles", place.manifest("tiles"), out="fid")) == 0
     manifest = Manifest.read(Path(place.manifest("fid")), stage="fid")
-    numbers, said = manifest.numbers, capsys.readouterr().out
+    numbers, output = manifest.summary, capsys.readouterr().out
     assert {entry["path"] for entry in manifest.files} == {"kid.json", "curves.json"}
     assert all(0 <= numbers[name] <= 1 for name in ("precision", "recall", "coverage"))
     assert numbers["triplets"]["B+G+R"]["fid"] > 0
     assert numbers["pixels"]["indices"]["absent"][0].startswith("NDVI: no band is near infrared")
-    assert "NDVI: no band" in said
+    assert "NDVI: no band" in output
     tiles = Tiles(place.root / "tiles")
     real = tiles.stretch.physical(tiles.stored(tiles.rows("all")))
-    made = tiles.stretch.unscale(
+    generated = tiles.stretch.unscale(
         np.concatenate([np.load(path) for path in sorted((place.root / "samples").glob("shard-*.npy"))])
     )
-    for side, values in (("real", real), ("generated", made)):
+    for side, values in (("real", real), ("generated", generated)):
         clipped = ((values < 100) | (values > 140)).any(axis=1).mean()
         assert numbers[f"clipped_{side}"] == pytest.approx(clipped, rel=1e-12)
         assert 0 < clipped < 1
     darker = numbers["pixels"]["bands"]["wasserstein"]
-    apart = np.abs(real.mean(axis=(0, 2, 3)) - made.mean(axis=(0, 2, 3)))
-    assert all(
-        darker[band] > 0.9 * apart[number] > 0 for number, band in enumerate("RGB")
-    )  # means are never farther apart
+    apart = np.abs(real.mean(axis=(0, 2, 3)) - generated.mean(axis=(0, 2, 3)))
+    # Means are never farther apart than the distributions.
+    assert all(darker[band] > 0.9 * apart[number] > 0 for number, band in enumerate("RGB"))
     assert "power" not in json.dumps(numbers)
     curves = json.loads((place.root / "fid" / "curves.json").read_text())
     assert curves["band_names"] == ["R", "G", "B"]
@@ -102,34 +101,37 @@ def test_an_evaluation_is_told_all_that_it_asks_for(place: Place, capsys: pytest
 @needs_launcher
 def test_two_ranks_give_the_bytes_of_one(place: Place) -> None:
     for side in ("real", "generated"):
-        words = [sys.executable, "-m", "dithc", *place.of(side, f"{side}-2"), "--ranks", "2"]
+        arguments = [sys.executable, "-m", "dithc", *place.arguments_of(side, f"{side}-2"), "--ranks", "2"]
         environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "DITHC_EXPECTED_RANKS": "2"}
-        done = subprocess.run([*started(2), *words], env=environment, capture_output=True, text=True)
+        done = subprocess.run([*started(2), *arguments], env=environment, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
         one, two = place.root / side, place.root / f"{side}-2"
         names = sorted(str(path.relative_to(one)) for path in one.rglob("*.np?"))
         assert names == sorted(str(path.relative_to(two)) for path in two.rglob("*.np?"))
-        assert {"pixels.npz", "turned.npy", "shard-00000.npy", "B+G+R/stats.npz"} <= set(names)
+        assert {"pixels.npz", "dihedral.npy", "shard-00000.npy", "B+G+R/stats.npz"} <= set(names)
         first, second = (Manifest.read(folder / "manifest.json") for folder in (one, two))
-        assert (first.numbers["ranks"], second.numbers["ranks"]) == (1, 2)
+        assert (first.summary["ranks"], second.summary["ranks"]) == (1, 2)
         for name in names:
             if name.endswith("npy"):
                 np.testing.assert_allclose(np.load(one / name), np.load(two / name), rtol=1e-5, atol=1e-6)
         assert (one / "pixels.npz").read_bytes() == (two / "pixels.npz").read_bytes()
-        assert first.numbers["clipped"] == second.numbers["clipped"]
+        assert first.summary["clipped"] == second.summary["clipped"]
 
 
 @pytest.mark.slow
 def test_what_is_no_longer_asked_for_is_removed(place: Place) -> None:
-    words = place.of("generated", "less")
-    assert main(words) == 0
+    arguments = place.arguments_of("generated", "less")
+    assert main(arguments) == 0
     parts = [place.root / "less" / name for name in ("B+G+R", "pixels.npz")]
     assert all(part.exists() for part in parts)
-    assert main([word for word in words if word not in ("--pixels", "--triplet", "B+G+R")]) == 0
+    assert (
+        main([argument for argument in arguments if argument not in ("--pixel-statistics", "--band-triplet", "B+G+R")])
+        == 0
+    )
     assert not any(part.exists() for part in parts)
 
 
 @pytest.mark.slow
 def test_a_triplet_of_unknown_bands_is_refused(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([word.replace("B+G+R", "B+G+NIR") for word in place.of("real", "odd")]) == 2
+    assert main([argument.replace("B+G+R", "B+G+NIR") for argument in place.arguments_of("real", "odd")]) == 2
     assert "three of R, G, B" in capsys.readouterr().err

@@ -30,11 +30,11 @@ def source_of(root: Path, chips: np.ndarray):
     (root / "config.json").write_text(
         json.dumps({"datasets": {"set": settings}, "codecs": {"pixels": {"kind": "pixel"}}})
     )
-    words = ["--config", str(root / "config.json"), "--dataset", "set"]
+    arguments = ["--config", str(root / "config.json"), "--dataset", "set"]
     scenes, tiles = (str(root / name / "manifest.json") for name in ("scenes", "tiles"))
-    assert main(["ingest", *words, "--out", scenes]) == 0
-    assert main(["tiles", *words, "--scenes", scenes, "--out", tiles]) == 0
-    args = Namespace(tiles=Path(tiles), samples=None, split="all", images="all")
+    assert main(["ingest", *arguments, "--out", scenes]) == 0
+    assert main(["tiles", *arguments, "--scenes", scenes, "--out", tiles]) == 0
+    args = Namespace(tiles=Path(tiles), samples=None, split="all", num_images="all")
     return open_source(args, load(root / "config.json"))
 
 

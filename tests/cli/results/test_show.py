@@ -20,7 +20,7 @@ PNG = b"\x89PNG"
 
 
 @pytest.fixture
-def said(capsys: pytest.CaptureFixture[str]):
+def described(capsys: pytest.CaptureFixture[str]):
     """Return a function that executes `dithc show`, checks its status and returns its output."""
 
     def show(*arguments: object, status: int = 0) -> str:
@@ -39,7 +39,7 @@ def latents(tmp_path: Path) -> Path:
     np.save(folder / "shard-00000.npy", array)
     entries = Manifest.entries(folder, [folder / "shard-00000.npy"])
     Manifest(
-        stage="latents", name="s2", spec={"codec": "small"}, numbers={"count": 10, "shape": [4, 16, 16]}, files=entries
+        stage="latents", name="s2", spec={"codec": "small"}, summary={"count": 10, "shape": [4, 16, 16]}, files=entries
     ).write(folder / "manifest.json")
     return folder
 
@@ -52,60 +52,58 @@ def metrics(folder: Path) -> Path:
     return folder / "metrics.jsonl"
 
 
-def test_manifest_is_described_by_file_and_by_folder(said, latents: Path) -> None:
+def test_manifest_is_described_by_file_and_by_folder(described, latents: Path) -> None:
     for path in (latents, latents / "manifest.json"):
-        text = said(path)
+        text = described(path)
         for part in ("stage latents: s2", "1 files, 40.1 KiB", "count: 10", "shape: [4, 16, 16]", 'codec: "small"'):
             assert part in text
-    assert "latents/s2" in said(latents.parent.parent)
+    assert "latents/s2" in described(latents.parent.parent)
 
 
-def test_array_is_described_with_its_range(said, tmp_path: Path) -> None:
+def test_array_is_described_with_its_range(described, tmp_path: Path) -> None:
     np.save(tmp_path / "a.npy", np.array([[1.0, np.nan], [3.0, -2.0]]))
-    text = said(tmp_path / "a.npy")
+    text = described(tmp_path / "a.npy")
     assert "float64 (2, 2)" in text
     assert "1 numbers not finite" in text
     assert "-2 to 3" in text
 
 
-def test_checkpoint_and_store_are_described(said, tmp_path: Path) -> None:
+def test_checkpoint_and_store_are_described(described, tmp_path: Path) -> None:
     store = CheckpointStore(tmp_path / "run-0123")
     saved = store.save(
         40, lambda folder: np.save(folder / "w.npy", np.zeros(9)), meta={"seed": 7, "model": {"depth": 12}}
     )
     store.event("started", step=0)
-    text = said(saved.folder)
+    text = described(saved.folder)
     assert "at step 40" in text
     assert "model.depth: 12" in text
-    text = said(store.folder)
+    text = described(store.folder)
     assert "1 checkpoints" in text
     assert "started" in text
 
 
-def test_weights_are_listed_by_shape(said, tmp_path: Path) -> None:
+def test_weights_are_listed_by_shape(described, tmp_path: Path) -> None:
     head = json.dumps({"a.weight": {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]}}).encode()
     (tmp_path / "m.safetensors").write_bytes(len(head).to_bytes(8, "little") + head + bytes(24))
-    text = said(tmp_path / "m.safetensors")
+    text = described(tmp_path / "m.safetensors")
     assert "1 tensors, 6 numbers" in text
     assert "a.weight: F32 (2, 3)" in text
 
 
-def test_metrics_are_described_and_drawn(said, tmp_path: Path) -> None:
-    path = metrics(tmp_path / "metrics")
-    text = said(path, "--png", tmp_path / "loss.png")
+def test_metrics_are_described_and_drawn(described, tmp_path: Path) -> None:
+    text = described(metrics(tmp_path / "metrics"), "--png", tmp_path / "loss.png")
     assert "30 steps, 1 to 30" in text
     assert "loss: first 1, last 0.0333333" in text
     assert (tmp_path / "loss.png").read_bytes().startswith(PNG)
 
 
-def test_events_are_listed_with_their_time(said, tmp_path: Path) -> None:
+def test_events_are_listed_with_their_time(described, tmp_path: Path) -> None:
     store = CheckpointStore(tmp_path / "run-0123")
     store.event("started", step=0)
     store.event("stopped", step=3, why="a signal")
     with (store.folder / "events.jsonl").open("a") as file:
         file.write('{"event": "torn')
-    text = said(store.folder / "events.jsonl")
-    heading, first, last = text.splitlines()
+    heading, first, last = described(store.folder / "events.jsonl").splitlines()
     assert heading == f"events {store.folder / 'events.jsonl'}: 2"
     written = json.loads((store.folder / "events.jsonl").read_text().splitlines()[0])
     assert first.startswith(f"  {written['time']} started: step 0")
@@ -113,15 +111,15 @@ def test_events_are_listed_with_their_time(said, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_run_is_drawn_by_its_manifest_store_and_checkpoint(said, tmp_path: Path) -> None:
+def test_run_is_drawn_by_its_manifest_store_and_checkpoint(described, tmp_path: Path) -> None:
     store = CheckpointStore(tmp_path / "store" / "run-0123")
     path = metrics(store.folder / "metrics")
     saved = store.save(30, lambda folder: np.save(folder / "w.npy", np.zeros(9)), meta={})
     manifest = tmp_path / "runs" / "base" / "step_0000030.json"
     numbers = {"step": 30, "seconds_per_step_median": 0.5, "metrics": str(path)}
-    Manifest(stage="train", name="base", spec={}, numbers=numbers).write(manifest)
+    Manifest(stage="train", name="base", spec={}, summary=numbers).write(manifest)
     for number, place in enumerate((manifest, manifest.parent, store.folder, saved.folder)):
-        said(place, "--png", tmp_path / f"{number}.png")
+        described(place, "--png", tmp_path / f"{number}.png")
         assert (tmp_path / f"{number}.png").read_bytes().startswith(PNG)
 
 
@@ -135,32 +133,32 @@ def test_run_is_drawn_by_its_manifest_store_and_checkpoint(said, tmp_path: Path)
         ((2, 1, 6, 6), "uint16"),
     ],
 )
-def test_arrays_of_any_layout_are_drawn(said, tmp_path: Path, shape: tuple[int, ...], dtype: str) -> None:
+def test_arrays_of_any_layout_are_drawn(described, tmp_path: Path, shape: tuple[int, ...], dtype: str) -> None:
     array = np.arange(np.prod(shape)).reshape(shape).astype(dtype)
     if dtype == "float32":
         array[0] = np.nan
     np.save(tmp_path / "a.npy", array)
-    said(tmp_path / "a.npy", "--png", tmp_path / "a.png")
+    described(tmp_path / "a.npy", "--png", tmp_path / "a.png")
     assert (tmp_path / "a.png").read_bytes().startswith(PNG)
 
 
-def test_stage_is_drawn_by_its_grid_or_else_its_first_shard(said, latents: Path, tmp_path: Path) -> None:
-    said(latents, "--png", tmp_path / "shard.png")
+def test_stage_is_drawn_by_its_grid_or_else_its_first_shard(described, latents: Path, tmp_path: Path) -> None:
+    described(latents, "--png", tmp_path / "shard.png")
     write_png(latents / "grid.png", np.zeros((4, 4, 3), np.uint8))
-    said(latents, "--png", tmp_path / "grid.png")
+    described(latents, "--png", tmp_path / "grid.png")
     assert (tmp_path / "grid.png").read_bytes() == (latents / "grid.png").read_bytes()
     metrics(latents / "metrics")  # the layout of a trained codec, with the loss drawn from its path
-    said(latents, "--png", tmp_path / "again.png")
+    described(latents, "--png", tmp_path / "again.png")
     assert (tmp_path / "again.png").read_bytes() == (latents / "grid.png").read_bytes()
 
 
-def test_report_json_is_described_and_drawn(said, tmp_path: Path) -> None:
-    score = {"fid": 12.5, "floor": 3.25, "n_generated": 64, "n_real": 99, "comparable": False}
+def test_report_json_is_described_and_drawn(described, tmp_path: Path) -> None:
+    score = {"fid": 12.5, "floor": 3.25, "n_generated": 64, "n_real": 99, "comparable_to_published": False}
     item = {"name": "s2-final", "label": "after fine-tuning", "dataset": "s2", "checkpoint": "final", "score": score}
     content = {"name": "demo", "title": "Demo", "written": "now", "warnings": [], "origins": []}
     content |= {"datasets": [{"name": "s2", "title": "S2"}], "evaluations": [item, {**item, "score": None}]}
     (tmp_path / "report.json").write_text(json.dumps(content))
-    text = said(tmp_path / "report.json", "--png", tmp_path / "fid.png")
+    text = described(tmp_path / "report.json", "--png", tmp_path / "fid.png")
     assert "FID 12.5, floor 3.25, 64 against 99 real, NOT COMPARABLE" in text
     assert "not run" in text
     assert (tmp_path / "fid.png").read_bytes().startswith(PNG)
@@ -180,9 +178,9 @@ DAMAGED = {
 
 
 @pytest.mark.parametrize("name", DAMAGED)
-def test_damaged_files_are_user_errors(said, tmp_path: Path, name: str) -> None:
+def test_damaged_files_are_user_errors(described, tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_bytes(DAMAGED[name])
-    said(tmp_path / name, status=2)
+    described(tmp_path / name, status=2)
 
 
 ODD_LINES = {"deep": DEEP.decode(), "object": '{"step": 2, "loss": {}}', "no UTF-8": "\xff"}
@@ -190,9 +188,9 @@ ODD_LINES["huge"] = f'{{"step": 2, "loss": {10**400}}}'
 
 
 @pytest.mark.parametrize("line", ODD_LINES.values(), ids=ODD_LINES)
-def test_metrics_that_are_none_are_passed_over(said, line: str, tmp_path: Path) -> None:
+def test_metrics_that_are_none_are_passed_over(described, line: str, tmp_path: Path) -> None:
     (tmp_path / "metrics.jsonl").write_text(f"{dump_checksummed_line({'step': 1, 'loss': 0.5})}{line}\n")
-    assert "1 steps, 1 to 1" in said(tmp_path / "metrics.jsonl", "--png", tmp_path / "loss.png")
+    assert "1 steps, 1 to 1" in described(tmp_path / "metrics.jsonl", "--png", tmp_path / "loss.png")
 
 
 @pytest.mark.parametrize("name", ["config.json", "lease.json", "fid/score/manifest.json"])
@@ -204,20 +202,20 @@ def test_pipes_among_results_are_not_waited_for(name: str, tmp_path: Path) -> No
     pipe.parent.mkdir(parents=True, exist_ok=True)
     pipe.unlink(missing_ok=True)
     os.mkfifo(pipe)
-    for words in (["status", str(tmp_path)], ["show", str(pipe.parent)]):
-        line = [sys.executable, "-m", "dithc", *words]
-        done = subprocess.run(line, capture_output=True, text=True, timeout=60, check=False)
+    for command in (["status", str(tmp_path)], ["show", str(pipe.parent)]):
+        words_ = [sys.executable, "-m", "dithc", *command]
+        done = subprocess.run(words_, capture_output=True, text=True, timeout=60, check=False)
         assert done.returncode in (0, 2), done.stderr
         assert "Traceback" not in done.stderr
 
 
-def test_unknown_things_are_user_errors(said, tmp_path: Path) -> None:
+def test_unknown_things_are_user_errors(described, tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("?")
     for path in (tmp_path / "notes.txt", tmp_path / "gone", tmp_path):
-        said(path, status=2)
+        described(path, status=2)
 
 
-def test_what_has_no_picture_is_a_user_error_and_writes_nothing(said, tmp_path: Path) -> None:
-    Manifest(stage="extractor", name="s2", spec={}, numbers={"loss": 1.0}).write(tmp_path / "own" / "manifest.json")
-    said(tmp_path / "own", "--png", tmp_path / "x.png", status=2)
+def test_what_has_no_picture_is_a_user_error_and_writes_nothing(described, tmp_path: Path) -> None:
+    Manifest(stage="extractor", name="s2", spec={}, summary={"loss": 1.0}).write(tmp_path / "own" / "manifest.json")
+    described(tmp_path / "own", "--png", tmp_path / "x.png", status=2)
     assert not (tmp_path / "x.png").exists()

@@ -17,7 +17,6 @@ from dithc.core.integrity import dump_checksummed_line
 
 
 def write(path: Path) -> None:
-    """Write fifty bytes of weights."""
     path.write_bytes(b"w" * 50)
 
 
@@ -34,8 +33,8 @@ def results(tmp_path: Path) -> Path:
     (folder / "shard-00000.json").write_text(json.dumps({"entry": entries[0], "origin": {"sha256": "of the codec"}}))
     hashed = hashlib.sha256(paths[1].read_bytes()).hexdigest()
     (folder / "shard-00001.json").write_text(json.dumps({"sha256": "of the extractor", "file_sha256": hashed}))
-    said = {"identity": {"path": "elsewhere", "sha256": "of the checkpoint"}, "files": entries[2:]}
-    (folder / "shard-00002.json").write_text(json.dumps(said))
+    message = {"identity": {"path": "elsewhere", "sha256": "of the checkpoint"}, "files": entries[2:]}
+    (folder / "shard-00002.json").write_text(json.dumps(message))
     Manifest(stage="latents", name="s2", spec={}, files=entries).write(folder / "manifest.json")
     store = CheckpointStore(tmp_path / "results" / "store" / "run-0123")
     store.save(10, lambda inside: write(inside / "model.safetensors"), meta={})
@@ -46,7 +45,6 @@ REPAIR = ["verify", "--repair", "--profile", str(Path(__file__).parents[3] / "pr
 
 
 def lines(capsys: pytest.CaptureFixture[str]) -> list[str]:
-    """Return the printed lines."""
     return capsys.readouterr().out.splitlines()
 
 
@@ -54,7 +52,7 @@ def test_intact_results_pass_and_each_file_is_read_once(results: Path, capsys: p
     assert main(["verify", str(results), "--json", str(results.parent / "found.json")]) == 0
     size = sum(path.stat().st_size for name in ("*.npy", "*.safetensors") for path in results.rglob(name))
     found = json.loads((results.parent / "found.json").read_text())
-    assert found == {"documents": 7, "files": 4, "bytes": size, "faults": []}
+    assert found == {"documents": 7, "files": 4, "bytes": size, "problems": []}
     assert lines(capsys) == [f"4 files ({size:,} bytes) of 7 documents: all intact"]
 
 
@@ -68,9 +66,9 @@ def test_missing_cut_and_altered_files_are_named_with_status_1(
     altered[7] ^= 1
     shards[2].write_bytes(altered)
     assert main(["verify", str(results)]) == 1
-    *told, verdict = lines(capsys)
-    faults = told[::2]
-    assert all("workflow rebuilds it" in line for line in told[1::2])
+    *output, verdict = lines(capsys)
+    faults = output[::2]
+    assert all("workflow rebuilds it" in line for line in output[1::2])
     assert [fault.split(" (listed")[0] for fault in faults[:3]] == [
         f"{shards[0]} is missing",
         f"{shards[1]} has 1499 bytes, 1500 were written",
@@ -81,18 +79,18 @@ def test_missing_cut_and_altered_files_are_named_with_status_1(
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "said"),
+    ("name", "content", "message"),
     [
         ("model.safetensors", "w" * 49 + "x", "SHA-256 differs"),
         *(("manifest.json", text, "cannot be used") for text in ("{", "[]", '{"stage": 1, "digest": 2}', "")),
     ],
 )
 def test_altered_weights_and_damaged_documents_are_faults(
-    results: Path, name: str, content: str, said: str, capsys: pytest.CaptureFixture[str]
+    results: Path, name: str, content: str, message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     next(results.rglob(name)).write_text(content)
     assert main(["verify", str(results)]) == 1
-    assert said in lines(capsys)[0]
+    assert message in lines(capsys)[0]
 
 
 def test_manifest_changed_by_hand_is_found(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -117,18 +115,18 @@ def test_paths_with_nothing_in_them_are_user_errors(tmp_path: Path) -> None:
 def test_repair_deletes_nothing_outside_of_what_was_named(
     results: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    mine = tmp_path / "mine.txt"
-    mine.write_text("of another project")
+    foreign = tmp_path / "mine.txt"
+    foreign.write_text("of another project")
     folder = results / "fid" / "score"
     folder.mkdir(parents=True)
     (folder / "inside.bin").write_bytes(b"x")
-    entries = Manifest.entries(folder, [mine, folder / "inside.bin"])
+    entries = Manifest.entries(folder, [foreign, folder / "inside.bin"])
     Manifest(stage="extractor", name="x", spec={}, files=[{**one, "sha256": "0" * 64} for one in entries]).write(
         folder / "manifest.json"
     )
     workflow = stand_in(results, monkeypatch)
     assert main([*REPAIR, str(results)]) == 1
-    assert mine.read_text() == "of another project"
+    assert foreign.read_text() == "of another project"
     assert not (folder / "inside.bin").exists()
     assert workflow == [[]]
 
@@ -161,7 +159,7 @@ def stand_in(results: Path, monkeypatch: pytest.MonkeyPatch) -> list[list[Path]]
     """Set up an experiment with these results, and a workflow that records the leases at each call."""
     runs: list[list[Path]] = []
 
-    def workflow(words: list[str]) -> int:
+    def workflow(arguments: list[str]) -> int:
         runs.append(list(results.rglob("*lease.json")))
         return 0
 

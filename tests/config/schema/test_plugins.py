@@ -76,11 +76,11 @@ FAULTS: list[tuple[dict[str, Any], list[str]]] = [
 ]
 
 
-@pytest.mark.parametrize(("settings", "said"), FAULTS)
-def test_faults_in_settings_of_packages_are_told_with_their_keys(settings: dict[str, Any], said: list[str]) -> None:
+@pytest.mark.parametrize(("settings", "expected"), FAULTS)
+def test_faults_in_settings_of_packages_are_told_with_their_keys(settings: dict[str, Any], expected: list[str]) -> None:
     with pytest.raises(UserError) as error:
         load(content(**settings))
-    assert [text for text in said if text not in str(error.value)] == []
+    assert [text for text in expected if text not in str(error.value)] == []
 
 
 def test_built_in_sampler_is_not_replaced_and_another_solves_what_the_network_predicts() -> None:
@@ -105,5 +105,5 @@ def test_settings_count_whatever_their_names_and_paths_do_not(tmp_path: Path) ->
     assert spec(load(content(sampler={"kind": "last"})), "sample", "e") == plain
     for changed in ({"share": 0.5}, {"search": 3}):
         assert spec(load(content(sampler={"kind": "last"} | changed)), "sample", "e") != plain
-    there = spec(load(content(extractor={"path": str(tmp_path)})), "features", "f")
-    assert there == spec(load(content(extractor={"path": "elsewhere"})), "features", "f")
+    spec_of_folder = spec(load(content(extractor={"path": str(tmp_path)})), "features", "f")
+    assert spec_of_folder == spec(load(content(extractor={"path": "elsewhere"})), "features", "f")

@@ -8,7 +8,7 @@ import pytest
 from dithc.core.artifacts import atomic_replace, atomic_write
 
 
-def test_error_while_writing_leaves_the_earlier_file_and_no_leftover(tmp_path: Path):
+def test_error_while_writing_leaves_the_earlier_file_only(tmp_path: Path):
     path = tmp_path / "a.json"
     atomic_write(path, "old")
     with pytest.raises(ZeroDivisionError), atomic_replace(path) as temporary:

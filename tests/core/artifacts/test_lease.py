@@ -19,7 +19,7 @@ ELSEWHERE = {"host": "elsewhere", "pid": 1, "start": "1", "id": 1}
 def quick(monkeypatch):
     """Speed up all clocks."""
     monkeypatch.setattr(lease, "HEARTBEAT_SECONDS", 0.2)
-    monkeypatch.setattr(lease, "WATCHED_SECONDS", 0.6)
+    monkeypatch.setattr(lease, "OBSERVED_SECONDS", 0.6)
     monkeypatch.setattr(lease, "EXPIRES_SECONDS", 2.0)
 
 
@@ -35,7 +35,7 @@ def test_lease_is_held_once(tmp_path: Path):
 
 def test_next_lease_removes_temporary_files_of_killed_processes_and_no_others(tmp_path):
     dead = {"host": socket.gethostname(), "boot": _boot(), "pid": 2**22 - 1, "start": "1", "id": 1}
-    alive = Lease(tmp_path).mine
+    alive = Lease(tmp_path).identity
     for name in (".lease.vm.4194303.1", "lease.json"):
         (tmp_path / name).write_text(json.dumps(dead))
     kept = {".lease.vm.1.2": json.dumps(alive), ".lease.txt": "rent", ".lease.json": json.dumps({"id": 1})}
@@ -58,7 +58,7 @@ def test_lease_of_another_host_and_a_broken_one_are_free_once_they_are_no_longer
         assert lease.holds()
 
 
-def test_holder_that_was_overtaken_knows_it_and_leaves_the_other_alone(tmp_path):
+def test_lease_of_another_holder_is_kept(tmp_path):
     path = tmp_path / "lease.json"
     with Lease(tmp_path) as lease:
         path.write_text(json.dumps(ELSEWHERE))
@@ -66,12 +66,14 @@ def test_holder_that_was_overtaken_knows_it_and_leaves_the_other_alone(tmp_path)
     assert json.loads(path.read_text())["host"] == "elsewhere"
 
 
-def test_of_two_that_find_a_stale_lease_one_has_it(tmp_path):
+def test_one_of_two_processes_acquires_a_stale_lease(tmp_path):
     (tmp_path / "lease.json").write_text(json.dumps(ELSEWHERE))
     first, second = Lease(tmp_path, wait_seconds=0), Lease(tmp_path, wait_seconds=0)
-    assert first._put_away(ELSEWHERE, aside=tmp_path / "a")
+    assert first._remove_stale(ELSEWHERE, target=tmp_path / "a")
     with first:
-        assert not second._put_away(ELSEWHERE, aside=tmp_path / "b"), "the lease that was taken meanwhile is given back"
+        assert not second._remove_stale(ELSEWHERE, target=tmp_path / "b"), (
+            "the lease that was taken meanwhile is given back"
+        )
         assert first.holds()
     assert sorted(path.name for path in tmp_path.iterdir()) == []
 
@@ -81,12 +83,12 @@ def test_lease_of_a_dead_holder_that_was_renewed_in_the_future_is_free_after_it_
     path.write_text(json.dumps(ELSEWHERE))
     later = time.time() + 3600
     os.utime(path, (later, later))  # the clock was set back
-    with Lease(tmp_path, wait_seconds=0) as mine:
-        assert mine.holds()
+    with Lease(tmp_path, wait_seconds=0) as held:
+        assert held.holds()
 
 
 @pytest.mark.parametrize("offset", [-3600, 3600])
-def test_lease_that_is_renewed_is_held_whatever_the_clocks_say(tmp_path, quick, offset):
+def test_renewed_lease_is_held_with_wrong_clocks(tmp_path, quick, offset):
     path = tmp_path / "lease.json"
     path.write_text(json.dumps(ELSEWHERE))
     stop = threading.Event()
@@ -106,21 +108,21 @@ def test_lease_that_is_renewed_is_held_whatever_the_clocks_say(tmp_path, quick, 
         thread.join()
 
 
-def test_lease_of_a_folder_that_is_replaced_stands_beside_it(tmp_path):
+def test_lease_of_a_replaced_folder_is_next_to_it(tmp_path):
     folder = tmp_path / "out"
-    with Lease.beside(folder) as mine:
+    with Lease.beside(folder) as held:
         assert not folder.exists()
         with pytest.raises(Lease.Held, match=f"process {os.getpid()} on .* works on .*out"):
             Lease.beside(folder, wait_seconds=0).__enter__()
-        assert mine.holds()
+        assert held.holds()
     assert list(tmp_path.iterdir()) == []
 
 
-def test_lease_of_a_folder_stands_in_it_where_nothing_may_stand_beside_it(tmp_path, monkeypatch):
+def test_lease_is_inside_a_folder_with_a_read_only_parent(tmp_path, monkeypatch):
     folder = tmp_path / "mounted"
     folder.mkdir()
     monkeypatch.setattr(os, "access", lambda path, mode: path != tmp_path)
-    with Lease.beside(folder) as mine:
-        assert mine.path.parent == folder
-    with Lease.beside(tmp_path / "new") as mine:
-        assert mine.path.parent == tmp_path
+    with Lease.beside(folder) as held:
+        assert held.path.parent == folder
+    with Lease.beside(tmp_path / "new") as held:
+        assert held.path.parent == tmp_path

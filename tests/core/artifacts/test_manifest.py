@@ -13,7 +13,7 @@ from dithc.core.logging import UserError
 
 def test_manifest_is_read_as_it_was_written(tmp_path):
     path = tmp_path / "manifest.json"
-    written = Manifest(stage="tiles", name="a", spec={"x": 1}, numbers={"n": 2}, inputs={"i": "d"}, seconds=1.5)
+    written = Manifest(stage="tiles", name="a", spec={"x": 1}, summary={"n": 2}, inputs={"i": "d"}, wall_seconds=1.5)
     written.write(path)
     assert Manifest.read(path) == written
     assert json.loads(path.read_text())["digest"] == written.digest
@@ -28,7 +28,7 @@ def test_digest_depends_on_settings_inputs_and_bytes_only(tmp_path):
         **(base | {"inputs": {"other": "d"}}), files=Manifest.entries(tmp_path / "a", [tmp_path / "a" / "f"])
     )
     assert one.digest == moved.digest
-    assert Manifest(**base, numbers={"n": 1}, seconds=3.0, files=one.files).digest == one.digest
+    assert Manifest(**base, summary={"n": 1}, wall_seconds=3.0, files=one.files).digest == one.digest
     (tmp_path / "a" / "f").write_text("2")
     others = [
         Manifest(**base, files=Manifest.entries(tmp_path, [tmp_path / "a" / "f"])),
@@ -51,7 +51,7 @@ def test_verify_names_each_file_that_changed(tmp_path, change):
     assert len(manifest.verify(tmp_path)) == 1
 
 
-def test_missing_manifest_and_other_stage_are_refused(tmp_path):
+def test_missing_manifest_and_other_stage_are_rejected(tmp_path):
     with pytest.raises(UserError, match="is missing"):
         Manifest.read(tmp_path / "nothing.json")
     path = tmp_path / "m.json"
@@ -67,16 +67,16 @@ def test_missing_manifest_and_other_stage_are_refused(tmp_path):
 @pytest.mark.parametrize(
     "change",
     [
-        {"seconds": "x"},
-        {"seconds": -1.0},
-        {"written": "<script>"},
-        {"numbers": [1]},
+        {"wall_seconds": "x"},
+        {"wall_seconds": -1.0},
+        {"created_at": "<script>"},
+        {"summary": [1]},
         {"name": 3},
         {"inputs": {"a": {}}},
         {"files": [{"path": "a", "sha256": 3, "bytes": 1}]},
     ],
 )
-def test_fields_of_other_kinds_are_refused_whoever_sealed_them(change: dict[str, Any], tmp_path: Path) -> None:
+def test_fields_of_wrong_types_are_rejected_in_sealed_documents(change: dict[str, Any], tmp_path: Path) -> None:
     path = tmp_path / "manifest.json"
     Manifest(stage="fid", name="x", spec={}).write(path)
     for document in (path, Manifest.making_of(path)):

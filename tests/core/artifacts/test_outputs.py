@@ -13,7 +13,7 @@ from dithc.core.artifacts.outputs import MARKER_FILE, OutputFolder
 from dithc.core.integrity import dump_checksummed
 from dithc.core.logging import UserError
 
-NAMES = ("shard-00000.npy", "index.json", "manifest.json", ".manifest.made", "grid.png")
+NAMES = ("shard-00000.npy", "index.json", "manifest.json", ".manifest.provenance.json", "grid.png")
 
 
 def finish(folder: Path, *names: str, stage: str = "latents", name: str = "set") -> OutputFolder:
@@ -36,7 +36,7 @@ def content(folder: Path) -> dict[str, bytes]:
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in outputs.files_of(folder)}
 
 
-def refused(folder: Path, *, stage: str = "latents", name: str = "set") -> str:
+def rejection(folder: Path, *, stage: str = "latents", name: str = "set") -> str:
     """Return the error of every function that opens a folder; all must be equal and change no byte."""
     before = content(folder)
     output, errors = OutputFolder(folder), []
@@ -54,7 +54,7 @@ def refused(folder: Path, *, stage: str = "latents", name: str = "set") -> str:
 def test_own_files_are_replaced_and_stale_ones_deleted(tmp_path: Path) -> None:
     finish(tmp_path / "out", "shard-00000.npy", "shard-00001.npy", "B4+B3+B2/stats.npz")
     finish(tmp_path / "out", "shard-00000.npy")
-    assert content(tmp_path / "out").keys() == {"shard-00000.npy", "manifest.json", ".manifest.made"}
+    assert content(tmp_path / "out").keys() == {"shard-00000.npy", "manifest.json", ".manifest.provenance.json"}
     assert not (tmp_path / "out/B4+B3+B2").exists()
 
 
@@ -62,7 +62,7 @@ def test_manifest_alone_shows_the_owner_where_hidden_files_were_not_copied(tmp_p
     finish(tmp_path / "out", "a.npy")
     (tmp_path / "out" / MARKER_FILE).unlink()
     OutputFolder(tmp_path / "out").check(stage="latents", name="set")
-    assert "latents set" in refused(tmp_path / "out", stage="sample")
+    assert "latents set" in rejection(tmp_path / "out", stage="sample")
 
 
 @pytest.mark.parametrize("damage", ["marker", "manifest"])
@@ -77,19 +77,19 @@ def test_file_cut_short_is_rebuilt_and_a_larger_one_is_the_users(tmp_path: Path)
     (tmp_path / "out/a.npy").write_text("")
     OutputFolder(tmp_path / "out").check(stage="latents", name="set")
     (tmp_path / "out/a.npy").write_text("an array of the user, with more bytes")
-    assert "a.npy" in refused(tmp_path / "out")
+    assert "a.npy" in rejection(tmp_path / "out")
 
 
 @pytest.mark.parametrize("name", [".git", ".hg", ".datalad"])
-def test_version_control_folder_is_refused_even_if_it_is_empty(tmp_path: Path, name: str) -> None:
+def test_version_control_folder_is_rejected_even_if_it_is_empty(tmp_path: Path, name: str) -> None:
     (tmp_path / name).mkdir()
-    assert name in refused(tmp_path)
+    assert name in rejection(tmp_path)
 
 
 def test_error_names_three_files_and_ignores_those_of_the_operating_system(tmp_path: Path) -> None:
     for name in ("a", "b", "c", "d", ".DS_Store", "Thumbs.db", ".nfs0001"):
         (tmp_path / name).touch()
-    assert "got:      a, b, c\n" in refused(tmp_path)
+    assert "got:      a, b, c\n" in rejection(tmp_path)
 
 
 @pytest.mark.parametrize("kind", ["folder link", "file link", "fifo"])
@@ -99,7 +99,7 @@ def test_other_kinds_of_files_are_the_users_even_under_a_listed_name(tmp_path: P
     (folder / "a.npy").unlink()
     outside.mkdir() if kind == "folder link" else outside.write_text("of years")
     os.mkfifo(folder / "a.npy") if kind == "fifo" else (folder / "a.npy").symlink_to(outside)
-    assert "a.npy" in refused(folder)
+    assert "a.npy" in rejection(folder)
 
 
 def test_killed_process_leaves_files_that_the_next_one_owns(tmp_path: Path) -> None:
@@ -109,13 +109,13 @@ def test_killed_process_leaves_files_that_the_next_one_owns(tmp_path: Path) -> N
     (tmp_path / "a.npy").touch()
     (tmp_path / ".b.npy.tmp.host.77").touch()
     (tmp_path / ".thesis.tex.tmp.host.77").touch()
-    assert ".thesis.tex.tmp.host.77" in refused(tmp_path)
+    assert ".thesis.tex.tmp.host.77" in rejection(tmp_path)
     (tmp_path / ".thesis.tex.tmp.host.77").unlink()
     output.claim(stage="latents", name="set")
     assert content(tmp_path).keys() == {"a.npy"}
 
 
-def test_file_in_the_way_of_a_planned_one_is_refused(tmp_path: Path) -> None:
+def test_file_in_the_way_of_a_planned_one_is_rejected(tmp_path: Path) -> None:
     (tmp_path / "report.html").write_text("thesis")
     with pytest.raises(UserError, match=r"report\.html"):
         outputs.write(tmp_path / "report.html", "page")
@@ -135,12 +135,12 @@ def test_folder_that_cannot_be_listed_is_an_error(tmp_path: Path, monkeypatch: p
     (tmp_path / "locked").mkdir()
     scandir = os.scandir
 
-    def refuse(path: Path) -> object:
+    def fail(path: Path) -> object:
         if Path(path).name == "locked":
             raise PermissionError(13, "Permission denied", str(path))
         return scandir(path)
 
-    monkeypatch.setattr(os, "scandir", refuse)
+    monkeypatch.setattr(os, "scandir", fail)
     with pytest.raises(PermissionError):
         OutputFolder(tmp_path).check()
 
@@ -171,12 +171,12 @@ def test_folder_that_cannot_be_renamed_in_gives_the_old_one_back(
         (temporary / "old").touch()
     rename = os.rename
 
-    def refuse(old: Path, new: Path) -> None:
+    def fail(old: Path, new: Path) -> None:
         if Path(new) == output.folder and not str(old).endswith(".replaced"):
             raise OSError(28, "No space left on device")
         rename(old, new)
 
-    monkeypatch.setattr(os, "rename", refuse)
+    monkeypatch.setattr(os, "rename", fail)
     with pytest.raises(UserError, match="No space"), output.replaced() as temporary:
         (temporary / "new").touch()
     assert content(tmp_path).keys() == {"out/old"}
@@ -191,7 +191,7 @@ def test_killed_replacement_is_undone_or_completed_and_keeps_files_of_the_user(
         (temporary / "old").touch()
     rename = os.rename
 
-    def killed(old: Path, new: Path) -> None:
+    def rename_and_exit(old: Path, new: Path) -> None:
         rename(old, new)
         calls.append(new)
         if len(calls) > ("moved aside", "moved in").index(moment):
@@ -205,12 +205,12 @@ def test_killed_replacement_is_undone_or_completed_and_keeps_files_of_the_user(
             (tmp_path / "out/notes").touch()
             if moment == "building":
                 os._exit(9)
-            os.rename = killed  # type: ignore[assignment]
+            os.rename = rename_and_exit  # type: ignore[assignment]
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
     with pytest.raises(UserError, match="notes"), output.replaced(stage="tiles", name="set"):
         pass
-    ours = "out/old" if moment != "moved in" else "out/new"
-    assert content(tmp_path).keys() == {".out.tmp.mine/thesis", "out/notes", ours}
+    own_file = "out/old" if moment != "moved in" else "out/new"
+    assert content(tmp_path).keys() == {".out.tmp.mine/thesis", "out/notes", own_file}
 
 
 TREE = st.dictionaries(

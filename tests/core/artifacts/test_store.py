@@ -11,8 +11,8 @@ from dithc.core.logging import UserError
 
 
 def save(store: CheckpointStore, step: int, content: bytes = b"weights", **meta: object) -> CheckpointStore.Checkpoint:
-    said = meta or {"step": step}
-    return store.save(step, lambda folder: [(folder / "model.safetensors").write_bytes(content)], meta=said)
+    metadata = meta or {"step": step}
+    return store.save(step, lambda folder: [(folder / "model.safetensors").write_bytes(content)], meta=metadata)
 
 
 @pytest.fixture
@@ -21,7 +21,7 @@ def store(tmp_path: Path) -> CheckpointStore:
 
 
 @pytest.mark.parametrize("damage", ["cut", "altered", "missing", "commit"])
-def test_damaged_checkpoint_is_passed_over_and_the_reason_kept(store, damage, caplog):
+def test_damaged_checkpoint_is_skipped_with_a_logged_reason(store, damage, caplog):
     for step in (1, 2):
         save(store, step)
     path = store.path(2) / "model.safetensors"
@@ -45,13 +45,13 @@ def test_several_damaged_checkpoints_are_an_error_that_names_them_and_the_flag(s
     (store.path(2) / "model.safetensors").unlink()
     with pytest.raises(UserError, match=r"2 checkpoint.s. in .* are damaged") as error:
         store.newest()
-    for words in (
+    for text in (
         "step 3 (model.safetensors is truncated or altered)",
         "step 2 (model.safetensors is missing)",
         "continues from step 1",
         "--allow-checkpoint-rollback",
     ):
-        assert words in str(error.value)
+        assert text in str(error.value)
     assert len(str(error.value).splitlines()) == 4
     assert "skipping damaged checkpoint" not in caplog.text
     assert store.newest(at_most=2).step == 1, "a single damaged checkpoint is skipped"
@@ -60,7 +60,7 @@ def test_several_damaged_checkpoints_are_an_error_that_names_them_and_the_flag(s
 
 
 @pytest.mark.parametrize("step", [0, 1])
-def test_the_only_checkpoint_is_not_passed_over_where_steps_were_made(store, step):
+def test_only_checkpoint_is_not_skipped_after_training_steps(store, step):
     save(store, step)
     (store.path(step) / "model.safetensors").write_bytes(b"Weights")
     if step == 0:
@@ -75,9 +75,9 @@ def test_every_flipped_bit_of_a_commit_file_is_damage(store):
     save(store, 2, seed=7)
     path = store.path(2) / "checkpoint.json"
     written = path.read_bytes()
-    for place in range(0, 8 * len(written), 5):
+    for bit in range(0, 8 * len(written), 5):
         altered = bytearray(written)
-        altered[place // 8] ^= 1 << place % 8
+        altered[bit // 8] ^= 1 << bit % 8
         path.write_bytes(altered)
         with pytest.raises(UserError, match="damaged"):
             store.open(2)
@@ -94,21 +94,21 @@ def test_commit_file_without_files_or_of_another_step_is_damage_even_if_it_is_se
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "checkpoint.json"])
-def test_checkpoint_that_cannot_be_read_is_an_error_and_not_passed_over(store, name, monkeypatch):
+def test_unreadable_checkpoint_is_an_error(store, name, monkeypatch):
     for step in (1, 2):
         save(store, step)
-    refused = store.path(2) / name
-    really_open = io.open
+    unreadable = store.path(2) / name
+    open_file = io.open
 
-    def refusing(file, *arguments, **words):
-        if str(file) == str(refused):
+    def fail(file, *arguments, **options):
+        if str(file) == str(unreadable):
             raise PermissionError(13, "Permission denied", str(file))
-        return really_open(file, *arguments, **words)
+        return open_file(file, *arguments, **options)
 
-    monkeypatch.setattr(io, "open", refusing)
-    for look in (store.newest, lambda: store.open(2)):
+    monkeypatch.setattr(io, "open", fail)
+    for read in (store.newest, lambda: store.open(2)):
         with pytest.raises(UserError, match=r"cannot be read[\s\S]*Permission denied[\s\S]*repair the file system"):
-            look()
+            read()
 
 
 def test_failed_write_leaves_no_trace_and_the_earlier_intact(store):
@@ -153,7 +153,7 @@ def test_pin_stays_when_its_checkpoint_is_written_again(store):
 
 
 @pytest.mark.parametrize("step", [0, 7])
-def test_fix_for_a_damaged_checkpoint_names_the_manifest_that_it_was_found_by(store, step):
+def test_fix_for_a_damaged_checkpoint_names_its_manifest(store, step):
     manifest = Path("results/runs/step_0000007.json")
     with pytest.raises(UserError, match=rf"delete [\s\S]*folder[\s\S]*rerun the workflow[\s\S]*{manifest}"):
         store.open(step, manifest=manifest)
@@ -161,7 +161,7 @@ def test_fix_for_a_damaged_checkpoint_names_the_manifest_that_it_was_found_by(st
         store.open(step)
 
 
-def test_sweep_removes_what_a_killed_trainer_left(store):
+def test_sweep_removes_incomplete_checkpoints(store):
     for step in (1, 3):
         save(store, step)
     (store.path(3) / "checkpoint.json").unlink()
@@ -178,10 +178,10 @@ def test_store_is_found_from_the_manifest_of_a_run(store, tmp_path):
     out = tmp_path / "results" / "runs" / "step_0000007.json"
     entries = Manifest.entries(out.parent, [found.weights("raw")])
     Manifest(
-        stage="train", name="run", spec={}, numbers={"step": 7, "seconds_per_step_median": 0.5}, files=entries
+        stage="train", name="run", spec={}, summary={"step": 7, "seconds_per_step_median": 0.5}, files=entries
     ).write(out)
-    again, step = CheckpointStore.of_run(out)
-    assert (again.folder.resolve(), step) == (store.folder.resolve(), 7)
-    Manifest(stage="train", name="run", spec={}, numbers={"step": 7, "seconds_per_step_median": 0.5}).write(out)
+    opened, step = CheckpointStore.of_run(out)
+    assert (opened.folder.resolve(), step) == (store.folder.resolve(), 7)
+    Manifest(stage="train", name="run", spec={}, summary={"step": 7, "seconds_per_step_median": 0.5}).write(out)
     with pytest.raises(UserError, match="lists no checkpoint"):
         CheckpointStore.of_run(out)

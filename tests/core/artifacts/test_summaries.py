@@ -9,7 +9,7 @@ import pytest
 from dithc.core.artifacts import Manifest, summaries
 from dithc.core.logging import UserError
 
-COMPARED = {"extractor": "own", "sha256": "a" * 64, "resize": "none", "comparable": False}
+COMPARED = {"extractor": "own", "sha256": "a" * 64, "resize": "none", "comparable_to_published": False}
 # Valid numbers of each stage.
 GOOD: dict[str, dict[str, Any]] = {
     "synthesize": {"files": 3, "bytes": 2**40},
@@ -17,8 +17,8 @@ GOOD: dict[str, dict[str, Any]] = {
     "tiles": {"accepted": 2, "rejected": {}, "splits": {"train": 2}, "bands": ["B02"], "size": 32},
     "codec": {"steps": 2, "loss": 0.5, "ndvi_error": None, "psnr_db_by_band": {"B02": 30}},
     "latents": {"count": 2, "shape": [4, 8, 8], "scale": 1.5, "mean": [0.5, 0]},
-    "train": {"step": 2, "seconds_per_step_median": 0.5, "model": {"depth": 2}, "left_out": []},
-    "sample": {"images": 2, "stretch": "0123", "checkpoint": 20, "guidance_interval": [0, 0.5]},
+    "train": {"step": 2, "seconds_per_step_median": 0.5, "model": {"depth": 2}, "skipped_steps": []},
+    "sample": {"images": 2, "rendering_digest": "0123", "checkpoint": 20, "guidance_interval": [0, 0.5]},
     "extractor": {"path": "own.safetensors", "classes": [-1, 2], "loss": 0.5},
     "features": {**COMPARED, "n": 2, "images_per_second": None},
     "fid": {**COMPARED, "fid": 2, "n_real": 2, "n_generated": 2, "kid_interval": [0.1, 0.2]},
@@ -35,7 +35,7 @@ WRONG = [
     ("sample", {"checkpoint": None}),
     ("fid", {"fid": None}),
     ("fid", {"kid_interval": [0.1, None]}),
-    ("fid", {"comparable": "yes"}),
+    ("fid", {"comparable_to_published": "yes"}),
     ("fid", {"fid": math.nan}),
     ("train", {"val_loss": math.inf}),
 ]
@@ -44,8 +44,8 @@ WRONG = [
 @pytest.mark.parametrize("stage", GOOD)
 def test_numbers_of_a_stage_are_read_as_written(stage: str, tmp_path: Path) -> None:
     numbers = GOOD[stage] | {"of a later version": {"any": [None]}}
-    Manifest(stage=stage, name="a", spec={}, numbers=numbers).write(tmp_path / "manifest.json")
-    assert Manifest.read(tmp_path / "manifest.json").numbers == numbers
+    Manifest(stage=stage, name="a", spec={}, summary=numbers).write(tmp_path / "manifest.json")
+    assert Manifest.read(tmp_path / "manifest.json").summary == numbers
 
 
 @pytest.mark.parametrize(
@@ -53,14 +53,14 @@ def test_numbers_of_a_stage_are_read_as_written(stage: str, tmp_path: Path) -> N
 )  # type: ignore[attr-defined]  # of a TypedDict
 def test_missing_number_is_named(stage: str, key: str, tmp_path: Path) -> None:
     numbers = {name: value for name, value in GOOD[stage].items() if name != key}
-    Manifest(stage=stage, name="a", spec={}, numbers=numbers).write(tmp_path / "manifest.json")
+    Manifest(stage=stage, name="a", spec={}, summary=numbers).write(tmp_path / "manifest.json")
     with pytest.raises(
-        UserError, match=rf"{tmp_path}/manifest.json: invalid `numbers\.{key}`[\s\S]*no such key[\s\S]*fix"
+        UserError, match=rf"{tmp_path}/manifest.json: invalid `summary\.{key}`[\s\S]*no such key[\s\S]*fix"
     ):
         Manifest.read(tmp_path / "manifest.json")
 
 
 @pytest.mark.parametrize(("stage", "wrong"), WRONG)
 def test_number_of_another_kind_is_named(stage: str, wrong: dict[str, Any]) -> None:
-    with pytest.raises(UserError, match=rf"manifest.json: invalid `numbers\.{next(iter(wrong))}` of stage '{stage}'"):
+    with pytest.raises(UserError, match=rf"manifest.json: invalid `summary\.{next(iter(wrong))}` of stage '{stage}'"):
         summaries.check(GOOD[stage] | wrong, stage=stage, path=Path("manifest.json"))

@@ -1,4 +1,4 @@
-"""Sealed documents and lines: every changed byte is detected."""
+"""Checksummed documents and lines: every changed byte is detected."""
 
 import json
 from collections.abc import Callable
@@ -21,7 +21,7 @@ from dithc.core.integrity import (
 from dithc.core.logging import UserError
 
 CONTENT = {"step": 2, "files": [{"path": "a.npy", "bytes": 7}], "name": "Küste \n ☃", "loss": 0.125, "seal of": None}
-KEYS = st.text(min_size=1).filter(lambda key: key not in ("seal", "crc"))
+KEYS = st.text(min_size=1).filter(lambda key: key not in ("checksum", "crc"))
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
     lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
@@ -37,11 +37,11 @@ def flipped(text: str, bit: int) -> str:
 
 @pytest.mark.slow
 @given(st.dictionaries(KEYS, VALUES, min_size=1))
-def test_what_was_sealed_comes_back_and_is_json_for_all(content: dict[str, object]) -> None:
+def test_sealed_documents_are_json_and_round_trip(content: dict[str, object]) -> None:
     text = dump_checksummed(content)
     assert load_checksummed(text) == content
     assert has_checksum(text)
-    assert {key: value for key, value in json.loads(text).items() if key != "seal"} == content
+    assert {key: value for key, value in json.loads(text).items() if key != "checksum"} == content
     assert load_checksummed_lines(dump_checksummed_line(content)) == ([content], [])
     assert {key: value for key, value in json.loads(dump_checksummed_line(content)).items() if key != "crc"} == content
 
@@ -50,7 +50,7 @@ def test_every_flipped_bit_of_a_document_is_found() -> None:
     text = dump_checksummed(CONTENT)
     for bit in range(8 * len(text.encode())):
         altered = flipped(text, bit)
-        assert has_checksum(altered), f"bit {bit}: it no longer looks as if it had had a seal"
+        assert has_checksum(altered), f"bit {bit}: it no longer looks as if it had had a checksum"
         with pytest.raises(ValueError):
             load_checksummed(altered)
 
@@ -67,7 +67,7 @@ def test_document_that_is_cut_or_grows_is_found() -> None:
 
 def test_document_without_a_seal_is_rejected() -> None:
     for text in (json.dumps({"a": 1}), "[]", "1", "", "null"):
-        with pytest.raises(ValueError, match="changed after it was written: its seal is missing"):
+        with pytest.raises(ValueError, match="changed after it was written: its checksum is missing"):
             load_checksummed(text)
         assert not has_checksum(text)
 
@@ -77,8 +77,8 @@ EDITS = {
     "indent": lambda text: json.dumps(json.loads(text), indent=4),
     "one line": lambda text: json.dumps(json.loads(text)),
     "other order": lambda text: json.dumps(dict(reversed(json.loads(text).items())), indent=1),
-    "key after the seal": lambda text: json.dumps(json.loads(text) | {"runs": {}}, indent=1),
-    "key before the seal": lambda text: text.replace("{\n", '{\n "runs": {},\n', 1),
+    "key after the checksum": lambda text: json.dumps(json.loads(text) | {"runs": {}}, indent=1),
+    "key before the checksum": lambda text: text.replace("{\n", '{\n "runs": {},\n', 1),
     "line ends": lambda text: text.replace("\n", "\r\n"),
     "no last line end": lambda text: text.rstrip(),
     "more": lambda text: text + "\n\n",
@@ -88,7 +88,7 @@ EDITS = {
 
 
 @pytest.mark.parametrize("edit", EDITS.values(), ids=EDITS)
-def test_what_an_editor_leaves_is_a_changed_document(edit: Callable[[str], str], tmp_path: Path) -> None:
+def test_edited_document_is_altered(edit: Callable[[str], str], tmp_path: Path) -> None:
     text = edit(dump_checksummed(CONTENT))
     path = tmp_path / "config.json"
     path.write_bytes(text.encode())
@@ -126,7 +126,7 @@ def test_every_flipped_bit_of_lines_is_found() -> None:
         assert len(found) >= 1
 
 
-def test_line_that_a_kill_tore_is_passed_over_and_no_damage() -> None:
+def test_torn_line_is_skipped() -> None:
     line = dump_checksummed_line({"step": 2, "loss": 0.5})
     for cut in range(1, len(line) - 3):
         found, altered = load_checksummed_lines(
@@ -135,7 +135,7 @@ def test_line_that_a_kill_tore_is_passed_over_and_no_damage() -> None:
         assert ([row["step"] for row in found], altered) == ([1, 3], []), f"cut at {cut}"
 
 
-def test_an_altered_end_of_the_last_line_is_found_and_a_line_half_written_is_passed_over() -> None:
+def test_altered_last_line_is_reported_and_incomplete_line_is_skipped() -> None:
     assert load_checksummed_lines('{"step": 1}\n' + dump_checksummed_line({"step": 3}) + '{"step": 4}\n') == (
         [{"step": 3}],
         [1, 3],

@@ -1,6 +1,5 @@
 """Messages name the rank, errors name the fix, progress is plain lines in a log, metrics survive a torn line."""
 
-import errno
 import io
 import json
 import logging
@@ -17,16 +16,6 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from dithc.cli import main
 from dithc.core.logging import MetricsWriter, escaping, get_logger, progress, read_metrics, setup_logging, user_error
 from dithc.core.logging.messages import _Line
-
-
-def test_limit_on_the_size_of_files_has_its_own_fix() -> None:
-    full, limit = (
-        user_error("x", got=OSError(number, "x"), expected="room", fix="free space")
-        for number in (errno.ENOSPC, errno.EFBIG)
-    )
-    assert "fix:      free space" in str(full)
-    assert "ulimit -f" in str(limit)
-
 
 HOSTILE = st.text(
     st.sampled_from("ab é\n\r\t\x00\x1b\x9b\u200b\u202e\u2066\u2028\ufeff\udcff") | st.characters(), min_size=1
@@ -61,13 +50,13 @@ def test_names_of_files_are_escaped_in_every_output(tmp_path: Path, capsys: pyte
     assert main(["show", str(tmp_path / name)]) == 0
     assert main(["show", str(tmp_path / f"no {name}")]) == 2
     assert main(["verify", str(tmp_path / f"no {name}")]) == 2
-    told = capsys.readouterr()
-    for shown in (told.out, told.err):
+    output = capsys.readouterr()
+    for shown in (output.out, output.err):
         assert r"a\x1b[31m\u202e\nINFO forged" in shown
         assert shown.replace("\n", "").isprintable()
 
 
-def test_rank_0_speaks_and_others_only_in_trouble_with_their_prefix(capsys: pytest.CaptureFixture[str]) -> None:
+def test_other_ranks_log_warnings_with_a_prefix(capsys: pytest.CaptureFixture[str]) -> None:
     setup_logging(rank=3)
     get_logger("dithc.train.loop").info("hidden")
     get_logger("dithc.train.loop").warning("shown")
@@ -140,7 +129,7 @@ def test_file_system_that_is_full_raises_in_the_calling_thread(
     assert [row["step"] for row in read_metrics(folder)] == list(range(1, step + 1))
 
 
-def test_board_shows_what_is_written_after_going_back_and_not_what_was_before(tmp_path: Path) -> None:
+def test_tensorboard_discards_events_before_a_resume(tmp_path: Path) -> None:
     for after, losses in ((0, [9.0, 8.0, 7.0]), (1, [2.0])):
         with MetricsWriter(tmp_path, after=after) as writer:
             for number, loss in enumerate(losses, start=after + 1):

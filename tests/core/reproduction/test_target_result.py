@@ -32,7 +32,7 @@ def test_document_is_read_as_it_was_written() -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         ({"status": "skipped", "reason": "r"}, "contradicts value 2.0"),
         ({"value": None}, "contradicts value None"),
@@ -44,12 +44,12 @@ def test_document_is_read_as_it_was_written() -> None:
         ({"status": "done"}, "expected one of"),
     ],
 )
-def test_cell_that_contradicts_itself_is_refused(change: dict[str, object], said: str) -> None:
-    with pytest.raises(ValueError, match=said):
+def test_cell_that_contradicts_itself_is_rejected(change: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         replace(CELL, **change)  # type: ignore[arg-type]
 
 
-def test_document_of_two_equal_cells_or_uneven_curves_is_refused() -> None:
+def test_document_of_two_equal_cells_or_uneven_curves_is_rejected() -> None:
     with pytest.raises(ValueError, match="same id"):
         TargetResult(target="table2", title="", paper="", scale="ci", cells=(CELL, CELL))
     with pytest.raises(ValueError, match="of y"):
@@ -65,9 +65,19 @@ def test_file_that_is_no_document_is_a_user_error(tmp_path: Path) -> None:
             TargetResult.read(tmp_path / "a.json")
 
 
-def test_published_numbers_are_found_by_row_and_column() -> None:
-    assert published_value("table2", "112 L/2", "CFTP s") == 9.92
-    assert published_value("table2", "112 XL/2", "DP s") is None
-    assert published_value("table4", "down_proj", "Speed-up") == 35.49
-    assert published_value("fig9", "+ AutoMem", "Speed-up") == 6.7
-    assert published_value("fig9", "none", "Speed-up") is None
+@pytest.mark.parametrize(
+    ("target", "row", "column", "value"),
+    [
+        ("table1", "Gaofen-2", "LX2, batch 28,672", 24.70),
+        ("table2", "112 L/2", "CFTP s", 9.92),
+        ("table2", "112 XL/2", "DP s", None),
+        ("table3", "XL/2", "OpenBLAS", 1156.37),
+        ("table4", "down_proj", "Speed-up", 35.49),
+        ("fig9", "+ AutoMem", "Speed-up", 6.7),
+        ("fig9", "none", "Speed-up", None),
+        ("fig10", "XL/2", "Efficiency", 0.906),
+        ("sec56", "H100", "s", 7.6),
+    ],
+)
+def test_published_numbers_are_found_by_row_and_column(target: str, row: str, column: str, value: float | None) -> None:
+    assert published_value(target, row, column) == value

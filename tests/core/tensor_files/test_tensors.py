@@ -58,7 +58,7 @@ def test_entry_of_a_file_is_its_hash_and_size_and_equal_content_gives_equal_byte
 
 @settings(max_examples=40, deadline=None)
 @given(st.data())
-def test_pieces_in_any_number_of_files_are_whole_again(tmp_path_factory, data):
+def test_pieces_in_any_number_of_files_are_assembled(tmp_path_factory, data):
     """Tensors are sliced along a dimension or as ranges of elements, at any positions, over any files."""
     folder = tmp_path_factory.mktemp("pieces")
     count, whole, parts = data.draw(st.integers(2, 4)), {}, [[] for _ in range(4)]
@@ -81,7 +81,7 @@ def test_pieces_in_any_number_of_files_are_whole_again(tmp_path_factory, data):
     assert all(torch.equal(found[name], value) for name, value in whole.items())
 
 
-def test_cut_is_said_in_the_metadata(tmp_path):
+def test_metadata_describe_pieces(tmp_path):
     whole = torch.randn(4, 6)
     path = tmp_path / "a.safetensors"
     write_file(path, TensorFile.of([TensorPiece(name="w", values=whole[:, 2:4], shape=(4, 6), dim=1, start=2)]))
@@ -92,7 +92,7 @@ def test_cut_is_said_in_the_metadata(tmp_path):
 
 
 @pytest.mark.parametrize("fault", ["gap", "overlap", "shape"])
-def test_pieces_that_do_not_make_a_whole_are_refused(fault):
+def test_inconsistent_pieces_are_rejected(fault):
     values = torch.arange(6.0)
     start = {"gap": 4, "overlap": 2}.get(fault, 3)
     second = TensorPiece(
@@ -119,7 +119,7 @@ def test_files_of_one_name_and_count_are_read_together(tmp_path):
 
 
 @pytest.mark.parametrize("content", [b"", b"\xff" * 7, b"\xff" * 20, b"\x02" + bytes(7) + b"{}x"])
-def test_file_of_another_format_is_refused(tmp_path, content):
+def test_file_of_another_format_is_rejected(tmp_path, content):
     (tmp_path / "a.safetensors").write_bytes(content)
     with pytest.raises(UserError, match="cannot be read"):
         read_tensors(tmp_path / "a.safetensors")

@@ -28,9 +28,9 @@ def content(length: int) -> bytes:
     return np.random.default_rng(length).integers(0, 256, length, dtype=np.uint8).tobytes()
 
 
-def write(path: Path, said: bytes, *, part: int = 999) -> None:
+def write(path: Path, data: bytes, *, part: int = 999) -> None:
     with DirectFileWriter(path) as file:
-        for block in whole_blocks(memoryview(said)[at : at + part] for at in range(0, len(said), part)):
+        for block in whole_blocks(memoryview(data)[start : start + part] for start in range(0, len(data), part)):
             file.write(block)
         file.flush()
 
@@ -41,11 +41,12 @@ def is_direct(file: int) -> bool:
 
 @pytest.mark.parametrize("part", [7, 999, BLOCK, 10 * BLOCK])
 def test_blocks_are_full_but_the_last_and_hold_the_same_bytes(part):
-    said = content(3 * BLOCK + 77)
+    data = content(3 * BLOCK + 77)
     blocks = [
-        bytes(block) for block in whole_blocks(memoryview(said)[at : at + part] for at in range(0, len(said), part))
+        bytes(block)
+        for block in whole_blocks(memoryview(data)[start : start + part] for start in range(0, len(data), part))
     ]
-    assert b"".join(blocks) == said
+    assert b"".join(blocks) == data
     assert [len(block) for block in blocks] == [BLOCK] * 3 + [77]
 
 
@@ -62,21 +63,21 @@ def test_file_of_any_length_holds_what_was_written(tmp_path, length):
 @pytest.mark.parametrize("refused_at", ["open", "write"])
 def test_file_system_without_direct_writes_is_written_through_the_cache(tmp_path, monkeypatch, length, refused_at):
     """Most file systems fail at `open`, some only at the first block."""
-    opened, written, flags = os.open, os.write, []
+    real_open, real_write, flags = os.open, os.write, []
 
-    def refusing_open(path, how, *rest):
-        if how & writing.DIRECT and refused_at == "open":
+    def fail_open(path, mode, *rest):
+        if mode & writing.DIRECT and refused_at == "open":
             raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
-        return opened(path, how, *rest)
+        return real_open(path, mode, *rest)
 
-    def refusing_write(file, block):
+    def fail_write(file, block):
         if is_direct(file):
             raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
         flags.append(is_direct(file))
-        return written(file, block)
+        return real_write(file, block)
 
-    monkeypatch.setattr(os, "open", refusing_open)
-    monkeypatch.setattr(os, "write", refusing_write)
+    monkeypatch.setattr(os, "open", fail_open)
+    monkeypatch.setattr(os, "write", fail_write)
     write(tmp_path / "a", content(length))
     monkeypatch.undo()
     assert (tmp_path / "a").read_bytes() == content(length)
@@ -103,13 +104,13 @@ def test_part_of_a_block_is_followed_by_its_rest(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("error", [errno.ENOSPC, errno.EIO, errno.EDQUOT])
-def test_what_the_system_refuses_is_an_error_and_the_file_is_closed(tmp_path, monkeypatch, error):
+def test_system_error_is_raised_and_the_file_is_closed(tmp_path, monkeypatch, error):
     before = set(os.listdir("/proc/self/fd"))
 
-    def refusing(file, block):
+    def fail(file, block):
         raise OSError(error, os.strerror(error))
 
-    monkeypatch.setattr(os, "write", refusing)
+    monkeypatch.setattr(os, "write", fail)
     with pytest.raises(OSError, match=os.strerror(error)):
         write(tmp_path / "a", content(BLOCK))
     assert set(os.listdir("/proc/self/fd")) == before

@@ -101,20 +101,20 @@ def test_every_reader_identifies_a_file_that_contains_something_else(kind, name,
             read()
         got = str(caught.value).split("got:")[1]
         assert reader in ("torchscript", "program") or kind.lower() in got.lower() or content_of(path).words in got
-        said = got.replace("a pickle", "")
-        assert not any(advice in said.lower() for advice in ADVICE)
+        text = got.replace("a pickle", "")
+        assert not any(advice in text.lower() for advice in ADVICE)
         assert caught.value.__cause__ is None, "a traceback must not contain torch's advice"
 
 
 @pytest.mark.parametrize("size", [0, 1, 7, 8, 9, 40, 200, 1000])
 def test_a_truncated_file_is_an_error_of_the_user(size, tmp_path):
-    for number, whole in enumerate(
+    for number, content in enumerate(
         (save(TENSORS), SAVED, packed(lambda buffer: torch.save(TENSORS, buffer, _use_new_zipfile_serialization=False)))
     ):
         path = tmp_path / f"{number}.pt"
-        path.write_bytes(whole)
+        path.write_bytes(content)
         assert set(read_external(path)[0]) == set(TENSORS)
-        path.write_bytes(whole[:size])
+        path.write_bytes(content[:size])
         with pytest.raises(UserError, match="cannot be read"):
             read_external(path)
 
@@ -160,13 +160,13 @@ def test_weights_of_wrapped_modules_are_read_with_one_log_line(file, tmp_path, c
 
 
 def shards(folder: Path, state, *, stem="diffusion_pytorch_model", index=True, count=3):
-    names, where = sorted(state), {}
+    names, weight_map = sorted(state), {}
     for number in range(count):
         file = f"{stem}-{number + 1:05d}-of-{count:05d}.safetensors"
         save_file({name: state[name].contiguous() for name in names[number::count]}, folder / file)
-        where |= dict.fromkeys(names[number::count], file)
+        weight_map |= dict.fromkeys(names[number::count], file)
     if index:
-        (folder / f"{stem}.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": where}))
+        (folder / f"{stem}.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": weight_map}))
 
 
 @pytest.mark.parametrize("stem", ["diffusion_pytorch_model", "model"])

@@ -35,59 +35,49 @@ def pack(tmp_path: Path) -> Callable[..., Path]:
     return write
 
 
-def wanted(name: str) -> bool:
+def is_tiff(name: str) -> bool:
     return name.endswith(".tiff")
 
 
 def test_wanted_files_come_out_flat_and_others_do_not(pack: Callable[..., Path], tmp_path: Path) -> None:
     content = bytes(range(256)) * 9000
     archive = pack(entry("a.jpg"), entry("product/", b"", type=tarfile.DIRTYPE), entry("product/a.tiff", content))
-    assert unpack(archive, tmp_path / "out", wanted=wanted) == [tmp_path / "out" / "a.tiff"]
+    assert unpack(archive, tmp_path / "out", wanted=is_tiff) == [tmp_path / "out" / "a.tiff"]
     assert (tmp_path / "out" / "a.tiff").read_bytes() == content
     assert len(list((tmp_path / "out").iterdir())) == 1
 
 
 @pytest.mark.parametrize(
-    "hostile",
+    "entries",
     [
-        entry("../a.tiff"),
-        entry("/tmp/a.tiff"),
-        entry("b/../../a.tiff"),
-        entry("..\\a.tiff"),
-        entry("a.tiff", b"", type=tarfile.SYMTYPE, linkname="/etc/passwd"),
-        entry("a.tiff", b"", type=tarfile.LNKTYPE, linkname="b.tiff"),
-        entry("a.tiff", b"", type=tarfile.FIFOTYPE),
-        entry("a.tiff", b"", type=tarfile.CHRTYPE),
-        entry("a.tiff", b"", type=tarfile.GNUTYPE_SPARSE),
+        [entry("../a.tiff")],
+        [entry("/tmp/a.tiff")],
+        [entry("b/../../a.tiff")],
+        [entry("..\\a.tiff")],
+        [entry("a.tiff", b"", type=tarfile.SYMTYPE, linkname="/etc/passwd")],
+        [entry("a.tiff", b"", type=tarfile.LNKTYPE, linkname="b.jpg")],
+        [entry("a.tiff", b"", type=tarfile.FIFOTYPE)],
+        [entry("a.tiff", b"", type=tarfile.CHRTYPE)],
+        [entry("a.tiff", b"", type=tarfile.GNUTYPE_SPARSE)],
+        [entry("a.tiff", bytes(20 << 20))],  # expands too far
+        [entry(f"{number}.jpg", b"") for number in range(1000)],
     ],
-    ids=lambda one: f"{one[0].name}-{one[0].type!r}",
+    ids=lambda entries: f"{entries[0][0].name}-{entries[0][0].type!r}-{entries[0][0].size}",
 )
-def test_entries_that_no_product_has_are_refused(pack: Callable[..., Path], tmp_path: Path, hostile: Entry) -> None:
-    archive = pack(entry("b.tiff"), hostile)
+def test_entries_that_no_product_has_are_refused_before_any_is_written(
+    pack: Callable[..., Path], tmp_path: Path, entries: list[Entry]
+) -> None:
+    archive = pack(entry("b.jpg"), *entries)
+    assert archive.stat().st_size < 100_000
     with pytest.raises(UserError, match="not an archive of a product"):
-        unpack(archive, tmp_path / "out", wanted=lambda name: name == "a.tiff")
+        unpack(archive, tmp_path / "out", wanted=is_tiff)
     assert not list((tmp_path / "out").iterdir())
     assert not (tmp_path / "a.tiff").exists()
 
 
 def test_two_files_of_one_name_are_refused(pack: Callable[..., Path], tmp_path: Path) -> None:
     with pytest.raises(UserError, match="two files"):
-        unpack(pack(entry("a.tiff"), entry("b/a.tiff")), tmp_path / "out", wanted=wanted)
-
-
-def test_an_archive_that_unfolds_too_far_is_refused_before_it_is_written(
-    pack: Callable[..., Path], tmp_path: Path
-) -> None:
-    archive = pack(entry("a.tiff", bytes(60 << 20)))
-    assert archive.stat().st_size < 100_000
-    with pytest.raises(UserError, match="expanding"):
-        unpack(archive, tmp_path / "out", wanted=wanted)
-    assert not list((tmp_path / "out").iterdir())
-
-
-def test_too_many_entries_are_refused(pack: Callable[..., Path], tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="1001 entries"):
-        unpack(pack(*(entry(f"{i}.jpg", b"") for i in range(1001))), tmp_path / "out", wanted=wanted)
+        unpack(pack(entry("a.tiff"), entry("b/a.tiff")), tmp_path / "out", wanted=is_tiff)
 
 
 @pytest.mark.parametrize("share", [0.0, 0.02, 0.5, 0.9, 0.999])
@@ -96,7 +86,7 @@ def test_a_truncated_archive_is_an_error(pack: Callable[..., Path], tmp_path: Pa
     content = archive.read_bytes()
     archive.write_bytes(content[: int(len(content) * share)])
     with pytest.raises(OSError, match="damaged"):
-        unpack(archive, tmp_path / "out", wanted=wanted)
+        unpack(archive, tmp_path / "out", wanted=is_tiff)
 
 
 def test_an_altered_byte_anywhere_is_an_error(tmp_path: Path, pack: Callable[..., Path]) -> None:
@@ -108,7 +98,7 @@ def test_an_altered_byte_anywhere_is_an_error(tmp_path: Path, pack: Callable[...
     other = gzip.compress(bytes(tar), 1, mtime=0)
     archive.write_bytes(other[:-8] + good[-8:])
     with pytest.raises(OSError, match=r"damaged|CRC"):
-        unpack(archive, tmp_path / "out", wanted=wanted)
+        unpack(archive, tmp_path / "out", wanted=is_tiff)
 
 
 def test_name_without_end_is_refused_before_it_is_read(tmp_path: Path) -> None:
@@ -119,7 +109,7 @@ def test_name_without_end_is_refused_before_it_is_read(tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
     tracemalloc.start()
     with pytest.raises(OSError, match="a name of 67108864 bytes"):
-        unpack(tmp_path / "x.tar.gz", tmp_path / "out", wanted=wanted)
+        unpack(tmp_path / "x.tar.gz", tmp_path / "out", wanted=is_tiff)
     assert tracemalloc.get_traced_memory()[1] < 1 << 24
     tracemalloc.stop()
 
@@ -130,4 +120,4 @@ def test_names_of_names_without_end_are_refused(tmp_path: Path) -> None:
         file.write((info.tobuf(tarfile.GNU_FORMAT) + content) * 3000)
     (tmp_path / "out").mkdir()
     with pytest.raises(OSError, match="damaged"):
-        unpack(tmp_path / "x.tar.gz", tmp_path / "out", wanted=wanted)
+        unpack(tmp_path / "x.tar.gz", tmp_path / "out", wanted=is_tiff)

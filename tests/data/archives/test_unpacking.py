@@ -18,7 +18,7 @@ from dithc.data.archives import remove_stale_folders, scratch_folder
 from dithc.data.readers import read_scenes
 from dithc.data.scene import Scene
 
-STAGES_UP_TO_THE_FIRST_FILE = """
+UNPACKING_PROGRAM = """
 import sys
 from pathlib import Path
 from dithc.config import datasets
@@ -36,7 +36,7 @@ list(read_scenes(datasets.Sentinel2Source(kind="sentinel2", path="x"), Path(sys.
 
 
 @pytest.fixture(autouse=True)
-def room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def scratch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Set the folder for unpacking."""
     folder = tmp_path / "room"
     folder.mkdir()
@@ -52,24 +52,24 @@ def packed(safe_folder: Path, safe_product: Path, tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def stages(packed: Path) -> Iterator[Callable[[], subprocess.Popen[str]]]:
+def start_unpacking(packed: Path) -> Iterator[Callable[[], subprocess.Popen[str]]]:
     """Start a process that unpacks one file of the product and then waits; return when it waits."""
-    begun = list[subprocess.Popen[str]]()
+    processes = list[subprocess.Popen[str]]()
 
-    def begin() -> subprocess.Popen[str]:
-        words = [sys.executable, "-c", STAGES_UP_TO_THE_FIRST_FILE, str(packed)]
-        begun.append(subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True))
-        assert begun[-1].stdout is not None
-        assert begun[-1].stdout.readline() == "unpacking\n"
-        return begun[-1]
+    def start_process() -> subprocess.Popen[str]:
+        command = [sys.executable, "-c", UNPACKING_PROGRAM, str(packed)]
+        processes.append(subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True))
+        assert processes[-1].stdout is not None
+        assert processes[-1].stdout.readline() == "unpacking\n"
+        return processes[-1]
 
-    yield begin
-    for child in begun:
+    yield start_process
+    for child in processes:
         child.kill()
         child.communicate()
 
 
-def killed(child: subprocess.Popen[str]) -> None:
+def kill(child: subprocess.Popen[str]) -> None:
     child.kill()
     child.wait()
     assert child.returncode == -signal.SIGKILL
@@ -77,23 +77,23 @@ def killed(child: subprocess.Popen[str]) -> None:
 
 @pytest.mark.slow
 def test_what_a_killed_staging_left_is_removed_by_the_next_and_what_is_in_use_is_not(
-    room: Path, packed: Path, stages: Callable[[], subprocess.Popen[str]]
+    scratch: Path, packed: Path, start_unpacking: Callable[[], subprocess.Popen[str]]
 ) -> None:
-    dead = stages()
-    (left,) = room.iterdir()
-    assert [path for path in left.rglob("*") if path.is_file()]
-    living = stages()
-    (used,) = set(room.iterdir()) - {left}
-    killed(dead)
-    assert left.exists()
+    dead = start_unpacking()
+    (abandoned,) = scratch.iterdir()
+    assert [path for path in abandoned.rglob("*") if path.is_file()]
+    living = start_unpacking()
+    (used,) = set(scratch.iterdir()) - {abandoned}
+    kill(dead)
+    assert abandoned.exists()
     source = datasets.Sentinel2Source(kind="sentinel2", path="x")
     (scene,) = read_scenes(source, packed)  # another ingestion process with the same archive
     assert isinstance(scene, Scene), scene.refused
-    assert list(room.iterdir()) == [used]
+    assert list(scratch.iterdir()) == [used]
     assert [path for path in used.rglob("*") if path.is_file()]
-    killed(living)
+    kill(living)
     remove_stale_folders()
-    assert not any(room.iterdir())
+    assert not any(scratch.iterdir())
 
 
 def test_a_folder_in_use_by_another_thread_is_left_alone() -> None:
@@ -106,49 +106,49 @@ def test_a_folder_in_use_by_another_thread_is_left_alone() -> None:
     assert not folder.exists()
 
 
-def test_other_names_links_and_files_are_left_alone(room: Path, tmp_path: Path) -> None:
-    mine = archives._prefix()
+def test_other_names_links_and_files_are_left_alone(scratch: Path, tmp_path: Path) -> None:
+    prefix = archives._folder_prefix()
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     (elsewhere / "kept").touch()
-    (room / f"{mine}link").symlink_to(elsewhere)
-    (room / f"{mine}file").touch()
-    (room / "dithc-another.machine-abc").mkdir()
-    (room / "other").mkdir()
-    (room / f"{mine}of-the-user").mkdir()
-    outputs.make_scratch(room / f"{mine}abandoned")
-    (room / f"{mine}abandoned" / "S2A.SAFE").mkdir()
-    (room / f"{mine}abandoned" / "link").symlink_to(elsewhere)
+    (scratch / f"{prefix}link").symlink_to(elsewhere)
+    (scratch / f"{prefix}file").touch()
+    (scratch / "dithc-another.machine-abc").mkdir()
+    (scratch / "other").mkdir()
+    (scratch / f"{prefix}of-the-user").mkdir()
+    outputs.make_scratch(scratch / f"{prefix}abandoned")
+    (scratch / f"{prefix}abandoned" / "S2A.SAFE").mkdir()
+    (scratch / f"{prefix}abandoned" / "link").symlink_to(elsewhere)
     remove_stale_folders()
-    assert {path.name for path in room.iterdir()} == {
-        f"{mine}link",
-        f"{mine}file",
+    assert {path.name for path in scratch.iterdir()} == {
+        f"{prefix}link",
+        f"{prefix}file",
         "dithc-another.machine-abc",
         "other",
-        f"{mine}of-the-user",
+        f"{prefix}of-the-user",
     }
     assert (elsewhere / "kept").exists()
 
 
 @pytest.mark.parametrize("error", [OSError(37, "No locks available"), OSError(95, "Operation not supported")])
 def test_where_nothing_can_be_locked_archives_are_read_and_nothing_is_taken_for_abandoned(
-    room: Path, monkeypatch: pytest.MonkeyPatch, error: OSError
+    scratch: Path, monkeypatch: pytest.MonkeyPatch, error: OSError
 ) -> None:
-    def flock(descriptor: int, how: int) -> None:
+    def flock(descriptor: int, operation: int) -> None:
         raise error
 
     monkeypatch.setattr(archives.fcntl, "flock", flock)
     with scratch_folder(Path("x.zip")) as folder:
         remove_stale_folders()
         assert folder.is_dir()
-    assert not any(room.iterdir())
+    assert not any(scratch.iterdir())
 
 
 @pytest.mark.parametrize("moment", ["before the lock", "after it was taken"])
 def test_a_folder_that_another_takes_for_abandoned_before_it_is_locked_is_replaced(
-    room: Path, monkeypatch: pytest.MonkeyPatch, moment: str
+    scratch: Path, monkeypatch: pytest.MonkeyPatch, moment: str
 ) -> None:
-    whole, stolen = archives._locked, list[Path]()
+    whole, stolen = archives._lock_folder, list[Path]()
 
     def locked(folder: Path) -> int:
         if not stolen:
@@ -159,8 +159,8 @@ def test_a_folder_that_another_takes_for_abandoned_before_it_is_locked_is_replac
                 raise BlockingIOError
         return whole(folder)
 
-    monkeypatch.setattr(archives, "_locked", locked)
+    monkeypatch.setattr(archives, "_lock_folder", locked)
     with scratch_folder(Path("x.zip")) as folder:
         assert folder != stolen[0]
         assert folder.is_dir()
-    assert not any(room.iterdir())
+    assert not any(scratch.iterdir())

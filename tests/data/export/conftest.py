@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -46,42 +47,45 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
     config = {"seed": 0, "datasets": {"set": dataset}, "codecs": {"none": {"kind": "pixel"}}}
     (root / "config.json").write_text(json.dumps(config))
     scenes, tiles = root / "scenes/set/manifest.json", root / "tiles/set/manifest.json"
-    asked = ["--config", str(root / "config.json"), "--dataset", "set"]
-    assert main(["ingest", *asked, "--out", str(scenes)]) == 0
-    assert main(["tiles", *asked, "--scenes", str(scenes), "--out", str(tiles)]) == 0
+    arguments = ["--config", str(root / "config.json"), "--dataset", "set"]
+    assert main(["ingest", *arguments, "--out", str(scenes)]) == 0
+    assert main(["tiles", *arguments, "--scenes", str(scenes), "--out", str(tiles)]) == 0
     write_samples(root, root / "samples/some/manifest.json", codec="pixel-000000000000")
     return root
 
 
-def scaled_images(count: int = IMAGES) -> np.ndarray:
+def scaled_images() -> np.ndarray:
     """Return images like a decoder: about [-1, 1], a few far beyond, exact in fp16."""
-    images = np.random.default_rng(7).normal(0, 0.7, (count, 3, SIZE, SIZE)).astype(np.float16)
+    images = np.random.default_rng(7).normal(0, 0.7, (IMAGES, 3, SIZE, SIZE)).astype(np.float16)
     images[3, 1, 2, :5] = [60, -60, 3000, -3000, 0]
     return images.astype(np.float32)
 
 
 def write_samples(root: Path, out: Path, *, codec: str) -> Path:
-    """Write shards and a manifest like `dithc sample`."""
-    images, labels = scaled_images(), [0] * IMAGES
-    out.parent.mkdir(parents=True)
-    shards = ImageShards(folder=out.parent, total=IMAGES, identity="any")
-    rgb = np.zeros((IMAGES, 3, SIZE, SIZE), np.uint8)
-    for shard in range(shards.count):
-        here = list(shards.indices(shard))
-        shards.write(shard, images=images[here], rgb=rgb[here], labels=[labels[i] for i in here], seconds=1.0)
+    """Write `scaled_images` and their training run."""
     run = root / "runs/one/step_0000007.json"
     if not run.exists():
         numbers = {"step": 7, "seconds_per_step_median": None}
-        Manifest(stage="train", name="one", spec={"run": 1}, numbers=numbers).write(run)
-    numbers = {"images": IMAGES, "seed": 11, "step": 7, "codec": codec, "run": "one", "checkpoint": "final"}
-    inputs = {str(path): Manifest.read(path).digest for path in (run, root / "tiles/set/manifest.json")}
+        Manifest(stage="train", name="one", spec={"run": 1}, summary=numbers).write(run)
+    numbers = {"step": 7, "codec": codec, "run": "one", "checkpoint": "final"}
+    return write_shards(out, scaled_images(), inputs=[run, root / "tiles/set/manifest.json"], each=64, **numbers)
+
+
+def write_shards(out: Path, images: np.ndarray, *, inputs: list[Path], each: int, **numbers: Any) -> Path:
+    """Write shards and a manifest like `dithc sample`."""
+    out.parent.mkdir(parents=True)
+    shards = ImageShards(folder=out.parent, total=len(images), identity="any", each=each)
+    for shard in range(shards.count):
+        part = images[list(shards.indices(shard))]
+        rgb = np.zeros((len(part), 3, 2, 2), np.uint8)
+        shards.write(shard, images=part, rgb=rgb, labels=[0] * len(part), seconds=1.0)
     Manifest(
         stage="sample",
-        name="some",
+        name=out.parent.name,
         spec={"seed": 11},
-        numbers=numbers | {"stretch": digest("any")},
+        summary={"images": len(images), "seed": 11, "rendering_digest": digest("any"), **numbers},
         files=Manifest.entries(out.parent, sorted(out.parent.glob("*.*"))),
-        inputs=inputs,
+        inputs={str(path): Manifest.read(path).digest for path in inputs},
     ).write(out)
     return out
 
@@ -90,30 +94,14 @@ SCENE = (3, 700, 1100)  # not a multiple of the block size 512
 
 
 @pytest.fixture
-def scene_samples(results: Path, tmp_path: Path) -> Path:
-    """One scene and its manifest, in the form of `dithc sample`."""
+def scene_samples(tiles: Path, tmp_path: Path) -> Path:
+    """One scene and its manifest."""
     image = np.random.default_rng(8).normal(0, 0.3, (1, *SCENE)).astype(np.float16)
     image[0, 1, 699, :3] = [60, -60, 3000]
+    numbers = {"windows": {"overlap": 0.25, "random_shift": False}, "image_size": 1100, "seam_ratio": 1.01}
+    numbers |= {"codec": "pixel-000000000000"}
     out = tmp_path / "scene/manifest.json"
-    shards = ImageShards(folder=out.parent, total=1, identity="any", each=1)
-    out.parent.mkdir()
-    shards.write(0, images=image.astype(np.float32), rgb=np.zeros((1, 3, 2, 2), np.uint8), labels=[0], seconds=1.0)
-    way = {
-        "windows": {"overlap": 0.25, "random_shift": False},
-        "image_size": 1100,
-        "seam_ratio": 1.01,
-        "codec": "pixel-000000000000",
-    }
-    tiles = results / "tiles/set/manifest.json"
-    Manifest(
-        stage="sample",
-        name="whole",
-        spec={"seed": 11},
-        numbers={"images": 1, "seed": 11, "stretch": digest("any"), **way},
-        files=Manifest.entries(out.parent, sorted(out.parent.glob("*.*"))),
-        inputs={str(tiles): Manifest.read(tiles).digest},
-    ).write(out)
-    return out
+    return write_shards(out, image.astype(np.float32), inputs=[tiles], each=1, **numbers)
 
 
 @pytest.fixture

@@ -1,13 +1,17 @@
 """Opened stages have the values, names, labels and coordinates of the stage, and read only indexed files."""
 
 import copy
+import json
 import multiprocessing
 import pickle
 import shutil
+import subprocess
+import sys
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 import numpy as np
+import pyarrow.parquet
 import pytest
 
 import dithc
@@ -27,18 +31,11 @@ def test_samples_have_the_values_of_the_inverse_scaling(samples, tiles):
     assert (opened.dims, opened.shape) == (("image", "band", "y", "x"), (IMAGES, 3, SIZE, SIZE))
     assert opened.band.values.tolist() == BANDS
     assert opened.label.values.tolist() == [0] * IMAGES
-    wanted = physical(tiles)
-    np.testing.assert_allclose(opened.values, wanted, rtol=2**-21, atol=2**-22)
-    said = {
-        "stage": "sample",
-        "name": "some",
-        "units": "reflectance",
-        "scale": 1e-4,
-        "seed": 11,
-        "step": 7,
-        "gsd_m": 10.0,
-    }
-    assert {name: opened.attrs[name] for name in said} == said
+    expected = physical(tiles)
+    np.testing.assert_allclose(opened.values, expected, rtol=2**-21, atol=2**-22)
+    attributes = {"stage": "sample", "name": "some", "units": "reflectance", "scale": 1e-4}
+    attributes |= {"seed": 11, "step": 7, "gsd_m": 10.0}
+    assert {name: opened.attrs[name] for name in attributes} == attributes
     assert opened.attrs["digest"] == Manifest.read(samples).digest
 
 
@@ -61,14 +58,14 @@ def test_any_part_is_that_part_of_the_whole(samples, key):
     np.testing.assert_array_equal(part, whole.reshape(part.shape))
 
 
-@pytest.mark.parametrize("of", ["scenes", "tiles", "samples"])
-@pytest.mark.parametrize("none", [slice(0, 0), np.zeros(0, int), "mask"])
-def test_empty_selections_have_no_images(of, none, request):
-    opened = dithc.open(request.getfixturevalue(of))
-    part = opened[np.zeros(len(opened), bool) if isinstance(none, str) else none, 1, 2:]
+@pytest.mark.parametrize("stage", ["scenes", "tiles", "samples"])
+@pytest.mark.parametrize("selection", [slice(0, 0), np.zeros(0, int), "mask"])
+def test_empty_selections_have_no_images(stage, selection, request):
+    opened = dithc.open(request.getfixturevalue(stage))
+    part = opened[np.zeros(len(opened), bool) if isinstance(selection, str) else selection, 1, 2:]
     shape = (0, opened.shape[2] - 2, opened.shape[3])
     assert (part.values.shape, part.values.dtype) == (shape, np.float32)
-    if of == "scenes":
+    if stage == "scenes":
         assert part.mask.values.shape == (0, *shape[1:])
 
 
@@ -94,8 +91,8 @@ def test_tiles_and_scenes_are_at_their_places(tiles, scenes):
     one, scene = dithc.open(tiles, image=6), dithc.open(scenes, image=1)
     assert one.dims == ("band", "y", "x")
     assert (float(one.x[0]), float(one.y[0])) == (LEFT + 1000 + GSD / 2, TOP - GSD * SIZE - GSD / 2)
-    there = scene.sel(x=one.x, y=one.y)  # by coordinates alone
-    np.testing.assert_array_equal(there.values, one.values)
+    located = scene.sel(x=one.x, y=one.y)  # by coordinates alone
+    np.testing.assert_array_equal(located.values, one.values)
 
 
 def test_tiles_whose_scenes_are_gone_have_no_place(results, tmp_path, capsys):
@@ -109,10 +106,6 @@ def test_tiles_whose_scenes_are_gone_have_no_place(results, tmp_path, capsys):
 
 
 def test_scenes_of_several_shapes_are_opened_one_by_one(scenes, tmp_path):
-    import json
-
-    import pyarrow.parquet
-
     folder = Path(shutil.copytree(scenes.parent, tmp_path / "set"))
     (folder / "manifest.json").unlink()
     table = pyarrow.parquet.read_table(folder / "scenes.parquet").to_pylist()
@@ -160,9 +153,9 @@ def features(tmp_path):
     rows = np.random.default_rng(0).normal(size=(7, 5)).astype(np.float32)
     for shard, part in enumerate((rows[:4], rows[4:])):
         np.save(folder / f"shard-0000{shard}.npy", part)
-    numbers = {"extractor": "w", "sha256": "aa", "resize": "clean", "comparable": False}
+    numbers = {"extractor": "w", "sha256": "aa", "resize": "clean", "comparable_to_published": False}
     files = Manifest.entries(folder, sorted(folder.glob("shard-*")))
-    Manifest(stage="features", name="f", spec={}, numbers=numbers, files=files).write(folder / "manifest.json")
+    Manifest(stage="features", name="f", spec={}, summary=numbers, files=files).write(folder / "manifest.json")
     return folder / "manifest.json"
 
 
@@ -247,8 +240,5 @@ def test_stage_without_arrays_is_refused(results):
 
 
 def test_dithc_is_imported_without_what_opening_takes():
-    import subprocess
-    import sys
-
     code = "import sys, dithc; sys.exit(bool({'xarray', 'rasterio', 'torch', 'numpy'} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -26,24 +26,24 @@ LAYOUTS: dict[str, dict[str, Any]] = {
 def written(path: Path, *, compress: str = "deflate", **options: Any) -> np.ndarray[Any, Any]:
     pixels = np.random.default_rng(0).integers(0, 900, SHAPE, dtype=np.uint16)
     shape = {"count": 3, "height": 90, "width": 70, "dtype": "uint16", "crs": "EPSG:32632"}
-    place = {"transform": rasterio.Affine(10, 0, 3e5, 0, -10, 4e6)}
-    with rasterio.open(path, "w", driver="GTiff", compress=compress, **shape, **place, **options) as target:
+    grid = {"transform": rasterio.Affine(10, 0, 3e5, 0, -10, 4e6)}
+    with rasterio.open(path, "w", driver="GTiff", compress=compress, **shape, **grid, **options) as target:
         target.write(pixels)
     return pixels
 
 
 def streams(content: bytes) -> list[tuple[int, int]]:
     """Find zlib streams in a file by trying every byte, independently of its directory."""
-    found, at = list[tuple[int, int]](), 0
-    while at < len(content):
+    found, pos = list[tuple[int, int]](), 0
+    while pos < len(content):
         stream = zlib.decompressobj()
         try:
-            unfolded = stream.decompress(content[at:]) if content[at] == 0x78 else b""
+            unfolded = stream.decompress(content[pos:]) if content[pos] == 0x78 else b""
         except zlib.error:
             unfolded = b""
-        length = len(content) - at - len(stream.unused_data) if stream.eof and len(unfolded) > 100 else 0
-        found += [(at, length)] if length else []
-        at += length or 1
+        length = len(content) - pos - len(stream.unused_data) if stream.eof and len(unfolded) > 100 else 0
+        found += [(pos, length)] if length else []
+        pos += length or 1
     return found
 
 
@@ -55,56 +55,49 @@ def test_every_altered_bit_of_a_block_is_seen_wherever_it_is(tmp_path: Path, lay
         with rasterio.open(path, "r+") as raster:
             raster.build_overviews([2, 4])
     np.testing.assert_array_equal(read_raster(path)[0], pixels)
-    whole = path.read_bytes()
-    blocks = streams(whole)
+    intact = path.read_bytes()
+    blocks = streams(intact)
     assert len(blocks) >= (1 if "one strip" in layout else 3)
     draws = np.random.default_rng(1)
-    seen = 0
+    detected = 0
     for _ in range(40):
         start, length = blocks[draws.integers(len(blocks))]
-        at = start + int(draws.integers(length))
-        path.write_bytes(whole[:at] + bytes([whole[at] ^ 1 << int(draws.integers(8))]) + whole[at + 1 :])
+        pos = start + int(draws.integers(length))
+        path.write_bytes(intact[:pos] + bytes([intact[pos] ^ 1 << int(draws.integers(8))]) + intact[pos + 1 :])
         try:
             found = read_raster(path)[0]
         except OSError:
-            seen += 1
+            detected += 1
         else:  # an overview, which is not read
             np.testing.assert_array_equal(found, pixels)
             assert layout == "with overviews"
-    assert seen >= 20
+    assert detected >= 20
 
 
 def test_a_block_that_gdal_reads_as_other_pixels_is_refused(tmp_path: Path) -> None:
     """The check is necessary because the decoder ignores the checksum after the last pixel."""
     path = tmp_path / "x.tif"
     pixels = written(path, blockysize=90)
-    whole = path.read_bytes()
-    ((start, length),) = streams(whole)
-    silent = 0
-    for at in range(start + length // 4, start + length // 4 + 30):
-        path.write_bytes(whole[:at] + bytes([whole[at] ^ 4]) + whole[at + 1 :])
+    intact = path.read_bytes()
+    ((start, length),) = streams(intact)
+    undetected = 0
+    for pos in range(start + length // 4, start + length // 4 + 30):
+        path.write_bytes(intact[:pos] + bytes([intact[pos] ^ 4]) + intact[pos + 1 :])
         try:
             with rasterio.open(path) as raster:
-                silent += not np.array_equal(raster.read(), pixels)
+                undetected += not np.array_equal(raster.read(), pixels)
         except rasterio.errors.RasterioError:
             continue
         with pytest.raises(OSError, match="block 0 of 1"):
             read_raster(path)
-    assert silent
+    assert undetected
 
 
 def test_blocks_that_are_not_there_are_no_data(tmp_path: Path) -> None:
     path = tmp_path / "x.tif"
-    shape = {
-        "count": 1,
-        "height": 64,
-        "width": 64,
-        "dtype": "uint16",
-        "tiled": True,
-        "blockxsize": 16,
-        "blockysize": 16,
-    }
-    with rasterio.open(path, "w", driver="GTiff", compress="deflate", SPARSE_OK="YES", **shape) as target:
+    shape = {"count": 1, "height": 64, "width": 64, "dtype": "uint16", "SPARSE_OK": "YES"}
+    tiles = {"tiled": True, "blockxsize": 16, "blockysize": 16}
+    with rasterio.open(path, "w", driver="GTiff", compress="deflate", **shape, **tiles) as target:
         target.write(np.full((1, 16, 16), 7, np.uint16), window=rasterio.windows.Window(0, 0, 16, 16))
     pixels, _ = read_raster(path)
     assert pixels.sum() == 7 * 256
@@ -120,10 +113,10 @@ def test_other_ways_of_packing_have_nothing_to_compare(tmp_path: Path, compress:
 def test_a_block_that_unfolds_without_end_is_left_early(tmp_path: Path) -> None:
     path = tmp_path / "x.tif"
     written(path, blockysize=90)
-    whole = path.read_bytes()
-    ((start, length),) = streams(whole)
+    intact = path.read_bytes()
+    ((start, length),) = streams(intact)
     bomb = zlib.compress(bytes(length * 900), 9)
     assert len(bomb) <= length
-    path.write_bytes(whole[:start] + bomb + whole[start + len(bomb) :])
+    path.write_bytes(intact[:start] + bomb + intact[start + len(bomb) :])
     with pytest.raises(OSError, match=r"does not end after \d{5,7} bytes"):
         read_raster(path)

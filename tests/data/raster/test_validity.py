@@ -20,17 +20,8 @@ from dithc.data.scene import Rejection, Scene, find_invalid
 
 pytestmark = pytest.mark.filterwarnings("ignore::rasterio.errors.NotGeoreferencedWarning")
 DTYPES = ("uint8", "uint16", "int16", "int32", "uint32", "float32", "float64")
-MASKS = (
-    "none",
-    "nodata",
-    "internal",
-    "beside",
-    "alpha",
-    "values",
-    "internal+nodata",
-    "beside+nodata",
-    "internal+alpha",
-)
+MASKS = ["none", "nodata", "internal", "beside", "alpha", "values"]
+MASKS += ["internal+nodata", "beside+nodata", "internal+alpha"]
 COMPRESSIONS = ("none", "deflate", "lzw", "packbits", "zstd")
 SYSTEMS = ("EPSG:32633", "EPSG:3857", None)
 COLORS = [ColorInterp.gray, *[ColorInterp.undefined] * 7]
@@ -89,16 +80,7 @@ def compare(draws: random.Random, folder: Path) -> None:
     expected = gdal_validity(path)
     found = ~find_invalid(pixels, info.nodata, masked=info.masked).any(axis=0)
     np.testing.assert_array_equal(found, expected, err_msg=drawn)
-    source = datasets.GeoTiffSource.model_validate(
-        {
-            "kind": "geotiff",
-            "path": str(folder),
-            "bands": [f"x{number}" for number in range(info.count)],
-            "units": "reflectance",
-            "gsd_m": 10.0,
-        }
-    )
-    (scene,) = read_scenes(source, folder)
+    scene = bands_of(folder, *(f"x{number}" for number in range(info.count)), units="reflectance", gsd_m=10.0)
     if isinstance(scene, Rejection):
         assert not expected.any(), (drawn, scene.refused)
         assert scene.refused.reason == "all_nodata"
@@ -147,9 +129,9 @@ def test_no_data_values_are_compared_as_in_gdal(tmp_path: Path, dtype: str, noda
         with np.errstate(over="ignore", invalid="ignore"):
             values += [values[0] * kind.type(1 + step * 1e-8) for step in range(-60, 61)]
     values = np.array(values)
-    place = {"crs": "EPSG:32633", "transform": rasterio.Affine(10, 0, 5e5, 0, -10, 5e6)}
+    grid = {"crs": "EPSG:32633", "transform": rasterio.Affine(10, 0, 5e5, 0, -10, 5e6)}
     shape = {"count": 1, "height": 1, "width": len(values), "dtype": dtype}
-    with rasterio.open(tmp_path / "a.tif", "w", driver="GTiff", nodata=nodata, **shape, **place) as raster:
+    with rasterio.open(tmp_path / "a.tif", "w", driver="GTiff", nodata=nodata, **shape, **grid) as raster:
         raster.write(values[None, None])
     pixels, info = read_raster(tmp_path / "a.tif")
     found = ~find_invalid(pixels, info.nodata, masked=info.masked)[0]
@@ -160,14 +142,14 @@ def test_no_data_values_are_compared_as_in_gdal(tmp_path: Path, dtype: str, noda
 
 
 def write_rgb(
-    path: Path, pixels: np.ndarray[Any, Any], *, inside: bool = True, valid: Any = None, **options: Any
+    path: Path, pixels: np.ndarray[Any, Any], *, internal: bool = True, valid: Any = None, **options: Any
 ) -> None:
     count, height, width = pixels.shape
     shape = {"count": count, "height": height, "width": width, "dtype": pixels.dtype}
-    place = {"crs": "EPSG:32633", "transform": rasterio.Affine(10, 0, 5e5, 0, -10, 5e6)}
+    grid = {"crs": "EPSG:32633", "transform": rasterio.Affine(10, 0, 5e5, 0, -10, 5e6)}
     with (
-        rasterio.Env(GDAL_TIFF_INTERNAL_MASK="YES" if inside else "NO"),
-        rasterio.open(path, "w", driver=options.pop("driver", "GTiff"), **shape, **place, **options) as raster,
+        rasterio.Env(GDAL_TIFF_INTERNAL_MASK="YES" if internal else "NO"),
+        rasterio.open(path, "w", driver=options.pop("driver", "GTiff"), **shape, **grid, **options) as raster,
     ):
         raster.write(pixels)
         if valid is not None:
@@ -181,31 +163,31 @@ VALID = np.random.default_rng(4).random((64, 64)) < 0.5
 def test_mask_beside_a_jpeg_2000_file_is_read(tmp_path: Path) -> None:
     lossless = {"QUALITY": "100", "REVERSIBLE": "YES", "YCBCR420": "NO"}
     write_rgb(tmp_path / "x.jp2", LAND[:3], driver="JP2OpenJPEG", **lossless)
-    write_rgb(tmp_path / "y.tif", LAND[:3], inside=False, valid=VALID)
+    write_rgb(tmp_path / "y.tif", LAND[:3], internal=False, valid=VALID)
     (tmp_path / "y.tif.msk").rename(tmp_path / "x.jp2.msk")
     masked = read_raster(tmp_path / "x.jp2")[1].masked
     assert masked is not None
     np.testing.assert_array_equal(~masked, VALID)
 
 
-@pytest.mark.parametrize("spoil", ["text", "shape", "other raster", "link", "pipe", "cut"])
-def test_unusable_mask_beside_a_raster_is_an_error_with_its_name(tmp_path: Path, spoil: str) -> None:
-    path, beside = tmp_path / "x.tif", tmp_path / "x.tif.msk"
-    write_rgb(path, LAND, inside=False, valid=VALID, compress="deflate")
-    whole = beside.read_bytes()
-    beside.unlink()
-    if spoil == "text":
-        beside.write_text("<GDAL_WMTS/>")
-    elif spoil == "cut":
-        beside.write_bytes(whole[: len(whole) // 2])
-    elif spoil == "link":
+@pytest.mark.parametrize("damage", ["text", "shape", "other raster", "link", "pipe", "cut"])
+def test_unusable_mask_beside_a_raster_is_an_error_with_its_name(tmp_path: Path, damage: str) -> None:
+    path, mask_file = tmp_path / "x.tif", tmp_path / "x.tif.msk"
+    write_rgb(path, LAND, internal=False, valid=VALID, compress="deflate")
+    intact = mask_file.read_bytes()
+    mask_file.unlink()
+    if damage == "text":
+        mask_file.write_text("<GDAL_WMTS/>")
+    elif damage == "cut":
+        mask_file.write_bytes(intact[: len(intact) // 2])
+    elif damage == "link":
         (tmp_path / "other").mkdir()
-        (tmp_path / "other" / "y").write_bytes(whole)
-        beside.symlink_to(tmp_path / "other" / "y")
-    elif spoil == "pipe":
-        os.mkfifo(beside)
+        (tmp_path / "other" / "y").write_bytes(intact)
+        mask_file.symlink_to(tmp_path / "other" / "y")
+    elif damage == "pipe":
+        os.mkfifo(mask_file)
     else:
-        write_rgb(beside, LAND[:1, :32] if spoil == "shape" else LAND[:1])
+        write_rgb(mask_file, LAND[:1, :32] if damage == "shape" else LAND[:1])
     with pytest.raises(UserError, match=r"x\.tif\.msk") as caught:
         read_raster(path)
     assert len(str(caught.value).splitlines()) == 4
@@ -214,31 +196,31 @@ def test_unusable_mask_beside_a_raster_is_an_error_with_its_name(tmp_path: Path,
 def test_linked_raster_uses_the_companions_beside_the_link_or_its_target(tmp_path: Path) -> None:
     for folder in ("files", "links"):
         (tmp_path / folder).mkdir()
-    write_rgb(tmp_path / "files" / "x.tif", LAND[:3], inside=False, valid=VALID)
+    write_rgb(tmp_path / "files" / "x.tif", LAND[:3], internal=False, valid=VALID)
     link = tmp_path / "links" / "y.tif"
     link.symlink_to(tmp_path / "files" / "x.tif")
     for valid in (VALID, ~VALID):
         masked = read_raster(link)[1].masked
         assert masked is not None
         np.testing.assert_array_equal(~masked, valid)
-        write_rgb(tmp_path / "links" / "z.tif", LAND[:3], inside=False, valid=~VALID)
+        write_rgb(tmp_path / "links" / "z.tif", LAND[:3], internal=False, valid=~VALID)
         (tmp_path / "links" / "z.tif.msk").rename(tmp_path / "links" / "y.tif.msk")
 
 
 def test_every_altered_byte_of_a_deflated_mask_is_an_error(tmp_path: Path) -> None:
     path = tmp_path / "x.tif"
     write_rgb(path, LAND, valid=VALID, compress="deflate", tiled=True, blockxsize=32, blockysize=32)
-    whole = path.read_bytes()
+    intact = path.read_bytes()
     with rasterio.open(f"GTIFF_DIR:2:{path}") as mask:
-        offset = int(mask.tags(1, ns="TIFF").get("BLOCK_OFFSET_0_0", 0)) or whole.rindex(b"\x78")
-    for at in range(offset + 4, offset + 24, 4):
-        path.write_bytes(whole[:at] + bytes([whole[at] ^ 8]) + whole[at + 1 :])
+        offset = int(mask.tags(1, ns="TIFF").get("BLOCK_OFFSET_0_0", 0)) or intact.rindex(b"\x78")
+    for position in range(offset + 4, offset + 24, 4):
+        path.write_bytes(intact[:position] + bytes([intact[position] ^ 8]) + intact[position + 1 :])
         with pytest.raises(OSError, match=r"block|mask"):
             read_raster(path)
 
 
-def bands_of(folder: Path, *bands: str) -> Scene | Rejection:
-    source = datasets.GeoTiffSource(kind="geotiff", path=str(folder), bands=[*bands], units="byte")
+def bands_of(folder: Path, *bands: str, **settings: Any) -> Scene | Rejection:
+    source = datasets.GeoTiffSource(kind="geotiff", path=str(folder), bands=[*bands], **{"units": "byte", **settings})
     (scene,) = read_scenes(source, folder)
     return scene
 
@@ -253,9 +235,9 @@ def test_alpha_band_is_validity_and_the_default_tag_of_a_fourth_byte_band_is_not
     assert scene.pixels.shape == (3, 64, 64)
     np.testing.assert_array_equal(scene.mask != 0, VALID)
     for fourth in ("A", "NIR"):
-        refused = bands_of(tmp_path, "R", "G", "B", fourth)
-        assert refused.refused.reason == "band_count"
-        assert "alpha" in refused.refused.got
+        rejected = bands_of(tmp_path, "R", "G", "B", fourth)
+        assert rejected.refused.reason == "band_count"
+        assert "alpha" in rejected.refused.got
     write_rgb(tmp_path / "x.tif", LAND)
     with caplog.at_level("INFO"):
         scene = bands_of(tmp_path, "R", "G", "B", "NIR")
@@ -267,22 +249,14 @@ def test_alpha_band_is_validity_and_the_default_tag_of_a_fourth_byte_band_is_not
 @pytest.mark.parametrize("dtype", ["uint8", "uint16", "int16"])
 def test_exported_validity_is_read_again(tmp_path: Path, dtype: str) -> None:
     units = {"uint8": "byte", "uint16": "dn", "int16": "reflectance"}[dtype]
-    info = {
-        "bands": ["R", "G", "B"],
-        "units": units,
-        "dtype": dtype,
-        "scale": 1e-4 if dtype == "int16" else 1.0,
-        "offset": 0.0,
-    }
+    scale = 1e-4 if dtype == "int16" else 1.0
+    info = {"bands": ["R", "G", "B"], "units": units, "dtype": dtype, "scale": scale, "offset": 0.0}
     bands = products.Bands.of({**info, "display": {"bands": ["R", "G", "B"]}})
     pixels = LAND[:3].astype(dtype)
     pixels[:, :8] = 0  # valid zeros, which only a mask distinguishes
-    here = {"crs": "EPSG:32633", "transform": (10.0, 0.0, 5e5, 0.0, -10.0, 5e6)}
-    products.write_geotiff(tmp_path, products.Image(name="x", pixels=pixels, tags={}, valid=VALID, **here), bands=bands)
-    source = datasets.GeoTiffSource(
-        kind="geotiff", path=str(tmp_path), bands=["R", "G", "B"], units=units, scale=info["scale"]
-    )
-    (scene,) = read_scenes(source, tmp_path)
+    grid = {"crs": "EPSG:32633", "transform": (10.0, 0.0, 5e5, 0.0, -10.0, 5e6)}
+    products.write_geotiff(tmp_path, products.Image(name="x", pixels=pixels, tags={}, valid=VALID, **grid), bands=bands)
+    scene = bands_of(tmp_path, "R", "G", "B", units=units, scale=scale)
     assert isinstance(scene, Scene), scene.refused
     np.testing.assert_array_equal(scene.mask != 0, VALID)
     np.testing.assert_array_equal(scene.pixels[:, VALID], pixels[:, VALID])

@@ -1,13 +1,25 @@
-"""Readers of all scenes of a folder, of the only scene, and of the only rejection."""
+"""Generated pixels, and readers of all scenes of a folder, of the only scene, and of the only rejection."""
 
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from pydantic import BaseModel
 
-from dithc.data.readers import read_scenes
+from dithc.config import datasets
+from dithc.data.readers import SceneSource, read_scenes
 from dithc.data.scene import Rejection, Scene, SceneRejectedError
+
+
+def land(seed: int = 0, *, height: int = 16, width: int = 16) -> np.ndarray:
+    """Draw digital numbers (4, H, W) of a dark green landscape without offset."""
+    means = np.array([400, 600, 350, 2500])[:, None, None]
+    return (means * np.random.default_rng(seed).uniform(0.5, 1.5, (4, height, width))).astype(np.uint16)
+
+
+def open_images(folder: Path, **settings: Any) -> SceneSource:
+    return read_scenes(datasets.ImageFolderSource(kind="image-folder", path=str(folder), **settings), folder)
 
 
 def reader(
@@ -24,11 +36,11 @@ def reader(
         assert isinstance(scene, Scene), scene.refused
         return scene
 
-    def refusal(folder: Path, **settings: Any) -> SceneRejectedError:
+    def read_error(folder: Path, **settings: Any) -> SceneRejectedError:
         (rejection,) = read_all(folder, **settings)
         assert isinstance(rejection, Rejection)
-        refused = rejection.refused
-        assert all((refused.what, refused.got, refused.expected, refused.fix))
-        return refused
+        error = rejection.refused
+        assert all((error.problem, error.got, error.expected, error.fix))
+        return error
 
-    return read_all, read_one, refusal
+    return read_all, read_one, read_error

@@ -2,27 +2,9 @@
 
 from pathlib import Path
 
-NAMES = [
-    ".DS_Store",
-    "._{}",
-    ".ipynb_checkpoints/{}",
-    ".snapshot/{}",
-    "__MACOSX/{}",
-    "__MACOSX/._{}",
-    "@eaDir/{}/SYNO_M.jpg",
-]
-NAMES += [
-    "{}@SynoEAStream",
-    "Thumbs.db",
-    "THUMBS.DB",
-    "desktop.ini",
-    "lost+found/{}",
-    "$RECYCLE.BIN/{}",
-    "RECYCLER/{}",
-    "#recycle/{}",
-    "~$x",
-]
-NAMES += ["System Volume Information/{}"]
+NAMES = [".DS_Store", "._{}", ".ipynb_checkpoints/{}", ".snapshot/{}", "__MACOSX/{}", "__MACOSX/._{}"]
+NAMES += ["{}@SynoEAStream", "Thumbs.db", "THUMBS.DB", "desktop.ini", "lost+found/{}", "$RECYCLE.BIN/{}", "RECYCLER/{}"]
+NAMES += ["@eaDir/{}/SYNO_M.jpg", "#recycle/{}", "~$x", "System Volume Information/{}"]
 
 
 def touch(folder: Path, *names: str) -> None:
@@ -32,7 +14,7 @@ def touch(folder: Path, *names: str) -> None:
         (folder / name).touch()
 
 
-def spoil(folder: Path) -> None:
+def add_clutter(folder: Path) -> None:
     """Add clutter for every file and folder below a folder."""
     for path in [*folder.rglob("*")]:
         touch(path.parent, *(name.format(path.name) for name in NAMES))

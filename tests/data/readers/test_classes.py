@@ -3,18 +3,12 @@
 import logging
 import tarfile
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from dithc.config import datasets
 from dithc.core.logging import UserError
-from dithc.data.readers import SceneSource, read_scenes
+from tests.data.readers.reading import open_images
 from tests.data.readers.systems import touch
-
-
-def opened(folder: Path, **settings: Any) -> SceneSource:
-    return read_scenes(datasets.ImageFolderSource(kind="image-folder", path=str(folder), **settings), folder)
 
 
 @pytest.mark.parametrize(
@@ -46,14 +40,14 @@ def opened(folder: Path, **settings: Any) -> SceneSource:
 )
 def test_source_above_its_splits_is_refused_with_the_folder_to_use(tmp_path: Path, names: list[str], use: str) -> None:
     touch(tmp_path, *names)
-    with pytest.raises(UserError, match="splits of a dataset") as told:
-        opened(tmp_path)
+    with pytest.raises(UserError, match="splits of a dataset") as caught:
+        open_images(tmp_path)
     if use.startswith("*"):
-        assert f"source.include: ['{use}']" in str(told.value)
-        assert opened(tmp_path, include=[use]).classes == ["cat", "dog"]
+        assert f"source.include: ['{use}']" in str(caught.value)
+        assert open_images(tmp_path, include=[use]).classes == ["cat", "dog"]
     else:
-        assert f"source.path: {tmp_path / use}`" in str(told.value)
-        assert len(opened(tmp_path / use, classes="one")) == sum(name.startswith(f"{use}/") for name in names)
+        assert f"source.path: {tmp_path / use}`" in str(caught.value)
+        assert len(open_images(tmp_path / use, classes="one")) == sum(name.startswith(f"{use}/") for name in names)
 
 
 @pytest.mark.parametrize(
@@ -74,7 +68,7 @@ def test_source_above_its_splits_is_refused_with_the_folder_to_use(tmp_path: Pat
 )
 def test_classes_that_resemble_splits_are_classes(tmp_path: Path, names: list[str]) -> None:
     touch(tmp_path, *names)
-    assert opened(tmp_path).classes == sorted({name.partition("/")[0] for name in names})
+    assert open_images(tmp_path).classes == sorted({name.partition("/")[0] for name in names})
 
 
 def test_splits_of_one_class_are_logged(
@@ -82,7 +76,7 @@ def test_splits_of_one_class_are_logged(
 ) -> None:
     monkeypatch.setattr(logging.getLogger("dithc"), "propagate", True)
     touch(tmp_path, "train/a/1.png", "val/a/2.png")
-    assert len(opened(tmp_path, classes="one")) == 2
+    assert len(open_images(tmp_path, classes="one")) == 2
     assert "splits train, val" in caplog.text
 
 
@@ -106,6 +100,6 @@ def test_splits_in_archives_are_refused_unless_a_pattern_selects_one(
                 (tmp_path / "one").write_text("0")
                 file.add(tmp_path / "one", name)
     with pytest.raises(UserError, match="splits of a dataset"):
-        opened(tmp_path / "in", layout=layout)
+        open_images(tmp_path / "in", layout=layout)
     if len(members) > 1:
-        assert len(opened(tmp_path / "in", layout=layout, include=["*train*"])) == 1
+        assert len(open_images(tmp_path / "in", layout=layout, include=["*train*"])) == 1

@@ -21,7 +21,7 @@ LANDSAT = {"bands": list(BANDS), "units": "reflectance", "scale": SCALE, "offset
 PLACE: dict[str, Any] = {"transform": (30.0, 0.0, 500_000.0, 0.0, -30.0, 4_400_000.0), "epsg": 32650}
 
 
-read_all, read_one, refusal = reader(datasets.GeoTiffSource, kind="geotiff")
+read_all, read_one, read_error = reader(datasets.GeoTiffSource, kind="geotiff")
 
 
 @pytest.fixture
@@ -49,15 +49,15 @@ def test_further_pages_are_noted_counted_and_logged_and_masks_and_overviews_are_
 ) -> None:
     monkeypatch.setattr(logging.getLogger("dithc"), "propagate", True)
     shape = {"driver": "GTiff", "count": 1, "height": 32, "width": 32, "dtype": "uint8"}
-    place = {"crs": "EPSG:32650", "transform": rasterio.Affine(*PLACE["transform"])}
+    grid = {"crs": "EPSG:32650", "transform": rasterio.Affine(*PLACE["transform"])}
     pixels = np.random.default_rng(0).integers(1, 255, (3, 1, 32, 32)).astype(np.uint8)
     (tmp_path / "in").mkdir()
     for index in range(3):
-        with rasterio.open(tmp_path / "in/pages.tif", "w", **shape, **place, APPEND_SUBDATASET=str(index > 0)) as file:
+        with rasterio.open(tmp_path / "in/pages.tif", "w", **shape, **grid, APPEND_SUBDATASET=str(index > 0)) as file:
             file.write(pixels[index])
     with (
         rasterio.Env(GDAL_TIFF_INTERNAL_MASK="YES"),
-        rasterio.open(tmp_path / "in/one.tif", "w", **shape, **place) as file,
+        rasterio.open(tmp_path / "in/one.tif", "w", **shape, **grid) as file,
     ):
         file.write(pixels[0])
         file.write_mask(np.ones((32, 32), bool))
@@ -75,49 +75,49 @@ def test_further_pages_are_noted_counted_and_logged_and_masks_and_overviews_are_
 
 
 def test_files_of_one_band_each_are_one_scene(rasters: Path, tmp_path: Path) -> None:
-    whole, numbers = read_one(rasters, **LANDSAT), read_raster(next(rasters.glob("*.tif")))
-    apart = tmp_path / "apart"
-    apart.mkdir()
+    combined, numbers = read_one(rasters, **LANDSAT), read_raster(next(rasters.glob("*.tif")))
+    separate = tmp_path / "apart"
+    separate.mkdir()
     for number, band in enumerate(numbers[0], start=2):
         info = numbers[1]
         write_geotiff(
-            apart / f"LC08_x_SR_B{number}.TIF", band[None], transform=info.transform, epsg=info.epsg, nodata=0
+            separate / f"LC08_x_SR_B{number}.TIF", band[None], transform=info.transform, epsg=info.epsg, nodata=0
         )
-    (apart / "LC08_x_QA_PIXEL.TIF").touch()
+    (separate / "LC08_x_QA_PIXEL.TIF").touch()
     suffixes = [f"_sr_b{number}.tif" for number in range(2, 8)]
-    scene = read_one(apart, suffixes=suffixes, **LANDSAT)
-    np.testing.assert_array_equal(scene.pixels, whole.pixels)
+    scene = read_one(separate, suffixes=suffixes, **LANDSAT)
+    np.testing.assert_array_equal(scene.pixels, combined.pixels)
     assert scene.scene_id == "LC08_x_SR_B2.TIF"
-    write_geotiff(apart / "LC08_x_SR_B5.TIF", numbers[0][:1, :32, :32], **PLACE)
-    assert refusal(apart, suffixes=suffixes, **LANDSAT).reason == Reason.GRID_MISMATCH
-    (apart / "LC08_x_SR_B5.TIF").unlink()
-    assert refusal(apart, suffixes=suffixes, **LANDSAT).reason == Reason.MISSING_BAND
+    write_geotiff(separate / "LC08_x_SR_B5.TIF", numbers[0][:1, :32, :32], **PLACE)
+    assert read_error(separate, suffixes=suffixes, **LANDSAT).reason == Reason.GRID_MISMATCH
+    (separate / "LC08_x_SR_B5.TIF").unlink()
+    assert read_error(separate, suffixes=suffixes, **LANDSAT).reason == Reason.MISSING_BAND
 
 
 def test_names_are_taken_letter_by_letter_and_in_other_letters_only_where_that_is_clear(tmp_path: Path) -> None:
-    taken = {"bands": ["a", "b"], "units": "byte", "suffixes": ["_B1.tif", "_B2.tif"]}
+    declared = {"bands": ["a", "b"], "units": "byte", "suffixes": ["_B1.tif", "_B2.tif"]}
     number = {"x_B1.tif": 1, "x_B2.tif": 2, "x_b2.TIF": 3, "X_B1.tif": 4, "X_b2.tif": 5}
     for name, value in number.items():
         write_geotiff(tmp_path / name, np.full((1, 8, 8), value, np.uint8), **PLACE)
-    first, second = read_all(tmp_path, **taken)
+    first, second = read_all(tmp_path, **declared)
     assert (first.scene_id, first.pixels[:, 0, 0].tolist()) == ("X_B1.tif", [4, 5])
     assert (second.scene_id, second.pixels[:, 0, 0].tolist()) == ("x_B1.tif", [1, 2])
     (tmp_path / "x_B2.tif").rename(tmp_path / "x_B2.Tif")  # two similar names, neither exactly as declared
-    _, refused = read_all(tmp_path, **taken)
-    assert refused.refused.got == "x_B1.tif, x_B2.Tif, x_b2.TIF"
+    _, rejection = read_all(tmp_path, **declared)
+    assert rejection.refused.got == "x_B1.tif, x_B2.Tif, x_b2.TIF"
     (tmp_path / "x_B2.Tif").unlink()
     (tmp_path / "x_b2.TIF").unlink()
-    _, refused = read_all(tmp_path, **taken)  # the file of scene X does not belong to this scene
-    assert refused.refused.reason == Reason.MISSING_BAND
+    _, rejection = read_all(tmp_path, **declared)  # the file of scene X does not belong to this scene
+    assert rejection.refused.reason == Reason.MISSING_BAND
 
 
 def test_two_first_bands_of_one_scene_are_one_scene_and_a_row_that_says_so(tmp_path: Path) -> None:
-    taken = {"bands": ["a", "b"], "units": "byte", "suffixes": ["_B1.tif", "_B2.tif"]}
+    declared = {"bands": ["a", "b"], "units": "byte", "suffixes": ["_B1.tif", "_B2.tif"]}
     for name, value in {"x_B1.tif": 1, "x_b1.tif": 7, "x_B2.tif": 2}.items():
         write_geotiff(tmp_path / name, np.full((1, 8, 8), value, np.uint8), **PLACE)
-    scene, refused = read_all(tmp_path, **taken)
+    scene, rejection = read_all(tmp_path, **declared)
     assert scene.pixels[:, 0, 0].tolist() == [1, 2]
-    assert refused.refused.got == "x_B1.tif, x_b1.tif"
+    assert rejection.refused.got == "x_B1.tif, x_b1.tif"
 
 
 def test_each_band_may_have_its_own_scale(tmp_path: Path) -> None:
@@ -134,54 +134,54 @@ def test_numbers_are_kept_as_they_are(tmp_path: Path, units: str, dtype: Any) ->
     scene = read_one(tmp_path, bands=["R", "G", "B"], units=units)
     np.testing.assert_array_equal(scene.pixels, numbers)
     assert scene.mask.all()  # without a declared no-data value
-    other = "byte" if units == "dn" else "dn"
-    assert refusal(tmp_path, bands=["R", "G", "B"], units=other).reason == Reason.WRONG_DTYPE
+    wrong_units = "byte" if units == "dn" else "dn"
+    assert read_error(tmp_path, bands=["R", "G", "B"], units=wrong_units).reason == Reason.WRONG_DTYPE
 
 
 def test_no_data_is_what_is_declared_before_what_a_file_says(tmp_path: Path) -> None:
     values = np.full((1, 8, 8), 0.25, np.float32)
     values[0, 0, 0], values[0, 1, 1], values[0, 2, 2] = np.nan, -9999.0, 0.0
     write_geotiff(tmp_path / "x.tif", values, nodata=0.0, **PLACE)
-    taken = {"bands": ["R"], "units": "reflectance"}
-    invalid = read_one(tmp_path, nodata=-9999.0, **taken).mask == 0
+    declared = {"bands": ["R"], "units": "reflectance"}
+    invalid = read_one(tmp_path, nodata=-9999.0, **declared).mask == 0
     assert sorted(zip(*np.nonzero(invalid), strict=True)) == [(0, 0), (1, 1)]
-    (refused,) = read_all(tmp_path, **taken)  # -9999 is then a reflectance
-    assert refused.refused.reason == Reason.OVERFLOW
+    (rejection,) = read_all(tmp_path, **declared)  # -9999 is then a reflectance
+    assert rejection.refused.reason == Reason.OVERFLOW
 
 
 @pytest.mark.parametrize(("dtype", "nodata"), [(np.uint16, -9999.0), (np.uint8, 256.0), (np.int16, 0.5)])
 def test_no_data_value_that_no_pixel_can_have_is_rejected(tmp_path: Path, dtype: Any, nodata: float) -> None:
     write_geotiff(tmp_path / "a.tif", np.ones((1, 8, 8), dtype), **PLACE)
     settings: dict[str, Any] = {"bands": ["a"], "units": "reflectance"}
-    assert refusal(tmp_path, nodata=nodata, **settings).reason == Reason.WRONG_DTYPE
+    assert read_error(tmp_path, nodata=nodata, **settings).reason == Reason.WRONG_DTYPE
     assert read_one(tmp_path, nodata=7.0, **settings)
 
 
 def test_complex_pixels_are_rejected(tmp_path: Path) -> None:
     write_geotiff(tmp_path / "a.tif", np.ones((1, 8, 8), np.complex64), **PLACE)
-    assert refusal(tmp_path, bands=["a"], units="reflectance").reason == Reason.WRONG_DTYPE
+    assert read_error(tmp_path, bands=["a"], units="reflectance").reason == Reason.WRONG_DTYPE
 
 
 @pytest.mark.parametrize(("a", "e"), [(30.0, 30.0), (-30.0, -30.0), (-30.0, 30.0)])
 def test_mirrored_grid_is_rejected(tmp_path: Path, a: float, e: float) -> None:
-    place = {**PLACE, "transform": (a, 0.0, 500_000.0, 0.0, e, 4_400_000.0)}
-    write_geotiff(tmp_path / "a.tif", np.ones((1, 8, 8), np.uint16), **place)
-    assert refusal(tmp_path, bands=["a"], units="dn").reason == Reason.GRID_MISMATCH
+    grid = {**PLACE, "transform": (a, 0.0, 500_000.0, 0.0, e, 4_400_000.0)}
+    write_geotiff(tmp_path / "a.tif", np.ones((1, 8, 8), np.uint16), **grid)
+    assert read_error(tmp_path, bands=["a"], units="dn").reason == Reason.GRID_MISMATCH
 
 
 def test_indexes_of_a_color_table_are_rejected(tmp_path: Path) -> None:
     write_geotiff(tmp_path / "a.tif", np.ones((1, 8, 8), np.uint8), **PLACE)
     with rasterio.open(tmp_path / "a.tif", "r+") as raster:
         raster.write_colormap(1, {0: (0, 0, 0, 255), 1: (255, 0, 0, 255)})
-    rejected = refusal(tmp_path, bands=["a"], units="byte")
+    rejected = read_error(tmp_path, bands=["a"], units="byte")
     assert rejected.reason == Reason.WRONG_LAYOUT
-    assert "color table" in rejected.what
+    assert "color table" in rejected.problem
 
 
 @pytest.mark.filterwarnings(f"ignore::{NotGeoreferencedWarning.__module__}.NotGeoreferencedWarning")
 def test_files_without_a_place_need_a_declared_pixel_size(tmp_path: Path) -> None:
     write_geotiff(tmp_path / "x.tif", np.full((1, 8, 8), 9, np.uint8), transform=None, epsg=None)
-    assert refusal(tmp_path, bands=["R"], units="byte").reason == Reason.CRS_MISSING
+    assert read_error(tmp_path, bands=["R"], units="byte").reason == Reason.CRS_MISSING
     assert read_one(tmp_path, bands=["R"], units="byte", gsd_m=0.25).place.gsd_m == 0.25
 
 
@@ -191,7 +191,7 @@ def test_a_folder_of_other_names_says_what_was_looked_for(rasters: Path) -> None
 
 
 @pytest.mark.parametrize(
-    "wrong",
+    "changes",
     [
         {"scale": [1.0, 2.0]},
         {"scale": 0.0},
@@ -203,8 +203,8 @@ def test_a_folder_of_other_names_says_what_was_looked_for(rasters: Path) -> None
         {"path": None, "synthetic": {}},
     ],
 )
-def test_descriptions_that_contradict_themselves_are_refused(wrong: dict[str, Any]) -> None:
+def test_descriptions_that_contradict_themselves_are_refused(changes: dict[str, Any]) -> None:
     right = {"kind": "geotiff", "path": "x", "bands": ["R", "G", "B"], "units": "reflectance"}
     datasets.GeoTiffSource.model_validate(right)
     with pytest.raises(ValueError, match=r"scale|bands|suffixes|offset|synthetic"):
-        datasets.GeoTiffSource.model_validate({**right, **wrong})
+        datasets.GeoTiffSource.model_validate({**right, **changes})

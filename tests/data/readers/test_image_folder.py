@@ -1,21 +1,15 @@
 """Reading of images in class folders."""
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
-from dithc.config import datasets
 from dithc.core.logging import UserError
 from dithc.data import write_png
-from dithc.data.readers import SceneSource, read_scenes
 from dithc.data.scene import Scene
+from tests.data.readers.reading import open_images
 from tests.inputs.pictures import center_crop, read_rgb
-
-
-def open_folder(folder: Path, **settings: Any) -> SceneSource:
-    return read_scenes(datasets.ImageFolderSource(kind="image-folder", path=str(folder), **settings), folder)
 
 
 @pytest.fixture
@@ -31,9 +25,9 @@ def pictures(tmp_path: Path) -> Path:
 
 
 def test_classes_are_sorted_folders_and_pictures_are_cropped_as_adm_does(pictures: Path) -> None:
-    opened = open_folder(pictures, size=16)
-    scenes = list(opened)
-    assert opened.classes == ["a", "b"]
+    source = open_images(pictures, size=16)
+    scenes = list(source)
+    assert source.classes == ["a", "b"]
     assert [scene.scene_id for scene in scenes] == ["a/1.png", "a/2.png", "b/1.png", "b/grey.png"]
     assert all(isinstance(scene, Scene) for scene in scenes)
     found = [scene for scene in scenes if isinstance(scene, Scene)]
@@ -45,27 +39,27 @@ def test_classes_are_sorted_folders_and_pictures_are_cropped_as_adm_does(picture
 
 def test_folders_without_classes_or_pictures_are_errors(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="an empty folder"):
-        open_folder(tmp_path)
+        open_images(tmp_path)
     write_png(tmp_path / "flat.png", np.zeros((4, 4, 3), np.uint8))
     with pytest.raises(UserError, match="classes: one"):
-        open_folder(tmp_path)
+        open_images(tmp_path)
     (tmp_path / "empty-class").mkdir()
     with pytest.raises(UserError, match="empty-class"):
-        open_folder(tmp_path)
+        open_images(tmp_path)
 
 
-@pytest.mark.parametrize("leads_to", [".", "..", "/", "a", "a/deeper"])
-def test_class_folders_that_hold_the_same_pictures_are_refused(pictures: Path, leads_to: str) -> None:
+@pytest.mark.parametrize("target", [".", "..", "/", "a", "a/deeper"])
+def test_class_folders_that_hold_the_same_pictures_are_refused(pictures: Path, target: str) -> None:
     """Through links, images would have two labels, and a link to the root of the machine would be followed."""
     (pictures / "a" / "deeper").mkdir()
-    (pictures / "z").symlink_to(leads_to)
-    with pytest.raises(UserError, match="also in another class folder") as told:
-        open_folder(pictures)
-    assert "fix:" in str(told.value)
+    (pictures / "z").symlink_to(target)
+    with pytest.raises(UserError, match="also in another class folder") as caught:
+        open_images(pictures)
+    assert "fix:" in str(caught.value)
 
 
 def test_links_to_class_folders_elsewhere_are_classes(pictures: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     chosen = tmp_path_factory.mktemp("chosen")
     for name in ("a", "b"):
         (chosen / name).symlink_to(pictures / name)
-    assert [scene.scene_id for scene in open_folder(chosen, size=16)] == ["a/1.png", "a/2.png", "b/1.png", "b/grey.png"]
+    assert [scene.scene_id for scene in open_images(chosen, size=16)] == ["a/1.png", "a/2.png", "b/1.png", "b/grey.png"]

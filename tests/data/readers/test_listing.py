@@ -23,7 +23,7 @@ from dithc.data import write_png
 from dithc.data.images import SUFFIXES
 from dithc.data.readers import SceneSource, read_scenes
 from dithc.data.readers.listing import COMPANION, MASK, Listing, PathList
-from tests.data.readers.systems import spoil, touch
+from tests.data.readers.systems import add_clutter, touch
 
 PICTURES: dict[str, Any] = {"kind": "image-folder", "size": 8}
 RASTER: dict[str, Any] = {"kind": "geotiff", "bands": ["a"], "units": "dn"}
@@ -47,16 +47,16 @@ def folder(tmp_path: Path) -> Path:
 
 def listed(folder: Path, **settings: Any) -> list[str]:
     source = datasets.GeoTiffSource(path=str(folder), **RASTER, **settings)
-    found = Listing(source, folder).files(suffixes={".tif", ".jp2"}, wanted="scenes", fix="none")
+    found = Listing(source, folder).files(suffixes={".tif", ".jp2"}, expected="scenes", fix="none")
     return [path.relative_to(folder).as_posix() for path in found]
 
 
-def opened(folder: Path, **settings: Any) -> SceneSource:
+def open_source(folder: Path, **settings: Any) -> SceneSource:
     """Return the scenes of a source after the first pass of ingestion."""
     model = datasets.ImageFolderSource if settings["kind"] == "image-folder" else datasets.GeoTiffSource
     scenes = read_scenes(model.model_validate({**settings, "path": str(folder)}), folder)
     for position in range(len(scenes)):
-        scenes.look(position)
+        scenes.inspect(position)
     return scenes
 
 
@@ -71,12 +71,12 @@ def test_folders_within_folders_are_listed_and_hidden_ones_are_not(folder: Path)
 def test_folder_that_cannot_be_read_is_an_error(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     scan = os.scandir
 
-    def refused(path: str) -> object:
+    def scan_folder(path: str) -> object:
         if str(path).endswith("more"):
             raise PermissionError(errno.EACCES, "Permission denied", str(path))
         return scan(path)
 
-    monkeypatch.setattr("os.scandir", refused)
+    monkeypatch.setattr("os.scandir", scan_folder)
     with pytest.raises(PermissionError):
         listed(folder)
 
@@ -99,33 +99,16 @@ def test_many_paths_stand_in_little_and_are_the_same():
     assert list(pickle.loads(pickle.dumps(packed))) == paths
     with pytest.raises(IndexError):
         packed[4]
-    many = PathList(Path(f"/data/train/n01440764/n01440764_{number}.JPEG") for number in range(2000))
-    assert len(pickle.dumps(many)) < 60 * 2000
+    long_list = PathList(Path(f"/data/train/n01440764/n01440764_{number}.JPEG") for number in range(2000))
+    assert len(pickle.dumps(long_list)) < 60 * 2000
 
 
 @pytest.mark.parametrize("layout", ["folders", "one", "tar"])
 def test_files_that_no_reader_opens_are_counted_by_suffix(tmp_path: Path, layout: str) -> None:
     names = [f"k/{number}{suffix}" for number, suffix in enumerate(sorted(SUFFIXES))]
-    names += [
-        "k/UPPER.JPG",
-        "k/a.heic",
-        "k/b.HEIC",
-        "k/bare",
-        "k/.hidden.png",
-        "k/.gitignore",
-        "top.png",
-        "k/cut.png.part",
-    ]
-    names += [
-        "README",
-        "LICENSE.txt",
-        "k/a.tif.aux.xml",
-        "k/a.tfw",
-        "k/a.ovr",
-        "k/SHA256SUMS",
-        "k/Thumbs.db",
-        "k/._0.png",
-    ]
+    names += ["k/UPPER.JPG", "k/a.heic", "k/b.HEIC", "k/bare", "k/.hidden.png", "k/.gitignore", "top.png", "README"]
+    names += ["k/cut.png.part", "LICENSE.txt", "k/a.tif.aux.xml", "k/a.tfw", "k/a.ovr", "k/SHA256SUMS"]
+    names += ["k/Thumbs.db", "k/._0.png"]
     touch(tmp_path / "in", *names)
     (tmp_path / "in/k/folder.png").mkdir()
     (tmp_path / "in/k/gone").symlink_to("nowhere")
@@ -136,11 +119,11 @@ def test_files_that_no_reader_opens_are_counted_by_suffix(tmp_path: Path, layout
             for name in names:
                 archive.add(tmp_path / "in" / name, name)
         touch(tmp_path / "packed", "more.tar.gz")
-        scenes = opened(tmp_path / "packed", **PICTURES, layout="tar")
+        scenes = open_source(tmp_path / "packed", **PICTURES, layout="tar")
         counts |= {"no suffix": 1, ".gz": 1}
         del counts[".png"]  # the image at the top is a class, and hidden files in archives are not counted
     else:
-        scenes = opened(tmp_path / "in", **PICTURES, classes="one" if layout == "one" else "folders")
+        scenes = open_source(tmp_path / "in", **PICTURES, classes="one" if layout == "one" else "folders")
         counts |= {".png": 1} if layout == "one" else {}
     assert len(scenes) == len(SUFFIXES) + 1 + (layout != "folders")
     assert scenes.left_out() == counts
@@ -154,10 +137,10 @@ def test_companions_of_rasters_are_known_and_other_files_are_counted(
         tmp_path, "a.tif", "a.tif.aux.xml", "a.tfw", "a.jpg", "a_thumb.png", "a-browse.dat", "b.jp2", "c.img", "d.zip"
     )
     touch(tmp_path, "metadata.json", "MD5SUMS", "readme.md", "a_udm2.tif", "x/a.vrt")
-    scenes = opened(tmp_path, **RASTER)
+    scenes = open_source(tmp_path, **RASTER)
     assert ids(scenes) == ["a.tif", "b.jp2"]
     assert scenes.left_out() == {".img": 1, ".vrt": 1, ".zip": 1, "masks": 1}
-    assert all(word in caplog.text for word in (".img", "c.img", "a_udm2.tif", "clouds.mask"))
+    assert all(text in caplog.text for text in (".img", "c.img", "a_udm2.tif", "clouds.mask"))
 
 
 @pytest.mark.parametrize("name", MASKS.split())
@@ -181,16 +164,16 @@ def test_raster_in_a_folder_of_masks_is_not_a_scene_unless_a_pattern_names_it(tm
 @pytest.mark.parametrize("classes", ["one", "folders"])
 def test_mask_of_an_image_is_not_an_image(tmp_path: Path, classes: str) -> None:
     touch(tmp_path, "c/a.jpg", "c/A_mask.png", "c/mask_a.png", "c/b.png", "c/with_mask.png", "c/mask_2.png")
-    scenes = opened(tmp_path, **PICTURES, classes=classes)
+    scenes = open_source(tmp_path, **PICTURES, classes=classes)
     assert sorted(ids(scenes)) == ["c/a.jpg", "c/b.png", "c/mask_2.png", "c/with_mask.png"]
     assert scenes.left_out() == {"masks": 2}
 
 
 def test_splits_of_rasters_are_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     touch(tmp_path, "train/a.tif", "val/b.tif")
-    scenes = opened(tmp_path, **RASTER)
+    scenes = open_source(tmp_path, **RASTER)
     scenes.left_out()
-    assert all(word in caplog.text for word in ("train", "val", str(tmp_path)))
+    assert all(text in caplog.text for text in ("train", "val", str(tmp_path)))
 
 
 @pytest.mark.parametrize("name", SCENES.split())
@@ -220,7 +203,7 @@ def test_patterns_select_files_and_folders_in_any_case(
 
 def test_patterns_select_classes(tmp_path: Path) -> None:
     touch(tmp_path, "cat/1.png", "dog/1.png", "bad/1.png", "notes/x.heic")
-    scenes = opened(tmp_path, **PICTURES, exclude=["bad", "notes"])
+    scenes = open_source(tmp_path, **PICTURES, exclude=["bad", "notes"])
     assert (scenes.classes, ids(scenes)) == (["cat", "dog"], ["cat/1.png", "dog/1.png"])
     assert scenes.left_out() == {"excluded": 2}
 
@@ -229,12 +212,12 @@ def test_clutter_in_class_folders_and_archives_is_not_seen(tmp_path: Path) -> No
     for name in ("cat/1.png", "dog/1.png"):
         (tmp_path / "in" / name).parent.mkdir(parents=True)
         write_png(tmp_path / "in" / name, np.zeros((8, 8, 3), np.uint8))
-    spoil(tmp_path / "in")
-    scenes = opened(tmp_path / "in", **PICTURES)
+    add_clutter(tmp_path / "in")
+    scenes = open_source(tmp_path / "in", **PICTURES)
     assert (scenes.classes, ids(scenes), scenes.left_out()) == (["cat", "dog"], ["cat/1.png", "dog/1.png"], {})
     shutil.make_archive(str(tmp_path / "tar/a"), "tar", tmp_path / "in")
     touch(tmp_path / "tar", "@eaDir/a.tar/x.jpg")  # a folder next to archives would be a second layout
-    scenes = opened(tmp_path / "tar", **PICTURES)
+    scenes = open_source(tmp_path / "tar", **PICTURES)
     assert (scenes.classes, len(scenes), scenes.left_out()) == (["cat", "dog"], 2, {})
 
 
@@ -243,10 +226,10 @@ def test_clutter_in_class_folders_and_archives_is_not_seen(tmp_path: Path) -> No
     st.sampled_from([str.lower, str.upper, str.title]),
     st.sampled_from(["", "a/", "a/b c/"]),
 )
-def test_system_name_anywhere_in_a_path_is_clutter(name: str, case: Callable[[str], str], above: str) -> None:
-    assert is_clutter(f"{above}{case(name)}")
-    assert is_clutter(Path(above, case(name), "1.png"))
-    assert not is_clutter(f"../{above}x{case(name)}")
+def test_system_name_anywhere_in_a_path_is_clutter(name: str, case: Callable[[str], str], prefix: str) -> None:
+    assert is_clutter(f"{prefix}{case(name)}")
+    assert is_clutter(Path(prefix, case(name), "1.png"))
+    assert not is_clutter(f"../{prefix}x{case(name)}")
 
 
 @pytest.mark.parametrize("name", ["a.raw", "a.hdr", "a.arw", "a.dat", "a.asc", "a", "a.tif", "a.npy", "a.csv"])

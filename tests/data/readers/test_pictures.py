@@ -5,6 +5,7 @@ import json
 import tarfile
 import zlib
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +15,13 @@ import pyarrow.parquet
 import pytest
 from PIL import Image
 
-from dithc.config import datasets
 from dithc.core.logging import UserError
-from dithc.data.readers import SceneSource, read_scenes
+from dithc.data.readers import SceneSource
 from dithc.data.scene import Reason, Rejection, Scene
+from tests.data.readers import reading
 
 Pack = Callable[[dict[str, bytes], Path], Path]
+open_images = partial(reading.open_images, size=16)
 CLASSES = ("n01440764", "n01443537", "n02102040")
 
 
@@ -67,8 +69,8 @@ def in_webdataset(pictures: dict[str, bytes], out: Path, *, as_json: bool = Fals
         files = list[tuple[str, bytes]]()
         for number, (name, content) in enumerate(items[shard::2]):
             label, suffix = names.index(name.split("/")[0]), name.split(".")[-1]
-            said = ("json", json.dumps({"label": label, "id": name}).encode()) if as_json else ("cls", b"%d\n" % label)
-            files += [(f"{number:06d}.{suffix}", content), (f"{number:06d}.{said[0]}", said[1])]
+            entry = ("json", json.dumps({"label": label, "id": name}).encode()) if as_json else ("cls", b"%d\n" % label)
+            files += [(f"{number:06d}.{suffix}", content), (f"{number:06d}.{entry[0]}", entry[1])]
         packed(out / f"train-{shard:06d}.tar", files)
     return out
 
@@ -96,11 +98,6 @@ LAYOUTS: dict[str, Pack] = {
     "parquet": in_parquet,
     "parquet-flat": lambda pictures, out: in_parquet(pictures, out, flat=True),
 }
-
-
-def open_pictures(path: Path, **settings: Any) -> SceneSource:
-    source = datasets.ImageFolderSource(kind="image-folder", path="pictures", **{"size": 16, **settings})
-    return read_scenes(source, path)
 
 
 def by_hash(scenes: SceneSource) -> dict[str, tuple[int, bytes, tuple[str, ...]]]:
@@ -131,10 +128,10 @@ def test_pictures_are_the_same_scenes_however_they_are_packed(
 ) -> None:
     for name in ("folders", "packed"):
         (tmp_path / name).mkdir()
-    plain = open_pictures(in_folders(pictures, tmp_path / "folders"))
-    opened = open_pictures(LAYOUTS[layout](pictures, tmp_path / "packed"))
-    assert opened.classes == plain.classes == list(CLASSES)
-    assert by_hash(opened) == by_hash(plain)
+    plain = open_images(in_folders(pictures, tmp_path / "folders"))
+    source = open_images(LAYOUTS[layout](pictures, tmp_path / "packed"))
+    assert source.classes == plain.classes == list(CLASSES)
+    assert by_hash(source) == by_hash(plain)
     assert len(by_hash(plain)) == len(pictures)
 
 
@@ -142,9 +139,9 @@ def test_pictures_are_the_same_scenes_however_they_are_packed(
 def test_one_class_takes_pictures_of_any_packing_and_looks_at_no_label(
     tmp_path: Path, pictures: dict[str, bytes], layout: str
 ) -> None:
-    opened = open_pictures(LAYOUTS[layout](pictures, tmp_path), classes="one")
-    assert len(opened.classes) == 1
-    assert {label for label, *_ in by_hash(opened).values()} == {0}
+    source = open_images(LAYOUTS[layout](pictures, tmp_path), classes="one")
+    assert len(source.classes) == 1
+    assert {label for label, *_ in by_hash(source).values()} == {0}
 
 
 @pytest.mark.parametrize("layout", [name for name in LAYOUTS if "-" not in name][1:])
@@ -157,33 +154,33 @@ def test_real_pictures_are_the_same_scenes_however_they_are_packed(
     pictures = {path.relative_to(folder).as_posix(): path.read_bytes() for path in real}
     plain = in_folders(pictures, tmp_path / "folders")
     (tmp_path / "packed").mkdir()
-    opened = open_pictures(LAYOUTS[layout](pictures, tmp_path / "packed"), size=64)
-    order = [wnid for wnid, _ in index.values() if wnid in opened.classes]
-    assert opened.classes == order, "another order than ImageNet's own"
-    assert by_hash(opened) == by_hash(open_pictures(plain, size=64))
+    source = open_images(LAYOUTS[layout](pictures, tmp_path / "packed"), size=64)
+    order = [wnid for wnid, _ in index.values() if wnid in source.classes]
+    assert source.classes == order, "another order than ImageNet's own"
+    assert by_hash(source) == by_hash(open_images(plain, size=64))
 
 
 def test_classes_of_archives_are_sorted_and_of_folders_in_an_archive_too(
     tmp_path: Path, pictures: dict[str, bytes]
 ) -> None:
     renamed = [(f"./train/{name}", content) for name, content in reversed(pictures.items())]
-    opened = open_pictures(packed(tmp_path / "all.tar", renamed))
-    assert opened.classes == [f"train/{name}" for name in CLASSES]
-    assert [scene.label for scene in opened if isinstance(scene, Scene)] == [2, 2, 1, 1, 0, 0]
-    assert next(iter(opened)).scene_id == "train/n02102040/n02102040_1.png"
+    source = open_images(packed(tmp_path / "all.tar", renamed))
+    assert source.classes == [f"train/{name}" for name in CLASSES]
+    assert [scene.label for scene in source if isinstance(scene, Scene)] == [2, 2, 1, 1, 0, 0]
+    assert next(iter(source)).scene_id == "train/n02102040/n02102040_1.png"
 
 
 def test_class_archives_side_by_side_have_to_be_said(tmp_path: Path) -> None:
     for number, name in enumerate(CLASSES):
         packed(tmp_path / f"{name}.tar", [(f"{name}_1.png", coded(number))])
     with pytest.raises(UserError, match="layout: tar"):
-        open_pictures(tmp_path)
-    assert open_pictures(tmp_path, layout="tar").classes == list(CLASSES)
-    assert len(open_pictures(tmp_path, classes="one")) == len(CLASSES)
+        open_images(tmp_path)
+    assert open_images(tmp_path, layout="tar").classes == list(CLASSES)
+    assert len(open_images(tmp_path, classes="one")) == len(CLASSES)
 
 
 @pytest.mark.parametrize(
-    ("names", "said"),
+    ("names", "text"),
     [
         (("a.tar", "b.parquet"), "2 x|1 x .tar, 1 x .parquet"),
         (("a.tar", "class/x.png"), "1 x .tar, folders"),
@@ -191,12 +188,12 @@ def test_class_archives_side_by_side_have_to_be_said(tmp_path: Path) -> None:
         (("data/a.tar",), "no scene found"),
     ],
 )
-def test_folders_that_may_be_meant_in_two_ways_are_refused(tmp_path: Path, names: tuple[str, ...], said: str) -> None:
+def test_folders_that_may_be_meant_in_two_ways_are_refused(tmp_path: Path, names: tuple[str, ...], text: str) -> None:
     for name in names:
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_bytes(coded(0))
-    with pytest.raises(UserError, match=said) as error:
-        open_pictures(tmp_path)
+    with pytest.raises(UserError, match=text) as error:
+        open_images(tmp_path)
     assert "fix" in str(error.value)
 
 
@@ -204,17 +201,17 @@ def test_folders_that_may_be_meant_in_two_ways_are_refused(tmp_path: Path, names
 def test_labels_that_stand_for_no_class_are_rows_that_name_shard_and_sample(tmp_path: Path, label: str | None) -> None:
     files = [("a.png", coded(0)), ("a.cls", b"0"), ("b.png", coded(1))]
     packed(tmp_path / "s-0.tar", files if label is None else [*files, ("b.cls", label.encode())])
-    found = refusals(open_pictures(tmp_path))
+    found = refusals(open_images(tmp_path))
     assert list(found) == ["s-0.tar/b.png"]
     assert found["s-0.tar/b.png"][0] is Reason.WRONG_LABEL
 
 
-@pytest.mark.parametrize("said", [b"[]", b"{", b'{"label": true}', b'{"label": 0.0}', b'{"label": null}', b"[" * 10**5])
-def test_labels_in_json_that_are_no_whole_numbers_are_rows(tmp_path: Path, said: bytes) -> None:
+@pytest.mark.parametrize("text", [b"[]", b"{", b'{"label": true}', b'{"label": 0.0}', b'{"label": null}', b"[" * 10**5])
+def test_labels_in_json_that_are_no_whole_numbers_are_rows(tmp_path: Path, text: bytes) -> None:
     packed(
-        tmp_path / "s.tar", [("a.png", coded(0)), ("a.json", said), ("b.png", coded(1)), ("b.json", b'{"label": 0}')]
+        tmp_path / "s.tar", [("a.png", coded(0)), ("a.json", text), ("b.png", coded(1)), ("b.json", b'{"label": 0}')]
     )
-    assert [reason for reason, _ in refusals(open_pictures(tmp_path)).values()] == [Reason.WRONG_LABEL]
+    assert [reason for reason, _ in refusals(open_images(tmp_path)).values()] == [Reason.WRONG_LABEL]
 
 
 def test_rows_without_a_label_or_a_picture_are_rows_that_name_the_shard(tmp_path: Path) -> None:
@@ -222,9 +219,9 @@ def test_rows_without_a_label_or_a_picture_are_rows_that_name_the_shard(tmp_path
     images = [*({"bytes": coded(number), "path": "x"} for number in range(4)), {"bytes": None, "path": "x.png"}]
     pyarrow.parquet.write_table(pyarrow.table({"image": images, "label": labels}), tmp_path / "a.parquet")
     (tmp_path / "class_index.json").write_text('{"0": ["cat"], "1": ["dog"]}')
-    opened = open_pictures(tmp_path)
-    assert opened.classes == ["cat", "dog"]
-    assert refusals(opened) == {
+    source = open_images(tmp_path)
+    assert source.classes == ["cat", "dog"]
+    assert refusals(source) == {
         "a.parquet/000001": (Reason.WRONG_LABEL, "none"),
         "a.parquet/000002": (Reason.WRONG_LABEL, "-1"),
         "a.parquet/000003": (Reason.WRONG_LABEL, "2"),
@@ -245,35 +242,35 @@ def test_rows_without_a_label_or_a_picture_are_rows_that_name_the_shard(tmp_path
 def test_parquet_of_other_columns_is_refused_with_those_it_has(tmp_path: Path, columns: dict[str, list[Any]]) -> None:
     pyarrow.parquet.write_table(pyarrow.table(columns), tmp_path / "a.parquet")
     with pytest.raises(UserError, match="rename_column") as error:
-        open_pictures(tmp_path)
+        open_images(tmp_path)
     assert "image" in str(error.value)
 
 
 def test_shards_of_two_splits_or_two_lists_of_classes_are_refused(tmp_path: Path, pictures: dict[str, bytes]) -> None:
     in_parquet(pictures, tmp_path)
-    some = {name: content for name, content in pictures.items() if name.startswith(CLASSES[0])}
+    first_class = {name: content for name, content in pictures.items() if name.startswith(CLASSES[0])}
     (tmp_path / ".other").mkdir()
-    in_parquet(some, tmp_path / ".other")
+    in_parquet(first_class, tmp_path / ".other")
     (tmp_path / ".other" / "train-00000-of-00002.parquet").rename(tmp_path / "train-00001-of-00002.parquet")
     with pytest.raises(UserError, match="has other class names"):
-        open_pictures(tmp_path)
+        open_images(tmp_path)
     (tmp_path / "train-00001-of-00002.parquet").rename(tmp_path / "validation-00000-of-00001.parquet")
     with pytest.raises(UserError, match="train, validation"):
-        open_pictures(tmp_path)
+        open_images(tmp_path)
 
 
 def test_altered_byte_in_a_parquet_page_with_checksums_is_a_row(tmp_path: Path, pictures: dict[str, bytes]) -> None:
     in_parquet(pictures, tmp_path)
     path = tmp_path / "train-00000-of-00002.parquet"
     content = bytearray(path.read_bytes())
-    at = content.index(next(iter(pictures.values()))[40:60])
-    content[at] ^= 1
+    position = content.index(next(iter(pictures.values()))[40:60])
+    content[position] ^= 1
     path.write_bytes(content)
-    found = refusals(open_pictures(tmp_path))
+    found = refusals(open_images(tmp_path))
     assert [reason for reason, _ in found.values()] == [Reason.READ_ERROR] * 2, "a group of two rows"
     path.write_bytes(content[: len(content) // 2])
     with pytest.raises(UserError, match="not a complete parquet file"):
-        open_pictures(tmp_path)
+        open_images(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -304,16 +301,16 @@ def test_archives_with_hostile_entries_are_refused_and_nothing_is_read(
     (tmp_path / "x.tar").write_bytes(content)
     path = packed(tmp_path / "outer.tar", [("n01440764.tar", content)]) if nested else tmp_path / "x.tar"
     with pytest.raises(UserError, match="cannot be read as an archive"):
-        open_pictures(path)
+        open_images(path)
 
 
 def test_archives_cut_short_anywhere_are_refused(tmp_path: Path) -> None:
-    whole = packed(tmp_path / "x.tar", [(f"{number}/x.png", coded(number)) for number in range(4)]).read_bytes()
-    last = len(whole.rstrip(b"\0"))
-    for at in [0, 100, 512, 700, *range(1024, last, 512), last]:
-        (tmp_path / "x.tar").write_bytes(whole[:at])
+    intact = packed(tmp_path / "x.tar", [(f"{number}/x.png", coded(number)) for number in range(4)]).read_bytes()
+    last = len(intact.rstrip(b"\0"))
+    for position in [0, 100, 512, 700, *range(1024, last, 512), last]:
+        (tmp_path / "x.tar").write_bytes(intact[:position])
         with pytest.raises(UserError, match=r"cannot be read as an archive"):
-            open_pictures(tmp_path)
+            open_images(tmp_path)
 
 
 def test_damaged_header_is_not_taken_for_the_end(tmp_path: Path) -> None:
@@ -324,7 +321,7 @@ def test_damaged_header_is_not_taken_for_the_end(tmp_path: Path) -> None:
     with tarfile.open(path) as archive:
         assert len(archive.getnames()) == 2, "what tarfile itself makes of it"
     with pytest.raises(UserError, match=r"checksum|header"):
-        open_pictures(path)
+        open_images(path)
 
 
 @pytest.mark.parametrize("behind", [b"x", bytes(2 << 20)])
@@ -332,43 +329,43 @@ def test_whatever_stands_behind_the_end_of_an_archive_is_refused(tmp_path: Path,
     path = packed(tmp_path / "x.tar", [("a/x.png", coded(0))])
     path.write_bytes(path.read_bytes() + behind)
     with pytest.raises(UserError, match="after its end"):
-        open_pictures(path)
+        open_images(path)
 
 
 def test_compressed_archives_are_refused_with_the_tool_that_unpacks_them(tmp_path: Path) -> None:
     with tarfile.open(tmp_path / "x.tar", "w:gz") as archive:
         archive.addfile(tarfile.TarInfo("a.png"), io.BytesIO())
     with pytest.raises(UserError, match="gunzip"):
-        open_pictures(tmp_path)
+        open_images(tmp_path)
 
 
 def test_archives_of_the_other_kind_and_odd_samples_are_refused(tmp_path: Path) -> None:
     sample = [("a.png", coded(0)), ("a.cls", b"0")]
     packed(tmp_path / "a.tar", sample)
     with pytest.raises(UserError, match="layout: webdataset"):
-        open_pictures(tmp_path, layout="tar")
+        open_images(tmp_path, layout="tar")
     packed(tmp_path / "b.tar", [("n1.tar", (tmp_path / "a.tar").read_bytes())])
     with pytest.raises(UserError, match="layout: tar"):
-        open_pictures(tmp_path)
+        open_images(tmp_path)
     (tmp_path / "b.tar").unlink()
     packed(tmp_path / "a.tar", [*sample, ("a.jpg", coded(1))])
     with pytest.raises(UserError, match="several images"):
-        open_pictures(tmp_path)
+        open_images(tmp_path)
     packed(tmp_path / "a.tar", [*sample, ("a.cls", b"1")])
     with pytest.raises(UserError, match="two files"):
-        open_pictures(tmp_path)
+        open_images(tmp_path)
 
 
 def test_hidden_files_and_samples_without_a_picture(tmp_path: Path) -> None:
     packed(tmp_path / "a.tar", [("a.png", coded(0)), ("a.cls", b"0"), ("._a.png", b"mac"), ("b.cls", b"0")])
-    opened = open_pictures(tmp_path)
-    assert len(opened) == 2
-    assert list(refusals(opened)) == ["a.tar/b.cls"], "a label without a picture is counted"
+    source = open_images(tmp_path)
+    assert len(source) == 2
+    assert list(refusals(source)) == ["a.tar/b.cls"], "a label without a picture is counted"
 
 
 def test_names_that_are_not_utf8_are_rows(tmp_path: Path) -> None:
     packed(tmp_path / "a.tar", [("k/caf\udce9.png", coded(0)), ("k/b.png", coded(1))])
-    assert list(refusals(open_pictures(tmp_path))) == ["a.tar/k/caf\\udce9.png"]
+    assert list(refusals(open_images(tmp_path))) == ["a.tar/k/caf\\udce9.png"]
 
 
 @pytest.mark.parametrize("table", ["{", "[]", '{"1": "dog"}', '{"0": 1}', '{"0": []}'])
@@ -376,7 +373,7 @@ def test_class_index_that_names_no_classes_is_refused(tmp_path: Path, table: str
     packed(tmp_path / "a.tar", [("a.png", coded(0)), ("a.cls", b"0")])
     (tmp_path / "class_index.json").write_text(table)
     with pytest.raises(UserError, match="does not name the classes"):
-        open_pictures(tmp_path)
+        open_images(tmp_path)
 
 
 def test_odd_pictures_are_read_and_noted_or_counted_as_rejected(tmp_path: Path) -> None:
@@ -404,7 +401,7 @@ def test_odd_pictures_are_read_and_noted_or_counted_as_rejected(tmp_path: Path) 
     broken["bomb.png"] = header + coded(0)[24:]
     for name, content in broken.items():
         (tmp_path / "k" / name).write_bytes(content)
-    found = {scene.path.name: scene for scene in open_pictures(tmp_path)}
+    found = {scene.path.name: scene for scene in open_images(tmp_path)}
     notes = {name: scene.notes for name, scene in found.items() if isinstance(scene, Scene)}
     assert notes == {
         "cmyk.jpg": ("cmyk",),
@@ -418,10 +415,10 @@ def test_odd_pictures_are_read_and_noted_or_counted_as_rejected(tmp_path: Path) 
         "animated.webp": ("animated",),
         "small.png": ("enlarged",),
     }
-    refused = {name: scene.refused for name, scene in found.items() if isinstance(scene, Rejection)}
-    assert refused.keys() == broken.keys()
-    assert {one.reason for one in refused.values()} == {Reason.READ_ERROR}
-    assert not any("0x" in one.got for one in refused.values()), "an address differs from run to run"
+    errors = {name: scene.refused for name, scene in found.items() if isinstance(scene, Rejection)}
+    assert errors.keys() == broken.keys()
+    assert {error.reason for error in errors.values()} == {Reason.READ_ERROR}
+    assert not any("0x" in error.got for error in errors.values()), "an address differs from run to run"
     plain, rotated = (found[name] for name in ("plain.jpg", "rotated.jpg"))
     np.testing.assert_array_equal(plain.pixels, rotated.pixels)  # the tag is ignored
 
@@ -432,6 +429,6 @@ def test_picture_of_more_pixels_than_may_be_held_says_so(tmp_path: Path) -> None
     content[29:33] = zlib.crc32(content[12:29]).to_bytes(4)
     (tmp_path / "k").mkdir()
     (tmp_path / "k" / "bomb.png").write_bytes(content)
-    (found,) = open_pictures(tmp_path)
+    (found,) = open_images(tmp_path)
     assert "3600000000 pixels" in found.refused.got
     assert "scale it down" in found.refused.fix

@@ -54,7 +54,7 @@ def test_system_without_a_grid_is_rejected(tmp_path: Path, kind: str, transform:
     write(tmp_path / "x.tif", crs="EPSG:32633", **options)
     scene = scene_of(tmp_path, kind)
     assert scene.refused.reason == Reason.CRS_MISSING
-    assert "no geotransform" in scene.refused.what
+    assert "no geotransform" in scene.refused.problem
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -63,34 +63,35 @@ def test_scenes_become_tiles_with_their_conditions(folder: Path, tmp_path: Path)
     np.testing.assert_allclose(ready["d"], (2 * days - 100) / 2, rtol=1e-6)
 
 
-@pytest.mark.parametrize("spoilt", ["raises", "length", "column", "inf", "map"])
+@pytest.mark.parametrize("damage", ["raises", "length", "column", "inf", "map"])
 def test_condition_that_does_not_keep_its_contract_is_refused_before_a_tile_is_cut(
-    spoilt: str, folder: Path, tmp_path: Path
+    damage: str, folder: Path, tmp_path: Path
 ) -> None:
     with pytest.raises(UserError, match=r"'doubled' of dithc.conditions[\s\S]*fix"):
-        tiles_of(folder, tmp_path, conditions=[{"kind": "doubled", "spoilt": spoilt}])
+        tiles_of(folder, tmp_path, conditions=[{"kind": "doubled", "spoilt": damage}])
     assert not (tmp_path / "tiles").exists()
 
 
 def test_what_is_no_scene_is_a_row_with_its_reason(folder: Path) -> None:
-    good = np.ones((4, 8, 8), np.uint16)
-    spoilt = {
-        "0-float": (good.astype(np.float32), "pixels of wrong type"),
-        "1-bands": (good[:3], "pixels of wrong shape"),
-        "2-flat": (good[0], "pixels of wrong shape"),
-        "3-nodata": (0 * good, "no pixel is valid"),
+    valid = np.ones((4, 8, 8), np.uint16)
+    damage = {
+        "0-float": (valid.astype(np.float32), "pixels of wrong type"),
+        "1-bands": (valid[:3], "pixels of wrong shape"),
+        "2-flat": (valid[0], "pixels of wrong shape"),
+        "3-nodata": (0 * valid, "no pixel is valid"),
     }
-    for name, (pixels, _) in spoilt.items():
+    for name, (pixels, _) in damage.items():
         write(folder / f"{name}.npz", pixels)
     (folder / "4-cut.npz").write_bytes((folder / "scene-0.npz").read_bytes()[:1000])
-    np.savez(folder / "5-empty.npz", other=good)
+    np.savez(folder / "5-empty.npz", other=valid)
     found = list(read_scenes(experiment(folder).datasets["d"].source, folder))
-    refused = {one.path.stem: one.refused.what for one in found if isinstance(one, Rejection)}
-    assert {name: what for name, what in refused.items() if name in spoilt} == {
-        name: f"of an installed source: {what}" if "valid" not in what else what for name, (_, what) in spoilt.items()
+    errors = {item.path.stem: item.refused.problem for item in found if isinstance(item, Rejection)}
+    assert {name: title for name, title in errors.items() if name in damage} == {
+        name: f"of an installed source: {title}" if "valid" not in title else title
+        for name, (_, title) in damage.items()
     }
-    assert {"4-cut", "5-empty"} <= refused.keys()
-    assert sum(isinstance(one, Scene) for one in found) == 4
+    assert {"4-cut", "5-empty"} <= errors.keys()
+    assert sum(isinstance(item, Scene) for item in found) == 4
 
 
 def test_scene_of_another_type_than_those_before_is_rejected(folder: Path, tmp_path: Path) -> None:
@@ -112,11 +113,11 @@ def test_bands_of_the_display_are_those_of_the_source(folder: Path) -> None:
 
 def test_reader_goes_to_other_processes_and_looks_at_what_decides_a_scene(folder: Path) -> None:
     scenes = read_scenes(experiment(folder).datasets["d"].source, folder)
-    there = pickle.loads(pickle.dumps(scenes))
-    for one, other in zip(scenes, there, strict=True):
-        assert one.sha256 == other.sha256
-        np.testing.assert_array_equal(one.pixels, other.pixels)
-    before = [scenes.look(position)[0] for position in range(4)]
+    copy = pickle.loads(pickle.dumps(scenes))
+    for item, other in zip(scenes, copy, strict=True):
+        assert item.sha256 == other.sha256
+        np.testing.assert_array_equal(item.pixels, other.pixels)
+    earlier = [scenes.inspect(position)[0] for position in range(4)]
     write(folder / "scene-2.npz", np.ones((4, 40, 40), np.uint16))
-    after = [scenes.look(position)[0] for position in range(4)]
-    assert [one == other for one, other in zip(before, after, strict=True)] == [True, True, False, True]
+    later = [scenes.inspect(position)[0] for position in range(4)]
+    assert [item == other for item, other in zip(earlier, later, strict=True)] == [True, True, False, True]

@@ -18,7 +18,7 @@ from tests.data.readers.reading import reader
 L2A = ["B01", "B02", "B03", "B04", "B05", "B06", "B07", "B08", "B8A", "B09", "B11", "B12"]
 
 
-_, staged, refusal = reader(datasets.Sentinel2Source, kind="sentinel2", checksum="skip")
+_, staged, read_error = reader(datasets.Sentinel2Source, kind="sentinel2", checksum="skip")
 
 
 def keep(product: Path, *resolutions: str) -> None:
@@ -31,11 +31,11 @@ def digital(product: Path, name: str) -> np.ndarray:
     return read_raster(next(product.glob(f"GRANULE/*/IMG_DATA/*/*_{name}.jp2")))[0][0].astype(int)
 
 
-def advice(refused: SceneRejectedError) -> list[dict[str, Any]]:
+def advice(error: SceneRejectedError) -> list[dict[str, Any]]:
     """Return the settings in a fix, each alternative separately."""
     return [
         {key: value for setting in re.findall("`([^`]*)`", part) for key, value in yaml.safe_load(setting).items()}
-        for part in refused.fix.split("; or set ")[1:]
+        for part in error.fix.split("; or set ")[1:]
     ]
 
 
@@ -46,10 +46,10 @@ def test_product_of_one_coarse_resolution_is_refused_at_10_m_and_its_advice_can_
     safe_folder: Path, safe_product: Path, resolution: str, gsd_m: float, lacks: list[str]
 ) -> None:
     keep(safe_product, resolution)
-    refused = refusal(safe_folder)
-    assert refused.reason == Reason.MISSING_BAND
-    assert "B02 at 10 m" in refused.got
-    followed = advice(refused)
+    error = read_error(safe_folder)
+    assert error.reason == Reason.MISSING_BAND
+    assert "B02 at 10 m" in error.got
+    followed = advice(error)
     assert {"gsd_m": gsd_m, "bands": [band for band in L2A if band not in lacks]} in followed
     for settings in followed:
         scene = staged(safe_folder, **settings)
@@ -57,17 +57,17 @@ def test_product_of_one_coarse_resolution_is_refused_at_10_m_and_its_advice_can_
         for band in settings["bands"]:
             stored = scene.pixels[scene.bands.index(band)]
             np.testing.assert_array_equal(stored, digital(safe_product, f"{band}_{resolution[1:]}") - 1000)
-    again = refusal(safe_folder, gsd_m=gsd_m)
-    own = {"B08": f"{gsd_m:g}", "B09": "60"}
-    assert again.got.endswith(f"for {', '.join(f'{band} at {own[band]} m' for band in lacks)} or finer")
+    repeated = read_error(safe_folder, gsd_m=gsd_m)
+    native = {"B08": f"{gsd_m:g}", "B09": "60"}
+    assert repeated.got.endswith(f"for {', '.join(f'{band} at {native[band]} m' for band in lacks)} or finer")
 
 
 def test_what_a_product_of_60_m_suits_is_whole_where_the_bands_asked_for_have_files(
     safe_folder: Path, safe_product: Path
 ) -> None:
     keep(safe_product, "R60m")
-    refused = refusal(safe_folder, bands=["B8A", "B04"])
-    assert advice(refused) == [{"gsd_m": 60}]
+    error = read_error(safe_folder, bands=["B8A", "B04"])
+    assert advice(error) == [{"gsd_m": 60}]
 
 
 @pytest.mark.parametrize("gsd_m", [20.0, 60.0])
@@ -85,33 +85,33 @@ def test_coarse_grid_is_read_from_files_of_its_size_and_the_others_from_finer_on
         )
     fine = digital(safe_product, "B08_10m") - 1000
     assert abs(scene.pixels[scene.bands.index("B08")].mean() - fine.mean()) < 0.02 * abs(fine.mean())
-    refusal(safe_folder)
+    read_error(safe_folder)
 
 
 def test_bands_come_in_the_order_asked_for_with_their_own_offsets(safe_folder: Path, safe_product: Path) -> None:
     path = safe_product / "MTD_MSIL2A.xml"
     path.write_text(path.read_text().replace('band_id="8">-1000', 'band_id="8">-900'))
-    whole, some = staged(safe_folder), staged(safe_folder, bands=["B8A", "B02", "B11"])
-    assert some.bands == ["B8A", "B02", "B11"]
-    assert some.facts["offsets"] == [-900.0, -1000.0, -1000.0]
+    full, part = staged(safe_folder), staged(safe_folder, bands=["B8A", "B02", "B11"])
+    assert part.bands == ["B8A", "B02", "B11"]
+    assert part.facts["offsets"] == [-900.0, -1000.0, -1000.0]
     for band in ("B8A", "B02", "B11"):
-        np.testing.assert_array_equal(some.pixels[some.bands.index(band)], whole.pixels[whole.bands.index(band)])
+        np.testing.assert_array_equal(part.pixels[part.bands.index(band)], full.pixels[full.bands.index(band)])
 
 
 def test_only_the_files_of_the_bands_asked_for_are_needed(safe_folder: Path, safe_product: Path) -> None:
     keep(safe_product, "R10m")
-    refusal(safe_folder)
+    read_error(safe_folder)
     assert staged(safe_folder, bands=["B04", "B08"]).pixels.shape == (2, 96, 96)
     settings = {"bands": ["B04", "B08"], "checksum": "verify"}
-    refused = refusal(safe_folder, **settings)
-    assert "optional_files" in refused.fix
+    error = read_error(safe_folder, **settings)
+    assert "optional_files" in error.fix
     staged(safe_folder, **settings, optional_files=["*"])
 
 
 def test_bands_that_the_level_lacks_are_refused_with_their_names(safe_folder: Path) -> None:
-    refused = refusal(safe_folder, bands=["B04", "B10"])
-    assert refused.reason == Reason.MISSING_BAND
-    assert "L2A has no B10" in refused.what
+    error = read_error(safe_folder, bands=["B04", "B10"])
+    assert error.reason == Reason.MISSING_BAND
+    assert "L2A has no B10" in error.problem
 
 
 def test_grid_finer_than_every_band_asked_for_is_refused_before_anything_is_read(safe_folder: Path) -> None:
@@ -137,8 +137,8 @@ def test_level_1c_at_60_m_averages_its_finer_bands(safe_folder: Path, tmp_path: 
     fine = np.random.default_rng(0).integers(500, 4000, (1, 96, 96)).astype(np.uint16)
     coarse = fine.reshape(1, 16, 6, 16, 6).mean((2, 4)).astype(np.uint16)
     for name, pixels, gsd in (("B04", fine, 10.0), ("B10", coarse, 60.0)):
-        place = {"transform": (gsd, 0.0, 3e5, 0.0, -gsd, 46e5), "epsg": 32632}
-        write_geotiff(images / f"T32TLL_20160101T000000_{name}.tif", pixels, **place)
+        grid = {"transform": (gsd, 0.0, 3e5, 0.0, -gsd, 46e5), "epsg": 32632}
+        write_geotiff(images / f"T32TLL_20160101T000000_{name}.tif", pixels, **grid)
     scene = staged(safe_folder, bands=["B10", "B04"], gsd_m=60.0)
     np.testing.assert_array_equal(scene.pixels[scene.bands.index("B10")], coarse[0])
     assert (

@@ -10,7 +10,7 @@ import rasterio
 from rasterio.enums import ColorInterp
 
 from dithc.config import datasets
-from dithc.data.raster import BandLabel
+from dithc.data.raster import BandLabel, write_geotiff
 from dithc.data.readers import read_scenes
 from dithc.data.readers.tags import check_tags
 from dithc.data.scene import Reason, Scene, SceneRejectedError
@@ -85,11 +85,11 @@ def test_other_spellings_and_free_text_pass(bands: list[str], names: list[str | 
 def test_name_of_another_band_is_an_error(bands: list[str], names: list[str | None]) -> None:
     with pytest.raises(SceneRejectedError) as caught:
         check(bands, names)
-    refused = caught.value
-    assert refused.reason == Reason.TAGS_CONTRADICTION
-    number = next(number for number, band in enumerate(bands) if f"band {band} in x.tif" in refused.what)
-    assert (names[number] or "") in refused.got
-    assert bands[number] in refused.expected
+    error = caught.value
+    assert error.reason == Reason.TAGS_CONTRADICTION
+    number = next(number for number, band in enumerate(bands) if f"band {band} in x.tif" in error.problem)
+    assert (names[number] or "") in error.got
+    assert bands[number] in error.expected
 
 
 def test_every_order_of_named_bands_but_the_declared_is_an_error() -> None:
@@ -125,10 +125,10 @@ def test_wavelengths_of_other_bands_are_an_error() -> None:
     check(bands, of_wavelength_nm=tags)
     check(["R"], of_wavelength_nm=[640.0], wavelengths_nm=[660.0])
     for first, second in ((0, 2), (3, 4)):
-        wrong = list(tags)
-        wrong[first], wrong[second] = wrong[second], wrong[first]
-        with pytest.raises(SceneRejectedError, match=f"{wrong[first]:g} nm"):
-            check(bands, of_wavelength_nm=wrong, wavelengths_nm=declared)
+        swapped = list(tags)
+        swapped[first], swapped[second] = swapped[second], swapped[first]
+        with pytest.raises(SceneRejectedError, match=f"{swapped[first]:g} nm"):
+            check(bands, of_wavelength_nm=swapped, wavelengths_nm=declared)
     with pytest.raises(SceneRejectedError, match=r"664\.6 nm"):
         check(["B", "G", "R"], of_wavelength_nm=[664.6, 559.8, 492.7])
 
@@ -184,12 +184,9 @@ def test_percent_is_a_scale() -> None:
 
 
 def write(path: Path, pixels: np.ndarray[Any, Any], describe: Callable[[Any], object]) -> None:
-    count, height, width = pixels.shape
-    shape = {"count": count, "height": height, "width": width, "dtype": pixels.dtype}
-    place = {"crs": "EPSG:32633", "transform": rasterio.Affine(10, 0, 5e5, 0, -10, 5e6)}
-    with rasterio.open(path, "w", driver="GTiff", **shape, **place) as raster:
+    write_geotiff(path, pixels, epsg=32633, transform=(10.0, 0.0, 5e5, 0.0, -10.0, 5e6))
+    with rasterio.open(path, "r+") as raster:
         describe(raster)
-        raster.write(pixels)
 
 
 def describe_offset(raster: Any) -> None:
@@ -243,4 +240,4 @@ def test_file_of_each_band_is_compared_with_its_own_band(tmp_path: Path) -> None
     assert isinstance(scene, Scene), scene.refused
     write(tmp_path / "x_B3.tif", pixels, lambda raster: setattr(raster, "descriptions", ["B02"]))
     (scene,) = read_scenes(source, tmp_path)
-    assert "band B03 in x_B3.tif" in scene.refused.what
+    assert "band B03 in x_B3.tif" in scene.refused.problem

@@ -16,17 +16,11 @@ from dithc.core.artifacts import Manifest
 from dithc.data.parquet import read_rows
 from dithc.data.raster import write_geotiff
 from dithc.data.scenes import stacks
+from tests.data.readers.reading import land
 
 BANDS = ["B02", "B03", "B04", "B08"]
 PLACE: dict[str, Any] = {"epsg": 32632}
 Config = Callable[..., Path]
-
-
-def land(seed: int = 0, height: int = 16, width: int = 16) -> np.ndarray:
-    draws = np.random.default_rng(seed)
-    return (np.array([400, 600, 350, 2500])[:, None, None] * draws.uniform(0.5, 1.5, (4, height, width))).astype(
-        np.uint16
-    )
 
 
 def array_source(folder: Path, **changes: Any) -> dict[str, Any]:
@@ -65,7 +59,7 @@ def test_scenes_of_one_shape_share_a_stack_and_every_file_has_a_row(
         stack = np.load(out / f"stack-{row['stack']:05d}.npy", mmap_mode="r")
         np.testing.assert_array_equal(stack[row["row"]], np.load(files / row["path"]))
     manifest = Manifest.read(out / "manifest.json", stage="ingest")
-    assert manifest.numbers["accepted"] == 5
+    assert manifest.summary["accepted"] == 5
     assert manifest.verify(out) == []
 
 
@@ -80,8 +74,8 @@ def test_unusable_files_are_rows_with_their_reason_and_the_others_go_on(
         "1.npy": "read_error",
         "2.npy": "wrong_layout",
     }
-    assert all(rows["2.npy"][key] for key in ("what", "got", "expected", "fix"))
-    numbers = Manifest.read(tmp_path / "out" / "manifest.json").numbers
+    assert all(rows["2.npy"][key] for key in ("problem", "got", "expected", "fix"))
+    numbers = Manifest.read(tmp_path / "out" / "manifest.json").summary
     assert numbers["rejected"] == {"read_error": 1, "wrong_layout": 1}
 
 
@@ -94,9 +88,9 @@ def test_too_many_unusable_files_end_with_status_2_and_leave_earlier_output(
     for number in range(3):
         np.save(files / f"{number}.npy", np.zeros((4, 16, 16), np.uint16))
     assert stage(path, tmp_path / "out") == 2
-    said = capsys.readouterr().err
-    for word in ("3 of 5", "all_nodata", "0.npy", "got:", "expected:", "fix:", "max_rejected_fraction"):
-        assert word in said
+    stderr = capsys.readouterr().err
+    for text in ("3 of 5", "all_nodata", "0.npy", "got:", "expected:", "fix:", "max_rejected_fraction"):
+        assert text in stderr
     assert content(tmp_path / "out") == before
     assert [path.name for path in tmp_path.glob(".out*")] == [".out.partial"], "what was read is kept for the next run"
 
@@ -110,9 +104,9 @@ def test_a_file_that_contradicts_the_declared_offset_is_not_left_out_as_a_bad_fi
     before = content(tmp_path / "out")
     np.save(files / "1.npy", land() + 1000)
     assert stage(path, tmp_path / "out") == 2
-    said = capsys.readouterr().err
-    for word in ("1 of 5 files", "contradict the declared offset", "1.npy", "offset: -1000", "two datasets"):
-        assert word in said
+    stderr = capsys.readouterr().err
+    for text in ("1 of 5 files", "contradict the declared offset", "1.npy", "offset: -1000", "two datasets"):
+        assert text in stderr
     assert content(tmp_path / "out") == before
 
 
@@ -130,9 +124,9 @@ def test_disk_full_ends_with_status_2_and_leaves_earlier_output(
 
     monkeypatch.setattr(os, "fsync", full)
     assert stage(path, tmp_path / "out") == 2
-    said = capsys.readouterr().err
-    for word in ("disk is full", "got:", "No space left on device", "expected:", "fix:"):
-        assert word in said
+    stderr = capsys.readouterr().err
+    for text in ("disk is full", "got:", "No space left on device", "expected:", "fix:"):
+        assert text in stderr
     assert content(tmp_path / "out") == before
     assert not list(tmp_path.glob(".out*"))
 
@@ -153,8 +147,8 @@ def test_absent_and_empty_folders_end_with_status_2(
     if make == "empty":
         folder.mkdir()
     assert stage(config(source=array_source(folder)), tmp_path / "out") == 2
-    said = capsys.readouterr().err
-    assert all(word in said for word in ("got:", "expected:", "fix:", str(folder)))
+    stderr = capsys.readouterr().err
+    assert all(text in stderr for text in ("got:", "expected:", "fix:", str(folder)))
     assert not (tmp_path / "out").exists()
 
 
@@ -176,7 +170,7 @@ def test_stacks_are_closed_when_too_many_shapes_grow_at_once(
     folder = tmp_path / "files"
     folder.mkdir()
     for number, side in enumerate([8, 9, 10, 8, 8, 8, 10]):
-        np.save(folder / f"{number}.npy", land(number, side, side))
+        np.save(folder / f"{number}.npy", land(number, height=side, width=side))
     assert stage(config(source=array_source(folder)), tmp_path / "out") == 0
     index = json.loads((tmp_path / "out" / "scenes.json").read_text())
     assert [stack["count"] for stack in index["stacks"]] == [1, 1, 2, 2, 1]
@@ -191,22 +185,22 @@ def test_generated_input_needs_its_manifest(tmp_path: Path, config: Config, caps
     assert "--inputs" in capsys.readouterr().err
     inputs = tmp_path / "inputs" / "manifest.json"
     assert main(["synthesize", "--config", str(path), "--dataset", "set", "--out", str(inputs)]) == 0
-    words = ["ingest", "--config", str(path), "--dataset", "set", "--inputs", str(inputs)]
-    assert main([*words, "--out", str(tmp_path / "out" / "manifest.json")]) == 0
+    arguments = ["ingest", "--config", str(path), "--dataset", "set", "--inputs", str(inputs)]
+    assert main([*arguments, "--out", str(tmp_path / "out" / "manifest.json")]) == 0
     manifest = Manifest.read(tmp_path / "out" / "manifest.json")
     assert manifest.inputs == {str(inputs): Manifest.read(inputs).digest}
-    assert manifest.numbers["accepted"] >= 4
+    assert manifest.summary["accepted"] >= 4
 
 
 def test_digest_does_not_depend_on_where_the_data_folder_stands(files: Path, tmp_path: Path, config: Config) -> None:
     (files / "1.npy").write_bytes(b"no array")
     tables = []
-    for place in (files, tmp_path / "moved" / "elsewhere"):
-        if not place.exists():
-            shutil.copytree(files, place)
-        assert stage(config(source=array_source(place)), tmp_path / "out") == 0
+    for location in (files, tmp_path / "moved" / "elsewhere"):
+        if not location.exists():
+            shutil.copytree(files, location)
+        assert stage(config(source=array_source(location)), tmp_path / "out") == 0
         rows = read_rows(tmp_path / "out" / "scenes.parquet")
-        assert str(place) not in repr(rows)
+        assert str(location) not in repr(rows)
         tables.append((tmp_path / "out" / "scenes.parquet").read_bytes())
     assert tables[0] == tables[1]
 
@@ -236,6 +230,6 @@ def test_file_of_another_data_type_than_the_first_scene_is_refused(tmp_path: Pat
         ("wrong_dtype", "float32"),
     ]
     assert rows["a.tif"]["dtype"] == "uint16"
-    assert Manifest.read(tmp_path / "out/manifest.json", stage="ingest").numbers["left_out"] == {".npy": 1}
+    assert Manifest.read(tmp_path / "out/manifest.json", stage="ingest").summary["left_out"] == {".npy": 1}
     (folder / "g.tif").unlink()
     assert stage(path, tmp_path / "half") == 2, "two files of each type do not show which is meant"

@@ -20,7 +20,7 @@ class Deadly:
     def __len__(self) -> int:
         return 2
 
-    def look(self, position: int) -> tuple[str, int]:
+    def inspect(self, position: int) -> tuple[str, int]:
         return f"state {position}", 1
 
     def scene_id(self, position: int) -> str:
@@ -37,7 +37,7 @@ class Deadly:
 @pytest.mark.slow
 def test_a_process_that_is_killed_is_told_with_its_signal(tmp_path: Path) -> None:
     scenes: Any = Deadly()
-    with pytest.raises(UserError, match="SIGKILL") as told:
+    with pytest.raises(UserError, match="SIGKILL") as caught:
         list(gather(scenes, [], partial=tmp_path, settings="s", threads=2))
-    assert "more memory" in str(told.value)
-    assert "scenes already read are kept" in str(told.value)
+    assert "more memory" in str(caught.value)
+    assert "scenes already read are kept" in str(caught.value)

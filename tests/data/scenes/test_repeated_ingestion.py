@@ -26,6 +26,7 @@ from dithc.data.readers.sentinel2.safe_grid import doubled, regrid
 from dithc.data.scenes import stacks
 from dithc.data.scenes.reading import Scenes
 from dithc.data.scenes.scene_cache import RECORD_FILE
+from tests.data.readers.reading import land
 
 BANDS = ["B02", "B03", "B04", "B08"]
 SHOWN = {"bands": BANDS[:3], "low": 0.0, "high": 0.3}
@@ -42,13 +43,6 @@ def dataset(folder: Path, **source: Any) -> datasets.DatasetConfig:
             "source": {"path": str(folder), **chosen},
             "max_rejected_fraction": 0.6,
         }
-    )
-
-
-def land(seed: int, *, width: int = 16) -> np.ndarray:
-    draws = np.random.default_rng(seed)
-    return np.rint(np.array([400, 600, 350, 2500])[:, None, None] * draws.uniform(0.5, 1.5, (4, 16, width))).astype(
-        np.uint16
     )
 
 
@@ -94,8 +88,8 @@ def read(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     return iter([names])
 
 
-def interrupted(settings: datasets.DatasetConfig, files: Path, out: Path, names: list[str], *, at: str) -> None:
-    names.append(f"stop at {at}")
+def interrupted(settings: datasets.DatasetConfig, files: Path, out: Path, names: list[str], *, name: str) -> None:
+    names.append(f"stop at {name}")
     with pytest.raises(KeyboardInterrupt):
         ingest_scenes(settings, files, out=out)
     names.clear()
@@ -107,9 +101,9 @@ def test_an_interrupted_stage_reads_what_it_had_not_and_ends_as_if_it_had_not_be
     (names,) = read
     settings, out = dataset(files), tmp_path / "out"
     truth = from_scratch(settings, files, tmp_path)
-    interrupted(settings, files, out, names, at="4.npy")
+    interrupted(settings, files, out, names, name="4.npy")
     assert not out.exists()
-    interrupted(settings, files, out, names, at="7.npy")
+    interrupted(settings, files, out, names, name="7.npy")
     ingest_scenes(settings, files, out=out)
     assert names == ["7.npy", "8.npy"]
     assert staged(out) == truth
@@ -122,46 +116,46 @@ def test_added_changed_and_removed_scenes_alone_are_read_again(
     (names,) = read
     settings, out = dataset(files), tmp_path / "out"
 
-    def again() -> list[str]:
+    def reread() -> list[str]:
         names.clear()
         ingest_scenes(settings, files, out=out)
         found = [*names]
         assert staged(out) == from_scratch(settings, files, tmp_path)
         return found
 
-    assert len(again()) == 9
-    assert again() == ["8.npy"], "what was refused may be well now"
+    assert len(reread()) == 9
+    assert reread() == ["8.npy"], "what was refused may be well now"
     np.save(files / "35.npy", land(35))
-    assert again() == ["35.npy", "8.npy"]
+    assert reread() == ["35.npy", "8.npy"]
     (files / "2.npy").unlink()
-    assert again() == ["8.npy"]
+    assert reread() == ["8.npy"]
     before = (files / "1.npy").stat()
     np.save(files / "1.npy", land(11))
     os.utime(files / "1.npy", ns=(before.st_atime_ns, before.st_mtime_ns))
     assert (files / "1.npy").stat().st_size == before.st_size
-    assert again() == ["1.npy", "8.npy"], "as large as before, and with its time: changed all the same"
+    assert reread() == ["1.npy", "8.npy"], "as large as before, and with its time: changed all the same"
     shutil.copy(files / "0.npy", files / "8.npy")
-    assert again() == ["8.npy"]
-    assert again() == []
+    assert reread() == ["8.npy"]
+    assert reread() == []
 
 
-def spoil(path: Path, place: int) -> None:
-    spoilt = bytearray(path.read_bytes())
-    spoilt[place] ^= 1
+def flip_bit(path: Path, index: int) -> None:
+    damaged = bytearray(path.read_bytes())
+    damaged[index] ^= 1
     path.unlink()  # the bytes of the old file may be in use elsewhere
-    path.write_bytes(spoilt)
+    path.write_bytes(damaged)
 
 
 @pytest.mark.parametrize("damage", ["pixel", "mask", "line", "length", "gone"])
-@pytest.mark.parametrize("where", ["partial", "finished"])
+@pytest.mark.parametrize("state", ["partial", "finished"])
 def test_what_is_damaged_of_an_earlier_run_is_read_again_and_never_used(
-    files: Path, tmp_path: Path, read: Iterator[list[str]], where: str, damage: str
+    files: Path, tmp_path: Path, read: Iterator[list[str]], state: str, damage: str
 ) -> None:
     (names,) = read
     settings, out = dataset(files), tmp_path / "out"
     truth = from_scratch(settings, files, tmp_path)
-    if where == "partial":
-        interrupted(settings, files, out, names, at="8.npy")
+    if state == "partial":
+        interrupted(settings, files, out, names, name="8.npy")
         (folder,) = filter(Path.is_dir, (tmp_path / ".out.partial").iterdir())
     else:
         ingest_scenes(settings, files, out=out)
@@ -169,9 +163,9 @@ def test_what_is_damaged_of_an_earlier_run_is_read_again_and_never_used(
     names.clear()
     stack, size = folder / "stack-00000.npy", land(0).nbytes
     if damage == "pixel":
-        spoil(stack, 128 + 3 * size + 77)  # the fourth scene of 16 x 16: 4.npy
+        flip_bit(stack, 128 + 3 * size + 77)  # the fourth scene of 16 x 16: 4.npy
     elif damage == "mask":
-        spoil(folder / "stack-00000.mask.npy", 128 + 4 * 256 + 5 * 16 + 3)
+        flip_bit(folder / "stack-00000.mask.npy", 128 + 4 * 256 + 5 * 16 + 3)
     elif damage == "line":
         text = (folder / RECORD_FILE).read_text()
         (folder / RECORD_FILE).write_text(text.replace('"id": "6.npy"', '"id": "7.npy"'))
@@ -180,19 +174,19 @@ def test_what_is_damaged_of_an_earlier_run_is_read_again_and_never_used(
     else:
         stack.unlink()
     ingest_scenes(settings, files, out=out)
-    again = {"pixel": ["4.npy"], "mask": ["5.npy"], "line": ["6.npy"], "length": ["7.npy"]}
+    reread = {"pixel": ["4.npy"], "mask": ["5.npy"], "line": ["6.npy"], "length": ["7.npy"]}
     all_of_it = [f"{number}.npy" for number in range(8) if number != 3]
-    assert names == [*again.get(damage, all_of_it), "8.npy"]
+    assert names == [*reread.get(damage, all_of_it), "8.npy"]
     assert staged(out) == truth
 
 
 def test_what_was_read_with_other_settings_is_none(files: Path, tmp_path: Path, read: Iterator[list[str]]) -> None:
     (names,) = read
-    interrupted(dataset(files), files, tmp_path / "out", names, at="6.npy")
-    other = dataset(files, quantification=5000.0)
-    ingest_scenes(other, files, out=tmp_path / "out")
+    interrupted(dataset(files), files, tmp_path / "out", names, name="6.npy")
+    changed = dataset(files, quantification=5000.0)
+    ingest_scenes(changed, files, out=tmp_path / "out")
     assert len(names) == 9
-    assert staged(tmp_path / "out") == from_scratch(other, files, tmp_path)
+    assert staged(tmp_path / "out") == from_scratch(changed, files, tmp_path)
 
 
 def test_a_mask_that_is_put_beside_a_scene_is_seen(files: Path, tmp_path: Path, read: Iterator[list[str]]) -> None:
@@ -228,8 +222,8 @@ def test_facts_of_all_kinds_are_kept_as_they_were(
 def test_processes_give_the_same_bytes_and_refuse_a_truncated_image_as_one_does(tmp_path: Path) -> None:
     files = tmp_path / "files"
     synthesize("sentinel2", files, seed=3, scenes=3, size=96)
-    spoilt = next(sorted(files.glob("*.SAFE"))[1].rglob("*_B08_10m.jp2"))
-    os.truncate(spoilt, spoilt.stat().st_size * 2 // 3)
+    damaged = next(sorted(files.glob("*.SAFE"))[1].rglob("*_B08_10m.jp2"))
+    os.truncate(damaged, damaged.stat().st_size * 2 // 3)
     settings = dataset(files, kind="sentinel2", checksum="skip")
     numbers = [ingest_scenes(settings, files, out=tmp_path / f"{threads}", threads=threads) for threads in (1, 2)]
     assert staged(tmp_path / "1") == staged(tmp_path / "2")
@@ -351,8 +345,8 @@ def test_nearest_pixels_of_a_finer_grid_are_those_of_gdal(times: int) -> None:
     native = np.random.default_rng(0).integers(0, 5, (30, 41)).astype(np.uint8)
     coarse, fine = (Affine(gsd, 0.0, 399960.0, 0.0, -gsd, 4900020.0) for gsd in (60.0, 60.0 / times))
     truth = np.full((30 * times, 41 * times), 255, np.uint8)
-    same = {"src_crs": "EPSG:32632", "dst_crs": "EPSG:32632", "src_nodata": 255, "dst_nodata": 255}
-    reproject(native, truth, src_transform=coarse, dst_transform=fine, resampling=Resampling.nearest, **same)
+    options = {"src_crs": "EPSG:32632", "dst_crs": "EPSG:32632", "src_nodata": 255, "dst_nodata": 255}
+    reproject(native, truth, src_transform=coarse, dst_transform=fine, resampling=Resampling.nearest, **options)
     grid = Grid(crs="EPSG:32632", epsg=32632, transform=tuple(fine)[:6], shape=truth.shape)
     assert grid.times(native.shape, tuple(coarse)[:6]) == times
     assert grid.times((31, 41), tuple(coarse)[:6]) == grid.times(native.shape, (60.0, 0.0, 0.0, 0.0, -60.0, 0.0)) == 0

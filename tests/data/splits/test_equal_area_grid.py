@@ -17,9 +17,9 @@ SETTINGS = datasets.SplitConfig(train_fraction=0.5, val_fraction=0.3, cell_size_
 def ease(longitudes: np.ndarray, latitudes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return sine of authalic latitude and longitude fraction by PROJ's equal-area projection (EPSG:6933)."""
     xs, ys = reproject_points(longitudes.tolist(), latitudes.tolist(), source_epsg=4326, target_epsg=6933)
-    _, (top,) = reproject_points([0.0], [90.0], source_epsg=4326, target_epsg=6933)
-    (right,), _ = reproject_points([180.0], [0.0], source_epsg=4326, target_epsg=6933)
-    return np.array(ys) / top, np.array(xs) / (2 * right) + 0.5
+    _, (north_end,) = reproject_points([0.0], [90.0], source_epsg=4326, target_epsg=6933)
+    (east_end,), _ = reproject_points([180.0], [0.0], source_epsg=4326, target_epsg=6933)
+    return np.array(ys) / north_end, np.array(xs) / (2 * east_end) + 0.5
 
 
 @pytest.mark.parametrize("side", [900.0, 10_000.0, 777_777.0])
@@ -92,11 +92,11 @@ def test_all_pixels_of_a_tile_are_in_cells_of_its_split_in_any_zone_and_size(
     y, x = lattice((400, 420), size=size, stride=size)
     _, unmoved = splitter.assign(y, x, size=size, place=place[0], transform=place[1])
     assert unmoved.count(None) > 5
-    assert placed.moved > 0.6 * unmoved.count(None)
-    assert kept == len(y) - unmoved.count(None) + placed.moved
+    assert placed.num_moved > 0.6 * unmoved.count(None)
+    assert kept == len(y) - unmoved.count(None) + placed.num_moved
     positions = list(zip(placed.y.tolist(), placed.x.tolist(), strict=True))
     assert len(set(positions)) == len(positions) == len(y)
-    assert all(0 <= top <= y.max() and 0 <= left <= x.max() for top, left in positions)
+    assert all(0 <= north_end <= y.max() and 0 <= left <= x.max() for north_end, left in positions)
     middles = {cell for cell, split in zip(placed.cells, placed.splits, strict=True) if split}
     assert len({splitter.split_of(cell) for cell in middles}) > 1
 
@@ -159,9 +159,9 @@ def test_bounds_of_a_cell_hold_its_points_and_no_others(side: float) -> None:
     for row, column in zip(rows.tolist(), columns.tolist(), strict=True):
         west, south, east, north = grid.bounds(row, column)
         inside, outside = np.array([0.001, 0.5, 0.999]), np.array([-0.001, 1.001])
-        at = (west + inside * (east - west), np.full(3, (south + north) / 2))
-        up = (np.full(3, (west + east) / 2), south + inside * (north - south))
-        for points in (at, up):
+        along = (west + inside * (east - west), np.full(3, (south + north) / 2))
+        across = (np.full(3, (west + east) / 2), south + inside * (north - south))
+        for points in (along, across):
             assert [set(part.tolist()) for part in grid.cells(*points)] == [{row}, {column}]
         if abs(south) < 80 and abs(north) < 80:
             assert row not in grid.rows(south + outside * (north - south))

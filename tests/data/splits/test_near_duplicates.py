@@ -5,7 +5,7 @@ import io
 import numpy as np
 from PIL import Image
 
-from dithc.data.splits.near_duplicates import RADIUS, NearDuplicates, candidates, looks
+from dithc.data.splits.near_duplicates import RADIUS, NearDuplicates, candidates, compute_features
 
 
 def picture(seed: int, size: int = 64) -> np.ndarray:
@@ -37,8 +37,8 @@ def test_candidates_are_all_pairs_within_the_radius() -> None:
     together = random.permutation(np.concatenate([hashes, near]))
     expected = np.bitwise_count(together[:, None] ^ together[None]) <= RADIUS
     found = np.zeros_like(expected)
-    for one, other in candidates(together):
-        found[one, other] = found[other, one] = True
+    for first, second in candidates(together):
+        found[first, second] = found[second, first] = True
     np.fill_diagonal(expected, False)
     assert expected.sum() > 500
     np.testing.assert_array_equal(found, expected)
@@ -46,11 +46,11 @@ def test_candidates_are_all_pairs_within_the_radius() -> None:
 
 def test_hash_and_small_picture_are_those_of_plain_averages() -> None:
     pixels = stacked([picture(seed, 144) for seed in range(4)])
-    hashes, small, _ = looks(pixels)
+    hashes, small, _ = compute_features(pixels)
     grey = pixels.astype(np.float64).mean(1)
     blocks = grey.reshape(4, 8, 18, 9, 16).mean((2, 4))
     bits = (blocks[:, :, 1:] > blocks[:, :, :-1]).reshape(4, 64)
-    assert [f"{word:064b}" for word in hashes.tolist()] == [
+    assert [f"{value:064b}" for value in hashes.tolist()] == [
         "".join("01"[bit] for bit in row.astype(int)) for row in bits
     ]
     sixteenths = grey.reshape(4, 16, 9, 16, 9).mean((2, 4)).reshape(4, 256)
@@ -61,9 +61,9 @@ def test_hash_and_small_picture_are_those_of_plain_averages() -> None:
 def test_a_picture_that_is_compressed_brighter_or_smaller_is_joined_and_another_is_not() -> None:
     near, originals = NearDuplicates(), [picture(seed) for seed in range(30)]
     near.add(stacked(originals), [f"a/{seed}" for seed in range(30)])
-    half = [np.asarray(Image.fromarray(one).resize((32, 32)).resize((64, 64))) for one in originals]
-    near.add(stacked([as_jpeg(one, 60) for one in originals]), [f"b/{seed}" for seed in range(30)])
-    near.add(stacked([(one * 0.7 + 20).astype(np.uint8) for one in originals]), [f"c/{seed}" for seed in range(30)])
+    half = [np.asarray(Image.fromarray(image).resize((32, 32)).resize((64, 64))) for image in originals]
+    near.add(stacked([as_jpeg(image, 60) for image in originals]), [f"b/{seed}" for seed in range(30)])
+    near.add(stacked([(image * 0.7 + 20).astype(np.uint8) for image in originals]), [f"c/{seed}" for seed in range(30)])
     near.add(stacked(half), [f"d/{seed}" for seed in range(30)])
     joined = near.joined()
     assert joined == {f"{letter}/{seed}": f"a/{seed}" for letter in "abcd" for seed in range(30)}

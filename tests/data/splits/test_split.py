@@ -10,7 +10,7 @@ from dithc.data.splits.split import Splitter
 UTM = (10.0, 0.0, 300000.0, 0.0, -10.0, 4600000.0)
 
 
-def one(*numbers: int) -> np.ndarray:
+def index_array(*numbers: int) -> np.ndarray:
     return np.array(numbers, dtype=np.int64)
 
 
@@ -27,24 +27,24 @@ def test_shares_of_cells_are_about_as_asked_and_depend_on_the_seed() -> None:
 def test_a_share_of_one_is_everything_and_zero_is_not_wanted() -> None:
     splitter = Splitter(datasets.SplitConfig(train_fraction=1.0, val_fraction=0.0), seed=0)
     assert {splitter.split_of(str(i)) for i in range(500)} == {"train"}
-    assert splitter.wanted() == ("train",)
-    assert Splitter(datasets.SplitConfig(), seed=0).wanted() == ("train", "val", "test")
+    assert splitter.nonempty_splits() == ("train",)
+    assert Splitter(datasets.SplitConfig(), seed=0).nonempty_splits() == ("train", "val", "test")
 
 
 def test_the_same_place_in_another_scene_has_the_same_cell_and_split() -> None:
     splitter = Splitter(datasets.SplitConfig(cell_size_tiles=2), seed=0)
-    y, x = one(0, 64, 128), one(0, 64, 320)
+    y, x = index_array(0, 64, 128), index_array(0, 64, 320)
     shifted = (10.0, 0.0, 300000.0 - 640.0, 0.0, -10.0, 4600000.0 + 1280.0)
-    here = splitter.assign(y, x, size=64, place="EPSG:32632", transform=UTM)
-    there = splitter.assign(y + 128, x + 64, size=64, place="EPSG:32632", transform=shifted)
-    assert here == there
+    original = splitter.assign(y, x, size=64, place="EPSG:32632", transform=UTM)
+    shifted_scene = splitter.assign(y + 128, x + 64, size=64, place="EPSG:32632", transform=shifted)
+    assert original == shifted_scene
     other_zone = splitter.assign(y, x, size=64, place="EPSG:32633", transform=UTM)
-    assert not set(here[0]) & set(other_zone[0])
+    assert not set(original[0]) & set(other_zone[0])
 
 
 def test_without_georeference_a_scene_of_one_tile_is_one_cell() -> None:
     splitter = Splitter(datasets.SplitConfig(cell_size_tiles=1), seed=0)
-    cells, splits = splitter.assign(one(0), one(0), size=64, place="chip.npy", transform=None)
+    cells, splits = splitter.assign(index_array(0), index_array(0), size=64, place="chip.npy", transform=None)
     assert cells == ["chip.npy/0/0"]
     assert splits[0] in ("train", "val", "test")
 

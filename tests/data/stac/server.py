@@ -44,7 +44,7 @@ class Catalogue(ThreadingHTTPServer):
         self.folder = folder
         self.replies: dict[str, list[Reply]] = {}
         self.forever: set[str] = set()
-        self.seen: list[tuple[str, str, dict[str, str]]] = []
+        self.requests: list[tuple[str, str, dict[str, str]]] = []
         self.token: str | None = None
         self.signature: str | None = None
 
@@ -56,9 +56,9 @@ class Catalogue(ThreadingHTTPServer):
     def catalog(self) -> str:
         return f"{self.url}/v1"
 
-    def asked(self, path: str) -> list[dict[str, str]]:
+    def requests_of(self, path: str) -> list[dict[str, str]]:
         """Return the headers of all requests for a path."""
-        return [headers for _, target, headers in self.seen if urlsplit(target).path == path]
+        return [headers for _, target, headers in self.requests if urlsplit(target).path == path]
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Ignore clients that disconnect."""
@@ -79,7 +79,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _answer(self, sent: bytes) -> None:
         parts = urlsplit(self.path)
-        self.server.seen.append((self.command, self.path, dict(self.headers)))
+        self.server.requests.append((self.command, self.path, dict(self.headers)))
         queue = self.server.replies.get(parts.path, [])
         last = len(queue) == 1 and parts.path in self.server.forever
         reply = (queue[0] if last else queue.pop(0)) if queue else Reply()
@@ -108,10 +108,10 @@ class _Handler(BaseHTTPRequestHandler):
             return 404, {}, b""
         content = path.read_bytes()
         headers = {"ETag": f'"{hashlib.md5(content).hexdigest()}"', "Content-Type": "image/tiff"}
-        asked = self.headers.get("Range")
-        if asked is None or self.headers.get("If-Range", headers["ETag"]) != headers["ETag"]:
+        requested = self.headers.get("Range")
+        if requested is None or self.headers.get("If-Range", headers["ETag"]) != headers["ETag"]:
             return 200, headers, content
-        start = int(asked.removeprefix("bytes=").removesuffix("-"))
+        start = int(requested.removeprefix("bytes=").removesuffix("-"))
         if start >= len(content):
             return 416, headers, b""
         headers["Content-Range"] = f"bytes {start}-{len(content) - 1}/{len(content)}"
@@ -132,34 +132,34 @@ class _Handler(BaseHTTPRequestHandler):
             return 404, headers, b"{}"
         return 200, headers, json.dumps(self._found(json.loads(sent))).encode()
 
-    def _found(self, asked: dict[str, Any]) -> dict[str, Any]:
+    def _found(self, requested: dict[str, Any]) -> dict[str, Any]:
         """Return a page of matching items, with a link to the next page in the form of Earth Search."""
-        first, last = asked["datetime"].split("/")
-        most = asked.get("query", {}).get("eo:cloud_cover", {}).get("lte", 100)
+        first, last = requested["datetime"].split("/")
+        most = requested.get("query", {}).get("eo:cloud_cover", {}).get("lte", 100)
         items = [json.loads(path.read_text()) for path in sorted(self.server.folder.rglob("*.json"))]
         items = [
             item
             for item in items
             if item.get("type") == "Feature"
-            and item["collection"] in asked["collections"]
+            and item["collection"] in requested["collections"]
             and first <= item["properties"]["datetime"] <= last
             and item["properties"]["eo:cloud_cover"] <= most
-            and _overlap(item["bbox"], asked["bbox"] if "bbox" in asked else _bounds(asked["intersects"]))
+            and _overlap(item["bbox"], requested["bbox"] if "bbox" in requested else _bounds(requested["intersects"]))
         ]
-        start = int(asked.get("token", 0))
-        page = items[start : start + min(PAGE, asked["limit"])]
+        start = int(requested.get("token", 0))
+        page = items[start : start + min(PAGE, requested["limit"])]
         for item in page:
             for asset in item["assets"].values():
                 asset["href"] = f"{self.server.url}/files/{item['id']}/{asset['href'].removeprefix('./')}"
         links = []
         if start + len(page) < len(items):
-            body = {**asked, "token": str(start + len(page))}
+            body = {**requested, "token": str(start + len(page))}
             links.append({"rel": "next", "method": "POST", "href": f"{self.server.catalog}/search", "body": body})
         return {"type": "FeatureCollection", "features": page, "links": links}
 
 
-def _overlap(one: list[float], other: list[float]) -> bool:
-    return one[0] <= other[2] and other[0] <= one[2] and one[1] <= other[3] and other[1] <= one[3]
+def _overlap(a: list[float], b: list[float]) -> bool:
+    return a[0] <= b[2] and b[0] <= a[2] and a[1] <= b[3] and b[1] <= a[3]
 
 
 def _bounds(geometry: dict[str, Any]) -> list[float]:

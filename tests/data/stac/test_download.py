@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from dithc.core.logging import UserError
-from dithc.data.stac.download import MOST_ATTEMPTS, DownloadRequest, download
+from dithc.data.stac.download import MAX_ATTEMPTS, DownloadRequest, download
 from dithc.data.stac.http import Credentials, check_redirect
 from tests.data.stac.server import Catalogue, Reply
 
@@ -27,23 +27,23 @@ def content(catalogue: Catalogue) -> bytes:
 
 
 @pytest.fixture
-def get(catalogue: Catalogue, tmp_path: Path, pauses: list[float]) -> Callable[..., tuple[int, str]]:
+def get(catalogue: Catalogue, content: bytes, tmp_path: Path, pauses: list[float]) -> Callable[..., tuple[int, str]]:
     """Function that downloads one.tif."""
 
-    def one(
+    def download_file(
         *,
         size: int | None = None,
         checksum: str | None = None,
         token: str | None = None,
-        told: Callable[[int], None] = lambda _: None,
+        progress: Callable[[int], None] = lambda _: None,
     ) -> tuple[int, str]:
         url = f"{catalogue.url}{PATH}"
-        wanted = DownloadRequest(
-            address=lambda: url, shown=url, target=tmp_path / "one.tif", size=size, checksum=checksum
+        request = DownloadRequest(
+            address=lambda: url, display_url=url, target=tmp_path / "one.tif", size=size, checksum=checksum
         )
-        return download(wanted, credentials=Credentials(token, frozenset({"127.0.0.1"})), told=told)
+        return download(request, credentials=Credentials(token, frozenset({"127.0.0.1"})), progress=progress)
 
-    return one
+    return download_file
 
 
 Get = Callable[..., tuple[int, str]]
@@ -58,10 +58,6 @@ def assert_whole(folder: Path, content: bytes) -> None:
     assert not list(folder.glob(".one*"))
 
 
-def assert_nothing(folder: Path) -> None:
-    assert not (folder / "one.tif").exists()
-
-
 @pytest.mark.slow
 def test_a_file_arrives_with_its_size_and_hash(get: Get, content: bytes, tmp_path: Path) -> None:
     checksum = "1620" + hashlib.sha3_256(content).hexdigest()
@@ -69,40 +65,31 @@ def test_a_file_arrives_with_its_size_and_hash(get: Get, content: bytes, tmp_pat
     assert_whole(tmp_path, content)
 
 
-@pytest.mark.parametrize("at", [0, 1, 3, 4, 1 << 20, (1 << 20) + 7, 3_000_000])
+@pytest.mark.parametrize("offset", [0, 1, 3, 4, 1 << 20, (1 << 20) + 7, 3_000_000])
 def test_a_transfer_that_is_cut_goes_on_at_that_byte(
-    get: Get, catalogue: Catalogue, content: bytes, tmp_path: Path, at: int
+    get: Get, catalogue: Catalogue, content: bytes, tmp_path: Path, offset: int
 ) -> None:
-    catalogue.replies[PATH] = [Reply(cut=at)]
+    catalogue.replies[PATH] = [Reply(cut=offset)]
     get()
     assert_whole(tmp_path, content)
-    first, second = catalogue.asked(PATH)
+    first, second = catalogue.requests_of(PATH)
     assert "Range" not in first
-    assert second.get("Range") == (f"bytes={at}-" if at else None)
-    assert second.get("If-Range") == (f'"{hashlib.md5(content).hexdigest()}"' if at else None)
+    assert second.get("Range") == (f"bytes={offset}-" if offset else None)
+    assert second.get("If-Range") == (f'"{hashlib.md5(content).hexdigest()}"' if offset else None)
 
 
-def test_an_interrupted_download_goes_on_in_the_next_run(
-    get: Get, catalogue: Catalogue, content: bytes, tmp_path: Path
+@pytest.mark.parametrize("is_replaced", [False, True])
+def test_an_interrupted_download_goes_on_in_the_next_run_or_begins_with_a_replaced_file(
+    get: Get, catalogue: Catalogue, content: bytes, tmp_path: Path, is_replaced: bool
 ) -> None:
     with pytest.raises(KeyboardInterrupt):
-        get(told=interrupt)
-    assert_nothing(tmp_path)
+        get(progress=interrupt)
+    assert not (tmp_path / "one.tif").exists()
+    expected = content[:4] + content[:3:-1] if is_replaced else content
+    (catalogue.folder / "one.tif").write_bytes(expected)
     get()
-    assert [headers.get("Range") for headers in catalogue.asked(PATH)] == [None, f"bytes={1 << 20}-"]
-    assert_whole(tmp_path, content)
-
-
-def test_another_file_under_the_same_name_is_begun_anew(
-    get: Get, catalogue: Catalogue, content: bytes, tmp_path: Path
-) -> None:
-    with pytest.raises(KeyboardInterrupt):
-        get(told=interrupt)
-    other = content[:4] + content[:3:-1]
-    (catalogue.folder / "one.tif").write_bytes(other)
-    get()
-    assert_whole(tmp_path, other)
-    assert catalogue.asked(PATH)[1]["Range"] == f"bytes={1 << 20}-"
+    assert [headers.get("Range") for headers in catalogue.requests_of(PATH)] == [None, f"bytes={1 << 20}-"]
+    assert_whole(tmp_path, expected)
 
 
 @pytest.mark.parametrize("etag", [None, 'W/"weak"'])
@@ -111,7 +98,7 @@ def test_without_a_strong_name_of_its_bytes_a_file_is_begun_anew(
 ) -> None:
     catalogue.replies[PATH] = [Reply(cut=5000, headers={"ETag": etag})]
     get()
-    assert "Range" not in catalogue.asked(PATH)[1]
+    assert "Range" not in catalogue.requests_of(PATH)[1]
     assert_whole(tmp_path, content)
 
 
@@ -132,18 +119,16 @@ def test_a_wrong_part_is_thrown_away(
     body = content[skipped:] if skipped else None
     catalogue.replies[PATH] = [Reply(cut=5000), Reply(body=body, headers=headers)]
     get()
-    assert [request.get("Range") for request in catalogue.asked(PATH)] == [None, "bytes=5000-", None]
+    assert [request.get("Range") for request in catalogue.requests_of(PATH)] == [None, "bytes=5000-", None]
     assert_whole(tmp_path, content)
 
 
-def test_a_part_that_nobody_asked_for_is_no_file(
-    get: Get, catalogue: Catalogue, content: bytes, tmp_path: Path
-) -> None:
+def test_a_part_that_nobody_asked_for_is_no_file(get: Get, catalogue: Catalogue, tmp_path: Path) -> None:
     catalogue.replies[PATH] = [Reply(status=206, headers={"Content-Range": "bytes 0-9/10"})]
     catalogue.forever.add(PATH)
     with pytest.raises(UserError, match=r"another part than requested"):
         get()
-    assert_nothing(tmp_path)
+    assert not (tmp_path / "one.tif").exists()
 
 
 def test_a_server_that_is_busy_is_asked_again_when_it_says(
@@ -152,7 +137,7 @@ def test_a_server_that_is_busy_is_asked_again_when_it_says(
     past = formatdate(0, usegmt=True)
     busy = [("7", 7.0), (past, 0.0), ("999999", 120.0), (None, 8.0)]
     catalogue.replies[PATH] = [
-        Reply(status=429 + 74 * (i % 2), headers={"Retry-After": said}) for i, (said, _) in enumerate(busy)
+        Reply(status=429 + 74 * (i % 2), headers={"Retry-After": message}) for i, (message, _) in enumerate(busy)
     ]
     get()
     assert pauses == [wait for _, wait in busy]
@@ -160,29 +145,29 @@ def test_a_server_that_is_busy_is_asked_again_when_it_says(
 
 
 def test_a_server_that_stays_busy_ends_the_download(
-    get: Get, catalogue: Catalogue, content: bytes, tmp_path: Path, pauses: list[float]
+    get: Get, catalogue: Catalogue, tmp_path: Path, pauses: list[float]
 ) -> None:
     catalogue.replies[PATH] = [Reply(status=503)]
     catalogue.forever.add(PATH)
-    with pytest.raises(UserError, match=f"status 503, {MOST_ATTEMPTS} times in a row"):
+    with pytest.raises(UserError, match=f"status 503, {MAX_ATTEMPTS} times in a row"):
         get()
-    assert len(pauses) == MOST_ATTEMPTS - 1
-    assert_nothing(tmp_path)
+    assert len(pauses) == MAX_ATTEMPTS - 1
+    assert not (tmp_path / "one.tif").exists()
 
 
 @pytest.mark.parametrize(
-    ("status", "said"), [(401, "DITHC_STAC_TOKEN"), (403, "search.sign"), (404, "no longer exists")]
+    ("status", "message"), [(401, "DITHC_STAC_TOKEN"), (403, "search.sign"), (404, "no longer exists")]
 )
 def test_a_file_that_is_not_given_ends_it_with_the_fix(
-    get: Get, catalogue: Catalogue, content: bytes, status: int, said: str
+    get: Get, catalogue: Catalogue, status: int, message: str
 ) -> None:
     catalogue.replies[PATH] = [Reply(status=status)]
-    with pytest.raises(UserError, match=rf"(?s)status {status}.*{said}"):
+    with pytest.raises(UserError, match=rf"(?s)status {status}.*{message}"):
         get()
 
 
 @pytest.mark.parametrize(
-    ("reply", "said"),
+    ("reply", "message"),
     [
         (Reply(body=b"<html>Please log in</html>"), "begins with b'<html>Please"),
         (Reply(headers={"Content-Encoding": "gzip"}), "Content-Encoding gzip"),
@@ -192,12 +177,12 @@ def test_a_file_that_is_not_given_ends_it_with_the_fix(
     ],
 )
 def test_what_is_no_whole_raster_never_has_its_name(
-    get: Get, catalogue: Catalogue, content: bytes, tmp_path: Path, reply: Reply, said: str
+    get: Get, catalogue: Catalogue, tmp_path: Path, reply: Reply, message: str
 ) -> None:
     catalogue.replies[PATH] = [reply]
-    with pytest.raises(UserError, match=said):
+    with pytest.raises(UserError, match=message):
         get()
-    assert_nothing(tmp_path)
+    assert not (tmp_path / "one.tif").exists()
 
 
 def test_a_size_or_checksum_that_differs_is_refused_and_nothing_kept(get: Get, content: bytes, tmp_path: Path) -> None:
@@ -219,13 +204,11 @@ def test_the_length_may_come_from_the_catalogue_alone(
 @pytest.mark.parametrize(
     "place", ["file:///etc/passwd", "ftp://127.0.0.1/a", "data:text/plain,a", "/etc passwd", "http://[::", "/\xe4"]
 )
-def test_redirects_lead_to_web_servers_alone(
-    get: Get, catalogue: Catalogue, content: bytes, tmp_path: Path, place: str
-) -> None:
+def test_redirects_lead_to_web_servers_alone(get: Get, catalogue: Catalogue, tmp_path: Path, place: str) -> None:
     catalogue.replies[PATH] = [Reply(status=302, headers={"Location": place})]
     with pytest.raises(UserError, match=r"a redirect of .* leads to an unsupported address"):
         get()
-    assert_nothing(tmp_path)
+    assert not (tmp_path / "one.tif").exists()
 
 
 def test_a_redirect_is_followed_and_a_circle_is_not(
@@ -246,8 +229,8 @@ def test_the_token_goes_to_its_hosts_alone(get: Get, catalogue: Catalogue, conte
     (catalogue.folder / "two.tif").write_bytes(content)
     catalogue.replies[PATH] = [Reply(status=302, headers={"Location": elsewhere})]
     get(token="secret")
-    assert catalogue.asked(PATH)[0]["Authorization"] == "Bearer secret"
-    assert "Authorization" not in catalogue.asked("/files/two.tif")[0]
+    assert catalogue.requests_of(PATH)[0]["Authorization"] == "Bearer secret"
+    assert "Authorization" not in catalogue.requests_of("/files/two.tif")[0]
     assert Credentials("secret", frozenset({"example.org"})).headers("http://example.org/a") == {}
     assert Credentials("secret", frozenset({"example.org"})).headers("https://example.org/a") != {}
 
@@ -275,7 +258,7 @@ def test_an_end_between_two_versions_of_a_file_does_not_join_them(
     get: Get, catalogue: Catalogue, content: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(KeyboardInterrupt):
-        get(told=interrupt)
+        get(progress=interrupt)
     other = content[:4] + content[:3:-1]
     (catalogue.folder / "one.tif").write_bytes(other)
     write = Path.write_text
@@ -312,9 +295,13 @@ def test_a_network_that_fails_while_an_answer_comes_is_asked_again(
 
 def test_nobody_answers_is_said_without_an_address_that_could_be_signed(tmp_path: Path, pauses: list[float]) -> None:
     url = "http://127.0.0.1:9/one.tif?sig=secret"
-    wanted = DownloadRequest(
-        address=lambda: url, shown="http://127.0.0.1:9/one.tif", target=tmp_path / "a.tif", size=None, checksum=None
+    request = DownloadRequest(
+        address=lambda: url,
+        display_url="http://127.0.0.1:9/one.tif",
+        target=tmp_path / "a.tif",
+        size=None,
+        checksum=None,
     )
     with pytest.raises(UserError, match=r"could not be fetched") as error:
-        download(wanted, credentials=Credentials(None, frozenset()), told=lambda _: None)
+        download(request, credentials=Credentials(None, frozenset()), progress=lambda _: None)
     assert "secret" not in str(error.value)

@@ -25,7 +25,7 @@ from dithc.data.parquet import read_rows
 from dithc.data.readers import read_scenes
 from dithc.data.scene import Rejection, Scene
 from dithc.data.stac import Lock, fetch_scenes
-from dithc.data.stac.catalogue import _answered
+from dithc.data.stac.catalogue import _request_text
 from dithc.data.stac.http import Credentials
 from tests.data.stac.server import Catalogue, Reply
 
@@ -65,18 +65,23 @@ def source(catalogue: Catalogue, tmp_path: Path) -> Callable[..., datasets.Senti
 Make = Callable[..., datasets.Sentinel2StacSource]
 
 
+def dataset(source: datasets.Sentinel2StacSource) -> dict[str, Any]:
+    shown = {"bands": ["B04", "B03", "B11"], "low": 0.0, "high": 3000.0}
+    return {"title": "A set", "codec": "none", "rendering": shown, "source": source.model_dump(mode="json")}
+
+
 def documents(catalogue: Catalogue) -> dict[str, dict[str, Any]]:
     found = [json.loads(path.read_text()) for path in catalogue.folder.rglob("*.json")]
-    return {one["id"]: one for one in found if one.get("type") == "Feature"}
+    return {doc["id"]: doc for doc in found if doc.get("type") == "Feature"}
 
 
-def given(catalogue: Catalogue, folder: Path, *, most: int = 1) -> Path:
+def saved_items(catalogue: Catalogue, folder: Path, *, most: int = 1) -> Path:
     """Save items of the catalog to a folder."""
     items = folder / "items"
     items.mkdir(exist_ok=True)
-    for name, one in list(documents(catalogue).items())[:most]:
-        one["links"] = [{"rel": "self", "href": f"{catalogue.url}/files/{name}/{name}.json"}]
-        (items / f"{name}.json").write_text(json.dumps(one))
+    for name, doc in list(documents(catalogue).items())[:most]:
+        doc["links"] = [{"rel": "self", "href": f"{catalogue.url}/files/{name}/{name}.json?sig=secret"}]
+        (items / f"{name}.json").write_text(json.dumps(doc))
     return items
 
 
@@ -93,9 +98,9 @@ def test_a_search_is_fetched_pinned_and_staged_like_the_served_scenes(
     catalogue: Catalogue, source: Make, tmp_path: Path
 ) -> None:
     lock = fetch_scenes(source())
-    wanted = {name for name, one in documents(catalogue).items() if one["collection"] == "sentinel-2-l2a"}
-    assert {item.id for item in lock.items} == wanted
-    assert len(wanted) == 3  # more than a page
+    expected = {name for name, doc in documents(catalogue).items() if doc["collection"] == "sentinel-2-l2a"}
+    assert {item.id for item in lock.items} == expected
+    assert len(expected) == 3  # more than a page
     folder = tmp_path / "fetched"
     for item in lock.items:
         assert {Path(asset.path).name.partition("_")[0] for asset in item.assets.values()} == {
@@ -108,19 +113,19 @@ def test_a_search_is_fetched_pinned_and_staged_like_the_served_scenes(
             assert (folder / asset.path).stat().st_size == asset.size
             assert sha256_file(folder / asset.path) == asset.sha256
             assert asset.href.startswith(f"{catalogue.url}/files/{item.id}/")
-    got = {one.facts["product_id"]: one for one in read_scenes(source(), folder) if isinstance(one, Scene)}
+    got = {doc.facts["product_id"]: doc for doc in read_scenes(source(), folder) if isinstance(doc, Scene)}
     served = datasets.Sentinel2StacSource(
         kind="sentinel2-stac", path=str(catalogue.folder), bands=["B04", "B03", "B11"]
     )
-    true = {one.facts["product_id"]: one for one in read_scenes(served, catalogue.folder) if isinstance(one, Scene)}
+    true = {doc.facts["product_id"]: doc for doc in read_scenes(served, catalogue.folder) if isinstance(doc, Scene)}
     assert got.keys() < true.keys()
     for name, scene in got.items():
         np.testing.assert_array_equal(scene.pixels, true[name].pixels)
         np.testing.assert_array_equal(scene.mask, true[name].mask)
     before = files(folder)
-    catalogue.seen.clear()
+    catalogue.requests.clear()
     fetch_scenes(source())
-    assert (catalogue.seen, files(folder)) == ([], before), "a second fetch sends no request"
+    assert (catalogue.requests, files(folder)) == ([], before), "a second fetch sends no request"
 
 
 @needs_client
@@ -130,17 +135,17 @@ def test_a_fetch_that_is_interrupted_goes_on_without_searching(
     fetch_scenes(source())
     whole = files(tmp_path / "fetched")
     shutil.rmtree(tmp_path / "fetched")
-    catalogue.seen.clear()
-    identity = sorted(one for one in documents(catalogue) if one.endswith("_L2A") and "_0_" in one)[1]
+    catalogue.requests.clear()
+    identity = sorted(doc for doc in documents(catalogue) if doc.endswith("_L2A") and "_0_" in doc)[1]
     catalogue.replies[f"/files/{identity}/B11.tif"] = [Reply(status=404)]
     with pytest.raises(UserError, match=r"no longer exists"):
         fetch_scenes(source())
-    (rejected,) = [one for one in read_scenes(source(), tmp_path / "fetched") if isinstance(one, Rejection)][:1]
+    (rejected,) = [doc for doc in read_scenes(source(), tmp_path / "fetched") if isinstance(doc, Rejection)][:1]
     assert "not fetched yet" in rejected.refused.expected
-    done = [path for _, path, _ in catalogue.seen if path.startswith("/files/")]
-    catalogue.seen.clear()
+    done = [path for _, path, _ in catalogue.requests if path.startswith("/files/")]
+    catalogue.requests.clear()
     fetch_scenes(source())
-    again = [path for _, path, _ in catalogue.seen]
+    again = [path for _, path, _ in catalogue.requests]
     assert again
     assert not any("search" in path for path in again)
     assert not set(again) & set(done[:-1])
@@ -159,32 +164,32 @@ def test_a_file_that_is_damaged_is_rejected_and_fetched_again(
     path.unlink() if altered is None else path.write_bytes(altered)
     (scene,) = read_scenes(source(max_items=1), folder)
     assert isinstance(scene, Rejection)
-    assert path.name in scene.refused.what
-    catalogue.seen.clear()
+    assert path.name in scene.refused.problem
+    catalogue.requests.clear()
     fetch_scenes(source(max_items=1))
-    assert len(catalogue.seen) == 1
+    assert len(catalogue.requests) == 1
     assert files(folder) == whole
 
 
 @needs_client
 def test_area_days_clouds_and_limit_choose_scenes(catalogue: Catalogue, source: Make, tmp_path: Path) -> None:
-    found = {name: one for name, one in documents(catalogue).items() if one["collection"] == "sentinel-2-l2a"}
+    found = {name: doc for name, doc in documents(catalogue).items() if doc["collection"] == "sentinel-2-l2a"}
 
     def ids(**settings: Any) -> set[str]:
         shutil.rmtree(tmp_path / "fetched", ignore_errors=True)
         return {item.id for item in fetch_scenes(source(**settings)).items}
 
-    name, one = next(iter(found.items()))
-    west, south, east, north = one["bbox"]
+    name, doc = next(iter(found.items()))
+    west, south, east, north = doc["bbox"]
     inner = (west + 0.4 * (east - west), south + 0.4 * (north - south), east - 0.4 * (east - west), north)
     assert ids(bbox=inner) == {name}
     area = tmp_path / "area.geojson"
-    feature = {"type": "Feature", "properties": {}, "geometry": one["geometry"]}
+    feature = {"type": "Feature", "properties": {}, "geometry": doc["geometry"]}
     area.write_text(json.dumps({"type": "FeatureCollection", "features": [feature]}))
     assert name in ids(bbox=None, area_file=str(area))
-    day = one["properties"]["datetime"][:10]
+    day = doc["properties"]["datetime"][:10]
     assert ids(start_date=day, end_date=day) == {name}
-    clear = sorted(found.values(), key=lambda one: float(one["properties"]["eo:cloud_cover"]))
+    clear = sorted(found.values(), key=lambda doc: float(doc["properties"]["eo:cloud_cover"]))
     assert ids(max_cloud_cover=clear[0]["properties"]["eo:cloud_cover"] / 100 + 1e-9) == {clear[0]["id"]}
     assert len(ids(max_items=2)) == 2
     with pytest.raises(UserError, match=r"no item of .* matches"):
@@ -193,12 +198,12 @@ def test_area_days_clouds_and_limit_choose_scenes(catalogue: Catalogue, source: 
 
 @needs_client
 def test_a_catalogue_that_ignores_clouds_is_still_filtered(catalogue: Catalogue, source: Make) -> None:
-    found = [one for one in documents(catalogue).values() if one["collection"] == "sentinel-2-l2a"]
+    found = [doc for doc in documents(catalogue).values() if doc["collection"] == "sentinel-2-l2a"]
     page = {"type": "FeatureCollection", "features": found, "links": []}
-    for one in found:
-        for asset in one["assets"].values():
-            asset["href"] = f"{catalogue.url}/files/{one['id']}/{asset['href'].removeprefix('./')}"
-    least = min(found, key=lambda one: float(one["properties"]["eo:cloud_cover"]))
+    for doc in found:
+        for asset in doc["assets"].values():
+            asset["href"] = f"{catalogue.url}/files/{doc['id']}/{asset['href'].removeprefix('./')}"
+    least = min(found, key=lambda doc: float(doc["properties"]["eo:cloud_cover"]))
     catalogue.replies["/v1/search"] = [Reply(body=json.dumps(page).encode())]
     most = least["properties"]["eo:cloud_cover"] / 100 + 1e-9
     assert [item.id for item in fetch_scenes(source(max_cloud_cover=most)).items] == [least["id"]]
@@ -208,12 +213,8 @@ def test_items_of_files_are_fetched_without_a_client(
     catalogue: Catalogue, source: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("dithc.data.stac.catalogue.find_spec", lambda name: None)
-    items = tmp_path / "items"
-    items.mkdir()
-    for name, one in documents(catalogue).items():
-        one["links"] = [{"rel": "self", "href": f"{catalogue.url}/files/{name}/{name}.json?sig=secret"}]
-        (items / f"{name}.json").write_text(json.dumps(one))
-        (items / f"._{name}.json").write_bytes(b"\0\5\x16\7")  # AppleDouble file of macOS
+    items = saved_items(catalogue, tmp_path, most=4)
+    (items / "._an_item.json").write_bytes(b"\0\5\x16\7")  # AppleDouble file of macOS
     lock = fetch_scenes(source(search=None), items=items)
     assert len(lock.items) == 4
     scenes = list(read_scenes(source(search=None), tmp_path / "fetched"))
@@ -226,11 +227,11 @@ def test_items_of_files_are_fetched_without_a_client(
 def test_signed_addresses_are_used_and_never_kept(
     catalogue: Catalogue, source: Make, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    name, one = next((name, one) for name, one in documents(catalogue).items() if "red" in one["assets"])
+    name, doc = next((name, doc) for name, doc in documents(catalogue).items() if "red" in doc["assets"])
     catalogue.signature = "sv=1&sig=SIGNED"
-    for asset in one["assets"].values():
+    for asset in doc["assets"].values():
         asset["href"] = f"{catalogue.url}/files/{name}/{asset['href'].removeprefix('./')}?{catalogue.signature}"
-    (tmp_path / "item.json").write_text(json.dumps({"type": "FeatureCollection", "features": [one]}))
+    (tmp_path / "item.json").write_text(json.dumps({"type": "FeatureCollection", "features": [doc]}))
     with caplog.at_level("DEBUG"):
         fetch_scenes(source(search=None), items=tmp_path / "item.json")
     assert "SIGNED" not in texts(tmp_path / "fetched")
@@ -249,16 +250,16 @@ def test_signed_addresses_are_used_and_never_kept(
 
 
 def test_other_items_are_not_what_a_folder_was_fetched_for(catalogue: Catalogue, source: Make, tmp_path: Path) -> None:
-    items = given(catalogue, tmp_path)
+    items = saved_items(catalogue, tmp_path)
     (only,) = items.glob("*.json")
     saved = json.loads(only.read_text())
     saved["assets"]["cloud"] = {**next(saved["assets"][key] for key in ("scl", "SCL") if key in saved["assets"])}
     only.write_text(json.dumps(saved))
     fetch_scenes(source(search=None), items=items)
     before = files(tmp_path / "fetched")
-    moved = only.rename(items / "another_name.json")
-    moved.write_text(json.dumps(dict(reversed(saved.items()))))
-    catalogue.seen.clear()
+    renamed = only.rename(items / "another_name.json")
+    renamed.write_text(json.dumps(dict(reversed(saved.items()))))
+    catalogue.requests.clear()
     assert (
         len(fetch_scenes(source(search=None), items=items).items) == 1
     )  # the file name and the order of keys do not matter
@@ -266,15 +267,15 @@ def test_other_items_are_not_what_a_folder_was_fetched_for(catalogue: Catalogue,
     clouded = clouded.model_copy(update={"clouds": clouded.clouds.model_copy(update={"min_cloud_probability": 50})})
     with pytest.raises(UserError, match=r'(?s)fetched for another search.*probability": true'):
         fetch_scenes(clouded, items=items)
-    moved.write_text(json.dumps(saved | {"properties": saved["properties"] | {"eo:cloud_cover": 99.0}}))
+    renamed.write_text(json.dumps(saved | {"properties": saved["properties"] | {"eo:cloud_cover": 99.0}}))
     with pytest.raises(UserError, match=r"fetched for another search"):
         fetch_scenes(source(search=None), items=items)
-    moved.write_text(json.dumps(saved))
-    given(catalogue, tmp_path, most=2)
-    moved.unlink()
+    renamed.write_text(json.dumps(saved))
+    saved_items(catalogue, tmp_path, most=2)
+    renamed.unlink()
     with pytest.raises(UserError, match=r"(?s)fetched for another search.*\"items\": 1.*\"items\": 2.*lock\.json"):
         fetch_scenes(source(search=None), items=items)
-    assert catalogue.seen == []
+    assert catalogue.requests == []
     assert files(tmp_path / "fetched") == before
 
 
@@ -282,20 +283,18 @@ def test_items_beside_a_search_are_refused_and_so_is_neither(
     catalogue: Catalogue, source: Make, tmp_path: Path
 ) -> None:
     with pytest.raises(UserError, match=r"(?s)`--items` excludes.*got:.*expected:.*fix:.*without `search`"):
-        fetch_scenes(source(), items=given(catalogue, tmp_path))
+        fetch_scenes(source(), items=saved_items(catalogue, tmp_path))
     with pytest.raises(UserError, match=r"are both missing"):
         fetch_scenes(source(search=None))
     assert not (tmp_path / "fetched").exists()
-    assert catalogue.seen == []
+    assert catalogue.requests == []
 
 
 def test_a_scene_that_is_taken_out_of_the_lock_is_not_kept_by_the_next_stage(
     catalogue: Catalogue, source: Make, tmp_path: Path
 ) -> None:
-    fetch_scenes(source(search=None), items=given(catalogue, tmp_path, most=2))
-    shown = {"bands": ["B04", "B03", "B11"], "low": 0.0, "high": 3000.0}
-    one = {"title": "A set", "codec": "none", "rendering": shown, "source": source(search=None).model_dump(mode="json")}
-    settings = datasets.DatasetConfig.model_validate({**one, "max_rejected_fraction": 0.5})
+    fetch_scenes(source(search=None), items=saved_items(catalogue, tmp_path, most=2))
+    settings = datasets.DatasetConfig.model_validate({**dataset(source(search=None)), "max_rejected_fraction": 0.5})
     assert ingest_scenes(settings, tmp_path / "fetched", out=tmp_path / "staged")["rejected"] == {}
     lock = Lock.read(tmp_path / "fetched")
     assert lock is not None
@@ -317,7 +316,7 @@ def test_a_scene_that_is_taken_out_of_the_lock_is_not_kept_by_the_next_stage(
 def test_a_signer_is_asked_for_each_file(catalogue: Catalogue, source: Make, tmp_path: Path) -> None:
     catalogue.signature = "sv=1&sig=SIGNED"
     lock = fetch_scenes(source(signing_url=f"{catalogue.url}/sign", max_items=1))
-    assert len(catalogue.asked("/sign")) == len(lock.items[0].assets)
+    assert len(catalogue.requests_of("/sign")) == len(lock.items[0].assets)
     assert "SIGNED" not in texts(tmp_path / "fetched")
 
 
@@ -331,7 +330,7 @@ def test_a_token_is_sent_and_told_to_nobody(
     no_token(DITHC_STAC_TOKEN=f" {SECRET}\n")
     with caplog.at_level(logging.DEBUG):
         fetch_scenes(source(max_items=1))
-    assert all(headers.get("Authorization") == f"Bearer {SECRET}" for _, path, headers in catalogue.seen[-4:])
+    assert all(headers.get("Authorization") == f"Bearer {SECRET}" for _, path, headers in catalogue.requests[-4:])
     assert SECRET not in texts(tmp_path / "fetched")
     assert SECRET not in caplog.text
     shutil.rmtree(tmp_path / "fetched")
@@ -359,13 +358,13 @@ def test_redirects_of_a_search_get_the_token_by_their_host_alone(
     catalogue.replies["/v1/"] = [Reply(status=302, headers={"Location": "/v1"})]
     catalogue.replies["/v1/search"] = [Reply(status=307, headers={"Location": f"{catalogue.url}/v1/search"})]
     fetch_scenes(source(max_items=1))
-    given = {headers["Host"].split(":")[0]: headers.get("Authorization") for _, _, headers in catalogue.seen}
-    assert given == {"127.0.0.1": f"Bearer {SECRET}", "localhost": None}
+    saved_items = {headers["Host"].split(":")[0]: headers.get("Authorization") for _, _, headers in catalogue.requests}
+    assert saved_items == {"127.0.0.1": f"Bearer {SECRET}", "localhost": None}
     no_token(DITHC_STAC_TOKEN="")
     shutil.rmtree(tmp_path / "fetched")
-    catalogue.seen.clear()
+    catalogue.requests.clear()
     fetch_scenes(source(max_items=1))
-    assert not any("Authorization" in headers for _, _, headers in catalogue.seen)
+    assert not any("Authorization" in headers for _, _, headers in catalogue.requests)
 
 
 LIMIT = 1 << 16
@@ -399,7 +398,7 @@ def test_answers_are_read_in_bounded_memory(catalogue: Catalogue, kind: str, mon
     monkeypatch.setattr("dithc.data.stac.catalogue.ANSWER_BYTES", LIMIT)
     catalogue.replies["/v1"] = [Reply(body=sent, headers=headers)]
     catalogue.forever.add("/v1")
-    assert_bounded(lambda: _answered(Credentials.read(None), catalogue.catalog), reason)
+    assert_bounded(lambda: _request_text(Credentials.read(None), catalogue.catalog), reason)
 
 
 @needs_client
@@ -421,7 +420,7 @@ def test_every_answer_is_bounded(
 def test_compressed_answers_are_read(catalogue: Catalogue, packed: str) -> None:
     content = {"gzip": gzip.compress, "deflate": zlib.compress}[packed](b" " * LIMIT)
     catalogue.replies["/v1"] = [Reply(body=content, headers={"Content-Encoding": packed})]
-    assert _answered(Credentials.read(None), catalogue.catalog) == " " * LIMIT
+    assert _request_text(Credentials.read(None), catalogue.catalog) == " " * LIMIT
 
 
 @needs_client
@@ -484,7 +483,7 @@ def test_an_invalid_lock_ends_fetching_and_staging_without_writes(
     content = locked()
     content["items"][0]["path"] = "../out.tif"
     (tmp_path / "fetched" / "lock.json").write_text(dump_checksummed(content))
-    items = given(catalogue, tmp_path)
+    items = saved_items(catalogue, tmp_path)
     before = files(tmp_path)
     for use in (
         lambda: fetch_scenes(source(search=None), items=items),
@@ -499,10 +498,10 @@ def test_an_invalid_lock_ends_fetching_and_staging_without_writes(
 def test_no_name_of_a_catalogue_becomes_a_path(
     catalogue: Catalogue, source: Make, tmp_path: Path, identity: str
 ) -> None:
-    one = next(iter(documents(catalogue).values()))
-    one["id"] = identity
-    one["links"] = [{"rel": "self", "href": f"{catalogue.url}/files/x/x.json"}]
-    (tmp_path / "item.json").write_text(json.dumps(one))
+    doc = next(iter(documents(catalogue).values()))
+    doc["id"] = identity
+    doc["links"] = [{"rel": "self", "href": f"{catalogue.url}/files/x/x.json"}]
+    (tmp_path / "item.json").write_text(json.dumps(doc))
     with pytest.raises(UserError, match=r"not a valid folder name"):
         fetch_scenes(source(search=None), items=tmp_path / "item.json")
     assert {path.name for path in tmp_path.iterdir()} == {"served", "item.json"}
@@ -522,9 +521,9 @@ def test_no_name_of_a_catalogue_becomes_a_path(
 def test_assets_that_are_on_no_web_server_are_refused(
     source: Make, catalogue: Catalogue, tmp_path: Path, href: str
 ) -> None:
-    one = next(one for one in documents(catalogue).values() if "red" in one["assets"])
-    one["assets"]["red"]["href"] = href
-    (tmp_path / "item.json").write_text(json.dumps(one))
+    doc = next(doc for doc in documents(catalogue).values() if "red" in doc["assets"])
+    doc["assets"]["red"]["href"] = href
+    (tmp_path / "item.json").write_text(json.dumps(doc))
     with pytest.raises(UserError, match=r"asset red of .* leads to an unsupported address"):
         fetch_scenes(source(search=None), items=tmp_path / "item.json")
 
@@ -562,10 +561,9 @@ def test_a_search_that_was_never_fetched_and_scenes_taken_out_end_staging(
 def test_the_verb_fetches_what_the_configuration_says(
     catalogue: Catalogue, source: Make, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    shown = {"bands": ["B04", "B03", "B11"], "low": 0.0, "high": 3000.0}
-    one = {"title": "A set", "codec": "none", "rendering": shown, "source": source(max_items=1).model_dump(mode="json")}
+    doc = dataset(source(max_items=1))
     path = tmp_path / "config.json"
-    path.write_text(json.dumps({"datasets": {"set": one}, "codecs": {"none": {"kind": "pixel"}}}))
+    path.write_text(json.dumps({"datasets": {"set": doc}, "codecs": {"none": {"kind": "pixel"}}}))
     assert load(path).datasets["set"].source == source(max_items=1)
     assert main(["fetch", "--config", str(path), "--dataset", "set"]) == 0
     assert capsys.readouterr().out.strip() == str(tmp_path / "fetched" / "lock.json")
@@ -576,15 +574,15 @@ def test_addresses_of_the_configuration_hold_no_secret(source: Make) -> None:
     for address in ("https://user:pass@host/v1", "https://host/v1?token=a", "file:///v1", "host/v1", "https://"):
         with pytest.raises(ValueError, match=r"address"):
             source(catalog=address)
-    for wrong in ({"bbox": (10, 0, 5, 5)}, {"bbox": None}, {"start_date": "2023-01-01"}, {"area_file": "a.geojson"}):
+    for invalid in ({"bbox": (10, 0, 5, 5)}, {"bbox": None}, {"start_date": "2023-01-01"}, {"area_file": "a.geojson"}):
         with pytest.raises(ValueError, match=r"bbox|start_date"):
-            source(**wrong)
+            source(**invalid)
 
 
 def test_a_folder_of_a_scene_that_is_a_link_is_not_written_through(
     catalogue: Catalogue, source: Make, tmp_path: Path
 ) -> None:
-    items = given(catalogue, tmp_path)
+    items = saved_items(catalogue, tmp_path)
     (item,) = fetch_scenes(source(search=None), items=items).items
     elsewhere = tmp_path / "elsewhere"
     shutil.move(tmp_path / "fetched" / item.id, elsewhere)

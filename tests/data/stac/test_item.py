@@ -87,7 +87,7 @@ def test_assets_of_a_grid_are_of_its_size_or_the_next_finer_never_copies_of_coar
 
 
 @pytest.mark.parametrize(
-    ("assets", "properties", "said"),
+    ("assets", "properties", "message"),
     [
         ({"red": {"href": "a", "eo:bands": [{"name": "B03"}]}}, {}, "asset red, with band B03"),
         ({"red": {"href": "a"}, "B04": {"href": "b"}}, {}, "assets red and B04 for B04 at 10 m"),
@@ -106,9 +106,9 @@ def test_assets_of_a_grid_are_of_its_size_or_the_next_finer_never_copies_of_coar
     ],
 )
 def test_an_item_that_contradicts_itself_is_refused(
-    tmp_path: Path, assets: dict[str, Any], properties: dict[str, Any], said: str
+    tmp_path: Path, assets: dict[str, Any], properties: dict[str, Any], message: str
 ) -> None:
-    with pytest.raises(UserError, match=said):
+    with pytest.raises(UserError, match=message):
         read_item(item(tmp_path, assets, **properties))
 
 

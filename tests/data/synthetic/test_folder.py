@@ -65,14 +65,14 @@ def test_manifest_of_a_data_set_lists_every_file_and_follows_the_configuration(
     out = tmp_path / "inputs" / "manifest.json"
     digests = []
     for seed in (1, 1, 2):
-        words = ["synthesize", "--config", str(config(source=source, seed=seed)), "--dataset", "set"]
-        assert main([*words, "--out", str(out)]) == 0
+        command = ["synthesize", "--config", str(config(source=source, seed=seed)), "--dataset", "set"]
+        assert main([*command, "--out", str(out)]) == 0
         manifest = Manifest.read(out)
         assert {entry["path"] for entry in manifest.files} == set(_content(out.parent)) - {
             "manifest.json",
-            ".manifest.made",
+            ".manifest.provenance.json",
         }
-        assert manifest.numbers["files"] == len(manifest.files)
+        assert manifest.summary["files"] == len(manifest.files)
         digests.append(manifest.digest)
     assert digests[0] == digests[1] != digests[2]
     picture = next(out.parent.rglob("*.JPEG"))

@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-import pytest
 from PIL import Image
 
 from dithc.data.synthetic import synthesize
@@ -10,16 +9,10 @@ from dithc.data.synthetic import synthesize
 SIZE = 48
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    out = tmp_path_factory.mktemp("inputs") / "pictures"
-    synthesize("image-folder", out, seed=3, scenes=9, size=SIZE, classes=3)
-    return out
-
-
-def test_sizes_vary_and_some_pictures_are_grey_or_smaller_than_the_crop(folder: Path) -> None:
+def test_sizes_vary_and_some_pictures_are_grey_or_smaller_than_the_crop(tmp_path: Path) -> None:
+    synthesize("image-folder", tmp_path / "pictures", seed=3, scenes=9, size=SIZE, classes=3)
     shapes, modes = [], []
-    for path in sorted(folder.glob("n*/*.JPEG")):
+    for path in sorted(tmp_path.glob("pictures/n*/*.JPEG")):
         with Image.open(path) as image:
             shapes.append(image.size)
             modes.append(image.mode)

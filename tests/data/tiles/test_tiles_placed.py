@@ -2,7 +2,6 @@
 
 import json
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,6 @@ import numpy as np
 import pytest
 from scipy.ndimage import gaussian_filter
 
-from dithc.cli import main
 from dithc.config import load
 from dithc.core.artifacts import Manifest
 from dithc.core.logging import UserError
@@ -19,23 +17,20 @@ from dithc.data.grids import degrees, reproject_points
 from dithc.data.parquet import read_rows
 from dithc.data.raster import write_geotiff
 from dithc.data.tiles.conditions import day_of_year
+from tests.data.tiles.test_tiles import Config, ingest_and_cut, rows_of
 
-Config = Callable[..., Path]
 SIZE = 16
 
 
 def cut(path: Path, out: Path) -> list[dict[str, Any]]:
-    """Stage and cut the dataset of a configuration; return the rows of its tiles."""
-    scenes, tiles = out / "scenes" / "manifest.json", out / "tiles" / "manifest.json"
-    assert main(["ingest", "--config", str(path), "--dataset", "set", "--out", str(scenes)]) == 0
-    words = ["tiles", "--config", str(path), "--dataset", "set", "--scenes", str(scenes), "--out", str(tiles)]
-    assert main(words) == 0
-    return read_rows(out / "tiles" / "tiles.parquet")
+    """Ingest and cut the dataset of a configuration; return the rows of its tiles."""
+    ingest_and_cut(path, out)
+    return rows_of(out)
 
 
-def scene(path: Path, *, epsg: int, gsd: float, side: int, seed: int, at: tuple[float, float] = (12.0, 47.0)) -> None:
-    """Create a scene of noise with its center at a longitude and latitude."""
-    (x,), (y,) = reproject_points([at[0]], [at[1]], source_epsg=4326, target_epsg=epsg)
+def scene(path: Path, *, epsg: int, gsd: float, side: int, seed: int) -> None:
+    """Create a scene of noise with its center at longitude 12 and latitude 47."""
+    (x,), (y,) = reproject_points([12.0], [47.0], source_epsg=4326, target_epsg=epsg)
     half = side * gsd / 2
     path.parent.mkdir(exist_ok=True)
     pixels = np.random.default_rng(seed).integers(50, 900, (4, side, side), dtype=np.uint16)
@@ -65,7 +60,7 @@ def test_scenes_of_two_zones_and_two_data_sets_of_two_pixel_sizes_share_no_place
     scene(files / "a.tif", epsg=32632, gsd=10.0, side=176, seed=0)
     scene(files / "b.tif", epsg=32633, gsd=10.0, side=176, seed=1)
     scene(tmp_path / "coarse" / "c.tif", epsg=32633, gsd=20.0, side=88, seed=2)
-    rejected = moved = 0
+    rejected = num_moved = 0
     for name, folder in (("fine", files), ("coarse", tmp_path / "coarse")):
         path = config(
             source={"kind": "gaofen2", "path": str(folder), "bands": ["B", "G", "R", "NIR"]},
@@ -74,13 +69,13 @@ def test_scenes_of_two_zones_and_two_data_sets_of_two_pixel_sizes_share_no_place
             split={"train_fraction": 0.6, "val_fraction": 0.4, "cell_size_m": 700, "buffer_m": 50},
         )
         rows = cut(path, tmp_path / name)
-        numbers = Manifest.read(tmp_path / name / "tiles" / "manifest.json").numbers
-        moved += numbers["moved"]
+        numbers = Manifest.read(tmp_path / name / "tiles" / "manifest.json").summary
+        num_moved += numbers["shifted"]
         rejected += sum(row["reason"] == "across_splits" for row in rows)
         assert numbers["rejected"].get("across_splits", 0) == sum(row["reason"] == "across_splits" for row in rows)
         for split in ("train", "val"):
             places[name, split] = points_of(rows, tmp_path / name, split)
-    assert moved > 10
+    assert num_moved > 10
     train, val = (np.concatenate([places[name, split] for name in ("fine", "coarse")]) for split in ("train", "val"))
     assert cKDTree(train).query(val)[0].min() > 50.0  # meters between pixel centers
     both = cKDTree(places["fine", "train"]).query(places["coarse", "train"])[0]
@@ -118,37 +113,37 @@ def test_conditions_of_products_are_their_place_day_and_sun(safe_folder: Path, t
         split={"train_fraction": 1.0, "val_fraction": 0.0},
     )
     rows = [row for row in cut(path, tmp_path) if row["status"] == "accepted"]
-    (told,) = read_rows(tmp_path / "scenes" / "scenes.parquet")
-    a, _, c, _, e, f = told["transform"]
-    when = np.datetime64(told["sensing_time"].removesuffix("Z"))
-    day = 1 + (when - when.astype("datetime64[Y]")) / np.timedelta64(1, "D")
+    (scene_row,) = read_rows(tmp_path / "scenes" / "scenes.parquet")
+    a, _, c, _, e, f = scene_row["transform"]
+    sensing_time = np.datetime64(scene_row["sensing_time"].removesuffix("Z"))
+    day = 1 + (sensing_time - sensing_time.astype("datetime64[Y]")) / np.timedelta64(1, "D")
     for row in rows:
         (longitude,), (latitude,) = reproject_points(
-            [c + a * (row["x"] + 16)], [f + e * (row["y"] + 16)], source_epsg=told["crs_epsg"], target_epsg=4326
+            [c + a * (row["x"] + 16)], [f + e * (row["y"] + 16)], source_epsg=scene_row["crs_epsg"], target_epsg=4326
         )
         assert (row["lon"], row["lat"]) == pytest.approx((longitude, latitude))
         assert (row["sun_elevation"], row["sun_azimuth"]) == pytest.approx((90 - zenith, azimuth))
-        assert (row["gsd_m"], row["satellite"]) == (10.0, told["satellite"])
+        assert (row["gsd_m"], row["satellite"]) == (10.0, scene_row["satellite"])
         assert row["day_of_year"] == pytest.approx(day, abs=1e-6)
     tiles = Tiles(tmp_path / "tiles")
     names = [condition["name"] for condition in tiles.info["conditions"]]
     ready = dict(zip(names, tiles.column("conditions").T, strict=True))
     assert tiles.column("conditions").dtype == np.float32
-    turn = 2 * np.pi / 360
-    wanted = {
-        "lon_sin": [np.sin(turn * row["lon"]) for row in rows],
-        "lon_cos": [np.cos(turn * row["lon"]) for row in rows],
+    radian = 2 * np.pi / 360
+    expected = {
+        "lon_sin": [np.sin(radian * row["lon"]) for row in rows],
+        "lon_cos": [np.cos(radian * row["lon"]) for row in rows],
         "lat": [row["lat"] / 90 for row in rows],
         "day_sin": np.sin(2 * np.pi * day / 365.2425),
         "day_cos": np.cos(2 * np.pi * day / 365.2425),
         "sun_elevation": (45 - zenith) / 45,
-        "sun_azimuth_sin": np.sin(turn * azimuth),
-        "sun_azimuth_cos": np.cos(turn * azimuth),
+        "sun_azimuth_sin": np.sin(radian * azimuth),
+        "sun_azimuth_cos": np.cos(radian * azimuth),
         "gsd": 0.0,
         "satellite": 0.0,
     }
-    assert names == list(wanted)
-    for name, values in wanted.items():
+    assert names == list(expected)
+    for name, values in expected.items():
         np.testing.assert_allclose(ready[name], values, atol=1e-6, err_msg=name)
 
 
@@ -193,8 +188,8 @@ def test_tiles_that_joining_cells_moves_are_looked_at_again(tmp_path: Path, conf
     files.mkdir()
     rough = np.random.default_rng(0).normal(size=(4, 12, 12)).repeat(16, axis=1).repeat(16, axis=2)  # (4, 192, 192)
     land = np.clip(400 + 150 * gaussian_filter(rough, (0, 3, 3)), 50, 800).astype(np.uint16)
-    for name, (at, level) in {"a": ((12.0, 47.0), 1.0), "b": ((12.31, 47.22), 1.1)}.items():
-        (x,), (y,) = reproject_points([at[0]], [at[1]], source_epsg=4326, target_epsg=32632)
+    for name, (center, level) in {"a": ((12.0, 47.0), 1.0), "b": ((12.31, 47.22), 1.1)}.items():
+        (x,), (y,) = reproject_points([center[0]], [center[1]], source_epsg=4326, target_epsg=32632)
         place = (10.0, 0.0, round(x), 0.0, -10.0, round(y))
         write_geotiff(files / f"{name}.tif", (land * level).astype(np.uint16), transform=place, epsg=32632)
     path = config(
@@ -204,7 +199,7 @@ def test_tiles_that_joining_cells_moves_are_looked_at_again(tmp_path: Path, conf
         split={"train_fraction": 0.6, "val_fraction": 0.4, "cell_size_m": 700, "duplicates": "near"},
     )
     rows = cut(path, tmp_path)
-    numbers = Manifest.read(tmp_path / "tiles" / "manifest.json").numbers
+    numbers = Manifest.read(tmp_path / "tiles" / "manifest.json").summary
     assert numbers["compared"] > len(rows)  # 2 x 144, and the tiles that have moved
     splits = {row["tile_id"]: row["split"] for row in rows if row["status"] == "accepted"}
     pairs = [(split, splits.get(name.replace("a.tif", "b.tif"))) for name, split in splits.items() if "a.tif" in name]

@@ -15,21 +15,19 @@ from tests.engine.automem.managed import loss_of, moving_plan, two_tiers, used_b
 @pytest.fixture
 def make_tiers(tmp_path: Path) -> Iterator[Callable[..., Tiers]]:
     """Return `make_tiers(budget in MiB, file=False)`; at the end every tier must be empty and within its budget."""
-    made: list[Tiers] = []
-    before = output_pool()
+    created: list[Tiers] = []
+    pool = output_pool()
 
     def make(budget_mib: float = 24, *, file: bool = False) -> Tiers:
-        made.append(two_tiers(budget_mib, folder=tmp_path if file else None))
-        return made[-1]
+        created.append(two_tiers(budget_mib, folder=tmp_path if file else None))
+        return created[-1]
 
     yield make
     gc.collect()
-    assert output_pool() is before, "operators still allocate from a tier"
-    for tiers in made:
+    assert output_pool() is pool, "operators still allocate from a tier"
+    for tiers in created:
         assert used_bytes(tiers) == [0] * len(tiers), "tiers must be empty"
-        budget = tiers.fast.spec.budget_bytes
-        assert budget is not None
-        assert tiers.fast.counters().peak_backed_bytes <= budget
+        assert tiers.fast.counters().peak_backed_bytes <= tiers.fast.spec.budget_bytes
         tiers.close()
 
 

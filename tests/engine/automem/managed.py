@@ -1,7 +1,7 @@
 """Helpers for tests of managed memory: small models above the size minimum, steps, and comparison of two runs."""
 
 import gc
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -18,7 +18,7 @@ MIB = 1 << 20
 
 
 class Mlps(nn.Module):
-    """Residual blocks of plain torch modules; `hooked` counts the calls of its blocks."""
+    """Residual blocks of plain torch modules."""
 
     def __init__(self, depth: int = 4, width: int = 256) -> None:
         super().__init__()
@@ -53,6 +53,10 @@ def dit(depth: int = 3) -> DiT:
         for parameter in model.parameters():
             parameter.add_(0.02 * torch.randn_like(parameter))
     return model
+
+
+def small() -> DiT:
+    return dit(2)
 
 
 def loss_of(model: nn.Module, seed: int, *, images: int = 4, inner: nn.Module | None = None) -> Tensor:
@@ -157,7 +161,6 @@ def moving_plan(
             loss(model, seed).backward()
             model.zero_grad()
         plan = managed(model).plan
-        assert plan is not None
         del model
         gc.collect()
         tiers.close()
@@ -179,8 +182,3 @@ def assert_moved(model: nn.Module, *, offloaded: bool = True) -> None:
 def used_bytes(tiers: Sequence[object]) -> list[int]:
     """Return the bytes in use per tier."""
     return [tier.counters().used_bytes for tier in tiers]  # type: ignore[attr-defined]
-
-
-def weights_in(model: nn.Module) -> Iterator[nn.Parameter]:
-    """Yield the parameters that are large enough to move."""
-    return (parameter for parameter in model.parameters() if parameter.nbytes >= 64 << 10)

@@ -1,7 +1,7 @@
 """Random training steps as data, and an independent simulator of plans.
 
 The simulator lists every object in fast memory, byte by byte. It starts and ends copies as specified in `UnitDecision` and
-`Trace`. Each offload ends as late as possible: only when the next turn needs the memory (or, `eager`, as early as
+`Trace`. Each offload ends as late as possible: only when the next slot needs the memory (or, `eager`, as early as
 possible).
 """
 
@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from hypothesis import strategies
 
-from dithc.engine.automem.planning.decision import UnitDecision
+from dithc.engine.automem.planning.decision import MemoryLevel, UnitDecision
 from dithc.engine.automem.planning.document import Plan
 from dithc.engine.automem.trace import SavedTensor, StateItem, Trace, Unit, Weight
 
@@ -37,8 +37,8 @@ class FastMemory:
 
 
 @dataclass
-class Played:
-    """Plan simulated turn by turn; `peaks` has one entry per phase (2 L + 1)."""
+class Simulation:
+    """Plan simulated slot by slot; `peaks` has one entry per phase (2 L + 1)."""
 
     trace: Trace
     plan: Plan
@@ -47,21 +47,18 @@ class Played:
     peaks: list[int] = field(default_factory=list)
     loaded_bytes: int = 0
     offloaded_bytes: int = 0
-    short_of_room: int = 0  # missing bytes of a turn's promised memory after all offloads
+    missing_bytes: int = 0  # missing bytes of a slot's promised memory after all offloads
     leaving: deque[tuple[Hashable, int]] = field(default_factory=deque)
 
     def __post_init__(self) -> None:
         self.num_units = len(self.trace.units)
         self.names = [unit.name for unit in self.trace.units]
-        self.shared: dict[str, int] = {}  # weight -> unit with the first backward pass
-        for index, unit in enumerate(self.trace.units):
-            self.shared.update(dict.fromkeys((weight.name for weight in unit.weights), index))
         self.begin()
-        for turn in range(2 * self.num_units):
+        for slot in range(2 * self.num_units):
             while self.eager and self.leaving:
                 self.memory.drop(self.leaving.popleft()[0])
             self.memory.peak = self.memory.used
-            self.play(turn)
+            self.run_slot(slot)
             self.peaks.append(self.memory.peak)
         while self.leaving:
             self.memory.drop(self.leaving.popleft()[0])
@@ -77,15 +74,13 @@ class Played:
             if self.plan.state[item.name] == "fast":
                 put(("state", item.name), item.bytes)
         for index, unit in enumerate(self.trace.units):
-            for weight in unit.weights:
-                if self.shared[weight.name] == index:
-                    if self.decision(index).weights == "fast":
-                        put(("home", weight.name), weight.bytes)
-                    if self.decision(index).gradients == "fast" and self.trace.gradients_persist:
-                        put(("gradient", weight.name), weight.resting_bytes)
+            if self.decision(index).weights == "fast":
+                put(("home", index), sum(weight.bytes for weight in unit.weights))
+            if self.decision(index).gradients == "fast" and self.trace.gradients_persist:
+                put(("gradient", index), sum(weight.gradient_bytes for weight in unit.weights))
 
     def starts(self, index: int) -> tuple[int, int]:
-        """Return the turns at which a unit's loads start, for forward and for backward."""
+        """Return the slots at which a unit's loads start, for forward and for backward."""
         decision = self.decision(index)
         forward, backward = index, 2 * self.num_units - 1 - index
         return max(0, forward - decision.forward_ahead), max(0, backward - decision.backward_ahead)
@@ -93,57 +88,56 @@ class Played:
     def is_kept(self, index: int) -> bool:
         return self.starts(index)[1] <= index
 
-    def is_spared(self, index: int, tensor: SavedTensor) -> bool:
+    def is_dropped(self, index: int, tensor: SavedTensor) -> bool:
         own = self.num_units - 1 - index
-        return self.decision(index).recompute and not tensor.is_input and tensor.first == tensor.last_reader == own
+        return (
+            self.decision(index).recompute and not tensor.is_input and tensor.first_reader == tensor.last_reader == own
+        )
 
     def tensors(self):
         for index, unit in enumerate(self.trace.units):
             for tensor in unit.saved:
-                if not self.is_spared(index, tensor):
-                    yield index, tensor, tensor.first, self.decision(index).saved[tensor.ordinal] == "offload"
+                if not self.is_dropped(index, tensor):
+                    yield index, tensor, tensor.first_reader, self.decision(index).saved[tensor.ordinal] == "offload"
 
-    def due(self, turn: int) -> list[tuple[Hashable, int]]:
-        """Return the loads that must start at a turn."""
+    def due(self, slot: int) -> list[tuple[Hashable, int]]:
+        """Return the loads that must start at a slot."""
         found: list[tuple[Hashable, int]] = []
         for index, unit in enumerate(self.trace.units):
             if self.decision(index).weights == "copied":
                 forward, backward = self.starts(index)
-                if forward == turn:
-                    found.append((("copy", index), unit.weight_bytes))
-                if backward == turn and not self.is_kept(index):
+                if forward == slot or (backward == slot and not self.is_kept(index)):
                     found.append((("copy", index), unit.weight_bytes))
         for index, tensor, first, offloaded in self.tensors():
-            start = max(self.num_units, self.starts(self.num_units - 1 - first)[1])
-            if offloaded and start == turn:
+            if offloaded and max(self.num_units, self.starts(self.num_units - 1 - first)[1]) == slot:
                 found.append((("saved", index, tensor.ordinal), tensor.bytes))
         return found
 
-    def play(self, turn: int) -> None:
-        is_forward = turn < self.num_units
-        index = turn if is_forward else 2 * self.num_units - 1 - turn
+    def run_slot(self, slot: int) -> None:
+        is_forward = slot < self.num_units
+        index = slot if is_forward else 2 * self.num_units - 1 - slot
         unit, decision, memory = self.trace.units[index], self.decision(index), self.memory
         if is_forward:
             for owner, tensor, _, _ in self.tensors():
                 if owner == index and tensor.is_input:
                     memory.put(("saved", owner, tensor.ordinal), tensor.bytes)
         memory.put("carried", unit.forward_carried_bytes if is_forward else unit.backward_carried_bytes)
-        self.make_room(decision.room_bytes if is_forward else decision.backward_room_bytes)
-        for key, num_bytes in self.due(turn):
+        self.wait_for_memory(decision.room_bytes if is_forward else decision.backward_room_bytes)
+        for key, num_bytes in self.due(slot):
             memory.put(key, num_bytes)
             self.loaded_bytes += num_bytes
         assert decision.weights != "copied" or ("copy", index) in memory.objects
         (self.forward if is_forward else self.backward)(index)
         memory.drop("carried")
 
-    def make_room(self, room_bytes: int) -> None:
+    def wait_for_memory(self, room_bytes: int) -> None:
         budget = self.plan.fast.budget_bytes
         if budget is None:
             return
         while self.leaving and budget - self.memory.used < room_bytes:
             self.memory.drop(self.leaving.popleft()[0])
             self.memory.peak = self.memory.used
-        self.short_of_room = max(self.short_of_room, room_bytes - (budget - self.memory.used))
+        self.missing_bytes = max(self.missing_bytes, room_bytes - (budget - self.memory.used))
 
     def forward(self, index: int) -> None:
         unit, memory = self.trace.units[index], self.memory
@@ -179,17 +173,16 @@ class Played:
                 memory.drop(("saved", owner, tensor.ordinal))
         if decision.weights == "copied":
             memory.drop(("copy", index))
-        for weight in unit.weights:
-            if self.shared[weight.name] == index:
-                if decision.gradients == "slow":
-                    self.offloaded_bytes += weight.resting_bytes
-                elif not self.trace.gradients_persist:
-                    memory.put(("gradient", weight.name), weight.resting_bytes)
+        gradient_bytes = sum(weight.gradient_bytes for weight in unit.weights)
+        if decision.gradients == "slow":
+            self.offloaded_bytes += gradient_bytes
+        elif not self.trace.gradients_persist:
+            memory.put(("gradient", index), gradient_bytes)
 
 
 @strategies.composite
 def traces(draw: strategies.DrawFn) -> Trace:
-    """Draw steps of up to seven units: odd sizes, shared or frozen weights, tensors read by several units."""
+    """Draw steps of up to seven units: odd sizes, frozen weights, tensors read by several units."""
     number = strategies.integers
     num_units = draw(number(1, 7))
     seconds = strategies.floats(0, 4)
@@ -199,15 +192,9 @@ def traces(draw: strategies.DrawFn) -> Trace:
         saved = []
         for ordinal in range(draw(number(0, 3))):
             first = draw(number(0, own)) if draw(number(0, 3)) == 0 else own
-            readers = {"last_reader": own, "first_reader": first}
-            saved.append(SavedTensor(ordinal=ordinal, bytes=draw(number(0, 99)), is_input=ordinal == 0, **readers))
-        names = [f"w{index}.{part}" for part in range(draw(number(0, 2)))] + ["shared"] * (draw(number(0, 4)) == 0)
-        weights = [
-            Weight(name=name, bytes=40)
-            if name == "shared"
-            else Weight(name=name, bytes=draw(number(0, 99)), gradient_bytes=draw(GRADIENTS))
-            for name in names
-        ]
+            saved.append(tensor(ordinal, draw(number(0, 99)), own, first, is_input=ordinal == 0))
+        sizes = enumerate(draw(strategies.lists(number(0, 99), max_size=2)))
+        weights = [weight(f"w{index}.{part}", size, draw(number(0, 3))) for part, size in sizes]
         units.append(
             Unit(
                 name=f"u{index}",
@@ -216,7 +203,7 @@ def traces(draw: strategies.DrawFn) -> Trace:
                 forward_seconds=draw(seconds),
                 backward_seconds=draw(seconds),
                 forward_bytes=sum(tensor.bytes for tensor in saved if not tensor.is_input) + draw(number(0, 60)),
-                backward_bytes=sum(weight.resting_bytes for weight in weights) + draw(number(0, 60)),
+                backward_bytes=sum(weight.gradient_bytes for weight in weights) + draw(number(0, 60)),
                 forward_carried_bytes=draw(number(0, 20)),
                 backward_carried_bytes=draw(number(0, 20)),
             )
@@ -226,7 +213,20 @@ def traces(draw: strategies.DrawFn) -> Trace:
     return Trace(units=tuple(units), outside_bytes=draw(number(0, 30)), state=state, gradients_persist=persist)
 
 
-GRADIENTS = strategies.sampled_from([None, None, 0, 17])
+def weight(name: str, size: int, kind: int) -> Weight:
+    """Return a weight: frozen (0), with a gradient of another type (1), or with one of its own size."""
+    return Weight(name=name, bytes=size, gradient_bytes=[0, 17, size, size][kind])
+
+
+def tensor(ordinal: int, size: int, last: int, first: int | None = None, *, is_input: bool = False) -> SavedTensor:
+    """Return a saved tensor by its last and first reader; by default a single unit reads it."""
+    readers = {"last_reader": last, "first_reader": last if first is None else first}
+    return SavedTensor(ordinal=ordinal, bytes=size, is_input=is_input, **readers)
+
+
+def level(name: str, budget: int | None, rate: float, read_rate: float | None = None) -> MemoryLevel:
+    read_rate = rate if read_rate is None else read_rate
+    return MemoryLevel(name=name, budget_bytes=budget, copy_bytes_per_second=rate, read_bytes_per_second=read_rate)
 
 
 def unit(
@@ -240,7 +240,7 @@ def unit(
     """Return a unit with at most one weight; `seconds` and `working` are for forward and backward."""
     return Unit(
         name=name,
-        weights=(Weight(name=f"{name}.weight", bytes=weight),) if weight else (),
+        weights=(Weight(name=f"{name}.weight", bytes=weight, gradient_bytes=weight),) if weight else (),
         saved=saved,
         forward_seconds=seconds[0],
         backward_seconds=seconds[1],
@@ -256,7 +256,7 @@ def blocks(num_blocks: int, *, weight: int = 10, saved: int = 30, seconds: tuple
             unit(
                 f"block{index}",
                 weight=weight,
-                saved=(SavedTensor(ordinal=0, bytes=saved, last_reader=num_blocks - 1 - index),) if saved else (),
+                saved=(tensor(0, saved, num_blocks - 1 - index),) if saved else (),
                 seconds=seconds,
                 working=(saved + 5, weight + 5),
             )

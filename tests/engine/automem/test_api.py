@@ -100,7 +100,7 @@ def test_second_call_replaces_the_first_and_a_deep_copy_runs_its_own_weights() -
     assert "forward" not in vars(model.blocks[0])
 
 
-def test_model_without_repeated_blocks_and_unknown_choices_are_refused() -> None:
+def test_model_without_repeated_blocks_and_unknown_choices_are_rejected() -> None:
     with pytest.raises(UserError, match="without repeated blocks"):
         AutoMem(nn.Linear(2, 2), "block")
     with pytest.raises(UserError, match="none or block"):

@@ -15,15 +15,10 @@ from torch.utils.checkpoint import checkpoint
 from dithc.engine import hcops
 from dithc.engine.automem import AutoMem, get_manager
 from dithc.engine.memory import Tiers
-from dithc.model import DiT
-from tests.engine.automem.managed import assert_moved, dit, loss_of, managed, mlps, moving_plan, train, unmanaged
+from tests.engine.automem.managed import assert_moved, loss_of, managed, mlps, moving_plan, small, train, unmanaged
 
 pytestmark = pytest.mark.sampled("managed tensors")
 Build = Callable[..., nn.Module]
-
-
-def small() -> DiT:
-    return dit(2)
 
 
 def assert_same(
@@ -44,7 +39,6 @@ def test_recomputation_of_blocks(moving: Build) -> None:
     model = moving(small, recompute="block")
     assert_same(model, small)
     trace = managed(model).trace
-    assert trace is not None
     blocks = [unit for unit in trace.units if unit.name.startswith("blocks")]
     assert all(len(unit.saved) <= 2 for unit in blocks)  # a block keeps only its input and the condition
 
@@ -80,23 +74,23 @@ def test_checkpoint_inside_of_the_model(moving: Build, reentrant: bool) -> None:
     assert_same(moving(make), make, offloaded=False)
 
 
-def through_checkpoint(model: nn.Module, seed: int) -> Tensor:
+def checkpointed_loss(model: nn.Module, seed: int) -> Tensor:
     x = torch.randn(512, 64, generator=torch.Generator().manual_seed(seed))
     out: Tensor = checkpoint(model, x, use_reentrant=False)
     return out.pow(2).mean()
 
 
 def test_checkpoint_around_the_model(moving: Build) -> None:
-    assert_same(moving(mlps, loss=through_checkpoint), mlps, loss=through_checkpoint, offloaded=False)
+    assert_same(moving(mlps, loss=checkpointed_loss), mlps, loss=checkpointed_loss, offloaded=False)
 
 
-def in_bf16(model: nn.Module, seed: int) -> Tensor:
+def bf16_loss(model: nn.Module, seed: int) -> Tensor:
     with torch.autocast("cpu", torch.bfloat16):
         return loss_of(model, seed).float()
 
 
 def test_bf16(moving: Build) -> None:
-    assert_same(moving(small, loss=in_bf16), small, loss=in_bf16)
+    assert_same(moving(small, loss=bf16_loss), small, loss=bf16_loss)
 
 
 def test_flat_gradients(moving: Build) -> None:
@@ -110,19 +104,17 @@ def test_flat_gradients(moving: Build) -> None:
     train(model, steps=2, micro_batches=2).assert_same(expected)
     assert_moved(model)
     weight = model.blocks[0].mlp.fc1.weight
-    assert weight.grad is not None
     assert weight.grad.data_ptr() == weight.flat_grad.data_ptr()
 
 
-def test_hooks_of_others_see_complete_gradients(moving: Build) -> None:
+def test_external_hooks_receive_complete_gradients(moving: Build) -> None:
     def sums(model: nn.Module) -> list[float]:
         found: list[float] = []
 
-        def landed(parameter: Tensor) -> None:
-            assert parameter.grad is not None
+        def record(parameter: Tensor) -> None:
             found.append(parameter.grad.double().sum().item())
 
-        hooks = [p.register_post_accumulate_grad_hook(landed) for p in model.parameters() if p.requires_grad]
+        hooks = [p.register_post_accumulate_grad_hook(record) for p in model.parameters() if p.requires_grad]
         train(model, steps=2)
         for hook in hooks:
             hook.remove()
@@ -149,12 +141,12 @@ def test_distributed_data_parallel(moving: Build) -> None:
         dist.destroy_process_group()
 
 
-def test_weights_that_others_move_and_fill_late(moving: Build) -> None:
+def test_weights_in_an_external_buffer_filled_late(moving: Build) -> None:
     """Simulate shared weights: one flat buffer, with values that arrive on request."""
-    waited: list[int] = []
+    sizes: list[int] = []
     model = moving(small)
-    managing = managed(model)
-    managing.call_before_load(lambda parameters: waited.append(len(parameters)))
+    manager = managed(model)
+    manager.call_before_load(lambda parameters: sizes.append(len(parameters)))
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     flat = torch.zeros(sum(parameter.numel() for parameter in trained))
     start = 0
@@ -163,9 +155,9 @@ def test_weights_that_others_move_and_fill_late(moving: Build) -> None:
         view.copy_(parameter.detach())
         parameter.data = view
         start += parameter.numel()
-    train(model, steps=2, before_step=managing.begin_step).assert_same(unmanaged(small, 2))
+    train(model, steps=2, before_step=manager.begin_step).assert_same(unmanaged(small, 2))
     assert_moved(model)
-    assert sum(waited) > 0
+    assert sum(sizes) > 0
     stop = flat.data_ptr() + flat.nbytes
     assert all(flat.data_ptr() <= parameter.data_ptr() < stop for parameter in trained)
 
@@ -201,7 +193,6 @@ def test_modules_that_are_called_twice(moving: Build) -> None:
     model = moving(Twice, file=True)
     assert_same(model, Twice)
     trace = managed(model).trace
-    assert trace is not None
     assert "inner.blocks.0.1#2" in [unit.name for unit in trace.units]
 
 

@@ -7,7 +7,7 @@ import errno
 import gc
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 import pytest
@@ -16,7 +16,6 @@ from torch import Tensor, nn
 
 from dithc.engine.automem import AutoMem
 from dithc.engine.memory import CopyEngine, Tiers, TierSpec
-from dithc.model import DiT
 from tests.engine.automem.managed import (
     MIB,
     assert_equal,
@@ -26,16 +25,13 @@ from tests.engine.automem.managed import (
     loss_of,
     managed,
     moving_plan,
+    small,
     train,
     used_bytes,
 )
 
 pytestmark = pytest.mark.sampled("managed tensors")
 Build = Callable[..., nn.Module]
-
-
-def small() -> DiT:
-    return dit(2)
 
 
 @pytest.fixture(params=["memory", "file"])
@@ -61,27 +57,27 @@ def assert_gradients_of(model: nn.Module, action: Callable[[nn.Module], object])
 
 
 @cache
-def of_seed(seed: int) -> list[Tensor | None]:
+def gradients_of_seed(seed: int) -> list[Tensor | None]:
     plain = small()
     loss_of(plain, seed).backward()
     return gradients(plain)
 
 
-def assert_right(model: nn.Module, *, seed: int = 2) -> None:
+def assert_correct(model: nn.Module, *, seed: int = 2) -> None:
     """Assert that a new pass computes correct gradients."""
     model.zero_grad()
     loss_of(model, seed).backward()
-    assert_equal(gradients(model), of_seed(seed))
+    assert_equal(gradients(model), gradients_of_seed(seed))
     model.zero_grad()
 
 
 @pytest.mark.parametrize("file", [False, True])
 @pytest.mark.slow
-def test_copies_that_fail_are_errors_and_the_next_pass_is_right(make_tiers: Callable[..., Tiers], file: bool) -> None:
+def test_failed_copies_are_errors_and_the_next_pass_is_correct(make_tiers: Callable[..., Tiers], file: bool) -> None:
     tiers = make_tiers(50, file=file)
     copies = CopyEngine(tiers)
     model = warm(AutoMem(small(), tiers=tiers, copies=copies, plan=moving_plan(small, file=file)))
-    assert_right(model)
+    assert_correct(model)
     assert_moved(model)
     copies.inject(error=errno.EIO, after_bytes=10 * MIB)
     for _ in range(2):
@@ -92,7 +88,7 @@ def test_copies_that_fail_are_errors_and_the_next_pass_is_right(make_tiers: Call
         del caught
     assert copies.counters().failed > 0
     copies.inject()
-    assert_right(model)
+    assert_correct(model)
     del model
     gc.collect()
     copies.close()
@@ -103,10 +99,10 @@ def test_offloads_that_fail_leave_saved_tensors_in_fast_memory(make_tiers: Calla
     copies, plan = CopyEngine(tiers), moving_plan(small, file=True)
     units = {name: replace(unit, weights="fast", gradients="fast") for name, unit in plan.units.items()}
     model = warm(AutoMem(small(), tiers=tiers, copies=copies, plan=replace(plan, units=units)))
-    assert_right(model)
+    assert_correct(model)
     assert managed(model).counters().offloaded_bytes > 0
     copies.inject(error=errno.ENOSPC)
-    assert_right(model)
+    assert_correct(model)
     assert copies.counters().failed > 0
     del model
     gc.collect()
@@ -128,9 +124,8 @@ def test_full_file_keeps_the_rest_in_memory(tmp_path: Path) -> None:
 def test_slow_memory_that_is_full_leaves_the_rest_in_fast_memory(
     model: nn.Module, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert_right(model)
+    assert_correct(model)
     slow = managed(model).tiers.slow
-    assert slow is not None
 
     def refuse(*_: object, **__: object) -> Tensor:
         raise MemoryError("full")
@@ -138,11 +133,11 @@ def test_slow_memory_that_is_full_leaves_the_rest_in_fast_memory(
     before = managed(model).counters().offloaded_bytes
     with monkeypatch.context() as patch:
         patch.setattr(slow, "empty", refuse)
-        assert_right(model)
+        assert_correct(model)
     assert managed(model).counters().offloaded_bytes == before > 0
 
 
-class Boom(Exception):
+class PassError(Exception):
     """Error raised within a pass."""
 
 
@@ -155,22 +150,22 @@ class FailBackward(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: object, dy: Tensor) -> Tensor:
-        raise Boom
+        raise PassError
 
 
 def fail_forward(model: nn.Module) -> None:
     def fail(*_: object) -> None:
-        raise Boom
+        raise PassError
 
     hook = model.blocks[1].attn.register_forward_hook(fail)  # type: ignore[index,union-attr]
-    with pytest.raises(Boom):
+    with pytest.raises(PassError):
         loss_of(model, 1)
     hook.remove()
 
 
 def fail_backward(model: nn.Module) -> None:
     hook = model.blocks[0].register_forward_hook(lambda module, args, out: FailBackward.apply(out))  # type: ignore[index]
-    with pytest.raises(Boom):
+    with pytest.raises(PassError):
         loss_of(model, 1).backward()
     hook.remove()
 
@@ -184,18 +179,18 @@ def test_exception_in_a_pass(model: nn.Module, fail: Callable[[nn.Module], None]
     gc.collect()
     assert fast.counters().used_bytes == 0, "all copies must be freed"
     for _ in range(2):
-        assert_right(model)
+        assert_correct(model)
 
 
 def test_model_that_is_gone_before_its_backward_pass(moving: Build) -> None:
     model = warm(moving(small))
-    assert_right(model)
+    assert_correct(model)
     loss, parameters = loss_of(model, 2), list(model.parameters())
     assert managed(model).counters().offloaded_bytes > 0
     del model
     gc.collect()
     loss.backward()
-    assert_equal([parameter.grad for parameter in parameters], of_seed(2))
+    assert_equal([parameter.grad for parameter in parameters], gradients_of_seed(2))
 
 
 @pytest.mark.parametrize("fail", [fail_forward, fail_backward])
@@ -203,19 +198,12 @@ def test_exception_in_the_warm_up(moving: Build, fail: Callable[[nn.Module], Non
     model = moving(small)
     fail(model)
     for _ in range(3):
-        assert_right(model)
+        assert_correct(model)
     assert_moved(model)
 
 
-def apart(model: nn.Module) -> None:
-    losses = [loss_of(model, seed) for seed in (1, 2)]
-    for loss in losses:
-        loss.backward()
-
-
-def backwards(model: nn.Module) -> None:
-    losses = [loss_of(model, seed) for seed in (1, 2)]
-    for loss in reversed(losses):
+def separately(model: nn.Module, *, step: int = 1) -> None:
+    for loss in [loss_of(model, seed) for seed in (1, 2)][::step]:
         loss.backward()
 
 
@@ -229,23 +217,23 @@ def over_a_kept_graph(model: nn.Module) -> None:
     loss.backward()
 
 
-@pytest.mark.parametrize("order", [apart, backwards, together, over_a_kept_graph])
+@pytest.mark.parametrize("order", [separately, partial(separately, step=-1), together, over_a_kept_graph])
 def test_two_passes_in_any_order(model: nn.Module, order: Callable[[nn.Module], None]) -> None:
     order(model)
     assert_gradients_of(model, order)
 
 
-@pytest.mark.parametrize("order", [apart, together])
+@pytest.mark.parametrize("order", [separately, together])
 def test_two_passes_while_the_step_is_recorded(moving: Build, order: Callable[[nn.Module], None]) -> None:
     model = moving(small)
     order(model)
     assert_gradients_of(model, order)
-    assert_right(model)
+    assert_correct(model)
     assert_moved(model)
 
 
 @pytest.mark.parametrize("ahead", [False, True])
-def test_gradients_that_are_kept_keep_their_numbers(model: nn.Module, ahead: bool) -> None:
+def test_held_gradients_do_not_change(model: nn.Module, ahead: bool) -> None:
     """Compute a gradient per task, as in multi-task training, with both forward passes first or interleaved."""
     losses = [loss_of(model, seed) for seed in (1, 2)] if ahead else []
     kept = []
@@ -255,13 +243,13 @@ def test_gradients_that_are_kept_keep_their_numbers(model: nn.Module, ahead: boo
         model.zero_grad()
     assert any(hasattr(parameter, "flat_grad") for parameter in model.parameters()), "gradients must not share memory"
     for seed in (1, 2):
-        assert_equal(kept[seed - 1], of_seed(seed))
+        assert_equal(kept[seed - 1], gradients_of_seed(seed))
 
 
 def test_forward_without_backward_leaves_nothing(model: nn.Module) -> None:
     for seed in range(3):
         loss_of(model, seed)
-    assert_right(model)
+    assert_correct(model)
     assert used_bytes(managed(model).tiers)[0] < MIB
 
 
@@ -272,7 +260,7 @@ def test_without_gradients(model: nn.Module) -> None:
             assert loss_of(model, 1).item() == expected
         with torch.inference_mode():
             assert loss_of(model, 1).item() == expected
-        assert_right(model)
+        assert_correct(model)
     assert used_bytes(managed(model).tiers)[0] < MIB
 
 
@@ -285,7 +273,7 @@ def test_gradient_of_the_input_alone(model: nn.Module) -> None:
     assert torch.equal(of_input(model), of_input(small()))
 
 
-def test_unit_that_is_called_by_itself_or_left_out(model: nn.Module) -> None:
+def test_unit_called_separately_or_skipped(model: nn.Module) -> None:
     def alone(model: nn.Module) -> None:
         x, c = (torch.randn(*size, generator=torch.Generator().manual_seed(4)) for size in ((4, 256, 256), (4, 256)))
         model.blocks[1](x, c).sum().backward()  # type: ignore[operator,index]
@@ -300,13 +288,13 @@ def test_unit_that_is_called_by_itself_or_left_out(model: nn.Module) -> None:
         model.zero_grad()
         action(model)
         assert_gradients_of(model, action)
-    assert_right(model)
+    assert_correct(model)
 
 
 @pytest.mark.parametrize("step_begins", [False, True])
-def test_weights_changed_before_a_call_are_the_ones_it_uses(model: nn.Module, step_begins: bool) -> None:
+def test_call_uses_weights_changed_before(model: nn.Module, step_begins: bool) -> None:
     """Change weights in place or by new data; `.data`, which has no version counter, only before the step begins."""
-    assert_right(model)
+    assert_correct(model)
     plain = small()
     if step_begins:
         managed(model).begin_step()

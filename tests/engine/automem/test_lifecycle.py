@@ -18,7 +18,7 @@ needs_allocator = pytest.mark.skipif(not allocator.available(), reason=f"torch's
 
 
 @needs_allocator
-def test_mode_of_torchs_allocator_ends_with_a_backward_pass_that_fails(make_tiers: Callable[..., Tiers]) -> None:
+def test_allocation_mode_ends_with_a_failed_backward_pass(make_tiers: Callable[..., Tiers]) -> None:
     tiers = make_tiers(24)
     model = AutoMem(dit(), tiers=tiers)
     before = modes.counters().num_served
@@ -35,7 +35,7 @@ def test_mode_of_torchs_allocator_ends_with_a_backward_pass_that_fails(make_tier
 
 @needs_allocator
 def test_mode_lasts_as_long_as_the_outermost_backward_pass(make_tiers: Callable[..., Tiers]) -> None:
-    seen: list[bool] = []
+    modes_on: list[bool] = []
 
     class Inner(torch.autograd.Function):
         @staticmethod
@@ -44,17 +44,17 @@ def test_mode_lasts_as_long_as_the_outermost_backward_pass(make_tiers: Callable[
 
         @staticmethod
         def backward(ctx: object, dy: torch.Tensor) -> torch.Tensor:
-            waiting.pop().backward()
-            seen.append(modes.is_on())
+            losses.pop().backward()
+            modes_on.append(modes.is_on())
             return dy
 
     model = AutoMem(dit(), tiers=make_tiers(24))
-    waiting = [loss_of(model, 2)]
+    losses = [loss_of(model, 2)]
     hook = model.blocks[0].register_forward_hook(lambda module, args, out: Inner.apply(out))
     loss = loss_of(model, 1)
     hook.remove()
     loss.backward()
-    assert (seen, modes.is_on()) == ([True], False)
+    assert (modes_on, modes.is_on()) == ([True], False)
 
 
 def test_closed_management_leaves_a_model_that_trains_on(make_tiers: Callable[..., Tiers]) -> None:
@@ -63,22 +63,22 @@ def test_closed_management_leaves_a_model_that_trains_on(make_tiers: Callable[..
     copies = CopyEngine(tiers)
     model = AutoMem(dit(), tiers=tiers, copies=copies)
     train(model, steps=3)
-    managing = managed(model)
-    managing.close()
+    manager = managed(model)
+    manager.close()
     before = copies.counters()
     copies.close()
     tiers.close()
     model.load_state_dict(dit().state_dict())
     model.zero_grad()
-    train(model, before_step=managing.begin_step).assert_same(unmanaged(dit))
+    train(model, before_step=manager.begin_step).assert_same(unmanaged(dit))
     with torch.no_grad():
         assert loss_of(model, 5).isfinite()
-    assert managing.active is None
+    assert manager.active is None
     assert copies.counters() == before
-    assert managing.counters().loaded_bytes == managing.counters().hits == 0
+    assert manager.counters().loaded_bytes == manager.counters().hits == 0
 
 
-def test_pass_that_is_under_way_at_the_close_comes_to_its_end(make_tiers: Callable[..., Tiers]) -> None:
+def test_running_pass_completes_after_close(make_tiers: Callable[..., Tiers]) -> None:
     model, plain = AutoMem(dit(), tiers=make_tiers(24)), dit()
     for seed in (1, 2):
         loss_of(model, seed).backward()
@@ -90,7 +90,7 @@ def test_pass_that_is_under_way_at_the_close_comes_to_its_end(make_tiers: Callab
     assert_equal(gradients(model), gradients(plain))
 
 
-def test_plan_that_is_made_in_inference_mode_serves_training(make_tiers: Callable[..., Tiers]) -> None:
+def test_plan_computed_in_inference_mode_is_valid_in_training(make_tiers: Callable[..., Tiers]) -> None:
     model = AutoMem(dit(), tiers=make_tiers(24))
     for seed in (6, 7):
         loss_of(model, seed, images=1).backward()

@@ -6,9 +6,10 @@ import torch
 from torch import Tensor, nn
 
 from dithc.engine import hcops
-from dithc.engine.automem import AutoMem, get_manager
+from dithc.engine.automem import AutoMem
 from dithc.engine.automem.trace import Trace
 from dithc.engine.memory import Tiers
+from tests.engine.automem.managed import managed
 
 ROWS, WIDTH = 1024, 512  # 2 MiB of fp32 each
 
@@ -42,10 +43,7 @@ def traced(model: nn.Module, tiers: Tiers) -> Trace:
     for _ in range(3):  # the third call creates the plan and its trace
         model(torch.ones(ROWS, WIDTH)).sum().backward()
         model.zero_grad()
-    found = get_manager(model)
-    assert found is not None
-    assert found.trace is not None
-    return found.trace
+    return managed(model).trace
 
 
 def test_units_tensors_and_bytes_are_those_of_the_model(make_tiers: Callable[..., Tiers]) -> None:
@@ -53,7 +51,9 @@ def test_units_tensors_and_bytes_are_those_of_the_model(make_tiers: Callable[...
     assert [unit.name for unit in trace.units] == [f"layers.{index}" for index in range(4)]
     assert [[weight.bytes for weight in unit.weights] for unit in trace.units] == [[WIDTH * WIDTH * 4]] * 4
     # The first layer keeps the model's input, which torch owns; `early` is listed at the unit that saved it first.
-    saved = [[(one.bytes, one.is_input, one.first, one.last_reader) for one in unit.saved] for unit in trace.units]
+    saved = [
+        [(one.bytes, one.is_input, one.first_reader, one.last_reader) for one in unit.saved] for unit in trace.units
+    ]
     tensor = ROWS * WIDTH * 4
     assert saved == [[], [(tensor, True, 0, 2)], [(tensor, True, 1, 1)], []]
     weight = WIDTH * WIDTH * 4
@@ -61,12 +61,12 @@ def test_units_tensors_and_bytes_are_those_of_the_model(make_tiers: Callable[...
         assert tensor <= unit.forward_bytes <= 2 * tensor, "its output, and memory during the product"
         assert unit.backward_bytes >= weight
         assert min(unit.forward_seconds, unit.backward_seconds) > 0
-        assert all(one.resting_bytes == weight for one in unit.weights)
+        assert all(one.gradient_bytes == weight for one in unit.weights)
     assert trace.outside_bytes == 0
     assert not trace.gradients_persist
 
 
-def test_what_spills_in_the_warm_up_is_recorded_as_if_it_had_not(make_tiers: Callable[..., Tiers]) -> None:
+def test_spills_in_the_warm_up_do_not_change_the_trace(make_tiers: Callable[..., Tiers]) -> None:
     wide, narrow = (traced(Skipping(), tiers) for tiers in (make_tiers(64), make_tiers(64)))
     tight = traced(Skipping(), make_tiers(4))
     for one in (narrow, tight):

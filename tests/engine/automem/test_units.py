@@ -10,7 +10,7 @@ def names(model: nn.Module) -> list[str]:
     return [name for name, _ in units_of(model)]
 
 
-def test_blocks_of_a_dit_and_what_stands_beside_them_are_units() -> None:
+def test_units_of_a_dit() -> None:
     model = DiT.from_preset("DiT-S/2", hidden_size=32, num_heads=2, depth=3, input_size=8, num_classes=3)
     blocks = [f"blocks.{index}" for index in range(3)]
     assert names(model) == ["x_embedder", "t_embedder", "y_embedder", *blocks, "final_layer"]

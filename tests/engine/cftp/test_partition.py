@@ -34,6 +34,6 @@ def test_partition_is_the_rule_of_the_library(length, parts, multiple):
 
 
 @pytest.mark.parametrize(("length", "parts", "multiple"), [(-1, 1, 1), (1, 0, 1), (1, 1, 0)])
-def test_impossible_cuts_are_refused(length, parts, multiple):
+def test_impossible_partitions_are_rejected(length, parts, multiple):
     with pytest.raises(ValueError, match="expected length 0 or more"):
         partition(length, parts, multiple=multiple)

@@ -16,15 +16,15 @@ needs_library = pytest.mark.skipif(native.library() is None, reason=f"C kernels:
 needs_two_cpus = pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two CPUs")
 
 
-def script(text: str, *, timeout: float = 600) -> subprocess.CompletedProcess[str]:
+def script(program: str, *, timeout: float = 600) -> subprocess.CompletedProcess[str]:
     environment = os.environ | {"OMP_NUM_THREADS": "2"}
     return subprocess.run(
-        [sys.executable, "-c", text], capture_output=True, text=True, timeout=timeout, env=environment
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=timeout, env=environment
     )
 
 
 @needs_library
-def test_threads_are_where_the_team_says():
+def test_threads_have_the_placement_of_the_team():
     team, masks, identities = ThreadTeam.of(), {}, set()
     on_threads(lambda thread, _: masks.update({thread: os.sched_getaffinity(0)}))
     on_threads(lambda *_: identities.add(threading.get_native_id()))
@@ -38,7 +38,7 @@ def test_threads_are_where_the_team_says():
 
 
 @needs_library
-def test_a_barrier_has_a_price_and_a_team_of_one_has_none():
+def test_barrier_times_of_a_team_and_of_one_thread():
     times = ThreadTeam.of(num_threads=2).barrier_times(count=100, runs=3)
     assert len(times) == 3
     assert min(times) > 0
@@ -47,7 +47,7 @@ def test_a_barrier_has_a_price_and_a_team_of_one_has_none():
         ThreadTeam.of(num_threads=2).barrier_times(count=-1)
 
 
-def test_without_the_library_the_caller_is_the_team(monkeypatch):
+def test_team_without_library_is_the_caller(monkeypatch):
     monkeypatch.setattr(module.native, "library", lambda: None)
     team = ThreadTeam.of(num_threads=8)
     assert (team.num_threads, team.barrier_seconds()) == (1, 0.0)
@@ -56,10 +56,8 @@ def test_without_the_library_the_caller_is_the_team(monkeypatch):
 
 def test_numbers_are_written_as_ranges():
     team = ThreadTeam(clusters=((0, 1), (2, 3)), cpus=(0, 1, 4, 7), nodes=(0, 1))
-    assert (
-        team.describe()
-        == "team: 4 thread(s) in 2 cluster(s) (2 + 2), pinned to CPUs 0-1,4,7; memory bound to nodes 0-1"
-    )
+    placement = "pinned to CPUs 0-1,4,7; memory bound to nodes 0-1"
+    assert team.describe() == f"team: 4 thread(s) in 2 cluster(s) (2 + 2), {placement}"
 
 
 IDLE = """

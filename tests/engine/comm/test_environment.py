@@ -18,7 +18,7 @@ from dithc.engine.comm import connect_ranks, group
 from dithc.engine.comm.environment import for_ranks, left_over, started_by
 from dithc.engine.comm.launch import shm_cleanup
 from dithc.engine.comm.launch.launch_command import environment_of
-from dithc.engine.comm.session import _threads
+from dithc.engine.comm.session import _num_threads
 from dithc.engine.doctor import mpi_slurm as doctor
 from dithc.engine.hardware import RankPlan
 from dithc.engine.hardware.machine import Core
@@ -54,12 +54,13 @@ def port() -> Iterator[str]:
 def test_variables_of_a_launcher_that_is_gone_make_no_rank_and_reach_no_rank(names: set[str]) -> None:
     environment = {name: LEFT_OVER[name] for name in names} | JOB | SETTINGS
     assert started_by(environment) is None
-    for local in (True, False):
-        made = for_ranks(environment, on_this_node=local)
-        assert not left_over(made)
-        assert made["SLURM_JOB_ID"] == "77"
-        assert SETTINGS.items() <= made.items()
-        assert ("SLURM_PROCID" in made, "HYDRA_HOST_FILE" in made) == (not local and "SLURM_PROCID" in names, not local)
+    for on_this_node in (True, False):
+        cleaned = for_ranks(environment, on_this_node=on_this_node)
+        assert not left_over(cleaned)
+        assert cleaned["SLURM_JOB_ID"] == "77"
+        assert SETTINGS.items() <= cleaned.items()
+        kept = ("SLURM_PROCID" in cleaned, "HYDRA_HOST_FILE" in cleaned)
+        assert kept == (not on_this_node and "SLURM_PROCID" in names, not on_this_node)
 
 
 def test_one_process_in_a_shell_of_srun_is_one_rank_and_loads_no_mpi(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -113,14 +114,12 @@ def test_ranks_without_a_number_of_a_file_have_a_port_or_a_launcher(port: str, t
 def test_a_served_rank_is_one(port: str) -> None:
     address = {"PMIX_SERVER_URI41": f"pmix-server.1;tcp4://127.0.0.1:{port}"}
     found = started_by({"PMIX_RANK": "0", "SLURM_STEP_NUM_TASKS": "3", **address})
-    assert found is not None
     assert found.size == 3
     one, other = socket.socketpair()
     with one, other:
         assert started_by({"PMI_RANK": "0", "PMI_SIZE": "2", "PMI_FD": str(one.fileno())}) is not None
     assert started_by({"PMI_RANK": "0", "PMI_SIZE": "2", "PMI_FD": "987"}) is None
     step = started_by({"SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "3"})
-    assert step is not None
     assert step.size == 3
     assert started_by({"SLURM_PROCID": "0", "SLURM_NTASKS": "4"}) is None, "a batch script of many tasks is one process"
 
@@ -185,7 +184,7 @@ FOUR_CORES_OF_TWO = SimpleNamespace(
 
 
 @pytest.mark.parametrize(
-    ("asked", "launched", "threads"),
+    ("requested", "launched", "threads"),
     [
         pytest.param(4, True, 2, id="all CPUs that a scheduler gave"),
         pytest.param(2, True, 2, id="as many as cores"),
@@ -194,8 +193,8 @@ FOUR_CORES_OF_TWO = SimpleNamespace(
         pytest.param(4, False, 4, id="by hand"),
     ],
 )
-def test_threads_are_as_many_as_cores_where_a_scheduler_counts_their_hardware_threads(
-    asked: int, launched: bool, threads: int
+def test_one_thread_per_core_if_a_scheduler_counts_hardware_threads(
+    requested: int, launched: bool, threads: int
 ) -> None:
-    mine = RankPlan(rank=0, cores=(0, 1), cpus=(0, 4, 1, 5), compute=(0, 1), reserved=(), num_threads=2, pin=True)
-    assert _threads(asked, mine, FOUR_CORES_OF_TWO, launched=launched) == threads  # type: ignore[arg-type]
+    plan = RankPlan(rank=0, cores=(0, 1), cpus=(0, 4, 1, 5), compute=(0, 1), reserved=(), num_threads=2, pin=True)
+    assert _num_threads(requested, plan, FOUR_CORES_OF_TWO, launched=launched) == threads  # type: ignore[arg-type]

@@ -26,23 +26,23 @@ def no_launcher(monkeypatch):
             monkeypatch.delenv(name)
 
 
-def run_ranks(ranks: int, *words: str, **environment: str) -> "subprocess.CompletedProcess[str]":
-    return run_program(PROGRAM.name, ranks, *words, **environment)
+def run_ranks(ranks: int, *arguments: str, **environment: str) -> "subprocess.CompletedProcess[str]":
+    return run_program(PROGRAM.name, ranks, *arguments, **environment)
 
 
-def run_program(program: str, ranks: int, *words: str, **environment: str) -> "subprocess.CompletedProcess[str]":
+def run_program(program: str, ranks: int, *arguments: str, **environment: str) -> "subprocess.CompletedProcess[str]":
     """Run a program of this folder on several ranks."""
-    return run_line(ranks, str(PROGRAM.parent / program), *words, **environment)
+    return run_line(ranks, str(PROGRAM.parent / program), *arguments, **environment)
 
 
-def run_line(ranks: int, *words: str, **environment: str) -> "subprocess.CompletedProcess[str]":
+def run_line(ranks: int, *arguments: str, **environment: str) -> "subprocess.CompletedProcess[str]":
     """Run Python with these arguments on several ranks."""
     try:
         mpiexec = find_mpiexec()
     except UserError as error:
         pytest.skip(str(error))
     line = launch_line(
-        [sys.executable, *words], launcher="mpiexec", ranks=ranks, mpiexec=mpiexec, root_user=os.geteuid() == 0
+        [sys.executable, *arguments], launcher="mpiexec", ranks=ranks, mpiexec=mpiexec, root_user=os.geteuid() == 0
     )
     return subprocess.run(
         line,
@@ -52,6 +52,10 @@ def run_line(ranks: int, *words: str, **environment: str) -> "subprocess.Complet
         stdin=subprocess.DEVNULL,
         env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
     )
+
+
+def done_lines(ranks: int) -> list[str]:
+    return [f"rank {rank} of {ranks} is done" for rank in range(ranks)]
 
 
 def test_one_rank_is_a_group_without_mpi(monkeypatch):
@@ -81,22 +85,15 @@ def test_several_ranks_expected_without_a_launcher_are_an_error(monkeypatch):
 
 @pytest.mark.sampled("collectives")
 @pytest.mark.mpi
-@pytest.mark.parametrize("ranks", [1, 2, 4])
-def test_ranks_agree_and_exchange(ranks):
-    done = run_ranks(ranks, "exchange", str(ranks))
+@pytest.mark.parametrize(("scene", "ranks"), [("exchange", 1), ("exchange", 2), ("exchange", 4), ("again", 2)])
+def test_ranks_agree_exchange_and_connect_again(scene, ranks):
+    done = run_ranks(ranks, scene, str(ranks))
     assert done.returncode == 0, done.stderr
-    assert sorted(done.stdout.splitlines()) == [f"rank {rank} of {ranks} is done" for rank in range(ranks)]
+    assert sorted(done.stdout.splitlines()) == done_lines(ranks)
 
 
 @pytest.mark.mpi
-def test_ranks_connect_again_and_inside_a_group_after_work_on_several_threads():
-    done = run_ranks(2, "again", "2")
-    assert done.returncode == 0, done.stderr
-    assert sorted(done.stdout.splitlines()) == [f"rank {rank} of 2 is done" for rank in range(2)]
-
-
-@pytest.mark.mpi
-def test_a_rank_whose_program_has_ended_is_named_when_another_connects_again():
+def test_ended_rank_is_reported_to_a_reconnecting_rank():
     started = time.monotonic()
     done = run_ranks(2, "ended", "2")
     assert done.returncode == 2, done.stderr
@@ -112,7 +109,7 @@ def test_a_group_whose_block_has_ended_is_a_user_error():
 
 
 @pytest.mark.mpi
-def test_another_number_of_ranks_than_expected_is_an_error_said_once():
+def test_unexpected_number_of_ranks_is_one_error():
     done = run_ranks(2, "exchange", "3")
     assert done.returncode != 0
     assert done.stderr.count("expected: 3") == 1
@@ -140,15 +137,15 @@ def test_a_launcher_of_another_mpi_is_named_as_the_cause():
 
 @pytest.mark.mpi
 @pytest.mark.parametrize(
-    ("scene", "words"),
+    ("scene", "message"),
     [("fail", "a rank fails on purpose"), ("fail-early", "a rank fails while it connects"), ("die", "")],
 )
-def test_one_failing_rank_ends_all_within_seconds(scene, words):
-    started = time.monotonic()
+def test_one_failing_rank_ends_all_within_seconds(scene, message):
+    start = time.monotonic()
     done = run_ranks(2, scene, "2")
     assert done.returncode != 0
-    assert time.monotonic() - started < 300
-    assert words in done.stderr
+    assert time.monotonic() - start < 300
+    assert message in done.stderr
     assert "is done" not in done.stdout
     assert scene != "fail" or "r1 | " in done.stderr
 
@@ -156,7 +153,7 @@ def test_one_failing_rank_ends_all_within_seconds(scene, words):
 @pytest.mark.sampled("collectives")
 @pytest.mark.mpi
 @pytest.mark.parametrize("ranks", [2, 4])
-def test_a_killed_rank_is_named_by_its_guard_and_by_every_other_rank(ranks):
+def test_killed_rank_is_reported_by_its_guard_and_all_ranks(ranks):
     started = time.monotonic()
     done = run_ranks(ranks, "killed", str(ranks))
     assert done.returncode != 0
@@ -170,13 +167,13 @@ def test_a_killed_rank_is_named_by_its_guard_and_by_every_other_rank(ranks):
 @pytest.mark.slow
 @pytest.mark.sampled("ranks that are stopped")
 @pytest.mark.mpi
-@pytest.mark.parametrize("where", ["after-mpi", "at-parts"])
-def test_a_rank_that_is_stopped_where_all_must_meet_ends_all(where, tmp_path):
+@pytest.mark.parametrize("scene", ["after-mpi", "at-parts"])
+def test_rank_that_is_stopped_during_a_rendezvous_ends_all(scene, tmp_path):
     """The creation of a group waits for the stopped rank without limit."""
-    begun = time.monotonic()
-    done = launched(f"stopped-{where}", folder=tmp_path)
+    start = time.monotonic()
+    done = launched(f"stopped-{scene}", folder=tmp_path)
     assert done.returncode != 0
-    assert time.monotonic() - begun < 120  # allows for a busy machine
+    assert time.monotonic() - start < 120  # allows for a busy machine
     assert "rank 1 (process" in done.stderr
     assert "was stopped by a signal for" in done.stderr
     assert "is done" not in done.stdout
@@ -186,14 +183,14 @@ def test_a_rank_that_is_stopped_where_all_must_meet_ends_all(where, tmp_path):
 @pytest.mark.sampled("ranks that are stopped")
 @pytest.mark.mpi
 @pytest.mark.parametrize(
-    ("scene", "words"),
+    ("scene", "message"),
     [("stopped-before-mpi", "starting them again"), ("paused", "has been stopped by a signal for 5 s")],
 )
-def test_a_rank_that_is_stopped_before_anything_has_begun_loses_nothing(scene, words, tmp_path):
+def test_rank_that_is_stopped_before_its_start_restarts_all(scene, message, tmp_path):
     """MPI's own start waits for it without limit, so all ranks are restarted."""
     done = launched(scene, folder=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert words in done.stderr
+    assert message in done.stderr
     assert ("starting them again" in done.stderr) == (scene != "paused")
     assert done.stdout.count("is done") == 2
 
@@ -203,8 +200,8 @@ def launched(scene: str, *, folder: Path) -> "subprocess.CompletedProcess[str]":
     command = folder / "dithc"
     command.write_text(f"#!/bin/sh\nexec '{sys.executable}' '{PROGRAM}' {scene} 2\n")
     command.chmod(0o755)
-    words = [sys.executable, "-m", "dithc", "launch", "--ranks", "2", "--", str(command)]
-    return subprocess.run(words, cwd=folder, capture_output=True, text=True, timeout=LIMIT_SECONDS, check=False)
+    arguments = [sys.executable, "-m", "dithc", "launch", "--ranks", "2", "--", str(command)]
+    return subprocess.run(arguments, cwd=folder, capture_output=True, text=True, timeout=LIMIT_SECONDS, check=False)
 
 
 @pytest.mark.mpi

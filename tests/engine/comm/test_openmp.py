@@ -35,9 +35,9 @@ def outcome(order: str, setting: str, *, line: tuple[str, ...] = ()) -> "subproc
     if RUNTIME is None or len(os.sched_getaffinity(0)) < 2:
         pytest.skip("needs torch with libgomp, and two CPUs")
     name, _, value = setting.partition("=")
-    kept = {key: text for key, text in os.environ.items() if not key.startswith(("OMP_", "GOMP_", "KMP_"))}
-    words = [*line, sys.executable, "-c", PROGRAM, order, str(RUNTIME), name]
-    return subprocess.run(words, env=kept | {name: value}, capture_output=True, text=True, timeout=60)
+    environment = {key: text for key, text in os.environ.items() if not key.startswith(("OMP_", "GOMP_", "KMP_"))}
+    command = [*line, sys.executable, "-c", PROGRAM, order, str(RUNTIME), name]
+    return subprocess.run(command, env=environment | {name: value}, capture_output=True, text=True, timeout=60)
 
 
 @pytest.mark.parametrize(
@@ -60,7 +60,7 @@ def test_cpus_of_taskset_are_restored_and_no_others() -> None:
 
 
 @pytest.mark.parametrize(
-    ("setting", "said"),
+    ("setting", "expected"),
     [
         ("OMP_THREAD_LIMIT=1", ["1"]),
         ("OMP_DYNAMIC=true", ["None"]),
@@ -68,7 +68,7 @@ def test_cpus_of_taskset_are_restored_and_no_others() -> None:
         ("OMP_PROC_BIND=false", ["None", "OMP_PROC_BIND"]),
     ],
 )
-def test_other_variables_of_teams_are_removed_and_one_without_effect_stays(setting: str, said: list[str]) -> None:
+def test_other_variables_of_teams_are_removed_and_one_without_effect_stays(setting: str, expected: list[str]) -> None:
     done = outcome("first", setting)
-    assert done.stdout.split() == ["free", *said]
-    assert ("ignoring" in done.stderr) == (len(said) == 1)
+    assert done.stdout.split() == ["free", *expected]
+    assert ("ignoring" in done.stderr) == (len(expected) == 1)

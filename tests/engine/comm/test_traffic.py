@@ -35,7 +35,7 @@ assert counted.mpi_bytes == 8000 + 8000 + 4000 + (80 if world.rank == 0 else 0),
 """
 
 
-def test_bytes_on_connections_are_counted_as_they_were_sent():
+def test_sent_bytes_of_connections_are_counted():
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         listener.listen()
@@ -46,7 +46,7 @@ def test_bytes_on_connections_are_counted_as_they_were_sent():
             assert traffic.sent().since(before).tcp_bytes == 100_050
 
 
-def test_nobody_counts_mpi_without_a_layer_and_one_that_cannot_be_built_is_an_error(monkeypatch, tmp_path):
+def test_missing_profiling_layer_counts_nothing_and_failed_build_is_an_error(monkeypatch, tmp_path):
     monkeypatch.delenv(traffic.COUNT_VARIABLE, raising=False)
     assert traffic.sent().mpi_calls is None
     monkeypatch.setenv(traffic.COUNT_VARIABLE, str(tmp_path / "absent"))
@@ -58,12 +58,12 @@ def test_nobody_counts_mpi_without_a_layer_and_one_that_cannot_be_built_is_an_er
 
 @pytest.mark.mpi
 @needs_launcher
-def test_calls_and_bytes_of_mpi_are_those_that_were_made(tmp_path):
+def test_profiling_layer_counts_calls_and_bytes_of_mpi(tmp_path):
     try:
         library = traffic.build_counter(tmp_path)
     except UserError as error:
         pytest.skip(str(error))
-    counted = ["env", f"LD_PRELOAD={library}", f"{traffic.COUNT_VARIABLE}={tmp_path / 'count'}"]
-    words = [*started(2), *counted, sys.executable, "-c", PROGRAM]
-    done = subprocess.run(words, capture_output=True, text=True, env=os.environ | {"OMP_NUM_THREADS": "1"})
+    counter = ["env", f"LD_PRELOAD={library}", f"{traffic.COUNT_VARIABLE}={tmp_path / 'count'}"]
+    command = [*started(2), *counter, sys.executable, "-c", PROGRAM]
+    done = subprocess.run(command, capture_output=True, text=True, env=os.environ | {"OMP_NUM_THREADS": "1"})
     assert done.returncode == 0, done.stderr

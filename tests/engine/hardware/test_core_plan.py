@@ -17,7 +17,7 @@ def test_every_rank_gets_its_own_cores_and_none_is_left(two_sockets):
     assert cores == list(range(80))
     assert [rank.cpus[0] for rank in core_plan.ranks] == [0, 20, 40, 60]
     assert all(rank.pin and len(rank.cpus) == 40 for rank in core_plan.ranks)
-    assert any("spans several sockets" in why for why in plan_cores(machine, ranks_per_node=1).reasons)
+    assert any("spans several sockets" in reason for reason in plan_cores(machine, ranks_per_node=1).reasons)
 
 
 def test_nothing_is_reserved_with_few_cores_and_the_plan_says_so(flat_machine):
@@ -41,15 +41,15 @@ def test_a_mask_set_by_the_launcher_is_the_plan(flat_machine):
 def test_a_rank_with_a_mask_of_its_own_leaves_cores_free_by_the_same_rule(two_sockets):
     machine = discover_machine(two_sockets.root)
     whole = plan_cores(machine, ranks_per_node=4).ranks[1]
-    own = replace(machine, limits=replace(machine.limits, allowed_cpus=whole.cpus))
-    bound = plan_cores(own, ranks_per_node=4, cpus_per_rank=len(whole.cores), own_mask=True)
+    masked = replace(machine, limits=replace(machine.limits, allowed_cpus=whole.cpus))
+    bound = plan_cores(masked, ranks_per_node=4, cpus_per_rank=len(whole.cores), own_mask=True)
     first, last = bound.ranks[0], bound.ranks[3]
     assert (first.cpus, first.compute, first.reserved, first.pin) == (whole.cpus, whole.compute, whole.reserved, True)
     assert (last.rank, last.cpus) == (3, first.cpus)
     assert "communication" in dict(first.reserved)
     assert "separate mask" in bound.reasons[0]
-    assert plan_cores(own, ranks_per_node=1, own_mask=True) == plan_cores(own, ranks_per_node=1)
-    throttled = replace(own, limits=replace(own.limits, cpu_quota=1.0))
+    assert plan_cores(masked, ranks_per_node=1, own_mask=True) == plan_cores(masked, ranks_per_node=1)
+    throttled = replace(masked, limits=replace(masked.limits, cpu_quota=1.0))
     assert not plan_cores(throttled, ranks_per_node=4, own_mask=True).ranks[0].pin
 
 
@@ -73,7 +73,7 @@ def test_less_than_one_rank_or_cpu_is_refused(ranks, cpus):
         plan_cores(discover_machine(), ranks_per_node=ranks, cpus_per_rank=cpus)
 
 
-@pytest.mark.usefixtures("masks_put_back")
+@pytest.mark.usefixtures("restored_masks")
 def test_apply_binds_to_the_planned_cpus_and_never_widens_a_mask():
     before = os.sched_getaffinity(0)
     one = min(before)

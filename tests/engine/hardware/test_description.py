@@ -1,6 +1,5 @@
 """A machine description is read back unchanged. An invalid file is rejected with its wrong key."""
 
-import logging
 import os
 from pathlib import Path
 
@@ -47,7 +46,7 @@ def test_a_file_may_say_little(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("text", "named"),
+    ("text", "key"),
     [
         ("colour: red\n" + ONE_CLUSTER, "colour"),
         ("clusters: [{cores: 0-3, speed: 1}]", r"clusters\[0\]\.speed"),
@@ -79,10 +78,10 @@ def test_a_file_may_say_little(tmp_path):
         ("clusters: [3]", r"clusters\[0\]"),
     ],
 )
-def test_a_wrong_file_is_refused_with_its_key(tmp_path, text, named):
+def test_a_wrong_file_is_refused_with_its_key(tmp_path, text, key):
     path = tmp_path / "wrong.yaml"
     path.write_text(text)
-    with pytest.raises(UserError, match=named) as error:
+    with pytest.raises(UserError, match=key) as error:
         description.read(path)
     assert str(path) in str(error.value)
     assert "fix" in str(error.value)
@@ -94,15 +93,9 @@ def test_the_machine_of_the_paper_is_described():
     assert {"sve", "sme"} <= set(machine.flags)
 
 
-@pytest.fixture
-def heard(monkeypatch, caplog):
-    monkeypatch.setattr(logging.getLogger("dithc"), "propagate", True)
-    return caplog
-
-
-def test_a_description_stands_in_for_this_machine_with_the_limits_of_this_process(monkeypatch, tmp_path, heard):
-    here = discover_machine(described=False)
-    cpus = here.limits.allowed_cpus
+def test_a_description_stands_in_for_this_machine_with_the_limits_of_this_process(monkeypatch, tmp_path, dithc_log):
+    present = discover_machine(described=False)
+    cpus = present.limits.allowed_cpus
     path = tmp_path / "apart.yaml"
     path.write_text("clusters:\n" + "".join(f"- {{cores: {cpu}}}\n" for cpu in (*cpus, max(cpus) + 1)))
     monkeypatch.setenv("DITHC_MACHINE_FILE", str(path))
@@ -110,12 +103,12 @@ def test_a_description_stands_in_for_this_machine_with_the_limits_of_this_proces
     assert len(machine.clusters) == len(cpus) + 1
     assert len(machine.visible_cores) == len(cpus)
     assert machine.limits.allowed_cpus == cpus
-    assert (machine.caches, machine.model_name, machine.nodes) == (here.caches, here.model_name, here.nodes)
+    assert (machine.caches, machine.model_name, machine.nodes) == (present.caches, present.model_name, present.nodes)
     assert machine.described_by == str(path)
     assert str(path) in machine.describe()
     assert plan_cores(machine, ranks_per_node=1).ranks[0].clusters == tuple((core,) for core in range(len(cpus)))
     discover_machine()
-    assert heard.text.count("replaces this machine") == 1
+    assert dithc_log.text.count("replaces this machine") == 1
 
 
 def test_the_profile_of_two_clusters_makes_a_cluster_of_each_of_two_cores(monkeypatch):

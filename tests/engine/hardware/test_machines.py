@@ -17,7 +17,6 @@ def tiers(machine):
 
 
 def sizes(rank_plan):
-    """Return the compute cores in each core cluster of a rank."""
     return [len(cores) for cores in rank_plan.clusters]
 
 

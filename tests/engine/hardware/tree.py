@@ -48,9 +48,9 @@ class Tree:
     def hmat(self, node: int, *, mib_per_second: int, ns: int, access: int = 0) -> None:
         """Add the HMAT entry of a node for its nearest initiators, in the form of kernels since 5.5."""
         folder = f"sys/devices/system/node/node{node}/access{access}/initiators"
-        for way in ("read", "write"):
-            self.write(f"{folder}/{way}_bandwidth", str(mib_per_second))
-            self.write(f"{folder}/{way}_latency", str(ns))
+        for direction in ("read", "write"):
+            self.write(f"{folder}/{direction}_bandwidth", str(mib_per_second))
+            self.write(f"{folder}/{direction}_latency", str(ns))
 
     def pool(self, folder: str, *, kib: int, reserved: int, free: int) -> None:
         self.write(f"{folder}/hugepages-{kib}kB/nr_hugepages", str(reserved))
@@ -62,7 +62,6 @@ class Tree:
         self.write("proc/cpuinfo", cpuinfo or "model name : Written CPU\nflags : fpu avx2 avx512f")
 
     def task(self, thread: int, *, name: str, allowed: str) -> None:
-        """Add a thread of the process."""
         self.write(f"proc/self/task/{thread}/stat", f"{thread} ({name}) S 0")
         self.write(f"proc/self/task/{thread}/status", f"Name:\t{name}\nCpus_allowed_list:\t{allowed}")
 

@@ -36,14 +36,14 @@ def test_describe_names_a_kernel_and_a_reason_for_each_operator(backend, use_bac
     assert all(row["backend"] == backend and row["kernel"] and row["why"] for row in rows)
 
 
-@pytest.mark.parametrize("asked", ["", "ref"])
-def test_the_reason_of_a_c_kernel_names_its_instruction_set_and_who_chose_it(asked, use_backend, monkeypatch) -> None:
+@pytest.mark.parametrize("setting", ["", "ref"])
+def test_the_reason_of_a_c_kernel_names_its_instruction_set_and_who_chose_it(setting, use_backend, monkeypatch) -> None:
     use_backend("c")
-    monkeypatch.setenv("HCOPS_ISA", asked)
+    monkeypatch.setenv("HCOPS_ISA", setting)
     monkeypatch.setattr(active, "summary", lambda: "tuning file somewhere")
     native.instruction_set.cache_clear()
     rows = {row["op"]: row for row in hcops.describe_kernels()}
-    expected = "ref, which HCOPS_ISA names" if asked else f"{native.instruction_set()}, the fastest of this CPU"
+    expected = "ref, which HCOPS_ISA names" if setting else f"{native.instruction_set()}, the fastest of this CPU"
     native.instruction_set.cache_clear()
     assert expected in rows["linear"]["why"]
     assert "tuning file somewhere" in rows["linear"]["why"]
@@ -64,7 +64,7 @@ def test_every_line_of_c_names_kernels_that_the_library_has() -> None:
 def test_every_back_end_has_the_raw_kernels_of_its_lines(backend) -> None:
     if reason := obstacle(backend):
         pytest.skip(reason)
-    names = [f"{spec.name}_{way}" for spec in SPECS for way in ("forward", *["backward"] * bool(spec.backward))]
+    names = [f"{spec.name}_{kind}" for spec in SPECS for kind in ("forward", *["backward"] * bool(spec.backward))]
     assert all(callable(raw_of(backend, name)) for name in names)
     assert set(OPERATORS) == {spec.name for spec in SPECS} - {"adamw", "sum_of_squares"}
 

@@ -12,7 +12,7 @@ BAND = (0.68, 1.21)  # final range of singular values that began above 0.0015
 SHAPES = [(32, 32), (48, 160), (160, 48), (1, 9), (9, 1), (1, 1), (65, 67)]
 
 
-def by_svd(matrix: torch.Tensor, iterations: int) -> torch.Tensor:
+def svd_map(matrix: torch.Tensor, iterations: int) -> torch.Tensor:
     """Apply the same map to the singular values of (R, C) in float64."""
     a, b, c = COEFFICIENTS
     u, s, v = torch.linalg.svd(matrix.double(), full_matrices=False)
@@ -22,8 +22,8 @@ def by_svd(matrix: torch.Tensor, iterations: int) -> torch.Tensor:
     return u @ torch.diag(s) @ v
 
 
-def distance(found: torch.Tensor, truth: torch.Tensor) -> float:
-    return float((found.double() - truth).norm() / truth.norm())
+def distance(found: torch.Tensor, exact: torch.Tensor) -> float:
+    return float((found.double() - exact).norm() / exact.norm())
 
 
 @pytest.mark.parametrize("backend", ["reference", "numba", "c"])
@@ -38,7 +38,7 @@ def test_singular_values_are_mapped_and_vectors_kept(backend, shape, use_backend
         found = hcops.optimizer.orthogonalise(matrix, iterations=iterations)
         assert found.dtype is torch.float32
         assert found.shape == matrix.shape
-        assert distance(found, by_svd(matrix, iterations)) < tolerance
+        assert distance(found, svd_map(matrix, iterations)) < tolerance
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -52,7 +52,7 @@ def test_singular_values_end_in_the_band_whatever_the_size(shape, dtype):
         values = torch.linalg.svdvals(found.double())
         assert values.min() > BAND[0] - slack
         assert values.max() < BAND[1] + slack
-        assert distance(found, by_svd(matrix, 5)) < (1e-4 if dtype is torch.float32 else 0.1)
+        assert distance(found, svd_map(matrix, 5)) < (1e-4 if dtype is torch.float32 else 0.1)
 
 
 def test_a_matrix_of_low_rank_keeps_its_rank():

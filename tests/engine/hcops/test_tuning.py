@@ -127,21 +127,17 @@ def test_a_product_takes_its_tuned_choice_and_others_the_default(folder, two_thr
     assert tuning.choice(*QKV._replace(m=7)) is None
 
 
-def test_the_summary_names_the_file_and_counts_what_torch_serves(folder, two_threads):
+RULE_WON = {QKV: RESULTS[QKV]._replace(choice=None)}
+
+
+@pytest.mark.parametrize(("results", "counts"), [(RESULTS, (2, 2, 1)), (RULE_WON, (0, 1, 0))])
+def test_the_summary_names_the_file_and_counts_what_torch_serves(results, counts, folder, two_threads):
     assert tuning.summary() is None
     key = tuning.this_machine()
-    tuning.save(folder / key.file_name, key, RESULTS)
-    assert (
-        tuning.summary()
-        == f"tuning file {folder / key.file_name}: 2 of {len(RESULTS)} product(s) tuned, 1 served by torch"
-    )
-
-
-def test_a_search_in_which_the_rule_won_everywhere_is_a_tuning(folder):
-    key = tuning.this_machine()
-    tuning.save(folder / key.file_name, key, {QKV: RESULTS[QKV]._replace(choice=None)})
-    assert tuning.summary() == f"tuning file {folder / key.file_name}: 0 of 1 product(s) tuned, 0 served by torch"
-    assert tuning.choice(*QKV) is None
+    tuning.save(folder / key.file_name, key, results)
+    counted = "{} of {} product(s) tuned, {} served by torch".format(*counts)
+    assert tuning.summary() == f"tuning file {folder / key.file_name}: {counted}"
+    assert tuning.choice(*QKV) == results[QKV].choice
 
 
 def test_off_turns_a_tuning_off(folder, monkeypatch):

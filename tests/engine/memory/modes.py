@@ -21,11 +21,11 @@ class Counters(NamedTuple):
 @contextmanager
 def serving(pool: Pool) -> Iterator[None]:
     """Allocate this thread's tensors from `pool` in the block; modes may be nested."""
-    before = allocator.enter(pool)
+    previous = allocator.enter(pool)
     try:
         yield
     finally:
-        allocator.leave(before)
+        allocator.leave(previous)
 
 
 def is_on() -> bool:

@@ -3,16 +3,16 @@
 import gc
 import os
 import signal
-import subprocess
-import sys
 import threading
 import weakref
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
 
 from dithc.engine.memory import Pool, allocator
 from tests.engine.memory import modes
+from tests.engine.native.scripts import run_script
 
 MEBI = 1 << 20
 LARGE = MEBI  # elements of fp32: 4 MiB
@@ -22,11 +22,11 @@ LARGE = MEBI  # elements of fp32: 4 MiB
 def pool():
     if not allocator.available():
         pytest.skip(f"torch's allocator cannot be switched: {allocator.reason()}")
-    made = Pool()
-    yield made
+    new = Pool()
+    yield new
     gc.collect()
     assert not modes.is_on()
-    assert made.counters().used_bytes == 0, "a tensor was leaked"
+    assert new.counters().used_bytes == 0, "a tensor was leaked"
 
 
 def used(pool):
@@ -37,7 +37,7 @@ def test_large_tensors_come_from_the_pool_while_the_mode_is_on_only(pool):
     outside = torch.empty(LARGE)
     with modes.serving(pool):
         assert modes.is_on()
-        inside, small, strange = torch.empty(LARGE), torch.empty(1000), torch.empty(LARGE + 1, dtype=torch.int8)
+        inside, small, odd = torch.empty(LARGE), torch.empty(1000), torch.empty(LARGE + 1, dtype=torch.int8)
         assert used(pool) == 4 * MEBI + MEBI + 4096
         assert inside.data_ptr() % 4096 == 0
     later = torch.empty(LARGE)
@@ -46,7 +46,7 @@ def test_large_tensors_come_from_the_pool_while_the_mode_is_on_only(pool):
     assert used(pool) == 4 * MEBI + MEBI + 4096
     del inside
     assert used(pool) == MEBI + 4096
-    del strange
+    del odd
     assert used(pool) == 0
 
 
@@ -115,26 +115,22 @@ def test_modes_nest_and_end_with_an_exception(pool):
 
 
 def test_the_mode_is_of_one_thread_and_any_thread_frees(pool):
-    wrong, passed = [], []
+    failures, passed = [], []
 
     def work(value):
-        own = torch.empty(LARGE)  # this thread does not inherit the mode of the main thread
+        local = torch.empty(LARGE)  # this thread does not inherit the mode of the main thread
         with modes.serving(pool):
-            for turn in range(40):
-                tensor = torch.empty(LARGE // 2 + turn).fill_(value)
+            for i in range(40):
+                tensor = torch.empty(LARGE // 2 + i).fill_(value)
                 if not bool((tensor == value).all()):
-                    wrong.append(value)
+                    failures.append(value)
             passed.append(tensor)
-        del own
+        del local
 
     before = modes.counters().num_served
-    with modes.serving(pool):
-        threads = [threading.Thread(target=work, args=(float(value),)) for value in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    assert wrong == []
+    with modes.serving(pool), ThreadPoolExecutor(4) as threads:
+        list(threads.map(work, (0.0, 1.0, 2.0, 3.0)))
+    assert failures == []
     assert modes.counters().num_served - before >= 4 * 40
     assert [float(tensor.mean()) for tensor in passed] == [float(tensor[0]) for tensor in passed]
     passed.clear()
@@ -143,15 +139,15 @@ def test_the_mode_is_of_one_thread_and_any_thread_frees(pool):
 def test_a_pool_may_be_closed_while_a_mode_of_another_thread_names_it(pool):
     below = Pool()
     closed = Pool(next=below)
-    held, is_entered, is_closed, said = weakref.ref(closed.held), threading.Event(), threading.Event(), []
+    handle, is_entered, is_closed, found = weakref.ref(closed.handle), threading.Event(), threading.Event(), []
 
     def work():
         with modes.serving(closed):
             is_entered.set()
             is_closed.wait(600)
             before = modes.counters().num_refused
-            said.extend((float(torch.ones(LARGE).sum()), modes.counters().num_refused - before, held() is not None))
-        said.append(held() is None)
+            found.extend((float(torch.ones(LARGE).sum()), modes.counters().num_refused - before, handle() is not None))
+        found.append(handle() is None)
 
     thread = threading.Thread(target=work)
     thread.start()
@@ -160,7 +156,7 @@ def test_a_pool_may_be_closed_while_a_mode_of_another_thread_names_it(pool):
     below.close()
     is_closed.set()
     thread.join()
-    assert said == [LARGE, 1, True, True]
+    assert found == [LARGE, 1, True, True]
 
 
 def test_where_the_pool_refuses_torchs_allocator_serves_and_it_is_counted(pool):
@@ -235,9 +231,7 @@ print("done")
 
 @pytest.mark.slow
 def test_forks_while_a_thread_allocates_and_tensors_that_live_until_the_end_do_no_harm(pool):
-    done = subprocess.run(
-        [sys.executable, "-c", FORK_UNDER_LOAD], capture_output=True, text=True, timeout=600, check=False
-    )
+    done = run_script(FORK_UNDER_LOAD)
     assert (done.returncode, done.stdout) == (0, "done\n"), done.stderr
 
 

@@ -14,24 +14,24 @@ needs_library = pytest.mark.skipif(native.library() is None, reason=f"C kernels:
 @pytest.fixture(autouse=True)
 def forgotten(monkeypatch):
     """Reset all measurements."""
-    monkeypatch.setattr(copy_bandwidth, "_of_folder", {})
-    copy_bandwidth.into_memory.cache_clear()
+    monkeypatch.setattr(copy_bandwidth, "_file_rates", {})
+    copy_bandwidth.memory_rate.cache_clear()
     yield
-    copy_bandwidth.into_memory.cache_clear()
+    copy_bandwidth.memory_rate.cache_clear()
 
 
 @needs_library
 def test_the_rate_of_memory_is_that_of_a_thread_that_nobody_helps(monkeypatch):
-    seen = []
+    recorded = []
 
     class Watched(CopyEngine):
         def close(self):
-            seen.append(self.counters())
+            recorded.append(self.counters())
             super().close()
 
     monkeypatch.setattr(copy_bandwidth, "CopyEngine", Watched)
-    rate = copy_bandwidth.into_memory(())
-    (counters,) = seen
+    rate = copy_bandwidth.memory_rate(())
+    (counters,) = recorded
     assert counters.blocking_bytes == 0
     assert counters.loaded_bytes == copy_bandwidth.ROUNDS * copy_bandwidth.PROBE_BYTES
     assert rate >= counters.loaded_bytes / counters.busy_seconds["load"]  # the best of them
@@ -41,11 +41,11 @@ def test_the_rates_of_a_file_are_past_the_page_cache(tmp_path, monkeypatch):
     calls = []
 
     def watched(name):
-        true = getattr(os, name)
+        original = getattr(os, name)
 
         def call(*arguments):
             calls.append(name)
-            return true(*arguments)
+            return original(*arguments)
 
         return call
 
@@ -53,8 +53,8 @@ def test_the_rates_of_a_file_are_past_the_page_cache(tmp_path, monkeypatch):
         monkeypatch.setattr(os, name, watched(name))
     size = 6 << 20
     with (tmp_path / "file").open("w+b", buffering=0) as file:
-        rates = copy_bandwidth.of_file(tmp_path, file.fileno(), size)
-        again = copy_bandwidth.of_file(tmp_path, file.fileno(), size)
+        rates = copy_bandwidth.file_rates(tmp_path, file.fileno(), size)
+        again = copy_bandwidth.file_rates(tmp_path, file.fileno(), size)
     assert calls == 3 * ["pwrite", "pwrite", "fdatasync"] + 3 * ["posix_fadvise", "preadv", "preadv"]
     assert (tmp_path / "file").stat().st_size == size
     assert min(rates) > 0
@@ -62,15 +62,15 @@ def test_the_rates_of_a_file_are_past_the_page_cache(tmp_path, monkeypatch):
 
 
 def test_what_a_disk_is_slow_at_shows_in_that_rate_alone(tmp_path, monkeypatch):
-    true = os.fdatasync
+    original = os.fdatasync
 
     def slow(file):
-        true(file)
+        original(file)
         copy_bandwidth.sleep(0.05)
 
     monkeypatch.setattr(os, "fdatasync", slow)
     size = 1 << 20
     with (tmp_path / "file").open("w+b", buffering=0) as file:
-        rates = copy_bandwidth.of_file(tmp_path, file.fileno(), size)
+        rates = copy_bandwidth.file_rates(tmp_path, file.fileno(), size)
     assert rates.write <= size / 0.05
     assert rates.read > rates.write

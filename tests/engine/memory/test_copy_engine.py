@@ -5,15 +5,15 @@ import gc
 import mmap
 import os
 import signal
-import subprocess
-import sys
 import threading
 import time
 import weakref
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from itertools import product
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -23,6 +23,7 @@ from dithc.engine import native
 from dithc.engine.hardware import discover_machine
 from dithc.engine.memory import copy_engine as module
 from dithc.engine.memory.copy_engine import CopyEngine
+from tests.engine.native.scripts import run_script
 
 pytestmark = pytest.mark.skipif(native.library() is None, reason=f"C kernels: {native.load_library().reason}")
 PART = 4 << 20  # HC_COPY_PART_BYTES
@@ -42,32 +43,16 @@ class FileTier:
         return self.tensor.data_ptr(), self.tensor.nbytes, self.file.fileno()
 
 
-class BrokenFile:
-    """Tier with a mapping in memory and a descriptor chosen by a test."""
-
-    def __init__(self, descriptor: int, num_bytes: int):
-        self.descriptor = descriptor
-        self.tensor = torch.zeros(num_bytes, dtype=torch.uint8)
-
-    def mapping(self):
-        return self.tensor.data_ptr(), self.tensor.nbytes, self.descriptor
-
-
-class Memory:
-    def mapping(self):
-        return None
-
-
 @pytest.fixture
 def make():
-    made = []
+    engines = []
 
     def new(*arguments, **settings) -> CopyEngine:
-        made.append(CopyEngine(*arguments, **settings))
-        return made[-1]
+        engines.append(CopyEngine(*arguments, **settings))
+        return engines[-1]
 
     yield new
-    for copies in made:
+    for copies in engines:
         copies.close()
         assert not copies._engine.kept
 
@@ -79,9 +64,9 @@ def copies(make):
 
 def until(condition: Callable[[], bool]) -> None:
     """Wait for a condition; fail after a minute."""
-    end = time.monotonic() + MOST_SECONDS
+    deadline = time.monotonic() + MOST_SECONDS
     while not condition():
-        assert time.monotonic() < end
+        assert time.monotonic() < deadline
         time.sleep(0.001)
 
 
@@ -150,7 +135,7 @@ def test_failures_that_nobody_waits_for_are_logged(copies, caplog):
 
 def test_a_tensor_in_a_file_goes_by_its_descriptor(make, tmp_path):
     tier = FileTier(tmp_path / "tier", 4 * PART)
-    copies = make([Memory(), tier])
+    copies = make([SimpleNamespace(mapping=lambda: None), tier])
     source, count = numbers(PART + 4097, torch.uint8), PART + 4097
     place, other = tier.tensor[8192 : 8192 + count], tier.tensor[2 * PART : 2 * PART + count]
     copies.wait(copies.submit(place, source, stream="offload"))
@@ -170,9 +155,10 @@ def test_errors_of_a_file_are_the_systems(make, tmp_path):
             (short.fileno(), False, errno.EIO),  # the file ends before its mapping
             (os.open(tmp_path, os.O_RDONLY), False, errno.EISDIR),
         ):
-            tier = BrokenFile(descriptor, 5000)
-            copies, memory = make([tier]), torch.zeros(5000, dtype=torch.uint8)
-            pair = (tier.tensor, memory) if target_is_file else (memory, tier.tensor)
+            mapped, memory = (torch.zeros(5000, dtype=torch.uint8) for _ in range(2))
+            mapping = mapped.data_ptr(), mapped.nbytes, descriptor
+            copies = make([SimpleNamespace(mapping=lambda mapping=mapping: mapping)])
+            pair = (mapped, memory) if target_is_file else (memory, mapped)
             with pytest.raises(OSError) as caught:
                 copies.wait(copies.submit(*pair, stream="offload"))
             assert caught.value.errno == expected
@@ -203,9 +189,7 @@ except OSError as error:
 @pytest.mark.slow
 def test_a_write_that_the_system_cuts_short_goes_on_until_it_says_why(tmp_path):
     """With a limit on file sizes the first write is short, and only the next write fails."""
-    done = subprocess.run(
-        [sys.executable, "-c", LIMITED, str(tmp_path / "file")], capture_output=True, text=True, timeout=600
-    )
+    done = run_script(LIMITED, tmp_path / "file")
     assert (done.returncode, done.stdout.split()) == (0, [str(errno.EFBIG)]), done.stderr
     assert (tmp_path / "file").stat().st_size <= 1 << 20
 
@@ -224,10 +208,10 @@ def test_tensors_that_do_not_fit_are_refused(copies, target, source):
     for attempt in (lambda: copies.submit(target, source, stream="load"), lambda: copies.now(target, source)):
         with pytest.raises(ValueError, match="copy: "):
             attempt()
-    whole = torch.empty(20)
+    memory = torch.empty(20)
     with pytest.raises(ValueError, match="overlap"):
-        copies.submit(whole[5:15], whole[:10], stream="load")
-    copies.now(whole[10:], whole[:10])
+        copies.submit(memory[5:15], memory[:10], stream="load")
+    copies.now(memory[10:], memory[:10])
     assert not copies._engine.kept
 
 
@@ -235,19 +219,19 @@ def test_tensors_live_until_the_copy_is_done_and_no_longer(make):
     copies = make()
     copies.inject(delay_seconds=1000)
     source, target = numbers(1000), torch.empty(1000)
-    gone = [weakref.ref(source), weakref.ref(target)]
+    references = [weakref.ref(source), weakref.ref(target)]
     ticket = copies.submit(target, source, stream="load")
     del source, target
     copies.retire()
-    assert all(one() is not None for one in gone)
+    assert all(reference() is not None for reference in references)
     copies.inject()
     until(lambda: copies.is_done(ticket))
     copies.retire()
-    assert [one() for one in gone] == [None, None]
+    assert [reference() for reference in references] == [None, None]
 
 
 def test_many_python_threads_share_one_engine(copies):
-    wrong = []
+    failures = []
 
     def work(value):
         for count in (1, 1000, PART // 4 + 3):
@@ -255,37 +239,34 @@ def test_many_python_threads_share_one_engine(copies):
             ticket = copies.submit(target, source, stream=("load", "offload")[value % 2])
             copies.retire()
             copies.wait(ticket)
-            wrong.extend([value] * (not torch.equal(source, target)))
+            failures.extend([value] * (not torch.equal(source, target)))
 
-    threads = [threading.Thread(target=work, args=(value,)) for value in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert wrong == []
+    with ThreadPoolExecutor(6) as threads:
+        list(threads.map(work, range(6)))
+    assert failures == []
 
 
 def test_closing_cancels_what_nobody_has_begun(make):
     copies = make()
     copies.inject(delay_seconds=1000)
     parts = 2 + torch.get_num_threads()  # more than the team of a waiting caller begins together
-    source, cancelled = numbers(parts * PART, torch.uint8), []
-    begun, queued = (copies.submit(torch.empty_like(source), source, stream="load") for _ in range(2))
+    source, canceled = numbers(parts * PART, torch.uint8), []
+    active, queued = (copies.submit(torch.empty_like(source), source, stream="load") for _ in range(2))
     until(lambda: copies.counters().queued_bytes == (2 * parts - 1) * PART)
 
     def wait() -> None:
         with pytest.raises(RuntimeError, match="closed first"):
             copies.wait(queued)
-        cancelled.append(queued)
+        canceled.append(queued)
 
     waiting = threading.Thread(target=wait)
     waiting.start()
     until(lambda: copies.counters().queued_bytes < (2 * parts - 1) * PART)
     copies.close()
     waiting.join(MOST_SECONDS)
-    assert cancelled == [queued]
+    assert canceled == [queued]
     with pytest.raises(RuntimeError, match="closed first"):
-        copies.wait(begun)
+        copies.wait(active)
     with pytest.raises(RuntimeError, match="closed"):
         copies.submit(torch.empty(1), torch.empty(1), stream="load")
     assert (copies.counters().failed, copies.counters().queued_bytes) == (2, 0)
@@ -365,7 +346,7 @@ def test_child_of_a_fork_is_told_that_it_has_no_engine(make):
     child = os.fork()
     if child == 0:
         signal.alarm(20)
-        told = 0
+        num_errors = 0
         for attempt in (
             lambda: copies.submit(target, source, stream="load"),
             lambda: copies.wait(ticket),
@@ -376,9 +357,9 @@ def test_child_of_a_fork_is_told_that_it_has_no_engine(make):
             try:
                 attempt()
             except RuntimeError as error:
-                told += "forked" in str(error)
-        copies._end()
-        os._exit(0 if told == 5 else 1)
+                num_errors += "forked" in str(error)
+        copies._finalizer()
+        os._exit(0 if num_errors == 5 else 1)
     assert os.waitpid(child, 0)[1] == 0
     copies.wait(ticket)
     assert torch.equal(target, source)
@@ -398,12 +379,7 @@ if sys.argv[2] == "raise":
 @pytest.mark.parametrize(("delay", "end"), [(1000, "return"), (0, "raise")])
 @pytest.mark.slow
 def test_the_interpreter_ends_in_the_midst_of_copies(delay, end):
-    done = subprocess.run(
-        [sys.executable, "-X", "faulthandler", "-c", EXIT, str(delay), end],
-        capture_output=True,
-        text=True,
-        timeout=600,
-    )
+    done = run_script(EXIT, delay, end, PYTHONFAULTHANDLER="1")
     assert done.returncode == (end == "raise"), done.stderr
     assert "Fatal" not in done.stderr
 
@@ -427,5 +403,5 @@ except KeyboardInterrupt:
 
 @pytest.mark.slow
 def test_a_user_can_interrupt_a_wait():
-    done = subprocess.run([sys.executable, "-c", INTERRUPTED], capture_output=True, text=True, timeout=600)
+    done = run_script(INTERRUPTED)
     assert (done.returncode, done.stdout.strip()) == (0, "interrupted"), done.stderr

@@ -3,8 +3,6 @@
 import ctypes
 import os
 import signal
-import subprocess
-import sys
 from random import Random
 
 import pytest
@@ -15,6 +13,7 @@ from dithc.engine import native
 from dithc.engine.memory import Pool
 from dithc.engine.memory import pool as module
 from dithc.engine.numa import page_residency
+from tests.engine.native.scripts import run_script
 
 MEBI = 1 << 20
 
@@ -48,10 +47,10 @@ def test_block_is_used_again_when_the_last_view_is_gone(pool):
     assert (pool.holds(small.data_ptr()), counters.hits, counters.misses) == (False, 1, 2)
 
 
-STRANGE = [torch.int64, torch.bool, torch.uint8, torch.float16, torch.complex64, torch.float8_e4m3fn]
+OTHER_TYPES = [torch.int64, torch.bool, torch.uint8, torch.float16, torch.complex64, torch.float8_e4m3fn]
 
 
-@pytest.mark.parametrize("dtype", STRANGE, ids=str)
+@pytest.mark.parametrize("dtype", OTHER_TYPES, ids=str)
 @pytest.mark.parametrize("shape", [(3,), (5, 7), (), (1,) * 12])
 def test_tensor_of_any_type_and_size_comes_from_the_pool_where_nothing_is_too_small(pool, dtype, shape):
     tensor = pool.empty(shape, dtype, floor_bytes=0)
@@ -81,7 +80,7 @@ def blocks(pool):
     )
 
 
-def test_neighbours_that_are_given_back_serve_one_larger_block(pool, blocks):
+def test_neighbors_that_are_given_back_serve_one_larger_block(pool, blocks):
     take, give = blocks
     first, second, third, last = (take(MEBI) for _ in range(4))
     assert [second - first, third - second, last - third] == [MEBI] * 3
@@ -110,8 +109,8 @@ def test_pool_stays_near_the_most_that_was_in_use(pool, blocks):
     """Every second block of growing sizes is kept, so that no idle block fits the next request."""
     take, give = blocks
     for size in range(2, 40, 2):
-        gone, _ = take(size * MEBI), take(2 * MEBI)
-        give(gone)
+        freed, _ = take(size * MEBI), take(2 * MEBI)
+        give(freed)
         counters = pool.counters()
         assert counters.used_bytes + counters.idle_bytes <= counters.peak_bytes * 9 / 8
     assert counters.peak_bytes == (38 + 19 * 2) * MEBI
@@ -119,15 +118,15 @@ def test_pool_stays_near_the_most_that_was_in_use(pool, blocks):
 
 def test_memory_of_a_part_that_went_back_to_the_system_comes_again_as_zeros(pool, blocks):
     take, give = blocks
-    kept, gone, above = take(2 * MEBI), take(8 * MEBI), take(2 * MEBI)
-    for address, bytes_ in ((kept, 2 * MEBI), (gone, 8 * MEBI), (above, 2 * MEBI)):
+    kept, freed, last = take(2 * MEBI), take(8 * MEBI), take(2 * MEBI)
+    for address, bytes_ in ((kept, 2 * MEBI), (freed, 8 * MEBI), (last, 2 * MEBI)):
         ctypes.memset(address, 7, bytes_)
-    give(gone)
+    give(freed)
     pool.trim()
     assert pool.counters().idle_bytes == 0
-    assert take(8 * MEBI) == gone
-    assert ctypes.string_at(gone, 8 * MEBI).count(0) == 8 * MEBI
-    assert ctypes.string_at(kept, 2 * MEBI).count(7) == ctypes.string_at(above, 2 * MEBI).count(7) == 2 * MEBI
+    assert take(8 * MEBI) == freed
+    assert ctypes.string_at(freed, 8 * MEBI).count(0) == 8 * MEBI
+    assert ctypes.string_at(kept, 2 * MEBI).count(7) == ctypes.string_at(last, 2 * MEBI).count(7) == 2 * MEBI
 
 
 @pytest.mark.parametrize("bytes_", [1 << 46, (1 << 63) - 1, -1])
@@ -147,12 +146,12 @@ def test_child_of_a_fork_uses_its_own_copy(pool, blocks):
         signal.alarm(20)
         other = take(4 * MEBI)
         ctypes.memset(other, 2, 4 * MEBI)
-        right = other != kept and ctypes.string_at(kept, 4 * MEBI).count(1) == 4 * MEBI
+        is_intact = other != kept and ctypes.string_at(kept, 4 * MEBI).count(1) == 4 * MEBI
         ctypes.memset(kept, 3, 4 * MEBI)
         give(kept)
         give(other)
         pool.trim()
-        os._exit(0 if right and pool.counters().idle_bytes == 0 else 1)
+        os._exit(0 if is_intact and pool.counters().idle_bytes == 0 else 1)
     assert os.waitpid(child, 0)[1] == 0
     assert ctypes.string_at(kept, 4 * MEBI).count(1) == 4 * MEBI
 
@@ -178,20 +177,19 @@ print(pool.counters().used_bytes + pool.counters().idle_bytes)
 @pytest.mark.slow
 def test_under_a_limit_on_addresses_it_says_so_and_serves_what_the_system_has(pool, limit, count):
     """Four blocks fit into the reserved quarter of the limit; of 500 blocks the last ones are mapped separately."""
-    script = LIMITED.format(limit=limit, count=count)
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=600, check=False)
+    done = run_script(LIMITED.format(limit=limit, count=count))
     assert done.returncode == 0, done.stderr
-    reserved, left = int(done.stdout.split()[0]), done.stdout.split()[-1]
-    assert (reserved % (2 * MEBI), left) == (0, "0")
+    reserved, remaining = int(done.stdout.split()[0]), done.stdout.split()[-1]
+    assert (reserved % (2 * MEBI), remaining) == (0, "0")
     assert reserved <= limit // 4
     assert "the address space of this process is limited" in done.stderr
 
 
 def test_idle_memory_makes_way_before_anything_spills():
     pool = Pool(budget_bytes=16 * MEBI)
-    low, gone = pool.empty((MEBI,), torch.float32), pool.empty((2 * MEBI,), torch.float32)
+    low, freed = pool.empty((MEBI,), torch.float32), pool.empty((2 * MEBI,), torch.float32)
     kept = pool.empty((MEBI // 2,), torch.float32)
-    del gone  # 8 MiB of idle memory, too small for 10 MiB
+    del freed  # 8 MiB of idle memory, too small for 10 MiB
     assert pool.counters().idle_bytes == 8 * MEBI
     large = pool.empty((10 * MEBI // 4,), torch.float32).fill_(1)
     counters = pool.counters()
@@ -209,8 +207,8 @@ def test_last_pool_refuses_what_is_above_its_budget_and_says_what_it_holds():
 
 def test_peak_of_use_starts_anew_and_the_mark_of_the_budget_never_does():
     pool = Pool(budget_bytes=16 * MEBI)
-    gone = pool.empty((3 * MEBI,), torch.float32)
-    del gone
+    freed = pool.empty((3 * MEBI,), torch.float32)
+    del freed
     pool.trim()
     kept = pool.empty((MEBI,), torch.float32)
     pool.start_peak()
@@ -222,15 +220,15 @@ def test_peak_of_use_starts_anew_and_the_mark_of_the_budget_never_does():
 @pytest.mark.slow
 def test_resident_memory_never_exceeds_the_budget(pool):
     """Compare with the system's count of resident pages, over random blocks that are all written."""
-    budget, random, held = 24 * MEBI, Random(1), []
+    budget, random, kept = 24 * MEBI, Random(1), []
     pool = Pool(budget_bytes=budget, next=pool)
     start, size = pool.range
     if page_residency([(start, start + size)]).huge_bytes is None:
         pytest.skip("the kernel keeps no smaps")
     for _ in range(60):
-        if held and random.random() < 0.4:
-            held.pop(random.randrange(len(held)))
-        held.append(
+        if kept and random.random() < 0.4:
+            kept.pop(random.randrange(len(kept)))
+        kept.append(
             pool.empty((random.choice((70_000, MEBI // 4, MEBI, 2 * MEBI)),), torch.float32, floor_bytes=0).fill_(1)
         )
         assert page_residency([(start, start + size)]).resident_bytes <= pool.counters().backed_bytes <= budget
@@ -280,9 +278,7 @@ def open_file():
     os.posix_fallocate(file, 0, 64 << 20)
     return file
 """
-    command = [sys.executable, "-c", opening + REFUSED]
-    environment = os.environ | {"OMP_NUM_THREADS": "2"}  # the stack of a second thread counts as data
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600, check=False)
+    done = run_script(opening + REFUSED, OMP_NUM_THREADS="2")  # the stack of a second thread counts as data
     assert done.returncode == 0, done.stderr
     spills, in_file = map(int, done.stdout.split())
     assert spills == in_file > 8
@@ -297,7 +293,7 @@ def test_file_of_less_than_a_huge_page_is_refused(pool, tmp_path, budget):
 @pytest.mark.parametrize(("setting", "expected"), [("off", False), ("on", True)])
 def test_variable_chooses_between_pool_and_torchs_allocator(pool, monkeypatch, setting, expected):
     monkeypatch.setenv("DITHC_OUTPUT_POOL", setting)
-    monkeypatch.setattr(module, "_hot", [])
+    monkeypatch.setattr(module, "_output_pool", [])
     tensor = module.output_pool().empty((MEBI,), torch.float32)
     assert module.output_pool().holds(tensor.data_ptr()) == expected
     assert module.set_output_pool(Pool.off()).counters().used_bytes == expected * 4 * MEBI
@@ -306,6 +302,6 @@ def test_variable_chooses_between_pool_and_torchs_allocator(pool, monkeypatch, s
 
 def test_variable_that_is_neither_is_refused_with_a_fix(monkeypatch):
     monkeypatch.setenv("DITHC_OUTPUT_POOL", "maybe")
-    monkeypatch.setattr(module, "_hot", [])
+    monkeypatch.setattr(module, "_output_pool", [])
     with pytest.raises(UserError, match=r"got: +maybe\n  expected: on or off"):
         module.output_pool()

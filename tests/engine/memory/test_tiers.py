@@ -36,9 +36,9 @@ def file(folder: Path, size: int = 16 * MEBI) -> TierSpec:
 def tiers(tmp_path):
     if native.library() is None:
         pytest.skip(f"C kernels: {native.load_library().reason}")
-    made = Tiers([memory(8 * MEBI), file(tmp_path)])
-    yield made
-    made.close()
+    chain = Tiers([memory(8 * MEBI), file(tmp_path)])
+    yield chain
+    chain.close()
 
 
 def floats(tiers: Tiers, mebi: int) -> torch.Tensor:
@@ -118,18 +118,14 @@ def test_tensors_outlive_closed_tiers_which_is_no_news(tmp_path, tiers, caplog):
     kept = floats(tiers, 4).fill_(7)
     with caplog.at_level(logging.DEBUG, logger="dithc"):
         tiers.close()
-    said = {record.getMessage(): record.levelno for record in caplog.records}
-    assert said[f"memory tier fast: {4 * MEBI} bytes are still in use"] == logging.DEBUG
+    levels = {record.getMessage(): record.levelno for record in caplog.records}
+    assert levels[f"memory tier fast: {4 * MEBI} bytes are still in use"] == logging.DEBUG
     assert float(kept.mean()) == 7
     assert tiers.slow.mapping() is None
 
 
-# ------------------------------------------------------------------------------------------------------------------- files
-
-
+@needs_library
 def test_nothing_of_a_file_is_left_when_its_tiers_are_gone(tmp_path):
-    if native.library() is None:
-        pytest.skip(f"C kernels: {native.load_library().reason}")
     num_open = len(os.listdir("/proc/self/fd"))
     tiers = Tiers([memory(8 * MEBI), file(tmp_path)])
     kept = tiers.slow.empty((MEBI,), torch.float32)
@@ -146,8 +142,8 @@ def test_child_of_a_fork_takes_nothing_from_the_file(tiers):
     child = os.fork()
     if child == 0:  # without tensors, because OpenMP does not survive a fork
         signal.alarm(20)
-        taken = native.library().hc_pool_take(tiers.slow.pool._pool, native.context(), MEBI)
-        os._exit(0 if taken is None else 1)
+        block = native.library().hc_pool_take(tiers.slow.pool._pool, native.context(), MEBI)
+        os._exit(0 if block is None else 1)
     assert os.waitpid(child, 0)[1] == 0
     assert float(kept.mean()) == 1
 
@@ -192,10 +188,10 @@ def test_what_the_disk_refuses_is_an_error_with_a_fix(tmp_path, monkeypatch, num
 def test_disk_without_nameless_files_gets_one_whose_name_is_gone_at_once(tmp_path, monkeypatch):
     plain = os.open
 
-    def refuse(path, flags, *rest, **more):
+    def refuse(path, flags, *arguments, **settings):
         if flags & os.O_TMPFILE == os.O_TMPFILE:
             raise OSError(errno.EOPNOTSUPP, "no O_TMPFILE")
-        return plain(path, flags, *rest, **more)
+        return plain(path, flags, *arguments, **settings)
 
     monkeypatch.setattr(file_tier.os, "open", refuse)
     descriptor = file_tier.create(tmp_path, 2 * MEBI)
@@ -234,9 +230,6 @@ def test_without_the_library_a_budget_is_refused_and_a_single_tier_is_torchs_all
     tiers = Tiers([memory(None)])
     assert tiers.fast.empty((3,), torch.float32).shape == (3,)
     assert (tiers.fast.room_bytes, tiers.fast.huge_pages, tiers.slow) == (None, "none", None)
-
-
-# ------------------------------------------------------------------------------------------------------ the rule of the chain
 
 
 class Node:

@@ -1,10 +1,7 @@
 """Loading of the C library: checks, missing libraries, and separate threads."""
 
 import hashlib
-import logging
 import os
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,6 +15,7 @@ from dithc.engine import native
 from dithc.engine.hardware import Machine, discover_machine, plan_cores
 from dithc.engine.hcops.c import library
 from dithc.engine.native import contexts, loading
+from tests.engine.native.scripts import run_script
 
 CACHES = (loading.load_library, loading.instruction_set, library._handle)
 
@@ -44,7 +42,6 @@ def sealed(content: bytes) -> bytes:
 
 def test_a_missing_library_is_logged_once_with_its_cause(fresh, monkeypatch, tmp_path, caplog):
     monkeypatch.setattr(loading, "LIBRARY", tmp_path / "none.so")
-    monkeypatch.setattr(logging.getLogger("dithc"), "propagate", True)
     with caplog.at_level("WARNING"):
         assert native.library() is None
         assert native.library() is None
@@ -123,13 +120,13 @@ def test_an_unknown_instruction_set_is_refused(name, needs_library, fresh, monke
 
 def test_a_context_is_kept_for_each_number_of_threads(needs_library, monkeypatch):
     monkeypatch.setattr(contexts, "_borrowers", 0)  # torch.compile may keep a patched model of an earlier test alive
-    one, two = native.context(num_threads=1), native.context(num_threads=2)
-    assert one != two
-    assert native.context(num_threads=1) == one
+    single, double = native.context(num_threads=1), native.context(num_threads=2)
+    assert single != double
+    assert native.context(num_threads=1) == single
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        assert native.context() == one
+        assert native.context() == single
     finally:
         torch.set_num_threads(before)
 
@@ -137,18 +134,18 @@ def test_a_context_is_kept_for_each_number_of_threads(needs_library, monkeypatch
 def test_threads_are_pinned_only_where_they_fill_what_we_may_use():
     node = discover_machine()
     cores = node.visible_cores
-    pinned = contexts.places_of_threads(node, len(cores))
+    pinned = contexts.thread_places(node, len(cores))
     assert [cpu in core.cpus for (cpu, _), core in zip(pinned, cores, strict=True)] == [True] * len(cores)
-    assert contexts.places_of_threads(node, 10_000) == []
+    assert contexts.thread_places(node, 10_000) == []
     one_allowed = replace(node, limits=replace(node.limits, allowed_cpus=cores[0].cpus))
-    assert contexts.places_of_threads(one_allowed, 1) == [(cores[0].cpus[0], cores[0].cluster)]
+    assert contexts.thread_places(one_allowed, 1) == [(cores[0].cpus[0], cores[0].cluster)]
 
 
 def test_threads_are_not_pinned_where_a_control_group_gives_less_time_than_cpus():
     node = _node_of_clusters(8)
-    assert len(contexts.places_of_threads(node, 8)) == 8
+    assert len(contexts.thread_places(node, 8)) == 8
     throttled = replace(node, limits=replace(node.limits, cpu_quota=2.5))
-    assert contexts.places_of_threads(throttled, 8) == []
+    assert contexts.thread_places(throttled, 8) == []
 
 
 def _node_of_clusters(*sizes: int) -> Machine:
@@ -163,20 +160,16 @@ def test_threads_are_pinned_and_cut_over_clusters_beside_cores_kept_for_communic
     node = _node_of_clusters(38, 38)
     compute = plan_cores(node, ranks_per_node=1).ranks[0].compute
     assert len(compute) < len(node.cores)
-    placed = contexts.places_of_threads(node, len(compute))
+    placed = contexts.thread_places(node, len(compute))
     assert [cpu for cpu, _ in placed] == list(compute)
     assert contexts.num_equal_clusters([0] * 37 + [1] * 38) == 2
     assert contexts.num_equal_clusters([0] * 30 + [1] * 38) == 1
     assert contexts.num_equal_clusters([]) == 1
 
 
-def _run(script: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=600)
-
-
 @pytest.mark.slow
 def test_a_child_forked_while_a_thread_is_inside_an_operator_goes_on(needs_library):
-    done = _run("""
+    done = run_script("""
 import os, threading, torch
 from dithc.engine import hcops
 hcops.use("c")
@@ -204,7 +197,7 @@ os._exit(0)
 
 @pytest.mark.slow
 def test_the_process_ends_quietly_while_a_thread_is_inside_an_operator(needs_library):
-    done = _run("""
+    done = run_script("""
 import threading, time, torch
 from dithc.engine import hcops
 hcops.use("c")
@@ -218,9 +211,9 @@ time.sleep(1)
 def test_a_core_has_its_share_of_a_shared_cache():
     node = discover_machine()
     for level in (1, 2, 3):
-        held = [cache for cache in node.caches if cache.level == level and cache.kind != "Instruction"]
+        caches = [cache for cache in node.caches if cache.level == level and cache.kind != "Instruction"]
         share = contexts.cache_bytes(node, level)
-        assert share <= (held[0].size_bytes if held else 0)
+        assert share <= (caches[0].size_bytes if caches else 0)
     assert contexts.cache_bytes(replace(node, caches=()), 1) == 0
 
 
@@ -254,5 +247,5 @@ print("untouched")
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two CPUs")
 @pytest.mark.slow
 def test_torchs_threads_and_their_places_are_left_as_they_were(needs_library):
-    done = subprocess.run([sys.executable, "-c", ALONE], capture_output=True, text=True, timeout=600)
+    done = run_script(ALONE)
     assert done.stdout.strip() == "untouched", done.stderr

@@ -1,6 +1,5 @@
 """Operators finish with correct results with too many threads, fewer CPUs or Ctrl-C, and log the cause."""
 
-import logging
 import os
 import signal
 import subprocess
@@ -50,8 +49,8 @@ sys.stdin.read()  # it keeps its team until it may end
 """
 
 
-def start(threads: int, cpus: list[int], *more: object, turns: int = 30) -> "subprocess.Popen[str]":
-    arguments = [str(threads), ",".join(map(str, cpus)), str(turns), *map(str, more)]
+def start(threads: int, cpus: list[int], *settings: object, rounds: int = 30) -> "subprocess.Popen[str]":
+    arguments = [str(threads), ",".join(map(str, cpus)), str(rounds), *map(str, settings)]
     return subprocess.Popen(
         [sys.executable, "-c", WORK, *arguments],
         stdin=subprocess.PIPE,
@@ -96,23 +95,21 @@ def test_a_mask_that_shrinks_under_a_running_team_harms_nothing():
 
 @pytest.mark.parametrize("cpu", [1023, 1024, 100_000])
 def test_threads_that_the_system_does_not_pin_are_left_to_it(cpu, monkeypatch, caplog):
-    monkeypatch.setattr(logging.getLogger("dithc"), "propagate", True)
     planned = contexts.ThreadLayout(num_threads=2, cpus=(0, cpu), clusters=(range(2),), nodes=())
     monkeypatch.setattr(contexts, "planned_layout", lambda node, num_threads: planned)
     monkeypatch.setattr(contexts, "claim", lambda cpus: [])
     with caplog.at_level("WARNING"):
-        made = contexts._create("ref", 2)
+        context = contexts._create("ref", 2)
     assert f"threads are not pinned to CPUs [0, {cpu}]" in caplog.text
-    assert contexts._layouts.pop(made).cpus == ()
-    native.library().hc_barrier_ceiling(made, 10)
+    assert contexts._layouts.pop(context).cpus == ()
+    native.library().hc_barrier_ceiling(context, 10)
 
 
 @pytest.mark.parametrize(("quota", "cpus"), [(None, 8), (16.0, 8), (2.5, 3)])
-def test_more_threads_than_cpus_of_time_is_said(monkeypatch, caplog, quota, cpus):
-    monkeypatch.setattr(logging.getLogger("dithc"), "propagate", True)
-    here = discover_machine()
-    limits = replace(here.limits, allowed_cpus=tuple(range(8)), cpu_quota=quota)
-    monkeypatch.setattr(contexts, "discover_machine", lambda: replace(here, limits=limits))
+def test_more_threads_than_cpus_of_time_is_logged(monkeypatch, caplog, quota, cpus):
+    machine = discover_machine()
+    limits = replace(machine.limits, allowed_cpus=tuple(range(8)), cpu_quota=quota)
+    monkeypatch.setattr(contexts, "discover_machine", lambda: replace(machine, limits=limits))
     spins = []
     monkeypatch.setattr(contexts, "new_context", lambda *_, spin_nanoseconds, **__: spins.append(spin_nanoseconds) or 0)
     monkeypatch.setattr(contexts, "_layouts", {})
@@ -127,10 +124,10 @@ def test_more_threads_than_cpus_of_time_is_said(monkeypatch, caplog, quota, cpus
 @needs_two_cpus
 def test_the_caller_works_on_the_first_cpu_and_keeps_its_mask():
     """Both threads use one CPU. The other CPU is unused, as if kept for communication."""
-    own, other = CPUS[:2]
-    made = contexts.new_context(
+    first, second = CPUS[:2]
+    context = contexts.new_context(
         discover_machine(),
-        contexts.ThreadLayout(num_threads=2, cpus=(own, own), clusters=(range(2),), nodes=()),
+        contexts.ThreadLayout(num_threads=2, cpus=(first, first), clusters=(range(2),), nodes=()),
         isa="ref",
     )
     places = []
@@ -142,35 +139,34 @@ def test_the_caller_works_on_the_first_cpu_and_keeps_its_mask():
 
     try:
         for _ in range(20):
-            os.sched_setaffinity(0, {other})
+            os.sched_setaffinity(0, {second})
             os.sched_setaffinity(0, CPUS)
-            native.library().hc_run(made, Callback(job), None)
+            native.library().hc_run(context, Callback(job), None)
             assert os.sched_getaffinity(0) == set(CPUS)
     finally:
         os.sched_setaffinity(0, CPUS)
-        native.library().hc_context_destroy(made)
-    assert places.count(own) > 15, places  # the system may move it at any time
+        native.library().hc_context_destroy(context)
+    assert places.count(first) > 15, places  # the system may move it at any time
 
 
 def test_memory_nodes_that_the_system_refuses_are_given_up_with_a_warning(monkeypatch, caplog):
-    monkeypatch.setattr(logging.getLogger("dithc"), "propagate", True)
     planned = contexts.ThreadLayout(num_threads=2, cpus=(), clusters=(range(1), range(1, 2)), nodes=(0, 1023))
     monkeypatch.setattr(contexts, "planned_layout", lambda node, num_threads: planned)
     with caplog.at_level("WARNING"):
-        made = contexts._create("ref", 2)
+        context = contexts._create("ref", 2)
     assert "refuses to bind pages to nodes (0, 1023)" in caplog.text
-    assert contexts._layouts.pop(made).nodes == ()
+    assert contexts._layouts.pop(context).nodes == ()
 
 
 def test_clusters_near_different_nodes_are_bound_and_one_node_is_not():
-    here = discover_machine()
-    clusters = tuple(replace(here.clusters[0], index=i, node=node, cores=(i,)) for i, node in enumerate((2, 5)))
-    cores = tuple(replace(here.cores[0], index=i, cpus=(i,), cluster=i) for i in range(2))
-    node = replace(here, cores=cores, clusters=clusters, limits=replace(here.limits, allowed_cpus=(0, 1)))
+    machine = discover_machine()
+    clusters = tuple(replace(machine.clusters[0], index=i, node=node, cores=(i,)) for i, node in enumerate((2, 5)))
+    cores = tuple(replace(machine.cores[0], index=i, cpus=(i,), cluster=i) for i in range(2))
+    node = replace(machine, cores=cores, clusters=clusters, limits=replace(machine.limits, allowed_cpus=(0, 1)))
     planned = contexts.planned_layout(node, 2)
     assert (planned.clusters, planned.nodes, planned.cpus) == ((range(1), range(1, 2)), (2, 5), (0, 1))
-    near = replace(node, clusters=tuple(replace(cluster, node=2) for cluster in clusters))
-    assert contexts.planned_layout(near, 2).nodes == ()
+    same_node = replace(node, clusters=tuple(replace(cluster, node=2) for cluster in clusters))
+    assert contexts.planned_layout(same_node, 2).nodes == ()
     unknown = replace(node, clusters=(clusters[0], replace(clusters[1], node=None)))
     assert contexts.planned_layout(unknown, 2).nodes == ()
     assert contexts.planned_layout(node, 1).nodes == ()
@@ -191,7 +187,7 @@ def test_a_cpu_is_claimed_by_one_process_and_free_again_when_that_ends():
     other.wait()
     assert cpu_claims.claim([cpu]) == []
     assert cpu_claims.claim([cpu]) == []  # claimed by this process now
-    cpu_claims._held.pop(cpu).close()
+    cpu_claims._sockets.pop(cpu).close()
 
 
 INTERRUPTED = """

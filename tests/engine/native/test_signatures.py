@@ -36,8 +36,8 @@ EPILOGUE = """bias bias_type before_type gelu gelu_gradient_at gate gate_type ga
 # Fields of the header that correspond to the flat fields of GemmArguments.
 INNER = {
     **{
-        f"{m}_{field}": f"{where}.{field}"
-        for m, where in (("a", "a"), ("b", "b"), ("c", "out_c"))
+        f"{m}_{field}": f"{prefix}.{field}"
+        for m, prefix in (("a", "a"), ("b", "b"), ("c", "out_c"))
         for field in ("data", "row_stride", "column_stride")
     },
     "a_type": "a.dtype",
@@ -74,12 +74,12 @@ def test_arguments_are_those_of_the_header(name):
     result, arguments = FUNCTIONS[name]
     expected = [] if arguments.strip() == "void" else [kind(" ".join(part.split())) for part in arguments.split(",")]
     if name in signatures.STATUS_FUNCTIONS:
-        declared, wanted = signatures.STATUS_FUNCTIONS[name], "int"
+        declared, expected_result = signatures.STATUS_FUNCTIONS[name], "int"
     else:
         (returned, *declared) = signatures.OTHER_FUNCTIONS[name]
-        wanted = "void" if returned is None else "int" if returned is ctypes.c_int else "pointer"
-    assert [kind_of(one) for one in declared] == expected
-    assert ("pointer" if "*" in result else result.split()[-1]) == wanted
+        expected_result = "void" if returned is None else "int" if returned is ctypes.c_int else "pointer"
+    assert [kind_of(declaration) for declaration in declared] == expected
+    assert ("pointer" if "*" in result else result.split()[-1]) == expected_result
 
 
 def test_version_is_that_of_the_header():
@@ -108,5 +108,5 @@ def test_structures_are_laid_out_as_the_compiler_lays_them_out(tmp_path):
     for line in printed.splitlines():
         name, *field, number = line.split()
         structure = STRUCTURES[name]
-        ours = getattr(structure, field[0]).offset if field else ctypes.sizeof(structure)
-        assert ours == int(number), line
+        declared = getattr(structure, field[0]).offset if field else ctypes.sizeof(structure)
+        assert declared == int(number), line

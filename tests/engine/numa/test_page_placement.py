@@ -3,8 +3,6 @@
 import ctypes
 import logging
 import mmap
-import subprocess
-import sys
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
@@ -28,6 +26,7 @@ from dithc.engine.numa import (
     pss_bytes,
     reset_peak_rss,
 )
+from tests.engine.native.scripts import run_script
 
 MIB = 1 << 20
 MADV_COLLAPSE = 25  # from Linux 6.1 on; the mmap module does not define it
@@ -98,10 +97,10 @@ def test_huge_pages_of_hugetlb_count_with_their_size_and_nothing_is_claimed_with
     assert (found.bytes_of_node, found.huge_bytes, found.policies) == ({}, None, {})
 
 
-def test_what_is_far_is_counted_and_said(two_nodes):
-    near = page_residency([(0x10800000, 0x11000000)], proc=two_nodes)
+def test_remote_pages_are_counted_and_reported(two_nodes):
+    local = page_residency([(0x10800000, 0x11000000)], proc=two_nodes)
     mixed = page_residency([(0x10000000, 0x10800000)], proc=two_nodes)
-    found = page_placement.PagePlacement(num_tensors=1, num_bytes=16 * MIB, nodes=(0, 1), clusters=(mixed, near))
+    found = page_placement.PagePlacement(num_tensors=1, num_bytes=16 * MIB, nodes=(0, 1), clusters=(mixed, local))
     assert found.far_bytes == 48 * 4096
     assert "node 0 8 of 8 MiB, node 1 8 of 8 MiB" in found.describe()
     assert "12 of 16 MiB in 1 tensors on huge pages" in found.describe()
@@ -113,15 +112,15 @@ def test_parts_of_clusters_are_whole_pages_of_the_system_and_those_of_the_optimi
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(page_placement, "SYSTEM_PAGE_BYTES", page)
         parts, bound = page_placement.cluster_parts(start, start + length, clusters), []
-        library = SimpleNamespace(hc_bind=lambda at, size, node: bound.append((at, size)))
+        library = SimpleNamespace(hc_bind=lambda address, size, node: bound.append((address, size)))
         for part in parts:
             page_placement._bind(library, part, 0)
     assert (parts[0][0], parts[-1][1]) == (start, start + length)
     assert all(before[1] == after[0] and before[0] <= before[1] for before, after in pairwise(parts))
     assert all(part[1] % page == 0 or part[1] == start + length for part in parts)
     cuts = partition(length, clusters, multiple=page_placement.PAGE_BYTES)
-    assert all(0 <= part[1] - (start + own.stop) < page for part, own in zip(parts, cuts, strict=True))
-    assert all(at % page == size % page == 0 for at, size in bound)
+    assert all(0 <= part[1] - (start + share.stop) < page for part, share in zip(parts, cuts, strict=True))
+    assert all(address % page == size % page == 0 for address, size in bound)
     assert sum(size for _, size in bound) == max(0, (start + length) // page - -(-start // page)) * page
 
 
@@ -197,12 +196,12 @@ def test_weights_come_to_lie_on_huge_pages():
 @needs_library
 @needs_numa_maps
 def test_blocks_of_the_pool_are_bound_by_cluster_where_the_context_knows_nodes(binds):
-    library, made = native.library(), ctypes.c_void_p()
+    library, context = native.library(), ctypes.c_void_p()
     machine = Machine(isa_number("ref"), 2, num_clusters=2, nodes=(ctypes.c_int * 2)(0, 0))
-    library.hc_context_create(ctypes.byref(machine), ctypes.byref(made))
+    library.hc_context_create(ctypes.byref(machine), ctypes.byref(context))
     pool = ctypes.c_void_p()
     library.hc_pool_create(None, ctypes.byref(pool))
-    block = library.hc_pool_take(pool, made, 8 * MIB)
+    block = library.hc_pool_take(pool, context, 8 * MIB)
     try:
         found = page_residency([(block, block + 8 * MIB)])
         assert set(found.policies) == {"prefer:0"}
@@ -210,7 +209,7 @@ def test_blocks_of_the_pool_are_bound_by_cluster_where_the_context_knows_nodes(b
     finally:
         library.hc_pool_give(pool, block)
         library.hc_pool_release(pool)
-        library.hc_context_destroy(made)
+        library.hc_context_destroy(context)
 
 
 @needs_library
@@ -262,7 +261,7 @@ if reset_peak_rss():
 @pytest.mark.slow
 def test_touched_pages_count_and_the_peak_stays_until_it_is_reset():
     # In a separate process, because the block must be larger than the previous peak of the process.
-    done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=600)
+    done = run_script(PROGRAM)
     assert done.returncode == 0, done.stderr
 
 

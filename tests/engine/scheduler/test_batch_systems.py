@@ -36,7 +36,7 @@ NUMBERS = {
 
 
 def read(system: str, text: str, ask: int = 0) -> dict[str, SchedulerJob]:
-    return {job.id: job for job in SYSTEMS[system].asks[ask].read(text)}
+    return {job.id: job for job in SYSTEMS[system].queries[ask].read(text)}
 
 
 @pytest.mark.parametrize("system", SYSTEMS)
@@ -45,12 +45,12 @@ def test_request_is_submitted_and_its_number_is_found(system: str) -> None:
     assert submitted[-3:] == ["-q", "large", "/work/job.sh"], "options of the site must precede the script"
     assert SUBMITTED[system] in " ".join(submitted)
     for printed, number in (NUMBERS[system] | {"error: no such queue\n": None}).items():
-        assert SYSTEMS[system].number_in(printed) == number
+        assert SYSTEMS[system].parse_number(printed) == number
 
 
 def test_one_rank_of_fujitsu_needs_no_mpi() -> None:
-    one = JobRequest(name="dithc-tiles", script=Path("a"), out=Path("b"), memory_mb=1000, minutes=5)
-    assert "--mpi" not in SYSTEMS["fujitsu"].submit(one)
+    request = JobRequest(name="dithc-tiles", script=Path("a"), out=Path("b"), memory_mb=1000, minutes=5)
+    assert "--mpi" not in SYSTEMS["fujitsu"].submit(request)
 
 
 def test_slurm_queue_and_accounting_are_read() -> None:
@@ -60,9 +60,9 @@ def test_slurm_queue_and_accounting_are_read() -> None:
     assert (seen["7"].state, seen["7"].nodes, seen["7"].reason) == ("RUNNING", "n[1-2]", "")
     assert (seen["8"].waits, seen["8"].reason) == (True, "Resources")
     assert seen["9"].state == "PREEMPTED"
-    ended = read("slurm", "7|FAILED|75:0|n1|00:00:12|a|\n8|CANCELLED by 0|0:15|n1|00:00:02|a|\n", ask=1)
-    assert (ended["7"].state, ended["7"].status) == ("FAILED", 75)
-    assert (ended["8"].state, ended["8"].status) == ("CANCELLED", 143)
+    accounted = read("slurm", "7|FAILED|75:0|n1|00:00:12|a|\n8|CANCELLED by 0|0:15|n1|00:00:02|a|\n", ask=1)
+    assert (accounted["7"].state, accounted["7"].status) == ("FAILED", 75)
+    assert (accounted["8"].state, accounted["8"].status) == ("CANCELLED", 143)
 
 
 PBS = """{
@@ -89,16 +89,6 @@ PBS = """{
 """
 
 
-def test_pbs_states_and_exit_statuses_are_read() -> None:
-    seen = read("pbs", PBS)
-    states = [seen[f"{number}.pbs01"].state for number in range(1, 13)]
-    assert states[:6] == ["PENDING", "RUNNING", "COMPLETED", "FAILED", "TIMEOUT", "OUT_OF_MEMORY"]
-    assert states[6:] == ["CANCELLED", "TIMEOUT", "PENDING", "CANCELLED", "NODE_FAIL", "COMPLETING"]
-    assert seen["2.pbs01"].nodes == "n1,n2"
-    assert "Insufficient" in seen["1.pbs01"].reason
-    assert (seen["4.pbs01"].status, seen["7.pbs01"].status) == (75, 143)
-
-
 LSF = """{
   "COMMAND":"bjobs",
   "JOBS":7,
@@ -115,15 +105,6 @@ LSF = """{
   ]
 }
 """
-
-
-def test_lsf_states_and_termination_reasons_are_read() -> None:
-    seen = read("lsf", LSF)
-    states = [seen[str(number)].state for number in (1, 2, 3, 4, 5, 6, 7, 9)]
-    assert states == ["PENDING", "RUNNING", "COMPLETED", "FAILED", "TIMEOUT", "CANCELLED", "PREEMPTED", "NODE_FAIL"]
-    assert "8" not in seen
-    assert seen["2"].nodes == "n1,n2"
-    assert (seen["3"].status, seen["4"].status) == (0, 75)
 
 
 FUJITSU = """
@@ -144,13 +125,24 @@ JOB_ID     ST  EC  PC REASON
 """
 
 
-def test_fujitsu_states_and_pjm_codes_are_read() -> None:
-    seen = read("fujitsu", FUJITSU)
-    states = [seen[str(number)].state for number in range(238, 248)]
-    assert states[:4] == ["PENDING", "RUNNING", "COMPLETED", "FAILED"]
-    assert states[4:] == ["TIMEOUT", "OUT_OF_MEMORY", "NODE_FAIL", "CANCELLED", "PREEMPTED", "FAILED"]
-    assert seen["241"].status == 75
-    assert seen["242"].reason == "ELAPSE LIMIT EXCEEDED"
+# States of the jobs above, in their order.
+STATES = {
+    "pbs": "PENDING RUNNING COMPLETED FAILED TIMEOUT OUT_OF_MEMORY CANCELLED TIMEOUT PENDING CANCELLED NODE_FAIL COMPLETING",
+    "lsf": "PENDING RUNNING COMPLETED FAILED TIMEOUT CANCELLED PREEMPTED NODE_FAIL",
+    "fujitsu": "PENDING RUNNING COMPLETED FAILED TIMEOUT OUT_OF_MEMORY NODE_FAIL CANCELLED PREEMPTED FAILED",
+}
+
+
+def test_states_nodes_reasons_and_exit_statuses_are_read() -> None:
+    pbs, lsf, fujitsu = read("pbs", PBS), read("lsf", LSF), read("fujitsu", FUJITSU)
+    for system, jobs in {"pbs": pbs, "lsf": lsf, "fujitsu": fujitsu}.items():
+        assert [job.state for job in jobs.values()] == STATES[system].split()
+    assert "8" not in lsf
+    assert pbs["2.pbs01"].nodes == lsf["2"].nodes == "n1,n2"
+    assert "Insufficient" in pbs["1.pbs01"].reason
+    assert fujitsu["242"].reason == "ELAPSE LIMIT EXCEEDED"
+    assert (pbs["4.pbs01"].status, pbs["7.pbs01"].status, fujitsu["241"].status) == (75, 143, 75)
+    assert (lsf["3"].status, lsf["4"].status) == (0, 75)
 
 
 @pytest.mark.parametrize("system", SYSTEMS)

@@ -11,7 +11,7 @@ import pytest
 
 from dithc.core.logging import UserError
 from dithc.engine.scheduler import cluster_generic, deadline, get_queue, queues, status_query
-from dithc.engine.scheduler.cluster_generic import LOST_SECONDS, cancel, status, submit, summarize_scores
+from dithc.engine.scheduler.cluster_generic import LOST_SECONDS, cancel, job_verdict, status, submit
 from dithc.engine.scheduler.job_records import load
 from dithc.engine.scheduler.queue import SchedulerJob
 
@@ -66,7 +66,7 @@ def pbs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def hand_in(folder: Path, command: str, **properties: object) -> str:
+def submit_script(folder: Path, command: str, **properties: object) -> str:
     script = folder / "job script.sh"
     script.write_text(f"#!/bin/sh\n# properties = {json.dumps(PROPERTIES | properties)}\n{command}\n")
     return submit(["pbs", "-q", "large", str(script)], folder=folder)
@@ -78,11 +78,11 @@ def test_job_that_succeeds_is_submitted_once_with_the_settings_of_dithc(
     monkeypatch.setenv("DITHC_MPIEXEC", "/opt/my mpi/mpiexec")
     monkeypatch.setenv("DITHC_DRIVER_PID", "1")
     settings = 'echo "$DITHC_MPIEXEC|${DITHC_DRIVER_PID:-none}|$(( DITHC_DEADLINE - $(date +%s) > 1700 ))"'
-    number = hand_in(tmp_path, f"{settings}; pwd")
+    number = submit_script(tmp_path, f"{settings}; pwd")
     assert status(number, folder=tmp_path) == "success"
-    words = (pbs / "1.words").read_text()
-    assert "select=2:ncpus=4:mpiprocs=2:ompthreads=2:mem=2000mb" in words
-    assert "-q large" in words
+    arguments = (pbs / "1.words").read_text()
+    assert "select=2:ncpus=4:mpiprocs=2:ompthreads=2:mem=2000mb" in arguments
+    assert "-q large" in arguments
     queue = get_queue("generic")
     (job,) = queue.jobs(tmp_path)
     assert (job.id, job.state, job.status, job.title) == (number, "COMPLETED", 0, "pretrain run=a step=0000020")
@@ -93,7 +93,7 @@ def test_job_that_succeeds_is_submitted_once_with_the_settings_of_dithc(
 
 @pytest.mark.parametrize("code", [1, 2, 76, 137])
 def test_job_that_failed_is_not_repeated(pbs: Path, tmp_path: Path, code: int) -> None:
-    number = hand_in(tmp_path, f"exit {code}")
+    number = submit_script(tmp_path, f"exit {code}")
     assert [status(number, folder=tmp_path) for _ in range(2)] == ["failed", "failed"]
     assert (pbs / "last").read_text() == "1\n"
     (job,) = get_queue("generic").ended([number])
@@ -101,7 +101,7 @@ def test_job_that_failed_is_not_repeated(pbs: Path, tmp_path: Path, code: int) -
 
 
 def test_cancelled_job_is_not_repeated_though_it_stopped_well(pbs: Path, tmp_path: Path) -> None:
-    number = hand_in(tmp_path, "touch $DITHC_REQUEUE_FILE; exit 1")
+    number = submit_script(tmp_path, "touch $DITHC_REQUEUE_FILE; exit 1")
     cancel([number], folder=tmp_path)
     assert status(number, folder=tmp_path) == "failed"
     deadline = time.monotonic() + 10
@@ -113,7 +113,7 @@ def test_cancelled_job_is_not_repeated_though_it_stopped_well(pbs: Path, tmp_pat
 
 def test_job_of_a_lost_node_runs_again(pbs: Path, tmp_path: Path) -> None:
     (pbs / "loses").touch()
-    number = hand_in(tmp_path, "true")
+    number = submit_script(tmp_path, "true")
     (pbs / "loses").unlink()
     assert [status(number, folder=tmp_path) for _ in range(2)] == ["running", "success"]
 
@@ -123,12 +123,12 @@ def test_only_a_job_without_progress_is_given_up(
     pbs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reached: str, last: str
 ) -> None:
     monkeypatch.setattr(cluster_generic, "MAX_FRUITLESS", 3)
-    number = hand_in(tmp_path, f"{reached} $DITHC_REQUEUE_FILE; exit 1")
+    number = submit_script(tmp_path, f"{reached} $DITHC_REQUEUE_FILE; exit 1")
     assert [status(number, folder=tmp_path) for _ in range(4)] == ["running"] * 3 + [last]
 
 
 def test_system_that_refuses_is_asked_again_later(pbs: Path, tmp_path: Path) -> None:
-    number = hand_in(tmp_path, '[ "$(cat "$PBS_FOLDER/last")" = 2 ] || { touch $DITHC_REQUEUE_FILE; exit 1; }')
+    number = submit_script(tmp_path, '[ "$(cat "$PBS_FOLDER/last")" = 2 ] || { touch $DITHC_REQUEUE_FILE; exit 1; }')
     (pbs / "full").touch()
     assert [status(number, folder=tmp_path) for _ in range(3)] == ["running"] * 3
     assert (pbs / "last").read_text() == "1\n"
@@ -140,7 +140,7 @@ def test_system_that_refuses_is_asked_again_later(pbs: Path, tmp_path: Path) -> 
 
 
 def test_silent_system_decides_nothing(pbs: Path, tmp_path: Path) -> None:
-    number = hand_in(tmp_path, "exit 2")
+    number = submit_script(tmp_path, "exit 2")
     (pbs / "down").touch()
     assert status(number, folder=tmp_path) == "running"
     (pbs / "down").unlink()
@@ -151,17 +151,17 @@ def test_job_that_nobody_knows_runs_again_after_a_while(
     pbs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (pbs / "loses").touch()
-    number = hand_in(tmp_path, "true")
+    number = submit_script(tmp_path, "true")
     (pbs / "loses").unlink()
     (pbs / "1.code").unlink()
     assert status(number, folder=tmp_path) == "running"
-    begun = time.time()
-    monkeypatch.setattr(cluster_generic, "now", lambda: begun + LOST_SECONDS + 1)
+    start = time.time()
+    monkeypatch.setattr(cluster_generic, "now", lambda: start + LOST_SECONDS + 1)
     assert [status(number, folder=tmp_path) for _ in range(2)] == ["running", "success"]
 
 
 @pytest.mark.parametrize(
-    ("left", "again", "state", "code", "word"),
+    ("exit_status", "again", "state", "code", "verdict"),
     [
         (0, False, "COMPLETING", None, "success"),
         (None, False, "PENDING", None, "running"),
@@ -179,8 +179,8 @@ def test_job_that_nobody_knows_runs_again_after_a_while(
         (1, False, "FAILED", 1, "failed"),
     ],
 )
-def test_verdict(left: int | None, again: bool, state: str, code: int | None, word: str) -> None:
-    assert summarize_scores(status=left, again=again, job=SchedulerJob(id="1", state=state, status=code)) == word
+def test_verdict(exit_status: int | None, again: bool, state: str, code: int | None, verdict: str) -> None:
+    assert job_verdict(status=exit_status, again=again, job=SchedulerJob(id="1", state=state, status=code)) == verdict
 
 
 def test_mark_says_how_far_it_came_and_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -197,16 +197,16 @@ def test_refusals_say_what_to_do(pbs: Path, tmp_path: Path, monkeypatch: pytest.
     with pytest.raises(UserError, match="slurm, pbs, lsf, fujitsu"):
         submit(["/nowhere"], folder=tmp_path)
     with pytest.raises(UserError, match="no mem_mb and no runtime"):
-        hand_in(tmp_path, "true", resources={})
+        submit_script(tmp_path, "true", resources={})
     with pytest.raises(UserError, match="no record"):
         status("12", folder=tmp_path)
     (pbs / "full").touch()
     with pytest.raises(UserError, match="would exceed queue's job limit"):
-        hand_in(tmp_path, "true")
+        submit_script(tmp_path, "true")
 
 
 def test_status_loads_nothing_heavy_and_prints_one_word(pbs: Path, tmp_path: Path) -> None:
-    number = hand_in(tmp_path, "true")
+    number = submit_script(tmp_path, "true")
     code = (
         "import sys, dithc.engine.scheduler.cluster_generic as g; "
         "sys.exit(g.main(sys.argv[1:]) or not {'torch', 'numpy', 'snakemake'}.isdisjoint(sys.modules))"
@@ -220,7 +220,7 @@ def test_job_that_will_run_again_is_queued_for_its_driver_and_ended_for_another(
     pbs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DITHC_DRIVER_NAME", "first")
-    hand_in(tmp_path, "touch $DITHC_REQUEUE_FILE; exit 1")
+    submit_script(tmp_path, "touch $DITHC_REQUEUE_FILE; exit 1")
     queue = get_queue("generic")
     (job,) = queue.jobs(tmp_path)
     assert (job.name, job.state, job.active) == ("first", "REQUEUED", True)
@@ -233,10 +233,10 @@ def test_forgotten_job_of_another_driver_is_not_waited_for(
     pbs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (pbs / "loses").touch()
-    hand_in(tmp_path, "true")
+    submit_script(tmp_path, "true")
     (pbs / "1.code").unlink()
     queue = get_queue("generic")
     assert [job.state for job in queue.jobs(tmp_path)] == ["PENDING"]
-    begun = time.time()
-    monkeypatch.setattr(queues, "now", lambda: begun + LOST_SECONDS + 1)
+    start = time.time()
+    monkeypatch.setattr(queues, "now", lambda: start + LOST_SECONDS + 1)
     assert [job.active for job in queue.jobs(tmp_path)] == [False]

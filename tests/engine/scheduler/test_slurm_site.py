@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from dithc.config import load_machine
-from dithc.engine.doctor.profile_check import judge_ranks
+from dithc.engine.doctor.profile_check import check_ranks
 from dithc.engine.doctor.profile_writer import profile_text
 from dithc.engine.scheduler import SchedulerJob, explain_blocked, explain_end, slurm_site
 from dithc.engine.scheduler.slurm_site import minutes_of, read_site
@@ -60,43 +60,43 @@ def test_profile_takes_the_smallest_node_and_is_read_back(tmp_path: Path) -> Non
 
 def test_finished_jobs_that_leave_the_queue_at_once_are_followed_by_the_accounting(tmp_path: Path) -> None:
     short = replace(SITE, min_job_age_seconds=2)
-    for one, command in ((short, "sacct"), (replace(short, accounting=False), "squeue")):
-        text, _ = profile_text("s", one, one.partitions[0], dies=3, nodes=1, account=None)
+    for site, command in ((short, "sacct"), (replace(short, accounting=False), "squeue")):
+        text, _ = profile_text("s", site, site.partitions[0], dies=3, nodes=1, account=None)
         (tmp_path / "config.yaml").write_text(text)
         machine, content = load_machine(tmp_path)
         assert content["slurm-status-command"] == command
         assert machine.ranks_per_node == 1, "40 CPUs are not shared by 3 dies"
 
 
-SEEN = {"host": "n1", "size": 2, "token_seen": True, "cpus": 10, "time": 100.0, "huge_pages": "madvise"}
+FACTS = {"host": "n1", "size": 2, "token_seen": True, "cpus": 10, "time": 100.0, "huge_pages": "madvise"}
 
 
 def test_ranks_of_a_trial_that_see_what_they_should_are_well() -> None:
-    found = judge_ranks([SEEN, {**SEEN, "host": "n2"}], where="2 nodes", ranks=2, cpus=10, began=99.0, ended=101.0)
+    found = check_ranks([FACTS, {**FACTS, "host": "n2"}], location="2 nodes", ranks=2, cpus=10, began=99.0, ended=101.0)
     assert {finding.level for finding in found} == {"ok"}
 
 
 @pytest.mark.parametrize(
     ("change", "topic", "level"),
     [
-        ({"size": 1}, "MPI", "bad"),
-        ({"token_seen": False}, "files", "bad"),
-        ({"cpus": 4}, "cores", "warn"),
-        ({"time": 500.0}, "clock", "warn"),
-        ({"huge_pages": "never"}, "huge pages", "warn"),
+        ({"size": 1}, "MPI", "error"),
+        ({"token_seen": False}, "files", "error"),
+        ({"cpus": 4}, "cores", "warning"),
+        ({"time": 500.0}, "clock", "warning"),
+        ({"huge_pages": "never"}, "huge pages", "warning"),
     ],
 )
 def test_each_trouble_of_a_node_is_found(change: dict[str, object], topic: str, level: str) -> None:
-    found = judge_ranks([SEEN, SEEN | change], where="n", ranks=2, cpus=10, began=99.0, ended=101.0)
+    found = check_ranks([FACTS, FACTS | change], location="n", ranks=2, cpus=10, began=99.0, ended=101.0)
     assert {finding.topic: finding.level for finding in found}[f"n: {topic}"] == level
     assert all(finding.fix for finding in found if finding.level != "ok")
 
 
-IN_VAIN = ("PartitionTimeLimit", "ReqNodeNotAvail, UnavailableNodes:n1", "JobHeldUser")
+BLOCKED = ("PartitionTimeLimit", "ReqNodeNotAvail, UnavailableNodes:n1", "JobHeldUser")
 LIMITS = ("QOSMaxWallDurationPerJobLimit", "AssocMaxNodePerJobLimit", "AssocMaxWallDurationPerJobLimit")
 
 
-@pytest.mark.parametrize("reason", [*IN_VAIN, *LIMITS])
+@pytest.mark.parametrize("reason", [*BLOCKED, *LIMITS])
 def test_reasons_that_do_not_pass_are_told_from_those_that_do(reason: str) -> None:
     assert explain_blocked(SchedulerJob(id="1", state="PENDING", reason=reason)) is not None
     assert explain_blocked(SchedulerJob(id="1", state="RUNNING", reason=reason)) is None
@@ -106,8 +106,8 @@ def test_reasons_that_do_not_pass_are_told_from_those_that_do(reason: str) -> No
 
 def test_every_end_of_a_job_has_a_reason_and_a_fix() -> None:
     for state in ("TIMEOUT", "OUT_OF_MEMORY", "CANCELLED", "NODE_FAIL", "FAILED", "PREEMPTED"):
-        why, fix = explain_end(SchedulerJob(id="1", state=state, status=1))
-        assert why
+        cause, fix = explain_end(SchedulerJob(id="1", state=state, status=1))
+        assert cause
         assert fix
     assert "another training" in explain_end(SchedulerJob(id="1", state="FAILED", status=76))[0]
 
@@ -125,7 +125,7 @@ def test_lost_nodes_are_those_that_are_down_or_do_not_answer(monkeypatch: pytest
             "silent": node_shown("ALLOCATED*", port),
             "unknown": None,
         }
-        monkeypatch.setattr(slurm_site, "said", lambda line: shown.get(line[-1]))
+        monkeypatch.setattr(slurm_site, "query", lambda line: shown.get(line[-1]))
         assert slurm_site.lost(shown) == ["down", "silent"], "nodes without a state count as up"
-    monkeypatch.setattr(slurm_site, "said", lambda line: node_shown("ALLOCATED", port))
+    monkeypatch.setattr(slurm_site, "query", lambda line: node_shown("ALLOCATED", port))
     assert slurm_site.lost(["n1"]) == ["n1"], "its daemon does not answer"

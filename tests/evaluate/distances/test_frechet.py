@@ -6,18 +6,7 @@ from scipy import linalg
 
 from dithc.core.logging import UserError
 from dithc.evaluate.distances.frechet import fid, fid_floor, frechet_distance
-from dithc.evaluate.statistics import FeatureOrigin, Statistics
-
-
-def statistics(rows: np.ndarray, **origin: str) -> Statistics:
-    result = Statistics(rows.shape[1], origin=FeatureOrigin(**origin))
-    result.update(rows)
-    return result
-
-
-def correlated(seed: int, n: int, d: int) -> np.ndarray:
-    rng = np.random.default_rng(seed)
-    return rng.normal(size=(n, d)) @ rng.normal(size=(d, d)) + rng.normal(size=d)
+from tests.evaluate.conftest import correlated, statistics
 
 
 def test_diagonal_gaussians_have_the_closed_form() -> None:
@@ -53,19 +42,19 @@ def test_sets_without_variance_differ_by_their_means() -> None:
     assert fid(statistics(np.zeros((3, 4))), statistics(np.ones((3, 4)))) == pytest.approx(4)
 
 
-def test_few_images_are_warned_of(lines: pytest.LogCaptureFixture) -> None:
+def test_few_images_are_a_warning(lines: pytest.LogCaptureFixture) -> None:
     fid(statistics(correlated(1, 5, 8)), statistics(correlated(2, 50, 8)))
     assert [record.levelname for record in lines.records] == ["WARNING"]
     assert "n = 5 images for 8 features" in lines.text
 
 
-@pytest.mark.parametrize("field", ["kind", "sha256", "resize", "stretch"])
-def test_different_origins_are_refused(field: str) -> None:
+@pytest.mark.parametrize("field", ["kind", "sha256", "resize", "rendering_digest"])
+def test_different_origins_are_rejected(field: str) -> None:
     with pytest.raises(UserError, match=f"{field}: 'a' and 'b'"):
         fid(statistics(np.eye(3), **{field: "a"}), statistics(np.eye(3), **{field: "b"}))
 
 
-def test_different_numbers_of_features_are_refused() -> None:
+def test_different_numbers_of_features_are_rejected() -> None:
     with pytest.raises(UserError, match="num_features: 3 and 4"):
         fid(statistics(np.eye(3)), statistics(np.eye(4)))
 
@@ -75,7 +64,7 @@ def test_sets_and_file_names_may_differ() -> None:
     assert fid(a, b) == pytest.approx(0, abs=1e-12)
 
 
-def test_floor_says_how_many_are_in_each_half_and_depends_on_the_seed_alone() -> None:
+def test_floor_has_the_sizes_of_halves_and_depends_on_the_seed_only() -> None:
     rows = correlated(11, 401, 6)
     ground = fid_floor([rows], seed=3)
     assert (ground.n_first, ground.n_second) == (200, 201)

@@ -5,7 +5,7 @@ import pytest
 
 from dithc.evaluate.distances.frechet import fid, fid_floor, fid_floor_at
 from dithc.evaluate.distances.interval import fid_interval
-from dithc.evaluate.statistics import Statistics
+from tests.evaluate.conftest import statistics
 
 MIX = np.random.default_rng(99).normal(size=(6, 6)) / 2
 
@@ -15,14 +15,8 @@ def drawn(rng: np.random.Generator, n: int) -> tuple[np.ndarray, np.ndarray]:
     return rng.normal(size=(n, 6)) @ MIX + 1, rng.gamma(4.0, 0.4, size=(n, 6)) @ MIX.T
 
 
-def of(rows: np.ndarray) -> Statistics:
-    statistics = Statistics(rows.shape[1])
-    statistics.update(rows)
-    return statistics
-
-
 def interval(a: np.ndarray, b: np.ndarray) -> list[float] | None:
-    x, y = of(a), of(b)
+    x, y = statistics(a), statistics(b)
     return fid_interval(fid(x, y), x, np.array_split(a, 3), y, [b])
 
 
@@ -31,10 +25,10 @@ def half(found: list[float] | None) -> float:
     return (found[1] - found[0]) / 2
 
 
-def test_it_is_as_wide_as_distances_of_fresh_sets_are_spread() -> None:
+def test_interval_matches_the_spread_over_new_sets() -> None:
     rng = np.random.default_rng(0)
     sets = [drawn(rng, 800) for _ in range(150)]
-    spread = np.std([fid(of(a), of(b)) for a, b in sets], ddof=1)
+    spread = np.std([fid(statistics(a), statistics(b)) for a, b in sets], ddof=1)
     told = np.mean([half(interval(a, b)) for a, b in sets[:20]])
     assert told == pytest.approx(1.96 * spread, rel=0.2)  # the error of a deviation of 150 samples is 6%
 
@@ -45,14 +39,14 @@ def test_a_feature_that_never_varies_changes_nothing() -> None:
     np.testing.assert_allclose(interval(*wider), interval(a, b), rtol=1e-6)
 
 
-def test_as_many_images_as_features_have_none() -> None:
+def test_interval_requires_more_images_than_features() -> None:
     a, b = drawn(np.random.default_rng(3), 6)
     assert interval(a, b) is None
 
 
 def test_the_floor_at_n_is_the_distance_of_two_sets_of_one_kind_of_that_size() -> None:
     rng = np.random.default_rng(4)
-    wanted = np.mean([fid(of(drawn(rng, 500)[0]), of(drawn(rng, 1000)[0])) for _ in range(60)])
+    wanted = np.mean([fid(statistics(drawn(rng, 500)[0]), statistics(drawn(rng, 1000)[0])) for _ in range(60)])
     told = [
         fid_floor_at(fid_floor([drawn(rng, 1000)[0]], seed=seed), n_real=1000, n_generated=500, num_features=6)
         for seed in range(60)

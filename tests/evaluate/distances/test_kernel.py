@@ -1,4 +1,4 @@
-"""KID equals the sum over pairs, pulls equal leave-one-out differences, and intervals have their nominal coverage."""
+"""KID equals the sum over pairs, influences equal leave-one-out differences, and intervals have their nominal coverage."""
 
 import math
 
@@ -6,13 +6,9 @@ import numpy as np
 import pytest
 
 from dithc.evaluate.distances.kernel import KidEstimate, kid
+from tests.evaluate.conftest import correlated
 
 D = 8  # features of the normal sets
-
-
-def correlated(seed: int, n: int, d: int) -> np.ndarray:
-    rng = np.random.default_rng(seed)
-    return rng.normal(size=(n, d)) @ rng.normal(size=(d, d)) + rng.normal(size=d)
 
 
 def by_pairs(x: np.ndarray, y: np.ndarray) -> float:
@@ -47,7 +43,7 @@ def test_kid_equals_the_sum_over_pairs() -> None:
 
 
 @pytest.mark.parametrize(("n", "m"), [(7, 5), (3, 9), (3, 3)])
-def test_pulls_are_what_is_lost_without_an_image(n: int, m: int) -> None:
+def test_influences_are_leave_one_out_differences(n: int, m: int) -> None:
     x, y = correlated(17, n, 3), correlated(18, m, 3)
     found, whole = kid([x], [y]), by_pairs(x, y)
     without = [by_pairs(np.delete(x, i, axis=0), y) for i in range(n)]
@@ -57,7 +53,7 @@ def test_pulls_are_what_is_lost_without_an_image(n: int, m: int) -> None:
 
 
 @pytest.mark.parametrize("shift", [0.0, 0.5])
-def test_interval_holds_the_truth_as_often_as_it_says(shift: float) -> None:
+def test_interval_has_its_nominal_coverage(shift: float) -> None:
     rng = np.random.default_rng(19)
     intervals = [kid([rng.normal(size=(80, D))], [rng.normal(size=(60, D)) + shift]).interval for _ in range(600)]
     assert 0.92 < share_held(intervals, true_mmd2(shift)) < (0.975 if shift else 1.001)  # wide for equal sets
@@ -99,4 +95,4 @@ def test_two_images_have_a_distance_and_no_interval() -> None:
     found = kid([np.eye(2)], [np.eye(3)[:, :2]])
     assert math.isfinite(found.value)
     assert found.interval is None
-    assert found.pulls is None
+    assert found.influences is None

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from dithc.core.logging import UserError
-from dithc.evaluate.distances.precision_recall import PrecisionRecall, precision_recall
+from dithc.evaluate.distances.precision_recall import precision_recall
 
 
-def truth(real: np.ndarray, generated: np.ndarray, k: int, k_density: int) -> PrecisionRecall:
+def truth(real: np.ndarray, generated: np.ndarray, k: int, k_density: int) -> dict[str, float]:
     """Compute the metrics from every difference of two rows, in float64."""
 
     def distances(x: np.ndarray, y: np.ndarray) -> np.ndarray:
@@ -20,12 +20,12 @@ def truth(real: np.ndarray, generated: np.ndarray, k: int, k_density: int) -> Pr
 
     between = distances(real, generated)
     within = between <= radii(real, k_density)[:, None]
-    return PrecisionRecall(
-        float((between <= radii(real, k)[:, None]).any(axis=0).mean()),
-        float((between <= radii(generated, k)).any(axis=1).mean()),
-        float(within.sum(axis=0).mean() / k_density),
-        float(within.any(axis=1).mean()),
-    )
+    return {
+        "precision": (between <= radii(real, k)[:, None]).any(axis=0).mean(),
+        "recall": (between <= radii(generated, k)).any(axis=1).mean(),
+        "density": within.sum(axis=0).mean() / k_density,
+        "coverage": within.any(axis=1).mean(),
+    }
 
 
 @pytest.mark.parametrize(("n", "m", "block"), [(90, 70, 7), (64, 64, 64), (33, 100, 1)])
@@ -34,24 +34,22 @@ def test_blocks_give_what_all_distances_give(
     n: int, m: int, block: int, offset: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     module = importlib.import_module("dithc.evaluate.distances.precision_recall")  # the package exports the function
-    monkeypatch.setattr(module, "AT_ONCE", block)
+    monkeypatch.setattr(module, "BLOCK_ROWS", block)
     rng = np.random.default_rng(n)
     real = (rng.normal(size=(n, 5)) + offset).astype(np.float32)
     generated = (rng.normal(size=(m, 5)) * 1.3 + 0.4 + offset).astype(np.float32)
     found = precision_recall(np.array_split(real, 3), [generated[:40], generated[40:]])
     assert found == pytest.approx(truth(real, generated, 3, 5))
-    assert 0 < found.precision < 1
+    assert 0 < found["precision"] < 1
 
 
-def test_equal_sets_are_each_within_the_other() -> None:
+def test_equal_sets_have_full_precision_and_recall() -> None:
     rows = np.random.default_rng(0).normal(3.0, 1.0, (200, 16)).astype(np.float32)
     found = precision_recall([rows], [rows[::-1]])
-    assert (found.precision, found.recall, found.coverage) == (1.0, 1.0, 1.0)
-    assert found.density == pytest.approx(
-        6 / 5
-    )  # each ball contains the image and 5 other images, and counts one fifth
+    # Each ball contains the image and 5 other images, and counts one fifth.
+    assert found == pytest.approx({"precision": 1.0, "recall": 1.0, "coverage": 1.0, "density": 6 / 5})
 
 
-def test_too_few_images_are_refused() -> None:
+def test_too_few_images_are_rejected() -> None:
     with pytest.raises(UserError, match="n = 5 real and 9 generated"):
         precision_recall([np.zeros((5, 2))], [np.zeros((9, 2))])

@@ -17,7 +17,7 @@ from dithc.evaluate.extractors import classifier, defects
 from dithc.evaluate.extractors.classifier import Classifier
 from dithc.evaluate.extractors.defects import DEFECTS
 from dithc.evaluate.extractors.weights import read_state
-from dithc.evaluate.statistics import Statistics
+from tests.evaluate.conftest import statistics
 
 
 def striped(n: int) -> tuple[np.ndarray, np.ndarray]:
@@ -38,7 +38,7 @@ def test_classifier_learns_and_its_features_tell_the_classes_apart(tmp_path: Pat
     assert numbers["classes"] == [3, 9]
     assert numbers["train_accuracy"] > 0.95
     extractor = load_extractor("classifier", path)
-    assert (extractor.num_features, extractor.comparable, extractor.resize) == (128, False, "none")
+    assert (extractor.num_features, extractor.comparable_to_published, extractor.resize) == (128, False, "none")
     assert extractor.sha256 == numbers["sha256"]
     assert "not comparable" in extractor.note
     features = extractor(images)
@@ -54,10 +54,10 @@ def test_one_class_is_enough_with_defects_and_features_are_of_all_stages(
     numbers = train_classifier(images, np.zeros(48, dtype=np.int64), path=path, steps=8, batch=32, defects=True)
     assert "of 14 types, which is close to guessing" in lines.text  # eight steps are too few
     assert numbers["defects"] == list(DEFECTS)
-    assert 0 <= numbers["defects_told"] <= 1
+    assert 0 <= numbers["defect_accuracy"] <= 1
     extractor = load_extractor("classifier", path)
     assert extractor.num_features == 32 + 64 + 128
-    assert f"defects recognized {numbers['defects_told']:.3f}" in extractor.note
+    assert f"defects recognized {numbers['defect_accuracy']:.3f}" in extractor.note
     features = extractor(images)
     network = Classifier(1, len(DEFECTS))
     network.load_state_dict(read_state(path)[0])
@@ -81,7 +81,7 @@ def fields(n: int, *, seed: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 @pytest.mark.slow
-def test_a_judge_of_defects_tells_them_and_sees_a_lattice_that_a_classifier_of_clean_tiles_does_not(
+def test_classifier_of_defects_detects_a_lattice_that_a_classifier_of_classes_does_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     few = {name: DEFECTS[name] for name in ("lattice-8", "blur-8", "noise")}  # all defects require a thousand steps
@@ -95,12 +95,10 @@ def test_a_judge_of_defects_tells_them_and_sees_a_lattice_that_a_classifier_of_c
     for steps, with_defects in ((60, False), (200, True)):
         numbers = train_classifier(images, labels, path=tmp_path / "c", steps=steps, batch=16, defects=with_defects)
         extractor = load_extractor("classifier", tmp_path / "c")
-        sets = [Statistics(extractor.num_features) for _ in range(3)]
-        for one, pixels in zip(sets, (real, others, blocky), strict=True):
-            one.update(extractor(pixels))
-        over_floor.append(fid(sets[0], sets[2]) / fid(sets[0], sets[1]))
+        a, b, c = (statistics(extractor(pixels)) for pixels in (real, others, blocky))
+        over_floor.append(fid(a, c) / fid(a, b))
     assert numbers["train_accuracy"] > 0.95
-    assert numbers["defects_told"] > 0.7  # guessing reaches a third
+    assert numbers["defect_accuracy"] > 0.7  # guessing reaches a third
     assert over_floor[1] > 3 * over_floor[0], over_floor
 
 
@@ -118,25 +116,25 @@ def test_same_seed_gives_the_same_file_and_leaves_the_global_generator_alone(
     assert torch.equal(torch.random.get_rng_state(), before)
 
 
-def test_one_class_is_refused_and_nothing_is_written(tmp_path: Path) -> None:
+def test_one_class_is_rejected_and_nothing_is_written(tmp_path: Path) -> None:
     images, _ = striped(6)
     with pytest.raises(UserError, match="at least two classes"):
         train_classifier(images, np.zeros(6, dtype=np.int64), path=tmp_path / "c")
     assert not (tmp_path / "c").exists()
 
 
-def test_tiny_images_are_refused(tmp_path: Path) -> None:
+def test_tiny_images_are_rejected(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="4x4"):
         train_classifier(np.zeros((2, 3, 4, 4), dtype=np.uint8), np.array([0, 1]), path=tmp_path / "c")
 
 
-def test_weights_of_something_else_are_refused(tmp_path: Path) -> None:
+def test_weights_of_something_else_are_rejected(tmp_path: Path) -> None:
     save_file({"weight": torch.zeros(2)}, tmp_path / "other.safetensors")
     with pytest.raises(UserError, match="is not a classifier of dithc"):
         load_extractor("classifier", tmp_path / "other.safetensors")
 
 
-def test_metrics_of_every_step_stand_beside_the_weights(tmp_path: Path) -> None:
+def test_metrics_of_every_step_are_next_to_the_weights(tmp_path: Path) -> None:
     images, labels = striped(24)
     for steps in (5, 3):
         train_classifier(images, labels, path=tmp_path / "c", steps=steps, batch=16)

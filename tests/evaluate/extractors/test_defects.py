@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from dithc.evaluate.extractors import defects
-from dithc.evaluate.extractors.defects import DEFECTS, SHARE, damaged
+from dithc.evaluate.extractors.defects import DEFECT_SHARE, DEFECTS, damaged
 
 
 def generator(seed: int = 0) -> torch.Generator:
@@ -90,7 +90,7 @@ def test_every_defect_keeps_shape_input_and_finite_numbers_at_any_size(name: str
 
 def test_levels_are_the_share_of_the_way_to_the_spoilt_image(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(defects, "DEFECTS", {"black": lambda images, _: torch.zeros_like(images)})
-    monkeypatch.setattr(defects, "LEAST_CONTRAST", 1.0)  # no change of display
+    monkeypatch.setattr(defects, "MIN_CONTRAST", 1.0)  # no change of display
     images = pictures(40, 8, 8)
     spoilt, levels = damaged(images, generator())
     torch.testing.assert_close(spoilt, images * (1 - levels.view(-1, 1, 1, 1)), rtol=1e-5, atol=1e-3)
@@ -105,7 +105,7 @@ def test_an_image_has_one_defect_at_most_and_as_many_have_none_as_is_said() -> N
     assert levels.shape == (len(images), len(DEFECTS))
     has = (levels > 0).sum(dim=1)
     assert set(has.tolist()) == {0, 1}
-    assert abs(has.float().mean().item() - SHARE) < 5 * (SHARE * (1 - SHARE) / len(images)) ** 0.5
+    assert abs(has.float().mean().item() - DEFECT_SHARE) < 5 * (DEFECT_SHARE * (1 - DEFECT_SHARE) / len(images)) ** 0.5
     drawn = levels[levels > 0].double()
     assert abs(drawn.mean().item() - 0.5) < 5 * (1 / 12 / len(drawn)) ** 0.5
     assert bool(((levels > 0).sum(dim=0) > 0).all())  # each defect occurs

@@ -8,7 +8,7 @@ import torch
 
 from dithc.core.logging import UserError
 from dithc.evaluate import load_extractor
-from dithc.evaluate.extractors.inception import WELL_KNOWN_NAME, FIDInception, block_a, block_e, pool_3x3
+from dithc.evaluate.extractors.inception import PUBLISHED_NAME, FIDInception, block_a, block_e, pool_3x3
 from tests.evaluate.conftest import random_inception
 
 
@@ -98,23 +98,23 @@ def test_features_are_2048_finite_numbers_that_depend_on_the_image(path_to_weigh
 
 def test_unknown_weights_are_not_called_comparable(path_to_weights: Path) -> None:
     extractor = load_extractor("inception", path_to_weights, resize="clean")
-    assert (extractor.kind, extractor.resize, extractor.comparable) == ("inception", "clean", False)
+    assert (extractor.kind, extractor.resize, extractor.comparable_to_published) == ("inception", "clean", False)
     assert "not comparable" in extractor.note
 
 
 def test_published_hash_is_called_comparable(path_to_weights: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dithc.evaluate.extractors.inception.sha256_file", lambda path: "6726825d" + "0" * 56)
-    assert load_extractor("inception", path_to_weights).comparable
+    assert load_extractor("inception", path_to_weights).comparable_to_published
 
 
-def test_well_known_name_with_another_hash_is_refused(path_to_weights: Path) -> None:
-    path = path_to_weights.with_name(WELL_KNOWN_NAME)
+def test_well_known_name_with_another_hash_is_rejected(path_to_weights: Path) -> None:
+    path = path_to_weights.with_name(PUBLISHED_NAME)
     path.hardlink_to(path_to_weights)
     with pytest.raises(UserError, match="6726825d"):
         load_extractor("inception", path)
 
 
-def test_torchvision_weights_are_refused_with_a_hint(state: dict[str, torch.Tensor], tmp_path: Path) -> None:
+def test_torchvision_weights_are_rejected_with_a_hint(state: dict[str, torch.Tensor], tmp_path: Path) -> None:
     small = {name: torch.zeros(1) for name in state}
     small |= {"fc.weight": torch.zeros(1000, 2048), "AuxLogits.fc.weight": torch.zeros(1000, 768)}
     torch.save(small, tmp_path / "inception_v3_google.pth")
@@ -124,13 +124,13 @@ def test_torchvision_weights_are_refused_with_a_hint(state: dict[str, torch.Tens
 
 
 @pytest.mark.parametrize("content", [[1, 2], {"state": {"fc.weight": 3}}])
-def test_file_without_a_state_dict_is_refused(content: object, tmp_path: Path) -> None:
+def test_file_without_a_state_dict_is_rejected(content: object, tmp_path: Path) -> None:
     torch.save(content, tmp_path / "other.pth")
     with pytest.raises(UserError, match="does not contain a state dict"):
         load_extractor("inception", tmp_path / "other.pth")
 
 
-def test_file_that_would_run_code_is_refused(tmp_path: Path) -> None:
+def test_file_that_would_run_code_is_rejected(tmp_path: Path) -> None:
     torch.save(torch.nn.Linear(2, 2), tmp_path / "module.pth")
     with pytest.raises(UserError, match="cannot be read"):
         load_extractor("inception", tmp_path / "module.pth")

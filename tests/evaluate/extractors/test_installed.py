@@ -20,12 +20,12 @@ def opened(**settings: Any) -> Extractor:
     return load_extractor(Means.model_validate({"kind": "means"} | settings))
 
 
-def test_features_are_those_of_the_network_and_its_origin_is_told() -> None:
+def test_features_equal_those_of_the_network() -> None:
     images = np.random.default_rng(0).integers(0, 256, (5, 3, 40, 48), dtype=np.uint8)
     extractor = opened()
     means = images.astype(np.float64).mean(axis=(2, 3))
     np.testing.assert_allclose(extractor(images), np.concatenate([means, means**2], axis=1), rtol=1e-5)
-    assert (extractor.num_features, extractor.resize, extractor.comparable) == (6, "none", False)
+    assert (extractor.num_features, extractor.resize, extractor.comparable_to_published) == (6, "none", False)
     assert "mine 1.0" in extractor.note
 
 
@@ -41,7 +41,7 @@ def test_hash_is_of_version_and_bytes(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize(
-    ("spoilt", "said"),
+    ("spoilt", "message"),
     [
         ("raises", "weights"),
         ("batch", "vary with the batch or between calls"),
@@ -50,6 +50,6 @@ def test_hash_is_of_version_and_bytes(tmp_path: Path, monkeypatch: pytest.Monkey
         ("nan", "NaN or infinity"),
     ],
 )
-def test_network_that_does_not_keep_the_contract_is_refused(spoilt: str, said: str) -> None:
-    with pytest.raises(UserError, match=said):
+def test_network_that_does_not_keep_the_contract_is_rejected(spoilt: str, message: str) -> None:
+    with pytest.raises(UserError, match=message):
         opened(spoilt=spoilt)

@@ -60,21 +60,21 @@ def test_script_gets_float_pixels_up_to_255(save: Callable[[nn.Module], Path]) -
     extractor = load_extractor("torchscript", save(Means()), trust=True)
     images = np.full((3, 3, 40, 30), 255, dtype=np.uint8)
     images[:, 1] = 7
-    assert (extractor.num_features, extractor.resize, extractor.comparable) == (3, "none", False)
+    assert (extractor.num_features, extractor.resize, extractor.comparable_to_published) == (3, "none", False)
     np.testing.assert_allclose(extractor(images), [[255, 7, 255]] * 3, rtol=1e-6)
 
 
 @pytest.mark.parametrize(
     ("network", "got"), [(Maps(), r"\(2, 3, 64, 64\)"), (Logarithm(), "NaN"), (Picky(), "invalid for input of size")]
 )
-def test_script_that_breaks_the_contract_is_refused(
+def test_script_that_breaks_the_contract_is_rejected(
     network: nn.Module, got: str, save: Callable[[nn.Module], Path]
 ) -> None:
     with pytest.raises(UserError, match=got):
         load_extractor("torchscript", save(network), trust=True)
 
 
-def test_truncated_script_is_refused(save: Callable[[nn.Module], Path]) -> None:
+def test_truncated_script_is_rejected(save: Callable[[nn.Module], Path]) -> None:
     path = save(Means())
     path.write_bytes(path.read_bytes()[:500])
     with pytest.raises(UserError, match="cannot be read"):

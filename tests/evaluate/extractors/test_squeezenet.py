@@ -43,28 +43,20 @@ def photographs(folder: Path, *, count: int, size: int) -> tuple[np.ndarray, np.
 
 
 @pytest.mark.slow
-def test_most_real_photographs_are_recognised(shared_data: Path, path_to_weights: Path) -> None:
+def test_most_photographs_are_recognized_and_fewer_with_swapped_channels(
+    shared_data: Path, path_to_weights: Path
+) -> None:
     images, labels = photographs(shared_data / "imagenet_sample", count=80, size=227)
     network = load_network(path_to_weights)
     with torch.inference_mode():
         scores = network.scores(torch.from_numpy(images).float()).numpy()  # (N, 1000)
+        swapped = network.scores(torch.from_numpy(images[:24, ::-1].copy()).float()).numpy()
     top1 = np.mean(scores.argmax(axis=1) == labels)
     top5 = np.mean((np.argsort(scores, axis=1)[:, -5:] == labels[:, None]).any(axis=1))
     print(f"top-1 {top1:.3f}, top-5 {top5:.3f} of {len(labels)}")
     assert top1 > 0.6
     assert top5 > 0.8
-
-
-@pytest.mark.slow
-def test_channels_in_the_wrong_order_are_recognised_less(shared_data: Path, path_to_weights: Path) -> None:
-    images, labels = photographs(shared_data / "imagenet_sample", count=24, size=227)
-    network = load_network(path_to_weights)
-    with torch.inference_mode():
-        right, wrong = (
-            np.mean(network.scores(torch.from_numpy(order).float()).numpy().argmax(axis=1) == labels)
-            for order in (images, images[:, ::-1].copy())
-        )
-    assert right > wrong
+    assert np.mean(swapped.argmax(axis=1) == labels[:24]) < np.mean(scores[:24].argmax(axis=1) == labels[:24])
 
 
 @pytest.mark.slow
@@ -80,7 +72,7 @@ def test_distance_of_real_photographs_end_to_end(shared_data: Path, path_to_weig
     assert near["fid"] < far["fid"] / 2
     assert near["kid"] < far["kid"]
     assert near["floor_n"] == [15, 15]
-    assert not near["comparable"]
+    assert not near["comparable_to_published"]
     assert any("not on the Inception scale" in text for text in near["warnings"])
     assert any("rank-deficient" in text for text in near["warnings"])
 
@@ -107,7 +99,7 @@ def test_resize_is_bicubic_where_none_is_named(shared_data: Path, path_to_weight
     assert away["legacy-pytorch"] > 0.02
 
 
-def test_weights_of_another_structure_are_refused(path_to_weights: Path, tmp_path: Path) -> None:
+def test_weights_of_another_structure_are_rejected(path_to_weights: Path, tmp_path: Path) -> None:
     state = load_file(path_to_weights)
     state["fire2/conv1x1_1.weight"] = torch.zeros(16, 64, 1, 1)
     del state["conv1.bias"]

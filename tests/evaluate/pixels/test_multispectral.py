@@ -51,13 +51,13 @@ def sides(tmp_path: Path) -> list[Any]:
 def test_bands_have_the_distances_angles_and_correlations_of_all_their_values(sides: list[Any]) -> None:
     found = multispectral.of_bands(*sides)
     flat = [(scenes(seed)[0] * 1e-4).transpose(1, 0, 2, 3).reshape(3, -1) for seed in (0, 1)]
-    for place, band in enumerate(BANDS.names):
+    for index, band in enumerate(BANDS.names):
         assert found["wasserstein"][band] == pytest.approx(
-            wasserstein_distance(flat[0][place], flat[1][place]), rel=1e-9
+            wasserstein_distance(flat[0][index], flat[1][index]), rel=1e-9
         )
     np.testing.assert_allclose(found["correlation"]["generated"], np.corrcoef(flat[1]), rtol=1e-9)
-    apart = np.abs(np.corrcoef(flat[0]) - np.corrcoef(flat[1]))[np.triu_indices(3, 1)].mean()
-    assert found["correlation_difference"] == pytest.approx(apart, rel=1e-6)
+    difference = np.abs(np.corrcoef(flat[0]) - np.corrcoef(flat[1]))[np.triu_indices(3, 1)].mean()
+    assert found["correlation_difference"] == pytest.approx(difference, rel=1e-6)
     a, b = (one.mean(axis=1) for one in flat)
     angle = np.degrees(np.arctan2(np.linalg.norm(np.cross(a, b)), a @ b))
     assert found["spectral_angle_deg"] == pytest.approx(angle, rel=1e-6)
@@ -73,8 +73,8 @@ def test_indices_have_the_distances_and_quantiles_of_all_their_values(sides: lis
         part = {"NDVI": infrared - red, "NDWI": green - infrared}
         values.append({name: np.clip(part[name] / total[name], -1, 1)[total[name] > 0] for name in total})
     for name in ("NDVI", "NDWI"):
-        wanted = wasserstein_distance(values[0][name], values[1][name])
-        assert found[name]["wasserstein"] == pytest.approx(wanted, abs=1e-3)  # a part of the histogram
+        expected = wasserstein_distance(values[0][name], values[1][name])
+        assert found[name]["wasserstein"] == pytest.approx(expected, abs=1e-3)  # a part of the histogram
         quantiles = np.quantile(values[1][name], multispectral.QUANTILES)
         np.testing.assert_allclose(found[name]["quantiles"]["generated"], quantiles, atol=2e-3)
         assert sum(found[name]["histogram"]["real"]) == len(values[0][name])
@@ -83,9 +83,9 @@ def test_indices_have_the_distances_and_quantiles_of_all_their_values(sides: lis
 
 def test_spectra_are_the_mean_of_those_of_images(sides: list[Any]) -> None:
     found = multispectral.of_spectra(*sides)
-    wanted = [np.mean([radial_power(image * 1e-4) for image in scenes(seed)[0]], axis=0) for seed in (0, 1)]
-    np.testing.assert_allclose(found["power"]["generated"], wanted[1], rtol=1e-4)
-    decibels = np.sqrt(((10 * np.log10(wanted[0] / wanted[1])) ** 2).mean(axis=1))
+    expected = [np.mean([radial_power(image * 1e-4) for image in scenes(seed)[0]], axis=0) for seed in (0, 1)]
+    np.testing.assert_allclose(found["power"]["generated"], expected[1], rtol=1e-4)
+    decibels = np.sqrt(((10 * np.log10(expected[0] / expected[1])) ** 2).mean(axis=1))
     np.testing.assert_allclose(list(found["log_spectral_distance_db"].values()), decibels, rtol=1e-3)
 
 
@@ -96,7 +96,7 @@ def test_a_set_has_no_distance_from_itself(sides: list[Any]) -> None:
     assert (bands["correlation_difference"], indices["NDVI"]["wasserstein"]) == (0.0, 0.0)
 
 
-def test_a_brighter_set_is_away_by_what_it_is_brighter(tmp_path: Path) -> None:
+def test_distance_of_a_brighter_set_is_the_offset(tmp_path: Path) -> None:
     images, labels = scenes(0)
     sides = []
     for name, added in (("a", 0), ("b", 123)):
@@ -109,24 +109,24 @@ def test_a_brighter_set_is_away_by_what_it_is_brighter(tmp_path: Path) -> None:
     )
 
 
-def test_pixels_that_are_there_are_not_measured_again_and_others_are(tmp_path: Path) -> None:
+def test_existing_pixel_statistics_are_reused(tmp_path: Path) -> None:
     images, labels = scenes(0)
     measured(tmp_path, images, labels)
     before = (tmp_path / FILE).read_bytes()
 
-    def never(_: np.ndarray) -> np.ndarray:
+    def fail_to_read(_: np.ndarray) -> np.ndarray:
         raise AssertionError("images were read")
 
-    measure_pixels(never, labels, tmp_path, bands=BANDS, set_hash="s", group=Group())
+    measure_pixels(fail_to_read, labels, tmp_path, bands=BANDS, set_hash="s", group=Group())
     assert (tmp_path / FILE).read_bytes() == before
     with pytest.raises(AssertionError):
-        measure_pixels(never, labels, tmp_path, bands=BANDS, set_hash="another", group=Group())
+        measure_pixels(fail_to_read, labels, tmp_path, bands=BANDS, set_hash="another", group=Group())
     (tmp_path / FILE).write_bytes(before[:-90])
     assert measured(tmp_path, images, labels).spectra == 40
     assert (tmp_path / FILE).read_bytes() == before
 
 
-def test_an_index_without_its_bands_is_absent_and_says_so(tmp_path: Path) -> None:
+def test_index_without_its_bands_has_a_reason(tmp_path: Path) -> None:
     images, labels = scenes(0)
     bands = products.Bands.of(INFO | {"bands": ["B03", "B04", "B05"]})
     pixels = measured(tmp_path, images, labels, bands=bands)
@@ -136,7 +136,7 @@ def test_an_index_without_its_bands_is_absent_and_says_so(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    ("kind", "names", "wanted"),
+    ("kind", "names", "expected"),
     [
         ("sentinel2", ["B02", "B03", "B04", "B05", "B08", "B8A", "B09"], {"NDVI": (4, 2), "NDWI": (1, 4)}),
         ("sentinel2", ["B03", "B04", "B8A"], {"NDVI": (2, 1), "NDWI": (0, 2)}),
@@ -144,13 +144,13 @@ def test_an_index_without_its_bands_is_absent_and_says_so(tmp_path: Path) -> Non
         ("image-folder", ["R", "G", "B"], {"NDVI": None, "NDWI": None}),
     ],
 )
-def test_roles_follow_from_wavelengths(kind: str, names: list[str], wanted: dict[str, Any]) -> None:
+def test_roles_follow_from_wavelengths(kind: str, names: list[str], expected: dict[str, Any]) -> None:
     bands = products.Bands.of(INFO | {"kind": kind, "bands": names})
-    assert {name: index_bands(name, bands) for name in INDICES} == wanted
-    assert band_of("red", bands) is None or wanted["NDVI"]
+    assert {name: index_bands(name, bands) for name in INDICES} == expected
+    assert band_of("red", bands) is None or expected["NDVI"]
 
 
-def test_sets_of_other_bands_are_refused(tmp_path: Path, sides: list[Any]) -> None:
+def test_sets_of_other_bands_are_rejected(tmp_path: Path, sides: list[Any]) -> None:
     other = measured(tmp_path, *scenes(0), bands=products.Bands.of(INFO | {"bands": ["B02", "B04", "B08"]}))
     with pytest.raises(UserError, match="B03, B04, B08"):
         multispectral.of_bands(sides[0], other)

@@ -1,7 +1,6 @@
 """Tests of codec training: reproducibility, measures, and complete output."""
 
 import json
-import resource
 import shutil
 
 import numpy as np
@@ -15,7 +14,7 @@ from dithc.latents import open_codec
 from dithc.latents.batches import SampleOrder
 from dithc.latents.codec_training import training
 from dithc.latents.codec_training.training import Crops, train_codec
-from tests.latents.conftest import BANDS, FakeTiles
+from tests.latents.conftest import FakeTiles
 
 FILES = {"codec.json", "config.json", "autoencoder.safetensors", "grid.png", "bands.png"}
 
@@ -41,7 +40,7 @@ def settings(**changes):
 
 
 def planes():
-    return FakeTiles(count=10, size=16, bands=BANDS, splits="ttv", classes=2)
+    return FakeTiles(splits="ttv")
 
 
 @pytest.fixture(scope="module")
@@ -62,8 +61,8 @@ def test_trained_codec_opens_and_has_the_stated_shape(trained):
     tiles, folder, numbers = trained
     assert names(folder) == FILES | {"metrics"}
     codec = open_codec(settings(), info=tiles.info, folder=folder)
-    said = json.loads((folder / "codec.json").read_text())
-    assert (codec.id, codec.scale, list(codec.bands)) == (said["id"], said["scale"], said["bands"])
+    description = json.loads((folder / "codec.json").read_text())
+    assert (codec.id, codec.scale, list(codec.bands)) == (description["id"], description["scale"], description["bands"])
     assert (codec.in_bands, codec.latent_channels, codec.downsampling_factor, codec.has_logvar) == (4, 4, 2, True)
     mean, logvar = codec.encode(codec.input(tiles, np.arange(2)))
     assert mean.shape == logvar.shape == (2, 4, 8, 8)
@@ -111,16 +110,16 @@ def test_large_tiles_are_learnt_in_crops_of_the_chosen_orientations(orientations
     monkeypatch.setattr(codecs, "CROP", 8)
     order = SampleOrder(np.arange(4), seed=0)
     tiles = fake_tiles(count=4, size=16)
-    x = Crops(settings(downsampling_factor=4, orientations=orientations), tiles, seed=0).at(0)
+    x = Crops(settings(downsampling_factor=4, orientations=orientations), tiles, seed=0).batch(0)
     assert x.shape == (4, 4, 8, 8)
-    whole = torch.from_numpy(tiles.scaled(order.at(np.arange(4))[1]))
+    whole = torch.from_numpy(tiles.scaled(order.lookup(np.arange(4))[1]))
     for crop, image in zip(x, whole, strict=True):
         places = [image[:, top : top + 8, left : left + 8] for top in (0, 4, 8) for left in (0, 4, 8)]
         views = [
-            torch.rot90(view, turns, (1, 2))
+            torch.rot90(view, rotations, (1, 2))
             for place in places
             for view in (place, place.flip(-1))
-            for turns in range(orientations // 2)
+            for rotations in range(orientations // 2)
         ]
         assert any(torch.equal(crop, view) for view in views)
 
@@ -144,23 +143,19 @@ def test_tiles_that_are_not_finite_are_refused(tmp_path, fake_tiles):
 
 
 def test_diverged_training_is_an_error_and_leaves_only_its_metrics(tmp_path, fake_tiles, monkeypatch):
-    at = Crops.at
-    monkeypatch.setattr(Crops, "at", lambda crops, step: at(crops, step) * torch.inf)
+    batch = Crops.batch
+    monkeypatch.setattr(Crops, "batch", lambda crops, step: batch(crops, step) * torch.inf)
     with pytest.raises(UserError, match="diverged at step 0"):
         train_codec(settings(), fake_tiles(), tmp_path / "out", seed=0)
     assert names(tmp_path / "out") == {"metrics"}
 
 
-def test_full_disk_leaves_the_earlier_codec_intact(trained):
+def test_full_disk_leaves_the_earlier_codec_intact(trained, limit_files):
     tiles, folder, _ = trained
     before = content(folder)
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, hard))
-    try:
-        with pytest.raises(UserError, match="could not be written"):
-            train_codec(settings(), tiles, folder, seed=2)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    limit_files(20_000)
+    with pytest.raises(UserError, match="could not be written"):
+        train_codec(settings(), tiles, folder, seed=2)
     assert content(folder) == before
 
 
@@ -171,7 +166,7 @@ def test_interrupted_training_leaves_no_half_output(monkeypatch, trained):
     def interrupt(*arguments):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(training, "_draw", interrupt)
+    monkeypatch.setattr(training, "_draw_images", interrupt)
     with pytest.raises(KeyboardInterrupt):
         train_codec(settings(), tiles, folder, seed=2)
     assert content(folder) == before
@@ -180,9 +175,8 @@ def test_interrupted_training_leaves_no_half_output(monkeypatch, trained):
 def test_altered_weights_are_refused(trained):
     tiles, folder, _ = trained
     path = folder / "autoencoder.safetensors"
-    content = bytearray(path.read_bytes())
-    content[-1] ^= 1
-    path.write_bytes(content)
+    content = path.read_bytes()
+    path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
     with pytest.raises(UserError, match=r"does not match its codec\.json"):
         open_codec(settings(), info=tiles.info, folder=folder)
 

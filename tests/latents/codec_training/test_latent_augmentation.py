@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from dithc.core.logging import read_metrics
-from dithc.latents.codec_training.latent_augmentation import MOST_NOISE, eased
+from dithc.latents.codec_training.latent_augmentation import MAX_NOISE, augment
 from dithc.latents.codec_training.training import train_codec
 from dithc.latents.views import apply_view
 from tests.latents.codec_training.test_codec_training import settings
@@ -20,7 +20,7 @@ def numbers(*shape, seed=0):
 
 def kinds(chosen, steps, *, seed=0):
     z, x = numbers(1, 4, 4, 4), numbers(1, 3, 8, 8)
-    return [eased(z, x, chosen, seed=seed, step=step)[0] for step in range(steps)]
+    return [augment(z, x, chosen, seed=seed, step=step)[0] for step in range(steps)]
 
 
 def test_steps_are_of_each_kind_in_the_shares_asked_for():
@@ -36,25 +36,25 @@ def test_kinds_follow_from_seed_and_step_alone():
     assert kinds(chosen, 50, seed=3) == kinds(chosen, 50, seed=3) != kinds(chosen, 50, seed=4)
     z, x = numbers(2, 4, 4, 4), numbers(2, 3, 8, 8)
     torch.manual_seed(1)
-    first = eased(z, x, settings(latent_noise=1.0), seed=3, step=7)[1]
+    first = augment(z, x, settings(latent_noise=1.0), seed=3, step=7)[1]
     torch.manual_seed(2)
-    assert torch.equal(first, eased(z, x, settings(latent_noise=1.0), seed=3, step=7)[1])
+    assert torch.equal(first, augment(z, x, settings(latent_noise=1.0), seed=3, step=7)[1])
 
 
 @pytest.mark.parametrize(
-    ("side", "orientations", "turns", "halves"),
+    ("side", "orientations", "rotations", "halving"),
     [(4, 8, 7, True), (6, 8, 7, True), (5, 8, 7, False), (2, 8, 7, False), (4, 2, 1, True)],
 )
-def test_each_other_orientation_and_halving_is_drawn_as_often(side, orientations, turns, halves):
+def test_each_other_orientation_and_halving_is_drawn_as_often(side, orientations, rotations, halving):
     z, x = numbers(1, 2, side, side), numbers(1, 3, 2 * side, 2 * side)
     chosen, steps = settings(equivariance=1.0, orientations=orientations), 400
-    expected = [(apply_view(z, view), apply_view(x, view)) for view in range(1, 1 + turns)]
-    if halves:
+    expected = [(apply_view(z, view), apply_view(x, view)) for view in range(1, 1 + rotations)]
+    if halving:
         middle = [one.unflatten(3, (-1, 2)).unflatten(2, (-1, 2)).mean(dim=(3, 5)) for one in (z, x)]
         expected.append((middle[0], middle[1]))
     found = Counter()
     for step in range(steps):
-        _, latent, tile = eased(z, x, chosen, seed=1, step=step)
+        _, latent, tile = augment(z, x, chosen, seed=1, step=step)
         places = [
             place
             for place, (one, other) in enumerate(expected)
@@ -72,7 +72,7 @@ def test_each_other_orientation_and_halving_is_drawn_as_often(side, orientations
 def test_encoder_learns_from_changed_latents():
     for shares in ({"equivariance": 1.0}, {"latent_noise": 1.0}):
         z = numbers(2, 4, 4, 4).requires_grad_(True)
-        _, latent, _ = eased(z, numbers(2, 3, 8, 8), settings(**shares), seed=0, step=0)
+        _, latent, _ = augment(z, numbers(2, 3, 8, 8), settings(**shares), seed=0, step=0)
         (gradient,) = torch.autograd.grad(latent.square().sum(), z)
         assert bool((gradient != 0).all())
 
@@ -81,13 +81,13 @@ def test_noise_is_relative_to_each_channel_and_of_a_strength_between_none_and_mo
     scale = torch.tensor([0.01, 1.0, 100.0]).view(1, 3, 1, 1)
     z = numbers(2000, 3, 8, 8) * scale
     x = numbers(1, 3, 8, 8)
-    _, noisy, tile = eased(z, x, settings(latent_noise=1.0), seed=5, step=2)
+    _, noisy, tile = augment(z, x, settings(latent_noise=1.0), seed=5, step=2)
     assert tile is x
     added = (noisy - z) / z.std(dim=(0, 2, 3), correction=0, keepdim=True)
     variance = added.double().square().mean(dim=(0, 2, 3))
-    expected = MOST_NOISE**2 / 3  # for u n with u uniform in [0, most]
+    expected = MAX_NOISE**2 / 3  # for u n with u uniform in [0, most]
     torch.testing.assert_close(variance, torch.full((3,), expected, dtype=torch.float64), rtol=0.1, atol=0)
-    strengths = added.square().mean(dim=(1, 2, 3)).sqrt() / MOST_NOISE  # per latent, over 192 values
+    strengths = added.square().mean(dim=(1, 2, 3)).sqrt() / MAX_NOISE  # per latent, over 192 values
     assert float(strengths.max()) < 1.3
     assert abs(float(strengths.median()) - 0.5) < 0.05
     assert abs(float((strengths < 0.25).float().mean()) - 0.25) < 0.05
@@ -95,7 +95,7 @@ def test_noise_is_relative_to_each_channel_and_of_a_strength_between_none_and_mo
 
 def test_channel_without_spread_gets_no_noise_and_no_gradient_that_is_not_finite():
     z = torch.ones(1, 4, 1, 1, requires_grad=True)
-    _, noisy, _ = eased(z, z, settings(latent_noise=1.0), seed=0, step=0)
+    _, noisy, _ = augment(z, z, settings(latent_noise=1.0), seed=0, step=0)
     assert torch.equal(noisy, z)
     (gradient,) = torch.autograd.grad(noisy.sum(), z)
     assert bool(gradient.isfinite().all())
@@ -108,8 +108,8 @@ def test_steps_before_the_first_changed_one_are_those_of_a_plain_training(tmp_pa
     first = next(step for step, kind in enumerate(found) if kind != "plain")
     assert first > 0
     assert set(found) == {"plain", "equivariant", "noisy"}
-    for name, one in [("plain", settings(steps=6)), ("easier", chosen), ("again", chosen)]:
-        train_codec(one, fake_tiles(), tmp_path / name, seed=2)
+    for name, config in [("plain", settings(steps=6)), ("easier", chosen), ("again", chosen)]:
+        train_codec(config, fake_tiles(), tmp_path / name, seed=2)
     plain, easier = (read_metrics(tmp_path / name / "metrics") for name in ("plain", "easier"))
     losses = [[row["loss"] for row in rows] for rows in (plain, easier)]
     assert losses[0][:first] == losses[1][:first]

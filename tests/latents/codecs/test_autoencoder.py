@@ -79,17 +79,17 @@ def test_what_is_saved_is_loaded_and_anything_else_is_refused(tmp_path):
     net.save(tmp_path)
     again = Autoencoder.load(tmp_path, fix="-")
     assert torch.equal(again.decode(again.encode(images())[0]), net.decode(net.encode(images())[0]))
-    said = (tmp_path / CONFIG_FILE).read_text()
+    config = (tmp_path / CONFIG_FILE).read_text()
     for fault in (
-        said.replace("autoencoder 1", "autoencoder 9"),
-        said.replace('"hidden_channels": 8', '"hidden_channels": 9'),
+        config.replace("autoencoder 1", "autoencoder 9"),
+        config.replace('"hidden_channels": 8', '"hidden_channels": 9'),
         "[]",
         "{}",
     ):
         (tmp_path / CONFIG_FILE).write_text(fault)
         with pytest.raises(UserError, match="cannot be loaded"):
             Autoencoder.load(tmp_path, fix="-")
-    (tmp_path / CONFIG_FILE).write_text(said)
+    (tmp_path / CONFIG_FILE).write_text(config)
     (tmp_path / WEIGHTS_FILE).unlink()
     with pytest.raises(UserError, match="cannot be loaded"):
         Autoencoder.load(tmp_path, fix="-")

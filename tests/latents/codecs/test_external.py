@@ -170,21 +170,21 @@ def test_groups_of_three_are_stacked_and_repeated_bands_are_averaged(fake_tiles,
     assert logvar is not None
     assert (codec.latent_channels, mean.shape, logvar.shape) == (8, (3, 8, 8, 8), (3, 8, 8, 8))
     first, second = (net.decode(part / 0.18215).sample for part in mean.chunk(2, dim=1))  # (3, 3, 16, 16) each
-    wanted = torch.stack(
+    expected = torch.stack(
         [first[:, 2], (first[:, 1] + second[:, 2]) / 2, (first[:, 0] + second[:, 1]) / 2, second[:, 0]], 1
     )
-    torch.testing.assert_close(codec.decode(mean), wanted, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(codec.decode(mean), expected, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.slow
 def test_an_id_follows_what_decides_latents_and_not_where_files_are(fake_tiles, tmp_path) -> None:
     info, path = fake_tiles().info, saved(tmp_path)[1]
-    moved = tmp_path / "moved"
+    renamed = tmp_path / "moved"
     ids = [
         open_codec(diffusers(path, **one), info=info).id for one in ({}, {"scaling_factor": 0.2}, {"shift_factor": 0.1})
     ]
-    path.rename(moved)
-    assert open_codec(diffusers(moved), info=info).id == ids[0]
+    path.rename(renamed)
+    assert open_codec(diffusers(renamed), info=info).id == ids[0]
     assert len(set(ids)) == 3
 
 
@@ -240,13 +240,13 @@ class Half(nn.Module):
 def script(
     path: Path, latent_channels: int = 8, downsampling_factor: int = 2, **settings: Any
 ) -> codecs.TorchScriptCodecConfig:
-    said = {"scaling_factor": 1.0, "trust_code": True, "low": 0.0} | settings
+    message = {"scaling_factor": 1.0, "trust_code": True, "low": 0.0} | settings
     return codecs.TorchScriptCodecConfig(
         kind="torchscript",
         path=str(path),
         latent_channels=latent_channels,
         downsampling_factor=downsampling_factor,
-        **said,
+        **message,
     )
 
 
@@ -293,13 +293,13 @@ def test_a_program_may_give_both_moments(fake_tiles, tmp_path) -> None:
 @pytest.mark.parametrize("fault", ["state", "chance", "batch", "nan", "raises", "cut"])
 def test_a_program_that_misbehaves_is_refused_before_work(fake_tiles, tmp_path, fault) -> None:
     path = written(tmp_path, fault=fault)[1]
-    said = {
+    message = {
         "nan": "NaN or infinity from encoding",
         "raises": "seven tiles only",
         "cut": r"decoded tiles \(2, 3, 15, 16\)",
     }
     with pytest.raises(
-        UserError, match=said.get(fault, "on the other tiles of its batch, on chance or on earlier calls")
+        UserError, match=message.get(fault, "on the other tiles of its batch, on chance or on earlier calls")
     ):
         open_codec(script(path), info=fake_tiles().info)
 
@@ -324,7 +324,7 @@ def test_a_program_without_its_methods_or_damaged_or_absent_is_refused(fake_tile
 
 
 @pytest.mark.parametrize(
-    ("settings", "said"),
+    ("settings", "message"),
     [
         ({"latent_channels": 16}, r"latents \(2, 4, 4, 4\)[\s\S]*`latent_channels` 16"),
         ({"downsampling_factor": 4}, r"latents \(2, 4, 8, 8\)[\s\S]*`downsampling_factor` 4"),
@@ -336,8 +336,8 @@ def test_a_program_without_its_methods_or_damaged_or_absent_is_refused(fake_tile
     ],
     ids=str,
 )
-def test_what_the_configuration_says_otherwise_is_refused_before_work(fake_tiles, tmp_path, settings, said) -> None:
-    with pytest.raises(UserError, match=said):
+def test_what_the_configuration_says_otherwise_is_refused_before_work(fake_tiles, tmp_path, settings, message) -> None:
+    with pytest.raises(UserError, match=message):
         open_codec(diffusers(saved(tmp_path)[1], **settings), info=fake_tiles().info)
 
 
@@ -363,28 +363,20 @@ def test_a_class_of_videos_and_a_pickle_are_refused(fake_tiles, tmp_path) -> Non
 
 
 @pytest.mark.parametrize(
-    ("settings", "said"),
+    ("codec", "settings", "message"),
     [
-        ({"bands": [["B02", "B03", "B04"], ["B08"]]}, "groups of 1 and 3 bands"),
-        ({"scaling_factor": [1.0, 2.0]}, "`scaling_factor` has 2 numbers: set one, or 4, one per channel"),
-        ({"shift_factor": [0.0] * 5, "bands": [["B02"], ["B03"]]}, "`shift_factor` has 5 numbers: set one, or 4 or 8"),
-        ({"scaling_factor": 0.0}, "greater than or equal to"),
+        (diffusers, {"bands": [["B02", "B03", "B04"], ["B08"]]}, "groups of 1 and 3 bands"),
+        (diffusers, {"scaling_factor": [1.0, 2.0]}, "`scaling_factor` has 2 numbers: set one, or 4, one per channel"),
+        (diffusers, {"shift_factor": [0.0] * 5, "bands": [["B02"], ["B03"]]}, "has 5 numbers: set one, or 4 or 8"),
+        (diffusers, {"scaling_factor": 0.0}, "greater than or equal to"),
+        (script, {"trust_code": False}, "trust_code: true"),
+        (script, {"high": 0.0}, "not below"),
+        (script, {"scaling_factor": None}, "scaling_factor"),
     ],
-    ids=str,
 )
-def test_settings_that_fit_no_autoencoder_are_refused_when_they_are_read(tmp_path, settings, said) -> None:
-    with pytest.raises(ValidationError, match=said):
-        diffusers(tmp_path, **settings)
-
-
-def test_a_program_needs_trust_a_scale_and_a_range(tmp_path) -> None:
-    for settings, said in (
-        ({"trust_code": False}, "trust_code: true"),
-        ({"high": 0.0}, "not below"),
-        ({"scaling_factor": None}, "scaling_factor"),
-    ):
-        with pytest.raises(ValidationError, match=said):
-            script(tmp_path, **settings)
+def test_settings_that_fit_no_autoencoder_are_refused_when_they_are_read(tmp_path, codec, settings, message) -> None:
+    with pytest.raises(ValidationError, match=message):
+        codec(tmp_path, **settings)
 
 
 # datasets
@@ -396,9 +388,9 @@ def test_a_data_set_of_latents_without_variance_is_what_the_codec_gives(fake_til
     codec = open_codec(diffusers(path, 32, scaling_factor=30.0), info=tiles.info)
     encode_tiles(tiles, codec, tmp_path / "latents", tiles_digest="a", batch=4)
     latents = Latents(tmp_path / "latents", codec_id=codec.id)
-    wanted, _ = codec.encode(codec.input(tiles, np.arange(6)))
+    expected, _ = codec.encode(codec.input(tiles, np.arange(6)))
     assert (latents.shape, latents.has_logvar, latents.scale) == ((32, 8, 8), False, 1.0)
-    torch.testing.assert_close(torch.from_numpy(latents.moments(np.arange(6))).float(), wanted, rtol=1e-3, atol=1e-3)
+    torch.testing.assert_close(torch.from_numpy(latents.moments(np.arange(6))).float(), expected, rtol=1e-3, atol=1e-3)
 
 
 @pytest.mark.parametrize("groups", ["display", [["B04", "B03", "B02"], ["B08", "B03", "B02"]]], ids=["one", "two"])
@@ -406,13 +398,13 @@ def test_latents_far_from_unit_variance_are_told_with_the_numbers_that_bring_the
     fake_tiles, tmp_path, caplog, groups
 ) -> None:
     tiles, path = fake_tiles(count=12), saved(tmp_path, **KL, scaling_factor=0.001)[1]
-    open_codec(diffusers(path, bands=groups), info=tiles.info).look_at(tiles)
+    open_codec(diffusers(path, bands=groups), info=tiles.info).check_tiles(tiles)
     shift, scale = (
         [float(value) for value in found.split(",")] for found in re.findall(r"`s\w+: \[([^\]]*)\]`", caplog.text)
     )
     caplog.clear()
     codec = open_codec(diffusers(path, bands=groups, shift_factor=shift, scaling_factor=scale), info=tiles.info)
-    codec.look_at(tiles)
+    codec.check_tiles(tiles)
     assert not caplog.records
     mean, logvar = codec.encode(codec.input(tiles, np.arange(12)))
     assert logvar is not None

@@ -48,15 +48,15 @@ def test_id_is_of_version_settings_and_bytes(tmp_path: Path, monkeypatch: pytest
     ]
     weights.write_bytes(b"two")
     ids += [open_codec(folded(path=str(weights)), info=INFO).id]
-    monkeypatch.setattr("sys.path", [one for one in __import__("sys").path if "site-mine" not in one])
+    monkeypatch.setattr("sys.path", [name for name in __import__("sys").path if "site-mine" not in name])
     bring(tmp_path, monkeypatch, version="1.1", codecs={"folded": f"{HERE}:Folded"})
     ids += [open_codec(folded(), info=INFO).id]
     assert len(set(ids)) == 5
-    assert all(one.startswith("folded-") for one in ids)
+    assert all(name.startswith("folded-") for name in ids)
 
 
 @pytest.mark.parametrize(
-    ("settings", "said"),
+    ("settings", "message"),
     [
         ({"spoilt": "raises"}, r"'folded' of dithc.codecs \(tests.brought.Folded\) fails in `network`[\s\S]*KeyError"),
         ({"spoilt": "batch"}, "depends on the other tiles of its batch"),
@@ -65,6 +65,6 @@ def test_id_is_of_version_settings_and_bytes(tmp_path: Path, monkeypatch: pytest
         ({"path": "nowhere"}, "`path` of folded"),
     ],
 )
-def test_codec_that_is_not_what_it_says_is_refused(settings: dict[str, Any], said: str) -> None:
-    with pytest.raises(UserError, match=said):
+def test_codec_that_is_not_what_it_says_is_refused(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message):
         open_codec(folded(**settings), info=INFO)

@@ -17,13 +17,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def every(folder: Path) -> list[TargetResult]:
-    """A document of each target."""
-    return documents.every(folder)
+    return documents.all_documents(folder)
 
 
 @pytest.fixture(scope="session")
 def page(folder: Path, every: list[TargetResult]) -> Path:
-    """The page of all documents."""
     path = folder / "report.html"
     reproduction.write_page(every, path)
     return path

@@ -22,34 +22,34 @@ def cell(
 ) -> ResultCell:
     """Return a measured cell with an interval, or a cell of another status."""
     name = "".join(letter if letter.isalnum() else "-" for letter in f"{row}-{column}-{quantity}".lower())
-    told: dict[str, Any] = {"status": "measured"} | more
+    fields: dict[str, Any] = {"status": "measured"} | more
     if value is not None:
-        told = {"file": f"cells/{target}/{name[:20]}.json", "low": 0.97 * value, "high": 1.04 * value} | told
+        fields = {"file": f"cells/{target}/{name[:20]}.json", "low": 0.97 * value, "high": 1.04 * value} | fields
     return ResultCell(
         id=name, row=row, column=column, quantity=quantity, unit=unit, value=value, predicted_seconds=61.5, digest="30dfb6d05d88",
-        command=f"dithc bench {target} --model {row} --json {name[:20]}.json", **told,
+        command=f"dithc bench {target} --model {row} --json {name[:20]}.json", **fields,
     )  # fmt: skip
 
 
 def document(target: str, paper: str, title: str, **parts: Any) -> TargetResult:
     """Return a document with a machine, versions and a command."""
-    told: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "scale": "node",
         "machine": MACHINE,
         "versions": VERSIONS,
         "digest": "6798ff2c2309",
         "command": f"snakemake --profile profiles/local {target} --configfile config/experiments/paper-node.yaml",
     }
-    return TargetResult(target=target, paper=paper, title=title, **(told | parts))
+    return TargetResult(target=target, paper=paper, title=title, **(fields | parts))
 
 
 def table1() -> TargetResult:
     """Return scores of two datasets, one of them skipped."""
-    said = "FID: n 2000 against 2000, extractor inception 6726825d0af5, floor 11.87, batch 112, 1000 steps"
+    text = "FID: n 2000 against 2000, extractor inception 6726825d0af5, floor 11.87, batch 112, 1000 steps"
     cells = [
-        cell("table1", "Sentinel-2", "batch 112", said, "", 31.22, low=29.9, high=33.1, published=29.03),
-        cell("table1", "Sentinel-2", "batch 28,672", said, "", status="skipped", reason="28,672 images: 41 GiB"),
-        cell("table1", "Gaofen-2", "batch 112", said, "", 48.26, low=46.0, high=50.4),
+        cell("table1", "Sentinel-2", "batch 112", text, "", 31.22, low=29.9, high=33.1, published=29.03),
+        cell("table1", "Sentinel-2", "batch 28,672", text, "", status="skipped", reason="28,672 images: 41 GiB"),
+        cell("table1", "Gaofen-2", "batch 112", text, "", 48.26, low=46.0, high=50.4),
     ]  # fmt: skip
     note = "Real-sample data, extractor inception: Gaofen-2 is not comparable with the paper's."
     return document("table1", "Table 1", "FID after fine-tuning", cells=cells, notes=[note])
@@ -63,9 +63,9 @@ def table2() -> TargetResult:
             for column, slower in {"DP+TP": 1.35, "DP": 1.12, "CFTP": 1.0}.items():
                 row = f"{batch} {model}"
                 is_full = (model == "XL/2" and column != "CFTP") or (row, column) == ("224 L/2", "DP+TP")
-                of = {"s": ("seconds an iteration", batch / 112 * slower * base_s)}
-                of["GB"] = ("peak memory of all ranks", slower**3 * base_gb)
-                for unit, (quantity, value) in of.items():
+                quantities = {"s": ("seconds an iteration", batch / 112 * slower * base_s)}
+                quantities["GB"] = ("peak memory of all ranks", slower**3 * base_gb)
+                for unit, (quantity, value) in quantities.items():
                     name = f"{column} {unit}"
                     more: dict[str, Any] = {"published": published_value("table2", row, name)}
                     if is_full:
@@ -93,28 +93,28 @@ def table3() -> TargetResult:
     return document("table3", "Table 3", "One node: seconds an iteration by library", cells=cells)
 
 
-def losses(seed: int, *, steps: int = 300, rough: float = 0.03, away: float = 0.0) -> list[float]:
+def losses(seed: int, *, steps: int = 300, rough: float = 0.03, offset: float = 0.0) -> list[float]:
     """Return a loss that falls from one."""
-    at = np.arange(steps)
+    numbers = np.arange(steps)
     noise = np.random.default_rng(seed).normal(0, rough, steps)
-    return list((0.13 + 0.88 / (1 + at / 24)) * (1 + noise) + away * np.sin(at / 40))
+    return list((0.13 + 0.88 / (1 + numbers / 24)) * (1 + noise) + offset * np.sin(numbers / 40))
 
 
 def fig7() -> TargetResult:
     """Return platforms of three seeds, their deviations, and the noise of the seeds."""
-    away = {"reference": 0.0, "c-fp32": 0.0004, "c-bf16": 0.0023, "numba": 0.0006}
+    offsets = {"reference": 0.0, "c-fp32": 0.0004, "c-bf16": 0.0023, "numba": 0.0006}
     series = [
         Series(
             label=f"{platform}, batch 2, seed {seed}",
             kind="measured",
             x=range(1, 301),
-            y=losses(seed, away=far),
-            smoothed=losses(seed, rough=0.0, away=far),
+            y=losses(seed, offset=offset),
+            smoothed=losses(seed, rough=0.0, offset=offset),
             file=f"cells/fig7/{platform}-{seed}.json",
             x_label="step",
             y_label="loss",
         )
-        for platform, far in away.items()
+        for platform, offset in offsets.items()
         for seed in range(3)
     ]
     cells = [
@@ -152,14 +152,14 @@ def fig9() -> TargetResult:
             printed = published_value("fig9", name, "Speed-up")
             cells.append(cell("fig9", name, column, "speedup", "x", value, published=printed))
             cells.append(cell("fig9", name, f"{column} s", "seconds an iteration", "s", 0.42 / value))
-        why = {"status": "skipped", "reason": "no search at this scale"}
-        cells.append(cell("fig9", STEPS[-1], column, "speedup", "x", **why))
+        skipped = {"status": "skipped", "reason": "no search at this scale"}
+        cells.append(cell("fig9", STEPS[-1], column, "speedup", "x", **skipped))
     return document("fig9", "Figure 9", "What each part adds, step by step", cells=cells)
 
 
-def curve(label: str, kind: Any, x: Sequence[int], lost: float, label_x: str = "nodes") -> Series:
+def curve(label: str, kind: Any, x: Sequence[int], loss: float, label_x: str = "nodes") -> Series:
     """Return an efficiency that falls by `lost` with each doubling."""
-    y = [1 / (1 + lost * math.log2(one / x[0])) for one in x]
+    y = [1 / (1 + loss * math.log2(one / x[0])) for one in x]
     return Series(
         label=label, kind=kind, x=x, y=y, x_label=label_x, y_label="efficiency", file="cells/fig10/curve.json"
     )
@@ -169,12 +169,12 @@ def fig10() -> TargetResult:
     """Return curves of four networks, measured on ranks; published and simulated on nodes."""
     nodes = [2**power for power in range(11)]
     series = [
-        curve(f"measured {name}", "measured", (1, 2), lost, "ranks") for name, lost in (("S/2", 0.12), ("B/2", 0.08))
+        curve(f"measured {name}", "measured", (1, 2), loss, "ranks") for name, loss in (("S/2", 0.12), ("B/2", 0.08))
     ]
     series.append(curve("DiT-HC, authors' logs XL/2", "published", nodes[:7], 0.015))
-    named = {f"dithc: hierarchical, fp32 wire {model}": 0.004 * place for place, model in enumerate(MODELS, 1)}
-    named |= {f"DiT-HC's exchange ({way}) XL/2": 0.016 for way in ("exposed", "stragglers", "tuned kernels")}
-    series += [curve(label, "simulated", nodes, lost) for label, lost in named.items()]
+    losses = {f"dithc: hierarchical, fp32 wire {model}": 0.004 * number for number, model in enumerate(MODELS, 1)}
+    losses |= {f"DiT-HC's exchange ({variant}) XL/2": 0.016 for variant in ("exposed", "stragglers", "tuned kernels")}
+    series += [curve(label, "simulated", nodes, loss) for label, loss in losses.items()]
     cells = [
         cell(
             "fig10", f"{one.label}, {x:g} {one.x_label}", "efficiency", "efficiency", "", y, status=one.kind, reason="r"
@@ -191,13 +191,13 @@ def fig11() -> TargetResult:
     nodes = [2**power for power in range(8)]
     series = [curve("measured S/2, batch 32", "measured", (1, 2), 0.2, "ranks")]
     for batch in (448, 3072, 16384):
-        for place, wire in enumerate(("fp32 wire", "bf16 wire", "bf16 wire, ZeRO-1")):
+        for index, wire in enumerate(("fp32 wire", "bf16 wire", "bf16 wire, ZeRO-1")):
             label = f"dithc: hierarchical, {wire} XL/2, batch {batch}"
-            series.append(curve(label, "simulated", nodes, 0.9 / (place + 1)))
-            series.append(curve(f"{label}, exchanged every 8 steps", "simulated", nodes, 0.2 / (place + 1)))
+            series.append(curve(label, "simulated", nodes, 0.9 / (index + 1)))
+            series.append(curve(f"{label}, exchanged every 8 steps", "simulated", nodes, 0.2 / (index + 1)))
     return document("fig11", "Figure 11", "Strong scaling", series=series)
 
 
-def every(folder: Path) -> list[TargetResult]:
+def all_documents(folder: Path) -> list[TargetResult]:
     """Return a document of each type of figure, with images in `folder`."""
     return [table1(), table2(), table3(), fig7(), fig8(folder), fig9(), fig10(), fig11()]

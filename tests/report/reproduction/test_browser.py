@@ -9,5 +9,5 @@ from tests.report.test_browser import BROWSER, assert_fits
 
 @pytest.mark.skipif(BROWSER is None, reason="chromium is not installed")
 @pytest.mark.slow
-def test_page_fits_every_screen_fetches_nothing_and_tells_every_picture(page: Path, tmp_path: Path) -> None:
+def test_page_fits_every_screen_loads_no_files_and_describes_every_image(page: Path, tmp_path: Path) -> None:
     assert_fits(page, tmp_path)

@@ -12,7 +12,7 @@ from dithc.core.reproduction import ResultCell, ResultImage, Series, TargetResul
 from dithc.report import reproduction
 from dithc.report.figures import theme
 from dithc.report.reproduction.bars import panels_of
-from dithc.report.reproduction.figure import drawn
+from dithc.report.reproduction.figure import build_figure
 from tests.report.reproduction import documents
 
 TARGETS = ("table1", "table2", "table3", "fig7", "fig9", "fig10", "fig11")
@@ -20,28 +20,26 @@ ODD = "<b>&\"' $x_1$ ünï" + " very long name" * 12
 
 
 def figure_of(document: TargetResult, folder: Path = Path()) -> Any:
-    """Return the framed figure."""
-    return drawn(document, folder=folder, is_framed=True)
+    return build_figure(document, folder=folder, is_framed=True)
 
 
-def words(figure: Any) -> str:
-    """Return all texts of a figure."""
+def texts(figure: Any) -> str:
     found = figure.findobj(lambda one: hasattr(one, "get_text"))
     return "\n".join(one.get_text() for one in found if isinstance(one.get_text(), str))
 
 
 @pytest.mark.parametrize("target", TARGETS)
-def test_every_target_says_what_it_is_and_on_what_machine(target: str) -> None:
+def test_figure_names_its_target_and_machine(target: str) -> None:
     document = getattr(documents, target)()
-    said = words(figure_of(document))
-    assert f"{document.paper}. {document.title}" in said
-    assert "AMD EPYC, 2 cores, 23.5 GiB, x86_64 · scale node" in said
+    text = texts(figure_of(document))
+    assert f"{document.paper}. {document.title}" in text
+    assert "AMD EPYC, 2 cores, 23.5 GiB, x86_64 · scale node" in text
     for note in document.notes:
-        assert note in said
-    assert "_nolegend_" not in said
+        assert note in text
+    assert "_nolegend_" not in text
 
 
-def test_draw_writes_a_drawing_and_a_picture_whose_bytes_are_the_same_again(tmp_path: Path) -> None:
+def test_svg_and_png_have_reproducible_bytes(tmp_path: Path) -> None:
     files = {}
     for name in ("one", "two"):
         reproduction.draw_target(documents.table1(), tmp_path / name / "table1.node")
@@ -52,12 +50,12 @@ def test_draw_writes_a_drawing_and_a_picture_whose_bytes_are_the_same_again(tmp_
     assert ElementTree.fromstring(files["one"]["table1.node.svg"]).tag.endswith("svg")
 
 
-def test_what_has_no_value_is_a_word_and_the_ratio_is_labelled() -> None:
-    said = words(figure_of(documents.table2()))
-    assert said.count("out of memory") == 10
-    assert re.search(r"3\.1 × paper", said), "41 s over the paper's 13.18"
-    assert "hollow: simulated" in said
-    assert "skipped" in words(figure_of(documents.table3()))
+def test_missing_values_are_texts_and_ratios_are_labeled() -> None:
+    text = texts(figure_of(documents.table2()))
+    assert text.count("out of memory") == 10
+    assert re.search(r"3\.1 × paper", text), "41 s over the paper's 13.18"
+    assert "hollow: simulated" in text
+    assert "skipped" in texts(figure_of(documents.table3()))
 
 
 def test_simulated_is_hollow_and_measured_is_filled() -> None:
@@ -68,7 +66,7 @@ def test_simulated_is_hollow_and_measured_is_filled() -> None:
     assert len(hollow) == 4
 
 
-def test_scaling_curves_are_told_apart_by_their_kind() -> None:
+def test_scaling_curves_differ_by_kind() -> None:
     figure = figure_of(documents.fig10())
     lines = {
         " ".join(line.get_label().split()): line for line in figure.findobj(lambda one: hasattr(one, "get_marker"))
@@ -80,7 +78,7 @@ def test_scaling_curves_are_told_apart_by_their_kind() -> None:
     assert all(axis.get_xscale() == "log" for axis in figure.findobj(lambda one: hasattr(one, "get_xscale")))
 
 
-def test_a_cell_without_a_quantity_stands_with_the_others_of_its_column() -> None:
+def test_cell_without_a_quantity_joins_its_column() -> None:
     panels = panels_of(documents.table2())
     assert [panel.title for panel in panels] == ["seconds an iteration", "peak memory of all ranks"]
     assert all(panel.columns == ["DP+TP", "DP", "CFTP"] and len(panel.rows) == 8 for panel in panels)
@@ -88,10 +86,10 @@ def test_a_cell_without_a_quantity_stands_with_the_others_of_its_column() -> Non
 
 
 @pytest.mark.parametrize("target", ["table2", "fig7", "fig8"])
-def test_an_empty_document_says_that_there_is_nothing(target: str) -> None:
-    said = words(figure_of(documents.document(target, "Nothing", "of anything", machine={}, versions={})))
-    assert "machine not recorded" in said
-    assert re.search(r"no (cells|curves|samples)", said)
+def test_figure_of_an_empty_document_names_the_missing_content(target: str) -> None:
+    text = texts(figure_of(documents.document(target, "Nothing", "of anything", machine={}, versions={})))
+    assert "machine not recorded" in text
+    assert re.search(r"no (cells|curves|samples)", text)
 
 
 @pytest.mark.parametrize("target", ["table2", "fig7"])
@@ -110,8 +108,8 @@ def test_odd_cells_are_drawn(target: str) -> None:
     figure.canvas.draw()
 
 
-def test_a_missing_picture_is_named(tmp_path: Path) -> None:
+def test_missing_image_is_named(tmp_path: Path) -> None:
     document = documents.document(
         "fig8", "Figure 8", "Samples", images=[ResultImage(label="one", path="not/there.png")]
     )
-    assert "missing: not/there.png" in words(figure_of(document, tmp_path))
+    assert "missing: not/there.png" in texts(figure_of(document, tmp_path))

@@ -10,10 +10,9 @@ from torch import Tensor
 from dithc.config import training
 from dithc.core.logging import UserError
 from dithc.sample.parallel import ParallelDenoiser
-from dithc.sample.parallel.block_cache import BlockCache, cache_of
+from dithc.sample.parallel.block_cache import BlockCache, TaylorCache
 from dithc.sample.parallel.rank_set import RankSet
-from tests.ranks import needs_launcher
-from tests.sample.parallel.test_parallel_denoiser import NETWORK, needs_kernels, said_by
+from tests.sample.parallel.test_parallel_denoiser import NETWORK, needs_kernels
 
 CALLS = 7
 SAMPLING = (
@@ -85,9 +84,7 @@ def walked(cache: BlockCache, block: Callable[[Tensor, Tensor], Tensor], times: 
 
 
 def taylor(**settings: Any) -> BlockCache:
-    made = cache_of(training.TaylorCacheConfig(kind="taylor", **settings), RankSet(), num_tokens=3)
-    assert made is not None
-    return made
+    return TaylorCache(training.TaylorCacheConfig(kind="taylor", **settings), RankSet(), num_tokens=3)
 
 
 @pytest.mark.parametrize("order", [0, 1, 2, 3])
@@ -142,44 +139,3 @@ GUIDED, TWO = {"guidance_scale": 2.0, "guidance_interval": [0.1, 0.5]}, {"pipefu
 def test_settings_that_do_not_go_with_a_cache_or_pipefusion_are_refused(settings, output) -> None:
     with pytest.raises(ValueError, match=output):
         training.EvaluationConfig.model_validate({"run": "a", "extractor": "x", **settings})
-
-
-ON_RANKS = (
-    SAMPLING
-    + """
-import pickle
-n = int(sys.argv[2])
-CACHES = pickle.load(open(sys.argv[1], "rb"))
-with init_distributed(n) as group:
-    over = group.part([list(range(n))])
-    mine = RankSet(group.rank, n, over)
-    found = []
-    for kind in KINDS[1:]:
-        model = network(kind)
-        lengths = cut(model.config.num_tokens, n)
-        for cache in CACHES:
-            one = ParallelDenoiser(model, cache=cache)
-            alone = sampled(one)
-            ways = {"rows": ParallelDenoiser(model, cache=cache, rows=mine),
-                    "shared": ParallelDenoiser(model, cache=cache, tokens=mine, over=SharedMemoryAttention(mine, lengths)),
-                    "ulysses": ParallelDenoiser(model, cache=cache, tokens=mine, over=UspAttention(mine, ONE, lengths))}
-            exact = {}
-            for name, way in ways.items():
-                made = sampled(way)
-                counts = mine.sum_(way.tally[:2].clone().float())
-                exact[name] = torch.equal(made, alone) and torch.equal(counts, one.tally[:2].float())
-            found.append(exact)
-    gathered = group.gather_objects(found)
-    if group.rank == 0:
-        print("output " + json.dumps([found for output in gathered for found in output]))
-"""
-)
-
-
-@pytest.mark.mpi
-@needs_launcher
-@needs_kernels
-def test_ranks_give_the_bits_of_one(tmp_path) -> None:
-    found = said_by(ON_RANKS, 2, tmp_path, given=SOME)
-    assert len(found) == 2 * len(SOME)
-    assert all(all(exact.values()) for exact in found), found

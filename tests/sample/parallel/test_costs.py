@@ -25,9 +25,12 @@ def work_of(tokens: int, **fields) -> SamplingWork:
     return SamplingWork.of(config, **({"shards": [1], "branches": 2} | fields))
 
 
+def costs_of(work: SamplingWork, rates: MachineRates = NODE, *, ranks: int = 4, ranks_a_node: int = 4) -> CostModel:
+    return CostModel(work=work, rates=rates, ranks=ranks, ranks_a_node=ranks_a_node)
+
+
 def step(tokens: int, degrees: ParallelDegrees, rates: MachineRates, *, ranks: int = 256) -> float:
-    costs = CostModel(work=work_of(tokens), rates=rates, ranks=ranks, ranks_a_node=4)
-    return costs.call(degrees, 2).whole
+    return costs_of(work_of(tokens), rates, ranks=ranks).call(degrees, 2).whole
 
 
 @pytest.mark.parametrize("tokens", [256, 4096, 65536])
@@ -59,7 +62,7 @@ def test_nodes_take_what_the_worked_example_says(degrees, between, seconds) -> N
 
 def test_ten_thousand_guided_images_keep_a_thousand_ranks_busy() -> None:
     work = work_of(256, shards=[64] * 156 + [16], calls=50)
-    chosen = planner.rank_degrees(CostModel(work=work, rates=NODE, ranks=1024, ranks_a_node=4))
+    chosen = planner.rank_degrees(costs_of(work, ranks=1024))
     assert chosen.best.ideal >= 0.95
     assert chosen.costs.alone / chosen.costs.job(ParallelDegrees()).whole / 1024 < 0.16  # control: one rank per shard
 
@@ -71,8 +74,7 @@ def test_a_ring_is_taken_only_where_it_saves_much(bandwidth, expected) -> None:
     """A ring rounds differently from one rank."""
     rates = replace(PAGE, inside=LinkModel(latency=0.0, bandwidth=bandwidth))
     work = work_of(4096, branches=1, in_memory=False)
-    costs = CostModel(work=work, rates=rates, ranks=2, ranks_a_node=2)
-    chosen = planner.rank_degrees(costs)
+    chosen = planner.rank_degrees(costs_of(work, rates, ranks=2, ranks_a_node=2))
     assert chosen.best.degrees == expected
     assert chosen.legal[0].degrees == ParallelDegrees(ring=2)
     assert ("rounds differently" in chosen.why()) == (expected.ring == 1)
@@ -85,35 +87,34 @@ def test_exchange_of_a_block_by_hand() -> None:
     link = LinkModel(latency=0.0, bandwidth=1e9)
     rates = MachineRates(flops=1e30, inside=link, between=link, copying=1e30)
     work = work_of(256, branches=1)
-    costs = CostModel(work=replace(work, numbers=0), rates=rates, ranks=4, ranks_a_node=4)
+    costs = costs_of(replace(work, numbers=0), rates)
     strip = 28 * 256 * 1152 / 4 * 4  # bytes of all blocks
     assert costs.call(ParallelDegrees(ulysses=4), 1).exchange == pytest.approx(4 * 3 / 4 * strip / 1e9)
     assert costs.call(ParallelDegrees(ring=4), 1).exchange == pytest.approx(2 * 3 * strip / 1e9)
     both = 4 * 1 / 2 * strip / 1e9 + 2 * 1 * strip / 1e9
     assert costs.call(ParallelDegrees(ulysses=2, ring=2), 1).exchange == pytest.approx(both)
-    bf16 = CostModel(work=replace(work, numbers=0, number_bytes=2), rates=rates, ranks=4, ranks_a_node=4)
+    bf16 = costs_of(replace(work, numbers=0, number_bytes=2), rates)
     assert bf16.call(ParallelDegrees(ulysses=4), 1).exchange == pytest.approx(4 * 3 / 4 * strip / 2 / 1e9)
 
 
 def test_a_whole_job_is_shards_batches_calls_and_the_decoder() -> None:
     rates = MachineRates(flops=1e12, inside=None, between=None, copying=1.0, call=0.5, decoding=3.0)
     work = work_of(256, shards=[64, 64, 64, 10], calls=10, lone_calls=4, batch=32)
-    costs = CostModel(work=work, rates=rates, ranks=2, ranks_a_node=2)
+    costs = costs_of(work, rates, ranks=2, ranks_a_node=2)
     row = work.row_flops / 1e12
     shard = 2 * (6 * (64 * row + 0.5) + 4 * (32 * row + 0.5)) + 64 * 3.0
     assert costs.job(ParallelDegrees()).whole == pytest.approx(2 * shard)
     half = 6 * (64 * row + 0.5) + 4 * (32 * row + 0.5) + 32 * 3.0  # each generates 32 of a shard, in one batch
     last = 6 * (10 * row + 0.5) + 4 * (5 * row + 0.5) + 5 * 3.0
     assert costs.job(ParallelDegrees(data=2)).whole == pytest.approx(3 * half + last)
-    cut = CostModel(
-        work=replace(work, decoders=8), rates=replace(rates, inside=FAST, copying=1e10), ranks=2, ranks_a_node=2
-    )
+    shared = replace(rates, inside=FAST, copying=1e10)
+    cut = costs_of(replace(work, decoders=8), shared, ranks=2, ranks_a_node=2)
     assert cut.job(ParallelDegrees(cfg=2)).whole < costs.alone - 200 * 1.5 * 0.99
 
 
 def test_what_nobody_knows_is_refused_and_said() -> None:
     rates = replace(PAGE, between=None)
-    chosen = planner.rank_degrees(CostModel(work=work_of(256), rates=rates, ranks=8, ranks_a_node=4))
+    chosen = planner.rank_degrees(costs_of(work_of(256), rates, ranks=8))
     assert all(4 % (c.degrees.tokens * c.degrees.cfg) == 0 for c in chosen.legal)
     text = chosen.table(most=2)
     assert "neither measured nor described" in text
@@ -121,7 +122,7 @@ def test_what_nobody_knows_is_refused_and_said() -> None:
     assert "more, " in text
     assert "<- chosen" in text
     with pytest.raises(UserError, match="neither measured nor described"):
-        planner.rank_degrees(CostModel(work=work_of(256), rates=rates, ranks=8, ranks_a_node=4), fixed={"ulysses": 8})
+        planner.rank_degrees(costs_of(work_of(256), rates, ranks=8), fixed={"ulysses": 8})
 
 
 def test_images_without_a_network_are_dealt_alone() -> None:
@@ -132,16 +133,17 @@ def test_images_without_a_network_are_dealt_alone() -> None:
 
 def test_ranks_that_share_cores_are_used_only_as_far_as_it_helps() -> None:
     """Four ranks on two cores: with all active, each takes twice its time alone, and the exchanges are useless."""
-    alike = replace(NODE, inside=LinkModel(latency=50e-6, bandwidth=2e9))
-    crowded = replace(alike, flops=DIE / 2, crowding=[(1, 0.5), (2, 0.5), (4, 1.0)])
+    equal_nodes = replace(NODE, inside=LinkModel(latency=50e-6, bandwidth=2e9))
+    crowded = replace(equal_nodes, flops=DIE / 2, crowding=[(1, 0.5), (2, 0.5), (4, 1.0)])
     work = work_of(1024, branches=2, calls=10)
-    apart, together = (
-        planner.rank_degrees(CostModel(work=work, rates=rates, ranks=4, ranks_a_node=4)) for rates in (alike, crowded)
+    separate, crowded_choice = (
+        planner.rank_degrees(CostModel(work=work, rates=rates, ranks=4, ranks_a_node=4))
+        for rates in (equal_nodes, crowded)
     )
-    assert apart.best.degrees == ParallelDegrees(cfg=2, shared=2)
-    assert together.best.degrees == ParallelDegrees(cfg=2)
-    assert together.costs.alone == pytest.approx(apart.costs.alone)
-    assert together.best.speedup == pytest.approx(2.0, rel=0.05)
+    assert separate.best.degrees == ParallelDegrees(cfg=2, shared=2)
+    assert crowded_choice.best.degrees == ParallelDegrees(cfg=2)
+    assert crowded_choice.costs.alone == pytest.approx(separate.costs.alone)
+    assert crowded_choice.best.speedup == pytest.approx(2.0, rel=0.05)
 
 
 def test_ranks_at_work_are_those_of_the_groups_that_have_a_shard() -> None:
@@ -149,10 +151,8 @@ def test_ranks_at_work_are_those_of_the_groups_that_have_a_shard() -> None:
     row = work_of(256).row_flops / 1e12
     for shards, share in ((1, 0.25), (2, 0.5), (3, 0.75), (4, 1.0), (8, 2.0)):
         work = work_of(256, branches=1, shards=[1] * shards)
-        assert CostModel(work=work, rates=rates, ranks=4, ranks_a_node=4).job(ParallelDegrees()).whole == pytest.approx(
-            share * row
-        )
-    nodes = CostModel(work=work_of(256, branches=1, shards=[1] * 3), rates=rates, ranks=8, ranks_a_node=2)
+        assert costs_of(work, rates).job(ParallelDegrees()).whole == pytest.approx(share * row)
+    nodes = costs_of(work_of(256, branches=1, shards=[1] * 3), rates, ranks=8, ranks_a_node=2)
     assert nodes.job(ParallelDegrees()).whole == pytest.approx(0.5 * row), "no node has more at work than it has ranks"
 
 

@@ -14,8 +14,8 @@ def shards(images: int) -> list[int]:
 XL = DiTConfig(hidden_size=1152, depth=28, num_heads=16, patch_size=2, input_size=32)
 
 
-def work_of(shards: list[int], **more: int) -> SamplingWork:
-    return SamplingWork.of(XL, shards=shards, **more)
+def work_of(shards: list[int], **settings: int) -> SamplingWork:
+    return SamplingWork.of(XL, shards=shards, **settings)
 
 
 @pytest.mark.parametrize(
@@ -57,7 +57,7 @@ def test_tokens_are_shared_in_memory_on_one_node_alone() -> None:
 
 
 @pytest.mark.parametrize(
-    ("fixed", "words"),
+    ("fixed", "message"),
     [
         ({"cfg": 2}, "without guidance"),
         ({"shared": 3}, "does not divide"),
@@ -68,11 +68,11 @@ def test_tokens_are_shared_in_memory_on_one_node_alone() -> None:
         ({"windows": 2}, "2 ranks for 1 window"),
     ],
 )
-def test_degrees_that_do_not_go_are_refused(fixed, words) -> None:
+def test_degrees_that_do_not_go_are_refused(fixed, message) -> None:
     with pytest.raises(UserError) as error:
         best_degrees(work_of([64]), ranks=4, ranks_a_node=4, fixed=fixed)
-    assert words in str(error.value)
-    assert all(word in str(error.value) for word in ("machine.sampling", "got", "expected", "fix"))
+    assert message in str(error.value)
+    assert all(part in str(error.value) for part in ("machine.sampling", "got", "expected", "fix"))
 
 
 def test_more_ranks_than_tokens_are_refused() -> None:

@@ -1,6 +1,5 @@
 """Tests of decoding on several ranks: one image by rows against the complete decoder, and complete images bitwise."""
 
-import json
 import logging
 import re
 
@@ -11,9 +10,10 @@ from torch import nn
 from dithc.config import codecs
 from dithc.core.logging import UserError
 from dithc.latents import open_codec
-from dithc.sample.parallel.parallel_decoder import ParallelDecoder, _normed, decoded_rows, obstacle
+from dithc.sample.parallel.parallel_decoder import ParallelDecoder, _row_group_norm, decoded_rows, unsupported_reason
 from dithc.sample.parallel.rank_set import RankSet
-from tests.ranks import needs_launcher, on_ranks
+from tests.ranks import needs_launcher
+from tests.sample.parallel.test_parallel_denoiser import MANY, program_output
 
 INFO = {
     "bands": ["R", "G", "B"],
@@ -47,7 +47,7 @@ def opened(folder, info):
         downsampling_factor=2, bands=bands)
     return {"kl": ours(info), "sd": open_codec(sd, info=info), "foreign": open_codec(foreign, info=info)}
 """
-ALL_WAYS = (
+ALL_CODECS = (
     CODECS
     + """
 from dithc import diffusion
@@ -57,11 +57,11 @@ from dithc.model import DiT
 from dithc.sample.parallel import ParallelDegrees, SamplingGroup, parallel_decoder
 from dithc.sample.parallel.rank_set import RankSet
 from dithc.sample.parallel.rank_set import cut
-from dithc.sample.generate import ALONE, ImageGenerator
+from dithc.sample.generate import SINGLE, ImageGenerator
 
 folder, info = pickle.loads(Path(sys.argv[1]).read_bytes())
 n = int(sys.argv[2])
-parallel_decoder.AT_ONCE = 1000  # several pieces of a map, also of a small one
+parallel_decoder.CHUNK_ELEMENTS = 1000  # several pieces of a map, also of a small one
 
 def far(found, full):
     return None if found is None else ((found - full).abs().max() / full.abs().max()).item()
@@ -80,36 +80,36 @@ def sampled(team):
     settings = training.EvaluationConfig(run="x", num_images=3, sampler="ddim", steps=2, guidance_scale=2.0, extractor="e")
     objective = diffusion.Objective.of(training.ObjectiveConfig())
     given = dict(evaluation=settings, classes=np.arange(3), objective=objective, bf16=False)
-    alone = ImageGenerator(model.eval(), ours(info), **given).images(range(3))
+    single = ImageGenerator(model.eval(), ours(info), **given).images(range(3))
     one = ImageGenerator(model, ours(info), **given, team=team, parallel_vae=True)
-    made = team.collected(one.images(team.mine(range(3))), range(3))
-    return far(made, alone)
+    decoded = team.gather(one.images(team.local_images(range(3))), range(3))
+    return far(decoded, single)
 
 output = {}
 with init_distributed(n) as group:
-    mine = RankSet(group.rank, n, group.part([list(range(n))]))
+    local = RankSet(group.rank, n, group.part([list(range(n))]))
     for name, codec in opened(folder, info).items():
         z = torch.randn(3, codec.latent_channels, 13, 9, generator=torch.Generator().manual_seed(1))
         z[:, :, :6] *= 3.0  # so that ranks have other statistics
         full, before = parallel_decoder.ParallelDecoder(codec, RankSet())(z), codec.decode(z[:1])
 
         def by_rows(lengths):
-            part = parallel_decoder.decoded_rows(codec, z[:1], mine, lengths=lengths)
+            part = parallel_decoder.decoded_rows(codec, z[:1], local, lengths=lengths)
             factor = full.shape[2] // 13
-            return far(mine.collected(part, [factor * length for length in lengths], dim=2), full[:1])
+            return far(local.gather(part, [factor * length for length in lengths], dim=2), full[:1])
 
-        found = {"obstacle": parallel_decoder.obstacle(codec)}
+        found = {"obstacle": parallel_decoder.unsupported_reason(codec)}
         even, uneven = cut(13, n), [1] * (n - 1) + [14 - n]
         found["rows"] = [by_rows(lengths) for lengths in (even, uneven, uneven[::-1])]
         found["again"] = torch.equal(codec.decode(z[:1]), before)  # no replacement remains
-        alone = codec.decode(z[:1, :, sum(even[:mine.rank]):][:, :, :even[mine.rank]])  # a tile
-        found["tile"] = far(mine.collected(alone, [full.shape[2] // 13 * length for length in even], dim=2), full[:1])
-        images = {way: parallel_decoder.ParallelDecoder(codec, mine, by_rows=way)(z) for way in (True, "auto", False)}
+        single = codec.decode(z[:1, :, sum(even[:local.rank]):][:, :, :even[local.rank]])  # a tile
+        found["tile"] = far(local.gather(single, [full.shape[2] // 13 * length for length in even], dim=2), full[:1])
+        images = {mode: parallel_decoder.ParallelDecoder(codec, local, by_rows=mode)(z) for mode in (True, "auto", False)}
         if group.rank == 0:
-            found["images"] = {str(way): [far(one, real) for one, real in zip(made, full, strict=True)]
-                               for way, made in images.items()}
+            found["images"] = {str(mode): [far(one, real) for one, real in zip(decoded, full, strict=True)]
+                               for mode, decoded in images.items()}
         else:
-            found["empty"] = [len(made) for made in images.values()]
+            found["empty"] = [len(decoded) for decoded in images.values()]
         if name == "sd":
             truth = codec.net.net.double().decode(z[:1].double() / codec.scale).sample
             found["truth"] = far(full[:1], truth)
@@ -120,7 +120,6 @@ with init_distributed(n) as group:
         print("output " + json.dumps(gathered))
 """
 )
-MANY = (pytest.mark.slow, pytest.mark.sampled("several ranks"))
 
 
 @pytest.fixture(scope="module")
@@ -128,7 +127,7 @@ def folder(tmp_path_factory):
     """Return autoencoders of diffusers: like Stable Diffusion's, and with attention in a block that doubles rows."""
     from diffusers.models.autoencoders.autoencoder_kl import AutoencoderKL
 
-    made = tmp_path_factory.mktemp("networks")
+    networks = tmp_path_factory.mktemp("networks")
     common = {"down_block_types": ("DownEncoderBlock2D",) * 2, "block_out_channels": (8, 16), "norm_num_groups": 4}
     ups = ("AttnUpDecoderBlock2D", "UpDecoderBlock2D")
     for name, settings in {"sd": {}, "foreign": {"up_block_types": ups, "use_post_quant_conv": False}}.items():
@@ -136,8 +135,8 @@ def folder(tmp_path_factory):
         net = AutoencoderKL(**common, **({"up_block_types": ("UpDecoderBlock2D",) * 2} | settings))
         for weight in net.parameters():
             nn.init.normal_(weight, std=0.3)
-        net.save_pretrained(made / name)
-    return made
+        net.save_pretrained(networks / name)
+    return networks
 
 
 @pytest.fixture(scope="module")
@@ -151,12 +150,9 @@ def opened(folder):
 @needs_launcher
 @pytest.mark.parametrize("ranks", [2, pytest.param(3, marks=MANY), pytest.param(4, marks=MANY)])
 def test_rows_of_ranks_are_the_whole_image(ranks, folder, tmp_path) -> None:
-    done = on_ranks(ALL_WAYS, ranks=ranks, given=(str(folder), INFO), folder=tmp_path)
-    assert done.returncode == 0, done.stderr
-    (line,) = (line for line in done.stdout.splitlines() if line.startswith("output "))
-    first, *others = json.loads(line.removeprefix("output "))
-    assert len(alike := first.pop("sampled").values()) > 0
-    assert max(alike) < 1e-5
+    first, *others = program_output(ALL_CODECS, ranks, tmp_path, given=(str(folder), INFO))
+    assert len(errors := first.pop("sampled").values()) > 0
+    assert max(errors) < 1e-5
     assert all(far is None for one in others for far in one.pop("sampled").values())
     for name, found in first.items():
         assert found["obstacle"] is None
@@ -188,7 +184,7 @@ def test_norms_of_channels_that_lie_last_are_exact() -> None:
     norm = nn.GroupNorm(8, 8)
     x = torch.randn(1, 8, 256, 512).add_(0.7).contiguous(memory_format=torch.channels_last)
     expected = nn.functional.group_norm(x.double(), 8)
-    assert (_normed(norm, RankSet())(x) - expected).abs().max() < 2e-6
+    assert (_row_group_norm(norm, RankSet())(x) - expected).abs().max() < 2e-6
     assert (norm(x) - expected).abs().max() > 2e-5  # control: if PyTorch's norm becomes exact, a single rank may use it
 
 
@@ -203,21 +199,21 @@ def test_a_decoder_of_other_layers_is_decoded_whole_and_it_is_said_why(opened, c
 
     pixels = open_codec(codecs.PixelCodecConfig(kind="pixel"), info=INFO)
     with caplog.at_level(logging.INFO, logger="dithc"):
-        assert "its decoder layers are not accessible" in str(obstacle(pixels))
+        assert "its decoder layers are not accessible" in str(unsupported_reason(pixels))
         assert ParallelDecoder(pixels, RankSet(0, 2), by_rows=True)._by_rows is False
     assert re.search(r"decode complete images each: pixel-\w+ cannot be partitioned by rows", caplog.text)
     with caplog.at_level(logging.INFO, logger="dithc"):
         caplog.clear()
-        assert ParallelDecoder(pixels, RankSet(0, 2), by_rows=False).obstacle == obstacle(pixels)
+        assert ParallelDecoder(pixels, RankSet(0, 2), by_rows=False).obstacle == unsupported_reason(pixels)
         assert not caplog.text, "rows were not requested"
     for change in ({"stride": (2, 2)}, {"padding": (0, 0)}, {"dilation": (2, 2)}, {"padding_mode": "reflect"}):
         layer = opened["kl"].net.decoder[0]
         kept = {name: getattr(layer, name) for name in change}
         vars(layer).update(change)
-        assert "because layer 0 (Conv2d)" in str(obstacle(opened["kl"]))
+        assert "because layer 0 (Conv2d)" in str(unsupported_reason(opened["kl"]))
         vars(layer).update(kept)
-    assert obstacle(opened["kl"]) is None
+    assert unsupported_reason(opened["kl"]) is None
     net = AutoencoderKL(block_out_channels=(8,), norm_num_groups=4, act_fn="gelu")
     kept, opened["sd"].net.net = opened["sd"].net.net, net
-    assert "(GELU)" in str(obstacle(opened["sd"]))
+    assert "(GELU)" in str(unsupported_reason(opened["sd"]))
     opened["sd"].net.net = kept

@@ -37,61 +37,61 @@ def network(kind):
 def far(found, expected):
     return ((found - expected).abs().max() / expected.abs().max()).item()
 """
-ALL_WAYS = (
+ALL_PARTITIONS = (
     NETWORK
     + """
 n = int(sys.argv[2])
 output = []
 with init_distributed(n) as group:
-    over = group.part([list(range(n))])
-    mine = RankSet(group.rank, n, over)
+    all_ranks = group.part([list(range(n))])
+    local = RankSet(group.rank, n, all_ranks)
     pairs = [group.part([[0, 1], [2, 3]]), group.part([[0, 2], [1, 3]])] if n == 4 else None
     for kind in KINDS:
         model = network(kind)
         lengths = cut(model.config.num_tokens, n)
         for bf16 in (False, True):
-            alone = ParallelDenoiser(model, bf16=bf16)(X, T, Y)
-            shared = ParallelDenoiser(model, bf16=bf16, tokens=mine, over=SharedMemoryAttention(mine, lengths))
+            single = ParallelDenoiser(model, bf16=bf16)(X, T, Y)
+            shared = ParallelDenoiser(model, bf16=bf16, tokens=local, over=SharedMemoryAttention(local, lengths))
             shared(X[:1], T[:1], Y[:1])  # the memory grows behind it
             found = {"exact": {
-                "rows": torch.equal(ParallelDenoiser(model, bf16=bf16, rows=mine)(X, T, Y), alone),
-                "shared": torch.equal(shared(X, T, Y), alone),
-                "shared, fewer rows": torch.equal(shared(X[:2], T[:2], Y[:2]), alone[:2]),
+                "rows": torch.equal(ParallelDenoiser(model, bf16=bf16, rows=local)(X, T, Y), single),
+                "shared": torch.equal(shared(X, T, Y), single),
+                "shared, fewer rows": torch.equal(shared(X[:2], T[:2], Y[:2]), single[:2]),
             }, "bf16": bf16}
             if 6 % n == 0:
-                ulysses = ParallelDenoiser(model, bf16=bf16, tokens=mine, over=UspAttention(mine, ONE, lengths))
-                found["exact"]["ulysses"] = torch.equal(ulysses(X, T, Y), alone)
-            ring = ParallelDenoiser(model, bf16=bf16, tokens=mine, over=UspAttention(ONE, mine, lengths))
-            found["ring"] = far(ring(X, T, Y), alone)
+                ulysses = ParallelDenoiser(model, bf16=bf16, tokens=local, over=UspAttention(local, ONE, lengths))
+                found["exact"]["ulysses"] = torch.equal(ulysses(X, T, Y), single)
+            ring = ParallelDenoiser(model, bf16=bf16, tokens=local, over=UspAttention(ONE, local, lengths))
+            found["ring"] = far(ring(X, T, Y), single)
             if pairs:
                 usp = UspAttention(RankSet(group.rank % 2, 2, pairs[0]), RankSet(group.rank // 2, 2, pairs[1]), lengths)
-                found["usp"] = far(ParallelDenoiser(model, bf16=bf16, tokens=mine, over=usp)(X, T, Y), alone)
+                found["usp"] = far(ParallelDenoiser(model, bf16=bf16, tokens=local, over=usp)(X, T, Y), single)
             # Control: each rank uses its own tokens only, as if they were the image.
             class Isolated:
                 in_sequence, absent, begin, most_tokens, turn = False, lambda self: None, lambda self: None, 1, (0, 0)
                 def attention(self, qkv, num_heads):
                     from dithc.engine.hcops.c import matrix
                     return matrix.attention_forward(qkv, num_heads)[0]
-            found["control"] = far(ParallelDenoiser(model, bf16=bf16, tokens=mine, over=Isolated())(X, T, Y), alone)
+            found["control"] = far(ParallelDenoiser(model, bf16=bf16, tokens=local, over=Isolated())(X, T, Y), single)
             output.append(found)
     # Uneven partition: one rank exceeds the work of a single call and another does not. All ranks must decide equally.
     model = network({"input_size": (14, 14)})
     lengths = cut(49, n)
     weights = sum(weight.numel() for block in model.blocks for weight in block.parameters())
     x, t, y = X[:, :, :14], T, Y
-    alone = ParallelDenoiser(model)(x, t, y)
+    single = ParallelDenoiser(model)(x, t, y)
     fused_blocks.MOST_FLOP = 2 * weights * len(x) * 49 / n
-    uneven = ParallelDenoiser(model, tokens=mine, over=SharedMemoryAttention(mine, lengths))
-    output[0]["exact"]["uneven"] = torch.equal(uneven(x, t, y), alone)
+    uneven = ParallelDenoiser(model, tokens=local, over=SharedMemoryAttention(local, lengths))
+    output[0]["exact"]["uneven"] = torch.equal(uneven(x, t, y), single)
     # Memory read in one part of a pass is not written in the next.
-    over = SharedMemoryAttention(mine, lengths)
+    attention = SharedMemoryAttention(local, lengths)
     layers = [(block.adaLN_modulation[1].weight, block.adaLN_modulation[1].bias) for block in model.blocks]
     c = torch.ones(1, 96)
     with torch.no_grad():
-        over.begin()
-        (first,) = over.linears(c, layers[:1], torch.float32)
+        attention.begin()
+        (first,) = attention.linears(c, layers[:1], torch.float32)
         kept = first.clone()
-        list(over.linears(2 * c, layers[1:2], torch.float32))
+        list(attention.linears(2 * c, layers[1:2], torch.float32))
         output[0]["exact"]["parts"] = torch.equal(first, kept)
         output[0]["exact"]["columns"] = far(kept, torch.nn.functional.linear(c, *layers[0])) < 1e-5
     gathered = group.gather_objects(output)
@@ -101,7 +101,7 @@ with init_distributed(n) as group:
 )
 
 
-def said_by(program: str, ranks: int, folder, *, given: object = None) -> list[dict]:
+def program_output(program: str, ranks: int, folder, *, given: object = None) -> list[dict]:
     done = on_ranks(program, ranks=ranks, given=given, folder=folder)
     assert done.returncode == 0, done.stderr
     (line,) = (line for line in done.stdout.splitlines() if line.startswith("output "))
@@ -116,13 +116,13 @@ MANY = (pytest.mark.slow, pytest.mark.sampled("several ranks"))
 @needs_kernels
 @pytest.mark.parametrize("ranks", [2, pytest.param(3, marks=MANY), pytest.param(4, marks=MANY)])
 def test_ranks_give_what_one_gives(ranks, tmp_path) -> None:
-    found = said_by(ALL_WAYS, ranks, tmp_path)
+    found = program_output(ALL_PARTITIONS, ranks, tmp_path)
     assert len(found) == ranks * 4  # every rank has the complete output
     for one in found:
         assert all(one["exact"].values()), one
         assert one["control"] > 0.05
-        for way in {"ring", "usp"} & set(one):
-            assert one[way] < (2e-2 if one["bf16"] else 2e-6), one
+        for partition in {"ring", "usp"} & set(one):
+            assert one[partition] < (2e-2 if one["bf16"] else 2e-6), one
 
 
 @needs_kernels

@@ -14,7 +14,7 @@ from dithc.sample.parallel import ParallelDegrees, ParallelDenoiser, SamplingWor
 from dithc.sample.parallel.rank_set import cut
 from tests.ranks import needs_launcher
 from tests.sample.parallel.test_degrees import XL
-from tests.sample.parallel.test_parallel_denoiser import MANY, NETWORK, needs_kernels, said_by
+from tests.sample.parallel.test_parallel_denoiser import MANY, NETWORK, needs_kernels, program_output
 
 CALLS, DEPTH, TOKENS = 4, 5, 56
 SAMPLING = (
@@ -22,7 +22,7 @@ SAMPLING = (
     + f"""
 from dithc.config import training
 CALLS = {CALLS}
-def way(patches, warmup, stages=1):
+def settings_of(patches, warmup, stages=1):
     return training.PipeFusionConfig(
         pipefusion_parallel_degree=stages, num_pipeline_patch=patches, warmup_steps=warmup)
 def sampled(denoiser, rows=slice(None), calls=CALLS, stride=1.0):
@@ -51,12 +51,9 @@ def by_rule(model: DiT, x: Tensor, c: Tensor, owner: Tensor, old: list[Tensor]) 
         mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=mask).transpose(1, 2).flatten(2)
         x = x + gate_a * block.attn.proj(mixed)
         normed = F.layer_norm(x, x.shape[2:], eps=1e-6) * (1 + scale_m) + shift_m
-        x = x + gate_m * block.mlp.fc2(F.gelu(_first(block, normed), approximate="tanh"))
+        hidden = F.linear(normed, block.mlp.fc1.weight, block.mlp.fc1.bias)
+        x = x + gate_m * block.mlp.fc2(F.gelu(hidden, approximate="tanh"))
     return model.final_layer(x, c)
-
-
-def _first(block: Any, x: Tensor) -> Tensor:
-    return F.linear(x, block.mlp.fc1.weight, block.mlp.fc1.bias)
 
 
 @pytest.mark.slow
@@ -66,7 +63,7 @@ def test_a_patch_sees_those_before_it_new_and_those_behind_it_a_call_old(
     network, scope, use_backend, backend, patches
 ) -> None:
     use_backend(backend)
-    found = scope["sampled"](ParallelDenoiser(network, pipefusion=scope["way"](patches, 1)))
+    found = scope["sampled"](ParallelDenoiser(network, pipefusion=scope["settings_of"](patches, 1)))
     owner = torch.repeat_interleave(torch.arange(patches), torch.tensor(cut(TOKENS, patches)))
     far = {}
     for name, order in (("rule", owner), ("control", owner.flip(0))):
@@ -85,23 +82,23 @@ def test_a_patch_sees_those_before_it_new_and_those_behind_it_a_call_old(
 @pytest.mark.slow
 @needs_kernels
 def test_a_row_has_the_same_bits_whatever_the_rows_beside_it(network, scope) -> None:
-    settings = scope["way"](4, 1)
+    settings = scope["settings_of"](4, 1)
     whole = scope["sampled"](ParallelDenoiser(network, pipefusion=settings))
     for rows in (slice(0, 1), slice(3, 4), slice(1, 3)):
         assert torch.equal(scope["sampled"](ParallelDenoiser(network, pipefusion=settings), rows), whole[:, rows])
-    other = scope["sampled"](ParallelDenoiser(network, pipefusion=scope["way"](5, 1)))
+    other = scope["sampled"](ParallelDenoiser(network, pipefusion=scope["settings_of"](5, 1)))
     assert not torch.equal(other, whole)  # control
 
 
 def test_other_rows_and_more_patches_than_tokens_are_refused(network, scope) -> None:
-    denoiser = ParallelDenoiser(network, pipefusion=scope["way"](4, 1))
+    denoiser = ParallelDenoiser(network, pipefusion=scope["settings_of"](4, 1))
     denoiser(scope["X"], scope["T"], scope["Y"])
     with pytest.raises(UserError, match="rows per network call") as error:
         denoiser(scope["X"][:2], scope["T"][:2], scope["Y"][:2])
     assert all(word in str(error.value) for word in ("got", "expected", "fix"))
     for wrong, output in (
-        (scope["way"](TOKENS + 1, 1), "num_pipeline_patch"),
-        (scope["way"](2, 1, DEPTH + 1), "pipefusion_parallel_degree"),
+        (scope["settings_of"](TOKENS + 1, 1), "num_pipeline_patch"),
+        (scope["settings_of"](2, 1, DEPTH + 1), "pipefusion_parallel_degree"),
     ):
         with pytest.raises(UserError, match=output) as error:
             ParallelDenoiser(network, pipefusion=wrong)
@@ -113,7 +110,7 @@ def work(**more: Any) -> SamplingWork:
 
 
 @pytest.mark.parametrize(
-    ("fixed", "words"),
+    ("fixed", "message"),
     [
         ({"stages": 9}, "9 ranks, and there are 8"),
         ({"stages": 2, "shared": 2}, "pipeline patches cannot be combined"),
@@ -121,8 +118,8 @@ def work(**more: Any) -> SamplingWork:
         ({"stages": 2, "windows": 2}, "windows"),
     ],
 )
-def test_degrees_that_do_not_go_with_stages_are_refused(fixed, words) -> None:
-    with pytest.raises(UserError, match=words):
+def test_degrees_that_do_not_go_with_stages_are_refused(fixed, message) -> None:
+    with pytest.raises(UserError, match=message):
         best_degrees(work(), ranks=8, ranks_a_node=4, fixed=fixed)
     with pytest.raises(UserError, match="stages require patches"):
         best_degrees(work(patches=0), ranks=8, ranks_a_node=4, fixed={"stages": 2})
@@ -159,8 +156,8 @@ ON_RANKS = (
     SAMPLING
     + """
 n, output, counted = int(sys.argv[2]), [], []
-sent = RankSet.sent
-RankSet.sent = lambda self, x, **to: (counted.append(x.nbytes), sent(self, x, **to))[1]
+isend = RankSet.isend
+RankSet.isend = lambda self, x, **to: (counted.append(x.nbytes), isend(self, x, **to))[1]
 with init_distributed(n) as group:
     gathered = group.part([list(range(n))])
     cuts = {"stages": {"stages": RankSet(group.rank, n, gathered)}}
@@ -170,14 +167,14 @@ with init_distributed(n) as group:
     for kind, bf16 in (({}, False), (KINDS[1], True)):
         model = network(kind)
         plain = sampled(ParallelDenoiser(model, bf16=bf16))
-        ways = ((1, 1), (2, 1), (3, 1), (4, 2), (5, 1), (8, 3), (56, 1), (3, CALLS))
-        for patches, warmup in ways[2:4] if bf16 else ways:
-            settings = way(patches, warmup)
-            alone = sampled(ParallelDenoiser(model, bf16=bf16, pipefusion=settings))
-            for name, how in cuts.items():
+        cases = ((1, 1), (2, 1), (3, 1), (4, 2), (5, 1), (8, 3), (56, 1), (3, CALLS))
+        for patches, warmup in cases[2:4] if bf16 else cases:
+            settings = settings_of(patches, warmup)
+            single = sampled(ParallelDenoiser(model, bf16=bf16, pipefusion=settings))
+            for name, sets in cuts.items():
                 counted.clear()
-                found = sampled(ParallelDenoiser(model, bf16=bf16, pipefusion=settings, **how))
-                output.append({"way": name, "patches": patches, "equal": torch.equal(found, alone), "sent": sum(counted),
+                found = sampled(ParallelDenoiser(model, bf16=bf16, pipefusion=settings, **sets))
+                output.append({"cut": name, "patches": patches, "equal": torch.equal(found, single), "sent": sum(counted),
                              "exact": torch.equal(found, plain), "is stated": settings.is_exact(CALLS)})
     everything = group.gather_objects(output)
     if group.rank == 0:
@@ -192,12 +189,12 @@ with init_distributed(n) as group:
 @pytest.mark.parametrize("ranks", [2, pytest.param(3, marks=MANY), pytest.param(4, marks=MANY)])
 def test_any_stages_give_the_bits_of_one_rank(ranks, tmp_path) -> None:
     """Every number of patches works: fewer than stages, not a multiple of them, one per token."""
-    gathered = said_by(ON_RANKS, ranks, tmp_path)
+    gathered = program_output(ON_RANKS, ranks, tmp_path)
     assert len(gathered) == ranks
     for rank, found in enumerate(gathered):
         assert len(found) == 10 * (1 + (ranks == 4))
         for one in found:
             assert one["equal"], one
             assert one["exact"] == one["is stated"], one  # control: an approximate result has other bits
-            if one["way"] == "stages":  # each token is sent once per call at any depth, and not from the last stage
+            if one["cut"] == "stages":  # each token is sent once per call at any depth, and not from the last stage
                 assert one["sent"] == CALLS * 5 * TOKENS * 96 * 4 * (rank + 1 < ranks), one

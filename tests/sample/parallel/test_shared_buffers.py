@@ -7,7 +7,7 @@ import pytest
 from dithc.core.logging import UserError
 from dithc.engine.comm.process_group.shm_collectives import rank_gone
 from dithc.engine.native.signatures import PROCESS_GONE, PROCESS_STOPPED, STATUS_TEXTS, TIMED_OUT
-from dithc.sample.parallel.shared_buffers import explained
+from dithc.sample.parallel.shared_buffers import lost_rank_error
 from tests.ranks import needs_launcher, on_ranks
 
 PROGRAM = """
@@ -20,7 +20,7 @@ from dithc.sample.parallel.shared_buffers import SharedGather
 size = int(sys.argv[2])
 with init_distributed(size) as group:
     by_memory = SamplingGroup.of(group, ParallelDegrees(windows=size), [list(range(size))]).rows
-    assert by_memory.joining is not None, "these ranks are on one node"
+    assert by_memory.shared_gather is not None, "these ranks are on one node"
     by_message = RankSet(by_memory.rank, size, by_memory.group)
     draw = random.Random(7)  # the same on all
     late = random.Random(group.rank)
@@ -33,13 +33,14 @@ with init_distributed(size) as group:
         part = part.transpose(0, 2).contiguous().transpose(0, 2)  # with gaps
         if late.random() < 0.1:
             time.sleep(0.002)
-        joined = by_memory.joined(part, lengths, dim=dim)
+        gathered = by_memory.all_gather(part, lengths, dim=dim)
         time.sleep(0.001 * (late.random() < 0.1))  # other ranks continue and write
-        wrong += not torch.equal(joined, by_message.joined(part, lengths, dim=dim)) or joined.dtype != type_
+        wrong += not torch.equal(gathered, by_message.all_gather(part, lengths, dim=dim)) or gathered.dtype != type_
     # Without messages in between: a rank that is ahead must not overwrite memory that other ranks still read.
     for turn in range(3000):
-        joined = by_memory.joined(torch.full((64,), float(turn * size + group.rank)), [64] * size)
-        wrong += joined.view(size, 64)[:, ::63].flatten().tolist() != [float(turn * size + r) for r in range(size) for _ in "ab"]
+        gathered = by_memory.all_gather(torch.full((64,), float(turn * size + group.rank)), [64] * size)
+        ends = gathered.view(size, 64)[:, ::63].flatten().tolist()
+        wrong += ends != [float(turn * size + rank) for rank in range(size) for _ in "ab"]
     if group.rank == 0:
         print(sum(group.gather_objects(wrong)))
     else:
@@ -59,18 +60,18 @@ def test_what_is_put_together_in_memory_is_what_messages_bring(ranks, tmp_path) 
 
 
 @pytest.mark.parametrize(
-    ("status", "said"),
+    ("status", "message"),
     [
         (PROCESS_GONE, "rank 3 has ended"),
         (PROCESS_STOPPED, "rank 3 is stopped by a signal"),
         (TIMED_OUT, "rank 3 has not come in time"),
     ],
 )
-def test_rank_that_is_lost_is_named_in_four_lines_without_names_of_functions(status: int, said: str) -> None:
-    error = explained(ValueError(f"hc_exchange_meet in hc_sequence: {STATUS_TEXTS[status]}"), "rank 3")
-    what, got, expected, fix = str(error).split("\n")
-    assert what.startswith("rank 3 ")
-    assert got == f"  got:      {said}"
+def test_rank_that_is_lost_is_named_in_four_lines_without_names_of_functions(status: int, message: str) -> None:
+    error = lost_rank_error(ValueError(f"hc_exchange_meet in hc_sequence: {STATUS_TEXTS[status]}"), "rank 3")
+    title, got, expected, fix = str(error).split("\n")
+    assert title.startswith("rank 3 ")
+    assert got == f"  got:      {message}"
     assert "all ranks" in expected
     assert "log" in fix
     assert error.status == 1, "not an input error"
@@ -90,9 +91,9 @@ from dithc.engine import native
 from dithc.engine.comm.process_group import SharedSegment
 dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
 library = native.library()
-left, detach = [], library.hc_exchange_detach
+detached, detach = [], library.hc_exchange_detach
 def counted(handle):
-    left.append(handle.value)
+    detached.append(handle.value)
     detach(handle)
 library.hc_exchange_detach = counted
 def made():
@@ -101,11 +102,11 @@ kept = made()
 for _ in range(3):
     made().meet(library)
 gc.collect()
-kept.meet(library)  # it still is what the kernels know
-assert len(left) == 3 and kept._handle not in left, left
+kept.meet(library)  # the kernels still hold it
+assert len(detached) == 3 and kept._handle not in detached, detached
 del kept
 gc.collect()
-assert len(left) == 4 and all(left), left
+assert len(detached) == 4 and all(detached), detached
 assert not [line for line in open("/proc/self/maps") if "/dithc-" in line]
 """
 

@@ -5,9 +5,9 @@ import torch
 
 from dithc.diffusion import Schedule, sample
 from dithc.sample.parallel.windows import WindowedDenoiser, WindowGrid, seam_ratio
-from dithc.sample.parallel.windows.window_grid import firsts, shares
+from dithc.sample.parallel.windows.window_grid import window_starts, window_weights
 from tests.ranks import needs_launcher
-from tests.sample.parallel.test_parallel_denoiser import MANY, NETWORK, needs_kernels, said_by
+from tests.sample.parallel.test_parallel_denoiser import MANY, NETWORK, needs_kernels, program_output
 
 OF_RANKS = (
     NETWORK
@@ -26,18 +26,18 @@ class Codec:
         return torch.nn.functional.pixel_shuffle(self.conv(z), 2)
 
 with init_distributed(n) as group:
-    mine = RankSet(group.rank, n, group.part([list(range(n))]))
+    local = RankSet(group.rank, n, group.part([list(range(n))]))
     model, found = network(KINDS[0]), {}
     for bf16 in (False, True):
         for overlap, shift in ((0.25, False), (0.0, True)):
             grid = WindowGrid(size=(37, 33), window=(16, 14), overlap=overlap, shift=shift, seed=3)
             t, y = torch.full((2,), 250.0), torch.tensor([1, 7])
-            alone = WindowedDenoiser(ParallelDenoiser(model, bf16=bf16), grid, batch=32)(SCENE, t, y)
-            shared = WindowedDenoiser(ParallelDenoiser(model, bf16=bf16, rows=mine), grid, batch=3 * n)(SCENE, t, y)
-            found[f"bf16 {bf16}, overlap {overlap}"] = torch.equal(shared, alone)
+            single = WindowedDenoiser(ParallelDenoiser(model, bf16=bf16), grid, batch=32)(SCENE, t, y)
+            shared = WindowedDenoiser(ParallelDenoiser(model, bf16=bf16, rows=local), grid, batch=3 * n)(SCENE, t, y)
+            found[f"bf16 {bf16}, overlap {overlap}"] = torch.equal(shared, single)
     with torch.no_grad():
         for reach in (1, None):
-            parts = list(decode_by_rows(Codec(reach), SCENE[0], tile=(9, 8), ranks=mine))
+            parts = list(decode_by_rows(Codec(reach), SCENE[0], tile=(9, 8), ranks=local))
             whole = torch.cat(list(decode_by_rows(Codec(reach), SCENE[0], tile=(9, 8))), dim=1)
             found[f"decoded, {reach}"] = torch.equal(torch.cat(parts, dim=1), whole) if group.rank == 0 else not parts
     gathered = group.gather_objects(found)
@@ -52,7 +52,7 @@ with init_distributed(n) as group:
 @needs_kernels
 @pytest.mark.parametrize("ranks", [2, pytest.param(4, marks=MANY)])
 def test_ranks_give_the_scene_of_one(ranks, tmp_path) -> None:
-    found = said_by(OF_RANKS, ranks, tmp_path)
+    found = program_output(OF_RANKS, ranks, tmp_path)
     assert len(found) == ranks
     for one in found:
         assert all(one.values()), one
@@ -69,29 +69,31 @@ def test_ranks_give_the_scene_of_one(ranks, tmp_path) -> None:
     ],
 )
 def test_windows_cover_the_scene_and_none_reaches_beyond(length, side, stride, offset, expected) -> None:
-    assert firsts(length, side, stride=stride, offset=offset) == expected
+    assert window_starts(length, side, stride=stride, offset=offset) == expected
 
 
 @pytest.mark.parametrize(("overlap", "shift"), [(0.25, False), (0.9, False), (0.0, True), (0.5, True)])
 def test_every_place_counts_once(overlap, shift) -> None:
     grid = WindowGrid(size=(45, 67), window=(16, 14), overlap=overlap, shift=shift)
     for t in (0.0, 1.0, 999.0):
-        for begins, side, length in zip(grid.at(t), grid.window, grid.size, strict=True):
+        for begins, side, length in zip(grid.starts(t), grid.window, grid.size, strict=True):
             total = torch.zeros(length, dtype=torch.float64)
-            for first, share in zip(begins, shares(begins, side, length), strict=True):
+            for first, share in zip(begins, window_weights(begins, side, length), strict=True):
                 total[first : first + side] += share.double()
             assert (total - 1).abs().max() < 1e-6
-    assert len(grid.at(0.0)[0]) * len(grid.at(0.0)[1]) <= grid.most + shift * (sum(map(len, grid.at(0.0))) + 1)
+    assert len(grid.starts(0.0)[0]) * len(grid.starts(0.0)[1]) <= grid.num_windows + shift * (
+        sum(map(len, grid.starts(0.0))) + 1
+    )
 
 
 def test_grid_moves_with_seed_and_timestep_alone() -> None:
     grid = WindowGrid(size=(64, 64), window=(16, 16), shift=True, seed=4)
-    assert grid.at(3.0) == WindowGrid(size=(64, 64), window=(16, 16), shift=True, seed=4).at(3.0)
-    seen = {str(grid.at(float(t))) for t in range(50)}
-    assert len(seen) > 35
-    assert grid.at(3.5) != grid.at(3.0)
-    assert WindowGrid(size=(64, 64), window=(16, 16), shift=True, seed=5).at(3.0) != grid.at(3.0)
-    assert WindowGrid(size=(64, 64), window=(16, 16), overlap=0.25, seed=5).at(3.0) == ([0, 12, 24, 36, 48],) * 2
+    assert grid.starts(3.0) == WindowGrid(size=(64, 64), window=(16, 16), shift=True, seed=4).starts(3.0)
+    grids = {str(grid.starts(float(t))) for t in range(50)}
+    assert len(grids) > 35
+    assert grid.starts(3.5) != grid.starts(3.0)
+    assert WindowGrid(size=(64, 64), window=(16, 16), shift=True, seed=5).starts(3.0) != grid.starts(3.0)
+    assert WindowGrid(size=(64, 64), window=(16, 16), overlap=0.25, seed=5).starts(3.0) == ([0, 12, 24, 36, 48],) * 2
 
 
 def field(side: int):
@@ -102,8 +104,8 @@ def field(side: int):
 
     def predict(x, t, y):
         alpha_bar = schedule.alpha_bar[t.long()].float()[:, None, None, None]
-        seen = vectors.T @ x @ vectors * both * alpha_bar.sqrt() / (both * alpha_bar + 1 - alpha_bar)
-        return (x - alpha_bar.sqrt() * (vectors @ seen @ vectors.T)) / (1 - alpha_bar).sqrt()
+        filtered = vectors.T @ x @ vectors * both * alpha_bar.sqrt() / (both * alpha_bar + 1 - alpha_bar)
+        return (x - alpha_bar.sqrt() * (vectors @ filtered @ vectors.T)) / (1 - alpha_bar).sqrt()
 
     return predict, schedule
 

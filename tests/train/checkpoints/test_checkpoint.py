@@ -16,7 +16,7 @@ from dithc.train import background, train
 from dithc.train.background import Background, Cancelled
 from dithc.train.checkpoints import snapshot, writer
 from dithc.train.checkpoints import state as content
-from dithc.train.checkpoints.snapshot import share_out
+from dithc.train.checkpoints.snapshot import assign_pieces
 from dithc.train.job.job import DONE
 from dithc.train.job.stop_requests import StepTimer
 from dithc.train.step.step import Trainer
@@ -49,12 +49,12 @@ def test_steps_made_during_a_save_do_not_reach_the_checkpoint(job, monkeypatch):
     """The writer is blocked for two more steps; each of them changes every number that it writes."""
     whole, slow = job("whole", keep_last=9), job("slow", keep_last=9)
     train(whole, Group())
-    gate, write, step, made = threading.Event(), writer.write_file, Trainer.step, []
+    gate, write, step, written = threading.Event(), writer.write_file, Trainer.step, []
 
     def held_write(path, content, **given):
         if "step_0000002" in str(path):
             assert gate.wait(600)
-            made.append(max(steps))
+            written.append(max(steps))
         return write(path, content, **given)
 
     steps = [0]
@@ -69,7 +69,7 @@ def test_steps_made_during_a_save_do_not_reach_the_checkpoint(job, monkeypatch):
     monkeypatch.setattr(writer, "write_file", held_write)
     monkeypatch.setattr(Trainer, "step", counted_step)
     assert train(slow, Group()) == DONE
-    assert min(made) >= 4, "the writer was to be slower than two steps"
+    assert min(written) >= 4, "the writer was to be slower than two steps"
     for number in (2, 4, 6):
         assert_equal(tensors_of(slow, number), tensors_of(whole, number))
     assert "waited for a checkpoint" in (store_of(slow).folder / "events.jsonl").read_text()
@@ -146,7 +146,7 @@ def test_weights_of_another_type_or_shape_are_refused(other):
 def test_grace_before_the_walltime_holds_a_whole_save(job, monkeypatch):
     saves, write = [], writer.write_file
     # the counter of a loaded machine is coarse
-    monkeypatch.setattr(background, "_seconds_waited_for_a_core", lambda: 0.0)
+    monkeypatch.setattr(background, "_core_wait_seconds", lambda: 0.0)
     monkeypatch.setattr(StepTimer, "save", lambda self, seconds: saves.append(seconds))
     monkeypatch.setattr(writer, "write_file", lambda *c, **g: (time.sleep(0.5), write(*c, **g))[1])
     train(job(until=2), Group())
@@ -156,11 +156,11 @@ def test_grace_before_the_walltime_holds_a_whole_save(job, monkeypatch):
 
 def test_pieces_held_by_one_rank_stay_there_and_others_even_out():
     shared = {("model", f"layer {n}", 0, 0, 10): 100 for n in range(6)}
-    held = [{**shared, ("ema", "w", -1, 0, 50): 400}, {**shared, ("ema", "w", -1, 50, 50): 0}, shared]
-    shares = share_out(held)
-    assert set().union(*shares) == {key for keys in held for key in keys}
+    pieces = [{**shared, ("ema", "w", -1, 0, 50): 400}, {**shared, ("ema", "w", -1, 50, 50): 0}, shared]
+    shares = assign_pieces(pieces)
+    assert set().union(*shares) == {key for keys in pieces for key in keys}
     assert sum(map(len, shares)) == 8
-    assert [sum(held[rank][key] for key in share) for rank, share in enumerate(shares)] == [400, 300, 300]
+    assert [sum(pieces[rank][key] for key in share) for rank, share in enumerate(shares)] == [400, 300, 300]
 
 
 def test_background_work_keeps_its_error_and_ends_when_told():

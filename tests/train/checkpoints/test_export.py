@@ -25,8 +25,8 @@ from tests.train.conftest import SMALL, checkpoint, weights_of
 def folder(base, tmp_path):
     """Return the averaged weights of `base`, exported for diffusers."""
     out = tmp_path / "transformer"
-    words = ["export", "--checkpoint", str(base.paths.out), "--format", "diffusers", "--out", str(out)]
-    assert main(words) == 0
+    command = ["export", "--checkpoint", str(base.paths.out), "--format", "diffusers", "--out", str(out)]
+    assert main(command) == 0
     return out
 
 
@@ -38,7 +38,7 @@ def model_of(one, kind: str = "ema") -> DiT:
 
 def started_from(job, path: Path, **changes: object) -> dict[str, torch.Tensor]:
     """Return the weights at step 0 of a training run that starts from `path`."""
-    tuned = job("tuned", until=1, run=job(**changes).run.model_copy(update={"init_from_file": str(path)}))
+    tuned = job("tuned", until=1, run=job(**changes).run.updated(init_from_file=str(path)))
     assert train(tuned, Group()) == DONE
     return weights_of(tuned, "raw", step=0)
 
@@ -52,8 +52,8 @@ def test_diffusers_opens_the_folder_and_computes_what_the_checkpoint_does(base, 
 
     monkeypatch.setattr(logging.getLogger("diffusers"), "propagate", True)
     caplog.set_level(logging.WARNING, logger="diffusers")
-    how = {"local_files_only": True, "low_cpu_mem_usage": False}
-    net, report = DiTTransformer2DModel.from_pretrained(folder, output_loading_info=True, **how)
+    options = {"local_files_only": True, "low_cpu_mem_usage": False}
+    net, report = DiTTransformer2DModel.from_pretrained(folder, output_loading_info=True, **options)
     assert not any(report.values())
     assert not [record for record in caplog.records if record.name.startswith("diffusers")]
     assert [path.name for path in outputs.files_of(folder)] == ["config.json", "diffusion_pytorch_model.safetensors"]
@@ -104,8 +104,8 @@ def test_settings_of_something_else_are_refused(job, folder, content):
         started_from(job, folder)
 
 
-@pytest.mark.parametrize(("predict", "words"), [("v", "v_prediction"), ("flow", "flow_prediction, use_flow_sigmas")])
-def test_export_says_how_what_is_not_noise_is_sampled(job, tmp_path, caplog, predict, words):
+@pytest.mark.parametrize(("predict", "message"), [("v", "v_prediction"), ("flow", "flow_prediction, use_flow_sigmas")])
+def test_export_says_how_what_is_not_noise_is_sampled(job, tmp_path, caplog, predict, message):
     one = job("other", until=1, model=SMALL | {"learn_sigma": False}, objective={"prediction_type": predict})
     train(one, Group())
     for layout in ("official", "diffusers"):
@@ -113,7 +113,7 @@ def test_export_says_how_what_is_not_noise_is_sampled(job, tmp_path, caplog, pre
         facts = export(one.paths.out, weights="ema", layout=layout, out=tmp_path / layout)
         assert facts["predicts"] == predict
         assert f"predicts {predict}" in caplog.text
-        assert words in caplog.text
+        assert message in caplog.text
 
 
 def test_what_diffusers_cannot_hold_is_refused_and_nothing_is_written(job, tmp_path):
@@ -187,7 +187,7 @@ def test_exported_weights_are_a_start(job, base, tmp_path, kind, layout):
 
 @pytest.mark.parametrize("layout", ["safetensors", "official", "raw official", "diffusers", "checkpoint"])
 @pytest.mark.parametrize(
-    ("changes", "words"),
+    ("changes", "message"),
     [
         ({"objective": {"prediction_type": "flow"}}, "prediction_type flow\n"),
         (
@@ -197,7 +197,7 @@ def test_exported_weights_are_a_start(job, base, tmp_path, kind, layout):
     ],
 )
 def test_file_of_a_network_of_another_kind_is_no_start_although_names_and_shapes_fit(
-    job, tmp_path, layout, changes, words
+    job, tmp_path, layout, changes, message
 ):
     one = job("other", until=1, **{"model": SMALL | {"learn_sigma": False}} | changes)
     train(one, Group())
@@ -209,7 +209,7 @@ def test_file_of_a_network_of_another_kind_is_no_start_although_names_and_shapes
         weights, layout = ("raw", "official") if layout == "raw official" else ("ema", layout)
         path = tmp_path / {"safetensors": "w.safetensors", "official": "w.pt", "diffusers": "transformer"}[layout]
         export(one.paths.out, weights=weights, layout=layout, out=path)
-    with pytest.raises(UserError, match=rf"another type of network\n.*got: +{words}"):
+    with pytest.raises(UserError, match=rf"another type of network\n.*got: +{message}"):
         started_from(job, path, model=SMALL | {"learn_sigma": False})
 
 

@@ -26,8 +26,8 @@ def events_of(job, *, step: int, rank: int) -> list[dict]:
     return content["traceEvents"]
 
 
-def spans(events, **wanted) -> list[dict]:
-    return [e for e in events if e.get("ph") == "X" and all(e.get(key) == value for key, value in wanted.items())]
+def spans(events, **fields) -> list[dict]:
+    return [e for e in events if e.get("ph") == "X" and all(e.get(key) == value for key, value in fields.items())]
 
 
 def is_inside(event, outer, *, slack=0.0) -> bool:

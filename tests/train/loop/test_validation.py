@@ -128,8 +128,8 @@ def test_training_is_the_same_to_the_bit_and_a_resumed_one_measures_the_same(job
     assert [row["val_loss"] for row in found[3::2]] == [row["val_loss"] for row in again[3::2]]
     assert found[-1]["val_loss"] == pytest.approx(np.mean([found[-1][name] for name in NAMES]))
     assert found[-1]["val_loss"] < found[3]["val_loss"] < 1.1  # a network that predicts 0 has 1
-    assert Manifest.read(whole.paths.out).numbers["val_loss"] == found[-1]["val_loss"]
-    assert Manifest.read(plain.paths.out).numbers["val_loss"] is None
+    assert Manifest.read(whole.paths.out).summary["val_loss"] == found[-1]["val_loss"]
+    assert Manifest.read(plain.paths.out).summary["val_loss"] is None
 
 
 def test_without_held_out_tiles_it_is_left_out_and_said(job, caplog):

@@ -34,7 +34,9 @@ def muon_of(group: Group, **changes: Any) -> training.RunConfig:
     return run_of(group, **{"optimizer": {"kind": "muon"}, **changes})
 
 
-def alike(group: Group, run: training.RunConfig, sharding: training.Sharding = "none") -> tuple[Trainer, TrainingState]:
+def prepare_uneven(
+    group: Group, run: training.RunConfig, sharding: training.Sharding = "none"
+) -> tuple[Trainer, TrainingState]:
     """Return a trainer and state in which every rank calls the same layers."""
     trainer, state = prepare(group, sharding, run)
     state.model.rank = group.size
@@ -50,17 +52,17 @@ def muon_sharded(group: Group) -> None:
 def muon_alone(group: Group) -> None:
     """The weights of several ranks equal those of one rank within rounding."""
     run = muon_of(group)
-    alone, together = alike(Group(), run), alike(group, run)
-    truth, rows = losses(train(*alone, until=STEPS)), losses(train(*together, until=STEPS))
+    single, distributed = prepare_uneven(Group(), run), prepare_uneven(group, run)
+    truth, rows = losses(train(*single, until=STEPS)), losses(train(*distributed, until=STEPS))
     assert all(abs(a / b - 1) < ROUNDING for a, b in zip(rows, truth, strict=True)), (rows, truth)
-    found, wanted = whole(together[1], group), whole(alone[1], Group())
-    start = of_kind(whole(alike(Group(), run)[1], Group()), "weight")
-    assert found.keys() == wanted.keys()
+    found, expected = whole(distributed[1], group), whole(single[1], Group())
+    start = of_kind(whole(prepare_uneven(Group(), run)[1], Group()), "weight")
+    assert found.keys() == expected.keys()
     names = {name.removeprefix("momentum.") for name in of_kind(found, "adam") if name.startswith("momentum.")}
     assert len(names) == 2 * 4
     for name in names:
-        moved, other = (tensors[f"weight {name}"] - start[name] for tensors in (found, wanted))
-        assert distance(moved, other) < ROUNDING, (name, distance(moved, other))
+        change, other = (tensors[f"weight {name}"] - start[name] for tensors in (found, expected))
+        assert distance(change, other) < ROUNDING, (name, distance(change, other))
 
 
 def distance(found: Tensor, truth: Tensor) -> float:
@@ -69,16 +71,16 @@ def distance(found: Tensor, truth: Tensor) -> float:
 
 def muon_owned(group: Group) -> None:
     """Each momentum is on one rank, ranks have similar work, and replicated tensors are bitwise equal on all ranks."""
-    trainer, state = alike(group, muon_of(group))
-    first, second = (row["bytes_moved"] for row in train(trainer, state, until=2))
-    own = {name: value for name, value in state.optimizer.state().items() if name.startswith("momentum.")}
-    everyone = group.gather_objects({name: value.numel() for name, value in own.items()})
+    trainer, state = prepare_uneven(group, muon_of(group))
+    first, second = (row["comm_bytes"] for row in train(trainer, state, until=2))
+    local = {name: value for name, value in state.optimizer.state().items() if name.startswith("momentum.")}
+    everyone = group.gather_objects({name: value.numel() for name, value in local.items()})
     assert second - first == 4 * (group.size - 1) * sum(everyone[group.rank].values()), "updates go to all others, once"
     names = [name for rank in everyone for name in rank]
     assert len(names) == len(set(names)) == 2 * 6
     assert sum(sum(rank.values()) for rank in everyone) == 2 * 12 * 32**2
     assert max(sum(rank.values()) for rank in everyone) <= 2 * 12 * 32**2 / group.size + 4 * 32**2
-    assert all(bool(value.any()) for value in own.values())
+    assert all(bool(value.any()) for value in local.values())
     sums = group.gather_objects({name: value.double().sum().item() for name, value in state.model.state_dict().items()})
     assert all(one == sums[0] for one in sums)
     replicated = group.gather_objects(state.ema.state)
@@ -93,15 +95,15 @@ def muon_resumed(group: Group) -> None:
     truth = whole(uninterrupted[1], group)
     kinds: tuple[tuple[training.Sharding, training.Sharding], ...] = (("zero1", "none"), ("none", "zero1"))
     for first, second in kinds:
-        begun, ended = prepare(group, first, run), prepare(group, second, run)
-        train(*begun, until=STEPS // 2)
-        half = whole(begun[1], group)
+        started, ended = prepare(group, first, run), prepare(group, second, run)
+        train(*started, until=STEPS // 2)
+        half = whole(started[1], group)
         load(ended[1], half, step=STEPS // 2)
         train(*ended, until=STEPS)
         assert_same(whole(ended[1], group), truth)
-    alone = prepare(Group(), "none", run)[1]
-    load(alone, half, step=STEPS // 2)
-    assert_same(whole(alone, Group()), half)
+    single = prepare(Group(), "none", run)[1]
+    load(single, half, step=STEPS // 2)
+    assert_same(whole(single, Group()), half)
 
 
 SCENES |= {scene.__name__: scene for scene in (muon_sharded, muon_alone, muon_owned, muon_resumed)}

@@ -19,8 +19,8 @@ from dithc.train.optimizer.ema import Ema
 from dithc.train.optimizer.optimizer import Optimizer
 from dithc.train.strategies.layout import RankGrid
 from dithc.train.strategies.strategy import Strategy
-from dithc.train.strategies.tensor_parallel import ShardHolding, TensorShards, TensorSplit
-from dithc.train.strategies.zero import ElementRange, RunHolding
+from dithc.train.strategies.tensor_parallel import ShardOwnership, TensorShards, TensorSplit
+from dithc.train.strategies.zero import ElementRange, RunOwnership
 from tests.engine.comm.test_group import run_program
 from tests.engine.hcops.test_newton_schulz import by_svd
 from tests.train.conftest import rows, tensors_of
@@ -76,11 +76,15 @@ def test_linear_layers_between_tokens_are_matrices_and_nothing_else_is():
 def test_memory_is_said_to_be_one_moment_less_for_matrices():
     model = {"preset": "DiT-S/2", "hidden_size": WIDTH, "depth": DEPTH, "num_heads": 2}
     muon, adamw = run_of(model=model), run_of(model=model, optimizer={"kind": "adamw"})
-    held = [
+    state_bytes = [
         sum(value.nbytes for value in Optimizer.of_run(small_dit(), run).state().values() if value.dim())
         for run in (adamw, muon)
     ]
-    assert adamw.state_bytes - muon.state_bytes == adamw.snapshot_bytes - muon.snapshot_bytes == held[0] - held[1]
+    assert (
+        adamw.state_bytes - muon.state_bytes
+        == adamw.snapshot_bytes - muon.snapshot_bytes
+        == state_bytes[0] - state_bytes[1]
+    )
 
 
 @pytest.mark.parametrize("backend", ["reference", "c"])
@@ -121,18 +125,18 @@ def test_weights_without_a_gradient_stay_and_their_average_moves_towards_them():
 
 def test_state_goes_through_pieces_to_the_bit_and_moves_to_another_home():
     first, second = small_dit(), small_dit()
-    begun, ended = Optimizer.of_run(first, run_of()), Optimizer.of_run(second, run_of())
+    first_optimizer, second_optimizer = Optimizer.of_run(first, run_of()), Optimizer.of_run(second, run_of())
     for step in (1, 2, 3):
         if step == 3:
-            ended.load(assemble(begun.pieces()))
-            ended.move(lambda _, value: value.clone())
+            second_optimizer.load(assemble(first_optimizer.pieces()))
+            second_optimizer.move(lambda _, value: value.clone())
             second.load_state_dict(first.state_dict())
         for model in (first, second):
             give_gradients(model, step)
-        begun.update(step)
-    ended.update(3)
+        first_optimizer.update(step)
+    second_optimizer.update(3)
     assert all(torch.equal(a, b) for a, b in zip(first.parameters(), second.parameters(), strict=True))
-    names = set(assemble(begun.pieces()))
+    names = set(assemble(first_optimizer.pieces()))
     assert "momentum.blocks.0.attn.qkv.weight" in names
     assert "exp_avg.blocks.0.attn.qkv.weight" not in names
     assert {"exp_avg.blocks.0.attn.qkv.bias", "exp_avg_sq.final_layer.linear.weight", "step"} <= names
@@ -187,53 +191,53 @@ def holdings():
     shards = TensorShards(group=None, rank=0, size=2, cuts=cuts)
     return [
         MatrixOwnership(1, 3),
-        *(RunHolding(0, ranks, span=ranks, zero=Cutter(shapes, ranks)) for ranks in (2, 3, 50)),
-        ShardHolding(0, 4, span=2, shards=shards),
+        *(RunOwnership(0, ranks, span=ranks, zero=Cutter(shapes, ranks)) for ranks in (2, 3, 50)),
+        ShardOwnership(0, 4, span=2, shards=shards),
     ]
 
 
-@pytest.mark.parametrize("holding", holdings(), ids=lambda holding: f"{type(holding).__name__}-{holding.size}")
-def test_the_parts_of_the_ranks_make_up_every_matrix(holding):
+@pytest.mark.parametrize("ownership", holdings(), ids=lambda ownership: f"{type(ownership).__name__}-{ownership.size}")
+def test_the_parts_of_the_ranks_make_up_every_matrix(ownership):
     shapes = shapes_of(small_dit())
     draws = torch.Generator().manual_seed(0)
     weights = {name: torch.randn(shape, generator=draws) for name, shape in shapes.items()}
 
-    def own(name: str, rank: int) -> torch.Tensor:
-        if isinstance(holding, RunHolding):
-            run = holding.zero.run_of(name, rank)
+    def local(name: str, rank: int) -> torch.Tensor:
+        if isinstance(ownership, RunOwnership):
+            run = ownership.zero.run_of(name, rank)
             return weights[name].reshape(-1)[run.start : run.start + run.count]
-        cut = holding.shards.cuts.get(name) if isinstance(holding, ShardHolding) else None
+        cut = ownership.shards.cuts.get(name) if isinstance(ownership, ShardOwnership) else None
         return weights[name] if cut is None else cut.shard(weights[name], rank=rank % 2, size=2)
 
     for matrix in matrices_of(shapes):
         truth = weights[matrix.name][matrix.lines]
-        parts = holding.parts(matrix)
-        for rank, held in parts.items():
-            assert torch.equal(own(matrix.name, rank)[held.own], held.of(truth)), (matrix, rank)
-        for owner in range(holding.size):
-            seen = torch.zeros(matrix.rows, matrix.columns)
-            for source in holding.sources(matrix, owner, parts):
-                parts[source].of(seen).add_(1)
-            assert (seen == 1).all(), (matrix, owner)
+        parts = ownership.parts(matrix)
+        for rank, part in parts.items():
+            assert torch.equal(local(matrix.name, rank)[part.local], part.select(truth)), (matrix, rank)
+        for owner in range(ownership.size):
+            covered = torch.zeros(matrix.rows, matrix.columns)
+            for source in ownership.sources(matrix, owner, parts):
+                parts[source].select(covered).add_(1)
+            assert (covered == 1).all(), (matrix, owner)
 
 
 def test_whole_shapes_follow_from_shards():
-    holding = holdings()[-1]
-    assert holding.shape("blocks.0.attn.qkv.weight", torch.empty(48, 32)) == (96, 32)
-    assert holding.shape("blocks.0.attn.proj.weight", torch.empty(32, 16)) == (32, 32)
-    assert holding.shape("blocks.0.adaLN_modulation.1.weight", torch.empty(192, 32)) == (192, 32)
+    ownership = holdings()[-1]
+    assert ownership.shape("blocks.0.attn.qkv.weight", torch.empty(48, 32)) == (96, 32)
+    assert ownership.shape("blocks.0.attn.proj.weight", torch.empty(32, 16)) == (32, 32)
+    assert ownership.shape("blocks.0.adaLN_modulation.1.weight", torch.empty(192, 32)) == (192, 32)
 
 
 def test_what_travels_without_a_reducer_is_told_in_the_step_after_and_kept_no_longer():
     strategy = Strategy(small_dit(), RankGrid())
     assert strategy.finish() == {}
     for _ in range(2):
-        meter = strategy.holding().meter
+        meter = strategy.ownership().meter
         meter.sent(12)
         meter.wait(SimpleNamespace(wait=lambda: None, begun=1.0, ended=3.0))
-        told = strategy.finish()
-        assert (told["bytes_moved"], told["communication_seconds"]) == (12, 2.0)
-        assert told["exposed_seconds"] > 0
+        values = strategy.finish()
+        assert (values["comm_bytes"], values["communication_seconds"]) == (12, 2.0)
+        assert values["exposed_seconds"] > 0
         assert strategy.finish() == {}
 
 
@@ -260,16 +264,16 @@ class TestOnSeveralRanks:
     def test_ranks_that_share_layers_train_as_one(self, job, tmp_path, ranks, dies):
         half, settings = STEPS // 2, {"max_grad_norm": 0.1, **MUON}
         whole, shared = ten(job, "one", **settings), ten(job, "shared", strategy="dp+tp", **settings)
-        begun = ten(job, "parts", until=half, strategy="dp+tp", **settings)
+        first_half = ten(job, "parts", until=half, strategy="dp+tp", **settings)
         train(whole, Group())
-        done = train_on_ranks(tmp_path, [shared, begun], ranks=ranks, dies=dies)
+        done = train_on_ranks(tmp_path, [shared, first_half], ranks=ranks, dies=dies)
         assert done.returncode == 0, done.stderr
-        ended = ten(job, "parts", **settings)
-        train(ended, Group())
-        for found in (shared, ended):
+        resumed = ten(job, "parts", **settings)
+        train(resumed, Group())
+        for found in (shared, resumed):
             assert_alike(rows(found), rows(whole), tolerance=10 * FP32)
         truth = tensors_of(whole)
-        for found in (tensors_of(shared), tensors_of(ended)):
+        for found in (tensors_of(shared), tensors_of(resumed)):
             assert {name: value.shape for name, value in found.items()} == {
                 name: value.shape for name, value in truth.items()
             }

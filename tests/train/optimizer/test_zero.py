@@ -25,15 +25,7 @@ class TestOnSeveralRanks:
     @pytest.mark.parametrize(
         ("ranks", "scenes", "environment"),
         [
-            (
-                2,
-                (
-                    "same_training",
-                    "late_copied_weights",
-                    "measured_exchange",
-                ),
-                {},
-            ),
+            (2, ("same_training", "late_copied_weights", "measured_exchange"), {}),
             (4, ("few_steps",), {}),
             (3, ("few_steps",), {"DITHC_TEST_COMM": '{"collectives": "iallreduce"}'}),
         ],
@@ -76,13 +68,13 @@ class TestOnSeveralRanks:
         done = train_on_ranks(tmp_path, [whole, *parts])
         assert done.returncode == 0, done.stderr
         assert done.stderr.count("ZeRO-1: 2 ranks") == 2, "two of the four jobs, logged by rank 0"
-        truth, wanted = rows(whole), tensors_of(whole)
+        truth, expected_tensors = rows(whole), tensors_of(whole)
         for last in (parts[1], parts[3]):
             assert [row["loss"] for row in rows(last)] == [row["loss"] for row in truth]
-            assert_equal(tensors_of(last), wanted)
+            assert_equal(tensors_of(last), expected_tensors)
         for row in truth:
             assert row["compute_seconds"] == pytest.approx(row["step_seconds"] - row["exposed_seconds"])
-        assert Manifest.read(whole.paths.out, stage="train").numbers["exposed_seconds_median"] > 0
+        assert Manifest.read(whole.paths.out, stage="train").summary["exposed_seconds_median"] > 0
 
 
 @pytest.mark.parametrize(

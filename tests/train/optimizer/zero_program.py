@@ -89,9 +89,9 @@ def prepare(
     source, memory = Source(run.global_batch_size), memory or TrainingMemory()
     layout = RankGrid(name="dp", rank=group.rank, size=group.size)
     machine = MachineConfig(sharding=sharding)
-    trainer, state = trainer_of(run, machine, group, source, model=model, layout=layout, memory=memory)
-    memory.follow(state)
-    return trainer, state
+    trainer = trainer_of(run, machine, group, source, model=model, layout=layout, memory=memory)
+    memory.follow(trainer.state)
+    return trainer, trainer.state
 
 
 def train(trainer: Trainer, state: TrainingState, *, until: int) -> list[dict[str, float]]:
@@ -108,10 +108,12 @@ def whole(state: TrainingState, group: Group) -> dict[str, Tensor]:
     state.strategy.ready()
     found, zero = {f"weight {name}": value for name, value in state.model.state_dict().items()}, state.strategy.zero
     exact = [("weight", zero.weight_pieces(state.model.state_dict()))] if zero is not None and zero.is_rounded else []
-    beside = [(f"ema-{one.length}", one.pieces()) for one in state.ema.beside]
-    for kind, pieces in (*exact, ("ema", state.ema.pieces()), *beside, ("adam", state.optimizer.pieces())):
-        held = [piece for rank in group.gather_objects(pieces) for piece in rank]
-        each = {(piece.name, piece.dim, piece.start): piece for piece in held}  # several ranks may hold the same piece
+    length_averages = [(f"ema-{one.length}", one.pieces()) for one in state.ema.length_averages]
+    for kind, pieces in (*exact, ("ema", state.ema.pieces()), *length_averages, ("adam", state.optimizer.pieces())):
+        gathered = [piece for rank in group.gather_objects(pieces) for piece in rank]
+        each = {
+            (piece.name, piece.dim, piece.start): piece for piece in gathered
+        }  # several ranks may hold the same piece
         found |= {f"{kind} {name}": value for name, value in assemble(each.values()).items()}
     return {name: value.clone() for name, value in found.items()}
 
@@ -125,7 +127,7 @@ def load(state: TrainingState, tensors: dict[str, Tensor], *, step: int) -> None
     state.model.load_state_dict(of_kind(tensors, "weight"))
     state.strategy.adopt()
     state.ema.load(of_kind(tensors, "ema"))
-    for average in state.ema.beside:
+    for average in state.ema.length_averages:
         average.load(of_kind(tensors, f"ema-{average.length}"))
     state.optimizer.load(of_kind(tensors, "adam"))
     state.step = step
@@ -222,21 +224,21 @@ def rounded_weights(group: Group) -> None:
     found = whole(sharded[1], group)
     play_rounding(played[1], exact=True)
     assert_same(found, whole(played[1], group))
-    held = {name: value for name, value in sharded[1].model.named_parameters() if value.requires_grad}
-    for name, value in held.items():
+    trained = {name: value for name, value in sharded[1].model.named_parameters() if value.requires_grad}
+    for name, value in trained.items():
         assert torch.equal(value, found[f"weight {name}"].bfloat16().float()), (
             f"{name} is not what all ranks compute with"
         )
-    assert any(not torch.equal(value, found[f"weight {name}"]) for name, value in held.items())
+    assert any(not torch.equal(value, found[f"weight {name}"]) for name, value in trained.items())
     # An exact loss differs by the rounding of the weights of each consecutive layer (patch, 2 blocks of 4, final), to
     # first order, twice because it is squared.
     plain = losses(train(*prepare(group, "none", run), until=STEPS))
     assert all(abs(a / b - 1) < 2 * 10 * 2**-9 for a, b in zip(losses(rows), plain, strict=True)), (rows, plain)
-    begun, ended = prepare(group, "zero1", run), prepare(group, "zero1", run)
-    train(*begun, until=STEPS // 2)
-    load(ended[1], whole(begun[1], group), step=STEPS // 2)
-    train(*ended, until=STEPS)
-    assert_same(whole(ended[1], group), found)
+    first, second = prepare(group, "zero1", run), prepare(group, "zero1", run)
+    train(*first, until=STEPS // 2)
+    load(second[1], whole(first[1], group), step=STEPS // 2)
+    train(*second, until=STEPS)
+    assert_same(whole(second[1], group), found)
 
 
 def play_rounding(state: TrainingState, *, exact: bool = False) -> None:
@@ -271,7 +273,7 @@ def measured_exchange(group: Group) -> None:
     reducer = trainer.strategy.zero.reducer
     gradients = reducer.buffer.nbytes
     shares = sum(bucket.stop - bucket.start for bucket in reducer.arrangement.buckets) * 4 // group.size
-    assert [row["bytes_moved"] for row in rows] == [gradients, gradients + shares, gradients + shares]
+    assert [row["comm_bytes"] for row in rows] == [gradients, gradients + shares, gradients + shares]
     for row in rows:
         assert row["exposed_seconds"] > 0
         assert row["communication_seconds"] > 0
@@ -280,13 +282,7 @@ def measured_exchange(group: Group) -> None:
 
 SCENES: dict[str, Callable[[Group], None]] = {
     scene.__name__: scene
-    for scene in (
-        same_training,
-        few_steps,
-        late_copied_weights,
-        rounded_weights,
-        measured_exchange,
-    )
+    for scene in (same_training, few_steps, late_copied_weights, rounded_weights, measured_exchange)
 }
 
 

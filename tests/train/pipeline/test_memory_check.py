@@ -1,7 +1,6 @@
-"""Tests of exhausted memory: the error names request, available memory and fitting settings."""
+"""Tests of exhausted memory: the error names requested, available memory and fitting settings."""
 
 import logging
-from pathlib import Path
 
 import pytest
 
@@ -10,15 +9,14 @@ from dithc.train.memory_tiers import TrainingMemory
 from dithc.train.pipeline import memory_check
 
 GIB = 1 << 30
-ROOT = Path(__file__).parents[3]
 
 
-def told(job, monkeypatch, *, free, error, at_once=64, **run):
+def error_text(job, monkeypatch, *, free, error, images=64, **run):
     monkeypatch.setattr(memory_check, "free_bytes", lambda: free)
     memory = TrainingMemory()
     with (
         pytest.raises(UserError) as caught,
-        memory_check.within(job(**run), tokens=256, at_once=at_once, memory=memory),
+        memory_check.allocation_guard(job(**run), tokens=256, images=images, memory=memory),
     ):
         raise error
     return str(caught.value)
@@ -37,37 +35,36 @@ REFUSALS = [
 ]
 
 
-@pytest.mark.parametrize(("error", "asked"), REFUSALS)
-def test_a_refusal_is_told_with_what_would_fit(job, monkeypatch, error, asked):
-    assert out_of_memory.requested_memory(error) == asked
-    text = told(job, monkeypatch, free=2 * GIB, error=error, model={"preset": "DiT-S/2"})
-    assert f"got:      allocation refused by the system: {asked}" in text
+@pytest.mark.parametrize(("error", "requested"), REFUSALS)
+def test_a_refusal_is_told_with_what_would_fit(job, monkeypatch, error, requested):
+    assert out_of_memory.requested_memory(error) == requested
+    text = error_text(job, monkeypatch, free=2 * GIB, error=error, model={"preset": "DiT-S/2"})
+    assert f"got:      allocation refused by the system: {requested}" in text
     assert "2.00 GiB before its start" in text
-    for words in (
-        "`micro_batch_size: ",
-        "`activation_checkpointing: block` with `micro_batch_size: ",
-        "fast_memory_gib",
-    ):
-        assert words in text
+    for fix in ("`micro_batch_size: ", "`activation_checkpointing: block` with `micro_batch_size: ", "fast_memory_gib"):
+        assert fix in text
 
 
 def test_what_fits_is_less_than_what_did_not_and_grows_with_the_room(job, monkeypatch):
-    def largest(free, at_once=64):
-        text = told(job, monkeypatch, free=free, at_once=at_once, error=MemoryError(), model={"preset": "DiT-S/2"})
+    def largest(free, images=64):
+        text = error_text(job, monkeypatch, free=free, images=images, error=MemoryError(), model={"preset": "DiT-S/2"})
         found = text.partition("set `micro_batch_size: ")[2].partition("`")[0]
         return int(found) if found else 0
 
     assert largest(int(1.3 * GIB)) == 0  # the state alone is 1.1 GiB
     assert 0 < largest(2 * GIB) < 64
     assert largest(64 * GIB) == 32  # the rule is wrong here: half of the failed size
-    assert largest(64 * GIB, at_once=1) == 0
+    assert largest(64 * GIB, images=1) == 0
 
 
 def test_other_errors_stay_what_they_are(job, monkeypatch):
     monkeypatch.setattr(memory_check, "free_bytes", lambda: GIB)
     for error in (RuntimeError("shape mismatch"), OSError(2, "No such file"), ValueError("x"), KeyError("x")):
         assert out_of_memory.requested_memory(error) is None
-        with pytest.raises(type(error)), memory_check.within(job(), tokens=16, at_once=8, memory=TrainingMemory()):
+        with (
+            pytest.raises(type(error)),
+            memory_check.allocation_guard(job(), tokens=16, images=8, memory=TrainingMemory()),
+        ):
             raise error
 
 
@@ -76,7 +73,7 @@ def test_a_training_that_may_not_fit_says_so_before_its_first_step(job, monkeypa
     monkeypatch.setattr(memory_check, "free_bytes", lambda: GIB)
     with (
         TrainingMemory() as memory,
-        memory_check.within(job(model={"preset": "DiT-S/2"}), tokens=256, at_once=64, memory=memory),
+        memory_check.allocation_guard(job(model={"preset": "DiT-S/2"}), tokens=256, images=64, memory=memory),
     ):
         pass
     assert "and only 1.00 GiB are available: the system may kill it" in caplog.text

@@ -6,7 +6,6 @@ import shutil
 import pytest
 import torch
 
-from dithc.config import training
 from dithc.core.artifacts import Manifest
 from dithc.core.integrity import dump_checksummed, load_checksummed
 from dithc.core.logging import UserError
@@ -17,7 +16,7 @@ from tests.train.conftest import checkpoint, store_of, weights_of
 
 
 def tune_run(job, kind="ema"):
-    return job().run.model_copy(update={"init_from_run": "base", "init_weights": kind})
+    return job().run.updated(init_from_run="base", init_weights=kind)
 
 
 def assert_started(job, expected: dict[str, torch.Tensor]) -> None:
@@ -36,9 +35,7 @@ def test_finetuning_of_other_blocks_starts_from_them_and_from_no_others(job):
     model = {"preset": "ModernDiT-S/2", "qk_norm": True, "hidden_size": 32, "depth": 2, "num_heads": 2}
     before = job("before", until=2, model=model)
     assert train(before, Group()) == DONE
-    run = before.run.model_copy(
-        update={"init_from_run": "before", "guidance_training": training.GuidanceTrainingConfig(reference="start")}
-    )
+    run = before.run.updated(init_from_run="before", guidance_training={"reference": "start"})
     tuned = job("tuned", until=2, init=before.paths.out, run=run)
     assert train(tuned, Group()) == DONE
     assert_started(tuned, weights_of(before))

@@ -19,9 +19,8 @@ from dithc.engine.comm import Group
 from dithc.latents import Batch
 from dithc.model import DiT
 from dithc.train import TrainingJob, train
+from dithc.train.checkpoints import initial_state
 from dithc.train.job.job import DONE
-from dithc.train.optimizer.ema import Ema
-from dithc.train.optimizer.optimizer import Optimizer
 from dithc.train.pipeline import initial_weights
 from dithc.train.step.guidance_training import GuidanceTraining, initial_copy
 from dithc.train.step.step import Trainer, autocast_context
@@ -86,9 +85,7 @@ def trainer_of(run: training.RunConfig, model: DiT, start: DiT | None = None) ->
     return Trainer(
         run=run,
         source=Source(run.objective.prediction_type),
-        strategy=strategy,
-        optimizer=Optimizer.of_run(model, run, flat=False),
-        ema=Ema(model, run.ema),
+        state=initial_state(model, run, strategy),
         group=Group(),
         guide=guide,
     )
@@ -130,19 +127,17 @@ def test_loss_and_gradient_are_those_of_the_formula_in_float64(guide, predict, m
     trainer = trainer_of(run, model, start)
     losses = trainer._losses(trainer.source.all)
     ((losses["loss"] - losses["vb"]).sum() / 6).backward()
-    for (name, weight), (_, right) in zip(model.named_parameters(), exact.named_parameters(), strict=True):
-        if right.grad is not None:
-            assert ((weight.grad.double() - right.grad).abs() <= 2e-4 * right.grad.abs().max()).all(), name
+    for (name, weight), (_, expected) in zip(model.named_parameters(), exact.named_parameters(), strict=True):
+        if expected.grad is not None:
+            assert ((weight.grad.double() - expected.grad).abs() <= 2e-4 * expected.grad.abs().max()).all(), name
     assert exact.y_embedder.embedding_table.weight.grad[NULL].any()  # of the images with dropped labels
     assert start is None or all(weight.grad is None for weight in start.parameters())
-    plain = trainer_of(run.model_copy(update={"guidance_training": None}), copy.deepcopy(model)).step(1)
+    plain = trainer_of(run.updated(guidance_training=None), copy.deepcopy(model)).step(1)
     for micro_batch_size in (None, 1):
-        told = trainer_of(
-            run.model_copy(update={"micro_batch_size": micro_batch_size}), copy.deepcopy(model), start
-        ).step(1)
-        assert told["loss"] - told["vb"] == pytest.approx(truth.item(), rel=2e-6)
-        assert told["vb"] == pytest.approx(plain["vb"], rel=1e-6)
-    assert abs(plain["loss"] - told["loss"]) > 1e-4 * plain["loss"]
+        values = trainer_of(run.updated(micro_batch_size=micro_batch_size), copy.deepcopy(model), start).step(1)
+        assert values["loss"] - values["vb"] == pytest.approx(truth.item(), rel=2e-6)
+        assert values["vb"] == pytest.approx(plain["vb"], rel=1e-6)
+    assert abs(plain["loss"] - values["loss"]) > 1e-4 * plain["loss"]
 
 
 def test_without_labels_or_outside_the_interval_there_is_no_second_pass():
@@ -151,11 +146,11 @@ def test_without_labels_or_outside_the_interval_there_is_no_second_pass():
     calls: list[Tensor] = []
     model.register_forward_pre_hook(lambda _, given: calls.append(given[2]))
     guide = GuidanceTraining(run_of(SELF | {"interval": [0.5, 0.95]}), model, Strategy(model, RankGrid()))
-    away, rows = guide.away(x, t, y)
+    away, rows = guide.predict_null(x, t, y)
     assert rows.tolist() == [2]
     assert [one.tolist() for one in calls] == [[NULL]]
     assert away.shape == (1, 8, 8, 8)
-    away, rows = guide.away(x, t, torch.full_like(y, NULL))
+    away, rows = guide.predict_null(x, t, torch.full_like(y, NULL))
     assert len(calls) == 1
     assert not guide.offset(torch.randn(3, 8, 8, 8), away, rows).any()
 
@@ -176,7 +171,7 @@ def test_in_bf16_every_weight_has_its_gradient_and_the_start_predicts_the_same_b
         held, images = initial_copy(whole, run), Source("noise").all
         assert held is not None
         with torch.no_grad(), autocast_context(run):
-            one, two = (each(images.noise, images.t, images.y) for each in (whole, held))
+            one, two = (model(images.noise, images.t, images.y) for model in (whole, held))
         assert torch.equal(one, two)
         kept = sum(value.nbytes for value in held.parameters())
         assert kept < 0.6 * sum(value.nbytes for value in whole.parameters())
@@ -212,9 +207,9 @@ def velocity(x: Tensor, y: Tensor) -> Tensor:
     """Return the mean of noise - image on the straight path, for a normal class or for label 2, both mixed."""
     gap = x.double()[:, None] - (1 - TIME) * MEANS  # (N, 2)
     spread = (1 - TIME) ** 2 * SPREAD**2 + TIME**2
-    each = TIME / spread * gap - (MEANS + (1 - TIME) * SPREAD**2 / spread * gap)
+    each_class = TIME / spread * gap - (MEANS + (1 - TIME) * SPREAD**2 / spread * gap)
     share = torch.softmax(-(gap**2) / (2 * spread), dim=1)
-    return torch.cat([each, (share * each).sum(1, keepdim=True)], dim=1).gather(1, y[:, None])[:, 0]
+    return torch.cat([each_class, (share * each_class).sum(1, keepdim=True)], dim=1).gather(1, y[:, None])[:, 0]
 
 
 @pytest.mark.parametrize("by", ["self", "start"])
@@ -232,7 +227,7 @@ def test_what_is_learnt_in_one_pass_is_guidance_of_two_normal_classes_in_closed_
     heights = [model.heights(x_t[y == one]).double() for one in range(3)]
     inverses = torch.stack([torch.linalg.pinv(one.T @ one, rtol=1e-8, hermitian=True) for one in heights])
     for _ in range(25):
-        away = guide.away(x_t, t, y)
+        away = guide.predict_null(x_t, t, y)
         output = model(x_t, t, y)
         known = {"x0": x0, "x_t": x_t, "t": t, "noise": noise, "offset": guide.offset(output, *away)}
         (gradient,) = torch.autograd.grad(
@@ -244,13 +239,15 @@ def test_what_is_learnt_in_one_pass_is_guidance_of_two_normal_classes_in_closed_
     # the range of nearly all noisy images
     x = (1 - TIME) * MEANS[label].float() + torch.linspace(-1.0, 1.0, 81).repeat(2)
     with torch.no_grad():
-        found, free = (model(x.reshape(-1, 1, 1, 1), t, one).reshape(-1).double() for one in (label, none))
-    labelled, both = velocity(x, label), velocity(x, none)
-    guided = both + guidance * (labelled - both)
+        found, unlabeled_found = (model(x.reshape(-1, 1, 1, 1), t, one).reshape(-1).double() for one in (label, none))
+    labelled, unlabeled = velocity(x, label), velocity(x, none)
+    guided = unlabeled + guidance * (labelled - unlabeled)
     error = (found - guided).square().mean().sqrt()
     assert error < 0.15 * (found - labelled).square().mean().sqrt()
-    assert error < 0.3 * (found - (both + (2 - 1 / guidance) * (labelled - both))).square().mean().sqrt()
-    assert (free - both).square().mean().sqrt() < 0.15 * (free - labelled).square().mean().sqrt()
+    assert error < 0.3 * (found - (unlabeled + (2 - 1 / guidance) * (labelled - unlabeled))).square().mean().sqrt()
+    assert (unlabeled_found - unlabeled).square().mean().sqrt() < 0.15 * (
+        unlabeled_found - labelled
+    ).square().mean().sqrt()
 
 
 @pytest.fixture
@@ -301,9 +298,11 @@ def test_nothing_else_is_in_the_checkpoint_and_the_loss_on_held_out_tiles_stays_
     settings = {"latents": latents, "until": 1, "lr": 1e-30, "validate_every": 1, "dtype": "bf16"}
     one, other = guided("a", guide, **settings), guided("b", guide | {"guidance": 10.0}, **settings)
     assert [train(part, Group()) for part in (one, other)] == [DONE] * 2
-    ours, theirs = (read_tensors(checkpoint(part).folder / "model.safetensors") for part in (one, other))
-    assert sorted(ours) == sorted(network().state_dict())
-    assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+    first_weights, second_weights = (
+        read_tensors(checkpoint(part).folder / "model.safetensors") for part in (one, other)
+    )
+    assert sorted(first_weights) == sorted(network().state_dict())
+    assert all(torch.equal(first_weights[name], second_weights[name]) for name in first_weights)
     assert [entry["path"] for entry in checkpoint(one).files] == [entry["path"] for entry in checkpoint(other).files]
     assert rows(one)[0]["val_loss"] == rows(other)[0]["val_loss"]
     assert rows(one)[0]["loss"] != pytest.approx(rows(other)[0]["loss"], rel=1e-5)
@@ -318,7 +317,7 @@ def test_operations_and_memory_of_the_second_pass_are_counted():
         counts = []
         for forward in (lambda: model(labelled.x, labelled.t, labelled.y), None):
             with FlopCounterMode(display=False) as counter, torch.no_grad():
-                forward() if forward else GuidanceTraining(run, model, Strategy(model, RankGrid())).away(
+                forward() if forward else GuidanceTraining(run, model, Strategy(model, RankGrid())).predict_null(
                     labelled.x, labelled.t, labelled.y
                 )
             counts.append(counter.get_total_flops())
@@ -333,9 +332,9 @@ def test_operations_and_memory_of_the_second_pass_are_counted():
     times = Objective.of(some.objective).times((np.arange(10**5) + 0.5) / 10**5)
     assert some.guided_share == pytest.approx(0.9 * (times <= 750).mean(), abs=1e-4)
     size = run.model.parameters
-    for dtype, each in (("fp32", 4), ("bf16", 2)):
+    for dtype, num_bytes in (("fp32", 4), ("bf16", 2)):
         plain, other = (run_of(guide, dtype=dtype).state_bytes for guide in (None, START))
-        assert other - plain == each * size
+        assert other - plain == num_bytes * size
         assert run_of(SELF, dtype=dtype).state_bytes == plain
 
 
@@ -344,7 +343,7 @@ class TestOnSeveralRanks:
 
     @pytest.mark.sampled("several ranks")
     def test_two_ranks_learn_what_one_does(self, guided, tmp_path):
-        ways = {
+        cases = {
             "dp": {"strategy": "dp"},
             "ddp": {"gradient_sync": "ddp", "micro_batch_size": 3},
             "zero": {"sharding": "zero1", "micro_batch_size": 3},
@@ -353,19 +352,15 @@ class TestOnSeveralRanks:
         }
         jobs = []
         for kind, guide in (("self", SELF), ("start", START)):
-            make = partial(ten, partial(_named, guided, guide))
-            for way, how in ways.items():
-                one = make(f"{kind}-{way}-one", **{key: how[key] for key in how if key == "dtype"})
+            make = partial(ten, partial(guided, guide=guide))
+            for case, settings in cases.items():
+                one = make(f"{kind}-{case}-one", **{key: settings[key] for key in settings if key == "dtype"})
                 train(one, Group())
-                jobs.append((one, make(f"{kind}-{way}", **how)))
+                jobs.append((one, make(f"{kind}-{case}", **settings)))
         done = train_on_ranks(tmp_path, [several for _, several in jobs])
         assert done.returncode == 0, done.stderr
         for one, several in jobs:
             assert_alike(rows(several), rows(one), tolerance=FP32 if one.run.dtype == "fp32" else BF16)
-
-
-def _named(guided, guide, store, **changes):
-    return guided(store, guide, **changes)
 
 
 def test_start_without_a_null_label_is_refused_before_the_first_step(job, tmp_path, monkeypatch):

@@ -4,7 +4,6 @@ import dataclasses
 import json
 import logging
 import math
-from pathlib import Path
 
 import pytest
 import torch
@@ -24,7 +23,6 @@ from tests.ranks import needs_launcher, on_ranks
 from tests.train import faults
 from tests.train.conftest import hashes, rows, store_of, tensors_of
 
-ROOT = Path(__file__).parents[3]
 # Trains each job under its fault. A number that is not finite ends only its job, and every rank records how it ended.
 PROGRAM = """
 import pathlib, pickle, sys
@@ -63,13 +61,13 @@ def lines_of(job) -> list[dict]:
     return [json.loads(line, parse_constant=refuse) for line in lines]
 
 
-def events(job, what: str) -> list[dict]:
+def events(job, name: str) -> list[dict]:
     lines = (store_of(job).folder / "events.jsonl").read_text().splitlines()
-    return [event for event in map(json.loads, lines) if event["event"] == what]
+    return [event for event in map(json.loads, lines) if event["event"] == name]
 
 
 @pytest.mark.parametrize(
-    ("fault", "said"),
+    ("fault", "message"),
     [
         ({"kind": "latents", "image": 5}, r"the loss of rank 0[\s\S]*rank 0: the latents of image 5 of the global batch, before"),
         ({"kind": "weights"}, r"the loss of rank 0[\s\S]*rank 0: the weights of blocks\.1\.attn\.qkv\.weight, before any"),
@@ -79,10 +77,10 @@ def events(job, what: str) -> list[dict]:
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("settings", [{"micro_batch_size": 3}, {"activation_checkpointing": "block", "dtype": "bf16"}])
-def test_step_rank_and_first_place_are_named_and_nothing_bad_is_saved(job, fault, said, settings):
+def test_step_rank_and_first_place_are_named_and_nothing_bad_is_saved(job, fault, message, settings):
     one = job(checkpoint_every=1, **settings)
     faults.inject(at=3, **fault)
-    with pytest.raises(NonFiniteError, match=said) as caught:
+    with pytest.raises(NonFiniteError, match=message) as caught:
         train(one, Group())
     assert f"at step {4 if fault['kind'] == 'update' else 3}" in str(caught.value)
     assert store_of(one).newest().step == 2
@@ -112,14 +110,14 @@ class TestFirstLayer:
             return self.late(self.early(x) * self.factor)
 
     @pytest.mark.parametrize(
-        ("factor", "early", "said"),
+        ("factor", "early", "message"),
         [
             (1.0, 1e38, "the output of layer early, of image 9 of the global batch"),
             (math.inf, 1.0, "the input of layer late, of images 8 to 9"),
             (1.0, 1.0, None),
         ],
     )
-    def test_first_layer_in_order_of_execution(self, factor, early, said):
+    def test_first_layer_in_order_of_execution(self, factor, early, message):
         net = self.Net()
         net.factor = factor
         torch.nn.init.constant_(net.early.weight, 1.0)
@@ -128,8 +126,8 @@ class TestFirstLayer:
             x[1] *= early
             assert search.images(x, x, part=slice(8, 10)) == []
             search.loss(net(x).sum(dim=1))
-        said = said and said.replace("images 8 to 9", "image 8, 9")
-        assert said is None if search.found is None else search.found.startswith(said)
+        message = message and message.replace("images 8 to 9", "image 8, 9")
+        assert message is None if search.found is None else search.found.startswith(message)
         assert not net.late._forward_hooks
 
     def test_loss_is_the_last_to_blame(self):
@@ -154,15 +152,15 @@ def test_skipped_step_leaves_everything_as_it_was_and_the_next_goes_on(job, kind
     assert not any(torch.equal(after[name], end[name]) for name in after if "exp_avg" in name and "qkv" in name)
     third = lines_of(one)[2]
     assert third["loss"] is third["grad_norm"] is third["images_per_second"] is None
-    assert (third["left_out"], third["data_seconds"]) == (1, None)
+    assert (third["skipped_steps"], third["data_seconds"]) == (1, None)
     assert len(lines_of(one)) == 6
     assert math.isnan(rows(one)[2]["loss"])
     (event,) = events(one, "skipped")
     assert event["step"] == 3
     assert list(event["ranks"]) == ["0"]
-    numbers = Manifest.read(one.paths.out).numbers
-    assert numbers["left_out"] == [3]
-    assert math.isfinite(numbers["loss_last100"])
+    numbers = Manifest.read(one.paths.out).summary
+    assert numbers["skipped_steps"] == [3]
+    assert math.isfinite(numbers["mean_loss_last_100"])
 
 
 @pytest.mark.sampled
@@ -179,7 +177,7 @@ def test_resumed_training_equals_an_uninterrupted_one_to_the_bit(job, policy, ki
     one, other = ([row["loss"] for row in rows(each)] for each in (whole, last))
     assert [math.isnan(loss) for loss in one] == [False, False, False, True, False, False]
     assert repr(one) == repr(other)
-    assert Manifest.read(last.paths.out).numbers["left_out"] == [4]
+    assert Manifest.read(last.paths.out).summary["skipped_steps"] == [4]
 
 
 @pytest.mark.slow
@@ -195,7 +193,7 @@ def test_step_left_out_before_a_crash_is_left_out_after_it_although_its_fault_is
         raise ConnectionError("the machine is gone")
 
     with monkeypatch.context() as patch:
-        patch.setattr(TrainingLog, "back_to", crash)
+        patch.setattr(TrainingLog, "rewind", crash)
         with pytest.raises(ConnectionError):
             train(broken, Group())
     faults.heal()
@@ -247,14 +245,10 @@ def test_skip_ends_where_weights_are_not_finite(job, caplog):
     assert "set `on_nonfinite: rollback`" in caplog.text
 
 
-def diverging(one):
-    """Return a job with a larger learning rate than a configuration accepts."""
-    return dataclasses.replace(one, run=one.run.model_copy(update={"lr": 1e30}))
-
-
 @pytest.mark.slow
 def test_training_that_has_diverged_is_not_skipped_for_ever(job, caplog):
-    one = diverging(job(on_nonfinite="skip", max_grad_norm=None, steps=30, until=30))
+    one = job(on_nonfinite="skip", max_grad_norm=None, steps=30, until=30)
+    one = dataclasses.replace(one, run=one.run.model_copy(update={"lr": 1e30}))  # more than a configuration accepts
     with pytest.raises(NonFiniteError):
         train(one, Group())
     assert f"{nonfinite.MOST_IN_A_ROW} consecutive steps are already left out" in caplog.text
@@ -272,16 +266,16 @@ def test_number_of_roll_backs_to_one_checkpoint_is_bounded(job, monkeypatch):
     with pytest.raises(NonFiniteError, match="at step 3"):
         train(one, Group())
     assert [event["to"] for event in events(one, "rolled back")] == [0, 0]
-    assert train(dataclasses.replace(one, run=one.run.model_copy(update={"on_nonfinite": "skip"})), Group()) == DONE
-    assert Manifest.read(one.paths.out).numbers["left_out"] == [1, 2, 3]
+    assert train(dataclasses.replace(one, run=one.run.updated(on_nonfinite="skip")), Group()) == DONE
+    assert Manifest.read(one.paths.out).summary["skipped_steps"] == [1, 2, 3]
 
 
 @pytest.mark.slow
 def test_damaged_list_of_steps_left_out_is_refused(job):
     one = job(until=2)
     train(one, Group())
-    (store_of(one).folder / "left_out.json").write_text("{")
-    with pytest.raises(UserError, match=r"left_out\.json cannot be read[\s\S]*remove it"):
+    (store_of(one).folder / "skipped_steps.json").write_text("{")
+    with pytest.raises(UserError, match=r"skipped_steps\.json cannot be read[\s\S]*remove it"):
         train(job(), Group())
 
 
@@ -307,7 +301,7 @@ def test_two_ranks_name_the_one_and_go_on_together(job, tmp_path):
     ]
     done = on_ranks(PROGRAM, given=jobs, folder=tmp_path)
     assert done.returncode == 0, done.stderr
-    for name, at, *places in (
+    for name, at, *locations in (
         ("latents", 4, "the loss of rank 1", "; first, in a repeated computation: rank 1: the latents of image 5 "),
         ("weights", 3, "the loss of rank 1", "computation: rank 1: the weights of blocks.1.attn.qkv.weight, before"),
         (
@@ -320,14 +314,14 @@ def test_two_ranks_name_the_one_and_go_on_together(job, tmp_path):
         ("ddp", 4, "the loss of rank 1", "computation: rank 1: the latents of image 5 "),
         ("layers", 3, "the loss of rank 0, 1", "rank 1: the weights of blocks.1.attn.qkv.weight, before"),
     ):
-        said, same = ((tmp_path / f"{name} of rank {rank}").read_text() for rank in (0, 1))
-        assert said == same
-        assert all(words in said for words in (f"at step {at}", *places)), said
+        message, same = ((tmp_path / f"{name} of rank {rank}").read_text() for rank in (0, 1))
+        assert message == same
+        assert all(location in message for location in (f"at step {at}", *locations)), message
     by_name = {name: one for name, _, one in jobs}
     for name in ("skip", "skip-1", "skip-2", "back", "shared", "healed", "tensors"):
         assert [(tmp_path / f"{name} of rank {rank}").read_text() for rank in (0, 1)] == ["0", "0"]
         assert all(value.isfinite().all() for value in tensors_of(by_name[name]).values())
     assert hashes(by_name["skip"]) == hashes(by_name["skip-2"]) == hashes(by_name["back"])
-    assert Manifest.read(by_name["shared"].paths.out).numbers["left_out"] == [4]
-    assert Manifest.read(by_name["healed"].paths.out).numbers["left_out"] == [3]
-    assert Manifest.read(by_name["tensors"].paths.out).numbers["left_out"] == [4]
+    assert Manifest.read(by_name["shared"].paths.out).summary["skipped_steps"] == [4]
+    assert Manifest.read(by_name["healed"].paths.out).summary["skipped_steps"] == [3]
+    assert Manifest.read(by_name["tensors"].paths.out).summary["skipped_steps"] == [4]

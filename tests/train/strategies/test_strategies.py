@@ -82,10 +82,10 @@ def ten(job, store, **changes):
 
 def assert_alike(found, truth, *, tolerance):
     assert len(found) == len(truth) == STEPS
-    for left, right in zip(found, truth, strict=True):
-        assert left["loss"] == pytest.approx(right["loss"], rel=tolerance)
+    for row, expected in zip(found, truth, strict=True):
+        assert row["loss"] == pytest.approx(expected["loss"], rel=tolerance)
         # The norm sums squares of gradients that pass the layers twice, and diverges with the weights.
-        assert left["grad_norm"] == pytest.approx(right["grad_norm"], rel=10 * tolerance)
+        assert row["grad_norm"] == pytest.approx(expected["grad_norm"], rel=10 * tolerance)
 
 
 class TestOnSeveralRanks:
@@ -110,8 +110,8 @@ class TestOnSeveralRanks:
         for name, trained in zip(("dp", "dp+tp"), several, strict=True):
             assert f"strategy {name}: 2 rank(s)" in done.stderr
             assert_alike(rows(trained), rows(one), tolerance=tolerance)
-            for left, right in zip(rows(trained)[4::5], rows(one)[4::5], strict=True):
-                assert left["val_loss"] == pytest.approx(right["val_loss"], rel=tolerance)
+            for row, expected in zip(rows(trained)[4::5], rows(one)[4::5], strict=True):
+                assert row["val_loss"] == pytest.approx(expected["val_loss"], rel=tolerance)
 
     @pytest.mark.sampled("several ranks")
     def test_four_ranks_on_two_dies_share_batch_and_layers(self, job, make_latents, tmp_path):

@@ -20,8 +20,8 @@ MODULE = """module() {
 
 def run(prologue: str | None, command: str, folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
     experiment = ExperimentConfig.model_validate({"machine": {"prologue": prologue}})
-    words = JobResources(experiment, cores=1).prologue + f"set -euo pipefail; {command}"
-    bash = [shutil.which("bash") or "bash", "-c", words]
+    script = JobResources(experiment, cores=1).prologue + f"set -euo pipefail; {command}"
+    bash = [shutil.which("bash") or "bash", "-c", script]
     return subprocess.run(bash, cwd=folder, env=os.environ | environment, capture_output=True, text=True, check=False)
 
 

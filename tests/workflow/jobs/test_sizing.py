@@ -38,22 +38,22 @@ def test_time_and_memory_of_a_training_include_the_second_pass_of_guide() -> Non
     base, rate = load(ROOT / "config" / "experiments" / "quality.yaml"), 1e-3
     base = base.model_copy(update={"machine": base.machine.model_copy(update={"gflops_per_core": rate})})
 
-    def asked(**guide: Any) -> ResourceEstimate:
+    def estimate(**guide: Any) -> ResourceEstimate:
         changes = {"label_dropout": 0.25, "model": training.ModelConfig(preset="DiT-B/2"), "steps": 10}
         changes["guidance_training"] = training.GuidanceTrainingConfig(**guide) if guide else None
         runs = base.runs | {"baseline": base.runs["baseline"].model_copy(update=changes)}
         return needs(base.model_copy(update={"runs": runs}), "train", "baseline", ranks_per_node=1, ranks=1, cores=1)
 
-    plain, guided = asked(), asked(reference="self", interval=[0.2, 0.8])
+    plain, guided = estimate(), estimate(reference="self", interval=[0.2, 0.8])
     start = START_MINUTES  # plus the work: three passes of all images, and a fourth for 0.75 x 0.6 of them
     assert (guided.minutes - start) / (plain.minutes - start) == pytest.approx(3.45 / 3, rel=0.02)
     assert guided.memory_mb == plain.memory_mb
-    assert asked(reference="start").memory_mb >= plain.memory_mb + 200  # bf16
+    assert estimate(reference="start").memory_mb >= plain.memory_mb + 200  # bf16
 
 
 @pytest.mark.slow
 def test_every_stage_of_the_demo_took_less_than_its_job_would_ask_for(finished: Path) -> None:
-    asked = Workflow(json.loads((finished / "results" / "demo" / "config.json").read_text()), cores=2)
+    estimate = Workflow(json.loads((finished / "results" / "demo" / "config.json").read_text()), cores=2)
     peaks: dict[tuple[str, str], int] = {}
     for path in (finished / "results" / "demo").rglob("manifest.json"):
         content = Manifest.read(path)
@@ -61,19 +61,11 @@ def test_every_stage_of_the_demo_took_less_than_its_job_would_ask_for(finished: 
         name = content.name if stage != "features" else "landscape-classifier"
         peaks[STAGES.get(stage, stage), name] = content.host["peak_rss_bytes"]
     for path in (finished / "results" / "demo" / "runs").rglob("step_*.json"):
-        peaks["train", path.parent.name] = Manifest.read(path).numbers["peak_rss_bytes"]
-    assert {stage for stage, _ in peaks} >= {
-        "synthesize",
-        "ingest",
-        "tiles",
-        "codec",
-        "latents",
-        "train",
-        "sample",
-        "fid",
-    }
+        peaks["train", path.parent.name] = Manifest.read(path).summary["peak_rss_bytes"]
+    stages = ["synthesize", "ingest", "tiles", "codec", "latents", "train", "sample", "fid"]
+    assert {stage for stage, _ in peaks} >= set(stages)
     for (stage, name), peak in peaks.items():
-        memory = asked.jobs.mem_mb(stage, name) * 1e6
+        memory = estimate.jobs.mem_mb(stage, name) * 1e6
         assert peak <= memory, f"{stage} {name} took {peak / 1e6:.0f} MB, its job asks for {memory / 1e6:.0f}"
         assert memory <= 12 * peak, f"{stage} {name} took {peak / 1e6:.0f} MB, its job asks for {memory / 1e6:.0f}"
 
@@ -81,8 +73,8 @@ def test_every_stage_of_the_demo_took_less_than_its_job_would_ask_for(finished: 
 def test_memory_of_a_large_training_is_near_what_was_measured() -> None:
     measured = 5.00 * 2**30  # `dithc bench strategies --models B/2 --batches 16 --strategies cftp`, fp32, one rank
     blocking = {"machine": {"checkpoint_mode": "blocking"}}  # the bench writes no checkpoints
-    asked = Workflow(large(batch=16).model_dump(mode="json") | blocking, cores=2).jobs.mem_mb("train", "one") * 1e6
-    assert measured <= asked <= 2 * measured
+    estimate = Workflow(large(batch=16).model_dump(mode="json") | blocking, cores=2).jobs.mem_mb("train", "one") * 1e6
+    assert measured <= estimate <= 2 * measured
 
 
 def large(**run: Any) -> ExperimentConfig:
@@ -138,13 +130,13 @@ def test_a_second_network_that_guides_is_asked_for() -> None:
     weights = 675e6 * 4 / 1e6
     assert memory(guidance_reference="start") - memory() > weights
     # Keys and values that each stage keeps for its blocks.
-    alone, of_four = (
+    one_stage, four_stages = (
         memory(batch_size=32, pipefusion={"pipefusion_parallel_degree": degree, "num_pipeline_patch": 4})
         - memory(batch_size=32)
         for degree in (1, 4)
     )
-    assert alone > 1000
-    assert of_four == pytest.approx(alone / 4, abs=200)
+    assert one_stage > 1000
+    assert four_stages == pytest.approx(one_stage / 4, abs=200)
 
 
 def test_nothing_that_is_asked_depends_on_where_it_is_read() -> None:

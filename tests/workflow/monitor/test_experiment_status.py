@@ -40,27 +40,27 @@ def train(folder: Path, *, steps: int, loss: float | None = 0.5, ago: float = 0.
     return store
 
 
-def standing(status: ExperimentStatus, title: str) -> StageStatus:
-    return next(one for one in status.standings if one.stage.title == title)
+def status_of(status: ExperimentStatus, title: str) -> StageStatus:
+    return next(one for one in status.stages if one.stage.title == title)
 
 
 def test_nothing_begun_waits_for_its_first_stage_and_says_for_which_others_wait(folder: Path) -> None:
     status = ExperimentMonitor(folder).look()
-    assert {one.state for one in status.standings} == {"waiting"}
-    assert standing(status, "synthesize landscape").words == "not started"
-    assert standing(status, "tiles landscape").words == "for ingest landscape"
-    assert standing(status, "pretrain pretrain to step 20").words == ("for latents landscape")
+    assert {one.state for one in status.stages} == {"waiting"}
+    assert status_of(status, "synthesize landscape").message == "not started"
+    assert status_of(status, "tiles landscape").message == "for ingest landscape"
+    assert status_of(status, "pretrain pretrain to step 20").message == ("for latents landscape")
     assert "no active driver" in format_status(status)[-1]
 
 
 TILES, PRETRAIN = "rule_tiles_wildcards_landscape", "rule_pretrain_wildcards_run=pretrain,step=0000020"
-VAIN = "job 5: PartitionTimeLimit: cannot start: requests more time than the partition allows; fix: lower `machine.max_wall"
+BLOCKED = "job 5: PartitionTimeLimit: cannot start: requests more time than the partition allows; fix: lower `machine.max_wall"
 
 
 @pytest.mark.parametrize(
-    ("job", "state", "words"),
+    ("job", "state", "text"),
     [
-        (SchedulerJob(id="5", state="PENDING", reason="PartitionTimeLimit", what=TILES), "queued", VAIN),
+        (SchedulerJob(id="5", state="PENDING", reason="PartitionTimeLimit", what=TILES), "queued", BLOCKED),
         (
             SchedulerJob(id="9", state="OUT_OF_MEMORY", status=0, what=TILES),
             "failed",
@@ -74,25 +74,25 @@ VAIN = "job 5: PartitionTimeLimit: cannot start: requests more time than the par
         (SchedulerJob(id="9", state="RUNNING", nodes="n1", what=TILES), "running", "job 9 on n1"),
     ],
 )
-def test_job_decides_the_state_of_its_stage(folder: Path, job: SchedulerJob, state: str, words: str) -> None:
+def test_job_decides_the_state_of_its_stage(folder: Path, job: SchedulerJob, state: str, text: str) -> None:
     finish(folder, "scenes/landscape")
     earlier = SchedulerJob(id="4", state="FAILED", status=1, what=TILES)
-    one = standing(ExperimentMonitor(folder).look([job, earlier]), "tiles landscape")
+    one = status_of(ExperimentMonitor(folder).look([job, earlier]), "tiles landscape")
     assert one.state == state
-    assert one.words.startswith(words)
+    assert one.message.startswith(text)
 
 
 def test_every_stage_whose_output_its_readers_reject_has_failed(folder: Path) -> None:
-    numbers = {"step": 20, "seconds_per_step_median": None, "loss_last100": []}
+    numbers = {"step": 20, "seconds_per_step_median": None, "mean_loss_last_100": []}
     path = folder / "runs/pretrain/step_0000020.json"
-    Manifest(stage="train", name="pretrain", spec={}, numbers=numbers).write(path)
+    Manifest(stage="train", name="pretrain", spec={}, summary=numbers).write(path)
     content = load_checksummed((folder / "config.json").read_text())
     content["bench"]["model"] = "DiT-S/2"
     (folder / "config.json").write_text(dump_checksummed(content))
     write(folder / "bench/step.json")
     status = ExperimentMonitor(folder).look()
-    assert "of stage 'train'" in standing(status, "pretrain pretrain to step 20").words
-    assert {one.stage.kind for one in status.standings if one.state == "failed"} == {"run", "bench"}
+    assert "of stage 'train'" in status_of(status, "pretrain pretrain to step 20").message
+    assert {one.stage.kind for one in status.stages if one.state == "failed"} == {"run", "bench"}
     assert main(["status", str(folder)]) == 1
 
 
@@ -105,9 +105,9 @@ def test_stage_whose_manifest_is_unreadable_has_failed_with_the_words_of_the_pla
         Manifest.making_of(path).unlink()
     else:
         path.write_text(content, encoding="latin-1")
-    one = standing(ExperimentMonitor(folder).look(), "ingest landscape")
+    one = status_of(ExperimentMonitor(folder).look(), "ingest landscape")
     assert one.state == "failed"
-    assert [one.words] == find_damaged([str(path)])[str(path)]
+    assert [one.message] == find_damaged([str(path)])[str(path)]
     assert main(["status", str(folder)]) == 1
 
 
@@ -117,7 +117,7 @@ def test_configuration_that_was_changed_is_an_error(folder: Path, content: bytes
     sealed = (folder / "config.json").read_bytes()
     for changed in (content, sealed[:99] + content + sealed[100:]):
         (folder / "config.json").write_bytes(changed)
-        with pytest.raises(UserError, match=r"was changed after it was written\n  got: .*seal"):
+        with pytest.raises(UserError, match=r"was changed after it was written\n  got: .*checksum"):
             ExperimentMonitor(folder)
 
 
@@ -126,18 +126,18 @@ def test_training_tells_step_loss_rate_and_time_left_and_what_is_saved(folder: P
     store = train(folder, steps=12, saved=10)
     job = SchedulerJob(id="17", state="RUNNING", nodes="node3", what="rule_pretrain_wildcards_pretrain_0000020")
     status = ExperimentMonitor(folder).look([job])
-    one = standing(status, "pretrain pretrain to step 20")
-    assert (one.state, one.seconds_left) == ("running", (40 - 12) * 2.0)
-    assert one.words == "step 12/40, 2 s per step, 0:56 left, loss 0.5000, 4.0 images/s, job 17 on node3"
+    one = status_of(status, "pretrain pretrain to step 20")
+    assert (one.state, one.eta_seconds) == ("running", (40 - 12) * 2.0)
+    assert one.message == "step 12/40, 2 s per step, 0:56 left, loss 0.5000, 4.0 images/s, job 17 on node3"
     run = next(stage for stage in json.loads(json.dumps(status.as_json()))["stages"] if stage["rule"] == "pretrain")
     assert (run["state"], run["training"]["step"]) == ("running", 12)
-    queued = standing(
+    queued = status_of(
         ExperimentMonitor(folder).look([SchedulerJob(id="17", state="PENDING", reason="Priority", what=PRETRAIN)]),
         one.stage.title,
     )
-    assert (queued.state, queued.words) == ("queued", "step 10/40 saved, job 17: Priority")
+    assert (queued.state, queued.message) == ("queued", "step 10/40 saved, job 17: Priority")
     train(folder, steps=500, loss=None, ago=600)  # only the end of the metrics is read
-    silent = standing(ExperimentMonitor(folder).look([job]), one.stage.title).words
+    silent = status_of(ExperimentMonitor(folder).look([job]), one.stage.title).message
     assert "step 500/40" in silent
     assert "no step for 10:0" in silent
     for text in ("", "{}\n", "[1]\n", "null\n", '{"step": 1'):
@@ -151,18 +151,18 @@ def test_groups_tell_their_rules_and_other_jobs_are_named(folder: Path) -> None:
         SchedulerJob(id="6", state="PENDING", reason="Priority", what="rule_strategies"),
     ]
     status = ExperimentMonitor(folder).look(jobs)
-    assert standing(status, "tiles landscape").state == "queued"
-    assert standing(status, "latents landscape").state == "waiting"
-    assert status.others == ["strategies: job 6: Priority"]
+    assert status_of(status, "tiles landscape").state == "queued"
+    assert status_of(status, "latents landscape").state == "waiting"
+    assert status.unmatched_jobs == ["strategies: job 6: Priority"]
 
 
 def test_failed_stage_shows_its_four_lines_and_its_log(folder: Path) -> None:
     finish(folder, "inputs/landscape")
     write(folder / "logs/ingest/landscape.log", ERROR)
     status = ExperimentMonitor(folder).look()
-    one = standing(status, "ingest landscape")
-    assert (one.state, one.words) == ("failed", "1 of 1 scenes cannot be used")
-    assert len(one.why) == 4
+    one = status_of(status, "ingest landscape")
+    assert (one.state, one.message) == ("failed", "1 of 1 scenes cannot be used")
+    assert len(one.error_lines) == 4
     assert "landscape.log" in status.failures()[0]
 
 
@@ -171,13 +171,13 @@ def test_log_tells_of_a_run_only_while_a_driver_lives_and_if_it_is_the_drivers(f
     log = write(
         folder / "logs/tiles/landscape.log", "18:01:39 tiles: 3/8 scene (37 %), 1 scene/s, 0:03 gone, 0:05 left\n"
     )
-    assert standing(ExperimentMonitor(folder).look(), "tiles landscape").state == "stopped"
+    assert status_of(ExperimentMonitor(folder).look(), "tiles landscape").state == "stopped"
     with Lease(folder):
-        one = standing(ExperimentMonitor(folder).look(), "tiles landscape")
-        assert (one.state, one.seconds_left) == ("running", 5.0)
-        assert one.words.startswith("3/8 scene, 1 scene/s, 0:05 left")
+        one = status_of(ExperimentMonitor(folder).look(), "tiles landscape")
+        assert (one.state, one.eta_seconds) == ("running", 5.0)
+        assert one.message.startswith("3/8 scene, 1 scene/s, 0:05 left")
         os.utime(log, (time.time() - 3600, time.time() - 3600))
-        assert standing(ExperimentMonitor(folder).look(), "tiles landscape").words == "for free resources"
+        assert status_of(ExperimentMonitor(folder).look(), "tiles landscape").message == "for free resources"
 
 
 def test_lines_fit_width_and_height(folder: Path) -> None:
@@ -195,9 +195,16 @@ def test_lines_fit_width_and_height(folder: Path) -> None:
 
 def test_report_of_before_is_not_the_report_while_a_driver_lives(folder: Path) -> None:
     progress = ExperimentMonitor(folder)
-    numbers = {"step": 20, "seconds_per_step_median": 1.0, "images": 1, "stretch": "", "fid": 1.0}
-    numbers |= {"extractor": "x", "sha256": "x", "resize": "x", "comparable": True, "n_real": 1, "n_generated": 1}
-    outputs = [one.stage.output for one in progress.look().standings]
+    numbers = {"step": 20, "seconds_per_step_median": 1.0, "images": 1, "rendering_digest": "", "fid": 1.0}
+    numbers |= {
+        "extractor": "x",
+        "sha256": "x",
+        "resize": "x",
+        "comparable_to_published": True,
+        "n_real": 1,
+        "n_generated": 1,
+    }
+    outputs = [one.stage.output for one in progress.look().stages]
     finish(folder.parent.parent, *(path for path in outputs if path.endswith(".json")), **numbers)
     report = write(folder / "report.html")
     assert progress.look().report == report
@@ -225,8 +232,10 @@ def test_narrator_tells_each_thing_once_and_long_ones_ever_more_rarely(folder: P
         log = write(folder / "logs/ingest/landscape.log", "begun\n")
         assert events(1) == (0, [])
         status = ExperimentMonitor(folder).look()
-        told = [now for now in range(2, 7300, 10) if "landscape: running" in "".join(narrator.events(status, now=now))]
-        assert [round((now - 1) / 60) for now in told] == [1, 3, 7, 15, 31, 61, 91, 121]
+        reported = [
+            now for now in range(2, 7300, 10) if "landscape: running" in "".join(narrator.events(status, now=now))
+        ]
+        assert [round((now - 1) / 60) for now in reported] == [1, 3, 7, 15, 31, 61, 91, 121]
         log.write_text(ERROR)
         number, lines = events(7301)
         assert number == 1
@@ -235,11 +244,11 @@ def test_narrator_tells_each_thing_once_and_long_ones_ever_more_rarely(folder: P
         assert [line.split("]")[0][-6:] for line in events(7302)[1]] == ["[ 2/47", "[ 3/47"]
         assert events(7303) == (0, [])
         status = ExperimentMonitor(folder).look()
-        when = max(one.when for one in status.standings if one.when is not None)
-        assert EventReporter(beats=False).events(status, since=when + 1) == [], (
+        latest = max(one.finished_at for one in status.stages if one.finished_at is not None)
+        assert EventReporter(beats=False).events(status, since=latest + 1) == [], (
             "an earlier driver has done these stages"
         )
-        assert len(EventReporter(beats=False).events(status, since=when - 60)) == 3
+        assert len(EventReporter(beats=False).events(status, since=latest - 60)) == 3
 
 
 def test_of_snakemakes_text_the_drivers_words_and_new_warnings_are_shown() -> None:
@@ -255,15 +264,15 @@ def test_of_snakemakes_text_the_drivers_words_and_new_warnings_are_shown() -> No
   why: memory
 rule tiles:
   fix: not of the block"""
-    words = OutputFilter()
-    shown = words.of(text.splitlines())
+    output = OutputFilter()
+    shown = output.of(text.splitlines())
     assert [line.split(" ", 1)[-1] for line in shown] == [
         "workflow: warning: train a: about 900 minutes of work",
         "evaluate: warning: n = 5",
         "workflow: error: job 7 ended",
         " why: memory",
     ]
-    assert words.has_error
+    assert output.has_error
 
 
 def test_ends_of_logs() -> None:

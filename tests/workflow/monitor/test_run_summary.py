@@ -21,7 +21,7 @@ SCORE: dict[str, Any] = {
     "extractor": "classifier.safetensors",
     "sha256": "23f4a169d5c4" * 5 + "0000",
     "resize": "none",
-    "comparable": False,
+    "comparable_to_published": False,
 }
 INTERRUPTED = """RuleException:
 CalledProcessError in file "a.smk", line 22:
@@ -40,7 +40,7 @@ def summary(folder: Path, *, width: int | None = None) -> list[str]:
 def test_every_score_stands_under_what_it_depends_on(folder: Path) -> None:
     for name in ("sentinel2-after", "gaofen2-after"):
         path = folder / "fid" / name / "manifest.json"
-        Manifest(stage="fid", name=name, spec={}, numbers=SCORE).write(path)
+        Manifest(stage="fid", name=name, spec={}, summary=SCORE).write(path)
     lines = summary(folder)
     head = "scores of sentinel2: extractor landscape-classifier (23f4a169d5c4, comparable only with scores of this extractor)"
     assert lines[0] == f"{head}, rendering B04 B03 B02, 0 to 0.3"
@@ -50,10 +50,10 @@ def test_every_score_stands_under_what_it_depends_on(folder: Path) -> None:
 
 
 def test_time_of_a_training_counts_once_however_many_segments_it_has(folder: Path) -> None:
-    numbers = {"seconds_per_step_median": 1.0, "store": "store/pretrain-1"}
+    numbers = {"seconds_per_step_median": 1.0, "checkpoint_folder": "store/pretrain-1"}
     for step, seconds in ((20, 30.0), (40, 66.0)):
-        own = {**numbers, "step": step, "training_seconds": seconds}
-        Manifest(stage="train", name="pretrain", spec={}, numbers=own).write(
+        segment = {**numbers, "step": step, "training_seconds": seconds}
+        Manifest(stage="train", name="pretrain", spec={}, summary=segment).write(
             folder / f"runs/pretrain/step_{step:07d}.json"
         )
     finish(folder, "inputs/landscape", "inputs/sentinel2")  # 12 seconds each
@@ -77,17 +77,17 @@ def test_warnings_of_a_kind_are_counted_with_where_they_came_from(folder: Path) 
     ]
 
 
-@pytest.mark.parametrize(("status", "how"), [(137, "SIGKILL"), (143, "SIGTERM"), (3, "status 3")])
-def test_stage_that_ended_without_a_word_is_named_with_how(folder: Path, status: int, how: str) -> None:
+@pytest.mark.parametrize(("status", "ending"), [(137, "SIGKILL"), (143, "SIGTERM"), (3, "status 3")])
+def test_stage_that_ended_without_a_word_is_named_with_how(folder: Path, status: int, ending: str) -> None:
     finish(folder, "inputs/landscape")
     write(folder / "logs/ingest/landscape.log", "12:00:00 ingest: 1 scene\n")
     engine = SnakemakeProcess([], log=write(folder / "logs/snakemake.log", INTERRUPTED.format(status=status)))
     progress = ExperimentMonitor(folder)
     assert RunSummary(progress, progress.look()).failure({}, is_told=False) == []
     lines = RunSummary(progress, progress.look()).failure(engine.ended(), is_told=False)
-    assert lines[0].startswith(f"ingest landscape ended without an error message ({how}); log:")
+    assert lines[0].startswith(f"ingest landscape ended without an error message ({ending}); log:")
     assert "  | 12:00:00 ingest: 1 scene" in lines
-    assert any(line.startswith("  fix: if memory ran out") for line in lines) == (how == "SIGKILL")
+    assert any(line.startswith("  fix: if memory ran out") for line in lines) == (ending == "SIGKILL")
     assert lines[-1].startswith("45 stages were not started, 1 are done")
 
 

@@ -53,11 +53,11 @@ def test_the_demo_says_a_line_a_stage_and_what_came_of_it(finished: Path) -> Non
         "warnings: ",
     ):
         assert word in text
-    said = [path.read_text() for path in (finished / "results/demo/logs").rglob("*.log")]
-    warned = {line.partition("warning: ")[2] for log in said for line in log.splitlines() if ": warning: " in line}
+    output = [path.read_text() for path in (finished / "results/demo/logs").rglob("*.log")]
+    warned = {line.partition("warning: ")[2] for log in output for line in log.splitlines() if ": warning: " in line}
     assert warned
-    told = kind_of(" ".join(text.split()))
-    assert all(kind_of(one)[:60] in told for one in warned), "every kind must be reported"
+    reported = kind_of(" ".join(text.split()))
+    assert all(kind_of(warning)[:60] in reported for warning in warned), "every kind must be reported"
     assert lines[-1] == f"report: {finished / 'results/demo/report.html'}"
 
 
@@ -132,30 +132,30 @@ def test_run_goes_on_when_nobody_reads_what_it_shows(project: Path) -> None:
 def test_signal_reaches_snakemake_and_nothing_is_left_running(
     project: Path, numbers: tuple[signal.Signals, ...]
 ) -> None:
-    go, begun, first = project / "go", project / "begun", numbers[0]
+    go, started, first = project / "go", project / "begun", numbers[0]
     # The stage waits for a file; with two signals it ignores the first.
     ignore = "trap '' INT TERM\n" if len(numbers) > 1 else ""
-    (project / "hold.sh").write_text(f"{ignore}touch {begun}\nwhile [ ! -e {go} ]; do sleep 0.05; done\n")
+    (project / "hold.sh").write_text(f"{ignore}touch {started}\nwhile [ ! -e {go} ]; do sleep 0.05; done\n")
     words = line("run", *LOCAL, "--", SYNTHESIZED, "--config", "machine={launcher: none, prologue: hold.sh}")
     with subprocess.Popen(words, cwd=project, stdout=subprocess.PIPE, text=True) as child:
         limit = time.monotonic() + 240
-        while not begun.exists():
+        while not started.exists():
             assert time.monotonic() < limit
             assert child.poll() is None, child.communicate()
             time.sleep(0.1)
         assert child.stdout is not None
         child.send_signal(first)
-        said = next(text for text in child.stdout if text.startswith(first.name))
-        assert f"kill {child.pid}" in said
+        output = next(text for text in child.stdout if text.startswith(first.name))
+        assert f"kill {child.pid}" in output
         if numbers == (signal.SIGTERM,):
             go.touch()
         elif len(numbers) > 1:
             time.sleep(0.2)
             assert child.poll() is None
             child.send_signal(numbers[1])
-        said, _ = child.communicate(timeout=240)
+        output, _ = child.communicate(timeout=240)
     assert child.returncode != 0
-    assert f"stopped by {first.name}" in said
+    assert f"stopped by {first.name}" in output
     assert processes_in(project) == []
     assert not (project / "results/demo/lease.json").exists()
     assert (project / SYNTHESIZED).exists() == (numbers == (signal.SIGTERM,))
@@ -168,26 +168,28 @@ def test_terminal_shows_what_runs_in_place(project: Path) -> None:
     go, log = project / "go", project / "results/demo/logs/synthesize/landscape.log"
     # The stage waits until the terminal shows it as running.
     (project / "hold.sh").write_text(f"touch {log}\nwhile [ ! -e {go} ]; do sleep 0.05; done\n")
-    here, there = pty.openpty()
+    terminal, screen = pty.openpty()
     words = line("run", *LOCAL, "--", SYNTHESIZED, "--config", "machine={launcher: none, prologue: hold.sh}")
-    with subprocess.Popen(words, cwd=project, stdout=there, stderr=there, env={**os.environ, "COLUMNS": "80"}) as child:
-        os.close(there)
-        said, limit = b"", time.monotonic() + 120
+    with subprocess.Popen(
+        words, cwd=project, stdout=screen, stderr=screen, env={**os.environ, "COLUMNS": "80"}
+    ) as child:
+        os.close(screen)
+        output, limit = b"", time.monotonic() + 120
         while True:
-            if b"\x1b[36mrunning\x1b[0m" in said or time.monotonic() > limit:
+            if b"\x1b[36mrunning\x1b[0m" in output or time.monotonic() > limit:
                 go.touch()
-            if not select.select([here], [], [], 1.0)[0]:
+            if not select.select([terminal], [], [], 1.0)[0]:
                 continue
             try:
-                part = os.read(here, 4096)
+                part = os.read(terminal, 4096)
             except OSError:  # the other end is closed
                 break
-            said += part
+            output += part
             if not part:
                 break
-    os.close(here)
+    os.close(terminal)
     assert child.returncode == 0
-    text = said.decode()
+    text = output.decode()
     assert "\x1b[36mrunning\x1b[0m" in text
     assert "\x1b[J" in text
     assert "synthesize landscape: done in" in text
@@ -199,7 +201,7 @@ def test_status_asks_slurm_for_the_jobs_of_this_driver(tmp_path: Path, monkeypat
     content = load_experiment([ROOT / DEMO, REDUCED]).model_dump(mode="json")
     content["machine"] |= {"scheduler": "slurm", "cpus_per_node": 8, "cpus_per_rank": 8}
     (folder / "config.json").write_text(dump_checksummed(content))
-    (folder / "driver.json").write_text(json.dumps({"name": "mine", "began": 0}))
+    (folder / "driver.json").write_text(json.dumps({"name": "mine", "started_at": 0}))
     jobs = [
         f"17|RUNNING|mine|node3|None|0:05|{tmp_path}|rule_synthesize_wildcards_landscape",
         f"18|PENDING|mine||Priority|0:00|{tmp_path}|rule_synthesize_wildcards_sentinel2",

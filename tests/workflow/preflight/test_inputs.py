@@ -55,7 +55,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def told(rules: set[str] = RULES, **changes: Any) -> str:
+def report(rules: set[str] = RULES, **changes: Any) -> str:
     content = settings(**changes.pop("source", {})) | changes
     try:
         check_inputs(ExperimentGraph(content), rules)
@@ -65,11 +65,11 @@ def told(rules: set[str] = RULES, **changes: Any) -> str:
 
 
 def test_what_is_whole_is_let_through(place: Path) -> None:
-    assert told() == ""
+    assert report() == ""
 
 
 @pytest.mark.parametrize(
-    ("gone", "said"),
+    ("removed", "message"),
     [
         ("scenes", "datasets.d.source.path: scenes: no such file or folder"),
         ("inception", "extractors.e.path: inception: no such file or folder"),
@@ -78,13 +78,13 @@ def test_what_is_whole_is_let_through(place: Path) -> None:
         (f"weights/{WEIGHTS}", f"runs.r.init_from_file: weights/{WEIGHTS}: no such file"),
     ],
 )
-def test_what_is_gone_is_named_unless_no_planned_job_reads_it(place: Path, gone: str, said: str) -> None:
-    (place / gone).rename(place / "elsewhere")
-    assert said in told()
-    assert "fix:" in told()
-    assert told({"tiles", "report"}) == ""
-    if "/" not in gone:
-        assert told(machine={"inputs_visible_on": "nodes"}) == "", "nodes may have other files"
+def test_what_is_gone_is_named_unless_no_planned_job_reads_it(place: Path, removed: str, message: str) -> None:
+    (place / removed).rename(place / "elsewhere")
+    assert message in report()
+    assert "fix:" in report()
+    assert report({"tiles", "report"}) == ""
+    if "/" not in removed:
+        assert report(machine={"inputs_visible_on": "nodes"}) == "", "nodes may have other files"
 
 
 def test_a_file_in_the_place_of_a_folder_and_a_folder_in_that_of_a_file_are_named(place: Path) -> None:
@@ -94,9 +94,9 @@ def test_a_file_in_the_place_of_a_folder_and_a_folder_in_that_of_a_file_are_name
     (place / "vae").write_text("weights")
     (place / "empty").mkdir()
     (place / "empty" / ".hidden").touch()
-    assert "datasets.d.source.path: empty: the folder is empty" in told(source={"path": "empty"})
-    assert "extractors.e.path: inception: a folder; expected the weights file" in told()
-    assert "codecs.c.path: vae: a file; expected the folder with config.json" in told()
+    assert "datasets.d.source.path: empty: the folder is empty" in report(source={"path": "empty"})
+    assert "extractors.e.path: inception: a folder; expected the weights file" in report()
+    assert "codecs.c.path: vae: a file; expected the folder with config.json" in report()
 
 
 def test_shards_are_let_through_and_a_missing_one_or_a_file_that_contains_something_else_is_named(place: Path) -> None:
@@ -108,29 +108,29 @@ def test_shards_are_let_through_and_a_missing_one_or_a_file_that_contains_someth
     (place / "weights" / f"{WEIGHTS}.index.json").write_text(
         json.dumps({"weight_map": dict(zip("ab", shards, strict=True))})
     )
-    assert told() == ""
+    assert report() == ""
     (place / "weights" / shards[1]).unlink()
     (place / "vae" / shards[0]).write_text("version https://git-lfs.github.com/spec/v1")
     (place / "inception").write_text("<html>")
-    said = told()
-    assert f"runs.r.init_from_file: weights: {shards[1]} missing" in said
-    assert f"codecs.c.path: vae/{shards[0]}: a Git LFS pointer" in said
-    assert "extractors.e.path: inception: an HTML page" in said
+    message = report()
+    assert f"runs.r.init_from_file: weights: {shards[1]} missing" in message
+    assert f"codecs.c.path: vae/{shards[0]}: a Git LFS pointer" in message
+    assert "extractors.e.path: inception: an HTML page" in message
 
 
 def test_bands_that_only_the_product_lacks_are_named_before_anything_is_staged(place: Path) -> None:
     for product in list((place / "scenes").iterdir()):
         product.rename(product.with_name(product.name.replace("L1C", "L2A")))
-    assert "evaluations.v.band_triplets has B10: the scenes of d have B01, B02" in told()
-    said = told(source={"bands": ["B02", "B03", "B04", "B10", "B11", "B12"]})
-    assert "datasets.d.source.bands has B10" in said
+    assert "evaluations.v.band_triplets has B10: the scenes of d have B01, B02" in report()
+    message = report(source={"bands": ["B02", "B03", "B04", "B10", "B11", "B12"]})
+    assert "datasets.d.source.bands has B10" in message
     (place / "scenes" / "renamed.SAFE").mkdir()
-    assert "B10" not in told(), "the product names do not contain the level"
+    assert "B10" not in report(), "the product names do not contain the level"
 
 
 def test_bands_of_staged_scenes_are_known_from_their_manifest(place: Path) -> None:
     matrix = ExperimentGraph(settings())
     numbers = {"bands": ["B02", "B03", "B04", "B11", "B12"]}
     spec = stage_spec(matrix.experiment, "ingest", "d")
-    Manifest(stage="ingest", name="d", spec=spec, numbers=numbers).write(Path(matrix.path("scenes", "d")))
-    assert "evaluations.v.band_triplets has B10: the scenes of d have B02, B03, B04, B11, B12" in told({"sample"})
+    Manifest(stage="ingest", name="d", spec=spec, summary=numbers).write(Path(matrix.path("scenes", "d")))
+    assert "evaluations.v.band_triplets has B10: the scenes of d have B02, B03, B04, B11, B12" in report({"sample"})

@@ -28,8 +28,8 @@ SETTINGS: dict[str, Any] = {
 def write(matrix: ExperimentGraph, stage: str, name: str, path: str, *inputs: str) -> str:
     spec = stage_spec(matrix.experiment, stage, name)
     numbers = {"step": 4, "seconds_per_step_median": 1.0} if stage == "train" else {}
-    made = {one: Manifest.read(Path(one)).digest for one in inputs}
-    Manifest(stage=stage, name=name, spec=spec, inputs=made, numbers=numbers).write(Path(path))
+    digests = {one: Manifest.read(Path(one)).digest for one in inputs}
+    Manifest(stage=stage, name=name, spec=spec, inputs=digests, summary=numbers).write(Path(path))
     return path
 
 

@@ -18,8 +18,8 @@ NODE = ("--cores", "2", "--memory-gib", "24")
 CELLS = ("measured-xl-2", "simulated-paper", "simulated-strong", "simulated-zero1")
 
 
-def paper(*words: object) -> int:
-    return main(["reproduce", *map(str, words)])
+def paper(*arguments: object) -> int:
+    return main(["reproduce", *map(str, arguments)])
 
 
 @pytest.fixture(autouse=True)
@@ -53,41 +53,41 @@ def test_a_cell_is_made_once_and_leaves_nothing_else(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(ROOT)
-    out, words = tmp_path / "simulated-weak.json", ("fig10", "--config", CONFIG, *NODE, "--cell", "simulated-weak")
-    assert paper(*words, "--out", out) == 0
+    out, arguments = tmp_path / "simulated-weak.json", ("fig10", "--config", CONFIG, *NODE, "--cell", "simulated-weak")
+    assert paper(*arguments, "--out", out) == 0
     content = load_checksummed(out.read_text())
     assert content["result"]["curves"]
     assert content["predicted_seconds"] > 0
     assert outputs.files_of(tmp_path) == [out]
     capsys.readouterr()
     bytes_before = out.read_bytes()
-    assert paper(*words, "--out", out) == 0
+    assert paper(*arguments, "--out", out) == 0
     assert out.read_bytes() == bytes_before or load_checksummed(out.read_text())["result"] == content["result"]
 
 
 def test_a_stopped_cell_has_no_file_and_keeps_what_it_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
 
-    def stopped(words: list[str]) -> int:
-        Path(words[-1]).with_suffix(".kept.jsonl").write_text("a unit\n")
+    def stopped(arguments: list[str]) -> int:
+        Path(arguments[-1]).with_suffix(".partial.jsonl").write_text("a unit\n")
         return 75
 
     monkeypatch.setattr("dithc.cli.main", stopped)
-    words = ("table4", "--config", CONFIG, *NODE, "--cell", "fp32", "--out", tmp_path / "fp32.json")
-    assert paper(*words) == 75
+    arguments = ("table4", "--config", CONFIG, *NODE, "--cell", "fp32", "--out", tmp_path / "fp32.json")
+    assert paper(*arguments) == 75
     assert not (tmp_path / "fp32.json").exists()
-    assert [path.name for path in (tmp_path / ".fp32").iterdir()] == ["fp32.kept.jsonl"]
+    assert [path.name for path in (tmp_path / ".fp32").iterdir()] == ["fp32.partial.jsonl"]
     monkeypatch.setattr(
-        "dithc.cli.main", lambda words: Path(words[-1]).write_text(dump_checksummed({"cases": []})) and 0
+        "dithc.cli.main", lambda arguments: Path(arguments[-1]).write_text(dump_checksummed({"cases": []})) and 0
     )
-    assert paper(*words) == 0
+    assert paper(*arguments) == 0
     assert [path.name for path in outputs.files_of(tmp_path)] == ["fp32.json"]
 
 
 def test_what_ended_without_a_result_is_a_skipped_cell_with_the_reason(folder: Path) -> None:
     path = folder / "measured-xl-2.json"
     content = json.loads(path.read_text())
-    del content["seal"]
+    del content["checksum"]
     path.write_text(dump_checksummed(content | {"result": None, "reason": "`dithc bench scaling` ended with status 1"}))
     found = [cell for cell in document(folder).cells if cell.status == "skipped"]
     assert found
@@ -117,30 +117,30 @@ def test_a_damaged_cell_is_refused_with_its_name(folder: Path, damage: str, caps
         path.write_text(text[:-20] if damage == "truncated" else text.replace('"fig11"', '"fig10"'))
     out = folder.parent / "fig11.json"
     assert paper("fig11", "--config", CONFIG, *NODE, "--cells", folder, "--out", out) == 2
-    told = capsys.readouterr().err
-    assert str(path) in told
-    assert "fix:" in told
+    error = capsys.readouterr().err
+    assert str(path) in error
+    assert "fix:" in error
     assert not out.exists()
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("arguments", "expected"),
     [
         (("table9",), "one of table1"),
         (("table4", "--config", CONFIG, "--cell", "fp64", "--out", "x.json"), "fp32, bf16"),
         (("table4", "--config", CONFIG), "--out"),
         (("table4", "--out", "x.json"), "--config"),
-        (("page", "--documents", "none.json", "--out", "x.html"), "none.json"),
+        (("page", "--results", "none.json", "--out", "x.html"), "none.json"),
     ],
 )
 def test_what_cannot_be_made_is_refused(
-    words: tuple[object, ...], said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    arguments: tuple[object, ...], expected: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(ROOT)
-    assert paper(*words) == 2
-    told = capsys.readouterr().err
-    assert said in told
-    assert "fix:" in told
+    assert paper(*arguments) == 2
+    error = capsys.readouterr().err
+    assert expected in error
+    assert "fix:" in error
 
 
 def test_only_one_cell_measures_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from dithc.workflow.reproduction.curves import deviation, judge, read_curves
+from dithc.workflow.reproduction.curves import compare_platforms, deviation, read_curves
 from dithc.workflow.reproduction.jobs import CellJob
 
 STEPS = 40
@@ -13,8 +13,8 @@ STEPS = 40
 def cell(platform: str, seed: int, losses: list[float], status: str = "ok") -> tuple[CellJob, dict, str]:
     job = CellJob(target="fig7", name=f"{platform}-{seed}", words=("bench",), row=platform, columns=(f"seed {seed}",),
               seconds=1.0, facts={"full": False})  # fmt: skip
-    told = {"platform": platform, "model": {"preset": "DiT-S/2"}, "batch": 2, "seed": seed, "losses": losses}
-    curve = told | ({"status": "ok"} if status == "ok" else {"status": status, "reason": "no GPU", "losses": []})
+    record = {"platform": platform, "model": {"preset": "DiT-S/2"}, "batch": 2, "seed": seed, "losses": losses}
+    curve = record | ({"status": "ok"} if status == "ok" else {"status": status, "reason": "no GPU", "losses": []})
     return job, {"data": "generated", "curves": [curve]}, f"cells/{job.name}.json"
 
 
@@ -22,14 +22,14 @@ def falling(scale: float) -> list[float]:
     return [scale * math.exp(-0.05 * step) for step in range(STEPS)]
 
 
-def judged(*cells: tuple[CellJob, dict, str]) -> dict:
-    found = judge({job.name: (job, result, file) for job, result, file in cells})
+def compared(*cells: tuple[CellJob, dict, str]) -> dict:
+    found = compare_platforms({job.name: (job, result, file) for job, result, file in cells})
     assert {cell.row for cell in found} <= {"S/2, batch 2"}
     return {cell.column: cell for cell in found}
 
 
 def test_a_shift_and_the_noise_of_seeds_are_found_as_they_are():
-    found = judged(
+    found = compared(
         cell("reference", 0, falling(1.0)),
         cell("reference", 1, falling(1.1)),
         cell("c-bf16", 0, falling(1.02)),
@@ -40,9 +40,9 @@ def test_a_shift_and_the_noise_of_seeds_are_found_as_they_are():
 
 
 def test_without_a_second_seed_there_is_no_noise_and_without_the_reference_no_deviation():
-    assert set(judged(cell("reference", 0, falling(1.0)), cell("c-bf16", 0, falling(1.0)))) == {"c-bf16"}
-    assert not judged(cell("c-bf16", 0, falling(1.0)), cell("c-bf16", 1, falling(1.0)))
-    assert judge({}) == []
+    assert set(compared(cell("reference", 0, falling(1.0)), cell("c-bf16", 0, falling(1.0)))) == {"c-bf16"}
+    assert not compared(cell("c-bf16", 0, falling(1.0)), cell("c-bf16", 1, falling(1.0)))
+    assert compare_platforms({}) == []
 
 
 @pytest.mark.parametrize("step", [0, 30, STEPS - 1])
@@ -51,7 +51,7 @@ def test_a_platform_whose_loss_is_no_number_is_never_within_the_noise(step, loss
     broken = falling(1.0)
     broken[step] = loss
     cells = [cell("reference", 0, falling(1.0)), cell("reference", 1, falling(1.1)), cell("c-bf16", 0, broken)]
-    far = judged(*cells)["c-bf16"]
+    far = compared(*cells)["c-bf16"]
     assert (far.status, far.value) == ("skipped", None)
     assert far.reason == f"the loss of step {step + 1} of seed 0 is not finite"
     (series,) = read_curves(*cells[-1]).series
@@ -62,7 +62,9 @@ def test_a_platform_whose_loss_is_no_number_is_never_within_the_noise(step, loss
 
 def test_a_reference_that_breaks_is_compared_with_nothing():
     broken = [*falling(1.0)[:-1], math.nan]
-    assert not judged(cell("reference", 0, broken), cell("reference", 1, falling(1.1)), cell("numba", 0, falling(1.0)))
+    assert not compared(
+        cell("reference", 0, broken), cell("reference", 1, falling(1.1)), cell("numba", 0, falling(1.0))
+    )
 
 
 def test_smoothing_is_a_centred_mean_that_leaves_a_line_as_it_is():
@@ -77,4 +79,4 @@ def test_a_platform_that_is_not_here_is_skipped_with_its_reason():
     job, result, file = cell("cuda", 0, [], status="skipped")
     (one,) = read_curves(job, result, file).cells
     assert (one.status, one.reason, one.value) == ("skipped", "no GPU", None)
-    assert not judged((job, result, file))
+    assert not compared((job, result, file))

@@ -18,7 +18,7 @@ def planned(node: NodeModel = SMALL, **settings: object) -> list[reproduction.Ce
     return reproduction.plan_cells(ExperimentConfig.model_validate({"paper": settings}), node)
 
 
-def own(jobs: list[reproduction.CellJob], target: str) -> list[reproduction.CellJob]:
+def cells_of(jobs: list[reproduction.CellJob], target: str) -> list[reproduction.CellJob]:
     return [job for job in jobs if job.target == target]
 
 
@@ -28,13 +28,13 @@ def test_every_target_has_cells_of_names_of_their_own_at_every_scale(scale: str,
     jobs = planned(node, scale=scale)
     assert jobs == planned(node, scale=scale)
     for target in TARGETS:
-        names = [job.name for job in own(jobs, target)]
+        names = [job.name for job in cells_of(jobs, target)]
         assert len(names) == len(set(names))
         assert bool(names) == (target not in ("table1", "fig8"))
     assert all(job.seconds > 0 for job in jobs)
     assert all(job.command.startswith(("dithc ", "DITHC_TUNING_FOLDER=")) for job in jobs)
     for job in jobs:
-        assert set(job.after) <= {other.name for other in own(jobs, job.target)}
+        assert set(job.after) <= {other.name for other in cells_of(jobs, job.target)}
 
 
 def test_a_plan_of_two_cores_is_minutes() -> None:
@@ -44,11 +44,11 @@ def test_a_plan_of_two_cores_is_minutes() -> None:
 
 
 def test_a_larger_node_has_larger_batches_up_to_the_paper_s() -> None:
-    few, many = (own(planned(node, scale="node"), "table2") for node in (SMALL, LARGE))
-    assert max(job.facts["batch"] for job in few) < max(job.facts["batch"] for job in many) <= 224
-    assert {job.facts["batch"] for job in own(planned(LARGE, scale="paper"), "table2")} == {112, 224}
-    short = own(planned(SMALL, scale="node", time_budget_hours=0.2), "table2")
-    assert max(job.facts["batch"] for job in short) < max(job.facts["batch"] for job in few)
+    small, large = (cells_of(planned(node, scale="node"), "table2") for node in (SMALL, LARGE))
+    assert max(job.facts["batch"] for job in small) < max(job.facts["batch"] for job in large) <= 224
+    assert {job.facts["batch"] for job in cells_of(planned(LARGE, scale="paper"), "table2")} == {112, 224}
+    short = cells_of(planned(SMALL, scale="node", time_budget_hours=0.2), "table2")
+    assert max(job.facts["batch"] for job in short) < max(job.facts["batch"] for job in small)
 
 
 def test_hours_are_given_out_in_the_order_of_the_targets_and_what_is_left_out_says_so() -> None:
@@ -58,13 +58,13 @@ def test_hours_are_given_out_in_the_order_of_the_targets_and_what_is_left_out_sa
     late = [job for job in jobs if "paper.time_budget_hours" in job.skipped]
     assert late
     for job in jobs:
-        skipped = {other.name for other in own(jobs, job.target) if other.skipped}
+        skipped = {other.name for other in cells_of(jobs, job.target) if other.skipped}
         assert job.skipped or not skipped.intersection(job.after), "its predecessor does not run"
 
 
 def test_what_does_not_fit_is_skipped_with_the_sizes() -> None:
     jobs = planned(NodeModel(cores=2, memory_gib=4.0), scale="paper")
-    skipped = [job for job in own(jobs, "table3") if job.skipped]
+    skipped = [job for job in cells_of(jobs, "table3") if job.skipped]
     assert skipped
     assert all("GiB" in job.skipped for job in skipped if not job.after)
 
@@ -88,7 +88,7 @@ def test_scaling_at_the_paper_s_settings_is_asked_of_as_many_nodes_as_its_ranks_
     }  # fmt: skip
     experiment = ExperimentConfig.model_validate({"paper": {"scale": "paper"}, "machine": machine})
     files = reproduction.PaperFiles(experiment, root="results/x", cores=152, configurations=["x.yaml"])
-    weak = {job.name: job for job in own(files.jobs, "fig10")}["measured-xl-2"]
+    weak = {job.name: job for job in cells_of(files.jobs, "fig10")}["measured-xl-2"]
     assert weak.words[weak.words.index("--batch") + 1] == "28", "112 images per node with four ranks"
     assert weak.columns[0] == "1 rank"
     assert weak.columns[-1] == "256 ranks"
@@ -96,7 +96,7 @@ def test_scaling_at_the_paper_s_settings_is_asked_of_as_many_nodes_as_its_ranks_
     assert (weak.nodes, weak.ranks, files.task_cpus("fig10", weak.name)) == (64, 256, 38)
     assert (cell.nodes, cell.ranks, files.task_cpus("table4", "fp32")) == (1, 1, 152)
     assert max(files.runtime(job.target, job.name) for job in files.jobs) <= 60
-    strong = [job for job in own(files.jobs, "fig11") if job.measures]
+    strong = [job for job in cells_of(files.jobs, "fig11") if job.measures]
     assert [job.words[job.words.index("--batch") + 1] for job in strong] == ["448", "3072", "16384"]
     ranks = [[int(count) for count in job.words[job.words.index("--ranks") + 1].split(",")] for job in strong]
     assert all(counts[-1] <= 256 for counts in ranks)

@@ -20,11 +20,10 @@ DATASET = {
 }
 CODEC = {"kind": "kl-vae", "train_dataset": "gf2", "latent_channels": 4}
 EXTRACTOR = {"kind": "inception", "path": "weights.pth"}
-PAPER = {"comparable": True, "n_real": 10_000, "n_generated": 10_000}
+PAPER = {"comparable_to_published": True, "n_real": 10_000, "n_generated": 10_000}
 
 
 def scored(folder: Path, runs: dict[str, tuple[dict[str, Any], dict[str, Any]]]) -> list[ResultCell]:
-    """Return cells of an experiment with these settings and numbers by run."""
     experiment = ExperimentConfig.model_validate(
         {
             "datasets": {"gf2": DATASET},
@@ -37,11 +36,11 @@ def scored(folder: Path, runs: dict[str, tuple[dict[str, Any], dict[str, Any]]])
     )
     paths = []
     for name, (_, numbers) in runs.items():
-        told = {"n_real": 96, "n_generated": 64, "num_features": 8, "extractor": "own", "sha256": "ab" * 32}
-        told |= {"kind": "classifier", "resize": "none", "comparable": False, "floor": 0.5} | numbers
+        content = {"n_real": 96, "n_generated": 64, "num_features": 8, "extractor": "own", "sha256": "ab" * 32}
+        content |= {"kind": "classifier", "resize": "none", "comparable_to_published": False, "floor": 0.5} | numbers
         path = folder / "fid" / name / "manifest.json"
         path.parent.mkdir(parents=True)
-        Manifest(stage="fid", name=name, spec={"name": name}, numbers=told).write(path)
+        Manifest(stage="fid", name=name, spec={"name": name}, summary=content).write(path)
         paths.append(path)
     return read_scores(experiment, paths, page=folder / "paper")
 
@@ -55,8 +54,8 @@ def test_seeds_stand_together_as_their_median_which_leads_to_the_training_it_is_
     assert (tmp_path / "paper" / cell.file).resolve() == tmp_path / "fid/s2/manifest.json"
     assert cell.command.endswith("--evaluation s2")
     assert labels([cell, cell]) == [f"Gaofen-2: n 64 against 96, extractor own sha256 {'ab' * 6}, floor 0.5."]
-    for said in ("median of 3 seeds", "n 64 against 96", "abababababab", "floor 0.5"):
-        assert said in cell.quantity
+    for part in ("median of 3 seeds", "n 64 against 96", "abababababab", "floor 0.5"):
+        assert part in cell.quantity
 
 
 def test_each_way_of_training_is_a_column_and_no_two_are_the_same(tmp_path: Path) -> None:
@@ -82,7 +81,7 @@ def test_each_way_of_training_is_a_column_and_no_two_are_the_same(tmp_path: Path
         ({"global_batch_size": 112, "backend": "reference"}, PAPER, 30.44),
         ({"global_batch_size": 16}, PAPER, None),
         ({"global_batch_size": 112}, PAPER | {"n_generated": 5000}, None),
-        ({"global_batch_size": 112}, PAPER | {"comparable": False}, None),
+        ({"global_batch_size": 112}, PAPER | {"comparable_to_published": False}, None),
     ],
 )
 def test_a_number_of_the_paper_stands_beside_its_own_setting_alone(

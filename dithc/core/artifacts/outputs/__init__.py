@@ -1,6 +1,6 @@
 """Ownership of output folders: the files that a stage may replace or delete.
 
-A marker in the folder lists these files. It is a sealed document, written before the first file. A size is null until
+A marker in the folder lists these files. It is a checksummed document, written before the first file. A size is null until
 the stage ends. All other files belong to the user: dithc neither replaces nor deletes them.
 Extending: a stage that writes in place calls `claim`, `plan`, `prune` and `finish`. A stage that builds a folder uses
 `replaced`. Use `write` or `replacing` for a single file, `make_scratch` and `remove` for temporary folders.

@@ -17,8 +17,7 @@ from dithc.core.logging import UserError, get_logger, user_error
 
 NO_SPACE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 SHOWN = 3
-LISTS = ("manifest.json", "report.json")
-"""Documents that list files, also in copies of results without hidden files."""
+LISTS = ("manifest.json", "report.json")  # they list files, also in copies of results without hidden files
 log = get_logger(__name__)
 
 
@@ -66,18 +65,18 @@ class OutputFolder(FileList):
 
         UserError if a file with this name exists and dithc did not write it.
         """
-        home, listed = self._home(), self._home()._listed()
-        names = home._free(paths)
-        home._remove_temporary(names)
+        owner, listed = self._claimed(), self._claimed()._listed()
+        names = owner._check_paths(paths)
+        owner._remove_temporary(names)
         if any(listed.get(name, 0) is not None for name in names):
-            home._write(listed | dict.fromkeys(names))
+            owner._write(listed | dict.fromkeys(names))
 
     def prune(self, keep: Iterable[Path], *, prefix: str = "") -> None:
         """Delete files of earlier executions with a prefix, except the manifest and `keep`."""
-        home = self._home()
-        start = home._relative(self.folder / "_").removesuffix("_") + prefix
-        kept = {home._relative(path) for path in keep} | {*home._manifests()}
-        home._delete(name for name in home._present(home._owned()) if name.startswith(start) and name not in kept)
+        owner = self._claimed()
+        start = owner._relative(self.folder / "_").removesuffix("_") + prefix
+        kept = {owner._relative(path) for path in keep} | {*owner._manifests()}
+        owner._delete(name for name in owner._present(owner._owned()) if name.startswith(start) and name not in kept)
 
     def finish(self, *, stage: str | None = None, name: str | None = None) -> None:
         """Record the sizes of all listed files, after the last of them was written."""
@@ -122,16 +121,16 @@ class OutputFolder(FileList):
                 log.info(f"removing {path}: its writer was killed")
                 path.unlink()
 
-    def _free(self, paths: Iterable[Path]) -> list[str]:
+    def _check_paths(self, paths: Iterable[Path]) -> list[str]:
         """Return the relative paths of files that may be written; raises UserError if an unlisted file exists."""
         owned, names = self._owned(), []
         for path in paths:
             names.append(self._relative(path))
             if os.path.lexists(path) and not self._is_owned(names[-1], owned) and not _is_empty(path):
-                raise self._foreign(path)
+                raise self._ownership_error(path)
         return names
 
-    def _foreign(self, path: Path) -> UserError:
+    def _ownership_error(self, path: Path) -> UserError:
         return user_error(
             f"{path} exists and dithc did not write it",
             got=f"a file that {self.folder / self.marker} does not list",
@@ -156,26 +155,26 @@ class OutputFolder(FileList):
         sizes: dict[str, int | None] = {self._relative(path): path.stat().st_size for path in files_of(self.folder)}
         self._write(self._listed() | sizes, scratch=None)
         flush(self.folder)
-        aside = self.folder.with_name(f"{self.folder.name}.replaced")
+        earlier = self.folder.with_name(f"{self.folder.name}.replaced")
         if target.is_dir():
-            os.rename(target, aside)
+            os.rename(target, earlier)
         try:
             os.rename(self.folder, target)
         except BaseException:
-            if aside.is_dir():
-                os.rename(aside, target)
+            if earlier.is_dir():
+                os.rename(earlier, target)
             raise
         flush(target.parent)
-        if aside.is_dir():
-            OutputFolder(target, manifest=self.manifest)._retire(aside)
+        if earlier.is_dir():
+            OutputFolder(target, manifest=self.manifest)._retire(earlier)
 
-    def _retire(self, aside: Path) -> None:
+    def _retire(self, folder: Path) -> None:
         """Delete an earlier version of this folder; move files of the user into the current version."""
-        earlier = OutputFolder(aside, manifest=self.manifest)
+        earlier = OutputFolder(folder, manifest=self.manifest)
         earlier._remove_temporary(earlier._owned())
         earlier.delete()
-        for path in sorted(aside.rglob("*"), reverse=True) if aside.is_dir() else []:
-            target = self.folder / path.relative_to(aside)
+        for path in sorted(folder.rglob("*"), reverse=True) if folder.is_dir() else []:
+            target = self.folder / path.relative_to(folder)
             if path.is_dir() and not path.is_symlink():
                 with suppress(OSError):
                     target.mkdir(parents=True, exist_ok=True)
@@ -184,10 +183,10 @@ class OutputFolder(FileList):
                 target.parent.mkdir(parents=True, exist_ok=True)
                 os.rename(path, target)
         try:
-            if aside.is_dir():
-                aside.rmdir()
+            if folder.is_dir():
+                folder.rmdir()
         except OSError:
-            log.warning(f"{aside} contains files of the user that also exist in {self.folder}: move them elsewhere")
+            log.warning(f"{folder} contains files of the user that also exist in {self.folder}: move them elsewhere")
 
     def _recover(self) -> None:
         """Undo or complete the replacement of a killed process."""
@@ -205,12 +204,12 @@ class OutputFolder(FileList):
 
 
 def owns(path: Path) -> bool:
-    """Return True if dithc wrote a file: a marker or manifest lists it, or it has a seal, or it is empty."""
+    """Return True if dithc wrote a file: a marker or manifest lists it, or it has a checksum, or it is empty."""
     if _is_empty(path):
         return True
-    above = path.absolute().parents[: MARKER_DEPTH + 1]
-    folders = [OutputFolder(folder, manifest=name) for folder in above for name in LISTS]
-    is_listed = any(one._is_owned(one._relative(path), one._owned()) for one in folders)
+    parents = path.absolute().parents[: MARKER_DEPTH + 1]
+    folders = [OutputFolder(folder, manifest=name) for folder in parents for name in LISTS]
+    is_listed = any(output._is_owned(output._relative(path), output._owned()) for output in folders)
     return is_listed or (path.is_file() and _has_seal(path))
 
 
@@ -218,14 +217,14 @@ def check_file(path: Path, *, stage: str | None = None, name: str | None = None)
     """Reject an existing output file of the user or of another stage by a UserError.
 
     The marker of a single file must list it. The manifest of a run, which shares its folder with other manifests, must
-    have a seal, and the same stage and name.
+    have a checksum, and the same stage and name.
     """
     if is_stream(path) or not path.exists():
         return
     if stage is not None and _has_seal(path):
         OutputFolder.of(path).check_owner(stage=stage, name=name)
     else:
-        OutputFolder.around(path)._free([path])
+        OutputFolder.around(path)._check_paths([path])
 
 
 @contextmanager
@@ -240,10 +239,10 @@ def replacing(path: Path, *, of: Path | None = None) -> Iterator[Path]:
             yield temporary
         return
     output = OutputFolder.around(of or path)
-    output._free([path])
+    output._check_paths([path])
 
     def enlist(temporary: Path) -> None:
-        (name,) = output._free([path])
+        (name,) = output._check_paths([path])
         output._write(output._listed() | {name: temporary.stat().st_size})
 
     try:
@@ -252,7 +251,7 @@ def replacing(path: Path, *, of: Path | None = None) -> Iterator[Path]:
     except FileExistsError as error:
         if not os.path.lexists(path):  # a folder of the path is a file
             raise
-        raise output._foreign(path) from error
+        raise output._ownership_error(path) from error
 
 
 def write(path: Path, content: str | bytes, *, of: Path | None = None) -> None:

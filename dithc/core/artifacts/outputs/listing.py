@@ -42,13 +42,13 @@ class FileList:
     @property
     def is_scratch(self) -> bool:
         """True if dithc may delete all content."""
-        return bool((self._read() or {}).get(SCRATCH))
+        return bool((self._read_marker() or {}).get(SCRATCH))
 
     def delete(self) -> None:
         self._delete([*self._present(self._owned())])
         _remove_empty(self.folder)
 
-    def _read(self) -> dict[str, Any] | None:
+    def _read_marker(self) -> dict[str, Any] | None:
         """Return the content of the marker; None if it is missing or damaged."""
         with suppress(OSError, ValueError):
             content = load_checksummed(require_regular_file(self.folder / self.marker).read_text())
@@ -64,18 +64,18 @@ class FileList:
                 expected="no file of this name, or the list of files that dithc wrote",
                 fix="remove it",
             )
-        content = {**(self._read() or {}), **owner, "files": files}
+        content = {**(self._read_marker() or {}), **owner, "files": files}
         self.folder.mkdir(parents=True, exist_ok=True)
         stated = {key: value for key, value in content.items() if value is not None}
         atomic_write(self.folder / self.marker, dump_checksummed(stated))
 
     def _listed(self) -> dict[str, int | None]:
-        return dict((self._read() or {"files": {}})["files"])
+        return dict((self._read_marker() or {"files": {}})["files"])
 
     def _documents(self) -> list[dict[str, Any]]:
         """Return the intact documents among marker and both documents of the manifest."""
         # `Manifest.read` would register files that will be replaced.
-        found = [self._read()]
+        found = [self._read_marker()]
         for name in self._manifests():
             with suppress(OSError, ValueError):
                 found.append(load_checksummed(require_regular_file(self.folder / name).read_text()))
@@ -146,18 +146,18 @@ class FileList:
     def _relative(self, path: Path) -> str:
         return os.path.relpath(os.path.join(os.path.realpath(path.parent), path.name), self.folder)
 
-    def _home(self) -> Self:
+    def _claimed(self) -> Self:
         """Return the claimed folder that contains this folder, or this folder."""
         if self.marker != MARKER_FILE:
             return self
-        above = [type(self)(folder) for folder in [self.folder, *self.folder.parents][: MARKER_DEPTH + 1]]
-        return next((one for one in above if one._read() is not None), self)
+        folders = [type(self)(folder) for folder in [self.folder, *self.folder.parents][: MARKER_DEPTH + 1]]
+        return next((output for output in folders if output._read_marker() is not None), self)
 
     def _delete(self, names: Iterable[str]) -> None:
         removed = [self.folder / name for name in names]
         for path in removed:
             path.unlink(missing_ok=True)
-        for folder in sorted({one for path in removed for one in path.parents}, reverse=True):
+        for folder in sorted({parent for path in removed for parent in path.parents}, reverse=True):
             if folder != self.folder and folder.is_relative_to(self.folder):
                 _remove_empty(folder)
 

@@ -32,7 +32,7 @@ def remove(folder: Path, *, reason: str | None = None, manifest: str = "manifest
         return
     if reason:
         log.info(f"removing {folder}: {reason}")
-    if any(FileList(one).is_scratch for one in [folder, *folder.parents[:MARKER_DEPTH]]):
+    if any(FileList(parent).is_scratch for parent in [folder, *folder.parents[:MARKER_DEPTH]]):
         shutil.rmtree(folder, ignore_errors=True)
     else:
         FileList(folder, manifest=manifest).delete()

@@ -42,7 +42,7 @@ class Acquisition:
 
 
 @dataclass(frozen=True, kw_only=True)
-class CalibrationResult:
+class Calibration:
     """Stored pixels (C, H, W) int16 and the facts of the calibration for the table of scenes."""
 
     pixels: Array
@@ -51,23 +51,23 @@ class CalibrationResult:
     facts: dict[str, Any]
 
 
-def calibrate(pixels: Array, invalid: Array, *, source: datasets.Gaofen2Source, of: Acquisition) -> CalibrationResult:
+def calibrate(pixels: Array, invalid: Array, *, source: datasets.Gaofen2Source, metadata: Acquisition) -> Calibration:
     """Calibrate digital numbers (C, H, W) by `source.calibrate`; 0 in `invalid` pixels (H, W). SceneRejectedError without
     coefficients."""
-    gain, offset, said = _coefficients(source, of)
-    facts: dict[str, Any] = {"offset_source": said, "offsets": offset.tolist(), "gains": gain.tolist()}
+    gain, offset, offset_source = _coefficients(source, metadata)
+    facts: dict[str, Any] = {"offset_source": offset_source, "offsets": offset.tolist(), "gains": gain.tolist()}
     if source.calibrate == "radiance":
         units: Units = "radiance"
         scale, per_radiance = RADIANCE_SCALE, np.ones(len(gain))
     else:
         units, scale = "reflectance", REFLECTANCE_SCALE
-        per_radiance = pi / _sunlight(source, of)
+        per_radiance = pi / _sunlight(source, metadata)
     stored = np.empty(pixels.shape, dtype=np.int16)  # (C, H, W)
     for band, target, *numbers in zip(pixels, stored, gain, offset, per_radiance, strict=True):
         # One band at a time, because float64 needs four times the memory.
         values = (band * numbers[0] + numbers[1]) * numbers[2]  # (H, W)
         target[:] = stored_physical(values, scale=scale, invalid=invalid, units=units)
-    return CalibrationResult(pixels=stored, units=units, scale=scale, facts=facts)
+    return Calibration(pixels=stored, units=units, scale=scale, facts=facts)
 
 
 def sun_distance(time: datetime) -> float:
@@ -77,19 +77,19 @@ def sun_distance(time: datetime) -> float:
     return 1.00014 - 0.01671 * cos(anomaly) - 0.00014 * cos(2 * anomaly)
 
 
-def _coefficients(source: datasets.Gaofen2Source, of: Acquisition) -> tuple[F64, F64, str]:
+def _coefficients(source: datasets.Gaofen2Source, metadata: Acquisition) -> tuple[F64, F64, str]:
     if source.coefficients is not None:
         gain = np.array(source.coefficients.gain)
         return gain, np.array(source.coefficients.offset or [0.0] * len(gain)), "config"
-    year = None if of.time is None else str(of.time.year)
-    of_camera = table()["gains"].get(of.satellite, {}).get(of.sensor, {})
-    found = of_camera.get(year)
+    year = None if metadata.time is None else str(metadata.time.year)
+    camera_gains = table()["gains"].get(metadata.satellite, {}).get(metadata.sensor, {})
+    found = camera_gains.get(year)
     if found is None:
         raise SceneRejectedError(
             Reason.NOT_CALIBRATED,
             "the acquisition has no published calibration",
-            got=f"satellite {of.satellite}, camera {of.sensor}, year {year}",
-            expected=f"XML next to the file, with a published year: {', '.join(of_camera) or 'none for this camera'}",
+            got=f"satellite {metadata.satellite}, camera {metadata.sensor}, year {year}",
+            expected=f"XML next to the file, with a published year: {', '.join(camera_gains) or 'none for this camera'}",
             fix="set `coefficients: {gain, offset}` from the producer in a dataset for these scenes, "
             "or set `calibrate: none`",
         )
@@ -97,27 +97,28 @@ def _coefficients(source: datasets.Gaofen2Source, of: Acquisition) -> tuple[F64,
     return gain, np.array(found.get("offset", [0.0] * len(gain))), f"published for {year}"
 
 
-def _sunlight(source: datasets.Gaofen2Source, of: Acquisition) -> F64:
+def _sunlight(source: datasets.Gaofen2Source, metadata: Acquisition) -> F64:
     """Return top-of-atmosphere irradiance on level ground per band, at this Earth-Sun distance and solar zenith."""
-    if of.time is None or of.solar_zenith is None or not 0.0 <= of.solar_zenith <= MOST_ZENITH_DEGREES:
+    time, zenith = metadata.time, metadata.solar_zenith
+    if time is None or zenith is None or not 0.0 <= zenith <= MOST_ZENITH_DEGREES:
         raise SceneRejectedError(
             Reason.NOT_CALIBRATED,
             "the solar zenith angle is unknown",
-            got=f"time {of.time}, solar zenith {of.solar_zenith}",
+            got=f"time {time}, solar zenith {zenith}",
             expected=f"CenterTime and SolarZenith (0 to {MOST_ZENITH_DEGREES:g} degrees) in the XML next to the file",
             fix="put the product's XML next to it, or set `calibrate: radiance`",
         )
     given = None if source.coefficients is None else source.coefficients.irradiance
-    known = given or table()["irradiance"].get(of.satellite, {}).get(of.sensor)
+    known = given or table()["irradiance"].get(metadata.satellite, {}).get(metadata.sensor)
     if known is None:
         raise SceneRejectedError(
             Reason.NOT_CALIBRATED,
             "the solar irradiance of these bands is unknown",
-            got=f"satellite {of.satellite}, camera {of.sensor}",
+            got=f"satellite {metadata.satellite}, camera {metadata.sensor}",
             expected="a camera with published irradiance",
             fix="set `coefficients: {gain, irradiance}`, or set `calibrate: radiance`",
         )
-    return np.array(known) * cos(radians(of.solar_zenith)) / sun_distance(of.time) ** 2
+    return np.array(known) * cos(radians(zenith)) / sun_distance(time) ** 2
 
 
 @cache

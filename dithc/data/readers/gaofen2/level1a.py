@@ -22,7 +22,7 @@ from dithc.data.grids import Grid, reproject_points
 from dithc.data.raster import RasterInfo, read_raster
 from dithc.data.readers.gaofen2.orthorectify import Heights, ortho_grid, orthorectify, read_heights
 from dithc.data.readers.gaofen2.pansharpen import F32, Mask, averaged, gsa, reduced_resolution, shift_between
-from dithc.data.readers.gaofen2.rpc import Rpc, check_covers, read_rpc, rpc_beside
+from dithc.data.readers.gaofen2.rpc import Rpc, check_covers, find_rpc, read_rpc
 from dithc.data.readers.rasters import RasterPixels, as_chw
 from dithc.data.scene import Array, Georeference, Reason, SceneRejectedError
 from dithc.data.xml import Element, find_text, read_xml
@@ -52,22 +52,22 @@ def is_archive(path: Path) -> bool:
 
 
 @contextmanager
-def opened_product(path: Path, *, pan: bool) -> Iterator[Path]:
+def open_product(path: Path, *, pan: bool) -> Iterator[Path]:
     """Yield the multispectral image of a raster or archive, unpacked temporarily, with the panchromatic image if `pan`."""
     if not is_archive(path):
         yield path
         return
 
-    def wanted(name: str) -> bool:
+    def is_required(name: str) -> bool:
         return bool(MULTISPECTRAL.search(name) or SIDECAR.search(name) or (pan and PANCHROMATIC.search(name)))
 
     with scratch_folder(path) as folder:
-        found = [one for one in unpack(path, folder, wanted=wanted) if MULTISPECTRAL.search(one.name)]
+        found = [file for file in unpack(path, folder, wanted=is_required) if MULTISPECTRAL.search(file.name)]
         if len(found) != 1:
             raise SceneRejectedError(
                 Reason.INCOMPLETE,
                 "the archive does not contain one multispectral image",
-                got=", ".join(one.name for one in found) or "none",
+                got=", ".join(file.name for file in found) or "none",
                 expected=f"{product_of(path)}-MSS1.tiff or -MSS2.tiff",
                 fix="download it again",
             )
@@ -107,18 +107,18 @@ class Orthorectifier:
             grid = ortho_grid(rpc, shape=pixels.shape[1:], gsd_m=self.source.gsd_m, multiple=1, heights=self.heights)
             pixels = on_grid(path, pixels, rpc, grid=grid, heights=self.heights)
         else:
-            pixels, measured, grid = self._sharpened(path, pixels, rpc)
+            pixels, measured, grid = self._pansharpen(path, pixels, rpc)
             facts |= measured
-        place = Georeference(gsd_m=grid.transform[0], crs=grid.crs, epsg=grid.epsg, transform=grid.transform)
-        return RasterPixels(pixels=pixels, place=place), facts
+        georeference = Georeference(gsd_m=grid.transform[0], crs=grid.crs, epsg=grid.epsg, transform=grid.transform)
+        return RasterPixels(pixels=pixels, place=georeference), facts
 
-    def _sharpened(self, path: Path, pixels: Array, rpc: Rpc) -> tuple[Array, dict[str, Any], Grid]:
+    def _pansharpen(self, path: Path, pixels: Array, rpc: Rpc) -> tuple[Array, dict[str, Any], Grid]:
         """Return the image at the panchromatic pixel size (C, H, W), measured facts, and its grid."""
         pan, pan_rpc = _panchromatic(path, dtype=str(pixels.dtype))
         native_m = pixel_m(rpc)
         ratio = max(2, round(native_m / self.source.gsd_m))
         grid = ortho_grid(rpc, shape=pixels.shape[1:], gsd_m=self.source.gsd_m, multiple=ratio, heights=self.heights)
-        _check_room(path, grid, bytes_each=SHARPENING_BYTES * len(pixels))
+        _check_memory(path, grid, bytes_each=SHARPENING_BYTES * len(pixels))
         fine_pan = on_grid(path, pan, pan_rpc, grid=grid, heights=self.heights)[0]
         fine = on_grid(path, pixels, rpc, grid=grid, heights=self.heights)
         a, b, c, d, e, f = grid.transform
@@ -137,10 +137,10 @@ class Orthorectifier:
             )
         float_pan = fine_pan.astype(np.float32)
         coarse_pan = averaged(float_pan, ratio)
-        facts = self._registered(
+        facts = self._measure_shift(
             path, coarse, coarse_pan, coarse_valid, step_m=ratio * self.source.gsd_m, native_m=native_m
         )
-        facts |= _judged(path, coarse, float_pan, coarse_valid, ratio=ratio)
+        facts |= _measure_quality(path, coarse, float_pan, coarse_valid, ratio=ratio)
         sharp = gsa(
             fine.astype(np.float32),
             float_pan,
@@ -152,7 +152,7 @@ class Orthorectifier:
         limits = np.iinfo(fine.dtype)
         return np.where(valid, np.clip(np.rint(sharp), 1, limits.max), 0).astype(fine.dtype), facts, grid
 
-    def _registered(
+    def _measure_shift(
         self, path: Path, bands: F32, pan: F32, valid: Mask, *, step_m: float, native_m: float
     ) -> dict[str, Any]:
         """Measure the panchromatic shift on a grid of `step_m`; raise SceneRejectedError beyond `max_shift`."""
@@ -173,27 +173,27 @@ class Orthorectifier:
         return {"pansharpened": "gsa", "pan_shift_m": [east, south]}
 
 
-def xml_beside(raster: Path) -> Path | None:
-    beside = (raster.with_suffix(suffix) for suffix in (".xml", ".XML"))
-    return next((path for path in beside if os.path.lexists(path)), None)
+def find_xml(raster: Path) -> Path | None:
+    candidates = (raster.with_suffix(suffix) for suffix in (".xml", ".XML"))
+    return next((path for path in candidates if os.path.lexists(path)), None)
 
 
 def panchromatic_files(path: Path) -> list[Path]:
     """Return panchromatic image, coefficients and optional metadata of a product; SceneRejectedError if one is not unique."""
     name = MULTISPECTRAL.sub("", path.name)
     found = [
-        one for one in sorted(path.parent.iterdir()) if PANCHROMATIC.sub("", one.name) == name and one.name != name
+        file for file in sorted(path.parent.iterdir()) if PANCHROMATIC.sub("", file.name) == name and file.name != name
     ]
-    coefficients = rpc_beside(found[0]) if len(found) == 1 else None
+    coefficients = find_rpc(found[0]) if len(found) == 1 else None
     if coefficients is None:
         raise SceneRejectedError(
             Reason.INCOMPLETE,
             "the product cannot be pansharpened",
-            got=", ".join(one.name for one in found) or f"no panchromatic image {name}-PAN....tiff",
+            got=", ".join(file.name for file in found) or f"no panchromatic image {name}-PAN....tiff",
             expected="one panchromatic image with its .rpb next to the multispectral image",
             fix="unpack the complete product, or set `pansharpen: none`",
         )
-    metadata = xml_beside(found[0])
+    metadata = find_xml(found[0])
     return [found[0], coefficients] + ([] if metadata is None else [metadata])
 
 
@@ -214,7 +214,7 @@ def _panchromatic(path: Path, *, dtype: str) -> tuple[Array, Rpc]:
     return pixels, _rpc(coefficients, info, read_xml(metadata[0]) if metadata else None)
 
 
-def _judged(path: Path, bands: F32, pan: F32, valid: Mask, *, ratio: int) -> dict[str, Any]:
+def _measure_quality(path: Path, bands: F32, pan: F32, valid: Mask, *, ratio: int) -> dict[str, Any]:
     """Log and return the quality of pansharpening at reduced resolution, where the truth is available."""
     measured = reduced_resolution(bands, pan, ratio=ratio, coarse_valid=valid)
     if measured is None:
@@ -241,51 +241,46 @@ def _rpc(path: Path, info: RasterInfo, metadata: Element | None) -> Rpc:
     rpc = read_rpc(path)
     check_covers(rpc, path, height=info.height, width=info.width)
     if metadata is not None:
-        _check_size(metadata, height=info.height, width=info.width)
-        _check_corners(rpc, metadata, height=info.height, width=info.width)
+        _check_metadata(rpc, metadata, height=info.height, width=info.width)
     return rpc
 
 
-def _check_size(metadata: Element, *, height: int, width: int) -> None:
-    """Raise SceneRejectedError if size and XML of the image differ, because cropping or padding moves pixels."""
-    told = [find_text(metadata, name) for name in ("HeightInPixels", "WidthInPixels")]
-    if any(text and text != str(side) for text, side in zip(told, (height, width), strict=True)):
+def _check_metadata(rpc: Rpc, metadata: Element, *, height: int, width: int) -> None:
+    """Raise SceneRejectedError if size and XML of the image differ, because cropping or padding moves pixels, or if its
+    corners by coefficients and XML differ by more than terrain explains, because digits have no checksum."""
+    sides = [find_text(metadata, name) for name in ("HeightInPixels", "WidthInPixels")]
+    if any(text and text != str(side) for text, side in zip(sides, (height, width), strict=True)):
         raise _contradiction(
-            got=f"an image of {height} x {width} pixels", expected=f"{told[0]} x {told[1]} as specified in its XML"
+            got=f"an image of {height} x {width} pixels", expected=f"{sides[0]} x {sides[1]} as specified in its XML"
         )
-
-
-def _check_corners(rpc: Rpc, metadata: Element, *, height: int, width: int) -> None:
-    """Raise SceneRejectedError if the corners by coefficients and XML differ by more than terrain explains; digits have no
-    checksum."""
-    told = [[find_text(metadata, f"{corner}{axis}") for corner in CORNERS] for axis in ("Longitude", "Latitude")]
+    corners = [[find_text(metadata, f"{corner}{axis}") for corner in CORNERS] for axis in ("Longitude", "Latitude")]
     try:
-        longitudes, latitudes = (np.array([float(text or "") for text in texts]) for texts in told)
+        longitudes, latitudes = (np.array([float(text or "") for text in texts]) for texts in corners)
     except ValueError:
         return  # the XML has no corners
     with np.errstate(all="ignore"):
         lines, samples = rpc.project(longitudes, latitudes, np.full(4, rpc.height_off))
     down, right = lines - np.array([0, 0, height, height]), samples - np.array([0, width, width, 0])
-    far = float(np.hypot(down, right).max())
-    if not far <= FARTHEST_CORNER * max(height, width):
+    error_px = float(np.hypot(down, right).max())
+    if not error_px <= FARTHEST_CORNER * max(height, width):
         raise _contradiction(
-            got=f"corners that are {far:.0f} pixels apart in an image of {height} x {width}",
+            got=f"corners that are {error_px:.0f} pixels apart in an image of {height} x {width}",
             expected=f"at most {FARTHEST_CORNER:.0%} of its side",
         )
 
 
 def _contradiction(*, got: str, expected: str) -> SceneRejectedError:
     fix = "unpack or download the product again: one of its files is damaged or belongs to another product"
-    what = "the files of the product contradict each other"
-    return SceneRejectedError(Reason.GRID_MISMATCH, what, got=got, expected=expected, fix=fix)
+    title = "the files of the product contradict each other"
+    return SceneRejectedError(Reason.GRID_MISMATCH, title, got=got, expected=expected, fix=fix)
 
 
 def on_grid(path: Path, pixels: Array, rpc: Rpc, *, grid: Grid, heights: Heights) -> Array:
-    _check_room(path, grid, bytes_each=len(pixels) * pixels.dtype.itemsize)
+    _check_memory(path, grid, bytes_each=len(pixels) * pixels.dtype.itemsize)
     return orthorectify(pixels, rpc, grid=grid, heights=heights)
 
 
-def _check_room(path: Path, grid: Grid, *, bytes_each: int) -> None:
+def _check_memory(path: Path, grid: Grid, *, bytes_each: int) -> None:
     height, width = grid.shape
-    said = f"{height} x {width} pixels of {grid.transform[0]:g} m (raise `gsd_m` for fewer)"
-    check_room(path, height * width * bytes_each, said=said)
+    description = f"{height} x {width} pixels of {grid.transform[0]:g} m (raise `gsd_m` for fewer)"
+    check_room(path, height * width * bytes_each, said=description)

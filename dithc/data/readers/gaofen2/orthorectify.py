@@ -26,7 +26,7 @@ from dithc.data.scene import find_invalid
 
 BORDER_POINTS = 11
 """Points along each side of an image, from which its bounding box on the ground is computed."""
-METRE = ("", "m", "metre", "metres", "meter", "meters")
+METER_UNITS = ("", "m", "metre", "metres", "meter", "meters")
 LOWEST_M, HIGHEST_M = -1000.0, 9000.0
 """Bounds of plausible heights: the Dead Sea shore is at -430, Everest at 8849. Undeclared no-data values lie outside.
 """
@@ -44,7 +44,7 @@ class Heights:
         """Return least and greatest height in the bounding box of points; OSError without a height in the DEM."""
         part = self.values
         if self.grid is not None:
-            with _told("its geometry leads off the Earth"):
+            with _convert_errors("its geometry leads off the Earth"):
                 xs, ys = warp_points(CRS.from_epsg(4326), self.grid.crs, longitudes.tolist(), latitudes.tolist())
             if not np.isfinite([xs, ys]).all():
                 raise OSError("its geometry leads to points without coordinates in the DEM (`source.dem`)")
@@ -63,13 +63,19 @@ def read_heights(dem: Path | None, *, height_m: float) -> Heights:
     try:
         heights, info = read_raster(dem)
     except (OSError, UserError) as error:  # keeps title and value of a UserError
-        raise _no_dem(dem, got=": ".join(line.strip() for line in str(error).splitlines()[:2])) from error
-    values = _judged(dem, heights, info) + np.float32(height_m)
+        raise _dem_error(dem, got=": ".join(line.strip() for line in str(error).splitlines()[:2])) from error
+    values = _check_heights(dem, heights, info) + np.float32(height_m)
     grid = Grid(crs=info.crs or "", epsg=info.epsg, transform=info.transform, shape=values.shape)
-    profile = {"count": 1, "height": info.height, "width": info.width, "dtype": "float32", "nodata": np.nan}
-    place = {"crs": CRS.from_user_input(grid.crs), "transform": Affine(*info.transform)}
+    profile: dict[str, Any] = {
+        "count": 1,
+        "height": info.height,
+        "width": info.width,
+        "dtype": "float32",
+        "nodata": np.nan,
+    }
+    profile |= {"crs": grid.crs, "transform": Affine(*info.transform)}
     memory = rasterio.MemoryFile()
-    with rasterio.Env(**READING), memory.open(driver="GTiff", **profile, **place) as target:
+    with rasterio.Env(**READING), memory.open(driver="GTiff", **profile) as target:
         target.write(values, 1)
     # A vertical datum shift would depend on installed grids. `height_m` supplies it instead.
     options = {"RPC_DEM": memory.name, "RPC_DEM_APPLY_VDATUM_SHIFT": "NO"}
@@ -78,23 +84,23 @@ def read_heights(dem: Path | None, *, height_m: float) -> Heights:
     return found
 
 
-def _judged(dem: Path, heights: npt.NDArray[Any], info: RasterInfo) -> npt.NDArray[np.float32]:
+def _check_heights(dem: Path, heights: npt.NDArray[Any], info: RasterInfo) -> npt.NDArray[np.float32]:
     """Return heights (H, W) in meters, NaN for no data; raise UserError for impossible values."""
     if info.crs is None or info.count != 1 or heights.dtype.kind not in "iuf":
-        raise _no_dem(dem, got=f"{info.count} bands of {info.dtype}, coordinate reference system {info.crs}")
+        raise _dem_error(dem, got=f"{info.count} bands of {info.dtype}, coordinate reference system {info.crs}")
     label = info.labels[0]
-    if label.units.lower() not in METRE or (label.scale, label.offset) != (1.0, 0.0):
-        raise _no_dem(dem, got=f"heights in {label.units!r}, scale {label.scale:g}, offset {label.offset:g}")
+    if label.units.lower() not in METER_UNITS or (label.scale, label.offset) != (1.0, 0.0):
+        raise _dem_error(dem, got=f"heights in {label.units!r}, scale {label.scale:g}, offset {label.offset:g}")
     a, b, c, d, e, f = info.transform
     if not (np.isfinite([a, b, c, d, e, f]).all() and a * e - b * d and info.has_grid):
-        raise _no_dem(dem, got=f"transform {info.transform}, which does not define a grid")
+        raise _dem_error(dem, got=f"transform {info.transform}, which does not define a grid")
     values: npt.NDArray[np.float32] = heights[0].astype(np.float32)
     values[find_invalid(heights, info.nodata, masked=info.masked)[0]] = np.nan
     if np.isnan(values).all():
-        raise _no_dem(dem, got="no height anywhere")
+        raise _dem_error(dem, got="no height anywhere")
     low, high = float(np.nanmin(values)), float(np.nanmax(values))
     if low < LOWEST_M or high > HIGHEST_M:
-        raise _no_dem(
+        raise _dem_error(
             dem,
             got=f"heights of {low:g} to {high:g}, no data {info.nodata}",
             fix="store the no-data value in the file (gdal_edit -a_nodata), or convert the heights to meters",
@@ -115,7 +121,7 @@ def ortho_grid(rpc: Rpc, *, shape: tuple[int, int], gsd_m: float, multiple: int,
         ends = [rpc.locate(lines, samples, np.full_like(lines, height)) for height in (low, high)]
         longitudes, latitudes = (np.concatenate(parts) for parts in zip(*ends, strict=True))
         low, high = heights.extremes(longitudes, latitudes)
-    with _told("its geometry leads off the Earth"):
+    with _convert_errors("its geometry leads off the Earth"):
         xs, ys = reproject_points(longitudes.tolist(), latitudes.tolist(), source_epsg=4326, target_epsg=rpc.epsg)
     if not np.isfinite([xs, ys]).all():
         raise OSError("its geometry leads off the Earth")
@@ -136,13 +142,11 @@ def orthorectify(pixels: npt.NDArray[Any], rpc: Rpc, *, grid: Grid, heights: Hei
     are no data. Target pixels without data or outside the DEM are 0 in all bands. The dtype stays.
     """
     target = np.zeros((len(pixels), *grid.shape), dtype=pixels.dtype)  # (C, H, W)
-    with _told("it cannot be orthorectified"), rasterio.Env(**READING):
+    with _convert_errors("it cannot be orthorectified"), rasterio.Env(**READING):
         reproject(
             pixels,
             target,
-            rpcs=RPC(
-                **{name: list(value) if isinstance(value, tuple) else value for name, value in asdict(rpc).items()}
-            ),
+            rpcs=RPC(**asdict(rpc)),
             src_crs=CRS.from_epsg(4326),
             src_nodata=0,
             dst_transform=Affine(*grid.transform),
@@ -157,17 +161,17 @@ def orthorectify(pixels: npt.NDArray[Any], rpc: Rpc, *, grid: Grid, heights: Hei
 
 
 @contextmanager
-def _told(what: str) -> Iterator[None]:
-    """Convert errors of GDAL for implausible coefficients to an OSError with `what` as its message."""
+def _convert_errors(message: str) -> Iterator[None]:
+    """Convert errors of GDAL for implausible coefficients to an OSError with this message."""
     try:
         yield
     except (UserError, MemoryError):
         raise
     except Exception as error:
-        raise OSError(f"{what}: {error}") from error
+        raise OSError(f"{message}: {error}") from error
 
 
-def _no_dem(
+def _dem_error(
     path: Path, *, got: str, fix: str = "correct `source.dem`, or set a constant height with `source.height_m`"
 ) -> UserError:
     expected = f"a GeoTIFF with coordinate system and one band of heights, {LOWEST_M:g} to {HIGHEST_M:g} meters"

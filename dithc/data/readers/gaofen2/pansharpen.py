@@ -16,11 +16,11 @@ F64 = npt.NDArray[np.float64]
 SIDES = (256, 128, 64, 32)
 """Window sides in pixels, largest first. The first side with a completely valid window is used."""
 MOST_WINDOWS = 25
-HIGHEST = 0.3
+MAX_FREQUENCY = 0.3
 """Highest frequency used, in cycles per pixel. Above it, noise and aliasing differ between cameras."""
-FINE = 100
+SUBPIXEL_STEPS = 100
 """Steps per pixel of the refined peak search."""
-LEAST_PEAK = 0.15
+MIN_PEAK = 0.15
 """Lowest accepted peak. Identical images reach 1; unrelated images reach 0.05 in windows of 64 pixels."""
 
 
@@ -36,13 +36,13 @@ def gsa(bands: F32, pan: F32, *, coarse_bands: F32, coarse_pan: F32, valid: Mask
     design = np.stack([*samples, np.ones_like(samples[0])], axis=1)  # (n, C + 1)
     weights, *_ = np.linalg.lstsq(design, coarse_pan[coarse_valid].astype(np.float64), rcond=None)
     intensity = np.tensordot(weights[:-1].astype(np.float32), bands, axes=1) + np.float32(weights[-1])  # (H, W)
-    centred = intensity[valid] - intensity[valid].mean(dtype=np.float64)
-    variance = float((centred**2).mean(dtype=np.float64))
+    centered = intensity[valid] - intensity[valid].mean(dtype=np.float64)
+    variance = float((centered**2).mean(dtype=np.float64))
     detail = pan - intensity
     detail -= np.float32(detail[valid].mean(dtype=np.float64))
     sharpened = np.empty_like(bands)
     for band, target in zip(bands, sharpened, strict=True):
-        covariance = float((band[valid] * centred).mean(dtype=np.float64))
+        covariance = float((band[valid] * centered).mean(dtype=np.float64))
         np.multiply(detail, np.float32(covariance / variance if variance else 0.0), out=target)
         target += band
     return sharpened
@@ -62,38 +62,34 @@ def quality(image: F32, truth: F32, *, ratio: int, valid: Mask) -> PansharpenQua
     ERGAS after Wald (Data Fusion, 2002, equation 8.9); spectral angle after Yuhas et al. (1992); Q after Wang and
     Bovik (IEEE Signal Processing Letters 9(3), 2002, equation 2), in blocks of 32 pixels, over all bands.
     """
-    seen, true = image[:, valid].astype(np.float64), truth[:, valid].astype(np.float64)  # (C, n)
-    relative = ((seen - true) ** 2).mean(axis=1) / true.mean(axis=1) ** 2
-    lengths = np.linalg.norm(seen, axis=0) * np.linalg.norm(true, axis=0)
-    cosines = np.divide((seen * true).sum(axis=0), lengths, out=np.ones_like(lengths), where=lengths > 0)
+    predicted, true = image[:, valid].astype(np.float64), truth[:, valid].astype(np.float64)  # (C, n)
+    relative = ((predicted - true) ** 2).mean(axis=1) / true.mean(axis=1) ** 2
+    lengths = np.linalg.norm(predicted, axis=0) * np.linalg.norm(true, axis=0)
+    cosines = np.divide((predicted * true).sum(axis=0), lengths, out=np.ones_like(lengths), where=lengths > 0)
     return PansharpenQuality(
         ergas=float(100.0 / ratio * np.sqrt(relative.mean())),
         sam_degrees=float(np.rad2deg(np.arccos(np.clip(cosines, -1.0, 1.0))).mean()),
-        q=_q(image, truth, valid),
+        q=_mean_q(image, truth, valid),
     )
 
 
-def _q(image: F32, truth: F32, valid: Mask) -> float:
+def _mean_q(image: F32, truth: F32, valid: Mask) -> float:
     """Return the mean Q over bands and completely valid blocks, or over all valid pixels if no block is valid."""
     height, width = valid.shape
     corners = [(y, x) for y in range(0, height - Q_BLOCK + 1, Q_BLOCK) for x in range(0, width - Q_BLOCK + 1, Q_BLOCK)]
     blocks = [np.s_[y : y + Q_BLOCK, x : x + Q_BLOCK] for y, x in corners]
     parts: list[Any] = [block for block in blocks if valid[block].all()] or [valid]
-    pairs = [
-        (one[part].ravel().astype(np.float64), two[part].ravel().astype(np.float64))
-        for one, two in zip(image, truth, strict=True)
-        for part in parts
-    ]
-    return float(np.mean([_q_of(one, two) for one, two in pairs]))
+    return float(np.mean([_q_index(x[part], y[part]) for x, y in zip(image, truth, strict=True) for part in parts]))
 
 
-def _q_of(one: npt.NDArray[np.float64], two: npt.NDArray[np.float64]) -> float:
-    means = one.mean(), two.mean()
-    below = (one.var() + two.var()) * (means[0] ** 2 + means[1] ** 2)
-    if not below:
-        return 1.0 if np.array_equal(one, two) else 0.0
-    covariance = ((one - means[0]) * (two - means[1])).mean()
-    return float(4.0 * covariance * means[0] * means[1] / below)
+def _q_index(image: F32, truth: F32) -> float:
+    x, y = image.ravel().astype(np.float64), truth.ravel().astype(np.float64)
+    means = x.mean(), y.mean()
+    denominator = (x.var() + y.var()) * (means[0] ** 2 + means[1] ** 2)
+    if not denominator:
+        return 1.0 if np.array_equal(x, y) else 0.0
+    covariance = ((x - means[0]) * (y - means[1])).mean()
+    return float(4.0 * covariance * means[0] * means[1] / denominator)
 
 
 def reduced_resolution(
@@ -109,7 +105,8 @@ def reduced_resolution(
     coarse_pan = averaged(pan[: height * ratio, : width * ratio], ratio)  # (h, w)
     coarsest = averaged(truth, ratio)  # (C, h / r, w / r)
     coarsest_valid = averaged(valid.astype(np.float32), ratio) == 1.0
-    inner = _inner(coarsest_valid, ratio)
+    blocks = np.kron(coarsest_valid, np.ones((ratio, ratio), dtype=bool))  # (h, w)
+    inner = np.asarray(scipy.ndimage.binary_erosion(blocks, iterations=ratio), dtype=np.bool_)  # neighbors are valid
     if not inner.any():
         return None
     expanded = np.stack([scipy.ndimage.zoom(band, ratio, order=1, mode="nearest", grid_mode=True) for band in coarsest])
@@ -122,12 +119,6 @@ def reduced_resolution(
         coarse_valid=coarsest_valid,
     )
     return quality(sharpened, truth, ratio=ratio, valid=inner), quality(expanded, truth, ratio=ratio, valid=inner)
-
-
-def _inner(coarsest_valid: Mask, ratio: int) -> Mask:
-    """Return a mask (h, w), true if the coarser pixel (h / r, w / r) and its neighbors are valid."""
-    blocks = np.kron(coarsest_valid, np.ones((ratio, ratio), dtype=bool))
-    return np.asarray(scipy.ndimage.binary_erosion(blocks, iterations=ratio), dtype=np.bool_)
 
 
 def averaged(image: npt.NDArray[np.float32], ratio: int) -> F32:
@@ -147,12 +138,12 @@ class Shift(NamedTuple):
 
 def shift_between(first: F64, second: F64, valid: npt.NDArray[np.bool_]) -> Shift | None:
     """Return the median shift of images (H, W) over completely valid windows; None if no window has detail."""
-    side, corners = next(((side, places) for side in SIDES if (places := _corners(valid, side))), (0, []))
+    side, corners = next(((side, valid_corners) for side in SIDES if (valid_corners := _corners(valid, side))), (0, []))
     found = []
     for top, left in corners:
         part = np.s_[top : top + side, left : left + side]
         down, right, peak = window_shift(first[part], second[part])
-        if peak >= LEAST_PEAK:
+        if peak >= MIN_PEAK:
             found.append((down, right))
     if not found:
         return None
@@ -172,17 +163,17 @@ def window_shift(first: F64, second: F64) -> tuple[float, float, float]:
     spectra = [np.fft.fft2((image - image.mean()) * taper) for image in (first, second)]
     cross = spectra[1] * np.conj(spectra[0])
     frequencies = np.fft.fftfreq(side)
-    weight = np.exp(-0.5 * (np.hypot(frequencies[:, None], frequencies) / (HIGHEST / 2)) ** 2)
+    weight = np.exp(-0.5 * (np.hypot(frequencies[:, None], frequencies) / (MAX_FREQUENCY / 2)) ** 2)
     size = np.abs(cross)
     phase = np.where(size > 0, cross / np.where(size > 0, size, 1), 0) * weight
     surface = np.fft.ifft2(phase).real
-    whole = np.array(np.unravel_index(int(surface.argmax()), surface.shape), dtype=np.float64)
-    whole[whole > side / 2] -= side
-    steps = np.arange(-FINE, FINE + 1) / FINE
-    rows, columns = (np.exp(2j * np.pi * (middle + steps)[:, None] * frequencies) for middle in whole)
+    coarse_peak = np.array(np.unravel_index(int(surface.argmax()), surface.shape), dtype=np.float64)
+    coarse_peak[coarse_peak > side / 2] -= side
+    steps = np.arange(-SUBPIXEL_STEPS, SUBPIXEL_STEPS + 1) / SUBPIXEL_STEPS
+    rows, columns = (np.exp(2j * np.pi * (middle + steps)[:, None] * frequencies) for middle in coarse_peak)
     fine = (rows @ phase @ columns.T).real
     down, right = np.unravel_index(int(fine.argmax()), fine.shape)
-    return float(whole[0] + steps[down]), float(whole[1] + steps[right]), float(fine.max() / weight.sum())
+    return float(coarse_peak[0] + steps[down]), float(coarse_peak[1] + steps[right]), float(fine.max() / weight.sum())
 
 
 def _corners(valid: npt.NDArray[np.bool_], side: int) -> list[tuple[int, int]]:

@@ -18,22 +18,22 @@ from dithc.data.readers.gaofen2.calibration import Acquisition, calibrate
 from dithc.data.readers.gaofen2.level1a import (
     PRODUCT,
     Orthorectifier,
+    find_xml,
     is_archive,
-    opened_product,
+    open_product,
     panchromatic_files,
     product_of,
-    xml_beside,
 )
-from dithc.data.readers.gaofen2.rpc import rpc_beside
-from dithc.data.readers.listing import RASTERS, Listing, SidecarIndex, scene_id, tidy
-from dithc.data.readers.rasters import RasterPixels, check_dtype, placed, read_pixels
+from dithc.data.readers.gaofen2.rpc import find_rpc
+from dithc.data.readers.listing import RASTERS, Listing, SidecarIndex, glob, scene_id
+from dithc.data.readers.rasters import RasterPixels, check_dtype, convert, read_pixels
 from dithc.data.readers.tags import check_tags
 from dithc.data.scene import Mask, Reason, Scene, SceneRejectedError, Units
 from dithc.data.xml import Element, find_text, read_xml, sun_position
 
 PANCHROMATIC = re.compile(r"(?:^|[-_])PAN\d?(?:$|[-_.])", re.IGNORECASE)
 ARCHIVES = {".gz", ".tgz"}
-MOST_APART = timedelta(days=2)
+MAX_TIME_DIFFERENCE = timedelta(days=2)
 FACTS = {
     "product_id": ("ProductID",),
     "satellite": ("SatelliteID",),
@@ -41,7 +41,7 @@ FACTS = {
     "sensing_time": ("CenterTime", "ReceiveTime"),
     "level": ("ProductLevel",),
 }
-SHARPENED: dict[str, Kind] = {
+PANSHARPEN_COLUMNS: dict[str, Kind] = {
     "pansharpened": "text",
     "pan_shift_m": "floats",
     "ergas": "float",
@@ -57,24 +57,24 @@ class Gaofen2Reader:
     def __init__(self, source: datasets.Gaofen2Source, folder: Path) -> None:
         self.source, self.folder = source, folder
         self.classes: list[str] = [source.kind]
-        self._beside = SidecarIndex()
+        self._sidecars = SidecarIndex()
         # An orthorectified product of level 1A may fill the memory, so that two do not fit.
         self.memory_bytes = memory_bytes() if source.takes_raw else None
         self.columns: dict[str, Kind] = {"orthorectified": "text"} if source.takes_raw else {}
-        if source.takes_raw or tidy(folder if folder.is_dir() else folder.parent, "**/*.[xX][mM][lL]"):
+        if source.takes_raw or glob(folder if folder.is_dir() else folder.parent, "**/*.[xX][mM][lL]"):
             self.columns |= {"sun_elevation": "float", "sun_azimuth": "float"}
         if source.calibrate != "none":
             self.columns["gains"] = "floats"
         if source.pansharpen != "none":
-            self.columns |= SHARPENED
+            self.columns |= PANSHARPEN_COLUMNS
         self.ground = Orthorectifier(source) if source.takes_raw else None
         self.listing = Listing(source, folder)
         found = self.listing.files(
             suffixes=RASTERS | (ARCHIVES if source.takes_raw else set()),
-            use=lambda path: (
+            accept=lambda path: (
                 not PANCHROMATIC.search(path.stem) and (path.suffix.lower() not in ARCHIVES or is_archive(path))
             ),
-            wanted=f"{len(source.bands)}-band GeoTIFF (.tif, .tiff) or .npy files of multispectral scenes",
+            expected=f"{len(source.bands)}-band GeoTIFF (.tif, .tiff) or .npy files of multispectral scenes",
             fix="point `source.path` at a folder with the orthorectified MSS files; for delivered products of level 1A "
             "(GF2_..._L1A....tar.gz) set `height_m` or `dem`; unpack .tar.gz of other names first",
         )
@@ -87,16 +87,20 @@ class Gaofen2Reader:
             )
 
     def inputs(self, path: Path) -> list[Path]:
-        return self._beside(path, product_of(path) if self.source.takes_raw else None)
+        return self._sidecars(path, product_of(path) if self.source.takes_raw else None)
 
     def read(self, path: Path) -> Scene:
         """Read one file; pixels are invalid if all bands are 0 (outside the footprint) or the file excludes one."""
         source = self.source
-        with opened_product(path, pan=source.pansharpen != "none") as image:
-            xml = _xml_of(image)
+        with open_product(path, pan=source.pansharpen != "none") as image:
+            is_array = image.suffix.lower() == ".npy"
+            xml = None if is_array else find_xml(image)
+            if xml is None and not is_array:
+                log.warning(f"{image} has no XML next to it: its satellite, sensor and time are unknown")
             metadata = None if xml is None else read_xml(xml)
-            _check_name(image, _facts(metadata))
-            raw, facts = self._read(image, metadata)
+            product_facts = _facts(metadata)
+            _check_name(image, product_facts)
+            raw, facts = self._read_image(image, metadata)
             sha256 = self._sha256(path, xml, raw, ground="orthorectified" in facts)
             check_tags(image, raw.labels, bands=source.bands, default_colors=raw.pixels.dtype == np.uint8)
             check_dtype(raw.pixels, units=source.units)
@@ -104,9 +108,9 @@ class Gaofen2Reader:
         pixels, scale = np.ascontiguousarray(raw.pixels), 1.0
         units: Units = source.units
         if source.calibrate != "none":
-            done = calibrate(pixels, invalid, source=source, of=_acquisition(metadata))
-            pixels, units, scale = done.pixels, done.units, done.scale
-            facts |= done.facts
+            calibrated = calibrate(pixels, invalid, source=source, metadata=_acquisition(product_facts, metadata))
+            pixels, units, scale = calibrated.pixels, calibrated.units, calibrated.scale
+            facts |= calibrated.facts
         mask = np.where(invalid, Mask.INVALID, Mask.VALID).astype(np.uint8)
         return Scene(
             scene_id=scene_id(path, self.folder),
@@ -118,11 +122,11 @@ class Gaofen2Reader:
             place=raw.place,
             units=units,
             scale=scale,
-            facts=_facts(metadata) | facts,
+            facts=product_facts | facts,
             notes=raw.notes,
         )
 
-    def _read(self, path: Path, metadata: Element | None) -> tuple[RasterPixels, dict[str, Any]]:
+    def _read_image(self, path: Path, metadata: Element | None) -> tuple[RasterPixels, dict[str, Any]]:
         source = self.source
         if path.suffix.lower() == ".npy" or self.ground is None:
             raw = read_pixels(
@@ -130,7 +134,7 @@ class Gaofen2Reader:
             )
             return raw, {}
         pixels, info = read_raster(path, bands=source.bands)
-        coefficients = rpc_beside(path)
+        coefficients = find_rpc(path)
         if info.crs is None and coefficients is not None:
             return self.ground.to_ground(path, pixels, info, coefficients, metadata)
         if source.pansharpen != "none":
@@ -141,25 +145,15 @@ class Gaofen2Reader:
                 expected="multispectral and panchromatic images with their .rpb",
                 fix="point `source.path` at the products of level 1A, or set `pansharpen: none`",
             )
-        return placed(pixels, info, bands=source.bands, gsd_m=source.gsd_m, georeferenced=True), {}
+        return convert(pixels, info, bands=source.bands, gsd_m=source.gsd_m, georeferenced=True), {}
 
     def _sha256(self, path: Path, xml: Path | None, raw: RasterPixels, *, ground: bool) -> str:
         """Return the hash of an archive, of a raster with mask and world file, or of all files read of a 1A product."""
         if is_archive(path):
             return sha256_file(path)
         sharpened = panchromatic_files(path) if self.source.pansharpen != "none" else ()
-        used = (rpc_beside(path), xml, *sharpened) if ground else ()
-        return combined_sha256({one.name: one for one in (path, *used, *raw.companions) if one is not None})
-
-
-def _xml_of(path: Path) -> Path | None:
-    """Return the XML next to the file; None for .npy and for files without XML."""
-    if path.suffix.lower() == ".npy":
-        return None
-    found = xml_beside(path)
-    if found is None:
-        log.warning(f"{path} has no XML next to it: its satellite, sensor and time are unknown")
-    return found
+        used = (find_rpc(path), xml, *sharpened) if ground else ()
+        return combined_sha256({file.name: file for file in (path, *used, *raw.companions) if file is not None})
 
 
 def _facts(root: Element | None) -> dict[str, Any]:
@@ -171,31 +165,28 @@ def _facts(root: Element | None) -> dict[str, Any]:
 
 def _check_name(path: Path, facts: dict[str, Any]) -> None:
     """Raise SceneRejectedError if name and XML of a product, which decide calibration, differ in satellite, camera or day."""
-    named = PRODUCT.match(path.name)
-    if named is None:
+    match = PRODUCT.match(path.name)
+    if match is None:
         return
-    told = [re.sub(r"[^A-Z0-9]", "", (facts.get(name) or "").upper()) for name in ("satellite", "sensor")]
-    same = all(not one or one == other for one, other in zip(told, named.group(2, 3), strict=True))
+    declared = [re.sub(r"[^A-Z0-9]", "", (facts.get(name) or "").upper()) for name in ("satellite", "sensor")]
+    is_equal = all(not value or value == expected for value, expected in zip(declared, match.group(2, 3), strict=True))
     with suppress(ValueError):
-        taken = datetime.fromisoformat(facts.get("sensing_time") or "").replace(tzinfo=None)
-        same &= abs(taken - datetime.strptime(f"{named[4]}12", "%Y%m%d%H")) <= MOST_APART
-    if not same:
+        sensing_time = datetime.fromisoformat(facts.get("sensing_time") or "").replace(tzinfo=None)
+        is_equal &= abs(sensing_time - datetime.strptime(f"{match[4]}12", "%Y%m%d%H")) <= MAX_TIME_DIFFERENCE
+    if not is_equal:
         raise SceneRejectedError(
             Reason.READ_ERROR,
             "the name of the product and its XML contradict each other",
             got=", ".join(str(facts.get(name)) for name in ("satellite", "sensor", "sensing_time")),
-            expected=", ".join(named.group(2, 3, 4)),
+            expected=", ".join(match.group(2, 3, 4)),
             fix="unpack or download the product again: its XML is damaged or belongs to another product",
         )
 
 
-def _acquisition(root: Element | None) -> Acquisition:
-    if root is None:
-        return Acquisition()
-    facts = _facts(root)
+def _acquisition(facts: dict[str, Any], root: Element | None) -> Acquisition:
     time = zenith = None
     with suppress(ValueError):
-        time = datetime.fromisoformat(facts["sensing_time"] or "")
+        time = datetime.fromisoformat(facts.get("sensing_time") or "")
     with suppress(ValueError):
-        zenith = float(find_text(root, "SolarZenith") or "")
-    return Acquisition(satellite=facts["satellite"], sensor=facts["sensor"], time=time, solar_zenith=zenith)
+        zenith = float((root is not None and find_text(root, "SolarZenith")) or "")
+    return Acquisition(satellite=facts.get("satellite"), sensor=facts.get("sensor"), time=time, solar_zenith=zenith)

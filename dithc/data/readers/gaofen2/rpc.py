@@ -65,24 +65,25 @@ class Rpc:
     def locate(self, line: F64, sample: F64, height: F64) -> tuple[F64, F64]:
         """Return longitude and latitude of pixels at given heights by Newton's method; UserError without a solution."""
         longitude, latitude = np.full_like(line, self.long_off), np.full_like(line, self.lat_off)
-        far = np.inf
+        error = np.inf
         for _ in range(NEWTON_STEPS):
             with np.errstate(all="ignore"):
-                at = self.project(longitude, latitude, height)
-                down, right = line - at[0], sample - at[1]
-                far = float(np.hypot(down, right).max())
-                if far < CLOSE_PIXELS or not isfinite(far):
+                base = self.project(longitude, latitude, height)
+                down, right = line - base[0], sample - base[1]
+                error = float(np.hypot(down, right).max())
+                if error < CLOSE_PIXELS or not isfinite(error):
                     break
                 by_x = self.project(longitude + STEP * self.long_scale, latitude, height)
                 by_y = self.project(longitude, latitude + STEP * self.lat_scale, height)
-                line_x, sample_x, line_y, sample_y = by_x[0] - at[0], by_x[1] - at[1], by_y[0] - at[0], by_y[1] - at[1]
+                line_x, sample_x = by_x[0] - base[0], by_x[1] - base[1]
+                line_y, sample_y = by_y[0] - base[0], by_y[1] - base[1]
                 area = (line_x * sample_y - line_y * sample_x) / STEP
                 longitude = longitude + (down * sample_y - right * line_y) / area * self.long_scale
                 latitude = latitude + (right * line_x - down * sample_x) / area * self.lat_scale
-        if not far < CLOSE_PIXELS:
+        if not error < CLOSE_PIXELS:
             raise user_error(
                 "the coefficients do not lead to a place on the ground",
-                got=f"pixels missed by {far:g} after {NEWTON_STEPS} steps",
+                got=f"pixels missed by {error:g} after {NEWTON_STEPS} steps",
                 expected="one place for every pixel at a height",
                 fix="unpack or download the product again",
             )
@@ -111,7 +112,7 @@ def _sum(coefficients: tuple[float, ...], terms: list[F64]) -> F64:
     return total
 
 
-def rpc_beside(raster: Path) -> Path | None:
+def find_rpc(raster: Path) -> Path | None:
     """Return the coefficient file next to a raster, or None; raise UserError for several with different content."""
     candidates = (raster.with_name(f"{raster.stem}{ending}") for ending in ENDINGS)
     found = [path for path in candidates if os.path.lexists(path)]
@@ -130,20 +131,20 @@ def read_rpc(path: Path) -> Rpc:
     with open_regular(path) as file:
         text = file.read(MOST_BYTES + 1)
     if len(text) > MOST_BYTES:
-        raise _refused(path, got=f"more than {MOST_BYTES} bytes")
+        raise _coefficient_error(path, got=f"more than {MOST_BYTES} bytes")
     found = _numbers(text.decode("latin-1"))
     values: dict[str, float | tuple[float, ...]] = {}
     for field in fields(Rpc):
         numbers = found.get(field.name, ())
-        wanted = TERMS if field.name.endswith("coeff") else 1
-        if len(numbers) != wanted:
-            raise _refused(path, got=f"{len(numbers)} numbers for {field.name} instead of {wanted}")
+        count = TERMS if field.name.endswith("coeff") else 1
+        if len(numbers) != count:
+            raise _coefficient_error(path, got=f"{len(numbers)} numbers for {field.name} instead of {count}")
         if not all(map(isfinite, numbers)) or (field.name.endswith("scale") and numbers[0] <= 0.0):
-            raise _refused(path, got=f"{field.name} {numbers[0]:g}")
-        values[field.name] = numbers if wanted > 1 else numbers[0]
+            raise _coefficient_error(path, got=f"{field.name} {numbers[0]:g}")
+        values[field.name] = numbers if count > 1 else numbers[0]
     rpc = Rpc(**values)  # type: ignore[arg-type]
     if not (abs(rpc.lat_off) <= 84.0 and abs(rpc.long_off) <= 180.0):
-        raise _refused(path, got=f"latitude {rpc.lat_off:g}, longitude {rpc.long_off:g}")
+        raise _coefficient_error(path, got=f"latitude {rpc.lat_off:g}, longitude {rpc.long_off:g}")
     return rpc
 
 
@@ -152,19 +153,19 @@ def _numbers(text: str) -> dict[str, tuple[float, ...]]:
     found: dict[str, tuple[float, ...]] = {}
     for name, listed, single in re.findall(rf"\b(\w{{1,40}})[ \t]*=\s*(?:\(([^()]*)\)|({NUMBER}))\s*;", text):
         numbers = tuple(float(number) for number in re.findall(NUMBER, listed or single))
-        found[_spelled(name)] = numbers if found.get(_spelled(name), numbers) == numbers else ()
+        found[_normalize_name(name)] = numbers if found.get(_normalize_name(name), numbers) == numbers else ()
     listed_alone = rf"^[ \t]*([A-Z_]{{1,40}}?)(?:_(\d{{1,2}}))?[ \t]*:[ \t]*({NUMBER})"
     for name, index, number in re.findall(listed_alone, text, re.MULTILINE):
-        earlier = found.get(name.lower(), ())
-        in_order = not index or int(index) == len(earlier) + 1  # other orders leave too few numbers and are rejected
-        found[name.lower()] = (*earlier, float(number)) if in_order else ()
+        previous = found.get(name.lower(), ())
+        in_order = not index or int(index) == len(previous) + 1  # other orders leave too few numbers and are rejected
+        found[name.lower()] = (*previous, float(number)) if in_order else ()
     return found
 
 
-def _spelled(name: str) -> str:
+def _normalize_name(name: str) -> str:
     """Convert `lineNumCoef` to line_num_coeff and `longOffset` to long_off."""
-    words = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()
-    return re.sub(r"_coef$", "_coeff", re.sub(r"_offset$", "_off", words))
+    snake_case = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()
+    return re.sub(r"_coef$", "_coeff", re.sub(r"_offset$", "_off", snake_case))
 
 
 def check_covers(rpc: Rpc, path: Path, *, height: int, width: int) -> None:
@@ -178,7 +179,7 @@ def check_covers(rpc: Rpc, path: Path, *, height: int, width: int) -> None:
         )
 
 
-def _refused(path: Path, *, got: str) -> UserError:
+def _coefficient_error(path: Path, *, got: str) -> UserError:
     return user_error(
         f"the coefficients in {path} cannot be used",
         got=got,

@@ -8,7 +8,7 @@ import numpy as np
 from dithc.config import datasets
 from dithc.data.file_checks import combined_sha256
 from dithc.data.readers.listing import RASTERS, Listing, SidecarIndex, scene_id
-from dithc.data.readers.rasters import RasterPixels, read_pixels
+from dithc.data.readers.rasters import read_pixels
 from dithc.data.readers.sentinel2.clouds import SceneMasks
 from dithc.data.readers.tags import check_tags
 from dithc.data.scene import REFLECTANCE_SCALE, Array, Mask, Reason, Scene, SceneRejectedError, stored_reflectance
@@ -34,22 +34,24 @@ class Sentinel2ArrayReader:
 
     def __init__(self, source: datasets.Sentinel2ArraySource, folder: Path) -> None:
         self.source, self.folder, self.classes = source, folder, ["sentinel2"]
-        self._beside = SidecarIndex()
+        self._sidecars = SidecarIndex()
         self.listing, self._masks = Listing(source, folder), SceneMasks(source.clouds)
         self.paths = self.listing.files(
             suffixes=RASTERS,
-            wanted=f"GeoTIFF or .npy files with {len(source.bands)} bands",
+            expected=f"GeoTIFF or .npy files with {len(source.bands)} bands",
             fix="put the files there or correct `source.path`; for .SAFE products use `kind: sentinel2`",
         )
 
     def inputs(self, path: Path) -> list[Path]:
-        return [*self._beside(path), *self._masks.of(path)]
+        return [*self._sidecars(path), *self._masks.find(path)]
 
     def read(self, path: Path) -> Scene:
         source = self.source
         raw = read_pixels(path, bands=source.bands, layout=source.axis_order, gsd_m=source.gsd_m)
         check_type(raw.pixels, units=source.units)
-        invalid = self._invalid(raw)  # (C, H, W)
+        saturated = SATURATED if source.units == "dn" else None
+        invalid = raw.invalid(raw.nodata, saturated, declared=source.nodata)  # (C, H, W)
+        invalid |= (raw.pixels == 0).all(axis=0)
         offset = source.offset or 0.0 if source.units == "dn" else 0.0
         per_unit = source.quantification if source.units == "dn" else 1.0
         check_tags(
@@ -70,12 +72,11 @@ class Sentinel2ArrayReader:
             raw.pixels, offset=offset, per_unit=per_unit, invalid=invalid, what="a value of the file"
         )
         mask = np.where(invalid.any(axis=0), Mask.INVALID, Mask.VALID).astype(np.uint8)
-        masked = self._masks.of(path)
-        self._masks.mark(masked, raw.place, mask)
+        masked = self._masks.mark(path, raw.place, mask)
         return Scene(
             scene_id=scene_id(path, self.folder),
             path=path,
-            sha256=combined_sha256({one.name: one for one in (path, *masked, *raw.companions)}),
+            sha256=combined_sha256({file.name: file for file in (path, *masked, *raw.companions)}),
             pixels=stored,
             mask=mask,
             bands=source.bands,
@@ -86,13 +87,6 @@ class Sentinel2ArrayReader:
             notes=raw.notes,
         )
 
-    def _invalid(self, raw: RasterPixels) -> Array:
-        """Return where bands (C, H, W) have no data, are saturated, or are all 0."""
-        saturated = SATURATED if self.source.units == "dn" else None
-        invalid = raw.invalid(raw.nodata, saturated, declared=self.source.nodata)
-        invalid |= (raw.pixels == 0).all(axis=0)
-        return invalid
-
 
 def check_type(pixels: Array, *, units: str) -> None:
     """Raise SceneRejectedError for reflectance in an integer type, or digital numbers in 8 bits or with fractions."""
@@ -102,20 +96,20 @@ def check_type(pixels: Array, *, units: str) -> None:
     )
     got = f"{pixels.dtype}"
     if units == "reflectance":
-        fits = kind == "f"
+        is_valid = kind == "f"
         fix = "set `units: dn` and declare `offset`" if kind in "iu" else fix
     elif kind in "iu":
-        fits = pixels.dtype.itemsize > 1
-        fix = "8-bit files are stretched images; use the digital numbers" if not fits else fix
+        is_valid = pixels.dtype.itemsize > 1
+        fix = "8-bit files are stretched images; use the digital numbers" if not is_valid else fix
     else:
         finite = pixels[np.isfinite(pixels)] if kind == "f" else pixels[:0]
-        fits = kind == "f" and bool((finite == np.rint(finite)).all())
-        if kind == "f" and not fits:
+        is_valid = kind == "f" and bool((finite == np.rint(finite)).all())
+        if kind == "f" and not is_valid:
             got += f" with fractions, values {finite.min():.4g} to {finite.max():.4g}"
             fix = "set `units: reflectance` if 1.0 is full reflectance"
-    if not fits:
-        what = "the type of the pixels contradicts the declared units"
-        raise SceneRejectedError(Reason.WRONG_DTYPE, what, got=got, expected=expected, fix=fix)
+    if not is_valid:
+        title = "the type of the pixels contradicts the declared units"
+        raise SceneRejectedError(Reason.WRONG_DTYPE, title, got=got, expected=expected, fix=fix)
 
 
 def check_range(pixels: Array, invalid: Array) -> None:
@@ -141,18 +135,18 @@ def check_offset(
     stored units per reflectance 1.
     """
     lowest, medians, dark = {}, {}, {}
-    for band, values, bad in zip(bands, pixels, invalid, strict=True):
-        valid = values[~bad]
+    for band, values, excluded in zip(bands, pixels, invalid, strict=True):
+        valid = values[~excluded]
         if valid.size:
             lowest[band], medians[band] = float(valid.min()), float(np.median(valid))
             dark[band] = float((valid < DARKEST * per_unit - offset).mean())
-    darkest, sunken = (min(medians, key=lambda band: medians[band]), max(dark, key=lambda band: dark[band]))
+    darkest, negative = (min(medians, key=lambda band: medians[band]), max(dark, key=lambda band: dark[band]))
     reflectance, floor = (medians[darkest] + offset) / per_unit, min(lowest.values())
-    if reflectance < DARKEST or dark[sunken] > DARKEST_SHARE:
+    if reflectance < DARKEST or dark[negative] > DARKEST_SHARE:
         median = f"median of {darkest} {medians[darkest]:g}, which would be reflectance {reflectance:.3f}"
-        got = median if reflectance < DARKEST else f"{dark[sunken]:.0%} of {sunken} below reflectance {DARKEST:g}"
-        taken = "the offset was already applied: set `offset: 0`"
-        fix = taken if offset else "these are not reflectances: check `quantification`, and declare the `nodata` value"
+        got = median if reflectance < DARKEST else f"{dark[negative]:.0%} of {negative} below reflectance {DARKEST:g}"
+        reset = "the offset was already applied: set `offset: 0`"
+        fix = reset if offset else "these are not reflectances: check `quantification`, and declare the `nodata` value"
     elif offset == 0 and medians.get(CIRRUS_BAND, 0.0) / per_unit > CIRRUS_MOST:
         got = f"median of {CIRRUS_BAND} {medians[CIRRUS_BAND]:g}, compared with a few tens in clear air"
         fix = "the offset is still included: set `offset: -1000`"

@@ -30,18 +30,18 @@ SUFFIXES = RASTERS | {".safe", ".zip", ".json"}
 def mark_clouds(files: Mapping[str, BandFile], clouds: datasets.ProductCloudsConfig, grid: Grid, mask: Array) -> None:
     """Mark invalid and cloudy pixels of a product's masks in (H, W); raise SceneRejectedError for another grid or type."""
     if SCENE_CLASSIFICATION in files:
-        (classes,) = _layers(files[SCENE_CLASSIFICATION], grid)
+        (classes,) = _read_layers(files[SCENE_CLASSIFICATION], grid)
         for top in range(0, len(mask), STRIP_ROWS):  # by strips, because numpy classifies with 8 bytes per pixel
             rows = slice(top, top + STRIP_ROWS)
-            _mark(mask[rows], np.isin(classes[rows], clouds.scl_classes))
+            _mark_cloudy(mask[rows], np.isin(classes[rows], clouds.scl_classes))
             mask[rows][np.isin(classes[rows], (*INVALID_CLASSES, ABSENT))] = Mask.INVALID
     if CLOUD_PROBABILITY in files:
-        (percent,) = _layers(files[CLOUD_PROBABILITY], grid)
+        (percent,) = _read_layers(files[CLOUD_PROBABILITY], grid)
         assert clouds.min_cloud_probability is not None
-        _mark(mask, (percent >= clouds.min_cloud_probability) & (percent != ABSENT))
+        _mark_cloudy(mask, (percent >= clouds.min_cloud_probability) & (percent != ABSENT))
     if CLASSI in files:
-        for layer in _layers(files[CLASSI], grid, most=OPAQUE_AND_CIRRUS):
-            _mark(mask, layer == 1)
+        for layer in _read_layers(files[CLASSI], grid, most=OPAQUE_AND_CIRRUS):
+            _mark_cloudy(mask, layer == 1)
 
 
 class SceneMasks:
@@ -49,19 +49,19 @@ class SceneMasks:
 
     def __init__(self, clouds: datasets.CloudsConfig) -> None:
         self._clouds, self._setting = clouds, clouds.mask
-        self._found: dict[Path, tuple[dict[str, list[str]], set[str]]] = {}
+        self._folders: dict[Path, tuple[dict[str, list[str]], set[str]]] = {}
 
-    def of(self, scene: Path, stem: str | None = None) -> list[Path]:
+    def find(self, scene: Path, stem: str | None = None) -> list[Path]:
         """Return the mask file of a scene, by `stem` (default: its name without suffix); none without the setting."""
         if self._setting is None:
             return []
         if stem is None:
             stem = (scene.stem if scene.suffix.lower() in SUFFIXES else scene.name).removesuffix(".SAFE")
-        if scene.parent not in self._found:
-            self._found[scene.parent] = self._list(scene.parent)
-        masks, stems = self._found[scene.parent]
-        starts = (start for start in _starts(stem) if start == stem or start not in stems)
-        names = next((masks[start] for start in starts if start in masks), [])
+        if scene.parent not in self._folders:
+            self._folders[scene.parent] = self._list(scene.parent)
+        masks, stems = self._folders[scene.parent]
+        prefixes = (prefix for prefix in _prefixes(stem) if prefix == stem or prefix not in stems)
+        names = next((masks[prefix] for prefix in prefixes if prefix in masks), [])
         if len(names) != 1:
             raise SceneRejectedError(
                 Reason.INCOMPLETE,
@@ -75,8 +75,8 @@ class SceneMasks:
     def _list(self, folder: Path) -> tuple[dict[str, list[str]], set[str]]:
         """Return the mask files of a folder by the start of their scenes' names, and the names of other rasters."""
         assert self._setting is not None
-        head, _, rest = self._setting.names.partition("*")
-        pattern = re.compile(f"{re.escape(head)}(.*?){fnmatch.translate(rest)}", re.IGNORECASE)
+        head, _, tail = self._setting.names.partition("*")
+        pattern = re.compile(f"{re.escape(head)}(.*?){fnmatch.translate(tail)}", re.IGNORECASE)
         masks, stems = defaultdict[str, list[str]](list), set[str]()
         for name in sorted(os.listdir(folder)):
             stem, suffix = os.path.splitext(name)
@@ -87,32 +87,34 @@ class SceneMasks:
                 stems.add(stem)
         return masks, stems
 
-    def mark(self, files: list[Path], place: Georeference, mask: Array) -> None:
-        """Mark the pixels of mask files in the mask (H, W) of a scene, then the buffer around clouds."""
+    def mark(self, scene: Path, georeference: Georeference, mask: Array, stem: str | None = None) -> list[Path]:
+        """Mark the pixels of the mask file in the mask (H, W) of a scene, then the buffer; return the files of `find`."""
+        files = self.find(scene, stem)
         for path in files:
-            self._mark(path, place, mask)
-        reach = int(np.ceil(self._clouds.buffer_m / place.gsd_m))
-        if reach:
-            near = (mask == Mask.CLOUD).astype(np.uint8)
+            self._apply(path, georeference, mask)
+        radius = int(np.ceil(self._clouds.buffer_m / georeference.gsd_m))
+        if radius:
+            buffered = (mask == Mask.CLOUD).astype(np.uint8)
             for axis in (0, 1):
-                maximum_filter1d(near, 2 * reach + 1, axis=axis, output=near, mode="constant")
-            _mark(mask, near == 1)
+                maximum_filter1d(buffered, 2 * radius + 1, axis=axis, output=buffered, mode="constant")
+            _mark_cloudy(mask, buffered == 1)
+        return files
 
-    def _mark(self, path: Path, place: Georeference, mask: Array) -> None:
+    def _apply(self, path: Path, georeference: Georeference, mask: Array) -> None:
         setting = self._setting
         assert setting is not None
         if path.suffix.lower() == ".npy":
-            values, same, excluded = read_npy(path), True, None
+            values, is_aligned, excluded = read_npy(path), True, None
         else:
             values, info = read_raster(path)
-            same = info.crs is None or (info.crs, info.transform) == (place.crs, place.transform)
+            is_aligned = info.crs is None or (info.crs, info.transform) == (georeference.crs, georeference.transform)
             excluded = info.masked
         bands = values[np.newaxis] if values.ndim == 2 else values  # (C, H, W)
-        if bands.shape[1:] != mask.shape or not same or len(bands) < setting.band:
+        if bands.shape[1:] != mask.shape or not is_aligned or len(bands) < setting.band:
             raise SceneRejectedError(
                 Reason.GRID_MISMATCH,
                 f"{path.name} is not on the pixels of its scene",
-                got=f"shape {values.shape}" + ("" if same else " at another place"),
+                got=f"shape {values.shape}" + ("" if is_aligned else " at another place"),
                 expected=f"shape {mask.shape} at the place of the scene, with a band {setting.band} (`clouds.mask.band`)",
                 fix="resample the mask to the grid of the scene (gdalwarp -te -tr, nearest neighbor)",
             )
@@ -128,23 +130,23 @@ class SceneMasks:
                 expected=f"clear {setting.clear}, no_data {setting.no_data}, cloud {setting.cloud}",
                 fix="declare all values of the mask in `clouds.mask`; apply a threshold to a probability first",
             )
-        _mark(mask, cloudy & ~invalid)
+        _mark_cloudy(mask, cloudy & ~invalid)
         mask[invalid] = Mask.INVALID
 
 
-def _starts(stem: str) -> Iterator[str]:
+def _prefixes(stem: str) -> Iterator[str]:
     """Yield a name and its parts up to each separator, the longest first."""
     yield stem
     for found in reversed([*re.finditer(r"[-_. ]", stem)]):
         yield from (stem[: found.end()], stem[: found.start()])
 
 
-def _layers(file: BandFile, grid: Grid, *, most: int = 1) -> list[Array]:
+def _read_layers(file: BandFile, grid: Grid, *, most: int = 1) -> list[Array]:
     """Return the first layers of a mask on the grid, each (H, W), nearest pixel; `ABSENT` outside."""
     layers, info = read_file(file)
     check_cover(info, grid, band=file.band)
     return [regrid(layer, transform=info.transform, grid=grid, how="nearest", nodata=ABSENT) for layer in layers[:most]]
 
 
-def _mark(mask: Array, cloudy: Array) -> None:
+def _mark_cloudy(mask: Array, cloudy: Array) -> None:
     mask[cloudy & (mask == Mask.VALID)] = Mask.CLOUD

@@ -11,12 +11,13 @@ from dithc.config import datasets
 from dithc.core.logging import UserError, get_logger, user_error
 from dithc.data.file_checks import check_room, combined_sha256
 from dithc.data.parquet import Kind
-from dithc.data.readers.listing import Listing, below, exists, scene_id
+from dithc.data.readers.listing import Listing, check_exists, files_below, scene_id
 from dithc.data.readers.sentinel2.arrays import check_offset
 from dithc.data.readers.sentinel2.clouds import SceneMasks, mark_clouds
 from dithc.data.readers.sentinel2.safe_files import (
     CLOUD_PROBABILITY,
     LEVEL_BANDS,
+    NATIVE_GSD_M,
     SCENE_CLASSIFICATION,
     BandFile,
     band_files,
@@ -24,7 +25,7 @@ from dithc.data.readers.sentinel2.safe_files import (
     packed_product,
     products,
 )
-from dithc.data.readers.sentinel2.safe_grid import check_grid, common_grid, decoded, paint_band, read_file
+from dithc.data.readers.sentinel2.safe_grid import common_grid, decode_bands, paint_band, read_file
 from dithc.data.readers.sentinel2.safe_metadata import (
     Level,
     level_of,
@@ -35,11 +36,10 @@ from dithc.data.readers.sentinel2.safe_metadata import (
     verify_files,
 )
 from dithc.data.readers.sentinel2.stac_scaling import DnScaling
-from dithc.data.readers.sentinel2.zip_products import SUFFIX, unpacked
+from dithc.data.readers.sentinel2.zip_products import SUFFIX, open_archive
 from dithc.data.readers.tags import check_tags
 from dithc.data.scene import (
     REFLECTANCE_SCALE,
-    Array,
     Georeference,
     Mask,
     PixelBuffer,
@@ -52,102 +52,108 @@ FULL_SIDE = 10_980
 log = get_logger(__name__)
 
 
-class Painter:
+class SceneBuilder:
     """Base of readers of Sentinel-2 scenes, which resamples bands to one grid in `canvas` while the next is decoded."""
 
-    source: datasets.Sentinel2Source | datasets.Sentinel2StacSource
-    folder: Path
-    canvas: PixelBuffer
-    _masks: SceneMasks
+    def __init__(self, source: datasets.Sentinel2Source | datasets.Sentinel2StacSource, folder: Path) -> None:
+        self.source, self.folder, self.classes = source, folder, ["sentinel2"]
+        self.columns: dict[str, Kind] = {"sun_elevation": "float", "sun_azimuth": "float"}
+        self.canvas = PixelBuffer()
+        self.listing, self._masks = Listing(source, folder), SceneMasks(source.clouds)
+        finest = min((NATIVE_GSD_M[band] for band in source.bands or ()), default=0.0)
+        if finest > source.gsd_m:
+            raise user_error(
+                "the grid is finer than every requested band (`source.bands`)",
+                got=f"`gsd_m: {source.gsd_m:g}` for {', '.join(source.bands or ())}",
+                expected=f"`gsd_m` of {finest:g} or more",
+                fix=f"set `gsd_m: {finest:g}`, or add a finer band",
+            )
 
-    def _painted(
+    def _build_scene(
         self,
         path: Path,
         files: Mapping[str, BandFile],
         bands: list[str],
-        numbers: DnScaling,
+        scaling: DnScaling,
         *,
         level: Level,
         read: Mapping[str, Path],
-        masks_of: tuple[Path, str],
+        mask_source: tuple[Path, str],
         facts: Mapping[str, Any],
         notes: tuple[str, ...] = (),
     ) -> Scene:
         """Return a scene as int16 reflectance (C, H, W) on the grid of `gsd_m`.
 
-        The hash is of the files `read`, and of the mask files of the scene `masks_of`, whose names get a prefix.
+        The hash is of the files `read`, and of the mask files of the scene `mask_source`, whose names get a prefix.
         """
         first = min((files[band] for band in bands), key=lambda file: file.gsd_m)
-        whole = read_file(first)
-        grid = common_grid(whole[1], gsd_m=self.source.gsd_m)
+        first_band = read_file(first)
+        grid = common_grid(first_band[1], gsd_m=self.source.gsd_m)
         check_room(path, 2 * len(bands) * grid.shape[0] * grid.shape[1], said=f"{len(bands)} x {grid.shape} of int16")
         stored = self.canvas.blank((len(bands), *grid.shape), np.int16)  # (C, H, W)
         mask = np.full(grid.shape, Mask.VALID, dtype=np.uint8)  # (H, W)
-        with closing(decoded([files[band] for band in bands], {first.band: whole})) as natives:
-            del whole
-            for (native, info), band, offset, into in zip(natives, bands, numbers.offsets, stored, strict=True):
+        with closing(decode_bands([files[band] for band in bands], {first.band: first_band})) as natives:
+            del first_band
+            for (native, info), band, offset, out in zip(natives, bands, scaling.offsets, stored, strict=True):
                 if isinstance(self.source, datasets.Sentinel2StacSource):
                     check_tags(
                         files[band].path,
                         info.labels,
                         bands=[band],
-                        units="dn" if numbers.source == "config" else "reflectance",  # a declared offset replaces tags
-                        scale=1 / numbers.per_unit,
-                        offset=offset / numbers.per_unit,
+                        units="dn" if scaling.source == "config" else "reflectance",  # a declared offset replaces tags
+                        scale=1 / scaling.per_unit,
+                        offset=offset / scaling.per_unit,
                     )
-                paint_band(
-                    native, info, grid, band=band, offset=offset, per_unit=numbers.per_unit, into=into, mask=mask
-                )
+                paint_band(native, info, grid, band=band, offset=offset, per_unit=scaling.per_unit, out=out, mask=mask)
                 self.canvas.release()
-        if isinstance(self.source, datasets.Sentinel2StacSource) and self.source.check_offset:
-            _check_values(stored, mask, bands, numbers)
+        is_checked = isinstance(self.source, datasets.Sentinel2StacSource) and self.source.check_offset
+        if is_checked and not (invalid := mask == Mask.INVALID).all():
+            offset = min(scaling.offsets) / (scaling.per_unit * REFLECTANCE_SCALE)
+            planes = (
+                plane - np.int32(offset) for plane in stored
+            )  # digital numbers as in the file, one band at a time
+            check_offset(planes, [invalid] * len(bands), bands=bands, offset=offset, per_unit=1 / REFLECTANCE_SCALE)
         place = Georeference(gsd_m=self.source.gsd_m, crs=grid.crs, epsg=grid.epsg, transform=grid.transform)
-        own = self._masks.of(masks_of[0])
         mark_clouds(files, self.source.clouds, grid, mask)
-        self._masks.mark(own, place, mask)
-        if level == "L2A" and not {SCENE_CLASSIFICATION, CLOUD_PROBABILITY} & files.keys() and not own:
+        mask_files = self._masks.mark(mask_source[0], place, mask)
+        if level == "L2A" and not {SCENE_CLASSIFICATION, CLOUD_PROBABILITY} & files.keys() and not mask_files:
             log.warning(f"{path.name} has no scene classification (SCL): its clouds are not masked")
         return Scene(
             scene_id=scene_id(path, self.folder),
             path=path,
-            sha256=combined_sha256({**read, **{f"{masks_of[1]}{one.name}": one for one in own}}),
+            sha256=combined_sha256({**read, **{f"{mask_source[1]}{file.name}": file for file in mask_files}}),
             pixels=stored,
             mask=mask,
             bands=bands,
             place=place,
             units="reflectance",
             scale=REFLECTANCE_SCALE,
-            facts={**facts, "offsets": numbers.offsets},
+            facts={**facts, "offsets": scaling.offsets},
             notes=notes,
         )
 
 
-class SafeReader(Painter):
+class SafeReader(SceneBuilder):
     """Reader of products from the file of each band, never with GDAL's SENTINEL2 driver."""
 
     source: datasets.Sentinel2Source
     memory_bytes = 11 * FULL_SIDE**2  # two decoded bands of a complete product, one on the grid, the mask, and strips
 
     def __init__(self, source: datasets.Sentinel2Source, folder: Path) -> None:
-        self.source, self.folder, self.classes = source, folder, ["sentinel2"]
-        self.columns: dict[str, Kind] = {"sun_elevation": "float", "sun_azimuth": "float"}
-        wanted = (
-            "Sentinel-2 products: folders *.SAFE with MTD_MSIL1C.xml or MTD_MSIL2A.xml, or zip files of these folders"
-        )
-        exists(folder, wanted=wanted)
-        self.canvas = PixelBuffer()
-        self.listing, self._masks = Listing(source, folder), SceneMasks(source.clouds)
-        self.paths = sorted(path for path in products(folder, self.listing.leave) if self.listing.takes(path))
+        super().__init__(source, folder)
+        files = "folders *.SAFE with MTD_MSIL1C.xml or MTD_MSIL2A.xml, or zip files of these folders"
+        expected = f"Sentinel-2 products: {files}"
+        check_exists(folder, expected=expected)
+        self.paths = sorted(path for path in products(folder, self.listing.add_unread) if self.listing.selects(path))
         self._product_of: dict[Path, Path] = {}
-        check_grid(source.bands, source.gsd_m)
         if not self.paths:
             fix = "unpack other archives than .zip; for loose band stacks (GeoTIFF, .npy) use `kind: sentinel2-array`"
-            raise self.listing.nothing_found(folder, wanted=wanted, fix=fix)
+            raise self.listing.nothing_found(folder, expected=expected, fix=fix)
         levels: dict[Path, Level] = {}
         for path in self.paths:
             with suppress(SceneRejectedError, UserError, OSError):  # an invalid product is rejected when it is read
                 levels[path] = level_of(path)
-        by_level = {wanted: [path for path, level in levels.items() if level == wanted] for wanted in LEVEL_BANDS}
+        by_level = {level: [path for path, found in levels.items() if found == level] for level in LEVEL_BANDS}
         if all(by_level.values()):
             raise user_error(
                 f"the products in {folder} are of two levels, which differ in bands and physics",
@@ -162,15 +168,15 @@ class SafeReader(Painter):
 
     def inputs(self, path: Path) -> list[Path]:
         product = self._product_of.get(path, path)
-        return [*(below(product) if product.is_dir() else [product]), *self._masks.of(self._scene(path))]
+        return [*(files_below(product) if product.is_dir() else [product]), *self._masks.find(self._scene_path(path))]
 
     def read(self, path: Path) -> Scene:
         """Read one product, a folder or a zip file, as int16 reflectance (C, H, W) on the grid of `gsd_m`."""
         if path in self._product_of:
-            return self._read(path, self._product_of[path], path)
+            return self._read_product(path, self._product_of[path], path)
         if path.suffix.lower() != SUFFIX:
-            return self._read(path, path, next(iter(granules(path)), None))
-        with unpacked(path) as folder:
+            return self._read_product(path, path, next(iter(granules(path)), None))
+        with open_archive(path) as folder:
             product = packed_product(folder)
             if len(parts := granules(product)) > 1:
                 raise SceneRejectedError(
@@ -180,28 +186,28 @@ class SafeReader(Painter):
                     expected="one granule per zip file",
                     fix="unpack it: in a folder each granule is read as a scene",
                 )
-            return self._read(path, product, next(iter(parts), None))
+            return self._read_product(path, product, next(iter(parts), None))
 
-    def _read(self, path: Path, product: Path, granule: Path | None) -> Scene:
+    def _read_product(self, path: Path, product: Path, granule: Path | None) -> Scene:
         files = band_files(product, granule, level_of(product), source=self.source)
         notes = self._verify(product, granule, [metadata_file(product), *(file.path for file in files.values())])
         metadata = read_metadata(product)
         bands: list[str] = [*(self.source.bands or LEVEL_BANDS[metadata.level])]
         offsets = [metadata.offsets[band] for band in bands]
-        numbers = DnScaling(per_unit=metadata.quantification, offsets=offsets, source="xml")
-        return self._painted(
+        scaling = DnScaling(per_unit=metadata.quantification, offsets=offsets, source="xml")
+        return self._build_scene(
             path,
             files,
             bands,
-            numbers,
+            scaling,
             level=metadata.level,
             read={file.path.relative_to(product).as_posix(): file.path for file in files.values()},
-            masks_of=(self._scene(path), "../"),
+            mask_source=(self._scene_path(path), "../"),
             facts={**metadata.facts, **({} if notes else sun_angles(granule))},
             notes=notes,
         )
 
-    def _scene(self, path: Path) -> Path:
+    def _scene_path(self, path: Path) -> Path:
         """Return the path of a product, or of a granule as if it were stored next to its product."""
         return self._product_of[path].with_name(path.name) if path in self._product_of else path
 
@@ -223,14 +229,4 @@ class SafeReader(Painter):
             log.warning(
                 f"{product.name} has damaged files that are not used: {damaged[0]}{more} differs from manifest.safe"
             )
-        return (*(["incomplete"] if absent else []), *(["damaged-beside"] if damaged else []))
-
-
-def _check_values(stored: Array, mask: Array, bands: list[str], numbers: DnScaling) -> None:
-    """Raise SceneRejectedError if the values of a scene contradict its offset; the comparison uses units of 1e-4."""
-    invalid = mask == Mask.INVALID
-    if invalid.all():
-        return
-    offset = min(numbers.offsets) / (numbers.per_unit * REFLECTANCE_SCALE)
-    planes = (plane - np.int32(offset) for plane in stored)  # digital numbers as in the file, one band at a time
-    check_offset(planes, [invalid] * len(bands), bands=bands, offset=offset, per_unit=1 / REFLECTANCE_SCALE)
+        return (*(["incomplete"] if absent else []), *(["damaged-unused-file"] if damaged else []))

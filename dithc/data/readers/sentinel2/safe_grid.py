@@ -5,7 +5,7 @@ from math import copysign
 
 import numpy as np
 
-from dithc.core.logging import get_logger, user_error
+from dithc.core.logging import get_logger
 from dithc.data.grids import Grid, regrid
 from dithc.data.prefetch import ahead
 from dithc.data.raster import RasterInfo, read_raster
@@ -13,7 +13,6 @@ from dithc.data.readers.rasters import TOLERANCE, check_projected, ground_gsd_m
 from dithc.data.readers.sentinel2.safe_files import (
     CLASSI,
     CLOUD_PROBABILITY,
-    NATIVE_GSD_M,
     SCENE_CLASSIFICATION,
     BandFile,
 )
@@ -30,35 +29,23 @@ LAYERS = {SCENE_CLASSIFICATION: (1, "uint8"), CLOUD_PROBABILITY: (1, "uint8"), C
 log = get_logger(__name__)
 
 
-def check_grid(bands: Sequence[str] | None, gsd_m: float) -> None:
-    """Raise UserError if the grid is finer than every band of `bands`: all pixels would be invented."""
-    finest = min((NATIVE_GSD_M[band] for band in bands or ()), default=0.0)
-    if finest > gsd_m:
-        raise user_error(
-            "the grid is finer than every requested band (`source.bands`)",
-            got=f"`gsd_m: {gsd_m:g}` for {', '.join(bands or ())}",
-            expected=f"`gsd_m` of {finest:g} or more",
-            fix=f"set `gsd_m: {finest:g}`, or add a finer band",
-        )
-
-
 def paint_band(
-    native: Array, info: RasterInfo, grid: Grid, *, band: str, offset: float, per_unit: float, into: Array, mask: Array
+    native: Array, info: RasterInfo, grid: Grid, *, band: str, offset: float, per_unit: float, out: Array, mask: Array
 ) -> None:
-    """Write a band as stored reflectance int16 (H, W) to `into`, and mark invalid pixels in `mask` (H, W).
+    """Write a band as stored reflectance int16 (H, W) to `out`, and mark invalid pixels in `mask` (H, W).
 
     `native` uint16 (h, w) is changed. `offset` is added to digital numbers; `per_unit` are digital numbers of
     reflectance 1.
     """
     np.copyto(native, np.uint16(NODATA), where=native == SATURATED)
     for rows, digital, invalid in on_grid(native, info, grid, band=band):
-        into[rows] = stored_reflectance(
+        out[rows] = stored_reflectance(
             digital, offset=offset, per_unit=per_unit, invalid=invalid, what=f"a value of {band}"
         )
         np.copyto(mask[rows], np.uint8(Mask.INVALID), where=invalid)
 
 
-def decoded(files: Sequence[BandFile], known: dict[str, Decoded]) -> Generator[Decoded, None, None]:
+def decode_bands(files: Sequence[BandFile], known: dict[str, Decoded]) -> Generator[Decoded, None, None]:
     """Yield pixels (h, w) of files while another thread decodes the next; pops decoded bands (1, h, w) from `known`."""
 
     def native(file: BandFile) -> Decoded:
@@ -74,13 +61,13 @@ def read_file(file: BandFile) -> tuple[Array, RasterInfo]:
     Pixels that the file excludes become `NODATA`, in masks `ABSENT`.
     """
     pixels, info = read_raster(file.path)
-    count, wanted = LAYERS.get(file.band, (1, "uint16"))
-    if info.dtype != wanted or info.count != count:
+    count, dtype = LAYERS.get(file.band, (1, "uint16"))
+    if info.dtype != dtype or info.count != count:
         raise SceneRejectedError(
             Reason.WRONG_DTYPE,
             f"the content of {file.path.name} does not match its name",
             got=f"{info.count} bands of {info.dtype}",
-            expected=f"{count} of {wanted}",
+            expected=f"{count} of {dtype}",
             fix="download the product again; its files were converted",
         )
     if info.crs is None or not info.has_grid:
@@ -156,19 +143,19 @@ def doubled(native: Array, rows: slice) -> Array:
     first, last = rows.start // 2, rows.stop // 2
     edges = np.clip(np.arange(first - 1, last + 1), 0, len(native) - 1)
     part = native[edges]  # (n/2 + 2, w)
-    sums = _quarters(part.astype(np.uint32))  # (n, 2w)
+    sums = _bilinear_sums(part.astype(np.uint32))  # (n, 2w)
     digital = ((sums + 8) >> 4).astype(np.uint16)
-    there = part != NODATA
-    if there.all():
+    has_data = part != NODATA
+    if has_data.all():
         return digital
-    weights = _quarters(there.astype(np.uint8))  # (n, 2w), of 16
-    nearest = there[1:-1].repeat(2, axis=0).repeat(2, axis=1)
+    weights = _bilinear_sums(has_data.astype(np.uint8))  # (n, 2w), of 16
+    nearest = has_data[1:-1].repeat(2, axis=0).repeat(2, axis=1)
     border = nearest & (weights != 16)
     digital[border] = np.floor(sums[border] / weights[border] + 0.5)
     return np.where(nearest, digital, np.uint16(NODATA))
 
 
-def _quarters(part: Array) -> Array:
+def _bilinear_sums(part: Array) -> Array:
     """Return weighted sums, in sixteenths, of twice as many pixels (2n, 2w) of rows (n + 2, w).
 
     The first and last rows are only used as neighbors.
@@ -189,12 +176,12 @@ def check_cover(info: RasterInfo, grid: Grid, *, band: str) -> None:
     """Raise SceneRejectedError for another system, or if the area differs by more than half a pixel of the file or the grid."""
     if info.crs != grid.crs:
         fix = "download the product again; its files belong to different places"
-        what = f"{band} is in another coordinate reference system than the finest band"
-        raise SceneRejectedError(Reason.CRS_MIXED, what, got=info.crs, expected=grid.crs, fix=fix)
-    own = Grid(crs=grid.crs, epsg=grid.epsg, transform=info.transform, shape=(info.height, info.width))
+        title = f"{band} is in another coordinate reference system than the finest band"
+        raise SceneRejectedError(Reason.CRS_MIXED, title, got=info.crs, expected=grid.crs, fix=fix)
+    extent = Grid(crs=grid.crs, epsg=grid.epsg, transform=info.transform, shape=(info.height, info.width))
     slack = max(abs(info.transform[0]), grid.transform[0]) / 2
-    if not np.abs(np.subtract(own.bounds, grid.bounds)).max() <= slack:  # true for NaN too
-        got, expected = ("x {:g} to {:g}, y {:g} to {:g}".format(*area.bounds) for area in (own, grid))
+    if not np.abs(np.subtract(extent.bounds, grid.bounds)).max() <= slack:  # true for NaN too
+        got, expected = ("x {:g} to {:g}, y {:g} to {:g}".format(*area.bounds) for area in (extent, grid))
         raise SceneRejectedError(
             Reason.GRID_MISMATCH,
             f"{band} and the finest band do not cover the same area",

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from dithc.core.logging import UserError
 from dithc.data.file_checks import check_regular, open_regular
-from dithc.data.readers.listing import tidy
+from dithc.data.readers.listing import glob
 from dithc.data.readers.sentinel2.zip_products import SUFFIX, names_in
 from dithc.data.scene import Reason, SceneRejectedError
 from dithc.data.xml import Element, find_all, find_text, read_xml, sun_position
@@ -39,7 +39,7 @@ LIMITS = {
 """Plausible ranges of metadata. So far, baselines are 02.04 to 05.11, offsets -1000, quantifications 10000."""
 NUMBER = re.compile(r"[+-]?[0-9]+(\.[0-9]*)?([eE][+-]?[0-9]+)?")
 SHOWN = 3
-HASHED_AT_ONCE = 4
+HASH_THREADS = 4
 ALGORITHMS = {"MD5": "md5", "SHA3-256": "sha3_256", "SHA-256": "sha256", "SHA256": "sha256"}
 
 
@@ -55,7 +55,7 @@ class ProductMetadata:
 
 def metadata_file(product: Path) -> Path:
     """Return the product's metadata file, also named as `MTD_MSIL2a.xml`; raise SceneRejectedError for none or several."""
-    found = [path for path in tidy(product, "*") if METADATA.match(path.name)]
+    found = [path for path in glob(product, "*") if METADATA.match(path.name)]
     if len(found) != 1:
         raise SceneRejectedError(
             Reason.READ_ERROR,
@@ -84,7 +84,7 @@ def read_metadata(product: Path) -> ProductMetadata:
     check_regular(path, inside=product)
     root = read_xml(path)
     baseline = find_text(root, "PROCESSING_BASELINE")
-    quantification, number = _one_number(root, QUANTIFICATION[level]), _one_number(root, ("PROCESSING_BASELINE",))
+    quantification, number = _read_number(root, QUANTIFICATION[level]), _read_number(root, ("PROCESSING_BASELINE",))
     found = _offsets(root, ADD_OFFSET[level])
     missing = [band for number, band in enumerate(BANDS) if number not in found]
     if missing and (found or number >= OFFSET_BASELINE):
@@ -110,26 +110,26 @@ def read_metadata(product: Path) -> ProductMetadata:
     )
 
 
-def _one_number(root: Element, names: tuple[str, ...]) -> float:
+def _read_number(root: Element, names: tuple[str, ...]) -> float:
     """Return the number of the first existing element; raise SceneRejectedError if it is missing, ambiguous or implausible."""
-    texts = next(filter(None, ({(one.text or "").strip() for one in find_all(root, name)} for name in names)), set())
+    texts = next(filter(None, ({(node.text or "").strip() for node in find_all(root, name)} for name in names)), set())
     if len(texts) != 1:
         got = ", ".join(sorted(texts)) or f"no {names[0]}"
-        raise _altered(f"the product's metadata does not have exactly one {names[0]}", got=got, expected="one number")
+        raise _invalid(f"the product's metadata does not have exactly one {names[0]}", got=got, expected="one number")
     return _number(texts.pop(), name=names[0])
 
 
 def _offsets(root: Element, name: str) -> dict[int, float]:
     """Return offsets by `band_id`; raise SceneRejectedError for invalid numbers and duplicate bands."""
     found: dict[int, float] = {}
-    for one in find_all(root, name):
-        band = one.get("band_id", "")
+    for node in find_all(root, name):
+        band = node.get("band_id", "")
         if band not in map(str, range(len(BANDS))) or int(band) in found:
             expected = f"0 to {len(BANDS) - 1}, each once"
-            raise _altered(
+            raise _invalid(
                 f"the band of a {name} in the product's metadata is wrong", got=f"{band!r}", expected=expected
             )
-        found[int(band)] = _number((one.text or "").strip(), name=name)
+        found[int(band)] = _number((node.text or "").strip(), name=name)
     return found
 
 
@@ -137,20 +137,20 @@ def _number(text: str, *, name: str) -> float:
     least, most = LIMITS[name]
     value = float(text) if NUMBER.fullmatch(text) else nan
     if not least <= value <= most:
-        what = f"a number of the product's metadata is wrong: {name}"
-        raise _altered(what, got=repr(text), expected=f"a number of {least:g} to {most:g}")
+        title = f"a number of the product's metadata is wrong: {name}"
+        raise _invalid(title, got=repr(text), expected=f"a number of {least:g} to {most:g}")
     return value
 
 
-def _altered(what: str, *, got: str, expected: str) -> SceneRejectedError:
+def _invalid(title: str, *, got: str, expected: str) -> SceneRejectedError:
     fix = "download the product again; its metadata was altered"
-    return SceneRejectedError(Reason.READ_ERROR, what, got=got, expected=expected, fix=fix)
+    return SceneRejectedError(Reason.READ_ERROR, title, got=got, expected=expected, fix=fix)
 
 
 def sun_angles(granule: Path | None) -> dict[str, float]:
     """Return mean elevation and azimuth of the sun in degrees from a granule; empty without plausible values."""
     found: dict[str, float] = {}
-    for path in tidy(granule, "*.xml") if granule is not None else ():
+    for path in glob(granule, "*.xml") if granule is not None else ():
         with suppress(OSError, UserError):
             check_regular(path, inside=granule)
             for sun in find_all(read_xml(path), "Mean_Sun_Angle"):
@@ -166,13 +166,11 @@ def listed_files(product: Path) -> dict[str, tuple[str, str]] | None:
     check_regular(manifest, inside=product)
     listed: dict[str, tuple[str, str]] = {}
     for stream in find_all(read_xml(manifest), "byteStream"):
-        for place in find_all(stream, "fileLocation"):
-            href = place.get("href", "")
+        for location in find_all(stream, "fileLocation"):
+            href = location.get("href", "")
             path = os.path.normpath(href)
-            sums = [
-                (one.get("checksumName", ""), (one.text or "").strip().lower()) for one in find_all(stream, "checksum")
-            ]
-            entry = sums[0] if sums else ("", "")
+            node = next(iter(find_all(stream, "checksum")), None)
+            entry = ("", "") if node is None else (node.get("checksumName", ""), (node.text or "").strip().lower())
             if os.path.isabs(path) or path.split(os.sep)[0] in ("..", "."):
                 raise _mismatch(product, manifest, got=f"it lists {href!r}", expected="files inside the product")
             if listed.setdefault(path, entry) != entry:
@@ -196,16 +194,21 @@ def verify_files(
             raise _mismatch(
                 product, product / name, got="a file that manifest.safe does not list", expected="a listed file"
             )
-    beside = [name for name in listed if name not in names and name not in absent]
+    unused = [name for name in listed if name not in names and name not in absent]
 
     def difference(name: str) -> tuple[str, str] | None:
-        return _difference(product / name, *listed[name], product=product)
+        kind, expected = listed[name]
+        if kind.upper() not in ALGORITHMS:
+            return f"checksum {kind!r}", f"one of {', '.join(ALGORITHMS)}"
+        with open_regular(product / name, inside=product) as file:
+            got = hashlib.file_digest(file, ALGORITHMS[kind.upper()]).hexdigest()
+        return None if got == expected else (f"{kind} {got}", expected)
 
-    with ThreadPoolExecutor(HASHED_AT_ONCE) as pool:
+    with ThreadPoolExecutor(HASH_THREADS) as pool:
         for name, differs in zip(names, pool.map(difference, names), strict=True):
             if differs:
                 raise _mismatch(product, product / name, got=differs[0], expected=differs[1])
-        damaged = [name for name, differs in zip(beside, pool.map(difference, beside), strict=True) if differs]
+        damaged = [name for name, differs in zip(unused, pool.map(difference, unused), strict=True) if differs]
     needed = [name for name in absent if not any(fnmatchcase(name, pattern) for pattern in optional_files)]
     if needed:
         raise SceneRejectedError(
@@ -218,15 +221,7 @@ def verify_files(
     return len(absent), damaged
 
 
-def _difference(path: Path, kind: str, expected: str, *, product: Path) -> tuple[str, str] | None:
-    if kind.upper() not in ALGORITHMS:
-        return f"checksum {kind!r}", f"one of {', '.join(ALGORITHMS)}"
-    with open_regular(path, inside=product) as file:
-        got = hashlib.file_digest(file, ALGORITHMS[kind.upper()]).hexdigest()
-    return None if got == expected else (f"{kind} {got}", expected)
-
-
 def _mismatch(product: Path, path: Path, *, got: str, expected: str) -> SceneRejectedError:
     fix = "download the product again; `checksum: skip` trusts the files as they are"
-    what = f"{os.path.relpath(path, product)} differs from its entry in manifest.safe"
-    return SceneRejectedError(Reason.CHECKSUM_MISMATCH, what, got=got, expected=expected, fix=fix)
+    title = f"{os.path.relpath(path, product)} differs from its entry in manifest.safe"
+    return SceneRejectedError(Reason.CHECKSUM_MISMATCH, title, got=got, expected=expected, fix=fix)

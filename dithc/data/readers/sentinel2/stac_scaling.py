@@ -17,7 +17,7 @@ from dithc.data.stac import Asset, Item
 PER_UNIT = 10_000.0
 OFFSET = -1000.0
 """Offset in digital numbers, so far the same for all bands of all products from the baseline."""
-SAME = 1e-6
+TOLERANCE = 1e-6
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,14 +29,14 @@ class DnScaling:
     source: str  # config, applied, item, baseline, or xml of a product
 
 
-def numbers_of(item: Item, assets: Mapping[str, Asset], *, declared: float | None) -> DnScaling:
+def find_scaling(item: Item, assets: Mapping[str, Asset], *, declared: float | None) -> DnScaling:
     """Return the meaning of the digital numbers of bands; a `declared` offset replaces the offsets of item and assets."""
     scales = {asset.scale for asset in assets.values() if asset.scale is not None}
     if len(scales) > 1:
         raise _contradiction("the bands have several scales", got=", ".join(map(str, sorted(scales))), expected="one")
     scale = next(iter(scales), 1 / PER_UNIT)
     count, per_unit = len(assets), 1 / scale
-    per_unit = PER_UNIT if abs(per_unit - PER_UNIT) <= SAME * PER_UNIT else per_unit
+    per_unit = PER_UNIT if abs(per_unit - PER_UNIT) <= TOLERANCE * PER_UNIT else per_unit
     if declared is not None:
         return DnScaling(per_unit=per_unit, offsets=[declared] * count, source="config")
     baseline = None if item.baseline is None else float(item.baseline)
@@ -49,37 +49,33 @@ def numbers_of(item: Item, assets: Mapping[str, Asset], *, declared: float | Non
                 expected="baseline 04.00 or later",
             )
         return DnScaling(per_unit=per_unit, offsets=[0.0] * count, source="applied")
-    told = {band: asset.offset * per_unit for band, asset in assets.items() if asset.offset is not None}
-    if not told:
-        return DnScaling(per_unit=per_unit, offsets=[_of_baseline(has_offset)] * count, source="baseline")
-    if len(told) < count:
-        silent = ", ".join(band for band in assets if band not in told)
-        raise _contradiction("some bands declare an offset and some do not", got=f"none for {silent}", expected="each")
-    odd = {band: value for band, value in told.items() if has_offset is not None and bool(round(value)) != has_offset}
-    if odd:
+    given = {band: asset.offset * per_unit for band, asset in assets.items() if asset.offset is not None}
+    if not given:
+        if has_offset is None:
+            raise _contradiction(
+                "the item does not declare the meaning of its numbers",
+                got="no offset of the bands and no processing baseline",
+                expected="one of them",
+            )
+        return DnScaling(per_unit=per_unit, offsets=[OFFSET if has_offset else 0.0] * count, source="baseline")
+    if len(given) < count:
+        missing = ", ".join(band for band in assets if band not in given)
+        raise _contradiction("some bands declare an offset and some do not", got=f"none for {missing}", expected="each")
+    clash = {band: value for band, value in given.items() if has_offset not in (None, bool(round(value)))}
+    if clash:
         raise _contradiction(
             "the offset of the bands contradicts the baseline",
-            got=f"{', '.join(f'{band} {value:g}' for band, value in odd.items())} with baseline {item.baseline}",
+            got=f"{', '.join(f'{band} {value:g}' for band, value in clash.items())} with baseline {item.baseline}",
             expected=f"{OFFSET:g} from baseline 04.00, 0 before, or `earthsearch:boa_offset_applied: true`",
         )
-    offsets = [float(round(value)) if abs(value - round(value)) < 1e-3 else value for value in told.values()]
+    offsets = [float(round(value)) if abs(value - round(value)) < 1e-3 else value for value in given.values()]
     return DnScaling(per_unit=per_unit, offsets=offsets, source="item")
 
 
-def _of_baseline(has_offset: bool | None) -> float:
-    if has_offset is None:
-        raise _contradiction(
-            "the item does not declare the meaning of its numbers",
-            got="no offset of the bands and no processing baseline",
-            expected="one of them",
-        )
-    return OFFSET if has_offset else 0.0
-
-
-def _contradiction(what: str, *, got: str, expected: str) -> SceneRejectedError:
+def _contradiction(title: str, *, got: str, expected: str) -> SceneRejectedError:
     return SceneRejectedError(
         Reason.OFFSET_CONTRADICTION,
-        what,
+        title,
         got=got,
         expected=expected,
         fix="check dark water: values of 1000 and more include the offset, set `offset: -1000`; else `offset: 0`; "

@@ -18,7 +18,7 @@ MOST_FILES, MOST_RATIO = 100_000, 100
 """Limits of a zip file. Products have hundreds of files, with many granules thousands. The compression ratio is 20 for
 XML and about 1 for JPEG 2000.
 """
-BROKEN = (zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError, EOFError, UnicodeError)
+ZIP_ERRORS = (zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError, EOFError, UnicodeError)
 """Exceptions of zipfile for damaged, encrypted or invalid archives, besides OSError and ValueError."""
 
 
@@ -27,47 +27,46 @@ def names_in(path: Path) -> list[str]:
     try:
         with open_regular(path) as file, zipfile.ZipFile(file) as archive:
             return [name for name in archive.namelist() if not is_clutter(name)]
-    except BROKEN as error:
+    except ZIP_ERRORS as error:
         raise OSError(f"the zip file cannot be read: {error}") from error
 
 
 @contextmanager
-def unpacked(path: Path) -> Iterator[Path]:
+def open_archive(path: Path) -> Iterator[Path]:
     """Yield a temporary folder with the content of a zip file, after checks of all entries and their checksums."""
     with scratch_folder(path) as folder:
         try:
             with open_regular(path) as file, zipfile.ZipFile(file) as archive:
-                entries = _judged(archive.infolist(), path, folder)
-                for entry in entries:
+                for entry in _check_entries(archive.infolist(), path, folder):
                     if not is_clutter(entry.filename):
                         _unpack(archive, entry, folder)
-        except BROKEN as error:
+        except ZIP_ERRORS as error:
             raise OSError(f"the zip file is damaged: {error}") from error
         yield folder
 
 
-def _judged(entries: list[zipfile.ZipInfo], path: Path, folder: Path) -> list[zipfile.ZipInfo]:
+def _check_entries(entries: list[zipfile.ZipInfo], path: Path, folder: Path) -> list[zipfile.ZipInfo]:
     """Return the entries if names, types, sizes and free disk space allow unpacking."""
-    if odd := next((entry for entry in entries if not _is_plain(entry)), None):
-        raise _hostile(
+    if invalid := next((entry for entry in entries if not _is_plain(entry)), None):
+        raise _archive_error(
             path,
-            got=f"the entry {odd.filename!r}",
+            got=f"the entry {invalid.filename!r}",
             expected="plain files and folders with relative names that stay inside, stored or deflated, not encrypted",
         )
     names = [entry.filename.rstrip("/") for entry in entries]
     if len(set(names)) < len(names) or len(names) > MOST_FILES:
-        raise _hostile(
+        raise _archive_error(
             path, got=f"{len(names)} entries of {len(set(names))} names", expected=f"each once, {MOST_FILES} at most"
         )
-    packed, real = sum(one.compress_size for one in entries), sum(one.file_size for one in entries)
+    packed, unpacked_size = sum(entry.compress_size for entry in entries), sum(entry.file_size for entry in entries)
     size = path.stat().st_size
-    if packed > size or real > MOST_RATIO * size:
-        raise _hostile(
+    if packed > size or unpacked_size > MOST_RATIO * size:
+        raise _archive_error(
             path,
-            got=f"{real} bytes in {size}, of which its entries use {packed}",
+            got=f"{unpacked_size} bytes in {size}, of which its entries use {packed}",
             expected=f"at most {MOST_RATIO} times its size",
         )
-    check_disk(path, real, folder)
+    check_disk(path, unpacked_size, folder)
     return entries
 
 
@@ -79,10 +78,10 @@ def _is_plain(entry: zipfile.ZipInfo) -> bool:
     """
     name, kind = entry.orig_filename, stat.S_IFMT(entry.external_attr >> 16)
     known = entry.compress_type in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED) and name == entry.filename
-    inside = not name.startswith("/") and not {"", ".", ".."} & set(name.rstrip("/").split("/"))
+    is_inside = not name.startswith("/") and not {"", ".", ".."} & set(name.rstrip("/").split("/"))
     return (
         known
-        and inside
+        and is_inside
         and not set("\\\0:") & set(name)
         and kind in (0, stat.S_IFREG, stat.S_IFDIR)
         and not entry.flag_bits & 1
@@ -102,7 +101,7 @@ def _unpack(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, folder: Path) -> N
             raise OSError(f"the zip file is truncated: {entry.filename} has {file.tell()} of {entry.file_size} bytes")
 
 
-def _hostile(path: Path, *, got: str, expected: str) -> SceneRejectedError:
+def _archive_error(path: Path, *, got: str, expected: str) -> SceneRejectedError:
     fix = "download it again; if you created it, pack the product's folder unchanged (zip -r)"
     return SceneRejectedError(
         Reason.READ_ERROR, f"{path.name} is not a zip file of a product", got=got, expected=expected, fix=fix

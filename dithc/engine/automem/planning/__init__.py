@@ -1,9 +1,9 @@
-"""Planner: pure functions from a trace and memory levels to the placement at each turn.
+"""Planner: pure functions from a trace and memory levels to the placement at each slot.
 
 `make_plan` returns a `Plan` with a `UnitDecision` per unit and a predicted timeline. It touches no tensor, so tests run
 anywhere.
 
-Invariants: a plan is the first rung of `demotion_order` that fits. Equal traces and budgets give equal plans.
+Invariants: a plan is the shortest prefix of `demotion_order` that fits. Equal traces and budgets give equal plans.
 
 Extending: `demotion_order.py` holds the order of demotions, `timeline.py` the predictions.
 """

@@ -19,11 +19,7 @@ class MemoryLevel:
     name: str
     budget_bytes: int | None  # None: unlimited
     copy_bytes_per_second: float  # write rate of copies
-    read_bytes_per_second: float | None = None  # read rate of copies; None: as the write rate
-
-    @property
-    def out_bytes_per_second(self) -> float:
-        return self.copy_bytes_per_second if self.read_bytes_per_second is None else self.read_bytes_per_second
+    read_bytes_per_second: float  # read rate of copies
 
 
 class CopyBandwidth(NamedTuple):
@@ -36,8 +32,8 @@ class CopyBandwidth(NamedTuple):
 def rates_between(fast: MemoryLevel, slow: MemoryLevel) -> CopyBandwidth:
     """Return copy rates: the lower of the source's read rate and the target's write rate."""
     return CopyBandwidth(
-        load=min(slow.out_bytes_per_second, fast.copy_bytes_per_second),
-        offload=min(fast.out_bytes_per_second, slow.copy_bytes_per_second),
+        load=min(slow.read_bytes_per_second, fast.copy_bytes_per_second),
+        offload=min(fast.read_bytes_per_second, slow.copy_bytes_per_second),
     )
 
 
@@ -46,9 +42,9 @@ class UnitDecision:
     """Decision for a unit.
 
     Its loads are copies of its weights (if `weights` is "copied"), before forward and backward, and before backward the
-    offloaded saved tensors that it reads first. They start `forward_ahead` or `backward_ahead` turns early, from 0 (its
-    own turn) to the start of the step. During forward, only weights are loaded for backward. If that reaches back to
-    the unit's own forward turn, the forward copy is kept. The `room` is the fast memory required at the turn: the
+    offloaded saved tensors that it reads first. They start `forward_ahead` or `backward_ahead` slots early, from 0 (its
+    own slot) to the start of the step. During forward, only weights are loaded for backward. If that reaches back to
+    the unit's own forward slot, the forward copy is kept. `room_bytes` is the fast memory required at the slot: the
     unit's use, and all loads that start there.
     """
 
@@ -74,7 +70,7 @@ class UnitDecision:
 
 @dataclass(frozen=True, kw_only=True)
 class Phase:
-    """Predicted turn: a unit's forward or backward pass, or the update; `stall_seconds` of waiting, then `seconds` of work."""
+    """Predicted slot: a unit's forward or backward pass, or the update; `stall_seconds` of waiting, then `seconds` of work."""
 
     name: str
     kind: Literal["forward", "backward", "update"]

@@ -30,9 +30,9 @@ class Plan:
     def everything_resident(self) -> bool:
         places = {
             *self.state.values(),
-            *(place for one in self.units.values() for place in (one.weights, one.gradients)),
+            *(place for unit in self.units.values() for place in (unit.weights, unit.gradients)),
         }
-        return places <= {"fast"} and not any(one.moves_tensors for one in self.units.values())
+        return places <= {"fast"} and not any(unit.moves_tensors for unit in self.units.values())
 
     @property
     def stall_seconds(self) -> float:
@@ -57,8 +57,8 @@ class Plan:
         if self.state and self.phases:
             slow, first = sum(place == "slow" for place in self.state.values()), self.phases[0]
             parts = ((first.fast_parts, self.fast), (first.slow_parts, self.slow))
-            held = ", ".join(f"{size(part['state'])} in {level.name}" for part, level in parts)
-            lines.append(f"state: {held} ({slow} of {len(self.state)} pieces)")
+            sizes = ", ".join(f"{size(part['state'])} in {level.name}" for part, level in parts)
+            lines.append(f"state: {sizes} ({slow} of {len(self.state)} pieces)")
         return "\n".join([*lines, *_totals(self), *self.reasons])
 
     def to_dict(self) -> dict[str, Any]:
@@ -86,15 +86,13 @@ class Plan:
 
 
 def _rows(plan: Plan) -> Iterator[tuple[str, ...]]:
-    for cells, run in groupby(
-        ((name, _cells(decision)) for name, decision in plan.units.items()), key=lambda row: row[1]
-    ):
-        names = [name for name, _ in run]
+    for cells, run in groupby(plan.units, key=lambda name: _cells(plan.units[name])):
+        names = list(run)
         yield (names[0] if len(names) == 1 else f"{names[0]} .. {names[-1]} ({len(names)}, each)", *cells)
 
 
 def _cells(decision: UnitDecision) -> tuple[str, ...]:
-    """Format a unit's cells except the name; distances as forward/backward turns."""
+    """Format a unit's cells except the name; distances as forward/backward slots."""
     has_weights = decision.weight_bytes > 0
     return (
         f"{decision.weights} {size(decision.weight_bytes)}" if has_weights else "-",

@@ -10,28 +10,28 @@ UNITS = ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
 def reasons(
     decisions: Mapping[str, UnitDecision],
     phases: Sequence[Phase],
-    everything: Sequence[Phase],
+    resident: Sequence[Phase],
     *,
     fast: MemoryLevel,
     slow: MemoryLevel,
     fits: bool,
 ) -> tuple[str, ...]:
-    """Return sentences about a plan; `everything` is the timeline with all tensors in fast memory."""
-    worst = max(everything, key=lambda phase: phase.fast_bytes)
+    """Return sentences about a plan; `resident` is the timeline with all tensors in fast memory."""
+    peak = max(resident, key=lambda phase: phase.fast_bytes)
     budget = "no budget" if fast.budget_bytes is None else f"budget {size(fast.budget_bytes)}"
-    if fits and phases == everything:
-        return (f"everything resident: {size(worst.fast_bytes)} in {fast.name} at most ({_turn(worst)}), {budget}",)
-    share = f" ({(fast.budget_bytes or 0) / worst.fast_bytes:.0%})" if worst.fast_bytes else ""
+    if fits and phases == resident:
+        return (f"everything resident: {size(peak.fast_bytes)} in {fast.name} at most ({_phase_name(peak)}), {budget}",)
+    share = f" ({(fast.budget_bytes or 0) / peak.fast_bytes:.0%})" if peak.fast_bytes else ""
     lines = [
-        f"{fast.name} has {budget}{share} of the {size(worst.fast_bytes)} required for everything ({_turn(worst)})"
+        f"{fast.name} has {budget}{share} of the {size(peak.fast_bytes)} required for everything ({_phase_name(peak)})"
     ]
-    again = [name for name, decision in decisions.items() if decision.recompute]
-    if again:
+    recomputed = [name for name, decision in decisions.items() if decision.recompute]
+    if recomputed:
         lines.append(
-            f"forward again in backward: {len(again)} units ({again[0]} to {again[-1]}), cheaper than their copies"
+            f"forward again in backward: {len(recomputed)} units ({recomputed[0]} to {recomputed[-1]}), cheaper than their copies"
         )
     if not fits:
-        lines += _missing(phases, fast, slow, everything)
+        lines += _missing(phases, fast, slow, resident)
     return tuple(lines)
 
 
@@ -42,24 +42,24 @@ def size(num_bytes: int) -> str:
     return f"{num_bytes} B"
 
 
-def _missing(phases: Sequence[Phase], fast: MemoryLevel, slow: MemoryLevel, everything: Sequence[Phase]) -> list[str]:
+def _missing(phases: Sequence[Phase], fast: MemoryLevel, slow: MemoryLevel, resident: Sequence[Phase]) -> list[str]:
     lines = []
     for level, needs in (
         (fast, [phase.fast_bytes for phase in phases]),
         (slow, [phase.slow_bytes for phase in phases]),
     ):
-        most = max(needs)
-        if level.budget_bytes is None or most <= level.budget_bytes:
+        peak = max(needs)
+        if level.budget_bytes is None or peak <= level.budget_bytes:
             continue
-        missing = size(most - level.budget_bytes)
-        where = _turn(phases[needs.index(most)])
-        fix = f"fix: at least {size(most)} of {level.name}, or a smaller batch"
+        missing = size(peak - level.budget_bytes)
+        name = _phase_name(phases[needs.index(peak)])
+        fix = f"fix: at least {size(peak)} of {level.name}, or a smaller batch"
         if level is slow:
-            recomputed = any(phase.seconds > other.seconds for phase, other in zip(phases, everything, strict=True))
+            recomputed = any(phase.seconds > other.seconds for phase, other in zip(phases, resident, strict=True))
             fix += "" if recomputed else ", or allow_recompute, which keeps less"
-        lines.append(f"does not fit: {level.name} is short of {missing} in {where}; {fix}")
+        lines.append(f"does not fit: {level.name} is short of {missing} in {name}; {fix}")
     return lines
 
 
-def _turn(phase: Phase) -> str:
+def _phase_name(phase: Phase) -> str:
     return phase.kind if phase.kind == "update" else f"{phase.kind} of {phase.name}"

@@ -1,10 +1,10 @@
-"""Bytes in both levels at each turn under given decisions, with all possible copies complete.
+"""Bytes in both levels at each slot under given decisions, with all possible copies complete.
 
-This is the minimum that a plan needs, so it decides if the plan fits. Turns count as in `dithc.engine.automem.trace`; the update
+This is the minimum that a plan needs, so it decides if the plan fits. Slots count as in `dithc.engine.automem.trace`; the update
 is the last.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import accumulate
 
 from dithc.engine.automem.planning.decision import KINDS, Kind, Place, UnitDecision
@@ -13,10 +13,10 @@ from dithc.engine.automem.trace import SavedTensor, Trace, Unit
 
 
 class Occupancy:
-    """Bytes of a level by kind and turn, summed over spans."""
+    """Bytes of a level by kind and slot, summed over spans."""
 
-    def __init__(self, num_turns: int) -> None:
-        self._changes = {kind: [0] * (num_turns + 1) for kind in KINDS}
+    def __init__(self, num_slots: int) -> None:
+        self._changes = {kind: [0] * (num_slots + 1) for kind in KINDS}
 
     def add(self, kind: Kind, first: int, last: int, num_bytes: int) -> None:
         if num_bytes and first <= last:
@@ -34,31 +34,42 @@ class Occupancy:
 def occupancy(
     trace: Trace, decisions: Mapping[str, UnitDecision], state: Mapping[str, Place]
 ) -> tuple[Occupancy, Occupancy]:
-    """Return the bytes in fast and in slow memory at each of the 2 L + 1 turns."""
+    """Return the bytes in fast and in slow memory at each of the 2 L + 1 slots."""
     num_units = len(trace.units)
-    turns = schedule_passes(trace, decisions)
+    passes = schedule_passes(trace, decisions)
     end = 2 * num_units
     fast, slow = Occupancy(end + 1), Occupancy(end + 1)
     fast.add("outside", 0, end, trace.outside_bytes)
     for item in trace.state:
         (fast if state[item.name] == "fast" else slow).add("state", 0, end, item.bytes)
-    starts = _starts(trace, turns)
-    _add_weights(trace, decisions, turns, starts, fast, slow)
+    starts = _starts(trace, passes)
     for index, unit in enumerate(trace.units):
         decision = decisions[unit.name]
+        backward = end - 1 - index
+        home = fast if decision.weights == "fast" else slow
+        home.add("weights", 0, end, unit.weight_bytes)
+        if decision.weights == "copied" and passes[index].keep_weights:
+            fast.add("weights", starts[unit.name, "forward"], backward, unit.weight_bytes)
+        elif decision.weights == "copied":
+            fast.add("weights", starts[unit.name, "forward"], index, unit.weight_bytes)
+            fast.add("weights", starts[unit.name, "backward"], backward, unit.weight_bytes)
+        if decision.gradients == "slow":
+            slow.add("gradients", 0, end, unit.gradient_bytes)
+        else:
+            fast.add("gradients", 0 if trace.gradients_persist else backward + 1, end, unit.gradient_bytes)
         for tensor in unit.saved:
             if is_dropped(decision, tensor, num_units - 1 - index):
                 continue
-            # In its own forward turn a tensor counts as the unit's use, unless it is an input.
+            # In its own forward slot a tensor counts as the unit's use, unless it is an input.
             first, last = index if tensor.is_input else index + 1, num_units + tensor.last_reader
             if is_offloaded(decision, tensor.ordinal):
-                leave = last_saver(trace, index, tensor)
-                fast.add("saved", first, leave, tensor.bytes)
-                slow.add("saved", leave + 1, num_units + tensor.first, tensor.bytes)
-                first = max(starts[unit.name, tensor.ordinal], first, leave + 1)
+                last_use = last_saver(trace, index, tensor)
+                fast.add("saved", first, last_use, tensor.bytes)
+                slow.add("saved", last_use + 1, num_units + tensor.first_reader, tensor.bytes)
+                first = max(starts[unit.name, tensor.ordinal], first, last_use + 1)
             fast.add("saved", first, last, tensor.bytes)
-        for turn, carried in ((index, unit.forward_carried_bytes), (end - 1 - index, unit.backward_carried_bytes)):
-            fast.add("working", turn, turn, carried + working_bytes(unit, decision, forward=turn < num_units))
+        for slot, carried in ((index, unit.forward_carried_bytes), (backward, unit.backward_carried_bytes)):
+            fast.add("working", slot, slot, carried + working_bytes(unit, decision, forward=slot < num_units))
     return fast, slow
 
 
@@ -68,62 +79,33 @@ def working_bytes(unit: Unit, decision: UnitDecision, *, forward: bool) -> int:
         return unit.forward_bytes
     if not decision.recompute:
         return unit.backward_bytes
-    made = sum(tensor.bytes for tensor in unit.saved if not tensor.is_input)
-    return max(unit.forward_bytes, made + unit.backward_bytes)
+    created = sum(tensor.bytes for tensor in unit.saved if not tensor.is_input)
+    return max(unit.forward_bytes, created + unit.backward_bytes)
 
 
 def is_dropped(decision: UnitDecision, tensor: SavedTensor, position: int) -> bool:
     """Return whether recomputation frees a tensor saved at `position`: made and read by that unit only."""
-    return decision.recompute and not tensor.is_input and tensor.first == tensor.last_reader == position
+    return decision.recompute and not tensor.is_input and tensor.first_reader == tensor.last_reader == position
 
 
-def room(trace: Trace, decisions: Mapping[str, UnitDecision], turns: tuple[ScheduledPass, ...], turn: int) -> int:
-    """Return the fast bytes required before a turn: the unit's use, and the loads that start."""
+def required_bytes(trace: Trace, decisions: Mapping[str, UnitDecision]) -> list[int]:
+    """Return the fast bytes required before each of the 2 L slots: the unit's use, and the loads that start."""
     units = {unit.name: unit for unit in trace.units}
-    this = turns[turn]
-    loads = sum(units[name].weight_bytes for name in this.load_weights)
-    loads += sum(units[name].saved[ordinal].bytes for name, ordinal in this.load_saved)
-    return loads + working_bytes(units[this.unit], decisions[this.unit], forward=this.kind == "forward")
+    required = []
+    for scheduled in schedule_passes(trace, decisions):
+        loads = sum(units[name].weight_bytes for name in scheduled.load_weights)
+        loads += sum(units[name].saved[ordinal].bytes for name, ordinal in scheduled.load_saved)
+        unit, decision = units[scheduled.unit], decisions[scheduled.unit]
+        required.append(loads + working_bytes(unit, decision, forward=scheduled.kind == "forward"))
+    return required
 
 
-def _starts(trace: Trace, turns: tuple[ScheduledPass, ...]) -> dict[tuple[str, object], int]:
-    """Return start turns of loads by (unit, "forward" or "backward") for weights, (unit, ordinal) for saved tensors."""
+def _starts(trace: Trace, passes: Sequence[ScheduledPass]) -> dict[tuple[str, object], int]:
+    """Return start slots of loads by (unit, "forward" or "backward") for weights, (unit, ordinal) for saved tensors."""
     index_of = {unit.name: index for index, unit in enumerate(trace.units)}
     starts: dict[tuple[str, object], int] = {}
-    for turn, this in enumerate(turns):
-        for name in this.load_weights:
-            starts[name, "forward" if index_of[name] >= turn else "backward"] = turn
-        starts.update(dict.fromkeys(this.load_saved, turn))
+    for slot, scheduled in enumerate(passes):
+        for name in scheduled.load_weights:
+            starts[name, "forward" if index_of[name] >= slot else "backward"] = slot
+        starts.update(dict.fromkeys(scheduled.load_saved, slot))
     return starts
-
-
-def _add_weights(
-    trace: Trace,
-    decisions: Mapping[str, UnitDecision],
-    turns: tuple[ScheduledPass, ...],
-    starts: Mapping[tuple[str, object], int],
-    fast: Occupancy,
-    slow: Occupancy,
-) -> None:
-    """Add weights at home, once if shared, their copies, and gradients at rest from the first unit that has them."""
-    end = 2 * len(trace.units)
-    seen: set[str] = set()
-    for index in reversed(range(len(trace.units))):
-        unit = trace.units[index]
-        decision = decisions[unit.name]
-        backward = end - 1 - index
-        new = [weight for weight in unit.weights if weight.name not in seen]
-        seen.update(weight.name for weight in new)
-        home = fast if decision.weights == "fast" else slow
-        home.add("weights", 0, end, sum(weight.bytes for weight in new))
-        rest = sum(weight.resting_bytes for weight in new)
-        if decision.gradients == "slow":
-            slow.add("gradients", 0, end, rest)
-        else:
-            fast.add("gradients", 0 if trace.gradients_persist else backward + 1, end, rest)
-        if decision.weights == "copied":
-            if turns[index].keep_weights:
-                fast.add("weights", starts[unit.name, "forward"], backward, unit.weight_bytes)
-            else:
-                fast.add("weights", starts[unit.name, "forward"], index, unit.weight_bytes)
-                fast.add("weights", starts[unit.name, "backward"], backward, unit.weight_bytes)

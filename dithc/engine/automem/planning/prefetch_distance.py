@@ -1,4 +1,4 @@
-"""Prefetch distances in turns that hide loads behind computing."""
+"""Prefetch distances in slots that hide loads behind computing."""
 
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
@@ -6,23 +6,22 @@ from dataclasses import replace
 from operator import add
 
 from dithc.engine.automem.planning.decision import UnitDecision
-from dithc.engine.automem.planning.demotion_order import is_offloadable
-from dithc.engine.automem.planning.schedule import is_offloaded
+from dithc.engine.automem.planning.schedule import is_offloadable, is_offloaded
 from dithc.engine.automem.trace import Trace
 
 
 def compute_seconds(trace: Trace, decisions: Mapping[str, UnitDecision] | None = None) -> list[float]:
-    """Return the computing seconds of the 2 L turns, including recomputation."""
+    """Return the computing seconds of the 2 L slots, including recomputation."""
     forward = [unit.forward_seconds for unit in trace.units]
-    again = [
-        unit.forward_seconds if decisions and decisions[unit.name].recompute else 0.0 for unit in reversed(trace.units)
+    backward = [
+        unit.backward_seconds + (unit.forward_seconds if decisions and decisions[unit.name].recompute else 0.0)
+        for unit in reversed(trace.units)
     ]
-    backward = [unit.backward_seconds for unit in reversed(trace.units)]
-    return forward + [seconds + more for seconds, more in zip(backward, again, strict=True)]
+    return forward + backward
 
 
 def weight_loads(trace: Trace, decisions: Mapping[str, UnitDecision] | None) -> list[int]:
-    """Return weight bytes to load before each of the 2 L turns; without decisions, the maximum over all decisions."""
+    """Return weight bytes to load before each of the 2 L slots; without decisions, the maximum over all decisions."""
     copied = [
         unit.weight_bytes if decisions is None or decisions[unit.name].weights == "copied" else 0
         for unit in trace.units
@@ -31,54 +30,54 @@ def weight_loads(trace: Trace, decisions: Mapping[str, UnitDecision] | None) -> 
 
 
 def saved_loads(trace: Trace, decisions: Mapping[str, UnitDecision] | None) -> list[int]:
-    """Return saved tensor bytes to load before each of the 2 L turns; without decisions, the maximum."""
+    """Return saved tensor bytes to load before each of the 2 L slots; without decisions, the maximum."""
     num_units = len(trace.units)
     bytes_at = [0] * (2 * num_units)
     for index, unit in enumerate(trace.units):
         for tensor in unit.saved:
-            moves = is_offloadable(trace, index, tensor) and (
+            is_loaded = is_offloadable(trace, index, tensor) and (
                 decisions is None or is_offloaded(decisions[unit.name], tensor.ordinal)
             )
-            bytes_at[num_units + tensor.first] += tensor.bytes if moves else 0
+            bytes_at[num_units + tensor.first_reader] += tensor.bytes if is_loaded else 0
     return bytes_at
 
 
 def loads(trace: Trace, decisions: Mapping[str, UnitDecision] | None) -> list[int]:
-    """Return the bytes of weights and saved tensors to load before each of the 2 L turns."""
+    """Return the bytes of weights and saved tensors to load before each of the 2 L slots."""
     return list(map(add, weight_loads(trace, decisions), saved_loads(trace, decisions)))
 
 
 def hiding_distances(seconds: Sequence[float], bytes_at: Sequence[int], load_bytes_per_second: float) -> list[int]:
-    """Return for each turn the smallest number of earlier turns whose computing hides its loads.
+    """Return for each slot the smallest number of earlier slots whose computing hides its loads.
 
     Loads share one stream. A load that cannot be hidden gets the distance with the least waiting.
     """
     loading = [num_bytes / load_bytes_per_second for num_bytes in bytes_at]
     tolerance = 1e-12 * (sum(loading) + sum(seconds))  # for sums that should be equal
-    # `behind` is the load time up to a turn less the compute time before it. A load that starts at an earlier turn
-    # waits for the growth of `behind` since then. `marks` are the turns after which it was never as high, latest last.
-    behind = 0.0
+    # `backlog` is the load time up to a slot less the compute time before it. A load that starts at an earlier slot
+    # waits for the growth of `backlog` since then. `marks` are the slots after which it was never as high, latest last.
+    backlog = 0.0
     marks: list[tuple[float, int]] = []
     distances = []
-    for turn, (own, computing) in enumerate(zip(loading, seconds, strict=True)):
-        behind += own
-        best = 0
+    for slot, (load, compute) in enumerate(zip(loading, seconds, strict=True)):
+        backlog += load
+        distance = 0
         if marks:
-            place = bisect_right(marks, tolerance - behind, key=lambda mark: -mark[0]) - 1
-            mark, start = marks[max(0, place)]  # the latest turn that hides everything, or else the highest mark
-            best = turn - start if max(0.0, behind - mark) < own - tolerance else 0
-        distances.append(best)
-        while marks and marks[-1][0] <= behind + tolerance:
+            position = bisect_right(marks, tolerance - backlog, key=lambda mark: -mark[0]) - 1
+            mark, start = marks[max(0, position)]  # the latest slot that hides everything, or else the highest mark
+            distance = slot - start if max(0.0, backlog - mark) < load - tolerance else 0
+        distances.append(distance)
+        while marks and marks[-1][0] <= backlog + tolerance:
             marks.pop()
-        marks.append((behind, turn))
-        behind -= computing
+        marks.append((backlog, slot))
+        backlog -= compute
     return distances
 
 
 def with_distances(
     trace: Trace, decisions: Mapping[str, UnitDecision], distances: Sequence[int]
 ) -> dict[str, UnitDecision]:
-    """Return the decisions with these distances, or 0 for turns without loads."""
+    """Return the decisions with these distances, or 0 for slots without loads."""
     num_units = len(trace.units)
     needed = loads(trace, decisions)
     return {

@@ -32,8 +32,7 @@ class Bucket:
     members: tuple[int, ...]
 
     @property
-    def megabytes(self) -> float:
-        """Size in MB of fp32."""
+    def megabytes(self) -> float:  # of fp32
         return (self.stop - self.start) * torch.float32.itemsize / 1e6
 
     def share(self, rank: int, ranks: int) -> slice:
@@ -66,26 +65,25 @@ def arrange(
         ranks: R, the number of shares per bucket; 1 without shares.
         bucket_bytes: maximum size of a bucket of several tensors, fp32; None for the rule above.
     """
-    total = sum(_up(size, ALIGNMENT) for size in sizes) * torch.float32.itemsize
-    limit = (
-        bucket_bytes or min(max(total // BUCKETS, LEAST_BUCKET_BYTES), MOST_BUCKET_BYTES)
-    ) // torch.float32.itemsize
-    starts, begin, at = [0] * len(sizes), 0, 0
+    total = sum(_round_up(size, ALIGNMENT) for size in sizes) * torch.float32.itemsize
+    most_bytes = bucket_bytes or min(max(total // BUCKETS, LEAST_BUCKET_BYTES), MOST_BUCKET_BYTES)
+    limit = most_bytes // torch.float32.itemsize
+    starts, start, position = [0] * len(sizes), 0, 0
     buckets: list[Bucket] = []
     members: list[int] = []
 
     def close() -> int:
-        stop = begin + _up(at - begin, ranks * SHARE_ELEMENTS)
-        buckets.append(Bucket(begin, stop, tuple(members)))
+        stop = start + _round_up(position - start, ranks * SHARE_ELEMENTS)
+        buckets.append(Bucket(start, stop, tuple(members)))
         members.clear()
-        return _up(stop, ALIGNMENT)
+        return _round_up(stop, ALIGNMENT)
 
     for number in order:
-        end = at + _up(sizes[number], ALIGNMENT)
-        if members and end - begin > limit:
-            begin = at = close()
-        starts[number] = at
-        at += _up(sizes[number], ALIGNMENT)
+        end = position + _round_up(sizes[number], ALIGNMENT)
+        if members and end - start > limit:
+            start = position = close()
+        starts[number] = position
+        position += _round_up(sizes[number], ALIGNMENT)
         members.append(number)
     length = close() if members else 0
     return BucketLayout(tuple(order), tuple(starts), tuple(buckets), length)
@@ -100,5 +98,5 @@ def flat_buffer(elements: int) -> Tensor:
     return buffer
 
 
-def _up(value: int, unit: int) -> int:
+def _round_up(value: int, unit: int) -> int:
     return -(-value // unit) * unit

@@ -71,7 +71,7 @@ class Reducer:
         self.meter, self.exposure = CommMeter(), Exposure()
         self._arrange(list(reversed(range(len(self.parameters)))))
         for parameter in self.parameters:
-            parameter.register_post_accumulate_grad_hook(self._landed)  # type: ignore[no-untyped-call]
+            parameter.register_post_accumulate_grad_hook(self._on_gradient)  # type: ignore[no-untyped-call]
 
     def __str__(self) -> str:
         sizes = sorted(bucket.megabytes for bucket in self.arrangement.buckets)
@@ -84,26 +84,26 @@ class Reducer:
         another rank.
         """
         landed = set(self.landed)
-        box = [self.landed + [number for number in self.arrangement.order if number not in landed]]
-        dist.broadcast_object_list(box, group=self._group, group_src=0)
-        held = [None if self._scatter else parameter.grad for parameter in self.parameters]
+        order = [self.landed + [number for number in self.arrangement.order if number not in landed]]
+        dist.broadcast_object_list(order, group=self._group, group_src=0)
+        gradients = [None if self._scatter else parameter.grad for parameter in self.parameters]
         used = self.used
-        self._arrange(box[0])
+        self._arrange(order[0])
         if self._scatter:
             return
         self.used = used
-        for parameter, view, gradient in zip(self.parameters, self._views, held, strict=True):
+        for parameter, view, gradient in zip(self.parameters, self._views, gradients, strict=True):
             parameter.grad = None if gradient is None else view.copy_(gradient)
 
-    def move(self, moved: Callable[[Tensor], Tensor]) -> None:
-        """Replace the buffer by the copy that `moved(buffer)` returns, and discard the gradients."""
-        self._fill(moved(self.buffer))
+    def move(self, copy: Callable[[Tensor], Tensor]) -> None:
+        """Replace the buffer by the copy that `copy(buffer)` returns, and discard the gradients."""
+        self._fill(copy(self.buffer))
 
     def begin(self) -> None:
         """Start an exchange: the gradients of the next backward pass are reduced."""
         self._active, self.landed, self._done = True, [], set[int]()
         self._flags.zero_()
-        self._waiting = [len(bucket.members) for bucket in self.arrangement.buckets]
+        self._num_pending = [len(bucket.members) for bucket in self.arrangement.buckets]
         self._works: list[Any] = []
 
     def finish(self) -> None:
@@ -128,7 +128,7 @@ class Reducer:
         self._fill(flat_buffer(self.arrangement.length + -(-len(sizes) // ALIGNMENT) * ALIGNMENT))
         self._bucket_of = {number: n for n, bucket in enumerate(self.arrangement.buckets) for number in bucket.members}
         self.used = [False] * len(sizes)
-        self._waiting, self._works = [], []
+        self._num_pending, self._works = [], []
 
     def _fill(self, buffer: Tensor) -> None:
         self.buffer, self._counts = buffer, buffer[self.arrangement.length :]
@@ -139,7 +139,7 @@ class Reducer:
             self._views.append(self.buffer[start : start + parameter.numel()].view(parameter.shape))
             hcops.optimizer.assign_grad_view(parameter, self._views[-1])
 
-    def _landed(self, parameter: Tensor) -> None:
+    def _on_gradient(self, parameter: Tensor) -> None:
         if self._active:
             number = self._number[id(parameter)]
             if number in self._done:
@@ -159,10 +159,10 @@ class Reducer:
             self._flags[number] = 1.0
             if gradient.data_ptr() != view.data_ptr():
                 view.copy_(gradient)
-        self._waiting[self._bucket_of[number]] -= 1
-        while len(self._works) < len(self._waiting) and not self._waiting[len(self._works)]:
+        self._num_pending[self._bucket_of[number]] -= 1
+        while len(self._works) < len(self._num_pending) and not self._num_pending[len(self._works)]:
             self._launch(len(self._works))
-        if len(self._works) == len(self._waiting):  # every flag is set
+        if len(self._works) == len(self._num_pending):  # every flag is set
             self._works.append(self._sum(self._counts))
 
     def _launch(self, index: int) -> None:
@@ -172,8 +172,8 @@ class Reducer:
             self._works.append(self._sum(part))
             return
         self.meter.sent(part.nbytes)
-        own = self.buffer[bucket.share(self.rank, self.size)]
-        self._works.append(dist.reduce_scatter_single(own, part, group=self._group, async_op=True))
+        share = self.buffer[bucket.share(self.rank, self.size)]
+        self._works.append(dist.reduce_scatter_single(share, part, group=self._group, async_op=True))
 
     def _sum(self, part: Tensor) -> Any:
         self.meter.sent(part.nbytes)

@@ -67,12 +67,12 @@ class ShardedParameters:
             for index, bucket in enumerate(self._arrangement.buckets)
             for number in bucket.members
         }
-        rest, before = {id(one) for one in model.parameters()}, {id(one) for one in early}
+        remaining, early_ids = set(map(id, model.parameters())), set(map(id, early))
         for part in parts:
-            mine = {id(one) for one in part.parameters()}
-            self._hook(part, {bucket_of[one] for one in mine if one in bucket_of})
-            rest -= mine
-        self._hook(model, {bucket_of[one] for one in rest | before if one in bucket_of})
+            part_ids = set(map(id, part.parameters()))
+            self._hook(part, {bucket_of[key] for key in part_ids if key in bucket_of})
+            remaining -= part_ids
+        self._hook(model, {bucket_of[key] for key in remaining | early_ids if key in bucket_of})
 
     def adopt(self) -> None:
         """Adopt the content of `buffer`, equal on every rank, as exact weights, after initialization or loading."""
@@ -90,10 +90,10 @@ class ShardedParameters:
 
     def send(self, bucket: int) -> None:
         """Start to gather the shares of a bucket; all ranks use the same order of buckets."""
-        cut, own = self._arrangement.buckets[bucket], self.share(bucket)
-        self._meter.sent(own.nbytes if self.shares is None else own.nbytes // 2)
-        whole = self.buffer[cut.start : cut.stop]
-        self._works[bucket] = dist.all_gather_single(whole, own, group=self._group, async_op=True)
+        span, share = self._arrangement.buckets[bucket], self.share(bucket)
+        self._meter.sent(share.nbytes if self.shares is None else share.nbytes // 2)
+        whole = self.buffer[span.start : span.stop]
+        self._works[bucket] = dist.all_gather_single(whole, share, group=self._group, async_op=True)
 
     def wait(self, buckets: frozenset[int] | None = None) -> None:
         """Wait until the weights of these buckets, or of all, are complete; TimeoutError or RuntimeError without a rank."""
@@ -111,7 +111,7 @@ class ShardedParameters:
 
     def _hook(self, part: nn.Module, buckets: set[int]) -> None:
         if buckets:
-            part.register_forward_pre_hook(partial(_wait_before, self, frozenset(buckets)))
+            part.register_forward_pre_hook(partial(_wait_for_weights, self, frozenset(buckets)))
 
 
 def _is_rounded(group: Any) -> bool:
@@ -130,5 +130,5 @@ def _is_rounded(group: Any) -> bool:
     return True
 
 
-def _wait_before(weights: ShardedParameters, buckets: frozenset[int], _: nn.Module, __: Any) -> None:
-    weights.wait(buckets)
+def _wait_for_weights(sharded: ShardedParameters, buckets: frozenset[int], _: nn.Module, __: Any) -> None:
+    sharded.wait(buckets)

@@ -1,4 +1,4 @@
-"""Start and termination of ranks: the launcher's command line, its supervisor, and a guard process per rank.
+"""Start and termination of ranks: the launcher's command line, its supervisor, and a watchdog process per rank.
 
 Contents: `launch_command` builds the command line for each launcher and MPI, and `supervise` runs it. `start_watchdog`
 inserts a parent process above a rank.

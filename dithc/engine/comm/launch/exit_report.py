@@ -5,7 +5,7 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
-from dithc.engine.comm.environment import LOST_SUFFIX, SAID_SUFFIX, STARTED_VARIABLE
+from dithc.engine.comm.environment import LOGGED_SUFFIX, LOST_SUFFIX, STARTED_VARIABLE
 
 RANK_VARIABLES = ("PMI_RANK", "PMI_ID", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID")
 
@@ -16,17 +16,17 @@ def rank_here() -> str:
 
 
 def report_exit(status: int) -> None:
-    """Report a nonzero status to `dithc launch` if it started this rank; works also before a guard exists."""
+    """Report a nonzero status to `dithc launch` if it started this rank; works also before a watchdog exists."""
     if status:
-        tell_launch(f"rank {rank_here()} ended with status {status}\n{status}")
+        notify_launch(f"rank {rank_here()} ended with status {status}\n{status}")
 
 
-def tell_launch(words: str) -> None:
+def notify_launch(message: str) -> None:
     """Report to `dithc launch` a rank that ended before all were connected, for which MPI would wait forever."""
     started = os.environ.get(STARTED_VARIABLE)
     if started and not Path(started).exists():
         with suppress(OSError):
-            Path(started + LOST_SUFFIX).write_text(words)
+            Path(started + LOST_SUFFIX).write_text(message)
 
 
 def deduplicated_message(text: str) -> str:
@@ -39,7 +39,7 @@ def deduplicated_message(text: str) -> str:
     if not started:
         return text
     try:
-        name = f"{started}{SAID_SUFFIX}{hashlib.sha256(text.encode(errors='replace')).hexdigest()[:16]}"
+        name = f"{started}{LOGGED_SUFFIX}{hashlib.sha256(text.encode(errors='replace')).hexdigest()[:16]}"
         os.close(os.open(name, os.O_CREAT | os.O_EXCL | os.O_WRONLY))
     except FileExistsError:
         return f"rank {rank_here()}: the same error"

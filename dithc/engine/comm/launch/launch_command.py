@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from dithc.core.logging import UserError, get_logger, user_error
+from dithc.core.processes import HELD, STOPPED
 from dithc.engine.comm.environment import EXPECTED_RANKS_VARIABLE, for_ranks
 from dithc.engine.comm.environment import UNSET as UNSET
 from dithc.engine.comm.environment import left_over as left_over
@@ -29,7 +30,7 @@ MPIEXEC_VARIABLE = "DITHC_MPIEXEC"
 HYDRA = "hydra"  # ranks under `srun` connect through the launcher of MPICH's family, which srun starts on the nodes
 # Exit statuses that the command chooses: success, invalid input, run again, run is held. Any other status is an
 # unplanned end.
-WORDS_OF_THE_COMMAND = (0, 2, 75, 76)
+COMMAND_STATUSES = (0, 2, STOPPED, HELD)
 PROBE = "import json; from dithc.engine.comm.mpi import facts; print(json.dumps(facts()))"
 PROBE_SECONDS = 30
 
@@ -59,7 +60,7 @@ def launch_line(
     Args:
         cpus: CPUs per rank for srun, which binds. mpiexec does not bind; the ranks bind themselves.
         mpiexec: required for launcher mpiexec with several ranks, and for srun with `hydra`.
-        srun_mpi: Slurm's process management interface, from `ranks_meet_through`.
+        srun_mpi: Slurm's process management interface, from the cluster (`slurm_site`).
         hosts: names of the job's nodes, for srun with `hydra`.
         root_user: whether root starts it, which Open MPI requires to be confirmed.
 
@@ -72,8 +73,8 @@ def launch_line(
     per_node = -(-ranks // nodes)
     if launcher == "srun" and srun_mpi == HYDRA:
         assert mpiexec is not None, "hydra needs its mpiexec"
-        where = ["-hosts", ",".join(hosts[:nodes])]
-        return [mpiexec.path, "-launcher", "slurm", *where, "-ppn", str(per_node), "-n", str(ranks), *command]
+        host_options = ["-hosts", ",".join(hosts[:nodes])]
+        return [mpiexec.path, "-launcher", "slurm", *host_options, "-ppn", str(per_node), "-n", str(ranks), *command]
     if launcher == "srun":
         # The same number on every node: Slurm would fill the first node, and MPICH's ranks then fail to connect.
         size = ["-N", str(nodes), "-n", str(ranks), "-c", str(cpus)]
@@ -89,7 +90,7 @@ def launch_line(
     return [mpiexec.path, *options, "-n", str(ranks), *command]
 
 
-def ranks_meet_through(asked: str, explicit: str | None = None) -> tuple[str, MpiLauncher | None]:
+def ranks_meet_through(requested: str, explicit: str | None = None) -> tuple[str, MpiLauncher | None]:
     """Resolve `machine.srun_mpi`: return how ranks started by srun connect, and the mpiexec to use.
 
     MPICH's ranks connect through MPICH's own mpiexec, of which srun starts one process per node. Over Slurm's pmi2 they
@@ -97,16 +98,16 @@ def ranks_meet_through(asked: str, explicit: str | None = None) -> tuple[str, Mp
     several networks, or by chance because it contains uninitialized memory (Slurm 22.05 to 25, MPICH 5.0). UserError if
     hydra or an mpiexec (`explicit`) is requested and does not exist.
     """
-    if asked not in ("auto", HYDRA):
-        return asked, None
+    if requested not in ("auto", HYDRA):
+        return requested, None
     try:
         mpiexec = find_mpiexec(explicit)
     except UserError:
-        if asked == HYDRA or explicit:
+        if requested == HYDRA or explicit:
             raise
         log.info("ranks meet through pmix: mpiexec was not found")
         return "pmix", None
-    if asked == HYDRA or mpiexec.vendor == "mpich":
+    if requested == HYDRA or mpiexec.vendor == "mpich":
         log.info("ranks meet through %s, which srun starts on the nodes", mpiexec.path)
         return HYDRA, mpiexec
     log.info("ranks meet through pmix: %s is not MPICH's", mpiexec.path)
@@ -135,9 +136,9 @@ def environment_of(environment: Mapping[str, str], *, launcher: Launcher, nodes:
         return for_ranks(environment, on_this_node=on_this_node)
     # The job's variables describe a rank. A step with a number of CPUs gets only those; without one, and unbound, it
     # gets all CPUs of the job.
-    about_ranks = ("SLURM_TRES_PER_TASK", "SLURM_CPU_BIND", "SLURM_CPUS_PER_TASK", "SRUN_CPUS_PER_TASK")
+    rank_variables = ("SLURM_TRES_PER_TASK", "SLURM_CPU_BIND", "SLURM_CPUS_PER_TASK", "SRUN_CPUS_PER_TASK")
     ranks = for_ranks(environment, on_this_node=False)
-    kept = {name: value for name, value in ranks.items() if not name.startswith(about_ranks)}
+    kept = {name: value for name, value in ranks.items() if not name.startswith(rank_variables)}
     return {**kept, "SLURM_CPU_BIND": "none", "SLURM_MPI_TYPE": "none", "SLURM_KILL_BAD_EXIT": "1"}
 
 
@@ -146,24 +147,16 @@ def find_mpiexec(explicit: str | None = None) -> MpiLauncher:
 
     UserError if it does not exist, or the specified path is not absolute or not executable.
     """
-    named = explicit or os.environ.get(MPIEXEC_VARIABLE)
-    beside = Path(sys.executable).parent / "mpiexec"
-    if named:
-        if not Path(named).is_absolute() or not os.access(named, os.X_OK):
-            fix = f"set --mpiexec or {MPIEXEC_VARIABLE} to the mpiexec of the MPI that mpi4py loads"
-            raise user_error("mpiexec", got=named, expected="absolute path of an executable file", fix=fix)
-        path = named
-    elif os.access(beside, os.X_OK):
-        path = str(beside)
-    else:
-        found = shutil.which("mpiexec")
-        if found is None:
-            fix = (
-                "install an MPI (`pip install 'dithc[mpi]'` installs MPICH), or load your site's and set "
-                + MPIEXEC_VARIABLE
-            )
-            raise user_error("launcher mpiexec", got="none found", expected=f"{beside}, or one on PATH", fix=fix)
-        path = found
+    requested = explicit or os.environ.get(MPIEXEC_VARIABLE)
+    local = Path(sys.executable).parent / "mpiexec"
+    if requested and not (Path(requested).is_absolute() and os.access(requested, os.X_OK)):
+        fix = f"set --mpiexec or {MPIEXEC_VARIABLE} to the mpiexec of the MPI that mpi4py loads"
+        raise user_error("mpiexec", got=requested, expected="absolute path of an executable file", fix=fix)
+    path = requested or (str(local) if os.access(local, os.X_OK) else shutil.which("mpiexec"))
+    if path is None:
+        fix = f"install an MPI (`pip install 'dithc[mpi]'` installs MPICH), or load your site's and set {MPIEXEC_VARIABLE}"
+        raise user_error("launcher mpiexec", got="none found", expected=f"{local}, or one on PATH", fix=fix)
+    if path not in (requested, str(local)):
         log.info("mpiexec: using %s from PATH, none is installed next to this Python", path)
     return MpiLauncher(path, _vendor(path))
 
@@ -173,10 +166,10 @@ def probe_mpi() -> dict[str, str]:
 
     The probe is a separate process, because a broken MPI hangs or kills its process.
     """
-    line, environment = [sys.executable, "-c", PROBE], for_ranks(os.environ, on_this_node=True)
-    given: dict[str, Any] = {"env": environment, "timeout": PROBE_SECONDS, "stdin": subprocess.DEVNULL}
+    command, environment = [sys.executable, "-c", PROBE], for_ranks(os.environ, on_this_node=True)
+    options: dict[str, Any] = {"env": environment, "timeout": PROBE_SECONDS, "stdin": subprocess.DEVNULL}
     try:
-        done = subprocess.run(line, capture_output=True, text=True, **given)
+        done = subprocess.run(command, capture_output=True, text=True, **options)
     except subprocess.TimeoutExpired:
         return {"error": f"MPI did not initialize within {PROBE_SECONDS} s"}
     if done.returncode != 0:

@@ -25,8 +25,8 @@ def check_shared_memory(ranks: int | None = None) -> None:
     """Reject a /dev/shm that is too small for the `ranks` of this node (None inside a rank): MPICH ends by SIGBUS."""
     if "MPIR_CVAR_NOLOCAL" in os.environ or (ranks is None and "PMI_RANK" not in os.environ):
         return  # MPICH without shared memory, or another MPI
-    here = re.match(r"\d*", os.environ.get("MPI_LOCALNRANKS") or os.environ.get("SLURM_STEP_TASKS_PER_NODE", ""))
-    number = ranks or int((here and here.group()) or 1)
+    match = re.match(r"\d*", os.environ.get("MPI_LOCALNRANKS") or os.environ.get("SLURM_STEP_TASKS_PER_NODE", ""))
+    number = ranks or int((match and match.group()) or 1)
     # The first rank of a node creates the segment, which may already reduce the free bytes on the other ranks.
     is_first = (os.environ.get("MPI_LOCALRANKID") or os.environ.get("SLURM_LOCALID", "0")) == "0"
     size, free = room()
@@ -69,9 +69,9 @@ def names() -> set[Path]:
     return found
 
 
-def sweep(before: Collection[Path]) -> None:
-    """Remove files newer than `before` that no process has open or mapped: of ranks that died at their start."""
-    if not (new := names() - set(before)):
+def sweep(existing: Collection[Path]) -> None:
+    """Remove files that are not in `existing` and that no process has open or mapped: of ranks that died at their start."""
+    if not (new := names() - set(existing)):
         return
     processes = [folder.name for folder in Path("/proc").glob("[0-9]*")]
     # A process opens the file, maps it, then closes it. This order of checks cannot miss a user of the file.

@@ -8,22 +8,23 @@ import socket
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from dithc.core.logging import get_logger, user_error
-from dithc.engine.comm.environment import HYDRA_PROXY, LOST_SUFFIX, STARTED_VARIABLE, name_of, process_fields
+from dithc.core.processes import child_processes, process_fields
+from dithc.engine.comm.environment import HYDRA_PROXY, LOST_SUFFIX, STARTED_VARIABLE, name_of
 from dithc.engine.comm.launch import shm_cleanup
-from dithc.engine.comm.launch.launch_command import WORDS_OF_THE_COMMAND, Launcher, Vendor
+from dithc.engine.comm.launch.launch_command import COMMAND_STATUSES, Launcher, Vendor
 
 log = get_logger(__name__)
 
 DRIVER_PID_VARIABLE, DRIVER_HOST_VARIABLE = "DITHC_DRIVER_PID", "DITHC_DRIVER_HOST"
 FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
 STARTS, START_SECONDS, LATE_SECONDS, CHILDLESS_SECONDS, POLL_SECONDS = 3, 600.0, 30.0, 5.0, 0.5
-SOONEST_SECONDS = 0.1  # no rank writes output earlier, because Python itself takes longer to start
+MIN_START_SECONDS = 0.1  # no rank writes output earlier, because Python itself takes longer to start
 LOST_SECONDS = 10.0  # grace period after the first lost rank: the launcher, or the same cause, may end the other ranks
-UNMET_GRACE_SECONDS = 5.0  # ranks that are not connected have no state to save
+START_GRACE_SECONDS = 5.0  # ranks that are not connected have no state to save
 SET_PARENT_DEATH_SIGNAL = 1  # prctl(2), PR_SET_PDEATHSIG
 
 
@@ -46,72 +47,114 @@ def supervise(
     ended or hung before they were connected are therefore restarted; their work has not begun. This requires `meet_in`:
     a folder shared by all nodes, in which rank 0 creates a file once all ranks are connected by `connect_ranks`.
     """
-    how = _How(launcher, vendor, grace_seconds)
+    launch = _Launch(line, launcher, vendor, grace_seconds)
     if meet_in is None:
-        return _supervise_once(line, environment=environment, how=how, met=None, told=[])
+        return launch.run(environment, marker=None)
     _sweep(meet_in)
     for start in range(1, STARTS + 1):
         # A separate file per start, so that a late write from a rank on another node does not affect the next start.
-        met = meet_in / f"{_ours()}{os.getpid()}.{time.time_ns()}"
-        told: list[signal.Signals] = []
-        before, began = shm_cleanup.names(), time.monotonic()
+        marker = meet_in / f"{_marker_prefix()}{os.getpid()}.{time.time_ns()}"
+        segments, start_time = shm_cleanup.names(), time.monotonic()
         try:
-            variables = {**environment, STARTED_VARIABLE: str(met)}
-            status = _supervise_once(line, environment=variables, how=how, met=met, told=told)
-            has_met, soon = met.exists(), time.monotonic() < began + SOONEST_SECONDS
+            status = launch.run({**environment, STARTED_VARIABLE: str(marker)}, marker=marker)
+            has_started, is_early = marker.exists(), time.monotonic() < start_time + MIN_START_SECONDS
             # MPICH's mpiexec exits with the number of a signal that ends it during its start; SIGINT's number is the
             # status of invalid input.
-            is_launchers = launcher == "mpiexec" and status == signal.SIGINT and soon
-            if not has_met and (chosen := _lost(met)[1]):
+            is_signal = launcher == "mpiexec" and status == signal.SIGINT and is_early
+            if not has_started and (chosen := _read_loss(marker)[1]):
                 status = chosen  # status of a rank; the launcher's status only reports that it was ended
         finally:
-            for path in meet_in.glob(f"{glob.escape(met.name)}*"):
+            for path in meet_in.glob(f"{glob.escape(marker.name)}*"):
                 path.unlink(missing_ok=True)
-            shm_cleanup.sweep(before)
-        if has_met or told or (status in WORDS_OF_THE_COMMAND and not is_launchers) or start == STARTS:
+            shm_cleanup.sweep(segments)
+        if has_started or launch.signals or (status in COMMAND_STATUSES and not is_signal) or start == STARTS:
             break
-        log.warning(
-            "the ranks did not find each other (status %d): starting them again, %d of %d", status, start + 1, STARTS
-        )
+        log.warning("the ranks did not connect (status %d): starting them again, %d of %d", status, start + 1, STARTS)
         time.sleep(start)  # remains of the launcher need a moment to disappear
     return status
 
 
 @dataclass(frozen=True)
-class _How:
+class _Driver:
+    """Process on this host, distinguished by its start time from a later process with the same number."""
+
+    pid: int
+    start: str | None
+
+    def is_gone(self) -> bool:
+        return self.start is None or _start_time(self.pid) != self.start
+
+
+@dataclass(frozen=True)
+class _Launch:
+    """A launcher's command line; `signals` are the signals received during its last run."""
+
+    line: Sequence[str]
     launcher: Launcher
     vendor: Vendor
     grace_seconds: float
+    signals: list[signal.Signals] = field(default_factory=list)
 
+    def run(self, environment: Mapping[str, str], *, marker: Path | None) -> int:
+        driver = _find_driver(environment)
+        self.signals.clear()
+        try:
+            child = subprocess.Popen(
+                self.line,
+                env=dict(environment),
+                stdin=subprocess.DEVNULL,  # a launcher in a background group must not read the terminal
+                process_group=0,
+                preexec_fn=follow_parent(carried_signal(signal.SIGTERM, launcher=self.launcher, vendor=self.vendor)),
+            )
+        except OSError as error:
+            fix = "check the command after `--`; a workflow rule only finds programs on its PATH"
+            got = f"{self.line[0]}: {error}"
+            raise user_error("command to launch", got=got, expected="a program", fix=fix) from error
 
-def _supervise_once(
-    line: Sequence[str], *, environment: Mapping[str, str], how: _How, met: Path | None, told: list[signal.Signals]
-) -> int:
-    driver = _driver(environment)
-    stop = carried_signal(signal.SIGTERM, launcher=how.launcher, vendor=how.vendor)
-    try:
-        child = subprocess.Popen(
-            line,
-            env=dict(environment),
-            stdin=subprocess.DEVNULL,  # a launcher in a background group must not read the terminal
-            process_group=0,
-            preexec_fn=follow_parent(stop),
-        )
-    except OSError as error:
-        fix = "check the command after `--`; a workflow rule only finds programs on its PATH"
-        raise user_error("command to launch", got=f"{line[0]}: {error}", expected="a program", fix=fix) from error
+        def forward(number: int, _: object) -> None:
+            self.signals.append(signal.Signals(number))
+            self._send(child, signal.Signals(number))
 
-    def pass_on(number: int, _: object) -> None:
-        told.append(signal.Signals(number))
-        carried = carried_signal(signal.Signals(number), launcher=how.launcher, vendor=how.vendor)
-        _send(child, carried, launcher=how.launcher)
+        previous = {number: signal.signal(number, forward) for number in FORWARDED}
+        try:
+            return self._wait(child, driver=driver, marker=marker)
+        finally:
+            for number, handler in previous.items():
+                signal.signal(number, handler)
 
-    previous = {number: signal.signal(number, pass_on) for number in FORWARDED}
-    try:
-        return _wait(child, driver=driver, stop=stop, how=how, met=met)
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)
+    def _send(self, child: "subprocess.Popen[bytes]", requested: signal.Signals) -> None:
+        """Send a signal to the launcher, which forwards it, or to the process group of a plain command (maybe a shell)."""
+        number = carried_signal(requested, launcher=self.launcher, vendor=self.vendor)
+        log.info("passing %s on to %s", number.name, self.line[0])
+        try:
+            os.killpg(child.pid, number) if self.launcher == "none" else child.send_signal(number)
+        except ProcessLookupError:
+            log.info("it has already ended")
+
+    def _wait(self, child: "subprocess.Popen[bytes]", *, driver: _Driver | None, marker: Path | None) -> int:
+        kill_at: float | None = None
+        monitor, grace = _StartMonitor(self), self.grace_seconds
+        while True:
+            try:
+                status = child.wait(timeout=POLL_SECONDS)
+                return status if status >= 0 else 128 - status
+            except subprocess.TimeoutExpired:
+                pass
+            if marker is not None and marker.exists():
+                marker = None
+            if kill_at is None and (reason := monitor.failure(child.pid, marker)):
+                log.warning("%s: ending them", reason)
+                os.killpg(child.pid, signal.SIGTERM)
+                marker, grace = None, min(grace, START_GRACE_SECONDS)
+                kill_at = time.monotonic() + grace
+            if kill_at is None and driver is not None and driver.is_gone():
+                log.warning("the workflow driver (process %d) is gone: stopping, %g s to save", driver.pid, grace)
+                self._send(child, signal.SIGTERM)
+                kill_at = time.monotonic() + grace
+            elif kill_at is not None and time.monotonic() > kill_at:
+                log.warning("still running after %g s: killing it", grace)
+                os.killpg(child.pid, signal.SIGKILL)
+                kill_at = float("inf")
 
 
 def carried_signal(received: signal.Signals, *, launcher: Launcher, vendor: Vendor) -> signal.Signals:
@@ -125,54 +168,43 @@ def carried_signal(received: signal.Signals, *, launcher: Launcher, vendor: Vend
     return received
 
 
-@dataclass(frozen=True)
-class _Driver:
-    """Process on this host, distinguished by its start time from a later process with the same number."""
-
-    pid: int
-    start: str | None
-
-    def gone(self) -> bool:
-        return self.start is None or _start_time(self.pid) != self.start
-
-
-class _Start:
+class _StartMonitor:
     """Monitor of a launcher, and of its ranks until they are connected."""
 
-    def __init__(self, how: _How) -> None:
-        self._is_mpich = how.launcher == "mpiexec" and how.vendor == "mpich"
+    def __init__(self, launch: _Launch) -> None:
+        self._is_mpich = launch.launcher == "mpiexec" and launch.vendor == "mpich"
         # otherwise the ranks may belong to a daemon
-        self._has_children = how.launcher == "mpiexec" and how.vendor != "other"
-        self._began = self._looked = time.monotonic()
+        self._has_children = launch.launcher == "mpiexec" and launch.vendor != "other"
+        self._start_time = self._last_poll = time.monotonic()
         self._childless_since: float | None = None
         self._ranks: set[int] = set()  # processes of this node
         self._lost_at: float | None = None
         self._is_late = False
 
-    def in_vain(self, pid: int, met: Path | None) -> str:
+    def failure(self, pid: int, marker: Path | None) -> str:
         """Return the reason to end the launcher; empty while it may succeed.
 
-        `met` is the file that exists once all ranks are connected; None if they are, or if this is not reported.
+        `marker` is the file that exists once all ranks are connected; None if they are, or if this is not reported.
         """
         now = time.monotonic()
-        if met is None and (not self._has_children or now < self._looked + CHILDLESS_SECONDS):
+        if marker is None and (not self._has_children or now < self._last_poll + CHILDLESS_SECONDS):
             return ""  # the list of processes is long
-        children, self._looked = _children(), now
+        children, self._last_poll = child_processes(), now
         # MPICH's mpiexec waits forever if its processes end before they call back.
         is_childless = self._has_children and pid not in children
         self._childless_since = (self._childless_since or now) if is_childless else None
         if is_childless and now > (self._childless_since or now) + CHILDLESS_SECONDS:
             return f"mpiexec (process {pid}) has had no child process for {CHILDLESS_SECONDS:g} s: its ranks, ssh or srun ended"
-        if met is None:
+        if marker is None:
             return ""
-        words, status = _lost(met)
-        if words or self._has_lost_one(pid, children):
+        message, status = _read_loss(marker)
+        if message or self._has_lost_one(pid, children):
             self._lost_at = self._lost_at or now
-            if (words and not status) or now > self._lost_at + LOST_SECONDS:
-                return f"{words or 'a rank ended'} before the ranks had found each other"
-        if now > self._began + START_SECONDS:
+            if (message and not status) or now > self._lost_at + LOST_SECONDS:
+                return f"{message or 'a rank ended'} before the ranks had found each other"
+        if now > self._start_time + START_SECONDS:
             return f"the ranks have not found each other after {START_SECONDS:g} s"
-        if now > self._began + LATE_SECONDS and not self._is_late:
+        if now > self._start_time + LATE_SECONDS and not self._is_late:
             self._is_late = True
             names = ", ".join(sorted({name_of(child) for child in children.get(pid, ())})) or "no process"
             log.warning(
@@ -181,7 +213,7 @@ class _Start:
             )
         return ""
 
-    def _has_lost_one(self, pid: int, children: Mapping[int, set[int]]) -> bool:
+    def _has_lost_one(self, pid: int, children: Mapping[int, list[int]]) -> bool:
         """Return whether a local rank of MPICH's mpiexec is gone, which neither it nor other ranks may notice."""
         if not self._is_mpich:
             return False
@@ -194,23 +226,23 @@ class _Start:
 
 def _sweep(folder: Path) -> None:
     """Remove files of killed launches of this host, including one with the process number of this launch."""
-    for path in folder.glob(f"{glob.escape(_ours())}*"):
-        pid = path.name.removeprefix(_ours()).partition(".")[0]
+    for path in folder.glob(f"{glob.escape(_marker_prefix())}*"):
+        pid = path.name.removeprefix(_marker_prefix()).partition(".")[0]
         if pid.isdigit() and (int(pid) == os.getpid() or not Path(f"/proc/{pid}").exists()):
             path.unlink(missing_ok=True)
 
 
-def _ours() -> str:
+def _marker_prefix() -> str:
     return f".dithc-met-{socket.gethostname()}-"
 
 
-def _lost(met: Path) -> tuple[str, int]:
-    """Return message and status of a guard whose rank ended before all were connected; "" and 0 if none."""
+def _read_loss(marker: Path) -> tuple[str, int]:
+    """Return message and status of a watchdog whose rank ended before all were connected; "" and 0 if none."""
     try:
-        words, _, status = met.with_name(met.name + LOST_SUFFIX).read_text().partition("\n")
+        message, _, status = marker.with_name(marker.name + LOST_SUFFIX).read_text().partition("\n")
     except FileNotFoundError:
         return "", 0
-    return words or "a rank ended", int(status) if status.isdigit() else 0
+    return message or "a rank ended", int(status) if status.isdigit() else 0
 
 
 def _is_rank(pid: int) -> bool:
@@ -220,16 +252,7 @@ def _is_rank(pid: int) -> bool:
         return False
 
 
-def _children() -> dict[int, set[int]]:
-    found: dict[int, set[int]] = {}
-    for path in Path("/proc").glob("[0-9]*"):
-        state, parent = (process_fields(path.name) or ["X", "0"])[:2]
-        if state not in "ZX":
-            found.setdefault(int(parent), set()).add(int(path.name))
-    return found
-
-
-def _driver(environment: Mapping[str, str]) -> _Driver | None:
+def _find_driver(environment: Mapping[str, str]) -> _Driver | None:
     pid = environment.get(DRIVER_PID_VARIABLE, "")
     if not pid.isdigit() or environment.get(DRIVER_HOST_VARIABLE) != socket.gethostname():
         return None
@@ -246,40 +269,3 @@ def follow_parent(number: signal.Signals) -> Callable[[], None]:
     """Return a function for a child: the kernel sends `number` if this process dies."""
     library = ctypes.CDLL(None)
     return lambda: library.prctl(SET_PARENT_DEATH_SIGNAL, int(number))
-
-
-def _send(child: "subprocess.Popen[bytes]", number: signal.Signals, *, launcher: Launcher) -> None:
-    """Send a signal to a launcher, which forwards it, or to the process group of a plain command (maybe a shell)."""
-    log.info("passing %s on to %s", number.name, child.args[0] if isinstance(child.args, Sequence) else child.args)
-    try:
-        os.killpg(child.pid, number) if launcher == "none" else child.send_signal(number)
-    except ProcessLookupError:
-        log.info("it has already ended")
-
-
-def _wait(
-    child: "subprocess.Popen[bytes]", *, driver: _Driver | None, stop: signal.Signals, how: _How, met: Path | None
-) -> int:
-    kill_at: float | None = None
-    start, grace = _Start(how), how.grace_seconds
-    while True:
-        try:
-            status = child.wait(timeout=POLL_SECONDS)
-            return status if status >= 0 else 128 - status
-        except subprocess.TimeoutExpired:
-            pass
-        if met is not None and met.exists():
-            met = None
-        if kill_at is None and (why := start.in_vain(child.pid, met)):
-            log.warning("%s: ending them", why)
-            os.killpg(child.pid, signal.SIGTERM)
-            met, grace = None, min(grace, UNMET_GRACE_SECONDS)
-            kill_at = time.monotonic() + grace
-        if kill_at is None and driver is not None and driver.gone():
-            log.warning("the workflow driver (process %d) is gone: stopping, %g s to save", driver.pid, grace)
-            _send(child, stop, launcher=how.launcher)
-            kill_at = time.monotonic() + grace
-        elif kill_at is not None and time.monotonic() > kill_at:
-            log.warning("still running after %g s: killing it", grace)
-            os.killpg(child.pid, signal.SIGKILL)
-            kill_at = float("inf")

@@ -7,8 +7,9 @@ import registers the backend and loads MPI.
 
 import atexit
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from functools import partial
 from typing import Any, cast, get_args
 
 import torch
@@ -33,10 +34,10 @@ NAME = "dithc-mpi"
 WIRES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 STOP_SECONDS = 5.0
 
-_living: "weakref.WeakSet[MpiProcessGroup]" = weakref.WeakSet()
+_groups: "weakref.WeakSet[MpiProcessGroup]" = weakref.WeakSet()
 # CPU of the communication threads of this process; None until a core plan sets it.
 _communication_cpu: int | None = None
-_most_seconds: float | None = None
+_max_seconds: float | None = None
 _stopped_seconds: float | None = None
 
 
@@ -60,16 +61,15 @@ class MpiProcessGroup(_PROCESS_GROUP):  # type: ignore[misc]
             )
         self._group_name = self._group_desc = ""
         self._rank, self._size, self._timeout = rank, size, options.timeout
-        channel, config = MpiCommunicator.over(ranks), CommConfig.current()
+        channel, config = MpiCommunicator.from_ranks(ranks), CommConfig.current()
         node = node_of(channel, ranks) if config.collectives == "hierarchical" else None
         is_blocking = config.collectives == "blocking"
         self.collectives = Collectives(channel, node, is_blocking=is_blocking, wire=WIRES[config.reduce_dtype])
-        self._neighbours, self._number = NodePeers(channel, ranks), 0
-        keeper = 0 if not ranks else ranks.index(0) if 0 in ranks else None
-        describe = self._neighbours.describe
-        self._absent = MissingRankDetector(options.store, rank=rank, size=size, keeper=keeper, describe=describe)
-        self.service = ProgressThread(f"dithc-mpi-{rank}", cpu=_communication_cpu, watch=self._watch)
-        _living.add(self)
+        self._peers, self._number = NodePeers(channel, ranks), 0
+        store_rank = 0 if not ranks else ranks.index(0) if 0 in ranks else None
+        self._missing_ranks = MissingRankDetector(options.store, rank, size, store_rank, self._peers.describe)
+        self.service = ProgressThread(f"dithc-mpi-{rank}", cpu=_communication_cpu, watch=self._check_ranks)
+        _groups.add(self)
 
     def name(self) -> str:
         return NAME
@@ -94,7 +94,7 @@ class MpiProcessGroup(_PROCESS_GROUP):  # type: ignore[misc]
     def shutdown(self) -> None:
         if not self.service.stop(timeout_seconds=STOP_SECONDS):
             log.warning("communication thread: still waiting for other ranks after %g s; abandoning it", STOP_SECONDS)
-        _living.discard(self)
+        _groups.discard(self)
 
     abort = shutdown
 
@@ -116,9 +116,7 @@ class MpiProcessGroup(_PROCESS_GROUP):  # type: ignore[misc]
 
     def allgather(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
         lists = outputs if isinstance(outputs[0], list | tuple) else [outputs]
-        return self._start_all(
-            "all_gather", [self.collectives.all_gather(x, out) for out, x in zip(lists, _tensors(inputs), strict=True)]
-        )
+        return self._start_all("all_gather", self.collectives.all_gather, _tensors(inputs), lists)
 
     allgather_coalesced = allgather
 
@@ -127,25 +125,20 @@ class MpiProcessGroup(_PROCESS_GROUP):  # type: ignore[misc]
         return self._start("all_gather", operation, num_bytes=tensor.nbytes)
 
     def all_gather_single_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
-        pairs = zip(inputs, outputs, strict=True)
-        return self._start_all("all_gather", [self.collectives.all_gather_into(x, out) for x, out in pairs])
+        return self._start_all("all_gather", self.collectives.all_gather_into, inputs, outputs)
 
     def reduce_scatter(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
         lists = inputs if isinstance(inputs[0], list | tuple) else [inputs]
-        pairs = zip(lists, _tensors(outputs), strict=True)
-        return self._start_all(
-            "reduce_scatter", [self.collectives.reduce_scatter(x, out, _reduction(opts)) for x, out in pairs]
-        )
+        collective = partial(self.collectives.reduce_scatter, op=_reduction(opts))
+        return self._start_all("reduce_scatter", collective, lists, _tensors(outputs))
 
     def reduce_scatter_single(self, output: Tensor, tensor: Tensor, opts: Any = None) -> Any:
         operation = self.collectives.reduce_scatter_from(tensor, output, _reduction(opts))
         return self._start("reduce_scatter", operation, num_bytes=tensor.nbytes)
 
     def reduce_scatter_single_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
-        pairs = zip(inputs, outputs, strict=True)
-        return self._start_all(
-            "reduce_scatter", [self.collectives.reduce_scatter_from(x, out, _reduction(opts)) for x, out in pairs]
-        )
+        collective = partial(self.collectives.reduce_scatter_from, op=_reduction(opts))
+        return self._start_all("reduce_scatter", collective, inputs, outputs)
 
     def all_to_all_single(
         self, output: Tensor, tensor: Tensor, output_sizes: list[int], input_sizes: list[int], opts: Any = None
@@ -159,21 +152,21 @@ class MpiProcessGroup(_PROCESS_GROUP):  # type: ignore[misc]
 
     def gather(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
         root = _root(opts)
-        mine = _tensors(outputs[0]) if self._rank == root else None
-        return self._start("gather", self.collectives.gather(_tensors(inputs)[0], mine, root=root))
+        received = _tensors(outputs[0]) if self._rank == root else None
+        return self._start("gather", self.collectives.gather(_tensors(inputs)[0], received, root=root))
 
     def scatter(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
         root = _root(opts)
-        mine = _tensors(inputs[0]) if self._rank == root else None
-        return self._start("scatter", self.collectives.scatter(_tensors(outputs)[0], mine, root=root))
+        sent = _tensors(inputs[0]) if self._rank == root else None
+        return self._start("scatter", self.collectives.scatter(_tensors(outputs)[0], sent, root=root))
 
     def send(self, tensors: Any, dstRank: int, tag: int = 0) -> Any:
-        operation = self.collectives.send(_tensors(tensors)[0], to=dstRank, tag=FIRST_TAG + tag)
-        return self._start("send", operation, in_turn=False)
+        operation = self.collectives.send(_tensors(tensors)[0], dest=dstRank, tag=FIRST_TAG + tag)
+        return self._start("send", operation, in_order=False)
 
     def recv(self, tensors: Any, srcRank: int | None, tag: int = 0) -> Any:
         operation = self.collectives.receive(_tensors(tensors)[0], source=srcRank, tag=FIRST_TAG + tag)
-        return self._start("recv", operation, in_turn=False)
+        return self._start("recv", operation, in_order=False)
 
     def recv_anysource(self, tensors: Any, tag: int = 0) -> Any:
         return self.recv(tensors, None, tag)
@@ -181,48 +174,49 @@ class MpiProcessGroup(_PROCESS_GROUP):  # type: ignore[misc]
     def barrier(self, *_: Any, **__: Any) -> Any:
         return self._start("barrier", self.collectives.barrier())
 
-    def _start(self, name: str, operation: Operation, *, in_turn: bool = True, num_bytes: int | None = None) -> Any:
+    def _start(self, name: str, operation: Operation, *, in_order: bool = True, num_bytes: int | None = None) -> Any:
         """Pass an operation to the communication thread; collectives run one after the other."""
         future: Future[Any] = Future()
         seconds = self._timeout.total_seconds()
-        seconds = seconds if _most_seconds is None else min(seconds, _most_seconds)
-        self._number += in_turn
+        seconds = seconds if _max_seconds is None else min(seconds, _max_seconds)
+        self._number += in_order
 
-        def done(result: Any, error: BaseException | None) -> None:
+        def complete(result: Any, error: BaseException | None) -> None:
             future.set_result((result, error))
 
         label = f"{name} of {NAME}, rank {self._rank} of {self._size}"
-        number = self._number if in_turn else None
-        job = CommOperation(label, operation, done, seconds, number=number, in_turn=in_turn, num_bytes=num_bytes)
+        number = self._number if in_order else None
+        job = CommOperation(label, operation, complete, seconds, number=number, in_order=in_order, num_bytes=num_bytes)
         self.service.submit(job)
         return MpiWork(future, job)
 
-    def _watch(self, jobs: Sequence[CommOperation]) -> None:
-        self._neighbours.look(stopped_seconds=_stopped_seconds)
-        self._absent.look(jobs)
+    def _check_ranks(self, jobs: Sequence[CommOperation]) -> None:
+        self._peers.check(stopped_seconds=_stopped_seconds)
+        self._missing_ranks.check(jobs)
 
-    def _start_all(self, name: str, operations: list[Operation]) -> Any:
-        return self._start(name, operations[0] if len(operations) == 1 else _one_after_the_other(operations))
+    def _start_all(self, name: str, collective: Callable[..., Operation], inputs: Any, outputs: Any) -> Any:
+        operations = [collective(x, out) for x, out in zip(inputs, outputs, strict=True)]
+        return self._start(name, operations[0] if len(operations) == 1 else _chain(operations))
 
 
 def set_timeout(seconds: float | None, *, stopped_seconds: float | None = None) -> None:
     """See `Group.wait_at_most`; applies to future operations of this process."""
-    global _most_seconds, _stopped_seconds
-    _most_seconds, _stopped_seconds = seconds, stopped_seconds
+    global _max_seconds, _stopped_seconds
+    _max_seconds, _stopped_seconds = seconds, stopped_seconds
 
 
 def bind_progress_threads(cpu: int) -> None:
     global _communication_cpu
     _communication_cpu = cpu
-    for group in list(_living):
+    for group in list(_groups):
         group.service.bind(cpu)
 
 
 def record_operations() -> AbstractContextManager[list[OperationSpan]]:
-    return progress_thread.recorded(group.service for group in list(_living))
+    return progress_thread.record_spans(group.service for group in list(_groups))
 
 
-def _one_after_the_other(operations: list[Operation]) -> Operation:
+def _chain(operations: list[Operation]) -> Operation:
     results: list[Any] = []
     for operation in operations:
         results.extend((yield from operation))
@@ -254,5 +248,5 @@ dist.Backend.register_backend(NAME, MpiProcessGroup, extended_api=True, devices=
 @atexit.register
 def _stop_all() -> None:
     """Stop all threads before MPI ends. Registered after mpi4py's handler, hence called before it."""
-    for group in list(_living):
+    for group in list(_groups):
         group.shutdown()

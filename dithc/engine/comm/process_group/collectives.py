@@ -3,7 +3,7 @@
 R is the number of ranks of the group.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import zip_longest
 from typing import Any, Literal
@@ -19,12 +19,12 @@ from dithc.engine.comm.process_group.shm_collectives import TYPES
 Reduction = Literal["sum", "mean", "product", "max", "min", "band", "bor", "bxor"]
 
 # MPI lacks some data types; their values are moved as integers of the same width.
-MOVED_AS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+INTEGER_TYPES = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 # Data types that MPI's reductions accept directly.
-REDUCED = (torch.float32, torch.float64, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
+MPI_TYPES = (torch.float32, torch.float64, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 
-# Tags of messages inside collectives; tags of callers start after them.
-ALL_TO_ALL_TAG, GATHER_TAG, SCATTER_TAG, FIRST_TAG = range(4)
+# Tag of messages inside collectives; tags of callers start after it.
+EXCHANGE_TAG, FIRST_TAG = range(2)
 
 
 class Collectives:
@@ -46,7 +46,7 @@ class Collectives:
         """Reduce the tensor over the ranks in place; return [tensor]."""
         flat = _dense(tensor)
         if self._hierarchy is not None and _is_shared(flat, op):
-            yield from self._hierarchy.all_reduce(flat, _without_mean(op), **self._way(flat, op))
+            yield from self._hierarchy.all_reduce(flat, _without_mean(op), **self._exchange_options(flat, op))
         else:
             values, restore = _reducible(flat, op)
             for piece in _pieces(values):
@@ -58,7 +58,7 @@ class Collectives:
                 _divide(values, self._channel.size)
             if restore:
                 flat.copy_(values)
-        return _give_back(tensor, flat)
+        return _copy_back(tensor, flat)
 
     def all_reduce_all(self, tensors: Sequence[Tensor], op: Reduction) -> Operation:
         """Reduce each tensor in place; tensors of one data type are packed into one."""
@@ -70,7 +70,7 @@ class Collectives:
                 tensor.copy_(part.view(tensor.shape))
         return list(tensors)
 
-    def _way(self, flat: Tensor, op: Reduction) -> dict[str, Any]:
+    def _exchange_options(self, flat: Tensor, op: Reduction) -> dict[str, Any]:
         wire = self._wire if flat.dtype is torch.float32 else flat.dtype
         return {"wire": wire, "scale": 1.0 / self._channel.size if op == "mean" else 1.0}
 
@@ -90,16 +90,16 @@ class Collectives:
     def broadcast(self, tensor: Tensor, *, root: int) -> Operation:
         flat = _dense(tensor)
         yield from _piecewise(_movable(flat), partial(self._channel.broadcast, root=root))
-        return _give_back(tensor, flat)
+        return _copy_back(tensor, flat)
 
     def all_gather(self, tensor: Tensor, outputs: Sequence[Tensor]) -> Operation:
         """Gather the tensor of rank r into outputs[r]; shapes may differ between ranks."""
-        own = _movable(_dense(tensor))
+        source = _movable(_dense(tensor))
         sizes = {output.numel() for output in outputs}
-        if sizes == {own.numel()} and own.numel() <= MpiCommunicator.MOST_ELEMENTS:
-            packed = own.new_empty(self._channel.size * own.numel())
-            yield from _until_done(self._channel.all_gather(own.numpy(), packed.numpy()))
-            for output, part in zip(outputs, parts_of(packed, max(1, own.numel())), strict=False):
+        if sizes == {source.numel()} and source.numel() <= MpiCommunicator.MAX_ELEMENTS:
+            packed = source.new_empty(self._channel.size * source.numel())
+            yield from _until_done(self._channel.all_gather(source.numpy(), packed.numpy()))
+            for output, part in zip(outputs, parts_of(packed, max(1, source.numel())), strict=False):
                 output.copy_(part.view(output.dtype).view(output.shape))
             return list(outputs)
         for rank, output in enumerate(outputs):
@@ -112,30 +112,30 @@ class Collectives:
         """Gather all ranks' tensors into the output, which has R times as many elements."""
         if self.gather_wire is torch.bfloat16 and tensor.dtype is output.dtype is torch.float32:
             yield from self._rounded_gather(_dense(tensor), flat := _dense(output))
-            return _give_back(output, flat)
-        own, flat = _movable(_dense(tensor)), _dense(output)
-        if self._hierarchy is not None and own.nbytes % 4 == own.data_ptr() % 4 == flat.data_ptr() % 4 == 0:
+            return _copy_back(output, flat)
+        source, flat = _movable(_dense(tensor)), _dense(output)
+        if self._hierarchy is not None and source.nbytes % 4 == source.data_ptr() % 4 == flat.data_ptr() % 4 == 0:
             whole = _movable(flat).view(torch.uint8).view(torch.float32)
-            part = own.view(torch.uint8).view(torch.float32)
-            if _overlaps(part, whole, but=self._channel.rank):
+            part = source.view(torch.uint8).view(torch.float32)
+            if _overlaps(part, whole, own_index=self._channel.rank):
                 part = part.clone()
             yield from self._hierarchy.all_gather(part, whole)
-            return _give_back(output, flat)
-        if own.numel() <= MpiCommunicator.MOST_ELEMENTS:
-            yield from _until_done(self._channel.all_gather(own.clone().numpy(), _movable(flat).numpy()))
-            return _give_back(output, flat)
+            return _copy_back(output, flat)
+        if source.numel() <= MpiCommunicator.MAX_ELEMENTS:
+            yield from _until_done(self._channel.all_gather(source.clone().numpy(), _movable(flat).numpy()))
+            return _copy_back(output, flat)
         yield from self.all_gather(tensor.reshape(-1), flat.view(self._channel.size, -1).unbind())
-        return _give_back(output, flat)
+        return _copy_back(output, flat)
 
-    def _rounded_gather(self, own: Tensor, whole: Tensor) -> Operation:
+    def _rounded_gather(self, source: Tensor, whole: Tensor) -> Operation:
         """Gather with bf16 on the wire; every rank also rounds its own part."""
-        if _overlaps(own, whole, but=self._channel.rank):
-            own = own.clone()
+        if _overlaps(source, whole, own_index=self._channel.rank):
+            source = source.clone()
         if self._hierarchy is not None:
-            yield from self._hierarchy.all_gather(own, whole, wire=torch.bfloat16)
+            yield from self._hierarchy.all_gather(source, whole, wire=torch.bfloat16)
             return
-        rounded = own.new_empty(whole.numel(), dtype=torch.bfloat16)
-        yield from self.all_gather_into(own.to(torch.bfloat16), rounded)
+        rounded = source.new_empty(whole.numel(), dtype=torch.bfloat16)
+        yield from self.all_gather_into(source.to(torch.bfloat16), rounded)
         whole.copy_(rounded)
 
     def reduce_scatter_from(self, tensor: Tensor, output: Tensor, op: Reduction) -> Operation:
@@ -143,10 +143,10 @@ class Collectives:
         flat = _dense(tensor)
         if self._hierarchy is not None and _is_shared(flat, op) and output.dtype is flat.dtype:
             out = _dense(output)
-            if _overlaps(out, flat, but=self._channel.rank):
+            if _overlaps(out, flat, own_index=self._channel.rank):
                 flat = flat.clone()
-            yield from self._hierarchy.reduce_scatter(flat, out, _without_mean(op), **self._way(flat, op))
-            return _give_back(output, out)
+            yield from self._hierarchy.reduce_scatter(flat, out, _without_mean(op), **self._exchange_options(flat, op))
+            return _copy_back(output, out)
         total = flat.clone()
         yield from self.all_reduce(total, op)
         output.copy_(total.view(self._channel.size, -1)[self._channel.rank].view(output.shape))
@@ -156,61 +156,48 @@ class Collectives:
         """Reduce tensors[r], of any shape, over the ranks into the output of rank r."""
         packed = torch.cat([tensor.reshape(-1) for tensor in tensors])
         yield from self.all_reduce(packed, op)
-        own = parts_of(packed, [tensor.numel() for tensor in tensors])[self._channel.rank]
-        output.copy_(own.view(output.shape))
+        shard = parts_of(packed, [tensor.numel() for tensor in tensors])[self._channel.rank]
+        output.copy_(shard.view(output.shape))
         return [output]
 
     def all_to_all(self, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> Operation:
         """Copy inputs[own rank] of rank r to outputs[r]."""
-        requests, arrived = [], []
-        for rank, output in enumerate(outputs):
-            flat = _dense(output)
-            arrived.append((output, flat))
-            for piece in _pieces(_movable(flat)):
-                requests.append(self._channel.receive(piece.numpy(), source=rank, tag=ALL_TO_ALL_TAG))
-        kept = [_movable(_dense(tensor)) for tensor in inputs]
-        for rank, own in enumerate(kept):
-            for piece in _pieces(own):
-                requests.append(self._channel.send(piece.numpy(), to=rank, tag=ALL_TO_ALL_TAG))
-        for request in requests:
-            yield from _until_done(request)
-        for output, flat in arrived:
-            _give_back(output, flat)
-        return list(outputs)
+        return self._exchange(dict(enumerate(inputs)), dict(enumerate(outputs)))
 
     def gather(self, tensor: Tensor, outputs: Sequence[Tensor] | None, *, root: int) -> Operation:
         """Gather the tensor of rank r into outputs[r] on rank `root`."""
-        if outputs is None:
-            yield from self.send(tensor, to=root, tag=GATHER_TAG)
-            return [tensor]
-        for rank, output in enumerate(outputs):
-            if rank == self._channel.rank:
-                output.copy_(tensor)
-            else:
-                yield from self.receive(output, source=rank, tag=GATHER_TAG)
-        return list(outputs)
+        return self._exchange({root: tensor}, dict(enumerate(outputs or ())))
 
     def scatter(self, output: Tensor, tensors: Sequence[Tensor] | None, *, root: int) -> Operation:
         """Copy tensors[own rank] of rank `root` to the output."""
-        if tensors is None:
-            yield from self.receive(output, source=root, tag=SCATTER_TAG)
-            return [output]
-        for rank, tensor in enumerate(tensors):
-            if rank == self._channel.rank:
-                output.copy_(tensor)
-            else:
-                yield from self.send(tensor, to=rank, tag=SCATTER_TAG)
-        return [output]
+        return self._exchange(dict(enumerate(tensors or ())), {root: output})
 
-    def send(self, tensor: Tensor, *, to: int, tag: int) -> Operation:
-        """Send the tensor to rank `to`; tags from FIRST_TAG on are for callers."""
-        yield from _piecewise(_movable(_dense(tensor)), partial(self._channel.send, to=to, tag=tag))
+    def _exchange(self, inputs: Mapping[int, Tensor], outputs: Mapping[int, Tensor]) -> Operation:
+        """Send inputs[r] to rank r, and receive outputs[r] from it; return the outputs, or the inputs without outputs."""
+        received = [(rank, output, _dense(output)) for rank, output in outputs.items()]
+        sent = [(rank, _movable(_dense(tensor))) for rank, tensor in inputs.items()]
+        requests = [
+            self._channel.receive(piece.numpy(), source=rank, tag=EXCHANGE_TAG)
+            for rank, _, flat in received
+            for piece in _pieces(_movable(flat))
+        ]
+        for rank, flat in sent:
+            requests += [self._channel.send(piece.numpy(), dest=rank, tag=EXCHANGE_TAG) for piece in _pieces(flat)]
+        for request in requests:
+            yield from _until_done(request)
+        for _, output, flat in received:
+            _copy_back(output, flat)
+        return list((outputs or inputs).values())
+
+    def send(self, tensor: Tensor, *, dest: int, tag: int) -> Operation:
+        """Send the tensor to rank `dest`; tags from FIRST_TAG on are for callers."""
+        yield from _piecewise(_movable(_dense(tensor)), partial(self._channel.send, dest=dest, tag=tag))
         return [tensor]
 
     def receive(self, tensor: Tensor, *, source: int | None, tag: int) -> Operation:
         flat = _dense(tensor)
         yield from _piecewise(_movable(flat), partial(self._channel.receive, source=source, tag=tag))
-        return _give_back(tensor, flat)
+        return _copy_back(tensor, flat)
 
     def barrier(self) -> Operation:
         yield from _until_done(self._channel.barrier())
@@ -233,7 +220,7 @@ def _dense(tensor: Tensor) -> Tensor:
     return tensor.detach().contiguous().view(-1)
 
 
-def _give_back(tensor: Tensor, flat: Tensor) -> list[Tensor]:
+def _copy_back(tensor: Tensor, flat: Tensor) -> list[Tensor]:
     if flat.data_ptr() != tensor.data_ptr():
         tensor.detach().copy_(flat.view(tensor.shape))
     return [tensor]
@@ -243,12 +230,12 @@ def _movable(flat: Tensor) -> Tensor:
     """Return the same memory as integers of the same width."""
     if flat.is_complex():
         flat = torch.view_as_real(flat).view(-1)
-    return flat.view(MOVED_AS[flat.itemsize])
+    return flat.view(INTEGER_TYPES[flat.itemsize])
 
 
 def _reducible(flat: Tensor, op: Reduction) -> tuple[Tensor, bool]:
     """Return values that MPI can reduce, and whether they are a copy in another type (fp32 for half precision)."""
-    if flat.dtype in REDUCED:
+    if flat.dtype in MPI_TYPES:
         return flat, False
     if flat.dtype in (torch.bfloat16, torch.float16):
         return flat.float(), True
@@ -261,10 +248,10 @@ def _is_shared(flat: Tensor, op: Reduction) -> bool:
     return flat.dtype in TYPES and op in ("sum", "mean", "max", "min", "product")
 
 
-def _overlaps(part: Tensor, whole: Tensor, *, but: int) -> bool:
-    """Return whether a part overlaps the output in memory, except at its own position `but` among equal parts."""
+def _overlaps(part: Tensor, whole: Tensor, *, own_index: int) -> bool:
+    """Return whether a part overlaps the output in memory, except at its own position `own_index` among equal parts."""
     start = part.data_ptr() - whole.data_ptr()
-    return -part.nbytes < start < whole.nbytes and start != but * part.nbytes
+    return -part.nbytes < start < whole.nbytes and start != own_index * part.nbytes
 
 
 def _without_mean(op: Reduction) -> Any:
@@ -278,7 +265,7 @@ def _divide(total: Tensor, size: int) -> None:
 
 def _pieces(flat: Tensor) -> Sequence[Tensor]:
     """Split a flat tensor into parts with counts that MPI accepts."""
-    return parts_of(flat, MpiCommunicator.MOST_ELEMENTS) if flat.numel() else ()
+    return parts_of(flat, MpiCommunicator.MAX_ELEMENTS) if flat.numel() else ()
 
 
 def _piecewise(flat: Tensor, begin: Callable[[Buffer], MpiRequest]) -> Operation:

@@ -48,7 +48,7 @@ class NodeGroup:
 
     exchange: ShmCollectives
     ranks: Sequence[Sequence[int]]  # for each node by index
-    across: InterNodeGroup | None  # None with one node
+    remote: InterNodeGroup | None  # None with one node
 
 
 class HierarchicalCollectives:
@@ -56,84 +56,84 @@ class HierarchicalCollectives:
 
     def __init__(self, node: NodeGroup) -> None:
         self._node = node
-        self._spare: dict[tuple[int, torch.dtype], list[Tensor]] = {}
+        self._free_buffers: dict[tuple[int, torch.dtype], list[Tensor]] = {}
 
     def all_reduce(self, x: Tensor, op: Combination, *, wire: torch.dtype, scale: float) -> Operation:
-        exchange, across = self._node.exchange, self._node.across
-        if across is None:
+        exchange, remote = self._node.exchange, self._node.remote
+        if remote is None:
             yield from exchange.whole("all_reduce", x, x, wire=wire, op=op, scale=scale)
             return
         chunks = x.split(exchange.ranks * exchange.piece_elements(wire)) if x.numel() else ()  # type: ignore[no-untyped-call]
         if exchange.ranks == 1 and wire is x.dtype and scale == 1:  # a single rank per node sends directly from x to x
-            crossing = self._crossing(across, dict(enumerate(chunks)), op, wire)
-            yield from _pipeline(len(chunks), crossing, waiting=())
+            steps = self._remote_steps(remote, dict(enumerate(chunks)), op, wire)
+            yield from _pipeline(len(chunks), steps, blocking=())
             return
         cuts = {count: exchange.cut(count, wire) for count in {chunk.numel() for chunk in chunks}}
         pieces = [cuts[chunk.numel()] for chunk in chunks]
         first = exchange.reserve(len(chunks))
         values: dict[int, Tensor] = {}
-        how: dict[str, Any] = {"wire": wire, "op": op, "scale": scale}
+        options: dict[str, Any] = {"wire": wire, "op": op, "scale": scale}
 
-        def put(i: int, patience: int) -> bool:
-            return exchange.put(first + i, pieces[i], chunks[i], wire=wire, patience=patience)
+        def put(i: int, wait_ns: int) -> bool:
+            return exchange.put(first + i, pieces[i], chunks[i], wire=wire, wait_ns=wait_ns)
 
-        def combine(i: int, patience: int) -> bool:
-            found = exchange.combine(first + i, pieces[i], chunks[i], **how, out=None, patience=patience)
-            if found is not None:
-                values[i] = found
-            return found is not None
+        def combine(i: int, wait_ns: int) -> bool:
+            total = exchange.combine(first + i, pieces[i], chunks[i], **options, out=None, wait_ns=wait_ns)
+            if total is not None:
+                values[i] = total
+            return total is not None
 
         def publish(i: int, _: int) -> bool:
             exchange.publish(first + i)
             del values[i]
             return True
 
-        def get(i: int, patience: int) -> bool:
-            return exchange.get(first + i, pieces[i], chunks[i], wire=wire, with_own=True, patience=patience)
+        def get(i: int, wait_ns: int) -> bool:
+            return exchange.get(first + i, pieces[i], chunks[i], wire=wire, wait_ns=wait_ns)
 
-        crossing = self._crossing(across, values, op, wire)
-        yield from _pipeline(len(chunks), [put, combine, *crossing, publish, get], waiting=(put, combine, get))
+        steps = self._remote_steps(remote, values, op, wire)
+        yield from _pipeline(len(chunks), [put, combine, *steps, publish, get], blocking=(put, combine, get))
 
-    def _crossing(
-        self, across: InterNodeGroup, values: dict[int, Tensor], op: Combination, wire: torch.dtype
+    def _remote_steps(
+        self, remote: InterNodeGroup, values: dict[int, Tensor], op: Combination, wire: torch.dtype
     ) -> list[Step]:
         """Return the steps that reduce values[i], a piece already reduced within this node, over nodes."""
-        summing: deque[tuple[MpiRequest, Tensor, Tensor]] = deque()
-        gathering: deque[MpiRequest] = deque()
+        pending: deque[tuple[MpiRequest, Tensor, Tensor]] = deque()
+        gathers: deque[MpiRequest] = deque()
 
-        def leave(i: int, _: int) -> bool:
+        def send(i: int, _: int) -> bool:
             """Send the other nodes their shares of the piece, and receive this rank's share."""
-            if len(summing) + len(gathering) >= IN_FLIGHT:
+            if len(pending) + len(gathers) >= IN_FLIGHT:
                 return False
-            counts = _shares(values[i].numel(), across.sums.size)
-            own = counts[across.node]
-            arrived = self._take(across.sums.size * own, wire)
-            request = across.sums.exchange_parts(_array(values[i]), counts, _array(arrived), [own] * across.sums.size)
-            summing.append((request, arrived, values[i]))
+            counts = _shares(values[i].numel(), remote.sums.size)
+            share = counts[remote.node]
+            buffer = self._acquire_buffer(remote.sums.size * share, wire)
+            request = remote.sums.exchange_parts(_array(values[i]), counts, _array(buffer), [share] * remote.sums.size)
+            pending.append((request, buffer, values[i]))
             return True
 
-        def sum_up(_: int, __: int) -> bool:
-            if not summing[0][0].done():
+        def reduce(_: int, __: int) -> bool:
+            if not pending[0][0].done():
                 return False
-            arrived, piece = summing.popleft()[1:]
-            counts = _shares(piece.numel(), across.sums.size)
-            own = piece[sum(counts[: across.node]) :][: counts[across.node]]
-            parts = [*arrived.view(across.sums.size, own.numel())]
-            parts[across.node] = own
-            self._node.exchange.fold(parts, op, own)
-            self._give(arrived)
-            gathering.append(across.gathers.all_gather_parts(_array(piece), counts))
+            buffer, piece = pending.popleft()[1:]
+            counts = _shares(piece.numel(), remote.sums.size)
+            share = piece[sum(counts[: remote.node]) :][: counts[remote.node]]
+            parts = [*buffer.view(remote.sums.size, share.numel())]
+            parts[remote.node] = share
+            self._node.exchange.fold(parts, op, share)
+            self._release_buffer(buffer)
+            gathers.append(remote.gathers.all_gather_parts(_array(piece), counts))
             return True
 
-        def arrive(_: int, __: int) -> bool:
-            return gathering[0].done() and gathering.popleft() is not None
+        def finish(_: int, __: int) -> bool:
+            return gathers[0].done() and gathers.popleft() is not None
 
-        return [leave, sum_up, arrive]
+        return [send, reduce, finish]
 
     def reduce_scatter(self, x: Tensor, out: Tensor, op: Combination, *, wire: torch.dtype, scale: float) -> Operation:
         """Reduce part r of x into out of rank r; out may be this part."""
-        exchange, across, ranks = self._node.exchange, self._node.across, self._node.ranks
-        if across is None:
+        exchange, remote, ranks = self._node.exchange, self._node.remote, self._node.ranks
+        if remote is None:
             yield from exchange.whole("reduce_scatter", x, out, wire=wire, op=op, scale=scale)
             return
         count, nodes = out.numel(), len(ranks)
@@ -141,7 +141,7 @@ class HierarchicalCollectives:
         starts = range(0, count, length)
         first = exchange.reserve(len(starts) * nodes)
         stages: dict[int, Tensor] = {}
-        how: dict[str, Any] = {"wire": wire, "op": op, "scale": scale}
+        options: dict[str, Any] = {"wire": wire, "op": op, "scale": scale}
 
         def width(i: int) -> int:
             return min(length, count - starts[i])
@@ -150,69 +150,69 @@ class HierarchicalCollectives:
             chunk, node = divmod(step, nodes)
             return starts[chunk], ChunkLayout([rank * count for rank in ranks[node]], width(chunk))
 
-        def put(step: int, patience: int) -> bool:
+        def put(step: int, wait_ns: int) -> bool:
             start, cut = pieces(step)
-            return exchange.put(first + step, cut, x[start:], wire=wire, patience=patience)
+            return exchange.put(first + step, cut, x[start:], wire=wire, wait_ns=wait_ns)
 
-        def combine(step: int, patience: int) -> bool:
+        def combine(step: int, wait_ns: int) -> bool:
             start, cut = pieces(step)
             chunk, node = divmod(step, nodes)
             if chunk not in stages:
                 if len(stages) >= IN_FLIGHT:
                     return False
-                stages[chunk] = self._take(nodes * width(chunk), wire)
+                stages[chunk] = self._acquire_buffer(nodes * width(chunk), wire)
             target = stages[chunk][node * width(chunk) :]
-            at = first + step, cut, x[start:]
-            return exchange.combine(*at, **how, out=target, patience=patience) is not None
+            piece = first + step, cut, x[start:]
+            return exchange.combine(*piece, **options, out=target, wait_ns=wait_ns) is not None
 
-        crossing = self._shard_crossing(across, stages, out.split(length), op)  # type: ignore[no-untyped-call]
-        yield from _pipeline(len(starts) * nodes, [put, combine, *crossing], waiting=(put, combine))
+        steps = self._remote_shard_steps(remote, stages, out.split(length), op)  # type: ignore[no-untyped-call]
+        yield from _pipeline(len(starts) * nodes, [put, combine, *steps], blocking=(put, combine))
 
-    def _shard_crossing(
-        self, across: InterNodeGroup, stages: dict[int, Tensor], targets: Sequence[Tensor], op: Combination
+    def _remote_shard_steps(
+        self, remote: InterNodeGroup, stages: dict[int, Tensor], targets: Sequence[Tensor], op: Combination
     ) -> list[Step]:
         """Return the steps that reduce stages[i], a chunk of each node's shard, over nodes into targets[i]."""
-        nodes = across.sums.size
-        summing: deque[tuple[MpiRequest, Tensor]] = deque()
+        nodes = remote.sums.size
+        pending: deque[tuple[MpiRequest, Tensor]] = deque()
 
-        def leave(step: int, _: int) -> bool:
+        def send(step: int, _: int) -> bool:
             chunk, node = divmod(step, nodes)
             if node == nodes - 1:
                 stage, counts = stages[chunk], [targets[chunk].numel()] * nodes
-                arrived = self._take(stage.numel(), stage.dtype)
-                summing.append((across.sums.exchange_parts(_array(stage), counts, _array(arrived), counts), arrived))
+                buffer = self._acquire_buffer(stage.numel(), stage.dtype)
+                pending.append((remote.sums.exchange_parts(_array(stage), counts, _array(buffer), counts), buffer))
             return True
 
-        def sum_up(step: int, _: int) -> bool:
+        def reduce(step: int, _: int) -> bool:
             chunk, node = divmod(step, nodes)
             if node < nodes - 1:
                 return True
-            if not summing[0][0].done():
+            if not pending[0][0].done():
                 return False
-            arrived, target = summing.popleft()[1], targets[chunk]
-            parts = [*arrived.view(nodes, target.numel())]
-            parts[across.node] = own = stages[chunk].view(nodes, target.numel())[across.node]
-            total = target if target.dtype is arrived.dtype else own
+            buffer, target = pending.popleft()[1], targets[chunk]
+            parts = [*buffer.view(nodes, target.numel())]
+            parts[remote.node] = local = stages[chunk].view(nodes, target.numel())[remote.node]
+            total = target if target.dtype is buffer.dtype else local
             self._node.exchange.fold(parts, op, total)
             if total is not target:
                 target.copy_(total)
-            self._give(arrived)
-            self._give(stages.pop(chunk))
+            self._release_buffer(buffer)
+            self._release_buffer(stages.pop(chunk))
             return True
 
-        return [leave, sum_up]
+        return [send, reduce]
 
     def all_gather(self, x: Tensor, out: Tensor, *, wire: torch.dtype = torch.float32) -> Operation:
         """Gather x of each rank into out, in rank order, rounded to `wire`; x may be its part of out.
 
         With fp32 on the wire the bits are copied unchanged, whatever their type.
         """
-        exchange, across, ranks = self._node.exchange, self._node.across, self._node.ranks
+        exchange, remote, ranks = self._node.exchange, self._node.remote, self._node.ranks
         count, nodes = x.numel(), len(ranks)
-        if across is None:
-            own = out[ranks[0][exchange.rank] * count :][:count]
-            if wire is torch.float32 and own.data_ptr() != x.data_ptr():
-                own.copy_(x)
+        if remote is None:
+            local = out[ranks[0][exchange.rank] * count :][:count]
+            if wire is torch.float32 and local.data_ptr() != x.data_ptr():
+                local.copy_(x)
             yield from exchange.whole("all_gather", x, out, wire=wire)
             return
         length = exchange.piece_elements(wire)
@@ -223,66 +223,66 @@ class HierarchicalCollectives:
         def width(i: int) -> int:
             return min(length, count - starts[i])
 
-        def offer(step: int, patience: int) -> bool:
+        def offer(step: int, wait_ns: int) -> bool:
             chunk, node = divmod(step, nodes)
             source = stages[chunk][node * width(chunk) :]
             cut = ChunkLayout([0] * exchange.ranks, width(chunk))
-            return exchange.offer(first + step, cut, source, patience=patience)
+            return exchange.offer(first + step, cut, source, wait_ns=wait_ns)
 
-        def get(step: int, patience: int) -> bool:
+        def get(step: int, wait_ns: int) -> bool:
             chunk, node = divmod(step, nodes)
             cut, target = ChunkLayout([rank * count for rank in ranks[node]], width(chunk)), out[starts[chunk] :]
-            got = exchange.get(first + step, cut, target, wire=wire, with_own=True, patience=patience)
-            if got and node == nodes - 1:
-                self._give(stages.pop(chunk))
-            return got
+            is_complete = exchange.get(first + step, cut, target, wire=wire, wait_ns=wait_ns)
+            if is_complete and node == nodes - 1:
+                self._release_buffer(stages.pop(chunk))
+            return is_complete
 
-        gathering: deque[MpiRequest] = deque()
+        gathers: deque[MpiRequest] = deque()
 
-        def leave(step: int, _: int) -> bool:
+        def send(step: int, _: int) -> bool:
             chunk, node = divmod(step, nodes)
             if node > 0:
                 return True
             if len(stages) >= IN_FLIGHT:
                 return False
-            stages[chunk] = self._take(nodes * width(chunk), wire)
+            stages[chunk] = self._acquire_buffer(nodes * width(chunk), wire)
             source = x[starts[chunk] :][: width(chunk)].to(wire)
-            gathering.append(across.gathers.all_gather(_array(source), _array(stages[chunk])))
+            gathers.append(remote.gathers.all_gather(_array(source), _array(stages[chunk])))
             return True
 
-        def arrive(step: int, _: int) -> bool:
-            return step % nodes > 0 or (gathering[0].done() and gathering.popleft() is not None)
+        def finish(step: int, _: int) -> bool:
+            return step % nodes > 0 or (gathers[0].done() and gathers.popleft() is not None)
 
-        yield from _pipeline(len(starts) * nodes, [leave, arrive, offer, get], waiting=(offer, get))
+        yield from _pipeline(len(starts) * nodes, [send, finish, offer, get], blocking=(offer, get))
 
-    def _take(self, count: int, dtype: torch.dtype) -> Tensor:
+    def _acquire_buffer(self, count: int, dtype: torch.dtype) -> Tensor:
         """Return a transfer buffer, preferably one that was returned before and whose pages are mapped."""
-        spare = self._spare.get((count, dtype))
-        return spare.pop() if spare else torch.empty(count, dtype=dtype)
+        buffers = self._free_buffers.get((count, dtype))
+        return buffers.pop() if buffers else torch.empty(count, dtype=dtype)
 
-    def _give(self, memory: Tensor) -> None:
-        self._spare.setdefault((memory.numel(), memory.dtype), []).append(memory)
+    def _release_buffer(self, buffer: Tensor) -> None:
+        self._free_buffers.setdefault((buffer.numel(), buffer.dtype), []).append(buffer)
 
 
-def _pipeline(count: int, steps: Sequence[Step], *, waiting: Sequence[Step] = ()) -> Operation:
+def _pipeline(count: int, steps: Sequence[Step], *, blocking: Sequence[Step] = ()) -> Operation:
     """Run `count` chunks through the steps, each step in the order of chunks and as early as possible.
 
-    Steps in `waiting` (empty: all) may sleep if no data is in flight between nodes: transfers progress when polled.
+    Steps in `blocking` (empty: all) may sleep if no data is in flight between nodes: transfers progress when polled.
     """
     done = [0] * len(steps)
-    patience = 0
+    wait_ns = 0
     while done[-1] < count:
         progressed = False
         ready = [k for k in range(len(steps)) if done[k] < (done[k - 1] if k else count)]
-        travels = bool(waiting) and any(steps[k] not in waiting for k in ready)
+        has_transfer = bool(blocking) and any(steps[k] not in blocking for k in ready)
         for k in ready:
-            if steps[k](done[k], 0 if travels or k != ready[-1] else patience):
+            if steps[k](done[k], 0 if has_transfer or k != ready[-1] else wait_ns):
                 done[k] += 1
                 progressed = True
         if not progressed or done[-1] == count:
-            patience = yield progressed
+            wait_ns = yield progressed
         else:
-            patience = 0
+            wait_ns = 0
 
 
 def _shares(count: int, nodes: int) -> list[int]:

@@ -17,52 +17,54 @@ log = get_logger(__name__)
 
 # Waiting time before a rank records that it waits. Ranks arrive at a collective at different times, so the query for
 # missing ranks follows later.
-SAY_AFTER_SECONDS = 2.0
+RECORD_AFTER_SECONDS = 2.0
 # Share of the timeout after which missing ranks are queried, and the interval of further queries.
-ASK_AFTER, MOST_SECONDS_TO_ASK = 1 / 4, 60.0
-ANSWER_SECONDS = 5.0
+QUERY_AFTER, MAX_QUERY_SECONDS = 1 / 4, 60.0
+STORE_TIMEOUT_SECONDS = 5.0
 
 
 class MissingRankDetector:
-    """Monitor of ranks missing from the collectives of a group; the waiting thread calls `look` periodically."""
+    """Monitor of ranks missing from the collectives of a group; the waiting thread calls `check` periodically."""
 
-    def __init__(self, store: Any, *, rank: int, size: int, keeper: int | None, describe: Callable[[int], str]) -> None:
+    def __init__(
+        self, store: Any, rank: int, size: int, store_rank: int | None, describe: Callable[[int], str]
+    ) -> None:
         """Initialize the monitor of a group, with its part of the store of torch.distributed; inactive without a store.
 
-        `keeper` is the rank whose process hosts the store, None outside of the group; `describe` describes a rank.
+        `store_rank` is the rank whose process hosts the store, None outside of the group; `describe` describes a rank.
         """
         self._store, self._rank, self._size = store, rank, size
-        self._keeper, self._describe = keeper, describe
-        self._said = 0  # number of the last collective for which this rank has recorded that it waits
-        self._asked: tuple[int, float] = (0, 0.0)
+        self._store_rank, self._describe = store_rank, describe
+        self._recorded = 0  # number of the last collective for which this rank has recorded that it waits
+        self._last_query: tuple[int, float] = (0, 0.0)
 
-    def look(self, jobs: Sequence[CommOperation]) -> None:
+    def check(self, jobs: Sequence[CommOperation]) -> None:
         """Check the collective that is waited for: the first of `jobs` that has a number."""
         job = next((job for job in jobs if job.number is not None), None)
         if job is None or job.number is None or job.waiting_since is None or self._store is None:
             return
         now = time.monotonic()
         waited = now - job.waiting_since
-        if waited > SAY_AFTER_SECONDS and self._said < job.number:
-            self._said = job.number
-            _within(0.0, lambda: self._store.set(_key(self._rank), str(self._said)))
-        pause = min(ASK_AFTER * job.timeout_seconds, MOST_SECONDS_TO_ASK)
-        number, asked = self._asked
-        if now - (asked if number == job.number else job.waiting_since) > max(pause, 2 * SAY_AFTER_SECONDS):
-            self._asked = (job.number, now)
+        if waited > RECORD_AFTER_SECONDS and self._recorded < job.number:
+            self._recorded = job.number
+            _call_within(0.0, lambda: self._store.set(_key(self._rank), str(self._recorded)))
+        pause = min(QUERY_AFTER * job.timeout_seconds, MAX_QUERY_SECONDS)
+        number, query_time = self._last_query
+        if now - (query_time if number == job.number else job.waiting_since) > max(pause, 2 * RECORD_AFTER_SECONDS):
+            self._last_query = (job.number, now)
             missing, job.missing = self._missing(job.number)
-            speaker = next((rank for rank in range(self._size) if rank not in missing), self._rank)
-            if number != job.number and self._rank == speaker:  # one of the waiting ranks logs
-                words = (job.name, f"{waited:.0f}", job.missing, job.timeout_seconds)
-                log.warning("%s: waiting for %s s for %s; gives up after %g s", *words)
+            logging_rank = next((rank for rank in range(self._size) if rank not in missing), self._rank)
+            if number != job.number and self._rank == logging_rank:  # one of the waiting ranks logs
+                values = (job.name, f"{waited:.0f}", job.missing, job.timeout_seconds)
+                log.warning("%s: waiting for %s s for %s; gives up after %g s", *values)
 
     def _missing(self, number: int) -> tuple[list[int], str]:
         """Return the ranks without a record for this or a later collective, and their description."""
-        answer = _within(ANSWER_SECONDS, lambda: [self._number_of(rank) for rank in range(self._size)])
-        if answer is None:
-            who = "rank 0 of the world" if self._keeper is None else self._describe(self._keeper)
-            return [self._keeper or 0], f"{who}, which does not respond"
-        missing = [rank for rank, said in enumerate(answer) if said < number and rank != self._rank]
+        numbers = _call_within(STORE_TIMEOUT_SECONDS, lambda: [self._number_of(rank) for rank in range(self._size)])
+        if numbers is None:
+            host = "rank 0 of the world" if self._store_rank is None else self._describe(self._store_rank)
+            return [self._store_rank or 0], f"{host}, which does not respond"
+        missing = [rank for rank, recorded in enumerate(numbers) if recorded < number and rank != self._rank]
         described = ", ".join(map(self._describe, missing))
         return missing, described or "no missing rank: all have arrived, but their messages do not"
 
@@ -74,7 +76,7 @@ def _key(rank: int) -> str:
     return f"dithc waits {rank}"
 
 
-def _within(seconds: float, call: Callable[[], Any]) -> Any:
+def _call_within(seconds: float, call: Callable[[], Any]) -> Any:
     """Return the result of a call in a separate thread; None if it failed or did not return in time."""
     found: list[Any] = []
 

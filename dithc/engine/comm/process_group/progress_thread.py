@@ -9,7 +9,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
@@ -28,12 +28,12 @@ log = get_logger(__name__)
 Operation = Generator[bool, int, Any]
 
 # Maximum sleep of a thread with a single operation; it then polls for new ones.
-PATIENCE_NANOSECONDS = 200_000
+MAX_WAIT_NANOSECONDS = 200_000
 # After this number of polls without progress (about 100 microseconds) the thread sleeps between polls, to free a core
 # that it shares with computing threads.
-LOOKS_BEFORE_SLEEP = 50
+POLLS_BEFORE_SLEEP = 50
 SLEEP_SECONDS = 50e-6
-SECONDS_BETWEEN_LOOKS = 1.0
+WATCH_INTERVAL_SECONDS = 1.0
 THREAD_NAME = "dithc-mpi"
 
 
@@ -41,7 +41,7 @@ THREAD_NAME = "dithc-mpi"
 class CommOperation:
     """Submitted operation.
 
-    With `in_turn` it waits for earlier jobs with `in_turn`. A collective has several steps. MPI and the exchange identify a
+    With `in_order` it waits for earlier jobs with `in_order`. A collective has several steps. MPI and the exchange identify a
     step by its position in the group, which two interleaved collectives would mix up.
     """
 
@@ -50,7 +50,7 @@ class CommOperation:
     done: Callable[[Any, BaseException | None], None]  # called once, on the communication thread: result, or error
     timeout_seconds: float  # without progress, after which it fails
     number: int | None = None  # index among the group's collectives, from 1
-    in_turn: bool = False
+    in_order: bool = False
     num_bytes: int | None = None  # sent by this rank, if they were counted
     spans: list[OperationSpan] | None = field(default=None, init=False)  # receives a span when the job has ended
     waiting_since: float | None = field(default=None, init=False)  # `time.monotonic` of its start or last progress
@@ -58,11 +58,11 @@ class CommOperation:
     begun: float | None = field(default=None, init=False)  # `time.perf_counter` of its first step
     ended: float | None = field(default=None, init=False)  # `time.perf_counter` of its completion or failure
 
-    def advance(self, patience: int) -> tuple[bool, bool]:
+    def advance(self, wait_ns: int) -> tuple[bool, bool]:
         """Run one step; return whether it progressed and whether it finished."""
         try:
             if self.begun is not None:
-                progressed = self.operation.send(patience)
+                progressed = self.operation.send(wait_ns)
             else:
                 self.begun = time.perf_counter()
                 progressed = next(self.operation)
@@ -76,9 +76,9 @@ class CommOperation:
         if progressed or self.waiting_since is None:
             self.waiting_since = now
         elif now > self.waiting_since + self.timeout_seconds:
-            named = f": {self.missing}" if self.missing else ""
+            ranks = f": {self.missing}" if self.missing else ""
             seconds = f"{self.timeout_seconds:g} s"
-            self.fail(TimeoutError(f"{self.name}: not all ranks took part within {seconds}{named}"))
+            self.fail(TimeoutError(f"{self.name}: not all ranks took part within {seconds}{ranks}"))
             return True, True
         return progressed, False
 
@@ -105,7 +105,7 @@ class ProgressThread:
 
         `watch` is called with the active jobs every second without progress; an exception ends all jobs.
         """
-        self._watch, self._next_look = watch, 0.0
+        self._watch, self._next_watch = watch, 0.0
         self._queue: queue.SimpleQueue[CommOperation | None] = queue.SimpleQueue()
         self._stopped = False
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
@@ -143,34 +143,29 @@ class ProgressThread:
         # Kernel name of the thread, in top and in the report of thread placement; at most 15 characters.
         Path(f"/proc/self/task/{threading.get_native_id()}/comm").write_text(THREAD_NAME)
         active: list[CommOperation] = []
-        stopping, idle_looks = False, 0
+        stopping, idle_polls = False, 0
         while active or not stopping:
-            stopping = self._take(active, wait=not active and not stopping) or stopping
+            stopping = self._receive(active, wait=not active and not stopping) or stopping
             progressed = self._advance(active)
-            idle_looks = 0 if progressed else idle_looks + 1
-            if active and idle_looks > LOOKS_BEFORE_SLEEP:
-                self._look_around(active)
+            idle_polls = 0 if progressed else idle_polls + 1
+            if active and idle_polls > POLLS_BEFORE_SLEEP:
+                self._call_watch(active)
                 time.sleep(SLEEP_SECONDS)
 
-    def _take(self, active: list[CommOperation], *, wait: bool) -> bool:
+    def _receive(self, active: list[CommOperation], *, wait: bool) -> bool:
         """Move new jobs into `active`; return whether the thread should end."""
-        stopping = False
-        while True:
-            try:
-                job = self._queue.get(block=wait)
-            except queue.Empty:
-                return stopping
-            wait = False
-            if job is None:
-                stopping = True
-            else:
-                active.append(job)
+        jobs = [self._queue.get()] if wait else []
+        with suppress(queue.Empty):
+            while True:
+                jobs.append(self._queue.get_nowait())
+        active += [job for job in jobs if job is not None]
+        return None in jobs
 
-    def _look_around(self, active: list[CommOperation]) -> None:
+    def _call_watch(self, active: list[CommOperation]) -> None:
         now = time.monotonic()
-        if self._watch is None or now < self._next_look:
+        if self._watch is None or now < self._next_watch:
             return
-        self._next_look = now + SECONDS_BETWEEN_LOOKS
+        self._next_watch = now + WATCH_INTERVAL_SECONDS
         try:
             self._watch(active)
         except Exception as error:
@@ -179,15 +174,15 @@ class ProgressThread:
             active.clear()
 
     def _advance(self, active: list[CommOperation]) -> bool:
-        anything, first = False, next((job for job in active if job.in_turn), None)
-        runnable = [job for job in active if job is first or not job.in_turn]
-        patience = PATIENCE_NANOSECONDS if len(runnable) == 1 and self._queue.empty() else 0
+        has_progress, first = False, next((job for job in active if job.in_order), None)
+        runnable = [job for job in active if job is first or not job.in_order]
+        wait_ns = MAX_WAIT_NANOSECONDS if len(runnable) == 1 and self._queue.empty() else 0
         for job in runnable:
-            progressed, finished = job.advance(patience)
-            anything |= progressed
+            progressed, finished = job.advance(wait_ns)
+            has_progress |= progressed
             if finished:
                 active.remove(job)
-        return anything
+        return has_progress
 
 
 # Typed as Any because torch has few annotations for it.
@@ -241,7 +236,7 @@ def _unwrap(future: "Future[Any]") -> Any:
 
 
 @contextmanager
-def recorded(services: Iterable[ProgressThread]) -> Iterator[list[OperationSpan]]:
+def record_spans(services: Iterable[ProgressThread]) -> Iterator[list[OperationSpan]]:
     """Record all jobs submitted to the threads during a `with` block."""
     spans: list[OperationSpan] = []
     chosen = list(services)

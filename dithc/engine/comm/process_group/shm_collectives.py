@@ -27,7 +27,7 @@ Combination = Literal["sum", "product", "max", "min"]
 COMBINATIONS: dict[Combination, int] = {"sum": 0, "product": 1, "max": 2, "min": 3}
 TYPES = {torch.float32: 0, torch.bfloat16: 1}
 DONE, PROCESS_GONE = 0, -8
-MOST_RANKS = 256
+MAX_RANKS = 256
 CACHE_LINE = 64
 NANOSECONDS = 1_000_000_000
 
@@ -39,16 +39,16 @@ NUM_SLOTS = 4
 
 
 # Rounds over the steps in one call of `whole`: about a millisecond, after which other operations can run.
-ROUNDS_A_CALL = 64
+ROUNDS_PER_CALL = 64
 Whole = Literal["all_reduce", "reduce_scatter", "all_gather"]
 WHOLES: dict[Whole, int] = {"all_reduce": 0, "reduce_scatter": 1, "all_gather": 2}
 
 
-def rank_gone(said: str) -> UserError:
+def rank_gone(description: str) -> UserError:
     """Return the error for a rank process that has ended or hangs while other ranks wait for it."""
     error = user_error(
         "a rank is lost",
-        got=said,
+        got=description,
         expected="all ranks until the work is done",
         fix="find the cause in the log of that rank (a signal, memory), then restart: completed work is kept",
     )
@@ -106,10 +106,10 @@ class ShmCollectives:
         `broadcast` returns rank 0's value on every rank, `barrier` returns when all have called it. OSError without memory.
         """
         self._names, self.rank, self.ranks, self._slot_bytes = list(names), rank, len(names), slot_bytes
-        self._library, self._bytes, handle = attached(
+        self._library, self._bytes, handle = attach(
             rank, self.ranks, slots=(NUM_SLOTS, slot_bytes), broadcast=broadcast, barrier=barrier
         )
-        self._handle, self._number, self._gone = handle.value, 0, ctypes.c_int()
+        self._handle, self._number, self._lost = handle.value, 0, ctypes.c_int()
 
     def piece_elements(self, dtype: torch.dtype) -> int:
         """Return the maximum number of elements of a piece in the wire type."""
@@ -138,30 +138,30 @@ class ShmCollectives:
         part = min(x.numel(), out.numel())
         chunk = self.piece_elements(wire) * (self.ranks if kind == "all_reduce" else 1)
         chunks, done = -(-part // chunk), (ctypes.c_int64 * 3)()
-        what = _Whole(
+        operation = _Whole(
             *(x.data_ptr(), out.data_ptr(), ctypes.addressof(done), part, chunk, self.reserve(chunks)),
             *(WHOLES[kind], TYPES[x.dtype], TYPES[wire], COMBINATIONS[op], scale),
         )
-        address, patience, before = ctypes.addressof(what), 0, 0
+        address, wait_ns, last_progress = ctypes.addressof(operation), 0, 0
         while not self._is_done(
-            self._library.hc_exchange_whole(self._handle, address, ROUNDS_A_CALL, patience, ctypes.byref(self._gone))
+            self._library.hc_exchange_whole(self._handle, address, ROUNDS_PER_CALL, wait_ns, ctypes.byref(self._lost))
         ):
             progress = sum(done)
-            patience = yield progress > before
-            before = progress
+            wait_ns = yield progress > last_progress
+            last_progress = progress
         self._count(part * (self.ranks - 1 if kind == "reduce_scatter" else 1), wire)
         return None
 
-    def put(self, number: int, pieces: ChunkLayout, x: Tensor, *, wire: torch.dtype, patience: int) -> bool:
+    def put(self, number: int, pieces: ChunkLayout, x: Tensor, *, wire: torch.dtype, wait_ns: int) -> bool:
         """Copy the pieces of the other ranks into the segment, as type `wire`."""
-        done = self._step(self._library.hc_exchange_put, number, pieces, *_typed(x), TYPES[wire], patience)
+        done = self._step(self._library.hc_exchange_put, number, pieces, *_typed(x), TYPES[wire], wait_ns)
         if done:
             self._count(sum(map(pieces.count, range(self.ranks))) - pieces.count(self.rank), wire)
         return done
 
-    def offer(self, number: int, pieces: ChunkLayout, x: Tensor, *, patience: int) -> bool:
+    def offer(self, number: int, pieces: ChunkLayout, x: Tensor, *, wait_ns: int) -> bool:
         """Copy x, the piece of this rank, into the segment, for `get` on the other ranks."""
-        done = self._step(self._library.hc_exchange_offer, number, pieces, *_typed(x), TYPES[x.dtype], patience)
+        done = self._step(self._library.hc_exchange_offer, number, pieces, *_typed(x), TYPES[x.dtype], wait_ns)
         if done:
             self._count(pieces.count(self.rank), x.dtype)
         return done
@@ -176,7 +176,7 @@ class ShmCollectives:
         op: Combination,
         scale: float,
         out: Tensor | None,
-        patience: int,
+        wait_ns: int,
     ) -> Tensor | None:
         """Reduce the piece of this rank over all ranks; its own values are read directly from x. None: retry.
 
@@ -185,8 +185,8 @@ class ShmCollectives:
         """
         pointer = ctypes.c_void_p()
         target = (None, TYPES[x.dtype], ctypes.byref(pointer)) if out is None else (*_typed(out), None)
-        how = TYPES[wire], COMBINATIONS[op], scale
-        if not self._step(self._library.hc_exchange_combine, number, pieces, *_typed(x), *how, *target, patience):
+        reduction = TYPES[wire], COMBINATIONS[op], scale
+        if not self._step(self._library.hc_exchange_combine, number, pieces, *_typed(x), *reduction, *target, wait_ns):
             return None
         if out is not None:
             return out
@@ -198,11 +198,9 @@ class ShmCollectives:
     def publish(self, number: int) -> None:
         self._library.hc_exchange_publish(self._handle, number % (1 << 32))
 
-    def get(
-        self, number: int, pieces: ChunkLayout, out: Tensor, *, wire: torch.dtype, with_own: bool, patience: int
-    ) -> bool:
-        """Copy the pieces of other ranks, and `with_own` this rank's piece, to their positions in `out`."""
-        return self._step(self._library.hc_exchange_get, number, pieces, TYPES[wire], with_own, *_typed(out), patience)
+    def get(self, number: int, pieces: ChunkLayout, out: Tensor, *, wire: torch.dtype, wait_ns: int) -> bool:
+        """Copy the pieces of all ranks to their positions in `out`."""
+        return self._step(self._library.hc_exchange_get, number, pieces, TYPES[wire], True, *_typed(out), wait_ns)
 
     def fold(self, parts: Sequence[Tensor], op: Combination, out: Tensor) -> None:
         """Reduce parts of one data type in their order, in fp32, into `out`, which may be one of the parts."""
@@ -213,8 +211,8 @@ class ShmCollectives:
 
     def _step(self, function: Any, number: int, pieces: ChunkLayout, *arguments: Any) -> bool:
         """Call a step of the kernels on a chunk; return whether it completed."""
-        place = self._handle, number % (1 << 32), pieces.address
-        return self._is_done(function(*place, *arguments, ctypes.byref(self._gone)))
+        chunk = self._handle, number % (1 << 32), pieces.address
+        return self._is_done(function(*chunk, *arguments, ctypes.byref(self._lost)))
 
     @staticmethod
     def _count(elements: int, dtype: torch.dtype) -> None:
@@ -223,7 +221,7 @@ class ShmCollectives:
 
     def _is_done(self, status: int) -> bool:
         if status == PROCESS_GONE:
-            raise rank_gone(f"{self._names[self._gone.value]} has ended")
+            raise rank_gone(f"{self._names[self._lost.value]} has ended")
         return bool(status == DONE)
 
 
@@ -238,13 +236,13 @@ class SharedSegment:
         """Create and map the memory; collective over a group of torch.distributed on one node. OSError without memory."""
 
         def broadcast(value: Any) -> Any:
-            box = [value]
-            dist.broadcast_object_list(box, group_src=0, group=over)
-            return box[0]
+            values = [value]
+            dist.broadcast_object_list(values, group_src=0, group=over)
+            return values[0]
 
         self._names = [f"rank {member}" for member in dist.get_process_group_ranks(over)]
         self._timeout = int(timeout_seconds * NANOSECONDS)
-        library, everything, handle = attached(
+        library, segment, handle = attach(
             dist.get_rank(over),
             len(self._names),
             slots=(1, CACHE_LINE),
@@ -252,20 +250,20 @@ class SharedSegment:
             broadcast=broadcast,
             barrier=partial(dist.barrier, group=over),
         )
-        self.memory: Tensor = everything[everything.numel() - num_bytes :]
-        self._handle, self._gone = handle.value, ctypes.c_int(-1)
+        self.memory: Tensor = segment[segment.numel() - num_bytes :]
+        self._handle, self._lost = handle.value, ctypes.c_int(-1)
         weakref.finalize(self, library.hc_exchange_detach, handle).atexit = False
 
     def meet(self, calls: Any) -> None:
         """Wait through `calls`, the library or a recorder of its calls, until all ranks have written."""
-        calls.hc_exchange_meet(self._handle, self._timeout, self._gone)
+        calls.hc_exchange_meet(self._handle, self._timeout, self._lost)
 
     def absent(self) -> str | None:
         """Return the rank that was missing at the timeout; None if all arrived."""
-        return None if self._gone.value < 0 else self._names[self._gone.value]
+        return None if self._lost.value < 0 else self._names[self._lost.value]
 
 
-def attached(
+def attach(
     rank: int,
     ranks: int,
     *,
@@ -282,11 +280,11 @@ def attached(
     assert library is not None, "an exchange needs the C kernels"
     library.hc_exchange_bytes(ranks, *slots, ctypes.byref(size))
     memory = shared_memory(size.value + more_bytes, rank=rank, broadcast=broadcast, barrier=barrier)
-    everything = torch.frombuffer(memory, dtype=torch.uint8)
+    segment = torch.frombuffer(memory, dtype=torch.uint8)
     context = native.context(num_threads=1)
-    library.hc_exchange_attach(everything.data_ptr(), context, rank, ranks, *slots, ctypes.byref(handle))
+    library.hc_exchange_attach(segment.data_ptr(), context, rank, ranks, *slots, ctypes.byref(handle))
     barrier()  # all ranks are attached: from here on, the end of a process is detected
-    return library, everything, handle
+    return library, segment, handle
 
 
 def shared_memory(size: int, *, rank: int, broadcast: Callable[[Any], Any], barrier: Callable[[], None]) -> mmap.mmap:
@@ -294,7 +292,7 @@ def shared_memory(size: int, *, rank: int, broadcast: Callable[[Any], Any], barr
     path, failure = None, None
     if rank == 0:
         try:
-            path = _file_of(size)
+            path = _create_file(size)
         except OSError as error:
             failure = str(error)
     path, failure = broadcast((path, failure))
@@ -308,7 +306,7 @@ def shared_memory(size: int, *, rank: int, broadcast: Callable[[Any], Any], barr
     return memory
 
 
-def _file_of(size: int) -> str:
+def _create_file(size: int) -> str:
     """Create a file of `size` allocated bytes, so that no later store fails; in /dev/shm if possible."""
     failure: OSError | None = None
     for folder in ("/dev/shm", tempfile.gettempdir()):

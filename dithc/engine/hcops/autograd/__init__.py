@@ -2,7 +2,7 @@
 
 Contents: `custom_ops` defines the operators, `gradients` their backward passes, `grad_buffer` one buffer for all gradients.
 Invariants: names in `torch.ops.dithc` are stable. A gradient is in its place in the buffer or in separate memory.
-Extending: a new operator needs an `OpSpec` in `spec.py` and an entry in `gradients.OF`.
+Extending: a new operator needs an `OpSpec` in `spec.py` and an entry in `gradients.FUNCTIONS`.
 """
 
 from dithc.engine.hcops.autograd import gradients

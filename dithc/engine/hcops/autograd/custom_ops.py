@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from dithc.engine.hcops.autograd import gradients
-from dithc.engine.hcops.backend import raw, say_default
+from dithc.engine.hcops.backend import log_default, raw
 from dithc.engine.hcops.checks import served_type
 from dithc.engine.hcops.spec import SPECS, OpSpec
 
@@ -25,7 +25,7 @@ class Operator:
 
     def __init__(self, spec: OpSpec) -> None:
         self._name, self._may_drop = f"{spec.name}_forward", spec.may_drop
-        self._keep, self._backward = gradients.OF[spec.name]
+        self._keep, self._backward = gradients.FUNCTIONS[spec.name]
         _define(spec.name, self._name, spec.schema, spec.fake)
         self._traced = getattr(torch.ops.dithc, spec.name)
         torch.library.register_autograd(
@@ -39,7 +39,7 @@ class Operator:
         elif torch.is_grad_enabled() and any(isinstance(value, Tensor) and value.requires_grad for value in inputs):
             found = self._direct.apply(*inputs)
         else:
-            say_default()
+            log_default()
             found = raw(self._name)(*inputs, keep=False) if self._may_drop else raw(self._name)(*inputs)
         first: Tensor = found[0] if isinstance(found, tuple) else found
         return first
@@ -66,7 +66,7 @@ def _define(name: str, raw_name: str, schema: str, fake: Callable[..., Any], **f
 
     @torch.no_grad()  # raw kernels may consist of torch's operators
     def kernel(*inputs: Any, **settings: Any) -> Any:
-        say_default()
+        log_default()
         for value in (*inputs, *settings.values()):
             if isinstance(value, torch.dtype):
                 served_type(name, value)
@@ -87,10 +87,10 @@ def _contiguous(value: Any) -> Any:
 
 def _node(op: str, *, with_stream: bool = False) -> type[torch.autograd.Function]:
     """Return the node of an operator; `with_stream` also returns its input, and receives the gradient of both."""
-    keep, backward = gradients.OF[op]
+    keep, backward = gradients.FUNCTIONS[op]
 
     def forward(ctx: Any, *inputs: Any) -> Any:
-        say_default()
+        log_default()
         found = raw(f"{op}_forward")(*inputs)
         outputs = found if isinstance(found, tuple) else (found,)
         ctx.direct = True
@@ -107,5 +107,5 @@ OPERATORS = {spec.name: Operator(spec) for spec in SPECS if spec.schema}
 AND_STREAM = {op: _node(op, with_stream=True) for op in ("adaln", "adarms")}
 for _spec in SPECS:
     if _spec.backward:
-        fixed = {"into": None} if _spec.name == "linear" else {}
+        fixed = {"out": None} if _spec.name == "linear" else {}
         _define(f"{_spec.name}_backward", f"{_spec.name}_backward", _spec.backward, _spec.backward_fake, **fixed)

@@ -27,11 +27,11 @@ def flat_gradients(parameters: Iterable[Parameter], *, zeros: Callable[[int], Te
     """
     if backend_of("linear") == FALLBACK:
         return torch.zeros(0)
-    chosen = [p for p in parameters if _takes_part(p)]
-    sizes = [-(-p.numel() // ALIGNMENT) * ALIGNMENT for p in chosen]
+    eligible = [p for p in parameters if _is_eligible(p)]
+    sizes = [-(-p.numel() // ALIGNMENT) * ALIGNMENT for p in eligible]
     buffer = zeros(sum(sizes))
     start = 0
-    for parameter, size in zip(chosen, sizes, strict=True):
+    for parameter, size in zip(eligible, sizes, strict=True):
         assign_grad_view(parameter, buffer[start : start + parameter.numel()].view(parameter.shape))
         start += size
     return buffer
@@ -43,12 +43,12 @@ def assign_grad_view(parameter: Parameter, view: Tensor, *, accumulate: bool = T
     With `accumulate`, products add to an existing gradient. Otherwise autograd adds, with the same bits as without a
     buffer. `view` then needs its own storage and is written only while no other tensor uses it.
     """
-    if _takes_part(parameter) and backend_of("linear") != FALLBACK:
+    if _is_eligible(parameter) and backend_of("linear") != FALLBACK:
         parameter.flat_grad = view  # type: ignore[attr-defined]
         parameter.flat_grad_accumulates = accumulate  # type: ignore[attr-defined]
 
 
-def _takes_part(p: Parameter) -> bool:
+def _is_eligible(p: Parameter) -> bool:
     return p.requires_grad and p.dtype is torch.float32 and p.is_cpu and p.is_contiguous()
 
 
@@ -62,37 +62,34 @@ def target(parameter: Any, accumulator: Any) -> tuple[Tensor | None, bool]:
     flat: Tensor | None = getattr(parameter, "flat_grad", None)
     if flat is None or parameter._backward_hooks or torch.is_grad_enabled() or not _accumulates(accumulator, parameter):
         return None, False
-    if not hasattr(parameter, "flat_grad_on_its_way"):
-        parameter.register_post_accumulate_grad_hook(_landed)
-    elif parameter.flat_grad_on_its_way:
+    if not hasattr(parameter, "flat_grad_pending"):
+        parameter.register_post_accumulate_grad_hook(_clear_pending)
+    elif parameter.flat_grad_pending:
         return None, False
-    held = parameter.grad
-    if held is None:
-        if not parameter.flat_grad_accumulates and storage_use_count(flat) > 1:
-            return None, False
-        parameter.flat_grad_on_its_way = True
-        return flat.detach(), False
-    if not parameter.flat_grad_accumulates:
+    previous, is_usable = parameter.grad, parameter.flat_grad_accumulates
+    if previous is None:
+        is_usable = is_usable or storage_use_count(flat) <= 1
+    elif previous.data_ptr() != flat.data_ptr() or previous.shape != flat.shape or previous.dtype is not flat.dtype:
+        is_usable = False
+    if not is_usable:
         return None, False
-    if held.data_ptr() != flat.data_ptr() or held.shape != flat.shape or held.dtype is not flat.dtype:
-        return None, False
-    parameter.flat_grad_on_its_way = True
+    parameter.flat_grad_pending = True
     parameter.grad = None  # set again by autograd, with the sum, without a separate pass to add
-    return flat.detach(), True
+    return flat.detach(), previous is not None
 
 
-def restore_grad(parameter: Any, held: Tensor | None) -> None:
-    """Undo `target` after a failed product: restore `.grad`, and let the next pass write to the buffer."""
-    parameter.grad = held
-    parameter.flat_grad_on_its_way = False
+def restore_grad(parameter: Any, gradient: Tensor | None) -> None:
+    """Undo the preparation after a failed product: restore `.grad`, and let the next pass write to the buffer."""
+    parameter.grad = gradient
+    parameter.flat_grad_pending = False
 
 
 def zero_grad(parameters: Iterable[Tensor]) -> None:
     """Set every `.grad` to None, and clear the state of a failed backward pass."""
     for parameter in parameters:
         parameter.grad = None
-        if hasattr(parameter, "flat_grad_on_its_way"):
-            parameter.flat_grad_on_its_way = False
+        if hasattr(parameter, "flat_grad_pending"):
+            parameter.flat_grad_pending = False
 
 
 def _accumulates(accumulator: Any, parameter: Any) -> bool:
@@ -111,5 +108,5 @@ def storage_use_count(tensor: Tensor) -> int:
     return torch._C._storage_Use_Count(storage._cdata) - 1  # without `storage` itself
 
 
-def _landed(parameter: Any) -> None:
-    parameter.flat_grad_on_its_way = False
+def _clear_pending(parameter: Any) -> None:
+    parameter.flat_grad_pending = False

@@ -25,13 +25,13 @@ class Layer(NamedTuple):
     """Linear layer of an autograd node.
 
     `needs` selects the gradients of x, weight and bias. `parameter` is the weight if its gradient may go to the flat
-    buffer. `place` is the index of the weight among the input tensors of the node.
+    buffer. `weight_index` is the index of the weight among the input tensors of the node.
     """
 
     needs: Sequence[bool]
     has_bias: bool
     parameter: Any
-    place: int = 1
+    weight_index: int = 1
 
 
 def keep_linear(ctx: Any, inputs: tuple[Any, ...], outputs: tuple[Tensor, ...]) -> None:
@@ -42,14 +42,9 @@ def keep_linear(ctx: Any, inputs: tuple[Any, ...], outputs: tuple[Tensor, ...]) 
 
 
 def linear(ctx: Any, dy: Tensor) -> Gradients:
-    x, weight = ctx.saved_tensors
-    return (*of_layer(ctx, dense(dy), x, weight, _layer_of(ctx)), None)
-
-
-def linear_gelu(ctx: Any, dy: Tensor) -> Gradients:
-    x, weight, before = ctx.saved_tensors
-    dbefore = kernel(ctx, "gelu_backward")(dense(dy), before)  # (..., F)
-    return (*of_layer(ctx, dbefore, x, weight, _layer_of(ctx)), None)
+    x, weight, *before = ctx.saved_tensors
+    dy = kernel(ctx, "gelu_backward")(dense(dy), *before) if before else dense(dy)  # (..., F)
+    return (*layer_gradients(ctx, dy, x, weight, _layer(ctx)), None)
 
 
 def keep_linear_gate_residual(ctx: Any, inputs: tuple[Any, ...], outputs: tuple[Tensor, ...]) -> None:
@@ -63,7 +58,7 @@ def linear_gate_residual(ctx: Any, dout: Tensor) -> Gradients:
     x, weight, gate, y = ctx.saved_tensors
     dout = dense(dout)
     dy, dgate = kernel(ctx, "gate_residual_backward")(dout, gate, y, dtype=ctx.dtype)
-    return (*of_layer(ctx, dy, x, weight, _layer_of(ctx)), dgate, dout.to(ctx.residual_dtype), None)
+    return (*layer_gradients(ctx, dy, x, weight, _layer(ctx)), dgate, dout.to(ctx.residual_dtype), None)
 
 
 def keep_mlp(ctx: Any, inputs: tuple[Any, ...], outputs: tuple[Tensor, ...]) -> None:
@@ -82,15 +77,15 @@ def mlp(ctx: Any, dout: Tensor) -> Gradients:
     dy, dgate = kernel(ctx, "gate_residual_backward")(dout, gate, y, dtype=ctx.dtype)
     first = Layer(needs[:NUM_LINEAR], has_bias[0], ctx.parameters[0])
     second = Layer((any(first.needs), *needs[3:5]), has_bias[1], ctx.parameters[1], 2 + has_bias[0])
-    dbefore, *of_second = of_layer(ctx, dy, hidden, weight2, second, gelu_at=before)
+    dbefore, *second_gradients = layer_gradients(ctx, dy, hidden, weight2, second, gelu_at=before)
     try:
-        of_first = (None,) * NUM_LINEAR if dbefore is None else of_layer(ctx, dbefore, x, weight1, first)
+        first_gradients = (None,) * NUM_LINEAR if dbefore is None else layer_gradients(ctx, dbefore, x, weight1, first)
     except BaseException:
-        parameter, written = second.parameter, of_second[0]
-        if parameter is not None and written is not None and written.data_ptr() == parameter.flat_grad.data_ptr():
-            restore_grad(parameter, written)  # keep the gradient, as if the second layer were a separate node
+        parameter, dweight2 = second.parameter, second_gradients[0]
+        if parameter is not None and dweight2 is not None and dweight2.data_ptr() == parameter.flat_grad.data_ptr():
+            restore_grad(parameter, dweight2)  # keep the gradient, as if the second layer were a separate node
         raise
-    return (*of_first, *of_second, dgate, dout.to(ctx.residual_dtype), None)
+    return (*first_gradients, *second_gradients, dgate, dout.to(ctx.residual_dtype), None)
 
 
 def keep_norm(ctx: Any, inputs: tuple[Any, ...], outputs: tuple[Tensor, ...]) -> None:
@@ -98,7 +93,7 @@ def keep_norm(ctx: Any, inputs: tuple[Any, ...], outputs: tuple[Tensor, ...]) ->
     ctx.save_for_backward(x, scale, *outputs[1:])
 
 
-def _of_norm(name: str, ctx: Any, dy: Tensor | None, dstream: Tensor | None = None) -> Gradients:
+def _norm_backward(name: str, ctx: Any, dy: Tensor | None, dstream: Tensor | None = None) -> Gradients:
     """`dstream`, the gradient of the residual stream, is added in the same pass over memory."""
     if dy is None:
         return dstream, None, None, None, None
@@ -139,8 +134,8 @@ def keep_rotate_heads(ctx: Any, inputs: tuple[Any, ...], _: tuple[Tensor, ...]) 
 def rotate_heads(ctx: Any, dout: Tensor) -> Gradients:
     qkv, *constants = ctx.saved_tensors
     backward = kernel(ctx, "rotate_heads_backward")
-    dqkv, *of_weights = backward(dense(dout), qkv, ctx.num_heads, ctx.eps, *constants)
-    return dqkv, None, None, None, None, *((None, None) if qkv is None else of_weights)
+    dqkv, *dweights = backward(dense(dout), qkv, ctx.num_heads, ctx.eps, *constants)
+    return dqkv, None, None, None, None, *((None, None) if qkv is None else dweights)
 
 
 def keep_input(ctx: Any, inputs: tuple[Any, ...], _: tuple[Tensor, ...]) -> None:
@@ -151,7 +146,7 @@ def keep_output(ctx: Any, _: tuple[Any, ...], outputs: tuple[Tensor, ...]) -> No
     ctx.save_for_backward(outputs[0])
 
 
-def _of_saved(name: str, ctx: Any, dy: Tensor) -> Gradients:
+def _saved_backward(name: str, ctx: Any, dy: Tensor) -> Gradients:
     return (kernel(ctx, name)(dense(dy), *ctx.saved_tensors),)
 
 
@@ -205,11 +200,11 @@ def flat_parameter(ctx: Any, weight: Tensor) -> Tensor | None:
     return weight if ctx.direct and hasattr(weight, "flat_grad") else None
 
 
-def _layer_of(ctx: Any) -> Layer:
+def _layer(ctx: Any) -> Layer:
     return Layer(ctx.needs_input_grad[:NUM_LINEAR], ctx.has_bias, ctx.parameter)
 
 
-def of_layer(
+def layer_gradients(
     ctx: Any, dy: Tensor, x: Tensor, weight: Tensor, layer: Layer, *, gelu_at: Tensor | None = None
 ) -> Gradients:
     """Return the gradients of x (or of `gelu_at`, if x is GELU(gelu_at)), weight and bias of a linear layer, given dy."""
@@ -217,19 +212,17 @@ def of_layer(
     if not ctx.direct:
         traced = backward(dy, x, weight, layer.has_bias, list(needs), gelu_at=gelu_at)
         return tuple(gradient if needed else None for gradient, needed in zip(traced, needs, strict=True))
-    into, accumulate, held = None, False, None
+    out, accumulate, previous = None, False, None
     if needs[1] and layer.parameter is not None:
-        held = layer.parameter.grad
-        into, accumulate = target(layer.parameter, ctx.next_functions[layer.place][0])
+        previous = layer.parameter.grad
+        out, accumulate = target(layer.parameter, ctx.next_functions[layer.weight_index][0])
     try:
-        written: Gradients = backward(
-            dy, x, weight, layer.has_bias, needs, into, accumulate=accumulate, gelu_at=gelu_at
-        )
+        results: Gradients = backward(dy, x, weight, layer.has_bias, needs, out, accumulate=accumulate, gelu_at=gelu_at)
     except BaseException:
-        if into is not None:
-            restore_grad(layer.parameter, held)
+        if out is not None:
+            restore_grad(layer.parameter, previous)
         raise
-    return written
+    return results
 
 
 def kernel(ctx: Any, name: str) -> Callable[..., Any]:
@@ -245,12 +238,12 @@ def kernel(ctx: Any, name: str) -> Callable[..., Any]:
 
 Keep = Callable[[Any, tuple[Any, ...], tuple[Tensor, ...]], None]
 
-OF: dict[str, tuple[Keep, Callable[..., Gradients]]] = {
+FUNCTIONS: dict[str, tuple[Keep, Callable[..., Gradients]]] = {
     "linear": (keep_linear, linear),
-    "linear_gelu": (keep_linear, linear_gelu),
+    "linear_gelu": (keep_linear, linear),
     "linear_gate_residual": (keep_linear_gate_residual, linear_gate_residual),
     "mlp": (keep_mlp, mlp),
-    **{name: (keep_norm, partial(_of_norm, f"{name}_backward")) for name in ("adaln", "adarms")},
+    **{name: (keep_norm, partial(_norm_backward, f"{name}_backward")) for name in ("adaln", "adarms")},
     "gate_residual": (keep_gate_residual, gate_residual),
     "attention": (keep_attention, attention),
     "rotate_heads": (keep_rotate_heads, rotate_heads),
@@ -258,7 +251,7 @@ OF: dict[str, tuple[Keep, Callable[..., Gradients]]] = {
     "patchify": (keep_patchify, patchify),
     "unpatchify": (keep_unpatchify, unpatchify),
     "scale_add": (keep_scale_add, scale_add),
-    **{name: (keep_input, partial(_of_saved, f"{name}_backward")) for name in ("silu", "gelu", "swiglu")},
-    **{name: (keep_output, partial(_of_saved, f"{name}_backward")) for name in ("softmax", "exp", "tanh")},
+    **{name: (keep_input, partial(_saved_backward, f"{name}_backward")) for name in ("silu", "gelu", "swiglu")},
+    **{name: (keep_output, partial(_saved_backward, f"{name}_backward")) for name in ("softmax", "exp", "tanh")},
 }
 """Functions of each operator: save tensors for the backward pass, and compute the gradients of all inputs."""

@@ -15,9 +15,9 @@ from torch.nn import Parameter
 
 from dithc.engine.hcops import reference
 from dithc.engine.hcops.autograd import OPERATORS, gradients, restore_grad, traced
-from dithc.engine.hcops.backend import backend_of, raw, say_default
+from dithc.engine.hcops.backend import backend_of, log_default, raw
 from dithc.engine.hcops.c import sequence
-from dithc.engine.hcops.dispatch import compute_type, dense, obstacle, reference_serves, rows_dense
+from dithc.engine.hcops.dispatch import compute_type, dense, reference_serves, rows_dense, unsupported_reason
 from dithc.engine.hcops.matrix_ops import linear
 from dithc.engine.hcops.token_shard import part
 
@@ -130,8 +130,8 @@ def block_serves(x: Tensor, c: Tensor, weights: BlockWeights | FinalLayerWeights
         return False
     if any(weight.dtype is not torch.float32 for weight in norms):
         return False
-    wanted = {tensor.requires_grad for tensor in (x, c, *parameters)}
-    if torch.is_grad_enabled() and len(wanted) > 1:
+    requires_grad = {tensor.requires_grad for tensor in (x, c, *parameters)}
+    if torch.is_grad_enabled() and len(requires_grad) > 1:
         return False
     if torch.is_autocast_enabled("cpu"):
         one_type = torch.promote_types(x.dtype, torch.get_autocast_dtype("cpu")) is x.dtype
@@ -139,7 +139,7 @@ def block_serves(x: Tensor, c: Tensor, weights: BlockWeights | FinalLayerWeights
         one_type = all(tensor.dtype is x.dtype for tensor in (c, *layers))
     if not one_type:
         return False
-    return obstacle("block", {"x": x, "c": c, **weights._asdict()}) is None
+    return unsupported_reason("block", {"x": x, "c": c, **weights._asdict()}) is None
 
 
 def block(x: Tensor, c: Tensor, weights: BlockWeights, kind: BlockVariant) -> Tensor:
@@ -148,13 +148,13 @@ def block(x: Tensor, c: Tensor, weights: BlockWeights, kind: BlockVariant) -> Te
     The bits equal the single operators'. Weights with an attribute `flat_grad` receive their gradients there. x is
     (N, T, D), c (N, D); the result (N, T, D) has the type of the residual connections.
     """
-    say_default()
+    log_default()
     dtype = type_of_products(x)
     if torch.is_grad_enabled() and x.requires_grad:
         out: Tensor = dithc_block.apply(x, c, *weights, kind, dtype)  # type: ignore[no-untyped-call]
         return out
-    alone: Tensor = _forward(dense(x), dense(c), weights, kind, dtype, keep=False)[0]
-    return alone
+    inferred: Tensor = _forward(dense(x), dense(c), weights, kind, dtype, keep=False)[0]
+    return inferred
 
 
 def type_of_products(x: Tensor) -> torch.dtype:
@@ -178,14 +178,14 @@ def last(x: Tensor, active: Tensor, weights: FinalLayerWeights, kind: BlockVaria
 
 class dithc_block(torch.autograd.Function):  # a profiler shows the class name
     @staticmethod
-    def forward(ctx: Any, x: Tensor, c: Tensor, *others: Any) -> Tensor:
-        *given, ctx.kind, ctx.dtype = others
-        weights = BlockWeights(*given)
+    def forward(ctx: Any, x: Tensor, c: Tensor, *settings: Any) -> Tensor:
+        *tensors, ctx.kind, ctx.dtype = settings
+        weights = BlockWeights(*tensors)
         ctx.direct = True
         ctx.parameters = [gradients.flat_parameter(ctx, weight) for weight in weights.matrices]
         x, c = dense(x), dense(c)
-        out, *kept = _forward(x, c, weights, ctx.kind, ctx.dtype, keep=True)
-        ctx.save_for_backward(x, c, *weights.matrices, weights.query, weights.key, *kept)
+        out, *saved = _forward(x, c, weights, ctx.kind, ctx.dtype, keep=True)
+        ctx.save_for_backward(x, c, *weights.matrices, weights.query, weights.key, *saved)
         first: Tensor = out
         return first
 
@@ -195,7 +195,7 @@ class dithc_block(torch.autograd.Function):  # a profiler shows the class name
         try:
             dx, dc = _backward(ctx, dense(dout), layers)
         except BaseException:
-            layers.abandon()
+            layers.restore()
             raise
         return dx, dc, *layers.gradients, None, None
 
@@ -206,23 +206,23 @@ class _Layers:
     def __init__(self, ctx: Any) -> None:
         self.gradients: list[Tensor | None] = [None] * len(BlockWeights._fields)
         self._ctx = ctx
-        self._held: dict[int, Tensor | None] = {}
+        self._previous: dict[int, Tensor | None] = {}
 
     def __call__(self, number: int, dy: Tensor, x: Tensor, weight: Tensor, *, gelu_at: Tensor | None = None) -> Tensor:
         """Return the gradient of x, or of `gelu_at` if x is GELU(gelu_at)."""
-        place, parameter = 2 * number, self._ctx.parameters[number]
-        held = None if parameter is None else parameter.grad
-        layer = gradients.Layer(ALL, True, parameter, FIRST_WEIGHT + place)
-        dx, *self.gradients[place : place + 2] = gradients.of_layer(self._ctx, dy, x, weight, layer, gelu_at=gelu_at)
-        self._held[number] = held
+        i, parameter = 2 * number, self._ctx.parameters[number]
+        previous = None if parameter is None else parameter.grad
+        layer = gradients.Layer(ALL, True, parameter, FIRST_WEIGHT + i)
+        dx, *self.gradients[i : i + 2] = gradients.layer_gradients(self._ctx, dy, x, weight, layer, gelu_at=gelu_at)
+        self._previous[number] = previous
         assert dx is not None
         return dx
 
-    def abandon(self) -> None:
+    def restore(self) -> None:
         """Restore every `.grad` tensor after a failure. Values that completed products added remain."""
-        for number, held in self._held.items():
+        for number, previous in self._previous.items():
             if self._ctx.parameters[number] is not None:
-                restore_grad(self._ctx.parameters[number], held)
+                restore_grad(self._ctx.parameters[number], previous)
 
 
 def _forward(
@@ -244,7 +244,7 @@ def _forward(
         if modulation is None:
             modulation = linear(active, w.modulation, w.modulation_bias, dtype)  # (N, 6D)
         shift_a, scale_a, gate_a, shift_m, scale_m, gate_m = modulation.chunk(NUM_CONDITIONS, dim=1)  # (N, D) each
-        normed_a, *of_norm_a = norm(x, shift_a, scale_a, kind.eps, dtype)  # (N, T, D), (N, T) once or twice
+        normed_a, *stats_a = norm(x, shift_a, scale_a, kind.eps, dtype)  # (N, T, D), (N, T) once or twice
         qkv = linear(normed_a, w.qkv, w.qkv_bias, dtype)  # (N, T, 3D)
         heads = qkv
         if kind.cos is not None or w.query is not None:
@@ -255,7 +255,7 @@ def _forward(
         else:
             mixed, lse = part.across.attention(heads, kind.num_heads), None
         stream, branch_a = gated(mixed, w.projection, w.projection_bias, gate_a, x, dtype, keep=keep)  # (N, T, D) each
-        normed_m, *of_norm_m = norm(stream, shift_m, scale_m, kind.eps, dtype)
+        normed_m, *stats_m = norm(stream, shift_m, scale_m, kind.eps, dtype)
         if kind.swiglu:
             before = linear(normed_m, w.hidden, w.hidden_bias, dtype)  # (N, T, 2E)
             hidden = raw("swiglu_forward")(before)  # (N, T, E)
@@ -265,17 +265,17 @@ def _forward(
             )  # (N, T, E)
         out, branch_m = gated(hidden, w.out, w.out_bias, gate_m, stream, dtype, keep=keep)  # (N, T, D) each
     # the gradient of a rotation without norm does not need qkv
-    kept = qkv if w.query is not None and heads is not qkv else None
-    of_attention = (normed_a, kept, heads, mixed, lse, branch_a)
-    return out, active, modulation, *of_attention, stream, normed_m, hidden, before, branch_m, *of_norm_a, *of_norm_m
+    saved_qkv = qkv if w.query is not None and heads is not qkv else None
+    attention_saved = (normed_a, saved_qkv, heads, mixed, lse, branch_a)
+    return out, active, modulation, *attention_saved, stream, normed_m, hidden, before, branch_m, *stats_a, *stats_m
 
 
 def _backward(ctx: Any, dout: Tensor, layers: _Layers) -> tuple[Tensor, Tensor]:
     """Return the gradients of x and c. Gradients of weights are stored in `layers`."""
-    x, c, *rest = ctx.saved_tensors
-    weights, (query, key, active, modulation, *rest) = rest[:NUM_LAYERS], rest[NUM_LAYERS:]
-    normed_a, qkv, heads, mixed, lse, branch_a, stream, normed_m, hidden, before, branch_m, *of_norms = rest
-    of_norm_a, of_norm_m = of_norms[: len(of_norms) // 2], of_norms[len(of_norms) // 2 :]
+    x, c, *saved = ctx.saved_tensors
+    weights, (query, key, active, modulation, *saved) = saved[:NUM_LAYERS], saved[NUM_LAYERS:]
+    normed_a, qkv, heads, mixed, lse, branch_a, stream, normed_m, hidden, before, branch_m, *stats = saved
+    stats_a, stats_m = stats[: len(stats) // 2], stats[len(stats) // 2 :]
     _, scale_a, gate_a, _, scale_m, gate_m = modulation.chunk(NUM_CONDITIONS, dim=1)  # (N, D) each
     kind, gate = ctx.kind, gradients.kernel(ctx, "gate_residual_backward")
     norm = gradients.kernel(ctx, "adarms_backward" if kind.rms else "adaln_backward")
@@ -287,18 +287,18 @@ def _backward(ctx: Any, dout: Tensor, layers: _Layers) -> tuple[Tensor, Tensor]:
         else:
             dbefore = layers(OUT, dbranch_m, hidden, weights[OUT], gelu_at=before)  # (N, T, E)
         dnormed_m = layers(HIDDEN, dbefore, normed_m, weights[HIDDEN])  # (N, T, D)
-        dstream, dshift_m, dscale_m = norm(dnormed_m, stream, scale_m, *of_norm_m, dout)
+        dstream, dshift_m, dscale_m = norm(dnormed_m, stream, scale_m, *stats_m, dout)
         dbranch_a, dgate_a = gate(dstream, gate_a, branch_a, dtype=ctx.dtype)
         dmixed = layers(PROJECTION, dbranch_a, mixed, weights[PROJECTION])  # (N, T, D)
         dheads = gradients.kernel(ctx, "attention_backward")(dmixed, heads, mixed, lse, kind.num_heads)  # (N, T, 3D)
         dqkv = dheads
         if kind.cos is not None or query is not None:
-            turn_back = gradients.kernel(ctx, "rotate_heads_backward")
-            dqkv, *layers.gradients[2 * NUM_LAYERS :] = turn_back(
+            rotate_back = gradients.kernel(ctx, "rotate_heads_backward")
+            dqkv, *layers.gradients[2 * NUM_LAYERS :] = rotate_back(
                 *(dheads, qkv, kind.num_heads, kind.eps, kind.cos, kind.sin, query, key)
             )
         dnormed_a = layers(QKV, dqkv, normed_a, weights[QKV])
-        dx, dshift_a, dscale_a = norm(dnormed_a, x, scale_a, *of_norm_a, dstream)
+        dx, dshift_a, dscale_a = norm(dnormed_a, x, scale_a, *stats_a, dstream)
     dmodulation = torch.cat([dshift_a, dscale_a, dgate_a, dshift_m, dscale_m, dgate_m], dim=1)  # (N, 6D)
     with sequence():
         dactive = layers(MODULATION, dmodulation, active, weights[MODULATION])

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 
 from torch import Tensor
 
-from dithc.engine.hcops.backend import raw, say_default
+from dithc.engine.hcops.backend import log_default, raw
 from dithc.engine.hcops.blocks import fused, sharded_ops
 from dithc.engine.hcops.c import PackedWeights, program, tensor_version
 from dithc.engine.hcops.token_shard import part
@@ -39,23 +39,23 @@ class Program:
         Other shapes share the storage `packs`. Programs of this thread that never run concurrently share the result
         memory. Without `last` the pass ends with the last block.
         """
-        say_default()
+        log_default()
         self._x, self._c = x.clone(), c.clone()
         self._across = part.across  # writes and reads shared memory
         with program(packs, memory) as self._kernels:
             stream, active = self._x, raw("silu_forward")(self._c)  # (N, T, D), (N, D)
             self._kernels.buffers.keep(active)  # a layer may be computed when its block is recorded
-            for modulation, of_block, kind in zip(self._modulations(active, weights), weights, kinds, strict=True):
-                stream = fused.modulated(stream, modulation, of_block, kind)
-                self._kernels.buffers.free_all_but(stream)
+            for modulation, block_weights, kind in zip(self._modulations(active, weights), weights, kinds, strict=True):
+                stream = fused.modulated(stream, modulation, block_weights, kind)
+                self._kernels.buffers.free_except(stream)
             if last is not None:
                 stream = fused.last(stream, active, last, kinds[-1])
         self._out = stream
-        self._turn = (0, 0) if self._across is None else self._across.turn
+        self._slot = (0, 0) if self._across is None else self._across.turn
 
     def _modulations(self, active: Tensor, weights: Sequence[fused.BlockWeights]) -> Iterator[Tensor]:
         """Yield the modulation (N, 6D) of each block. Processes that share the tokens each compute some columns."""
-        layers = [(of_block.modulation, of_block.modulation_bias) for of_block in weights]
+        layers = [(block_weights.modulation, block_weights.modulation_bias) for block_weights in weights]
         linears = sharded_ops.linears_apart if self._across is None else self._across.linears
         return linears(active, layers, fused.type_of_products(self._x))
 
@@ -65,5 +65,5 @@ class Program:
         self._c.copy_(c)
         self._kernels.run()
         if self._across is not None:
-            self._across.turn = self._turn
+            self._across.turn = self._slot
         return self._out.clone()

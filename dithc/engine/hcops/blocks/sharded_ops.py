@@ -23,11 +23,11 @@ def attention_in(
     on. The kernel call `meet` is a barrier. The caller keeps both results until the sequence has run.
     """
     n, t, width = qkv.shape
-    size, d, whole = qkv.element_size(), width // 3, memory.shape[1]
+    size, d, num_keys = qkv.element_size(), width // 3, memory.shape[1]
     calls = library.functions()
     calls.hc_copy_blocks(
         *(native.context(), n, t, 2 * d * size, qkv.data_ptr() + d * size, t * width * size, width * size),
-        *(memory.data_ptr() + first * 2 * d * size, whole * 2 * d * size, 2 * d * size),
+        *(memory.data_ptr() + first * 2 * d * size, num_keys * 2 * d * size, 2 * d * size),
     )
     meet(calls)
     return matrix.attention_over(qkv, memory[:, :, :d], memory[:, :, d:], num_heads)
@@ -53,13 +53,13 @@ def linears_in(
 ) -> None:
     """Compute `columns` of linear layers of x (N, D), equal on all processes, into shared memory (L, N, F)."""
     calls = library.functions()
-    for place, (weight, bias) in zip(memory, layers, strict=True):
-        mine = matrix.linear_forward(x, weight[columns], bias[columns], memory.dtype)  # (N, f)
-        n, row = len(x), mine[0].nbytes
-        target = place[:, columns]
+    for shared, (weight, bias) in zip(memory, layers, strict=True):
+        local = matrix.linear_forward(x, weight[columns], bias[columns], memory.dtype)  # (N, f)
+        n, row = len(x), local[0].nbytes
+        target = shared[:, columns]
         calls.hc_copy_blocks(
-            *(native.context(), 1, n, row, mine.data_ptr(), n * row, row),
-            *(target.data_ptr(), n * place[0].nbytes, place[0].nbytes),
+            *(native.context(), 1, n, row, local.data_ptr(), n * row, row),
+            *(target.data_ptr(), n * shared[0].nbytes, shared[0].nbytes),
         )
     meet(calls)
 

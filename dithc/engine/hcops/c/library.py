@@ -2,7 +2,8 @@
 
 import math
 import threading
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 from functools import cache
 from typing import Any, Self
 
@@ -36,7 +37,7 @@ class PackedWeights:
         self._num_bytes = 0
         self._is_full = False
 
-    def of(self, weight: Tensor, arguments: native.GemmArguments) -> Tensor | None:
+    def get(self, weight: Tensor, arguments: native.GemmArguments) -> Tensor | None:
         """Return `packed_b` of a product with this weight, which is kept, or None without packing or memory."""
         key = weight.data_ptr(), arguments.compute
         version = tensor_version(weight)
@@ -44,16 +45,16 @@ class PackedWeights:
             return None
         found = self._kept.pop(key, None)
         if found is not None:
-            kept, of_version, packed = found
-            if of_version == version and kept.shape == weight.shape and kept.stride() == weight.stride():
+            kept, packed_version, packed = found
+            if packed_version == version and kept.shape == weight.shape and kept.stride() == weight.stride():
                 self._kept[key] = found
                 return packed
             self._num_bytes -= packed.nbytes
-        bytes_of = torch.zeros(1, dtype=torch.int64)
+        size = torch.zeros(1, dtype=torch.int64)
         context, library = native.context(), native.loaded()
-        library.hc_gemm_pack_bytes(context, arguments, bytes_of.data_ptr())
-        num_bytes = int(bytes_of)
-        if num_bytes == 0 or not self._has_room(num_bytes):
+        library.hc_gemm_pack_bytes(context, arguments, size.data_ptr())
+        num_bytes = int(size)
+        if num_bytes == 0 or not self._fits(num_bytes):
             return None
         packed = output_pool().empty((num_bytes,), torch.uint8)
         library.hc_gemm_pack(context, arguments, packed.data_ptr())
@@ -67,15 +68,15 @@ class PackedWeights:
             found = self._kept.pop(key, None)
             self._num_bytes -= 0 if found is None else found[2].nbytes
 
-    def _has_room(self, num_bytes: int) -> bool:
+    def _fits(self, num_bytes: int) -> bool:
         available, ranks = available_bytes(), ranks_on_node()
-        whole = (available or 0) + ranks * self._num_bytes  # memory before any rank stored packed weights
-        is_full = available is not None and SHARE * ranks * (self._num_bytes + num_bytes) > whole
+        total = (available or 0) + ranks * self._num_bytes  # memory before any rank stored packed weights
+        is_full = available is not None and SHARE * ranks * (self._num_bytes + num_bytes) > total
         if is_full and not self._is_full:
             log.info(
                 "storing %d MiB of packed weights; packing the other weights at each call, because %d rank(s) may use at most "
                 "1/%d of %d MiB of available memory",
-                *(self._num_bytes >> 20, ranks, SHARE, whole >> 20),
+                *(self._num_bytes >> 20, ranks, SHARE, total >> 20),
             )
         self._is_full = is_full
         return not is_full
@@ -90,18 +91,18 @@ class Buffers:
     """Result memory of a `program`. Tensors re-use memory that no recorded kernel reads any more."""
 
     def __init__(self, packs: PackedWeights, memory: list[Tensor]) -> None:
-        self._packs, self._memory = packs, memory
+        self.packs, self._memory = packs, memory
         self._free = list(self._memory)
         self._taken: list[Tensor] = []
         self._kept: list[Tensor] = []
-        self._arranged: list[Tensor] = []
+        self.packed: list[Tensor] = []
 
     def empty(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
         num_bytes = math.prod(shape) * dtype.itemsize
         fitting = [buffer for buffer in self._free if buffer.numel() >= num_bytes]
         if fitting:
             buffer = min(fitting, key=torch.Tensor.numel)
-            self._free = [other for other in self._free if other is not buffer]
+            self._free = [candidate for candidate in self._free if candidate is not buffer]
         else:
             buffer = output_pool().empty((num_bytes,), torch.uint8)
             self._memory.append(buffer)
@@ -110,26 +111,19 @@ class Buffers:
 
     def keep(self, tensor: Tensor) -> None:
         """Exclude the memory of a tensor from re-use."""
-        at = tensor.untyped_storage().data_ptr()
-        self._kept += [buffer for buffer in self._taken if buffer.untyped_storage().data_ptr() == at]
-        self._taken = [buffer for buffer in self._taken if buffer.untyped_storage().data_ptr() != at]
+        address = tensor.untyped_storage().data_ptr()
+        self._kept += [buffer for buffer in self._taken if buffer.untyped_storage().data_ptr() == address]
+        self._taken = [buffer for buffer in self._taken if buffer.untyped_storage().data_ptr() != address]
 
-    def arrange(self, weight: Tensor, arguments: native.GemmArguments) -> None:
-        """Set the packed weight of a product; see `arranged`."""
-        packed = self._packs.of(weight, arguments)
-        if packed is not None:
-            self._arranged.append(packed)
-            arguments.packed_b = packed.data_ptr()
-
-    def free_all_but(self, kept: Tensor) -> None:
+    def free_except(self, kept: Tensor) -> None:
         """Release all tensors except `kept` and tensors passed to `keep`; kernels recorded later do not read them."""
-        at = kept.untyped_storage().data_ptr()
-        self._free += [buffer for buffer in self._taken if buffer.untyped_storage().data_ptr() != at]
-        self._taken = [buffer for buffer in self._taken if buffer.untyped_storage().data_ptr() == at]
+        address = kept.untyped_storage().data_ptr()
+        self._free += [buffer for buffer in self._taken if buffer.untyped_storage().data_ptr() != address]
+        self._taken = [buffer for buffer in self._taken if buffer.untyped_storage().data_ptr() == address]
 
 
 class _Recording(threading.local):
-    now: call_sequences.CallRecorder | None = None
+    recorder: call_sequences.CallRecorder | None = None
     buffers: Buffers | None = None  # buffers of a program, or None
 
 
@@ -139,66 +133,64 @@ _handle = cache(native.loaded)
 
 def functions() -> Any:
     """Return the library, or within a `sequence` its recorder."""
-    return _recording.now or _handle()
+    return _recording.recorder or _handle()
 
 
-class sequence:  # lower case because call sites use it like a function
+@contextmanager
+def sequence() -> Iterator[None]:
     """Run all C kernels called within a `with` block at its end, as one call, or as part of a `program`.
 
     The block must not read their results, and must keep every tensor they use in a variable, because freed memory may
     be re-used before the kernels run. If the block fails, no kernel runs.
     """
-
-    def __enter__(self) -> None:
-        self._is_part = _recording.buffers is not None
-        if self._is_part:
-            return
-        assert _recording.now is None, "a sequence within a sequence"
-        _recording.now = call_sequences.CallRecorder(_handle())
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if self._is_part:
-            return
-        recorded, _recording.now = _recording.now, None
-        if kind is None and recorded is not None:
-            recorded.run()
+    if _recording.buffers is not None:
+        yield
+        return
+    assert _recording.recorder is None, "a sequence within a sequence"
+    recorder = _recording.recorder = call_sequences.CallRecorder(_handle())
+    try:
+        yield
+    finally:
+        _recording.recorder = None
+    recorder.run()
 
 
 class program:  # lower case because call sites use it like a function
     """Record the C kernels called within a `with` block; `run` executes them, any number of times.
 
-    Only C kernels may use their tensors within the block. Tensors created there belong to the program. The caller keeps
-    the memory of all other tensors. Their content may change, except weights.
+    Only C kernels may use their tensors within the block. Tensors created there belong to the program, which may share
+    `memory` with other programs. The caller keeps the memory of all other tensors. Their content may change, except
+    weights.
     """
 
     def __init__(self, packs: PackedWeights, memory: list[Tensor]) -> None:
-        """Set storage of packed weights, and memory shared with other programs."""
-        self._packs, self._memory = packs, memory
+        self.buffers = Buffers(packs, memory)
 
     def __enter__(self) -> Self:
-        assert _recording.now is None, "a program within a sequence"
-        _recording.now = call_sequences.CallRecorder(_handle())
-        self.buffers = _recording.buffers = Buffers(self._packs, self._memory)
+        assert _recording.recorder is None, "a program within a sequence"
+        self._recorder = _recording.recorder = call_sequences.CallRecorder(_handle())
+        _recording.buffers = self.buffers
         return self
 
     def __exit__(self, *_: object) -> None:
-        recorded, _recording.now, _recording.buffers = _recording.now, None, None
-        assert recorded is not None
-        self._recorded = recorded.taken()
+        _recording.recorder = _recording.buffers = None
+        self._recorded = self._recorder.finish()
 
     def run(self) -> None:
         """Run the kernels in order up to the first failure, whose MemoryError or ValueError contains its name."""
         self._recorded.run()
 
 
-def arranged(weight: Tensor | None, arguments: native.GemmArguments) -> None:
+def set_packed(weight: Tensor | None, arguments: native.GemmArguments) -> None:
     """Make a product that is recorded in a `program` with packs read the packed form of its weight."""
-    if weight is not None and _recording.buffers is not None:
-        _recording.buffers.arrange(weight, arguments)
+    buffers = _recording.buffers
+    if weight is not None and buffers is not None and (packed := buffers.packs.get(weight, arguments)) is not None:
+        buffers.packed.append(packed)
+        arguments.packed_b = packed.data_ptr()
 
 
 def run_recorded() -> None:
     """Run all kernels recorded so far, before torch reads or writes their tensors."""
     assert _recording.buffers is None, "torch within a program"
-    if _recording.now is not None:
-        _recording.now.run()
+    if _recording.recorder is not None:
+        _recording.recorder.run()

@@ -11,18 +11,18 @@ from torch import Tensor
 from torch.nn import functional
 
 from dithc.engine import native
-from dithc.engine.hcops.c.library import arranged, functions, pool, run_recorded
+from dithc.engine.hcops.c.library import functions, pool, run_recorded, set_packed
 from dithc.engine.hcops.checks import (
     CONSTANTS,
     TYPES,
     array,
+    check_heads,
+    check_linear,
+    check_rotation,
+    check_shape,
+    check_stream,
     condition,
     fp32,
-    heads_of,
-    linear_of,
-    rotation_of,
-    shape_of,
-    stream,
     typed,
 )
 from dithc.engine.hcops.token_shard import part
@@ -35,7 +35,7 @@ STREAM = 3  # dimensions of a stream (N, T, D)
 
 def linear_forward(x: Tensor, weight: Tensor, bias: Tensor | None, dtype: torch.dtype) -> Tensor:
     """Apply weight (F, D) and bias (F) to x (..., D); `dtype` is the type of the product and the result."""
-    m, n, k = linear_of("linear", x, weight, bias)
+    m, n, k = check_linear("linear", x, weight, bias)
     tuned = _tuned(m, n, k, "forward", dtype)
     if tuned == "torch":
         return _torch_linear(x, weight, bias, dtype)
@@ -48,7 +48,7 @@ def linear_gelu_forward(
     x: Tensor, weight: Tensor, bias: Tensor | None, dtype: torch.dtype, *, keep: bool = True
 ) -> tuple[Tensor, Tensor | None]:
     """Return GELU(y) in the tanh form and, if `keep`, y = x W^T + b, which the gradient needs."""
-    m, n, k = linear_of("linear_gelu", x, weight, bias)
+    m, n, k = check_linear("linear_gelu", x, weight, bias)
     y = pool().empty((*x.shape[:-1], n), dtype)
     before = pool().empty(y.shape, dtype) if keep else None
     _forward_product("linear_gelu", x, weight, bias, y, dtype, _cuts(m, n, k, dtype), _address(before), TYPES[dtype], 1)
@@ -70,9 +70,9 @@ def linear_gate_residual_forward(
     Shapes: x (N, T, D), weight (F, D), bias (F), gate (N, F), residual (N, T, F).
     """
     op = "linear_gate_residual"
-    m, n, k = linear_of(op, x, weight, bias)
-    images, tokens, _ = stream(op, "x", x)
-    shape_of(op, "residual", residual, (images, tokens, n))
+    m, n, k = check_linear(op, x, weight, bias)
+    images, tokens, _ = check_stream(op, "x", x)
+    check_shape(op, (images, tokens, n), residual=residual)
     gate_fields = condition(op, "gate", gate, (images, n))
     residual_fields = array(op, "residual", residual)
     out_type = torch.promote_types(torch.promote_types(residual.dtype, gate.dtype), dtype)
@@ -91,29 +91,28 @@ def linear_backward(
     weight: Tensor,
     has_bias: bool,
     needs: Needs,
-    into: Tensor | None = None,
+    out: Tensor | None = None,
     *,
     accumulate: bool = False,
     gelu_at: Tensor | None = None,
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
     """Return dx in x's type, dw and db in fp32, None for those that `needs` excludes; products use the type of dy.
 
-    `into` (F, D) receives dw, or is added to. `gelu_at` (..., D) has x's type: x is its GELU, and dx its gradient.
+    `out` (F, D) receives dw, or is added to. `gelu_at` (..., D) has x's type: x is its GELU, and dx its gradient.
     """
     op = "linear_backward"
-    m, n, k = linear_of(op, x, weight, None)
-    shape_of(op, "dy", dy, (*x.shape[:-1], n))
+    m, n, k = check_linear(op, x, weight, None)
+    check_shape(op, (*x.shape[:-1], n), dy=dy)
+    check_shape(op, x.shape, gelu_at=gelu_at)
     if gelu_at is not None:
-        shape_of(op, "gelu_at", gelu_at, tuple(x.shape))
         typed(op, "gelu_at", gelu_at, x.dtype)
     dx = _gradient_of_input(op, dy, x, weight, gelu_at, (m, n, k)) if needs[0] else None
     db = torch.empty(n, dtype=torch.float32, device="cpu") if has_bias and needs[2] else None
     dw = None
     if needs[1]:
-        if into is not None:
-            shape_of(op, "into", into, (n, k))
-        dw = pool().empty((n, k), torch.float32) if into is None else into
-        _gradient_of_weight(op, dy, x, dw, db, (m, n, k), accumulate=accumulate and into is not None)
+        check_shape(op, (n, k), out=out)
+        dw = pool().empty((n, k), torch.float32) if out is None else out
+        _gradient_of_weight(op, dy, x, dw, db, (m, n, k), accumulate=accumulate and out is not None)
     elif db is not None:
         run_recorded()
         torch.sum(dy.reshape(m, n), dim=0, dtype=torch.float32, out=db)
@@ -123,7 +122,7 @@ def linear_backward(
 def rotate_heads_forward(qkv: Tensor, num_heads: int, eps: float, *constants: Tensor | None) -> Tensor:
     """Rotate qkv (N, T, 3D) by cos and sin (T, K / 2), after the norms of weights (K) of q and k; pairs may be None."""
     op = "rotate_heads"
-    n, t, _, k = rotation_of(op, qkv, num_heads, *constants)
+    n, t, _, k = check_rotation(op, qkv, num_heads, *constants)
     address, code = array(op, "qkv", qkv)
     out = pool().empty(qkv.shape, qkv.dtype)
     functions().hc_rotate_heads_forward(
@@ -137,13 +136,13 @@ def rotate_heads_backward(
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
     """Return the gradients of qkv, in its type, and of the weights, fp32. Without weights qkv may be None."""
     op = "rotate_heads_backward"
-    n, t, _, k = rotation_of(op, dout, num_heads, *constants)
+    n, t, _, k = check_rotation(op, dout, num_heads, *constants)
     address, code = array(op, "dout", dout)
     dqkv = pool().empty(dout.shape, dout.dtype)
     dquery = dkey = source = None
     if constants[2] is not None:
         assert qkv is not None, "the gradient of a norm needs its input"
-        shape_of(op, "qkv", qkv, dout.shape)
+        check_shape(op, dout.shape, qkv=qkv)
         source = typed(op, "qkv", qkv, dout.dtype)
         dquery, dkey = (torch.empty(k, dtype=torch.float32, device="cpu") for _ in range(2))
     functions().hc_rotate_heads_backward(
@@ -155,7 +154,7 @@ def rotate_heads_backward(
 
 def attention_forward(qkv: Tensor, num_heads: int) -> tuple[Tensor, Tensor]:
     """Return the mixed values (N, T, D) and the logarithms of the sums of exponentials (N, H, T)."""
-    n, t, d, k = heads_of("attention", qkv, num_heads)
+    n, t, d, k = check_heads("attention", qkv, num_heads)
     address, code = array("attention", "qkv", qkv)
     out, lse = pool().empty((n, t, d), qkv.dtype), pool().empty((n, num_heads, t), torch.float32)
     functions().hc_attention_forward(
@@ -173,33 +172,45 @@ def attention_over(
     (None: qkv's), and the logarithms of the sums of exponentials (N, H, t).
     """
     op = "attention_over"
-    n, t, d, k = heads_of(op, qkv, num_heads)
-    whole = key.shape[1]
-    for name, of_all in (("key", key), ("value", value)):
-        shape_of(op, name, of_all, (n, whole, d))
-        typed(op, name, of_all[:1, :1, :1], qkv.dtype)
-    _, code = array(op, "qkv", qkv)
+    n, t, d, k = check_heads(op, qkv, num_heads)
+    num_keys = key.shape[1]
+    check_shape(op, (n, num_keys, d), key=key, value=value)
+    for name, tensor in (("key", key), ("value", value)):
+        typed(op, name, tensor[:1, :1, :1], qkv.dtype)
+    array(op, "qkv", qkv)
     out = pool().empty((n, t, d), dtype or qkv.dtype)
     lse = pool().empty((n, num_heads, t), torch.float32)
-    query = signatures.Heads(qkv.data_ptr(), code, t * 3 * d, k, 3 * d)
-    keys, values = (signatures.Heads(x.data_ptr(), code, x.stride(0), k, x.stride(1)) for x in (key, value))
-    arguments = signatures.AttentionArguments(
-        *(n, t, whole, num_heads, num_heads, k, 1.0 / math.sqrt(k), 0, code, query, keys, values),
-        out=signatures.Heads(out.data_ptr(), TYPES[out.dtype], t * d, k, d),
-        lse=lse.data_ptr(),
-        queries_like=whole,
-    )
+    tensors = (qkv[:, :, :d], key, value, out)
+    query, keys, values, mixed = (x.view(*x.shape[:2], num_heads, k).transpose(1, 2) for x in tensors)
+    arguments = attention_arguments(query, keys, values, mixed, lse, 1.0 / math.sqrt(k))
+    arguments.queries_like = num_keys
     functions().hc_attention_heads_forward(native.context(), arguments)
     return out, lse
+
+
+def attention_arguments(
+    query: Tensor, key: Tensor, value: Tensor, out: Tensor, lse: Tensor, scale: float, causal: bool = False
+) -> signatures.AttentionArguments:
+    """Describe attention of heads (N, H, T, K) over heads (N, G, S, K), of any strides except the last."""
+    n, h, t, k = query.shape
+    return signatures.AttentionArguments(
+        *(n, t, key.shape[2], h, key.shape[1], k, scale, causal, TYPES[query.dtype]),
+        *(head_layout(x) for x in (query, key, value, out)),
+        lse=lse.data_ptr(),
+    )
+
+
+def head_layout(tensor: Tensor) -> signatures.Heads:
+    image, head, token, _ = tensor.stride()
+    return signatures.Heads(tensor.data_ptr(), TYPES[tensor.dtype], image, head, token)
 
 
 def attention_backward(dout: Tensor, qkv: Tensor, out: Tensor, lse: Tensor, num_heads: int) -> Tensor:
     """Return the gradient of `attention_forward`. Products use qkv's type."""
     op = "attention_backward"
-    n, t, d, k = heads_of(op, qkv, num_heads)
-    shape_of(op, "dout", dout, (n, t, d))
-    shape_of(op, "out", out, (n, t, d))
-    shape_of(op, "lse", lse, (n, num_heads, t))
+    n, t, d, k = check_heads(op, qkv, num_heads)
+    check_shape(op, (n, t, d), dout=dout, out=out)
+    check_shape(op, (n, num_heads, t), lse=lse)
     address, code = array(op, "qkv", qkv)
     dqkv = pool().empty(qkv.shape, qkv.dtype)
     functions().hc_attention_backward(
@@ -263,14 +274,13 @@ def _gradient_of_weight(
     """Compute dw = dy^T x (F, D), and db as the sum of dy over rows (F)."""
     m, n, k = sizes
     tuned = _tuned(n, k, m, "grad_weight", dy.dtype)
-    if tuned == "torch" or k == 0:
-        run_recorded()
-    if tuned == "torch":
-        with torch.autocast("cpu", enabled=False):
-            product = torch.mm(dy.reshape(m, n).t(), x.reshape(m, k).to(dy.dtype))
-        torch.add(dw, product, out=dw) if accumulate else dw.copy_(product)
     # without columns of x, dw is empty, and the library sums dy only together with a product
     if tuned == "torch" or k == 0:
+        run_recorded()
+        if tuned == "torch":
+            with torch.autocast("cpu", enabled=False):
+                product = torch.mm(dy.reshape(m, n).t(), x.reshape(m, k).to(dy.dtype))
+            torch.add(dw, product, out=dw) if accumulate else dw.copy_(product)
         if db is not None:
             torch.sum(dy.reshape(m, n), dim=0, dtype=torch.float32, out=db)
         return
@@ -281,7 +291,7 @@ def _gradient_of_weight(
     _gemm(
         tuned,
         *(n, k, m, dy_address, 1, n, compute, x_address, k, 1, x_type),
-        *(fp32(op, "into", dw), k, 1, 0, 0, compute, int(accumulate), None if db is None else db.data_ptr()),
+        *(fp32(op, "out", dw), k, 1, 0, 0, compute, int(accumulate), None if db is None else db.data_ptr()),
     )
 
 
@@ -292,7 +302,7 @@ def _gemm(tuned: Blocking | None, *fields: int | None, rows_like: int = 0, weigh
     if tuned is not None:
         for name, value in tuned._asdict().items():
             setattr(arguments, name, value)
-    arranged(weight, arguments)
+    set_packed(weight, arguments)
     functions().hc_gemm(native.context(), arguments)
 
 

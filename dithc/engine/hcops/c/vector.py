@@ -10,45 +10,71 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from dithc.core.logging import user_error
 from dithc.engine import native
 from dithc.engine.hcops.c.library import functions, pool
 from dithc.engine.hcops.checks import (
     TYPES,
     AdamwTensors,
+    argument_error,
     array,
+    check_halves,
+    check_patches,
+    check_rows,
+    check_samples,
+    check_shape,
+    check_stream,
     condition,
     fp32,
-    halves_of,
-    patches_of,
-    rows_of,
-    samples_of,
-    shape_of,
-    stream,
     typed,
     wrong_shape,
 )
 
 
 def adaln_forward(
-    x: Tensor, shift: Tensor, scale: Tensor, eps: float, dtype: torch.dtype
-) -> tuple[Tensor, Tensor, Tensor]:
+    x: Tensor, shift: Tensor, scale: Tensor, eps: float, dtype: torch.dtype, *, op: str = "adaln"
+) -> tuple[Tensor, Tensor | None, Tensor]:
     """Normalize x (N, T, D), then apply shift and scale (N, D), alike; return out in `dtype`, mean and rstd."""
-    mean = pool().empty(x.shape[:-1], torch.float32)
-    return _adaln("adaln", x, shift, scale, eps, dtype, mean)  # type: ignore[return-value]
+    n, t, d = check_stream(op, "x", x)
+    x_address, x_type = array(op, "x", x)
+    shift_address, shift_type, shift_stride = condition(op, "shift", shift, (n, d))
+    scale_address, _, stride = condition(op, "scale", scale, (n, d))
+    if shift.dtype != scale.dtype or (stride != shift_stride and n > 1):
+        raise wrong_shape(op, "shift", shift, expected=f"type and strides of scale: {scale.dtype}, {scale.stride()}")
+    mean = None if op == "adarms" else pool().empty((n, t), torch.float32)
+    out, rstd = pool().empty(x.shape, dtype), pool().empty((n, t), torch.float32)
+    functions().hc_adaln_forward(
+        *(native.context(), n, t, d, eps, x_address, x_type, shift_address, scale_address, shift_type, stride),
+        *(out.data_ptr(), TYPES[dtype], None if mean is None else mean.data_ptr(), rstd.data_ptr()),
+    )
+    return out, mean, rstd  # (N, T, D), (N, T), (N, T)
 
 
-def adarms_forward(x: Tensor, shift: Tensor, scale: Tensor, eps: float, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Apply `adaln_forward` with RMSNorm; return out and rstd."""
-    out, _, rstd = _adaln("adarms", x, shift, scale, eps, dtype, None)
-    return out, rstd  # (N, T, D), (N, T)
+def adaln_backward(
+    dy: Tensor, x: Tensor, scale: Tensor, mean: Tensor | None, rstd: Tensor, dstream: Tensor | None = None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return dx plus `dstream` (N, T, D), dshift and dscale, in the types of their inputs. RMSNorm without `mean`."""
+    op = "adaln_backward"
+    n, t, d = check_stream(op, "x", x)
+    check_shape(op, (n, t, d), dy=dy, dstream=dstream)
+    check_shape(op, (n, t), mean=mean, rstd=rstd)
+    scale_address, scale_type, stride = condition(op, "scale", scale, (n, d))
+    dx = pool().empty(x.shape, x.dtype)
+    dshift, dscale = scale.new_empty((n, d)), scale.new_empty((n, d))
+    x_address, x_type = array(op, "x", x)
+    functions().hc_adaln_backward(
+        *(native.context(), n, t, d, *array(op, "dy", dy), x_address, x_type, scale_address, scale_type, stride),
+        *(None if mean is None else fp32(op, "mean", mean), fp32(op, "rstd", rstd)),
+        *((None, 0) if dstream is None else array(op, "dstream", dstream)),
+        *(dx.data_ptr(), x_type, dshift.data_ptr(), dscale.data_ptr(), scale_type),
+    )
+    return dx, dshift, dscale  # (N, T, D), (N, D), (N, D)
 
 
 def gate_residual_forward(x: Tensor, gate: Tensor, y: Tensor) -> Tensor:
     """Return x + gate * y for x and y (N, T, D) and gate (N, D), in the widest type."""
     op = "gate_residual"
-    n, t, d = stream(op, "x", x)
-    shape_of(op, "y", y, (n, t, d))
+    n, t, d = check_stream(op, "x", x)
+    check_shape(op, (n, t, d), y=y)
     dtype = torch.promote_types(torch.promote_types(x.dtype, y.dtype), gate.dtype)
     out = pool().empty(x.shape, dtype)
     functions().hc_gate_residual_forward(
@@ -61,8 +87,8 @@ def gate_residual_forward(x: Tensor, gate: Tensor, y: Tensor) -> Tensor:
 def gate_residual_backward(dout: Tensor, gate: Tensor, y: Tensor, *, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """Return dy (N, T, D) in `dtype` and dgate (N, D) in gate's type. The gradient of x is dout itself."""
     op = "gate_residual_backward"
-    n, t, d = stream(op, "dout", dout)
-    shape_of(op, "y", y, (n, t, d))
+    n, t, d = check_stream(op, "dout", dout)
+    check_shape(op, (n, t, d), y=y)
     gate_address, gate_type, stride = condition(op, "gate", gate, (n, d))
     dy, dgate = pool().empty(y.shape, dtype), gate.new_empty((n, d))
     functions().hc_gate_residual_backward(
@@ -85,7 +111,7 @@ def _map(op: str, function: int, x: Tensor) -> Tensor:
 
 def _map_backward(op: str, function: int, dy: Tensor, x: Tensor) -> Tensor:
     """Return the gradient of `_map`; for exp and tanh, `x` is the result of the forward pass."""
-    shape_of(op, "dy", dy, x.shape)
+    check_shape(op, x.shape, dy=dy)
     return _run("map_backward", op, pool().empty(x.shape, x.dtype), function, x.numel(), dy=dy, x=x)
 
 
@@ -101,21 +127,20 @@ exp_backward, tanh_backward, gelu_backward, silu_backward, gelu_erf_backward = (
 
 def swiglu_forward(x: Tensor) -> Tensor:
     """Apply SwiGLU to x (N, T, 2E), gates before values."""
-    n, t, e = halves_of("swiglu", "x", x)
+    n, t, e = check_halves("swiglu", "x", x)
     return _run("swiglu_forward", "swiglu", pool().empty((n, t, e), x.dtype), n * t, e, x=x)  # (N, T, E)
 
 
 def swiglu_backward(dy: Tensor, x: Tensor) -> Tensor:
     op = "swiglu_backward"
-    n, t, e = halves_of(op, "x", x)
-    shape_of(op, "dy", dy, (n, t, e))
+    n, t, e = check_halves(op, "x", x)
+    check_shape(op, (n, t, e), dy=dy)
     return _run(op, op, pool().empty(x.shape, x.dtype), n * t, e, dy=dy, x=x)  # (N, T, 2E)
 
 
 def scale_add_forward(x: Tensor, y: Tensor | None, alpha: float, beta: float) -> Tensor:
     """Return alpha * x + beta * y in the wider type; y has x's shape, or None for alpha * x."""
-    if y is not None:
-        shape_of("scale_add", "y", y, x.shape)
+    check_shape("scale_add", x.shape, y=y)
     out = pool().empty(x.shape, x.dtype if y is None else torch.promote_types(x.dtype, y.dtype))
     functions().hc_scale_add(
         *(native.context(), x.numel(), alpha, *array("scale_add", "x", x), 0.0 if y is None else beta),
@@ -126,21 +151,21 @@ def scale_add_forward(x: Tensor, y: Tensor | None, alpha: float, beta: float) ->
 
 
 def softmax_forward(x: Tensor) -> Tensor:
-    return _run("softmax_forward", "softmax", pool().empty(x.shape, x.dtype), *rows_of("softmax", x), x=x)
+    return _run("softmax_forward", "softmax", pool().empty(x.shape, x.dtype), *check_rows("softmax", x), x=x)
 
 
 def softmax_backward(dy: Tensor, y: Tensor) -> Tensor:
     """Return dx for dy and the result y of the forward pass."""
     op = "softmax_backward"
-    shape_of(op, "dy", dy, y.shape)
-    return _run(op, op, pool().empty(y.shape, y.dtype), *rows_of(op, y), dy=dy, y=y)
+    check_shape(op, y.shape, dy=dy)
+    return _run(op, op, pool().empty(y.shape, y.dtype), *check_rows(op, y), dy=dy, y=y)
 
 
 def mse_forward(x: Tensor, y: Tensor) -> Tensor:
     """Return the mean of (x - y)^2 over all dimensions except the first, (N) fp32."""
-    shape_of("mse", "y", y, x.shape)
+    check_shape("mse", x.shape, y=y)
     out = torch.empty(x.shape[:1], dtype=torch.float32, device="cpu")
-    rows, columns = samples_of("mse", x)
+    rows, columns = check_samples("mse", x)
     functions().hc_mse_forward(
         native.context(), rows, columns, *array("mse", "x", x), *array("mse", "y", y), out.data_ptr()
     )
@@ -150,15 +175,15 @@ def mse_forward(x: Tensor, y: Tensor) -> Tensor:
 def mse_backward(dout: Tensor, x: Tensor, y: Tensor) -> Tensor:
     """Return the gradient of x, in its type, for dout (N) fp32. The gradient of y is its negative."""
     op = "mse_backward"
-    shape_of(op, "y", y, x.shape)
-    shape_of(op, "dout", dout, x.shape[:1])
+    check_shape(op, x.shape, y=y)
+    check_shape(op, x.shape[:1], dout=dout)
     dx = pool().empty(x.shape, x.dtype)
-    return _run(op, op, dx, *samples_of(op, x), fp32(op, "dout", dout), x=x, y=y)
+    return _run(op, op, dx, *check_samples(op, x), fp32(op, "dout", dout), x=x, y=y)
 
 
 def patchify_forward(image: Tensor, p: int, order: int) -> Tensor:
     """Cut image (N, C, R * p, S * p) into patches (N, T, C * p * p), elements (C, p, p) or for order 1 (p, p, C)."""
-    patches_of("patchify", "image", image, p, order)
+    check_patches("patchify", "image", image, p, order)
     n, c, height, width = image.shape
     r, s = height // p, width // p
     out = pool().empty((n, r * s, c * p * p), image.dtype)
@@ -167,7 +192,7 @@ def patchify_forward(image: Tensor, p: int, order: int) -> Tensor:
 
 def unpatchify_forward(patches: Tensor, rows: int, p: int, order: int) -> Tensor:
     """Join patches (N, T, C * p * p) to images (N, C, R * p, S * p) with R = `rows`."""
-    patches_of("unpatchify", "patches", patches, p, order, rows=rows)
+    check_patches("unpatchify", "patches", patches, p, order, rows=rows)
     n, t, features = patches.shape
     c, s = features // (p * p), t // rows
     out = pool().empty((n, c, rows * p, s * p), patches.dtype)
@@ -186,12 +211,12 @@ def sum_of_squares_forward(tensors: Sequence[Tensor]) -> float:
 
 def adamw_forward(tensors: AdamwTensors, settings: native.AdamwSettings) -> None:
     weights, lists = tensors.weights, tensors._asdict()
-    of_type = {"shadows": torch.bfloat16}
+    dtypes = {"shadows": torch.bfloat16}
     arrays = [
         None
-        if given is None
-        else _addresses("adamw", name, given, like=weights, of_type=of_type.get(name, torch.float32))
-        for name, given in lists.items()
+        if group is None
+        else _addresses("adamw", name, group, weights=weights, dtype=dtypes.get(name, torch.float32))
+        for name, group in lists.items()
     ]
     counts = _counts(weights)
     functions().hc_adamw(
@@ -200,77 +225,27 @@ def adamw_forward(tensors: AdamwTensors, settings: native.AdamwSettings) -> None
     )
 
 
-def _adaln(
-    op: str, x: Tensor, shift: Tensor, scale: Tensor, eps: float, dtype: torch.dtype, mean: Tensor | None
-) -> tuple[Tensor, Tensor | None, Tensor]:
-    n, t, d = stream(op, "x", x)
-    x_address, x_type = array(op, "x", x)
-    shift_address, shift_type, shift_stride = condition(op, "shift", shift, (n, d))
-    scale_address, _, stride = condition(op, "scale", scale, (n, d))
-    if shift.dtype != scale.dtype or (stride != shift_stride and n > 1):
-        raise wrong_shape(op, "shift", shift, expected=f"type and strides of scale: {scale.dtype}, {scale.stride()}")
-    out, rstd = pool().empty(x.shape, dtype), pool().empty((n, t), torch.float32)
-    functions().hc_adaln_forward(
-        *(native.context(), n, t, d, eps, x_address, x_type, shift_address, scale_address, shift_type, stride),
-        *(out.data_ptr(), TYPES[dtype], None if mean is None else mean.data_ptr(), rstd.data_ptr()),
-    )
-    return out, mean, rstd  # (N, T, D), (N, T), (N, T)
-
-
-def adaln_backward(
-    dy: Tensor, x: Tensor, scale: Tensor, mean: Tensor | None, rstd: Tensor, dstream: Tensor | None = None
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Return dx plus `dstream` (N, T, D), dshift and dscale, in the types of their inputs. RMSNorm without `mean`."""
-    op = "adaln_backward"
-    n, t, d = stream(op, "x", x)
-    shape_of(op, "dy", dy, (n, t, d))
-    if mean is not None:
-        shape_of(op, "mean", mean, (n, t))
-    shape_of(op, "rstd", rstd, (n, t))
-    scale_address, scale_type, stride = condition(op, "scale", scale, (n, d))
-    if dstream is not None:
-        shape_of(op, "dstream", dstream, (n, t, d))
-    dx = pool().empty(x.shape, x.dtype)
-    dshift, dscale = scale.new_empty((n, d)), scale.new_empty((n, d))
-    x_address, x_type = array(op, "x", x)
-    functions().hc_adaln_backward(
-        *(native.context(), n, t, d, *array(op, "dy", dy), x_address, x_type, scale_address, scale_type, stride),
-        *(None if mean is None else fp32(op, "mean", mean), fp32(op, "rstd", rstd)),
-        *((None, 0) if dstream is None else array(op, "dstream", dstream)),
-        *(dx.data_ptr(), x_type, dshift.data_ptr(), dscale.data_ptr(), scale_type),
-    )
-    return dx, dshift, dscale  # (N, T, D), (N, D), (N, D)
-
-
-def adarms_backward(
-    dy: Tensor, x: Tensor, scale: Tensor, rstd: Tensor, dstream: Tensor | None = None
-) -> tuple[Tensor, Tensor, Tensor]:
-    return adaln_backward(dy, x, scale, None, rstd, dstream)
-
-
 def _addresses(
     op: str,
     name: str,
     tensors: Sequence[Tensor],
     *,
-    like: Sequence[Tensor] | None = None,
-    of_type: torch.dtype = torch.float32,
+    weights: Sequence[Tensor] | None = None,
+    dtype: torch.dtype = torch.float32,
 ) -> Tensor:
     """Return an array of pointers, as C reads it, to contiguous tensors of one type."""
-    if like is not None and len(tensors) != len(like):
-        raise user_error(
-            f"operator {op}, argument {name}", got=len(tensors), expected=len(like), fix="one for each weight"
-        )
+    if weights is not None and len(tensors) != len(weights):
+        raise argument_error(op, name, got=len(tensors), expected=len(weights), fix="one for each weight")
     found = [
         tensor.data_ptr()
-        for tensor, other in zip(tensors, like or tensors, strict=True)
-        if tensor.dtype is of_type and tensor.is_cpu and tensor.is_contiguous() and tensor.shape == other.shape
+        for tensor, expected in zip(tensors, weights or tensors, strict=True)
+        if tensor.dtype is dtype and tensor.is_cpu and tensor.is_contiguous() and tensor.shape == expected.shape
     ]
-    if len(found) != len(tensors) or any(address % of_type.itemsize for address in found):
+    if len(found) != len(tensors) or any(address % dtype.itemsize for address in found):
         for index, tensor in enumerate(tensors):  # report the first unsupported tensor
-            if like is not None:
-                shape_of(op, f"{name}[{index}]", tensor, like[index].shape)
-            typed(op, f"{name}[{index}]", tensor, of_type)
+            if weights is not None:
+                check_shape(op, weights[index].shape, **{f"{name}[{index}]": tensor})
+            typed(op, f"{name}[{index}]", tensor, dtype)
     return torch.tensor(found, dtype=torch.int64)
 
 

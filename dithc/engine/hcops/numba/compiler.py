@@ -88,14 +88,14 @@ class KernelEntry:
     def _compile(self, arguments: tuple[Any, ...]) -> None:
         if not KernelEntry._announced:
             KernelEntry._announced = True
-            place = f"kept in {CACHE_FOLDER}" if CACHE_FOLDER else "again in each process: no folder to keep them in"
-            log.info("Numba compiles operators at their first use, a second or two each, %s", place)
-        before, start = sum(self._dispatcher.stats.cache_misses.values()), time.perf_counter()
+            location = f"kept in {CACHE_FOLDER}" if CACHE_FOLDER else "again in each process: no folder to keep them in"
+            log.info("Numba compiles operators at their first use, a second or two each, %s", location)
+        misses, start = sum(self._dispatcher.stats.cache_misses.values()), time.perf_counter()
         try:
             self._dispatcher.compile(tuple(type_of(argument) for argument in arguments))
         except OSError as error:  # compiled, but the folder is full or was removed
             log.warning("compiled %s is not kept in %s: %s", self.name, CACHE_FOLDER, error)
-        if sum(self._dispatcher.stats.cache_misses.values()) > before:
+        if sum(self._dispatcher.stats.cache_misses.values()) > misses:
             log.info("Numba compiled %s in %.1f s", self.name, time.perf_counter() - start)
 
 
@@ -110,20 +110,20 @@ def _cache_folder() -> Path | None:
 
     Numba compares only the file that defines a loop, and would miss changes in functions of other files.
     """
-    here = Path(__file__).parent
-    digest = hashlib.sha256(b"".join((here / name).read_bytes() for name in SOURCES)).hexdigest()[:16]
+    package = Path(__file__).parent
+    digest = hashlib.sha256(b"".join((package / name).read_bytes() for name in SOURCES)).hexdigest()[:16]
     cache = places.cache_home()
-    wanted = os.environ.get("NUMBA_CACHE_DIR")
-    refused = []
-    for place in [Path(wanted)] if wanted else [here / "__pycache__", *([cache / "dithc"] if cache else [])]:
-        folder = place / f"numba-{digest}"
+    requested = os.environ.get("NUMBA_CACHE_DIR")
+    errors = []
+    for parent in [Path(requested)] if requested else [package / "__pycache__", *([cache / "dithc"] if cache else [])]:
+        folder = parent / f"numba-{digest}"
         try:
             folder.mkdir(parents=True, exist_ok=True)
             tempfile.TemporaryFile(dir=folder).close()
             return folder
         except OSError as error:
-            refused.append(str(error))
-    log.warning("Numba's compiled operators are not kept: %s; set NUMBA_CACHE_DIR to a folder", "; ".join(refused))
+            errors.append(str(error))
+    log.warning("Numba's compiled operators are not kept: %s; set NUMBA_CACHE_DIR to a folder", "; ".join(errors))
     return None
 
 
@@ -206,14 +206,14 @@ def add_outer_products(
         vector = ir.VectorType(ir.FloatType(), LANES)
         fused, index = _fused(builder, vector), ir.IntType(64)
         a, b, c = (_address(context, builder, signature.args[i], values[i], values[i + 1]) for i in (0, 2, 5))
-        places = [
+        pointers = [
             builder.bitcast(
                 builder.gep(c, [builder.add(builder.mul(values[7], index(i)), index(j * LANES))]), vector.as_pointer()
             )
             for i in range(ROWS)
             for j in range(VECTORS)
         ]
-        first = [builder.load(place, align=4) for place in places]
+        first = [builder.load(pointer, align=4) for pointer in pointers]
         entry, loop, done = builder.block, builder.append_basic_block("depth"), builder.append_basic_block("done")
         builder.cbranch(builder.icmp_signed(">", values[4], index(0)), loop, done)
 
@@ -226,42 +226,42 @@ def add_outer_products(
             builder.load(builder.bitcast(builder.gep(b_row, [index(j * LANES)]), vector.as_pointer()), align=4)
             for j in range(VECTORS)
         ]
-        after = []
+        updated = []
         for i in range(ROWS):
-            one = builder.insert_element(
+            element = builder.insert_element(
                 ir.Constant(vector, ir.Undefined), builder.load(builder.gep(a_row, [index(i)])), ir.IntType(32)(0)
             )
             lanes = ir.Constant(ir.VectorType(ir.IntType(32), LANES), [0] * LANES)
-            all_lanes = builder.shuffle_vector(one, ir.Constant(vector, ir.Undefined), lanes)
-            after += [builder.call(fused, [all_lanes, vectors[j], sums[i * VECTORS + j]]) for j in range(VECTORS)]
-        following = builder.add(d, index(1))
-        for phi, start, end in zip([d, *sums], [index(0), *first], [following, *after], strict=True):
+            all_lanes = builder.shuffle_vector(element, ir.Constant(vector, ir.Undefined), lanes)
+            updated += [builder.call(fused, [all_lanes, vectors[j], sums[i * VECTORS + j]]) for j in range(VECTORS)]
+        next_d = builder.add(d, index(1))
+        for phi, start, end in zip([d, *sums], [index(0), *first], [next_d, *updated], strict=True):
             phi.add_incoming(start, entry)
             phi.add_incoming(end, loop)
-        builder.cbranch(builder.icmp_signed("<", following, values[4]), loop, done)
+        builder.cbranch(builder.icmp_signed("<", next_d, values[4]), loop, done)
 
         builder.position_at_end(done)
-        totals = [builder.phi(vector) for _ in places]  # the phis of a block must precede its stores
-        for total, place, start, end in zip(totals, places, first, after, strict=True):
+        totals = [builder.phi(vector) for _ in pointers]  # the phis of a block must precede its stores
+        for total, pointer, start, end in zip(totals, pointers, first, updated, strict=True):
             total.add_incoming(start, entry)
             total.add_incoming(end, loop)
-            builder.store(total, place, align=4)
+            builder.store(total, pointer, align=4)
 
     return types.void(a, types.intp, b, types.intp, types.intp, c, types.intp, types.intp), emit
 
 
-def _turned(lines: int) -> Callable[..., Any]:
-    def turn(typing: Any, source: Any, start: Any, stride: Any, out: Any, out_start: Any, out_stride: Any) -> Any:
+def _transposition(lines: int) -> Callable[..., Any]:
+    def transpose(typing: Any, source: Any, start: Any, stride: Any, out: Any, out_start: Any, out_stride: Any) -> Any:
         """out[j * out_stride + i] = source[i * stride + j] as fp32, for `lines` i and LANES j, in registers."""
 
         def emit(context: Any, builder: Any, signature: Any, values: Any) -> Any:
             fp32, index = ir.VectorType(ir.FloatType(), LANES), ir.IntType(64)
             stored, half = context.get_value_type(signature.args[0].dtype), LANES // 2
-            from_, to = (_address(context, builder, signature.args[i], values[i], values[i + 1]) for i in (0, 3))
+            source, target = (_address(context, builder, signature.args[i], values[i], values[i + 1]) for i in (0, 3))
             rows = []
             for i in range(lines):
-                place = builder.gep(from_, [builder.mul(values[2], index(i))])
-                row = builder.load(builder.bitcast(place, ir.VectorType(stored, LANES).as_pointer()), align=2)
+                pointer = builder.gep(source, [builder.mul(values[2], index(i))])
+                row = builder.load(builder.bitcast(pointer, ir.VectorType(stored, LANES).as_pointer()), align=2)
                 rows.append(_as_fp32(builder, row, fp32))
             rows += [ir.Constant(fp32, ir.Undefined)] * (LANES - lines)
             # Interleave row i with row i + half, log2(LANES) times. Each time the first bit of the row number becomes
@@ -269,18 +269,18 @@ def _turned(lines: int) -> Callable[..., Any]:
             masks = [[k // 2 + first + k % 2 * LANES for k in range(LANES)] for first in (0, half)]
             for _ in range(LANES.bit_length() - 1):
                 pairs = [(rows[i], rows[i + half], mask) for i in range(half) for mask in masks]
-                rows = [builder.shuffle_vector(a, b, _whole(mask)) for a, b, mask in pairs]
+                rows = [builder.shuffle_vector(a, b, _integers(mask)) for a, b, mask in pairs]
             for j, row in enumerate(rows):
-                cut = builder.shuffle_vector(row, row, _whole(range(lines)))
-                place = builder.gep(to, [builder.mul(values[5], index(j))])
-                builder.store(cut, builder.bitcast(place, cut.type.as_pointer()), align=4)
+                cut = builder.shuffle_vector(row, row, _integers(range(lines)))
+                pointer = builder.gep(target, [builder.mul(values[5], index(j))])
+                builder.store(cut, builder.bitcast(pointer, cut.type.as_pointer()), align=4)
 
         return types.void(source, types.intp, types.intp, out, types.intp, types.intp), emit
 
-    return instruction(turn)
+    return instruction(transpose)
 
 
-def _whole(numbers: Iterable[int]) -> Any:
+def _integers(numbers: Iterable[int]) -> Any:
     values = list(numbers)
     return ir.Constant(ir.VectorType(ir.IntType(32), len(values)), values)
 
@@ -292,7 +292,7 @@ def _as_fp32(builder: Any, row: Any, fp32: Any) -> Any:
     return builder.bitcast(builder.shl(builder.zext(row, wide), ir.Constant(wide, [16] * LANES)), fp32)
 
 
-turn_lines, turn_lanes = _turned(LINES), _turned(LANES)
+transpose_lines, transpose_lanes = _transposition(LINES), _transposition(LANES)
 
 
 @helper()

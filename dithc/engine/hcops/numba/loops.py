@@ -63,20 +63,20 @@ def silu_backward(begin: int, end: int, dout: Array, x: Array, dx: Array) -> Non
 def swiglu_forward(begin: int, end: int, width: int, x: Array, out: Array) -> None:
     """Compute rows of out = silu(gate) value; a row of x contains `width` gates, then as many values."""
     for row in range(begin, end):
-        at = row * width
+        i0 = row * width
         for j in range(width):
-            store(out, at + j, silu(load(x, 2 * at + j)) * load(x, 2 * at + width + j))
+            store(out, i0 + j, silu(load(x, 2 * i0 + j)) * load(x, 2 * i0 + width + j))
 
 
 @KernelEntry
 def swiglu_backward(begin: int, end: int, width: int, dout: Array, x: Array, dx: Array) -> None:
     """Rows of dgate = dout value silu'(gate) and dvalue = dout silu(gate)."""
     for row in range(begin, end):
-        at = row * width
+        i0 = row * width
         for j in range(width):
-            store(dx, 2 * at + j, load(dout, at + j) * load(x, 2 * at + width + j) * silu_gradient(load(x, 2 * at + j)))
+            store(dx, 2 * i0 + j, load(dout, i0 + j) * load(x, 2 * i0 + width + j) * silu_gradient(load(x, 2 * i0 + j)))
         for j in range(width):
-            store(dx, 2 * at + width + j, load(dout, at + j) * silu(load(x, 2 * at + j)))
+            store(dx, 2 * i0 + width + j, load(dout, i0 + j) * silu(load(x, 2 * i0 + j)))
 
 
 @KernelEntry
@@ -115,14 +115,14 @@ def adaln_forward(
 ) -> None:  # fmt: skip
     """Compute rows of out = (x - mean) rstd (1 + scale) + shift. If `means` is empty, the mean is 0, as in RMSNorm."""
     for row in range(begin, end):
-        at, condition = row * width, row // tokens * width
-        mean = sum_of(x, at, width) / np.float32(width) if means.size else ZERO
-        variance = _sum_of_squared_deviations(x, at, width, mean) / np.float32(width)
+        base, condition = row * width, row // tokens * width
+        mean = sum_of(x, base, width) / np.float32(width) if means.size else ZERO
+        variance = _sum_of_squared_deviations(x, base, width, mean) / np.float32(width)
         rstd = ONE / np.sqrt(variance + eps)
         for j in range(width):
-            normalised = (load(x, at + j) - mean) * rstd
-            value = multiply_add(normalised, ONE + read(scale, condition + j), read(shift, condition + j))
-            store(out, at + j, value)
+            normalized = (load(x, base + j) - mean) * rstd
+            value = multiply_add(normalized, ONE + read(scale, condition + j), read(shift, condition + j))
+            store(out, base + j, value)
         if means.size:
             write(means, row, mean)
         write(rstds, row, rstd)
@@ -137,13 +137,13 @@ def _sum_of_modulated(dout: Array, start: int, count: int, scale: Fp32, conditio
 
 
 @helper(reorder=True)
-def _sum_of_modulated_normalised(
+def _sum_of_modulated_normalized(
     dout: Array, x: Array, start: int, count: int, scale: Fp32, condition: int, mean: np.float32, rstd: np.float32
 ) -> np.float32:
     total = ZERO
     for j in range(count):
-        normalised = (load(x, start + j) - mean) * rstd
-        total += load(dout, start + j) * (ONE + read(scale, condition + j)) * normalised
+        normalized = (load(x, start + j) - mean) * rstd
+        total += load(dout, start + j) * (ONE + read(scale, condition + j)) * normalized
     return total
 
 
@@ -154,7 +154,7 @@ def adaln_backward(
 ) -> None:  # fmt: skip
     """Compute dx (plus dstream, if not empty) of blocks of tokens.
 
-    Rows of dshift and dscale receive the sums of dout and of dout * normalised per block. RMSNorm if `means` is empty.
+    Rows of dshift and dscale receive the sums of dout and of dout * normalized per block. RMSNorm if `means` is empty.
     """
     blocks = (tokens + TOKENS_PER_BLOCK - 1) // TOKENS_PER_BLOCK
     for block in range(begin, end):
@@ -165,26 +165,26 @@ def adaln_backward(
             write(dscale, sums + j, ZERO)
         for token in range(first, min(first + TOKENS_PER_BLOCK, tokens)):
             row = image * tokens + token
-            at, rstd, mean, a = row * width, read(rstds, row), ZERO, ZERO
+            base, rstd, mean, a = row * width, read(rstds, row), ZERO, ZERO
             if means.size:
                 mean = read(means, row)
-                a = _sum_of_modulated(dout, at, width, scale, condition) / np.float32(width)
-            b = _sum_of_modulated_normalised(dout, x, at, width, scale, condition, mean, rstd) / np.float32(width)
+                a = _sum_of_modulated(dout, base, width, scale, condition) / np.float32(width)
+            b = _sum_of_modulated_normalized(dout, x, base, width, scale, condition, mean, rstd) / np.float32(width)
             for j in range(width):
-                write(dshift, sums + j, read(dshift, sums + j) + load(dout, at + j))
+                write(dshift, sums + j, read(dshift, sums + j) + load(dout, base + j))
             for j in range(width):
-                normalised = (load(x, at + j) - mean) * rstd
-                write(dscale, sums + j, multiply_add(load(dout, at + j), normalised, read(dscale, sums + j)))
+                normalized = (load(x, base + j) - mean) * rstd
+                write(dscale, sums + j, multiply_add(load(dout, base + j), normalized, read(dscale, sums + j)))
             if dstream.size:
                 for j in range(width):
-                    normalised = (load(x, at + j) - mean) * rstd
-                    modulated = load(dout, at + j) * (ONE + read(scale, condition + j))
-                    store(dx, at + j, rstd * (modulated - a - normalised * b) + load(dstream, at + j))
+                    normalized = (load(x, base + j) - mean) * rstd
+                    modulated = load(dout, base + j) * (ONE + read(scale, condition + j))
+                    store(dx, base + j, rstd * (modulated - a - normalized * b) + load(dstream, base + j))
             else:
                 for j in range(width):
-                    normalised = (load(x, at + j) - mean) * rstd
-                    modulated = load(dout, at + j) * (ONE + read(scale, condition + j))
-                    store(dx, at + j, rstd * (modulated - a - normalised * b))
+                    normalized = (load(x, base + j) - mean) * rstd
+                    modulated = load(dout, base + j) * (ONE + read(scale, condition + j))
+                    store(dx, base + j, rstd * (modulated - a - normalized * b))
 
 
 @KernelEntry
@@ -193,9 +193,9 @@ def gate_residual_forward(
 ) -> None:
     """Rows of out = x + gate y."""
     for row in range(begin, end):
-        at, condition = row * width, row // tokens * width
+        base, condition = row * width, row // tokens * width
         for j in range(width):
-            store(out, at + j, multiply_add(read(gate, condition + j), load(y, at + j), load(x, at + j)))
+            store(out, base + j, multiply_add(read(gate, condition + j), load(y, base + j), load(x, base + j)))
 
 
 @KernelEntry
@@ -210,11 +210,11 @@ def gate_residual_backward(
         for j in range(width):
             write(dgate, sums + j, ZERO)
         for token in range(first, min(first + TOKENS_PER_BLOCK, tokens)):
-            at = (image * tokens + token) * width
+            base = (image * tokens + token) * width
             for j in range(width):
-                write(dgate, sums + j, multiply_add(load(dout, at + j), load(y, at + j), read(dgate, sums + j)))
+                write(dgate, sums + j, multiply_add(load(dout, base + j), load(y, base + j), read(dgate, sums + j)))
             for j in range(width):
-                store(dy, at + j, read(gate, condition + j) * load(dout, at + j))
+                store(dy, base + j, read(gate, condition + j) * load(dout, base + j))
 
 
 @KernelEntry
@@ -225,21 +225,21 @@ def column_sums(begin: int, end: int, rows: int, width: int, x: Array, out: Fp32
         for j in range(width):
             write(out, sums + j, ZERO)
         for row in range(first, min(first + TOKENS_PER_BLOCK, rows)):
-            at = row * width
+            base = row * width
             for j in range(width):
-                write(out, sums + j, read(out, sums + j) + load(x, at + j))
+                write(out, sums + j, read(out, sums + j) + load(x, base + j))
 
 
 @KernelEntry
 def add_blocks(begin: int, end: int, blocks: int, width: int, partial: Fp32, out: Fp32) -> None:
     """Compute out[group] as the sum of the group's `blocks` rows of partial, in order."""
     for group in range(begin, end):
-        at = group * width
+        base = group * width
         for j in range(width):
-            write(out, at + j, ZERO)
+            write(out, base + j, ZERO)
         for block in range(group * blocks, (group + 1) * blocks):
             for j in range(width):
-                write(out, at + j, read(out, at + j) + read(partial, block * width + j))
+                write(out, base + j, read(out, base + j) + read(partial, block * width + j))
 
 
 @helper(reorder=True)
@@ -270,8 +270,8 @@ def sum_of_squares(begin: int, end: int, x: Fp32, out: NDArray[np.float64]) -> N
 @KernelEntry
 def adamw(
     begin: int, end: int, weight: Fp32, gradient: Fp32, first: Fp32, second: Fp32, ema: Fp32, shadow: NDArray[np.uint16],
-    gradient_scale: np.float32, keep: np.float32, beta1: np.float32, rest1: np.float32, beta2: np.float32,
-    rest2: np.float32, rate: np.float32, root: np.float32, eps: np.float32, ema_rest: np.float32,
+    gradient_scale: np.float32, keep: np.float32, beta1: np.float32, new1: np.float32, beta2: np.float32,
+    new2: np.float32, rate: np.float32, root: np.float32, eps: np.float32, ema_new: np.float32,
 ) -> None:  # fmt: skip
     """Update moments and weights, then the moving average and bf16 copy if those arrays are not empty.
 
@@ -281,16 +281,16 @@ def adamw(
         stop = min(start + ADAMW_BLOCK, end)
         for i in range(start, stop):
             scaled = read(gradient, i) * gradient_scale
-            write(first, i, multiply_add(beta1, read(first, i), rest1 * scaled))
+            write(first, i, multiply_add(beta1, read(first, i), new1 * scaled))
         for i in range(start, stop):
             scaled = read(gradient, i) * gradient_scale
-            write(second, i, multiply_add(beta2, read(second, i), rest2 * scaled * scaled))
+            write(second, i, multiply_add(beta2, read(second, i), new2 * scaled * scaled))
         for i in range(start, stop):
             update = rate * read(first, i) / multiply_add(np.sqrt(read(second, i)), root, eps)
             write(weight, i, read(weight, i) * keep - update)
         if ema.size:
             for i in range(start, stop):
-                write(ema, i, multiply_add(ema_rest, read(weight, i) - read(ema, i), read(ema, i)))
+                write(ema, i, multiply_add(ema_new, read(weight, i) - read(ema, i), read(ema, i)))
         if shadow.size:
             for i in range(start, stop):
                 store(shadow, i, read(weight, i))

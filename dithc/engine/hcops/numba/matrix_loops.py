@@ -27,8 +27,8 @@ from dithc.engine.hcops.numba.compiler import (
     narrowed,
     read,
     store,
-    turn_lanes,
-    turn_lines,
+    transpose_lanes,
+    transpose_lines,
     widened,
     write,
 )
@@ -60,26 +60,26 @@ def pack(
     """Pack panels of `width` lines (rows of A, columns of B): out[panel, d, line], with zeros for missing lines."""
     for first in range(0, lines, width):
         panel, count = first * depth, min(width, lines - first)
-        at = start + first * line_stride
+        base = start + first * line_stride
         if count < width:
             for i in range(depth * width):
                 write(out, panel + i, ZERO)
         if line_stride == 1:
             for d in range(depth):
                 for line in range(count):
-                    write(out, panel + d * width + line, load(source, at + d * depth_stride + line))
+                    write(out, panel + d * width + line, load(source, base + d * depth_stride + line))
             continue
-        turned = depth // LANES * LANES if depth_stride == 1 and count == width else 0
-        for d in range(0, turned, LANES):
+        transposed = depth // LANES * LANES if depth_stride == 1 and count == width else 0
+        for d in range(0, transposed, LANES):
             if width == ROWS:
-                for line in range(0, ROWS, LINES):
-                    turn_lines(source, at + line * line_stride + d, line_stride, out, panel + d * width + line, width)
+                for i in range(0, ROWS, LINES):
+                    transpose_lines(source, base + i * line_stride + d, line_stride, out, panel + d * width + i, width)
             else:
-                for line in range(0, COLUMNS, LANES):
-                    turn_lanes(source, at + line * line_stride + d, line_stride, out, panel + d * width + line, width)
+                for i in range(0, COLUMNS, LANES):
+                    transpose_lanes(source, base + i * line_stride + d, line_stride, out, panel + d * width + i, width)
         for line in range(count):
-            for d in range(turned, depth):
-                write(out, panel + d * width + line, load(source, at + line * line_stride + d * depth_stride))
+            for d in range(transposed, depth):
+                write(out, panel + d * width + line, load(source, base + line * line_stride + d * depth_stride))
 
 
 @helper()
@@ -110,28 +110,28 @@ def add_product(a: Fp32, b: Fp32, b_start: int, rows: int, columns: int, depth: 
 
 @helper()
 def finish(
-    tile: Fp32, at: int, count: int, place: int, column: int, out: Either, before: Either, gelu_at: Either, residual: Either,
-    bias: Fp32, gate: Fp32, gate_at: int, use_gelu: bool,
+    tile: Fp32, base: int, count: int, target: int, column: int, out: Either, before: Either, gelu_at: Either, residual: Either,
+    bias: Fp32, gate: Fp32, gate0: int, use_gelu: bool,
 ) -> None:  # fmt: skip
     """Finish a row of a block of C: bias, copy, GELU, gradient of GELU, gate, residual, each if requested."""
     if bias.size:
         for j in range(count):
-            write(tile, at + j, read(tile, at + j) + read(bias, column + j))
+            write(tile, base + j, read(tile, base + j) + read(bias, column + j))
     if before[0].size or before[1].size:
         for j in range(count):
-            store(before, place + j, read(tile, at + j))
+            store(before, target + j, read(tile, base + j))
     if use_gelu:
         for j in range(count):
-            write(tile, at + j, gelu(read(tile, at + j)))
+            write(tile, base + j, gelu(read(tile, base + j)))
     if gelu_at[0].size or gelu_at[1].size:
         for j in range(count):
-            write(tile, at + j, read(tile, at + j) * gelu_gradient(load(gelu_at, place + j)))
+            write(tile, base + j, read(tile, base + j) * gelu_gradient(load(gelu_at, target + j)))
     if gate.size:
         for j in range(count):
-            value = multiply_add(read(gate, gate_at + j), read(tile, at + j), load(residual, place + j))
-            write(tile, at + j, value)
+            value = multiply_add(read(gate, gate0 + j), read(tile, base + j), load(residual, target + j))
+            write(tile, base + j, value)
     for j in range(count):
-        store(out, place + j, read(tile, at + j))
+        store(out, target + j, read(tile, base + j))
 
 
 @KernelEntry
@@ -151,37 +151,37 @@ def gemm(
     packed_b = np.empty(block_columns * depth, np.float32)
     tile = np.empty(block_rows * TILE_COLUMNS, np.float32)
     for k0 in range(0, max(k, 1), DEPTH_PACKED):
-        here, last, start_anew = min(depth, k - k0), k0 + DEPTH_PACKED >= k, k0 == 0 and not accumulate
+        block_depth, is_last, is_first = min(depth, k - k0), k0 + DEPTH_PACKED >= k, k0 == 0 and not accumulate
         for j0 in range(n0, n1, block_columns):
             columns = min(block_columns, n1 - j0)
-            pack_either(b, j0 * b_column + k0 * b_depth, b_column, b_depth, columns, here, COLUMNS, packed_b)
+            pack_either(b, j0 * b_column + k0 * b_depth, b_column, b_depth, columns, block_depth, COLUMNS, packed_b)
             for i0 in range(m0, m1, block_rows):
                 rows = min(block_rows, m1 - i0)
-                pack_either(a, i0 * a_row + k0 * a_depth, a_row, a_depth, rows, here, ROWS, packed_a)
+                pack_either(a, i0 * a_row + k0 * a_depth, a_row, a_depth, rows, block_depth, ROWS, packed_a)
                 for j in range(0, columns, TILE_COLUMNS):
                     count = min(TILE_COLUMNS, columns - j)
                     tile[:] = ZERO
-                    if not start_anew:
+                    if not is_first:
                         for i in range(rows):
                             for t in range(count):
                                 write(tile, i * TILE_COLUMNS + t, read(partial, (i0 + i) * n + j0 + j + t))
-                    add_product(packed_a, packed_b, j * here, rows, count, here, tile, TILE_COLUMNS)
+                    add_product(packed_a, packed_b, j * block_depth, rows, count, block_depth, tile, TILE_COLUMNS)
                     for i in range(rows):
-                        place, at = (i0 + i) * n + j0 + j, i * TILE_COLUMNS
-                        if last:
-                            gate_at = (i0 + i) // rows_per_gate * n + j0 + j
+                        target, base = (i0 + i) * n + j0 + j, i * TILE_COLUMNS
+                        if is_last:
+                            gate0 = (i0 + i) // rows_per_gate * n + j0 + j
                             finish(
-                                tile, at, count, place, j0 + j, out, before, gelu_at, residual, bias, gate, gate_at, use_gelu
+                                tile, base, count, target, j0 + j, out, before, gelu_at, residual, bias, gate, gate0, use_gelu
                             )  # fmt: skip
                         else:
                             for t in range(count):
-                                write(partial, place + t, read(tile, at + t))
+                                write(partial, target + t, read(tile, base + t))
 
 
 @helper()
-def exponentials(scores: Fp32, at: int, count: int, factor: np.float32, shift: np.float32) -> None:
+def exponentials(scores: Fp32, base: int, count: int, factor: np.float32, shift: np.float32) -> None:
     for j in range(count):
-        write(scores, at + j, exp(multiply_add(factor, read(scores, at + j), -shift)))
+        write(scores, base + j, exp(multiply_add(factor, read(scores, base + j), -shift)))
 
 
 @KernelEntry
@@ -218,9 +218,9 @@ def attention_forward(
             mixed[:] = ZERO
             add_product(packed_p, packed_v, 0, count, values, tokens, mixed, values)
             for i in range(count):
-                at, inverse = ((image * tokens + first + i) * heads + head) * width, ONE / sums[i]
+                base, inverse = ((image * tokens + first + i) * heads + head) * width, ONE / sums[i]
                 for j in range(width):
-                    store(out, at + j, read(mixed, i * values + j) * inverse)
+                    store(out, base + j, read(mixed, i * values + j) * inverse)
 
 
 @KernelEntry
@@ -248,30 +248,30 @@ def attention_backward(
         dv[:] = ZERO
         for first in range(0, tokens, queries):
             count = min(queries, tokens - first)
-            q_at, o_at = q + first * row, o + first * heads * width
+            q0, o0 = q + first * row, o + first * heads * width
             p[:] = ZERO
-            pack(qkv, q_at, row, 1, count, width, ROWS, packed_query)
+            pack(qkv, q0, row, 1, count, width, ROWS, packed_query)
             add_product(packed_query, k_for_scores, 0, count, keys, width, p, keys)
             ds[:] = ZERO
-            pack(dout, o_at, heads * width, 1, count, width, ROWS, packed_query)
+            pack(dout, o0, heads * width, 1, count, width, ROWS, packed_query)
             add_product(packed_query, v_for_scores, 0, count, keys, width, ds, keys)
             for i in range(count):
                 exponentials(p, i * keys, tokens, factor, read(lse, unit * tokens + first + i))
-                delta = sum_of_products(dout, out, o_at + i * heads * width, width)
+                delta = sum_of_products(dout, out, o0 + i * heads * width, width)
                 for j in range(i * keys, i * keys + tokens):
                     write(ds, j, read(p, j) * (read(ds, j) - delta))
             pack(p, 0, 1, keys, tokens, count, ROWS, packed_p)
-            pack(dout, o_at, 1, heads * width, width, count, COLUMNS, packed_right)
+            pack(dout, o0, 1, heads * width, width, count, COLUMNS, packed_right)
             add_product(packed_p, packed_right, 0, tokens, values, count, dv, values)
             pack(ds, 0, 1, keys, tokens, count, ROWS, packed_p)
-            pack(qkv, q_at, 1, row, width, count, COLUMNS, packed_right)
+            pack(qkv, q0, 1, row, width, count, COLUMNS, packed_right)
             add_product(packed_p, packed_right, 0, tokens, values, count, dk, values)
             dq[:] = ZERO
             pack(ds, 0, keys, 1, count, tokens, ROWS, packed_p)
             add_product(packed_p, k_for_dq, 0, count, values, tokens, dq, values)
             for i in range(count):
                 for j in range(width):
-                    store(dqkv, q_at + i * row + j, read(dq, i * values + j) * factor)
+                    store(dqkv, q0 + i * row + j, read(dq, i * values + j) * factor)
         for i in range(tokens):
             for j in range(width):
                 store(dqkv, k + i * row + j, read(dk, i * values + j) * factor)

@@ -14,7 +14,16 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dithc.engine.hcops.checks import array, condition, fp32, heads_of, linear_of, shape_of, stream, typed
+from dithc.engine.hcops.checks import (
+    array,
+    check_heads,
+    check_linear,
+    check_shape,
+    check_stream,
+    condition,
+    fp32,
+    typed,
+)
 from dithc.engine.hcops.numba import loops, matrix_loops
 from dithc.engine.hcops.numba.compiler import BF16, COLUMNS, FP32, ROUNDED, ROWS, Array, Either
 from dithc.engine.hcops.numba.loops import TOKENS_PER_BLOCK
@@ -22,7 +31,7 @@ from dithc.engine.hcops.numba.threads import ELEMENTS_PER_THREAD, num_threads, r
 
 Needs = Sequence[bool]
 NO_FP32, NO_BF16 = np.empty(0, np.float32), np.empty(0, np.uint16)
-NOTHING: Either = (NO_FP32, NO_BF16, FP32)
+ABSENT: Either = (NO_FP32, NO_BF16, FP32)
 # Multiply-adds that take as long as one element of a memory-bound loop (measured: 0.01 ns and 0.33 ns).
 PRODUCTS_PER_ELEMENT = 32
 # Multiply-adds that take as long as packing one element (measured: 0.4 ns).
@@ -30,7 +39,7 @@ PRODUCTS_PER_PACKED = 48
 
 
 def linear_forward(x: Tensor, weight: Tensor, bias: Tensor | None, dtype: torch.dtype) -> Tensor:
-    _, features, _ = linear_of("linear", x, weight, bias)
+    _, features, _ = check_linear("linear", x, weight, bias)
     y = torch.empty((*x.shape[:-1], features), dtype=dtype)
     _forward_product("linear", x, weight, bias, y, dtype)
     return y  # (..., F)
@@ -39,10 +48,10 @@ def linear_forward(x: Tensor, weight: Tensor, bias: Tensor | None, dtype: torch.
 def linear_gelu_forward(
     x: Tensor, weight: Tensor, bias: Tensor | None, dtype: torch.dtype, *, keep: bool = True
 ) -> tuple[Tensor, Tensor | None]:
-    _, features, _ = linear_of("linear_gelu", x, weight, bias)
+    _, features, _ = check_linear("linear_gelu", x, weight, bias)
     y = torch.empty((*x.shape[:-1], features), dtype=dtype)
     before = torch.empty_like(y) if keep else None
-    _forward_product("linear_gelu", x, weight, bias, y, dtype, before=_kept(before), use_gelu=True)
+    _forward_product("linear_gelu", x, weight, bias, y, dtype, before=_optional(before), use_gelu=True)
     return y, before  # (..., F) each
 
 
@@ -57,14 +66,14 @@ def linear_gate_residual_forward(
     keep: bool = True,
 ) -> tuple[Tensor, Tensor | None]:
     op = "linear_gate_residual"
-    _, features, _ = linear_of(op, x, weight, bias)
-    n, t, _ = stream(op, "x", x)
-    shape_of(op, "residual", residual, (n, t, features))
+    _, features, _ = check_linear(op, x, weight, bias)
+    n, t, _ = check_stream(op, "x", x)
+    check_shape(op, (n, t, features), residual=residual)
     out_type = torch.promote_types(torch.promote_types(residual.dtype, gate.dtype), dtype)
     out, y = torch.empty(residual.shape, dtype=out_type), torch.empty(residual.shape, dtype=dtype) if keep else None
     rows = _condition(op, "gate", gate, (n, features))
-    ends = {"before": _kept(y), "residual": either(op, "residual", residual), "gate": rows, "rows_per_gate": t}
-    _forward_product(op, x, weight, bias, out, dtype, **ends)
+    epilogue = {"before": _optional(y), "residual": either(op, "residual", residual), "gate": rows, "rows_per_gate": t}
+    _forward_product(op, x, weight, bias, out, dtype, **epilogue)
     return out, y  # (N, T, F) each
 
 
@@ -74,7 +83,7 @@ def linear_backward(
     weight: Tensor,
     has_bias: bool,
     needs: Needs,
-    into: Tensor | None,
+    out: Tensor | None,
     *,
     accumulate: bool = False,
     gelu_at: Tensor | None = None,
@@ -82,24 +91,24 @@ def linear_backward(
     op, compute = "linear_backward", dy.dtype
     features, width = weight.shape
     rows = dy.shape[:-1].numel()
-    shape_of(op, "dy", dy, (*x.shape[:-1], features))
+    check_shape(op, (*x.shape[:-1], features), dy=dy)
+    check_shape(op, x.shape, gelu_at=gelu_at)
     if gelu_at is not None:
-        shape_of(op, "gelu_at", gelu_at, tuple(x.shape))
         typed(op, "gelu_at", gelu_at, x.dtype)
-    left = either(op, "dy", dy, compute)
+    a = either(op, "dy", dy, compute)
     dx = dw = db = None
     if needs[0]:
         dx = torch.empty_like(x)
-        right = either(op, "weight", weight, compute)
-        slope = NOTHING if gelu_at is None else either(op, "gelu_at", gelu_at)
-        _product((rows, width, features), (left, features, 1), (right, 1, width), either(op, "x", dx), gelu_at=slope)
+        b = either(op, "weight", weight, compute)
+        slope = ABSENT if gelu_at is None else either(op, "gelu_at", gelu_at)
+        _product((rows, width, features), (a, features, 1), (b, 1, width), either(op, "x", dx), gelu_at=slope)
     if needs[1]:
-        if into is not None:
-            shape_of(op, "into", into, (features, width))
-            fp32(op, "into", into)
-        dw = torch.empty((features, width)) if into is None else into
-        shape, right = (features, width, rows), either(op, "x", x, compute)
-        _product(shape, (left, 1, features), (right, 1, width), either(op, "into", dw), accumulate=accumulate)
+        check_shape(op, (features, width), out=out)
+        if out is not None:
+            fp32(op, "out", out)
+        dw = torch.empty((features, width)) if out is None else out
+        shape, b = (features, width, rows), either(op, "x", x, compute)
+        _product(shape, (a, 1, features), (b, 1, width), either(op, "out", dw), accumulate=accumulate)
     if has_bias and needs[2]:
         blocks = -(-rows // TOKENS_PER_BLOCK)
         sums = np.empty(blocks * features, np.float32)
@@ -109,43 +118,43 @@ def linear_backward(
 
 
 def adaln_forward(
-    x: Tensor, shift: Tensor, scale: Tensor, eps: float, dtype: torch.dtype
-) -> tuple[Tensor, Tensor, Tensor]:
-    mean = torch.empty(x.shape[:-1])
-    out, rstd = _adaln("adaln", x, shift, scale, eps, dtype, mean)
+    x: Tensor, shift: Tensor, scale: Tensor, eps: float, dtype: torch.dtype, *, op: str = "adaln"
+) -> tuple[Tensor, Tensor | None, Tensor]:
+    n, t, d = check_stream(op, "x", x)
+    out, rstd = torch.empty(x.shape, dtype=dtype), torch.empty((n, t))
+    mean = None if op == "adarms" else torch.empty((n, t))
+    shifts, scales = _condition(op, "shift", shift, (n, d)), _condition(op, "scale", scale, (n, d))
+    source, *results = flats(op, x=x, out=out, mean=mean, rstd=rstd)
+    run(loops.adaln_forward, n * t, t, d, np.float32(eps), source, shifts, scales, *results, elements=x.numel())
     return out, mean, rstd  # (N, T, D), (N, T), (N, T)
-
-
-def adarms_forward(x: Tensor, shift: Tensor, scale: Tensor, eps: float, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    return _adaln("adarms", x, shift, scale, eps, dtype, None)  # (N, T, D), (N, T)
 
 
 def gate_residual_forward(x: Tensor, gate: Tensor, y: Tensor) -> Tensor:
     op = "gate_residual"
-    n, t, d = stream(op, "x", x)
-    shape_of(op, "y", y, (n, t, d))
+    n, t, d = check_stream(op, "x", x)
+    check_shape(op, (n, t, d), y=y)
     out = torch.empty(x.shape, dtype=torch.promote_types(torch.promote_types(x.dtype, y.dtype), gate.dtype))
     rows = _condition(op, "gate", gate, (n, d))
-    source, *others = flats(op, x=x, y=y, out=out)
-    run(loops.gate_residual_forward, n * t, t, d, source, rows, *others, elements=x.numel())
+    source, *arrays = flats(op, x=x, y=y, out=out)
+    run(loops.gate_residual_forward, n * t, t, d, source, rows, *arrays, elements=x.numel())
     return out  # (N, T, D)
 
 
 def gate_residual_backward(dout: Tensor, gate: Tensor, y: Tensor, *, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     op = "gate_residual_backward"
-    n, t, d = stream(op, "dout", dout)
-    shape_of(op, "y", y, (n, t, d))
+    n, t, d = check_stream(op, "dout", dout)
+    check_shape(op, (n, t, d), y=y)
     dy, blocks = torch.empty(y.shape, dtype=dtype), -(-t // TOKENS_PER_BLOCK)
     dgate = np.empty(n * blocks * d, np.float32)
     rows = _condition(op, "gate", gate, (n, d))
-    source, *others = flats(op, dout=dout, y=y, dy=dy)
-    run(loops.gate_residual_backward, n * blocks, t, d, source, rows, *others, dgate, elements=y.numel())
+    source, *arrays = flats(op, dout=dout, y=y, dy=dy)
+    run(loops.gate_residual_backward, n * blocks, t, d, source, rows, *arrays, dgate, elements=y.numel())
     return dy, add_blocks(dgate, (n, blocks, d)).to(gate.dtype)  # (N, T, D), (N, D)
 
 
 def attention_forward(qkv: Tensor, num_heads: int) -> tuple[Tensor, Tensor]:
     op = "attention"
-    n, t, d, k = heads_of(op, qkv, num_heads)
+    n, t, d, k = check_heads(op, qkv, num_heads)
     out, lse = torch.empty((n, t, d), dtype=qkv.dtype), torch.empty((n, num_heads, t))
     arrays, elements = flats(op, qkv=qkv, out=out, lse=lse), 2 * n * t * t * d // PRODUCTS_PER_ELEMENT
     run(matrix_loops.attention_forward, n * num_heads, t, num_heads, k, *arrays, elements=elements)
@@ -154,10 +163,9 @@ def attention_forward(qkv: Tensor, num_heads: int) -> tuple[Tensor, Tensor]:
 
 def attention_backward(dout: Tensor, qkv: Tensor, out: Tensor, lse: Tensor, num_heads: int) -> Tensor:
     op = "attention_backward"
-    n, t, d, k = heads_of(op, qkv, num_heads)
-    shape_of(op, "dout", dout, (n, t, d))
-    shape_of(op, "out", out, (n, t, d))
-    shape_of(op, "lse", lse, (n, num_heads, t))
+    n, t, d, k = check_heads(op, qkv, num_heads)
+    check_shape(op, (n, t, d), dout=dout, out=out)
+    check_shape(op, (n, num_heads, t), lse=lse)
     fp32(op, "lse", lse)
     dqkv = torch.empty_like(qkv)
     arrays = flats(op, dout=dout, qkv=qkv, out=out, lse=lse, dqkv=dqkv)
@@ -196,41 +204,22 @@ def add_blocks(sums: NDArray[np.float32], shape: tuple[int, int, int]) -> Tensor
     return out
 
 
-def _adaln(
-    op: str, x: Tensor, shift: Tensor, scale: Tensor, eps: float, dtype: torch.dtype, mean: Tensor | None
-) -> tuple[Tensor, Tensor]:
-    n, t, d = stream(op, "x", x)
-    out, rstd = torch.empty(x.shape, dtype=dtype), torch.empty((n, t))
-    shifts, scales = _condition(op, "shift", shift, (n, d)), _condition(op, "scale", scale, (n, d))
-    source, *results = flats(op, x=x, out=out, mean=mean, rstd=rstd)
-    run(loops.adaln_forward, n * t, t, d, np.float32(eps), source, shifts, scales, *results, elements=x.numel())
-    return out, rstd  # (N, T, D), (N, T)
-
-
 def adaln_backward(
     dy: Tensor, x: Tensor, scale: Tensor, mean: Tensor | None, rstd: Tensor, dstream: Tensor | None = None
 ) -> tuple[Tensor, Tensor, Tensor]:
     op = "adaln_backward"
-    n, t, d = stream(op, "x", x)
-    shape_of(op, "dy", dy, (n, t, d))
+    n, t, d = check_stream(op, "x", x)
+    check_shape(op, (n, t, d), dy=dy, dstream=dstream)
+    check_shape(op, (n, t), mean=mean, rstd=rstd)
     for name, statistic in (("mean", mean), ("rstd", rstd)):
         if statistic is not None:
-            shape_of(op, name, statistic, (n, t))
             fp32(op, name, statistic)
-    if dstream is not None:
-        shape_of(op, "dstream", dstream, (n, t, d))
     dx, blocks = torch.empty_like(x), -(-t // TOKENS_PER_BLOCK)
     dshift, dscale = np.empty(n * blocks * d, np.float32), np.empty(n * blocks * d, np.float32)
     scales, sources = _condition(op, "scale", scale, (n, d)), flats(op, dy=dy, x=x)
-    others = flats(op, mean=mean, rstd=rstd, dstream=dstream, dx=dx)
-    run(loops.adaln_backward, n * blocks, t, d, *sources, scales, *others, dshift, dscale, elements=x.numel())
+    arrays = flats(op, mean=mean, rstd=rstd, dstream=dstream, dx=dx)
+    run(loops.adaln_backward, n * blocks, t, d, *sources, scales, *arrays, dshift, dscale, elements=x.numel())
     return dx, add_blocks(dshift, (n, blocks, d)).to(scale.dtype), add_blocks(dscale, (n, blocks, d)).to(scale.dtype)
-
-
-def adarms_backward(
-    dy: Tensor, x: Tensor, scale: Tensor, rstd: Tensor, dstream: Tensor | None = None
-) -> tuple[Tensor, Tensor, Tensor]:
-    return adaln_backward(dy, x, scale, None, rstd, dstream)
 
 
 def _condition(op: str, name: str, tensor: Tensor, shape: tuple[int, int]) -> NDArray[np.float32]:
@@ -239,20 +228,20 @@ def _condition(op: str, name: str, tensor: Tensor, shape: tuple[int, int]) -> ND
     return rows
 
 
-def _kept(tensor: Tensor | None) -> Either:
-    return NOTHING if tensor is None else either("linear", "before", tensor)
+def _optional(tensor: Tensor | None) -> Either:
+    return ABSENT if tensor is None else either("linear", "before", tensor)
 
 
 def _forward_product(
-    op: str, x: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor, compute: torch.dtype, **ends: Any
+    op: str, x: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor, compute: torch.dtype, **epilogue: Any
 ) -> None:
     """Compute x W^T + bias, with the other ends of `_product`."""
     features, width = weight.shape
     if bias is not None:
         array(op, "bias", bias)
-        ends["bias"] = bias.detach().float().numpy()
+        epilogue["bias"] = bias.detach().float().numpy()
     a, b = (either(op, "x", x, compute), width, 1), (either(op, "weight", weight, compute), width, 1)
-    _product((out.shape[:-1].numel(), features, width), a, b, either(op, "out", out), **ends)
+    _product((out.shape[:-1].numel(), features, width), a, b, either(op, "out", out), **epilogue)
 
 
 def _product(
@@ -262,9 +251,9 @@ def _product(
     out: Either,
     *,
     accumulate: bool = False,
-    before: Either = NOTHING,
-    gelu_at: Either = NOTHING,
-    residual: Either = NOTHING,
+    before: Either = ABSENT,
+    gelu_at: Either = ABSENT,
+    residual: Either = ABSENT,
     bias: NDArray[np.float32] = NO_FP32,
     gate: NDArray[np.float32] = NO_FP32,
     rows_per_gate: int = 1,
@@ -274,17 +263,17 @@ def _product(
     m, n, k = shape
     if m * n == 0:
         return
-    deep = k > matrix_loops.DEPTH_PACKED and out[2] == BF16
-    between = np.empty(m * n, np.float32) if deep else out[0]
-    arguments = (n, k, *a, *b, between, accumulate, out, before, gelu_at, residual, bias, gate, rows_per_gate, use_gelu)
+    is_deep = k > matrix_loops.DEPTH_PACKED and out[2] == BF16
+    sums = np.empty(m * n, np.float32) if is_deep else out[0]
+    arguments = (n, k, *a, *b, sums, accumulate, out, before, gelu_at, residual, bias, gate, rows_per_gate, use_gelu)
     matrix_loops.gemm.prepare(0, m, 0, n, *arguments)
     rows, columns = _cut(m, n, num_threads(m * n * k // PRODUCTS_PER_ELEMENT))
-    parts: list[Callable[[], None]] = [
+    tasks: list[Callable[[], None]] = [
         partial(matrix_loops.gemm, i, min(i + rows, m), j, min(j + columns, n), *arguments)
         for i in range(0, m, rows)
         for j in range(0, n, columns)
     ]
-    spread(parts)
+    spread(tasks)
 
 
 def _cut(m: int, n: int, threads: int) -> tuple[int, int]:

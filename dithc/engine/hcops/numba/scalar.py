@@ -35,10 +35,10 @@ def exp(x: np.float32) -> np.float32:
     r = multiply_add(-n, LN2_LOWER, multiply_add(-n, LN2_UPPER, bounded))
     q = multiply_add(multiply_add(multiply_add(multiply_add(E6, r, E5), r, E4), r, E3), r, E2)
     mantissa = ONE + multiply_add(q * r, r, r)
-    whole = np.int32(n)
-    upper = np.int32(whole >> np.int32(1))
+    exponent = np.int32(n)
+    upper = np.int32(exponent >> np.int32(1))
     # Two factors, because 2^-150 and 2^128 are not fp32 numbers, but results from 2^-149 to the largest are.
-    result = mantissa * _power_of_two(upper) * _power_of_two(np.int32(whole - upper))
+    result = mantissa * _power_of_two(upper) * _power_of_two(np.int32(exponent - upper))
     return result if x == x else x
 
 
@@ -79,10 +79,10 @@ def gelu(x: np.float32) -> np.float32:
 @helper()
 def gelu_gradient(x: np.float32) -> np.float32:
     """Return sigmoid(z) + x sigmoid'(z) z'(x); nan at inf, as in PyTorch, and finite elsewhere."""
-    near = min(max(x, -GELU_FLAT), GELU_FLAT)
-    z = near * multiply_add(Z3, near * near, Z1)
+    bounded = min(max(x, -GELU_FLAT), GELU_FLAT)
+    z = bounded * multiply_add(Z3, bounded * bounded, Z1)
     e = exp(-abs(z))
     inverse = ONE / (ONE + e)
-    slope = multiply_add(THREE * Z3, near * near, Z1)
-    inner: np.float32 = multiply_add(near * e * inverse * inverse, slope, (ONE if z >= 0 else e) * inverse)
+    slope = multiply_add(THREE * Z3, bounded * bounded, Z1)
+    inner: np.float32 = multiply_add(bounded * e * inverse * inverse, slope, (ONE if z >= 0 else e) * inverse)
     return inner + (x - x)

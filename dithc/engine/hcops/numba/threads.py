@@ -28,7 +28,7 @@ class _Pool:
 
     def submit(self, parts: Sequence[Callable[[], None]]) -> list[Future[None]]:
         """Submit as many of the parts, from the first, as the interpreter accepts: none when it is ending."""
-        taken: list[Future[None]] = []
+        futures: list[Future[None]] = []
         with self.lock:
             if self.executor is None or self.size < len(parts):
                 if self.executor is not None:
@@ -37,8 +37,8 @@ class _Pool:
                 self.size = len(parts)
             with contextlib.suppress(RuntimeError):
                 for part in parts:
-                    taken.append(self.executor.submit(part))
-        return taken
+                    futures.append(self.executor.submit(part))
+        return futures
 
     def reset(self) -> None:
         self.lock, self.executor, self.size = threading.Lock(), None, 0
@@ -55,14 +55,14 @@ def num_threads(elements: int) -> int:
 
 def spread(parts: Sequence[Callable[[], None]]) -> None:
     """Run all parts in parallel, the first one here. Return, or raise an error of a part, after all parts have ended."""
-    others = _pool.submit(parts[1:]) if len(parts) > 1 else []
+    futures = _pool.submit(parts[1:]) if len(parts) > 1 else []
     try:
-        for part in (*parts[:1], *parts[1 + len(others) :]):
+        for part in (*parts[:1], *parts[1 + len(futures) :]):
             part()
     finally:
-        wait(others)
-    for other in others:
-        other.result()
+        wait(futures)
+    for future in futures:
+        future.result()
 
 
 def run(kernel: KernelEntry, count: int, *arguments: Any, elements: int, step: int = 1) -> None:

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from dithc.engine.hcops import reference
-from dithc.engine.hcops.checks import AdamwTensors, fp32, halves_of, patches_of, samples_of, shape_of, typed
+from dithc.engine.hcops.checks import AdamwTensors, check_halves, check_patches, check_samples, check_shape, fp32, typed
 from dithc.engine.hcops.numba import loops
 from dithc.engine.hcops.numba.compiler import KernelEntry
 from dithc.engine.hcops.numba.loops import ADAMW_BLOCK, ELEMENTS_PER_BLOCK
@@ -41,7 +41,7 @@ def _map(op: str, kernel: KernelEntry, x: Tensor) -> Tensor:
 
 
 def _map_backward(op: str, kernel: KernelEntry, dy: Tensor, x: Tensor) -> Tensor:
-    shape_of(op, "dy", dy, x.shape)
+    check_shape(op, x.shape, dy=dy)
     dx = torch.empty_like(x)
     _elements(kernel, x.numel(), *flats(op, dy=dy, x=x, dx=dx))
     return dx
@@ -61,7 +61,7 @@ def softmax_backward(dy: Tensor, y: Tensor) -> Tensor:
 
 def swiglu_forward(x: Tensor) -> Tensor:
     op = "swiglu"
-    n, t, e = halves_of(op, "x", x)
+    n, t, e = check_halves(op, "x", x)
     out = x.new_empty((n, t, e))
     run(loops.swiglu_forward, n * t, e, *flats(op, x=x, out=out), elements=x.numel())
     return out  # (N, T, E)
@@ -69,8 +69,8 @@ def swiglu_forward(x: Tensor) -> Tensor:
 
 def swiglu_backward(dy: Tensor, x: Tensor) -> Tensor:
     op = "swiglu_backward"
-    n, t, e = halves_of(op, "x", x)
-    shape_of(op, "dy", dy, (n, t, e))
+    n, t, e = check_halves(op, "x", x)
+    check_shape(op, (n, t, e), dy=dy)
     dx = torch.empty_like(x)
     run(loops.swiglu_backward, n * t, e, *flats(op, dy=dy, x=x, dx=dx), elements=x.numel())
     return dx  # (N, T, 2E)
@@ -83,33 +83,33 @@ def scale_add_forward(x: Tensor, y: Tensor | None, alpha: float, beta: float) ->
     if y is None:
         _elements(loops.scale, x.numel(), np.float32(alpha), source, target)
     else:
-        shape_of(op, "y", y, x.shape)
+        check_shape(op, x.shape, y=y)
         addend = flat(op, "y", y)
         _elements(loops.scale_add, x.numel(), np.float32(alpha), source, np.float32(beta), addend, target)
     return out
 
 
 def mse_forward(x: Tensor, y: Tensor) -> Tensor:
-    shape_of("mse", "y", y, x.shape)
-    return (x.double() - y.double()).square().view(samples_of("mse", x)).mean(1).float()  # (N)
+    check_shape("mse", x.shape, y=y)
+    return (x.double() - y.double()).square().view(check_samples("mse", x)).mean(1).float()  # (N)
 
 
 def mse_backward(dout: Tensor, x: Tensor, y: Tensor) -> Tensor:
     op = "mse_backward"
-    shape_of(op, "y", y, x.shape)
-    shape_of(op, "dout", dout, x.shape[:1])
-    rows, columns = samples_of(op, x)
+    check_shape(op, x.shape, y=y)
+    check_shape(op, x.shape[:1], dout=dout)
+    rows, columns = check_samples(op, x)
     factor = dout * (2 / max(columns, 1))  # (N)
     return (factor.view(rows, 1) * (x.float() - y.float()).view(rows, columns)).to(x.dtype).view(x.shape)
 
 
 def patchify_forward(image: Tensor, p: int, order: int) -> Tensor:
-    patches_of("patchify", "image", image, p, order)
+    check_patches("patchify", "image", image, p, order)
     return reference.patchify(image, p, order).clone()  # (N, T, C*p*p), never a view
 
 
 def unpatchify_forward(patches: Tensor, rows: int, p: int, order: int) -> Tensor:
-    patches_of("unpatchify", "patches", patches, p, order, rows=rows)
+    check_patches("unpatchify", "patches", patches, p, order, rows=rows)
     return reference.unpatchify(patches, rows, p, order).clone()  # (N, C, height, width), never a view
 
 
@@ -127,12 +127,12 @@ def sum_of_squares_forward(tensors: Sequence[Tensor]) -> float:
 def adamw_forward(tensors: AdamwTensors, settings: AdamwSettings) -> None:
     op, weights = "adamw", tensors.weights
     arrays: list[list[Any]] = []
-    for name, given in tensors._asdict().items():
+    for name, group in tensors._asdict().items():
         dtype, missing = (torch.bfloat16, NO_BF16) if name == "shadows" else (torch.float32, NO_FP32)
-        for i, (tensor, weight) in enumerate(zip(given or (), weights, strict=given is not None)):
-            shape_of(op, f"{name}[{i}]", tensor, weight.shape)
+        for i, (tensor, weight) in enumerate(zip(group or (), weights, strict=group is not None)):
+            check_shape(op, weight.shape, **{f"{name}[{i}]": tensor})
             typed(op, f"{name}[{i}]", tensor, dtype)
-        arrays.append([missing] * len(weights) if given is None else [flat(op, name, tensor) for tensor in given])
+        arrays.append([missing] * len(weights) if group is None else [flat(op, name, tensor) for tensor in group])
     lr, beta1, beta2, step = settings.lr, settings.beta1, settings.beta2, settings.step
     decays = (settings.gradient_scale, 1 - lr * settings.weight_decay, beta1, 1 - beta1, beta2, 1 - beta2)
     corrected = (lr / (1 - beta1**step), (1 - beta2**step) ** -0.5, settings.eps, 1 - settings.ema_decay)

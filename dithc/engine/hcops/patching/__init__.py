@@ -9,7 +9,7 @@ Invariants:
 - A patch adds only hooks on modules, and a `forward` to modules that compute an RMSNorm by hand (`custom_rmsnorm`). `unpatch`
   removes them and restores the original results bit for bit.
 - A served call returns torch's shape, type and strides, for output and gradients.
-- Only torch runs calls inside its tracers, modes and transformations (`operators.unseen`), without measurements.
+- Only torch runs calls inside its tracers, modes and transformations (`operators.torch_only`), without measurements.
 - Recomputation of modules (torch.utils.checkpoint, AutoMem) makes the choices of the forward pass, because each module
   with children opens the mode itself. Do not patch models that recompute bare functions or modules without parts.
 Extending: add a function with torch's arguments to `operators.py`, and its entry to `OPERATORS`.

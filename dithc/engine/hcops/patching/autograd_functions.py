@@ -13,11 +13,10 @@ from torch import Tensor
 
 from dithc.core.logging import user_error
 from dithc.engine import native
-from dithc.engine.hcops.backend import raw, say_default
-from dithc.engine.hcops.c import library, vector
-from dithc.engine.hcops.checks import TYPES, array, fp32, shape_of
+from dithc.engine.hcops.backend import log_default, raw
+from dithc.engine.hcops.c import library, matrix, vector
+from dithc.engine.hcops.checks import TYPES, array, check_shape, fp32
 from dithc.engine.hcops.dispatch import dense
-from dithc.engine.native import signatures
 
 Torch = Callable[..., Tensor]
 """The torch function that a node replaces, as a function of its tensors."""
@@ -40,18 +39,18 @@ class dithc_norm(torch.autograd.Function):  # a profiler shows the class name
     def forward(
         ctx: Any, x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, rms: bool, torch_call: Torch | None
     ) -> Tensor:
-        say_default()
+        log_default()
         rows = dense(x).view(-1, x.shape[-1])  # (R, D)
-        given = weight if weight is not None else bias
-        dtype = torch.float32 if given is None else given.dtype
+        parameter = weight if weight is not None else bias
+        dtype = torch.float32 if parameter is None else parameter.dtype
         weight = torch.ones(x.shape[-1], dtype=dtype, device="cpu") if weight is None else weight
         bias = torch.zeros(x.shape[-1], dtype=dtype, device="cpu") if bias is None else bias
         out, mean, rstd = norm_forward(rows, dense(weight), dense(bias), eps, rms=rms)
         ctx.torch_call = torch_call
         ctx.save_for_backward(rows, weight, mean, rstd)
         # not a view for autograd, so in-place changes are allowed
-        own: Tensor = torch.ops.aten._unsafe_view(out, x.shape)
-        return own
+        result: Tensor = torch.ops.aten._unsafe_view(out, x.shape)
+        return result
 
     @staticmethod
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
@@ -59,13 +58,13 @@ class dithc_norm(torch.autograd.Function):  # a profiler shows the class name
         rows, weight, mean, rstd = ctx.saved_tensors
         x, dbias = rows.view(dy.shape), None
         if ctx.torch_call is not None and dy.stride() != x.stride():
-            dx, dweight = _by_torch(ctx.torch_call, (x, weight), dy)
+            dx, dweight = _torch_gradients(ctx.torch_call, (x, weight), dy)
         else:
             dx, dweight, dbias = norm_backward(dense(dy).view(rows.shape), rows, dense(weight), mean, rstd)
             dx = dx.view(dy.shape)
-        of_x, of_weight, of_bias, *_ = ctx.needs_input_grad
-        found = dx if of_x else None, dweight if of_weight else None, dbias if of_bias else None
-        return *found, None, None, None
+        needs_x, needs_weight, needs_bias, *_ = ctx.needs_input_grad
+        gradients = dx if needs_x else None, dweight if needs_weight else None, dbias if needs_bias else None
+        return *gradients, None, None, None
 
 
 class dithc_attention(torch.autograd.Function):
@@ -73,7 +72,7 @@ class dithc_attention(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, kind: Attention) -> Tensor:
-        say_default()
+        log_default()
         out, lse = attention_forward(query, key, value, kind)
         ctx.kind = kind
         ctx.save_for_backward(query, key, value, out, lse)
@@ -91,7 +90,7 @@ class dithc_activation(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, name: str, torch_call: Torch) -> Tensor:
-        say_default()
+        log_default()
         ctx.name, ctx.torch_call = name, torch_call
         ctx.save_for_backward(x)
         out: Tensor = vector.gelu_erf_forward(x) if name == "gelu_erf" else raw(f"{name}_forward")(x)
@@ -102,12 +101,12 @@ class dithc_activation(torch.autograd.Function):
         _first_derivative()
         (x,) = ctx.saved_tensors
         if dy.stride() != x.stride():
-            return *_by_torch(ctx.torch_call, (x,), dy), None, None
+            return *_torch_gradients(ctx.torch_call, (x,), dy), None, None
         backward = vector.gelu_erf_backward if ctx.name == "gelu_erf" else raw(f"{ctx.name}_backward")
         return backward(dy, x), None, None
 
 
-def _by_torch(function: Torch, tensors: tuple[Tensor, ...], dy: Tensor) -> tuple[Tensor, ...]:
+def _torch_gradients(function: Torch, tensors: tuple[Tensor, ...], dy: Tensor) -> tuple[Tensor, ...]:
     """Return torch's own gradients, because their strides depend on the strides of `dy`."""
     leaves = tuple(tensor.detach().requires_grad_() for tensor in tensors)
     with torch.enable_grad(), torch.autocast("cpu", enabled=False):
@@ -127,8 +126,7 @@ def norm_forward(
 ) -> tuple[Tensor, Tensor | None, Tensor]:
     """Return out (R, D), mean (R) or None, and rstd (R) for x (R, D), weight and bias (D) of one type."""
     rows, width = x.shape
-    for name, tensor in (("weight", weight), ("bias", bias)):
-        shape_of("norm", name, tensor, (width,))
+    check_shape("norm", (width,), weight=weight, bias=bias)
     out, rstd = library.pool().empty(x.shape, x.dtype), torch.empty(rows, dtype=torch.float32, device="cpu")
     mean = None if rms else torch.empty_like(rstd)
     weight_address, weight_type = array("norm", "weight", weight)
@@ -144,8 +142,8 @@ def norm_backward(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return the gradients of `norm_forward`: dx (R, D) in x's type, and dweight and dbias (D) in weight's type."""
     op, (rows, width) = "norm_backward", x.shape
-    shape_of(op, "dy", dy, (rows, width))
-    shape_of(op, "rstd", rstd, (rows,))
+    check_shape(op, (rows, width), dy=dy)
+    check_shape(op, (rows,), rstd=rstd)
     dx, dweight, dbias = library.pool().empty(x.shape, x.dtype), torch.empty_like(weight), torch.empty_like(weight)
     library.functions().hc_norm_backward(
         *(native.context(), rows, width, *array(op, "dy", dy), *array(op, "x", x), *array(op, "weight", weight)),
@@ -167,7 +165,8 @@ def attention_forward(query: Tensor, key: Tensor, value: Tensor, kind: Attention
     # `set_` makes it own the buffer; a view rejects in-place changes
     out.set_(buffer.untyped_storage(), buffer.storage_offset(), query.shape, strides)
     lse = torch.empty(query.shape[:3], dtype=torch.float32, device="cpu")
-    library.functions().hc_attention_heads_forward(native.context(), _arguments(query, key, value, out, lse, kind))
+    arguments = matrix.attention_arguments(query, key, value, out, lse, *kind)
+    library.functions().hc_attention_heads_forward(native.context(), arguments)
     return out, lse
 
 
@@ -177,34 +176,18 @@ def attention_backward(
     """Return the gradients of `attention_forward` in query's type, each in the memory order (N, tokens, heads, K)."""
     n, h, t, k = query.shape
     groups, keys = key.shape[1:3]
-    shape_of("attention_backward", "dout", dout, tuple(out.shape))
+    check_shape("attention_backward", out.shape, dout=dout)
     if dout.stride() != out.stride():  # the kernel reads both with the same strides
         dout = torch.empty_like(out).copy_(dout)
     dquery, dkey, dvalue = (
         library.pool().empty((n, rows, h, k), query.dtype).transpose(1, 2) for rows in (t, keys, keys)
     )
-    arguments = _arguments(query, key, value, out, lse, kind)
-    arguments.dout = _heads(dout)
-    arguments.out_dquery, arguments.out_dkey, arguments.out_dvalue = _heads(dquery), _heads(dkey), _heads(dvalue)
+    arguments = matrix.attention_arguments(query, key, value, out, lse, *kind)
+    for name, tensor in {"dout": dout, "out_dquery": dquery, "out_dkey": dkey, "out_dvalue": dvalue}.items():
+        setattr(arguments, name, matrix.head_layout(tensor))
     library.functions().hc_attention_heads_backward(native.context(), arguments)
     if groups == h:
         return dquery, dkey, dvalue
     shared = (n, keys, groups, h // groups, k)
     dkey, dvalue = (d.transpose(1, 2).view(shared).sum(3).transpose(1, 2) for d in (dkey, dvalue))
     return dquery, dkey, dvalue
-
-
-def _arguments(
-    query: Tensor, key: Tensor, value: Tensor, out: Tensor, lse: Tensor, kind: Attention
-) -> signatures.AttentionArguments:
-    n, h, t, k = query.shape
-    return signatures.AttentionArguments(
-        *(n, t, key.shape[2], h, key.shape[1], k, kind.scale, kind.causal, TYPES[query.dtype]),
-        *(_heads(query), _heads(key), _heads(value), _heads(out)),
-        lse=lse.data_ptr(),
-    )
-
-
-def _heads(tensor: Tensor) -> signatures.Heads:
-    image, head, token, _ = tensor.stride()
-    return signatures.Heads(tensor.data_ptr(), TYPES[tensor.dtype], image, head, token)

@@ -20,11 +20,11 @@ from dithc.engine.hcops import tuning
 log = get_logger(__name__)
 
 FORMAT = 1
-LEAST_ROUNDS, MOST_ROUNDS = 3, 25  # alternating rounds, after one warm-up call of each
+MIN_ROUNDS, MAX_ROUNDS = 3, 25  # alternating rounds, after one warm-up call of each
 ROUNDS_SECONDS = 0.1  # time limit of the rounds above the minimum
-ENDING = "-patch.json"
+SUFFIX = "-patch.json"
 
-Contender = Callable[[], Tensor]
+Variant = Callable[[], Tensor]
 
 
 class AutotuneResult(NamedTuple):
@@ -34,32 +34,32 @@ class AutotuneResult(NamedTuple):
     is_faster: bool
 
 
-def measure(theirs: Contender, ours: Contender, inputs: tuple[Tensor, ...]) -> AutotuneResult:
-    """Time `theirs` (torch) and `ours` alternately: forward, and backward to the leaves `inputs` if there are any."""
+def measure(torch_call: Variant, kernel_call: Variant, inputs: tuple[Tensor, ...]) -> AutotuneResult:
+    """Time `torch_call` and `kernel_call` alternately: forward, and backward to the leaves `inputs` if there are any."""
     times: list[tuple[float, float]] = []
     # exclude tensors saved here from outer counting hooks
-    with torch.autograd.graph.saved_tensors_hooks(_itself, _itself):
-        _seconds(theirs, inputs), _seconds(ours, inputs)
-        while len(times) < LEAST_ROUNDS or (len(times) < MOST_ROUNDS and sum(map(sum, times)) < ROUNDS_SECONDS):
-            times.append((_seconds(theirs, inputs), _seconds(ours, inputs)))
-    of_theirs, of_ours = zip(*times, strict=True)
-    ratio = min(of_ours) / min(of_theirs)
+    with torch.autograd.graph.saved_tensors_hooks(_identity, _identity):
+        _seconds(torch_call, inputs), _seconds(kernel_call, inputs)
+        while len(times) < MIN_ROUNDS or (len(times) < MAX_ROUNDS and sum(map(sum, times)) < ROUNDS_SECONDS):
+            times.append((_seconds(torch_call, inputs), _seconds(kernel_call, inputs)))
+    torch_seconds, kernel_seconds = zip(*times, strict=True)
+    ratio = min(kernel_seconds) / min(torch_seconds)
     return AutotuneResult(ratio, ratio <= 1 - tuning.MARGIN)
 
 
-def _seconds(contender: Contender, inputs: tuple[Tensor, ...]) -> float:
+def _seconds(variant: Variant, inputs: tuple[Tensor, ...]) -> float:
     """Time the second of two calls, because the other implementation's threads may still spin during the first."""
     for _ in range(2):
         torch.clear_autocast_cache()  # a training step rounds each weight once, not once for all rounds
         start = perf_counter()
-        out = contender()
+        out = variant()
         if inputs:
             torch.autograd.grad(out, inputs, out.detach())
         seconds = perf_counter() - start
     return seconds
 
 
-def _itself(tensor: Tensor) -> Tensor:
+def _identity(tensor: Tensor) -> Tensor:
     return tensor
 
 
@@ -69,17 +69,16 @@ class AutotuneCache:
     def __init__(self) -> None:
         self._ratios: dict[int, dict[str, AutotuneResult]] = {}  # by number of threads
 
-    def get(self, words: str) -> AutotuneResult | None:
-        """Return the ratio of a call if it was measured."""
+    def get(self, call: str) -> AutotuneResult | None:
         threads = torch.get_num_threads()
         if threads not in self._ratios:
             self._ratios[threads] = _load(_path())
-        return self._ratios[threads].get(words)
+        return self._ratios[threads].get(call)
 
-    def add(self, words: str, ratio: AutotuneResult) -> None:
+    def add(self, call: str, ratio: AutotuneResult) -> None:
         """Store a ratio that `get` lacks in the process and, unless DITHC_TUNING_FOLDER disables it, in the file."""
         ratios, path = self._ratios[torch.get_num_threads()], _path()
-        ratios[words] = ratio
+        ratios[call] = ratio
         if path is not None:
             kept = {**_load(path), **ratios}
             text = json.dumps({"format": FORMAT, "key": _key(), "calls": kept}, indent=1, sort_keys=True)
@@ -91,13 +90,11 @@ class AutotuneCache:
 
 def _path() -> Path | None:
     found = tuning.path_of(tuning.this_machine())
-    return None if found is None else found.with_name(found.stem + ENDING)
+    return None if found is None else found.with_name(found.stem + SUFFIX)
 
 
 def _key() -> dict[str, object]:
-    key = {**asdict(tuning.this_machine()), "torch": torch.__version__}
-    plain: dict[str, object] = json.loads(json.dumps(key))
-    return plain
+    return {**asdict(tuning.this_machine()), "torch": torch.__version__}
 
 
 def _load(path: Path | None) -> dict[str, AutotuneResult]:
@@ -105,12 +102,8 @@ def _load(path: Path | None) -> dict[str, AutotuneResult]:
     try:
         if path is None or not path.exists():
             return {}
-        content = json.loads(path.read_text())
-        if content["format"] != FORMAT or content["key"] != _key():
-            raise ValueError("it belongs to another machine, torch or version")
-        return {
-            words: AutotuneResult(float(ratio), bool(faster)) for words, (ratio, faster) in content["calls"].items()
-        }
+        calls = tuning.read_measurements(path, _key(), FORMAT)["calls"]
+        return {call: AutotuneResult(float(ratio), bool(faster)) for call, (ratio, faster) in calls.items()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         log.warning("%s cannot be used (%s: %s); its calls are measured again", path, type(error).__name__, error)
         return {}

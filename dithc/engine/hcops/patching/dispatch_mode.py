@@ -9,10 +9,10 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from dithc.engine.hcops.patching.autotune import AutotuneCache, AutotuneResult, measure
-from dithc.engine.hcops.patching.operators import OPERATORS, Call, autocast_type, obstacle, serve, unseen
+from dithc.engine.hcops.patching.operators import OPERATORS, Call, autocast_type, serve, torch_only, unsupported_reason
 from dithc.engine.native import contexts
 
-KEPT = AutotuneCache()
+MEASURED = AutotuneCache()
 """Measured ratios of this process."""
 
 
@@ -41,13 +41,12 @@ class CallTable:
     always: bool = False
 
     def serves(self, call: Call, torch_call: Callable[..., Tensor], args: Any, kwargs: Any, module: str) -> bool:
-        """Return whether the kernels serve this call."""
         key = _key(call)
         row = self.rows.get(key)
         if row is None:
             row = self.rows[key] = self._decide(call, torch_call, args, kwargs)
         row.modules.setdefault(module)
-        return row.served and obstacle(call) is None  # depends on torch's present state
+        return row.served and unsupported_reason(call) is None  # depends on torch's present state
 
     def leave(self, op: str, reason: str, module: str) -> None:
         """Add a row for a call that torch runs without inspection of its tensors."""
@@ -56,15 +55,15 @@ class CallTable:
 
     def _decide(self, call: Call, torch_call: Callable[..., Tensor], args: Any, kwargs: Any) -> CallStats:
         shape = " ".join("x".join(map(str, t.shape)) for t in call.tensors if t is not None)
-        described = (call.op, shape, _types_of(call))
-        if (reason := obstacle(call)) is not None:
+        described = (call.op, shape, _type_names(call))
+        if (reason := unsupported_reason(call)) is not None:
             return CallStats(*described, served=False, ratio=None, why=reason)
         if self.always:
             return CallStats(*described, served=True, ratio=None, why="requested, unmeasured")
-        words = " ".join(map(str, (*_key(call), *(("torch's threads",) if contexts.is_borrowing() else ()))))
-        if (ratio := KEPT.get(words)) is None:
+        text = " ".join(map(str, (*_key(call), *(("torch's threads",) if contexts.is_borrowing() else ()))))
+        if (ratio := MEASURED.get(text)) is None:
             ratio = _measure(torch_call, args, kwargs)
-            KEPT.add(words, ratio)
+            MEASURED.add(text, ratio)
         why = "faster" if ratio.is_faster else "not clearly faster than torch"
         return CallStats(*described, served=ratio.is_faster, ratio=ratio.ratio, why=why)
 
@@ -72,9 +71,9 @@ class CallTable:
 class DispatchMode(TorchFunctionMode):
     """Mode that lets the kernels serve torch calls if they are faster. It is disabled inside a call."""
 
-    def __init__(self, calls: CallTable, where: Callable[[], str]) -> None:
+    def __init__(self, calls: CallTable, module: Callable[[], str]) -> None:
         super().__init__()
-        self._calls, self._where = calls, where
+        self._calls, self._module = calls, module
 
     def __torch_function__(
         self, func: Any, types: Iterable[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -83,14 +82,14 @@ class DispatchMode(TorchFunctionMode):
         bind = None if torch.compiler.is_compiling() else OPERATORS.get(func)
         if bind is None:
             return func(*args, **kwargs)
-        if (reason := unseen(*args, *kwargs.values())) is not None:
-            self._calls.leave(bind.__name__, reason, self._where())
+        if (reason := torch_only(*args, *kwargs.values())) is not None:
+            self._calls.leave(bind.__name__, reason, self._module())
             return func(*args, **kwargs)
         try:
             call = bind(*args, **kwargs)
         except (TypeError, AttributeError, IndexError, ZeroDivisionError):  # torch reports such arguments
             return func(*args, **kwargs)
-        if self._calls.serves(call, func, args, kwargs, self._where()):
+        if self._calls.serves(call, func, args, kwargs, self._module()):
             return serve(call)
         return func(*args, **kwargs)
 
@@ -98,16 +97,16 @@ class DispatchMode(TorchFunctionMode):
 def _key(call: Call) -> tuple[Any, ...]:
     """Return the properties that decide the choice. Runs at every call, so it uses only cheap properties."""
     autocast = autocast_type()
-    of_tensors = tuple(
+    tensors = tuple(
         None if t is None else (*t.shape, t.dtype, t.requires_grad, t.is_contiguous()) for t in call.tensors
     )
     by_hand = () if call.by_hand is None else ("by hand",)
     devices = sorted({str(t.device) for t in call.tensors if t is not None and not t.is_cpu})
-    settings = (call.op, *by_hand, *call.settings, call.refusal)
-    return (*settings, autocast, torch.is_grad_enabled(), *of_tensors, *devices)
+    settings = (call.op, *by_hand, *call.settings, call.rejection)
+    return (*settings, autocast, torch.is_grad_enabled(), *tensors, *devices)
 
 
-def _types_of(call: Call) -> str:
+def _type_names(call: Call) -> str:
     first, autocast = call.tensors[0], autocast_type()
     assert first is not None
     name = str(first.dtype).removeprefix("torch.")
@@ -121,10 +120,10 @@ def _measure(torch_call: Callable[..., Tensor], args: Any, kwargs: Any) -> Autot
     def leaf(value: Any) -> Any:
         if not isinstance(value, Tensor):
             return value
-        own = value.detach().requires_grad_(value.requires_grad)
-        if own.requires_grad:
-            leaves.append(own)
-        return own
+        copy = value.detach().requires_grad_(value.requires_grad)
+        if copy.requires_grad:
+            leaves.append(copy)
+        return copy
 
     args, kwargs = tuple(leaf(value) for value in args), {name: leaf(value) for name, value in kwargs.items()}
     call = OPERATORS[torch_call](*args, **kwargs)

@@ -10,10 +10,10 @@ import torch
 from torch import nn
 
 from dithc.core.logging import get_logger, user_error
-from dithc.core.summaries import Table
+from dithc.core.measurements import Table
 from dithc.engine.hcops.patching.custom_rmsnorm import PatchedRmsNorm, eps_of
 from dithc.engine.hcops.patching.dispatch_mode import CallStats, CallTable, DispatchMode
-from dithc.engine.hcops.patching.optimizer import release, take
+from dithc.engine.hcops.patching.optimizer import attach, detach
 from dithc.engine.native import contexts
 
 log = get_logger(__name__)
@@ -75,16 +75,16 @@ def patch(
             "hcops.patch", got="a model that is patched", expected="one that is not", fix="hcops.unpatch first"
         )
     if optimizer is not None:
-        take(optimizer)
-    opened = _open(CallTable(always=always), threads)
+        attach(optimizer)
+    mode = _open(CallTable(always=always), threads)
     for name, module in model.named_modules():
         if module is model or next(module.children(), None) is not None:
-            hook = _Hook(opened, name, is_root=module is model)
+            hook = _Hook(mode, name, is_root=module is model)
             module.register_forward_pre_hook(hook, prepend=True)
             module.register_forward_hook(hook, always_call=True)
         elif (eps := eps_of(module)) is not None:
             module.forward = PatchedRmsNorm(module, eps)
-    return PatchedModel(model, optimizer, opened.calls)
+    return PatchedModel(model, optimizer, mode.calls)
 
 
 def unpatch(model: nn.Module, optimizer: torch.optim.Optimizer | None = None) -> None:
@@ -95,28 +95,28 @@ def unpatch(model: nn.Module, optimizer: torch.optim.Optimizer | None = None) ->
         for hooks in (module._forward_pre_hooks, module._forward_hooks):
             for number, hook in list(hooks.items()):
                 if isinstance(hook, _Hook):
-                    hook._opened.close()
+                    hook._mode.close()
                     del hooks[number]
                     module._forward_hooks_always_called.pop(number, None)
     if optimizer is not None:
-        release(optimizer)
+        detach(optimizer)
 
 
-class _Opened(threading.local):
+class _ActiveMode(threading.local):
     """Mode of a patched model, active in this thread while one of its modules runs. Copies share it."""
 
     def __init__(self, calls: CallTable, threads: Threads) -> None:
         self.calls, self._threads = calls, threads
         self._stack: list[tuple[nn.Module, str]] = []
         self._mode: DispatchMode | None = None
-        self._said = False
+        self._is_logged = False
 
     def close(self) -> None:
-        """Clean up after a pass that Ctrl-C interrupted, because torch then calls no hooks."""
+        """End the pass, also after Ctrl-C, because torch then calls no hooks."""
         self._stack.clear()
         mode, self._mode = self._mode, None
-        last = torch.overrides._get_current_function_mode()  # type: ignore[no-untyped-call]
-        if mode is not None and last is mode:
+        current = torch.overrides._get_current_function_mode()  # type: ignore[no-untyped-call]
+        if mode is not None and current is mode:
             mode.__exit__(None, None, None)  # type: ignore[no-untyped-call]
 
     def enter(self, module: nn.Module, name: str) -> None:
@@ -124,24 +124,23 @@ class _Opened(threading.local):
             self.close()
         self._stack.append((module, name))
         if self._mode is None:
-            self._mode = DispatchMode(self.calls, self.where)
+            self._mode = DispatchMode(self.calls, self.module_name)
             self._mode.__enter__()  # type: ignore[no-untyped-call]
 
     def leave(self, module: nn.Module, *, is_root: bool) -> None:
         if not self._stack or self._stack[-1][0] is not module:
             return  # an earlier hook failed, so this module was never entered
         self._stack.pop()
-        if not self._stack and self._mode is not None:
-            mode, self._mode = self._mode, None
-            mode.__exit__(None, None, None)  # type: ignore[no-untyped-call]
-        if is_root and not self._said:
-            self._said = True
-            log.info("%s", _in_words(self.calls))
+        if not self._stack:
+            self.close()
+        if is_root and not self._is_logged:
+            self._is_logged = True
+            log.info("%s", _summary(self.calls))
 
-    def where(self) -> str:
+    def module_name(self) -> str:
         return self._stack[-1][1]
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> "_Opened":
+    def __deepcopy__(self, memo: dict[int, Any]) -> "_ActiveMode":
         return self
 
     def __reduce__(self) -> Any:
@@ -149,35 +148,35 @@ class _Opened(threading.local):
         return _open, (CallTable(always=self.calls.always), self._threads)
 
 
-def _open(calls: CallTable, threads: Threads) -> _Opened:
+def _open(calls: CallTable, threads: Threads) -> _ActiveMode:
     """Create the mode. The kernels use torch's threads until the last module that refers to it is removed or unpatched."""
-    opened = _Opened(calls, threads)
-    refusal = contexts.borrow() if threads == "torch" else "requested"
-    if refusal is None:
-        weakref.finalize(opened, contexts.give_back)
+    mode = _ActiveMode(calls, threads)
+    reason = contexts.borrow() if threads == "torch" else "requested"
+    if reason is None:
+        weakref.finalize(mode, contexts.give_back)
         log.info("kernels run on torch's threads, so that no other threads compete for the cores")
     else:
-        log.info("kernels use a separate team of threads: %s", refusal)
-        _say_how_threads_wait()
-    return opened
+        log.info("kernels use a separate team of threads: %s", reason)
+        _warn_about_spinning()
+    return mode
 
 
 class _Hook:
     """Hook before a module's forward pass, and after it with its output. Inactive under torch.compile."""
 
-    def __init__(self, opened: _Opened, name: str, *, is_root: bool) -> None:
-        self._opened, self._name, self._is_root = opened, name, is_root
+    def __init__(self, mode: _ActiveMode, name: str, *, is_root: bool) -> None:
+        self._mode, self._name, self._is_root = mode, name, is_root
 
     def __call__(self, module: nn.Module, _: Any, *output: Any) -> None:
         if torch.compiler.is_compiling():
             return
         if output:
-            self._opened.leave(module, is_root=self._is_root)
+            self._mode.leave(module, is_root=self._is_root)
         else:
-            self._opened.enter(module, self._name)
+            self._mode.enter(module, self._name)
 
 
-def _say_how_threads_wait() -> None:
+def _warn_about_spinning() -> None:
     """Warn if torch's threads spin for milliseconds after each operator, on the cores that the kernels need."""
     if torch.get_num_threads() > 1 and not any(name in os.environ for name in WAITING):
         log.warning(
@@ -187,18 +186,18 @@ def _say_how_threads_wait() -> None:
 
 
 def _cells(row: CallStats) -> list[str]:
-    first, *others = row.modules
-    modules = f"{first or '(model)'}{f' and {len(others)} more' if others else ''}"
+    first, *more = row.modules
+    modules = f"{first or '(model)'}{f' and {len(more)} more' if more else ''}"
     ratio = "" if row.ratio is None else f"{row.ratio:.2f}"
     return [row.op, row.shape, row.dtype, "hcops" if row.served else "torch", ratio, row.why, modules]
 
 
-def _in_words(calls: CallTable) -> str:
+def _summary(calls: CallTable) -> str:
     """Return one line with the share of served calls per operator, and the reasons for the others."""
     rows = list(calls.rows.values())
-    kinds, served = Counter(row.op for row in rows), Counter(row.op for row in rows if row.served)
+    total, served = Counter(row.op for row in rows), Counter(row.op for row in rows if row.served)
     reasons = sorted({f"{row.op}: {row.why}" for row in rows if not row.served})
-    by_op = ", ".join(f"{op} {served[op]} of {number}" for op, number in kinds.items()) or "none"
-    return f"patched model, types of calls that HCOps serves: {by_op}" + (
+    shares = ", ".join(f"{op} {served[op]} of {number}" for op, number in total.items()) or "none"
+    return f"patched model, types of calls that HCOps serves: {shares}" + (
         f"; not {'; '.join(reasons)}" if reasons else ""
     )

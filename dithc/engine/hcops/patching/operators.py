@@ -25,30 +25,30 @@ from dithc.engine.hcops.patching.custom_rmsnorm import PatchedRmsNorm, rms_norm_
 class Call(NamedTuple):
     """Call of an operator with the arguments that decide its result.
 
-    The first of the tensors decides type and device. `refusal` is the reason for rejection by the kernels. `by_hand` is
+    The first of the tensors decides type and device. `rejection` is the reason for rejection by the kernels. `by_hand` is
     the module with several torch calls that this call replaces.
     """
 
     op: str
     tensors: tuple[Tensor | None, ...]
     settings: tuple[Any, ...] = ()
-    refusal: str | None = None
+    rejection: str | None = None
     by_hand: PatchedRmsNorm | None = None
 
 
-NO_FIT = "shapes that do not go together"
+MISMATCH = "shapes that do not go together"
 NOT_DENSE = "a memory layout with strides that torch keeps"
-_OF_TABLE = {"layer_norm": "adaln", "rms_norm": "adarms", "attention": "attention"}
+_REGISTRY_NAMES = {"layer_norm": "adaln", "rms_norm": "adarms", "attention": "attention"}
 """Operators that only C has, mapped to operators of the table with the same kernels; others use their own names."""
 
 
 def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Call:
     fits = weight.dim() == 2 and input.dim() > 1 and input.shape[-1] == weight.shape[1] and input.numel() > 0
     fits = fits and (bias is None or bias.shape == weight.shape[:1])
-    refusal = _types(input, weight, bias) or _layout(weight) if fits else NO_FIT
-    if refusal is None and _layout(input) and _is_matrix(input):
-        refusal = NOT_DENSE
-    return Call("linear", (input, weight, bias), (), refusal)
+    rejection = _types(input, weight, bias) or _layout(weight) if fits else MISMATCH
+    if rejection is None and _layout(input) and _is_matrix(input):
+        rejection = NOT_DENSE
+    return Call("linear", (input, weight, bias), (), rejection)
 
 
 def layer_norm(
@@ -73,16 +73,16 @@ def rms_norm(
     return Call("rms_norm", (input, weight), (eps,), _rows(input, normalized_shape, weight) or _layout(input))
 
 
-def of_module(input: Tensor, weight: Tensor, norm: PatchedRmsNorm) -> Call:
+def module_rms_norm(input: Tensor, weight: Tensor, norm: PatchedRmsNorm) -> Call:
     """Describe an RMSNorm by hand. Each of its operations rounds bf16; the kernel rounds once."""
     call = rms_norm(input, tuple(weight.shape), weight, norm.eps)
-    differ = "types that differ" if input.dtype is not weight.dtype else None
-    return call._replace(by_hand=norm, refusal=call.refusal or differ)
+    mismatch = "types that differ" if input.dtype is not weight.dtype else None
+    return call._replace(by_hand=norm, rejection=call.rejection or mismatch)
 
 
 def gelu(input: Tensor, approximate: str = "none") -> Call:
-    refusal = _layout(input) if approximate in ("none", "tanh") else "an unknown form"
-    return Call("gelu", (input,), (approximate,), refusal)
+    rejection = _layout(input) if approximate in ("none", "tanh") else "an unknown form"
+    return Call("gelu", (input,), (approximate,), rejection)
 
 
 def silu(input: Tensor, inplace: bool = False) -> Call:
@@ -100,16 +100,16 @@ def attention(
     enable_gqa: bool = False,
 ) -> Call:
     scale = scale if scale is not None else query.shape[-1] ** -0.5
-    refusal = _heads(query, key, value, enable_gqa=enable_gqa) or _types(query, key, value)
+    rejection = _heads(query, key, value, enable_gqa=enable_gqa) or _types(query, key, value)
     if not torch._C._get_flash_sdp_enabled() or any(t.stride(-1) != 1 for t in (query, key, value)):
-        refusal = refusal or NOT_DENSE  # torch's flash kernel defines the layout
+        rejection = rejection or NOT_DENSE  # torch's flash kernel defines the layout
     if attn_mask is not None:
-        refusal = "a mask"
+        rejection = "a mask"
     if dropout_p > 0.0:
-        refusal = "dropout"
+        rejection = "dropout"
     if not 0.0 < scale < math.inf:
-        refusal = "a scale that is not positive"
-    return Call("attention", (query, key, value), (scale, is_causal), refusal)
+        rejection = "a scale that is not positive"
+    return Call("attention", (query, key, value), (scale, is_causal), rejection)
 
 
 OPERATORS: dict[Any, Callable[..., Call]] = {
@@ -117,7 +117,7 @@ OPERATORS: dict[Any, Callable[..., Call]] = {
     functional.layer_norm: layer_norm,
     torch.layer_norm: layer_norm,
     functional.rms_norm: rms_norm,
-    rms_norm_by_hand: of_module,
+    rms_norm_by_hand: module_rms_norm,
     functional.gelu: gelu,
     functional.silu: silu,
     functional.scaled_dot_product_attention: attention,
@@ -135,22 +135,22 @@ def serve(call: Call) -> Tensor:
             x.contiguous(), weight, None if bias is None else bias.contiguous(), autocast_type() or x.dtype
         )
     if call.op == "layer_norm":
-        return _applied(autograd_functions.dithc_norm, *call.tensors, *call.settings, False, None)
+        return _apply(autograd_functions.dithc_norm, *call.tensors, *call.settings, False, None)
     if call.op == "rms_norm":
-        (eps,), own = call.settings, call.by_hand
-        by_torch = own.compute if own is not None else lambda x, weight: torch.rms_norm(x, weight.shape, weight, eps)
-        return _applied(autograd_functions.dithc_norm, *call.tensors, None, eps, True, by_torch)
+        (eps,), norm = call.settings, call.by_hand
+        compute = norm.compute if norm is not None else lambda x, weight: torch.rms_norm(x, weight.shape, weight, eps)
+        return _apply(autograd_functions.dithc_norm, *call.tensors, None, eps, True, compute)
     if call.op == "attention":
         heads = (t.to(autocast_type() or t.dtype) for t in call.tensors if t is not None)
-        return _applied(autograd_functions.dithc_attention, *heads, autograd_functions.Attention(*call.settings))
+        return _apply(autograd_functions.dithc_attention, *heads, autograd_functions.Attention(*call.settings))
     if call.op == "silu":
-        return _applied(autograd_functions.dithc_activation, x, "silu", functional.silu)
+        return _apply(autograd_functions.dithc_activation, x, "silu", functional.silu)
     (form,) = call.settings
-    by_torch = partial(functional.gelu, approximate=form)
-    return _applied(autograd_functions.dithc_activation, x, "gelu" if form == "tanh" else "gelu_erf", by_torch)
+    compute = partial(functional.gelu, approximate=form)
+    return _apply(autograd_functions.dithc_activation, x, "gelu" if form == "tanh" else "gelu_erf", compute)
 
 
-def _applied(node: type[torch.autograd.Function], *inputs: Any) -> Tensor:
+def _apply(node: type[torch.autograd.Function], *inputs: Any) -> Tensor:
     out: Tensor = node.apply(*inputs)  # type: ignore[no-untyped-call]
     return out
 
@@ -160,22 +160,22 @@ def autocast_type() -> torch.dtype | None:
     return torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else None
 
 
-def obstacle(call: Call) -> str | None:
+def unsupported_reason(call: Call) -> str | None:
     """Return why the kernels do not serve these tensors in torch's present state; None if they do."""
-    if call.refusal is not None:
-        return call.refusal
+    if call.rejection is not None:
+        return call.rejection
     for tensor in call.tensors:
         if tensor is not None and (not tensor.is_cpu or tensor.dtype not in TYPES):
             return f"tensors of {tensor.dtype} on {tensor.device}"
-    backend = backend_of(_OF_TABLE.get(call.op, call.op))
-    if backend not in (("c",) if call.op in _OF_TABLE or call.settings == ("none",) else FAST):
+    backend = backend_of(_REGISTRY_NAMES.get(call.op, call.op))
+    if backend not in (("c",) if call.op in _REGISTRY_NAMES or call.settings == ("none",) else FAST):
         return f"back end {backend}, which has no kernel for it"
     if (autocast := autocast_type()) is not None and autocast not in TYPES:
         return f"autocast to {autocast}"
     return None
 
 
-def unseen(*arguments: Any) -> str | None:
+def torch_only(*arguments: Any) -> str | None:
     """Return why torch must run a call: it traces or transforms the call, or an argument is not a plain tensor.
 
     Shapes may be symbolic, so no value is inspected.
@@ -228,7 +228,7 @@ def _heads(query: Tensor, key: Tensor, value: Tensor, *, enable_gqa: bool) -> st
         return "shapes other than (N, H, T, K)"
     (n, h, _, k), (n_key, groups, _, k_key) = query.shape, key.shape
     if n != n_key or k != k_key or (groups != h and not (enable_gqa and h % groups == 0)):
-        return NO_FIT
+        return MISMATCH
     return None
 
 
@@ -236,7 +236,7 @@ def _rows(x: Tensor, normalized_shape: Any, *weights: Tensor | None) -> str | No
     if len(normalized_shape) != 1 or x.dim() < 1 or x.shape[-1] != normalized_shape[0]:
         return "a norm over more than the last dimension"
     if any(weight is not None and weight.shape != x.shape[-1:] for weight in weights):
-        return NO_FIT
+        return MISMATCH
     types = {weight.dtype for weight in weights if weight is not None}
     if len(types) > 1 or not types <= {x.dtype, torch.float32}:
         return "types that differ"

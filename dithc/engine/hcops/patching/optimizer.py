@@ -15,7 +15,7 @@ UNSERVED = ("amsgrad", "maximize", "capturable", "differentiable")
 """Options of a group that HCOps does not support."""
 
 
-def take(optimizer: torch.optim.Optimizer) -> None:
+def attach(optimizer: torch.optim.Optimizer) -> None:
     """Let HCOps update the fp32 parameters of a torch.optim.AdamW from its next step on; the state remains torch's.
 
     torch's fused form updates bf16 parameters, because it rounds the result of a step once. UserError: the optimizer is
@@ -29,19 +29,19 @@ def take(optimizer: torch.optim.Optimizer) -> None:
         raise user_error("hcops.patch, argument optimizer", got=got, expected="one that is not", fix=fix)
     hidden: list[tuple[Tensor, Tensor]] = []
     handles = (
-        optimizer.register_step_pre_hook(lambda one, args, kwargs: _update(one, hidden, args, kwargs)),
-        optimizer.register_step_post_hook(lambda *_: _show(hidden)),
+        optimizer.register_step_pre_hook(lambda adamw, args, kwargs: _update(adamw, hidden, args, kwargs)),
+        optimizer.register_step_post_hook(lambda *_: _restore_gradients(hidden)),
     )
     setattr(optimizer, _HANDLES, handles)
 
 
-def release(optimizer: torch.optim.Optimizer) -> None:
+def detach(optimizer: torch.optim.Optimizer) -> None:
     for handle in optimizer.__dict__.pop(_HANDLES, ()):
         handle.remove()
 
 
 def _update(optimizer: Any, hidden: list[tuple[Tensor, Tensor]], args: Any, kwargs: Any) -> None:
-    """Update supported parameters before torch's step, and hide their gradients from torch until `_show`.
+    """Update supported parameters before torch's step, and hide their gradients from torch until `_restore_gradients`.
 
     A closure may compute gradients within the step, and a gradient scaler unscale there: torch then updates all.
     """
@@ -52,39 +52,39 @@ def _update(optimizer: Any, hidden: list[tuple[Tensor, Tensor]], args: Any, kwar
     for group in optimizer.param_groups:
         if any(group.get(name) for name in UNSERVED) or isinstance(group["lr"], Tensor):
             continue
-        given = [weight for weight in group["params"] if weight.grad is not None]
-        whole, rounded = (
-            [weight for weight in given if _is_taken(weight, optimizer.state[weight], dtype)]
+        weights = [weight for weight in group["params"] if weight.grad is not None]
+        fp32, bf16 = (
+            [weight for weight in weights if _is_supported(weight, optimizer.state[weight], dtype)]
             for dtype in (torch.float32, torch.bfloat16)
         )
-        if whole:
-            _update_whole(optimizer, group, whole)
-        if rounded:
-            _update_rounded(optimizer, group, rounded)
-        for weight in (*whole, *rounded):
+        if fp32:
+            _update_fp32(optimizer, group, fp32)
+        if bf16:
+            _update_bf16(optimizer, group, bf16)
+        for weight in (*fp32, *bf16):
             assert weight.grad is not None
             hidden.append((weight, weight.grad))
             weight.grad = None
 
 
-def _update_whole(optimizer: Any, group: dict[str, Any], weights: list[Tensor]) -> None:
+def _update_fp32(optimizer: Any, group: dict[str, Any], weights: list[Tensor]) -> None:
     steps = _steps(optimizer, weights)
     torch._foreach_add_(steps, 1)  # as torch does
-    of_step: dict[int, list[Tensor]] = defaultdict(list)
+    by_step: dict[int, list[Tensor]] = defaultdict(list)
     for weight, step in zip(weights, steps, strict=True):
-        of_step[int(step)].append(weight)
-    for number, together in of_step.items():
-        operators.adamw(*_lists(optimizer, together), step=number, betas=group["betas"], **_numbers(group))
+        by_step[int(step)].append(weight)
+    for number, members in by_step.items():
+        operators.adamw(*_lists(optimizer, members), step=number, betas=group["betas"], **_hyperparameters(group))
 
 
-def _update_rounded(optimizer: Any, group: dict[str, Any], weights: list[Tensor]) -> None:
+def _update_bf16(optimizer: Any, group: dict[str, Any], weights: list[Tensor]) -> None:
     steps, (beta1, beta2) = _steps(optimizer, weights), group["betas"]
     with torch.no_grad():
         torch_adamw(*_lists(optimizer, weights), [], steps, fused=True, amsgrad=False, maximize=False,
-                    beta1=beta1, beta2=beta2, **_numbers(group))  # fmt: skip
+                    beta1=beta1, beta2=beta2, **_hyperparameters(group))  # fmt: skip
 
 
-def _show(hidden: list[tuple[Tensor, Tensor]]) -> None:
+def _restore_gradients(hidden: list[tuple[Tensor, Tensor]]) -> None:
     for weight, gradient in hidden:
         weight.grad = gradient
     hidden.clear()
@@ -96,11 +96,11 @@ def _lists(optimizer: Any, weights: list[Tensor]) -> tuple[list[Tensor], list[Te
     return weights, gradients, [state["exp_avg"] for state in states], [state["exp_avg_sq"] for state in states]
 
 
-def _numbers(group: dict[str, Any]) -> dict[str, Any]:
+def _hyperparameters(group: dict[str, Any]) -> dict[str, Any]:
     return {name: group[name] for name in ("lr", "eps", "weight_decay")}
 
 
-def _is_taken(weight: Tensor, state: dict[str, Any], dtype: torch.dtype) -> bool:
+def _is_supported(weight: Tensor, state: dict[str, Any], dtype: torch.dtype) -> bool:
     return all(
         tensor is not None
         and tensor.dtype is dtype

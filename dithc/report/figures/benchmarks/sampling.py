@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dithc.report.figures import theme
-from dithc.report.figures.canvas import WIDTH_INCHES, as_png, canvas, lanes, nothing, over_pictures, styled
+from dithc.report.figures.canvas import WIDTH_INCHES, Figure, canvas, lanes, panels_over_images, placeholder
 from dithc.report.records import ReportRecords
 
 Speedups = Sequence[tuple[str, dict[str, tuple[float, float]]]]
@@ -17,8 +17,8 @@ HEIGHT_OF_ALL = 0.8  # share of the space between two cells for their dots
 ONE_RANK = 1.0
 ROW_INCHES, AROUND_INCHES, LEGEND_INCHES = 0.5, 0.9, 1.3
 MARKERS = ("o", "D", "s")
-LETTERS = 130  # letters of a title over all columns
-HARDLY = 1e-12  # smallest upper end of a color scale
+TITLE_LETTERS = 130  # letters of a title over all columns
+MIN_DIFFERENCE = 1e-12  # smallest upper end of a color scale
 EQUAL, BASE = "equal to the bit", "one-rank"
 
 
@@ -31,9 +31,9 @@ class SampleImage:
     difference: NDArray[np.float64] | None
 
 
-def draw_sampling(facts: ReportRecords) -> bytes:
+def draw_sampling(facts: ReportRecords) -> Figure:
     found = facts.benches.get("sampling")
-    return draw_ways(found) if found else nothing("sampling on several ranks: not run")
+    return draw_variants(found) if found else placeholder("sampling on several ranks: not run")
 
 
 def speedups(result: Mapping[str, Any]) -> Speedups:
@@ -41,7 +41,7 @@ def speedups(result: Mapping[str, Any]) -> Speedups:
     images = result["images"]
     parts = [(_title(cell), cell["rows"]) for cell in result["cells"]]
     parts += [(f"image of {images['steps']} steps,\n{_title(images)}", images["rows"])] if images else []
-    parts += [(f"decoded: {one['size']:,} px, {one['decoder']}", one["rows"]) for one in _decoders(result)]
+    parts += [(f"decoded: {item['size']:,} px, {item['decoder']}", item["rows"]) for item in _decoders(result)]
     found = []
     for title, rows in parts:
         measured = [row for row in rows if row["status"] == "ok" and row["name"] != BASE]
@@ -56,10 +56,10 @@ def _title(cell: Mapping[str, Any]) -> str:
 
 
 def _decoders(result: Mapping[str, Any]) -> list[dict[str, Any]]:
-    return [one for one in result["decoding"]["decoders"] if one["status"] == "ok"]
+    return [decoder for decoder in result["decoding"]["decoders"] if decoder["status"] == "ok"]
 
 
-def pictures(images: Mapping[str, Any]) -> list[SampleImage]:
+def sample_images(images: Mapping[str, Any]) -> list[SampleImage]:
     """Return the images of a sampler or decoder, starting with one rank."""
     differences = images["differences"]
     return [
@@ -72,56 +72,57 @@ def pictures(images: Mapping[str, Any]) -> list[SampleImage]:
     ]
 
 
-def draw_ways(result: Mapping[str, Any]) -> bytes:
+def draw_variants(result: Mapping[str, Any]) -> Figure:
     """Draw speedups as dots, a color per variant; below, images over their differences from the first, then decoders."""
     cells, ranks = speedups(result), result["ranks"]
-    images = pictures(result["images"]) if result["images"] else []
-    decoded = [(one["decoder"], pictures(one)) for one in _decoders(result)]
-    ways = list(dict.fromkeys(way for _, found in cells for way in found))
-    of_decoders = [(one, column == 0, f"{name}, ") for name, found in decoded for column, one in enumerate(found)]
-    groups = [[(one, column == 0, "") for column, one in enumerate(images)], of_decoders]
+    images = sample_images(result["images"]) if result["images"] else []
+    decoded = [(image["decoder"], sample_images(image)) for image in _decoders(result)]
+    variants = list(dict.fromkeys(variant for _, found in cells for variant in found))
+    of_decoders = [(image, column == 0, f"{name}, ") for name, found in decoded for column, image in enumerate(found)]
+    groups = [[(image, column == 0, "") for column, image in enumerate(images)], of_decoders]
     groups = [group for group in groups if group]
     columns = max([len(group) for group in groups], default=1)
     side = WIDTH_INCHES / columns
     top = AROUND_INCHES + max(ROW_INCHES * len(cells), LEGEND_INCHES)
-    with styled():
-        if groups:
-            figure, (panel,), places = over_pictures(
-                tops=[top], rows=2 * len(groups), columns=columns, height=side + 0.35
+    if groups:
+        figure, (panel,), image_rows = panels_over_images(
+            tops=[top], rows=2 * len(groups), columns=columns, height=side + 0.35
+        )
+    else:
+        figure, (panel,) = canvas(1, columns=1, height=top)
+        image_rows = []
+    _draw_speedups(panel, cells, variants, ranks=ranks["ranks"])
+    model = result["settings"]["model"].removeprefix("DiT-")
+    panel.set_title(f"One image on several ranks: {model}, {ranks['ranks']} ranks of {ranks['cpus']} thread(s)")
+    for row in image_rows:
+        for axis in row:
+            axis.set_axis_off()
+    for index, group in enumerate(groups):
+        for column, (image, is_first, prefix) in enumerate(group):
+            upper, lower = image_rows[2 * index][column], image_rows[2 * index + 1][column]
+            upper.imshow(image.pixels, interpolation="nearest")
+            upper.set_title(fill(f"{prefix}{image.label}", TITLE_LETTERS // columns), fontsize=8)
+            _draw_difference(
+                lower, image, is_first=is_first, subject="the image" if prefix else "the latent before decoding"
             )
-        else:
-            figure, (panel,) = canvas(1, columns=1, height=top)
-            places = []
-        _dots(panel, cells, ways, ranks=ranks["ranks"])
-        model = result["settings"]["model"].removeprefix("DiT-")
-        panel.set_title(f"One image on several ranks: {model}, {ranks['ranks']} ranks of {ranks['cpus']} thread(s)")
-        for row in places:
-            for place in row:
-                place.set_axis_off()
-        for at, group in enumerate(groups):
-            for column, (one, is_first, of) in enumerate(group):
-                upper, lower = places[2 * at][column], places[2 * at + 1][column]
-                upper.imshow(one.pixels, interpolation="nearest")
-                upper.set_title(fill(f"{of}{one.label}", LETTERS // columns), fontsize=8)
-                _difference(lower, one, is_first=is_first, what="the image" if of else "the latent before decoding")
-        return as_png(figure)
+    return figure
 
 
-def _dots(panel: Any, cells: Speedups, ways: Sequence[str], *, ranks: int) -> None:
+def _draw_speedups(panel: Any, cells: Speedups, variants: Sequence[str], *, ranks: int) -> None:
     """Draw a line per cell with stacked dots per variant."""
-    height = HEIGHT_OF_ALL / max(len(ways), 1)
-    for place, way in enumerate(ways):
-        shown = [(at, *found[way]) for at, (_, found) in enumerate(cells) if way in found]
-        heights = [at + (place - (len(ways) - 1) / 2) * height for at, _, _ in shown]
+    height = HEIGHT_OF_ALL / max(len(variants), 1)
+    for index, variant in enumerate(variants):
+        shown = [(cell, *found[variant]) for cell, (_, found) in enumerate(cells) if variant in found]
+        heights = [cell + (index - (len(variants) - 1) / 2) * height for cell, _, _ in shown]
         panel.errorbar(
             [value for _, value, _ in shown], heights, xerr=[deviation for *_, deviation in shown], linestyle="none",
-            marker=MARKERS[place // len(theme.PALETTE) % len(MARKERS)], markersize=5.5, label=way,
-            color=theme.PALETTE[place % len(theme.PALETTE)],
+            marker=MARKERS[index // len(theme.PALETTE) % len(MARKERS)], markersize=5.5, label=variant,
+            color=theme.PALETTE[index % len(theme.PALETTE)],
         )  # fmt: skip
     for line in (ONE_RANK, float(ranks)):
         panel.axvline(line, color=theme.INK, linewidth=1, linestyle=(0, (4, 3)))
-    most = max([sum(pair) for _, found in cells for pair in found.values()] + [float(ranks)])
-    panel.set_xlim(0, most * 1.05)
+    largest = max([sum(pair) for _, found in cells for pair in found.values()] + [float(ranks)])
+    panel.set_xlim(0, largest * 1.05)
     lanes(panel, [title for title, _ in cells], margin=0.55)
     for border in range(1, len(cells)):
         panel.axhline(border - 0.5, color=theme.GRID, linewidth=0.8)
@@ -131,14 +132,14 @@ def _dots(panel: Any, cells: Speedups, ways: Sequence[str], *, ranks: int) -> No
     )
 
 
-def _difference(place: Any, one: SampleImage, *, is_first: bool, what: str) -> None:
+def _draw_difference(panel: Any, image: SampleImage, *, is_first: bool, subject: str) -> None:
     """Draw the difference from the first image as relative brightness; black means equal."""
     if is_first:
-        text = f"below the other images:\ndifference of {what}\nfrom this image,\nover the largest number"
-        place.text(0.5, 0.5, text, ha="center", va="center", fontsize=7.5, color=theme.MUTED, transform=place.transAxes)
-        place.imshow(np.full((*one.pixels.shape[:2], 4), 0.0))  # reserves the space of an image
+        text = f"below the other images:\ndifference of {subject}\nfrom this image,\nover the largest number"
+        panel.text(0.5, 0.5, text, ha="center", va="center", fontsize=7.5, color=theme.MUTED, transform=panel.transAxes)
+        panel.imshow(np.full((*image.pixels.shape[:2], 4), 0.0))  # reserves the space of an image
         return
-    values = np.zeros(one.pixels.shape[:2]) if one.difference is None else one.difference
-    place.imshow(values, cmap="inferno", vmin=0, vmax=max(float(values.max()), HARDLY), interpolation="nearest")
-    said = EQUAL if one.difference is None else f"at most {values.max():.1e}"
-    place.set_title(said, fontsize=7.5, fontweight="normal", color=theme.INK)
+    values = np.zeros(image.pixels.shape[:2]) if image.difference is None else image.difference
+    panel.imshow(values, cmap="inferno", vmin=0, vmax=max(float(values.max()), MIN_DIFFERENCE), interpolation="nearest")
+    title = EQUAL if image.difference is None else f"at most {values.max():.1e}"
+    panel.set_title(title, fontsize=7.5, fontweight="normal", color=theme.INK)

@@ -4,10 +4,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from dithc.core.measurements import rounded, short
 from dithc.core.reproduction import published_value
-from dithc.core.summaries import rounded, short
 from dithc.report.figures import theme
-from dithc.report.figures.canvas import as_png, canvas, lanes, nothing, styled
+from dithc.report.figures.canvas import Figure, canvas, lanes, placeholder
 from dithc.report.records import ReportRecords
 
 HALF = 0.36  # height of a bar relative to the space between two stages
@@ -41,54 +41,52 @@ def stage_bars(result: Mapping[str, Any]) -> list[StageBar]:
     ]
 
 
-def draw_stepwise(facts: ReportRecords) -> bytes:
+def draw_stepwise(facts: ReportRecords) -> Figure:
     found = facts.benches.get("stepwise")
     if not found:
-        return nothing("training by stages: not run")
+        return placeholder("training by stages: not run")
     settings = found["settings"]
     title = f"{settings['model'].removeprefix('DiT-')}, batch {settings['batch']}, {settings['dtype']}"
     return draw_stages(stage_bars(found), title=title)
 
 
-def draw_stages(bars: Sequence[StageBar], *, title: str) -> bytes:
+def draw_stages(bars: Sequence[StageBar], *, title: str) -> Figure:
     """Draw a pair of numbered bars per stage, measured above published."""
-    with styled():
-        figure, (panel,) = canvas(1, columns=1, height=0.95 + 0.5 * len(bars))
-        most = max([bar.measured or 0.0 for bar in bars] + [bar.published or 0.0 for bar in bars] + [FIRST_LINE])
-        _ours(panel, bars)
-        _theirs(panel, bars)
-        panel.axvline(FIRST_LINE, color=theme.INK, linewidth=1, linestyle=(0, (4, 3)))
-        lanes(panel, [bar.label for bar in bars])
-        panel.set_xlim(0, most * 1.14)
-        panel.set_xlabel("speedup over the baseline")
-        panel.set_title(f"Gain by stage: {title}")
-        figure.legend(loc="outside upper right", ncols=2, labelcolor=theme.INK, fontsize=9)
-        return as_png(figure)
+    figure, (panel,) = canvas(1, columns=1, height=0.95 + 0.5 * len(bars))
+    largest = max([bar.measured or 0.0 for bar in bars] + [bar.published or 0.0 for bar in bars] + [FIRST_LINE])
+    _draw_measured(panel, bars)
+    _draw_published(panel, bars)
+    panel.axvline(FIRST_LINE, color=theme.INK, linewidth=1, linestyle=(0, (4, 3)))
+    lanes(panel, [bar.label for bar in bars])
+    panel.set_xlim(0, largest * 1.14)
+    panel.set_xlabel("speedup over the baseline")
+    panel.set_title(f"Gain by stage: {title}")
+    figure.legend(loc="outside upper right", ncols=2, labelcolor=theme.INK, fontsize=9)
+    return figure
 
 
-def _ours(panel: Any, bars: Sequence[StageBar]) -> None:
+def _draw_measured(panel: Any, bars: Sequence[StageBar]) -> None:
     """Draw measured bars with deviation and number, or the reason of a missing bar."""
-    shown = [(place - HALF / 2, bar) for place, bar in enumerate(bars) if bar.measured is not None]
+    shown = [(index - HALF / 2, bar) for index, bar in enumerate(bars) if bar.measured is not None]
     heights, widths = [height for height, _ in shown], [bar.measured for _, bar in shown]
     deviations = [bar.deviation for _, bar in shown]
     panel.barh(
         heights, widths, height=HALF, color=theme.PALETTE[0], xerr=deviations, ecolor=theme.INK, label="measured here"
     )
-    for place, bar in enumerate(bars):
+    for index, bar in enumerate(bars):
         is_measured = bar.measured is not None
         text = f"{rounded(bar.measured, digits=3)} ×" if bar.measured is not None else bar.note or "not measured"
         panel.annotate(
-            text, ((bar.measured or FIRST_LINE) + bar.deviation, place - HALF / 2), xytext=(5, 0),
+            text, ((bar.measured or FIRST_LINE) + bar.deviation, index - HALF / 2), xytext=(5, 0),
             textcoords="offset points", va="center", fontsize=8.5, fontweight="bold" if is_measured else "normal",
             color=theme.INK if is_measured else theme.MUTED,
         )  # fmt: skip
 
 
-def _theirs(panel: Any, bars: Sequence[StageBar]) -> None:
-    """Draw published bars, hatched."""
-    shown = [(place + HALF / 2, bar.published) for place, bar in enumerate(bars) if bar.published is not None]
-    look = {"color": theme.FACE, "edgecolor": theme.MUTED, "hatch": "////", "linewidth": 0.9}
-    panel.barh(*zip(*shown, strict=True), height=HALF, label="published, machine of the paper", **look)
+def _draw_published(panel: Any, bars: Sequence[StageBar]) -> None:
+    shown = [(index + HALF / 2, bar.published) for index, bar in enumerate(bars) if bar.published is not None]
+    style = {"color": theme.FACE, "edgecolor": theme.MUTED, "hatch": "////", "linewidth": 0.9}
+    panel.barh(*zip(*shown, strict=True), height=HALF, label="published, machine of the paper", **style)
     for height, width in shown:
         panel.annotate(
             f"{short(width)} ×", (width, height), xytext=(5, 0), textcoords="offset points", va="center", fontsize=8.5,

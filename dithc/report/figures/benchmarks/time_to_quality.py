@@ -19,10 +19,9 @@ from dithc.report.figures.canvas import (
     LINE_INCHES,
     TITLE_SIZE,
     WIDTH_INCHES,
-    as_png,
     number_log_axis,
-    over_pictures,
-    styled,
+    panels_over_images,
+    render_png,
 )
 from dithc.report.figures.samples import title_lines
 from dithc.report.formatting import score, span
@@ -38,16 +37,14 @@ FRAME_INCHES, CURVES_INCHES = 1.0, 3.6  # title and axis of a panel; minimum hei
 TICKS_APART = 0.16  # share of the time axis that a duration needs
 FARTHEST = 10.0  # ratio of the lowest score to a bound above which the bound is omitted
 DASHED, DOTTED = (0, (4, 3)), (0, (1, 2))
-Lines = Mapping[str, Sequence[str]]
-"""Names in lines."""
-Pictures = Mapping[tuple[str, int], NDArray[np.uint8]]
+Lines = Mapping[str, Sequence[str]]  # names in lines
+Samples = Mapping[tuple[str, int], NDArray[np.uint8]]
 """Samples (N, 3, H, W) of the first run of a variant, by name and optimizer step."""
 
 
-def draw_quality(result: Mapping[str, Any], pictures: Pictures) -> bytes:
-    """Return a PNG of the result of `judge`, with samples of the `shown` variants; a point without samples is empty."""
-    with styled():
-        return as_png(quality_figure(result, pictures))
+def draw_quality(result: Mapping[str, Any], samples: Samples) -> bytes:
+    """Return a PNG of a result of `dithc bench quality`, with samples of the `shown` variants (empty without samples)."""
+    return render_png(lambda: quality_figure(result, samples))
 
 
 def shown(result: Mapping[str, Any]) -> list[str]:
@@ -57,10 +54,10 @@ def shown(result: Mapping[str, Any]) -> list[str]:
     return [baseline, *(others if len(others) <= BEST + WORST else others[:BEST] + others[-WORST:])]
 
 
-def quality_figure(result: Mapping[str, Any], pictures: Pictures) -> Any:
+def quality_figure(result: Mapping[str, Any], samples: Samples) -> Any:
     """Return the figure; call it inside `styled`."""
     names = shown(result)
-    colours = dict(zip(names, theme.PALETTE, strict=False))
+    colors = dict(zip(names, theme.PALETTE, strict=False))
     first: dict[str, Sequence[Mapping[str, Any]]] = {}
     for training in result["trainings"]:
         first.setdefault(training["contender"], training["points"])
@@ -69,30 +66,30 @@ def quality_figure(result: Mapping[str, Any], pictures: Pictures) -> Any:
     columns = max(len(first[name]) for name in names)
     side = WIDTH_INCHES / columns
     titles = {
-        name: [title_lines(f"{name}, step {one['step']:,}: FID {score(one['fid'])}", side) for one in first[name]]
+        name: [title_lines(f"{name}, step {point['step']:,}: FID {score(point['fid'])}", side) for point in first[name]]
         for name in names
     }
     heights = [
-        _inches(lanes),
-        max(CURVES_INCHES - FRAME_INCHES, len(ends) * max(_inches({"": one}) for one in ends.values())),
+        _stack_inches(lanes),
+        max(CURVES_INCHES - FRAME_INCHES, len(ends) * max(_stack_inches({"": lines}) for lines in ends.values())),
     ]
-    figure, (ratios, curves), places = over_pictures(
+    figure, (ratios, curves), image_rows = panels_over_images(
         tops=[FRAME_INCHES + height for height in heights],
         rows=len(names),
         columns=columns,
         height=side / 2 + LINE_INCHES * (1 + max(len(title) for row in titles.values() for title in row)),
     )
-    _ratios(ratios, result, lanes, colours)
-    _curves(curves, result, colours)
-    _name_ends(curves, {name: first[name][-1] for name in names}, ends, colours, inches=heights[1])
-    for row, name in zip(places, names, strict=True):
-        for place in row:
-            place.set_axis_off()
-        for place, point, title in zip(row, first[name], titles[name], strict=False):
-            place.set_title("\n".join(title), color=colours[name], fontsize=TITLE_SIZE)
-            if (name, point["step"]) in pictures:
-                images = pictures[name, point["step"]][:IMAGES_SHOWN]
-                place.imshow(mosaic(images, columns=COLUMNS_SHOWN), interpolation="nearest")
+    _draw_ratios(ratios, result, lanes, colors)
+    _draw_curves(curves, result, colors)
+    _name_ends(curves, {name: first[name][-1] for name in names}, ends, colors, inches=heights[1])
+    for row, name in zip(image_rows, names, strict=True):
+        for panel in row:
+            panel.set_axis_off()
+        for panel, point, title in zip(row, first[name], titles[name], strict=False):
+            panel.set_title("\n".join(title), color=colors[name], fontsize=TITLE_SIZE)
+            if (name, point["step"]) in samples:
+                images = samples[name, point["step"]][:IMAGES_SHOWN]
+                panel.imshow(mosaic(images, columns=COLUMNS_SHOWN), interpolation="nearest")
     return figure
 
 
@@ -101,106 +98,105 @@ def _ranked(result: Mapping[str, Any]) -> list[str]:
     return sorted(result["ratios"], key=lambda label: -result["ratios"][label]["wall"])
 
 
-def _inches(names: Lines) -> float:
-    """Return the height of stacked names, in inches."""
+def _stack_inches(names: Lines) -> float:
     return LINE_INCHES * sum(len(lines) + BETWEEN_LINES for lines in names.values())
 
 
-def _ratios(panel: Any, result: Mapping[str, Any], lanes: Lines, colours: Mapping[str, str]) -> None:
+def _draw_ratios(panel: Any, result: Mapping[str, Any], lanes: Lines, colors: Mapping[str, str]) -> None:
     """Draw a lane per variant: a mark per seed, the mean, and both as numbers; shade the baseline."""
-    everything = [row["wall"] for label in lanes for row in result["ratios"][label]["by_seed"]]
-    baseline, itself = result["settings"]["baseline"], result["ratios"].get("again")
+    values = [row["wall"] for label in lanes for row in result["ratios"][label]["by_seed"]]
+    baseline, repeat = result["settings"]["baseline"], result["ratios"].get("again")
     panel.set_xscale("log")
-    panel.set_xlim(min(0.5, *everything) / 1.15, max(2.0, *everything) * 1.15)
-    if itself:
-        reach = math.exp(max(abs(math.log(row["wall"])) for row in itself["by_seed"]))
-        panel.axvspan(1 / reach, reach, color=theme.GRID, alpha=0.7, linewidth=0)
+    panel.set_xlim(min(0.5, *values) / 1.15, max(2.0, *values) * 1.15)
+    if repeat:
+        spread = math.exp(max(abs(math.log(row["wall"])) for row in repeat["by_seed"]))
+        panel.axvspan(1 / spread, spread, color=theme.GRID, alpha=0.7, linewidth=0)
     panel.axvline(1.0, color=theme.INK, linewidth=1, linestyle=DASHED)
-    top, places = 0.0, []
+    top, positions = 0.0, []
     for label, lines in lanes.items():
-        ratio, place = result["ratios"][label], top + _inches({label: lines}) / 2
-        places.append(place)
-        top += _inches({label: lines})
-        colour = colours.get(baseline if label == "again" else label, theme.MUTED)
+        ratio, position = result["ratios"][label], top + _stack_inches({label: lines}) / 2
+        positions.append(position)
+        top += _stack_inches({label: lines})
+        color = colors.get(baseline if label == "again" else label, theme.MUTED)
         for row in ratio["by_seed"]:
             marker, size = MARKERS[row["bound"]], 7 if row["bound"] else 5
-            panel.plot([row["wall"]], [place], marker=marker, markersize=size, color=colour, alpha=0.8, linewidth=0)
+            panel.plot([row["wall"]], [position], marker=marker, markersize=size, color=color, alpha=0.8, linewidth=0)
         if len(ratio["by_seed"]) > 1:
-            panel.plot([ratio["wall"]], [place], marker="D", markersize=9, markerfacecolor="none", color=colour)
+            panel.plot([ratio["wall"]], [position], marker="D", markersize=9, markerfacecolor="none", color=color)
         panel.annotate(
-            _told(ratio), (1.01, place), xycoords=("axes fraction", "data"), va="center", fontsize=TITLE_SIZE
+            _format_ratio(ratio), (1.01, position), xycoords=("axes fraction", "data"), va="center", fontsize=TITLE_SIZE
         )
-    panel.set_yticks(places, ["\n".join(lines) for lines in lanes.values()], fontsize=TITLE_SIZE)
+    panel.set_yticks(positions, ["\n".join(lines) for lines in lanes.values()], fontsize=TITLE_SIZE)
     panel.tick_params(axis="y", labelcolor=theme.INK)
     panel.set_ylim(top, 0.0)
     panel.grid(visible=False, axis="y")
     number_log_axis(panel.xaxis)
     panel.set_title(f"R: how many times sooner than {baseline}")
-    said = "to the score that both reach, by wall time; one mark per seed (triangle: at least, at most), diamonds are means"
-    said += f"; shaded: {baseline} against itself with other seeds" if itself else ""
-    panel.set_xlabel("\n".join(wrap(said, LABEL_LETTERS)))
+    caption = "to the score that both reach, by wall time; one mark per seed (triangle: at least, at most), diamonds are means"
+    caption += f"; shaded: {baseline} against itself with other seeds" if repeat else ""
+    panel.set_xlabel("\n".join(wrap(caption, LABEL_LETTERS)))
 
 
-def _told(ratio: Mapping[str, Any]) -> str:
+def _format_ratio(ratio: Mapping[str, Any]) -> str:
     """Format the mean with its deviation over seeds, or as a bound."""
     deviation = ratio["wall_deviation"]
     return f"{BOUNDS[ratio['bound']]}{ratio['wall']:.2f}" + (f" ± {deviation:.2f}" if deviation is not None else "")
 
 
-def _curves(panel: Any, result: Mapping[str, Any], colours: Mapping[str, str]) -> None:
+def _draw_curves(panel: Any, result: Mapping[str, Any], colors: Mapping[str, str]) -> None:
     """Draw a line per run, gray without a color, and limits as horizontal lines."""
     for training in result["trainings"]:
         name = training["contender"]
         seconds, scores = ([point[key] for point in training["points"]] for key in ("seconds", "fid"))
-        look = {"color": colours[name], "zorder": 3} if name in colours else {"color": theme.MUTED, "alpha": 0.35}
-        panel.plot(seconds, scores, marker="o", markersize=4 if name in colours else 2, **look)
+        style = {"color": colors[name], "zorder": 3} if name in colors else {"color": theme.MUTED, "alpha": 0.35}
+        panel.plot(seconds, scores, marker="o", markersize=4 if name in colors else 2, **style)
     panel.set_xscale("log")
     panel.set_yscale("log")
     limits = result["limits"].values()
-    codecs, floors = ({one[key] for one in limits if one[key]} for key in ("codec", "floor"))
+    codecs, floors = ({limit[key] for limit in limits if limit[key]} for key in ("codec", "floor"))
     scores = [point["fid"] for training in result["trainings"] for point in training["points"]]
     low = max(min(scores) / FARTHEST, min([*scores, *codecs, *floors])) / 1.15
     panel.set_ylim(low, max(scores) * 1.15)
-    said = []
-    for levels, line, what in (
+    notes = []
+    for levels, line, note in (
         (codecs, DASHED, "dashed: codecs alone"),
         (floors, DOTTED, "dotted: floor of the real set"),
     ):
         for level in levels:
             panel.axhline(level, color=theme.MUTED, linewidth=1, linestyle=line)
-        said += [what] if any(level > low for level in levels) else []
+        notes += [note] if any(level > low for level in levels) else []
     number_log_axis(panel.yaxis)
-    _time_axis(panel, result, said)
+    _set_time_axis(panel, result, notes)
     panel.set_ylabel("FID")
-    is_grey = set(result["steps"]) - set(colours)
+    is_grey = set(result["steps"]) - set(colors)
     panel.set_title("Scores by time" + (f"; gray: the other {len(is_grey)}" if is_grey else ""))
 
 
-def _time_axis(panel: Any, result: Mapping[str, Any], said: Sequence[str]) -> None:
+def _set_time_axis(panel: Any, result: Mapping[str, Any], notes: Sequence[str]) -> None:
     """Set ticks at the last point and at the scored points of the first run that fit."""
-    own, everything = (
+    scored, seconds = (
         sorted(point["seconds"] for training in trainings for point in training["points"])
         for trainings in (result["trainings"][:1], result["trainings"])
     )
-    apart = TICKS_APART * math.log(everything[-1] / everything[0])
-    ticks = [everything[-1]]
-    for tick in reversed(own):
-        ticks += [tick] if math.log(ticks[-1] / tick) >= apart else []
+    min_gap = TICKS_APART * math.log(seconds[-1] / seconds[0])
+    ticks = [seconds[-1]]
+    for tick in reversed(scored):
+        ticks += [tick] if math.log(ticks[-1] / tick) >= min_gap else []
     panel.set_xticks(ticks, [span(tick) for tick in ticks])
     panel.minorticks_off()
-    panel.set_xlabel("training time" + (f" ({'; '.join(said)})" if said else ""))
+    panel.set_xlabel("training time" + (f" ({'; '.join(notes)})" if notes else ""))
 
 
 def _name_ends(
-    panel: Any, last: Mapping[str, Mapping[str, Any]], names: Lines, colours: Mapping[str, str], *, inches: float
+    panel: Any, last: Mapping[str, Mapping[str, Any]], names: Lines, colors: Mapping[str, str], *, inches: float
 ) -> None:
     """Write names right of the panel, connected with the ends of their lines."""
     low, high = panel.get_ylim()
     heights = [math.log(point["fid"] / low) / math.log(high / low) for point in last.values()]
-    gap = max(_inches({"": lines}) for lines in names.values()) / inches
+    gap = max(_stack_inches({"": lines}) for lines in names.values()) / inches
     for (name, point), height in zip(last.items(), spaced(heights, gap=gap), strict=True):
-        leader = {"arrowstyle": "-", "color": colours[name], "linewidth": 0.6, "alpha": 0.6, "relpos": (0, 0.5)}
+        leader = {"arrowstyle": "-", "color": colors[name], "linewidth": 0.6, "alpha": 0.6, "relpos": (0, 0.5)}
         panel.annotate(
             "\n".join(names[name]), (point["seconds"], point["fid"]), xytext=(1.03, height), textcoords="axes fraction",
-            va="center", fontsize=TITLE_SIZE, color=colours[name], annotation_clip=False, arrowprops=leader,
+            va="center", fontsize=TITLE_SIZE, color=colors[name], annotation_clip=False, arrowprops=leader,
         )  # fmt: skip

@@ -5,7 +5,7 @@ for a machine. `CostModel` are the formulas, `search` orders all valid degrees a
 the best. Invariants: everything except `measure_rates` is pure. Ranks agree on measured rates, and the first rank sends the
 choice. A ring, which rounds differently, is chosen only if it saves more than 10%.
 Extending: a partition is a field of `ParallelDegrees`, with seconds in `cost_model.py` and limits in `degrees.py`. A rate is a
-field of `MachineRates`, measured in `calibration.py` and described by `dithc simulate --sample`.
+field of `MachineRates`, measured in `calibration.py` and described by `dithc simulate --sampling`.
 """
 
 from dithc.sample.parallel.planner.calibration import measure_rates

@@ -8,8 +8,8 @@ memory; all communication; pipeline waits; the decoder. Not included: sampler ar
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
+from dataclasses import dataclass
+from functools import cache, cached_property
 from math import gcd
 from typing import Any
 
@@ -18,9 +18,9 @@ import numpy as np
 from dithc.engine.hardware import Machine
 from dithc.sample.parallel.degrees import ParallelDegrees, SamplingWork
 
-FP32_BYTES, NANO = 4, 1e-9
+FP32_BYTES, SECONDS_PER_NS = 4, 1e-9
 # fp32 values that are read or written per value that a ring combines; a copy reads one and writes one.
-JOIN_PASSES, COPY_PASSES = 7, 2
+COMBINE_PASSES, COPY_PASSES = 7, 2
 # Values per token, in units of D, that are copied in addition to the communication of Ulysses and ring.
 ULYSSES_COPIES, RING_COPIES = 8, 2
 
@@ -77,30 +77,30 @@ NOMINAL = MachineRates(
     source="assumed: a current server",
 )
 
-MEETING_SECONDS, LEAVING_SECONDS = 20e-6, 500e-6  # assumed if only a description is available
+BARRIER_SECONDS, SPLIT_CALL_SECONDS = 20e-6, 500e-6  # assumed if only a description is available
 
 
 def rates_from_description(
-    machine: Machine, *, ranks_a_node: int, bandwidth: float | None = None, **more: Any
+    machine: Machine, *, ranks_a_node: int, bandwidth: float | None = None, **measured: Any
 ) -> MachineRates:
-    """Return the rates of a described network; `more` sets rates that `machine.network` lacks.
+    """Return the rates of a described network; `measured` sets rates that `machine.network` lacks.
 
     `bandwidth` overrides the bandwidth of a rank's messages between nodes; `ranks_a_node` share its cards.
     """
     network = machine.network
     assert network is not None, "a description with `network`"
-    far = max(1.0, ranks_a_node / network.cards_per_node) / network.bandwidth + 1 / network.core_bandwidth
-    latency = (network.latency_ns + 2 * network.overhead_ns) * NANO
-    near = network.memory_bandwidth / COPY_PASSES  # a message is written once and read once
-    given: dict[str, Any] = {
-        "inside": LinkModel(latency=network.memory_latency_ns * NANO, bandwidth=near),
-        "between": LinkModel(latency=latency, bandwidth=bandwidth or 1 / far),
+    seconds_per_byte = max(1.0, ranks_a_node / network.cards_per_node) / network.bandwidth + 1 / network.core_bandwidth
+    latency = (network.latency_ns + 2 * network.overhead_ns) * SECONDS_PER_NS
+    memory_bandwidth = network.memory_bandwidth / COPY_PASSES  # a message is written once and read once
+    described: dict[str, Any] = {
+        "inside": LinkModel(latency=network.memory_latency_ns * SECONDS_PER_NS, bandwidth=memory_bandwidth),
+        "between": LinkModel(latency=latency, bandwidth=bandwidth or 1 / seconds_per_byte),
         "copying": network.rank_memory_bandwidth or network.memory_bandwidth,
-        "meeting": MEETING_SECONDS,
-        "leaving": LEAVING_SECONDS,
+        "meeting": BARRIER_SECONDS,
+        "leaving": SPLIT_CALL_SECONDS,
         "source": f"described: {machine.model_name}",
     }
-    return MachineRates(**(given | more))
+    return MachineRates(**(described | measured))
 
 
 @dataclass(frozen=True)
@@ -123,7 +123,6 @@ class CostModel:
     rates: MachineRates
     ranks: int
     ranks_a_node: int
-    _groups: dict[int, Sequence[Counter[int]]] = field(default_factory=dict, repr=False, compare=False)
 
     def call(self, degrees: ParallelDegrees, rows: int) -> PredictedTime:
         """Return the seconds of a network call with these rows, of both branches and all windows."""
@@ -133,51 +132,51 @@ class CostModel:
         n = -(-rows // degrees.rows) if rows >= degrees.rows else rows
         t = -(-work.tokens // degrees.tokens)
         if work.patches:
-            return self._staged(degrees, n, rows)
+            return self._pipelined_call(degrees, n, rows)
         share = t / work.tokens
         attention = n * share * work.attention_flops / rates.flops
         products = n * share * work.linear_flops / rates.flops * (1 + rates.half_tokens / (n * t))
         computing = products + attention + n * work.uncut_flops / degrees.shared / rates.flops
-        exchange = self._of_branches(degrees, n, rows) + self._of_tokens(degrees, n, t, attention)
+        exchange = self._branch_seconds(degrees, n, rows) + self._token_seconds(degrees, n, t, attention)
         return PredictedTime(computing + rates.call, exchange)
 
-    def _staged(self, degrees: ParallelDegrees, n: int, rows: int) -> PredictedTime:
+    def _pipelined_call(self, degrees: ParallelDegrees, n: int, rows: int) -> PredictedTime:
         """Return `call` for pipeline stages: the mean over all calls, with warm-up calls on complete rows."""
-        work, warm = self.work, self.work.warmup_calls / self.work.calls if self.work.patches > 1 else 1.0
+        work, warmup = self.work, self.work.warmup_calls / self.work.calls if self.work.patches > 1 else 1.0
         row = (n, 1) if degrees.stages > 1 else (1, n)  # number of consecutive units, and rows of each
-        kinds = ((warm, *row, work.tokens), (1 - warm, work.patches, n, -(-work.tokens // work.patches)))
-        computing, exchange = self.rates.call, self._of_branches(degrees, n, rows)
-        for share, units, of_unit, t in kinds:
+        phases = ((warmup, *row, work.tokens), (1 - warmup, work.patches, n, -(-work.tokens // work.patches)))
+        computing, exchange = self.rates.call, self._branch_seconds(degrees, n, rows)
+        for share, units, unit_rows, t in phases:
             if share > 0:
-                seconds = self._through(degrees.stages, units, of_unit, t)
+                seconds = self._pipeline_seconds(degrees.stages, units, unit_rows, t)
                 computing, exchange = computing + share * seconds.computing, exchange + share * seconds.exchange
         if degrees.stages > 1:
             output = n * work.tokens * work.numbers * FP32_BYTES
             exchange += (degrees.stages - 1).bit_length() * self._link(degrees.stages).seconds(output)
         return PredictedTime(computing, exchange)
 
-    def _through(self, stages: int, units: int, n: int, t: int) -> PredictedTime:
+    def _pipeline_seconds(self, stages: int, units: int, n: int, t: int) -> PredictedTime:
         """Return the seconds of `units` units of n rows of t tokens in the pipeline, including fill and stalls."""
         work, rates = self.work, self.rates
         deepest, share = -(-work.depth // stages) / work.depth, t / work.tokens
         products = share * work.linear_flops * (1 + rates.half_tokens / (n * t))
         flops = n * (products + share * work.attention_flops + work.uncut_flops)
-        one, turns = deepest * flops / rates.flops, units + stages - 1
+        unit_seconds, rounds = deepest * flops / rates.flops, units + stages - 1
         if stages == 1:
-            return PredictedTime(units * one, 0.0)
+            return PredictedTime(units * unit_seconds, 0.0)
         message = self._link(stages).seconds(n * t * work.width * FP32_BYTES)
-        exposed = message - rates.hidden * min(message, one)
-        return PredictedTime(turns * one, (stages - 1) * message + (units - 1) * exposed)
+        exposed = message - rates.hidden * min(message, unit_seconds)
+        return PredictedTime(rounds * unit_seconds, (stages - 1) * message + (units - 1) * exposed)
 
     def job(self, degrees: ParallelDegrees) -> PredictedTime:
         """Return the seconds until the busiest group has generated its shards."""
         groups = min(self.ranks // degrees.size, len(self.work.shards))
         crowded = self.rates.crowded(min(self.ranks_a_node, groups * degrees.size))
-        of_shard = {images: self._shard(degrees, images) for images in set(self.work.shards)}
+        by_size = {images: self._shard(degrees, images) for images in set(self.work.shards)}
         busiest = PredictedTime(0.0, 0.0)
-        for shards in self._dealt(groups):
-            computing = crowded * sum(count * of_shard[images].computing for images, count in shards.items())
-            exchange = sum(count * of_shard[images].exchange for images, count in shards.items())
+        for shards in _distributions(tuple(self.work.shards), groups):
+            computing = crowded * sum(count * by_size[images].computing for images, count in shards.items())
+            exchange = sum(count * by_size[images].exchange for images, count in shards.items())
             busiest = max(busiest, PredictedTime(computing, exchange), key=lambda seconds: seconds.whole)
         return busiest
 
@@ -189,35 +188,25 @@ class CostModel:
         )
         return self.rates.crowded(1) * whole
 
-    def knows(self, degrees: ParallelDegrees) -> bool:
-        """Return whether the required link rates are available."""
+    def has_links(self, degrees: ParallelDegrees) -> bool:
         spans = {degrees.inner, degrees.rows * degrees.inner} - {1}
         return all((self.rates.inside if self._is_inside(span) else self.rates.between) is not None for span in spans)
 
     def _shard(self, degrees: ParallelDegrees, images: int) -> PredictedTime:
-        """Return the seconds of a group for a shard with this number of images."""
         work = self.work
         computing = exchange = 0.0
-        whole, rest = divmod(-(-images // degrees.data), work.batch)
-        for size, times in ((work.batch, whole), (rest, 1)):
-            if size * times == 0:
+        full_batches, remainder = divmod(-(-images // degrees.data), work.batch)
+        for size, repeats in ((work.batch, full_batches), (remainder, 1)):
+            if size * repeats == 0:
                 continue
             for branches, calls in ((work.branches, work.calls - work.lone_calls), (1, work.lone_calls)):
                 seconds = self.call(degrees, size * branches * work.windows)
-                computing += times * calls * seconds.computing
-                exchange += times * calls * seconds.exchange
-            together = degrees.rows * degrees.inner  # complete images are distributed, or rows of each image
-            decoded = size / min(work.decoders, together) if work.decoders > 1 else -(-size // together)
-            computing += times * decoded * self.rates.decoding
+                computing += repeats * calls * seconds.computing
+                exchange += repeats * calls * seconds.exchange
+            members = degrees.rows * degrees.inner  # complete images are distributed, or rows of each image
+            decoded = size / min(work.decoders, members) if work.decoders > 1 else -(-size // members)
+            computing += repeats * decoded * self.rates.decoding
         return PredictedTime(computing, exchange)
-
-    def _dealt(self, groups: int) -> Sequence[Counter[int]]:
-        """Return the distinct distributions of shards to groups, by images per shard."""
-        if groups not in self._groups:
-            shards = self.work.shards
-            dealt = {tuple(sorted(shards[group::groups])) for group in range(min(groups, len(shards)))}
-            self._groups[groups] = [Counter(part) for part in dealt]
-        return self._groups[groups]
 
     def _is_inside(self, span: int) -> bool:
         """Return whether consecutive groups of this size always stay within a node."""
@@ -225,24 +214,24 @@ class CostModel:
 
     def _link(self, span: int) -> LinkModel:
         link = self.rates.inside if self._is_inside(span) else self.rates.between
-        assert link is not None, "call `knows` before"
+        assert link is not None, "call `has_links` before"
         return link
 
-    def _of_branches(self, degrees: ParallelDegrees, n: int, rows: int) -> float:
+    def _branch_seconds(self, degrees: ParallelDegrees, n: int, rows: int) -> float:
         """Return the seconds to exchange outputs in fp32, once per call."""
         if degrees.rows == 1 or rows < degrees.rows:
             return 0.0
         whole = degrees.rows * n * self.work.tokens * self.work.numbers * FP32_BYTES
-        return self._joined(degrees.rows, whole, span=degrees.rows * degrees.inner)
+        return self._gather_seconds(degrees.rows, whole, span=degrees.rows * degrees.inner)
 
-    def _joined(self, members: int, whole: float, *, span: int) -> float:
+    def _gather_seconds(self, members: int, whole: float, *, span: int) -> float:
         """Return the seconds to gather a tensor of this number of bytes on all ranks, in memory or by messages."""
         part = whole / members
         if self.work.in_memory and self._is_inside(span):
             return self.rates.meeting + (part + whole) / self.rates.copying
         return self._link(span).seconds(whole - part)
 
-    def _of_tokens(self, degrees: ParallelDegrees, n: int, t: int, attention: float) -> float:
+    def _token_seconds(self, degrees: ParallelDegrees, n: int, t: int, attention: float) -> float:
         """Return the exchange seconds of ranks that share tokens, per block and for the final patches."""
         work, rates = self.work, self.rates
         if degrees.tokens == 1:
@@ -250,23 +239,30 @@ class CostModel:
         link = self._link(degrees.tokens)
         strip = n * t * work.width * work.number_bytes  # bytes of (n, t, D)
         whole = degrees.tokens * n * t * work.numbers * work.number_bytes
-        ends = self._joined(degrees.tokens, whole, span=degrees.tokens)
+        ends = self._gather_seconds(degrees.tokens, whole, span=degrees.tokens)
         if degrees.shared > 1:
             return ends + work.depth * (2 * strip / rates.copying + rates.meeting)
         block = rates.leaving
         if degrees.ulysses > 1:
-            block += self._swapped(degrees.ulysses, strip) + ULYSSES_COPIES * strip / rates.copying
+            block += self._all_to_all_seconds(degrees.ulysses, strip) + ULYSSES_COPIES * strip / rates.copying
         if degrees.ring > 1:
             hop = link.seconds(2 * strip)
             exposed = hop - rates.hidden * min(hop, attention / (work.depth * degrees.ring))
-            joined = JOIN_PASSES / COPY_PASSES * n * t * work.width * FP32_BYTES / rates.copying
-            block += (degrees.ring - 1) * (exposed + joined + rates.leaving / 2) + RING_COPIES * strip / rates.copying
+            combine = COMBINE_PASSES / COPY_PASSES * n * t * work.width * FP32_BYTES / rates.copying
+            block += (degrees.ring - 1) * (exposed + combine + rates.leaving / 2) + RING_COPIES * strip / rates.copying
         return ends + work.depth * block
 
-    def _swapped(self, ulysses: int, strip: float) -> float:
+    def _all_to_all_seconds(self, ulysses: int, strip: float) -> float:
         """Return the seconds of two all-to-all exchanges: queries, keys and values by heads, and mixed values back."""
         link = self._link(ulysses)
-        beside = ulysses if self._is_inside(ulysses) else gcd(ulysses, self.ranks_a_node)  # ranks of the same node
-        near = 4 * strip * (beside - 1) / ulysses / (self.rates.inside or link).bandwidth
-        far = 4 * strip * (ulysses - beside) / ulysses / link.bandwidth
-        return 2 * link.latency + near + far
+        same_node = ulysses if self._is_inside(ulysses) else gcd(ulysses, self.ranks_a_node)  # ranks of the same node
+        inside = 4 * strip * (same_node - 1) / ulysses / (self.rates.inside or link).bandwidth
+        between = 4 * strip * (ulysses - same_node) / ulysses / link.bandwidth
+        return 2 * link.latency + inside + between
+
+
+@cache
+def _distributions(shards: tuple[int, ...], groups: int) -> Sequence[Counter[int]]:
+    """Return the distinct distributions of shards to groups, by images per shard."""
+    distributions = {tuple(sorted(shards[group::groups])) for group in range(min(groups, len(shards)))}
+    return [Counter(part) for part in distributions]

@@ -5,13 +5,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from dithc.core.logging import user_error
-from dithc.sample.parallel.degrees import ParallelDegrees, SamplingWork, fault, ways
+from dithc.sample.parallel.degrees import ParallelDegrees, SamplingWork, candidates, rejection_reason
 from dithc.sample.parallel.planner.cost_model import NOMINAL, CostModel, MachineRates
 
 # A ring rounds differently from one rank. It is chosen only if it takes less than this share of the seconds without it.
 RING_SHARE = 0.9
-ALIKE = 0.005  # resolution of predictions, as a share of the least seconds
-UNKNOWN = "the required links are neither measured nor described"
+RESOLUTION = 0.005  # resolution of predictions, as a share of the least seconds
+UNKNOWN_LINKS = "the required links are neither measured nor described"
 MOST_RANKS = 1 << 14  # limit for enumeration within seconds
 
 
@@ -26,9 +26,9 @@ class PlanCandidate:
     ideal: float  # speedup divided by the number of ranks
 
     def order(self, least: float) -> tuple[int, int, int, int, float]:
-        """Return the sort key: seconds in steps of ALIKE, then inner degree, rows, size."""
-        later = int((self.seconds / least - 1) / ALIKE) if least > 0 else 0
-        return later, self.degrees.inner, self.degrees.rows, self.degrees.size, self.seconds
+        """Return the sort key: seconds in steps of RESOLUTION, then inner degree, rows, size."""
+        interval = int((self.seconds / least - 1) / RESOLUTION) if least > 0 else 0
+        return interval, self.degrees.inner, self.degrees.rows, self.degrees.size, self.seconds
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,17 +70,16 @@ class PlanResult:
         ]
         if len(self.legal) > most:
             lines.append(f"  and {len(self.legal) - most} more, {self.legal[-1].seconds:.4g} s the slowest")
-        return "\n".join([*lines, *self._refusals()])
+        return "\n".join([*lines, *self._rejections()])
 
-    def _refusals(self) -> Iterator[str]:
-        """Yield one line per type of reason, with its first example."""
-        kinds: dict[str, list[tuple[ParallelDegrees, str]]] = {}
-        for degrees, why in self.refused:
-            kinds.setdefault(re.sub(r"\d+", "N", why), []).append((degrees, why))
-        if kinds:
+    def _rejections(self) -> Iterator[str]:
+        groups: dict[str, list[tuple[ParallelDegrees, str]]] = {}
+        for degrees, reason in self.refused:
+            groups.setdefault(re.sub(r"\d+", "N", reason), []).append((degrees, reason))
+        if groups:
             yield f"rejected: {len(self.refused)}"
-        for (degrees, why), *others in kinds.values():
-            yield f"  {degrees}: {why}{f'; and {len(others)} more' if others else ''}"
+        for (degrees, reason), *others in groups.values():
+            yield f"  {degrees}: {reason}{f'; and {len(others)} more' if others else ''}"
 
 
 def rank_degrees(costs: CostModel, *, fixed: dict[str, int] | None = None) -> PlanResult:
@@ -92,31 +91,33 @@ def rank_degrees(costs: CostModel, *, fixed: dict[str, int] | None = None) -> Pl
         fix = "start fewer ranks, or set lower degrees"
         raise user_error("ranks that share a sampling run", got=costs.ranks, expected=f"at most {MOST_RANKS}", fix=fix)
     fixed = fixed or {}
-    legal, refused = [], []
+    legal, rejected = [], []
     stages, work = fixed.get("stages", 1), costs.work
-    useful = 2 * stages * work.windows * work.tokens  # with more ranks than this, some have no part of an image
-    for way in ways(min(costs.ranks, useful), windows=costs.work.windows, given=fixed.get("windows"), stages=stages):
-        if any(getattr(way, name) != degree for name, degree in fixed.items() if name != "data"):
+    most_ranks = 2 * stages * work.windows * work.tokens  # with more ranks than this, some have no part of an image
+    for candidate in candidates(
+        min(costs.ranks, most_ranks), windows=costs.work.windows, given=fixed.get("windows"), stages=stages
+    ):
+        if any(getattr(candidate, name) != degree for name, degree in fixed.items() if name != "data"):
             continue
-        why = fault(way, costs.work, ranks=costs.ranks, ranks_a_node=costs.ranks_a_node)
-        if why is None and not costs.knows(way):
-            why = UNKNOWN
-        if why is not None:
-            refused.append((way, why))
+        reason = rejection_reason(candidate, costs.work, ranks=costs.ranks, ranks_a_node=costs.ranks_a_node)
+        if reason is None and not costs.has_links(candidate):
+            reason = UNKNOWN_LINKS
+        if reason is not None:
+            rejected.append((candidate, reason))
             continue
-        for data in _parts(costs, way, fixed):
-            degrees = replace(way, data=data)
-            why = fault(degrees, costs.work, ranks=costs.ranks, ranks_a_node=costs.ranks_a_node)
-            if why is not None:
-                refused.append((degrees, why))
+        for data in _data_degrees(costs, candidate, fixed):
+            degrees = replace(candidate, data=data)
+            reason = rejection_reason(degrees, costs.work, ranks=costs.ranks, ranks_a_node=costs.ranks_a_node)
+            if reason is not None:
+                rejected.append((degrees, reason))
                 continue
-            seconds = costs.job(degrees)
-            speedup = costs.alone / seconds.whole if seconds.whole else 1.0
-            legal.append(PlanCandidate(degrees, seconds.whole, seconds.exchange, speedup, speedup / costs.ranks))
+            time = costs.job(degrees)
+            speedup = costs.alone / time.whole if time.whole else 1.0
+            legal.append(PlanCandidate(degrees, time.whole, time.exchange, speedup, speedup / costs.ranks))
     if not legal:
-        raise _none(costs, fixed, refused)
-    least_of_all = min(choice.seconds for choice in legal)
-    return PlanResult(legal=sorted(legal, key=lambda choice: choice.order(least_of_all)), refused=refused, costs=costs)
+        raise _impossible(costs, fixed, rejected)
+    least = min(choice.seconds for choice in legal)
+    return PlanResult(legal=sorted(legal, key=lambda choice: choice.order(least)), refused=rejected, costs=costs)
 
 
 def best_degrees(
@@ -133,27 +134,27 @@ def best_degrees(
     ).best.degrees
 
 
-def _parts(costs: CostModel, way: ParallelDegrees, fixed: dict[str, int]) -> Iterator[int]:
+def _data_degrees(costs: CostModel, candidate: ParallelDegrees, fixed: dict[str, int]) -> Iterator[int]:
     """Yield the smallest data degree for each number of images per part."""
     if "data" in fixed:
         yield fixed["data"]
         return
-    most = max(costs.work.shards, default=1)
-    seen = set()
-    for data in range(1, min(most, costs.ranks // way.size) + 1):
-        each = tuple(-(-images // data) for images in sorted(set(costs.work.shards)))
-        if each not in seen:
-            seen.add(each)
+    most_images = max(costs.work.shards, default=1)
+    sizes = set()
+    for data in range(1, min(most_images, costs.ranks // candidate.size) + 1):
+        largest = tuple(-(-images // data) for images in sorted(set(costs.work.shards)))
+        if largest not in sizes:
+            sizes.add(largest)
             yield data
 
 
-def _none(costs: CostModel, fixed: dict[str, int], refused: Sequence[tuple[ParallelDegrees, str]]) -> Exception:
-    why = fault(ParallelDegrees(**fixed), costs.work, ranks=costs.ranks, ranks_a_node=costs.ranks_a_node)
-    why = why or (refused[0][1] if refused else "no degrees are left")
-    said = ", ".join(f"{name} {degree}" for name, degree in fixed.items()) or "no degrees"
+def _impossible(costs: CostModel, fixed: dict[str, int], rejected: Sequence[tuple[ParallelDegrees, str]]) -> Exception:
+    reason = rejection_reason(ParallelDegrees(**fixed), costs.work, ranks=costs.ranks, ranks_a_node=costs.ranks_a_node)
+    reason = reason or (rejected[0][1] if rejected else "no degrees are left")
+    requested = ", ".join(f"{name} {degree}" for name, degree in fixed.items()) or "no degrees"
     return user_error(
         "machine.sampling",
-        got=f"{said}: {why}",
+        got=f"{requested}: {reason}",
         expected=f"degrees of at most {costs.ranks} ranks, {costs.ranks_a_node} per node, that fit the work",
         fix="set a degree to auto, or start another number of ranks",
     )

@@ -14,9 +14,9 @@ from torch import Tensor
 
 from dithc.latents import Codec
 from dithc.sample.parallel.rank_set import RankSet
-from dithc.sample.parallel.windows.window_grid import firsts, shares
+from dithc.sample.parallel.windows.window_grid import window_starts, window_weights
 
-ALONE = RankSet()
+SINGLE = RankSet()
 
 
 @dataclass(frozen=True)
@@ -25,51 +25,51 @@ class TileSpan:
 
     first: int
     end: int
-    share: Tensor
+    weight: Tensor
 
 
 def spans(length: int, side: int, *, factor: int, reach: int | None) -> list[TileSpan]:
     """Return the tiles along an axis of a latent; the weights of each pixel sum to 1."""
     if reach is None:
-        begins = firsts(length, side, stride=max(1, side // 2))
-        of_pixels = shares([first * factor for first in begins], side * factor, length * factor)
-        return [TileSpan(first, first + side, share) for first, share in zip(begins, of_pixels, strict=True)]
+        starts = window_starts(length, side, stride=max(1, side // 2))
+        weights = window_weights([first * factor for first in starts], side * factor, length * factor)
+        return [TileSpan(first, first + side, weight) for first, weight in zip(starts, weights, strict=True)]
     found = []
     for inner in range(0, length, side):
         first, end = max(0, inner - reach), min(length, inner + side + reach)
-        places = torch.arange(first, end)
-        counts = (places >= inner) & (places < inner + side)
+        positions = torch.arange(first, end)
+        counts = (positions >= inner) & (positions < inner + side)
         found.append(TileSpan(first, end, counts.float().repeat_interleave(factor)))
     return found
 
 
 @torch.no_grad()
-def decode_by_rows(codec: Codec, latent: Tensor, *, tile: tuple[int, int], ranks: RankSet = ALONE) -> Iterator[Tensor]:
+def decode_by_rows(codec: Codec, latent: Tensor, *, tile: tuple[int, int], ranks: RankSet = SINGLE) -> Iterator[Tensor]:
     """Yield the image of a latent (Z, H, W) in row blocks (C, rows, f W) on the first rank; no blocks on others.
 
     `tile` is at most the size of the latent; all ranks must exhaust the iterator. Memory holds one row of tiles. The
     layout depends on the sizes only, so the number of ranks does not change any bit.
     """
-    f, done, width = codec.downsampling_factor, 0, latent.shape[2] * codec.downsampling_factor
+    f, finished, width = codec.downsampling_factor, 0, latent.shape[2] * codec.downsampling_factor
     rows, columns = (
         spans(length, side, factor=f, reach=codec.reach) for length, side in zip(latent.shape[1:], tile, strict=True)
     )
-    open_rows: Tensor | None = None  # (C, rows, f W): from row `done` on, to which later tiles may add
+    pending: Tensor | None = None  # (C, rows, f W): from row `finished` on, to which later tiles may add
     for number, row in enumerate(rows):
-        grown: Tensor | None = None
+        block: Tensor | None = None
         for column, pixels in _tiles(codec, latent, row, columns, ranks=ranks):
-            if grown is None:
-                grown = pixels.new_zeros(len(pixels), row.end * f - done, width)
-                if open_rows is not None:
-                    grown[:, : open_rows.shape[1]] = open_rows
-            target = grown[:, row.first * f - done :, column.first * f : column.end * f]
-            target += pixels * (row.share[:, None] * column.share)
-        if grown is None:
+            if block is None:
+                block = pixels.new_zeros(len(pixels), row.end * f - finished, width)
+                if pending is not None:
+                    block[:, : pending.shape[1]] = pending
+            target = block[:, row.first * f - finished :, column.first * f : column.end * f]
+            target += pixels * (row.weight[:, None] * column.weight)
+        if block is None:
             continue
         until = rows[number + 1].first * f if number + 1 < len(rows) else row.end * f
-        if until > done:
-            yield grown[:, : until - done]
-        open_rows, done = grown[:, until - done :].clone(), max(done, until)
+        if until > finished:
+            yield block[:, : until - finished]
+        pending, finished = block[:, until - finished :].clone(), max(finished, until)
 
 
 def _tiles(
@@ -80,14 +80,14 @@ def _tiles(
     widest = max(column.end - column.first for column in columns) * f
     for first in range(0, len(columns), ranks.size):
         part = columns[first : first + ranks.size]
-        mine = torch.empty(0)
+        local = torch.empty(0)
         if ranks.rank < len(part):
             column = part[ranks.rank]
-            cut = latent[None, :, row.first : row.end, column.first : column.end].contiguous()
-            tile = codec.decode(cut).float()
-            mine = tile.new_zeros(*tile.shape[:3], widest)  # of equal shape on all ranks
-            mine[..., : tile.shape[3]] = tile
-        tiles = ranks.collected(mine, [int(rank < len(part)) for rank in range(ranks.size)])
+            crop = latent[None, :, row.first : row.end, column.first : column.end].contiguous()
+            tile = codec.decode(crop).float()
+            local = tile.new_zeros(*tile.shape[:3], widest)  # of equal shape on all ranks
+            local[..., : tile.shape[3]] = tile
+        tiles = ranks.gather(local, [int(rank < len(part)) for rank in range(ranks.size)])
         if tiles is not None:
             for column, tile in zip(part, tiles, strict=True):
-                yield column, tile[..., : column.share.numel()]
+                yield column, tile[..., : column.weight.numel()]

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-WORD = (1 << 64) - 1
+MASK_64 = (1 << 64) - 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,27 +28,27 @@ class WindowGrid:
         height, width = (max(1, round(side * (1 - self.overlap))) for side in self.window)
         return height, width
 
-    def at(self, timestep: float) -> tuple[list[int], list[int]]:
+    def starts(self, timestep: float) -> tuple[list[int], list[int]]:
         """Return start rows and columns of the windows at a timestep; edge windows move inward."""
         offsets = [0, 0]
         if self.shift:
             bits = int(np.float32(timestep).view(np.uint32))
-            words = np.random.SeedSequence(self.seed & WORD, spawn_key=(bits,)).generate_state(2, np.uint64)
-            offsets = [int(word) % stride for word, stride in zip(words, self.strides, strict=True)]
+            draws = np.random.SeedSequence(self.seed & MASK_64, spawn_key=(bits,)).generate_state(2, np.uint64)
+            offsets = [int(draw) % stride for draw, stride in zip(draws, self.strides, strict=True)]
         rows, columns = (
-            firsts(length, side, stride=stride, offset=offset)
+            window_starts(length, side, stride=stride, offset=offset)
             for length, side, stride, offset in zip(self.size, self.window, self.strides, offsets, strict=True)
         )
         return rows, columns
 
     @property
-    def most(self) -> int:
+    def num_windows(self) -> int:
         """Number W of windows of an unshifted grid; a shifted one may have one more per axis."""
-        rows, columns = WindowGrid(size=self.size, window=self.window, overlap=self.overlap).at(0.0)
+        rows, columns = WindowGrid(size=self.size, window=self.window, overlap=self.overlap).starts(0.0)
         return len(rows) * len(columns)
 
 
-def firsts(length: int, side: int, *, stride: int, offset: int = 0) -> list[int]:
+def window_starts(length: int, side: int, *, stride: int, offset: int = 0) -> list[int]:
     """Return the starts of windows that cover `length`, at most `stride` apart; end windows move inward.
 
     `length` is at least `side`. `offset` (below `stride`) is the distance of the first start before 0.
@@ -57,18 +57,18 @@ def firsts(length: int, side: int, *, stride: int, offset: int = 0) -> list[int]
     return sorted({min(max(0, first), last) for first in range(-offset, last + stride, stride)})
 
 
-def shares(begins: Sequence[int], side: int, length: int) -> list[Tensor]:
+def window_weights(origins: Sequence[int], side: int, length: int) -> list[Tensor]:
     """Return the weights of each window along an axis, fp32 (side); they sum to 1 everywhere.
 
     Weights fade quadratically to the ends of a window, because equal or linear weights leave a seam in fields of known
     distribution. A single window has weight 1 exactly.
     """
-    places = torch.arange(side, dtype=torch.float64)
-    weight = (torch.minimum(places, side - 1 - places) + 0.5) ** 2
+    positions = torch.arange(side, dtype=torch.float64)
+    weight = (torch.minimum(positions, side - 1 - positions) + 0.5) ** 2
     total = torch.zeros(length, dtype=torch.float64)
-    for first in begins:
+    for first in origins:
         total[first : first + side] += weight
-    return [(weight / total[first : first + side]).float() for first in begins]
+    return [(weight / total[first : first + side]).float() for first in origins]
 
 
 def seam_ratio(x: Tensor, rows: Sequence[int], columns: Sequence[int], *, window: tuple[int, int]) -> float:
@@ -77,13 +77,13 @@ def seam_ratio(x: Tensor, rows: Sequence[int], columns: Sequence[int], *, window
     `rows` and `columns` are window starts, `window` is (h, w).
     """
     sums, counts = [0.0, 0.0], [0, 0]
-    for axis, begins, side in ((-2, rows, window[0]), (-1, columns, window[1])):
+    for axis, origins, side in ((-2, rows, window[0]), (-1, columns, window[1])):
         steps = x.double().diff(dim=axis).abs().movedim(axis, 0).flatten(1)  # (length - 1, ...)
-        edges = {edge - 1 for first in begins for edge in (first, first + side)}
-        at_border = torch.tensor([place in edges for place in range(len(steps))], dtype=torch.bool)
-        for which, chosen in enumerate((steps[at_border], steps[~at_border])):
-            sums[which] += float(chosen.sum())
-            counts[which] += chosen.numel()
+        edges = {edge - 1 for first in origins for edge in (first, first + side)}
+        is_border = torch.tensor([position in edges for position in range(len(steps))], dtype=torch.bool)
+        for index, chosen in enumerate((steps[is_border], steps[~is_border])):
+            sums[index] += float(chosen.sum())
+            counts[index] += chosen.numel()
     if not counts[0] or not sums[1]:
         return 1.0
     return sums[0] / counts[0] / (sums[1] / counts[1])

@@ -11,7 +11,7 @@ from itertools import product
 import torch
 from torch import Tensor
 
-from dithc.sample.parallel.windows.window_grid import WindowGrid, shares
+from dithc.sample.parallel.windows.window_grid import WindowGrid, window_weights
 
 Predictor = Callable[[Tensor, Tensor, Tensor], Tensor]
 """(x (N, Z, h, w), timesteps (N), labels (N)) -> output (N, Z or 2Z, h, w) fp32."""
@@ -33,21 +33,22 @@ class WindowedDenoiser:
     @torch.no_grad()
     def __call__(self, x: Tensor, t: Tensor, y: Tensor) -> Tensor:
         """Return the output for x (N, Z, H, W), equal timesteps t (N) and labels y (N)."""
-        (height, width), (rows, columns) = self._grid.window, self._grid.at(float(t[0]))
+        (height, width), (rows, columns) = self._grid.window, self._grid.starts(float(t[0]))
         self.last = rows, columns
-        down, across = shares(rows, height, self._grid.size[0]), shares(columns, width, self._grid.size[1])
-        places = list(product(range(len(x)), range(len(rows)), range(len(columns))))
+        row_weights = window_weights(rows, height, self._grid.size[0])
+        column_weights = window_weights(columns, width, self._grid.size[1])
+        windows = list(product(range(len(x)), range(len(rows)), range(len(columns))))
         result: Tensor | None = None
-        for at in range(0, len(places), self._batch):
-            part = places[at : at + self._batch]
-            of = torch.tensor([scene for scene, _, _ in part])
-            cut = [_window(x[scene], rows[i], columns[j], height, width) for scene, i, j in part]
-            outputs = self._denoise(torch.stack(cut), t[of], y[of])  # (n, Z or 2Z, h, w)
+        for first in range(0, len(windows), self._batch):
+            part = windows[first : first + self._batch]
+            scene_index = torch.tensor([scene for scene, _, _ in part])
+            crops = [_window(x[scene], rows[i], columns[j], height, width) for scene, i, j in part]
+            outputs = self._denoise(torch.stack(crops), t[scene_index], y[scene_index])  # (n, Z or 2Z, h, w)
             if result is None:
                 result = outputs.new_zeros(len(x), outputs.shape[1], *x.shape[2:])
             for (scene, i, j), output in zip(part, outputs, strict=True):
                 target = _window(result[scene], rows[i], columns[j], height, width)
-                target += output * (down[i][:, None] * across[j])
+                target += output * (row_weights[i][:, None] * column_weights[j])
         assert result is not None, "a call without scenes"
         return result
 

@@ -1,6 +1,7 @@
 """Calibration: published numbers, closed forms of radiance and reflectance, and rejections without coefficients."""
 
 from datetime import datetime
+from functools import partial
 from math import cos, pi, radians
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ HANDBOOK = {1: 0.98331, 32: 0.98536, 60: 0.99084, 91: 0.99926, 121: 1.00756, 152
 HANDBOOK |= {242: 1.00969, 274: 1.00119, 305: 0.99253, 335: 0.98608, 365: 0.98333}
 PMS1_2018 = Acquisition(satellite="GF2", sensor="PMS1", time=datetime(2018, 6, 1, 11), solar_zenith=30.0)
 DN = np.array([100, 200, 300, 400], np.uint16).reshape(4, 1, 1)
-NONE_INVALID = np.zeros((1, 1), dtype=bool)
+run = partial(calibrate, DN, np.zeros((1, 1), dtype=bool))
 
 
 def settings(**changes: Any) -> datasets.Gaofen2Source:
@@ -32,31 +33,31 @@ def test_the_distance_of_the_sun_is_the_handbooks() -> None:
 
 
 def test_radiance_is_gain_times_number_plus_offset() -> None:
-    done = calibrate(DN, NONE_INVALID, source=settings(), of=PMS1_2018)
+    calibrated = run(source=settings(), metadata=PMS1_2018)
     expected = np.array([13.56, 34.72, 49.32, 71.52])  # 0.1356 x 100, 0.1736 x 200, 0.1644 x 300, 0.1788 x 400
-    np.testing.assert_allclose(done.pixels.ravel() * done.scale, expected, atol=0.011)
+    np.testing.assert_allclose(calibrated.pixels.ravel() * calibrated.scale, expected, atol=0.011)
     of_2014 = Acquisition(**{**vars(PMS1_2018), "time": datetime(2014, 10, 1)})
-    assert abs(calibrate(DN, NONE_INVALID, source=settings(), of=of_2014).pixels[0, 0, 0] * 0.02 - 14.9735) < 0.011
+    assert abs(run(source=settings(), metadata=of_2014).pixels[0, 0, 0] * 0.02 - 14.9735) < 0.011
 
 
 def test_reflectance_follows_its_definition() -> None:
     source = settings(calibrate="reflectance", coefficients={"gain": [0.1] * 4, "irradiance": [2000, 1800, 1500, 1000]})
-    done = calibrate(DN, NONE_INVALID, source=source, of=PMS1_2018)
+    calibrated = run(source=source, metadata=PMS1_2018)
     distance = 1.01403  # 1 June
     expected = pi * np.array([10, 20, 30, 40]) * distance**2 / (np.array([2000, 1800, 1500, 1000]) * cos(radians(30)))
-    np.testing.assert_allclose(done.pixels.ravel() * done.scale, expected, atol=1e-4)
-    assert done.units == "reflectance"
+    np.testing.assert_allclose(calibrated.pixels.ravel() * calibrated.scale, expected, atol=1e-4)
+    assert calibrated.units == "reflectance"
 
 
 def test_invalid_pixels_stay_zero_and_others_may_be_negative() -> None:
     source = settings(coefficients={"gain": [0.1] * 4, "offset": [-20.0] * 4})
-    done = calibrate(np.repeat(DN, 2, axis=2), np.array([[True, False]]), source=source, of=Acquisition())
-    assert (done.pixels[:, 0, 0] == 0).all()
-    np.testing.assert_allclose(done.pixels[:, 0, 1] * 0.02, [-10, 0, 10, 20])
+    calibrated = calibrate(np.repeat(DN, 2, axis=2), np.array([[True, False]]), source=source, metadata=Acquisition())
+    assert (calibrated.pixels[:, 0, 0] == 0).all()
+    np.testing.assert_allclose(calibrated.pixels[:, 0, 1] * 0.02, [-10, 0, 10, 20])
 
 
 @pytest.mark.parametrize(
-    "of",
+    "case",
     [
         Acquisition(),
         Acquisition(satellite="GF2", sensor="PMS1", time=datetime(2023, 2, 13)),
@@ -64,12 +65,12 @@ def test_invalid_pixels_stay_zero_and_others_may_be_negative() -> None:
         Acquisition(satellite="GF7", sensor="MUX", time=datetime(2020, 2, 13)),
     ],
 )
-def test_years_and_cameras_that_are_not_published_are_refused(of: Acquisition) -> None:
-    with pytest.raises(SceneRejectedError) as refused:
-        calibrate(DN, NONE_INVALID, source=settings(), of=of)
-    assert refused.value.reason == Reason.NOT_CALIBRATED
-    assert "coefficients" in refused.value.fix
-    assert calibrate(DN, NONE_INVALID, source=settings(coefficients={"gain": [0.2] * 4}), of=of).pixels.any()
+def test_years_and_cameras_that_are_not_published_are_refused(case: Acquisition) -> None:
+    with pytest.raises(SceneRejectedError) as caught:
+        run(source=settings(), metadata=case)
+    assert caught.value.reason == Reason.NOT_CALIBRATED
+    assert "coefficients" in caught.value.fix
+    assert run(source=settings(coefficients={"gain": [0.2] * 4}), metadata=case).pixels.any()
 
 
 @pytest.mark.parametrize(
@@ -77,11 +78,9 @@ def test_years_and_cameras_that_are_not_published_are_refused(of: Acquisition) -
     [{"solar_zenith": None}, {"solar_zenith": 89.0}, {"solar_zenith": -1.0}, {"satellite": "GF6", "sensor": "PMS"}],
 )
 def test_reflectance_without_the_suns_height_or_light_is_refused(changes: dict[str, Any]) -> None:
-    with pytest.raises(SceneRejectedError) as refused:
-        calibrate(
-            DN, NONE_INVALID, source=settings(calibrate="reflectance"), of=Acquisition(**{**vars(PMS1_2018), **changes})
-        )
-    assert "`calibrate: radiance`" in refused.value.fix
+    with pytest.raises(SceneRejectedError) as caught:
+        run(source=settings(calibrate="reflectance"), metadata=Acquisition(**{**vars(PMS1_2018), **changes}))
+    assert "`calibrate: radiance`" in caught.value.fix
 
 
 def test_every_number_of_the_table_is_plausible_and_has_a_source() -> None:
@@ -114,8 +113,8 @@ def black_body(first_nm: float, last_nm: float) -> float:
 def test_a_scene_is_calibrated_by_its_xml(tmp_path: Path) -> None:
     synthesize("gaofen2", tmp_path / "files", seed=1, scenes=1, size=64)
     plain, radiance, reflectance = (
-        next(iter(read_scenes(settings(path=str(tmp_path / "files"), calibrate=how), tmp_path / "files")))
-        for how in ("none", "radiance", "reflectance")
+        next(iter(read_scenes(settings(path=str(tmp_path / "files"), calibrate=mode), tmp_path / "files")))
+        for mode in ("none", "radiance", "reflectance")
     )
     gains = np.array([0.1378, 0.1778, 0.1700, 0.1858])  # PMS1 of 2020
     valid = plain.mask > 0
@@ -127,12 +126,12 @@ def test_a_scene_is_calibrated_by_its_xml(tmp_path: Path) -> None:
     assert 0.02 < np.median(reflectance.pixels[2, valid]) * 1e-4 < 0.3
     (xml,) = (tmp_path / "files").glob("*.xml")
     xml.unlink()
-    (refused,) = read_scenes(settings(path=str(tmp_path / "files")), tmp_path / "files")
-    assert refused.refused.reason == Reason.NOT_CALIBRATED
+    (rejection,) = read_scenes(settings(path=str(tmp_path / "files")), tmp_path / "files")
+    assert rejection.refused.reason == Reason.NOT_CALIBRATED
 
 
 @pytest.mark.parametrize(
-    "wrong",
+    "changes",
     [
         {"calibrate": "none", "coefficients": {"gain": [1.0] * 4}},
         {"units": "byte"},
@@ -142,6 +141,6 @@ def test_a_scene_is_calibrated_by_its_xml(tmp_path: Path) -> None:
         {"coefficients": {"gain": []}},
     ],
 )
-def test_settings_that_contradict_each_other_are_refused(wrong: dict[str, Any]) -> None:
+def test_settings_that_contradict_each_other_are_refused(changes: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"coefficients|units"):
-        settings(**wrong)
+        settings(**changes)

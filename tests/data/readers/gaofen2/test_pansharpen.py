@@ -30,7 +30,7 @@ def textured(count: int, side: int) -> np.ndarray[Any, np.dtype[np.float32]]:
     ).astype(np.float32)
 
 
-_, read_one, refusal = reader(datasets.Gaofen2Source, kind="gaofen2", **SHARP)
+_, read_one, read_error = reader(datasets.Gaofen2Source, kind="gaofen2", **SHARP)
 
 
 @pytest.fixture
@@ -56,13 +56,13 @@ def test_measures_follow_their_definitions() -> None:
     truth[:, :, 32:] = np.nan
     brighter = truth * np.float32(1.1)
     found = quality(brighter, truth, ratio=4, valid=valid)
-    seen = truth[:, valid].astype(np.float64)
-    relative = 0.1 * np.sqrt((seen**2).mean(axis=1)) / seen.mean(axis=1)
+    values = truth[:, valid].astype(np.float64)
+    relative = 0.1 * np.sqrt((values**2).mean(axis=1)) / values.mean(axis=1)
     assert found.ergas == pytest.approx(100 / 4 * np.sqrt((relative**2).mean()), rel=1e-4)
     assert found.sam_degrees < 0.01  # brightness does not change the spectral angle
     assert found.q == pytest.approx((2 * 1.1 / (1 + 1.1**2)) ** 2, rel=1e-4)  # luminance times contrast
     turned = np.stack([truth[1], truth[0], truth[2]])
-    first, second = seen, seen[[1, 0, 2]]
+    first, second = values, values[[1, 0, 2]]
     cosine = (first * second).sum(axis=0) / (np.linalg.norm(first, axis=0) * np.linalg.norm(second, axis=0))
     expected = np.rad2deg(np.arccos(cosine)).mean()
     assert quality(turned, truth, ratio=4, valid=valid).sam_degrees == pytest.approx(expected, rel=1e-4)
@@ -76,11 +76,11 @@ def test_bands_that_are_one_pattern_are_sharpened_exactly() -> None:
     blurred = np.stack(
         [scipy.ndimage.zoom(averaged(band, 4), 4, order=1, grid_mode=True, mode="nearest") for band in truth]
     )
-    whole, coarse = np.ones((96, 96), dtype=bool), np.ones((24, 24), dtype=bool)
+    fine, coarse = np.ones((96, 96), dtype=bool), np.ones((24, 24), dtype=bool)
     settings = {
         "coarse_bands": averaged(truth, 4),
         "coarse_pan": averaged(pan, 4),
-        "valid": whole,
+        "valid": fine,
         "coarse_valid": coarse,
     }
     sharp = gsa(blurred, pan, **settings)
@@ -90,9 +90,9 @@ def test_bands_that_are_one_pattern_are_sharpened_exactly() -> None:
 
 def test_a_gain_and_an_offset_of_the_panchromatic_camera_change_nothing() -> None:
     bands, pan = textured(4, 64), textured(1, 64)[0]
-    whole, coarse = np.ones((64, 64), dtype=bool), np.ones((16, 16), dtype=bool)
+    fine, coarse = np.ones((64, 64), dtype=bool), np.ones((16, 16), dtype=bool)
     images = [
-        gsa(bands, one, coarse_bands=averaged(bands, 4), coarse_pan=averaged(one, 4), valid=whole, coarse_valid=coarse)
+        gsa(bands, one, coarse_bands=averaged(bands, 4), coarse_pan=averaged(one, 4), valid=fine, coarse_valid=coarse)
         for one in (pan, 0.25 * pan + 77)
     ]
     np.testing.assert_allclose(images[0], images[1], rtol=1e-3, atol=0.1)
@@ -100,9 +100,9 @@ def test_a_gain_and_an_offset_of_the_panchromatic_camera_change_nothing() -> Non
 
 def test_a_plain_panchromatic_image_leaves_the_bands_as_they_are() -> None:
     bands, flat = textured(4, 64), np.full((64, 64), 300, np.float32)
-    whole, coarse = np.ones((64, 64), dtype=bool), np.ones((16, 16), dtype=bool)
+    fine, coarse = np.ones((64, 64), dtype=bool), np.ones((16, 16), dtype=bool)
     sharp = gsa(
-        bands, flat, coarse_bands=averaged(bands, 4), coarse_pan=averaged(flat, 4), valid=whole, coarse_valid=coarse
+        bands, flat, coarse_bands=averaged(bands, 4), coarse_pan=averaged(flat, 4), valid=fine, coarse_valid=coarse
     )
     np.testing.assert_allclose(sharp, bands, atol=0.1)
 
@@ -119,10 +119,10 @@ def test_a_product_is_sharpened_towards_what_a_fine_camera_would_have_seen(produ
     assert scene.facts["pansharpened"] == "gsa"
     assert np.hypot(*scene.facts["pan_shift_m"]) < 0.3  # a tenth of a multispectral pixel
     assert 0 < scene.facts["ergas"] < 10
-    made = RawProduct(GaofenScene(index=0, size=SIZE, gsd=GSD_M), SEED)
+    raw = RawProduct(GaofenScene(index=0, size=SIZE, gsd=GSD_M), SEED)
     grid = Grid(crs="EPSG:32650", epsg=32650, transform=scene.place.transform or (0,) * 6, shape=scene.pixels.shape[1:])
     heights = read_heights(Path(dem), height_m=0.0)
-    truth = orthorectify(digital_numbers(made.photographed()), made.rpc(pan=True), grid=grid, heights=heights)
+    truth = orthorectify(digital_numbers(raw.sensor_image()), raw.rpc(pan=True), grid=grid, heights=heights)
     coarse, info_rpc = _multispectral(product)
     plain = orthorectify(coarse, info_rpc, grid=grid, heights=heights)
     inner = scipy.ndimage.binary_erosion((scene.mask > 0) & truth.any(axis=0) & plain.any(axis=0), iterations=8)
@@ -144,16 +144,16 @@ def test_a_panchromatic_image_that_lies_beside_is_measured_and_refused(product: 
     coefficients = next(product.glob("*-PAN1.rpb"))
     rpc = read_rpc(coefficients)
     coefficients.write_text(rpb_text(type(rpc)(**{**vars(rpc), "samp_off": rpc.samp_off + 6.0})))
-    assert refusal(product, dem=dem).reason == Reason.MISREGISTERED
-    taken = read_one(product, dem=dem, max_shift=2.0)
-    assert np.hypot(*taken.facts["pan_shift_m"]) == pytest.approx(
+    assert read_error(product, dem=dem).reason == Reason.MISREGISTERED
+    accepted = read_one(product, dem=dem, max_shift=2.0)
+    assert np.hypot(*accepted.facts["pan_shift_m"]) == pytest.approx(
         6 * 0.81, abs=1.1
     )  # in windows of 32 pixels of 3.24 m
 
 
 def test_a_product_without_its_panchromatic_image_is_refused(product: Path, dem: str) -> None:
     next(product.glob("*-PAN1.rpb")).unlink()
-    assert refusal(product, dem=dem).reason == Reason.INCOMPLETE
+    assert read_error(product, dem=dem).reason == Reason.INCOMPLETE
     read_one(product, dem=dem, pansharpen="none")
 
 
@@ -176,8 +176,8 @@ def test_real_images_of_both_cameras_lie_upon_each_other_and_sharpen(real_data: 
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"gsd_m": 4.0, "height_m": 1.0}, {"gsd_m": 1.0}, {"gsd_m": 1.0, "height_m": 1.0, "units": "byte"}]
+    "changes", [{"gsd_m": 4.0, "height_m": 1.0}, {"gsd_m": 1.0}, {"gsd_m": 1.0, "height_m": 1.0, "units": "byte"}]
 )
-def test_settings_without_effect_are_refused(wrong: dict[str, Any]) -> None:
+def test_settings_without_effect_are_refused(changes: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="pansharpen"):
-        datasets.Gaofen2Source.model_validate({"kind": "gaofen2", "path": "x", "pansharpen": "gsa", **wrong})
+        datasets.Gaofen2Source.model_validate({"kind": "gaofen2", "path": "x", "pansharpen": "gsa", **changes})

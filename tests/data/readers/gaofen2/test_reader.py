@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import rasterio
 
 from dithc.config import datasets
 from dithc.data import synthesize
@@ -69,17 +68,6 @@ def test_type_that_contradicts_the_units_is_refused(tmp_path: Path) -> None:
     assert isinstance(read_all(tmp_path, units="byte")[0], Scene)
     np.save(tmp_path / "scene.npy", np.full((4, 8, 8), 100, np.float32))
     assert reasons(tmp_path) == [Reason.WRONG_DTYPE]
-
-
-@pytest.mark.filterwarnings("ignore::rasterio.errors.NotGeoreferencedWarning")
-def test_raster_that_is_not_orthorectified_is_refused(tmp_path: Path) -> None:
-    with rasterio.open(
-        tmp_path / "scene.tif", "w", driver="GTiff", count=4, width=8, height=8, dtype="uint16"
-    ) as target:
-        target.write(np.full((4, 8, 8), 300, np.uint16))
-    (rejection,) = read_all(tmp_path)
-    assert rejection.refused.reason == Reason.CRS_MISSING
-    assert "orthorectif" in rejection.refused.fix
 
 
 def test_real_scenes_need_their_layout_declared(real_data: Callable[[str], Path]) -> None:

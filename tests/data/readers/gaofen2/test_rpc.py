@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from dithc.core.logging import UserError
-from dithc.data.readers.gaofen2.rpc import Rpc, check_covers, read_rpc, rpc_beside
+from dithc.data.readers.gaofen2.rpc import Rpc, check_covers, find_rpc, read_rpc
 from tests.inputs.gaofen2_raw import rpb_text
 
 RNG = np.random.default_rng(3)
@@ -41,21 +41,21 @@ def rpc() -> Rpc:
 
 
 def test_the_other_format_says_the_same(tmp_path: Path) -> None:
-    one, lines = rpc(), []
-    for name, value in vars(one).items():
+    camera, lines = rpc(), []
+    for name, value in vars(camera).items():
         if isinstance(value, tuple):
             lines += [f"{name.upper()}_{i}: {number:+.16E}" for i, number in enumerate(value, start=1)]
         else:
             unit = {"line": "pixels", "samp": "pixels", "heig": "meters"}.get(name[:4], "degrees")
             lines.append(f"{name.upper()}: {value:+.10f} {unit}")
     (tmp_path / "image_rpc.txt").write_text("\n".join(lines))
-    assert read_rpc(tmp_path / "image_rpc.txt") == one
+    assert read_rpc(tmp_path / "image_rpc.txt") == camera
 
 
 def test_gdal_reads_the_file_alike_and_projects_alike(tmp_path: Path) -> None:
     """GDAL finds the file by its name. It runs in a separate process, because the settings here prevent that."""
-    one = rpc()
-    (tmp_path / "image.rpb").write_text(rpb_text(one))
+    camera = rpc()
+    (tmp_path / "image.rpb").write_text(rpb_text(camera))
     script = """
 import sys, warnings
 import numpy as np, rasterio
@@ -70,22 +70,22 @@ print(*line, *sample)
 """
     longitude, latitude, height = 116.55, 40.13, 210.0
     numbers = [str(number) for number in (longitude, latitude, height)]
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", script, str(tmp_path / "image.tif"), *numbers],
         capture_output=True,
         text=True,
         check=True,
     )
-    line, sample = one.project(*(np.array([number]) for number in (longitude, latitude, height)))
+    line, sample = camera.project(*(np.array([number]) for number in (longitude, latitude, height)))
     # GDAL counts from the corner of the first pixel, the coefficients from its center.
-    np.testing.assert_allclose([float(n) for n in done.stdout.split()], [line[0] + 0.5, sample[0] + 0.5], atol=1e-6)
+    np.testing.assert_allclose([float(n) for n in process.stdout.split()], [line[0] + 0.5, sample[0] + 0.5], atol=1e-6)
 
 
 def test_what_is_located_is_projected_back() -> None:
-    one = rpc()
+    camera = rpc()
     lines, samples = RNG.uniform(0, 7000, (2, 500))
     heights = RNG.uniform(-100, 2000, 500)
-    found = one.project(*one.locate(lines, samples, heights), heights)
+    found = camera.project(*camera.locate(lines, samples, heights), heights)
     np.testing.assert_allclose(found, [lines, samples], atol=1e-3)
 
 
@@ -105,20 +105,20 @@ def test_spoilt_coefficients_are_refused_with_what_is_wrong(tmp_path: Path, befo
     text = rpb_text(rpc())
     assert before in text
     (tmp_path / "image.rpb").write_text(text.replace(before, after, 1 if len(before) > 1 else -1))
-    with pytest.raises(UserError, match="cannot be used") as refused:
+    with pytest.raises(UserError, match="cannot be used") as caught:
         read_rpc(tmp_path / "image.rpb")
-    assert "fix" in str(refused.value)
+    assert "fix" in str(caught.value)
 
 
-@pytest.mark.parametrize("spoil", ["long", "empty", "UTF-16", "zeros", "cut", "pipe"])
-def test_files_that_are_no_coefficients_are_refused(tmp_path: Path, spoil: str) -> None:
+@pytest.mark.parametrize("damage", ["long", "empty", "UTF-16", "zeros", "cut", "pipe"])
+def test_files_that_are_no_coefficients_are_refused(tmp_path: Path, damage: str) -> None:
     path, text = tmp_path / "image.rpb", rpb_text(rpc())
     contents = {"long": text.encode() + b" " * 70_000, "empty": b"", "UTF-16": text.encode("utf-16")}
     contents |= {"zeros": bytes(len(text)), "cut": text[: len(text) // 2].encode()}
-    if spoil == "pipe":
+    if damage == "pipe":
         os.mkfifo(path)
     else:
-        path.write_bytes(contents[spoil])
+        path.write_bytes(contents[damage])
     with pytest.raises(UserError):
         read_rpc(path)
 
@@ -136,24 +136,24 @@ def test_coefficients_of_the_other_camera_are_noticed(tmp_path: Path) -> None:
 
 
 def test_the_file_beside_a_raster_is_found_by_either_name_and_two_must_say_the_same(tmp_path: Path) -> None:
-    image, one = tmp_path / "image.tiff", rpc()
-    assert rpc_beside(image) is None
-    (tmp_path / "image_rpc.txt").write_text(rpb_text(one))
-    assert rpc_beside(image) == tmp_path / "image_rpc.txt"
-    (tmp_path / "image.rpb").write_text(rpb_text(one).replace("\n", "\r\n"))
-    assert rpc_beside(image) == tmp_path / "image.rpb"
-    (tmp_path / "image.rpb").write_text(rpb_text(Rpc(**{**vars(one), "line_off": one.line_off + 1})))
+    image, camera = tmp_path / "image.tiff", rpc()
+    assert find_rpc(image) is None
+    (tmp_path / "image_rpc.txt").write_text(rpb_text(camera))
+    assert find_rpc(image) == tmp_path / "image_rpc.txt"
+    (tmp_path / "image.rpb").write_text(rpb_text(camera).replace("\n", "\r\n"))
+    assert find_rpc(image) == tmp_path / "image.rpb"
+    (tmp_path / "image.rpb").write_text(rpb_text(Rpc(**{**vars(camera), "line_off": camera.line_off + 1})))
     with pytest.raises(UserError, match=r"image\.rpb, image_rpc\.txt"):
-        rpc_beside(image)
+        find_rpc(image)
 
 
 def test_a_number_that_is_there_twice_and_differs_is_refused(tmp_path: Path) -> None:
-    path, one = tmp_path / "x.rpb", rpc()
-    text = rpb_text(one)
+    path, camera = tmp_path / "x.rpb", rpc()
+    text = rpb_text(camera)
     for name in ("lineOffset", "latScale"):
         entry = next(line for line in text.splitlines() if line.strip().startswith(name))
         path.write_text(text.replace(entry, f"{entry}\n{entry}"))
-        assert read_rpc(path) == one
+        assert read_rpc(path) == camera
         for other in (f"{entry}\n\t{name} = 7.5;", f"\t{name} = 7.5;\n{entry}", f"{entry}\n\t{name} = 7.5;\n{entry}"):
             path.write_text(text.replace(entry, other))
             with pytest.raises(UserError, match="0 numbers for"):

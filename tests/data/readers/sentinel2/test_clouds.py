@@ -41,7 +41,7 @@ def mask_of(found: Scene | SceneRejectedError) -> np.ndarray:
     return found.mask
 
 
-def refused(found: Scene | SceneRejectedError, reason: Reason) -> SceneRejectedError:
+def rejected(found: Scene | SceneRejectedError, reason: Reason) -> SceneRejectedError:
     assert found.reason == reason
     return found
 
@@ -74,10 +74,10 @@ def test_classes_that_count_as_cloud_are_those_of_the_setting(
     np.testing.assert_array_equal(mask == Mask.INVALID, classes < 2)
 
 
-@pytest.mark.parametrize("wrong", [[0], [1], [12]])
-def test_no_data_is_no_class_of_clouds(wrong: list[int]) -> None:
+@pytest.mark.parametrize("values", [[0], [1], [12]])
+def test_no_data_is_no_class_of_clouds(values: list[int]) -> None:
     with pytest.raises(ValueError, match="scl_classes"):
-        datasets.ProductCloudsConfig(scl_classes=wrong)
+        datasets.ProductCloudsConfig(scl_classes=values)
 
 
 @pytest.mark.parametrize(("gsd_m", "file"), [(10.0, "20m"), (60.0, "60m")])
@@ -89,9 +89,9 @@ def test_probability_counts_from_its_threshold_on(
     rewrite(path, percent)
     mask = mask_of(product(safe_folder, scl_classes=[], min_cloud_probability=40, gsd_m=gsd_m))
     factor = int(file[:2]) // int(gsd_m)
-    wanted = (percent[0] >= 40).repeat(factor, 0).repeat(factor, 1)
-    np.testing.assert_array_equal(mask == Mask.CLOUD, wanted & (mask != Mask.INVALID))
-    assert wanted.any()
+    expected = (percent[0] >= 40).repeat(factor, 0).repeat(factor, 1)
+    np.testing.assert_array_equal(mask == Mask.CLOUD, expected & (mask != Mask.INVALID))
+    assert expected.any()
 
 
 def test_mask_that_is_read_is_verified_and_one_that_is_not_is_noted(safe_folder: Path, safe_product: Path) -> None:
@@ -100,8 +100,8 @@ def test_mask_that_is_read_is_verified_and_one_that_is_not_is_noted(safe_folder:
     content[-10] ^= 1
     path.write_bytes(content)
     found = product(safe_folder, checksum="verify")
-    assert found.notes == ("damaged-beside",)
-    refused(product(safe_folder, checksum="verify", min_cloud_probability=40), Reason.CHECKSUM_MISMATCH)
+    assert found.notes == ("damaged-unused-file",)
+    rejected(product(safe_folder, checksum="verify", min_cloud_probability=40), Reason.CHECKSUM_MISMATCH)
 
 
 @pytest.mark.parametrize("setting", [{"min_cloud_probability": 40}, {"use_msk_classi": True}])
@@ -110,7 +110,7 @@ def test_mask_that_the_product_lacks_is_refused_with_its_setting(
 ) -> None:
     for path in safe_product.glob("GRANULE/*/QI_DATA/MSK_CL*"):
         path.unlink()
-    assert f"clouds.{next(iter(setting))}" in refused(product(safe_folder, **setting), Reason.INCOMPLETE).fix
+    assert f"clouds.{next(iter(setting))}" in rejected(product(safe_folder, **setting), Reason.INCOMPLETE).fix
 
 
 def test_opaque_clouds_and_cirrus_of_msk_classi_count_and_snow_does_not(safe_folder: Path, safe_product: Path) -> None:
@@ -123,7 +123,7 @@ def test_opaque_clouds_and_cirrus_of_msk_classi_count_and_snow_does_not(safe_fol
     np.testing.assert_array_equal(mask == Mask.CLOUD, layers[:2].any(0).repeat(6, 0).repeat(6, 1))
     path.unlink()
     write_geotiff(path, layers[:2], transform=place.transform, epsg=place.epsg)
-    refused(product(safe_folder, use_msk_classi=True), Reason.WRONG_DTYPE)
+    rejected(product(safe_folder, use_msk_classi=True), Reason.WRONG_DTYPE)
 
 
 @pytest.mark.parametrize(("buffer_m", "reach"), [(1.0, 1), (20.0, 2), (45.0, 5)])
@@ -133,62 +133,62 @@ def test_buffer_reaches_so_far_around_every_cloud_and_never_over_no_data(
     drawn = np.full((1, 48, 48), 4, np.uint8)
     drawn[0, 3, 0], drawn[0, 30, 31], drawn[0, 29] = 9, 8, 0
     rewrite(layer(safe_product, "IMG_DATA/R20m/*_SCL_20m.jp2"), drawn)
-    before = mask_of(product(safe_folder))
-    after = mask_of(product(safe_folder, buffer_m=buffer_m))
-    wanted = before.copy()
-    for y, x in np.argwhere(before == Mask.CLOUD):
-        near = wanted[max(0, y - reach) : y + reach + 1, max(0, x - reach) : x + reach + 1]
-        near[near == Mask.VALID] = Mask.CLOUD
-    np.testing.assert_array_equal(after, wanted)
-    assert (after[58:60] == Mask.INVALID).all()
+    start = mask_of(product(safe_folder))
+    buffered = mask_of(product(safe_folder, buffer_m=buffer_m))
+    expected = start.copy()
+    for y, x in np.argwhere(start == Mask.CLOUD):
+        window = expected[max(0, y - reach) : y + reach + 1, max(0, x - reach) : x + reach + 1]
+        window[window == Mask.VALID] = Mask.CLOUD
+    np.testing.assert_array_equal(buffered, expected)
+    assert (buffered[58:60] == Mask.INVALID).all()
 
 
 @pytest.mark.parametrize("suffix", ["npy", "tif", "tif without place"])
 def test_mask_of_the_user_beside_a_product_is_added(safe_folder: Path, safe_product: Path, suffix: str) -> None:
-    before = mask_of(product(safe_folder))
-    own = np.zeros((96, 96), np.uint8)
-    own[10:20], own[80:82, :50], own[90, 90] = 1, 255, 1
+    start = mask_of(product(safe_folder))
+    user_mask = np.zeros((96, 96), np.uint8)
+    user_mask[10:20], user_mask[80:82, :50], user_mask[90, 90] = 1, 255, 1
     path = safe_folder / f"{safe_product.stem}_mask.{suffix[:3]}"
     info = read_raster(layer(safe_product, "IMG_DATA/R10m/*_B02_10m.jp2"))[1]
     if suffix == "npy":
-        np.save(path, own)
+        np.save(path, user_mask)
     else:
-        write_geotiff(path, own[None], transform=info.transform, epsg=info.epsg)
-    wanted = before.copy()
-    wanted[(own == 1) & (before == Mask.VALID)] = Mask.CLOUD
-    wanted[own == 255] = Mask.INVALID
-    np.testing.assert_array_equal(mask_of(product(safe_folder, mask={})), wanted)
-    np.testing.assert_array_equal(mask_of(product(safe_folder)), before)
+        write_geotiff(path, user_mask[None], transform=info.transform, epsg=info.epsg)
+    expected = start.copy()
+    expected[(user_mask == 1) & (start == Mask.VALID)] = Mask.CLOUD
+    expected[user_mask == 255] = Mask.INVALID
+    np.testing.assert_array_equal(mask_of(product(safe_folder, mask={})), expected)
+    np.testing.assert_array_equal(mask_of(product(safe_folder)), start)
     if suffix != "npy":
-        write_geotiff(path, own[None], transform=(10.0, 0.0, 0.0, 0.0, -10.0, 0.0), epsg=info.epsg)
-        assert "another place" in refused(product(safe_folder, mask={}), Reason.GRID_MISMATCH).got
+        write_geotiff(path, user_mask[None], transform=(10.0, 0.0, 0.0, 0.0, -10.0, 0.0), epsg=info.epsg)
+        assert "another place" in rejected(product(safe_folder, mask={}), Reason.GRID_MISMATCH).got
 
 
 def test_pixels_that_the_mask_of_the_user_excludes_are_invalid(safe_folder: Path, safe_product: Path) -> None:
-    before = mask_of(product(safe_folder))
+    start = mask_of(product(safe_folder))
     path, valid = safe_folder / f"{safe_product.stem}_mask.tif", np.random.default_rng(1).random((96, 96)) < 0.5
     write_geotiff(path, np.zeros((1, 96, 96), np.uint8), transform=None, epsg=None, nodata=0)
-    np.testing.assert_array_equal(mask_of(product(safe_folder, mask={})), before)  # 0 is clear, despite its declaration
+    np.testing.assert_array_equal(mask_of(product(safe_folder, mask={})), start)  # 0 is clear, despite its declaration
     with rasterio.Env(GDAL_TIFF_INTERNAL_MASK="YES"), rasterio.open(path, "r+") as raster:
         raster.write_mask(valid)
-    np.testing.assert_array_equal(mask_of(product(safe_folder, mask={})), np.where(valid, before, Mask.INVALID))
+    np.testing.assert_array_equal(mask_of(product(safe_folder, mask={})), np.where(valid, start, Mask.INVALID))
 
 
 def test_mask_that_is_absent_twice_there_or_of_other_pixels_or_numbers_is_refused(
     safe_folder: Path, safe_product: Path
 ) -> None:
-    assert f"{safe_product.stem}_mask" in refused(product(safe_folder, mask={}), Reason.INCOMPLETE).expected
+    assert f"{safe_product.stem}_mask" in rejected(product(safe_folder, mask={}), Reason.INCOMPLETE).expected
     path = safe_folder / f"{safe_product.stem}_mask.npy"
     np.save(path, np.zeros((95, 96), np.uint8))
-    refused(product(safe_folder, mask={}), Reason.GRID_MISMATCH)
+    rejected(product(safe_folder, mask={}), Reason.GRID_MISMATCH)
     np.save(path, np.full((96, 96), 0.4))
-    assert "threshold" in refused(product(safe_folder, mask={}), Reason.UNITS_CONTRADICTION).fix
+    assert "threshold" in rejected(product(safe_folder, mask={}), Reason.UNITS_CONTRADICTION).fix
     path.write_bytes(path.read_bytes()[:2000])
-    refused(product(safe_folder, mask={}), Reason.READ_ERROR)
+    rejected(product(safe_folder, mask={}), Reason.READ_ERROR)
     np.save(path, np.zeros((96, 96), bool))
     assert isinstance(product(safe_folder, mask={}), Scene)
     path.with_suffix(".tif").touch()
-    assert "several" in refused(product(safe_folder, mask={}), Reason.INCOMPLETE).what
+    assert "several" in rejected(product(safe_folder, mask={}), Reason.INCOMPLETE).problem
 
 
 def test_masks_beside_arrays_are_no_scenes_and_mark_them(tmp_path: Path) -> None:
@@ -198,10 +198,10 @@ def test_masks_beside_arrays_are_no_scenes_and_mark_them(tmp_path: Path) -> None
     np.save(tmp_path / "a.npy", land)
     np.save(tmp_path / "a_mask.npy", cloudy)
     (found,) = arrays(tmp_path, mask={}, buffer_m=10.0)
-    wanted = np.full((20, 24), Mask.VALID, np.uint8)
-    wanted[3:6, 3:6] = wanted[6:9, 6:9] = Mask.CLOUD
-    wanted[0, 0] = Mask.INVALID
-    np.testing.assert_array_equal(found.mask, wanted)
+    expected = np.full((20, 24), Mask.VALID, np.uint8)
+    expected[3:6, 3:6] = expected[6:9, 6:9] = Mask.CLOUD
+    expected[0, 0] = Mask.INVALID
+    np.testing.assert_array_equal(found.mask, expected)
     (unmasked,) = arrays(tmp_path)
     assert (mask_of(unmasked) == Mask.VALID).all()
 
@@ -249,10 +249,10 @@ def test_mask_pattern_finds_the_mask_of_each_scene_by_the_start_of_its_name(deli
     assert all((mask_of(one) == Mask.VALID).all() for one in planet(delivery)), (
         "a mask is not a scene without the pattern"
     )
-    others = planet(delivery, clouds={"mask": UDM2 | {"cloud": "others", "band": 7}})
-    assert all((mask_of(one) == Mask.CLOUD).all() for one in others)
-    refused(planet(delivery, clouds={"mask": UDM2 | {"band": 7}})[0], Reason.UNITS_CONTRADICTION)
-    assert "band" in refused(planet(delivery, clouds={"mask": UDM2 | {"band": 9}})[0], Reason.GRID_MISMATCH).expected
+    inverted = planet(delivery, clouds={"mask": UDM2 | {"cloud": "others", "band": 7}})
+    assert all((mask_of(one) == Mask.CLOUD).all() for one in inverted)
+    rejected(planet(delivery, clouds={"mask": UDM2 | {"band": 7}})[0], Reason.UNITS_CONTRADICTION)
+    assert "band" in rejected(planet(delivery, clouds={"mask": UDM2 | {"band": 9}})[0], Reason.GRID_MISMATCH).expected
     (delivery / "20230511_101010_3B_udm2_clip.tif").unlink()
     kinds = [type(one) for one in planet(delivery, clouds={"mask": UDM2})]
     assert kinds == [Scene, Scene, SceneRejectedError, SceneRejectedError]
@@ -264,7 +264,7 @@ def test_mask_of_another_scene_is_not_used_although_it_begins_alike(tmp_path: Pa
     write_geotiff(tmp_path / "a_mask.tif", np.zeros((1, 8, 8), np.uint8), **PLACE)
     first, second = planet(tmp_path, clouds={"mask": {}})
     assert isinstance(first, Scene)
-    assert "no mask" in refused(second, Reason.INCOMPLETE).what
+    assert "no mask" in rejected(second, Reason.INCOMPLETE).problem
 
 
 def test_masks_of_scenes_with_a_file_per_band_are_found(tmp_path: Path) -> None:
@@ -278,7 +278,7 @@ def test_masks_of_scenes_with_a_file_per_band_are_found(tmp_path: Path) -> None:
     assert [mask_of(found)[place] for place in ((0, 0), (1, 1), (2, 2))] == [Mask.INVALID, Mask.CLOUD, Mask.VALID]
 
 
-@pytest.mark.parametrize("wrong", [{"names": "udm2.tif"}, {"clear": [255]}, {"clear": [1]}, {"cloud": [0]}])
-def test_mask_settings_without_a_single_meaning_are_refused(wrong: dict[str, Any]) -> None:
+@pytest.mark.parametrize("changes", [{"names": "udm2.tif"}, {"clear": [255]}, {"clear": [1]}, {"cloud": [0]}])
+def test_mask_settings_without_a_single_meaning_are_refused(changes: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"pattern|share the value"):
-        datasets.MaskFileConfig.model_validate(wrong)
+        datasets.MaskFileConfig.model_validate(changes)

@@ -20,7 +20,7 @@ from tests.data.readers.reading import reader
 L2A = ["B01", "B02", "B03", "B04", "B05", "B06", "B07", "B08", "B8A", "B09", "B11", "B12"]
 
 
-read_all, read_one, refusal = reader(datasets.Sentinel2Source, kind="sentinel2")
+read_all, read_one, read_error = reader(datasets.Sentinel2Source, kind="sentinel2")
 
 
 def band(product: Path, name: str) -> Path:
@@ -60,11 +60,11 @@ def test_coarser_bands_come_from_their_finest_file_and_keep_their_mean(safe_fold
 
 
 def test_no_data_and_saturation_are_masked_and_do_not_bleed(safe_folder: Path, safe_product: Path) -> None:
-    def spoil(array: np.ndarray) -> np.ndarray:
+    def set_invalid(array: np.ndarray) -> np.ndarray:
         array[0, :4, :4], array[0, 10, 10] = 0, 65535
         return array
 
-    rewrite(band(safe_product, "B05_20m"), spoil)
+    rewrite(band(safe_product, "B05_20m"), set_invalid)
     scene = read_one(safe_folder, checksum="skip")
     assert not scene.mask[:8, :8].any()
     assert not scene.mask[20:22, 20:22].any()
@@ -83,24 +83,24 @@ def flip(path: Path) -> None:
 def test_one_altered_byte_is_a_checksum_mismatch(safe_folder: Path, safe_product: Path, place: str) -> None:
     path = safe_product / "MTD_MSIL2A.xml" if place == "metadata" else band(safe_product, place)
     flip(path)
-    refused = refusal(safe_folder)
-    assert refused.reason == Reason.CHECKSUM_MISMATCH
-    assert path.name in refused.what
-    assert "checksum: skip" in refused.fix
+    error = read_error(safe_folder)
+    assert error.reason == Reason.CHECKSUM_MISMATCH
+    assert path.name in error.problem
+    assert "checksum: skip" in error.fix
 
 
 def test_altered_byte_of_a_file_that_is_not_read_is_noted_and_changes_nothing(
     safe_folder: Path, safe_product: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    before = read_one(safe_folder)
+    expected = read_one(safe_folder)
     flip(band(safe_product, "B03_60m"))
     flip(next(safe_product.glob("GRANULE/*/MTD_TL.xml")))
     with caplog.at_level("WARNING"):
         after = read_one(safe_folder)
-    assert after.notes == ("damaged-beside",)
+    assert after.notes == ("damaged-unused-file",)
     assert "MTD_TL.xml and 1 more" in caplog.text or "_B03_60m.jp2 and 1 more" in caplog.text
-    np.testing.assert_array_equal(before.pixels, after.pixels)
-    assert refusal(safe_folder, gsd_m=60.0).reason == Reason.CHECKSUM_MISMATCH
+    np.testing.assert_array_equal(expected.pixels, after.pixels)
+    assert read_error(safe_folder, gsd_m=60.0).reason == Reason.CHECKSUM_MISMATCH
 
 
 def test_product_without_manifest_is_read_with_a_warning(
@@ -132,31 +132,31 @@ def test_band_of_another_place_size_or_type_is_refused(
     safe_folder: Path, safe_product: Path, options: dict[str, Any], reason: Reason
 ) -> None:
     rewrite(band(safe_product, "B05_20m"), **options)
-    assert refusal(safe_folder, checksum="skip").reason == reason
+    assert read_error(safe_folder, checksum="skip").reason == reason
 
 
 def test_geotiff_named_jp2_is_read_with_a_warning(
     safe_folder: Path, safe_product: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    before = read_one(safe_folder)
+    expected = read_one(safe_folder)
     rewrite(band(safe_product, "B05_20m"))
     with caplog.at_level("WARNING"):
         after = read_one(safe_folder, checksum="skip")
     assert "named as JPEG 2000, but is read as GTiff" in caplog.text
-    np.testing.assert_array_equal(before.pixels, after.pixels)
+    np.testing.assert_array_equal(expected.pixels, after.pixels)
 
 
 def test_product_of_only_no_data_is_refused(safe_folder: Path, safe_product: Path) -> None:
     rewrite(band(safe_product, "B02_10m"), np.zeros_like)
-    assert refusal(safe_folder, checksum="skip").reason == Reason.ALL_NODATA
+    assert read_error(safe_folder, checksum="skip").reason == Reason.ALL_NODATA
 
 
 def test_baseline_with_offsets_must_name_them(safe_folder: Path, safe_product: Path) -> None:
     path = safe_product / "MTD_MSIL2A.xml"
     text = path.read_text()
     path.write_text(re.sub(r"<BOA_ADD_OFFSET band_id=.*?</BOA_ADD_OFFSET>", "", text))
-    refused = refusal(safe_folder, checksum="skip")
-    assert refused.reason == Reason.OFFSET_CONTRADICTION
+    error = read_error(safe_folder, checksum="skip")
+    assert error.reason == Reason.OFFSET_CONTRADICTION
     path.write_text(
         re.sub(r"<BOA_ADD_OFFSET band_id=.*?</BOA_ADD_OFFSET>", "", text).replace(
             "<PROCESSING_BASELINE>04.00", "<PROCESSING_BASELINE>03.01"
@@ -179,9 +179,9 @@ def test_a_product_may_be_the_path_itself_and_is_found_at_any_depth(safe_folder:
 
 
 def test_two_levels_in_one_folder_are_an_error(safe_folder: Path) -> None:
-    other = safe_folder / "S2A_MSIL1C_X.SAFE"
-    other.mkdir()
-    (other / "MTD_MSIL1C.xml").write_text("<a/>")
+    second = safe_folder / "S2A_MSIL1C_X.SAFE"
+    second.mkdir()
+    (second / "MTD_MSIL1C.xml").write_text("<a/>")
     with pytest.raises(UserError, match="two levels"):
         read_all(safe_folder)
 

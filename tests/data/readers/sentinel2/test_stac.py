@@ -15,7 +15,7 @@ from dithc.data import stac, synthesize
 from dithc.data.grids import north_up
 from dithc.data.raster import read_raster, write_geotiff
 from dithc.data.readers import read_scenes
-from dithc.data.readers.sentinel2.stac_scaling import numbers_of
+from dithc.data.readers.sentinel2.stac_scaling import find_scaling
 from dithc.data.scene import Mask, Reason, Rejection, Scene, SceneRejectedError
 from tests.data.readers import systems
 from tests.data.readers.reading import reader
@@ -25,7 +25,7 @@ TEN_METRES = ["B02", "B03", "B04", "B08"]
 EARTH_SEARCH, PLANETARY_COMPUTER, COLLECTION_1 = "*_0_L2A", "*MSIL2A*", "*_T*Z_L2A"
 
 
-read_all, read_one, refusal = reader(datasets.Sentinel2StacSource, kind="sentinel2-stac")
+read_all, read_one, read_error = reader(datasets.Sentinel2StacSource, kind="sentinel2-stac")
 
 
 @pytest.fixture(scope="session")
@@ -102,7 +102,7 @@ def test_scenes_of_all_catalogues_are_those_of_their_products(generated: Path) -
                 assert np.quantile(np.abs(got.astype(int) - true), 0.9) <= 1
 
 
-def made(
+def create_item(
     *, baseline: str | None, applied: bool | None, offset: float | None
 ) -> tuple[stac.Item, dict[str, stac.Asset]]:
     asset: dict[str, Any] = {"href": "./a.tif"}
@@ -137,10 +137,10 @@ def made(
 def test_the_offset_is_what_catalogues_say(
     baseline: str | None, applied: bool | None, offset: float | None, expected: float
 ) -> None:
-    item, assets = made(baseline=baseline, applied=applied, offset=offset)
-    found = numbers_of(item, assets, declared=None)
+    item, assets = create_item(baseline=baseline, applied=applied, offset=offset)
+    found = find_scaling(item, assets, declared=None)
     assert (found.per_unit, found.offsets) == (10_000.0, [expected, expected])
-    assert numbers_of(item, assets, declared=-7.0).offsets == [-7.0, -7.0]
+    assert find_scaling(item, assets, declared=-7.0).offsets == [-7.0, -7.0]
 
 
 @pytest.mark.parametrize(
@@ -158,61 +158,61 @@ def test_the_offset_is_what_catalogues_say(
 def test_what_contradicts_itself_is_refused_and_may_be_declared(
     baseline: str | None, applied: bool | None, offset: float | None
 ) -> None:
-    item, assets = made(baseline=baseline, applied=applied, offset=offset)
+    item, assets = create_item(baseline=baseline, applied=applied, offset=offset)
     with pytest.raises(SceneRejectedError, match=r"offset: -1000.*offset: 0") as error:
-        numbers_of(item, assets, declared=None)
+        find_scaling(item, assets, declared=None)
     assert error.value.reason == Reason.OFFSET_CONTRADICTION
-    assert numbers_of(item, assets, declared=0.0).offsets == [0.0, 0.0]
+    assert find_scaling(item, assets, declared=0.0).offsets == [0.0, 0.0]
 
 
 def test_bands_that_say_different_things_are_refused() -> None:
-    item, assets = made(baseline="05.09", applied=None, offset=-0.1)
-    silent, _ = made(baseline="05.09", applied=None, offset=None)
+    item, assets = create_item(baseline="05.09", applied=None, offset=-0.1)
+    undeclared, _ = create_item(baseline="05.09", applied=None, offset=None)
     with pytest.raises(SceneRejectedError, match="some bands declare"):
-        numbers_of(item, {**assets, "B04": silent.assets[0]}, declared=None)
+        find_scaling(item, {**assets, "B04": undeclared.assets[0]}, declared=None)
 
 
 @pytest.mark.parametrize(
-    ("catalogue", "applied", "right"), [(EARTH_SEARCH, False, 0.0), (PLANETARY_COMPUTER, True, -1000.0)]
+    ("catalogue", "applied", "valid_offset"), [(EARTH_SEARCH, False, 0.0), (PLANETARY_COMPUTER, True, -1000.0)]
 )
 def test_a_wrong_flag_is_seen_in_the_values_and_can_be_declared(
-    scene_of: Callable[[str], Path], catalogue: str, applied: bool, right: float
+    scene_of: Callable[[str], Path], catalogue: str, applied: bool, valid_offset: float
 ) -> None:
     folder = scene_of(catalogue)
-    before = read_one(folder)
+    first = read_one(folder)
     change(folder, lambda item: item["properties"].update({"earthsearch:boa_offset_applied": applied}))
-    refused = refusal(folder)
-    assert refused.reason == Reason.OFFSET_CONTRADICTION
-    assert f"offset: {right:g}" in refused.fix
-    after = read_one(folder, offset=right)
-    assert after.facts["offset_source"] == "config"
-    np.testing.assert_array_equal(after.pixels, before.pixels)
-    assert (read_one(folder, check_offset=False).pixels != before.pixels).any()
+    error = read_error(folder)
+    assert error.reason == Reason.OFFSET_CONTRADICTION
+    assert f"offset: {valid_offset:g}" in error.fix
+    second = read_one(folder, offset=valid_offset)
+    assert second.facts["offset_source"] == "config"
+    np.testing.assert_array_equal(second.pixels, first.pixels)
+    assert (read_one(folder, check_offset=False).pixels != first.pixels).any()
 
 
 def test_another_scale_is_brought_to_the_same_steps(scene_of: Callable[[str], Path]) -> None:
     folder = scene_of(COLLECTION_1)
-    before = read_one(folder, bands=["B04"])
+    first = read_one(folder, bands=["B04"])
 
     def finer(item: dict[str, Any]) -> None:
         item["assets"]["red"] |= {"raster:scale": 5e-5, "raster:offset": -0.05}
 
     change(folder, finer)
-    after = read_one(folder, bands=["B04"])
-    np.testing.assert_array_equal(after.pixels, np.rint(before.pixels / 2))
+    second = read_one(folder, bands=["B04"])
+    np.testing.assert_array_equal(second.pixels, np.rint(first.pixels / 2))
 
 
 def test_tags_of_files_that_contradict_their_item_are_an_error(scene_of: Callable[[str], Path]) -> None:
     folder = scene_of(COLLECTION_1)  # offset -0.1
     settings = {"bands": ["B04"], "checksum": "skip"}
-    before = read_one(folder, **settings)
+    first = read_one(folder, **settings)
     for offset, name in ((-0.1, "red"), (0.0, "B04"), (-0.1, "B08")):
         with rasterio.open(file_of(folder, "B04"), "r+", IGNORE_COG_LAYOUT_BREAK="YES") as raster:
             raster.scales, raster.offsets, raster.descriptions = [1e-4], [offset], [name]
         if (offset, name) == (-0.1, "red"):
-            np.testing.assert_array_equal(read_one(folder, **settings).pixels, before.pixels)
+            np.testing.assert_array_equal(read_one(folder, **settings).pixels, first.pixels)
         else:
-            assert refusal(folder, **settings).reason == Reason.TAGS_CONTRADICTION
+            assert read_error(folder, **settings).reason == Reason.TAGS_CONTRADICTION
             assert (name == "B04") == isinstance(read_all(folder, **settings, offset=-1000.0)[0], Scene)
 
 
@@ -222,9 +222,9 @@ def test_sizes_and_checksums_of_items_are_compared(scene_of: Callable[[str], Pat
     path = file_of(folder, "SCL")
     content = path.read_bytes()
     path.write_bytes(content[:-1] if cut else content.replace(b"SCL", b"SCM", 1))  # a name in the file, not pixels
-    refused = refusal(folder)
-    assert refused.reason == Reason.CHECKSUM_MISMATCH
-    assert ("file:size" if cut else "sha256") in refused.got + refused.expected
+    error = read_error(folder)
+    assert error.reason == Reason.CHECKSUM_MISMATCH
+    assert ("file:size" if cut else "sha256") in error.got + error.expected
     if not cut:
         read_one(folder, checksum="skip")
 
@@ -237,37 +237,37 @@ def test_files_may_be_named_absolutely_but_not_outside_of_the_folder(
     for href in (str(path), f"file://{path}"):
         change(folder, lambda item, href=href: item["assets"]["red"].update(href=href))  # type: ignore[misc]
         read_one(folder)
-    outside = tmp_path / "outside.tif"
-    shutil.copy(path, outside)
-    for href in (str(outside), "../../outside.tif", f"file://{outside}"):
+    external = tmp_path / "outside.tif"
+    shutil.copy(path, external)
+    for href in (str(external), "../../outside.tif", f"file://{external}"):
         change(folder, lambda item, href=href: item["assets"]["red"].update(href=href))  # type: ignore[misc]
-        assert "a path that leads to" in refusal(folder).got
+        assert "a path that leads to" in read_error(folder).got
     path.unlink()
-    path.symlink_to(outside)
+    path.symlink_to(external)
     change(folder, lambda item: item["assets"]["red"].update(href=f"./{path.name}"))
-    assert "a path that leads to" in refusal(folder).got
+    assert "a path that leads to" in read_error(folder).got
 
 
 @pytest.mark.parametrize("href", ["https://user:pass@host.example/a/B04.tif?sig=secret", "s3://bucket/B04.tif"])
 def test_files_on_servers_are_not_asked_for(scene_of: Callable[[str], Path], href: str) -> None:
     folder = scene_of(EARTH_SEARCH)
     change(folder, lambda item: item["assets"]["red"].update(href=href))
-    refused = refusal(folder)
-    assert refused.reason == Reason.INCOMPLETE
-    assert "dithc fetch" in refused.fix
-    assert not {"secret", "pass"} & set(f"{refused}".replace("=", " ").replace(":", " ").replace("@", " ").split())
+    error = read_error(folder)
+    assert error.reason == Reason.INCOMPLETE
+    assert "dithc fetch" in error.fix
+    assert not {"secret", "pass"} & set(f"{error}".replace("=", " ").replace(":", " ").replace("@", " ").split())
 
 
 def test_a_band_that_is_missing_is_named_and_the_rest_may_be_chosen(scene_of: Callable[[str], Path]) -> None:
     folder = scene_of(PLANETARY_COMPUTER)
     file_of(folder, "B05").unlink()
-    assert refusal(folder).reason == Reason.INCOMPLETE
+    assert read_error(folder).reason == Reason.INCOMPLETE
     change(folder, lambda item: item["assets"].pop("B05"))
-    refused = refusal(folder)
-    assert refused.reason == Reason.MISSING_BAND
-    assert "B05 at 10 m" in refused.got
+    error = read_error(folder)
+    assert error.reason == Reason.MISSING_BAND
+    assert "B05 at 10 m" in error.got
     assert read_one(folder, bands=["B11", "B02"]).bands == ["B11", "B02"]
-    assert "B10" in refusal(folder, bands=["B10", "B02"]).got
+    assert "B10" in read_error(folder, bands=["B10", "B02"]).got
 
 
 def test_clouds_are_those_of_the_classification_of_the_probability_and_of_a_mask(
@@ -277,22 +277,22 @@ def test_clouds_are_those_of_the_classification_of_the_probability_and_of_a_mask
     classes, info = read_raster(file_of(folder, "SCL"))
     classes[:] = 4
     classes[0, :10], classes[0, 20:22] = 9, 0
-    place = {"transform": info.transform, "epsg": info.epsg}
-    write_geotiff(file_of(folder, "SCL"), classes, **place)
+    grid = {"transform": info.transform, "epsg": info.epsg}
+    write_geotiff(file_of(folder, "SCL"), classes, **grid)
     mask = read_one(folder).mask
     assert (mask[:20] == Mask.CLOUD).all()
     assert (mask[40:44] == Mask.INVALID).all()
     assert (mask[44:] == Mask.VALID).all()
     assert not (read_one(folder, clouds={"scl_classes": [3]}).mask == Mask.CLOUD).any()
-    assert refusal(folder, clouds={"min_cloud_probability": 40}).reason == Reason.MISSING_BAND
+    assert read_error(folder, clouds={"min_cloud_probability": 40}).reason == Reason.MISSING_BAND
     percent = np.zeros_like(classes)
     percent[0, -5:] = 40
-    write_geotiff(item_file(folder).with_name("CLD.tif"), percent, **place)
+    write_geotiff(item_file(folder).with_name("CLD.tif"), percent, **grid)
     change(folder, lambda item: item["assets"].update(cloud={"href": "./CLD.tif", "gsd": 20}))
     assert (read_one(folder, clouds={"min_cloud_probability": 40}).mask[-10:] == Mask.CLOUD).all()
-    own = np.zeros((96, 96), np.uint8)
-    own[50] = 1
-    np.save(item_file(folder).with_name(f"{item_file(folder).stem}_mask.npy"), own)
+    user_mask = np.zeros((96, 96), np.uint8)
+    user_mask[50] = 1
+    np.save(item_file(folder).with_name(f"{item_file(folder).stem}_mask.npy"), user_mask)
     assert (read_one(folder, clouds={"mask": {}}).mask[50] == Mask.CLOUD).all()
 
 
@@ -316,8 +316,8 @@ def test_level_1c_has_13_bands(tmp_path: Path) -> None:
     for number, key in enumerate(keys):
         gsd = 60 if key in ("coastal", "nir09", "cirrus") else 10 if key in ("blue", "green", "red", "nir") else 20
         pixels = np.full((1, 240 // gsd, 240 // gsd), 1100 + number, np.uint16)
-        place = {"transform": north_up(left=300000, top=4600020, gsd=gsd), "epsg": 32632}
-        write_geotiff(tmp_path / f"{key}.tif", pixels, **place)
+        grid = {"transform": north_up(left=300000, top=4600020, gsd=gsd), "epsg": 32632}
+        write_geotiff(tmp_path / f"{key}.tif", pixels, **grid)
         assets[key] = {"href": f"{key}.tif"}
     item = {"type": "Feature", "stac_version": "1.1.0", "id": "S2B_T32TLL_L1C", "collection": "sentinel-2-l1c"}
     item |= {"properties": {"s2:processing_baseline": "05.09", "s2:product_type": "S2MSI1C"}, "assets": assets}
@@ -330,12 +330,12 @@ def test_level_1c_has_13_bands(tmp_path: Path) -> None:
 
 def test_assets_of_items_are_known_and_other_files_are_counted(scene_of: Callable[[str], Path]) -> None:
     folder = scene_of(EARTH_SEARCH)
-    before = {path.name for path in folder.rglob("*.tif")}
-    systems.spoil(folder)
+    names = {path.name for path in folder.rglob("*.tif")}
+    systems.add_clutter(folder)
     systems.touch(folder, "extra.tif", "x/preview.heic")
     (folder / "collection.json").write_text("{}")
     scenes = read_scenes(datasets.Sentinel2StacSource(kind="sentinel2-stac", path="x", bands=["B02", "B03"]), folder)
-    assert len(before) > 3
+    assert len(names) > 3
     assert len(scenes) == 1
-    scenes.look(0)
+    scenes.inspect(0)
     assert scenes.left_out() == {".heic": 1, ".tif": 1}

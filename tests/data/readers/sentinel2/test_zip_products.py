@@ -18,19 +18,19 @@ from dithc.core.logging import UserError
 from dithc.data import archives
 from dithc.data.readers import read_scenes
 from dithc.data.readers.sentinel2 import zip_products
-from dithc.data.readers.sentinel2.zip_products import unpacked
+from dithc.data.readers.sentinel2.zip_products import open_archive
 from dithc.data.scene import Reason, Rejection, SceneRejectedError
 from tests.data.readers.reading import reader
-from tests.data.readers.systems import spoil, touch
+from tests.data.readers.systems import add_clutter, touch
 
 ENTRY = "S2A.SAFE/MTD_MSIL2A.xml"
 
 
-read_all, read_one, refusal = reader(datasets.Sentinel2Source, kind="sentinel2")
+read_all, read_one, read_error = reader(datasets.Sentinel2Source, kind="sentinel2")
 
 
 @pytest.fixture(autouse=True)
-def room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def scratch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Set the folder for unpacking, which must be empty after every test."""
     folder = tmp_path / "room"
     folder.mkdir()
@@ -50,14 +50,14 @@ def packed(safe_folder: Path, safe_product: Path, tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("name", ["{}.zip", "{}.SAFE.zip", "{}.ZIP", "renamed.zip"])
 def test_zip_file_gives_the_scene_of_its_folder(safe_folder: Path, packed: Path, name: str) -> None:
-    whole = read_one(safe_folder)
+    intact = read_one(safe_folder)
     path = packed.rename(packed.with_name(name.format(packed.stem)))
-    for place in (packed.parent, path):
-        scene = read_one(place)
+    for offset in (packed.parent, path):
+        scene = read_one(offset)
         assert scene.scene_id == path.name
-        assert (scene.sha256, scene.facts, scene.notes) == (whole.sha256, whole.facts, whole.notes)
-        np.testing.assert_array_equal(scene.pixels, whole.pixels)
-        np.testing.assert_array_equal(scene.mask, whole.mask)
+        assert (scene.sha256, scene.facts, scene.notes) == (intact.sha256, intact.facts, intact.notes)
+        np.testing.assert_array_equal(scene.pixels, intact.pixels)
+        np.testing.assert_array_equal(scene.mask, intact.mask)
 
 
 def test_zip_file_without_its_outer_folder_is_read(safe_folder: Path, safe_product: Path, tmp_path: Path) -> None:
@@ -75,12 +75,12 @@ def test_zip_file_beside_its_folder_is_not_read_twice(safe_folder: Path, packed:
 def test_folder_of_the_same_name_hides_a_zip_file_only_if_the_product_is_in_it(
     safe_product: Path, packed: Path
 ) -> None:
-    beside = packed.with_suffix("")
-    beside.mkdir()
-    (beside / "preview.jpg").write_bytes(b"x")
+    target = packed.with_suffix("")
+    target.mkdir()
+    (target / "preview.jpg").write_bytes(b"x")
     assert [scene.path for scene in read_all(packed.parent)] == [packed]
-    shutil.copytree(safe_product, beside / safe_product.name)
-    assert [scene.path for scene in read_all(packed.parent)] == [beside / safe_product.name]
+    shutil.copytree(safe_product, target / safe_product.name)
+    assert [scene.path for scene in read_all(packed.parent)] == [target / safe_product.name]
 
 
 def test_zip_files_of_other_things_are_no_scenes(safe_folder: Path) -> None:
@@ -108,42 +108,42 @@ def test_levels_of_zip_files_are_told_apart_before_anything_is_read(safe_folder:
         read_all(safe_folder)
 
 
-def test_errors_name_files_below_the_zip_file_and_not_where_they_were_unpacked(packed: Path, room: Path) -> None:
+def test_errors_name_files_below_the_zip_file_and_not_where_they_were_unpacked(packed: Path, scratch: Path) -> None:
     with zipfile.ZipFile(packed) as source:
         content = {entry: source.read(entry) for entry in source.namelist()}
     with zipfile.ZipFile(packed, "w") as target:
-        for name, held in content.items():
-            target.writestr(name, held[:-100] if name.endswith("B03_10m.jp2") else held)
+        for name, data in content.items():
+            target.writestr(name, data[:-100] if name.endswith("B03_10m.jp2") else data)
     for settings in ({}, {"checksum": "skip"}):
-        refused = refusal(packed.parent, **settings)
-        said = f"{refused} {refused.got} {refused.expected} {refused.fix}"
-        assert str(room) not in said
+        error = read_error(packed.parent, **settings)
+        text = f"{error} {error.got} {error.expected} {error.fix}"
+        assert str(scratch) not in text
     with zipfile.ZipFile(packed, "w") as target:
-        for name, held in content.items():
-            target.writestr(name, b"<a" if "MTD_MSI" in name else held)
-    refused = refusal(packed.parent, checksum="skip")
-    assert f"{packed}/" in refused.what
-    assert str(room) not in str(refused)
+        for name, data in content.items():
+            target.writestr(name, b"<a" if "MTD_MSI" in name else data)
+    error = read_error(packed.parent, checksum="skip")
+    assert f"{packed}/" in error.problem
+    assert str(scratch) not in str(error)
 
 
-@pytest.mark.parametrize("at", [0.0, 0.3, 0.6, 0.9, 0.999])
-def test_zip_file_cut_short_or_with_an_altered_byte_is_a_row(packed: Path, at: float) -> None:
-    whole, good = packed.read_bytes(), read_one(packed.parent).sha256
-    place = int(at * len(whole))
-    packed.write_bytes(whole[:place])
-    assert refusal(packed.parent).reason == Reason.READ_ERROR
-    packed.write_bytes(whole[:place] + bytes([whole[place] ^ 0x55]) + whole[place + 1 :])
+@pytest.mark.parametrize("share", [0.0, 0.3, 0.6, 0.9, 0.999])
+def test_zip_file_cut_short_or_with_an_altered_byte_is_a_row(packed: Path, share: float) -> None:
+    intact, good = packed.read_bytes(), read_one(packed.parent).sha256
+    offset = int(share * len(intact))
+    packed.write_bytes(intact[:offset])
+    assert read_error(packed.parent).reason == Reason.READ_ERROR
+    packed.write_bytes(intact[:offset] + bytes([intact[offset] ^ 0x55]) + intact[offset + 1 :])
     (found,) = read_all(packed.parent)
     assert isinstance(found, Rejection) or found.sha256 == good  # a date, or the entry of a folder
 
 
 def test_altered_byte_of_every_file_is_seen_by_the_checksum_of_the_zip_file_alone(packed: Path) -> None:
-    whole = packed.read_bytes()
+    intact = packed.read_bytes()
     with zipfile.ZipFile(packed) as source:
-        places = [entry.header_offset + 80 + entry.compress_size // 2 for entry in source.infolist() if entry.file_size]
-    for place in places[::6]:
-        packed.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
-        assert refusal(packed.parent, checksum="skip").reason == Reason.READ_ERROR
+        starts = [entry.header_offset + 80 + entry.compress_size // 2 for entry in source.infolist() if entry.file_size]
+    for offset in starts[::6]:
+        packed.write_bytes(intact[:offset] + bytes([intact[offset] ^ 1]) + intact[offset + 1 :])
+        assert read_error(packed.parent, checksum="skip").reason == Reason.READ_ERROR
 
 
 @pytest.mark.parametrize(
@@ -155,7 +155,7 @@ def test_names_that_lead_out_of_the_archive_are_refused(tmp_path: Path, name: st
     with zipfile.ZipFile(path, "w") as target:
         target.writestr(ENTRY, "<a/>")
         target.writestr(zipfile.ZipInfo(name), "out")
-    with pytest.raises(SceneRejectedError, match="relative names"), unpacked(path):
+    with pytest.raises(SceneRejectedError, match="relative names"), open_archive(path):
         pass
     assert not list(tmp_path.rglob("out.txt"))
 
@@ -166,7 +166,7 @@ def test_names_that_no_file_can_have_are_errors(tmp_path: Path, name: str) -> No
     with zipfile.ZipFile(path, "w") as target:
         target.writestr(ENTRY, "<a/>")
         target.writestr(zipfile.ZipInfo(name), "x")
-    with pytest.raises(OSError), unpacked(path):
+    with pytest.raises(OSError), open_archive(path):
         pass
 
 
@@ -177,7 +177,7 @@ def test_links_pipes_and_encrypted_entries_are_refused(tmp_path: Path) -> None:
         entry.external_attr = (kind | 0o644) << 16
         with zipfile.ZipFile(path, "w") as target:
             target.writestr(entry, "/etc/passwd")
-        with pytest.raises(SceneRejectedError, match="plain files"), unpacked(path):
+        with pytest.raises(SceneRejectedError, match="plain files"), open_archive(path):
             pass
     with zipfile.ZipFile(path, "w") as target:
         target.writestr(ENTRY, "<a/>")
@@ -185,7 +185,7 @@ def test_links_pipes_and_encrypted_entries_are_refused(tmp_path: Path) -> None:
     for signature, flags in ((b"PK\3\4", 6), (b"PK\1\2", 8)):
         content[content.index(signature) + flags] |= 1
     path.write_bytes(content)
-    with pytest.raises(SceneRejectedError, match="plain files"), unpacked(path):
+    with pytest.raises(SceneRejectedError, match="plain files"), open_archive(path):
         pass
 
 
@@ -196,7 +196,7 @@ def test_archives_that_grow_beyond_reason_are_refused_before_anything_is_written
     monkeypatch.setattr(zip_products, "_unpack", lambda *_: pytest.fail("unpacked"))
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as target:
         target.writestr(ENTRY, bytes(1 << 22))
-    with pytest.raises(SceneRejectedError, match="100 times"), unpacked(path):
+    with pytest.raises(SceneRejectedError, match="100 times"), open_archive(path):
         pass
     with zipfile.ZipFile(path, "w") as target:  # entries that share their bytes
         target.writestr(ENTRY, os.urandom(5000))
@@ -208,13 +208,13 @@ def test_archives_that_grow_beyond_reason_are_refused_before_anything_is_written
             target.filelist.append(shared)
             target.NameToInfo[shared.filename] = shared
         target._didModify = True
-    with pytest.raises(SceneRejectedError, match="its entries use"), unpacked(path):
+    with pytest.raises(SceneRejectedError, match="its entries use"), open_archive(path):
         pass
     with zipfile.ZipFile(path, "w") as target:
         target.writestr(ENTRY, "<a/>")
         with pytest.warns(UserWarning, match="Duplicate"):
             target.writestr(ENTRY, "<b/>")
-    with pytest.raises(SceneRejectedError, match="each once"), unpacked(path):
+    with pytest.raises(SceneRejectedError, match="each once"), open_archive(path):
         pass
 
 
@@ -226,7 +226,7 @@ def test_size_that_the_directory_says_wrongly_is_refused(tmp_path: Path, claimed
     content = bytearray(path.read_bytes())
     struct.pack_into("<I", content, content.index(b"PK\1\2") + 24, claimed)
     path.write_bytes(content)
-    with pytest.raises(OSError, match=r"damaged|truncated"), unpacked(path):
+    with pytest.raises(OSError, match=r"damaged|truncated"), open_archive(path):
         pass
 
 
@@ -252,7 +252,7 @@ def test_packings_that_unfold_without_bound_are_refused(tmp_path: Path, method: 
     path = tmp_path / "S2A_X.zip"
     with zipfile.ZipFile(path, "w", method) as target:
         target.writestr(ENTRY, b"x" * 100)
-    with pytest.raises(SceneRejectedError, match="deflated"), unpacked(path):
+    with pytest.raises(SceneRejectedError, match="deflated"), open_archive(path):
         pass
 
 
@@ -260,15 +260,15 @@ def test_entry_with_a_second_name_is_refused(tmp_path: Path, monkeypatch: pytest
     path = tmp_path / "S2A_X.zip"
     with zipfile.ZipFile(path, "w") as target:
         target.writestr(ENTRY, b"x")
-    whole = zipfile.ZipFile.infolist
+    intact = zipfile.ZipFile.infolist
 
     def renamed(self: zipfile.ZipFile) -> list[zipfile.ZipInfo]:  # like newer versions for the field 0x7075
-        entries = whole(self)
+        entries = intact(self)
         entries[0].filename = "../../evil"
         return entries
 
     monkeypatch.setattr(zipfile.ZipFile, "infolist", renamed)
-    with pytest.raises(SceneRejectedError, match="stay inside"), unpacked(path):
+    with pytest.raises(SceneRejectedError, match="stay inside"), open_archive(path):
         pass
     assert not (tmp_path.parent / "evil").exists()
 
@@ -276,19 +276,19 @@ def test_entry_with_a_second_name_is_refused(tmp_path: Path, monkeypatch: pytest
 def test_archive_of_two_products_or_none_is_a_row(packed: Path, safe_folder: Path, safe_product: Path) -> None:
     shutil.copytree(safe_product, safe_folder / "S2B_other.SAFE")
     shutil.make_archive(str(packed.with_suffix("")), "zip", safe_folder)
-    assert "several products" in refusal(packed.parent).what
+    assert "several products" in read_error(packed.parent).problem
     with zipfile.ZipFile(packed, "w") as target:
         target.writestr("readme.txt", "x")
-    refused = refusal(packed.parent)
-    assert "no product" in refused.what
-    assert "readme.txt" in refused.got
+    error = read_error(packed.parent)
+    assert "no product" in error.problem
+    assert "readme.txt" in error.got
 
 
 def test_pipe_named_as_a_zip_file_is_a_row_and_not_opened(tmp_path: Path) -> None:
     folder = tmp_path / "files"
     folder.mkdir()
     os.mkfifo(folder / "S2A_X.zip")
-    assert "pipe" in refusal(folder).got
+    assert "pipe" in read_error(folder).got
 
 
 @pytest.mark.parametrize("is_packed", [False, True])
@@ -296,7 +296,7 @@ def test_clutter_of_systems_leaves_one_product_and_other_files_are_counted(
     safe_folder: Path, safe_product: Path, tmp_path: Path, is_packed: bool
 ) -> None:
     expected = read_one(safe_folder, bands=["B04"], checksum="skip")
-    spoil(safe_folder)
+    add_clutter(safe_folder)
     touch(safe_folder, "__MACOSX/S2A_MSIL2A_X.SAFE/MTD_MSIL2A.xml", "@eaDir/S2A_MSIL2A_X.SAFE/MTD_MSIL2A.xml")
     folder = safe_folder
     if is_packed:
@@ -305,7 +305,7 @@ def test_clutter_of_systems_leaves_one_product_and_other_files_are_counted(
     touch(folder, "S2.tar", "T33_B02.jp2", "notes.txt", "deep/x.zip")
     scenes = read_scenes(datasets.Sentinel2Source(kind="sentinel2", path="x"), folder)
     assert len(scenes) == 1
-    scenes.look(0)
+    scenes.inspect(0)
     assert scenes.left_out() == {".jp2": 1, ".tar": 1, ".zip": 1}
     found = read_one(folder, bands=["B04"], checksum="skip")
     np.testing.assert_array_equal(found.pixels, expected.pixels)

@@ -7,17 +7,16 @@ import pytest
 from hypothesis import given, settings
 
 from dithc.core.logging import UserError
-from dithc.engine.automem.planning.decision import MemoryLevel
 from dithc.engine.automem.planning.document import Plan
 from dithc.engine.automem.planning.planner import make_plan
 from dithc.engine.automem.trace import Trace
-from tests.engine.automem.steps import blocks, traces
+from tests.engine.automem.steps import blocks, level, traces
 
-SLOW = MemoryLevel(name="ddr", budget_bytes=None, copy_bytes_per_second=100.0)
+SLOW = level("ddr", None, 100.0)
 
 
 def planned(trace: Trace, budget: int | None) -> Plan:
-    return make_plan(trace, fast=MemoryLevel(name="hbm", budget_bytes=budget, copy_bytes_per_second=1000.0), slow=SLOW)
+    return make_plan(trace, fast=level("hbm", budget, 1000.0), slow=SLOW)
 
 
 @settings(max_examples=30, deadline=None)
@@ -28,12 +27,12 @@ def test_a_plan_survives_json(trace: Trace) -> None:
 
 
 @pytest.mark.parametrize("content", [{}, {"schema": 1}, {"schema": 99}])
-def test_document_that_is_no_plan_is_refused(content: dict[str, Any]) -> None:
+def test_invalid_plan_document_is_rejected(content: dict[str, Any]) -> None:
     with pytest.raises(UserError, match=r"memory plan(.|\n)*fix"):
         Plan.from_dict(content)
 
 
-def test_the_table_has_a_line_for_each_way_of_treating_units() -> None:
+def test_table_has_a_line_per_run_of_equal_units() -> None:
     lines = planned(blocks(6), 150).describe().splitlines()
     assert lines[0].split() == ["unit", "weights", "gradients", "saved", "kept", "offloaded", "recompute", "ahead"]
     assert any(line.startswith("block0 .. block") and "30 B" in line and "each" in line for line in lines)
@@ -42,7 +41,7 @@ def test_the_table_has_a_line_for_each_way_of_treating_units() -> None:
     assert any(line.startswith("peak: hbm 1") and "(budget 150 B)" in line for line in lines)
 
 
-def test_the_table_says_that_everything_is_resident() -> None:
+def test_table_of_a_resident_plan() -> None:
     text = planned(blocks(3), None).describe()
     assert "everything resident" in text
     assert "0 B loaded, 0 B offloaded" in text

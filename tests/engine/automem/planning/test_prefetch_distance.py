@@ -8,18 +8,18 @@ from dithc.engine.automem.planning.prefetch_distance import compute_seconds, hid
 from tests.engine.automem.steps import blocks
 
 
-def waited(turn: int, distance: int, seconds: list[float], bytes_at: list[int]) -> float:
-    """Return the waiting seconds of a turn for a distance, with the loads in between before it on the stream."""
-    copying = sum(bytes_at[turn - distance + 1 : turn + 1]) if distance else bytes_at[turn]
-    return max(0.0, copying - sum(seconds[turn - distance : turn]))
+def waited(slot: int, distance: int, seconds: list[float], bytes_at: list[int]) -> float:
+    """Return the waiting seconds of a slot for a distance, with the loads in between before it on the stream."""
+    copying = sum(bytes_at[slot - distance + 1 : slot + 1]) if distance else bytes_at[slot]
+    return max(0.0, copying - sum(seconds[slot - distance : slot]))
 
 
 @settings(max_examples=200, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 8), st.integers(0, 8)), min_size=1, max_size=10))
 def test_no_shorter_distance_waits_as_little(step: list[tuple[int, int]]) -> None:
     seconds, bytes_at = [float(row[0]) for row in step], [row[1] for row in step]
-    for turn, distance in enumerate(hiding_distances(seconds, bytes_at, 1.0)):
-        waits = [waited(turn, other, seconds, bytes_at) for other in range(turn + 1)]
+    for slot, distance in enumerate(hiding_distances(seconds, bytes_at, 1.0)):
+        waits = [waited(slot, other, seconds, bytes_at) for other in range(slot + 1)]
         assert waits[distance] == min(waits)
         assert distance == waits.index(min(waits))
 

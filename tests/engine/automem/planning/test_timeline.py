@@ -4,17 +4,17 @@ from dataclasses import replace
 
 import pytest
 
-from dithc.engine.automem.planning.decision import CopyBandwidth, MemoryLevel, Phase, UnitDecision
+from dithc.engine.automem.planning.decision import CopyBandwidth, Phase, UnitDecision
 from dithc.engine.automem.planning.timeline import timeline
-from dithc.engine.automem.trace import SavedTensor, Trace
-from tests.engine.automem.steps import unit
+from dithc.engine.automem.trace import Trace
+from tests.engine.automem.steps import level, tensor, unit
 
 STAYS = UnitDecision(weights="fast", gradients="fast", saved=())
 
 
 def play(trace: Trace, budget: int | None, *, rate: float = 10.0, **decisions: UnitDecision) -> tuple[Phase, ...]:
     every = {unit.name: decisions.get(unit.name, STAYS) for unit in trace.units}
-    fast = MemoryLevel(name="hbm", budget_bytes=budget, copy_bytes_per_second=1e9)
+    fast = level("hbm", budget, 1e9)
     return timeline(trace, every, {}, fast=fast, rates=CopyBandwidth(rate, rate))
 
 
@@ -22,10 +22,10 @@ def stalls(phases: tuple[Phase, ...]) -> list[float]:
     return [pytest.approx(phase.stall_seconds) for phase in phases]
 
 
-def test_a_turn_waits_for_the_rest_of_a_load_that_started_one_turn_ahead() -> None:
+def test_slot_waits_for_the_rest_of_a_load() -> None:
     trace = Trace(units=(unit("a"), unit("b", weight=25)), outside_bytes=0)  # 2.5 seconds of copying, 1 of computing
     phases = play(trace, None, b=replace(STAYS, weights="copied", forward_ahead=1, backward_ahead=1))
-    #                        a    b    b    a  update; kept between b's turns
+    #                        a    b    b    a  update; kept between b's slots
     assert stalls(phases) == [0, 1.5, 0, 0, 0]
     assert [phase.load_bytes for phase in phases] == [25, 0, 0, 0, 0]
     assert [phase.fast_parts["weights"] for phase in phases] == [25, 25, 25, 0, 0]
@@ -44,8 +44,8 @@ def test_loads_wait_for_each_other() -> None:
     assert stalls(slower)[:3] == [0, 0.6, 0.6]
 
 
-def test_a_turn_waits_for_room_only_where_it_needs_it() -> None:
-    saved = SavedTensor(ordinal=0, bytes=50, last_reader=2)
+def test_slot_waits_for_memory_only_if_needed() -> None:
+    saved = tensor(0, 50, 2)
     units = (unit("a", saved=(saved,), working=(50, 5)), unit("b", working=(10, 10)), unit("c", working=(45, 45)))
     leaves = replace(STAYS, saved=("offload",), backward_ahead=1)
     phases = play(Trace(units=units, outside_bytes=0), 60, a=leaves)
@@ -60,18 +60,15 @@ def test_a_turn_waits_for_room_only_where_it_needs_it() -> None:
 
 
 def test_a_load_does_not_start_before_its_offload_is_over() -> None:
-    saved = SavedTensor(ordinal=0, bytes=60, last_reader=1)
+    saved = tensor(0, 60, 1)
     trace = Trace(units=(unit("a", saved=(saved,), working=(60, 0)), unit("b")), outside_bytes=0)
     phases = play(trace, None, a=replace(STAYS, saved=("offload",), backward_ahead=1))
     # Out from 1 to 7, back from 7 to 13; b's backward pass ends at 4.
     assert stalls(phases) == [0, 0, 0, 9.0, 0]
 
 
-def test_a_unit_that_runs_again_takes_its_forward_seconds_twice() -> None:
-    saved = (
-        SavedTensor(ordinal=0, bytes=10, last_reader=1, is_input=True),
-        SavedTensor(ordinal=1, bytes=40, last_reader=1),
-    )
+def test_recomputed_unit_adds_its_forward_seconds() -> None:
+    saved = (tensor(0, 10, 1, is_input=True), tensor(1, 40, 1))
     trace = Trace(units=(unit("a", saved=saved, working=(45, 20)), unit("b")), outside_bytes=0, update_seconds=0.5)
     phases = play(trace, None, a=replace(STAYS, saved=("keep", "keep"), recompute=True))
     assert [phase.seconds for phase in phases] == [1, 1, 2, 3, 0.5]

@@ -13,7 +13,7 @@ from dithc.engine.comm.gradients.buckets import (
     SHARE_ELEMENTS,
     arrange,
 )
-from dithc.engine.comm.traffic import CommMeter, Exposure, covered
+from dithc.engine.comm.traffic import CommMeter, Exposure, union_seconds
 
 SIZES = (1, 5000, 1024, 1025, 70_000, 3, 999_999, 2048)
 ORDER = (7, 0, 6, 3, 1, 5, 2, 4)
@@ -21,26 +21,26 @@ ORDER = (7, 0, 6, 3, 1, 5, 2, 4)
 
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4, 7, 64, 100])
 @pytest.mark.parametrize("bucket_bytes", [None, 1, 20_000, 1 << 30])
-def test_every_tensor_lies_in_one_bucket_and_every_bucket_in_equal_shares(ranks, bucket_bytes):
+def test_each_tensor_is_in_one_bucket_of_equal_shares(ranks, bucket_bytes):
     found = arrange(SIZES, ORDER, ranks=ranks, bucket_bytes=bucket_bytes)
     assert [number for bucket in found.buckets for number in bucket.members] == list(ORDER)
-    reached = 0
+    end = 0
     for bucket in found.buckets:
-        assert bucket.start >= reached
-        reached = bucket.start
+        assert bucket.start >= end
+        end = bucket.start
         for number in bucket.members:
             start = found.starts[number]
-            assert start >= reached, "tensors overlap"
+            assert start >= end, "tensors overlap"
             assert start % ALIGNMENT == 0
-            reached = start + SIZES[number]
-        assert reached <= bucket.stop <= found.length
+            end = start + SIZES[number]
+        assert end <= bucket.stop <= found.length
         shares = [bucket.share(rank, ranks) for rank in range(ranks)]
         assert shares[0].start == bucket.start
         assert shares[-1].stop == bucket.stop
         assert all(left.stop == right.start for left, right in pairwise(shares))
         assert {share.stop - share.start for share in shares} == {shares[0].stop - shares[0].start}
         assert all(share.start % SHARE_ELEMENTS == 0 for share in shares)
-        reached = bucket.stop
+        end = bucket.stop
         assert (
             bucket.stop - bucket.start - sum(-(-SIZES[n] // ALIGNMENT) * ALIGNMENT for n in bucket.members) < ranks * 16
         )
@@ -66,10 +66,10 @@ def test_buckets_are_a_32nd_of_all_within_bounds(total_bytes, bucket_bytes):
 
 
 def test_the_union_of_intervals_counts_every_moment_once():
-    assert covered([(1.0, 3.0), (2.0, 4.0), (2.5, 2.6), (6.0, 7.0)]) == 4.0
-    assert covered([(6.0, 7.0), (1.0, 3.0)]) == 3.0
-    assert covered([(1.0, 2.0), (None, None)]) is None
-    assert covered([]) is None
+    assert union_seconds([(1.0, 3.0), (2.0, 4.0), (2.5, 2.6), (6.0, 7.0)]) == 4.0
+    assert union_seconds([(6.0, 7.0), (1.0, 3.0)]) == 3.0
+    assert union_seconds([(1.0, 2.0), (None, None)]) is None
+    assert union_seconds([]) is None
 
 
 def test_a_meter_adds_up_waits_bytes_and_intervals_and_begins_again():
@@ -78,9 +78,9 @@ def test_a_meter_adds_up_waits_bytes_and_intervals_and_begins_again():
     meter.sent(5)
     for span in ((1.0, 2.0), (1.5, 4.0)):
         meter.wait(SimpleNamespace(wait=lambda: None, begun=span[0], ended=span[1]))
-    taken = meter.take()
-    assert (taken.bytes_moved, taken.communication_seconds) == (15, 3.0)
-    assert taken.exposed_seconds > 0
+    exposure = meter.take()
+    assert (exposure.comm_bytes, exposure.communication_seconds) == (15, 3.0)
+    assert exposure.exposed_seconds > 0
     assert meter.take() == Exposure()
     meter.wait(SimpleNamespace(wait=lambda: None))  # of a backend without times
     assert meter.take().overlap_fraction is None

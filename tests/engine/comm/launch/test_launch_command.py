@@ -49,10 +49,10 @@ def _polls(monkeypatch):
     monkeypatch.setattr(supervisor, "POLL_SECONDS", 0.05)
 
 
-def wait_for(condition, what):
+def wait_for(condition, event):
     end = time.monotonic() + LIMIT_SECONDS
     while not condition():
-        assert time.monotonic() < end, f"waited {LIMIT_SECONDS} s for {what}"
+        assert time.monotonic() < end, f"waited {LIMIT_SECONDS} s for {event}"
         time.sleep(0.05)
 
 
@@ -63,10 +63,9 @@ def alive(pid: int) -> bool:
         return False
 
 
-def start_launch(*words: str, **environment: str) -> "subprocess.Popen[bytes]":
-    return subprocess.Popen(
-        [sys.executable, "-m", "dithc", "launch", *words], env={**os.environ, **environment}, stderr=subprocess.DEVNULL
-    )
+def start_launch(*arguments: str, **environment: str) -> "subprocess.Popen[bytes]":
+    line = [sys.executable, "-m", "dithc", "launch", *arguments]
+    return subprocess.Popen(line, env={**os.environ, **environment}, stderr=subprocess.DEVNULL)
 
 
 @pytest.mark.parametrize(
@@ -103,22 +102,22 @@ def test_each_launcher_has_its_line_and_one_rank_needs_none(settings, line):
         ([], {"launcher": "none"}, "after `--`"),
     ],
 )
-def test_a_size_that_cannot_be_and_an_empty_command_are_refused(command, settings, message):
+def test_impossible_size_and_empty_command_are_rejected(command, settings, message):
     with pytest.raises(UserError, match=message):
         launch_line(command, **settings)
 
 
-def test_the_mpiexec_beside_this_python_comes_first_and_a_missing_one_is_an_error(monkeypatch, tmp_path):
+def test_mpiexec_next_to_python_comes_first_and_missing_mpiexec_is_an_error(monkeypatch, tmp_path):
     monkeypatch.delenv("DITHC_MPIEXEC", raising=False)
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
     monkeypatch.setenv("PATH", str(tmp_path / "empty"))
-    for named, message in {None: "install an MPI", "mpiexec": "absolute", "/nowhere/mpiexec": "absolute"}.items():
+    for explicit, message in {None: "install an MPI", "mpiexec": "absolute", "/nowhere/mpiexec": "absolute"}.items():
         with pytest.raises(UserError, match=message):
-            find_mpiexec(named)
-    beside = tmp_path / "mpiexec"
-    beside.write_text("#!/bin/sh\necho 'mpiexec (Open MPI) 5.0.0'\n")
-    beside.chmod(0o755)
-    assert find_mpiexec() == MpiLauncher(str(beside), "openmpi")
+            find_mpiexec(explicit)
+    local = tmp_path / "mpiexec"
+    local.write_text("#!/bin/sh\necho 'mpiexec (Open MPI) 5.0.0'\n")
+    local.chmod(0o755)
+    assert find_mpiexec() == MpiLauncher(str(local), "openmpi")
 
 
 @pytest.mark.parametrize(("end", "status"), [("exit 0", 0), ("exit 75", 75), ("kill -9 $$", 128 + 9)])
@@ -140,7 +139,7 @@ def test_mpich_has_srun_start_its_own_launcher_on_the_nodes():
 @pytest.mark.parametrize(
     ("version", "through"), [("HYDRA build details", "hydra"), ("mpiexec (Open MPI) 5.0.0", "pmix"), (None, "pmix")]
 )
-def test_ranks_on_slurm_meet_through_what_their_mpi_has(monkeypatch, tmp_path, version, through):
+def test_ranks_on_slurm_connect_through_their_mpi(monkeypatch, tmp_path, version, through):
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
     monkeypatch.delenv("DITHC_MPIEXEC", raising=False)
     if version:
@@ -179,7 +178,7 @@ def test_each_launcher_gets_the_signal_that_it_carries_to_its_ranks():
     assert carried_signal(signal.SIGINT, launcher="none", vendor="other") == signal.SIGINT
 
 
-def test_what_a_killed_launch_left_is_removed_by_the_next(tmp_path):
+def test_files_of_a_killed_launch_are_removed_by_the_next(tmp_path):
     gone = subprocess.Popen(["true"])
     gone.wait()
     host = socket.gethostname()
@@ -193,7 +192,7 @@ def test_what_a_killed_launch_left_is_removed_by_the_next(tmp_path):
 
 
 @pytest.mark.parametrize(("status", "starts"), [(2, 1), (130, 2)])
-def test_ranks_of_which_one_has_ended_before_they_met_end_with_its_status(monkeypatch, tmp_path, status, starts):
+def test_launch_ends_with_the_status_of_a_rank_lost_at_the_start(monkeypatch, tmp_path, status, starts):
     monkeypatch.setattr(supervisor, "LOST_SECONDS", 0.2)
     monkeypatch.setattr(supervisor, "STARTS", 2)
     code = (
@@ -206,18 +205,16 @@ def test_ranks_of_which_one_has_ended_before_they_met_end_with_its_status(monkey
     assert (tmp_path / "started").read_text() == "x\n" * starts
 
 
-@pytest.mark.parametrize(("soonest", "starts"), [(60.0, 3), (0.0, 1)])
-def test_signal_number_of_a_launcher_that_ended_at_its_start_is_not_taken_for_wrong_input(
-    monkeypatch, tmp_path, soonest, starts
-):
+@pytest.mark.parametrize(("min_seconds", "starts"), [(60.0, 3), (0.0, 1)])
+def test_signal_number_of_a_launcher_is_not_invalid_input(monkeypatch, tmp_path, min_seconds, starts):
     monkeypatch.setattr(supervisor.time, "sleep", lambda seconds: None)
-    monkeypatch.setattr(supervisor, "SOONEST_SECONDS", soonest)
+    monkeypatch.setattr(supervisor, "MIN_START_SECONDS", min_seconds)
     line = ["bash", "-c", f"echo x >> {tmp_path}/starts; exit 2"]
     assert supervise(line, environment=os.environ, launcher="mpiexec", vendor="mpich", meet_in=tmp_path) == 2
     assert len((tmp_path / "starts").read_text().split()) == starts
 
 
-def test_rank_that_is_gone_before_all_met_is_noticed_where_mpiexec_does_not(monkeypatch, tmp_path, caplog):
+def test_lost_rank_is_detected_before_all_ranks_are_connected(monkeypatch, tmp_path, caplog):
     monkeypatch.setattr(supervisor, "LOST_SECONDS", 0.2)
     monkeypatch.setattr(supervisor, "STARTS", 1)
     proxy = tmp_path / HYDRA_PROXY
@@ -228,7 +225,7 @@ def test_rank_that_is_gone_before_all_met_is_noticed_where_mpiexec_does_not(monk
     assert "a rank ended before the ranks had found each other: ending them" in caplog.text
 
 
-def test_a_program_that_is_not_there_is_an_error():
+def test_missing_program_is_an_error():
     with pytest.raises(UserError, match="/nowhere/program"):
         supervise(["/nowhere/program"], environment=os.environ)
 
@@ -239,10 +236,6 @@ def test_a_stop_signal_reaches_the_command_and_its_status_comes_back(tmp_path):
     launch.send_signal(signal.SIGTERM)
     assert launch.wait(LIMIT_SECONDS) == 75
     assert (tmp_path / "stopped-0").read_text() == "SIGTERM"
-
-
-def driven(driver: "subprocess.Popen[bytes]") -> dict[str, str]:
-    return {"DITHC_DRIVER_PID": str(driver.pid), "DITHC_DRIVER_HOST": socket.gethostname()}
 
 
 def test_a_driver_on_another_host_is_not_watched():
@@ -269,8 +262,9 @@ def test_every_rank_stops_when_the_driver_is_killed(tmp_path, stubborn):
         pytest.skip(str(error))
     driver = subprocess.Popen(["sleep", "300"])
     program = STUBBORN if stubborn else STOPPABLE
-    words = ["--launcher", "mpiexec", "--ranks", "2", "--grace-seconds", "2" if stubborn else "60"]
-    launch = start_launch(*words, "--", sys.executable, "-c", program, str(tmp_path), **driven(driver))
+    arguments = ["--launcher", "mpiexec", "--ranks", "2", "--grace-seconds", "2" if stubborn else "60"]
+    variables = {"DITHC_DRIVER_PID": str(driver.pid), "DITHC_DRIVER_HOST": socket.gethostname()}
+    launch = start_launch(*arguments, "--", sys.executable, "-c", program, str(tmp_path), **variables)
     ready = [tmp_path / "ready-0", tmp_path / "ready-1"]
     wait_for(lambda: all(path.exists() and path.read_text() for path in ready), "both ranks")
     driver.kill()
@@ -280,16 +274,16 @@ def test_every_rank_stops_when_the_driver_is_killed(tmp_path, stubborn):
     assert driver.wait() == -signal.SIGKILL  # until here it was a zombie: dead, but not reaped
 
 
-def test_processes_of_one_fault_say_it_once_and_leave_nothing_behind(tmp_path, capfd):
-    say = "import sys; from dithc.engine.comm.launch import exit_report; print(exit_report.deduplicated_message(sys.argv[1]))"
-    line = ["sh", "-c", f'for said in same same other; do "{sys.executable}" -c "{say}" $said; done; exit 2']
-    started = os.environ | {"PMI_RANK": "1"}
-    assert supervise(line, environment=started, meet_in=tmp_path) == 2
+def test_equal_errors_are_logged_once_and_leave_no_files(tmp_path, capfd):
+    program = "import sys; from dithc.engine.comm.launch import exit_report; print(exit_report.deduplicated_message(sys.argv[1]))"
+    line = ["sh", "-c", f'for said in same same other; do "{sys.executable}" -c "{program}" $said; done; exit 2']
+    environment = os.environ | {"PMI_RANK": "1"}
+    assert supervise(line, environment=environment, meet_in=tmp_path) == 2
     assert capfd.readouterr().out.split("\n") == ["same", "rank 1: the same error", "other", ""]
     assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("place", ["", "/no folder/met"])
-def test_errors_are_said_in_full_without_dithc_launch_or_a_place_to_write(monkeypatch, place):
+def test_errors_are_logged_in_full_without_a_marker(monkeypatch, place):
     monkeypatch.setenv(STARTED_VARIABLE, place)
     assert [exit_report.deduplicated_message("x"), exit_report.deduplicated_message("x")] == ["x", "x"]

@@ -22,28 +22,28 @@ def make(path):
     return path
 
 
-def test_only_what_is_new_and_in_nobodys_use_is_removed(folder):
+def test_only_new_unused_files_are_removed(folder):
     old = make(folder / "mpich_shm_1_0")
-    before = shm_cleanup.names()
-    left = [make(folder / name) for name in ("mpich_shm_2_0", "ucx_shm_posix_2", "dithc-2")]
-    others = [old, make(folder / "sem.others"), make(folder / "mpich_shm_3_0"), make(folder / "mpich_shm_4_0")]
-    code = f"import mmap, sys; f = open({str(others[2])!r}, 'r+b'); m = mmap.mmap(f.fileno(), {SIZE}); f.close()"
+    existing = shm_cleanup.names()
+    unused = [make(folder / name) for name in ("mpich_shm_2_0", "ucx_shm_posix_2", "dithc-2")]
+    kept = [old, make(folder / "sem.others"), make(folder / "mpich_shm_3_0"), make(folder / "mpich_shm_4_0")]
+    code = f"import mmap, sys; f = open({str(kept[2])!r}, 'r+b'); m = mmap.mmap(f.fileno(), {SIZE}); f.close()"
     code += "; print(flush=True); sys.stdin.read()"
-    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
-        other.stdout.readline()  # another process has mapped a file, and this one has opened another
-        with others[3].open("rb"):
-            shm_cleanup.sweep(before)
-            assert sorted(folder.iterdir()) == sorted(others)
-        other.stdin.close()
-    shm_cleanup.sweep(before)
-    assert sorted(folder.iterdir()) == sorted(others[:2])
-    assert not any(path.exists() for path in left)
+    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        process.stdout.readline()  # another process has mapped a file, and this one has opened another
+        with kept[3].open("rb"):
+            shm_cleanup.sweep(existing)
+            assert sorted(folder.iterdir()) == sorted(kept)
+        process.stdin.close()
+    shm_cleanup.sweep(existing)
+    assert sorted(folder.iterdir()) == sorted(kept[:2])
+    assert not any(path.exists() for path in unused)
 
 
-def test_names_are_taken_from_what_this_process_has_mapped_of_mpich(folder):
-    mine, others = make(folder / "mpich_shm_6_0"), make(folder / "mpich_shm_7_0")
-    with mine.open("r+b") as file, mmap.mmap(file.fileno(), SIZE) as memory:
+def test_names_of_mapped_mpich_segments_are_removed(folder):
+    mapped, unmapped = make(folder / "mpich_shm_6_0"), make(folder / "mpich_shm_7_0")
+    with mapped.open("r+b") as file, mmap.mmap(file.fileno(), SIZE) as memory:
         shm_cleanup.unlink_shared_memory()
         memory[0] = 1
-    assert not mine.exists()
-    assert others.exists()
+    assert not mapped.exists()
+    assert unmapped.exists()

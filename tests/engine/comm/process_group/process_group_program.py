@@ -166,7 +166,7 @@ def messages() -> None:
             assert torch.equal(received, torch.full_like(received, float(other)))
         reducing.wait()
         assert torch.equal(total, torch.full_like(total, float(SIZE)))
-    MpiCommunicator.MOST_ELEMENTS = 1000  # emulates counts of ten bits
+    MpiCommunicator.MAX_ELEMENTS = 1000  # emulates counts of ten bits
     long = values(4099, torch.float32, RANK)
     dist.broadcast(long, 0)
     assert torch.equal(long, values(4099, torch.float32, 0))
@@ -240,7 +240,7 @@ def reduced_gradients() -> None:
         reducer.begin()
         model(batches[2 * RANK + 1], rank=RANK).square().sum().backward()
         reducer.finish()
-        exchanged = reducer.exposure.bytes_moved, reducer.buffer.nbytes
+        exchanged = reducer.exposure.comm_bytes, reducer.buffer.nbytes
         if step == 0:
             reducer.record()  # keeps the gradients
         for number, batch in enumerate(batches):

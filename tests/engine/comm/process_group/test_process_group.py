@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.engine.comm.test_group import run_line, run_program
+from tests.engine.comm.test_group import done_lines, run_line, run_program
 
 pytestmark = pytest.mark.mpi
 PROGRAM = "process_group/process_group_program.py"
@@ -17,10 +17,6 @@ SCENES = (
 )
 
 EXACT = ("fully_sharded", "reduced_gradients")  # compared with fp32 on one process
-
-
-def done_lines(ranks: int) -> list[str]:
-    return [f"rank {rank} of {ranks} is done" for rank in range(ranks)]
 
 
 @pytest.mark.sampled("collectives")
@@ -39,7 +35,7 @@ def done_lines(ranks: int) -> list[str]:
     ],
     ids=["alone", "blocking", "iallreduce", "2", "4", "nodes-of-one", "2-nodes", "2-nodes-bf16", "unequal-nodes"],
 )
-def test_collectives_and_what_stands_on_them(ranks, nodes, settings):
+def test_collectives_and_their_users(ranks, nodes, settings):
     scenes = [scene for scene in SCENES if not settings.get("reduce_dtype") or scene not in EXACT]
     environment = {"DITHC_TEST_COMM": json.dumps(settings), "DITHC_TEST_NODES": str(nodes)}
     done = run_program(PROGRAM, ranks, *scenes, **environment)
@@ -48,14 +44,14 @@ def test_collectives_and_what_stands_on_them(ranks, nodes, settings):
     assert ("the nodes have different numbers of ranks" in done.stderr) == (ranks == 3)
 
 
-def test_ranks_that_stay_away_are_an_error_in_time():
+def test_missing_ranks_are_an_error_at_the_timeout():
     done = run_program(PROGRAM, 3, "absent")
     assert done.returncode == 0, done.stderr
     assert sorted(done.stdout.splitlines()) == done_lines(3)
     assert re.search(r"rank 0 of 3: waiting for \d+ s for rank 2 \(process \d+\); gives up after 10 s", done.stderr)
 
 
-def test_the_two_documented_lines_start_a_group_and_a_store_of_ones_own_still_does():
+def test_documented_lines_start_a_group():
     program = (
         "import sys, torch, torch.distributed as dist, dithc.engine.comm.process_group\n"
         "dist.init_process_group('dithc-mpi')\n"
@@ -70,7 +66,7 @@ def test_the_two_documented_lines_start_a_group_and_a_store_of_ones_own_still_do
     assert "RANK expected, but not set" in done.stderr
 
 
-def test_communication_threads_have_a_core_that_no_other_thread_uses():
+def test_communication_threads_have_a_reserved_core():
     cpus = sorted(os.sched_getaffinity(0))
     if len(cpus) < 2:
         pytest.skip("needs two CPUs")

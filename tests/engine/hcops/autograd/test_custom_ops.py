@@ -28,8 +28,8 @@ SERVERS = [f"c:{level}" for level in ALL if runs(level)] + ["numba"]
 def server(request, monkeypatch) -> Iterator[str]:
     """Back end, and for C the instruction set after the colon."""
     backend, _, level = request.param.partition(":")
-    if why := obstacle(backend):
-        pytest.skip(f"back end {backend}: {why}")
+    if reason := obstacle(backend):
+        pytest.skip(f"back end {backend}: {reason}")
     monkeypatch.setenv("HCOPS_ISA", level)
     loading.instruction_set.cache_clear()
     with hcops.use(backend):
@@ -75,11 +75,11 @@ def _heads(*sizes: tuple[int, int, int, int]) -> tuple[dict[str, tuple[int, ...]
     return tuple({"qkv": (n, t, 3 * h * k), "query_weight": (k,), "key_weight": (k,)} for n, t, h, k in sizes)
 
 
-def _rotated(qkv: Tensor, query_weight: Tensor | None, key_weight: Tensor | None, *, turn: bool = True) -> Tensor:
+def _rotated(qkv: Tensor, query_weight: Tensor | None, key_weight: Tensor | None, *, rotate: bool = True) -> Tensor:
     """Rotate two heads, or as many as the weights imply, by distinct angles."""
     t, d = qkv.shape[1], qkv.shape[2] // 3
     heads = 2 if query_weight is None else d // len(query_weight)
-    angles = torch.arange(t * (d // heads // 2), dtype=torch.float32).reshape(t, -1) if turn else None
+    angles = torch.arange(t * (d // heads // 2), dtype=torch.float32).reshape(t, -1) if rotate else None
     cos, sin = (None, None) if angles is None else (angles.cos(), angles.sin())
     return vector.rotate_heads(qkv, heads, cos=cos, sin=sin, query_weight=query_weight, key_weight=key_weight)
 
@@ -123,7 +123,7 @@ CASES = {
     ),
     "rotate_heads without norm": Case(lambda qkv: _rotated(qkv, None, None), _any((2, 5, 24), (2, 40, 216)), _longest),
     "rotate_heads without rotation": Case(
-        lambda qkv, query, key: _rotated(qkv, query, key, turn=False), _heads((2, 3, 2, 5), (2, 40, 2, 36)), _longest
+        lambda qkv, query, key: _rotated(qkv, query, key, rotate=False), _heads((2, 3, 2, 5), (2, 40, 2, 36)), _longest
     ),
     "swiglu": Case(vector.swiglu, _any((1, 1, 2), (2, 3, 10), (2, 5, 2064)), lambda _: 1),
     "gate_residual": Case(
@@ -154,6 +154,7 @@ CASES = {
 # Inputs that stay fp32 under autocast: master weights and the residual stream.
 STAYS_FP32 = ("weight", "bias", "weight2", "bias2", "query_weight", "key_weight", "residual")
 MODES = ("fp32", "bf16", "autocast")
+ADAMW = {"lr": 1.0, "betas": (0.9, 0.99), "eps": 1e-8, "weight_decay": 0.0}
 
 
 def make(case: Case, index: int, mode: str) -> tuple[list[Tensor], list[Tensor]]:
@@ -164,9 +165,9 @@ def make(case: Case, index: int, mode: str) -> tuple[list[Tensor], list[Tensor]]
         drawn = torch.randn(shape, generator=generator)
         stays = mode == "fp32" or (mode == "autocast" and name in STAYS_FP32)
         leaf = drawn if stays else drawn.bfloat16()
-        read = leaf.bfloat16() if mode == "autocast" and name.startswith("weight") else leaf
+        rounded = leaf.bfloat16() if mode == "autocast" and name.startswith("weight") else leaf
         leaves.append(leaf.requires_grad_())
-        exact.append(read.detach().double().requires_grad_())
+        exact.append(rounded.detach().double().requires_grad_())
     return leaves, exact
 
 
@@ -192,12 +193,12 @@ def test_forward_and_gradients_are_those_of_float64(server: str, name: str, mode
             out = case.call(*leaves)
         dout = torch.randn(out.shape, generator=torch.Generator().manual_seed(99)).to(out.dtype)
         with hcops.use("reference"):
-            truth = case.call(*exact)
-            wanted = torch.autograd.grad(truth, exact, dout.double())
+            exact_out = case.call(*exact)
+            exact_gradients = torch.autograd.grad(exact_out, exact, dout.double())
         got = torch.autograd.grad(out, leaves, dout)
         length = case.length(shapes)
-        assert within(out, truth, mode=mode, length=length), f"{shapes}: out"
-        for argument, leaf, gradient, expected in zip(shapes, leaves, got, wanted, strict=True):
+        assert within(out, exact_out, mode=mode, length=length), f"{shapes}: out"
+        for argument, leaf, gradient, expected in zip(shapes, leaves, got, exact_gradients, strict=True):
             assert gradient.dtype == leaf.dtype
             assert within(gradient, expected, mode=mode, length=length), f"{shapes}: gradient of {argument}"
 
@@ -207,17 +208,17 @@ def test_forward_and_gradients_are_those_of_float64(server: str, name: str, mode
 @pytest.mark.parametrize("server", [*SERVERS, "reference"], indirect=True)
 def test_gradient_of_the_stream_is_added_to_that_of_the_norm(server: str, uses: str, rms: bool) -> None:
     leaves, _ = make(CASES["adaln"], 3, "fp32")
-    together, apart = [leaf.detach().clone().requires_grad_() for leaf in leaves], leaves
-    out, stream = vector.adaln_and_stream(*together, rms=rms)
-    assert torch.equal(stream, together[0])
-    pairs = ((out, stream), (vector.adaln(*apart, rms=rms), apart[0]))
+    fused_leaves, separate = [leaf.detach().clone().requires_grad_() for leaf in leaves], leaves
+    out, stream = vector.adaln_and_stream(*fused_leaves, rms=rms)
+    assert torch.equal(stream, fused_leaves[0])
+    pairs = ((out, stream), (vector.adaln(*separate, rms=rms), separate[0]))
     for norm, x in pairs:
         loss = {"both": (norm * x.exp()).sum(), "norm": norm.square().sum(), "stream": x.square().sum()}[uses]
         loss.backward()
-    for one, two in zip(together, apart, strict=True):
-        assert (one.grad is None) == (two.grad is None)
-        if two.grad is not None:
-            torch.testing.assert_close(one.grad, two.grad, rtol=1e-5, atol=1e-5)
+    for found, expected in zip(fused_leaves, separate, strict=True):
+        assert (found.grad is None) == (expected.grad is None)
+        if expected.grad is not None:
+            torch.testing.assert_close(found.grad, expected.grad, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -230,9 +231,9 @@ def test_swiglu_of_the_largest_gates_has_the_limits_of_silu(server: str, dtype: 
     vector.swiglu(x).backward(dout[None, None])
     exact = gate.double() / (1 + torch.exp(-gate.double()))
     slope = torch.where(gate < 0, exact, 1.0)  # to fp32, beyond 80
-    wanted = torch.cat([-3.0 * slope, -1.5 * exact], dim=2).to(dtype)
+    expected = torch.cat([-3.0 * slope, -1.5 * exact], dim=2).to(dtype)
     close = {"rtol": 0.02, "atol": 1e-36}  # 2%: at -80 the slope is -79, not -80 sigmoid(-80)
-    torch.testing.assert_close(x.grad, wanted, **close)
+    torch.testing.assert_close(x.grad, expected, **close)
     assert x.grad[0, 0, 9:14].eq(0).all()
     for gate_out in (-torch.inf, torch.inf, torch.nan):  # as in PyTorch: inf has no slope, and -inf no sigmoid
         x = torch.tensor([[[gate_out, 2.0]]], dtype=dtype, requires_grad=True)
@@ -267,10 +268,10 @@ def test_types_under_autocast_are_those_of_the_model(server: str) -> None:
     weight, bias = torch.randn(8, 8), torch.randn(8)
     shift, scale = modulation.chunk(2, dim=1)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        normalised = vector.adaln(stream, shift, scale)
-        y = hcops.linear(normalised, weight, bias)
+        normalized = vector.adaln(stream, shift, scale)
+        y = hcops.linear(normalized, weight, bias)
         out = hcops.linear(y, weight, bias, gate=scale, residual=stream)
-    assert (normalised.dtype, y.dtype, out.dtype) == (torch.bfloat16, torch.bfloat16, torch.float32)
+    assert (normalized.dtype, y.dtype, out.dtype) == (torch.bfloat16, torch.bfloat16, torch.float32)
 
 
 def _leaf(*shape: int) -> Tensor:
@@ -324,17 +325,17 @@ def test_both_ways_through_torch_give_the_same_bits(name: str, fast: None) -> No
     out = case.call(*leaves)
     gradients = torch.autograd.grad(out, leaves, torch.ones_like(out))
     traced = torch.compile(case.call, backend="aot_eager", fullgraph=True, dynamic=False)(*leaves)
-    of_traced = torch.autograd.grad(traced, leaves, torch.ones_like(out))
+    traced_gradients = torch.autograd.grad(traced, leaves, torch.ones_like(out))
     assert torch.equal(out, traced)
-    for one, other in zip(gradients, of_traced, strict=True):
-        assert torch.equal(one, other)
+    for found, expected in zip(gradients, traced_gradients, strict=True):
+        assert torch.equal(found, expected)
 
 
 @pytest.mark.parametrize("name", ["adaln", "rotate_heads"])
 @pytest.mark.parametrize("server", SERVERS, indirect=True)
 def test_sums_over_tokens_repeat_bit_by_bit_on_any_number_of_threads(server: str, name: str) -> None:
     leaves, _ = make(CASES[name], 3, "fp32")
-    before = torch.get_num_threads()
+    num_threads = torch.get_num_threads()
     found = []
     try:
         for threads, _ in itertools.product((1, 2), range(50)):
@@ -342,8 +343,8 @@ def test_sums_over_tokens_repeat_bit_by_bit_on_any_number_of_threads(server: str
             out = CASES[name].call(*leaves)
             found.append(torch.autograd.grad(out, leaves, out.detach()))
     finally:
-        torch.set_num_threads(before)
-    assert all(torch.equal(a, b) for one in found for a, b in zip(one, found[0], strict=True))
+        torch.set_num_threads(num_threads)
+    assert all(torch.equal(a, b) for run in found for a, b in zip(run, found[0], strict=True))
 
 
 @pytest.mark.parametrize("server", SERVERS, indirect=True)
@@ -457,9 +458,7 @@ BAD: dict[str, tuple[Callable[[], Any], str]] = {
         "linear, argument dtype",
     ),
     "step before the first": (
-        lambda: hcops.optimizer.adamw(
-            *([torch.zeros(3)] for _ in range(4)), lr=1.0, betas=(0.9, 0.99), eps=1e-8, weight_decay=0.0, step=0
-        ),
+        lambda: hcops.optimizer.adamw(*([torch.zeros(3)] for _ in range(4)), **ADAMW, step=0),
         "adamw, argument step",
     ),
     "rows that do not fit": (lambda: vector.unpatchify(_leaf(1, 5, 4), 2, 2), "unpatchify, argument rows"),
@@ -470,8 +469,8 @@ BAD: dict[str, tuple[Callable[[], Any], str]] = {
 
 def _rotate(qkv: Tensor, num_heads: int, **changes: Tensor | None) -> Tensor:
     """Rotate with tables for two tokens and heads of width 4."""
-    given = {"cos": torch.zeros(2, 2), "sin": torch.zeros(2, 2), "query_weight": None, "key_weight": None}
-    return vector.rotate_heads(qkv, num_heads, **(given | changes))
+    settings = {"cos": torch.zeros(2, 2), "sin": torch.zeros(2, 2), "query_weight": None, "key_weight": None}
+    return vector.rotate_heads(qkv, num_heads, **(settings | changes))
 
 
 def _misaligned() -> Tensor:
@@ -506,8 +505,7 @@ def test_update_in_place_is_seen_by_autograd(backend: str, use_backend: Callable
     use_backend(backend)
     weight, lists = _leaf(3), [[torch.zeros(3)] for _ in range(4)]
     loss = (weight * weight).sum()
-    settings = {"lr": 1.0, "betas": (0.9, 0.99), "eps": 1e-8, "weight_decay": 0.0, "step": 1}
-    hcops.optimizer.adamw([weight.detach()], *lists[:3], averages=lists[3], **settings)
+    hcops.optimizer.adamw([weight.detach()], *lists[:3], averages=lists[3], **ADAMW, step=1)
     assert [tensors[0]._version for tensors in lists] == [0, 1, 1, 1]
     with pytest.raises(RuntimeError, match="inplace operation"):
         loss.backward()
@@ -575,8 +573,8 @@ def test_mlp_whose_parts_are_served_by_different_back_ends_calls_them_one_by_one
     with torch.autocast("cpu", dtype=torch.bfloat16, enabled=mode == "autocast"):
         out = case.call(*leaves)
     with hcops.use("reference"):
-        truth = case.call(*exact)
-    assert within(out, truth, mode=mode, length=_longest(case.shapes[1]))
+        expected = case.call(*exact)
+    assert within(out, expected, mode=mode, length=_longest(case.shapes[1]))
 
 
 def test_what_an_mlp_keeps_of_a_branch_has_the_type_of_its_products(fast: None) -> None:
@@ -593,9 +591,8 @@ def test_raw_kernels_refuse_what_they_would_read_wrongly(fast: None) -> None:
         with pytest.raises(ValueError, match="operator silu, argument x"):
             silu(bad)
     tensors = [torch.zeros(3)]
-    settings = {"lr": 1.0, "betas": (0.9, 0.99), "eps": 1e-8, "weight_decay": 0.0, "step": 1}
     with pytest.raises(ValueError, match="argument gradients"):
-        hcops.optimizer.adamw(tensors, [torch.zeros(4)], tensors, tensors, **settings)
+        hcops.optimizer.adamw(tensors, [torch.zeros(4)], tensors, tensors, **ADAMW, step=1)
 
 
 class Marked(Tensor):
@@ -603,7 +600,7 @@ class Marked(Tensor):
 
 
 def test_what_a_fast_back_end_does_not_take_is_served_by_the_reference_and_said_once(fast, monkeypatch, caplog) -> None:
-    monkeypatch.setattr("dithc.engine.hcops.backend._said", set())
+    monkeypatch.setattr("dithc.engine.hcops.backend._logged", set())
     for _ in range(2):
         assert vector.silu(torch.randn(3, dtype=torch.float64)).dtype == torch.float64
         assert isinstance(vector.gelu(torch.randn(3).as_subclass(Marked)), Marked)

@@ -38,7 +38,7 @@ def is_flat(weight: Tensor) -> bool:
     return weight.grad is not None and weight.grad.data_ptr() == weight.flat_grad.data_ptr()
 
 
-def by_torch(weight: Tensor, *inputs: Tensor) -> Tensor:
+def torch_gradient(weight: Tensor, *inputs: Tensor) -> Tensor:
     """Return the gradient of the sum of squares of x @ weight^T over all inputs, by torch alone."""
     leaf = weight.detach().clone().requires_grad_()
     sum((x @ leaf.T).square().sum() for x in inputs).backward()
@@ -65,11 +65,11 @@ def test_micro_batches_add_up_in_place() -> None:
     for x in inputs:
         hcops.linear(x, weight).square().sum().backward()
         assert is_flat(weight)
-    torch.testing.assert_close(weight.grad, by_torch(weight, *inputs))
+    torch.testing.assert_close(weight.grad, torch_gradient(weight, *inputs))
     weight.grad = None
     hcops.linear(inputs[0], weight).square().sum().backward()
     assert is_flat(weight)
-    torch.testing.assert_close(weight.grad, by_torch(weight, inputs[0]))
+    torch.testing.assert_close(weight.grad, torch_gradient(weight, inputs[0]))
 
 
 def test_bias_gradient_of_a_micro_batch_is_not_counted_twice() -> None:
@@ -87,7 +87,7 @@ def test_gradient_set_to_zero_in_place_is_added_to() -> None:
         hcops.linear(x, weight).square().sum().backward()
         weight.grad.zero_()
     hcops.linear(x, weight).square().sum().backward()
-    torch.testing.assert_close(weight.grad, by_torch(weight, x))
+    torch.testing.assert_close(weight.grad, torch_gradient(weight, x))
 
 
 def test_weight_used_twice_in_one_pass_gets_both_gradients() -> None:
@@ -95,7 +95,7 @@ def test_weight_used_twice_in_one_pass_gets_both_gradients() -> None:
     inputs = [torch.randn(5, 3) for _ in range(2)]
     for count in (1, 2):
         sum(hcops.linear(x, weight).square().sum() for x in inputs).backward()
-        torch.testing.assert_close(weight.grad, count * by_torch(weight, *inputs))
+        torch.testing.assert_close(weight.grad, count * torch_gradient(weight, *inputs))
 
 
 def test_gradient_from_elsewhere_is_added_to_and_not_replaced() -> None:
@@ -103,7 +103,7 @@ def test_gradient_from_elsewhere_is_added_to_and_not_replaced() -> None:
     x = torch.randn(5, 3)
     weight.grad = torch.ones(4, 3)
     hcops.linear(x, weight).square().sum().backward()
-    torch.testing.assert_close(weight.grad, by_torch(weight, x) + 1)
+    torch.testing.assert_close(weight.grad, torch_gradient(weight, x) + 1)
 
 
 def test_place_of_its_own_is_left_alone_while_somebody_keeps_a_gradient_there() -> None:
@@ -116,7 +116,7 @@ def test_place_of_its_own_is_left_alone_while_somebody_keeps_a_gradient_there() 
         weight.grad = None
         hcops.linear(x, weight).square().sum().backward()
         assert not is_flat(weight)
-        torch.testing.assert_close(weight.grad, by_torch(weight, x))
+        torch.testing.assert_close(weight.grad, torch_gradient(weight, x))
     assert torch.equal(kept, before.view(-1)[:5])
     del kept
     weight.grad = None
@@ -129,8 +129,8 @@ def test_captured_gradient_leaves_the_buffer_and_grad_alone() -> None:
     x, other = torch.randn(5, 3), torch.randn(5, 3)
     hcops.linear(x, weight).square().sum().backward()
     (captured,) = torch.autograd.grad(hcops.linear(other, weight).square().sum(), weight)
-    torch.testing.assert_close(captured, by_torch(weight, other))
-    torch.testing.assert_close(weight.grad, by_torch(weight, x))
+    torch.testing.assert_close(captured, torch_gradient(weight, other))
+    torch.testing.assert_close(weight.grad, torch_gradient(weight, x))
     assert captured.data_ptr() != weight.flat_grad.data_ptr()
 
 
@@ -149,7 +149,7 @@ def test_hook_of_the_tensor_sees_and_changes_the_new_gradient_alone() -> None:
     weight.register_hook(lambda gradient: 2 * gradient)
     for count in (1, 2):
         hcops.linear(x, weight).square().sum().backward()
-        torch.testing.assert_close(weight.grad, 2 * count * by_torch(weight, x))
+        torch.testing.assert_close(weight.grad, 2 * count * torch_gradient(weight, x))
 
 
 def test_pass_that_failed_half_way_does_not_spoil_the_next() -> None:
@@ -170,7 +170,7 @@ def test_pass_that_failed_half_way_does_not_spoil_the_next() -> None:
     for _ in range(2):
         weight.grad = None
         hcops.linear(x, weight).square().sum().backward()
-        torch.testing.assert_close(weight.grad, by_torch(weight, x.detach()))
+        torch.testing.assert_close(weight.grad, torch_gradient(weight, x.detach()))
 
 
 def test_product_that_failed_leaves_the_gradient_and_the_buffer_in_use(monkeypatch) -> None:
@@ -197,7 +197,7 @@ def test_forgotten_gradients_free_the_buffer_after_a_failed_pass() -> None:
     (weight,) = flat((4, 3))
     weight.register_post_accumulate_grad_hook(lambda _: None)
     hcops.linear(torch.randn(5, 3), weight).sum().backward()
-    weight.flat_grad_on_its_way = True  # as after a pass that failed after the product
+    weight.flat_grad_pending = True  # as after a pass that failed after the product
     hcops.optimizer.zero_grad([weight])
     assert weight.grad is None
     hcops.linear(torch.randn(5, 3), weight).sum().backward()
@@ -208,7 +208,7 @@ def mlp(x: Tensor, weights: list[Tensor], *, residual: Tensor) -> Tensor:
     return blocks.fused.mlp(x, weights[0], None, weights[1], None, gate=torch.ones(2, 3), residual=residual)
 
 
-def mlp_by_torch(weights: list[Tensor], *inputs: Tensor) -> list[Tensor]:
+def mlp_gradients(weights: list[Tensor], *inputs: Tensor) -> list[Tensor]:
     leaves = [weight.detach().clone().requires_grad_() for weight in weights]
     for x in inputs:
         hidden = torch.nn.functional.gelu(x @ leaves[0].T, approximate="tanh")
@@ -216,19 +216,19 @@ def mlp_by_torch(weights: list[Tensor], *inputs: Tensor) -> list[Tensor]:
     return [leaf.grad for leaf in leaves]
 
 
-@pytest.mark.parametrize("way", ["plain", "recomputed"])
-def test_both_weights_of_an_mlp_write_there_and_add_up(way: str) -> None:
+@pytest.mark.parametrize("mode", ["plain", "recomputed"])
+def test_both_weights_of_an_mlp_write_there_and_add_up(mode: str) -> None:
     weights, inputs = flat((7, 3), (3, 7)), [torch.randn(2, 5, 3) for _ in range(2)]
     for count, x in enumerate(inputs, start=1):
         leaf = x.clone().requires_grad_()
-        if way == "plain":
+        if mode == "plain":
             out = mlp(leaf, weights, residual=leaf)
         else:
             out = checkpoint(lambda x: mlp(x, weights, residual=x), leaf, use_reentrant=False)
         out.square().sum().backward()
-        for weight, truth in zip(weights, mlp_by_torch(weights, *inputs[:count]), strict=True):
+        for weight, expected in zip(weights, mlp_gradients(weights, *inputs[:count]), strict=True):
             assert is_flat(weight)
-            torch.testing.assert_close(weight.grad, truth, rtol=1e-5, atol=1e-4)
+            torch.testing.assert_close(weight.grad, expected, rtol=1e-5, atol=1e-4)
 
 
 @pytest.mark.parametrize("frozen", [0, 1])
@@ -237,7 +237,7 @@ def test_frozen_weight_of_an_mlp_gets_no_gradient(frozen: int) -> None:
     weights[frozen].requires_grad_(False)
     mlp(x, weights, residual=x).square().sum().backward()
     assert weights[frozen].grad is None
-    torch.testing.assert_close(weights[1 - frozen].grad, mlp_by_torch(weights, x)[1 - frozen], rtol=1e-5, atol=1e-4)
+    torch.testing.assert_close(weights[1 - frozen].grad, mlp_gradients(weights, x)[1 - frozen], rtol=1e-5, atol=1e-4)
 
 
 def test_first_layer_of_an_mlp_that_failed_leaves_the_second_ones_gradient_landed(monkeypatch) -> None:
@@ -266,26 +266,26 @@ def test_first_layer_of_an_mlp_that_failed_leaves_the_second_ones_gradient_lande
 
 @pytest.mark.parametrize("reentrant", [False, True])
 def test_recomputed_layers_write_there_too(reentrant: bool) -> None:
-    one, two = flat((3, 3), (3, 3))
+    first, second = flat((3, 3), (3, 3))
     x = torch.randn(5, 3, requires_grad=True)
-    expected = [weight.detach().clone().requires_grad_() for weight in (one, two)]
+    expected = [weight.detach().clone().requires_grad_() for weight in (first, second)]
     (x @ expected[0].T @ expected[1].T).square().sum().backward()
     for count in (1, 2):
-        y = checkpoint(lambda x: hcops.linear(hcops.linear(x, one), two), x, use_reentrant=reentrant)
+        y = checkpoint(lambda x: hcops.linear(hcops.linear(x, first), second), x, use_reentrant=reentrant)
         y.square().sum().backward()
-        for weight, truth in zip((one, two), expected, strict=True):
+        for weight, exact in zip((first, second), expected, strict=True):
             assert is_flat(weight)
-            torch.testing.assert_close(weight.grad, count * truth.grad, rtol=1e-5, atol=1e-5)
+            torch.testing.assert_close(weight.grad, count * exact.grad, rtol=1e-5, atol=1e-5)
 
 
 def test_copy_of_a_model_does_not_share_the_buffer() -> None:
     layer = Layer(3, 4)
     hcops.optimizer.flat_gradients([layer.weight])
-    other = copy.deepcopy(layer)
+    clone = copy.deepcopy(layer)
     x = torch.randn(5, 3)
     layer(x).square().sum().backward()
     before = layer.weight.grad.clone()
-    other(2 * x).square().sum().backward()
+    clone(2 * x).square().sum().backward()
     assert torch.equal(layer.weight.grad, before)
 
 
@@ -304,6 +304,6 @@ def test_distributed_data_parallel_gets_every_gradient(bucket_view: bool, tmp_pa
                 for x in inputs[:2]:
                     (parallel(x) - layer.bias.detach()).square().sum().backward()
             (parallel(inputs[2]) - layer.bias.detach()).square().sum().backward()
-            torch.testing.assert_close(layer.weight.grad, by_torch(weight, *inputs))
+            torch.testing.assert_close(layer.weight.grad, torch_gradient(weight, *inputs))
     finally:
         dist.destroy_process_group()

@@ -4,9 +4,6 @@
 """
 
 import logging
-import os
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -29,6 +26,7 @@ from dithc.engine.hcops.numba import vector
 from dithc.engine.hcops.numba.compiler import KernelEntry
 from dithc.engine.native import AdamwSettings
 from tests.engine.hcops.autograd.test_custom_ops import CASES, make
+from tests.engine.native.scripts import run_script
 
 FP32, BF16 = torch.float32, torch.bfloat16
 SMALLEST = 2.0**-149  # smallest fp32 number above 0, an error that every result may have
@@ -78,9 +76,6 @@ def gelu(x: Tensor) -> Tensor:
     return F.gelu(x, approximate="tanh")
 
 
-# ------------------------------------------------------------------------------------------------------- all operators
-
-
 @pytest.mark.parametrize("name", CASES)
 def test_bits_are_the_same_for_any_number_of_threads(name: str, use_backend: Callable[[str], None]) -> None:
     use_backend("numba")
@@ -93,19 +88,16 @@ def test_bits_are_the_same_for_any_number_of_threads(name: str, use_backend: Cal
     assert all(torch.equal(bits(a), bits(b)) for other in found[1:] for a, b in zip(found[0], other, strict=True))
 
 
-# ------------------------------------------------------------------------------------------------------ matrix products
-
-
 def test_weight_gradient_lands_in_a_given_buffer_and_adds_to_it() -> None:
-    dy, x, weight, into = torch.randn(50, 9), torch.randn(50, 11), torch.randn(9, 11), torch.full((9, 11), torch.nan)
-    dx, dw, db = ops.linear_backward(dy, x, weight, True, (False, True, False), into)
+    dy, x, weight, out = torch.randn(50, 9), torch.randn(50, 11), torch.randn(9, 11), torch.full((9, 11), torch.nan)
+    dx, dw, db = ops.linear_backward(dy, x, weight, True, (False, True, False), out)
     assert dx is None
     assert db is None
-    assert dw is into
-    once = into.clone()
+    assert dw is out
+    once = out.clone()
     assert_near(once, dy.double().T @ x.double(), terms=52, size=dy.abs().double().T @ x.abs().double())
-    ops.linear_backward(dy, x, weight, False, (False, True, True), into, accumulate=True)
-    assert_near(into, 2 * once.double(), terms=60, size=dy.abs().double().T @ x.abs().double())
+    ops.linear_backward(dy, x, weight, False, (False, True, True), out, accumulate=True)
+    assert_near(out, 2 * once.double(), terms=60, size=dy.abs().double().T @ x.abs().double())
 
 
 def test_nan_and_inf_reach_their_row_and_column_only() -> None:
@@ -116,9 +108,6 @@ def test_nan_and_inf_reach_their_row_and_column_only() -> None:
     expected = F.linear(x, weight)
     assert torch.equal(y.isnan(), expected.isnan())
     assert torch.equal(y.isinf(), expected.isinf())
-
-
-# -------------------------------------------------------------------------------------------------- elementwise functions
 
 
 def adversarial() -> Tensor:
@@ -191,9 +180,6 @@ def test_bf16_is_rounded_to_nearest_even_and_keeps_nan() -> None:
     assert torch.equal(bits(shadow)[~expected.isnan()], bits(expected)[~expected.isnan()])
 
 
-# --------------------------------------------------------------------------------------------------------------- attention
-
-
 def test_attention_of_one_hot_scores_and_with_nan() -> None:
     qkv = torch.randn(1, 40, 3 * 16)
     qkv[..., :32] *= 100  # one key dominates: scores in the thousands neither overflow nor lose the largest
@@ -204,9 +190,6 @@ def test_attention_of_one_hot_scores_and_with_nan() -> None:
     out, _ = ops.attention_forward(qkv, 1)
     assert out[0, 7].isnan().all()
     assert not out[0, :7].isnan().any()
-
-
-# --------------------------------------------------------------------------------------------------------------- optimizer
 
 
 def test_sum_of_squares_is_float64s() -> None:
@@ -242,9 +225,6 @@ def test_adamw_is_torchs_in_float64_with_average_and_shadow() -> None:
             assert_near(weights[i], weight.detach(), terms=25 * step, size=size)
             assert_near(averages[i], exact_averages[i], terms=30 * step, size=size)
             assert torch.equal(shadows[i], weights[i].to(BF16))
-
-
-# --------------------------------------------------------------------------------------------- threads, processes and disk
 
 
 def test_first_use_says_that_it_compiles(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -304,7 +284,7 @@ def test_callers_on_several_threads_do_not_disturb_each_other() -> None:
     with ThreadPoolExecutor(4) as callers:
         for _ in range(20):
             found = callers.map(lambda x: ops.linear_forward(x, weight, bias, FP32), inputs)
-            assert all(torch.equal(one, other) for one, other in zip(expected, found, strict=True))
+            assert all(torch.equal(a, b) for a, b in zip(expected, found, strict=True))
 
 
 PROGRAM = """
@@ -328,15 +308,9 @@ print("fine")
 """
 
 
-def run_program(**environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-c", PROGRAM], env={**os.environ, **environment}, capture_output=True, text=True, timeout=600
-    )
-
-
 @pytest.mark.slow
 def test_folder_that_cannot_be_written_means_no_cache_and_a_line_in_the_log() -> None:
-    result = run_program(NUMBA_CACHE_DIR="/dev/null/nowhere")
+    result = run_script(PROGRAM, NUMBA_CACHE_DIR="/dev/null/nowhere")
     assert result.stdout == "fine\n", result.stderr
     assert "not kept" in result.stderr
     assert "set NUMBA_CACHE_DIR" in result.stderr
@@ -344,7 +318,7 @@ def test_folder_that_cannot_be_written_means_no_cache_and_a_line_in_the_log() ->
 
 @pytest.mark.slow
 def test_second_process_finds_what_the_first_compiled(tmp_path: Path) -> None:
-    first, second = (run_program(NUMBA_CACHE_DIR=str(tmp_path)) for _ in range(2))
+    first, second = (run_script(PROGRAM, NUMBA_CACHE_DIR=str(tmp_path)) for _ in range(2))
     assert (first.stdout, second.stdout) == ("fine\n", "fine\n"), first.stderr + second.stderr
     assert "Numba compiled silu_forward" in first.stderr
     assert "Numba compiled silu_forward" not in second.stderr

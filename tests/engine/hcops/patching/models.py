@@ -23,14 +23,15 @@ def decoder() -> Built:
 
 def timm_vit() -> Built:
     """Return a small ViT of timm."""
-    timm = pytest.importorskip("timm", reason="timm is not installed", exc_type=ImportError)
-    model = timm.create_model("vit_tiny_patch16_224", img_size=32, patch_size=8, embed_dim=48, depth=2, num_classes=5)
+    model = _library("timm").create_model(
+        "vit_tiny_patch16_224", img_size=32, patch_size=8, embed_dim=48, depth=2, num_classes=5
+    )
     return model, (torch.randn(2, 3, 32, 32),)
 
 
 def diffusers_dit() -> Built:
     """Return a small DiTTransformer2DModel of diffusers."""
-    model = _diffusers().DiTTransformer2DModel(
+    model = _library("diffusers").DiTTransformer2DModel(
         num_attention_heads=2, attention_head_dim=16, in_channels=4, out_channels=4, num_layers=2, sample_size=8
     )
     return Sample(model).eval(), (torch.randn(2, 4, 8, 8), torch.tensor([3, 400]), torch.tensor([1, 2]))
@@ -38,7 +39,7 @@ def diffusers_dit() -> Built:
 
 def llama() -> Built:
     """Return a small Llama of transformers with grouped queries."""
-    transformers = _transformers()
+    transformers = _library("transformers")
     config = transformers.LlamaConfig(hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
                                       num_key_value_heads=2, vocab_size=11, use_cache=False)  # fmt: skip
     return Sample(transformers.LlamaForCausalLM(config), "logits"), (torch.randint(0, 11, (2, 9)),)
@@ -56,12 +57,8 @@ class Sample(nn.Module):
         return found
 
 
-def _diffusers() -> Any:
-    return pytest.importorskip("diffusers", reason="diffusers is not installed", exc_type=ImportError)
-
-
-def _transformers() -> Any:
-    return pytest.importorskip("transformers", reason="transformers is not installed", exc_type=ImportError)
+def _library(name: str) -> Any:
+    return pytest.importorskip(name, reason=f"{name} is not installed", exc_type=ImportError)
 
 
 OWN: dict[str, Callable[[], Built]] = {"vit": vit, "decoder": decoder}

@@ -20,9 +20,9 @@ class ARMSNorm(nn.Module):
         self.weight, self.variance_epsilon = nn.Parameter(torch.ones(width)), eps
 
     def forward(self, x: Tensor) -> Tensor:
-        whole = x.to(torch.float64 if x.dtype is torch.float64 else torch.float32)
-        whole = whole * torch.rsqrt(whole.pow(2).mean(-1, keepdim=True) + self.variance_epsilon)
-        return self.weight * whole.to(x.dtype)
+        wide = x.to(torch.float64 if x.dtype is torch.float64 else torch.float32)
+        wide = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + self.variance_epsilon)
+        return self.weight * wide.to(x.dtype)
 
 
 class OffsetRMSNorm(ARMSNorm):
@@ -44,7 +44,7 @@ class GatedRMSNorm(ARMSNorm):
         return super().forward(x) * gate
 
 
-def model_of(norm, width=24):
+def build_model(norm, width=24):
     torch.manual_seed(3)
     model = nn.Sequential(nn.Linear(5, width), norm(width), nn.Linear(width, 3))
     nn.init.normal_(model[1].weight)
@@ -63,17 +63,17 @@ def kinds(patched):
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.bfloat16, 3e-2)])
 def test_gradients_are_those_of_float64(dtype, tolerance):
-    model, x = model_of(ARMSNorm).to(dtype), torch.randn(6, 5).to(dtype)
-    truth = gradients(copy.deepcopy(model).double(), x.double())
+    model, x = build_model(ARMSNorm).to(dtype), torch.randn(6, 5).to(dtype)
+    exact = gradients(copy.deepcopy(model).double(), x.double())
     patched = hcops.patch(model, always=True)
-    for found, wanted in zip(gradients(model, x), truth, strict=True):
-        assert (found - wanted).norm() <= tolerance * wanted.norm()
+    for found, expected in zip(gradients(model, x), exact, strict=True):
+        assert (found - expected).norm() <= tolerance * expected.norm()
     assert kinds(patched) == {"linear": True, "rms_norm": True}
 
 
 @pytest.mark.parametrize("norm", [OffsetRMSNorm, OtherRMSNorm])
 def test_what_computes_something_else_is_left_alone(norm):
-    model, x = model_of(norm), torch.randn(6, 5)
+    model, x = build_model(norm), torch.randn(6, 5)
     before = model(x)
     patched = hcops.patch(model, always=True)
     assert torch.allclose(model(x), before, rtol=1e-5, atol=1e-5)
@@ -88,7 +88,7 @@ def test_what_takes_another_argument_is_left_alone():
 
 
 def test_on_its_own_under_other_types_and_compiled_it_is_the_module_s():
-    model = model_of(ARMSNorm)
+    model = build_model(ARMSNorm)
     x = torch.randn(2, 24)
     before = model[1](x)
     patched = hcops.patch(model, always=True)
@@ -103,17 +103,17 @@ def test_on_its_own_under_other_types_and_compiled_it_is_the_module_s():
 
 
 def test_copies_are_served_and_unpatched_to_the_bit():
-    model, x = model_of(ARMSNorm), torch.randn(6, 5)
+    model, x = build_model(ARMSNorm), torch.randn(6, 5)
     before, names = model(x), list(model.state_dict())
     hcops.patch(model, always=True)
-    for twin in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+    for clone in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
         with torch.no_grad():
             model[1].weight.mul_(2)  # the copy has a separate weight
-        assert torch.allclose(twin(x), before, rtol=1e-5, atol=1e-5)
+        assert torch.allclose(clone(x), before, rtol=1e-5, atol=1e-5)
         with torch.no_grad():
             model[1].weight.div_(2)
-        hcops.unpatch(twin)
-        assert torch.equal(twin(x), before)
+        hcops.unpatch(clone)
+        assert torch.equal(clone(x), before)
     hcops.unpatch(model)
     assert torch.equal(model(x), before)
     assert list(model.state_dict()) == names

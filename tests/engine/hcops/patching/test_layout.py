@@ -35,11 +35,11 @@ def laid_out(draw, shape, dtype=torch.float32):
     """Draw random tensors with any order of dimensions in memory, gaps, offsets and expanded dimensions."""
     order = draw(st.one_of(st.just(tuple(range(len(shape)))), st.permutations(range(len(shape)))))
     gaps = [draw(st.sampled_from([0, 0, 0, 0, 1, 3])) for _ in shape]
-    held = [(draw(st.integers(0, 9)) and size) or 1 for size in shape]
+    stored = [(draw(st.integers(0, 9)) and size) or 1 for size in shape]
     numbers = torch.Generator().manual_seed(draw(st.integers(0, 9)))
-    tensor = torch.randn([held[d] + gaps[d] for d in order], generator=numbers).to(dtype)
+    tensor = torch.randn([stored[d] + gaps[d] for d in order], generator=numbers).to(dtype)
     tensor = tensor.permute([order.index(d) for d in range(len(shape))])
-    for d, size in enumerate(held):
+    for d, size in enumerate(stored):
         tensor = tensor.narrow(d, draw(st.integers(0, gaps[d])), size)
     return tensor.expand(shape)
 
@@ -83,8 +83,8 @@ def results(model, tensors, needs, gradient, *, autocast=False, mode=torch.enabl
         out = model(*leaves)
     if not out.requires_grad:
         return [out]
-    wanted = [leaf for leaf in leaves if leaf.requires_grad]
-    return [out, *torch.autograd.grad(out, wanted, gradient.to(out.dtype), allow_unused=True)]
+    inputs = [leaf for leaf in leaves if leaf.requires_grad]
+    return [out, *torch.autograd.grad(out, inputs, gradient.to(out.dtype), allow_unused=True)]
 
 
 def layout(tensor):
@@ -103,16 +103,16 @@ def test_results_have_the_layout_of_torch(name, data):
     needs, mode = [data.draw(st.integers(0, 4)) > 0 for _ in tensors], data.draw(st.sampled_from(MODES))
     model = Calls(function)
     gradient = data.draw(laid_out(tuple(function(*tensors).shape)))
-    truth = results(model, [t.double() for t in tensors], needs, gradient, mode=mode)
-    wanted = results(model, tensors, needs, gradient, autocast=autocast, mode=mode)
+    exact_results = results(model, [t.double() for t in tensors], needs, gradient, mode=mode)
+    expected = results(model, tensors, needs, gradient, autocast=autocast, mode=mode)
     patched = hcops.patch(model, always=True, threads="own")
     found = results(model, tensors, needs, gradient, autocast=autocast, mode=mode)
-    assert not found[0]._is_view() or wanted[0]._is_view(), str(patched)
-    assert found[0].untyped_storage().nbytes() == wanted[0].untyped_storage().nbytes()
+    assert not found[0]._is_view() or expected[0]._is_view(), str(patched)
+    assert found[0].untyped_storage().nbytes() == expected[0].untyped_storage().nbytes()
     tolerance = TOLERANCE[torch.bfloat16 if autocast else dtype]
-    for own, torch_own, exact in zip(found, wanted, truth, strict=True):
-        assert layout(own) == layout(torch_own), str(patched)
-        off, torch_off = ((t.double() - exact).norm() for t in (own, torch_own))
+    for served, plain, exact in zip(found, expected, exact_results, strict=True):
+        assert layout(served) == layout(plain), str(patched)
+        off, torch_off = ((t.double() - exact).norm() for t in (served, plain))
         assert off <= 2 * torch_off + tolerance * (1 + exact.norm())
 
 
@@ -127,6 +127,6 @@ def test_in_place_changes_of_served_results_are_allowed():
         lambda: F.gelu(x.clone().requires_grad_()),
     ):
         model = Calls(lambda function=function: function().mul_(2))
-        wanted = model()
+        expected = model()
         hcops.patch(model, always=True, threads="own")
-        torch.testing.assert_close(model(), wanted, rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(model(), expected, rtol=1e-4, atol=1e-4)

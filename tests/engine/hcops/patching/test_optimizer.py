@@ -37,10 +37,10 @@ def trained(steps, *, patched, state=None, scheduled=False):
     return model, optimizer
 
 
-def assert_same(ours, theirs):
-    for a, b in zip(ours[0].parameters(), theirs[0].parameters(), strict=True):
+def assert_same(found, expected):
+    for a, b in zip(found[0].parameters(), expected[0].parameters(), strict=True):
         assert torch.allclose(a, b, rtol=1e-4, atol=1e-6)
-    a, b = ours[1].state_dict(), theirs[1].state_dict()
+    a, b = found[1].state_dict(), expected[1].state_dict()
     assert a["param_groups"] == b["param_groups"]
     assert a["state"].keys() == b["state"].keys()
     for number, state in b["state"].items():
@@ -57,25 +57,25 @@ def test_update_and_state_are_those_of_torch(scheduled):
 
 
 def test_state_goes_over_in_both_directions():
-    ours, theirs = (trained(2, patched=patched)[1].state_dict() for patched in (True, False))
-    assert_same(trained(2, patched=True, state=theirs), trained(2, patched=False, state=theirs))
-    assert_same(trained(2, patched=False, state=ours), trained(2, patched=True, state=ours))
+    hcops_state, torch_state = (trained(2, patched=patched)[1].state_dict() for patched in (True, False))
+    assert_same(trained(2, patched=True, state=torch_state), trained(2, patched=False, state=torch_state))
+    assert_same(trained(2, patched=False, state=hcops_state), trained(2, patched=True, state=hcops_state))
 
 
 def test_unpatched_optimizer_is_torch_s_to_the_bit():
     model, optimizer = trained(1, patched=True)
     hcops.unpatch(model, optimizer)
-    twin = copy.deepcopy(model)
-    other = torch.optim.AdamW(twin.parameters(), lr=0.1, betas=(0.8, 0.95))
+    clone = copy.deepcopy(model)
+    plain = torch.optim.AdamW(clone.parameters(), lr=0.1, betas=(0.8, 0.95))
     fresh = torch.optim.AdamW(model.parameters(), lr=0.1, betas=(0.8, 0.95))
     hcops.patch(model, fresh)
     hcops.unpatch(model, fresh)
     x = torch.randn(4, 5)
-    for one, its in ((model, fresh), (twin, other)):
-        its.zero_grad()
-        one(x).sum().backward()
-        its.step()
-    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), twin.parameters(), strict=True))
+    for network, adamw in ((model, fresh), (clone, plain)):
+        adamw.zero_grad()
+        network(x).sum().backward()
+        adamw.step()
+    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), clone.parameters(), strict=True))
 
 
 def test_bf16_parameters_are_those_of_float64_rounded_once():
@@ -90,14 +90,14 @@ def test_bf16_parameters_are_those_of_float64_rounded_once():
         weight.grad = gradient = torch.randn(3, 70).bfloat16()
         first, second = first.lerp(gradient.double(), 1 - beta1), beta2 * second + (1 - beta2) * gradient.double() ** 2
         root = (second / (1 - beta2**step)).sqrt() + eps
-        truth = weight.double() * (1 - lr * decay) - lr / (1 - beta1**step) * first / root
+        exact = weight.double() * (1 - lr * decay) - lr / (1 - beta1**step) * first / root
         optimizer.step()
         state = optimizer.state[weight]
         assert weight.grad is gradient
         assert state["step"] == step
-        for found, wanted in ((weight, truth), (state["exp_avg"], first), (state["exp_avg_sq"], second)):
+        for found, expected in ((weight, exact), (state["exp_avg"], first), (state["exp_avg_sq"], second)):
             assert found.dtype is torch.bfloat16
-            assert torch.allclose(found.double(), wanted, rtol=1.01 * 2.0**-8, atol=1e-6)
+            assert torch.allclose(found.double(), expected, rtol=1.01 * 2.0**-8, atol=1e-6)
         first, second = state["exp_avg"].double(), state["exp_avg_sq"].double()
 
 

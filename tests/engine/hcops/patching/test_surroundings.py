@@ -12,21 +12,17 @@ pytestmark = pytest.mark.skipif(native.library() is None, reason=f"C kernels: {n
 WIDTH = 48
 
 
-def both(model: nn.Module, x: torch.Tensor) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-    """Return output and gradients of a model, unpatched and patched."""
+def assert_close(model: nn.Module, x: torch.Tensor, tolerance: float) -> None:
+    """Compare output and gradients of a model, unpatched and patched."""
     found = []
-    for one, is_patched in ((model, False), (copy.deepcopy(model), True)):
-        given = x.clone().requires_grad_()
+    for network, is_patched in ((model, False), (copy.deepcopy(model), True)):
+        leaf = x.clone().requires_grad_()
         if is_patched:
-            hcops.patch(one, always=True)
-        out = one(given)
+            hcops.patch(network, always=True)
+        out = network(leaf)
         out.float().square().mean().backward()
-        found.append([out.detach(), given.grad, *(p.grad for p in one.parameters())])
-    return found[0], found[1]
-
-
-def assert_alike(model: nn.Module, x: torch.Tensor, tolerance: float) -> None:
-    for plain, patched in zip(*both(model, x), strict=True):
+        found.append([out.detach(), leaf.grad, *(p.grad for p in network.parameters())])
+    for plain, patched in zip(*found, strict=True):
         torch.testing.assert_close(patched, plain, rtol=tolerance, atol=tolerance)
 
 
@@ -34,7 +30,7 @@ def test_the_default_type_of_torch_changes_nothing():
     model, x = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.LayerNorm(WIDTH), nn.GELU()), torch.randn(7, WIDTH)
     torch.set_default_dtype(torch.bfloat16)
     try:
-        assert_alike(model, x, 1e-4)
+        assert_close(model, x, 1e-4)
     finally:
         torch.set_default_dtype(torch.float32)
 
@@ -42,7 +38,7 @@ def test_the_default_type_of_torch_changes_nothing():
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_an_rms_norm_without_eps_has_torch_s(dtype):
     norm = nn.RMSNorm(WIDTH).to(dtype)
-    assert_alike(norm, (1e-3 * torch.randn(5, WIDTH)).to(dtype), 1e-4 if dtype is torch.float32 else 2e-2)
+    assert_close(norm, (1e-3 * torch.randn(5, WIDTH)).to(dtype), 1e-4 if dtype is torch.float32 else 2e-2)
 
 
 def test_a_scaler_of_gradients_keeps_its_say():
@@ -86,13 +82,13 @@ class Stops(nn.Module):
         return nn.functional.gelu(x)
 
 
-@pytest.mark.parametrize("again", [True, False])
-def test_a_pass_that_was_stopped_leaves_nothing_behind(again):
+@pytest.mark.parametrize("is_repeated", [True, False])
+def test_a_pass_that_was_stopped_leaves_nothing_behind(is_repeated):
     model, x = nn.Sequential(nn.Sequential(Stops())), torch.randn(3, WIDTH, requires_grad=True)
     hcops.patch(model, always=True)
     with pytest.raises(KeyboardInterrupt):
         model(x)
-    if again:
+    if is_repeated:
         assert "dithc" in type(model(x).grad_fn).__name__
     else:
         hcops.unpatch(model)

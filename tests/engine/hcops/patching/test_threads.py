@@ -2,10 +2,8 @@
 
 import gc
 import logging
-import os
-import subprocess
-import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -15,6 +13,7 @@ from dithc.core.logging import UserError
 from dithc.engine import hcops, native
 from dithc.engine.native import contexts
 from tests.engine.native.on_threads import on_threads
+from tests.engine.native.scripts import run_script
 
 pytestmark = pytest.mark.skipif(native.library() is None, reason="no C library")
 has_openmp = pytest.mark.skipif(isinstance(contexts.torch_openmp(), str), reason=str(contexts.torch_openmp()))
@@ -31,7 +30,7 @@ def three_threads():
     gc.collect()
 
 
-def of_team():
+def team_threads():
     """Return the native ids of the threads that kernels run on now."""
     found = {}
     on_threads(lambda thread, threads: found.update({(thread, threads): threading.get_native_id()}))
@@ -39,13 +38,7 @@ def of_team():
 
 
 def script(text):
-    done = subprocess.run(
-        [sys.executable, "-c", text],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        env=os.environ | {"OMP_NUM_THREADS": str(THREADS)},
-    )
+    done = run_script(text, OMP_NUM_THREADS=str(THREADS))
     assert done.returncode == 0, done.stderr[-2000:]
     return done.stdout
 
@@ -75,20 +68,20 @@ print(all(row.served for row in patched.table()), torch.get_num_threads(), count
 @pytest.mark.slow
 @has_openmp
 def test_threads_are_torch_s_while_a_model_is_patched_so(caplog):
-    own, model, other = of_team(), nn.Sequential(nn.Linear(2, 2)), nn.Sequential(nn.Linear(2, 2))
+    team, model, second = team_threads(), nn.Sequential(nn.Linear(2, 2)), nn.Sequential(nn.Linear(2, 2))
     with caplog.at_level(logging.INFO):
         hcops.patch(model)
     assert "on torch's threads" in caplog.text
-    lent = of_team()
-    assert lent.keys() == own.keys() == {(thread, THREADS) for thread in range(THREADS)}
-    assert set(lent.values()) & set(own.values()) == {threading.get_native_id()}
-    assert of_team() == lent  # the runtime keeps them
-    hcops.patch(other)
+    shared = team_threads()
+    assert shared.keys() == team.keys() == {(thread, THREADS) for thread in range(THREADS)}
+    assert set(shared.values()) & set(team.values()) == {threading.get_native_id()}
+    assert team_threads() == shared  # the runtime keeps them
+    hcops.patch(second)
     hcops.unpatch(model)
-    assert of_team() == lent
-    hcops.unpatch(other)
+    assert team_threads() == shared
+    hcops.unpatch(second)
     gc.collect()
-    assert of_team() == own
+    assert team_threads() == team
 
 
 @has_openmp
@@ -97,7 +90,7 @@ def test_the_number_of_threads_is_torch_s():
     hcops.patch(model)
     for threads in (1, 4, 2):
         torch.set_num_threads(threads)
-        assert of_team().keys() == {(thread, threads) for thread in range(threads)}
+        assert team_threads().keys() == {(thread, threads) for thread in range(threads)}
 
 
 @has_openmp
@@ -116,17 +109,13 @@ def test_results_do_not_depend_on_whose_threads_and_who_calls(threads):
         return found
 
     hcops.patch(model, always=True, threads=threads)
-    alone, found = gradients(), {}
-    callers = [threading.Thread(target=lambda i=i: found.update({i: gradients(calls=10)})) for i in range(3)]
-    for caller in callers:
-        caller.start()
-    for caller in callers:
-        caller.join()
-    assert len(found) == 3
-    assert all(torch.equal(a, b) for own in found.values() for a, b in zip(alone, own, strict=True))
+    expected = gradients()
+    with ThreadPoolExecutor(3) as callers:
+        for result in callers.map(lambda _: gradients(calls=10), range(3)):
+            assert all(torch.equal(a, b) for a, b in zip(expected, result, strict=True))
     hcops.unpatch(model)
     hcops.patch(model, always=True, threads="own")
-    assert all(torch.equal(a, b) for a, b in zip(alone, gradients(), strict=True))
+    assert all(torch.equal(a, b) for a, b in zip(expected, gradients(), strict=True))
 
 
 @has_openmp
@@ -151,13 +140,13 @@ print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), torch.equal(before, mo
     assert script(text).split() == ["0", "True"]
 
 
-def test_without_openmp_threads_are_our_own_and_it_is_said(monkeypatch, caplog):
+def test_without_openmp_a_separate_team_is_used_and_logged(monkeypatch, caplog):
     monkeypatch.setattr(contexts, "torch_openmp", lambda: "this torch does not run on OpenMP")
-    own = of_team()
+    team = team_threads()
     with caplog.at_level(logging.INFO):
         hcops.patch(nn.Sequential(nn.Linear(2, 2)))
     assert "separate team of threads: this torch does not run on OpenMP" in caplog.text
-    assert of_team() == own
+    assert team_threads() == team
 
 
 def test_threads_of_nobody_are_refused():

@@ -37,11 +37,11 @@ def fake(model, x):
     with FakeTensorMode(allow_non_fake_inputs=True) as mode:
         out = model(mode.from_tensor(x))
     assert (out.shape, out.stride()) == (x.shape, x.stride())
-    return lambda given: model(given)
+    return lambda data: model(data)
 
 
 def gradient(model, x):
-    return lambda given: torch.func.grad(lambda one: model(one).square().sum())(given)
+    return lambda data: torch.func.grad(lambda leaf: model(leaf).square().sum())(data)
 
 
 TRACERS = {
@@ -54,8 +54,8 @@ TRACERS = {
     "compile with autograd": lambda model, x: torch.compile(model, backend="aot_eager"),
     "FakeTensorMode": fake,
     "grad": gradient,
-    "vmap": lambda model, x: lambda given: torch.vmap(model)(given[:, None])[:, 0],
-    "jvp": lambda model, x: lambda given: torch.func.jvp(model, (given,), (given,))[1],
+    "vmap": lambda model, x: lambda data: torch.vmap(model)(data[:, None])[:, 0],
+    "jvp": lambda model, x: lambda data: torch.func.jvp(model, (data,), (data,))[1],
     "hooks disabled": lambda model, x: torch.autograd.graph.disable_saved_tensors_hooks("no hooks")(model),
 }
 
@@ -88,17 +88,17 @@ SLOW = {"export", "strict export", "compile with autograd"}
 def test_nothing_is_measured_and_the_trace_is_of_torch(tracer, monkeypatch):
     torch.manual_seed(0)
     plain, trace = Block(attends=tracer != "jvp").requires_grad_(tracer == "grad"), TRACERS[tracer]
-    monkeypatch.setattr(dispatch_mode, "KEPT", autotune.AutotuneCache())
+    monkeypatch.setattr(dispatch_mode, "MEASURED", autotune.AutotuneCache())
     monkeypatch.setattr(dispatch_mode, "measure", measured_only_in_eager_code)
-    x, other = torch.randn(2, 3, WIDTH), torch.randn(2, 3, WIDTH)
-    wanted = trace(plain, x)(other)
+    x, data = torch.randn(2, 3, WIDTH), torch.randn(2, 3, WIDTH)
+    expected = trace(plain, x)(data)
     patched = copy.deepcopy(plain)
     hcops.patch(patched, threads="own")
-    torch.testing.assert_close(trace(patched, x)(other), wanted, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(trace(patched, x)(data), expected, rtol=1e-4, atol=1e-5)
     around = Tracing(trace, plain)
     hcops.patch(around, threads="own")
     if tracer != "strict export":  # torch rejects it within any mode
-        torch.testing.assert_close(around(other), wanted, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(around(data), expected, rtol=1e-4, atol=1e-5)
 
 
 def test_a_trace_has_no_operator_of_dithc():
@@ -115,13 +115,13 @@ def test_a_trace_has_no_operator_of_dithc():
 )
 def test_measurements_in_contexts_leave_results_and_later_gradients_intact(context, monkeypatch):
     monkeypatch.setenv("DITHC_TUNING_FOLDER", "off")
-    monkeypatch.setattr(dispatch_mode, "KEPT", autotune.AutotuneCache())
+    monkeypatch.setattr(dispatch_mode, "MEASURED", autotune.AutotuneCache())
     block, x = Block(), torch.randn(2, 3, WIDTH)
     with context():
-        wanted = block(x)
+        expected = block(x)
     hcops.patch(block, threads="own")
     with context():
-        torch.testing.assert_close(block(x), wanted, rtol=2e-2, atol=2e-2)
+        torch.testing.assert_close(block(x), expected, rtol=2e-2, atol=2e-2)
     block(x).sum().backward()
     assert all(parameter.grad.isfinite().all() for parameter in block.parameters())
 

@@ -1,8 +1,16 @@
-"""Power-function profiles of averages, and averages of any length as sums of stored averages.
+"""Averages of weights over training with power-function profiles: pure functions.
 
 Source: Karras et al. 2024, "Analyzing and Improving the Training Dynamics of Diffusion Models" (arXiv 2312.02696),
 sections 3.1 and 3.2, appendix C. The average of length sigma_rel after step T weights the parameters of time t <= T by
-p(t) = (gamma + 1) t^gamma / T^(gamma + 1).
+p(t) = (gamma + 1) t^gamma / T^(gamma + 1). A length is the relative standard deviation of a profile in time.
+
+Contents: `decay_at_step` returns the decay of an average at a step. `PowerFunctionProfile` is an average of a length after a
+step. `combine_profiles` computes an average of any length from stored averages, because the best length is only known after
+evaluation.
+
+Invariants: the module holds no weights. The shares of all weights in an average sum to 1. Sums use float64.
+
+Extending: another profile requires the integrals of its products with all other profiles.
 
 Legend: K stored averages.
 """
@@ -63,20 +71,20 @@ class ProfileCombination:
     misfit: float  # norm of the residual relative to the norm of the requested profile
 
 
-def combine_profiles(wanted: PowerFunctionProfile, stored: Sequence[PowerFunctionProfile]) -> ProfileCombination:
+def combine_profiles(target: PowerFunctionProfile, stored: Sequence[PowerFunctionProfile]) -> ProfileCombination:
     """Return the sum of K >= 1 distinct stored profiles with the least squared distance from a requested profile."""
     import numpy as np
 
-    gammas = np.array([gamma_of(one.length) for one in (*stored, wanted)])
-    ends = np.array([one.step for one in (*stored, wanted)], dtype=np.float64)
+    gammas = np.array([gamma_of(profile.length) for profile in (*stored, target)])
+    ends = np.array([profile.step for profile in (*stored, target)], dtype=np.float64)
     products = _products(gammas, ends)  # (K + 1, K + 1)
     norms = np.sqrt(np.diag(products))
     products /= norms[:, None] * norms
-    among, towards, of_one = products[:-1, :-1], products[:-1, -1], 1.0 / norms[:-1]  # (K, K), (K), (K)
-    free, total = np.linalg.solve(among + RIDGE * np.eye(len(stored)), np.stack([towards, of_one], axis=1)).T
-    scaled = free + total * (1.0 / norms[-1] - of_one @ free) / (of_one @ total)  # (K)
-    squared = 1.0 - 2.0 * scaled @ towards + scaled @ among @ scaled
-    shares = scaled * norms[-1] * of_one
+    gram, cross, inverse = products[:-1, :-1], products[:-1, -1], 1.0 / norms[:-1]  # (K, K), (K), (K)
+    free, total = np.linalg.solve(gram + RIDGE * np.eye(len(stored)), np.stack([cross, inverse], axis=1)).T
+    scaled = free + total * (1.0 / norms[-1] - inverse @ free) / (inverse @ total)  # (K)
+    squared = 1.0 - 2.0 * scaled @ cross + scaled @ gram @ scaled
+    shares = scaled * norms[-1] * inverse
     return ProfileCombination(tuple(shares.tolist()), math.sqrt(max(0.0, float(squared))))
 
 
@@ -84,7 +92,7 @@ def _products(gammas: "Float64", ends: "Float64") -> "Float64":
     """Return the integrals over time of the products of all pairs of profiles (appendix C): (K), (K) -> (K, K)."""
     import numpy as np
 
-    one, other, first, last = gammas[:, None], gammas, np.minimum.outer(ends, ends), ends
-    power = one + other + 1.0
-    found: Float64 = (one + 1.0) * (other + 1.0) / power / first
-    return found * (first / last[:, None]) ** (one + 1.0) * (first / last) ** (other + 1.0)
+    rows, columns, first, last = gammas[:, None], gammas, np.minimum.outer(ends, ends), ends
+    power = rows + columns + 1.0
+    found: Float64 = (rows + 1.0) * (columns + 1.0) / power / first
+    return found * (first / last[:, None]) ** (rows + 1.0) * (first / last) ** (columns + 1.0)

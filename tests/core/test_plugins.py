@@ -27,9 +27,7 @@ def test_extension_is_found_with_its_package_and_loaded_on_demand(
     assert extensions.list_plugins("codecs") == []
 
 
-def test_package_that_cannot_be_imported_is_told_when_it_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_broken_package_is_an_error_on_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "broken_module.py").write_text("raise SystemExit('no licence here')\n")
     on_path(tmp_path, monkeypatch)
     bring(tmp_path, monkeypatch, samplers=BROKEN)
@@ -38,9 +36,7 @@ def test_package_that_cannot_be_imported_is_told_when_it_is_named(
             extensions.find_plugin("samplers", name).load()
 
 
-def test_name_that_nobody_or_that_two_packages_bring_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unknown_and_ambiguous_names_are_rejected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     bring(tmp_path, monkeypatch, package="one", samplers={"last": f"{HERE}:Last"})
     with pytest.raises(UserError, match=r"'lost' is neither[\s\S]*last \(one 1.0\)[\s\S]*ddim[\s\S]*pip install"):
         extensions.find_plugin("samplers", "lost", built_in=("ddim",))
@@ -49,15 +45,13 @@ def test_name_that_nobody_or_that_two_packages_bring_is_refused(
         extensions.find_plugin("samplers", "last")
 
 
-def test_nothing_is_looked_for_where_everything_is_built_in(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_built_in_names_need_no_entry_points(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(metadata, "entry_points", lambda **_: pytest.fail("entry points were read"))
-    monkeypatch.setattr("dithc.core.plugins.discovery.entry_points", metadata.entry_points)
+    monkeypatch.setattr("dithc.core.plugins.entry_points", metadata.entry_points)
     assert load(Path("config/experiments/demo.yaml")).evaluations
 
 
-def test_another_process_finds_it_and_a_broken_package_is_no_matter_to_help(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_help_works_with_a_broken_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "broken_module.py").write_text("raise SystemExit('no licence here')\n")
     on_path(tmp_path, monkeypatch)
     bring(tmp_path, monkeypatch, samplers={"last": f"{HERE}:Last"} | BROKEN)
@@ -66,6 +60,6 @@ def test_another_process_finds_it_and_a_broken_package_is_no_matter_to_help(
         "assert plugins.find_plugin('samplers', 'last').version == '1.0'; "
         "cli.main(['--help']); assert 'tests.brought' not in sys.modules and 'torch' not in sys.modules"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert "commands:" in done.stdout
+    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert process.returncode == 0, process.stderr
+    assert "commands:" in process.stdout

@@ -1,4 +1,18 @@
-"""Entry points of installed packages, by group and name."""
+"""Plugins of dithc: entry points of installed packages, loaded when a configuration names them.
+
+Purpose: a package adds samplers, sources, codecs, extractors or conditions without changes to dithc. It declares them
+in its pyproject.toml:
+
+    [project.entry-points."dithc.samplers"]
+    name = "package.module:Class"
+
+Contents: `find_plugin` returns the extension with a group and name, `list_plugins` lists the extensions of a group. An
+`Plugin` loads the object of its entry point. `fault` builds the error of an extension that violates its contract.
+Invariants: only the named extension is imported, and only for a name that is not built in. An extension never replaces
+a built-in name. A name that two packages provide is rejected.
+Extending: a new group needs a name in `GROUPS` and a class of settings in dithc.config.schema.plugins. The package that uses
+the group defines and tests its contract; docs/extending.md documents all contracts.
+"""
 
 import sys
 from collections.abc import Collection
@@ -39,32 +53,32 @@ class Plugin:
                 expected=f"a module that can be imported and has {self.target}",
             ) from error
 
-    def fault(self, what: str, *, got: object, expected: object) -> UserError:
+    def fault(self, title: str, *, got: object, expected: object) -> UserError:
         """Build the error of an extension that violates its contract."""
-        named = f"{self.name!r} of {self.package} {self.version} (entry point dithc.{self.group})"
-        return fault(f"{named} {what}", got=got, expected=expected)
+        source = f"{self.name!r} of {self.package} {self.version} (entry point dithc.{self.group})"
+        return fault(f"{source} {title}", got=got, expected=expected)
 
 
-def fault(what: str, *, got: object, expected: object) -> UserError:
+def fault(title: str, *, got: object, expected: object) -> UserError:
     """Build the error of a package that violates its contract."""
-    return user_error(what, got=got, expected=expected, fix=FIX)
+    return user_error(title, got=got, expected=expected, fix=FIX)
 
 
 def list_plugins(group: Group) -> list[Plugin]:
     """Return the extensions of a group in the order of their names, without importing them."""
-    return list(_read(tuple(sys.path), group))
+    return list(_read_entry_points(tuple(sys.path), group))
 
 
 def find_plugin(group: Group, name: str, *, built_in: Collection[str] = ()) -> Plugin:
     """Return the extension with a name that is not built in; UserError unless exactly one package provides it."""
     known = list_plugins(group)
-    found = [one for one in known if one.name == name]
+    found = [plugin for plugin in known if plugin.name == name]
     if len(found) == 1:
         return found[0]
     if found:
         raise user_error(
             f"several packages provide {name!r} of dithc.{group}",
-            got=", ".join(f"{one.package} {one.version}" for one in found),
+            got=", ".join(f"{plugin.package} {plugin.version}" for plugin in found),
             expected="one package",
             fix="uninstall the other packages (pip uninstall)",
         )
@@ -77,7 +91,7 @@ def find_plugin(group: Group, name: str, *, built_in: Collection[str] = ()) -> P
 
 
 @cache
-def _read(_: tuple[str, ...], group: Group) -> tuple[Plugin, ...]:
+def _read_entry_points(_: tuple[str, ...], group: Group) -> tuple[Plugin, ...]:
     """Read the entry points of a group for the given sys.path; keeps equal names of several packages."""
     found = {}
     for point in entry_points(group=f"dithc.{group}"):

@@ -6,15 +6,14 @@ import numpy as np
 import pytest
 from scipy.integrate import quad
 
-from dithc.core.posthoc_ema import PowerFunctionProfile, combine_profiles, decay_at_step
-from dithc.core.posthoc_ema.power_function import _products, gamma_of
+from dithc.core.posthoc_ema import PowerFunctionProfile, _products, combine_profiles, decay_at_step, gamma_of
 
 LENGTHS = (0.05, 0.1)
 STEPS, STORED = 2048, 16
 
 
 @pytest.mark.parametrize("gamma", [0.01, 0.5, 1.0, 6.94, 16.97, 150.0])
-def test_gamma_is_that_of_the_closed_form_of_the_deviation(gamma: float) -> None:
+def test_gamma_inverts_the_closed_form_of_the_deviation(gamma: float) -> None:
     deviation = math.sqrt((gamma + 1) / (gamma + 3)) / (gamma + 2)
     assert gamma_of(deviation) == pytest.approx(gamma, rel=1e-9)
 
@@ -70,21 +69,23 @@ def walk() -> dict[float, np.ndarray]:
     return kept
 
 
-def test_average_made_of_stored_ones_is_the_one_that_was_kept() -> None:
+def test_combined_average_equals_the_tracked_average() -> None:
     kept, every = walk(), STEPS // STORED
-    for until, most in ((STEPS, 0.04), (STEPS - every // 3, 0.04), (STEPS // 2, 0.15)):
-        steps = sorted({*range(every, until + 1, every), until})
+    for last, limit in ((STEPS, 0.04), (STEPS - every // 3, 0.04), (STEPS // 2, 0.15)):
+        steps = sorted({*range(every, last + 1, every), last})
         stored = [PowerFunctionProfile(step, length) for step in steps for length in LENGTHS]
         for length in (0.07, 0.15, 0.2, 0.03):
-            found = combine_profiles(PowerFunctionProfile(until, length), stored)
-            made = sum(share * kept[one.length][one.step - 1] for share, one in zip(found.shares, stored, strict=True))
-            truth = kept[length][until - 1]
-            error = np.linalg.norm(made - truth)
-            nearest = min(np.linalg.norm(kept[one][until - 1] - truth) for one in LENGTHS)
-            assert error < most * nearest, (until, length, error / nearest)
+            found = combine_profiles(PowerFunctionProfile(last, length), stored)
+            average = sum(
+                share * kept[one.length][one.step - 1] for share, one in zip(found.shares, stored, strict=True)
+            )
+            expected = kept[length][last - 1]
+            error = np.linalg.norm(average - expected)
+            nearest = min(np.linalg.norm(kept[one][last - 1] - expected) for one in LENGTHS)
+            assert error < limit * nearest, (last, length, error / nearest)
 
 
-def test_more_stored_averages_miss_less_and_shares_are_together_one() -> None:
+def test_misfit_decreases_with_more_averages_and_shares_sum_to_one() -> None:
     misfits = []
     for count in (1, 2, 4, 8, 16, 64):
         steps = [STEPS * number // count for number in range(1, count + 1)]
@@ -103,8 +104,8 @@ def test_stored_length_is_the_stored_average_itself(length: float) -> None:
     steps = range(100, STEPS + 1, 100)
     stored = [PowerFunctionProfile(step, each) for step in (*steps, STEPS) for each in LENGTHS]
     found = combine_profiles(PowerFunctionProfile(STEPS, length), stored)
-    truth = [float(one == PowerFunctionProfile(STEPS, length)) for one in stored]
-    np.testing.assert_allclose(found.shares, truth, atol=1e-7)
+    expected = [float(one == PowerFunctionProfile(STEPS, length)) for one in stored]
+    np.testing.assert_allclose(found.shares, expected, atol=1e-7)
     assert found.misfit < 1e-6
 
 

@@ -42,7 +42,7 @@ def staged(out: Path) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for row in read_rows(out / "scenes.parquet"):
         if row["status"] == "rejected":
-            assert all(row[output] for output in ("what", "got", "expected", "fix")), row
+            assert all(row[output] for output in ("problem", "got", "expected", "fix")), row
             found[row["scene_id"]] = {"refused": row["reason"]}
         else:
             entry = stacks[row["stack"]]

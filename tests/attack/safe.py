@@ -47,7 +47,7 @@ def variant_bytes(draws: Draws, place: Place) -> Trial:
         like=variant,
         refused=changed and read,
         kept=kept,
-        note="damaged-beside" if changed and not read else "",
+        note="damaged-unused-file" if changed and not read else "",
     )
 
 

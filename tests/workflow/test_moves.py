@@ -50,5 +50,5 @@ def test_simulated_modes_name_their_models_and_nodes() -> None:
     matrix = ExperimentGraph({**REQUESTED, "bench": {"simulate": simulate}})
     arguments = "--machine profiles/machines/lx2.yaml --models DiT-L/2 --nodes 1,8"
     for mode, path in zip(("weak", "strong"), matrix.simulated_files, strict=True):
-        assert BenchmarkArguments(matrix.experiment).simulate(mode) == f"--mode {mode} {arguments}"
+        assert BenchmarkArguments(matrix.experiment).simulate(mode) == f"--scaling {mode} {arguments}"
         assert path.endswith(f"bench/simulated-{mode}.json")

@@ -115,7 +115,7 @@ def test_two_ranks_give_the_bytes_of_one(place: Place) -> None:
             if name.endswith("npy"):
                 np.testing.assert_allclose(np.load(one / name), np.load(two / name), rtol=1e-5, atol=1e-6)
         assert (one / "pixels.npz").read_bytes() == (two / "pixels.npz").read_bytes()
-        assert first.summary["clipped"] == second.summary["clipped"]
+        assert first.summary["clipped_fraction"] == second.summary["clipped_fraction"]
 
 
 @pytest.mark.slow

@@ -95,7 +95,7 @@ def test_variables_without_a_live_connection_are_left_over(
     monkeypatch.setenv("PMI_SIZE", "8")
     monkeypatch.setenv("PMI_CONTROL_PORT", "1")
     monkeypatch.delenv("PMI_PORT", raising=False)
-    assert [finding.level for finding in doctor.mpi(None, Path())] == ["warn"]  # type: ignore[arg-type]
+    assert [finding.level for finding in doctor.mpi(None, Path())] == ["warning"]  # type: ignore[arg-type]
 
 
 def test_ranks_without_a_number_of_a_file_have_a_port_or_a_launcher(port: str, tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from dithc.train.strategies.strategy import Strategy
 from dithc.train.strategies.tensor_parallel import ShardOwnership, TensorShards, TensorSplit
 from dithc.train.strategies.zero import ElementRange, RunOwnership
 from tests.engine.comm.test_group import run_program
-from tests.engine.hcops.test_newton_schulz import by_svd
+from tests.engine.hcops.test_newton_schulz import svd_map
 from tests.train.conftest import rows, tensors_of
 from tests.train.strategies.test_strategies import FP32, STEPS, assert_alike, several_ranks, ten, train_on_ranks
 
@@ -101,7 +101,7 @@ def test_a_step_is_momentum_then_the_orthogonal_factor_at_the_size_of_adamw(back
         gradient, norm = trained(model)[name].grad.double(), optimizer.clip()
         gradient *= 1.0 if clip is None else clip / (norm + 1e-6)
         momentum = 0.8 * momentum + gradient  # Jordan's form; its scale has no effect
-        weight = weight * (1 - lr * decay) - lr * 0.2 * math.sqrt(4 * WIDTH) * by_svd(gradient + 0.8 * momentum, 4)
+        weight = weight * (1 - lr * decay) - lr * 0.2 * math.sqrt(4 * WIDTH) * svd_map(gradient + 0.8 * momentum, 4)
         average = 0.5 * average + 0.5 * weight
         optimizer.update(step, ema=ema)
     found = trained(model)[name].detach().double()

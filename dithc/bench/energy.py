@@ -12,7 +12,7 @@ from typing import Any
 
 ROOT = Path("/sys/class/powercap")
 MICRO = 1e-6
-LEAST_SECONDS = 2.0  # a counter is updated once per millisecond
+MIN_SECONDS = 2.0  # a counter is updated once per millisecond
 NO_COUNTERS = "no readable RAPL counter of a package in /sys/class/powercap"
 
 
@@ -22,7 +22,7 @@ def images_per_joule(step: Callable[[], object], images: int, *, root: Path = RO
     if not ranges:
         return {"status": "skipped", "reason": NO_COUNTERS}
     initial, start, steps = _read_counters(ranges), time.monotonic(), 0
-    while steps == 0 or time.monotonic() - start < LEAST_SECONDS:
+    while steps == 0 or time.monotonic() - start < MIN_SECONDS:
         step()
         steps += 1
     seconds = time.monotonic() - start

@@ -210,7 +210,7 @@ def _run(argv: Sequence[str]) -> int:
         return int(module.run(args))
     from dithc.core.artifacts import Lease
 
-    with Lease.beside(folder(args)):
+    with Lease.for_folder(folder(args)):
         return int(module.run(args))
 
 

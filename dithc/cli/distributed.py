@@ -29,7 +29,7 @@ def leased(group: "Group", folder: Path) -> Iterator[bool]:
         is_held = False
         if group.rank == 0:
             try:
-                stack.enter_context(Lease.beside(folder))
+                stack.enter_context(Lease.for_folder(folder))
             except Lease.Held as error:
                 log.error(str(error))
                 is_held = True

@@ -33,11 +33,11 @@ def limit_bytes() -> int | None:
 
 # Checked before other modules are imported. Libraries that lack memory end the process, hang, or raise errors of any
 # type.
-LEAST_BYTES = (512 if sys.argv[1:2] and sys.argv[1] in LIGHT else 1024) << 20
-if (limit_bytes() or LEAST_BYTES) < LEAST_BYTES:
+MIN_BYTES = (512 if sys.argv[1:2] and sys.argv[1] in LIGHT else 1024) << 20
+if (limit_bytes() or MIN_BYTES) < MIN_BYTES:
     sys.stderr.write(
         f"dithc: error: out of memory\n  got:      a limit of {limit_bytes()} bytes on the memory of a process\n"
-        f"  expected: {LEAST_BYTES} bytes, and several times that to train\n  fix:      {RAISE_LIMIT}\n"
+        f"  expected: {MIN_BYTES} bytes, and several times that to train\n  fix:      {RAISE_LIMIT}\n"
     )
     raise SystemExit(2)
 

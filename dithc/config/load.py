@@ -19,7 +19,7 @@ from dithc.core.logging import get_logger, user_error
 T = TypeVar("T")
 SECTIONS = ("datasets", "codecs", "runs", "extractors", "evaluations")
 FAULT_INDENT = f"\n{' ' * len('  got:      ')}"  # indentation of the second and later faults
-MOST_SHOWN = 200  # characters of a rejected value
+MAX_SHOWN = 200  # characters of a rejected value
 DEMO = Path("config/experiments/demo.yaml")
 QUOTED = re.compile(r"'([^']*)'")
 KEY = re.compile(r"[a-z_]+(\.[A-Za-z0-9_-]+)+")
@@ -151,7 +151,7 @@ def _reason(fault: Any) -> str:
     value = shown(fault["input"])
     known = {"literal_error": context.get("expected", ""), NO_UNION_MEMBER: text}.get(fault["type"], "")
     meant = suggest_value(fault["input"], QUOTED.findall(known))
-    return f"{text}, got {value if len(value) <= MOST_SHOWN else value[:MOST_SHOWN] + '...'}{meant}"
+    return f"{text}, got {value if len(value) <= MAX_SHOWN else value[:MAX_SHOWN] + '...'}{meant}"
 
 
 def load_experiment(

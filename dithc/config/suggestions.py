@@ -7,7 +7,7 @@ from typing import Annotated, Any, NamedTuple, Union, get_args, get_origin
 
 from pydantic import BaseModel
 
-MOST_LISTED = 12
+MAX_LISTED = 12
 KEY_SYNONYMS = {
     "learning_rate": "lr",
     "batch": "global_batch_size",
@@ -108,7 +108,7 @@ def suggest_key(model: type[BaseModel], location: Sequence[int | str]) -> str:
         f"{section.location}.{key}".lstrip(".") for section in sections(model) if key in section.model.model_fields
     ):
         return f"; keys of that name: {', '.join(list(paths)[:3])}"
-    return f"; there are: {', '.join(known)}" if 0 < len(known) <= MOST_LISTED else ""
+    return f"; there are: {', '.join(known)}" if 0 < len(known) <= MAX_LISTED else ""
 
 
 def suggest_value(value: object, known: Sequence[str]) -> str:

@@ -15,10 +15,10 @@ import yaml
 from dithc.core.integrity import has_checksum, load_checksummed
 from dithc.core.logging import UserError, user_error
 
-MOST_BYTES = 1 << 20
+MAX_BYTES = 1 << 20
 KINDS = {type(None): "nothing", list: "a list"}
-MOST_DEPTH = 32  # the schema has 6 levels
-MOST_NODES = 100_000  # after the expansion of aliases
+MAX_DEPTH = 32  # the schema has 6 levels
+MAX_NODES = 100_000  # after the expansion of aliases
 TAGS = {
     f"tag:yaml.org,2002:{name}" for name in ("null", "bool", "int", "float", "str", "seq", "map", "timestamp", "merge")
 }
@@ -104,10 +104,10 @@ def _read_bytes(path: Path) -> bytes:
         kind = path.stat().st_mode
         if stat.S_ISREG(kind):
             with path.open("rb") as file:
-                content = file.read(MOST_BYTES + 1)
-            if len(content) <= MOST_BYTES:
+                content = file.read(MAX_BYTES + 1)
+            if len(content) <= MAX_BYTES:
                 return content
-        types = ((stat.S_ISREG, f"more than {MOST_BYTES} bytes"), (stat.S_ISDIR, "a folder"), (stat.S_ISFIFO, "a pipe"))
+        types = ((stat.S_ISREG, f"more than {MAX_BYTES} bytes"), (stat.S_ISDIR, "a folder"), (stat.S_ISFIFO, "a pipe"))
         got = next((description for is_type, description in types if is_type(kind)), "a device or a socket")
     except FileNotFoundError:
         raise user_error(
@@ -121,7 +121,7 @@ def _read_bytes(path: Path) -> bytes:
     raise user_error(
         f"configuration file {path} cannot be read",
         got=got,
-        expected=f"a plain file of at most {MOST_BYTES} bytes, such as config/experiments/demo.yaml",
+        expected=f"a plain file of at most {MAX_BYTES} bytes, such as config/experiments/demo.yaml",
         fix="name a readable file; redirect the output of a program into a file first",
     )
 
@@ -137,8 +137,8 @@ class _Loader(yaml.SafeLoader):
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
         """Compose a node; raises ComposerError if it is too deep, too large or recursive."""
         mark = self.peek_event().start_mark  # type: ignore[no-untyped-call]
-        if self._depth > MOST_DEPTH:
-            raise yaml.composer.ComposerError(None, None, f"more than {MOST_DEPTH} nested levels", mark)
+        if self._depth > MAX_DEPTH:
+            raise yaml.composer.ComposerError(None, None, f"more than {MAX_DEPTH} nested levels", mark)
         self._depth += 1
         node = super().compose_node(parent, index)
         self._depth -= 1
@@ -148,8 +148,8 @@ class _Loader(yaml.SafeLoader):
                 if self._depth and node.end_mark is None:  # an alias to an incomplete node
                     raise yaml.composer.ComposerError(None, None, "a recursive alias", mark)
                 measure = self._measures[id(node)] = self._measure(node)
-            if measure[0] > MOST_NODES or measure[1] + self._depth > MOST_DEPTH:
-                reason = f"aliases (*) that expand to more than {MOST_NODES} values or {MOST_DEPTH} levels"
+            if measure[0] > MAX_NODES or measure[1] + self._depth > MAX_DEPTH:
+                reason = f"aliases (*) that expand to more than {MAX_NODES} values or {MAX_DEPTH} levels"
                 raise yaml.composer.ComposerError(None, None, reason, mark)
         return node
 

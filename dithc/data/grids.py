@@ -20,7 +20,7 @@ NO_DRIVERS = "HTTP WMS WMTS WCS STACIT STACTA EEDA EEDAI PLMOSAIC DAAS VRT GTI M
 os.environ["GDAL_SKIP"] = NO_DRIVERS
 SEMI_MAJOR_M, ECCENTRICITY_2 = 6378137.0, 0.00669437999014
 """WGS84: equatorial radius and squared eccentricity. The least radius of curvature is a (1 - e^2), at the equator."""
-LEAST_STEP_M = 100.0
+MIN_STEP_M = 100.0
 """Shortest distance between transformed points: PROJ iterates some projections to about a millimeter."""
 
 
@@ -55,7 +55,7 @@ def pixel_sides_m(transform: GeoTransform, *, shape: tuple[int, int], crs: str) 
     affine = Affine(*transform)
     x, y = affine * (shape[1] / 2, shape[0] / 2)
     sides = np.hypot(affine.a, affine.d), np.hypot(affine.b, affine.e)
-    half = [max(side, LEAST_STEP_M) / 2 for side in sides]
+    half = [max(side, MIN_STEP_M) / 2 for side in sides]
     xs, ys = x + half[0] * np.array([-1, 1, 0, 0]), y + half[1] * np.array([0, 0, -1, 1])
     longitudes, latitudes = np.radians(degrees(xs, ys, crs=crs))
     normal = SEMI_MAJOR_M / np.sqrt(1 - ECCENTRICITY_2 * np.sin(latitudes) ** 2)

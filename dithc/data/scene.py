@@ -128,7 +128,7 @@ class Rejection:
 
     scene_id: str
     path: Path
-    refused: SceneRejectedError
+    error: SceneRejectedError
 
 
 def find_invalid(pixels: Array, *nodata: float | None, masked: Array | None) -> Array:
@@ -169,7 +169,7 @@ def stored_physical(values: Array, *, scale: float, invalid: Array, units: Units
     return _as_int16(np.rint(np.where(invalid, 0.0, values / scale)), scale=scale, quantity=f"a {units}")
 
 
-def stored_reflectance(digital: Array, *, offset: float, per_unit: float, invalid: Array, what: str) -> Array:
+def stored_reflectance(digital: Array, *, offset: float, per_unit: float, invalid: Array, quantity: str) -> Array:
     """Return digital numbers (reflectance with `per_unit` 1) as int16 in steps of `REFLECTANCE_SCALE`, 0 where invalid."""
     factor = 1.0 / (per_unit * REFLECTANCE_SCALE)
     fits = digital.dtype.kind in "iu" and digital.dtype.itemsize <= 2 and abs(offset) < 1 << 30  # sums fit into int32
@@ -179,7 +179,7 @@ def stored_reflectance(digital: Array, *, offset: float, per_unit: float, invali
     if factor != 1.0 or values.dtype.kind == "f":
         with np.errstate(invalid="ignore"):
             values = np.rint(values * factor)
-    return _as_int16(np.where(invalid, 0, values), scale=REFLECTANCE_SCALE, quantity=what)
+    return _as_int16(np.where(invalid, 0, values), scale=REFLECTANCE_SCALE, quantity=quantity)
 
 
 def _as_int16(steps: Array, *, scale: float, quantity: str) -> Array:

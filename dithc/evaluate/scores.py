@@ -177,7 +177,7 @@ def _copies(real: FeatureSet, generated: FeatureSet, *, is_train: NDArray[np.boo
 def _read_features(path: Path) -> FeatureSet:
     """Read the statistics and the verified features of a folder."""
     plan = read_plan(path)
-    statistics = Statistics.load(Manifest.whole(path / STATISTICS_FILE))
+    statistics = Statistics.load(Manifest.verified(path / STATISTICS_FILE))
     if statistics.origin != plan.origin or statistics.n != plan.total:
         raise user_error(
             f"{path / STATISTICS_FILE} does not belong to the features in its folder",

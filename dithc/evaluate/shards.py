@@ -120,7 +120,7 @@ def read_plan(folder: Path) -> ShardPlan:
     """Return the plan of a folder after verification of every shard."""
     fix = "rerun the features stage; it extracts only missing or damaged shards"
     try:
-        index = parse_json(Manifest.whole(folder / INDEX_FILE).read_text())
+        index = parse_json(Manifest.verified(folder / INDEX_FILE).read_text())
         sizes = {name: index[name] for name in SIZES}
         plan = ShardPlan(folder=folder, **sizes, origin=FeatureOrigin(**index["origin"]))
     except (OSError, ValueError, KeyError, TypeError) as error:
@@ -153,7 +153,7 @@ def read_turned(folder: Path, *, origin: FeatureOrigin, rows: Rows) -> NDArray[n
     if not paths:
         return None
     for path in paths:
-        Manifest.whole(path)
+        Manifest.verified(path)
     if fault(array, turned_identity(origin, rows)):
         raise user_error(
             f"{array} cannot be used",

@@ -115,7 +115,7 @@ class Latents:
     def _index(self) -> dict[str, Any]:
         path = self.folder / INDEX_FILE
         try:
-            info: dict[str, Any] = parse_json(Manifest.whole(path).read_text())
+            info: dict[str, Any] = parse_json(Manifest.verified(path).read_text())
             version = info["schema_version"]
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise self._damaged(INDEX_FILE, repr(error), "the index, which is written last of all") from error
@@ -128,7 +128,7 @@ class Latents:
             raise user_error(f"latents in {self.folder} are {problem}", got=got, expected=expected, fix=FIX)
 
     def _column(self, name: str, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
-        Manifest.whole(self.folder / f"{name}.npy")
+        Manifest.verified(self.folder / f"{name}.npy")
         return self._open(f"{name}.npy", (self.count,), dtype)
 
     def _open(self, name: str, shape: tuple[int, ...], dtype: npt.DTypeLike) -> npt.NDArray[Any]:

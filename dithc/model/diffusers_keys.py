@@ -45,7 +45,7 @@ EMBEDDERS = {
 }
 
 # Limits of a config.json, because tables of these sizes are allocated before weights are compared.
-MOST_SIDE, MOST_CLASSES = 1024, 10**6
+MAX_SIDE, MAX_CLASSES = 1024, 10**6
 # Defaults of the class for settings that config.json lacks, and settings for which a DiT has one value only.
 DEFAULTS: dict[str, Any] = {
     "num_attention_heads": 16,
@@ -108,7 +108,7 @@ def source_of(content: Mapping[str, Any]) -> DiTConfig:
     chosen = {**DEFAULTS, **content}
     sizes = ("num_attention_heads", "attention_head_dim", "in_channels", "sample_size", "patch_size")
     for key in (*sizes, "num_layers", "num_embeds_ada_norm"):
-        most = MOST_CLASSES if key == "num_embeds_ada_norm" else MOST_SIDE
+        most = MAX_CLASSES if key == "num_embeds_ada_norm" else MAX_SIDE
         if not isinstance(chosen[key], int) or isinstance(chosen[key], bool) or not 1 <= chosen[key] <= most:
             raise _import_error(key, got=chosen[key], expected=f"an integer from 1 to {most}")
     heads, channels = chosen["num_attention_heads"], chosen["in_channels"]

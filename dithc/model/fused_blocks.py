@@ -46,8 +46,8 @@ def _kind_of(block: Any) -> fused.BlockVariant:
     return fused.BlockVariant(block.attn.num_heads, rms=rms, swiglu=swiglu, cos=cos, sin=sin)
 
 
-MOST_FLOP = 2e11  # limit of one call: a second or two on one core, during which it cannot be interrupted
-MOST_PROGRAMS = 4  # each holds the memory of a pass
+MAX_FLOP = 2e11  # limit of one call: a second or two on one core, during which it cannot be interrupted
+MAX_PROGRAMS = 4  # each holds the memory of a pass
 
 
 class BlockChain:
@@ -96,7 +96,7 @@ class BlockChain:
             return self._call_blocks(x, c)
         across = part.part.across
         tokens = x.shape[1] if across is None else across.most_tokens  # equal on all ranks that share an image
-        calls = -(-2 * self._num_parameters * x.shape[0] * tokens // MOST_FLOP)
+        calls = -(-2 * self._num_parameters * x.shape[0] * tokens // MAX_FLOP)
         if calls > len(self):
             return self._call_blocks(x, c)
         if calls > 1:
@@ -128,7 +128,7 @@ class BlockChain:
             last = None if self._last is None else _weights_of_last(self._last)
             is_last_served = self._last is None or (last is not None and fused.block_serves(x, c, last))
             if len(served) == len(self._blocks) and is_last_served:
-                if len(self._programs) == MOST_PROGRAMS:
+                if len(self._programs) == MAX_PROGRAMS:
                     self._programs.pop(next(iter(self._programs)))  # the oldest
                 kinds = [_kind_of(block) for block in self._blocks]
                 memory = self._memory.setdefault(get_ident(), [])

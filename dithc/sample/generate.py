@@ -29,7 +29,7 @@ OnStep = Callable[[int, int], None]
 SINGLE = SamplingGroup()
 # In latent pixels, for codecs of limited reach: maximum side of the tiles by which a scene is decoded, maximum area of
 # a row of tiles, and minimum number of rows.
-TILE, TILE_ROWS, LEAST_ROWS = 64, 1 << 14, 8
+TILE, TILE_ROWS, MIN_ROWS = 64, 1 << 14, 8
 
 
 @dataclass(eq=False)
@@ -109,7 +109,7 @@ class ImageGenerator:
         height, width = latent.shape[1:]
         tile = self.model.config.size
         if self.codec.reach is not None:  # fewer rows at a time for a wide scene
-            tile = min(height, max(LEAST_ROWS, min(TILE, TILE_ROWS // width))), min(width, TILE)
+            tile = min(height, max(MIN_ROWS, min(TILE, TILE_ROWS // width))), min(width, TILE)
         return windows.decode_by_rows(self.codec, latent, tile=tile, ranks=self.team.members)
 
     @property

@@ -32,7 +32,7 @@ def chosen_degrees(
     """
     nodes, work = _nodes(group), work_of(images, shards, job=job)
     ranks, ranks_a_node = group.size, len(nodes[0])
-    rates = planner.MachineRates(flops=1.0, inside=None, between=None, copying=1.0, decoding=1.0)
+    rates = planner.MachineRates(flops=1.0, inside=None, between=None, copy_rate=1.0, decoding=1.0)
     # Codec reconstructions only distribute tiles, for which no rates are needed.
     if isinstance(images, ImageGenerator) and (layout is not None or (group.size > 1 and shards)):
         rates = _rates(images, work, group, nodes)
@@ -116,4 +116,5 @@ def _described_links(rates: planner.MachineRates, ranks_a_node: int) -> planner.
         return rates
     described = planner.rates_from_description(machine, ranks_a_node=ranks_a_node, flops=rates.flops)
     source = f"{rates.source}, links {described.source}"
-    return replace(rates, inside=described.inside, between=described.between, meeting=described.meeting, source=source)
+    links = {name: getattr(described, name) for name in ("inside", "between", "barrier_seconds")}
+    return replace(rates, **links, source=source)

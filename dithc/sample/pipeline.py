@@ -184,7 +184,7 @@ def _draw_shards(images: Images, shards: ImageShards, missing: list[int], *, job
     The first shard always starts, so that a repeatedly restarted job makes progress.
     """
     group.wait_at_most(WAIT_SECONDS, stopped_seconds=STOPPED_SECONDS)
-    with group.meeting():
+    with group.stop_timeout():
         chosen = chosen_degrees(images, [len(shards.indices(shard)) for shard in missing], job=job, group=group)
         degrees = chosen.best.degrees
         groups = rank_groups(degrees, ranks=group.size)
@@ -196,7 +196,7 @@ def _draw_shards(images: Images, shards: ImageShards, missing: list[int], *, job
     group.barrier()
     if group.size > 1 and missing:
         teams = group.size // degrees.size
-        log.info(f"{len(missing)} shard(s) by {teams} group(s) of {degrees.size} rank(s) each, {chosen.why()}")
+        log.info(f"{len(missing)} shard(s) by {teams} group(s) of {degrees.size} rank(s) each, {chosen.describe()}")
     own_shards = missing[team.number :: len(groups)] if team.number is not None else []
     steps, batch = images.steps, min(job.evaluation.batch_size, shards.each)
     scenes = _scenes(images)

@@ -40,7 +40,7 @@ def degrees_table(job: SamplingJob, group: Group, *, layout: tuple[int, int] | N
     summary = (
         f"{images.count} image(s) of {work.tokens} tokens, {work.calls} calls of {work.branches} branch(es); a rank "
         f"{rates.flops / 1e9:.4g} GFLOP/s, half of it with {rates.half_tokens:.3g} tokens; copies "
-        f"{rates.copying / 1e9:.3g} GB/s; messages {messages} ({rates.source})"
+        f"{rates.copy_rate / 1e9:.3g} GB/s; messages {messages} ({rates.source})"
     )
     return "\n".join([summary, *_link_notes(rates, layout), chosen.table()])
 

@@ -23,10 +23,10 @@ from dithc.sample.job import SamplingJob
 from dithc.sample.pipeline import inputs_of, open_images
 from dithc.sample.shards import batches
 
-SOLVERS, MOST_STEPS = ("dpm-solver", "unipc", *training.FLOW_SAMPLERS), 20
+SOLVERS, MAX_STEPS = ("dpm-solver", "unipc", *training.FLOW_SAMPLERS), 20
 SHARES = (0.5, 0.25, 0.125)  # successive strides, relative to the distance of a timestep to its neighbor
-SCALINGS, SCALING_TOLERANCE, MOST_TRIALS = (-0.1, 0.2), 0.005, 12
-MOST_SWEEPS = 4  # over all timesteps, per stride
+SCALINGS, SCALING_TOLERANCE, MAX_TRIALS = (-0.1, 0.2), 0.005, 12
+MAX_SWEEPS = 4  # over all timesteps, per stride
 log = get_logger(__name__)
 
 Times = tuple[int, ...]
@@ -57,12 +57,12 @@ def search_timesteps(job: SamplingJob, *, latents: int, reference_steps: int) ->
         chosen.checkpoint == "codec"
         or chosen.sampler not in SOLVERS
         or chosen.num_times < 2
-        or chosen.steps > MOST_STEPS
+        or chosen.steps > MAX_STEPS
     ):
         raise user_error(
             f"evaluation {job.name} has no timesteps to search",
             got=f"{chosen.sampler} in {chosen.steps} steps, at {chosen.checkpoint}",
-            expected=f"{' or '.join(SOLVERS)} in 2 to {MOST_STEPS} steps (heun: 3 or more), with a network",
+            expected=f"{' or '.join(SOLVERS)} in 2 to {MAX_STEPS} steps (heun: 3 or more), with a network",
             fix="change `sampler`, `steps` or `checkpoint` of the evaluation",
         )
     if reference_steps < 2 * chosen.steps:
@@ -129,7 +129,7 @@ def descend(
     """
     lowest = error(times)
     for share, others_follow in ((share, follow) for follow in (True, False) for share in SHARES):
-        for _ in range(MOST_SWEEPS):
+        for _ in range(MAX_SWEEPS):
             before = lowest
             for index in range(1, len(times)):
                 for candidate in _moved_times(times, index, share, least=least, others_follow=others_follow):
@@ -198,7 +198,7 @@ def search_epsilon_scaling(
         return value
 
     before = score_at(0.0, first)
-    options = {"xatol": SCALING_TOLERANCE, "maxiter": MOST_TRIALS}
+    options = {"xatol": SCALING_TOLERANCE, "maxiter": MAX_TRIALS}
     best = minimize_scalar(lambda x: score_at(float(x), first), bounds=SCALINGS, options=options)
     scaling = round(float(best.x), 3) if best.fun < before else 0.0
     unseen = {"before": score_at(0.0, second), "after": score_at(scaling, second)}

@@ -10,9 +10,9 @@
 #define HEADS_PER_THREAD 4
 
 /* Products in parts: shorter and narrower ones would mostly be padding. The most is what attention_range.c counts on. */
-#define LEAST_TOKENS_IN_PARTS 64
-#define LEAST_WIDTH_IN_PARTS 40
-#define MOST_IN_PARTS ((int64_t)1 << 30)
+#define MIN_TOKENS_IN_PARTS 64
+#define MIN_WIDTH_IN_PARTS 40
+#define MAX_IN_PARTS ((int64_t)1 << 30)
 
 /* Panels of 32 columns of a block of scores, and rows of S and dP at once. */
 #define PANELS_IN_PARTS 2
@@ -102,8 +102,8 @@ static int run(hc_context *context, const hc_attention_arguments *a, int is_forw
     const hc_gemm_kernel *whole = a->compute == HC_F32 ? context->kernels->gemm_f32 : context->kernels->gemm_bf16;
     const hc_gemm_kernel *split = context->kernels->gemm_f32_split;
     const int64_t queries = is_forward && a->queries_like > 0 ? a->queries_like : a->queries;
-    const int in_parts = a->compute == HC_F32 && split != NULL && hc_least(queries, a->keys) >= LEAST_TOKENS_IN_PARTS &&
-                         a->k >= LEAST_WIDTH_IN_PARTS && largest(queries, a->keys) * a->k <= MOST_IN_PARTS;
+    const int in_parts = a->compute == HC_F32 && split != NULL && hc_least(queries, a->keys) >= MIN_TOKENS_IN_PARTS &&
+                         a->k >= MIN_WIDTH_IN_PARTS && largest(queries, a->keys) * a->k <= MAX_IN_PARTS;
     hc_attention work = plan(context, a, is_forward, whole), parts = {.group = 0};
     int64_t bytes = lay_out_scratch(context, &work);
     if (in_parts) {

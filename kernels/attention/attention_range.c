@@ -7,9 +7,9 @@
  * T K below 2^30 no sum then leaves fp32: |S|, |dP| < 2^60 K, |dS| < 2^62 K, and |dQ|, |dK| < 2^92 T K. Products of the
  * largest numbers are 2^-90 at least: what is lost of them, parts and sums below 2^-126, is less than fp32 rounds away. lse
  * and delta, which need no product, must be far from infinite. */
-#define LEAST_EXPONENT (-45)
-#define MOST_EXPONENT 30
-#define MOST_OF_SUMS ((uint32_t)(127 + 100) << 23)
+#define MIN_EXPONENT (-45)
+#define MAX_EXPONENT 30
+#define MAX_OF_SUMS ((uint32_t)(127 + 100) << 23)
 
 /* Threads that share a head may each see another part of it: one is enough. Its results are written again later. */
 static void leave_head(const hc_attention *work, int64_t head) {
@@ -19,7 +19,7 @@ static void leave_head(const hc_attention *work, int64_t head) {
 
 static void note(const hc_attention *work, int64_t head, uint32_t largest) {
     const int exponent = (int)(largest >> 23) - 127;
-    if (largest != 0 && (exponent < LEAST_EXPONENT || exponent >= MOST_EXPONENT)) {
+    if (largest != 0 && (exponent < MIN_EXPONENT || exponent >= MAX_EXPONENT)) {
         leave_head(work, head);
     }
 }
@@ -51,8 +51,8 @@ void hc_pack_b(const hc_attention *work, int64_t head, int64_t k, int64_t n, con
 void hc_note_sums(const hc_attention *work, int64_t head, const float *lse, const float *delta) {
     const hc_matrix all_lse = {(void *)(uintptr_t)lse, work->t, 1, HC_F32};
     const hc_matrix all_delta = {(void *)(uintptr_t)delta, work->t, 1, HC_F32};
-    if (work->gemm->largest != NULL && (work->gemm->largest(1, work->t, &all_lse) > MOST_OF_SUMS ||
-                                        work->gemm->largest(1, work->t, &all_delta) > MOST_OF_SUMS)) {
+    if (work->gemm->largest != NULL && (work->gemm->largest(1, work->t, &all_lse) > MAX_OF_SUMS ||
+                                        work->gemm->largest(1, work->t, &all_delta) > MAX_OF_SUMS)) {
         leave_head(work, head);
     }
 }

@@ -20,8 +20,8 @@
 
 /* Bounds of the memory for packed B. Below the first bound, A would be repacked too often. The second bound holds
  * all of the largest weights of DiT-XL/2 (1,152 x 6,912). */
-#define LEAST_B_BYTES (4 << 20)
-#define MOST_B_BYTES (32 << 20)
+#define MIN_B_BYTES (4 << 20)
+#define MAX_B_BYTES (32 << 20)
 
 static int64_t least(int64_t a, int64_t b) {
     return a < b ? a : b;
@@ -144,7 +144,7 @@ int hc_gemm_make_plan(const hc_context *context, const hc_gemm_kernel *kernel, i
     const int64_t cluster_m = plan.clusters_cut_rows ? parts_of(m, plan.num_clusters) : m;
     const int64_t cluster_n = plan.clusters_cut_rows ? n : parts_of(n, plan.num_clusters);
     const int64_t share = context->l3_bytes / 2 * plan.num_threads / plan.num_clusters;
-    const int64_t b_bytes = least(most(share, LEAST_B_BYTES), MOST_B_BYTES);
+    const int64_t b_bytes = least(most(share, MIN_B_BYTES), MAX_B_BYTES);
     plan.nc = asked->nc > 0 ? round_up(least(asked->nc, cluster_n), plan.nr)
                             : even_blocks(cluster_n, b_bytes / (whole_k * kernel->element_bytes), plan.nr);
     if (plan.nc < cluster_n && !plan.a_is_small && asked->row_cuts == 0 && asked->column_cuts == 0) {

@@ -9,8 +9,8 @@
 
 /* Limits up to which reading B once is faster than packing it. (Xeon with AVX-512 and hidden AMX: layers of DiT-S on
  * 16, 32 and 48 images, where both are equal, of DiT-XL on 16 and 32. Not measured with AMX or SME.) */
-#define MOST_ROWS 32
-#define MOST_DEPTH 32
+#define MAX_ROWS 32
+#define MAX_DEPTH 32
 
 /* Columns of C that dot products finish at a time, while they are in cache. */
 #define DOT_COLUMNS 256
@@ -34,11 +34,11 @@ hc_few_form hc_few_form_of(const hc_gemm_arguments *x) {
         return HC_FEW_NONE;
     }
     const int lines_are_rows = x->b.column_stride == 1, lines_are_columns = x->b.row_stride == 1;
-    if (hc_deciding_rows(x) <= MOST_ROWS) {
+    if (hc_deciding_rows(x) <= MAX_ROWS) {
         return lines_are_rows ? HC_FEW_SUMS : lines_are_columns ? HC_FEW_DOTS : HC_FEW_NONE;
     }
     const int is_plain = x->out_c.dtype == HC_F32 && x->epilogue.bias == NULL && !hc_finishes(&x->epilogue);
-    return x->k <= MOST_DEPTH && lines_are_rows && is_plain ? HC_FEW_DEPTHS : HC_FEW_NONE;
+    return x->k <= MAX_DEPTH && lines_are_rows && is_plain ? HC_FEW_DEPTHS : HC_FEW_NONE;
 }
 
 static int threads_for(const hc_context *context, const hc_gemm_arguments *x, hc_few_form form) {
@@ -160,7 +160,7 @@ static void run_few_rows(const few_job *job, int64_t start, int64_t stop) {
 static void run_few_depths(const few_job *job, int64_t start, int64_t stop) {
     const hc_gemm_arguments *x = job->gemm->arguments;
     const hc_context *context = job->gemm->context;
-    float a[MOST_DEPTH * DEPTH_ROWS]; /* columns of A */
+    float a[MAX_DEPTH * DEPTH_ROWS]; /* columns of A */
     hc_few_rows part = rows_of_b(x, job->form);
     part.a_stride = is_operand(x) ? x->a.row_stride : 1;
     part.a_step = is_operand(x) ? x->a.column_stride : DEPTH_ROWS;

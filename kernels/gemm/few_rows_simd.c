@@ -5,7 +5,7 @@
 #include "simd/simd.h"
 
 /* Numbers of the longest vector, 2,048 bits. */
-#define MOST_LANES 64
+#define MAX_LANES 64
 /* Lines of B that pass at a time in sums and depths; numbers of a line that pass at a time in dots. */
 #define LINES 32
 #define DOT_DEPTH 1024
@@ -122,7 +122,7 @@ HC_INLINE hc_vf fold(hc_vf a, hc_vf b) HC_STREAMING_OK {
 
 /* To out[0..n) the sums over the lanes of a, b, c and d. */
 HC_INLINE void put_sums(float *out, int64_t n, int add, hc_vf a, hc_vf b, hc_vf c, hc_vf d) HC_STREAMING_OK {
-    float sums[MOST_LANES];
+    float sums[MAX_LANES];
     if (hc_lanes() < 4 || (hc_lanes() & (hc_lanes() - 1)) != 0) {
         sums[0] = hc_sum(a), sums[1] = hc_sum(b), sums[2] = hc_sum(c), sums[3] = hc_sum(d);
     } else {
@@ -260,7 +260,7 @@ HC_INLINE int64_t some_columns(const hc_few_rows *x, int64_t p, int64_t depth, i
 }
 
 HC_KERNEL_FUNCTION void HC_NAME(few_rows_sums)(const hc_few_rows *x) HC_KERNEL_STREAMING {
-    float wide[LINES * 4 * MOST_LANES];
+    float wide[LINES * 4 * MAX_LANES];
     for (int64_t p = 0; p < x->k; p += LINES) {
         const int64_t depth = least(LINES, x->k - p);
         for (int64_t j = 0; j < x->n;) {
@@ -292,8 +292,8 @@ HC_INLINE void four_rows(const hc_few_rows *x, const piece *b, int64_t row, int6
 
 HC_KERNEL_FUNCTION void HC_NAME(few_depths)(const hc_few_rows *x) HC_KERNEL_STREAMING {
     const int64_t group = 4 * hc_lanes();
-    float wide[LINES * 4 * MOST_LANES];
-    const int64_t together = LINES * 4 * MOST_LANES / x->k / group * group;
+    float wide[LINES * 4 * MAX_LANES];
+    const int64_t together = LINES * 4 * MAX_LANES / x->k / group * group;
     for (int64_t j = 0; j < x->n; j += together) {
         const int64_t count = least(together, x->n - j);
         const piece b = piece_of(x, 0, x->k, j, count, HC_B_F32, wide);

@@ -49,10 +49,10 @@ static int is_wrong(const hc_gemm_arguments *x) {
 
 /* Below this, packing, which writes half as much again as for fp32, and padding to tiles would cost what the products
  * gain. */
-#define LEAST_IN_PARTS 64
+#define MIN_IN_PARTS 64
 
 static int gains_from_parts(const hc_gemm_arguments *x) {
-    return hc_deciding_rows(x) >= LEAST_IN_PARTS && x->n >= LEAST_IN_PARTS && x->k >= LEAST_IN_PARTS;
+    return hc_deciding_rows(x) >= MIN_IN_PARTS && x->n >= MIN_IN_PARTS && x->k >= MIN_IN_PARTS;
 }
 
 /* 1: a product that is found out of range cannot be done again, as it has overwritten what it reads. */

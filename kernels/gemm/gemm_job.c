@@ -274,14 +274,14 @@ const void *hc_widen_bias(const hc_epilogue *epilogue, int64_t n, float *out_wid
 }
 
 /* A longer stride lets the rows of a tile fall on few sets of the L1 cache, and each on its own page. */
-#define MOST_BYTES_IN_PLACE 4096
+#define MAX_BYTES_IN_PLACE 4096
 
 /* 1: the kernel reads A where it is. */
 static int can_stay(const hc_gemm_arguments *x, const hc_gemm_kernel *kernel, const hc_gemm_plan *plan) {
     const int64_t rows = kernel->rows_in_place;
     return rows > 0 && x->a.dtype == HC_BF16 && x->a.column_stride == 1 && x->m % rows == 0 && plan->mr % rows == 0 &&
            x->k % kernel->kr == 0 && x->out_row_sum_a == NULL && x->a.row_stride > 0 && /* 0 would say: panels */
-           x->a.row_stride * 2 <= MOST_BYTES_IN_PLACE;
+           x->a.row_stride * 2 <= MAX_BYTES_IN_PLACE;
 }
 
 int hc_gemm_run(hc_context *context, hc_gemm_job *job) {

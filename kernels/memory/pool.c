@@ -11,7 +11,7 @@
  * differ. */
 #define SLACK(most) ((most) / 8)
 
-#define MOST_NODES 64
+#define MAX_NODES 64
 
 struct hc_pool {
     uint64_t tag; /* HC_POOL_TAG */
@@ -28,7 +28,7 @@ struct hc_pool {
     int is_closed;   /* no further blocks are taken */
     int is_released; /* and no handle remains */
     hc_pool *next;   /* NULL from the closing on */
-    int num_nodes, nodes[MOST_NODES];
+    int num_nodes, nodes[MAX_NODES];
 };
 
 static int is_pool(const hc_pool *pool) {
@@ -73,7 +73,7 @@ static int create_fixed(hc_pool *pool, const hc_pool_options *options) {
 int hc_pool_create(const hc_pool_options *options, hc_pool **out_pool) {
     static const hc_pool_options defaults = {.budget_bytes = -1, .file = -1};
     options = options == NULL ? &defaults : options;
-    if (out_pool == NULL || options->num_nodes < 0 || options->num_nodes > MOST_NODES ||
+    if (out_pool == NULL || options->num_nodes < 0 || options->num_nodes > MAX_NODES ||
         (options->num_nodes > 0 && options->nodes == NULL) || (options->next != NULL && !is_pool(options->next))) {
         return HC_BAD_ARGUMENT;
     }

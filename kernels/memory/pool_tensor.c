@@ -30,7 +30,7 @@ typedef struct dl_managed_tensor {
     void (*deleter)(struct dl_managed_tensor *self);
 } dl_managed_tensor;
 
-#define MOST_DIMENSIONS 64 /* of a tensor of PyTorch */
+#define MAX_DIMENSIONS 64 /* of a tensor of PyTorch */
 
 enum { DL_CPU = 1, DL_FLOAT = 2, DL_BFLOAT = 4 };
 
@@ -50,7 +50,7 @@ static void delete_tensor(dl_managed_tensor *self) {
 void *hc_pool_tensor(hc_pool *pool, hc_context *context, int dtype, int num_dimensions, const int64_t *shape) {
     const int bits = dtype == HC_F64 ? 64 : dtype == HC_BF16 ? 16 : 32;
     if (!hc_has_tag(pool, HC_POOL_TAG) || !hc_is_context(context) || dtype < HC_F32 || dtype > HC_F64 || num_dimensions < 0 ||
-        num_dimensions > MOST_DIMENSIONS || shape == NULL) {
+        num_dimensions > MAX_DIMENSIONS || shape == NULL) {
         return NULL;
     }
     pool_tensor *tensor = malloc(sizeof(pool_tensor) + (size_t)num_dimensions * sizeof(int64_t));

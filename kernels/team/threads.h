@@ -11,10 +11,10 @@
 
 #ifdef __linux__
 /* As many CPUs as Linux is ever built for; a cpu_set_t has 1,024. A CPU beyond them makes an empty set, which the system refuses. */
-#define MOST_CPUS 8192
+#define MAX_CPUS 8192
 
 typedef struct {
-    cpu_set_t sets[MOST_CPUS / CPU_SETSIZE];
+    cpu_set_t sets[MAX_CPUS / CPU_SETSIZE];
 } cpu_mask;
 
 static inline cpu_mask mask_of_one(int cpu) {

@@ -15,7 +15,7 @@
 #define CALLERS 4
 #define ROUNDS 6
 #define BATCH 6
-#define MOST_BYTES (HC_COPY_PART_BYTES + 70000)
+#define MAX_BYTES (HC_COPY_PART_BYTES + 70000)
 #define SECOND ((int64_t)1000000000)
 
 typedef struct {
@@ -73,7 +73,7 @@ static int run_batch(caller *own, one_copy *copies, unsigned *random) {
     int submitted = 0, is_closed = 0;
     for (; submitted < BATCH && !is_closed; submitted += !is_closed) {
         one_copy *copy = &copies[submitted];
-        copy->bytes = next(random) >> 8 & 3 ? next(random) % 100000 : next(random) % MOST_BYTES;
+        copy->bytes = next(random) >> 8 & 3 ? next(random) % 100000 : next(random) % MAX_BYTES;
         memset(copy->source, (int)(next(random) >> 16), (size_t)copy->bytes);
         memset(copy->target, 0, (size_t)copy->bytes);
         requests[submitted] = request_of(copy, next(random) >> 10 & 3);
@@ -81,7 +81,7 @@ static int run_batch(caller *own, one_copy *copies, unsigned *random) {
                                      (int)(next(random) >> 14 & 3), &copy->state) != HC_OK;
     }
     int64_t advanced;
-    hc_copies_advance(own->copies, own->context, next(random) % MOST_BYTES, &advanced);
+    hc_copies_advance(own->copies, own->context, next(random) % MAX_BYTES, &advanced);
     for (int i = submitted - 1; i >= 0; i--) {
         while (hc_copies_state(&copies[i].state) == HC_COPY_PENDING) {
             hc_copies_wait(own->copies, own->context, &copies[i].state, SECOND / 100);
@@ -101,7 +101,7 @@ static void *call(void *argument) {
     FILE *files[BATCH];
     for (int i = 0; i < BATCH; i++) {
         files[i] = tmpfile();
-        copies[i] = (one_copy){.source = malloc(MOST_BYTES), .target = malloc(MOST_BYTES),
+        copies[i] = (one_copy){.source = malloc(MAX_BYTES), .target = malloc(MAX_BYTES),
                                .file = files[i] == NULL ? -1 : fileno(files[i])};
     }
     for (int round = 0; round < ROUNDS && !own->is_cut_off; round++) {
@@ -128,7 +128,7 @@ static long run_callers(hc_context *context, int with_threads, int treatment) {
         return -1;
     }
     if (treatment == WITH_FAULTS) {
-        hc_copies_set_faults(copies, EIO, MOST_BYTES * 4, 1000);
+        hc_copies_set_faults(copies, EIO, MAX_BYTES * 4, 1000);
     }
     long wrong = 0, bytes = 0, failed = 0;
     for (int i = 0; i < CALLERS; i++) {

@@ -10,7 +10,7 @@
 #define ROUNDS 1500
 #define HELD 12
 #define MEBI ((int64_t)1 << 20)
-#define MOST_TAKERS 16
+#define MAX_TAKERS 16
 
 typedef struct {
     hc_context *context;
@@ -82,8 +82,8 @@ static void *watch(void *argument) {
 }
 
 static long of_all_threads(work *w, int num_threads) {
-    taker takers[MOST_TAKERS];
-    pthread_t threads[MOST_TAKERS], watcher;
+    taker takers[MAX_TAKERS];
+    pthread_t threads[MAX_TAKERS], watcher;
     void *found;
     pthread_create(&watcher, NULL, watch, w);
     for (int i = 0; i < num_threads; i++) {
@@ -103,7 +103,7 @@ static long of_all_threads(work *w, int num_threads) {
 int hc_test_pool(int num_threads, int file) {
     hc_context context = {.tag = HC_CONTEXT_TAG, .num_threads = 1, .num_clusters = 1};
     work w = {.context = &context, .num_pools = 3};
-    if (num_threads > MOST_TAKERS || hc_team_create(1, 1, NULL, 1, NULL, &context.team) != HC_OK) {
+    if (num_threads > MAX_TAKERS || hc_team_create(1, 1, NULL, 1, NULL, &context.team) != HC_OK) {
         return -1;
     }
     const hc_pool_options last = {.budget_bytes = 4 * MEBI, .file = -1};

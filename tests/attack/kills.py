@@ -24,7 +24,7 @@ from tests.train.conftest import small_run, write_latents
 STEPS, EVERY = 120, 4
 SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
 RANKS = (2, 4)
-MOST_IN_A_ROW = 4  # then the run is not disturbed and must complete
+MAX_CONSECUTIVE = 4  # then the run is not disturbed and must complete
 # Requirement: no process remains 30 s after the end of the launcher. The launcher itself may continue, because it
 # restarts ranks lost during their start.
 LEFT_SECONDS, END_SECONDS = 30.0, 300.0
@@ -93,7 +93,7 @@ class Campaign:
         self._chain[kill.ranks] = self._chain.get(kill.ranks, 0) + 1
         if outcome.status in (2, 76) and not outcome.fault:
             outcome.fault = f"status {outcome.status}:\n{output}"
-        if not outcome.fault and (outcome.status == 0 or self._chain[kill.ranks] == MOST_IN_A_ROW):
+        if not outcome.fault and (outcome.status == 0 or self._chain[kill.ranks] == MAX_CONSECUTIVE):
             self._compare(name, outcome)
         if outcome.fault or kill.ranks not in self._chain:
             self._chain.pop(kill.ranks, None)

@@ -159,7 +159,7 @@ class Range:
             return "the good file was rejected"
         if trial.kept and len(kept) < min(1, len(trial.kept)):
             return f"the good file has no row: {scenes}"
-        if trial.refused and (accepted - kept or len(scenes) <= len(kept)):
+        if trial.error and (accepted - kept or len(scenes) <= len(kept)):
             return f"it was used, or has no row: {scenes}"
         for name in accepted:
             if difference := self.differs(trial, name in kept, scenes[name], truth.get(name), list(truth.values())):

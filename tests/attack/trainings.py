@@ -15,7 +15,7 @@ from dithc.engine.comm.environment import HYDRA_PROXY
 from dithc.engine.comm.launch import exit_report
 
 MARK = "DITHC_TEST_MARK"
-MOST_SECONDS = 120.0  # an exchange waits longer for a lost rank
+MAX_SECONDS = 120.0  # an exchange waits longer for a lost rank
 DITHC = Path(sys.executable).parent / "dithc"
 
 
@@ -89,7 +89,7 @@ class Training:
             assert time.monotonic() < deadline, self.said.read_text()
             time.sleep(0.02)
 
-    def end(self, *, most_seconds: float = MOST_SECONDS) -> tuple[int, str]:
+    def end(self, *, most_seconds: float = MAX_SECONDS) -> tuple[int, str]:
         """Wait for the end of all processes within a time limit; return status and messages."""
         deadline = time.monotonic() + most_seconds
         status = self.process.wait(timeout=most_seconds)

@@ -18,7 +18,7 @@ def tree(root: Path, *, value: int = 5_000_000, name: str = "package-0", socket:
 
 @pytest.fixture(autouse=True)
 def one_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(energy, "LEAST_SECONDS", 0.0)
+    monkeypatch.setattr(energy, "MIN_SECONDS", 0.0)
 
 
 def test_joules_are_those_of_all_packages_also_where_a_counter_begins_anew(tmp_path: Path) -> None:

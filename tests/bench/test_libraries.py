@@ -105,4 +105,4 @@ def test_table_4_has_a_column_for_each_library_that_can():
     case = cases.gemm("DiT-S/2", "bf16", tuple(LIBRARIES))[0]()
     able = {name for name, library in LIBRARIES.items() if library.skip_reason("bf16") is None}
     assert set(case.runs) == {"hcops", "eager"} | able
-    assert set(ops.describe_libraries(LIBRARIES, ("bf16",))["openblas"]) == {"what", "bf16"}
+    assert set(ops.describe_libraries(LIBRARIES, ("bf16",))["openblas"]) == {"description", "bf16"}

@@ -31,7 +31,7 @@ read_all, _, refusal = reader(
 
 def read(folder: Path) -> dict[str, Scene | SceneRejectedError]:
     found = read_all(folder)
-    return {scene.scene_id: scene.refused if isinstance(scene, Rejection) else scene for scene in found}
+    return {scene.scene_id: scene.error if isinstance(scene, Rejection) else scene for scene in found}
 
 
 def write(path: Path, pixels: np.ndarray, **options: Any) -> None:
@@ -206,7 +206,7 @@ def test_grids_that_are_not_on_the_earth_are_refused(tmp_path: Path, land: np.nd
     (tmp_path / "scene.tif").write_bytes(content.replace(good, struct.pack("<3d", side, side, 0.0)))
     source = datasets.Gaofen2Source(kind="gaofen2", path=str(tmp_path))
     for found in (*read_scenes(source, tmp_path), *read_all(tmp_path)):
-        assert found.refused.reason in (Reason.GRID_MISMATCH, Reason.CRS_MISSING)
+        assert found.error.reason in (Reason.GRID_MISMATCH, Reason.CRS_MISSING)
 
 
 def test_no_document_and_no_neighbour_of_a_raster_leads_to_the_network(tmp_path: Path, land: np.ndarray) -> None:

@@ -36,7 +36,7 @@ read_all, _, _ = reader(datasets.Sentinel2Source, kind="sentinel2")
 
 
 def read(folder: Path, **settings: Any) -> list[Scene | SceneRejectedError]:
-    return [found.refused if isinstance(found, Rejection) else found for found in read_all(folder, **settings)]
+    return [found.error if isinstance(found, Rejection) else found for found in read_all(folder, **settings)]
 
 
 @pytest.mark.parametrize("variant", VARIANTS)

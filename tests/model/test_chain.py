@@ -10,7 +10,7 @@ from dithc.engine import hcops, native
 from dithc.engine.hcops.blocks.program import Program
 from dithc.engine.hcops.token_shard import part_of
 from dithc.model import DiT, DiTConfig
-from dithc.model.fused_blocks import MOST_PROGRAMS
+from dithc.model.fused_blocks import MAX_PROGRAMS
 from tests.model.networks import nonzero
 
 pytestmark = pytest.mark.skipif(native.library() is None, reason=f"no C kernels: {native.load_library().reason}")
@@ -81,7 +81,7 @@ def test_the_last_layer_is_part_of_the_pass(
     chain, called = model.chain(to_patches=True), []
     numbers = sum(weight.numel() for part in (model.blocks, model.final_layer) for weight in part.parameters())
     if not bf16:  # two calls: one block, then two blocks with the last layer
-        monkeypatch.setattr("dithc.model.fused_blocks.MOST_FLOP", 2 * numbers * 2 * 16 / 1.4)
+        monkeypatch.setattr("dithc.model.fused_blocks.MAX_FLOP", 2 * numbers * 2 * 16 / 1.4)
     with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16, enabled=bf16), part_of(16):
         for seed in range(2):
             x, c = inputs(seed=seed)
@@ -166,14 +166,14 @@ def test_weights_are_arranged_at_each_call_where_they_cannot_be_kept(
 def test_other_shapes_and_types_have_programs_of_their_own_and_few_are_kept(recorded: list[int]) -> None:
     model = create_model()
     chain = model.chain()
-    for rows in range(1, MOST_PROGRAMS + 2):
+    for rows in range(1, MAX_PROGRAMS + 2):
         x, c = inputs(rows)
         assert torch.equal(chain(x, c), one_by_one(model, x, c))
-    assert len(recorded) == MOST_PROGRAMS + 1
-    assert len(chain._programs) == MOST_PROGRAMS
+    assert len(recorded) == MAX_PROGRAMS + 1
+    assert len(chain._programs) == MAX_PROGRAMS
     with torch.autocast("cpu", dtype=torch.bfloat16):
         assert torch.equal(chain(x, c), one_by_one(model, x, c))
-    assert len(recorded) == MOST_PROGRAMS + 2
+    assert len(recorded) == MAX_PROGRAMS + 2
 
 
 def test_a_hook_is_called(recorded: list[int]) -> None:
@@ -203,7 +203,7 @@ def test_what_takes_long_is_not_one_call(
     most_flop: float, calls: int, recorded: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = create_model()
-    monkeypatch.setattr("dithc.model.fused_blocks.MOST_FLOP", most_flop)
+    monkeypatch.setattr("dithc.model.fused_blocks.MAX_FLOP", most_flop)
     x, c = inputs()
     assert torch.equal(model.chain()(x, c), one_by_one(model, x, c))
     assert len(recorded) == calls
@@ -241,7 +241,7 @@ def test_programs_of_a_chain_share_memory_and_arranged_weights(monkeypatch: pyte
     given = [inputs(rows, seed=rows) for rows in (6, 3, 6)]
     used = []
     for chain, most_flop in ((full, 1e12), (parts, 3e6)):
-        monkeypatch.setattr("dithc.model.fused_blocks.MOST_FLOP", most_flop * 3)
+        monkeypatch.setattr("dithc.model.fused_blocks.MAX_FLOP", most_flop * 3)
         for x, c in given:
             assert torch.equal(chain(x, c), one_by_one(model, x, c))
         used.append(sum(buffer.nbytes for buffer in chain._memory[get_ident()]))

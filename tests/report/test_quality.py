@@ -53,7 +53,7 @@ def result(contenders: int, *, seeds: int, equal: bool = False, repeat: bool = T
     }
 
 
-@pytest.mark.parametrize(("contenders", "seeds", "equal"), [(2, 1, False), (19, 1, True), (24, 3, False)])
+@pytest.mark.parametrize(("variants", "seeds", "equal"), [(2, 1, False), (19, 1, True), (24, 3, False)])
 @pytest.mark.slow
 def test_no_text_is_cut_or_covers_another(contenders, seeds, equal, monkeypatch):
     given = result(contenders, seeds=seeds, equal=equal)

@@ -18,14 +18,14 @@ RESULT: dict[str, Any] = {
     "cells": [{"tokens": 256, "dtype": "fp32", "guidance": 4.0, "rows": ROWS}],
     "images": {
         "tokens": 16, "dtype": "fp32", "guidance": 1.0, "steps": 4, "largest": 2.0, "rows": [*ROWS, row("taylor-3", 2.2)],
-        "pictures": dict.fromkeys(("one-rank", "shared-kv", "ring"), PIXELS),
+        "images": dict.fromkeys(("one-rank", "shared-kv", "ring"), PIXELS),
         "differences": {"ring": [[0.0, 0.0, 1e-6, 0.0]] * 4},
     },
     "decoding": {
         "decoders": [
             {
                 "decoder": "sd-vae", "size": 1024, "status": "ok", "rows": [row("one-rank", 1.0), row("by-rows", 1.8)],
-                "largest": 2.0, "pictures": dict.fromkeys(("one-rank", "by-rows"), PIXELS),
+                "largest": 2.0, "images": dict.fromkeys(("one-rank", "by-rows"), PIXELS),
                 "differences": {"by-rows": [[0.4] * 4] * 4},
             },
             {"decoder": "kl-vae", "size": 1024, "status": "skipped", "reason": "no memory"},

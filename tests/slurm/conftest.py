@@ -145,7 +145,7 @@ class Scene:
         rows = [line.split("|", 3) for line in text.splitlines()]
         # Jobs of `dithc doctor` have no comment.
         here = [row for row in rows if Path(row[2]) == self.folder.resolve() and row[3] != "(null)"]
-        return [{"id": row[0], "state": row[1], "what": row[3]} for row in here]
+        return [{"id": row[0], "state": row[1], "comment": row[3]} for row in here]
 
     def job(self) -> str:
         (one,) = [job for job in self.jobs() if job["state"] in ("PENDING", "RUNNING", "CONFIGURING")]

@@ -36,7 +36,7 @@ def test_from_scenes_to_report_on_two_nodes(
     )
     train = Manifest.read(results / "runs" / "pretrain" / "step_0000100.json")
     assert train.summary["ranks"] == 2 * ranks_per_node
-    jobs = [job["what"] for job in scene.jobs()]
+    jobs = [job["comment"] for job in scene.jobs()]
     assert len(jobs) <= 8, f"13 stages bundled: {jobs}"
     scene.close()
 

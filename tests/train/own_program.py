@@ -309,7 +309,7 @@ SCENES: dict[str, Callable[[Group, Path], None]] = {
 
 
 def main() -> None:
-    buckets.LEAST_BUCKET_BYTES = 1 << 14  # several buckets, of one or several parameters
+    buckets.MIN_BUCKET_BYTES = 1 << 14  # several buckets, of one or several parameters
     with connect_ranks(int(sys.argv[1]), timeout_seconds=600) as group:
         torch.set_num_threads(1)
         for name in sys.argv[3:]:

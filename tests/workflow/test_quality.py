@@ -24,7 +24,7 @@ SEED = os.environ.get("DITHC_ATTACK_SEED") or commit_of("HEAD") or "0"
 CONTENDERS = ["--candidates", "flow,worse", "--seeds", "0", "--budget-minutes", "0.15"]
 COMPARISON = ["--config", "quality.yaml", *CONTENDERS, "--json", "quality.json"]
 FIRST, LAST = 6, 45  # manifests at the time of the kill: the first calibration, most scores
-MOST_SECONDS, LEFT_SECONDS = 1500.0, 120.0
+MAX_SECONDS, LEFT_SECONDS = 1500.0, 120.0
 
 
 def start(folder: Path, log: Path) -> "subprocess.Popen[bytes]":
@@ -69,7 +69,7 @@ def test_comparison_that_is_killed_goes_on_to_ratios_and_a_picture_and_times_no_
     draws = random.Random(f"quality {SEED}")
     count, later, hard = draws.randint(FIRST, LAST), draws.uniform(0.0, 3.0), draws.random() < 0.5
     process = start(project, log)
-    end = time.monotonic() + MOST_SECONDS
+    end = time.monotonic() + MAX_SECONDS
     while len(manifests(results)) < count:
         assert process.poll() is None, f"it ended before the kill:\n{log.read_text()}"
         assert time.monotonic() < end, log.read_text()
@@ -81,7 +81,7 @@ def test_comparison_that_is_killed_goes_on_to_ratios_and_a_picture_and_times_no_
     assert before, "the calibration existed"
     assert not (project / "quality.json").exists()
 
-    assert start(project, log).wait(timeout=MOST_SECONDS) == 0, log.read_text()
+    assert start(project, log).wait(timeout=MAX_SECONDS) == 0, log.read_text()
     after = measured(results)
     assert {name: after[name] for name in before} == before
     check(

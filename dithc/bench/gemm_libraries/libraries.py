@@ -137,6 +137,11 @@ EMULATED: Mapping[str, GemmLibrary] = {"sme": GemmLibrary(emulated.describe, emu
 def describe_libraries(names: Iterable[str], dtypes: Iterable[Precision]) -> dict[str, dict[str, str | None]]:
     """Describe each library, with the reason why it does not support a type here, or None."""
     return {
-        name: {"what": LIBRARIES[name].describe(), **{dtype: LIBRARIES[name].skip_reason(dtype) for dtype in dtypes}}
+        name: dict(
+            [
+                ("description", LIBRARIES[name].describe()),
+                *((dtype, LIBRARIES[name].skip_reason(dtype)) for dtype in dtypes),
+            ]
+        )
         for name in names
     }

@@ -122,7 +122,7 @@ def _measure(case: OperatorCase, ceilings: Ceilings, repeats: int) -> dict[str, 
         "shape": dict(case.shape),
         "work": {"flop" if case.limit == "multiply_add" else "bytes": case.work, "counted": case.counted},
         "ceiling": limit,
-        "contenders": {
+        "variants": {
             name: {
                 "seconds": total.to_dict(),
                 "parts": {part: timing.to_dict() for part, timing in parts[name].items()},
@@ -159,8 +159,8 @@ def summaries(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
             "kind": kind,
             "cases": len(members),
             "share_of_ceiling": {
-                name: geometric_mean(row["contenders"][name]["share_of_ceiling"]["median"] for row in members)
-                for name in members[0]["contenders"]
+                name: geometric_mean(row["variants"][name]["share_of_ceiling"]["median"] for row in members)
+                for name in members[0]["variants"]
                 if members[0]["ceiling"]
             },
             "speedup_of_hcops_over": {

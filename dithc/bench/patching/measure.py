@@ -100,7 +100,7 @@ def _case(name: str, dtype: str, settings: PatchSettings) -> dict[str, Any]:
     try:
         model = build().train()
     except (ImportError, RuntimeError, AttributeError) as error:  # not installed, or incompatible with this torch
-        return {"model": name, "dtype": dtype, "status": "not here", "why": f"{type(error).__name__}: {error}"[:200]}
+        return {"model": name, "dtype": dtype, "status": "not here", "reason": f"{type(error).__name__}: {error}"[:200]}
     model = model.bfloat16() if dtype == "bf16" else model
     log.info("%s, %s", name, dtype)
     steps, failures = {}, {}

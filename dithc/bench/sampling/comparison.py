@@ -81,7 +81,7 @@ def thumbnails(outputs: Mapping[str, Array], names: Sequence[str]) -> dict[str, 
     """Return small images of outputs, and their differences from one rank unless they are equal."""
     base = outputs[BASE]
     return {
-        "pictures": {name: thumbnail(downsample(outputs[name]), downsample(base)).tolist() for name in names},
+        "images": {name: thumbnail(downsample(outputs[name]), downsample(base)).tolist() for name in names},
         "differences": {
             name: differences(outputs[name], base).tolist() for name in names if not np.array_equal(outputs[name], base)
         },

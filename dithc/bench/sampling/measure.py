@@ -79,11 +79,11 @@ def bench_sampling(settings: SamplingSettings) -> dict[str, Any]:
         "bench": "sampling",
         "settings": asdict(settings),
         "ranks": {"ranks": settings.ranks, "cpus": cpus},
-        "contenders": [{"name": one.name, "what": one.description, "where": one.role} for one in chosen],
+        "variants": [{"name": one.name, "description": one.description, "where": one.role} for one in chosen],
         "cells": measured,
         "images": images,
         "decoding": {
-            "ways": [{"name": one.name, "what": one.description} for one in decoders.VARIANTS],
+            "variants": [{"name": one.name, "description": one.description} for one in decoders.VARIANTS],
             "decoders": decoded,
         },
         **circumstances(machine, plan_cores(machine, ranks_per_node=settings.ranks)),

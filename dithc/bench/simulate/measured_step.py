@@ -41,7 +41,7 @@ def read_measured(path: Path, model: str) -> MeasuredStep:
 def _from_step(content: dict[str, Any], model: str, path: Path) -> MeasuredStep:
     settings = content["settings"]
     _expect(settings["model"], settings.get("overrides"), model)
-    row = next(row for row in content["contenders"] if row["name"] == "dithc" and row["status"] == "ok")
+    row = next(row for row in content["variants"] if row["name"] == "dithc" and row["status"] == "ok")
     seconds = float(row["seconds"]["median"])
     return MeasuredStep(seconds, int(settings["batch"]), 1, seconds, f"{path}, bench step, {settings['dtype']}")
 

@@ -53,8 +53,8 @@ DITHC = ReductionMethod(label="dithc's exchange")
 DITHC_BF16 = ReductionMethod(label="dithc's exchange, bf16 wire", wire="bf16")
 LARGEST_ERROR, LARGEST_ERROR_OF_EFFICIENCY = 0.05, 0.03
 # Bounds and resolution of the fits.
-LEAST_SECONDS, SECONDS_DIGIT = 1.0, 1e-4
-MOST_SPREAD, SPREAD_DIGIT = 0.2, 1e-4
+MIN_SECONDS, SECONDS_DIGIT = 1.0, 1e-4
+MAX_SPREAD, SPREAD_DIGIT = 0.2, 1e-4
 CORE_BANDWIDTHS, BANDWIDTH_DIGIT = (0.2e9, 2e9), 1e6
 
 Explanation = Literal["exposed", "stragglers"]
@@ -112,7 +112,7 @@ def fit(start: Scenario, explanation: Explanation) -> Scenario:
         fitted = candidate(value)
         return sum((fitted.point(nodes).seconds / LOGGED_SECONDS[nodes] - 1) ** 2 for nodes in FITTED_NODES)
 
-    bounds = (0.0, MOST_SPREAD) if explanation == "stragglers" else CORE_BANDWIDTHS
+    bounds = (0.0, MAX_SPREAD) if explanation == "stragglers" else CORE_BANDWIDTHS
     digit = SPREAD_DIGIT if explanation == "stragglers" else BANDWIDTH_DIGIT
     return candidate(float(minimize_scalar(error, bounds=bounds, method="bounded", options={"xatol": digit}).x))
 
@@ -126,7 +126,7 @@ def _calibrated(start: Scenario) -> Scenario:
     def excess(seconds: float) -> float:
         return with_seconds(seconds).point(1).seconds - LOGGED_SECONDS[1]
 
-    return with_seconds(float(brentq(excess, LEAST_SECONDS, LOGGED_SECONDS[1], xtol=SECONDS_DIGIT)))
+    return with_seconds(float(brentq(excess, MIN_SECONDS, LOGGED_SECONDS[1], xtol=SECONDS_DIGIT)))
 
 
 def reproduce(model: ModelWorkload, links: Links, *, nodes: Sequence[int], steps: int, seed: int) -> dict[str, Any]:

@@ -99,12 +99,12 @@ def _point(chosen: planner.PlanResult, *, nodes: int, shown: int) -> dict[str, A
         "speedup": best.speedup,
         "share_of_ideal": best.ideal,
         "legal": len(chosen.legal),
-        "refused": len(chosen.refused),
+        "rejected": len(chosen.rejected),
         "choices": [
             {"degrees": asdict(one.degrees), "seconds": one.seconds, "exchange_seconds": one.exchange}
             for one in chosen.legal[:shown]
         ],
-        "why": chosen.why(),
+        "description": chosen.describe(),
         "table": chosen.table(shown).split("\n"),
     }
 

@@ -27,7 +27,7 @@ SHARE = 0.9  # of the image's variance
 DATA = "generated latents: smooth fields with noise, one field per class"
 # Emulation takes seconds for an operation of milliseconds.
 TINY: Mapping[str, Any] = {"hidden_size": 64, "depth": 1, "num_heads": 2}
-MOST_EMULATED_STEPS = 20
+MAX_EMULATED_STEPS = 20
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ def bench_curves(settings: CurveSettings) -> dict[str, Any]:
     overrides, steps = dict(settings.overrides), settings.steps
     if settings.platform == "sme":
         overrides |= TINY
-        steps = min(steps, MOST_EMULATED_STEPS)
+        steps = min(steps, MAX_EMULATED_STEPS)
     with quiet_choices():
         curves = [_train(name, settings, overrides, steps) for name in (settings.platform, *settings.compare)]
     return {
@@ -104,7 +104,7 @@ def _train(name: str, settings: CurveSettings, overrides: Mapping[str, Any], ste
     platform = PLATFORMS[name]
     row: dict[str, Any] = {
         "platform": name,
-        "what": platform.description,
+        "description": platform.description,
         "model": {"preset": settings.model, **overrides},
         "batch": settings.batch,
         "seed": settings.seed,

@@ -93,7 +93,7 @@ def bench_step(settings: StepSettings) -> dict[str, Any]:
         "device": torch.cuda.get_device_name() if settings.device == "cuda" else "cpu",
         "model": asdict(model.config),
         "gflop_per_image": {name: getattr(flops, name) / GIGA for name in CONVENTIONS},
-        "contenders": [_result(entry, timings, flops, settings, ceilings) for entry in entries],
+        "variants": [_result(entry, timings, flops, settings, ceilings) for entry in entries],
         "ceilings": ceilings,
         "energy": energy,
         "memory": {
@@ -214,7 +214,7 @@ def _result(
     ceilings: Mapping[str, Any],
 ) -> dict[str, Any]:
     variant = variants.VARIANTS[entry.name]
-    row: dict[str, Any] = {"name": entry.name, "what": variant.description, "backend": variant.backend}
+    row: dict[str, Any] = {"name": entry.name, "description": variant.description, "backend": variant.backend}
     row["status"] = entry.status
     if entry.step is None:
         return row | {"reason": entry.reason}

@@ -44,11 +44,11 @@ def ops_summary(result: Mapping[str, Any]) -> Measurement:
 
 
 def _case(row: Mapping[str, Any]) -> Iterator[list[str]]:
-    hcops, is_copy = row["contenders"]["hcops"], "bytes" in row["work"]
+    hcops, is_copy = row["variants"]["hcops"], "bytes" in row["work"]
     rate = f"{hcops['per_second'] / GIGA:.1f}"
     label = row["name"] if row["group"] == "memory-bound" else f"{row['group']} {row['name']}"
     for name, speedup in row["speedup_of_hcops_over"].items():
-        other = row["contenders"][name]
+        other = row["variants"][name]
         yield [
             *(label, row["dtype"], name, with_deviation(hcops["seconds"])),
             *("" if is_copy else rate, rate if is_copy else "", _share(hcops)),

@@ -32,7 +32,7 @@ def sampling_summary(result: Mapping[str, Any]) -> Measurement:
     for cell in result["cells"]:
         step = "guided step" if cell["guidance"] != 1 else "network evaluation"
         tables.append(_table(f"One {step}, {_cell(cell)}", cell["rows"], {"Sent MiB": _sent}))
-    variants = [[one["name"], one["what"]] for one in (*result["contenders"], *decoding["ways"])]
+    variants = [[one["name"], one["description"]] for one in (*result["variants"], *decoding["variants"])]
     tables.append(Table(title="Variants", head=["Variant", "Description"], rows=variants, texts=2))
     return Measurement(
         title=f"Sampling, {settings['model']}, {ranks['ranks']} ranks × {ranks['cpus']} thread(s), medians of "

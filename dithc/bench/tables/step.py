@@ -27,7 +27,7 @@ def step_summary(result: Mapping[str, Any]) -> Measurement:
     return Measurement(
         title=f"{settings['model']}, batch {settings['batch']}, {settings['dtype']}, {settings['threads']} thread(s), "
         f"median of {settings['rounds']} steps after {settings['warmup']}",
-        tables=[Table(title="Training step by variant", head=HEAD, rows=[_row(row) for row in result["contenders"]])],
+        tables=[Table(title="Training step by variant", head=HEAD, rows=[_row(row) for row in result["variants"]])],
         notes=notes,
         conditions={name: str(value) for name, value in (settings | result["versions"]).items()},
     )
@@ -65,9 +65,9 @@ def stepwise_summary(result: Mapping[str, Any]) -> Measurement:
 
 def _stage(row: Mapping[str, Any]) -> list[str]:
     if row["status"] != "ok":
-        return [row["label"], row["what"], row["status"], *[ABSENT] * (len(STAGES) - 3)]
+        return [row["label"], row["description"], row["status"], *[ABSENT] * (len(STAGES) - 3)]
     numbers = (with_deviation(row[name]) for name in ("seconds", "speedup", "speedup_over_previous"))
-    return [row["label"], row["what"], *numbers, f"{row['page_faults']:,.0f}"]
+    return [row["label"], row["description"], *numbers, f"{row['page_faults']:,.0f}"]
 
 
 def patch_summary(result: Mapping[str, Any]) -> Measurement:
@@ -90,7 +90,7 @@ def patch_summary(result: Mapping[str, Any]) -> Measurement:
             errors = [f"{case['gradients_off'][name]:.1e}" for name in ("eager", "patched")]
             served = f"{sum(row['served'] for row in case['served'])} of {len(case['served'])}"
         rows.append([case["model"], case["dtype"], *times, *gains, *errors, served])
-        reasons = {"not here": case["why"]} if case["status"] == "not here" else case["failures"]
+        reasons = {"not here": case["reason"]} if case["status"] == "not here" else case["failures"]
         notes += [f"{case['model']} {case['dtype']}: {name}: {reason}" for name, reason in reasons.items()]
     head += ["Gradient error of eager", "Of patched", "Served types of calls"]
     return Measurement(

@@ -13,7 +13,7 @@ UNITS = ("s", "GB", "MiB sent")
 
 def strategies_summary(result: Mapping[str, Any]) -> Measurement:
     """Summarize time, memory and bytes of each strategy, and the ratios of cftp to the others."""
-    settings, names = result["settings"], [variant["name"] for variant in result["contenders"]]
+    settings, names = result["settings"], [variant["name"] for variant in result["variants"]]
     cells = [([str(cell["batch"]), cell["model"]], cell["strategies"]) for cell in result["cells"]]
     tables = [
         Table(
@@ -42,7 +42,7 @@ def strategies_summary(result: Mapping[str, Any]) -> Measurement:
             "of one step over all ranks.",
         ],
         conditions={
-            **{one["name"]: f"{one['ranks']} rank(s) of {one['cpus']} thread(s)" for one in result["contenders"]},
+            **{one["name"]: f"{one['ranks']} rank(s) of {one['cpus']} thread(s)" for one in result["variants"]},
             "clusters": result["clusters"],
             "memory limit": _limit(result["memory_limit"]),
             **result["counted"],

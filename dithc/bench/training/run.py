@@ -94,7 +94,7 @@ class TrainingResult:
     seconds: list[float] = field(default_factory=list)
     losses: list[float] = field(default_factory=list)
     peak_pss_bytes: int | None = None
-    looks: int = 0
+    memory_samples: int = 0
     peak_rss_bytes_each: list[int] = field(default_factory=list)
     sent_each: list[dict[str, float | None]] = field(default_factory=list)
     result: dict[str, Any] = field(default_factory=dict)
@@ -214,7 +214,7 @@ def _watch(child: "subprocess.Popen[bytes]", run: TrainingResult, *, until: Path
         start = time.perf_counter()
         found = [pss for pid in ranks_below(child.pid) if (pss := pss_bytes(pid)) is not None]
         if found:
-            run.looks += 1
+            run.memory_samples += 1
             run.peak_pss_bytes = max(run.peak_pss_bytes or 0, sum(found))
         spent = time.perf_counter() - start
         time.sleep(max(SHORTEST_PAUSE_SECONDS, spent * (1 / SAMPLING_SHARE - 1)))

@@ -154,7 +154,7 @@ def rows_of(settings: StepwiseSettings, runs: Mapping[str, Sequence[TrainingResu
     for stage in STAGES:
         if stage.name not in settings.stages:
             continue
-        row: dict[str, Any] = {"name": stage.name, "label": stage.label, "what": stage.description}
+        row: dict[str, Any] = {"name": stage.name, "label": stage.label, "description": stage.description}
         rows.append(row)
         results = runs.get(stage.name)
         if results is None:  # the previous stage stays the reference, because the program is the same
@@ -200,7 +200,7 @@ def _run(variant: TrainingVariant, *, settings: StepwiseSettings, tuned: Path | 
 
 
 def _is_tuned(run: TrainingResult) -> bool:
-    reasons = [row["why"] for rank in run.result["each_rank"] for row in rank["operators"] if row["op"] == "linear"]
+    reasons = [row["reason"] for rank in run.result["each_rank"] for row in rank["operators"] if row["op"] == "linear"]
     return all("tuning file" in explanation for explanation in reasons)
 
 

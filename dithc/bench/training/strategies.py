@@ -74,7 +74,7 @@ def bench_strategies(settings: StrategiesSettings) -> dict[str, Any]:
         "bench": "strategies",
         "settings": asdict(settings),
         "clusters": cluster_text,
-        "contenders": [asdict(variant) for variant in variants],
+        "variants": [asdict(variant) for variant in variants],
         "cells": rows,
         "memory_limit": {"bytes": limit_bytes, "asked": settings.memory_limit_gib is not None, "how": limits},
         "counted": COUNTED,
@@ -125,7 +125,8 @@ def cell(model: str, batch: int, runs: Mapping[str, Sequence[TrainingResult]]) -
     for name, row in rows.items():
         if row["status"] == "ok":
             peaks = [run.peak_pss_bytes for run in runs[name] if run.peak_pss_bytes is not None]
-            row |= {"peak_pss_bytes": max(peaks, default=None), "looks": [run.looks for run in runs[name]]}
+            samples = [run.memory_samples for run in runs[name]]
+            row |= {"peak_pss_bytes": max(peaks, default=None), "memory_samples": samples}
             row |= {"sent_each": runs[name][-1].sent_each, **sum_of(runs[name][-1].sent_each)}
     cftp = rows.get("cftp")
     for name, row in rows.items():

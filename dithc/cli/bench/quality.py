@@ -205,7 +205,7 @@ def _samples(folder: Path) -> "NDArray[np.uint8]":
     from dithc.report import quality_figure
 
     Manifest.read(folder / "manifest.json", stage="sample")
-    images = np.load(Manifest.whole(folder / "rgb-00000.npy"), mmap_mode="r")
+    images = np.load(Manifest.verified(folder / "rgb-00000.npy"), mmap_mode="r")
     return np.array(images[: quality_figure.IMAGES_SHOWN])
 
 

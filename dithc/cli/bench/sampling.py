@@ -48,8 +48,8 @@ def _run(args: argparse.Namespace) -> int:
             sampling.run_worker(args.at, group)
         return 0
     chosen = tuple(args.variants.split(",")) if args.variants else sampling.NORMAL
-    contenders = tuple(dict.fromkeys([*chosen, sampling.DIFFUSERS])) if args.diffusers else chosen
-    result = sampling.bench_sampling(settings_of(sampling.SamplingSettings, args, variants=contenders))
+    variants = tuple(dict.fromkeys([*chosen, sampling.DIFFUSERS])) if args.diffusers else chosen
+    result = sampling.bench_sampling(settings_of(sampling.SamplingSettings, args, variants=variants))
     return emit(result, args.json, [row for cell in result["cells"] for row in cell["rows"]])
 
 

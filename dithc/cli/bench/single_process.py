@@ -71,7 +71,7 @@ STEP = Benchmark(
     "one training step: forward, loss, backward, AdamW",
     "dithc bench step --model DiT-S/2 --batch 16 --dtype bf16 --compare eager,compile --json step.json",
     _add_step,
-    runner("step:bench_step", lambda result: result["contenders"]),
+    runner("step:bench_step", lambda result: result["variants"]),
 )
 CURVES = Benchmark(
     "losses of training from scratch on one platform",

@@ -35,7 +35,7 @@ def run(args: argparse.Namespace) -> int:
     record.check()
     if args.inputs is not None:
         for entry in record.read(args.inputs, "synthesize").files:
-            Manifest.whole(args.inputs.parent / entry["path"])
+            Manifest.verified(args.inputs.parent / entry["path"])
         source = args.inputs.parent / "files"
     elif dataset.source.path is not None:
         source = Path(dataset.source.path)

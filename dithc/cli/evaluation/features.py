@@ -117,4 +117,4 @@ def open_extractor(experiment: "ExperimentConfig", name: str, trained: Path | No
             expected="the manifest that `dithc extractor` wrote",
             fix="run `dithc extractor` first and pass its manifest as --extractor-manifest",
         )
-    return load_extractor("classifier", Manifest.whole(trained.parent / "classifier.safetensors"))
+    return load_extractor("classifier", Manifest.verified(trained.parent / "classifier.safetensors"))

@@ -162,7 +162,7 @@ def _of_samples(path: Path, manifest: Manifest, experiment: ExperimentConfig) ->
     def read(numbers: Rows) -> tuple[NDArray[np.uint8], tuple[int, int]]:
         shards = np.searchsorted(starts, numbers, side="right") - 1
         for shard in np.unique(shards):
-            Manifest.whole(path.parent / names[shard])
+            Manifest.verified(path.parent / names[shard])
         rgb = np.stack([arrays[shard][number - starts[shard]] for shard, number in zip(shards, numbers, strict=True)])
         return rgb, NOT_COUNTED if pixels is None else pixels.levels(numbers)[1]
 

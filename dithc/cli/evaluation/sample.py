@@ -25,7 +25,7 @@ EXAMPLE = (
     "results/demo/tiles/sentinel2/manifest.json --codec results/demo/codecs/sentinel2-vae/manifest.json --out "
     "results/demo/samples/sentinel2-after/manifest.json"
 )
-MOST_RANKS = 1 << 14
+MAX_RANKS = 1 << 14
 # Ranks do not communicate while they generate their shards; at the end they wait for the last rank. A rank may have one
 # shard more than another: 64 images of any size and number of steps, so hours of work. A rank that fails ends the other
 # ranks immediately, without this limit.
@@ -79,8 +79,8 @@ def run(args: argparse.Namespace) -> int:
 def _layout(text: str) -> tuple[int, int]:
     """Parse `64x4` as (nodes, ranks per node), or `4` as ranks on one node; UserError for another form."""
     parts = text.split("x")
-    if len(parts) > 2 or not all(part.isascii() and part.isdigit() and 0 < int(part) <= MOST_RANKS for part in parts):
-        expected = f"ranks such as 4, or nodes x ranks such as 64x4, at most {MOST_RANKS} of each"
+    if len(parts) > 2 or not all(part.isascii() and part.isdigit() and 0 < int(part) <= MAX_RANKS for part in parts):
+        expected = f"ranks such as 4, or nodes x ranks such as 64x4, at most {MAX_RANKS} of each"
         raise user_error("--show-plan", got=repr(text), expected=expected, fix="correct --show-plan")
     return (1, int(parts[0])) if len(parts) == 1 else (int(parts[0]), int(parts[1]))
 

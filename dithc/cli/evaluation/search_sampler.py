@@ -27,7 +27,7 @@ EXAMPLE = (
     "results/demo/samples/sentinel2-after/times.json"
 )
 FEWEST, MOST = 1, 10_000
-LATENTS, IMAGES, LEAST_IMAGES, MOST_REAL = 16, 256, 16, 1000
+LATENTS, IMAGES, MIN_IMAGES, MAX_REAL = 16, 256, 16, 1000
 BATCH = 64
 log = get_logger("dithc.search-sampler")
 
@@ -50,7 +50,7 @@ def run(args: argparse.Namespace) -> int:
     from dithc.core.integrity import dump_checksummed
     from dithc.sample import search_epsilon_scaling, search_timesteps
 
-    fewest, usual = (LEAST_IMAGES, IMAGES) if args.epsilon_scaling else (FEWEST, LATENTS)
+    fewest, usual = (MIN_IMAGES, IMAGES) if args.epsilon_scaling else (FEWEST, LATENTS)
     count = usual if args.num_samples is None else args.num_samples
     if not fewest <= count <= MOST:
         raise user_error("--num-samples", got=count, expected=f"{fewest} to {MOST}", fix=f"pass --num-samples {usual}")
@@ -86,10 +86,10 @@ def _kid_from_training(
         return np.concatenate([extractor(images[first : first + BATCH]) for first in range(0, len(images), BATCH)])
 
     tiles = Tiles(args.tiles.parent)
-    rows = np.random.default_rng(experiment.seed).permutation(tiles.rows("train"))[:MOST_REAL]
-    if len(rows) < LEAST_IMAGES:
+    rows = np.random.default_rng(experiment.seed).permutation(tiles.rows("train"))[:MAX_REAL]
+    if len(rows) < MIN_IMAGES:
         got, fix = f"{len(rows)} in the split train", "search the timesteps instead, or stage more scenes"
-        raise user_error("train tiles to compare with", got=got, expected=f"{LEAST_IMAGES} or more", fix=fix)
+        raise user_error("train tiles to compare with", got=got, expected=f"{MIN_IMAGES} or more", fix=fix)
     log.info(f"computing features of {len(rows)} train tiles")
     real = features(tiles.rgb(np.sort(rows)))
     return lambda images: kid([real], [features(images)], seed=experiment.seed).value

@@ -141,7 +141,7 @@ class _Follower:
         if has_ended or time.time() - self.last_queue_poll >= QUEUE_SECONDS:
             self.last_queue_poll, self.jobs = time.time(), self.progress.jobs()
         is_first = self.status is None
-        self.status = self.progress.look(self.jobs, since=self.driver_start)
+        self.status = self.progress.poll(self.jobs, since=self.driver_start)
         begin = f"{self.status.name}: {self.status.count('done')} of {len(self.status.stages)} stages are done"
         return ([begin] if is_first else []) + self.reporter.events(self.status, since=self.driver_start)
 

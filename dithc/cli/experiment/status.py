@@ -15,7 +15,7 @@ SUMMARY = (
 )
 EXAMPLE = "dithc status results/demo\ndithc status results/demo --watch"
 WATCH_SECONDS = 5.0
-LEAST_SECONDS = 0.5
+MIN_SECONDS = 0.5
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -42,11 +42,11 @@ def run(args: argparse.Namespace) -> int:
     monitors = [ExperimentMonitor(folder) for folder in folders]
     screen = LiveDisplay()
     if args.watch is None:
-        found = [monitor.look() for monitor in monitors]
+        found = [monitor.poll() for monitor in monitors]
         screen.write(*_lines(found, screen, is_whole=True))
         _write(args.json, found)
     else:
-        found = _watch(monitors, screen, seconds=max(LEAST_SECONDS, args.watch), json_path=args.json)
+        found = _watch(monitors, screen, seconds=max(MIN_SECONDS, args.watch), json_path=args.json)
     return 1 if any(status.count("failed") for status in found) else 0
 
 
@@ -58,7 +58,7 @@ def _watch(
     previous: set[str] = set()
     try:
         while True:
-            found = [monitor.look() for monitor in monitors]
+            found = [monitor.poll() for monitor in monitors]
             _write(json_path, found)
             lines = _lines(found, screen)
             if screen.is_terminal:

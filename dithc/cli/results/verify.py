@@ -65,7 +65,7 @@ def _acquire_leases(stack: ExitStack, folders: list[Path]) -> None:
     from dithc.core.artifacts import Lease
 
     leases = [Lease(folder, wait_seconds=0.0) for folder in folders[:1] if folder.is_dir()]
-    leases += [lease for folder in folders for lease in (Lease.beside(folder), *Lease.below(folder))]
+    leases += [lease for folder in folders for lease in (Lease.for_folder(folder), *Lease.find(folder))]
     for lease in {lease.path.resolve(): lease for lease in leases}.values():
         stack.enter_context(lease)
 

@@ -12,7 +12,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 
 from dithc.core.logging import user_error
 
-MOST_SEED = 2**63 - 1  # seeds are stored as signed 64-bit integers
+MAX_SEED = 2**63 - 1  # seeds are stored as signed 64-bit integers
 LONGEST_PART = 200  # bytes of a name in a path; file systems accept 255
 # Characters with a meaning in shells, glob patterns and format strings. dithc quotes paths in its commands; scripts of a site
 # and lines copied from a log may not.
@@ -52,7 +52,7 @@ def _address(text: str) -> str:
 Count = Annotated[int, Field(ge=0, le=10**9)]
 Positive = Annotated[int, Field(ge=1, le=10**9)]
 Size = Annotated[int, Field(ge=1, le=65_536)]  # side, width or batch
-Seed = Annotated[int, Field(ge=0, le=MOST_SEED)]
+Seed = Annotated[int, Field(ge=0, le=MAX_SEED)]
 Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
 Metres = Annotated[float, Field(gt=0.0, le=100_000.0)]
 Gib = Annotated[float, Field(gt=0.0, le=10.0**6)]

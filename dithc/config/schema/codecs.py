@@ -16,7 +16,7 @@ from dithc.core import plugins as extensions
 CROP = 32
 """Side in pixels of the crops for codec training. The cost of a step is independent of the tile size, and more steps
 improve the codec more than larger crops."""
-LEAST_TURNED = 2  # side of the smallest latent with distinct orientations
+MIN_TURNED = 2  # side of the smallest latent with distinct orientations
 
 
 class PixelCodecConfig(Settings):
@@ -208,9 +208,9 @@ class KlVaeConfig(Settings):
     def check_tiles(self, size: int, key: str) -> None:
         """Check that tiles with side `size` allow `equivariance`; raises ValueError with keys below `key`."""
         crop = self.crop(size)
-        if self.equivariance and crop // self.downsampling_factor < LEAST_TURNED:
+        if self.equivariance and crop // self.downsampling_factor < MIN_TURNED:
             raise ValueError(
-                f"{key}.equivariance {self.equivariance} requires latents of at least {LEAST_TURNED} x {LEAST_TURNED}: a crop "
+                f"{key}.equivariance {self.equivariance} requires latents of at least {MIN_TURNED} x {MIN_TURNED}: a crop "
                 f"of {crop} pixels has one latent pixel at `downsampling_factor` {self.downsampling_factor}; lower "
                 "`downsampling_factor`, or set `equivariance: 0`"
             )

@@ -11,8 +11,8 @@ from dithc.config.schema.run_sections import Length
 
 LARGEST_SCENE = 1 << 16  # pixels per side; the latent of the scene is in memory, and one band takes 8 GiB on disk
 LARGEST_OVERLAP = 0.9  # share of a side; a hundred predictions of each pixel
-MOST_PATCHES = 1 << 14  # the number of a patch is a message tag
-MOST_STEPS = 9_999_999  # training steps; file names have seven digits
+MAX_PATCHES = 1 << 14  # the number of a patch is a message tag
+MAX_STEPS = 9_999_999  # training steps; file names have seven digits
 
 FLOW_SAMPLERS = ("euler", "heun")
 FLOW_START, LAST_TIMESTEP = 1000, 999  # time of pure noise in a flow and in a noise schedule
@@ -86,7 +86,7 @@ class PipeFusionConfig(Settings):
 
     pipefusion_parallel_degree: Positive = 1
     """Ranks that are stages, at most the blocks of the network. Images depend on the patches, not on the stages."""
-    num_pipeline_patch: int | None = Field(default=None, ge=1, le=MOST_PATCHES)
+    num_pipeline_patch: int | None = Field(default=None, ge=1, le=MAX_PATCHES)
     """Number of patches of an image. A patch attends to earlier patches of the same step and to later patches of the
     previous step, so more patches use more outdated values. The number of stages if unset; 1 is exact."""
     warmup_steps: int = Field(default=1, ge=1, le=1000)
@@ -123,7 +123,7 @@ class EvaluationConfig(Settings):
 
     run: Name
     """Run that provides the weights for sampling."""
-    checkpoint: Literal["final", "start", "untrained", "codec"] | Annotated[int, Field(ge=1, le=MOST_STEPS)] = "final"
+    checkpoint: Literal["final", "start", "untrained", "codec"] | Annotated[int, Field(ge=1, le=MAX_STEPS)] = "final"
     """Time of the weights. final: after the last step; start: before the first step (for fine-tuning: the pre-trained
     weights); untrained: freshly initialized; a number: after this step, if its checkpoint is kept. codec: real tiles
     decoded by the codec instead of samples, which is the best quality that its samples can reach."""

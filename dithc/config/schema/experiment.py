@@ -8,7 +8,7 @@ from dithc.config.schema.benchmarks import BenchConfig, PaperConfig
 from dithc.config.schema.codecs import AnyExtractor, Codec, ExternalCodecConfig, ExtractorConfig, KlVaeConfig
 from dithc.config.schema.datasets import SENTINEL2_BANDS, DatasetConfig
 from dithc.config.schema.machine import MachineConfig
-from dithc.config.schema.training import MOST_SNAPSHOTS, EvaluationConfig, RunConfig
+from dithc.config.schema.training import MAX_SNAPSHOTS, EvaluationConfig, RunConfig
 from dithc.core.posthoc_ema import LARGEST_MISFIT, PowerFunctionProfile, combine_profiles
 
 Stage = Literal[
@@ -280,10 +280,10 @@ class ExperimentConfig(Settings):
             )
             return
         until = self._step_of(evaluation)
-        if (count := until // (run.keep_every or until)) > MOST_SNAPSHOTS:
+        if (count := until // (run.keep_every or until)) > MAX_SNAPSHOTS:
             yield (
                 f"evaluations.{name}.ema_std reads all kept checkpoints, and runs.{evaluation.run} has {count} up to "
-                f"this step: at most {MOST_SNAPSHOTS} are supported; keep fewer (`keep_every`)"
+                f"this step: at most {MAX_SNAPSHOTS} are supported; keep fewer (`keep_every`)"
             )
         stored = [
             PowerFunctionProfile(step, length) for step in self.snapshots_of(evaluation) for length in run.ema.stds

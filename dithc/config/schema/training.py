@@ -8,7 +8,7 @@ from pydantic import Field
 from dithc.config.schema.base import Count, Gib, Name, Place, Positive, Rate, Seed, Settings
 from dithc.config.schema.evaluation import FLOW_SAMPLERS as FLOW_SAMPLERS
 from dithc.config.schema.evaluation import FLOW_START as FLOW_START
-from dithc.config.schema.evaluation import MOST_STEPS
+from dithc.config.schema.evaluation import MAX_STEPS
 from dithc.config.schema.evaluation import EvaluationConfig as EvaluationConfig
 from dithc.config.schema.evaluation import FirstBlockCacheConfig as FirstBlockCacheConfig
 from dithc.config.schema.evaluation import PipeFusionConfig as PipeFusionConfig
@@ -37,8 +37,8 @@ NonFinite = Literal["stop", "skip", "rollback"]
 Recompute = Literal["none", "block"]
 Augment = Literal["none", "mirror", "dihedral"]
 
-MOST_SEGMENTS = 10_000  # each is a job, and a manifest
-MOST_SNAPSHOTS = 100  # checkpoints that are combined into one average; each is read completely
+MAX_SEGMENTS = 10_000  # each is a job, and a manifest
+MAX_SNAPSHOTS = 100  # checkpoints that are combined into one average; each is read completely
 
 # Bytes per weight: weight, gradient, two moments and average in fp32; a copy in bf16.
 STATE_BYTES, BF16_COPY_BYTES = 20, 2
@@ -84,7 +84,7 @@ class RunConfig(Settings):
     """Weights of the initial run to start from."""
     seed: Seed | None = None
     """Seed of the initial weights and of all random draws; the experiment's seed if unset."""
-    steps: int = Field(default=1000, ge=1, le=MOST_STEPS)
+    steps: int = Field(default=1000, ge=1, le=MAX_STEPS)
     """Total number of optimizer steps. You may raise it later; the run then continues."""
     steps_per_job: Positive | None = None
     """Steps of one job, so that a job fits its walltime; all steps in one job if unset. Must divide `steps`."""
@@ -149,8 +149,8 @@ class RunConfig(Settings):
             yield "give at most one of `init_from_run` (a run) and `init_from_file` (a file)"
         if self.steps_per_job is not None and self.steps % self.steps_per_job:
             yield f"`steps_per_job` {self.steps_per_job} does not divide `steps` {self.steps}"
-        if self.steps // self.segment_steps > MOST_SEGMENTS:
-            yield f"`steps_per_job` {self.steps_per_job} cuts `steps` {self.steps} into more than {MOST_SEGMENTS} jobs"
+        if self.steps // self.segment_steps > MAX_SEGMENTS:
+            yield f"`steps_per_job` {self.steps_per_job} cuts `steps` {self.steps} into more than {MAX_SEGMENTS} jobs"
         if self.keep_every is not None and self.keep_every % self.checkpoint_every:
             yield (
                 f"`keep_every` {self.keep_every} is not a multiple of `checkpoint_every` {self.checkpoint_every}: most of its "

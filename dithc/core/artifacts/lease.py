@@ -75,7 +75,7 @@ class Lease:
         self._thread = threading.Thread(target=self._renew, name="lease", daemon=True)
 
     @classmethod
-    def beside(cls, folder: Path, *, wait_seconds: float = 2 * HEARTBEAT_SECONDS) -> Self:
+    def for_folder(cls, folder: Path, *, wait_seconds: float = 2 * HEARTBEAT_SECONDS) -> Self:
         """Return the lease of a folder that may be replaced: its file is next to the folder if that is possible."""
         lease = cls(folder, wait_seconds=wait_seconds)
         real = folder.resolve()
@@ -84,7 +84,8 @@ class Lease:
         return lease
 
     @classmethod
-    def below(cls, folder: Path) -> list[Self]:
+    def find(cls, folder: Path) -> list[Self]:
+        """Return the leases in a folder and its subfolders."""
         leases = []
         for path in sorted(folder.rglob(f"*{LEASE_FILE}")):
             leases.append(cls(path.parent, wait_seconds=0.0))

@@ -160,7 +160,7 @@ class Manifest:
             self._entries[os.path.normpath(path.absolute().parent / entry["path"])] = path, entry
 
     @classmethod
-    def whole(cls, path: Path) -> Path:
+    def verified(cls, path: Path) -> Path:
         """Return a file after a comparison of its bytes with its manifest.
 
         Uses the manifests that this process has read or written; a file without manifest is unchecked. A verified file is

@@ -79,5 +79,5 @@ class GeneratedImages:
     def labels(self) -> npt.NDArray[np.int32]:
         """Class of each image (N,)."""
         paths = shard_paths(self.path, self.manifest, suffix=".json")
-        sidecars = [json_documents.read(Manifest.whole(path)) for path in paths]
+        sidecars = [json_documents.read(Manifest.verified(path)) for path in paths]
         return np.concatenate([np.array(sidecar["labels"], np.int32) for sidecar in sidecars])

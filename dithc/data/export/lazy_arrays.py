@@ -111,7 +111,7 @@ class ConcatenatedArrays:
         """Return images in the requested order, indexed by `keys` along the other axes."""
         parts = np.searchsorted(self._ends, rows, side="right")
         for part in np.unique(parts):
-            Manifest.whole(self._paths[part])
+            Manifest.verified(self._paths[part])
         starts = [end - len(array) for end, array in zip(self._ends, self._arrays, strict=True)]
         blocks = [taken(self._arrays[i][row - starts[i]][None], keys) for i, row in zip(parts, rows, strict=True)]
         return np.concatenate(blocks) if blocks else taken(np.empty((0, *self.shape[1:]), self.dtype), keys)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 SOC, SIZ, COD, SOT, EOC = 0xFF4F, 0xFF51, 0xFF52, 0xFF90, 0xFFD9
-MOST_BOXES, MOST_SEGMENTS, MOST_PARTS = 1000, 100_000, 1 << 20
+MAX_BOXES, MAX_SEGMENTS, MAX_PARTS = 1000, 100_000, 1 << 20
 """Limits far above real files, so that files of empty elements cannot occupy the reader."""
 HOLE_BYTES, CHUNK_BYTES = 4096, 1 << 22
 """A page of zeros, as left by a preallocated download or a failing disk. Coded data has no run of this length, because
@@ -41,7 +41,7 @@ def _find_codestream(file: BinaryIO, *, size: int) -> tuple[int, int]:
     if read_struct(file, 0, ">H")[0] == SOC:
         return 0, size
     offset = 0
-    for _ in range(MOST_BOXES):
+    for _ in range(MAX_BOXES):
         length, kind = read_struct(file, offset, ">II")
         header = 8
         if length == 1:  # an 8-byte length follows
@@ -65,7 +65,7 @@ def _read_main_header(file: BinaryIO, start: int) -> tuple[int, int, int]:
         raise OSError("the JPEG 2000 codestream does not start with its size")
     tile = min(width, right - left), min(height, bottom - top)
     offset, num_packets = start + 2, 0
-    for _ in range(MOST_SEGMENTS):
+    for _ in range(MAX_SEGMENTS):
         marker, length = read_struct(file, offset, ">HH")
         if marker == SOT:
             return -(-(right - left) // width) * -(-(bottom - top) // height), num_packets, offset
@@ -92,7 +92,7 @@ def _count_packets(file: BinaryIO, offset: int, tile: tuple[int, int]) -> int:
 def _check_tile_parts(file: BinaryIO, offset: int, end: int, *, num_tiles: int) -> None:
     parts: Counter[int] = Counter()
     declared: dict[int, int] = {}
-    for _ in range(MOST_PARTS):
+    for _ in range(MAX_PARTS):
         if offset + 2 == end and read_struct(file, offset, ">H")[0] == EOC:
             break
         marker, _, tile, length, _, count = read_struct(file, offset, ">HHHIBB")

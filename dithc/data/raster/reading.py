@@ -49,10 +49,10 @@ READING: dict[str, str | int] = {
     "CPL_VSIL_CURL_ALLOWED_FILENAME": "none",
 }
 """GDAL settings for reading, which override the environment."""
-MOST_THREADS = 16
-MOST_PARTIAL = 0.5
+MAX_THREADS = 16
+MAX_PARTIAL = 0.5
 """Largest share of partly transparent pixels in an alpha band. By default GDAL tags a fourth byte band as alpha."""
-LEAST_BLOCK_BYTES = 1 << 20
+MIN_BLOCK_BYTES = 1 << 20
 NO_GRID = ((1.0, 0.0, 0.0, 0.0, 1.0, 0.0), (1.0, 0.0, 0.0, 0.0, -1.0, 0.0))
 """The identity, which GDAL returns for rasters without geotransform, and the identity with rows from north to south."""
 log = get_logger(__name__)
@@ -155,12 +155,12 @@ def _is_alpha(path: Path, pixels: npt.NDArray[Any], *, number: int, count: int, 
         return True
     opaque = np.iinfo(pixels.dtype).max if pixels.dtype.kind in "iu" else 1
     partial = 1 - np.isin(pixels, (0, 1, 255, opaque)).mean()
-    if partial > MOST_PARTIAL:
+    if partial > MAX_PARTIAL:
         log.info(
             f"reading band {number} of {path.name} as {bands[number - 1]}: it is tagged as alpha, but {partial:.0%} of its "
             "values are neither 0 nor opaque"
         )
-    return bool(partial <= MOST_PARTIAL)
+    return bool(partial <= MAX_PARTIAL)
 
 
 def _read_mask_file(path: Path, mask_file: Path, *, shape: tuple[int, int]) -> npt.NDArray[np.bool_]:
@@ -220,7 +220,7 @@ def _check_size(path: Path, source: Any) -> int:
     pixel_bytes = source.count * np.dtype(source.dtypes[0]).itemsize
     check_room(path, height * width * pixel_bytes, said=shape_text)
     block_pixels = max(rows * columns for rows, columns in source.block_shapes)
-    return int(max(block_pixels * pixel_bytes, height * width, LEAST_BLOCK_BYTES))
+    return int(max(block_pixels * pixel_bytes, height * width, MIN_BLOCK_BYTES))
 
 
 def _decode(path: Path, driver: Driver, source: Any, numbers: list[int], blocks: list[Window]) -> npt.NDArray[Any]:
@@ -232,7 +232,7 @@ def _decode(path: Path, driver: Driver, source: Any, numbers: list[int], blocks:
                 rows, columns = block.toslices()
                 pixels[:, rows, columns] = part.read(numbers, window=block)
 
-    threads = min(len(Limits.read().allowed_cpus), len(blocks), MOST_THREADS)
+    threads = min(len(Limits.read().allowed_cpus), len(blocks), MAX_THREADS)
     with ThreadPoolExecutor(threads) as pool:
         for future in [pool.submit(decode, blocks[first::threads]) for first in range(threads)]:
             future.result()

@@ -17,7 +17,7 @@ from dithc.data.raster.jpeg2000_check import read_struct
 
 COMPRESSION, DEFLATE = 259, ((8,), (32946,))
 SUBFILE, REDUCED, MASK = 254, 1, 4
-TILE_SIDES, MOST_DIRECTORIES = (322, 323), 64
+TILE_SIDES, MAX_DIRECTORIES = (322, 323), 64
 OFFSETS, LENGTHS = (273, 324), (279, 325)
 """Tags of strips and of tiles."""
 TYPES = {3: ("H", 2), 4: ("I", 4), 13: ("I", 4), 16: ("Q", 8), 18: ("Q", 8)}
@@ -58,7 +58,7 @@ def _find_blocks(file: BinaryIO, *, size: int, max_bytes: int) -> Iterator[tuple
     is_big = read_struct(file, 2, f"{order}H") == (43,)
     pointer = f"{order}Q" if is_big else f"{order}I"
     (offset,) = read_struct(file, 8 if is_big else 4, pointer)
-    for number in range(MOST_DIRECTORIES):
+    for number in range(MAX_DIRECTORIES):
         (count,) = read_struct(file, offset, f"{order}Q" if is_big else f"{order}H")
         start, step = (offset + 8, 20) if is_big else (offset + 2, 12)
         entries = {}

@@ -148,7 +148,7 @@ class SceneSource:
                 expected="a complete file of this kind",
                 fix="replace the file if it is damaged; otherwise convert it, or list it in `source.exclude`",
             )
-        return Rejection(scene_id=scene_id(path, self.folder), path=path, refused=cause)
+        return Rejection(scene_id=scene_id(path, self.folder), path=path, error=cause)
 
 
 def read_scenes(source: datasets.Source, folder: Path) -> SceneSource:

@@ -27,8 +27,8 @@ EXPECTED = "images (" + ", ".join(sorted(SUFFIXES)) + ")"
 FOLDERS = "point `source.path` at the folder that contains the class folders, or set `classes: one` for a flat folder"
 SHARDS = "point `source.path` at the archive, or at the folder that contains the shards"
 LABEL_SUFFIXES = (".cls", ".json")  # in order of preference
-MOST_LABEL_BYTES = 64 << 20
-MOST_CLASSES = 1 << 20
+MAX_LABEL_BYTES = 64 << 20
+MAX_CLASSES = 1 << 20
 IMAGE, LABEL = "image", "label"
 SPLIT_SHARD = re.compile(r"(.*?)-\d+-of-(\d+)\b.*")
 log = get_logger(__name__)
@@ -294,7 +294,7 @@ def _read_label(archive: Path, sample: list[TarMember]) -> object:
     """Return the label in a sample's files, valid or not; None without label."""
     by_suffix = {member.name.suffix.lower(): member for member in sample}
     member = next((by_suffix[suffix] for suffix in LABEL_SUFFIXES if suffix in by_suffix), None)
-    if member is None or member.size > MOST_LABEL_BYTES:
+    if member is None or member.size > MAX_LABEL_BYTES:
         return None
     text = ByteRange(archive, member.offset, member.size).read(archive / member.name).decode("utf-8", "replace").strip()
     if member.name.suffix.lower() == LABEL_SUFFIXES[0]:
@@ -308,13 +308,13 @@ def _read_label(archive: Path, sample: list[TarMember]) -> object:
 
 def _class_names(folder: Path, labels: Iterable[object]) -> list[str]:
     """Return class names from `class_index.json` next to the shards ({"0": ["n01440764", "tench"]}), else numbers."""
-    valid_labels = [label for label in labels if type(label) is int and 0 <= label < MOST_CLASSES]
+    valid_labels = [label for label in labels if type(label) is int and 0 <= label < MAX_CLASSES]
     index_files = sorted((folder if folder.is_dir() else folder.parent).glob("*class_index.json"))
     if not index_files:
         return [str(label) for label in range(max(valid_labels, default=0) + 1)]
     try:
         with open_regular(index_files[0]) as file:
-            table = json.loads(file.read(MOST_LABEL_BYTES))
+            table = json.loads(file.read(MAX_LABEL_BYTES))
         names = [table[str(label)] for label in range(max(1, len(table)))]
         return [str(name if isinstance(name, str) else name[0]) for name in names]
     except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:

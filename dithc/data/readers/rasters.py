@@ -16,10 +16,10 @@ from dithc.data.scene import Array, Georeference, Reason, SceneRejectedError, fi
 DTYPES = {"dn": "uint16", "byte": "uint8"}
 TOLERANCE = 0.01
 """Largest relative difference of equal pixel sizes."""
-LEAST_GSD_M, MOST_GSD_M = 0.001, 1e5
+MIN_GSD_M, MAX_GSD_M = 0.001, 1e5
 FARTHEST_M = 1e8
 """Coordinates of projected systems stay below the Earth's circumference, 4e7 m."""
-MOST_OBLONG = 1.1
+MAX_OBLONG = 1.1
 """Ratio of the sides of a pixel on the ground above which a warning is logged."""
 log = get_logger(__name__)
 
@@ -155,7 +155,7 @@ def ground_gsd_m(info: RasterInfo) -> float:
     ground = (across * down) ** 0.5
     if not isfinite(ground):
         raise _location_error(info.transform)
-    if max(across, down) > MOST_OBLONG * min(across, down):
+    if max(across, down) > MAX_OBLONG * min(across, down):
         log.warning(
             f"a pixel of {side:g} m in {info.crs[:40]} is {across:.4g} m by {down:.4g} m on the ground: warp such rasters to "
             "UTM (gdalwarp -t_srs EPSG:326xx), where pixels are square"
@@ -178,9 +178,7 @@ def square_pixel(transform: GeoTransform) -> float:
     """Return the side of a square pixel in meters of the system; SceneRejectedError if the grid is rotated or not on the
     Earth."""
     a, b, c, d, e, f = transform
-    if not (
-        LEAST_GSD_M <= abs(a) <= MOST_GSD_M and abs(c) <= FARTHEST_M and abs(f) <= FARTHEST_M and isfinite(b + d + e)
-    ):
+    if not (MIN_GSD_M <= abs(a) <= MAX_GSD_M and abs(c) <= FARTHEST_M and abs(f) <= FARTHEST_M and isfinite(b + d + e)):
         raise _location_error(transform)
     if b or d or a < 0 or e > 0:
         raise SceneRejectedError(
@@ -206,6 +204,6 @@ def _location_error(transform: GeoTransform) -> SceneRejectedError:
         Reason.GRID_MISMATCH,
         "the grid is not on the Earth",
         got=f"transform {transform}",
-        expected=f"pixels of {LEAST_GSD_M:g} m to {MOST_GSD_M:g} m, coordinates below {FARTHEST_M:g} m, inside the system",
+        expected=f"pixels of {MIN_GSD_M:g} m to {MAX_GSD_M:g} m, coordinates below {FARTHEST_M:g} m, inside the system",
         fix="restore the raster's georeference (gdal_edit -a_ullr), or remove it from the folder",
     )

@@ -120,7 +120,7 @@ class IngestCounts:
         self.first = self.first or scene.kind
 
     def reject(self, rejection: Rejection) -> None:
-        error, reason = rejection.refused, str(rejection.refused.reason)
+        error, reason = rejection.error, str(rejection.error.reason)
         self.reasons[reason] += 1
         if len(self.examples[reason]) < EXAMPLES_PER_REASON:
             text = f"{rejection.path}: {error.problem}; got {error.got}; expected {error.expected}; {error.fix}"
@@ -158,7 +158,7 @@ def _check_scene(found: CachedScene | Rejection, stats: IngestCounts) -> CachedS
         error = SceneRejectedError(Reason.RESOLUTION_MISMATCH, title, got=got, expected=expected, fix=fix)
     else:
         return found
-    return Rejection(scene_id=found.scene_id, path=found.path, refused=error)
+    return Rejection(scene_id=found.scene_id, path=found.path, error=error)
 
 
 def _check_offset(folder: Path, stats: IngestCounts) -> None:

@@ -31,8 +31,8 @@ class Scenes:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         try:
-            self.index: dict[str, Any] = parse_json(Manifest.whole(folder / INDEX_FILE).read_text())
-            columns = read_columns(Manifest.whole(folder / TABLE_FILE), *COLUMNS, *FACTS)
+            self.index: dict[str, Any] = parse_json(Manifest.verified(folder / INDEX_FILE).read_text())
+            columns = read_columns(Manifest.verified(folder / TABLE_FILE), *COLUMNS, *FACTS)
         except (OSError, ValueError) as error:
             raise user_error(
                 f"the scenes in {folder} cannot be read",
@@ -76,4 +76,4 @@ class Scenes:
 
     def _open(self, number: int, kind: str) -> Array:
         entry = self.index["stacks"][number]
-        return open_npy(Manifest.whole(self.folder / entry[kind]), count=entry["count"])
+        return open_npy(Manifest.verified(self.folder / entry[kind]), count=entry["count"])

@@ -104,10 +104,8 @@ class SceneCacheWriter:
         return location
 
     def reject(self, rejection: Rejection, state: str | None) -> None:
-        fields = {
-            name: str(getattr(rejection.refused, name)) for name in ("reason", "problem", "got", "expected", "fix")
-        }
-        self._file.write(dump_checksummed_line({"id": rejection.scene_id, "state": state, "refused": fields}))
+        fields = {name: str(getattr(rejection.error, name)) for name in ("reason", "problem", "got", "expected", "fix")}
+        self._file.write(dump_checksummed_line({"id": rejection.scene_id, "state": state, "error": fields}))
 
     def __enter__(self) -> Self:
         return self
@@ -141,7 +139,7 @@ class SceneCache:
             offset = file.tell()
             for text in file:
                 line = _parse_line(text) or {}
-                if "id" in line and (self.is_own or "refused" not in line):
+                if "id" in line and (self.is_own or "error" not in line):
                     self._lines[line["id"]] = line["state"], offset
                 offset += len(text)
 
@@ -161,9 +159,9 @@ class SceneCache:
                 line = _parse_line(file.readline())
             if line is None or line["id"] != scene_id:
                 raise OSError("its line was altered")
-            if fields := line.get("refused"):
+            if fields := line.get("error"):
                 cause = SceneRejectedError(Reason(fields.pop("reason")), fields.pop("problem"), **fields)
-                return Rejection(scene_id=scene_id, path=path, refused=cause)
+                return Rejection(scene_id=scene_id, path=path, error=cause)
             return self._load(line, path)
         except OSError as error:
             log.warning(f"reading {scene_id} again: its copy in {self.folder} is damaged ({error})")
@@ -273,7 +271,7 @@ def _row(scene: Scene, folder: Path) -> dict[str, Any]:
 
 def rejected_row(rejection: Rejection, folder: Path) -> dict[str, Any]:
     """Return the row of a rejected scene; like all rows, it does not contain the location of the source folder."""
-    error = rejection.refused
+    error = rejection.error
     path = scene_id(rejection.path, folder)
     fields = {
         name: printable(getattr(error, name).replace(str(rejection.path), path).replace(f"{folder}{os.sep}", ""))

@@ -115,7 +115,7 @@ class Tiles:
     def table(self, *names: str, most: int | None = None) -> dict[str, list[Any]]:
         """Return columns of `tiles.parquet`, sampled evenly above `most` rows; UserError if it is unreadable."""
         try:
-            return read_columns(Manifest.whole(self.folder / TABLE_FILE), *names, most=most)
+            return read_columns(Manifest.verified(self.folder / TABLE_FILE), *names, most=most)
         except OSError as error:
             raise user_error(
                 f"{self.folder / TABLE_FILE} cannot be read", got=error, expected="a parquet table", fix=FIX
@@ -129,7 +129,7 @@ class Tiles:
 
     def column(self, name: str) -> npt.NDArray[Any]:
         """Return a column file of the accepted tiles, mapped: `split`, `label`, or `conditions` if available."""
-        return np.asarray(open_npy(Manifest.whole(self.folder / self.info["columns"][name]), count=self.count))
+        return np.asarray(open_npy(Manifest.verified(self.folder / self.info["columns"][name]), count=self.count))
 
     @cached_property
     def labels(self) -> npt.NDArray[np.int32]:
@@ -161,7 +161,7 @@ class Tiles:
 
     def _shard(self, number: int) -> npt.NDArray[Any]:
         entry = self.info["shards"][number]
-        path = Manifest.whole(self.folder / entry["file"])
+        path = Manifest.verified(self.folder / entry["file"])
         if number not in self._shards:
             shard = open_npy(path, count=entry["count"])
             if shard.shape[1:] != self._shape or shard.dtype != self.info["dtype"]:
@@ -186,7 +186,7 @@ def _contradiction(path: Path, *, got: object, expected: object) -> UserError:
 def _read_info(folder: Path) -> dict[str, Any]:
     path = folder / INFO_FILE
     try:
-        info: dict[str, Any] = parse_json(Manifest.whole(path).read_text())
+        info: dict[str, Any] = parse_json(Manifest.verified(path).read_text())
         version = info["schema_version"]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise user_error(

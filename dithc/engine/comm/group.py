@@ -19,7 +19,7 @@ from dithc.core.logging import UserError, get_logger, setup_logging, user_error
 from dithc.core.processes import HELD, STOPPED
 from dithc.engine.comm import environment
 from dithc.engine.comm.launch import (
-    MEETING_SECONDS,
+    STOP_TIMEOUT_SECONDS,
     check_shared_memory,
     exit_report,
     set_stop_timeout,
@@ -131,19 +131,19 @@ class Group:
             threads.set_timeout(seconds, stopped_seconds=stopped_seconds)
 
     @contextmanager
-    def meeting(self) -> "Iterator[None]":
-        """End a rank that a signal stops for ten seconds during a `with` block, in which all ranks meet.
+    def stop_timeout(self) -> "Iterator[None]":
+        """End a rank that a signal stops for ten seconds during a `with` block of collective calls.
 
         For operations that wait without limit, such as the creation of a group.
         """
         if self.size > 1:
-            set_stop_timeout(MEETING_SECONDS)
+            set_stop_timeout(STOP_TIMEOUT_SECONDS)
         try:
             yield
         finally:
             set_stop_timeout(None)
 
-    def part(self, parts: "Sequence[Sequence[int]]") -> Any:
+    def split(self, parts: "Sequence[Sequence[int]]") -> Any:
         """Create one group of torch.distributed per part, of ascending disjoint ranks; collective over all ranks.
 
         Returns the group of this rank's part; None if the part has one rank or no part contains this rank.
@@ -168,7 +168,7 @@ class Group:
         if threads := self._communication():
             threads.bind_progress_threads(cpu)
 
-    def recorded(self) -> "AbstractContextManager[list[OperationSpan]]":
+    def record_operations(self) -> "AbstractContextManager[list[OperationSpan]]":
         """Record the operations of the communication threads during a `with` block; empty for one rank or gloo."""
         threads = self._communication()
         return threads.record_operations() if threads else nullcontext([])

@@ -35,10 +35,10 @@ def _kernels(environment: Mapping[str, str]) -> dict[str, str]:
     if native.library() is not None:
         for row in rows:
             if row["backend"] != "c":
-                disabled[f"C kernel of {row['op']}"] = row["why"]
+                disabled[f"C kernel of {row['op']}"] = row["reason"]
     if environment.get(TUNING_VARIABLE) == "off":
         disabled["tuned products"] = f"{TUNING_VARIABLE}=off"
-    elif not any("tuning file" in row["why"] for row in rows):
+    elif not any("tuning file" in row["reason"] for row in rows):
         disabled["tuned products"] = "no tuning for this machine; run `dithc tune-kernels`"
     return disabled
 

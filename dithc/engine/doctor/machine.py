@@ -25,7 +25,7 @@ DISK_LIMITS: Limits = (
     (20 * GIB, "warning", "free space before training large models; this is enough for the demo"),
 )
 # MPI and gloo communicate through /dev/shm on a node; containers often have only 64 MiB.
-LEAST_SHARED_BYTES = 256 * MIB
+MIN_SHARED_BYTES = 256 * MIB
 
 
 def processor(machine: Machine, _: Path) -> list[CheckResult]:
@@ -136,7 +136,7 @@ def disk(_: Machine, folder: Path, *, shared: Path = Path("/dev/shm")) -> list[C
     text, (level, fix) = f"{free / GIB:.1f} GiB free in {folder.resolve()}", _limit_level(free, DISK_LIMITS)
     findings = [CheckResult(level, "disk", text, fix=fix, facts={"free_bytes": free})]
     shared_free = launch_command.room(shared)[1]
-    if shared_free < LEAST_SHARED_BYTES:
+    if shared_free < MIN_SHARED_BYTES:
         level = "warning" if shared_free >= 2 * launch_command.RANK_BYTES else "error"
         text = (
             f"{shared} has {shared_free / MIB:.1f} MiB free: MPICH needs {launch_command.RANK_BYTES / MIB:.1f} MiB per rank, "

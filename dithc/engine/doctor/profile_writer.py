@@ -16,7 +16,7 @@ PROFILES = Path("profiles")
 TRIAL_SECONDS, TRIAL_MINUTES = 120.0, 5
 RESERVED_NAMES = {"default", "local", "generic", "slurm", "machines"}
 # Finished jobs stay in the queue this long, so that a driver that polls every 15 to 30 s finds them.
-LEAST_JOB_AGE_SECONDS = 120
+MIN_JOB_AGE_SECONDS = 120
 GROUPED = 8  # maximum number of datasets that one job prepares
 log = get_logger("dithc.engine.doctor")
 
@@ -94,7 +94,7 @@ def profile_text(
         f"a training run uses {nodes} node(s) with {ranks} rank(s) of {cpus // ranks} CPUs each",
     ]
     notes += ["nodes differ: using the sizes of the smallest"] if len(partition.kinds) > 1 else []
-    status_command = "sacct" if site.accounting and site.min_job_age_seconds < LEAST_JOB_AGE_SECONDS else "squeue"
+    status_command = "sacct" if site.accounting and site.min_job_age_seconds < MIN_JOB_AGE_SECONDS else "squeue"
     age, accounting = site.min_job_age_seconds, "accounting" if site.accounting else "no accounting"
     notes += [
         f"jobs are polled by {status_command}: finished jobs stay {age} s in the queue, and there is {accounting}"

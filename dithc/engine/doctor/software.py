@@ -34,7 +34,7 @@ def kernels(_: Machine, __: Path) -> list[CheckResult]:
         isa, table, rows = native.instruction_set(), native.kernels(), hcops.describe_kernels()
     except UserError as error:
         return [CheckResult("error", "kernels", str(error), fix="correct the cause in the message")]
-    served = "\n".join(f"{row['op']}: {row['backend']}, {row['kernel']}: {row['why']}" for row in rows)
+    served = "\n".join(f"{row['op']}: {row['backend']}, {row['kernel']}: {row['reason']}" for row in rows)
     facts = {"isa": isa, "c_kernels": dict(table), "operators": rows}
     by = Counter(row["backend"] for row in rows)
     counts = "operators served: " + ", ".join(f"{number} by {backend}" for backend, number in by.most_common())

@@ -13,7 +13,7 @@ from dithc.engine.hardware.machine import Core, Machine
 CORES_PER_RESERVED = 19
 RESERVED_ORDER = ("communication", "load", "offload")
 # Ranks keep to dies if the smallest share is at least this fraction of the largest, because all wait for the slowest.
-LEAST_SHARE = 0.75
+MIN_SHARE = 0.75
 T = TypeVar("T")
 
 
@@ -141,7 +141,7 @@ def _shares(cores: Sequence[Core], ranks: int) -> tuple[list[list[Core]], list[s
     else:
         shares = _cut(cores, ranks)
     reasons = []
-    if min(map(len, shares)) < LEAST_SHARE * max(map(len, shares)) and shares != _cut(cores, ranks):
+    if min(map(len, shares)) < MIN_SHARE * max(map(len, shares)) and shares != _cut(cores, ranks):
         shares = _cut(cores, ranks)
         reasons.append("the dies have different numbers of usable cores: ranks get equal shares across dies")
     for rank, share in enumerate(shares):
@@ -157,7 +157,7 @@ def _cut_by_cluster(die: Sequence[Core], ranks: int) -> list[list[Core]]:
     clusters = [list(members) for _, members in groupby(die, key=lambda core: core.cluster)]
     if len(clusters) % ranks == 0:
         shares = _join(clusters, ranks)
-        if min(map(len, shares)) >= LEAST_SHARE * max(map(len, shares)):
+        if min(map(len, shares)) >= MIN_SHARE * max(map(len, shares)):
             return shares
     return _cut(die, ranks)
 

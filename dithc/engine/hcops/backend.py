@@ -77,7 +77,7 @@ def describe_kernels() -> list[dict[str, str]]:
     differentiation. The log reports the first case per operator.
     """
     return [
-        {"op": op, "backend": choice.backend, "kernel": _kernel(choice), "why": _reason(choice)}
+        {"op": op, "backend": choice.backend, "kernel": _kernel(choice), "reason": _reason(choice)}
         for op, choice in _active.items()
     ]
 

@@ -30,7 +30,7 @@ __all__ = [
 # around 1, 0.68 to 1.21, and keeps values in the band. After 5 iterations, every value that began above 0.0015 is in
 # the band.
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
-LEAST_NORM = 1e-7  # smallest divisor, as in Jordan's and torch's versions, so that a zero matrix stays zero
+MIN_NORM = 1e-7  # smallest divisor, as in Jordan's and torch's versions, so that a zero matrix stays zero
 
 
 def sum_of_squares(tensors: Sequence[Tensor]) -> float:
@@ -84,7 +84,7 @@ def orthogonalise(matrix: Tensor, *, iterations: int = 5, dtype: torch.dtype = t
     """
     a, b, c = COEFFICIENTS
     is_tall = matrix.shape[0] > matrix.shape[1]
-    norm = max(float(torch.linalg.vector_norm(matrix, dtype=torch.float64)), LEAST_NORM)
+    norm = max(float(torch.linalg.vector_norm(matrix, dtype=torch.float64)), MIN_NORM)
     x = ((matrix.t() if is_tall else matrix) / norm).to(dtype).contiguous()  # (S, L)
     for _ in range(iterations):
         gram = linear(x, x)  # (S, S), X X^T

@@ -40,7 +40,7 @@ class ShardedAttention(Protocol):
     def linears(self, x: Tensor, layers: Sequence[tuple[Tensor, Tensor]], dtype: torch.dtype) -> Iterator[Tensor]:
         """Yield (N, F) in `dtype` for weights (F, D) and biases (F) of x (N, D), equal on all processes."""
 
-    def absent(self) -> str | None:
+    def lost_rank(self) -> str | None:
         """Return the process that did not arrive in time, or None."""
 
 

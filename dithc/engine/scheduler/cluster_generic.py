@@ -72,7 +72,7 @@ def submit(words: Sequence[str], *, folder: Path) -> str:
     properties = _properties(Path(script))
     description, title = _job_names(properties)
     driver = os.environ.get(DRIVER, "")
-    record = JobRecord(id="", current="", key=f"{title}-{time_ns():x}", system=name, what=description, driver=driver)
+    record = JobRecord(id="", current="", key=f"{title}-{time_ns():x}", system=name, comment=description, driver=driver)
     (folder / JOBS).mkdir(parents=True, exist_ok=True)
     request = _request(properties, record, folder=folder, title=title, options=tuple(options))
     record.path(folder, "job").write_bytes(Path(script).read_bytes())
@@ -105,7 +105,7 @@ def status(number: str, *, folder: Path) -> str:
         return record.answer
     record = replace(record, driver=os.environ.get(DRIVER, record.driver))
     code, again = record.status(folder), record.again(folder)
-    if record.refused:
+    if record.rejections:
         return _rerun(record, record.state, folder)
     job = job_of(folder, record) if code != 0 else None
     since = (record.missing_since or now()) if job is False else None
@@ -170,24 +170,24 @@ def _resubmit(record: JobRecord, folder: Path) -> JobRecord | None:
     if now_known is not None and now_known.cancelled is not None:  # meanwhile
         _cancel_jobs(record.system, [number])
         return now_known
-    new = replace(record, current=number, refused=0, submitted=now(), answer="", state="")
+    new = replace(record, current=number, rejections=0, submitted=now(), answer="", state="")
     new.save(folder)
     return new
 
 
 def _rerun(record: JobRecord, state: str, folder: Path, *, reached: str | None = None) -> str:
-    if not record.refused:
+    if not record.rejections:
         is_further = bool(reached) and reached != record.reached
         fruitless = 0 if is_further else record.fruitless + 1
         record = replace(record, fruitless=fruitless, reached=reached or record.reached)
-    if record.fruitless > MAX_FRUITLESS or record.refused >= MAX_REJECTED:
-        cause = f"ran {MAX_FRUITLESS} times without progress" if not record.refused else "was rejected too often"
+    if record.fruitless > MAX_FRUITLESS or record.rejections >= MAX_REJECTED:
+        cause = f"ran {MAX_FRUITLESS} times without progress" if not record.rejections else "was rejected too often"
         _print_error(f"job {record.id} ({record.key}) {cause}: abandoned; log: {record.path(folder, 'log')}")
         _settle(record, "failed", state, folder)
         return "failed"
     new = _resubmit(record, folder)
     if new is None:
-        replace(record, refused=record.refused + 1, state=state).save(folder)
+        replace(record, rejections=record.rejections + 1, state=state).save(folder)
         return "running"
     cause = "it stopped before its walltime" if reached is not None else f"it ended as {state or 'LOST'}"
     _print_error(
@@ -228,7 +228,7 @@ def _properties(script: Path) -> dict[str, Any]:
 
 
 def _job_names(properties: dict[str, Any]) -> tuple[str, str]:
-    """Return rule and wildcards in the form of `SchedulerJob.what`, and a name."""
+    """Return rule and wildcards in the form of `SchedulerJob.comment`, and a name."""
     if properties.get("type") == "group":
         return f"group_{properties['groupid']}", re.sub(r"\W", "_", f"{properties['groupid']}")
     wildcards = ",".join(f"{key}={value}" for key, value in properties.get("wildcards", {}).items())
@@ -265,7 +265,7 @@ def _script(record: JobRecord, request: JobRequest, folder: Path) -> str:
     names = ("log", "earlier", "status", "again", "job")
     paths = {name: shlex.quote(str(record.path(folder, name))) for name in names}
     return SCRIPT.format(
-        what=record.what,
+        comment=record.comment,
         folder=shlex.quote(str(folder)),
         seconds=60 * request.minutes,
         carried="\n".join(f"export {key}={shlex.quote(value)}" for key, value in sorted(carried.items())),

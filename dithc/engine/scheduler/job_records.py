@@ -19,10 +19,10 @@ class JobRecord:
     key: str  # prefix of its file names
     system: str
     driver: str = ""  # that submitted or last queried it
-    what: str = ""
+    comment: str = ""
     line: list[str] = field(default_factory=list)  # submit command
     fruitless: int = 0  # consecutive submissions without progress
-    refused: int = 0  # consecutive resubmissions that the system refused
+    rejections: int = 0  # consecutive resubmissions that the system refused
     reached: str = ""  # progress at the last stop
     missing_since: float | None = None  # it became unknown to the system
     answer: str = ""  # `success` or `failed` once settled

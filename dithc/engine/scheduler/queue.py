@@ -14,7 +14,7 @@ class SchedulerJob:
     name: str = ""  # shared by all jobs of one driver
     state: str  # in Slurm's terms, such as PENDING, RUNNING, COMPLETED, OUT_OF_MEMORY
     reason: str = ""  # of waiting or ending
-    what: str = ""  # rule and wildcards, as `rule_tiles_wildcards_dataset=...` or `group_prepare`
+    comment: str = ""  # rule and wildcards, as `rule_tiles_wildcards_dataset=...` or `group_prepare`
     nodes: str = ""
     status: int | None = None  # 128 + n after signal n
     elapsed: str = ""  # HH:MM:SS
@@ -36,5 +36,5 @@ class SchedulerJob:
     @property
     def title(self) -> str:
         """Rule and wildcards for messages: `tiles dataset=sentinel2`."""
-        rule, _, wildcards = self.what.partition("_wildcards_")
+        rule, _, wildcards = self.comment.partition("_wildcards_")
         return f"{rule.removeprefix('rule_').removeprefix('group_')} {wildcards.replace(',', ' ')}".strip() or self.name

@@ -58,7 +58,7 @@ class GenericQueue:
         elif verdict == "again" and record.driver == os.environ.get(DRIVER):  # the active driver resubmits it
             state = "REQUEUED"
         status = code if code is not None else found.status
-        return replace(found, id=record.id, name=record.driver, what=record.what, state=state, status=status)
+        return replace(found, id=record.id, name=record.driver, comment=record.comment, state=state, status=status)
 
 
 def _end_time(record: JobRecord, folder: Path) -> float:

@@ -12,10 +12,10 @@ from dithc.engine.scheduler.subprocesses import query, run_command
 LOGS = Path(".snakemake/slurm_logs")
 # Formats of squeue and sacct, and the fields of `SchedulerJob` in their order; `folder` is not one of them.
 FIELDS = "%i|%T|%j|%N|%r|%M|%Z|%k"
-QUEUE = ("id", "state", "name", "nodes", "reason", "elapsed", "folder", "what")
+QUEUE = ("id", "state", "name", "nodes", "reason", "elapsed", "folder", "comment")
 HISTORY = "JobIDRaw,State,ExitCode,NodeList,Elapsed,JobName,Comment"
-ACCOUNTING = ("id", "state", "status", "nodes", "elapsed", "name", "what")
-SHOWN = {"name": "JobName", "state": "JobState", "reason": "Reason", "what": "Comment", "nodes": "NodeList"}
+ACCOUNTING = ("id", "state", "status", "nodes", "elapsed", "name", "comment")
+SHOWN = {"name": "JobName", "state": "JobState", "reason": "Reason", "comment": "Comment", "nodes": "NodeList"}
 SHOWN |= {"status": "ExitCode", "elapsed": "RunTime"}  # keys of scontrol
 MISSING = ("None", "None assigned", "(null)")
 

@@ -59,7 +59,7 @@ def is_of(path: Path, identity: dict[str, Any]) -> bool:
 
 def read(folder: Path) -> PixelStatistics:
     """Return the pixel statistics in a folder of features."""
-    path = Manifest.whole(folder / FILE)
+    path = Manifest.verified(folder / FILE)
     try:
         arrays = read_arrays(path)
         found: dict[str, Any] = {field.name: arrays[field.name] for field in fields(PixelStatistics)}

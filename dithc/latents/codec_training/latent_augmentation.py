@@ -46,7 +46,7 @@ def _equivariant_changes(side: int, orientations: int) -> list[Callable[[Tensor]
     """Return the trained orientations except the identity, and halving if half the side has orientations."""
     changes: list[Callable[[Tensor], Tensor]] = [partial(apply_view, view=view) for view in range(1, orientations)]
     halve = partial(functional.avg_pool2d, kernel_size=2)  # (N, ., h / 2, w / 2)
-    return [*changes, halve] if side % 2 == 0 and side >= 2 * codecs.LEAST_TURNED else changes
+    return [*changes, halve] if side % 2 == 0 and side >= 2 * codecs.MIN_TURNED else changes
 
 
 def _add_noise(z: Tensor, rng: np.random.Generator) -> Tensor:

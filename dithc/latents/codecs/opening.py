@@ -56,7 +56,7 @@ def _open_sd(settings: codecs.SdVaeConfig, info: dict[str, Any]) -> Codec:
 def _open_kl(folder: Path, info: dict[str, Any]) -> Codec:
     fix = "rerun the codec stage (`dithc codec`)"
     for name in (CONFIG_FILE, WEIGHTS_FILE, CODEC_FILE):
-        Manifest.whole(folder / name)
+        Manifest.verified(folder / name)
     net = Autoencoder.load(folder, fix=fix)
     try:
         data = parse_json(require_regular_file(folder / CODEC_FILE).read_text())

@@ -32,7 +32,7 @@ class StageResult:
     def file(self, name: str) -> Path | None:
         """Return a file next to the manifest after a check of its bytes; None if absent."""
         path = self.path.parent / name
-        return Manifest.whole(path) if path.is_file() else None
+        return Manifest.verified(path) if path.is_file() else None
 
 
 @dataclass(frozen=True)

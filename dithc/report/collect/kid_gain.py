@@ -93,5 +93,5 @@ def _influences(result: StageResult) -> tuple[NDArray[np.float64], NDArray[np.fl
     """Return influences of real and generated images; None if the stage stored none."""
     if not any(entry["path"] == summaries.INFLUENCES_FILE for entry in result.manifest.files):
         return None
-    content = parse_json(result.manifest.whole(result.path.parent / summaries.INFLUENCES_FILE).read_text())
+    content = parse_json(result.manifest.verified(result.path.parent / summaries.INFLUENCES_FILE).read_text())
     return np.array(content["real"], np.float64), np.array(content["generated"], np.float64)

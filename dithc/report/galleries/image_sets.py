@@ -22,7 +22,7 @@ def arrays(manifest: Path, stage: str, kind: str) -> Iterator[NDArray[np.generic
     names = sorted(entry["path"] for entry in Manifest.read(manifest, stage=stage).files)
     for name in names:
         if name.startswith(f"{kind}-") and name.endswith(".npy"):
-            yield products.open_npy(Manifest.whole(manifest.parent / name))
+            yield products.open_npy(Manifest.verified(manifest.parent / name))
 
 
 class RealTiles:

@@ -33,7 +33,7 @@ class UnsharedAttention:
     def linears(self, x: Tensor, layers: Sequence[tuple[Tensor, Tensor]], dtype: torch.dtype) -> Iterator[Tensor]:
         return sharded_ops.linears_apart(x, layers, dtype)
 
-    def absent(self) -> str | None:
+    def lost_rank(self) -> str | None:
         """Return None: message timeouts are reported at their waits."""
         return None
 
@@ -65,7 +65,7 @@ class SharedMemoryAttention:
         keys = self._keys[key_index]
         self.turn = (1 - key_index, output_index)
         memory = keys.allocate((n, self._tokens, 2 * width // 3), qkv.dtype)
-        mixed, *self._kept = sharded_ops.attention_in(memory, qkv, num_heads, first=self._first, meet=keys.meet)
+        mixed, *self._kept = sharded_ops.attention_in(memory, qkv, num_heads, first=self._first, barrier=keys.barrier)
         return mixed
 
     def linears(self, x: Tensor, layers: Sequence[tuple[Tensor, Tensor]], dtype: torch.dtype) -> Iterator[Tensor]:
@@ -75,12 +75,12 @@ class SharedMemoryAttention:
         width = len(layers[0][0])
         columns = partition(width, self._ranks.size, multiple=LINE)[self._ranks.rank]
         memory = outputs.allocate((len(layers), len(x), width), dtype)
-        sharded_ops.linears_in(memory, x, layers, columns=columns, meet=outputs.meet)
+        sharded_ops.linears_in(memory, x, layers, columns=columns, barrier=outputs.barrier)
         return iter(memory)
 
-    def absent(self) -> str | None:
+    def lost_rank(self) -> str | None:
         memories = *self._keys, *self._outputs
-        return next((rank for memory in memories if (rank := memory.absent()) is not None), None)
+        return next((rank for memory in memories if (rank := memory.lost_rank()) is not None), None)
 
 
 class UspAttention(UnsharedAttention):

@@ -84,9 +84,9 @@ class ParallelDenoiser:
             try:
                 strip = self._forward_tokens(x, t, y)
             except ValueError as error:
-                if self._attention is None or (absent := self._attention.absent()) is None:
+                if self._attention is None or (lost := self._attention.lost_rank()) is None:
                     raise
-                raise lost_rank_error(error, absent) from error
+                raise lost_rank_error(error, lost) from error
             patches = self._tokens.all_gather(strip, self._lengths, dim=1)  # (n, T, p*p*out)
             return vector.unpatchify(patches, config.grid[0], config.patch_size).float()
 

@@ -66,7 +66,7 @@ class SamplingGroup:
         rank_sets: dict[str, RankSet | None] = {}
         for name, parts in cuts.items():
             rank_lists = [[members[i] for i in part] for members in groups for part in parts]
-            process_group = group.part(rank_lists)
+            process_group = group.split(rank_lists)
             ranks = next((part for part in rank_lists if group.rank in part), None)
             if ranks is None:
                 rank_sets[name] = None

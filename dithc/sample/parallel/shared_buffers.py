@@ -37,12 +37,12 @@ class SharedBuffers:
         memory: Tensor = self._segments[-1].memory[:num_bytes]
         return memory.view(dtype).view(tuple(shape))
 
-    def meet(self, calls: Any) -> None:
+    def barrier(self, calls: Any) -> None:
         """Record in `calls` a wait until all ranks have written the latest tensor."""
-        self._segments[-1].meet(calls)
+        self._segments[-1].barrier(calls)
 
-    def absent(self) -> str | None:
-        return next((rank for segment in self._segments if (rank := segment.absent()) is not None), None)
+    def lost_rank(self) -> str | None:
+        return next((rank for segment in self._segments if (rank := segment.lost_rank()) is not None), None)
 
 
 class SharedGather:
@@ -65,18 +65,18 @@ class SharedGather:
         whole = buffers.allocate(shape, part.dtype)
         whole.narrow(dim, sum(lengths[:rank]), lengths[rank]).copy_(part)
         try:
-            buffers.meet(native.library())
+            buffers.barrier(native.library())
         except ValueError as error:
-            if (absent := buffers.absent()) is None:
+            if (lost := buffers.lost_rank()) is None:
                 raise
-            raise lost_rank_error(error, absent) from error
+            raise lost_rank_error(error, lost) from error
         return whole.clone()
 
 
-def lost_rank_error(error: ValueError, absent: str) -> UserError:
+def lost_rank_error(error: ValueError, rank: str) -> UserError:
     lost = user_error(
-        f"{absent} is lost while ranks generate an image together",
-        got=f"{absent} {str(error).rpartition(CAUSE_PREFIX)[2]}",
+        f"{rank} is lost while ranks generate an image together",
+        got=f"{rank} {str(error).rpartition(CAUSE_PREFIX)[2]}",
         expected="all ranks that share an image, until it is complete",
         fix="find the cause in the log of that rank (a signal, memory), then restart: finished shards are kept",
     )

@@ -45,7 +45,7 @@ class Tracer:
             return
         trainer.span = record_function
         try:
-            with self._group.recorded() as spans, profile(activities=[ProfilerActivity.CPU]) as profiler:
+            with self._group.record_operations() as spans, profile(activities=[ProfilerActivity.CPU]) as profiler:
                 reads = [_read_clocks() for _ in range(CLOCK_READS)]
                 with record_function(f"step {number}"):
                     yield

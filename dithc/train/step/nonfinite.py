@@ -15,8 +15,8 @@ from dithc.engine.comm import Group
 
 SKIPPED_FILE = "skipped_steps.json"
 # More dropped steps are not caused by single samples: the training run has diverged, or the machine is faulty.
-MOST_IN_A_ROW = 10
-MOST_SINCE_CHECKPOINT = 10
+MAX_CONSECUTIVE = 10
+MAX_SINCE_CHECKPOINT = 10
 log = get_logger(__name__)
 
 
@@ -104,8 +104,8 @@ class Recovery:
         if error.in_weights:
             log.error("on_nonfinite: skip does not help if weights are not finite; set `on_nonfinite: rollback`")
             raise error
-        if self.skipped.num_before(error.step) >= MOST_IN_A_ROW:
-            log.error(f"nonfinite: {MOST_IN_A_ROW} consecutive steps are already left out")
+        if self.skipped.num_before(error.step) >= MAX_CONSECUTIVE:
+            log.error(f"nonfinite: {MAX_CONSECUTIVE} consecutive steps are already left out")
             raise error
         log.warning(f"step {error.step} is left out (on_nonfinite: skip): {_first_line(error)}{_locations(error)}")
         self.skipped.add(error.step, event="skipped", reason=_first_line(error), ranks=error.found)
@@ -118,8 +118,8 @@ class Recovery:
         if bad_step in self.skipped.steps:
             log.error(f"nonfinite: step {bad_step} is already left out, which did not help")
             raise error
-        if sum(step > checkpoint for step in self.skipped.steps) >= MOST_SINCE_CHECKPOINT:
-            log.error(f"nonfinite: {MOST_SINCE_CHECKPOINT} steps after checkpoint {checkpoint} are already left out")
+        if sum(step > checkpoint for step in self.skipped.steps) >= MAX_SINCE_CHECKPOINT:
+            log.error(f"nonfinite: {MAX_SINCE_CHECKPOINT} steps after checkpoint {checkpoint} are already left out")
             raise error
         log.warning(
             f"back to step {checkpoint}; step {bad_step} is left out (on_nonfinite: rollback): "

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-MOST_IMAGES_NAMED = 4
+MAX_IMAGES_NAMED = 4
 
 
 class NonFiniteSearch:
@@ -82,8 +82,8 @@ class NonFiniteSearch:
         if values.dim() == 0 or values.shape[0] != self._part.stop - self._part.start:
             return f"images {self._part.start} to {self._part.stop - 1} of the global batch"
         numbers = [self._part.start + index for index in _bad_rows(values)]
-        more = f" and {len(numbers) - MOST_IMAGES_NAMED} more" if len(numbers) > MOST_IMAGES_NAMED else ""
-        return f"image {', '.join(map(str, numbers[:MOST_IMAGES_NAMED]))}{more} of the global batch"
+        more = f" and {len(numbers) - MAX_IMAGES_NAMED} more" if len(numbers) > MAX_IMAGES_NAMED else ""
+        return f"image {', '.join(map(str, numbers[:MAX_IMAGES_NAMED]))}{more} of the global batch"
 
 
 def weights_of(module: nn.Module) -> dict[str, nn.Parameter]:

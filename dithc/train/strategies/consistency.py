@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from dithc.core.logging import user_error
 
-MOST_NAMED = 3
+MAX_NAMED = 3
 EMBEDDINGS = (nn.Embedding, nn.EmbeddingBag)
 T = TypeVar("T")
 
@@ -26,7 +26,7 @@ def check_model(model: nn.Module) -> None:
             different = [name for name in {**other, **first} if (name in other) != (name in first)] or ["their order"]
             got = f"{len(other)} parameters and buffers, {len(first)} on rank 0; different: {_name_list(different)}"
         elif different := [name for name in other if other[name][0] != first[name][0]]:
-            names = different[:MOST_NAMED]
+            names = different[:MAX_NAMED]
             got, expected = (", ".join(f"{name} of {tensors[name][0]}" for name in names) for tensors in (other, first))
             expected += ", as on rank 0"
         elif different := [name for name in other if other[name] != first[name]]:
@@ -52,7 +52,7 @@ def check_trained(model: nn.Module) -> None:
     elif lazy:
         got, fix = f"uninitialized parameters: {_name_list(lazy)}", "call the model once before creating a strategy"
     elif other:
-        got = ", ".join(f"{name} of {trained[name].dtype} on {trained[name].device}" for name in other[:MOST_NAMED])
+        got = ", ".join(f"{name} of {trained[name].dtype} on {trained[name].device}" for name in other[:MAX_NAMED])
         fix = "call model.float(); for bf16 arithmetic use torch.autocast around the forward pass"
     raise user_error("parameters of the model", got=got, expected="fp32 on the CPU, with dense gradients", fix=fix)
 
@@ -99,5 +99,5 @@ def _all_gather(local: T) -> list[T]:
 
 
 def _name_list(names: list[str]) -> str:
-    more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
-    return ", ".join(names[:MOST_NAMED]) + more
+    more = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
+    return ", ".join(names[:MAX_NAMED]) + more

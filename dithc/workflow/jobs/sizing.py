@@ -23,7 +23,7 @@ TORCH_MB, PLAIN_MB = 800, 400
 KEPT_CONVOLUTION, SD_WIDTH = 12, 128
 VALIDATION_PASSES = 256 * 8  # forward passes of one image: at most 256 tiles, each at 8 diffusion times
 NEIGHBOURS = {"precision-recall", "density-coverage"}
-COPY_QUERIES, MOST_FEATURES = 2 * 2048, 2048  # maximum images in the search for nearest tiles, and features per image
+COPY_QUERIES, MAX_FEATURES = 2 * 2048, 2048  # maximum images in the search for nearest tiles, and features per image
 # Scenes of a full Sentinel-2 product on its 10 m grid: 10,980 squared.
 FULL_SIDE = 10_980
 # Bytes per pixel of that grid: half of the memory of a process that reads band by band.
@@ -33,7 +33,7 @@ START_MINUTES = 2.0
 DISK_MB_A_SECOND = 20.0
 CONVOLUTION_SHARE = 0.5  # fraction of `gflops_per_core` that PyTorch's small convolutions reach
 SOURCE_BANDS = {"sentinel2": 13, "sentinel2-stac": 13, "image-folder": 3}
-ITEMS, MOST_FILES = (".json", ".geojson"), 100_000
+ITEMS, MAX_FILES = (".json", ".geojson"), 100_000
 SHARDS, SHARD_PART_BYTES = (".tar", ".parquet"), 64 << 20  # readers hold one image, or one row group, at a time
 NEAR_BYTES, NEAR_PAIRS_MB = 1700, 160.0  # memory per tile and for pairs in the search for near duplicates
 SHARE = 1.25  # factor on the sum, for heap fragmentation
@@ -81,7 +81,7 @@ def source_files(dataset: datasets.DatasetConfig) -> tuple[int, int, int]:
     Archives of images count with the part that a reader holds in memory.
     """
     count = total = largest = 0
-    for path in islice(_paths_below(dataset.source.path), MOST_FILES):
+    for path in islice(_paths_below(dataset.source.path), MAX_FILES):
         with suppress(OSError):  # the reader rejects a dangling link
             size = path.stat().st_size
             part = min(size, SHARD_PART_BYTES) if path.name.lower().endswith(SHARDS) else size
@@ -275,10 +275,10 @@ def _all_tiles(experiment: ExperimentConfig) -> float:
 
 def _fid(experiment: ExperimentConfig, name: str, ranks: int) -> tuple[float, float, float]:
     """Needs of scores: matrices of 2,048 features, 32 MB each, for the distance and the search for copies in 8 orientations."""
-    flops = 8 * 2 * COPY_QUERIES * MOST_FEATURES * _all_tiles(experiment) / CONVOLUTION_SHARE  # in float64
+    flops = 8 * 2 * COPY_QUERIES * MAX_FEATURES * _all_tiles(experiment) / CONVOLUTION_SHARE  # in float64
     searching = [item.num_images for item in experiment.evaluations.values() if NEIGHBOURS & set(item.metrics)]
     if searching:  # all pairs
-        flops += 2 * MOST_FEATURES * (_all_tiles(experiment) + max(searching)) ** 2 / CONVOLUTION_SHARE
+        flops += 2 * MAX_FEATURES * (_all_tiles(experiment) + max(searching)) ** 2 / CONVOLUTION_SHARE
     return TORCH_MB, flops, DISK_MB_A_SECOND * 180
 
 

@@ -92,7 +92,10 @@ class ExperimentMonitor:
         jobs = [job for job in queue.jobs(self.base) if name is None or job.name == name]
         ended_ids = [job.id for job in jobs if not job.active and job.state != "COMPLETED"]
         ends = {job.id: job for job in queue.ended(ended_ids)} if ended_ids else {}
-        return [replace(ends[job.id], what=job.what or ends[job.id].what) if job.id in ends else job for job in jobs]
+        return [
+            replace(ends[job.id], comment=job.comment or ends[job.id].comment) if job.id in ends else job
+            for job in jobs
+        ]
 
     @property
     def driver(self) -> DriverInfo | None:
@@ -101,7 +104,7 @@ class ExperimentMonitor:
             return None
         return DriverInfo(host=holder["host"], pid=holder["pid"], started_at=holder["id"] / 1e9)
 
-    def look(self, jobs: list[SchedulerJob] | None = None, *, since: float = 0.0) -> ExperimentStatus:
+    def poll(self, jobs: list[SchedulerJob] | None = None, *, since: float = 0.0) -> ExperimentStatus:
         """Return the state of every stage.
 
         `jobs` defaults to the scheduler's; logs older than `since` (seconds since 1970), such as of earlier drivers, are ignored.

@@ -16,7 +16,7 @@ SETTLED_ROWS = 50
 ERROR = re.compile(r"(r\d+ \| )?\d\d:\d\d:\d\d [^:]+: error: (?!rank \S+: the same error$)")
 BAR = re.compile(r"(\d+)/(\d+) (\S+) \(\d+ %\), (\S+ \S+), \S+ gone, (\S+) left(.*)$")
 LAST_LINES = 8
-MOST_LINES = 16
+MAX_LINES = 16
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ def error_of(lines: list[str]) -> list[str]:
     errors = [number for number, line in enumerate(lines) if ERROR.match(line)]
     if errors:
         first, *more = lines[errors[-1] :]
-        return [first, *takewhile(lambda line: line.startswith("  "), more)][:MOST_LINES]
+        return [first, *takewhile(lambda line: line.startswith("  "), more)][:MAX_LINES]
     if any(line.startswith("Traceback (most recent call last)") for line in lines):
         return lines[-LAST_LINES:]
     return []

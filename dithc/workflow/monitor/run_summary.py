@@ -16,7 +16,7 @@ from dithc.workflow.monitor.text_width import INDENT, cut, folded, shortened
 from dithc.workflow.monitor.warnings import LONGEST, WarningCollector, WarningGroup
 
 LONGEST_NAME = 32
-MOST_SCORES, MOST_WARNINGS, MOST_STORES = 24, 8, 8
+MAX_SCORES, MAX_WARNINGS, MAX_STORES = 24, 8, 8
 KILLED = (
     "if memory ran out (`dmesg` then names the process; a scheduler can also be the cause), give the stage more memory, "
     "or reduce its batch"
@@ -81,9 +81,9 @@ def _scores(progress: ExperimentMonitor, status: ExperimentStatus) -> list[str]:
         rows.append((head, entry.stage.name, numbers))
     names = max((len(shortened(name, LONGEST_NAME)) for _, name, _ in rows), default=0)
     lines = []
-    for head, group in groupby(rows[:MOST_SCORES], key=lambda row: row[0]):
+    for head, group in groupby(rows[:MAX_SCORES], key=lambda row: row[0]):
         lines += [head, *(f"{INDENT}{shortened(name, LONGEST_NAME):<{names}}  {_score(it)}" for _, name, it in group)]
-    return lines + ([f"{INDENT}and {len(rows) - MOST_SCORES} more"] if len(rows) > MOST_SCORES else [])
+    return lines + ([f"{INDENT}and {len(rows) - MAX_SCORES} more"] if len(rows) > MAX_SCORES else [])
 
 
 def rendering(display: datasets.RenderingConfig) -> str:
@@ -123,8 +123,8 @@ def _outputs(progress: ExperimentMonitor, status: ExperimentStatus) -> list[str]
     root, done = Path(progress.matrix.root), [entry.stage for entry in status.stages if entry.state == "done"]
     rules = {stage.rule for stage in done}
     runs = list(dict.fromkeys(stage.name for stage in done if stage.kind == "run"))
-    stores = [str(_store(progress, run)) for run in runs[:MOST_STORES]]
-    stores += [f"and {len(runs) - MOST_STORES} more"] if len(runs) > MOST_STORES else []
+    stores = [str(_store(progress, run)) for run in runs[:MAX_STORES]]
+    stores += [f"and {len(runs) - MAX_STORES} more"] if len(runs) > MAX_STORES else []
     lines = [f"checkpoints: {', '.join(stores)}"] if runs else []
     if "sample" in rules:
         lines += [f"samples: {root / 'samples'}/NAME/grid.png; as GeoTIFF or zarr: dithc export --help"]
@@ -151,8 +151,8 @@ def _warnings(kinds: Sequence[WarningGroup]) -> list[str]:
         return ["no warnings"]
     count = sum(kind.count for kind in kinds)
     lines = [f"warnings: {count}, of {len(kinds)} kinds" if count > len(kinds) else f"warnings: {count}"]
-    lines += [f"{INDENT}{_occurrences(kind)}{cut(kind.text, LONGEST)}" for kind in kinds[:MOST_WARNINGS]]
-    more = len(kinds) - MOST_WARNINGS
+    lines += [f"{INDENT}{_occurrences(kind)}{cut(kind.text, LONGEST)}" for kind in kinds[:MAX_WARNINGS]]
+    more = len(kinds) - MAX_WARNINGS
     return lines + ([f"{INDENT}and {more} more kinds, in the logs"] if more > 0 else [])
 
 

@@ -88,8 +88,8 @@ class StageInspector:
         """Return the most informative job of a stage: queued before ended, later before earlier."""
         matching = [job for job in self.jobs if _key(job) == stage.key]
         # A job group is named `group_NAME_rule_rule`, without its datasets.
-        bundled = (job for job in self.jobs if job.active and job.what.startswith("group_"))
-        groups = [job for job in bundled if f"_{stage.rule}_" in f"{job.what}_"]
+        bundled = (job for job in self.jobs if job.active and job.comment.startswith("group_"))
+        groups = [job for job in bundled if f"_{stage.rule}_" in f"{job.comment}_"]
         if not matching and groups and not (self.base / stage.output).exists():
             matching = [job for job in groups if job.waits] if not (self.base / stage.log).exists() else groups
         return max(matching, key=lambda job: (job.active, job.runs, _number(job.id)), default=None)
@@ -194,7 +194,7 @@ def _done(stage: Stage, output: Path, *, log: Path) -> StageStatus:
 
 def _key(job: SchedulerJob) -> str:
     """Return `tiles_sentinel2` for `rule_tiles_wildcards_dataset=sentinel2`; wildcard names are optional."""
-    rule, _, wildcards = job.what.removeprefix("rule_").partition("_wildcards_")
+    rule, _, wildcards = job.comment.removeprefix("rule_").partition("_wildcards_")
     return "_".join([rule, *(part.rpartition("=")[2] for part in wildcards.split(",") if part)])
 
 

@@ -96,7 +96,7 @@ def _table2(job: CellJob, result: Mapping[str, Any], file: str) -> CellResults:
 def _table3(job: CellJob, result: Mapping[str, Any], file: str) -> CellResults:
     if job.name.startswith("tuning-"):
         return CellResults()
-    rows = {row["name"]: row for row in result["contenders"]}
+    rows = {row["name"]: row for row in result["variants"]}
     batch, base, quantity = job.facts["batch"], rows["torch-blas"], "seconds per iteration"
     is_full = job.facts["full"] and batch == BATCH
     note = f"{batch} images per step on one node; the paper has {BATCH}."
@@ -223,7 +223,7 @@ def _number(value: Any) -> float | None:
 
 def _sec56(job: CellJob, result: Mapping[str, Any], file: str) -> CellResults:
     found = CellResults(notes=["The paper has 182.47 TFLOP/s on 32 nodes, linear layers alone: 5.70 per node."])
-    for row in result["contenders"]:
+    for row in result["variants"]:
         name, failed = f"{job.row} {row['name']}", _failed(row)
         for column, rate in {"linear layers": "training_linear", "with attention": "training_total"}.items():
             if failed:

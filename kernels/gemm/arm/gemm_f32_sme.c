@@ -56,7 +56,7 @@ static void block_f32(int64_t m, int64_t n, int64_t k, const void *a_panels, con
 
 /* An SME unit loads from the L2 cache where cores share it, so panels need not fit the first: at 512 bits one is 64 KB
  * deep. */
-#define MOST_DEPTH 512
+#define MAX_DEPTH 512
 
 const hc_gemm_kernel hc_gemm_f32_sme = {
     .name = "gemm_f32_sme",
@@ -70,6 +70,6 @@ const hc_gemm_kernel hc_gemm_f32_sme = {
     .pack_b = pack_b,
     .block = block_f32,
     .b_group = 1,
-    .most_depth = MOST_DEPTH,
-    .split_depth = MOST_DEPTH,
+    .most_depth = MAX_DEPTH,
+    .split_depth = MAX_DEPTH,
 };

@@ -116,7 +116,7 @@ static void block_f64(int64_t m, int64_t n, int64_t k, const void *a_panels, con
 
 /* An SME unit loads from the L2 cache where cores share it, so panels need not fit the first: at 512 bits one is 64 KB
  * deep. */
-#define MOST_DEPTH 256
+#define MAX_DEPTH 256
 
 const hc_gemm_kernel hc_gemm_f64_sme = {
     .name = "gemm_f64_sme",
@@ -130,6 +130,6 @@ const hc_gemm_kernel hc_gemm_f64_sme = {
     .pack_b = pack_b,
     .block = block_f64,
     .b_group = 1,
-    .most_depth = MOST_DEPTH,
-    .split_depth = MOST_DEPTH,
+    .most_depth = MAX_DEPTH,
+    .split_depth = MAX_DEPTH,
 };

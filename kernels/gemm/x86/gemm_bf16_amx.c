@@ -18,11 +18,11 @@
 #define STEP_BYTES 2048
 #define B_STRIDE (NR * 4)
 
-/* Depth of a block. A k of up to MOST_DEPTH is not cut, so that each sum is stored once, and as bf16 for a bf16 C.
+/* Depth of a block. A k of up to MAX_DEPTH is not cut, so that each sum is stored once, and as bf16 for a bf16 C.
  * With a larger k, sums of a chunk of C pass through the L2 cache. More rows and columns of C then gain more than
  * depth, because A and B come from L3 once per chunk. Measured on dW of DiT-XL/2 (k = 4,096): 1,520, 1,820 and 1,860
  * GFLOP/s at depths of 2,048, 768 and 512. */
-#define MOST_DEPTH 1536
+#define MAX_DEPTH 1536
 #define SPLIT_DEPTH 576
 
 /* What becomes of the sums of one pair of panels. It is done a few rows a step while the next pair is multiplied:
@@ -242,6 +242,6 @@ static int64_t nr(void) {
 const hc_gemm_kernel hc_gemm_bf16_amx = {
     .name = "gemm_bf16_amx", .isa = HC_ISA_AMX, .dtype = HC_BF16, .mr = mr, .nr = nr, .kr = KR, .element_bytes = 2,
     .pack_a = hc_pack_bf16_a_tiles, .pack_b = pack_b, .block = block, .b_group = 2,
-    .wide_block = wide_block, .rows_in_place = 16, .most_depth = MOST_DEPTH,
+    .wide_block = wide_block, .rows_in_place = 16, .most_depth = MAX_DEPTH,
     .split_depth = SPLIT_DEPTH,
 };

@@ -27,7 +27,7 @@
 /* Depth of a block. 192, 384, 512 and 768 made 169, 174, 173 and 164 GFLOP/s over nine products of DiT, each with its
  * best blocks of rows and columns: less deep, sums pass more often through the caches; deeper, fewer rows and columns
  * fit there. */
-#define MOST_DEPTH 384
+#define MAX_DEPTH 384
 #define SPLIT_DEPTH 384
 
 /* Steps of a panel of A, 6 KB each, that may stay in the L1 cache; the other tiles are loaded with the hint that they
@@ -167,7 +167,7 @@ static int64_t nr(void) {
 const hc_gemm_kernel hc_gemm_f32_amx = {
     .name = "gemm_f32_amx", .isa = HC_ISA_AMX, .dtype = HC_F32, .mr = mr, .nr = nr, .kr = KR,
     .element_bytes = 2 * HC_SPLIT_PARTS, .pack_a = hc_split_pack_a, .pack_b = hc_split_pack_b, .block = block,
-    .most_depth = MOST_DEPTH, .split_depth = SPLIT_DEPTH, .largest = hc_split_largest,
+    .most_depth = MAX_DEPTH, .split_depth = SPLIT_DEPTH, .largest = hc_split_largest,
     .pack_a_noting = hc_split_pack_a_noting, .pack_b_noting = hc_split_pack_b_noting,
     .near_block = hc_near_block_f32_amx, .near_tail_a = hc_near_tail_a_f32_amx, .near_tail_b = hc_near_tail_b_f32_amx,
 };

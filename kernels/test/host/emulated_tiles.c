@@ -10,8 +10,8 @@
 #include <string.h>
 
 #define TILES 8
-#define MOST_ROWS 16
-#define MOST_ROW_BYTES 64
+#define MAX_ROWS 16
+#define MAX_ROW_BYTES 64
 
 /* What LDTILECFG reads. */
 typedef struct {
@@ -23,7 +23,7 @@ typedef struct {
 typedef struct {
     int is_configured;
     int rows[TILES], row_bytes[TILES];
-    _Alignas(64) uint8_t bytes[TILES][MOST_ROWS][MOST_ROW_BYTES];
+    _Alignas(64) uint8_t bytes[TILES][MAX_ROWS][MAX_ROW_BYTES];
 } tile_unit;
 
 static _Thread_local tile_unit unit;
@@ -59,9 +59,9 @@ static void check_configuration(const tile_configuration *wanted) {
         if (i >= TILES && (rows != 0 || row_bytes != 0)) {
             die("configured tile %d, but there are %d", i, TILES);
         }
-        if (rows > MOST_ROWS || row_bytes > MOST_ROW_BYTES || row_bytes % 4 != 0 || (rows == 0) != (row_bytes == 0)) {
+        if (rows > MAX_ROWS || row_bytes > MAX_ROW_BYTES || row_bytes % 4 != 0 || (rows == 0) != (row_bytes == 0)) {
             die("configured tile %d with %d rows of %d bytes, expected at most %d of %d, a multiple of 4", i, rows, row_bytes,
-                MOST_ROWS, MOST_ROW_BYTES);
+                MAX_ROWS, MAX_ROW_BYTES);
         }
     }
 }

@@ -39,8 +39,8 @@ def test_every_operator_has_times_ratios_and_spreads():
     assert {row["op"] for row in result["cases"]} == {"gemm", "attention", *cases.MEMORY_BOUND}
     assert len(result["cases"]) == 2 * (15 + 1 + 7) + 1  # AdamW is fp32 in every training run
     for row in result["cases"]:
-        assert {"hcops", "eager"} <= set(row["contenders"])
-        for contender in row["contenders"].values():
+        assert {"hcops", "eager"} <= set(row["variants"])
+        for contender in row["variants"].values():
             assert len(contender["seconds"]["all"]) == 2
             assert contender["seconds"]["median"] > 0
             assert contender["seconds"]["mad"] >= 0
@@ -61,7 +61,7 @@ def test_shares_are_of_the_ceiling_of_the_same_round():
     result = bench_ops(settings(ops=("gemm", "gelu"), dtypes=("fp32",), backend="c"))
     for row in result["cases"]:
         rounds = row["ceiling"]["per_second"]["rounds"]
-        for contender in row["contenders"].values():
+        for contender in row["variants"].values():
             work = row["work"].get("flop", row["work"].get("bytes"))
             expected = [work / time / rate for time, rate in zip(contender["seconds"]["all"], rounds, strict=True)]
             assert contender["share_of_ceiling"]["rounds"] == pytest.approx(expected)

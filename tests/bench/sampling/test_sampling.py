@@ -69,7 +69,7 @@ def test_two_ranks_give_the_image_of_one_and_the_ring_almost(
     )
     assert guided["ulysses"]["sent"]["mpi_bytes"] != 0
     cuts = {"one-rank", "cfg", "shared-kv", "ulysses", "ring"}
-    assert set(result["images"]["pictures"]) == {*cuts, "taylor-3", "first-block"}
+    assert set(result["images"]["images"]) == {*cuts, "taylor-3", "first-block"}
     assert {"ring", "taylor-3"} <= set(result["images"]["differences"]) <= {"ring", "taylor-3", "first-block"}
     assert set(guided) == set(alone) == {*cuts, "all-cores", "side-by-side"}, "a single step does not measure a cache"
     assert images["taylor-3"]["blocks_run"] == 6 / 8
@@ -102,7 +102,7 @@ def decoders_are_right(found: dict[str, Any]) -> None:
             peaks = rows[name]["peak_bytes"]
             assert peaks is None or (len(peaks) == ranks and max(peaks) > 0)
         assert rows["all-cores"]["peak_bytes"] is None
-        assert np.array(one["pictures"]["by-rows"]).shape == (64, 64, 3)
+        assert np.array(one["images"]["by-rows"]).shape == (64, 64, 3)
         assert np.array(one["differences"]["apart"]).max() / one["largest"] > 1e-2
 
 
@@ -214,10 +214,10 @@ def test_the_table_names_what_was_left_out_and_outputs_that_differ() -> None:
         "bench": "sampling",
         "settings": {"model": "DiT-S/2", "rounds": 3},
         "ranks": {"ranks": 2, "cpus": 1},
-        "contenders": [],
+        "variants": [],
         "cells": [cell],
         "images": None,
-        "decoding": {"ways": [], "decoders": decoders},
+        "decoding": {"variants": [], "decoders": decoders},
     }
     output = summary(result).text()
     assert "within 2.0e-07 of the largest number" in output

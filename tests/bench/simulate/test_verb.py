@@ -75,7 +75,7 @@ def test_a_measured_step_goes_to_more_nodes(tmp_path, cluster, bench):
     row = {"name": "dithc", "status": "ok", "seconds": {"median": 2.0}}
     point = {"status": "ok", "nodes": 1, "ranks": 2, "oversubscribed": False, "seconds": 2.25, "exposed_seconds": 0.25}
     content = {
-        "step": {"contenders": [row]},
+        "step": {"variants": [row]},
         "scaling": {"curves": [{"model": "DiT-S/2", "points": [{**point, "images": 8}]}]},
     }[bench]
     step.write_text(json.dumps({"bench": bench, "settings": settings, **content}))

@@ -28,7 +28,7 @@ def test_the_result_has_rates_by_both_conventions_machine_versions_and_settings(
     arguments = ["--batch", "2", "--compare", "eager", "--rounds", "2", "--warmup", "1"]
     assert main(["bench", "step", *WORDS, *arguments, "--json", str(path)]) == 0
     result = json.loads(path.read_text())
-    dithc, row = result["contenders"]
+    dithc, row = result["variants"]
     assert (dithc["name"], row["name"], row["status"]) == ("dithc", "eager", "ok")
     assert (len(row["seconds"]["all"]), len(row["share_of_gemm_ceiling"]["rounds"])) == (2, 2)
     tokens, width, per_image = 16, 32, result["gflop_per_image"]
@@ -70,7 +70,7 @@ def test_own_steps_compute_the_eager_loss(name, dtype):
     if reason := obstacle({"dithc": "c"}.get(name, name)):
         pytest.skip(f"{name}: {reason}")
     result = bench_step(StepSettings(overrides=TINY, batch=2, dtype=dtype, compare=("eager", name), warmup=1, rounds=1))
-    rows = {row["name"]: row for row in result["contenders"]}
+    rows = {row["name"]: row for row in result["variants"]}
     assert rows[name]["status"] == "ok"
     tolerance = 1e-5 if dtype == "fp32" else 2e-2
     assert rows[name]["first_loss"] == pytest.approx(rows["eager"]["first_loss"], rel=tolerance)
@@ -95,7 +95,7 @@ def test_all_clusters_are_compared_with_one_and_ceilings_beside_them(tmp_path):
         check=True,
     )
     result = json.loads(path.read_text())
-    dithc, row = result["contenders"]
+    dithc, row = result["variants"]
     if len(result["machine"]["cores"]) < 2:
         assert "the team has 1 core cluster(s)" in row["reason"]
         return
@@ -108,7 +108,7 @@ def test_all_clusters_are_compared_with_one_and_ceilings_beside_them(tmp_path):
 
 def test_one_cluster_alone_is_no_comparison():
     result = bench_step(StepSettings(overrides=TINY, batch=2, compare=("one-cluster",), threads=1, warmup=1, rounds=1))
-    row = result["contenders"][1]
+    row = result["variants"][1]
     assert (row["status"], row["reason"]) == ("skipped", "the team has 1 core cluster(s), and 2 are required")
     assert "all_clusters_over_one" not in result["ceilings"]
 
@@ -141,7 +141,7 @@ def test_running_out_of_memory_is_a_result(monkeypatch):
 
     monkeypatch.setattr(step_variants.TrainingStep, "__call__", refuse)
     result = bench_step(StepSettings(overrides=TINY, batch=1, compare=("eager",), warmup=1, rounds=1))
-    assert result["contenders"][1]["status"] == "oom"
+    assert result["variants"][1]["status"] == "oom"
     assert "oom" in summary(result).text()
 
 
@@ -150,6 +150,6 @@ def test_the_compiled_step_computes_the_eager_loss():
     if shutil.which("g++") is None:
         pytest.skip("no C++ compiler (g++)")
     result = bench_step(StepSettings(overrides=TINY, batch=2, compare=("eager", "compile"), warmup=1, rounds=1))
-    _, eager, compiled = result["contenders"]
+    _, eager, compiled = result["variants"]
     assert compiled["status"] == "ok"
     assert compiled["first_loss"] == pytest.approx(eager["first_loss"], rel=1e-5)

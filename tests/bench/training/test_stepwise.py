@@ -20,7 +20,7 @@ def machine(cores: int):
 
 
 def ok(*seconds: float, losses: tuple[float, ...] = (1.0, 0.9), reason: str = "") -> TrainingResult:
-    rank = {"page_faults": 5.0, "operators": [{"op": "linear", "why": reason}]}
+    rank = {"page_faults": 5.0, "operators": [{"op": "linear", "reason": reason}]}
     return TrainingResult(
         seconds=list(seconds), losses=list(losses), peak_rss_bytes_each=[7], result={"each_rank": [rank]}
     )

@@ -68,7 +68,7 @@ def result_of(runs):
     rows = [cell("DiT-S/2", 8, runs)]
     known = [{"name": name, "ranks": 2, "cpus": 1} for name in runs]
     conditions = {"clusters": "", "memory_limit": {"bytes": None}, "counted": {}}
-    return {"bench": "strategies", "settings": settings, "contenders": known, "cells": rows, **conditions}
+    return {"bench": "strategies", "settings": settings, "variants": known, "cells": rows, **conditions}
 
 
 def test_ratios_are_those_of_the_same_round():

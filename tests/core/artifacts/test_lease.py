@@ -110,10 +110,10 @@ def test_renewed_lease_is_held_with_wrong_clocks(tmp_path, quick, offset):
 
 def test_lease_of_a_replaced_folder_is_next_to_it(tmp_path):
     folder = tmp_path / "out"
-    with Lease.beside(folder) as held:
+    with Lease.for_folder(folder) as held:
         assert not folder.exists()
         with pytest.raises(Lease.Held, match=f"process {os.getpid()} on .* works on .*out"):
-            Lease.beside(folder, wait_seconds=0).__enter__()
+            Lease.for_folder(folder, wait_seconds=0).__enter__()
         assert held.holds()
     assert list(tmp_path.iterdir()) == []
 
@@ -122,7 +122,7 @@ def test_lease_is_inside_a_folder_with_a_read_only_parent(tmp_path, monkeypatch)
     folder = tmp_path / "mounted"
     folder.mkdir()
     monkeypatch.setattr(os, "access", lambda path, mode: path != tmp_path)
-    with Lease.beside(folder) as held:
+    with Lease.for_folder(folder) as held:
         assert held.path.parent == folder
-    with Lease.beside(tmp_path / "new") as held:
+    with Lease.for_folder(tmp_path / "new") as held:
         assert held.path.parent == tmp_path

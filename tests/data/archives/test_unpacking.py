@@ -88,7 +88,7 @@ def test_what_a_killed_staging_left_is_removed_by_the_next_and_what_is_in_use_is
     assert abandoned.exists()
     source = datasets.Sentinel2Source(kind="sentinel2", path="x")
     (scene,) = read_scenes(source, packed)  # another ingestion process with the same archive
-    assert isinstance(scene, Scene), scene.refused
+    assert isinstance(scene, Scene), scene.error
     assert list(scratch.iterdir()) == [used]
     assert [path for path in used.rglob("*") if path.is_file()]
     kill(living)

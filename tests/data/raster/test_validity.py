@@ -82,8 +82,8 @@ def compare(draws: random.Random, folder: Path) -> None:
     np.testing.assert_array_equal(found, expected, err_msg=drawn)
     scene = bands_of(folder, *(f"x{number}" for number in range(info.count)), units="reflectance", gsd_m=10.0)
     if isinstance(scene, Rejection):
-        assert not expected.any(), (drawn, scene.refused)
-        assert scene.refused.reason == "all_nodata"
+        assert not expected.any(), (drawn, scene.error)
+        assert scene.error.reason == "all_nodata"
     else:
         np.testing.assert_array_equal(scene.mask != 0, expected, err_msg=drawn)
         assert scene.pixels.shape == pixels.shape
@@ -236,8 +236,8 @@ def test_alpha_band_is_validity_and_the_default_tag_of_a_fourth_byte_band_is_not
     np.testing.assert_array_equal(scene.mask != 0, VALID)
     for fourth in ("A", "NIR"):
         rejected = bands_of(tmp_path, "R", "G", "B", fourth)
-        assert rejected.refused.reason == "band_count"
-        assert "alpha" in rejected.refused.got
+        assert rejected.error.reason == "band_count"
+        assert "alpha" in rejected.error.got
     write_rgb(tmp_path / "x.tif", LAND)
     with caplog.at_level("INFO"):
         scene = bands_of(tmp_path, "R", "G", "B", "NIR")
@@ -257,6 +257,6 @@ def test_exported_validity_is_read_again(tmp_path: Path, dtype: str) -> None:
     grid = {"crs": "EPSG:32633", "transform": (10.0, 0.0, 5e5, 0.0, -10.0, 5e6)}
     products.write_geotiff(tmp_path, products.Image(name="x", pixels=pixels, tags={}, valid=VALID, **grid), bands=bands)
     scene = bands_of(tmp_path, "R", "G", "B", units=units, scale=scale)
-    assert isinstance(scene, Scene), scene.refused
+    assert isinstance(scene, Scene), scene.error
     np.testing.assert_array_equal(scene.mask != 0, VALID)
     np.testing.assert_array_equal(scene.pixels[:, VALID], pixels[:, VALID])

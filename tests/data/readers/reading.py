@@ -33,13 +33,13 @@ def reader(
 
     def read_one(folder: Path, **settings: Any) -> Scene:
         (scene,) = read_all(folder, **settings)
-        assert isinstance(scene, Scene), scene.refused
+        assert isinstance(scene, Scene), scene.error
         return scene
 
     def read_error(folder: Path, **settings: Any) -> SceneRejectedError:
         (rejection,) = read_all(folder, **settings)
         assert isinstance(rejection, Rejection)
-        error = rejection.refused
+        error = rejection.error
         assert all((error.problem, error.got, error.expected, error.fix))
         return error
 

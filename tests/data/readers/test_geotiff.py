@@ -104,11 +104,11 @@ def test_names_are_taken_letter_by_letter_and_in_other_letters_only_where_that_i
     assert (second.scene_id, second.pixels[:, 0, 0].tolist()) == ("x_B1.tif", [1, 2])
     (tmp_path / "x_B2.tif").rename(tmp_path / "x_B2.Tif")  # two similar names, neither exactly as declared
     _, rejection = read_all(tmp_path, **declared)
-    assert rejection.refused.got == "x_B1.tif, x_B2.Tif, x_b2.TIF"
+    assert rejection.error.got == "x_B1.tif, x_B2.Tif, x_b2.TIF"
     (tmp_path / "x_B2.Tif").unlink()
     (tmp_path / "x_b2.TIF").unlink()
     _, rejection = read_all(tmp_path, **declared)  # the file of scene X does not belong to this scene
-    assert rejection.refused.reason == Reason.MISSING_BAND
+    assert rejection.error.reason == Reason.MISSING_BAND
 
 
 def test_two_first_bands_of_one_scene_are_one_scene_and_a_row_that_says_so(tmp_path: Path) -> None:
@@ -117,7 +117,7 @@ def test_two_first_bands_of_one_scene_are_one_scene_and_a_row_that_says_so(tmp_p
         write_geotiff(tmp_path / name, np.full((1, 8, 8), value, np.uint8), **PLACE)
     scene, rejection = read_all(tmp_path, **declared)
     assert scene.pixels[:, 0, 0].tolist() == [1, 2]
-    assert rejection.refused.got == "x_B1.tif, x_b1.tif"
+    assert rejection.error.got == "x_B1.tif, x_b1.tif"
 
 
 def test_each_band_may_have_its_own_scale(tmp_path: Path) -> None:
@@ -146,7 +146,7 @@ def test_no_data_is_what_is_declared_before_what_a_file_says(tmp_path: Path) -> 
     invalid = read_one(tmp_path, nodata=-9999.0, **declared).mask == 0
     assert sorted(zip(*np.nonzero(invalid), strict=True)) == [(0, 0), (1, 1)]
     (rejection,) = read_all(tmp_path, **declared)  # -9999 is then a reflectance
-    assert rejection.refused.reason == Reason.OVERFLOW
+    assert rejection.error.reason == Reason.OVERFLOW
 
 
 @pytest.mark.parametrize(("dtype", "nodata"), [(np.uint16, -9999.0), (np.uint8, 256.0), (np.int16, 0.5)])

@@ -107,9 +107,7 @@ def by_hash(scenes: SceneSource) -> dict[str, tuple[int, bytes, tuple[str, ...]]
 
 
 def refusals(scenes: SceneSource) -> dict[str, tuple[Reason, str]]:
-    return {
-        scene.scene_id: (scene.refused.reason, scene.refused.got) for scene in scenes if isinstance(scene, Rejection)
-    }
+    return {scene.scene_id: (scene.error.reason, scene.error.got) for scene in scenes if isinstance(scene, Rejection)}
 
 
 @pytest.fixture
@@ -415,7 +413,7 @@ def test_odd_pictures_are_read_and_noted_or_counted_as_rejected(tmp_path: Path) 
         "animated.webp": ("animated",),
         "small.png": ("enlarged",),
     }
-    errors = {name: scene.refused for name, scene in found.items() if isinstance(scene, Rejection)}
+    errors = {name: scene.error for name, scene in found.items() if isinstance(scene, Rejection)}
     assert errors.keys() == broken.keys()
     assert {error.reason for error in errors.values()} == {Reason.READ_ERROR}
     assert not any("0x" in error.got for error in errors.values()), "an address differs from run to run"
@@ -430,5 +428,5 @@ def test_picture_of_more_pixels_than_may_be_held_says_so(tmp_path: Path) -> None
     (tmp_path / "k").mkdir()
     (tmp_path / "k" / "bomb.png").write_bytes(content)
     (found,) = open_images(tmp_path)
-    assert "3600000000 pixels" in found.refused.got
-    assert "scale it down" in found.refused.fix
+    assert "3600000000 pixels" in found.error.got
+    assert "scale it down" in found.error.fix

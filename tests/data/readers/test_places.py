@@ -53,8 +53,8 @@ def test_system_without_a_grid_is_rejected(tmp_path: Path, kind: str, transform:
     options = {} if transform is None else {"transform": rasterio.Affine(*transform)}
     write(tmp_path / "x.tif", crs="EPSG:32633", **options)
     scene = scene_of(tmp_path, kind)
-    assert scene.refused.reason == Reason.CRS_MISSING
-    assert "no geotransform" in scene.refused.problem
+    assert scene.error.reason == Reason.CRS_MISSING
+    assert "no geotransform" in scene.error.problem
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -72,7 +72,7 @@ def test_world_file_gives_the_grid_as_gdal_reads_it(tmp_path: Path, kind: str, n
         expected = tuple(raster.transform)[:6]
     assert expected == (10.0, 0.0, 500_000.0, 0.0, -10.0, 5_000_000.0)
     scene = scene_of(tmp_path, kind)
-    assert isinstance(scene, Scene), scene.refused
+    assert isinstance(scene, Scene), scene.error
     assert (scene.place.transform, scene.place.gsd_m, scene.place.epsg) == (expected, 10.0, 32633)
     info = read_raster(tmp_path / name)[1]
     assert info.companions == (tmp_path / world,)
@@ -97,7 +97,7 @@ def test_world_file_without_a_system_is_rejected(tmp_path: Path) -> None:
     (tmp_path / "x.tfw").write_text(WORLD.replace(".", ","))
     for kind in KINDS:
         scene = scene_of(tmp_path, kind)
-        assert scene.refused.reason == Reason.CRS_MISSING
+        assert scene.error.reason == Reason.CRS_MISSING
 
 
 def test_heights_without_a_grid_or_with_a_scale_are_rejected(tmp_path: Path) -> None:
@@ -140,7 +140,7 @@ def test_pixel_size_is_the_length_on_the_ground(
     (x,), (y,) = transform("EPSG:4326", crs, [15.0], [latitude])
     write(tmp_path / "x.tif", crs=crs, transform=rasterio.Affine(side, 0, x - 16 * side, 0, -side, y + 16 * side))
     scene = scene_of(tmp_path)
-    assert isinstance(scene, Scene), scene.refused
+    assert isinstance(scene, Scene), scene.error
     expected = side * ground(latitude)
     if abs(expected / side - 1) <= 0.01:
         assert scene.place.gsd_m == side
@@ -163,4 +163,4 @@ def test_pixels_that_are_oblong_on_the_ground_are_reported(tmp_path: Path, caplo
 def test_grid_outside_of_its_system_is_rejected(tmp_path: Path) -> None:
     write(tmp_path / "x.tif", crs="EPSG:32633", transform=rasterio.Affine(10, 0, 9e7, 0, -10, 9e7))
     scene = scene_of(tmp_path)
-    assert scene.refused.reason == Reason.GRID_MISMATCH
+    assert scene.error.reason == Reason.GRID_MISMATCH

@@ -85,7 +85,7 @@ def test_what_is_no_scene_is_a_row_with_its_reason(folder: Path) -> None:
     (folder / "4-cut.npz").write_bytes((folder / "scene-0.npz").read_bytes()[:1000])
     np.savez(folder / "5-empty.npz", other=valid)
     found = list(read_scenes(experiment(folder).datasets["d"].source, folder))
-    errors = {item.path.stem: item.refused.problem for item in found if isinstance(item, Rejection)}
+    errors = {item.path.stem: item.error.problem for item in found if isinstance(item, Rejection)}
     assert {name: title for name, title in errors.items() if name in damage} == {
         name: f"of an installed source: {title}" if "valid" not in title else title
         for name, (_, title) in damage.items()

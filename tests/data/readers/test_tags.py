@@ -225,9 +225,9 @@ def test_tags_of_files_reach_every_reader(tmp_path: Path, kind: str, describe: C
     write(tmp_path / "x.tif", pixels, describe if describe is not len else lambda raster: None)
     (scene,) = read_scenes(SOURCES[kind](str(tmp_path)), tmp_path)
     if describe is len or (describe is describe_offset and kind == "gaofen2"):
-        assert isinstance(scene, Scene), scene.refused
+        assert isinstance(scene, Scene), scene.error
     else:
-        assert scene.refused.reason == Reason.TAGS_CONTRADICTION
+        assert scene.error.reason == Reason.TAGS_CONTRADICTION
 
 
 def test_file_of_each_band_is_compared_with_its_own_band(tmp_path: Path) -> None:
@@ -237,7 +237,7 @@ def test_file_of_each_band_is_compared_with_its_own_band(tmp_path: Path) -> None
     for suffix, name in names.items():
         write(tmp_path / f"x{suffix}", pixels, lambda raster, name=name: setattr(raster, "descriptions", [name]))
     (scene,) = read_scenes(source, tmp_path)
-    assert isinstance(scene, Scene), scene.refused
+    assert isinstance(scene, Scene), scene.error
     write(tmp_path / "x_B3.tif", pixels, lambda raster: setattr(raster, "descriptions", ["B02"]))
     (scene,) = read_scenes(source, tmp_path)
-    assert "band B03 in x_B3.tif" in scene.refused.problem
+    assert "band B03 in x_B3.tif" in scene.error.problem

@@ -141,7 +141,7 @@ def test_a_fetch_that_is_interrupted_goes_on_without_searching(
     with pytest.raises(UserError, match=r"no longer exists"):
         fetch_scenes(source())
     (rejected,) = [doc for doc in read_scenes(source(), tmp_path / "fetched") if isinstance(doc, Rejection)][:1]
-    assert "not fetched yet" in rejected.refused.expected
+    assert "not fetched yet" in rejected.error.expected
     done = [path for _, path, _ in catalogue.requests if path.startswith("/files/")]
     catalogue.requests.clear()
     fetch_scenes(source())
@@ -164,7 +164,7 @@ def test_a_file_that_is_damaged_is_rejected_and_fetched_again(
     path.unlink() if altered is None else path.write_bytes(altered)
     (scene,) = read_scenes(source(max_items=1), folder)
     assert isinstance(scene, Rejection)
-    assert path.name in scene.refused.problem
+    assert path.name in scene.error.problem
     catalogue.requests.clear()
     fetch_scenes(source(max_items=1))
     assert len(catalogue.requests) == 1

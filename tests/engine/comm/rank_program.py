@@ -103,10 +103,10 @@ def main() -> None:
         elif scene == "killed":
             group.barrier()
         elif scene == "stopped-at-parts":
-            with group.meeting():
+            with group.stop_timeout():
                 if group.rank == 1:
                     stop()
-                group.part([list(range(group.size))])
+                group.split([list(range(group.size))])
         if scene in ("fail", "die"):
             time.sleep(3600)
     sys.stdout.write(f"rank {group.rank} of {group.size} is done\n")

@@ -33,7 +33,7 @@ def test_describe_names_a_kernel_and_a_reason_for_each_operator(backend, use_bac
     use_backend(backend)
     rows = hcops.describe_kernels()
     assert [row["op"] for row in rows] == [spec.name for spec in SPECS]
-    assert all(row["backend"] == backend and row["kernel"] and row["why"] for row in rows)
+    assert all(row["backend"] == backend and row["kernel"] and row["reason"] for row in rows)
 
 
 @pytest.mark.parametrize("setting", ["", "ref"])
@@ -45,8 +45,8 @@ def test_the_reason_of_a_c_kernel_names_its_instruction_set_and_who_chose_it(set
     rows = {row["op"]: row for row in hcops.describe_kernels()}
     expected = "ref, which HCOPS_ISA names" if setting else f"{native.instruction_set()}, the fastest of this CPU"
     native.instruction_set.cache_clear()
-    assert expected in rows["linear"]["why"]
-    assert "tuning file somewhere" in rows["linear"]["why"]
+    assert expected in rows["linear"]["reason"]
+    assert "tuning file somewhere" in rows["linear"]["reason"]
     assert all("map_backward" in rows[op]["kernel"] for op in ("exp", "tanh", "gelu"))
 
 

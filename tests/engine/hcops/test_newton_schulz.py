@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from dithc.engine import hcops
-from dithc.engine.hcops.optimizer import COEFFICIENTS, LEAST_NORM
+from dithc.engine.hcops.optimizer import COEFFICIENTS, MIN_NORM
 
 BAND = (0.68, 1.21)  # final range of singular values that began above 0.0015
 SHAPES = [(32, 32), (48, 160), (160, 48), (1, 9), (9, 1), (1, 1), (65, 67)]
@@ -16,7 +16,7 @@ def svd_map(matrix: torch.Tensor, iterations: int) -> torch.Tensor:
     """Apply the same map to the singular values of (R, C) in float64."""
     a, b, c = COEFFICIENTS
     u, s, v = torch.linalg.svd(matrix.double(), full_matrices=False)
-    s = s / matrix.double().norm().clamp(min=LEAST_NORM)
+    s = s / matrix.double().norm().clamp(min=MIN_NORM)
     for _ in range(iterations):
         s = a * s + b * s**3 + c * s**5
     return u @ torch.diag(s) @ v

@@ -27,7 +27,7 @@ from tests.engine.native.scripts import run_script
 
 pytestmark = pytest.mark.skipif(native.library() is None, reason=f"C kernels: {native.load_library().reason}")
 PART = 4 << 20  # HC_COPY_PART_BYTES
-MOST_SECONDS = 600.0
+MAX_SECONDS = 600.0
 
 
 class FileTier:
@@ -64,7 +64,7 @@ def copies(make):
 
 def until(condition: Callable[[], bool]) -> None:
     """Wait for a condition; fail after a minute."""
-    deadline = time.monotonic() + MOST_SECONDS
+    deadline = time.monotonic() + MAX_SECONDS
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.001)
@@ -263,7 +263,7 @@ def test_closing_cancels_what_nobody_has_begun(make):
     waiting.start()
     until(lambda: copies.counters().queued_bytes < (2 * parts - 1) * PART)
     copies.close()
-    waiting.join(MOST_SECONDS)
+    waiting.join(MAX_SECONDS)
     assert canceled == [queued]
     with pytest.raises(RuntimeError, match="closed first"):
         copies.wait(active)

@@ -13,10 +13,10 @@ DIE = 1.51e12  # FLOP/s of a die of LX2, fp32
 FAST, SLOW = LinkModel(latency=3e-6, bandwidth=24e9), LinkModel(latency=3e-6, bandwidth=0.5e9)
 # Assumptions of the worked examples: products as fast with few tokens, no cost in addition to exchanges; a core copies
 # twice at 4 GB/s.
-PAGE = MachineRates(flops=DIE, inside=LinkModel(latency=50e-6, bandwidth=2e9), between=FAST, copying=1e15)
+PAGE = MachineRates(flops=DIE, inside=LinkModel(latency=50e-6, bandwidth=2e9), between=FAST, copy_rate=1e15)
 # Typical description of a node: 40 GB/s for a die's cores, two separate attention calls per block for messages, slower
 # products for few tokens.
-NODE = replace(PAGE, copying=40e9, meeting=20e-6, leaving=500e-6, half_tokens=16.0)
+NODE = replace(PAGE, copy_rate=40e9, barrier_seconds=20e-6, split_call_seconds=500e-6, half_tokens=16.0)
 
 
 def work_of(tokens: int, **fields) -> SamplingWork:
@@ -77,7 +77,7 @@ def test_a_ring_is_taken_only_where_it_saves_much(bandwidth, expected) -> None:
     chosen = planner.rank_degrees(costs_of(work, rates, ranks=2, ranks_a_node=2))
     assert chosen.best.degrees == expected
     assert chosen.legal[0].degrees == ParallelDegrees(ring=2)
-    assert ("rounds differently" in chosen.why()) == (expected.ring == 1)
+    assert ("rounds differently" in chosen.describe()) == (expected.ring == 1)
     given = best_degrees(work, ranks=2, ranks_a_node=2, fixed={"ring": 2}, rates=rates)
     assert given == ParallelDegrees(ring=2)
 
@@ -85,7 +85,7 @@ def test_a_ring_is_taken_only_where_it_saves_much(bandwidth, expected) -> None:
 def test_exchange_of_a_block_by_hand() -> None:
     """Ulysses sends 4 (U - 1) / U T D / N s bytes per block, a ring 2 (R - 1) T D / N s."""
     link = LinkModel(latency=0.0, bandwidth=1e9)
-    rates = MachineRates(flops=1e30, inside=link, between=link, copying=1e30)
+    rates = MachineRates(flops=1e30, inside=link, between=link, copy_rate=1e30)
     work = work_of(256, branches=1)
     costs = costs_of(replace(work, numbers=0), rates)
     strip = 28 * 256 * 1152 / 4 * 4  # bytes of all blocks
@@ -98,7 +98,7 @@ def test_exchange_of_a_block_by_hand() -> None:
 
 
 def test_a_whole_job_is_shards_batches_calls_and_the_decoder() -> None:
-    rates = MachineRates(flops=1e12, inside=None, between=None, copying=1.0, call=0.5, decoding=3.0)
+    rates = MachineRates(flops=1e12, inside=None, between=None, copy_rate=1.0, call=0.5, decoding=3.0)
     work = work_of(256, shards=[64, 64, 64, 10], calls=10, lone_calls=4, batch=32)
     costs = costs_of(work, rates, ranks=2, ranks_a_node=2)
     row = work.row_flops / 1e12
@@ -107,7 +107,7 @@ def test_a_whole_job_is_shards_batches_calls_and_the_decoder() -> None:
     half = 6 * (64 * row + 0.5) + 4 * (32 * row + 0.5) + 32 * 3.0  # each generates 32 of a shard, in one batch
     last = 6 * (10 * row + 0.5) + 4 * (5 * row + 0.5) + 5 * 3.0
     assert costs.job(ParallelDegrees(data=2)).whole == pytest.approx(3 * half + last)
-    shared = replace(rates, inside=FAST, copying=1e10)
+    shared = replace(rates, inside=FAST, copy_rate=1e10)
     cut = costs_of(replace(work, decoders=8), shared, ranks=2, ranks_a_node=2)
     assert cut.job(ParallelDegrees(cfg=2)).whole < costs.alone - 200 * 1.5 * 0.99
 
@@ -126,7 +126,7 @@ def test_what_nobody_knows_is_refused_and_said() -> None:
 
 
 def test_images_without_a_network_are_dealt_alone() -> None:
-    rates = MachineRates(flops=1.0, inside=None, between=None, copying=1.0, decoding=1.0)
+    rates = MachineRates(flops=1.0, inside=None, between=None, copy_rate=1.0, decoding=1.0)
     assert best_degrees(SamplingWork(shards=[64, 64]), ranks=4, ranks_a_node=4, rates=rates) == ParallelDegrees(data=2)
     assert best_degrees(SamplingWork(shards=[]), ranks=4, ranks_a_node=4, rates=rates) == ParallelDegrees()
 
@@ -147,7 +147,7 @@ def test_ranks_that_share_cores_are_used_only_as_far_as_it_helps() -> None:
 
 
 def test_ranks_at_work_are_those_of_the_groups_that_have_a_shard() -> None:
-    rates = MachineRates(flops=1e12, inside=None, between=None, copying=1.0, crowding=[(1, 0.25), (2, 0.5), (4, 1.0)])
+    rates = MachineRates(flops=1e12, inside=None, between=None, copy_rate=1.0, crowding=[(1, 0.25), (2, 0.5), (4, 1.0)])
     row = work_of(256).row_flops / 1e12
     for shards, share in ((1, 0.25), (2, 0.5), (3, 0.75), (4, 1.0), (8, 2.0)):
         work = work_of(256, branches=1, shards=[1] * shards)

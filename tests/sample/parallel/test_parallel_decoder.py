@@ -87,7 +87,7 @@ def sampled(team):
 
 output = {}
 with init_distributed(n) as group:
-    local = RankSet(group.rank, n, group.part([list(range(n))]))
+    local = RankSet(group.rank, n, group.split([list(range(n))]))
     for name, codec in opened(folder, info).items():
         z = torch.randn(3, codec.latent_channels, 13, 9, generator=torch.Generator().manual_seed(1))
         z[:, :, :6] *= 3.0  # so that ranks have other statistics

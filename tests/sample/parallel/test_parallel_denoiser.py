@@ -43,9 +43,9 @@ ALL_PARTITIONS = (
 n = int(sys.argv[2])
 output = []
 with init_distributed(n) as group:
-    all_ranks = group.part([list(range(n))])
+    all_ranks = group.split([list(range(n))])
     local = RankSet(group.rank, n, all_ranks)
-    pairs = [group.part([[0, 1], [2, 3]]), group.part([[0, 2], [1, 3]])] if n == 4 else None
+    pairs = [group.split([[0, 1], [2, 3]]), group.split([[0, 2], [1, 3]])] if n == 4 else None
     for kind in KINDS:
         model = network(kind)
         lengths = cut(model.config.num_tokens, n)
@@ -80,7 +80,7 @@ with init_distributed(n) as group:
     weights = sum(weight.numel() for block in model.blocks for weight in block.parameters())
     x, t, y = X[:, :, :14], T, Y
     single = ParallelDenoiser(model)(x, t, y)
-    fused_blocks.MOST_FLOP = 2 * weights * len(x) * 49 / n
+    fused_blocks.MAX_FLOP = 2 * weights * len(x) * 49 / n
     uneven = ParallelDenoiser(model, tokens=local, over=SharedMemoryAttention(local, lengths))
     output[0]["exact"]["uneven"] = torch.equal(uneven(x, t, y), single)
     # Memory read in one part of a pass is not written in the next.

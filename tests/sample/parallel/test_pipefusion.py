@@ -135,7 +135,7 @@ def test_stages_go_with_images_and_branches() -> None:
 
 def test_predicted_share_of_busy_stages_is_that_of_patches_and_stages() -> None:
     fast = planner.MachineRates(
-        flops=1e12, inside=planner.LinkModel(latency=0.0, bandwidth=1e15), between=None, copying=1e10, half_tokens=0.0
+        flops=1e12, inside=planner.LinkModel(latency=0.0, bandwidth=1e15), between=None, copy_rate=1e10, half_tokens=0.0
     )
 
     def seconds(stages: int, **more: Any) -> float:
@@ -159,10 +159,10 @@ n, output, counted = int(sys.argv[2]), [], []
 isend = RankSet.isend
 RankSet.isend = lambda self, x, **to: (counted.append(x.nbytes), isend(self, x, **to))[1]
 with init_distributed(n) as group:
-    gathered = group.part([list(range(n))])
+    gathered = group.split([list(range(n))])
     cuts = {"stages": {"stages": RankSet(group.rank, n, gathered)}}
     if n == 4:
-        pairs, columns = group.part([[0, 1], [2, 3]]), group.part([[0, 2], [1, 3]])
+        pairs, columns = group.split([[0, 1], [2, 3]]), group.split([[0, 2], [1, 3]])
         cuts["rows and stages"] = {"stages": RankSet(group.rank % 2, 2, pairs), "rows": RankSet(group.rank // 2, 2, columns)}
     for kind, bf16 in (({}, False), (KINDS[1], True)):
         model = network(kind)

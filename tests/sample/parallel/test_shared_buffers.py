@@ -100,9 +100,9 @@ def made():
     return SharedSegment(100, over=dist.group.WORLD, timeout_seconds=1.0)
 kept = made()
 for _ in range(3):
-    made().meet(library)
+    made().barrier(library)
 gc.collect()
-kept.meet(library)  # the kernels still hold it
+kept.barrier(library)  # the kernels still hold it
 assert len(detached) == 3 and kept._handle not in detached, detached
 del kept
 gc.collect()

@@ -26,7 +26,7 @@ class Codec:
         return torch.nn.functional.pixel_shuffle(self.conv(z), 2)
 
 with init_distributed(n) as group:
-    local = RankSet(group.rank, n, group.part([list(range(n))]))
+    local = RankSet(group.rank, n, group.split([list(range(n))]))
     model, found = network(KINDS[0]), {}
     for bf16 in (False, True):
         for overlap, shift in ((0.25, False), (0.0, True)):

@@ -295,7 +295,7 @@ def main() -> None:
     if "DITHC_TEST_NODES" in os.environ:  # emulated: the first ranks are on one node, the last on another
         number = rank_of(os.environ) * int(os.environ["DITHC_TEST_NODES"]) // int(sys.argv[1])
         os.environ["DITHC_NODE_NAME"] = f"node{number}"
-    buckets.LEAST_BUCKET_BYTES = 1 << 14  # several buckets, of one or several parameters
+    buckets.MIN_BUCKET_BYTES = 1 << 14  # several buckets, of one or several parameters
     config = CommConfig(**json.loads(os.environ.get("DITHC_TEST_COMM", "{}")))
     with config.active(), connect_ranks(int(sys.argv[1]), timeout_seconds=600) as group:
         torch.set_num_threads(1)

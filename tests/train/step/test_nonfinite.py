@@ -251,15 +251,15 @@ def test_training_that_has_diverged_is_not_skipped_for_ever(job, caplog):
     one = dataclasses.replace(one, run=one.run.model_copy(update={"lr": 1e30}))  # more than a configuration accepts
     with pytest.raises(NonFiniteError):
         train(one, Group())
-    assert f"{nonfinite.MOST_IN_A_ROW} consecutive steps are already left out" in caplog.text
-    assert len(events(one, "skipped")) == nonfinite.MOST_IN_A_ROW
+    assert f"{nonfinite.MAX_CONSECUTIVE} consecutive steps are already left out" in caplog.text
+    assert len(events(one, "skipped")) == nonfinite.MAX_CONSECUTIVE
     with pytest.raises(NonFiniteError):  # nor by restarting it
         train(one, Group())
 
 
 @pytest.mark.slow
 def test_number_of_roll_backs_to_one_checkpoint_is_bounded(job, monkeypatch):
-    monkeypatch.setattr(nonfinite, "MOST_SINCE_CHECKPOINT", 2)
+    monkeypatch.setattr(nonfinite, "MAX_SINCE_CHECKPOINT", 2)
     for step in (1, 2, 3):
         faults.inject("latents", at=step)
     one = job(on_nonfinite="rollback", checkpoint_every=6)

@@ -45,7 +45,7 @@ def status_of(status: ExperimentStatus, title: str) -> StageStatus:
 
 
 def test_nothing_begun_waits_for_its_first_stage_and_says_for_which_others_wait(folder: Path) -> None:
-    status = ExperimentMonitor(folder).look()
+    status = ExperimentMonitor(folder).poll()
     assert {one.state for one in status.stages} == {"waiting"}
     assert status_of(status, "synthesize landscape").message == "not started"
     assert status_of(status, "tiles landscape").message == "for ingest landscape"
@@ -60,24 +60,24 @@ BLOCKED = "job 5: PartitionTimeLimit: cannot start: requests more time than the 
 @pytest.mark.parametrize(
     ("job", "state", "text"),
     [
-        (SchedulerJob(id="5", state="PENDING", reason="PartitionTimeLimit", what=TILES), "queued", BLOCKED),
+        (SchedulerJob(id="5", state="PENDING", reason="PartitionTimeLimit", comment=TILES), "queued", BLOCKED),
         (
-            SchedulerJob(id="9", state="OUT_OF_MEMORY", status=0, what=TILES),
+            SchedulerJob(id="9", state="OUT_OF_MEMORY", status=0, comment=TILES),
             "failed",
             "job 9 ended OUT_OF_MEMORY: it used more mem",
         ),
         (
-            SchedulerJob(id="9", state="FAILED", status=75, what=TILES),
+            SchedulerJob(id="9", state="FAILED", status=75, comment=TILES),
             "waiting",
             "stopped after a checkpoint, to be rerun",
         ),
-        (SchedulerJob(id="9", state="RUNNING", nodes="n1", what=TILES), "running", "job 9 on n1"),
+        (SchedulerJob(id="9", state="RUNNING", nodes="n1", comment=TILES), "running", "job 9 on n1"),
     ],
 )
 def test_job_decides_the_state_of_its_stage(folder: Path, job: SchedulerJob, state: str, text: str) -> None:
     finish(folder, "scenes/landscape")
-    earlier = SchedulerJob(id="4", state="FAILED", status=1, what=TILES)
-    one = status_of(ExperimentMonitor(folder).look([job, earlier]), "tiles landscape")
+    earlier = SchedulerJob(id="4", state="FAILED", status=1, comment=TILES)
+    one = status_of(ExperimentMonitor(folder).poll([job, earlier]), "tiles landscape")
     assert one.state == state
     assert one.message.startswith(text)
 
@@ -90,7 +90,7 @@ def test_every_stage_whose_output_its_readers_reject_has_failed(folder: Path) ->
     content["bench"]["model"] = "DiT-S/2"
     (folder / "config.json").write_text(dump_checksummed(content))
     write(folder / "bench/step.json")
-    status = ExperimentMonitor(folder).look()
+    status = ExperimentMonitor(folder).poll()
     assert "of stage 'train'" in status_of(status, "pretrain pretrain to step 20").message
     assert {one.stage.kind for one in status.stages if one.state == "failed"} == {"run", "bench"}
     assert main(["status", str(folder)]) == 1
@@ -105,7 +105,7 @@ def test_stage_whose_manifest_is_unreadable_has_failed_with_the_words_of_the_pla
         Manifest.making_of(path).unlink()
     else:
         path.write_text(content, encoding="latin-1")
-    one = status_of(ExperimentMonitor(folder).look(), "ingest landscape")
+    one = status_of(ExperimentMonitor(folder).poll(), "ingest landscape")
     assert one.state == "failed"
     assert [one.message] == find_damaged([str(path)])[str(path)]
     assert main(["status", str(folder)]) == 1
@@ -124,20 +124,20 @@ def test_configuration_that_was_changed_is_an_error(folder: Path, content: bytes
 def test_training_tells_step_loss_rate_and_time_left_and_what_is_saved(folder: Path) -> None:
     finish(folder, "latents/landscape")
     store = train(folder, steps=12, saved=10)
-    job = SchedulerJob(id="17", state="RUNNING", nodes="node3", what="rule_pretrain_wildcards_pretrain_0000020")
-    status = ExperimentMonitor(folder).look([job])
+    job = SchedulerJob(id="17", state="RUNNING", nodes="node3", comment="rule_pretrain_wildcards_pretrain_0000020")
+    status = ExperimentMonitor(folder).poll([job])
     one = status_of(status, "pretrain pretrain to step 20")
     assert (one.state, one.eta_seconds) == ("running", (40 - 12) * 2.0)
     assert one.message == "step 12/40, 2 s per step, 0:56 left, loss 0.5000, 4.0 images/s, job 17 on node3"
     run = next(stage for stage in json.loads(json.dumps(status.as_json()))["stages"] if stage["rule"] == "pretrain")
     assert (run["state"], run["training"]["step"]) == ("running", 12)
     queued = status_of(
-        ExperimentMonitor(folder).look([SchedulerJob(id="17", state="PENDING", reason="Priority", what=PRETRAIN)]),
+        ExperimentMonitor(folder).poll([SchedulerJob(id="17", state="PENDING", reason="Priority", comment=PRETRAIN)]),
         one.stage.title,
     )
     assert (queued.state, queued.message) == ("queued", "step 10/40 saved, job 17: Priority")
     train(folder, steps=500, loss=None, ago=600)  # only the end of the metrics is read
-    silent = status_of(ExperimentMonitor(folder).look([job]), one.stage.title).message
+    silent = status_of(ExperimentMonitor(folder).poll([job]), one.stage.title).message
     assert "step 500/40" in silent
     assert "no step for 10:0" in silent
     for text in ("", "{}\n", "[1]\n", "null\n", '{"step": 1'):
@@ -147,10 +147,10 @@ def test_training_tells_step_loss_rate_and_time_left_and_what_is_saved(folder: P
 
 def test_groups_tell_their_rules_and_other_jobs_are_named(folder: Path) -> None:
     jobs = [
-        SchedulerJob(id="5", state="PENDING", reason="Resources", what="group_prepare_stage_tiles"),
-        SchedulerJob(id="6", state="PENDING", reason="Priority", what="rule_strategies"),
+        SchedulerJob(id="5", state="PENDING", reason="Resources", comment="group_prepare_stage_tiles"),
+        SchedulerJob(id="6", state="PENDING", reason="Priority", comment="rule_strategies"),
     ]
-    status = ExperimentMonitor(folder).look(jobs)
+    status = ExperimentMonitor(folder).poll(jobs)
     assert status_of(status, "tiles landscape").state == "queued"
     assert status_of(status, "latents landscape").state == "waiting"
     assert status.unmatched_jobs == ["strategies: job 6: Priority"]
@@ -159,7 +159,7 @@ def test_groups_tell_their_rules_and_other_jobs_are_named(folder: Path) -> None:
 def test_failed_stage_shows_its_four_lines_and_its_log(folder: Path) -> None:
     finish(folder, "inputs/landscape")
     write(folder / "logs/ingest/landscape.log", ERROR)
-    status = ExperimentMonitor(folder).look()
+    status = ExperimentMonitor(folder).poll()
     one = status_of(status, "ingest landscape")
     assert (one.state, one.message) == ("failed", "1 of 1 scenes cannot be used")
     assert len(one.error_lines) == 4
@@ -171,19 +171,19 @@ def test_log_tells_of_a_run_only_while_a_driver_lives_and_if_it_is_the_drivers(f
     log = write(
         folder / "logs/tiles/landscape.log", "18:01:39 tiles: 3/8 scene (37 %), 1 scene/s, 0:03 gone, 0:05 left\n"
     )
-    assert status_of(ExperimentMonitor(folder).look(), "tiles landscape").state == "stopped"
+    assert status_of(ExperimentMonitor(folder).poll(), "tiles landscape").state == "stopped"
     with Lease(folder):
-        one = status_of(ExperimentMonitor(folder).look(), "tiles landscape")
+        one = status_of(ExperimentMonitor(folder).poll(), "tiles landscape")
         assert (one.state, one.eta_seconds) == ("running", 5.0)
         assert one.message.startswith("3/8 scene, 1 scene/s, 0:05 left")
         os.utime(log, (time.time() - 3600, time.time() - 3600))
-        assert status_of(ExperimentMonitor(folder).look(), "tiles landscape").message == "for free resources"
+        assert status_of(ExperimentMonitor(folder).poll(), "tiles landscape").message == "for free resources"
 
 
 def test_lines_fit_width_and_height(folder: Path) -> None:
     finish(folder, "scenes/landscape")
     write(folder / "logs/tiles/landscape.log", ERROR)
-    status = ExperimentMonitor(folder).look()
+    status = ExperimentMonitor(folder).poll()
     lines = format_status(status, width=60, height=5)
     assert len(lines) == 5
     assert max(map(len, lines)) <= 60
@@ -204,17 +204,17 @@ def test_report_of_before_is_not_the_report_while_a_driver_lives(folder: Path) -
         "n_real": 1,
         "n_generated": 1,
     }
-    outputs = [one.stage.output for one in progress.look().stages]
+    outputs = [one.stage.output for one in progress.poll().stages]
     finish(folder.parent.parent, *(path for path in outputs if path.endswith(".json")), **numbers)
     report = write(folder / "report.html")
-    assert progress.look().report == report
+    assert progress.poll().report == report
     os.utime(report, (time.time() - 60, time.time() - 60))
     with Lease(folder):
-        status = progress.look()
+        status = progress.poll()
         assert (status.report, status.count("done")) == (None, 47)
         report.write_text("rebuilt")
         os.utime(report, (time.time() + 1, time.time() + 1))
-        assert progress.look().report == report
+        assert progress.poll().report == report
 
 
 def test_narrator_tells_each_thing_once_and_long_ones_ever_more_rarely(folder: Path) -> None:
@@ -222,16 +222,16 @@ def test_narrator_tells_each_thing_once_and_long_ones_ever_more_rarely(folder: P
     narrator, quiet = EventReporter(beats=True), EventReporter(beats=False)
 
     def events(now: float) -> tuple[int, list[str]]:
-        status = ExperimentMonitor(folder).look()
+        status = ExperimentMonitor(folder).poll()
         return len(quiet.events(status, now=now)), narrator.events(status, now=now)
 
-    queued = ExperimentMonitor(folder).look([SchedulerJob(id="18", state="PENDING", what=TILES)])
+    queued = ExperimentMonitor(folder).poll([SchedulerJob(id="18", state="PENDING", comment=TILES)])
     assert EventReporter(beats=True).events(queued, now=0) == []
     with Lease(folder):
         assert events(0) == (0, [])
         log = write(folder / "logs/ingest/landscape.log", "begun\n")
         assert events(1) == (0, [])
-        status = ExperimentMonitor(folder).look()
+        status = ExperimentMonitor(folder).poll()
         reported = [
             now for now in range(2, 7300, 10) if "landscape: running" in "".join(narrator.events(status, now=now))
         ]
@@ -243,7 +243,7 @@ def test_narrator_tells_each_thing_once_and_long_ones_ever_more_rarely(folder: P
         finish(folder, "scenes/landscape", "inputs/gaofen2")
         assert [line.split("]")[0][-6:] for line in events(7302)[1]] == ["[ 2/47", "[ 3/47"]
         assert events(7303) == (0, [])
-        status = ExperimentMonitor(folder).look()
+        status = ExperimentMonitor(folder).poll()
         latest = max(one.finished_at for one in status.stages if one.finished_at is not None)
         assert EventReporter(beats=False).events(status, since=latest + 1) == [], (
             "an earlier driver has done these stages"

@@ -33,7 +33,7 @@ Error in rule a:
 
 def summary(folder: Path, *, width: int | None = None) -> list[str]:
     progress = ExperimentMonitor(folder)
-    closing = RunSummary(progress, progress.look(), width=width)
+    closing = RunSummary(progress, progress.poll(), width=width)
     return closing.summary(warned=WarningCollector(), since=0.0, seconds=492.0)
 
 
@@ -83,8 +83,8 @@ def test_stage_that_ended_without_a_word_is_named_with_how(folder: Path, status:
     write(folder / "logs/ingest/landscape.log", "12:00:00 ingest: 1 scene\n")
     engine = SnakemakeProcess([], log=write(folder / "logs/snakemake.log", INTERRUPTED.format(status=status)))
     progress = ExperimentMonitor(folder)
-    assert RunSummary(progress, progress.look()).failure({}, is_told=False) == []
-    lines = RunSummary(progress, progress.look()).failure(engine.ended(), is_told=False)
+    assert RunSummary(progress, progress.poll()).failure({}, is_told=False) == []
+    lines = RunSummary(progress, progress.poll()).failure(engine.ended(), is_told=False)
     assert lines[0].startswith(f"ingest landscape ended without an error message ({ending}); log:")
     assert "  | 12:00:00 ingest: 1 scene" in lines
     assert any(line.startswith("  fix: if memory ran out") for line in lines) == (ending == "SIGKILL")

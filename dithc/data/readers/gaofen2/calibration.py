@@ -27,7 +27,7 @@ from dithc.data.scene import (
 )
 
 TABLE = Path(__file__).with_name("calibration.json")
-MOST_ZENITH_DEGREES = 85.0
+MAX_ZENITH_DEGREES = 85.0
 F64 = npt.NDArray[np.float64]
 
 
@@ -100,12 +100,12 @@ def _coefficients(source: datasets.Gaofen2Source, metadata: Acquisition) -> tupl
 def _sunlight(source: datasets.Gaofen2Source, metadata: Acquisition) -> F64:
     """Return top-of-atmosphere irradiance on level ground per band, at this Earth-Sun distance and solar zenith."""
     time, zenith = metadata.time, metadata.solar_zenith
-    if time is None or zenith is None or not 0.0 <= zenith <= MOST_ZENITH_DEGREES:
+    if time is None or zenith is None or not 0.0 <= zenith <= MAX_ZENITH_DEGREES:
         raise SceneRejectedError(
             Reason.NOT_CALIBRATED,
             "the solar zenith angle is unknown",
             got=f"time {time}, solar zenith {zenith}",
-            expected=f"CenterTime and SolarZenith (0 to {MOST_ZENITH_DEGREES:g} degrees) in the XML next to the file",
+            expected=f"CenterTime and SolarZenith (0 to {MAX_ZENITH_DEGREES:g} degrees) in the XML next to the file",
             fix="put the product's XML next to it, or set `calibrate: radiance`",
         )
     given = None if source.coefficients is None else source.coefficients.irradiance

@@ -15,7 +15,7 @@ Q_BLOCK = 32
 F64 = npt.NDArray[np.float64]
 SIDES = (256, 128, 64, 32)
 """Window sides in pixels, largest first. The first side with a completely valid window is used."""
-MOST_WINDOWS = 25
+MAX_WINDOWS = 25
 MAX_FREQUENCY = 0.3
 """Highest frequency used, in cycles per pixel. Above it, noise and aliasing differ between cameras."""
 SUBPIXEL_STEPS = 100
@@ -177,9 +177,9 @@ def window_shift(first: F64, second: F64) -> tuple[float, float, float]:
 
 
 def _corners(valid: npt.NDArray[np.bool_], side: int) -> list[tuple[int, int]]:
-    """Return at most `MOST_WINDOWS` evenly spread corners of completely valid windows, half a side apart."""
+    """Return at most `MAX_WINDOWS` evenly spread corners of completely valid windows, half a side apart."""
     tops, lefts = (range(0, length - side + 1, side // 2) for length in valid.shape)
     found = [(top, left) for top in tops for left in lefts if valid[top : top + side, left : left + side].all()]
-    if len(found) <= MOST_WINDOWS:
+    if len(found) <= MAX_WINDOWS:
         return found
-    return [found[index] for index in np.linspace(0, len(found) - 1, MOST_WINDOWS).round().astype(int)]
+    return [found[index] for index in np.linspace(0, len(found) - 1, MAX_WINDOWS).round().astype(int)]

@@ -24,7 +24,7 @@ STEP = 1e-4
 """Difference of normalized coordinates for derivatives: at most a pixel."""
 NEWTON_STEPS = 20
 CLOSE_PIXELS = 1e-4
-MOST_BYTES = 1 << 16
+MAX_BYTES = 1 << 16
 """Twenty times the largest file of either format."""
 NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
 ENDINGS = (".rpb", ".RPB", "_rpc.txt", "_RPC.TXT", "_rpc.TXT")
@@ -129,9 +129,9 @@ def find_rpc(raster: Path) -> Path | None:
 def read_rpc(path: Path) -> Rpc:
     """Read `.rpb` (as in Gaofen products) or `_rpc.txt`, recognized by content; UserError for unusable numbers."""
     with open_regular(path) as file:
-        text = file.read(MOST_BYTES + 1)
-    if len(text) > MOST_BYTES:
-        raise _coefficient_error(path, got=f"more than {MOST_BYTES} bytes")
+        text = file.read(MAX_BYTES + 1)
+    if len(text) > MAX_BYTES:
+        raise _coefficient_error(path, got=f"more than {MAX_BYTES} bytes")
     found = _numbers(text.decode("latin-1"))
     values: dict[str, float | tuple[float, ...]] = {}
     for field in fields(Rpc):

@@ -69,7 +69,7 @@ class Sentinel2ArrayReader:
             elif source.check_offset:
                 check_offset(raw.pixels, invalid, bands=source.bands, offset=offset, per_unit=per_unit)
         stored = stored_reflectance(
-            raw.pixels, offset=offset, per_unit=per_unit, invalid=invalid, what="a value of the file"
+            raw.pixels, offset=offset, per_unit=per_unit, invalid=invalid, quantity="a value of the file"
         )
         mask = np.where(invalid.any(axis=0), Mask.INVALID, Mask.VALID).astype(np.uint8)
         masked = self._masks.mark(path, raw.place, mask)

@@ -40,7 +40,7 @@ def paint_band(
     np.copyto(native, np.uint16(NODATA), where=native == SATURATED)
     for rows, digital, invalid in on_grid(native, info, grid, band=band):
         out[rows] = stored_reflectance(
-            digital, offset=offset, per_unit=per_unit, invalid=invalid, what=f"a value of {band}"
+            digital, offset=offset, per_unit=per_unit, invalid=invalid, quantity=f"a value of {band}"
         )
         np.copyto(mask[rows], np.uint8(Mask.INVALID), where=invalid)
 

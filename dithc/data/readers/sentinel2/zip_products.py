@@ -14,7 +14,7 @@ from dithc.data.file_checks import open_regular
 from dithc.data.scene import Reason, SceneRejectedError
 
 SUFFIX = ".zip"
-MOST_FILES, MOST_RATIO = 100_000, 100
+MAX_FILES, MAX_RATIO = 100_000, 100
 """Limits of a zip file. Products have hundreds of files, with many granules thousands. The compression ratio is 20 for
 XML and about 1 for JPEG 2000.
 """
@@ -54,17 +54,17 @@ def _check_entries(entries: list[zipfile.ZipInfo], path: Path, folder: Path) -> 
             expected="plain files and folders with relative names that stay inside, stored or deflated, not encrypted",
         )
     names = [entry.filename.rstrip("/") for entry in entries]
-    if len(set(names)) < len(names) or len(names) > MOST_FILES:
+    if len(set(names)) < len(names) or len(names) > MAX_FILES:
         raise _archive_error(
-            path, got=f"{len(names)} entries of {len(set(names))} names", expected=f"each once, {MOST_FILES} at most"
+            path, got=f"{len(names)} entries of {len(set(names))} names", expected=f"each once, {MAX_FILES} at most"
         )
     packed, unpacked_size = sum(entry.compress_size for entry in entries), sum(entry.file_size for entry in entries)
     size = path.stat().st_size
-    if packed > size or unpacked_size > MOST_RATIO * size:
+    if packed > size or unpacked_size > MAX_RATIO * size:
         raise _archive_error(
             path,
             got=f"{unpacked_size} bytes in {size}, of which its entries use {packed}",
-            expected=f"at most {MOST_RATIO} times its size",
+            expected=f"at most {MAX_RATIO} times its size",
         )
     check_disk(path, unpacked_size, folder)
     return entries

@@ -20,7 +20,7 @@ SHARE_ELEMENTS = 16
 # A bucket is 1/32 of the buffer, within these bounds. The exposed last bucket is then a small part of the buffer, and
 # the latency of a collective, some tens of microseconds, is negligible.
 BUCKETS = 32
-LEAST_BUCKET_BYTES, MOST_BUCKET_BYTES = 1 << 20, 16 << 20
+MIN_BUCKET_BYTES, MAX_BUCKET_BYTES = 1 << 20, 16 << 20
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ def arrange(
         bucket_bytes: maximum size of a bucket of several tensors, fp32; None for the rule above.
     """
     total = sum(_round_up(size, ALIGNMENT) for size in sizes) * torch.float32.itemsize
-    most_bytes = bucket_bytes or min(max(total // BUCKETS, LEAST_BUCKET_BYTES), MOST_BUCKET_BYTES)
+    most_bytes = bucket_bytes or min(max(total // BUCKETS, MIN_BUCKET_BYTES), MAX_BUCKET_BYTES)
     limit = most_bytes // torch.float32.itemsize
     starts, start, position = [0] * len(sizes), 0, 0
     buckets: list[Bucket] = []

@@ -9,10 +9,10 @@ Extending: another launcher is a branch in `launch_command.py`.
 from dithc.engine.comm.launch import exit_report, launch_command
 from dithc.engine.comm.launch.shm_cleanup import check_shared_memory, unlink_shared_memory
 from dithc.engine.comm.launch.supervisor import supervise
-from dithc.engine.comm.launch.watchdog import MEETING_SECONDS, set_stop_timeout, start_watchdog
+from dithc.engine.comm.launch.watchdog import STOP_TIMEOUT_SECONDS, set_stop_timeout, start_watchdog
 
 __all__ = [
-    "MEETING_SECONDS",
+    "STOP_TIMEOUT_SECONDS",
     "check_shared_memory",
     "exit_report",
     "launch_command",

@@ -33,7 +33,7 @@ FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2, sign
 # then stop.
 GRACE_SECONDS = 10.0
 # Poll interval for a stopped rank; time until the log entry; time until the kill while ranks are still connecting.
-POLL_SECONDS, LOG_SECONDS, MEETING_SECONDS = 0.5, 5.0, 10.0
+POLL_SECONDS, LOG_SECONDS, STOP_TIMEOUT_SECONDS = 0.5, 5.0, 10.0
 
 # Exit statuses of Python; MPI uses others.
 STATUSES = (0, 1, 2, STOPPED, HELD, 128 + signal.SIGINT)
@@ -48,7 +48,7 @@ def start_watchdog() -> None:
         follow_parent(signal.SIGKILL)()
     global _stop_limit
     parent, _stop_limit = os.getpid(), mmap.mmap(-1, mmap.PAGESIZE)
-    set_stop_timeout(MEETING_SECONDS)
+    set_stop_timeout(STOP_TIMEOUT_SECONDS)
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
     openmp.release_teams()

@@ -254,11 +254,11 @@ class SharedSegment:
         self._handle, self._lost = handle.value, ctypes.c_int(-1)
         weakref.finalize(self, library.hc_exchange_detach, handle).atexit = False
 
-    def meet(self, calls: Any) -> None:
+    def barrier(self, calls: Any) -> None:
         """Wait through `calls`, the library or a recorder of its calls, until all ranks have written."""
         calls.hc_exchange_meet(self._handle, self._timeout, self._lost)
 
-    def absent(self) -> str | None:
+    def lost_rank(self) -> str | None:
         """Return the rank that was missing at the timeout; None if all arrived."""
         return None if self._lost.value < 0 else self._names[self._lost.value]
 

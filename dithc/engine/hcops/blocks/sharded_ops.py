@@ -15,12 +15,12 @@ from dithc.engine.hcops.c import library, matrix
 
 
 def attention_in(
-    memory: Tensor, qkv: Tensor, num_heads: int, *, first: int, meet: Callable[[Any], None]
+    memory: Tensor, qkv: Tensor, num_heads: int, *, first: int, barrier: Callable[[Any], None]
 ) -> tuple[Tensor, Tensor]:
     """Compute attention over keys and values of all processes, as C kernels in one sequence; see `attention_to`.
 
     `memory` (N, T, 2D) is shared and has qkv's type: keys, then values. qkv (N, t, 3D) contains the tokens from `first`
-    on. The kernel call `meet` is a barrier. The caller keeps both results until the sequence has run.
+    on. `barrier` records the barrier of the ranks. The caller keeps both results until the sequence has run.
     """
     n, t, width = qkv.shape
     size, d, num_keys = qkv.element_size(), width // 3, memory.shape[1]
@@ -29,14 +29,14 @@ def attention_in(
         *(native.context(), n, t, 2 * d * size, qkv.data_ptr() + d * size, t * width * size, width * size),
         *(memory.data_ptr() + first * 2 * d * size, num_keys * 2 * d * size, 2 * d * size),
     )
-    meet(calls)
+    barrier(calls)
     return matrix.attention_over(qkv, memory[:, :, :d], memory[:, :, d:], num_heads)
 
 
 def attention_with(memory: Tensor, qkv: Tensor, num_heads: int, *, first: int) -> tuple[Tensor, Tensor]:
     """Compute `attention_in` without a barrier if one process holds all keys and values; supports every back end."""
     if backend_of("attention") == "c":
-        return attention_in(memory, qkv, num_heads, first=first, meet=lambda _: None)
+        return attention_in(memory, qkv, num_heads, first=first, barrier=lambda _: None)
     d = qkv.shape[2] // 3
     memory[:, first : first + qkv.shape[1]] = qkv[..., d:]
     mixed, lse = attention_to(qkv, memory[..., :d], memory[..., d:], num_heads)
@@ -49,7 +49,7 @@ def linears_in(
     layers: Sequence[tuple[Tensor, Tensor]],
     *,
     columns: slice,
-    meet: Callable[[Any], None],
+    barrier: Callable[[Any], None],
 ) -> None:
     """Compute `columns` of linear layers of x (N, D), equal on all processes, into shared memory (L, N, F)."""
     calls = library.functions()
@@ -61,7 +61,7 @@ def linears_in(
             *(native.context(), 1, n, row, local.data_ptr(), n * row, row),
             *(target.data_ptr(), n * shared[0].nbytes, shared[0].nbytes),
         )
-    meet(calls)
+    barrier(calls)
 
 
 def linears_apart(x: Tensor, layers: Sequence[tuple[Tensor, Tensor]], dtype: torch.dtype) -> Iterator[Tensor]:

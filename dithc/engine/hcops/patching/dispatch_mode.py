@@ -29,7 +29,7 @@ class CallStats:
     dtype: str
     served: bool
     ratio: float | None
-    why: str
+    reason: str
     modules: dict[str, None] = field(default_factory=dict)
 
 
@@ -50,22 +50,22 @@ class CallTable:
 
     def leave(self, op: str, reason: str, module: str) -> None:
         """Add a row for a call that torch runs without inspection of its tensors."""
-        row = self.rows.setdefault((op, reason), CallStats(op, "", "", served=False, ratio=None, why=reason))
+        row = self.rows.setdefault((op, reason), CallStats(op, "", "", served=False, ratio=None, reason=reason))
         row.modules.setdefault(module)
 
     def _decide(self, call: Call, torch_call: Callable[..., Tensor], args: Any, kwargs: Any) -> CallStats:
         shape = " ".join("x".join(map(str, t.shape)) for t in call.tensors if t is not None)
         described = (call.op, shape, _type_names(call))
         if (reason := unsupported_reason(call)) is not None:
-            return CallStats(*described, served=False, ratio=None, why=reason)
+            return CallStats(*described, served=False, ratio=None, reason=reason)
         if self.always:
-            return CallStats(*described, served=True, ratio=None, why="requested, unmeasured")
+            return CallStats(*described, served=True, ratio=None, reason="requested, unmeasured")
         text = " ".join(map(str, (*_key(call), *(("torch's threads",) if contexts.is_borrowing() else ()))))
         if (ratio := MEASURED.get(text)) is None:
             ratio = _measure(torch_call, args, kwargs)
             MEASURED.add(text, ratio)
-        why = "faster" if ratio.is_faster else "not clearly faster than torch"
-        return CallStats(*described, served=ratio.is_faster, ratio=ratio.ratio, why=why)
+        reason = "faster" if ratio.is_faster else "not clearly faster than torch"
+        return CallStats(*described, served=ratio.is_faster, ratio=ratio.ratio, reason=reason)
 
 
 class DispatchMode(TorchFunctionMode):

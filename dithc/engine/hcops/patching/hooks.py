@@ -21,7 +21,7 @@ log = get_logger(__name__)
 WAITING = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")
 """Environment variables that set how torch's threads wait for work. The OpenMP runtime reads them at torch's import."""
 Threads = Literal["torch", "own"]
-HEADER = ["operator", "shape", "type", "served by", "ours / torch", "why", "modules"]
+HEADER = ["operator", "shape", "type", "served by", "ours / torch", "reason", "modules"]
 
 
 class PatchedModel:
@@ -189,14 +189,14 @@ def _cells(row: CallStats) -> list[str]:
     first, *more = row.modules
     modules = f"{first or '(model)'}{f' and {len(more)} more' if more else ''}"
     ratio = "" if row.ratio is None else f"{row.ratio:.2f}"
-    return [row.op, row.shape, row.dtype, "hcops" if row.served else "torch", ratio, row.why, modules]
+    return [row.op, row.shape, row.dtype, "hcops" if row.served else "torch", ratio, row.reason, modules]
 
 
 def _summary(calls: CallTable) -> str:
     """Return one line with the share of served calls per operator, and the reasons for the others."""
     rows = list(calls.rows.values())
     total, served = Counter(row.op for row in rows), Counter(row.op for row in rows if row.served)
-    reasons = sorted({f"{row.op}: {row.why}" for row in rows if not row.served})
+    reasons = sorted({f"{row.op}: {row.reason}" for row in rows if not row.served})
     shares = ", ".join(f"{op} {served[op]} of {number}" for op, number in total.items()) or "none"
     return f"patched model, types of calls that HCOps serves: {shares}" + (
         f"; not {'; '.join(reasons)}" if reasons else ""

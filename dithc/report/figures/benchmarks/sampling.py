@@ -68,7 +68,7 @@ def sample_images(images: Mapping[str, Any]) -> list[SampleImage]:
             pixels=np.asarray(pixels, np.uint8),
             difference=np.asarray(differences[name]) / images["largest"] if name in differences else None,
         )
-        for name, pixels in images["pictures"].items()
+        for name, pixels in images["images"].items()
     ]
 
 

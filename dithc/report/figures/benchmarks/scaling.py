@@ -18,7 +18,7 @@ STYLES: dict[scaling_curves.Kind, dict[str, Any]] = {
     "published": {"linestyle": (0, (1, 1.6)), "marker": "D", "markersize": 5.5, "linewidth": 1.4, "zorder": 3},
     "simulated": {"linestyle": (0, (5, 2.4)), "marker": "", "linewidth": 1.7, "zorder": 2},
 }
-LEAST_GAP = 0.066  # distance of two names of curves relative to the height of a panel
+MIN_GAP = 0.066  # distance of two names of curves relative to the height of a panel
 # Position of names right of a panel, and end of measured curves from which their names are placed there.
 BESIDE, NEAR_RIGHT = 1.025, 0.6
 MAX_TICKS = 13
@@ -89,7 +89,7 @@ def _draw_curves(panel: Any, lines: Sequence[Line], colors: Colors) -> None:
             is_short = curve.kind == "measured" and end[0] < NEAR_RIGHT
             columns.setdefault(float(end[0]) + 0.022 if is_short else BESIDE, []).append((curve, end))
     for x, ends in columns.items():
-        heights = spaced([float(end[1]) for _, end in ends], gap=LEAST_GAP)
+        heights = spaced([float(end[1]) for _, end in ends], gap=MIN_GAP)
         for (curve, end), height in zip(ends, heights, strict=True):
             leader = {"arrowstyle": "-", "color": colors[curve], "linewidth": 0.6, "alpha": 0.6, "relpos": (0, 0.5)}
             panel.annotate(

@@ -25,17 +25,17 @@ from dithc.sample.parallel.pipefusion import rotary_of
 from dithc.sample.parallel.planner.cost_model import NOMINAL, LinkModel, MachineRates
 from dithc.sample.parallel.rank_set import RankSet, cut
 
-MOST_TOKENS, PART, BLOCKS = 1024, 4, 2  # tokens of the long strip; divisor for the short strip; number of timed blocks
+MAX_TOKENS, PART, BLOCKS = 1024, 4, 2  # tokens of the long strip; divisor for the short strip; number of timed blocks
 ROUNDS, WINDOW_SECONDS, LONG_SECONDS = 3, 0.05, 0.5
 COPY_BYTES, SMALL_BYTES, LARGE_BYTES = 16 << 20, 4 << 10, 2 << 20
 REPEATS, MATRIX = 9, 256
 # A long strip takes at most this multiple of its tokens' time, also if one of the two measurements was disturbed.
-MOST_FIXED = 20
-MOST_NODES = 4  # nodes per measurement of messages between nodes
+MAX_FIXED = 20
+MAX_NODES = 4  # nodes per measurement of messages between nodes
 
 
 # Measurements that a single rank lacks: seconds, two links as (latency, seconds per byte), a share, seconds by active ranks.
-UNMEASURED: dict[str, Any] = {"meeting": 0.0, "inside": None, "between": None, "hidden": 1.0, "crowded": {}}
+UNMEASURED: dict[str, Any] = {"barrier_seconds": 0.0, "inside": None, "between": None, "hidden": 1.0, "crowded": {}}
 
 # Timed work: a context manager that yields the action to repeat.
 Timed = Callable[[], AbstractContextManager[Callable[[], object]]]
@@ -73,7 +73,7 @@ def _exchanges(group: Group, nodes: Sequence[Sequence[int]], work: SamplingWork)
     """Measure a barrier, and messages within a node and between some nodes, with all ranks active."""
     measured: dict[str, Any] = {}
     for name, parts in (("inside", nodes), ("between", _node_sets(nodes))):
-        process_group = group.part(parts)
+        process_group = group.split(parts)
         members = next((part for part in parts if group.rank in part), [group.rank])
         ranks = RankSet(members.index(group.rank), len(members), process_group)
         group.barrier()
@@ -81,7 +81,7 @@ def _exchanges(group: Group, nodes: Sequence[Sequence[int]], work: SamplingWork)
             measured[name] = _link(ranks)
             measured["hidden"] = min(measured.get("hidden", 1.0), _overlap_share(ranks))
             if name == "inside" and work.in_memory:
-                measured["meeting"] = _barrier_seconds(ranks, work)
+                measured["barrier_seconds"] = _barrier_seconds(ranks, work)
     return measured
 
 
@@ -89,7 +89,7 @@ def _node_sets(nodes: Sequence[Sequence[int]]) -> list[list[int]]:
     """Return the ranks with the same index on consecutive nodes, in sets of nodes."""
     if len(nodes) == 1:
         return []
-    node_sets = [nodes[first : first + MOST_NODES] for first in range(0, len(nodes), MOST_NODES)]
+    node_sets = [nodes[first : first + MAX_NODES] for first in range(0, len(nodes), MAX_NODES)]
     return [list(ranks) for node_set in node_sets for ranks in zip(*node_set, strict=False)]
 
 
@@ -167,7 +167,7 @@ def _combine(measured: Sequence[dict[str, Any]], work: SamplingWork) -> MachineR
     token = (work.row_flops - work.uncut_flops) / work.tokens / work.depth  # FLOPs per token and block
     # Seconds for t tokens: fixed + slope t.
     slope = (slowest("long") - slowest("short")) / (long - short) if long > short else 0.0
-    slope = min(max(slope, slowest("long") / long / MOST_FIXED), slowest("long") / long)
+    slope = min(max(slope, slowest("long") / long / MAX_FIXED), slowest("long") / long)
     fixed = slowest("long") - slope * long
     linear = work.linear_flops / (work.row_flops - work.uncut_flops)
     return MachineRates(
@@ -175,9 +175,9 @@ def _combine(measured: Sequence[dict[str, Any]], work: SamplingWork) -> MachineR
         half_tokens=fixed / slope / linear,
         inside=link("inside"),
         between=link("between"),
-        copying=COPY_BYTES / slowest("copied"),
-        meeting=slowest("meeting") or NOMINAL.meeting,
-        leaving=slowest("leaving"),
+        copy_rate=COPY_BYTES / slowest("copied"),
+        barrier_seconds=slowest("barrier_seconds") or NOMINAL.barrier_seconds,
+        split_call_seconds=slowest("split_call_seconds"),
         hidden=min(rank["hidden"] for rank in measured),
         call=slowest("call"),
         decoding=slowest("decoding"),
@@ -211,7 +211,7 @@ def block_seconds(model: DiT, work: SamplingWork, *, bf16: bool) -> dict[str, fl
     with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16, enabled=bf16):
         found = dict(zip(timed, _median_of_rounds(list(timed.values())), strict=True))
     found = {name: seconds / min(BLOCKS, work.depth) for name, seconds in found.items()}
-    found["leaving"] = max(0.0, found.pop("left", 0.0) - found["short"])
+    found["split_call_seconds"] = max(0.0, found.pop("left", 0.0) - found["short"])
     return found | {"call": _call_seconds(model, work, found["long"], bf16=bf16)}
 
 
@@ -231,7 +231,7 @@ def crowding_seconds(
 
 
 def strips(work: SamplingWork) -> tuple[int, int]:
-    long = min(work.tokens, MOST_TOKENS)
+    long = min(work.tokens, MAX_TOKENS)
     return long, max(1, long // PART)
 
 
@@ -249,7 +249,7 @@ def _block(model: DiT, blocks: BlockStack, work: SamplingWork, tokens: int, *, i
 
 def _call_seconds(model: DiT, work: SamplingWork, block: float, *, bf16: bool) -> float:
     """Return seconds of a call outside of blocks; 0 if a call takes too long to measure."""
-    if work.tokens > MOST_TOKENS or work.depth * block > LONG_SECONDS:
+    if work.tokens > MAX_TOKENS or work.depth * block > LONG_SECONDS:
         return 0.0
     config = model.config
     x, y = torch.zeros(1, config.in_channels, *config.size), torch.zeros(1, dtype=torch.long)
@@ -298,12 +298,12 @@ class _CompleteKeys(UnsharedAttention):
     def linears(self, x: Tensor, layers: Sequence[tuple[Tensor, Tensor]], dtype: torch.dtype) -> Iterator[Tensor]:
         """See `token_shard.ShardedAttention`; computes all columns."""
         self._outputs = torch.empty(len(layers), len(x), len(layers[0][0]), dtype=dtype)
-        sharded_ops.linears_in(self._outputs, x, layers, columns=slice(None), meet=lambda calls: None)
+        sharded_ops.linears_in(self._outputs, x, layers, columns=slice(None), barrier=lambda calls: None)
         return iter(self._outputs)
 
     def attention(self, qkv: Tensor, num_heads: int) -> Tensor:
         n, _, width = qkv.shape
         if self._memory.dtype != qkv.dtype or not len(self._memory):
             self._memory = torch.zeros(n, self._tokens, 2 * width // 3, dtype=qkv.dtype)
-        mixed, *self._kept = sharded_ops.attention_in(self._memory, qkv, num_heads, first=0, meet=lambda calls: None)
+        mixed, *self._kept = sharded_ops.attention_in(self._memory, qkv, num_heads, first=0, barrier=lambda calls: None)
         return mixed

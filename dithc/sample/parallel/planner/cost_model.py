@@ -46,10 +46,10 @@ class MachineRates:
     # links within and between nodes; None if unknown
     inside: LinkModel | None
     between: LinkModel | None
-    copying: float  # bytes per second of a rank's copies in memory
-    meeting: float = 0.0  # seconds of a barrier within a node
+    copy_rate: float  # bytes per second of a rank's copies in memory
+    barrier_seconds: float = 0.0  # seconds of a barrier within a node
     # extra seconds per block if attention is a separate call, as with messages; half of it per further ring step
-    leaving: float = 0.0
+    split_call_seconds: float = 0.0
     hidden: float = 1.0  # share of a message hidden behind computation: 1 with a core for communication threads
     call: float = 0.0  # seconds of a network call outside of blocks
     decoding: float = 0.0  # seconds per image and rank
@@ -71,9 +71,9 @@ NOMINAL = MachineRates(
     half_tokens=16,
     inside=LinkModel(latency=20e-6, bandwidth=4e9),
     between=LinkModel(latency=50e-6, bandwidth=2e9),
-    copying=10e9,
-    meeting=10e-6,
-    leaving=250e-6,
+    copy_rate=10e9,
+    barrier_seconds=10e-6,
+    split_call_seconds=250e-6,
     source="assumed: a current server",
 )
 
@@ -95,9 +95,9 @@ def rates_from_description(
     described: dict[str, Any] = {
         "inside": LinkModel(latency=network.memory_latency_ns * SECONDS_PER_NS, bandwidth=memory_bandwidth),
         "between": LinkModel(latency=latency, bandwidth=bandwidth or 1 / seconds_per_byte),
-        "copying": network.rank_memory_bandwidth or network.memory_bandwidth,
-        "meeting": BARRIER_SECONDS,
-        "leaving": SPLIT_CALL_SECONDS,
+        "copy_rate": network.rank_memory_bandwidth or network.memory_bandwidth,
+        "barrier_seconds": BARRIER_SECONDS,
+        "split_call_seconds": SPLIT_CALL_SECONDS,
         "source": f"described: {machine.model_name}",
     }
     return MachineRates(**(described | measured))
@@ -228,7 +228,7 @@ class CostModel:
         """Return the seconds to gather a tensor of this number of bytes on all ranks, in memory or by messages."""
         part = whole / members
         if self.work.in_memory and self._is_inside(span):
-            return self.rates.meeting + (part + whole) / self.rates.copying
+            return self.rates.barrier_seconds + (part + whole) / self.rates.copy_rate
         return self._link(span).seconds(whole - part)
 
     def _token_seconds(self, degrees: ParallelDegrees, n: int, t: int, attention: float) -> float:
@@ -241,15 +241,16 @@ class CostModel:
         whole = degrees.tokens * n * t * work.numbers * work.number_bytes
         ends = self._gather_seconds(degrees.tokens, whole, span=degrees.tokens)
         if degrees.shared > 1:
-            return ends + work.depth * (2 * strip / rates.copying + rates.meeting)
-        block = rates.leaving
+            return ends + work.depth * (2 * strip / rates.copy_rate + rates.barrier_seconds)
+        block = rates.split_call_seconds
         if degrees.ulysses > 1:
-            block += self._all_to_all_seconds(degrees.ulysses, strip) + ULYSSES_COPIES * strip / rates.copying
+            block += self._all_to_all_seconds(degrees.ulysses, strip) + ULYSSES_COPIES * strip / rates.copy_rate
         if degrees.ring > 1:
             hop = link.seconds(2 * strip)
             exposed = hop - rates.hidden * min(hop, attention / (work.depth * degrees.ring))
-            combine = COMBINE_PASSES / COPY_PASSES * n * t * work.width * FP32_BYTES / rates.copying
-            block += (degrees.ring - 1) * (exposed + combine + rates.leaving / 2) + RING_COPIES * strip / rates.copying
+            combine = COMBINE_PASSES / COPY_PASSES * n * t * work.width * FP32_BYTES / rates.copy_rate
+            block += (degrees.ring - 1) * (exposed + combine + rates.split_call_seconds / 2)
+            block += RING_COPIES * strip / rates.copy_rate
         return ends + work.depth * block
 
     def _all_to_all_seconds(self, ulysses: int, strip: float) -> float:

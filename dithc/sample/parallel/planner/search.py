@@ -12,7 +12,7 @@ from dithc.sample.parallel.planner.cost_model import NOMINAL, CostModel, Machine
 RING_SHARE = 0.9
 RESOLUTION = 0.005  # resolution of predictions, as a share of the least seconds
 UNKNOWN_LINKS = "the required links are neither measured nor described"
-MOST_RANKS = 1 << 14  # limit for enumeration within seconds
+MAX_RANKS = 1 << 14  # limit for enumeration within seconds
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class PlanResult:
     """Legal choices, best first, rejected options with reasons, and the costs that order them."""
 
     legal: Sequence[PlanCandidate]
-    refused: Sequence[tuple[ParallelDegrees, str]]
+    rejected: Sequence[tuple[ParallelDegrees, str]]
     costs: CostModel
 
     @property
@@ -46,7 +46,7 @@ class PlanResult:
         exact = next((choice for choice in self.legal if choice.degrees.ring == 1), first)
         return first if first.seconds < RING_SHARE * exact.seconds else exact
 
-    def why(self) -> str:
+    def describe(self) -> str:
         """Return a line with the choice, its time and the runner-up."""
         best, costs = self.best, self.costs
         others = [choice for choice in self.legal if choice is not best]
@@ -74,10 +74,10 @@ class PlanResult:
 
     def _rejections(self) -> Iterator[str]:
         groups: dict[str, list[tuple[ParallelDegrees, str]]] = {}
-        for degrees, reason in self.refused:
+        for degrees, reason in self.rejected:
             groups.setdefault(re.sub(r"\d+", "N", reason), []).append((degrees, reason))
         if groups:
-            yield f"rejected: {len(self.refused)}"
+            yield f"rejected: {len(self.rejected)}"
         for (degrees, reason), *others in groups.values():
             yield f"  {degrees}: {reason}{f'; and {len(others)} more' if others else ''}"
 
@@ -87,9 +87,9 @@ def rank_degrees(costs: CostModel, *, fixed: dict[str, int] | None = None) -> Pl
 
     Of data degrees with equal largest parts, only the smallest is considered.
     """
-    if costs.ranks > MOST_RANKS:
+    if costs.ranks > MAX_RANKS:
         fix = "start fewer ranks, or set lower degrees"
-        raise user_error("ranks that share a sampling run", got=costs.ranks, expected=f"at most {MOST_RANKS}", fix=fix)
+        raise user_error("ranks that share a sampling run", got=costs.ranks, expected=f"at most {MAX_RANKS}", fix=fix)
     fixed = fixed or {}
     legal, rejected = [], []
     stages, work = fixed.get("stages", 1), costs.work
@@ -117,7 +117,7 @@ def rank_degrees(costs: CostModel, *, fixed: dict[str, int] | None = None) -> Pl
     if not legal:
         raise _impossible(costs, fixed, rejected)
     least = min(choice.seconds for choice in legal)
-    return PlanResult(legal=sorted(legal, key=lambda choice: choice.order(least)), refused=rejected, costs=costs)
+    return PlanResult(legal=sorted(legal, key=lambda choice: choice.order(least)), rejected=rejected, costs=costs)
 
 
 def best_degrees(

@@ -127,7 +127,7 @@ def test_a_scene_is_calibrated_by_its_xml(tmp_path: Path) -> None:
     (xml,) = (tmp_path / "files").glob("*.xml")
     xml.unlink()
     (rejection,) = read_scenes(settings(path=str(tmp_path / "files")), tmp_path / "files")
-    assert rejection.refused.reason == Reason.NOT_CALIBRATED
+    assert rejection.error.reason == Reason.NOT_CALIBRATED
 
 
 @pytest.mark.parametrize(

@@ -201,8 +201,8 @@ def test_a_product_that_lies_there_packed_and_unpacked_is_one_scene(raw_gaofen: 
 def test_nothing_is_orthorectified_unasked(raw_gaofen: Path, product: Path) -> None:
     """Packed products are not scenes, and images without a system are rejected with the settings to use."""
     (rejection,) = refusals(raw_gaofen / "products")
-    assert rejection.refused.reason == Reason.CRS_MISSING
-    assert "`height_m` or `dem`" in rejection.refused.fix
+    assert rejection.error.reason == Reason.CRS_MISSING
+    assert "`height_m` or `dem`" in rejection.error.fix
     shutil.rmtree(product)
     with pytest.raises(UserError, match="set `height_m` or `dem`"):
         read_all(raw_gaofen / "products")
@@ -289,8 +289,8 @@ def test_an_xml_of_another_camera_or_day_than_the_name_says_is_noticed(
     (scene,) = read_all(product, height_m=120.0)
     assert isinstance(scene, Scene) == is_read
     if isinstance(scene, Rejection):
-        assert value in scene.refused.got
-        assert scene.refused.expected == "GF2, PMS1, 20200501"
+        assert value in scene.error.got
+        assert scene.error.expected == "GF2, PMS1, 20200501"
 
 
 def test_an_xml_of_another_place_is_noticed(product: Path) -> None:

@@ -17,7 +17,7 @@ read_all, _, _ = reader(datasets.Gaofen2Source, kind="gaofen2")
 
 
 def reasons(folder: Path, **settings: Any) -> list[Reason]:
-    return [scene.refused.reason for scene in read_all(folder, **settings) if isinstance(scene, Rejection)]
+    return [scene.error.reason for scene in read_all(folder, **settings) if isinstance(scene, Rejection)]
 
 
 @pytest.fixture

@@ -195,8 +195,8 @@ def test_real_pair_with_an_undeclared_offset_is_flagged_either_way(real_data: Ca
     for offset, error in ((0, with_offset), (-1000, without)):
         found = {scene.scene_id: scene for scene in read_all(folder / "S2L1C", bands=L1C, offset=offset)}
         rejection = found.pop(error)
-        assert rejection.refused.reason == Reason.OFFSET_CONTRADICTION
-        assert "B10" in rejection.refused.got
+        assert rejection.error.reason == Reason.OFFSET_CONTRADICTION
+        assert "B10" in rejection.error.got
         assert all(isinstance(scene, Scene) for scene in found.values())
     assert all(isinstance(scene, Scene) for scene in read_all(folder / "S2L2A", bands=L2A))
     assert all(isinstance(scene, Rejection) for scene in read_all(folder / "S2L2A", bands=L2A, offset=-1000))

@@ -26,14 +26,14 @@ def product(folder: Path, *, checksum: str = "skip", gsd_m: float = 10.0, **clou
         clouds=datasets.ProductCloudsConfig(**clouds),
     )
     (found,) = read_scenes(source, folder)
-    return found.refused if isinstance(found, Rejection) else found
+    return found.error if isinstance(found, Rejection) else found
 
 
 def arrays(folder: Path, *, bands: list[str] = BANDS, **clouds: Any) -> list[Scene | SceneRejectedError]:
     source = datasets.Sentinel2ArraySource(
         kind="sentinel2-array", path="x", bands=bands, units="dn", offset=0.0, clouds=datasets.CloudsConfig(**clouds)
     )
-    return [found.refused if isinstance(found, Rejection) else found for found in read_scenes(source, folder)]
+    return [found.error if isinstance(found, Rejection) else found for found in read_scenes(source, folder)]
 
 
 def mask_of(found: Scene | SceneRejectedError) -> np.ndarray:
@@ -225,7 +225,7 @@ PLACE: dict[str, Any] = {"epsg": 32633, "transform": (3.0, 0.0, 5e5, 0.0, -3.0, 
 def planet(folder: Path, **settings: Any) -> list[Scene | SceneRejectedError]:
     source = {"kind": "geotiff", "path": "x", "bands": BANDS, "units": "dn", **settings}
     found = read_scenes(datasets.GeoTiffSource.model_validate(source), folder)
-    return [one.refused if isinstance(one, Rejection) else one for one in found]
+    return [one.error if isinstance(one, Rejection) else one for one in found]
 
 
 @pytest.fixture

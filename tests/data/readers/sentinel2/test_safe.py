@@ -213,4 +213,4 @@ def test_real_decimated_product_is_refused_for_its_checksum_and_then_for_its_pix
     folder = real_data("s2_safe_tiny_downsampled")
     for checksum, reason in (("verify", Reason.CHECKSUM_MISMATCH), ("skip", Reason.RESOLUTION_MISMATCH)):
         found = read_all(folder, checksum=checksum)
-        assert [scene.refused.reason for scene in found if isinstance(scene, Rejection)] == [reason] * len(found)
+        assert [scene.error.reason for scene in found if isinstance(scene, Rejection)] == [reason] * len(found)

@@ -305,7 +305,7 @@ def test_other_documents_are_no_scenes_and_broken_ones_are_rejected(scene_of: Ca
     (folder / "cut.json").write_text(item_file(folder).read_text()[:10])
     found = read_all(folder)
     assert [type(one) for one in found].count(Scene) == 1
-    assert {one.refused.reason for one in found if isinstance(one, Rejection)} == {Reason.READ_ERROR}
+    assert {one.error.reason for one in found if isinstance(one, Rejection)} == {Reason.READ_ERROR}
     assert len(found) == 3
 
 

@@ -8,8 +8,8 @@ import pytest
 from dithc.engine.comm.gradients.buckets import (
     ALIGNMENT,
     BUCKETS,
-    LEAST_BUCKET_BYTES,
-    MOST_BUCKET_BYTES,
+    MAX_BUCKET_BYTES,
+    MIN_BUCKET_BYTES,
     SHARE_ELEMENTS,
     arrange,
 )
@@ -57,7 +57,7 @@ def test_a_bucket_ends_before_the_tensor_that_would_make_it_too_large():
 
 @pytest.mark.parametrize(
     ("total_bytes", "bucket_bytes"),
-    [(8 << 20, LEAST_BUCKET_BYTES), (64 << 20, (64 << 20) // BUCKETS), (1 << 30, MOST_BUCKET_BYTES)],
+    [(8 << 20, MIN_BUCKET_BYTES), (64 << 20, (64 << 20) // BUCKETS), (1 << 30, MAX_BUCKET_BYTES)],
 )
 def test_buckets_are_a_32nd_of_all_within_bounds(total_bytes, bucket_bytes):
     count = total_bytes // (16 * ALIGNMENT)

@@ -95,7 +95,7 @@ def test_on_its_own_under_other_types_and_compiled_it_is_the_module_s():
     assert torch.equal(model[1](x), before)  # outside of the model's forward
     with torch.autocast("cpu", torch.bfloat16):  # its weight is fp32, but the layer's output is bf16
         model(torch.randn(2, 5))
-    assert [row.why for row in patched.table() if row.op == "rms_norm"] == ["types that differ"]
+    assert [row.reason for row in patched.table() if row.op == "rms_norm"] == ["types that differ"]
     plain = copy.deepcopy(model)
     hcops.unpatch(plain)
     compiled = torch.compile(model, backend="eager")

@@ -170,7 +170,7 @@ def test_torch_serves_masks_dropout_and_other_types_with_reasons():
     hcops.unpatch(model)
     torch.manual_seed(0)
     assert torch.equal(found, model(x))
-    reasons = {row.why for row in patched.table()}
+    reasons = {row.reason for row in patched.table()}
     assert reasons == {
         "a mask",
         "dropout",

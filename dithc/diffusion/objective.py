@@ -10,7 +10,6 @@ from abc import ABC, abstractmethod
 import numpy as np
 import numpy.typing as npt
 import torch
-from scipy.special import expit, ndtri
 from torch import Tensor
 
 from dithc.config import training
@@ -39,6 +38,8 @@ class Objective(ABC):
     def times(self, uniform: npt.NDArray[np.float64]) -> npt.NDArray[np.int64] | npt.NDArray[np.float32]:
         """Return timesteps (N) at quantiles in [0, 1): int64 in 0 .. T - 1; float32 in 0 .. 1000 for a flow."""
         if self._settings.timestep_sampling == "logit-normal":
+            from scipy.special import expit, ndtri  # scipy takes as long as the rest of the package
+
             uniform = expit(self._settings.logit_mean + self._settings.logit_std * ndtri(uniform))
         return self._timesteps(uniform)
 

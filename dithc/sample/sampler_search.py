@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
-from scipy.optimize import minimize_scalar
 from torch import Tensor
 
 from dithc.config import training
@@ -196,6 +195,8 @@ def search_epsilon_scaling(
         value = score(np.concatenate(parts))  # input uint8 (N, 3, H, W)
         log.info(f"epsilon scaling {scaling:.3f}: {value:.6g}")
         return value
+
+    from scipy.optimize import minimize_scalar
 
     before = score_at(0.0, first)
     options = {"xatol": SCALING_TOLERANCE, "maxiter": MAX_TRIALS}

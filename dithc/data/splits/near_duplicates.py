@@ -8,8 +8,6 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
-from scipy.sparse import coo_matrix
-from scipy.sparse.csgraph import connected_components
 
 from dithc.data.splits.equal_area_grid import Ints
 
@@ -120,6 +118,9 @@ class NearDuplicates:
         return self._connected_cells(np.concatenate(pairs, axis=1))
 
     def _connected_cells(self, pairs: Ints) -> dict[str, str]:
+        from scipy.sparse import coo_matrix
+        from scipy.sparse.csgraph import connected_components
+
         names = np.array(list(self._numbers))
         graph = coo_matrix((np.ones(pairs.shape[1], bool), (pairs[0], pairs[1])), shape=(len(names), len(names)))
         _, labels = connected_components(graph, directed=False)

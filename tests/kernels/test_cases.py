@@ -56,15 +56,19 @@ def cmake() -> list[str]:
 
 
 @functools.cache
-def built(kind: str, target: str = "run_cases") -> Path:
-    """Build run_cases, or the library, in build/kernel-tests/<kind>, which later runs of the tests reuse."""
+def built(kind: str, target: str = "run_cases", *, newest: str = "") -> Path:
+    """Build run_cases, or the library, in build/kernel-tests, which later runs of the tests reuse.
+
+    `newest` is the newest instruction set to build; all if empty.
+    """
     settings = {
         "native": [],
         "sanitized": ["-DHCOPS_SANITIZE=address,undefined", "-DHCOPS_EMULATE_TILES=ON"],
         "emulated": ["-DHCOPS_EMULATE_TILES=ON"],
         "arm": [f"-DCMAKE_TOOLCHAIN_FILE={ROOT / 'kernels/test/aarch64.cmake'}"],
     }[kind]
-    folder = ROOT / "build/kernel-tests" / kind
+    folder = ROOT / "build/kernel-tests" / f"{kind}{newest and '-'}{newest}"
+    settings += [f"-DHCOPS_NEWEST_ISA={newest}"]
     for command in (["-S", str(ROOT / "kernels"), "-B", str(folder), "-DHCOPS_TEST=ON", *settings],
                     ["--build", str(folder), "--target", target, "--parallel", "2"]):  # fmt: skip
         done = subprocess.run([*cmake(), *command], capture_output=True, text=True)
@@ -77,7 +81,7 @@ def native_program(kind: str, isa: str) -> Path:
         pytest.skip("no CMake or no C compiler (cc) to build the kernels with")
     if not runs(isa, emulates_tiles=kind != "native"):
         pytest.skip(f"this CPU does not run {isa}")
-    program = built(kind)
+    program = built(kind, newest="" if isa == "amx" else isa)  # amx is the newest
     isas = subprocess.run([program], check=True, capture_output=True, text=True).stdout.split()
     if isa not in isas:
         pytest.skip(f"this compiler has no {isa}, only {', '.join(isas)}")

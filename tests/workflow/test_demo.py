@@ -125,10 +125,10 @@ def test_killed_workflow_continues_to_the_same_weights(finished: Path, encoded: 
 @pytest.mark.sampled("after the demo")
 def test_edited_display_trains_no_codec_again(finished: Path) -> None:
     edit = finished / "edit.yaml"
-    edit.write_text("datasets: {gaofen2: {rendering: {low: 0, high: 600}}}\n")
-    before = manifest(finished, "codecs/gaofen2-vae/manifest.json")["digest"]
-    done = snakemake(finished, "results/demo/codecs/gaofen2-vae/manifest.json", *LOCAL, "edit.yaml")
+    edit.write_text("datasets: {sentinel2: {rendering: {low: 0, high: 0.4}}}\n")
+    before = manifest(finished, "codecs/sentinel2-vae/manifest.json")["digest"]
+    done = snakemake(finished, "results/demo/codecs/sentinel2-vae/manifest.json", *LOCAL, "edit.yaml")
     assert done.returncode == 0, done.stdout[-3000:]
     assert "localrule tiles:" in done.stdout
     assert "reusing it" in done.stdout
-    assert manifest(finished, "codecs/gaofen2-vae/manifest.json")["digest"] == before
+    assert manifest(finished, "codecs/sentinel2-vae/manifest.json")["digest"] == before

@@ -1,4 +1,4 @@
-/* Finds the instruction set of this machine, and the kernels of the table that it can run. */
+/* Detect the instruction set of this machine, and select the kernels of the table that it can run. */
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <stddef.h>
@@ -40,10 +40,11 @@ const char *hc_isa_name(int isa) {
 
 #ifdef HC_EMULATED_TILES
 static int has_amx(void) {
-    return 1; /* tests on emulated tiles: simd/tiles_amx.h */
+    return 1; /* tests with emulated tiles: simd/tiles_amx.h */
 }
 #elif defined(__x86_64__)
-/* AMX: the CPU has tiles and bf16 products (leaf 7, EDX 24 and 22), and the kernel saves tile state (XCR0 17 and 18). */
+/* Return 1 if the CPU has tiles and bf16 products (leaf 7, EDX 24 and 22), and the operating system saves the tile
+ * state (XCR0 17 and 18). */
 static int has_amx(void) {
     unsigned eax, ebx, ecx, edx, low, high;
     if (!__get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) || !(edx >> 24 & edx >> 22 & 1u)) {
@@ -54,8 +55,8 @@ static int has_amx(void) {
         return 0;
     }
 #ifdef __linux__
-    /* Linux hands tile registers only to a process that asks (arch_prctl ARCH_REQ_XCOMP_PERM, feature 18: tile data); threads
-     * started later inherit the answer. */
+    /* Linux grants tile registers only on request (arch_prctl ARCH_REQ_XCOMP_PERM, feature 18: tile data). Threads that
+     * start later inherit the permission. */
     return syscall(SYS_arch_prctl, 0x1023, 18) == 0;
 #else
     return 1;
@@ -69,7 +70,7 @@ static int best_isa(void) {
     if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma")) {
         return HC_ISA_REF;
     }
-    /* The subset every AVX-512 server CPU has: foundation, byte and word, double and quad word, short vectors. */
+    /* The subset of every AVX-512 server CPU: foundation, byte and word, double and quad word, vector length. */
     if (!__builtin_cpu_supports("avx512f") || !__builtin_cpu_supports("avx512bw") ||
         !__builtin_cpu_supports("avx512dq") || !__builtin_cpu_supports("avx512vl")) {
         return HC_ISA_AVX2;
@@ -80,21 +81,22 @@ static int best_isa(void) {
     return has_amx() ? HC_ISA_AMX : HC_ISA_AVX512BF16;
 }
 
-/* Intel's vector units multiply pairs of bf16 at half the rate of fp32 (Emerald Rapids: 90 GFLOP/s a core against 185), so that
- * without AMX, as in many virtual machines, kernels that widen bf16 are the faster ones. AMD's multiply them at twice the rate. */
+/* Return the fastest level. Intel's vector units multiply pairs of bf16 at half the fp32 rate (Emerald Rapids: 90
+ * GFLOP/s per core against 185). Without AMX, as in many virtual machines, kernels that widen bf16 are therefore
+ * faster. AMD's vector units multiply pairs at twice the fp32 rate. */
 static int fastest_isa(void) {
     const int best = best_isa();
     return best == HC_ISA_AVX512BF16 && __builtin_cpu_is("intel") ? HC_ISA_AVX512 : best;
 }
 #elif defined(__aarch64__) && defined(__linux__)
-/* Bits of the kernel's interface (asm/hwcap.h), written out because older C libraries lack the newer names. */
+/* HWCAP bits of the Linux kernel (asm/hwcap.h), defined here because older C libraries lack the newer names. */
 #define CPU_HAS_SVE (1ul << 22)
 #define CPU_HAS_SME (1ul << 23)
-#define CPU_HAS_SME_F64F64 (1ul << 25) /* outer products of fp64, an extension that every SME processor so far has */
+#define CPU_HAS_SME_F64F64 (1ul << 25) /* outer products of fp64, an extension of every SME processor so far */
 
 static int best_isa(void) {
     if (!(getauxval(AT_HWCAP) & CPU_HAS_SVE)) {
-        return HC_ISA_NEON; /* also for SME without SVE: there SVE kernels run only in streaming mode */
+        return HC_ISA_NEON; /* also for SME without SVE, which runs SVE kernels only in streaming mode */
     }
     const unsigned long sme = CPU_HAS_SME | CPU_HAS_SME_F64F64;
     return (getauxval(AT_HWCAP2) & sme) == sme ? HC_ISA_SME : HC_ISA_SVE;
@@ -113,7 +115,7 @@ static int fastest_isa(void) {
 }
 #endif
 
-/* A machine at level `isa` runs its own family up to that level, and the reference. */
+/* Return 1 if a machine of level `isa` can run a kernel: the reference, and kernels of its family up to that level. */
 static int can_run(int isa, int kernel_isa) {
     return kernel_isa == HC_ISA_REF || (kernel_isa / 10 == isa / 10 && kernel_isa <= isa);
 }
@@ -139,11 +141,11 @@ int hc_isa_detect(const char *wanted, int *out_isa) {
     return HC_UNKNOWN_ISA;
 }
 
-/* What kernels_simd.c gives for each instruction set. */
+/* Vector kernels of each instruction set, defined by kernels_simd.c. */
 extern const hc_kernels hc_vector_kernels_ref, hc_vector_kernels_avx2, hc_vector_kernels_avx512, hc_vector_kernels_neon,
     hc_vector_kernels_sve, hc_vector_kernels_sme;
 
-/* Those that the library was built for, best first within a family. */
+/* Vector kernels in this build, best first within a family. */
 static const struct {
     int isa;
     const hc_kernels *kernels;
@@ -178,18 +180,18 @@ static const char *const VECTOR_NAMES[] = {
 #undef HC_VECTOR_KERNEL
 };
 
-/* With the instruction set that they are written for. */
+/* Return the best vector kernels for a machine of level `isa`, with the instruction set they are compiled for. */
 static hc_kernels vector_kernels(int isa) {
     int i = 0;
     while (!can_run(isa, VECTOR[i].isa)) {
-        i++; /* the reference, which is last, runs everywhere */
+        i++; /* the reference, the last entry, runs on every machine */
     }
     hc_kernels kernels = *VECTOR[i].kernels;
     kernels.isa = VECTOR[i].isa;
     return kernels;
 }
 
-/* First line of a type that a machine at level `isa` can run; the reference makes sure that there is one. */
+/* Return the first table entry of a type that a machine of level `isa` can run. The reference guarantees a result. */
 static const hc_gemm_kernel *gemm_kernel(int isa, int dtype) {
     for (int i = 0; i < COUNT(GEMM); i++) {
         if (GEMM[i]->dtype == dtype && can_run(isa, GEMM[i]->isa)) {
@@ -199,7 +201,7 @@ static const hc_gemm_kernel *gemm_kernel(int isa, int dtype) {
     return NULL;
 }
 
-/* NULL: the machine has no unit that multiplies fp32 faster in parts. */
+/* Return the kernel for split fp32 products, or NULL if the machine has no unit that makes them faster. */
 static const hc_gemm_kernel *split_kernel(int isa) {
 #ifdef HC_HAVE_AMX
     if (can_run(isa, hc_gemm_f32_amx.isa)) {

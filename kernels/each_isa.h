@@ -1,4 +1,4 @@
-/* Repeats a declaration for every instruction set of the vector layer (kernels/simd/). */
+/* Repeat a declaration for every instruction set of the vector layer (kernels/simd/). */
 #ifndef HC_EACH_ISA_H
 #define HC_EACH_ISA_H
 

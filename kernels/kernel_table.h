@@ -1,7 +1,7 @@
-/* One line per kernel: dispatch, tests and bench read this table and nothing else. No include guard: define the macros,
- * include this file, undefine them.
+/* Table of all kernels, one line per kernel. It is the only list that dispatch, tests and benchmarks read. It has no
+ * include guard: define the macros, include this file, and undefine them.
  *
- * HC_VECTOR_KERNEL(op): the functions hc_<op>_<isa> of type hc_<op>_kernel, from one source <folder>/<name>_simd.c that is
+ * HC_VECTOR_KERNEL(op): functions hc_<op>_<isa> of type hc_<op>_kernel, from one source <folder>/<name>_simd.c that is
  * compiled once for each of ref, avx2, avx512, neon, sve, sme. */
 #ifdef HC_VECTOR_KERNEL
 HC_VECTOR_KERNEL(multiply_add)
@@ -39,8 +39,8 @@ HC_VECTOR_KERNEL(combine)
 HC_VECTOR_KERNEL(convert)
 #endif
 
-/* HC_GEMM_KERNEL(dtype, isa, ISA): the descriptor hc_gemm_<dtype>_<isa> (gemm/gemm_kernel.h) in gemm/gemm_<dtype>_<isa>.c. Best
- * first within a dtype: the first one that the machine runs serves it. */
+/* HC_GEMM_KERNEL(dtype, isa, ISA): descriptor hc_gemm_<dtype>_<isa> (gemm/gemm_kernel.h) in gemm/gemm_<dtype>_<isa>.c.
+ * The lines are ordered best first within a dtype. A machine uses the first kernel that it can run. */
 #ifdef HC_GEMM_KERNEL
 #ifdef HC_HAVE_AVX512
 HC_GEMM_KERNEL(f32, avx512, HC_ISA_AVX512)
@@ -86,8 +86,8 @@ HC_GEMM_KERNEL(f64, sme, HC_ISA_SME)
 HC_GEMM_KERNEL(f64, ref, HC_ISA_REF)
 #endif
 
-/* HC_CEILING_KERNEL(dtype, isa, ISA): hc_ceiling_<dtype>_<isa> (ceiling/ceiling.h), multiply-adds on a unit that is wider than
- * the vector units for products of this type. Best first within a dtype. */
+/* HC_CEILING_KERNEL(dtype, isa, ISA): hc_ceiling_<dtype>_<isa> (ceiling/ceiling.h), multiply-adds on a unit that is
+ * wider than the vector units for products of this type. Best first within a dtype. */
 #ifdef HC_CEILING_KERNEL
 #ifdef HC_HAVE_AMX
 HC_CEILING_KERNEL(bf16, amx, HC_ISA_AMX)

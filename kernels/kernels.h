@@ -1,4 +1,4 @@
-/* The kernels of one instruction set, as a struct of functions made from kernel_table.h. */
+/* Kernels of one instruction set, as a struct of functions generated from kernel_table.h. */
 #ifndef HC_KERNELS_H
 #define HC_KERNELS_H
 
@@ -25,13 +25,13 @@ extern const hc_gemm_kernel hc_gemm_f32_amx;
 typedef struct hc_kernels {
     int isa;
     const hc_gemm_kernel *gemm_f32, *gemm_bf16, *gemm_f64;
-    const hc_gemm_kernel *gemm_f32_split; /* NULL, or for large products of fp32 of a limited range (gemm/gemm_range.c) */
+    const hc_gemm_kernel *gemm_f32_split; /* NULL, or for large fp32 products of a limited range (gemm/gemm_range.c) */
 #define HC_VECTOR_KERNEL(op) hc_##op##_kernel *op;
 #include "kernel_table.h"
 #undef HC_VECTOR_KERNEL
 } hc_kernels;
 
-/* The kernels that a machine of level `isa` runs; never NULL for a known level. */
+/* Return the kernels for a machine of level `isa`. Never NULL for a known level. */
 const hc_kernels *hc_kernels_of(int isa);
 
 #endif

@@ -1,4 +1,4 @@
-/* The vector kernels of one instruction set, as dispatch.c chooses among them. */
+/* Table of the vector kernels of one instruction set, for dispatch.c. */
 #include "kernels.h"
 #include "simd/simd.h"
 

@@ -1,4 +1,5 @@
-/* Several operators in one call. Each is a row of words: its number, then its arguments behind the context, in their order. */
+/* Several operators in one call. Each is a sequence of words: its number, then its arguments after the context, in
+ * order. */
 #include <stddef.h>
 #include <string.h>
 
@@ -78,7 +79,7 @@ static int copy_blocks(hc_context *context, const int64_t *words) {
 
 static int exchange_meet(hc_context *context, const int64_t *words) {
     (void)context;
-    return hc_exchange_meet(AT(0), words[1], AT(2));
+    return hc_exchange_barrier(AT(0), words[1], AT(2));
 }
 
 static const struct {

@@ -1,11 +1,13 @@
-/* Types of the elementwise, SwiGLU and softmax kernels that are compiled once per instruction set, and the functions' errors.
+/* Types of the elementwise, SwiGLU and softmax kernels, which are compiled once per instruction set, and the errors of
+ * the functions.
  *
- * Largest errors of simd/math.h on AVX-512 against float64: of every fp32 number with 2^-14 <= |x| < 256, and of every 101st of
- * all others. The other instruction sets differ by two units in the last place (ulp) at most. Errors are in ulp of the exact
- * result; where a function is small against what it is made of, the absolute error counts.
+ * The table lists the largest errors of simd/math.h on AVX-512 against float64. The test covers every fp32 number with
+ * 2^-14 <= |x| < 256, and every 101st of the other numbers. The other instruction sets differ by at most two units in
+ * the last place (ulp). Errors are in ulp of the exact result. If cancellation makes a result small, the table gives
+ * the absolute error instead.
  *
- *   exp             0.90 ulp everywhere, denormal results included
- *   2^x             1.6 ulp everywhere, the same
+ *   exp             0.90 ulp everywhere, including denormal results
+ *   2^x             1.6 ulp everywhere, including denormal results
  *   tanh            2.4 ulp everywhere, 1.5 for |x| >= 0.5
  *   sigmoid         2.5 ulp for x > -88.7; 0 below (absolute 3e-39)
  *   silu            2.4 ulp for x > -88.7; -0 below (absolute 2.7e-37)
@@ -16,8 +18,9 @@
  *   gelu by erf     6.2 ulp for x >= -3; 1.8e-9 absolute for x < -3 (PyTorch: 1.2e-6), below 2e-40 from -13.5 on, -inf too
  *   its gradient    2.2e-7 absolute
  *
- * Below -1 gelu is x exp(2 u), where the rounding of u counts. PyTorch's 0.5 x (1 + tanh u) has absolute errors up to 1.5e-7
- * there, and is -0 below -5.1. inf and nan give what PyTorch gives; denormal x are not flushed. */
+ * Below -1, gelu is computed as x exp(2 u), and the rounding of u dominates the error. PyTorch's 0.5 x (1 + tanh u) has
+ * absolute errors up to 1.5e-7 in that range, and returns -0 below -5.1. inf and nan produce the same results as in
+ * PyTorch. Denormal x are not flushed to zero. */
 #ifndef HC_ACTIVATION_H
 #define HC_ACTIVATION_H
 
@@ -26,22 +29,23 @@
 #include "each_isa.h"
 #include "hcops.h"
 
-/* Arrays have a type each, HC_F32 or HC_BF16. pass_caches: 1 where the output will not be found in a cache anyway, so that stores
- * should pass by them (used where the output is aligned to its elements). */
+/* Each array has its own type, HC_F32 or HC_BF16. pass_caches: 1 to store with non-temporal stores, because the output
+ * would be evicted from the caches anyway. It takes effect only if the output is aligned to its elements. */
 typedef void hc_map_kernel(int function, int64_t count, const void *x, int x_type, void *out, int out_type, int pass_caches);
 
 typedef void hc_map_backward_kernel(int function, int64_t count, const void *dout, int dout_type, const void *x, int x_type,
                                     void *out_dx, int dx_type, int pass_caches);
 
-/* y may be NULL: out = alpha x. */
+/* Compute out = alpha x + beta y. If y is NULL, out = alpha x. */
 typedef void hc_scale_add_kernel(int64_t count, float alpha, const void *x, int x_type, float beta, const void *y, int y_type,
                                  void *out, int out_type, int pass_caches);
 
-/* out = factor (x - y) */
+/* Compute out = factor (x - y). */
 typedef void hc_scaled_difference_kernel(int64_t count, float factor, const void *x, int x_type, const void *y, int y_type,
                                          void *out, int out_type, int pass_caches);
 
-/* Rows of 2 `columns` elements, gates before values, to rows of `columns`: out = silu(gate) value; and the gradient to them. */
+/* Compute out = silu(gate) * value. x contains rows of 2 * `columns` elements, gates before values. out contains rows
+ * of `columns` elements. The backward kernel computes the gradient of x. */
 typedef void hc_swiglu_forward_kernel(int64_t rows, int64_t columns, const void *x, int x_type, void *out, int out_type,
                                       int pass_caches);
 

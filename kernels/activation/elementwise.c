@@ -1,15 +1,15 @@
-/* Operators on each element alone: checks, and the cut of the elements among threads. */
+/* Elementwise operators: argument checks, and the partition of the elements among threads. */
 #include <stddef.h>
 
 #include "array.h"
 #include "context.h"
 
-/* Threads meet at multiples of 4 KB of fp32: never within a cache line, nor a page. */
+/* Granularity of the partition in elements, 4 KB of fp32. Two threads then share neither a cache line nor a page. */
 #define MULTIPLE 1024
 
 typedef struct {
     const hc_kernels *kernels;
-    int function; /* hc_function of map and map_backward */
+    int function; /* hc_function, for map and map_backward */
     int64_t count;
     float alpha, beta;
     const void *x, *y;

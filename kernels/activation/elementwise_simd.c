@@ -1,18 +1,19 @@
-/* Operators that work on each element alone: functions and their gradients, scaled sums and differences. */
+/* Elementwise kernels: functions and their gradients, scaled sums and differences. */
 #include "activation/activation.h"
 #include "simd/math.h"
 
-/* Four runs of addresses are written alternately where the data is out of cache: the pages of one run leave banks of
- * memory idle and the prefetchers stop at their ends. Two cores, copies of 256 MB in pages of 4 KB, GB/s read and
- * written: one run 35, four runs at distances of 4, 16, 64 KB 44, 46, 48, eight 47, ordinary stores 26; of 64 MB on
- * huge pages: one run 45, four 52. */
+/* Number of address streams that are written alternately if the data exceeds the caches. With one stream, the pages of
+ * the stream leave memory banks idle, and the prefetchers stop at page ends. Bandwidth (read and written) of two cores,
+ * copies of 256 MB in pages of 4 KB: one stream 35 GB/s; four streams at distances of 4, 16 and 64 KB 44, 46 and 48
+ * GB/s; eight streams 47 GB/s; ordinary stores 26 GB/s. Copies of 64 MB on huge pages: one stream 45 GB/s, four streams
+ * 52 GB/s. */
 #define RUNS 4
 #define RUN_ELEMENTS 4096
 #define TURN_ELEMENTS 64
 
 typedef enum { MAP, MAP_BACKWARD, SCALE_ADD, SCALE, DIFFERENCE } operation;
 
-/* Operation on each element; constant after inlining, except the numbers. */
+/* Operation on each element. All fields except alpha and beta are compile-time constants after inlining. */
 typedef struct {
     operation operation;
     int function;
@@ -35,7 +36,7 @@ HC_INLINE hc_vf function_of_(int function, hc_vf x) HC_STREAMING_OK {
     }
 }
 
-/* The gradient, at x; of exp and tanh at their results. */
+/* Return the gradient at x. For exp and tanh, x is the result of the function. */
 HC_INLINE hc_vf gradient_of_(int function, hc_vf x) HC_STREAMING_OK {
     switch (function) {
     case HC_EXP: return x;
@@ -58,12 +59,12 @@ HC_INLINE hc_vf element_(recipe r, hc_vf x, hc_vf y) HC_STREAMING_OK {
 
 HC_INLINE int reads_y_(recipe r) HC_STREAMING_OK { return r.operation != MAP && r.operation != SCALE; }
 
-/* One vector of output, or two of bf16 where all arrays are bf16. `past`: past the caches. */
-HC_INLINE void step_(recipe r, arrays a, int64_t i, int pairs, int past) HC_STREAMING_OK {
+/* Compute one vector of output, or two vectors of bf16 if all arrays are bf16. past: 1 for non-temporal stores. */
+HC_INLINE void step_(recipe r, arrays a, int64_t i, int pairs, int stream) HC_STREAMING_OK {
     if (!pairs) {
         const hc_vf x = hc_load_as(a.x, i, a.x_type);
         const hc_vf out = element_(r, x, reads_y_(r) ? hc_load_as(a.y, i, a.y_type) : x);
-        if (past) {
+        if (stream) {
             hc_stream_as(a.out, i, a.out_type, out);
         } else {
             hc_store_as(a.out, i, a.out_type, out);
@@ -74,20 +75,21 @@ HC_INLINE void step_(recipe r, arrays a, int64_t i, int pairs, int past) HC_STRE
     const hc_vf x_even = hc_load_bf16_even(x), x_odd = hc_load_bf16_odd(x);
     const hc_vf even = element_(r, x_even, reads_y_(r) ? hc_load_bf16_even(y) : x_even);
     const hc_vf odd = element_(r, x_odd, reads_y_(r) ? hc_load_bf16_odd(y) : x_odd);
-    if (past) {
+    if (stream) {
         hc_stream_bf16_pair((uint16_t *)a.out + i, even, odd);
     } else {
         hc_store_bf16_pair((uint16_t *)a.out + i, even, odd);
     }
 }
 
-/* Fewer elements than a vector. */
-HC_INLINE void some_(recipe r, arrays a, int64_t i, int64_t n) HC_STREAMING_OK {
+/* Compute a remainder of n elements, at most one vector. */
+HC_INLINE void remainder_(recipe r, arrays a, int64_t i, int64_t n) HC_STREAMING_OK {
     const hc_vf x = hc_load_as_n(a.x, i, n, a.x_type);
     hc_store_as_n(a.out, i, n, a.out_type, element_(r, x, reads_y_(r) ? hc_load_as_n(a.y, i, n, a.y_type) : x));
 }
 
-/* Compute the part from `i` that fills complete groups of runs, with stores that bypass the caches; return its end. */
+/* Compute elements from i on that fill complete groups of RUNS streams, with non-temporal stores. Return the end of the
+ * computed range. */
 HC_INLINE int64_t runs_(recipe r, arrays a, int64_t i, int64_t count, int pairs) HC_STREAMING_OK {
     const int64_t step = hc_lanes() << pairs, of_turn = step > TURN_ELEMENTS ? step : TURN_ELEMENTS;
     for (; i + RUNS * RUN_ELEMENTS <= count; i += RUNS * RUN_ELEMENTS) {
@@ -111,7 +113,7 @@ HC_INLINE void pass_(recipe r, arrays a, int64_t count, int pairs, int pass_cach
         const int64_t before = (int64_t)(-(uintptr_t)a.out % ((uintptr_t)step * element) / element);
         if (before + RUNS * RUN_ELEMENTS <= count) {
             for (; i < before; i += lanes) {
-                some_(r, a, i, before - i < lanes ? before - i : lanes);
+                remainder_(r, a, i, before - i < lanes ? before - i : lanes);
             }
             i = runs_(r, a, before, count, pairs);
         }
@@ -120,11 +122,12 @@ HC_INLINE void pass_(recipe r, arrays a, int64_t count, int pairs, int pass_cach
         step_(r, a, i, pairs, 0);
     }
     for (; i < count; i += lanes) {
-        some_(r, a, i, count - i < lanes ? count - i : lanes);
+        remainder_(r, a, i, count - i < lanes ? count - i : lanes);
     }
 }
 
-/* One loop for all fp32, one for all bf16, one that asks at each vector. */
+/* Dispatch to a loop for fp32 arrays only, a loop for bf16 arrays only, or a loop that tests the types at each
+ * vector. */
 HC_INLINE void typed_(recipe r, arrays a, int64_t count, int pass_caches) HC_STREAMING_OK {
     if (a.x_type == HC_F32 && a.y_type == HC_F32 && a.out_type == HC_F32) {
         pass_(r, (arrays){a.x, a.y, a.out, HC_F32, HC_F32, HC_F32}, count, 0, pass_caches);

@@ -1,4 +1,4 @@
-/* Images to patches and back: a change of the order of elements, and of their type. */
+/* Convert images to patches and back: a permutation of the elements, with a conversion of the type. */
 #include <stddef.h>
 #include <string.h>
 
@@ -32,7 +32,8 @@ static void store(void *p, int64_t i, int type, float value) {
     }
     uint32_t bits;
     memcpy(&bits, &value, sizeof bits);
-    /* Adding just under half of the last place, plus the last bit, rounds to nearest even; a nan would wrap, so it is kept. */
+    /* Adding just under half of the last place, plus the last bit, rounds to nearest even. A nan could overflow into
+     * the sign, so it is kept. */
     ((uint16_t *)p)[i] = (uint16_t)(value != value ? (bits >> 16 | 0x40u) : (bits + 0x7fffu + (bits >> 16 & 1u)) >> 16);
 }
 
@@ -47,7 +48,7 @@ static void move(const patches_job *job, int64_t image_at, int64_t patch_at) {
     }
 }
 
-/* One patch; `image_at`: its first element in the image, `patch_at`: in the patches. */
+/* Move one patch. image_at and patch_at are the indices of its first element in the image and in the patches. */
 static void patch(const patches_job *job, int64_t image_at, int64_t patch_at) {
     const int64_t p = job->p, c = job->c, width = job->s * p, plane = job->r * p * width;
     const int64_t channel_step = job->order == 0 ? p * p : 1, column_step = job->order == 0 ? 1 : c;
@@ -61,7 +62,7 @@ static void patch(const patches_job *job, int64_t image_at, int64_t patch_at) {
     }
 }
 
-/* The unit of work is a row of patches of an image. */
+/* Move the patches of one thread. The unit of work is a row of patches of an image. */
 static void patches(void *arguments, int thread, int num_threads) {
     const patches_job *job = arguments;
     const int64_t p = job->p, elements = job->c * p * p, image = job->r * job->s * elements;

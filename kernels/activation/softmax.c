@@ -1,4 +1,4 @@
-/* Softmax over rows: checks, and the cut of the rows among threads. */
+/* Softmax over rows: argument checks, and the partition of the rows among threads. */
 #include <stddef.h>
 
 #include "array.h"
@@ -7,7 +7,7 @@
 typedef struct {
     const hc_kernels *kernels;
     int64_t rows, columns;
-    const void *x, *y; /* y: NULL for the forward pass */
+    const void *x, *y; /* y is NULL in the forward pass */
     void *out;
     int x_type, y_type, out_type;
 } softmax_job;

@@ -1,5 +1,5 @@
-/* Softmax over rows, and its gradient. A row is read again from the cache, and its exponentials computed again, instead of
- * being kept: so a row may have any length and the output may be bf16. */
+/* Softmax over rows, and its gradient. The kernel reads a row several times from the cache and recomputes the
+ * exponentials instead of storing them. A row may therefore have any length, and the output may be bf16. */
 #include <math.h>
 
 #include "activation/activation.h"
@@ -44,7 +44,7 @@ HC_KERNEL_FUNCTION void HC_NAME(softmax_forward)(int64_t rows, int64_t columns, 
     }
 }
 
-/* sum over a row of a * b */
+/* Return the sum of a * b over a row. */
 HC_INLINE float row_product_(int64_t columns, int64_t start, const void *a, int a_type, const void *b,
                              int b_type) HC_STREAMING_OK {
     const int64_t lanes = hc_lanes();

@@ -1,4 +1,4 @@
-/* SwiGLU: checks, and the cut of the rows among threads. */
+/* SwiGLU: argument checks, and the partition of the rows among threads. */
 #include <stddef.h>
 
 #include "array.h"
@@ -6,8 +6,8 @@
 
 typedef struct {
     const hc_kernels *kernels;
-    int64_t rows, columns; /* columns: E */
-    const void *dout, *x;  /* dout NULL: the forward pass */
+    int64_t rows, columns; /* columns: E, half of the elements of a row of x */
+    const void *dout, *x;  /* dout is NULL in the forward pass */
     void *out;
     int dout_type, x_type, out_type, pass_caches;
 } swiglu_job;

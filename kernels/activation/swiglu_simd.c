@@ -1,10 +1,11 @@
-/* SwiGLU: rows [gate | value] of 2E elements to silu(gate) value of E, and its gradients. */
+/* SwiGLU kernels. Rows [gate | value] of 2E elements become rows silu(gate) * value of E elements. The backward kernel
+ * computes the gradients of gate and value. */
 #include <float.h>
 
 #include "activation/activation.h"
 #include "simd/math.h"
 
-/* A row: where its gates, its values and its E elements start, as elements of their arrays. */
+/* A row: the indices of its first gate, its first value and the first of its E elements of out or dout. */
 typedef struct {
     const void *dout, *x;
     void *out;
@@ -14,11 +15,11 @@ typedef struct {
 
 HC_INLINE hc_vf forward_(hc_vf gate, hc_vf value) HC_STREAMING_OK { return hc_mul(hc_silu(gate), value); }
 
-/* Elements i.. of a row's result: a vector, or two of bf16. */
-HC_INLINE void forward_step_(place p, int64_t i, int pairs, int past) HC_STREAMING_OK {
+/* Compute elements i.. of a result row: one vector, or two vectors of bf16. */
+HC_INLINE void forward_step_(place p, int64_t i, int pairs, int stream) HC_STREAMING_OK {
     if (!pairs) {
         const hc_vf out = forward_(hc_load_as(p.x, p.gate + i, p.x_type), hc_load_as(p.x, p.value + i, p.x_type));
-        if (past) {
+        if (stream) {
             hc_stream_as(p.out, p.of_e + i, p.out_type, out);
         } else {
             hc_store_as(p.out, p.of_e + i, p.out_type, out);
@@ -28,18 +29,18 @@ HC_INLINE void forward_step_(place p, int64_t i, int pairs, int past) HC_STREAMI
     const uint16_t *gate = (const uint16_t *)p.x + p.gate + i, *value = (const uint16_t *)p.x + p.value + i;
     const hc_vf even = forward_(hc_load_bf16_even(gate), hc_load_bf16_even(value));
     const hc_vf odd = forward_(hc_load_bf16_odd(gate), hc_load_bf16_odd(value));
-    if (past) {
+    if (stream) {
         hc_stream_bf16_pair((uint16_t *)p.out + p.of_e + i, even, odd);
     } else {
         hc_store_bf16_pair((uint16_t *)p.out + p.of_e + i, even, odd);
     }
 }
 
-HC_INLINE void forward_row_(place p, int64_t columns, int pairs, int past) HC_STREAMING_OK {
+HC_INLINE void forward_row_(place p, int64_t columns, int pairs, int stream) HC_STREAMING_OK {
     const int64_t lanes = hc_lanes(), step = lanes << pairs;
     int64_t i = 0;
     for (; i + step <= columns; i += step) {
-        forward_step_(p, i, pairs, past);
+        forward_step_(p, i, pairs, stream);
     }
     for (; i < columns; i += lanes) {
         const int64_t n = columns - i < lanes ? columns - i : lanes;
@@ -48,18 +49,18 @@ HC_INLINE void forward_row_(place p, int64_t columns, int pairs, int past) HC_ST
     }
 }
 
-/* 1 where both halves of every row start at multiples of a step, as stores that bypass the caches demand. */
+/* Return 1 if both halves of every row start at multiples of `step` elements, as non-temporal stores require. */
 HC_INLINE int aligned_(const void *p, int64_t columns, int64_t step, int type) HC_STREAMING_OK {
     return columns % step == 0 && (uintptr_t)p % (uintptr_t)(step * (type == HC_F32 ? 4 : 2)) == 0;
 }
 
 HC_INLINE void forward_rows_(place p, int64_t rows, int64_t columns, int pairs, int pass_caches) HC_STREAMING_OK {
-    const int past = pass_caches && aligned_(p.out, columns, hc_lanes() << pairs, p.out_type);
+    const int stream = pass_caches && aligned_(p.out, columns, hc_lanes() << pairs, p.out_type);
     for (int64_t row = 0; row < rows; row++) {
         p.gate = 2 * row * columns;
         p.value = p.gate + columns;
         p.of_e = row * columns;
-        forward_row_(p, columns, pairs, past);
+        forward_row_(p, columns, pairs, stream);
     }
     hc_stream_end();
 }
@@ -74,15 +75,17 @@ HC_KERNEL_FUNCTION void HC_NAME(swiglu_forward)(int64_t rows, int64_t columns, c
     }
 }
 
-/* Gate at which exp(-gate) becomes inf. The sigmoid is 0 there, and its product with any finite gate is a number. */
+/* Bound of the gate, at which exp(-gate) overflows to inf. The sigmoid is 0 there, and its product with any finite gate
+ * is finite. */
 #define GATE_BOUND 89.0f
 
-/* exp(-b) where b is the gate within bounds beyond which silu' is 0 or 1; 1 / (1 + that). */
+/* exp(-b) and the sigmoid 1 / (1 + exp(-b)), where b is the gate clamped to GATE_BOUND. Outside these bounds silu' is 0
+ * or 1. */
 HC_INLINE hc_vf power_(hc_vf bounded) HC_STREAMING_OK { return hc_exp_bounded_(hc_negate(bounded)); }
 HC_INLINE hc_vf sigmoid_(hc_vf power) HC_STREAMING_OK { return hc_div(hc_set(1.0f), hc_add(hc_set(1.0f), power)); }
 HC_INLINE hc_vf finite_(hc_vf power) HC_STREAMING_OK { return hc_min(hc_set(FLT_MAX), power); }
 
-/* What one vector of gates gives to both gradients, from one exponential and one division. */
+/* Compute both gradients of one vector of gates with one exponential and one division. */
 #define GRADIENTS(dgate, dvalue, dout, gate, value)                                                 \
     do {                                                                                            \
         const hc_vf b_ = hc_within(gate, GATE_BOUND), e_ = power_(b_), s_ = sigmoid_(e_);           \
@@ -90,13 +93,13 @@ HC_INLINE hc_vf finite_(hc_vf power) HC_STREAMING_OK { return hc_min(hc_set(FLT_
         dvalue = hc_mul(dout, hc_mul(gate, s_));                                                    \
     } while (0)
 
-HC_INLINE void backward_step_(place p, int64_t i, int pairs, int past) HC_STREAMING_OK {
+HC_INLINE void backward_step_(place p, int64_t i, int pairs, int stream) HC_STREAMING_OK {
     hc_vf dgate, dvalue;
     if (!pairs) {
         const hc_vf dout = hc_load_as(p.dout, p.of_e + i, p.dout_type);
         const hc_vf gate = hc_load_as(p.x, p.gate + i, p.x_type), value = hc_load_as(p.x, p.value + i, p.x_type);
         GRADIENTS(dgate, dvalue, dout, gate, value);
-        if (past) {
+        if (stream) {
             hc_stream_as(p.out, p.gate + i, p.out_type, dgate);
             hc_stream_as(p.out, p.value + i, p.out_type, dvalue);
         } else {
@@ -113,7 +116,7 @@ HC_INLINE void backward_step_(place p, int64_t i, int pairs, int past) HC_STREAM
     hc_vf dgate_odd, dvalue_odd;
     GRADIENTS(dgate, dvalue, dout_even, gate_even, hc_load_bf16_even(value));
     GRADIENTS(dgate_odd, dvalue_odd, dout_odd, gate_odd, hc_load_bf16_odd(value));
-    if (past) {
+    if (stream) {
         hc_stream_bf16_pair(out_dgate, dgate, dgate_odd);
         hc_stream_bf16_pair(out_dvalue, dvalue, dvalue_odd);
     } else {
@@ -122,11 +125,11 @@ HC_INLINE void backward_step_(place p, int64_t i, int pairs, int past) HC_STREAM
     }
 }
 
-HC_INLINE void backward_row_(place p, int64_t columns, int pairs, int past) HC_STREAMING_OK {
+HC_INLINE void backward_row_(place p, int64_t columns, int pairs, int stream) HC_STREAMING_OK {
     const int64_t lanes = hc_lanes(), step = lanes << pairs;
     int64_t i = 0;
     for (; i + step <= columns; i += step) {
-        backward_step_(p, i, pairs, past);
+        backward_step_(p, i, pairs, stream);
     }
     for (; i < columns; i += lanes) {
         const int64_t n = columns - i < lanes ? columns - i : lanes;
@@ -140,12 +143,12 @@ HC_INLINE void backward_row_(place p, int64_t columns, int pairs, int past) HC_S
 }
 
 HC_INLINE void backward_rows_(place p, int64_t rows, int64_t columns, int pairs, int pass_caches) HC_STREAMING_OK {
-    const int past = pass_caches && aligned_(p.out, columns, hc_lanes() << pairs, p.out_type);
+    const int stream = pass_caches && aligned_(p.out, columns, hc_lanes() << pairs, p.out_type);
     for (int64_t row = 0; row < rows; row++) {
         p.gate = 2 * row * columns;
         p.value = p.gate + columns;
         p.of_e = row * columns;
-        backward_row_(p, columns, pairs, past);
+        backward_row_(p, columns, pairs, stream);
     }
     hc_stream_end();
 }

@@ -1,43 +1,40 @@
-/* Attention: arguments, how the problem is cut, and scratch memory. */
+/* Attention: argument checks, the partition of the problem, and scratch memory. */
 #include "array.h"
 #include "attention/attention_work.h"
 
 #include <math.h>
 #include <string.h>
 
-/* Where there are fewer heads than this for each thread, a head's segments are spread: less is lost at the end to
- * uneven parts. */
+/* With fewer heads per thread than this, the segments of a head are distributed over threads. This reduces the idle
+ * time at the end that uneven parts cause. */
 #define HEADS_PER_THREAD 4
 
-/* Products in parts: shorter and narrower ones would mostly be padding. The most is what attention_range.c counts on. */
+/* Limits for split products (three bf16 per fp32 number). Shorter and narrower products would mostly compute padding.
+ * attention_range.c relies on the upper limit. */
 #define MIN_TOKENS_IN_PARTS 64
 #define MIN_WIDTH_IN_PARTS 40
 #define MAX_IN_PARTS ((int64_t)1 << 30)
 
-/* Panels of 32 columns of a block of scores, and rows of S and dP at once. */
+/* Panels of 32 columns per block of scores, and rows of S and dP per call. */
 #define PANELS_IN_PARTS 2
 #define PART_ROWS_IN_PARTS 64
 
 
-/* Rows of a block of scores where later keys are hidden: of a smaller block fewer are computed for nothing. */
+/* Rows of a block of scores in causal attention. A smaller block computes fewer scores that the mask hides. */
 #define CAUSAL_CHUNK_ROWS 64
 
 static int is_type(int type) {
     return type == HC_F32 || type == HC_BF16;
 }
 
-static int sizes_are_bad(const hc_attention_arguments *a) {
+static int sizes_are_invalid(const hc_attention_arguments *a) {
     const int64_t queries = hc_count(a->n, a->queries, a->h), keys = hc_count(a->n, a->keys, a->h);
     return queries < 0 || keys < 0 || a->k < 1 || hc_count(queries, a->k, 3) < 0 || hc_count(keys, a->k, 3) < 0 ||
            a->key_heads < 0 || (a->h > 0 && (a->key_heads < 1 || a->h % a->key_heads != 0)) || !is_type(a->compute) ||
            !(a->scale > 0.0f && a->scale < INFINITY) || a->queries_like < 0;
 }
 
-static int64_t largest(int64_t a, int64_t b) {
-    return a > b ? a : b;
-}
-
-/* What follows from sizes and kernels. */
+/* Derive the block sizes from the problem sizes and the kernels. */
 static hc_attention plan(const hc_context *context, const hc_attention_arguments *a, int is_forward,
                          const hc_gemm_kernel *gemm) {
     hc_attention work = {.kernels = context->kernels, .team = context->team, .n = a->n, .t = a->queries, .keys = a->keys,
@@ -52,14 +49,15 @@ static hc_attention plan(const hc_context *context, const hc_attention_arguments
     work.width = hc_round_up(work.nr, work.lanes);
     work.tail = in_parts && a->k % gemm->kr >= 1 && a->k % gemm->kr <= HC_NEAR_MOST_TAIL;
     work.padded_k = in_parts ? hc_round_up(a->k, 16) : a->k;
-    /* Equal chunks of about CHUNK_ROWS, so that T = 257 is one of 257 and not one of 256 and one of 1. */
+    /* Equal chunks of about `about` rows. T = 257 is then one chunk of 257 rows, not a chunk of 256 and a chunk of
+     * 1. */
     const int64_t about = work.causal ? CAUSAL_CHUNK_ROWS : CHUNK_ROWS;
     work.rows = is_forward ? work.keys : work.t;
     const int64_t chunks = work.rows < about ? 1 : (work.rows + about / 2) / about;
     work.chunk = hc_blocks(work.rows, chunks);
     work.num_chunks = hc_blocks(work.rows, work.chunk);
     work.part = hc_round_up(in_parts ? PART_ROWS_IN_PARTS : gemm->element_bytes == 4 ? PART_ROWS : PART_ROWS_BF16, gemm->mr());
-    work.looks_ahead = largest(work.t, work.keys) <= LOOK_AHEAD_TOKENS;
+    work.prefetches_next = hc_max_i64(work.t, work.keys) <= LOOK_AHEAD_TOKENS;
     work.num_segments = hc_blocks(work.keys, SEGMENT_KEYS);
     work.packs = !in_parts && (work.width != work.nr || !((gemm->b_group == 1 && gemm->element_bytes == 4) ||
                                                           (gemm->b_group == 2 && gemm->element_bytes == 2)));
@@ -70,14 +68,14 @@ static hc_attention plan(const hc_context *context, const hc_attention_arguments
     return work;
 }
 
-/* What the threads of a job need of scratch memory: sets it in `work`, returns the bytes of all. */
+/* Set the scratch memory per thread in `work`. Return the bytes of scratch memory of all threads. */
 static int64_t lay_out_scratch(const hc_context *context, hc_attention *work) {
     const int64_t threads = context->num_threads, heads = work->n * work->h, head_bytes = work->t * work->padded_k * 4;
     const int64_t bytes = work->is_forward ? hc_attention_forward_bytes(work) : hc_attention_backward_bytes(work);
     work->thread_bytes = hc_round_up(bytes, 4096);
     work->group = 0;
     if (!work->is_forward && work->num_segments > 1 && heads < HEADS_PER_THREAD * threads) {
-        work->group = hc_least(heads, hc_blocks(HEADS_PER_THREAD * threads, work->num_segments));
+        work->group = hc_min_i64(heads, hc_blocks(HEADS_PER_THREAD * threads, work->num_segments));
     }
     work->num_threads = context->num_threads;
     return threads * (work->thread_bytes + (int64_t)sizeof(hc_share)) + work->group * work->num_segments * head_bytes;
@@ -96,31 +94,33 @@ static void run_in(hc_context *context, char *scratch, hc_attention *work) {
     hc_team_run(context->team, 0, work->is_forward ? hc_attention_forward_job : hc_attention_backward_job, work);
 }
 
-/* In parts where that gains, and then with the other kernel what was left. */
+/* Run with split products if they are faster. Then compute the heads that are out of their range with the other
+ * kernel. */
 static int run(hc_context *context, const hc_attention_arguments *a, int is_forward) {
     const int64_t heads = a->n * a->h;
-    const hc_gemm_kernel *whole = a->compute == HC_F32 ? context->kernels->gemm_f32 : context->kernels->gemm_bf16;
+    const hc_gemm_kernel *unsplit = a->compute == HC_F32 ? context->kernels->gemm_f32 : context->kernels->gemm_bf16;
     const hc_gemm_kernel *split = context->kernels->gemm_f32_split;
     const int64_t queries = is_forward && a->queries_like > 0 ? a->queries_like : a->queries;
-    const int in_parts = a->compute == HC_F32 && split != NULL && hc_least(queries, a->keys) >= MIN_TOKENS_IN_PARTS &&
-                         a->k >= MIN_WIDTH_IN_PARTS && largest(queries, a->keys) * a->k <= MAX_IN_PARTS;
-    hc_attention work = plan(context, a, is_forward, whole), parts = {.group = 0};
+    const int in_parts = a->compute == HC_F32 && split != NULL &&
+                         hc_min_i64(queries, a->keys) >= MIN_TOKENS_IN_PARTS && a->k >= MIN_WIDTH_IN_PARTS &&
+                         hc_max_i64(queries, a->keys) * a->k <= MAX_IN_PARTS;
+    hc_attention work = plan(context, a, is_forward, unsplit), parts = {.group = 0};
     int64_t bytes = lay_out_scratch(context, &work);
     if (in_parts) {
         parts = plan(context, a, is_forward, split);
-        bytes = hc_round_up(largest(lay_out_scratch(context, &parts), bytes), 64);
+        bytes = hc_round_up(hc_max_i64(lay_out_scratch(context, &parts), bytes), 64);
     }
     hc_lock(context);
     char *scratch = hc_scratch(context, bytes + (in_parts ? heads + 1 : 0));
     if (scratch != NULL && in_parts) {
-        parts.left = (uint8_t *)scratch + bytes;
-        parts.num_left = parts.left + heads;
-        memset(parts.left, 0, (size_t)(heads + 1));
+        parts.rejected = (uint8_t *)scratch + bytes;
+        parts.any_rejected = parts.rejected + heads;
+        memset(parts.rejected, 0, (size_t)(heads + 1));
         run_in(context, scratch, &parts);
-        work.left = parts.left;
-        work.takes_left = 1;
+        work.rejected = parts.rejected;
+        work.takes_rejected = 1;
     }
-    if (scratch != NULL && (!in_parts || *parts.num_left)) {
+    if (scratch != NULL && (!in_parts || *parts.any_rejected)) {
         run_in(context, scratch, &work);
     }
     hc_unlock(context);
@@ -132,7 +132,7 @@ static int is_heads(const hc_heads *heads) {
 }
 
 int hc_attention_heads_forward(hc_context *context, const hc_attention_arguments *a) {
-    if (!hc_is_context(context) || a == NULL || sizes_are_bad(a) || (a->keys == 0 && a->queries > 0)) {
+    if (!hc_is_context(context) || a == NULL || sizes_are_invalid(a) || (a->keys == 0 && a->queries > 0)) {
         return HC_BAD_ARGUMENT;
     }
     if (a->n * a->h * a->queries == 0) {
@@ -145,7 +145,7 @@ int hc_attention_heads_forward(hc_context *context, const hc_attention_arguments
 }
 
 int hc_attention_heads_backward(hc_context *context, const hc_attention_arguments *a) {
-    if (!hc_is_context(context) || a == NULL || sizes_are_bad(a) || (a->keys == 0) != (a->queries == 0)) {
+    if (!hc_is_context(context) || a == NULL || sizes_are_invalid(a) || (a->keys == 0) != (a->queries == 0)) {
         return HC_BAD_ARGUMENT;
     }
     if (a->n * a->h * a->queries == 0) {
@@ -159,13 +159,13 @@ int hc_attention_heads_backward(hc_context *context, const hc_attention_argument
     return run(context, a, 0);
 }
 
-/* Heads of part 0, 1 or 2 of (N, T, 3, H, K). */
+/* Return the heads of part 0 (q), 1 (k) or 2 (v) of qkv (N, T, 3, H, K). */
 static hc_heads part_of(const void *qkv, int type, int64_t t, int64_t h, int64_t k, int part) {
     const int64_t offset = part * h * k * hc_type_bytes(type);
     return (hc_heads){qkv == NULL ? NULL : (char *)(uintptr_t)qkv + offset, type, 3 * t * h * k, k, 3 * h * k};
 }
 
-/* Heads of (N, T, H, K). */
+/* Return the heads of an array (N, T, H, K). */
 static hc_heads plain(const void *data, int type, int64_t t, int64_t h, int64_t k) {
     return (hc_heads){(void *)(uintptr_t)data, type, t * h * k, k, h * k};
 }

@@ -1,29 +1,30 @@
-/* Attention backward, the ISA-free half: probabilities are computed again from qkv and lse, block by block.
+/* Attention backward, the part common to all instruction sets. It recomputes the probabilities from qkv and lse, block
+ * by block.
  *
- * A block is S, a chunk of queries (rows) times a panel of keys (columns). Once the vector kernel has turned S and dP =
- * dO V^T into P and dS = P (dP - delta), both are panels of B as they stand, for dV^T += dO^T P and dK^T += Q^T dS;
- * only dQ += dS K packs dS again, as A. The factor 1 / sqrt(K) of dQ and dK is applied when they are stored. */
+ * A block is S, a chunk of queries (rows) times a panel of keys (columns). The vector kernel turns S and dP = dO V^T
+ * into P and dS = P (dP - delta). Both are then panels of B without packing, for dV^T += dO^T P and dK^T += Q^T dS.
+ * Only dQ += dS K packs dS again, as A. The factor 1 / sqrt(K) of dQ and dK is applied when they are stored. */
 #include <string.h>
 
 #include "attention/attention_work.h"
 
-/* A thread's scratch memory. Of a head, per chunk of queries: */
+/* A thread's scratch memory. Per head and chunk of queries: */
 typedef struct {
-    char *queries, *queries_transposed; /* Q and Q^T as A */
-    char *douts, *douts_transposed;     /* dO and dO^T as A */
-    int64_t rows_bytes, transposed_bytes; /* of one chunk */
+    char *queries, *queries_transposed; /* Q and Q^T, packed as A */
+    char *douts, *douts_transposed;     /* dO and dO^T, packed as A */
+    int64_t rows_bytes, transposed_bytes; /* per chunk */
     float *delta;                         /* (T) */
-    const float *lse;                     /* (T), the caller's */
-    float *dq, *dq_segment;               /* (T, K): the head's, and one segment's */
-    /* Of a panel of keys: */
-    char *keys_transposed, *values_transposed, *keys; /* K^T, V^T and K as B */
+    const float *lse;                     /* (T), provided by the caller */
+    float *dq, *dq_segment;               /* (T, K): sum of the head, and of one segment */
+    /* Per panel of keys: */
+    char *keys_transposed, *values_transposed, *keys; /* K^T, V^T and K, packed as B */
     float *dk, *dv;                                   /* dK^T and dV^T, K rows */
-    /* Of a block: */
-    char *p, *ds; /* P and dS as the vector kernel leaves them: panels of B, unless they must be packed */
+    /* Per block: */
+    char *p, *ds; /* P and dS as written by the vector kernel: panels of B, or rows to be packed */
     void *packed;
-    /* Of a part of its rows: */
+    /* Per part of the rows of a block: */
     float *scores, *dp;
-    char *ds_rows; /* dS as A */
+    char *ds_rows; /* dS, packed as A */
     float *transposed;
 } backward_memory;
 
@@ -64,7 +65,7 @@ static void pack_head(const hc_attention *work, int64_t head, backward_memory *m
     memory->lse = work->lse + head * work->t;
     work->kernels->attention_delta(work->t, work->k, hc_head_at(work, dout, head, 0), dout->type,
                                    hc_head_at(work, out, head, 0), out->type, out->token_stride, memory->delta);
-    hc_note_sums(work, head, memory->lse, memory->delta);
+    hc_check_sums(work, head, memory->lse, memory->delta);
     for (int64_t chunk = 0; chunk < work->num_chunks; chunk++) {
         const int64_t rows = hc_chunk_rows(work, chunk), first = chunk * work->chunk;
         const hc_matrix queries = hc_rows_of(work, &work->query, head, first), douts = hc_rows_of(work, dout, head, first);
@@ -77,9 +78,10 @@ static void pack_head(const hc_attention *work, int64_t head, backward_memory *m
     }
 }
 
-/* What rows start..start + rows of a block in parts add to dK^T and dV^T, while P and dS are near. */
-static void add_keys(const hc_attention *work, hc_attention_ahead *ahead, int64_t chunk, int64_t start, int64_t rows, int64_t n,
-                     int add, backward_memory *memory) {
+/* Add the products of rows start..start + rows of a block of split numbers to dK^T and dV^T, while P and dS are
+ * cached. */
+static void add_keys(const hc_attention *work, hc_attention_prefetch *prefetch, int64_t chunk, int64_t start,
+                     int64_t rows, int64_t n, int add, backward_memory *memory) {
     const hc_gemm_kernel *gemm = work->gemm;
     const int64_t step_bytes = hc_panels_a_bytes(gemm, gemm->mr(), gemm->kr);
     const int64_t at = chunk * memory->transposed_bytes + start / gemm->kr * step_bytes;
@@ -89,23 +91,25 @@ static void add_keys(const hc_attention *work, hc_attention_ahead *ahead, int64_
         .a_panel_bytes = hc_panels_a_bytes(gemm, gemm->mr(), hc_chunk_rows(work, chunk)),
         .b_panel_bytes = hc_panel_bytes(work, rows), .c = memory->dv, .ldc = work->width, .add = add || start > 0,
     };
-    hc_multiply_part(work, ahead, &block);
+    hc_multiply_part(work, prefetch, &block);
     block.a_panels = memory->queries_transposed + at;
     block.b_panels = hc_finish_panel(work, rows, memory->ds, NULL);
     block.c = memory->dk;
-    hc_multiply_part(work, ahead, &block);
+    hc_multiply_part(work, prefetch, &block);
 }
 
-/* Rows start..start + rows of a block of keys from first_key on: P and dS from S and dP, and what they add to dQ; add,
- * add_dq: dk and dv hold sums of earlier chunks, dq of earlier panels. */
-static void do_rows(const hc_attention *work, hc_attention_ahead *ahead, int64_t chunk, int64_t start, int64_t rows,
-                    int64_t first_key, int64_t num_keys, int add, int add_dq, float *dq, backward_memory *memory) {
+/* Compute P and dS from S and dP for rows start..start + rows of a block of keys from first_key on. Add their product
+ * to dQ. add: dk and dv contain sums of earlier chunks. add_dq: dq contains sums of earlier panels. */
+static void do_rows(const hc_attention *work, hc_attention_prefetch *prefetch, int64_t chunk, int64_t start,
+                    int64_t rows, int64_t first_key, int64_t num_keys, int add, int add_dq, float *dq,
+                    backward_memory *memory) {
     const hc_gemm_kernel *gemm = work->gemm;
-    const int64_t width = work->width, columns = hc_columns(work, num_keys), n = hc_least(columns, work->nr);
+    const int64_t width = work->width, columns = hc_columns(work, num_keys), n = hc_min_i64(columns, work->nr);
     const int64_t first = chunk * work->chunk + start;
     const int64_t panels = chunk * memory->rows_bytes + start * hc_round_up(work->k, gemm->kr) * gemm->element_bytes;
-    hc_multiply_heads(work, ahead, rows, n, memory->queries + panels, memory->keys_transposed, memory->scores, width);
-    hc_multiply_heads(work, ahead, rows, n, memory->douts + panels, memory->values_transposed, memory->dp, width);
+    hc_multiply_heads(work, prefetch, rows, n, memory->queries + panels, memory->keys_transposed, memory->scores,
+                      width);
+    hc_multiply_heads(work, prefetch, rows, n, memory->douts + panels, memory->values_transposed, memory->dp, width);
     if (work->causal) {
         hc_hide_later_keys(work, rows, columns, first, first_key, memory->scores);
     }
@@ -121,75 +125,80 @@ static void do_rows(const hc_attention *work, hc_attention_ahead *ahead, int64_t
         const hc_matrix ds = {work->panel == HC_PANEL_PAIRS ? block.dp : block.out_ds, width, 1, HC_F32};
         gemm->pack_a(rows, num_keys, &ds, 1.0f, memory->ds_rows, NULL);
     }
-    hc_multiply(work, ahead, rows, work->padded_k, num_keys, memory->ds_rows, memory->keys, dq + first * work->padded_k,
-                work->padded_k, add_dq);
+    hc_multiply(work, prefetch, rows, work->padded_k, num_keys, memory->ds_rows, memory->keys,
+                dq + first * work->padded_k, work->padded_k, add_dq);
     if (work->panel == HC_PANEL_PARTS) {
-        add_keys(work, ahead, chunk, start, rows, n, add, memory);
+        add_keys(work, prefetch, chunk, start, rows, n, add, memory);
     }
 }
 
-/* One block. `add`: dk and dv contain sums of earlier chunks. */
-static void do_block(const hc_attention *work, hc_attention_ahead *ahead, int64_t chunk, int64_t first_key, int64_t num_keys,
-                     int add, int add_dq, float *dq, backward_memory *memory) {
-    const int64_t rows = hc_chunk_rows(work, chunk), n = hc_least(hc_columns(work, num_keys), work->nr);
+/* Compute one block. add: dk and dv contain sums of earlier chunks. */
+static void do_block(const hc_attention *work, hc_attention_prefetch *prefetch, int64_t chunk, int64_t first_key,
+                     int64_t num_keys, int add, int add_dq, float *dq, backward_memory *memory) {
+    const int64_t rows = hc_chunk_rows(work, chunk), n = hc_min_i64(hc_columns(work, num_keys), work->nr);
     for (int64_t start = 0; start < rows; start += work->part) {
-        do_rows(work, ahead, chunk, start, hc_least(work->part, rows - start), first_key, num_keys, add, add_dq, dq, memory);
+        do_rows(work, prefetch, chunk, start, hc_min_i64(work->part, rows - start), first_key, num_keys, add, add_dq,
+                dq, memory);
     }
     if (work->panel == HC_PANEL_PARTS) {
-        return; /* do_rows has done so row by row */
+        return; /* do_rows has added to dK and dV */
     }
     const int64_t at = chunk * memory->transposed_bytes;
     const void *p = hc_finish_panel(work, rows, memory->p, memory->packed);
-    hc_multiply(work, ahead, work->k, n, rows, memory->douts_transposed + at, p, memory->dv, work->width, add);
+    hc_multiply(work, prefetch, work->k, n, rows, memory->douts_transposed + at, p, memory->dv, work->width, add);
     const void *ds = hc_finish_panel(work, rows, memory->ds, memory->packed);
-    hc_multiply(work, ahead, work->k, n, rows, memory->queries_transposed + at, ds, memory->dk, work->width, add);
+    hc_multiply(work, prefetch, work->k, n, rows, memory->queries_transposed + at, ds, memory->dk, work->width, add);
 }
 
-/* Where the results of the tokens of a panel go, and the same tokens of the head that this thread does next (-1:
- * none). */
-static hc_attention_ahead ahead_of_keys(const hc_attention *work, int64_t head, int64_t next_head, int64_t first,
-                                        int64_t count) {
-    hc_attention_ahead ahead = {.num_runs = 0};
-    const int64_t queries = hc_least(count, work->t - first); /* those with the places of the keys */
+/* List the memory to prefetch: the results of the tokens of this panel, and the same tokens of the thread's next head
+ * (-1: no next head). */
+static hc_attention_prefetch prefetch_of_keys(const hc_attention *work, int64_t head, int64_t next_head, int64_t first,
+                                              int64_t count) {
+    hc_attention_prefetch prefetch = {.num_runs = 0};
+    const int64_t queries = hc_min_i64(count, work->t - first); /* queries at the positions of these keys */
     const hc_heads *of_queries[] = {&work->dquery, &work->query, &work->dout, &work->out};
     const hc_heads *of_keys[] = {&work->dkey, &work->dvalue};
     for (int i = 0; i < (next_head >= 0 ? 4 : 1) && queries > 0; i++) {
         const hc_heads *rows = of_queries[i];
-        hc_ahead_add(work, &ahead, hc_head_at(work, rows, i == 0 ? head : next_head, first), rows->type, queries,
-                     rows->token_stride);
+        hc_prefetch_add(work, &prefetch, hc_head_at(work, rows, i == 0 ? head : next_head, first), rows->type, queries,
+                        rows->token_stride);
     }
     for (int i = 0; i < 2; i++) {
-        hc_ahead_add(work, &ahead, hc_head_at(work, of_keys[i], head, first), of_keys[i]->type, count, of_keys[i]->token_stride);
+        hc_prefetch_add(work, &prefetch, hc_head_at(work, of_keys[i], head, first), of_keys[i]->type, count,
+                        of_keys[i]->token_stride);
     }
     if (next_head >= 0) {
-        hc_ahead_add(work, &ahead, hc_shared_at(work, &work->key, next_head, first), work->key.type, count, work->key.token_stride);
-        hc_ahead_add(work, &ahead, hc_shared_at(work, &work->value, next_head, first), work->value.type, count,
-                     work->value.token_stride);
+        hc_prefetch_add(work, &prefetch, hc_shared_at(work, &work->key, next_head, first), work->key.type, count,
+                        work->key.token_stride);
+        hc_prefetch_add(work, &prefetch, hc_shared_at(work, &work->value, next_head, first), work->value.type, count,
+                        work->value.token_stride);
     }
-    /* Three of the five products come in many small calls: they ask for all, and the last two for what is left over. */
-    ahead.lines_a_step = (double)ahead.lines / (double)(3 * work->t * count * work->k);
-    return ahead;
+    /* Three of the five products are computed in many small calls and prefetch at this rate. The last two prefetch the
+     * lines that are left. */
+    prefetch.lines_per_step = (double)prefetch.lines / (double)(3 * work->t * count * work->k);
+    return prefetch;
 }
 
-/* dK and dV of the keys of a segment, and their part of dQ, to dq. */
+/* Compute dK and dV of the keys of a segment, and write the contribution of the segment to dQ to dq. */
 static void do_segment(const hc_attention *work, int64_t head, int64_t next_head, int64_t segment, float *dq,
                        backward_memory *memory) {
-    const int64_t start = segment * SEGMENT_KEYS, stop = hc_least(start + SEGMENT_KEYS, work->keys);
-    if (work->causal) { /* the first panel of keys is not seen by every query */
+    const int64_t start = segment * SEGMENT_KEYS, stop = hc_min_i64(start + SEGMENT_KEYS, work->keys);
+    if (work->causal) { /* the first panel of keys does not contribute to every query */
         memset(dq, 0, (size_t)(work->t * work->padded_k * 4));
     }
     for (int64_t first = start; first < stop; first += work->nr) {
-        const int64_t count = hc_least(work->nr, stop - first);
+        const int64_t count = hc_min_i64(work->nr, stop - first);
         const hc_matrix keys = hc_shared_rows_of(work, &work->key, head, first);
         const hc_matrix keys_transposed = hc_transpose(keys);
         const hc_matrix values_transposed = hc_transpose(hc_shared_rows_of(work, &work->value, head, first));
-        hc_attention_ahead ahead = ahead_of_keys(work, head, next_head, first, count);
+        hc_attention_prefetch prefetch = prefetch_of_keys(work, head, next_head, first, count);
         hc_pack_b(work, head, work->k, count, &keys_transposed, memory->keys_transposed, 1);
         hc_pack_b(work, head, work->k, count, &values_transposed, memory->values_transposed, 1);
         work->gemm->pack_b(count, work->k, &keys, memory->keys);
-        const int64_t first_chunk = work->causal ? first / work->chunk : 0; /* chunks before see none of these keys */
+        const int64_t first_chunk = work->causal ? first / work->chunk : 0; /* earlier chunks see none of these keys */
         for (int64_t chunk = first_chunk; chunk < work->num_chunks; chunk++) {
-            do_block(work, &ahead, chunk, first, count, chunk > first_chunk, work->causal || first > start, dq, memory);
+            do_block(work, &prefetch, chunk, first, count, chunk > first_chunk, work->causal || first > start, dq,
+                     memory);
         }
         if (first_chunk >= work->num_chunks) {
             memset(memory->dk, 0, (size_t)(work->padded_k * work->width * 4));
@@ -221,7 +230,8 @@ static void do_head(const hc_attention *work, int64_t head, int64_t next_head, b
                                    hc_head_at(work, &work->dquery, head, 0), work->dquery.type, work->dquery.token_stride);
 }
 
-/* Segments of heads first..last on several threads: their dQ meet in work->partial, summed in the order of do_head. */
+/* Compute the segments of heads first..last on several threads. Their dQ are collected in work->partial, and added in
+ * the order of do_head. */
 static void do_segments(const hc_attention *work, int64_t first, int64_t last, int thread, int num_threads,
                         backward_memory *memory) {
     const int64_t segments = work->num_segments;
@@ -265,7 +275,7 @@ void hc_attention_backward_job(void *arguments, int thread, int num_threads) {
     memset(memory.scores, 0, (size_t)(work->part * work->width * 4));
     memset(memory.dp, 0, (size_t)(work->part * work->width * 4));
     for (int64_t first = 0; work->partial != NULL && first < work->n * work->h; first += work->group) {
-        const int64_t last = hc_least(first + work->group, work->n * work->h);
+        const int64_t last = hc_min_i64(first + work->group, work->n * work->h);
         do_segments(work, first, last, thread, num_threads, &memory);
         hc_team_barrier(work->team);
         sum_segments(work, first, last, thread, num_threads);
@@ -274,12 +284,12 @@ void hc_attention_backward_job(void *arguments, int thread, int num_threads) {
     if (work->partial != NULL) {
         return;
     }
-    for (int i = 0; i < work->num_threads; i++) { /* its own part first */
+    for (int i = 0; i < work->num_threads; i++) { /* start with the share of this thread */
         hc_share *heads = &work->units[(thread + i) % work->num_threads];
         int64_t first, taken;
         while ((taken = hc_share_take(heads, 1, HEADS_AT_ONCE, &first)) > 0) {
             for (int64_t head = first; head < first + taken; head++) {
-                do_head(work, head, work->looks_ahead && head + 1 < heads->stop ? head + 1 : -1, &memory);
+                do_head(work, head, work->prefetches_next && head + 1 < heads->stop ? head + 1 : -1, &memory);
             }
         }
     }

@@ -1,5 +1,5 @@
-/* Conversions between the vector kernels of attention and the matrix kernels: panels, and blocks transposed to rows
- * of a tensor. */
+/* Conversions between the vector kernels and the matrix kernels of attention: panels of B, and the transpose of blocks
+ * to rows of a tensor. */
 #include <math.h>
 #include <string.h>
 
@@ -7,20 +7,21 @@
 
 #define LINE_BYTES 64
 
-void hc_ahead_add(const hc_attention *work, hc_attention_ahead *ahead, const void *first_row, int type, int64_t rows,
-                  int64_t stride) {
+void hc_prefetch_add(const hc_attention *work, hc_attention_prefetch *prefetch, const void *first_row, int type,
+                     int64_t rows, int64_t stride) {
     const int64_t offset = (int64_t)((uintptr_t)first_row % LINE_BYTES);
     const int64_t lines = hc_blocks(offset + work->k * hc_type_bytes(type), LINE_BYTES);
-    ahead->runs[ahead->num_runs++] = (hc_gemm_ahead){.next = (const char *)first_row - offset,
-                                                     .left = lines,
-                                                     .lines = lines,
-                                                     .jump = stride * hc_type_bytes(type) - lines * LINE_BYTES,
-                                                     .remaining = rows * lines};
-    ahead->lines += rows * lines;
+    prefetch->runs[prefetch->num_runs++] = (hc_gemm_prefetch){.next = (const char *)first_row - offset,
+                                                              .left = lines,
+                                                              .lines = lines,
+                                                              .jump = stride * hc_type_bytes(type) - lines * LINE_BYTES,
+                                                              .remaining = rows * lines};
+    prefetch->lines += rows * lines;
 }
 
-/* At once, which may wait for earlier lines: for kernels that cannot ask while they multiply. */
-static void ask(hc_gemm_ahead *run, int64_t lines) {
+/* Prefetch `lines` lines in one loop, for kernels that cannot prefetch during a product. The loop may stall on earlier
+ * prefetches. */
+static void prefetch_lines(hc_gemm_prefetch *run, int64_t lines) {
     for (int64_t i = 0; i < lines; i++) {
         __builtin_prefetch(run->next, 0, 2);
         run->next += LINE_BYTES;
@@ -32,63 +33,64 @@ static void ask(hc_gemm_ahead *run, int64_t lines) {
     run->remaining -= lines;
 }
 
-/* Lines that are due with a product of so many steps, of the run that is to be asked for next; NULL: none. */
-static hc_gemm_ahead *share_of(hc_attention_ahead *ahead, double steps) {
-    ahead->due += ahead->lines_a_step * steps;
-    while (ahead->current < ahead->num_runs && ahead->runs[ahead->current].remaining == 0) {
-        ahead->current++;
+/* Return the run to prefetch next, with the number of lines due for a product of `steps` multiply-adds, or NULL if no
+ * line is due. */
+static hc_gemm_prefetch *next_run(hc_attention_prefetch *prefetch, double steps) {
+    prefetch->due += prefetch->lines_per_step * steps;
+    while (prefetch->current < prefetch->num_runs && prefetch->runs[prefetch->current].remaining == 0) {
+        prefetch->current++;
     }
-    if (ahead->current == ahead->num_runs || ahead->due < 1.0) {
+    if (prefetch->current == prefetch->num_runs || prefetch->due < 1.0) {
         return NULL;
     }
-    hc_gemm_ahead *run = &ahead->runs[ahead->current];
-    run->share = hc_least((int64_t)ahead->due, run->remaining);
-    ahead->due -= (double)run->share;
+    hc_gemm_prefetch *run = &prefetch->runs[prefetch->current];
+    run->share = hc_min_i64((int64_t)prefetch->due, run->remaining);
+    prefetch->due -= (double)run->share;
     return run;
 }
 
-void hc_multiply(const hc_attention *work, hc_attention_ahead *ahead, int64_t m, int64_t n, int64_t k, const void *a_panels,
-                 const void *b_panels, float *c, int64_t ldc, int add) {
+void hc_multiply(const hc_attention *work, hc_attention_prefetch *prefetch, int64_t m, int64_t n, int64_t k,
+                 const void *a_panels, const void *b_panels, float *c, int64_t ldc, int add) {
     const hc_gemm_kernel *gemm = work->gemm;
     if (gemm->near_block != NULL) {
         const hc_near_block block = {.m = m, .n = n, .k = k, .a_panels = a_panels, .b_panels = b_panels,
                                      .a_panel_bytes = hc_panels_a_bytes(gemm, gemm->mr(), k),
                                      .b_panel_bytes = hc_panels_b_bytes(gemm, k, gemm->nr()), .c = c, .ldc = ldc, .add = add};
-        hc_multiply_part(work, ahead, &block);
+        hc_multiply_part(work, prefetch, &block);
         return;
     }
-    hc_gemm_ahead *run = share_of(ahead, (double)(m * n * k));
-    if (run != NULL && gemm->block_ahead != NULL) {
-        gemm->block_ahead(m, n, k, a_panels, b_panels, c, ldc, NULL, add, run);
-        ask(run, run->share); /* what a block too small for its share has left */
+    hc_gemm_prefetch *run = next_run(prefetch, (double)(m * n * k));
+    if (run != NULL && gemm->block_prefetch != NULL) {
+        gemm->block_prefetch(m, n, k, a_panels, b_panels, c, ldc, NULL, add, run);
+        prefetch_lines(run, run->share); /* lines that exceed the length of a small block */
         return;
     }
     if (run != NULL) {
-        ask(run, run->share);
+        prefetch_lines(run, run->share);
     }
     gemm->block(m, n, k, a_panels, b_panels, c, ldc, NULL, add);
 }
 
-void hc_multiply_heads(const hc_attention *work, hc_attention_ahead *ahead, int64_t m, int64_t n, const void *a_panels,
-                       const void *b_panels, float *c, int64_t ldc) {
+void hc_multiply_heads(const hc_attention *work, hc_attention_prefetch *prefetch, int64_t m, int64_t n,
+                       const void *a_panels, const void *b_panels, float *c, int64_t ldc) {
     const hc_gemm_kernel *gemm = work->gemm;
     if (!work->tail) {
-        hc_multiply(work, ahead, m, n, work->k, a_panels, b_panels, c, ldc, 0);
+        hc_multiply(work, prefetch, m, n, work->k, a_panels, b_panels, c, ldc, 0);
         return;
     }
     const hc_near_block block = {.m = m, .n = n, .k = work->k, .a_panels = a_panels, .b_panels = b_panels,
                                  .a_panel_bytes = hc_panels_a_bytes(gemm, gemm->mr(), work->k),
                                  .b_panel_bytes = hc_panels_b_bytes(gemm, work->k, gemm->nr()), .c = c, .ldc = ldc,
                                  .tail = 1};
-    hc_multiply_part(work, ahead, &block);
+    hc_multiply_part(work, prefetch, &block);
 }
 
-void hc_multiply_part(const hc_attention *work, hc_attention_ahead *ahead, const hc_near_block *block) {
-    hc_near_block asking = *block;
-    asking.ahead = share_of(ahead, (double)(block->m * block->n * block->k));
-    work->gemm->near_block(&asking);
-    if (asking.ahead != NULL) {
-        ask(asking.ahead, asking.ahead->share);
+void hc_multiply_part(const hc_attention *work, hc_attention_prefetch *prefetch, const hc_near_block *block) {
+    hc_near_block request = *block;
+    request.prefetch = next_run(prefetch, (double)(block->m * block->n * block->k));
+    work->gemm->near_block(&request);
+    if (request.prefetch != NULL) {
+        prefetch_lines(request.prefetch, request.prefetch->share);
     }
 }
 
@@ -114,13 +116,13 @@ int64_t hc_written_bytes(const hc_attention *work) {
 
 int64_t hc_row_offset(const hc_attention *work, int64_t row) {
     if (work->panel == HC_PANEL_PARTS) {
-        return 0; /* panels hold no more rows than are done at once */
+        return 0; /* panels contain only the rows of one part */
     }
-    /* Rows of pairs are half as many, each as long. */
+    /* Pairs of rows halve the number of rows. Their length in bytes is the same. */
     return (work->panel == HC_PANEL_PAIRS ? row / 2 : row) * work->width * 4;
 }
 
-/* Zeros below the last row, as far as the depth of a panel goes. */
+/* Fill the rows after the last row with zeros, up to the padded depth of a panel. */
 static void pad_parts(const hc_attention *work, int64_t rows, char *block) {
     const int64_t kr = work->gemm->kr, nr = work->gemm->nr(), parts = work->gemm->element_bytes / 2;
     const int64_t pair_bytes = nr * 4, part_bytes = kr / 2 * pair_bytes, panel_bytes = hc_panel_bytes(work, rows);
@@ -144,7 +146,7 @@ const void *hc_finish_panel(const hc_attention *work, int64_t rows, void *block,
         pad_parts(work, rows, block);
         return block;
     }
-    /* The depth is padded with zeros; the vector kernels did so within the last group. */
+    /* Fill the padded depth with zeros. The vector kernels padded the last group. */
     const int64_t group_bytes = gemm->b_group * gemm->nr() * gemm->element_bytes;
     const int64_t written = hc_blocks(rows, gemm->b_group), padded = hc_round_up(rows, gemm->kr) / gemm->b_group;
     memset((char *)block + written * group_bytes, 0, (size_t)((padded - written) * group_bytes));
@@ -163,13 +165,12 @@ void hc_store_transposed(const hc_attention *work, int64_t rows, float factor, f
         work->kernels->attention_store(rows, columns, factor, buffer, columns, out.data, out.dtype, out_stride);
         return;
     }
-    /* Packing fp32 panels of B of depth `rows` is a transpose that is as fast as the machine can: a panel is rows of nr
-     * elements. */
+    /* Packing fp32 panels of B of depth `rows` is an optimized transpose: a panel consists of rows of nr elements. */
     const hc_matrix view = {block, 1, work->width, HC_F32};
     const int64_t nr = f32->nr(), panel = nr * hc_round_up(rows, f32->kr);
     f32->pack_b(rows, columns, &view, buffer);
     for (int64_t j = 0; j < columns; j += nr) {
-        work->kernels->attention_store(rows, hc_least(nr, columns - j), factor, buffer + j / nr * panel, nr,
+        work->kernels->attention_store(rows, hc_min_i64(nr, columns - j), factor, buffer + j / nr * panel, nr,
                                        (char *)out.data + j * hc_type_bytes(out.dtype), out.dtype, out_stride);
     }
 }
@@ -177,10 +178,10 @@ void hc_store_transposed(const hc_attention *work, int64_t rows, float factor, f
 void hc_hide_later_keys(const hc_attention *work, int64_t rows, int64_t columns, int64_t first_query, int64_t first_key,
                         float *scores) {
     for (int64_t i = 0; i < rows; i++) {
-        /* Forward: key first_key + i is hidden from queries before it. Backward: query first_query + i does not see keys
-         * behind it. */
+        /* Forward: queries before first_key + i do not attend to this key. Backward: query first_query + i does not
+         * attend to later keys. */
         const int64_t from = work->is_forward ? 0 : first_query + i + 1 - first_key;
-        const int64_t to = work->is_forward ? hc_least(columns, first_key + i - first_query) : columns;
+        const int64_t to = work->is_forward ? hc_min_i64(columns, first_key + i - first_query) : columns;
         for (int64_t j = from < 0 ? 0 : from; j < to; j++) {
             scores[i * work->width + j] = -INFINITY;
         }

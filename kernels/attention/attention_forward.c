@@ -10,15 +10,15 @@
 
 /* A thread's scratch memory. */
 typedef struct {
-    char *keys;    /* K as A, per chunk */
-    char *values;  /* V^T as A, per chunk */
-    char *queries; /* a panel of Q^T as B */
+    char *keys;    /* K packed as A, per chunk */
+    char *values;  /* V^T packed as A, per chunk */
+    char *queries; /* a panel of Q^T, packed as B */
     float *scores;
-    void *packed, *probabilities; /* where the softmax leaves them: in place, or in `packed` */
+    void *packed, *probabilities; /* probabilities: `scores` (in place) or `packed` */
     float *out; /* O^T, K rows */
     float *max, *sum, *factor, *lse;
     float *transposed;
-    int64_t keys_bytes, values_bytes; /* of one chunk */
+    int64_t keys_bytes, values_bytes; /* per chunk */
 } forward_memory;
 
 static int64_t lay_out(const hc_attention *work, char *base, forward_memory *memory) {
@@ -56,35 +56,39 @@ static void pack_head(const hc_attention *work, int64_t head, forward_memory *me
     }
 }
 
-/* Where the output of a block of queries goes, and the same tokens of the head that this thread does next (-1: none). */
-static hc_attention_ahead ahead_of_queries(const hc_attention *work, int64_t head, int64_t next_head, int64_t start,
-                                           int64_t count) {
-    hc_attention_ahead ahead = {.num_runs = 0};
-    const int64_t keys = hc_least(count, work->keys - start);
+/* List the memory to prefetch: the output of a block of queries, and the same tokens of the thread's next head (-1: no
+ * next head). */
+static hc_attention_prefetch prefetch_of_queries(const hc_attention *work, int64_t head, int64_t next_head,
+                                                 int64_t start, int64_t count) {
+    hc_attention_prefetch prefetch = {.num_runs = 0};
+    const int64_t keys = hc_min_i64(count, work->keys - start);
     const hc_heads *out = &work->out, *query = &work->query, *key = &work->key, *value = &work->value;
-    hc_ahead_add(work, &ahead, hc_head_at(work, out, head, start), out->type, count, out->token_stride);
+    hc_prefetch_add(work, &prefetch, hc_head_at(work, out, head, start), out->type, count, out->token_stride);
     if (next_head >= 0) {
-        hc_ahead_add(work, &ahead, hc_head_at(work, query, next_head, start), query->type, count, query->token_stride);
+        hc_prefetch_add(work, &prefetch, hc_head_at(work, query, next_head, start), query->type, count,
+                        query->token_stride);
     }
     if (next_head >= 0 && keys > 0) {
-        hc_ahead_add(work, &ahead, hc_shared_at(work, key, next_head, start), key->type, keys, key->token_stride);
-        hc_ahead_add(work, &ahead, hc_shared_at(work, value, next_head, start), value->type, keys, value->token_stride);
+        hc_prefetch_add(work, &prefetch, hc_shared_at(work, key, next_head, start), key->type, keys, key->token_stride);
+        hc_prefetch_add(work, &prefetch, hc_shared_at(work, value, next_head, start), value->type, keys,
+                        value->token_stride);
     }
-    ahead.lines_a_step = (double)ahead.lines / (double)(2 * work->keys * count * work->k);
-    return ahead;
+    prefetch.lines_per_step = (double)prefetch.lines / (double)(2 * work->keys * count * work->k);
+    return prefetch;
 }
 
 static void do_queries(const hc_attention *work, int64_t head, int64_t next_head, int64_t start, int64_t count,
                        forward_memory *memory) {
-    const int64_t width = work->width, columns = hc_columns(work, count), n = hc_least(columns, work->nr);
+    const int64_t width = work->width, columns = hc_columns(work, count), n = hc_min_i64(columns, work->nr);
     const hc_matrix queries = hc_transpose(hc_rows_of(work, &work->query, head, start));
-    hc_attention_ahead ahead = ahead_of_queries(work, head, next_head, start, count);
+    hc_attention_prefetch prefetch = prefetch_of_queries(work, head, next_head, start, count);
     hc_pack_b(work, head, work->k, count, &queries, memory->queries, 1);
-    const int64_t seen = work->causal ? hc_least(work->num_chunks, hc_blocks(start + count, work->chunk)) : work->num_chunks;
-    for (int64_t chunk = 0; chunk < seen; chunk++) {
+    const int64_t chunks = work->causal ? hc_min_i64(work->num_chunks, hc_blocks(start + count, work->chunk))
+                                        : work->num_chunks;
+    for (int64_t chunk = 0; chunk < chunks; chunk++) {
         const int64_t rows = hc_chunk_rows(work, chunk);
-        hc_multiply_heads(work, &ahead, rows, n, memory->keys + chunk * memory->keys_bytes, memory->queries, memory->scores,
-                          width);
+        hc_multiply_heads(work, &prefetch, rows, n, memory->keys + chunk * memory->keys_bytes, memory->queries,
+                          memory->scores, width);
         if (work->causal) {
             hc_hide_later_keys(work, rows, columns, start, chunk * work->chunk, memory->scores);
         }
@@ -95,8 +99,8 @@ static void do_queries(const hc_attention *work, int64_t head, int64_t next_head
         if (chunk > 0) {
             work->kernels->attention_rescale(work->k, columns, width, memory->factor, memory->out);
         }
-        hc_multiply(work, &ahead, work->padded_k, n, rows, memory->values + chunk * memory->values_bytes, probabilities,
-                    memory->out, width, chunk > 0);
+        hc_multiply(work, &prefetch, work->padded_k, n, rows, memory->values + chunk * memory->values_bytes,
+                    probabilities, memory->out, width, chunk > 0);
     }
     work->kernels->attention_finish(columns, work->scale, memory->max, memory->sum, memory->lse);
     work->kernels->attention_rescale(work->k, columns, width, memory->sum, memory->out);
@@ -107,7 +111,7 @@ static void do_queries(const hc_attention *work, int64_t head, int64_t next_head
                         hc_rows_of(work, &work->out, head, start));
 }
 
-/* Panels of queries first..stop, of those up to part_stop that are near to each other. */
+/* Compute panels of queries first..stop. Prefetch the next head only if it ends before part_stop. */
 static void do_panels(const hc_attention *work, int64_t first, int64_t stop, int64_t part_stop, int64_t *packed_head,
                       forward_memory *memory) {
     const int64_t panels = hc_blocks(work->t, work->nr);
@@ -120,8 +124,8 @@ static void do_panels(const hc_attention *work, int64_t first, int64_t stop, int
             pack_head(work, head, memory);
             *packed_head = head;
         }
-        const int64_t next_head = work->looks_ahead && (head + 1) * panels < part_stop ? head + 1 : -1;
-        do_queries(work, head, next_head, start, hc_least(work->nr, work->t - start), memory);
+        const int64_t next_head = work->prefetches_next && (head + 1) * panels < part_stop ? head + 1 : -1;
+        do_queries(work, head, next_head, start, hc_min_i64(work->nr, work->t - start), memory);
     }
 }
 
@@ -130,9 +134,9 @@ void hc_attention_forward_job(void *arguments, int thread, int num_threads) {
     const int64_t panels = hc_blocks(work->t, work->nr);
     forward_memory memory;
     lay_out(work, work->scratch + thread * work->thread_bytes, &memory);
-    memset(memory.scores, 0, (size_t)hc_scores_bytes(work)); /* padding columns are computed on, though never used */
+    memset(memory.scores, 0, (size_t)hc_scores_bytes(work)); /* the kernels also read the padding columns */
     int64_t packed_head = -1, first, taken;
-    (void)num_threads; /* running threads compute all assigned panels, their own part first */
+    (void)num_threads; /* the running threads compute all shares, starting with their own */
     for (int i = 0; i < work->num_threads; i++) {
         hc_share *units = &work->units[(thread + i) % work->num_threads];
         while ((taken = hc_share_take(units, panels, HEADS_AT_ONCE * panels, &first)) > 0) {

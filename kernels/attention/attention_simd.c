@@ -1,4 +1,5 @@
-/* Vector part of attention: softmax of a block of scores, its gradient, and conversions between blocks and tensors. */
+/* Vector kernels of attention: softmax of a block of scores, its gradient, and conversions between blocks and
+ * tensors. */
 #include <float.h>
 #include <math.h>
 
@@ -17,10 +18,10 @@ HC_KERNEL_FUNCTION int64_t HC_NAME(attention_lanes)(void) HC_KERNEL_STREAMING {
     return hc_lanes();
 }
 
-/* log(x) for normal x > 0: with x = 2^e (1 + f), 1 + f in [sqrt(1/2), sqrt(2)), it is e log(2) + f - f^2 / 2 + f^3
- * p(f). p is the polynomial of degree 7 with the least maximum of the relative error of log(1 + f), 2^-27.3
- * (iteratively reweighted least squares, as in simd/math.h). nan stays nan, inf gives inf. One number at a time: once
- * for a row of scores. */
+/* Return log(x) for normal x > 0. With x = 2^e (1 + f), 1 + f in [sqrt(1/2), sqrt(2)), it is e log(2) + f - f^2 / 2 +
+ * f^3 p(f). p is the polynomial of degree 7 that minimizes the maximum relative error of log(1 + f), 2^-27.3
+ * (iteratively reweighted least squares, as in simd/math.h). nan and inf are returned unchanged. The function is
+ * scalar, because it is called once per row of scores. */
 HC_INLINE float logarithm(float x) HC_STREAMING_OK {
     uint32_t bits;
     memcpy(&bits, &x, sizeof bits);
@@ -44,7 +45,7 @@ HC_INLINE float logarithm(float x) HC_STREAMING_OK {
     return x < INFINITY ? result : x;
 }
 
-/* Rows i and i + 1 of a column of vectors, as the panel asks; `second` is 0 for a last row without a partner. */
+/* Store rows i and i + 1 of a column of vectors in the format `panel`. second: 0 for a last row without a partner. */
 HC_INLINE HC_PAIRS_TARGET void store_two(int panel, int second, void *out, int64_t width, int64_t panel_bytes, int64_t i,
                                          int64_t j, hc_vf even, hc_vf odd) HC_STREAMING_OK {
 #ifdef HC_TARGET_AVX512
@@ -77,7 +78,7 @@ HC_INLINE HC_PAIRS_TARGET void store_two(int panel, int second, void *out, int64
 }
 
 HC_INLINE hc_vf largest_of_column(int64_t rows, int64_t width, const float *column) HC_STREAMING_OK {
-    hc_vf m0 = hc_set(-INFINITY), m1 = m0, m2 = m0, m3 = m0; /* four chains hide the latency of a maximum */
+    hc_vf m0 = hc_set(-INFINITY), m1 = m0, m2 = m0, m3 = m0; /* four independent chains hide the latency of a maximum */
     int64_t i = 0;
     for (; i + 4 <= rows; i += 4) {
         const float *at = column + i * width;
@@ -92,8 +93,8 @@ HC_INLINE hc_vf largest_of_column(int64_t rows, int64_t width, const float *colu
     return hc_max(hc_max(m0, m1), hc_max(m2, m3));
 }
 
-/* Returns the sum of the column's exponentials; the maximum is taken away first, so that equal scores of any size are
- * equal. */
+/* Write the exponentials of a column and return their sum. The maximum is subtracted before scaling, so that equal
+ * scores of any magnitude produce equal results. */
 HC_INLINE HC_PAIRS_TARGET hc_vf exponentials_of_column(int panel, int64_t rows, int64_t width, int64_t j, hc_vf scale,
                                                        hc_vf max, const float *scores, void *out_p,
                                                        int64_t panel_bytes) HC_STREAMING_OK {
@@ -119,7 +120,7 @@ HC_INLINE HC_PAIRS_TARGET void softmax(int panel, int64_t rows, int64_t columns,
                                        float *sum, float *out_factor) HC_STREAMING_OK {
     const hc_vf scale = hc_set(scale_value * LOG2_E);
     for (int64_t j = 0; j < columns; j += hc_lanes()) {
-        /* Bounded, so that where all scores are -inf the exponentials are 0 and not exp(-inf - -inf); a nan stays. */
+        /* Bounded below. If all scores are -inf, the exponentials are then 0, not exp(-inf - -inf). nan propagates. */
         hc_vf new_max = hc_max(hc_set(-FLT_MAX), largest_of_column(rows, width, scores + j));
         hc_vf factor = hc_zero(), before = hc_zero();
         if (!first) {
@@ -135,7 +136,7 @@ HC_INLINE HC_PAIRS_TARGET void softmax(int panel, int64_t rows, int64_t columns,
     }
 }
 
-/* One copy of the loop per panel type, so that no loop tests it. Only kernels with AVX-512 request parts. */
+/* One copy of the loop per panel type, so that no loop tests it. Only AVX-512 kernels receive HC_PANEL_PARTS. */
 HC_KERNEL_FUNCTION HC_PAIRS_TARGET void HC_NAME(attention_softmax)(int64_t rows, int64_t columns, int64_t width,
                                                                    float scale, int first, int panel, float *scores,
                                                                    void *out_p, int64_t panel_bytes, float *max, float *sum,
@@ -156,8 +157,8 @@ HC_KERNEL_FUNCTION HC_PAIRS_TARGET void HC_NAME(attention_softmax)(int64_t rows,
 HC_KERNEL_FUNCTION void HC_NAME(attention_finish)(int64_t columns, float scale, const float *max, float *sum,
                                                   float *out_lse) HC_KERNEL_STREAMING {
     for (int64_t j = 0; j < columns; j++) {
-        /* The largest score adds 1 to the sum. A sum of nearly 0 is of no key: all scores are -inf, and as in PyTorch's
-         * flash kernel the output and lse are 0. */
+        /* The largest score adds 1 to the sum. A sum near 0 means that all scores are -inf. Output and lse are then 0,
+         * as in PyTorch's flash kernel. */
         const int none = sum[j] < 0.5f;
         out_lse[j] = none ? 0.0f : max[j] * scale + logarithm(sum[j]);
         sum[j] = none ? 0.0f : 1.0f / sum[j];
@@ -191,14 +192,15 @@ HC_KERNEL_FUNCTION void HC_NAME(attention_delta)(int64_t rows, int64_t columns, 
     }
 }
 
-/* e^x for x <= 0 and rounding, as exactly as the panel keeps it. An lse that is not of these scores must not leave the
- * range of hc_exp2_coarse. (Forward takes hc_exp2 for all panels: lse is fp32.) */
+/* Return e^x for x <= 0 (and rounding errors above), with the precision of the panel type. The bound keeps an lse of
+ * different scores in the range of hc_exp2_coarse. The forward pass uses hc_exp2 for all panels, because lse is
+ * fp32. */
 HC_INLINE hc_vf exponential(int panel, hc_vf x) HC_STREAMING_OK {
     const hc_vf binary = hc_mul(x, hc_set(LOG2_E));
     return panel == HC_PANEL_F32 ? hc_exp2(binary) : hc_exp2_coarse(hc_min(hc_set(126.0f), binary));
 }
 
-/* Rows i and i + 1; second is 0 for a last row without a partner, which then is computed twice. */
+/* Compute rows i and i + 1. second: 0 for a last row without a partner, which is then computed twice. */
 HC_INLINE HC_PAIRS_TARGET void gradient_of_two(int panel, int second, int64_t i,
                                                const hc_attention_rows *block) HC_STREAMING_OK {
     const int64_t next = second ? 1 : 0, width = block->width;
@@ -231,7 +233,7 @@ HC_INLINE HC_PAIRS_TARGET void gradient(int panel, const hc_attention_rows *bloc
 }
 
 HC_KERNEL_FUNCTION HC_PAIRS_TARGET void HC_NAME(attention_gradient)(const hc_attention_rows *block) HC_KERNEL_STREAMING {
-    const hc_attention_rows all = *block; /* a copy, which no store can change */
+    const hc_attention_rows all = *block; /* a copy, so that stores cannot alias its fields */
     if (all.panel == HC_PANEL_F32) {
         gradient(HC_PANEL_F32, &all);
     } else if (all.panel == HC_PANEL_ROUNDED) {

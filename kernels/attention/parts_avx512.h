@@ -1,8 +1,8 @@
-/* Probabilities and their gradients as panels of three bf16 a number, for products of fp32 by a matrix unit of bf16
- * (gemm/x86/pack_f32_amx.h): the layouts of a panel of B and of A, written from registers.
+/* Store probabilities and their gradients as panels of three bf16 per number, for products of fp32 on a bf16 matrix
+ * unit (gemm/x86/pack_f32_amx.h). The functions write the layouts of panels of B and of A from registers.
  *
- * x = x1 + x2 + x3 exactly: x1 is x rounded to 8 bits, x2 what is left cut to 8 bits, x3 the rest. Only finite numbers
- * below 2^127 come here: heads with others take another way (attention_range.c). */
+ * x = x1 + x2 + x3 exactly. x1 is x rounded to 8 bits, x2 is the remainder truncated to 8 bits, x3 is the rest. The
+ * input must be finite and below 2^127. Heads with other numbers use another kernel (attention_range.c). */
 #ifndef HC_PARTS_AVX512_H
 #define HC_PARTS_AVX512_H
 
@@ -15,7 +15,7 @@
 #define STEP_BYTES (PARTS * PART_BYTES)
 #define UPPER_HALVES _mm512_set1_epi32((int)0xffff0000)
 
-/* The upper half of each word is the bf16. */
+/* The upper half of each 32-bit word is the bf16. */
 typedef struct {
     __m512i part[PARTS];
 } hc_parts;
@@ -29,7 +29,7 @@ HC_INLINE hc_parts hc_split_in_parts(hc_vf x) {
     return parts;
 }
 
-/* 16 columns of two rows to a panel of B: [k / 32][3 parts][16 pairs][2 x 16 columns][2 of k]. */
+/* Store 16 columns of two rows to a panel of B: [k / 32][3 parts][16 pairs][2 x 16 columns][2 of k]. */
 HC_INLINE void hc_store_parts_b(char *block, int64_t panel_bytes, int64_t row, int64_t column, const hc_parts *even,
                                 const hc_parts *odd) {
     char *out = block + column / 32 * panel_bytes + row / 32 * STEP_BYTES + row % 32 * 64 + column % 32 * 4;
@@ -39,7 +39,8 @@ HC_INLINE void hc_store_parts_b(char *block, int64_t panel_bytes, int64_t row, i
     }
 }
 
-/* 32 columns of a row to a panel of A: [k / 32][3 parts][32 rows][32 of k], of which `valid` are kept and the others 0. */
+/* Store 32 columns of a row to a panel of A: [k / 32][3 parts][32 rows][32 of k]. Columns from `valid` on are stored as
+ * 0. */
 HC_INLINE void hc_store_parts_a(char *out, int64_t valid, const hc_parts *low, const hc_parts *high) {
     const __m512i upper = _mm512_set_epi16(63, 61, 59, 57, 55, 53, 51, 49, 47, 45, 43, 41, 39, 37, 35, 33, 31, 29, 27, 25, 23,
                                            21, 19, 17, 15, 13, 11, 9, 7, 5, 3, 1);
@@ -50,7 +51,8 @@ HC_INLINE void hc_store_parts_a(char *out, int64_t valid, const hc_parts *low, c
     }
 }
 
-/* P of 16 columns of two rows to its panel; returns dS in parts. The last row without a partner is paired with zeros. */
+/* Compute 16 columns of two rows. Store P and dS to their panels of B and return dS in parts. A last row without a
+ * partner is paired with zeros. */
 HC_INLINE void hc_gradient_of_columns(const hc_attention_rows *block, int64_t i, int64_t j, hc_parts *out_even,
                                       hc_parts *out_odd) {
     const int64_t next = i + 1 < block->rows ? 1 : 0, even_at = i * block->width + j, odd_at = even_at + next * block->width;

@@ -1,4 +1,5 @@
-/* Norm and rotation of heads: checks, the cut of the tokens among threads, v, and the sums of the weights' gradients. */
+/* Norm and rotation of heads: argument checks, the partition of the tokens among threads, the copy of v, and the sums
+ * of the weight gradients. */
 #include <stddef.h>
 #include <string.h>
 
@@ -8,19 +9,19 @@ typedef struct {
     const hc_kernels *kernels;
     hc_team *team;
     hc_blocks blocks;
-    hc_rotate_block all; /* the arrays, as of one block that holds every row */
+    hc_rotate_block all; /* the arrays, as one block with all rows */
     int backward;
-    const float *of_query, *of_key;                      /* weights as the caller has them; NULL: no norm */
-    float *weights;                                      /* the same as the kernels want them */
-    float *sums;                                         /* backward: (units, 4 * half), the partial sums; */
-    float *out_dquery_weight, *out_dkey_weight, *totals; /* and what becomes of them */
+    const float *of_query, *of_key;                      /* weights of the caller; NULL: no norm */
+    float *weights;                                      /* the same weights in the order of the kernels */
+    float *sums;                                         /* backward: (units, 4 * half), partial sums */
+    float *out_dquery_weight, *out_dkey_weight, *totals; /* weight gradients, and their sums in kernel order */
 } rotate_job;
 
 static int64_t half_of(const rotate_job *job) {
     return (job->all.width + 1) / 2;
 }
 
-/* v, or its gradient, is what it was. */
+/* Copy v, or its gradient, unchanged. */
 static void copy_values(const hc_rotate_block *b, const void *source) {
     const int64_t d = b->heads * b->width, bytes = d * hc_element_bytes(b->type);
     for (int64_t row = 0; row < b->rows; row++) {
@@ -28,7 +29,7 @@ static void copy_values(const hc_rotate_block *b, const void *source) {
     }
 }
 
-/* Adds up this thread's part of the weights' gradients, and puts the pairs together again. */
+/* Sum this thread's part of the weight gradients over the units, and interleave the pairs. */
 static void add_sums(const rotate_job *job, int thread, int num_threads) {
     const int64_t width = job->all.width, half = half_of(job), units = job->blocks.n * job->blocks.blocks;
     int64_t start, stop;
@@ -74,7 +75,7 @@ static void rotate(void *arguments, int thread, int num_threads) {
     }
 }
 
-/* Weights with the first numbers of all pairs before the second ones; an odd width ends with a 0. */
+/* Split the weights into the first and the second elements of all pairs. Pad an odd width with 0. */
 static void split_weights(const rotate_job *job) {
     const int64_t width = job->all.width, half = half_of(job);
     for (int64_t i = 0; i < 4 * half; i++) {
@@ -107,7 +108,7 @@ static int run(hc_context *context, rotate_job *job) {
     return HC_OK;
 }
 
-/* Elements of qkv, or -1 where sizes, tables or weights do not go together. */
+/* Return the number of elements of qkv, or -1 if sizes, tables or weights are inconsistent. */
 static int64_t elements_of(const hc_context *context, int64_t n, int64_t t, int64_t h, int64_t k, const float *cos,
                            const float *sin, const float *query_weight, const float *key_weight) {
     const int64_t of_token = hc_count(3, h, k);

@@ -1,9 +1,9 @@
-/* Types of the kernels that norm and rotate heads, which are compiled once per instruction set.
+/* Types of the kernels for norm and rotation of heads, which are compiled once per instruction set.
  *
- * Each works on a block of consecutive rows (tokens of one image) of 3 * heads * width elements, of which it visits q and k, the
- * first two thirds. Pairs are the elements (2i, 2i + 1) of a head; `half` = (width + 1) / 2 of them, the last without a second
- * where the width is odd. Weights, and the sums of their gradients, lie as 2 * half numbers: the first of all pairs, then the
- * second ones. */
+ * A kernel processes a block of consecutive rows (tokens of one image) of 3 * heads * width elements. It reads and
+ * writes q and k, the first two thirds of a row. Pairs are the elements (2i, 2i + 1) of a head. There are `half` =
+ * (width + 1) / 2 pairs; if the width is odd, the last pair has one element. Weights, and the sums of their gradients,
+ * are stored as 2 * half numbers: the first elements of all pairs, then the second elements. */
 #ifndef HC_ROTATE_H
 #define HC_ROTATE_H
 
@@ -16,12 +16,12 @@ typedef struct {
     int64_t rows, heads, width;
     float eps;
     int type;               /* of qkv, out and dout */
-    const float *cos, *sin; /* of each row, width / 2; NULL: no rotation */
-    const float *weights;   /* q's, then k's; NULL: no norm */
-    const void *qkv;        /* backward without norm: not read */
-    void *out;              /* the rotated, or the gradient to qkv */
+    const float *cos, *sin; /* width / 2 per row; NULL: no rotation */
+    const float *weights;   /* weights of q, then of k; NULL: no norm */
+    const void *qkv;        /* not read by backward without norm */
+    void *out;              /* rotated heads, or the gradient of qkv */
     const void *dout;       /* backward only */
-    float *out_dweights;    /* backward with norm: the sums over the rows and heads are added to it */
+    float *out_dweights;    /* backward with norm: sums over rows and heads are added */
 } hc_rotate_block;
 
 typedef void hc_rotate_heads_forward_kernel(const hc_rotate_block *block);

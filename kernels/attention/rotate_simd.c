@@ -1,26 +1,26 @@
 /* RMSNorm and rotation of the heads of q and k, and their gradients.
  *
- * K numbers a head, w its weight; xh = x rstd with rstd = 1 / sqrt(sum(x^2) / K + eps); out = R (w xh), R the rotation
- * of pairs. Backward, with h = R^T dout: dx = rstd (w h - xh sum(w h xh) / K), dw = sum over rows and heads of h xh. A
- * head is read twice, the second time from the L1 cache. */
+ * A head x has K numbers and the weight w. xh = x rstd with rstd = 1 / sqrt(sum(x^2) / K + eps). out = R (w xh), where
+ * R rotates pairs. Backward, with h = R^T dout: dx = rstd (w h - xh sum(w h xh) / K), dw = sum over rows and heads of h
+ * xh. A head is read twice, the second time from the L1 cache. */
 #include <math.h>
 
 #include "attention/rotate.h"
 #include "simd/simd.h"
 
-/* Pairs i.. of a head: `numbers` elements from `at`, at most two vectors. */
+/* Pairs i.. of a head: `numbers` elements from index `at` on, at most two vectors. */
 typedef struct {
     int64_t at, i, numbers, pairs;
-    int whole, type;
+    int full, type;
 } place;
 
 HC_INLINE place place_(int64_t start, int64_t i, int64_t width, int type) HC_STREAMING_OK {
     const int64_t lanes = hc_lanes(), left = width - 2 * i;
-    const int whole = left >= 2 * lanes;
-    return (place){start + 2 * i, i, whole ? 2 * lanes : left, whole ? lanes : (left + 1) / 2, whole, type};
+    const int full = left >= 2 * lanes;
+    return (place){start + 2 * i, i, full ? 2 * lanes : left, full ? lanes : (left + 1) / 2, full, type};
 }
 
-/* The vector of the first or the second `lanes` numbers. */
+/* Load the vector of `lanes` numbers from `first` on, which is 0 or lanes. */
 HC_INLINE hc_vf numbers_(const void *p, place at, int64_t first) HC_STREAMING_OK {
     const int64_t lanes = hc_lanes(), left = at.numbers - first;
     if (left >= lanes) {
@@ -30,14 +30,14 @@ HC_INLINE hc_vf numbers_(const void *p, place at, int64_t first) HC_STREAMING_OK
 }
 
 HC_INLINE hc_vf evens_(const void *p, place at) HC_STREAMING_OK {
-    if (at.whole && at.type == HC_BF16) {
+    if (at.full && at.type == HC_BF16) {
         return hc_load_bf16_even((const uint16_t *)p + at.at);
     }
     return hc_evens(numbers_(p, at, 0), numbers_(p, at, hc_lanes()));
 }
 
 HC_INLINE hc_vf odds_(const void *p, place at) HC_STREAMING_OK {
-    if (at.whole && at.type == HC_BF16) {
+    if (at.full && at.type == HC_BF16) {
         return hc_load_bf16_odd((const uint16_t *)p + at.at);
     }
     return hc_odds(numbers_(p, at, 0), numbers_(p, at, hc_lanes()));
@@ -45,9 +45,9 @@ HC_INLINE hc_vf odds_(const void *p, place at) HC_STREAMING_OK {
 
 HC_INLINE void store_(void *p, place at, hc_vf even, hc_vf odd) HC_STREAMING_OK {
     const int64_t lanes = hc_lanes();
-    if (at.whole && at.type == HC_BF16) {
+    if (at.full && at.type == HC_BF16) {
         hc_store_bf16_pair((uint16_t *)p + at.at, even, odd);
-    } else if (at.whole) {
+    } else if (at.full) {
         hc_store((float *)p + at.at, hc_zip_first(even, odd));
         hc_store((float *)p + at.at + lanes, hc_zip_second(even, odd));
     } else {
@@ -59,24 +59,25 @@ HC_INLINE void store_(void *p, place at, hc_vf even, hc_vf odd) HC_STREAMING_OK 
     }
 }
 
-/* A number of each pair, of a table or of half a weight. */
+/* Load one number per pair, from a table or from half of a weight. */
 HC_INLINE hc_vf each_(const float *p, place at) HC_STREAMING_OK {
-    return at.whole ? hc_load(p + at.i) : hc_load_n(p + at.i, at.pairs);
+    return at.full ? hc_load(p + at.i) : hc_load_n(p + at.i, at.pairs);
 }
 
 HC_INLINE void add_each_(float *p, place at, hc_vf a, hc_vf b) HC_STREAMING_OK {
     const hc_vf sum = hc_fma(a, b, each_(p, at));
-    if (at.whole) {
+    if (at.full) {
         hc_store(p + at.i, sum);
     } else {
         hc_store_n(p + at.i, at.pairs, sum);
     }
 }
 
-/* Return 0 if the squares of a head overflow fp32; the head becomes zeros, as in PyTorch. */
+/* Return 1 / sqrt(mean + eps). The result is 0 if the squares of a head overflow fp32; the head then becomes zeros, as
+ * in PyTorch. */
 HC_INLINE float rstd_(float mean, float eps) HC_STREAMING_OK { return 1.0f / sqrtf(mean + eps); }
 
-/* One head: its elements, its part of the tables and its weight. */
+/* One head: its first element, its rows of the tables, and its weight. */
 typedef struct {
     int64_t start, width, half;
     const float *cos, *sin, *weight;
@@ -113,7 +114,7 @@ HC_INLINE void forward_head_(const hc_rotate_block *b, head h) HC_STREAMING_OK {
     }
 }
 
-/* The two halves of R^T dout. */
+/* Return the even and the odd elements of R^T dout. */
 HC_INLINE hc_vf back_even_(const hc_rotate_block *b, head h, place at) HC_STREAMING_OK {
     const hc_vf even = evens_(b->dout, at);
     return h.turn ? hc_fma(odds_(b->dout, at), each_(h.sin, at), hc_mul(even, each_(h.cos, at))) : even;
@@ -156,7 +157,8 @@ HC_INLINE void backward_head_(const hc_rotate_block *b, head h, float *dweight) 
     }
 }
 
-/* All heads of q, then of k, row after row. Constants of this function are constant in the loops. */
+/* Process all heads of q, then of k, row by row. Arguments that are constants at the call are constants in the
+ * loops. */
 HC_INLINE void rows_(const hc_rotate_block *b, int backward, int type, int norm, int turn) HC_STREAMING_OK {
     const int64_t width = b->width, half = (width + 1) / 2;
     for (int64_t row = 0; row < b->rows; row++) {

@@ -1,12 +1,12 @@
-/* Two rows of numbers to interleaved bf16, the order that units for dot products of pairs read: out[2 j] = even[j],
- * out[2 j + 1] = odd[j], rounded to nearest even. */
+/* Store two rows of numbers as interleaved bf16, the order that units for dot products of pairs read: out[2 j] =
+ * even[j], out[2 j + 1] = odd[j]. Round to nearest even. */
 #ifndef HC_STORE_PAIRS_H
 #define HC_STORE_PAIRS_H
 
 #include "simd/simd.h"
 
-/* On x86 only kernels for AVX512_BF16 and AMX ask for pairs, and machines with AMX have AVX512_BF16 too: so its
- * conversion may be used in a file that is built for less. It takes denormals as zero, as the products do. */
+/* On x86 only AVX512_BF16 and AMX kernels use pairs. Machines with AMX also have AVX512_BF16, so files that are built
+ * for AVX-512 may use its conversion. The conversion treats denormals as zero, as the products do. */
 #if defined(HC_TARGET_AVX512) && defined(HC_HAVE_AVX512BF16)
 #define HC_PAIRS_TARGET __attribute__((target("avx512bf16")))
 
@@ -14,14 +14,14 @@ HC_INLINE HC_PAIRS_TARGET void hc_store_pairs(uint16_t *out, hc_vf even, hc_vf o
     const __m512i order =
         _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23, 7, 22, 6, 21, 5, 20, 4, 19, 3, 18,
                          2, 17, 1, 16, 0);
-    const __m512i halves = (__m512i)_mm512_cvtne2ps_pbh(odd, even); /* all of even, then all of odd */
+    const __m512i halves = (__m512i)_mm512_cvtne2ps_pbh(odd, even); /* elements of even, then elements of odd */
     _mm512_storeu_si512(out, _mm512_permutexvar_epi16(order, halves));
 }
 
 #elif defined(HC_TARGET_SVE) || defined(HC_TARGET_SME)
 #define HC_PAIRS_TARGET
 
-/* The bits of the bf16 nearest to v, in the upper half of each word; the lower half is not cleared. */
+/* Return the bits of the bf16 nearest to v in the upper half of each word. The lower half is undefined. */
 HC_INLINE svuint32_t hc_round_upper_(hc_vf v) HC_STREAMING_OK {
     const svbool_t all = svptrue_b32();
     const svuint32_t bits = svreinterpret_u32(v);
@@ -40,7 +40,7 @@ HC_INLINE void hc_store_pairs(uint16_t *out, hc_vf even, hc_vf odd) HC_STREAMING
 #else
 #define HC_PAIRS_TARGET
 
-/* Through memory: no matrix kernel of these targets asks for pairs today. */
+/* Interleave in memory. No matrix kernel of these targets uses pairs at present. */
 HC_INLINE void hc_store_pairs(uint16_t *out, hc_vf even, hc_vf odd) {
     uint16_t first[16], second[16];
     hc_store_bf16(first, even);

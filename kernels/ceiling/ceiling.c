@@ -1,4 +1,4 @@
-/* The ceilings: multiply-adds in registers, a copy, and barriers, on every thread of a context. */
+/* Measured ceilings: multiply-adds in registers, a copy, and barriers, on every thread of a context. */
 #include "ceiling/ceiling.h"
 
 #include <stddef.h>
@@ -6,11 +6,11 @@
 #include "context.h"
 
 #define LINE_BYTES 64
-/* Boundary between threads in units of pages. */
+/* Granularity of the partition among threads: one page. */
 #define COPY_MULTIPLE 4096
 
-/* Kernels for a unit that only does products of one type, best first within a type; without one the vector units do
- * them. */
+/* Kernels for units that compute products of one type only, best first within a type. For other types the vector units
+ * compute them. */
 static const struct {
     int dtype, isa;
     hc_multiply_add_kernel *kernel;
@@ -20,10 +20,10 @@ static const struct {
 #define HC_CEILING_KERNEL(dtype, isa, ISA) {NUMBER_##dtype, ISA, hc_ceiling_##dtype##_##isa},
 #include "kernel_table.h"
 #undef HC_CEILING_KERNEL
-    {HC_F64, HC_ISA_REF, NULL}, /* a machine without any of these units has a table too */
+    {HC_F64, HC_ISA_REF, NULL}, /* keeps the table non-empty on machines without these units */
 };
 
-/* A machine of level `isa` runs the kernels of its family up to that level. */
+/* Return the kernel for a type. A machine of level `isa` runs the kernels of its family up to that level. */
 static hc_multiply_add_kernel *choose(const hc_context *context, int dtype) {
     const int lines = (int)(sizeof TABLE / sizeof TABLE[0]);
     for (int line = 0; line < lines; line++) {
@@ -35,7 +35,7 @@ static hc_multiply_add_kernel *choose(const hc_context *context, int dtype) {
     return context->kernels->multiply_add;
 }
 
-/* Result of one thread, on a separate cache line, so that threads do not wait for each other. */
+/* Result of one thread, on a separate cache line to avoid false sharing. */
 typedef struct {
     _Alignas(LINE_BYTES) double flop;
     float sink;
@@ -61,7 +61,7 @@ int hc_multiply_add_ceiling(hc_context *context, int compute, int64_t rounds, do
     }
     hc_lock(context);
     const int64_t bytes = (int64_t)sizeof(counted) * context->num_threads;
-    /* x = 0.5 x + 0.5 tends to 1: neither overflow nor denormal numbers, which some units are slow with. */
+    /* x = 0.5 x + 0.5 converges to 1. This avoids overflow and denormal numbers, which are slow on some units. */
     multiply_add_job job = {choose(context, compute), {0.5f, 0.5f}, rounds, hc_scratch(context, bytes)};
     if (job.of_thread == NULL) {
         hc_unlock(context);
@@ -73,7 +73,7 @@ int hc_multiply_add_ceiling(hc_context *context, int compute, int64_t rounds, do
     hc_team_run(context->team, 0, multiply_add, &job);
     double flop = 0;
     for (int thread = 0; thread < context->num_threads; thread++) {
-        flop += job.of_thread[thread].flop; /* 0 of a thread that does not exist after a fork */
+        flop += job.of_thread[thread].flop; /* 0 for a thread that does not exist after a fork */
     }
     *out_flop = flop;
     hc_unlock(context);

@@ -1,4 +1,4 @@
-/* Tile products in registers: what the AMX unit of a core does at most with bf16. */
+/* Tile products in registers: the peak bf16 rate of the AMX unit of a core. */
 #if !defined(__AMX_BF16__) || !defined(__AMX_TILE__)
 #error "to be compiled with -mamx-tile -mamx-bf16"
 #endif
@@ -8,10 +8,11 @@
 
 #define ROWS 16
 #define ROW_BYTES 64
-/* 16 x 16 sums of 32 products. */
+/* A tile product adds 32 products to each of 16 x 16 sums. */
 #define FLOP_PER_TILE_PRODUCT (2.0 * 16 * 16 * 32)
-/* Four sums from two tiles of A and two of B: all eight tiles, the shape of a matrix product. A round has four products; a
- * product of 16 rows takes the unit 16 cycles, and its sum is ready after 52, so four are needed to fill it. */
+/* Tile products per round. Four sums from two tiles of A and two tiles of B use all eight tiles, as a matrix product
+ * does. A product of 16 rows occupies the unit for 16 cycles and has a latency of 52 cycles, so four products are
+ * needed to fill the unit. */
 #define PRODUCTS 4
 
 double hc_ceiling_bf16_amx(int64_t rounds, const hc_ceiling_operands *operands, float *out_sink) {

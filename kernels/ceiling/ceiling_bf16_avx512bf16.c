@@ -1,4 +1,4 @@
-/* Products of pairs of bf16 in registers: what VDPBF16PS does at most on a core. */
+/* Products of pairs of bf16 in registers: the peak rate of VDPBF16PS on a core. */
 #include <immintrin.h>
 
 #include "ceiling/ceiling.h"
@@ -7,11 +7,12 @@
 #error "to be compiled with -mavx512bf16"
 #endif
 
-/* Latency 6 on both Zen 4 (one a cycle) and Zen 5 (two a cycle): 12 under way; 16 leave half of the registers. */
+/* The latency is 6 cycles on Zen 4 (one instruction per cycle) and Zen 5 (two per cycle), so 12 must be in flight. 16
+ * chains leave half of the registers free. */
 #define CHAINS 16
 #define EACH_CHAIN(X) X(0) X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8) X(9) X(10) X(11) X(12) X(13) X(14) X(15)
 #define PAIRS 16
-#define FLOP_PER_PAIR 4.0 /* two products, two additions */
+#define FLOP_PER_PAIR 4.0 /* two multiplications, two additions */
 
 double hc_ceiling_bf16_avx512bf16(int64_t rounds, const hc_ceiling_operands *operands, float *out_sink) {
     const __m512bh a = _mm512_cvtne2ps_pbh(_mm512_set1_ps(operands->multiplier), _mm512_set1_ps(operands->multiplier));

@@ -1,4 +1,4 @@
-/* Outer products of fp32 into every ZA tile: what the SME unit does at most with fp32. */
+/* Outer products of fp32 into every ZA tile: the peak fp32 rate of the SME unit. */
 #ifndef __ARM_FEATURE_SME
 #error "to be compiled with -march=armv9-a+sme"
 #endif
@@ -7,9 +7,10 @@
 
 #include "ceiling/ceiling.h"
 
-/* ZA has four tiles of fp32 at any vector length; a round writes each once, so none waits for another. */
+/* ZA has four fp32 tiles at any vector length. A round writes each tile once, so the products of a round are
+ * independent. */
 #define TILES 4
-#define FLOP_PER_SUM 2.0 /* a product, an addition */
+#define FLOP_PER_SUM 2.0 /* a multiplication, an addition */
 
 __arm_new("za") __arm_locally_streaming double hc_ceiling_f32_sme(int64_t rounds, const hc_ceiling_operands *operands,
                                                                   float *out_sink) {

@@ -1,4 +1,4 @@
-/* The arithmetic of an exchange: arrays of all processes become one, in the order of the processes. */
+/* Arithmetic of an exchange: combine the arrays of all processes, in the order of the processes. */
 #include "exchange/exchange.h"
 #include "simd/simd.h"
 
@@ -11,7 +11,7 @@ HC_INLINE hc_vf load_one(const void *x, int64_t i, int64_t n, int x_type, int ty
     return x_type != type && type == HC_BF16 ? hc_as_bf16(v) : v;
 }
 
-/* v is rounded to `type` already where it is rounded at all: to bf16. */
+/* Store a vector. If the type is bf16, v is already rounded to bf16. */
 HC_INLINE void store_one(void *out, int64_t i, int64_t n, int type, hc_vf v) HC_STREAMING_OK {
     if (n >= 0) {
         hc_store_as_n(out, i, n, type, v);
@@ -22,7 +22,8 @@ HC_INLINE void store_one(void *out, int64_t i, int64_t n, int type, hc_vf v) HC_
     }
 }
 
-/* One vector of results, or the first n lanes of it; n < 0: all. Types are constants where it is called. */
+/* Compute one vector of results, or its first n lanes if n >= 0. The types are compile-time constants in the common
+ * cases. */
 HC_INLINE void step(int op, int num_arrays, int64_t i, int64_t n, const void *const *x, int type, int own, int own_type,
                     hc_vf factor, void *out, void *copy) HC_STREAMING_OK {
     hc_vf all = load_one(x[0], i, n, own == 0 ? own_type : type, type);
@@ -56,7 +57,7 @@ HC_INLINE void steps(int op, int num_arrays, int64_t count, const void *const *x
 
 HC_KERNEL_FUNCTION void HC_NAME(combine)(int op, int num_arrays, int64_t count, const void *const *x, int type, int own,
                                          int own_type, float scale, void *out, void *copy) HC_KERNEL_STREAMING {
-    /* Two processes and a sum are what is usual; there the compiler sees it all. */
+    /* Specialize the common case, a sum over two processes, with constant types. */
     if (op == HC_SUM && num_arrays == 2 && own >= 0 && own_type == HC_F32) {
         if (type == HC_F32) {
             if (own == 0) {

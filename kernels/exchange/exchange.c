@@ -28,14 +28,14 @@
 #endif
 
 #define CACHE_LINE 64
-/* Polls of a counter before a process sleeps: about 20 microseconds, the time of a chunk's step. */
+/* Polls of a counter before a process sleeps: about 20 microseconds, the time of one step of a chunk. */
 #define LOOKS 500
-/* How long a process sleeps before it looks whether the one it waits for still exists. */
+/* Sleep time between checks that the other process still exists. */
 #define SLEEP_NANOSECONDS 50000000
 #define NO_WAITING 0
-/* Processes in a barrier usually have separate cores, and little other work. */
+/* Polling time of a barrier before it sleeps. Processes in a barrier usually have separate cores and no other work. */
 #define AWAKE_NANOSECONDS 500000
-/* After which a stopped process counts as one that will not come. */
+/* Time after which a stopped process is reported. */
 #define STOPPED_NANOSECONDS 10000000000
 
 enum { PUT = 0, COMBINED = 1, GOT = 2, STEPS = 3 };
@@ -44,12 +44,12 @@ enum { PUT = 0, COMBINED = 1, GOT = 2, STEPS = 3 };
 typedef struct {
     _Alignas(CACHE_LINE) atomic_uint done[STEPS];
     atomic_uint sleepers; /* processes to wake when a counter of this line rises */
-    atomic_int pid;       /* 0 before it has attached */
+    atomic_int pid;       /* 0 until the process attaches */
 } counters;
 
 struct hc_exchange {
     uint64_t tag; /* HC_EXCHANGE_TAG */
-    counters *lines; /* of each process */
+    counters *lines; /* one per process */
     char *slots;     /* slots of process 0; later processes follow at distances of slots * slot_bytes */
     const hc_kernels *kernels;
     int64_t slot_bytes;
@@ -62,7 +62,7 @@ static int64_t now_nanoseconds(void) {
     return (int64_t)time.tv_sec * 1000000000 + time.tv_nsec;
 }
 
-/* Until when to wait; NO_WAITING for one look. */
+/* Return the end of the timeout, or NO_WAITING for a single poll. */
 static int64_t deadline_after(int64_t timeout_nanoseconds) {
     return timeout_nanoseconds > 0 ? now_nanoseconds() + timeout_nanoseconds : NO_WAITING;
 }
@@ -95,14 +95,15 @@ int hc_exchange_attach(void *segment, const hc_context *context, int rank, int r
         hc_exchange_bytes(ranks, slots, slot_bytes, &bytes) != HC_OK) {
         return HC_BAD_ARGUMENT;
     }
-    hc_exchange *made = malloc(sizeof(*made));
-    if (made == NULL) {
+    hc_exchange *created = malloc(sizeof(*created));
+    if (created == NULL) {
         return HC_OUT_OF_MEMORY;
     }
-    *made = (hc_exchange){.tag = HC_EXCHANGE_TAG, .lines = segment, .slots = (char *)segment + lines_bytes(ranks), .kernels = context->kernels,
-                          .slot_bytes = slot_bytes, .rank = rank, .ranks = ranks, .num_slots = slots};
-    atomic_store(&made->lines[rank].pid, (int)getpid());
-    *out_exchange = made;
+    *created = (hc_exchange){.tag = HC_EXCHANGE_TAG, .lines = segment, .slots = (char *)segment + lines_bytes(ranks),
+                             .kernels = context->kernels, .slot_bytes = slot_bytes, .rank = rank, .ranks = ranks,
+                             .num_slots = slots};
+    atomic_store(&created->lines[rank].pid, (int)getpid());
+    *out_exchange = created;
     return HC_OK;
 }
 
@@ -134,8 +135,8 @@ static int is_gone(const counters *line) {
     return pid > 0 && kill(pid, 0) != 0 && errno == ESRCH;
 }
 
-/* The letter of proc(5): 'T' stopped, 'Z' ended but not yet asked for by its parent; '?' where the system does not
- * tell. */
+/* Return the state letter of proc(5): 'T' stopped, 'Z' ended but not yet reaped by its parent, '?' if the system does
+ * not provide it. */
 static char state_of(const counters *line) {
     char path[32], text[512], *end = NULL;
     snprintf(path, sizeof(path), "/proc/%d/stat", atomic_load(&line->pid));
@@ -144,7 +145,7 @@ static char state_of(const counters *line) {
         const size_t length = fread(text, 1, sizeof(text) - 1, file);
         text[length] = 0;
         fclose(file);
-        end = strrchr(text, ')'); /* behind the name, which may have anything in it */
+        end = strrchr(text, ')'); /* after the name, which may contain any characters */
     }
     return end != NULL && end[1] == ' ' ? end[2] : '?';
 }
@@ -153,7 +154,7 @@ static void sleep_while(counters *line, int step, uint32_t value) {
     atomic_fetch_add(&line->sleepers, 1);
 #ifdef __linux__
     const struct timespec limit = {0, SLEEP_NANOSECONDS};
-    syscall(SYS_futex, &line->done[step], FUTEX_WAIT, value, &limit, NULL, 0); /* not _PRIVATE: other processes wake */
+    syscall(SYS_futex, &line->done[step], FUTEX_WAIT, value, &limit, NULL, 0); /* not _PRIVATE: wakers are processes */
 #else
     (void)step, (void)value;
     sched_yield();
@@ -161,10 +162,10 @@ static void sleep_while(counters *line, int step, uint32_t value) {
     atomic_fetch_sub(&line->sleepers, 1);
 }
 
-/* Returns when process `rank` has done `step` for all chunks below `number`. */
+/* Wait until process `rank` has finished `step` for all chunks below `number`. */
 static int wait_for(const hc_exchange *x, int rank, int step, uint32_t number, int64_t deadline) {
     counters *line = &x->lines[rank];
-    for (int look = 0;; look++) {
+    for (int poll = 0;; poll++) {
         const uint32_t done = atomic_load_explicit(&line->done[step], memory_order_acquire);
         if ((int32_t)(done - number) >= 0) {
             return HC_OK;
@@ -172,7 +173,7 @@ static int wait_for(const hc_exchange *x, int rank, int step, uint32_t number, i
         if (deadline == NO_WAITING) {
             return HC_TIMED_OUT;
         }
-        if (look < LOOKS) {
+        if (poll < LOOKS) {
             relax();
             continue;
         }
@@ -198,7 +199,7 @@ static int wait_for_all(const hc_exchange *x, int step, uint32_t number, int64_t
     return HC_OK;
 }
 
-static void tell(const hc_exchange *x, int step, uint32_t done) {
+static void publish(const hc_exchange *x, int step, uint32_t done) {
     counters *line = &x->lines[x->rank];
     atomic_store(&line->done[step], done);
 #ifdef __linux__
@@ -208,18 +209,18 @@ static void tell(const hc_exchange *x, int step, uint32_t done) {
 #endif
 }
 
-/* As wait_for, of a process that is expected at once. */
-static int meet_one(const hc_exchange *x, int rank, uint32_t number, int64_t deadline) {
+/* Wait for a process in a barrier. It polls longer than wait_for, and also detects stopped processes. */
+static int wait_in_barrier(const hc_exchange *x, int rank, uint32_t number, int64_t deadline) {
     counters *line = &x->lines[rank];
     const int64_t begun = now_nanoseconds();
     int64_t stopped_since = 0;
-    for (int look = 1;; look++) {
+    for (int poll = 1;; poll++) {
         const uint32_t done = atomic_load_explicit(&line->done[PUT], memory_order_acquire);
         if ((int32_t)(done - number) >= 0) {
             return HC_OK;
         }
         relax();
-        if (look % LOOKS != 0) {
+        if (poll % LOOKS != 0) {
             continue;
         }
         const int64_t now = now_nanoseconds();
@@ -241,16 +242,16 @@ static int meet_one(const hc_exchange *x, int rank, uint32_t number, int64_t dea
     }
 }
 
-int hc_exchange_meet(hc_exchange *exchange, int64_t timeout_nanoseconds, int *out_rank) {
+int hc_exchange_barrier(hc_exchange *exchange, int64_t timeout_nanoseconds, int *out_rank) {
     if (!hc_is_exchange(exchange) || timeout_nanoseconds < 1 || out_rank == NULL) {
         return HC_BAD_ARGUMENT;
     }
     const uint32_t number = atomic_load_explicit(&exchange->lines[exchange->rank].done[PUT], memory_order_relaxed) + 1;
     const int64_t deadline = now_nanoseconds() + timeout_nanoseconds;
-    tell(exchange, PUT, number);
+    publish(exchange, PUT, number);
     for (int i = 1; i < exchange->ranks; i++) {
         const int rank = (exchange->rank + i) % exchange->ranks;
-        const int status = meet_one(exchange, rank, number, deadline);
+        const int status = wait_in_barrier(exchange, rank, number, deadline);
         if (status != HC_OK) {
             *out_rank = rank;
             return status;
@@ -263,13 +264,13 @@ static int64_t element_bytes(int type) {
     return type == HC_BF16 ? 2 : 4;
 }
 
-/* Elements of piece `rank` that there are. */
+/* Return the number of elements of piece `rank` within the limit. */
 static int64_t piece_count(const hc_pieces *pieces, int rank) {
     const int64_t left = pieces->limit - pieces->offsets[rank];
     return left < 0 ? 0 : left < pieces->length ? left : pieces->length;
 }
 
-/* Pieces lie in a slot one after the other, each from the start of a cache line. */
+/* Return the bytes of a piece in a slot. Pieces are consecutive, each in complete cache lines. */
 static int64_t piece_bytes(const hc_pieces *pieces, int type) {
     return (pieces->length * element_bytes(type) + CACHE_LINE - 1) / CACHE_LINE * CACHE_LINE;
 }
@@ -282,7 +283,7 @@ static const char *at(const void *x, int64_t i, int type) {
     return (const char *)x + i * element_bytes(type);
 }
 
-/* Numbers of one type move bit by bit. */
+/* Copy elements. Elements of equal types are copied bitwise. */
 static void move(const hc_exchange *exchange, int64_t count, const void *x, int x_type, void *out, int out_type) {
     if (x_type == out_type) {
         memcpy(out, x, (size_t)(count * element_bytes(x_type)));
@@ -295,18 +296,18 @@ static int is_type(int type) {
     return type == HC_F32 || type == HC_BF16;
 }
 
-static int is_wrong(const hc_exchange *x, const hc_pieces *pieces, int type, const int *out_rank) {
+static int is_invalid(const hc_exchange *x, const hc_pieces *pieces, int type, const int *out_rank) {
     return !hc_is_exchange(x) || pieces == NULL || pieces->offsets == NULL || out_rank == NULL || !is_type(type) || pieces->length < 0 ||
            pieces->length > x->slot_bytes / element_bytes(type) || piece_bytes(pieces, type) > x->slot_bytes / x->ranks;
 }
 
-/* Wait until all other processes have read this process's slot of a chunk. If the caller itself has not read theirs,
- * waiting is impossible. */
+/* Wait until all other processes have read this process's slot of a chunk. Fail if this process has not read theirs,
+ * because waiting could not succeed. */
 static int wait_for_slot(const hc_exchange *x, uint32_t number, int64_t timeout_nanoseconds, int *out_rank) {
-    const uint32_t wanted = number + 1 - (uint32_t)x->num_slots;
-    const int status = wait_for_all(x, GOT, wanted, deadline_after(timeout_nanoseconds), out_rank);
+    const uint32_t required = number + 1 - (uint32_t)x->num_slots;
+    const int status = wait_for_all(x, GOT, required, deadline_after(timeout_nanoseconds), out_rank);
     const uint32_t own = atomic_load_explicit(&x->lines[x->rank].done[GOT], memory_order_relaxed);
-    if (status == HC_OK && (int32_t)(own - wanted) < 0) {
+    if (status == HC_OK && (int32_t)(own - required) < 0) {
         *out_rank = x->rank;
         return HC_TIMED_OUT;
     }
@@ -315,7 +316,7 @@ static int wait_for_slot(const hc_exchange *x, uint32_t number, int64_t timeout_
 
 int hc_exchange_put(hc_exchange *exchange, uint32_t number, const hc_pieces *pieces, const void *x, int x_type, int type,
                     int64_t timeout_nanoseconds, int *out_rank) {
-    if (is_wrong(exchange, pieces, type, out_rank) || !is_type(x_type) || (x == NULL && pieces->length > 0)) {
+    if (is_invalid(exchange, pieces, type, out_rank) || !is_type(x_type) || (x == NULL && pieces->length > 0)) {
         return HC_BAD_ARGUMENT;
     }
     const int status = wait_for_slot(exchange, number, timeout_nanoseconds, out_rank);
@@ -325,22 +326,22 @@ int hc_exchange_put(hc_exchange *exchange, uint32_t number, const hc_pieces *pie
             move(exchange, piece_count(pieces, rank), at(x, pieces->offsets[rank], x_type), x_type,
                  piece_of(exchange, pieces, exchange->rank, rank, number, type), type);
         }
-        tell(exchange, PUT, number + 1);
+        publish(exchange, PUT, number + 1);
     }
     return status;
 }
 
 int hc_exchange_offer(hc_exchange *exchange, uint32_t number, const hc_pieces *pieces, const void *x, int x_type, int type,
                       int64_t timeout_nanoseconds, int *out_rank) {
-    if (is_wrong(exchange, pieces, type, out_rank) || !is_type(x_type) || (x == NULL && pieces->length > 0)) {
+    if (is_invalid(exchange, pieces, type, out_rank) || !is_type(x_type) || (x == NULL && pieces->length > 0)) {
         return HC_BAD_ARGUMENT;
     }
     const int status = wait_for_slot(exchange, number, timeout_nanoseconds, out_rank);
     if (status == HC_OK) {
         const int rank = exchange->rank;
         move(exchange, piece_count(pieces, rank), x, x_type, piece_of(exchange, pieces, rank, rank, number, type), type);
-        tell(exchange, PUT, number + 1);
-        tell(exchange, COMBINED, number + 1);
+        publish(exchange, PUT, number + 1);
+        publish(exchange, COMBINED, number + 1);
     }
     return status;
 }
@@ -348,12 +349,12 @@ int hc_exchange_offer(hc_exchange *exchange, uint32_t number, const hc_pieces *p
 int hc_exchange_combine(hc_exchange *exchange, uint32_t number, const hc_pieces *pieces, const void *x, int x_type, int type,
                         int op, float scale, void *out, int out_type, void **out_piece, int64_t timeout_nanoseconds,
                         int *out_rank) {
-    if (is_wrong(exchange, pieces, type, out_rank) || !is_type(x_type) || op < HC_SUM || op > HC_SMALLEST ||
+    if (is_invalid(exchange, pieces, type, out_rank) || !is_type(x_type) || op < HC_SUM || op > HC_SMALLEST ||
         (x == NULL && pieces->length > 0) || (out == NULL && out_piece == NULL && piece_count(pieces, exchange->rank) > 0) ||
-        (out_type != x_type && (out_type != type || out_piece != NULL)) || exchange->ranks > HC_MOST_PROCESSES) {
+        (out_type != x_type && (out_type != type || out_piece != NULL)) || exchange->ranks > HC_MAX_PROCESSES) {
         return HC_BAD_ARGUMENT;
     }
-    const void *arrays[HC_MOST_PROCESSES];
+    const void *arrays[HC_MAX_PROCESSES];
     const int own = exchange->rank;
     const int64_t deadline = deadline_after(timeout_nanoseconds);
     const int status = wait_for_all(exchange, PUT, number + 1, deadline, out_rank);
@@ -369,9 +370,9 @@ int hc_exchange_combine(hc_exchange *exchange, uint32_t number, const hc_pieces 
                                in_type ? out : out_piece != NULL ? mine : NULL, in_type ? NULL : out);
     if (out_piece != NULL) {
         *out_piece = mine;
-    } else { /* no process waits for this process's piece, and it has read theirs */
-        tell(exchange, COMBINED, number + 1);
-        tell(exchange, GOT, number + 1);
+    } else { /* no process reads this process's piece, and this process has read theirs */
+        publish(exchange, COMBINED, number + 1);
+        publish(exchange, GOT, number + 1);
     }
     return HC_OK;
 }
@@ -380,17 +381,17 @@ int hc_exchange_publish(hc_exchange *exchange, uint32_t number) {
     if (!hc_is_exchange(exchange)) {
         return HC_BAD_ARGUMENT;
     }
-    tell(exchange, COMBINED, number + 1);
+    publish(exchange, COMBINED, number + 1);
     return HC_OK;
 }
 
 int hc_exchange_get(hc_exchange *exchange, uint32_t number, const hc_pieces *pieces, int type, int with_own, void *out,
                     int out_type, int64_t timeout_nanoseconds, int *out_rank) {
-    if (is_wrong(exchange, pieces, type, out_rank) || !is_type(out_type) || (out == NULL && pieces->length > 0)) {
+    if (is_invalid(exchange, pieces, type, out_rank) || !is_type(out_type) || (out == NULL && pieces->length > 0)) {
         return HC_BAD_ARGUMENT;
     }
     const int64_t deadline = deadline_after(timeout_nanoseconds);
-    for (int i = with_own ? 0 : 1; i < exchange->ranks; i++) { /* one's own piece first: it is in the cache */
+    for (int i = with_own ? 0 : 1; i < exchange->ranks; i++) { /* this process's piece first, because it is cached */
         const int rank = (exchange->rank + i) % exchange->ranks;
         const int status = i == 0 ? HC_OK : wait_for(exchange, rank, COMBINED, number + 1, deadline);
         if (status != HC_OK) {
@@ -400,13 +401,13 @@ int hc_exchange_get(hc_exchange *exchange, uint32_t number, const hc_pieces *pie
         move(exchange, piece_count(pieces, rank), piece_of(exchange, pieces, rank, rank, number, type), type,
              (char *)out + pieces->offsets[rank] * element_bytes(out_type), out_type);
     }
-    tell(exchange, GOT, number + 1);
+    publish(exchange, GOT, number + 1);
     return HC_OK;
 }
 
 int hc_exchange_fold(hc_exchange *exchange, int num_arrays, int64_t count, const void *const *x, int type, int op, void *out) {
-    if (!hc_is_exchange(exchange) || num_arrays < 1 || num_arrays > HC_MOST_PROCESSES || hc_count(count, 1, 1) < 0 || !is_type(type) || op < HC_SUM || op > HC_SMALLEST || x == NULL ||
-        (out == NULL && count > 0)) {
+    if (!hc_is_exchange(exchange) || num_arrays < 1 || num_arrays > HC_MAX_PROCESSES || hc_count(count, 1, 1) < 0 ||
+        !is_type(type) || op < HC_SUM || op > HC_SMALLEST || x == NULL || (out == NULL && count > 0)) {
         return HC_BAD_ARGUMENT;
     }
     for (int i = 0; i < num_arrays; i++) {

@@ -1,4 +1,4 @@
-/* Sums of arrays of several processes through memory that they share: what the files of this folder give each other. */
+/* Reductions of arrays of several processes through shared memory: declarations shared by the files of this folder. */
 #ifndef HC_EXCHANGE_H
 #define HC_EXCHANGE_H
 
@@ -7,19 +7,20 @@
 #include "each_isa.h"
 #include "hcops.h"
 
-/* out[i] = op over r of x[r][i], r = 0, 1, ... in this order, in fp32, times scale. x[r] is of `type`, but x[own] of own_type, and
- * rounded to `type` before it counts; own < 0: none. The result is rounded to `type`; `out` takes it so, `copy` as own_type; either
- * may be NULL, and copy may be x[own], out any other x[r]. */
+/* Compute out[i] = scale * (op over r of x[r][i]), r = 0, 1, ... in this order, in fp32. x[r] has `type`, except
+ * x[own], which has own_type and is rounded to `type` first. own < 0: no such array. The result is rounded to `type`.
+ * `out` receives it as `type`, `copy` as own_type. Either may be NULL. copy may be x[own], and out may be any other
+ * x[r]. */
 typedef void hc_combine_kernel(int op, int num_arrays, int64_t count, const void *const *x, int type, int own, int own_type,
                                float scale, void *out, void *copy);
 
-/* out[i] = x[i], from one type to another. */
+/* Compute out[i] = x[i], with a conversion of the type. */
 typedef void hc_convert_kernel(int64_t count, const void *x, int x_type, void *out, int out_type);
 
-/* 0: an address of something else. */
+/* Return 0 if the address is not an exchange handle. */
 int hc_is_exchange(const hc_exchange *exchange);
 
-/* This process's number, and how many there are. */
+/* Return this process's rank, and the number of processes. */
 int hc_exchange_rank(const hc_exchange *exchange);
 int hc_exchange_size(const hc_exchange *exchange);
 

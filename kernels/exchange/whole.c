@@ -5,8 +5,9 @@
 #include <stddef.h>
 
 #include "array.h"
+#include "minmax.h"
 
-/* An operation: its array cut into chunks of a piece for each process. */
+/* An operation: its array, cut into chunks with one piece per process. */
 typedef struct {
     hc_exchange *exchange;
     const hc_whole *whole;
@@ -21,11 +22,8 @@ static int64_t element_bytes(int type) {
     return type == HC_BF16 ? 2 : 4;
 }
 
-static int64_t at_most(int64_t value, int64_t limit) {
-    return value < limit ? value : limit;
-}
-
-/* Where the pieces of a chunk lie: of a sum one after the other, else at the same place of the part of each process. */
+/* Return the positions of the pieces of a chunk. For a sum, the pieces are consecutive. Otherwise they are at the same
+ * offset in the part of each process. */
 static hc_pieces pieces_of(const operation *o, int64_t chunk, int64_t *offsets) {
     const hc_whole *w = o->whole;
     const int64_t start = chunk * w->chunk;
@@ -33,13 +31,13 @@ static hc_pieces pieces_of(const operation *o, int64_t chunk, int64_t *offsets) 
         for (int rank = 0; rank < o->ranks; rank++) {
             offsets[rank] = rank * w->count + start;
         }
-        return (hc_pieces){offsets, at_most(w->chunk, w->count - start), INT64_MAX};
+        return (hc_pieces){offsets, hc_min_i64(w->chunk, w->count - start), INT64_MAX};
     }
-    const int64_t count = at_most(w->chunk, w->count - start);
+    const int64_t count = hc_min_i64(w->chunk, w->count - start);
     const int64_t line = 64 / element_bytes(w->type);
     const int64_t length = ((count + o->ranks - 1) / o->ranks + line - 1) / line * line;
     for (int rank = 0; rank < o->ranks; rank++) {
-        offsets[rank] = start + at_most(rank * length, count);
+        offsets[rank] = start + hc_min_i64(rank * length, count);
     }
     return (hc_pieces){offsets, length, start + count};
 }
@@ -83,23 +81,23 @@ static step_function *const STEPS[][HC_WHOLE_STEPS] = {
     [HC_ALL_GATHER] = {offer, get, NULL},
 };
 
-static int take(const operation *o, int k, int64_t timeout_nanoseconds) {
-    int64_t offsets[HC_MOST_PROCESSES];
+static int run_step(const operation *o, int k, int64_t timeout_nanoseconds) {
+    int64_t offsets[HC_MAX_PROCESSES];
     const hc_pieces pieces = pieces_of(o, o->whole->done[k], offsets);
     const int status = STEPS[o->whole->kind][k](o, o->whole->done[k], &pieces, timeout_nanoseconds);
     o->whole->done[k] += status == HC_OK;
     return status;
 }
 
-/* Every step once, where it can be without waiting; *waiting is the last that could not. */
-static int round_of(const operation *o, int steps, int *waiting) {
+/* Run every step once if it can proceed without waiting. *waiting is the last step that could not, or -1. */
+static int run_round(const operation *o, int steps, int *waiting) {
     *waiting = -1;
     int moved = 0;
     for (int k = 0; k < steps; k++) {
         if (o->whole->done[k] == (k == 0 ? o->chunks : o->whole->done[k - 1])) {
             continue;
         }
-        const int status = take(o, k, 0);
+        const int status = run_step(o, k, 0);
         if (status == HC_TIMED_OUT) {
             *waiting = k;
         } else if (status != HC_OK) {
@@ -113,7 +111,7 @@ static int round_of(const operation *o, int steps, int *waiting) {
 
 int hc_exchange_whole(hc_exchange *exchange, const hc_whole *whole, int64_t rounds, int64_t timeout_nanoseconds, int *out_rank) {
     if (!hc_is_exchange(exchange) || whole == NULL || whole->kind < HC_ALL_REDUCE || whole->kind > HC_ALL_GATHER ||
-        whole->chunk < 1 || whole->done == NULL || out_rank == NULL || hc_exchange_size(exchange) > HC_MOST_PROCESSES ||
+        whole->chunk < 1 || whole->done == NULL || out_rank == NULL || hc_exchange_size(exchange) > HC_MAX_PROCESSES ||
         hc_count(whole->count, hc_exchange_size(exchange), 1) < 0) {
         return HC_BAD_ARGUMENT;
     }
@@ -121,15 +119,15 @@ int hc_exchange_whole(hc_exchange *exchange, const hc_whole *whole, int64_t roun
                          .chunks = whole->count / whole->chunk + (whole->count % whole->chunk != 0),
                          .rank = hc_exchange_rank(exchange), .ranks = hc_exchange_size(exchange), .out_rank = out_rank};
     const int steps = whole->kind == HC_ALL_REDUCE ? 3 : 2;
-    for (int k = 0; k < steps; k++) { /* none has done chunks that the step before has not */
+    for (int k = 0; k < steps; k++) { /* no step may be ahead of the previous step */
         if (whole->done[k] < 0 || whole->done[k] > (k == 0 ? o.chunks : whole->done[k - 1])) {
             return HC_BAD_ARGUMENT;
         }
     }
     for (int64_t i = 0; whole->done[steps - 1] < o.chunks; i++) {
-        int waiting, status = i < rounds ? round_of(&o, steps, &waiting) : HC_TIMED_OUT;
+        int waiting, status = i < rounds ? run_round(&o, steps, &waiting) : HC_TIMED_OUT;
         if (status == HC_TIMED_OUT && i < rounds && timeout_nanoseconds > 0) {
-            status = take(&o, waiting, timeout_nanoseconds);
+            status = run_step(&o, waiting, timeout_nanoseconds);
         }
         if (status != HC_OK) {
             return status;

@@ -1,35 +1,29 @@
-/* Rule for the cuts of a product without tuning. */
+/* Rule for the partition and the block sizes of a product without tuning. */
 #include "gemm/blocking.h"
 
 #include <stddef.h>
 
-/* Handing work to a second thread costs some microseconds, in which a core multiplies about this much. */
+#include "minmax.h"
+
+/* Starting a second thread costs some microseconds. A core computes about this many operations in that time. */
 #define FLOP_PER_THREAD 1000000
 
-/* Packing a row of A, or passing a column of B through the caches, costs about as much as multiplying this many
- * columns (rows): 4 elements a cycle against 32 multiply-adds a cycle. */
+/* Packing a row of A, or reading a column of B through the caches, costs about as much as multiplying this many columns
+ * (rows): 4 elements per cycle against 32 multiply-adds per cycle. */
 #define PACKING_COLUMNS 8
 
-/* Reading a column of B, or a row of A, from the memory of another cluster is taken to cost half as much again as
- * packing it: the clusters of a die differ little. `dithc tune-kernels` measures both cuts. */
+/* Reading a column of B, or a row of A, from the memory of another cluster is assumed to cost half as much as packing
+ * it. The clusters of a die differ little. `dithc tune-kernels` measures both partitions. */
 #define FAR_COLUMNS 4
 
-/* For so few rows packing B, 1 to 3 cycles an element with its way from memory, costs more than the multiply-adds,
- * 1/32 of a cycle a row. */
+/* Up to this many rows, packing B costs more than the multiply-adds: 1 to 3 cycles per element including memory access,
+ * against 1/32 of a cycle per row. */
 #define FEW_ROWS 64
 
 /* Bounds of the memory for packed B. Below the first bound, A would be repacked too often. The second bound holds
  * all of the largest weights of DiT-XL/2 (1,152 x 6,912). */
 #define MIN_B_BYTES (4 << 20)
 #define MAX_B_BYTES (32 << 20)
-
-static int64_t least(int64_t a, int64_t b) {
-    return a < b ? a : b;
-}
-
-static int64_t most(int64_t a, int64_t b) {
-    return a > b ? a : b;
-}
 
 static int64_t parts_of(int64_t count, int64_t size) {
     return (count + size - 1) / size;
@@ -39,13 +33,15 @@ static int64_t round_up(int64_t count, int64_t multiple) {
     return parts_of(count, multiple) * multiple;
 }
 
-/* The size of blocks of at most `limit`, a multiple of `multiple`, that cut `count` into blocks as equal as can be. */
+/* Return the size of blocks that divide `count` as evenly as possible. The size is a multiple of `multiple` and at most
+ * `limit`, but at least one `multiple`. */
 static int64_t even_blocks(int64_t count, int64_t limit, int64_t multiple) {
-    const int64_t blocks = parts_of(most(count, 1), most(limit / multiple * multiple, multiple));
-    return round_up(parts_of(most(count, 1), blocks), multiple);
+    const int64_t blocks = parts_of(hc_max_i64(count, 1), hc_max_i64(limit / multiple * multiple, multiple));
+    return round_up(parts_of(hc_max_i64(count, 1), blocks), multiple);
 }
 
-/* Select the grid with the fastest largest part: multiply-adds of complete tiles, and the packing of each part. */
+/* Select the grid with the lowest cost of its largest part. The cost counts multiply-adds of complete tiles and the
+ * packing of each part. */
 static void choose_grid(const hc_gemm_plan *plan, int64_t m, int64_t n, int threads, int *out_rows, int *out_columns) {
     const int64_t row_tiles = parts_of(m, plan->mr), column_tiles = parts_of(n, plan->nr);
     int64_t best = INT64_MAX;
@@ -61,36 +57,38 @@ static void choose_grid(const hc_gemm_plan *plan, int64_t m, int64_t n, int thre
     }
 }
 
-/* What the largest part of a cut among clusters costs, for each k. With rows cut a cluster packs its rows of A and all
- * of B; the rows are near, as activations lie with the owner of their rows, and of B the share of the other clusters
- * is far. With columns cut it packs its columns of B, which are near, as weights lie with the owner of their columns,
- * and all of A. */
+/* Return the cost per k of the largest part if C is divided among clusters. If rows are divided, a cluster packs its
+ * rows of A and all of B. Its rows are in near memory, because a cluster owns the rows of its activations. The other
+ * clusters' share of B is in far memory. If columns are divided, a cluster packs all of A and its columns of B. Its
+ * columns are in near memory, because a cluster owns the columns of its weights. */
 static int64_t cluster_cost(const hc_gemm_plan *plan, int cuts_rows) {
     const int clusters = plan->num_clusters;
     const int64_t row_tiles = parts_of(plan->m, plan->mr), column_tiles = parts_of(plan->n, plan->nr);
     const int64_t tall = (cuts_rows ? parts_of(row_tiles, clusters) : row_tiles) * plan->mr;
     const int64_t wide = (cuts_rows ? column_tiles : parts_of(column_tiles, clusters)) * plan->nr;
-    const int64_t whole = cuts_rows ? wide : tall;
-    return tall * wide + PACKING_COLUMNS * (tall + wide) + FAR_COLUMNS * (whole - parts_of(whole, clusters));
+    const int64_t shared = cuts_rows ? wide : tall;
+    return tall * wide + PACKING_COLUMNS * (tall + wide) + FAR_COLUMNS * (shared - parts_of(shared, clusters));
 }
 
-/* Whether all clusters share what each of them packs. On one memory node nothing is far: packing the same operand once
- * a cluster would cost and gain nothing. (Two clusters of a core, DiT-B/2 in fp32: a training step of 6.2 s where each
- * packs, 5.8 together.) */
-static int pack_together(const hc_context *context, const hc_blocking *asked) {
-    return asked->cluster_cut == HC_CUT_BY_COST && context->nodes == NULL;
+/* Return 1 if all clusters share one packed operand. With one memory node no memory is far, so packing an operand once
+ * per cluster has no benefit. (Two clusters on one node, DiT-B/2 in fp32: a training step takes 6.2 s with separate
+ * packing, 5.8 s with shared packing.) */
+static int pack_together(const hc_context *context, const hc_blocking *requested) {
+    return requested->cluster_cut == HC_CUT_BY_COST && context->nodes == NULL;
 }
 
-static int cut_among_threads(const hc_context *context, const hc_blocking *asked, hc_gemm_plan *plan) {
-    const int most_threads = (int)least(asked->num_threads > 0 ? asked->num_threads : context->num_threads, context->num_threads);
+static int cut_among_threads(const hc_context *context, const hc_blocking *requested, hc_gemm_plan *plan) {
+    const int max_threads = (int)hc_min_i64(requested->num_threads > 0 ? requested->num_threads : context->num_threads,
+                                            context->num_threads);
     const double flop = 2.0 * (double)plan->m * (double)plan->n * (double)plan->k;
-    const int is_asked = asked->row_cuts > 0 || asked->column_cuts > 0;
-    plan->num_threads = !is_asked && flop < (double)FLOP_PER_THREAD * most_threads ? 1 : most_threads;
-    plan->num_clusters = plan->num_threads == context->num_threads && !pack_together(context, asked) ? context->num_clusters : 1;
-    if (is_asked || (asked->cluster_cut == HC_CUT_ROWS && plan->num_clusters > 1)) {
+    const int is_requested = requested->row_cuts > 0 || requested->column_cuts > 0;
+    plan->num_threads = !is_requested && flop < (double)FLOP_PER_THREAD * max_threads ? 1 : max_threads;
+    plan->num_clusters =
+        plan->num_threads == context->num_threads && !pack_together(context, requested) ? context->num_clusters : 1;
+    if (is_requested || (requested->cluster_cut == HC_CUT_ROWS && plan->num_clusters > 1)) {
         plan->a_is_small = 0;
     }
-    plan->clusters_cut_rows = asked->cluster_cut != HC_CUT_BY_COST ? asked->cluster_cut == HC_CUT_ROWS
+    plan->clusters_cut_rows = requested->cluster_cut != HC_CUT_BY_COST ? requested->cluster_cut == HC_CUT_ROWS
                                                                    : cluster_cost(plan, 1) <= cluster_cost(plan, 0);
     plan->clusters_cut_rows = plan->clusters_cut_rows && !plan->a_is_small;
     const int in_cluster = plan->num_threads / plan->num_clusters;
@@ -101,60 +99,69 @@ static int cut_among_threads(const hc_context *context, const hc_blocking *asked
     }
     const int64_t m = plan->clusters_cut_rows ? parts_of(plan->m, plan->num_clusters) : plan->m;
     const int64_t n = plan->clusters_cut_rows ? plan->n : parts_of(plan->n, plan->num_clusters);
-    if (!is_asked) {
+    if (!is_requested) {
         choose_grid(plan, m, n, in_cluster, &plan->row_cuts, &plan->column_cuts);
         return HC_OK;
     }
-    plan->row_cuts = asked->row_cuts > 0 ? asked->row_cuts : (int)most(1, in_cluster / asked->column_cuts);
-    plan->column_cuts = asked->column_cuts > 0 ? asked->column_cuts : (int)most(1, in_cluster / asked->row_cuts);
+    plan->row_cuts = requested->row_cuts > 0 ? requested->row_cuts
+                                             : (int)hc_max_i64(1, in_cluster / requested->column_cuts);
+    plan->column_cuts = requested->column_cuts > 0 ? requested->column_cuts
+                                                   : (int)hc_max_i64(1, in_cluster / requested->row_cuts);
     return (int64_t)plan->row_cuts * plan->column_cuts > in_cluster ? HC_BAD_ARGUMENT : HC_OK;
 }
 
-/* Rule:
- * kc: the depth at which a panel of B, kc x nr, fits a sixteenth of the L2 cache, and a panel of A, kc x mr, half of
- * the L1 cache; or all of k if the kernel requires it (most_depth). B's panel streams from L2 once for each panel of
- * A. With more depth, A's panel leaves L1. With less depth, C is read and stored more often.
- * mc: the rows for which a block of A, mc x kc, fits an eighth of L2. It is read once for each panel of B, next to
- * the source of the next block, which is prefetched meanwhile. (AVX-512, 2 MB: an eighth, 96 to 170 rows, was within
+/* Rule for zeros in `requested`:
+ *
+ * kc: the depth for which a panel of B, kc x nr, fits a sixteenth of the L2 cache, and a panel of A, kc x mr, fits half
+ * of the L1 cache. If the kernel sets most_depth: all of k up to this depth, else split_depth. The panel of B streams
+ * from L2 once per panel of A. With a larger kc, the panel of A exceeds L1. With a smaller kc, C is read and stored
+ * more often.
+ *
+ * mc: the rows for which a block of A, mc x kc, fits an eighth of L2. The block is read once per panel of B, next to
+ * the source of the next block, which is prefetched meanwhile. (AVX-512, 2 MB L2: an eighth, 96 to 170 rows, was within
  * the noise of a twentieth, and 5% faster than a quarter.)
- * chunk: the columns for which mc x chunk sums of C fit three eighths of L2. All of k is summed into them, and they
- * are finished, while they stay there. (AVX-512, 1 MB, two threads: gradients of weights are 6% faster than with a
- * quarter, which cut DiT-B's 768 columns in two, so that blocks of A as deep as all tokens were read again from L3;
- * other products are within 1%.)
- * If packed A fits a quarter of L2, every thread packs all of A. Then no two threads need the same part of B, and
- * each packs its part by blocks of kc x chunk just before it multiplies. B passes from memory to cache once. */
+ *
+ * chunk: the columns for which mc x chunk sums of C fit three eighths of L2. They stay in L2 until all of k is summed
+ * and the epilogue is applied. (AVX-512, 1 MB L2, two threads: weight gradients are 6% faster than with a quarter. A
+ * quarter cut DiT-B's 768 columns in two, so that blocks of A as deep as all tokens were read again from L3. Other
+ * products are within 1%.)
+ *
+ * If packed A fits a quarter of L2, every thread packs all of A. No two threads then need the same part of B. Each
+ * thread packs its part in blocks of kc x chunk just before it multiplies them. B passes from memory to cache once. */
 int hc_gemm_make_plan(const hc_context *context, const hc_gemm_kernel *kernel, int64_t m, int64_t n, int64_t k,
-                      const hc_blocking *asked, hc_gemm_plan *out_plan) {
+                      const hc_blocking *requested, hc_gemm_plan *out_plan) {
     hc_gemm_plan plan = {.m = m, .n = n, .k = k, .mr = kernel->mr(), .nr = kernel->nr()};
-    const int64_t whole_k = round_up(most(k, 1), kernel->kr);
-    plan.a_is_small = m <= FEW_ROWS && round_up(m, plan.mr) * whole_k * kernel->element_bytes <= context->l2_bytes / 4;
-    const int status = cut_among_threads(context, asked, &plan);
+    const int64_t padded_k = round_up(hc_max_i64(k, 1), kernel->kr);
+    plan.a_is_small = m <= FEW_ROWS && round_up(m, plan.mr) * padded_k * kernel->element_bytes <= context->l2_bytes / 4;
+    const int status = cut_among_threads(context, requested, &plan);
     if (status != HC_OK) {
         return status;
     }
-    /* Complete cache lines of packed elements for every kr. */
+    /* Packed elements fill complete cache lines for every kr. */
     const int64_t line = 64 / kernel->element_bytes, depth = kernel->kr % line == 0 ? kernel->kr : kernel->kr * line;
     const int64_t in_l2 = context->l2_bytes / 16 / (plan.nr * kernel->element_bytes);
     const int64_t in_l1 = context->l1_bytes / 2 / (plan.mr * kernel->element_bytes);
-    const int64_t fits = least(in_l2, in_l1);
+    const int64_t fits = hc_min_i64(in_l2, in_l1);
     const int64_t most_depth = kernel->most_depth == 0 ? fits : k <= kernel->most_depth ? k : kernel->split_depth;
-    plan.kc = asked->kc > 0 ? round_up(least(asked->kc, whole_k), depth) : even_blocks(k, most_depth, depth);
-    plan.kc = least(plan.kc, whole_k);
+    plan.kc = requested->kc > 0 ? round_up(hc_min_i64(requested->kc, padded_k), depth)
+                                : even_blocks(k, most_depth, depth);
+    plan.kc = hc_min_i64(plan.kc, padded_k);
 
     const int64_t cluster_m = plan.clusters_cut_rows ? parts_of(m, plan.num_clusters) : m;
     const int64_t cluster_n = plan.clusters_cut_rows ? n : parts_of(n, plan.num_clusters);
     const int64_t share = context->l3_bytes / 2 * plan.num_threads / plan.num_clusters;
-    const int64_t b_bytes = least(most(share, MIN_B_BYTES), MAX_B_BYTES);
-    plan.nc = asked->nc > 0 ? round_up(least(asked->nc, cluster_n), plan.nr)
-                            : even_blocks(cluster_n, b_bytes / (whole_k * kernel->element_bytes), plan.nr);
-    if (plan.nc < cluster_n && !plan.a_is_small && asked->row_cuts == 0 && asked->column_cuts == 0) {
-        /* Columns come in rounds: a thread that owns the columns of one round would idle in the others. */
+    const int64_t b_bytes = hc_min_i64(hc_max_i64(share, MIN_B_BYTES), MAX_B_BYTES);
+    plan.nc = requested->nc > 0 ? round_up(hc_min_i64(requested->nc, cluster_n), plan.nr)
+                            : even_blocks(cluster_n, b_bytes / (padded_k * kernel->element_bytes), plan.nr);
+    if (plan.nc < cluster_n && !plan.a_is_small && requested->row_cuts == 0 && requested->column_cuts == 0) {
+        /* Columns are processed in rounds. A thread that owns only columns of one round would idle in the other
+         * rounds. */
         plan.row_cuts *= plan.column_cuts;
         plan.column_cuts = 1;
     }
     const int64_t block_bytes = kernel->largest ? context->l2_bytes / 8 * 3 : context->l2_bytes / 8;
     const int64_t part_m = round_up(parts_of(cluster_m, plan.row_cuts), plan.mr);
-    plan.mc = asked->mc > 0 ? round_up(least(asked->mc, part_m), plan.mr)
+    plan.mc = requested->mc > 0 ? round_up(hc_min_i64(requested->mc, part_m), plan.mr)
                             : even_blocks(part_m, block_bytes / (plan.kc * kernel->element_bytes), plan.mr);
     if (plan.a_is_small) {
         plan.mc = round_up(m, plan.mr);
@@ -167,7 +174,7 @@ int hc_gemm_make_plan(const hc_context *context, const hc_gemm_kernel *kernel, i
     const int64_t chunk_bytes = kernel->largest ? context->l2_bytes / 16 * 7 : context->l2_bytes / 4;
     int64_t chunk = sums_bytes / (plan.mc * c_bytes);
     if (kernel->most_depth > 0) {
-        chunk = least(chunk, chunk_bytes / (plan.kc * kernel->element_bytes));
+        chunk = hc_min_i64(chunk, chunk_bytes / (plan.kc * kernel->element_bytes));
     }
     plan.chunk = even_blocks(n, chunk, plan.nr);
     *out_plan = plan;

@@ -1,4 +1,5 @@
-/* How a product is cut: over clusters, over threads, and into blocks that fit caches. Pure functions of sizes. */
+/* Partition of a product over clusters and threads, and into blocks that fit the caches. Pure functions of the
+ * sizes. */
 #ifndef HC_BLOCKING_H
 #define HC_BLOCKING_H
 
@@ -10,26 +11,26 @@
 typedef struct {
     int64_t m, n, k;
     int64_t mr, nr;
-    int64_t mc, kc;       /* block of A; kc is a multiple of kr */
-    int64_t nc;           /* columns of B that are packed at a time, by each cluster */
-    int64_t chunk;        /* columns of C that are finished at a time */
+    int64_t mc, kc;       /* block of A; kc is a multiple of kr, or k */
+    int64_t nc;           /* columns of B that each cluster packs per round */
+    int64_t chunk;        /* columns of C per block, which is completed before the next */
     int num_threads, num_clusters;
-    int clusters_cut_rows; /* 1: clusters share out the rows of C, 0: the columns */
+    int clusters_cut_rows; /* 1: clusters divide the rows of C, 0: the columns */
     int row_cuts, column_cuts; /* within a cluster */
-    int a_is_small; /* 1: each thread packs all of A, and B for itself, a chunk of columns by kc at a time */
+    int a_is_small; /* 1: each thread packs all of A, and its part of B in blocks of kc x chunk */
 } hc_gemm_plan;
 
 /* Rectangle of C and its thread. */
 typedef struct {
-    int cluster, first_of_cluster, cluster_threads; /* threads first_of_cluster ... of the plan */
+    int cluster, first_of_cluster, cluster_threads; /* threads of the plan from first_of_cluster on */
     int64_t cluster_column_start, cluster_column_stop;
-    int64_t row_start, row_stop, column_start, column_stop; /* empty for a thread that the grid leaves over */
-    int sums_rows; /* 1: of the threads with these rows, the one that sums them */
+    int64_t row_start, row_stop, column_start, column_stop; /* empty if the grid does not use the thread */
+    int sums_rows; /* 1: this thread computes the row sums of its rows */
 } hc_gemm_part;
 
-/* HC_BAD_ARGUMENT when the cuts asked for are more than the threads. */
+/* Make a plan. HC_BAD_ARGUMENT if the requested partition has more parts than threads. */
 int hc_gemm_make_plan(const hc_context *context, const hc_gemm_kernel *kernel, int64_t m, int64_t n, int64_t k,
-                      const hc_blocking *asked, hc_gemm_plan *out_plan);
+                      const hc_blocking *requested, hc_gemm_plan *out_plan);
 
 hc_gemm_part hc_gemm_part_of(const hc_gemm_plan *plan, int thread);
 

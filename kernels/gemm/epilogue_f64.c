@@ -1,4 +1,4 @@
-/* The epilogue of fp64 products: plain loops, for tests of gradients; every array of it is fp64. */
+/* Epilogue of fp64 products in plain loops, for tests of gradients. All arrays are fp64. */
 #include <math.h>
 
 #include "gemm/epilogue.h"

@@ -1,9 +1,9 @@
-/* What happens to a block of C between its last sum and its store, while it is in cache. */
+/* Epilogue of a block of C after its last sum, while the block is cached. */
 #include "gemm/epilogue.h"
 #include "simd/math.h"
 #include "simd/simd.h"
 
-/* One row's place in each array of the epilogue; NULL where a term is absent. */
+/* One row of the epilogue's arrays. NULL for absent terms. */
 typedef struct {
     const float *sum;
     const void *gelu_gradient_at, *gate, *residual;

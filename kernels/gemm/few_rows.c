@@ -1,6 +1,6 @@
-/* Products of few rows or little depth, for instance of a layer on one vector per image: their selection, and how
- * threads share them. Packing costs more than the multiply-adds of these products. Instead, the one large matrix
- * passes through the CPU once. */
+/* Products with few rows or small depth, for instance of a layer on one vector per image: their selection, and the
+ * partition among threads. Packing would cost more than the multiply-adds. Instead, the one large matrix is read
+ * once. */
 #include "gemm/few_rows_job.h"
 
 #include <string.h>
@@ -12,11 +12,11 @@
 #define MAX_ROWS 32
 #define MAX_DEPTH 32
 
-/* Columns of C that dot products finish at a time, while they are in cache. */
+/* Columns of C per call of the dot-product kernel. They are finished while they are cached. */
 #define DOT_COLUMNS 256
 /* Rows of C for which A is converted at a time. */
 #define DEPTH_ROWS 64
-/* Threads share columns in complete cache lines, and rows in the fours of the kernel. */
+/* Granularity of the partition: columns in complete cache lines, rows in the register blocks of four of the kernel. */
 #define COLUMNS_TOGETHER 64
 #define ROWS_TOGETHER 4
 
@@ -29,12 +29,12 @@ typedef struct {
 
 hc_few_form hc_few_form_of(const hc_gemm_arguments *x) {
     const hc_blocking *b = &x->blocking;
-    const int is_asked = b->mc || b->nc || b->kc || b->row_cuts || b->column_cuts || b->cluster_cut;
-    if (x->compute == HC_F64 || x->k == 0 || is_asked) {
+    const int is_requested = b->mc || b->nc || b->kc || b->row_cuts || b->column_cuts || b->cluster_cut;
+    if (x->compute == HC_F64 || x->k == 0 || is_requested) {
         return HC_FEW_NONE;
     }
     const int lines_are_rows = x->b.column_stride == 1, lines_are_columns = x->b.row_stride == 1;
-    if (hc_deciding_rows(x) <= MAX_ROWS) {
+    if (hc_order_rows(x) <= MAX_ROWS) {
         return lines_are_rows ? HC_FEW_SUMS : lines_are_columns ? HC_FEW_DOTS : HC_FEW_NONE;
     }
     const int is_plain = x->out_c.dtype == HC_F32 && x->epilogue.bias == NULL && !hc_finishes(&x->epilogue);
@@ -42,8 +42,8 @@ hc_few_form hc_few_form_of(const hc_gemm_arguments *x) {
 }
 
 static int threads_for(const hc_context *context, const hc_gemm_arguments *x, hc_few_form form) {
-    const int wanted = hc_threads_for(context, form == HC_FEW_DEPTHS ? x->m * x->n : x->n * x->k);
-    return x->blocking.num_threads > 0 ? (int)hc_least(wanted, x->blocking.num_threads) : wanted;
+    const int threads = hc_threads_for(context, form == HC_FEW_DEPTHS ? x->m * x->n : x->n * x->k);
+    return x->blocking.num_threads > 0 ? (int)hc_min_i64(threads, x->blocking.num_threads) : threads;
 }
 
 static void part_of(const hc_gemm_arguments *x, hc_few_form form, int thread, int num_threads, int64_t *out_start,
@@ -68,7 +68,7 @@ void hc_few_cut(const hc_context *context, const hc_gemm_arguments *x, hc_few_fo
     }
 }
 
-/* To bf16, to nearest even, and back; a nan stays one. */
+/* Round to bf16, to nearest even, and widen to fp32. A nan stays nan. */
 static float rounded_to_bf16(float value) {
     uint32_t bits;
     memcpy(&bits, &value, sizeof(bits));
@@ -78,8 +78,8 @@ static float rounded_to_bf16(float value) {
     return value;
 }
 
-/* `count` numbers of A, `stride` elements apart from one at (row, depth) on, as fp32. */
-static void take(const hc_gemm_arguments *x, int64_t row, int64_t depth, int64_t stride, int64_t count, float *out) {
+/* Load `count` elements of A as fp32, from (row, depth) on with a distance of `stride` elements. */
+static void load_a(const hc_gemm_arguments *x, int64_t row, int64_t depth, int64_t stride, int64_t count, float *out) {
     const void *at = hc_element(&x->a, row, depth);
     if (x->a.dtype == HC_F32) {
         const float *from = at;
@@ -95,22 +95,23 @@ static void take(const hc_gemm_arguments *x, int64_t row, int64_t depth, int64_t
     }
 }
 
-/* The same as operands: rounded where products are of bf16. */
-static void take_operands(const hc_gemm_arguments *x, int64_t row, int64_t depth, int64_t stride, int64_t count, float *out) {
-    take(x, row, depth, stride, count, out);
+/* Load elements of A as operands: like take, but rounded if products are bf16. */
+static void load_operands(const hc_gemm_arguments *x, int64_t row, int64_t depth, int64_t stride, int64_t count,
+                          float *out) {
+    load_a(x, row, depth, stride, count, out);
     for (int64_t i = 0; x->compute == HC_BF16 && x->a.dtype == HC_F32 && i < count; i++) {
         out[i] = rounded_to_bf16(out[i]);
     }
 }
 
-/* The sums of at most DEPTH_ROWS rows, each over its depths in order. */
+/* Compute the row sums of at most DEPTH_ROWS rows. Each is summed over k in order. */
 static void sum_rows(const hc_gemm_arguments *x, int64_t row, int64_t rows) {
     float sums[DEPTH_ROWS] = {0}, column[DEPTH_ROWS];
     if (x->out_row_sum_a == NULL) {
         return;
     }
     for (int64_t p = 0; p < x->k; p++) {
-        take(x, row, p, x->a.row_stride, rows, column);
+        load_a(x, row, p, x->a.row_stride, rows, column);
         for (int64_t i = 0; i < rows; i++) {
             sums[i] += column[i];
         }
@@ -120,7 +121,7 @@ static void sum_rows(const hc_gemm_arguments *x, int64_t row, int64_t rows) {
     }
 }
 
-/* Whether numbers of A are operands as they lie. */
+/* Return 1 if elements of A are operands without conversion. */
 static int is_operand(const hc_gemm_arguments *x) {
     return x->a.dtype == HC_F32 && x->compute == HC_F32;
 }
@@ -141,7 +142,7 @@ static void run_few_rows(const few_job *job, int64_t start, int64_t stop) {
     part.a_step = 1;
     const int64_t together = job->form == HC_FEW_DOTS ? DOT_COLUMNS : stop - start;
     for (int64_t j = start; j < stop; j += together) {
-        part.n = hc_least(together, stop - j);
+        part.n = hc_min_i64(together, stop - j);
         part.b = hc_element(&x->b, 0, j);
         part.c = job->sums ? job->sums + j : hc_element(&x->out_c, 0, j);
         part.c_stride = job->sums ? job->sums_stride : x->out_c.row_stride;
@@ -170,9 +171,9 @@ static void run_few_depths(const few_job *job, int64_t start, int64_t stop) {
     part.stream = !x->accumulate && (uintptr_t)x->out_c.data % 64 == 0 && x->out_c.row_stride % 16 == 0 &&
                   hc_pass_caches(context, x->m * x->n * (int64_t)sizeof(float));
     for (int64_t row = start; row < stop; row += DEPTH_ROWS) {
-        part.m = hc_least(DEPTH_ROWS, stop - row);
+        part.m = hc_min_i64(DEPTH_ROWS, stop - row);
         for (int64_t p = 0; !is_operand(x) && p < x->k; p++) {
-            take_operands(x, row, p, x->a.row_stride, part.m, a + p * DEPTH_ROWS);
+            load_operands(x, row, p, x->a.row_stride, part.m, a + p * DEPTH_ROWS);
         }
         part.a = is_operand(x) ? hc_element(&x->a, row, 0) : a;
         sum_rows(x, row, part.m);
@@ -188,12 +189,12 @@ static void run(void *arguments, int thread, int num_threads) {
     if (job->a) {
         hc_part(x->k, COLUMNS_TOGETHER, thread, num_threads, &start, &stop);
         for (int64_t row = 0; row < x->m && start < stop; row++) {
-            take_operands(x, row, start, x->a.column_stride, stop - start, job->a + row * x->k + start);
+            load_operands(x, row, start, x->a.column_stride, stop - start, job->a + row * x->k + start);
         }
         hc_team_barrier(job->gemm->context->team);
     }
     for (int64_t row = 0; thread == 0 && job->form != HC_FEW_DEPTHS && row < x->m; row += DEPTH_ROWS) {
-        sum_rows(x, row, hc_least(DEPTH_ROWS, x->m - row));
+        sum_rows(x, row, hc_min_i64(DEPTH_ROWS, x->m - row));
     }
     part_of(x, job->form, thread, num_threads, &start, &stop);
     if (start < stop) {
@@ -206,7 +207,7 @@ int hc_few_run(hc_context *context, hc_gemm_job *gemm, hc_few_form form) {
     few_job job = {.gemm = gemm, .form = form, .sums_stride = hc_round_up(x->n, 16)};
     const int lies_by_rows = is_operand(x) && (x->a.column_stride == 1 || x->k == 1);
     const int64_t num_a = lies_by_rows || form == HC_FEW_DEPTHS ? 0 : hc_round_up(x->m * x->k, 16);
-    const int64_t num_sums = gemm->sums_apart ? x->m * job.sums_stride : 0, num_bias = hc_round_up(x->n, 16);
+    const int64_t num_sums = gemm->sums_in_scratch ? x->m * job.sums_stride : 0, num_bias = hc_round_up(x->n, 16);
     float *scratch = hc_scratch(context, (num_a + num_sums + num_bias) * (int64_t)sizeof(float));
     if (scratch == NULL) {
         return HC_OUT_OF_MEMORY;

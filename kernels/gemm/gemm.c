@@ -1,4 +1,5 @@
-/* Public matrix products: checks, choice of a kernel, and fallback for operands outside a kernel's range. */
+/* Public matrix products: argument checks, selection of a kernel, and the fallback for operands outside a kernel's
+ * range. */
 #include <string.h>
 
 #include "array.h"
@@ -10,7 +11,7 @@
 static int is_operand(int64_t rows, int64_t columns, const hc_matrix *x, int compute) {
     const int type_fits = compute == HC_F64 ? x->dtype == HC_F64 : x->dtype == HC_F32 || x->dtype == HC_BF16;
     const int runs = x->row_stride == 1 || x->column_stride == 1 || rows <= 1 || columns <= 1;
-    /* Distances of elements, and sizes of packed blocks, are int64. Strides may be negative. */
+    /* Element offsets and sizes of packed blocks must fit int64. Strides may be negative. */
     const int64_t row_step = x->row_stride < 0 ? -(x->row_stride + 1) : x->row_stride;
     const int64_t column_step = x->column_stride < 0 ? -(x->column_stride + 1) : x->column_stride;
     if (hc_count(rows, columns, 1) < 0 || hc_count(rows, row_step, 1) < 0 || hc_count(columns, column_step, 1) < 0) {
@@ -23,7 +24,7 @@ static int takes_epilogue_type(int compute, int dtype) {
     return compute == HC_F64 ? dtype == HC_F64 : dtype == HC_F32 || dtype == HC_BF16;
 }
 
-static int is_wrong(const hc_gemm_arguments *x) {
+static int is_invalid(const hc_gemm_arguments *x) {
     const hc_epilogue *e = &x->epilogue;
     const hc_blocking *b = &x->blocking;
     if (x->m < 0 || x->n < 0 || x->k < 0 || (x->compute != HC_F32 && x->compute != HC_BF16 && x->compute != HC_F64) ||
@@ -47,15 +48,15 @@ static int is_wrong(const hc_gemm_arguments *x) {
            b->cluster_cut < HC_CUT_BY_COST || b->cluster_cut > HC_CUT_COLUMNS || x->rows_like < 0;
 }
 
-/* Below this, packing, which writes half as much again as for fp32, and padding to tiles would cost what the products
- * gain. */
+/* Smallest size for split products. Below it, padding to tiles, and packing, which writes half as much again as for
+ * fp32, cost more than the faster products save. */
 #define MIN_IN_PARTS 64
 
 static int gains_from_parts(const hc_gemm_arguments *x) {
-    return hc_deciding_rows(x) >= MIN_IN_PARTS && x->n >= MIN_IN_PARTS && x->k >= MIN_IN_PARTS;
+    return hc_order_rows(x) >= MIN_IN_PARTS && x->n >= MIN_IN_PARTS && x->k >= MIN_IN_PARTS;
 }
 
-/* 1: a product that is found out of range cannot be done again, as it has overwritten what it reads. */
+/* Return 1 if a product that is found out of range cannot be repeated, because it overwrites its inputs. */
 static int needs_operands_twice(const hc_gemm_arguments *x) {
     const hc_epilogue *e = &x->epilogue;
     return x->accumulate || e->residual == x->out_c.data || e->gelu_gradient_at == x->out_c.data;
@@ -65,7 +66,7 @@ static const hc_gemm_kernel *kernel_of(const hc_kernels *kernels, int compute) {
     return compute == HC_F64 ? kernels->gemm_f64 : compute == HC_BF16 ? kernels->gemm_bf16 : kernels->gemm_f32;
 }
 
-/* NULL: the product does not gain from being summed in parts. */
+/* Return the split kernel, or NULL if it would not be faster. */
 static const hc_gemm_kernel *split_kernel_of(const hc_kernels *kernels, const hc_gemm_arguments *x) {
     return x->compute == HC_F32 && gains_from_parts(x) ? kernels->gemm_f32_split : NULL;
 }
@@ -78,21 +79,21 @@ static hc_gemm_job job_of(const hc_context *context, const hc_gemm_arguments *x,
         .arguments = x,
         .kernel = kernel,
         .c_bytes = x->compute == HC_F64 ? 8 : 4,
-        .sums_apart = x->out_c.dtype == HC_BF16 || overwrites,
+        .sums_in_scratch = x->out_c.dtype == HC_BF16 || overwrites,
     };
-    if (hc_finishes(e) || job.sums_apart) {
+    if (hc_finishes(e) || job.sums_in_scratch) {
         job.finish = x->compute == HC_F64 ? hc_epilogue_f64 : context->kernels->epilogue;
     }
     return job;
 }
 
 int hc_gemm(hc_context *context, const hc_gemm_arguments *arguments) {
-    if (!hc_is_context(context) || arguments == NULL || is_wrong(arguments)) {
+    if (!hc_is_context(context) || arguments == NULL || is_invalid(arguments)) {
         return HC_BAD_ARGUMENT;
     }
     const hc_gemm_arguments *x = arguments;
     if (x->m == 0 || x->n == 0) {
-        /* Row sums of A are asked for even where C has no columns. */
+        /* Row sums of A require at least one column of C. */
         return x->m > 0 && x->out_row_sum_a ? HC_BAD_ARGUMENT : HC_OK;
     }
     const hc_gemm_kernel *split = split_kernel_of(context->kernels, x);
@@ -120,9 +121,9 @@ int hc_gemm(hc_context *context, const hc_gemm_arguments *arguments) {
     return status;
 }
 
-/* Job that packs B: its kernel and plan; no kernel if it packs nothing. */
+/* Set up the job that packs B, with its kernel and plan. The kernel is NULL if the product packs nothing. */
 static int job_to_pack(hc_context *context, const hc_gemm_arguments *x, hc_gemm_job *out_job) {
-    if (!hc_is_context(context) || x == NULL || is_wrong(x)) {
+    if (!hc_is_context(context) || x == NULL || is_invalid(x)) {
         return HC_BAD_ARGUMENT;
     }
     if (x->n == 0 || x->k == 0 || hc_few_form_of(x) != HC_FEW_NONE) {
@@ -156,7 +157,7 @@ int hc_gemm_pack(hc_context *context, const hc_gemm_arguments *arguments, void *
 }
 
 int hc_gemm_cut(hc_context *context, const hc_gemm_arguments *arguments, int thread, int64_t *out_part) {
-    if (!hc_is_context(context) || arguments == NULL || out_part == NULL || is_wrong(arguments) || thread < 0 ||
+    if (!hc_is_context(context) || arguments == NULL || out_part == NULL || is_invalid(arguments) || thread < 0 ||
         thread >= context->num_threads) {
         return HC_BAD_ARGUMENT;
     }

@@ -1,4 +1,4 @@
-/* State of one matrix product: decisions of gemm.c, and memory in which threads store packed operands. Internal. */
+/* State of one matrix product: the decisions of gemm.c, and the memory of packed operands. Internal. */
 #ifndef HC_GEMM_JOB_H
 #define HC_GEMM_JOB_H
 
@@ -14,32 +14,32 @@ typedef struct {
     const hc_context *context;
     const hc_gemm_arguments *arguments;
     const hc_gemm_kernel *kernel;
-    hc_epilogue_kernel *finish; /* NULL: C is complete once it is summed */
+    hc_epilogue_kernel *finish; /* NULL: C is complete after summation */
     hc_gemm_plan plan;
-    int64_t whole_k;     /* k rounded up to kr */
-    int64_t c_bytes;     /* of an element of a sum */
+    int64_t padded_k;    /* k rounded up to kr */
+    int64_t c_bytes;     /* bytes per sum */
     int in_place;        /* 1: A is not packed */
-    int rounds;          /* 1: the kernel rounds its sums to C's bf16 */
-    int sums_apart;      /* 1: sums are kept in scratch, because C is bf16 or the epilogue reads what C overwrites */
-    const struct hc_packed_b *packed; /* NULL: B is packed here */
-    /* of cluster or thread 0; the next one's lie as many bytes further: */
+    int rounds;          /* 1: the kernel rounds its sums to bf16 of C */
+    int sums_in_scratch; /* 1: sums are in scratch memory: C is bf16, or the epilogue reads memory that C overwrites */
+    const struct hc_packed_b *packed; /* NULL: the job packs B */
+    /* memory of the first cluster or thread, and the distances of the next, in bytes: */
     char *b_panels, *a_panels, *sums;
     int64_t b_stride, a_stride, sums_stride;
-    struct hc_share *shares; /* of each thread of the plan, in tiles of rows */
+    struct hc_share *shares; /* per thread of the plan, in tiles of rows */
     const void *bias;        /* in the type of the sums */
-    uint32_t largest_a, largest_b; /* magnitudes of the operands so far, where the kernel is of a limited range */
+    uint32_t largest_a, largest_b; /* largest magnitudes so far, if the kernel has a limited range */
 } hc_gemm_job;
 
-/* 1: something but the bias happens to C before it is stored. */
+/* Return 1 if the epilogue has terms other than the bias. */
 static inline int hc_finishes(const hc_epilogue *e) {
     return e->out_before != NULL || e->gelu || e->gelu_gradient_at != NULL || e->gate != NULL || e->residual != NULL;
 }
 
-/* The bias; one of bf16 as fp32, in `out_wide` of n elements. */
+/* Return the bias. A bf16 bias is widened to fp32 in `out_wide` (n). */
 const void *hc_widen_bias(const hc_epilogue *epilogue, int64_t n, float *out_wide);
 
-/* Compute the product on the threads of the context, with its lock held. Sets the plan and all later fields of the
- * job; earlier fields are given. */
+/* Compute the product on the threads of the context, with its lock held. Set the plan and all later fields of the job.
+ * The caller sets the earlier fields. */
 int hc_gemm_run(hc_context *context, hc_gemm_job *job);
 
 #endif

@@ -1,9 +1,9 @@
-/* The contract between the ISA-free half of a matrix product (gemm_job.c, attention.c) and the kernels of an
- * instruction set.
+/* Interface between the part of a matrix product common to all instruction sets (gemm_job.c, attention.c) and the
+ * kernels of an instruction set.
  *
- * Operands are packed into panels. A panel of A holds mr rows and all of k; a panel of B holds nr columns and all of
- * k. k is padded with zeros to a multiple of kr, m and n with zeros to multiples of mr and nr. What a panel looks like
- * inside is the kernel's affair: only its own pack functions write it and only its own block function reads it. */
+ * Operands are packed into panels. A panel of A contains mr rows and all of k. A panel of B contains nr columns and all
+ * of k. k is padded with zeros to a multiple of kr, m and n to multiples of mr and nr. The layout within a panel is
+ * private to the kernel. Only its pack functions write it, and only its block function reads it. */
 #ifndef HC_GEMM_KERNEL_H
 #define HC_GEMM_KERNEL_H
 
@@ -12,26 +12,26 @@
 #include "gemm/near_block.h"
 #include "hcops.h"
 
-/* Memory that will be packed next: runs of cache lines, of which a block asks for `share` while it multiplies, so that
+/* Memory that will be packed next, as runs of cache lines. A block prefetches `share` lines during the product, so that
  * packing does not wait for them. */
-typedef struct hc_gemm_ahead {
-    const char *next;        /* line to ask for */
-    int64_t left;            /* lines of this run that follow, this one included */
-    int64_t lines;           /* of a complete run */
-    int64_t jump;            /* bytes from the line behind a run to the next run */
-    int64_t remaining;       /* lines of all runs; the kernel takes off what it asked for */
-    int64_t share;           /* lines to ask for in this block */
-} hc_gemm_ahead;
+typedef struct hc_gemm_prefetch {
+    const char *next;        /* next line to prefetch */
+    int64_t left;            /* remaining lines of this run */
+    int64_t lines;           /* lines per complete run */
+    int64_t jump;            /* bytes from the end of a run to the next run */
+    int64_t remaining;       /* remaining lines of all runs; the kernel subtracts */
+    int64_t share;           /* lines to prefetch during this block */
+} hc_gemm_prefetch;
 
-/* A block, as for `block` below, with more freedom. */
+/* A block, as for `block` below, with additional options. */
 typedef struct {
     int64_t m, n, k;
-    const void *a;       /* panels, or rows of bf16 themselves */
-    int64_t a_row_bytes; /* 0: panels; otherwise the bytes from row to row, m a multiple of rows_in_place and k of kr */
+    const void *a;       /* panels, or unpacked rows of bf16 */
+    int64_t a_row_bytes; /* 0: panels; otherwise the row stride in bytes, with m a multiple of rows_in_place, k of kr */
     const void *b_panels;
     void *c;
     int64_t ldc;
-    int c_dtype; /* HC_F32, or HC_BF16 without `add`: each sum is rounded once */
+    int c_dtype; /* HC_F32, or HC_BF16 without `add`; each sum is rounded once */
     const float *bias;
     int add;
 } hc_gemm_block;
@@ -39,52 +39,51 @@ typedef struct {
 typedef struct {
     const char *name; /* "gemm_<dtype>_<isa>" */
     int isa;
-    int dtype; /* the compute type it serves: HC_F32, HC_BF16 (panels hold rounded values, as bf16 or as fp32), HC_F64 */
-    /* Constant on one machine; functions because Arm's depend on the vector length. */
+    int dtype; /* compute type: HC_F32, HC_BF16 (panels of rounded values, as bf16 or as fp32), HC_F64 */
+    /* Constant on one machine. These are functions, because they depend on the vector length on Arm. */
     int64_t (*mr)(void);
     int64_t (*nr)(void);
     int64_t kr;
-    int64_t element_bytes; /* of a packed element: a panel of A has mr * round_up(k, kr) of them, a panel of B nr * ... */
+    int64_t element_bytes; /* bytes per packed element; a panel has mr (A) or nr (B) times round_up(k, kr) elements */
 
-    /* Packs rows 0..m of `a` (any strides; fp32 or bf16, fp64 for HC_F64) and depth 0..k into ceil(m / mr) consecutive
-     * panels. row_sum: NULL, or m sums over k in fp32 (fp64 for HC_F64) to which the rows' sums are added. scale: each
-     * element is multiplied by it first. out_panels is aligned to 64 bytes. */
+    /* Pack rows 0..m of `a` (any strides; fp32 or bf16, fp64 for HC_F64) and depth 0..k into ceil(m / mr) consecutive
+     * panels. Each element is first multiplied by `scale`. row_sum is NULL, or m sums in fp32 (fp64 for HC_F64), to
+     * which the sums of the rows over k are added. out_panels is aligned to 64 bytes. */
     void (*pack_a)(int64_t m, int64_t k, const hc_matrix *a, float scale, void *out_panels, float *row_sum);
 
-    /* Packs depth 0..k and columns 0..n of `b` into ceil(n / nr) consecutive panels. */
+    /* Pack depth 0..k and columns 0..n of `b` into ceil(n / nr) consecutive panels. */
     void (*pack_b)(int64_t k, int64_t n, const hc_matrix *b, void *out_panels);
 
-    /* c[i, j] = sum over p of A[i, p] B[p, j] for i < m, j < n (any m, n >= 1, k >= 1), from the panels above; with
-     * `add` it is added to c. c is fp32 (fp64 for HC_F64), row stride ldc. bias: NULL, or n elements of c's type added
-     * to every row. Writes nothing outside m x n. State of the CPU's matrix unit (AMX configuration, streaming mode)
-     * is entered and left once per call. */
+    /* Compute c[i, j] = sum over p of A[i, p] B[p, j] for i < m, j < n (any m, n >= 1, k >= 1) from packed panels. With
+     * `add`, add the result to c. c is fp32 (fp64 for HC_F64) with row stride ldc. bias is NULL, or n elements of the
+     * type of c, added to every row. Nothing outside m x n is written. The state of the matrix unit (AMX configuration,
+     * streaming mode) is entered and left once per call. */
     void (*block)(int64_t m, int64_t n, int64_t k, const void *a_panels, const void *b_panels, void *c, int64_t ldc,
                   const void *bias, int add);
 
-    /* 0: the layout of B's panels is private to the kernel. Otherwise element (p, j) of a panel of B is at ((p /
-     * b_group) * nr + j) * b_group + p % b_group, so that other code can write it: attention stores its
-     * probabilities there without packing (1: rows of nr elements; 2: pairs of bf16, the layout of dot-product and
-     * matrix units). */
+    /* 0: the layout of panels of B is private to the kernel. Otherwise element (p, j) of a panel of B is at ((p /
+     * b_group) * nr + j) * b_group + p % b_group, so that other code can write it. Attention stores its probabilities
+     * there without packing. 1: rows of nr elements. 2: pairs of bf16, the layout of dot-product and matrix units. */
     int64_t b_group;
 
-    /* NULL, or block with one more argument: what to ask for meanwhile. */
-    void (*block_ahead)(int64_t m, int64_t n, int64_t k, const void *a_panels, const void *b_panels, void *c, int64_t ldc,
-                        const void *bias, int add, hc_gemm_ahead *ahead);
+    /* NULL, or `block` that also prefetches `share` lines of `prefetch` during the product. */
+    void (*block_prefetch)(int64_t m, int64_t n, int64_t k, const void *a_panels, const void *b_panels, void *c,
+                           int64_t ldc, const void *bias, int add, hc_gemm_prefetch *prefetch);
 
-    /* NULL, or block with more freedom. */
+    /* NULL, or `block` with additional options. */
     void (*wide_block)(const hc_gemm_block *x);
-    int64_t rows_in_place; /* > 0: wide_block reads rows of bf16 in place, this many at a time */
-    int64_t most_depth;    /* > 0: do not cut k up to this depth; 0: use the rule in blocking.c */
-    int64_t split_depth;   /* the depth of blocks of a k beyond most_depth, unless that is 0 */
+    int64_t rows_in_place; /* > 0: wide_block reads unpacked rows of bf16, this many at a time */
+    int64_t most_depth;    /* > 0: k is not split up to this depth; 0: use the rule in blocking.c */
+    int64_t split_depth;   /* depth of blocks if k exceeds most_depth > 0 */
 
-    /* NULL, or: the kernel serves products of operands of a limited range only (gemm_range.c), and this finds the largest
-     * magnitude in rows x columns of x, as the bits of an fp32 without its sign. */
+    /* NULL, or, for a kernel with a limited range of operands (gemm_range.c), a function that returns the largest
+     * magnitude in rows x columns of x, as fp32 bits without the sign. */
     uint32_t (*largest)(int64_t rows, int64_t columns, const hc_matrix *x);
-    /* With `largest`: pack_a and pack_b that return the largest magnitude, before the scale. */
-    uint32_t (*pack_a_noting)(int64_t m, int64_t k, const hc_matrix *a, float scale, void *out_panels, float *row_sum);
-    uint32_t (*pack_b_noting)(int64_t k, int64_t n, const hc_matrix *b, void *out_panels);
+    /* If `largest` is set: pack_a and pack_b that return the largest magnitude before scaling. */
+    uint32_t (*pack_a_max)(int64_t m, int64_t k, const hc_matrix *a, float scale, void *out_panels, float *row_sum);
+    uint32_t (*pack_b_max)(int64_t k, int64_t n, const hc_matrix *b, void *out_panels);
 
-    /* NULL, or a block of which both operands are near: gemm/near_block.h. */
+    /* NULL, or a block function for operands in the nearest caches: gemm/near_block.h. */
     hc_near_block_kernel *near_block;
     hc_near_tail_kernel *near_tail_a, *near_tail_b;
 } hc_gemm_kernel;

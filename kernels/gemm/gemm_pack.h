@@ -1,27 +1,27 @@
-/* Packing of both operands into panels, written once for any vector width and included by each kernel file.
+/* Packing of both operands into panels for any vector width, included by each kernel file.
  *
- * A panel of A is a list of blocks of PACK_LANES depths, each block mr rows of PACK_LANES consecutive depths; the last
- * block is as deep as what is left. So a row-major A is packed by copying vectors, and the tile kernel reads every
- * element of a block at a constant distance from one pointer. A panel of B is k rows of nr columns.
+ * A panel of A is a list of blocks. A block has mr rows of PACK_LANES consecutive depths. The last block has the
+ * remaining depths. A row-major A is therefore packed by copying vectors, and the tile kernel reads every element of a
+ * block at a constant distance from one pointer. A panel of B is k rows of nr columns.
  *
- * The file that includes this one defines PACK_LANES, PACK_MR, PACK_NR (a multiple of PACK_LANES), PACK_ROUND(v) (what
- * products of this type do to an operand), the types pack_element and pack_vector, and pack_zero, pack_load,
- * pack_store, pack_add, pack_scale, pack_total, pack_transpose (see gemm_lanes_avx512.h). */
+ * The including file defines PACK_LANES, PACK_MR, PACK_NR (a multiple of PACK_LANES), PACK_ROUND(v) (the rounding of
+ * operands of this compute type), the types pack_element and pack_vector, and pack_zero, pack_load, pack_store,
+ * pack_add, pack_scale, pack_total, pack_transpose (see gemm_lanes_avx512.h). */
 #include "gemm/gemm_kernel.h"
 
-/* How many rows ahead of the one that is copied memory is asked for. */
+/* Prefetch distance in rows. */
 #define ROWS_AHEAD 8
 
 #define PACK_INLINE static inline __attribute__((always_inline))
 
-PACK_INLINE int64_t pack_least(int64_t a, int64_t b) { return a < b ? a : b; }
+PACK_INLINE int64_t pack_min(int64_t a, int64_t b) { return a < b ? a : b; }
 
 PACK_INLINE const char *pack_address(const hc_matrix *x, int dtype, int64_t row, int64_t column) {
     const int64_t bytes = dtype == HC_F64 ? 8 : dtype == HC_F32 ? 4 : 2;
     return (const char *)x->data + (row * x->row_stride + column * x->column_stride) * bytes;
 }
 
-/* `count` elements `stride` apart. */
+/* Load `count` elements with a distance of `stride`. */
 PACK_INLINE pack_vector pack_read(const char *from, int64_t stride, int dtype, int64_t count) {
     if (stride == 1) return pack_load(from, dtype, count);
     pack_element gathered[PACK_LANES] = {0};
@@ -30,7 +30,7 @@ PACK_INLINE pack_vector pack_read(const char *from, int64_t stride, int dtype, i
     return pack_load((const char *)gathered, sizeof(pack_element) == 8 ? HC_F64 : HC_F32, PACK_LANES);
 }
 
-/* A with rows that are contiguous in depth: vectors are copied. */
+/* Pack an A with rows that are contiguous in k, by copying vectors. */
 PACK_INLINE void pack_a_rows(int64_t m, int64_t k, const hc_matrix *a, int dtype, int64_t stride, pack_element scale,
                              pack_element *out, pack_element *row_sum) {
     for (int64_t i = 0; i < (m + PACK_MR - 1) / PACK_MR * PACK_MR; i++) {
@@ -38,7 +38,7 @@ PACK_INLINE void pack_a_rows(int64_t m, int64_t k, const hc_matrix *a, int dtype
         const int64_t row = i % PACK_MR;
         pack_vector sum = pack_zero();
         for (int64_t p = 0; p < k; p += PACK_LANES) {
-            const int64_t depth = pack_least(PACK_LANES, k - p);
+            const int64_t depth = pack_min(PACK_LANES, k - p);
             pack_vector v = pack_zero();
             if (i < m) v = pack_scale(pack_read(pack_address(a, dtype, i, p), stride, dtype, depth), scale);
             sum = pack_add(sum, v);
@@ -48,14 +48,14 @@ PACK_INLINE void pack_a_rows(int64_t m, int64_t k, const hc_matrix *a, int dtype
     }
 }
 
-/* A with columns that are contiguous in rows (the transpose of a row-major matrix): squares of PACK_LANES are
- * transposed in registers. */
+/* Pack an A with columns that are contiguous in memory (the transpose of a row-major matrix). Squares of PACK_LANES x
+ * PACK_LANES are transposed in registers. */
 PACK_INLINE void pack_a_columns(int64_t m, int64_t k, const hc_matrix *a, int dtype, pack_element scale, pack_element *out,
                                 pack_element *row_sum) {
     for (int64_t p = 0; p < k; p += PACK_LANES) {
-        const int64_t depth = pack_least(PACK_LANES, k - p);
+        const int64_t depth = pack_min(PACK_LANES, k - p);
         for (int64_t i = 0; i < m; i += PACK_LANES) {
-            const int64_t rows = pack_least(PACK_LANES, m - i);
+            const int64_t rows = pack_min(PACK_LANES, m - i);
             pack_vector square[PACK_LANES], sum = pack_zero();
             for (int64_t q = 0; q < PACK_LANES; q++) {
                 square[q] = pack_zero();
@@ -83,7 +83,8 @@ PACK_INLINE void pack_a_columns(int64_t m, int64_t k, const hc_matrix *a, int dt
     }
 }
 
-/* Chosen by the strides alone, so that the order of a row's sum does not depend on how many rows a block has. */
+/* Select the function by the strides alone, so that the order of a row sum does not depend on the number of rows of a
+ * block. */
 PACK_INLINE void pack_a_typed(int64_t m, int64_t k, const hc_matrix *a, int dtype, pack_element scale, void *out_panels,
                               void *row_sum) {
     if (a->column_stride == 1)
@@ -94,16 +95,16 @@ PACK_INLINE void pack_a_typed(int64_t m, int64_t k, const hc_matrix *a, int dtyp
         pack_a_rows(m, k, a, dtype, a->column_stride, scale, out_panels, row_sum);
 }
 
-/* B with rows that are contiguous in columns: vectors are copied. Eight panels at a time, so that each access to a
- * row of B reads a run of many cache lines, and the written lines, a panel apart, stay fewer than the ways of an L1
- * cache. Rows are on separate pages, where hardware prefetching ends, so following rows are prefetched (time of
- * packing X for dW: -25%). */
+/* Pack a B with contiguous rows, by copying vectors. Eight panels are packed at a time. Each access to a row of B then
+ * reads a run of many cache lines, and the number of written lines, one per panel, is below the associativity of an L1
+ * cache. Rows are on separate pages, where hardware prefetching ends, so following rows are prefetched (time of packing
+ * X for dW: -25%). */
 PACK_INLINE void pack_b_rows(int64_t k, int64_t n, const hc_matrix *b, int dtype, int64_t stride, pack_element *out) {
     const int64_t group = 8 * PACK_NR, padded = (n + PACK_NR - 1) / PACK_NR * PACK_NR;
     for (int64_t first = 0; first < padded; first += group) {
         for (int64_t p = 0; p < k; p++) {
-            for (int64_t j = first; j < pack_least(first + group, padded); j += PACK_LANES) {
-                const int64_t columns = pack_least(PACK_LANES, n - j);
+            for (int64_t j = first; j < pack_min(first + group, padded); j += PACK_LANES) {
+                const int64_t columns = pack_min(PACK_LANES, n - j);
                 pack_vector v = pack_zero();
                 if (columns > 0) {
                     v = PACK_ROUND(pack_read(pack_address(b, dtype, p, j), stride, dtype, columns));
@@ -115,13 +116,13 @@ PACK_INLINE void pack_b_rows(int64_t k, int64_t n, const hc_matrix *b, int dtype
     }
 }
 
-/* B with columns that are contiguous in depth (the transpose of a row-major matrix). */
+/* Pack a B with contiguous columns (the transpose of a row-major matrix). */
 PACK_INLINE void pack_b_columns(int64_t k, int64_t n, const hc_matrix *b, int dtype, pack_element *out) {
     for (int64_t j = 0; j < (n + PACK_NR - 1) / PACK_NR * PACK_NR; j += PACK_LANES) {
         pack_element *panel = out + j / PACK_NR * PACK_NR * k + j % PACK_NR;
-        const int64_t columns = pack_least(PACK_LANES, n - j);
+        const int64_t columns = pack_min(PACK_LANES, n - j);
         for (int64_t p = 0; p < k; p += PACK_LANES) {
-            const int64_t depth = pack_least(PACK_LANES, k - p);
+            const int64_t depth = pack_min(PACK_LANES, k - p);
             pack_vector square[PACK_LANES];
             for (int64_t q = 0; q < PACK_LANES; q++) {
                 square[q] = pack_zero();
@@ -142,7 +143,7 @@ PACK_INLINE void pack_b_typed(int64_t k, int64_t n, const hc_matrix *b, int dtyp
         pack_b_rows(k, n, b, dtype, b->column_stride, out_panels);
 }
 
-/* The two functions of a descriptor; one copy of the code per type of the operand, so that no loop tests it. */
+/* The pack functions of a kernel descriptor. One copy of the code per operand type, so that no loop tests the type. */
 static void pack_a(int64_t m, int64_t k, const hc_matrix *a, float scale, void *out_panels, float *row_sum) {
     if (sizeof(pack_element) == 8)
         pack_a_typed(m, k, a, HC_F64, scale, out_panels, row_sum);

@@ -1,18 +1,18 @@
-/* Products of operands of a limited range: fp32 in parts of bf16 (gemm_f32_amx.c), which exponents near the ends of
- * fp32's leave. */
+/* Range of the operands of split fp32 products (gemm_f32_amx.c). Sums of bf16 parts exceed the range of fp32 if
+ * exponents are near its limits. */
 #include "gemm/gemm_range.h"
 
 #include "gemm/matrix.h"
 #include "gemm/packed.h"
 
-void hc_gemm_note_largest(uint32_t *to, uint32_t found) {
-    uint32_t known = __atomic_load_n(to, __ATOMIC_RELAXED);
-    while (found > known && !__atomic_compare_exchange_n(to, &known, found, 1, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
+void hc_gemm_raise_largest(uint32_t *to, uint32_t found) {
+    uint32_t value = __atomic_load_n(to, __ATOMIC_RELAXED);
+    while (found > value && !__atomic_compare_exchange_n(to, &value, found, 1, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
     }
 }
 
-/* Return 1 if a product in parts keeps fp32's error, given the largest magnitudes. No sum overflows, and the loss
- * below 2^-126 is small compared with the largest product, though not with the smallest. */
+/* Return 1 if a split product keeps the error of fp32, given the largest magnitudes. No sum overflows then, and the
+ * loss below 2^-126 is small compared with the largest product, though not with the smallest. */
 int hc_gemm_is_in_range(uint32_t largest_a, uint32_t largest_b, int64_t k) {
     const int bias = 127, a = (int)(largest_a >> 23) - bias, b = (int)(largest_b >> 23) - bias;
     int depth = 0;
@@ -29,11 +29,11 @@ int hc_gemm_is_in_range(uint32_t largest_a, uint32_t largest_b, int64_t k) {
 typedef struct {
     const hc_gemm_arguments *product;
     const hc_gemm_kernel *kernel;
-    int is_packed; /* 1: largest_b is known */
+    int is_packed; /* 1: largest_b is already set */
     uint32_t largest_a, largest_b;
 } search;
 
-/* Looks through the operands, by lines. */
+/* Compute the largest magnitudes of the operands. Threads divide the matrices along their contiguous lines. */
 static void find_largest(void *arguments, int thread, int num_threads) {
     search *job = arguments;
     const hc_gemm_arguments *x = job->product;
@@ -41,11 +41,11 @@ static void find_largest(void *arguments, int thread, int num_threads) {
     if (x->a.column_stride == 1) {
         hc_part(x->m, 1, thread, num_threads, &start, &stop);
         const hc_matrix a = hc_from(&x->a, start, 0);
-        hc_gemm_note_largest(&job->largest_a, job->kernel->largest(stop - start, x->k, &a));
+        hc_gemm_raise_largest(&job->largest_a, job->kernel->largest(stop - start, x->k, &a));
     } else {
         hc_part(x->k, 1, thread, num_threads, &start, &stop);
         const hc_matrix a = hc_from(&x->a, 0, start);
-        hc_gemm_note_largest(&job->largest_a, job->kernel->largest(x->m, stop - start, &a));
+        hc_gemm_raise_largest(&job->largest_a, job->kernel->largest(x->m, stop - start, &a));
     }
     if (job->is_packed) {
         return;
@@ -53,11 +53,11 @@ static void find_largest(void *arguments, int thread, int num_threads) {
     if (x->b.column_stride == 1) {
         hc_part(x->k, 1, thread, num_threads, &start, &stop);
         const hc_matrix b = hc_from(&x->b, start, 0);
-        hc_gemm_note_largest(&job->largest_b, job->kernel->largest(stop - start, x->n, &b));
+        hc_gemm_raise_largest(&job->largest_b, job->kernel->largest(stop - start, x->n, &b));
     } else {
         hc_part(x->n, 1, thread, num_threads, &start, &stop);
         const hc_matrix b = hc_from(&x->b, 0, start);
-        hc_gemm_note_largest(&job->largest_b, job->kernel->largest(x->k, stop - start, &b));
+        hc_gemm_raise_largest(&job->largest_b, job->kernel->largest(x->k, stop - start, &b));
     }
 }
 

@@ -1,14 +1,11 @@
-/* Where an element of a matrix is, and small sums of lengths. */
+/* Addresses of matrix elements, and arithmetic of lengths. */
 #ifndef HC_GEMM_MATRIX_H
 #define HC_GEMM_MATRIX_H
 
 #include <stdint.h>
 
 #include "hcops.h"
-
-static inline int64_t hc_least(int64_t a, int64_t b) {
-    return a < b ? a : b;
-}
+#include "minmax.h"
 
 static inline int64_t hc_round_up(int64_t count, int64_t multiple) {
     return (count + multiple - 1) / multiple * multiple;
@@ -28,8 +25,8 @@ static inline hc_matrix hc_from(const hc_matrix *x, int64_t row, int64_t column)
     return part;
 }
 
-/* The rows that decide in which order sums are taken. */
-static inline int64_t hc_deciding_rows(const hc_gemm_arguments *x) {
+/* Return the number of rows that determines the order of summation. */
+static inline int64_t hc_order_rows(const hc_gemm_arguments *x) {
     return x->rows_like > 0 ? x->rows_like : x->m;
 }
 

@@ -1,4 +1,4 @@
-/* The second operand of products, packed once for many of them. */
+/* B of matrix products, packed once for several products. */
 #include "gemm/packed.h"
 
 #include "gemm/gemm_range.h"
@@ -15,7 +15,7 @@ int64_t hc_packed_b_bytes(const hc_gemm_plan *plan, const hc_gemm_kernel *kernel
 
 const char *hc_packed_b_at(const hc_packed_b *packed, int64_t p, int64_t j) {
     const hc_gemm_kernel *kernel = packed->kernel;
-    const int64_t deep = hc_least(packed->kc, hc_round_up(packed->k, kernel->kr) - p), nr = kernel->nr();
+    const int64_t deep = hc_min_i64(packed->kc, hc_round_up(packed->k, kernel->kr) - p), nr = kernel->nr();
     return (const char *)(packed + 1) + (p * panels_of(packed->n, kernel) + j / nr * deep) * nr * kernel->element_bytes;
 }
 
@@ -24,7 +24,7 @@ typedef struct {
     hc_packed_b *out;
 } filling;
 
-/* Panels are shared out. */
+/* Pack B. The threads divide the panels. */
 static void fill(void *arguments, int thread, int num_threads) {
     filling *job = arguments;
     hc_packed_b *out = job->out;
@@ -33,11 +33,11 @@ static void fill(void *arguments, int thread, int num_threads) {
     int64_t first, stop;
     hc_part(out->n, nr, thread, num_threads, &first, &stop);
     for (int64_t p = 0; p < out->k && first < stop; p += out->kc) {
-        const int64_t deep = hc_least(out->kc, out->k - p);
+        const int64_t deep = hc_min_i64(out->kc, out->k - p);
         const hc_matrix b = hc_from(&job->of->arguments->b, p, first);
         char *panels = (char *)(uintptr_t)hc_packed_b_at(out, p, first);
         if (kernel->largest) {
-            hc_gemm_note_largest(&out->largest, kernel->pack_b_noting(deep, stop - first, &b, panels));
+            hc_gemm_raise_largest(&out->largest, kernel->pack_b_max(deep, stop - first, &b, panels));
         } else {
             kernel->pack_b(deep, stop - first, &b, panels);
         }

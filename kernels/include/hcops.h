@@ -61,19 +61,19 @@ int hc_version(void);
 /* Return the name of an instruction set, "ref" to "sme", or NULL for an unknown number. Static storage. */
 const char *hc_isa_name(int isa);
 
-/* Find the instruction set with the fastest kernels for this CPU and operating system, or the set named by `wanted`,
- * unless that is NULL or "". */
+/* Find the instruction set with the fastest kernels for this CPU and operating system. If `wanted` is neither NULL nor
+ * "", return the set of this name. */
 int hc_isa_detect(const char *wanted, int *out_isa);
 
 /* Return line `index` of the kernel table: the operator, and the instruction set of its kernel on a machine of level
  * `isa`. HC_NO_KERNEL after the last line. Static storage. */
 int hc_kernel(int isa, int index, const char **out_op, int *out_kernel_isa);
 
-/* ------------------------------------------------------------------------------------------------ context and threads */
+/* ---------------------------------------------------------------------------------------------- context and threads */
 
 /* Resources for kernels: a team of threads, scratch memory, and the cache sizes that blocking uses. */
 typedef struct hc_context hc_context;
-#define HC_MOST_THREADS 4096
+#define HC_MAX_THREADS 4096
 
 /* Functions of a loaded OpenMP runtime: GOMP_parallel, which libgomp and LLVM's runtime provide, omp_get_thread_num
  * and omp_get_num_threads. */
@@ -85,7 +85,7 @@ typedef struct {
 
 typedef struct {
     int isa;             /* hc_isa */
-    int num_threads;     /* 1 to HC_MOST_THREADS; thread 0 is the caller, the others belong to the context */
+    int num_threads;     /* 1 to HC_MAX_THREADS; thread 0 is the caller, the others belong to the context */
     const int *cpus;     /* num_threads CPUs; thread i > 0 is pinned to cpus[i]; NULL: not pinned */
     int64_t l1_bytes;    /* caches of one core, and one core's share of the last level; 0: default */
     int64_t l2_bytes;
@@ -120,7 +120,7 @@ int hc_run(hc_context *context, hc_callback job, void *arguments);
  * for an invalid part. */
 int hc_part(int64_t count, int64_t multiple, int thread, int num_threads, int64_t *out_start, int64_t *out_stop);
 
-/* ------------------------------------------------------------------------------------------------------------- memory */
+/* ----------------------------------------------------------------------------------------------------------- memory */
 
 /* Pool of pre-faulted, re-used huge pages, cut into blocks of any size. Returned blocks merge with their neighbors,
  * so that no size classes are needed. The pool never shrinks below the memory in use. A miss first returns idle huge
@@ -203,7 +203,7 @@ int hc_pool_trim(hc_pool *pool);
  * Its deleter returns the block, even after the pool was released. NULL if refused. */
 void *hc_pool_tensor(hc_pool *pool, hc_context *context, int dtype, int num_dimensions, const int64_t *shape);
 
-/* ------------------------------------------------------------------------------------------------------------- copies */
+/* ----------------------------------------------------------------------------------------------------------- copies */
 
 /* Asynchronous copies between memories, or between memory and a file. Each of two streams has a queue, ordered by
  * priority, then by submission. An urgent copy overtakes another copy after at most 4 MB of it. With threads, each
@@ -233,10 +233,10 @@ int hc_copies_create(const hc_context *context, int with_threads, const int *cpu
  * failure (target undefined; ECANCELED if closed before). Read it by hc_copies_state, which also makes the copied
  * data visible. */
 int hc_copies_submit(hc_copies *copies, const hc_copy_request *request, int stream, int priority, int *out_state);
-int hc_copies_state(const int *state); /* EINVAL: NULL */
+int hc_copies_state(const int *state); /* Return the value of a state, or EINVAL for NULL. */
 
-/* Wait for the copy of a state, which overtakes all other copies; without a state, wait for all copies.
- * HC_TIMED_OUT. */
+/* Wait for the copy of a state, which overtakes all other copies. Without a state, wait for all copies. HC_TIMED_OUT
+ * after the timeout. */
 int hc_copies_wait(hc_copies *copies, hc_context *context, const int *state, int64_t timeout_nanoseconds);
 
 /* Copy up to `bytes` of queued data of both streams with the team, then return. */
@@ -247,10 +247,10 @@ int hc_copies_now(hc_copies *copies, hc_context *context, const hc_copy_request 
 
 /* Totals since creation of the engine, also available after close. */
 typedef struct {
-    /* copied per stream; time of all parts of copies */
+    /* bytes copied per stream; time of all parts of copies */
     int64_t bytes[HC_COPY_STREAMS], busy_nanoseconds[HC_COPY_STREAMS];
-    int64_t team_bytes;        /* copied by callers' teams, including hc_copies_now */
-    int64_t queued_bytes;      /* queued now and not started */
+    int64_t team_bytes;        /* bytes copied by callers' teams, including hc_copies_now */
+    int64_t queued_bytes;      /* bytes queued and not yet started */
     int64_t failed;            /* number of copies */
     int64_t stall_nanoseconds; /* time of callers in wait, advance and now */
 } hc_copy_counters;
@@ -267,7 +267,7 @@ void hc_copies_destroy(hc_copies *copies);
  * bytes. */
 int hc_copies_set_faults(hc_copies *copies, int error, int64_t after_bytes, int64_t delay_nanoseconds);
 
-/* --------------------------------------------------------------------------------------------------------------- gemm */
+/* ------------------------------------------------------------------------------------------------------------- gemm */
 
 /* Matrix with element (i, j) at data[i * row_stride + j * column_stride]. One of the strides is 1, or the matrix has
  * one row or column. */
@@ -299,12 +299,13 @@ typedef enum {
     HC_CUT_COLUMNS = 2  /* each cluster packs its columns of B, and all of A */
 } hc_cluster_cut;
 
-/* Cuts of a product. Zeros are set from cache sizes and shape by the rule in gemm/blocking.c. */
+/* Partition and block sizes of a product. The rule in gemm/blocking.c replaces zeros, based on cache sizes and
+ * shape. */
 typedef struct {
-    int64_t mc, nc, kc;          /* block of A in rows, of B in columns, of both in depth */
-    /* cuts of m and n among the threads of a cluster; their product is at most the threads */
+    int64_t mc, nc, kc;          /* block sizes: rows of A, columns of B, depth of both */
+    /* parts of m and n within a cluster; their product is at most its number of threads */
     int row_cuts, column_cuts;
-    int num_threads;             /* 0: all of the context */
+    int num_threads;             /* 0: all threads of the context */
     int cluster_cut;             /* hc_cluster_cut, if the threads belong to several clusters */
 } hc_blocking;
 
@@ -339,7 +340,7 @@ int hc_gemm(hc_context *context, const hc_gemm_arguments *arguments);
  * another process. */
 int hc_gemm_pack_bytes(hc_context *context, const hc_gemm_arguments *arguments, int64_t *out_bytes);
 
-/* Pack B for `packed_b` of products, whose bits do not change. b must stay unchanged, because products of other
+/* Pack B for `packed_b` of products. Their results do not change. b must stay unchanged, because products of other
  * kernels, and products with operands outside the range of bf16 parts, read it. out_packed is aligned to 64 bytes. */
 int hc_gemm_pack(hc_context *context, const hc_gemm_arguments *arguments, void *out_packed);
 
@@ -348,27 +349,25 @@ int hc_gemm_pack(hc_context *context, const hc_gemm_arguments *arguments, void *
  * range of bf16 parts may be cut differently. */
 int hc_gemm_cut(hc_context *context, const hc_gemm_arguments *arguments, int thread, int64_t *out_part);
 
-/* ---------------------------------------------------------------------------------------------------------------
- * adaLN */
+/* ------------------------------------------------------------------------------------------------------------ adaLN */
 
-/* out[n, t, :] = (x - mean) * rstd * (1 + scale[n, :]) + shift[n, :], mean and variance over D, rstd = 1 /
- * sqrt(variance + eps). shift and scale: rows of D elements with distance condition_stride. out_mean, out_rstd: (N,
- * T). With out_mean NULL the norm is RMSNorm (Zhang & Sennrich 2019, equation 4): out = x * rstd * (1 + scale) +
- * shift, rstd = 1 / sqrt(mean of x^2 + eps), which is 0 if the sum of x^2 overflows fp32, as in PyTorch. */
+/* Compute out[n, t, :] = (x - mean) * rstd * (1 + scale[n, :]) + shift[n, :], with mean and variance over D, and rstd =
+ * 1 / sqrt(variance + eps). shift and scale: rows of D elements with distance condition_stride. out_mean, out_rstd: (N,
+ * T). With out_mean NULL the norm is RMSNorm (Zhang & Sennrich 2019, equation 4): out = x * rstd * (1 + scale) + shift,
+ * rstd = 1 / sqrt(mean of x^2 + eps). rstd is 0 if the sum of x^2 overflows fp32, as in PyTorch. */
 int hc_adaln_forward(hc_context *context, int64_t n, int64_t t, int64_t d, float eps, const void *x, int x_type,
                      const void *shift, const void *scale, int condition_type, int64_t condition_stride, void *out,
                      int out_type, float *out_mean, float *out_rstd);
 
-/* dx (N, T, D), dshift and dscale (N, D), contiguous. mean NULL: RMSNorm. dstream: NULL, or (N, T, D), the gradient
- * of x outside the norm, which is added to dx. Sums over tokens have a fixed order: within blocks of tokens of a
- * fixed length, then over the blocks. */
+/* Compute dx (N, T, D), dshift and dscale (N, D), contiguous. mean NULL: RMSNorm. dstream: NULL, or (N, T, D), the
+ * gradient of x outside the norm, which is added to dx. Sums over tokens have a fixed order: within blocks of tokens of
+ * a fixed length, then over the blocks. */
 int hc_adaln_backward(hc_context *context, int64_t n, int64_t t, int64_t d, const void *dout, int dout_type, const void *x,
                       int x_type, const void *scale, int condition_type, int64_t condition_stride, const float *mean,
                       const float *rstd, const void *dstream, int dstream_type, void *out_dx, int dx_type, void *out_dshift,
                       void *out_dscale, int dcondition_type);
 
-/* ------------------------------------------------------------------------------------------------------ gate +
- * residual */
+/* -------------------------------------------------------------------------------------------------- gate + residual */
 
 /* LayerNorm (Ba et al. 2016), or RMSNorm (Zhang & Sennrich 2019) with out_mean and mean NULL, of rows of D numbers
  * with weights: out = (x - mean) * rstd * weight + bias; and the gradients. weight and bias (D) have one type. */
@@ -378,28 +377,28 @@ int hc_norm_backward(hc_context *context, int64_t rows, int64_t d, const void *d
                      const void *weight, int weight_type, const float *mean, const float *rstd, void *out_dx, int dx_type,
                      void *out_dbias, void *out_dweight, int dweight_type);
 
-/* out = x + gate[n, :] * y; x, y, out (N, T, D), gate rows with distance gate_stride. */
+/* Compute out = x + gate[n, :] * y. x, y, out (N, T, D), gate rows with distance gate_stride. */
 int hc_gate_residual_forward(hc_context *context, int64_t n, int64_t t, int64_t d, const void *x, int x_type,
                              const void *gate, int gate_type, int64_t gate_stride, const void *y, int y_type, void *out,
                              int out_type);
 
-/* dy = gate * dout, dgate[n, :] = sum over t of dout * y (ordered); dgate (N, D) contiguous. dx is dout itself. */
+/* Compute dy = gate * dout, and dgate[n, :] = sum over t of dout * y in a fixed order. dgate (N, D) is contiguous. dx
+ * equals dout. */
 int hc_gate_residual_backward(hc_context *context, int64_t n, int64_t t, int64_t d, const void *dout, int dout_type,
                               const void *gate, int gate_type, int64_t gate_stride, const void *y, int y_type, void *out_dy,
                               int dy_type, void *out_dgate, int dgate_type);
 
-/* -----------------------------------------------------------------------------------------------------------
- * attention */
+/* -------------------------------------------------------------------------------------------------------- attention */
 
-/* out = softmax(q k^T / sqrt(K)) v for each head; qkv (N, T, 3, H, K) contiguous, out (N, T, H, K), out_lse (N, H,
- * T): the logarithm of each row's sum of exponentials. compute: HC_F32, or HC_BF16 for products of operands rounded
- * to bf16. No T x T array is stored.
+/* Compute out = softmax(q k^T / sqrt(K)) v for each head. qkv (N, T, 3, H, K) contiguous, out (N, T, H, K). out_lse (N,
+ * H, T) is the logarithm of each row's sum of exponentials. compute: HC_F32, or HC_BF16 for products of operands
+ * rounded to bf16. No T x T array is stored.
  *
- * AMX: fp32 products with T >= 64 and K >= 40 are summed from bf16 parts of the operands, for heads whose q, k, v
- * and dout have no inf or NaN and largest magnitudes from 2^-45 to 2^30 (attention/attention_range.c). Of the parts
- * x1 + x2 + x3 of a number the products x2 y3, x3 y2 and x3 y3 are omitted, at most 2^-23 |x||y|. As for hc_gemm,
- * parts and sums below 2^-126 count as zero. The root mean square of the errors of out, dq, dk and dv is 0.45 to
- * 0.85 times the error of PyTorch's fp32 attention, as measured in the tests. */
+ * AMX: fp32 products with T >= 64 and K >= 40 are summed from bf16 parts of the operands. This applies to heads if q,
+ * k, v and dout have no inf or NaN and largest magnitudes from 2^-45 to 2^30 (attention/attention_range.c). Of the
+ * parts x1 + x2 + x3 of a number the products x2 y3, x3 y2 and x3 y3 are omitted, at most 2^-23 |x||y|. As for hc_gemm,
+ * parts and sums below 2^-126 count as zero. The root mean square of the errors of out, dq, dk and dv is 0.45 to 0.85
+ * times the error of PyTorch's fp32 attention, as measured in the tests. */
 int hc_attention_forward(hc_context *context, int64_t n, int64_t t, int64_t h, int64_t k, const void *qkv, int qkv_type,
                          void *out, int out_type, float *out_lse, int compute);
 
@@ -422,7 +421,7 @@ typedef struct {
     /* H each; the caller sums over the heads of queries that share a head of keys */
     hc_heads out_dquery, out_dkey, out_dvalue;
     float *lse;                 /* (N, H, queries); forward writes it */
-    /* forward: 0, or the number of queries of the complete sequence, whose bits this part gets */
+    /* forward: 0, or the number of queries of the complete sequence, for bitwise equal results */
     int64_t queries_like;
 } hc_attention_arguments;
 
@@ -434,8 +433,7 @@ int hc_attention_backward(hc_context *context, int64_t n, int64_t t, int64_t h, 
                           const void *qkv, int qkv_type, const void *out, int out_type, const float *lse, void *out_dqkv,
                           int dqkv_type, int compute);
 
-/* -------------------------------------------------------------------------------------------------------- rotate
- * heads */
+/* ----------------------------------------------------------------------------------------------------- rotate heads */
 
 /* Norm and rotation of q and k before attention. Each head of q and k is a row x of K numbers. First, unless the
  * weights are NULL, x * rstd * weight with rstd = 1 / sqrt(mean of x^2 + eps) (RMSNorm). Then, unless cos and sin
@@ -453,8 +451,7 @@ int hc_rotate_heads_backward(hc_context *context, int64_t n, int64_t t, int64_t 
                              const float *sin, const float *query_weight, const float *key_weight, const void *dout,
                              const void *qkv, void *out_dqkv, int type, float *out_dquery_weight, float *out_dkey_weight);
 
-/* ---------------------------------------------------------------------------------------------------------
- * elementwise */
+/* ------------------------------------------------------------------------------------------------------ elementwise */
 
 /* Errors against float64 over all finite fp32: see the table in activation/activation.h. */
 typedef enum {
@@ -465,21 +462,21 @@ typedef enum {
     HC_GELU_ERF = 4 /* 0.5 x (1 + erf(x / sqrt(2))) */
 } hc_function;
 
-/* out[i] = f(x[i]) */
+/* Compute out[i] = f(x[i]). */
 int hc_map(hc_context *context, int function, int64_t count, const void *x, int x_type, void *out, int out_type);
 
-/* out_dx[i] = dout[i] * f'(x[i]) for HC_GELU, HC_SILU and HC_GELU_ERF. For HC_EXP and HC_TANH `x` contains the
+/* Compute out_dx[i] = dout[i] * f'(x[i]) for HC_GELU, HC_SILU and HC_GELU_ERF. For HC_EXP and HC_TANH `x` contains the
  * results y = f(x), and the factor is y, or 1 - y^2. */
 int hc_map_backward(hc_context *context, int function, int64_t count, const void *dout, int dout_type, const void *x,
                     int x_type, void *out_dx, int dx_type);
 
-/* SwiGLU (Shazeer 2020, equation 6): rows of 2 * columns elements to rows of `columns`, out[i, j] = silu(x[i, j]) *
- * x[i, columns + j]; and its gradient to x. */
+/* SwiGLU (Shazeer 2020, equation 6) of rows of 2 * columns elements, to rows of `columns`: out[i, j] = silu(x[i, j]) *
+ * x[i, columns + j]; and the gradient of x. */
 int hc_swiglu_forward(hc_context *context, int64_t rows, int64_t columns, const void *x, int x_type, void *out, int out_type);
 int hc_swiglu_backward(hc_context *context, int64_t rows, int64_t columns, const void *dout, int dout_type, const void *x,
                        int x_type, void *out_dx, int dx_type);
 
-/* out[i] = alpha * x[i] + beta * y[i]; y may be NULL with beta 0. */
+/* Compute out[i] = alpha * x[i] + beta * y[i]. y may be NULL with beta 0. */
 int hc_scale_add(hc_context *context, int64_t count, float alpha, const void *x, int x_type, float beta, const void *y,
                  int y_type, void *out, int out_type);
 
@@ -495,17 +492,16 @@ int hc_patchify(hc_context *context, int64_t n, int64_t c, int64_t r, int64_t s,
 int hc_unpatchify(hc_context *context, int64_t n, int64_t c, int64_t r, int64_t s, int64_t p, int order, const void *patches,
                   int patches_type, void *out_image, int out_type);
 
-/* Mean over each of `rows` rows of (x - y)^2, computed in float64; and the gradient of x: out_dx = 2 (x - y)
+/* Compute the mean over each of `rows` rows of (x - y)^2 in float64; and the gradient of x: out_dx = 2 (x - y)
  * dout[row] / columns. */
 int hc_mse_forward(hc_context *context, int64_t rows, int64_t columns, const void *x, int x_type, const void *y, int y_type,
                    float *out);
 int hc_mse_backward(hc_context *context, int64_t rows, int64_t columns, const float *dout, const void *x, int x_type,
                     const void *y, int y_type, void *out_dx, int dx_type);
 
-/* -----------------------------------------------------------------------------------------------------------
- * optimizer */
+/* -------------------------------------------------------------------------------------------------------- optimizer */
 
-/* *out_sum is the sum of the squares of all elements of `tensors` arrays of fp32, in float64 and a fixed order. */
+/* Compute the sum of the squares of all elements of `tensors` arrays of fp32, in float64 and a fixed order. */
 int hc_sum_of_squares(hc_context *context, int64_t tensors, const int64_t *counts, const float *const *x, double *out_sum);
 
 typedef struct {
@@ -522,12 +518,11 @@ int hc_adamw(hc_context *context, const hc_adamw_settings *settings, int64_t ten
              float *const *out_weight, const float *const *gradient, float *const *out_first, float *const *out_second,
              float *const *out_ema, uint16_t *const *out_shadow);
 
-/* ------------------------------------------------------------------------------------------------------------
- * sequence */
+/* --------------------------------------------------------------------------------------------------------- sequence */
 
 /* Operators of a sequence. Each has as many words as its function has arguments after the context, in their order:
  * integers and addresses unchanged, a float as the bits of its value as double. hc_gemm and
- * hc_attention_heads_forward have the address of their arguments; hc_exchange_meet has all of its arguments. */
+ * hc_attention_heads_forward have the address of their arguments; hc_exchange_barrier has all of its arguments. */
 typedef enum {
     HC_STEP_GEMM = 0,
     HC_STEP_ADALN_FORWARD = 1,
@@ -550,8 +545,7 @@ typedef enum {
  * results of earlier operators stay. *out_at is the index in `words` of the last started operator. */
 int hc_sequence(hc_context *context, const int64_t *words, int64_t num_words, int64_t *out_at);
 
-/* ------------------------------------------------------------------------------------------------------------
- * exchange */
+/* --------------------------------------------------------------------------------------------------------- exchange */
 
 /* Reductions and gathers over the processes of one node, through a segment of memory that all processes have mapped
  * (filled with zeros before the first attach). Chunks are numbered 0, 1, 2, ... over the life of the segment,
@@ -561,7 +555,7 @@ int hc_sequence(hc_context *context, const int64_t *words, int64_t num_words, in
  * before, and the result once after. HC_PROCESS_GONE and HC_TIMED_OUT return the process in *out_rank. */
 typedef struct hc_exchange hc_exchange;
 typedef enum { HC_SUM = 0, HC_PRODUCT = 1, HC_LARGEST = 2, HC_SMALLEST = 3 } hc_combination;
-#define HC_MOST_PROCESSES 256
+#define HC_MAX_PROCESSES 256
 
 int hc_exchange_bytes(int ranks, int slots, int64_t slot_bytes, int64_t *out_bytes);
 int hc_exchange_attach(void *segment, const hc_context *context, int rank, int ranks, int slots, int64_t slot_bytes,
@@ -622,10 +616,10 @@ int hc_exchange_whole(hc_exchange *exchange, const hc_whole *whole, int64_t roun
 /* Barrier: return when all processes have called it as often as this process. Data that they wrote before is then
  * readable. For a segment without other operations (no slot is used). It polls for half a millisecond, then sleeps.
  * HC_PROCESS_STOPPED: a signal has stopped a process for ten seconds. */
-int hc_exchange_meet(hc_exchange *exchange, int64_t timeout_nanoseconds, int *out_rank);
+int hc_exchange_barrier(hc_exchange *exchange, int64_t timeout_nanoseconds, int *out_rank);
 
-/* out[i] = op over r of x[r][i], r = 0, 1, ... in this order, in fp32; all arrays have `type`. out may be one of the
- * x. */
+/* Compute out[i] = op over r of x[r][i], r = 0, 1, ... in this order, in fp32. All arrays have `type`. out may be one
+ * of the x. */
 int hc_exchange_fold(hc_exchange *exchange, int num_arrays, int64_t count, const void *const *x, int type, int op, void *out);
 
 /* Copy blocks of rows of `bytes` bytes each between different strides in bytes. Row r of block b of the source is at
@@ -633,8 +627,7 @@ int hc_exchange_fold(hc_exchange *exchange, int num_arrays, int64_t count, const
 int hc_copy_blocks(hc_context *context, int64_t blocks, int64_t rows, int64_t bytes, const void *source, int64_t source_block,
                    int64_t source_row, void *out_target, int64_t target_block, int64_t target_row);
 
-/* ------------------------------------------------------------------------------------------------------------
- * ceilings */
+/* --------------------------------------------------------------------------------------------------------- ceilings */
 
 /* Run `rounds` rounds of independent multiply-adds in registers on every thread of the context, with the widest unit
  * that serves products of `compute`. *out_flop is the number of floating-point operations. The caller measures the

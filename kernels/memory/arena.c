@@ -1,9 +1,9 @@
-/* One range of addresses cut into blocks, in use or free, best fit; which huge pages have memory behind them is kept
- * apart.
+/* An address range that is cut into used and free blocks, with best fit. The huge pages that have memory are tracked
+ * separately.
  *
- * Free neighbors are always one block, and what was never used is a free block like any other: the largest, so taken
- * from last. A training step that starts on an empty arena therefore cuts it the same way each time, and finds the
- * memory of the step before. */
+ * Adjacent free blocks are always merged. Memory that was never used is an ordinary free block: the largest, so it is
+ * used last. A training step that starts on an empty arena therefore cuts the range in the same way each time, and
+ * reuses the memory of the previous step. */
 #include "memory/arena.h"
 
 #include <stdlib.h>
@@ -75,7 +75,8 @@ void hc_arena_destroy(hc_arena *arena) {
     free_bookkeeping(arena);
 }
 
-/* Place of the first free block that is not before (bytes, pages) in the order; pages NULL: before all of that size. */
+/* Return the position of the first free block that is not before (bytes, pages) in the order. With pages NULL, return
+ * the first of all blocks of that size. */
 static int64_t place_of(const hc_arena *arena, int64_t bytes, const char *pages) {
     int64_t low = 0, high = arena->num_free;
     while (low < high) {
@@ -99,7 +100,7 @@ static void remove_free(hc_arena *arena, const hc_block *block) {
     memmove(at, at + 1, (size_t)(arena->free + --arena->num_free - at) * sizeof(*at));
 }
 
-static int make_room(hc_arena *arena) {
+static int reserve_capacity(hc_arena *arena) {
     if (arena->num_blocks < arena->capacity) {
         return 1;
     }
@@ -116,7 +117,7 @@ static hc_block **first_of(const hc_arena *arena, const char *pages) {
     return &arena->first[(pages - arena->start) / HUGE_PAGE_BYTES];
 }
 
-/* Cuts off and frees what a block holds beyond `bytes`. */
+/* Cut a block to `bytes`, and free the rest. */
 static void cut(hc_arena *arena, hc_block *block, hc_block *rest, int64_t bytes) {
     *rest = (hc_block){block, block->above, block->pages + bytes, block->bytes - bytes, 0};
     if (block->above != NULL) {
@@ -139,7 +140,7 @@ hc_block *hc_arena_take(hc_arena *arena, int64_t bytes) {
     }
     hc_block *found = arena->free[place].block, *rest = NULL;
     if (found->bytes > bytes) {
-        rest = make_room(arena) ? malloc(sizeof(hc_block)) : NULL;
+        rest = reserve_capacity(arena) ? malloc(sizeof(hc_block)) : NULL;
         if (rest == NULL) {
             return NULL;
         }
@@ -152,7 +153,7 @@ hc_block *hc_arena_take(hc_arena *arena, int64_t bytes) {
     return found;
 }
 
-/* Makes `lower` and the block above it one; both are out of the list of free blocks. */
+/* Merge `lower` with the block above it. Both must be outside the list of free blocks. */
 static hc_block *join(hc_arena *arena, hc_block *lower) {
     hc_block *upper = lower->above, **first = first_of(arena, upper->pages);
     if (*first == upper) {
@@ -185,7 +186,7 @@ void hc_arena_give(hc_arena *arena, hc_block *block) {
     insert_free(arena, block);
 }
 
-/* The first huge page that a block touches, and the one behind its last. */
+/* Return the first huge page that a block touches, and the page after the last. */
 static void touched_by(const hc_arena *arena, const hc_block *block, int64_t *first, int64_t *stop) {
     const int64_t start = block->pages - arena->start;
     *first = start / HUGE_PAGE_BYTES;
@@ -239,14 +240,14 @@ hc_block *hc_arena_find(const hc_arena *arena, const void *pages) {
     return block != NULL && (uintptr_t)block->pages == at && block->in_use ? block : NULL;
 }
 
-/* Huge pages that are completely within a free block. */
+/* Return the range of huge pages that are completely within a free block. */
 static void pages_within(const hc_arena *arena, const hc_block *block, int64_t *first, int64_t *stop) {
     const int64_t start = block->pages - arena->start;
     *first = (start + HUGE_PAGE_BYTES - 1) / HUGE_PAGE_BYTES;
     *stop = (start + block->bytes) / HUGE_PAGE_BYTES;
 }
 
-/* The next huge page from `page` on that has memory behind it, or has none, below `stop`; else `stop`. */
+/* Return the next huge page from `page` on that has memory (is_backed 1) or has none (0), or `stop`. */
 static int64_t next_page(const hc_arena *arena, int64_t page, int64_t stop, int is_backed) {
     const unsigned char *found = page < stop ? memchr(arena->backed + page, is_backed, (size_t)(stop - page)) : NULL;
     return found == NULL ? stop : found - arena->backed;
@@ -282,7 +283,7 @@ int64_t hc_arena_longest_idle(const hc_arena *arena) {
     return longest;
 }
 
-/* As hc_arena_return, for one free block; returns how many bytes it gave. */
+/* hc_arena_return for one free block. Return the number of bytes given to the system. */
 static int64_t return_part(hc_arena *arena, const hc_block *block, int64_t bytes) {
     int64_t first, page, given = 0;
     pages_within(arena, block, &first, &page);

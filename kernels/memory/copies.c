@@ -7,36 +7,36 @@
 #include "memory/copy_engine.h"
 #include "team/waiting.h"
 
-/* A team takes a part for each of its threads at once. */
-static int64_t most_for(const hc_context *team) {
+/* A team copies one part per thread at a time. */
+static int64_t max_part_bytes(const hc_context *team) {
     return HC_COPY_PART_BYTES * team->num_threads;
 }
 
-static int is_wrong(const hc_copy_request *request) {
+static int is_invalid(const hc_copy_request *request) {
     return request == NULL || request->bytes < 0 || (request->bytes > 0 && (request->source == NULL || request->out_target == NULL)) ||
            request->source_offset < 0 || request->target_offset < 0;
 }
 
 int hc_copies_submit(hc_copies *copies, const hc_copy_request *request, int stream_number, int priority, int *out_state) {
-    if (is_wrong(request) || out_state == NULL || stream_number < 0 || stream_number >= HC_COPY_STREAMS) {
+    if (is_invalid(request) || out_state == NULL || stream_number < 0 || stream_number >= HC_COPY_STREAMS) {
         return HC_BAD_ARGUMENT;
     }
-    hc_queued *made = malloc(sizeof(hc_queued));
-    if (made == NULL) {
+    hc_queued *created = malloc(sizeof(hc_queued));
+    if (created == NULL) {
         return HC_OUT_OF_MEMORY;
     }
     const int status = hc_copies_enter(copies);
     if (status != HC_OK) {
-        free(made);
+        free(created);
         return status;
     }
     hc_copy_lane *own = &copies->lanes[stream_number];
-    *made = (hc_queued){.request = *request, .out_state = out_state, .priority = priority, .stream = stream_number,
-                        .number = copies->number++};
+    *created = (hc_queued){.request = *request, .out_state = out_state, .priority = priority, .stream = stream_number,
+                           .number = copies->number++};
     __atomic_store_n(out_state, HC_COPY_PENDING, __ATOMIC_RELAXED);
-    hc_copy_queue_put(&own->queue, made);
-    hc_copies_end_if_done(own, made); /* nothing to copy */
-    pthread_cond_signal(&own->wanted);
+    hc_copy_queue_put(&own->queue, created);
+    hc_copies_end_if_done(own, created); /* a copy of 0 bytes ends immediately */
+    pthread_cond_signal(&own->work_available);
     pthread_mutex_unlock(&copies->lock);
     return HC_OK;
 }
@@ -45,7 +45,8 @@ int hc_copies_state(const int *state) {
     return state == NULL ? EINVAL : __atomic_load_n(state, __ATOMIC_ACQUIRE);
 }
 
-/* The copy of a state; without a state, one of which there is a part to take, else any. NULL: done. */
+/* Return the copy of a state. Without a state, return a copy with an unclaimed part, or else any copy. NULL: no such
+ * copy. */
 static hc_queued *find(hc_copies *copies, const int *state) {
     hc_queued *found = NULL;
     for (int i = 0; i < HC_COPY_STREAMS && found == NULL; i++) {
@@ -70,7 +71,8 @@ int hc_copies_wait(hc_copies *copies, hc_context *context, const int *state, int
             hc_copy_queue_raise(&own->queue, copy);
         }
         const int is_late = now_nanoseconds() > deadline;
-        if (is_late || (hc_copies_take_part(own, copy, most_for(context), context) == 0 && hc_copies_wait_for_change(copies, deadline) == ETIMEDOUT)) {
+        if (is_late || (hc_copies_take_part(own, copy, max_part_bytes(context), context) == 0 &&
+                        hc_copies_wait_for_change(copies, deadline) == ETIMEDOUT)) {
             status = HC_TIMED_OUT;
         }
     }
@@ -79,7 +81,7 @@ int hc_copies_wait(hc_copies *copies, hc_context *context, const int *state, int
     return status;
 }
 
-/* Next copy of both streams together, or NULL. */
+/* Return the next copy of both streams together, or NULL. */
 static hc_queued *next_of_all(hc_copies *copies) {
     hc_queued *a = hc_copy_queue_next(&copies->lanes[HC_LOAD].queue);
     hc_queued *b = hc_copy_queue_next(&copies->lanes[HC_OFFLOAD].queue);
@@ -102,8 +104,8 @@ int hc_copies_advance(hc_copies *copies, hc_context *context, int64_t bytes, int
     const int64_t begin = now_nanoseconds();
     for (hc_queued *next; *out_copied < bytes && (next = next_of_all(copies)) != NULL;) {
         const int64_t left = bytes - *out_copied;
-        const int64_t most = left < most_for(context) ? left : most_for(context);
-        *out_copied += hc_copies_take_part(&copies->lanes[next->stream], next, most, context);
+        const int64_t max_bytes = left < max_part_bytes(context) ? left : max_part_bytes(context);
+        *out_copied += hc_copies_take_part(&copies->lanes[next->stream], next, max_bytes, context);
     }
     copies->stall_nanoseconds += now_nanoseconds() - begin;
     pthread_mutex_unlock(&copies->lock);
@@ -111,7 +113,7 @@ int hc_copies_advance(hc_copies *copies, hc_context *context, int64_t bytes, int
 }
 
 int hc_copies_now(hc_copies *copies, hc_context *context, const hc_copy_request *request, int *out_error) {
-    if (!hc_is_context(context) || is_wrong(request) || out_error == NULL) {
+    if (!hc_is_context(context) || is_invalid(request) || out_error == NULL) {
         return HC_BAD_ARGUMENT;
     }
     const int status = hc_copies_enter(copies);
@@ -138,7 +140,7 @@ int hc_copies_counters(hc_copies *copies, hc_copy_counters *out_counters) {
     if (copies->owner != hc_forks()) {
         return HC_NOT_RUNNING;
     }
-    pthread_mutex_lock(&copies->lock); /* after the end too */
+    pthread_mutex_lock(&copies->lock); /* also after close */
     *out_counters = (hc_copy_counters){.team_bytes = copies->team_bytes, .failed = copies->failed,
                                        .stall_nanoseconds = copies->stall_nanoseconds};
     for (int i = 0; i < HC_COPY_STREAMS; i++) {

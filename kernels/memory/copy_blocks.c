@@ -1,4 +1,4 @@
-/* Rows that lie apart, copied to where they lie apart otherwise. */
+/* Copy rows between arrays with different strides. */
 #include <string.h>
 
 #include "array.h"

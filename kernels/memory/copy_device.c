@@ -1,4 +1,4 @@
-/* The CPU as a device that copies, to and from memory and files, and the one that fails when a test wants it to. */
+/* The CPU as a copy device, for memory and files, and a device with injected faults for tests. */
 #define _GNU_SOURCE
 #include "memory/copy_device.h"
 
@@ -10,17 +10,18 @@
 /* Polling interval of a test's delay. */
 #define LOOK_NANOSECONDS 1000000
 
-hc_copy_request hc_copy_part(const hc_copy_request *whole, int64_t start, int64_t bytes) {
-    hc_copy_request part = *whole;
+hc_copy_request hc_copy_part(const hc_copy_request *request, int64_t start, int64_t bytes) {
+    hc_copy_request part = *request;
     part.bytes = bytes;
-    part.source = (const char *)whole->source + start;
-    part.out_target = (char *)whole->out_target + start;
+    part.source = (const char *)request->source + start;
+    part.out_target = (char *)request->out_target + start;
     part.source_offset += start;
     part.target_offset += start;
     return part;
 }
 
-/* The system may do less than it was asked for; nothing at all is the end of the file, which was to be long enough. */
+/* The system may transfer less than requested. A transfer of 0 bytes is the end of the file, which must be long
+ * enough. */
 static int64_t write_some(const hc_copy_request *part, int64_t done) {
     return pwrite(part->target_file, (const char *)part->source + done, (size_t)(part->bytes - done), part->target_offset + done);
 }
@@ -41,7 +42,8 @@ static int all_of(const hc_copy_request *part, int64_t (*some)(const hc_copy_req
     return 0;
 }
 
-/* From file to file the source is read through its mapping: a failure there is EFAULT of the write, not a signal. */
+/* Between two files, the source is read through its mapping. A failure there is an EFAULT of the write, not a
+ * signal. */
 static int start_by_cpu(hc_copy_state *state, const hc_copy_request *part, void **out_token) {
     *out_token = NULL;
     if (part->target_file >= 0) {

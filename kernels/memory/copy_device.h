@@ -8,12 +8,12 @@
 #include "ceiling/ceiling.h"
 #include "hcops.h"
 
-/* Most bytes of one part of a copy. An urgent copy waits for one part of another: 4 MB are 0.2 to 1 ms of a core's
- * rate, and a part costs 1 microsecond of locks. */
+/* Largest part of a copy in bytes. An urgent copy waits for one part of another copy. 4 MB take 0.2 to 1 ms on one
+ * core, and a part costs 1 microsecond of locks. */
 #define HC_COPY_PART_BYTES ((int64_t)4 << 20)
 
-/* What tests have the device do: sleep before each part, and report `error` for every part that ends beyond
- * `left_bytes` from when they were set. */
+/* Faults that tests inject: a delay before each part, and `error` for every part that ends more than `left_bytes` after
+ * the setting. */
 typedef struct {
     atomic_int error;
     _Atomic int64_t left_bytes, delay_nanoseconds;
@@ -21,7 +21,7 @@ typedef struct {
 } hc_copy_faults;
 
 typedef struct {
-    hc_copy_kernel *kernel; /* copies past the caches, and makes what it wrote visible before it returns */
+    hc_copy_kernel *kernel; /* copies with non-temporal stores, which are visible when it returns */
     hc_copy_faults faults;
 } hc_copy_state;
 
@@ -34,13 +34,13 @@ typedef struct {
     int (*finish)(hc_copy_state *state, void *token);
 } hc_copy_device;
 
-/* The CPU: vectors past the caches between memories, pread and pwrite where one end is a file. */
+/* The CPU: vector copies with non-temporal stores between memories, pread and pwrite for files. */
 extern const hc_copy_device hc_copy_by_cpu;
 
-/* The same after the faults that tests set. */
+/* The CPU with the faults that tests inject. */
 extern const hc_copy_device hc_copy_with_faults;
 
-/* Bytes `start` to `start + bytes` of a copy. */
-hc_copy_request hc_copy_part(const hc_copy_request *whole, int64_t start, int64_t bytes);
+/* Return bytes `start` to `start + bytes` of a copy. */
+hc_copy_request hc_copy_part(const hc_copy_request *request, int64_t start, int64_t bytes);
 
 #endif

@@ -16,7 +16,7 @@
 #include "team/threads.h"
 #include "team/waiting.h"
 
-/* Boundary between threads of a team in units of pages. */
+/* Granularity of the partition among the threads of a team: one page. */
 #define COPY_MULTIPLE 4096
 
 static int copy_now(hc_copies *copies, const hc_copy_device *device, const hc_copy_request *part) {
@@ -28,17 +28,17 @@ static int copy_now(hc_copies *copies, const hc_copy_device *device, const hc_co
 typedef struct {
     hc_copies *copies;
     const hc_copy_device *device;
-    const hc_copy_request *whole;
+    const hc_copy_request *request;
     atomic_int error;
 } team_job;
 
 static void copy_share(void *arguments, int thread, int num_threads) {
     team_job *job = arguments;
     int64_t start, stop;
-    hc_part(job->whole->bytes, COPY_MULTIPLE, thread, num_threads, &start, &stop);
+    hc_part(job->request->bytes, COPY_MULTIPLE, thread, num_threads, &start, &stop);
     while (start < stop && atomic_load(&job->error) == 0) {
         const int64_t bytes = stop - start < HC_COPY_PART_BYTES ? stop - start : HC_COPY_PART_BYTES;
-        const hc_copy_request part = hc_copy_part(job->whole, start, bytes);
+        const hc_copy_request part = hc_copy_part(job->request, start, bytes);
         const int error = copy_now(job->copies, job->device, &part);
         int none = 0;
         if (error != 0) {
@@ -49,7 +49,7 @@ static void copy_share(void *arguments, int thread, int num_threads) {
 }
 
 int hc_copies_by_team(hc_copies *copies, const hc_copy_device *device, hc_context *context, const hc_copy_request *part) {
-    team_job job = {.copies = copies, .device = device, .whole = part};
+    team_job job = {.copies = copies, .device = device, .request = part};
     hc_team_run(context->team, hc_threads_for(context, part->bytes / 4), copy_share, &job);
     return atomic_load(&job.error);
 }
@@ -63,11 +63,11 @@ void hc_copies_end_if_done(hc_copy_lane *own, hc_queued *copy) {
     }
 }
 
-int64_t hc_copies_take_part(hc_copy_lane *own, hc_queued *copy, int64_t most, hc_context *team) {
+int64_t hc_copies_take_part(hc_copy_lane *own, hc_queued *copy, int64_t max_bytes, hc_context *team) {
     hc_copies *copies = own->copies;
     const hc_copy_device *device = copies->device;
     hc_copy_request part;
-    const int64_t bytes = hc_copy_queue_claim(&own->queue, copy, most, &part);
+    const int64_t bytes = hc_copy_queue_claim(&own->queue, copy, max_bytes, &part);
     if (bytes == 0) {
         return 0;
     }
@@ -98,7 +98,7 @@ static void *stream_main(void *argument) {
     while (!copies->is_closed) {
         hc_queued *next = hc_copy_queue_next(&own->queue);
         if (next == NULL) {
-            pthread_cond_wait(&own->wanted, &copies->lock);
+            pthread_cond_wait(&own->work_available, &copies->lock);
         } else {
             hc_copies_take_part(own, next, HC_COPY_PART_BYTES, NULL);
         }
@@ -113,7 +113,7 @@ static int start_threads(hc_copies *copies, const int *cpus) {
     sigset_t before;
     int status = HC_OK;
     block_signals(&before);
-    pthread_mutex_lock(&copies->lock); /* a thread looks when all of them exist, or when it is to end */
+    pthread_mutex_lock(&copies->lock); /* threads start their loop after all of them exist, or after a failure */
     for (int i = 0; i < HC_COPY_STREAMS && status == HC_OK; i++) {
         hc_copy_lane *own = &copies->lanes[i];
         const int *cpu = cpus != NULL && cpus[i] >= 0 ? &cpus[i] : NULL;
@@ -137,27 +137,27 @@ int hc_copies_create(const hc_context *context, int with_threads, const int *cpu
     if (!hc_is_context(context) || out_copies == NULL) {
         return HC_BAD_ARGUMENT;
     }
-    hc_copies *made = calloc(1, sizeof(hc_copies));
-    if (made == NULL) {
+    hc_copies *created = calloc(1, sizeof(hc_copies));
+    if (created == NULL) {
         return HC_OUT_OF_MEMORY;
     }
-    made->tag = HC_COPIES_TAG;
-    pthread_mutex_init(&made->lock, NULL);
-    create_condition(&made->changed);
-    made->device = &hc_copy_by_cpu;
-    made->device_state.kernel = context->kernels->copy;
-    made->owner = hc_forks();
+    created->tag = HC_COPIES_TAG;
+    pthread_mutex_init(&created->lock, NULL);
+    create_condition(&created->changed);
+    created->device = &hc_copy_by_cpu;
+    created->device_state.kernel = context->kernels->copy;
+    created->owner = hc_forks();
     for (int i = 0; i < HC_COPY_STREAMS; i++) {
-        made->lanes[i].copies = made;
-        made->lanes[i].number = i;
-        create_condition(&made->lanes[i].wanted);
+        created->lanes[i].copies = created;
+        created->lanes[i].number = i;
+        create_condition(&created->lanes[i].work_available);
     }
-    if (with_threads && start_threads(made, cpus) != HC_OK) {
-        hc_copies_close(made, INT64_MAX);
-        hc_copies_destroy(made);
+    if (with_threads && start_threads(created, cpus) != HC_OK) {
+        hc_copies_close(created, INT64_MAX);
+        hc_copies_destroy(created);
         return HC_NO_THREAD;
     }
-    *out_copies = made;
+    *out_copies = created;
     return HC_OK;
 }
 
@@ -166,7 +166,7 @@ int hc_copies_enter(hc_copies *copies) {
         return HC_BAD_ARGUMENT;
     }
     if (copies->owner != hc_forks()) {
-        return HC_NOT_RUNNING; /* and the lock may be held by a thread that this process has not */
+        return HC_NOT_RUNNING; /* the lock may be held by a thread that does not exist in this process */
     }
     pthread_mutex_lock(&copies->lock);
     if (copies->is_closed) {
@@ -191,7 +191,7 @@ int hc_copies_close(hc_copies *copies, int64_t timeout_nanoseconds) {
         return HC_BAD_ARGUMENT;
     }
     if (copies->owner != hc_forks()) {
-        return HC_OK; /* the threads are the parent's */
+        return HC_OK; /* the threads belong to the parent process */
     }
     const int64_t deadline = hc_copies_deadline(timeout_nanoseconds);
     pthread_mutex_lock(&copies->lock);
@@ -207,7 +207,7 @@ int hc_copies_close(hc_copies *copies, int64_t timeout_nanoseconds) {
                 hc_copies_end_if_done(own, copy);
             }
         }
-        pthread_cond_signal(&own->wanted);
+        pthread_cond_signal(&own->work_available);
     }
     for (int i = 0; i < HC_COPY_STREAMS; i++) {
         hc_copy_lane *own = &copies->lanes[i];
@@ -221,14 +221,14 @@ int hc_copies_close(hc_copies *copies, int64_t timeout_nanoseconds) {
 
 void hc_copies_destroy(hc_copies *copies) {
     if (!hc_is_copies(copies) || (copies->owner == hc_forks() && !copies->is_closed)) {
-        return; /* its threads would be waited for for ever */
+        return; /* joining the running threads would never return */
     }
     if (copies->owner == hc_forks()) {
         for (int i = 0; i < HC_COPY_STREAMS; i++) {
             if (copies->lanes[i].has_thread) {
                 pthread_join(copies->lanes[i].thread, NULL);
             }
-            pthread_cond_destroy(&copies->lanes[i].wanted);
+            pthread_cond_destroy(&copies->lanes[i].work_available);
         }
         pthread_cond_destroy(&copies->changed);
         pthread_mutex_destroy(&copies->lock);

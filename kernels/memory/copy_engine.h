@@ -16,44 +16,47 @@
 typedef struct {
     hc_copies *copies;
     hc_copy_queue queue;
-    pthread_cond_t wanted; /* there may be a part to take */
+    pthread_cond_t work_available; /* signaled if a part may be available */
     pthread_t thread;
     int number;                 /* hc_copy_stream */
-    int has_thread, is_running; /* to be joined; in its loop */
+    int has_thread, is_running; /* has_thread: must be joined; is_running: in its loop */
     int64_t bytes, busy_nanoseconds;
 } hc_copy_lane;
 
 struct hc_copies {
     uint64_t tag; /* HC_COPIES_TAG */
     pthread_mutex_t lock;
-    pthread_cond_t changed; /* a copy or a thread has ended */
+    pthread_cond_t changed; /* signaled when a copy or a thread has ended */
     const hc_copy_device *device;
     hc_copy_state device_state;
     hc_copy_lane lanes[HC_COPY_STREAMS];
     int64_t number, team_bytes, failed, stall_nanoseconds;
     int is_closed;
-    unsigned owner; /* hc_forks of the process that has the threads, and the lock */
+    unsigned owner; /* hc_forks of the process that owns the threads and the lock */
 };
 
 static inline int hc_is_copies(const hc_copies *copies) {
     return hc_has_tag(copies, HC_COPIES_TAG);
 }
 
-/* Takes the lock: HC_OK, or without it HC_NOT_RUNNING where the engine is closed or another process's. */
+/* Take the lock and return HC_OK. Return HC_NOT_RUNNING without the lock if the engine is closed or belongs to another
+ * process. */
 int hc_copies_enter(hc_copies *copies);
 
-/* Called with the lock: claim and copy a part of at most `most` bytes, without the lock in between. `team`: threads
- * that copy instead of the caller alone, or NULL. Returns the bytes, or 0 without a part to claim. The copy may be
- * freed afterwards. */
-int64_t hc_copies_take_part(hc_copy_lane *lane, hc_queued *copy, int64_t most, hc_context *team);
+/* Called with the lock. Claim and copy a part of at most `max_bytes`; the lock is released during the copy. `team`:
+ * threads that copy instead of the caller alone, or NULL. Return the bytes, or 0 without a part to claim. The copy may
+ * be freed afterwards. */
+int64_t hc_copies_take_part(hc_copy_lane *lane, hc_queued *copy, int64_t max_bytes, hc_context *team);
 
-/* With the lock: ends a copy of which nothing is left. */
+/* Called with the lock. End a copy without remaining parts. */
 void hc_copies_end_if_done(hc_copy_lane *lane, hc_queued *copy);
 
-/* All of a copy by the compute team; 0 or an errno. */
-int hc_copies_by_team(hc_copies *copies, const hc_copy_device *device, hc_context *context, const hc_copy_request *whole);
+/* Copy a complete request with the compute team. Return 0 or an errno. */
+int hc_copies_by_team(hc_copies *copies, const hc_copy_device *device, hc_context *context,
+                      const hc_copy_request *request);
 
-/* A timeout from now, on the clock; and, with the lock, lets others work until something has ended: 0, or ETIMEDOUT. */
+/* Return the time of a timeout from now on the monotonic clock. hc_copies_wait_for_change, called with the lock, waits
+ * until a copy or a thread has ended, and returns 0 or ETIMEDOUT. */
 int64_t hc_copies_deadline(int64_t timeout_nanoseconds);
 int hc_copies_wait_for_change(hc_copies *copies, int64_t deadline);
 

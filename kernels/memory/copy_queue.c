@@ -1,4 +1,5 @@
-/* A list sorted by priority. It holds tens of copies, most of them of one priority, which are put at its end. */
+/* List sorted by priority. It contains tens of copies, most of them with one priority, which are appended at its
+ * end. */
 #include "memory/copy_queue.h"
 
 #include <limits.h>
@@ -56,8 +57,8 @@ hc_queued *hc_copy_queue_find(const hc_copy_queue *queue, const int *state) {
     return copy;
 }
 
-int64_t hc_copy_queue_claim(hc_copy_queue *queue, hc_queued *copy, int64_t most, hc_copy_request *out_part) {
-    const int64_t bytes = left(copy) < most ? left(copy) : most;
+int64_t hc_copy_queue_claim(hc_copy_queue *queue, hc_queued *copy, int64_t max_bytes, hc_copy_request *out_part) {
+    const int64_t bytes = left(copy) < max_bytes ? left(copy) : max_bytes;
     if (bytes > 0) {
         *out_part = hc_copy_part(&copy->request, copy->claimed, bytes);
         copy->claimed += bytes;
@@ -79,7 +80,7 @@ int hc_copy_queue_end(hc_copy_queue *queue, hc_queued *copy) {
         return 0;
     }
     unlink_copy(queue, copy);
-    /* The last touch of a state that the caller may free when it reads it; what was copied is to be seen by then. */
+    /* The last access to a state that the caller may free after reading it. The copied data must be visible by then. */
     __atomic_store_n(copy->out_state, copy->error, __ATOMIC_RELEASE);
     free(copy);
     return 1;

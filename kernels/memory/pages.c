@@ -1,4 +1,4 @@
-/* mmap, madvise and mbind: blocks aligned to huge pages, on the memory nodes of their users. */
+/* Memory from mmap, madvise and mbind: blocks aligned to huge pages, on the memory nodes of their users. */
 #define _GNU_SOURCE
 #include "pages.h"
 
@@ -18,8 +18,8 @@ int64_t hc_pages_round(int64_t bytes) {
 
 static void *map(int64_t bytes, int protection) {
     /* Map one huge page more than requested, so that it contains an aligned part, and return the rest. */
-    const size_t whole = (size_t)(bytes + HUGE_PAGE_BYTES);
-    char *start = mmap(NULL, whole, protection, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    const size_t mapped = (size_t)(bytes + HUGE_PAGE_BYTES);
+    char *start = mmap(NULL, mapped, protection, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (start == MAP_FAILED) {
         return NULL;
     }
@@ -32,7 +32,7 @@ static void *map(int64_t bytes, int protection) {
         munmap(aligned + bytes, (size_t)(HUGE_PAGE_BYTES - (int64_t)before));
     }
 #ifdef MADV_HUGEPAGE
-    madvise(aligned, (size_t)bytes, MADV_HUGEPAGE); /* refused where huge pages are off: then ordinary pages serve */
+    madvise(aligned, (size_t)bytes, MADV_HUGEPAGE); /* fails if huge pages are disabled; ordinary pages are used then */
 #endif
     return aligned;
 }
@@ -42,9 +42,9 @@ void *hc_pages_take(int64_t bytes) {
 }
 
 int64_t hc_pages_worth_reserving(int64_t budget_bytes) {
-    /* Twice the memory, so that gaps between blocks fit. A budget is smaller, and its gaps weigh more. Weights and
-     * libraries need most of a limit on addresses (ulimit -v). The pool requests blocks outside its part from the
-     * system. */
+    /* Reserve twice the memory, so that gaps between blocks fit. A budget is smaller, and its gaps are relatively
+     * larger. Weights and libraries need most of an address space limit (ulimit -v). The pool requests blocks outside
+     * its range from the system. */
     int64_t bytes = 2 * (int64_t)sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE);
     if (budget_bytes >= 0 && budget_bytes < bytes / 4) {
         bytes = 4 * budget_bytes;
@@ -56,8 +56,9 @@ int64_t hc_pages_worth_reserving(int64_t budget_bytes) {
     return hc_pages_round(bytes);
 }
 
-/* Inaccessible pages cost no memory and count as none, whatever the system's overcommit policy and RLIMIT_DATA say;
- * opening them does count, so a request that is too large is refused there and not killed later: no MAP_NORESERVE. */
+/* Inaccessible pages use no memory and are not charged by any overcommit policy or RLIMIT_DATA. Opening them is
+ * charged, so a too large request fails there and the process is not killed later. MAP_NORESERVE is therefore not
+ * used. */
 void *hc_pages_reserve(int64_t bytes) {
     return map(bytes, PROT_NONE);
 }
@@ -68,7 +69,7 @@ int hc_pages_open(void *pages, int64_t bytes) {
 
 void hc_pages_close(void *pages, int64_t bytes) {
     madvise(pages, (size_t)bytes, MADV_DONTNEED);
-    mprotect(pages, (size_t)bytes, PROT_NONE); /* refused where mappings run out: then empty pages count as data */
+    mprotect(pages, (size_t)bytes, PROT_NONE); /* fails if no mappings are left; empty pages then count as data */
 }
 
 void hc_pages_give(void *pages, int64_t bytes) {
@@ -91,7 +92,7 @@ void *hc_pages_of_file(int file, int64_t bytes) {
 
 void *hc_pages_reserved(int64_t bytes) {
 #ifdef MAP_HUGETLB
-    /* MAP_HUGE_SHIFT; what the system holds of them is set apart here, not at the first touch */
+    /* 21 << MAP_HUGE_SHIFT. The system reserves the pages here, not at the first touch. */
     const int of_2_mib = 21 << 26;
     void *pages = mmap(NULL, (size_t)bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_HUGETLB | of_2_mib, -1, 0);
     return pages == MAP_FAILED ? NULL : pages;
@@ -101,11 +102,11 @@ void *hc_pages_reserved(int64_t bytes) {
 #endif
 }
 
-#define BITS_OF_MASK 1024 /* as many nodes as Linux is ever built for */
+#define BITS_OF_MASK 1024 /* maximum number of nodes in any build of Linux */
 #define BITS_OF_WORD (8 * (int)sizeof(unsigned long))
 
-/* MPOL_PREFERRED, not MPOL_BIND: under the latter a node that is full ends the process, whatever memory others have
- * left. */
+/* Use MPOL_PREFERRED, not MPOL_BIND, because with MPOL_BIND a full node ends the process, even if other nodes have free
+ * memory. */
 int hc_bind(void *out_pages, int64_t bytes, int node) {
     if (out_pages == NULL || bytes < 0 || bytes % PAGE_BYTES != 0 || (intptr_t)out_pages % PAGE_BYTES != 0 || node < 0 ||
         node >= BITS_OF_MASK) {
@@ -114,7 +115,7 @@ int hc_bind(void *out_pages, int64_t bytes, int node) {
 #ifdef SYS_mbind
     unsigned long mask[BITS_OF_MASK / BITS_OF_WORD] = {0};
     mask[node / BITS_OF_WORD] = 1ul << node % BITS_OF_WORD;
-    /* The system reads one bit less than the given number. */
+    /* The system call reads one bit less than the given number. */
     return syscall(SYS_mbind, out_pages, bytes, MPOL_PREFERRED, mask, BITS_OF_MASK + 1, MPOL_MF_MOVE) == 0 ? HC_OK : HC_NOT_BOUND;
 #else
     return HC_NOT_BOUND;
@@ -133,7 +134,7 @@ int hc_use_huge_pages(void *out_start, int64_t bytes) {
     const intptr_t last = ((intptr_t)out_start + bytes) / HUGE_PAGE_BYTES * HUGE_PAGE_BYTES;
 #ifdef MADV_HUGEPAGE
     if (first < last && madvise((void *)first, (size_t)(last - first), MADV_HUGEPAGE) == 0) {
-        madvise((void *)first, (size_t)(last - first), MADV_COLLAPSE); /* an older system does it by and by */
+        madvise((void *)first, (size_t)(last - first), MADV_COLLAPSE); /* older systems collapse the pages over time */
     }
 #else
     (void)first, (void)last;
@@ -141,8 +142,9 @@ int hc_use_huge_pages(void *out_start, int64_t bytes) {
     return HC_OK;
 }
 
-/* As touch_part cuts them. A refusal leaves the first touch, by a thread of the run, to decide, and a full node its
- * neighbors; where pages are is read from the system (dithc.engine.memory). */
+/* Bind the parts of the threads, cut as in touch_part, to their nodes. If the system refuses, the first touch by a
+ * thread of the run determines the node. If a node is full, its neighbors are used. dithc.engine.memory reads the
+ * actual nodes of pages from the system. */
 void hc_pages_bind(void *pages, int64_t bytes, int num_threads, hc_nodes nodes) {
     for (int i = 0; i < nodes.count; i++) {
         int64_t first, last, start, stop, ignored;
@@ -160,7 +162,7 @@ void hc_pages_bind(void *pages, int64_t bytes, int num_threads, hc_nodes nodes) 
 
 typedef struct {
     volatile char *pages;
-    int64_t bytes, first, stop; /* bytes `first` up to `stop` may be written */
+    int64_t bytes, first, stop; /* only bytes `first` to `stop` may be written */
 } touch_arguments;
 
 static void touch_part(void *arguments, int thread, int num_threads) {

@@ -7,8 +7,7 @@
 #include "context.h"
 #include "memory/pages.h"
 
-/* Idle memory may lift the total above the most that was ever in use by this part of it: sizes of forward and backward
- * differ. */
+/* Idle memory that is allowed in addition to the largest use ever, because the sizes of forward and backward differ. */
 #define SLACK(most) ((most) / 8)
 
 #define MAX_NODES 64
@@ -17,17 +16,17 @@ struct hc_pool {
     uint64_t tag; /* HC_POOL_TAG */
     pthread_mutex_t lock;
     unsigned owner; /* hc_forks of the process that owns the lock, see lock_pool */
-    unsigned maker; /* hc_forks of the process that made it */
+    unsigned maker; /* hc_forks of the process that created the pool */
     hc_arena arena;
-    hc_block *mapped; /* blocks outside the arena's addresses: separate mappings that never merge */
+    hc_block *mapped; /* blocks outside the arena's range: separate mappings that never merge */
     int64_t mapped_bytes, num_mapped;
-    int64_t used, num_used, most_used;
-    int64_t budget; /* on backed bytes; negative: none */
+    int64_t used, num_used, max_used;
+    int64_t budget; /* limit of backed bytes; negative: none */
     int64_t peak_used, peak_backed, hits, misses, spills, spilled_bytes;
-    int is_shared; /* its memory is a file's, which the child of a fork sees too */
-    int is_closed;   /* no further blocks are taken */
-    int is_released; /* and no handle remains */
-    hc_pool *next;   /* NULL from the closing on */
+    int is_shared; /* 1: the memory is a file's, which a forked child shares */
+    int is_closed;   /* 1: no further blocks are taken */
+    int is_released; /* 1: the caller's handle is released */
+    hc_pool *next;   /* NULL after closing */
     int num_nodes, nodes[MAX_NODES];
 };
 
@@ -35,19 +34,20 @@ static int is_pool(const hc_pool *pool) {
     return hc_has_tag(pool, HC_POOL_TAG);
 }
 
-/* Physical memory that was taken from the system. */
+/* Return the physical memory that was taken from the system. */
 static int64_t backed_bytes(const hc_pool *pool) {
     return pool->arena.backed_bytes + pool->mapped_bytes;
 }
 
 static void note_peaks(hc_pool *pool) {
     const int64_t backed = backed_bytes(pool);
-    pool->most_used = pool->used > pool->most_used ? pool->used : pool->most_used;
+    pool->max_used = pool->used > pool->max_used ? pool->used : pool->max_used;
     pool->peak_used = pool->used > pool->peak_used ? pool->used : pool->peak_used;
     pool->peak_backed = backed > pool->peak_backed ? backed : pool->peak_backed;
 }
 
-/* Memory of a pool that has all of it from the start: a file, or reserved huge pages. HC_OK also for other pools. */
+/* Create the memory of a pool that owns all of it from the start: a file, or reserved huge pages. Return HC_OK also for
+ * other pools. */
 static int create_fixed(hc_pool *pool, const hc_pool_options *options) {
     const int64_t bytes = options->budget_bytes < 0 ? 0 : options->budget_bytes / HUGE_PAGE_BYTES * HUGE_PAGE_BYTES;
     if (options->file < 0 && !options->reserved_pages) {
@@ -65,7 +65,7 @@ static int create_fixed(hc_pool *pool, const hc_pool_options *options) {
     if (status != HC_OK) {
         hc_pages_give(pages, bytes);
     } else if (options->file < 0) {
-        hc_arena_not_touched(&pool->arena); /* the first take of each page binds and touches it, by the team */
+        hc_arena_not_touched(&pool->arena); /* the team binds and touches each page in the first take */
     }
     return status;
 }
@@ -105,7 +105,7 @@ int hc_pool_create(const hc_pool_options *options, hc_pool **out_pool) {
 
 static void lock_pool(hc_pool *pool) {
     if (pool->owner != hc_forks()) {
-        /* A forked child: the thread that may have held the lock at that moment exists in the parent only. */
+        /* In a forked child. The thread that may have held the lock during the fork exists only in the parent. */
         pool->owner = hc_forks();
         pthread_mutex_init(&pool->lock, NULL);
     }
@@ -129,7 +129,7 @@ static void end_takes(hc_pool *pool, int is_released) {
         lock_pool(pool);
         pool->is_closed = 1;
         pool->is_released |= is_released;
-        pool->next = NULL; /* which may end before this one now */
+        pool->next = NULL; /* the next pool may end before this pool from now on */
         unlock_pool(pool);
     }
 }
@@ -151,12 +151,13 @@ int hc_pool_reserved(hc_pool *pool, void **out_start, int64_t *out_bytes) {
     return HC_OK;
 }
 
-/* Before a block of `bytes` gets `more` new memory: keeps the sum of what is in use and idle below the most that was
- * in use and its slack, and within the budget. 0: it cannot be; then nothing was given back. */
-static int make_way(hc_pool *pool, int64_t bytes, int64_t more) {
-    const int64_t used = pool->used + bytes, most = used > pool->most_used ? used : pool->most_used;
+/* Make space for `more` new memory of a block of `bytes`. Keep used and idle memory together below the largest use plus
+ * its slack, and within the budget. Return 0 if the budget does not allow it; no memory was returned to the system
+ * then. */
+static int make_space(hc_pool *pool, int64_t bytes, int64_t more) {
+    const int64_t used = pool->used + bytes, largest = used > pool->max_used ? used : pool->max_used;
     const int64_t over_budget = pool->budget < 0 ? 0 : backed_bytes(pool) + more - pool->budget;
-    int64_t excess = backed_bytes(pool) + more - (most + SLACK(most));
+    int64_t excess = backed_bytes(pool) + more - (largest + SLACK(largest));
     if (over_budget > 0 && hc_arena_returnable(&pool->arena, over_budget) < over_budget) {
         return 0;
     }
@@ -167,7 +168,7 @@ static int make_way(hc_pool *pool, int64_t bytes, int64_t more) {
     return 1;
 }
 
-/* Pages that a block got in this take, and that are still to be touched. */
+/* New pages of a block, which must be touched after the take. */
 typedef struct {
     char *pages;
     int64_t bytes;
@@ -176,7 +177,7 @@ typedef struct {
 static hc_block *take_from_arena(hc_pool *pool, int64_t bytes, new_pages *out_new) {
     hc_block *found = hc_arena_take(&pool->arena, bytes);
     const int64_t missing = found == NULL ? 0 : hc_arena_missing(&pool->arena, found);
-    if (missing > 0 && (!make_way(pool, bytes, missing) ||
+    if (missing > 0 && (!make_space(pool, bytes, missing) ||
                         hc_arena_back(&pool->arena, found, &out_new->pages, &out_new->bytes) != HC_OK)) {
         hc_arena_give(&pool->arena, found);
         *out_new = (new_pages){0};
@@ -186,23 +187,23 @@ static hc_block *take_from_arena(hc_pool *pool, int64_t bytes, new_pages *out_ne
 }
 
 static hc_block *map_block(hc_pool *pool, int64_t bytes, new_pages *out_new) {
-    if (pool->arena.is_fixed || !make_way(pool, bytes, bytes)) {
+    if (pool->arena.is_fixed || !make_space(pool, bytes, bytes)) {
         return NULL;
     }
-    hc_block *made = calloc(1, sizeof(hc_block));
-    void *pages = made == NULL ? NULL : hc_pages_take(bytes);
+    hc_block *created = calloc(1, sizeof(hc_block));
+    void *pages = created == NULL ? NULL : hc_pages_take(bytes);
     if (pages == NULL) {
-        free(made);
+        free(created);
         return NULL;
     }
-    *made = (hc_block){.above = pool->mapped, .pages = pages, .bytes = bytes, .in_use = 1};
+    *created = (hc_block){.above = pool->mapped, .pages = pages, .bytes = bytes, .in_use = 1};
     if (pool->mapped != NULL) {
-        pool->mapped->below = made;
+        pool->mapped->below = created;
     }
-    pool->mapped = made;
+    pool->mapped = created;
     pool->mapped_bytes += bytes, pool->num_mapped++;
     *out_new = (new_pages){pages, bytes};
-    return made;
+    return created;
 }
 
 static void unmap_block(hc_pool *pool, hc_block *block) {
@@ -216,26 +217,26 @@ static void unmap_block(hc_pool *pool, hc_block *block) {
 }
 
 /* Take from this pool alone, with the lock held; NULL if it does not fit. */
-static hc_block *take_locked(hc_pool *pool, int64_t wanted, new_pages *out_new) {
-    const int64_t most = wanted <= INT64_MAX - HUGE_PAGE_BYTES ? hc_pages_round(wanted) : INT64_MAX;
-    if (most == INT64_MAX || pool->is_closed || (pool->is_shared && pool->maker != hc_forks())) {
-        return NULL; /* the child of a fork would write over what its parent has in the file */
+static hc_block *take_locked(hc_pool *pool, int64_t requested, new_pages *out_new) {
+    const int64_t rounded = requested <= INT64_MAX - HUGE_PAGE_BYTES ? hc_pages_round(requested) : INT64_MAX;
+    if (rounded == INT64_MAX || pool->is_closed || (pool->is_shared && pool->maker != hc_forks())) {
+        return NULL; /* a forked child would overwrite its parent's data in the file */
     }
-    if (pool->budget >= 0 && wanted > pool->budget) {
+    if (pool->budget >= 0 && requested > pool->budget) {
         return NULL;
     }
-    hc_block *found = take_from_arena(pool, wanted, out_new);
-    return found != NULL ? found : map_block(pool, most, out_new);
+    hc_block *found = take_from_arena(pool, requested, out_new);
+    return found != NULL ? found : map_block(pool, rounded, out_new);
 }
 
 /* Take from this pool alone; NULL if it does not fit, and out_next is the next pool, if any. */
 static hc_block *take_here(hc_pool *pool, hc_context *context, int64_t bytes, hc_pool **out_next) {
-    const int64_t wanted = bytes > INT64_MAX - PAGE_BYTES ? INT64_MAX
-                           : bytes > 0                    ? (bytes + PAGE_BYTES - 1) / PAGE_BYTES * PAGE_BYTES
+    const int64_t requested = bytes > INT64_MAX - PAGE_BYTES ? INT64_MAX
+                              : bytes > 0                    ? (bytes + PAGE_BYTES - 1) / PAGE_BYTES * PAGE_BYTES
                                                           : PAGE_BYTES;
     new_pages to_touch = {0};
     lock_pool(pool);
-    hc_block *found = take_locked(pool, wanted, &to_touch);
+    hc_block *found = take_locked(pool, requested, &to_touch);
     if (found != NULL) {
         pool->hits += to_touch.bytes == 0;
         pool->misses += to_touch.bytes != 0;
@@ -245,10 +246,10 @@ static hc_block *take_here(hc_pool *pool, hc_context *context, int64_t bytes, hc
         pool->spilled_bytes += bytes;
     }
     *out_next = pool->next;
-    note_peaks(pool); /* also after a refusal, which may have backed a part before */
+    note_peaks(pool); /* also after a refusal, which may have backed some pages */
     pthread_mutex_unlock(&pool->lock);
     if (to_touch.bytes > 0) {
-        /* Without the lock: the team may be busy with a job that itself takes or gives blocks. */
+        /* Without the lock, because the team may run a job that takes or gives blocks. */
         const hc_nodes nodes = {pool->num_nodes, pool->nodes};
         hc_pages_touch(to_touch.pages, to_touch.bytes, found->pages, found->bytes, context, nodes);
     }
@@ -288,7 +289,7 @@ void *hc_pool_take(hc_pool *pool, hc_context *context, int64_t bytes) {
     return taken == NULL ? NULL : taken->pages;
 }
 
-/* Used block at an address, for callers that have only the address. Tensors store their block. */
+/* Return the used block at an address, for callers that have only the address. Tensors store their block. */
 static hc_block *find(const hc_pool *pool, const void *pages) {
     hc_block *block = hc_arena_find(&pool->arena, pages);
     for (hc_block *other = pool->mapped; block == NULL && other != NULL; other = other->above) {

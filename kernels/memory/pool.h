@@ -1,14 +1,14 @@
-/* Functions of a pool for tensors over its blocks. Internal. */
+/* Functions of a pool for tensors in its blocks. Internal. */
 #ifndef HC_POOL_H
 #define HC_POOL_H
 
 #include "memory/arena.h"
 
-/* A block of `bytes` or more, from `*pool` or, where that refuses, from those below it; `*pool` is then the one that
- * it belongs to. NULL: the last one refused. */
+/* Return a block of at least `bytes` from `*pool` or, if that refuses, from the next pools. `*pool` is then the pool
+ * that owns the block. NULL if all pools refused. */
 hc_block *hc_pool_take_block(hc_pool **pool, hc_context *context, int64_t bytes);
 
-/* Gives it back to the pool that it belongs to; the last block of a pool that was released ends the pool. */
+/* Return a block to the pool that owns it. The last block of a released pool ends the pool. */
 void hc_pool_give_block(hc_pool *pool, hc_block *block);
 
 #endif

@@ -1,11 +1,11 @@
-/* DLPack tensors over blocks of a pool. */
+/* DLPack tensors in blocks of a pool. */
 #include <stdlib.h>
 
 #include "array.h"
 #include "hcops.h"
 #include "memory/pool.h"
 
-/* The structures of the DLPack exchange format (dlpack.h, version 0), as its specification lays them out. */
+/* Structures of the DLPack exchange format (dlpack.h, version 0), in the layout of its specification. */
 typedef struct {
     int32_t device_type, device_id;
 } dl_device;
@@ -30,7 +30,7 @@ typedef struct dl_managed_tensor {
     void (*deleter)(struct dl_managed_tensor *self);
 } dl_managed_tensor;
 
-#define MAX_DIMENSIONS 64 /* of a tensor of PyTorch */
+#define MAX_DIMENSIONS 64 /* limit of PyTorch tensors */
 
 enum { DL_CPU = 1, DL_FLOAT = 2, DL_BFLOAT = 4 };
 

@@ -1,4 +1,5 @@
-/* LayerNorm and RMSNorm, with weights or adaptive (adaLN): checks, and the cut of the tokens among threads. */
+/* LayerNorm and RMSNorm, with weights or adaptive (adaLN): argument checks, and the partition of the tokens among
+ * threads. */
 #include <stddef.h>
 
 #include "norm/blocks.h"
@@ -6,7 +7,7 @@
 typedef struct {
     const hc_kernels *kernels;
     hc_blocks blocks;
-    hc_adaln_forward_block all; /* the arrays, as of one block that holds every row */
+    hc_adaln_forward_block all; /* the arrays, as one block with all rows */
     int64_t condition_stride;
 } forward_job;
 
@@ -57,7 +58,7 @@ typedef struct {
     hc_blocks blocks;
     hc_adaln_backward_block all;
     int64_t condition_stride;
-    float *sums; /* (images, blocks, 2, d): dshift and dscale of each block */
+    float *sums; /* (images, blocks, 2, d): partial sums of dshift and dscale per block */
     void *out_dshift, *out_dscale;
     int dcondition_type;
 } backward_job;

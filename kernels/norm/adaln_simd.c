@@ -1,8 +1,8 @@
 /* adaLN: LayerNorm or RMSNorm without weights, scaled and shifted by the condition, and its gradients.
  *
- * D columns; xh = (x - mean) rstd; forward out = xh (1 + scale) + shift. Backward, with g = dout (1 + scale):
- * dx = rstd (g - sum(g) / D - xh sum(g xh) / D), dshift = sum over rows of dout, dscale = sum over rows of dout xh.
- * RMSNorm is the same with mean = 0, and without sum(g), which came from the mean. */
+ * D columns; xh = (x - mean) rstd; forward out = xh (1 + scale) + shift. Backward, with g = dout (1 + scale): dx = rstd
+ * (g - sum(g) / D - xh sum(g xh) / D), dshift = sum over rows of dout, dscale = sum over rows of dout xh. RMSNorm has
+ * mean = 0, and no term sum(g), which is the derivative of the mean. */
 #include <float.h>
 #include <math.h>
 
@@ -11,18 +11,19 @@
 #include "simd/simd.h"
 
 typedef struct {
-    float mean, error, rstd; /* the mean is mean + error: together exact to more than fp32 */
+    float mean, error, rstd; /* the mean is mean + error, with more than fp32 precision */
 } row_statistics;
 
-/* The next row to be visited is asked for during the second pass over this one, because memory would idle while a row
- * in the cache is computed. Out of cache on two cores, D = 1152: 59% of a copy's bandwidth without, 71 to 75% with it. */
-HC_INLINE void ask_for_(const void *x, int64_t i, int type) HC_STREAMING_OK {
+/* Prefetch the next row during the second pass over the current row, because memory would idle while a cached row is
+ * computed. Out of cache on two cores, D = 1152: 59% of the bandwidth of a copy without prefetches, 71 to 75% with
+ * them. */
+HC_INLINE void prefetch_(const void *x, int64_t i, int type) HC_STREAMING_OK {
     hc_prefetch((const char *)x + i * (type == HC_F32 ? 4 : 2));
 }
 
-/* Two passes over a row; the first loads it into the cache. The second also sums x - mean, which is not zero if the
- * mean was rounded. This corrects mean and variance for rows far from zero. Four chains of additions hide their
- * latency. */
+/* Return the statistics of a row in two passes. The first pass loads the row into the cache. The second pass also sums
+ * x - mean, which is not zero if the mean was rounded. This corrects mean and variance for rows far from zero. Four
+ * chains of additions hide their latency. */
 HC_INLINE row_statistics statistics_(const void *x, int64_t start, int64_t next, int64_t columns, int type,
                                      float eps) HC_STREAMING_OK {
     const int64_t lanes = hc_lanes();
@@ -41,10 +42,10 @@ HC_INLINE row_statistics statistics_(const void *x, int64_t start, int64_t next,
     }
     const float mean = hc_sum(hc_add(hc_add(a, b), hc_add(c, d))) * inverse;
     const hc_vf center = hc_set(mean);
-    a = b = c = d = hc_zero(); /* a, b: sums of x - mean; c, d: of its squares */
+    a = b = c = d = hc_zero(); /* a, b: sums of x - mean; c, d: sums of squares */
     for (i = 0; i + 2 * lanes <= columns; i += 2 * lanes) {
-        ask_for_(x, next + i, type);
-        ask_for_(x, next + i + lanes, type);
+        prefetch_(x, next + i, type);
+        prefetch_(x, next + i + lanes, type);
         const hc_vf v = hc_sub(hc_load_as(x, start + i, type), center);
         const hc_vf w = hc_sub(hc_load_as(x, start + i + lanes, type), center);
         a = hc_add(a, v);
@@ -62,14 +63,14 @@ HC_INLINE row_statistics statistics_(const void *x, int64_t start, int64_t next,
     const float error = hc_sum(hc_add(a, b)) * inverse;
     const float variance = hc_sum(hc_add(c, d)) * inverse - error * error;
     if (!(variance <= FLT_MAX)) {
-        return (row_statistics){mean, error, NAN}; /* 1 / sqrt(inf) = 0 would hide that the row has left the numbers */
+        return (row_statistics){mean, error, NAN}; /* nan, because 1 / sqrt(inf) = 0 would hide the overflow */
     }
     return (row_statistics){mean, error, 1.0f / sqrtf((variance < 0.0f ? 0.0f : variance) + eps)};
 }
 
-/* The same for RMSNorm: one pass, four chains of additions. The next row is not asked for: the second pass asks memory
- * for nothing either, but this one would wait for both (fp32, out of cache, D = 1152, one core: 5 to 15% slower with
- * it). */
+/* Return the statistics of a row for RMSNorm, in one pass with four chains of additions. The next row is not
+ * prefetched. The pass over this row would wait for both rows, and the second pass does not access memory either (fp32,
+ * out of cache, D = 1152, one core: 5 to 15% slower with prefetches). */
 HC_INLINE row_statistics mean_square_(const void *x, int64_t start, int64_t columns, int type, float eps) HC_STREAMING_OK {
     const int64_t lanes = hc_lanes();
     hc_vf a = hc_zero(), b = a, c = a, d = a;
@@ -92,15 +93,15 @@ HC_INLINE row_statistics mean_square_(const void *x, int64_t start, int64_t colu
 }
 
 HC_INLINE void forward_vector_(const hc_adaln_forward_block *b, int64_t start, row_statistics s, int64_t i, int64_t n,
-                               int whole, int pass_caches) HC_STREAMING_OK {
-    const hc_vf factor = hc_add(hc_set(b->offset), hc_load_some(b->scale, i, n, whole, b->condition_type));
-    const hc_vf shift = hc_load_some(b->shift, i, n, whole, b->condition_type);
-    const hc_vf x = hc_load_some(b->x, start + i, n, whole, b->x_type);
+                               int full, int pass_caches) HC_STREAMING_OK {
+    const hc_vf factor = hc_add(hc_set(b->offset), hc_load_some(b->scale, i, n, full, b->condition_type));
+    const hc_vf shift = hc_load_some(b->shift, i, n, full, b->condition_type);
+    const hc_vf x = hc_load_some(b->x, start + i, n, full, b->x_type);
     const hc_vf normal = hc_fma(hc_sub(x, hc_set(s.mean)), hc_set(s.rstd), hc_set(-s.error * s.rstd));
-    hc_store_some(b->out, start + i, n, whole, pass_caches, b->out_type, hc_fma(normal, factor, shift));
+    hc_store_some(b->out, start + i, n, full, pass_caches, b->out_type, hc_fma(normal, factor, shift));
 }
 
-/* Row number `visit` in the order of visits. */
+/* Return the row at position `visit` of the order of visits. */
 HC_INLINE int64_t row_of_(int64_t visit, int64_t quarter) HC_STREAMING_OK {
     return visit % HC_ROWS_AT_ONCE * quarter + visit / HC_ROWS_AT_ONCE;
 }
@@ -132,7 +133,7 @@ HC_KERNEL_FUNCTION void HC_NAME(adaln_forward)(const hc_adaln_forward_block *blo
     hc_stream_end();
 }
 
-/* Four rows at once: where they start, their statistics, and their two sums, g and g xh, over the columns. */
+/* Four rows: their starts, their statistics, and the sums of g and g xh over their columns. */
 typedef struct {
     int64_t start[HC_ROWS_AT_ONCE];
     float mean[HC_ROWS_AT_ONCE], rstd[HC_ROWS_AT_ONCE];
@@ -143,20 +144,20 @@ typedef struct {
     const hc_adaln_backward_block *b;
     const row_group *r;
     int64_t i, n;
-    int whole;
+    int full;
 } place;
 
 HC_INLINE hc_vf dout_(place at, int row) HC_STREAMING_OK {
-    return hc_load_some(at.b->dout, at.r->start[row] + at.i, at.n, at.whole, at.b->dout_type);
+    return hc_load_some(at.b->dout, at.r->start[row] + at.i, at.n, at.full, at.b->dout_type);
 }
 
 HC_INLINE hc_vf xh_(place at, int row) HC_STREAMING_OK {
-    const hc_vf x = hc_load_some(at.b->x, at.r->start[row] + at.i, at.n, at.whole, at.b->x_type);
+    const hc_vf x = hc_load_some(at.b->x, at.r->start[row] + at.i, at.n, at.full, at.b->x_type);
     return hc_mul(hc_sub(x, hc_set(at.r->mean[row])), hc_set(at.r->rstd[row]));
 }
 
-/* Adds one row's part of a vector to the sums of its columns (dshift, dscale) and of the row (g, gx). Lanes past the end
- * of the row add nothing: dout is 0 there. */
+/* Add one row's part of a vector to the sums of its columns (dshift, dscale) and of the row (g, gx). Lanes after the
+ * end of the row add 0, because dout is 0 there. */
 #define ADD_ROW(row, g_sum, gx_sum)                                                                                        \
     do {                                                                                                                   \
         const hc_vf dout = dout_(at, row), xh = xh_(at, row);                                                              \
@@ -167,24 +168,24 @@ HC_INLINE hc_vf xh_(place at, int row) HC_STREAMING_OK {
         gx_sum = hc_fma(g, xh, gx_sum);                                                                                    \
     } while (0)
 
-/* Sums of `rows` (1 or 4, constant) rows: to the columns' in memory, and to the group's. */
+/* Add `rows` (1 or 4, constant) rows to the column sums in memory and to the sums of the group. */
 HC_INLINE void add_group_(const hc_adaln_backward_block *b, row_group *r, int rows, int first) HC_STREAMING_OK {
     const int64_t lanes = hc_lanes();
     hc_vf g0 = hc_zero(), g1 = g0, g2 = g0, g3 = g0, gx0 = g0, gx1 = g0, gx2 = g0, gx3 = g0;
     for (int64_t i = 0; i < b->columns; i += lanes) {
         const int64_t n = b->columns - i < lanes ? b->columns - i : lanes;
         const place at = {b, r, i, n, n == lanes};
-        const hc_vf factor = hc_add(hc_set(b->offset), hc_load_some(b->scale, i, n, at.whole, b->condition_type));
-        hc_vf dshift = first ? hc_zero() : hc_load_some(b->out_dshift, i, n, at.whole, HC_F32);
-        hc_vf dscale = first ? hc_zero() : hc_load_some(b->out_dscale, i, n, at.whole, HC_F32);
+        const hc_vf factor = hc_add(hc_set(b->offset), hc_load_some(b->scale, i, n, at.full, b->condition_type));
+        hc_vf dshift = first ? hc_zero() : hc_load_some(b->out_dshift, i, n, at.full, HC_F32);
+        hc_vf dscale = first ? hc_zero() : hc_load_some(b->out_dscale, i, n, at.full, HC_F32);
         ADD_ROW(0, g0, gx0);
         if (rows == HC_ROWS_AT_ONCE) {
             ADD_ROW(1, g1, gx1);
             ADD_ROW(2, g2, gx2);
             ADD_ROW(3, g3, gx3);
         }
-        hc_store_some(b->out_dshift, i, n, at.whole, 0, HC_F32, dshift);
-        hc_store_some(b->out_dscale, i, n, at.whole, 0, HC_F32, dscale);
+        hc_store_some(b->out_dshift, i, n, at.full, 0, HC_F32, dshift);
+        hc_store_some(b->out_dscale, i, n, at.full, 0, HC_F32, dscale);
     }
     const float inverse = 1.0f / (float)b->columns, of_mean = b->mean == NULL ? 0.0f : inverse;
     r->mean_g[0] = hc_sum(g0) * of_mean;
@@ -197,9 +198,8 @@ HC_INLINE void add_group_(const hc_adaln_backward_block *b, row_group *r, int ro
     r->mean_g_xh[3] = hc_sum(gx3) * inverse;
 }
 
-/* dx of one row of the group, from the caches. The row after it, of the next group, is asked for meanwhile. Tried
- * instead: dx stored on the way of the next group's sums; 5 to 10% slower in cache, and out of it slower at D = 384
- * and 1152. */
+/* Compute dx of one row of the group, which is cached. Prefetch the row after it, of the next group. Storing dx during
+ * the sums of the next group was 5 to 10% slower in cache, and slower out of cache at D = 384 and 1152. */
 HC_INLINE void store_row_(const hc_adaln_backward_block *b, const row_group *r, int row, int pass_caches) HC_STREAMING_OK {
     const int64_t lanes = hc_lanes();
     const float rstd_value = r->rstd[row];
@@ -211,14 +211,14 @@ HC_INLINE void store_row_(const hc_adaln_backward_block *b, const row_group *r, 
         const int64_t next = r->start[row] + b->columns + i;
         hc_prefetch_far((const char *)b->dout + next * (b->dout_type == HC_F32 ? 4 : 2));
         hc_prefetch_far((const char *)b->x + next * (b->x_type == HC_F32 ? 4 : 2));
-        const hc_vf factor = hc_add(hc_set(b->offset), hc_load_some(b->scale, i, n, at.whole, b->condition_type));
-        const hc_vf x = hc_load_some(b->x, r->start[row] + i, n, at.whole, b->x_type);
+        const hc_vf factor = hc_add(hc_set(b->offset), hc_load_some(b->scale, i, n, at.full, b->condition_type));
+        const hc_vf x = hc_load_some(b->x, r->start[row] + i, n, at.full, b->x_type);
         const hc_vf from_g = hc_sub(hc_mul(dout_(at, row), hc_mul(factor, rstd)), constant);
         hc_vf dx = hc_fnma(hc_sub(x, mean), slope, from_g);
         if (b->dstream) {
-            dx = hc_add(dx, hc_load_some(b->dstream, r->start[row] + i, n, at.whole, b->dstream_type));
+            dx = hc_add(dx, hc_load_some(b->dstream, r->start[row] + i, n, at.full, b->dstream_type));
         }
-        hc_store_some(b->out_dx, r->start[row] + i, n, at.whole, pass_caches, b->dx_type, dx);
+        hc_store_some(b->out_dx, r->start[row] + i, n, at.full, pass_caches, b->dx_type, dx);
     }
 }
 

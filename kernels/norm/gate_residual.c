@@ -1,4 +1,4 @@
-/* Gate + residual: checks, and the cut of the tokens among threads. */
+/* Gate + residual: argument checks, and the partition of the tokens among threads. */
 #include <stddef.h>
 
 #include "norm/blocks.h"
@@ -6,7 +6,7 @@
 typedef struct {
     const hc_kernels *kernels;
     hc_blocks blocks;
-    hc_gate_residual_forward_block all; /* the arrays, as of one block that holds every row */
+    hc_gate_residual_forward_block all; /* the arrays, as one block with all rows */
     int64_t gate_stride;
 } forward_job;
 

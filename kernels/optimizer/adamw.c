@@ -1,15 +1,16 @@
-/* AdamW over many tensors, as if they were one array: checks, the numbers of the step, and the cut among threads. */
+/* AdamW over several tensors as if they were one array: argument checks, the factors of the step, and the partition
+ * among threads. */
 #include <math.h>
 #include <stddef.h>
 
 #include "array.h"
 #include "context.h"
 
-/* Clusters split complete pages of fp32 elements. */
+/* Granularity of the partition among clusters: complete pages of fp32 elements. */
 #define PAGE_ELEMENTS 1024
 
 typedef struct {
-    int all_threads, num_clusters; /* of the context; one cluster if memory is not bound to the machine's clusters */
+    int all_threads, num_clusters; /* of the context; one cluster if memory is not bound to nodes */
     const hc_kernels *kernels;
     hc_adamw_factors factors;
     int64_t tensors;
@@ -20,7 +21,7 @@ typedef struct {
     uint16_t *const *shadow;
 } adamw_job;
 
-/* In fp64, as Python computes them: 1 - 0.999 in fp32 is wrong in the fifth digit. */
+/* Compute the factors in fp64, as Python does. 1 - 0.999 in fp32 is wrong in the fifth digit. */
 static hc_adamw_factors factors_of(const hc_adamw_settings *s) {
     const double correction1 = 1.0 - pow(s->beta1, (double)s->step), correction2 = 1.0 - pow(s->beta2, (double)s->step);
     return (hc_adamw_factors){
@@ -37,7 +38,7 @@ static hc_adamw_factors factors_of(const hc_adamw_settings *s) {
     };
 }
 
-/* One tensor's elements offset ... offset + count - 1. */
+/* Update elements offset ... offset + count - 1 of one tensor. */
 static void update(const adamw_job *job, int64_t i, int64_t offset, int64_t count) {
     float *ema = job->ema == NULL || job->ema[i] == NULL ? NULL : job->ema[i] + offset;
     uint16_t *shadow = job->shadow == NULL || job->shadow[i] == NULL ? NULL : job->shadow[i] + offset;
@@ -45,8 +46,8 @@ static void update(const adamw_job *job, int64_t i, int64_t offset, int64_t coun
                         job->second[i] + offset, ema, shadow);
 }
 
-/* The threads of a cluster share out its parts of all tensors, which lie in its memory (dithc.engine.memory.place), as if
- * these were one array. */
+/* Update one thread's part. The threads of a cluster divide the cluster's parts of all tensors, as if these parts were
+ * one array. The parts are in the cluster's memory (dithc.engine.memory.place). */
 static void adamw(void *arguments, int thread, int num_threads) {
     const adamw_job *job = arguments;
     const int clusters = num_threads == job->all_threads ? job->num_clusters : 1;

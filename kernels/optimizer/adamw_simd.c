@@ -11,11 +11,11 @@ typedef struct {
     uint16_t *shadow;
 } arrays;
 
-HC_INLINE void update_(const hc_adamw_factors *f, arrays a, int64_t i, int64_t n, int whole) HC_STREAMING_OK {
-    const hc_vf scaled = whole ? hc_load(a.gradient + i) : hc_load_n(a.gradient + i, n);
-    const hc_vf old_first = whole ? hc_load(a.first + i) : hc_load_n(a.first + i, n);
-    const hc_vf old_second = whole ? hc_load(a.second + i) : hc_load_n(a.second + i, n);
-    const hc_vf old_weight = whole ? hc_load(a.weight + i) : hc_load_n(a.weight + i, n);
+HC_INLINE void update_(const hc_adamw_factors *f, arrays a, int64_t i, int64_t n, int full) HC_STREAMING_OK {
+    const hc_vf scaled = full ? hc_load(a.gradient + i) : hc_load_n(a.gradient + i, n);
+    const hc_vf old_first = full ? hc_load(a.first + i) : hc_load_n(a.first + i, n);
+    const hc_vf old_second = full ? hc_load(a.second + i) : hc_load_n(a.second + i, n);
+    const hc_vf old_weight = full ? hc_load(a.weight + i) : hc_load_n(a.weight + i, n);
     const hc_vf gradient = hc_mul(scaled, hc_set(f->gradient_scale));
     const hc_vf first = hc_fma(hc_set(f->one_minus_beta1), hc_sub(gradient, old_first), old_first);
     const hc_vf square = hc_mul(hc_mul(hc_set(f->one_minus_beta2), gradient), gradient);
@@ -23,7 +23,7 @@ HC_INLINE void update_(const hc_adamw_factors *f, arrays a, int64_t i, int64_t n
     const hc_vf root = hc_fma(hc_sqrt(second), hc_set(f->inverse_root_correction2), hc_set(f->eps));
     const hc_vf decayed = hc_mul(old_weight, hc_set(f->decay));
     const hc_vf weight = hc_fnma(hc_set(f->step_size), hc_div(first, root), decayed);
-    if (whole) {
+    if (full) {
         hc_store(a.first + i, first);
         hc_store(a.second + i, second);
         hc_store(a.weight + i, weight);
@@ -33,16 +33,16 @@ HC_INLINE void update_(const hc_adamw_factors *f, arrays a, int64_t i, int64_t n
         hc_store_n(a.weight + i, n, weight);
     }
     if (a.ema != NULL) {
-        const hc_vf old = whole ? hc_load(a.ema + i) : hc_load_n(a.ema + i, n);
+        const hc_vf old = full ? hc_load(a.ema + i) : hc_load_n(a.ema + i, n);
         const hc_vf ema = hc_fma(hc_set(f->ema_decay), old, hc_mul(hc_set(f->one_minus_ema_decay), weight));
-        if (whole) {
+        if (full) {
             hc_store(a.ema + i, ema);
         } else {
             hc_store_n(a.ema + i, n, ema);
         }
     }
     if (a.shadow != NULL) {
-        if (whole) {
+        if (full) {
             hc_store_bf16(a.shadow + i, weight);
         } else {
             hc_store_bf16_n(a.shadow + i, n, weight);

@@ -1,4 +1,4 @@
-/* Types of the optimizer kernels that are compiled once per instruction set. */
+/* Types of the optimizer kernels, which are compiled once per instruction set. */
 #ifndef HC_OPTIMIZER_H
 #define HC_OPTIMIZER_H
 
@@ -6,7 +6,7 @@
 
 #include "hcops.h"
 
-/* The numbers of one step of AdamW, as torch.optim.AdamW uses them. */
+/* Factors of one AdamW step, as in torch.optim.AdamW. */
 typedef struct {
     float gradient_scale;
     float one_minus_beta1; /* first += (1 - beta1) (gradient - first) */

@@ -1,4 +1,5 @@
-/* Mean squared error of each row, and its gradient. Rows are summed in fixed chunks by any thread. */
+/* Mean squared error of each row, and its gradient. Threads sum rows in fixed chunks, independent of the number of
+ * threads. */
 #include <stddef.h>
 
 #include "array.h"
@@ -6,7 +7,7 @@
 
 typedef struct {
     const hc_kernels *kernels;
-    int64_t rows, columns, chunks; /* chunks of one row */
+    int64_t rows, columns, chunks; /* chunks per row */
     const void *x, *y;
     int x_type, y_type;
     double *sums; /* (rows, chunks), forward */
@@ -15,7 +16,7 @@ typedef struct {
     int out_type, pass_caches;
 } mse_job;
 
-/* Row and columns of a unit of work. */
+/* Return the row, the first element and the number of elements of a unit of work. */
 static void unit_of(const mse_job *job, int64_t unit, int64_t *out_row, int64_t *out_start, int64_t *out_count) {
     const int64_t first = unit % job->chunks * HC_CHUNK, left = job->columns - first;
     *out_row = unit / job->chunks;

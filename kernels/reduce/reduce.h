@@ -1,4 +1,4 @@
-/* Types of the reduction kernels that are compiled once per instruction set. Sums are in fp64. */
+/* Types of the reduction kernels, which are compiled once per instruction set. Sums are in fp64. */
 #ifndef HC_REDUCE_H
 #define HC_REDUCE_H
 
@@ -9,7 +9,7 @@
 
 typedef double hc_sum_of_squares_kernel(int64_t count, const float *x);
 
-/* sum of (x - y)^2; the difference is in fp64 too */
+/* Return the sum of (x - y)^2. The differences are also in fp64. */
 typedef double hc_squared_difference_kernel(int64_t count, const void *x, int x_type, const void *y, int y_type);
 
 #define HC_DECLARE(isa)                                                                                                    \

@@ -2,8 +2,8 @@
 #include "reduce/reduce.h"
 #include "simd/simd.h"
 
-/* Four quarters of the array are read alternately, each with a separate sum. Four address runs keep more memory
- * banks busy than one, and additions do not wait for each other. */
+/* Return the sum of the squares. Four quarters of the array are read alternately, each with a separate sum. Four
+ * address streams keep more memory banks busy than one, and the additions are independent. */
 HC_KERNEL_FUNCTION double HC_NAME(sum_of_squares)(int64_t count, const float *x) HC_KERNEL_STREAMING {
     const int64_t lanes = hc_lanes(), quarter = count / (4 * lanes) * lanes;
     hc_wide a = hc_wide_zero(), b = a, c = a, d = a;

@@ -1,4 +1,5 @@
-/* Sum of the squares of many tensors, as one array that is summed in fixed chunks by any thread. */
+/* Sum of the squares of several tensors. They are summed as one array in fixed chunks, independent of the number of
+ * threads. */
 #include <stddef.h>
 
 #include "array.h"
@@ -9,7 +10,7 @@ typedef struct {
     int64_t tensors, total;
     const int64_t *counts;
     const float *const *x;
-    double *sums; /* of each chunk */
+    double *sums; /* per chunk */
 } squares_job;
 
 static void squares(void *arguments, int thread, int num_threads) {
@@ -21,7 +22,7 @@ static void squares(void *arguments, int thread, int num_threads) {
         double sum = 0.0;
         int64_t left = job->total - position < HC_CHUNK ? job->total - position : HC_CHUNK;
         while (left > 0) {
-            const hc_piece piece = hc_walk_on(&walk, left);
+            const hc_piece piece = hc_walk_next(&walk, left);
             sum += job->kernels->sum_of_squares(piece.count, job->x[piece.tensor] + piece.offset);
             left -= piece.count;
         }

@@ -1,9 +1,9 @@
-/* Routine of the SME calling convention that compiler-rt provides and GNU toolchains lack; weak, so that
+/* Routine of the SME calling convention that compiler-rt provides and GNU toolchains lack. It is weak, so that
  * compiler-rt's version takes precedence.
  *
- * A function with a private ZA may be called while its caller's ZA is dormant: TPIDR2_EL0 then points to a block
- * {buffer, 16-bit number of slices, 6 bytes of zeros}, and the callee saves that many ZA vectors before it uses ZA
- * (AAPCS64, "ZA lazy saving scheme"). The routine may change x14 to x17 only. */
+ * A function with a private ZA may be called while its caller's ZA is dormant. TPIDR2_EL0 then points to a block
+ * {buffer, 16-bit number of slices, 6 bytes of zeros}. The callee saves that many ZA vectors before it uses ZA
+ * (AAPCS64, "ZA lazy saving scheme"). The routine may change only x14 to x17. */
 #ifndef __ARM_FEATURE_SME
 #error "simd/abi_sme.c is built with -march=armv9-a+sme+sme-f64f64 (kernels/CMakeLists.txt)"
 #endif
@@ -16,7 +16,7 @@ __asm__(".text\n"
         "__arm_tpidr2_save:\n"
         "    mrs x16, TPIDR2_EL0\n"
         "    cbz x16, 2f\n"
-        "    ldrh w17, [x16, #8]\n" /* slices; 0: the caller wants none */
+        "    ldrh w17, [x16, #8]\n" /* slices; 0: no slices to save */
         "    ldr x16, [x16]\n"
         "    mov w15, wzr\n"
         "1:  cmp w15, w17\n"

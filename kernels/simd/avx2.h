@@ -1,4 +1,4 @@
-/* The vector layer on AVX2 with FMA: 8 fp32 lanes. */
+/* Vector layer for AVX2 with FMA: 8 fp32 lanes. */
 #ifndef HC_SIMD_AVX2_H
 #define HC_SIMD_AVX2_H
 
@@ -25,8 +25,8 @@ HC_INLINE void hc_store_n(float *p, int64_t n, hc_vf v) { _mm256_maskstore_ps(p,
 HC_INLINE hc_vf hc_from_bf16_(__m128i bits) {
     return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(bits), 16));
 }
-/* The high halves of the lanes are v rounded to bf16. Adding just under half of the last place, plus the last bit, rounds to
- * nearest even; a nan would wrap, so it is kept and made quiet. */
+/* Round v to bf16, in the high halves of the lanes. Adding just under half of the last place, plus the last bit, rounds
+ * to nearest even. A nan could overflow, so it is kept and made quiet. */
 HC_INLINE __m256i hc_round_to_bf16_(hc_vf v) {
     const __m256i bits = _mm256_castps_si256(v);
     const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
@@ -76,7 +76,7 @@ HC_INLINE void hc_stream_bf16_pair(uint16_t *p, hc_vf even, hc_vf odd) {
     _mm256_stream_si256((__m256i *)p, hc_pair_to_bf16_(even, odd));
 }
 
-/* A shuffle works within halves of 4 lanes; their quarters are put in order after it, or the halves picked. */
+/* AVX2 shuffles work within halves of 4 lanes. A permutation afterwards orders their quarters, or selects halves. */
 HC_INLINE hc_vf hc_in_order_(hc_vf v) {
     return _mm256_castpd_ps(_mm256_permute4x64_pd(_mm256_castps_pd(v), _MM_SHUFFLE(3, 1, 2, 0)));
 }
@@ -114,7 +114,7 @@ HC_INLINE hc_vf hc_copy_sign(hc_vf a, hc_vf sign) {
     return _mm256_or_ps(hc_abs(a), _mm256_and_ps(_mm256_set1_ps(-0.0f), sign));
 }
 
-/* Halves are added to halves: lanes i and i + 4, then i + 2, i + 1. */
+/* Reduce by adding halves: lanes i and i + 4, then i + 2, i + 1. */
 HC_INLINE float hc_sum(hc_vf v) {
     const __m128 four = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
     const __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
@@ -135,11 +135,11 @@ HC_INLINE hc_vf hc_power_of_integer_(__m256i n) {
     return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(n, _mm256_set1_epi32(127)), 23));
 }
 HC_INLINE hc_vf hc_power_of_two(hc_vf n) { return hc_power_of_integer_(_mm256_cvtps_epi32(n)); }
-/* In two factors that are normal numbers: the first product is exact, the second one rounds. */
+/* Multiply by two factors that are normal numbers. The first product is exact, and the second is rounded. */
 HC_INLINE hc_vf hc_scale(hc_vf v, hc_vf n) {
-    const __m256i whole = _mm256_cvtps_epi32(n);
-    const __m256i half = _mm256_srai_epi32(whole, 1);
-    return hc_mul(hc_mul(v, hc_power_of_integer_(half)), hc_power_of_integer_(_mm256_sub_epi32(whole, half)));
+    const __m256i integer = _mm256_cvtps_epi32(n);
+    const __m256i half = _mm256_srai_epi32(integer, 1);
+    return hc_mul(hc_mul(v, hc_power_of_integer_(half)), hc_power_of_integer_(_mm256_sub_epi32(integer, half)));
 }
 
 #define HC_SCALE_TAKES_ALL 0

@@ -1,4 +1,4 @@
-/* The vector layer on AVX-512 (F, BW, DQ, VL): 16 fp32 lanes. */
+/* Vector layer for AVX-512 (F, BW, DQ, VL): 16 fp32 lanes. */
 #ifndef HC_SIMD_AVX512_H
 #define HC_SIMD_AVX512_H
 
@@ -23,9 +23,9 @@ HC_INLINE void hc_store_n(float *p, int64_t n, hc_vf v) { _mm512_mask_storeu_ps(
 HC_INLINE hc_vf hc_from_bf16_(__m256i bits) {
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(bits), 16));
 }
-/* The high halves of the lanes are v rounded to bf16. Not vcvtneps2bf16: that needs AVX512_BF16 and flushes denormals.
- * Adding just under half of the last place, plus the last bit, rounds to nearest even; a nan would wrap, so it is kept and
- * made quiet. */
+/* Round v to bf16, in the high halves of the lanes. vcvtneps2bf16 is not used, because it requires AVX512_BF16 and
+ * flushes denormals. Adding just under half of the last place, plus the last bit, rounds to nearest even. A nan could
+ * overflow, so it is kept and made quiet. */
 HC_INLINE __m512i hc_round_to_bf16_(hc_vf v) {
     const __m512i bits = _mm512_castps_si512(v);
     const __mmask16 odd = _mm512_test_epi32_mask(bits, _mm512_set1_epi32(0x10000));
@@ -35,7 +35,7 @@ HC_INLINE __m512i hc_round_to_bf16_(hc_vf v) {
     return _mm512_mask_or_epi32(rounded, nan, bits, _mm512_set1_epi32(0x400000));
 }
 HC_INLINE __m256i hc_to_bf16_(hc_vf v) {
-    const __m512i high_halves = _mm512_set_epi16(0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, /* not used */
+    const __m512i high_halves = _mm512_set_epi16(0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, /* unused */
                                                  31, 29, 27, 25, 23, 21, 19, 17, 15, 13, 11, 9, 7, 5, 3, 1);
     return _mm512_castsi512_si256(_mm512_permutexvar_epi16(high_halves, hc_round_to_bf16_(v)));
 }
@@ -69,7 +69,7 @@ HC_INLINE void hc_stream_bf16_pair(uint16_t *p, hc_vf even, hc_vf odd) {
     _mm512_stream_si512((__m512i *)p, hc_pair_to_bf16_(even, odd));
 }
 
-/* Numbers from 16 on are lanes of the second vector. */
+/* Indices from 16 on are lanes of the second vector. */
 HC_INLINE hc_vf hc_evens(hc_vf a, hc_vf b) {
     const __m512i lanes = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
     return _mm512_permutex2var_ps(a, lanes, b);
@@ -109,13 +109,13 @@ HC_INLINE hc_vf hc_round(hc_vf a) { return _mm512_roundscale_ps(a, _MM_FROUND_TO
 HC_INLINE hc_vf hc_fma(hc_vf a, hc_vf b, hc_vf c) { return _mm512_fmadd_ps(a, b, c); }
 HC_INLINE hc_vf hc_fnma(hc_vf a, hc_vf b, hc_vf c) { return _mm512_fnmadd_ps(a, b, c); }
 HC_INLINE hc_vf hc_copy_sign(hc_vf a, hc_vf sign) {
-    /* 0xca: bit by bit, the first operand chooses the second (1) or the third (0). */
+    /* 0xca: the bits of the first operand select the second (1) or the third (0). */
     const __m512i sign_bit = _mm512_set1_epi32(INT32_MIN);
     return _mm512_castsi512_ps(
         _mm512_ternarylogic_epi32(sign_bit, _mm512_castps_si512(sign), _mm512_castps_si512(a), 0xca));
 }
 
-/* Halves are added to halves: lanes i and i + 8, then i + 4, i + 2, i + 1. */
+/* Reduce by adding halves: lanes i and i + 8, then i + 4, i + 2, i + 1. */
 HC_INLINE float hc_sum(hc_vf v) {
     const __m256 eight = _mm256_add_ps(_mm512_castps512_ps256(v), _mm512_extractf32x8_ps(v, 1));
     const __m128 four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
@@ -138,7 +138,7 @@ HC_INLINE hc_vf hc_power_of_two(hc_vf n) { return _mm512_scalef_ps(_mm512_set1_p
 HC_INLINE hc_vf hc_scale(hc_vf v, hc_vf n) { return _mm512_scalef_ps(v, n); }
 
 #define HC_SCALE_TAKES_ALL 1
-/* The smaller magnitude, with the sign of the first. */
+/* Return the smaller magnitude with the sign of v. */
 HC_INLINE hc_vf hc_within(hc_vf v, float limit) { return _mm512_range_ps(v, _mm512_set1_ps(limit), 2); }
 HC_INLINE hc_vf hc_fraction(hc_vf t) { return _mm512_reduce_ps(t, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC); }
 HC_INLINE hc_vf hc_scale_floor(hc_vf v, hc_vf t) { return _mm512_scalef_ps(v, t); }

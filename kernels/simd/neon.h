@@ -1,4 +1,4 @@
-/* The vector layer on Armv8 NEON (ASIMD): 4 fp32 lanes. */
+/* Vector layer for Armv8 NEON (ASIMD): 4 fp32 lanes. */
 #ifndef HC_SIMD_NEON_H
 #define HC_SIMD_NEON_H
 
@@ -31,8 +31,8 @@ HC_INLINE void hc_store_n(float *p, int64_t n, hc_vf v) {
     }
 }
 
-/* The high halves of the lanes are v rounded to bf16. Adding just under half of the last place, plus the last bit, rounds to
- * nearest even; a nan would wrap, so it is kept and made quiet. */
+/* Round v to bf16, in the high halves of the lanes. Adding just under half of the last place, plus the last bit, rounds
+ * to nearest even. A nan could overflow, so it is kept and made quiet. */
 HC_INLINE uint32x4_t hc_round_to_bf16_(hc_vf v) {
     const uint32x4_t bits = vreinterpretq_u32_f32(v);
     const uint32x4_t odd = vandq_u32(vshrq_n_u32(bits, 16), vdupq_n_u32(1));
@@ -80,7 +80,7 @@ HC_INLINE hc_vf hc_odds(hc_vf a, hc_vf b) { return vuzp2q_f32(a, b); }
 HC_INLINE hc_vf hc_zip_first(hc_vf even, hc_vf odd) { return vzip1q_f32(even, odd); }
 HC_INLINE hc_vf hc_zip_second(hc_vf even, hc_vf odd) { return vzip2q_f32(even, odd); }
 
-/* Arm has no store past the caches for one vector (only for pairs, and as a hint). */
+/* NEON has no non-temporal store of one vector, only of pairs and as a hint. */
 HC_INLINE void hc_stream(float *p, hc_vf v) { hc_store(p, v); }
 HC_INLINE void hc_stream_bf16(uint16_t *p, hc_vf v) { hc_store_bf16(p, v); }
 HC_INLINE void hc_stream_end(void) {}
@@ -119,11 +119,11 @@ HC_INLINE hc_vf hc_power_of_integer_(int32x4_t n) {
     return vreinterpretq_f32_s32(vshlq_n_s32(vaddq_s32(n, vdupq_n_s32(127)), 23));
 }
 HC_INLINE hc_vf hc_power_of_two(hc_vf n) { return hc_power_of_integer_(vcvtq_s32_f32(n)); }
-/* In two factors that are normal numbers: the first product is exact, the second one rounds. */
+/* Multiply by two factors that are normal numbers. The first product is exact, and the second is rounded. */
 HC_INLINE hc_vf hc_scale(hc_vf v, hc_vf n) {
-    const int32x4_t whole = vcvtq_s32_f32(n);
-    const int32x4_t half = vshrq_n_s32(whole, 1);
-    return hc_mul(hc_mul(v, hc_power_of_integer_(half)), hc_power_of_integer_(vsubq_s32(whole, half)));
+    const int32x4_t integer = vcvtq_s32_f32(n);
+    const int32x4_t half = vshrq_n_s32(integer, 1);
+    return hc_mul(hc_mul(v, hc_power_of_integer_(half)), hc_power_of_integer_(vsubq_s32(integer, half)));
 }
 
 #define HC_SCALE_TAKES_ALL 0

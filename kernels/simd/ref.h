@@ -1,4 +1,4 @@
-/* The vector layer in portable C: vectors of one number. */
+/* Vector layer in portable C: vectors of one number. */
 #ifndef HC_SIMD_REF_H
 #define HC_SIMD_REF_H
 
@@ -29,7 +29,8 @@ HC_INLINE hc_vf hc_load_bf16_n(const uint16_t *p, int64_t n) { return n > 0 ? hc
 HC_INLINE void hc_store_bf16(uint16_t *p, hc_vf v) {
     uint32_t bits;
     memcpy(&bits, &v, sizeof bits);
-    /* Adding just under half of the last place, plus the last bit, rounds to nearest even; a nan would wrap, so it is kept. */
+    /* Adding just under half of the last place, plus the last bit, rounds to nearest even. A nan could overflow, so it
+     * is kept. */
     *p = (uint16_t)(v != v ? (bits >> 16 | 0x40u) : (bits + 0x7fffu + (bits >> 16 & 1u)) >> 16);
 }
 HC_INLINE void hc_store_bf16_n(uint16_t *p, int64_t n, hc_vf v) {
@@ -88,7 +89,7 @@ HC_INLINE hc_vf hc_negate(hc_vf a) { return -a; }
 HC_INLINE hc_vf hc_max(hc_vf a, hc_vf b) { return a > b ? a : b; }
 HC_INLINE hc_vf hc_min(hc_vf a, hc_vf b) { return a < b ? a : b; }
 HC_INLINE hc_vf hc_round(hc_vf a) { return rintf(a); }
-/* fmaf is a slow function where the CPU has no such instruction; the product is exact in fp64, so only the sum rounds twice. */
+/* fmaf is slow on CPUs without an FMA instruction. The product is exact in fp64, so only the sum is rounded twice. */
 HC_INLINE hc_vf hc_fma(hc_vf a, hc_vf b, hc_vf c) { return (float)((double)a * (double)b + (double)c); }
 HC_INLINE hc_vf hc_fnma(hc_vf a, hc_vf b, hc_vf c) { return (float)((double)c - (double)a * (double)b); }
 HC_INLINE hc_vf hc_copy_sign(hc_vf a, hc_vf sign) { return copysignf(a, sign); }
@@ -102,7 +103,7 @@ HC_INLINE hc_mask hc_is_nan(hc_vf a) { return a != a; }
 HC_INLINE hc_vf hc_select(hc_mask mask, hc_vf yes, hc_vf no) { return mask ? yes : no; }
 
 HC_INLINE hc_vf hc_power_of_two(hc_vf n) {
-    /* A nan, which has no integer, becomes some power: its nan stays in the value that is multiplied. */
+    /* A nan has no integer value, so any power serves: the factor that it multiplies is nan. */
     const uint32_t bits = (uint32_t)((n == n ? (int32_t)n : 0) + 127) << 23;
     float value;
     memcpy(&value, &bits, sizeof value);

@@ -1,5 +1,5 @@
-/* The vector layer on Arm SVE, and on SME in streaming mode: as many fp32 lanes as the machine has, known at run time. Only
- * instructions that are legal in streaming mode: no gathers, no FADDA, no FEXPA. */
+/* Vector layer for Arm SVE, and for SME in streaming mode. The number of fp32 lanes is known at run time. Only
+ * instructions that are legal in streaming mode are used: no gathers, no FADDA, no FEXPA. */
 #ifndef HC_SIMD_SVE_H
 #define HC_SIMD_SVE_H
 
@@ -28,8 +28,8 @@ HC_INLINE hc_vf hc_load_n(const float *p, int64_t n) HC_STREAMING_OK { return sv
 HC_INLINE void hc_store(float *p, hc_vf v) HC_STREAMING_OK { svst1_f32(hc_all_(), p, v); }
 HC_INLINE void hc_store_n(float *p, int64_t n, hc_vf v) HC_STREAMING_OK { svst1_f32(hc_first_(n), p, v); }
 
-/* The high halves of the lanes are v rounded to bf16. Adding just under half of the last place, plus the last bit, rounds to
- * nearest even; a nan would wrap, so it is kept and made quiet. */
+/* Round v to bf16, in the high halves of the lanes. Adding just under half of the last place, plus the last bit, rounds
+ * to nearest even. A nan could overflow, so it is kept and made quiet. */
 HC_INLINE svuint32_t hc_round_to_bf16_(hc_vf v) HC_STREAMING_OK {
     const svbool_t all = hc_all_();
     const svuint32_t bits = svreinterpret_u32_f32(v);
@@ -120,7 +120,7 @@ HC_INLINE hc_vf hc_floor_(hc_vf t) HC_STREAMING_OK { return svrintm_f32_x(hc_all
 HC_INLINE hc_vf hc_fraction(hc_vf t) HC_STREAMING_OK { return hc_sub(t, hc_floor_(t)); }
 HC_INLINE hc_vf hc_scale_floor(hc_vf v, hc_vf t) HC_STREAMING_OK { return hc_scale(v, hc_floor_(t)); }
 
-/* FCVT widens the even lanes; the odd ones are first shifted down to even places. */
+/* FCVT widens the even lanes. Odd lanes are first shifted to even positions. */
 HC_INLINE hc_wide hc_wide_zero(void) HC_STREAMING_OK { return svdup_n_f64(0.0); }
 HC_INLINE hc_wide hc_wide_first(hc_vf v) HC_STREAMING_OK { return svcvt_f64_f32_x(svptrue_b64(), v); }
 HC_INLINE hc_wide hc_wide_second(hc_vf v) HC_STREAMING_OK {

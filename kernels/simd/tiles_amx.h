@@ -1,5 +1,5 @@
-/* The tile unit as every AMX kernel uses it: its operations, and the one configuration. The program of tests emulates them where
- * the CPU has no such unit (HC_EMULATED_TILES, CMakeLists.txt); no library that is installed does. */
+/* Interface of the AMX kernels to the tile unit: its operations, and their common configuration. The test program
+ * emulates the unit on CPUs without it (HC_EMULATED_TILES, CMakeLists.txt). Installed libraries never do. */
 #ifndef HC_TILES_AMX_H
 #define HC_TILES_AMX_H
 
@@ -10,8 +10,8 @@
 #else
 #include <immintrin.h>
 
-/* Numbers of tiles are literals: they are part of the instruction. Of the loads, the second asks the caches not to keep the
- * lines. sum += a b, of pairs of bf16. */
+/* Tile numbers are literals, because they are part of the instruction. hc_tile_load_once is a load with a non-temporal
+ * hint. hc_tile_multiply_bf16 computes sum += a b for pairs of bf16. */
 #define hc_tiles_load_configuration(configuration) _tile_loadconfig(configuration)
 #define hc_tiles_release() _tile_release()
 #define hc_tile_zero(tile) _tile_zero(tile)
@@ -21,10 +21,11 @@
 #define hc_tile_multiply_bf16(sum, a, b) _tile_dpbf16ps(sum, a, b)
 #endif
 
-/* The loads of gcc 12 do not say that they read memory: what this function has just written is made sure of here. */
+/* Force preceding stores of this function to memory. The tile loads of gcc 12 do not declare that they read memory. */
 #define HC_BEFORE_TILES_READ(memory) __asm__ volatile("" ::"r"(memory) : "memory")
 
-/* All tiles 16 rows of 64 bytes: panels are padded, so smaller ones are never needed. hc_tiles_release() ends it. */
+/* Configure all tiles with 16 rows of 64 bytes. Panels are padded, so smaller tiles are never needed.
+ * hc_tiles_release() ends the configuration. */
 static inline void hc_configure_tiles(void) {
     _Alignas(64) struct {
         uint8_t palette, start_row, reserved[14];

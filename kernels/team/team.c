@@ -1,5 +1,5 @@
-/* Threads that wait for a job, grouped by cluster. Variables with many writers or readers are separate lines per
- * cluster, joined by the lines of the die. Threads that wait long sleep in the system. */
+/* Thread team, grouped by cluster. Variables with many writers or readers are separate lines per cluster, joined by the
+ * lines of the die. Threads that wait long sleep in the system. */
 #define _GNU_SOURCE
 #include "team.h"
 
@@ -13,14 +13,14 @@
 #include "team/threads.h"
 #include "team/waiting.h"
 
-/* Also for A64FX, which has the longest lines. */
+/* A64FX has the longest cache lines. */
 #if defined(__aarch64__)
 #define CACHE_LINE 256
 #else
 #define CACHE_LINE 64
 #endif
 
-/* Counted in the child, so that asking costs no system call: an operator asks several times. */
+/* Counted in the child, so that hc_forks needs no system call. An operator calls it several times. */
 static atomic_uint forks;
 
 static void count_fork(void) {
@@ -35,8 +35,8 @@ unsigned hc_forks(void) {
     return atomic_load_explicit(&forks, memory_order_relaxed);
 }
 
-/* The low half of a start word is the number of a run, the high half its number of threads. A member outside a run
- * may miss it, and cannot mistake the next run for it. Waiting in the system compares the low half only. */
+/* Start word: the low half is the number of a run, the high half its number of threads. A member outside a run may miss
+ * the run, but cannot confuse it with the next run. The system compares only the low half. */
 #define START_WORD(run, threads) ((uint64_t)(uint32_t)(run) | (uint64_t)(threads) << 32)
 #define THREADS_OF(word) ((int)((word) >> 32))
 
@@ -46,43 +46,43 @@ typedef struct {
     pthread_t handle;
 } member;
 
-/* Barrier of the threads of a cluster, or of the clusters of a die. All write to the first line. The last to arrive
- * writes to the second line, which the other threads poll. */
+/* Barrier of the threads of a cluster, or of the clusters of a die. All threads write to the first line. The last
+ * thread to arrive writes to the second line, which the other threads poll. */
 typedef struct {
-    _Alignas(CACHE_LINE) atomic_uint arrived; /* at the barrier */
-    awaited working;                          /* threads that have not finished the run */
-    _Alignas(CACHE_LINE) awaited phase;       /* of the barrier */
-    _Atomic uint64_t start;                   /* START_WORD of the last run; of a cluster only */
+    _Alignas(CACHE_LINE) atomic_uint arrived; /* threads at the barrier */
+    wait_word working;                        /* threads that have not finished the run */
+    _Alignas(CACHE_LINE) wait_word phase;     /* phase of the barrier */
+    _Atomic uint64_t start;                   /* START_WORD of the last run; only for a cluster */
     atomic_uint parked;                       /* threads that sleep until the next run */
     int first, size;                          /* threads first ... first + size - 1 of the team */
-    unsigned in_run;                          /* of them in this run; clusters in this run, of a die */
-} meeting;
+    unsigned in_run;                          /* threads of the cluster in this run; for the die, clusters */
+} sync_point;
 
 struct hc_team {
-    meeting die;
+    sync_point die;
     _Alignas(CACHE_LINE) hc_job *job;
     void *arguments;
-    int num_running; /* threads of this run, the caller counted */
+    int num_running; /* threads of this run, including the caller */
     int num_threads, num_clusters;
     int64_t spin_nanoseconds;
     uint32_t run;
     atomic_int stop;
-    unsigned owner; /* hc_forks of the process that has the threads; a forked child has not */
-    int *cpus;   /* CPU of each thread; NULL: not pinned */
+    unsigned owner; /* hc_forks of the process that owns the threads; a forked child has none */
+    int *cpus;   /* CPU per thread; NULL: not pinned */
     hc_openmp openmp; /* runtime that owns the threads; without functions: the members */
     pthread_mutex_t one_run;
     member *members;
-    meeting clusters[];
+    sync_point clusters[];
 };
 
-/* Run of this thread, which the barrier does not receive as argument: a team's run, its cluster there (a caller is
- * in the first), and whether it is alone: in a nested run, for which no other thread is free, or in a forked child. */
+/* State of this thread, which the barrier does not receive as argument: the team and cluster of its run (a caller is in
+ * the first cluster). alone: 1 in a nested run, which has no free threads, and in a forked child. */
 static _Thread_local struct {
     const hc_team *team;
     int cluster, alone;
 } here;
 
-/* The half of a start word that the system compares. */
+/* Return the half of a start word that the system compares. */
 static void *run_half(_Atomic uint64_t *word) {
 #if defined(__BYTE_ORDER__) && __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
     return (char *)word + sizeof(uint32_t);
@@ -91,11 +91,11 @@ static void *run_half(_Atomic uint64_t *word) {
 #endif
 }
 
-/* The next start word after `seen` of a member's cluster, waited for as in wait_while. */
-static uint64_t wait_for_start(meeting *cluster, uint64_t seen, int64_t spin_nanoseconds) {
+/* Wait for the next start word after `seen` of a member's cluster, as in wait_while. */
+static uint64_t wait_for_start(sync_point *cluster, uint64_t seen, int64_t spin_nanoseconds) {
     int64_t deadline = 0;
     for (;;) {
-        for (int look = 0; look < LOOKS_PER_CLOCK; look++) {
+        for (int poll = 0; poll < LOOKS_PER_CLOCK; poll++) {
             const uint64_t word = atomic_load_explicit(&cluster->start, memory_order_acquire);
             if (word != seen) {
                 return word;
@@ -110,29 +110,29 @@ static uint64_t wait_for_start(meeting *cluster, uint64_t seen, int64_t spin_nan
     }
 }
 
-static void start_cluster(meeting *cluster, uint64_t word) {
+static void start_cluster(sync_point *cluster, uint64_t word) {
     atomic_store(&cluster->start, word);
     if (atomic_load(&cluster->parked) > 0) {
         wake_in_system(run_half(&cluster->start));
     }
 }
 
-/* One thread of the run has finished. The last thread of each cluster notifies the die. The caller is counted in
- * neither. */
-static void finish(hc_team *team, meeting *cluster) {
+/* Count a thread of the run as finished. The last thread of each cluster notifies the die. Neither count includes the
+ * caller. */
+static void finish(hc_team *team, sync_point *cluster) {
     if (atomic_fetch_sub(&cluster->working.value, 1) == 1 && atomic_fetch_sub(&team->die.working.value, 1) == 1) {
         wake_all(&team->die.working);
     }
 }
 
-static int is_lent(const hc_team *team) {
+static int uses_openmp(const hc_team *team) {
     return team->openmp.parallel != NULL;
 }
 
 static void *member_main(void *argument) {
     const member *self = argument;
     hc_team *team = self->team;
-    meeting *cluster = &team->clusters[self->cluster];
+    sync_point *cluster = &team->clusters[self->cluster];
     here.team = team;
     here.cluster = self->cluster;
     for (uint64_t seen = 0;;) {
@@ -177,7 +177,7 @@ static void end_members(hc_team *team, int count) {
     }
 }
 
-static void give_back(hc_team *team) {
+static void free_team(hc_team *team) {
     pthread_mutex_destroy(&team->one_run);
     free(team->cpus);
     free(team->members);
@@ -186,7 +186,7 @@ static void give_back(hc_team *team) {
 
 int hc_team_create(int num_threads, int num_clusters, const int *cpus, int64_t spin_nanoseconds, const hc_openmp *openmp,
                    hc_team **out_team) {
-    const size_t bytes = sizeof(hc_team) + (size_t)num_clusters * sizeof(meeting);
+    const size_t bytes = sizeof(hc_team) + (size_t)num_clusters * sizeof(sync_point);
     hc_team *team = aligned_alloc(CACHE_LINE, bytes);
     if (team == NULL) {
         return HC_OUT_OF_MEMORY;
@@ -203,7 +203,7 @@ int hc_team_create(int num_threads, int num_clusters, const int *cpus, int64_t s
         memcpy(team->cpus, cpus, (size_t)num_threads * sizeof(int));
     }
     if (team->members == NULL) {
-        give_back(team);
+        free_team(team);
         return HC_OUT_OF_MEMORY;
     }
     for (int cluster = 0; cluster < num_clusters; cluster++) {
@@ -213,9 +213,9 @@ int hc_team_create(int num_threads, int num_clusters, const int *cpus, int64_t s
         team->clusters[cluster].size = (int)(stop - start);
     }
     int started;
-    if (!is_lent(team) && start_members(team, cpus, &started) != HC_OK) {
+    if (!uses_openmp(team) && start_members(team, cpus, &started) != HC_OK) {
         end_members(team, started);
-        give_back(team);
+        free_team(team);
         return HC_NO_THREAD;
     }
     *out_team = team;
@@ -223,20 +223,20 @@ int hc_team_create(int num_threads, int num_clusters, const int *cpus, int64_t s
 }
 
 void hc_team_destroy(hc_team *team) {
-    if (!is_lent(team) && team->owner == hc_forks()) {
+    if (!uses_openmp(team) && team->owner == hc_forks()) {
         end_members(team, team->num_threads);
     }
-    give_back(team);
+    free_team(team);
 }
 
 int hc_team_size(const hc_team *team) {
     return team->num_threads;
 }
 
-/* The caller is not ours to pin. Where it happens to run elsewhere than on its own CPU, the first, it may share a core
- * with a member or with a thread that moves data, and be far from its memory, for as long as the scheduler takes to
- * notice, milliseconds: so it is moved there, and its mask put back, which lets it stay. */
-static void take_first_cpu(const hc_team *team) {
+/* Move the caller to its CPU, the first, without pinning it. On another CPU, it may share a core with a member or with
+ * a copy thread, far from its memory, until the scheduler reacts after milliseconds. Its affinity mask is restored
+ * afterwards, and the scheduler leaves it there. */
+static void move_to_first_cpu(const hc_team *team) {
 #ifdef __linux__
     cpu_mask mask;
     if (team->cpus == NULL || sched_getcpu() == team->cpus[0] || sched_getaffinity(0, sizeof(mask), mask.sets) != 0 ||
@@ -254,10 +254,10 @@ static void take_first_cpu(const hc_team *team) {
 
 /* Set the number of participating threads of each cluster, and return their sum. Clusters without threads are
  * unchanged. */
-static int share_out(hc_team *team) {
+static int count_participants(hc_team *team) {
     int clusters = 0;
     for (; clusters < team->num_clusters && team->clusters[clusters].first < team->num_running; clusters++) {
-        meeting *cluster = &team->clusters[clusters];
+        sync_point *cluster = &team->clusters[clusters];
         const int left = team->num_running - cluster->first;
         cluster->in_run = (unsigned)(left < cluster->size ? left : cluster->size);
     }
@@ -265,11 +265,11 @@ static int share_out(hc_team *team) {
     return clusters;
 }
 
-/* Start the members on the team's job, work on it too, and wait for them. */
+/* Start the members on the team's job, take part as thread 0, and wait for the members. */
 static void run_together(hc_team *team) {
-    take_first_cpu(team);
+    move_to_first_cpu(team);
     team->run++;
-    const int clusters = share_out(team);
+    const int clusters = count_participants(team);
     int with_members = 0;
     for (int cluster = 0; cluster < clusters; cluster++) {
         const unsigned members = team->clusters[cluster].in_run - (cluster == 0);
@@ -293,9 +293,9 @@ static void run_alone(hc_job *job, void *arguments) {
     here.alone = before;
 }
 
-/* A thread of OpenMP in the team's job. Within a nested region, or because of its limits, OpenMP may provide fewer
- * threads than requested. The caller, its first thread, then works alone. */
-static void lent_main(void *argument) {
+/* Main function of an OpenMP thread in the team's job. Within a nested region, or because of its limits, OpenMP may
+ * provide fewer threads than requested. The caller, its first thread, then works alone. */
+static void openmp_main(void *argument) {
     hc_team *team = argument;
     const int thread = team->openmp.thread();
     if (team->openmp.num_threads() < team->num_running) {
@@ -315,10 +315,10 @@ static void lent_main(void *argument) {
     }
 }
 
-/* All threads each time: a region of fewer would have the runtime end the others. */
-static void run_lent(hc_team *team) {
-    share_out(team);
-    team->openmp.parallel(lent_main, team, (unsigned)team->num_threads, 0);
+/* Always use all threads, because the runtime would end the other threads of a smaller region. */
+static void run_openmp(hc_team *team) {
+    count_participants(team);
+    team->openmp.parallel(openmp_main, team, (unsigned)team->num_threads, 0);
 }
 
 void hc_team_run(hc_team *team, int num_threads, hc_job *job, void *arguments) {
@@ -336,8 +336,8 @@ void hc_team_run(hc_team *team, int num_threads, hc_job *job, void *arguments) {
     here.cluster = here.alone = 0;
     if (team->num_running == 1) {
         job(arguments, 0, 1);
-    } else if (is_lent(team)) {
-        run_lent(team);
+    } else if (uses_openmp(team)) {
+        run_openmp(team);
     } else {
         run_together(team);
     }
@@ -347,8 +347,8 @@ void hc_team_run(hc_team *team, int num_threads, hc_job *job, void *arguments) {
     pthread_mutex_unlock(&team->one_run);
 }
 
-/* The last to arrive continues with 1. All other threads wait for the phase that it must raise. */
-static int arrive(meeting *place, int64_t spin_nanoseconds) {
+/* Return 1 to the last thread to arrive. All other threads wait for the phase that it must raise. */
+static int arrive(sync_point *place, int64_t spin_nanoseconds) {
     const unsigned phase = value_of(&place->phase);
     if (atomic_fetch_add(&place->arrived, 1) + 1 == place->in_run) {
         atomic_store_explicit(&place->arrived, 0, memory_order_relaxed);
@@ -358,7 +358,7 @@ static int arrive(meeting *place, int64_t spin_nanoseconds) {
     return 0;
 }
 
-static void release(meeting *place) {
+static void release(sync_point *place) {
     atomic_fetch_add(&place->phase.value, 1);
     wake_all(&place->phase);
 }
@@ -367,7 +367,7 @@ void hc_team_barrier(hc_team *team) {
     if (here.alone || team->num_running == 1) {
         return;
     }
-    meeting *cluster = &team->clusters[here.cluster];
+    sync_point *cluster = &team->clusters[here.cluster];
     if (arrive(cluster, team->spin_nanoseconds)) {
         if (team->die.in_run > 1 && arrive(&team->die, team->spin_nanoseconds)) {
             release(&team->die);
@@ -380,7 +380,7 @@ void hc_team_barrier_cluster(hc_team *team) {
     if (here.alone || team->num_running == 1) {
         return;
     }
-    meeting *cluster = &team->clusters[here.cluster];
+    sync_point *cluster = &team->clusters[here.cluster];
     if (arrive(cluster, team->spin_nanoseconds)) {
         release(cluster);
     }

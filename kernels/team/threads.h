@@ -1,4 +1,4 @@
-/* How a thread of the library starts: on its CPU, without the signals of the process. */
+/* Start of a library thread: on its CPU, with the signals of the process blocked. */
 #ifndef HC_THREADS_H
 #define HC_THREADS_H
 
@@ -10,7 +10,8 @@
 #include "hcops.h"
 
 #ifdef __linux__
-/* As many CPUs as Linux is ever built for; a cpu_set_t has 1,024. A CPU beyond them makes an empty set, which the system refuses. */
+/* Maximum number of CPUs in any build of Linux; a cpu_set_t has 1,024. A CPU beyond it produces an empty set, which the
+ * system rejects. */
 #define MAX_CPUS 8192
 
 typedef struct {
@@ -25,8 +26,8 @@ static inline cpu_mask mask_of_one(int cpu) {
 }
 #endif
 
-/* Signals of the process are the caller's: Python's handlers run in its main thread, which a signal that came to a thread of ours
- * would not wake. What a thread's own instruction raises stays with it. */
+/* Block the signals of the process. Python's handlers run in the main thread, which a signal to a library thread would
+ * not interrupt. Signals raised by a thread's own instructions stay enabled. */
 static inline void block_signals(sigset_t *out_before) {
     static const int own[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGABRT, SIGPROF};
     sigset_t blocked;
@@ -37,7 +38,8 @@ static inline void block_signals(sigset_t *out_before) {
     pthread_sigmask(SIG_BLOCK, &blocked, out_before);
 }
 
-/* HC_OK, or HC_NO_THREAD. cpu: where it is pinned; NULL: nowhere. The thread inherits the signals that the caller blocks. */
+/* Start a thread, and return HC_OK or HC_NO_THREAD. cpu: CPU to pin it to, or NULL. The thread inherits the signal mask
+ * of the caller. */
 static inline int start_thread(pthread_t *out_handle, const int *cpu, void *(*function)(void *), void *argument) {
     pthread_attr_t attributes;
     pthread_attr_init(&attributes);

@@ -1,4 +1,4 @@
-/* Waiting for a number to change: a thread polls for a while, then sleeps in the system. Part of team.c. */
+/* Wait for a number to change: a thread polls for a while, then sleeps in the system. Part of team.c. */
 #ifndef HC_WAITING_H
 #define HC_WAITING_H
 
@@ -18,10 +18,10 @@
 /* Reading the clock costs about 25 ns, so a waiting thread reads it only after this many polls of the counter. */
 #define LOOKS_PER_CLOCK 64
 
-/* Number that threads wait for, and the count of sleeping threads; without sleepers no system call is made. */
+/* A number that threads wait for, and the count of sleeping threads. Without sleepers, no system call is made. */
 typedef struct {
     atomic_uint value, sleepers;
-} awaited;
+} wait_word;
 
 static inline void relax(void) {
 #if defined(__x86_64__)
@@ -56,7 +56,7 @@ static inline void wake_in_system(void *word) {
 }
 #endif
 
-/* 1 when it is time to sleep: called after every LOOKS_PER_CLOCK looks, with a deadline that starts as 0. */
+/* Return 1 if the thread should sleep. Call it after every LOOKS_PER_CLOCK polls, with a deadline that starts at 0. */
 static inline int is_late(int64_t *deadline, int64_t spin_nanoseconds) {
     const int64_t now = now_nanoseconds();
     if (*deadline == 0) {
@@ -65,16 +65,16 @@ static inline int is_late(int64_t *deadline, int64_t spin_nanoseconds) {
     return now > *deadline;
 }
 
-static inline unsigned value_of(awaited *number) {
+static inline unsigned value_of(wait_word *number) {
     return atomic_load_explicit(&number->value, memory_order_acquire);
 }
 
 /* Return when the value differs from `value`: poll for a while, then sleep. Sleepers are counted before the system
- * compares the value, and wake_all reads the count after the value was changed, so one of them notices the other. */
-static inline void wait_while(awaited *number, unsigned value, int64_t spin_nanoseconds) {
+ * compares the value. wake_all reads the count after the value was changed. One of them therefore detects the other. */
+static inline void wait_while(wait_word *number, unsigned value, int64_t spin_nanoseconds) {
     int64_t deadline = 0;
     for (;;) {
-        for (int look = 0; look < LOOKS_PER_CLOCK; look++) {
+        for (int poll = 0; poll < LOOKS_PER_CLOCK; poll++) {
             if (value_of(number) != value) {
                 return;
             }
@@ -88,7 +88,7 @@ static inline void wait_while(awaited *number, unsigned value, int64_t spin_nano
     }
 }
 
-static inline void wake_all(awaited *number) {
+static inline void wake_all(wait_word *number) {
     if (atomic_load(&number->sleepers) > 0) {
         wake_in_system(&number->value);
     }

@@ -1,5 +1,5 @@
-/* The C ABI behind the names of operators: each function hands a case's numbers and arrays to one operator, in the order of its
- * arguments. tests/kernels/cases.py writes the same order. */
+/* C ABI calls by operator name. Each function passes the numbers and arrays of a case to one operator, in the order of
+ * its arguments. tests/kernels/cases.py writes the same order. */
 #include <stddef.h>
 #include <string.h>
 

@@ -1,4 +1,4 @@
-/* Copies of many callers through one engine, each of which checks every byte that it asked for. */
+/* Copies of several callers through one engine. Each caller checks every byte of its copies. */
 #define _GNU_SOURCE
 #include "test/cases.h"
 
@@ -25,7 +25,7 @@ typedef struct {
     long wrong, done_bytes, failed, is_cut_off;
 } caller;
 
-/* A kernel that a sanitizer sees every byte of. */
+/* A copy kernel that a sanitizer can check byte by byte. */
 static void copy_bytes(int64_t bytes, const void *source, void *out_target) {
     memcpy(out_target, source, (size_t)bytes);
 }
@@ -40,7 +40,7 @@ typedef struct {
     int state, file, is_from_file;
 } one_copy;
 
-/* A file that holds the source, or will hold the target. */
+/* Create the request of a copy, with a file as source or target for some kinds. */
 static hc_copy_request request_of(one_copy *copy, unsigned kind) {
     hc_copy_request request = {copy->bytes, copy->source, copy->target, -1, -1, 0, 0};
     if (kind == 0 || copy->file < 0) {
@@ -67,7 +67,7 @@ static int is_right(const one_copy *copy, const hc_copy_request *request) {
     return memcmp(copy->source, copy->target, (size_t)copy->bytes) == 0;
 }
 
-/* 1 when the engine takes no more. */
+/* Submit and check a batch. Return 1 if the engine is closed. */
 static int run_batch(caller *own, one_copy *copies, unsigned *random) {
     hc_copy_request requests[BATCH];
     int submitted = 0, is_closed = 0;
@@ -117,7 +117,7 @@ static void *call(void *argument) {
     return NULL;
 }
 
-/* How the engine is treated while its callers work. */
+/* Treatment of the engine while its callers work. */
 enum { LEFT_ALONE, WITH_FAULTS, CLOSED_UNDER_THEM };
 
 static long run_callers(hc_context *context, int with_threads, int treatment) {

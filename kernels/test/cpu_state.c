@@ -1,6 +1,5 @@
-/* Call an operator and check the state that the calling convention preserves: callee-saved registers, rounding
- * control, and the matrix unit. On SME the call is repeated with a dormant ZA, as a caller that uses SME would make
- * it. */
+/* Call an operator and check the state that the calling convention preserves: callee-saved registers, rounding control,
+ * and the matrix unit. On SME the call is repeated with a dormant ZA, as a caller that uses SME would make it. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -22,7 +21,8 @@ static int call(call_arguments *arguments) {
     return hc_call(arguments->context, arguments->one);
 }
 
-/* Fills the callee-saved registers with PATTERN + i, calls function(argument) and stores what they hold then. */
+/* Fill the callee-saved registers with PATTERN + i, call function(argument), and store their contents after the
+ * call. */
 int hc_call_with_pattern(int (*function)(call_arguments *), call_arguments *argument, uint64_t *out_after);
 
 __asm__(".text\n"
@@ -81,7 +81,7 @@ static uint64_t control(void) {
     return fpcr;
 }
 
-/* SVCR: bit 0 streaming mode, bit 1 ZA. By number, for assemblers that know no SME. */
+/* Return SVCR: bit 0 streaming mode, bit 1 ZA. It is read by number, for assemblers without SME. */
 static uint64_t unit(void) {
     uint64_t svcr = 0;
     if (getauxval(AT_HWCAP2) & CPU_HAS_SME) {
@@ -90,8 +90,8 @@ static uint64_t unit(void) {
     return svcr;
 }
 
-/* A call with ZA on, filled and given up for saving (TPIDR2_EL0): afterwards either ZA still holds the bytes and was
- * not given up, or they were saved. */
+/* Call with a filled and dormant ZA (TPIDR2_EL0). Afterwards, either ZA still contains the bytes and is still dormant,
+ * or the bytes were saved. Return 1 otherwise. */
 static int loses_dormant_za(call_arguments *arguments) {
     if (!(getauxval(AT_HWCAP2) & CPU_HAS_SME)) {
         return 0;
@@ -99,20 +99,20 @@ static int loses_dormant_za(call_arguments *arguments) {
     uint64_t vector_bytes, left_to_save, still_on;
     __asm__ volatile(".arch_extension sme\n rdsvl %0, #1" : "=r"(vector_bytes));
     const size_t bytes = vector_bytes * vector_bytes;
-    unsigned char *wanted = malloc(bytes), *saved = calloc(bytes, 1);
+    unsigned char *expected = malloc(bytes), *saved = calloc(bytes, 1);
     struct {
         void *buffer;
         uint16_t slices, reserved[3];
     } block = {saved, (uint16_t)vector_bytes, {0}};
-    int lost = wanted == NULL || saved == NULL;
+    int lost = expected == NULL || saved == NULL;
     if (!lost) {
         for (size_t i = 0; i < bytes; i++) {
-            wanted[i] = (unsigned char)(i * 7 + i / vector_bytes);
+            expected[i] = (unsigned char)(i * 7 + i / vector_bytes);
         }
         __asm__ volatile(".arch_extension sme\n smstart za" ::: "memory");
         for (uint64_t row = 0; row < vector_bytes; row++) {
-            __asm__ volatile(".arch_extension sme\n mov w12, %w0\n ldr za[w12, 0], [%1]" ::"r"(row), "r"(wanted + row * vector_bytes)
-                             : "w12", "memory");
+            __asm__ volatile(".arch_extension sme\n mov w12, %w0\n ldr za[w12, 0], [%1]" ::"r"(row),
+                             "r"(expected + row * vector_bytes) : "w12", "memory");
         }
         __asm__ volatile("msr S3_3_C13_C0_5, %0" ::"r"(&block) : "memory"); /* TPIDR2_EL0 */
         call(arguments);
@@ -123,9 +123,9 @@ static int loses_dormant_za(call_arguments *arguments) {
                              : "w12", "memory");
         }
         __asm__ volatile("msr S3_3_C13_C0_5, xzr\n .arch_extension sme\n smstop za" ::: "memory");
-        lost = memcmp(wanted, saved, bytes) != 0;
+        lost = memcmp(expected, saved, bytes) != 0;
     }
-    free(wanted);
+    free(expected);
     free(saved);
     return lost;
 }
@@ -158,13 +158,13 @@ int hc_watched_call(hc_context *context, const hc_case *one, int64_t *out_broken
 #ifdef HC_EMULATED_TILES
 #include "test/host/emulated_tiles.h"
 
-/* Of any thread, if the CPU reports only the calling thread. */
+/* In-use state of all threads. The CPU reports only the calling thread. */
 static int tiles_in_use(void) {
     return hc_tiles_in_use() != 0;
 }
 #else
-/* Tile registers that are not in their initial state: XGETBV with ECX = 1 gives the state components in use, 17 and 18
- * are AMX's. */
+/* Return 1 if tile registers are not in their initial state. XGETBV with ECX = 1 returns the state components in use;
+ * 17 and 18 belong to AMX. */
 static int tiles_in_use(void) {
     unsigned eax, ebx, ecx, edx, low, high;
     if (!__get_cpuid_count(0xd, 1, &eax, &ebx, &ecx, &edx) || !(eax >> 2 & 1u)) {
@@ -177,7 +177,7 @@ static int tiles_in_use(void) {
 
 int hc_watched_call(hc_context *context, const hc_case *one, int64_t *out_broken) {
     const call_arguments arguments = {context, one};
-    const unsigned flags = 0x3f; /* exceptions that happened: an operator may set them */
+    const unsigned flags = 0x3f; /* exception flags, which an operator may set */
     const unsigned before = _mm_getcsr();
     const int status = hc_call(arguments.context, arguments.one);
     *out_broken = ((_mm_getcsr() ^ before) & ~flags) != 0 ? HC_BROKEN_CONTROL : 0;

@@ -1,4 +1,4 @@
-/* Memory with detection of overruns: accesses after it fault, writes before it change a canary. */
+/* Memory with detection of overruns: accesses after the end fault, and writes before the start change a canary. */
 #define _GNU_SOURCE
 #include <string.h>
 #include <sys/mman.h>

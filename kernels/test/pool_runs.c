@@ -1,4 +1,4 @@
-/* Threads that take blocks of a chain of pools, mark them, and return them, while another thread checks the budgets. */
+/* Threads take blocks of a chain of pools, mark them, and return them, while another thread checks the budgets. */
 #include "test/cases.h"
 
 #include <pthread.h>
@@ -14,7 +14,7 @@
 
 typedef struct {
     hc_context *context;
-    hc_pool *pools[3]; /* with a budget, over a file (or with a budget), with a small budget; each above the next */
+    hc_pool *pools[3]; /* with a budget, over a file (or with a budget), with a small budget; each spills to the next */
     int num_pools;
     atomic_int is_over;
 } work;
@@ -65,7 +65,7 @@ static void *take_and_give(void *argument) {
     return NULL;
 }
 
-/* Budgets hold at any moment that another thread looks. */
+/* Check that budgets hold at any moment. */
 static void *watch(void *argument) {
     work *w = argument;
     long wrong = 0;
@@ -119,7 +119,7 @@ int hc_test_pool(int num_threads, int file) {
         hc_pool_counters(w.pools[i], &at_end);
         wrong += at_end.used_bytes != 0 || at_end.num_blocks != 0 || (i == 0 && at_end.spills == 0);
     }
-    /* A block, and a tensor, that outlive their pools. */
+    /* A block that outlives its pool. */
     void *block = hc_pool_take(w.pools[0], &context, MEBI);
     hc_pool *of_block = w.pools[0];
     hc_pool_release(w.pools[0]);

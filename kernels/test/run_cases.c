@@ -1,12 +1,12 @@
-/* Runs cases of operators and writes what they gave: run_cases CASES OUTPUTS ISA THREADS [CLUSTERS]. Without an
- * argument it prints the instruction sets that this CPU runs. run_cases team THREADS CLUSTERS SPIN_NANOSECONDS LENT
- * tests a team instead, run_cases copies WITH_THREADS THREADS the copies, run_cases tiles WORDS the emulated tile
- * unit. run_cases serve ISA THREADS answers cases as they come: on standard input int64 bytes and a case of so many,
- * on standard output what OUTPUTS has of it.
+/* Run cases of operators and write their results: run_cases CASES OUTPUTS ISA THREADS [CLUSTERS]. Without an argument
+ * it prints the instruction sets that this CPU runs. run_cases team THREADS CLUSTERS SPIN_NANOSECONDS LENT tests a team
+ * instead, run_cases copies WITH_THREADS THREADS the copies, run_cases tiles WORDS the emulated tile unit. run_cases
+ * serve ISA THREADS serves cases from standard input: an int64 number of bytes, then a case of this size. It writes the
+ * OUTPUTS of each case to standard output.
  *
- * CASES: "HCCASES1", int64 number of cases; each: char op[32], int64 num_ints num_floats num_arrays, int64 ints,
+ * CASES: "HCCASES1", int64 number of cases. Each case: char op[32], int64 num_ints num_floats num_arrays, int64 ints,
  * double floats, then per array int64 dtype, count (-1: NULL), is_output and the content, padded to 8 bytes. OUTPUTS:
- * per case int64 status, int64 bits of what was broken (cases.h), the content of its outputs, padded to 8 bytes. */
+ * per case int64 status, int64 violation bits (cases.h), and the content of its outputs, padded to 8 bytes. */
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,7 +15,7 @@
 
 #include "test/cases.h"
 
-static char *contents; /* of the file of cases */
+static char *contents; /* content of the file of cases */
 static const char *current = "none";
 static long current_index = -1;
 
@@ -63,7 +63,7 @@ static int64_t padded(int64_t bytes) {
     return (bytes + 7) / 8 * 8;
 }
 
-/* Next case of the file, with its arrays in guarded memory; out_inputs: the initial content of each array. */
+/* Read the next case of the file, with its arrays in guarded memory. out_inputs: the initial content of each array. */
 static void take_case(char **at, hc_case *one, const char **out_inputs) {
     memset(one, 0, sizeof(*one));
     memcpy(one->op, *at, sizeof(one->op));
@@ -129,7 +129,7 @@ static void run_case(hc_context *context, char **at, FILE *outputs) {
     }
 }
 
-/* Names of the instruction sets that this CPU runs and the library was built for, one per line. */
+/* Print the names of the instruction sets of this CPU that the library was built for, one per line. */
 static void print_isas(void) {
     for (int number = 0; number < 100; number++) {
         int found;

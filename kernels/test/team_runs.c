@@ -1,5 +1,5 @@
-/* Runs of a team: all sizes alternately, with barriers of both types. Each barrier must make visible the earlier
- * writes of the other threads. On the team's own threads, or on threads of a small runtime that replaces OpenMP. */
+/* Runs of a team: alternating sizes, with barriers of both types. Each barrier must make the earlier writes of the
+ * other threads visible. The runs use the team's own threads, or threads of a small runtime that replaces OpenMP. */
 #include "test/cases.h"
 
 #include <pthread.h>
@@ -14,13 +14,13 @@
 
 typedef struct {
     hc_team *team;
-    int num_clusters, size; /* of the complete team */
-    int most; /* threads that a run may have, and has one beyond */
-    int *done; /* rounds that each thread has done; plain numbers, so that a race is one for a sanitizer too */
+    int num_clusters, size; /* size of the complete team */
+    int max_run; /* largest run; larger runs get one thread */
+    int *done; /* rounds finished by each thread; plain ints, so that a sanitizer detects races */
     int wrong[256];
 } work;
 
-/* Runtime: it creates the threads of a region, a nested region has one thread, and no region has more threads than
+/* Test runtime. It creates the threads of a region. A nested region has one thread, and no region has more threads than
  * configured. */
 typedef struct {
     void (*function)(void *);
@@ -29,7 +29,7 @@ typedef struct {
 } place;
 
 static _Thread_local place of_thread;
-static int most_threads;
+static int max_threads;
 
 static int thread_in_region(void) {
     return of_thread.thread;
@@ -50,7 +50,7 @@ static void *enter(void *argument) {
 static void parallel(void (*function)(void *), void *argument, unsigned num_threads, unsigned flags) {
     place places[256];
     pthread_t handles[256];
-    int given = of_thread.num_threads > 0 ? 1 : (int)num_threads < most_threads ? (int)num_threads : most_threads;
+    int given = of_thread.num_threads > 0 ? 1 : (int)num_threads < max_threads ? (int)num_threads : max_threads;
     (void)flags;
     for (int i = 0; i < given; i++) {
         places[i] = (place){function, argument, i, given};
@@ -76,7 +76,7 @@ static void inner(void *arguments, int thread, int num_threads) {
     w->done[0] += thread == 0 && num_threads == 1;
 }
 
-/* A run within a run, of which the other threads know nothing. */
+/* Start a nested run, which must use only the calling thread. */
 static void look_within(work *w, int thread) {
     int runs = 0;
     work own = {.team = w->team, .done = &runs};
@@ -114,7 +114,7 @@ static void *call(void *argument) {
         memset(own.done, 0, (size_t)own.size * sizeof(int));
         hc_team_run(own.team, threads, rounds, &own);
         for (int thread = 0; thread < own.size; thread++) {
-            wrong += own.done[thread] != (thread < (threads > own.most ? 1 : threads) ? 2 * ROUNDS : 0);
+            wrong += own.done[thread] != (thread < (threads > own.max_run ? 1 : threads) ? 2 * ROUNDS : 0);
         }
     }
     for (int thread = 0; thread < own.size; thread++) {
@@ -126,10 +126,10 @@ static void *call(void *argument) {
 
 int hc_test_team(int num_threads, int num_clusters, int64_t spin_nanoseconds, int lent) {
     const hc_openmp openmp = {parallel, thread_in_region, threads_of_region};
-    work shared = {.num_clusters = num_clusters, .size = num_threads, .most = lent > 0 ? lent : num_threads};
+    work shared = {.num_clusters = num_clusters, .size = num_threads, .max_run = lent > 0 ? lent : num_threads};
     pthread_t callers[CALLERS];
     long wrong = 0;
-    most_threads = lent;
+    max_threads = lent;
     if (num_threads > 256 || hc_team_create(num_threads, num_clusters, NULL, spin_nanoseconds, lent > 0 ? &openmp : NULL,
                                             &shared.team) != HC_OK) {
         return -1;

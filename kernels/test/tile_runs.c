@@ -1,4 +1,4 @@
-/* Runs of the emulated tile unit by itself: a product of tiles of any size, and misuse that has to end the program. */
+/* Runs of the emulated tile unit: a product of tiles of any size, and misuse that must end the program. */
 #include "test/cases.h"
 
 #ifdef HC_EMULATED_TILES
@@ -19,7 +19,7 @@ typedef struct {
     uint8_t rows[16];
 } tile_configuration;
 
-/* Tile 0 of rows x columns sums, 1 of rows of so many pairs, 2 of pairs x columns. */
+/* Tile 0 has rows x columns sums, tile 1 has rows x pairs, tile 2 has pairs x columns. */
 static tile_configuration configuration_of(int rows, int pairs, int columns) {
     return (tile_configuration){.palette = 1,
                                 .rows = {(uint8_t)rows, (uint8_t)rows, (uint8_t)pairs},
@@ -31,8 +31,8 @@ static void configure(int rows, int pairs, int columns) {
     hc_tiles_load_configuration(&configuration);
 }
 
-/* Sums, A and B come on standard input, 16 rows of 64 bytes each; the sums after the product go to standard output. 0,
- * or 1: rounding control or exceptions were touched, or the unit is still in use. */
+/* Read sums, A and B from standard input, 16 rows of 64 bytes each, and write the sums after the product to standard
+ * output. Return 0, or 1 if rounding control or exceptions have changed, or the unit is still in use. */
 static int multiply(int rows, int pairs, int columns) {
     char tiles[3][TILE_BYTES];
     if (fread(tiles, TILE_BYTES, 3, stdin) != 3) {
@@ -76,7 +76,7 @@ static void configure_tile(int palette, int start_row, int tile, int rows, int r
     hc_tiles_load_configuration(&configuration);
 }
 
-/* Sums of the given rows and bytes, of complete tiles. */
+/* Multiply into sums of the given rows and bytes per row, with complete operands. */
 static void multiply_into(int rows, int row_bytes) {
     configure_tile(1, 0, 0, rows, row_bytes);
     hc_tile_multiply_bf16(0, 1, 2);
@@ -123,7 +123,7 @@ static int misuse(const char *what) {
     } else if (strcmp(what, "no rows") == 0) {
         configure_tile(1, 0, 3, 0, 64);
     }
-    return 1; /* nothing noticed */
+    return 1; /* no misuse was detected */
 }
 
 int hc_test_tiles(int num_words, char **words) {

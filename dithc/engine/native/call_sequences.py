@@ -28,7 +28,7 @@ STEPS = (
     "hc_rotate_heads_backward",
     "hc_attention_heads_forward",
     "hc_copy_blocks",
-    "hc_exchange_meet",
+    "hc_exchange_barrier",
 )
 STRUCTURES = ("hc_gemm", "hc_attention_heads_forward")  # have one argument, a structure
 
@@ -45,9 +45,9 @@ class CallRecorder:
         self._context = 0
         self._structures: list[ctypes.Structure] = []
 
-    def hc_exchange_meet(self, exchange: int, timeout_nanoseconds: int, out_rank: ctypes.c_int) -> None:
+    def hc_exchange_barrier(self, exchange: int, timeout_nanoseconds: int, out_rank: ctypes.c_int) -> None:
         words = (exchange, timeout_nanoseconds, ctypes.addressof(out_rank))
-        self._record(STEPS.index("hc_exchange_meet"), self._context or contexts.context(), words)
+        self._record(STEPS.index("hc_exchange_barrier"), self._context or contexts.context(), words)
 
     def _record(self, step: int, context: int, words: tuple[int | None, ...]) -> None:
         self._context = context
@@ -108,5 +108,5 @@ def _recorder_of_structure(step: int) -> Callable[..., None]:
 
 
 for _step, _name in enumerate(STEPS):
-    if _name != "hc_exchange_meet":
+    if _name != "hc_exchange_barrier":
         setattr(CallRecorder, _name, _recorder_of_structure(_step) if _name in STRUCTURES else _recorder(_step, _name))

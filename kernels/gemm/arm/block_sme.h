@@ -1,29 +1,29 @@
-/* Products of packed panels by SME outer products on the four 32-bit ZA tiles, shared by fp32 (FMOPA) and bf16
- * (BFMOPA); what every SME product needs is in entry_sme.h.
+/* Product of packed panels by SME outer products on the four 32-bit ZA tiles, shared by fp32 (FMOPA) and bf16 (BFMOPA).
+ * entry_sme.h contains the definitions shared by all SME products.
  *
- * Tiles (0 1 / 2 3) are a square of 2 x 2 vectors of C: four outer products for two vectors of A and two of B, the
- * fewest loads per product that four tiles allow. A step of depth is one k of fp32 or a pair of k of bf16; in memory
- * both are two vectors of 32-bit words of each panel, so the loop below serves both.
+ * Tiles (0 1 / 2 3) are a square of 2 x 2 vectors of C: four outer products for two vectors of A and two vectors of B,
+ * the fewest loads per product for four tiles. A step is one k of fp32 or a pair of k of bf16. In memory, both are two
+ * vectors of 32-bit words of each panel, so both types use the loop below.
  *
- * Loads are single-vector (LD1W), which SME without SME2 has at full rate everywhere; the structure loads LD2W and
- * LD4W would save instructions but permute every vector they load. kernels/test/instructions_per_fmopa.py counts what
- * is executed. */
+ * The loads are single-vector loads (LD1W), which SME without SME2 executes at full rate. The structure loads LD2W and
+ * LD4W would need fewer instructions, but permute every vector they load. kernels/test/instructions_per_fmopa.py counts
+ * the executed instructions. */
 #ifndef HC_BLOCK_SME_H
 #define HC_BLOCK_SME_H
 
 #include "gemm/arm/entry_sme.h"
 
-/* Eight steps, as the immediate offsets of LD1W reach -8 to 7 vectors and a step takes two of each panel; and as a
- * step fills four of the 32 vector registers, so that no load waits for a register. Written as assembly because
- * compilers move the pointers back to the start of the group, out of reach of the offsets, and load every step into
- * the same four registers. */
+/* Steps per group. The immediate offsets of LD1W reach -8 to 7 vectors, and a step loads two vectors of each panel, so
+ * a group has eight steps. A step uses four of the 32 vector registers, so that no load waits for a register. The loop
+ * is assembly, because compilers move the pointers to the start of the group, out of reach of the offsets, and load
+ * every step into the same four registers. */
 #define HC_STEPS_PER_GROUP 8
 
-/* Loads of the step with offsets `even` and `odd`: a0 a1 b0 b1 are numbers of vector registers. */
+/* Loads of one step, with offsets `even` and `odd`. a0 a1 b0 b1 are numbers of vector registers. */
 #define HC_LOAD(z, panel, offset) "ld1w {z" #z ".s}, %[all]/z, [%[" #panel "], #" #offset ", mul vl]\n"
 #define HC_LOAD_STEP(a0, a1, b0, b1, even, odd) \
     HC_LOAD(a0, a, even) HC_LOAD(b0, b, even) HC_LOAD(b1, b, odd) HC_LOAD(a1, a, odd)
-/* The products of one step, with the loads of the step two later in between. */
+/* Products of one step, interleaved with the loads of the step after the next. */
 #define HC_STEP_AND_LOAD(OUTER, a0, a1, b0, b1, even, odd, next_a0, next_a1, next_b0, next_b1) \
     OUTER(0, a0, b0) HC_LOAD(next_a0, a, even) OUTER(1, a0, b1) HC_LOAD(next_b0, b, even)       \
     OUTER(2, a1, b0) HC_LOAD(next_b1, b, odd) OUTER(3, a1, b1) HC_LOAD(next_a1, a, odd)
@@ -43,8 +43,8 @@
     HC_LAST_STEP(OUTER, 28, 29, 30, 31)
 /* clang-format on */
 
-/* The tiles become the product of a panel of A and a panel of B, `steps` steps deep. OUTER(tile, rows, columns) is the
- * text of the instruction that adds an outer product of two vector registers to a tile. */
+/* Define multiply, which sets the tiles to the product of a panel of A and a panel of B of `steps` steps. OUTER(tile,
+ * rows, columns) is the assembly text that adds an outer product of two vector registers to a tile. */
 #define HC_DEFINE_MULTIPLY(OUTER)                                                                        \
     static void multiply(int64_t steps, const float *a, const float *b) HC_SME_PART {                    \
         const svbool_t all = svptrue_b8(); /* of elements of every size */                               \
@@ -73,7 +73,7 @@
         }                                                                                                \
     }
 
-/* The four tiles to the corner of c that has m rows and n columns left. */
+/* Store the four tiles to the corner of c with m remaining rows and n remaining columns. */
 static void store_tiles(int64_t m, int64_t n, float *c, int64_t ldc, const float *bias, int add) HC_SME_PART {
     const int64_t vector = (int64_t)svcntw();
     float *below = c + vector * ldc;
@@ -90,10 +90,10 @@ static void store_tiles(int64_t m, int64_t n, float *c, int64_t ldc, const float
     }
 }
 
-/* From HC_DEFINE_MULTIPLY. */
+/* Defined by HC_DEFINE_MULTIPLY. */
 static void multiply(int64_t steps, const float *a, const float *b) HC_SME_PART;
 
-/* A panel of B stays in the first cache while the panels of A pass. */
+/* Multiply panels. The inner loop runs over the panels of A, so that a panel of B stays in the L1 cache. */
 HC_SME_ENTRY static void block(int64_t m, int64_t n, int64_t steps, const float *a, const float *b, float *c, int64_t ldc,
                                const float *bias, int add) {
     const int64_t width = 2 * (int64_t)svcntw();
@@ -105,7 +105,7 @@ HC_SME_ENTRY static void block(int64_t m, int64_t n, int64_t steps, const float 
     }
 }
 
-/* Rows of A and columns of B in a panel. */
+/* Return the rows of A, or the columns of B, per panel. */
 static int64_t two_vectors(void) {
     return 2 * (int64_t)svcntsw();
 }

@@ -1,4 +1,4 @@
-/* What every SME product needs: how streaming mode and ZA are entered, and how tiles are stored. */
+/* Definitions shared by all SME products: entry to streaming mode and ZA, and stores of tiles. */
 #ifndef HC_ENTRY_SME_H
 #define HC_ENTRY_SME_H
 
@@ -10,19 +10,20 @@
 
 #include "gemm/gemm_kernel.h"
 
-/* An entry: streaming mode and a private ZA for the duration of one call. */
+/* Attributes of an entry function: streaming mode and a private ZA for the duration of one call. */
 #define HC_SME_ENTRY __arm_locally_streaming __arm_new("za")
-/* A part of an entry: called in streaming mode, works on the caller's ZA. */
+/* Attributes of a function that an entry calls in streaming mode, and that uses the caller's ZA. */
 #define HC_SME_PART __arm_streaming __arm_inout("za")
-/* A part that does not use ZA; declared, because the compiler would save ZA around it. */
+/* Attributes of a function that an entry calls and that does not use ZA. Without them the compiler would save ZA around
+ * the call. */
 #define HC_SME_HELPER __arm_streaming __arm_preserves("za")
 
-/* Clobbers of assembly that uses all vector registers. */
+/* Clobber list of assembly that uses all vector registers. */
 #define HC_ALL_VECTORS                                                                                           \
     "z0", "z1", "z2", "z3", "z4", "z5", "z6", "z7", "z8", "z9", "z10", "z11", "z12", "z13", "z14", "z15", "z16", \
         "z17", "z18", "z19", "z20", "z21", "z22", "z23", "z24", "z25", "z26", "z27", "z28", "z29", "z30", "z31"
 
-/* Row `row` of a tile to c, and the same after bias and the old c were added to it. */
+/* Store row `row` of a tile to c, directly, or after adding bias and the previous c. */
 #define HC_STORE_ROW(bits, tile, row, columns, c, ldc) \
     svst1_hor_za##bits(tile, (uint32_t)(row), columns, (c) + (row) * (ldc));
 #define HC_STORE_SUM(bits, tile, row, columns, c, ldc, bias, add)                                                  \
@@ -33,10 +34,10 @@
         svst1(columns, (c) + (row) * (ldc), svadd_x(columns, sum, old));                                           \
     }
 
-/* Store the rows of a tile of `bits` wide elements to c, at most `rows_left`, under a mask of columns; none for a
- * negative number. bias is a vector, possibly zeros. Products are summed first, then bias and c are added, so that
- * their size does not affect the rounding of every step. Two rows at a time, because the immediate part of a row's
- * number is 0 to 1 for 64-bit elements. */
+/* Store the rows of a tile of `bits` wide elements to c, at most `rows_left` rows (none if negative), under a mask of
+ * columns. bias is a vector, possibly zeros. The products are summed first, then bias and c are added, so that their
+ * magnitude does not affect the rounding of every step. The loop stores two rows per iteration, because the immediate
+ * part of a row number is 0 to 1 for 64-bit elements. */
 #define HC_STORE_TILE(bits, tile, rows_left, columns, c, ldc, has_bias, bias, add)                             \
     do {                                                                                                       \
         const int64_t lanes = (int64_t)svcntb() / (bits / 8);                                                  \

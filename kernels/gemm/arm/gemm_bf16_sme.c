@@ -1,6 +1,6 @@
 /* bf16 matrix products by SME outer products (BFMOPA: sums of two products in fp32) on all four ZA tiles, for any
- * streaming vector length. A panel holds pairs of depths: for each pair, two vectors of 32-bit words, the earlier
- * depth in the lower half. BFMOPA takes denormal operands and sums for zeros. */
+ * streaming vector length. A panel contains pairs of k. Each pair is two vectors of 32-bit words, with the lower k in
+ * the lower half. BFMOPA treats denormal operands and sums as zero. */
 #include <string.h>
 
 #include "gemm/arm/block_sme.h"
@@ -8,18 +8,18 @@
 #define BFMOPA(tile, rows, columns) "bfmopa za" #tile ".s, %[all]/m, %[all]/m, z" #rows ".h, z" #columns ".h\n"
 HC_DEFINE_MULTIPLY(BFMOPA)
 
-/* "Rows" are rows of a panel: rows of A, or columns of B, with its matrix transposed. */
+/* Packing job. "Rows" are rows of a panel: rows of A, or columns of B with its matrix transposed. */
 typedef struct {
     int64_t rows, depth;
     const void *data;
     int64_t row_stride, depth_stride;
     int dtype;
     float scale;
-    float *sums; /* NULL, or (rows): sums of the elements before they are rounded */
+    float *sums; /* NULL, or (rows): sums of the unrounded elements */
     uint32_t *panels;
 } hc_packing;
 
-/* A vector of fp32 or bf16 elements as fp32, zero outside `lanes`. */
+/* Load a vector of fp32 or bf16 elements as fp32. Lanes outside `lanes` are zero. */
 static inline svfloat32_t read_f32(svbool_t lanes, const void *data, int64_t index, int dtype) HC_SME_HELPER {
     if (dtype == HC_F32) {
         return svld1_f32(lanes, (const float *)data + index);
@@ -32,8 +32,8 @@ static inline svuint32_t pair(svfloat32_t earlier, svfloat32_t later) HC_SME_HEL
     return svreinterpret_u32(svcvtnt_bf16_x(svcvt_bf16_x(all, earlier), all, later));
 }
 
-/* Rows lie next to each other in memory, bf16 stays as it is: two depths are zipped, a panel's width of halves at a
- * time. */
+/* Pack rows that are adjacent in memory, with unchanged bf16. Two steps of k are interleaved, for the width of a panel
+ * at a time. */
 HC_SME_ENTRY static void pack_zipped(const hc_packing *p) {
     const int64_t lanes = (int64_t)svcntw();
     const uint16_t *data = p->data;
@@ -50,7 +50,7 @@ HC_SME_ENTRY static void pack_zipped(const hc_packing *p) {
     }
 }
 
-/* Rows lie next to each other in memory; elements are scaled, summed and rounded. */
+/* Pack rows that are adjacent in memory. Elements are scaled, summed and rounded. */
 HC_SME_ENTRY static void pack_rounded(const hc_packing *p) {
     const int64_t lanes = (int64_t)svcntw();
     uint32_t *out = p->panels;
@@ -73,14 +73,15 @@ HC_SME_ENTRY static void pack_rounded(const hc_packing *p) {
     }
 }
 
-/* One vector of rows that are contiguous in depth, bf16 as it is: a pair of depths is a word, words are transposed. */
+/* Pack one vector of rows that are contiguous in k, with unchanged bf16. A pair of k is a 32-bit word. ZA tiles
+ * transpose the words. */
 static void transpose_words(const hc_packing *p, int64_t row, uint32_t *out) HC_SME_PART {
     const svbool_t all = svptrue_b32();
     const int64_t lanes = (int64_t)svcntw(), pairs = (p->depth + 1) / 2;
     const int64_t rows = p->rows - row < lanes ? p->rows - row : lanes;
     for (int64_t k = 0; k < pairs; k += 2 * lanes) {
         const svbool_t first = svwhilelt_b16(2 * k, p->depth), second = svwhilelt_b16(2 * (k + lanes), p->depth);
-        svzero_za(); /* rows past the last */
+        svzero_za(); /* zeros for rows after the last row */
         for (int64_t r = 0; r < rows; r++) {
             const uint16_t *from = (const uint16_t *)p->data + (row + r) * p->row_stride + 2 * k;
             svwrite_hor_za32_m(0, (uint32_t)r, all, svreinterpret_u32(svld1(first, from)));
@@ -95,7 +96,8 @@ static void transpose_words(const hc_packing *p, int64_t row, uint32_t *out) HC_
     }
 }
 
-/* The same with elements scaled, summed and rounded: fp32 is transposed and pairs are rounded on the way out. */
+/* Pack one vector of rows that are contiguous in k. Elements are scaled and summed, fp32 is transposed, and pairs are
+ * rounded when they are stored. */
 static void transpose_rounded(const hc_packing *p, int64_t row, uint32_t *out) HC_SME_PART {
     const svbool_t all = svptrue_b32();
     const int64_t lanes = (int64_t)svcntw();
@@ -135,7 +137,7 @@ HC_SME_ENTRY static void pack_transposed(const hc_packing *p, int as_it_is) {
     }
 }
 
-/* One row or one column with arbitrary strides. */
+/* Pack one row or one column with arbitrary strides. */
 HC_SME_ENTRY static void pack_scattered(const hc_packing *p) {
     const int64_t lanes = (int64_t)svcntw(), width = 2 * lanes, size = p->dtype == HC_F32 ? 4 : 2;
     const svbool_t one = svwhilelt_b32(0, 1);

@@ -1,4 +1,4 @@
-/* bf16 matrix products in SVE: operands are rounded to bf16 while they are packed, products and sums are fp32. */
+/* bf16 matrix products with SVE. Packing rounds operands to bf16. Products and sums are fp32. */
 #include "gemm/arm/panels_sve.h"
 
 #define HC_KERNEL gemm_bf16_sve

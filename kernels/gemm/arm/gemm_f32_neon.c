@@ -1,4 +1,4 @@
-/* fp32 matrix products in NEON. */
+/* fp32 matrix products with NEON. */
 #include "gemm/arm/panels_neon.h"
 
 #define HC_KERNEL gemm_f32_neon

@@ -1,8 +1,8 @@
 /* fp32 matrix products by SME outer products (FMOPA) on all four ZA tiles, for any streaming vector length.
  *
- * Executed instructions per outer product, counted by kernels/test/instructions_per_fmopa.py: 2.125 in the loop over
- * depth (fp32 and bf16: per step 4 loads and 4 products, per 8 steps 4 of the loop) and 1.875 for fp64; single-vector
- * loads allow 2.00 and 1.75. */
+ * kernels/test/instructions_per_fmopa.py counts the executed instructions per outer product: 2.125 in the loop over k
+ * (fp32 and bf16: 4 loads and 4 products per step, and 4 loop instructions per 8 steps), and 1.875 for fp64. The lower
+ * limits with single-vector loads are 2.00 and 1.75. */
 #include <string.h>
 
 #include "gemm/arm/block_sme.h"
@@ -10,7 +10,7 @@
 #define FMOPA(tile, rows, columns) "fmopa za" #tile ".s, %[all]/m, %[all]/m, z" #rows ".s, z" #columns ".s\n"
 HC_DEFINE_MULTIPLY(FMOPA)
 
-/* A vector of fp32 or bf16 elements as fp32; a bf16 is the upper half of an fp32. */
+/* Load a vector of fp32 or bf16 elements as fp32. A bf16 is the upper half of an fp32. */
 static inline svfloat32_t read_f32(svbool_t lanes, const void *data, int64_t index, int dtype) HC_SME_HELPER {
     if (dtype == HC_F32) {
         return svld1_f32(lanes, (const float *)data + index);
@@ -54,8 +54,8 @@ static void block_f32(int64_t m, int64_t n, int64_t k, const void *a_panels, con
     block(m, n, k, a_panels, b_panels, c, ldc, bias, add);
 }
 
-/* An SME unit loads from the L2 cache where cores share it, so panels need not fit the first: at 512 bits one is 64 KB
- * deep. */
+/* Largest depth of a block. SME units that cores share load from the L2 cache, so panels need not fit the L1 cache.
+ * With vectors of 512 bits, a panel of this depth is 64 KB. */
 #define MAX_DEPTH 512
 
 const hc_gemm_kernel hc_gemm_f32_sme = {

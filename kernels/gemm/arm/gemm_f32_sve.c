@@ -1,4 +1,4 @@
-/* fp32 matrix products in SVE, for any vector length. */
+/* fp32 matrix products with SVE, for any vector length. */
 #include "gemm/arm/panels_sve.h"
 
 #define HC_KERNEL gemm_f32_sve

@@ -3,22 +3,22 @@
  * Tiles (0 1 / 2 3 / 4 5 / 6 7) are 4 x 2 vectors of C: six loads for eight outer products. */
 #include "gemm/arm/entry_sme.h"
 
-/* Four steps, as the immediate offsets of LD1D reach -8 to 7 vectors and a step takes four of A; each step has
- * registers of its own. */
+/* Steps per group. The immediate offsets of LD1D reach -8 to 7 vectors, and a step loads four vectors of A, so a group
+ * has four steps. Each step has separate registers. */
 #define HC_STEPS_PER_GROUP 4
 
 #define LOAD(z, panel, offset) "ld1d {z" #z ".d}, %[all]/z, [%[" #panel "], #" #offset ", mul vl]\n"
 #define FMOPA(tile, rows, columns) "fmopa za" #tile ".d, %[all]/m, %[all]/m, z" #rows ".d, z" #columns ".d\n"
-/* One step: registers a0-a3, b0 and b1, from offsets i to l of A, s and t of B. */
+/* One step, with registers a0-a3, b0 and b1, offsets i to l of A, and offsets s and t of B. */
 #define STEP(a0, a1, a2, a3, b0, b1, i, j, k, l, s, t)                                                            \
     LOAD(a0, a, i) LOAD(b0, b, s) LOAD(b1, b, t) LOAD(a1, a, j) FMOPA(0, a0, b0) FMOPA(1, a0, b1) LOAD(a2, a, k)  \
     FMOPA(2, a1, b0) FMOPA(3, a1, b1) LOAD(a3, a, l) FMOPA(4, a2, b0) FMOPA(5, a2, b1) FMOPA(6, a3, b0)           \
     FMOPA(7, a3, b1)
 
-/* The tiles become the product of a panel of A and a panel of B, `steps` deep. */
+/* Set the tiles to the product of a panel of A and a panel of B of `steps` steps. */
 static void multiply(int64_t steps, const double *a, const double *b) HC_SME_PART {
     const svbool_t all = svptrue_b64();
-    const int64_t middle = HC_STEPS_PER_GROUP / 2 * (int64_t)svcntd(); /* for one vector a step; A has four, B has two */
+    const int64_t middle = HC_STEPS_PER_GROUP / 2 * (int64_t)svcntd(); /* per vector of a step: four of A, two of B */
     svzero_za();
     int64_t groups = steps / HC_STEPS_PER_GROUP;
     if (groups > 0) {
@@ -46,7 +46,7 @@ static void multiply(int64_t steps, const double *a, const double *b) HC_SME_PAR
     }
 }
 
-/* The eight tiles to the corner of c that has m rows and n columns left. */
+/* Store the eight tiles to the corner of c with m remaining rows and n remaining columns. */
 static void store_tiles(int64_t m, int64_t n, double *c, int64_t ldc, const double *bias, int add) HC_SME_PART {
     const int64_t vector = (int64_t)svcntd();
     for (int64_t right = 0; right < 2 * vector && right < n; right += vector, c += vector) {
@@ -67,7 +67,7 @@ static void store_tiles(int64_t m, int64_t n, double *c, int64_t ldc, const doub
     }
 }
 
-/* A panel of B stays in the first cache while the panels of A pass. */
+/* Multiply panels. The inner loop runs over the panels of A, so that a panel of B stays in the L1 cache. */
 HC_SME_ENTRY static void block(int64_t m, int64_t n, int64_t k, const double *a, const double *b, double *c, int64_t ldc,
                                const double *bias, int add) {
     const int64_t height = 4 * (int64_t)svcntd(), width = 2 * (int64_t)svcntd();
@@ -100,7 +100,7 @@ static int64_t two_vectors(void) {
     return 2 * (int64_t)svcntsd();
 }
 
-/* The sums of an fp64 product are fp64 behind the contract's pointer. */
+/* Pack A. For fp64 products, row_sum points to fp64 sums. */
 static void pack_a(int64_t m, int64_t k, const hc_matrix *a, float scale, void *out_panels, float *row_sum) {
     pack(&(hc_packing){m, k, a->data, a->row_stride, a->column_stride, HC_F64, scale, (double *)(void *)row_sum, 4, out_panels});
 }
@@ -114,8 +114,8 @@ static void block_f64(int64_t m, int64_t n, int64_t k, const void *a_panels, con
     block(m, n, k, a_panels, b_panels, c, ldc, bias, add);
 }
 
-/* An SME unit loads from the L2 cache where cores share it, so panels need not fit the first: at 512 bits one is 64 KB
- * deep. */
+/* Largest depth of a block. SME units that cores share load from the L2 cache, so panels need not fit the L1 cache.
+ * With vectors of 512 bits, a panel of A of this depth is 64 KB. */
 #define MAX_DEPTH 256
 
 const hc_gemm_kernel hc_gemm_f64_sme = {

@@ -1,8 +1,8 @@
-/* A kernel of fp32 panels, as gemm_kernel.h asks for it; included behind the panels, by the fp32 and the bf16 kernel of each
- * instruction set, which say
- *   HC_KERNEL         its name, without the prefix hc_
- *   HC_KERNEL_ISA     its instruction set
- *   HC_KERNEL_DTYPE   the type of a product; operands of HC_BF16 are rounded to it while they are packed */
+/* Template of an hc_gemm_kernel with fp32 panels. The fp32 and the bf16 kernel of an instruction set include it after
+ * their panel header, and define:
+ *  HC_KERNEL         name without the prefix hc_
+ *  HC_KERNEL_ISA     instruction set
+ *  HC_KERNEL_DTYPE   compute type; for HC_BF16, packing rounds the operands */
 #define HC_TEXT(name) #name
 #define HC_TEXT_OF(name) HC_TEXT(name)
 #define HC_JOINED(a, b) a##b

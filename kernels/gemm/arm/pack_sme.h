@@ -1,10 +1,10 @@
-/* Packing in streaming SVE for fp32 and fp64. Rows that are contiguous in depth are transposed through a ZA tile.
+/* Packing in streaming SVE, for fp32 and fp64. A ZA tile transposes rows that are contiguous in k.
  *
- * A template. Before the inclusion, HC_ELEMENT, HC_VECTOR, HC_LANES(), HC_SOME_LANES(from, to), HC_ALL_LANES(),
- * HC_SET(value), HC_READ(lanes, data, index, dtype), and HC_WRITE_ROW and HC_READ_COLUMN of a tile must be defined
- * for the element. "Rows" are rows of a panel: rows of A, or columns of B, with its matrix transposed. Streaming
- * mode has no gathers, so a matrix with neither stride 1 (one row or one column) is read element by element.
- */
+ * This file is a template. Before the inclusion, HC_ELEMENT, HC_VECTOR, HC_LANES(), HC_SOME_LANES(from, to),
+ * HC_ALL_LANES(), HC_SET(value), HC_READ(lanes, data, index, dtype), and HC_WRITE_ROW and HC_READ_COLUMN of a tile must
+ * be defined for the element type. "Rows" are rows of a panel: rows of A, or columns of B with its matrix transposed.
+ * Streaming mode has no gather loads, so a matrix with neither stride 1 (one row or one column) is read element by
+ * element. */
 #include <arm_sme.h>
 
 #include "gemm/gemm_kernel.h"
@@ -16,11 +16,11 @@ typedef struct {
     int dtype;
     HC_ELEMENT scale;
     HC_ELEMENT *sums;  /* NULL, or (rows) */
-    int64_t vectors;   /* a panel holds this many vectors of rows */
+    int64_t vectors;   /* vectors of rows per panel */
     HC_ELEMENT *panels;
 } hc_packing;
 
-/* Rows lie next to each other in memory: each step of depth is a copy. */
+/* Pack rows that are adjacent in memory. Each step of k is a copy. */
 HC_SME_ENTRY static void pack_copied(const hc_packing *p) {
     const int64_t lanes = (int64_t)HC_LANES();
     const HC_VECTOR scale = HC_SET(p->scale);
@@ -39,7 +39,7 @@ HC_SME_ENTRY static void pack_copied(const hc_packing *p) {
     }
 }
 
-/* Columns first..first + count of a tile, each a vector of rows, to consecutive steps of a panel. */
+/* Store columns first..first + count of a tile, each a vector of rows, to consecutive steps of a panel. */
 #define HC_STORE_COLUMNS(tile, first, count)                                                             \
     for (int64_t column = 0; column < (count); column++) {                                               \
         const HC_VECTOR x = svmul_x(all, HC_READ_COLUMN(HC_SET(0), all, tile, (uint32_t)column), scale); \
@@ -53,7 +53,7 @@ HC_SME_ENTRY static void pack_copied(const hc_packing *p) {
         HC_WRITE_ROW(tile, (uint32_t)r, all, HC_READ(some, p->data, (row + r) * p->row_stride + (first), p->dtype)); \
     } while (0)
 
-/* One vector of rows, from `row` on, over all of the depth, contiguous in it. Two tiles: a longer run of each row per
+/* Pack one vector of rows from `row` on, contiguous in k, over all of k. Two tiles double the run of each row per
  * pass. */
 static void pack_transposed_rows(const hc_packing *p, int64_t row, HC_ELEMENT *out) HC_SME_PART {
     const svbool_t all = HC_ALL_LANES();
@@ -63,7 +63,7 @@ static void pack_transposed_rows(const hc_packing *p, int64_t row, HC_ELEMENT *o
     HC_VECTOR sum = HC_SET(0);
     for (int64_t k = 0; k < p->depth; k += 2 * lanes) {
         const int64_t left = p->depth - k;
-        svzero_za(); /* rows past the last */
+        svzero_za(); /* zeros for rows after the last row */
         for (int64_t r = 0; r < rows; r++) {
             HC_LOAD_ROW(0, k);
             HC_LOAD_ROW(1, k + lanes);

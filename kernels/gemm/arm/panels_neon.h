@@ -1,8 +1,8 @@
-/* Products of fp32 panels by NEON multiply-adds; included by the fp32 and the bf16 kernel.
+/* Products of fp32 panels by NEON multiply-adds, included by the fp32 and the bf16 kernel.
  *
- * A tile is 8 rows of A times 3 vectors of B: 24 accumulators, 3 vectors of B and 2 of A fill 29 of 32 registers; A's
- * elements are taken by lane. Panels hold fp32: bf16 operands are rounded while they are packed, because bf16 products
- * are an extension. */
+ * A tile is 8 rows of A times 3 vectors of B. 24 accumulators, 3 vectors of B and 2 vectors of A use 29 of 32
+ * registers. The multiply-adds select the elements of A by lane. Panels contain fp32. Packing rounds bf16 operands,
+ * because bf16 products are an optional extension. */
 #ifndef HC_PANELS_NEON_H
 #define HC_PANELS_NEON_H
 
@@ -27,7 +27,7 @@ static int64_t panel_columns(void) {
     return HC_COLUMNS;
 }
 
-/* fp32 rounded to bf16, nearest even; a nan stays one (its quiet bit is set). */
+/* Round fp32 to bf16, to nearest even. A nan stays nan, with the quiet bit set. */
 static inline float32x4_t round_to_bf16(float32x4_t x) {
     const uint32x4_t bits = vreinterpretq_u32_f32(x);
     const uint32x4_t odd = vandq_u32(vshrq_n_u32(bits, 16), vdupq_n_u32(1));
@@ -37,7 +37,7 @@ static inline float32x4_t round_to_bf16(float32x4_t x) {
     return vreinterpretq_f32_u32(vandq_u32(kept, vdupq_n_u32(0xffff0000)));
 }
 
-/* `count` elements, 4 at most, `stride` apart, as fp32; zero after them. */
+/* Load `count` elements, at most 4, with a distance of `stride`, as fp32. Other lanes are zero. */
 static inline float32x4_t read_f32(const void *data, int64_t index, int64_t stride, int64_t count, int dtype) {
     if (dtype == HC_F32) {
         const float *from = (const float *)data + index;
@@ -69,7 +69,7 @@ static inline void put(float *out, int64_t step, float32x4_t x, float scale, int
     vst1q_f32(out + step, round ? round_to_bf16(x) : x);
 }
 
-/* Four rows of a panel, `count` of them in the matrix, contiguous in depth: squares of 4 x 4 are transposed in
+/* Pack four rows of a panel, contiguous in k. `count` rows exist in the matrix. Squares of 4 x 4 are transposed in
  * registers. */
 static inline void pack_four_rows(int64_t count, int64_t depth, const void *data, int64_t row_stride, int dtype, float scale,
                                   int round, int64_t width, float *out, float *sums) {
@@ -89,7 +89,8 @@ static inline void pack_four_rows(int64_t count, int64_t depth, const void *data
     }
 }
 
-/* `rows` of panels `width` wide; a row of a panel of B is a column of the matrix, given transposed. */
+/* Pack `rows` rows into panels of `width` rows. A row of a panel of B is a column of the matrix, which is passed
+ * transposed. */
 static inline void pack(int64_t rows, int64_t depth, const void *data, int64_t row_stride, int64_t depth_stride, int dtype,
                         float scale, int round, int64_t width, float *out, float *sums) {
     const char *bytes = data;
@@ -123,7 +124,7 @@ static inline void pack(int64_t rows, int64_t depth, const void *data, int64_t r
     sums[r][1] = c##r##1;      \
     sums[r][2] = c##r##2;
 
-/* Sums of a complete tile, in separate variables while they grow, because the compiler would keep an array in
+/* Compute the sums of a complete tile. They are separate variables, because the compiler would keep an array in
  * memory. */
 static inline void tile(int64_t k, const float *a, const float *b, float32x4_t sums[HC_ROWS][HC_VECTORS]) {
     HC_EACH_ROW(HC_DECLARE)
@@ -135,7 +136,7 @@ static inline void tile(int64_t k, const float *a, const float *b, float32x4_t s
     HC_EACH_ROW(HC_KEEP)
 }
 
-/* The corner of c that has m rows and n columns left. */
+/* Compute and store the corner of c with m remaining rows and n remaining columns. */
 static void corner(int64_t m, int64_t n, int64_t k, const float *a, const float *b, float *c, int64_t ldc, const float *bias,
                    int add) {
     float32x4_t sums[HC_ROWS][HC_VECTORS];
@@ -157,7 +158,7 @@ static void corner(int64_t m, int64_t n, int64_t k, const float *a, const float 
     }
 }
 
-/* A panel of B stays in the first cache while the panels of A pass. */
+/* Multiply panels. The inner loop runs over the panels of A, so that a panel of B stays in the L1 cache. */
 static void block(int64_t m, int64_t n, int64_t k, const void *a_panels, const void *b_panels, void *c, int64_t ldc,
                   const void *bias, int add) {
     for (int64_t j = 0; j < n; j += HC_COLUMNS) {

@@ -1,9 +1,9 @@
-/* Products of fp32 panels by SVE multiply-adds, for any vector length; included by the fp32 and the bf16 kernel.
+/* Products of fp32 panels by SVE multiply-adds, for any vector length, included by the fp32 and the bf16 kernel.
  *
- * A tile is 8 rows of A times 3 vectors of B: 24 accumulators, 3 vectors of B and broadcasts of A fill 28 of 32
- * registers, and 24 independent chains cover a latency of 9 on two pipes (A64FX). A's elements are broadcast by LD1RW
- * instead of indexed FMLA, which takes two operations on some cores. Panels hold fp32: bf16 operands are rounded while
- * they are packed, because bf16 products (BFDOT, BFMMLA) are an extension that SVE machines such as A64FX do not have. */
+ * A tile is 8 rows of A times 3 vectors of B. 24 accumulators, 3 vectors of B and broadcasts of A use 28 of 32
+ * registers. 24 independent chains cover a latency of 9 cycles on two pipes (A64FX). LD1RW broadcasts the elements of
+ * A, because indexed FMLA takes two operations on some cores. Panels contain fp32. Packing rounds bf16 operands,
+ * because bf16 products (BFDOT, BFMMLA) are an extension that SVE machines such as A64FX lack. */
 #ifndef HC_PANELS_SVE_H
 #define HC_PANELS_SVE_H
 
@@ -27,7 +27,7 @@ static int64_t panel_columns(void) {
     return HC_VECTORS * (int64_t)svcntw();
 }
 
-/* fp32 bits of x rounded to bf16, nearest even; a nan stays one (its quiet bit is set). */
+/* Round fp32 to bf16, to nearest even. A nan stays nan, with the quiet bit set. */
 static inline svfloat32_t round_to_bf16(svbool_t some, svfloat32_t x) {
     const svuint32_t bits = svreinterpret_u32(x);
     const svuint32_t odd = svand_x(some, svlsr_x(some, bits, 16), 1);
@@ -36,8 +36,9 @@ static inline svfloat32_t round_to_bf16(svbool_t some, svfloat32_t x) {
     return svreinterpret_f32(svand_z(some, kept, 0xffff0000));
 }
 
-/* `some` elements from `index` on, `stride` apart, as fp32; zero outside. Gathers take signed 32-bit offsets: the
- * callers step by step through long rows, so that only lanes * stride has to fit. */
+/* Load the elements selected by `some`, from `index` on with a distance of `stride`, as fp32. Other lanes are zero.
+ * Gather loads use signed 32-bit offsets. Callers advance through long rows step by step, so only lanes * stride must
+ * fit 32 bits. */
 static inline svfloat32_t read_f32(svbool_t some, const void *data, int64_t index, int64_t stride, int dtype) {
     if (dtype == HC_F32) {
         const float *from = (const float *)data + index;
@@ -49,8 +50,8 @@ static inline svfloat32_t read_f32(svbool_t some, const void *data, int64_t inde
     return svreinterpret_f32(svlsl_z(some, halves, 16));
 }
 
-/* `rows` of panels `width` wide; a row of a panel of B is a column of the matrix, given transposed. Lanes go along the
- * rows. */
+/* Pack `rows` rows into panels of `width` rows. A row of a panel of B is a column of the matrix, which is passed
+ * transposed. The lanes of a vector are consecutive rows. */
 static inline void pack(int64_t rows, int64_t depth, const void *data, int64_t row_stride, int64_t depth_stride, int dtype,
                         float scale, int round, int64_t width, float *out, float *sums) {
     for (int64_t panel = 0; panel < rows; panel += width) {
@@ -80,11 +81,11 @@ static inline void pack(int64_t rows, int64_t depth, const void *data, int64_t r
     if (r < rows) {                       \
         sums[r] += svaddv(all, sum##r);   \
     }
-/* Vectors low and high hold x and y lane by lane in turn. */
+/* Interleave x and y lane by lane into the vectors low and high. */
 #define HC_INTERLEAVE(low, high, x, y) const svfloat32_t low = svzip1(x, y), high = svzip2(x, y);
 
-/* A panel of 8 rows that are contiguous in depth, `rows` of them in the matrix: interleaving 8 vectors lane by lane is
- * the layout of the panel, for any vector length. */
+/* Pack a panel of 8 rows that are contiguous in k. `rows` rows exist in the matrix. Interleaving 8 vectors lane by lane
+ * produces the layout of the panel, for any vector length. */
 static inline void pack_interleaved(int64_t rows, int64_t depth, const void *data, int64_t row_stride, int dtype, float scale,
                                     int round, float *out, float *sums) {
     const svbool_t all = svptrue_b32();
@@ -148,7 +149,7 @@ static inline void store(svbool_t some, float *c, svfloat32_t sum, svfloat32_t b
     svst1(some, c, add ? svadd_x(some, sum, svld1(some, c)) : sum);
 }
 
-/* The corner of c that has m rows and n columns left. */
+/* Compute and store the corner of c with m remaining rows and n remaining columns. */
 static void tile(int64_t m, int64_t n, int64_t k, const float *a, const float *b, float *c, int64_t ldc, const float *bias,
                  int add) {
     const svbool_t all = svptrue_b32(), none = svpfalse_b();
@@ -159,13 +160,13 @@ static void tile(int64_t m, int64_t n, int64_t k, const float *a, const float *b
         HC_EACH_ROW(HC_MULTIPLY)
     }
     const svbool_t p0 = svwhilelt_b32((int64_t)0, n), p1 = svwhilelt_b32(v, n), p2 = svwhilelt_b32(2 * v, n);
-    const float *from = bias == NULL ? c : bias; /* not read if missing */
+    const float *from = bias == NULL ? c : bias; /* not read if bias is NULL */
     const svfloat32_t bias0 = svld1(bias == NULL ? none : p0, from), bias1 = svld1_vnum(bias == NULL ? none : p1, from, 1),
                       bias2 = svld1_vnum(bias == NULL ? none : p2, from, 2);
     HC_EACH_ROW(HC_STORE)
 }
 
-/* A panel of B stays in the first cache while the panels of A pass. */
+/* Multiply panels. The inner loop runs over the panels of A, so that a panel of B stays in the L1 cache. */
 static void block(int64_t m, int64_t n, int64_t k, const void *a_panels, const void *b_panels, void *c, int64_t ldc,
                   const void *bias, int add) {
     const int64_t columns = panel_columns();

@@ -1,8 +1,8 @@
-/* Products of operands rounded to bf16, held and summed as fp32, in plain C. */
+/* Products of operands rounded to bf16 in plain C. Panels and sums are fp32. */
 #include <stdint.h>
 #include <string.h>
 
-/* To nearest even; a nan stays one. */
+/* Round to bf16, to nearest even. A nan stays nan. */
 static inline float round_bf16(float value) {
     uint32_t bits;
     memcpy(&bits, &value, sizeof(bits));

@@ -1,14 +1,14 @@
-/* The reference matrix kernel in plain C, included once per type. The file that includes this one defines pack_element (float or
- * double), REF_ROUND(v), what products do to an operand, REF_NAME, the descriptor's name after hc_, and REF_DTYPE. */
+/* Reference matrix kernel in plain C, included once per type. The including file defines pack_element (float or
+ * double), REF_ROUND(v) (the rounding of operands), REF_NAME (the name of the descriptor without hc_) and REF_DTYPE. */
 #include <string.h>
 
 #include "gemm/gemm_kernel.h"
 
-/* 4 x 8 sums are 8 registers of 4 fp32, half of what the smallest 64-bit processors have. */
+/* 4 x 8 sums are 8 registers of 4 fp32, half of the registers of the smallest 64-bit processors. */
 #define PACK_MR 4
 #define PACK_NR 8
 
-/* A vector of one element. */
+/* Vectors have one element. */
 #define PACK_LANES 1
 #define PACK_ROUND(v) REF_ROUND(v)
 typedef pack_element pack_vector;
@@ -55,7 +55,7 @@ static inline void pack_transpose(pack_element *square) {
 
 #include "gemm/gemm_pack.h"
 
-/* One tile: all of it is computed, m x n of it is stored. */
+/* Compute a complete tile, and store m x n of it. */
 static void compute(int64_t m, int64_t n, int64_t k, const pack_element *a, const pack_element *b, pack_element *c, int64_t ldc,
                     const pack_element *bias, int add) {
     pack_element sum[PACK_MR][PACK_NR] = {{0}};
@@ -78,7 +78,7 @@ static void block(int64_t m, int64_t n, int64_t k, const void *a_panels, const v
                   const void *bias, int add) {
     for (int64_t j = 0; j < n; j += PACK_NR) {
         for (int64_t i = 0; i < m; i += PACK_MR) {
-            compute(pack_least(PACK_MR, m - i), pack_least(PACK_NR, n - j), k, (const pack_element *)a_panels + i * k,
+            compute(pack_min(PACK_MR, m - i), pack_min(PACK_NR, n - j), k, (const pack_element *)a_panels + i * k,
                     (const pack_element *)b_panels + j * k, (pack_element *)c + i * ldc + j, ldc,
                     bias ? (const pack_element *)bias + j : NULL, add);
         }

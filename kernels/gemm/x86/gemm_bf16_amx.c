@@ -1,7 +1,7 @@
-/* Matrix product of bf16 by the tile unit AMX: 32 x 32 sums in four tiles, two tiles of A and two of B a step of 32
- * along k.
+/* bf16 matrix product on the tile unit AMX. A step of 32 along k multiplies two tiles of A by two tiles of B, for 32 x
+ * 32 sums in four tiles.
  *
- * TDPBF16PS takes denormals of its operands as zero and flushes denormal sums; inf and nan propagate. */
+ * TDPBF16PS treats denormal operands as zero and flushes denormal sums. inf and nan propagate. */
 #if !defined(__AMX_TILE__) || !defined(__AMX_BF16__) || !defined(__AVX512BF16__) || !defined(__AVX512BW__)
 #error "compile this file for AMX with BF16, and AVX-512 with BW and BF16"
 #endif
@@ -10,6 +10,7 @@
 
 #include "gemm/gemm_kernel.h"
 #include "gemm/x86/pack_bf16_avx512bf16.h"
+#include "minmax.h"
 #include "simd/tiles_amx.h"
 
 #define MR 32 /* two tiles of 16 rows */
@@ -18,30 +19,30 @@
 #define STEP_BYTES 2048
 #define B_STRIDE (NR * 4)
 
-/* Depth of a block. A k of up to MAX_DEPTH is not cut, so that each sum is stored once, and as bf16 for a bf16 C.
- * With a larger k, sums of a chunk of C pass through the L2 cache. More rows and columns of C then gain more than
- * depth, because A and B come from L3 once per chunk. Measured on dW of DiT-XL/2 (k = 4,096): 1,520, 1,820 and 1,860
- * GFLOP/s at depths of 2,048, 768 and 512. */
+/* Depth of a block. A k of up to MAX_DEPTH is not split, so that each sum is stored once, and as bf16 for a bf16 C.
+ * With a larger k, sums of a chunk of C pass through the L2 cache. More rows and columns of C then gain more than a
+ * larger depth, because A and B come from L3 once per chunk. Measured on dW of DiT-XL/2 (k = 4,096): 1,520, 1,820 and
+ * 1,860 GFLOP/s at depths of 2,048, 768 and 512. */
 #define MAX_DEPTH 1536
 #define SPLIT_DEPTH 576
 
-/* What becomes of the sums of one pair of panels. It is done a few rows a step while the next pair is multiplied:
- * the tile unit then waits neither for C's cache lines nor for conversions. */
-typedef struct ending {
-    void (*rows)(const struct ending *end, int64_t from, int64_t to);
+/* Deferred store of the sums of one pair of panels. A few rows are stored per step while the next pair is multiplied,
+ * so that the tile unit does not wait for cache lines of C or for conversions. */
+typedef struct deferred_store {
+    void (*rows)(const struct deferred_store *store, int64_t from, int64_t to);
     const float *sums; /* 32 x 32 */
     int64_t num_rows;
     __mmask32 columns;
     char *c;
     int64_t c_stride;
-    const float *bias; /* NULL: none */
-} ending;
+    const float *bias; /* or NULL */
+} deferred_store;
 
-/* One product of a block, as in gemm_kernel.h. */
+/* One product of a block. See gemm_kernel.h for the fields. */
 typedef struct {
     int64_t m, n, steps;
     const char *a, *b;
-    int64_t a_panel, a_step, a_stride; /* bytes to the next 32 rows, the next 32 of depth, the next row */
+    int64_t a_panel, a_step, a_stride; /* bytes to the next 32 rows, the next 32 of k, the next row */
     char *c;
     int64_t c_stride; /* bytes */
     int c_dtype;
@@ -49,29 +50,26 @@ typedef struct {
     int add;
 } product;
 
-static inline int64_t least(int64_t a, int64_t b) {
-    return a < b ? a : b;
-}
-
 typedef enum { TO_C, ADD_TO_C, TO_BF16 } target;
 
-/* Rows from..to of 32 x 32 sums, with few instructions: they share the window in which the CPU looks ahead for loads
- * of tiles. */
-__attribute__((always_inline)) static inline void end_rows(const ending *end, int64_t from, int64_t to, target where) {
-    const __mmask16 low = (__mmask16)end->columns, high = (__mmask16)(end->columns >> 16);
-    /* -0 leaves every sum as it is. */
+/* Store rows from..to of 32 x 32 sums with few instructions. They share the out-of-order window in which the CPU issues
+ * the next tile loads. */
+__attribute__((always_inline)) static inline void store_rows(const deferred_store *store, int64_t from, int64_t to,
+                                                             target where) {
+    const __mmask16 low = (__mmask16)store->columns, high = (__mmask16)(store->columns >> 16);
+    /* Adding -0 does not change a sum. */
     __m512 bias0 = _mm512_set1_ps(-0.0f), bias1 = bias0;
-    if (end->bias) {
-        bias0 = _mm512_maskz_loadu_ps(low, end->bias);
-        bias1 = _mm512_maskz_loadu_ps(high, end->bias + 16);
+    if (store->bias) {
+        bias0 = _mm512_maskz_loadu_ps(low, store->bias);
+        bias1 = _mm512_maskz_loadu_ps(high, store->bias + 16);
     }
-    const int64_t stop = least(to, end->num_rows);
-    const float *sums = end->sums + from * NR;
-    char *c = end->c + from * end->c_stride;
-    for (int64_t i = from; i < stop; ++i, sums += NR, c += end->c_stride) {
+    const int64_t stop = hc_min_i64(to, store->num_rows);
+    const float *sums = store->sums + from * NR;
+    char *c = store->c + from * store->c_stride;
+    for (int64_t i = from; i < stop; ++i, sums += NR, c += store->c_stride) {
         __m512 sum0 = _mm512_add_ps(bias0, _mm512_load_ps(sums)), sum1 = _mm512_add_ps(bias1, _mm512_load_ps(sums + 16));
         if (where == TO_BF16) {
-            _mm512_mask_storeu_epi16(c, end->columns, (__m512i)_mm512_cvtne2ps_pbh(sum1, sum0));
+            _mm512_mask_storeu_epi16(c, store->columns, (__m512i)_mm512_cvtne2ps_pbh(sum1, sum0));
             continue;
         }
         if (where == ADD_TO_C) {
@@ -83,27 +81,27 @@ __attribute__((always_inline)) static inline void end_rows(const ending *end, in
     }
 }
 
-static void end_to_c(const ending *end, int64_t from, int64_t to) {
-    end_rows(end, from, to, TO_C);
+static void store_to_c(const deferred_store *store, int64_t from, int64_t to) {
+    store_rows(store, from, to, TO_C);
 }
 
-static void end_add_to_c(const ending *end, int64_t from, int64_t to) {
-    end_rows(end, from, to, ADD_TO_C);
+static void store_add_to_c(const deferred_store *store, int64_t from, int64_t to) {
+    store_rows(store, from, to, ADD_TO_C);
 }
 
-static void end_to_bf16(const ending *end, int64_t from, int64_t to) {
-    end_rows(end, from, to, TO_BF16);
+static void store_to_bf16(const deferred_store *store, int64_t from, int64_t to) {
+    store_rows(store, from, to, TO_BF16);
 }
 
 /* Steps of a panel of A with tiles that may stay in the L1 cache: 32 of its 48 KB. All other tiles are loaded with a
- * non-temporal hint. A step reads 4 KB in the 64 cycles that the tile unit takes, more than the L2 cache delivers in
+ * non-temporal hint. A step reads 4 KB in the 64 cycles of its tile products, more than the L2 cache delivers in
  * practice. Plain loads evict every panel of A before the next panel of B needs it. Measured on operands of zeros in
- * L2, with 24 and 36 steps: 47 and 57% of the unit's peak without hints, 65 and 66% with them (repeats differ by up
- * to a fifth). Cutting k so that a complete slice stays was not faster: 60% of peak against 63% at 256 x 1,152 x
+ * L2, with 24 and 36 steps: 47 and 57% of the unit's peak without hints, 65 and 66% with them (repeats differ by up to
+ * a fifth). Splitting k so that a complete slice stays cached was not faster: 60% of peak against 63% at 256 x 1,152 x
  * 1,152, because sums then pass through memory once per slice. */
 #define STEPS_TO_KEEP 16
 
-/* `steps` steps, the tiles of A loaded by `load_a`. */
+/* Multiply up to step `steps`. `load_a` loads the tiles of A. */
 #define ADD_PRODUCTS(steps, load_a) \
     for (const int64_t stop = (steps); step < stop; ++step) { \
         load_a(4, a, stride); \
@@ -126,21 +124,22 @@ static void end_to_bf16(const ending *end, int64_t from, int64_t to) {
         } \
         a += p->a_step; \
         b += STEP_BYTES; \
-        if (before) { \
-            before->rows(before, step * rows_a_step, (step + 1) * rows_a_step); \
+        if (previous) { \
+            previous->rows(previous, step * rows_per_step, (step + 1) * rows_per_step); \
         } \
     }
 
-/* Tiles 0 to 3 = rows 0-15 and 16-31, each by columns 0-15 and 16-31, stored as 32 x 32 at `sums`. */
-__attribute__((always_inline)) static inline void multiply_tiles(int two_rows, int two_columns, const product *p, const char *a,
-                                                                 const char *b, float *sums, const ending *before) {
-    const int64_t stride = p->a_stride, rows_a_step = (MR + p->steps - 1) / p->steps;
+/* Multiply two panels. Tiles 0 to 3 are rows 0-15 and 16-31 by columns 0-15 and 16-31, stored as 32 x 32 at `sums`. */
+__attribute__((always_inline)) static inline void multiply_tiles(int two_rows, int two_columns, const product *p,
+                                                                 const char *a, const char *b, float *sums,
+                                                                 const deferred_store *previous) {
+    const int64_t stride = p->a_stride, rows_per_step = (MR + p->steps - 1) / p->steps;
     int64_t step = 0;
     hc_tile_zero(0);
     hc_tile_zero(1);
     hc_tile_zero(2);
     hc_tile_zero(3);
-    ADD_PRODUCTS(least(p->steps, STEPS_TO_KEEP), hc_tile_load)
+    ADD_PRODUCTS(hc_min_i64(p->steps, STEPS_TO_KEEP), hc_tile_load)
     ADD_PRODUCTS(p->steps, hc_tile_load_once)
     hc_tile_store(0, sums, NR * 4);
     if (two_rows) {
@@ -155,24 +154,24 @@ __attribute__((always_inline)) static inline void multiply_tiles(int two_rows, i
 }
 
 static void multiply_panels(int64_t rows, int64_t columns, const product *p, const char *a, const char *b, float *sums,
-                            const ending *before) {
+                            const deferred_store *previous) {
     if (rows > 16 && columns > 16) {
-        multiply_tiles(1, 1, p, a, b, sums, before);
+        multiply_tiles(1, 1, p, a, b, sums, previous);
     } else if (rows > 16) {
-        multiply_tiles(1, 0, p, a, b, sums, before);
+        multiply_tiles(1, 0, p, a, b, sums, previous);
     } else if (columns > 16) {
-        multiply_tiles(0, 1, p, a, b, sums, before);
+        multiply_tiles(0, 1, p, a, b, sums, previous);
     } else {
-        multiply_tiles(0, 0, p, a, b, sums, before);
+        multiply_tiles(0, 0, p, a, b, sums, previous);
     }
 }
 
-/* What becomes of the sums of rows i.. and columns j... */
-static ending ending_of(const product *p, int64_t i, int64_t j, const float *sums) {
-    return (ending){
-        .rows = p->c_dtype == HC_BF16 ? end_to_bf16 : p->add ? end_add_to_c : end_to_c,
+/* Return the deferred store of the sums of rows i.. and columns j... */
+static deferred_store deferred_store_of(const product *p, int64_t i, int64_t j, const float *sums) {
+    return (deferred_store){
+        .rows = p->c_dtype == HC_BF16 ? store_to_bf16 : p->add ? store_add_to_c : store_to_c,
         .sums = sums,
-        .num_rows = least(MR, p->m - i),
+        .num_rows = hc_min_i64(MR, p->m - i),
         .columns = p->n - j >= NR ? 0xffffffffu : (1u << (p->n - j)) - 1u,
         .c = p->c + i * p->c_stride + j * (p->c_dtype == HC_BF16 ? 2 : 4),
         .c_stride = p->c_stride,
@@ -180,24 +179,25 @@ static ending ending_of(const product *p, int64_t i, int64_t j, const float *sum
     };
 }
 
-/* C is written along its rows: for each panel of A come all panels of B, from the L2 cache. Nothing is asked
- * for ahead: requests share the line fill buffers with loads of tiles, and no shape gained clearly from them. */
+/* Compute a block in row order of C: for each panel of A, multiply all panels of B, from the L2 cache. The loop does
+ * not prefetch, because prefetches share the line fill buffers with tile loads, and no shape gained clearly from
+ * them. */
 static void multiply(const product *p) {
     _Alignas(64) float sums[MR * NR];
-    ending ends[2];
+    deferred_store stores[2];
     int64_t count = 0;
     const int64_t row_panels = (p->m + MR - 1) / MR, column_panels = (p->n + NR - 1) / NR;
     hc_configure_tiles();
     for (int64_t i = 0; i < row_panels; ++i) {
         const char *a = p->a + i * p->a_panel;
         for (int64_t j = 0; j < column_panels; ++j, ++count) {
-            ends[count % 2] = ending_of(p, i * MR, j * NR, sums);
+            stores[count % 2] = deferred_store_of(p, i * MR, j * NR, sums);
             multiply_panels(p->m - i * MR, p->n - j * NR, p, a, p->b + j * p->steps * STEP_BYTES, sums,
-                            count ? &ends[(count + 1) % 2] : NULL);
+                            count ? &stores[(count + 1) % 2] : NULL);
         }
     }
     if (count) {
-        ends[(count + 1) % 2].rows(&ends[(count + 1) % 2], 0, MR);
+        stores[(count + 1) % 2].rows(&stores[(count + 1) % 2], 0, MR);
     }
     hc_tiles_release();
 }

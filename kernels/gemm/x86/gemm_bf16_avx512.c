@@ -18,5 +18,5 @@ static int64_t nr(void) {
 const hc_gemm_kernel hc_gemm_bf16_avx512 = {
     .name = "gemm_bf16_avx512", .isa = HC_ISA_AVX512, .dtype = HC_BF16, .mr = mr, .nr = nr, .kr = 1,
     .element_bytes = sizeof(float), .pack_a = pack_a, .pack_b = pack_b, .block = hc_gemm_block_f32_avx512, .b_group = 1,
-    .block_ahead = hc_gemm_block_ahead_f32_avx512,
+    .block_prefetch = hc_gemm_block_prefetch_f32_avx512,
 };

@@ -1,6 +1,7 @@
-/* Matrix product of bf16 by VDPBF16PS, 12 x 32 sums in registers, for CPUs with AVX512_BF16 and no matrix unit (Zen 4).
+/* bf16 matrix product by VDPBF16PS, with 12 x 32 sums in registers, for CPUs with AVX512_BF16 and without a matrix unit
+ * (Zen 4).
  *
- * VDPBF16PS takes denormals of its operands as zero and flushes denormal sums; inf and nan propagate. */
+ * VDPBF16PS treats denormal operands as zero and flushes denormal sums. inf and nan propagate. */
 #if !defined(__AVX512BF16__) || !defined(__AVX512BW__) || !defined(__AVX512VL__)
 #error "compile this file for AVX-512 with BW, VL and BF16"
 #endif
@@ -10,10 +11,10 @@
 #include "gemm/gemm_kernel.h"
 #include "gemm/x86/pack_bf16_avx512bf16.h"
 
-#define MR 12 /* 12 x 2 sums, 2 vectors of B, and the rows of A as broadcast operands: 26 of 32 registers */
+#define MR 12 /* 12 x 2 sums, 2 vectors of B, and broadcast operands of A: 26 of 32 registers */
 #define NR 32
 
-/* A row of 32 sums into c, columns past the masks left alone. */
+/* Store a row of 32 sums to c. Masked columns are unchanged. */
 static inline void put_row(float *c, __m512 sum0, __m512 sum1, __mmask16 mask0, __mmask16 mask1, const float *bias, int add) {
     if (bias) {
         sum0 = _mm512_add_ps(sum0, _mm512_maskz_loadu_ps(mask0, bias));
@@ -27,7 +28,7 @@ static inline void put_row(float *c, __m512 sum0, __m512 sum1, __mmask16 mask0, 
     _mm512_mask_storeu_ps(c + 16, mask1, sum1);
 }
 
-/* c[0..m, 0..n) of one panel of A times one of B. */
+/* Compute c[0..m, 0..n) from one panel of A and one panel of B. */
 static void multiply_panels(int64_t m, int64_t n, int64_t pairs, const int32_t *a, const char *b, float *c, int64_t ldc,
                             const float *bias, int add) {
     __m512 sum0[MR], sum1[MR];

@@ -7,7 +7,7 @@
 #define PACK_ROUND(v) (v)
 #include "gemm/gemm_pack.h"
 
-/* What a tile needs; columns of the two vectors that are not stored are zero in the masks. */
+/* Operands of a tile. The masks are zero for columns that are not stored. */
 typedef struct {
     const float *a, *b, *bias;
     float *c;
@@ -16,7 +16,7 @@ typedef struct {
     int add;
 } tile;
 
-/* rows and vectors are constants wherever this is called, so that the sums are registers. */
+/* Compute a tile. rows and vectors are constants in every call, so that the sums are registers. */
 LANES_INLINE void compute(const tile *t, const int rows, const int vectors) {
     __m256 sum[TILE_MR][2];
 #pragma GCC unroll 8
@@ -24,7 +24,7 @@ LANES_INLINE void compute(const tile *t, const int rows, const int vectors) {
 #pragma GCC unroll 2
         for (int j = 0; j < vectors; j++) {
             sum[i][j] = _mm256_setzero_ps();
-            /* The tile's part of C is asked for now and needed after the last depth. */
+            /* Prefetch the tile of C, which is needed after the last depth. */
             _mm_prefetch((const char *)(t->c + i * t->ldc + 8 * j), _MM_HINT_T0);
         }
     const float *a = t->a, *b = t->b;
@@ -79,8 +79,8 @@ TILE_OF(1) TILE_OF(2) TILE_OF(3) TILE_OF(4) TILE_OF(5) TILE_OF(6)
 #define BOTH(rows) {compute_##rows##_1, compute_##rows##_2}
 static void (*const TILES[TILE_MR][2])(const tile *) = {BOTH(1), BOTH(2), BOTH(3), BOTH(4), BOTH(5), BOTH(6)};
 
-/* All tiles of a panel of B before the next one: the panel stays in the L1 cache while A's block streams from the
- * second. */
+/* Compute a block: all tiles of a panel of B, then the next panel. The panel stays in the L1 cache while the block of A
+ * streams from L2. */
 void hc_gemm_block_f32_avx2(int64_t m, int64_t n, int64_t k, const void *a_panels, const void *b_panels, void *c,
                               int64_t ldc, const void *bias, int add) {
     for (int64_t j = 0; j < n; j += TILE_NR) {
@@ -89,7 +89,7 @@ void hc_gemm_block_f32_avx2(int64_t m, int64_t n, int64_t k, const void *a_panel
         for (int64_t i = 0; i < m; i += TILE_MR) {
             t.a = (const float *)a_panels + i * k;
             t.c = (float *)c + i * ldc + j;
-            TILES[pack_least(TILE_MR, m - i) - 1][n - j > 8](&t);
+            TILES[pack_min(TILE_MR, m - i) - 1][n - j > 8](&t);
         }
     }
 }

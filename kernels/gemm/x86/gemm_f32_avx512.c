@@ -7,38 +7,38 @@
 #define PACK_ROUND(v) (v)
 #include "gemm/gemm_pack.h"
 
-/* A panel of B is TILE_NR lines for every 16 depths. Each tile prefetches 4 of them, so 12 tiles, 96 rows, prefetch
- * the next panel. */
+/* A panel of B has TILE_NR cache lines per 16 depths. Each tile prefetches 4 of them, so that 12 tiles, 96 rows,
+ * prefetch the next panel. */
 #define NEXT_B_LINES 4
 #define NEXT_B_SHARES (TILE_NR / NEXT_B_LINES)
 
-/* What a tile needs; columns of the vectors that are not stored are zero in the masks. next_b and next_c are asked for
- * while the tile is computed: the share of this tile in the next panel of B, and the next tile's part of C. */
+/* Operands of a tile. The masks are zero for columns that are not stored. The tile prefetches its share of the next
+ * panel of B (next_b) and the next tile of C (next_c). */
 typedef struct {
     const float *a, *b, *bias, *next_b, *next_c;
     float *c;
     int64_t k, ldc;
     __mmask16 mask[TILE_VECTORS];
     int add;
-    hc_gemm_ahead *ahead;
-    int64_t rate; /* lines to ask for, of it, every PACK_LANES depths */
+    hc_gemm_prefetch *prefetch;
+    int64_t rate; /* lines to prefetch per PACK_LANES depths */
 } tile;
 
-LANES_INLINE void ask_ahead(const tile *t) {
-    hc_gemm_ahead *ahead = t->ahead;
-    for (int64_t i = 0; i < t->rate && ahead->share > 0; i++) {
-        _mm_prefetch(ahead->next, _MM_HINT_T1);
-        ahead->next += 64;
-        ahead->share--;
-        ahead->remaining--;
-        if (--ahead->left == 0) {
-            ahead->left = ahead->lines;
-            ahead->next += ahead->jump;
+LANES_INLINE void prefetch_lines(const tile *t) {
+    hc_gemm_prefetch *prefetch = t->prefetch;
+    for (int64_t i = 0; i < t->rate && prefetch->share > 0; i++) {
+        _mm_prefetch(prefetch->next, _MM_HINT_T1);
+        prefetch->next += 64;
+        prefetch->share--;
+        prefetch->remaining--;
+        if (--prefetch->left == 0) {
+            prefetch->left = prefetch->lines;
+            prefetch->next += prefetch->jump;
         }
     }
 }
 
-/* rows and vectors are constants wherever this is called, so that the sums are registers. */
+/* Compute a tile. rows and vectors are constants in every call, so that the sums are registers. */
 LANES_INLINE void compute(const tile *t, const int rows, const int vectors) {
     __m512 sum[TILE_MR][TILE_VECTORS];
 #pragma GCC unroll 16
@@ -56,7 +56,7 @@ LANES_INLINE void compute(const tile *t, const int rows, const int vectors) {
 #pragma GCC unroll 4
         for (int line = 0; line < NEXT_B_LINES; line++) _mm_prefetch((const char *)(next_b + 16 * line), _MM_HINT_T1);
         next_b += 16 * NEXT_B_LINES;
-        ask_ahead(t);
+        prefetch_lines(t);
 #pragma GCC unroll 16
         for (int q = 0; q < PACK_LANES; q++) {
             __m512 row[TILE_VECTORS];
@@ -109,30 +109,30 @@ static __mmask16 first_lanes(int64_t count) {
     return count >= 16 ? 0xffff : count <= 0 ? 0 : (__mmask16)((1u << count) - 1);
 }
 
-/* All tiles of a panel of B before the next one, which the tiles fetch meanwhile, each its share. */
-void hc_gemm_block_ahead_f32_avx512(int64_t m, int64_t n, int64_t k, const void *a_panels, const void *b_panels, void *c,
-                                    int64_t ldc, const void *bias, int add, hc_gemm_ahead *ahead) {
-    const int64_t tiles = (m + TILE_MR - 1) / TILE_MR * ((n + TILE_NR - 1) / TILE_NR), chances = tiles * (k / PACK_LANES);
-    const int64_t rate = chances > 0 ? (ahead->share + chances - 1) / chances : 0;
+/* Compute a block: all tiles of a panel of B, then the next panel. Each tile prefetches a share of the next panel. */
+void hc_gemm_block_prefetch_f32_avx512(int64_t m, int64_t n, int64_t k, const void *a_panels, const void *b_panels,
+                                       void *c, int64_t ldc, const void *bias, int add, hc_gemm_prefetch *prefetch) {
+    const int64_t tiles = (m + TILE_MR - 1) / TILE_MR * ((n + TILE_NR - 1) / TILE_NR), slots = tiles * (k / PACK_LANES);
+    const int64_t rate = slots > 0 ? (prefetch->share + slots - 1) / slots : 0;
     for (int64_t j = 0; j < n; j += TILE_NR) {
         tile t = {.b = (const float *)b_panels + j * k, .bias = bias ? (const float *)bias + j : 0, .k = k, .ldc = ldc,
                   .add = add, .mask = {first_lanes(n - j), first_lanes(n - j - 16), first_lanes(n - j - 32)},
-                  .ahead = ahead, .rate = rate};
-        const int64_t vectors = pack_least(TILE_VECTORS, (n - j + 15) / 16);
+                  .prefetch = prefetch, .rate = rate};
+        const int64_t vectors = pack_min(TILE_VECTORS, (n - j + 15) / 16);
         for (int64_t i = 0; i < m; i += TILE_MR) {
             t.a = (const float *)a_panels + i * k;
             t.c = (float *)c + i * ldc + j;
             t.next_b = t.b + (TILE_NR + i / TILE_MR % NEXT_B_SHARES * NEXT_B_LINES) * k;
             t.next_c = i + TILE_MR < m ? t.c + TILE_MR * ldc : (float *)c + j + TILE_NR;
-            TILES[pack_least(TILE_MR, m - i) - 1][vectors - 1](&t);
+            TILES[pack_min(TILE_MR, m - i) - 1][vectors - 1](&t);
         }
     }
 }
 
 void hc_gemm_block_f32_avx512(int64_t m, int64_t n, int64_t k, const void *a_panels, const void *b_panels, void *c,
                               int64_t ldc, const void *bias, int add) {
-    hc_gemm_ahead nothing = {0};
-    hc_gemm_block_ahead_f32_avx512(m, n, k, a_panels, b_panels, c, ldc, bias, add, &nothing);
+    hc_gemm_prefetch no_prefetch = {0};
+    hc_gemm_block_prefetch_f32_avx512(m, n, k, a_panels, b_panels, c, ldc, bias, add, &no_prefetch);
 }
 
 static int64_t mr(void) {
@@ -146,5 +146,5 @@ static int64_t nr(void) {
 const hc_gemm_kernel hc_gemm_f32_avx512 = {
     .name = "gemm_f32_avx512", .isa = HC_ISA_AVX512, .dtype = HC_F32, .mr = mr, .nr = nr, .kr = 1,
     .element_bytes = sizeof(float), .pack_a = pack_a, .pack_b = pack_b, .block = hc_gemm_block_f32_avx512, .b_group = 1,
-    .block_ahead = hc_gemm_block_ahead_f32_avx512,
+    .block_prefetch = hc_gemm_block_prefetch_f32_avx512,
 };

@@ -1,4 +1,4 @@
-/* The vectors that gemm_pack.h works with, for AVX2: 8 lanes of fp32. */
+/* Vector operations of gemm_pack.h for AVX2: 8 lanes of fp32. */
 #ifndef HC_GEMM_LANES_AVX2_H
 #define HC_GEMM_LANES_AVX2_H
 
@@ -26,14 +26,14 @@ LANES_INLINE float pack_total(__m256 v) {
     return _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)));
 }
 
-/* All ones in the first `count` lanes. */
+/* Return a mask of the first `count` lanes. */
 LANES_INLINE __m256i pack_first(int64_t count) {
     return _mm256_cmpgt_epi32(_mm256_set1_epi32((int)count), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
 }
 
 LANES_INLINE __m256 pack_widen(__m128i bits) { return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(bits), 16)); }
 
-/* The first `count` elements, zeros behind them. */
+/* Load the first `count` elements. Other lanes are zero. */
 LANES_INLINE __m256 pack_load(const char *from, int dtype, int64_t count) {
     if (dtype == HC_F32)
         return count >= 8 ? _mm256_loadu_ps((const float *)(const void *)from)
@@ -51,7 +51,7 @@ LANES_INLINE void pack_store(float *to, int64_t count, __m256 v) {
         _mm256_maskstore_ps(to, pack_first(count), v);
 }
 
-/* To bf16, to nearest even, and back; a nan stays one. */
+/* Round to bf16, to nearest even, and widen to fp32. A nan stays nan. */
 LANES_INLINE __m256 pack_round_bf16(__m256 v) {
     const __m256i bits = _mm256_castps_si256(v);
     const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
@@ -62,7 +62,7 @@ LANES_INLINE __m256 pack_round_bf16(__m256 v) {
     return _mm256_and_ps(chosen, _mm256_castsi256_ps(_mm256_set1_epi32((int)0xffff0000)));
 }
 
-/* 8 x 8 in three rounds: pairs of elements, pairs of pairs, halves of the registers. */
+/* Transpose 8 x 8 in three rounds: pairs of elements, pairs of pairs, halves of the registers. */
 LANES_INLINE void pack_transpose(__m256 *square) {
     __m256 pairs[8], fours[8];
 #pragma GCC unroll 4

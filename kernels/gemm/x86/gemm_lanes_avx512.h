@@ -1,4 +1,4 @@
-/* The vectors that gemm_pack.h works with, for AVX-512: 16 lanes of fp32. */
+/* Vector operations of gemm_pack.h for AVX-512: 16 lanes of fp32. */
 #ifndef HC_GEMM_LANES_AVX512_H
 #define HC_GEMM_LANES_AVX512_H
 
@@ -20,7 +20,7 @@ LANES_INLINE __m512 pack_add(__m512 a, __m512 b) { return _mm512_add_ps(a, b); }
 LANES_INLINE __m512 pack_scale(__m512 v, float scale) { return _mm512_mul_ps(v, _mm512_set1_ps(scale)); }
 LANES_INLINE float pack_total(__m512 v) { return _mm512_reduce_add_ps(v); }
 
-/* The first `count` elements, zeros behind them. */
+/* Load the first `count` elements. Other lanes are zero. */
 LANES_INLINE __m512 pack_load(const char *from, int dtype, int64_t count) {
     const __mmask16 mask = count >= 16 ? 0xffff : (__mmask16)((1u << count) - 1);
     if (dtype == HC_F32) return count >= 16 ? _mm512_loadu_ps(from) : _mm512_maskz_loadu_ps(mask, from);
@@ -35,7 +35,7 @@ LANES_INLINE void pack_store(float *to, int64_t count, __m512 v) {
         _mm512_mask_storeu_ps(to, (__mmask16)((1u << count) - 1), v);
 }
 
-/* To bf16, to nearest even, and back; a nan stays one. */
+/* Round to bf16, to nearest even, and widen to fp32. A nan stays nan. */
 LANES_INLINE __m512 pack_round_bf16(__m512 v) {
     const __m512i bits = _mm512_castps_si512(v), one = _mm512_set1_epi32(1);
     const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), one);
@@ -46,7 +46,7 @@ LANES_INLINE __m512 pack_round_bf16(__m512 v) {
     return _mm512_castsi512_ps(_mm512_and_si512(chosen, _mm512_set1_epi32((int)0xffff0000)));
 }
 
-/* 16 x 16 in four rounds: pairs of elements, pairs of pairs, then quarters of the registers. */
+/* Transpose 16 x 16 in four rounds: pairs of elements, pairs of pairs, then quarters of the registers twice. */
 LANES_INLINE void pack_transpose(__m512 *square) {
     __m512 pairs[16], fours[16];
 #pragma GCC unroll 8

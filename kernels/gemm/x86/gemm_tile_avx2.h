@@ -4,8 +4,8 @@
 
 #include <stdint.h>
 
-/* A tile of 6 x 16 is 12 of the 16 registers as sums, 2 for a row of B's panel, 2 for elements of A. One depth is 12
- * multiply-adds, 6 cycles on two units, for 8 loads, 4 cycles. */
+/* A tile of 6 x 16 sums uses 12 of the 16 registers, 2 for a row of the panel of B, and 2 for elements of A. One depth
+ * is 12 multiply-adds, 6 cycles on two units, and 8 loads, 4 cycles. */
 #define TILE_MR 6
 #define TILE_NR 16
 

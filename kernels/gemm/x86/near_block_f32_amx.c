@@ -1,8 +1,8 @@
-/* Products of parts on the tile unit with operands in the nearest caches: the blocks of attention. gemm_f32_amx.c
+/* Split fp32 products on the tile unit with operands in the nearest caches, for the blocks of attention. gemm_f32_amx.c
  * contains the blocks of large matrices, and documents the sums.
  *
- * Sums start from C, if they are added to it, and tiles store them directly. Only the last rows and columns of a C
- * with incomplete tiles pass through vector registers. */
+ * With `add`, sums start from C. Tiles are stored directly to C. Only the last rows and columns of a C with incomplete
+ * tiles pass through vector registers. */
 #if !defined(__AMX_TILE__) || !defined(__AMX_BF16__) || !defined(__AVX512BF16__) || !defined(__AVX512BW__)
 #error "compile this file for AMX with BF16, and AVX-512 with BW and BF16"
 #endif
@@ -13,27 +13,24 @@
 #include "gemm/gemm_kernel.h"
 #include "gemm/near_block.h"
 #include "gemm/x86/pack_f32_amx.h"
+#include "minmax.h"
 #include "simd/tiles_amx.h"
 
-#define PANEL 32 /* rows of A, columns of B and depth of a step: two tiles of 16, and a row of a tile of 64 bytes */
+#define PANEL 32 /* rows of A, columns of B and depth of a step: two tiles of 16; a row of a tile is 64 bytes */
 #define A_STRIDE 64
 #define B_STRIDE (PANEL * 4)
 #define PART HC_SPLIT_PART_BYTES
 
-static inline int64_t least(int64_t a, int64_t b) {
-    return a < b ? a : b;
-}
-
-/* A share of the lines to ask for, a few at a time: more would take the line fill buffers from loads of tiles. */
-static inline void ask(hc_gemm_ahead *ahead, int64_t lines) {
-    for (int64_t i = 0; i < lines && ahead->share > 0; ++i) {
-        _mm_prefetch(ahead->next, _MM_HINT_T1);
-        ahead->next += 64;
-        ahead->share--;
-        ahead->remaining--;
-        if (--ahead->left == 0) {
-            ahead->left = ahead->lines;
-            ahead->next += ahead->jump;
+/* Prefetch `lines` lines of the share. More at a time would occupy the line fill buffers that tile loads need. */
+static inline void prefetch_lines(hc_gemm_prefetch *prefetch, int64_t lines) {
+    for (int64_t i = 0; i < lines && prefetch->share > 0; ++i) {
+        _mm_prefetch(prefetch->next, _MM_HINT_T1);
+        prefetch->next += 64;
+        prefetch->share--;
+        prefetch->remaining--;
+        if (--prefetch->left == 0) {
+            prefetch->left = prefetch->lines;
+            prefetch->next += prefetch->jump;
         }
     }
 }
@@ -62,18 +59,18 @@ static inline void ask(hc_gemm_ahead *ahead, int64_t lines) {
         hc_tile_multiply_bf16(3, 5, 7); \
     }
 
-/* All products of two parts, and the next part of B or A, each tile right behind the last product that reads the one
- * before it. */
+/* Compute all products of two parts, and load the next part of B or A. Each tile is loaded directly after the last
+ * product that reads its predecessor. */
 #define MULTIPLY_THEN_B(part) \
-    PRODUCT_00; PRODUCT_10 LOAD_B0(part); PRODUCT_01 PRODUCT_11 LOAD_B1(part) ask(ahead, lines)
+    PRODUCT_00; PRODUCT_10 LOAD_B0(part); PRODUCT_01 PRODUCT_11 LOAD_B1(part) prefetch_lines(prefetch, lines)
 #define MULTIPLY_THEN_A(part) \
-    PRODUCT_00; PRODUCT_01 LOAD_A0(part); PRODUCT_10 PRODUCT_11 LOAD_A1(part) ask(ahead, lines)
+    PRODUCT_00; PRODUCT_01 LOAD_A0(part); PRODUCT_10 PRODUCT_11 LOAD_A1(part) prefetch_lines(prefetch, lines)
 
-/* Tiles 0 to 3 = rows 0-15 and 16-31, each by columns 0-15 and 16-31. */
+/* Multiply two panels. Tiles 0 to 3 are rows 0-15 and 16-31 by columns 0-15 and 16-31. */
 __attribute__((always_inline)) static inline void multiply_tiles(int two_rows, int two_columns, int add, int tail,
                                                                  int64_t steps,
                                                                  const char *a, const char *b, float *c, int64_t ldc,
-                                                                 hc_gemm_ahead *ahead, int64_t lines) {
+                                                                 hc_gemm_prefetch *prefetch, int64_t lines) {
     if (add) {
         hc_tile_load(0, c, ldc * 4);
         if (two_columns) {
@@ -137,15 +134,15 @@ __attribute__((always_inline)) static inline void multiply_tiles(int two_rows, i
 }
 
 static void multiply_panels(int64_t rows, int64_t columns, int add, int tail, int64_t steps, const char *a, const char *b,
-                            float *c, int64_t ldc, hc_gemm_ahead *ahead, int64_t lines) {
+                            float *c, int64_t ldc, hc_gemm_prefetch *prefetch, int64_t lines) {
     if (rows > 16 && columns > 16) {
-        multiply_tiles(1, 1, add, tail, steps, a, b, c, ldc, ahead, lines);
+        multiply_tiles(1, 1, add, tail, steps, a, b, c, ldc, prefetch, lines);
     } else if (rows > 16) {
-        multiply_tiles(1, 0, add, tail, steps, a, b, c, ldc, ahead, lines);
+        multiply_tiles(1, 0, add, tail, steps, a, b, c, ldc, prefetch, lines);
     } else if (columns > 16) {
-        multiply_tiles(0, 1, add, tail, steps, a, b, c, ldc, ahead, lines);
+        multiply_tiles(0, 1, add, tail, steps, a, b, c, ldc, prefetch, lines);
     } else {
-        multiply_tiles(0, 0, add, tail, steps, a, b, c, ldc, ahead, lines);
+        multiply_tiles(0, 0, add, tail, steps, a, b, c, ldc, prefetch, lines);
     }
 }
 
@@ -161,32 +158,32 @@ static void copy_rows(int64_t rows, int64_t columns, const float *from, int64_t 
 void hc_near_block_f32_amx(const hc_near_block *x) {
     _Alignas(64) float corner[PANEL * PANEL];
     const int64_t steps = (x->k + PANEL - 1) / PANEL - x->tail;
-    hc_gemm_ahead nothing = {0}, *ahead = x->ahead ? x->ahead : &nothing;
-    const int64_t chances = 5 * steps * ((x->m + PANEL - 1) / PANEL) * ((x->n + PANEL - 1) / PANEL);
-    const int64_t lines = chances > 0 ? (ahead->share + chances - 1) / chances : 0;
+    hc_gemm_prefetch no_prefetch = {0}, *prefetch = x->prefetch ? x->prefetch : &no_prefetch;
+    const int64_t slots = 5 * steps * ((x->m + PANEL - 1) / PANEL) * ((x->n + PANEL - 1) / PANEL);
+    const int64_t lines = slots > 0 ? (prefetch->share + slots - 1) / slots : 0;
     hc_configure_tiles();
     for (int64_t i = 0; i < x->m; i += PANEL) {
         const char *a = (const char *)x->a_panels + i / PANEL * x->a_panel_bytes;
         for (int64_t j = 0; j < x->n; j += PANEL) {
             const char *b = (const char *)x->b_panels + j / PANEL * x->b_panel_bytes;
-            const int64_t rows = least(PANEL, x->m - i), columns = least(PANEL, x->n - j);
+            const int64_t rows = hc_min_i64(PANEL, x->m - i), columns = hc_min_i64(PANEL, x->n - j);
             float *c = x->c + i * x->ldc + j;
             if (rows % 16 == 0 && columns % 16 == 0) {
-                multiply_panels(rows, columns, x->add, x->tail, steps, a, b, c, x->ldc, ahead, lines);
+                multiply_panels(rows, columns, x->add, x->tail, steps, a, b, c, x->ldc, prefetch, lines);
                 continue;
             }
             if (x->add) {
                 copy_rows(rows, columns, c, x->ldc, corner, PANEL);
                 HC_BEFORE_TILES_READ(corner);
             }
-            multiply_panels(rows, columns, x->add, x->tail, steps, a, b, corner, PANEL, ahead, lines);
+            multiply_panels(rows, columns, x->add, x->tail, steps, a, b, corner, PANEL, prefetch, lines);
             copy_rows(rows, columns, corner, PANEL, c, x->ldc);
         }
     }
     hc_tiles_release();
 }
 
-/* Rows of A are 64 bytes: 8 of depth are a quarter. */
+/* A row of A is 64 bytes, so 8 of k are a quarter of it. */
 void hc_near_tail_a_f32_amx(int64_t num_panels, int64_t k, void *panels) {
     const int64_t steps = (k + PANEL - 1) / PANEL;
     for (int64_t panel = 0; panel < num_panels; ++panel) {
@@ -201,7 +198,7 @@ void hc_near_tail_a_f32_amx(int64_t num_panels, int64_t k, void *panels) {
     }
 }
 
-/* Rows of B are pairs of depth: 8 of depth are four of them, 512 bytes. */
+/* A row of B is a pair of k, so 8 of k are four rows, 512 bytes. */
 void hc_near_tail_b_f32_amx(int64_t num_panels, int64_t k, void *panels) {
     const int64_t steps = (k + PANEL - 1) / PANEL, quarter = PART / 4;
     for (int64_t panel = 0; panel < num_panels; ++panel) {

@@ -1,8 +1,8 @@
-/* Packing of fp32 and bf16 matrices into panels of bf16 pairs, by AVX-512.
+/* Packing of fp32 and bf16 matrices into panels of bf16 pairs, with AVX-512.
  *
- * The unit of work is a block of 32 lines of 32 elements; a line is contiguous in memory. Lines run either along k
- * (A by rows, B by columns) or across it (A by columns, B by rows), which gives four rearrangements. Each reads
- * complete bf16 blocks directly from the source, and other blocks from a copy on the stack. */
+ * The unit of work is a block of 32 lines of 32 elements. A line is contiguous in memory. Lines run either along k (A
+ * by rows, B by columns) or across k (A by columns, B by rows), which gives four rearrangements. Each reads complete
+ * bf16 blocks directly from the source, and other blocks from a copy on the stack. */
 #if !defined(__AVX512BF16__) || !defined(__AVX512BW__) || !defined(__AVX512VL__)
 #error "compile this file for AVX-512 with BW, VL and BF16"
 #endif
@@ -12,18 +12,19 @@
 #include <immintrin.h>
 
 #include "gemm/x86/transpose_avx512.h"
+#include "minmax.h"
 
-#define BLOCK 32      /* lines and elements of a block: 64 bytes of bf16 a line, the depth of a tile */
-/* rows of a panel of A for VDPBF16PS: 12 x 2 sums, 2 vectors of B and a spare fill the 32 registers */
+#define BLOCK 32      /* lines and elements of a block; a line of bf16 is 64 bytes, the depth of a tile */
+/* rows per panel of A for VDPBF16PS: 12 x 2 sums, 2 vectors of B and spare registers fill the 32 registers */
 #define PAIR_ROWS 12
 
-/* A matrix seen as lines. */
+/* A matrix as lines. */
 typedef struct {
     const char *data;
-    int64_t stride; /* bytes from a line to the next */
-    int64_t bytes;  /* of an element */
+    int64_t stride; /* bytes, distance of lines */
+    int64_t bytes;  /* bytes per element */
     float scale;
-    int plain; /* bf16 that is copied as it is */
+    int plain; /* bf16 that is copied without conversion */
 } lines;
 
 static lines lines_of(const hc_matrix *matrix, int64_t stride, float scale) {
@@ -32,15 +33,11 @@ static lines lines_of(const hc_matrix *matrix, int64_t stride, float scale) {
     return result;
 }
 
-static inline int64_t least(int64_t a, int64_t b) {
-    return a < b ? a : b;
-}
-
 static inline __mmask32 first(int64_t count) {
     return count >= 32 ? 0xffffffffu : count <= 0 ? 0u : (1u << count) - 1u;
 }
 
-/* Up to 32 elements of a line as two vectors of fp32, those past the mask zero. */
+/* Load up to 32 elements of a line as two vectors of fp32. Masked lanes are zero. */
 static inline void load_floats(const lines *source, const char *at, __mmask32 mask, __m512 *low, __m512 *high) {
     if (source->bytes == 2) {
         const __m512i x = _mm512_maskz_loadu_epi16(mask, at);
@@ -52,7 +49,7 @@ static inline void load_floats(const lines *source, const char *at, __mmask32 ma
     }
 }
 
-/* Up to 32 elements of a line, scaled and rounded. */
+/* Load up to 32 elements of a line, scaled and rounded to bf16. */
 static inline __m512i load_line(const lines *source, const char *at, __mmask32 mask) {
     if (source->plain) {
         return _mm512_maskz_loadu_epi16(mask, at);
@@ -63,7 +60,7 @@ static inline __m512i load_line(const lines *source, const char *at, __mmask32 m
     return (__m512i)_mm512_cvtne2ps_pbh(_mm512_mul_ps(high, scale), _mm512_mul_ps(low, scale));
 }
 
-/* The lines of a block: the source's own, or a copy padded with zeros in `stage`. Gives their first byte and stride. */
+/* Return the lines of a block and their stride: the source itself, or a copy in `stage`, padded with zeros. */
 static inline const char *block_lines(const lines *source, int64_t line, int64_t element, int64_t num_lines,
                                       int64_t num_elements, char *stage, int64_t *out_stride) {
     const char *at = source->data + line * source->stride + element * source->bytes;
@@ -80,10 +77,10 @@ static inline const char *block_lines(const lines *source, int64_t line, int64_t
     return stage;
 }
 
-/* Asks for the lines that the next block reads: their addresses are too far apart for the prefetcher of the CPU. */
+/* Prefetch the lines of the next block. Their distance is too large for the hardware prefetcher. */
 static inline void prefetch_lines(const lines *source, int64_t line, int64_t element, int64_t num_lines) {
     const char *at = source->data + line * source->stride + element * source->bytes;
-    for (int64_t i = 0; i < least(BLOCK, num_lines); ++i) {
+    for (int64_t i = 0; i < hc_min_i64(BLOCK, num_lines); ++i) {
         _mm_prefetch(at + i * source->stride, _MM_HINT_T0);
         if (source->bytes == 4) {
             _mm_prefetch(at + i * source->stride + 64, _MM_HINT_T0);
@@ -91,8 +88,8 @@ static inline void prefetch_lines(const lines *source, int64_t line, int64_t ele
     }
 }
 
-/* Eight elements of 32 lines across k: row i of the 8 rows at `out` holds element i of every line. Vector t holds, in
- * lane l, line 8 l + t. */
+/* Transpose eight elements of 32 lines across k. Row i of the 8 rows at `out` is element i of every line. Lane l of
+ * vector t contains line 8 l + t. */
 static inline void transpose_elements(const char *at, int64_t stride, char *out) {
     __m512i x[8], y[8];
     for (int t = 0; t < 8; ++t) {
@@ -115,28 +112,27 @@ static inline void transpose_elements(const char *at, int64_t stride, char *out)
     }
 }
 
-/* Where a block of 32 columns of B goes: 16 of them to each place, NULL for none, with `stride` bytes from pair to
- * pair. */
+/* Targets of a block of 32 columns of B: one per 16 columns, or NULL, with `stride` bytes between pairs. */
 typedef struct {
     char *half[2];
     int64_t stride;
 } b_places;
 
-/* Block of B with lines along k, one per column. */
+/* Store a block of B with lines along k, one per column. */
 static inline void put_b_along(const char *at, int64_t stride, int64_t pairs, const b_places *out) {
     for (int half = 0; half < 2; ++half) {
         for (int64_t pair = 0; pair < pairs && out->half[half]; pair += 4) {
             __m512i x[4];
             hc_transpose_pairs(at + half * 16 * stride + pair * 4, stride, x);
-            for (int64_t i = 0; i < least(4, pairs - pair); ++i) {
+            for (int64_t i = 0; i < hc_min_i64(4, pairs - pair); ++i) {
                 _mm512_store_si512(out->half[half] + (pair + i) * out->stride, x[i]);
             }
         }
     }
 }
 
-/* Block of B with lines across k: neighbors are interleaved. Unpacking puts columns 0-3, 8-11, ... in `low` and the
- * rest in `high`, with two columns per 64 bits. */
+/* Store a block of B with lines across k. Adjacent lines are interleaved. Unpacking puts columns 0-3, 8-11, ... in
+ * `low` and the rest in `high`, with two columns per 64 bits. */
 static inline void put_b_across(const char *at, int64_t stride, int64_t pairs, const b_places *out) {
     const __m512i order0 = _mm512_setr_epi64(0, 1, 8, 9, 2, 3, 10, 11), order1 = _mm512_setr_epi64(4, 5, 12, 13, 6, 7, 14, 15);
     for (int64_t pair = 0; pair < pairs; ++pair) {
@@ -155,10 +151,11 @@ void hc_pack_bf16_b(int64_t k, int64_t n, const hc_matrix *b, int64_t kr, int64_
     const int64_t blocks = (all_tiles + 1) / 2, steps = (depth + BLOCK - 1) / BLOCK;
     const int along = b->row_stride == 1 || k == 1;
     const lines source = lines_of(b, along ? b->column_stride : b->row_stride, 1.0f);
-    /* The inner loop follows the lines. */
+    /* The inner loop runs along the lines. */
     for (int64_t at_block = 0; at_block < blocks * steps; ++at_block) {
         const int64_t j = BLOCK * (along ? at_block / steps : at_block % blocks);
-        const int64_t p = BLOCK * (along ? at_block % steps : at_block / blocks), pairs = least(BLOCK, depth - p) / 2;
+        const int64_t p = BLOCK * (along ? at_block % steps : at_block / blocks);
+        const int64_t pairs = hc_min_i64(BLOCK, depth - p) / 2;
         b_places out = {.stride = tiles * 64};
         for (int half = 0; half < 2; ++half) {
             const int64_t tile = j / 16 + half;
@@ -180,7 +177,8 @@ void hc_pack_bf16_b(int64_t k, int64_t n, const hc_matrix *b, int64_t kr, int64_
     }
 }
 
-/* Adds to sums[0..m) the sums of m <= 32 rows over k, in the order of k and times the scale. */
+/* Add the sums of m rows over k, in the order of k and times the scale, to sums[0..m). m is at most 32 unless lines run
+ * along k. */
 static void add_row_sums(const lines *source, int along, int64_t row, int64_t m, int64_t k, float *sums) {
     if (along) {
         for (int64_t i = 0; i < m; ++i) {
@@ -237,14 +235,14 @@ void hc_pack_bf16_a_tiles(int64_t m, int64_t k, const hc_matrix *a, float scale,
             }
             if (row_sum) {
                 const lines part = {source.data + p * source.stride, source.stride, source.bytes, scale, source.plain};
-                add_row_sums(&part, along, panel * BLOCK, least(BLOCK, m - panel * BLOCK), least(BLOCK, k - p),
-                             row_sum + panel * BLOCK);
+                add_row_sums(&part, along, panel * BLOCK, hc_min_i64(BLOCK, m - panel * BLOCK),
+                             hc_min_i64(BLOCK, k - p), row_sum + panel * BLOCK);
             }
         }
     }
 }
 
-/* Twelve rows of A with lines along k, one per row; `rows` of them exist. */
+/* Pack twelve rows of A with lines along k, one per row. `rows` of them exist. */
 static void put_a_pairs_along(const lines *source, int64_t row, int64_t rows, int64_t k, char *out) {
     _Alignas(64) char stage[16 * 64];
     for (int64_t i = 0; i < 16; ++i) {
@@ -255,18 +253,18 @@ static void put_a_pairs_along(const lines *source, int64_t row, int64_t rows, in
             const char *at = source->data + (row + i) * source->stride + p * source->bytes;
             _mm512_store_si512(stage + i * 64, load_line(source, at, first(k - p)));
         }
-        const int64_t pairs = (least(BLOCK, k - p) + 1) / 2;
+        const int64_t pairs = (hc_min_i64(BLOCK, k - p) + 1) / 2;
         for (int64_t pair = 0; pair < pairs; pair += 4) {
             __m512i x[4];
             hc_transpose_pairs(stage + pair * 4, 64, x);
-            for (int64_t i = 0; i < least(4, pairs - pair); ++i) {
+            for (int64_t i = 0; i < hc_min_i64(4, pairs - pair); ++i) {
                 _mm512_mask_storeu_epi32(out + (p / 2 + pair + i) * PAIR_ROWS * 4, 0xfff, x[i]);
             }
         }
     }
 }
 
-/* Twelve rows of A with lines across k. */
+/* Pack twelve rows of A with lines across k. */
 static void put_a_pairs_across(const lines *source, int64_t row, int64_t rows, int64_t k, char *out) {
     for (int64_t p = 0; p < k; p += 2) {
         const char *at = source->data + p * source->stride + row * source->bytes;
@@ -285,7 +283,7 @@ void hc_pack_bf16_a_pairs(int64_t m, int64_t k, const hc_matrix *a, float scale,
     const lines source = lines_of(a, along ? a->row_stride : a->column_stride, scale);
     for (int64_t row = 0; row < m; row += PAIR_ROWS) {
         char *out = (char *)out_panels + row * ((k + 1) / 2) * 4;
-        const int64_t rows = least(PAIR_ROWS, m - row);
+        const int64_t rows = hc_min_i64(PAIR_ROWS, m - row);
         (along ? put_a_pairs_along : put_a_pairs_across)(&source, row, rows, k, out);
         if (row_sum) {
             add_row_sums(&source, along, row, rows, k, row_sum + row);

@@ -1,11 +1,12 @@
-/* Transposing 32-bit elements of lines in memory, by AVX-512. */
+/* Transpose 32-bit elements of lines in memory, with AVX-512. */
 #ifndef HC_TRANSPOSE_AVX512_H
 #define HC_TRANSPOSE_AVX512_H
 
 #include <immintrin.h>
 #include <stdint.h>
 
-/* 16 bytes of each of four lines. Inserting from memory needs no shuffle port, unlike the same exchange between registers. */
+/* Load 16 bytes of each of four lines. Inserting from memory needs no shuffle port, unlike the same exchange between
+ * registers. */
 static inline __m512i hc_gather_lanes(const char *at, int64_t stride) {
     __m512i x = _mm512_castsi128_si512(_mm_loadu_si128((const __m128i *)at));
     x = _mm512_inserti32x4(x, _mm_loadu_si128((const __m128i *)(at + stride)), 1);
@@ -13,8 +14,8 @@ static inline __m512i hc_gather_lanes(const char *at, int64_t stride) {
     return _mm512_inserti32x4(x, _mm_loadu_si128((const __m128i *)(at + 3 * stride)), 3);
 }
 
-/* Four elements of 32 bits (fp32, or pairs of bf16) of 16 lines: out[i] holds element i of every line. Vector t holds, in lane l,
- * line 4 l + t. */
+/* Transpose four 32-bit elements (fp32, or pairs of bf16) of 16 lines: out[i] contains element i of every line. Lane l
+ * of vector t contains line 4 l + t. */
 static inline void hc_transpose_pairs(const char *at, int64_t stride, __m512i out[4]) {
     const __m512i x0 = hc_gather_lanes(at, 4 * stride), x1 = hc_gather_lanes(at + stride, 4 * stride);
     const __m512i x2 = hc_gather_lanes(at + 2 * stride, 4 * stride), x3 = hc_gather_lanes(at + 3 * stride, 4 * stride);

@@ -1,6 +1,6 @@
-/* The tile unit AMX with bf16 in C, for tests on CPUs with AVX-512 and without visible tiles. After Intel's manual
- * for software developers (LDTILECFG, TILELOADD, TILESTORED, TILEZERO, TDPBF16PS): palette 1, eight tiles of at most
- * 16 rows of 64 bytes. */
+/* The tile unit AMX with bf16 in C, for tests on CPUs with AVX-512 and without visible tiles. It follows Intel's
+ * software developer's manual (LDTILECFG, TILELOADD, TILESTORED, TILEZERO, TDPBF16PS): palette 1, eight tiles of at
+ * most 16 rows of 64 bytes. */
 #include "test/host/emulated_tiles.h"
 
 #include <immintrin.h>
@@ -13,7 +13,7 @@
 #define MAX_ROWS 16
 #define MAX_ROW_BYTES 64
 
-/* What LDTILECFG reads. */
+/* Operand of LDTILECFG. */
 typedef struct {
     uint8_t palette, start_row, reserved[14];
     uint16_t row_bytes[16];
@@ -29,7 +29,7 @@ typedef struct {
 static _Thread_local tile_unit unit;
 static int in_use;
 
-/* The CPU would raise an exception. */
+/* End the program where the CPU would raise an exception. */
 __attribute__((format(printf, 1, 2), noreturn)) static void die(const char *format, ...) {
     va_list arguments;
     va_start(arguments, format);
@@ -45,17 +45,17 @@ static void count_use(int is_configured) {
     unit.is_configured = is_configured;
 }
 
-static void check_configuration(const tile_configuration *wanted) {
-    if (wanted->palette != 1 || wanted->start_row != 0) {
-        die("configured with palette %d and start row %d, expected 1 and 0", wanted->palette, wanted->start_row);
+static void check_configuration(const tile_configuration *requested) {
+    if (requested->palette != 1 || requested->start_row != 0) {
+        die("configured with palette %d and start row %d, expected 1 and 0", requested->palette, requested->start_row);
     }
-    for (size_t i = 0; i < sizeof(wanted->reserved); i++) {
-        if (wanted->reserved[i] != 0) {
+    for (size_t i = 0; i < sizeof(requested->reserved); i++) {
+        if (requested->reserved[i] != 0) {
             die("configured with reserved byte %zu not zero", i);
         }
     }
     for (int i = 0; i < 16; i++) {
-        const int rows = wanted->rows[i], row_bytes = wanted->row_bytes[i];
+        const int rows = requested->rows[i], row_bytes = requested->row_bytes[i];
         if (i >= TILES && (rows != 0 || row_bytes != 0)) {
             die("configured tile %d, but there are %d", i, TILES);
         }
@@ -67,13 +67,13 @@ static void check_configuration(const tile_configuration *wanted) {
 }
 
 void hc_tiles_load_configuration(const void *configuration) {
-    tile_configuration wanted;
-    memcpy(&wanted, configuration, sizeof(wanted));
-    check_configuration(&wanted);
+    tile_configuration requested;
+    memcpy(&requested, configuration, sizeof(requested));
+    check_configuration(&requested);
     count_use(1);
     for (int i = 0; i < TILES; i++) {
-        unit.rows[i] = wanted.rows[i];
-        unit.row_bytes[i] = wanted.row_bytes[i];
+        unit.rows[i] = requested.rows[i];
+        unit.row_bytes[i] = requested.row_bytes[i];
     }
     memset(unit.bytes, 0, sizeof(unit.bytes));
 }
@@ -129,7 +129,7 @@ static void check_product(int sum, int a, int b) {
     }
 }
 
-/* Arithmetic on data read from memory after a call, and written before the next, follows MXCSR. */
+/* Set MXCSR. Arithmetic on data that is read from memory after a call, and written before the next, follows it. */
 static void set_control(unsigned mxcsr) {
     __asm__ volatile("" ::: "memory");
     _mm_setcsr(mxcsr);

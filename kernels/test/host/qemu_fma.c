@@ -1,8 +1,9 @@
-/* fmaf and fma for LD_PRELOAD under qemu-aarch64 on x86 with FMA: as libm's, then VZEROUPPER.
+/* fmaf and fma for LD_PRELOAD under qemu-aarch64 on x86 with FMA: the result of libm's functions, followed by
+ * VZEROUPPER.
  *
- * qemu multiplies element by element through libm, between vector moves that leave the upper halves of registers in use. On some
- * CPUs each change between libm's VEX and qemu's SSE instructions then saves or merges these: 145 ns a product of two numbers
- * on a Sapphire Rapids under a hypervisor, 10 ns with this. */
+ * qemu multiplies element by element through libm, between vector moves that leave the upper halves of registers in
+ * use. On some CPUs, each transition between libm's VEX and qemu's SSE instructions then saves or merges these halves.
+ * A product of two numbers takes 145 ns on a Sapphire Rapids under a hypervisor, and 10 ns with these functions. */
 #include <immintrin.h>
 
 float fmaf(float x, float y, float z) {

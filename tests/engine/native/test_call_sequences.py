@@ -68,7 +68,7 @@ CALLS = {
         _randn(*QKV, dtype=BF16), _randn(N, T + 2, D, dtype=BF16), _randn(N, T + 2, D, dtype=BF16, seed=1), HEADS
     ),
     "hc_copy_blocks": lambda: _copied(_randn(N, T, 3 * D)),
-    "hc_exchange_meet": lambda: _synchronized(),
+    "hc_exchange_barrier": lambda: _synchronized(),
 }
 
 
@@ -89,7 +89,7 @@ def _synchronized(times: int = 1) -> torch.Tensor:
     handle, lost = ctypes.c_void_p(), ctypes.c_int(-1)
     native.library().hc_exchange_attach(memory.data_ptr() + start, native.context(), 0, 1, 1, 64, ctypes.byref(handle))
     for _ in range(times):
-        functions().hc_exchange_meet(handle.value, 10**9, lost)
+        functions().hc_exchange_barrier(handle.value, 10**9, lost)
     _referenced.append((memory, handle, lost))
     return memory[start : start + 4].view(torch.int32)
 
@@ -105,7 +105,7 @@ def test_numbers_of_steps_are_those_of_the_header() -> None:
 @pytest.mark.parametrize("name", STEPS)
 def test_a_step_has_as_many_words_as_its_function_arguments(name: str) -> None:
     (words,) = re.findall(rf"\[HC_STEP_{name.removeprefix('hc_').upper()}\] = \{{\w+, (\d+)\}}", SOURCE)
-    has_context = name != "hc_exchange_meet"
+    has_context = name != "hc_exchange_barrier"
     assert int(words) == len(signatures.STATUS_FUNCTIONS[name]) - has_context
 
 

@@ -68,7 +68,7 @@ def test_what_is_put_together_in_memory_is_what_messages_bring(ranks, tmp_path) 
     ],
 )
 def test_rank_that_is_lost_is_named_in_four_lines_without_names_of_functions(status: int, message: str) -> None:
-    error = lost_rank_error(ValueError(f"hc_exchange_meet in hc_sequence: {STATUS_TEXTS[status]}"), "rank 3")
+    error = lost_rank_error(ValueError(f"hc_exchange_barrier in hc_sequence: {STATUS_TEXTS[status]}"), "rank 3")
     title, got, expected, fix = str(error).split("\n")
     assert title.startswith("rank 3 ")
     assert got == f"  got:      {message}"

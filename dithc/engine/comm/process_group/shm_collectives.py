@@ -256,7 +256,7 @@ class SharedSegment:
 
     def barrier(self, calls: Any) -> None:
         """Wait through `calls`, the library or a recorder of its calls, until all ranks have written."""
-        calls.hc_exchange_meet(self._handle, self._timeout, self._lost)
+        calls.hc_exchange_barrier(self._handle, self._timeout, self._lost)
 
     def lost_rank(self) -> str | None:
         """Return the rank that was missing at the timeout; None if all arrived."""

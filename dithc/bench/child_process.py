@@ -27,12 +27,12 @@ def launch_line(
 ) -> list[str]:
     """Return the command that runs `dithc bench WORDS` on ranks with additional environment variables."""
     program = [sys.executable, "-m", "dithc"]
-    chosen = launcher if ranks > 1 else "none"
+    launcher_name = launcher if ranks > 1 else "none"
     line = [
         *program,
         "launch",
         "--launcher",
-        chosen,
+        launcher_name,
         "--nodes",
         str(nodes),
         "--ranks",

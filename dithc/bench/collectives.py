@@ -127,7 +127,7 @@ def collectives_summary(result: Mapping[str, Any]) -> Measurement:
         ]
         for row in result["rows"]
     ]
-    ratios = [[one["operation"], one["contender"], one["over"], with_deviation(one)] for one in result["speedups"]]
+    ratios = [[row["operation"], row["contender"], row["over"], with_deviation(row)] for row in result["speedups"]]
     return Measurement(
         title=f"{settings['ranks']} ranks, {settings['mib']} MiB fp32 each, medians of {settings['rounds']} rounds",
         tables=[
@@ -164,9 +164,9 @@ def _operations(
         part.fill_(1.0 + group.rank)
         run()
         total = float(sum(range(1, group.size + 1)))
-        found = buffer if name == "reduce_scatter" else shard
+        output = buffer if name == "reduce_scatter" else shard
         expected = 1.0 + group.rank if name == "all_gather" else total
-        assert bool((found == expected).all()), f"{variant.name}: {name} is wrong"
+        assert bool((output == expected).all()), f"{variant.name}: {name} is wrong"
     x.zero_()
 
     dist.barrier()

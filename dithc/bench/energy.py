@@ -30,19 +30,19 @@ def images_per_joule(step: Callable[[], object], images: int, *, root: Path = RO
     joules = MICRO * sum((final - first) % (maximum + 1) for first, final, maximum in spans)
     if joules <= 0:
         return {"status": "skipped", "reason": "the RAPL counters do not advance"}
-    found = {"status": "ok", "images_per_joule": steps * images / joules, "watts": joules / seconds}
-    return found | {"of": "all sockets without memory, including other processes"}
+    measurement = {"status": "ok", "images_per_joule": steps * images / joules, "watts": joules / seconds}
+    return measurement | {"of": "all sockets without memory, including other processes"}
 
 
 def _ranges(root: Path) -> dict[Path, int]:
     """Return the readable counters of all sockets, and the value after which each wraps."""
-    found = {}
+    ranges = {}
     for folder in sorted(root.glob("*-rapl:*")):
         with suppress(OSError, ValueError):
             if (folder / "name").read_text().startswith("package"):
                 int((folder / "energy_uj").read_text())
-                found[folder / "energy_uj"] = int((folder / "max_energy_range_uj").read_text())
-    return found
+                ranges[folder / "energy_uj"] = int((folder / "max_energy_range_uj").read_text())
+    return ranges
 
 
 def _read_counters(counters: Iterable[Path]) -> list[int]:

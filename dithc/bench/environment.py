@@ -53,9 +53,9 @@ def require_library(command: str) -> None:
         raise user_error(command, got=native.load_library().reason, expected="the compiled library", fix=fix)
 
 
-def require_at_least(settings: object, command: str = "bench", **least: int) -> None:
+def require_at_least(settings: object, command: str = "bench", **minimums: int) -> None:
     """Reject a field of settings, or an element of its tuple, below its minimum. None passes."""
-    for name, minimum in least.items():
+    for name, minimum in minimums.items():
         value = getattr(settings, name)
         values = value if isinstance(value, tuple) else (value,)
         is_valid = value is None or min(values, default=0) >= minimum
@@ -104,20 +104,20 @@ def environment() -> dict[str, Any]:
     tuned = sorted(folder.parent.glob("*.json")) if folder is not None else []
     variables = {name: os.environ[name] for name in sorted(os.environ) if VARIABLES.fullmatch(name)}
     libraries = sorted(Path(native.__file__).parent.glob("*.so"))
-    found = _lasting(circumstances(machine, plan_cores(machine, ranks_per_node=1))) | {
+    facts = _lasting(circumstances(machine, plan_cores(machine, ranks_per_node=1))) | {
         "host": [platform.node(), os.environ.get("SLURM_JOB_NODELIST", "")],
         "system": platform.platform(),
         "code": Manifest.code_here() | {path.name: sha256_file(path) for path in libraries},
-        "packages": {one.name: one.version for one in distributions()},
+        "packages": {package.name: package.version for package in distributions()},
         "tuning": {path.name: sha256_file(path) for path in tuned},
         "variables": {name: variables[name] for name in variables if name not in PROCESS_VARIABLES},
     }
-    return dict(json.loads(json.dumps(found, default=str)))
+    return dict(json.loads(json.dumps(facts, default=str)))
 
 
 def _lasting(value: Any) -> Any:
     """Drop values that change between two executions on an unchanged machine."""
     if isinstance(value, dict):
-        kept = {name: part for name, part in value.items() if name not in PASSING}
-        return {name: [row[:2] for row in kept[name]] if name in POOLS else _lasting(kept[name]) for name in kept}
-    return [_lasting(one) for one in value] if isinstance(value, list | tuple) else value
+        facts = {name: part for name, part in value.items() if name not in PASSING}
+        return {name: [row[:2] for row in facts[name]] if name in POOLS else _lasting(facts[name]) for name in facts}
+    return [_lasting(element) for element in value] if isinstance(value, list | tuple) else value

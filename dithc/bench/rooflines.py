@@ -59,12 +59,12 @@ class GemmRoofline:
     unit = "multiply-adds"
 
     def __init__(self, dtype: Precision, device: str = "cpu") -> None:
-        chosen = torch.bfloat16 if dtype == "bf16" else torch.float32
+        kind = torch.bfloat16 if dtype == "bf16" else torch.float32
         if dtype == "bf16" and device == "cpu" and not torch.ops.mkldnn._is_mkldnn_bf16_supported():
             log.info("using fp32 products as the ceiling of bf16: PyTorch has no bf16 products for this CPU")
-            chosen = torch.float32
+            kind = torch.float32
         generator = torch.Generator().manual_seed(0)
-        self._a, self._b = (torch.randn(GEMM_SIZE, GEMM_SIZE, generator=generator).to(device, chosen) for _ in range(2))
+        self._a, self._b = (torch.randn(GEMM_SIZE, GEMM_SIZE, generator=generator).to(device, kind) for _ in range(2))
         self._out = torch.empty_like(self._a)
 
     def __call__(self) -> None:

@@ -36,7 +36,7 @@ class Timing:
 
     def __add__(self, other: "Timing") -> "Timing":
         """Add times round by round."""
-        return Timing(tuple(value + more for value, more in zip(self.seconds, other.seconds, strict=True)))
+        return Timing(tuple(value + term for value, term in zip(self.seconds, other.seconds, strict=True)))
 
     def to_dict(self) -> dict[str, Any]:
         """Return median, spread and all times."""
@@ -72,7 +72,7 @@ def time_runs(
             rounds.append(current_session().unit(f"round of {order}", once) if are_units else once())
     if not rounds and repeats:
         raise MeasurementStopped
-    return {name: Timing(tuple(one[index] for one in rounds)) for index, name in enumerate(order)}
+    return {name: Timing(tuple(times[index] for times in rounds)) for index, name in enumerate(order)}
 
 
 def _round(runs: Mapping[Name, Callable[[], object]], names: Sequence[Name], loops: Mapping[Name, int]) -> list[float]:

@@ -69,8 +69,8 @@ def run(args: argparse.Namespace) -> int:
     ranks, cores = _ranks_and_cores(args) if args.strategy else (args.ranks, None)
     node_cpus = args.cpus_per_node or cores
     cpus = args.cpus_per_rank or (max(1, node_cpus * args.nodes // ranks) if node_cpus else 1)
-    chosen = args.launcher or _default_launcher(args.nodes if ranks > 1 else 0)
-    launcher: launch_command.Launcher = chosen if ranks > 1 else "none"
+    backend = args.launcher or _default_launcher(args.nodes if ranks > 1 else 0)
+    launcher: launch_command.Launcher = backend if ranks > 1 else "none"
     mpiexec = launch_command.find_mpiexec(args.mpiexec) if launcher == "mpiexec" else None
     srun_mpi, hosts = args.srun_mpi, []
     if launcher == "srun":
@@ -85,7 +85,7 @@ def run(args: argparse.Namespace) -> int:
         _check_program(command[0])
     line = launch_command.launch_line(
         command,
-        launcher=chosen,
+        launcher=backend,
         nodes=args.nodes,
         ranks=ranks,
         cpus=cpus,

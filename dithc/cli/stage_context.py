@@ -82,8 +82,8 @@ class CommandRecord:
 
     def files(self) -> list[Path]:
         """Return all files of the folder except the manifest and hidden files, sorted by name."""
-        found = (path for path in self.folder.iterdir() if path.is_file() and not path.name.startswith("."))
-        return sorted(path for path in found if path != self.out)
+        paths = (path for path in self.folder.iterdir() if path.is_file() and not path.name.startswith("."))
+        return sorted(path for path in paths if path != self.out)
 
     def write(self, numbers: Mapping[str, Any], files: Iterable[Path] = ()) -> None:
         """Write the manifest with the results and the output files."""

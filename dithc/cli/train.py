@@ -47,7 +47,7 @@ def run(args: argparse.Namespace) -> int:
     experiment = load(args.config)
     settings = get_entry(experiment.runs, args.run, key="runs")
     outputs.check_file(args.out, stage="train", name=args.run)
-    given = {
+    overrides = {
         "strategy": args.strategy,
         "trace_step": args.trace_step,
         "allow_checkpoint_rollback": args.allow_checkpoint_rollback or None,
@@ -55,7 +55,7 @@ def run(args: argparse.Namespace) -> int:
     job = TrainingJob(
         name=args.run,
         run=settings,
-        machine=experiment.machine.updated(**{key: value for key, value in given.items() if value is not None}),
+        machine=experiment.machine.updated(**{key: value for key, value in overrides.items() if value is not None}),
         seed=experiment.seed_of(args.run),
         spec=stage_spec(experiment, "train", args.run),
         paths=Paths(

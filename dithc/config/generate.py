@@ -42,15 +42,15 @@ PLAIN = {int: "integer", float: "number", bool: "true or false", str: "text", ty
 
 
 def page() -> str:
-    found = _once(sections(ExperimentConfig))
-    index = "\n".join(f"- [{_title(section)}](#{_anchor(section)})" for section in found)
-    return HEAD + index + "\n" + "".join(map(_section, found))
+    entries = _once(sections(ExperimentConfig))
+    index = "\n".join(f"- [{_title(section)}](#{_anchor(section)})" for section in entries)
+    return HEAD + index + "\n" + "".join(map(_section, entries))
 
 
-def _once(found: Iterator[ReferenceSection]) -> list[ReferenceSection]:
+def _once(entries: Iterator[ReferenceSection]) -> list[ReferenceSection]:
     """Merge the sections with the same place and model; `within` then lists all their kinds."""
     merged: dict[tuple[str, type[BaseModel]], list[str]] = {}
-    for section in found:
+    for section in entries:
         merged.setdefault((section.location, section.model), []).append(section.within)
     locations = [location for location, _ in merged]
     return [
@@ -77,8 +77,8 @@ def _title(section: ReferenceSection) -> str:
 
 def _anchor(section: ReferenceSection) -> str:
     """Return the anchor of a heading as Markdown renderers build it."""
-    kept = "".join(letter for letter in _title(section).lower() if letter.isalnum() or letter in " -_")
-    return kept.replace(" ", "-")
+    letters = "".join(letter for letter in _title(section).lower() if letter.isalnum() or letter in " -_")
+    return letters.replace(" ", "-")
 
 
 def _type(field: Any, name: str) -> str:

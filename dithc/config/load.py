@@ -63,14 +63,14 @@ def merge_settings(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[
 def overridden(layers: Sequence[ConfigLayer], sections: set[str]) -> list[str]:
     """Return a sentence for each key of these sections with different values in two layers."""
     latest: dict[str, tuple[str, str]] = {}
-    found: dict[str, str] = {}
+    sentences: dict[str, str] = {}
     for layer in layers:
         for key, value in _leaves({name: part for name, part in layer.values.items() if name in sections}):
             before, origin = latest.get(key, (value, layer.origin))
             if before != value:
-                found[key] = f"{key}: {value} ({layer.origin}) overrides {before} ({origin})"
+                sentences[key] = f"{key}: {value} ({layer.origin}) overrides {before} ({origin})"
             latest[key] = value, layer.origin
-    return list(found.values())
+    return list(sentences.values())
 
 
 def _leaves(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
@@ -131,8 +131,8 @@ def _position(words: tuple[str, ...], texts: Sequence[YamlDocument], *, is_named
         for text in reversed(texts):
             # Locations of pydantic contain the kind of a source, codec or extractor, which is not a key of a file.
             upper = words[:depth]
-            for known in [upper, *(upper[:i] + upper[i + 1 :] for i in range(len(upper)))]:
-                if known and (position := text.places.get(known)) is not None:
+            for place in [upper, *(upper[:i] + upper[i + 1 :] for i in range(len(upper)))]:
+                if place and (position := text.places.get(place)) is not None:
                     return f" (line {position[0]}, column {position[1]}{'' if is_named else f' of {text.origin}'})"
     return ""
 
@@ -144,13 +144,13 @@ def _reason(fault: Any) -> str:
     if fault["type"] == "union_tag_not_found":
         return "`kind` is missing"
     if fault["type"] == "union_tag_invalid":
-        known = QUOTED.findall(context["expected_tags"])
-        return f"`kind` is {context['tag']!r}, expected one of {', '.join(known)}{suggest_value(context['tag'], known)}"
+        tags = QUOTED.findall(context["expected_tags"])
+        return f"`kind` is {context['tag']!r}, expected one of {', '.join(tags)}{suggest_value(context['tag'], tags)}"
     if isinstance(fault["input"], Mapping) or fault["type"] == "value_error":
         return text
     value = shown(fault["input"])
-    known = {"literal_error": context.get("expected", ""), NO_UNION_MEMBER: text}.get(fault["type"], "")
-    meant = suggest_value(fault["input"], QUOTED.findall(known))
+    choices = {"literal_error": context.get("expected", ""), NO_UNION_MEMBER: text}.get(fault["type"], "")
+    meant = suggest_value(fault["input"], QUOTED.findall(choices))
     return f"{text}, got {value if len(value) <= MAX_SHOWN else value[:MAX_SHOWN] + '...'}{meant}"
 
 

@@ -85,8 +85,8 @@ def _latents(experiment: ExperimentConfig, name: str) -> dict[str, Any]:
     dataset = experiment.datasets[name]
     codec = _codec(experiment, dataset.codec)
     sees_display = experiment.codecs[dataset.codec].sees_display
-    shown = {"rendering": dataset.rendering.model_dump(mode="json")} if sees_display else {}
-    return {"codec": codec, **shown, "views": dataset.views}
+    display = {"rendering": dataset.rendering.model_dump(mode="json")} if sees_display else {}
+    return {"codec": codec, **display, "views": dataset.views}
 
 
 def _sample(experiment: ExperimentConfig, name: str) -> dict[str, Any]:

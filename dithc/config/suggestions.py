@@ -82,10 +82,10 @@ def parts_of(annotation: Any) -> Iterator[Any]:
 
 def models_at(model: type[BaseModel], location: Sequence[int | str]) -> list[type[BaseModel]]:
     """Return the models of a section at a location of pydantic, which consists of keys, positions and chosen kinds."""
-    found: list[Any] = [model]
+    models: list[Any] = [model]
     for key in location:
-        found = [part for kind in found for part in _parts_at(kind, key)]
-    return [kind for kind in found if isinstance(kind, type) and issubclass(kind, BaseModel)]
+        models = [part for kind in models for part in _parts_at(kind, key)]
+    return [kind for kind in models if isinstance(kind, type) and issubclass(kind, BaseModel)]
 
 
 def _parts_at(kind: Any, key: int | str) -> Iterator[Any]:
@@ -101,14 +101,14 @@ def _parts_at(kind: Any, key: int | str) -> Iterator[Any]:
 def suggest_key(model: type[BaseModel], location: Sequence[int | str]) -> str:
     """Return a suggestion for an unknown key: a similar key, sections that have the key, or all keys; may be empty."""
     *parents, key = location
-    known = [name for section in models_at(model, parents) for name in section.model_fields]
-    if meant := _similar(key, known, KEY_SYNONYMS, cutoff=0.6):
+    names = [name for section in models_at(model, parents) for name in section.model_fields]
+    if meant := _similar(key, names, KEY_SYNONYMS, cutoff=0.6):
         return meant
     if paths := dict.fromkeys(
         f"{section.location}.{key}".lstrip(".") for section in sections(model) if key in section.model.model_fields
     ):
         return f"; keys of that name: {', '.join(list(paths)[:3])}"
-    return f"; there are: {', '.join(known)}" if 0 < len(known) <= MAX_LISTED else ""
+    return f"; there are: {', '.join(names)}" if 0 < len(names) <= MAX_LISTED else ""
 
 
 def suggest_value(value: object, known: Sequence[str]) -> str:
@@ -116,7 +116,7 @@ def suggest_value(value: object, known: Sequence[str]) -> str:
     return _similar(value, known, VALUE_SYNONYMS, cutoff=0.5)
 
 
-def _similar(value: object, known: Sequence[str], synonyms: Mapping[str, str], *, cutoff: float) -> str:
+def _similar(value: object, names: Sequence[str], synonyms: Mapping[str, str], *, cutoff: float) -> str:
     name = str(value).lower()
-    near = [synonyms[name]] if synonyms.get(name) in known else get_close_matches(name, known, n=1, cutoff=cutoff)
+    near = [synonyms[name]] if synonyms.get(name) in names else get_close_matches(name, names, n=1, cutoff=cutoff)
     return f"; did you mean `{near[0]}`?" if near else ""

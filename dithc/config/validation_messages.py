@@ -28,12 +28,12 @@ RANGES = {
 
 def merge_faults(faults: Sequence[Any], content: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return the errors; those of a union are merged into errors inside the value, or one error of the value."""
-    found: dict[Any, list[tuple[dict[str, Any], bool]]] = {}
+    groups: dict[Any, list[tuple[dict[str, Any], bool]]] = {}
     for number, fault in enumerate(faults):
         first, place = _place(tuple(fault["loc"]), content)
         is_inside = first is not None and len(place) > first
-        found.setdefault(number if first is None else place[:first], []).append(({**fault, "loc": place}, is_inside))
-    return [fault for same in found.values() for fault in _merge_value_faults(same)]
+        groups.setdefault(number if first is None else place[:first], []).append(({**fault, "loc": place}, is_inside))
+    return [fault for same in groups.values() for fault in _merge_value_faults(same)]
 
 
 def _merge_value_faults(faults: Sequence[tuple[dict[str, Any], bool]]) -> list[dict[str, Any]]:

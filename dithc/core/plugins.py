@@ -71,20 +71,20 @@ def list_plugins(group: Group) -> list[Plugin]:
 
 def find_plugin(group: Group, name: str, *, built_in: Collection[str] = ()) -> Plugin:
     """Return the extension with a name that is not built in; UserError unless exactly one package provides it."""
-    known = list_plugins(group)
-    found = [plugin for plugin in known if plugin.name == name]
-    if len(found) == 1:
-        return found[0]
-    if found:
+    plugins = list_plugins(group)
+    matches = [plugin for plugin in plugins if plugin.name == name]
+    if len(matches) == 1:
+        return matches[0]
+    if matches:
         raise user_error(
             f"several packages provide {name!r} of dithc.{group}",
-            got=", ".join(f"{plugin.package} {plugin.version}" for plugin in found),
+            got=", ".join(f"{plugin.package} {plugin.version}" for plugin in matches),
             expected="one package",
             fix="uninstall the other packages (pip uninstall)",
         )
     raise user_error(
         f"{name!r} is neither built in nor provided by an installed package",
-        got=f"dithc.{group} of installed packages: {', '.join(map(str, known)) or 'none'}",
+        got=f"dithc.{group} of installed packages: {', '.join(map(str, plugins)) or 'none'}",
         expected=f"one of these or of {', '.join(built_in)}" if built_in else "one of these",
         fix=f"correct the name, or pip install the package that provides it into this environment ({sys.prefix})",
     )
@@ -93,10 +93,10 @@ def find_plugin(group: Group, name: str, *, built_in: Collection[str] = ()) -> P
 @cache
 def _read_entry_points(_: tuple[str, ...], group: Group) -> tuple[Plugin, ...]:
     """Read the entry points of a group for the given sys.path; keeps equal names of several packages."""
-    found = {}
+    plugins = {}
     for point in entry_points(group=f"dithc.{group}"):
         package, version = (point.dist.name, point.dist.version) if point.dist is not None else ("unknown", "unknown")
-        found[point.name, package] = Plugin(
+        plugins[point.name, package] = Plugin(
             group=group, name=point.name, package=package, version=version, target=point.value, point=point
         )
-    return tuple(found[key] for key in sorted(found))
+    return tuple(plugins[key] for key in sorted(plugins))

@@ -94,5 +94,5 @@ def _products(gammas: "Float64", ends: "Float64") -> "Float64":
 
     rows, columns, first, last = gammas[:, None], gammas, np.minimum.outer(ends, ends), ends
     power = rows + columns + 1.0
-    found: Float64 = (rows + 1.0) * (columns + 1.0) / power / first
-    return found * (first / last[:, None]) ** (rows + 1.0) * (first / last) ** (columns + 1.0)
+    scale: Float64 = (rows + 1.0) * (columns + 1.0) / power / first
+    return scale * (first / last[:, None]) ** (rows + 1.0) * (first / last) ** (columns + 1.0)

@@ -26,7 +26,7 @@ def child_processes(*, proc: Path = Path("/proc")) -> dict[int, list[int]]:
 
 def descendants(pid: int, *, proc: Path = Path("/proc")) -> list[int]:
     """Return the processes below a process, parents first."""
-    children, found = child_processes(proc=proc), [pid]
-    for parent in found:
-        found += children.get(parent, ())
-    return found[1:]
+    children, pids = child_processes(proc=proc), [pid]
+    for parent in pids:
+        pids += children.get(parent, ())
+    return pids[1:]

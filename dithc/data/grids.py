@@ -40,11 +40,11 @@ def reproject_points(
 def degrees(xs: Floats, ys: Floats, *, crs: str) -> tuple[Floats, Floats]:
     """Return WGS84 longitudes and latitudes of points (N,) of a system (`EPSG:n` or WKT); NaN outside of the system."""
     try:
-        found = np.array(warp_points(_system(crs), _system("EPSG:4326"), xs.tolist(), ys.tolist()))
+        lonlat = np.array(warp_points(_system(crs), _system("EPSG:4326"), xs.tolist(), ys.tolist()))
     except Exception:  # GDAL's exceptions have no public base class; a point is outside of the system
-        found = np.full((2, len(xs)), np.nan)
-    found[:, ~np.isfinite(found).all(0)] = np.nan
-    return found[0], found[1]
+        lonlat = np.full((2, len(xs)), np.nan)
+    lonlat[:, ~np.isfinite(lonlat).all(0)] = np.nan
+    return lonlat[0], lonlat[1]
 
 
 def pixel_sides_m(transform: GeoTransform, *, shape: tuple[int, int], crs: str) -> tuple[float, float]:

@@ -82,9 +82,9 @@ def read_columns(path: Path, *names: str, most: int | None = None) -> dict[str, 
             groups = file.num_row_groups
             if most is not None:
                 groups = min(groups, max(1, most * groups // max(1, file.metadata.num_rows)))
-            chosen = [i * file.num_row_groups // groups for i in range(groups)]
+            row_groups = [i * file.num_row_groups // groups for i in range(groups)]
             columns = [name for name in file.schema_arrow.names if not names or name in names]
-            table = file.read_row_groups(chosen, columns=columns)
+            table = file.read_row_groups(row_groups, columns=columns)
     except pyarrow.ArrowInvalid as error:
         raise OSError(f"{path} is not a complete parquet file: {error}") from error
     return {name: table.column(name).to_pylist() for name in table.column_names}

@@ -12,9 +12,9 @@ def ahead(items: Iterator[Item]) -> Generator[Item, None, None]:
     """Yield items of an iterator in order while another thread computes the next; an exception replaces its item."""
     with ThreadPoolExecutor(1) as pool:
         following = pool.submit(_next, items)
-        while found := following.result():
+        while buffer := following.result():
             following = pool.submit(_next, items)
-            yield found.pop()
+            yield buffer.pop()
 
 
 def _next(items: Iterator[Item]) -> list[Item]:

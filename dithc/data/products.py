@@ -66,7 +66,7 @@ class Bands:
 
         `displayed` returns the display bands as bytes, scaled by the display stretch, for codecs of RGB images.
         """
-        known, display = WAVELENGTHS_NM.get(info.get("kind", ""), {}), info.get("display", {})
+        wavelengths, display = WAVELENGTHS_NM.get(info.get("kind", ""), {}), info.get("display", {})
         names = tuple(display["bands"] if displayed else info["bands"])
         scale, offset = (np.broadcast_to(np.asarray(info[name], float), len(names)) for name in ("scale", "offset"))
         if displayed:
@@ -78,7 +78,7 @@ class Bands:
             dtype="uint8" if displayed else info["dtype"],
             scale=tuple(scale.tolist()),
             offset=tuple(offset.tolist()),
-            wavelengths_nm=tuple(known.get(name) for name in names),
+            wavelengths_nm=tuple(wavelengths.get(name) for name in names),
             shown=tuple(names.index(name) for name in display.get("bands", ())),
         )
 
@@ -106,10 +106,10 @@ class Bands:
         return np.clip(numbers, low, high).astype(self.dtype), clipped  # (N, C, H, W)
 
     def labels(self) -> list[BandLabel]:
-        shown = {band: COLOURS[place] for place, band in enumerate(self.shown)}
+        colors = {band: COLOURS[place] for place, band in enumerate(self.shown)}
         columns = zip(self.names, self.scale, self.offset, self.wavelengths_nm, strict=True)
         return [
-            BandLabel(name=name, units=self.units, scale=scale, offset=offset, wavelength_nm=nm, shown=shown.get(i))
+            BandLabel(name=name, units=self.units, scale=scale, offset=offset, wavelength_nm=nm, shown=colors.get(i))
             for i, (name, scale, offset, nm) in enumerate(columns)
         ]
 

@@ -37,8 +37,8 @@ def find_all(root: Element, name: str) -> list[Element]:
 
 def find_text(root: Element, name: str) -> str | None:
     """Return the stripped text of the first element of this local name below `root`; None without such element."""
-    found = next(iter(root.iter(f"{{*}}{name}")), None)
-    return None if found is None else (found.text or "").strip()
+    element = next(iter(root.iter(f"{{*}}{name}")), None)
+    return None if element is None else (element.text or "").strip()
 
 
 def sun_position(root: Element, zenith: str, azimuth: str) -> dict[str, float]:

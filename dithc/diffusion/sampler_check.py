@@ -50,17 +50,17 @@ def try_sampler(name: object, run: Callable[[Denoise, Noise, int], Any], predict
     """
     evaluations = 0
 
-    def counted(x: Tensor, t: Tensor) -> Tensor:
+    def evaluate(x: Tensor, t: Tensor) -> Tensor:
         nonlocal evaluations
         evaluations += 1
         return predict(x, t)
 
     def noise(images: int, step: int) -> Tensor:
-        drawn = (torch.Generator().manual_seed(1000 * image + step) for image in range(images))
-        return torch.stack([torch.randn(SHAPE, generator=generator) for generator in drawn])  # (N, C, h, w)
+        generators = (torch.Generator().manual_seed(1000 * image + step) for image in range(images))
+        return torch.stack([torch.randn(SHAPE, generator=generator) for generator in generators])  # (N, C, h, w)
 
     try:
-        images, repeated, single = (run(counted, partial(noise, count), STEPS) for count in (IMAGES, IMAGES, 1))
+        images, repeated, single = (run(evaluate, partial(noise, count), STEPS) for count in (IMAGES, IMAGES, 1))
     except Exception as error:  # plugin code may raise anything
         raise _error(name, got=f"{type(error).__name__}: {error}", expected="images") from error
     if not isinstance(images, Tensor) or images.shape != (IMAGES, *SHAPE) or not bool(images.isfinite().all()):

@@ -75,8 +75,8 @@ def sample(
         visited = schedule.respaced(steps, spacing=sampler.spacing)
     else:
         visited = schedule.visiting(list(reversed(times)))
-    chosen = order or DEFAULT_ORDER
-    return sampler.run(SamplerContext(denoise, visited, draw, order=chosen, clip=clip, on_step=on_step))
+    solver_order = order or DEFAULT_ORDER
+    return sampler.run(SamplerContext(denoise, visited, draw, order=solver_order, clip=clip, on_step=on_step))
 
 
 def _checked(solver: training.PluginSampler) -> training.PluginSampler:
@@ -128,12 +128,12 @@ class SamplerContext:
         `following` is the prediction at the next step, if it was already visited.
         """
         levels = self.schedule.half_log_snr.tolist()
-        (step, x0), *others = known
+        (step, x0), *predictions = known
         length = levels[step - 1] - levels[step]
-        others += [following] if following is not None else []
-        offsets = [(levels[other] - levels[step]) / length for other, _ in others]
+        predictions += [following] if following is not None else []
+        offsets = [(levels[other] - levels[step]) / length for other, _ in predictions]
         mean = x0
-        for weight, offset, (_, image) in zip(slope_weights(offsets, stride=length), offsets, others, strict=True):
+        for weight, offset, (_, image) in zip(slope_weights(offsets, stride=length), offsets, predictions, strict=True):
             mean = mean + weight * ((image - x0) / offset)
         alpha_bar, alpha_bar_next = float(self.schedule.alpha_bar[step]), float(self.schedule.alpha_bar[step - 1])
         scale = math.sqrt(1 - alpha_bar_next) / math.sqrt(1 - alpha_bar)
@@ -196,16 +196,16 @@ def _multistep(context: SamplerContext, *, corrects: bool) -> Tensor:
     stride that it extrapolates from.
     """
     x = previous = context.noise(0)
-    known: list[_Prediction] = []  # newest first
+    history: list[_Prediction] = []  # newest first
     for step in reversed(range(len(context.schedule))):
         x0, _, _ = context.predict(x, step)
         if step == 0:
             x = x0
         else:
-            if corrects and known:
-                x = context.advance(previous, known, following=(step, x0))
-            known = [(step, x0), *known][: min(context.order, step + 1)]
-            previous, x = x, context.advance(x, known)
+            if corrects and history:
+                x = context.advance(previous, history, following=(step, x0))
+            history = [(step, x0), *history][: min(context.order, step + 1)]
+            previous, x = x, context.advance(x, history)
         context.finished(step)
     return x
 

@@ -151,34 +151,34 @@ def _extract_turned(
     images: ImageSet, extractor: Extractor, plan: ShardPlan, *, is_requested: bool, batch: int, group: Group
 ) -> int:
     """Extract some images in the other orientations; return their number."""
-    chosen = evenly(images.not_learnt if is_requested else images.not_learnt[:0])
+    queries = evenly(images.not_learnt if is_requested else images.not_learnt[:0])
     array, sidecar = (plan.folder / name for name in TURNED_FILES)
-    if not len(chosen):
+    if not len(queries):
         if group.rank == 0:
             sidecar.unlink(missing_ok=True)
             array.unlink(missing_ok=True)
         return 0
-    identity = turned_identity(plan.origin, chosen)
+    identity = turned_identity(plan.origin, queries)
     if group.broadcast_object(group.rank == 0 and fault(array, identity) is None):
-        return len(chosen)
-    found = [np.empty((NUM_VIEWS, 0, plan.num_features), np.float32)]
+        return len(queries)
+    features = [np.empty((NUM_VIEWS, 0, plan.num_features), np.float32)]
     label = f"turned features {extractor.kind}"
-    with progress(total=len(chosen), label=label, unit="image", quiet=group.rank > 0) as bar:
-        for rows in share(chosen, batch=batch, group=group):
+    with progress(total=len(queries), label=label, unit="image", quiet=group.rank > 0) as bar:
+        for rows in share(queries, batch=batch, group=group):
             rgb = torch.tensor(images.read(rows)[0])
-            found.append(np.stack([extractor(apply_view(rgb, view + 1).numpy()) for view in range(NUM_VIEWS)]))
+            features.append(np.stack([extractor(apply_view(rgb, view + 1).numpy()) for view in range(NUM_VIEWS)]))
             bar.update(len(rows))
-        gathered = group.gather_objects(np.concatenate(found, axis=1))
-        bar.update(len(chosen) - sum(part.shape[1] for part in found))
+        gathered = group.gather_objects(np.concatenate(features, axis=1))
+        bar.update(len(queries) - sum(part.shape[1] for part in features))
     if group.rank == 0:
         write_array(array, np.concatenate(gathered, axis=1), identity)
-    return len(chosen)
+    return len(queries)
 
 
 def _finish_folder(images: ImageSet, plan: ShardPlan) -> None:
     """Write the files about all shards; the index, written last, marks the folder as complete."""
-    kept = [path for shard in range(plan.num_shards) for path in plan.files(shard)]
-    outputs.OutputFolder(plan.folder).prune(kept, prefix="shard-")
+    paths = [path for shard in range(plan.num_shards) for path in plan.files(shard)]
+    outputs.OutputFolder(plan.folder).prune(paths, prefix="shard-")
     statistics = Statistics(plan.num_features, origin=plan.origin)
     for block in blocks(plan):
         statistics.update(block)

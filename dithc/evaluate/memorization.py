@@ -23,8 +23,8 @@ Rows = NDArray[np.int64]
 def evenly(rows: Rows) -> Rows:
     """Return at most MAX_QUERIES rows, evenly spaced."""
     count = min(len(rows), MAX_QUERIES)
-    chosen: Rows = rows[np.arange(count) * len(rows) // max(count, 1)]
-    return chosen
+    queries: Rows = rows[np.arange(count) * len(rows) // max(count, 1)]
+    return queries
 
 
 def take(blocks: Blocks, rows: Rows) -> NDArray[np.floating]:
@@ -64,9 +64,9 @@ def _two_nearest(views: Blocks, train: Iterator[NDArray[np.floating]]) -> FloatA
     best = np.full((len(views[0]), 2), np.inf)
     for block in train:
         rows = block - center  # (m, d)
-        least = np.full((len(best), len(rows)), np.inf)
+        minima = np.full((len(best), len(rows)), np.inf)
         for view, length in zip(views, lengths, strict=True):
-            np.minimum(least, length - 2 * ((view - center) @ rows.T), out=least)  # (n, m)
-        squared = np.maximum(least + (rows**2).sum(axis=1), 0.0)
+            np.minimum(minima, length - 2 * ((view - center) @ rows.T), out=minima)  # (n, m)
+        squared = np.maximum(minima + (rows**2).sum(axis=1), 0.0)
         best = np.partition(np.concatenate([best, squared], axis=1), 1, axis=1)[:, :2]
     return best

@@ -94,9 +94,9 @@ def compare_features(
     if is_train is not None and is_train.sum() >= 2:
         copies |= _copies(real, generated, is_train=is_train)
         warnings += [NOT_TURNED] if copies["memorized_fraction"] is None else []
-    more = _optional(real, generated, metrics=metrics, fid=score)
+    extras = _optional(real, generated, metrics=metrics, fid=score)
     if triplets:
-        more["triplets"] = {name: _triplet(path_to_real / name, path_to_generated / name, seed) for name in triplets}
+        extras["triplets"] = {name: _triplet(path_to_real / name, path_to_generated / name, seed) for name in triplets}
     origin, num_features = real.origin, real.statistics.num_features
     log.info(_summary(score, real.statistics, generated.statistics, ground))
     return {
@@ -118,7 +118,7 @@ def compare_features(
         "seed": seed,
         "warnings": warnings,
         **copies,
-        **more,
+        **extras,
     }
 
 
@@ -134,9 +134,9 @@ def _optional(real: FeatureSet, generated: FeatureSet, *, metrics: Collection[st
         numbers |= {name: shares[name] for name in requested}
     if any(name in metrics for name in PIXEL_METRICS):
         pixels = [pixel_file.read(side.folder) for side in (real, generated)]
-        found = {name: compare(*pixels) for name, compare in PIXEL_METRICS.items() if name in metrics}
-        numbers["pixels"] = {name: _without_curves(values) for name, values in found.items()}
-        numbers["curves"] = {"band_names": list(pixels[0].bands), **found}
+        distances = {name: compare(*pixels) for name, compare in PIXEL_METRICS.items() if name in metrics}
+        numbers["pixels"] = {name: _without_curves(values) for name, values in distances.items()}
+        numbers["curves"] = {"band_names": list(pixels[0].bands), **distances}
     return numbers
 
 

@@ -89,13 +89,13 @@ def fault(array: Path, identity: dict[str, Any]) -> str | None:
     if not sidecar.exists() or not array.exists():
         return "it does not exist" if not array.exists() else "it has no sidecar: writing was interrupted"
     try:
-        found = json_documents.read(sidecar)
+        content = json_documents.read(sidecar)
     except ValueError:
         return "its sidecar is damaged"
     for name, expected in identity.items():
-        if found.get(name) != expected:
-            return f"its {name} is {found.get(name)!r}, expected {expected!r}"
-    if found.get("file_sha256") != sha256_file(array):
+        if content.get(name) != expected:
+            return f"its {name} is {content.get(name)!r}, expected {expected!r}"
+    if content.get("file_sha256") != sha256_file(array):
         return "its bytes do not match the sha256 of its sidecar"
     return None
 
@@ -161,5 +161,5 @@ def read_turned(folder: Path, *, origin: FeatureOrigin, rows: Rows) -> NDArray[n
             expected=f"{len(rows)} images of the set in this folder, each in {NUM_VIEWS} orientations",
             fix="rerun the features stage",
         )
-    found: NDArray[np.float32] = np.load(array, mmap_mode="r")
-    return found
+    features: NDArray[np.float32] = np.load(array, mmap_mode="r")
+    return features

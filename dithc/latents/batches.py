@@ -64,11 +64,11 @@ class SampleOrder:
     def lookup(self, positions: Rows) -> tuple[Rows, Rows]:
         """Return epoch and row of each position of the stream, which starts at 0."""
         epochs, places = np.divmod(positions, len(self.rows))
-        found = np.empty(len(positions), np.int64)
+        rows = np.empty(len(positions), np.int64)
         for epoch in np.unique(epochs).tolist():
             selected = epochs == epoch
-            found[selected] = self._epoch(epoch)[places[selected]]
-        return epochs, found
+            rows[selected] = self._epoch(epoch)[places[selected]]
+        return epochs, rows
 
     def _permutation(self, epoch: int) -> Rows:
         return generator(seed=self.seed, epoch=epoch, stream=ORDER_STREAM).permutation(self.rows)

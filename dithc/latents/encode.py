@@ -126,18 +126,18 @@ class _ShardEncoder:
         """Stream the latents of `rows` into one .npy file, so that memory holds a batch instead of a shard."""
         with temporary.open("wb") as file:
             for start in range(0, len(rows), self.batch):
-                chosen = rows[start : start + self.batch]
-                x = apply_view(self.codec.input(self.tiles, chosen), view)  # (n, C, H, W)
+                batch_rows = rows[start : start + self.batch]
+                x = apply_view(self.codec.input(self.tiles, batch_rows), view)  # (n, C, H, W)
                 mean, logvar = self.codec.encode(x.contiguous())  # (n, Z, h, w) each
                 # With numpy, because sharing this small sum among PyTorch's threads costs more than the sum.
                 parts = [part.numpy() for part in (mean, logvar) if part is not None]
                 moments = np.concatenate(parts, axis=1)  # (n, M, h, w)
-                _check(moments, chosen, path)
+                _check(moments, batch_rows, path)
                 if start == 0:
                     header = {"descr": "<f2", "fortran_order": False, "shape": (len(rows), *moments.shape[1:])}
                     np.lib.format.write_array_header_1_0(file, header)
                 file.write(moments.astype("<f2").tobytes())
-                bar.update(len(chosen))
+                bar.update(len(batch_rows))
 
     def columns(self) -> dict[str, Any]:
         """Write labels and splits; return their entries."""

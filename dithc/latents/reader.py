@@ -83,9 +83,9 @@ class Latents:
         channels, height, width = self.shape
         out = np.empty((len(rows), channels * (1 + self.has_logvar), height, width), np.float16)
         shard_of = np.searchsorted(self._ends, rows, side="right")
-        chosen = np.zeros(len(rows), np.int64) if views is None else views
+        view_of = np.zeros(len(rows), np.int64) if views is None else views
         inside = rows - self._starts[shard_of]
-        places = zip(shard_of.tolist(), chosen.tolist(), inside.tolist(), strict=True)
+        places = zip(shard_of.tolist(), view_of.tolist(), inside.tolist(), strict=True)
         for place, (shard, view, row) in enumerate(places):
             stored = self._opened.get((shard, view))
             out[place] = (self._open_shard(shard, view) if stored is None else stored)[row]
@@ -104,9 +104,9 @@ class Latents:
     def _open_shard(self, shard: int, view: int) -> npt.NDArray[np.float16]:
         """Return the file of a shard and view on first access: hashed, then mapped."""
         entry = _views(self.info["shards"][shard])[view]
-        found = sha256_file(self.folder / entry["path"])
-        if found != entry["sha256"]:
-            raise self._damaged(entry["path"], f"bytes with SHA-256 {found[:12]}...", entry["sha256"][:12] + "...")
+        digest = sha256_file(self.folder / entry["path"])
+        if digest != entry["sha256"]:
+            raise self._damaged(entry["path"], f"bytes with SHA-256 {digest[:12]}...", entry["sha256"][:12] + "...")
         channels, height, width = self.shape
         shape = (self.info["shards"][shard]["rows"], channels * (1 + self.has_logvar), height, width)
         stored = self._opened[shard, view] = self._open(entry["path"], shape, np.float16)

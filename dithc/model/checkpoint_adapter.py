@@ -56,11 +56,11 @@ def adapt_state_dict(
     """
     target = {key: value.detach() for key, value in model.state_dict().items()}
     _check_architecture(state, target, model.config, source)
-    found = _inspect(state, source, model.config.patch_size**2)
+    layout = _inspect(state, source, model.config.patch_size**2)
     result: State = dict(state)
     changes: list[str] = []
     for step in (_adapt_labels, _adapt_input, _adapt_head, _adapt_positions):
-        changes += step(result, target, model.config, found)
+        changes += step(result, target, model.config, layout)
     for key, value in result.items():
         if value.shape != target[key].shape:
             raise _mismatch_error(key, got=tuple(value.shape), expected=tuple(target[key].shape))
@@ -80,11 +80,11 @@ def official_state_dict(checkpoint: object, *, weights: Literal["ema", "model"] 
     nested = {name for name in ("ema", "model") if isinstance(checkpoint.get(name), Mapping)}
     if nested and weights not in nested:
         raise user_error("checkpoint", got=f"only {nested.pop()!r} weights", expected=expected, fix=fix)
-    found = unwrapped(checkpoint[weights] if nested else checkpoint, source="checkpoint")
-    state = {name: value for name, value in found.items() if isinstance(value, Tensor)}
-    if not state or len(state) != len(found):
-        others = [str(key) for key in found if not isinstance(found[key], Tensor)]
-        raise user_error("checkpoint", got=f"not tensors: {shorten(others)}", expected=expected, fix=fix)
+    entries = unwrapped(checkpoint[weights] if nested else checkpoint, source="checkpoint")
+    state = {name: value for name, value in entries.items() if isinstance(value, Tensor)}
+    if not state or len(state) != len(entries):
+        keys = [str(key) for key in entries if not isinstance(entries[key], Tensor)]
+        raise user_error("checkpoint", got=f"not tensors: {shorten(keys)}", expected=expected, fix=fix)
     return state
 
 
@@ -139,11 +139,11 @@ def _adapt_labels(state: State, target: State, new: DiTConfig, old: _Source) -> 
 def _adapt_input(state: State, target: State, new: DiTConfig, old: _Source) -> list[str]:
     if old.channels == new.in_channels:
         return []
-    kept = min(old.channels, new.in_channels)
+    channels = min(old.channels, new.in_channels)
     result = torch.zeros(target[PATCH].shape, dtype=state[PATCH].dtype)  # (D, C, p, p)
-    result[:, :kept] = state[PATCH][:, :kept]
+    result[:, :channels] = state[PATCH][:, :channels]
     state[PATCH] = result
-    return [f"patch embedding: {_describe(kept, old.channels, new.in_channels)}"]
+    return [f"patch embedding: {_describe(channels, old.channels, new.in_channels)}"]
 
 
 def _adapt_head(state: State, target: State, new: DiTConfig, old: _Source) -> list[str]:
@@ -151,16 +151,16 @@ def _adapt_head(state: State, target: State, new: DiTConfig, old: _Source) -> li
     area, parts = new.patch_size**2, new.out_channels // new.in_channels
     if (old.channels, old.parts) == (new.in_channels, parts):
         return []
-    kept, kept_parts = min(old.channels, new.in_channels), min(old.parts, parts)
+    channels, kept_parts = min(old.channels, new.in_channels), min(old.parts, parts)
     for key in HEAD:
         trailing = state[key].shape[1:]  # (D) of the weight, () of the bias
         rows = state[key].reshape(area, old.parts, old.channels, *trailing)  # (p*p, 1 or 2, C, ...)
         result = torch.zeros((area, parts, new.in_channels, *trailing), dtype=rows.dtype)
-        result[:, :kept_parts, :kept] = rows[:, :kept_parts, :kept]
+        result[:, :kept_parts, :channels] = rows[:, :kept_parts, :channels]
         state[key] = result.reshape(-1, *trailing)
     changes = []
     if old.channels != new.in_channels:
-        changes.append(f"final layer: {_describe(kept, old.channels, new.in_channels)}")
+        changes.append(f"final layer: {_describe(channels, old.channels, new.in_channels)}")
     if old.parts != parts:
         changes.append(f"final layer: sigma {'initialized to zero' if parts > old.parts else 'dropped'}")
     return changes
@@ -174,9 +174,9 @@ def _adapt_positions(state: State, target: State, new: DiTConfig, old: _Source) 
     return [f"position embedding recomputed for a grid of {new.grid[0]} x {new.grid[1]} patches"]
 
 
-def _describe(kept: int, old: int, new: int) -> str:
-    remainder = f"{new - kept} initialized to zero" if new > kept else f"{old - kept} dropped"
-    return f"first {kept} channels kept, {remainder}"
+def _describe(channels: int, old: int, new: int) -> str:
+    remainder = f"{new - channels} initialized to zero" if new > channels else f"{old - channels} dropped"
+    return f"first {channels} channels kept, {remainder}"
 
 
 def _mismatch_error(name: str, *, got: object, expected: object) -> UserError:
@@ -185,8 +185,8 @@ def _mismatch_error(name: str, *, got: object, expected: object) -> UserError:
 
 
 def check_names(state: Iterable[str], known: Iterable[str], *, owner: str, fix: str) -> None:
-    expected, found = set(known), set(state)
-    missing, unknown = sorted(expected - found), sorted(found - expected)
+    expected, names = set(known), set(state)
+    missing, unknown = sorted(expected - names), sorted(names - expected)
     if missing or unknown:
         got = f"missing: {shorten(missing)}; unknown: {shorten(unknown)}"
         raise user_error("names of the weights", got=got, expected=f"the {len(expected)} names of {owner}", fix=fix)
@@ -194,5 +194,5 @@ def check_names(state: Iterable[str], known: Iterable[str], *, owner: str, fix: 
 
 def shorten(names: list[str], limit: int = 6) -> str:
     """Return the first `limit` names and the number of omitted names."""
-    shown = ", ".join(names[:limit]) or "none"
-    return shown if len(names) <= limit else f"{shown} and {len(names) - limit} more"
+    text = ", ".join(names[:limit]) or "none"
+    return text if len(names) <= limit else f"{text} and {len(names) - limit} more"

@@ -105,22 +105,22 @@ def source_of(content: Mapping[str, Any]) -> DiTConfig:
     for key, value in FIXED.items():
         if content.get(key, value) != value:
             raise _import_error(key, got=content[key], expected=value)
-    chosen = {**DEFAULTS, **content}
+    config = {**DEFAULTS, **content}
     sizes = ("num_attention_heads", "attention_head_dim", "in_channels", "sample_size", "patch_size")
     for key in (*sizes, "num_layers", "num_embeds_ada_norm"):
-        most = MAX_CLASSES if key == "num_embeds_ada_norm" else MAX_SIDE
-        if not isinstance(chosen[key], int) or isinstance(chosen[key], bool) or not 1 <= chosen[key] <= most:
-            raise _import_error(key, got=chosen[key], expected=f"an integer from 1 to {most}")
-    heads, channels = chosen["num_attention_heads"], chosen["in_channels"]
+        limit = MAX_CLASSES if key == "num_embeds_ada_norm" else MAX_SIDE
+        if not isinstance(config[key], int) or isinstance(config[key], bool) or not 1 <= config[key] <= limit:
+            raise _import_error(key, got=config[key], expected=f"an integer from 1 to {limit}")
+    heads, channels = config["num_attention_heads"], config["in_channels"]
     return DiTConfig(
-        hidden_size=heads * chosen["attention_head_dim"],
-        depth=chosen["num_layers"],
+        hidden_size=heads * config["attention_head_dim"],
+        depth=config["num_layers"],
         num_heads=heads,
-        patch_size=chosen["patch_size"],
-        input_size=chosen["sample_size"],
+        patch_size=config["patch_size"],
+        input_size=config["sample_size"],
         in_channels=channels,
-        num_classes=chosen["num_embeds_ada_norm"],
-        learn_sigma=chosen["out_channels"] == 2 * channels,
+        num_classes=config["num_embeds_ada_norm"],
+        learn_sigma=config["out_channels"] == 2 * channels,
     )
 
 
@@ -141,9 +141,9 @@ def from_diffusers(state: Mapping[str, Tensor], config: DiTConfig) -> State:
     UserError: names are missing or unknown, or the embedders of the blocks differ.
     """
     table = list(_table(len({key.split(".")[1] for key in state if key.startswith(BLOCK)})))
-    known = [name for _, targets in table for name in targets]
+    names = [name for _, targets in table for name in targets]
     fix = "pass the complete weights of its `transformer`, as diffusers saves them"
-    check_names(state, known, owner=f"a {CLASS} of this depth", fix=fix)
+    check_names(state, names, owner=f"a {CLASS} of this depth", fix=fix)
     result: State = {}
     for official, targets in table:
         parts = [state[name] for name in targets]
@@ -169,8 +169,8 @@ def _table(depth: int) -> Iterator[tuple[str, list[str]]]:
 
 
 def _check_equal(copies: State) -> None:
-    (first, value), *others = copies.items()
-    for name, other in others:
+    (first, value), *pairs = copies.items()
+    for name, other in pairs:
         if not torch.equal(value, other):
             expected = "the same timestep and label embedders in every block: a DiT has one of each"
             fix = f"start from weights of the official network; weights trained as {CLASS} cannot be converted"

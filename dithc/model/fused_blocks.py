@@ -123,16 +123,16 @@ class BlockChain:
         types = x.dtype, c.dtype, torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu")
         key = x.shape, *types, *shard, native.context(), get_ident(), tuple(table.data_ptr() for table in tables)
         if key not in self._programs and x.is_contiguous() and c.is_contiguous():
-            found = [_unobserved_weights(block) for block in self._blocks]
-            served = [weights for weights in found if weights is not None and fused.block_serves(x, c, weights)]
+            candidates = [_unobserved_weights(block) for block in self._blocks]
+            layers = [weights for weights in candidates if weights is not None and fused.block_serves(x, c, weights)]
             last = None if self._last is None else _weights_of_last(self._last)
             is_last_served = self._last is None or (last is not None and fused.block_serves(x, c, last))
-            if len(served) == len(self._blocks) and is_last_served:
+            if len(layers) == len(self._blocks) and is_last_served:
                 if len(self._programs) == MAX_PROGRAMS:
                     self._programs.pop(next(iter(self._programs)))  # the oldest
                 kinds = [_kind_of(block) for block in self._blocks]
                 memory = self._memory.setdefault(get_ident(), [])
-                self._programs[key] = program.Program(served, kinds, x, c, packs=self._packs, memory=memory, last=last)
+                self._programs[key] = program.Program(layers, kinds, x, c, packs=self._packs, memory=memory, last=last)
         return self._programs.get(key)
 
 

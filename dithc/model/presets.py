@@ -44,8 +44,8 @@ class DiTConfig:
     qk_norm: bool = False
 
     def __post_init__(self) -> None:
-        given = self.input_size
-        size = tuple(given) if isinstance(given, (tuple, list)) else (given, given)
+        shape = self.input_size
+        size = tuple(shape) if isinstance(shape, (tuple, list)) else (shape, shape)
         object.__setattr__(self, "input_size", size)
         for name in ("hidden_size", "depth", "num_heads", "patch_size", "in_channels", "num_classes"):
             if not isinstance(getattr(self, name), int) or getattr(self, name) < 1:
@@ -56,9 +56,9 @@ class DiTConfig:
             expected = f"a multiple of 4 (position embedding) and of num_heads = {self.num_heads}"
             raise _error("hidden_size", got=self.hidden_size, expected=expected)
         kinds = {"norm": training.Norm, "mlp": training.MlpKind, "position_embedding": training.Position}
-        for name, known in kinds.items():
-            if getattr(self, name) not in get_args(known):
-                raise _error(name, got=repr(getattr(self, name)), expected=" or ".join(get_args(known)))
+        for name, literal in kinds.items():
+            if getattr(self, name) not in get_args(literal):
+                raise _error(name, got=repr(getattr(self, name)), expected=" or ".join(get_args(literal)))
         if not isinstance(self.qk_norm, bool):
             raise _error("qk_norm", got=repr(self.qk_norm), expected="True or False")
         if self.position_embedding == "rope" and self.head_width % 4:
@@ -137,9 +137,9 @@ def preset(name: str, overrides: Mapping[str, Any]) -> DiTConfig:
     if name not in PRESETS:
         fix = "name a preset and override its fields"
         raise user_error("unknown model preset", got=repr(name), expected=" or ".join(PRESETS), fix=fix)
-    known = [field.name for field in fields(DiTConfig)]
-    unknown = [key for key in overrides if key not in known]
+    names = [field.name for field in fields(DiTConfig)]
+    unknown = [key for key in overrides if key not in names]
     if unknown:
         title = f"unknown override of preset {name}"
-        raise user_error(title, got=", ".join(unknown), expected=", ".join(known), fix="use one of these names")
+        raise user_error(title, got=", ".join(unknown), expected=", ".join(names), fix="use one of these names")
     return replace(PRESETS[name], **overrides)

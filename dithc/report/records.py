@@ -114,8 +114,8 @@ class RunFacts:
         if all(value is None for value in size):
             return self.preset
         family, _, patch = self.preset.partition("-")
-        named = zip(("width", "depth", "heads"), size, strict=True)
-        parts = [f"{name} {value}" for name, value in named if value is not None]
+        dimensions = zip(("width", "depth", "heads"), size, strict=True)
+        parts = [f"{name} {value}" for name, value in dimensions if value is not None]
         return ", ".join([f"{family}, custom size", *parts, f"patch {patch.rpartition('/')[2]}"])
 
 
@@ -156,8 +156,8 @@ class Score:
 
     def value(self, measure: str) -> float:
         """Return the score by measure; infinite without KID, so that it does not come first."""
-        known = self.fid if measure == "FID" else self.kid
-        return math.inf if known is None else known
+        score = self.fid if measure == "FID" else self.kid
+        return math.inf if score is None else score
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -320,9 +320,9 @@ class ReportRecords:
     def evaluations_of(self, dataset: str) -> list[EvaluationFacts]:
         """Return evaluations on a dataset: untrained, before, during and after training, codec last."""
         order: dict[str | int, float] = {"untrained": -1.0, "start": 0.0, "final": math.inf}
-        chosen = [item for item in self.evaluations if item.dataset == dataset]
+        evaluations = [item for item in self.evaluations if item.dataset == dataset]
         return sorted(
-            chosen,
+            evaluations,
             key=lambda item: (
                 item.checkpoint == "codec",
                 item.checkpoint if isinstance(item.checkpoint, int) else order.get(item.checkpoint, 0),
@@ -343,8 +343,8 @@ class ReportRecords:
 
     def chain(self, run: str) -> list[RunFacts]:
         """Return a run and its ancestors, the first ancestor first."""
-        chosen = next(item for item in self.runs if item.name == run)
-        return [*(self.chain(chosen.init_from_run) if chosen.init_from_run else []), chosen]
+        last_run = next(item for item in self.runs if item.name == run)
+        return [*(self.chain(last_run.init_from_run) if last_run.init_from_run else []), last_run]
 
     @property
     def last_runs(self) -> list[RunFacts]:

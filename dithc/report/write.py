@@ -50,11 +50,11 @@ def write_report(
     facts = collect_records(experiment, results, benches=benches, scaling=scaling, machine=machine, config=config)
     for text in facts.warnings:
         log.warning(text)
-    drawn = {name: canvas.render_png(partial(draw, facts)) for name, draw in FIGURES.items()}
-    images = _page_images(facts, {name: png for name, png in drawn.items() if name != NOT_INLINED})
-    drawn["composites"] = canvas.render_png(lambda: samples.draw_composites(list(_composites(facts, images))))
+    figures = {name: canvas.render_png(partial(draw, facts)) for name, draw in FIGURES.items()}
+    images = _page_images(facts, {name: png for name, png in figures.items() if name != NOT_INLINED})
+    figures["composites"] = canvas.render_png(lambda: samples.draw_composites(list(_composites(facts, images))))
     page = render(facts, images)
-    contents = {out.parent / "figures" / f"{name}.png": content for name, content in drawn.items()} | {out: page}
+    contents = {out.parent / "figures" / f"{name}.png": content for name, content in figures.items()} | {out: page}
     for path, content in contents.items():
         outputs.write(path, content, of=out)
     files = Manifest.entries(out.parent, contents)
@@ -65,13 +65,13 @@ def write_report(
 def _page_images(facts: ReportRecords, figures: dict[str, bytes]) -> PageImages:
     scored = {run.name: last_scored(facts, run.name) for run in facts.runs}
     primary = {run.dataset: item for run in facts.runs if (item := scored[run.name])}
-    drawn = {dataset.name: list(_dataset_figures(facts, dataset)) for dataset in facts.datasets}
+    dataset_figures = {dataset.name: list(_dataset_figures(facts, dataset)) for dataset in facts.datasets}
     firsts = {run.name: scored[run.name] for run in facts.last_runs}
     return PageImages(
-        figures=figures | {figure.name: png for shown in drawn.values() for figure, png in shown},
-        galleries={name: galleries(facts, name, primary.get(name)) for name in drawn},
-        drawn={name: [figure for figure, _ in shown] for name, shown in drawn.items()},
-        strips={name: found for name, item in firsts.items() if item and (found := preview_rows(facts, item))},
+        figures=figures | {figure.name: png for pairs in dataset_figures.values() for figure, png in pairs},
+        galleries={name: galleries(facts, name, primary.get(name)) for name in dataset_figures},
+        drawn={name: [figure for figure, _ in pairs] for name, pairs in dataset_figures.items()},
+        strips={name: strip for name, item in firsts.items() if item and (strip := preview_rows(facts, item))},
     )
 
 
@@ -92,17 +92,17 @@ def _dataset_figures(facts: ReportRecords, dataset: DatasetFacts) -> Iterator[tu
         text = alt_text.spectra(dataset, measured)
         count = measured.sides[0].count
         caption = f"{count} real tiles and as many generated images; percentiles in the units of the dataset"
-        shown = DatasetFigure(name=f"spectra {dataset.name}", title="Spectra", text=text, caption=caption)
-        yield shown, canvas.render_png(partial(spectra.draw_spectra, measured))
+        figure = DatasetFigure(name=f"spectra {dataset.name}", title="Spectra", text=text, caption=caption)
+        yield figure, canvas.render_png(partial(spectra.draw_spectra, measured))
     if dataset.tiles_folder is not None:
         caption = (
             "Tiles by split: locations over cells of the split, values of each band, examples of each fate with masks"
         )
         text = alt_text.tiles(dataset)
-        shown = DatasetFigure(
+        figure = DatasetFigure(
             name=f"tiles {dataset.name}", title="Accepted and rejected tiles", text=text, caption=caption
         )
-        yield shown, standalone.draw_tiles(dataset.tiles_folder, title="", scenes=dataset.scenes_folder)
+        yield figure, standalone.draw_tiles(dataset.tiles_folder, title="", scenes=dataset.scenes_folder)
 
 
 def numbers(facts: ReportRecords) -> dict[str, Any]:

@@ -29,12 +29,12 @@ def summarize(chosen: training.EvaluationConfig, sidecars: Iterable[Mapping[str,
         return {"pipefusion": staged.decides, "exact": staged.is_exact(chosen.steps)}
     if chosen.cache is None:
         return {}
-    found = [sidecar[KEY] for sidecar in sidecars]
+    reports = [sidecar[KEY] for sidecar in sidecars]
     return {
         "cache": chosen.cache.model_dump(mode="json"),
         "exact": False,
-        "blocks_run": [sum(shard["blocks_run"][index] for shard in found) for index in (0, 1)],
-        "seconds_saved": round(sum(shard["seconds_saved"] for shard in found), 3),
+        "blocks_run": [sum(shard["blocks_run"][index] for shard in reports) for index in (0, 1)],
+        "seconds_saved": round(sum(shard["seconds_saved"] for shard in reports), 3),
     }
 
 

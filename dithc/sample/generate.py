@@ -136,13 +136,13 @@ class ImageGenerator:
         return windows.seam_ratio(latents, *self._windows.last, window=self.grid.window)
 
     def _grid(self) -> windows.WindowGrid | None:
-        chosen = self.evaluation
-        if chosen.windows is None or chosen.image_size is None:
+        evaluation = self.evaluation
+        if evaluation.windows is None or evaluation.image_size is None:
             return None
-        side = chosen.image_size // self.codec.downsampling_factor
-        overlap, shift = chosen.windows.overlap, chosen.windows.random_shift
+        side = evaluation.image_size // self.codec.downsampling_factor
+        overlap, shift = evaluation.windows.overlap, evaluation.windows.random_shift
         return windows.WindowGrid(
-            size=(side, side), window=self.model.config.size, overlap=overlap, shift=shift, seed=chosen.seed
+            size=(side, side), window=self.model.config.size, overlap=overlap, shift=shift, seed=evaluation.seed
         )
 
     def _sample(
@@ -156,24 +156,24 @@ class ImageGenerator:
         team: SamplingGroup = SINGLE,
         on_step: OnStep | None = None,
     ) -> Tensor:
-        chosen, max_time = self.evaluation, self.objective.last
-        interval = chosen.guidance_interval
+        evaluation, max_time = self.evaluation, self.objective.last
+        interval = evaluation.guidance_interval
         denoise = diffusion.guided_denoiser(
             model,
             labels,
             null_label=self.model.config.null_label,
-            scale=chosen.guidance_scale,
-            channels=chosen.guidance_channels,
+            scale=evaluation.guidance_scale,
+            channels=evaluation.guidance_channels,
             guide=guide,
             interval=(interval[0] * max_time, interval[1] * max_time) if interval is not None else None,
             both=team.run_branches,
         )
-        denoise = self.objective.sampled(denoise, epsilon_scaling=chosen.epsilon_scaling)
+        denoise = self.objective.sampled(denoise, epsilon_scaling=evaluation.epsilon_scaling)
         # Pixels of the training data are clipped to [-1, 1], so their prediction may be clipped too; latents are
         # unbounded.
         options: dict[str, Any] = {
-            "steps": chosen.steps,
-            "times": chosen.timesteps,
+            "steps": evaluation.steps,
+            "times": evaluation.timesteps,
             "clip": self.codec.bound,
             "shape": shape,
             "noise": noise,
@@ -181,9 +181,9 @@ class ImageGenerator:
         }
         schedule = self.objective.schedule
         if schedule is None:
-            return diffusion.sample_flow(chosen.sampler, velocity=denoise, **options)
-        options |= {"schedule": schedule, "order": chosen.solver_order}
-        return diffusion.sample(chosen.sampler, denoise=denoise, **options)
+            return diffusion.sample_flow(evaluation.sampler, velocity=denoise, **options)
+        options |= {"schedule": schedule, "order": evaluation.solver_order}
+        return diffusion.sample(evaluation.sampler, denoise=denoise, **options)
 
     @cached_property
     def _decoding(self) -> Callable[[Tensor], Tensor]:

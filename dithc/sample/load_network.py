@@ -28,8 +28,8 @@ def load_network(job: SamplingJob) -> tuple[DiT, dict[str, Any]]:
     evaluation = job.evaluation
     assert job.checkpoint is not None
     store, last = CheckpointStore.of_run(job.checkpoint)
-    named = {"final": last, "start": 0, "untrained": 0}
-    step = evaluation.checkpoint if isinstance(evaluation.checkpoint, int) else named[evaluation.checkpoint]
+    steps = {"final": last, "start": 0, "untrained": 0}
+    step = evaluation.checkpoint if isinstance(evaluation.checkpoint, int) else steps[evaluation.checkpoint]
     if step not in (0, last, *store.steps()):
         raise user_error(
             f"evaluation {job.name} needs step {step}, but its checkpoint was not kept",

@@ -41,9 +41,9 @@ def chosen_degrees(
         rates = _described_links(rates, ranks_a_node)
     fixed = dict(job.degrees) | (_stages(job, ranks=ranks) if shards else {})
     costs = planner.CostModel(work=work, rates=rates, ranks=ranks, ranks_a_node=ranks_a_node)
-    chosen = planner.rank_degrees(costs, fixed=fixed)
+    plan = planner.rank_degrees(costs, fixed=fixed)
     # Broadcast from the first rank, because processors may differ in the last bit of a prediction.
-    result: planner.PlanResult = group.broadcast_object(chosen if group.rank == 0 else None)
+    result: planner.PlanResult = group.broadcast_object(plan if group.rank == 0 else None)
     return result
 
 

@@ -185,8 +185,8 @@ def _draw_shards(images: Images, shards: ImageShards, missing: list[int], *, job
     """
     group.wait_at_most(WAIT_SECONDS, stopped_seconds=STOPPED_SECONDS)
     with group.stop_timeout():
-        chosen = chosen_degrees(images, [len(shards.indices(shard)) for shard in missing], job=job, group=group)
-        degrees = chosen.best.degrees
+        plan = chosen_degrees(images, [len(shards.indices(shard)) for shard in missing], job=job, group=group)
+        degrees = plan.best.degrees
         groups = rank_groups(degrees, ranks=group.size)
         images.team = team = SamplingGroup.of(group, degrees, groups)
     if group.rank == 0:
@@ -196,7 +196,7 @@ def _draw_shards(images: Images, shards: ImageShards, missing: list[int], *, job
     group.barrier()
     if group.size > 1 and missing:
         teams = group.size // degrees.size
-        log.info(f"{len(missing)} shard(s) by {teams} group(s) of {degrees.size} rank(s) each, {chosen.describe()}")
+        log.info(f"{len(missing)} shard(s) by {teams} group(s) of {degrees.size} rank(s) each, {plan.describe()}")
     own_shards = missing[team.number :: len(groups)] if team.number is not None else []
     steps, batch = images.steps, min(job.evaluation.batch_size, shards.each)
     scenes = _scenes(images)
@@ -248,7 +248,7 @@ def _write(images: Images, shards: ImageShards, shard: int, parts: list[Tensor],
         )
 
 
-def _sampler_settings(chosen: training.EvaluationConfig, *, meta: dict[str, Any]) -> dict[str, Any]:
+def _sampler_settings(evaluation: training.EvaluationConfig, *, meta: dict[str, Any]) -> dict[str, Any]:
     names = (
         "weights",
         "sampler",
@@ -261,15 +261,15 @@ def _sampler_settings(chosen: training.EvaluationConfig, *, meta: dict[str, Any]
         "guidance_interval",
         "guidance_reference",
     )
-    settings = {name: getattr(chosen, name) for name in names} | {"sampler": str(chosen.sampler)}
-    if chosen.windows is not None:
-        settings |= {"image_size": chosen.image_size, "windows": chosen.windows.model_dump(mode="json")}
+    settings = {name: getattr(evaluation, name) for name in names} | {"sampler": str(evaluation.sampler)}
+    if evaluation.windows is not None:
+        settings |= {"image_size": evaluation.image_size, "windows": evaluation.windows.model_dump(mode="json")}
     settings |= {name: meta[name] for name in ("step", "dtype", "network_evaluations")}
     return {**settings, **meta.get("average", {}), "labels": LABELS_NOTE}
 
 
 def _numbers(job: SamplingJob, shards: ImageShards, *, meta: dict[str, Any], ranks: int) -> dict[str, Any]:
-    chosen = job.evaluation
+    config = job.evaluation
     sidecars = [shards.read_sidecar(shard) for shard in range(shards.count)]
     seconds = sum(float(sidecar["seconds"]) for sidecar in sidecars)
     seams = [float(sidecar["seam_ratio"]) for sidecar in sidecars if "seam_ratio" in sidecar]
@@ -278,12 +278,12 @@ def _numbers(job: SamplingJob, shards: ImageShards, *, meta: dict[str, Any], ran
         "seconds": round(seconds, 3),
         "images_per_second": shards.total * ranks / seconds if seconds else None,
         "ranks": ranks,
-        "run": chosen.run,
-        "checkpoint": chosen.checkpoint,
-        "weights_description": describe(chosen, step=meta["step"]),
-        **({"split": chosen.real_split} if chosen.checkpoint == "codec" else _sampler_settings(chosen, meta=meta)),
-        **cache_report.summarize(chosen, sidecars),
-        "seed": chosen.seed,
+        "run": config.run,
+        "checkpoint": config.checkpoint,
+        "weights_description": describe(config, step=meta["step"]),
+        **({"split": config.real_split} if config.checkpoint == "codec" else _sampler_settings(config, meta=meta)),
+        **cache_report.summarize(config, sidecars),
+        "seed": config.seed,
         "codec": meta["codec"],
         "rendering_digest": meta["rendering_digest"],
         "shape": sidecars[0]["shape"],

@@ -30,8 +30,8 @@ def degrees_table(job: SamplingJob, group: Group, *, layout: tuple[int, int] | N
     images, _ = open_images(job, tiles_digest=inputs_of(job)[str(job.tiles)])
     shards = ImageShards(folder=job.out.parent, total=images.count, identity="")
     sizes = [len(shards.indices(shard)) for shard in range(shards.count)]
-    chosen = chosen_degrees(images, sizes, job=job, group=group, layout=layout)
-    work, rates = chosen.costs.work, chosen.costs.rates
+    plan = chosen_degrees(images, sizes, job=job, group=group, layout=layout)
+    work, rates = plan.costs.work, plan.costs.rates
     links = {"in a node": rates.inside, "between nodes": rates.between}
     messages = ", ".join(
         f"{name} {'unknown' if link is None else f'{link.bandwidth / 1e9:.3g} GB/s after {link.latency * 1e6:.3g} us'}"
@@ -42,7 +42,7 @@ def degrees_table(job: SamplingJob, group: Group, *, layout: tuple[int, int] | N
         f"{rates.flops / 1e9:.4g} GFLOP/s, half of it with {rates.half_tokens:.3g} tokens; copies "
         f"{rates.copy_rate / 1e9:.3g} GB/s; messages {messages} ({rates.source})"
     )
-    return "\n".join([summary, *_link_notes(rates, layout), chosen.table()])
+    return "\n".join([summary, *_link_notes(rates, layout), plan.table()])
 
 
 def _link_notes(rates: planner.MachineRates, layout: tuple[int, int] | None) -> Iterator[str]:

@@ -51,30 +51,30 @@ def search_timesteps(job: SamplingJob, *, latents: int, reference_steps: int) ->
         UserError: The sampler draws noise, has too many steps, or more than half of the reference's.
     """
     start = time.monotonic()
-    chosen = job.evaluation
+    config = job.evaluation
     if (
-        chosen.checkpoint == "codec"
-        or chosen.sampler not in SOLVERS
-        or chosen.num_times < 2
-        or chosen.steps > MAX_STEPS
+        config.checkpoint == "codec"
+        or config.sampler not in SOLVERS
+        or config.num_times < 2
+        or config.steps > MAX_STEPS
     ):
         raise user_error(
             f"evaluation {job.name} has no timesteps to search",
-            got=f"{chosen.sampler} in {chosen.steps} steps, at {chosen.checkpoint}",
+            got=f"{config.sampler} in {config.steps} steps, at {config.checkpoint}",
             expected=f"{' or '.join(SOLVERS)} in 2 to {MAX_STEPS} steps (heun: 3 or more), with a network",
             fix="change `sampler`, `steps` or `checkpoint` of the evaluation",
         )
-    if reference_steps < 2 * chosen.steps:
+    if reference_steps < 2 * config.steps:
         fix = "take 200"
-        raise user_error("steps of the reference", got=reference_steps, expected=f"{2 * chosen.steps} or more", fix=fix)
+        raise user_error("steps of the reference", got=reference_steps, expected=f"{2 * config.steps} or more", fix=fix)
     inputs = inputs_of(job)
     images, _ = open_images(job, tiles_digest=inputs[str(job.tiles)])
     error, validation_error = (
         _latent_error(images, indices, reference_steps=reference_steps) for indices in _halves(job, latents)
     )
-    spacing, least = _default_spacing(chosen)
+    spacing, minimum = _default_spacing(config)
     before = error(spacing)
-    times, after = descend(error, tuple(chosen.timesteps or spacing), least=least, report=log.info)
+    times, after = descend(error, tuple(config.timesteps or spacing), least=minimum, report=log.info)
     unseen = {"before": validation_error(spacing), "after": validation_error(times)}
     result = {"timesteps": list(times), "searched": {"before": before, "after": after}, "unseen": unseen}
     if unseen["after"] >= unseen["before"]:
@@ -107,14 +107,14 @@ def _latent_error(
     return functools.cache(lambda times: float((latents(timesteps=list(times)) - reference).abs().mean()))
 
 
-def _default_spacing(chosen: training.EvaluationConfig) -> tuple[Times, int]:
+def _default_spacing(config: training.EvaluationConfig) -> tuple[Times, int]:
     """Return the timesteps of a solver without `timesteps`, and the least last one; equal intervals for a flow."""
-    assert isinstance(chosen.sampler, str), "installed samplers are not searched"
-    if chosen.sampler in training.FLOW_SAMPLERS:
-        count = chosen.num_times
+    assert isinstance(config.sampler, str), "installed samplers are not searched"
+    if config.sampler in training.FLOW_SAMPLERS:
+        count = config.num_times
         return tuple(round(training.FLOW_START * (count - index) / count) for index in range(count)), 1
-    spacing = SAMPLERS[chosen.sampler].spacing
-    return tuple(reversed(Schedule.linear().respaced(chosen.steps, spacing=spacing).timesteps.tolist())), 0
+    spacing = SAMPLERS[config.sampler].spacing
+    return tuple(reversed(Schedule.linear().respaced(config.steps, spacing=spacing).timesteps.tolist())), 0
 
 
 def descend(
@@ -131,7 +131,7 @@ def descend(
         for _ in range(MAX_SWEEPS):
             before = lowest
             for index in range(1, len(times)):
-                for candidate in _moved_times(times, index, share, least=least, others_follow=others_follow):
+                for candidate in _moved_times(times, index, share, minimum=least, others_follow=others_follow):
                     if (candidate_error := error(candidate)) < lowest:
                         times, lowest = candidate, candidate_error
             report(f"stride {share:g} of the distance: difference {before:.4g} -> {lowest:.4g}, {list(times)}")
@@ -140,18 +140,18 @@ def descend(
     return times, lowest
 
 
-def _moved_times(times: Times, index: int, share: float, *, least: int, others_follow: bool) -> list[Times]:
+def _moved_times(times: Times, index: int, share: float, *, minimum: int, others_follow: bool) -> list[Times]:
     """Return timesteps with `index` moved towards either neighbor, if integer timesteps allow it."""
     current, first = times[index], times[0]
     result = []
-    for neighbor in (times[index - 1], times[index + 1] if index + 1 < len(times) else least - 1):
+    for neighbor in (times[index - 1], times[index + 1] if index + 1 < len(times) else minimum - 1):
         moved = current + int(share * (neighbor - current))
         before, after = times[:index], times[index + 1 :]
         if others_follow:
             before = tuple(round(first + (time - first) * (moved - first) / (current - first)) for time in before)
             after = tuple(round(time * moved / current) for time in after)
         candidate = (*before, moved, *after)
-        if moved != current and all(later > earlier for later, earlier in pairwise((*candidate, least - 1))):
+        if moved != current and all(later > earlier for later, earlier in pairwise((*candidate, minimum - 1))):
             result.append(candidate)
     return result
 
@@ -174,8 +174,8 @@ def search_epsilon_scaling(
         `unseen` on the second; `before` at 0, `after` with it.
     """
     start = time.monotonic()
-    chosen = job.evaluation
-    if chosen.checkpoint == "codec":
+    config = job.evaluation
+    if config.checkpoint == "codec":
         raise user_error(
             f"evaluation {job.name} has no noise to scale",
             got="checkpoint: codec",
@@ -189,7 +189,7 @@ def search_epsilon_scaling(
     def score_at(scaling: float, indices: Sequence[int]) -> float:
         changed, parts = opened.changed(epsilon_scaling=scaling), []
         with progress(total=len(indices), label=f"epsilon scaling {scaling:.3f}", unit="image") as bar:
-            for part in batches(indices, chosen.batch_size):
+            for part in batches(indices, config.batch_size):
                 parts.append(changed.codec.to_rgb(changed.images(part)))
                 bar.update(len(part))
         value = score(np.concatenate(parts))  # input uint8 (N, 3, H, W)

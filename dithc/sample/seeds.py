@@ -49,8 +49,8 @@ def noise_by_place(seed: int, indices: Sequence[int], shape: tuple[int, int, int
             for top in range(0, height, BLOCK):
                 for left in range(0, width, BLOCK):
                     target = noise[number, :, top : top + BLOCK, left : left + BLOCK]
-                    drawn = block(index, step, top // BLOCK, left // BLOCK)
-                    target.copy_(drawn[:, : target.shape[1], : target.shape[2]])
+                    noise_block = block(index, step, top // BLOCK, left // BLOCK)
+                    target.copy_(noise_block[:, : target.shape[1], : target.shape[2]])
         return noise  # (N, Z, h, w)
 
     return draw

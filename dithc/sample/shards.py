@@ -52,12 +52,12 @@ class ImageShards:
         if not self.sidecar(shard).exists():
             return "" if not self.path(shard).exists() else "it has no sidecar: its writing was interrupted"
         try:
-            found = self.read_sidecar(shard)
-            if found["identity"] != self.identity:
+            sidecar = self.read_sidecar(shard)
+            if sidecar["identity"] != self.identity:
                 return "it has other settings, weights or tiles"
-            if (found["first"], found["images"]) != (self.indices(shard).start, len(self.indices(shard))):
-                return f"it holds {found['images']} images from {found['first']}, but another number is requested"
-            for entry in found["files"]:
+            if (sidecar["first"], sidecar["images"]) != (self.indices(shard).start, len(self.indices(shard))):
+                return f"it holds {sidecar['images']} images from {sidecar['first']}, but another number is requested"
+            for entry in sidecar["files"]:
                 path = self.folder / entry["path"]
                 if not path.exists() or sha256_file(path) != entry["sha256"]:
                     return f"{path.name} is missing, cut short or altered"

@@ -160,10 +160,10 @@ class TrainingMemory:
 
 def _managed_tiers(settings: training.MemoryConfig, *, ranks: int) -> list[TierSpec]:
     """Return the tiers to manage, and log the choice; with one tier empty, or UserError for `automem: on`."""
-    named = [name for name in ("fast_memory_gib", "spill_folder", "allow_recompute") if getattr(settings, name)]
+    options = [name for name in ("fast_memory_gib", "spill_folder", "allow_recompute") if getattr(settings, name)]
     if settings.automem == "off":
-        if named:
-            log.warning(f"machine.memory: {', '.join(named)} has no effect, because automem is off")
+        if options:
+            log.warning(f"machine.memory: {', '.join(options)} has no effect, because automem is off")
         return []
     chain = tier_specs(
         discover_machine(),

@@ -97,8 +97,8 @@ class MatrixOwnership:
 
     def parts(self, matrix: MuonMatrix) -> dict[int, MatrixPart]:
         """Return the parts of a matrix by rank, without empty parts."""
-        found = ((rank, self.part(matrix, rank)) for rank in range(self.size))
-        return {rank: part for rank, part in found if part is not None}
+        pairs = ((rank, self.part(matrix, rank)) for rank in range(self.size))
+        return {rank: part for rank, part in pairs if part is not None}
 
     def sources(self, matrix: MuonMatrix, owner: int, parts: Mapping[int, MatrixPart]) -> list[int]:
         """Return the ranks whose parts form the matrix at its owner. Returns only the owner if it has all elements."""
@@ -111,13 +111,13 @@ class MatrixOwnership:
 
 def matrices_of(shapes: Mapping[str, tuple[int, ...]]) -> list[MuonMatrix]:
     """Return the matrices among complete weights, by name."""
-    found = []
+    matrices = []
     for name, shape in shapes.items():
         part, _, layer = name.partition(".")
         _, _, kind = layer.partition(".")
         count = HIDDEN.get(kind, 0) if part == "blocks" else 0
-        found += [MuonMatrix(name, number, count, shape[0] // count, shape[1]) for number in range(count)]
-    return found
+        matrices += [MuonMatrix(name, number, count, shape[0] // count, shape[1]) for number in range(count)]
+    return matrices
 
 
 def owners_of(matrices: Iterable[MuonMatrix], ranks: int) -> dict[MuonMatrix, int]:

@@ -57,9 +57,9 @@ class ExperimentGraph:
         return sorted({self.real_set(name) for name in self.experiment.scored})
 
     def real_set(self, evaluation: str) -> str:
-        chosen = self.experiment.evaluations[evaluation]
-        count = chosen.num_real_images or "all"
-        return f"{self.experiment.runs[chosen.run].dataset}.{chosen.real_split}.{count}.{chosen.extractor}"
+        settings = self.experiment.evaluations[evaluation]
+        count = settings.num_real_images or "all"
+        return f"{self.experiment.runs[settings.run].dataset}.{settings.real_split}.{count}.{settings.extractor}"
 
     def measured(self, features: str) -> str:
         """Return options of `dithc features` for a set, of an evaluation or a shared real set."""
@@ -72,10 +72,10 @@ class ExperimentGraph:
 
     def sample_input(self, evaluation: str) -> dict[str, list[str]]:
         """Return the inputs of an evaluation's images; unused inputs are empty lists."""
-        chosen, dataset = self.experiment.evaluations[evaluation], self.dataset_of(evaluation)
-        is_trained = chosen.checkpoint != "codec"
+        settings, dataset = self.experiment.evaluations[evaluation], self.dataset_of(evaluation)
+        is_trained = settings.checkpoint != "codec"
         return {
-            "checkpoint": [self.final(chosen.run)] if is_trained else [],
+            "checkpoint": [self.final(settings.run)] if is_trained else [],
             "latents": [self.path("latents", dataset)] if is_trained else [],
             "tiles": [self.path("tiles", dataset)],
             "codec": self.codec_of(dataset),
@@ -118,8 +118,8 @@ class ExperimentGraph:
         return paths + [self.segment(name, step) for name in experiment.runs for step in self.segments(name)]
 
     def segments(self, run: str) -> list[int]:
-        chosen = self.experiment.runs[run]
-        return list(range(chosen.segment_steps, chosen.steps + 1, chosen.segment_steps))
+        settings = self.experiment.runs[run]
+        return list(range(settings.segment_steps, settings.steps + 1, settings.segment_steps))
 
     def bench_file(self, name: str) -> list[str]:
         """Return the JSON of a bench (`step`, `strategies`, `stepwise`, `automem`, `sampling`) if it is requested."""
@@ -165,12 +165,12 @@ class ExperimentGraph:
 
     def train_input(self, run: str, step: int) -> dict[str, str]:
         """Return inputs of a segment: latents, and the earlier segment or start run."""
-        chosen = self.experiment.runs[run]
-        inputs = {"latents": self.path("latents", chosen.dataset)}
-        if chosen.init_from_run:
-            inputs["init"] = self.final(chosen.init_from_run)
-        if step > chosen.segment_steps:
-            inputs["before"] = self.segment(run, step - chosen.segment_steps)
+        settings = self.experiment.runs[run]
+        inputs = {"latents": self.path("latents", settings.dataset)}
+        if settings.init_from_run:
+            inputs["init"] = self.final(settings.init_from_run)
+        if step > settings.segment_steps:
+            inputs["before"] = self.segment(run, step - settings.segment_steps)
         return inputs
 
     def spec(self, stage: str, name: str) -> str:
@@ -189,9 +189,9 @@ class ExperimentGraph:
     def _with_files(self, value: Any, *, with_name: bool) -> Any:
         if not isinstance(value, dict):
             return value
-        found = {key: self._with_files(part, with_name=with_name) for key, part in value.items()}
+        entries = {key: self._with_files(part, with_name=with_name) for key, part in value.items()}
         paths = {key: part for key, part in value.items() if key in PATHS and isinstance(part, str)}
-        return found | {key: self.files.fingerprint(path, with_name=with_name) for key, path in paths.items()}
+        return entries | {key: self.files.fingerprint(path, with_name=with_name) for key, path in paths.items()}
 
     def extractor_name(self, evaluation: str) -> str:
         return self.experiment.evaluations[evaluation].extractor

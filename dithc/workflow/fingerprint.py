@@ -54,9 +54,9 @@ class FileFingerprints:
         """Return the fingerprint of a path; for missing files, the stored fingerprint of the last run."""
         key = _key(path, with_name=with_name)
         if key not in self._computed and (
-            found := fingerprint(Path(path), with_name=with_name) or self._stored().get(key)
+            digest := fingerprint(Path(path), with_name=with_name) or self._stored().get(key)
         ):
-            self._computed[key] = found
+            self._computed[key] = digest
         return self._computed.get(key)
 
     def is_unchanged(self, path: str, *, with_name: bool) -> bool:

@@ -24,16 +24,16 @@ def config_arguments(engine: Any, argv: Sequence[str] | None = None) -> list[Con
     if not engine.is_main_process:
         return [("the driver", list(settings.config_args or []))]
     args, _ = get_argument_parser().parse_known_args(list(sys.argv[1:] if argv is None else argv))
-    found: list[ConfigArguments] = []
+    sources: list[ConfigArguments] = []
     for name in args.profile or []:
         profile = None if name == "none" else get_profile_dir(name)
         if profile is not None:
             with Path(profile[1]).open() as file:
                 config = ProfileConfigFileParser().parse(file).get("config", [])
-            found.append((str(profile[1]), [config] if isinstance(config, str) else list(map(str, config))))
-    found.append(("the command line", list(args.config or [])))
-    settings.config_args = [argument for _, arguments in found for argument in arguments]
-    return found
+            sources.append((str(profile[1]), [config] if isinstance(config, str) else list(map(str, config))))
+    sources.append(("the command line", list(args.config or [])))
+    settings.config_args = [argument for _, arguments in sources for argument in arguments]
+    return sources
 
 
 def add_outputs(plan: Any, outputs: Set[str]) -> None:
@@ -44,8 +44,8 @@ def add_outputs(plan: Any, outputs: Set[str]) -> None:
     """
     decide = plan.update_needrun
 
-    async def decide_and_add(*args: Any, **known: Any) -> None:
-        await decide(*args, **known)
+    async def decide_and_add(*args: Any, **options: Any) -> None:
+        await decide(*args, **options)
         for job in plan.jobs:
             if not outputs.isdisjoint(map(str, job.output)) and not plan.finished(job):
                 plan._needrun.add(job)

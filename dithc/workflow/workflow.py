@@ -75,8 +75,8 @@ class Workflow(ExperimentGraph):
     def _mark_damaged(self, engine: Any) -> dict[str, str]:
         """Mark results to rebuild; returns the digests of reproducible results."""
         faults = find_damaged(self.manifests)
-        for path, found in faults.items():
-            log.warning(damage_message(path, found))
+        for path, reasons in faults.items():
+            log.warning(damage_message(path, reasons))
         atexit.register(self._report_input_errors, engine)  # a dry run has no hooks, and users read its end
         settings = engine.dag_settings
         reproducible = {} if settings.forceall or settings.forcerun else find_restorable(self, faults)

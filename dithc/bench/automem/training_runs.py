@@ -80,8 +80,8 @@ class TrainingRuns:
         )
         rows = [automem_row(UNMANAGED, [unmanaged]), automem_row(MANAGED, [managed])]
         rows[1]["losses_identical"] = managed.status == "ok" and same_training(first, managed)
-        found = {"unmanaged_peak_bytes": peak_bytes(first), "limit_bytes": limit_bytes}
-        return found | {"how": managed.limit, "rows": rows}
+        sizes = {"unmanaged_peak_bytes": peak_bytes(first), "limit_bytes": limit_bytes}
+        return sizes | {"how": managed.limit, "rows": rows}
 
     def largest_batch(self) -> dict[str, Any]:
         """Find the largest batch that fits into the limit: PyTorch alone, and AutoMem with a file and recomputation."""
@@ -148,8 +148,8 @@ class TrainingRuns:
     def _run(
         self, variant: TrainingVariant, settings: AutoMemSettings | None = None, *, limit_bytes: int | None = None
     ) -> TrainingResult:
-        chosen = settings or self._settings
-        run = training.run_training(variant, chosen.run_options(chosen.model, chosen.batch), limit_bytes=limit_bytes)
+        config = settings or self._settings
+        run = training.run_training(variant, config.run_options(config.model, config.batch), limit_bytes=limit_bytes)
         if run.status == "stopped":
             raise MeasurementStopped
         self._limit = run.limit

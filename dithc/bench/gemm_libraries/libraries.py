@@ -48,8 +48,8 @@ def _torch_product(a: Tensor, b: Tensor, bias: Tensor | None) -> Tensor:
 def _describe_torch() -> str:
     """Describe PyTorch's choice: the BLAS of its build for fp32, oneDNN for bf16."""
     config = torch.__config__.show()
-    built = [part.strip().removeprefix("BLAS_INFO=") for part in config.split(",") if "BLAS_INFO=" in part]
-    return f"PyTorch's choice: {built[0] if built else 'unknown'} for fp32, oneDNN for bf16 if the CPU supports it"
+    blas = [part.strip().removeprefix("BLAS_INFO=") for part in config.split(",") if "BLAS_INFO=" in part]
+    return f"PyTorch's choice: {blas[0] if blas else 'unknown'} for fp32, oneDNN for bf16 if the CPU supports it"
 
 
 def _onednn_product(a: Tensor, b: Tensor, bias: Tensor | None) -> Tensor:
@@ -58,8 +58,8 @@ def _onednn_product(a: Tensor, b: Tensor, bias: Tensor | None) -> Tensor:
 
 
 def _describe_onednn() -> str:
-    found = [line.strip("- ") for line in torch.__config__.show().splitlines() if "MKL-DNN" in line]
-    return found[0] if found else "oneDNN"
+    versions = [line.strip("- ") for line in torch.__config__.show().splitlines() if "MKL-DNN" in line]
+    return versions[0] if versions else "oneDNN"
 
 
 def _onednn_skip_reason(dtype: Precision) -> str | None:
@@ -121,8 +121,8 @@ def _openblas_skip_reason(dtype: Precision) -> str | None:
     # Reading the count back proves that the call works. A single-threaded build is not comparable with other libraries.
     threads = torch.get_num_threads()
     library.openblas_set_num_threads(threads)
-    found = library.openblas_get_num_threads()
-    return None if found == threads else f"this OpenBLAS runs {found} of {threads} threads"
+    count = library.openblas_get_num_threads()
+    return None if count == threads else f"this OpenBLAS runs {count} of {threads} threads"
 
 
 LIBRARIES: Mapping[str, GemmLibrary] = {
@@ -136,12 +136,7 @@ EMULATED: Mapping[str, GemmLibrary] = {"sme": GemmLibrary(emulated.describe, emu
 
 def describe_libraries(names: Iterable[str], dtypes: Iterable[Precision]) -> dict[str, dict[str, str | None]]:
     """Describe each library, with the reason why it does not support a type here, or None."""
-    return {
-        name: dict(
-            [
-                ("description", LIBRARIES[name].describe()),
-                *((dtype, LIBRARIES[name].skip_reason(dtype)) for dtype in dtypes),
-            ]
-        )
-        for name in names
+    reasons_of = {
+        name: dict[str, str | None]({dtype: LIBRARIES[name].skip_reason(dtype) for dtype in dtypes}) for name in names
     }
+    return {name: reasons | {"description": LIBRARIES[name].describe()} for name, reasons in reasons_of.items()}

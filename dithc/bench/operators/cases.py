@@ -54,16 +54,16 @@ def cases(
     require_among("bench ops --models", models, PRESETS)
     if libraries:
         require_among("bench ops --libraries", libraries, LIBRARIES)
-    found: list[Callable[[], OperatorCase]] = []
+    builders: list[Callable[[], OperatorCase]] = []
     for op in requested:
         for dtype in dtypes:
             if op == "gemm":
-                found += [one for model in models for one in gemm(model, dtype, libraries)]
+                builders += [build for model in models for build in gemm(model, dtype, libraries)]
             elif op == "attention":
-                found += [partial(_attention, dtype, *shape) for shape in ATTENTION_SHAPES]
+                builders += [partial(_attention, dtype, *shape) for shape in ATTENTION_SHAPES]
             elif op != "adamw" or dtype == "fp32":  # optimizer arrays are always fp32
-                found.append(partial(memory_bound, op, dtype, size_bytes))
-    return found
+                builders.append(partial(memory_bound, op, dtype, size_bytes))
+    return builders
 
 
 def gemm(model: str, dtype: Precision, libraries: Sequence[str] = ()) -> list[Callable[[], OperatorCase]]:
@@ -77,7 +77,7 @@ def _product(model: str, layer: LinearShape, kind: Pass, dtype: Precision, libra
     linears = {"eager": F.linear, **{name: make_linear(LIBRARIES[name]) for name in libraries}}
     with autocast_context(dtype):
         runs = {"hcops": linear_run(layer, kind, dtype)}
-        runs |= {name: linear_run(layer, kind, dtype, one) for name, one in linears.items()}
+        runs |= {name: linear_run(layer, kind, dtype, linear) for name, linear in linears.items()}
     m, n, k = layer.product(kind)
     return OperatorCase(
         op="gemm",
@@ -178,40 +178,40 @@ def _built(op: str, operator: _Operator, dtype: Precision, size_bytes: int) -> O
 
 def _operator(op: str, dtype: Precision) -> _Operator:
     """Return an operator. The residual stream of the norms and gates is fp32, as in the model."""
-    vector, kind, each = hcops.vector, TYPES[dtype], TYPES[dtype].itemsize
+    vector, kind, itemsize = hcops.vector, TYPES[dtype], TYPES[dtype].itemsize
     wide, count, sizes = (TOKENS, WIDTH), TOKENS * WIDTH, {"D": WIDTH}
     if op in ("gelu", "silu"):
         own_op, eager = (vector.gelu, partial(F.gelu, approximate="tanh")) if op == "gelu" else (vector.silu, F.silu)
-        counted = "forward reads x, writes y; backward reads dy and x, writes dx"
-        return _Operator(own_op, eager, [(wide, kind)], wide, 5 * count * each, counted, sizes)
+        traffic = "forward reads x, writes y; backward reads dy and x, writes dx"
+        return _Operator(own_op, eager, [(wide, kind)], wide, 5 * count * itemsize, traffic, sizes)
     if op in ("adaln", "adarms"):
         reference_op = reference.adaln if op == "adaln" else reference.adarms
-        counted = "forward reads x, writes y; backward reads dy and x, writes dx; excluding (N, D) and (N, T) arrays"
+        traffic = "forward reads x, writes y; backward reads dy and x, writes dx; excluding (N, D) and (N, T) arrays"
         return _Operator(
             partial(vector.adaln, rms=op == "adarms"),
             lambda x, shift, scale: reference_op(x, shift, scale, 1e-6).to(kind),  # of the next linear layer
             [(wide, torch.float32), ((WIDTH,), kind), ((WIDTH,), kind)],
-            *(wide, count * (3 * FP32_BYTES + 2 * each), counted, sizes),
+            *(wide, count * (3 * FP32_BYTES + 2 * itemsize), traffic, sizes),
         )
     if op == "gate_residual":
-        counted = "forward reads x and y, writes out; backward reads dout and y, writes dy (dx is dout)"
+        traffic = "forward reads x and y, writes out; backward reads dout and y, writes dy (dx is dout)"
         inputs = [(wide, torch.float32), ((WIDTH,), kind), (wide, kind)]
-        num_bytes = count * (3 * FP32_BYTES + 3 * each)
-        return _Operator(vector.gate_residual, reference.gate_residual, inputs, wide, num_bytes, counted, sizes)
+        num_bytes = count * (3 * FP32_BYTES + 3 * itemsize)
+        return _Operator(vector.gate_residual, reference.gate_residual, inputs, wide, num_bytes, traffic, sizes)
     if op == "rotate_heads":  # without the norms of q and k
         angles = random(TOKENS, WIDTH // HEADS // 2, seed=2)  # (T, K / 2)
         cos, sin, qkv = angles.cos(), angles.sin(), (TOKENS, 3 * WIDTH)
-        counted = "forward reads qkv, writes the rotated qkv; backward reads dout, writes dqkv"
+        traffic = "forward reads qkv, writes the rotated qkv; backward reads dout, writes dqkv"
         return _Operator(
             lambda x: vector.rotate_heads(x, HEADS, cos=cos, sin=sin, query_weight=None, key_weight=None),
             lambda x: reference.rotate_heads(x, HEADS, cos, sin, None, None, 1e-6),
-            *([(qkv, kind)], qkv, 4 * 3 * count * each, f"{counted}; excluding (T, K / 2) tables"),
+            *([(qkv, kind)], qkv, 4 * 3 * count * itemsize, f"{traffic}; excluding (T, K / 2) tables"),
             {"D": WIDTH, "H": HEADS, "K": WIDTH // HEADS},
         )
-    counted = "forward reads gates and values, writes y; backward reads dy, gates and values, writes both gradients"
-    hidden, num_bytes = (TOKENS, HIDDEN), 8 * TOKENS * HIDDEN * each
+    traffic = "forward reads gates and values, writes y; backward reads dy, gates and values, writes both gradients"
+    hidden, num_bytes = (TOKENS, HIDDEN), 8 * TOKENS * HIDDEN * itemsize
     inputs = [((TOKENS, 2 * HIDDEN), kind)]
-    return _Operator(vector.swiglu, reference.swiglu, inputs, hidden, num_bytes, counted, {"E": HIDDEN})
+    return _Operator(vector.swiglu, reference.swiglu, inputs, hidden, num_bytes, traffic, {"E": HIDDEN})
 
 
 def adamw(dtype: Precision, size_bytes: int) -> OperatorCase:

@@ -73,7 +73,7 @@ def bench_ops(settings: OpsSettings) -> dict[str, Any]:
                     rows.append(current_session().unit(f"{name} {case.shape}", run))
                 bar.update(1, now=name)
         conditions = circumstances(machine, core_plan)
-    cache = max((one.size_bytes for one in machine.caches), default=0)
+    cache = max((level.size_bytes for level in machine.caches), default=0)
     return {
         "bench": "ops",
         "settings": asdict(settings) | {"threads": torch.get_num_threads()},

@@ -73,15 +73,15 @@ def tune(settings: TuneSettings) -> dict[str, Any]:
     layers = {layer[1:]: layer for layer in all_layers(config, batch=settings.batch)}.values()  # one of each shape
     searches = [(layer, kind, dtype) for dtype in settings.dtypes for layer in layers for kind in PASSES]
     team = {"threads": key.threads, "clusters": contexts.num_clusters(key.threads)}
-    found: dict[tuning.GemmShape, tuning.TuningResult] = {}
+    results: dict[tuning.GemmShape, tuning.TuningResult] = {}
     with hcops.use("c"), progress(total=len(searches), label="tune", unit="product") as bar:
         for layer, kind, dtype in searches:
             product = tuning.GemmShape(*layer.product(kind), kind, dtype)
-            found[product] = search(product, _measure(layer, kind, dtype), rounds=settings.rounds, **team)
-            bar.update(1, now=f"{layer.name} {kind} {dtype}: {_describe(found[product])}")
-    tuning.save(path, key, found, write=outputs.write if settings.out else atomic_write)
+            results[product] = search(product, _measure(layer, kind, dtype), rounds=settings.rounds, **team)
+            bar.update(1, now=f"{layer.name} {kind} {dtype}: {_describe(results[product])}")
+    tuning.save(path, key, results, write=outputs.write if settings.out else atomic_write)
     log.info("wrote %s", path)
-    return _result(path, key, found)
+    return _result(path, key, results)
 
 
 def show_tuning(*, threads: int | None, out: Path | None) -> dict[str, Any]:
@@ -103,10 +103,10 @@ def search(
     excluded: set[tuning.Choice] = {tuning.Blocking()}
     if not tuning.torch_may_serve(product.layout, product.dtype):
         excluded.add("torch")  # measured anyway, to be shown
-    chosen = tuning.winner({name: values for name, values in ratios.items() if name not in excluded})
+    choice = tuning.winner({name: values for name, values in ratios.items() if name not in excluded})
     return tuning.TuningResult(
-        choice=chosen,
-        ratio=1.0 if chosen is None else median(ratios[chosen]),
+        choice=choice,
+        ratio=1.0 if choice is None else median(ratios[choice]),
         torch_ratio=median(ratios["torch"]),
         default_seconds=timings[None].median,
     )

@@ -52,8 +52,8 @@ def _class_loss(model: nn.Module, batch: int) -> Tensor:
 
 def _token_loss(model: nn.Module, batch: int) -> Tensor:
     tokens = torch.randint(0, 4096, (batch, 256))
-    found = model(tokens)
-    return F.cross_entropy(getattr(found, "logits", found).flatten(0, 1).float(), tokens.flatten())
+    output = model(tokens)
+    return F.cross_entropy(getattr(output, "logits", output).flatten(0, 1).float(), tokens.flatten())
 
 
 def _noise_loss(model: nn.Module, batch: int, *, channels: int, labels: int) -> Tensor:
@@ -62,8 +62,8 @@ def _noise_loss(model: nn.Module, batch: int, *, channels: int, labels: int) -> 
 
 
 def _siglip_loss(model: nn.Module, batch: int) -> Tensor:
-    found: Tensor = model(pixel_values=_random_input(model, batch, 3, 224, 224)[1]).pooler_output
-    return found.float().square().mean()
+    embedding: Tensor = model(pixel_values=_random_input(model, batch, 3, 224, 224)[1]).pooler_output
+    return embedding.float().square().mean()
 
 
 MODELS: Mapping[str, tuple[Callable[[], nn.Module], Loss]] = {
@@ -114,17 +114,17 @@ def _case(name: str, dtype: str, settings: PatchSettings) -> dict[str, Any]:
         else:
             steps[variant] = step
     times = time_runs(steps, repeats=settings.rounds)
-    found: dict[str, Any] = {"model": name, "dtype": dtype, "status": "ok" if PATCHED in steps else "failed"}
-    found |= {"failures": failures, "seconds": {variant: timing.to_dict() for variant, timing in times.items()}}
+    record: dict[str, Any] = {"model": name, "dtype": dtype, "status": "ok" if PATCHED in steps else "failed"}
+    record |= {"failures": failures, "seconds": {variant: timing.to_dict() for variant, timing in times.items()}}
     if PATCHED in steps:
-        found["speedup_of_patched_over"] = {
+        record["speedup_of_patched_over"] = {
             variant: spread([1 / ratio for ratio in times[PATCHED].ratios_to(times[variant])])
             for variant in times
             if variant != PATCHED
         }
-        found["served"] = [asdict(row) for row in steps[PATCHED].patched.table()]
-        found["gradients_off"] = _gradient_errors(model, dtype, loss, settings)
-    return found
+        record["served"] = [asdict(row) for row in steps[PATCHED].patched.table()]
+        record["gradients_off"] = _gradient_errors(model, dtype, loss, settings)
+    return record
 
 
 class _Step:
@@ -153,10 +153,10 @@ def _gradient_errors(model: nn.Module, dtype: str, loss: Loss, settings: PatchSe
         truth = _gradient(double, "fp64", loss, settings)
     except RuntimeError:
         return {EAGER: math.nan, PATCHED: math.nan}
-    found = {EAGER: _gradient(model, dtype, loss, settings)}
+    gradients = {EAGER: _gradient(model, dtype, loss, settings)}
     hcops.patch(model)
-    found[PATCHED] = _gradient(model, dtype, loss, settings)
-    return {variant: ((gradient - truth).norm() / truth.norm()).item() for variant, gradient in found.items()}
+    gradients[PATCHED] = _gradient(model, dtype, loss, settings)
+    return {variant: ((gradient - truth).norm() / truth.norm()).item() for variant, gradient in gradients.items()}
 
 
 def _gradient(model: nn.Module, dtype: str, loss: Loss, settings: PatchSettings) -> Tensor:

@@ -75,7 +75,7 @@ class MeasurementSession:
     def _load(self, path: Path) -> None:
         rows, _ = load_checksummed_lines(require_regular_file(path).read_text(errors="replace"))
         headers = [row["settings"] for row in rows if "settings" in row]
-        differing = [found for settings in headers if (found := difference(settings, self._settings))]
+        differing = [change for settings in headers if (change := difference(settings, self._settings))]
         if not headers or differing:
             reason = f"the environment or the arguments changed: {differing[0]}" if headers else "its header is missing"
             log.warning(f"discarding the measurements in {path}: {reason}")

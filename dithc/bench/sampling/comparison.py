@@ -36,36 +36,36 @@ def compare_and_time(
     comparisons: dict[str, dict[str, Any]] = {}
     outputs: dict[str, Array] = {}
     loops: dict[str, int] = {}
-    for one in variants:
-        runs = [pool.request(one.role, "run", one.name, 1) for _ in range(1 + warmup)]
-        parts = [answer.output for answer in runs[0]]
-        if one.name in (ROW_PARALLEL, SEPARATE):
+    for variant in variants:
+        runs = [pool.request(variant.role, "run", variant.name, 1) for _ in range(1 + warmup)]
+        parts = [reply.output for reply in runs[0]]
+        if variant.name in (ROW_PARALLEL, SEPARATE):
             parts = [np.concatenate([part for part in parts if part.size], axis=2)]
-        outputs[one.name] = parts[0]
-        comparisons[one.name] = compare(parts, outputs[BASE]) | {"sent": sum_of([answer.sent for answer in runs[0]])}
-        if one.cache is not None:
-            comparisons[one.name]["blocks_run"] = runs[0][0].block_share
-        loops[one.name] = max(1, int(seconds / max(answer.seconds for answer in runs[-1])))
-    times: dict[str, list[float]] = {one.name: [] for one in variants}
-    for one in chain(*alternating(variants, rounds)):
-        answers = pool.request(one.role, "run", one.name, loops[one.name])
-        times[one.name].append(max(answer.seconds for answer in answers) / one.calls(ranks))
+        outputs[variant.name] = parts[0]
+        comparisons[variant.name] = compare(parts, outputs[BASE]) | {"sent": sum_of([reply.sent for reply in runs[0]])}
+        if variant.cache is not None:
+            comparisons[variant.name]["blocks_run"] = runs[0][0].block_share
+        loops[variant.name] = max(1, int(seconds / max(reply.seconds for reply in runs[-1])))
+    times: dict[str, list[float]] = {variant.name: [] for variant in variants}
+    for variant in chain(*alternating(variants, rounds)):
+        replies = pool.request(variant.role, "run", variant.name, loops[variant.name])
+        times[variant.name].append(max(reply.seconds for reply in replies) / variant.calls(ranks))
     return {name: Timing(tuple(each)) for name, each in times.items()}, comparisons, outputs
 
 
 def compare(outputs: Sequence[Array], base: Array) -> dict[str, Any]:
     """Compare the outputs of all ranks with one rank: bitwise equality, and the largest relative difference."""
-    most = float(np.abs(base).max())
-    if not np.isfinite(most) or most == 0:
+    largest = float(np.abs(base).max())
+    if not np.isfinite(largest) or largest == 0:
         raise user_error(
             "bench sampling: the output of one rank",
-            got=f"a largest value of {most:g}",
+            got=f"a largest value of {largest:g}",
             expected="finite numbers that are not all 0",
             fix="choose another --model or other --override",
         )
     return {
         "equal": all(np.array_equal(output, base) for output in outputs),
-        "difference": max(float(np.abs(output - base).max()) for output in outputs) / most,
+        "difference": max(float(np.abs(output - base).max()) for output in outputs) / largest,
     }
 
 
@@ -96,16 +96,16 @@ def downsample(image: Array) -> Array:
 
 def differences(image: Array, base: Array) -> Array:
     """Return the largest difference (h, w) in each block of `downsample`, with three significant digits."""
-    most = _blocks(np.abs(image - base)).max(axis=(3, 5))[0].max(axis=0)
-    return np.array([[float(f"{value:.3g}") for value in row] for row in most])
+    maxima = _blocks(np.abs(image - base)).max(axis=(3, 5))[0].max(axis=0)
+    return np.array([[float(f"{value:.3g}") for value in row] for row in maxima])
 
 
 def _blocks(image: Array) -> Array:
     """Return blocks (1, C, h, k, w, k) of k x k pixels."""
     _, bands, height, width = image.shape
-    each = max(1, max(height, width) // DRAWN_PIXELS)
-    height, width = height // each, width // each
-    return image[:, :, : height * each, : width * each].reshape(1, bands, height, each, width, each)
+    side = max(1, max(height, width) // DRAWN_PIXELS)
+    height, width = height // side, width // side
+    return image[:, :, : height * side, : width * side].reshape(1, bands, height, side, width, side)
 
 
 def rows(
@@ -120,16 +120,16 @@ def rows(
         return spread(timings[base].ratios_to(timings[name])) if base in timings else None
 
     return [
-        {"name": one.name, "status": "skipped", "reason": reasons[one.name]}
-        if one.name in reasons
+        {"name": variant.name, "status": "skipped", "reason": reasons[variant.name]}
+        if variant.name in reasons
         else {
-            "name": one.name,
+            "name": variant.name,
             "status": "ok",
-            "seconds": timings[one.name].to_dict(),
-            "speedup": ratio(BASE, one.name),
-            "over_all_cores": ratio(ALL_CORES, one.name),
-            "over_side_by_side": ratio(CEILING, one.name),
-            **comparisons[one.name],
+            "seconds": timings[variant.name].to_dict(),
+            "speedup": ratio(BASE, variant.name),
+            "over_all_cores": ratio(ALL_CORES, variant.name),
+            "over_side_by_side": ratio(CEILING, variant.name),
+            **comparisons[variant.name],
         }
-        for one in chosen
+        for variant in chosen
     ]

@@ -123,9 +123,9 @@ class Decoder:
 
 def check(size: int, width: int, *, ranks: int) -> None:
     """Raise UserError if no decoder supports a side or width, or if there are fewer latent rows than ranks."""
-    least = LARGEST_FACTOR * ranks
-    is_valid = size == 0 or (size % LARGEST_FACTOR == 0 and size >= least)
-    expected = f"0, or a multiple of {LARGEST_FACTOR} from {least} on: a row of the latent for each of {ranks} ranks"
+    minimum = LARGEST_FACTOR * ranks
+    is_valid = size == 0 or (size % LARGEST_FACTOR == 0 and size >= minimum)
+    expected = f"0, or a multiple of {LARGEST_FACTOR} from {minimum} on: a row of the latent for each of {ranks} ranks"
     require(is_valid, "bench sampling --decode-size", size, expected)
     is_valid = width >= 1 and width == math.gcd(width, 1 << 12)
     expected = "a power of two up to 4096, such as 32 or Stable Diffusion's 128"

@@ -42,10 +42,8 @@ class DiffusersRunner:
         config, self._cell = model.config, cell
         settings = {key: value for key, value in diffusers_keys.settings(config).items() if key != "_class_name"}
         net = package.DiTTransformer2DModel(**settings)
-        missing = net.load_state_dict(diffusers_keys.to_diffusers(model.state_dict(), config), strict=False)
-        mismatched = [
-            name for name in (*missing.missing_keys, *missing.unexpected_keys) if name != "pos_embed.pos_embed"
-        ]
+        keys = net.load_state_dict(diffusers_keys.to_diffusers(model.state_dict(), config), strict=False)
+        mismatched = [name for name in (*keys.missing_keys, *keys.unexpected_keys) if name != "pos_embed.pos_embed"]
         assert not mismatched, f"weights that exist in one of the two classes only: {mismatched}"
         for block in net.transformer_blocks:
             block.norm1.emb.time_proj.downscale_freq_shift = 0

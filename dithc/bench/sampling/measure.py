@@ -49,7 +49,7 @@ def bench_sampling(settings: SamplingSettings) -> dict[str, Any]:
         fix = "lower --ranks, or set --cpus-per-rank for ranks that share cores"
         raise user_error("bench sampling --ranks", got=got, expected="at least one core per rank", fix=fix)
     decoders.check(settings.decode_size, settings.decode_width, ranks=settings.ranks)
-    chosen = named([BASE, *settings.variants])
+    variants = named([BASE, *settings.variants])
     measured: list[dict[str, Any]] = []
     images: dict[str, Any] | None = None
     decoded: list[dict[str, Any]] = []
@@ -64,14 +64,14 @@ def bench_sampling(settings: SamplingSettings) -> dict[str, Any]:
 
             with worker_pool(ranks=settings.ranks, cpus=cpus) as pool:
                 for cell in cells:
-                    of_steps = [one for one in chosen if one.cache is None]
+                    of_steps = [one for one in variants if one.cache is None]
                     measured.append(unit(f"{cell}", _measure_cell, pool, cell, of_steps, settings, False))
-                images = unit("images", _measure_cell, pool, cells[0], chosen, settings, True)
+                images = unit("images", _measure_cell, pool, cells[0], variants, settings, True)
                 decoded += [unit(f"decode {name}", _measure_decoder, pool, name, settings) for name in names]
             if names:
                 with worker_pool(ranks=settings.ranks, cpus=cpus, is_for_memory=True) as pool:
-                    for one in decoded:
-                        add_peaks(one, unit(f"memory of {one['decoder']}", _peaks, pool, one, settings))
+                    for decoder in decoded:
+                        add_peaks(decoder, unit(f"memory of {decoder['decoder']}", _peaks, pool, decoder, settings))
     except MeasurementStopped:
         if not measured:
             raise
@@ -79,7 +79,7 @@ def bench_sampling(settings: SamplingSettings) -> dict[str, Any]:
         "bench": "sampling",
         "settings": asdict(settings),
         "ranks": {"ranks": settings.ranks, "cpus": cpus},
-        "variants": [{"name": one.name, "description": one.description, "where": one.role} for one in chosen],
+        "variants": [{"name": one.name, "description": one.description, "where": one.role} for one in variants],
         "cells": measured,
         "images": images,
         "decoding": {
@@ -107,13 +107,13 @@ def _make_cells(settings: SamplingSettings) -> list[SamplingCase]:
 
 
 def _measure_cell(
-    pool: WorkerPool, cell: SamplingCase, chosen: Sequence[SamplingVariant], settings: SamplingSettings, is_image: bool
+    pool: WorkerPool, cell: SamplingCase, methods: Sequence[SamplingVariant], settings: SamplingSettings, is_image: bool
 ) -> dict[str, Any]:
     """Measure an image by each variant, with small images, or one evaluation of the network."""
     ranks, config = settings.ranks, config_of(cell)
-    faults = {one.name: one.skip_reason(cell, config, ranks=ranks) for one in chosen}
+    faults = {one.name: one.skip_reason(cell, config, ranks=ranks) for one in methods}
     reasons = {name: fault for name, fault in faults.items() if fault is not None}
-    usable = [one for one in chosen if one.name not in reasons]
+    usable = [one for one in methods if one.name not in reasons]
     for role in ("ranks", "alone"):
         members = [one.name for one in usable if (one.role == "alone") == (role == "alone")]
         for answer in pool.request(role, "open", cell, members, is_image):
@@ -121,14 +121,14 @@ def _measure_cell(
     usable = [one for one in usable if one.name not in reasons]
     limits: dict[str, Any] = {} if is_image else {"warmup": settings.warmup, "seconds": settings.min_round_seconds}
     timings, comparisons, outputs = compare_and_time(pool, usable, rounds=settings.rounds, ranks=ranks, **limits)
-    found = rows(chosen, timings, comparisons, reasons)
+    table = rows(methods, timings, comparisons, reasons)
     if not is_image:
-        return cell.facts | {"rows": found}
-    for row in found:
+        return cell.facts | {"rows": table}
+    for row in table:
         if row["status"] == "ok":
             row["images_per_second"] = 1 / row["seconds"]["median"]
-    drawn = [one.name for one in usable if one.role == "ranks" or one.cache or one.name in (BASE, DIFFUSERS)]
-    return cell.facts | {"steps": cell.steps, "rows": found, **thumbnails(outputs, drawn)}
+    names = [one.name for one in usable if one.role == "ranks" or one.cache or one.name in (BASE, DIFFUSERS)]
+    return cell.facts | {"steps": cell.steps, "rows": table, **thumbnails(outputs, names)}
 
 
 def _measure_decoder(pool: WorkerPool, name: str, settings: SamplingSettings) -> dict[str, Any]:
@@ -140,8 +140,8 @@ def _measure_decoder(pool: WorkerPool, name: str, settings: SamplingSettings) ->
     timings, comparisons, outputs = compare_and_time(pool, variants, rounds=settings.rounds, ranks=1)
     for row in comparisons.values():
         row["alike"] = row["difference"] < TOLERANCE
-    drawn = (BASE, decoders.ROW_PARALLEL, decoders.SEPARATE)
-    return head | {"status": "ok", "rows": rows(variants, timings, comparisons, {}), **thumbnails(outputs, drawn)}
+    names = (BASE, decoders.ROW_PARALLEL, decoders.SEPARATE)
+    return head | {"status": "ok", "rows": rows(variants, timings, comparisons, {}), **thumbnails(outputs, names)}
 
 
 def _peaks(pool: WorkerPool, decoder: Mapping[str, Any], settings: SamplingSettings) -> dict[str, list[int] | None]:
@@ -149,7 +149,7 @@ def _peaks(pool: WorkerPool, decoder: Mapping[str, Any], settings: SamplingSetti
     if decoder["status"] != "ok" or _open_decoder(pool, ("ranks",), decoder["decoder"], settings):
         return {}
     answers = {one.name: pool.request(one.role, "peak", one.name) for one in decoders.VARIANTS if one.role != "alone"}
-    return {name: None if None in each else each for name, each in answers.items()}
+    return {name: None if None in peaks else peaks for name, peaks in answers.items()}
 
 
 def add_peaks(one: dict[str, Any], by_variant: Mapping[str, list[int] | None]) -> None:

@@ -87,7 +87,7 @@ class DithcRunner:
 
     def image(self) -> Tensor:
         """Return an image before decoding: (1, Z, h, w) fp32."""
-        found = diffusion.sample(
+        latent = diffusion.sample(
             "ddim",
             denoise=self._guided_denoiser(),
             schedule=diffusion.Schedule.linear(),
@@ -99,7 +99,7 @@ class DithcRunner:
         if self._cache is not None:
             computed, total = self._denoiser.tally[:2].tolist()
             self.block_share = computed / total
-        return found
+        return latent
 
     def _guided_denoiser(self) -> Callable[[Tensor, Tensor], Tensor]:
         """Return the guided network with a new cache, which is valid for one sampling run."""

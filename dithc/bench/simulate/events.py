@@ -58,15 +58,15 @@ def simulate_step(plan: StepPlan, factors: Sequence[float]) -> StepResult:
         completed += [max(due, completed[-1]), max(due, completed[-1]) + exchange / plan.slowdown]
     ends = times[::2]  # of each sum, after the start of the step
 
-    def reached(work: float) -> float:
+    def finish_time(work: float) -> float:
         """Return the time at which computation of `work` seconds at full speed is complete."""
         return float(np.interp(work, completed, times)) + max(0.0, work - completed[-1])
 
-    computed = reached(slowest * whole)
+    computed = finish_time(slowest * whole)
     seconds = max(computed, ends[-1])
     waits = tuple(
         tuple(
-            end - max(reached(factor * (plan.before + ready)), previous)
+            end - max(finish_time(factor * (plan.before + ready)), previous)
             for ready, previous, end in zip(plan.ready, ends, ends[1:], strict=False)
         )
         for factor in factors

@@ -25,7 +25,7 @@ def read_measured(path: Path, model: str) -> MeasuredStep:
     """Read the step of a model on the fewest ranks."""
     try:
         content = load_document(require_regular_file(path).read_text())
-        found = {"step": _from_step, "scaling": _from_scaling}[content["bench"]](content, model, path)
+        step = {"step": _from_step, "scaling": _from_scaling}[content["bench"]](content, model, path)
     except (ValueError, KeyError, TypeError, StopIteration) as error:
         raise user_error(
             f"{path} contains no step time of {model} on one node",
@@ -33,9 +33,9 @@ def read_measured(path: Path, model: str) -> MeasuredStep:
             expected="an unmodified JSON file of `dithc bench step` or `dithc bench scaling` with a successful run",
             fix=f"create it by `dithc bench step --model {model} --json FILE`, or set --step to seconds",
         ) from None
-    if not found.seconds > 0:
-        raise user_error(f"seconds of a step in {path}", got=found.seconds, expected="above 0", fix="measure again")
-    return found
+    if not step.seconds > 0:
+        raise user_error(f"seconds of a step in {path}", got=step.seconds, expected="above 0", fix="measure again")
+    return step
 
 
 def _from_step(content: dict[str, Any], model: str, path: Path) -> MeasuredStep:
@@ -56,9 +56,9 @@ def _from_scaling(content: dict[str, Any], model: str, path: Path) -> MeasuredSt
     return MeasuredStep(seconds, int(point["images"]), ranks, whole, f"{path}, bench scaling, {settings['dtype']}")
 
 
-def _expect(named: str, overrides: object, model: str) -> None:
-    if named != model or overrides:
-        raise ValueError(f"{named}{f' with {overrides}' if overrides else ''}")
+def _expect(measured_model: str, overrides: object, model: str) -> None:
+    if measured_model != model or overrides:
+        raise ValueError(f"{measured_model}{f' with {overrides}' if overrides else ''}")
 
 
 def measured_curve(measured: MeasuredStep, model: ModelWorkload) -> dict[str, Any]:

@@ -134,7 +134,7 @@ def reproduce(model: ModelWorkload, links: Links, *, nodes: Sequence[int], steps
     computing = ComputeTime(seconds=LOGGED_SECONDS[1], images=IMAGES_PER_NODE, optimizer_seconds=OPTIMIZER_SECONDS)
     common: dict[str, Any] = {"links": links, "steps": steps, "seed": seed}
     start = Scenario(model=model, method=AUTHORS, computing=computing, ranks_per_node=RANKS_PER_NODE, **common)
-    found = {name: fit(start, name) for name in EXPLANATIONS}
+    scenarios = {name: fit(start, name) for name in EXPLANATIONS}
     best = replace(computing, seconds=TUNED_SECONDS[MODEL][IMAGES_PER_NODE], spread=SPREAD)
     tuned = replace(start, computing=best)
     curves = published_curves(model)
@@ -145,21 +145,21 @@ def reproduce(model: ModelWorkload, links: Links, *, nodes: Sequence[int], steps
 
     for name in EXPLANATIONS:
         for method in (AUTHORS, DITHC):
-            add(method, found[name], name)
+            add(method, scenarios[name], name)
     for method in (DITHC, DITHC_BF16):
         add(method, tuned, "tuned kernels")
     for batch in GLOBAL_BATCHES:
-        add(AUTHORS, found[REPRODUCTION], REPRODUCTION, mode="strong", global_batch_size=batch)
+        add(AUTHORS, scenarios[REPRODUCTION], REPRODUCTION, mode="strong", global_batch_size=batch)
         add(DITHC, tuned, "tuned kernels", mode="strong", global_batch_size=batch)
     return {
         "curves": curves,
         "validation": {
-            name: {"is_the_reproduction": name == REPRODUCTION, **_validation(one)} for name, one in found.items()
+            name: {"is_the_reproduction": name == REPRODUCTION, **_validation(one)} for name, one in scenarios.items()
         },
         "inputs": {
             **{
                 name: {"computing": asdict(one.computing), "links": asdict(one.links)}
-                for name, one in (*found.items(), ("tuned kernels", tuned))
+                for name, one in (*scenarios.items(), ("tuned kernels", tuned))
             },
             "fitted": {
                 "exposed": "computing.seconds on 1 node, core_byte on 2, 4 and 8",
@@ -170,8 +170,8 @@ def reproduce(model: ModelWorkload, links: Links, *, nodes: Sequence[int], steps
     }
 
 
-def _validation(found: Scenario) -> dict[str, Any]:
-    points = [found.point(nodes) for nodes in (*LOGGED_SECONDS, NODES_OF_EFFICIENCY)]
+def _validation(scenario: Scenario) -> dict[str, Any]:
+    points = [scenario.point(nodes) for nodes in (*LOGGED_SECONDS, NODES_OF_EFFICIENCY)]
     rows = []
     for point in points[:-1]:
         published = LOGGED_SECONDS[point.nodes]
@@ -190,24 +190,24 @@ def _validation(found: Scenario) -> dict[str, Any]:
             "use": "predicted",
             "within": abs(efficiency - EFFICIENCY) <= LARGEST_ERROR_OF_EFFICIENCY,
         },
-        "checks": _checks(found),
+        "checks": _checks(scenario),
     }
 
 
-def _checks(found: Scenario) -> dict[str, Any]:
+def _checks(scenario: Scenario) -> dict[str, Any]:
     """Compare published numbers that neither the fit nor a bound uses."""
-    slower = replace(found.computing, seconds=found.computing.seconds * PROFILED_STEP_SECONDS / LOGGED_SECONDS[1])
-    tuned = replace(found.computing, seconds=TUNED_SECONDS[MODEL][IMAGES_PER_NODE])
-    tuned_points = replace(found, method=DITHC, computing=tuned).points([1, TUNED_NODES])
+    slower = replace(scenario.computing, seconds=scenario.computing.seconds * PROFILED_STEP_SECONDS / LOGGED_SECONDS[1])
+    tuned = replace(scenario.computing, seconds=TUNED_SECONDS[MODEL][IMAGES_PER_NODE])
+    tuned_points = replace(scenario, method=DITHC, computing=tuned).points([1, TUNED_NODES])
     return {
         "bytes a second of a communication core": {
             "published": (BROADCAST_BANDWIDTH,),
-            "simulated": 1 / found.links.core_byte,
+            "simulated": 1 / scenario.links.core_byte,
             "note": "published: the authors' broadcast, as two hops; given to `stragglers`, fitted in `exposed`",
         },
         "seconds of a bucket in the authors' profile": {
             "published": BUCKET_SECONDS,
-            "simulated": replace(found, computing=slower).point(1).wait_of_bucket_seconds,
+            "simulated": replace(scenario, computing=slower).point(1).wait_of_bucket_seconds,
             "note": f"of a rank of average speed, waiting included, in steps of {PROFILED_STEP_SECONDS} s",
         },
         f"efficiency of the tuned version on {TUNED_NODES} nodes": {

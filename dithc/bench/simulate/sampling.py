@@ -76,7 +76,7 @@ def _predict_model(
     points = []
     for nodes in sorted(set(settings.nodes)):
         costs = planner.CostModel(work=work, rates=rates, ranks=nodes * ranks_a_node, ranks_a_node=ranks_a_node)
-        points.append(_point(planner.rank_degrees(costs), nodes=nodes, shown=sampling.shown))
+        points.append(_point(planner.rank_degrees(costs), nodes=nodes, num_choices=sampling.shown))
     return {
         "model": name,
         "tokens": work.tokens,
@@ -88,8 +88,8 @@ def _predict_model(
     }
 
 
-def _point(chosen: planner.PlanResult, *, nodes: int, shown: int) -> dict[str, Any]:
-    best, costs = chosen.best, chosen.costs
+def _point(plan: planner.PlanResult, *, nodes: int, num_choices: int) -> dict[str, Any]:
+    best, costs = plan.best, plan.costs
     return {
         "nodes": nodes,
         "ranks": costs.ranks,
@@ -98,14 +98,14 @@ def _point(chosen: planner.PlanResult, *, nodes: int, shown: int) -> dict[str, A
         "exchange_seconds": best.exchange,
         "speedup": best.speedup,
         "share_of_ideal": best.ideal,
-        "legal": len(chosen.legal),
-        "rejected": len(chosen.rejected),
+        "legal": len(plan.legal),
+        "rejected": len(plan.rejected),
         "choices": [
-            {"degrees": asdict(one.degrees), "seconds": one.seconds, "exchange_seconds": one.exchange}
-            for one in chosen.legal[:shown]
+            {"degrees": asdict(choice.degrees), "seconds": choice.seconds, "exchange_seconds": choice.exchange}
+            for choice in plan.legal[:num_choices]
         ],
-        "description": chosen.describe(),
-        "table": chosen.table(shown).split("\n"),
+        "description": plan.describe(),
+        "table": plan.table(num_choices).split("\n"),
     }
 
 

@@ -204,7 +204,7 @@ def point_row(
     seconds: float,
     efficiency: float,
     exposed_seconds: float | None,
-    **more: float,
+    **fields: float,
 ) -> dict[str, Any]:
     """Return a point of a curve for JSON; `linear_flops_per_second` omits attention."""
     return {
@@ -216,5 +216,5 @@ def point_row(
         "flops_per_second": model.flops.training_total * images / seconds,
         "linear_flops_per_second": model.flops.training_linear * images / seconds,
         "images_per_step": images,
-        **more,
+        **fields,
     }

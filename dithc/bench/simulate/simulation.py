@@ -66,8 +66,8 @@ def run_simulation(settings: SimulationSettings) -> dict[str, Any]:
     if settings.reproduces_paper:
         _check_paper(settings, machine, ranks)
         draws = {"steps": settings.steps, "seed": settings.seed}
-        found = paper_scaling.reproduce(models[0], links, nodes=settings.nodes, **draws)
-        return {**result, **found, "inputs": {**inputs, **found["inputs"]}}
+        reproduction = paper_scaling.reproduce(models[0], links, nodes=settings.nodes, **draws)
+        return {**result, **reproduction, "inputs": {**inputs, **reproduction["inputs"]}}
     curves = []
     for model in models:
         computing, source = computing_of(settings, machine, model.name)
@@ -132,8 +132,8 @@ def computing_of(settings: SimulationSettings, machine: Machine, model: str) -> 
     elif settings.step is not None:
         seconds, source = settings.step, "given"
     else:
-        known = paper_scaling.TUNED_SECONDS.get(model, {}).get(images) if is_paper else None
-        if known is None:
+        published_seconds = paper_scaling.TUNED_SECONDS.get(model, {}).get(images) if is_paper else None
+        if published_seconds is None:
             raise user_error(
                 f"step time of {model} with {images} images on a node of {machine.model_name!r}",
                 got="no step time",
@@ -141,7 +141,7 @@ def computing_of(settings: SimulationSettings, machine: Machine, model: str) -> 
                 f"DiT-S/2 to XL/2 with {paper_scaling.IMAGES_PER_NODE} or 224 images on LX2",
                 fix="add --step",
             )
-        seconds, source = known, "published: arXiv:2601.01500, table 2 (CFTP)"
+        seconds, source = published_seconds, "published: arXiv:2601.01500, table 2 (CFTP)"
     is_valid = settings.fixed_step_seconds < seconds
     require(is_valid, "--fixed-step-seconds", settings.fixed_step_seconds, f"less than the step of {seconds:g} s")
     log.info("step time: %.3f s per node with %d images (%s); spread of ranks %.3f", seconds, images, source, spread)
@@ -160,8 +160,8 @@ def _check(settings: SimulationSettings) -> None:
 
 
 def _check_paper(settings: SimulationSettings, machine: Machine, ranks: int) -> None:
-    given = (settings.models, paper_scaling.is_paper_machine(machine.model_name), ranks)
-    if given != ((paper_scaling.MODEL,), True, paper_scaling.RANKS_PER_NODE):
+    configuration = (settings.models, paper_scaling.is_paper_machine(machine.model_name), ranks)
+    if configuration != ((paper_scaling.MODEL,), True, paper_scaling.RANKS_PER_NODE):
         raise user_error(
             "--reproduce-paper",
             got=f"{', '.join(settings.models)}, {ranks} ranks per node of {machine.model_name}",

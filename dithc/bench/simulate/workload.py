@@ -91,8 +91,8 @@ def buckets_of(gradients: Sequence[Gradient], *, bucket_bytes: int | None = None
     `bucket_bytes` limits buckets of several gradients; None selects the reducer's rule.
     """
     sizes = [gradient.elements for gradient in gradients]
-    found, done = [], 0.0
+    buckets, fraction = [], 0.0
     for bucket in exchanged.buckets.arrange(sizes, range(len(sizes)), bucket_bytes=bucket_bytes).buckets:
-        done += sum(gradients[number].share for number in bucket.members)
-        found.append(Bucket((bucket.stop - bucket.start) * FP32_BYTES, min(done, 1.0)))
-    return tuple(found)
+        fraction += sum(gradients[number].share for number in bucket.members)
+        buckets.append(Bucket((bucket.stop - bucket.start) * FP32_BYTES, min(fraction, 1.0)))
+    return tuple(buckets)

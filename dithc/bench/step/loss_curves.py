@@ -146,14 +146,14 @@ def _batch_source(model: DiT, schedule: Schedule, settings: CurveSettings, devic
 def curves_summary(result: Mapping[str, Any]) -> Measurement:
     """Summarize the first and last loss of each platform."""
     rows = [
-        [one["platform"], short(one["losses"][0]), short(one["losses"][-1]), str(one["steps"]), short(one["seconds"])]
-        if one["status"] == "ok"
-        else [one["platform"], one["status"], *[ABSENT] * 3]
-        for one in result["curves"]
+        [row["platform"], short(row["losses"][0]), short(row["losses"][-1]), str(row["steps"]), short(row["seconds"])]
+        if row["status"] == "ok"
+        else [row["platform"], row["status"], *[ABSENT] * 3]
+        for row in result["curves"]
     ]
     head = ["Platform", "First loss", "Last loss", "Steps", "Seconds"]
     return Measurement(
         title=f"Losses of training from scratch; {result['data']}",
         tables=[Table(title="Losses by platform", head=head, rows=rows)],
-        notes=[f"{one['platform']}: {one['reason']}" for one in result["curves"] if one["status"] != "ok"],
+        notes=[f"{row['platform']}: {row['reason']}" for row in result["curves"] if row["status"] != "ok"],
     )

@@ -172,25 +172,25 @@ def _measure(entries: list[_Entry], settings: StepSettings) -> tuple[dict[str, T
     for entry in entries:
         if entry.step is not None and settings.device == "cpu":
             entry.peak_above_start_bytes = _peak_of(entry.step)
-    found: dict[str, Any] = {"gemm_size": rooflines.GEMM_SIZE}
+    ceiling_facts: dict[str, Any] = {"gemm_size": rooflines.GEMM_SIZE}
     for name, ceiling in ceilings.items():
         timing = timings[f"{name} ceiling"]
         rate = "gb_per_second" if name == "copy" else "gflop_per_second"
-        found |= {f"{name}_{rate}": ceiling.work / timing.median / GIGA, f"{name}_seconds": timing.to_dict()}
-        found[f"{name}_work"] = ceiling.work
+        ceiling_facts |= {f"{name}_{rate}": ceiling.work / timing.median / GIGA, f"{name}_seconds": timing.to_dict()}
+        ceiling_facts[f"{name}_work"] = ceiling.work
     if variants.ONE_CLUSTER in steps:
-        found["all_clusters_over_one"] = {name: spread(_gains(name, timings)) for name in ceilings}
-    found["multiply_add_unit"] = multiply_add.unit if multiply_add else None
-    return timings, found
+        ceiling_facts["all_clusters_over_one"] = {name: spread(_gains(name, timings)) for name in ceilings}
+    ceiling_facts["multiply_add_unit"] = multiply_add.unit if multiply_add else None
+    return timings, ceiling_facts
 
 
 def _gains(name: str, timings: Mapping[str, Timing]) -> list[float]:
     """Return, per round, the rate of all core clusters relative to one core cluster."""
     clusters = ThreadTeam.of().clusters
     # Every thread executes the same number of multiply-adds; the other ceilings share one task.
-    more = sum(map(len, clusters)) / len(clusters[0]) if name == "multiply_add" else 1.0
+    work_ratio = sum(map(len, clusters)) / len(clusters[0]) if name == "multiply_add" else 1.0
     return [
-        more * ratio
+        work_ratio * ratio
         for ratio in timings[f"{name} ceiling, {variants.ONE_CLUSTER}"].ratios_to(timings[f"{name} ceiling"])
     ]
 

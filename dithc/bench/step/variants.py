@@ -103,8 +103,8 @@ def _no_library(dtype: Precision) -> str | None:
 
 
 def _no_second_cluster(dtype: Precision) -> str | None:
-    found = len(ThreadTeam.of().clusters)
-    return _no_library(dtype) or (f"the team has {found} core cluster(s), and 2 are required" if found < 2 else None)
+    count = len(ThreadTeam.of().clusters)
+    return _no_library(dtype) or (f"the team has {count} core cluster(s), and 2 are required" if count < 2 else None)
 
 
 def _no_compiler(dtype: Precision) -> str | None:
@@ -194,8 +194,8 @@ def _library_variant(name: str, library: GemmLibrary) -> StepVariant:
 
 
 def _torch_variant(description: str, **changes: Any) -> StepVariant:
-    given: dict[str, Any] = {"backend": "reference", "skip_reason": lambda dtype: None} | changes
-    return StepVariant(description, optimizer=lambda training: training.torch_adamw.step, **given)
+    options: dict[str, Any] = {"backend": "reference", "skip_reason": lambda dtype: None} | changes
+    return StepVariant(description, optimizer=lambda training: training.torch_adamw.step, **options)
 
 
 DITHC, ONE_CLUSTER, OWN_PRODUCTS, UNTUNED = "dithc", "one-cluster", "own-products", "untuned"

@@ -64,9 +64,9 @@ def _run(row: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def _largest(row: Mapping[str, Any], most: int) -> list[str]:
-    probes = ", ".join(f"{one['batch']} {one['status']}" for one in row["probes"])
-    return [row["name"], f"{row['largest']}{' (the largest probes)' if row['largest'] == most else ''}", probes]
+def _largest(row: Mapping[str, Any], limit: int) -> list[str]:
+    probes = ", ".join(f"{probe['batch']} {probe['status']}" for probe in row["probes"])
+    return [row["name"], f"{row['largest']}{' (the largest probes)' if row['largest'] == limit else ''}", probes]
 
 
 def _step(row: Mapping[str, Any]) -> list[str]:

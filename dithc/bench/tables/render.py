@@ -48,11 +48,11 @@ def _case(row: Mapping[str, Any]) -> Iterator[list[str]]:
     rate = f"{hcops['per_second'] / GIGA:.1f}"
     label = row["name"] if row["group"] == "memory-bound" else f"{row['group']} {row['name']}"
     for name, speedup in row["speedup_of_hcops_over"].items():
-        other = row["variants"][name]
+        baseline = row["variants"][name]
         yield [
             *(label, row["dtype"], name, with_deviation(hcops["seconds"])),
             *("" if is_copy else rate, rate if is_copy else "", _share(hcops)),
-            *(rounded(other["seconds"]["median"], digits=4), _share(other), with_deviation(speedup, digits=3)),
+            *(rounded(baseline["seconds"]["median"], digits=4), _share(baseline), with_deviation(speedup, digits=3)),
         ]
 
 

@@ -31,12 +31,12 @@ def scaling_summary(result: Mapping[str, Any]) -> Measurement:
 
 
 def _row(model: str, point: Mapping[str, Any]) -> list[str]:
-    known = [model, f"{point['ranks']:,}", f"{point['nodes']:,}"]
+    cells = [model, f"{point['ranks']:,}", f"{point['nodes']:,}"]
     if point["status"] != "ok":
-        return [*known, point["status"], *[ABSENT] * (len(HEAD) - len(known) - 1)]
+        return [*cells, point["status"], *[ABSENT] * (len(HEAD) - len(cells) - 1)]
     pair, deviation = point["no_communication_baseline"], point["seconds_spread"]["mad"]
     return [
-        *(*known, f"{point['images']:,}", f"{short(point['seconds'])} ± {float(format(deviation, '.1g')):g}"),
+        *(*cells, f"{point['images']:,}", f"{short(point['seconds'])} ± {float(format(deviation, '.1g')):g}"),
         *(short(point["images_per_second"]), short(point["flops_per_second"] / TERA)),
         *(
             short(point["linear_flops_per_second"] / TERA),

@@ -52,9 +52,9 @@ def stepwise_summary(result: Mapping[str, Any]) -> Measurement:
     notes = [f"{row['label']}: {row['status']}: {row['reason']}" for row in stages if row["status"] != "ok"]
     if measured and all(row["speedup"] is None for row in measured):
         notes.append("no speedup: the baseline was left out, or failed")
-    found = [row["largest_difference_of_losses"] for row in measured if row["largest_difference_of_losses"] is not None]
-    if found:
-        notes.append(f"losses differ by at most {max(found):.1e} of their size, because kernels round differently")
+    gaps = [row["largest_difference_of_losses"] for row in measured if row["largest_difference_of_losses"] is not None]
+    if gaps:
+        notes.append(f"losses differ by at most {max(gaps):.1e} of their size, because kernels round differently")
     return Measurement(
         title=f"{settings['model']}, batch {settings['batch']}, {settings['dtype']}, {ranks['ranks']} rank(s) × {ranks['cpus']} "
         f"thread(s), medians of {settings['rounds']} interleaved runs of {settings['steps']} steps",
@@ -85,11 +85,11 @@ def patch_summary(result: Mapping[str, Any]) -> Measurement:
         seconds, ratios = case.get("seconds", {}), case.get("speedup_of_patched_over", {})
         times = [with_deviation(seconds.get(name)) for name in (*baselines, "patched")]
         gains = [with_deviation(ratios.get(name)) for name in baselines]
-        errors, served = [ABSENT] * 2, ABSENT
+        errors, calls = [ABSENT] * 2, ABSENT
         if case["status"] == "ok":
             errors = [f"{case['gradients_off'][name]:.1e}" for name in ("eager", "patched")]
-            served = f"{sum(row['served'] for row in case['served'])} of {len(case['served'])}"
-        rows.append([case["model"], case["dtype"], *times, *gains, *errors, served])
+            calls = f"{sum(row['served'] for row in case['served'])} of {len(case['served'])}"
+        rows.append([case["model"], case["dtype"], *times, *gains, *errors, calls])
         reasons = {"not here": case["reason"]} if case["status"] == "not here" else case["failures"]
         notes += [f"{case['model']} {case['dtype']}: {name}: {reason}" for name, reason in reasons.items()]
     head += ["Gradient error of eager", "Of patched", "Served types of calls"]

@@ -20,12 +20,12 @@ def strategies_summary(result: Mapping[str, Any]) -> Measurement:
             title="Time, memory and sent bytes by strategy",
             head=["Batch", "Model", *(f"{name} {unit}" for unit in UNITS for name in names)],
             rows=[
-                [*known, *chain(*zip(*(_texts(rows[name]) for name in names), strict=True))] for known, rows in cells
+                [*labels, *chain(*zip(*(_texts(rows[name]) for name in names), strict=True))] for labels, rows in cells
             ],
             texts=2,
         )
     ]
-    if ratios := [[*known, *ratio] for known, rows in cells for ratio in _ratios(rows)]:
+    if ratios := [[*labels, *ratio] for labels, rows in cells for ratio in _ratios(rows)]:
         head = ["Batch", "Model", "cftp over", "Time", "Memory"]
         tables.append(Table(title="cftp over the other strategies", head=head, rows=ratios, texts=3))
     return Measurement(
@@ -33,8 +33,8 @@ def strategies_summary(result: Mapping[str, Any]) -> Measurement:
         tables=tables,
         notes=[
             *(
-                f"{known[1]} {known[0]}: {name} failed: {row['reason']}"
-                for known, rows in cells
+                f"{labels[1]} {labels[0]}: {name} failed: {row['reason']}"
+                for labels, rows in cells
                 for name, row in rows.items()
                 if row["status"] == "failed"
             ),
@@ -54,9 +54,9 @@ def _texts(row: Mapping[str, Any]) -> list[str]:
     """Format the values of `UNITS` of a strategy."""
     if row["status"] != "ok":
         return ["failed" if row["status"] == "failed" else ABSENT] * len(UNITS)
-    sent = [row[name] for name in SENT if row.get(name) is not None]
+    counts = [row[name] for name in SENT if row.get(name) is not None]
     memory = rounded(row["peak_pss_bytes"] / GB) if row["peak_pss_bytes"] else ABSENT
-    return [with_deviation(row["seconds"]), memory, rounded(sum(sent) / MIB) if sent else ABSENT]
+    return [with_deviation(row["seconds"]), memory, rounded(sum(counts) / MIB) if counts else ABSENT]
 
 
 def _ratios(rows: Mapping[str, Mapping[str, Any]]) -> Iterator[list[str]]:
@@ -65,9 +65,9 @@ def _ratios(rows: Mapping[str, Mapping[str, Any]]) -> Iterator[list[str]]:
             yield [name, with_deviation(row["cftp_seconds_over"]), rounded(row["cftp_memory_over"])]
 
 
-def _limit(given: Mapping[str, Any]) -> str:
-    if given["bytes"] is None:
+def _limit(limit: Mapping[str, Any]) -> str:
+    if limit["bytes"] is None:
         return "none"
-    origin = "as requested" if given["asked"] else "available at the start"
-    mechanisms = "; ".join(f"{name}: {text}" for name, text in given["how"].items())
-    return f"{rounded(given['bytes'] / GB)} GB for the ranks of a run, {origin} ({mechanisms})"
+    origin = "as requested" if limit["asked"] else "available at the start"
+    mechanisms = "; ".join(f"{name}: {text}" for name, text in limit["how"].items())
+    return f"{rounded(limit['bytes'] / GB)} GB for the ranks of a run, {origin} ({mechanisms})"

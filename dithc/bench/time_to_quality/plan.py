@@ -58,9 +58,9 @@ class ComparisonPlan:
 
     def _check(self, name: str) -> None:
         """Check that a variant and the baseline have the same evaluation and tiles."""
-        run, chosen, baseline = self.base.runs[name], self._evaluation_of(name), self._evaluation_of(self.baseline)
+        run, candidate, baseline = self.base.runs[name], self._evaluation_of(name), self._evaluation_of(self.baseline)
         data, base_data = (self.base.datasets[self.base.runs[one].dataset] for one in (name, self.baseline))
-        differing = [f"evaluation's {key}" for key in SAME_SAMPLES if getattr(chosen, key) != getattr(baseline, key)]
+        differing = [f"evaluation's {key}" for key in SAME_SAMPLES if getattr(candidate, key) != getattr(baseline, key)]
         differing += [f"dataset's {key}" for key in SAME_TILES if getattr(data, key) != getattr(base_data, key)]
         if run.init_from_run is not None:
             differing.append(f"start: it continues run {run.init_from_run}, without the time of that run")
@@ -90,10 +90,10 @@ class ComparisonPlan:
     @property
     def runs(self) -> list[tuple[str, int]]:
         """Distinct runs and seeds, with compared runs adjacent."""
-        found = dict.fromkeys(
+        pairs = dict.fromkeys(
             one for name, _, seed, other in self.pairs for one in ((self.baseline, seed), (name, other))
         )
-        return list(found)
+        return list(pairs)
 
     def first_run(self, name: str, steps: Mapping[str, int]) -> str:
         """Name a variant's run with its first seed."""
@@ -129,8 +129,8 @@ class ComparisonPlan:
         evaluations: dict[str, Any] = {}
         for name, seed in self.runs:
             interval, run = steps[name] // PARTS, run_name(name, seed, steps[name])
-            kept = {"keep_every": interval, "checkpoint_every": interval, "keep_last": 1}
-            runs[run] = self._run(name, seed=seed, steps=steps[name]) | kept
+            retention = {"keep_every": interval, "checkpoint_every": interval, "keep_last": 1}
+            runs[run] = self._run(name, seed=seed, steps=steps[name]) | retention
             evaluation = self._evaluation_of(name).model_dump(mode="json", exclude_unset=True) | {"run": run}
             for at_step in evaluation_steps(steps[name]):
                 evaluations[evaluation_name(run, at_step)] = evaluation | {"checkpoint": at_step}
@@ -148,14 +148,14 @@ class ComparisonPlan:
         return f"codec-{self.base.datasets[self.base.runs[name].dataset].codec}"
 
     def _evaluation_of(self, name: str) -> training.EvaluationConfig:
-        chosen = self.base.evaluations[self.evaluation]
+        evaluation = self.base.evaluations[self.evaluation]
         matching = (one for one in self.base.evaluations.values() if one.run == name)
-        return chosen if chosen.run == name else next(matching, chosen)
+        return evaluation if evaluation.run == name else next(matching, evaluation)
 
     def _run(self, name: str, *, seed: int, steps: int) -> dict[str, Any]:
-        given = self.base.runs[name].model_dump(mode="json", exclude_unset=True)
+        settings = self.base.runs[name].model_dump(mode="json", exclude_unset=True)
         jobs = {"steps_per_job": None, "keep_every": None, "checkpoint_every": steps}
-        return given | {"seed": seed, "steps": steps} | jobs
+        return settings | {"seed": seed, "steps": steps} | jobs
 
     def _experiment(self, runs: dict[str, Any], evaluations: dict[str, Any]) -> dict[str, Any]:
         content = self.base.model_dump(mode="json", exclude_unset=True)
@@ -183,14 +183,14 @@ def calibrated_seconds(
     measured: Mapping[str, Sequence[float]], *, reference: str, known: float | None
 ) -> dict[str, float]:
     """Return seconds per step of each variant, scaled to the first measured seconds `known` of a reference, if any."""
-    found = {name: median(each) for name, each in measured.items()}
-    scale = 1.0 if known is None else known / found[reference]
-    return {name: seconds * scale for name, seconds in found.items()}
+    medians = {name: median(times) for name, times in measured.items()}
+    scale = 1.0 if known is None else known / medians[reference]
+    return {name: seconds * scale for name, seconds in medians.items()}
 
 
 def calibrated_steps(seconds: Mapping[str, float], *, budget_seconds: float) -> dict[str, int]:
     """Return the steps of each variant that fill a budget of wall time, given its seconds per step."""
-    steps = {name: int(budget_seconds / each) // PARTS * PARTS for name, each in seconds.items()}
+    steps = {name: int(budget_seconds / step_seconds) // PARTS * PARTS for name, step_seconds in seconds.items()}
     short = {name: seconds[name] for name, count in steps.items() if count < PARTS}
     if short:
         raise user_error(

@@ -101,19 +101,19 @@ def compare_runs(
             memorized_fraction=numbers.get("memorized_fraction"),
         )
 
-    found = {
+    curves = {
         (name, seed): [point(name, seed, step) for step in evaluation_steps(steps[name])] for name, seed in plan.runs
     }
     ratios: dict[str, list[dict[str, Any]]] = {}
     for name, label, seed, candidate_seed in plan.pairs:
-        one, other = found[plan.baseline, seed], found[name, candidate_seed]
+        reference, candidate = curves[plan.baseline, seed], curves[name, candidate_seed]
         ratios.setdefault(label, []).append(
             {
                 "seeds": [seed, candidate_seed],
-                "wall": (wall := speedup(one, other, axis="seconds")).value,
-                "flop": speedup(one, other, axis="flops").value,
+                "wall": (wall := speedup(reference, candidate, axis="seconds")).value,
+                "flop": speedup(reference, candidate, axis="flops").value,
                 "bound": wall.bound,
-                **{key: [getattr(points[-1], key) for points in (one, other)] for key in LAST_POINT_KEYS},
+                **{key: [getattr(points[-1], key) for points in (reference, candidate)] for key in LAST_POINT_KEYS},
             }
         )
     return {
@@ -131,7 +131,7 @@ def compare_runs(
                 "seconds_per_step": runs[run_name(name, seed, steps[name])]["seconds_per_step_median"],
                 "points": [asdict(point) for point in points],
             }
-            for (name, seed), points in found.items()
+            for (name, seed), points in curves.items()
         ],
         "ratios": {label: {"by_seed": rows, **_over_seeds(rows)} for label, rows in ratios.items()},
     }
@@ -169,16 +169,16 @@ def headroom(fid: float, limits: Mapping[str, Any]) -> float | None:
 
 def quality_summary(result: Mapping[str, Any]) -> Measurement:
     """Summarize the scores of each run by fraction of its steps, their limits, and the ratios."""
-    chosen = result["settings"]
+    settings = result["settings"]
     runs = [
-        [f"{one['contender']}, seed {one['seed']}", *(rounded(point["fid"], digits=4) for point in one["points"])]
-        + [rounded(one["points"][-1]["kid"], digits=4), short(one["points"][-1]["seconds"])]
-        + [percent(one["points"][-1][name], decimals=0) for name in ("headroom", "memorized_fraction")]
-        for one in result["trainings"]
+        [f"{run['contender']}, seed {run['seed']}", *(rounded(point["fid"], digits=4) for point in run["points"])]
+        + [rounded(run["points"][-1]["kid"], digits=4), short(run["points"][-1]["seconds"])]
+        + [percent(run["points"][-1][name], decimals=0) for name in ("headroom", "memorized_fraction")]
+        for run in result["trainings"]
     ]
     limits = [
-        [name, *(rounded(one[key], digits=4) for key in ("untrained", "codec", "floor")), str(one["n"])]
-        for name, one in result["limits"].items()
+        [name, *(rounded(limit[key], digits=4) for key in ("untrained", "codec", "floor")), str(limit["n"])]
+        for name, limit in result["limits"].items()
     ]
     ratios = [
         [
@@ -189,13 +189,13 @@ def quality_summary(result: Mapping[str, Any]) -> Measurement:
     ]
     of_runs = ["Run", *(f"FID at {share:g}" for share in SHARES), "KID", "Seconds", "Left", "Copies"]
     return Measurement(
-        title=f"{chosen['experiment']}, scored by {chosen['evaluation']}; steps: "
+        title=f"{settings['experiment']}, scored by {settings['evaluation']}; steps: "
         + ", ".join(f"{name} {count:,}" for name, count in result["steps"].items()),
         tables=[
             Table(title="Scores", head=of_runs, rows=runs),
             Table(title="Limits", head=["Run", "Untrained weights", "Codec alone", "Floor", "Images"], rows=limits),
             Table(
-                title=f"Speedup over {chosen['baseline']}, R",
+                title=f"Speedup over {settings['baseline']}, R",
                 head=["Run", "By wall time", "By operations", "By seed"],
                 rows=ratios,
             ),

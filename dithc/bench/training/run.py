@@ -212,10 +212,10 @@ def _watch(child: "subprocess.Popen[bytes]", run: TrainingResult, *, until: Path
     """Sample the memory of the ranks during warm-up, and stop before the timed steps."""
     while child.poll() is None and not until.exists():
         start = time.perf_counter()
-        found = [pss for pid in ranks_below(child.pid) if (pss := pss_bytes(pid)) is not None]
-        if found:
+        sizes = [pss for pid in ranks_below(child.pid) if (pss := pss_bytes(pid)) is not None]
+        if sizes:
             run.memory_samples += 1
-            run.peak_pss_bytes = max(run.peak_pss_bytes or 0, sum(found))
+            run.peak_pss_bytes = max(run.peak_pss_bytes or 0, sum(sizes))
         spent = time.perf_counter() - start
         time.sleep(max(SHORTEST_PAUSE_SECONDS, spent * (1 / SAMPLING_SHARE - 1)))
     child.wait()
@@ -240,10 +240,10 @@ def _read_result(run: TrainingResult, status: int, *, out: Path, log_path: Path,
 
 def ranks_below(launcher: int, *, proc: Path = Path("/proc")) -> list[int]:
     """Return the processes below the launcher that run `dithc bench training`."""
-    found = []
+    pids = []
     for pid in descendants(launcher, proc=proc):
         with suppress(OSError):
             options = (proc / str(pid) / "cmdline").read_bytes().split(b"\0")
             if options[1:5] == [b"-m", b"dithc", b"bench", b"training"]:
-                found.append(pid)
-    return found
+                pids.append(pid)
+    return pids

@@ -65,9 +65,9 @@ def bench_scaling(settings: ScalingSettings, *, folder: Path | None = None) -> d
     _check(settings)
     machine, core_plan = prepare_threads(None)
     variants = variants_on(machine, settings)
-    for one in variants:
-        if one.is_oversubscribed:
-            log.warning("%d ranks x %d core(s) per node: %s", one.ranks, one.cpus, OVERSUBSCRIBED)
+    for variant in variants:
+        if variant.is_oversubscribed:
+            log.warning("%d ranks x %d core(s) per node: %s", variant.ranks, variant.cpus, OVERSUBSCRIBED)
     curves = []
     total = len(settings.models) * len(variants) * settings.rounds
     with progress(total=total, label=f"{settings.mode} scaling", unit="run") as bar:
@@ -89,12 +89,12 @@ def variants_on(machine: Node, settings: ScalingSettings) -> list[TrainingVarian
     cores = machine.visible_cores
     full = settings.ranks_per_node or max((count for count in settings.ranks if count <= len(cores)), default=1)
     cpus = settings.cpus_per_rank or max(1, len(cores) // full)
-    found = []
+    variants = []
     for count in settings.ranks:
-        nodes, used = -(-count // (settings.ranks_per_node or count)), cores[: count * cpus]
-        is_part = settings.ranks_per_node is None and settings.launcher == "mpiexec" and len(used) < len(cores)
-        allowed = tuple(cpu for core in used for cpu in core.cpus if cpu in machine.limits.allowed_cpus)
-        found.append(
+        nodes, subset = -(-count // (settings.ranks_per_node or count)), cores[: count * cpus]
+        is_part = settings.ranks_per_node is None and settings.launcher == "mpiexec" and len(subset) < len(cores)
+        allowed = tuple(cpu for core in subset for cpu in core.cpus if cpu in machine.limits.allowed_cpus)
+        variants.append(
             TrainingVariant(
                 name=f"{count} rank(s)",
                 strategy=settings.strategy,
@@ -107,7 +107,7 @@ def variants_on(machine: Node, settings: ScalingSettings) -> list[TrainingVarian
                 is_oversubscribed=settings.launcher != "srun" and -(-count // nodes) * cpus > len(cores),
             )
         )
-    return found
+    return variants
 
 
 def curve(
@@ -118,7 +118,7 @@ def curve(
 ) -> dict[str, Any]:
     """Return the curve of a model with a point per rank count."""
     config = replace(PRESETS[model], **settings.overrides)
-    points = [_point(one, runs[one.name], settings, flops_per_image(config)) for one in variants]
+    points = [_point(variant, runs[variant.name], settings, flops_per_image(config)) for variant in variants]
     measured = [point for point in points if point["status"] == "ok"]
     fair = [point for point in measured if not point["oversubscribed"]]
     for point in fair:
@@ -126,7 +126,7 @@ def curve(
     if settings.mode == "strong" and measured:
         tolerance = _tolerance(config, settings.dtype)
         for point in measured:
-            series = [[*one["losses"], *one["grad_norms"]] for one in (measured[0], point)]
+            series = [[*row["losses"], *row["grad_norms"]] for row in (measured[0], point)]
             point["same_training"] = agreement(*series, tolerance=tolerance)
     return {
         "label": model.removeprefix("DiT-"),
@@ -153,7 +153,7 @@ def _point(
         return point | row
     seconds, images = row["seconds"]["median"], settings.images(variant.ranks)
     exposed = [_exchange(run, "exposed_seconds") for run in runs]
-    overlaps = [found for run in runs if (found := _exchange(run, "overlap_fraction", pick=min)) is not None]
+    overlaps = [overlap for run in runs if (overlap := _exchange(run, "overlap_fraction", pick=min)) is not None]
     measured = {
         "seconds": seconds,
         "seconds_spread": row["seconds"],
@@ -177,7 +177,7 @@ def _exchange(run: TrainingResult, name: str, *, pick: Any = max) -> float | Non
 
 def no_communication_baseline(runs: Sequence[TrainingResult]) -> dict[str, Any] | None:
     """Return the ratio of joint steps to independent steps of the same pair, or None without pairs."""
-    pairs = [found for run in runs if (found := run.result.get("pairs"))]
+    pairs = [pair for run in runs if (pair := run.result.get("pairs"))]
     if not pairs:
         return None
     joint, independent, exposed = (
@@ -192,8 +192,8 @@ def no_communication_baseline(runs: Sequence[TrainingResult]) -> dict[str, Any] 
 
 def _efficiency(point: Mapping[str, Any], base: Mapping[str, Any], *, strong: bool) -> dict[str, Any]:
     ratios = Timing(tuple(base["seconds_spread"]["all"])).ratios_to(Timing(tuple(point["seconds_spread"]["all"])))
-    found = spread([ratio * (base["ranks"] / point["ranks"] if strong else 1.0) for ratio in ratios])
-    return {"efficiency": found["median"], "efficiency_spread": found}
+    efficiency = spread([ratio * (base["ranks"] / point["ranks"] if strong else 1.0) for ratio in ratios])
+    return {"efficiency": efficiency["median"], "efficiency_spread": efficiency}
 
 
 def agreement(first: Sequence[float], other: Sequence[float], *, tolerance: float) -> dict[str, Any]:

@@ -128,12 +128,12 @@ def variants_of(settings: StepwiseSettings, machine: Machine) -> list[TrainingVa
     """Return the requested stages as variants, each with the settings of all earlier stages."""
     options: dict[str, str] = {}
     environment: dict[str, str] = {}
-    found = []
+    variants = []
     for stage in STAGES:
         options |= stage.options
         environment |= stage.environment
         if stage.name in settings.stages and (settings.ranks > 1 or not stage.several_ranks):
-            found.append(
+            variants.append(
                 TrainingVariant(
                     name=stage.name,
                     strategy="cftp",
@@ -143,7 +143,7 @@ def variants_of(settings: StepwiseSettings, machine: Machine) -> list[TrainingVa
                     environment=dict(environment),
                 )
             )
-    return found
+    return variants
 
 
 def rows_of(settings: StepwiseSettings, runs: Mapping[str, Sequence[TrainingResult]]) -> list[dict[str, Any]]:
@@ -188,8 +188,8 @@ def _compared(
 
 def _run(variant: TrainingVariant, *, settings: StepwiseSettings, tuned: Path | None) -> TrainingResult:
     if variant.name == "tuned":  # by the new tuning, or by the tuning of this machine
-        given = os.environ.get(tuning.FOLDER_VARIABLE, "")
-        folder = str(tuned) if tuned else "" if given == tuning.OFF else given
+        default_folder = os.environ.get(tuning.FOLDER_VARIABLE, "")
+        folder = str(tuned) if tuned else "" if default_folder == tuning.OFF else default_folder
         variant = replace(variant, environment={**variant.environment, tuning.FOLDER_VARIABLE: folder})
     run = processes.run_training(variant, settings.run_options(settings.model, settings.batch))
     if run.status == "ok" and variant.name == "tuned" and not _is_tuned(run):

@@ -95,19 +95,19 @@ def variants_on(machine: Node, names: Sequence[str]) -> tuple[list[TrainingVaria
         clusters = [[core.index] for core in cores]
         cluster_text = f"one core cluster of {len(cores)} cores: each core counts as a cluster"
     core_cpus = {core.index: [cpu for cpu in core.cpus if cpu in machine.limits.allowed_cpus] for core in cores}
-    found = []
+    variants = []
     for name in names:
         if name == ONE_CLUSTER:
             cpus = tuple(cpu for core in clusters[0] for cpu in core_cpus[core])
-            found.append(TrainingVariant(name=name, strategy="cftp", ranks=1, cpus=len(clusters[0]), allowed=cpus))
+            variants.append(TrainingVariant(name=name, strategy="cftp", ranks=1, cpus=len(clusters[0]), allowed=cpus))
             continue
         strategy = OVER_GLOO.get(name, name)
-        chosen = MachineConfig.model_validate({"strategy": strategy})
-        ranks = chosen.ranks_on(num_dies=dies, num_clusters=len(clusters))
+        config = MachineConfig.model_validate({"strategy": strategy})
+        ranks = config.ranks_on(num_dies=dies, num_clusters=len(clusters))
         over = {"DITHC_COMM_BACKEND": "gloo" if name in OVER_GLOO else "dithc-mpi"}
         threads = max(1, len(cores) // ranks)
-        found.append(TrainingVariant(name=name, strategy=strategy, ranks=ranks, cpus=threads, environment=over))
-    return found, cluster_text
+        variants.append(TrainingVariant(name=name, strategy=strategy, ranks=ranks, cpus=threads, environment=over))
+    return variants, cluster_text
 
 
 def shard_optimizer(variant: TrainingVariant, sharding: training.Sharding) -> TrainingVariant:
@@ -140,10 +140,10 @@ def cell(model: str, batch: int, runs: Mapping[str, Sequence[TrainingResult]]) -
 def _limit_bytes(settings: StrategiesSettings) -> int | None:
     if settings.memory_limit_gib is not None:
         return int(settings.memory_limit_gib * GIB)
-    found = available_bytes()
-    text = "none, available memory unknown" if found is None else f"{found / GIB:.1f} GiB (available now)"
+    num_bytes = available_bytes()
+    text = "none, available memory unknown" if num_bytes is None else f"{num_bytes / GIB:.1f} GiB (available now)"
     log.info("memory limit: %s", text)
-    return found
+    return num_bytes
 
 
 def _check(settings: StrategiesSettings) -> None:

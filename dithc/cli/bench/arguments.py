@@ -39,8 +39,8 @@ def add_threads(parser: argparse.ArgumentParser) -> None:
 
 def add_option(parser: Parser, option: str, default: float | str | Path, text: str, **more: Any) -> None:
     """Declare an option of the type of its default, which the help contains."""
-    shown = f"{default:g}" if isinstance(default, int | float) else default
-    parser.add_argument(option, **{"type": type(default), **more}, default=default, help=f"{text} (default {shown})")
+    label = f"{default:g}" if isinstance(default, int | float) else default
+    parser.add_argument(option, **{"type": type(default), **more}, default=default, help=f"{text} (default {label})")
 
 
 def add_choice(parser: argparse.ArgumentParser, option: str, choices: Sequence[str], text: str = "") -> None:
@@ -54,8 +54,8 @@ def add_dtype(parser: argparse.ArgumentParser) -> None:
 
 def add_dtypes(parser: argparse.ArgumentParser) -> None:
     """Declare `--dtype` of a command that takes one type or both, as the setting `dtypes`."""
-    known = "{fp32,bf16,both}"
-    parser.add_argument("--dtype", dest="dtypes", type=_dtypes, metavar=known, help="data type (default both)")
+    choices = "{fp32,bf16,both}"
+    parser.add_argument("--dtype", dest="dtypes", type=_dtypes, metavar=choices, help="data type (default both)")
 
 
 def _dtypes(text: str) -> tuple[str, ...]:
@@ -121,14 +121,14 @@ def settings_of(kind: type[Settings], args: argparse.Namespace, **given: Any) ->
 
     Commas split the text of a tuple. None keeps the default of the field. `given` replaces arguments.
     """
-    found = vars(args) | {"overrides": dict(getattr(args, "override", ()))} | given
-    kept: dict[str, Any] = {}
-    for one in fields(kind):  # type: ignore[arg-type]
-        value = found.get(one.name)
+    arguments = vars(args) | {"overrides": dict(getattr(args, "override", ()))} | given
+    settings: dict[str, Any] = {}
+    for field in fields(kind):  # type: ignore[arg-type]
+        value = arguments.get(field.name)
         if value is not None:
-            splits = isinstance(value, str) and get_origin(one.type) is tuple
-            kept[one.name] = tuple(value.split(",")) if splits else value
-    return kind(**kept)
+            splits = isinstance(value, str) and get_origin(field.type) is tuple
+            settings[field.name] = tuple(value.split(",")) if splits else value
+    return kind(**settings)
 
 
 def preset(name: str) -> str:
@@ -167,9 +167,9 @@ def emit(result: Mapping[str, Any], path: Path | None, rows: Iterable[Mapping[st
     from dithc.core.artifacts import outputs
     from dithc.core.integrity import dump_checksummed
 
-    found, signal = summary(result), current_session().stopped_by
-    print(found.text())
-    content = dict(result) | found.to_content()
+    measurement, signal = summary(result), current_session().stopped_by
+    print(measurement.text())
+    content = dict(result) | measurement.to_content()
     content |= {"sessions": current_session().number} if current_session().number > 1 else {}
     content |= {"stopped_by": signal} if signal else {}
     if path is not None:

@@ -53,8 +53,8 @@ def run(args: argparse.Namespace) -> int:
 
     if args.kind in IN_ONE_GO or getattr(args, "on_ranks", False):
         return KINDS[args.kind].run(args)
-    kept = args.json.with_suffix(PARTIAL_SUFFIX) if args.json is not None else None
-    with measurement_session(kept, settings=_identity(args) if kept is not None else {}) as session:
+    journal = args.json.with_suffix(PARTIAL_SUFFIX) if args.json is not None else None
+    with measurement_session(journal, settings=_identity(args) if journal is not None else {}) as session:
         try:
             status = KINDS[args.kind].run(args)
         except MeasurementStopped:  # before there were enough values for a result
@@ -68,8 +68,8 @@ def _identity(args: argparse.Namespace) -> dict[str, Any]:
     """Return every fact that determines the measured values: arguments, input files and environment."""
     from dithc.bench import environment
 
-    given = {name: value for name, value in vars(args).items() if name != "json"}
-    folder: Path | None = given.get("inputs")
+    arguments = {name: value for name, value in vars(args).items() if name != "json"}
+    folder: Path | None = arguments.get("inputs")
     files = [path for path in sorted(folder.rglob("*")) if path.is_file()] if folder is not None else []
     states = [(str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in files]
-    return {"arguments": given, "inputs": states, **environment.environment()}
+    return {"arguments": arguments, "inputs": states, **environment.environment()}

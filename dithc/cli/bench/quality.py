@@ -72,10 +72,10 @@ def _environment(profile: Path) -> dict[str, Any]:
     from dithc.config import load_machine
 
     content = load_machine(profile)[1] if profile.is_dir() else {"executor": f"profile {profile}"}
-    found = record.environment() | {"profile": content}
+    facts = record.environment() | {"profile": content}
     of_machine = record.MACHINE_TOPICS if content.get("executor", "local") != "local" else ()
-    kept = {key: value for key, value in found.items() if key not in of_machine}
-    return dict(json.loads(json.dumps(kept, default=str)))
+    environment = {key: value for key, value in facts.items() if key not in of_machine}
+    return dict(json.loads(json.dumps(environment, default=str)))
 
 
 def _seconds(
@@ -88,16 +88,16 @@ def _seconds(
     from dithc.core.logging import get_logger
 
     path = folder / PLAN_FILE
-    kept = json_documents.read(path) if path.exists() else {"environment": environment, "seconds": {}}
-    if differing := difference(kept.get("environment"), environment):
+    record = json_documents.read(path) if path.exists() else {"environment": environment, "seconds": {}}
+    if differing := difference(record.get("environment"), environment):
         text = f"discarding the seconds per step in {path}: the environment changed: {differing}"
         get_logger("dithc.bench").warning(text)
-        kept["seconds"] = {}
-    known = kept["seconds"]
+        record["seconds"] = {}
+    timings = record["seconds"]
     keys = {name: f"{name} {plan.identity(name)} {profile}" for name in plan.variants}
-    missing = [name for name in plan.variants if keys[name] not in known]
+    missing = [name for name in plan.variants if keys[name] not in timings]
     if missing:
-        reference = next((name for name in plan.variants if keys[name] in known), plan.baseline)
+        reference = next((name for name in plan.variants if keys[name] in timings), plan.baseline)
         group = [reference, *(name for name in missing if name != reference)]
         if _workflow(plan.calibration(group), folder / "calibration.json", profile, runs_alone=True):
             return None
@@ -106,25 +106,25 @@ def _seconds(
             name: [_seconds_per_step(folder / "runs" / run / last) for run in plan.calibrations(name, group)]
             for name in group
         }
-        found = time_to_quality.calibrated_seconds(measured, reference=reference, known=known.get(keys[reference]))
-        known |= {keys[name]: found[name] for name in missing}
-        atomic_write(path, dump_checksummed({"environment": environment, "seconds": known}))
-    return {name: float(known[keys[name]]) for name in plan.variants}
+        seconds = time_to_quality.calibrated_seconds(measured, reference=reference, known=timings.get(keys[reference]))
+        timings |= {keys[name]: seconds[name] for name in missing}
+        atomic_write(path, dump_checksummed({"environment": environment, "seconds": timings}))
+    return {name: float(timings[keys[name]]) for name in plan.variants}
 
 
 def _seconds_per_step(path: Path) -> float:
     from dithc.core.artifacts import Manifest
     from dithc.core.logging import user_error
 
-    found: float | None = Manifest.read(path, stage="train").summary["seconds_per_step_median"]
-    if found is None or found <= 0:
+    seconds: float | None = Manifest.read(path, stage="train").summary["seconds_per_step_median"]
+    if seconds is None or seconds <= 0:
         raise user_error(
             f"{path}: `numbers.seconds_per_step_median` is not a measured time",
-            got="null" if found is None else found,
+            got="null" if seconds is None else seconds,
             expected="seconds above 0; null means that the metrics of the training run were missing at its end",
             fix="remove that manifest and the folder of its store, then restart",
         )
-    return found
+    return seconds
 
 
 def _workflow(content: dict[str, Any], path: Path, profile: str, *, runs_alone: bool = False) -> int:

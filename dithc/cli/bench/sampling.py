@@ -47,8 +47,8 @@ def _run(args: argparse.Namespace) -> int:
         with ranks(ExperimentConfig(), expected=None) as group:
             sampling.run_worker(args.at, group)
         return 0
-    chosen = tuple(args.variants.split(",")) if args.variants else sampling.NORMAL
-    variants = tuple(dict.fromkeys([*chosen, sampling.DIFFUSERS])) if args.diffusers else chosen
+    names = tuple(args.variants.split(",")) if args.variants else sampling.NORMAL
+    variants = tuple(dict.fromkeys([*names, sampling.DIFFUSERS])) if args.diffusers else names
     result = sampling.bench_sampling(settings_of(sampling.SamplingSettings, args, variants=variants))
     return emit(result, args.json, [row for cell in result["cells"] for row in cell["rows"]])
 

@@ -121,9 +121,9 @@ def _table(evaluation: str, numbers: dict[str, Any]) -> str:
     for pair in (("precision", "recall"), ("density", "coverage")):
         if all(numbers.get(name) is not None for name in pair):
             rows[pair[0]] = f"{numbers[pair[0]]:.4g}, {pair[1]} {numbers[pair[1]]:.4g}"
-    for name, one in numbers.get("triplets", {}).items():
-        clipped = f"{_share(one['clipped_real'])} real, {_share(one['clipped_generated'])} generated"
-        rows[name] = f"FID {one['fid']:.4g}, KID {one['kid']:.4g}; clipped {clipped}"
+    for name, triplet in numbers.get("triplets", {}).items():
+        clipped = f"{_share(triplet['clipped_real'])} real, {_share(triplet['clipped_generated'])} generated"
+        rows[name] = f"FID {triplet['fid']:.4g}, KID {triplet['kid']:.4g}; clipped {clipped}"
     rows |= _pixel_rows(numbers.get("pixels", {}))
     if numbers["memorized_fraction"] is not None:
         rows["copies"] = (

@@ -116,7 +116,7 @@ def open_source(args: argparse.Namespace, experiment: ExperimentConfig) -> Image
 
 def _of_tiles(path: Path, manifest: Manifest, args: argparse.Namespace, experiment: ExperimentConfig) -> ImageSource:
     tiles = Tiles(path.parent)
-    rows = _chosen(tiles, args.split, args.num_images, seed=experiment.seed)
+    rows = _selected_rows(tiles, args.split, args.num_images, seed=experiment.seed)
     display, accepted = digest(tiles.info["display"]), tiles.accepted("tile_id", "valid_frac")
     ids, is_whole = accepted["tile_id"], np.array(accepted["valid_frac"])[rows] == 1.0
     pixels = PhysicalImages(
@@ -138,7 +138,7 @@ def _of_tiles(path: Path, manifest: Manifest, args: argparse.Namespace, experime
     return ImageSource(path=path, manifest=manifest, displayed=displayed, pixels=pixels)
 
 
-def _chosen(tiles: Tiles, split: Split, images: str, *, seed: int) -> Rows:
+def _selected_rows(tiles: Tiles, split: Split, images: str, *, seed: int) -> Rows:
     rows = tiles.rows(split)
     if images == "all":
         return rows
@@ -186,8 +186,8 @@ def _pixels_of_samples(
     except UserError as error:
         log.warning(f"not counting clipped pixels of {path}: {error}")
         return None, str(error)
-    known = experiment.evaluations.get(manifest.name)
-    dataset = experiment.runs[known.run].dataset if known is not None else ""
+    evaluation = experiment.evaluations.get(manifest.name)
+    dataset = experiment.runs[evaluation.run].dataset if evaluation is not None else ""
     return PhysicalImages(
         bands=_with_wavelengths(generated.bands, experiment, dataset),
         scaling=generated.stretch,
@@ -199,7 +199,7 @@ def _pixels_of_samples(
 
 def _with_wavelengths(bands: products.Bands, experiment: ExperimentConfig, dataset: str) -> products.Bands:
     settings = experiment.datasets.get(dataset)
-    given = getattr(settings.source, "wavelengths_nm", None) if settings is not None else None
-    if given is None or len(given) != len(bands.names):
+    wavelengths = getattr(settings.source, "wavelengths_nm", None) if settings is not None else None
+    if wavelengths is None or len(wavelengths) != len(bands.names):
         return bands
-    return replace(bands, wavelengths_nm=tuple(given))
+    return replace(bands, wavelengths_nm=tuple(wavelengths))

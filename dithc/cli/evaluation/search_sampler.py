@@ -58,15 +58,15 @@ def run(args: argparse.Namespace) -> int:
     job = job_of(experiment, args)
     with ranks(experiment, expected=1):
         if args.epsilon_scaling:
-            found = search_epsilon_scaling(job, score=_kid_from_training(experiment, args), images=count)
+            result = search_epsilon_scaling(job, score=_kid_from_training(experiment, args), images=count)
         else:
-            found = search_timesteps(job, latents=count, reference_steps=args.reference_steps)
+            result = search_timesteps(job, latents=count, reference_steps=args.reference_steps)
     args.out.parent.mkdir(parents=True, exist_ok=True)
-    outputs.write(args.out, dump_checksummed(found))
-    scores, measure = found["unseen"], "KID of other images" if args.epsilon_scaling else "difference on other latents"
+    outputs.write(args.out, dump_checksummed(result))
+    scores, measure = result["unseen"], "KID of other images" if args.epsilon_scaling else "difference on other latents"
     log.info(f"{measure}: {scores['before']:.4g} before, {scores['after']:.4g} after the search; {args.out}")
     setting = "epsilon_scaling" if args.epsilon_scaling else "timesteps"
-    print(f"{setting}: {found[setting]}")
+    print(f"{setting}: {result[setting]}")
     return 0
 
 

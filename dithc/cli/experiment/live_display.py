@@ -33,13 +33,13 @@ class LiveDisplay:
     def write(self, *lines: str) -> None:
         """Print permanent lines above the shown lines. The caller must call `show` afterwards."""
         begin = f"\x1b[{self._shown}F\x1b[J" if self._shown else ""
-        self._print(begin + "".join(f"{shown}\n" for shown in map(_shown, lines)))
+        self._print(begin + "".join(f"{line}\n" for line in map(_display_text, lines)))
         self._shown = 0
 
     def show(self, lines: Sequence[str]) -> None:
         """Replace the shown lines. Each line must fit the width."""
         begin = f"\x1b[{self._shown}F" if self._shown else ""
-        self._print(begin + "".join(f"{shown}\x1b[K\n" for shown in map(_shown, lines)) + "\x1b[J")
+        self._print(begin + "".join(f"{line}\x1b[K\n" for line in map(_display_text, lines)) + "\x1b[J")
         self._shown = len(lines)
 
     def _print(self, text: str) -> None:
@@ -53,5 +53,5 @@ class LiveDisplay:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def _shown(line: str) -> str:
+def _display_text(line: str) -> str:
     return line if isinstance(line, escaping.Coded) else escaping.escaped(line)

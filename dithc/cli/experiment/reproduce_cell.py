@@ -126,10 +126,10 @@ def _is_complete(job: "reproduction.CellJob", out: Path, environment: dict[str, 
     """Test whether another process has written this cell in the same environment."""
     from dithc.core.artifacts import difference
 
-    found, _ = _result(out)
-    if not isinstance(found, dict) or found.get("digest") != job.digest:
+    cell, _ = _result(out)
+    if not isinstance(cell, dict) or cell.get("digest") != job.digest:
         return False
-    if differing := difference(found.get("environment"), environment):
+    if differing := difference(cell.get("environment"), environment):
         log.warning("discarding %s: the environment changed: %s", out, differing)
     return not differing
 

@@ -42,44 +42,44 @@ def run(args: argparse.Namespace) -> int:
     monitors = [ExperimentMonitor(folder) for folder in folders]
     screen = LiveDisplay()
     if args.watch is None:
-        found = [monitor.poll() for monitor in monitors]
-        screen.write(*_lines(found, screen, is_whole=True))
-        _write(args.json, found)
+        statuses = [monitor.poll() for monitor in monitors]
+        screen.write(*_lines(statuses, screen, is_whole=True))
+        _write(args.json, statuses)
     else:
-        found = _watch(monitors, screen, seconds=max(MIN_SECONDS, args.watch), json_path=args.json)
-    return 1 if any(status.count("failed") for status in found) else 0
+        statuses = _watch(monitors, screen, seconds=max(MIN_SECONDS, args.watch), json_path=args.json)
+    return 1 if any(status.count("failed") for status in statuses) else 0
 
 
 def _watch(
     monitors: "list[ExperimentMonitor]", screen: Any, *, seconds: float, json_path: Path | None
 ) -> "list[ExperimentStatus]":
     """Poll until every report exists or the user interrupts."""
-    found: list[ExperimentStatus] = []
+    statuses: list[ExperimentStatus] = []
     previous: set[str] = set()
     try:
         while True:
-            found = [monitor.poll() for monitor in monitors]
-            _write(json_path, found)
-            lines = _lines(found, screen)
+            statuses = [monitor.poll() for monitor in monitors]
+            _write(json_path, statuses)
+            lines = _lines(statuses, screen)
             if screen.is_terminal:
                 screen.show(lines)
             elif new := [line for line in lines if line not in previous]:
                 screen.write(*new)
             previous = set(lines)
-            if all(status.report is not None for status in found):
-                return found
+            if all(status.report is not None for status in statuses):
+                return statuses
             time.sleep(seconds)
     except KeyboardInterrupt:
-        return found
+        return statuses
 
 
-def _lines(found: "list[ExperimentStatus]", screen: Any, *, is_whole: bool = False) -> list[str]:
+def _lines(statuses: "list[ExperimentStatus]", screen: Any, *, is_whole: bool = False) -> list[str]:
     """Return the lines of all experiments, separated by empty lines, with details of failures if there is space."""
     from dithc.workflow import format_status
 
-    height = None if is_whole or screen.height is None else max(3, screen.height // len(found) - 1)
+    height = None if is_whole or screen.height is None else max(3, screen.height // len(statuses) - 1)
     lines: list[str] = []
-    for status in found:
+    for status in statuses:
         lines += [""] if lines else []
         lines += format_status(status, width=screen.width, height=height, colour=screen.is_terminal)
         if is_whole:
@@ -87,8 +87,8 @@ def _lines(found: "list[ExperimentStatus]", screen: Any, *, is_whole: bool = Fal
     return lines
 
 
-def _write(path: Path | None, found: "list[ExperimentStatus]") -> None:
+def _write(path: Path | None, statuses: "list[ExperimentStatus]") -> None:
     from dithc.core.artifacts import outputs
 
     if path is not None:
-        outputs.write(path, json.dumps([status.as_json() for status in found], indent=1) + "\n")
+        outputs.write(path, json.dumps([status.as_json() for status in statuses], indent=1) + "\n")

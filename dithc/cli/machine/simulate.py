@@ -109,8 +109,8 @@ def run(args: argparse.Namespace) -> int:
 
 def _check_ranges(args: argparse.Namespace) -> None:
     for name, (is_right, expected) in RANGES.items():
-        given, option = getattr(args, name), OPTIONS.get(name, f"--{name.replace('_', '-')}")
-        values = given if isinstance(given, tuple) else () if given is None else (given,)
+        argument, option = getattr(args, name), OPTIONS.get(name, f"--{name.replace('_', '-')}")
+        values = argument if isinstance(argument, tuple) else () if argument is None else (argument,)
         if not all(map(is_right, values)):
             got = ", ".join(map(str, values))
             raise user_error(f"simulate {option}", got=got, expected=expected, fix=f"correct {option}")

@@ -80,8 +80,8 @@ def _metrics_of(path: Path, content: dict[str, Any]) -> Path | None:
     elif path.name == "checkpoint.json":
         paths = [path.parent.parent / "metrics" / "metrics.jsonl"]
     else:
-        named = (content.get("summary") or {}).get("metrics")
-        paths = [Path(named), path.parent / named] if named else []
+        metrics = (content.get("summary") or {}).get("metrics")
+        paths = [Path(metrics), path.parent / metrics] if metrics else []
     return next((one for one in paths if one.is_file()), None)
 
 
@@ -89,8 +89,8 @@ def _array_of(path: Path, folder: Path, *, whole: bool) -> Path | None:
     """Return the image array of an array file, a folder or a manifest; None for features."""
     if path.suffix == ".npy":
         return path
-    found = [folder / name for name in ARRAYS if (folder / name).is_file()]
-    return found[0] if whole and found and not (folder / "features.json").is_file() else None
+    arrays = [folder / name for name in ARRAYS if (folder / name).is_file()]
+    return arrays[0] if whole and arrays and not (folder / "features.json").is_file() else None
 
 
 def _bands(folder: Path) -> list[str]:
@@ -123,12 +123,12 @@ def _grid(images: NDArray[Any], *, bands: list[str]) -> NDArray[np.uint8]:
 
 def _rgb(images: NDArray[Any], *, bands: list[str]) -> NDArray[np.uint8]:
     """Return three bands as bytes: bytes unchanged, other values stretched from the 1st to the 99th percentile."""
-    chosen = next(([bands.index(band) for band in names] for names in VISIBLE if set(names) <= set(bands)), [0, 1, 2])
-    shown = images[:, chosen] if images.shape[1] >= 3 else images[:, [0, 0, 0]]
-    shown = shown.transpose(0, 2, 3, 1)  # (N, H, W, 3)
-    if shown.dtype == np.uint8:
-        return np.asarray(shown, dtype=np.uint8)
-    values = np.nan_to_num(shown.astype(np.float64), posinf=0.0, neginf=0.0)
+    indices = next(([bands.index(band) for band in names] for names in VISIBLE if set(names) <= set(bands)), [0, 1, 2])
+    pixels = images[:, indices] if images.shape[1] >= 3 else images[:, [0, 0, 0]]
+    pixels = pixels.transpose(0, 2, 3, 1)  # (N, H, W, 3)
+    if pixels.dtype == np.uint8:
+        return np.asarray(pixels, dtype=np.uint8)
+    values = np.nan_to_num(pixels.astype(np.float64), posinf=0.0, neginf=0.0)
     low, high = np.percentile(values, [1, 99], axis=(0, 1, 2))
     unit = np.clip((values - low) / np.maximum(high - low, 1e-12), 0.0, 1.0)
     return np.asarray(np.floor(unit * 255 + 0.5), dtype=np.uint8)  # (N, H, W, 3)

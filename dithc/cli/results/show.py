@@ -212,10 +212,10 @@ def _array(path: Path) -> list[str]:
     lines = [f"array {path}: {array.dtype} {array.shape}, {_size(array.nbytes)}"]
     if array.size and array.ndim:
         rows = np.asarray(array[:ROWS], dtype=np.float64)
-        known = rows[np.isfinite(rows)]
-        lines.append(f"  first {len(rows)} rows: {rows.size - known.size} numbers not finite")
-        if known.size:
-            lines.append(f"  {known.min():.6g} to {known.max():.6g}, mean {known.mean():.6g}, std {known.std():.6g}")
+        x = rows[np.isfinite(rows)]
+        lines.append(f"  first {len(rows)} rows: {rows.size - x.size} numbers not finite")
+        if x.size:
+            lines.append(f"  {x.min():.6g} to {x.max():.6g}, mean {x.mean():.6g}, std {x.std():.6g}")
     return lines
 
 

@@ -94,16 +94,16 @@ def _documents(path: Path) -> list[Path]:
     if not path.is_dir():
         got, expected = "no such file or folder", "a manifest, a checkpoint, or a folder that contains them"
         raise user_error(f"{path} cannot be verified", got=got, expected=expected, fix="check the path")
-    found = [file for file in sorted(_below(path)) if file.suffix in (".json", ".jsonl")]
-    found = [document for document in found if _counts(document, document.relative_to(path).parts)]
-    if not found:
+    documents = [file for file in sorted(_below(path)) if file.suffix in (".json", ".jsonl")]
+    documents = [document for document in documents if _counts(document, document.relative_to(path).parts)]
+    if not documents:
         raise user_error(
             f"{path} cannot be verified",
             got="a folder without documents that list files",
             expected=", ".join(DOCUMENTS),
             fix="pass a results or store folder",
         )
-    return found
+    return documents
 
 
 def _below(folder: Path) -> Iterator[Path]:

@@ -20,16 +20,16 @@ NOT_IN_PATHS = "\"'`$\\;&|<>{}[]*?"
 
 
 def _one_line(text: str) -> str:
-    found = next((letter for letter in text if unicodedata.category(letter) in ("Cc", "Cf", "Cs", "Zl", "Zp")), None)
-    if found is not None:
-        raise ValueError(f"expected one line of text without invisible characters; it contains U+{ord(found):04X}")
+    fault = next((letter for letter in text if unicodedata.category(letter) in ("Cc", "Cf", "Cs", "Zl", "Zp")), None)
+    if fault is not None:
+        raise ValueError(f"expected one line of text without invisible characters; it contains U+{ord(fault):04X}")
     return text
 
 
 def _path(text: str) -> str:
-    found = next((letter for letter in _one_line(text) if letter in NOT_IN_PATHS), None)
-    if found is not None:
-        raise ValueError(f"{text!r} contains {found}; a path must not contain {NOT_IN_PATHS}: rename it or link to it")
+    fault = next((letter for letter in _one_line(text) if letter in NOT_IN_PATHS), None)
+    if fault is not None:
+        raise ValueError(f"{text!r} contains {fault}; a path must not contain {NOT_IN_PATHS}: rename it or link to it")
     if text != text.strip() or text.startswith(("-", "~")):
         raise ValueError(f"{text!r} starts or ends with a space, or starts with - or ~, which dithc does not expand")
     if any(len(part.encode()) > LONGEST_PART for part in text.split("/")):

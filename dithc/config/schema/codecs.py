@@ -102,10 +102,10 @@ class ExternalCodecConfig(Settings):
                 "input bands: repeat a band in the shorter groups; its copies are averaged"
             )
         for name in ("scaling_factor", "shift_factor"):
-            given, fitting = getattr(self, name), {self.latent_channels, self.channels(0)}
-            if isinstance(given, list) and len(given) not in fitting:
+            factor, fitting = getattr(self, name), {self.latent_channels, self.channels(0)}
+            if isinstance(factor, list) and len(factor) not in fitting:
                 counts = " or ".join(map(str, sorted(fitting)))
-                yield f"`{name}` has {len(given)} numbers: set one, or {counts}, one per channel"
+                yield f"`{name}` has {len(factor)} numbers: set one, or {counts}, one per channel"
 
 
 class DiffusersCodecConfig(ExternalCodecConfig):
@@ -271,10 +271,10 @@ class ExtractorConfig(Settings):
 
     @model_validator(mode="before")
     @classmethod
-    def _resize_of_kind(cls, given: Any) -> Any:
-        if isinstance(given, dict) and given.get("kind") == "squeezenet":
-            return {"resize": "clean"} | given
-        return given
+    def _resize_of_kind(cls, settings: Any) -> Any:
+        if isinstance(settings, dict) and settings.get("kind") == "squeezenet":
+            return {"resize": "clean"} | settings
+        return settings
 
     def _faults(self) -> Iterator[str]:
         if self.kind == "classifier" and (self.train_dataset is None or self.path is not None):

@@ -309,14 +309,14 @@ class Gaofen2Source(_Source):
             )
 
     def _check_calibration(self) -> Iterator[str]:
-        given = self.coefficients
+        coefficients = self.coefficients
         if self.calibrate == "none":
-            if given is not None:
+            if coefficients is not None:
                 yield "`coefficients` have no effect: set `calibrate: radiance` or `reflectance`"
             return
         if self.units != "dn":
             yield f"`calibrate: {self.calibrate}` needs `units: dn`: a stretched byte has lost the numbers"
-        lists = {} if given is None else given.model_dump(exclude_none=True)
+        lists = {} if coefficients is None else coefficients.model_dump(exclude_none=True)
         key = next((name for name, values in lists.items() if len(values) != len(self.bands)), None)
         if key is not None:
             yield f"`coefficients.{key}` has not one number for each of the {len(self.bands)} `bands`"

@@ -199,22 +199,22 @@ class ExperimentConfig(Settings):
                 f"evaluations.{name}: `band_triplets` and the metrics of pixels require all bands, but codecs.{settings.codec} "
                 "decodes only the display bands, as 8-bit images: leave them out"
             )
-        known, has = settings.band_names or SENTINEL2_BANDS, f"evaluations.{name}.band_triplets has"
+        bands, has = settings.band_names or SENTINEL2_BANDS, f"evaluations.{name}.band_triplets has"
         for triplet in evaluation.band_triplets:
-            if not set(triplet) <= set(known):
-                yield f"{has} {', '.join(triplet)}: datasets.{run.dataset} has {', '.join(known)}"
+            if not set(triplet) <= set(bands):
+                yield f"{has} {', '.join(triplet)}: datasets.{run.dataset} has {', '.join(bands)}"
 
     def _check_rendering(self, name: str, dataset: DatasetConfig) -> Iterator[str]:
         """Check that the source has the bands of rendering and codec, if the configuration defines its bands."""
-        known = dataset.band_names
-        if not set(dataset.rendering.bands) <= set(known or SENTINEL2_BANDS):
+        bands = dataset.band_names
+        if not set(dataset.rendering.bands) <= set(bands or SENTINEL2_BANDS):
             yield (
                 f"datasets.{name}.rendering.bands {', '.join(dataset.rendering.bands)}: the source has "
-                f"{', '.join(known or SENTINEL2_BANDS)}"
+                f"{', '.join(bands or SENTINEL2_BANDS)}"
             )
         codec = self.codecs[dataset.codec]
-        if known is not None and isinstance(codec, ExternalCodecConfig):
-            codec.check_bands(known, f"codecs.{dataset.codec}")
+        if bands is not None and isinstance(codec, ExternalCodecConfig):
+            codec.check_bands(bands, f"codecs.{dataset.codec}")
 
     def _check_classes(self, name: str, extractor: ExtractorConfig, dataset: DatasetConfig) -> Iterator[str]:
         """Check that a classifier has several classes; the number of class folders is unknown before they are read."""
@@ -323,5 +323,5 @@ class ExperimentConfig(Settings):
         return self.seed if run_seed is None else run_seed
 
     def resources_of(self, stage: str) -> ResourcesConfig:
-        known = {str(name): requested for name, requested in self.resources.items()}
-        return known.get(stage) or known.get("default") or ResourcesConfig()
+        resources = {str(name): requested for name, requested in self.resources.items()}
+        return resources.get(stage) or resources.get("default") or ResourcesConfig()

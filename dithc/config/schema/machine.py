@@ -38,7 +38,7 @@ class SamplingParallelismConfig(Settings):
     @property
     def given(self) -> dict[str, int]:
         """Degrees other than auto, by the names of `dithc.sample.parallel.ParallelDegrees`."""
-        named = {
+        degrees = {
             "data": self.data_parallel_degree,
             "cfg": self.cfg_parallel if self.cfg_parallel == "auto" else 1 + self.cfg_parallel,
             "shared": self.shared_memory_degree,
@@ -46,7 +46,7 @@ class SamplingParallelismConfig(Settings):
             "ring": self.ring_degree,
             "windows": self.window_degree,
         }
-        return {name: degree for name, degree in named.items() if degree != "auto"}
+        return {name: degree for name, degree in degrees.items() if degree != "auto"}
 
     def _faults(self) -> Iterator[str]:
         messages = {self.ulysses_degree, self.ring_degree} - {"auto", 1}

@@ -27,8 +27,8 @@ class PluginSettings(Settings):
     @property
     def extension(self) -> dict[str, str]:
         """Package and version, which are part of the settings that determine a result."""
-        found = extensions.find_plugin(self.group, self.kind)
-        return {"package": found.package, "version": found.version}
+        plugin = extensions.find_plugin(self.group, self.kind)
+        return {"package": plugin.package, "version": plugin.version}
 
     @property
     def words(self) -> str:
@@ -42,13 +42,13 @@ class PluginSettings(Settings):
         path: str | None = getattr(self, "path", None)
         if path is None:
             return []
-        found = [Path(path)] if Path(path).is_file() else sorted(one for one in Path(path).rglob("*") if one.is_file())
-        if not found:
+        paths = [Path(path)] if Path(path).is_file() else sorted(one for one in Path(path).rglob("*") if one.is_file())
+        if not paths:
             fix = "copy it there, or set `path`; dithc does not download it"
             raise user_error(
                 f"`path` of {self.kind}", got=f"{path}, no such file", expected="a file or folder", fix=fix
             )
-        return found
+        return paths
 
     def called(self, work: Callable[..., T], *given: Any) -> T:
         """Call code of the package; raises UserError for any exception."""
@@ -64,8 +64,8 @@ class PluginSettings(Settings):
             ) from error
 
     def fault(self, problem: str, *, got: object, expected: object) -> UserError:
-        named = f"{self.kind!r} of dithc.{self.group} ({type(self).__module__}.{type(self).__qualname__})"
-        return extensions.fault(f"{named} {problem}", got=got, expected=expected)
+        plugin = f"{self.kind!r} of dithc.{self.group} ({type(self).__module__}.{type(self).__qualname__})"
+        return extensions.fault(f"{plugin} {problem}", got=got, expected=expected)
 
     @classmethod
     def load_class(cls, found: extensions.Plugin) -> type[Self]:
@@ -176,18 +176,18 @@ def plugin_field(
     With `bare`, a name without settings is valid, such as `sampler: ddim`.
     """
     REGISTERED[base.group] = base, tuple(built_in)
-    known: TypeAdapter[Any] = TypeAdapter(models)
+    adapter: TypeAdapter[Any] = TypeAdapter(models)
 
     def validate(value: Any, _: ValidatorFunctionWrapHandler) -> Any:
         if isinstance(value, base):
             return value
-        given = {"kind": value} if bare and isinstance(value, str) else value
-        name = given.get("kind") if isinstance(given, Mapping) else None
+        settings = {"kind": value} if bare and isinstance(value, str) else value
+        name = settings.get("kind") if isinstance(settings, Mapping) else None
         if not isinstance(name, str) or name in built_in:
-            return known.validate_python(value)
+            return adapter.validate_python(value)
         try:
-            found = extensions.find_plugin(base.group, name, built_in=built_in)
-            return _validated(base.load_class(found), given, found)
+            plugin = extensions.find_plugin(base.group, name, built_in=built_in)
+            return _validated(base.load_class(plugin), settings, plugin)
         except UserError as error:
             text = "; ".join(" ".join(line.split()) for line in str(error).splitlines())
             is_known = any(one.name == name for one in extensions.list_plugins(base.group))
@@ -196,12 +196,12 @@ def plugin_field(
     return WrapValidator(validate)
 
 
-def _validated(model: type[PluginSettings], given: Mapping[str, Any], found: extensions.Plugin) -> PluginSettings:
+def _validated(model: type[PluginSettings], settings: Mapping[str, Any], plugin: extensions.Plugin) -> PluginSettings:
     """Validate settings with the class of a package; raises UserError if a validator of the package fails."""
     try:
-        return model.model_validate(dict(given))
+        return model.model_validate(dict(settings))
     except (UserError, ValidationError):
         raise
     except Exception as error:  # pydantic reports only ValueError and AssertionError as faults of a value
         got = f"{type(error).__name__}: {error}"
-        raise found.fault("fails in a validator of its settings", got=got, expected="ValueError or success") from error
+        raise plugin.fault("fails in a validator of its settings", got=got, expected="ValueError or success") from error

@@ -112,8 +112,8 @@ class ModelConfig(Settings):
     @property
     def block(self) -> BlockKind:
         """Blocks of the preset with the changes of this section."""
-        given = {name: value for name in BlockKind._fields if (value := getattr(self, name)) is not None}
-        return self._family._replace(**given)
+        changes = {name: value for name in BlockKind._fields if (value := getattr(self, name)) is not None}
+        return self._family._replace(**changes)
 
     @property
     def block_changes(self) -> dict[str, str | bool]:

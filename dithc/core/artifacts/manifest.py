@@ -64,8 +64,8 @@ class Manifest:
         """Digest of settings, inputs and file contents, independent of times, hosts and folders.
 
         Excludes files that follow from other files (`UNCOUNTED`)."""
-        counted = [entry for entry in self.files if not entry["path"].endswith(UNCOUNTED)]
-        files = [[Path(entry["path"]).name, entry["sha256"]] for entry in counted]
+        entries = [entry for entry in self.files if not entry["path"].endswith(UNCOUNTED)]
+        files = [[Path(entry["path"]).name, entry["sha256"]] for entry in entries]
         return digest({"spec": self.spec, "inputs": sorted(self.inputs.values()), "files": files})
 
     def write(self, path: Path) -> None:

@@ -142,15 +142,15 @@ class CheckpointStore:
 
         The UserError of a missing, damaged or unreadable checkpoint contains the manifest of a store from `of_run`.
         """
-        found, faults = self._verify(step, files=files)
-        if found is None:
+        checkpoint, faults = self._verify(step, files=files)
+        if checkpoint is None:
             raise user_error(
                 f"checkpoint {self.path(step)} is damaged",
                 got="; ".join(faults),
                 expected="the bytes that were written (SHA-256 in checkpoint.json)",
                 fix=self._fix(step, manifest),
             )
-        return found
+        return checkpoint
 
     def _verify(self, step: int, *, files: Collection[str] | None = None) -> tuple[StoredCheckpoint | None, list[str]]:
         """Return a checkpoint, or None and its faults; raises UserError if files exist but cannot be read."""
@@ -159,8 +159,8 @@ class CheckpointStore:
         faults: list[str] = []
         try:
             content, faults = self.commit_content(require_regular_file(folder / COMMIT_FILE).read_text(), step)
-            found = StoredCheckpoint(folder, content["step"], content["meta"], content["files"])
-            for entry in found.files:
+            checkpoint = StoredCheckpoint(folder, content["step"], content["meta"], content["files"])
+            for entry in checkpoint.files:
                 if entry["path"].startswith(stems) and file_entry(folder / entry["path"], relative_to=folder) != entry:
                     faults.append(f"{entry['path']} is truncated or altered")
         except (FileNotFoundError, NotADirectoryError) as error:
@@ -175,7 +175,7 @@ class CheckpointStore:
             ) from error
         except (ValueError, KeyError, TypeError) as error:
             faults.append(f"{COMMIT_FILE} is altered ({type(error).__name__}: {error})")
-        return (None, faults) if faults else (found, [])
+        return (None, faults) if faults else (checkpoint, [])
 
     def _fix(self, step: int, manifest: Path | None) -> str:
         if manifest is None:
@@ -195,14 +195,14 @@ class CheckpointStore:
         error.
         """
         damaged: dict[int, str] = {}
-        found = None
+        checkpoint = None
         for step in reversed([step for step in self.steps() if at_most is None or step <= at_most]):
-            found, faults = self._verify(step)
-            if found is not None:
+            checkpoint, faults = self._verify(step)
+            if checkpoint is not None:
                 break
             damaged[step] = "; ".join(faults)
-        if not allow_checkpoint_rollback and (len(damaged) > 1 or (found is None and max(damaged, default=0) > 0)):
-            effect = "restarts" if found is None else f"continues from step {found.step}"
+        if not allow_checkpoint_rollback and (len(damaged) > 1 or (checkpoint is None and max(damaged, default=0) > 0)):
+            effect = "restarts" if checkpoint is None else f"continues from step {checkpoint.step}"
             raise user_error(
                 f"the newest {len(damaged)} checkpoint(s) in {self.folder} are damaged",
                 got=", ".join(f"step {step} ({reason})" for step, reason in damaged.items()),
@@ -214,7 +214,7 @@ class CheckpointStore:
         for step, reason in damaged.items():
             log.warning(f"skipping damaged checkpoint {self.path(step)}, using the next older: {reason}")
             self.event("checkpoint passed over", step=step, reason=reason)
-        return found
+        return checkpoint
 
     def pin(self, step: int) -> None:
         """Protect a checkpoint that a manifest lists from `prune`, independent of the segments of later jobs."""

@@ -242,9 +242,9 @@ def check(numbers: object, *, stage: str, path: Path) -> None:
     try:
         _adapter(stage).validate_python(numbers)
     except ValidationError as error:
-        first, *more = error.errors(include_url=False)
+        first, *rest = error.errors(include_url=False)
         key = ".".join(map(str, ("summary", *first["loc"][:1])))
-        faults = [first, *(fault for fault in more if fault["loc"][:1] == first["loc"][:1])]
+        faults = [first, *(fault for fault in rest if fault["loc"][:1] == first["loc"][:1])]
         expected = [fault["msg"].removeprefix(MESSAGE_PREFIX) for fault in faults]
         got = json.dumps(first["input"])
         if first["type"] == "missing":

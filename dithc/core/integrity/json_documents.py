@@ -45,12 +45,12 @@ def dump_checksummed(content: dict[str, Any], *, allow_nan: bool = False) -> str
 
 def load_checksummed(text: str) -> dict[str, Any]:
     """Return the content of a document that `dump_checksummed` wrote; Altered if a byte changed or the checksum is missing."""
-    found = TAIL.fullmatch(text)
-    if found is None:
+    match = TAIL.fullmatch(text)
+    if match is None:
         raise Altered("it was changed after it was written: its checksum is missing or incomplete")
-    if found.group(2) != _hash(found.group(1)):
+    if match.group(2) != _hash(match.group(1)):
         raise Altered("it was changed after it was written: its SHA-256 differs from its checksum")
-    content = parse_json(f"{found.group(1)}\n}}")
+    content = parse_json(f"{match.group(1)}\n}}")
     assert isinstance(content, dict)
     return content
 

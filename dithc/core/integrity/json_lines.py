@@ -25,10 +25,10 @@ def load_checksummed_lines(text: str) -> tuple[list[dict[str, Any]], list[int]]:
     """
     rows, altered = list[dict[str, Any]](), list[int]()
     for number, line in enumerate(text.split("\n"), start=1):
-        found = TAIL.fullmatch(line)
-        if found is not None and found.group(2) == _checksum(found.group(1)):
-            rows.append(parse_json(f"{found.group(1)}}}"))
-        elif found or ends_like(line, FORM) or ends_like(line[:-1], FORM) or line.endswith("}"):
+        match = TAIL.fullmatch(line)
+        if match is not None and match.group(2) == _checksum(match.group(1)):
+            rows.append(parse_json(f"{match.group(1)}}}"))
+        elif match or ends_like(line, FORM) or ends_like(line[:-1], FORM) or line.endswith("}"):
             altered.append(number)
     return rows, altered
 

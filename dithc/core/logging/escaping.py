@@ -19,15 +19,15 @@ def escaped(text: str, *, indent: int | None = None) -> str:
     if text.isprintable():
         return text
     lines = text.split("\n")
-    shown = ("".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in line) for line in lines)
+    texts = ("".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in line) for line in lines)
     breaks = ("\n" if indent is not None and line.startswith(" " * indent) else r"\n" for line in lines[1:])
-    return "".join(part for pair in zip(["", *breaks], shown, strict=True) for part in pair)
+    return "".join(part for pair in zip(["", *breaks], texts, strict=True) for part in pair)
 
 
 def escape_stream(stream: TextIO) -> None:
     """Escape every text that is written to a stream, except line breaks and `Coded` texts."""
     if not hasattr(stream, MARK):
         write = stream.write
-        shown = lambda text: write(text if isinstance(text, Coded) else escaped(text, indent=0))  # noqa: E731
-        for name, value in (("write", shown), (MARK, True)):
+        writer = lambda text: write(text if isinstance(text, Coded) else escaped(text, indent=0))  # noqa: E731
+        for name, value in (("write", writer), (MARK, True)):
             setattr(stream, name, value)

@@ -44,10 +44,10 @@ class MetricsWriter:
 
     def write(self, step: int, **values: float | None) -> None:
         """Append the values of one step; OSError if the disk is full or fails."""
-        known = {name: value for name, value in values.items() if value is not None and math.isfinite(value)}
-        row = {"step": step, "time": round(time.time(), 3), **dict.fromkeys(values), **known}
+        finite_values = {name: value for name, value in values.items() if value is not None and math.isfinite(value)}
+        row = {"step": step, "time": round(time.time(), 3), **dict.fromkeys(values), **finite_values}
         _append(self._lines, dump_checksummed_line(row).encode())
-        scalars = [{"tag": name, "simple_value": value} for name, value in known.items()]
+        scalars = [{"tag": name, "simple_value": value} for name, value in finite_values.items()]
         self._add_event(step=step, summary={"value": scalars})
 
     def _add_event(self, **fields: Any) -> None:

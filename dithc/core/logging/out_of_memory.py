@@ -24,8 +24,8 @@ def requested_memory(error: BaseException) -> str | None:
     )
     if not is_refusal:
         return None
-    if found := SIZES.search(str(error)):
-        return found[2] or (f"a tensor {found[3]}" if found[3] else gib(int(found[1])))
+    if match := SIZES.search(str(error)):
+        return match[2] or (f"a tensor {match[3]}" if match[3] else gib(int(match[1])))
     return text or "memory"
 
 

@@ -40,8 +40,8 @@ class Printed:
             return None
         for cells in self.rows:
             if row in (str(cells[0]), " ".join(map(str, cells[:2]))):
-                found = cells[self.columns.index(column)]
-                return float(found) if isinstance(found, int | float) else None
+                cell = cells[self.columns.index(column)]
+                return float(cell) if isinstance(cell, int | float) else None
         return None
 
     @property

@@ -18,9 +18,9 @@ VALUED = ("measured", "simulated")
 REASONED = ("simulated", "skipped", "out of memory")
 
 
-def _check_choice(owner: str, name: str, value: str, known: tuple[str, ...]) -> None:
-    if value not in known:
-        raise ValueError(f"{owner}: {name} is {value!r}, expected one of: {', '.join(known)}")
+def _check_choice(owner: str, name: str, value: str, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise ValueError(f"{owner}: {name} is {value!r}, expected one of: {', '.join(choices)}")
 
 
 def _check_finite(owner: str, **numbers: float | None) -> None:

@@ -103,9 +103,9 @@ class _Tensors(Mapping[str, Tensor]):
                 self.locations.setdefault(name, []).append((handle, key, piece))
 
     def __getitem__(self, name: str) -> Tensor:
-        pieces, found = [], self.locations[name]
+        pieces, entries = [], self.locations[name]
         try:
-            for handle, key, location in found:
+            for handle, key, location in entries:
                 values: Tensor = handle.get_tensor(key)
                 piece = TensorPiece.whole(name, values)
                 if location:

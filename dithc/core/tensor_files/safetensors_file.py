@@ -100,9 +100,9 @@ class TensorFile:
     @classmethod
     def of(cls, pieces: Iterable[TensorPiece], *, said: Mapping[str, str] | None = None) -> "TensorFile":
         """Sort pieces: wide types first, which aligns each piece to its width, then by name and position."""
-        kept = [piece for piece in pieces if piece.is_whole or piece.values.numel()]
-        kept.sort(key=lambda piece: (-piece.values.element_size(), piece.name, piece.start))
-        return cls(tuple(kept), said or {})
+        parts = [piece for piece in pieces if piece.is_whole or piece.values.numel()]
+        parts.sort(key=lambda piece: (-piece.values.element_size(), piece.name, piece.start))
+        return cls(tuple(parts), said or {})
 
     @property
     def num_bytes(self) -> int:

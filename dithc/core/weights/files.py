@@ -81,10 +81,10 @@ def unwrapped(state: Mapping[str, T], *, source: object) -> Mapping[str, T]:
     """
     parts = {key: str(key).split(".") for key in state}
     names = {
-        key: ".".join([*(part for part in found[:-1] if part not in WRAPPERS), found[-1]])
-        for key, found in parts.items()
+        key: ".".join([*(part for part in segments[:-1] if part not in WRAPPERS), segments[-1]])
+        for key, segments in parts.items()
     }
-    removed = sorted({part for found in parts.values() for part in found[:-1] if part in WRAPPERS})
+    removed = sorted({part for segments in parts.values() for part in segments[:-1] if part in WRAPPERS})
     if not removed:
         return state
     if "module" in removed and len(parts.get(AVERAGED, ())) == 1:

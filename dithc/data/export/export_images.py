@@ -46,30 +46,30 @@ def export_images(manifest: Path, *, stage: Stage, layout: Format, out: Path, se
     if layout == "zarr" and not images.are_scenes:
         require_zarr()
     source = images.manifest
-    chosen = _select_images(select, len(images.labels))
+    indices = _select_images(select, len(images.labels))
     if images.are_scenes:
-        _check_scenes(images, len(chosen), layout=layout, out=out)
+        _check_scenes(images, len(indices), layout=layout, out=out)
     try:
         with outputs.OutputFolder(out).replaced(stage="export", name=source.name) as folder:
             clipped: Clipped = np.zeros(len(images.bands.names), np.int64)
-            counted = _counted(images.images(chosen), clipped, len(chosen))
+            stream = _monitor(images.images(indices), clipped, len(indices))
             if layout == "geotiff":
-                paths = [products.write_geotiff(folder, image, bands=images.bands) for image in counted]
+                paths = [products.write_geotiff(folder, image, bands=images.bands) for image in stream]
             else:
-                shape = (len(chosen), *images.shape[1:])
-                paths = write_zarr(folder / STORE, counted, bands=images.bands, shape=shape, tags=images.tags)
+                shape = (len(indices), *images.shape[1:])
+                paths = write_zarr(folder / STORE, stream, bands=images.bands, shape=shape, tags=images.tags)
             numbers = {
-                "images": len(chosen),
-                "first": chosen[0],
+                "images": len(indices),
+                "first": indices[0],
                 "format": layout,
                 "bands": list(images.bands.names),
-                "values": len(chosen) * int(np.prod(images.shape[1:])),
+                "values": len(indices) * int(np.prod(images.shape[1:])),
                 "clipped": dict(zip(images.bands.names, map(int, clipped), strict=True)),
             }
             Manifest(
                 stage="export",
                 name=source.name,
-                spec={"format": layout, "first": chosen[0], "images": len(chosen)},
+                spec={"format": layout, "first": indices[0], "images": len(indices)},
                 summary=numbers,
                 files=Manifest.entries(folder, paths),
                 inputs={str(manifest): source.digest},
@@ -103,9 +103,9 @@ def _select_images(select: str, count: int) -> range:
     """Return the numbers of the images in `FIRST:END`."""
     first, colon, end = select.partition(":")
     if colon and all(not side or side.isdigit() for side in (first, end)):
-        chosen = range(int(first or 0), int(end or count))
-        if chosen and chosen.stop <= count:
-            return chosen
+        indices = range(int(first or 0), int(end or count))
+        if indices and indices.stop <= count:
+            return indices
     raise user_error(
         "--select selects no images",
         got=select,
@@ -114,7 +114,7 @@ def _select_images(select: str, count: int) -> range:
     )
 
 
-def _counted(images: Iterator[tuple[products.Image, Clipped]], total: Clipped, count: int) -> Iterator[products.Image]:
+def _monitor(images: Iterator[tuple[products.Image, Clipped]], total: Clipped, count: int) -> Iterator[products.Image]:
     """Yield images with a progress bar, and add their clipped values per band to `total`."""
     with progress(total=count, label="export", unit="image") as bar:
         for image, clipped in images:

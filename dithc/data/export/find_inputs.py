@@ -16,16 +16,16 @@ def find_input(path: Path, manifest: Manifest, *, stage: str, hint: Path | None 
     for recorded, digest in manifest.inputs.items():
         for candidate in (hint or Path(recorded), Path(recorded), results.joinpath(*Path(recorded).parts[-3:])):
             if candidate.is_file():
-                found = Manifest.read(candidate)
-                if (found.stage, found.digest) == (stage, digest):
-                    return candidate, found
+                input_manifest = Manifest.read(candidate)
+                if (input_manifest.stage, input_manifest.digest) == (stage, digest):
+                    return candidate, input_manifest
     return None
 
 
 def require_input(path: Path, manifest: Manifest, *, stage: str, hint: Path | None = None) -> tuple[Path, Manifest]:
     """Return the result of `find_input`, or raise UserError if it is None."""
-    found = find_input(path, manifest, stage=stage, hint=hint)
-    if found is None:
+    stage_input = find_input(path, manifest, stage=stage, hint=hint)
+    if stage_input is None:
         recorded = ", ".join(f"{path} ({digest})" for path, digest in manifest.inputs.items())
         raise user_error(
             f"the {'scenes' if stage == 'ingest' else stage} of {path} were not found",
@@ -33,4 +33,4 @@ def require_input(path: Path, manifest: Manifest, *, stage: str, hint: Path | No
             expected=f"one of its inputs at the recorded path or in the same folder of results: {recorded}",
             fix="start in the working folder of the stages, copy all results, or rerun the earlier stage",
         )
-    return found
+    return stage_input

@@ -115,14 +115,14 @@ class RealTiles:
         """Yield tiles, and the number of values per band that equal no data."""
         for number in numbers:
             pixels, valid = self._tiles.stored(np.array([number])), self._valid(number)  # (1, C, S, S), (S, S)
-            kept, clipped = self.bands.kept(pixels if valid is None else np.where(valid, pixels, 0))
+            integers, clipped = self.bands.kept(pixels if valid is None else np.where(valid, pixels, 0))
             crs, transform = self._places[number]
             tags = {name: str(self._columns[name][number]) for name in ("tile_id", "scene_id", "split")}
             tags = _format_tags(tags) | _image_tags(number, int(self.labels[number]), self._tiles.info)
             yield (
                 products.Image(
                     name=f"tile-{number:06d}",
-                    pixels=kept[0],
+                    pixels=integers[0],
                     tags=self.tags | tags,
                     valid=valid,
                     crs=crs,

@@ -87,12 +87,12 @@ def _select_image(array: xarray.DataArray, image: int, path: Path) -> xarray.Dat
     if image not in numbers:
         expected = f"0 to {numbers.max(initial=0)}"
         raise user_error(f"{path} has no image {image}", got=image, expected=expected, fix="choose another number")
-    chosen = array.sel(image=image)
-    if "dx" in chosen.coords and np.isfinite(chosen.coords["dx"]):
-        left, top, dx, dy = (float(chosen.coords[name]) for name in ("left", "top", "dx", "dy"))
-        x, y = left + dx * (np.arange(chosen.sizes["x"]) + 0.5), top + dy * (np.arange(chosen.sizes["y"]) + 0.5)
-        chosen = chosen.assign_coords(x=x, y=y)
-    return chosen
+    pixels = array.sel(image=image)
+    if "dx" in pixels.coords and np.isfinite(pixels.coords["dx"]):
+        left, top, dx, dy = (float(pixels.coords[name]) for name in ("left", "top", "dx", "dy"))
+        x, y = left + dx * (np.arange(pixels.sizes["x"]) + 0.5), top + dy * (np.arange(pixels.sizes["y"]) + 0.5)
+        pixels = pixels.assign_coords(x=x, y=y)
+    return pixels
 
 
 def _scene_pixels(path: Path, _: Manifest, first: int) -> Read:
@@ -123,17 +123,17 @@ def _scenes(path: Path, manifest: Manifest, image: int | None) -> StageArrays:
             expected="scenes of one shape, or the number of a single scene",
             fix="open the scenes one by one, with image=0, image=1, ...",
         )
-    chosen = np.arange(scenes.count)
+    indices = np.arange(scenes.count)
     if image is not None and 0 <= image < scenes.count:
-        chosen = chosen[image : image + 1]
-    height, width = sides[chosen[0]]
-    first, origin = int(chosen[0]), (path, manifest)
-    shape = (len(chosen), len(bands.names), height, width)
+        indices = indices[image : image + 1]
+    height, width = sides[indices[0]]
+    first, origin = int(indices[0]), (path, manifest)
+    shape = (len(indices), len(bands.names), height, width)
     array = variable(IMAGE_DIMS, shape, np.float32, origin, _scene_pixels, first)
-    mask = variable(("image", "y", "x"), (len(chosen), height, width), np.uint8, origin, _scene_masks, first)
-    columns = {name: [scenes.columns[name][number] for number in chosen] for name in ("scene_id", "label")}
-    places = [(scenes.columns["crs"][number], scenes.columns["transform"][number]) for number in chosen]
-    coordinates = {"image": chosen, **along(columns), **_grid_coordinates(places), "mask": mask}
+    mask = variable(("image", "y", "x"), (len(indices), height, width), np.uint8, origin, _scene_masks, first)
+    columns = {name: [scenes.columns[name][number] for number in indices] for name in ("scene_id", "label")}
+    places = [(scenes.columns["crs"][number], scenes.columns["transform"][number]) for number in indices]
+    coordinates = {"image": indices, **along(columns), **_grid_coordinates(places), "mask": mask}
     return _image_arrays(array, coordinates, bands, scenes.index)
 
 
@@ -148,11 +148,11 @@ def _tiles(path: Path, manifest: Manifest, _: int | None) -> StageArrays:
     bands, size = products.Bands.of(tiles.info), tiles.info["size"]
     columns = tiles.accepted("tile_id", "scene_id", "y", "x", "split", "label")
     coordinates = along({name: columns[name] for name in ("tile_id", "split", "label")})
-    found = find_input(path, manifest, stage="ingest")
-    if found is None:
+    scene_input = find_input(path, manifest, stage="ingest")
+    if scene_input is None:
         log.warning(f"the tiles of {path} have no coordinates, because their scenes were not found")
     else:
-        scenes = products.Scenes(found[0].parent)
+        scenes = products.Scenes(scene_input[0].parent)
         coordinates |= _grid_coordinates(tile_places(columns, scenes))
     shape = (tiles.count, len(bands.names), size, size)
     array = variable(IMAGE_DIMS, shape, np.float32, (path, manifest), _tile_pixels)

@@ -55,17 +55,17 @@ def write_zarr(
         places = {"shape": (shape[0], *shape[2:]), "chunks": (chunks[0], *shape[2:])}
         valid = group.create_array("valid", **places, dtype="uint8", fill_value=1, dimension_names=("image", "y", "x"))
     block: list[products.Image] = []
-    done = 0
+    start = 0
     for image in images:
         block.append(image)
         for name, value in _image_coordinates(image, tags).items():
             coordinates.setdefault(name, []).append(value)
-        if len(block) == chunks[0] or done + len(block) == shape[0]:
-            rows = slice(done, done + len(block))
+        if len(block) == chunks[0] or start + len(block) == shape[0]:
+            rows = slice(start, start + len(block))
             target[rows] = np.stack([products.marked(item, bands=bands) for item in block])
             if valid is not None:
                 valid[rows] = np.stack([np.ones(shape[2:]) if item.valid is None else item.valid for item in block])
-            done, block = done + len(block), []
+            start, block = start + len(block), []
     _write_coordinates(group, target, bands, coordinates)
     return sorted(path for path in store.rglob("*") if path.is_file())
 

@@ -26,16 +26,16 @@ def companion(path: Path, *ends: str) -> Path | None:
         for raster in rasters
         for end in ends
     ]
-    found = next((candidate for candidate in candidates if os.path.lexists(candidate)), None)
+    sidecar = next((candidate for candidate in candidates if os.path.lexists(candidate)), None)
     folders = {os.path.realpath(raster.parent) for raster in rasters}
-    if found is not None and os.path.dirname(os.path.realpath(found)) not in folders:
+    if sidecar is not None and os.path.dirname(os.path.realpath(sidecar)) not in folders:
         raise user_error(
             f"a file next to {path} is a link to another folder",
-            got=f"{found.name}, which leads to {os.path.realpath(found)}",
+            got=f"{sidecar.name}, which leads to {os.path.realpath(sidecar)}",
             expected="a file in the folder of the raster",
             fix="copy the file there, or remove the link if the raster does not need it",
         )
-    return found
+    return sidecar
 
 
 def check_aux(path: Path) -> None:

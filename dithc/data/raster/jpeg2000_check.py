@@ -59,8 +59,8 @@ def _find_codestream(file: BinaryIO, *, size: int) -> tuple[int, int]:
 
 def _read_main_header(file: BinaryIO, start: int) -> tuple[int, int, int]:
     """Return the number of tiles, the most packets of a tile, and the offset of the first tile part."""
-    found = read_struct(file, start, ">HHHHIIIIIIIIH")
-    marker, size, _, _, right, bottom, _, _, width, height, left, top, components = found
+    fields = read_struct(file, start, ">HHHHIIIIIIIIH")
+    marker, size, _, _, right, bottom, _, _, width, height, left, top, components = fields
     if (marker, size) != (SOC, SIZ) or not width or not height:
         raise OSError("the JPEG 2000 codestream does not start with its size")
     tile = min(width, right - left), min(height, bottom - top)
@@ -121,9 +121,9 @@ def _check_holes(file: BinaryIO, offset: int, end: int, *, allowed_zeros: int) -
     hole, tail = bytes(allowed_zeros + 1), b""
     file.seek(offset)
     while offset < end and (chunk := file.read(min(CHUNK_BYTES, end - offset))):
-        found = (tail + chunk).find(hole)
-        if found >= 0:
-            pos = offset - len(tail) + found
+        index = (tail + chunk).find(hole)
+        if index >= 0:
+            pos = offset - len(tail) + index
             raise OSError(f"the JPEG 2000 codestream has a hole: at least {len(hole)} bytes of zero from byte {pos}")
         offset += len(chunk)
         tail = (tail + chunk)[-allowed_zeros:]

@@ -26,7 +26,7 @@ class BandLabel:
 
 def read_labels(source: Any, numbers: Sequence[int]) -> tuple[BandLabel, ...]:
     """Return the labels of bands of an open file, numbered from 1."""
-    shown = [None if color == ColorInterp.undefined else color.name for color in source.colorinterp]
+    colors = [None if color == ColorInterp.undefined else color.name for color in source.colorinterp]
     return tuple(
         BandLabel(
             name=(source.descriptions[number - 1] or "").strip(),
@@ -34,7 +34,7 @@ def read_labels(source: Any, numbers: Sequence[int]) -> tuple[BandLabel, ...]:
             scale=source.scales[number - 1],
             offset=source.offsets[number - 1],
             wavelength_nm=_wavelength_nm(source.tags(number) | source.tags(number, ns="IMAGERY")),
-            shown=shown[number - 1],
+            shown=colors[number - 1],
         )
         for number in numbers
     )
@@ -52,6 +52,6 @@ def write_labels(target: Any, bands: Sequence[BandLabel]) -> None:
 
 
 def _wavelength_nm(tags: dict[str, str]) -> float | None:
-    found = [re.match(r"\s*(\d+\.?\d*)", text) for key, text in tags.items() if WAVELENGTH.fullmatch(key)]
-    value = next((float(match[1]) for match in found if match), 0.0)
+    matches = [re.match(r"\s*(\d+\.?\d*)", text) for key, text in tags.items() if WAVELENGTH.fullmatch(key)]
+    value = next((float(match[1]) for match in matches if match), 0.0)
     return (value * 1000 if value < LARGEST_UM else value) or None

@@ -170,8 +170,8 @@ def _read_mask_file(path: Path, mask_file: Path, *, shape: tuple[int, int]) -> n
         with open_dataset(mask_file, _driver(mask_file)) as source:
             if "INTERNAL_MASK_FLAGS_1" in source.tags() and source.shape == shape:
                 check_blocks(mask_file, block_bytes=_check_size(mask_file, source))
-                found: npt.NDArray[np.bool_] = source.read() != 0
-                return found
+                validity: npt.NDArray[np.bool_] = source.read() != 0
+                return validity
             if source.shape != shape:
                 got = f"{source.height} x {source.width} pixels"
     except (OSError, rasterio.errors.RasterioError) as error:

@@ -96,11 +96,11 @@ class SceneSource:
         """Return the state of a scene's files without reading them (None if unknown), and the bytes that are read."""
         path = self.path(position)
         try:
-            found = self._reader.inputs(path)
+            files = self._reader.inputs(path)
         except (SceneRejectedError, UserError, OSError):  # reported by `read`
             return None, 0
-        self._reader.listing.read(found)
-        state, size = state_of(found, relative_to=path.parent)
+        self._reader.listing.read(files)
+        state, size = state_of(files, relative_to=path.parent)
         if state is not None and hasattr(self._reader, "size"):
             size = self._reader.size(path)
         return state, size

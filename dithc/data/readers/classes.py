@@ -66,19 +66,19 @@ def check_splits(folder: Path, paths: Iterable[Path], *, single: bool = False) -
             groups[node.parent, template].setdefault(kind, []).append(node)
     for (parent, _), splits in groups.items():
         ordered = [splits[kind][0] for kind in KINDS if kind in splits]
-        chosen, name = ordered[0], printable(ordered[0].name)
+        split, name = ordered[0], printable(ordered[0].name)
         is_all = sum(map(len, splits.values())) == counts[parent]
         is_mixed = len(ordered if is_all else splits.keys() - AMBIGUOUS) > 1
-        if not is_mixed and (single or not is_all or not chosen.is_dir() or not _is_only(chosen, folder, counts)):
+        if not is_mixed and (single or not is_all or not split.is_dir() or not _is_only(split, folder, counts)):
             continue
         names = ", ".join(printable(node.name) for node in ordered)
         if single:
             log.warning(f"{folder}: the splits {names} become one dataset")
             continue
-        pattern = f"*/{name}/*" if chosen.is_dir() else re.sub("[0-9]+", "*", name)
+        pattern = f"*/{name}/*" if split.is_dir() else re.sub("[0-9]+", "*", name)
         select = f"set `source.include: ['{pattern}']`"
-        if chosen.is_dir() and (parent == folder or sum(node.name == chosen.name for node in nodes) == 1):
-            select = f"set `source.path: {printable(str(chosen))}`"
+        if split.is_dir() and (parent == folder or sum(node.name == split.name for node in nodes) == 1):
+            select = f"set `source.path: {printable(str(split))}`"
         raise user_error(
             f"{printable(str(parent))} (`source.path`) contains splits of a dataset, not classes",
             got=names,

@@ -89,8 +89,8 @@ class GeoTiffReader:
             end: [name for name in names if name.startswith(stem) and name.lower() == f"{stem}{end}".lower()]
             for end in suffixes
         }
-        found = [[name for name in files[end] if name == f"{stem}{end}"] or files[end] for end in suffixes]
-        if missing := [f"{stem}{end}" for end, matches in zip(suffixes, found, strict=True) if not matches]:
+        groups = [[name for name in files[end] if name == f"{stem}{end}"] or files[end] for end in suffixes]
+        if missing := [f"{stem}{end}" for end, matches in zip(suffixes, groups, strict=True) if not matches]:
             raise SceneRejectedError(
                 Reason.MISSING_BAND,
                 "a band of the scene is missing",
@@ -98,7 +98,7 @@ class GeoTiffReader:
                 expected=f"{len(suffixes)} files {stem}*",
                 fix="download them too, or remove the scene from the folder",
             )
-        if ambiguous := next((matches for matches in found if len(matches) > 1 or path.name not in found[0]), None):
+        if ambiguous := next((matches for matches in groups if len(matches) > 1 or path.name not in groups[0]), None):
             raise SceneRejectedError(
                 Reason.WRONG_LAYOUT,
                 "the files of the scene are ambiguous",
@@ -106,7 +106,7 @@ class GeoTiffReader:
                 expected="one file per band, or one with exactly the name ending in `suffixes`",
                 fix="remove the other files from the folder",
             )
-        return [path.with_name(matches[0]) for matches in found]
+        return [path.with_name(matches[0]) for matches in groups]
 
     def _read_bands(self, paths: list[Path]) -> RasterPixels:
         source = self.source

@@ -91,10 +91,10 @@ class FolderStore(ImageStore):
             if not path.is_dir():
                 listing.add_unread(path)
         fix = "remove the empty folder; " + FOLDERS
-        found = {path.name: _images(listing, fix=fix, subfolder=path) for path in folders}
-        classes = [name for name, paths in found.items() if paths]
+        paths_by_class = {path.name: _images(listing, fix=fix, subfolder=path) for path in folders}
+        classes = [name for name, paths in paths_by_class.items() if paths]
         self._numbers = {name: number for number, name in enumerate(classes)}
-        paths = PathList(chain.from_iterable(found.values()))
+        paths = PathList(chain.from_iterable(paths_by_class.values()))
         if not paths:
             raise listing.nothing_found(folder, expected=EXPECTED, fix=FOLDERS)
         check_splits(folder, paths)
@@ -190,10 +190,10 @@ class Parquet(ImageStore):
         self._cells, labels = dict[Path, tuple[Path, int, int]](), dict[Path, object]()
         names_by_file = dict[Path, list[str]]()
         for file in _split_shards(_shards(listing, ".parquet")):
-            shard, given = _open_shard(file, single=single)
+            shard, shard_labels = _open_shard(file, single=single)
             names_by_file |= {file: shard.names[LABEL]} if LABEL in shard.names else {}
             positions = ((number, row) for number, group in enumerate(shard.groups) for row in range(group.rows))
-            for index, (label, (group, row)) in enumerate(zip(given, positions, strict=True)):
+            for index, (label, (group, row)) in enumerate(zip(shard_labels, positions, strict=True)):
                 path = file / f"{index:06d}"
                 labels[path], self._cells[path] = label, (file, group, row)
         self._rows = Counter(file for file, *_ in self._cells.values())
@@ -233,8 +233,8 @@ class Parquet(ImageStore):
 
 
 def _images(listing: Listing, *, fix: str, subfolder: Path | None = None) -> PathList:
-    found = listing.files(suffixes=SUFFIXES, expected=EXPECTED, fix=fix, subfolder=subfolder, masks=True)
-    return PathList(listing.without_masks(found))
+    paths = listing.files(suffixes=SUFFIXES, expected=EXPECTED, fix=fix, subfolder=subfolder, masks=True)
+    return PathList(listing.without_masks(paths))
 
 
 def _shards(listing: Listing, suffix: str) -> list[Path]:
@@ -300,10 +300,10 @@ def _read_label(archive: Path, sample: list[TarMember]) -> object:
     if member.name.suffix.lower() == LABEL_SUFFIXES[0]:
         return int(text) if re.fullmatch(r"[0-9]{1,18}", text) else text
     try:
-        found = json.loads(text)
+        content = json.loads(text)
     except (ValueError, RecursionError):
         return text
-    return found.get(LABEL) if isinstance(found, dict) else found
+    return content.get(LABEL) if isinstance(content, dict) else content
 
 
 def _class_names(folder: Path, labels: Iterable[object]) -> list[str]:

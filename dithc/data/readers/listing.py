@@ -60,10 +60,10 @@ class PathList(Sequence[Path]):
     @overload
     def __getitem__(self, index: slice) -> list[Path]: ...
     def __getitem__(self, index: int | slice) -> Path | list[Path]:
-        chosen = range(len(self))[index]
-        if isinstance(chosen, range):
-            return [self[position] for position in chosen]
-        return Path(os.fsdecode(bytes(self._text[self._ends[chosen] : self._ends[chosen + 1]])))
+        selection = range(len(self))[index]
+        if isinstance(selection, range):
+            return [self[position] for position in selection]
+        return Path(os.fsdecode(bytes(self._text[self._ends[selection] : self._ends[selection + 1]])))
 
 
 def scene_id(path: Path, folder: Path) -> str:
@@ -102,7 +102,7 @@ class Listing:
         """
         top = subfolder or self.folder
         check_exists(top, expected=expected)
-        found, excluded = [], self.excluded
+        scenes, excluded = [], self.excluded
         paths = [top] if top.is_file() else [parent / name for parent, _, names in walk(top) for name in names]
         for path in sorted(paths):
             suffix = path.suffix.lower()
@@ -111,10 +111,10 @@ class Listing:
             elif suffix not in suffixes or not accept(path) or (path != top and _is_hidden(path.name)):
                 self.add_unread(path, suffixes)
             elif self.selects(path, masks=masks or path == self.folder):
-                found.append(path)
-        if not found and (subfolder is None or self.excluded == excluded):
+                scenes.append(path)
+        if not scenes and (subfolder is None or self.excluded == excluded):
             raise self.nothing_found(top, expected=expected, fix=fix)
-        return found
+        return scenes
 
     def selects(self, path: Path, *, masks: bool = True) -> bool:
         """Return whether the patterns select a file or product, else count it; `masks` accepts names of masks."""
@@ -144,8 +144,8 @@ class Listing:
 
     def add_unread(self, path: Path, suffixes: Collection[str] = ()) -> None:
         """Record a file that is not a scene, unless its name denotes a companion or a system file."""
-        known = path.suffix.lower() not in suffixes if _is_hidden(path.name) else COMPANION.search(path.name)
-        if not known and self.selects(path):
+        is_ignored = path.suffix.lower() not in suffixes if _is_hidden(path.name) else COMPANION.search(path.name)
+        if not is_ignored and self.selects(path):
             self.unread.add(path)
 
     def read(self, paths: Iterable[Path]) -> None:
@@ -155,11 +155,11 @@ class Listing:
 
     def report(self) -> dict[str, int]:
         """Log the files that no reader opens, and return their number by suffix."""
-        found = self._count_unread()
+        counts = self._count_unread()
         if self.unread:
-            shown = ", ".join(f"{count} {kind}" for kind, count in found.items())
+            text = ", ".join(f"{count} {kind}" for kind, count in counts.items())
             log.warning(
-                f"{self.folder}: not read: {shown}, such as {scene_id(min(self.unread), self.folder)}; convert these files, or "
+                f"{self.folder}: not read: {text}, such as {scene_id(min(self.unread), self.folder)}; convert these files, or "
                 "list them in `source.exclude`"
             )
         if self.masks:
@@ -168,20 +168,20 @@ class Listing:
                 f"{self.folder}: masks are not scenes: {len(self.masks)}, such as {scene_id(self.masks[0], self.folder)}; "
                 f"{apply}name them in `source.include`"
             )
-        return found
+        return counts
 
     def nothing_found(self, folder: Path, *, expected: str, fix: str) -> UserError:
         """Return the error for a folder without scenes, which names its content."""
         names = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else [folder.name]
-        more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+        rest = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
         counts = "".join(f"; {count} {kind}" for kind, count in self._count_unread().items())
-        got = f"{', '.join(names[:SHOWN])}{more}{counts}" if names else "an empty folder"
+        got = f"{', '.join(names[:SHOWN])}{rest}{counts}" if names else "an empty folder"
         return user_error(f"no scene found in {folder}", got=got, expected=expected, fix=fix)
 
     def _count_unread(self) -> dict[str, int]:
-        found = Counter(printable(path.suffix.lower()) or "no suffix" for path in self.unread)
-        found |= Counter({"masks": len(self.masks), "excluded": self.excluded})
-        return {kind: count for kind, count in sorted(found.items()) if count}
+        counts = Counter(printable(path.suffix.lower()) or "no suffix" for path in self.unread)
+        counts |= Counter({"masks": len(self.masks), "excluded": self.excluded})
+        return {kind: count for kind, count in sorted(counts.items()) if count}
 
 
 def glob(folder: Path, pattern: str) -> list[Path]:
@@ -239,8 +239,8 @@ def _is_mask(path: Path, parts: Sequence[str]) -> bool:
 
 def _bases(stem: str) -> list[str]:
     """Return the possible names of the image that a mask belongs to; none if `stem` is not the name of a mask."""
-    found = [stem[: match.start()] + stem[match.end() :] for match in MASK.finditer(stem)]
-    return [name.strip("_-. ") for name in found]
+    names = [stem[: match.start()] + stem[match.end() :] for match in MASK.finditer(stem)]
+    return [name.strip("_-. ") for name in names]
 
 
 def _is_hidden(name: str) -> bool:

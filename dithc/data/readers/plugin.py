@@ -63,55 +63,55 @@ class InstalledReader:
             self.listing.add_unread(path)
 
     def inputs(self, path: Path) -> list[Path]:
-        given: list[Path] = self.source.called(self.source.inputs, path)
-        return [file for entry in given for file in (files_below(entry) if entry.is_dir() else [entry])]
+        entries: list[Path] = self.source.called(self.source.inputs, path)
+        return [file for entry in entries for file in (files_below(entry) if entry.is_dir() else [entry])]
 
     def read(self, path: Path) -> Scene:
         """Read one file; raise SceneRejectedError if the result is not a valid scene of the source."""
         try:
-            found = self.source.read(path)
+            raster = self.source.read(path)
         except (SceneRejectedError, OSError, ValueError, EOFError, MemoryError):
             raise
         except Exception as error:  # external code may raise any exception
             raise _result_error("reading fails", got=f"{type(error).__name__}: {error}", expected="a raster") from error
-        self._check(found)
+        self._check(raster)
         return Scene(
             scene_id=scene_id(path, self.folder),
             path=path,
             sha256=combined_sha256({os.path.relpath(file, path.parent): file for file in self.inputs(path)}),
-            pixels=found.pixels,
-            mask=np.full(found.pixels.shape[1:], Mask.VALID, np.uint8) if found.mask is None else found.mask,
+            pixels=raster.pixels,
+            mask=np.full(raster.pixels.shape[1:], Mask.VALID, np.uint8) if raster.mask is None else raster.mask,
             bands=self.source.bands,
-            place=found.place,
-            units=found.units,
-            scale=found.scale,
-            offset=found.offset,
-            label=found.label,
-            facts=found.facts,
+            place=raster.place,
+            units=raster.units,
+            scale=raster.scale,
+            offset=raster.offset,
+            label=raster.label,
+            facts=raster.facts,
         )
 
-    def _check(self, found: Any) -> None:
-        if not isinstance(found, Raster):
+    def _check(self, raster: Any) -> None:
+        if not isinstance(raster, Raster):
             raise _result_error(
-                "the result is not a raster", got=type(found).__name__, expected="dithc.data.readers.plugin.Raster"
+                "the result is not a raster", got=type(raster).__name__, expected="dithc.data.readers.plugin.Raster"
             )
-        pixels, bands = found.pixels, self.source.bands
+        pixels, bands = raster.pixels, self.source.bands
         if not isinstance(pixels, np.ndarray) or pixels.ndim != 3 or len(pixels) != len(bands) or not pixels.size:
             expected = f"({len(bands)}, H, W), by `bands` {', '.join(bands)}"
             raise _result_error("pixels of wrong shape", got=np.shape(pixels), expected=expected)
         if str(pixels.dtype) not in DTYPES:
             raise _result_error("pixels of wrong type", got=pixels.dtype, expected=" or ".join(DTYPES))
-        if found.mask is not None and (
-            found.mask.shape != pixels.shape[1:] or found.mask.dtype != np.uint8 or int(found.mask.max()) > max(Mask)
+        if raster.mask is not None and (
+            raster.mask.shape != pixels.shape[1:] or raster.mask.dtype != np.uint8 or int(raster.mask.max()) > max(Mask)
         ):
             expected = f"uint8 {pixels.shape[1:]} of 0 invalid, 1 valid, 2 cloud"
-            raise _result_error("an invalid mask", got=f"{found.mask.dtype} {found.mask.shape}", expected=expected)
-        invalid = {name: value for name, value in found.facts.items() if not isinstance(value, FACTS.get(name, ()))}
+            raise _result_error("an invalid mask", got=f"{raster.mask.dtype} {raster.mask.shape}", expected=expected)
+        invalid = {name: value for name, value in raster.facts.items() if not isinstance(value, FACTS.get(name, ()))}
         if invalid:
             expected = ", ".join(f"{name} ({kind.__name__})" for name, kind in FACTS.items())
             raise _result_error("facts of wrong names or types", got=invalid, expected=expected)
-        if not 0 <= found.label < len(self.classes):
-            raise _result_error("a label without class", got=found.label, expected=f"0 to {len(self.classes) - 1}")
+        if not 0 <= raster.label < len(self.classes):
+            raise _result_error("a label without class", got=raster.label, expected=f"0 to {len(self.classes) - 1}")
 
 
 def _result_error(text: str, *, got: object, expected: object) -> SceneRejectedError:

@@ -80,9 +80,9 @@ def check_tags(
         if tagged != [1.0, 0.0] and not is_equal:
             got, expected = (f"scale {values[0]:g}, offset {values[1]:g}" for values in (tagged, declared))
             raise _contradiction(file, band, got=got, expected=expected, tag="scale and offset")
-        found = next((name for name, regex in QUANTITIES.items() if regex.fullmatch(label.units.casefold())), units)
-        if found not in ((units, "dn") if declared != [1.0, 0.0] else (units,)):
-            raise _contradiction(file, band, got=f"{label.units} ({found})", expected=units, tag="units")
+        quantity = next((name for name, regex in QUANTITIES.items() if regex.fullmatch(label.units.casefold())), units)
+        if quantity not in ((units, "dn") if declared != [1.0, 0.0] else (units,)):
+            raise _contradiction(file, band, got=f"{label.units} ({quantity})", expected=units, tag="units")
 
 
 def _check_names(
@@ -93,15 +93,15 @@ def _check_names(
     declared = [{key for key in keys if counts[key] == 1} for keys in declared]
     described = _description_keys(files, labels, {key for keys in declared for key in keys})
     repeats = Counter(map(frozenset, described))
-    for number, (found, target) in enumerate(zip(described, declared, strict=True)):
-        others = [band for band, keys in zip(bands, declared, strict=True) if found & keys]
-        same_kind = [key for key in found if any(_kind(key) == _kind(other) for other in target)]
-        swapped, other_kind = len(others) == 1, len(same_kind) == 1 and not _stems(found) & _stems(target)
-        if found & target or repeats[frozenset(found)] > 1 or not (swapped or other_kind):
+    for number, (words, target) in enumerate(zip(described, declared, strict=True)):
+        matches = [band for band, keys in zip(bands, declared, strict=True) if words & keys]
+        same_kind = [key for key in words if any(_kind(key) == _kind(other) for other in target)]
+        swapped, other_kind = len(matches) == 1, len(same_kind) == 1 and not _stems(words) & _stems(target)
+        if words & target or repeats[frozenset(words)] > 1 or not (swapped or other_kind):
             continue
         label, file, band = labels[number], files[number], bands[number]
-        shown = [other.shown for other, path in zip(labels, files, strict=True) if path == file]
-        if default_colors and not _keys(label.name) & found and (*shown[:3],) == RGB:
+        colors = [other.shown for other, path in zip(labels, files, strict=True) if path == file]
+        if default_colors and not _keys(label.name) & words and (*colors[:3],) == RGB:
             log.warning(
                 f"{file.name} tags its bands as {', '.join(RGB)}, and `bands` declares {', '.join(bands)}: correct `bands` "
                 "unless the tags are GDAL's default for bytes"
@@ -110,15 +110,15 @@ def _check_names(
         raise _contradiction(file, band, got=label.name or label.shown, expected=band, tag="name")
 
 
-def _description_keys(files: Sequence[Path], labels: Sequence[BandLabel], known: set[str]) -> list[set[str]]:
+def _description_keys(files: Sequence[Path], labels: Sequence[BandLabel], band_keys: set[str]) -> list[set[str]]:
     """Return the words of each description that identify bands; without such words, the color interpretation."""
-    described = [{key for key in _keys(label.name) if _kind(key) or key in known} for label in labels]
+    described = [{key for key in _keys(label.name) if _kind(key) or key in band_keys} for label in labels]
     for file in dict.fromkeys(files):
         group = [number for number, other in enumerate(files) if other == file]
         numbers = [(str(index), match) for index, n in enumerate(group, 1) for match in _numbers(labels[n].name)]
-        complete = {f"#{match[3]}" for _, match in numbers} == {key for key in known if key.startswith("#")}
-        counted = all(match[3] == index and not match[2] for index, match in numbers)
-        if counted and not (complete and all(match[1] == "b" for _, match in numbers)):
+        complete = {f"#{match[3]}" for _, match in numbers} == {key for key in band_keys if key.startswith("#")}
+        in_order = all(match[3] == index and not match[2] for index, match in numbers)
+        if in_order and not (complete and all(match[1] == "b" for _, match in numbers)):
             for n in group:
                 described[n] = {key for key in described[n] if not key.startswith("#")}
     return [keys or {label.shown or ""} & {*COLORS_NM} for keys, label in zip(described, labels, strict=True)]

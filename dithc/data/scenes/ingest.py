@@ -43,7 +43,7 @@ def ingest_scenes(
     """
     scenes = read_scenes(dataset.source, folder)
     settings = _settings(dataset.source, scenes.classes)
-    with partial_folder(out, settings=settings) as (partial, kept), outputs.OutputFolder(out).replaced() as temporary:
+    with partial_folder(out, settings=settings) as (partial, caches), outputs.OutputFolder(out).replaced() as temporary:
         stats, target = IngestCounts(), partial / "now"
         target.mkdir()
         with (
@@ -51,8 +51,8 @@ def ingest_scenes(
             SceneCacheWriter(target, settings=settings) as record,
             progress(total=len(scenes), label="scenes", unit="scene") as bar,
         ):
-            for found, state in gather(scenes, kept, partial=partial, settings=settings, threads=threads):
-                scene = _check_scene(found, stats)
+            for outcome, state in gather(scenes, caches, partial=partial, settings=settings, threads=threads):
+                scene = _check_scene(outcome, stats)
                 if isinstance(scene, Rejection):
                     stats.reject(scene)
                     table.add(**rejected_row(scene, folder))
@@ -137,11 +137,11 @@ class IngestCounts:
         }
 
 
-def _check_scene(found: CachedScene | Rejection, stats: IngestCounts) -> CachedScene | Rejection:
+def _check_scene(outcome: CachedScene | Rejection, stats: IngestCounts) -> CachedScene | Rejection:
     """Return the scene, or a rejection if bands, type or pixel size differ from the first accepted scene."""
-    if isinstance(found, Rejection) or not stats.first:
-        return found
-    kind, first = found.kind, stats.first
+    if isinstance(outcome, Rejection) or not stats.first:
+        return outcome
+    kind, first = outcome.kind, stats.first
     fix = "list the other files in `source.exclude`, or define another dataset for them"
     names = (name for name in ("file_dtype", "dtype", "units", "scale", "offset") if kind[name] != first[name])
     if name := next(names, None):
@@ -157,8 +157,8 @@ def _check_scene(found: CachedScene | Rejection, stats: IngestCounts) -> CachedS
         got, expected = f"{kind['gsd_m']:g} m", f"{first['gsd_m']:g} m"
         error = SceneRejectedError(Reason.RESOLUTION_MISMATCH, title, got=got, expected=expected, fix=fix)
     else:
-        return found
-    return Rejection(scene_id=found.scene_id, path=found.path, error=error)
+        return outcome
+    return Rejection(scene_id=outcome.scene_id, path=outcome.path, error=error)
 
 
 def _check_offset(folder: Path, stats: IngestCounts) -> None:
@@ -174,14 +174,14 @@ def _check_offset(folder: Path, stats: IngestCounts) -> None:
     )
 
 
-def _too_many_error(folder: Path, stats: IngestCounts, total: int, most: float) -> UserError:
+def _too_many_error(folder: Path, stats: IngestCounts, total: int, limit: float) -> UserError:
     lines = [
         f"{count} x {reason}: {text}" for reason, count in stats.reasons.items() for text in stats.examples[reason]
     ]
     return user_error(
         f"{stats.rejected} of {total} scenes in {folder} cannot be used",
         got="".join(f"\n    {line}" for line in lines),
-        expected=f"usable scenes, most of one data type, and a share of rejected scenes of at most {most:g} "
+        expected=f"usable scenes, most of one data type, and a share of rejected scenes of at most {limit:g} "
         "(`max_rejected_fraction`)",
         fix="follow each line; if the rejected files may be omitted, raise `max_rejected_fraction` of the dataset",
     )

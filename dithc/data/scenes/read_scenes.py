@@ -49,10 +49,10 @@ def gather(
     canvas = FileCanvas(folder)
     with _read_pieces(scenes, states, new, partial=partial, settings=settings, threads=threads) as read:
         for position, cache in enumerate(caches):
-            found, source = None, read(position) if cache is None else cache
+            scene, source = None, read(position) if cache is None else cache
             if source is not None:
-                found = source.take(names[position], scenes.path(position))
-            yield found or _read_scene(scenes, position, canvas), states[position][0]
+                scene = source.take(names[position], scenes.path(position))
+            yield scene or _read_scene(scenes, position, canvas), states[position][0]
             canvas.discard()
             if source is not None and not source and source.folder.parent == partial:
                 outputs.remove(source.folder)
@@ -131,12 +131,12 @@ def _worker_error(statuses: Sequence[int | None], *, memory: int) -> UserError:
 
 def _split_positions(states: FileStates, new: list[int], *, processes: int) -> list[list[int]]:
     """Divide positions into pieces of limited scenes and bytes, at least `PIECES_PER_PROCESS` per process if possible."""
-    most = max(1, min(PIECE_SCENES, len(new) // (PIECES_PER_PROCESS * processes)))
+    max_scenes = max(1, min(PIECE_SCENES, len(new) // (PIECES_PER_PROCESS * processes)))
     pieces: list[list[int]] = []
     num_bytes = 0
     for position in new:
         size = states[position][1]
-        if not pieces or len(pieces[-1]) == most or num_bytes + size > PIECE_BYTES:
+        if not pieces or len(pieces[-1]) == max_scenes or num_bytes + size > PIECE_BYTES:
             pieces.append([])
             num_bytes = 0
         pieces[-1].append(position)
@@ -166,9 +166,9 @@ def _read_piece(positions: list[int], states: list[str | None], folder: Path) ->
     canvas = FileCanvas(folder)
     with SceneCacheWriter(folder, settings=settings) as record:
         for position, state in zip(positions, states, strict=True):
-            found = _read_scene(scenes, position, canvas)
-            if isinstance(found, Rejection):
-                record.reject(found, state)
+            outcome = _read_scene(scenes, position, canvas)
+            if isinstance(outcome, Rejection):
+                record.reject(outcome, state)
             else:
-                record.add(found, state)
+                record.add(outcome, state)
             canvas.discard()

@@ -195,9 +195,9 @@ def partial_folder(out: Path, *, settings: str) -> Iterator[tuple[Path, list[Sce
     partial = folder.with_name(f".{folder.name}.partial")
     outputs.make_scratch(partial)
     try:
-        if kept := _reusable(partial, settings=settings):
-            log.info(f"{sum(map(len, kept))} scenes of an interrupted run are reused if their files are unchanged")
-        yield partial, [*kept, SceneCache(folder, settings=settings)]
+        if caches := _reusable(partial, settings=settings):
+            log.info(f"{sum(map(len, caches))} scenes of an interrupted run are reused if their files are unchanged")
+        yield partial, [*caches, SceneCache(folder, settings=settings)]
     except BaseException as error:
         is_full = isinstance(error, UserError) and getattr(error.__cause__, "errno", None) in NO_SPACE
         if not is_full and _reusable(partial, settings=settings):

@@ -128,7 +128,7 @@ class NearDuplicates:
         self.groups, self.largest = int((sizes > 1).sum()), int(sizes.max())
         first: dict[int, str] = {}
         several = [(int(label), str(name)) for label, name in zip(labels, names, strict=True) if sizes[label] > 1]
-        for label, name in sorted(several, key=lambda found: found[1]):
+        for label, name in sorted(several, key=lambda pair: pair[1]):
             first.setdefault(label, name)
         return {name: first[label] for label, name in several}
 

@@ -61,8 +61,8 @@ class Splitter:
         centers = _cells(y + half, x + half, transform=transform or PIXEL_TRANSFORM, side=side, place=place)
         splits: Splits = []
         for cells in zip(*corners, strict=True):
-            found = {self.split_of(cell) for cell in cells}
-            splits.append(found.pop() if len(found) == 1 else None)
+            corner_splits = {self.split_of(cell) for cell in cells}
+            splits.append(corner_splits.pop() if len(corner_splits) == 1 else None)
         return centers, splits
 
     def _assign_on_earth(self, y: Ints, x: Ints, *, size: int, crs: str, transform: GeoTransform) -> Assignment:
@@ -80,12 +80,12 @@ class Splitter:
         tile, rows, columns = grid.touched(longitudes, latitudes, buffer_m=self.settings.buffer_m / 2)
         kinds, kind = np.unique(np.stack([rows, columns]), axis=1, return_inverse=True)
         numbers = np.array([SPLITS.index(self.split_of(self._name(*cell))) for cell in kinds.T.tolist()], np.int64)
-        found = numbers[kind.ravel()]  # per pair of a tile and a cell
-        least, most = np.full(len(y), len(SPLITS)), np.full(len(y), -1)
-        np.minimum.at(least, tile, found)
-        np.maximum.at(most, tile, found)
+        pair_splits = numbers[kind.ravel()]  # per pair of a tile and a cell
+        lows, highs = np.full(len(y), len(SPLITS)), np.full(len(y), -1)
+        np.minimum.at(lows, tile, pair_splits)
+        np.maximum.at(highs, tile, pair_splits)
         centers = zip(*(part.tolist() for part in grid.cells(longitudes[:, 0], latitudes[:, 0])), strict=True)
-        splits: Splits = [SPLITS[low] if low == high else None for low, high in zip(least, most, strict=True)]
+        splits: Splits = [SPLITS[low] if low == high else None for low, high in zip(lows, highs, strict=True)]
         return [self._name(*cell) for cell in centers], splits
 
     def _name(self, row: int, column: int) -> str:
@@ -150,20 +150,20 @@ def place_tiles(
     inside = ((corners >= 0) & (corners <= [y.max(), x.max()])).all(axis=1)
     corners, owner = corners[inside], owner[inside]
     new_cells, new_splits = splitter.assign(corners[:, 0], corners[:, 1], size=size, place=place, transform=transform)
-    chosen: dict[int, int] = {}
+    moves: dict[int, int] = {}
     occupied: set[tuple[int, ...]] = set()
     for i, (tile, split) in enumerate(zip(owner.tolist(), new_splits, strict=True)):
         fits = split is not None and split == splitter.split_of(cells[tile])
-        if fits and tile not in chosen and (position := tuple(corners[i].tolist())) not in occupied:
-            chosen[tile] = i
+        if fits and tile not in moves and (position := tuple(corners[i].tolist())) not in occupied:
+            moves[tile] = i
             occupied.add(position)
-    kept = [i for i in range(len(y)) if i not in chosen]
-    new = sorted(chosen.values())
+    rest = [i for i in range(len(y)) if i not in moves]
+    new = sorted(moves.values())
     return TilePlacement(
-        y=np.concatenate([y[kept], corners[new, 0]]),
-        x=np.concatenate([x[kept], corners[new, 1]]),
-        cells=[cells[i] for i in kept] + [new_cells[i] for i in new],
-        splits=[splits[i] for i in kept] + [new_splits[i] for i in new],
+        y=np.concatenate([y[rest], corners[new, 0]]),
+        x=np.concatenate([x[rest], corners[new, 1]]),
+        cells=[cells[i] for i in rest] + [new_cells[i] for i in new],
+        splits=[splits[i] for i in rest] + [new_splits[i] for i in new],
         num_moved=len(new),
     )
 

@@ -42,21 +42,21 @@ def search_catalogue(search: datasets.SearchConfig, *, credentials: Credentials)
             expected="pystac-client 0.8 or later",
             fix="pip install 'dithc[stac]', or fetch saved items without a search: --items FOLDER",
         )
-    found: dict[str, Item] = {}
+    items: dict[str, Item] = {}
     for document in _documents(search, credentials):
         item = item_of(document, origin=f"{search.catalog}: {str(document.get('id'))[:100]}")
         if (item.cloud_cover or 0.0) <= 100 * search.max_cloud_cover:
-            found.setdefault(item.id, item)
-        if len(found) == search.max_items:
+            items.setdefault(item.id, item)
+        if len(items) == search.max_items:
             break
-    if not found:
+    if not items:
         raise user_error(
             f"no item of {search.catalog} matches the search",
             got=f"0 items of {search.collection}",
             expected="a scene in the area and period, with at most `max_cloud_cover` clouds",
             fix="widen `source.search`, or correct the name of the collection",
         )
-    return list(found.values())
+    return list(items.values())
 
 
 def _documents(search: datasets.SearchConfig, credentials: Credentials) -> Iterator[dict[str, Any]]:
@@ -107,9 +107,9 @@ def _request_text(
     Raises ValueError if the answer is an error or larger than `ANSWER_BYTES`.
     """
     posted = (method or "GET").upper() == "POST"
-    given = {name: value for name, value in (parameters or {}).items() if value is not None}
-    if given and not posted:
-        href += f"{'&' if '?' in href else '?'}{urlencode(given, doseq=True)}"
+    query = {name: value for name, value in (parameters or {}).items() if value is not None}
+    if query and not posted:
+        href += f"{'&' if '?' in href else '?'}{urlencode(query, doseq=True)}"
     content = json.dumps(parameters).encode() if posted else None
     for attempt in range(ATTEMPTS):
         try:
@@ -134,13 +134,13 @@ def _area(path: Path) -> dict[str, Any]:
     try:
         with require_regular_file(path).open("rb") as file:
             content = file.read(AREA_BYTES + 1)
-        found = parse_json(content) if len(content) <= AREA_BYTES else None
-        if isinstance(found, dict) and found.get("type") == "FeatureCollection":
-            (found,) = found["features"]
-        if isinstance(found, dict) and found.get("type") == "Feature":
-            found = found["geometry"]
-        if not isinstance(found, dict) or found.get("type") not in ("Polygon", "MultiPolygon"):
-            raise ValueError(f"{json.dumps(found)[:80]}")
+        area = parse_json(content) if len(content) <= AREA_BYTES else None
+        if isinstance(area, dict) and area.get("type") == "FeatureCollection":
+            (area,) = area["features"]
+        if isinstance(area, dict) and area.get("type") == "Feature":
+            area = area["geometry"]
+        if not isinstance(area, dict) or area.get("type") not in ("Polygon", "MultiPolygon"):
+            raise ValueError(f"{json.dumps(area)[:80]}")
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise user_error(
             f"the area {path} (`source.search.area_file`) cannot be read",
@@ -148,4 +148,4 @@ def _area(path: Path) -> dict[str, Any]:
             expected="GeoJSON with one Polygon or MultiPolygon, in degrees of longitude and latitude",
             fix="save one feature as GeoJSON (EPSG:4326), or set `bbox: [west, south, east, north]`",
         ) from None
-    return found
+    return area

@@ -70,16 +70,16 @@ def fetch_scenes(source: datasets.Sentinel2StacSource, *, items: Path | None = N
             expected="one of them",
             fix="set `source.search`, or pass --items FOLDER with saved STAC items for a source without `search`",
         )
-    found = None if items is None else _pin_assets(_read_items(items), source)
-    requested = Lock.asked_for(source) if found is None else _items_summary(found, source)
+    scenes = None if items is None else _pin_assets(_read_items(items), source)
+    requested = Lock.asked_for(source) if scenes is None else _items_summary(scenes, source)
     lock = Lock.read(folder)
     if lock is None:
         if search is not None:
-            found = _pin_assets(search_catalogue(search, credentials=credentials), source)
-        assert found is not None
-        for path, text in found.documents.items():
+            scenes = _pin_assets(search_catalogue(search, credentials=credentials), source)
+        assert scenes is not None
+        for path, text in scenes.documents.items():
             atomic_write(folder / path, text)
-        lock = Lock(search=requested, items=found.items)
+        lock = Lock(search=requested, items=scenes.items)
         lock.write(folder)
     elif lock.search != requested:
         raise user_error(
@@ -88,14 +88,14 @@ def fetch_scenes(source: datasets.Sentinel2StacSource, *, items: Path | None = N
             expected=json.dumps(requested),
             fix=f"set another `source.path`, or remove {folder / LOCK_FILE} to repeat the search",
         )
-    sign, signed = search.signing_url if search else None, found.addresses if found else {}
+    sign, signed = search.signing_url if search else None, scenes.addresses if scenes else {}
     _fetch_all(lock, folder, credentials, sign=sign, signed=signed)
     return lock
 
 
-def _items_summary(found: _PinnedScenes, source: datasets.Sentinel2StacSource) -> dict[str, Any]:
+def _items_summary(scenes: _PinnedScenes, source: datasets.Sentinel2StacSource) -> dict[str, Any]:
     """Return the number of items, and a digest that ignores queries of addresses."""
-    rows = [[json.loads(found.documents[item.path]), item.model_dump()["assets"]] for item in found.items]
+    rows = [[json.loads(scenes.documents[item.path]), item.model_dump()["assets"]] for item in scenes.items]
     digest = sha256(json.dumps(rows, sort_keys=True).encode()).hexdigest()
     return {"items": len(rows), "sha256": digest, **Lock.layers_of(source)}
 
@@ -103,7 +103,7 @@ def _items_summary(found: _PinnedScenes, source: datasets.Sentinel2StacSource) -
 def _read_items(items: Path) -> list[Item]:
     inside = items.rglob("*.json") if items.is_dir() else [items]
     paths = sorted(path for path in inside if not is_clutter(path.relative_to(items)))
-    found: dict[str, Item] = {}
+    items_by_id: dict[str, Item] = {}
     for path in paths:
         content = read_document(path)
         rows = content.get("features") if isinstance(content, dict) else None
@@ -111,21 +111,21 @@ def _read_items(items: Path) -> list[Item]:
             if isinstance(row, dict) and row.get("type") in ("Catalog", "Collection"):
                 continue
             item = item_of(row, origin=path.name)
-            found.setdefault(item.id, item)
-    if not found:
+            items_by_id.setdefault(item.id, item)
+    if not items_by_id:
         raise user_error(
             f"there are no items in {items}",
             got=f"{len(paths)} files *.json",
             expected="STAC items, or collections of items",
             fix="save the items of a catalog there, or search the catalog with `source.search`",
         )
-    return list(found.values())
+    return list(items_by_id.values())
 
 
-def _pin_assets(given: list[Item], source: datasets.Sentinel2StacSource) -> _PinnedScenes:
+def _pin_assets(items: list[Item], source: datasets.Sentinel2StacSource) -> _PinnedScenes:
     """Select the assets of items, and assign a path to each."""
-    found = _PinnedScenes(items=[], documents={}, addresses={})
-    for item in sorted(given, key=lambda item: item.id):
+    scenes = _PinnedScenes(items=[], documents={}, addresses={})
+    for item in sorted(items, key=lambda item: item.id):
         if not fullmatch(IDENTITY, item.id):
             raise user_error(
                 "the id of an item is not a valid folder name",
@@ -140,12 +140,12 @@ def _pin_assets(given: list[Item], source: datasets.Sentinel2StacSource) -> _Pin
             path = f"{item.id}/{name}_{asset.gsd_m:g}m{suffix if suffix in SUFFIXES else '.tif'}"
             href = strip_query(address)
             pinned[asset.key] = PinnedFile(path=path, href=href, size=asset.size, checksum=asset.checksum)
-            found.addresses[path] = address
+            scenes.addresses[path] = address
         path, text = f"{item.id}/{item.id}.json", json.dumps(_local_document(item, pinned), indent=1) + "\n"
         digest = sha256(text.encode()).hexdigest()
-        found.documents[path] = text
-        found.items.append(PinnedItem(id=item.id, path=path, sha256=digest, assets=pinned))
-    return found
+        scenes.documents[path] = text
+        scenes.items.append(PinnedItem(id=item.id, path=path, sha256=digest, assets=pinned))
+    return scenes
 
 
 def _required_assets(item: Item, source: datasets.Sentinel2StacSource) -> dict[str, Asset]:
@@ -261,8 +261,8 @@ def _url_signer(sign: str, href: str, credentials: Credentials) -> Callable[[], 
     def address() -> str:
         try:
             with open_url(f"{sign}?href={quote(href, safe='')}", headers={}, credentials=credentials) as response:
-                found = parse_json(read_body(response, most=ANSWER_BYTES))["href"]
-            if not isinstance(found, str) or strip_query(found) != href:
+                url = parse_json(read_body(response, most=ANSWER_BYTES))["href"]
+            if not isinstance(url, str) or strip_query(url) != href:
                 raise ValueError("the address of another file")
         except UserError:
             raise
@@ -273,6 +273,6 @@ def _url_signer(sign: str, href: str, credentials: Credentials) -> Callable[[], 
                 expected="JSON with the signed address as `href`",
                 fix="check `source.search.signing_url` and the network",
             ) from None
-        return found
+        return url
 
     return address

@@ -56,9 +56,9 @@ class Credentials:
                 expected="one word",
                 fix=f"set {TOKEN} to the token alone, without `Bearer`",
             )
-        named = {host.strip().lower() for host in os.environ.get(TOKEN_HOSTS, "").split(",")}
+        hosts = {host.strip().lower() for host in os.environ.get(TOKEN_HOSTS, "").split(",")}
         host = urlsplit(catalog).netloc.rpartition("@")[2].lower() if catalog else ""
-        return cls(token, frozenset((named | {host}) - {""}))
+        return cls(token, frozenset((hosts | {host}) - {""}))
 
     def headers(self, url: str) -> dict[str, str]:
         """Return the Authorization header for a permitted host over https or loopback."""
@@ -167,19 +167,19 @@ def read_body(response: HTTPResponse | HTTPError, *, most: int) -> bytes:
     if packed not in IDENTITY_ENCODINGS + ZLIB_ENCODINGS:
         raise ValueError(f"unsupported Content-Encoding {packed[:40]}")
     source = cast(HTTPResponse, response.fp) if isinstance(response, HTTPError) else response
-    found, unpack = bytearray(), zlib.decompressobj(zlib.MAX_WBITS | 32) if packed in ZLIB_ENCODINGS else None
+    body, unpack = bytearray(), zlib.decompressobj(zlib.MAX_WBITS | 32) if packed in ZLIB_ENCODINGS else None
     while block := read_block(source, min(BLOCK_BYTES, most + 1)):
         while block:
             try:
-                found += block if unpack is None else unpack.decompress(block, most + 1 - len(found))
+                body += block if unpack is None else unpack.decompress(block, most + 1 - len(body))
             except zlib.error as error:
                 raise ValueError(f"damaged {packed} content: {error}") from None
-            if len(found) > most:
+            if len(body) > most:
                 raise ValueError(f"more than {most / 2**20:g} MiB{' after decompression' if unpack else ''}")
             block = unpack.unconsumed_tail if unpack is not None else b""
     if unpack is not None and not unpack.eof:
         raise ValueError(f"damaged {packed} content: it ends early")
-    return bytes(found)
+    return bytes(body)
 
 
 def _opener() -> OpenerDirector:

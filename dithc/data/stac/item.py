@@ -124,18 +124,18 @@ def item_of(document: Any, *, origin: str) -> Item:
     applied = properties.get("earthsearch:boa_offset_applied", properties.get("sentinel:boa_offset_applied"))
     if applied not in (True, False, None):
         raise _invalid_item(origin, got=f"earthsearch:boa_offset_applied {applied!r}")
-    found = [asset for key, value in assets.items() if (asset := _asset(key, value, origin=origin)) is not None]
-    sizes = [(asset.band, asset.gsd_m) for asset in found]
+    band_assets = [asset for key, value in assets.items() if (asset := _asset(key, value, origin=origin)) is not None]
+    sizes = [(asset.band, asset.gsd_m) for asset in band_assets]
     if repeated := next((pair for pair in sizes if sizes.count(pair) > 1), None):
-        keys = [asset.key for asset in found if (asset.band, asset.gsd_m) == repeated]
+        keys = [asset.key for asset in band_assets if (asset.band, asset.gsd_m) == repeated]
         raise _invalid_item(origin, got=f"assets {' and '.join(keys)} for {repeated[0]} at {repeated[1]:g} m")
     return Item(
         id=document["id"],
         level="L1C" if "1C" in levels else "L2A",
         baseline=_baseline(properties, document["id"], origin=origin),
         offset_applied=applied,
-        cloud_cover=_number(properties, "eo:cloud_cover", least=0.0, most=100.0, origin=origin),
-        assets=found,
+        cloud_cover=_number(properties, "eo:cloud_cover", low=0.0, high=100.0, origin=origin),
+        assets=band_assets,
         document=document,
     )
 
@@ -146,7 +146,7 @@ def select_assets(item: Item, names: Iterable[str], *, gsd_m: float) -> tuple[di
     An asset has the pixel size of the grid, or else the next finer size. For bands with a coarser native pixel size
     it is the finest asset. Names without a suitable asset are returned separately.
     """
-    found: dict[str, Asset] = {}
+    assets: dict[str, Asset] = {}
     missing = []
     for name in names:
         sizes = {asset.gsd_m: asset for asset in item.assets if asset.band == name}
@@ -154,8 +154,8 @@ def select_assets(item: Item, names: Iterable[str], *, gsd_m: float) -> tuple[di
         if min(sizes, default=float("inf")) > max(gsd_m, OWN_GSD_M[name]):
             missing.append(name)
         else:
-            found[name] = sizes[max(fine) if fine else min(sizes)]
-    return found, missing
+            assets[name] = sizes[max(fine) if fine else min(sizes)]
+    return assets, missing
 
 
 def _asset(key: str, value: Any, *, origin: str) -> Asset | None:
@@ -182,9 +182,9 @@ def _asset(key: str, value: Any, *, origin: str) -> Asset | None:
     raster = rasters[0] if isinstance(rasters, list) and rasters and isinstance(rasters[0], dict) else {}
     meta = {name.removeprefix("raster:"): part for name, part in {**value, **row}.items() if name.startswith("raster:")}
     meta |= raster
-    gsd = _number(value, "gsd", least=1.0, most=1000.0, origin=origin)
-    gsd = gsd or _number(meta, "spatial_resolution", least=1.0, most=1000.0, origin=origin) or OWN_GSD_M[band]
-    bytes_ = _number(value, "file:size", least=1.0, most=1e15, origin=origin)
+    gsd = _number(value, "gsd", low=1.0, high=1000.0, origin=origin)
+    gsd = gsd or _number(meta, "spatial_resolution", low=1.0, high=1000.0, origin=origin) or OWN_GSD_M[band]
+    bytes_ = _number(value, "file:size", low=1.0, high=1e15, origin=origin)
     checksum = value.get("file:checksum")
     if not isinstance(checksum, str | None):
         raise _invalid_item(origin, got=f"file:checksum {checksum!r} of {key}")
@@ -195,8 +195,8 @@ def _asset(key: str, value: Any, *, origin: str) -> Asset | None:
         gsd_m=float(size[1]) if size else gsd,
         size=None if bytes_ is None else int(bytes_),
         checksum=checksum,
-        scale=_number(meta, "scale", least=1e-9, most=1.0, origin=origin),
-        offset=_number(meta, "offset", least=-10.0, most=10.0, origin=origin),
+        scale=_number(meta, "scale", low=1e-9, high=1.0, origin=origin),
+        offset=_number(meta, "offset", low=-10.0, high=10.0, origin=origin),
     )
 
 
@@ -227,11 +227,11 @@ def _baseline(properties: Mapping[str, Any], identity: str, *, origin: str) -> s
     return next(iter(values), None)
 
 
-def _number(values: Mapping[str, Any], name: str, *, least: float, most: float, origin: str) -> float | None:
+def _number(values: Mapping[str, Any], name: str, *, low: float, high: float, origin: str) -> float | None:
     value = values.get(name)
     if value is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= most:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
         raise _invalid_item(origin, got=f"{name} {value!r}")
     return float(value)
 

@@ -26,10 +26,10 @@ MULTIHASH = re.compile(f"({'|'.join(ALGORITHMS)})([0-9a-f]*)")
 
 def parse_multihash(text: str) -> tuple[str, str]:
     """Return the algorithm as named by `hashlib`, and the digest, or raise ValueError."""
-    found = MULTIHASH.fullmatch(text.lower())
-    if found is None or len(found[2]) != 2 * hashlib.new(ALGORITHMS[found[1]]).digest_size:
+    match = MULTIHASH.fullmatch(text.lower())
+    if match is None or len(match[2]) != 2 * hashlib.new(ALGORITHMS[match[1]]).digest_size:
         raise ValueError("unknown algorithm or wrong length")
-    return ALGORITHMS[found[1]], found[2]
+    return ALGORITHMS[match[1]], match[2]
 
 
 def difference(path: Path, checksum: str) -> tuple[str, str] | None:

@@ -47,12 +47,12 @@ def synthesize(
     Raises:
         UserError: An argument is out of range, or `out` holds files that dithc did not write.
     """
-    given = {"scenes": scenes, "size": size, "classes": classes, "gsd": gsd}
+    arguments = {"scenes": scenes, "size": size, "classes": classes, "gsd": gsd}
     for name, (low, high) in LIMITS[kind].items():
-        if not low <= given[name] <= high:
+        if not low <= arguments[name] <= high:
             raise user_error(
                 f"`synthetic.{name}` is out of range for {kind}",
-                got=given[name],
+                got=arguments[name],
                 expected=f"{low:g} to {high:g}",
                 fix="choose a number in the range",
             )

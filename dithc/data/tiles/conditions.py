@@ -105,19 +105,19 @@ class PluginColumns:
 
     def compute(self, known: Mapping[str, list[Any]], count: int) -> dict[str, list[float | None]]:
         """Return the columns of N tiles, None where unknown; UserError for other columns or lengths, or no numbers."""
-        given = self.settings.called(self._compute, known)
-        names, lengths = set(given), {len(values) for values in given.values()}
+        reply = self.settings.called(self._compute, known)
+        names, lengths = set(reply), {len(values) for values in reply.values()}
         if names != set(self.columns) or lengths != {count}:
-            got = ", ".join(f"{name} ({len(values)})" for name, values in given.items())
+            got = ", ".join(f"{name} ({len(values)})" for name, values in reply.items())
             expected = ", ".join(f"{name} ({count})" for name in self.columns)
             raise self.settings.fault("returns other columns than it declares", got=got, expected=expected)
-        found = {name: [None if value is None else float(value) for value in values] for name, values in given.items()}
-        bad = [value for values in found.values() for value in values if value is not None and not isfinite(value)]
+        table = {name: [None if value is None else float(value) for value in values] for name, values in reply.items()}
+        bad = [value for values in table.values() for value in values if value is not None and not isfinite(value)]
         if bad:
             raise self.settings.fault(
                 "returns an invalid number", got=bad[0], expected="finite numbers, None if unknown"
             )
-        return found
+        return table
 
 
 class Conditions:
@@ -134,10 +134,10 @@ class Conditions:
         of_scenes = {name: source.columns[name] for name in COLUMNS if name in source.columns}
         days = [day_of_year(time) for time in of_scenes["sensing_time"]]
         self._scenes: dict[str, list[Any]] = of_scenes | {"day_of_year": days}
-        known = {name for name, values in self._scenes.items() if any(value not in (None, "", 0.0) for value in values)}
+        facts = {name for name, values in self._scenes.items() if any(value not in (None, "", 0.0) for value in values)}
         if any(source.columns["transform"]):
-            known |= {"lon", "lat"}
-        self.columns = {name: kind for name, kind in COLUMNS.items() if name in known and known != {"gsd_m"}}
+            facts |= {"lon", "lat"}
+        self.columns = {name: kind for name, kind in COLUMNS.items() if name in facts and facts != {"gsd_m"}}
         self.model: list[Condition] = []
         for condition in MODEL:
             if condition["column"] in self.columns:
@@ -163,30 +163,30 @@ class Conditions:
 
     def compute(self, scenes: list[int], y: Ints, x: Ints) -> dict[str, list[Any]]:
         """Return the columns of tiles by scene number (N,) and first pixel (N,); None if unknown."""
-        known = self._inputs(scenes, y, x)
-        found = {name: values for name, values in known.items() if name in self.columns}
+        inputs = self._inputs(scenes, y, x)
+        columns = {name: values for name, values in inputs.items() if name in self.columns}
         for plugin in self._plugins:
-            found |= plugin.compute(known, len(scenes))
-        return found
+            columns |= plugin.compute(inputs, len(scenes))
+        return columns
 
     def _inputs(self, scenes: list[int], y: Ints, x: Ints) -> dict[str, list[Any]]:
-        found = {name: [self._scenes[name][scene] for scene in scenes] for name in self.columns if name in self._scenes}
+        facts = {name: [self._scenes[name][scene] for scene in scenes] for name in self.columns if name in self._scenes}
         if "lon" in self.columns:
             longitudes, latitudes = self._centers(scenes, y, x)
-            found |= {"lon": _none_if_nan(longitudes), "lat": _none_if_nan(latitudes)}
+            facts |= {"lon": _none_if_nan(longitudes), "lat": _none_if_nan(latitudes)}
         names = self._source.columns["scene_id"]
-        return found | {"scene_id": [names[scene] for scene in scenes], "y": y.tolist(), "x": x.tolist()}
+        return facts | {"scene_id": [names[scene] for scene in scenes], "y": y.tolist(), "x": x.tolist()}
 
     def _centers(self, scenes: list[int], y: Ints, x: Ints) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
         transforms = [self._source.columns["transform"][scene] for scene in scenes]
         systems = [self._source.columns["crs"][scene] for scene in scenes]
         a, b, c, d, e, f = np.array([transform or [np.nan] * 6 for transform in transforms]).T  # (N,) each
         rows, columns = y + self._size / 2, x + self._size / 2
-        found = np.full((2, len(scenes)), np.nan)
+        lonlat = np.full((2, len(scenes)), np.nan)
         for crs in {crs for crs, transform in zip(systems, transforms, strict=True) if crs and transform}:
             part = [i for i, system in enumerate(systems) if system == crs and transforms[i]]
-            found[:, part] = degrees((a * columns + b * rows + c)[part], (d * columns + e * rows + f)[part], crs=crs)
-        return found[0], found[1]
+            lonlat[:, part] = degrees((a * columns + b * rows + c)[part], (d * columns + e * rows + f)[part], crs=crs)
+        return lonlat[0], lonlat[1]
 
     def model_input(self, columns: dict[str, list[Any]]) -> npt.NDArray[np.float32]:
         """Return the input of a model (N, K) from columns as returned by `compute`; NaN if unknown."""
@@ -212,12 +212,12 @@ def _apply_map(column: list[Any], condition: Condition) -> npt.NDArray[np.float6
         codes = {value: number for number, value in enumerate(condition["values"])}
         return np.array([codes.get(value, np.nan) for value in column], np.float64)
     values = np.array([np.nan if value is None else value for value in column], np.float64)
-    found: npt.NDArray[np.float64]
+    features: npt.NDArray[np.float64]
     match condition["map"]:
         case "linear":
-            found = (values - condition["center"]) / condition["scale"]
+            features = (values - condition["center"]) / condition["scale"]
         case "log2":
-            found = np.log2(values / condition["scale"])
+            features = np.log2(values / condition["scale"])
         case "sin" | "cos" as wave:
-            found = {"sin": np.sin, "cos": np.cos}[wave](2 * np.pi * values / condition["period"])
-    return found
+            features = {"sin": np.sin, "cos": np.cos}[wave](2 * np.pi * values / condition["period"])
+    return features

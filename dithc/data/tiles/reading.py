@@ -107,10 +107,10 @@ class Tiles:
     def accepted(self, *names: str) -> dict[str, list[Any]]:
         """Return columns of `tiles.parquet` for accepted tiles; UserError if it is unreadable or inconsistent."""
         table = self.table("status", *names)
-        chosen = [status == "accepted" for status in table["status"]]
-        if sum(chosen) != self.count:
-            raise _contradiction(self.folder / TABLE_FILE, got=f"{sum(chosen)} accepted tiles", expected=self.count)
-        return {name: list(compress(table[name], chosen)) for name in names}
+        mask = [status == "accepted" for status in table["status"]]
+        if sum(mask) != self.count:
+            raise _contradiction(self.folder / TABLE_FILE, got=f"{sum(mask)} accepted tiles", expected=self.count)
+        return {name: list(compress(table[name], mask)) for name in names}
 
     def table(self, *names: str, most: int | None = None) -> dict[str, list[Any]]:
         """Return columns of `tiles.parquet`, sampled evenly above `most` rows; UserError if it is unreadable."""
@@ -124,8 +124,8 @@ class Tiles:
     @staticmethod
     def bounds(cell: str) -> tuple[float, float, float, float] | None:
         """Return west, south, east and north of a named cell in degrees; None for cells not in meters."""
-        found = re.fullmatch(r"([0-9.]+(?:e[+-]?[0-9]+)?)m/(-?[0-9]+)/([0-9]+)", cell)
-        return found and EarthGrid(side_m=float(found[1])).bounds(int(found[2]), int(found[3]))
+        match = re.fullmatch(r"([0-9.]+(?:e[+-]?[0-9]+)?)m/(-?[0-9]+)/([0-9]+)", cell)
+        return match and EarthGrid(side_m=float(match[1])).bounds(int(match[2]), int(match[3]))
 
     def column(self, name: str) -> npt.NDArray[Any]:
         """Return a column file of the accepted tiles, mapped: `split`, `label`, or `conditions` if available."""

@@ -32,7 +32,7 @@ class Histogram:
         The scaling ends are the percentiles `low` and `high`. If they are equal, `high` is one stored unit more.
         """
         values = np.arange(BINS, dtype=np.float64) + self.lowest
-        found = []
+        statistics = []
         for counts in self.counts:
             total = counts.sum()
             mean = float((counts * values).sum() / total)
@@ -40,8 +40,8 @@ class Histogram:
             ends = [self._percentile(counts, q) for q in (low, high)]
             physical = {name: self._percentile(counts, q) * scale + offset for name, q in PERCENTILES.items()}
             physical |= {"low": ends[0] * scale + offset, "high": max(ends[1], ends[0] + 1.0) * scale + offset}
-            found.append({"mean": mean * scale + offset, "std": std * scale, **physical})
-        return found
+            statistics.append({"mean": mean * scale + offset, "std": std * scale, **physical})
+        return statistics
 
     def ranges(
         self, described: list[dict[str, float]], *, pixels: int, scale: float, offset: float
@@ -53,7 +53,7 @@ class Histogram:
         """
         physical = (np.arange(BINS) + self.lowest) * scale + offset
         slack = scale * 1e-6  # `low` and `high` are stored numbers, or between two stored numbers
-        found = []
+        bands = []
         for counts, band in zip(self.counts, described, strict=True):
             total = int(counts.sum())
             values = {"invalid": 1.0 - total / pixels}
@@ -62,8 +62,8 @@ class Histogram:
                 below = float(counts[physical < band["low"] - slack].sum() / total)
                 values = {**percentiles, **values, "below": below}
                 values["above"] = float(counts[physical > band["high"] + slack].sum() / total)
-            found.append(values)
-        return found
+            bands.append(values)
+        return bands
 
     def _percentile(self, counts: npt.NDArray[np.int64], percent: float) -> float:
         """Return the percentile that numpy.percentile (linear) gets from all values."""

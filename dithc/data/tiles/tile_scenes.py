@@ -119,15 +119,15 @@ class _Cutter:
 
     def stack(self, number: int, bar: progress) -> None:
         first, last = self.source.firsts[number : number + 2]
-        done, any_tile = 0, False
+        num_finished, any_tile = 0, False
         for batch, measured in ahead(self.tiles.stack(number)):
             any_tile = True
             self._add_batch(batch, measured, first)
-            bar.update(batch.scene[-1] - done, tiles=str(sum(self.splits.values())))
-            done = batch.scene[-1]
+            bar.update(batch.scene[-1] - num_finished, tiles=str(sum(self.splits.values())))
+            num_finished = batch.scene[-1]
         for position in () if any_tile else range(first, last):
             self._reject_small(position)
-        bar.update(last - first - done)
+        bar.update(last - first - num_finished)
 
     def _reject_small(self, position: int) -> None:
         reason = str(Reason.SMALLER_THAN_TILE)
@@ -147,9 +147,9 @@ class _Cutter:
             rows[i] |= {"shard": shard, "row": shard_row}
         self._append_columns([rows[i] for i in accepted])
         for split, histogram in self.histograms.items():
-            if chosen := [i for i in accepted if rows[i]["split"] == split]:
-                histogram.add(batch.pixels[chosen], measured.valid[chosen])
-                self.pixel_counts[split] += measured.valid[chosen].size
+            if indices := [i for i in accepted if rows[i]["split"] == split]:
+                histogram.add(batch.pixels[indices], measured.valid[indices])
+                self.pixel_counts[split] += measured.valid[indices].size
         for row in rows:
             self.table.add(**row)
 
@@ -325,8 +325,8 @@ def _info(
         "counts": {name: dict(numbers)[name] for name in counts},
         "statistics": [{"band": band, **values} for band, values in zip(index["bands"], described, strict=True)],
         "ranges": {
-            split: [{"band": band, **values} for band, values in zip(index["bands"], found, strict=True)]
-            for split, found in ranges.items()
+            split: [{"band": band, **values} for band, values in zip(index["bands"], band_ranges, strict=True)]
+            for split, band_ranges in ranges.items()
         },
         "columns": {name: COLUMN_FILES[name] for name in cutter.columns},
         "conditions": cutter.conditions.model,
@@ -338,5 +338,5 @@ def _info(
 
 def _draw_grid(tiles: Tiles, path: Path) -> None:
     train = tiles.rows("train")
-    chosen = train[np.linspace(0, len(train) - 1, min(GRID_TILES, len(train))).round().astype(np.int64)]
-    write_png(path, mosaic(tiles.rgb(chosen), columns=GRID_COLUMNS))
+    rows = train[np.linspace(0, len(train) - 1, min(GRID_TILES, len(train))).round().astype(np.int64)]
+    write_png(path, mosaic(tiles.rgb(rows), columns=GRID_COLUMNS))

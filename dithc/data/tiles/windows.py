@@ -81,11 +81,11 @@ def measure(batch: TileBatch) -> TileStatistics:
     step = 1 if batch.pixels.shape[1] > 1 else len(valid)
     for first in range(0, len(valid), step):
         part = slice(first, first + step)
-        chosen = True if valid[part].all() else valid[part, np.newaxis]
-        mean[part] = batch.pixels[part].sum(axis=(2, 3), dtype=np.float64, where=chosen) / count[part]
+        mask = True if valid[part].all() else valid[part, np.newaxis]
+        mean[part] = batch.pixels[part].sum(axis=(2, 3), dtype=np.float64, where=mask) / count[part]
         deviation = batch.pixels[part] - mean[part, :, np.newaxis, np.newaxis]  # exact zeros for a constant tile
-        if chosen is not True:
-            deviation *= chosen
+        if mask is not True:
+            deviation *= mask
         squares[part] = np.einsum("ncyx,ncyx->nc", deviation, deviation)
     return TileStatistics(
         valid=valid,

@@ -99,11 +99,11 @@ def _unwrap(model: nn.Module) -> None:
 
 
 def _links(module: nn.Module) -> list[_Link]:
-    found, forward = [], vars(module).get("forward")
+    links, forward = [], vars(module).get("forward")
     while isinstance(forward, partial):
-        found += [value for value in forward.args if isinstance(value, _Link)]
+        links += [value for value in forward.args if isinstance(value, _Link)]
         forward = forward.args[-1] if forward.args else None
-    return found
+    return links
 
 
 def _run_model(link: _Link, forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:

@@ -87,6 +87,6 @@ class OffloadedGradients:
 
 
 def _offload_gradient(gradients: "ref[OffloadedGradients]", parameter: Tensor) -> None:
-    found = gradients()
-    if found is not None:
-        found.offload(parameter)
+    offloader = gradients()
+    if offloader is not None:
+        offloader.offload(parameter)

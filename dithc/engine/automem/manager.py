@@ -265,8 +265,8 @@ class Manager:
         """Read the current homes of the parameters, which other code may have moved."""
         for name, unit in self.units.items():
             module = unit()
-            named = () if module is None else module.named_parameters(prefix=name)
-            self._parameters[name] = [(path, parameter) for path, parameter in named if is_worth_moving(parameter)]
+            parameters = () if module is None else module.named_parameters(prefix=name)
+            self._parameters[name] = [(path, parameter) for path, parameter in parameters if is_worth_moving(parameter)]
         model = self._model()
         self._homes = ParameterAddresses(() if model is None else model.parameters())
 

@@ -175,9 +175,9 @@ class ProfiledCall:
     ) -> Unit:
         """Return a row for the planner, with unexplained bytes at its start as carried."""
         row, last = self._rows[index], len(self._rows) - 1
-        kept = sum(tensor.bytes for earlier in saved[:index] for tensor in earlier)
+        saved_bytes = sum(tensor.bytes for earlier in saved[:index] for tensor in earlier)
         inputs = sum(tensor.bytes for tensor in saved[index] if tensor.is_input)
-        carried = row.forward_start - self._outside - kept - inputs
+        carried = row.forward_start - self._outside - saved_bytes - inputs
         start = row.backward_start or 0  # without a backward pass, its bytes are 0
         alive = sum(tensor.bytes for unit in saved for tensor in unit if tensor.last_reader >= last - index)
         at_rest = sum(weight.gradient_bytes for later in weights[index + 1 :] for weight in later)

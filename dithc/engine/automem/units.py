@@ -17,11 +17,11 @@ LISTS = (nn.ModuleList, nn.ModuleDict)
 def units_of(model: nn.Module) -> list[tuple[str, nn.Module]]:
     """Return names and modules of the units in registration order, each module once; an undivided model is unit ""."""
     total = _bytes_of(model)
-    found: dict[int, tuple[str, nn.Module]] = {}
+    units: dict[int, tuple[str, nn.Module]] = {}
     for name, module in _cut(model, "", total):
         if not isinstance(module, torch.jit.ScriptModule):  # a forward pass that cannot be wrapped
-            found.setdefault(id(module), (name, module))
-    return list(found.values())
+            units.setdefault(id(module), (name, module))
+    return list(units.values())
 
 
 def _cut(module: nn.Module, name: str, total: int) -> Iterator[tuple[str, nn.Module]]:

@@ -174,10 +174,10 @@ def allocate_in(tier: Tier, shape: torch.Size, dtype: torch.dtype) -> Tensor | N
     if free_bytes is not None and free_bytes < shape.numel() * dtype.itemsize:
         return None
     try:
-        found = tier.empty(shape, dtype)
+        tensor = tier.empty(shape, dtype)
     except MemoryError:
         return None
-    return found if tier.holds(found) else None
+    return tensor if tier.holds(tensor) else None
 
 
 @torch.no_grad()

@@ -81,11 +81,11 @@ def for_ranks(environment: Mapping[str, str], *, on_this_node: bool) -> dict[str
     dropped = {*left_over(environment)}
     if on_this_node:
         dropped |= {*HOSTS, *(name for name in environment if name.startswith(TASK))}
-    kept = {name: value for name, value in environment.items() if name not in dropped}
+    variables = {name: value for name, value in environment.items() if name not in dropped}
     if on_this_node:
-        return kept | ON_THIS_NODE
+        return variables | ON_THIS_NODE
     # A nested job step would wait for the end of the outer step, which waits for the nested one.
-    return kept | ({"SLURM_OVERLAP": "1"} if "SLURM_STEP_ID" in environment else {})
+    return variables | ({"SLURM_OVERLAP": "1"} if "SLURM_STEP_ID" in environment else {})
 
 
 def _serves_pmi(environment: Mapping[str, str]) -> bool:

@@ -61,8 +61,8 @@ def build_counter(folder: Path) -> Path:
     compiler, library = Path(sys.executable).with_name("mpicc"), folder / "mpi_count.so"
     command = [str(compiler), "-shared", "-fPIC", "-O2", str(SOURCE), "-o", str(library)]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL)
-        reason = (done.stderr.splitlines() or ["no message"])[-1] if done.returncode else None
+        completed = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+        reason = (completed.stderr.splitlines() or ["no message"])[-1] if completed.returncode else None
     except OSError as error:
         reason = str(error)
     if reason is not None:
@@ -110,8 +110,8 @@ class Exposure:
         return min(1.0, max(0.0, 1.0 - self.exposed_seconds / self.communication_seconds))
 
     def metrics(self) -> dict[str, float]:
-        known = vars(self) | {"overlap_fraction": self.overlap_fraction}
-        return {name: value for name, value in known.items() if value is not None}
+        fields = vars(self) | {"overlap_fraction": self.overlap_fraction}
+        return {name: value for name, value in fields.items() if value is not None}
 
 
 class CommMeter:
@@ -142,11 +142,11 @@ class CommMeter:
 
 def union_seconds(spans: list[tuple[float | None, float | None]]) -> float | None:
     """Return the length of the union of intervals; None without intervals or if an end is missing."""
-    known = sorted((begun, ended) for begun, ended in spans if begun is not None and ended is not None)
-    if not known or len(known) < len(spans):
+    intervals = sorted((begun, ended) for begun, ended in spans if begun is not None and ended is not None)
+    if not intervals or len(intervals) < len(spans):
         return None
     total, end = 0.0, float("-inf")
-    for begun, ended in known:
+    for begun, ended in intervals:
         total += max(0.0, ended - max(begun, end))
         end = max(end, ended)
     return total

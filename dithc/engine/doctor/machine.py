@@ -41,8 +41,8 @@ def processor(machine: Machine, _: Path) -> list[CheckResult]:
 
 def core_plan(machine: Machine, _: Path) -> list[CheckResult]:
     """Return the cores of one rank per die, with reasons; for a described machine also with all its CPUs."""
-    found = plan_of_dies(machine)
-    findings = [CheckResult("ok", "core plan", _plan_text(found), facts=asdict(found))]
+    plan = plan_of_dies(machine)
+    findings = [CheckResult("ok", "core plan", _plan_text(plan), facts=asdict(plan))]
     if machine.described_by:
         every_cpu = tuple(sorted(cpu for core in machine.cores for cpu in core.cpus))
         limits = replace(machine.limits, allowed_cpus=every_cpu, cpu_quota=None)

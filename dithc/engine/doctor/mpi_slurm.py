@@ -65,11 +65,11 @@ def allocation(machine: Machine, _: Path, *, environment: Mapping[str, str] = os
     if "SLURM_JOB_ID" not in environment:
         return []
     allowed = len(machine.limits.allowed_cpus)
-    given, on_node = (environment.get(name, "") for name in ("SLURM_CPUS_PER_TASK", "SLURM_CPUS_ON_NODE"))
-    facts = {"allowed": allowed, "cpus_per_task": given, "cpus_on_node": on_node}
+    per_task, on_node = (environment.get(name, "") for name in ("SLURM_CPUS_PER_TASK", "SLURM_CPUS_ON_NODE"))
+    facts = {"allowed": allowed, "cpus_per_task": per_task, "cpus_on_node": on_node}
     text, fix = f"job {environment['SLURM_JOB_ID']}: {allowed} CPU(s) allowed", ""
-    if given.isdigit() and allowed < int(given):
-        text += f", {given} requested per task"
+    if per_task.isdigit() and allowed < int(per_task):
+        text += f", {per_task} requested per task"
         fix = "pass `-c` to srun too: since Slurm 22.05 a step does not inherit it from the job"
     elif on_node.isdigit() and allowed > int(on_node):
         text += f", but only {on_node} belong to the job: jobs may use each other's CPUs"

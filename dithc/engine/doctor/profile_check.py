@@ -22,19 +22,19 @@ def check_profile(name: str, site: slurm_site.SlurmSite | None) -> list[CheckRes
     if site is None:
         fix = "rerun on the cluster's login node"
         return [CheckResult("error", "Slurm", "no working Slurm commands (sbatch, scontrol)", fix=fix)]
-    given = content.get("default-resources") or {}
-    partition = site.partition(given.get("slurm_partition"))
-    findings = [*_scheduler(content, machine, site), *_limits(machine, partition, given.get("slurm_partition"))]
+    resources = content.get("default-resources") or {}
+    partition = site.partition(resources.get("slurm_partition"))
+    findings = [*_scheduler(content, machine, site), *_limits(machine, partition, resources.get("slurm_partition"))]
     if partition is None or any(finding.level == "error" for finding in findings):
         return findings
     for kind in partition.kinds:
         if kind.is_up:
-            findings += _run_trial(machine, partition, given, nodes=1, node=kind.names[0])
+            findings += _run_trial(machine, partition, resources, nodes=1, node=kind.names[0])
         else:
             text = f"{', '.join(kind.names[:4])} ({kind.cpus} CPUs, {kind.memory_mb} MB) accept no jobs now"
             findings.append(CheckResult("warning", "nodes", text, fix="run `sinfo -R` for the reason"))
     if machine.nodes > 1:
-        findings += _run_trial(machine, partition, given, nodes=machine.nodes, node=None)
+        findings += _run_trial(machine, partition, resources, nodes=machine.nodes, node=None)
     return findings
 
 
@@ -83,7 +83,7 @@ def _limits(machine: MachineConfig, partition: slurm_site.Partition | None, name
 
 
 def _run_trial(
-    machine: MachineConfig, partition: slurm_site.Partition, given: dict[str, Any], *, nodes: int, node: str | None
+    machine: MachineConfig, partition: slurm_site.Partition, resources: dict[str, Any], *, nodes: int, node: str | None
 ) -> list[CheckResult]:
     per_node, cpus = machine.launched_per_node or 1, machine.cpus_per_rank or 1
     began = time.time()
@@ -95,7 +95,7 @@ def _run_trial(
         launcher=machine.launcher if nodes * per_node > 1 else "none",
         srun_mpi=machine.srun_mpi,
         node=node,
-        account=given.get("slurm_account"),
+        account=resources.get("slurm_account"),
     )
     location = f"{nodes} nodes" if node is None else f"node {node}"
     if not facts:
@@ -111,10 +111,10 @@ def check_ranks(
     sizes, hosts = {row["size"] for row in facts}, {row["host"] for row in facts}
     fewest_cpus, pages = min(row["cpus"] for row in facts), {str(row["huge_pages"]) for row in facts}
     clock_error = max(max(began - row["time"], row["time"] - ended) for row in facts)
-    found: list[CheckResult] = []
+    findings: list[CheckResult] = []
 
     def check(topic: str, is_ok: bool, text: str, fix: str, *, level: Level = "warning") -> None:
-        found.append(CheckResult("ok" if is_ok else level, f"{location}: {topic}", text, fix="" if is_ok else fix))
+        findings.append(CheckResult("ok" if is_ok else level, f"{location}: {topic}", text, fix="" if is_ok else fix))
 
     is_met = len(facts) == ranks and sizes == {ranks}
     text = f"{len(facts)} rank(s) answered in worlds of {sorted(sizes)}, {ranks} were started"
@@ -132,4 +132,4 @@ def check_ranks(
     fix = "ask the administrator for `madvise` in /sys/kernel/mm/transparent_hugepage/enabled"
     text = f"transparent huge pages: {', '.join(sorted(pages))}"
     check("huge pages", pages <= {"always", "madvise"}, text, fix)
-    return found
+    return findings

@@ -46,8 +46,8 @@ def write_profile(
             expected="letters, digits and -, except names of dithc's profiles",
             fix="use the name `cluster`",
         )
-    chosen = site.partition(partition)
-    if chosen is None or not chosen.kinds:
+    target = site.partition(partition)
+    if target is None or not target.kinds:
         visible = ", ".join(item.name for item in site.partitions if item.kinds)
         raise user_error(
             "partition of Slurm",
@@ -55,15 +55,15 @@ def write_profile(
             expected=f"one of {visible or 'none: none is visible to this user'}",
             fix="pass --partition",
         )
-    if nodes > (chosen.max_nodes or nodes) or nodes > sum(len(kind.names) for kind in chosen.kinds):
+    if nodes > (target.max_nodes or nodes) or nodes > sum(len(kind.names) for kind in target.kinds):
         raise user_error(
             "nodes per training run",
             got=nodes,
-            expected=f"at most the nodes and the limit of partition {chosen.name}",
+            expected=f"at most the nodes and the limit of partition {target.name}",
             fix="lower --nodes",
         )
-    dies, source = _dies(chosen, account)
-    text, notes = profile_text(name, site, chosen, dies=dies, nodes=nodes, account=account)
+    dies, source = _dies(target, account)
+    text, notes = profile_text(name, site, target, dies=dies, nodes=nodes, account=account)
     folder.mkdir(parents=True, exist_ok=True)
     outputs.write(folder / "config.yaml", text)
     return WrittenProfile(path=folder / "config.yaml", link=_link(name), notes=[source, *notes])

@@ -34,7 +34,7 @@ def kernels(_: Machine, __: Path) -> list[CheckResult]:
         isa, table, rows = native.instruction_set(), native.kernels(), hcops.describe_kernels()
     except UserError as error:
         return [CheckResult("error", "kernels", str(error), fix="correct the cause in the message")]
-    served = "\n".join(f"{row['op']}: {row['backend']}, {row['kernel']}: {row['reason']}" for row in rows)
+    details = "\n".join(f"{row['op']}: {row['backend']}, {row['kernel']}: {row['reason']}" for row in rows)
     facts = {"isa": isa, "c_kernels": dict(table), "operators": rows}
     by = Counter(row["backend"] for row in rows)
     counts = "operators served: " + ", ".join(f"{number} by {backend}" for backend, number in by.most_common())
@@ -43,7 +43,7 @@ def kernels(_: Machine, __: Path) -> list[CheckResult]:
     if native.library() is None:
         text = f"C kernels are unavailable: {reason}; {counts}"
         fix = "remove that cause, then reinstall the package (make install); until then operators are slower"
-    return [CheckResult("warning" if fix else "ok", "kernels", text, details=served, fix=fix, facts=facts)]
+    return [CheckResult("warning" if fix else "ok", "kernels", text, details=details, fix=fix, facts=facts)]
 
 
 def torch_allocator(_: Machine, __: Path) -> list[CheckResult]:
@@ -81,12 +81,12 @@ def torch_runtimes(machine: Machine, _: Path) -> list[CheckResult]:
     libraries = loaded_libraries(Path("/proc/self/maps"))
     openmp, blas = matching_libraries(libraries, OPENMP_KINDS), matching_libraries(libraries, BLAS_KINDS)
     blas += ["MKL inside torch"] if torch.backends.mkl.is_available() else []  # type: ignore[no-untyped-call]
-    found = {"openmp": openmp, "blas": blas}
-    names = {key: ", ".join(Path(path).name for path in paths) or "none recognized" for key, paths in found.items()}
+    files = {"openmp": openmp, "blas": blas}
+    names = {key: ", ".join(Path(path).name for path in paths) or "none recognized" for key, paths in files.items()}
     onednn = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
     facts = {
         "torch": torch.__version__,
-        **found,
+        **files,
         "threads": torch.get_num_threads(),
         "capability": torch.backends.cpu.get_cpu_capability(),
     }
@@ -148,17 +148,17 @@ def compilers(_: Machine, __: Path) -> list[CheckResult]:
 
 
 def versions(_: Machine, __: Path) -> list[CheckResult]:
-    found: dict[str, str | None] = {"python": sys.version.split()[0]}
+    package_versions: dict[str, str | None] = {"python": sys.version.split()[0]}
     for package in PACKAGES:
         try:
-            found[package] = version(package)
+            package_versions[package] = version(package)
         except PackageNotFoundError:
-            found[package] = None
-    missing = [name for name, number in found.items() if number is None and name not in OPTIONAL_PACKAGES]
-    text, fix = ", ".join(f"{name} {number}" for name, number in found.items() if number), ""
+            package_versions[package] = None
+    missing = [name for name, number in package_versions.items() if number is None and name not in OPTIONAL_PACKAGES]
+    text, fix = ", ".join(f"{name} {number}" for name, number in package_versions.items() if number), ""
     if missing:
         text, fix = f"missing: {', '.join(missing)}\n{text}", "reinstall the package with its dependencies"
-    return [CheckResult("error" if fix else "ok", "versions", text, fix=fix, facts=found)]
+    return [CheckResult("error" if fix else "ok", "versions", text, fix=fix, facts=package_versions)]
 
 
 def extensions_of_packages(_: Machine, __: Path) -> list[CheckResult]:
@@ -166,9 +166,9 @@ def extensions_of_packages(_: Machine, __: Path) -> list[CheckResult]:
     lines, faults = list[str](), list[str]()
     for group in extensions.GROUPS:
         base, built_in = datasets.REGISTERED[group]
-        found = extensions.list_plugins(group)
-        times = Counter(plugin.name for plugin in found)
-        for plugin in found:
+        plugins = extensions.list_plugins(group)
+        times = Counter(plugin.name for plugin in plugins)
+        for plugin in plugins:
             lines.append(f"{group}: {plugin}, {plugin.target}")
             if plugin.name in built_in:
                 faults.append(f"{plugin} of {group} is never used: the name is built in")

@@ -107,12 +107,12 @@ def overlaps(
     A CPU outside of `cores` counts as a separate core.
     """
     siblings: dict[int, tuple[int, ...]] = {cpu: core.cpus for core in cores for cpu in core.cpus}
-    found = []
+    pairs = []
     for (first, first_cpus), (second, second_cpus) in combinations(enumerate(cpus_of_ranks), 2):
         shared = tuple(cpu for cpu in sorted(first_cpus) if set(second_cpus).intersection(siblings.get(cpu, (cpu,))))
         if shared:
-            found.append((first, second, shared))
-    return tuple(found)
+            pairs.append((first, second, shared))
+    return tuple(pairs)
 
 
 def _check_masks(
@@ -121,10 +121,10 @@ def _check_masks(
     """Compare the masks of the process and of its threads with the requested CPUs."""
     planned = set(allowed if requested is None else requested)
     owner = "requested" if requested is not None else "the process is allowed"
-    found = []
+    mismatches = []
     if requested is not None and set(allowed) != planned:
         text = f"CPUs {compact_cpus(requested)} were requested, the kernel allows {compact_cpus(allowed)}"
-        found.append(BindingMismatch("process mask", text))
+        mismatches.append(BindingMismatch("process mask", text))
     elsewhere: dict[tuple[int, ...], list[ThreadAffinity]] = defaultdict(list)
     for thread in threads:
         if outside := tuple(cpu for cpu in thread.allowed_cpus if cpu not in planned):
@@ -134,16 +134,16 @@ def _check_masks(
             f"{len(members)} thread(s) ({_names(members)}) may run on CPUs {compact_cpus(outside)}, "
             f"besides {compact_cpus(sorted(planned))} that {'were ' * (requested is not None)}{owner}"
         )
-        found.append(BindingMismatch("thread mask", text))
-    return found
+        mismatches.append(BindingMismatch("thread mask", text))
+    return mismatches
 
 
 def _check_threads(compute: int, allowed: tuple[int, ...], threads: Sequence[ThreadAffinity]) -> list[BindingMismatch]:
     """Detect more compute threads than CPUs, and several threads bound to one CPU while other CPUs are free."""
-    found = []
+    mismatches = []
     if compute > len(allowed):
         text = f"{compute} compute thread(s) on {len(allowed)} CPU(s): they share CPUs"
-        found.append(BindingMismatch("too few CPUs", text))
+        mismatches.append(BindingMismatch("too few CPUs", text))
     bound: dict[int, list[ThreadAffinity]] = defaultdict(list)
     for thread in threads:
         if len(thread.allowed_cpus) == 1 < len(allowed):
@@ -151,8 +151,8 @@ def _check_threads(compute: int, allowed: tuple[int, ...], threads: Sequence[Thr
     for cpu, members in sorted(bound.items()):
         if len(members) > 1:
             text = f"{len(members)} threads ({_names(members)}) are bound to CPU {cpu} only"
-            found.append(BindingMismatch("threads on one CPU", text))
-    return found
+            mismatches.append(BindingMismatch("threads on one CPU", text))
+    return mismatches
 
 
 def _check_ranks(

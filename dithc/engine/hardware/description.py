@@ -158,12 +158,12 @@ def _content(path: Path) -> _Description:
 
 def _read_description(path: Path, *, base: Machine) -> Machine:
     description = _content(path)
-    given: dict[str, Any] = {key: getattr(description, key) for key in description.model_fields_set}
-    if "nodes" in given:
-        model_name = given.get("model_name", base.model_name)
-        given = {"tiers": tiers_of(description.nodes, model_name=model_name)} | given
-        given = {"memory_bytes": sum(node.memory_bytes for node in description.nodes)} | given
-    cores, clusters = _cores(path, description.clusters, description.nodes if "nodes" in given else base.nodes)
+    fields: dict[str, Any] = {key: getattr(description, key) for key in description.model_fields_set}
+    if "nodes" in fields:
+        model_name = fields.get("model_name", base.model_name)
+        fields = {"tiers": tiers_of(description.nodes, model_name=model_name)} | fields
+        fields = {"memory_bytes": sum(node.memory_bytes for node in description.nodes)} | fields
+    cores, clusters = _cores(path, description.clusters, description.nodes if "nodes" in fields else base.nodes)
     if any(core >= len(cores) for core in description.slower_cores):
         slower = compact_cpus(description.slower_cores)
         raise _fault(path, "slower_cores", slower, f"cores below {len(cores)}")
@@ -175,7 +175,7 @@ def _read_description(path: Path, *, base: Machine) -> Machine:
         "slower_cores": (),
     }
     shape = {"cores": cores, "clusters": clusters, "num_sockets": len({core.socket for core in cores})}
-    return replace(base, **(defaults | given | shape), num_dies=len({core.die for core in cores}))
+    return replace(base, **(defaults | fields | shape), num_dies=len({core.die for core in cores}))
 
 
 def _cores(

@@ -16,10 +16,10 @@ def tiers_of(nodes: Sequence[NumaNode], *, model_name: str = "") -> tuple[Memory
     specifies bandwidths (HMAT) for both, it is on-package if its bandwidth is higher, else an expander. Otherwise it is
     on-package if it is smaller than its home and no farther from it than the nodes of other sockets.
     """
-    found: dict[tuple[TierKind, str], list[NumaNode]] = {}
+    groups: dict[tuple[TierKind, str], list[NumaNode]] = {}
     for node in nodes:
         if node.memory_bytes:
-            found.setdefault(_kind(node, nodes, model_name), []).append(node)
+            groups.setdefault(_kind(node, nodes, model_name), []).append(node)
     return tuple(
         MemoryTier(
             kind=kind,
@@ -27,7 +27,7 @@ def tiers_of(nodes: Sequence[NumaNode], *, model_name: str = "") -> tuple[Memory
             memory_bytes=sum(node.memory_bytes for node in members),
             reason=reason,
         )
-        for (kind, reason), members in sorted(found.items(), key=lambda item: KINDS.index(item[0][0]))
+        for (kind, reason), members in sorted(groups.items(), key=lambda item: KINDS.index(item[0][0]))
     )
 
 

@@ -67,7 +67,7 @@ def _read_machine(root: Path) -> Machine:
     caches = {cpu: _caches_of(root, cpu) for cpu in cpus}
     locations = {cpu: _cpu_location(root, cpu, nodes, caches[cpu], slower=slower) for cpu in cpus}
     topology = group(locations, nodes, model_name=model_name)
-    distinct = {cache for found in caches.values() for cache in found}
+    distinct = {cache for cpu_caches in caches.values() for cache in cpu_caches}
     kinds = Counter((c.level, c.kind, c.size_bytes, c.line_bytes, len(c.cpus)) for c in distinct)
     return Machine(
         model_name=model_name,
@@ -140,11 +140,11 @@ class _CpuCache:
 
 
 def _caches_of(root: Path, cpu: int) -> list[_CpuCache]:
-    found = []
+    caches = []
     for folder in sorted((root / CPU_FOLDER / f"cpu{cpu}" / "cache").glob("index[0-9]*")):
         level, size = read_text(folder / "level"), read_text(folder / "size")
         if level and size:
-            found.append(
+            caches.append(
                 _CpuCache(
                     level=int(level),
                     kind=read_text(folder / "type") or "Unified",
@@ -153,7 +153,7 @@ def _caches_of(root: Path, cpu: int) -> list[_CpuCache]:
                     cpus=parse_cpu_list(read_text(folder / "shared_cpu_list") or str(cpu)),
                 )
             )
-    return found
+    return caches
 
 
 def _meminfo_bytes(path: Path, *, key: str) -> int:

@@ -101,21 +101,21 @@ def _dies_by_distance(locations: Mapping[int, CpuLocation], nodes: Sequence[Numa
         return {}
     position = {node.index: number for number, node in enumerate(nodes)}
     socket_of = {place.node: place.socket for place in locations.values() if place.node is not None}
-    found: dict[int, int] = {}
+    dies: dict[int, int] = {}
     for socket in sorted(set(socket_of.values())):
         members = sorted(node for node in socket_of if socket_of[node] == socket)
         rows = {node: nodes[position[node]].distances for node in members}
         if any(len(row) != len(nodes) for row in rows.values()):
             return {}
-        others = [rows[a][position[b]] for a in members for b in members if a != b]
-        near = min(others, default=0)
+        distances = [rows[a][position[b]] for a in members for b in members if a != b]
+        near = min(distances, default=0)
         groups = {tuple(b for b in members if a == b or rows[a][position[b]] <= near) for a in members}
         are_disjoint = sum(map(len, groups)) == len(members)
         sizes = {len(nodes_of_die) for nodes_of_die in groups}
         if not are_disjoint or len(groups) < 2 or len(sizes) > 1 or min(sizes) < 2:
             return {}
-        found |= {node: die for die, nodes_of_die in enumerate(sorted(groups)) for node in nodes_of_die}
-    return found
+        dies |= {node: die for die, nodes_of_die in enumerate(sorted(groups)) for node in nodes_of_die}
+    return dies
 
 
 def _clusters_of_die(members: Mapping[int, CpuLocation]) -> tuple[list[tuple[int, ...]], str]:

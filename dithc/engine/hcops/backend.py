@@ -40,22 +40,22 @@ class use:  # lower case because call sites use it like a function
     """
 
     def __init__(self, backend: str, *, ops: Collection[str] | None = None) -> None:
-        chosen = choose(backend)
-        if unknown := sorted(set(ops or ()) - set(chosen)):
-            expected = f"some of {', '.join(chosen)}"
+        choices = choose(backend)
+        if unknown := sorted(set(ops or ()) - set(choices)):
+            expected = f"some of {', '.join(choices)}"
             raise user_error(
                 "operators of a back end", got=", ".join(unknown), expected=expected, fix="correct the names"
             )
-        chosen = {op: choice for op, choice in chosen.items() if ops is None or op in ops}
+        choices = {op: choice for op, choice in choices.items() if ops is None or op in ops}
         if cause := obstacle(backend):
             fix = "select another back end, or remove the reported cause"
             raise user_error(
                 f"back end {backend} of the operators", got=cause, expected="an available back end", fix=fix
             )
         self._previous = dict(_active)
-        _activate(chosen)
+        _activate(choices)
         _default_logged.append(True)
-        log.info("%s served by back end %s", "operators" if ops is None else ", ".join(chosen), backend)
+        log.info("%s served by back end %s", "operators" if ops is None else ", ".join(choices), backend)
 
     def __enter__(self) -> None:
         return None

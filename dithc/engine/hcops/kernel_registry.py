@@ -30,8 +30,8 @@ class KernelChoice(NamedTuple):
 def choose(backend: str, *, reason: str | None = None) -> dict[str, KernelChoice]:
     """Return the choice of `backend` for every operator; raise UserError for an unknown back end."""
     if backend not in (FALLBACK, *FAST):
-        known, fix = " or ".join((FALLBACK, *FAST)), "name one of these in hcops.use(...) or in the configuration"
-        raise user_error("unknown back end of the operators", got=repr(backend), expected=known, fix=fix)
+        names, fix = " or ".join((FALLBACK, *FAST)), "name one of these in hcops.use(...) or in the configuration"
+        raise user_error("unknown back end of the operators", got=repr(backend), expected=names, fix=fix)
     return {spec.name: KernelChoice(spec, backend, reason or f"requested back end {backend}") for spec in SPECS}
 
 
@@ -46,10 +46,10 @@ def obstacle(backend: str) -> str | None:
 def default() -> tuple[str, str]:
     reasons: list[str] = []
     for backend in FAST:
-        found = obstacle(backend)
-        if found is None:
+        cause = obstacle(backend)
+        if cause is None:
             return backend, "; ".join(["the fastest back end that works here", *reasons])
-        reasons.append(f"not {backend}: {found}")
+        reasons.append(f"not {backend}: {cause}")
     return FALLBACK, "; ".join(reasons)
 
 
@@ -59,8 +59,8 @@ def raw_of(backend: str, name: str) -> Callable[..., Any]:
     if name in COMPOSED and backend != FALLBACK:
         return partial(COMPOSED[name], backend)
     for module in _modules(backend):
-        if callable(found := getattr(module, name, None)):
-            return found  # type: ignore[no-any-return]
+        if callable(kernel := getattr(module, name, None)):
+            return kernel  # type: ignore[no-any-return]
     fix = "choose a back end that has it with hcops.use(...)"
     raise user_error(f"raw kernel {name}", got=f"back end {backend}", expected="a back end that has it", fix=fix)
 

@@ -178,7 +178,7 @@ def summary() -> str | None:
     choices = _choices(torch.get_num_threads()) if path is not None and path.exists() else {}
     if not choices:
         return None
-    tuned = [chosen for chosen in choices.values() if chosen is not None]
+    tuned = [choice for choice in choices.values() if choice is not None]
     return (
         f"tuning file {path}: {len(tuned)} of {len(choices)} product(s) tuned, {tuned.count('torch')} served by torch"
     )
@@ -227,13 +227,13 @@ def _choices(num_threads: int) -> dict[GemmShape, Choice | None]:
     if path is None or not path.exists():
         return {}
     choices = {product: result.choice for product, result in load(path, key).items()}
-    log.info("%d tuned product(s) from %s", sum(chosen is not None for chosen in choices.values()), path)
+    log.info("%d tuned product(s) from %s", sum(choice is not None for choice in choices.values()), path)
     return choices
 
 
 def _row(product: GemmShape, result: TuningResult) -> dict[str, Any]:
-    chosen = result.choice._asdict() if isinstance(result.choice, Blocking) else result.choice
-    return {**product._asdict(), **result._asdict(), "choice": chosen}
+    choice = result.choice._asdict() if isinstance(result.choice, Blocking) else result.choice
+    return {**product._asdict(), **result._asdict(), "choice": choice}
 
 
 def _product(row: Mapping[str, Any]) -> GemmShape:
@@ -243,18 +243,18 @@ def _product(row: Mapping[str, Any]) -> GemmShape:
 
 
 def _result(row: Mapping[str, Any], *, threads: int) -> TuningResult:
-    chosen = row["choice"]
-    if isinstance(chosen, dict):
-        chosen = Blocking(**{name: _number(value) for name, value in chosen.items()})
-        if max(max(chosen.row_cuts, 1) * max(chosen.column_cuts, 1), chosen.num_threads) > threads:
-            raise ValueError(f"{chosen} needs more than {threads} thread(s)")
-        if chosen.cluster_cut not in CLUSTER_CUTS:
-            raise ValueError(f"{chosen}: cluster_cut is one of {CLUSTER_CUTS}")
-    elif chosen not in (None, "torch"):
-        raise ValueError(f"choice {chosen!r} is unknown")
-    elif chosen == "torch" and not torch_may_serve(row["layout"], row["dtype"]):
+    choice = row["choice"]
+    if isinstance(choice, dict):
+        choice = Blocking(**{name: _number(value) for name, value in choice.items()})
+        if max(max(choice.row_cuts, 1) * max(choice.column_cuts, 1), choice.num_threads) > threads:
+            raise ValueError(f"{choice} needs more than {threads} thread(s)")
+        if choice.cluster_cut not in CLUSTER_CUTS:
+            raise ValueError(f"{choice}: cluster_cut is one of {CLUSTER_CUTS}")
+    elif choice not in (None, "torch"):
+        raise ValueError(f"choice {choice!r} is unknown")
+    elif choice == "torch" and not torch_may_serve(row["layout"], row["dtype"]):
         raise ValueError(f"torch rounds the product {row['layout']} {row['dtype']}, so it cannot serve it")
-    return TuningResult(chosen, float(row["ratio"]), float(row["torch_ratio"]), float(row["default_seconds"]))
+    return TuningResult(choice, float(row["ratio"]), float(row["torch_ratio"]), float(row["default_seconds"]))
 
 
 def _number(value: Any) -> int:

@@ -84,8 +84,8 @@ def _load() -> loading.LibraryLoad:
 
 def base_version(version: str) -> str:
     """Return the base version, `2.13.0` for `2.13.0+cpu`."""
-    found = re.match(r"\d+\.\d+\.\d+", version)
-    return found[0] if found else version
+    match = re.match(r"\d+\.\d+\.\d+", version)
+    return match[0] if match else version
 
 
 def path_of(version: str) -> Path:

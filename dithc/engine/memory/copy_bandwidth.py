@@ -63,11 +63,11 @@ def file_rates(folder: Path, file: int, size_bytes: int) -> FileRates:
                 os.preadv(file, [buffer], offset)
 
         buffer = bytearray(PIECE_BYTES)
-        found = _file_rates[folder] = FileRates(
+        rates = _file_rates[folder] = FileRates(
             write=_best(write, probe),
             read=_best(read, probe, prepare=lambda: os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)),
         )
-        log.info("file tier in %s: %.2f GB/s written, %.2f GB/s read", folder, found.write / GIGA, found.read / GIGA)
+        log.info("file tier in %s: %.2f GB/s written, %.2f GB/s read", folder, rates.write / GIGA, rates.read / GIGA)
     return _file_rates[folder]
 
 

@@ -145,16 +145,16 @@ class CopyEngine:
         self.retire()
 
     def counters(self) -> CopyCounters:
-        found = signatures.CopyCounters()
-        self._engine.call("counters", ctypes.byref(found))
+        counters = signatures.CopyCounters()
+        self._engine.call("counters", ctypes.byref(counters))
         return CopyCounters(
-            loaded_bytes=found.bytes[0],
-            offloaded_bytes=found.bytes[1],
-            blocking_bytes=found.team_bytes,
-            queued_bytes=found.queued_bytes,
-            stall_seconds=found.stall_nanoseconds / NANOSECONDS,
-            busy_seconds={name: found.busy_nanoseconds[i] / NANOSECONDS for i, name in enumerate(STREAMS)},
-            failed=found.failed,
+            loaded_bytes=counters.bytes[0],
+            offloaded_bytes=counters.bytes[1],
+            blocking_bytes=counters.team_bytes,
+            queued_bytes=counters.queued_bytes,
+            stall_seconds=counters.stall_nanoseconds / NANOSECONDS,
+            busy_seconds={name: counters.busy_nanoseconds[i] / NANOSECONDS for i, name in enumerate(STREAMS)},
+            failed=counters.failed,
         )
 
     def close(self) -> None:

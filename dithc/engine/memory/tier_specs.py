@@ -58,17 +58,17 @@ def tier_specs(
     Raises:
         UserError: a budget beyond the tier, or a file below memory of unknown size without a budget.
     """
-    found = [tier for kind in FASTEST_FIRST for tier in machine.tiers if tier.kind == kind]
-    is_bound = len({tier.kind for tier in found}) > 1
+    tiers = [tier for kind in FASTEST_FIRST for tier in machine.tiers if tier.kind == kind]
+    is_bound = len({tier.kind for tier in tiers}) > 1
     limit = machine.limits.memory_limit_bytes
-    shares = [min(tier.memory_bytes, limit or tier.memory_bytes) // ranks for tier in found]
-    specs = [_spec(tier.kind, tier.nodes if is_bound else (), share) for tier, share in zip(found, shares, strict=True)]
+    shares = [min(tier.memory_bytes, limit or tier.memory_bytes) // ranks for tier in tiers]
+    specs = [_spec(tier.kind, tier.nodes if is_bound else (), share) for tier, share in zip(tiers, shares, strict=True)]
     specs = specs or [TierSpec(name="memory", kind="ddr", budget_bytes=None)]
     if spill_folder is not None:
         specs.append(TierSpec(name="file", kind="file", budget_bytes=file_bytes, folder=spill_folder))
     if fast_budget_bytes is not None:
-        if found and fast_budget_bytes > (largest := found[0].memory_bytes // ranks):
-            total = f"the node has {found[0].memory_bytes / GIB:.2f} GiB of {found[0].kind} memory"
+        if tiers and fast_budget_bytes > (largest := tiers[0].memory_bytes // ranks):
+            total = f"the node has {tiers[0].memory_bytes / GIB:.2f} GiB of {tiers[0].kind} memory"
             raise user_error(
                 "budget of the fastest memory",
                 got=f"{fast_budget_bytes / GIB:.2f} GiB for each of {ranks} rank(s) of a node",

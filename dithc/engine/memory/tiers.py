@@ -84,11 +84,11 @@ class Tier:
         if self.counters().backed_bytes == 0 and (free_bytes is None or free_bytes >= HUGE_PAGE_BYTES):
             probe = self.empty((HUGE_PAGE_BYTES,), torch.uint8)
         start, size = self.pool.range
-        found = page_residency([(start, start + size)])
+        residency = page_residency([(start, start + size)])
         if probe is not None:
             del probe
             self.pool.trim()
-        return "hugetlb" if found.reserved_bytes else "transparent" if found.huge_bytes else "none"
+        return "hugetlb" if residency.reserved_bytes else "transparent" if residency.huge_bytes else "none"
 
     @property
     def copy_bytes_per_second(self) -> float:

@@ -191,13 +191,13 @@ def planned_layout(node: Node, num_threads: int) -> ThreadLayout:
     clusters = tuple(range(start, stop) for start, stop in pairwise(starts))
     node_of_cluster = {cluster.index: cluster.node for cluster in node.clusters}
     nodes = [node_of_cluster.get(indices[cluster[0]]) for cluster in clusters] if count > 1 else []
-    known = tuple(number for number in nodes if number is not None)
-    is_bound = len(known) == count and len(set(known)) > 1
+    numa_nodes = tuple(number for number in nodes if number is not None)
+    is_bound = len(numa_nodes) == count and len(set(numa_nodes)) > 1
     return ThreadLayout(
         num_threads=num_threads,
         cpus=tuple(cpu for cpu, _ in placed),
         clusters=clusters,
-        nodes=known if is_bound else (),
+        nodes=numa_nodes if is_bound else (),
     )
 
 
@@ -244,7 +244,7 @@ def num_equal_clusters(clusters: list[int]) -> int:
 def cache_bytes(node: Node, level: int) -> int:
     """Return one core's share of the data cache of a level, or 0 if unknown."""
     siblings = max((len(core.cpus) for core in node.cores), default=1)
-    for found in node.caches:
-        if found.level == level and found.kind != "Instruction":
-            return found.size_bytes // max(1, found.cpus_per_cache // siblings)
+    for candidate in node.caches:
+        if candidate.level == level and candidate.kind != "Instruction":
+            return candidate.size_bytes // max(1, candidate.cpus_per_cache // siblings)
     return 0

@@ -42,13 +42,13 @@ class PagePlacement:
     def far_bytes(self) -> int:
         """Bytes of all clusters that are on a remote node."""
         return sum(
-            found.resident_bytes - found.bytes_of_node.get(node, 0)
-            for node, found in zip(self.nodes, self.clusters, strict=False)
+            pages.resident_bytes - pages.bytes_of_node.get(node, 0)
+            for node, pages in zip(self.nodes, self.clusters, strict=False)
         )
 
     @property
     def huge_bytes(self) -> int:
-        return sum(found.huge_bytes or 0 for found in self.clusters)
+        return sum(pages.huge_bytes or 0 for pages in self.clusters)
 
     def describe(self) -> str:
         total = f"of {self.num_bytes / MIB:.0f} MiB in {self.num_tensors} tensors on huge pages"
@@ -56,8 +56,8 @@ class PagePlacement:
         if not self.nodes:
             return f"one memory node, nothing to bind; {huge}"
         shares = [
-            f"node {node} {found.bytes_of_node.get(node, 0) / MIB:.0f} of {found.resident_bytes / MIB:.0f} MiB"
-            for node, found in zip(self.nodes, self.clusters, strict=True)
+            f"node {node} {pages.bytes_of_node.get(node, 0) / MIB:.0f} of {pages.resident_bytes / MIB:.0f} MiB"
+            for node, pages in zip(self.nodes, self.clusters, strict=True)
         ]
         return f"clusters' parts on their nodes: {', '.join(shares)}; {huge}"
 

@@ -108,9 +108,9 @@ def page_residency(ranges: Iterable[Range], *, proc: Path = Path("/proc")) -> Pa
         policies[policy] = policies.get(policy, 0) + 1
         page_bytes = next((int(w.split("=")[1]) * KIB for w in fields if w.startswith("kernelpagesize_kB=")), 4 * KIB)
         for text in fields:
-            if found := _PAGES.fullmatch(text):
-                node = int(found[1])
-                nodes[node] = nodes.get(node, 0.0) + share * int(found[2]) * page_bytes
+            if match := _PAGES.fullmatch(text):
+                node = int(match[1])
+                nodes[node] = nodes.get(node, 0.0) + share * int(match[2]) * page_bytes
     return PageResidency(
         bytes_of_node={node: round(count) for node, count in sorted(nodes.items())},
         huge_bytes=round(huge),
@@ -124,9 +124,9 @@ def _mappings(smaps: str) -> dict[int, tuple[int, int, int]]:
     mappings: dict[int, tuple[int, int, int]] = {}
     start = None
     for line in smaps.splitlines():
-        if found := _HEADER.match(line):
-            start = int(found[1], 16)
-            mappings[start] = (int(found[2], 16), 0, 0)
+        if match := _HEADER.match(line):
+            start = int(match[1], 16)
+            mappings[start] = (int(match[2], 16), 0, 0)
         elif start is not None and line.startswith(_HUGE):
             stop, huge_bytes, reserved_bytes = mappings[start]
             size = int(line.split()[1]) * KIB

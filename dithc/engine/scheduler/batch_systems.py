@@ -68,8 +68,8 @@ class BatchSystem:
     cancel: tuple[str, ...]  # command that accepts job numbers
 
     def parse_number(self, printed: str) -> str | None:
-        found = re.search(self.number, printed, re.MULTILINE)
-        return found.group(1) if found else None
+        match = re.search(self.number, printed, re.MULTILINE)
+        return match.group(1) if match else None
 
 
 def _slurm_submit(request: JobRequest) -> list[str]:

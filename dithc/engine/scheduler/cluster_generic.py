@@ -199,9 +199,9 @@ def _rerun(record: JobRecord, state: str, folder: Path, *, reached: str | None =
 
 def _submit_record(record: JobRecord) -> tuple[str | None, str]:
     """Return the number of a newly submitted job, or the reason of a refusal."""
-    done = run_command(record.line)
-    number = SYSTEMS[record.system].parse_number(done.stdout) if done.returncode == 0 else None
-    return number, (done.stderr or done.stdout).strip() or f"status {done.returncode}"
+    completed = run_command(record.line)
+    number = SYSTEMS[record.system].parse_number(completed.stdout) if completed.returncode == 0 else None
+    return number, (completed.stderr or completed.stdout).strip() or f"status {completed.returncode}"
 
 
 def _cancel_jobs(system: str, ids: Sequence[str]) -> None:
@@ -216,15 +216,15 @@ def _cancel_jobs(system: str, ids: Sequence[str]) -> None:
 
 def _properties(script: Path) -> dict[str, Any]:
     """Return the job properties that the engine wrote into the script."""
-    found = re.search(r"^# properties = (\{.*\})$", script.read_text(), re.MULTILINE)
-    if found is None:
+    match = re.search(r"^# properties = (\{.*\})$", script.read_text(), re.MULTILINE)
+    if match is None:
         raise user_error(
             f"job script {script}",
             got="no line `# properties = {...}`",
             expected="a job script of Snakemake",
             fix="use Snakemake's own job script (no `jobscript:` in the profile)",
         )
-    return dict(json.loads(found.group(1)))
+    return dict(json.loads(match.group(1)))
 
 
 def _job_names(properties: dict[str, Any]) -> tuple[str, str]:

@@ -51,8 +51,8 @@ def load(folder: Path, number: str) -> JobRecord | None:
 
 
 def records(folder: Path) -> list[JobRecord]:
-    found = map(_read_record, sorted((folder / JOBS).glob("*.json")))
-    return [record for record in found if record is not None]
+    entries = map(_read_record, sorted((folder / JOBS).glob("*.json")))
+    return [record for record in entries if record is not None]
 
 
 def write(path: Path, text: str) -> None:

@@ -26,39 +26,39 @@ class GenericQueue:
         """Return the jobs that were submitted from a folder: waiting, running, and recently ended."""
         self.folder = folder.resolve()
         start = now() - RECENT_SECONDS
-        found = [
+        job_records = [
             record for record in records(self.folder) if not record.answer or _end_time(record, self.folder) > start
         ]
-        return self._with_replies(found, [record for record in found if not record.answer])
+        return self._with_replies(job_records, [record for record in job_records if not record.answer])
 
     def ended(self, ids: Collection[str]) -> list[SchedulerJob]:
-        found = [record for number in ids if (record := load(self.folder, number)) is not None]
-        return self._with_replies(found, found)
+        job_records = [record for number in ids if (record := load(self.folder, number)) is not None]
+        return self._with_replies(job_records, job_records)
 
     def log(self, folder: Path, job: SchedulerJob) -> Path | None:
         record = load(folder, job.id)
         path = record.path(folder, "log") if record is not None else None
         return path if path is not None and path.exists() else None
 
-    def _with_replies(self, found: list[JobRecord], queried: list[JobRecord]) -> list[SchedulerJob]:
+    def _with_replies(self, job_records: list[JobRecord], queried: list[JobRecord]) -> list[SchedulerJob]:
         replies = jobs_of(queried)
-        return [self._job(record, replies.get(record.current)) for record in found]
+        return [self._job(record, replies.get(record.current)) for record in job_records]
 
     def _job(self, record: JobRecord, reply: SchedulerJob | bool | None) -> SchedulerJob:
         code, again = record.status(self.folder), record.again(self.folder)
         missing = now() - max(record.submitted, record.missing_since or 0.0)
         verdict = record.answer or job_verdict(status=code, again=again is not None, job=reply, missing=missing)
         if isinstance(reply, SchedulerJob):
-            found = reply
+            job = reply
         else:  # unknown to its system: not yet, or no longer
-            found = SchedulerJob(id=record.id, state=record.state or ("PENDING" if verdict == "running" else "FAILED"))
-        state = found.state
+            job = SchedulerJob(id=record.id, state=record.state or ("PENDING" if verdict == "running" else "FAILED"))
+        state = job.state
         if verdict == "success":
             state = "COMPLETED"
         elif verdict == "again" and record.driver == os.environ.get(DRIVER):  # the active driver resubmits it
             state = "REQUEUED"
-        status = code if code is not None else found.status
-        return replace(found, id=record.id, name=record.driver, comment=record.comment, state=state, status=status)
+        status = code if code is not None else job.status
+        return replace(job, id=record.id, name=record.driver, comment=record.comment, state=state, status=status)
 
 
 def _end_time(record: JobRecord, folder: Path) -> float:

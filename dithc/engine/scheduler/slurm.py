@@ -31,11 +31,11 @@ class SlurmQueue:
     def ended(self, ids: Collection[str]) -> list[SchedulerJob]:
         """Return the ends of jobs: state, reason, status, nodes, time."""
         text = query(["sacct", "-X", "-n", "-P", "-j", ",".join(ids), f"--format={HISTORY}"]) if ids else None
-        found = {job.id: job for job in read_accounting(text or "")}
-        for number in set(ids) - set(found):
-            shown = query(["scontrol", "show", "job", "-o", number])
-            found |= {number: _shown(number, shown)} if shown else {}
-        return [found[number] for number in ids if number in found]
+        jobs = {job.id: job for job in read_accounting(text or "")}
+        for number in set(ids) - set(jobs):
+            job_text = query(["scontrol", "show", "job", "-o", number])
+            jobs |= {number: _parse_job(number, job_text)} if job_text else {}
+        return [jobs[number] for number in ids if number in jobs]
 
     def log(self, folder: Path, job: SchedulerJob) -> Path | None:
         return next(iter(sorted((folder / LOGS).rglob(f"{job.id}.log"))), None)
@@ -44,8 +44,8 @@ class SlurmQueue:
 def deadline(job_id: str) -> float | None:
     """Return the end of a job in seconds since 1970; None if unknown."""
     text = query(["scontrol", "show", "job", "-o", job_id])
-    found = re.search(r"\bEndTime=(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)", text or "")
-    return time.mktime(time.strptime(found.group(1), "%Y-%m-%dT%H:%M:%S")) if found else None
+    match = re.search(r"\bEndTime=(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)", text or "")
+    return time.mktime(time.strptime(match.group(1), "%Y-%m-%dT%H:%M:%S")) if match else None
 
 
 def requeue(job_id: str) -> bool:
@@ -58,10 +58,10 @@ def run_probe_job(options: Sequence[str], command: str, *, leaves: Path, log: Pa
 
     Returns the reason of the failure, with the end of the log; None if the file exists. A timeout cancels the job.
     """
-    done = run_command(["sbatch", "--parsable", f"--output={log}", *options, f"--wrap={command}"])
-    number = re.match(r"\d+", done.stdout)
-    if done.returncode != 0 or number is None:
-        return done.stderr.strip() or f"unexpected output of sbatch: {done.stdout!r}"
+    completed = run_command(["sbatch", "--parsable", f"--output={log}", *options, f"--wrap={command}"])
+    number = re.match(r"\d+", completed.stdout)
+    if completed.returncode != 0 or number is None:
+        return completed.stderr.strip() or f"unexpected output of sbatch: {completed.stdout!r}"
     queue, job, state = SlurmQueue(), number.group(), "not started"
     until = time.monotonic() + wait_seconds
     while not leaves.exists():
@@ -101,16 +101,16 @@ def _rows(text: str, names: Sequence[str]) -> list[dict[str, str]]:
     return [dict(zip(names, row, strict=True)) for row in rows if len(row) == len(names)]
 
 
-def _shown(number: str, text: str) -> SchedulerJob:
-    found = {name: re.search(rf"\b{key}=(\S*)", text) for name, key in SHOWN.items()}
-    return _job({"id": number} | {name: match.group(1) for name, match in found.items() if match})
+def _parse_job(number: str, text: str) -> SchedulerJob:
+    matches = {name: re.search(rf"\b{key}=(\S*)", text) for name, key in SHOWN.items()}
+    return _job({"id": number} | {name: match.group(1) for name, match in matches.items() if match})
 
 
 def _job(row: Mapping[str, str]) -> SchedulerJob:
-    known: dict[str, Any] = {name: "" if value in MISSING else value for name, value in row.items() if name != "folder"}
-    state, _, reason = known.pop("state", "").partition(" ")
-    status = _status(known.pop("status", ""))
-    return SchedulerJob(**{"reason": reason} | known, state=state, status=status)
+    cells: dict[str, Any] = {name: "" if value in MISSING else value for name, value in row.items() if name != "folder"}
+    state, _, reason = cells.pop("state", "").partition(" ")
+    status = _status(cells.pop("status", ""))
+    return SchedulerJob(**{"reason": reason} | cells, state=state, status=status)
 
 
 def _status(text: str) -> int | None:

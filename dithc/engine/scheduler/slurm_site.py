@@ -97,14 +97,14 @@ def lost(nodes: Collection[str]) -> list[str]:
     return [name for name in nodes if not _is_up(query(["scontrol", "show", "node", "-o", name]) or "")]
 
 
-def _is_up(shown: str) -> bool:
+def _is_up(text: str) -> bool:
     """Return whether a node is up, by Slurm's state and a connection to its daemon; True without a state."""
-    state, address = value(shown, "State"), value(shown, "NodeAddr")
+    state, address = value(text, "State"), value(text, "NodeAddr")
     if not state or not address:
         return True
     if any(flag in state.upper() for flag in UNAVAILABLE):
         return False
-    port = value(shown, "Port") or value(query(["scontrol", "show", "config"]) or "", "SlurmdPort")
+    port = value(text, "Port") or value(query(["scontrol", "show", "config"]) or "", "SlurmdPort")
     try:
         socket.create_connection((address, int(port) if port.isdigit() else SLURMD_PORT), timeout=5).close()
     except OSError:
@@ -114,16 +114,16 @@ def _is_up(shown: str) -> bool:
 
 def value(text: str, key: str) -> str:
     """Return the value of `key=value` or `key = value`, or an empty string."""
-    found = re.search(rf"(?:^|\s){re.escape(key)}\s*=\s*(\S+)", text)
-    return found.group(1) if found else ""
+    match = re.search(rf"(?:^|\s){re.escape(key)}\s*=\s*(\S+)", text)
+    return match.group(1) if match else ""
 
 
 def minutes_of(text: str) -> int | None:
     """Convert Slurm's `days-hours:minutes:seconds` to minutes; None for no limit."""
-    found = re.fullmatch(r"(?:(\d+)-)?(\d+):(\d+):(\d+)", text)
-    if found is None:
+    match = re.fullmatch(r"(?:(\d+)-)?(\d+):(\d+):(\d+)", text)
+    if match is None:
         return None
-    days, hours, minutes, _ = (int(part or 0) for part in found.groups())
+    days, hours, minutes, _ = (int(part or 0) for part in match.groups())
     return days * MINUTES_A_DAY + 60 * hours + minutes
 
 
@@ -144,7 +144,7 @@ def _partition(line: str, nodes: str) -> Partition:
 
 def _kinds(partition: str, nodes: str) -> tuple[NodeKind, ...]:
     """Return groups of equal nodes, the largest first; nodes that accept jobs are first in a group."""
-    found: dict[tuple[int, ...], list[tuple[bool, str]]] = {}
+    groups: dict[tuple[int, ...], list[tuple[bool, str]]] = {}
     for line in nodes.splitlines():
         if partition in value(line, "Partitions").split(","):
             usable = value(line, "CPUEfctv") or value(line, "CPUTot")
@@ -152,9 +152,9 @@ def _kinds(partition: str, nodes: str) -> tuple[NodeKind, ...]:
             state = value(line, "State").upper()
             is_away = any(flag in state for flag in (*UNAVAILABLE, "DRAIN", "UNKNOWN"))
             size = tuple(int(text) if text.isdigit() else 1 for text in sizes)
-            found.setdefault(size, []).append((is_away, value(line, "NodeName")))
+            groups.setdefault(size, []).append((is_away, value(line, "NodeName")))
     kinds = []
-    for (cpus, memory, sockets), members in sorted(found.items(), key=lambda item: -len(item[1])):
+    for (cpus, memory, sockets), members in sorted(groups.items(), key=lambda item: -len(item[1])):
         names = tuple(name for _, name in sorted(members, key=lambda member: member[0]))
         is_up = not all(is_away for is_away, _ in members)
         kinds.append(NodeKind(names=names, cpus=cpus, memory_mb=memory, sockets=sockets, is_up=is_up))

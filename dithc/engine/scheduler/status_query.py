@@ -42,19 +42,19 @@ def jobs_of(job_records: Iterable[JobRecord]) -> Replies:
 
 
 def _query(system: str, ids: Collection[str]) -> Replies:
-    found: Replies = {}
+    replies: Replies = {}
     for index, query in enumerate(SYSTEMS[system].queries):
-        unanswered = [job for job in ids if job not in found]
+        unanswered = [job for job in ids if job not in replies]
         line = query.line(unanswered)
         if not unanswered or (index and shutil.which(line[0]) is None):
             break
-        done = run_command(line)
+        completed = run_command(line)
         # PBS prints the server name after a job number in several forms.
-        shown = {job.id.partition(".")[0]: job for job in query.read(done.stdout)}
-        found |= {job: shown[stem] for job in unanswered if (stem := job.partition(".")[0]) in shown}
-        if done.returncode != 0 and not any(text in done.stderr for text in SYSTEMS[system].unknown):
-            return found
-    return {**dict.fromkeys(ids, False), **found}
+        jobs = {job.id.partition(".")[0]: job for job in query.read(completed.stdout)}
+        replies |= {job: jobs[stem] for job in unanswered if (stem := job.partition(".")[0]) in jobs}
+        if completed.returncode != 0 and not any(text in completed.stderr for text in SYSTEMS[system].unknown):
+            return replies
+    return {**dict.fromkeys(ids, False), **replies}
 
 
 def _cached(folder: Path) -> Replies:

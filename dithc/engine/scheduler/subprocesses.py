@@ -12,17 +12,17 @@ log = get_logger(__name__)
 
 def run_command(line: Sequence[str], *, limit_seconds: float = LIMIT_SECONDS) -> subprocess.CompletedProcess[str]:
     try:
-        done = subprocess.run(
+        completed = subprocess.run(
             line, capture_output=True, text=True, errors="replace", timeout=limit_seconds, stdin=subprocess.DEVNULL
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        done = subprocess.CompletedProcess(line, NOT_RUN, "", str(error))
-    if done.returncode != 0:
-        log.debug("%s: status %d: %s", " ".join(line), done.returncode, done.stderr.strip())
-    return done
+        completed = subprocess.CompletedProcess(line, NOT_RUN, "", str(error))
+    if completed.returncode != 0:
+        log.debug("%s: status %d: %s", " ".join(line), completed.returncode, completed.stderr.strip())
+    return completed
 
 
 def query(line: Sequence[str], *, limit_seconds: float = LIMIT_SECONDS) -> str | None:
     """Return the output of a command; None if it is missing, fails or times out."""
-    done = run_command(line, limit_seconds=limit_seconds)
-    return done.stdout if done.returncode == 0 else None
+    completed = run_command(line, limit_seconds=limit_seconds)
+    return completed.stdout if completed.returncode == 0 else None

@@ -59,8 +59,8 @@ def frechet_distance(mu_a: FloatArray, sigma_a: FloatArray, mu_b: FloatArray, si
 def varying(sigma: FloatArray) -> tuple[FloatArray, FloatArray]:
     """Return eigenvalues (r,) and eigenvectors (d, r) of a covariance with variance beyond rounding."""
     w, v = np.linalg.eigh(sigma)  # (d,), (d, d)
-    kept = w > max(w[-1], 0.0) * len(w) * np.finfo(np.float64).eps
-    return w[kept], v[:, kept]
+    mask = w > max(w[-1], 0.0) * len(w) * np.finfo(np.float64).eps
+    return w[mask], v[:, mask]
 
 
 def fid_floor(blocks: Sequence[NDArray[np.floating]], *, seed: int = 0) -> FidFloor:
@@ -74,9 +74,9 @@ def fid_floor(blocks: Sequence[NDArray[np.floating]], *, seed: int = 0) -> FidFl
     first, second = Statistics(blocks[0].shape[1]), Statistics(blocks[0].shape[1])
     start = 0
     for block in blocks:
-        chosen = in_first[start : start + len(block)]
-        first.update(block[chosen])
-        second.update(block[~chosen])
+        mask = in_first[start : start + len(block)]
+        first.update(block[mask])
+        second.update(block[~mask])
         start += len(block)
     value = frechet_distance(first.mean(), first.covariance(), second.mean(), second.covariance())
     return FidFloor(fid=value, n_first=first.n, n_second=second.n)

@@ -71,7 +71,7 @@ def _squared_radii(blocks: Blocks, center: FloatArray, ranks: tuple[int, ...]) -
     A slack for rounding widens the radius, so that a row at the edge is inside the ball.
     """
     count = max(ranks) + 1  # a row is its own nearest
-    found = {k: np.empty(sum(map(len, blocks))) for k in ranks}
+    radii = {k: np.empty(sum(map(len, blocks))) for k in ranks}
     for rows, x in _centered(blocks, center):
         best = np.full((len(x), count), np.inf)
         for _, y in _centered(blocks, center):
@@ -79,5 +79,5 @@ def _squared_radii(blocks: Blocks, center: FloatArray, ranks: tuple[int, ...]) -
         best.sort(axis=1)
         slack = (x**2).sum(axis=1) * (8 * x.shape[1] * np.finfo(np.float64).eps)
         for k in ranks:
-            found[k][rows] = best[:, k] + slack
-    return found
+            radii[k][rows] = best[:, k] + slack
+    return radii

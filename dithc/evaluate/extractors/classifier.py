@@ -89,7 +89,7 @@ def train_classifier(
         UserError: Images are too small, only one class exists, or training diverged.
         OSError: The disk is full or not writable; an earlier file at `path` is intact.
     """
-    classes = _require_trainable(images, labels, least=1 if defects else 2)
+    classes = _require_trainable(images, labels, minimum=1 if defects else 2)
     targets = torch.from_numpy(np.searchsorted(classes, labels).astype(np.int64))  # (N,)
     generator = torch.Generator().manual_seed(seed)
     network = _initial(len(classes), len(DEFECTS) if defects else 0, generator)
@@ -160,9 +160,9 @@ def load(path: Path) -> Extractor:
     )
 
 
-def _require_trainable(images: NDArray[np.uint8], labels: NDArray[np.integer], *, least: int) -> NDArray[np.integer]:
+def _require_trainable(images: NDArray[np.uint8], labels: NDArray[np.integer], *, minimum: int) -> NDArray[np.integer]:
     classes = np.unique(labels)
-    if len(classes) < least:
+    if len(classes) < minimum:
         raise user_error(
             "the classifier requires two classes",
             got=f"{len(classes)} class(es) in {len(labels)} images",

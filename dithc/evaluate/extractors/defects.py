@@ -32,12 +32,12 @@ def damaged(images: Tensor, generator: Generator) -> tuple[Tensor, Tensor]:
     levels = torch.rand(count, generator=generator) * (torch.rand(count, generator=generator) < DEFECT_SHARE)  # (N,)
     result = images.clone()
     for number, defect in enumerate(DEFECTS.values()):
-        chosen = torch.nonzero(kinds == number).flatten()
-        if len(chosen):
-            part = images[chosen]
+        rows = torch.nonzero(kinds == number).flatten()
+        if len(rows):
+            part = images[rows]
             degraded = defect(part, generator)
-            levels[chosen] *= (degraded != part).flatten(1).any(dim=1)  # small tiles have no blocks to shuffle
-            result[chosen] = torch.lerp(part, degraded, levels[chosen].view(-1, 1, 1, 1))
+            levels[rows] *= (degraded != part).flatten(1).any(dim=1)  # small tiles have no blocks to shuffle
+            result[rows] = torch.lerp(part, degraded, levels[rows].view(-1, 1, 1, 1))
     return result.clamp(0, 255), levels[:, None] * functional.one_hot(kinds, len(DEFECTS))
 
 

@@ -88,8 +88,8 @@ def load_network(path: Path) -> SqueezeNet:
     require_file(path, kind="squeezenet", what_to_put="a safetensors file of Caffe's SqueezeNet v1.0, about 5 MB")
     state, _ = read_state(path)
     network = SqueezeNet().eval()
-    named = {name.replace("/", "."): value for name, value in state.items()}
-    fill(network, named, path=path, hint="use SqueezeNet v1.0 with Caffe's layer names (fire2/conv1x1_1.weight, ...)")
+    weights = {name.replace("/", "."): value for name, value in state.items()}
+    fill(network, weights, path=path, hint="use SqueezeNet v1.0 with Caffe's layer names (fire2/conv1x1_1.weight, ...)")
     return network
 
 

@@ -94,5 +94,5 @@ def fill(network: nn.Module, state: Mapping[str, Tensor], *, path: Path, hint: s
 
 
 def _list_names(names: list[str]) -> str:
-    shown = ", ".join(names[:NAMES_SHOWN])
-    return f"{shown}, ..." if len(names) > NAMES_SHOWN else shown
+    text = ", ".join(names[:NAMES_SHOWN])
+    return f"{text}, ..." if len(names) > NAMES_SHOWN else text

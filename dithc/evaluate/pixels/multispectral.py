@@ -60,10 +60,10 @@ def of_bands(real: PixelStatistics, generated: PixelStatistics) -> dict[str, Any
     numbers |= {"spectral_angle_deg": spectral_angle(_mean(real), _mean(generated))}
     if len(real.classes) > 1 and angles:
         numbers |= {"spectral_angle_deg_by_class": angles}
-    named = zip(("real", "generated"), correlations, strict=True)
+    matrices = zip(("real", "generated"), correlations, strict=True)
     return numbers | {
         "correlation_difference": _finite(differences.mean()),
-        "correlation": {name: [[_finite(value) for value in row] for row in matrix] for name, matrix in named},
+        "correlation": {name: [[_finite(value) for value in row] for row in matrix] for name, matrix in matrices},
     }
 
 
@@ -111,8 +111,8 @@ def _align(*sets: PixelStatistics) -> list[NDArray[np.int64]]:
 
 def _mean(pixels: PixelStatistics, label: int | None = None) -> FloatArray:
     """Return the mean spectrum (C,) of all pixels or of a class, in the units of the dataset."""
-    chosen = slice(None) if label is None else pixels.classes == label
-    stored = pixels.class_sums[chosen].sum(axis=0) / pixels.class_pixels[chosen].sum()  # (C,)
+    rows = slice(None) if label is None else pixels.classes == label
+    stored = pixels.class_sums[rows].sum(axis=0) / pixels.class_pixels[rows].sum()  # (C,)
     return np.asarray(stored * pixels.scale + pixels.offset)
 
 

@@ -62,7 +62,7 @@ def read(folder: Path) -> PixelStatistics:
     path = Manifest.verified(folder / FILE)
     try:
         arrays = read_arrays(path)
-        found: dict[str, Any] = {field.name: arrays[field.name] for field in fields(PixelStatistics)}
+        facts: dict[str, Any] = {field.name: arrays[field.name] for field in fields(PixelStatistics)}
     except (ValueError, KeyError) as error:
         raise user_error(
             f"pixels of {folder} cannot be compared",
@@ -70,6 +70,6 @@ def read(folder: Path) -> PixelStatistics:
             expected=f"{FILE} of `dithc features --pixel-statistics`",
             fix="rerun the features stage with --pixel-statistics",
         ) from error
-    found |= {name: tuple(map(str, found[name])) for name in ("bands", "index_names")}
-    found |= {"units": str(found["units"]), "first": int(found["first"]), "spectra": int(found["spectra"])}
-    return PixelStatistics(**found)
+    facts |= {name: tuple(map(str, facts[name])) for name in ("bands", "index_names")}
+    facts |= {"units": str(facts["units"]), "first": int(facts["first"]), "spectra": int(facts["spectra"])}
+    return PixelStatistics(**facts)

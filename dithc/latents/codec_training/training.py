@@ -249,5 +249,5 @@ def _draw_images(codec: KlCodec, tiles: Tiles, folder: Path) -> None:
     write_png(folder / GRID_FILE, np.concatenate(lines, axis=1).transpose(1, 2, 0))  # (2 H, N W, 3)
     both = torch.stack([x[0], decoded[0]]).clamp(-1.0, 1.0)  # (2, C, H, W)
     grey = both.add(1.0).mul(127.5).round().to(torch.uint8).numpy()
-    shown = np.concatenate([np.concatenate(list(bands), axis=1) for bands in grey])  # (2 H, C W)
-    write_png(folder / BANDS_FILE, np.repeat(shown[:, :, None], 3, axis=2))
+    panel = np.concatenate([np.concatenate(list(bands), axis=1) for bands in grey])  # (2 H, C W)
+    write_png(folder / BANDS_FILE, np.repeat(panel[:, :, None], 3, axis=2))

@@ -189,10 +189,10 @@ class Autoencoder(nn.Module):
 
 def autoencoder_digest(folder: Path, *, scale: float) -> str:
     """Return 12 hex digits of the SHA-256 over weights, configuration and scale, which determine all latents."""
-    found = hashlib.sha256(json.dumps({"scale": scale}).encode())
+    hasher = hashlib.sha256(json.dumps({"scale": scale}).encode())
     for name in (CONFIG_FILE, WEIGHTS_FILE):
-        found.update((folder / name).read_bytes())
-    return found.hexdigest()[:12]
+        hasher.update((folder / name).read_bytes())
+    return hasher.hexdigest()[:12]
 
 
 def _zero(layer: nn.Conv2d) -> nn.Conv2d:

@@ -92,8 +92,8 @@ class DiffusersAutoencoder:
                 raise ValueError(f"the installed version of diffusers has no {kind}")
             net = getattr(_autoencoder_module(), kind).from_config(settings)
             net._fix_state_dict_keys_on_load(state)  # attention names before diffusers 0.12
-            known = net.state_dict().keys()
-            if mismatched := sorted(known ^ state.keys()):
+            names = net.state_dict().keys()
+            if mismatched := sorted(names ^ state.keys()):
                 raise ValueError(f"{len(mismatched)} missing or unexpected weights, such as {mismatched[0]}")
             net.load_state_dict(state)
         except Exception as error:  # diffusers raises a dozen types for wrong settings
@@ -133,8 +133,8 @@ class DiffusersAutoencoder:
 
         They are float32 (N, Z, h, w), not scaled. The log-variance is clamped to [-30, 20] as in diffusers.
         """
-        given = getattr(self.net.encode(x.contiguous(memory_format=self._memory_format)), self._output_attribute)
-        return (given.mean.float(), given.logvar.float()) if self.has_logvar else (given.float(), None)
+        output = getattr(self.net.encode(x.contiguous(memory_format=self._memory_format)), self._output_attribute)
+        return (output.mean.float(), output.logvar.float()) if self.has_logvar else (output.float(), None)
 
     def decode(self, z: torch.Tensor) -> torch.Tensor:
         """Decode unscaled latents (N, Z, h, w) to float32 images (N, C, H, W), about [-1, 1] and not clipped."""

@@ -82,8 +82,8 @@ class ExternalCodec(Codec):
         check_bands(x, self.in_bands)
         check_sides(self.id, self.downsampling_factor, x.shape[-2], x.shape[-1])
         tiles = x[:, self._groups].flatten(0, 1)  # (N G, b, H, W)
-        given = [self.net.encode(part) for part in torch.split(tiles, DiffusersAutoencoder.max_batch_size(x.shape[-1]))]
-        means, logvars = zip(*given, strict=True)
+        pairs = [self.net.encode(part) for part in torch.split(tiles, DiffusersAutoencoder.max_batch_size(x.shape[-1]))]
+        means, logvars = zip(*pairs, strict=True)
         mean = (self._stack_groups(means) - self._shift) * self._scales
         return mean, self._stack_groups(logvars) + 2.0 * self._scales.log() if self.has_logvar else None
 
@@ -92,8 +92,8 @@ class ExternalCodec(Codec):
         z = latent.float() / self._scales + self._shift  # (N, G Z, h, w)
         z = z.reshape(-1, self.latent_channels // len(self._groups), *z.shape[2:])  # (N G, Z, h, w)
         batch_size = DiffusersAutoencoder.max_batch_size(z.shape[-1] * self.downsampling_factor)
-        given = torch.cat([self.net.decode(part) for part in torch.split(z, batch_size)])
-        images = given.reshape(len(latent), self._groups.numel(), *given.shape[2:])  # (N, G b, H, W)
+        tiles = torch.cat([self.net.decode(part) for part in torch.split(z, batch_size)])
+        images = tiles.reshape(len(latent), self._groups.numel(), *tiles.shape[2:])  # (N, G b, H, W)
         total = images.new_zeros(len(images), self.in_bands, *images.shape[2:])
         return total.index_add_(1, self._groups.flatten(), images) / self._band_counts  # (N, C, H, W)
 
@@ -143,8 +143,8 @@ class ExternalCodec(Codec):
         return torch.tensor(values, dtype=torch.float32).repeat(self.latent_channels // len(values)).view(-1, 1, 1)
 
     def _stack_groups(self, parts: tuple[Tensor, ...]) -> Tensor:
-        given = torch.cat(parts)  # (N G, Z, h, w)
-        return given.reshape(-1, self.latent_channels, *given.shape[2:])  # (N, G Z, h, w)
+        moments = torch.cat(parts)  # (N G, Z, h, w)
+        return moments.reshape(-1, self.latent_channels, *moments.shape[2:])  # (N, G Z, h, w)
 
 
 class ExternalDisplayCodec(DisplayBandCodec, ExternalCodec):
@@ -157,17 +157,17 @@ def open_external(settings: codecs.ExternalCodecConfig, info: dict[str, Any]) ->
     Raises UserError if files are missing or damaged, the scale of latents is unknown, or the codec contradicts the
     configuration.
     """
-    known = list(info["bands"])
+    dataset_bands = list(info["bands"])
     try:
-        settings.check_bands(known, "codec")
+        settings.check_bands(dataset_bands, "codec")
     except ValueError as error:
         raise user_error(
             f"bands of codec {settings.named} are not in the dataset",
             got=error,
-            expected=f"groups of {', '.join(known)}",
+            expected=f"groups of {', '.join(dataset_bands)}",
             fix="change the codec's `bands`, or use another codec",
         ) from error
-    bands = tuple(info["display"]["bands"] if settings.sees_display else known)
+    bands = tuple(info["display"]["bands"] if settings.sees_display else dataset_bands)
     net: AutoencoderProtocol
     normalisation = Normalisation([0.0], None)
     if isinstance(settings, codecs.PluginCodec):
@@ -192,23 +192,23 @@ def open_external(settings: codecs.ExternalCodecConfig, info: dict[str, Any]) ->
         info,
         id=f"{kind}-{digest_of_files(files, settings=decides)[:12]}",
         bands=bands,
-        shift=_numbers(settings.shift_factor, normalisation.shift, named=settings.named),
-        scales=_numbers(settings.scaling_factor, normalisation.scale, named=settings.named),
+        shift=_numbers(settings.shift_factor, normalisation.shift, codec=settings.named),
+        scales=_numbers(settings.scaling_factor, normalisation.scale, codec=settings.named),
     )
 
 
-def _numbers(given: float | list[float] | None, known: list[float] | None, *, named: str) -> list[float]:
+def _numbers(setting: float | list[float] | None, default: list[float] | None, *, codec: str) -> list[float]:
     """Return the numbers of the configuration, or else of the network."""
-    if given is not None:
-        return given if isinstance(given, list) else [given]
-    if known is None:
+    if setting is not None:
+        return setting if isinstance(setting, list) else [setting]
+    if default is None:
         raise user_error(
-            f"scale of the latents of autoencoder {named} is unknown",
+            f"scale of the latents of autoencoder {codec} is unknown",
             got="a config.json without scaling_factor and latents_std",
             expected="a factor that gives them about unit variance",
             fix="set the codec's `scaling_factor`; start with 1, and `dithc latents` logs the value for your tiles",
         )
-    return known
+    return default
 
 
 def _format_numbers(values: Tensor) -> str:

@@ -44,10 +44,10 @@ class TorchScriptAutoencoder:
         """Return mean and log-variance, or latents and None, float32 (N, Z, h, w), of x (N, C, H, W) in [-1, 1]."""
         if (self._low, self._high) != (-1.0, 1.0):
             x = (x + 1.0) / 2.0 * (self._high - self._low) + self._low
-        given = self._encode(x)
+        output = self._encode(x)
         if not self.has_logvar:
-            return given.float(), None
-        mean, logvar = given.chunk(2, dim=1) if isinstance(given, Tensor) else given
+            return output.float(), None
+        mean, logvar = output.chunk(2, dim=1) if isinstance(output, Tensor) else output
         return mean.float(), logvar.float()
 
     def decode(self, z: Tensor) -> Tensor:

@@ -21,11 +21,11 @@ __all__ = ["QueryResult", "RunAssessment", "assess_runs", "last_scored"]
 
 def assess_runs(facts: ReportRecords) -> list[RunAssessment]:
     """Return a judgement for each run at the end of a chain."""
-    found = []
+    assessments = []
     for run in facts.last_runs:
         item = last_scored(facts, run.name)
         answer, marks = quality(facts, run.name)
-        found.append(
+        assessments.append(
             RunAssessment(
                 run=run.name,
                 dataset=run.dataset,
@@ -36,4 +36,4 @@ def assess_runs(facts: ReportRecords) -> list[RunAssessment]:
                 steps=next_steps(facts, run, item),
             )
         )
-    return found
+    return assessments

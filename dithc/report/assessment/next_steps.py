@@ -42,10 +42,10 @@ def _score_steps(facts: ReportRecords, run: RunFacts, item: EvaluationFacts | No
     codec, floor = codec_of(facts, item), floor_of(item.score)
     dataset = facts.dataset(run.dataset)
     if codec is None:
-        kept = {name: item.settings[name] for name in ("real_split", "num_real_images") if item.settings.get(name)}
+        split = {name: item.settings[name] for name in ("real_split", "num_real_images") if item.settings.get(name)}
         extractor = item.settings.get("extractor", "")
         settings = {"run": run.name, "checkpoint": "codec", "num_images": item.score.n_real, "extractor": extractor}
-        entry = f"{{{', '.join(f'{name}: {value}' for name, value in (settings | kept).items())}}}"
+        entry = f"{{{', '.join(f'{name}: {value}' for name, value in (settings | split).items())}}}"
         yield NextStep(
             text="Measure the limit of the codec: score real tiles through the codec.",
             command=_rerun(facts, f"evaluations={{{run.dataset}-codec: {entry}}}"),
@@ -57,8 +57,8 @@ def _score_steps(facts: ReportRecords, run: RunFacts, item: EvaluationFacts | No
             command=_rerun(facts, longer),
         )
     if item.score.n < SMALL and (dataset.tiles or 0) > item.score.n_generated:
-        more = f"evaluations={{{item.name}: {{num_images: {min(dataset.tiles or 0, 10_000)}}}}}"
-        yield NextStep(text="Score more images for smaller intervals.", command=_rerun(facts, more))
+        override = f"evaluations={{{item.name}: {{num_images: {min(dataset.tiles or 0, 10_000)}}}}}"
+        yield NextStep(text="Score more images for smaller intervals.", command=_rerun(facts, override))
 
 
 def _file_steps(facts: ReportRecords, run: RunFacts, item: EvaluationFacts | None) -> Iterator[NextStep]:

@@ -17,8 +17,8 @@ RATINGS: tuple[Rating, ...] = ("good", "good", "fair")
 
 def last_scored(facts: ReportRecords, run: str) -> EvaluationFacts | None:
     """Return the last scored evaluation of a run, or the best of several at its end."""
-    own = (item for item in facts.evaluations if item.run == run)
-    items = [item for item in own if item.score and item.checkpoint not in ("codec", "start", "untrained")]
+    evaluations = (item for item in facts.evaluations if item.run == run)
+    items = [item for item in evaluations if item.score and item.checkpoint not in ("codec", "start", "untrained")]
     latest = max(map(_step_of, items), default=None)
     # Published features come first.
     return min((item for item in items if _step_of(item) == latest), key=facts.rank, default=None)
@@ -31,9 +31,9 @@ def _step_of(item: EvaluationFacts) -> float:
 def start_of(facts: ReportRecords, item: EvaluationFacts) -> EvaluationFacts | None:
     """Return the initial evaluation of the same run with comparable scores."""
     for checkpoint in ("untrained", "start"):
-        for other in facts.evaluations:
-            if other.run == item.run and other.checkpoint == checkpoint and _is_comparable(other, item):
-                return other
+        for candidate in facts.evaluations:
+            if candidate.run == item.run and candidate.checkpoint == checkpoint and _is_comparable(candidate, item):
+                return candidate
     return None
 
 
@@ -97,8 +97,8 @@ def _rate(fid: float, best: float | None) -> tuple[str, Rating]:
     return FAR, "poor"
 
 
-def _ratio(value: float, other: float) -> str:
-    return f"{value / other:.2g} ×" if other > 0 else "–"
+def _ratio(value: float, base: float) -> str:
+    return f"{value / base:.2g} ×" if base > 0 else "–"
 
 
 def _progress(facts: ReportRecords, final: Score, start: EvaluationFacts, codec: EvaluationFacts | None) -> str:

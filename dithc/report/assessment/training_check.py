@@ -36,14 +36,14 @@ def held_out(run: RunFacts) -> ValidationTrend | None:
     if curve is None or len(indices) < 2:
         return None
     steps, values = curve.steps[indices], curve.val_loss[indices]
-    least = int(values.argmin())
+    min_index = int(values.argmin())
     late = values[min(int(np.searchsorted(steps, LATE * steps[-1])), len(steps) - 2)]
-    is_rising = bool(values[-1] > (1 + CLEAR) * values[least])
+    is_rising = bool(values[-1] > (1 + CLEAR) * values[min_index])
     return ValidationTrend(
         first=float(values[0]),
         last=float(values[-1]),
-        least=float(values[least]),
-        least_step=int(steps[least]),
+        least=float(values[min_index]),
+        least_step=int(steps[min_index]),
         is_rising=is_rising,
         is_falling=not is_rising and bool(values[-1] < (1 - STILL) * late),
     )

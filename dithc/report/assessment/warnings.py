@@ -13,10 +13,10 @@ MUCH_CLIPPED = 0.05  # share of the pixels
 
 def concerns(facts: ReportRecords, run: RunFacts, item: EvaluationFacts | None) -> list[str]:
     """Return the concerns about a run and its primary evaluation."""
-    found = list(_run_concerns(facts, run))
+    run_concerns = list(_run_concerns(facts, run))
     if item is None or item.score is None:
-        return found
-    return [*_score_concerns(facts, item, item.score), *found]
+        return run_concerns
+    return [*_score_concerns(facts, item, item.score), *run_concerns]
 
 
 def _run_concerns(facts: ReportRecords, run: RunFacts) -> Iterator[str]:

@@ -87,9 +87,9 @@ def _curve(content: Mapping[str, Any]) -> ScalingCurve:
 
 
 def _point(content: Mapping[str, Any]) -> ScalingPoint:
-    known = {key: None if content.get(key) is None else float(content[key]) for key in ("seconds", "efficiency")}
-    more = {key: value for key, value in content.items() if key not in ("nodes", "ranks", *known)}
-    return ScalingPoint(nodes=int(content["nodes"]), ranks=int(content["ranks"]), **known, more=more)
+    numbers = {key: None if content.get(key) is None else float(content[key]) for key in ("seconds", "efficiency")}
+    extras = {key: value for key, value in content.items() if key not in ("nodes", "ranks", *numbers)}
+    return ScalingPoint(nodes=int(content["nodes"]), ranks=int(content["ranks"]), **numbers, more=extras)
 
 
 def add_published(curves: Sequence[ScalingCurve], published: Sequence[ScalingCurve]) -> list[ScalingCurve]:
@@ -98,9 +98,9 @@ def add_published(curves: Sequence[ScalingCurve], published: Sequence[ScalingCur
     Curves of the reference replace published curves in the file of a simulation.
     """
     modes = {curve.mode for curve in curves}
-    known = {(curve.model, curve.mode) for curve in published}
-    kept = [curve for curve in curves if curve.kind != "published" or (curve.model, curve.mode) not in known]
-    return [*kept, *(curve for curve in published if curve.mode in modes)]
+    keys = {(curve.model, curve.mode) for curve in published}
+    rest = [curve for curve in curves if curve.kind != "published" or (curve.model, curve.mode) not in keys]
+    return [*rest, *(curve for curve in published if curve.mode in modes)]
 
 
 def points_table(curves: Sequence[ScalingCurve], mode: str) -> Table:
@@ -109,16 +109,16 @@ def points_table(curves: Sequence[ScalingCurve], mode: str) -> Table:
 
 
 def _row(curve: ScalingCurve, point: ScalingPoint) -> list[str]:
-    more, comparison = point.more, point.more.get("same_training")
-    shared = " (oversubscribed: correctness only)" if more.get("oversubscribed") else ""
-    failed = f" ({more['status']})" if more.get("status", "ok") != "ok" else ""
-    mad = (more.get("seconds_spread") or {}).get("mad")
-    rates = (more.get(name) for name in ("flops_per_second", "linear_flops_per_second"))
+    extras, comparison = point.more, point.more.get("same_training")
+    shared = " (oversubscribed: correctness only)" if extras.get("oversubscribed") else ""
+    failed = f" ({extras['status']})" if extras.get("status", "ok") != "ok" else ""
+    mad = (extras.get("seconds_spread") or {}).get("mad")
+    rates = (extras.get(name) for name in ("flops_per_second", "linear_flops_per_second"))
     return [
         curve.title + shared + failed,
         "" if comparison is None else "yes" if comparison["same"] else "NO",
         *(f"{point.ranks:,}", f"{point.nodes:,}"),
         rounded(point.seconds) + (f" ± {float(format(mad, '.1g')):g}" if mad is not None else ""),
-        *(percent(point.efficiency), rounded(more.get("exposed_seconds")), percent(more.get("overlap_fraction"))),
+        *(percent(point.efficiency), rounded(extras.get("exposed_seconds")), percent(extras.get("overlap_fraction"))),
         *(rounded(rate and rate / TERA) for rate in rates),
     ]

@@ -48,9 +48,9 @@ def smooth(values: Values, *, window: int | None = None) -> Values:
     `window` is odd; by default it is 1/40 of the values, at least 5.
     """
     half = (window or max(5, len(values) // 40)) // 2
-    known = np.isfinite(values)
-    sums = np.concatenate([[0.0], np.cumsum(np.where(known, values, 0.0))])
-    counts = np.concatenate([[0], np.cumsum(known)])
+    mask = np.isfinite(values)
+    sums = np.concatenate([[0.0], np.cumsum(np.where(mask, values, 0.0))])
+    counts = np.concatenate([[0], np.cumsum(mask)])
     indices = np.arange(len(values))
     radius = np.minimum(half, indices)
     low, high = indices - radius, np.minimum(indices + radius + 1, len(values))

@@ -19,20 +19,20 @@ def dataset_facts(experiment: ExperimentConfig, results: ExperimentResults, name
     settings = experiment.datasets[name]
     scenes, tiles = results.last("ingest", name), results.last("tiles", name)
     info = read_json(tiles.file("dataset.json")) if tiles else {}
-    staged, cut = numbers_of(scenes), numbers_of(tiles)
+    scene_numbers, tile_numbers = numbers_of(scenes), numbers_of(tiles)
     classes = info.get("classes")
     return DatasetFacts(
         name=name,
         title=settings.title,
         kind=settings.source.kind,
         synthetic=settings.source.synthetic is not None,
-        scenes=staged.get("accepted", staged.get("scenes")),
-        scenes_rejected=staged.get("rejected") or {},
-        tiles=cut.get("accepted"),
-        tiles_rejected=cut.get("rejected") or {},
-        splits=cut.get("splits") or {},
-        band_names=[str(band) for band in info.get("bands") or cut.get("bands") or []],
-        size=cut.get("size"),
+        scenes=scene_numbers.get("accepted", scene_numbers.get("scenes")),
+        scenes_rejected=scene_numbers.get("rejected") or {},
+        tiles=tile_numbers.get("accepted"),
+        tiles_rejected=tile_numbers.get("rejected") or {},
+        splits=tile_numbers.get("splits") or {},
+        band_names=[str(band) for band in info.get("bands") or tile_numbers.get("bands") or []],
+        size=tile_numbers.get("size"),
         gsd_m=info.get("gsd_m"),
         units=str(info.get("units") or ""),
         classes=len(classes) if isinstance(classes, list | dict) else None,
@@ -55,7 +55,7 @@ def rendering_of(display: Mapping[str, Any], units: str) -> str:
 def _codec(experiment: ExperimentConfig, results: ExperimentResults, dataset: str) -> CodecFacts:
     name = experiment.datasets[dataset].codec
     trained, latents = results.last("codec", name), results.last("latents", dataset)
-    found = select_fields(CodecFacts, numbers_of(trained)) | {
+    fields = select_fields(CodecFacts, numbers_of(trained)) | {
         "name": name,
         "kind": experiment.codecs[name].kind,
         "train_dataset": getattr(experiment.codecs[name], "train_dataset", None),
@@ -63,7 +63,7 @@ def _codec(experiment: ExperimentConfig, results: ExperimentResults, dataset: st
         "grid": trained.file("grid.png") if trained else None,
         "bands": trained.file("bands.png") if trained else None,
     }
-    return CodecFacts(**found)
+    return CodecFacts(**fields)
 
 
 def select_fields(record: type, numbers: Mapping[str, Any]) -> dict[str, Any]:

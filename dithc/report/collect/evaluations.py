@@ -12,24 +12,24 @@ from dithc.report.records import EvaluationFacts, SampleFiles, Score
 
 def _label(experiment: ExperimentConfig, evaluation: str) -> str:
     """Describe the evaluated weights, with the run if the dataset has several."""
-    chosen = experiment.evaluations[evaluation]
-    run = experiment.runs[chosen.run]
+    config = experiment.evaluations[evaluation]
+    run = experiment.runs[config.run]
     task = "fine-tuning" if run.init_from_run or run.init_from_file else "training"
-    runs = {settings.run for settings in experiment.evaluations.values() if settings.checkpoint == chosen.checkpoint}
+    runs = {settings.run for settings in experiment.evaluations.values() if settings.checkpoint == config.checkpoint}
     dataset_runs = [name for name in runs if experiment.runs[name].dataset == run.dataset]
-    suffix = f", {chosen.run}" if len(dataset_runs) > 1 and chosen.checkpoint != "codec" else ""
-    if isinstance(chosen.checkpoint, int):
-        return f"after step {chosen.checkpoint:,}{suffix}"
+    suffix = f", {config.run}" if len(dataset_runs) > 1 and config.checkpoint != "codec" else ""
+    if isinstance(config.checkpoint, int):
+        return f"after step {config.checkpoint:,}{suffix}"
     labels = {"untrained": "untrained", "start": f"before {task}", "final": f"after {task}", "codec": "the codec alone"}
-    return labels[chosen.checkpoint] + suffix
+    return labels[config.checkpoint] + suffix
 
 
 def evaluation_facts(experiment: ExperimentConfig, results: ExperimentResults, name: str) -> EvaluationFacts:
     settings = experiment.evaluations[name]
     samples, compared = results.last("sample", name), results.last("fid", name)
     numbers = numbers_of(samples)
-    found = select_fields(EvaluationFacts, numbers) | select_fields(EvaluationFacts, dict(settings))
-    found |= {
+    fields = select_fields(EvaluationFacts, numbers) | select_fields(EvaluationFacts, dict(settings))
+    fields |= {
         "name": name,
         "dataset": experiment.runs[settings.run].dataset,
         "label": _label(experiment, name),
@@ -45,22 +45,22 @@ def evaluation_facts(experiment: ExperimentConfig, results: ExperimentResults, n
         "pipefusion": str(settings.pipefusion) if settings.pipefusion is not None else None,
         "is_exact": numbers.get("exact"),
     }
-    return EvaluationFacts(**found)
+    return EvaluationFacts(**fields)
 
 
 def _files(experiment: ExperimentConfig, results: ExperimentResults, name: str) -> SampleFiles | None:
     """Locate the images of an evaluation and the features of both sides; None without images."""
-    chosen, samples = experiment.evaluations[name], results.last("sample", name)
+    config, samples = experiment.evaluations[name], results.last("sample", name)
     if samples is None:
         return None
-    dataset = experiment.runs[chosen.run].dataset
-    real = f"{dataset}.{chosen.real_split}.{chosen.num_real_images or 'all'}.{chosen.extractor}"  # name of the set in the rules
-    feature_sets = [results.last("features", found) for found in (name, real)]
+    dataset = experiment.runs[config.run].dataset
+    real = f"{dataset}.{config.real_split}.{config.num_real_images or 'all'}.{config.extractor}"  # name of the set in the rules
+    feature_sets = [results.last("features", set_name) for set_name in (name, real)]
     generated, real_features = (result.path if result else None for result in feature_sets)
     return SampleFiles(samples=samples.path, features=generated, real_features=real_features)
 
 
 def _score(result: StageResult) -> Score:
     keys = ("precision", "recall", "density", "coverage", "triplets", "pixels")
-    more = {key: result.summary[key] for key in keys if key in result.summary}
-    return Score(**select_fields(Score, result.summary), more=more)
+    metrics = {key: result.summary[key] for key in keys if key in result.summary}
+    return Score(**select_fields(Score, result.summary), more=metrics)

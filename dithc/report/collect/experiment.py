@@ -62,8 +62,8 @@ def _timings(experiment: ExperimentConfig, results: ExperimentResults) -> list[T
     """Return wall times by stage, in data-flow order, and name; jobs of a run are summed."""
     results_of = {(stage, item.name): results.all(stage, item.name) for stage in STAGES for item in results.all(stage)}
     return [
-        Timing(stage=stage, name=name, dataset=_dataset_of(experiment, stage, name), seconds=run_seconds(found))
-        for (stage, name), found in results_of.items()
+        Timing(stage=stage, name=name, dataset=_dataset_of(experiment, stage, name), seconds=run_seconds(jobs))
+        for (stage, name), jobs in results_of.items()
     ]
 
 
@@ -104,9 +104,9 @@ def _warnings(experiment: ExperimentConfig, results: ExperimentResults, missing:
         absent = "; ".join(f"{stage} of {', '.join(names)}" for stage, names in missing.items())
         texts.append(f"Not run: {absent}")
     for name, run in experiment.runs.items():
-        reached = results.last("train", name)
-        if reached and reached.summary["step"] < run.steps:
-            texts.append(f"Run {name} is at step {reached.summary['step']} of {run.steps}")
+        last_job = results.last("train", name)
+        if last_job and last_job.summary["step"] < run.steps:
+            texts.append(f"Run {name} is at step {last_job.summary['step']} of {run.steps}")
     return texts
 
 
@@ -123,10 +123,10 @@ def _missing(experiment: ExperimentConfig, results: ExperimentResults) -> dict[s
 
 
 def _versions() -> dict[str, str]:
-    found = {"python": python_version(), "platform": platform()}
+    versions = {"python": python_version(), "platform": platform()}
     for name in PACKAGES:
         try:
-            found[name] = version(name)
+            versions[name] = version(name)
         except PackageNotFoundError:
-            found[name] = "not installed"
-    return found
+            versions[name] = "not installed"
+    return versions

@@ -47,8 +47,8 @@ class ExperimentResults:
 
     def last(self, stage: str, name: str) -> StageResult | None:
         """Return the result of a stage for a name, or its last segment."""
-        found = self.all(stage, name)
-        return max(found, key=lambda item: item.summary.get("step") or 0, default=None)
+        segments = self.all(stage, name)
+        return max(segments, key=lambda item: item.summary.get("step") or 0, default=None)
 
     @property
     def code(self) -> dict[str, list[str]]:
@@ -111,7 +111,7 @@ def _input_faults(items: Iterable[StageResult]) -> list[str]:
         for path, digest in item.manifest.inputs.items():
             versions.setdefault(Path(path).resolve(), {}).setdefault(digest, f"the input of {item.stage} {item.name}")
     return [
-        f"{path}: " + ", ".join(f"{digest} is {role}" for digest, role in found.items())
-        for path, found in versions.items()
-        if len(found) > 1
+        f"{path}: " + ", ".join(f"{digest} is {role}" for digest, role in roles.items())
+        for path, roles in versions.items()
+        if len(roles) > 1
     ]

@@ -23,15 +23,15 @@ def gain_of(experiment: ExperimentConfig, results: ExperimentResults, name: str)
     Both scores share the real tiles, and equal image indices share the noise. The influence of the difference is therefore
     the difference of influences, image by image (a missing image has influence 0). Independent images are treated correctly too.
     """
-    chosen = experiment.evaluations[name]
-    if chosen.checkpoint in ("start", "untrained", "codec"):
+    config = experiment.evaluations[name]
+    if config.checkpoint in ("start", "untrained", "codec"):
         return None
     for checkpoint in ("start", "untrained"):
-        for other, settings in experiment.evaluations.items():
-            if settings.checkpoint == checkpoint and _sampling_settings(settings) == _sampling_settings(chosen):
-                before, after = results.last("fid", other), results.last("fid", name)
-                if before and after and (found := _gain(before, after)):
-                    return found
+        for start_name, settings in experiment.evaluations.items():
+            if settings.checkpoint == checkpoint and _sampling_settings(settings) == _sampling_settings(config):
+                before, after = results.last("fid", start_name), results.last("fid", name)
+                if before and after and (gain := _gain(before, after)):
+                    return gain
     return None
 
 
@@ -40,20 +40,20 @@ def cost_of(experiment: ExperimentConfig, results: ExperimentResults, name: str)
 
     Return None if the evaluation is exact, or if no exact evaluation with the same real tiles and features has a score.
     """
-    chosen = experiment.evaluations[name]
-    if chosen.cache is None and chosen.pipefusion is None:
+    config = experiment.evaluations[name]
+    if config.cache is None and config.pipefusion is None:
         return None
-    without_cache = chosen.model_copy(update={"cache": None, "pipefusion": None})
-    for other, settings in experiment.evaluations.items():
-        weights = (evaluation.model_dump(include=SAME_WEIGHTS) for evaluation in (settings, chosen))
+    without_cache = config.model_copy(update={"cache": None, "pipefusion": None})
+    for exact_name, settings in experiment.evaluations.items():
+        weights = (evaluation.model_dump(include=SAME_WEIGHTS) for evaluation in (settings, config))
         if _sampling_settings(settings) != _sampling_settings(without_cache) or next(weights) != next(weights):
             continue
-        exact, inexact = results.last("fid", other), results.last("fid", name)
+        exact, inexact = results.last("fid", exact_name), results.last("fid", name)
         if exact is None or inexact is None or not _is_comparable(exact, inexact):
             continue
         gain = _gain(exact, inexact)
         return Cost(
-            exact=other,
+            exact=exact_name,
             fid=inexact.summary["fid"] - exact.summary["fid"],
             kid=-gain.fall if gain else None,
             interval=[-bound for bound in reversed(gain.interval)] if gain else None,
@@ -62,10 +62,10 @@ def cost_of(experiment: ExperimentConfig, results: ExperimentResults, name: str)
     return None
 
 
-def _sampling_settings(chosen: training.EvaluationConfig) -> dict[str, Any]:
+def _sampling_settings(config: training.EvaluationConfig) -> dict[str, Any]:
     """Return the settings that determine the sampling; pipefusion counts patches, not ranks."""
-    staged = None if chosen.pipefusion is None else chosen.pipefusion.decides
-    return {**chosen.model_dump(include=SAME), "pipefusion": staged}
+    staged = None if config.pipefusion is None else config.pipefusion.decides
+    return {**config.model_dump(include=SAME), "pipefusion": staged}
 
 
 def _is_comparable(before: StageResult, after: StageResult) -> bool:

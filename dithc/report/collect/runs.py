@@ -18,7 +18,7 @@ def run_facts(experiment: ExperimentConfig, results: ExperimentResults, name: st
     settings, segments = experiment.runs[name], results.all("train", name)
     numbers = numbers_of(results.last("train", name))
     curve = _curve(results.last("train", name), [item.summary["step"] for item in segments], settings.global_batch_size)
-    found = select_fields(RunFacts, numbers) | {
+    fields = select_fields(RunFacts, numbers) | {
         "name": name,
         **{key: getattr(settings, key) for key in ("dataset", "init_from_run", "dtype", "global_batch_size")},
         "preset": settings.model.preset,
@@ -32,7 +32,7 @@ def run_facts(experiment: ExperimentConfig, results: ExperimentResults, name: st
         "resumes": curve.resumes if curve else [],
         "curve": curve,
     }
-    return RunFacts(**found)
+    return RunFacts(**fields)
 
 
 def _changes(settings: training.RunConfig) -> dict[str, Any]:
@@ -40,8 +40,8 @@ def _changes(settings: training.RunConfig) -> dict[str, Any]:
     changes: dict[str, Any] = {key: getattr(settings.model, key) for key in ("hidden_size", "depth", "num_heads")}
     changes |= settings.model.block_changes
     changes |= settings.objective.model_dump(mode="json", exclude_defaults=True)
-    chosen = {"lr_schedule", "decay_fraction", "betas", "augment", "guidance_training"}
-    changed = settings.model_dump(mode="json", include=chosen, exclude_defaults=True)
+    fields = {"lr_schedule", "decay_fraction", "betas", "augment", "guidance_training"}
+    changed = settings.model_dump(mode="json", include=fields, exclude_defaults=True)
     guidance = changed.pop("guidance_training", {})
     changes |= changed
     optimizer = settings.optimizer.model_dump(mode="json", exclude_defaults=True)
@@ -54,15 +54,15 @@ def _curve(result: StageResult | None, segments: list[int], global_batch_size: i
     """Read the curve of a run; paths are relative to the working folder or to the manifest."""
     if result is None or not result.summary.get("metrics"):
         return None
-    named, store = Path(result.summary["metrics"]), result.summary.get("checkpoint_folder")
-    for path in (named, result.path.parent / named):
+    metrics, store = Path(result.summary["metrics"]), result.summary.get("checkpoint_folder")
+    for path in (metrics, result.path.parent / metrics):
         if path.exists():
             default_store = path if path.is_dir() else path.parent
             folder = Path(store) if store and Path(store).is_dir() else default_store
             return read_curve(
                 result.name, metrics=path, store=folder, global_batch_size=global_batch_size, segments=segments
             )
-    log.warning(f"run {result.name}: {named} does not exist, so the report has no curve of it")
+    log.warning(f"run {result.name}: {metrics} does not exist, so the report has no curve of it")
     return None
 
 
@@ -75,13 +75,13 @@ def run_seconds(segments: list[StageResult]) -> float:
 
 def flatten(settings: Mapping[str, Any], *, under: str = "") -> dict[str, str]:
     """Return settings as texts by dotted key; empty texts for unset values."""
-    found: dict[str, str] = {}
+    texts: dict[str, str] = {}
     for key, value in settings.items():
         if isinstance(value, Mapping):
-            found |= flatten(value, under=f"{under}{key}.")
+            texts |= flatten(value, under=f"{under}{key}.")
         else:
-            found[under + key] = "" if value is None else format_value(value)
-    return found
+            texts[under + key] = "" if value is None else format_value(value)
+    return texts
 
 
 def format_value(value: object) -> str:

@@ -46,9 +46,9 @@ def _panels(facts: ReportRecords, dataset: str) -> Iterator[tuple[str, str, list
     indices = dict.fromkeys(name for _, curves in sides for name in curves.get("indices", {}) if name != "absent")
     for name in indices:
         lines = [
-            (item.label, role_of(item.checkpoint), *(found[name]["histogram"][side] for side in ("real", "generated")))
-            for item, found in ((item, curves.get("indices", {})) for item, curves in sides)
-            if name in found
+            (item.label, role_of(item.checkpoint), *(stats[name]["histogram"][side] for side in ("real", "generated")))
+            for item, stats in ((item, curves.get("indices", {})) for item, curves in sides)
+            if name in stats
         ]
         yield f"{facts.dataset(dataset).title}: {name}", "indices", lines
 
@@ -70,9 +70,9 @@ def _draw_histograms(panel: Any, lines: list[tuple[str, str, Any, Any]]) -> None
     for label, role, _, generated in lines:
         panel.stairs(_share(generated), edges, color=theme.ROLES[role], linewidth=1.4, label=label)
     panel.stairs(_share(lines[0][2]), edges, color=theme.INK, linewidth=1.1, linestyle=(0, (4, 2)), label="real")
-    known = np.flatnonzero(np.sum([np.add(real, generated) for _, _, real, generated in lines], axis=0))
-    if len(known):
-        panel.set_xlim(edges[max(known[0] - 2, 0)], edges[min(known[-1] + 3, len(edges) - 1)])
+    bins = np.flatnonzero(np.sum([np.add(real, generated) for _, _, real, generated in lines], axis=0))
+    if len(bins):
+        panel.set_xlim(edges[max(bins[0] - 2, 0)], edges[min(bins[-1] + 3, len(edges) - 1)])
     panel.set_xlabel("index")
     panel.set_ylabel("% of pixels")
 

@@ -46,8 +46,8 @@ class Spectra:
     def physical(self, scaled: NDArray[np.float64]) -> NDArray[np.float64]:
         """Convert values by band (C,) to `units`."""
         low, high = np.array(self.low), np.array(self.high)
-        found: NDArray[np.float64] = low + (scaled + 1) / 2 * (high - low)
-        return found
+        band_values: NDArray[np.float64] = low + (scaled + 1) / 2 * (high - low)
+        return band_values
 
 
 def draw_spectra(spectra: Spectra) -> Figure:
@@ -77,10 +77,10 @@ def _draw_bands(panel: Any, spectra: Spectra) -> None:
 
 
 def _draw_rings(panel: Any, spectra: Spectra) -> None:
-    real, *others = spectra.sides
+    real, *generated_sides = spectra.sides
     rings = np.arange(1, len(real.power) + 1)
     panel.axhline(0.0, color=theme.INK, linewidth=1.2, linestyle=DASHED, label=real.label)
-    for side in others:
+    for side in generated_sides:
         if side.power.shape == real.power.shape:
             ratio = 10 * np.log10(np.maximum(side.power, 1e-30) / np.maximum(real.power, 1e-30))
             panel.plot(rings, ratio, linewidth=1.8, label=side.label, **_style(side))

@@ -22,11 +22,11 @@ def draw_stages(facts: ReportRecords) -> Figure:
     totals = seconds.sum(axis=0)
     unit, factor = next(pair for pair in UNITS if totals.max() >= 3 * pair[1] or pair[1] == 1)
     figure, (panel,) = canvas(1, columns=1, height=0.8 + 0.3 * len(stages))
-    left = np.zeros(len(stages))
+    offsets = np.zeros(len(stages))
     for number, (title, values) in enumerate(zip(titles.values(), seconds, strict=True)):
         color = theme.MUTED if title == "other" else theme.PALETTE[number % len(theme.PALETTE)]
-        panel.barh(range(len(stages)), values / factor, left=left / factor, color=color, height=0.64, label=title)
-        left += values
+        panel.barh(range(len(stages)), values / factor, left=offsets / factor, color=color, height=0.64, label=title)
+        offsets += values
     for index, total in enumerate(totals):
         panel.annotate(span(total), (total / factor, index), xytext=(5, 0), textcoords="offset points", va="center")
     lanes(panel, stages)

@@ -73,9 +73,9 @@ def read_tiles(folder: Path, *, title: str, scenes: Path | None) -> TileSet:
     outcomes = []
     for name, count in (counts["splits"] | counts["rejected"]).items():
         rows = [i for i, outcome in enumerate(outcome_names) if outcome == name]
-        chosen = [rows[i] for i in np.linspace(0, len(rows) - 1, min(EXAMPLES, len(rows))).round().astype(int)]
+        examples = [rows[i] for i in np.linspace(0, len(rows) - 1, min(EXAMPLES, len(rows))).round().astype(int)]
         accepted = name in tiles.SPLITS
-        images = [_render(tiles, source, {key: table[key][i] for key in table}) for i in chosen]
+        images = [_render(tiles, source, {key: table[key][i] for key in table}) for i in examples]
         if count:
             outcomes.append(
                 TileOutcome(name=name, count=count, accepted=accepted, pictures=[image for image in images if image])
@@ -97,8 +97,8 @@ def _locations(table: dict[str, list[Any]], kinds: list[str]) -> dict[str, npt.N
     if "lon" not in table:
         return {}
     points = np.array([table["lon"], table["lat"]], np.float64).T  # (N, 2), NaN for None
-    known, kind = np.isfinite(points).all(axis=1), np.array(kinds)
-    return {name: points[known & (kind == name)] for name in dict.fromkeys(kinds) if (known & (kind == name)).any()}
+    mask, kind = np.isfinite(points).all(axis=1), np.array(kinds)
+    return {name: points[mask & (kind == name)] for name in dict.fromkeys(kinds) if (mask & (kind == name)).any()}
 
 
 def _render(
@@ -114,8 +114,8 @@ def _render(
     scene, y, x = source.columns["scene_id"].index(row["scene_id"]), row["y"] or 0, row["x"] or 0
     pixels = source.pixels_of(scene)[:, y : y + size, x : x + size]
     mask = np.asarray(source.mask_of(scene)[y : y + size, x : x + size])
-    shown = tiles.stretch.display(tiles.stretch.physical(pixels[np.newaxis]))[0].transpose(1, 2, 0)
-    return shown, mask
+    rgb = tiles.stretch.display(tiles.stretch.physical(pixels[np.newaxis]))[0].transpose(1, 2, 0)
+    return rgb, mask
 
 
 def tiles_figure(tiles: TileSet) -> Any:
@@ -182,12 +182,12 @@ def _draw_map(panel: Any, tiles: TileSet, colors: dict[str, str]) -> None:
     for kind in (REJECTED, *Tiles.SPLITS):
         if kind in tiles.locations:
             points = tiles.locations[kind]
-            shown = points[np.linspace(0, len(points) - 1, min(MAX_POINTS, len(points))).round().astype(int)]
+            sample = points[np.linspace(0, len(points) - 1, min(MAX_POINTS, len(points))).round().astype(int)]
             panel.bar(
-                shown[:, 0],
+                sample[:, 0],
                 0.9 * height,
                 0.9 * width,
-                bottom=shown[:, 1] - 0.45 * height,
+                bottom=sample[:, 1] - 0.45 * height,
                 color=colors[kind] if kind != REJECTED else "none",
                 edgecolor=colors[kind],
                 linewidth=0.5,

@@ -36,7 +36,7 @@ def draw_curves(curves: Sequence[tuple[Curve, str]]) -> Figure:
     rows = -(-len(curves) // columns)
     figure, panels = grid([LOSS_INCHES, RATE_INCHES] * rows, columns=columns)
     losses = np.concatenate([values for curve, _ in curves for values in (curve.loss, curve.val_loss)])
-    known = losses[np.isfinite(losses) & (losses > 0)]
+    positive_losses = losses[np.isfinite(losses) & (losses > 0)]
     pairs = [pair for row in range(rows) for pair in zip(*panels[2 * row : 2 * row + 2], strict=True)]
     for panel in (panel for pair in pairs[len(curves) :] for panel in pair):
         panel.set_visible(False)
@@ -45,9 +45,9 @@ def draw_curves(curves: Sequence[tuple[Curve, str]]) -> Figure:
         panels[2 * row + 1][0].set_ylabel("learning\nrate")
     for (loss, rate), (curve, color) in zip(pairs, curves, strict=False):
         _draw_loss(loss, curve, color)
-        if len(known):
+        if len(positive_losses):
             loss.set_yscale("log")
-            loss.set_ylim(0.9 * float(np.quantile(known, 0.001)), 1.1 * float(known.max()))
+            loss.set_ylim(0.9 * float(np.quantile(positive_losses, 0.001)), 1.1 * float(positive_losses.max()))
             number_log_axis(loss.yaxis)
         _draw_rate(rate, curve)
         rate.set_xlim(loss.get_xlim())
@@ -81,8 +81,8 @@ def _draw_loss(panel: Axes, curve: Curve, color: str) -> None:
 def _draw_rate(panel: Axes, curve: Curve) -> None:
     """Draw the learning rate from 0."""
     panel.plot(curve.steps, curve.lr, color=theme.INK, linewidth=1.2)
-    known = curve.lr[np.isfinite(curve.lr)]
-    highest = float(known.max()) if len(known) else 1.0
+    rates = curve.lr[np.isfinite(curve.lr)]
+    highest = float(rates.max()) if len(rates) else 1.0
     panel.set_ylim(0, 1.3 * highest or 1.0)
     panel.set_yticks([0, highest], ["0", short(highest)])
     panel.xaxis.set_major_locator(MaxNLocator(5, integer=True))

@@ -56,19 +56,19 @@ class Gallery:
 
 def galleries(facts: ReportRecords, dataset: str, item: EvaluationFacts | None) -> list[Gallery]:
     """Return the galleries of a dataset; `item` is the primary evaluation, None without evaluations."""
-    chosen = facts.dataset(dataset)
-    if chosen.tiles_folder is None:
-        return [gallery for gallery in (_codec_gallery(chosen),) if gallery.pictures]
-    real = RealTiles(chosen.tiles_folder, seed=facts.seed, max_tiles=SHOWN)
-    found = []
+    record = facts.dataset(dataset)
+    if record.tiles_folder is None:
+        return [gallery for gallery in (_codec_gallery(record),) if gallery.pictures]
+    real = RealTiles(record.tiles_folder, seed=facts.seed, max_tiles=SHOWN)
+    groups = []
     if item and item.files and (images := first_images(item.files.samples, SHOWN)) is not None:
-        found.append(_compare(facts, chosen, item, images, real))
-        found.append(_false_colors(chosen, item, first_scaled(item.files.samples, SHOWN, bands=len(real.bands)), real))
-    found.append(_training_stages(facts, chosen, item))
-    found.append(_codec_gallery(chosen))
-    if not any(gallery.pictures for gallery in found):
-        found = [Gallery(title="Real tiles", note="", pictures=[_real_mosaic(chosen, real)])]
-    return [gallery for gallery in found if gallery.pictures]
+        groups.append(_compare(facts, record, item, images, real))
+        groups.append(_false_colors(record, item, first_scaled(item.files.samples, SHOWN, bands=len(real.bands)), real))
+    groups.append(_training_stages(facts, record, item))
+    groups.append(_codec_gallery(record))
+    if not any(gallery.pictures for gallery in groups):
+        groups = [Gallery(title="Real tiles", note="", pictures=[_real_mosaic(record, real)])]
+    return [gallery for gallery in groups if gallery.pictures]
 
 
 def preview_rows(facts: ReportRecords, item: EvaluationFacts) -> list[Mosaic]:
@@ -101,12 +101,12 @@ def _real_mosaic(dataset: DatasetFacts, real: RealTiles) -> Mosaic:
 
 
 def _compare(
-    facts: ReportRecords, dataset: DatasetFacts, item: EvaluationFacts, shown: RGB, real: RealTiles
+    facts: ReportRecords, dataset: DatasetFacts, item: EvaluationFacts, images: RGB, real: RealTiles
 ) -> Gallery:
     """Return generated images, their nearest real tiles, and random real tiles."""
-    subject = f"{len(shown)} images generated {item.label}, {dataset.title}"
-    pictures = [_build(f"Generated, {item.label}", shown, text=f"{subject}.", caption=f"{item.name}: {FIRST}")]
-    nearest = nearest_tiles(item, real.tiles, seed=facts.seed, count=len(shown))
+    subject = f"{len(images)} images generated {item.label}, {dataset.title}"
+    pictures = [_build(f"Generated, {item.label}", images, text=f"{subject}.", caption=f"{item.name}: {FIRST}")]
+    nearest = nearest_tiles(item, real.tiles, seed=facts.seed, count=len(images))
     note = f"Rendering of all three: {dataset.rendering}."
     if isinstance(nearest, str):
         note += f" The nearest real tiles are not shown: {nearest}."
@@ -140,14 +140,14 @@ def _false_colors(dataset: DatasetFacts, item: EvaluationFacts, generated: Scale
 def _training_stages(facts: ReportRecords, dataset: DatasetFacts, item: EvaluationFacts | None) -> Gallery:
     """Return the other evaluations: the same noise at other training steps, and the codec alone."""
     pictures = []
-    for other in facts.evaluations_of(dataset.name):
-        rgb = first_images(other.files.samples, SHOWN) if other.files and other != item else None
+    for stage in facts.evaluations_of(dataset.name):
+        rgb = first_images(stage.files.samples, SHOWN) if stage.files and stage != item else None
         if rgb is not None:
-            kind = "real tiles through the codec" if other.checkpoint == "codec" else f"images generated {other.label}"
-            value = f"{facts.measure} {score(other.score.value(facts.measure))}" if other.score else ""
+            kind = "real tiles through the codec" if stage.checkpoint == "codec" else f"images generated {stage.label}"
+            value = f"{facts.measure} {score(stage.score.value(facts.measure))}" if stage.score else ""
             title = kind.removeprefix("images ").capitalize()
             text = f"{len(rgb)} {kind}, {dataset.title}{': ' if value else ''}{value}."
-            pictures.append(_build(title, rgb, text=text, caption=", ".join(filter(None, [other.name, value]))))
+            pictures.append(_build(title, rgb, text=text, caption=", ".join(filter(None, [stage.name, value]))))
     note = "Equal places use the same noise. The codec alone shows the loss of real tiles by the codec."
     return Gallery(title="Stages of training", note=note, pictures=pictures)
 
@@ -156,12 +156,12 @@ def _codec_gallery(dataset: DatasetFacts) -> Gallery:
     """Return reconstructions of the codec trained on this data set."""
     codec = dataset.codec
     bands = f"Each band of a tile: {', '.join(dataset.band_names)}"
-    found = (
+    images = (
         (codec.grid, "Tiles above their reconstructions", "Tiles, and below each its reconstruction"),
         (codec.bands, "Bands of a tile above their reconstructions", bands),
     )
     pictures = []
-    for path, title, text in found if codec.train_dataset in (None, dataset.name) else ():
+    for path, title, text in images if codec.train_dataset in (None, dataset.name) else ():
         if path is not None:
             pictures.append(_encode(title, canvas.read_image(path), text=f"{text}; codec {codec.name}."))
     return Gallery(title=f"The codec, {codec.name}", note="", pictures=pictures, layout="rows")

@@ -49,11 +49,11 @@ class RealTiles:
 
 def first_images(manifest: Path, count: int) -> RGB | None:
     """Return the first images of an evaluation as RGB, (n, 3, S, S), at most a shard; None without images."""
-    found = next(arrays(manifest, "sample", "rgb"), None)
-    return None if found is None else np.array(found[:count], np.uint8)
+    shard = next(arrays(manifest, "sample", "rgb"), None)
+    return None if shard is None else np.array(shard[:count], np.uint8)
 
 
 def first_scaled(manifest: Path, count: int, *, bands: int) -> Scaled | None:
     """Return the same images, each band from -1 to 1, (n, C, S, S); None if bands differ from the dataset."""
-    found = next(arrays(manifest, "sample", "shard"), None)
-    return None if found is None or found.shape[1] != bands else np.array(found[:count], np.float32)
+    shard = next(arrays(manifest, "sample", "shard"), None)
+    return None if shard is None or shard.shape[1] != bands else np.array(shard[:count], np.float32)

@@ -24,5 +24,5 @@ def nearest_tiles(item: EvaluationFacts, tiles: Tiles, *, seed: int, count: int)
     distances = np.concatenate([cdist(first[:count], shard, "sqeuclidean") for shard in shards], axis=1)  # (n, m)
     if distances.shape[1] != len(rows):
         return f"the features are of {distances.shape[1]:,} real tiles, the dataset has {len(rows):,}"
-    found: Rows = rows[distances.argmin(axis=1)]
-    return found
+    nearest_rows: Rows = rows[distances.argmin(axis=1)]
+    return nearest_rows

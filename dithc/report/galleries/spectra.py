@@ -16,11 +16,11 @@ AT = ("start", "final", "codec")  # drawn evaluations, without those during trai
 
 def measure_spectra(facts: ReportRecords, dataset: str) -> spectra.Spectra | None:
     """Measure a dataset and its evaluations; None without tiles or comparable evaluations."""
-    chosen = facts.dataset(dataset)
+    record = facts.dataset(dataset)
     items = [item for item in facts.evaluations_of(dataset) if item.checkpoint in AT and item.files]
-    if chosen.tiles_folder is None or not items:
+    if record.tiles_folder is None or not items:
         return None
-    real = RealTiles(chosen.tiles_folder, seed=facts.seed, max_tiles=IMAGES)
+    real = RealTiles(record.tiles_folder, seed=facts.seed, max_tiles=IMAGES)
     stretch = real.tiles.stretch
     sides = [_side("real tiles", "real", real.scaled)]
     for item in items:
@@ -30,7 +30,7 @@ def measure_spectra(facts: ReportRecords, dataset: str) -> spectra.Spectra | Non
     if len(sides) == 1:
         return None
     low, high = stretch.ends(list(range(len(real.bands))))
-    return spectra.Spectra(bands=real.bands, units=chosen.units, low=low, high=high, sides=sides)
+    return spectra.Spectra(bands=real.bands, units=record.units, low=low, high=high, sides=sides)
 
 
 def _side(label: str, role: str, scaled: Scaled) -> spectra.SpectraSet:
@@ -49,5 +49,5 @@ def radial_power(images: NDArray[np.float32]) -> NDArray[np.float64]:
     ring = np.hypot(*np.meshgrid(cycles, cycles, indexing="ij")).round().astype(int).ravel()
     rings = images.shape[-1] // 2
     sums, counts = np.bincount(ring, power.ravel()), np.bincount(ring)
-    found: NDArray[np.float64] = sums[1 : rings + 1] / counts[1 : rings + 1]
-    return found
+    ring_power: NDArray[np.float64] = sums[1 : rings + 1] / counts[1 : rings + 1]
+    return ring_power

@@ -13,8 +13,8 @@ def loss(facts: ReportRecords) -> str:
         for run in facts.runs
         if run.mean_loss_first_10 is not None and run.mean_loss_last_100 is not None
     ]
-    listed = "; ".join(curves) or "no training run"
-    return f"Loss by step, on train tiles and on held-out tiles, above the learning rate: {listed}."
+    summary = "; ".join(curves) or "no training run"
+    return f"Loss by step, on train tiles and on held-out tiles, above the learning rate: {summary}."
 
 
 def scores(facts: ReportRecords) -> str:
@@ -39,11 +39,11 @@ def stages(facts: ReportRecords) -> str:
 
 
 def spectra(dataset: DatasetFacts, found: spectra_figure.Spectra) -> str:
-    real, *others = found.sides
+    real, *generated_sides = found.sides
     medians = zip(found.bands, found.physical(real.median), strict=True)
     return (
         f"Values by band and power by frequency of {dataset.title}: {real.count} real tiles next to "
-        f"{', '.join(f'{side.count} images {side.label}' for side in others)}. Medians of real tiles: "
+        f"{', '.join(f'{side.count} images {side.label}' for side in generated_sides)}. Medians of real tiles: "
         f"{', '.join(f'{name} {rounded(float(value))}' for name, value in medians)}."
     )
 

@@ -67,16 +67,16 @@ def engine_parts(facts: ReportRecords) -> tuple[list[BenchmarkSection], list[str
 
 
 def _measured(kind: str, facts: ReportRecords) -> BenchmarkSection:
-    found = Measurement.of(facts.benches[kind])
+    measurement = Measurement.of(facts.benches[kind])
     printed = read_reference().tables.get(PRINTED.get(kind, ""))
     return BenchmarkSection(
         name=kind,
         title=TITLES[kind],
-        notes=[f"{found.title}.", *found.notes, *([OF_PAPER] if printed else [])],
+        notes=[f"{measurement.title}.", *measurement.notes, *([OF_PAPER] if printed else [])],
         figure=FIGURES.get(kind),
-        tables=[from_summary(found_table) for found_table in found.tables],
+        tables=[from_summary(table) for table in measurement.tables],
         folded=[from_summary(printed.table)] if printed else [],
-        conditions=found.conditions,
+        conditions=measurement.conditions,
     )
 
 

@@ -90,11 +90,11 @@ def render_template(template: str, *, package: str = TEMPLATES, scripts: Sequenc
 
 
 def _verdict_values(facts: ReportRecords) -> dict[str, Any]:
-    chosen = {run.name: last_scored(facts, run.name) for run in facts.last_runs}
+    finals = {run.name: last_scored(facts, run.name) for run in facts.last_runs}
     return {
         "assessments": assess_runs(facts),
         "score_conditions": {
-            name: _conditions(facts, item.dataset, item.score) for name, item in chosen.items() if item and item.score
+            name: _conditions(facts, item.dataset, item.score) for name, item in finals.items() if item and item.score
         },
         "warnings": [text.partition(". ")[::2] for text in facts.warnings],
     }

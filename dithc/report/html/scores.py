@@ -48,15 +48,15 @@ def _row(facts: ReportRecords, item: EvaluationFacts) -> list[Cell]:
     )
     notes = [note for note in (item.guided, _cost_note(item)) if note]
     sampler = Cell(text=ABSENT if item.checkpoint == "codec" else item.solver, notes=notes)
-    found = item.score
-    if found is None:
+    scores = item.score
+    if scores is None:
         return [name, sampler, Cell(text="not run"), *[Cell(text=ABSENT)] * 4]
     values = {
-        "FID": _score_cell(found.fid, found.fid_interval, strong=facts.measure == "FID"),
-        "KID": _score_cell(found.kid, found.kid_interval, strong=facts.measure == "KID"),
+        "FID": _score_cell(scores.fid, scores.fid_interval, strong=facts.measure == "FID"),
+        "KID": _score_cell(scores.kid, scores.kid_interval, strong=facts.measure == "KID"),
     }
-    real = Cell(text=f"{found.n_real:,}", notes=[f"split {item.real_split}", *_clipped(found.clipped_real)])
-    return [name, sampler, *(values[key] for key in measures(facts)), _floor(found), real, _generated(found)]
+    real = Cell(text=f"{scores.n_real:,}", notes=[f"split {item.real_split}", *_clipped(scores.clipped_real)])
+    return [name, sampler, *(values[key] for key in measures(facts)), _floor(scores), real, _generated(scores)]
 
 
 def _cost_note(item: EvaluationFacts) -> str:
@@ -74,31 +74,31 @@ def _score_cell(value: float | None, interval: list[float] | None, *, strong: bo
     return Cell(text=text, notes=notes, title="" if value is None else str(value), strong=strong)
 
 
-def _floor(found: Score) -> Cell:
-    notes = [f"n = {' / '.join(f'{n:,}' for n in found.floor_n)}"] if found.floor_n else []
-    notes += [f"at n = {found.n:,}: {score(found.floor_at_n)}"] if found.floor_at_n is not None else []
-    return replace(_score_cell(found.floor, None), notes=notes)
+def _floor(scores: Score) -> Cell:
+    notes = [f"n = {' / '.join(f'{n:,}' for n in scores.floor_n)}"] if scores.floor_n else []
+    notes += [f"at n = {scores.n:,}: {score(scores.floor_at_n)}"] if scores.floor_at_n is not None else []
+    return replace(_score_cell(scores.floor, None), notes=notes)
 
 
-def _generated(found: Score) -> Cell:
-    notes = _clipped(found.clipped_generated)
-    if found.memorized_fraction is not None:
-        held_out = "unknown" if found.memorized_fraction_val is None else percent(found.memorized_fraction_val)
-        notes += [f"copies {percent(found.memorized_fraction)}", f"held-out {held_out}"]
-    return Cell(text=f"{found.n_generated:,}", notes=notes)
+def _generated(scores: Score) -> Cell:
+    notes = _clipped(scores.clipped_generated)
+    if scores.memorized_fraction is not None:
+        held_out = "unknown" if scores.memorized_fraction_val is None else percent(scores.memorized_fraction_val)
+        notes += [f"copies {percent(scores.memorized_fraction)}", f"held-out {held_out}"]
+    return Cell(text=f"{scores.n_generated:,}", notes=notes)
 
 
 def _clipped(share: float | None) -> list[str]:
     return [] if share is None else [f"clipped {percent(share)}"]
 
 
-def _features(found: Score | None) -> str:
-    if found is None:
+def _features(scores: Score | None) -> str:
+    if scores is None:
         return ABSENT
     comparable = (
-        "comparable with published FID" if found.comparable_to_published else "NOT COMPARABLE with published FID"
+        "comparable with published FID" if scores.comparable_to_published else "NOT COMPARABLE with published FID"
     )
-    return f"{comparable}; features of {found.extractor} (sha256 {found.sha256[:12]}), resize {found.resize}"
+    return f"{comparable}; features of {scores.extractor} (sha256 {scores.sha256[:12]}), resize {scores.resize}"
 
 
 def measured_tables(facts: ReportRecords) -> list[Table]:
@@ -109,12 +109,12 @@ def measured_tables(facts: ReportRecords) -> list[Table]:
     ]
 
 
-def _extra_rows(more: Mapping[str, Any]) -> dict[str, str]:
+def _extra_rows(metrics: Mapping[str, Any]) -> dict[str, str]:
     row = {}
     for name in ("precision", "recall", "density", "coverage"):
-        if more.get(name) is not None:
-            row[name] = f"{more[name]:.3f}"
-    pixels: Mapping[str, Any] = more.get("pixels") or {}
+        if metrics.get(name) is not None:
+            row[name] = f"{metrics[name]:.3f}"
+    pixels: Mapping[str, Any] = metrics.get("pixels") or {}
     bands, indices, spectra = (pixels.get(name, {}) for name in ("bands", "indices", "spectra"))
     if "wasserstein" in bands:
         row[f"distance of bands ({bands['units']})"] = _by_band(bands["wasserstein"])
@@ -126,7 +126,7 @@ def _extra_rows(more: Mapping[str, Any]) -> dict[str, str]:
             row[f"distance of {name}"] = rounded(distances["wasserstein"])
     if spectra:
         row["spectra, dB"] = _by_band(spectra["log_spectral_distance_db"])
-    for name, distances in (more.get("triplets") or {}).items():
+    for name, distances in (metrics.get("triplets") or {}).items():
         row[f"{name}: FID, KID"] = f"{rounded(distances['fid'])}, {rounded(distances['kid'])}"
     absent = [text for part in pixels.values() for text in part.get("absent", [])]
     return row | ({"absent": "; ".join(absent)} if absent else {})

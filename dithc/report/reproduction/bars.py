@@ -47,10 +47,10 @@ class Panel:
 def panels_of(document: TargetResult) -> list[Panel]:
     """Group cells by quantity; a cell without a number joins the first quantity of its column."""
     quantities = {cell.column: cell.quantity for cell in reversed(document.cells) if cell.quantity}
-    found: dict[str, list[ResultCell]] = {}
+    groups: dict[str, list[ResultCell]] = {}
     for cell in document.cells:
         title = (cell.quantity or quantities.get(cell.column, "")).partition(":")[0]
-        found.setdefault(title, []).append(cell)
+        groups.setdefault(title, []).append(cell)
     return [
         Panel(
             title=title,
@@ -58,7 +58,7 @@ def panels_of(document: TargetResult) -> list[Panel]:
             columns=list(dict.fromkeys(map(_label, cells))),
             cells={(cell.row, _label(cell)): cell for cell in cells},
         )
-        for title, cells in found.items()
+        for title, cells in groups.items()
     ]
 
 
@@ -69,18 +69,18 @@ def _label(cell: ResultCell) -> str:
 
 def draw_bars(document: TargetResult, margins: canvas.Margins, folder: Path) -> Any:
     panels = panels_of(document)
-    shown = [panel for panel in panels if panel.numbers] or panels[:1]
-    heights = [panel.inches for panel in shown] or [1.2]
+    selection = [panel for panel in panels if panel.numbers] or panels[:1]
+    heights = [panel.inches for panel in selection] or [1.2]
     heights[-1] += LEGEND_INCHES
     figure, body, axes = canvas.framed(heights, margins)
-    if not shown:
+    if not selection:
         placeholder(axes[0], "no cells are planned")
         return figure
-    names = dict.fromkeys(name for panel in shown for name in panel.columns)
+    names = dict.fromkeys(name for panel in selection for name in panel.columns)
     colors = {name: theme.PALETTE[index % len(theme.PALETTE)] for index, name in enumerate(names)}
-    for axis, panel in zip(axes, shown, strict=True):
+    for axis, panel in zip(axes, selection, strict=True):
         _draw_panel(axis, panel, colors)
-    if handles := _legend(axes[0], shown, colors):
+    if handles := _legend(axes[0], selection, colors):
         is_short = sum(len(handle.get_label()) for handle in handles) < LEGEND_LETTERS
         columns = len(handles) if is_short else LEGEND_COLUMNS
         body.legend(handles=handles, loc="outside upper left", ncols=columns, fontsize=8.5, labelcolor=theme.INK)
@@ -88,8 +88,8 @@ def draw_bars(document: TargetResult, margins: canvas.Margins, folder: Path) -> 
 
 
 def _draw_panel(axis: Any, panel: Panel, colors: dict[str, str]) -> None:
-    known = panel.numbers
-    low, high = (min(known), max(known)) if known else (0.0, 1.0)
+    numbers = panel.numbers
+    low, high = (min(numbers), max(numbers)) if numbers else (0.0, 1.0)
     is_log = low > 0 and high > WIDE * low
     if is_log:
         low /= 1.5
@@ -139,13 +139,13 @@ def _draw_cell(axis: Any, cell: ResultCell, height: float, color: str, *, step: 
 def _legend(axis: Any, panels: Sequence[Panel], colors: dict[str, str]) -> list[Any]:
     """Return a patch per column, and the marks in use."""
     cells = [cell for panel in panels for cell in panel.cells.values()]
-    shown = []
+    handles = []
     if len(colors) > 1:
         styles = {name: bar_style(color, is_measured=True) for name, color in colors.items()}
-        shown += [axis.bar([0], [0], width=0, label=shorten(name), **style) for name, style in styles.items()]
+        handles += [axis.bar([0], [0], width=0, label=shorten(name), **style) for name, style in styles.items()]
     if any(cell.status == "simulated" for cell in cells):
         style = bar_style(theme.INK, is_measured=False)
-        shown.append(axis.bar([0], [0], width=0, label="hollow: simulated", **style))
+        handles.append(axis.bar([0], [0], width=0, label="hollow: simulated", **style))
     if any(cell.published is not None for cell in cells):
-        shown += axis.plot([], [], label="published, machine of the paper", **published_style())
-    return shown
+        handles += axis.plot([], [], label="published, machine of the paper", **published_style())
+    return handles

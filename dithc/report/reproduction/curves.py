@@ -60,17 +60,17 @@ def _draw_panel(axis: Any, title: str, curves: Sequence[Series]) -> None:
             axis.plot(series.x, np.array(series.y, float), color=style["color"], alpha=0.2, linewidth=0.7)
         axis.plot(series.x, np.array(series.smoothed or series.y, float), label=names.pop(_key(series), None), **style)
     ends = [value for series in curves for value in series.x]
-    known = [value for series in curves for value in series.y if value is not None]
+    y_values = [value for series in curves for value in series.y if value is not None]
     if curves[0].y_label == "efficiency":
         axis.axhline(1.0, color=theme.MUTED, linewidth=0.9, zorder=1)
         axis.set_xscale("log", base=2)
-        low = min(known, default=0.0)
-        axis.set_ylim(0.0 if low < 0.6 else 0.1 * int(10 * low), max([1.04, *known]) + 0.03)
+        low = min(y_values, default=0.0)
+        axis.set_ylim(0.0 if low < 0.6 else 0.1 * int(10 * low), max([1.04, *y_values]) + 0.03)
         axis.yaxis.set_major_formatter(lambda value, _: f"{100 * value:.0f}%")
         ticks = [2**power for power in range(int(max(ends)).bit_length()) if 2**power >= min(ends)]
         axis.set_xticks(ticks, [f"{tick:,}" for tick in ticks])
         axis.minorticks_off()
-    elif known and min(known) > 0:
+    elif y_values and min(y_values) > 0:
         axis.set_yscale("log")
         axis.yaxis.get_major_locator().set_params(subs=(1, 2, 5))
         axis.yaxis.set_major_formatter(lambda value, _: short(value))

@@ -18,18 +18,18 @@ LABEL_INCHES, EMPTY_INCHES, MAX_INCHES = 0.34, 0.9, 12.0  # of images
 def draw_mosaic(document: TargetResult, margins: canvas.Margins, folder: Path) -> Any:
     """Draw the images of a document from the top down."""
     paths = [folder / image.path for image in document.images]
-    found = [canvas.read_image(path) if path.is_file() else None for path in paths]
-    shapes = [pixels.shape if pixels is not None else None for pixels in found]
+    arrays = [canvas.read_image(path) if path.is_file() else None for path in paths]
+    shapes = [pixels.shape if pixels is not None else None for pixels in arrays]
     sides = [min(MAX_INCHES, canvas.WIDTH_INCHES * shape[0] / shape[1]) if shape else EMPTY_INCHES for shape in shapes]
     figure, _, axes = canvas.framed([LABEL_INCHES + side for side in sides], margins)
-    for panel, image, pixels in zip(axes, document.images, found, strict=False):
+    for panel, image, pixels in zip(axes, document.images, arrays, strict=False):
         panel.set_axis_off()
         panel.set_title(shorten(image.label, 90))
         if pixels is None:
             placeholder(panel, f"missing: {shorten(image.path, 90)}")
         else:
             panel.imshow(pixels, interpolation="nearest" if pixels.shape[1] < 400 else "antialiased")
-    if not found:
+    if not arrays:
         reason = next((cell.reason for cell in document.cells if cell.reason), "no samples exist")
         placeholder(axes[0], shorten(reason, 120))
     return figure

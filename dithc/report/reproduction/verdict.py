@@ -49,28 +49,28 @@ def _measured(document: TargetResult) -> list[tuple[ResultCell, float]]:
 
 
 def _grid(document: TargetResult) -> dict[str, dict[str, tuple[ResultCell, float]]]:
-    found: dict[str, dict[str, tuple[ResultCell, float]]] = {}
+    grid: dict[str, dict[str, tuple[ResultCell, float]]] = {}
     for cell, value in _measured(document):
-        found.setdefault(cell.row, {})[cell.column] = (cell, value)
-    return found
+        grid.setdefault(cell.row, {})[cell.column] = (cell, value)
+    return grid
 
 
 def _strategies(document: TargetResult) -> Iterator[Claim]:
     """Compare the order of strategies in time and memory with table 2."""
     for unit, quantity in (("s", "time"), ("GB", "memory")):
         for strategy in ("DP", "DP+TP"):
-            found = []
+            comparisons = []
             for row, cells in _grid(document).items():
                 batch, _, model = row.partition(" ")
                 printed = _printed(f"{batch} {model}", strategy, unit) or _printed(f"112 {model}", strategy, unit)
                 if printed and {f"{strategy} {unit}", f"CFTP {unit}"} <= cells.keys():
                     measured = cells[f"{strategy} {unit}"][1] / cells[f"CFTP {unit}"][1]
                     text = f"{row} {_ratio(measured)} (paper {_ratio(printed)})"
-                    found.append((_sign(measured) == _sign(printed), text))
-            if found:
-                exceptions = [text for agrees, text in found if not agrees]
+                    comparisons.append((_sign(measured) == _sign(printed), text))
+            if comparisons:
+                exceptions = [text for agrees, text in comparisons if not agrees]
                 name = f"{strategy} over CFTP in {quantity}: ordered as in the paper"
-                yield _claim(name, len(found), exceptions)
+                yield _claim(name, len(comparisons), exceptions)
 
 
 def _printed(row: str, strategy: str, unit: str) -> float | None:
@@ -84,29 +84,29 @@ def _claim(name: str, total: int, exceptions: Sequence[str]) -> Claim:
     return not exceptions, f"{name} for {total - len(exceptions)} of {total}{suffix}."
 
 
-def _faster_claim(name: str, found: Mapping[str, float]) -> Claim:
-    slower = [f"{row} {_ratio(ratio)}" for row, ratio in found.items() if ratio <= 1]
-    return _claim(f"{name}: {_ratio(min(found.values()))} to {_ratio(max(found.values()))}, faster", len(found), slower)
+def _faster_claim(name: str, gains: Mapping[str, float]) -> Claim:
+    slower = [f"{row} {_ratio(ratio)}" for row, ratio in gains.items() if ratio <= 1]
+    return _claim(f"{name}: {_ratio(min(gains.values()))} to {_ratio(max(gains.values()))}, faster", len(gains), slower)
 
 
 def _libraries(document: TargetResult) -> Iterator[Claim]:
     """Compare own products with each library (table 3)."""
     for library in ("OpenBLAS", "nativeBLAS", "oneDNN"):
-        found = {
+        ratios = {
             row: cells[library][1] / min(seconds)
             for row, cells in _grid(document).items()
             if library in cells and (seconds := [cells[name][1] for name in ("own GEMM", "tuned") if name in cells])
         }
-        if found:
-            yield _faster_claim(f"A step with own products over one with {library}", found)
+        if ratios:
+            yield _faster_claim(f"A step with own products over one with {library}", ratios)
 
 
 def _modules(document: TargetResult) -> Iterator[Claim]:
     """Compare the products of each module with each library (table 4)."""
     means = [(cell, value) for cell, value in _measured(document) if "mean" in cell.quantity]
     for library in dict.fromkeys(cell.column for cell, _ in means):
-        found = {cell.row: value for cell, value in means if cell.column == library}
-        yield _faster_claim(f"Own products over {library}", found)
+        ratios = {cell.row: value for cell, value in means if cell.column == library}
+        yield _faster_claim(f"Own products over {library}", ratios)
 
 
 def _losses(document: TargetResult) -> Iterator[Claim]:
@@ -155,9 +155,9 @@ def _scaling(document: TargetResult) -> Iterator[Claim]:
         if x == AT_NODES and y is not None
     ]
     if simulated:
-        least = min(simulated)
-        text = f"XL/2 with the exchange of dithc, simulated: {least:.1%} at 256 nodes or more; the paper has 90.6%."
-        yield least >= AT_EFFICIENCY - CLOSE, text
+        minimum = min(simulated)
+        text = f"XL/2 with the exchange of dithc, simulated: {minimum:.1%} at 256 nodes or more; the paper has 90.6%."
+        yield minimum >= AT_EFFICIENCY - CLOSE, text
 
 
 def _fid(document: TargetResult) -> Iterator[Claim]:

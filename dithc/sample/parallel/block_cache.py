@@ -94,9 +94,9 @@ class FirstBlockCache(BlockCache):
         out = (first + self._rest).to(first.dtype)
         if changed:
             rows = torch.tensor(changed)
-            found = self._run(blocks[1:], first[rows], c[rows])
-            self._added[rows], self._rest[rows] = added[rows], (found - first[rows]).float()
-            out[rows] = found
+            hidden = self._run(blocks[1:], first[rows], c[rows])
+            self._added[rows], self._rest[rows] = added[rows], (hidden - first[rows]).float()
+            out[rows] = hidden
         return out
 
     def _changed_rows(self, added: Tensor) -> list[int]:
@@ -134,16 +134,16 @@ class TaylorCache(BlockCache):
         self._nodes: list[_Node] = []  # newest first
 
     def _compute(self, blocks: BlockStack, tokens: Tensor, c: Tensor, time: float) -> Tensor:
-        call, chosen = self._calls, self._settings
+        call, settings = self._calls, self._settings
         self._calls += 1
-        if call >= chosen.warmup_steps and (call - chosen.warmup_steps + 1) % chosen.interval:
+        if call >= settings.warmup_steps and (call - settings.warmup_steps + 1) % settings.interval:
             weights = lagrange([node.time for node in self._nodes], time)
             added = self._nodes[0].added * weights[0]
             for node, weight in zip(self._nodes[1:], weights[1:], strict=True):
                 added += node.added * weight
             return (tokens + added).to(tokens.dtype)
         out = self._run(blocks, tokens, c)
-        if chosen.interval > 1:
+        if settings.interval > 1:
             self._keep(_Node(call, time, (out - tokens).float()))
         return out
 

@@ -53,9 +53,9 @@ class StaleKvAttention(UnsharedAttention):
         return mixed
 
 
-def _check(name: str, got: int, most: int, name_of_limit: str) -> None:
-    if got > most:
-        expected, fix = f"at most the {most} {name_of_limit}", f"lower it to {most}"
+def _check(name: str, got: int, limit: int, name_of_limit: str) -> None:
+    if got > limit:
+        expected, fix = f"at most the {limit} {name_of_limit}", f"lower it to {limit}"
         raise user_error(f"pipefusion.{name}", got=got, expected=expected, fix=fix)
 
 

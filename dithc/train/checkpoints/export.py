@@ -50,20 +50,20 @@ def export(manifest: Path, *, weights: Literal["ema", "raw"], layout: Layout, ou
     predicts = training.ObjectiveConfig(**checkpoint.meta["objective"]).prediction_type
     kind = network_kind(predicts, config.block)
     outputs.OutputFolder(out).check() if layout == "diffusers" else outputs.check_file(out)
-    chosen = dict(read_tensors(checkpoint.weights(weights)))
+    tensors = dict(read_tensors(checkpoint.weights(weights)))
     if layout == "diffusers":
-        chosen = diffusers_keys.to_diffusers(chosen, config)
+        tensors = diffusers_keys.to_diffusers(tensors, config)
     try:
         with outputs.OutputFolder(out).replaced() if layout == "diffusers" else outputs.replacing(out) as temporary:
             if layout == "safetensors":
-                write_tensors(temporary, chosen, said=kind)
+                write_tensors(temporary, tensors, said=kind)
             elif layout == "official":
-                pair = {"model": dict(read_tensors(checkpoint.weights("raw"))), "ema": chosen}
-                single = {"model": chosen, **kind} if kind else chosen
+                pair = {"model": dict(read_tensors(checkpoint.weights("raw"))), "ema": tensors}
+                single = {"model": tensors, **kind} if kind else tensors
                 torch.save(pair | kind if weights == "ema" else single, temporary)
             else:
                 (temporary / CONFIG_FILE).write_text(json.dumps(settings, indent=2) + "\n")
-                write_tensors(temporary / DIFFUSERS_FILE, chosen, said=kind)
+                write_tensors(temporary / DIFFUSERS_FILE, tensors, said=kind)
     except (OSError, RuntimeError) as error:  # torch.save wraps the system's error in a RuntimeError
         raise unwritten("weights", out, error, fix="free space or choose another --out") from error
     log.info(f"{weights} weights of step {step} written to {out} ({layout})")
@@ -78,7 +78,7 @@ def export(manifest: Path, *, weights: Literal["ema", "raw"], layout: Layout, ou
             f"noise cannot use it; diffusers' DiTPipeline can, with a scheduler of {SCHEDULERS[predicts]}"
         )
     size = files_of(out)[0].stat().st_size
-    facts = {"step": step, "tensors": len(chosen), "bytes": size, "predicts": predicts}
+    facts = {"step": step, "tensors": len(tensors), "bytes": size, "predicts": predicts}
     return facts | {"model": checkpoint.meta["model"]}
 
 

@@ -111,7 +111,7 @@ def initial_state(
 
 def tensors_of(model: nn.Module) -> dict[str, Tensor]:
     """Return the tensors of a model's state dictionary, tied weights once; UserError for any other value."""
-    found, ids = dict[str, Tensor](), set[int]()
+    tensors, ids = dict[str, Tensor](), set[int]()
     for name, value in model.state_dict(keep_vars=True).items():
         if not isinstance(value, Tensor):
             raise user_error(
@@ -122,8 +122,8 @@ def tensors_of(model: nn.Module) -> dict[str, Tensor]:
             )
         if id(value) not in ids:
             ids.add(id(value))
-            found[name] = value.detach()
-    return found
+            tensors[name] = value.detach()
+    return tensors
 
 
 def checkpoint_metadata(job: TrainingJob, *, model: DiT, latents: Latents, layout: RankGrid) -> dict[str, Any]:

@@ -75,13 +75,13 @@ class CheckpointWriter:
 
     def resume(self, state: ModuleState, *, keys: Sequence[str] = SAME_ON_RESUME, **limits: Any) -> bool:
         """Load the newest complete checkpoint within the `limits` of `CheckpointStore.newest`; return whether it exists."""
-        found = self.group.broadcast_object(self.store.newest(**limits) if self.group.rank == 0 else None)
-        if found is None:
+        checkpoint = self.group.broadcast_object(self.store.newest(**limits) if self.group.rank == 0 else None)
+        if checkpoint is None:
             log.info(f"no checkpoint in {self.store.folder} to continue")
             return False
-        state.restore(found, metadata=self.metadata, keys=keys)
+        state.restore(checkpoint, metadata=self.metadata, keys=keys)
         self.last = state.step
-        log.info(f"continuing from step {state.step} in {found.folder}")
+        log.info(f"continuing from step {state.step} in {checkpoint.folder}")
         return True
 
     def save(self, state: ModuleState) -> None:

@@ -60,12 +60,12 @@ def _is_done(store: CheckpointStore, step: int) -> bool:
 def _inputs(job: TrainingJob) -> tuple[dict[str, str], CheckpointStore]:
     """Return the digest of each input manifest by path, and the store that all inputs determine."""
     stages = [("latents", "latents", job.paths.latents), ("init", "train", job.paths.init)]
-    found = {name: (path, Manifest.read(path, stage=stage).digest) for name, stage, path in stages if path is not None}
-    identity: dict[str, object] = {"spec": job.spec} | {name: value for name, (_, value) in found.items()}
+    inputs = {name: (path, Manifest.read(path, stage=stage).digest) for name, stage, path in stages if path is not None}
+    identity: dict[str, object] = {"spec": job.spec} | {name: value for name, (_, value) in inputs.items()}
     if job.run.init_from_file is not None:
         identity["init_from_file"] = _hash_of_weights(Path(job.run.init_from_file), run=job.name)
     store = CheckpointStore(job.paths.store / f"{job.name}-{digest(identity)}")
-    return {str(path): value for path, value in found.values()}, store
+    return {str(path): value for path, value in inputs.values()}, store
 
 
 def _hash_of_weights(path: Path, *, run: str) -> str:

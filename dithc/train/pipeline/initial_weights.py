@@ -62,7 +62,7 @@ def start_from_file(model: DiT, path: Path, *, weights: Weights, guides: bool = 
 
     Raises UserError if the weights do not fit, or if `guides` is set and their network lacks the null label.
     """
-    found, source = read_weights(path, model.config, weights=weights)
+    tensors, source = read_weights(path, model.config, weights=weights)
     if guides and source is not None and source.null_label is None:
         raise user_error(
             f"weights in {path} for `guidance_training.reference: start`",
@@ -70,7 +70,7 @@ def start_from_file(model: DiT, path: Path, *, weights: Weights, guides: bool = 
             expected="a network that predicts without a label",
             fix="start from weights that were trained with dropped labels, or remove `guidance_training`",
         )
-    state, changes = adapt_state_dict(found, model, source=source)
+    state, changes = adapt_state_dict(tensors, model, source=source)
     model.load_state_dict(state)
     _log_changes(f"weights in {path}", changes)
     log.info(

@@ -73,9 +73,9 @@ def _fix(run: training.RunConfig, tokens: int, images: int, free: int | None, *,
         return images // 2 if free is None else min(images // 2, int((free - OVERHEAD_BYTES) / image))
 
     options = []
-    if (most := fits(run.activation_checkpointing)) >= 1:
-        options.append(f"`micro_batch_size: {most}` of the run, the largest that fits")
-    if run.activation_checkpointing == "none" and (most := fits("block")) >= 1:
-        options.append(f"`activation_checkpointing: block` with `micro_batch_size: {most}`")
+    if (batch := fits(run.activation_checkpointing)) >= 1:
+        options.append(f"`micro_batch_size: {batch}` of the run, the largest that fits")
+    if run.activation_checkpointing == "none" and (batch := fits("block")) >= 1:
+        options.append(f"`activation_checkpointing: block` with `micro_batch_size: {batch}`")
     options.append("`machine.memory: {fast_memory_gib, spill_folder, spill_gib}`, which moves the rest to a file")
     return f"set {', or '.join(options)}; or use more memory or ranks (`sharding: zero1` distributes the state)"

@@ -64,8 +64,8 @@ class NonFiniteSearch:
     def _check_layer(self, name: str, _: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
         if self.found is not None or not isinstance(output, Tensor) or _is_finite(output):
             return
-        given = [value for value in (*args, *kwargs.values()) if isinstance(value, Tensor)]
-        side = "output" if all(_is_finite(value) for value in given) else "input"
+        inputs = [value for value in (*args, *kwargs.values()) if isinstance(value, Tensor)]
+        side = "output" if all(_is_finite(value) for value in inputs) else "input"
         location = f"layer {name}" if name else "the model"
         self.found = f"the {side} of {location}, of {self._describe_images(output)}"
 
@@ -82,8 +82,8 @@ class NonFiniteSearch:
         if values.dim() == 0 or values.shape[0] != self._part.stop - self._part.start:
             return f"images {self._part.start} to {self._part.stop - 1} of the global batch"
         numbers = [self._part.start + index for index in _bad_rows(values)]
-        more = f" and {len(numbers) - MAX_IMAGES_NAMED} more" if len(numbers) > MAX_IMAGES_NAMED else ""
-        return f"image {', '.join(map(str, numbers[:MAX_IMAGES_NAMED]))}{more} of the global batch"
+        suffix = f" and {len(numbers) - MAX_IMAGES_NAMED} more" if len(numbers) > MAX_IMAGES_NAMED else ""
+        return f"image {', '.join(map(str, numbers[:MAX_IMAGES_NAMED]))}{suffix} of the global batch"
 
 
 def weights_of(module: nn.Module) -> dict[str, nn.Parameter]:
@@ -95,8 +95,8 @@ def bad_weights(weights: Mapping[str, Tensor]) -> list[str]:
 
 
 def describe_weights(names: list[str]) -> str:
-    more = f" and of {len(names) - 1} more" if len(names) > 1 else ""
-    return f"the weights of {names[0]}{more}, before any layer"
+    suffix = f" and of {len(names) - 1} more" if len(names) > 1 else ""
+    return f"the weights of {names[0]}{suffix}, before any layer"
 
 
 def _network(module: nn.Module) -> nn.Module:

@@ -126,13 +126,13 @@ class Trainer:
         if not self.group.any(not is_finite):
             return
         names = bad_weights(weights)
-        found = dict(enumerate(self.group.gather_objects(describe_weights(names) if names else None)))
+        sites = dict(enumerate(self.group.gather_objects(describe_weights(names) if names else None)))
         raise NonFiniteError(
             number + 1,
             subject=f"the weights after step {number}, although its loss and gradient were finite",
-            got=_describe_locations(found),
+            got=_describe_locations(sites),
             in_weights=True,
-            found={rank: location for rank, location in found.items() if location},
+            found={rank: location for rank, location in sites.items() if location},
         )
 
     def _backward(self, losses: Tensor) -> None:
@@ -167,20 +167,20 @@ class Trainer:
                     self._backward(losses)
         self.optimizer.zero()
         gathered = self.group.gather_objects((math.isfinite(local_loss), search.in_weights, search.found))
-        found = {rank: location for rank, (_, _, location) in enumerate(gathered)}
+        sites = {rank: location for rank, (_, _, location) in enumerate(gathered)}
         ranks = ", ".join(str(rank) for rank, (good, _, _) in enumerate(gathered) if not good)
         cause = "finite, but its squares are beyond fp32" if math.isfinite(norm) else "the loss of every rank is finite"
         return NonFiniteError(
             number,
             subject=f"the loss of rank {ranks}" if ranks else f"the gradient ({cause})",
-            got=f"loss {loss}, gradient norm {norm}; first, in a repeated computation: {_describe_locations(found)}",
+            got=f"loss {loss}, gradient norm {norm}; first, in a repeated computation: {_describe_locations(sites)}",
             in_weights=any(in_weights for _, in_weights, _ in gathered),
-            found={rank: location for rank, location in found.items() if location},
+            found={rank: location for rank, location in sites.items() if location},
         )
 
 
-def _describe_locations(found: Mapping[int, str | None]) -> str:
-    locations = [f"rank {rank}: {location}" for rank, location in found.items() if location]
+def _describe_locations(sites: Mapping[int, str | None]) -> str:
+    locations = [f"rank {rank}: {location}" for rank, location in sites.items() if location]
     return "; ".join(locations) or "none on any rank: the sum over ranks, or a transient fault of the machine"
 
 

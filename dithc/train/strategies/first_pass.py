@@ -83,5 +83,5 @@ def mean_square(output: Any) -> Tensor:
             expected="a tensor, or tuples, lists and dictionaries of tensors",
             fix="pass `loss_of` to settle, a function that returns a scalar of the output",
         )
-    first, *others = (value.float().square().mean() for value in values)
-    return sum(others, start=first)
+    first, *terms = (value.float().square().mean() for value in values)
+    return sum(terms, start=first)

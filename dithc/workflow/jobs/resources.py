@@ -144,7 +144,7 @@ class JobResources:
         per_node, ranks = machine.launched_per_node or 1, machine.ranks or machine.nodes
         limit = (machine.memory_per_node_mb or 0) - RESERVED_MB
         while True:
-            found = needs(self.experiment, stage, name, ranks_per_node=per_node, ranks=ranks, cores=cores)
-            if stage != "ingest" or cores == 1 or limit < 0 or found.memory_mb <= limit:
-                return found
+            estimate = needs(self.experiment, stage, name, ranks_per_node=per_node, ranks=ranks, cores=cores)
+            if stage != "ingest" or cores == 1 or limit < 0 or estimate.memory_mb <= limit:
+                return estimate
             cores -= 1  # fewer concurrent readers need less memory

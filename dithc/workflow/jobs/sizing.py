@@ -157,9 +157,9 @@ def _convolutions(experiment: ExperimentConfig, dataset: datasets.DatasetConfig)
     if isinstance(codec, codecs.KlVaeConfig):
         area, width, latent = codec.downsampling_factor**2, codec.hidden_channels, codec.latent_channels
         patch, blocks = _bands(dataset) * area, codec.encoder_blocks + codec.decoder_blocks
-        kept = 6 * patch + width * (6 + 4 * blocks) + 8 * latent
+        activations = 6 * patch + width * (6 + 4 * blocks) + 8 * latent
         adds = width * (9 * patch + 18 * blocks * width + 11 * latent + patch) + 2 * patch * latent
-        return kept / area, adds / area
+        return activations / area, adds / area
     if codec.kind == "pixel":
         return 1.0, 1.0
     # A layer of the first level has 9 x width^2 multiply-adds per pixel; each half has about 12 of them. Other codecs use the
@@ -173,21 +173,21 @@ def _codec(experiment: ExperimentConfig, name: str, _: int) -> tuple[float, floa
     if not isinstance(codec, codecs.KlVaeConfig):
         return TORCH_MB, 0.0, 0.0
     dataset = experiment.datasets[codec.train_dataset]
-    kept, adds = _convolutions(experiment, dataset.model_copy(update={"codec": name}))
+    activations, adds = _convolutions(experiment, dataset.model_copy(update={"codec": name}))
     pixels = codec.batch_size * codec.crop(dataset.tiles.size) ** 2
     flops = 3 * 2 * adds * pixels * codec.steps / CONVOLUTION_SHARE
     moments = (
         4 * 8 * (_bands(dataset) * codec.downsampling_factor**2) ** 2
     )  # second moments of patches, and their decomposition
-    return TORCH_MB + (4 * kept * pixels + moments) / MB + _scene_mb(dataset)[1] / 4, flops, 0.0
+    return TORCH_MB + (4 * activations * pixels + moments) / MB + _scene_mb(dataset)[1] / 4, flops, 0.0
 
 
 def _latents(experiment: ExperimentConfig, name: str, _: int) -> tuple[float, float, float]:
     dataset = experiment.datasets[name]
-    kept = _convolutions(experiment, dataset)[0]
+    activations = _convolutions(experiment, dataset)[0]
     total_mb = _scene_mb(dataset)[1]
     flops = _codec_pass(experiment, dataset) * dataset.views
-    return TORCH_MB + 32 * dataset.tiles.size**2 * kept * 4 / MB, flops, (2 + dataset.views) * total_mb
+    return TORCH_MB + 32 * dataset.tiles.size**2 * activations * 4 / MB, flops, (2 + dataset.views) * total_mb
 
 
 def _codec_pass(experiment: ExperimentConfig, dataset: datasets.DatasetConfig) -> float:
@@ -222,8 +222,8 @@ def _sample(experiment: ExperimentConfig, name: str, ranks: int) -> tuple[float,
     # Two networks process an image in sequence; one network processes both halves of the guidance together.
     halves = 2 if evaluation.guidance_scale != 1.0 else 1
     concurrent = min(evaluation.batch_size, SAMPLED_SHARD) * (halves if networks == 1 else 1)
-    kept, _ = _convolutions(experiment, dataset)
-    decoding = min(evaluation.batch_size, SAMPLED_SHARD) * side**2 * kept * 4
+    activations, _ = _convolutions(experiment, dataset)
+    decoding = min(evaluation.batch_size, SAMPLED_SHARD) * side**2 * activations * 4
     buffered = SAMPLED_SHARD * side**2 * bands * 4 * 3
     network = concurrent * tokens * width * 4 * run.model.kept_widths + parameters * 8 * networks
     network += parameters * 8 * (evaluation.ema_std is not None)  # averages are summed in float64

@@ -35,12 +35,12 @@ class EventReporter:
                 events.append((entry, text))
         self._previous = {entry.stage.key: entry for entry in status.stages}
         total = len(status.stages)
-        done = status.count("done") - sum(entry.state == "done" for entry, _ in events)
+        count = status.count("done") - sum(entry.state == "done" for entry, _ in events)
         lines = []
         for entry, text in events:
-            done += entry.state == "done"
-            place = f"[{done:>{len(str(total))}}/{total}]" if entry.state == "done" else " " * len(f"[{total}/{total}]")
-            lines.append(f"{_clock(now)} {place} {shortened(entry.stage.title, LONGEST_TITLE)}: {text}".rstrip(": "))
+            count += entry.state == "done"
+            mark = f"[{count:>{len(str(total))}}/{total}]" if entry.state == "done" else " " * len(f"[{total}/{total}]")
+            lines.append(f"{_clock(now)} {mark} {shortened(entry.stage.title, LONGEST_TITLE)}: {text}".rstrip(": "))
         return lines or self._queue(status, now)
 
     def _event(self, status: StageStatus, *, since: float) -> str | None:

@@ -34,10 +34,10 @@ class ExperimentStatus:
         return max((status.eta_seconds for status in self.stages if status.eta_seconds is not None), default=None)
 
     def summary(self) -> str:
-        done = f"{self.count('done')} of {len(self.stages)} stages done"
+        progress = f"{self.count('done')} of {len(self.stages)} stages done"
         counts = [f"{self.count(state)} {state}" for state in REPORTED_STATES if self.count(state)]
         remaining = f"about {span(self.eta_seconds)} left for running stages" if self.eta_seconds else ""
-        return f"{self.name}: {joined(done, *counts, remaining)}"
+        return f"{self.name}: {joined(progress, *counts, remaining)}"
 
     @property
     def driver_text(self) -> str:
@@ -110,11 +110,11 @@ class ExperimentMonitor:
         `jobs` defaults to the scheduler's; logs older than `since` (seconds since 1970), such as of earlier drivers, are ignored.
         """
         self.matrix = self._load_graph()
-        found = self.jobs() if jobs is None else jobs
+        listing = self.jobs() if jobs is None else jobs
         driver = self.driver
         stages = stages_of(self.matrix)
         inspector = StageInspector(
-            self.matrix, self.base, stages=stages, jobs=found, queue=self.queue, driver=driver, since=since
+            self.matrix, self.base, stages=stages, jobs=listing, queue=self.queue, driver=driver, since=since
         )
         statuses = [inspector.inspect(stage) for stage in stages]
         report = self.base / self.matrix.root / "report.html"
@@ -122,7 +122,7 @@ class ExperimentMonitor:
         is_new = driver is None or (report.exists() and report.stat().st_mtime >= driver.started_at)
         is_last = is_new and all(status.state == "done" for status in statuses)
         matched = {job.id for job in inspector.matched.values()}
-        unmatched = [f"{job.title}: {describe_job(job)}" for job in found if job.active and job.id not in matched]
+        unmatched = [f"{job.title}: {describe_job(job)}" for job in listing if job.active and job.id not in matched]
         name, current = self.matrix.experiment.name, report if is_last else None
         return ExperimentStatus(name=name, stages=statuses, driver=driver, unmatched_jobs=unmatched, report=current)
 

@@ -68,9 +68,9 @@ def training_at(store: Path) -> TrainingProgress | None:
 def bar_of(lines: list[str]) -> tuple[str, float | None] | None:
     """Return the last progress line of a log (`12/400 step, 3 step/s, 0:42 left, loss 0.1`) and its remaining seconds."""
     for line in reversed(lines):
-        if found := BAR.search(line):
-            done, total, unit, rate, remaining, notes = found.groups()
-            return f"{done}/{total} {unit}, {rate}, {remaining} left{notes}", _seconds(remaining)
+        if match := BAR.search(line):
+            count, total, unit, rate, remaining, notes = match.groups()
+            return f"{count}/{total} {unit}, {rate}, {remaining} left{notes}", _seconds(remaining)
     return None
 
 
@@ -80,8 +80,8 @@ def error_of(lines: list[str]) -> list[str]:
         return []
     errors = [number for number, line in enumerate(lines) if ERROR.match(line)]
     if errors:
-        first, *more = lines[errors[-1] :]
-        return [first, *takewhile(lambda line: line.startswith("  "), more)][:MAX_LINES]
+        first, *details = lines[errors[-1] :]
+        return [first, *takewhile(lambda line: line.startswith("  "), details)][:MAX_LINES]
     if any(line.startswith("Traceback (most recent call last)") for line in lines):
         return lines[-LAST_LINES:]
     return []

@@ -59,8 +59,8 @@ class RunSummary:
             lines += [f"  fix: {KILLED}"] if ending == "SIGKILL" else []
         if not lines and not is_told:
             return []
-        waiting, done = self.status.count("waiting"), self.status.count("done")
-        lines += [f"{waiting} stages were not started, {done} are done; start the same command again to continue"]
+        waiting, num_done = self.status.count("waiting"), self.status.count("done")
+        lines += [f"{waiting} stages were not started, {num_done} are done; start the same command again to continue"]
         return folded(lines, width=self.width)
 
 
@@ -113,16 +113,16 @@ def _times(status: ExperimentStatus) -> list[str]:
             key = entry.stage.name if entry.stage.kind == "run" else entry.stage.key
             durations = seconds.setdefault(entry.stage.manifest, {})
             durations[key] = max(entry.seconds, durations.get(key, 0.0))
-    sums = sorted(((sum(found.values()), name) for name, found in seconds.items()), key=lambda pair: -pair[0])
+    sums = sorted(((sum(times.values()), name) for name, times in seconds.items()), key=lambda pair: -pair[0])
     total = sum(spent for spent, _ in sums)
     parts = ", ".join(f"{name} {span(spent)} ({spent / total:.0%})" for spent, name in sums if total)
     return [f"time of all finished stages, {span(total)} without startup: {parts}"] if total else []
 
 
 def _outputs(progress: ExperimentMonitor, status: ExperimentStatus) -> list[str]:
-    root, done = Path(progress.matrix.root), [entry.stage for entry in status.stages if entry.state == "done"]
-    rules = {stage.rule for stage in done}
-    runs = list(dict.fromkeys(stage.name for stage in done if stage.kind == "run"))
+    root, stages = Path(progress.matrix.root), [entry.stage for entry in status.stages if entry.state == "done"]
+    rules = {stage.rule for stage in stages}
+    runs = list(dict.fromkeys(stage.name for stage in stages if stage.kind == "run"))
     stores = [str(_store(progress, run)) for run in runs[:MAX_STORES]]
     stores += [f"and {len(runs) - MAX_STORES} more"] if len(runs) > MAX_STORES else []
     lines = [f"checkpoints: {', '.join(stores)}"] if runs else []
@@ -130,8 +130,8 @@ def _outputs(progress: ExperimentMonitor, status: ExperimentStatus) -> list[str]
         lines += [f"samples: {root / 'samples'}/NAME/grid.png; as GeoTIFF or zarr: dithc export --help"]
     if status.report is not None:
         lines += [f"figures: {root / 'figures'}, numbers: {root / 'report.json'}"]
-    more = f"`dithc status {root}` prints the progress of each stage, `dithc show {root / 'tiles'}/NAME` describes an output"
-    return [*lines, f"logs: {root / 'logs'}; {more}"] if done else []
+    hint = f"`dithc status {root}` prints the progress of each stage, `dithc show {root / 'tiles'}/NAME` describes an output"
+    return [*lines, f"logs: {root / 'logs'}; {hint}"] if stages else []
 
 
 def _store(progress: ExperimentMonitor, run: str) -> Path | str:
@@ -152,8 +152,8 @@ def _warnings(kinds: Sequence[WarningGroup]) -> list[str]:
     count = sum(kind.count for kind in kinds)
     lines = [f"warnings: {count}, of {len(kinds)} kinds" if count > len(kinds) else f"warnings: {count}"]
     lines += [f"{INDENT}{_occurrences(kind)}{cut(kind.text, LONGEST)}" for kind in kinds[:MAX_WARNINGS]]
-    more = len(kinds) - MAX_WARNINGS
-    return lines + ([f"{INDENT}and {more} more kinds, in the logs"] if more > 0 else [])
+    excess = len(kinds) - MAX_WARNINGS
+    return lines + ([f"{INDENT}and {excess} more kinds, in the logs"] if excess > 0 else [])
 
 
 def _occurrences(kind: WarningGroup) -> str:

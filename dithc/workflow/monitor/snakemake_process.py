@@ -68,8 +68,8 @@ class SnakemakeProcess:
     def status(self) -> int | None:
         """Exit status, 128 + n after signal n; None while it runs."""
         assert self._child is not None
-        found = self._child.poll()
-        return BY_SIGNAL - found if found is not None and found < 0 else found
+        code = self._child.poll()
+        return BY_SIGNAL - code if code is not None and code < 0 else code
 
     def new_lines(self) -> list[str]:
         """Return the complete lines since the last call; after the end, all remaining text."""
@@ -96,13 +96,13 @@ class SnakemakeProcess:
 
     def ended(self) -> dict[str, str]:
         """Return the end of each failed job's command (`SIGKILL`, `status 2`) by the path of its log."""
-        ending, found = "", dict[str, str]()
+        ending, endings = "", dict[str, str]()
         for line in self.log.read_text(errors="replace").splitlines():
             if (end := COMMAND_END.search(line)) is not None:
                 ending = end.group(1) or _status_words(int(end.group(2)))
             elif ending and (log := JOB_LOG.match(line)) is not None:
-                found[log.group(1)], ending = ending, ""
-        return found
+                endings[log.group(1)], ending = ending, ""
+        return endings
 
     def _forward(self, number: int, frame: FrameType | None) -> None:
         if self._child is None or self._child.poll() is not None:
@@ -145,15 +145,15 @@ class OutputFilter:
 
     def of(self, lines: Sequence[str]) -> list[str]:
         """Return the lines to show, each with its indented continuation."""
-        shown = []
+        output = []
         for line in lines:
-            if (found := MESSAGE.match(line)) is not None:
-                self._is_shown = self._is_wanted(found.group(1), found.group(2) or "", line)
+            if (match := MESSAGE.match(line)) is not None:
+                self._is_shown = self._is_wanted(match.group(1), match.group(2) or "", line)
             elif not line.startswith("  "):
                 self._is_shown = False
             if self._is_shown:
-                shown.append(line if self._is_driver else cut(line, LONGEST))
-        return folded(shown, width=self.width)
+                output.append(line if self._is_driver else cut(line, LONGEST))
+        return folded(output, width=self.width)
 
     def _is_wanted(self, package: str, level: str, line: str) -> bool:
         self._is_driver = package == "workflow"

@@ -69,11 +69,11 @@ class StageInspector:
             return self._inactive(stage, "waiting", "stopped after a checkpoint, to be rerun")
         error = error_of(tail(log)) if is_fresh else []
         if job is not None:
-            found = self.queue.log(self.base, job) if self.queue is not None and not error else None
+            job_log = self.queue.log(self.base, job) if self.queue is not None and not error else None
             why, fix = explain_end(job)
-            lines = error or error_of(tail(found) if found else []) or [why]
+            lines = error or error_of(tail(job_log) if job_log else []) or [why]
             text = f"job {job.id} ended {job.state}: {why}; fix: {fix}"
-            return StageStatus(stage=stage, state="failed", message=text, error_lines=tuple(lines), log=found or log)
+            return StageStatus(stage=stage, state="failed", message=text, error_lines=tuple(lines), log=job_log or log)
         if error:
             text = error[0].partition("error: ")[2] or error[-1].strip()
             return StageStatus(stage=stage, state="failed", message=text, error_lines=tuple(error), log=log)
@@ -105,9 +105,9 @@ class StageInspector:
             if stage.rule == "sample":
                 images = f"{self._images(stage)}/{self.matrix.experiment.evaluations[stage.name].num_images} images"
                 text = joined(images, f"{span(remaining)} left" if remaining is not None else "")
-        text, found = joined(text, location), log if log.exists() else None
+        text, log_file = joined(text, location), log if log.exists() else None
         return StageStatus(
-            stage=stage, state="running", message=text, eta_seconds=remaining, training=training, log=found
+            stage=stage, state="running", message=text, eta_seconds=remaining, training=training, log=log_file
         )
 
     def _training_text(self, stage: Stage, progress: TrainingProgress | None) -> tuple[str, float | None]:
@@ -143,15 +143,15 @@ class StageInspector:
     def _find_store(self, run: str) -> CheckpointStore | None:
         """Return the store folder of a run: by its inputs, or the last written one if it starts from a file."""
         experiment = self.matrix.experiment
-        chosen, root = experiment.runs[run], self.base / experiment.store
+        settings, root = experiment.runs[run], self.base / experiment.store
         spec = stage_spec(experiment, "train", run)
-        if chosen.init_from_file is not None:
+        if settings.init_from_file is not None:
             specs = root.glob(f"{run}-{DIGEST}/spec.json")
-            found = [path for path in specs if read_mapping(path) | {"checksum": None} == spec | {"checksum": None}]
-            newest = max(found, key=lambda path: path.parent.stat().st_mtime, default=None)
+            paths = [path for path in specs if read_mapping(path) | {"checksum": None} == spec | {"checksum": None}]
+            newest = max(paths, key=lambda path: path.parent.stat().st_mtime, default=None)
             return CheckpointStore(newest.parent) if newest is not None else None
         identity: dict[str, Any] = {"spec": spec}
-        for key, path in self.matrix.train_input(run, chosen.segment_steps).items():
+        for key, path in self.matrix.train_input(run, settings.segment_steps).items():
             identity[key] = read_mapping(self.base / path).get("digest")
         folder = root / f"{run}-{digest(identity)}"
         return CheckpointStore(folder) if folder.is_dir() else None

@@ -42,8 +42,8 @@ def format_status(
     rows = [_row(kind, name, list(statuses)) for (kind, name), statuses in objects]
     rows = [row for row in rows if row.state in ACTIVE or not only_active]
     driver = f"; {status.driver_text}" if status.report is None and not only_active else ""
-    others = (f"also in the queue: {job}" for job in status.unmatched_jobs)
-    end = [cut(line, width) for line in (*others, status.summary() + driver)]
+    jobs = (f"also in the queue: {job}" for job in status.unmatched_jobs)
+    end = [cut(line, width) for line in (*jobs, status.summary() + driver)]
     end += [f"report: {status.report}"] if status.report is not None else []
     space = max(0, height - len(end)) if height is not None else len(rows)
     return _table(_fitting_rows(rows, space), width=width, colour=colour) + end
@@ -67,8 +67,8 @@ def _table(rows: list[StatusRow], *, width: int | None, colour: bool) -> list[st
 def _fitting_rows(rows: list[StatusRow], space: int) -> list[StatusRow]:
     """Return as many rows as fit, in order; drops the last waiting rows first, then the first finished rows."""
     waiting = [number for number, row in enumerate(rows) if row.state == "waiting"][::-1]
-    done = [number for number, row in enumerate(rows) if row.state == "done"]
-    dropped = set([*waiting, *done][: max(0, len(rows) - space)])
+    finished_rows = [number for number, row in enumerate(rows) if row.state == "done"]
+    dropped = set([*waiting, *finished_rows][: max(0, len(rows) - space)])
     return [row for number, row in enumerate(rows) if number not in dropped][:space]
 
 

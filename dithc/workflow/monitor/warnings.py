@@ -33,10 +33,10 @@ class WarningCollector:
 
     def add(self, line: str, *, stage: str = "") -> bool:
         """Count a log line; return whether it is the first warning of its kind."""
-        found = MESSAGE.match(line)
-        if found is None or found.group(2) != "warning: ":
+        match = MESSAGE.match(line)
+        if match is None or match.group(2) != "warning: ":
             return False
-        text = f"{found.group(1)}: {line[found.end() :]}"
+        text = f"{match.group(1)}: {line[match.end() :]}"
         kind = self._kinds.setdefault(kind_of(text), WarningGroup(text))
         kind.count += 1
         if stage and stage not in kind.stages:

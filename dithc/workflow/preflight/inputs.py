@@ -102,8 +102,8 @@ def _bands(matrix: ExperimentGraph, rules: Set[str]) -> Iterator[str]:
     """Yield bands in the settings that the scenes do not have."""
     experiment = matrix.experiment
     for name, dataset in experiment.datasets.items():
-        known = _bands_of(matrix, name, dataset, is_staged="ingest" not in rules)
-        if known is None:
+        scene_bands = _bands_of(matrix, name, dataset, is_staged="ingest" not in rules)
+        if scene_bands is None:
             continue
         bands_of_key = {f"datasets.{name}.rendering.bands": list(dataset.rendering.bands)}
         bands_of_key |= {f"datasets.{name}.source.bands": list(getattr(dataset.source, "bands", None) or [])}
@@ -116,8 +116,8 @@ def _bands(matrix: ExperimentGraph, rules: Set[str]) -> Iterator[str]:
                     band for triplet in evaluation.band_triplets for band in triplet
                 ]
         for key, bands in bands_of_key.items():
-            if unknown := [band for band in dict.fromkeys(bands) if band not in known]:
-                yield f"{key} has {', '.join(unknown)}: the scenes of {name} have {', '.join(known)}"
+            if unknown := [band for band in dict.fromkeys(bands) if band not in scene_bands]:
+                yield f"{key} has {', '.join(unknown)}: the scenes of {name} have {', '.join(scene_bands)}"
 
 
 def _bands_of(
@@ -134,8 +134,8 @@ def _bands_of(
     source = dataset.source
     if not isinstance(source, datasets.Sentinel2Source) or source.path is None or not Path(source.path).is_dir():
         return None
-    found = [path for path in _visible_paths(Path(source.path)) if path.name.upper().endswith((PRODUCTS, PACKED))]
-    if not found or not all(LEVEL_2A.search(path.name) for path in found):
+    products = [path for path in _visible_paths(Path(source.path)) if path.name.upper().endswith((PRODUCTS, PACKED))]
+    if not products or not all(LEVEL_2A.search(path.name) for path in products):
         return None
     return [band for band in source.bands or datasets.SENTINEL2_BANDS if band != datasets.NOT_OF_LEVEL_2A]
 

@@ -27,7 +27,7 @@ def find_restorable(matrix: ExperimentGraph, damaged: Iterable[str]) -> dict[str
     The same inputs give the same results, so later jobs may stay. A missing or unreadable manifest has no known digest, and
     everything downstream runs.
     """
-    known = set(matrix.manifests)
+    manifests = set(matrix.manifests)
 
     @cache
     def is_settled(path: str) -> bool:
@@ -37,7 +37,7 @@ def find_restorable(matrix: ExperimentGraph, damaged: Iterable[str]) -> dict[str
             return False
         if manifest.spec != stage_spec(matrix.experiment, manifest.stage, name):
             return False
-        inputs = {source: digest for source, digest in manifest.inputs.items() if source in known}
+        inputs = {source: digest for source, digest in manifest.inputs.items() if source in manifests}
         return all(read_digest(source) == digest and is_settled(source) for source, digest in inputs.items())
 
     return {path: digest for path in damaged if is_settled(path) and (digest := read_digest(path)) is not None}

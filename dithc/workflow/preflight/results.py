@@ -17,10 +17,10 @@ def check_owner(root: Path, paths: Iterable[Path]) -> None:
     """
     config = root / "config.json"
     foreign = (path for path in (config, *paths) if path.exists() and not outputs.owns(path))
-    if found := list(islice(foreign, SHOWN)):
+    if files := list(islice(foreign, SHOWN)):
         raise user_error(
             f"{root} holds files that dithc did not write in place of results",
-            got=", ".join(map(str, found)),
+            got=", ".join(map(str, files)),
             expected="no files of these names, or earlier results of this experiment",
             fix="move these files, or set another `name` or `results`",
         )
@@ -32,13 +32,13 @@ def find_damaged(manifests: Iterable[str]) -> dict[str, list[str]]:
     Only manifests are read. The engine detects missing manifests, so they do not count.
     """
     faults = {path: _faults(Path(path)) for path in manifests}
-    return {path: found for path, found in faults.items() if found}
+    return {path: reasons for path, reasons in faults.items() if reasons}
 
 
 def damage_message(path: str, faults: Iterable[str]) -> str:
-    first, *more = faults
-    others = f" (and {len(more)} more)" if more else ""
-    return f"{Path(path).parent if path.endswith('/manifest.json') else path} is incomplete, rebuilding it: {first}{others}"
+    first, *rest = faults
+    suffix = f" (and {len(rest)} more)" if rest else ""
+    return f"{Path(path).parent if path.endswith('/manifest.json') else path} is incomplete, rebuilding it: {first}{suffix}"
 
 
 def _faults(path: Path) -> list[str]:

@@ -63,7 +63,7 @@ def build_target(
     table 1, `pictures` sample images for figure 8.
     """
     target_jobs = [job for job in jobs if job.target == target]
-    results, machine, known = CellResults(), dict[str, Any](), dict(versions or {})
+    results, machine, package_versions = CellResults(), dict[str, Any](), dict(versions or {})
     curves = dict[str, tuple[CellJob, Mapping[str, Any], str]]()
     environments = dict[str, dict[str, Any]]()
     for job in target_jobs:
@@ -85,7 +85,7 @@ def build_target(
             environments[job.name] = {topic: content["environment"].get(topic) for topic in COMPARED}
         if not machine and job.measures:
             machine = machine_of(result.get("machine"))
-            known |= {name: str(value) for name, value in result.get("versions", {}).items()}
+            package_versions |= {name: str(value) for name, value in result.get("versions", {}).items()}
     results.cells += compare_platforms(curves)
     results.notes += _environment_notes(environments)
     images: tuple[ResultImage, ...] = ()
@@ -108,7 +108,7 @@ def build_target(
         paper=heading,
         scale=scale,
         machine=machine or machine_of(None),
-        versions={"python": platform.python_version()} | known,
+        versions={"python": platform.python_version()} | package_versions,
         command=command,
         digest=digest([job.digest for job in target_jobs] + [cell.digest for cell in results.cells]),
         cells=tuple({cell.id: cell for cell in results.cells}.values()),
@@ -135,7 +135,7 @@ def machine_of(machine: Mapping[str, Any] | None) -> dict[str, Any]:
 def _environment_notes(environments: Mapping[str, Mapping[str, Any]]) -> list[str]:
     """Return a note for each cell that was measured in another environment than the first cell."""
     reference = next(iter(environments), "")
-    found = {name: difference(environments[reference], environment) for name, environment in environments.items()}
+    diffs = {name: difference(environments[reference], environment) for name, environment in environments.items()}
     return [
-        f"{name} was measured in another environment than {reference}: {diff}." for name, diff in found.items() if diff
+        f"{name} was measured in another environment than {reference}: {diff}." for name, diff in diffs.items() if diff
     ]

@@ -81,8 +81,8 @@ def read_curves(job: CellJob, result: Mapping[str, Any], file: str) -> CellResul
         results.series.append(series)
         full = job.facts["full"] and record["model"]["preset"] == "DiT-XL/2"
         printed = published_value("fig7", "DiT-XL/2", "step 1") if full else None
-        known = {"row": label, "published": printed, **_value_fields(curve.losses[0], curve)}
-        results.cells.append(cell_of(job, "step 1", "loss", "", **known))
+        fields = {"row": label, "published": printed, **_value_fields(curve.losses[0], curve)}
+        results.cells.append(cell_of(job, "step 1", "loss", "", **fields))
     return results
 
 
@@ -100,11 +100,11 @@ def compare_platforms(results: Mapping[str, tuple[CellJob, Mapping[str, Any], st
         references = {curve.seed: curve for curve in group_curves if curve.platform == REFERENCE and not curve.broken}
         row = f"{_network(group[0])}, batch {group[1]}"
         noise = [(a, deviation(a.smoothed, b.smoothed)) for a, b in combinations(references.values(), 2)]
-        found = {NOISE: noise}
+        deviations = {NOISE: noise}
         for curve in group_curves:
             if curve.platform != REFERENCE and (reference := references.get(curve.seed)):
-                found.setdefault(curve.platform, []).append((curve, deviation(curve.smoothed, reference.smoothed)))
-        for column, pairs in found.items():
+                deviations.setdefault(curve.platform, []).append((curve, deviation(curve.smoothed, reference.smoothed)))
+        for column, pairs in deviations.items():
             if pairs:
                 curve, value = max(pairs, key=lambda pair: pair[1])
                 quantity = "largest deviation of the smoothed loss"

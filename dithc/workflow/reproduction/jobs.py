@@ -41,9 +41,9 @@ class CellJob:
 
     @property
     def command(self) -> str:
-        shown = f"{self.name}.json"
+        output = f"{self.name}.json"
         prefix = f"DITHC_TUNING_FOLDER=tuning/{self.tuning} " if self.tuning else ""
-        return prefix + " ".join(("dithc", *(shown if word == OUT else word for word in self.words)))
+        return prefix + " ".join(("dithc", *(output if word == OUT else word for word in self.words)))
 
     @property
     def digest(self) -> str:

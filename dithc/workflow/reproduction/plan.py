@@ -44,9 +44,9 @@ def _check_memory(job: CellJob, cost: Cost) -> CellJob:
 
 def _within_budget(jobs: list[CellJob], *, hours: float) -> list[CellJob]:
     """Select cells within the hours; a long cell does not block later shorter ones."""
-    remaining, found = hours * 3600.0, list[CellJob]()
+    remaining, selection = hours * 3600.0, list[CellJob]()
     for job in jobs:
-        skipped = {earlier.name for earlier in found if earlier.skipped and earlier.target == job.target}
+        skipped = {earlier.name for earlier in selection if earlier.skipped and earlier.target == job.target}
         if job.skipped:
             pass
         elif before := next((name for name in job.after if name in skipped), None):
@@ -56,5 +56,5 @@ def _within_budget(jobs: list[CellJob], *, hours: float) -> list[CellJob]:
             job = replace(job, skipped=f"{reason}: raise it, or list this target first in paper.targets")
         else:
             remaining -= job.seconds if job.measures else 0.0
-        found.append(job)
-    return found
+        selection.append(job)
+    return selection

@@ -78,19 +78,19 @@ def _table2(job: CellJob, result: Mapping[str, Any], file: str) -> CellResults:
     row = result["cells"][0]["strategies"][strategy]
     column, is_full = STRATEGIES[strategy], job.facts["full"] and job.facts["batch"] in FULL_BATCHES
     limit = PATH.sub("", next(iter(result["memory_limit"]["how"].values()), "no limit"))
-    found = CellResults(notes=[f"A limit on all ranks of a run decides out of memory: {limit.split(' (', 1)[0]}."])
+    results = CellResults(notes=[f"A limit on all ranks of a run decides out of memory: {limit.split(' (', 1)[0]}."])
     if failed := _failed(row):
-        found.cells = without_value(job, failed["status"], f"{failed['reason']}; limit: {limit}")
-        return found
+        results.cells = without_value(job, failed["status"], f"{failed['reason']}; limit: {limit}")
+        return results
     printed = {
         unit: published_value("table2", job.row, f"{column} {unit}") if is_full else None for unit in ("s", "GB")
     }
     seconds = spread_of(row["seconds"], file) | {"published": printed["s"]}
-    found.cells.append(cell_of(job, f"{column} s", "seconds per iteration", "s", **seconds))
+    results.cells.append(cell_of(job, f"{column} s", "seconds per iteration", "s", **seconds))
     if row["peak_pss_bytes"] is not None:
         peak = {"value": row["peak_pss_bytes"] / GIGA, "file": file, "published": printed["GB"]}
-        found.cells.append(cell_of(job, f"{column} GB", "peak memory of all ranks", "GB", **peak))
-    return found
+        results.cells.append(cell_of(job, f"{column} GB", "peak memory of all ranks", "GB", **peak))
+    return results
 
 
 def _table3(job: CellJob, result: Mapping[str, Any], file: str) -> CellResults:
@@ -100,31 +100,31 @@ def _table3(job: CellJob, result: Mapping[str, Any], file: str) -> CellResults:
     batch, base, quantity = job.facts["batch"], rows["torch-blas"], "seconds per iteration"
     is_full = job.facts["full"] and batch == BATCH
     note = f"{batch} images per step on one node; the paper has {BATCH}."
-    found = CellResults(notes=[note] if batch != BATCH else [])
+    results = CellResults(notes=[note] if batch != BATCH else [])
     for name, column in PRODUCTS.items():
         row, failed = rows[name], _failed(rows[name])
         if name == "dithc" and not job.facts["tuned"]:
             reason = "no search for the fastest products at this scale: it takes too long"
             failed = {"status": "skipped", "reason": reason}
         if failed:
-            found.cells.append(cell_of(job, column, quantity, "s", **failed))
+            results.cells.append(cell_of(job, column, quantity, "s", **failed))
             continue
         printed, native = (published_value("table3", job.row, title) for title in (column, "nativeBLAS"))
         seconds = spread_of(row["seconds"], file) | {"published": printed if is_full else None}
-        found.cells.append(cell_of(job, column, quantity, "s", **seconds))
+        results.cells.append(cell_of(job, column, quantity, "s", **seconds))
         if base["status"] == "ok" and name != "torch-blas":
             rounds = [a / b for a, b in zip(base["seconds"]["all"], row["seconds"]["all"], strict=True)]
             value = base["seconds"]["median"] / row["seconds"]["median"]
             ratio = spread_of({"median": value, "all": [value, *rounds]}, file)
             ratio["published"] = native / printed if native and printed else None
-            found.cells.append(cell_of(job, f"{column} over nativeBLAS", "speedup", "x", **ratio))
-    return found
+            results.cells.append(cell_of(job, f"{column} over nativeBLAS", "speedup", "x", **ratio))
+    return results
 
 
 def _table4(job: CellJob, result: Mapping[str, Any], file: str) -> CellResults:
     dtype, libraries = job.facts["dtype"], ("openblas", "torch-blas", "onednn")
     model = job.facts["model"]
-    found = CellResults(
+    results = CellResults(
         notes=[f"Modules of {model} here, of DiT-XL/2 in the paper; nativeBLAS is the library of PyTorch."]
     )
     by_module: dict[str, dict[str, Mapping[str, Any]]] = {}
@@ -132,44 +132,44 @@ def _table4(job: CellJob, result: Mapping[str, Any], file: str) -> CellResults:
         module, product = case["name"].split()
         by_module.setdefault(module, {})[product] = case["speedup_of_hcops_over"]
     for name in libraries:
-        column = f"{PRODUCTS[name]} {dtype}"
-        if reason := result["libraries"][name][dtype]:
-            found.cells.append(cell_of(job, column, "speedup", "x", row="all modules", status="skipped", reason=reason))
+        title = f"{PRODUCTS[name]} {dtype}"
+        if cause := result["libraries"][name][dtype]:
+            results.cells.append(cell_of(job, title, "speedup", "x", row="all modules", status="skipped", reason=cause))
         for module, products in by_module.items():
             if any(name not in over for over in products.values()):
                 continue
             row = MODULES[module]
             for product, over in products.items():
                 quantity = f"speedup, {product.replace('_', ' of ')}"
-                found.cells.append(cell_of(job, column, quantity, "x", row=row, **spread_of(over[name], file)))
+                results.cells.append(cell_of(job, title, quantity, "x", row=row, **spread_of(over[name], file)))
             is_papers = name == "torch-blas" and dtype == "fp32"
             mean = {
                 "value": geometric_mean(over[name]["median"] for over in products.values()),
                 "published": published_value("table4", row, "Speed-up") if is_papers else None,
             }
-            found.cells.append(cell_of(job, column, "speedup, mean of the products", "x", row=row, file=file, **mean))
-    return found
+            results.cells.append(cell_of(job, title, "speedup, mean of the products", "x", row=row, file=file, **mean))
+    return results
 
 
 def _fig9(job: CellJob, result: Mapping[str, Any], file: str) -> CellResults:
-    found, column = CellResults(), job.columns[0]
+    results, column = CellResults(), job.columns[0]
     for row in result["stages"]:
-        known = {"row": row["label"], "published": published_value("fig9", row["name"], "Speed-up")}
+        fields = {"row": row["label"], "published": published_value("fig9", row["name"], "Speed-up")}
         failed = _failed(row)
         if failed is None and row.get("speedup") is None:
             failed = {"status": "skipped", "reason": "the baseline has no time"}
         if failed:
-            found.cells.append(cell_of(job, column, "speedup", "x", **known, **failed))
+            results.cells.append(cell_of(job, column, "speedup", "x", **fields, **failed))
             continue
-        found.cells.append(cell_of(job, column, "speedup", "x", **known, **spread_of(row["speedup"], file)))
+        results.cells.append(cell_of(job, column, "speedup", "x", **fields, **spread_of(row["speedup"], file)))
         seconds = spread_of(row["seconds"], file)
-        found.cells.append(cell_of(job, f"{column} s", "seconds per iteration", "s", row=row["label"], **seconds))
-    return found
+        results.cells.append(cell_of(job, f"{column} s", "seconds per iteration", "s", row=row["label"], **seconds))
+    return results
 
 
 def _scaling(job: CellJob, result: Mapping[str, Any], file: str) -> CellResults:
     """Read the curves of `dithc bench scaling` and `dithc simulate`."""
-    found = CellResults()
+    results = CellResults()
     for curve in result["curves"]:
         if curve["mode"] != MODES[job.target]:
             continue
@@ -187,24 +187,24 @@ def _scaling(job: CellJob, result: Mapping[str, Any], file: str) -> CellResults:
             y_label="efficiency",
             file=file,
         )
-        found.series.append(series)
+        results.series.append(series)
         if kind != "published":
             for point in points:
-                found.cells += _point(job, point, f"{label}, {point[count]} {count}", kind=kind, file=file)
+                results.cells += _point(job, point, f"{label}, {point[count]} {count}", kind=kind, file=file)
         if kind == "simulated" and curve.get("global_batch_size"):
-            found.series.append(_with_local_steps(series, points))
-    return found
+            results.series.append(_with_local_steps(series, points))
+    return results
 
 
 def _point(job: CellJob, point: Mapping[str, Any], row: str, *, kind: str, file: str) -> list[ResultCell]:
     if failed := _failed({"status": "ok"} | dict(point)):
         return [cell_of(job, "efficiency", "efficiency", "", row=row, **failed)]
-    known: dict[str, Any] = {"row": row, "status": kind, "file": file}
+    fields: dict[str, Any] = {"row": row, "status": kind, "file": file}
     if kind == "simulated":
-        known["reason"] = "simulated on the described machine, from the seconds of one node and its links"
+        fields["reason"] = "simulated on the described machine, from the seconds of one node and its links"
     values = {"efficiency": ("efficiency", ""), "seconds": ("seconds per iteration", "s")}
     return [
-        cell_of(job, unit or name, quantity, unit, value=value, **known)
+        cell_of(job, unit or name, quantity, unit, value=value, **fields)
         for name, (quantity, unit) in values.items()
         if (value := _number(point.get(name))) is not None
     ]
@@ -222,23 +222,23 @@ def _number(value: Any) -> float | None:
 
 
 def _sec56(job: CellJob, result: Mapping[str, Any], file: str) -> CellResults:
-    found = CellResults(notes=["The paper has 182.47 TFLOP/s on 32 nodes, linear layers alone: 5.70 per node."])
+    results = CellResults(notes=["The paper has 182.47 TFLOP/s on 32 nodes, linear layers alone: 5.70 per node."])
     for row in result["variants"]:
         name, failed = f"{job.row} {row['name']}", _failed(row)
         for column, rate in {"linear layers": "training_linear", "with attention": "training_total"}.items():
             if failed:
-                found.cells.append(cell_of(job, column, "sustained", "TFLOP/s", row=name, **failed))
+                results.cells.append(cell_of(job, column, "sustained", "TFLOP/s", row=name, **failed))
                 continue
             value, timing = row["gflop_per_second"][rate] / 1e3, row["seconds"]
             rounds = [timing["median"] / seconds * value for seconds in timing["all"]]
-            known = spread_of({"median": value, "all": [value, *rounds]}, file)
+            fields = spread_of({"median": value, "all": [value, *rounds]}, file)
             if row["name"] == "dithc" and job.facts["dtype"] == "fp32":
-                known["published"] = PER_NODE_TFLOPS.get(column)
-            found.cells.append(cell_of(job, column, "sustained", "TFLOP/s", row=name, **known))
+                fields["published"] = PER_NODE_TFLOPS.get(column)
+            results.cells.append(cell_of(job, column, "sustained", "TFLOP/s", row=name, **fields))
     energy = result["energy"]
-    known = _failed(energy) or {"value": energy["images_per_joule"], "file": file}
-    found.cells.append(cell_of(job, "images per joule", "of the processors", "1/J", row=f"{job.row} dithc", **known))
-    return found
+    fields = _failed(energy) or {"value": energy["images_per_joule"], "file": file}
+    results.cells.append(cell_of(job, "images per joule", "of the processors", "1/J", row=f"{job.row} dithc", **fields))
+    return results
 
 
 READERS: Mapping[str, Callable[[CellJob, Mapping[str, Any], str], CellResults]] = {
@@ -254,10 +254,10 @@ READERS: Mapping[str, Callable[[CellJob, Mapping[str, Any], str], CellResults]] 
 
 def read_result(job: CellJob, result: Mapping[str, Any], file: str) -> CellResults:
     """Return the content of a cell result; `file` is relative to the page."""
-    found = READERS[job.target](job, result, file)
+    results = READERS[job.target](job, result, file)
     counts: dict[str, int] = {}
-    for place, cell in enumerate(found.cells):  # ids of rows that differ in punctuation only
+    for place, cell in enumerate(results.cells):  # ids of rows that differ in punctuation only
         counts[cell.id] = counts.get(cell.id, 0) + 1
         if counts[cell.id] > 1:
-            found.cells[place] = replace(cell, id=f"{cell.id}-{counts[cell.id]}")
-    return found
+            results.cells[place] = replace(cell, id=f"{cell.id}-{counts[cell.id]}")
+    return results

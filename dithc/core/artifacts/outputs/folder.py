@@ -75,8 +75,8 @@ class OutputFolder(FileList):
         """Delete files of earlier executions with a prefix, except the manifest and `keep`."""
         owner = self._claimed()
         start = owner._relative(self.folder / "_").removesuffix("_") + prefix
-        kept = {owner._relative(path) for path in keep} | {*owner._manifests()}
-        owner._delete(name for name in owner._present(owner._owned()) if name.startswith(start) and name not in kept)
+        paths = {owner._relative(path) for path in keep} | {*owner._manifests()}
+        owner._delete(name for name in owner._present(owner._owned()) if name.startswith(start) and name not in paths)
 
     def finish(self, *, stage: str | None = None, name: str | None = None) -> None:
         """Record the sizes of all listed files, after the last of them was written."""

@@ -75,11 +75,11 @@ class FileList:
     def _documents(self) -> list[dict[str, Any]]:
         """Return the intact documents among marker and both documents of the manifest."""
         # `Manifest.read` would register files that will be replaced.
-        found = [self._read_marker()]
+        documents = [self._read_marker()]
         for name in self._manifests():
             with suppress(OSError, ValueError):
-                found.append(load_checksummed(require_regular_file(self.folder / name).read_text()))
-        return [document for document in found if document]
+                documents.append(load_checksummed(require_regular_file(self.folder / name).read_text()))
+        return [document for document in documents if document]
 
     def _owner(self) -> tuple[str | None, str | None]:
         stated = [document for document in self._documents() if document.get("stage")]
@@ -113,13 +113,13 @@ class FileList:
         A larger file than listed is another file. A smaller file in the folder of a stage is damaged and will be
         repaired. A smaller single file is an edit of the user."""
         try:
-            found = (self.folder / name).lstat()
+            status = (self.folder / name).lstat()
         except OSError:
             return False
-        if name not in owned or not stat.S_ISREG(found.st_mode):
+        if name not in owned or not stat.S_ISREG(status.st_mode):
             return False
         size = owned[name]
-        return size is None or found.st_size == size or (self.marker == MARKER_FILE and found.st_size < size)
+        return size is None or status.st_size == size or (self.marker == MARKER_FILE and status.st_size < size)
 
     def unknown(self, owned: dict[str, int | None]) -> Iterator[str]:
         """Yield relative paths of files, links and version-control folders that dithc did not write."""
@@ -132,16 +132,16 @@ class FileList:
             links = [name for name in folders if (Path(root) / name).is_symlink()]
             for name in sorted([*files, *repositories, *links]):
                 path = Path(root) / name
-                known = name.endswith(MARKER_FILE) or _is_of_system(name) or self._is_temporary(path, owned)
-                if not known and not self._is_owned(self._relative(path), owned):
+                is_known = name.endswith(MARKER_FILE) or _is_of_system(name) or self._is_temporary(path, owned)
+                if not is_known and not self._is_owned(self._relative(path), owned):
                     yield self._relative(path)
 
     def _is_temporary(self, path: Path, names: Collection[str]) -> bool:
         """Return True for the temporary file of a listed file or of the marker."""
-        found = TEMPORARY.fullmatch(path.name)
-        if found is None or not stat.S_ISREG(path.lstat().st_mode):
+        match = TEMPORARY.fullmatch(path.name)
+        if match is None or not stat.S_ISREG(path.lstat().st_mode):
             return False
-        return found[1].endswith(MARKER_FILE) or self._relative(path.with_name(found[1])) in names
+        return match[1].endswith(MARKER_FILE) or self._relative(path.with_name(match[1])) in names
 
     def _relative(self, path: Path) -> str:
         return os.path.relpath(os.path.join(os.path.realpath(path.parent), path.name), self.folder)

@@ -83,8 +83,8 @@ def _coefficients(source: datasets.Gaofen2Source, metadata: Acquisition) -> tupl
         return gain, np.array(source.coefficients.offset or [0.0] * len(gain)), "config"
     year = None if metadata.time is None else str(metadata.time.year)
     camera_gains = table()["gains"].get(metadata.satellite, {}).get(metadata.sensor, {})
-    found = camera_gains.get(year)
-    if found is None:
+    coefficients = camera_gains.get(year)
+    if coefficients is None:
         raise SceneRejectedError(
             Reason.NOT_CALIBRATED,
             "the acquisition has no published calibration",
@@ -93,8 +93,8 @@ def _coefficients(source: datasets.Gaofen2Source, metadata: Acquisition) -> tupl
             fix="set `coefficients: {gain, offset}` from the producer in a dataset for these scenes, "
             "or set `calibrate: none`",
         )
-    gain = np.array(found["gain"])
-    return gain, np.array(found.get("offset", [0.0] * len(gain))), f"published for {year}"
+    gain = np.array(coefficients["gain"])
+    return gain, np.array(coefficients.get("offset", [0.0] * len(gain))), f"published for {year}"
 
 
 def _sunlight(source: datasets.Gaofen2Source, metadata: Acquisition) -> F64:
@@ -108,9 +108,9 @@ def _sunlight(source: datasets.Gaofen2Source, metadata: Acquisition) -> F64:
             expected=f"CenterTime and SolarZenith (0 to {MAX_ZENITH_DEGREES:g} degrees) in the XML next to the file",
             fix="put the product's XML next to it, or set `calibrate: radiance`",
         )
-    given = None if source.coefficients is None else source.coefficients.irradiance
-    known = given or table()["irradiance"].get(metadata.satellite, {}).get(metadata.sensor)
-    if known is None:
+    override = None if source.coefficients is None else source.coefficients.irradiance
+    irradiance = override or table()["irradiance"].get(metadata.satellite, {}).get(metadata.sensor)
+    if irradiance is None:
         raise SceneRejectedError(
             Reason.NOT_CALIBRATED,
             "the solar irradiance of these bands is unknown",
@@ -118,7 +118,7 @@ def _sunlight(source: datasets.Gaofen2Source, metadata: Acquisition) -> F64:
             expected="a camera with published irradiance",
             fix="set `coefficients: {gain, irradiance}`, or set `calibrate: radiance`",
         )
-    return np.array(known) * cos(radians(zenith)) / sun_distance(time) ** 2
+    return np.array(irradiance) * cos(radians(zenith)) / sun_distance(time) ** 2
 
 
 @cache

@@ -43,8 +43,8 @@ log = get_logger(__name__)
 
 def product_of(path: Path) -> str | None:
     """Return the product at the start of a file name, or None; product identifiers have ten digits or more."""
-    found = PRODUCT.match(path.name)
-    return None if found is None else found[1]
+    match = PRODUCT.match(path.name)
+    return None if match is None else match[1]
 
 
 def is_archive(path: Path) -> bool:
@@ -62,16 +62,16 @@ def open_product(path: Path, *, pan: bool) -> Iterator[Path]:
         return bool(MULTISPECTRAL.search(name) or SIDECAR.search(name) or (pan and PANCHROMATIC.search(name)))
 
     with scratch_folder(path) as folder:
-        found = [file for file in unpack(path, folder, wanted=is_required) if MULTISPECTRAL.search(file.name)]
-        if len(found) != 1:
+        images = [file for file in unpack(path, folder, wanted=is_required) if MULTISPECTRAL.search(file.name)]
+        if len(images) != 1:
             raise SceneRejectedError(
                 Reason.INCOMPLETE,
                 "the archive does not contain one multispectral image",
-                got=", ".join(file.name for file in found) or "none",
+                got=", ".join(file.name for file in images) or "none",
                 expected=f"{product_of(path)}-MSS1.tiff or -MSS2.tiff",
                 fix="download it again",
             )
-        yield found[0]
+        yield images[0]
 
 
 class Orthorectifier:
@@ -156,16 +156,16 @@ class Orthorectifier:
         self, path: Path, bands: F32, pan: F32, valid: Mask, *, step_m: float, native_m: float
     ) -> dict[str, Any]:
         """Measure the panchromatic shift on a grid of `step_m`; raise SceneRejectedError beyond `max_shift`."""
-        found = shift_between(bands.mean(axis=0, dtype=np.float64), pan.astype(np.float64), valid)
-        if found is None:
+        shift = shift_between(bands.mean(axis=0, dtype=np.float64), pan.astype(np.float64), valid)
+        if shift is None:
             log.warning(f"{path.name}: too little detail to check the registration of the panchromatic image")
             return {"pansharpened": "gsa"}
-        east, south = found.right * step_m, found.down * step_m
+        east, south = shift.right * step_m, shift.down * step_m
         if np.hypot(east, south) > self.source.max_shift * native_m:
             raise SceneRejectedError(
                 Reason.MISREGISTERED,
                 "the panchromatic image is not registered to the multispectral image",
-                got=f"{east:.2f} m to the east and {south:.2f} m to the south, in {found.windows} windows",
+                got=f"{east:.2f} m to the east and {south:.2f} m to the south, in {shift.windows} windows",
                 expected=f"at most {self.source.max_shift:g} pixels of {native_m:.2f} m (`max_shift`)",
                 fix="set a better `dem` or height (the view angles differ), use `pansharpen: none`, or raise "
                 "`max_shift` if blurred edges do not matter",
@@ -181,20 +181,20 @@ def find_xml(raster: Path) -> Path | None:
 def panchromatic_files(path: Path) -> list[Path]:
     """Return panchromatic image, coefficients and optional metadata of a product; SceneRejectedError if one is not unique."""
     name = MULTISPECTRAL.sub("", path.name)
-    found = [
+    images = [
         file for file in sorted(path.parent.iterdir()) if PANCHROMATIC.sub("", file.name) == name and file.name != name
     ]
-    coefficients = find_rpc(found[0]) if len(found) == 1 else None
+    coefficients = find_rpc(images[0]) if len(images) == 1 else None
     if coefficients is None:
         raise SceneRejectedError(
             Reason.INCOMPLETE,
             "the product cannot be pansharpened",
-            got=", ".join(file.name for file in found) or f"no panchromatic image {name}-PAN....tiff",
+            got=", ".join(file.name for file in images) or f"no panchromatic image {name}-PAN....tiff",
             expected="one panchromatic image with its .rpb next to the multispectral image",
             fix="unpack the complete product, or set `pansharpen: none`",
         )
-    metadata = find_xml(found[0])
-    return [found[0], coefficients] + ([] if metadata is None else [metadata])
+    metadata = find_xml(images[0])
+    return [images[0], coefficients] + ([] if metadata is None else [metadata])
 
 
 def _panchromatic(path: Path, *, dtype: str) -> tuple[Array, Rpc]:

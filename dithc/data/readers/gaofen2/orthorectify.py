@@ -79,9 +79,9 @@ def read_heights(dem: Path | None, *, height_m: float) -> Heights:
         target.write(values, 1)
     # A vertical datum shift would depend on installed grids. `height_m` supplies it instead.
     options = {"RPC_DEM": memory.name, "RPC_DEM_APPLY_VDATUM_SHIFT": "NO"}
-    found = Heights(options=options, values=values, grid=grid)
-    weakref.finalize(found, memory.close)
-    return found
+    terrain = Heights(options=options, values=values, grid=grid)
+    weakref.finalize(terrain, memory.close)
+    return terrain
 
 
 def _check_heights(dem: Path, heights: npt.NDArray[Any], info: RasterInfo) -> npt.NDArray[np.float32]:

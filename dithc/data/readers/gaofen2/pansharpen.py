@@ -139,16 +139,16 @@ class Shift(NamedTuple):
 def shift_between(first: F64, second: F64, valid: npt.NDArray[np.bool_]) -> Shift | None:
     """Return the median shift of images (H, W) over completely valid windows; None if no window has detail."""
     side, corners = next(((side, valid_corners) for side in SIDES if (valid_corners := _corners(valid, side))), (0, []))
-    found = []
+    shifts = []
     for top, left in corners:
         part = np.s_[top : top + side, left : left + side]
         down, right, peak = window_shift(first[part], second[part])
         if peak >= MIN_PEAK:
-            found.append((down, right))
-    if not found:
+            shifts.append((down, right))
+    if not shifts:
         return None
-    down, right = np.median(found, axis=0)
-    return Shift(float(down), float(right), len(found))
+    down, right = np.median(shifts, axis=0)
+    return Shift(float(down), float(right), len(shifts))
 
 
 def window_shift(first: F64, second: F64) -> tuple[float, float, float]:
@@ -179,7 +179,7 @@ def window_shift(first: F64, second: F64) -> tuple[float, float, float]:
 def _corners(valid: npt.NDArray[np.bool_], side: int) -> list[tuple[int, int]]:
     """Return at most `MAX_WINDOWS` evenly spread corners of completely valid windows, half a side apart."""
     tops, lefts = (range(0, length - side + 1, side // 2) for length in valid.shape)
-    found = [(top, left) for top in tops for left in lefts if valid[top : top + side, left : left + side].all()]
-    if len(found) <= MAX_WINDOWS:
-        return found
-    return [found[index] for index in np.linspace(0, len(found) - 1, MAX_WINDOWS).round().astype(int)]
+    corners = [(top, left) for top in tops for left in lefts if valid[top : top + side, left : left + side].all()]
+    if len(corners) <= MAX_WINDOWS:
+        return corners
+    return [corners[index] for index in np.linspace(0, len(corners) - 1, MAX_WINDOWS).round().astype(int)]

@@ -69,7 +69,7 @@ class Gaofen2Reader:
             self.columns |= PANSHARPEN_COLUMNS
         self.ground = Orthorectifier(source) if source.takes_raw else None
         self.listing = Listing(source, folder)
-        found = self.listing.files(
+        files = self.listing.files(
             suffixes=RASTERS | (ARCHIVES if source.takes_raw else set()),
             accept=lambda path: (
                 not PANCHROMATIC.search(path.stem) and (path.suffix.lower() not in ARCHIVES or is_archive(path))
@@ -79,11 +79,11 @@ class Gaofen2Reader:
             "(GF2_..._L1A....tar.gz) set `height_m` or `dem`; unpack .tar.gz of other names first",
         )
         self.listing.read([path for path in self.listing.unread if PANCHROMATIC.search(path.stem)])
-        unpacked = {product_of(path) for path in found if not is_archive(path)}
-        self.paths = [path for path in found if not is_archive(path) or product_of(path) not in unpacked]
-        if len(self.paths) < len(found):
+        unpacked = {product_of(path) for path in files if not is_archive(path)}
+        self.paths = [path for path in files if not is_archive(path) or product_of(path) not in unpacked]
+        if len(self.paths) < len(files):
             log.info(
-                f"skipping {len(found) - len(self.paths)} archives in {folder}: their products are also there unpacked"
+                f"skipping {len(files) - len(self.paths)} archives in {folder}: their products are also there unpacked"
             )
 
     def inputs(self, path: Path) -> list[Path]:
@@ -159,8 +159,8 @@ class Gaofen2Reader:
 def _facts(root: Element | None) -> dict[str, Any]:
     if root is None:
         return {}
-    found = {fact: next(filter(None, (find_text(root, name) for name in names)), None) for fact, names in FACTS.items()}
-    return {**found, **sun_position(root, "SolarZenith", "SolarAzimuth")}
+    facts = {fact: next(filter(None, (find_text(root, name) for name in names)), None) for fact, names in FACTS.items()}
+    return {**facts, **sun_position(root, "SolarZenith", "SolarAzimuth")}
 
 
 def _check_name(path: Path, facts: dict[str, Any]) -> None:

@@ -115,15 +115,15 @@ def _sum(coefficients: tuple[float, ...], terms: list[F64]) -> F64:
 def find_rpc(raster: Path) -> Path | None:
     """Return the coefficient file next to a raster, or None; raise UserError for several with different content."""
     candidates = (raster.with_name(f"{raster.stem}{ending}") for ending in ENDINGS)
-    found = [path for path in candidates if os.path.lexists(path)]
-    if any(read_rpc(path) != read_rpc(found[0]) for path in found[1:]):
+    files = [path for path in candidates if os.path.lexists(path)]
+    if any(read_rpc(path) != read_rpc(files[0]) for path in files[1:]):
         raise user_error(
             f"several files next to {raster} specify different geometries",
-            got=", ".join(path.name for path in found),
+            got=", ".join(path.name for path in files),
             expected="one file of coefficients",
             fix="remove the files of other images from the folder",
         )
-    return found[0] if found else None
+    return files[0] if files else None
 
 
 def read_rpc(path: Path) -> Rpc:
@@ -132,10 +132,10 @@ def read_rpc(path: Path) -> Rpc:
         text = file.read(MAX_BYTES + 1)
     if len(text) > MAX_BYTES:
         raise _coefficient_error(path, got=f"more than {MAX_BYTES} bytes")
-    found = _numbers(text.decode("latin-1"))
+    entries = _numbers(text.decode("latin-1"))
     values: dict[str, float | tuple[float, ...]] = {}
     for field in fields(Rpc):
-        numbers = found.get(field.name, ())
+        numbers = entries.get(field.name, ())
         count = TERMS if field.name.endswith("coeff") else 1
         if len(numbers) != count:
             raise _coefficient_error(path, got=f"{len(numbers)} numbers for {field.name} instead of {count}")
@@ -150,16 +150,16 @@ def read_rpc(path: Path) -> Rpc:
 
 def _numbers(text: str) -> dict[str, tuple[float, ...]]:
     """Return numbers by normalized name, from `lineOffset = 1;`, `lineNumCoef = (1, 2);` or `LINE_NUM_COEFF_1: 1`."""
-    found: dict[str, tuple[float, ...]] = {}
+    entries: dict[str, tuple[float, ...]] = {}
     for name, listed, single in re.findall(rf"\b(\w{{1,40}})[ \t]*=\s*(?:\(([^()]*)\)|({NUMBER}))\s*;", text):
         numbers = tuple(float(number) for number in re.findall(NUMBER, listed or single))
-        found[_normalize_name(name)] = numbers if found.get(_normalize_name(name), numbers) == numbers else ()
+        entries[_normalize_name(name)] = numbers if entries.get(_normalize_name(name), numbers) == numbers else ()
     listed_alone = rf"^[ \t]*([A-Z_]{{1,40}}?)(?:_(\d{{1,2}}))?[ \t]*:[ \t]*({NUMBER})"
     for name, index, number in re.findall(listed_alone, text, re.MULTILINE):
-        previous = found.get(name.lower(), ())
+        previous = entries.get(name.lower(), ())
         in_order = not index or int(index) == len(previous) + 1  # other orders leave too few numbers and are rejected
-        found[name.lower()] = (*previous, float(number)) if in_order else ()
-    return found
+        entries[name.lower()] = (*previous, float(number)) if in_order else ()
+    return entries
 
 
 def _normalize_name(name: str) -> str:

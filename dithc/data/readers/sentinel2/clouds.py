@@ -40,7 +40,7 @@ def mark_clouds(files: Mapping[str, BandFile], clouds: datasets.ProductCloudsCon
         assert clouds.min_cloud_probability is not None
         _mark_cloudy(mask, (percent >= clouds.min_cloud_probability) & (percent != ABSENT))
     if CLASSI in files:
-        for layer in _read_layers(files[CLASSI], grid, most=OPAQUE_AND_CIRRUS):
+        for layer in _read_layers(files[CLASSI], grid, stop=OPAQUE_AND_CIRRUS):
             _mark_cloudy(mask, layer == 1)
 
 
@@ -80,9 +80,9 @@ class SceneMasks:
         masks, stems = defaultdict[str, list[str]](list), set[str]()
         for name in sorted(os.listdir(folder)):
             stem, suffix = os.path.splitext(name)
-            found = pattern.match(name) if suffix.lower() in RASTERS else None
-            if found:
-                masks[found[1]].append(name)
+            match = pattern.match(name) if suffix.lower() in RASTERS else None
+            if match:
+                masks[match[1]].append(name)
             elif suffix.lower() in RASTERS:
                 stems.add(stem)
         return masks, stems
@@ -137,15 +137,15 @@ class SceneMasks:
 def _prefixes(stem: str) -> Iterator[str]:
     """Yield a name and its parts up to each separator, the longest first."""
     yield stem
-    for found in reversed([*re.finditer(r"[-_. ]", stem)]):
-        yield from (stem[: found.end()], stem[: found.start()])
+    for match in reversed([*re.finditer(r"[-_. ]", stem)]):
+        yield from (stem[: match.end()], stem[: match.start()])
 
 
-def _read_layers(file: BandFile, grid: Grid, *, most: int = 1) -> list[Array]:
+def _read_layers(file: BandFile, grid: Grid, *, stop: int = 1) -> list[Array]:
     """Return the first layers of a mask on the grid, each (H, W), nearest pixel; `ABSENT` outside."""
     layers, info = read_file(file)
     check_cover(info, grid, band=file.band)
-    return [regrid(layer, transform=info.transform, grid=grid, how="nearest", nodata=ABSENT) for layer in layers[:most]]
+    return [regrid(layer, transform=info.transform, grid=grid, how="nearest", nodata=ABSENT) for layer in layers[:stop]]
 
 
 def _mark_cloudy(mask: Array, cloudy: Array) -> None:

@@ -153,7 +153,7 @@ class SafeReader(SceneBuilder):
         for path in self.paths:
             with suppress(SceneRejectedError, UserError, OSError):  # an invalid product is rejected when it is read
                 levels[path] = level_of(path)
-        by_level = {level: [path for path, found in levels.items() if found == level] for level in LEVEL_BANDS}
+        by_level = {level: [path for path, kind in levels.items() if kind == level] for level in LEVEL_BANDS}
         if all(by_level.values()):
             raise user_error(
                 f"the products in {folder} are of two levels, which differ in bands and physics",
@@ -221,12 +221,12 @@ class SafeReader(SceneBuilder):
                 f"{product.name} has no manifest.safe: its files cannot be verified, only their hashes are kept"
             )
             return ()
-        others = tuple(f"GRANULE/{other.name}/" for other in granules(product) if other != granule)
-        listed = {name: entry for name, entry in listed.items() if not name.startswith(others)}
+        prefixes = tuple(f"GRANULE/{other.name}/" for other in granules(product) if other != granule)
+        listed = {name: entry for name, entry in listed.items() if not name.startswith(prefixes)}
         absent, damaged = verify_files(product, listed, used=used, optional_files=self.source.optional_files)
         if damaged:
-            more = f" and {len(damaged) - 1} more" if len(damaged) > 1 else ""
+            rest = f" and {len(damaged) - 1} more" if len(damaged) > 1 else ""
             log.warning(
-                f"{product.name} has damaged files that are not used: {damaged[0]}{more} differs from manifest.safe"
+                f"{product.name} has damaged files that are not used: {damaged[0]}{rest} differs from manifest.safe"
             )
         return (*(["incomplete"] if absent else []), *(["damaged-unused-file"] if damaged else []))

@@ -93,16 +93,16 @@ def granules(product: Path) -> list[Path]:
 
 def packed_product(folder: Path) -> Path:
     """Return the product in an unpacked folder; raise SceneRejectedError if it has none, or several."""
-    found = [path for path in products(folder) if path.is_dir()]
-    if len(found) != 1:
+    paths = [path for path in products(folder) if path.is_dir()]
+    if len(paths) != 1:
         raise SceneRejectedError(
             Reason.WRONG_LAYOUT,
-            f"the zip file contains {'several products' if found else 'no product'}",
-            got=", ".join(path.name for path in found) or ", ".join(path.name for path in sorted(folder.iterdir())[:5]),
+            f"the zip file contains {'several products' if paths else 'no product'}",
+            got=", ".join(path.name for path in paths) or ", ".join(path.name for path in sorted(folder.iterdir())[:5]),
             expected="one folder *.SAFE, as delivered",
             fix="download it again, or unpack it",
         )
-    return found[0]
+    return paths[0]
 
 
 def band_files(
@@ -125,31 +125,31 @@ def band_files(
     gsd_m = source.gsd_m
     if granule is not None:
         check_inside(granule / "IMG_DATA", product)
-    found = _files(granule)
-    requested = [*bands, *({SCENE_CLASSIFICATION} & found.keys())]
-    missing = [name for name in requested if not _is_fine(found.get(name, {}), name, gsd_m)]
+    layers = _files(granule)
+    requested = [*bands, *({SCENE_CLASSIFICATION} & layers.keys())]
+    missing = [name for name in requested if not _is_fine(layers.get(name, {}), name, gsd_m)]
     if missing:
-        raise _missing_error(found, missing, bands, level=level, gsd_m=gsd_m)
+        raise _missing_error(layers, missing, bands, level=level, gsd_m=gsd_m)
     masks = _masks(granule, source.clouds)
-    chosen = {}
-    for name, sizes in ({name: found[name] for name in requested} | masks).items():
+    files = {}
+    for name, sizes in ({name: layers[name] for name in requested} | masks).items():
         fine = [size for size in sizes if size <= gsd_m]
         size = max(fine) if fine else min(sizes)
-        chosen[name] = BandFile(band=name, path=sizes[size], gsd_m=size)
-        check_regular(chosen[name].path, inside=product)
-    return chosen
+        files[name] = BandFile(band=name, path=sizes[size], gsd_m=size)
+        check_regular(files[name].path, inside=product)
+    return files
 
 
 def _masks(granule: Path | None, clouds: datasets.ProductCloudsConfig) -> dict[str, dict[float, Path]]:
     """Return the files of the requested quality masks by pixel size, from the folder next to the images."""
     requested = {CLOUD_PROBABILITY: clouds.min_cloud_probability is not None, CLASSI: clouds.use_msk_classi}
-    found: dict[str, dict[float, Path]] = {name: {} for name, is_requested in requested.items() if is_requested}
-    for path in glob(granule, "QI_DATA/*") if granule and found else ():
+    masks: dict[str, dict[float, Path]] = {name: {} for name, is_requested in requested.items() if is_requested}
+    for path in glob(granule, "QI_DATA/*") if granule and masks else ():
         match = MASK_FILE.search(path.name)
         name = match and (match[1] or match[3]).upper()
-        if match and name in found:
-            found[name].setdefault(float(match[2] or GSD_M[name]), path)
-    if absent := [name for name, sizes in found.items() if not sizes]:
+        if match and name in masks:
+            masks[name].setdefault(float(match[2] or GSD_M[name]), path)
+    if absent := [name for name, sizes in masks.items() if not sizes]:
         settings = {CLOUD_PROBABILITY: "clouds.min_cloud_probability", CLASSI: "clouds.use_msk_classi"}
         raise SceneRejectedError(
             Reason.INCOMPLETE,
@@ -158,7 +158,7 @@ def _masks(granule: Path | None, clouds: datasets.ProductCloudsConfig) -> dict[s
             expected="MSK_CLDPRB_20m of L2A, MSK_CLASSI_B00 of products from baseline 04.00 on",
             fix=f"download it again, or remove {' and '.join(f'`{settings[name]}`' for name in absent)} from the source",
         )
-    return found
+    return masks
 
 
 def _files(granule: Path | None) -> dict[str, dict[float, Path]]:
@@ -187,16 +187,16 @@ def _is_fine(sizes: Collection[float], name: str, gsd_m: float) -> bool:
 
 
 def _missing_error(
-    found: dict[str, dict[float, Path]], missing: list[str], bands: list[str], *, level: Level, gsd_m: float
+    layers: dict[str, dict[float, Path]], missing: list[str], bands: list[str], *, level: Level, gsd_m: float
 ) -> SceneRejectedError:
     """Return the error for missing bands, with settings for the existing files: the finest grid with most bands."""
-    fix, most = "download or unpack the product again", 0
+    fix, max_bands = "download or unpack the product again", 0
     for grid in sorted({gsd_m, *(size for size in GRIDS_M if size > gsd_m)}):
-        usable = [band for band in bands if _is_fine(found.get(band, {}), band, grid)]
-        classified = _is_fine(found.get(SCENE_CLASSIFICATION, {GSD_M[SCENE_CLASSIFICATION]: None}), "SCL", grid)
-        if not classified or len(usable) <= most or min(NATIVE_GSD_M[band] for band in usable) > grid:
+        usable = [band for band in bands if _is_fine(layers.get(band, {}), band, grid)]
+        classified = _is_fine(layers.get(SCENE_CLASSIFICATION, {GSD_M[SCENE_CLASSIFICATION]: None}), "SCL", grid)
+        if not classified or len(usable) <= max_bands or min(NATIVE_GSD_M[band] for band in usable) > grid:
             continue
-        most = len(usable)
+        max_bands = len(usable)
         settings = [f"`gsd_m: {grid:g}`"] if grid != gsd_m else []
         settings += [f"`bands: [{', '.join(usable)}]`"] if usable != bands else []
         fix += f"; or set {' and '.join(settings)}, which the existing files support"

@@ -55,26 +55,26 @@ class ProductMetadata:
 
 def metadata_file(product: Path) -> Path:
     """Return the product's metadata file, also named as `MTD_MSIL2a.xml`; raise SceneRejectedError for none or several."""
-    found = [path for path in glob(product, "*") if METADATA.match(path.name)]
-    if len(found) != 1:
+    files = [path for path in glob(product, "*") if METADATA.match(path.name)]
+    if len(files) != 1:
         raise SceneRejectedError(
             Reason.READ_ERROR,
-            f"the product has {'several metadata files' if found else 'no metadata file'}",
-            got=", ".join(path.name for path in found) or f"no MTD_MSIL1C.xml or MTD_MSIL2A.xml in {product}",
+            f"the product has {'several metadata files' if files else 'no metadata file'}",
+            got=", ".join(path.name for path in files) or f"no MTD_MSIL1C.xml or MTD_MSIL2A.xml in {product}",
             expected="a complete .SAFE folder of one level",
             fix="download or unpack the product again",
         )
-    return found[0]
+    return files[0]
 
 
 def level_of(product: Path) -> Level:
     """Return the level of a product, a folder or a zip file, by the name of its metadata file."""
     if product.suffix.lower() == SUFFIX:
         names = [name.rpartition("/")[2] for name in names_in(product)]
-        found = [name for name in names if METADATA.match(name)]
-        if not found:
+        matches = [name for name in names if METADATA.match(name)]
+        if not matches:
             raise OSError("the zip file has no MTD_MSIL1C.xml or MTD_MSIL2A.xml")
-        return "L1C" if "L1C" in found[0].upper() else "L2A"
+        return "L1C" if "L1C" in matches[0].upper() else "L2A"
     return "L1C" if "L1C" in metadata_file(product).name.upper() else "L2A"
 
 
@@ -85,9 +85,9 @@ def read_metadata(product: Path) -> ProductMetadata:
     root = read_xml(path)
     baseline = find_text(root, "PROCESSING_BASELINE")
     quantification, number = _read_number(root, QUANTIFICATION[level]), _read_number(root, ("PROCESSING_BASELINE",))
-    found = _offsets(root, ADD_OFFSET[level])
-    missing = [band for number, band in enumerate(BANDS) if number not in found]
-    if missing and (found or number >= OFFSET_BASELINE):
+    offsets = _offsets(root, ADD_OFFSET[level])
+    missing = [band for number, band in enumerate(BANDS) if number not in offsets]
+    if missing and (offsets or number >= OFFSET_BASELINE):
         raise SceneRejectedError(
             Reason.OFFSET_CONTRADICTION,
             "the product's metadata lacks the offsets of its processing baseline",
@@ -97,7 +97,7 @@ def read_metadata(product: Path) -> ProductMetadata:
         )
     return ProductMetadata(
         level=level,
-        offsets={band: found.get(number, 0.0) for number, band in enumerate(BANDS)},
+        offsets={band: offsets.get(number, 0.0) for number, band in enumerate(BANDS)},
         quantification=quantification,
         facts={
             "product_id": (find_text(root, "PRODUCT_URI") or product.name).removesuffix(".SAFE"),
@@ -105,7 +105,7 @@ def read_metadata(product: Path) -> ProductMetadata:
             "sensing_time": find_text(root, "PRODUCT_START_TIME"),
             "baseline": baseline,
             "level": level,
-            "offset_source": "xml" if found else "none",
+            "offset_source": "xml" if offsets else "none",
         },
     )
 
@@ -121,24 +121,24 @@ def _read_number(root: Element, names: tuple[str, ...]) -> float:
 
 def _offsets(root: Element, name: str) -> dict[int, float]:
     """Return offsets by `band_id`; raise SceneRejectedError for invalid numbers and duplicate bands."""
-    found: dict[int, float] = {}
+    offsets: dict[int, float] = {}
     for node in find_all(root, name):
         band = node.get("band_id", "")
-        if band not in map(str, range(len(BANDS))) or int(band) in found:
+        if band not in map(str, range(len(BANDS))) or int(band) in offsets:
             expected = f"0 to {len(BANDS) - 1}, each once"
             raise _invalid(
                 f"the band of a {name} in the product's metadata is wrong", got=f"{band!r}", expected=expected
             )
-        found[int(band)] = _number((node.text or "").strip(), name=name)
-    return found
+        offsets[int(band)] = _number((node.text or "").strip(), name=name)
+    return offsets
 
 
 def _number(text: str, *, name: str) -> float:
-    least, most = LIMITS[name]
+    low, high = LIMITS[name]
     value = float(text) if NUMBER.fullmatch(text) else nan
-    if not least <= value <= most:
+    if not low <= value <= high:
         title = f"a number of the product's metadata is wrong: {name}"
-        raise _invalid(title, got=repr(text), expected=f"a number of {least:g} to {most:g}")
+        raise _invalid(title, got=repr(text), expected=f"a number of {low:g} to {high:g}")
     return value
 
 
@@ -149,13 +149,13 @@ def _invalid(title: str, *, got: str, expected: str) -> SceneRejectedError:
 
 def sun_angles(granule: Path | None) -> dict[str, float]:
     """Return mean elevation and azimuth of the sun in degrees from a granule; empty without plausible values."""
-    found: dict[str, float] = {}
+    angles: dict[str, float] = {}
     for path in glob(granule, "*.xml") if granule is not None else ():
         with suppress(OSError, UserError):
             check_regular(path, inside=granule)
             for sun in find_all(read_xml(path), "Mean_Sun_Angle"):
-                found = sun_position(sun, "ZENITH_ANGLE", "AZIMUTH_ANGLE") or found
-    return found
+                angles = sun_position(sun, "ZENITH_ANGLE", "AZIMUTH_ANGLE") or angles
+    return angles
 
 
 def listed_files(product: Path) -> dict[str, tuple[str, str]] | None:

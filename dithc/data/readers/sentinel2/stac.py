@@ -166,10 +166,10 @@ def _is_item(path: Path) -> bool:
     try:
         with require_regular_file(path).open("rb") as file:
             content = file.read(PREFIX_BYTES)
-        found = parse_json(content)
+        document = parse_json(content)
     except (OSError, ValueError):
         return True
-    return ITEM_KEY in content and isinstance(found, dict) and found.get("type") not in ("Catalog", "Collection")
+    return ITEM_KEY in content and isinstance(document, dict) and document.get("type") not in ("Catalog", "Collection")
 
 
 def _facts(item: Item) -> dict[str, Any]:

@@ -49,8 +49,8 @@ def find_scaling(item: Item, assets: Mapping[str, Asset], *, declared: float | N
                 expected="baseline 04.00 or later",
             )
         return DnScaling(per_unit=per_unit, offsets=[0.0] * count, source="applied")
-    given = {band: asset.offset * per_unit for band, asset in assets.items() if asset.offset is not None}
-    if not given:
+    band_offsets = {band: asset.offset * per_unit for band, asset in assets.items() if asset.offset is not None}
+    if not band_offsets:
         if has_offset is None:
             raise _contradiction(
                 "the item does not declare the meaning of its numbers",
@@ -58,17 +58,17 @@ def find_scaling(item: Item, assets: Mapping[str, Asset], *, declared: float | N
                 expected="one of them",
             )
         return DnScaling(per_unit=per_unit, offsets=[OFFSET if has_offset else 0.0] * count, source="baseline")
-    if len(given) < count:
-        missing = ", ".join(band for band in assets if band not in given)
+    if len(band_offsets) < count:
+        missing = ", ".join(band for band in assets if band not in band_offsets)
         raise _contradiction("some bands declare an offset and some do not", got=f"none for {missing}", expected="each")
-    clash = {band: value for band, value in given.items() if has_offset not in (None, bool(round(value)))}
+    clash = {band: value for band, value in band_offsets.items() if has_offset not in (None, bool(round(value)))}
     if clash:
         raise _contradiction(
             "the offset of the bands contradicts the baseline",
             got=f"{', '.join(f'{band} {value:g}' for band, value in clash.items())} with baseline {item.baseline}",
             expected=f"{OFFSET:g} from baseline 04.00, 0 before, or `earthsearch:boa_offset_applied: true`",
         )
-    offsets = [float(round(value)) if abs(value - round(value)) < 1e-3 else value for value in given.values()]
+    offsets = [float(round(value)) if abs(value - round(value)) < 1e-3 else value for value in band_offsets.values()]
     return DnScaling(per_unit=per_unit, offsets=offsets, source="item")
 
 

@@ -77,10 +77,10 @@ def _is_plain(entry: zipfile.ZipInfo) -> bool:
     two names (newer zipfile reads one from an extra field) could be checked by one and written by the other.
     """
     name, kind = entry.orig_filename, stat.S_IFMT(entry.external_attr >> 16)
-    known = entry.compress_type in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED) and name == entry.filename
+    is_standard = entry.compress_type in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED) and name == entry.filename
     is_inside = not name.startswith("/") and not {"", ".", ".."} & set(name.rstrip("/").split("/"))
     return (
-        known
+        is_standard
         and is_inside
         and not set("\\\0:") & set(name)
         and kind in (0, stat.S_IFREG, stat.S_IFDIR)

@@ -177,9 +177,9 @@ class _Search:
             if high - low <= 4:
                 break
             low, high = counts[max(0, best - 1)], counts[min(len(counts) - 1, best + 1)]
-        chosen = first(counts[best])
-        refined = self.refine(chosen) if chosen.recomputed else chosen
-        return refined if self._seconds(refined) < self._seconds(chosen) else chosen
+        candidate = first(counts[best])
+        refined = self.refine(candidate) if candidate.recomputed else candidate
+        return refined if self._seconds(refined) < self._seconds(candidate) else candidate
 
     def _gains(self, choice: _Choice) -> dict[int, float]:
         """Return saved copy seconds less forward seconds of recomputation, for units with offloaded tensors."""
@@ -202,7 +202,7 @@ class _Search:
         before, state = self.decide(choice)
         after, _ = self.decide(replace(choice, recomputed=frozenset(order)))
         used = occupancy(self.trace, before, state)[0].totals()
-        num_units, chosen = len(self.trace.units), []
+        num_units, indices = len(self.trace.units), []
         for index in order:
             unit = self.trace.units[index]
             old, new = before[unit.name], after[unit.name]
@@ -218,8 +218,8 @@ class _Search:
                         candidate[slot] += tensor.bytes
             if self.fast.budget_bytes is None or max(candidate) <= self.fast.budget_bytes:
                 used = candidate
-                chosen.append(index)
-        return chosen
+                indices.append(index)
+        return indices
 
     def _seconds(self, choice: _Choice) -> float:
         return sum(phase.seconds + phase.stall_seconds for phase in self.simulate(choice))

@@ -26,7 +26,7 @@ def schedule_passes(trace: Trace, decisions: Mapping[str, UnitDecision]) -> tupl
     weights: list[list[str]] = [[] for _ in range(2 * num_units)]
     saved: list[list[tuple[str, int]]] = [[] for _ in range(2 * num_units)]
     offloads: list[list[tuple[str, int]]] = [[] for _ in range(2 * num_units)]
-    kept = set()
+    resident_units = set()
     by_first_reader: dict[int, list[tuple[str, int]]] = {}
     for index, unit in enumerate(trace.units):
         for tensor in unit.saved:
@@ -40,7 +40,7 @@ def schedule_passes(trace: Trace, decisions: Mapping[str, UnitDecision]) -> tupl
         start = max(0, slot - (decision.forward_ahead if slot < num_units else decision.backward_ahead))
         if decision.weights == "copied":
             if slot >= num_units and start <= index:
-                kept.add(name)
+                resident_units.add(name)
             else:
                 weights[start].append(name)
         if slot >= num_units:
@@ -52,7 +52,7 @@ def schedule_passes(trace: Trace, decisions: Mapping[str, UnitDecision]) -> tupl
             load_weights=tuple(weights[slot]),
             load_saved=tuple(saved[slot]),
             offload_saved=tuple(offloads[slot]),
-            keep_weights=slot < num_units and trace.units[slot].name in kept,
+            keep_weights=slot < num_units and trace.units[slot].name in resident_units,
         )
         for slot in range(2 * num_units)
     )

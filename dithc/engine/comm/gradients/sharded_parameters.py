@@ -106,8 +106,8 @@ class ShardedParameters:
     def wait_for(self, parameters: Iterable[Tensor]) -> None:
         """Wait until these weights are complete. Cheap if no weights are in transit."""
         if self._works:
-            known = (self._bucket_of.get(id(parameter)) for parameter in parameters)
-            self.wait(frozenset(bucket for bucket in known if bucket is not None))
+            buckets = (self._bucket_of.get(id(parameter)) for parameter in parameters)
+            self.wait(frozenset(bucket for bucket in buckets if bucket is not None))
 
     def _hook(self, part: nn.Module, buckets: set[int]) -> None:
         if buckets:

@@ -138,8 +138,8 @@ def environment_of(environment: Mapping[str, str], *, launcher: Launcher, nodes:
     # gets all CPUs of the job.
     rank_variables = ("SLURM_TRES_PER_TASK", "SLURM_CPU_BIND", "SLURM_CPUS_PER_TASK", "SRUN_CPUS_PER_TASK")
     ranks = for_ranks(environment, on_this_node=False)
-    kept = {name: value for name, value in ranks.items() if not name.startswith(rank_variables)}
-    return {**kept, "SLURM_CPU_BIND": "none", "SLURM_MPI_TYPE": "none", "SLURM_KILL_BAD_EXIT": "1"}
+    variables = {name: value for name, value in ranks.items() if not name.startswith(rank_variables)}
+    return {**variables, "SLURM_CPU_BIND": "none", "SLURM_MPI_TYPE": "none", "SLURM_KILL_BAD_EXIT": "1"}
 
 
 def find_mpiexec(explicit: str | None = None) -> MpiLauncher:
@@ -169,12 +169,12 @@ def probe_mpi() -> dict[str, str]:
     command, environment = [sys.executable, "-c", PROBE], for_ranks(os.environ, on_this_node=True)
     options: dict[str, Any] = {"env": environment, "timeout": PROBE_SECONDS, "stdin": subprocess.DEVNULL}
     try:
-        done = subprocess.run(command, capture_output=True, text=True, **options)
+        completed = subprocess.run(command, capture_output=True, text=True, **options)
     except subprocess.TimeoutExpired:
         return {"error": f"MPI did not initialize within {PROBE_SECONDS} s"}
-    if done.returncode != 0:
-        return {"error": (done.stderr.strip() or f"exit status {done.returncode}").splitlines()[-1]}
-    return dict(json.loads(done.stdout))
+    if completed.returncode != 0:
+        return {"error": (completed.stderr.strip() or f"exit status {completed.returncode}").splitlines()[-1]}
+    return dict(json.loads(completed.stdout))
 
 
 def _check(command: Sequence[str], *, launcher: Launcher, nodes: int, ranks: int, cpus: int) -> None:
@@ -200,10 +200,10 @@ def _check(command: Sequence[str], *, launcher: Launcher, nodes: int, ranks: int
 
 def _vendor(path: str) -> Vendor:
     try:
-        done = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=20, stdin=subprocess.DEVNULL)
+        call = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=20, stdin=subprocess.DEVNULL)
     except (OSError, subprocess.TimeoutExpired):
         return "other"
-    text = (done.stdout + done.stderr).lower()
+    text = (call.stdout + call.stderr).lower()
     if "open mpi" in text or "openrte" in text or "prrte" in text:
         return "openmpi"
     return "mpich" if "hydra" in text or "mpich" in text or "intel" in text else "other"

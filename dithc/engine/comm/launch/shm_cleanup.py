@@ -45,10 +45,10 @@ def check_shared_memory(ranks: int | None = None) -> None:
 def room(folder: Path = FOLDER) -> tuple[int, int]:
     """Return size and free bytes of a folder's file system; zeros if it does not exist."""
     try:
-        found = os.statvfs(folder)
+        stats = os.statvfs(folder)
     except OSError:
         return 0, 0
-    return found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize
+    return stats.f_blocks * stats.f_frsize, stats.f_bavail * stats.f_frsize
 
 
 def unlink_shared_memory() -> None:
@@ -61,12 +61,12 @@ def unlink_shared_memory() -> None:
 
 def names() -> set[Path]:
     """Return the existing shared memory files of ranks of this user."""
-    found = set()
+    paths = set()
     for prefix in PREFIXES:
         for path in FOLDER.glob(f"{prefix}*"):
             with suppress(OSError):
-                found |= {path} if path.lstat().st_uid == os.geteuid() else set()
-    return found
+                paths |= {path} if path.lstat().st_uid == os.geteuid() else set()
+    return paths
 
 
 def sweep(existing: Collection[Path]) -> None:
@@ -84,12 +84,12 @@ def sweep(existing: Collection[Path]) -> None:
 
 
 def _open(process: str) -> set[Path]:
-    found = set()
+    paths = set()
     with suppress(OSError):  # process has ended or belongs to another user
         for handle in Path(f"/proc/{process}/fd").iterdir():
             with suppress(OSError):
-                found.add(Path(os.readlink(handle)))
-    return found
+                paths.add(Path(os.readlink(handle)))
+    return paths
 
 
 def _mapped(process: str) -> set[Path]:

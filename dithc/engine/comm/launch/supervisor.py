@@ -61,8 +61,8 @@ def supervise(
             # MPICH's mpiexec exits with the number of a signal that ends it during its start; SIGINT's number is the
             # status of invalid input.
             is_signal = launcher == "mpiexec" and status == signal.SIGINT and is_early
-            if not has_started and (chosen := _read_loss(marker)[1]):
-                status = chosen  # status of a rank; the launcher's status only reports that it was ended
+            if not has_started and (rank_status := _read_loss(marker)[1]):
+                status = rank_status  # status of a rank; the launcher's status only reports that it was ended
         finally:
             for path in meet_in.glob(f"{glob.escape(marker.name)}*"):
                 path.unlink(missing_ok=True)
@@ -218,9 +218,9 @@ class _StartMonitor:
         if not self._is_mpich:
             return False
         proxies = [child for child in children.get(pid, ()) if name_of(child) == HYDRA_PROXY]
-        found = {rank for proxy in proxies for rank in children.get(proxy, ()) if rank in self._ranks or _is_rank(rank)}
-        is_gone = bool(proxies and self._ranks - found)
-        self._ranks |= found
+        ranks = {rank for proxy in proxies for rank in children.get(proxy, ()) if rank in self._ranks or _is_rank(rank)}
+        is_gone = bool(proxies and self._ranks - ranks)
+        self._ranks |= ranks
         return is_gone
 
 

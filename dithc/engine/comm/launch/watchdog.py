@@ -113,10 +113,10 @@ def _wait_for_exit(child: int, rank: str) -> tuple[int, float]:
     while True:
         if is_stopped:
             time.sleep(POLL_SECONDS)
-        found, status = os.waitpid(child, os.WUNTRACED | (os.WCONTINUED | os.WNOHANG if is_stopped else 0))
-        if found and not os.WIFSTOPPED(status) and not os.WIFCONTINUED(status):
+        pid, status = os.waitpid(child, os.WUNTRACED | (os.WCONTINUED | os.WNOHANG if is_stopped else 0))
+        if pid and not os.WIFSTOPPED(status) and not os.WIFCONTINUED(status):
             return status, 0.0
-        if found:
+        if pid:
             polls, is_stopped = 0, os.WIFSTOPPED(status)
             continue
         polls += 1

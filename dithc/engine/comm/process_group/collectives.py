@@ -63,10 +63,10 @@ class Collectives:
     def all_reduce_all(self, tensors: Sequence[Tensor], op: Reduction) -> Operation:
         """Reduce each tensor in place; tensors of one data type are packed into one."""
         for dtype in dict.fromkeys(tensor.dtype for tensor in tensors):
-            chosen = [tensor for tensor in tensors if tensor.dtype is dtype]
-            packed = torch.cat([tensor.reshape(-1) for tensor in chosen])
+            members = [tensor for tensor in tensors if tensor.dtype is dtype]
+            packed = torch.cat([tensor.reshape(-1) for tensor in members])
             yield from self.all_reduce(packed, op)
-            for tensor, part in zip(chosen, parts_of(packed, [tensor.numel() for tensor in chosen]), strict=True):
+            for tensor, part in zip(members, parts_of(packed, [tensor.numel() for tensor in members]), strict=True):
                 tensor.copy_(part.view(tensor.shape))
         return list(tensors)
 
@@ -206,8 +206,8 @@ class Collectives:
 
 def parts_of(tensor: Tensor, sizes: int | list[int]) -> Sequence[Tensor]:
     """Split a tensor along its first dimension into parts of the given size(s)."""
-    found: Sequence[Tensor] = tensor.split(sizes)  # type: ignore[no-untyped-call]
-    return found
+    parts: Sequence[Tensor] = tensor.split(sizes)  # type: ignore[no-untyped-call]
+    return parts
 
 
 def _until_done(request: MpiRequest) -> Iterator[bool]:

@@ -269,17 +269,17 @@ def _pipeline(count: int, steps: Sequence[Step], *, blocking: Sequence[Step] = (
 
     Steps in `blocking` (empty: all) may sleep if no data is in flight between nodes: transfers progress when polled.
     """
-    done = [0] * len(steps)
+    next_chunk = [0] * len(steps)
     wait_ns = 0
-    while done[-1] < count:
+    while next_chunk[-1] < count:
         progressed = False
-        ready = [k for k in range(len(steps)) if done[k] < (done[k - 1] if k else count)]
+        ready = [k for k in range(len(steps)) if next_chunk[k] < (next_chunk[k - 1] if k else count)]
         has_transfer = bool(blocking) and any(steps[k] not in blocking for k in ready)
         for k in ready:
-            if steps[k](done[k], 0 if has_transfer or k != ready[-1] else wait_ns):
-                done[k] += 1
+            if steps[k](next_chunk[k], 0 if has_transfer or k != ready[-1] else wait_ns):
+                next_chunk[k] += 1
                 progressed = True
-        if not progressed or done[-1] == count:
+        if not progressed or next_chunk[-1] == count:
             wait_ns = yield progressed
         else:
             wait_ns = 0

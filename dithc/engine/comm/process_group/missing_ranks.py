@@ -78,13 +78,13 @@ def _key(rank: int) -> str:
 
 def _call_within(seconds: float, call: Callable[[], Any]) -> Any:
     """Return the result of a call in a separate thread; None if it failed or did not return in time."""
-    found: list[Any] = []
+    results: list[Any] = []
 
     def run() -> None:
         with suppress(Exception):  # the rank of the store has ended
-            found.append(call())
+            results.append(call())
 
     thread = threading.Thread(target=run, name="dithc-absent", daemon=True)
     thread.start()
     thread.join(seconds)
-    return found[0] if found else None
+    return results[0] if results else None

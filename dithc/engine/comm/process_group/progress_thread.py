@@ -239,11 +239,11 @@ def _unwrap(future: "Future[Any]") -> Any:
 def record_spans(services: Iterable[ProgressThread]) -> Iterator[list[OperationSpan]]:
     """Record all jobs submitted to the threads during a `with` block."""
     spans: list[OperationSpan] = []
-    chosen = list(services)
-    for service in chosen:
+    threads = list(services)
+    for service in threads:
         service.spans = spans
     try:
         yield spans
     finally:
-        for service in chosen:
+        for service in threads:
             service.spans = None

@@ -137,16 +137,16 @@ class ShmCollectives:
         """
         part = min(x.numel(), out.numel())
         chunk = self.piece_elements(wire) * (self.ranks if kind == "all_reduce" else 1)
-        chunks, done = -(-part // chunk), (ctypes.c_int64 * 3)()
+        chunks, counters = -(-part // chunk), (ctypes.c_int64 * 3)()
         operation = _Whole(
-            *(x.data_ptr(), out.data_ptr(), ctypes.addressof(done), part, chunk, self.reserve(chunks)),
+            *(x.data_ptr(), out.data_ptr(), ctypes.addressof(counters), part, chunk, self.reserve(chunks)),
             *(WHOLES[kind], TYPES[x.dtype], TYPES[wire], COMBINATIONS[op], scale),
         )
         address, wait_ns, last_progress = ctypes.addressof(operation), 0, 0
         while not self._is_done(
             self._library.hc_exchange_whole(self._handle, address, ROUNDS_PER_CALL, wait_ns, ctypes.byref(self._lost))
         ):
-            progress = sum(done)
+            progress = sum(counters)
             wait_ns = yield progress > last_progress
             last_progress = progress
         self._count(part * (self.ranks - 1 if kind == "reduce_scatter" else 1), wire)
@@ -154,17 +154,17 @@ class ShmCollectives:
 
     def put(self, number: int, pieces: ChunkLayout, x: Tensor, *, wire: torch.dtype, wait_ns: int) -> bool:
         """Copy the pieces of the other ranks into the segment, as type `wire`."""
-        done = self._step(self._library.hc_exchange_put, number, pieces, *_typed(x), TYPES[wire], wait_ns)
-        if done:
+        is_complete = self._step(self._library.hc_exchange_put, number, pieces, *_typed(x), TYPES[wire], wait_ns)
+        if is_complete:
             self._count(sum(map(pieces.count, range(self.ranks))) - pieces.count(self.rank), wire)
-        return done
+        return is_complete
 
     def offer(self, number: int, pieces: ChunkLayout, x: Tensor, *, wait_ns: int) -> bool:
         """Copy x, the piece of this rank, into the segment, for `get` on the other ranks."""
-        done = self._step(self._library.hc_exchange_offer, number, pieces, *_typed(x), TYPES[x.dtype], wait_ns)
-        if done:
+        is_complete = self._step(self._library.hc_exchange_offer, number, pieces, *_typed(x), TYPES[x.dtype], wait_ns)
+        if is_complete:
             self._count(pieces.count(self.rank), x.dtype)
-        return done
+        return is_complete
 
     def combine(
         self,

@@ -35,13 +35,13 @@ class Operator:
 
     def __call__(self, *inputs: Any) -> Tensor:
         if traced(inputs[0]):
-            found = self._traced(*inputs)
+            outputs = self._traced(*inputs)
         elif torch.is_grad_enabled() and any(isinstance(value, Tensor) and value.requires_grad for value in inputs):
-            found = self._direct.apply(*inputs)
+            outputs = self._direct.apply(*inputs)
         else:
             log_default()
-            found = raw(self._name)(*inputs, keep=False) if self._may_drop else raw(self._name)(*inputs)
-        first: Tensor = found[0] if isinstance(found, tuple) else found
+            outputs = raw(self._name)(*inputs, keep=False) if self._may_drop else raw(self._name)(*inputs)
+        first: Tensor = outputs[0] if isinstance(outputs, tuple) else outputs
         return first
 
     def _library_keep(self, ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
@@ -51,8 +51,8 @@ class Operator:
         self._keep(ctx, inputs, outputs)
 
     def _library_backward(self, ctx: Any, gradient: Tensor, *_: Tensor | None) -> Any:
-        found = self._backward(ctx, gradient)
-        return found if len(found) > 1 else found[0]
+        gradients = self._backward(ctx, gradient)
+        return gradients if len(gradients) > 1 else gradients[0]
 
 
 def traced(tensor: Tensor) -> bool:
@@ -71,10 +71,10 @@ def _define(name: str, raw_name: str, schema: str, fake: Callable[..., Any], **f
             if isinstance(value, torch.dtype):
                 served_type(name, value)
         dense = (_contiguous(value) for value in inputs)
-        found = raw(raw_name)(*dense, **{key: _contiguous(value) for key, value in settings.items()}, **fixed)
-        if not isinstance(found, tuple):
-            return found
-        return tuple(inputs[0].new_empty(0) if value is None else value for value in found)
+        outputs = raw(raw_name)(*dense, **{key: _contiguous(value) for key, value in settings.items()}, **fixed)
+        if not isinstance(outputs, tuple):
+            return outputs
+        return tuple(inputs[0].new_empty(0) if value is None else value for value in outputs)
 
     LIBRARY.define(f"{name}{schema}")  # type: ignore[no-untyped-call]
     LIBRARY.impl(name, kernel, "CPU")  # type: ignore[no-untyped-call]
@@ -91,8 +91,8 @@ def _node(op: str, *, with_stream: bool = False) -> type[torch.autograd.Function
 
     def forward(ctx: Any, *inputs: Any) -> Any:
         log_default()
-        found = raw(f"{op}_forward")(*inputs)
-        outputs = found if isinstance(found, tuple) else (found,)
+        output = raw(f"{op}_forward")(*inputs)
+        outputs = output if isinstance(output, tuple) else (output,)
         ctx.direct = True
         ctx.set_materialize_grads(not with_stream)
         keep(ctx, inputs, outputs)

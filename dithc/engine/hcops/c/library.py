@@ -43,11 +43,11 @@ class PackedWeights:
         version = tensor_version(weight)
         if version is None:
             return None
-        found = self._kept.pop(key, None)
-        if found is not None:
-            kept, packed_version, packed = found
-            if packed_version == version and kept.shape == weight.shape and kept.stride() == weight.stride():
-                self._kept[key] = found
+        entry = self._kept.pop(key, None)
+        if entry is not None:
+            source, packed_version, packed = entry
+            if packed_version == version and source.shape == weight.shape and source.stride() == weight.stride():
+                self._kept[key] = entry
                 return packed
             self._num_bytes -= packed.nbytes
         size = torch.zeros(1, dtype=torch.int64)
@@ -65,8 +65,8 @@ class PackedWeights:
     def drop(self, addresses: Collection[int]) -> None:
         """Remove the weights at these addresses. Programs keep the packed weights they use."""
         for key in [key for key in self._kept if key[0] in addresses]:
-            found = self._kept.pop(key, None)
-            self._num_bytes -= 0 if found is None else found[2].nbytes
+            entry = self._kept.pop(key, None)
+            self._num_bytes -= 0 if entry is None else entry[2].nbytes
 
     def _fits(self, num_bytes: int) -> bool:
         available, ranks = available_bytes(), ranks_on_node()

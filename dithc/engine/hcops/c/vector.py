@@ -236,17 +236,17 @@ def _addresses(
     """Return an array of pointers, as C reads it, to contiguous tensors of one type."""
     if weights is not None and len(tensors) != len(weights):
         raise argument_error(op, name, got=len(tensors), expected=len(weights), fix="one for each weight")
-    found = [
+    addresses = [
         tensor.data_ptr()
         for tensor, expected in zip(tensors, weights or tensors, strict=True)
         if tensor.dtype is dtype and tensor.is_cpu and tensor.is_contiguous() and tensor.shape == expected.shape
     ]
-    if len(found) != len(tensors) or any(address % dtype.itemsize for address in found):
+    if len(addresses) != len(tensors) or any(address % dtype.itemsize for address in addresses):
         for index, tensor in enumerate(tensors):  # report the first unsupported tensor
             if weights is not None:
                 check_shape(op, weights[index].shape, **{f"{name}[{index}]": tensor})
             typed(op, f"{name}[{index}]", tensor, dtype)
-    return torch.tensor(found, dtype=torch.int64)
+    return torch.tensor(addresses, dtype=torch.int64)
 
 
 def _counts(tensors: Sequence[Tensor]) -> Tensor:

@@ -214,8 +214,8 @@ def add_outer_products(
             for j in range(VECTORS)
         ]
         first = [builder.load(pointer, align=4) for pointer in pointers]
-        entry, loop, done = builder.block, builder.append_basic_block("depth"), builder.append_basic_block("done")
-        builder.cbranch(builder.icmp_signed(">", values[4], index(0)), loop, done)
+        entry, loop, exit_block = builder.block, builder.append_basic_block("depth"), builder.append_basic_block("done")
+        builder.cbranch(builder.icmp_signed(">", values[4], index(0)), loop, exit_block)
 
         builder.position_at_end(loop)
         d = builder.phi(index)
@@ -238,9 +238,9 @@ def add_outer_products(
         for phi, start, end in zip([d, *sums], [index(0), *first], [next_d, *updated], strict=True):
             phi.add_incoming(start, entry)
             phi.add_incoming(end, loop)
-        builder.cbranch(builder.icmp_signed("<", next_d, values[4]), loop, done)
+        builder.cbranch(builder.icmp_signed("<", next_d, values[4]), loop, exit_block)
 
-        builder.position_at_end(done)
+        builder.position_at_end(exit_block)
         totals = [builder.phi(vector) for _ in pointers]  # the phis of a block must precede its stores
         for total, pointer, start, end in zip(totals, pointers, first, updated, strict=True):
             total.add_incoming(start, entry)

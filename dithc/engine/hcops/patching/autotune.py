@@ -80,8 +80,8 @@ class AutotuneCache:
         ratios, path = self._ratios[torch.get_num_threads()], _path()
         ratios[call] = ratio
         if path is not None:
-            kept = {**_load(path), **ratios}
-            text = json.dumps({"format": FORMAT, "key": _key(), "calls": kept}, indent=1, sort_keys=True)
+            calls = {**_load(path), **ratios}
+            text = json.dumps({"format": FORMAT, "key": _key(), "calls": calls}, indent=1, sort_keys=True)
             try:
                 atomic_write(path, text + "\n")
             except OSError as error:
@@ -89,8 +89,8 @@ class AutotuneCache:
 
 
 def _path() -> Path | None:
-    found = tuning.path_of(tuning.this_machine())
-    return None if found is None else found.with_name(found.stem + SUFFIX)
+    path = tuning.path_of(tuning.this_machine())
+    return None if path is None else path.with_name(path.stem + SUFFIX)
 
 
 def _key() -> dict[str, object]:

@@ -54,8 +54,8 @@ def eps_of(module: nn.Module) -> float | None:
     weight = module._parameters["weight"]
     if weight is None or weight.dim() != 1 or not weight.is_cpu or module._buffers or module._modules:
         return None
-    found = [value for name in EPS_NAMES if isinstance(value := getattr(module, name, None), float)]
-    return found[0] if len(found) == 1 and _is_rms_norm(module, found[0], len(weight)) else None
+    eps_values = [value for name in EPS_NAMES if isinstance(value := getattr(module, name, None), float)]
+    return eps_values[0] if len(eps_values) == 1 and _is_rms_norm(module, eps_values[0], len(weight)) else None
 
 
 def _is_rms_norm(module: nn.Module, eps: float, width: int) -> bool:

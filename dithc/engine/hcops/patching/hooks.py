@@ -186,8 +186,8 @@ def _warn_about_spinning() -> None:
 
 
 def _cells(row: CallStats) -> list[str]:
-    first, *more = row.modules
-    modules = f"{first or '(model)'}{f' and {len(more)} more' if more else ''}"
+    first, *rest = row.modules
+    modules = f"{first or '(model)'}{f' and {len(rest)} more' if rest else ''}"
     ratio = "" if row.ratio is None else f"{row.ratio:.2f}"
     return [row.op, row.shape, row.dtype, "hcops" if row.served else "torch", ratio, row.reason, modules]
 
@@ -195,9 +195,9 @@ def _cells(row: CallStats) -> list[str]:
 def _summary(calls: CallTable) -> str:
     """Return one line with the share of served calls per operator, and the reasons for the others."""
     rows = list(calls.rows.values())
-    total, served = Counter(row.op for row in rows), Counter(row.op for row in rows if row.served)
+    total, served_counts = Counter(row.op for row in rows), Counter(row.op for row in rows if row.served)
     reasons = sorted({f"{row.op}: {row.reason}" for row in rows if not row.served})
-    shares = ", ".join(f"{op} {served[op]} of {number}" for op, number in total.items()) or "none"
+    shares = ", ".join(f"{op} {served_counts[op]} of {number}" for op, number in total.items()) or "none"
     return f"patched model, types of calls that HCOps serves: {shares}" + (
         f"; not {'; '.join(reasons)}" if reasons else ""
     )

@@ -32,8 +32,8 @@ class SampleImage:
 
 
 def draw_sampling(facts: ReportRecords) -> Figure:
-    found = facts.benches.get("sampling")
-    return draw_variants(found) if found else placeholder("sampling on several ranks: not run")
+    result = facts.benches.get("sampling")
+    return draw_variants(result) if result else placeholder("sampling on several ranks: not run")
 
 
 def speedups(result: Mapping[str, Any]) -> Speedups:
@@ -42,12 +42,12 @@ def speedups(result: Mapping[str, Any]) -> Speedups:
     parts = [(_title(cell), cell["rows"]) for cell in result["cells"]]
     parts += [(f"image of {images['steps']} steps,\n{_title(images)}", images["rows"])] if images else []
     parts += [(f"decoded: {item['size']:,} px, {item['decoder']}", item["rows"]) for item in _decoders(result)]
-    found = []
+    cells = []
     for title, rows in parts:
         measured = [row for row in rows if row["status"] == "ok" and row["name"] != BASE]
         if measured:
-            found.append((title, {row["name"]: (row["speedup"]["median"], row["speedup"]["mad"]) for row in measured}))
-    return found
+            cells.append((title, {row["name"]: (row["speedup"]["median"], row["speedup"]["mad"]) for row in measured}))
+    return cells
 
 
 def _title(cell: Mapping[str, Any]) -> str:
@@ -77,8 +77,8 @@ def draw_variants(result: Mapping[str, Any]) -> Figure:
     cells, ranks = speedups(result), result["ranks"]
     images = sample_images(result["images"]) if result["images"] else []
     decoded = [(image["decoder"], sample_images(image)) for image in _decoders(result)]
-    variants = list(dict.fromkeys(variant for _, found in cells for variant in found))
-    of_decoders = [(image, column == 0, f"{name}, ") for name, found in decoded for column, image in enumerate(found)]
+    variants = list(dict.fromkeys(variant for _, ratios in cells for variant in ratios))
+    of_decoders = [(image, column == 0, f"{name}, ") for name, group in decoded for column, image in enumerate(group)]
     groups = [[(image, column == 0, "") for column, image in enumerate(images)], of_decoders]
     groups = [group for group in groups if group]
     columns = max([len(group) for group in groups], default=1)
@@ -112,16 +112,16 @@ def _draw_speedups(panel: Any, cells: Speedups, variants: Sequence[str], *, rank
     """Draw a line per cell with stacked dots per variant."""
     height = HEIGHT_OF_ALL / max(len(variants), 1)
     for index, variant in enumerate(variants):
-        shown = [(cell, *found[variant]) for cell, (_, found) in enumerate(cells) if variant in found]
-        heights = [cell + (index - (len(variants) - 1) / 2) * height for cell, _, _ in shown]
+        dots = [(cell, *ratios[variant]) for cell, (_, ratios) in enumerate(cells) if variant in ratios]
+        heights = [cell + (index - (len(variants) - 1) / 2) * height for cell, _, _ in dots]
         panel.errorbar(
-            [value for _, value, _ in shown], heights, xerr=[deviation for *_, deviation in shown], linestyle="none",
+            [value for _, value, _ in dots], heights, xerr=[deviation for *_, deviation in dots], linestyle="none",
             marker=MARKERS[index // len(theme.PALETTE) % len(MARKERS)], markersize=5.5, label=variant,
             color=theme.PALETTE[index % len(theme.PALETTE)],
         )  # fmt: skip
     for line in (ONE_RANK, float(ranks)):
         panel.axvline(line, color=theme.INK, linewidth=1, linestyle=(0, (4, 3)))
-    largest = max([sum(pair) for _, found in cells for pair in found.values()] + [float(ranks)])
+    largest = max([sum(pair) for _, ratios in cells for pair in ratios.values()] + [float(ranks)])
     panel.set_xlim(0, largest * 1.05)
     lanes(panel, [title for title, _ in cells], margin=0.55)
     for border in range(1, len(cells)):

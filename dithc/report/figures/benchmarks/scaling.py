@@ -41,11 +41,11 @@ def draw_scaling(facts: ReportRecords, *, mode: scaling_curves.Mode) -> Figure:
     figure, (efficiency, seconds) = canvas(2, columns=1, height=3.1)
     _draw_efficiency(efficiency, curves, colors)
     _draw_seconds(seconds, curves, colors)
-    used = {curve.kind for curve in curves}
+    kinds = {curve.kind for curve in curves}
     handles = [
         efficiency.plot([], [], color=theme.INK, label=kind, **_style(kind))[0]
         for kind in scaling_curves.KINDS
-        if kind in used
+        if kind in kinds
     ]
     figure.legend(handles=handles, loc="outside upper left", ncols=len(handles), labelcolor=theme.INK, fontsize=9)
     return figure
@@ -118,14 +118,14 @@ def spaced(heights: Sequence[float], *, gap: float) -> list[float]:
 
 def _shades(curves: Sequence[scaling_curves.ScalingCurve], hues: Mapping[str, str]) -> Colors:
     """Return colors: a hue per model, from dark to light over its curves of one kind."""
-    found = {}
+    shades = {}
     for curve in curves:
         group = [member for member in curves if (member.model, member.kind) == (curve.model, curve.kind)]
         position = group.index(curve) / (len(group) - 1) if len(group) > 1 else 0.4
         toward, share = (theme.INK, 0.4 - position) if position < 0.4 else (theme.FACE, 0.75 * (position - 0.4))
         base, target = np.array(to_rgb(hues[curve.model])), np.array(to_rgb(toward))
-        found[curve] = to_hex(base + share * (target - base))
-    return found
+        shades[curve] = to_hex(base + share * (target - base))
+    return shades
 
 
 def _style(kind: scaling_curves.Kind) -> dict[str, Any]:

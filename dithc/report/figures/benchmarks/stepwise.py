@@ -42,12 +42,12 @@ def stage_bars(result: Mapping[str, Any]) -> list[StageBar]:
 
 
 def draw_stepwise(facts: ReportRecords) -> Figure:
-    found = facts.benches.get("stepwise")
-    if not found:
+    result = facts.benches.get("stepwise")
+    if not result:
         return placeholder("training by stages: not run")
-    settings = found["settings"]
+    settings = result["settings"]
     title = f"{settings['model'].removeprefix('DiT-')}, batch {settings['batch']}, {settings['dtype']}"
-    return draw_stages(stage_bars(found), title=title)
+    return draw_stages(stage_bars(result), title=title)
 
 
 def draw_stages(bars: Sequence[StageBar], *, title: str) -> Figure:
@@ -67,9 +67,9 @@ def draw_stages(bars: Sequence[StageBar], *, title: str) -> Figure:
 
 def _draw_measured(panel: Any, bars: Sequence[StageBar]) -> None:
     """Draw measured bars with deviation and number, or the reason of a missing bar."""
-    shown = [(index - HALF / 2, bar) for index, bar in enumerate(bars) if bar.measured is not None]
-    heights, widths = [height for height, _ in shown], [bar.measured for _, bar in shown]
-    deviations = [bar.deviation for _, bar in shown]
+    measured_bars = [(index - HALF / 2, bar) for index, bar in enumerate(bars) if bar.measured is not None]
+    heights, widths = [height for height, _ in measured_bars], [bar.measured for _, bar in measured_bars]
+    deviations = [bar.deviation for _, bar in measured_bars]
     panel.barh(
         heights, widths, height=HALF, color=theme.PALETTE[0], xerr=deviations, ecolor=theme.INK, label="measured here"
     )
@@ -84,10 +84,10 @@ def _draw_measured(panel: Any, bars: Sequence[StageBar]) -> None:
 
 
 def _draw_published(panel: Any, bars: Sequence[StageBar]) -> None:
-    shown = [(index + HALF / 2, bar.published) for index, bar in enumerate(bars) if bar.published is not None]
+    published_bars = [(index + HALF / 2, bar.published) for index, bar in enumerate(bars) if bar.published is not None]
     style = {"color": theme.FACE, "edgecolor": theme.MUTED, "hatch": "////", "linewidth": 0.9}
-    panel.barh(*zip(*shown, strict=True), height=HALF, label="published, machine of the paper", **style)
-    for height, width in shown:
+    panel.barh(*zip(*published_bars, strict=True), height=HALF, label="published, machine of the paper", **style)
+    for height, width in published_bars:
         panel.annotate(
             f"{short(width)} ×", (width, height), xytext=(5, 0), textcoords="offset points", va="center", fontsize=8.5,
             color=theme.MUTED,

@@ -50,8 +50,8 @@ def draw_quality(result: Mapping[str, Any], samples: Samples) -> bytes:
 def shown(result: Mapping[str, Any]) -> list[str]:
     """Return the baseline and the variants with the best and worst mean ratios, or all if few."""
     baseline = result["settings"]["baseline"]
-    others = [label for label in _ranked(result) if label in result["steps"] and label != baseline]
-    return [baseline, *(others if len(others) <= BEST + WORST else others[:BEST] + others[-WORST:])]
+    variants = [label for label in _ranked(result) if label in result["steps"] and label != baseline]
+    return [baseline, *(variants if len(variants) <= BEST + WORST else variants[:BEST] + variants[-WORST:])]
 
 
 def quality_figure(result: Mapping[str, Any], samples: Samples) -> Any:

@@ -52,15 +52,15 @@ class Timeline:
 def read_timeline(path: Path) -> Timeline:
     """Read the timeline from the automem.json of a run or from `dithc bench automem --json`."""
     content = read_json(path)
-    found = timeline_of(content, title=path.parent.name if "plan" in content else "")
-    if found is None:
+    timeline = timeline_of(content, title=path.parent.name if "plan" in content else "")
+    if timeline is None:
         raise user_error(
             f"{path} has no memory plan",
             got=f"keys {', '.join(content) or 'none'}",
             expected="automem.json of a run, or a result of `dithc bench automem` with a managed variant",
             fix="train with two tiers of memory (machine.memory), or measure `--parts budget`",
         )
-    return found
+    return timeline
 
 
 def timeline_of(content: Mapping[str, Any], *, title: str = "") -> Timeline | None:
@@ -82,8 +82,8 @@ def timeline_of(content: Mapping[str, Any], *, title: str = "") -> Timeline | No
 
 def draw_memory(facts: ReportRecords) -> Figure:
     """Draw the plan in the `dithc bench automem` result of the report."""
-    found = timeline_of(facts.benches.get("automem", {}))
-    return draw_timeline(found) if found else placeholder("plan of memory: not run")
+    timeline = timeline_of(facts.benches.get("automem", {}))
+    return draw_timeline(timeline) if timeline else placeholder("plan of memory: not run")
 
 
 def draw_timeline(timeline: Timeline) -> Figure:
@@ -91,9 +91,9 @@ def draw_timeline(timeline: Timeline) -> Figure:
     figure, ((fast,), (copies,), (slow,)) = grid(HEIGHTS, sharex=True)
     colors = dict(zip(LABELS, (theme.MUTED, *theme.PALETTE), strict=False))
     tiers = {name: [span.phase[f"{name}_parts"] for span in timeline.spans] for name in ("fast", "slow")}
-    shown = [kind for kind in LABELS if any(part.get(kind) for parts in tiers.values() for part in parts)]
+    kinds = [kind for kind in LABELS if any(part.get(kind) for parts in tiers.values() for part in parts)]
     for panel, (name, parts) in zip((fast, slow), tiers.items(), strict=True):
-        _draw_parts(panel, timeline.spans, parts, shown, colors)
+        _draw_parts(panel, timeline.spans, parts, kinds, colors)
         _draw_budget(panel, timeline.plan[name]["budget_bytes"], over=max(sum(part.values()) for part in parts) / GIB)
     _draw_copies(copies, timeline.spans)
     for panel in (fast, copies, slow):
@@ -107,7 +107,7 @@ def draw_timeline(timeline: Timeline) -> Figure:
     for panel in (fast, slow):
         panel.set_ylabel("GiB")
     slow.set_xlabel("planned seconds of a step")
-    handles = [fast.fill_between([], [], color=colors[kind], label=LABELS[kind], linewidth=0) for kind in shown]
+    handles = [fast.fill_between([], [], color=colors[kind], label=LABELS[kind], linewidth=0) for kind in kinds]
     if timeline.stall > 0:
         handles.append(
             fast.fill_between([], [], facecolor="none", edgecolor=theme.INK, hatch="////", linewidth=0, label="stall")
@@ -120,12 +120,12 @@ def draw_timeline(timeline: Timeline) -> Figure:
 def _summary(timeline: Timeline) -> str:
     seconds, phases = timeline.spans[-1].end, [span.phase for span in timeline.spans]
     peak = max(sum(phase["fast_parts"].values()) for phase in phases)
-    loaded, offloaded = (sum(phase[f"{name}_bytes"] for phase in phases) for name in ("load", "offload"))
+    loads, offloads = (sum(phase[f"{name}_bytes"] for phase in phases) for name in ("load", "offload"))
     parts = [
         timeline.title,
         f"step {short(seconds)} s, stall {timeline.stall / (seconds or 1):.1%}",
         f"planned peak {short(peak / GIB)} GiB",
-        f"loads {short(loaded / GIB)} GiB, offloads {short(offloaded / GIB)} GiB",
+        f"loads {short(loads / GIB)} GiB, offloads {short(offloads / GIB)} GiB",
     ]
     if timeline.measured_peak_bytes is not None:
         parts.insert(3, f"measured peak {short(timeline.measured_peak_bytes / GIB)} GiB")

@@ -56,17 +56,17 @@ def measure_rates(
     number of parts per image.
     """
     group.barrier()
-    found: dict[str, Any] = UNMEASURED | block_seconds(model, work, bf16=bf16)
+    rates: dict[str, Any] = UNMEASURED | block_seconds(model, work, bf16=bf16)
     if group.size > 1:
-        found["crowded"] = crowding_seconds(model, work, group, nodes=nodes, bf16=bf16)
+        rates["crowded"] = crowding_seconds(model, work, group, nodes=nodes, bf16=bf16)
     start = time.perf_counter()
     parts = decode()
-    found["decoding"] = parts * (time.perf_counter() - start)
+    rates["decoding"] = parts * (time.perf_counter() - start)
     source, target = torch.zeros(COPY_BYTES, dtype=torch.uint8), torch.zeros(COPY_BYTES, dtype=torch.uint8)
-    found["copied"] = _median_seconds(lambda: target.copy_(source))
+    rates["copied"] = _median_seconds(lambda: target.copy_(source))
     if group.size > 1:
-        found |= _exchanges(group, nodes, work)
-    return _combine(group.gather_objects(found), work)
+        rates |= _exchanges(group, nodes, work)
+    return _combine(group.gather_objects(rates), work)
 
 
 def _exchanges(group: Group, nodes: Sequence[Sequence[int]], work: SamplingWork) -> dict[str, Any]:
@@ -157,11 +157,11 @@ def _combine(measured: Sequence[dict[str, Any]], work: SamplingWork) -> MachineR
         return float(max(rank[name] for rank in measured))
 
     def link(name: str) -> LinkModel | None:
-        known = [rank[name] for rank in measured if rank[name] is not None]
-        if not known:
+        links = [rank[name] for rank in measured if rank[name] is not None]
+        if not links:
             return None
-        byte = max(byte for _, byte in known)
-        return LinkModel(latency=max(latency for latency, _ in known), bandwidth=1 / byte if byte > 0 else float("inf"))
+        byte = max(byte for _, byte in links)
+        return LinkModel(latency=max(latency for latency, _ in links), bandwidth=1 / byte if byte > 0 else float("inf"))
 
     long, short = strips(work)
     token = (work.row_flops - work.uncut_flops) / work.tokens / work.depth  # FLOPs per token and block
@@ -209,25 +209,25 @@ def block_seconds(model: DiT, work: SamplingWork, *, bf16: bool) -> dict[str, fl
     if work.in_memory and short < long:
         timed["left"] = _block(model, blocks, work, short, in_sequence=False)
     with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16, enabled=bf16):
-        found = dict(zip(timed, _median_of_rounds(list(timed.values())), strict=True))
-    found = {name: seconds / min(BLOCKS, work.depth) for name, seconds in found.items()}
-    found["split_call_seconds"] = max(0.0, found.pop("left", 0.0) - found["short"])
-    return found | {"call": _call_seconds(model, work, found["long"], bf16=bf16)}
+        times = dict(zip(timed, _median_of_rounds(list(timed.values())), strict=True))
+    times = {name: seconds / min(BLOCKS, work.depth) for name, seconds in times.items()}
+    times["split_call_seconds"] = max(0.0, times.pop("left", 0.0) - times["short"])
+    return times | {"call": _call_seconds(model, work, times["long"], bf16=bf16)}
 
 
 def crowding_seconds(
     model: DiT, work: SamplingWork, group: Group, *, nodes: Sequence[Sequence[int]], bf16: bool
 ) -> dict[int, float]:
     """Return seconds of a block by the number of active first ranks per node."""
-    found, max_ranks = {}, max(len(ranks) for ranks in nodes)
+    times, max_ranks = {}, max(len(ranks) for ranks in nodes)
     position = next(ranks.index(group.rank) for ranks in nodes if group.rank in ranks)
     block = _block(model, model.chain()[:BLOCKS], work, strips(work)[1])
     for ranks in sorted({min(1 << power, max_ranks) for power in range(max_ranks.bit_length() + 1)}):
         group.barrier()
         if position < ranks:
             with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16, enabled=bf16):
-                (found[ranks],) = _median_of_rounds([block])
-    return found
+                (times[ranks],) = _median_of_rounds([block])
+    return times
 
 
 def strips(work: SamplingWork) -> tuple[int, int]:

@@ -49,10 +49,10 @@ class PlanResult:
     def describe(self) -> str:
         """Return a line with the choice, its time and the runner-up."""
         best, costs = self.best, self.costs
-        others = [choice for choice in self.legal if choice is not best]
-        next_best = f"; next: {others[0].degrees}, {others[0].seconds:.3g} s" if others else ""
-        if others and others[0].order(best.seconds) < best.order(best.seconds):
-            next_best = f"; {others[0].degrees}, {others[0].seconds:.3g} s, rounds differently and saves too little"
+        rivals = [choice for choice in self.legal if choice is not best]
+        next_best = f"; next: {rivals[0].degrees}, {rivals[0].seconds:.3g} s" if rivals else ""
+        if rivals and rivals[0].order(best.seconds) < best.order(best.seconds):
+            next_best = f"; {rivals[0].degrees}, {rivals[0].seconds:.3g} s, rounds differently and saves too little"
         return (
             f"{best.degrees}: {best.seconds:.3g} s predicted ({best.exchange / best.seconds if best.seconds else 0:.1%} "
             f"exchange), {best.speedup:.3g} times one rank, {best.ideal:.0%} of {costs.ranks} ranks{next_best}"
@@ -78,8 +78,8 @@ class PlanResult:
             groups.setdefault(re.sub(r"\d+", "N", reason), []).append((degrees, reason))
         if groups:
             yield f"rejected: {len(self.rejected)}"
-        for (degrees, reason), *others in groups.values():
-            yield f"  {degrees}: {reason}{f'; and {len(others)} more' if others else ''}"
+        for (degrees, reason), *repeats in groups.values():
+            yield f"  {degrees}: {reason}{f'; and {len(repeats)} more' if repeats else ''}"
 
 
 def rank_degrees(costs: CostModel, *, fixed: dict[str, int] | None = None) -> PlanResult:
@@ -116,8 +116,8 @@ def rank_degrees(costs: CostModel, *, fixed: dict[str, int] | None = None) -> Pl
             legal.append(PlanCandidate(degrees, time.whole, time.exchange, speedup, speedup / costs.ranks))
     if not legal:
         raise _impossible(costs, fixed, rejected)
-    least = min(choice.seconds for choice in legal)
-    return PlanResult(legal=sorted(legal, key=lambda choice: choice.order(least)), rejected=rejected, costs=costs)
+    optimum = min(choice.seconds for choice in legal)
+    return PlanResult(legal=sorted(legal, key=lambda choice: choice.order(optimum)), rejected=rejected, costs=costs)
 
 
 def best_degrees(

@@ -34,13 +34,13 @@ def spans(length: int, side: int, *, factor: int, reach: int | None) -> list[Til
         starts = window_starts(length, side, stride=max(1, side // 2))
         weights = window_weights([first * factor for first in starts], side * factor, length * factor)
         return [TileSpan(first, first + side, weight) for first, weight in zip(starts, weights, strict=True)]
-    found = []
+    tiles = []
     for inner in range(0, length, side):
         first, end = max(0, inner - reach), min(length, inner + side + reach)
         positions = torch.arange(first, end)
         counts = (positions >= inner) & (positions < inner + side)
-        found.append(TileSpan(first, end, counts.float().repeat_interleave(factor)))
-    return found
+        tiles.append(TileSpan(first, end, counts.float().repeat_interleave(factor)))
+    return tiles
 
 
 @torch.no_grad()

@@ -81,9 +81,9 @@ def seam_ratio(x: Tensor, rows: Sequence[int], columns: Sequence[int], *, window
         steps = x.double().diff(dim=axis).abs().movedim(axis, 0).flatten(1)  # (length - 1, ...)
         edges = {edge - 1 for first in origins for edge in (first, first + side)}
         is_border = torch.tensor([position in edges for position in range(len(steps))], dtype=torch.bool)
-        for index, chosen in enumerate((steps[is_border], steps[~is_border])):
-            sums[index] += float(chosen.sum())
-            counts[index] += chosen.numel()
+        for index, differences in enumerate((steps[is_border], steps[~is_border])):
+            sums[index] += float(differences.sum())
+            counts[index] += differences.numel()
     if not counts[0] or not sums[1]:
         return 1.0
     return sums[0] / counts[0] / (sums[1] / counts[1])

@@ -24,7 +24,7 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).parent.parent
-ONE_OF = 24  # family members per selected member
+ONE_OF = 32  # family members per selected member
 ONE_OF_SLOW = 10  # the same for slow tests of a short sample
 
 

@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[1]
 
 
 @pytest.mark.slow
-def test_site_builds_without_warnings_and_names_every_page(tmp_path: Path) -> None:
+def test_site_builds_without_warnings_and_links_every_page(tmp_path: Path) -> None:
     pytest.importorskip("sphinx", reason="sphinx is not installed: pip install 'dithc[docs]'")
     line = [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", "-d", str(tmp_path / "trees"), "docs"]
     done = subprocess.run([*line, str(tmp_path / "site")], cwd=ROOT, capture_output=True, text=True, check=False)

@@ -101,7 +101,7 @@ def test_files_and_functions_are_short(nodes: dict[str, list[ast.AST]]) -> None:
     assert [name for name in long if name not in LONGER] == []
 
 
-def test_external_dependencies_are_imported_in_their_files(nodes: dict[str, list[ast.AST]]) -> None:
+def test_external_dependencies_are_imported_only_in_designated_files(nodes: dict[str, list[ast.AST]]) -> None:
     wrong = []
     for name, found in nodes.items():
         for node in found:
@@ -114,7 +114,7 @@ def test_external_dependencies_are_imported_in_their_files(nodes: dict[str, list
     assert wrong == []
 
 
-def test_packages_are_imported_through_their_public_api(nodes: dict[str, list[ast.AST]]) -> None:
+def test_imports_use_the_public_api_of_packages(nodes: dict[str, list[ast.AST]]) -> None:
     wrong = []
     for name, found in nodes.items():
         importer = tuple(name.removesuffix(".py").split("/"))

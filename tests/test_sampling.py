@@ -70,7 +70,7 @@ def test_sample_is_one_in_32_of_a_family_and_at_least_one(size: int, expected: i
     assert drawn(members[::-1], seed="a commit") == found
 
 
-def test_over_commits_every_member_is_drawn_about_as_often() -> None:
+def test_family_members_are_drawn_uniformly_over_commits() -> None:
     members = [f"test[{number}]" for number in range(2 * ONE_OF)]
     draws = [drawn(members, seed=f"commit {number}") for number in range(3200)]
     counts = {member: sum(member in draw for draw in draws) for member in members}
@@ -78,7 +78,7 @@ def test_over_commits_every_member_is_drawn_about_as_often() -> None:
 
 
 @pytest.mark.slow
-def test_a_commit_draws_the_same_for_one_process_and_for_workers(tmp_path: Path) -> None:
+def test_sample_is_equal_in_one_process_and_in_workers(tmp_path: Path) -> None:
     if not commit_of("HEAD"):
         pytest.skip("no git, or no commit here")
     single, output = run_families(tmp_path, "--sample", "HEAD")
@@ -99,7 +99,7 @@ def test_a_commit_draws_the_same_for_one_process_and_for_workers(tmp_path: Path)
 
 @pytest.mark.slow
 @pytest.mark.parametrize("arguments", [(), ("--sample", "no-such-commit")])
-def test_without_a_commit_everything_runs(arguments: tuple[str, ...], tmp_path: Path) -> None:
+def test_all_tests_run_without_a_commit(arguments: tuple[str, ...], tmp_path: Path) -> None:
     found, output = run_families(tmp_path, *arguments)
     assert len(found) == 42
     assert ("sample: none, because commit no-such-commit does not exist here" in output) == bool(arguments)

@@ -57,7 +57,7 @@ def test_damaged_or_missing_wheel_is_rejected(wheels: Path) -> None:
     assert_rejected(wheels, "missing or damaged")
 
 
-def test_folder_for_another_lock_is_rejected(wheels: Path) -> None:
+def test_folder_for_a_different_lock_is_rejected(wheels: Path) -> None:
     lock = wheels / "requirements.lock"
     lock.write_text(lock.read_text().replace("torch==", "torch==1."))
     write_sums(wheels)

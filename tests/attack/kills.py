@@ -85,7 +85,7 @@ class Campaign:
     def strike(self, kill: Kill) -> Outcome:
         """Execute one kill; end and compare the chain after a complete run or enough kills."""
         if kill.ranks not in self._whole:
-            self._whole[kill.ranks] = self._in_peace(f"whole-{kill.ranks}", kill.ranks)
+            self._whole[kill.ranks] = self._train_without_kills(f"whole-{kill.ranks}", kill.ranks)
         name = f"chain-{kill.ranks}-{self._number}"
         outcome = Outcome(kill)
         with self._start(name, kill.ranks) as training:
@@ -137,14 +137,14 @@ class Campaign:
         ranks = outcome.kill.ranks
         del self._chain[ranks]
         try:
-            found, whole = self._in_peace(name, ranks), self._whole[ranks]
+            found, whole = self._train_without_kills(name, ranks), self._whole[ranks]
         except AssertionError as error:
             outcome.fault = f"the start after it: {error}"
             return
         if different := [file for file in sorted(whole) if whole[file] != found.get(file)]:
             outcome.fault = f"{len(different)} files differ from an undisturbed run, such as {different[0]}"
 
-    def _in_peace(self, name: str, ranks: int) -> dict[str, str]:
+    def _train_without_kills(self, name: str, ranks: int) -> dict[str, str]:
         """Train to the end without kills; return the hash of every file of every checkpoint."""
         start = time.monotonic()
         with self._start(name, ranks) as training:

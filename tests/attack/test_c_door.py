@@ -15,14 +15,14 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.mark.parametrize("seed", [1, 2, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(100, 200))])
 @pytest.mark.slow
-def test_random_calls_are_refused_or_done(seed: int) -> None:
+def test_random_calls_are_rejected_or_completed(seed: int) -> None:
     command = [sys.executable, "-m", "tests.attack.c_door", str(seed), "800"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600, check=False)
     last = done.stdout.splitlines()[-1:]
     assert (done.returncode, last) == (0, ["done"]), f"seed {seed}, in {last}: {done.stderr[-2000:]}"
 
 
-def test_what_is_no_handle_is_an_error_that_names_the_function() -> None:
+def test_invalid_handles_raise_an_error_with_the_function_name() -> None:
     library, pool, at = native.library(), ctypes.c_void_p(), ctypes.c_int64()
     assert library is not None
     context = native.context(num_threads=1)

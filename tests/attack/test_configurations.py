@@ -61,14 +61,14 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_what_the_attack_starts_from_is_taken(folder: Path) -> None:
+def test_base_configuration_of_the_attack_is_accepted(folder: Path) -> None:
     written(demo())(folder / "valid.yaml")
     assert load(folder / "valid.yaml") == load(DEMO)
 
 
 @pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(10, 44))])
 @pytest.mark.slow
-def test_hostile_configurations_are_refused_with_file_and_line(folder: Path, seed: int) -> None:
+def test_hostile_configurations_are_rejected_with_file_and_line(folder: Path, seed: int) -> None:
     attack_all(seed, 150, folder)
 
 
@@ -76,7 +76,7 @@ def test_hostile_configurations_are_refused_with_file_and_line(folder: Path, see
 @pytest.mark.sampled
 @pytest.mark.parametrize("place", PATHS, ids=".".join)
 @pytest.mark.parametrize("command", COMMANDS)
-def test_a_command_in_a_path_never_runs_under_the_workflow_engine(
+def test_shell_command_in_a_path_is_rejected_without_execution(
     folder: Path, place: tuple[str, ...], command: str
 ) -> None:
     project = make_project(folder / "project")
@@ -94,7 +94,7 @@ def test_a_command_in_a_path_never_runs_under_the_workflow_engine(
 
 
 @pytest.mark.slow
-def test_spaces_parentheses_and_titles_of_any_words_work_in_jobs(folder: Path) -> None:
+def test_special_characters_in_paths_and_titles_work_in_jobs(folder: Path) -> None:
     project = make_project(folder / "project")
     title = f'it\'s {{S}} "quoted" $(touch {PWNED}) {{wildcards.run}}'
     settings = {"results": "my results (1)", "store": "a store, of = mine #1", "title": title}

@@ -77,7 +77,7 @@ def crafted(drawn: random.Random) -> tuple[str, bytes]:
 
 
 @pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(10, 110))])
-def test_crafted_tensor_files_are_refused(tmp_path: Path, seed: int) -> None:
+def test_crafted_tensor_files_are_rejected_or_read_within_bounds(tmp_path: Path, seed: int) -> None:
     drawn = random.Random(seed)
     for number in range(200):
         damage, content = crafted(drawn)
@@ -98,14 +98,14 @@ def test_crafted_tensor_files_are_refused(tmp_path: Path, seed: int) -> None:
     "key", ["sample_size", "num_layers", "attention_head_dim", "num_embeds_ada_norm", "patch_size"]
 )
 @pytest.mark.parametrize("value", [10**9, 0, -1, True, 2.0, "8", None])
-def test_settings_of_a_model_that_none_has_are_refused_before_anything_is_made(key: str, value: object) -> None:
+def test_invalid_model_settings_are_rejected_before_construction(key: str, value: object) -> None:
     with pytest.raises(UserError, match=key):
         diffusers_keys.source_of({key: value})
 
 
 @pytest.mark.parametrize("read", [Manifest.read, read_tensors, sha256_file])
 @pytest.mark.parametrize("make", [os.mkfifo, os.mkdir])
-def test_what_is_no_plain_file_is_an_error_at_once(
+def test_special_files_are_rejected_without_blocking(
     tmp_path: Path, read: Callable[[Path], object], make: Callable[[Path], None]
 ) -> None:
     make(tmp_path / "odd")
@@ -115,7 +115,7 @@ def test_what_is_no_plain_file_is_an_error_at_once(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("odd", ["--config", "--scenes"])
-def test_a_pipe_in_the_place_of_a_file_ends_a_verb_with_its_name(tmp_path: Path, odd: str) -> None:
+def test_pipe_as_input_file_ends_the_command_with_an_error(tmp_path: Path, odd: str) -> None:
     os.mkfifo(tmp_path / "pipe")
     options = {
         "--config": Path("config/experiments/demo.yaml").resolve(),
@@ -139,7 +139,7 @@ def test_a_pipe_in_the_place_of_a_file_ends_a_verb_with_its_name(tmp_path: Path,
 
 
 @pytest.mark.parametrize("text", ["0", "-1", "two", "9" * 30, "²", "1e3", " 2"])
-def test_a_number_of_threads_that_no_machine_has_is_refused(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_invalid_thread_counts_are_rejected(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     from dithc.engine.comm import session
 
     monkeypatch.setenv("OMP_NUM_THREADS", text)

@@ -32,11 +32,11 @@ def strike(folder: Path, count: int, *, seconds: float = float("inf")) -> None:
 
 @pytest.mark.unit("kills")
 @pytest.mark.alternates("whole workflows", "kills")
-def test_training_that_is_killed_at_random_ends_leaves_nothing_and_goes_on_to_the_same_bytes(tmp_path):
+def test_randomly_killed_training_resumes_to_equal_checkpoint_bytes(tmp_path):
     strike(tmp_path, 200, seconds=SAMPLE_SECONDS)
 
 
 @pytest.mark.long
 @pytest.mark.timeout(4 * 3600)
-def test_training_that_is_killed_200_times_at_random_does_too(tmp_path):
+def test_training_killed_200_times_resumes_to_equal_checkpoint_bytes(tmp_path):
     strike(tmp_path, 200)

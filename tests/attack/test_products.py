@@ -52,7 +52,7 @@ class Child:
             text=True,
         )
 
-    def ask(self, config: Path, out: Path) -> Answer:
+    def request(self, config: Path, out: Path) -> Answer:
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         self.process.stdin.write(json.dumps({"config": str(config), "out": str(out)}) + "\n")
@@ -110,7 +110,7 @@ class Range:
         shutil.rmtree(out, ignore_errors=True)
         if self.child.process.returncode is not None:
             self.child = Child(self.folder / "log", room=self.room)
-        return self.child.ask(config, out)
+        return self.child.request(config, out)
 
     def place(self) -> Place:
         place = Place(
@@ -129,7 +129,7 @@ class Range:
         os.mkfifo(place.outside / "pipe")
         return place
 
-    def try_one(self, generator: Callable[[Draws, Place], Trial], seed: str) -> str:
+    def run_trial(self, generator: Callable[[Draws, Place], Trial], seed: str) -> str:
         """Stage a hostile input and check the result; return a description of the failure, or an empty string."""
         place = self.place()
         trial = generator(Draws(seed), place)
@@ -137,14 +137,14 @@ class Range:
         before = self.file_states()
         answer = self.stage(trial.source, place.files)
         fault = (
-            self.judged(trial, answer, truth)
+            self.find_fault(trial, answer, truth)
             or ("it changed files" if self.file_states() != before else "")
             or self.left()
         )
-        self.outcomes[generator.__name__, "wrong" if fault else came_of(trial, answer)] += 1
+        self.outcomes[generator.__name__, "wrong" if fault else outcome_of(trial, answer)] += 1
         return f"{generator.__name__} {seed}, {trial.did}: {fault}\n{answer['text'][-1500:]}" if fault else ""
 
-    def judged(self, trial: Trial, answer: Answer, truth: dict[str, Any]) -> str:
+    def find_fault(self, trial: Trial, answer: Answer, truth: dict[str, Any]) -> str:
         if answer["status"] not in (0, 2) or "Traceback" in answer["text"]:
             return f"status {answer['status']}"
         if answer["status"] == 2:
@@ -159,7 +159,7 @@ class Range:
             return "the good file was rejected"
         if trial.kept and len(kept) < min(1, len(trial.kept)):
             return f"the good file has no row: {scenes}"
-        if trial.error and (accepted - kept or len(scenes) <= len(kept)):
+        if trial.refused and (accepted - kept or len(scenes) <= len(kept)):
             return f"it was used, or has no row: {scenes}"
         for name in accepted:
             if difference := self.differs(trial, name in kept, scenes[name], truth.get(name), list(truth.values())):
@@ -208,7 +208,7 @@ def shooting_range(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Range]:
     made.child.end()
 
 
-def came_of(trial: Trial, answer: Answer) -> str:
+def outcome_of(trial: Trial, answer: Answer) -> str:
     if answer["status"] == 2:
         return "error"
     scenes = {name: found for name, found in answer["scenes"].items() if name not in trial.kept}
@@ -223,7 +223,7 @@ def attack(shooting_range: Range, *, trials: int, seed: str) -> None:
     drawn = Draws(seed).sample(GENERATORS, len(GENERATORS))
     found = []
     for number in range(trials):
-        if text := shooting_range.try_one(drawn[number % len(drawn)], f"{seed}-{number}"):
+        if text := shooting_range.run_trial(drawn[number % len(drawn)], f"{seed}-{number}"):
             found.append(text)
     by_kind = Counter(text.split(" ", 1)[0] for text in found)
     for name in sorted({name for name, _ in shooting_range.outcomes}):
@@ -237,11 +237,11 @@ def seed_of_commit() -> str:
 
 
 @pytest.mark.slow
-def test_hostile_inputs_drawn_by_the_commit_are_refused_or_read_as_they_were(shooting_range: Range) -> None:
+def test_hostile_inputs_sampled_by_commit_are_rejected_or_read_unchanged(shooting_range: Range) -> None:
     attack(shooting_range, trials=FEW, seed=seed_of_commit())
 
 
 @pytest.mark.long
 @pytest.mark.timeout(7200)
-def test_every_kind_of_hostile_input_is_refused_or_read_as_it_was(shooting_range: Range) -> None:
+def test_all_types_of_hostile_inputs_are_rejected_or_read_unchanged(shooting_range: Range) -> None:
     attack(shooting_range, trials=ALL, seed=seed_of_commit())

@@ -30,7 +30,7 @@ def is_alive(pid: int) -> bool:
 
 
 @pytest.mark.slow
-def test_sigterm_ends_the_child_and_is_the_status():
+def test_sigterm_terminates_the_child_and_sets_the_exit_status():
     with subprocess.Popen([sys.executable, "-c", BENCH], stdout=subprocess.PIPE, text=True) as bench:
         child = int(bench.stdout.readline())
         assert is_alive(child)
@@ -42,7 +42,7 @@ def test_sigterm_ends_the_child_and_is_the_status():
         time.sleep(0.02)
 
 
-def test_an_error_ends_the_child_and_the_handler_is_the_one_before():
+def test_error_terminates_the_child_and_restores_the_handler():
     before = signal.getsignal(signal.SIGTERM)
     with pytest.raises(ValueError, match="spoiled"), run_child(SLEEP) as child:
         raise ValueError("spoiled")

@@ -21,7 +21,7 @@ def one_step(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(energy, "MIN_SECONDS", 0.0)
 
 
-def test_joules_are_those_of_all_packages_also_where_a_counter_begins_anew(tmp_path: Path) -> None:
+def test_energy_sums_all_packages_and_handles_counter_wraparound(tmp_path: Path) -> None:
     first, second = tree(tmp_path), tree(tmp_path, socket=1, name="package-1")
     tree(tmp_path, socket=2, name="dram")
 
@@ -32,7 +32,7 @@ def test_joules_are_those_of_all_packages_also_where_a_counter_begins_anew(tmp_p
     assert energy.images_per_joule(step, 4, root=tmp_path)["images_per_joule"] == pytest.approx(4 / (2.0 + 6.0))
 
 
-def test_counters_that_stand_still_or_are_missing_give_a_reason(tmp_path: Path) -> None:
+def test_stopped_or_missing_counters_are_skipped_with_reason(tmp_path: Path) -> None:
     tree(tmp_path)
     assert energy.images_per_joule(lambda: None, 4, root=tmp_path)["status"] == "skipped"
     tree(tmp_path / "other", name="core")

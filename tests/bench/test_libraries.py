@@ -30,7 +30,7 @@ def random(*shape: int, seed: int, dtype: torch.dtype = torch.float32) -> torch.
 @pytest.mark.parametrize("has_bias", [True, False])
 @pytest.mark.parametrize("dtype", TYPES)
 @pytest.mark.parametrize("name", LIBRARIES)
-def test_linear_and_its_gradients_equal_float64(name, dtype, has_bias, rows):
+def test_linear_and_gradients_equal_float64(name, dtype, has_bias, rows):
     served(name, dtype)
     inputs = [random(*rows, 24, seed=0, dtype=TYPES[dtype]), random(40, 24, seed=1, dtype=TYPES[dtype])]
     if has_bias:
@@ -46,7 +46,7 @@ def test_linear_and_its_gradients_equal_float64(name, dtype, has_bias, rows):
 
 
 @pytest.mark.parametrize("linear", [*LIBRARIES, "dithc"])
-def test_a_model_trains_alike_whoever_makes_its_products(linear, use_backend):
+def test_model_gradients_equal_the_reference_with_any_linear_library(linear, use_backend):
     use_backend("c")
     if linear != "dithc":
         served(linear, "fp32")
@@ -85,7 +85,7 @@ with torch.backends.mkldnn.verbose(1), torch.backends.mkl.verbose(1):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["onednn", "torch-blas"])
-def test_products_are_of_the_library_with_that_name(name):
+def test_products_execute_in_the_named_library(name):
     served(name, "fp32")
     if name == "torch-blas" and not torch.backends.mkl.is_available():
         pytest.skip("this PyTorch has no MKL that could tell of its calls")
@@ -93,7 +93,7 @@ def test_products_are_of_the_library_with_that_name(name):
     assert count_calls(name) == 3
 
 
-def test_a_library_of_another_kind_is_an_obstacle_with_its_name(monkeypatch):
+def test_library_other_than_openblas_is_skipped_with_a_reason(monkeypatch):
     monkeypatch.setenv(libraries.OPENBLAS_VARIABLE, ctypes.util.find_library("c") or "libc.so.6")
     libraries._openblas.cache_clear()
     for library in (LIBRARIES["openblas"], VARIANTS["openblas"]):
@@ -101,7 +101,7 @@ def test_a_library_of_another_kind_is_an_obstacle_with_its_name(monkeypatch):
     libraries._openblas.cache_clear()
 
 
-def test_table_4_has_a_column_for_each_library_that_can():
+def test_table_4_has_a_column_per_available_library():
     case = cases.gemm("DiT-S/2", "bf16", tuple(LIBRARIES))[0]()
     able = {name for name, library in LIBRARIES.items() if library.skip_reason("bf16") is None}
     assert set(case.runs) == {"hcops", "eager"} | able

@@ -9,7 +9,7 @@ from dithc.bench.patching import measure, reference_models
 
 
 @pytest.mark.parametrize("dtype", ["fp32", "autocast", "bf16"])
-def test_a_small_model_is_measured_and_shown(monkeypatch, tmp_path, dtype):
+def test_small_model_is_measured_and_absent_model_reports_reason(monkeypatch, tmp_path, dtype):
     monkeypatch.setenv("DITHC_TUNING_FOLDER", str(tmp_path))
 
     def small():

@@ -41,7 +41,7 @@ def plan(**changes) -> ComparisonPlan:
 
 @pytest.mark.parametrize("faster", [1.0, 1.7, 3.0, 0.6])
 @pytest.mark.parametrize("axis", ["seconds", "flops"])
-def test_ratio_is_that_of_curves_that_differ_by_a_factor_of_time(faster, axis):
+def test_speedup_equals_the_time_factor_between_curves(faster, axis):
     times = [10.0, 20.0, 40.0, 80.0]
     for other in (times, [2 * t for t in times]):
         found = speedup(curve(times), curve(other, faster=faster), axis=axis)
@@ -50,7 +50,7 @@ def test_ratio_is_that_of_curves_that_differ_by_a_factor_of_time(faster, axis):
         assert found.value * back.value == pytest.approx(1.0)
 
 
-def test_score_that_was_there_at_the_first_point_bounds_the_ratio():
+def test_score_reached_at_the_first_point_bounds_the_speedup():
     times = [10.0, 20.0, 40.0, 80.0]
     sooner = speedup(curve(times), curve(times, faster=100.0), axis="seconds")
     assert (sooner.value, sooner.bound) == (pytest.approx(8.0), "at least")
@@ -58,7 +58,7 @@ def test_score_that_was_there_at_the_first_point_bounds_the_ratio():
     assert (later.value, later.bound) == (pytest.approx(1 / 8), "at most")
 
 
-def test_average_of_a_length_is_a_contender_at_every_point_and_has_the_same_bounds():
+def test_averages_variant_uses_ema_at_every_point_but_not_for_bounds():
     config = load(plan(candidates=("averages",)).experiment({"baseline": 80, "averages": 80}))
     assert {
         config.evaluations[evaluation_name(run_name("averages", 0, 80), step)].ema_std for step in evaluation_steps(80)
@@ -66,19 +66,19 @@ def test_average_of_a_length_is_a_contender_at_every_point_and_has_the_same_boun
     assert {config.evaluations[bound].ema_std for bound in ("baseline-untrained", "codec-f4-z8")} == {None}
 
 
-def test_steps_fill_the_budget_by_each_ones_own_step():
+def test_calibrated_steps_fill_the_budget_by_seconds_per_step():
     assert calibrated_steps({"a": 0.5, "b": 2.0}, budget_seconds=60) == {"a": 120, "b": 24}
     with pytest.raises(UserError, match="--budget-minutes"):
         calibrated_steps({"a": 10.0}, budget_seconds=60)
 
 
-def test_contender_that_comes_later_is_timed_in_relation_to_the_baseline():
+def test_time_of_a_later_variant_is_scaled_by_the_baseline_time():
     assert calibrated_seconds({"a": [0.5, 0.5], "b": [1.0, 3.0]}, reference="a", known=None) == {"a": 0.5, "b": 2.0}
     busy = calibrated_seconds({"a": [1.4, 1.6], "c": [3.0]}, reference="a", known=0.5)
     assert busy == {"a": pytest.approx(0.5), "c": pytest.approx(1.0)}
 
 
-def test_baseline_that_comes_later_is_timed_beside_what_was_timed_before(tmp_path, monkeypatch):
+def test_time_of_a_later_baseline_is_scaled_by_stored_times(tmp_path, monkeypatch):
     slow = {"flow": 1.0, "baseline": 2.0, "muon": 4.0}  # seconds per step on the first day; later days are slower
     day = 1.0
 
@@ -99,7 +99,7 @@ def test_baseline_that_comes_later_is_timed_beside_what_was_timed_before(tmp_pat
         day *= 3.0
 
 
-def test_seconds_of_another_environment_are_discarded_with_the_difference(tmp_path, monkeypatch, caplog):
+def test_times_from_a_different_environment_are_discarded_and_logged(tmp_path, monkeypatch, caplog):
     logging.getLogger("dithc").propagate = True
     kept = {f"{name} {plan().identity(name)} local": 1.0 for name in ("baseline", "flow")}
     (tmp_path / quality.PLAN_FILE).write_text(dump_checksummed({"environment": {"isa": "ref"}, "seconds": kept}))
@@ -110,14 +110,14 @@ def test_seconds_of_another_environment_are_discarded_with_the_difference(tmp_pa
     assert plan(environment="b").calibrations("flow", ["flow"]) != plan(environment="a").calibrations("flow", ["flow"])
 
 
-def test_a_scheduler_selects_the_machine_and_a_local_profile_uses_this_one():
+def test_environment_omits_the_machine_for_scheduler_profiles():
     local, cluster = (quality._environment(ROOT / "profiles" / name) for name in ("local", "slurm"))
     assert {"machine", "kernels", "packages"} <= set(local)
     assert not {"machine", "kernels", "host"} & set(cluster)
     assert {"packages", "variables", "profile"} <= set(cluster)
 
 
-def test_plan_is_an_experiment_with_a_point_for_each_share_and_what_bounds_them():
+def test_plan_evaluates_every_budget_share_and_both_bounds():
     config = load(plan().experiment(STEPS))
     assert set(config.runs) == {"flow-s0-n160", "flow-s1-n160", *(f"baseline-s{seed}-n80" for seed in range(4))}
     assert {config.seed_of(name) for name in config.runs} == {0, 1, 2, 3}
@@ -130,7 +130,7 @@ def test_plan_is_an_experiment_with_a_point_for_each_share_and_what_bounds_them(
     assert config.evaluations["baseline-s0-n80-at80"].sampler == "dpm-solver"
 
 
-def test_every_contender_of_the_shipped_file_can_be_calibrated_and_planned():
+def test_shipped_variants_can_be_calibrated_and_planned():
     names = tuple(name for name in plan().base.runs if name != "baseline")
     whole = plan(candidates=names)
     calibration = load(whole.calibration(whole.variants))
@@ -143,7 +143,7 @@ def test_every_contender_of_the_shipped_file_can_be_calibrated_and_planned():
     load(whole.experiment(dict.fromkeys(whole.variants, 800)))
 
 
-def test_another_budget_has_runs_of_its_own_and_other_settings_are_measured_anew():
+def test_changed_budget_or_settings_use_separate_runs_and_calibrations():
     one, other = (set(plan().experiment({"baseline": 80 * k, "flow": 160 * k})["runs"]) for k in (1, 2))
     assert not one & other
     base = plan().base
@@ -153,7 +153,7 @@ def test_another_budget_has_runs_of_its_own_and_other_settings_are_measured_anew
     assert len(set.union(*calibrations)) == sum(map(len, calibrations))
 
 
-def test_contenders_that_cannot_be_compared_are_refused():
+def test_incomparable_variants_are_rejected():
     base = plan().base
     fewer = base.evaluations["judge-flow"].model_copy(update={"num_images": 8})
     started = base.runs["flow"].model_copy(update={"init_from_run": "baseline"})
@@ -195,7 +195,7 @@ def result(*, copies=0.25):
     return compare_runs(chosen, steps=STEPS, seconds=seconds, runs=runs, scores=scores, codecs={}, flops=flops)
 
 
-def test_operations_of_a_contender_include_the_second_pass_of_guide():
+def test_flops_include_the_second_pass_of_guidance_training():
     base = load(ROOT / "config" / "experiments" / "quality.yaml")
     network = DiT.from_preset("DiT-S/2", input_size=(8, 8), num_classes=3, **SIZES).config
     run = base.runs["baseline"].model_copy(update={"label_dropout": 0.5})
@@ -205,7 +205,7 @@ def test_operations_of_a_contender_include_the_second_pass_of_guide():
     assert _flops(guided, network) == pytest.approx(_flops(run, network) * (1 + 0.25 / 3))
 
 
-def test_result_has_the_ratio_of_every_seed_their_mean_and_what_bounds_the_scores():
+def test_result_contains_ratios_per_seed_means_and_score_bounds():
     found = result()
     assert [row["seeds"] for row in found["ratios"]["again"]["by_seed"]] == [[0, 2], [1, 3]]
     assert [row["wall"] for row in found["ratios"]["flow"]["by_seed"]] == pytest.approx([2.0, 2.2])
@@ -223,7 +223,7 @@ def test_result_has_the_ratio_of_every_seed_their_mean_and_what_bounds_the_score
     assert draw_quality(found, {}).startswith(b"\x89PNG")
 
 
-def test_what_was_not_searched_is_told_as_unknown():
+def test_unsearched_memorization_is_reported_as_unknown():
     assert result(copies=None)["limits"]["flow"]["memorized_fraction"] is None
     assert re.search(r"^baseline, seed 0 .* -$", summary(result(copies=None)).text(), re.MULTILINE)
     assert re.search(r"^baseline, seed 0 .* 25%$", summary(result()).text(), re.MULTILINE)

@@ -75,7 +75,7 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("kind", "changes", "message"), WRONG)
-def test_settings_without_sense_are_refused_before_work(kind, changes, message):
+def test_invalid_settings_are_rejected_before_measurement(kind, changes, message):
     measure, settings, base = MEASURED[kind]
     with pytest.raises(UserError, match=message):
         measure(settings(**base | changes))

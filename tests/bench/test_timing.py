@@ -6,7 +6,7 @@ from dithc.bench.timing import Timing, geometric_mean, loops_for, spread, time_r
 
 
 @pytest.mark.parametrize(("repeats", "loops", "expected"), [(3, {}, "abbaab"), (1, {"b": 3}, "abbb")])
-def test_runs_alternate_and_loops_repeat_a_run_within_one_time(repeats, loops, expected):
+def test_runs_alternate_and_loops_repeat_within_a_single_timing(repeats, loops, expected):
     order = []
     runs = {"a": lambda: order.append("a"), "b": lambda: order.append("b")}
     timings = time_runs(runs, repeats=repeats, loops=loops)
@@ -14,7 +14,7 @@ def test_runs_alternate_and_loops_repeat_a_run_within_one_time(repeats, loops, e
     assert all(len(timing.seconds) == repeats for timing in timings.values())
 
 
-def test_loops_fill_the_time_and_a_long_run_is_made_once():
+def test_loops_fill_the_time_and_long_runs_execute_once():
     calls = []
     loops = loops_for({"short": lambda: None, "long": lambda: calls.append(sum(range(100_000)))}, seconds=1e-4)
     assert loops["short"] > 10
@@ -22,7 +22,7 @@ def test_loops_fill_the_time_and_a_long_run_is_made_once():
     assert len(calls) == 2  # the first call is warm-up
 
 
-def test_a_ratio_is_taken_within_each_round():
+def test_ratios_are_computed_within_each_round():
     base, other = Timing((1.0, 10.0, 2.0)), Timing((2.0, 5.0, 4.0))
     assert other.ratios_to(base) == (2.0, 0.5, 2.0)
     assert other.ratio_to(base) == 2.0
@@ -30,7 +30,7 @@ def test_a_ratio_is_taken_within_each_round():
     assert base + other == Timing((3.0, 15.0, 6.0))
 
 
-def test_spread_and_geometric_mean():
+def test_spread_and_geometric_mean_equal_expected_values():
     assert spread([1.0, 2.0, 6.0]) == {"median": 2.0, "mad": 1.0, "rounds": [1.0, 2.0, 6.0]}
     assert geometric_mean([1.0, 4.0]) == pytest.approx(2.0)
     assert geometric_mean([]) == 0

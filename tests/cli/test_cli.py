@@ -15,14 +15,14 @@ from dithc.config import ExperimentConfig
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_verb_helps_with_an_example(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_command_help_contains_an_example(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as stop:
         main([verb, "--help"])
     assert stop.value.code == 0
     assert f"example:\n  dithc {verb}" in capsys.readouterr().out
 
 
-def test_overview_lists_every_verb_also_for_an_unknown_one(capsys: pytest.CaptureFixture[str]) -> None:
+def test_overview_lists_all_commands_also_after_an_unknown_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--help"]) == 0
     assert main(["fly"]) == 2
     text, error = capsys.readouterr()
@@ -39,7 +39,7 @@ def test_user_error_is_four_lines_without_traceback(capsys: pytest.CaptureFixtur
     assert [line.split(":")[0] for line in text.splitlines()[1:]] == ["  got", "  expected", "  fix"]
 
 
-def test_verb_that_is_interrupted_while_it_is_imported_says_so_without_a_traceback(monkeypatch, capsys):
+def test_interrupt_during_import_is_reported_without_a_traceback(monkeypatch, capsys):
     def interrupted(_: str) -> None:
         raise KeyboardInterrupt
 
@@ -49,7 +49,7 @@ def test_verb_that_is_interrupted_while_it_is_imported_says_so_without_a_traceba
 
 
 @pytest.mark.parametrize(("arguments", "status"), [(["train", "--no-such-option"], 2), (["train", "--help"], 0)])
-def test_wrong_option_is_told_to_the_launcher_by_its_own_status(arguments, status, monkeypatch, capsys):
+def test_invalid_option_status_is_reported_to_the_launcher(arguments, status, monkeypatch, capsys):
     """With any other status the launcher would restart all ranks."""
     statuses = []
     monkeypatch.setattr("dithc.engine.comm.exit_report.report_exit", statuses.append)
@@ -83,7 +83,7 @@ class Slow:
         return 0
 
 
-def test_folder_that_a_verb_writes_is_refused_to_another_one_with_76(monkeypatch, tmp_path, capsys):
+def test_concurrent_write_to_a_folder_is_rejected_with_status_76(monkeypatch, tmp_path, capsys):
     slow = Slow()
     monkeypatch.setattr("dithc.cli.import_module", lambda _: slow)
     arguments = ["ingest", "--out", str(tmp_path / "scenes" / "manifest.json")]
@@ -101,13 +101,13 @@ def test_folder_that_a_verb_writes_is_refused_to_another_one_with_76(monkeypatch
 
 
 @pytest.mark.parametrize("verb", ["synthesize", "ingest", "tiles", "codec", "latents", "extractor", "export"])
-def test_verb_that_writes_a_folder_says_which(verb):
+def test_folder_writing_commands_return_the_output_folder(verb):
     module = import_module(command_module(verb))
     args = argparse.Namespace(out=Path("somewhere/out/manifest.json"), ro_crate=None)
     assert module.folder(args) == (args.out if verb == "export" else args.out.parent)
 
 
-def test_memory_that_is_refused_is_asked_for_by_the_name_of_the_stage() -> None:
+def test_memory_error_contains_the_resource_key_of_the_stage() -> None:
     from dithc.cli import STAGES, _as_user_error
 
     resources = ExperimentConfig.model_fields["resources"].annotation
@@ -121,7 +121,7 @@ LINES = (f"sample {OF} --evaluation e --tiles t --out", f"train {OF} --run r --l
 
 
 @pytest.mark.parametrize("arguments", map(str.split, LINES))
-def test_folder_in_the_place_of_a_file_is_refused_before_work_starts(
+def test_folder_as_output_file_is_rejected_before_work_starts(
     arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "kept").touch()
@@ -139,7 +139,7 @@ def test_folder_in_the_place_of_a_file_is_refused_before_work_starts(
         (["--cpus-per-node", "-1", "--", "true"], "launch --cpus-per-node\n  got:      -1\n"),
     ],
 )
-def test_launch_refuses_what_cannot_be_before_it_starts_anything(
+def test_launch_rejects_invalid_arguments_before_starting_processes(
     arguments: list[str], output: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.delenv("SLURM_JOB_ID", raising=False)
@@ -149,7 +149,7 @@ def test_launch_refuses_what_cannot_be_before_it_starts_anything(
     assert text.count("\n") == 4
 
 
-def test_export_rejects_a_folder_whose_name_is_not_utf8_before_work(
+def test_export_rejects_a_non_utf8_output_folder_before_work_starts(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     tiles = tmp_path / "manifest.json"

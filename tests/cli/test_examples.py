@@ -45,7 +45,7 @@ def examples() -> list[str]:
     return list(dict.fromkeys(lines))
 
 
-def parsed(line: str) -> argparse.Namespace:
+def parse_line(line: str) -> argparse.Namespace:
     """Parse a command line; SystemExit if it is invalid."""
     _, verb, *arguments = shlex.split(line)
     module = import_module(command_module(verb))
@@ -55,23 +55,23 @@ def parsed(line: str) -> argparse.Namespace:
 
 
 @pytest.mark.parametrize("line", examples())
-def test_example_is_understood(line: str) -> None:
-    assert parsed(line) is not None
+def test_example_is_parsed_and_named_configurations_exist(line: str) -> None:
+    assert parse_line(line) is not None
     for name in re.findall(r"config/\S+\.yaml", line):
         assert (ROOT / name).exists() or line.startswith("dithc fetch"), f"{name} is missing after an installation"
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_measurement_helps_with_an_example_of_its_own(kind: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bench_help_contains_an_example(kind: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as stop:
         main(["bench", kind, "--help"])
     assert stop.value.code == 0
     assert re.search(rf"example:\n  dithc .*bench {kind} ", capsys.readouterr().out)
 
 
-def test_no_example_is_understood_by_accident() -> None:
+def test_misspelled_option_is_rejected_by_the_parser() -> None:
     with pytest.raises(SystemExit):
-        parsed("dithc tiles --confg a.yaml --dataset a --scenes b --out c")
+        parse_line("dithc tiles --confg a.yaml --dataset a --scenes b --out c")
 
 
 RUN = """
@@ -122,14 +122,14 @@ def cheap_examples() -> list[str]:
 
 @pytest.mark.slow
 @pytest.mark.alternates("whole workflows", "examples")
-def test_examples_work_in_the_order_given(demo: Path) -> None:
+def test_examples_run_in_the_given_order(demo: Path) -> None:
     for product in ("results/demo/fid/sentinel2-after/manifest.json", "sentinel2.pt", "tiles.png"):
         assert (demo / product).exists(), product
 
 
 @pytest.mark.slow
 @pytest.mark.alternates("whole workflows", "examples")
-def test_no_command_changes_a_file_that_it_did_not_write(demo: Path) -> None:
+def test_commands_preserve_files_of_users_and_other_stages(demo: Path) -> None:
     """Pass `--out` in a home directory, another stage's folder, and its own folder with one more file."""
     foreign = demo / "home"
     files = ("thesis.tex", ".env", "shard-00000.npy", "image-000000.tif", "figures/loss.png", ".git/HEAD")
@@ -169,7 +169,7 @@ DOCUMENTS = tuple(
 COMMAND = re.compile(r"(?:[A-Z_]+=\S+ )*(?:\.venv/bin/|make |dithc |snakemake |pip )")
 
 
-def documented() -> tuple[list[str], list[str], list[str]]:
+def read_documents() -> tuple[list[str], list[str], list[str]]:
     """Return the command lines, the Python programs and the YAML blocks of the documents."""
     lines, programs, settings = [], [], []
     for name in DOCUMENTS:
@@ -183,8 +183,8 @@ def documented() -> tuple[list[str], list[str], list[str]]:
     return list(dict.fromkeys(lines)), list(dict.fromkeys(programs)), settings
 
 
-@pytest.mark.parametrize("line", documented()[0])
-def test_line_of_the_documents_is_understood_as_it_stands(line: str) -> None:
+@pytest.mark.parametrize("line", read_documents()[0])
+def test_documented_command_line_is_valid(line: str) -> None:
     arguments = shlex.split(line, comments=True)
     while re.fullmatch(r"[A-Z_]+=\S+", arguments[0]):  # environment variables
         arguments = arguments[1:]
@@ -195,13 +195,13 @@ def test_line_of_the_documents_is_understood_as_it_stands(line: str) -> None:
     assert arguments[0].startswith(".venv/bin/"), "the command requires an activated environment"
     assert (Path(sys.executable).parent / program).exists()
     if program == "dithc":
-        parsed(shlex.join(["dithc", *arguments[1:]]))
+        parse_line(shlex.join(["dithc", *arguments[1:]]))
     for name in (argument for argument in arguments if argument.startswith(("config/", "profiles/"))):
         assert (ROOT / name).exists()
 
 
-@pytest.mark.parametrize("text", documented()[2])
-def test_settings_of_the_documents_are_valid(text: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("text", read_documents()[2])
+def test_documented_settings_are_valid(text: str, tmp_path: Path) -> None:
     path = tmp_path / "mine.yaml"
     path.write_text(text)
     complete = text.startswith("name:")
@@ -229,8 +229,8 @@ def sections(path: Path) -> list[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("program", documented()[1])
-def test_program_of_the_documents_runs(program: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("program", read_documents()[1])
+def test_documented_python_program_runs(program: str, tmp_path: Path) -> None:
     if native.library() is None:
         pytest.skip(f"C kernels: {native.load_library().reason}")
     line = [sys.executable, "-c", program]

@@ -20,7 +20,7 @@ json.dump({name: os.environ[name] for name in names}, open(sys.argv[1], "w"))
     ("clusters", "arguments", "cpus"),
     [(1, ["--launcher", "mpiexec", "--strategy", "dp", "--cpus-per-node", "2"], 2), (4, ["--strategy", "cftp"], 4)],
 )
-def test_a_machine_of_one_die_starts_one_rank_with_all_cores(monkeypatch, tmp_path, clusters, arguments, cpus):
+def test_single_die_machine_starts_one_rank_with_all_cores(monkeypatch, tmp_path, clusters, arguments, cpus):
     monkeypatch.setattr(hardware, "discover_machine", lambda: node(dies=1, clusters=clusters))
     out = tmp_path / "said.json"
     assert main(["launch", *arguments, "--", sys.executable, "-c", SAY, str(out)]) == 0
@@ -46,7 +46,7 @@ DIES = "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"
 @pytest.mark.parametrize(
     ("kills", "reason"), [([3, 4], "control group had no memory left"), ([3, 3], "a signal from outside")]
 )
-def test_a_command_that_is_killed_is_named_with_the_reason(monkeypatch, capsys, kills, reason):
+def test_killed_command_is_reported_with_the_reason(monkeypatch, capsys, kills, reason):
     counts = iter(kills)
     monkeypatch.setattr(hardware.Limits, "out_of_memory_kills", staticmethod(lambda: next(counts)))
     assert main(["launch", "--", sys.executable, "-c", DIES]) == 137

@@ -75,11 +75,11 @@ def test_names_are_utf8_in_every_locale(name: str, locales: Path, tmp_path: Path
 
 
 @pytest.mark.parametrize(("verb", "limit"), [("doctor", 100), ("train", 900), ("show", 400)])
-def test_less_memory_than_libraries_need_is_one_error(verb: str, limit: int, tmp_path: Path) -> None:
-    def lower() -> None:
+def test_insufficient_memory_for_libraries_prints_one_error(verb: str, limit: int, tmp_path: Path) -> None:
+    def limit_memory() -> None:
         resource.setrlimit(resource.RLIMIT_AS, (limit * MIB, limit * MIB))
 
-    done = python("-m", "dithc", verb, cwd=tmp_path, preexec_fn=lower)
+    done = python("-m", "dithc", verb, cwd=tmp_path, preexec_fn=limit_memory)
     assert done.returncode == 2
     assert is_user_error(done.stderr), done.stderr
     assert "ulimit -v" in done.stderr
@@ -97,13 +97,13 @@ def test_less_memory_than_libraries_need_is_one_error(verb: str, limit: int, tmp
         ("sys.exit(1)", 1, False),
     ],
 )
-def test_process_that_a_library_ends_under_a_limit_is_reported(
+def test_process_ended_by_a_library_under_a_memory_limit_is_reported(
     body: str, status: int, is_memory: bool, tmp_path: Path
 ) -> None:
-    def lower() -> None:
+    def limit_memory() -> None:
         resource.setrlimit(resource.RLIMIT_AS, (4096 * MIB, 4096 * MIB))
 
-    done = python("-c", ENDS.format(body=body), "show", cwd=tmp_path, preexec_fn=lower)
+    done = python("-c", ENDS.format(body=body), "show", cwd=tmp_path, preexec_fn=limit_memory)
     assert done.returncode == status, done.stderr
     assert ("out of memory" in done.stderr) == is_memory
     assert is_user_error(done.stderr) if is_memory else "got:" not in done.stderr, done.stderr
@@ -123,7 +123,7 @@ OTHER = [ImportError("No module named x"), OSError(28, "No space left"), ValueEr
 
 
 @pytest.mark.parametrize("error", [*MEMORY_ERRORS, *OTHER], ids=str)
-def test_refused_memory_is_recognized_in_errors_of_every_type(error: Exception) -> None:
+def test_failed_allocations_are_detected_in_all_error_types(error: Exception) -> None:
     assert (out_of_memory.requested_memory(error) is not None) == (error in MEMORY_ERRORS)
 
 
@@ -155,7 +155,7 @@ def missing(folder: Path) -> Path:
 
 
 @pytest.mark.parametrize("broken", [read_only, missing])
-def test_home_that_is_no_folder_gives_a_private_cache(
+def test_invalid_home_falls_back_to_a_private_cache(
     broken: Callable[[Path], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _, cache = folders_of(monkeypatch, HOME=str(broken(tmp_path)), TMPDIR=str(tmp_path))
@@ -165,7 +165,7 @@ def test_home_that_is_no_folder_gives_a_private_cache(
     assert folders_of(monkeypatch, XDG_CACHE_HOME=cache, HOME="/nowhere", TMPDIR=str(tmp_path))[1] == cache
 
 
-def test_cache_that_another_user_could_fill_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cache_writable_by_other_users_is_rejected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / f"dithc-cache-{os.geteuid()}").mkdir(mode=0o700)
     (tmp_path / f"dithc-cache-{os.geteuid()}").chmod(0o777)
     assert folders_of(monkeypatch, HOME="/nowhere", TMPDIR=str(tmp_path))[1] is None
@@ -173,7 +173,7 @@ def test_cache_that_another_user_could_fill_is_not_used(tmp_path: Path, monkeypa
 
 
 @pytest.mark.parametrize("broken", [read_only, missing])
-def test_temporary_folder_that_cannot_be_used_is_replaced_for_children_too(
+def test_unusable_temporary_folder_is_replaced_for_child_processes(
     broken: Callable[[Path], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     temporary, cache = folders_of(monkeypatch, TMPDIR=str(broken(tmp_path)), HOME=str(tmp_path))
@@ -183,19 +183,19 @@ def test_temporary_folder_that_cannot_be_used_is_replaced_for_children_too(
 
 
 @pytest.mark.parametrize("broken", ["working folder", "cache"])
-def test_run_refuses_folders_that_snakemake_cannot_write_to(broken: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_run_rejects_folders_unwritable_for_snakemake(broken: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(caches, "is_writable", lambda _: broken != "working folder")
     monkeypatch.setattr(caches, "cache_home", lambda: None)
     with pytest.raises(UserError, match=broken):
         run._check_folders()
 
 
-def test_missing_temporary_folder_names_the_variable() -> None:
+def test_missing_temporary_folder_error_contains_the_variable() -> None:
     error = FileNotFoundError(errno.ENOENT, "No usable temporary directory found in ['/tmp']")
     assert "set TMPDIR" in str(cli._unwritable("ingest", error))
 
 
-def test_snakemake_outside_dithc_run_refuses_a_locale_without_utf8(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_workflow_outside_dithc_run_rejects_a_locale_without_utf8(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "getfilesystemencoding", lambda: "gb18030")
     with pytest.raises(UserError, match="PYTHONUTF8=1"):
         Workflow.of(None, {})
@@ -219,7 +219,7 @@ def manifest(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("closed", ["0", "12", "012"])
 @pytest.mark.slow
-def test_closed_streams_change_no_verdict(manifest: Path, tmp_path: Path, closed: str) -> None:
+def test_closed_streams_do_not_change_the_verify_status(manifest: Path, tmp_path: Path, closed: str) -> None:
     out = tmp_path / "found.json"
     arguments = ("-c", CLOSED, closed, "-m", "dithc", "verify", str(manifest), "--json", str(out))
     done = python(*arguments, cwd=tmp_path)
@@ -231,7 +231,7 @@ def test_closed_streams_change_no_verdict(manifest: Path, tmp_path: Path, closed
 
 
 @pytest.mark.slow
-def test_streams_of_ascii_take_any_text(manifest: Path, tmp_path: Path) -> None:
+def test_ascii_streams_accept_any_text(manifest: Path, tmp_path: Path) -> None:
     for arguments in (["show", str(manifest)], ["verify", str(manifest.parent)]):
         done = python("-m", "dithc", *arguments, cwd=tmp_path, env=os.environ | {"PYTHONIOENCODING": "ascii"})
         assert done.returncode == 0, done.stderr

@@ -65,7 +65,7 @@ def bench(finished: Bench) -> Iterator[Bench]:
     finished.configure(seed=0)
 
 
-def broken(monkeypatch: pytest.MonkeyPatch, function: str, number: int) -> None:
+def make_failing(monkeypatch: pytest.MonkeyPatch, function: str, number: int) -> None:
     """Make `os.fsync` or `os.replace` fail."""
 
     def fail(*_: object) -> None:
@@ -85,7 +85,7 @@ SEEDS = {"synthesize": 1, "ingest": 0, "tiles": 1, "extractor": 1, "features": 0
 @pytest.mark.parametrize("function", ["fsync", "replace"])
 @pytest.mark.parametrize(("verb", "seed"), [("synthesize", 0), *SEEDS.items()])
 @pytest.mark.slow
-def test_full_disk_ends_with_status_2_and_leaves_earlier_output(
+def test_full_disk_ends_with_status_2_and_preserves_earlier_output(
     bench: Bench,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -95,7 +95,7 @@ def test_full_disk_ends_with_status_2_and_leaves_earlier_output(
 ) -> None:
     bench.configure(seed=seed)
     before = bench.content()
-    broken(monkeypatch, function, errno.ENOSPC)
+    make_failing(monkeypatch, function, errno.ENOSPC)
     capsys.readouterr()
     assert main(bench.commands[verb]) == 2
     output = capsys.readouterr().err
@@ -116,8 +116,10 @@ FIXES = {errno.EROFS: "read-only", errno.EACCES: "permissions", errno.ENOTCONN: 
         (errno.EPIPE, "INFO", 141, (), "fix:"),  # a reader that has gone
     ],
 )
-def test_error_has_its_fix_and_on_request_a_traceback(bench, monkeypatch, capsys, number, level, status, shown, hidden):
-    broken(monkeypatch, "fsync", number)
+def test_error_contains_a_fix_and_a_traceback_at_debug_level(
+    bench, monkeypatch, capsys, number, level, status, shown, hidden
+):
+    make_failing(monkeypatch, "fsync", number)
     monkeypatch.setenv("DITHC_LOG_LEVEL", level)
     assert main(bench.commands["fid"]) == status
     output = capsys.readouterr().err
@@ -125,7 +127,7 @@ def test_error_has_its_fix_and_on_request_a_traceback(bench, monkeypatch, capsys
     assert hidden not in output
 
 
-def test_file_that_cannot_be_written_is_named(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
+def test_unwritable_output_is_reported_with_the_path(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
     out = bench.root / "config.json" / "fid" / "manifest.json"
     assert main([*bench.commands["fid"][:-1], str(out)]) == 2
     output = capsys.readouterr().err
@@ -133,7 +135,7 @@ def test_file_that_cannot_be_written_is_named(bench: Bench, capsys: pytest.Captu
     assert four_lines(output)
 
 
-def test_fid_says_what_of_the_generated_images_is_copied(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
+def test_fid_reports_the_copied_share_of_generated_images(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
     """The train tiles, rotated, serve as generated images."""
     assert main(bench.commands["fid"]) == 0
     numbers = json.loads((bench.root / "fid" / "manifest.json").read_text())["summary"]
@@ -144,7 +146,7 @@ def test_fid_says_what_of_the_generated_images_is_copied(bench: Bench, capsys: p
     assert re.search(r"copies +100 % \(of held-out tiles: ", capsys.readouterr().out)
 
 
-def test_fid_refuses_tiles_that_the_features_are_not_of(
+def test_fid_rejects_tiles_not_matching_the_real_features(
     bench: Bench, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     other = tmp_path / "manifest.json"

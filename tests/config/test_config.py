@@ -31,7 +31,7 @@ def codec_of(**settings: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("path", EXPERIMENTS, ids=lambda path: path.stem)
-def test_every_experiment_is_valid_and_named_as_its_file(path: Path) -> None:
+def test_every_experiment_is_valid_and_named_like_the_file(path: Path) -> None:
     assert load(path).name == path.stem
 
 
@@ -76,7 +76,7 @@ def sourced(**source: Any) -> dict[str, Any]:
     return {"datasets": DEMO["datasets"] | {"x": DEMO["datasets"]["landscape"] | {"source": source}}}
 
 
-def judge(source: dict[str, Any], **settings: Any) -> dict[str, Any]:
+def classifier_config(source: dict[str, Any], **settings: Any) -> dict[str, Any]:
     """Return a classifier for the tiles of a source."""
     classifier = {"kind": "classifier", "train_dataset": "x", **settings}
     return sourced(**source) | {"extractors": DEMO["extractors"] | {"x": classifier}}
@@ -104,7 +104,10 @@ MISTAKES: list[tuple[dict[str, Any], list[str]]] = [
     ({"machine": {"memory": {"spill_folder": "/scratch"}}}, ["machine.memory", "spill_gib"]),
     ({"extractors": {"x": {"kind": "inception"}}}, ["extractors.x", "path"]),
     ({"extractors": {"x": {"kind": "inception", "path": "x.pth", "train_on_defects": True}}}, ["`train_on_defects`"]),
-    *((judge(source), ["all tiles of datasets.x have one class", "`train_on_defects: true`"]) for source in ONE_CLASS),
+    *(
+        (classifier_config(source), ["all tiles of datasets.x have one class", "`train_on_defects: true`"])
+        for source in ONE_CLASS
+    ),
     (sourced(kind="gaofen2"), ["datasets.x.source", "exactly one"]),
     (sourced(kind="geotiff", bands=["R"], units="byte", synthetic={}), ["`synthetic` is available"]),
     (sourced(kind="sentinel2-array", path="x", bands=["B02"], units="dn"), ["`offset` must be declared"]),
@@ -226,21 +229,24 @@ MISTAKES: list[tuple[dict[str, Any], list[str]]] = [
 
 
 @pytest.mark.parametrize(("change", "words"), MISTAKES)
-def test_mistake_is_named_with_its_key_and_fix(change: dict[str, Any], words: list[str]) -> None:
+def test_invalid_settings_are_reported_with_key_and_fix(change: dict[str, Any], words: list[str]) -> None:
     with pytest.raises(UserError) as caught:
         load({**demo(), **change})
     for word in [*words, "got:", "expected:", "fix:"]:
         assert word in str(caught.value)
 
 
-def test_a_classifier_of_one_class_learns_defects_and_folders_of_a_user_may_hold_more() -> None:
-    accepted = [judge(source, train_on_defects=True) for source in ONE_CLASS]
-    accepted += [judge({"kind": "image-folder", "path": "pictures"}), judge({"kind": "image-folder", "synthetic": {}})]
+def test_classifier_accepts_one_class_with_defects_and_user_folders() -> None:
+    accepted = [classifier_config(source, train_on_defects=True) for source in ONE_CLASS]
+    accepted += [
+        classifier_config({"kind": "image-folder", "path": "pictures"}),
+        classifier_config({"kind": "image-folder", "synthetic": {}}),
+    ]
     for change in accepted:
         assert "x" in load({**demo(), **change}).extractors
 
 
-def test_guide_needs_a_fine_tuning_of_what_saw_dropped_labels() -> None:
+def test_guidance_requires_weights_trained_with_dropped_labels() -> None:
     defaults = {"dataset": "landscape"}
     runs = {"seen": defaults, "unseen": {**defaults, "label_dropout": 0.0}}
     runs |= {f"after-{name}": {**defaults, "init_from_run": name} for name in ("seen", "unseen")}
@@ -260,29 +266,29 @@ def test_guide_needs_a_fine_tuning_of_what_saw_dropped_labels() -> None:
         )
 
 
-def test_length_that_the_kept_checkpoints_cannot_make_is_refused_with_how_many_would_do() -> None:
-    def lengthy(ema: float, **run: Any) -> Any:
+def test_ema_std_beyond_the_kept_checkpoints_is_rejected_with_a_fix() -> None:
+    def load_with_ema_std(ema: float, **run: Any) -> Any:
         defaults = {"dataset": "landscape", "steps": 8000, "checkpoint_every": 1, "ema": {"stds": [0.05, 0.1]}}
         evaluation = {"run": "a", "ema_std": ema, "extractor": "landscape-classifier"}
         return load({**demo(), "runs": {"a": defaults | run}, "evaluations": {"x": evaluation}})
 
     for ema in (0.05, 0.07, 0.1):
-        assert lengthy(ema)  # only the last checkpoint
+        assert load_with_ema_std(ema)  # only the last checkpoint
     for ema, interval in ((0.15, 1000), (0.25, 1000), (0.02, 500)):
         with pytest.raises(
             UserError, match=rf"evaluations.x.ema_std {ema}[\s\S]*the 1 kept checkpoint[\s\S]*keep_every"
         ):
-            lengthy(ema)
-        assert lengthy(ema, keep_every=interval)
+            load_with_ema_std(ema)
+        assert load_with_ema_std(ema, keep_every=interval)
     with pytest.raises(UserError, match=r"runs\.a has 8000 up to this step: at most 100"):
-        lengthy(0.07, keep_every=1)
-    made = lengthy(0.07, keep_every=3000, steps_per_job=4000)
+        load_with_ema_std(0.07, keep_every=1)
+    made = load_with_ema_std(0.07, keep_every=3000, steps_per_job=4000)
     assert made.snapshots_of(made.evaluations["x"]) == [3000, 6000, 8000]
     assert made.snapshots_of(made.evaluations["x"].model_copy(update={"checkpoint": 6000})) == [3000, 6000]
     assert made.snapshots_of(made.evaluations["x"].model_copy(update={"ema_std": None})) == []
 
 
-def test_memory_of_a_run_counts_its_averages() -> None:
+def test_run_memory_includes_ema_averages() -> None:
     plain = RunConfig.model_validate({"dataset": "x"})
     more = RunConfig.model_validate({"dataset": "x", "ema": {"stds": [0.05, 0.1]}})
     assert (
@@ -290,7 +296,7 @@ def test_memory_of_a_run_counts_its_averages() -> None:
     )
 
 
-def test_faults_are_said_with_the_line_of_the_file_that_has_them(tmp_path: Path) -> None:
+def test_faults_are_reported_with_file_line_and_column(tmp_path: Path) -> None:
     one, other = tmp_path / "one.yaml", tmp_path / "other.yaml"
     one.write_text("seed: 1\n\nstore: a\n")
     other.write_text("# over it\nseed: -1\n")
@@ -308,7 +314,7 @@ def test_faults_are_said_with_the_line_of_the_file_that_has_them(tmp_path: Path)
     "text",
     ["config: 5\nmachine: 1", "config: ['machine=[']", "config: ['machine=a']", "config: ['machine={a: 1}']", "["],
 )
-def test_a_profile_that_says_no_machine_is_refused_or_has_none(tmp_path: Path, text: str) -> None:
+def test_profile_with_invalid_machine_is_rejected_or_uses_defaults(tmp_path: Path, text: str) -> None:
     (tmp_path / "config.yaml").write_text(text)
     if text.startswith("config: 5"):
         assert load_machine(tmp_path)[0] == MachineConfig()
@@ -317,7 +323,7 @@ def test_a_profile_that_says_no_machine_is_refused_or_has_none(tmp_path: Path, t
         load_machine(tmp_path)
 
 
-def test_workflow_without_runs_is_the_demo_on_the_profile_s_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_experiment_without_a_file_is_the_demo_with_machine_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
     experiment = load_experiment({"machine": {"launcher": "mpiexec", "ranks_per_node": "2"}, "name": "demo"})
     assert experiment.name == "demo"
@@ -325,7 +331,7 @@ def test_workflow_without_runs_is_the_demo_on_the_profile_s_machine(monkeypatch:
     assert experiment.machine.ranks == 2
 
 
-def test_ranks_follow_from_the_strategy_where_nobody_gives_them():
+def test_default_ranks_depend_on_strategy_and_launcher():
     machine = load_experiment({"machine": {"launcher": "mpiexec", "strategy": "dp"}}).machine
     assert machine.ranks is None
     assert machine.ranks_on(num_dies=2, num_clusters=8) == 8
@@ -333,7 +339,7 @@ def test_ranks_follow_from_the_strategy_where_nobody_gives_them():
     assert load_experiment({"machine": {"strategy": "dp"}}).machine.ranks == 1
 
 
-def test_groups_of_a_codec_have_every_band_of_the_source_and_decide_channels_and_tiles() -> None:
+def test_codec_band_groups_must_match_source_bands_and_tile_size() -> None:
     content = yaml.safe_load((ROOT / "config" / "experiments" / "sentinel2-all-bands.yaml").read_text())
     codec, known = content["codecs"]["sd-vae-groups"], content["datasets"]["sentinel2"]["source"]["bands"]
     assert load(content).codecs["sd-vae-groups"].channels(len(known)) == 20
@@ -346,7 +352,7 @@ def test_groups_of_a_codec_have_every_band_of_the_source_and_decide_channels_and
         load(content)
 
 
-def test_changed_settings_are_checked_like_those_of_a_file() -> None:
+def test_updated_settings_are_validated() -> None:
     run = RunConfig(dataset="a", steps=100)
     changed = run.updated(steps=200, ema={"decay": 0.5})
     assert (changed.steps, changed.ema.decay, changed.dataset, run.steps) == (200, 0.5, "a", 100)

@@ -61,11 +61,11 @@ FAULTS = [
 
 
 @pytest.mark.parametrize(("old", "new", "said"), FAULTS)
-def test_fault_is_named_with_its_place_and_what_was_meant(tmp_path: Path, old: str, new: str, said: str) -> None:
+def test_fault_is_reported_with_position_and_suggestion(tmp_path: Path, old: str, new: str, said: str) -> None:
     assert said in fault(tmp_path, old, new)
 
 
-def test_what_others_call_a_key_is_a_key_here_and_no_key_is_taken_for_another() -> None:
+def test_synonyms_map_to_existing_keys_and_shadow_no_common_key() -> None:
     known = {name for section in sections(ExperimentConfig) for name in section.model.model_fields}
     assert set(KEY_SYNONYMS.values()) <= known
     assert not set(KEY_SYNONYMS) & {"lr", "steps", "kind", "path", "codec", "dtype", "max_grad_norm"}
@@ -84,7 +84,9 @@ KINDS = [
 
 
 @pytest.mark.parametrize(("given", "key", "said"), KINDS)
-def test_value_of_several_kinds_has_one_fault_in_four_lines(tmp_path: Path, given: str, key: str, said: str) -> None:
+def test_invalid_value_of_a_union_type_has_one_fault_in_four_lines(
+    tmp_path: Path, given: str, key: str, said: str
+) -> None:
     title, got, expected, fix = fault(tmp_path, "name: x", SAMPLING % given).split("\n")
     assert title.endswith("has 1 fault")
     assert got == f"  got:      machine.sampling.{key} (line 2, column 22): Input should be {said}"
@@ -92,14 +94,14 @@ def test_value_of_several_kinds_has_one_fault_in_four_lines(tmp_path: Path, give
     assert fix.startswith("  fix:      ")
 
 
-def test_each_of_several_faults_has_a_line_below_the_first(tmp_path: Path) -> None:
+def test_several_faults_are_listed_on_separate_lines(tmp_path: Path) -> None:
     lines = fault(tmp_path, "name: x", SAMPLING % "ulysses_degree: 0, window_degree: -2").split("\n")
     assert lines[0].endswith("has 2 faults")
     assert lines[1].startswith("  got:      machine.sampling.ulysses_degree (line 2, ")
     assert lines[2].startswith("            machine.sampling.window_degree (line 2, ")
 
 
-def test_fault_inside_a_value_of_several_kinds_is_told_of_what_is_in_it(tmp_path: Path) -> None:
+def test_faults_inside_a_union_value_are_reported_per_element(tmp_path: Path) -> None:
     said = fault(tmp_path, "low: 0", "low: [0, x, y]")
     assert "has 2 faults\n" in said
     for number, column, value in ((1, 44, "x"), (2, 47, "y")):
@@ -108,7 +110,7 @@ def test_fault_inside_a_value_of_several_kinds_is_told_of_what_is_in_it(tmp_path
 
 
 @pytest.mark.parametrize(("text", "got"), [("", "nothing"), ("- a", "a list"), ("word", "a single value")])
-def test_file_that_is_no_mapping_is_told_in_words(tmp_path: Path, text: str, got: str) -> None:
+def test_file_without_a_mapping_is_rejected_with_the_content_type(tmp_path: Path, text: str, got: str) -> None:
     (tmp_path / "x.yaml").write_text(text)
     with pytest.raises(UserError, match=rf"does not contain a mapping\n  got:      {got}\n"):
         load(tmp_path / "x.yaml")

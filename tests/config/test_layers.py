@@ -18,7 +18,7 @@ def engine(*, main: bool = True, args: list[str] | None = None) -> Any:
     return SimpleNamespace(is_main_process=main, config_settings=SimpleNamespace(config_args=args))
 
 
-def test_a_word_of_the_command_line_takes_nothing_else_of_the_profile() -> None:
+def test_command_line_key_preserves_other_profile_keys() -> None:
     word = "machine={memory: {fast_memory_gib: 8}, cpus_per_rank: 19}"
     machine = load_experiment({"name": "x"}, overrides=[("p", [SLURM]), ("the command line", [word])]).machine
     assert (machine.launcher, machine.ranks, machine.cpus_per_rank) == ("srun", 4, 19)
@@ -27,7 +27,7 @@ def test_a_word_of_the_command_line_takes_nothing_else_of_the_profile() -> None:
     assert load_experiment({}, overrides=[("p", [SLURM]), ("the command line", [word])]).machine.ranks is None
 
 
-def test_profile_lies_over_the_files_and_under_the_command_line_and_every_key_that_gave_way_is_said(
+def test_files_profile_and_command_line_override_in_order_with_log(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     one, two = tmp_path / "one.yaml", tmp_path / "two.yaml"
@@ -52,7 +52,7 @@ def test_profile_lies_over_the_files_and_under_the_command_line_and_every_key_th
 @pytest.mark.parametrize(
     "line", ["config: ['machine={launcher: mpiexec}', 'title=T']", "config: {machine: {launcher: mpiexec}, title: T}"]
 )
-def test_profiles_of_either_form_are_read_and_handed_to_the_jobs(tmp_path: Path, line: str) -> None:
+def test_profiles_in_list_or_mapping_form_are_passed_to_jobs(tmp_path: Path, line: str) -> None:
     (tmp_path / "site").mkdir()
     (tmp_path / "site" / "config.yaml").write_text(line + "\n")
     assert load_machine(tmp_path / "site")[0].launcher == "mpiexec"
@@ -66,7 +66,7 @@ def test_profiles_of_either_form_are_read_and_handed_to_the_jobs(tmp_path: Path,
     assert (first.machine.launcher, first.machine.nodes, first.title) == ("mpiexec", 2, "T")
 
 
-def test_without_a_profile_the_command_line_is_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_config_arguments_contain_command_line_and_environment_profile(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SNAKEMAKE_PROFILE", raising=False)
     assert config_arguments(engine(), ["-n", "--config", "name=x"]) == [("the command line", ["name=x"])]
     monkeypatch.setenv("SNAKEMAKE_PROFILE", str(ROOT / "profiles" / "slurm"))

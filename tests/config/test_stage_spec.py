@@ -31,7 +31,7 @@ def spec(**settings: Any) -> dict[str, Any]:
     return stage_spec(experiment(**settings), "train", "a")
 
 
-def test_spelled_defaults_do_not_change_the_digest() -> None:
+def test_explicit_defaults_do_not_change_the_digest() -> None:
     objective = {
         "prediction_type": "noise",
         "timestep_sampling": "uniform",
@@ -50,14 +50,14 @@ def test_spelled_defaults_do_not_change_the_digest() -> None:
     assert stage_of(kind="sentinel2", clouds={"buffer_m": 0.0}) == stage_of(kind="sentinel2")
 
 
-def test_place_of_a_terrain_model_does_not_change_the_digest() -> None:
+def test_terrain_model_path_does_not_change_the_digest() -> None:
     gaofen = partial(stage_of, kind="gaofen2", shown=["R", "G", "B"])
     assert gaofen(dem="a.tif") == gaofen(dem="b.tif")
     assert gaofen(calibrate="radiance") != gaofen()
 
 
 @pytest.mark.parametrize("change", [{"equivariance": 0.1}, {"latent_noise": 0.1}])
-def test_easier_latents_change_the_digest_of_a_codec(change: dict[str, Any]) -> None:
+def test_latent_regularization_changes_the_digest_of_a_codec(change: dict[str, Any]) -> None:
     base = experiment().model_dump(exclude_unset=True)
     base["datasets"]["toy"]["codec"] = "vae"
     plain, easier = (
@@ -68,7 +68,7 @@ def test_easier_latents_change_the_digest_of_a_codec(change: dict[str, Any]) -> 
     assert stage_spec(easier, "latents", "toy") != stage_spec(plain, "latents", "toy")
 
 
-def test_views_are_in_the_digest_of_latents_alone() -> None:
+def test_views_change_only_the_digest_of_latents() -> None:
     assert stage_spec(experiment(views=8), "latents", "toy") != stage_spec(experiment(), "latents", "toy")
     assert all(
         stage_spec(experiment(views=8), one, "toy") == stage_spec(experiment(), one, "toy")
@@ -92,7 +92,7 @@ CHANGES: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("change", CHANGES, ids=str)
-def test_what_decides_a_result_changes_the_digest(change: dict[str, Any]) -> None:
+def test_settings_that_affect_a_result_change_the_digest(change: dict[str, Any]) -> None:
     found, plain = spec(**change), spec()
     assert {name for name in plain if found.get(name) != plain[name]} == set(change)
 
@@ -106,17 +106,17 @@ def test_what_decides_a_result_changes_the_digest(change: dict[str, Any]) -> Non
         {"keep_last": 5},
     ],
 )
-def test_edits_without_effect_on_the_result_keep_the_digest(change: dict[str, Any]) -> None:
+def test_settings_without_effect_on_the_result_preserve_the_digest(change: dict[str, Any]) -> None:
     assert spec(**change) == spec()
 
 
-def test_steps_decide_a_result_where_the_learning_rate_falls_to_0_at_the_last() -> None:
+def test_steps_change_the_digest_with_a_decaying_learning_rate() -> None:
     for schedule in ("cosine", "trapezoid"):
         assert spec(lr_schedule=schedule, steps=60) != spec(lr_schedule=schedule, steps=40)
         assert spec(lr_schedule=schedule, steps_per_job=20) == spec(lr_schedule=schedule)
 
 
-def test_samples_of_a_length_say_of_which_checkpoints_they_are_made() -> None:
+def test_sample_spec_contains_ema_snapshots_and_image_settings() -> None:
     base = experiment(keep_every=10, checkpoint_every=10, ema={"stds": [0.05, 0.1]}).model_dump(exclude_unset=True)
     base["extractors"] = {"x": {"kind": "squeezenet", "path": "x"}}
 
@@ -150,7 +150,7 @@ def test_samples_of_a_length_say_of_which_checkpoints_they_are_made() -> None:
     assert spec(pipefusion=four | {"warmup_steps": 2}) != spec(pipefusion=four)
 
 
-def test_what_an_autoencoder_of_others_sees_decides_latents_and_where_it_stands_does_not() -> None:
+def test_latents_spec_contains_external_codec_settings_but_no_path() -> None:
     base = experiment().model_dump(exclude_unset=True)
     base["datasets"]["toy"]["codec"] = "other"
 

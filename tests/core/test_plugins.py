@@ -15,9 +15,7 @@ from tests.brought import HERE, Last, bring, on_path
 BROKEN = {"broken": "broken_module:Nothing", "absent": f"{HERE}:Absent"}
 
 
-def test_extension_is_found_with_its_package_and_loaded_on_demand(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_extension_is_found_with_package_and_loaded_on_demand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     bring(tmp_path, monkeypatch, package="mine", version="2.5", samplers={"last": f"{HERE}:Last"} | BROKEN)
     found = extensions.find_plugin("samplers", "last", built_in=("ddim",))
     assert (found.package, found.version, found.target) == ("mine", "2.5", f"{HERE}:Last")
@@ -27,7 +25,7 @@ def test_extension_is_found_with_its_package_and_loaded_on_demand(
     assert extensions.list_plugins("codecs") == []
 
 
-def test_broken_package_is_an_error_on_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_broken_package_raises_an_error_on_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "broken_module.py").write_text("raise SystemExit('no licence here')\n")
     on_path(tmp_path, monkeypatch)
     bring(tmp_path, monkeypatch, samplers=BROKEN)
@@ -45,7 +43,7 @@ def test_unknown_and_ambiguous_names_are_rejected(tmp_path: Path, monkeypatch: p
         extensions.find_plugin("samplers", "last")
 
 
-def test_built_in_names_need_no_entry_points(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_built_in_names_require_no_entry_points(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(metadata, "entry_points", lambda **_: pytest.fail("entry points were read"))
     monkeypatch.setattr("dithc.core.plugins.entry_points", metadata.entry_points)
     assert load(Path("config/experiments/demo.yaml")).evaluations

@@ -18,12 +18,12 @@ def test_gamma_inverts_the_closed_form_of_the_deviation(gamma: float) -> None:
     assert gamma_of(deviation) == pytest.approx(gamma, rel=1e-9)
 
 
-def test_lengths_of_the_paper_have_its_exponents() -> None:
+def test_published_lengths_have_the_published_exponents() -> None:
     assert (round(gamma_of(0.05), 2), round(gamma_of(0.1), 2)) == (16.97, 6.94)
 
 
 @pytest.mark.parametrize("length", [0.02, 0.1, 0.25])
-def test_decays_make_a_profile_of_that_deviation(length: float) -> None:
+def test_decays_produce_a_profile_of_the_given_deviation(length: float) -> None:
     share = np.zeros(20_000)
     for step in range(1, len(share) + 1):
         decay = decay_at_step(step, length=length)
@@ -36,7 +36,7 @@ def test_decays_make_a_profile_of_that_deviation(length: float) -> None:
     assert decay_at_step(1, length=length) == 0.0
 
 
-def test_products_are_the_integrals_of_two_profiles() -> None:
+def test_profile_products_equal_numerical_integrals() -> None:
     chosen = [
         PowerFunctionProfile(50, 0.03),
         PowerFunctionProfile(70, 0.25),
@@ -100,7 +100,7 @@ def test_misfit_decreases_with_more_averages_and_shares_sum_to_one() -> None:
 
 
 @pytest.mark.parametrize("length", LENGTHS)
-def test_stored_length_is_the_stored_average_itself(length: float) -> None:
+def test_stored_length_selects_only_the_stored_average(length: float) -> None:
     steps = range(100, STEPS + 1, 100)
     stored = [PowerFunctionProfile(step, each) for step in (*steps, STEPS) for each in LENGTHS]
     found = combine_profiles(PowerFunctionProfile(STEPS, length), stored)
@@ -109,7 +109,7 @@ def test_stored_length_is_the_stored_average_itself(length: float) -> None:
     assert found.misfit < 1e-6
 
 
-def test_neighbouring_steps_of_a_long_training_do_not_cancel() -> None:
+def test_neighboring_steps_of_a_long_run_do_not_cancel() -> None:
     last = 9_999_999
     stored = [PowerFunctionProfile(last - number, length) for number in range(20) for length in LENGTHS]
     found = combine_profiles(PowerFunctionProfile(last, 0.07), stored)

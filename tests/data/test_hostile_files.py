@@ -67,7 +67,7 @@ TAILS: dict[str, Callable[[bytes, int], bytes]] = {
 
 
 @pytest.mark.parametrize("tail", TAILS)
-def test_jpeg_2000_that_is_not_whole_is_refused_wherever_it_ends(
+def test_truncated_jpeg_2000_is_rejected_at_any_length(
     tiled_jp2: Path, tail: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("GDAL_NUM_THREADS", "ALL_CPUS")
@@ -78,7 +78,7 @@ def test_jpeg_2000_that_is_not_whole_is_refused_wherever_it_ends(
             read_raster(tiled_jp2)
 
 
-def test_page_of_zeros_in_jpeg_2000_is_refused_wherever_it_lies(tiled_jp2: Path) -> None:
+def test_page_of_zeros_in_jpeg_2000_is_rejected_at_any_offset(tiled_jp2: Path) -> None:
     content = tiled_jp2.read_bytes()
     first = content.index(b"\xff\x90")
     for offset in np.linspace(first, len(content) - HOLE_BYTES, 30).astype(int).tolist():
@@ -88,7 +88,7 @@ def test_page_of_zeros_in_jpeg_2000_is_refused_wherever_it_lies(tiled_jp2: Path)
 
 
 @pytest.mark.parametrize("precinct", [16, 256])
-def test_empty_packets_of_jpeg_2000_are_no_hole(tmp_path: Path, precinct: int) -> None:
+def test_empty_packets_of_jpeg_2000_are_not_reported_as_holes(tmp_path: Path, precinct: int) -> None:
     """Image parts at mid-range are not coded. OpenJPEG writes 0x80 per precinct, other encoders 0x00."""
     path = tmp_path / "empty.jp2"
     options = {"QUALITY": "100", "REVERSIBLE": "YES", "BLOCKXSIZE": 1280, "BLOCKYSIZE": 1280, "RESOLUTIONS": 1}
@@ -102,7 +102,7 @@ def test_empty_packets_of_jpeg_2000_are_no_hole(tmp_path: Path, precinct: int) -
 
 
 @pytest.mark.parametrize("compress", ["none", "lzw", "deflate", "zstd"])
-def test_tiled_geotiff_that_is_cut_short_is_refused_wherever_it_ends(
+def test_truncated_tiled_geotiff_is_rejected_at_any_length(
     tmp_path: Path, land: np.ndarray, compress: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("GDAL_NUM_THREADS", "ALL_CPUS")
@@ -116,7 +116,7 @@ def test_tiled_geotiff_that_is_cut_short_is_refused_wherever_it_ends(
 
 
 @pytest.mark.parametrize("cut", [False, True])
-def test_jpeg_2000_without_a_tile_is_refused(tiled_jp2: Path, cut: bool) -> None:
+def test_jpeg_2000_without_a_tile_is_rejected(tiled_jp2: Path, cut: bool) -> None:
     check_codestream(tiled_jp2)
     content = tiled_jp2.read_bytes()
     raw = content[content.index(b"jp2c") + 4 :]  # the plain codestream, as in .j2k files
@@ -140,7 +140,9 @@ def test_jpeg_2000_without_a_tile_is_refused(tiled_jp2: Path, cut: bool) -> None
         ("uint32", 2**31 - 500),
     ],
 )
-def test_integers_never_wrap(tmp_path: Path, land: np.ndarray, kind: str, value: int) -> None:
+def test_overflowing_integers_are_rejected_instead_of_wrapped(
+    tmp_path: Path, land: np.ndarray, kind: str, value: int
+) -> None:
     wide = land.astype(kind)
     np.save(tmp_path / "scene.npy", wide)
     (scene,) = read(tmp_path).values()
@@ -152,9 +154,7 @@ def test_integers_never_wrap(tmp_path: Path, land: np.ndarray, kind: str, value:
 
 
 @pytest.mark.parametrize("shape", ["(4, 1000000000000)", "(-4, 160, 144)", "(4, 160, 143)", "(4, 160, 145)", "(0,)"])
-def test_array_whose_header_promises_other_than_it_holds_is_refused(
-    tmp_path: Path, land: np.ndarray, shape: str
-) -> None:
+def test_array_with_wrong_shape_in_the_header_is_rejected(tmp_path: Path, land: np.ndarray, shape: str) -> None:
     np.save(tmp_path / "scene.npy", land)
     content = (tmp_path / "scene.npy").read_bytes()
     header = f"{{'descr': '<u2', 'fortran_order': False, 'shape': {shape}, }}".encode()
@@ -163,12 +163,12 @@ def test_array_whose_header_promises_other_than_it_holds_is_refused(
 
 
 @pytest.mark.parametrize("header", [b"{", b"[" * 200, b"'a", b"{'descr': 1}", b"\xff"])
-def test_array_with_a_mad_header_is_refused(tmp_path: Path, header: bytes) -> None:
+def test_array_with_malformed_header_is_rejected(tmp_path: Path, header: bytes) -> None:
     (tmp_path / "scene.npy").write_bytes(b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header)
     assert refusal(tmp_path).reason == Reason.READ_ERROR
 
 
-def test_huge_rasters_are_refused_by_their_header(tmp_path: Path, tiled_jp2: Path) -> None:
+def test_huge_rasters_are_rejected_from_the_header(tmp_path: Path, tiled_jp2: Path) -> None:
     sparse = {"count": 4, "height": 200_000, "width": 200_000, "dtype": "uint16", "SPARSE_OK": "YES", "BIGTIFF": "YES"}
     blocks = {"tiled": True, "blockxsize": 8192, "blockysize": 8192}
     rasterio.open(tmp_path / "a.tif", "w", driver="GTiff", crs="EPSG:32632", **sparse, **blocks).close()
@@ -181,7 +181,7 @@ def test_huge_rasters_are_refused_by_their_header(tmp_path: Path, tiled_jp2: Pat
     assert "GiB" in found["a.tif"].got
 
 
-def test_what_is_no_file_and_names_that_are_not_utf8_are_rows(tmp_path: Path, land: np.ndarray) -> None:
+def test_special_files_and_non_utf8_names_are_rejected_scenes(tmp_path: Path, land: np.ndarray) -> None:
     np.save(tmp_path / "good.npy", land)
     (tmp_path / "a.npy").symlink_to("nowhere")
     (tmp_path / "b.tif").symlink_to("b.tif")
@@ -199,7 +199,7 @@ def test_what_is_no_file_and_names_that_are_not_utf8_are_rows(tmp_path: Path, la
 
 
 @pytest.mark.parametrize("side", [float("nan"), float("inf"), 0.0, 1e300])
-def test_grids_that_are_not_on_the_earth_are_refused(tmp_path: Path, land: np.ndarray, side: float) -> None:
+def test_invalid_pixel_sizes_are_rejected(tmp_path: Path, land: np.ndarray, side: float) -> None:
     write_geotiff(tmp_path / "scene.tif", land, **GRID)
     content, good = (tmp_path / "scene.tif").read_bytes(), struct.pack("<3d", 10.0, 10.0, 0.0)
     assert good in content
@@ -209,7 +209,7 @@ def test_grids_that_are_not_on_the_earth_are_refused(tmp_path: Path, land: np.nd
         assert found.error.reason in (Reason.GRID_MISMATCH, Reason.CRS_MISSING)
 
 
-def test_no_document_and_no_neighbour_of_a_raster_leads_to_the_network(tmp_path: Path, land: np.ndarray) -> None:
+def test_raster_documents_and_sidecars_open_no_network_connection(tmp_path: Path, land: np.ndarray) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         listener.setblocking(False)
         address = f"http://127.0.0.1:{listener.getsockname()[1]}/x"
@@ -238,7 +238,7 @@ def test_no_document_and_no_neighbour_of_a_raster_leads_to_the_network(tmp_path:
 
 
 @pytest.mark.parametrize("element", ["SRS", "GeoTransform", "NoDataValue"])
-def test_place_or_no_data_beside_a_raster_is_refused_and_statistics_are_not(
+def test_sidecar_with_grid_or_nodata_is_rejected_and_statistics_accepted(
     tmp_path: Path, land: np.ndarray, element: str
 ) -> None:
     path = tmp_path / "scene.tif"

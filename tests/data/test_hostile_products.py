@@ -40,16 +40,14 @@ def replace(product: Path, name: str, pattern: str, by: str) -> None:
         "*/*_SCL_*",
     ],
 )
-def test_listed_files_that_are_absent_are_refused(safe_folder: Path, safe_product: Path, pattern: str) -> None:
+def test_product_without_listed_files_is_rejected(safe_folder: Path, safe_product: Path, pattern: str) -> None:
     for path in images(safe_product, pattern):
         path.unlink()
     rejection = refusal(safe_folder)
     assert rejection.reason in (Reason.INCOMPLETE, Reason.MISSING_BAND)
 
 
-def test_what_may_lack_is_named_and_counted_and_never_a_band_at_its_own_size(
-    safe_folder: Path, safe_product: Path
-) -> None:
+def test_missing_optional_files_are_noted_and_native_bands_are_required(safe_folder: Path, safe_product: Path) -> None:
     (unused,) = images(safe_product, "R60m/*_B03_60m.jp2")
     unused.unlink()
     rejection = refusal(safe_folder)
@@ -69,7 +67,9 @@ def test_what_may_lack_is_named_and_counted_and_never_a_band_at_its_own_size(
 
 @pytest.mark.parametrize("number", ["", "nan", "inf", "1e309", "1e300", "-40000", "1_000", "0x10"])
 @pytest.mark.parametrize("name", ["BOA_ADD_OFFSET", "BOA_QUANTIFICATION_VALUE", "PROCESSING_BASELINE"])
-def test_numbers_that_cannot_be_are_refused(safe_folder: Path, safe_product: Path, name: str, number: str) -> None:
+def test_implausible_metadata_numbers_are_rejected(
+    safe_folder: Path, safe_product: Path, name: str, number: str
+) -> None:
     replace(safe_product, "MTD_MSIL2A.xml", rf"(<{name}\b[^>]*>)[^<]*", rf"\g<1>{number}")
     rejection = refusal(safe_folder, checksum="skip")
     assert name in rejection.problem
@@ -77,20 +77,18 @@ def test_numbers_that_cannot_be_are_refused(safe_folder: Path, safe_product: Pat
 
 
 @pytest.mark.parametrize("band", ["0", "13", "-1", "one"])
-def test_bands_of_offsets_are_each_named_once(safe_folder: Path, safe_product: Path, band: str) -> None:
+def test_invalid_or_repeated_band_id_of_an_offset_is_rejected(safe_folder: Path, safe_product: Path, band: str) -> None:
     replace(safe_product, "MTD_MSIL2A.xml", r'(<BOA_ADD_OFFSET band_id=)"5"', rf'\g<1>"{band}"')
     assert "BOA_ADD_OFFSET" in refusal(safe_folder, checksum="skip").problem
 
 
-def test_baseline_that_is_not_said_is_refused(safe_folder: Path, safe_product: Path) -> None:
+def test_missing_processing_baseline_is_rejected(safe_folder: Path, safe_product: Path) -> None:
     replace(safe_product, "MTD_MSIL2A.xml", r"<PROCESSING_BASELINE>[^<]*</PROCESSING_BASELINE>", "")
     assert "PROCESSING_BASELINE" in refusal(safe_folder, checksum="skip").problem
 
 
 @pytest.mark.parametrize("href", ["../../outside/pipe", "{outside}/pipe", "/etc/passwd", "", ".", ".."])
-def test_paths_of_the_manifest_that_leave_the_product_are_not_opened(
-    safe_folder: Path, safe_product: Path, href: str
-) -> None:
+def test_manifest_paths_outside_the_product_are_not_opened(safe_folder: Path, safe_product: Path, href: str) -> None:
     outside = safe_folder.parent / "outside"
     outside.mkdir()
     os.mkfifo(outside / "pipe")  # opening it would block forever
@@ -101,7 +99,7 @@ def test_paths_of_the_manifest_that_leave_the_product_are_not_opened(
 @pytest.mark.parametrize("checksum", ["verify", "skip"])
 @pytest.mark.parametrize("kind", ["pipe", "zero", "outside", "dangling"])
 @pytest.mark.parametrize("name", ["B02_10m.jp2", "MTD_MSIL2A.xml", "manifest.safe"])
-def test_what_is_no_regular_file_inside_the_product_is_not_opened(
+def test_special_files_and_outside_links_in_a_product_are_not_opened(
     safe_folder: Path, safe_product: Path, name: str, kind: str, checksum: str
 ) -> None:
     path = next(safe_product.rglob(f"*{name}"))
@@ -117,14 +115,14 @@ def test_what_is_no_regular_file_inside_the_product_is_not_opened(
         assert path.name in refusal(safe_folder, checksum=checksum).problem
 
 
-def test_folder_of_a_product_that_leads_out_of_it_is_not_walked(safe_folder: Path, safe_product: Path) -> None:
+def test_product_folder_linked_to_the_outside_is_not_traversed(safe_folder: Path, safe_product: Path) -> None:
     (granule,) = safe_product.glob("GRANULE/*/IMG_DATA")
     shutil.rmtree(granule)
     granule.symlink_to("/")
     assert "IMG_DATA" in refusal(safe_folder, checksum="skip").problem
 
 
-def test_linked_product_is_read_and_what_is_named_as_one_has_a_row(safe_folder: Path, safe_product: Path) -> None:
+def test_linked_product_is_read_and_invalid_safe_entries_are_rejected(safe_folder: Path, safe_product: Path) -> None:
     elsewhere = Path(shutil.move(safe_product, safe_folder.parent / "elsewhere.SAFE"))
     (safe_folder / "a.SAFE").symlink_to(elsewhere)
     (safe_folder / "b.SAFE").symlink_to("nowhere")
@@ -132,16 +130,14 @@ def test_linked_product_is_read_and_what_is_named_as_one_has_a_row(safe_folder: 
     assert [type(scene) for scene in read_all(safe_folder)] == [Scene, Rejection, Rejection]
 
 
-def test_two_files_of_a_band_are_refused(safe_folder: Path, safe_product: Path) -> None:
+def test_two_files_of_the_same_band_are_rejected(safe_folder: Path, safe_product: Path) -> None:
     (path,) = images(safe_product, "R10m/*_B03_10m.jp2")
     shutil.copy(path, path.with_name("T00AAA_20200101T000000_B03_10m.jp2"))
     assert refusal(safe_folder, checksum="skip").reason == Reason.WRONG_LAYOUT
 
 
 @pytest.mark.parametrize("change", ["cut", "moved"])
-def test_a_band_of_another_area_is_refused_also_where_it_is_the_finest(
-    safe_folder: Path, safe_product: Path, change: str
-) -> None:
+def test_finest_band_with_a_different_extent_is_rejected(safe_folder: Path, safe_product: Path, change: str) -> None:
     """The finest band defines the grid, so that a cropped finest band would silently make a smaller scene."""
     (path,) = images(safe_product, "R10m/*_B02_10m.jp2")
     pixels, info = read_raster(path)

@@ -36,7 +36,7 @@ def test_png_reads_back_the_exact_pixels(tmp_path: Path) -> None:
     assert np.array_equal(read_rgb(tmp_path / "a.png"), pixels)
 
 
-def test_jpeg_keeps_grey_pictures_grey_and_reads_them_as_three_equal_channels(tmp_path: Path) -> None:
+def test_gray_jpeg_stays_gray_and_reads_as_three_equal_channels(tmp_path: Path) -> None:
     write_jpeg(tmp_path / "g.JPEG", np.full((8, 6), 90, np.uint8))
     with Image.open(tmp_path / "g.JPEG") as image:
         assert image.mode == "L"
@@ -57,7 +57,7 @@ def test_every_mode_becomes_rgb(tmp_path: Path, mode: str) -> None:
     assert rgb.min() >= 254
 
 
-def test_sixteen_bit_grey_is_scaled_not_clipped(tmp_path: Path) -> None:
+def test_sixteen_bit_gray_is_scaled_not_clipped(tmp_path: Path) -> None:
     Image.fromarray(np.array([[0, 257, 32768, 65535]], np.uint16)).save(tmp_path / "a.png")
     assert read_rgb(tmp_path / "a.png")[0, :, 0].tolist() == [0, 1, 128, 255]
 
@@ -87,7 +87,7 @@ def test_tiff_files_are_rejected_by_their_type(
 
 @pytest.mark.parametrize("depth", [8, 16])
 @pytest.mark.parametrize("suffix", ["tif", "deflate.tif", "planar.tif", "png", "ppm"])
-def test_colors_of_16_bits_are_noted(tmp_path: Path, suffix: str, depth: int) -> None:
+def test_16_bit_color_images_are_scaled_and_noted(tmp_path: Path, suffix: str, depth: int) -> None:
     pixels = np.random.default_rng(0).integers(0, 1 << depth, (3, 8, 8)).astype(f"uint{depth}")
     path = tmp_path / f"a.{suffix}"
     if suffix == "ppm":
@@ -103,13 +103,13 @@ def test_colors_of_16_bits_are_noted(tmp_path: Path, suffix: str, depth: int) ->
 
 
 @pytest.mark.parametrize("content", [b"", b"no picture", b"\xff\xd8\xff\xe0garbage", b"\x89PNG\r\n\x1a\n" + b"x" * 40])
-def test_a_corrupt_picture_is_named(tmp_path: Path, content: bytes) -> None:
+def test_error_for_a_corrupt_image_contains_the_file_name(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "bad.JPEG").write_bytes(content)
     with pytest.raises(UserError, match=r"bad\.JPEG.*\n.*got:"):
         read_rgb(tmp_path / "bad.JPEG")
 
 
-def test_a_crop_without_scaling_takes_the_middle_rounded_down() -> None:
+def test_crop_without_scaling_is_centered_rounding_down() -> None:
     # Short side 8 = size: no scaling. Width 13: left = (13 - 8) // 2 = 2, so columns 2..9.
     crop = center_crop(_ramp(8, 13), 8)
     assert crop[0, :, 0].tolist() == list(range(2, 10))
@@ -125,7 +125,7 @@ def test_a_crop_without_scaling_takes_the_middle_rounded_down() -> None:
         (60, 100, 256, (100, 60), (427, 256), 85),
     ],
 )
-def test_the_crop_follows_the_steps_of_adm(
+def test_crop_matches_the_adm_steps(
     height: int, width: int, size: int, halved: tuple[int, int], scaled: tuple[int, int], left: int
 ) -> None:
     image = Image.fromarray(_ramp(height, width))
@@ -134,7 +134,7 @@ def test_the_crop_follows_the_steps_of_adm(
     assert np.array_equal(center_crop(_ramp(height, width), size), expected)
 
 
-def test_halving_uses_a_box_filter_while_the_short_side_is_at_least_twice_the_size() -> None:
+def test_box_filter_halves_images_until_the_short_side_is_below_twice_size() -> None:
     # 32 x 40 -> 16 x 20 -> 8 x 10 (two halvings for size 8), scale 1, left = 1. Red is the column number: the mean of
     # source columns 4k..4k+3 is 4k + 1.5; Pillow rounds 2 x 2 means of integers up: 2k + 0.5 -> 2k + 1 and then
     # (4j + 1 + 4j + 3) / 2 = 4j + 2. The crop starts at column 1 of 10.
@@ -144,13 +144,13 @@ def test_halving_uses_a_box_filter_while_the_short_side_is_at_least_twice_the_si
 
 
 @pytest.mark.parametrize("pixels", [np.zeros((4, 4, 3)), np.zeros((4, 4, 4), np.uint8), np.zeros(4, np.uint8)])
-def test_only_8_bit_pictures_are_written(tmp_path: Path, pixels: np.ndarray) -> None:
+def test_write_png_rejects_arrays_other_than_8_bit_images(tmp_path: Path, pixels: np.ndarray) -> None:
     with pytest.raises(ValueError, match="uint8"):
         write_png(tmp_path / "a.png", pixels)
     assert not list(tmp_path.iterdir())
 
 
-def png_with(path: Path, *, profile: int = 0, text: int = 0) -> Path:
+def write_png_with_metadata(path: Path, *, profile: int = 0, text: int = 0) -> Path:
     """Write an image with a color profile and a compressed text of the given sizes."""
     info = PngImagePlugin.PngInfo()
     info.add_text("title", "x" * text, zip=True)
@@ -159,11 +159,11 @@ def png_with(path: Path, *, profile: int = 0, text: int = 0) -> Path:
 
 
 @pytest.mark.parametrize("sizes", [{"profile": 3 << 20}, {"text": 3 << 20}])
-def test_large_metadata_of_an_intact_image_is_no_fault(tmp_path: Path, sizes: dict[str, int]) -> None:
-    assert np.array_equal(read_rgb(png_with(tmp_path / "a.png", **sizes)), _ramp(8, 8))
+def test_intact_image_with_large_metadata_is_read(tmp_path: Path, sizes: dict[str, int]) -> None:
+    assert np.array_equal(read_rgb(write_png_with_metadata(tmp_path / "a.png", **sizes)), _ramp(8, 8))
 
 
-def test_error_of_an_intact_image_names_its_limit_or_format_and_no_copy(
+def test_unsupported_image_error_contains_limit_or_format_and_no_copy_fix(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     contents = {"heic.jpg": b"\0\0\0\x18ftypheic" + bytes(40), "page.png": b"<!DOCTYPE html>", "mode.tif": b""}
@@ -172,7 +172,7 @@ def test_error_of_an_intact_image_names_its_limit_or_format_and_no_copy(
     Image.fromarray(np.zeros((3, 3), np.float32)).save(tmp_path / "mode.tif")
     expected = {"heic.jpg": "ftypheic", "page.png": "DOCTYPE", "mode.tif": "floating-point"}
     monkeypatch.setattr(images.PngImagePlugin, "MAX_TEXT_CHUNK", 1 << 20)
-    png_with(tmp_path / "limit.png", text=2 << 20)
+    write_png_with_metadata(tmp_path / "limit.png", text=2 << 20)
     with monkeypatch.context() as patch:
         patch.setattr(images, "max_pixel_bytes", lambda: 8 * 100)
         write_png(tmp_path / "wide.png", _ramp(40, 40))
@@ -185,7 +185,7 @@ def test_error_of_an_intact_image_names_its_limit_or_format_and_no_copy(
         assert "copy the file" not in str(raised.value)
 
 
-def test_image_of_more_pixels_than_the_default_limit_of_the_decoder_is_decoded(tmp_path: Path) -> None:
+def test_image_above_the_default_pixel_limit_of_pillow_is_decoded(tmp_path: Path) -> None:
     Image.new("1", (8, 8)).save(tmp_path / "a.png")
     content = bytearray((tmp_path / "a.png").read_bytes())
     content[16:24] = (20_000).to_bytes(4) + (10_000).to_bytes(4)
@@ -196,7 +196,7 @@ def test_image_of_more_pixels_than_the_default_limit_of_the_decoder_is_decoded(t
 
 
 @pytest.mark.parametrize("size", [0, 1, 30, 100])
-def test_cut_images_are_copied_again(tmp_path: Path, size: int) -> None:
+def test_truncated_image_error_suggests_a_new_copy(tmp_path: Path, size: int) -> None:
     write_png(tmp_path / "a.png", _ramp(64, 64))
     (tmp_path / "a.png").write_bytes((tmp_path / "a.png").read_bytes()[:size])
     with pytest.raises(UserError) as raised:
@@ -204,7 +204,7 @@ def test_cut_images_are_copied_again(tmp_path: Path, size: int) -> None:
     assert ("copy the file" in str(raised.value)) == (size in (0, 100))
 
 
-def test_suffixes_are_those_that_the_decoder_registers() -> None:
+def test_suffixes_match_those_registered_by_pillow() -> None:
     Image.init()
     found = {suffix: kind for suffix, kind in Image.registered_extensions().items() if kind in images.FORMATS}
     assert found == {suffix: kind for kind, suffixes in images.FORMATS.items() for suffix in suffixes}

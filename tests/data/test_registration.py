@@ -20,7 +20,7 @@ def shift(image: npt.NDArray[np.float64], down: float, right: float) -> npt.NDAr
 
 
 @pytest.mark.parametrize(("down", "right"), [(0.0, 0.0), (0.37, -0.21), (-2.5, 1.75), (5.0, -7.25)])
-def test_a_known_shift_is_found_to_a_twentieth_of_a_pixel(down: float, right: float) -> None:
+def test_known_shift_is_measured_within_a_twentieth_of_a_pixel(down: float, right: float) -> None:
     image = scene(256)
     other = 3.0 * shift(image, down, right) + 40.0 + RNG.normal(0, 0.05, image.shape)
     found = shift_between(image, other, np.ones(image.shape, dtype=bool))
@@ -29,7 +29,7 @@ def test_a_known_shift_is_found_to_a_twentieth_of_a_pixel(down: float, right: fl
     assert abs(found.right - right) < 0.05
 
 
-def test_invalid_parts_take_no_part() -> None:
+def test_invalid_pixels_do_not_affect_the_measured_shift() -> None:
     image = scene(256)
     other, valid = shift(image, 1.5, -0.5), np.ones(image.shape, dtype=bool)
     valid[:, 130:] = False
@@ -40,7 +40,7 @@ def test_invalid_parts_take_no_part() -> None:
     assert abs(found.right + 0.5) < 0.05
 
 
-def test_images_of_nothing_in_common_or_of_nothing_give_no_shift() -> None:
+def test_unrelated_constant_invalid_or_small_images_return_no_shift() -> None:
     whole = np.ones((128, 128), dtype=bool)
     assert shift_between(scene(128), scene(128), whole) is None
     assert shift_between(np.full((128, 128), 7.0), np.full((128, 128), 7.0), whole) is None
@@ -48,7 +48,7 @@ def test_images_of_nothing_in_common_or_of_nothing_give_no_shift() -> None:
     assert shift_between(scene(20), scene(20), np.ones((20, 20), dtype=bool)) is None
 
 
-def test_the_same_image_is_as_sure_as_can_be() -> None:
+def test_identical_images_have_zero_shift_and_a_peak_of_1() -> None:
     image = scene(64)
     down, right, peak = window_shift(image, image)
     assert (down, right) == (0.0, 0.0)

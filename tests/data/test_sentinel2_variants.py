@@ -40,7 +40,7 @@ def read(folder: Path, **settings: Any) -> list[Scene | SceneRejectedError]:
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_every_variant_is_staged_with_what_it_says_of_itself(
+def test_every_variant_is_ingested_with_level_baseline_and_offsets(
     invented: Callable[[str], Path], tmp_path: Path, config: Callable[..., Path], variant: str
 ) -> None:
     folder, kind = invented(variant), VARIANTS[variant]
@@ -67,7 +67,7 @@ def test_every_variant_is_staged_with_what_it_says_of_itself(
         np.testing.assert_array_equal(stored[band][valid], digital[valid] + int(row["offsets"][band]))
 
 
-def test_granules_of_a_product_are_scenes_at_their_own_places(invented: Callable[[str], Path]) -> None:
+def test_granules_of_a_product_are_separate_georeferenced_scenes(invented: Callable[[str], Path]) -> None:
     folder = invented("l1c-granules")
     one, other = read(folder)
     assert one.place.transform != other.place.transform
@@ -76,7 +76,7 @@ def test_granules_of_a_product_are_scenes_at_their_own_places(invented: Callable
 
 
 @pytest.mark.slow
-def test_damage_of_one_granule_leaves_the_other_as_it_is(tmp_path: Path) -> None:
+def test_damaged_granule_does_not_affect_the_intact_granule(tmp_path: Path) -> None:
     write_variant(tmp_path / "files", "l1c-granules", seed=5)
     first = min((tmp_path / "files").glob("*.SAFE/GRANULE/*"))
     image = next(first.glob("IMG_DATA/*_B08.jp2"))
@@ -86,7 +86,9 @@ def test_damage_of_one_granule_leaves_the_other_as_it_is(tmp_path: Path) -> None
     assert whole.notes == ()
 
 
-def test_zip_file_of_several_granules_is_to_be_unpacked(invented: Callable[[str], Path], tmp_path: Path) -> None:
+def test_zip_file_of_several_granules_is_rejected_with_an_unpack_fix(
+    invented: Callable[[str], Path], tmp_path: Path
+) -> None:
     folder = invented("l1c-granules")
     product = next(folder.glob("*.SAFE"))
     shutil.make_archive(str(tmp_path / "files" / product.stem), "zip", folder, product.name)
@@ -108,7 +110,7 @@ def test_clouds_of_level_1c_are_masked_by_msk_classi_or_qa60(
     assert np.median(blue[cloudy]) > 2 * np.median(blue[masked.mask == Mask.VALID])
 
 
-def test_old_name_of_the_scene_classification_is_known(invented: Callable[[str], Path], tmp_path: Path) -> None:
+def test_old_file_name_of_the_scene_classification_is_accepted(invented: Callable[[str], Path], tmp_path: Path) -> None:
     product = next(invented("l2a-2").glob("*.SAFE"))
     copy = tmp_path / "files" / product.name
     shutil.copytree(product, copy)

@@ -27,13 +27,13 @@ def test_elements_are_found_by_local_name_in_any_namespace(tmp_path: Path) -> No
         b'<?xml version="1.0" encoding="UTF-8"?><a>\xe9</a>',
     ],
 )
-def test_a_malformed_file_is_named(tmp_path: Path, content: bytes) -> None:
+def test_error_for_a_malformed_file_contains_the_file_name(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "bad.xml").write_bytes(content)
     with pytest.raises(UserError, match=r"bad\.xml"):
         read_xml(tmp_path / "bad.xml")
 
 
-def test_a_missing_file_and_a_pipe_are_named(tmp_path: Path) -> None:
+def test_error_for_a_missing_file_or_pipe_contains_the_file_name(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe.xml")
     for name in ("none.xml", "pipe.xml"):
         with pytest.raises(UserError, match=name):
@@ -48,7 +48,7 @@ def test_a_missing_file_and_a_pipe_are_named(tmp_path: Path) -> None:
         '<!DOCTYPE a SYSTEM "http://localhost/a.dtd">',
     ],
 )
-def test_a_document_type_is_refused_so_that_no_entity_is_ever_expanded(tmp_path: Path, declaration: str) -> None:
+def test_document_type_declaration_is_rejected(tmp_path: Path, declaration: str) -> None:
     (tmp_path / "e.xml").write_text(f"{declaration}<a>text</a>")
     with pytest.raises(UserError, match="document type"):
         read_xml(tmp_path / "e.xml")

@@ -38,7 +38,7 @@ def test_error_falls_with_the_order_of_the_sampler(kind: str, order: int, evalua
         assert coarse / fine == pytest.approx(2**order, rel=0.12)
 
 
-def test_euler_steps_are_those_of_diffusers() -> None:
+def test_euler_steps_match_diffusers() -> None:
     from diffusers import FlowMatchEulerDiscreteScheduler
 
     scheduler = FlowMatchEulerDiscreteScheduler(num_train_timesteps=1000)
@@ -49,7 +49,7 @@ def test_euler_steps_are_those_of_diffusers() -> None:
     torch.testing.assert_close(draw("euler", 4, start=START.float()), x, rtol=1e-5, atol=1e-5)
 
 
-def test_a_scheduler_of_diffusers_told_of_a_flow_ends_at_the_same_images() -> None:
+def test_diffusers_flow_scheduler_reaches_the_same_images() -> None:
     """Sample as documented for exported networks; the scheduler rounds times to integer timesteps."""
     from diffusers import DPMSolverMultistepScheduler
 
@@ -72,7 +72,7 @@ def test_a_scheduler_of_diffusers_told_of_a_flow_ends_at_the_same_images() -> No
         ("heun", 4, [1000, 500, 500, 0]),
     ],
 )
-def test_every_evaluation_asked_for_is_made_and_told(kind: str, steps: int, expected: list[int]) -> None:
+def test_every_requested_evaluation_runs_and_is_reported(kind: str, steps: int, expected: list[int]) -> None:
     visited: list[float] = []
     progress: list[tuple[int, int]] = []
 
@@ -88,7 +88,7 @@ def test_every_evaluation_asked_for_is_made_and_told(kind: str, steps: int, expe
 
 
 @pytest.mark.parametrize("kind", ["euler", "heun"])
-def test_an_image_depends_on_its_own_seed_and_not_on_its_batch(kind: str) -> None:
+def test_image_depends_on_the_seed_and_not_on_the_batch(kind: str) -> None:
     def images(seeds: Sequence[int]) -> Tensor:
         noise = [torch.Generator().manual_seed(seed) for seed in seeds]
         return sample_flow(kind, velocity=best_velocity, steps=5, shape=SHAPE, noise=noise)
@@ -102,13 +102,13 @@ def test_an_image_depends_on_its_own_seed_and_not_on_its_batch(kind: str) -> Non
 
 @pytest.mark.parametrize("steps", [1, 4, 5])
 @pytest.mark.parametrize("kind", ["euler", "heun"])
-def test_clip_bounds_the_image_and_leaves_alone_what_is_within(kind: str, steps: int) -> None:
+def test_clip_bounds_the_image_and_preserves_values_in_range(kind: str, steps: int) -> None:
     assert draw(kind, steps, clip=1.0).abs().max().item() <= 1.0
     torch.testing.assert_close(draw(kind, steps, clip=100.0), draw(kind, steps))
 
 
 @pytest.mark.parametrize(("kind", "steps", "evaluated"), [("euler", 2, [1000, 300]), ("heun", 3, [1000, 300, 300])])
-def test_given_times_are_where_intervals_begin(kind: str, steps: int, evaluated: list[int]) -> None:
+def test_given_times_are_the_interval_starts(kind: str, steps: int, evaluated: list[int]) -> None:
     visited: list[float] = []
 
     def velocity(x: Tensor, t: Tensor) -> Tensor:
@@ -122,12 +122,12 @@ def test_given_times_are_where_intervals_begin(kind: str, steps: int, evaluated:
 
 
 @pytest.mark.parametrize("times", [[1000], [1000, 500, 200], [900, 500], [1000, 0], [1000, 1000]])
-def test_times_of_other_intervals_are_refused(times: list[int]) -> None:
+def test_invalid_interval_times_are_rejected(times: list[int]) -> None:
     with pytest.raises(UserError, match=r"start times of the intervals[\s\S]*2, falling from 1000 and above 0"):
         draw("heun", 4, times=times)
 
 
-def test_bad_settings_are_refused() -> None:
+def test_unknown_sampler_zero_steps_and_wrong_channels_are_rejected() -> None:
     with pytest.raises(UserError, match="euler or heun"):
         draw("ddim", 4)
     with pytest.raises(UserError, match="1 or more"):

@@ -27,7 +27,7 @@ class Model:
 X, T, LABELS = torch.randn(2, 4, 2, 2), torch.tensor([5, 5]), torch.tensor([1, 2])
 
 
-def test_both_halves_go_through_the_model_in_one_batch() -> None:
+def test_both_halves_run_in_a_single_batch() -> None:
     model = Model()
     guided_denoiser(model, LABELS, null_label=NULL, scale=4.0)(X, T)
     ((x, t, y),) = model.batches
@@ -36,18 +36,18 @@ def test_both_halves_go_through_the_model_in_one_batch() -> None:
     assert y.tolist() == [1, 2, NULL, NULL]
 
 
-def test_all_channels_of_the_noise_are_guided_and_the_variance_is_the_labelled_one() -> None:
+def test_noise_channels_are_guided_and_variance_uses_the_labeled_half() -> None:
     out = guided_denoiser(Model(), LABELS, null_label=NULL, scale=1.5)(X, T)
     assert out[:, :4].flatten(1).unique(dim=1).flatten().tolist() == [NULL + 1.5 * (1 - NULL), NULL + 1.5 * (2 - NULL)]
     assert out[:, 4:].flatten(1).unique(dim=1).flatten().tolist() == [10, 20]
 
 
-def test_first_three_leaves_the_other_channels_as_labelled() -> None:
+def test_first3_guides_only_the_first_three_channels() -> None:
     out = guided_denoiser(Model(), LABELS, null_label=NULL, scale=1.5, channels="first3")(X, T)
     assert out[0, :, 0, 0].tolist() == [NULL + 1.5 * (1 - NULL)] * 3 + [1] + [10] * 4
 
 
-def test_outside_of_the_interval_the_labelled_half_runs_alone() -> None:
+def test_only_the_labeled_half_runs_outside_the_interval() -> None:
     for t, is_inside in ((19, False), (20, True), (30, True), (30.5, False)):
         model, plain = Model(), Model()
         times = torch.tensor([t, t])
@@ -59,7 +59,7 @@ def test_outside_of_the_interval_the_labelled_half_runs_alone() -> None:
 
 @pytest.mark.parametrize("channels", ["all", "first3"])
 @pytest.mark.parametrize("null_label", [None, NULL])
-def test_guide_takes_the_place_of_the_unlabelled_half(channels: Any, null_label: int | None) -> None:
+def test_guide_replaces_the_unlabeled_half(channels: Any, null_label: int | None) -> None:
     def network(x: Tensor, t: Tensor, y: Tensor) -> Tensor:
         return torch.cat([x * y.reshape(-1, 1, 1, 1), x + 1], dim=1)
 
@@ -83,7 +83,7 @@ def test_guide_is_not_run_at_scale_one_or_outside_of_the_interval() -> None:
     assert [batch[2].tolist() for batch in guide.batches] == [[1, 2]]
 
 
-def test_guidance_without_a_null_label_and_unknown_channels_are_refused() -> None:
+def test_missing_null_label_and_unknown_channels_are_rejected() -> None:
     with pytest.raises(UserError, match="null label"):
         guided_denoiser(Model(), LABELS, null_label=None, scale=1.5)
     with pytest.raises(UserError, match="all or first3"):
@@ -106,28 +106,28 @@ TOLD = torch.tensor([[[1.0, 3.0]], [[4.0, 6.0]]])  # (N, 1, 2): means 2 and 5
 
 
 @pytest.mark.parametrize("shape", [(1, 2), (1, 1, 2), (2, 1, 2)])
-def test_null_condition_is_a_tensor_of_one_image_or_of_each(shape: tuple[int, ...]) -> None:
+def test_null_condition_tensor_is_shared_or_per_image(shape: tuple[int, ...]) -> None:
     model = Listens()
     out = guided_denoiser(model, TOLD, null=torch.full(shape, 0.5, dtype=torch.float64), scale=3.0)(X, T)
     assert [tuple(condition.shape) for condition in model.inputs] == [(4, 1, 2)]  # both halves in one batch
     assert out[:, 0, 0, 0].tolist() == [0.5 + 3.0 * (2.0 - 0.5), 0.5 + 3.0 * (5.0 - 0.5)]
 
 
-def test_null_condition_that_is_no_tensor_is_given_as_it_is() -> None:
+def test_nontensor_null_condition_is_passed_unchanged() -> None:
     model = Listens()
     out = guided_denoiser(model, TOLD, null=None, scale=3.0)(X, T)
     assert [condition is None for condition in model.inputs] == [False, True]
     assert out[:, 0, 0, 0].tolist() == [7.0 + 3.0 * (2.0 - 7.0), 7.0 + 3.0 * (5.0 - 7.0)]
 
 
-def test_guide_is_given_the_null_condition() -> None:
+def test_guide_receives_the_null_condition() -> None:
     model, guide = Listens(), Listens()
     out = guided_denoiser(model, TOLD, null=torch.zeros(1, 2), scale=2.0, guide=guide)(X, T)
     assert out[:, 0, 0, 0].tolist() == [4.0, 10.0]
     assert torch.equal(guide.inputs[0], torch.zeros(2, 1, 2))
 
 
-def test_null_condition_of_another_shape_and_two_of_them_are_refused() -> None:
+def test_null_condition_of_wrong_shape_or_given_twice_is_rejected() -> None:
     with pytest.raises(UserError, match=r"shape of the null condition[\s\S]*\(3,\)[\s\S]*\(1, 2\)"):
         guided_denoiser(Listens(), TOLD, null=torch.zeros(3), scale=2.0)
     with pytest.raises(UserError, match="both `null_label` and `null`"):

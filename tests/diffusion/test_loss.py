@@ -59,7 +59,7 @@ def test_last_term_is_the_likelihood_of_an_8_bit_bin() -> None:
     assert terms["vb"].item() == pytest.approx(expected, rel=1e-4)
 
 
-def test_bf16_output_is_weighed_in_fp32() -> None:
+def test_loss_of_bf16_output_is_computed_in_fp32() -> None:
     case = _case(torch.tensor([0, 700]))
     output = torch.randn(2, 8, 8, 8).bfloat16()
     terms = training_loss(output, objective=OBJECTIVE, **case)
@@ -68,6 +68,6 @@ def test_bf16_output_is_weighed_in_fp32() -> None:
     assert torch.equal(terms["loss"], exact["loss"])
 
 
-def test_output_of_other_channels_is_refused() -> None:
+def test_output_with_wrong_channels_is_rejected() -> None:
     with pytest.raises(UserError, match="4, or 8 with learned sigma"):
         training_loss(torch.zeros(1, 5, 8, 8), objective=OBJECTIVE, **_case(torch.tensor([3])))

@@ -59,7 +59,7 @@ def noise(num: int, dtype: torch.dtype = torch.float64) -> Tensor:
 
 @pytest.mark.parametrize("stride", [0.005, 0.3, 2.0, 12.0])
 @pytest.mark.parametrize("offsets", [(-0.7, 1.0), (-1.3, -2.1), (-0.5, -3.0, 1.0)])
-def test_weights_of_slopes_give_the_mean_of_polynomials(stride: float, offsets: tuple[float, ...]) -> None:
+def test_slope_weights_reproduce_the_mean_of_polynomials(stride: float, offsets: tuple[float, ...]) -> None:
     nodes, quadrature = np.polynomial.legendre.leggauss(60)
     r = (nodes + 1) / 2
     weight = quadrature * np.exp((r - 1) * stride)
@@ -70,7 +70,7 @@ def test_weights_of_slopes_give_the_mean_of_polynomials(stride: float, offsets: 
     assert polynomial(0) + np.dot(weights, slopes) == pytest.approx(expected, rel=1e-7)
 
 
-def test_one_slope_weighs_half_as_of_a_short_stride() -> None:
+def test_single_slope_weight_is_half_for_any_stride() -> None:
     assert slope_weights([], stride=1.0) == []
     assert slope_weights([-2.0], stride=1.0) == slope_weights([1.0], stride=5.0) == [0.5]
 
@@ -79,7 +79,7 @@ RATES = {("dpm-solver", 1): 1, ("dpm-solver", 2): 2, ("dpm-solver", 3): 3, ("uni
 
 
 @pytest.mark.parametrize(("kind", "order"), RATES)
-def test_error_falls_with_the_order_and_by_one_more_where_it_is_corrected(kind: str, order: int) -> None:
+def test_convergence_rate_equals_the_order_plus_one_if_corrected(kind: str, order: int) -> None:
     betas = torch.linspace(5e-6, 1e-3, 20_000, dtype=torch.float64)  # fine, so that timesteps hardly move the levels
     denoise = Gaussian(Schedule(torch.cumprod(1 - betas, dim=0), torch.arange(20_000)))
     start = noise(8)
@@ -108,7 +108,7 @@ def diffusers_draw(scheduler: Any, steps: int, start: Tensor) -> Tensor:
 @pytest.mark.parametrize("steps", [1, 2, 3, 5, 12])
 @pytest.mark.parametrize("order", [1, 2, 3])
 @pytest.mark.parametrize("kind", SOLVERS)
-def test_solvers_agree_with_those_of_diffusers(kind: str, order: int, steps: int) -> None:
+def test_solvers_match_diffusers_at_equal_timesteps(kind: str, order: int, steps: int) -> None:
     from diffusers import DPMSolverMultistepScheduler, UniPCMultistepScheduler
 
     start = noise(4)
@@ -125,7 +125,7 @@ def test_solvers_agree_with_those_of_diffusers(kind: str, order: int, steps: int
     )
 
 
-def test_orders_that_a_sampler_does_not_have_are_refused() -> None:
+def test_unsupported_orders_are_rejected() -> None:
     start = noise(1)
     with pytest.raises(UserError, match=r"4 with unipc[\s\S]*1 or 2 or 3"):
         draw("unipc", 5, start=start, order=4)
@@ -133,7 +133,7 @@ def test_orders_that_a_sampler_does_not_have_are_refused() -> None:
         draw("ddim", 5, start=start, order=2)
 
 
-def test_given_times_are_visited_in_the_place_of_those_that_suit_the_sampler() -> None:
+def test_given_times_replace_the_default_timesteps() -> None:
     visited: list[int] = []
     start, times = noise(2), [999, 700, 320, 40]
 
@@ -149,6 +149,6 @@ def test_given_times_are_visited_in_the_place_of_those_that_suit_the_sampler() -
 
 
 @pytest.mark.parametrize("times", [[999, 5], [999, 5, 5], [5, 6, 7], [999, 3, -1], [1000, 3, 0]])
-def test_times_that_do_not_fall_or_are_not_there_are_refused(times: list[int]) -> None:
+def test_times_of_wrong_count_order_or_range_are_rejected(times: list[int]) -> None:
     with pytest.raises(UserError, match="timesteps to visit"):
         draw("unipc", 3, start=noise(1), times=times)

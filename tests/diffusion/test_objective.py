@@ -40,7 +40,7 @@ def losses(kind: Objective, output: Tensor, t: Tensor = T) -> dict[str, Tensor]:
     return training_loss(output, objective=kind, x0=x0, x_t=kind.noisy(x0, t, noise), t=t, noise=noise)
 
 
-def test_v_turns_the_noisy_image_by_a_right_angle() -> None:
+def test_v_target_is_the_noisy_image_rotated_by_90_degrees() -> None:
     x0, noise = images()
     kind = objective(prediction_type="v")
     angle = torch.atan2((1 - SCHEDULE.alpha_bar).sqrt(), SCHEDULE.alpha_bar.sqrt())[T].reshape(-1, 1, 1, 1)
@@ -50,7 +50,7 @@ def test_v_turns_the_noisy_image_by_a_right_angle() -> None:
 
 
 @pytest.mark.parametrize("prediction", ["noise", "v", "flow"])
-def test_noise_is_read_back_from_what_is_predicted(prediction: str) -> None:
+def test_noise_is_recovered_from_the_prediction_target(prediction: str) -> None:
     kind, (x0, noise) = objective(prediction_type=prediction), images()
     t = T if prediction != "flow" else T.float()
     x_t = kind.noisy(x0, t, noise)
@@ -58,7 +58,7 @@ def test_noise_is_read_back_from_what_is_predicted(prediction: str) -> None:
 
 
 @pytest.mark.parametrize("prediction", ["noise", "v", "flow"])
-def test_scaled_noise_counts_more_towards_the_image(prediction: str) -> None:
+def test_epsilon_scaling_scales_noise_and_preserves_the_noisy_image(prediction: str) -> None:
     """Check that noise and clean image still combine to the noisy image, and that the noise follows the formula."""
     kind, (x0, noise) = objective(prediction_type=prediction), images()
     t = T.double() if prediction == "flow" else T
@@ -73,7 +73,7 @@ def test_scaled_noise_counts_more_towards_the_image(prediction: str) -> None:
         torch.testing.assert_close(walked, scaled)
 
 
-def test_noise_as_predicted_keeps_its_bits() -> None:
+def test_noise_prediction_without_scaling_is_unchanged_bitwise() -> None:
     kind, (x, _) = objective(), images(dtype=torch.float32)
     output = torch.cat([x, 2 * x], dim=1)
     assert torch.equal(kind.sampled(lambda x, t: output)(x, T), output)
@@ -102,7 +102,7 @@ def test_loss_is_the_mean_squared_error_of_the_target(prediction: str) -> None:
 
 
 @pytest.mark.parametrize("gamma", [0.3, 5.0])
-def test_min_snr_weights_are_those_of_the_paper(gamma: float) -> None:
+def test_min_snr_weights_match_the_paper_and_diffusers(gamma: float) -> None:
     from diffusers.training_utils import compute_snr
 
     alpha_bar = np.cumprod(1 - np.linspace(1e-4, 2e-2, 1000))[T.numpy()]
@@ -115,7 +115,7 @@ def test_min_snr_weights_are_those_of_the_paper(gamma: float) -> None:
             torch.testing.assert_close(found["loss"].double(), weights * found["mse"].double(), rtol=tolerance, atol=0)
 
 
-def test_bound_of_v_is_that_of_the_same_noise_and_trains_the_variance_alone() -> None:
+def test_bound_of_v_equals_the_noise_bound_and_trains_only_the_variance() -> None:
     x0, noise = images(dtype=torch.float32)
     of_v, raw = objective(prediction_type="v"), torch.rand(x0.shape, generator=torch.Generator().manual_seed(7)) * 2 - 1
     v = of_v.target(x0, T, noise) + 0.1 * x0.roll(1, 0)
@@ -130,7 +130,7 @@ def test_bound_of_v_is_that_of_the_same_noise_and_trains_the_variance_alone() ->
     assert output.grad.isfinite().all()
 
 
-def test_min_snr_leaves_the_bound_as_it_is() -> None:
+def test_min_snr_does_not_weight_the_variational_bound() -> None:
     output = torch.cat(images(dtype=torch.float32), dim=1)
     plain, weighed = losses(objective(), output), losses(objective(loss_weighting="min-snr"), output)
     assert torch.equal(weighed["vb"], plain["vb"])
@@ -139,7 +139,7 @@ def test_min_snr_leaves_the_bound_as_it_is() -> None:
     assert torch.equal(weighed["loss"], weights * plain["mse"] + plain["vb"])
 
 
-def test_uniform_times_are_even_and_those_that_there_always_were() -> None:
+def test_uniform_times_equal_the_scaled_draws() -> None:
     draws = np.random.default_rng(0).random(4000)
     assert np.array_equal(objective().times(draws), (draws * 1000).astype(np.int64))
     assert np.array_equal(objective(prediction_type="v").times(draws), objective().times(draws))
@@ -166,7 +166,7 @@ def test_logit_normal_times_are_quantiles_of_their_distribution(mean: float, std
 
 @pytest.mark.parametrize("prediction", ["noise", "v", "flow"])
 @pytest.mark.parametrize(("mean", "std"), [(0.0, 1.0), (20.0, 0.01), (-20.0, 20.0), (20.0, 20.0)])
-def test_times_of_any_draw_and_setting_are_there(prediction: str, mean: float, std: float) -> None:
+def test_logit_normal_times_are_finite_sorted_and_in_range(prediction: str, mean: float, std: float) -> None:
     kind = objective(prediction_type=prediction, timestep_sampling="logit-normal", logit_mean=mean, logit_std=std)
     times = kind.times(np.array([0.0, 2.0**-53, 0.5, LAST_DRAW]))
     assert np.isfinite(times).all()
@@ -175,7 +175,7 @@ def test_times_of_any_draw_and_setting_are_there(prediction: str, mean: float, s
     assert times[-1] <= (1000 if prediction == "flow" else 999)
 
 
-def test_a_time_does_not_depend_on_the_draws_beside_it() -> None:
+def test_times_do_not_depend_on_neighboring_draws() -> None:
     draws = np.random.default_rng(3).random(101)
     for prediction in ("noise", "flow"):
         kind = objective(prediction_type=prediction, timestep_sampling="logit-normal", logit_mean=-0.3)

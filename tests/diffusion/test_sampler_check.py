@@ -26,7 +26,7 @@ def by(kind: Any, *, steps: int = 20) -> Tensor:
 
 
 @pytest.mark.parametrize("kind", SAMPLERS)
-def test_built_in_samplers_pass(kind: str) -> None:
+def test_builtin_samplers_pass_the_trial(kind: str) -> None:
     def run(predict: Any, noise: Any, steps: int) -> Tensor:
         return sample(kind, denoise=predict, schedule=SCHEDULE, steps=steps, shape=SHAPE, noise=noise)
 
@@ -34,14 +34,14 @@ def test_built_in_samplers_pass(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", FLOW_SAMPLERS)
-def test_built_in_samplers_of_a_flow_pass(kind: str) -> None:
+def test_builtin_flow_samplers_pass_the_trial(kind: str) -> None:
     def run(predict: Any, noise: Any, steps: int) -> Tensor:
         return sample_flow(kind, velocity=predict, steps=steps, shape=SHAPE, noise=noise)
 
     try_sampler(kind, run, exact_velocity)
 
 
-def test_exact_noise_and_velocity_are_those_of_many_draws() -> None:
+def test_exact_noise_and_velocity_match_random_draws() -> None:
     x0, noise = np.random.default_rng(0).standard_normal((2, 400_000))
     x0 = MEAN + DEVIATION * x0
     alpha_bar, points = float(SCHEDULE.alpha_bar[300]), np.array([-0.5, 0.5, 1.5])
@@ -55,7 +55,7 @@ def test_exact_noise_and_velocity_are_those_of_many_draws() -> None:
 
 
 @pytest.mark.slow
-def test_samplers_of_ones_own_give_what_built_in_ones_of_the_same_rule_give() -> None:
+def test_custom_samplers_match_builtin_samplers_of_the_same_rule() -> None:
     torch.testing.assert_close(by(Last(kind="last")), by("ddim"), atol=1e-5, rtol=1e-5)
     custom, euler = (
         sample_flow(kind, velocity=exact_velocity, steps=7, shape=SHAPE, noise=generators())
@@ -104,6 +104,6 @@ class Faulty(Last):
         ("nan", "expected: finite"),
     ],
 )
-def test_faulty_sampler_is_refused_before_it_draws(defect: str, text: str) -> None:
+def test_faulty_sampler_is_rejected_by_the_trial(defect: str, text: str) -> None:
     with pytest.raises(UserError, match=rf"sampler faulty defect {defect} fails its trial[\s\S]*{text}[\s\S]*fix"):
         by(Faulty(kind="faulty", defect=defect))

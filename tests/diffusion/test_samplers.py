@@ -42,7 +42,7 @@ def _draw(kind: str, steps: int, num: int = 256, denoise: object = _best_noise, 
     ("kind", "steps", "tolerance"),
     [("ddpm", 250, 0.04), ("ddim", 50, 0.04), ("dpm-solver", 20, 0.03), ("unipc", 10, 0.03)],
 )
-def test_perfect_denoiser_gives_the_mean_and_spread_of_the_data(kind: str, steps: int, tolerance: float) -> None:
+def test_optimal_denoiser_reproduces_the_mean_and_spread_of_the_data(kind: str, steps: int, tolerance: float) -> None:
     x = _draw(kind, steps)
     assert x.mean().item() == pytest.approx(MEAN, abs=tolerance)
     assert x.std().item() == pytest.approx(STD, abs=tolerance)
@@ -50,7 +50,7 @@ def test_perfect_denoiser_gives_the_mean_and_spread_of_the_data(kind: str, steps
 
 @pytest.mark.parametrize("denoise", [_best_noise, _with_variance])
 @pytest.mark.parametrize("kind", KINDS)
-def test_an_image_depends_on_its_own_seed_and_not_on_its_batch(kind: str, denoise: object) -> None:
+def test_image_depends_on_the_seed_and_not_on_the_batch(kind: str, denoise: object) -> None:
     batch = _draw(kind, 10, num=4, denoise=denoise)
     for index in range(4):
         single = _draw(kind, 10, denoise=denoise, noise=_generators(1, first=index))
@@ -69,7 +69,7 @@ def test_ddim_and_the_solvers_use_no_noise_after_the_start() -> None:
         assert torch.equal(_draw(kind, 10, noise=only_start), _draw(kind, 10, noise=only_start))
 
 
-def test_noise_is_asked_for_in_order_and_not_at_the_last_step() -> None:
+def test_ddpm_draws_noise_in_step_order_and_not_after_the_last_step() -> None:
     draws: list[int] = []
 
     def noise(step: int) -> Tensor:
@@ -82,7 +82,7 @@ def test_noise_is_asked_for_in_order_and_not_at_the_last_step() -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("steps", [1, 2, 1000])
-def test_denoiser_sees_the_timesteps_of_the_training_from_last_to_first(kind: str, steps: int) -> None:
+def test_denoiser_receives_respaced_timesteps_from_last_to_first(kind: str, steps: int) -> None:
     visited: list[int] = []
 
     def denoise(x: Tensor, t: Tensor) -> Tensor:
@@ -97,7 +97,7 @@ def test_denoiser_sees_the_timesteps_of_the_training_from_last_to_first(kind: st
 
 @pytest.mark.parametrize("denoise", [_best_noise, _with_variance])
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_network_of_v_samples_what_the_network_of_its_noise_does(kind: str, denoise: object) -> None:
+def test_images_of_v_prediction_match_noise_prediction(kind: str, denoise: object) -> None:
     def network(x: Tensor, t: Tensor) -> Tensor:
         """Return v = (noise - sigma x) / alpha."""
         alpha, sigma = (part[t].float().reshape(-1, 1, 1, 1) for part in ALPHA_SIGMA)
@@ -142,7 +142,7 @@ def test_sampling_keeps_no_graph() -> None:
     assert not _draw("ddim", 3, num=1, denoise=lambda x, t: _best_noise(x, t) * weight).requires_grad
 
 
-def test_bad_settings_are_refused() -> None:
+def test_unknown_sampler_and_wrong_channels_are_rejected() -> None:
     with pytest.raises(UserError, match="ddpm or ddim or dpm-solver"):
         _draw("euler", 10)
     with pytest.raises(UserError, match="channels of the model's output"):

@@ -28,7 +28,7 @@ def test_respaced_timesteps_are_an_even_subset_from_first_to_last(steps: int) ->
 
 
 @pytest.mark.parametrize("steps", [2, 10, 20, 100, 999, 1000])
-def test_spacing_by_snr_is_a_subset_from_first_to_last_with_each_timestep_once(steps: int) -> None:
+def test_snr_spacing_selects_distinct_timesteps_from_first_to_last(steps: int) -> None:
     respaced = Schedule.linear().respaced(steps, spacing="snr")
     assert len(respaced) == steps
     assert (respaced.timesteps[0].item(), respaced.timesteps[-1].item()) == (0, 999)
@@ -45,7 +45,7 @@ def test_one_step_starts_from_the_noisiest_timestep() -> None:
 
 
 @pytest.mark.parametrize("steps", [0, -1, 1001])
-def test_impossible_numbers_of_steps_are_refused(steps: int) -> None:
+def test_invalid_step_counts_are_rejected(steps: int) -> None:
     with pytest.raises(UserError, match="1 to 1000"):
         Schedule.linear().respaced(steps)
 
@@ -68,7 +68,7 @@ def test_posterior_equals_bayes_rule_on_gaussians() -> None:
 
 
 @pytest.mark.parametrize("steps", [10, 1000])
-def test_learned_variance_runs_between_its_bounds(steps: int) -> None:
+def test_learned_variance_interpolates_between_bounds(steps: int) -> None:
     schedule = Schedule.linear().respaced(steps)
     t = torch.arange(steps)
     least, middle, most = (

@@ -34,7 +34,7 @@ def fail_to_read(_: np.ndarray) -> tuple[np.ndarray, tuple[int, int]]:
     raise AssertionError("images were read")
 
 
-def test_shards_and_statistics_hold_the_features(extractor: Extractor, images: np.ndarray, tmp_path: Path) -> None:
+def test_shards_and_statistics_contain_the_features(extractor: Extractor, images: np.ndarray, tmp_path: Path) -> None:
     numbers = run(extractor, images, tmp_path)
     expected = extractor(images)
     arrays = [np.load(tmp_path / f"shard-0000{shard}.npy") for shard in range(3)]
@@ -48,7 +48,7 @@ def test_shards_and_statistics_hold_the_features(extractor: Extractor, images: n
     json.dumps(numbers)
 
 
-def test_second_run_extracts_nothing(extractor: Extractor, network, images: np.ndarray, tmp_path: Path) -> None:
+def test_second_run_reuses_all_features(extractor: Extractor, network, images: np.ndarray, tmp_path: Path) -> None:
     run(extractor, images, tmp_path)
     before, seen = shards(tmp_path), network.seen
     numbers = run(extractor, images, tmp_path, read=fail_to_read)
@@ -73,7 +73,7 @@ def test_resumed_run_writes_the_same_bytes(extractor: Extractor, network, images
     assert shards(tmp_path / "broken") == shards(tmp_path / "whole")
 
 
-def test_corrupted_shard_is_extracted_again_with_the_reason(
+def test_corrupted_shard_is_reextracted_with_a_logged_reason(
     extractor: Extractor, network, images: np.ndarray, tmp_path: Path, lines: pytest.LogCaptureFixture
 ) -> None:
     run(extractor, images, tmp_path)
@@ -92,7 +92,7 @@ def test_corrupted_shard_is_extracted_again_with_the_reason(
     ("damage", "reason"),
     [(lambda path: path.unlink(), "no sidecar"), (lambda path: path.write_text("{"), "sidecar is damaged")],
 )
-def test_shard_without_a_good_sidecar_is_extracted_again(
+def test_shard_without_a_valid_sidecar_is_reextracted(
     damage, reason: str, extractor: Extractor, images: np.ndarray, tmp_path: Path, lines: pytest.LogCaptureFixture
 ) -> None:
     run(extractor, images, tmp_path)
@@ -102,7 +102,7 @@ def test_shard_without_a_good_sidecar_is_extracted_again(
 
 
 @pytest.mark.parametrize("change", ["sha256", "set_hash", "rendering_digest", "shard_size"])
-def test_shards_of_another_extractor_set_or_cut_are_not_used(
+def test_shards_of_a_different_extractor_set_or_size_are_not_reused(
     change: str, extractor: Extractor, images: np.ndarray, tmp_path: Path, lines: pytest.LogCaptureFixture
 ) -> None:
     run(extractor, images, tmp_path)

@@ -32,7 +32,7 @@ def plant_copies(*, train: int, images: int, copies: int, seed: int = 0) -> tupl
     return rows.astype(np.float32), views.astype(np.float32)
 
 
-def truth(train: np.ndarray, views: np.ndarray) -> float:
+def reference_share(train: np.ndarray, views: np.ndarray) -> float:
     between = views.astype(np.float64)[:, :, None] - train[None, None].astype(np.float64)  # (8, n, m, d)
     distances = np.linalg.norm(between, axis=3).min(axis=0)
     first, second = np.sort(distances, axis=1)[:, :2].T
@@ -43,37 +43,37 @@ def all_rows(rows: np.ndarray) -> NDArray[np.bool_]:
     return np.ones(len(rows), bool)
 
 
-def test_blocks_may_be_empty_and_large():
+def test_copied_share_accepts_empty_and_large_blocks():
     train, views = plant_copies(train=2500, images=30, copies=7)
-    assert copied_share(views, [train[:0], train], all_rows(train)) == truth(train, views)
+    assert copied_share(views, [train[:0], train], all_rows(train)) == reference_share(train, views)
 
 
 @pytest.mark.parametrize("block", [1, 7, 100])
-def test_share_is_that_of_all_distances_however_rows_are_cut(block):
+def test_copied_share_equals_the_all_pairs_share_for_any_block_size(block):
     train, views = plant_copies(train=50, images=40, copies=9)
     other, chance = plant_copies(train=30, images=30, copies=0, seed=1)
     order = np.random.default_rng(2).permutation(80)
     real, is_train = np.concatenate([train, other])[order], (np.arange(80) < 50)[order]
     blocks = [real[i : i + block] for i in range(0, 80, block)]
-    assert copied_share(views, blocks, is_train) == truth(train, views) >= 9 / 40
-    assert copied_share(chance, blocks, is_train) == truth(train, chance)
+    assert copied_share(views, blocks, is_train) == reference_share(train, views) >= 9 / 40
+    assert copied_share(chance, blocks, is_train) == reference_share(train, chance)
 
 
-def test_images_as_near_to_a_second_tile_are_no_copies():
+def test_images_close_to_two_tiles_are_not_copies():
     train = np.array([[0.0, 0], [0, 0], [10, 0], [13, 0]], np.float32)
     images = np.array([[0.1, 0], [0, 0], [10.74, 0], [10.76, 0], [12.3, 0]], np.float32)
     shares = [copied_share([images[i : i + 1]] * 8, [train], all_rows(train)) for i in range(5)]
     assert shares == [0, 0, 1, 0, 1]  # a duplicate tile has no nearest single tile; a third of 2.26 is 0.753
 
 
-def test_an_image_that_is_near_to_two_tiles_in_two_orientations_is_no_copy():
+def test_image_close_to_two_tiles_in_two_orientations_is_not_a_copy():
     train = np.array([[0.0], [10.0], [50.0]], np.float32)
     upright, turned = np.array([[0.1]], np.float32), np.array([[10.1]], np.float32)
     assert copied_share([upright, upright], [train], all_rows(train)) == 1
     assert copied_share([upright, turned], [train], all_rows(train)) == 0
 
 
-def test_large_sets_are_taken_evenly():
+def test_large_sets_are_subsampled_evenly():
     rows = np.arange(3 * MAX_QUERIES)
     np.testing.assert_array_equal(evenly(rows), rows[::3])
     assert evenly(rows[:5]).tolist() == [0, 1, 2, 3, 4]
@@ -146,17 +146,17 @@ def make(coarse: Extractor, sets: SimpleNamespace, tmp_path: Path) -> Callable[.
     return run
 
 
-def test_turned_copies_are_found_which_an_upright_search_misses(make, coarse, sets):
+def test_rotated_and_flipped_copies_are_detected(make, coarse, sets):
     numbers = compare_features(*make(), is_train=IS_TRAIN)
     real, generated = (np.stack([coarse(view) for view in orientations(one)]) for one in (sets.real, sets.generated))
     train = real[0, :TRAIN]
-    assert numbers["memorized_fraction"] == truth(train, generated) >= COPIES / GENERATED
-    assert numbers["memorized_fraction_val"] == truth(train, real[:, TRAIN:]) == 0
+    assert numbers["memorized_fraction"] == reference_share(train, generated) >= COPIES / GENERATED
+    assert numbers["memorized_fraction_val"] == reference_share(train, real[:, TRAIN:]) == 0
     assert numbers["memorized_n"] == [GENERATED, REAL - TRAIN]
-    assert truth(train, generated[:1]) == COPIES / 8 / GENERATED
+    assert reference_share(train, generated[:1]) == COPIES / 8 / GENERATED
 
 
-def test_scores_and_shards_are_the_same_with_and_without_turned_images(make):
+def test_dihedral_features_do_not_change_scores_and_shards(make):
     plain = make(turned=False)
     before = [{path.name: path.read_bytes() for path in folder.iterdir()} for folder in plain]
     numbers = compare_features(*plain, is_train=IS_TRAIN)
@@ -174,7 +174,7 @@ def test_scores_and_shards_are_the_same_with_and_without_turned_images(make):
     assert not list(more[0].glob("dihedral*"))
 
 
-def test_turned_features_are_reused_unless_damaged(make, coarse):
+def test_dihedral_features_are_reused_and_rejected_if_damaged(make, coarse):
     real, generated = make()
     content, seen = (generated / TURNED_FILES[0]).read_bytes(), coarse.network.seen
     make()
@@ -190,12 +190,12 @@ def test_turned_features_are_reused_unless_damaged(make, coarse):
         compare_features(real, generated, is_train=IS_TRAIN)
 
 
-def test_turned_images_of_other_tiles_are_rejected(make):
+def test_dihedral_features_of_different_images_are_rejected(make):
     with pytest.raises(UserError, match="features of other images"):
         compare_features(*make(), is_train=np.arange(REAL) < TRAIN + 1)
 
 
-def test_share_of_held_out_copies_requires_other_tiles(make, coarse, sets, tmp_path):
+def test_held_out_copied_share_requires_held_out_tiles(make, coarse, sets, tmp_path):
     _, generated = make()
     shown = sets.real[:TRAIN]
     extract_features(image_set(shown, "t"), coarse, tmp_path / "train", turned=True)
@@ -205,13 +205,13 @@ def test_share_of_held_out_copies_requires_other_tiles(make, coarse, sets, tmp_p
     assert numbers["memorized_n"] == [GENERATED]
 
 
-def test_copies_are_unknown_without_train_tiles(make):
+def test_copied_shares_are_none_without_enough_train_tiles(make):
     real, generated = make()
     for numbers in (compare_features(real, generated), compare_features(real, generated, is_train=np.arange(REAL) < 1)):
         assert [numbers[name] for name in SHARES] == [None] * 3
         assert not any("copies" in text for text in numbers["warnings"])
 
 
-def test_features_of_other_tiles_are_rejected(make):
+def test_features_of_a_different_tile_count_are_rejected(make):
     with pytest.raises(UserError, match="features of 60 tiles"):
         compare_features(*make(), is_train=np.arange(59) < 30)

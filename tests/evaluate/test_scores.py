@@ -26,7 +26,7 @@ def features(folder: Path) -> np.ndarray:
     return np.concatenate([np.load(path) for path in sorted(folder.glob("shard-*.npy"))]).astype(np.float64)
 
 
-def test_document_has_the_facts_that_qualify_the_score(folders: tuple[Path, Path]) -> None:
+def test_document_contains_score_floor_interval_and_warnings(folders: tuple[Path, Path]) -> None:
     real, generated = folders
     document = compare_features(real, generated, seed=3)
     x, y = features(real), features(generated)
@@ -47,7 +47,7 @@ def test_document_has_the_facts_that_qualify_the_score(folders: tuple[Path, Path
 
 
 @pytest.mark.parametrize("count", [3, 4])
-def test_a_missing_floor_has_its_true_reason(
+def test_missing_floor_is_reported_with_the_required_image_count(
     count: int, extractor: Extractor, images: np.ndarray, tmp_path: Path
 ) -> None:
     for name in "ab":
@@ -68,7 +68,7 @@ def test_equal_sets_have_distance_zero_and_a_warning(folders: tuple[Path, Path])
     assert "real and generated images are the same set" in document["warnings"]
 
 
-def test_few_images_of_a_comparable_extractor_are_warned_of(
+def test_few_images_of_a_comparable_extractor_add_a_warning(
     extractor: Extractor, images: np.ndarray, tmp_path: Path
 ) -> None:
     published = replace(extractor, comparable_to_published=True, note="published")
@@ -92,7 +92,7 @@ def test_damaged_shard_is_rejected(folders: tuple[Path, Path]) -> None:
         compare_features(*folders)
 
 
-def test_statistics_of_other_features_are_rejected(folders: tuple[Path, Path]) -> None:
+def test_statistics_of_a_different_feature_set_are_rejected(folders: tuple[Path, Path]) -> None:
     (folders[0] / "stats.npz").write_bytes((folders[1] / "stats.npz").read_bytes())
     with pytest.raises(UserError, match="does not belong to the features in its folder"):
         compare_features(*folders)

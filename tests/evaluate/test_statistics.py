@@ -50,7 +50,7 @@ def test_covariance_is_exactly_symmetric() -> None:
     np.testing.assert_array_equal(sigma, sigma.T)
 
 
-def test_file_keeps_numbers_and_origin_with_the_mu_and_sigma_that_other_tools_read(tmp_path: Path) -> None:
+def test_saved_statistics_preserve_moments_origin_and_mu_sigma_keys(tmp_path: Path) -> None:
     rows = RNG.normal(size=(20, 4))
     statistics = stream(rows, 8)
     statistics.save(tmp_path / "stats.npz")
@@ -63,7 +63,7 @@ def test_file_keeps_numbers_and_origin_with_the_mu_and_sigma_that_other_tools_re
     np.testing.assert_allclose(loaded.covariance(), statistics.covariance(), rtol=1e-14)
 
 
-def test_rows_may_be_added_to_loaded_statistics(tmp_path: Path) -> None:
+def test_loaded_statistics_accept_more_rows(tmp_path: Path) -> None:
     rows = RNG.normal(size=(30, 4))
     stream(rows[:20]).save(tmp_path / "stats.npz")
     loaded = Statistics.load(tmp_path / "stats.npz")
@@ -71,7 +71,7 @@ def test_rows_may_be_added_to_loaded_statistics(tmp_path: Path) -> None:
     np.testing.assert_allclose(loaded.covariance(), np.cov(rows.T), rtol=1e-12)
 
 
-def test_truncated_files_and_statistics_of_another_suite_are_rejected(tmp_path: Path) -> None:
+def test_truncated_and_third_party_statistics_files_are_rejected(tmp_path: Path) -> None:
     stream(RNG.normal(size=(20, 4))).save(tmp_path / "cut.npz")
     (tmp_path / "cut.npz").write_bytes((tmp_path / "cut.npz").read_bytes()[:-100])
     np.savez(tmp_path / "other.npz", mu=np.zeros(3), sigma=np.eye(3))

@@ -37,9 +37,7 @@ def test_example_is_linked_from_readme(name: str) -> None:
 
 
 @pytest.mark.parametrize("path", RUN, ids=lambda path: path.name)
-def test_example_prints_its_usage(
-    path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_example_prints_usage(path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     for arguments, status in ((["--help"], 0), (["-x"], 2), ([], 2)):
         if arguments or "FOLDER" in path.read_text():
             monkeypatch.setattr(sys, "argv", [str(path), *arguments])
@@ -50,7 +48,7 @@ def test_example_prints_its_usage(
 
 
 @pytest.mark.parametrize("name", PACKAGES)
-def test_experiment_of_a_package_names_what_it_brings(
+def test_package_experiment_configuration_round_trips(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bring_example(name, tmp_path, monkeypatch)
@@ -59,13 +57,13 @@ def test_experiment_of_a_package_names_what_it_brings(
 
 
 @pytest.mark.slow
-def test_own_sampler_is_ddim_without_memory_and_nears_the_exact_path_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_custom_sampler_equals_ddim_and_improves_with_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(EXAMPLES / "own_sampler"))
     plms = importlib.import_module("dithc_plms").Plms
     schedule = Schedule.linear()
     start = torch.randn(3, *SHAPE, generator=torch.Generator().manual_seed(0))
 
-    def drawn(kind: object) -> torch.Tensor:
+    def draw_samples(kind: object) -> torch.Tensor:
         return sample(
             kind,  # type: ignore[arg-type]
             denoise=exact_noise(schedule),
@@ -77,13 +75,13 @@ def test_own_sampler_is_ddim_without_memory_and_nears_the_exact_path_with_it(mon
 
     kept = schedule.alpha_bar[-1].item()  # without noise, normal data keep their quantile along the path
     exact = MEAN + DEVIATION * (start - kept**0.5 * MEAN) / (kept * DEVIATION**2 + 1 - kept) ** 0.5
-    missed = [float((drawn(plms(kind="plms", memory=memory)) - exact).abs().mean()) for memory in (1, 2, 3)]
+    missed = [float((draw_samples(plms(kind="plms", memory=memory)) - exact).abs().mean()) for memory in (1, 2, 3)]
     assert missed[0] > 4 * missed[1] > 4 * missed[2]
-    torch.testing.assert_close(drawn(plms(kind="plms", memory=1)), drawn("ddim"), atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(draw_samples(plms(kind="plms", memory=1)), draw_samples("ddim"), atol=1e-4, rtol=1e-4)
 
 
 @pytest.mark.slow
-def test_own_conditioning_is_heard(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_custom_conditioning_controls_the_output(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(EXAMPLES))
     requested, got = importlib.import_module("own_conditioning").main()
     assert torch.corrcoef(torch.stack([requested, got]))[0, 1] > 0.95
@@ -91,7 +89,7 @@ def test_own_conditioning_is_heard(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.slow
-def test_loop_that_is_started_again_comes_to_the_same_images(tmp_path: Path) -> None:
+def test_resumed_loop_reproduces_the_images_of_an_uninterrupted_loop(tmp_path: Path) -> None:
     code = (
         "from own_loop import main; import sys, torch; "
         "first, second, full = (main(f'{sys.argv[1]}/{name}', steps) for name, steps in (('a', 20), ('a', 60), ('b', 60))); "
@@ -104,7 +102,7 @@ def test_loop_that_is_started_again_comes_to_the_same_images(tmp_path: Path) -> 
 @pytest.mark.slow
 @pytest.mark.mpi
 @needs_launcher
-def test_foreign_model_learns_on_two_ranks_and_goes_on_where_it_ended(tmp_path: Path) -> None:
+def test_external_model_trains_on_two_ranks_and_resumes_at_the_last_step(tmp_path: Path) -> None:
     launch = ["-m", "dithc", "launch", "--ranks", "2", "--", str(EXAMPLES / "foreign_model_two_ranks.py")]
     _, ended, whole = (
         run([*launch, str(tmp_path / name), steps]) for name, steps in (("a", "10"), ("a", "30"), ("b", "30"))

@@ -164,7 +164,7 @@ def test_attention_equals_float64_for_a_long_sequence(kind, isa):
 
 @pytest.mark.parametrize("kind", TYPES)
 @pytest.mark.parametrize(("n", "t", "h"), [(2, 65, 3), (1, 1100, 1), (1, 600, 5)])
-def test_attention_is_bitwise_the_same_for_any_threads_and_every_time(n, t, h, kind, isa):
+def test_attention_is_bitwise_repeatable_for_any_threads(n, t, h, kind, isa):
     if isa == "ref" and t > 300:
         pytest.skip("plain loops take seconds here, and threads share work by code common to all")
     qkv, dout = random_problem(n, t, h, 40, kind)
@@ -178,7 +178,7 @@ def test_attention_is_bitwise_the_same_for_any_threads_and_every_time(n, t, h, k
 
 @pytest.mark.parametrize("kind", TYPES)
 @pytest.mark.parametrize("part", [0, 1, 2])
-def test_a_nan_reaches_what_it_reaches_in_pytorch(part, kind, isa):
+def test_nan_propagation_matches_pytorch(part, kind, isa):
     qkv, dout = random_problem(1, 70, 3, 24, kind)
     qkv.view(1, 70, 3, 3, 24)[0, 5, part, 1, 3] = math.nan
     out, lse = forward(qkv, 3, isa=isa)
@@ -192,7 +192,7 @@ def test_a_nan_reaches_what_it_reaches_in_pytorch(part, kind, isa):
 
 
 @pytest.mark.parametrize("kind", TYPES)
-def test_scores_that_overflow_give_what_pytorch_gives(kind, isa):
+def test_overflowing_scores_yield_zeros_or_nan(kind, isa):
     """A row of -inf has no keys and gives zeros; a row with +inf gives nan."""
     qkv = torch.ones(1, 40, 3, 1, 8)
     qkv[0, 3, 0], qkv[0, :, 1] = 1e30, -1e30
@@ -217,7 +217,7 @@ def amx():
 @pytest.mark.parametrize("part", [0, 1, 2, 3], ids=["q", "k", "v", "dout"])
 @pytest.mark.parametrize("value", list(ODD.values()), ids=list(ODD))
 @pytest.mark.parametrize("t", [70, 600])
-def test_heads_out_of_range_are_left_to_the_vector_unit_and_others_are_as_without_them(t, value, part, amx):
+def test_out_of_range_head_uses_vector_unit_without_changing_other_heads(t, value, part, amx):
     """Head 1 of 3 is out of range and equals AVX-512's result bit for bit. Heads 0 and 2 equal the results without it.
 
     600 tokens are two segments on two threads, each with a part of the head.
@@ -271,14 +271,14 @@ print(run(31))
 
 
 @pytest.mark.slow
-def test_scratch_memory_of_few_long_heads_grows_with_threads_and_not_with_heads():
+def test_scratch_memory_grows_with_threads_and_not_with_heads():
     """Sums of dQ per segment at 8 threads, T = 4,096 and K = 8 would take 31 MiB for 31 heads, and 4 MiB for 4 heads."""
     if native.library() is None:
         pytest.skip(f"C kernels: {native.load_library().reason}")
     assert float(run_script(MEMORY).stdout) < 8
 
 
-def test_bad_arguments_are_refused_before_anything_is_written(isa):
+def test_invalid_arguments_are_rejected_without_writing_output(isa):
     qkv, _ = random_problem(1, 4, 1, 8, torch.float32)
     out, lse = torch.full((1, 4, 8), 7.0), torch.full((1, 1, 4), 7.0)
     context, call = native.context(isa=isa, num_threads=1), native.library().hc_attention_forward

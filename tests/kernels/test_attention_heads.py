@@ -60,7 +60,7 @@ def heads(n, h, t, k, dtype, layout, generator):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_heads_anywhere_are_those_of_float64(isa, shape, causal, dtype):
+def test_strided_heads_equal_float64(isa, shape, causal, dtype):
     n, h, g, t, s, k = shape
     layouts = itertools.cycle(["heads first", "tokens first", "gaps"])
     generator = torch.Generator().manual_seed(sum(shape))
@@ -78,7 +78,7 @@ def test_heads_anywhere_are_those_of_float64(isa, shape, causal, dtype):
         assert (result.double() - expected).abs().max() <= TOLERANCE[dtype] * largest, name
 
 
-def test_packed_is_the_same_as_separate_to_the_bit(isa):
+def test_packed_attention_equals_separate_attention_bitwise(isa):
     n, t, h, k = 2, 77, 3, 24
     qkv = torch.randn(n, t, 3, h, k)
     packed, lse = torch.empty(n, t, h, k), torch.empty(n, h, t)
@@ -91,7 +91,7 @@ def test_packed_is_the_same_as_separate_to_the_bit(isa):
     assert torch.equal(separate_lse, lse)
 
 
-def test_what_does_not_go_together_is_refused():
+def test_invalid_head_counts_scale_and_empty_keys_are_rejected():
     if native.library() is None:
         pytest.skip(f"C kernels: {native.load_library().reason}")
     three, two = torch.randn(1, 3, 4, 8), torch.randn(1, 2, 4, 8)

@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[2]
 KERNELS = ROOT / "kernels"
 
 
-def test_without_a_compiler_the_package_builds_and_names_the_fix(tmp_path: Path) -> None:
+def test_build_without_a_compiler_succeeds_and_names_the_fix(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "setup.py", "build_ext", "--build-lib", str(tmp_path / "lib"), "--build-temp", str(tmp_path)],
         cwd=ROOT,
@@ -36,7 +36,7 @@ def _sources_of_one_instruction_set() -> list[Path]:
 
 
 @pytest.mark.parametrize("path", _sources_of_one_instruction_set(), ids=lambda path: path.name)
-def test_a_source_compiled_without_its_flags_stops_with_an_error_that_names_them(path: Path) -> None:
+def test_source_without_target_flags_fails_with_an_error_directive(path: Path) -> None:
     compiler = shutil.which("cc")
     if compiler is None:
         pytest.skip("no C compiler (cc)")
@@ -50,7 +50,7 @@ def test_a_source_compiled_without_its_flags_stops_with_an_error_that_names_them
     assert "#error" in done.stderr
 
 
-def test_tiles_are_reached_through_one_header_and_not_emulated_where_installed() -> None:
+def test_tiles_use_a_single_header_and_installed_library_has_no_emulation() -> None:
     sources = [path for path in KERNELS.rglob("*.[ch]") if "_tile_" in path.read_text()]
     assert [path.name for path in sources if re.search(r"\b_tile_\w+ *\(", path.read_text())] == ["tiles_amx.h"]
     library = ROOT / "dithc/engine/native/_kernels.so"
@@ -60,7 +60,7 @@ def test_tiles_are_reached_through_one_header_and_not_emulated_where_installed()
     assert b"emulated tiles" in (KERNELS / "test/host/emulated_tiles.c").read_bytes()
 
 
-def test_the_functions_of_the_door_are_all_that_the_library_exports() -> None:
+def test_library_exports_exactly_the_public_header_functions() -> None:
     tool = shutil.which("nm")
     library = ROOT / "dithc/engine/native/_kernels.so"
     if tool is None or not library.exists():

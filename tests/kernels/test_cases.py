@@ -157,14 +157,14 @@ def test_operators_equal_float64_on_arm(isa: str, threads: int, cpu: str, tmp_pa
 
 @ARM
 @pytest.mark.parametrize("cpu", ["max,sme=off", "cortex-a76"])
-def test_an_arm_without_sme_does_not_run_it(cpu: str) -> None:
+def test_arm_cpu_without_sme_does_not_list_sme(cpu: str) -> None:
     listed = subprocess.run(["qemu-aarch64", "-cpu", cpu, arm_program()], check=True, capture_output=True, text=True)
     assert listed.stdout.split() == (["ref", "neon", "sve"] if cpu.startswith("max") else ["ref", "neon"])
 
 
 @ARM
 @pytest.mark.parametrize("bits", [128, 512])
-def test_outer_products_take_few_instructions(bits: int) -> None:
+def test_outer_products_stay_within_the_instruction_limits(bits: int) -> None:
     script = ROOT / "kernels/test/instructions_per_fmopa.py"
     command = [sys.executable, str(script), str(arm_program()), "--bits", str(bits)]
     printed = subprocess.run(command, check=True, capture_output=True, text=True).stdout
@@ -176,7 +176,7 @@ def test_outer_products_take_few_instructions(bits: int) -> None:
 
 
 @NATIVE
-def test_a_wrong_number_and_a_broken_canary_are_seen(tmp_path: Path) -> None:
+def test_wrong_number_and_overwritten_canary_are_detected(tmp_path: Path) -> None:
     outputs = bytearray(run(native_program("native", "ref"), "ref", 1, tmp_path))
     outputs[8] |= 1  # the first case: bits of violations
     outputs[18] ^= 0x40  # the exponent of its only number

@@ -17,7 +17,7 @@ def _needs_library():
 
 @pytest.mark.parametrize("size", [0, 1, 63, 64, 65, 4095, 4096, 4097, 262_143, 262_144, 1_000_003])
 @pytest.mark.parametrize(("source_offset", "target_offset"), [(0, 0), (1, 0), (0, 1), (3, 61)])
-def test_the_copy_writes_all_bytes_and_no_other(size, source_offset, target_offset):
+def test_copy_writes_exactly_the_target_bytes(size, source_offset, target_offset):
     generator = torch.Generator().manual_seed(size)
     source = torch.randint(0, 256, (size + source_offset,), dtype=torch.uint8, generator=generator)[source_offset:]
     around = torch.full((size + target_offset + 64,), CANARY, dtype=torch.uint8)
@@ -37,6 +37,6 @@ def test_operations_are_counted_by_round_and_thread(dtype):
     assert rooflines.multiply_add(dtype, rounds=0) == 0
 
 
-def test_wrong_arguments_raise():
+def test_negative_rounds_raise_value_error():
     with pytest.raises(ValueError, match="hc_multiply_add_ceiling"):
         rooflines.multiply_add("fp32", rounds=-1)

@@ -14,7 +14,7 @@ build_copies = partial(build, SOURCES, "hc_test_copies(atoi(words[1]), atoi(word
 
 
 @pytest.mark.slow
-def test_every_byte_arrives_and_every_copy_ends(tmp_path):
+def test_every_copy_finishes_with_all_bytes(tmp_path):
     program = build_copies(tmp_path)
     for engine in ENGINES:
         assert run(program, *engine).returncode == 0, engine
@@ -23,7 +23,7 @@ def test_every_byte_arrives_and_every_copy_ends(tmp_path):
 @pytest.mark.sampled
 @pytest.mark.parametrize("sanitizer", ["thread", "address,undefined"])
 @pytest.mark.slow
-def test_sanitizers_find_nothing(tmp_path, sanitizer):
+def test_copies_are_clean_under_sanitizers(tmp_path, sanitizer):
     program = build_copies(tmp_path, f"-fsanitize={sanitizer}")
     for engine in ENGINES[1::2]:
         done = run(program, *engine)
@@ -38,7 +38,7 @@ def test_sanitizers_find_nothing(tmp_path, sanitizer):
     ],
 )
 @pytest.mark.slow
-def test_a_copy_that_ends_too_early_or_goes_astray_is_seen(tmp_path, name, line, mutation):
+def test_early_finish_and_wrong_offset_mutations_are_detected(tmp_path, name, line, mutation):
     text = (KERNELS / "memory" / f"{name}.c").read_text()
     assert line in text
     broken = build_copies(tmp_path, "-fsanitize=address", **{name: text.replace(line, mutation)})

@@ -79,7 +79,7 @@ class Ranks:
 @pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("ranks", [1, 2, 3])
 @pytest.mark.parametrize(("dtype", "wire"), [(F32, F32), (F32, BF16), (BF16, BF16)])
-def test_every_combination_of_every_length(isa, ranks, dtype, wire):
+def test_combinations_equal_float64_for_every_length(isa, ranks, dtype, wire):
     group = Ranks(ranks, isa)
     number = 0
     for op, reduce in COMBINATIONS.items():
@@ -115,7 +115,7 @@ def test_every_combination_of_every_length(isa, ranks, dtype, wire):
 @pytest.mark.parametrize("ranks", [1, 2, 3])
 @pytest.mark.parametrize("wire", [F32, BF16])
 @pytest.mark.parametrize("count", [0, 1, 100, 5000])
-def test_whole_operations_of_many_chunks_in_turns(isa, ranks, wire, count):
+def test_interleaved_multichunk_collectives_return_exact_results(isa, ranks, wire, count):
     group = Ranks(ranks, isa)
     part, chunk = SLOT_BYTES // ranks // 64 * 64 // wire.itemsize, 0
     for kind in WHOLES:
@@ -160,7 +160,7 @@ def test_whole_operations_of_many_chunks_in_turns(isa, ranks, wire, count):
         chunk += -(-count // stride)
 
 
-def test_chunk_numbers_run_over_and_slots_are_not_taken_twice():
+def test_chunk_numbers_wrap_and_slots_in_use_are_not_reused():
     group = Ranks(2, ISAS[-1])
     library = group.library
     for number in range(SLOTS):
@@ -186,7 +186,7 @@ def test_chunk_numbers_run_over_and_slots_are_not_taken_twice():
     library.hc_exchange_detach(group.handles[0])
 
 
-def test_a_process_that_is_gone_is_named_and_one_that_is_late_is_waited_for():
+def test_dead_process_is_identified_and_late_process_times_out():
     group = Ranks(2, ISAS[-1])
     child = subprocess.Popen([sys.executable, "-c", "pass"])
     child.wait()
@@ -209,7 +209,7 @@ def test_a_process_that_is_gone_is_named_and_one_that_is_late_is_waited_for():
         {"x": None},
     ],
 )
-def test_wrong_arguments_are_refused(change):
+def test_invalid_put_arguments_are_rejected_without_writing(change):
     group = Ranks(2, ISAS[0])
     values = {"count": 4, "type": 0, "x": torch.ones(4).data_ptr()} | change
     pieces = ChunkLayout([0, 4], values["count"])

@@ -37,7 +37,7 @@ def isa(request):
 
 @pytest.mark.parametrize("types", TYPES, ids=str)
 @pytest.mark.parametrize("b_layout", ["rows", "columns"])
-def test_few_rows(isa, types, b_layout):
+def test_products_with_few_rows_equal_float64(isa, types, b_layout):
     a_type, b_type, c_type, compute = types
     shapes = [(1, 200), (3, 7), (4, 96), (5, 129), (8, 8), (15, 33), (16, 100), (16, 1100), (29, 1024), (32, 2050)]
     for (m, k), n in zip(shapes, WIDTHS, strict=True):
@@ -52,7 +52,7 @@ def test_few_rows(isa, types, b_layout):
 
 @pytest.mark.parametrize("types", [t for t in TYPES if t[2] == F32] + [(BF16, BF16, F32, BF16)], ids=str)
 @pytest.mark.parametrize("accumulate", [0, 1])
-def test_little_depth(isa, types, accumulate):
+def test_products_with_small_depth_equal_float64(isa, types, accumulate):
     a_type, b_type, _, compute = types
     for (m, k), n in zip(itertools.cycle([(17, 1), (67, 4), (130, 15), (258, 32)]), WIDTHS):
         a, b = matrix(m, k, a_type, "columns", seed=m), matrix(k, n, b_type, "rows", seed=n)
@@ -67,7 +67,7 @@ def test_little_depth(isa, types, accumulate):
 
 
 @pytest.mark.slow
-def test_a_large_result_is_stored_past_the_caches(isa):
+def test_large_result_stored_past_the_caches_equals_float64(isa):
     """24 MB exceed the caches of one or two cores. Rows that start between vectors use ordinary stores."""
     a, b = matrix(6144, 4, F32, "columns", seed=1), matrix(4, 1025, F32, "rows", seed=2)
     for n in (1024, 1025):
@@ -80,7 +80,7 @@ def test_a_large_result_is_stored_past_the_caches(isa):
 
 @pytest.mark.parametrize("c_type", [F32, BF16])
 @pytest.mark.parametrize("b_layout", ["rows", "columns"])
-def test_an_epilogue_that_overwrites_what_it_reads(isa, c_type, b_layout):
+def test_epilogue_equals_float64_if_the_residual_is_overwritten(isa, c_type, b_layout):
     m, n, k = 6, 300, 90
     a, b = matrix(m, k, F32, "rows", seed=1), matrix(k, n, F32, b_layout, seed=2)
     start, bias = torch.randn(m, n).to(c_type), torch.randn(n)

@@ -119,7 +119,7 @@ def shapes() -> list[tuple[int, int, int]]:
 
 
 @pytest.mark.parametrize("types", TYPES, ids=lambda types: "-".join(str(x).removeprefix("torch.") for x in types))
-def test_products_of_edge_shapes_in_all_layouts(isa, types):
+def test_products_of_edge_shapes_in_all_layouts_equal_float64(isa, types):
     a_type, b_type, c_type, compute = types
     for number, (m, n, k) in enumerate(shapes()):
         a_layout, b_layout = LAYOUTS[number % len(LAYOUTS)]
@@ -134,7 +134,7 @@ def test_products_of_edge_shapes_in_all_layouts(isa, types):
 
 @pytest.mark.parametrize(("a_layout", "b_layout"), LAYOUTS)
 @pytest.mark.parametrize("compute", [F32, BF16])
-def test_products_of_several_blocks(isa, compute, a_layout, b_layout):
+def test_products_of_several_blocks_equal_float64(isa, compute, a_layout, b_layout):
     """Cut rows, columns and depth by the default rule, and by blocks that do not divide them."""
     m, n, k = 211, 403, 1301
     a, b = matrix(m, k, compute, a_layout, seed=1), matrix(k, n, compute, b_layout, seed=2)
@@ -145,7 +145,7 @@ def test_products_of_several_blocks(isa, compute, a_layout, b_layout):
 
 @pytest.mark.parametrize("compute", [F32, BF16, F64])
 @pytest.mark.parametrize(("m", "n", "k"), [(33, 50, 40), (1, 7, 3), (70, 300, 900)])
-def test_accumulation_adds_to_what_is_there(isa, compute, m, n, k):
+def test_accumulation_adds_to_the_existing_result(isa, compute, m, n, k):
     a, b = matrix(m, k, compute, "columns", seed=1), matrix(k, n, compute, "rows", seed=2)
     start = torch.randn(m, n, dtype=F64).to(F64 if compute == F64 else F32)
     exact, bound = product(a, b, compute)
@@ -164,7 +164,7 @@ def gelu(x: Tensor) -> Tensor:
 @pytest.mark.parametrize(
     ("c_type", "other", "compute"), [(F32, F32, F32), (BF16, F32, BF16), (F32, BF16, BF16), (F64,) * 3]
 )
-def test_epilogues(isa, terms, c_type, other, compute):
+def test_epilogue_combinations_equal_float64(isa, terms, c_type, other, compute):
     (m, n, k), rows_per_gate, ldc = (37, 53, 20), 8, 53 + 3
     a, b = matrix(m, k, compute, "rows", seed=1), matrix(k, n, compute, "columns", seed=2)
     exact, bound = product(a, b, compute)
@@ -192,7 +192,7 @@ def test_epilogues(isa, terms, c_type, other, compute):
 
 
 @pytest.mark.parametrize("compute", [F32, BF16, F64])
-def test_gradient_of_gelu_is_multiplied_in(isa, compute):
+def test_result_is_multiplied_by_the_gelu_gradient(isa, compute):
     m, n, k = 37, 53, 20
     a, b = matrix(m, k, compute, "rows", seed=1), matrix(k, n, compute, "rows", seed=2)
     inputs = (2 * torch.randn(m, n + 3)).to(compute)
@@ -205,7 +205,7 @@ def test_gradient_of_gelu_is_multiplied_in(isa, compute):
 
 
 @pytest.mark.parametrize("c_type", [F32, BF16])
-def test_no_depth_gives_the_epilogue_of_zeros(isa, c_type):
+def test_zero_depth_returns_the_epilogue_of_zeros(isa, c_type):
     a, b, bias = torch.empty(5, 0), torch.empty(0, 19), torch.randn(19)
     got = on_each_number_of_threads(isa, a, b, c_type, F32, bias=bias, gelu=1)
     check(got["c"], gelu(bias.double()).expand(5, 19), GELU_ROUND * ROUND[F32] * bias.double().abs().expand(5, 19))
@@ -216,7 +216,7 @@ def test_no_depth_gives_the_epilogue_of_zeros(isa, c_type):
 @pytest.mark.parametrize("compute", [F32, BF16])
 @pytest.mark.parametrize("b_layout", ["rows", "columns"])
 @pytest.mark.parametrize("rows", [7, 20])  # few rows are not packed
-def test_bad_values_stay_in_their_row_and_column(isa, rows, b_layout, compute, value):
+def test_special_values_stay_in_the_affected_row_and_column(isa, rows, b_layout, compute, value):
     a, b = torch.ones(rows, 40), matrix(40, 70, F32, b_layout, seed=1).abs() + 1
     a[3, 5], b[20, 60] = value, value
     c = torch.empty(rows, 70)
@@ -244,7 +244,7 @@ def test_bad_values_stay_in_their_row_and_column(isa, rows, b_layout, compute, v
     ],
     ids=str,
 )
-def test_wrong_arguments_are_refused(isa, changes):
+def test_invalid_arguments_are_rejected_without_writing(isa, changes):
     a, b, c = torch.zeros(4, 4), torch.zeros(4, 4), torch.full((4, 4), 7.0)
     x = arguments(a, b, c, F32)
     for name, value in changes.items():
@@ -256,7 +256,7 @@ def test_wrong_arguments_are_refused(isa, changes):
 
 @pytest.mark.parametrize("layout", ["rows", "columns"])
 @pytest.mark.parametrize(("a_type", "b_type", "c_type", "compute"), TYPES)
-def test_a_packed_operand_gives_the_bits_of_one_that_is_not(isa, a_type, b_type, c_type, compute, layout):
+def test_packed_operand_matches_the_unpacked_operand_bitwise(isa, a_type, b_type, c_type, compute, layout):
     """Cover few and many rows, a tile and a remainder of columns, and an odd depth in several blocks, packed for one
     number of rows.
 
@@ -299,7 +299,7 @@ def pack(isa: str, a: Tensor, b: Tensor, compute: torch.dtype) -> Tensor:
     return buffer[start : start + num_bytes.value]
 
 
-def test_products_that_pack_nothing_say_so(isa):
+def test_products_without_packing_report_zero_bytes_and_reject_packing(isa):
     """Products with few rows read B in place, and empty products read nothing."""
     handle, num_bytes, b = native.library(), ctypes.c_int64(-1), matrix(40, 50, F32, "columns", seed=1)
     for m, n, k in ((1, 50, 40), (100, 0, 40), (100, 50, 0)):

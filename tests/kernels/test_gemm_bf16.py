@@ -62,7 +62,7 @@ def test_denormals_count_as_zero(isa: str) -> None:
 
 
 @pytest.mark.parametrize("shape", [(64, 96, 64), (2080, 1184, 96), (48, 72, 1536)])
-def test_rows_in_place_give_the_same_bits_as_packed_rows(isa: str, shape: tuple[int, int, int]) -> None:
+def test_rows_in_place_match_packed_rows_bitwise(isa: str, shape: tuple[int, int, int]) -> None:
     m, n, k = shape
     a, b = torch.randn(m, k).bfloat16(), torch.randn(n, k).t()
     assert torch.equal(product(a, b, isa), product(by_columns(a), b, isa))
@@ -70,7 +70,7 @@ def test_rows_in_place_give_the_same_bits_as_packed_rows(isa: str, shape: tuple[
 
 
 @pytest.mark.parametrize("shape", [(33, 65, 40), (520, 130, 64), (300, 96, 2000)])
-def test_a_bf16_result_is_the_rounded_fp32_result(isa: str, shape: tuple[int, int, int]) -> None:
+def test_bf16_result_equals_the_rounded_fp32_result(isa: str, shape: tuple[int, int, int]) -> None:
     m, n, k = shape
     a, b, bias = torch.randn(m, k).bfloat16(), torch.randn(k, n), torch.randn(n)
     exact = product(a, b, isa, bias=bias)

@@ -44,7 +44,7 @@ def parts(context: int, threads: int, product: native.GemmArguments) -> list[tup
 
 @pytest.mark.parametrize("compute", [F32, BF16])
 @pytest.mark.parametrize("cut", [BY_COST, ROWS, COLUMNS])
-def test_any_cut_gives_the_bits_of_one_thread(machine, cut, compute):
+def test_any_cut_matches_a_single_thread_bitwise(machine, cut, compute):
     _, threads, context = machine
     for number, (m, n, k) in enumerate(SHAPES):
         a, b = matrix(m, k, F32, "rows", seed=number), matrix(k, n, F32, "columns", seed=number + 9)
@@ -65,7 +65,7 @@ def test_any_cut_gives_the_bits_of_one_thread(machine, cut, compute):
 
 @pytest.mark.parametrize("cut", [ROWS, COLUMNS])
 @pytest.mark.parametrize(("m", "n"), [(1000, 700), (31, 5000), (4, 4000), (2000, 190)])
-def test_parts_tile_c(machine, cut, m, n):
+def test_parts_cover_c_exactly_once(machine, cut, m, n):
     clusters, threads, context = machine
     a, b, c = torch.zeros(m, 300), torch.zeros(300, n), torch.zeros(m, n)
     found = parts(context, threads, arguments(a, b, c, F32, cluster_cut=cut))
@@ -78,7 +78,7 @@ def test_parts_tile_c(machine, cut, m, n):
         assert whole_rows == (cut == ROWS)
 
 
-def test_the_cost_model_cuts_the_longer_side(machine):
+def test_cost_model_cuts_the_longer_side(machine):
     """With fewer rows than columns, packing all of A is cheaper for a cluster than packing all of B."""
     clusters, threads, context = machine
     if clusters != threads:
@@ -90,7 +90,7 @@ def test_the_cost_model_cuts_the_longer_side(machine):
 
 
 @pytest.mark.parametrize(("m", "n"), [(4096, 1152), (384, 4608)])
-def test_clusters_on_one_memory_node_are_cut_as_one(m, n):
+def test_clusters_on_the_same_memory_node_are_cut_as_a_single_cluster(m, n):
     library, found = native.library(), []
     for clusters in (1, 2):
         ctx = ctypes.c_void_p()
@@ -101,7 +101,7 @@ def test_clusters_on_one_memory_node_are_cut_as_one(m, n):
     assert found[0] == found[1]
 
 
-def test_a_product_for_one_thread_has_one_part(machine):
+def test_small_or_empty_product_has_at_most_one_part(machine):
     _, threads, context = machine
     small = arguments(torch.zeros(3, 4), torch.zeros(4, 5), torch.zeros(3, 5), F32)
     assert parts(context, threads, small) == [(0, 3, 0, 5)] + [(0, 0, 0, 0)] * (threads - 1)
@@ -110,7 +110,7 @@ def test_a_product_for_one_thread_has_one_part(machine):
 
 
 @pytest.mark.parametrize("changes", [{"cluster_cut": 3}, {"cluster_cut": -1}, {"m": -1}], ids=str)
-def test_wrong_arguments_are_refused(machine, changes):
+def test_invalid_cuts_sizes_and_threads_are_rejected(machine, changes):
     _, threads, context = machine
     a, b, c = torch.zeros(4, 4), torch.zeros(4, 4), torch.full((4, 4), 7.0)
     bad = arguments(a, b, c, F32, **changes)

@@ -35,7 +35,7 @@ def split_product(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
     return exact_a @ exact_b, (6 * k + 8) * 2.0**-24 * (exact_a.abs() @ exact_b.abs()) + lost
 
 
-def test_the_listing_names_it():
+def test_kernel_list_contains_split_gemm_only_with_amx():
     assert ("gemm_f32_split", "amx") in native.kernels("amx")
     assert "gemm_f32_split" not in dict(native.kernels("avx512bf16"))
 
@@ -43,7 +43,7 @@ def test_the_listing_names_it():
 @pytest.mark.parametrize("in_b", [False, True])
 @pytest.mark.parametrize("accumulate", [0, 1])
 @pytest.mark.parametrize("value", EXTREMES.values(), ids=EXTREMES.keys())
-def test_values_that_parts_cannot_hold(value, accumulate, in_b):
+def test_out_of_range_values_match_the_vector_unit(value, accumulate, in_b):
     """Results outside the range equal the vector unit's bit for bit, and row sums are not counted twice."""
     a, b = torch.randn(100, 130), torch.randn(130, 90)
     (b if in_b else a)[40, 50] = value
@@ -62,7 +62,7 @@ def test_values_that_parts_cannot_hold(value, accumulate, in_b):
     assert torch.equal(sums.nan_to_num(7), expected_sums.nan_to_num(7))
 
 
-def test_an_epilogue_over_what_it_reads_still_falls_back():
+def test_overwriting_epilogue_matches_the_vector_unit_for_infinite_input():
     a, b, residual = torch.randn(96, 100), torch.randn(100, 96), torch.randn(96, 96)
     a[3, 4] = float("inf")
     c, expected = residual.clone(), residual.clone()
@@ -73,7 +73,7 @@ def test_an_epilogue_over_what_it_reads_still_falls_back():
 
 @pytest.mark.parametrize("settings", [{"accumulate": 1}, {"residual": None}], ids=str)
 @pytest.mark.parametrize("value", [float("inf"), float("nan"), 0.0])
-def test_what_b_holds_after_it_was_packed_is_not_seen(value, settings):
+def test_changes_to_b_after_packing_are_ignored(value, settings):
     """This also holds for additions to C, for which the range of the operands is checked first."""
     a, b, start = matrix(96, 100, F32, "rows", seed=1), matrix(100, 90, F32, "columns", seed=2), torch.randn(96, 90)
     packed, c = pack("amx", a, b, F32), start.clone()
@@ -84,7 +84,7 @@ def test_what_b_holds_after_it_was_packed_is_not_seen(value, settings):
 
 
 @pytest.mark.parametrize("accumulate", [0, 1])
-def test_a_packed_operand_out_of_range_is_read_again_where_it_was(accumulate):
+def test_out_of_range_packed_operand_is_reread_from_the_original(accumulate):
     a, b, c = matrix(96, 100, F32, "rows", seed=1), matrix(100, 90, F32, "columns", seed=2), torch.ones(96, 90)
     kept = b[3, 4].clone()
     b[3, 4] = float("inf")

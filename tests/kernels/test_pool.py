@@ -35,7 +35,7 @@ def test_budgets_hold_and_blocks_never_overlap(tmp_path, sanitizer, threads):
         assert done.returncode == 0, (folder, done.stderr[-4000:])
 
 
-def test_a_budget_that_is_not_kept_is_seen(tmp_path):
+def test_exceeded_budget_is_detected(tmp_path):
     source = (KERNELS / "memory/pool.c").read_text()
     condition = "    if (over_budget > 0 && hc_arena_returnable(&pool->arena, over_budget) < over_budget) {\n        return 0;\n"
     assert condition in source

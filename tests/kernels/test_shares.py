@@ -43,7 +43,7 @@ def assert_same_bits(function, threads):
 
 @pytest.mark.sampled
 @pytest.mark.parametrize(("rows", "columns", "depth"), [(1000, 500, 300), (257, 1900, 900), (65, 130, 2000)])
-def test_product_has_the_same_bits_whoever_is_held_up(threads, busy_core, rows, columns, depth):
+def test_product_bits_do_not_depend_on_delayed_threads(threads, busy_core, rows, columns, depth):
     torch.manual_seed(rows)
     x, weight, dy = torch.randn(rows, depth), torch.randn(columns, depth), torch.randn(rows, columns)
     bias, needs = torch.randn(columns), (True, True, True)
@@ -60,7 +60,7 @@ def test_product_has_the_same_bits_whoever_is_held_up(threads, busy_core, rows, 
 
 @pytest.mark.sampled
 @pytest.mark.parametrize(("images", "tokens", "heads", "width"), [(3, 256, 7, 64), (1, 1100, 2, 24), (40, 3, 3, 8)])
-def test_attention_has_the_same_bits_whoever_is_held_up(threads, busy_core, images, tokens, heads, width):
+def test_attention_bits_do_not_depend_on_delayed_threads(threads, busy_core, images, tokens, heads, width):
     torch.manual_seed(tokens)
     qkv, dout = torch.randn(images, tokens, 3 * heads * width), torch.randn(images, tokens, heads * width)
 

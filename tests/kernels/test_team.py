@@ -17,7 +17,7 @@ TEAMS = [*OWN, *LENT]
 
 
 @pytest.mark.slow
-def test_runs_and_barriers_let_nothing_through(tmp_path):
+def test_runs_and_barriers_synchronize_all_threads(tmp_path):
     program = build_team(tmp_path)
     for team in TEAMS:
         assert run(program, *team).returncode == 0, team
@@ -31,7 +31,7 @@ def test_threads_never_race(tmp_path):
         assert done.returncode == 0, (team, done.stderr[-4000:])
 
 
-def test_a_barrier_that_lets_through_is_seen(tmp_path):
+def test_broken_barrier_is_detected(tmp_path):
     source = (KERNELS / SOURCES[0]).read_text()
     waits = "    wait_while(&place->phase, phase, spin_nanoseconds);\n"
     assert waits in source

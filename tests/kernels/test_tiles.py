@@ -30,7 +30,7 @@ LONG = "long_sequence or past_the_caches or several_blocks or any_length or any_
 Bits = npt.NDArray[np.uint32]
 
 
-def test_a_library_that_is_installed_cannot_have_them(tmp_path: Path) -> None:
+def test_installed_library_rejects_emulated_tiles(tmp_path: Path) -> None:
     native_program("emulated", "amx")
     command = [*cmake(), "-S", str(ROOT / "kernels"), "-B", str(tmp_path), "-DHCOPS_EMULATE_TILES=ON"]
     done = subprocess.run(command, capture_output=True, text=True)
@@ -39,7 +39,7 @@ def test_a_library_that_is_installed_cannot_have_them(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("misuse", MISUSE)
-def test_misuse_ends_the_program(misuse: str) -> None:
+def test_tile_misuse_aborts_the_program_with_a_message(misuse: str) -> None:
     program = native_program("emulated", "amx")
     done = subprocess.run([program, "tiles", misuse], capture_output=True, text=True)
     assert done.returncode < 0, "nothing noticed"
@@ -91,7 +91,7 @@ def product(sums: Bits, a: Bits, b: Bits, rows: int, pairs: int, columns: int) -
 
 
 @pytest.mark.parametrize("kind", ["usual", "any bits", "tiny", "huge"])
-def test_products_of_tiles_are_those_of_the_manual_to_the_bit(kind: str) -> None:
+def test_tile_products_match_the_manual_bitwise(kind: str) -> None:
     """Covers complete and smaller tiles, with another rounding direction of the caller, which must be preserved."""
     program, rng = native_program("emulated", "amx"), np.random.default_rng(1)
     for rows, pairs, columns in ((16, 16, 16), (3, 5, 7), (1, 1, 1), (16, 2, 9)):
@@ -114,7 +114,7 @@ def test_products_of_tiles_are_those_of_the_manual_to_the_bit(kind: str) -> None
 
 @pytest.mark.sampled
 @pytest.mark.parametrize("file", FILES)
-def test_tests_of_amx_pass_on_emulated_tiles(file: str) -> None:
+def test_amx_tests_pass_on_emulated_tiles(file: str) -> None:
     native_program("emulated", "amx")
     environment = os.environ | {"DITHC_EMULATED_TILES": str(built("emulated", "_kernels")), "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-m", "pytest", "-q", "-rs", "--no-header", "-p", "no:xdist", "-p", "no:cacheprovider",

@@ -136,7 +136,7 @@ GRADIENTS = {
 
 
 @pytest.mark.parametrize("function", FUNCTIONS)
-def test_a_function_stays_within_its_stated_error_on_adversarial_numbers(isa, function):
+def test_function_error_is_within_the_bound_on_adversarial_numbers(isa, function):
     x = adversarial()
     exact_of, units, absolute = FUNCTIONS[function]
     exact = exact_of(x.double())
@@ -148,7 +148,7 @@ def test_a_function_stays_within_its_stated_error_on_adversarial_numbers(isa, fu
 
 
 @pytest.mark.parametrize("function", GRADIENTS)
-def test_a_gradient_stays_within_its_stated_error_on_adversarial_numbers(isa, function):
+def test_gradient_error_is_within_the_bound_on_adversarial_numbers(isa, function):
     x = adversarial()[adversarial().abs() < 1e18]  # x^2 stays finite in torch's float64 formula
     exact = GRADIENTS[function](x.double())
     got = gradient(isa, function, torch.ones_like(x), x).double()
@@ -156,7 +156,7 @@ def test_a_gradient_stays_within_its_stated_error_on_adversarial_numbers(isa, fu
 
 
 @pytest.mark.parametrize("function", FUNCTIONS)
-def test_inf_and_nan_give_what_pytorch_gives(isa, function):
+def test_inf_and_nan_results_match_pytorch(isa, function):
     torch_function = {EXP: torch.exp, TANH: torch.tanh, SILU: torch.nn.functional.silu,
                       GELU: functools.partial(torch.nn.functional.gelu, approximate="tanh")}[function]  # fmt: skip
     x = torch.tensor([torch.inf, -torch.inf, torch.nan, 0.0, -0.0, 1e-45, 3e38, -3e38], requires_grad=True)
@@ -173,7 +173,7 @@ def test_inf_and_nan_give_what_pytorch_gives(isa, function):
 
 @pytest.mark.parametrize(("x_type", "out_type"), MIXTURES)
 @pytest.mark.parametrize("length", LENGTHS)
-def test_lengths_types_and_threads_of_elementwise_operators(isa, length, x_type, out_type):
+def test_elementwise_operators_equal_float64_for_all_lengths_and_types(isa, length, x_type, out_type):
     x, dout = random(length, x_type, scale=3.0), random(length, out_type, seed=1)
     exact = FUNCTIONS[GELU][0](x.double())
     for threads in (1, 2, 3):
@@ -186,7 +186,7 @@ def test_lengths_types_and_threads_of_elementwise_operators(isa, length, x_type,
 
 @pytest.mark.parametrize("offset", [0, 1, 5])
 @pytest.mark.parametrize("x_type", [F32, BF16])
-def test_arrays_larger_than_the_caches_take_the_same_values(isa, x_type, offset):
+def test_arrays_larger_than_the_caches_equal_results_of_parts(isa, x_type, offset):
     """Above 8 MB per thread, stores bypass the caches and alternate between four runs of addresses."""
     x = random(2_200_003, x_type)
     expected = apply(isa, SILU, x, out_type=x_type, offset=offset)
@@ -205,7 +205,7 @@ def swiglu(isa, x: Tensor, dout: Tensor) -> tuple[Tensor, Tensor]:
 
 @pytest.mark.parametrize("columns", [64, 65])
 @pytest.mark.parametrize("x_type", [F32, BF16])
-def test_swiglu_larger_than_the_caches_takes_the_same_values(isa, x_type, columns):
+def test_swiglu_larger_than_the_caches_equals_results_of_parts(isa, x_type, columns):
     rows = 40_000
     x, dout = random((rows, 2 * columns), x_type), random((rows, columns), x_type, seed=1)
     complete = swiglu(isa, x, dout)
@@ -258,7 +258,7 @@ def test_adaln_of_rows_far_from_zero_keeps_the_variance(isa, center):
     close(out, (x.double() - mean) * exact, 64 * ONE * (1 + x.double().sub(mean).abs() * exact))
 
 
-def test_adaln_carries_inf_and_nan_only_through_their_row(isa):
+def test_adaln_limits_inf_and_nan_to_the_affected_rows(isa):
     x = random((1, 6, 72))
     x[0, 1, 3], x[0, 4, 70] = torch.inf, torch.nan
     zeros = torch.zeros(1, 72)
@@ -286,7 +286,7 @@ def test_adaln_backward_is_bitwise_repeatable(isa, x_type):
 
 
 @pytest.mark.parametrize("d", [384, 400])
-def test_adaln_larger_than_the_caches_gives_the_same_rows(isa, d):
+def test_adaln_larger_than_the_caches_equals_results_of_parts(isa, d):
     n, t = 2, 3000
     x, dout = random((n, t, d)), random((n, t, d), seed=1)
     (shift, stride), (scale, _) = condition(n, d, F32, 1), condition(n, d, F32, 2)
@@ -311,7 +311,7 @@ def counts_of(tensors: list[Tensor]):
 
 
 @pytest.mark.parametrize("sizes", [[], [0], [1], [5, 0, 16384, 3], [16383, 1, 50_000, 17] + [9] * 300])
-def test_sum_of_squares_of_many_tensors(isa, sizes):
+def test_sum_of_squares_of_many_tensors_equals_float64(isa, sizes):
     tensors = [random(size, seed=i) for i, size in enumerate(sizes)]
     exact = sum(float(t.double().square().sum()) for t in tensors)
     found = set()
@@ -326,7 +326,7 @@ def test_sum_of_squares_of_many_tensors(isa, sizes):
     assert len(found) == 1
 
 
-def test_sum_of_squares_does_not_overflow_and_carries_nan(isa):
+def test_sum_of_squares_does_not_overflow_and_propagates_nan(isa):
     def total_of(tensor: Tensor) -> float:
         total = ctypes.c_double()
         native.library().hc_sum_of_squares(
@@ -341,7 +341,7 @@ def test_sum_of_squares_does_not_overflow_and_carries_nan(isa):
 
 
 @pytest.mark.parametrize("sizes", [(2**31, 2**31, 2), (2**62, 2, 2), (2**59, 1, 1), (1, 2**61, 8), (-1, -1, 4)])
-def test_sizes_whose_product_is_no_number_of_bytes_are_refused(sizes):
+def test_overflowing_or_negative_sizes_are_rejected(sizes):
     handle, context = native.library(), native.context()
     x = torch.zeros(16)
     address, array, (n, t, d) = x.data_ptr(), (x.data_ptr(), 0), sizes
@@ -366,7 +366,7 @@ def test_sizes_whose_product_is_no_number_of_bytes_are_refused(sizes):
     assert handle.hc_pool_tensor(pool, context, 0, 3, (ctypes.c_int64 * 3)(*sizes)) is None
 
 
-def test_missing_arguments_and_counts_and_strides_that_are_no_number_of_bytes_are_refused():
+def test_missing_arguments_and_overflowing_counts_or_strides_are_rejected():
     handle, context = native.library(), native.context()
     x = torch.zeros(16)
     address, array, large = x.data_ptr(), (x.data_ptr(), 0), 2**59
@@ -400,7 +400,7 @@ def test_missing_arguments_and_counts_and_strides_that_are_no_number_of_bytes_ar
             call()
 
 
-def test_a_step_number_below_one_is_refused():
+def test_adamw_step_number_below_one_is_rejected():
     settings = native.AdamwSettings(1e-3, 0.9, 0.999, 1e-8, 0.0, 1.0, 0, 0.99)
     with pytest.raises(ValueError):
         native.library().hc_adamw(native.context(), ctypes.byref(settings), 0, *(None,) * 7)

@@ -36,7 +36,7 @@ class FakeLatents:
         return np.concatenate(parts, axis=1).astype(np.float16)
 
 
-def of_steps(count):
+def timestep_map(count):
     """Return a uniform map to timesteps 0 to count - 1."""
     return lambda uniform: (uniform * count).astype(np.int64)
 
@@ -47,13 +47,13 @@ def batches(latents=None, **changes):
         "global_batch_size": 12,
         "label_dropout": 0.1,
         "augment": "mirror",
-        "times": of_steps(1000),
+        "times": timestep_map(1000),
         **changes,
     }
     return Batches(latents or FakeLatents(), **chosen)
 
 
-def drawn(source, step):
+def drawn_rows(source, step):
     """Return the rows of a step's samples, read from the mean of latents without noise."""
     return source.batch(step).x[:, 0, 0, 0].abs().floor().long().numpy() - 1
 
@@ -63,7 +63,7 @@ def equal(first, second):
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3])
-def test_parts_of_any_number_of_ranks_make_up_the_whole_batch(ranks):
+def test_rank_slices_concatenate_to_the_complete_batch(ranks):
     source = batches()
     share = 12 // ranks
     for step in (0, 2, 7):
@@ -73,15 +73,15 @@ def test_parts_of_any_number_of_ranks_make_up_the_whole_batch(ranks):
             assert torch.equal(torch.cat([getattr(part, name) for part in parts]), getattr(whole, name))
 
 
-def test_batch_of_a_step_depends_on_nothing_before():
+def test_batch_of_a_step_does_not_depend_on_earlier_steps():
     running = batches()
     history = [running.batch(step) for step in range(9)]
     assert equal(batches().batch(8), history[8])
     assert equal(running.batch(3), history[3])
 
 
-def test_types_and_ranges():
-    batch = batches(times=of_steps(10), global_batch_size=300).batch(0)
+def test_batch_has_expected_dtypes_shapes_and_ranges():
+    batch = batches(times=timestep_map(10), global_batch_size=300).batch(0)
     assert (batch.x.dtype, batch.y.dtype, batch.t.dtype, batch.noise.dtype) == (
         torch.float32,
         torch.int64,
@@ -97,23 +97,25 @@ def test_types_and_ranges():
 def test_every_epoch_visits_each_train_row_once(global_batch_size):
     train = [2, 3, 5, 7, 11, 13, 17, 19, 23, 29]
     source = batches(FakeLatents(train=train, logvar=None), global_batch_size=global_batch_size, augment="none")
-    stream = np.concatenate([drawn(source, step) for step in range(-(-40 // global_batch_size))])[:40].reshape(4, 10)
+    stream = np.concatenate([drawn_rows(source, step) for step in range(-(-40 // global_batch_size))])[:40].reshape(
+        4, 10
+    )
     assert [sorted(epoch.tolist()) for epoch in stream] == [train] * 4
     assert len({tuple(epoch.tolist()) for epoch in stream}) == 4
 
 
-def test_negative_and_huge_seeds_are_seeds_of_their_own():
+def test_negative_and_large_seeds_produce_distinct_draws():
     draws = [generator(seed=seed, epoch=0).random() for seed in (-2, -1, 0, 1, 2**63, 2**63 + 1)]
     assert len(set(draws)) == 6
 
 
-def test_a_row_draws_anew_in_every_epoch():
+def test_row_has_new_noise_in_every_epoch():
     source = batches(FakeLatents(count=1), global_batch_size=2)
     first, second = source.batch(0).noise
     assert not torch.equal(first, second)
 
 
-def test_posterior_is_sampled_with_its_mean_and_standard_deviation():
+def test_posterior_samples_match_mean_and_standard_deviation():
     latents = FakeLatents(count=1, logvar=-2.0, scale=0.5, shape=(4, 16, 16))
     x = batches(latents, global_batch_size=200, augment="none").batch(0).x
     std = 0.5 * np.exp(-1.0)
@@ -130,16 +132,16 @@ def test_noise_is_standard_normal_and_independent_of_the_posterior():
     assert abs(float((batch.noise * posterior).mean())) < 5 / count**0.5
 
 
-def test_shares_of_flips_and_dropped_labels_are_as_asked():
+def test_flip_and_dropped_label_rates_match_the_settings():
     source = batches(FakeLatents(logvar=None), global_batch_size=4000, label_dropout=0.3)
     batch = source.batch(0)
     assert abs(float((batch.x[:, 0, 0, 0] < 0).float().mean()) - 0.5) < 5 * 0.5 / 4000**0.5
     assert abs(float((batch.y == CLASSES).float().mean()) - 0.3) < 5 * 0.46 / 4000**0.5
     kept = batch.y != CLASSES
-    assert torch.equal(batch.y[kept], torch.from_numpy(drawn(source, 0) % CLASSES)[kept])
+    assert torch.equal(batch.y[kept], torch.from_numpy(drawn_rows(source, 0) % CLASSES)[kept])
 
 
-def test_all_eight_views_are_drawn_alike_by_the_draw_that_decides_the_mirror_image():
+def test_eight_views_are_uniform_and_share_the_mirror_draw():
     chosen = {"global_batch_size": 4000, "label_dropout": 0.0}
     latents = FakeLatents(logvar=None, num_views=8)
     one, other = (batches(latents, augment=augment, **chosen) for augment in ("dihedral", "mirror"))
@@ -149,16 +151,16 @@ def test_all_eight_views_are_drawn_alike_by_the_draw_that_decides_the_mirror_ima
     assert float(((counts - 500) ** 2 / 500).sum()) < 40.0  # chi-squared with 7 degrees of freedom
     is_mirrored = other.batch(0).x[:, 0, 0, 0] < 0
     assert torch.equal(is_mirrored, views < 3.5)  # int(8 u); u < 1/2 is the mirror image
-    assert np.array_equal(drawn(one, 0), drawn(other, 0))
+    assert np.array_equal(drawn_rows(one, 0), drawn_rows(other, 0))
     assert torch.equal(one.batch(0).noise, other.batch(0).noise)
 
 
-def test_views_that_are_not_encoded_are_an_error():
+def test_missing_encoded_views_raise_an_error():
     with pytest.raises(UserError, match=r"lack views[\s\S]*2 views of each tile[\s\S]*views: 8"):
         batches(augment="dihedral")
 
 
-def test_other_times_views_and_dropped_labels_leave_the_other_draws_as_they_were():
+def test_times_views_and_label_dropout_do_not_change_other_draws():
     one, other = batches().batch(3), batches(times=lambda uniform: (1000 * uniform).astype(np.float32)).batch(3)
     none = batches(augment="none", label_dropout=0.0).batch(3)
     assert torch.equal(one.x, other.x)
@@ -170,16 +172,16 @@ def test_other_times_views_and_dropped_labels_leave_the_other_draws_as_they_were
     assert torch.equal(other.t.long(), one.t)  # from the same draws
 
 
-def test_empty_train_split_is_an_error():
+def test_empty_train_split_raises_an_error():
     with pytest.raises(UserError, match="0 of 30 rows in the train split"):
         batches(FakeLatents(train=[]))
 
 
 @pytest.mark.parametrize(("augment", "views"), [("mirror", 2), ("dihedral", 8)])
-def test_batches_of_latents_on_disk(tmp_path, fake_tiles, augment, views):
+def test_batches_of_stored_latents_contain_tile_views_and_labels(tmp_path, fake_tiles, augment, views):
     tiles = fake_tiles(count=7, splits="ttv", classes=CLASSES)
     encode_tiles(tiles, PixelCodec(tiles.info), tmp_path, tiles_digest="d", views=views, shard_size=3)
-    settings = {"seed": 0, "global_batch_size": 5, "label_dropout": 0.0, "times": of_steps(1000)}
+    settings = {"seed": 0, "global_batch_size": 5, "label_dropout": 0.0, "times": timestep_map(1000)}
     source = Batches(Latents(tmp_path), augment=augment, **settings)
     batch = source.batch(0)
     rows = source.order.lookup(np.arange(5))[1]

@@ -40,7 +40,7 @@ def encoded(tmp_path, fake_tiles, codec):
     return tiles, tmp_path, numbers
 
 
-def test_shards_hold_mean_and_log_variance_in_fp16(encoded, codec):
+def test_shards_contain_mean_and_log_variance_in_fp16(encoded, codec):
     tiles, folder, numbers = encoded
     latents = Latents(folder, codec_id="kl-vae-test", tiles_digest=DIGEST)
     assert numbers["count"] == latents.count == 10
@@ -55,7 +55,7 @@ def test_shards_hold_mean_and_log_variance_in_fp16(encoded, codec):
     np.testing.assert_allclose(latents.moments(rows).astype(np.float32), expected, rtol=2e-3, atol=2e-3)
 
 
-def test_all_quarter_turns_of_tile_and_mirror_image_are_encoded(tmp_path, fake_tiles):
+def test_all_rotations_of_tile_and_mirror_image_are_encoded(tmp_path, fake_tiles):
     tiles = fake_tiles(count=5)
     encode_tiles(tiles, PixelCodec(tiles.info), tmp_path, tiles_digest=DIGEST, views=8, shard_size=2, batch=2)
     latents = Latents(tmp_path)
@@ -72,7 +72,7 @@ def test_all_quarter_turns_of_tile_and_mirror_image_are_encoded(tmp_path, fake_t
     assert all(np.array_equal(mixed[place], views_read[view][place]) for place, view in enumerate((7, 0, 2)))
 
 
-def test_views_are_encoded_and_no_latent_is_turned(tmp_path, fake_tiles, codec):
+def test_views_are_encoded_from_rotated_tiles_not_rotated_latents(tmp_path, fake_tiles, codec):
     tiles = fake_tiles(count=2)
     encode_tiles(tiles, codec, tmp_path, tiles_digest=DIGEST, views=8)
     latents, rows = Latents(tmp_path), np.arange(2)
@@ -83,7 +83,7 @@ def test_views_are_encoded_and_no_latent_is_turned(tmp_path, fake_tiles, codec):
     assert np.abs(stored - turned).max() > 1e-3
 
 
-def test_shards_of_two_views_are_kept_when_there_are_to_be_eight_and_again_two(encoded, codec, monkeypatch):
+def test_shards_are_reused_if_views_change_from_two_to_eight_and_back(encoded, codec, monkeypatch):
     tiles, folder, _ = encoded
     before = {path.name: path.read_bytes() for path in outputs.files_of(folder)}
     encoded_tiles = []
@@ -98,7 +98,7 @@ def test_shards_of_two_views_are_kept_when_there_are_to_be_eight_and_again_two(e
     assert {path.name: path.read_bytes() for path in outputs.files_of(folder)} == before
 
 
-def test_an_altered_byte_of_a_view_is_found_when_that_is_read(tmp_path, fake_tiles):
+def test_altered_byte_of_a_view_is_detected_on_read(tmp_path, fake_tiles):
     tiles = fake_tiles(count=3)
     encode_tiles(tiles, PixelCodec(tiles.info), tmp_path, tiles_digest=DIGEST, views=8)
     latents, rows = Latents(tmp_path), np.arange(3)
@@ -110,7 +110,7 @@ def test_an_altered_byte_of_a_view_is_found_when_that_is_read(tmp_path, fake_til
         latents.moments(rows, views=np.array([0, 5, 6]))
 
 
-def test_rows_labels_and_splits_follow_the_tiles(encoded):
+def test_rows_labels_and_splits_match_the_tiles(encoded):
     tiles, folder, _ = encoded
     latents = Latents(folder)
     for split in ("train", "val", "test", "all"):
@@ -118,7 +118,7 @@ def test_rows_labels_and_splits_follow_the_tiles(encoded):
     assert np.array_equal(latents.labels, tiles.labels)
 
 
-def test_channel_statistics_are_those_of_train_rows(encoded):
+def test_channel_statistics_cover_only_train_rows(encoded):
     tiles, folder, numbers = encoded
     moments = Latents(folder).moments(tiles.rows("train")).astype(np.float64)
     mean, variance = moments[:, :4], np.exp(moments[:, 4:])
@@ -127,14 +127,14 @@ def test_channel_statistics_are_those_of_train_rows(encoded):
     np.testing.assert_allclose(numbers["std"], expected, rtol=1e-9)
 
 
-def test_data_set_without_classes_has_one(tmp_path, fake_tiles):
+def test_dataset_without_classes_has_one_class(tmp_path, fake_tiles):
     tiles = fake_tiles(classes=1)
     tiles.info["classes"] = []
     encode_tiles(tiles, PixelCodec(tiles.info), tmp_path, tiles_digest=DIGEST)
     assert Latents(tmp_path).num_classes == 1
 
 
-def test_finished_shards_are_not_encoded_again(encoded, codec, monkeypatch, caplog):
+def test_only_missing_or_damaged_shards_are_reencoded(encoded, codec, monkeypatch, caplog):
     tiles, folder, _ = encoded
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
     (folder / "index.json").unlink()
@@ -150,7 +150,7 @@ def test_finished_shards_are_not_encoded_again(encoded, codec, monkeypatch, capl
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
 
 
-def test_shards_of_another_codec_or_other_tiles_are_made_again(encoded, codec, fake_tiles):
+def test_shards_of_a_different_codec_or_tiles_are_rebuilt(encoded, codec, fake_tiles):
     _, folder, _ = encoded
     fewer = fake_tiles(count=3)
     codec.id = "kl-vae-other"
@@ -161,7 +161,7 @@ def test_shards_of_another_codec_or_other_tiles_are_made_again(encoded, codec, f
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), 65504.0])
-def test_latent_that_fp16_cannot_hold_names_shard_and_tile(tmp_path, fake_tiles, value):
+def test_fp16_overflow_error_contains_shard_and_tile(tmp_path, fake_tiles, value):
     tiles = fake_tiles(count=6)
     tiles.physical[4, 0, 0, 0] = value
     with pytest.raises(UserError, match=r"tile 4 for .*shard-00001\.npy"):
@@ -170,7 +170,7 @@ def test_latent_that_fp16_cannot_hold_names_shard_and_tile(tmp_path, fake_tiles,
     assert (tmp_path / "shard-00000.json").exists()
 
 
-def test_full_disk_keeps_finished_shards_and_leaves_no_half_file(tmp_path, fake_tiles, limit_files):
+def test_full_disk_preserves_finished_shards_and_leaves_no_partial_file(tmp_path, fake_tiles, limit_files):
     tiles = fake_tiles(count=40)
     codec = PixelCodec(tiles.info)
     encode_tiles(tiles, codec, tmp_path, tiles_digest=DIGEST, shard_size=4)
@@ -183,13 +183,13 @@ def test_full_disk_keeps_finished_shards_and_leaves_no_half_file(tmp_path, fake_
     assert not list(tmp_path.glob(".*tmp*"))
 
 
-def test_data_set_without_tiles_is_an_error(tmp_path, fake_tiles):
+def test_dataset_without_tiles_raises_an_error(tmp_path, fake_tiles):
     tiles = fake_tiles(count=0)
     with pytest.raises(UserError, match="no tiles to encode"):
         encode_tiles(tiles, PixelCodec(tiles.info), tmp_path, tiles_digest=DIGEST)
 
 
-def test_reader_refuses_another_codec_and_other_tiles(encoded):
+def test_reader_rejects_a_different_codec_or_tiles_digest(encoded):
     _, folder, _ = encoded
     with pytest.raises(UserError, match=r"made by another codec[\s\S]*kl-vae-test[\s\S]*kl-vae-wanted"):
         Latents(folder, codec_id="kl-vae-wanted")
@@ -198,7 +198,7 @@ def test_reader_refuses_another_codec_and_other_tiles(encoded):
 
 
 @pytest.mark.parametrize("content", [None, "{", "[]", '{"schema_version": 99}'])
-def test_reader_refuses_a_missing_or_damaged_index(encoded, content):
+def test_reader_rejects_a_missing_or_damaged_index(encoded, content):
     _, folder, _ = encoded
     (folder / "index.json").unlink()
     if content is not None:
@@ -209,7 +209,7 @@ def test_reader_refuses_a_missing_or_damaged_index(encoded, content):
 
 @pytest.mark.parametrize("name", ["shard-00001.npy", "flip-00000.npy", "labels.npy"])
 @pytest.mark.parametrize("damage", ["cut", "removed"])
-def test_reader_refuses_a_truncated_or_missing_file(encoded, name, damage):
+def test_reader_rejects_a_truncated_or_missing_file(encoded, name, damage):
     _, folder, _ = encoded
     path = folder / name
     content = path.read_bytes()
@@ -221,7 +221,7 @@ def test_reader_refuses_a_truncated_or_missing_file(encoded, name, damage):
 
 
 @pytest.mark.parametrize("label", [-1, 3])
-def test_reader_refuses_labels_out_of_range(encoded, label):
+def test_reader_rejects_labels_out_of_range(encoded, label):
     _, folder, _ = encoded
     labels = np.load(folder / "labels.npy")
     labels[2] = label

@@ -58,7 +58,7 @@ def _is_one_node(out: Tensor) -> bool:
     return type(out.grad_fn).__name__ == "dithc_blockBackward"
 
 
-def test_library_is_called_once_forward_and_twice_backward(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_block_makes_one_library_call_forward_and_two_backward(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[str] = []
     handle = native.library()
     for name in (*STEPS, "hc_sequence"):
@@ -126,7 +126,7 @@ CHANGES = (
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_what_is_not_plain_is_called_part_by_part_with_the_same_bits(change: Callable[[Block], None]) -> None:
+def test_modified_block_runs_separate_operators_with_the_same_bits(change: Callable[[Block], None]) -> None:
     expected = _block()(*_inputs())
     block, (x, c) = _block(), _inputs()
     change(block)
@@ -135,13 +135,13 @@ def test_what_is_not_plain_is_called_part_by_part_with_the_same_bits(change: Cal
     assert torch.equal(out, expected)
 
 
-def test_layer_without_bias_is_called_by_itself() -> None:
+def test_block_with_unbiased_layer_is_not_fused() -> None:
     block, (x, c) = _block(), _inputs()
     block.attn.qkv.bias = None
     assert not _is_one_node(block(x, c))
 
 
-def test_block_of_which_nothing_is_trained_keeps_nothing() -> None:
+def test_frozen_block_returns_equal_output_without_grad_fn() -> None:
     expected = _block()(*_inputs())
     block = _block().requires_grad_(False)
     out = block(*(value.detach() for value in _inputs()))
@@ -149,7 +149,7 @@ def test_block_of_which_nothing_is_trained_keeps_nothing() -> None:
     assert torch.equal(out, expected)
 
 
-def test_hooks_of_the_parts_are_called() -> None:
+def test_submodule_hooks_run_with_equal_output() -> None:
     called: list[str] = []
     block, (x, c) = _block(), _inputs()
     for name, part in block.named_modules():
@@ -161,7 +161,7 @@ def test_hooks_of_the_parts_are_called() -> None:
     assert torch.equal(out, plain)
 
 
-def test_hooks_of_all_modules_are_called() -> None:
+def test_global_module_hooks_run() -> None:
     called: list[str] = []
     handle = nn.modules.module.register_module_forward_hook(lambda module, *_: called.append(type(module).__name__))
     try:
@@ -172,7 +172,7 @@ def test_hooks_of_all_modules_are_called() -> None:
 
 
 @pytest.mark.parametrize("backend", ["numba", "reference"])
-def test_other_back_ends_serve_the_parts(backend: str) -> None:
+def test_alternative_backends_run_unfused_and_match_the_fused_block(backend: str) -> None:
     actual = _results(_block())
     with hcops.use(backend):
         assert not _is_one_node(_block()(*_inputs()))
@@ -181,7 +181,7 @@ def test_other_back_ends_serve_the_parts(backend: str) -> None:
         torch.testing.assert_close(got, expected, rtol=0, atol=5e-6 * expected.abs().max().item())
 
 
-def test_products_that_tuning_gave_to_torch_run_in_their_place(one_by_one: Callable[[], None]) -> None:
+def test_fused_block_with_torch_blocking_matches_separate_operators(one_by_one: Callable[[], None]) -> None:
     with tuning.use_blocking("torch"):
         fused = _results(_block())
         one_by_one()
@@ -215,7 +215,7 @@ def _two_micro_batches_land_in_the_flat_buffer(block: Block, weights: list[nn.Pa
 
 
 @pytest.mark.parametrize("failing", ["gate_residual_backward", "attention_backward", "silu_backward", "hc_sequence"])
-def test_pass_that_failed_leaves_gradients_as_they_were_and_the_next_one_right(
+def test_failed_backward_leaves_gradients_unset_and_next_pass_correct(
     failing: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     block = _block()
@@ -238,7 +238,7 @@ def test_pass_that_failed_leaves_gradients_as_they_were_and_the_next_one_right(
     _two_micro_batches_land_in_the_flat_buffer(block, weights)
 
 
-def test_block_used_twice_in_one_pass_gets_both_gradients() -> None:
+def test_block_used_twice_in_a_pass_accumulates_both_gradients() -> None:
     block = _block()
     _flat(block)
     x, c = _inputs()
@@ -261,7 +261,7 @@ def test_recomputed_block_has_the_same_gradients(reentrant: bool) -> None:
         assert torch.equal(got, gradient)
 
 
-def test_changed_weight_is_noticed_in_the_backward_pass() -> None:
+def test_weight_modified_before_backward_raises_runtime_error() -> None:
     block, (x, c) = _block(), _inputs()
     out = block(x, c).sum()
     with torch.no_grad():
@@ -271,7 +271,7 @@ def test_changed_weight_is_noticed_in_the_backward_pass() -> None:
 
 
 @pytest.mark.parametrize("argument", ["x", "c"])
-def test_wrong_shape_is_refused_by_name(argument: str) -> None:
+def test_wrong_input_shape_is_rejected_by_argument_name(argument: str) -> None:
     x, c = _inputs()
     given = (x[:, :, :-1], c) if argument == "x" else (x, c[:, :-1])
     with pytest.raises(UserError, match="argument"):

@@ -57,7 +57,7 @@ def arranged(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 @pytest.mark.parametrize("bf16", [False, True])
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_bits_are_those_of_the_blocks_one_by_one(kind: str, bf16: bool, recorded: list[int]) -> None:
+def test_chain_is_bit_identical_to_separate_blocks(kind: str, bf16: bool, recorded: list[int]) -> None:
     model = create_model(**KINDS[kind])
     chain = model.chain()
     with torch.autocast("cpu", dtype=torch.bfloat16, enabled=bf16), part_of(16):
@@ -74,7 +74,7 @@ def test_the_bits_are_those_of_the_blocks_one_by_one(kind: str, bf16: bool, reco
 
 @pytest.mark.parametrize("bf16", [False, True])
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_last_layer_is_part_of_the_pass(
+def test_chain_to_patches_includes_the_final_layer(
     kind: str, bf16: bool, recorded: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = create_model(**KINDS[kind])
@@ -100,7 +100,7 @@ def test_the_last_layer_is_part_of_the_pass(
         assert len(called) == 1, "the observer must be called"
 
 
-def test_weights_may_change_and_may_move(recorded: list[int]) -> None:
+def test_changed_and_replaced_weights_update_the_chain_output(recorded: list[int]) -> None:
     model = create_model()
     chain = model.chain()
     x, c = inputs()
@@ -121,7 +121,7 @@ def test_weights_may_change_and_may_move(recorded: list[int]) -> None:
     assert len(recorded) == 4
 
 
-def test_weights_are_arranged_once_for_all_shapes_and_parts(arranged: list[int]) -> None:
+def test_weights_are_packed_once_for_all_shapes_and_chain_parts(arranged: list[int]) -> None:
     model = create_model()
     chain = model.chain()
     for rows in (5, 6):
@@ -131,7 +131,7 @@ def test_weights_are_arranged_once_for_all_shapes_and_parts(arranged: list[int])
     assert len(arranged) == 3 * 4  # blocks, and their products over tokens
 
 
-def test_a_weight_written_past_torch_is_not_seen(arranged: list[int]) -> None:
+def test_packed_weights_ignore_numpy_writes_until_a_torch_update(arranged: list[int]) -> None:
     model = create_model()
     chain = model.chain()
     x, c = inputs(6)
@@ -145,7 +145,7 @@ def test_a_weight_written_past_torch_is_not_seen(arranged: list[int]) -> None:
 
 
 @pytest.mark.parametrize("short", ["memory", "versions"])
-def test_weights_are_arranged_at_each_call_where_they_cannot_be_kept(
+def test_chain_without_stored_packs_equals_blocks_and_logs_low_memory(
     short: str, arranged: list[int], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     if short == "memory":
@@ -163,7 +163,7 @@ def test_weights_are_arranged_at_each_call_where_they_cannot_be_kept(
     assert len([text for text in caplog.messages if "packing the other weights" in text]) == (short == "memory")
 
 
-def test_other_shapes_and_types_have_programs_of_their_own_and_few_are_kept(recorded: list[int]) -> None:
+def test_each_shape_and_dtype_records_a_program_within_the_cache_limit(recorded: list[int]) -> None:
     model = create_model()
     chain = model.chain()
     for rows in range(1, MAX_PROGRAMS + 2):
@@ -176,7 +176,7 @@ def test_other_shapes_and_types_have_programs_of_their_own_and_few_are_kept(reco
     assert len(recorded) == MAX_PROGRAMS + 2
 
 
-def test_a_hook_is_called(recorded: list[int]) -> None:
+def test_forward_hook_runs_and_disables_recording(recorded: list[int]) -> None:
     model = create_model()
     hooked: list[int] = []
     model.blocks[1].register_forward_hook(lambda *_: hooked.append(1))
@@ -186,7 +186,7 @@ def test_a_hook_is_called(recorded: list[int]) -> None:
     assert not recorded
 
 
-def test_other_back_ends_serve_it(recorded: list[int]) -> None:
+def test_alternative_backend_bypasses_the_recorded_program(recorded: list[int]) -> None:
     model = create_model()
     chain = model.chain()
     x, c = inputs()
@@ -199,7 +199,7 @@ def test_other_back_ends_serve_it(recorded: list[int]) -> None:
 
 
 @pytest.mark.parametrize(("most_flop", "calls"), [(1e3, 0), (3e6, 3), (6e6, 2), (1e9, 1)])
-def test_what_takes_long_is_not_one_call(
+def test_chain_above_the_flop_limit_is_split_into_programs(
     most_flop: float, calls: int, recorded: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = create_model()
@@ -209,7 +209,7 @@ def test_what_takes_long_is_not_one_call(
     assert len(recorded) == calls
 
 
-def test_threads_do_not_share_a_program() -> None:
+def test_concurrent_threads_return_correct_chain_outputs() -> None:
     model = create_model()
     chain = model.chain()
     given = [inputs(seed=seed) for seed in range(2)]
@@ -222,7 +222,7 @@ def test_threads_do_not_share_a_program() -> None:
         assert list(threads.map(run, range(2))) == [True, True]
 
 
-def test_its_memory_does_not_grow_with_depth() -> None:
+def test_chain_memory_is_independent_of_depth() -> None:
     sizes = []
     for depth in (2, 6):
         config = DiTConfig(input_size=8, patch_size=2, hidden_size=48, depth=depth, num_heads=4, num_classes=5)
@@ -234,7 +234,7 @@ def test_its_memory_does_not_grow_with_depth() -> None:
     assert sizes[0] == sizes[1]
 
 
-def test_programs_of_a_chain_share_memory_and_arranged_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_chain_programs_share_memory_and_packed_weights(monkeypatch: pytest.MonkeyPatch) -> None:
     """Programs of parts and shapes run one at a time."""
     model = create_model()
     full, parts = model.chain(), model.chain()

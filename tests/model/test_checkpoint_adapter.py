@@ -23,14 +23,14 @@ def _adapted(old: DiT, new: DiT, **options: object) -> list[str]:
     return changes
 
 
-def test_same_task_is_loaded_as_it_is_and_nothing_is_said() -> None:
+def test_same_task_is_loaded_unchanged_without_reported_changes() -> None:
     old, new = nonzero(0), nonzero(1)
     assert _adapted(old, new) == []
     x = torch.randn(2, 4, 8, 8)
     assert torch.equal(_run(old, x), _run(new, x))
 
 
-def test_other_classes_give_a_fresh_table_with_the_null_row_kept() -> None:
+def test_new_class_count_reinitializes_the_table_and_keeps_the_null_row() -> None:
     old, new = nonzero(0), nonzero(1, num_classes=5)
     initial = new.state_dict()[TABLE].clone()
     changes = _adapted(old, new)
@@ -41,7 +41,7 @@ def test_other_classes_give_a_fresh_table_with_the_null_row_kept() -> None:
     assert torch.equal(_run(old, x, label=3), _run(new, x, label=5))
 
 
-def test_null_row_may_be_dropped_or_added() -> None:
+def test_null_row_is_dropped_or_initialized_to_match_the_model() -> None:
     with_null, without = nonzero(0), nonzero(1, class_dropout_prob=0.0)
     assert _adapted(with_null, without) == ["null label dropped: the model has no row for it"]
     assert torch.equal(without.state_dict()[TABLE], with_null.state_dict()[TABLE][:3])
@@ -54,7 +54,7 @@ def test_null_row_may_be_dropped_or_added() -> None:
 
 
 @pytest.mark.parametrize("learn_sigma", [False, True])
-def test_more_channels_leave_the_old_predictions_as_they_were(learn_sigma: bool) -> None:
+def test_added_channels_start_at_zero_and_preserve_predictions(learn_sigma: bool) -> None:
     old, new = nonzero(0, learn_sigma=learn_sigma), nonzero(1, in_channels=6, learn_sigma=learn_sigma)
     changes = _adapted(old, new)
     assert changes == [
@@ -70,7 +70,7 @@ def test_more_channels_leave_the_old_predictions_as_they_were(learn_sigma: bool)
         assert not after[:, 10:].any()
 
 
-def test_fewer_channels_keep_the_first() -> None:
+def test_reduced_channel_count_keeps_the_first_channels() -> None:
     old, new = nonzero(0), nonzero(1, in_channels=3)
     changes = _adapted(old, new)
     assert changes == [
@@ -83,7 +83,7 @@ def test_fewer_channels_keep_the_first() -> None:
     torch.testing.assert_close(after, torch.cat([before[:, :3], before[:, 4:7]], dim=1))
 
 
-def test_sigma_is_added_at_zero_or_dropped() -> None:
+def test_sigma_channels_are_initialized_to_zero_or_dropped() -> None:
     plain, learned = nonzero(0, learn_sigma=False), nonzero(1)
     x = torch.randn(2, 4, 8, 8)
     expected = _run(plain, x)
@@ -96,7 +96,7 @@ def test_sigma_is_added_at_zero_or_dropped() -> None:
 
 
 @pytest.mark.parametrize(("before", "after"), [(8, 16), ((4, 16), (16, 4)), ((4, 16), 8)])
-def test_other_size_recomputes_positions(before: object, after: object) -> None:
+def test_different_input_size_recomputes_the_position_embedding(before: object, after: object) -> None:
     old, new = nonzero(0, input_size=before), nonzero(1, input_size=after)
     initial = new.pos_embed.clone()
     rows, columns = new.config.grid
@@ -104,7 +104,7 @@ def test_other_size_recomputes_positions(before: object, after: object) -> None:
     assert torch.equal(new.pos_embed, initial)
 
 
-def test_surgery_changes_neither_checkpoint_norshaken() -> None:
+def test_adaptation_modifies_neither_checkpoint_nor_model() -> None:
     old, new = nonzero(0), nonzero(1, num_classes=5, in_channels=6)
     given, model_state = old.state_dict(), {key: value.clone() for key, value in new.state_dict().items()}
     before = {key: value.clone() for key, value in given.items()}
@@ -123,12 +123,12 @@ def test_surgery_changes_neither_checkpoint_norshaken() -> None:
         ({"mlp_ratio": 2.0}, "MLP width"),
     ],
 )
-def test_other_architecture_is_refused_by_name(overrides: dict[str, object], setting: str) -> None:
+def test_different_architecture_is_rejected_by_setting_name(overrides: dict[str, object], setting: str) -> None:
     with pytest.raises(UserError, match=f"does not fit the model: {setting}"):
         adapt_state_dict(nonzero(0, **overrides).state_dict(), nonzero(1))
 
 
-def test_other_number_of_heads_is_refused_where_it_is_known() -> None:
+def test_different_head_count_is_rejected_with_a_source_config() -> None:
     old = nonzero(0, num_heads=4)
     with pytest.raises(UserError, match="num_heads"):
         adapt_state_dict(old.state_dict(), nonzero(1), source=old.config)
@@ -145,13 +145,13 @@ def test_other_number_of_heads_is_refused_where_it_is_known() -> None:
         ({"final_layer.linear.weight": (12, 32)}, "output channels"),
     ],
 )
-def test_names_and_shapes_that_do_not_fit_are_named(shapes: dict[str, tuple[int, ...] | None], named: str) -> None:
+def test_mismatched_weight_names_and_shapes_are_reported(shapes: dict[str, tuple[int, ...] | None], named: str) -> None:
     state = nonzero(0).state_dict() | {name: shape and torch.zeros(shape) for name, shape in shapes.items()}
     with pytest.raises(UserError, match=named):
         adapt_state_dict({name: value for name, value in state.items() if value is not None}, nonzero(1))
 
 
-def test_official_dictionaries_are_recognised() -> None:
+def test_official_checkpoint_formats_are_recognized() -> None:
     ema, raw = nonzero(0).state_dict(), nonzero(1).state_dict()
     training = {"model": {f"module.{key}": value for key, value in raw.items()}, "ema": ema, "opt": {}, "args": None}
     assert official_state_dict(training).keys() == ema.keys()
@@ -161,6 +161,6 @@ def test_official_dictionaries_are_recognised() -> None:
 
 
 @pytest.mark.parametrize("checkpoint", [None, [], {}, {"ema": None, "step": 3}, {"model": {"a": torch.zeros(1)}}])
-def test_anything_else_is_refused(checkpoint: object) -> None:
+def test_invalid_checkpoint_objects_are_rejected(checkpoint: object) -> None:
     with pytest.raises(UserError, match="checkpoint"):
         official_state_dict(checkpoint)

@@ -30,7 +30,7 @@ def gradients(model: nn.Module, forward: Callable[..., Tensor], dtype: str) -> t
 @pytest.mark.parametrize("dtype", ["fp32", "bf16"])
 @pytest.mark.parametrize("backend", ["c", "numba", "reference"])
 @pytest.mark.slow
-def test_compiled_model_is_one_graph_with_the_same_numbers(backend, dtype, use_backend) -> None:
+def test_compiled_model_is_one_graph_and_matches_eager_gradients(backend, dtype, use_backend) -> None:
     use_backend(backend)
     model = nonzero()
     copied = copy.deepcopy(model)
@@ -44,7 +44,7 @@ def test_compiled_model_is_one_graph_with_the_same_numbers(backend, dtype, use_b
 
 
 @pytest.mark.slow
-def test_graph_holds_the_operators_of_dithc(use_backend) -> None:
+def test_compiled_graph_contains_the_dithc_operators(use_backend) -> None:
     use_backend("numba")
     targets: list[str] = []
 
@@ -58,7 +58,7 @@ def test_graph_holds_the_operators_of_dithc(use_backend) -> None:
 
 
 @pytest.mark.slow
-def test_default_compiler_takes_the_model(use_backend) -> None:
+def test_default_compiler_matches_eager_outputs_and_gradients(use_backend) -> None:
     use_backend("c")
     model = nonzero()
     copied = copy.deepcopy(model)

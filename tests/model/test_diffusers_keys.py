@@ -64,12 +64,12 @@ def _difference(model: DiT, net: Any) -> float:
 
 @pytest.mark.parametrize(("name", "overrides"), [*PRESET.values(), BANDS], ids=["small", "xl", "bands"])
 @pytest.mark.slow
-def test_diffusers_own_network_computes_the_same(name: str, overrides: dict[str, Any]) -> None:
+def test_converted_weights_produce_equal_outputs_in_diffusers(name: str, overrides: dict[str, Any]) -> None:
     model = _model(name, overrides)
     assert _difference(model, _same_frequencies(_theirs(model))) < 1e-5
 
 
-def test_norms_have_the_same_epsilon() -> None:
+def test_norm_epsilon_matches_diffusers() -> None:
     """Use tiny tokens, because the position embedding (variance one half) would hide the epsilon."""
     model = _model(*PRESET["small"])
     net = _same_frequencies(_theirs(model))
@@ -80,7 +80,7 @@ def test_norms_have_the_same_epsilon() -> None:
     assert _difference(model, net) < 1e-5
 
 
-def test_frequencies_are_the_only_difference_of_the_timestep_features() -> None:
+def test_timestep_features_differ_from_diffusers_only_in_frequencies() -> None:
     from diffusers.models.embeddings import get_timestep_embedding
 
     steps = torch.arange(1000)
@@ -91,7 +91,7 @@ def test_frequencies_are_the_only_difference_of_the_timestep_features() -> None:
 
 
 @pytest.mark.parametrize(("name", "overrides"), [*PRESET.values(), BANDS], ids=["small", "xl", "bands"])
-def test_there_and_back_is_the_same_to_the_bit(name: str, overrides: dict[str, Any]) -> None:
+def test_diffusers_key_round_trip_is_bit_exact(name: str, overrides: dict[str, Any]) -> None:
     model = _model(name, overrides)
     state = model.state_dict()
     back = diffusers_keys.from_diffusers(diffusers_keys.to_diffusers(state, model.config), model.config)
@@ -102,7 +102,7 @@ def test_there_and_back_is_the_same_to_the_bit(name: str, overrides: dict[str, A
     )
 
 
-def test_a_network_that_diffusers_made_is_computed_by_ours() -> None:
+def test_imported_diffusers_network_matches_diffusers_outputs() -> None:
     from diffusers.models.transformers.dit_transformer_2d import DiTTransformer2DModel
 
     torch.manual_seed(3)
@@ -119,7 +119,7 @@ def test_a_network_that_diffusers_made_is_computed_by_ours() -> None:
     assert _difference(model, _same_frequencies(net)) < 1e-5
 
 
-def test_settings_that_a_config_does_not_hold_are_those_of_the_class() -> None:
+def test_default_settings_equal_the_diffusers_class_defaults() -> None:
     from diffusers.models.transformers.dit_transformer_2d import DiTTransformer2DModel
 
     parameters = inspect.signature(DiTTransformer2DModel.__init__).parameters
@@ -135,14 +135,14 @@ def test_settings_that_a_config_does_not_hold_are_those_of_the_class() -> None:
         ({"mlp_ratio": 2.0}, "MLP width"),
     ],
 )
-def test_what_the_class_cannot_hold_is_refused(overrides: dict[str, Any], feature: str) -> None:
+def test_to_diffusers_rejects_unsupported_model_features(overrides: dict[str, Any], feature: str) -> None:
     model = DiT.from_preset("DiT-S/2", **{**SMALL, **overrides})
     with pytest.raises(UserError, match=f"cannot hold[\\s\\S]*{feature}"):
         diffusers_keys.to_diffusers(model.state_dict(), model.config)
 
 
 @pytest.mark.parametrize("part", ["timestep_embedder.linear_2.bias", "class_embedder.embedding_table.weight"])
-def test_embedders_that_differ_between_blocks_are_refused(part: str) -> None:
+def test_embedders_differing_between_blocks_are_rejected(part: str) -> None:
     model = _model(*PRESET["small"])
     state = diffusers_keys.to_diffusers(model.state_dict(), model.config)
     state[f"transformer_blocks.2.norm1.emb.{part}"].view(-1)[-1] += 1e-6
@@ -150,7 +150,7 @@ def test_embedders_that_differ_between_blocks_are_refused(part: str) -> None:
         diffusers_keys.from_diffusers(state, model.config)
 
 
-def test_missing_and_unknown_names_are_named() -> None:
+def test_missing_and_unknown_weight_names_are_reported() -> None:
     model = _model(*PRESET["small"])
     state = diffusers_keys.to_diffusers(model.state_dict(), model.config)
     state["caption_projection.weight"] = state.pop("transformer_blocks.1.attn1.to_v.bias")
@@ -168,6 +168,6 @@ def test_missing_and_unknown_names_are_named() -> None:
         ("sample_size", "32"),
     ],
 )
-def test_settings_of_another_network_are_refused_by_name(key: str, value: object) -> None:
+def test_settings_of_incompatible_networks_are_rejected_by_key(key: str, value: object) -> None:
     with pytest.raises(UserError, match=key):
         diffusers_keys.source_of({key: value})

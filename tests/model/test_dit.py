@@ -20,18 +20,18 @@ from tests.model.networks import inputs, nonzero, small
         ("DiT-S/2", 32_963_360),
     ],
 )
-def test_parameter_counts_are_those_of_the_paper(name: str, count: int) -> None:
+def test_parameter_counts_equal_the_paper_values(name: str, count: int) -> None:
     with torch.device("meta"):
         model = DiT.from_preset(name)
     assert sum(parameter.numel() for parameter in model.parameters()) == count
 
 
-def test_presets_are_every_size_with_every_patch() -> None:
+def test_presets_contain_every_size_and_patch_combination() -> None:
     sizes = [f"DiT-{size}/{patch}" for size in ("S", "B", "L", "XL") for patch in (2, 4, 8)]
     assert list(PRESETS) == [*sizes, *(f"Modern{name}" for name in sizes)]
 
 
-def test_state_dictionary_has_the_official_names_and_shapes() -> None:
+def test_state_dict_has_the_official_names_and_shapes() -> None:
     weights = {
         "x_embedder.proj": (32, 4, 2, 2),
         "t_embedder.mlp.0": (32, 256),
@@ -50,7 +50,7 @@ def test_state_dictionary_has_the_official_names_and_shapes() -> None:
     assert {key: tuple(value.shape) for key, value in small(depth=1).state_dict().items()} == expected
 
 
-def test_initial_weights_are_the_official_ones() -> None:
+def test_initial_weights_match_the_official_initialization() -> None:
     torch.manual_seed(0)
     model = DiT.from_preset("DiT-S/2", depth=1)
     state = model.state_dict()
@@ -103,7 +103,7 @@ def test_output_has_the_size_of_the_input_and_the_channels_of_the_config(overrid
     assert out.isfinite().all()
 
 
-def test_head_row_order_is_place_in_patch_then_channel() -> None:
+def test_final_layer_rows_are_ordered_by_patch_position_then_channel() -> None:
     model = small()
     with torch.no_grad():
         model.final_layer.linear.bias.copy_(torch.arange(2 * 2 * 8))
@@ -113,7 +113,7 @@ def test_head_row_order_is_place_in_patch_then_channel() -> None:
         torch.testing.assert_close(out[0, channel, 2:4, 6:8], expected)
 
 
-def test_output_depends_on_time_and_label_and_image_alone() -> None:
+def test_output_depends_only_on_time_label_and_image() -> None:
     model = nonzero()
     x, t, y = inputs(model)
     out = model(x, t, y)
@@ -143,7 +143,7 @@ def test_bf16_autocast_stays_near_fp32_and_keeps_the_stream_in_fp32() -> None:
     assert (exact - rounded).norm() < 0.03 * exact.norm()
 
 
-def test_unknown_preset_and_override_are_refused_with_the_known_names() -> None:
+def test_unknown_preset_and_override_are_rejected_with_valid_names() -> None:
     with pytest.raises(UserError, match="DiT-S/2 or DiT-S/4"):
         DiT.from_preset("DiT-M/2")
     with pytest.raises(UserError, match=r"image_size\n.*input_size"):
@@ -170,12 +170,12 @@ def test_unknown_preset_and_override_are_refused_with_the_known_names() -> None:
         ({"position_embedding": "rope", "hidden_size": 24, "num_heads": 4}, "num_heads"),
     ],
 )
-def test_impossible_settings_are_refused_by_name(overrides: dict[str, object], setting: str) -> None:
+def test_invalid_model_settings_are_rejected_by_name(overrides: dict[str, object], setting: str) -> None:
     with pytest.raises(UserError, match=f"model setting {setting}"):
         small(**overrides)
 
 
 @pytest.mark.parametrize("shape", [(2, 3, 8, 8), (2, 4, 8, 6), (4, 8, 8), (2, 8, 8, 4)])
-def test_input_of_another_shape_is_refused(shape: tuple[int, ...]) -> None:
+def test_mismatched_input_shape_is_rejected(shape: tuple[int, ...]) -> None:
     with pytest.raises(UserError, match="shape of the model input"):
         small()(torch.randn(shape), torch.zeros(2), torch.zeros(2, dtype=torch.long))

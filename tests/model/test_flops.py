@@ -17,7 +17,7 @@ MODERN = {"norm": "rms", "mlp": "swiglu", "position_embedding": "rope", "qk_norm
 
 
 @pytest.mark.parametrize("overrides", [{}, {"learn_sigma": False, "in_channels": 13, "input_size": (8, 16)}, MODERN])
-def test_forward_equals_what_torch_counts(overrides: dict[str, object], use_backend) -> None:
+def test_forward_flops_equal_the_torch_flop_counter(overrides: dict[str, object], use_backend) -> None:
     use_backend("reference")
     model = DiT.from_preset("DiT-S/2", depth=2, **overrides)
     x = torch.randn(1, model.config.in_channels, *model.config.size)

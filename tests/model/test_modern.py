@@ -131,7 +131,7 @@ def gradients_of(out: Tensor, named: dict[str, Tensor]) -> dict[str, Tensor]:
     [*((kind, torch.float64, 1e-6) for kind in KINDS), (KINDS[-1], torch.float32, 3e-5)],
     ids=str,
 )
-def test_network_and_its_gradients_are_those_of_the_formulas(kind, dtype, tolerance) -> None:
+def test_modern_network_and_gradients_match_the_float64_reference(kind, dtype, tolerance) -> None:
     """In float64 the remaining error is in the fp32 sines; in fp32 the default backend runs."""
     model = create_model(dtype, **kind)
     truth = Truth(model)
@@ -145,7 +145,7 @@ def test_network_and_its_gradients_are_those_of_the_formulas(kind, dtype, tolera
 
 
 @pytest.mark.parametrize("name", [name for name in PRESETS if name.startswith("Modern")])
-def test_family_has_the_sizes_of_the_original_and_its_arithmetic(name: str) -> None:
+def test_modern_family_matches_the_original_sizes_and_flops(name: str) -> None:
     modern, original = PRESETS[name], PRESETS[name.removeprefix("Modern")]
     assert modern.block == ("rms", "swiglu", "rope", False)
     assert (modern.hidden_size, modern.depth, modern.num_heads) == (
@@ -159,7 +159,7 @@ def test_family_has_the_sizes_of_the_original_and_its_arithmetic(name: str) -> N
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=str)
-def test_settings_know_how_many_weights_the_blocks_have(kind: dict[str, Any]) -> None:
+def test_settings_report_parameter_matrix_and_update_counts(kind: dict[str, Any]) -> None:
     sizes = {"hidden_size": 64, "num_heads": 4, "depth": 3}
     networks = [DiT.from_preset("DiT-S/2", **sizes, **changes) for changes in ({}, kind)]
     before, after = (sum(value.numel() for value in network.parameters()) for network in networks)
@@ -171,7 +171,7 @@ def test_settings_know_how_many_weights_the_blocks_have(kind: dict[str, Any]) ->
     assert run.update_flops == 2 * run.optimizer.newton_schulz_steps * sum(matrix.cost for matrix in matrices)
 
 
-def test_options_change_no_other_initial_weight_and_their_own_are_ones() -> None:
+def test_block_options_preserve_initial_weights_and_add_unit_norms() -> None:
     """Check that runs that differ in a norm or a rotation start from equal weights."""
     torch.manual_seed(0)
     original = DiT.from_preset("DiT-S/2", **SMALL).state_dict()
@@ -184,7 +184,7 @@ def test_options_change_no_other_initial_weight_and_their_own_are_ones() -> None
 
 
 @pytest.mark.parametrize("kind", KINDS[1:], ids=str)
-def test_weights_of_blocks_of_another_kind_are_refused(kind: dict[str, Any]) -> None:
+def test_weights_of_a_different_block_type_are_rejected(kind: dict[str, Any]) -> None:
     """Weights of unknown origin count as original, because norms and rotations leave no trace in names and shapes."""
     modern, original = create_model(**kind), create_model()
     for model, source in ((modern, original), (original, modern)):
@@ -205,7 +205,9 @@ ONE_NODE += [
 
 @pytest.mark.skipif(native.library() is None, reason=f"no C kernels: {native.load_library().reason}")
 @pytest.mark.parametrize(("kind", "mode"), ONE_NODE, ids=str)
-def test_blocks_are_one_node_each_of_the_bits_of_their_operators(kind: dict[str, Any], mode: str, monkeypatch) -> None:
+def test_each_block_is_one_autograd_node_bit_identical_to_operators(
+    kind: dict[str, Any], mode: str, monkeypatch
+) -> None:
     dtype = torch.bfloat16 if mode == "bf16" else torch.float32
     model, results = create_model(dtype, **kind), []
     is_served = mode != "bf16" or not kind.get("qk_norm")  # the norms of heads must be fp32

@@ -13,7 +13,7 @@ from dithc.report.documents import read_bench
 
 
 @pytest.mark.parametrize("kind", ["step", "strategies"])
-def test_the_page_shows_the_summary_of_a_benchmark(plant: Any, tmp_path: Path, kind: str) -> None:
+def test_page_shows_the_summary_of_a_benchmark(plant: Any, tmp_path: Path, kind: str) -> None:
     summary = Measurement(
         title="a title",
         tables=[Table(title="a table", head=["Variant", "s"], rows=[["cftp", "0.64 ± 0.02"]])],
@@ -40,7 +40,7 @@ OTHER_BENCHMARK = r"is not a result of `dithc bench strategies`(?s:.*)leave out 
         *(('{"bench": "step", "summary": {}}', OTHER_BENCHMARK), ('{"bench": "strategies"}', OTHER_BENCHMARK)),
     ],
 )
-def test_another_file_is_an_error(tmp_path: Path, content: str, message: str) -> None:
+def test_file_without_the_expected_benchmark_is_rejected(tmp_path: Path, content: str, message: str) -> None:
     path = tmp_path / "bench.json"
     path.write_text(content)
     with pytest.raises(UserError, match=rf"bench\.json {message}"):

@@ -14,7 +14,7 @@ from dithc.report.collect.evaluations import _label
 from tests.report.conftest import configuration
 
 
-def test_missing_manifest_is_an_error_and_leaves_the_old_report(small: Any, tmp_path: Path) -> None:
+def test_missing_manifest_is_rejected_and_preserves_the_old_report(small: Any, tmp_path: Path) -> None:
     out = tmp_path / "report.html"
     out.write_text("old")
     with pytest.raises(UserError, match=r"gone/manifest\.json is missing(?s:.*)fix"):
@@ -39,19 +39,19 @@ def test_changes_of_a_run_are_listed(plant: Any, tmp_path: Path) -> None:
     assert changes["finetune-gaofen2"] == {"prediction_type": "v", "lr_schedule": "cosine", **muon}
 
 
-def test_unreadable_manifest_is_an_error(small: Any) -> None:
+def test_unreadable_manifest_is_rejected(small: Any) -> None:
     small.paths[0].write_text("{")
     with pytest.raises(UserError, match="cannot be read"):
         small.facts()
 
 
-def test_unreadable_picture_is_an_error(small: Any, tmp_path: Path) -> None:
+def test_unreadable_image_is_rejected(small: Any, tmp_path: Path) -> None:
     (small.folder("codecs", "small") / "grid.png").write_bytes(b"\x89PNG cut")
     with pytest.raises(UserError, match=r"grid\.png cannot be read"):
         write_report(small.experiment, small.paths, out=tmp_path / "report.html")
 
 
-def test_results_of_other_settings_are_an_error(small: Any) -> None:
+def test_results_of_different_settings_are_rejected(small: Any) -> None:
     content = small.configuration()
     content["runs"]["pretrain"]["lr"] = 3e-4
     small.experiment = type(small)(small.root, content).experiment
@@ -66,13 +66,13 @@ def test_settings_that_only_change_speed_are_not_compared(small: Any) -> None:
     assert small.facts().runs[0].step == 400
 
 
-def test_result_of_another_experiment_is_an_error(small: Any) -> None:
+def test_result_of_a_different_experiment_is_rejected(small: Any) -> None:
     small.change(small.paths[0], name="elsewhere")
     with pytest.raises(UserError, match="'elsewhere' is not in experiment 'fake'"):
         small.facts()
 
 
-def test_input_replaced_since_is_an_error(small: Any) -> None:
+def test_replaced_input_is_rejected(small: Any) -> None:
     tiles = small.folder("tiles", "sentinel2") / "manifest.json"
     small.change(tiles, files=[{"path": "shard-00000.npy", "sha256": "0" * 64, "bytes": 1}])
     with pytest.raises(UserError, match=r"the input of latents sentinel2"):
@@ -109,7 +109,7 @@ def test_pixel_codec_and_missing_metrics_are_accepted(small: Any) -> None:
     assert replace(facts.dataset("gaofen2").codec).kind == "pixel"
 
 
-def test_labels_of_evaluations_name_the_run_if_a_dataset_has_several() -> None:
+def test_evaluation_labels_contain_the_run_if_a_dataset_has_several() -> None:
     content = configuration()
     content["runs"]["again"] = content["runs"]["finetune-sentinel2"] | {"seed": 1}
     content["evaluations"]["again"] = content["evaluations"]["sentinel2-final"] | {"run": "again"}

@@ -25,7 +25,7 @@ def page(out: Path) -> Page:
     return Page(out.read_text())
 
 
-def test_page_loads_nothing_is_well_formed_and_its_links_have_targets(out: Path, page: Page) -> None:
+def test_page_loads_no_files_is_well_formed_and_links_have_targets(out: Path, page: Page) -> None:
     text = out.read_text()
     assert not re.search(r"https?://|url\(|@import|<link|javascript:", text)
     assert text.count("<script") == 1
@@ -73,7 +73,7 @@ def test_comparable_scores_are_not_flagged(plant: Any, tmp_path: Path) -> None:
     assert "comparable with published FID; features of classifier.safetensors" in page.text
 
 
-def grown(facts: ReportRecords, **numbers: Any) -> ReportRecords:
+def with_scores(facts: ReportRecords, **numbers: Any) -> ReportRecords:
     """Return the facts with other numbers in every score."""
     evaluations = [
         replace(item, score=replace(item.score, **numbers) if item.score else None) for item in facts.evaluations
@@ -81,13 +81,13 @@ def grown(facts: ReportRecords, **numbers: Any) -> ReportRecords:
     return replace(facts, evaluations=evaluations)
 
 
-def test_kid_comes_first_below_2000_images(tree: Any, page: Page) -> None:
+def test_kid_is_the_main_measure_below_2000_images(tree: Any, page: Page) -> None:
     assert "Weights Sampler KID FID Floor of FID" in page.text
     facts = tree.facts()
     for n, measure in ((1999, "KID"), (2000, "FID")):
-        assert grown(facts, n_real=5000, n_generated=n).measure == measure
-        assert grown(facts, n_real=n, n_generated=5000).measure == measure
-    assert grown(facts, kid=None).measure == "FID"  # as for statistics alone
+        assert with_scores(facts, n_real=5000, n_generated=n).measure == measure
+        assert with_scores(facts, n_real=n, n_generated=5000).measure == measure
+    assert with_scores(facts, kid=None).measure == "FID"  # as for statistics alone
 
 
 def test_gain_since_the_start_uses_influences_of_shared_images(plant: Any, tmp_path: Path) -> None:

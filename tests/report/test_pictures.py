@@ -46,7 +46,7 @@ def test_galleries_of_a_dataset_have_texts_and_false_colors(facts: ReportRecords
 
 
 @pytest.mark.parametrize(("bands", "names"), [("R G B", []), ("B G R NIR", ["color infrared"]), ("B02 B03", [])])
-def test_composites_need_their_bands(bands: str, names: list[str]) -> None:
+def test_composites_require_all_bands(bands: str, names: list[str]) -> None:
     assert [name for name, _, _ in composites(bands.split())] == names
 
 
@@ -56,7 +56,7 @@ def test_large_images_are_averaged() -> None:
 
 
 @pytest.mark.parametrize("cycles", [1, 3, 7])
-def test_power_of_a_wave_is_in_its_ring_alone(cycles: int) -> None:
+def test_power_of_a_wave_is_confined_to_one_ring(cycles: int) -> None:
     x = np.arange(16) / 16
     wave = np.cos(2 * np.pi * cycles * x)[None, None, None, :] * np.ones((2, 3, 16, 1))
     power = radial_power(wave.astype(np.float32) + 5)

@@ -28,9 +28,9 @@ def ratio(values: list[float], bound: str) -> dict[str, Any]:
     return {"by_seed": rows, "bound": bound, "wall": float(np.mean(values)), "wall_deviation": deviation}
 
 
-def result(contenders: int, *, seeds: int, equal: bool = False, repeat: bool = True) -> dict[str, Any]:
+def result(variants: int, *, seeds: int, equal: bool = False, repeat: bool = True) -> dict[str, Any]:
     """Return variants from much slower to much faster than the baseline, or all equal; some with names of maximum length."""
-    others = [f"{number}-{LONGEST}"[: 64 if number % 3 == 2 else 9] for number in range(contenders - 1)]
+    others = [f"{number}-{LONGEST}"[: 64 if number % 3 == 2 else 9] for number in range(variants - 1)]
     speeds = {name: 1.0 if equal else 0.1 * 1.4**number for number, name in enumerate(others)}
     bounds = {name: "at least" if speed > 8 else "at most" if speed < 0.125 else "" for name, speed in speeds.items()}
     ratios = {
@@ -55,10 +55,10 @@ def result(contenders: int, *, seeds: int, equal: bool = False, repeat: bool = T
 
 @pytest.mark.parametrize(("variants", "seeds", "equal"), [(2, 1, False), (19, 1, True), (24, 3, False)])
 @pytest.mark.slow
-def test_no_text_is_cut_or_covers_another(contenders, seeds, equal, monkeypatch):
-    given = result(contenders, seeds=seeds, equal=equal)
+def test_figure_texts_are_neither_cut_nor_overlapping(variants, seeds, equal, monkeypatch):
+    given = result(variants, seeds=seeds, equal=equal)
     page, boxes = written(lambda: quality_figure(given, {}), monkeypatch)
-    assert len(boxes) > 2 * contenders
+    assert len(boxes) > 2 * variants
     assert_legible(page, boxes)
 
 
@@ -108,9 +108,9 @@ def test_baseline_best_and_worst_variants_are_shown():
 
 @pytest.mark.slow
 def test_figure_grows_with_variants_and_shows_existing_samples():
-    def height(contenders: int) -> float:
+    def height(variants: int) -> float:
         with styled():
-            return float(quality_figure(result(contenders, seeds=1), {}).get_figheight())
+            return float(quality_figure(result(variants, seeds=1), {}).get_figheight())
 
     assert height(2) < height(6) < height(24)
     given = result(2, seeds=1)
@@ -120,7 +120,7 @@ def test_figure_grows_with_variants_and_shows_existing_samples():
     assert [len(panel.images) for panel in figure.axes[2:]] == [0, 0, 0, 1, 0, 0, 0, 0]
 
 
-def test_bounds_far_below_the_scores_do_not_flatten_them():
+def test_distant_bounds_do_not_flatten_the_scores():
     given = result(2, seeds=1)
     for limits in given["limits"].values():
         limits |= {"codec": 1e-6, "floor": None}

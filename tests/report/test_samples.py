@@ -23,7 +23,7 @@ def test_titles_of_any_length_are_legible(columns, tmp_path, monkeypatch):
     assert_legible(page, boxes, apart_inches=0.05)
 
 
-def test_lines_of_a_title_hold_its_words_in_order():
+def test_title_lines_preserve_the_words_in_order():
     assert title_lines("short", 3.0) == ["short"]
     lines = title_lines("one two three four five six", 1.0)
     assert (len(lines) > 1, " ".join(lines)) == (True, "one two three four five six")

@@ -59,7 +59,7 @@ def test_points_are_sorted_and_oversubscribed_points_are_not_drawn() -> None:
     assert [item.ranks for item in one.drawn] == [1, 2]
 
 
-def test_table_has_all_points_and_marks_oversubscribed_ones() -> None:
+def test_table_contains_all_points_and_marks_oversubscription() -> None:
     curves = [curve(), curve("simulated", mode="strong", points=[point(1024, 19.0, 0.9)])]
     first, second, shared = points_table(curves, "weak").rows
     assert first[2:6] == ["1", "1", "1", "100.0%"]
@@ -99,14 +99,14 @@ def test_published_curves_are_added_once_for_measured_modes() -> None:
         json.dumps({"curves": [content(points=[{"ranks": 1}])]}),
     ],
 )
-def test_another_file_is_an_error(tmp_path: Path, bad: str) -> None:
+def test_file_without_scaling_curves_is_rejected(tmp_path: Path, bad: str) -> None:
     path = tmp_path / "bench.json"
     path.write_text(bad)
     with pytest.raises(UserError, match="has no scaling curves"):
         read_scaling([path])
 
 
-def test_names_of_curves_do_not_cover_each_other() -> None:
+def test_curve_labels_do_not_overlap() -> None:
     assert spaced([0.2, 0.8], gap=0.1) == [0.2, 0.8]
     placed = spaced([0.5, 0.5, 0.98, 0.97, 0.99], gap=0.1)
     assert max(placed) <= 1.0

@@ -27,7 +27,7 @@ def test_stages_have_measured_and_published_speedups() -> None:
     assert [bar.note for bar in bars] == ["", "", "nothing to exchange", "", "", "skipped"]
 
 
-def test_without_a_baseline_there_are_fewer_bars() -> None:
+def test_stage_without_a_baseline_has_no_measured_bar() -> None:
     bars = stage_bars({"stages": [*STAGES, row("gemm", "+ GEMM", 1.25) | {"speedup": None}]})
     assert (bars[-1].measured, bars[-1].note) == (None, "no baseline")
     assert render_png(lambda: draw_stages(bars, title="alone"))[:4] == b"\x89PNG"

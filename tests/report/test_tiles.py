@@ -64,7 +64,7 @@ def test_texts_of_the_figure_are_legible(latitude: float, count: int, ranges: bo
 
 
 @pytest.mark.slow
-def test_examples_are_cut_with_their_masks_from_accepted_and_rejected_tiles(tmp_path: Path) -> None:
+def test_examples_of_accepted_and_rejected_tiles_include_masks(tmp_path: Path) -> None:
     (tmp_path / "files").mkdir()
     for number in range(6):
         pixels = np.random.default_rng(number).integers(50, 900, (4, 24, 24), dtype=np.uint16)

@@ -80,7 +80,7 @@ def test_show_prints_and_draws_the_plan_of_a_training_and_of_a_bench(tmp_path: P
         assert png.read_bytes()[:4] == b"\x89PNG"
 
 
-def test_a_file_without_a_plan_is_an_error(tmp_path: Path) -> None:
+def test_file_without_a_plan_is_rejected(tmp_path: Path) -> None:
     path = tmp_path / "automem.json"
     path.write_text(json.dumps({"bench": "automem", "parts": {}}))
     with pytest.raises(UserError, match="no memory plan"):

@@ -25,7 +25,7 @@ def small_tree(plant: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> A
 
 
 @pytest.mark.slow
-def test_report_is_written_from_manifests_and_no_bench(small_tree: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_report_is_written_from_manifests_without_benches(small_tree: Any, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*WORDS, *map(str, small_tree.paths), "--bench"]) == 0
     output = capsys.readouterr().out
     assert "FID 48.26" in output
@@ -34,7 +34,7 @@ def test_report_is_written_from_manifests_and_no_bench(small_tree: Any, capsys: 
     assert "resumed at step 130" in Path("report.html").read_text()
 
 
-def test_manifest_of_numbers_that_no_stage_writes_ends_with_status_2_and_no_page(
+def test_manifest_with_invalid_numbers_ends_with_status_2_and_no_page(
     small_tree: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = next(path for path in small_tree.paths if "fid" in path.parts)

@@ -122,7 +122,7 @@ def test_codec_evaluation_uses_the_real_tiles_of_the_score(facts: ReportRecords)
     assert "real_split: test, num_real_images: 50" in step.command
 
 
-def test_kid_is_recommended_only_if_it_exists(facts: ReportRecords) -> None:
+def test_kid_is_recommended_only_if_available(facts: ReportRecords) -> None:
     few = {"n_generated": 50, "n_real": 50}
     for kid, is_advised in ((0.1, True), (None, False)):
         concerns = assessment(with_score(facts, "sentinel2-final", kid=kid, **few), "finetune-sentinel2").concerns

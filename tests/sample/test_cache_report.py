@@ -12,7 +12,7 @@ from tests.sample.conftest import images_of
 OF_CACHE = {"cache", "exact", "blocks_run", "seconds_saved"}
 
 
-def test_manifest_says_what_was_not_computed(job, caplog) -> None:
+def test_manifest_records_computed_blocks_of_a_cached_run(job, caplog) -> None:
     kept = {"sampler": "ddim", "steps": 9}
     plain = sample(job("plain", **kept), Group())
     assert plain is not None

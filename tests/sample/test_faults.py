@@ -57,7 +57,7 @@ LIMIT_SECONDS = 30.0
 @needs_launcher
 @pytest.mark.parametrize("degree", ["cfg", "shared", "ulysses"])
 @pytest.mark.parametrize("fault", ["SIGKILL", "SIGSTOP", "memory"])
-def test_a_rank_that_fails_in_a_step_ends_all(
+def test_rank_failing_in_a_step_ends_all_ranks(
     fault: str, degree: str, job: Callable[..., SamplingJob], tmp_path: Path
 ) -> None:
     one = job(num_images=2, steps=200, degrees={degree: 2})

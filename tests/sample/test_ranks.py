@@ -47,7 +47,7 @@ def run(command, *, ranks: int) -> "subprocess.CompletedProcess[str]":
 @pytest.mark.slow
 @pytest.mark.mpi
 @needs_launcher
-def test_two_ranks_make_the_scene_of_one(arguments, tmp_path):
+def test_two_ranks_generate_the_scene_of_a_single_rank(arguments, tmp_path):
     folders = tmp_path / "one", tmp_path / "two"
     logs, config = [], tmp_path / "config.yaml"
     content = json.loads(config.read_text())
@@ -62,7 +62,7 @@ def test_two_ranks_make_the_scene_of_one(arguments, tmp_path):
         assert np.array_equal(one, two)
 
 
-def test_codec_manifest_where_none_is_trained_is_refused(arguments, tmp_path, capsys):
+def test_codec_manifest_without_a_trained_codec_is_rejected(arguments, tmp_path, capsys):
     from dithc.cli import main
 
     command = [*arguments(tmp_path / "x")[3:], f"--codec={tmp_path / 'codec.json'}"]
@@ -71,7 +71,7 @@ def test_codec_manifest_where_none_is_trained_is_refused(arguments, tmp_path, ca
     assert main([word.replace("small", "unknown") for word in arguments(tmp_path / "x")[3:]]) == 2
 
 
-def test_ranks_wait_for_each_other_for_days_while_they_sample(arguments, tmp_path, monkeypatch):
+def test_sampling_ranks_connect_with_a_timeout_of_days(arguments, tmp_path, monkeypatch):
     import dithc.engine.comm
     from dithc.cli import main
 
@@ -100,7 +100,7 @@ def test_ranks_wait_for_each_other_for_days_while_they_sample(arguments, tmp_pat
         ("lx2.yaml", ["16x4"], ["of 64 ranks", "links described: LX2", "2 heads are not a multiple of 3"]),
     ],
 )
-def test_degrees_are_printed_and_nothing_is_sampled(arguments, tmp_path, capsys, monkeypatch, machine, ranks, messages):
+def test_show_plan_prints_degrees_without_sampling(arguments, tmp_path, capsys, monkeypatch, machine, ranks, messages):
     from dithc.cli import main
 
     folder, is_error = tmp_path / "x", "error" in messages[0]
@@ -117,7 +117,7 @@ def test_degrees_are_printed_and_nothing_is_sampled(arguments, tmp_path, capsys,
 @pytest.mark.slow
 @pytest.mark.mpi
 @needs_launcher
-def test_two_ranks_measure_their_rates(arguments, tmp_path):
+def test_show_plan_on_two_ranks_prints_measured_rates(arguments, tmp_path):
     done = run([*arguments(tmp_path / "x"), "--show-plan"], ranks=2)
     assert done.stdout.count("<- chosen") == 1  # printed by the first rank only
     assert "measured on 2 rank(s)" in done.stdout

@@ -25,7 +25,7 @@ from tests.sample.conftest import images_of, train_small
 from tests.train.conftest import SMALL
 
 
-def test_samples_are_written_with_their_display_grid_and_manifest(job):
+def test_samples_are_written_with_display_grid_and_manifest(job):
     one = job()
     numbers = sample(one, Group())
     folder = one.out.parent
@@ -45,7 +45,7 @@ def test_samples_are_written_with_their_display_grid_and_manifest(job):
 @pytest.mark.parametrize(
     ("sampler", "channels"), [("ddpm", "all"), ("ddim", "first3"), ("dpm-solver", "all"), ("unipc", "first3")]
 )
-def test_batches_change_an_image_by_rounding_only(job, sampler, channels):
+def test_batch_size_changes_images_only_by_rounding(job, sampler, channels):
     whole, parts = (job(f"b{batch}", batch_size=batch, sampler=sampler, guidance_channels=channels) for batch in (6, 1))
     for one in (whole, parts):
         sample(one, Group())
@@ -53,7 +53,7 @@ def test_batches_change_an_image_by_rounding_only(job, sampler, channels):
     assert np.abs(images_of(whole).astype(np.float32) - images_of(parts).astype(np.float32)).max() <= 2 * 2**-11
 
 
-def test_noise_and_label_come_from_seed_and_index_alone():
+def test_noise_and_label_depend_only_on_seed_and_index():
     classes = np.arange(10)
     assert torch.equal(torch.randn(5, generator=generator_of(1, 2)), torch.randn(5, generator=generator_of(1, 2)))
     draws = [tuple(torch.randn(3, generator=generator_of(seed, index)).tolist()) for seed in (0, 1) for index in (0, 1)]
@@ -63,7 +63,7 @@ def test_noise_and_label_come_from_seed_and_index_alone():
     assert generator_of(-1, 0).initial_seed() == generator_of(2**64 - 1, 0).initial_seed()
 
 
-def test_more_images_keep_those_there_are_and_only_classes_with_train_samples_are_drawn(job):
+def test_more_images_preserve_existing_shards_and_draw_trained_classes(job):
     few, many = job(num_images=SHARD_IMAGES, steps=1), job(num_images=SHARD_IMAGES + 3, steps=1)
     sample(few, Group())
     assert set(json.loads((few.out.parent / "shard-00000.json").read_text())["labels"]) == {0, 2}
@@ -76,7 +76,7 @@ def test_more_images_keep_those_there_are_and_only_classes_with_train_samples_ar
 
 
 @pytest.mark.parametrize("damage", ["cut", "sidecar", "interrupted", "settings"])
-def test_damaged_or_other_shard_is_made_again_with_the_reason(job, damage, caplog):
+def test_damaged_or_mismatched_shard_is_regenerated_and_logged(job, damage, caplog):
     one = job()
     sample(one, Group())
     expected = images_of(one)
@@ -99,7 +99,7 @@ def test_damaged_or_other_shard_is_made_again_with_the_reason(job, damage, caplo
 
 
 @pytest.mark.parametrize(("at", "other", "step"), [("untrained", "start", 0), (6, "final", 6)])
-def test_networks_of_one_step_are_equal_and_a_step_that_is_not_kept_is_an_error(job, at, other, step):
+def test_equal_steps_load_equal_networks_and_missing_checkpoint_raises(job, at, other, step):
     model, meta = load_network(job(at=at))
     last, _ = load_network(job(at=other))
     assert meta["step"] == step
@@ -128,7 +128,7 @@ def averaged(store: CheckpointStore, length: float, *, until: int) -> dict[str, 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("at", ["final", 9])
-def test_average_of_any_length_is_made_of_two_that_were_stored(job, lengthy, at):
+def test_ema_of_any_length_is_combined_from_stored_averages(job, lengthy, at):
     last = 12 if at == "final" else at
     store, _ = CheckpointStore.of_run(lengthy)
     exact = {length: averaged(store, length, until=last) for length in (0.07, 0.05, 0.1)}
@@ -147,7 +147,7 @@ def test_average_of_any_length_is_made_of_two_that_were_stored(job, lengthy, at)
     assert max(float((value - kept[name]).abs().max()) for name, value in stored.state_dict().items()) < 1e-6
 
 
-def test_length_is_named_with_the_images_and_only_then(job, lengthy):
+def test_ema_length_is_recorded_only_if_requested(job, lengthy):
     given = {"checkpoint": lengthy, "snapshots": (4, 8, 12), "steps": 1, "num_images": 2}
     numbers = sample(job("length", ema_std=0.07, **given), Group())
     assert numbers["weights_description"] == "averaged weights (length 0.07) of step 12"
@@ -158,7 +158,7 @@ def test_length_is_named_with_the_images_and_only_then(job, lengthy):
     assert not np.array_equal(images_of(job("length")), images_of(job("plain")))
 
 
-def test_average_of_a_length_says_what_it_lacks(job, lengthy, trained, tmp_path):
+def test_ema_length_reports_missing_or_damaged_averages(job, lengthy, trained, tmp_path):
     with pytest.raises(UserError, match=r"without averages of several lengths[\s\S]*`ema.stds`"):
         load_network(job(ema_std=0.07, snapshots=(6,)))
     store, _ = CheckpointStore.of_run(lengthy)
@@ -185,7 +185,7 @@ class SomeTiles(Tiles):
         return np.stack([np.random.default_rng(row).uniform(-1, 1, (4, 8, 8)) for row in rows]).astype(np.float32)
 
 
-def test_codec_alone_gives_back_the_tiles_of_the_split_in_an_order_of_the_seed(job, monkeypatch):
+def test_codec_evaluation_returns_split_tiles_in_seeded_order(job, monkeypatch):
     monkeypatch.setattr("dithc.sample.pipeline.Tiles", SomeTiles)
     alone = {"checkpoint": None, "latents": None, "at": "codec"}
     one = job("one", num_images=3, **alone)
@@ -201,7 +201,7 @@ def test_codec_alone_gives_back_the_tiles_of_the_split_in_an_order_of_the_seed(j
         sample(job("none", real_split="val", **alone), Group())
 
 
-def test_averaged_and_raw_weights_differ_and_are_named(job):
+def test_averaged_and_raw_weights_differ_and_are_recorded(job):
     numbers = [sample(job(weights, weights=weights), Group()) for weights in ("ema", "raw")]
     assert [entry["weights_description"] for entry in numbers] == [
         "averaged weights of step 6",
@@ -210,7 +210,7 @@ def test_averaged_and_raw_weights_differ_and_are_named(job):
     assert not np.array_equal(images_of(job("ema")), images_of(job("raw")))
 
 
-def test_guidance_on_first_three_channels_leaves_the_fourth_to_the_labelled_half(job):
+def test_guidance_on_first3_channels_leaves_the_fourth_unguided(job):
     plain, first3 = (
         job("plain", guidance_scale=1.0, steps=1),
         job("first3", guidance_scale=3.0, guidance_channels="first3", steps=1),
@@ -222,7 +222,7 @@ def test_guidance_on_first_three_channels_leaves_the_fourth_to_the_labelled_half
     assert not np.allclose(images_of(plain)[:, :3], images_of(first3)[:, :3], atol=2 * 2**-11)
 
 
-def test_guide_is_what_the_weights_before_the_first_step_predict(job):
+def test_start_guidance_uses_predictions_of_the_initial_weights(job):
     one = job(guidance_reference="start", guidance_scale=2.5, sampler="unipc", solver_order=3, steps=5, num_images=4)
     numbers = sample(one, Group())
     final, start = (load_network(job(at=at))[0] for at in ("final", "start"))
@@ -238,7 +238,7 @@ def test_guide_is_what_the_weights_before_the_first_step_predict(job):
     assert (numbers["guidance_reference"], numbers["solver_order"], numbers["network_evaluations"]) == ("start", 3, 10)
 
 
-def test_network_evaluations_of_an_image_are_counted(job):
+def test_network_evaluations_are_counted_per_image(job):
     kept = {"sampler": "ddim", "steps": 10, "num_images": 3}  # timesteps 0, 111, .., 999
     expected = {
         "plain": (1.0, None, 10),
@@ -266,7 +266,7 @@ def copy_of_run(trained, folder) -> tuple[Path, Path]:
     return out, copied
 
 
-def test_codec_of_another_run_and_damaged_checkpoint_are_refused(job, trained, tmp_path):
+def test_mismatched_codec_and_damaged_checkpoint_are_rejected(job, trained, tmp_path):
     out, copied = copy_of_run(trained, tmp_path)
     content = load_checksummed((copied / "checkpoint.json").read_text())
     content["meta"]["codec"] = "kl-vae-of-somebody-else"
@@ -281,7 +281,7 @@ def test_codec_of_another_run_and_damaged_checkpoint_are_refused(job, trained, t
 @pytest.mark.parametrize(
     ("other", "message"), [({"classes": 4}, "4 classes"), ({"tiles_digest": "another dataset"}, "made of other tiles")]
 )
-def test_latents_of_other_classes_or_tiles_are_refused(job, make_latents, tmp_path, other, message):
+def test_latents_with_mismatched_classes_or_tiles_are_rejected(job, make_latents, tmp_path, other, message):
     with pytest.raises(UserError, match=message):
         sample(job(latents=make_latents(tmp_path / "other", **other)), Group())
 
@@ -321,7 +321,7 @@ def flow(trained, tmp_path_factory):
 
 
 @pytest.mark.parametrize("sampler", ["euler", "heun"])
-def test_run_that_predicts_velocities_is_sampled_by_following_them(job, flow, sampler):
+def test_flow_sampling_integrates_the_guided_velocity(job, flow, sampler):
     one = job(checkpoint=flow, sampler=sampler, steps=3, guidance_scale=1.5, weights="raw")
     assert sample(one, Group())["sampler"] == sampler
     model, meta = load_network(one)
@@ -346,7 +346,7 @@ def test_run_that_predicts_velocities_is_sampled_by_following_them(job, flow, sa
     assert np.abs(images_of(one) - x.numpy()).max() <= 2 * 2**-11
 
 
-def test_flow_is_guided_in_an_interval_of_its_own_times_and_by_its_start(job, flow):
+def test_flow_guidance_interval_and_start_set_the_evaluation_count(job, flow):
     kept = {"checkpoint": flow, "sampler": "euler", "steps": 4, "guidance_scale": 1.5, "num_images": 2}
     some = sample(job("some", **kept, guidance_interval=[0.5, 1.0]), Group())  # at times 1000, 750, 500, 250
     assert some["network_evaluations"] == 7
@@ -354,7 +354,7 @@ def test_flow_is_guided_in_an_interval_of_its_own_times_and_by_its_start(job, fl
     assert heun["network_evaluations"] == 6
 
 
-def test_sampler_of_another_kind_of_network_is_refused(job, flow):
+def test_sampler_of_a_mismatched_prediction_type_is_rejected(job, flow):
     with pytest.raises(UserError, match=r"unknown flow sampler[\s\S]*euler or heun"):
         sample(job(checkpoint=flow, sampler="ddim"), Group())
     with pytest.raises(UserError, match=r"unknown sampler[\s\S]*euler"):

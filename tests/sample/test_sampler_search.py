@@ -21,7 +21,7 @@ from dithc.sample.seeds import generator_of
 from tests.sample.conftest import write_experiment
 
 
-def test_descent_finds_a_minimum_that_is_known() -> None:
+def test_descent_converges_to_the_minimum() -> None:
     best = (999, 640, 333, 90, 0)
 
     def error(times: tuple[int, ...]) -> float:
@@ -64,9 +64,7 @@ def images_of(network: object, evaluation: EvaluationConfig) -> ImageGenerator:
 
 
 @pytest.mark.parametrize(("sampler", "steps"), [("euler", 6), ("heun", 8), ("heun", 7)])
-def test_searched_times_of_a_flow_are_nearer_to_the_exact_paths_of_unseen_noise(
-    job, monkeypatch, sampler, steps
-) -> None:
+def test_searched_flow_timesteps_reduce_the_error_on_unseen_noise(job, monkeypatch, sampler, steps) -> None:
     one = job(sampler=sampler, steps=steps, guidance_scale=1.0, num_images=32)
     network = Gaussian()
     images = images_of(network, one.evaluation)
@@ -95,7 +93,7 @@ class Short(Gaussian):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("network", "expected"), [(Short(), 0.06), (Gaussian(), 0.0)])
-def test_searched_scaling_makes_good_what_a_network_does_not_see(job, monkeypatch, network, expected) -> None:
+def test_searched_epsilon_scaling_compensates_the_network_error(job, monkeypatch, network, expected) -> None:
     one = job(sampler="heun", steps=60, guidance_scale=1.0, num_images=32)
     images = images_of(network, one.evaluation)
     monkeypatch.setitem(search_timesteps.__globals__, "open_images", lambda job, tiles_digest: (images, {}))
@@ -117,7 +115,7 @@ def test_searched_scaling_makes_good_what_a_network_does_not_see(job, monkeypatc
     )
 
 
-def test_codec_alone_has_no_scaling_to_search(job) -> None:
+def test_codec_evaluation_rejects_epsilon_scaling_search(job) -> None:
     with pytest.raises(UserError, match="has no noise to scale"):
         search_epsilon_scaling(job(sampler="unipc", steps=3, at="codec"), score=lambda drawn: 0.0, images=2)
 
@@ -133,12 +131,14 @@ def test_codec_alone_has_no_scaling_to_search(job) -> None:
         ({"sampler": "unipc", "steps": 10}, 19, "steps of the reference"),
     ],
 )
-def test_what_cannot_be_searched_is_refused(job, settings, steps, message) -> None:
+def test_timestep_search_rejects_unsupported_settings(job, settings, steps, message) -> None:
     with pytest.raises(UserError, match=message):
         search_timesteps(job(**settings), latents=2, reference_steps=steps)
 
 
-def test_verb_prints_the_setting_and_seals_what_was_found(trained, tmp_path, monkeypatch, capsys) -> None:
+def test_search_command_prints_the_setting_and_writes_a_checksummed_result(
+    trained, tmp_path, monkeypatch, capsys
+) -> None:
     monkeypatch.setattr("dithc.cli.evaluation.search_sampler.ranks", lambda experiment, expected: nullcontext())
     evaluation = {"run": "toy", "extractor": "e", "sampler": "dpm-solver", "steps": 2, "num_images": 2}
     config, out = write_experiment(tmp_path / "config.yaml", x=evaluation), tmp_path / "new" / "times.json"

@@ -45,7 +45,7 @@ def shard(job, number=0):
 
 
 @pytest.mark.parametrize("sampler", ["ddpm", "unipc"])
-def test_one_window_is_plain_sampling_to_the_bit(job, sampler, monkeypatch):
+def test_single_window_is_bit_identical_to_plain_sampling(job, sampler, monkeypatch):
     plain = opened(job("plain", sampler=sampler, num_images=2))
     scene = opened(
         job("scene", sampler=sampler, num_images=2, image_size=SIDE, windows={"overlap": 0.5, "random_shift": True})
@@ -57,7 +57,7 @@ def test_one_window_is_plain_sampling_to_the_bit(job, sampler, monkeypatch):
     assert not torch.equal(scene.latents(range(2)), plain.latents(range(2)))  # control: other noise
 
 
-def test_noise_follows_from_seed_image_draw_and_place_alone():
+def test_scene_noise_depends_only_on_seed_image_draw_and_position():
     small, large = (3, BLOCK + 3, BLOCK - 5), (3, 2 * BLOCK + 7, 3 * BLOCK)
     draw, other = noise_by_place(7, [4, 2], large), noise_by_place(7, [2], small)
     values = draw(1)
@@ -77,7 +77,7 @@ def test_noise_follows_from_seed_image_draw_and_place_alone():
 
 
 @pytest.mark.parametrize("shift", [False, True])
-def test_scenes_are_shards_of_one_image_with_their_way_and_seams(job, shift):
+def test_scene_shards_contain_one_image_and_manifest_records_seam_ratio(job, shift):
     guide = "start" if shift else None
     one = job(
         "one",
@@ -118,14 +118,14 @@ def test_scenes_are_shards_of_one_image_with_their_way_and_seams(job, shift):
         ({"image_size": 4, "windows": {"overlap": 0.5}}, ["4 pixels in windows"]),
     ],
 )
-def test_size_that_the_network_does_not_make_is_refused_before_work(job, changes, messages):
+def test_unsupported_scene_size_is_rejected_before_sampling(job, changes, messages):
     with pytest.raises(UserError) as error:
         sample(job("x", **changes), Group())
     assert all(message in str(error.value) for message in messages), error.value
     sample(job("own", image_size=SIDE, num_images=2, steps=1), Group())
 
 
-def test_scene_larger_than_the_disk_is_refused_before_work(job, monkeypatch):
+def test_scene_larger_than_the_disk_is_rejected_before_sampling(job, monkeypatch):
     one = job("one", **SCENE)
     monkeypatch.setattr(pipeline, "free_bytes", lambda folder: 64_000_000)
     monkeypatch.setattr("dithc.sample.generate.ImageGenerator.latents", None)  # must not start
@@ -176,7 +176,7 @@ def random_autoencoder(blocks: int) -> Autoencoder:
 
 
 @pytest.mark.parametrize(("blocks", "tile"), [(0, 5), (2, 6), (2, 3)])
-def test_tiles_of_a_decoder_of_convolutions_give_the_whole_decode(blocks, tile):
+def test_tiled_convolutional_decoder_matches_the_complete_decode(blocks, tile):
     net = random_autoencoder(blocks)
     latent = torch.randn(2, 23, 19)
     whole = net.decode(latent[None])[0]
@@ -190,7 +190,7 @@ def test_tiles_of_a_decoder_of_convolutions_give_the_whole_decode(blocks, tile):
     assert (of(net.reach - 1) - whole).abs().max() > 1e-4 * scale  # control: a reach that is too small by one
 
 
-def test_tiles_of_any_other_decoder_fade_into_each_other():
+def test_tiles_of_a_nonlocal_decoder_blend_smoothly():
     def decode(latent):  # depends on the entire tile
         return latent - latent.mean(dim=(2, 3), keepdim=True) / 2
 
@@ -205,7 +205,7 @@ def test_tiles_of_any_other_decoder_fade_into_each_other():
     assert hard.diff(dim=2).min() < -0.9  # control: tiles without blending
 
 
-def test_scene_that_memory_cannot_hold_is_refused_before_work_starts(job, monkeypatch):
+def test_scene_exceeding_memory_is_rejected_before_sampling(job, monkeypatch):
     need = 6 * BANDS * SIZE * SIZE * 4
     for free in (need - 1, need):
         one = job(f"of-{free}", **SCENE)

@@ -50,7 +50,7 @@ CASES: list[dict[str, Any]] = [
 @pytest.mark.mpi
 @needs_launcher
 @pytest.mark.parametrize("ranks", [2, pytest.param(3, marks=MANY), pytest.param(4, marks=MANY)])
-def test_ranks_that_share_a_shard_make_the_images_of_one(
+def test_ranks_sharing_a_shard_generate_the_images_of_a_single_rank(
     ranks: int, job: Callable[..., SamplingJob], tmp_path: Path
 ) -> None:
     cases = CASES if ranks % 2 == 0 else [{"degrees": {"shared": 3}}, {"degrees": {"data": 3}}, {"num_images": 65}]
@@ -75,7 +75,7 @@ def test_ranks_that_share_a_shard_make_the_images_of_one(
 @pytest.mark.sampled("several ranks")
 @pytest.mark.mpi
 @needs_launcher
-def test_shards_of_other_degrees_are_kept(job: Callable[..., SamplingJob], tmp_path: Path) -> None:
+def test_existing_shards_are_kept_under_different_degrees(job: Callable[..., SamplingJob], tmp_path: Path) -> None:
     kept, more = job("kept", num_images=64), job("kept", num_images=65, degrees={"shared": 2})
     assert sample(kept, Group()) is not None
     before = (kept.out.parent / "shard-00000.npy").stat().st_mtime_ns
@@ -103,7 +103,7 @@ def staged(
     return staged_job
 
 
-def test_manifest_says_whether_images_are_exact(job, caplog) -> None:
+def test_manifest_records_exactness_of_pipefusion_images(job, caplog) -> None:
     plain, one = job("plain", **SETTINGS), staged(job, "staged", warmup_steps=2)
     numbers = sample(plain, Group())
     assert numbers is not None
@@ -123,7 +123,7 @@ def test_manifest_says_whether_images_are_exact(job, caplog) -> None:
         assert np.array_equal(images_of(whole), images_of(plain))
 
 
-def test_what_ranks_and_network_do_not_allow_is_refused_before_work(job) -> None:
+def test_unsupported_stages_and_degrees_are_rejected_before_sampling(job) -> None:
     for staged_job, messages in (
         (staged(job, "x", stages=2), ["evaluations.toy.pipefusion", "2 stages on 1 rank", "`num_pipeline_patch: 4`"]),
         (staged(job, "x", patches=17), ["num_pipeline_patch", "17", "the 16 tokens of an image"]),
@@ -136,7 +136,7 @@ def test_what_ranks_and_network_do_not_allow_is_refused_before_work(job) -> None
         assert not staged_job.out.parent.exists() or not list(staged_job.out.parent.iterdir())
 
 
-def test_images_that_are_there_need_no_ranks(job) -> None:
+def test_existing_images_require_no_stage_ranks(job) -> None:
     assert sample(staged(job, "here"), Group()) is not None
     numbers = sample(staged(job, "here", stages=2), Group())
     assert numbers is not None
@@ -147,7 +147,7 @@ def test_images_that_are_there_need_no_ranks(job) -> None:
 @pytest.mark.mpi
 @needs_launcher
 @pytest.mark.parametrize("ranks", [2, pytest.param(4, marks=MANY)])
-def test_ranks_that_are_stages_make_the_images_of_one(
+def test_stage_ranks_generate_the_images_of_a_single_rank(
     ranks: int, job: Callable[..., SamplingJob], tmp_path: Path
 ) -> None:
     """Use four ranks as two stages in two branches of guidance, or for two images."""

@@ -13,7 +13,7 @@ from tests.slurm.conftest import FIRST_SEGMENT, Scene
 pytestmark = [pytest.mark.slow, pytest.mark.slurm, pytest.mark.unit("slurm"), pytest.mark.sampled("faults on Slurm")]
 
 
-def stop_kindly(scene: Scene, job: str) -> None:
+def stop_gracefully(scene: Scene, job: str) -> None:
     """Send SIGTERM to `dithc launch` of the job, as a deadline does."""
     for process in process_numbers():
         arguments = command_of(process).split()
@@ -34,8 +34,8 @@ def lose_node(scene: Scene, job: str) -> None:
     scene.box.start_node("n2")
 
 
-@pytest.mark.parametrize("interrupt", [stop_kindly, preempt, lose_node])
-def test_interrupted_training_goes_on_under_the_same_number(
+@pytest.mark.parametrize("interrupt", [stop_gracefully, preempt, lose_node])
+def test_interrupted_training_resumes_under_the_same_job_number(
     scene: Scene, uninterrupted: dict[str, str], interrupt: Callable[[Scene, str], None]
 ) -> None:
     scene.start(FIRST_SEGMENT)
@@ -48,9 +48,7 @@ def test_interrupted_training_goes_on_under_the_same_number(
     assert scene.weights() == uninterrupted
 
 
-def test_training_that_preemption_cancels_is_put_back_by_the_driver(
-    scene: Scene, uninterrupted: dict[str, str]
-) -> None:
+def test_training_canceled_by_preemption_is_requeued_by_the_driver(scene: Scene, uninterrupted: dict[str, str]) -> None:
     scene.change_profile('slurm_partition: "cpu"', 'slurm_partition: "cancel"')
     scene.start(FIRST_SEGMENT)
     scene.reach(60)
@@ -65,7 +63,7 @@ def test_training_that_preemption_cancels_is_put_back_by_the_driver(
 LONG, LONG_RUN = "results/small/runs/pretrain/step_0002000.json", "runs: {pretrain: {steps: 2000, steps_per_job: 2000}}"
 
 
-def test_driver_started_again_takes_up_what_still_runs(scene: Scene) -> None:
+def test_restarted_driver_reuses_the_running_job(scene: Scene) -> None:
     scene.start(LONG, settings=LONG_RUN)
     scene.reach(60)
     job = scene.job()
@@ -82,7 +80,7 @@ def test_driver_started_again_takes_up_what_still_runs(scene: Scene) -> None:
     assert scene.steps() == list(range(1, 2001)), "each step ran once"
 
 
-def test_second_driver_is_refused_while_the_first_lives(scene: Scene) -> None:
+def test_second_driver_is_rejected_with_an_active_first_driver(scene: Scene) -> None:
     scene.start(LONG, settings=LONG_RUN)
     scene.reach(1)
     assert scene.driver is not None
@@ -93,7 +91,7 @@ def test_second_driver_is_refused_while_the_first_lives(scene: Scene) -> None:
     assert "another driver is active for experiment 'small'" in done.stdout + done.stderr
 
 
-def test_job_cancelled_by_hand_is_named_with_its_log_and_runs_on_when_started_again(
+def test_canceled_job_is_reported_with_the_log_and_resumes_on_restart(
     scene: Scene, uninterrupted: dict[str, str]
 ) -> None:
     scene.start(FIRST_SEGMENT)
@@ -111,7 +109,7 @@ def test_job_cancelled_by_hand_is_named_with_its_log_and_runs_on_when_started_ag
     assert scene.weights() == uninterrupted
 
 
-def test_rank_killed_for_memory_is_named_and_not_tried_again(scene: Scene) -> None:
+def test_rank_killed_for_memory_is_reported_and_not_retried(scene: Scene) -> None:
     scene.start(FIRST_SEGMENT, settings="resources: {train: {mem_mb: 150}}")
     status, output = scene.finish()
     assert status != 0
@@ -120,7 +118,7 @@ def test_rank_killed_for_memory_is_named_and_not_tried_again(scene: Scene) -> No
     assert len(scene.jobs()) == 1
 
 
-def test_failure_for_good_is_submitted_once_and_told_in_its_own_words(scene: Scene) -> None:
+def test_permanent_failure_is_submitted_once_and_reported(scene: Scene) -> None:
     # Weights grow by a factor of 999 per step.
     scene.start(FIRST_SEGMENT, settings="runs: {pretrain: {lr: 1.0, weight_decay: 1000.0}}")
     status, output = scene.finish()
@@ -131,7 +129,7 @@ def test_failure_for_good_is_submitted_once_and_told_in_its_own_words(scene: Sce
     assert "got:" in message, message
 
 
-def test_job_that_can_never_start_is_refused_before_the_first(scene: Scene) -> None:
+def test_oversized_job_is_rejected_before_the_first_submission(scene: Scene) -> None:
     scene.start(FIRST_SEGMENT, settings="resources: {train: {mem_mb: 50000, runtime: 600}}")
     status, output = scene.finish()
     assert status != 0
@@ -140,7 +138,7 @@ def test_job_that_can_never_start_is_refused_before_the_first(scene: Scene) -> N
     assert scene.jobs() == []
 
 
-def test_job_that_waits_in_vain_is_named_within_a_minute_and_runs_when_it_can(
+def test_blocked_job_is_reported_within_a_minute_and_runs_after_resume(
     scene: Scene, uninterrupted: dict[str, str]
 ) -> None:
     for node in ("n1", "n2"):
@@ -155,7 +153,7 @@ def test_job_that_waits_in_vain_is_named_within_a_minute_and_runs_when_it_can(
 
 
 @pytest.mark.long
-def test_training_longer_than_its_walltime_is_a_chain_of_starts(scene: Scene) -> None:
+def test_training_beyond_the_walltime_restarts_and_runs_each_step_once(scene: Scene) -> None:
     one_minute = f"resources: {{train: {{runtime: 1}}}}\n{LONG_RUN.replace('2000', '6000')}"
     scene.start(LONG.replace("2000", "6000"), settings=one_minute)
     scene.succeed(seconds=600.0)

@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.slurm, pytest.mark.unit("slurm")]
 @pytest.mark.parametrize(
     ("accounting", "ranks_per_node"), [(True, 1), (False, 2)], ids=["sacct-2-ranks", "squeue-4-ranks"]
 )
-def test_from_scenes_to_report_on_two_nodes(
+def test_workflow_runs_from_scenes_to_report_on_two_nodes(
     boxes: Callable[[bool], Box], tmp_path: Path, accounting: bool, ranks_per_node: int
 ) -> None:
     scene = Scene(boxes(accounting), make_project(tmp_path / "project"), nodes=2, ranks_per_node=ranks_per_node)
@@ -41,7 +41,7 @@ def test_from_scenes_to_report_on_two_nodes(
     scene.close()
 
 
-def test_profile_is_tried_by_jobs_on_the_nodes(scene: Scene) -> None:
+def test_doctor_checks_the_profile_with_jobs_on_the_nodes(scene: Scene) -> None:
     done = scene.dithc("doctor", "--profile", "cluster")
     output = done.stdout
     for text in ("2 rank(s) on n1, n2 connected", "this folder is shared", "clocks agree"):
@@ -49,7 +49,7 @@ def test_profile_is_tried_by_jobs_on_the_nodes(scene: Scene) -> None:
     assert done.returncode == 0
 
 
-def test_profile_that_asks_too_much_is_told_what(scene: Scene) -> None:
+def test_doctor_reports_a_walltime_above_the_partition_limit(scene: Scene) -> None:
     scene.change_profile("max_walltime_minutes: 60", "max_walltime_minutes: 600")
     done = scene.dithc("doctor", "--profile", "cluster")
     assert done.returncode == 1

@@ -94,7 +94,7 @@ def plan_of(job) -> Plan:
     ],
     ids=["plain", "micro-batches", "recompute", "bf16", "guide", "modern"],
 )
-def test_managed_training_ends_in_the_same_bytes(wide, make_latents, tmp_path, settings):
+def test_managed_training_is_byte_identical_to_unmanaged(wide, make_latents, tmp_path, settings):
     settings |= {"latents": make_latents(tmp_path / "held-out", held_out=2)}
     plain, managed = wide("plain", **settings), wide("managed", memory=TIGHT, validate_every=1, **settings)
     assert [train(one, Group()) for one in (plain, managed)] == [DONE, DONE]
@@ -107,7 +107,7 @@ def test_managed_training_ends_in_the_same_bytes(wide, make_latents, tmp_path, s
 
 
 @pytest.mark.slow
-def test_metrics_plan_and_log_say_what_moved_and_that_the_budget_held(wide, caplog):
+def test_metrics_plan_and_log_report_transfers_within_the_budget(wide, caplog):
     plain, managed = wide("plain"), wide("managed", memory=TIGHT)
     with caplog.at_level("INFO", logger="dithc"):
         for one in (plain, managed):
@@ -131,7 +131,7 @@ def test_metrics_plan_and_log_say_what_moved_and_that_the_budget_held(wide, capl
 
 @pytest.mark.sampled
 @pytest.mark.parametrize("first", [TIGHT, None], ids=["managed first", "plain first"])
-def test_either_continues_what_the_other_began(wide, first):
+def test_managed_and_unmanaged_runs_resume_each_checkpoint_bit_exactly(wide, first):
     second = TIGHT if first is None else None
     whole = wide("whole", checkpoint_every=2)
     parts = [
@@ -145,7 +145,7 @@ def test_either_continues_what_the_other_began(wide, first):
 
 @pytest.mark.sampled
 @pytest.mark.parametrize("policy", ["skip", "rollback"])
-def test_step_that_is_not_finite_is_left_out_alike(wide, policy):
+def test_nonfinite_step_is_skipped_identically_with_managed_memory(wide, policy):
     settings = {"on_nonfinite": policy, "checkpoint_every": 2, "until": 5, "steps": 5}
     plain, managed = wide("plain", **settings), wide("managed", memory=TIGHT, **settings)
     faults.inject("latents", at=4, image=3)
@@ -157,7 +157,7 @@ def test_step_that_is_not_finite_is_left_out_alike(wide, policy):
     assert Manifest.read(managed.paths.out).summary["skipped_steps"] == [4]
 
 
-def test_missing_folder_is_an_error_before_any_work(wide, tmp_path):
+def test_missing_spill_folder_is_rejected_before_training(wide, tmp_path):
     one = wide("store", memory=training.MemoryConfig(spill_folder=str(tmp_path / "missing"), spill_gib=0.1))
     with pytest.raises(UserError, match=r"missing[\s\S]*fix"):
         train(one, Group())
@@ -165,7 +165,7 @@ def test_missing_folder_is_an_error_before_any_work(wide, tmp_path):
 
 
 @pytest.mark.slow
-def test_configuration_says_how_memory_is_used(wide, latents, tmp_path):
+def test_memory_configuration_of_the_machine_enables_the_memory_plan(wide, latents, tmp_path):
     """As started by the rules of the workflow."""
     config = config_of(tmp_path / "config.json", wide("store").run, machine={"memory": TIGHT.model_dump()})
     out = tmp_path / "store" / "step.json"
@@ -189,16 +189,16 @@ class TestOneTier:
         ddr = tuple(tier for tier in machine.tiers if tier.kind == "ddr")[:1]
         monkeypatch.setattr(memory_tiers, "discover_machine", lambda: replace(machine, tiers=ddr))
 
-    def test_asking_for_it_is_refused(self):
+    def test_automem_on_is_rejected_with_a_single_memory_tier(self):
         with pytest.raises(UserError, match=r"two tiers[\s\S]*fast_memory_gib"):
             TrainingMemory(training.MemoryConfig(automem="on"))
 
-    def test_recomputation_has_no_effect_and_warns(self, caplog):
+    def test_allow_recompute_without_effect_logs_a_warning(self, caplog):
         assert TrainingMemory(training.MemoryConfig(allow_recompute=True)).tiers is None
         assert "allow_recompute has no effect with a single memory tier" in caplog.text
 
 
-def test_file_below_unbudgeted_memory_takes_what_the_share_has_no_room_for(monkeypatch, tmp_path):
+def test_spill_file_stores_allocations_exceeding_the_memory_share(monkeypatch, tmp_path):
     machine = discover_machine()
     ddr = replace(next(tier for tier in machine.tiers if tier.kind == "ddr"), memory_bytes=16 << 20)
     monkeypatch.setattr(memory_tiers, "discover_machine", lambda: replace(machine, tiers=(ddr,)))
@@ -209,13 +209,13 @@ def test_file_below_unbudgeted_memory_takes_what_the_share_has_no_room_for(monke
         del kept
 
 
-def test_settings_without_effect_warn(caplog):
+def test_memory_settings_without_effect_log_a_warning(caplog):
     memory_of_run = TrainingMemory(training.MemoryConfig(automem="off", fast_memory_gib=1.0))
     assert memory_of_run.tiers is None
     assert "fast_memory_gib has no effect" in caplog.text
 
 
-def test_ranks_of_a_node_share_what_the_fastest_tier_has(opened, monkeypatch):
+def test_ranks_of_a_node_split_the_fastest_tier_budget(opened, monkeypatch):
     machine = description.read(ROOT / "profiles" / "machines" / "lx2.yaml")
     monkeypatch.setattr(memory_tiers, "discover_machine", lambda: replace(machine, tiers=unbound))
     unbound = tuple(replace(tier, nodes=()) for tier in machine.tiers)  # this machine does not have these nodes
@@ -225,7 +225,7 @@ def test_ranks_of_a_node_share_what_the_fastest_tier_has(opened, monkeypatch):
     assert quarter == pytest.approx(whole / 4, abs=1)
 
 
-def test_cores_that_compute_threads_leave_free_are_for_copies(monkeypatch):
+def test_copy_threads_use_distinct_cores_free_of_compute(monkeypatch):
     machine = description.read(ROOT / "profiles" / "machines" / "lx2.yaml")
     monkeypatch.setattr(background, "discover_machine", lambda: machine)
     free = background.free_cores()
@@ -237,7 +237,7 @@ class TestOnSeveralRanks:
     pytestmark = several_ranks
 
     @pytest.mark.sampled("several ranks")
-    def test_managed_ranks_end_in_the_same_bytes(self, wide, tmp_path):
+    def test_managed_ranks_are_bit_identical_to_unmanaged(self, wide, tmp_path):
         cases: dict[str, dict[str, str | int]] = {
             "reducer": {},
             "zero1": {"sharding": "zero1"},

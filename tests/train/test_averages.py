@@ -20,7 +20,7 @@ EVERY = {"ema": {"decay": 0.9, "stds": LENGTHS}, "checkpoint_every": 1, "keep_ev
 
 
 @pytest.mark.slow
-def test_stored_averages_are_those_of_the_weights_after_each_step_and_of_nothing_older(job):
+def test_stored_averages_match_the_recursion_over_step_weights(job):
     one = job(**EVERY)
     assert train(one, Group()) == DONE
     folders = [store_of(one).open(step).folder for step in range(7)]
@@ -39,7 +39,7 @@ def test_stored_averages_are_those_of_the_weights_after_each_step_and_of_nothing
 
 
 @pytest.mark.slow
-def test_without_lengths_the_rest_is_the_same(job, tmp_path):
+def test_ema_lengths_add_files_without_changing_the_checkpoint(job, tmp_path):
     whole, plain = job("a", until=4, ema=EVERY["ema"]), job("plain", until=4, ema={"decay": 0.9})
     assert [train(one, Group()) for one in (whole, plain)] == [DONE] * 2
     found, rest = hashes(whole), hashes(plain)
@@ -53,7 +53,7 @@ def test_without_lengths_the_rest_is_the_same(job, tmp_path):
     assert all(torch.equal(exponential[name], value) for name, value in exported.items())
 
 
-def test_averages_of_lengths_are_counted_moved_and_follow_weights_without_a_gradient():
+def test_length_averages_are_counted_moved_and_updated_without_gradient():
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2))
     ema = Ema(model, training.EmaConfig(decay=0.5, stds=LENGTHS))

@@ -60,7 +60,7 @@ def damage(job: Any, kind: str, draws: random.Random) -> None:
 @pytest.mark.slow
 @pytest.mark.mpi
 @needs_launcher
-def test_faults_while_checkpoints_are_written_and_damage_do_not_change_a_bit(job, tmp_path):
+def test_training_after_write_faults_and_damage_is_byte_identical(job, tmp_path):
     settings = {"steps": STEPS, "until": STEPS, "checkpoint_every": CHECKPOINT_EVERY, "strategy": "dp"}
     faulted, whole, draws, newest = job("faulted", **settings), job("whole", **settings), random.Random(1), 0
     for kind, damage_kind in (("blocks", None), ("disk", "flip"), ("commit", "cut"), ("rename", None)):

@@ -39,7 +39,7 @@ def ten_losses(job, store):
 
 
 @pytest.mark.parametrize("backend", ["reference", "numba", "c"])
-def test_ten_losses_are_those_on_record(job, backend, use_backend):
+def test_ten_losses_match_the_golden_record(job, backend, use_backend):
     use_backend(backend)
     losses = ten_losses(job, "golden")
     if os.environ.get("DITHC_WRITE_GOLDEN") and backend == "reference":
@@ -52,13 +52,13 @@ def test_ten_losses_are_those_on_record(job, backend, use_backend):
 
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("backend", ["numba", "c"])
-def test_ten_losses_repeat_to_the_bit(job, backend, threads, use_backend):
+def test_ten_losses_are_bit_reproducible(job, backend, threads, use_backend):
     use_backend(backend)
     torch.set_num_threads(threads)
     assert ten_losses(job, "first") == ten_losses(job, "second")
 
 
-def test_a_run_that_names_its_back_end_is_served_by_it_and_leaves_the_choice_as_it_was(job, monkeypatch, use_backend):
+def test_run_uses_the_configured_backend_and_restores_the_selection(job, monkeypatch, use_backend):
     use_backend("numba")
     served = set()
     original = Trainer.step

@@ -38,7 +38,7 @@ def start(tmp_path, latents, job):
 
 
 @pytest.mark.sampled("killed ranks")
-def test_killed_rank_or_launcher_ends_all_within_seconds_and_training_continues_to_the_same_bytes(start, tmp_path):
+def test_killed_rank_or_launcher_ends_all_ranks_and_resume_is_identical(start, tmp_path):
     for number in (0, 1):
         with start("killed") as training:
             training.wait_for_progress()
@@ -80,7 +80,7 @@ if os.environ.get("PMI_RANK") == "1" and not os.path.exists(os.environ["DITHC_TE
 
 
 @pytest.mark.sampled("killed ranks")
-def test_rank_interrupted_before_it_has_a_guard_is_started_again_with_all(start, tmp_path, monkeypatch):
+def test_rank_interrupted_before_the_guard_restarts_all_ranks(start, tmp_path, monkeypatch):
     """Its launcher receives a status instead of a signal, and waits like the other rank."""
     if launcher().vendor != "mpich":
         pytest.skip("mpiexec is not MPICH's: others end all ranks with the first")
@@ -96,7 +96,7 @@ def test_rank_interrupted_before_it_has_a_guard_is_started_again_with_all(start,
 
 @pytest.mark.sampled("killed ranks")
 @pytest.mark.parametrize("number", [0, 1])
-def test_rank_that_stands_still_is_named_and_ends_all_and_training_continues(number, start, tmp_path):
+def test_stopped_rank_is_reported_ends_all_ranks_and_training_resumes(number, start, tmp_path):
     with start("killed", checkpoint_every=100) as training:
         training.wait_for_progress()
         pid = training.rank(number)
@@ -112,7 +112,7 @@ def test_rank_that_stands_still_is_named_and_ends_all_and_training_continues(num
 
 @pytest.mark.sampled("killed ranks")
 @pytest.mark.parametrize(("number", "to"), [(signal.SIGTERM, 1), (signal.SIGUSR1, "launch")])
-def test_signal_stops_both_ranks_at_one_step_saves_and_ends_with_75(number, to, start, tmp_path):
+def test_signal_stops_and_saves_both_ranks_at_the_same_step_with_status_75(number, to, start, tmp_path):
     with start("killed") as training:
         training.wait_for_progress()
         os.kill(training.process.pid if to == "launch" else training.rank(to), number)

@@ -23,7 +23,7 @@ class TestOnSeveralRanks:
     pytestmark = several_ranks
 
     @pytest.mark.sampled("several ranks")
-    def test_modules_of_others_train_on_ranks(self, tmp_path):
+    def test_user_defined_modules_train_correctly_on_two_ranks(self, tmp_path):
         done = run_program(str(PROGRAM), 2, "2", str(tmp_path), *SCENES)
         assert done.returncode == 0, done.stderr
         assert sorted(done.stdout.splitlines()) == ["rank 0 of 2 is done", "rank 1 of 2 is done"]
@@ -46,7 +46,7 @@ def trained(folder: Path, *, until: int, stop_at: int = 0) -> tuple[nn.Module, C
     return model, checkpoints
 
 
-def test_training_that_is_asked_to_stop_saves_and_goes_on_to_the_bit(tmp_path):
+def test_stopped_custom_training_saves_and_resumes_bit_exactly(tmp_path):
     whole, done = trained(tmp_path / "whole", until=5)
     assert (done.step, done.status) == (5, 0)
     assert CheckpointStore(tmp_path / "whole").steps() == [4, 5]
@@ -69,7 +69,7 @@ def failing(folder: Path) -> None:
         raise RuntimeError("of its own")
 
 
-def test_block_that_fails_saves_nothing_more_and_holds_nobody_up(tmp_path):
+def test_failing_training_block_raises_without_a_further_checkpoint(tmp_path):
     for _ in range(2):
         with pytest.raises(RuntimeError, match="of its own"):
             failing(tmp_path)
@@ -85,12 +85,12 @@ def test_block_that_fails_saves_nothing_more_and_holds_nobody_up(tmp_path):
         (lambda: CheckpointManager("store", Group(), Optimizer(nn.Linear(2, 1)), every=0), "every 0"),
     ],
 )
-def test_bad_use_in_one_process_is_refused(call, message):
+def test_invalid_api_use_in_a_single_process_is_rejected(call, message):
     with pytest.raises(UserError, match=message):
         call()
 
 
-def test_step_of_gradients_that_are_not_finite_is_refused_and_leaves_the_weights():
+def test_nonfinite_gradients_are_rejected_and_weights_are_preserved():
     optimizer = Optimizer(model := nn.Linear(2, 1))
     before = model.weight.clone()
     optimizer.strategy.backward(model(torch.tensor([[torch.inf, 1.0]])).sum())
@@ -115,7 +115,7 @@ def odd(folder: Path, *types: torch.dtype) -> tuple[nn.Module, CheckpointManager
     return model, CheckpointManager(folder, Group(), Optimizer(strategy, lr=0.1), every=1)
 
 
-def test_buffers_of_any_type_come_back(tmp_path):
+def test_buffers_of_unusual_dtypes_are_restored_exactly(tmp_path):
     types = (torch.complex64, torch.int8, torch.int16, torch.uint16, torch.uint32, torch.uint64, torch.float8_e5m2)
     model, checkpoints = odd(tmp_path, *types)
     with checkpoints:
@@ -130,6 +130,6 @@ def test_buffers_of_any_type_come_back(tmp_path):
             assert torch.equal(found.view(torch.uint8), buffer.view(torch.uint8))
 
 
-def test_a_buffer_that_no_file_can_hold_is_refused_before_the_first_step(tmp_path):
+def test_unserializable_buffer_is_rejected_before_the_first_step(tmp_path):
     with pytest.raises(UserError, match=r"complex128 of torch.complex128[\s\S]*persistent=False"):
         odd(tmp_path, torch.complex128)

@@ -30,7 +30,7 @@ def net(seed: int = 0) -> nn.Module:
     return nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2))
 
 
-def test_decay_warms_up_to_its_final_value():
+def test_ema_decay_warms_up_to_the_final_value():
     assert decay_at(1, decay=0.9999, warmup=True) == pytest.approx(2 / 11)
     assert decay_at(10**6, decay=0.9999, warmup=True) == 0.9999
     assert decay_at(1, decay=0.9999, warmup=False) == 0.9999
@@ -38,7 +38,7 @@ def test_decay_warms_up_to_its_final_value():
     assert initial_weight_fraction(1000, decay=0.9999, warmup=True) < 1e-20
 
 
-def test_average_follows_the_weights_and_leaves_the_frozen_alone():
+def test_ema_follows_trained_weights_and_preserves_frozen_weights():
     model = net()
     model[0].weight.requires_grad_(False)
     ema = Ema(model, training.EmaConfig(decay=0.5, warmup=False))
@@ -53,7 +53,7 @@ def test_average_follows_the_weights_and_leaves_the_frozen_alone():
     assert torch.allclose(ema.state["1.weight"], before["1.weight"] + 0.5)
 
 
-def test_learning_rate_rises_linearly_and_then_stays():
+def test_learning_rate_warms_up_linearly_and_stays_constant():
     rates = [learning_rate_at(step, training.RunConfig(dataset="toy", lr=1.0, warmup_steps=4)) for step in (1, 2, 4, 5)]
     assert rates == [0.25, 0.5, 1.0, 1.0]
     assert learning_rate_at(1, training.RunConfig(dataset="toy", lr=1.0)) == 1.0
@@ -62,7 +62,7 @@ def test_learning_rate_rises_linearly_and_then_stays():
 SCHEDULED = {"dataset": "toy", "lr": 0.8, "steps": 100}
 
 
-def test_cosine_falls_to_0_at_the_last_step():
+def test_cosine_schedule_decays_to_zero_at_the_last_step():
     run = training.RunConfig(**SCHEDULED, warmup_steps=20, lr_schedule="cosine")
     rates = [learning_rate_at(step, run) for step in range(1, 101)]
     assert rates[:20] == pytest.approx([step / 25 for step in range(1, 21)])
@@ -72,7 +72,7 @@ def test_cosine_falls_to_0_at_the_last_step():
 
 
 @pytest.mark.parametrize("share", [0.2, 0.35, 0.9])
-def test_trapezoid_is_flat_and_then_falls_linearly_to_0_at_the_last_step(share):
+def test_trapezoid_schedule_is_constant_then_decays_linearly_to_zero(share):
     run = training.RunConfig(**SCHEDULED, warmup_steps=10, lr_schedule="trapezoid", decay_fraction=share)
     rates = [learning_rate_at(step, run) for step in range(1, 101)]
     edge = round(100 * (1 - share))
@@ -81,7 +81,7 @@ def test_trapezoid_is_flat_and_then_falls_linearly_to_0_at_the_last_step(share):
     assert rates[-1] == 0.0
 
 
-def test_schedules_of_one_step_and_of_all_steps_are_there():
+def test_schedules_accept_a_single_step_and_a_full_decay_fraction():
     for schedule in ("cosine", "trapezoid"):
         assert learning_rate_at(1, training.RunConfig(dataset="toy", steps=1, lr_schedule=schedule)) == 0.0
     whole = training.RunConfig(**SCHEDULED, lr_schedule="trapezoid", decay_fraction=1.0)
@@ -89,7 +89,7 @@ def test_schedules_of_one_step_and_of_all_steps_are_there():
 
 
 @pytest.mark.parametrize("backend", ["reference", "numba", "c"])
-def test_every_back_end_makes_the_steps_of_torch(backend, use_backend):
+def test_every_backend_matches_torch_adamw_steps(backend, use_backend):
     use_backend(backend)
     settings = training.RunConfig(
         dataset="toy", lr=0.1, betas=[0.7, 0.95], weight_decay=0.01, max_grad_norm=0.5, warmup_steps=0
@@ -115,7 +115,7 @@ def test_every_back_end_makes_the_steps_of_torch(backend, use_backend):
     ("clip", "value", "is_accepted"),
     [(None, 1e18, True), (None, 1e20, False), (1.0, 1e20, True), (1.0, math.inf, False)],
 )
-def test_gradients_whose_squares_are_beyond_fp32_are_not_taken(clip, value, is_accepted):
+def test_gradients_with_squares_beyond_fp32_are_rejected(clip, value, is_accepted):
     model = nn.Linear(2, 2, bias=False)
     optimizer = Optimizer.of_run(model, training.RunConfig(dataset="toy", max_grad_norm=clip))
     model.weight.grad = torch.full((2, 2), value)
@@ -127,7 +127,7 @@ def test_gradients_whose_squares_are_beyond_fp32_are_not_taken(clip, value, is_a
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1])
-def test_signal_is_a_request_to_stop_and_handlers_come_back(number):
+def test_signal_requests_a_stop_and_handlers_are_restored(number):
     before = signal.getsignal(number)
     with StopRequests() as stop:
         assert stop.reason(grace_seconds=None) is None
@@ -139,7 +139,7 @@ def test_signal_is_a_request_to_stop_and_handlers_come_back(number):
     assert signal.getsignal(number) == before
 
 
-def test_deadline_counts_from_the_start_of_the_process():
+def test_walltime_counts_from_process_start():
     age_minutes = seconds_since_process_start() / 60
     assert age_minutes > 0
     stop = StopRequests(walltime_minutes=age_minutes + 10)
@@ -148,7 +148,7 @@ def test_deadline_counts_from_the_start_of_the_process():
     assert stop.reason(grace_seconds=None) is None
 
 
-def test_grace_follows_the_slowest_recent_step_and_save():
+def test_grace_time_follows_the_slowest_recent_step_save_and_validation():
     timer = StepTimer()
     assert timer.grace_seconds == EXIT_SECONDS
     for seconds in [9.0] + [1.0] * 19 + [2.0]:
@@ -160,7 +160,7 @@ def test_grace_follows_the_slowest_recent_step_and_save():
     assert timer.grace_seconds == 2 * (2.0 + 30.0) + 2 * 3.0 + EXIT_SECONDS
 
 
-def test_ranks_wait_for_five_of_the_longest_step_and_a_minute_at_least():
+def test_timeout_is_five_times_the_longest_step_and_at_least_a_minute():
     timer = StepTimer()
     timer.save(100.0)
     assert timer.timeout_seconds() is None
@@ -174,7 +174,7 @@ def test_ranks_wait_for_five_of_the_longest_step_and_a_minute_at_least():
     assert timer.timeout_seconds(saving=True) == 5 * 200.0
 
 
-def test_more_ranks_than_images_are_refused():
+def test_more_ranks_than_images_are_rejected():
     run = training.RunConfig(dataset="toy", global_batch_size=2)
     group = Group(rank=0, size=3)
     with pytest.raises(UserError, match="3 ranks for a global batch of 2"):

@@ -46,7 +46,7 @@ ONE_OF_EACH = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ONE_OF_EACH)
-def test_resumed_training_equals_an_uninterrupted_one_to_the_bit(job, kind):
+def test_resumed_training_is_bit_identical_to_uninterrupted(job, kind):
     settings = ONE_OF_EACH[kind]
     whole, first, second = (job(store, until=until, **settings) for store, until in (("a", 6), ("b", 3), ("b", 6)))
     assert [train(part, Group()) for part in (whole, first, second)] == [DONE] * 3
@@ -59,7 +59,7 @@ def test_resumed_training_equals_an_uninterrupted_one_to_the_bit(job, kind):
 
 
 @pytest.mark.slow
-def test_training_learns(job):
+def test_training_reduces_the_mean_loss(job):
     settings = job(until=150, steps=150, lr=2e-3, checkpoint_every=150)
     assert train(settings, Group()) == DONE
     numbers = Manifest.read(settings.paths.out).summary
@@ -68,7 +68,7 @@ def test_training_learns(job):
     assert 0.9 < numbers["initial_loss"] < 1.2
 
 
-def test_done_training_is_not_repeated(job):
+def test_completed_training_is_not_repeated(job):
     one = job()
     train(one, Group())
     written = Manifest.read(one.paths.out)
@@ -81,7 +81,7 @@ def test_done_training_is_not_repeated(job):
 
 
 @pytest.mark.slow
-def test_steps_may_be_raised_later(job):
+def test_raising_steps_later_equals_the_uninterrupted_run(job):
     first, whole = job("more", until=4, steps=4), job("whole", until=6)
     train(first, Group())
     longer = job("more", until=6, steps=6)
@@ -91,7 +91,7 @@ def test_steps_may_be_raised_later(job):
     assert Manifest.read(first.paths.out).verify(first.paths.out.parent) == []  # its checkpoint is pinned
 
 
-def test_first_step_sees_the_initial_weights_and_the_average_follows(job):
+def test_ema_equals_raw_weights_only_at_step_zero(job):
     one = job(until=2)
     train(one, Group())
     for step in (0, 2):
@@ -100,9 +100,7 @@ def test_first_step_sees_the_initial_weights_and_the_average_follows(job):
 
 
 @pytest.mark.parametrize(("predict", "times"), [("noise", "logit-normal"), ("v", "uniform"), ("flow", "logit-normal")])
-def test_first_loss_is_the_mean_square_of_what_is_to_be_predicted_and_the_checkpoint_says_what_that_is(
-    job, predict, times
-):
+def test_initial_mse_equals_the_target_power_and_objective_is_stored(job, predict, times):
     """The network begins by predicting 0."""
     kind = {"prediction_type": predict, "timestep_sampling": times}
     one = job(until=1, model=SMALL | {"learn_sigma": False}, objective=kind)
@@ -119,14 +117,14 @@ def test_first_loss_is_the_mean_square_of_what_is_to_be_predicted_and_the_checkp
     assert objective_values["prediction_type"] == predict
 
 
-def test_checkpoints_kept_are_the_first_the_segment_ends_and_the_last(job):
+def test_kept_checkpoints_are_the_first_segment_ends_and_latest(job):
     one = job(until=12, steps=12, steps_per_job=4, checkpoint_every=1, keep_last=2)
     train(one, Group())
     assert store_of(one).steps() == [0, 4, 8, 11, 12]
 
 
 @pytest.mark.slow
-def test_checkpoint_cut_in_half_is_passed_over_with_its_reason(job, caplog):
+def test_truncated_checkpoint_is_skipped_with_a_logged_reason(job, caplog):
     whole, one = job("whole"), job("cut", until=4)
     train(whole, Group())
     train(one, Group())
@@ -138,7 +136,7 @@ def test_checkpoint_cut_in_half_is_passed_over_with_its_reason(job, caplog):
     assert hashes(longer) == hashes(whole)
 
 
-def test_held_lease_ends_with_its_own_status(job, monkeypatch):
+def test_training_with_a_held_lease_returns_the_held_status(job, monkeypatch):
     one = job(until=2)
     train(one, Group())
     folder = store_of(one).folder
@@ -157,7 +155,7 @@ def test_held_lease_ends_with_its_own_status(job, monkeypatch):
     ],
     ids=["before a checkpoint", "before the commit", "before the removal of old ones"],
 )
-def test_lease_that_is_lost_ends_the_training_before_it_writes_or_removes(job, monkeypatch, lost, settings, kept):
+def test_lost_lease_ends_training_before_checkpoint_changes(job, monkeypatch, lost, settings, kept):
     monkeypatch.setattr(Lease, "holds", lambda self: not list(self.path.parent.glob(lost)))
     one = job(**settings)
     assert train(one, Group()) == HELD
@@ -165,7 +163,7 @@ def test_lease_that_is_lost_ends_the_training_before_it_writes_or_removes(job, m
 
 
 @pytest.mark.slow
-def test_damaged_end_of_a_finished_run_is_trained_again_as_the_fix_says(job):
+def test_deleting_a_damaged_final_checkpoint_retrains_the_last_part(job):
     one = job()
     train(one, Group())
     found, before = checkpoint(one), hashes(one)
@@ -177,7 +175,7 @@ def test_damaged_end_of_a_finished_run_is_trained_again_as_the_fix_says(job):
     assert hashes(one) == before
 
 
-def test_ranks_leave_when_rank_0_has_written_everything(job, monkeypatch):
+def test_final_barrier_follows_the_manifest_of_rank_0(job, monkeypatch):
     written = []
     one = job()
     monkeypatch.setattr(Group, "barrier", lambda self: written.append(one.paths.out.exists()))
@@ -186,7 +184,7 @@ def test_ranks_leave_when_rank_0_has_written_everything(job, monkeypatch):
 
 
 @pytest.mark.slow
-def test_deadline_stops_after_a_step_and_every_start_gets_on(job):
+def test_expired_walltime_stops_after_a_step_and_each_restart_advances(job):
     one = job(walltime_minutes=0.0)
     statuses = [train(one, Group()) for _ in range(6)]
     assert statuses == [STOPPED] * 5 + [DONE]
@@ -195,7 +193,7 @@ def test_deadline_stops_after_a_step_and_every_start_gets_on(job):
     assert hashes(one) == hashes(whole)
 
 
-def test_full_disk_is_an_error_and_earlier_checkpoints_are_intact(job):
+def test_full_disk_raises_user_error_and_preserves_earlier_checkpoints(job):
     train(job(until=2), Group())
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, before[1]))  # the kernel rejects longer files, like a full disk
@@ -213,18 +211,18 @@ def test_full_disk_is_an_error_and_earlier_checkpoints_are_intact(job):
     assert train(job(until=4), Group()) == DONE
 
 
-def test_last_step_beyond_the_configuration_is_refused(job):
+def test_last_step_beyond_the_configured_steps_is_rejected(job):
     with pytest.raises(UserError, match="raise `steps`"):
         job(until=7)
 
 
-def test_manifest_of_another_stage_is_refused(job, latents: Path):
+def test_manifest_of_a_different_stage_is_rejected(job, latents: Path):
     latents.write_text(dump_checksummed(load_checksummed(latents.read_text()) | {"stage": "tiles"}))
     with pytest.raises(UserError, match="another stage"):
         train(job(), Group())
 
 
-def test_files_of_the_manifest_are_the_bytes_of_the_checkpoint(job):
+def test_manifest_lists_and_verifies_the_checkpoint_files(job):
     one = job()
     train(one, Group())
     manifest = Manifest.read(one.paths.out, stage="train")

@@ -43,7 +43,7 @@ REQUESTED = {
 }
 
 
-def test_each_bench_is_a_target_without_any_training(project: Path) -> None:
+def test_each_bench_is_a_target_without_training_jobs(project: Path) -> None:
     done = snakemake(project, *TARGETS, *LOCAL)
     assert done.returncode == 0, done.stdout[-3000:]
     for command, figure in TARGETS.values():
@@ -53,7 +53,7 @@ def test_each_bench_is_a_target_without_any_training(project: Path) -> None:
     assert "dithc train" not in done.stdout
 
 
-def test_the_report_has_what_the_experiment_asks_for_and_the_demo_asks_for_nothing(project: Path) -> None:
+def test_report_contains_only_the_requested_benches(project: Path) -> None:
     plain = snakemake(project, *LOCAL).stdout
     assert "dithc report" in plain
     assert "dithc bench" not in plain
@@ -69,7 +69,7 @@ def test_the_report_has_what_the_experiment_asks_for_and_the_demo_asks_for_nothi
         assert f"--{name} results/demo/bench/{name}.json" in report
 
 
-def test_a_cluster_gives_the_bench_its_ranks_and_their_cores(project: Path) -> None:
+def test_cluster_profile_sets_ranks_and_cores_of_the_scaling_bench(project: Path) -> None:
     settings = "bench={scaling: {models: [DiT-B/2], ranks: [4, 8, 16]}}"
     target = "results/demo/bench/scaling-weak.json"
     done = snakemake(project, target, "--profile", "cluster", "-n", "-p", "--config", settings)
@@ -77,7 +77,7 @@ def test_a_cluster_gives_the_bench_its_ranks_and_their_cores(project: Path) -> N
     assert "nodes=4, tasks=16, cpus_per_task=38" in done.stdout
 
 
-def test_strategy_decides_the_launch_and_no_parameter_of_a_rule(project: Path) -> None:
+def test_strategy_changes_only_the_launch_arguments(project: Path) -> None:
     done = snakemake(project, *LOCAL, "--config", "machine={launcher: mpiexec, strategy: dp}").stdout
     assert "dithc launch --launcher mpiexec --nodes 1 --strategy dp --cpus-per-node" in done
     plain = snakemake(project, *LOCAL).stdout

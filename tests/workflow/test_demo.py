@@ -22,14 +22,14 @@ def manifest(folder: Path, name: str) -> dict[str, object]:
     return content
 
 
-def test_demo_ends_with_a_report_that_needs_no_network(finished: Path) -> None:
+def test_demo_report_references_no_network_resources(finished: Path) -> None:
     page = (finished / "results" / "demo" / "report.html").read_text()
     assert "data:image/webp;base64," in page
     assert 'src="http' not in page
     assert 'href="http' not in page.split("</head>")[0]
 
 
-def test_every_stage_left_a_manifest_that_verifies(finished: Path) -> None:
+def test_manifests_of_all_stages_pass_verification(finished: Path) -> None:
     stages = {path.parent.parent.name for path in (finished / "results" / "demo").rglob("manifest.json")}
     assert {"inputs", "scenes", "tiles", "codecs", "latents", "samples", "features", "fid"} <= stages
     verify = subprocess.run(
@@ -42,7 +42,7 @@ def test_every_stage_left_a_manifest_that_verifies(finished: Path) -> None:
     assert verify.returncode == 0, verify.stdout + verify.stderr
 
 
-def test_second_run_has_nothing_to_do(finished: Path) -> None:
+def test_second_run_starts_no_jobs(finished: Path) -> None:
     assert "Nothing to be done" in snakemake(finished, *LOCAL).stdout
 
 
@@ -57,7 +57,7 @@ def encoded(finished: Path, tmp_path: Path) -> Path:
 
 
 @pytest.mark.sampled("after the demo")
-def test_two_ranks_learn_what_one_learns(finished: Path, encoded: Path) -> None:
+def test_two_ranks_match_the_losses_of_one_rank(finished: Path, encoded: Path) -> None:
     target = "runs/pretrain/step_0000020.json"
     two_ranks = "machine={launcher: mpiexec, ranks_per_node: 2}"
     done = snakemake(encoded, f"results/demo/{target}", *LOCAL, "--config", two_ranks)
@@ -123,7 +123,7 @@ def test_killed_workflow_continues_to_the_same_weights(finished: Path, encoded: 
 
 
 @pytest.mark.sampled("after the demo")
-def test_edited_display_trains_no_codec_again(finished: Path) -> None:
+def test_edited_rendering_reuses_the_codec(finished: Path) -> None:
     edit = finished / "edit.yaml"
     edit.write_text("datasets: {sentinel2: {rendering: {low: 0, high: 0.4}}}\n")
     before = manifest(finished, "codecs/sentinel2-vae/manifest.json")["digest"]

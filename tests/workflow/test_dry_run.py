@@ -13,7 +13,7 @@ EXPERIMENTS = sorted(path.stem for path in (ROOT / "config" / "experiments").glo
 @pytest.mark.sampled
 @pytest.mark.parametrize("profile", ["profiles/local", "cluster"])
 @pytest.mark.parametrize("experiment", EXPERIMENTS)
-def test_experiment_dry_runs(project: Path, experiment: str, profile: str) -> None:
+def test_experiment_dry_run_plans_all_stages(project: Path, experiment: str, profile: str) -> None:
     done = snakemake(project, "--profile", profile, "--configfile", f"config/experiments/{experiment}.yaml", "-n")
     assert done.returncode == 0, done.stdout[-3000:]
     for rule in ("ingest", "tiles", "latents", "sample", "features_real", "features_generated", "fid", "report"):
@@ -22,7 +22,7 @@ def test_experiment_dry_runs(project: Path, experiment: str, profile: str) -> No
     assert ("a run of this plan would stop before its first job: input of experiment" in done.stdout) == lacks
 
 
-def test_another_workflow_imports_this_one_as_a_module(project: Path) -> None:
+def test_workflow_is_importable_as_a_snakemake_module(project: Path) -> None:
     text = (ROOT / "docs/workflow.md").read_text()
     block = (
         text[text.index("    configfile: ") : text.index("    use rule * from dithc\n")] + "    use rule * from dithc\n"
@@ -35,14 +35,14 @@ def test_another_workflow_imports_this_one_as_a_module(project: Path) -> None:
     assert "\ntiles " in done.stdout
 
 
-def test_reduced_demo_plans_in_another_folder(project: Path, tmp_path: Path) -> None:
+def test_reduced_demo_is_planned_in_a_separate_directory(project: Path, tmp_path: Path) -> None:
     files = ("--profile", "profiles/local", "--configfile", DEMO, str(REDUCED))
     done = snakemake(project, "--directory", str(tmp_path), *files, "-n")
     assert done.returncode == 0, done.stdout[-3000:]
     assert "\nreport " in done.stdout
 
 
-def test_profile_decides_ranks_and_no_result(project: Path) -> None:
+def test_profile_sets_ranks_and_overrides_are_reported(project: Path) -> None:
     (project / "mine.yaml").write_text("machine: {cpus_per_rank: 2, param_gather_dtype: bf16}\n")
     settings = ["--configfile", DEMO, "mine.yaml", "--config", "machine={ranks_per_node: 2}"]
     done = snakemake(project, "--profile", "cluster", "-n", "-p", *settings)
@@ -52,7 +52,7 @@ def test_profile_decides_ranks_and_no_result(project: Path) -> None:
     assert done.returncode == 0
 
 
-def test_demo_on_a_cluster_asks_for_one_task_a_rank_with_its_own_cores(project: Path) -> None:
+def test_demo_on_a_cluster_requests_one_task_per_rank(project: Path) -> None:
     planned = snakemake(project, "--profile", "cluster", "-n").stdout
     assert "results/demo/report.html" in planned, "the demo is planned without a configuration file"
     training = planned.partition("rule pretrain:")[2].partition("\n[")[0]

@@ -23,7 +23,7 @@ def digest_of(path: Path) -> str | None:
     return fingerprint(path, with_name=True)
 
 
-def test_copy_link_and_hidden_files_change_nothing(folder: Path, tmp_path: Path) -> None:
+def test_copies_links_and_hidden_files_preserve_the_fingerprint(folder: Path, tmp_path: Path) -> None:
     truth = digest_of(folder)
     shutil.copytree(folder, tmp_path / "copy", copy_function=shutil.copyfile)
     os.utime(tmp_path / "copy" / "class0" / "0.npy", (0, 0))
@@ -36,7 +36,7 @@ def test_copy_link_and_hidden_files_change_nothing(folder: Path, tmp_path: Path)
     assert digest_of(folder) == truth
 
 
-def test_added_removed_renamed_grown_and_replaced_files_are_seen(folder: Path) -> None:
+def test_added_removed_renamed_and_edited_files_change_the_fingerprint(folder: Path) -> None:
     digests = {digest_of(folder)}
     (folder / "class0" / "new.npy").write_bytes(b"x")
     digests.add(digest_of(folder))
@@ -51,7 +51,7 @@ def test_added_removed_renamed_grown_and_replaced_files_are_seen(folder: Path) -
     assert len(digests) == 6
 
 
-def test_beyond_the_bounds_sizes_and_then_names_alone_count(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_beyond_the_limits_are_hashed_by_size_then_name(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(room, "SAMPLED_FILES", 1)
     monkeypatch.setattr(room, "SIZED_FILES", 2)
     truth = digest_of(folder)
@@ -63,7 +63,7 @@ def test_beyond_the_bounds_sizes_and_then_names_alone_count(folder: Path, monkey
     assert digest_of(folder) != truth
 
 
-def test_a_single_file_is_known_by_its_bytes_and_by_its_name_where_that_counts(tmp_path: Path) -> None:
+def test_single_file_is_hashed_by_content_and_optionally_by_name(tmp_path: Path) -> None:
     size = room.BLOCKS * room.BLOCK_BYTES + 5_000_000
     first, second = tmp_path / "a.pt", tmp_path / "b.pt"
     first.write_bytes(os.urandom(1000) * (size // 1000))
@@ -74,7 +74,7 @@ def test_a_single_file_is_known_by_its_bytes_and_by_its_name_where_that_counts(t
     assert fingerprint(first, with_name=False) != fingerprint(second, with_name=False)
 
 
-def test_broken_links_and_empty_files_are_files(folder: Path) -> None:
+def test_broken_links_and_empty_files_change_the_fingerprint(folder: Path) -> None:
     truth = digest_of(folder)
     (folder / "class1" / "again").symlink_to(folder)  # a circle ends
     assert digest_of(folder) == truth
@@ -92,7 +92,7 @@ def test_pipes_and_devices_are_not_opened(folder: Path) -> None:
     assert fingerprint(folder, with_name=True) != before
 
 
-def test_files_that_are_gone_are_remembered_from_the_last_run(folder: Path, tmp_path: Path) -> None:
+def test_fingerprints_of_missing_files_are_read_from_the_last_run(folder: Path, tmp_path: Path) -> None:
     memory = tmp_path / "results" / "fingerprints.json"
     files = FileFingerprints(memory)
     truth = files.fingerprint(str(folder), with_name=True)

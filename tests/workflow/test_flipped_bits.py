@@ -56,11 +56,11 @@ class Attack:
         found = []
         for line in self.commands:
             given = [Path(part) for before, part in pairwise(line) if before != "--out"]
-            if any(self._is_of(victim, path) for path in given):
+            if any(self._belongs_to(victim, path) for path in given):
                 found.append(line)
         return found
 
-    def _is_of(self, victim: Path, given: Path) -> bool:
+    def _belongs_to(self, victim: Path, given: Path) -> bool:
         if given == victim or not given.is_file() or given.name == "config.json":
             return given == victim
         if given.parts[2] == "runs":
@@ -79,7 +79,7 @@ class Attack:
             line[line.index("--config") + 1] = str(scratch / "config.json")
         status = main(line)
         result = out.with_suffix(".json")
-        return status, _settled(json.loads(result.read_text())) if status == 0 else None
+        return status, _comparable(json.loads(result.read_text())) if status == 0 else None
 
     def reference(self, line: list[str], scratch: Path) -> Any:
         key = " ".join(line)
@@ -93,7 +93,7 @@ class Attack:
         return (self.folder / "whole-config.json").read_bytes()
 
 
-def _settled(value: Any) -> Any:
+def _comparable(value: Any) -> Any:
     """Return a result without times, hosts and folders, which differ between runs."""
     if isinstance(value, dict):
         kept = {
@@ -101,9 +101,9 @@ def _settled(value: Any) -> Any:
             for key, item in value.items()
             if not TIMES.search(key) and key not in ("checksum", "inputs", "files")
         }
-        return {key: _settled(item) for key, item in kept.items()}
+        return {key: _comparable(item) for key, item in kept.items()}
     if isinstance(value, list):
-        return [_settled(item) for item in value]
+        return [_comparable(item) for item in value]
     return Path(value).name if isinstance(value, str) and "/" in value else value
 
 
@@ -186,12 +186,12 @@ def project_attack(attack: Attack, monkeypatch: pytest.MonkeyPatch) -> Attack:
 
 
 @pytest.mark.sampled("after the demo")
-def test_flipped_bits_change_no_result_and_are_found(project_attack: Attack, tmp_path: Path) -> None:
+def test_flipped_bits_are_detected_and_preserve_results(project_attack: Attack, tmp_path: Path) -> None:
     outcomes = trials(project_attack, 5, seed=SEED, scratch=tmp_path)
     assert outcomes["refused"] > 0
 
 
 @pytest.mark.long
 @pytest.mark.timeout(7200)
-def test_a_thousand_flipped_bits_change_no_result_and_are_found(project_attack: Attack, tmp_path: Path) -> None:
+def test_1000_flipped_bits_are_detected_and_preserve_results(project_attack: Attack, tmp_path: Path) -> None:
     assert sum(trials(project_attack, 1000, seed=SEED, scratch=tmp_path).values()) == 1000

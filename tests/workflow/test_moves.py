@@ -26,14 +26,14 @@ REQUESTED = {
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "workflow" / "rules").glob("*.smk")), ids=lambda path: path.stem)
-def test_no_parameter_of_a_rule_asks_for_the_machine(path: Path) -> None:
+def test_rule_params_contain_no_machine_settings(path: Path) -> None:
     text = path.read_text()
     assert len(BLOCK.findall(text)) == text.count("params:")
     for block in BLOCK.findall(text):
         assert not MACHINE.search(block), f"machine settings belong to `resources`:\n{block}"
 
 
-def test_what_is_measured_is_asked_alike_on_every_machine() -> None:
+def test_bench_arguments_are_equal_on_all_machine_profiles() -> None:
     found = set()
     for profile in PROFILES:
         machine = load_machine(profile)[0].model_dump()
@@ -45,7 +45,7 @@ def test_what_is_measured_is_asked_alike_on_every_machine() -> None:
     assert len(found) == 1
 
 
-def test_simulated_modes_name_their_models_and_nodes() -> None:
+def test_simulation_arguments_contain_mode_models_and_nodes() -> None:
     simulate = {"experiments": ["weak", "strong"], "models": ["DiT-L/2"], "nodes": [1, 8]}
     matrix = ExperimentGraph({**REQUESTED, "bench": {"simulate": simulate}})
     arguments = "--machine profiles/machines/lx2.yaml --models DiT-L/2 --nodes 1,8"

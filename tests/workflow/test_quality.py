@@ -30,10 +30,10 @@ MAX_SECONDS, LEFT_SECONDS = 1500.0, 120.0
 def start(folder: Path, log: Path) -> "subprocess.Popen[bytes]":
     command = [str(Path(sys.executable).parent / "dithc"), "bench", "quality", *COMPARISON]
     with log.open("wb") as file:
-        return subprocess.Popen(command, cwd=folder, stdout=file, stderr=subprocess.STDOUT, preexec_fn=heed_sigint)
+        return subprocess.Popen(command, cwd=folder, stdout=file, stderr=subprocess.STDOUT, preexec_fn=restore_sigint)
 
 
-def heed_sigint() -> None:
+def restore_sigint() -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
@@ -41,7 +41,7 @@ def manifests(results: Path) -> list[Path]:
     return [*results.glob("*/*/manifest.json"), *results.glob("runs/*/step_*.json")]
 
 
-def measured(results: Path) -> dict[str, Any]:
+def read_measurements(results: Path) -> dict[str, Any]:
     found = {str(path): dict(Manifest.read(path).summary) for path in results.glob("runs/calibrate-*/step_*.json")}
     return found | {str(path): path.read_bytes() for path in results.glob("plan.json")}
 
@@ -61,9 +61,7 @@ def kill(process: "subprocess.Popen[bytes]", folder: Path, *, hard: bool) -> Non
         time.sleep(0.2)
 
 
-def test_comparison_that_is_killed_goes_on_to_ratios_and_a_picture_and_times_no_step_again(
-    project: Path, tmp_path: Path
-) -> None:
+def test_killed_comparison_resumes_without_remeasuring_steps(project: Path, tmp_path: Path) -> None:
     shutil.copy(Path(__file__).parent / "quality.yaml", project)
     results, log = project / "results" / "quality-quality", tmp_path / "said"
     draws = random.Random(f"quality {SEED}")
@@ -77,12 +75,12 @@ def test_comparison_that_is_killed_goes_on_to_ratios_and_a_picture_and_times_no_
     time.sleep(later)
     kill(process, project, hard=hard)
     print(f"seed {SEED}: killed with {count} manifests, {later:.1f} s later, {'SIGKILL' if hard else 'SIGINT'}")
-    before = measured(results)
+    before = read_measurements(results)
     assert before, "the calibration existed"
     assert not (project / "quality.json").exists()
 
     assert start(project, log).wait(timeout=MAX_SECONDS) == 0, log.read_text()
-    after = measured(results)
+    after = read_measurements(results)
     assert {name: after[name] for name in before} == before
     check(
         json.loads((project / "quality.json").read_text()),

@@ -31,7 +31,7 @@ SECOND = [
 JOB = re.compile(r"^(?:local)?rule (\w+):\n((?: {4}.*\n)*)", re.MULTILINE)
 
 
-def add_picture(path: Path, *, seed: int) -> None:
+def add_image(path: Path, *, seed: int) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     pixels = np.random.default_rng(seed).integers(0, 256, (20, 20, 3), dtype=np.uint8)
     Image.fromarray(pixels).save(path)
@@ -81,7 +81,7 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for seed, name in enumerate(
         f"{source}/{label}/{i}.png" for source in ("first", "second") for label in "ab" for i in range(8)
     ):
-        add_picture(folder / name, seed=seed)
+        add_image(folder / name, seed=seed)
     jobs, _ = run(folder)
     assert jobs == sorted(
         [
@@ -97,7 +97,7 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_a_changed_title_makes_the_report_again_and_what_changes_no_result_makes_nothing(small: Path) -> None:
+def test_title_reruns_the_report_and_neutral_settings_rerun_no_stage(small: Path) -> None:
     edit(small, "title: Small", "title: Smaller  # and a comment")
     edit(
         small,
@@ -136,12 +136,12 @@ def test_a_changed_title_makes_the_report_again_and_what_changes_no_result_makes
 
 
 @pytest.mark.sampled("reruns")
-def test_a_stage_that_is_named_runs_again_with_the_report_alone(small: Path) -> None:
+def test_forced_stage_reruns_with_the_report_only(small: Path) -> None:
     assert run(small, "-R", "fid")[0] == ["fid after", "report"]
 
 
 @pytest.mark.sampled("reruns")
-def test_a_changed_learning_rate_runs_that_training_and_what_follows(small: Path) -> None:
+def test_changed_learning_rate_reruns_the_run_and_downstream_stages(small: Path) -> None:
     before, after = digest(small, "runs/before/step_0000004.json"), digest(small, "runs/after/step_0000004.json")
     edit(small, "init_from_run: before}", "init_from_run: before, lr: 0.002}")
     files(small, "latents/second")[
@@ -153,15 +153,15 @@ def test_a_changed_learning_rate_runs_that_training_and_what_follows(small: Path
 
 
 @pytest.mark.sampled("reruns")
-def test_a_new_scene_runs_its_own_stage_and_tiles_and_what_depends_on_them(small: Path) -> None:
-    add_picture(small / "second" / "b" / "new.png", seed=100)
+def test_new_scene_reruns_ingestion_and_downstream_stages(small: Path) -> None:
+    add_image(small / "second" / "b" / "new.png", seed=100)
     assert run(small)[0] == sorted([*SECOND, *EVALUATED])
     scenes = json.loads(manifest(small, "scenes/second").read_text())["summary"]
     assert scenes["accepted"] == 17
 
 
 @pytest.mark.sampled("reruns")
-def test_what_was_deleted_or_cut_short_is_made_again_from_what_it_needs(small: Path) -> None:
+def test_deleted_and_truncated_results_are_rebuilt_with_equal_digests(small: Path) -> None:
     names = ("runs/after/step_0000004.json", "samples/after", "fid/after")
     before = [digest(small, name) for name in names]
     checkpoint = next(path for path in files(small, names[0]) if path.name == "optimizer.safetensors")
@@ -181,7 +181,7 @@ def test_what_was_deleted_or_cut_short_is_made_again_from_what_it_needs(small: P
 
 
 @pytest.mark.sampled("reruns")
-def test_verify_finds_what_was_altered_and_with_repair_has_it_made_again(small: Path) -> None:
+def test_verify_reports_and_repairs_altered_files(small: Path) -> None:
     weights = files(small, "extractors/classifier")[0]
     metrics = weights.parent / "metrics" / "metrics.jsonl"
     altered = [weights, metrics, manifest(small, "fid/after"), small / "results/small/report.json"]
@@ -219,7 +219,7 @@ def test_verify_finds_what_was_altered_and_with_repair_has_it_made_again(small: 
         ("features/after", "features_generated after"),
     ],
 )
-def test_damage_anywhere_costs_one_job_and_leaves_the_same_bytes(small: Path, product: str, again: str) -> None:
+def test_damaged_file_reruns_one_job_and_preserves_manifests(small: Path, product: str, again: str) -> None:
     before = {path: path.read_bytes() for path in (small / "results").rglob("manifest.json")}
     next(path for path in files(small, product) if path.suffix in (".npy", ".safetensors")).unlink()
     assert run(small)[0] == [again]
@@ -228,7 +228,7 @@ def test_damage_anywhere_costs_one_job_and_leaves_the_same_bytes(small: Path, pr
 
 
 @pytest.mark.long
-def test_a_moved_store_trains_nothing_again(small: Path) -> None:
+def test_moved_store_is_reused_without_retraining(small: Path) -> None:
     os.rename(small / "store", small / "kept")
     before = digest(small, "fid/after")
     done, output = run(small, "--config", "store=kept")

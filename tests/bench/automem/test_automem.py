@@ -28,7 +28,7 @@ def memory(peak: int, *, stall: tuple[float, ...]) -> dict[str, Any]:
     return {"tiers": [{"name": "fast", "peak_backed_bytes": peak, "budget_bytes": 400}], "steps": steps, "plan": {}}
 
 
-def test_the_largest_batch_is_found_wherever_it_is_and_from_wherever_the_search_begins() -> None:
+def test_largest_batch_is_found_from_any_starting_batch() -> None:
     for most in (1, 7, 64):
         for truth in range(most + 1):
             for first in (1, 8, 100):
@@ -43,12 +43,12 @@ def test_the_largest_batch_is_found_wherever_it_is_and_from_wherever_the_search_
                 assert max(tried) <= most
 
 
-def test_a_run_that_fails_for_another_reason_ends_the_search() -> None:
+def test_failure_other_than_oom_ends_the_search() -> None:
     with pytest.raises(UserError, match="no such model"):
         find_largest(lambda _: TrainingResult(status="failed", reason="no such model"), first=1, most=4)
 
 
-def test_a_managed_row_has_its_budget_its_waiting_and_whether_it_is_the_same_training() -> None:
+def test_managed_row_reports_budget_stalls_and_loss_equality() -> None:
     bare = [run(1.0, 1.0), run(2.0, 2.0)]
     managed = [
         run(1.1, 1.1, memory=memory(400, stall=(0.11, 0.0))),
@@ -64,7 +64,7 @@ def test_a_managed_row_has_its_budget_its_waiting_and_whether_it_is_the_same_tra
     assert automem_row("AutoMem", other, base=bare)["losses_identical"] is False
 
 
-def test_the_table_has_reasons_and_exceeded_budgets() -> None:
+def test_table_lists_reasons_and_exceeded_budgets() -> None:
     killed = {"name": "unmanaged", "status": "oom", "reason": "status 137; train: 7 parameters"}
     managed = automem_row("AutoMem", [run(1.0, peak=5 << 28, memory=memory(401, stall=(0.1,)))])
     settings = {
@@ -88,7 +88,7 @@ def test_the_table_has_reasons_and_exceeded_budgets() -> None:
 
 @needs_kernels
 @pytest.mark.slow
-def test_steps_with_the_pool_and_with_automem_have_the_same_losses_and_stay_where_they_are(tmp_path) -> None:
+def test_pool_and_resident_steps_preserve_losses_and_fit_the_budget(tmp_path) -> None:
     path = tmp_path / "automem.json"
     arguments = ["--parts", "pool,resident", "--step-models", "S/2", "--override=depth=1", "--override=hidden_size=192"]
     arguments += ["--override=num_heads=3", "--batch", "4", "--step-rounds", "2", "--rounds", "1", "--json", str(path)]
@@ -109,7 +109,7 @@ def test_steps_with_the_pool_and_with_automem_have_the_same_losses_and_stay_wher
 @pytest.mark.sampled("benches")
 @needs_kernels
 @pytest.mark.slow
-def test_a_training_in_a_budget_is_the_same_training_and_the_budget_holds(tmp_path) -> None:
+def test_training_in_a_memory_budget_preserves_losses_and_fits(tmp_path) -> None:
     path = tmp_path / "automem.json"
     arguments = [
         "--parts",

@@ -55,7 +55,7 @@ def test_every_operator_has_times_ratios_and_spreads():
     }
 
 
-def test_shares_are_of_the_ceiling_of_the_same_round():
+def test_shares_divide_by_the_ceiling_of_the_same_round():
     if reason := obstacle("c"):
         pytest.skip(f"back end c: {reason}")
     result = bench_ops(settings(ops=("gemm", "gelu"), dtypes=("fp32",), backend="c"))
@@ -73,7 +73,7 @@ def test_shares_are_of_the_ceiling_of_the_same_round():
 
 @pytest.mark.parametrize("backend", ["reference", "numba", "c"])
 @pytest.mark.parametrize("dtype", ["fp32", "bf16"])
-def test_contenders_compute_the_same_products(backend, dtype, use_backend):
+def test_variants_compute_equal_linear_products(backend, dtype, use_backend):
     use_backend(backend)
     layer = LinearShape("up", 8, 16, 32)
     for kind in PASSES:
@@ -88,7 +88,7 @@ def test_contenders_compute_the_same_products(backend, dtype, use_backend):
 @pytest.mark.parametrize("backend", ["numba", "c"])
 @pytest.mark.parametrize("dtype", ["fp32", "bf16"])
 @pytest.mark.parametrize("op", [op for op in cases.MEMORY_BOUND if op != "adamw"])
-def test_contenders_compute_the_same(backend, dtype, op, use_backend):
+def test_variants_compute_equal_memory_bound_operators(backend, dtype, op, use_backend):
     use_backend(backend)
     with autocast_context(dtype):
         runs = cases.memory_bound(op, dtype, 4096).runs
@@ -99,7 +99,7 @@ def test_contenders_compute_the_same(backend, dtype, op, use_backend):
         torch.testing.assert_close(fused.float(), other.float(), rtol=0, atol=largest)
 
 
-def test_the_bytes_of_an_ideal_implementation():
+def test_memory_bound_work_equals_ideal_bytes():
     tokens, heads, gates = (4096 // (4 * width) // 4 * 4 for width in (16, 3 * 16, 2 * 24))  # of complete images of 4
     expected = {  # bytes in fp32 and in bf16 for each element, and elements
         "gelu": (5 * 4, 5 * 2, tokens * 16),
@@ -114,7 +114,7 @@ def test_the_bytes_of_an_ideal_implementation():
         assert cases.memory_bound(op, "bf16", 4096).work == bf16 * elements
 
 
-def test_the_sizes_are_those_of_the_presets(monkeypatch):
+def test_case_sizes_equal_the_presets(monkeypatch):
     monkeypatch.undo()
     for name in ("DiT-XL/2", "ModernDiT-XL/2"):
         config = PRESETS[name]
@@ -123,7 +123,7 @@ def test_the_sizes_are_those_of_the_presets(monkeypatch):
     assert config.mlp_width == cases.HIDDEN
 
 
-def test_the_verb_prints_a_table_and_writes_json(tmp_path, capsys):
+def test_bench_ops_prints_a_table_and_writes_json(tmp_path, capsys):
     path = tmp_path / "ops.json"
     arguments = ["--ops", "gemm,silu", "--models", "tiny", "--dtype", "fp32", "--bytes", "4096", "--rounds", "1"]
     assert main(["bench", "ops", *arguments, "--backend", "reference", "--json", str(path)]) == 0

@@ -25,7 +25,7 @@ def noiseless(seconds_of):
     return measure
 
 
-def test_the_best_depth_height_and_cuts_are_found():
+def test_search_finds_the_optimal_depth_height_and_cuts():
     def seconds(candidate):
         if candidate in (None, Blocking()):
             return 2.0
@@ -50,7 +50,7 @@ def test_the_best_depth_height_and_cuts_are_found():
         (PRODUCT, lambda c: None if isinstance(c, Blocking) and c.row_cuts == 2 else 1.0, None, 1.0),  # rejected
     ],
 )
-def test_torch_the_default_and_rejected_candidates(product, seconds, choice, torch_ratio):
+def test_search_selects_torch_or_default_and_skips_rejected_candidates(product, seconds, choice, torch_ratio):
     result = search.search(product, noiseless(seconds), threads=2, rounds=5)
     assert (result.choice, result.torch_ratio) == (choice, torch_ratio)
     assert result.ratio == (torch_ratio if choice == "torch" else 1.0)
@@ -76,7 +76,7 @@ def test_grids_use_nearly_all_threads_and_never_more(threads):
     assert (1, threads) in found
 
 
-def test_clusters_share_out_rows_or_columns():
+def test_candidates_cut_rows_or_columns_among_clusters():
     wide = GemmShape(512, 512, 16, "forward", "fp32")
     found = list(depths_and_cuts(wide, threads=4, clusters=2))
     assert {candidate.cluster_cut for candidate in found if candidate.num_threads != 1} == {0, 1, 2}
@@ -106,7 +106,7 @@ def with_kernels(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_the_command_tunes_every_product_and_shows_what_it_wrote(with_kernels, capsys):
+def test_tune_kernels_tunes_every_product_and_shows_the_saved_result(with_kernels, capsys):
     path = with_kernels / "own.json"
     arguments = ["--model", "DiT-S/2", "--batch", "2", "--dtype", "both", "--rounds", "1", "--out", str(path)]
     assert main(["tune-kernels", *arguments, *(f"--override={name}={value}" for name, value in TINY.items())]) == 0
@@ -124,13 +124,13 @@ def test_the_command_tunes_every_product_and_shows_what_it_wrote(with_kernels, c
     assert capsys.readouterr().out == searched
 
 
-def test_tuning_while_it_is_turned_off_is_refused(with_kernels, monkeypatch):
+def test_tuning_is_rejected_if_disabled(with_kernels, monkeypatch):
     monkeypatch.setenv("DITHC_TUNING_FOLDER", "off")
     with pytest.raises(UserError, match="DITHC_TUNING_FOLDER"):
         tune(TuneSettings(model="DiT-S/2", overrides=TINY))
 
 
-def test_without_kernels_there_is_nothing_to_tune(monkeypatch):
+def test_tuning_without_c_kernels_raises_user_error(monkeypatch):
     monkeypatch.setattr("dithc.bench.environment.native.library", lambda: None)
     with pytest.raises(UserError, match="C kernels"):
         tune(TuneSettings(overrides=TINY))

@@ -41,7 +41,7 @@ def counted(limit: int, error: BaseException) -> Callable[[], int]:
     return make
 
 
-def test_units_of_an_earlier_sitting_are_not_made_again_and_come_in_their_order(tmp_path: Path) -> None:
+def test_resumed_session_reuses_stored_units_in_order(tmp_path: Path) -> None:
     path = tmp_path / "deep" / "kept.jsonl"
     make = counted(3, KeyboardInterrupt())
     with measurement_session(path, settings=SETTINGS) as first:
@@ -61,7 +61,7 @@ def test_units_of_an_earlier_sitting_are_not_made_again_and_come_in_their_order(
 
 
 @pytest.mark.parametrize("other", [SETTINGS, {**SETTINGS, "rounds": 4}, {}, {"where": {"isa": "ref"}}])
-def test_units_are_reused_in_the_same_environment_alone_and_the_difference_is_logged(
+def test_units_are_reused_only_with_equal_settings_and_changes_are_logged(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, other: dict[str, Any]
 ) -> None:
     path = tmp_path / "kept.jsonl"
@@ -84,7 +84,7 @@ TREES = st.dictionaries(st.sampled_from("xy"), LEAVES)
 
 
 @given(TREES, TREES)
-def test_a_difference_names_each_leaf_that_changed(before: dict[str, Any], after: dict[str, Any]) -> None:
+def test_difference_names_exactly_the_changed_leaves(before: dict[str, Any], after: dict[str, Any]) -> None:
     found = difference(before, after)
     assert (found == "") == (before == after)
     for one, other in ((before, after), (after, before)):
@@ -96,7 +96,9 @@ def test_a_difference_names_each_leaf_that_changed(before: dict[str, Any], after
 VARIABLES = ("OMP_PROC_BIND", "MKL_NUM_THREADS", "LD_PRELOAD", "DITHC_OUTPUT_POOL", "HCOPS_ANY", "MALLOC_ARENA_MAX")
 
 
-def test_the_environment_of_a_measurement_contains_each_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_environment_records_machine_kernel_package_and_variable_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("DITHC_TUNING_FOLDER", str(tmp_path))
     before = environment.environment()
     assert difference(before, environment.environment()) == ""
@@ -120,7 +122,7 @@ def test_the_environment_of_a_measurement_contains_each_change(tmp_path: Path, m
     assert not set(before["variables"]) & set(VARIABLES)
 
 
-def test_a_line_that_is_torn_or_altered_is_measured_again(tmp_path: Path) -> None:
+def test_truncated_or_altered_line_is_remeasured(tmp_path: Path) -> None:
     path = tmp_path / "kept.jsonl"
     with measurement_session(path, settings=SETTINGS) as first:
         for name in "abc":
@@ -131,7 +133,7 @@ def test_a_line_that_is_torn_or_altered_is_measured_again(tmp_path: Path) -> Non
         assert [second.unit(name, lambda: 9) for name in "abc"] == [9, 7, 9]
 
 
-def test_failures_are_not_kept(tmp_path: Path) -> None:
+def test_failed_units_are_not_stored(tmp_path: Path) -> None:
     path = tmp_path / "kept.jsonl"
     for value in ("failed", "ok"):
         with measurement_session(path, settings=SETTINGS) as session:
@@ -140,7 +142,7 @@ def test_failures_are_not_kept(tmp_path: Path) -> None:
         assert session.unit("a", lambda: "new") == "ok"
 
 
-def test_outside_of_a_sitting_and_before_the_first_unit_an_interruption_stays_one(tmp_path: Path) -> None:
+def test_interrupt_without_stored_units_raises_keyboard_interrupt(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         current_session().unit("a", counted(0, KeyboardInterrupt()))
     with measurement_session(tmp_path / "kept.jsonl", settings={}) as session, pytest.raises(KeyboardInterrupt):
@@ -148,7 +150,7 @@ def test_outside_of_a_sitting_and_before_the_first_unit_an_interruption_stays_on
     assert not list(tmp_path.iterdir())
 
 
-def test_sigterm_ends_a_unit_and_the_handler_of_before_comes_back(tmp_path: Path) -> None:
+def test_sigterm_stops_a_unit_and_the_previous_handler_is_restored(tmp_path: Path) -> None:
     before = signal.getsignal(signal.SIGTERM)
     with measurement_session(tmp_path / "kept.jsonl", settings={}) as session:
         session.unit("a", lambda: 1)
@@ -158,7 +160,7 @@ def test_sigterm_ends_a_unit_and_the_handler_of_before_comes_back(tmp_path: Path
     assert signal.getsignal(signal.SIGTERM) is before
 
 
-def test_rounds_that_were_made_are_told_and_ratios_are_of_whole_rounds(tmp_path: Path) -> None:
+def test_stopped_timing_keeps_complete_rounds_and_resumes_the_rest(tmp_path: Path) -> None:
     slow = counted(3, KeyboardInterrupt())  # the second round is cut
     runs: dict[str, Callable[[], object]] = {"a": slow, "b": slow}
     with measurement_session(tmp_path / "kept.jsonl", settings={}):
@@ -171,7 +173,7 @@ def test_rounds_that_were_made_are_told_and_ratios_are_of_whole_rounds(tmp_path:
     assert time_runs({"a": int}, repeats=0)["a"].seconds == ()
 
 
-def test_contenders_are_compared_over_the_rounds_that_all_have() -> None:
+def test_variants_are_compared_over_their_common_rounds() -> None:
     ok, gone = TrainingResult(seconds=[1.0]), TrainingResult(status="stopped")
     found = comparable_runs({"a": [ok, ok], "b": [ok, gone], "c": [gone], "d": [TrainingResult(status="oom")]})
     assert {name: [run.status for run in results] for name, results in found.items()} == {
@@ -183,7 +185,7 @@ def test_contenders_are_compared_over_the_rounds_that_all_have() -> None:
     assert [len(results) for results in comparable_runs({"a": [ok, ok], "b": [ok]}).values()] == [2, 1]
 
 
-def test_a_stopped_run_ends_all_variants_after_their_common_rounds(
+def test_stopped_run_limits_all_variants_to_common_rounds_and_resumes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     contenders = [training.TrainingVariant(name=name, strategy=name, ranks=1, cpus=1) for name in ("cftp", "dp")]
@@ -210,7 +212,9 @@ def test_a_stopped_run_ends_all_variants_after_their_common_rounds(
 
 
 @pytest.mark.parametrize("is_same", [True, False], ids=["same environment", "other threads"])
-def test_stopped_cases_are_written_and_go_on(is_same: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stopped_bench_writes_complete_cases_and_resumes_if_unchanged(
+    is_same: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     out, real, calls = tmp_path / "ops.json", ops._measure, []
 
     def measure(case: Any, *others: Any) -> Any:

@@ -32,7 +32,7 @@ EXACT = ("all-cores", "side-by-side", "cfg", "shared-kv", "ulysses")
 @pytest.mark.mpi
 @needs_launcher
 @needs_kernels
-def test_two_ranks_give_the_image_of_one_and_the_ring_almost(
+def test_two_ranks_match_the_single_rank_image_exactly_except_ring(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "sampling.json"
@@ -106,7 +106,7 @@ def decoders_are_right(found: dict[str, Any]) -> None:
         assert np.array(one["differences"]["apart"]).max() / one["largest"] > 1e-2
 
 
-def test_contenders_that_do_not_serve_say_why() -> None:
+def test_unsupported_variants_report_a_skip_reason() -> None:
     cell = replace(CELL, tokens=4)
     config = config_of(cell)
     faults = {one.name: one.skip_reason(cell, config, ranks=3) for one in VARIANTS}
@@ -116,7 +116,7 @@ def test_contenders_that_do_not_serve_say_why() -> None:
     assert "5 ranks for 4 tokens" in str(named(["ring"])[0].skip_reason(cell, config, ranks=5))
 
 
-def test_a_cache_is_of_one_image_and_skipped_where_nothing_is_left_to_skip() -> None:
+def test_cache_is_reset_per_image_and_skipped_if_all_blocks_run() -> None:
     config, (taylor, first) = config_of(CELL), named(["taylor-3", "first-block"])
     assert "the first 6 of which run all blocks" in str(taylor.skip_reason(CELL, config, ranks=2))
     assert (
@@ -136,7 +136,7 @@ def test_a_cache_is_of_one_image_and_skipped_where_nothing_is_left_to_skip() -> 
     assert DithcRunner(model, cell, SamplingGroup()).block_share is None
 
 
-def test_decoded_images_are_kept_small_and_their_faults_are_not_averaged_away() -> None:
+def test_decoded_images_are_downsampled_and_differences_keep_peaks() -> None:
     image = np.zeros((1, 3, 128, 136), np.float32)
     worse = image.copy()
     worse[0, 1, 70, 5] = 0.12345
@@ -148,7 +148,7 @@ def test_decoded_images_are_kept_small_and_their_faults_are_not_averaged_away() 
     assert [row["peak_over_one_rank"] for row in one["rows"]] == [1.0, 0.5, None]
 
 
-def test_outputs_are_compared_on_every_rank_and_nothing_proves_nothing() -> None:
+def test_outputs_are_compared_on_every_rank_and_zero_or_nan_is_rejected() -> None:
     base = np.array([1.0, -2.0], np.float32)
     assert compare([base, base.copy()], base) == {"equal": True, "difference": 0.0}
     assert compare([base, base + np.array([0, 1], np.float32)], base) == {"equal": False, "difference": 0.5}
@@ -179,7 +179,7 @@ def test_variants_are_warmed_up_compared_and_timed_in_alternating_order() -> Non
 @pytest.mark.slow
 @pytest.mark.sampled("benches")
 @pytest.mark.parametrize("guidance", [1.0, 4.0])
-def test_diffusers_gives_the_same_image_from_the_same_weights(guidance: float) -> None:
+def test_diffusers_image_matches_dithc_for_equal_weights(guidance: float) -> None:
     cell = replace(CELL, guidance=guidance)
     model = network(cell)
     if (reason := skip_reason(model, cell)) is not None:
@@ -193,12 +193,12 @@ def test_diffusers_gives_the_same_image_from_the_same_weights(guidance: float) -
     assert ((diffusers_runner.step() - fused.step()).abs().max() / fused.step().abs().max()).item() > 1e-3
 
 
-def test_a_network_that_the_pipeline_cannot_guide_is_said_so() -> None:
+def test_network_with_a_different_null_label_is_skipped_with_reason() -> None:
     cell = replace(CELL, overrides={**TINY, "num_classes": 10})
     assert skip_reason(network(cell), cell) == "DiTPipeline uses 1000 as the null label, and the network 10"
 
 
-def test_the_table_names_what_was_left_out_and_outputs_that_differ() -> None:
+def test_table_lists_skipped_variants_and_differing_outputs() -> None:
     spread = {"median": 1.5, "mad": 0.1}
     row = {"name": "ring", "status": "ok", "seconds": spread, "equal": False, "difference": 2e-7}
     row |= {"sent": {"tcp_bytes": 0, "mpi_bytes": None, "shared_bytes": 0}}

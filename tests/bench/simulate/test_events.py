@@ -40,12 +40,12 @@ speeds = st.lists(st.floats(1.0, 2.0), min_size=1, max_size=6)
         (replace(PLAN, slowdown=2.0), [1.0], 13 + 3 * 0.5 + 1, 1.0),
     ],
 )
-def test_a_step_equals_its_closed_form(plan, factors, seconds, exposed):
+def test_step_time_equals_closed_form(plan, factors, seconds, exposed):
     step = simulate_step(plan, factors)
     assert (step.seconds, step.exposed_seconds) == (pytest.approx(seconds), pytest.approx(exposed))
 
 
-def test_a_bucket_waits_for_the_slowest_rank_and_the_others_see_it_wait():
+def test_bucket_exchange_waits_for_the_slowest_rank():
     step = simulate_step(PLAN, [1.0, 2.0])
     assert step.seconds == pytest.approx(2 * 13 + 1)
     assert step.waits[1][0] == pytest.approx(1.0)  # the slowest rank waits for the exchange alone
@@ -55,7 +55,7 @@ def test_a_bucket_waits_for_the_slowest_rank_and_the_others_see_it_wait():
 
 @settings(max_examples=60)
 @given(plan=plans, factors=speeds, number=st.integers(0, 5), more=st.floats(0, 5))
-def test_a_longer_exchange_never_makes_a_shorter_step(plan, factors, number, more):
+def test_longer_exchange_never_shortens_the_step(plan, factors, number, more):
     longer = list(plan.exchange)
     longer[number % len(longer)] += more
     found = simulate_step(replace(plan, exchange=tuple(longer)), factors).seconds
@@ -64,7 +64,7 @@ def test_a_longer_exchange_never_makes_a_shorter_step(plan, factors, number, mor
 
 @settings(max_examples=60)
 @given(plan=plans, factors=speeds)
-def test_a_step_lies_between_computing_alone_and_everything_in_a_row(plan, factors):
+def test_step_time_is_between_compute_only_and_fully_serial(plan, factors):
     computing = (plan.before + plan.backward) * max(factors)
     step = simulate_step(plan, factors)
     assert computing - 1e-9 <= step.seconds <= computing + plan.slowdown * sum(plan.exchange) + 1e-9

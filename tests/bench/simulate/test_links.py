@@ -19,7 +19,7 @@ def seconds(
 
 
 @pytest.mark.parametrize("collective", ["ring", "rabenseifner", "hierarchical"])
-def test_one_rank_has_nobody_to_talk_to(collective):
+def test_all_reduce_of_a_single_rank_costs_zero_seconds(collective):
     slow = Links(latency=1.0, byte=1.0, core_byte=1.0, memory_byte=1.0)
     assert seconds(MIB, slow, nodes=1, collective=collective) == 0.0
 
@@ -27,7 +27,7 @@ def test_one_rank_has_nobody_to_talk_to(collective):
 @pytest.mark.parametrize("wire", ["fp32", "bf16"])
 @pytest.mark.parametrize("collective", ["ring", "rabenseifner", "hierarchical"])
 @pytest.mark.parametrize(("nodes", "inner"), [(1, 4), (3, 1), (8, 4), (1024, 4)])
-def test_an_infinite_network_costs_nothing(collective, nodes, inner, wire):
+def test_all_reduce_over_an_ideal_network_costs_zero_seconds(collective, nodes, inner, wire):
     assert seconds(100 * MIB, Links(), nodes=nodes, inner=inner, collective=collective, wire=wire) == 0.0
 
 
@@ -47,7 +47,7 @@ DISTANT = Links(latency=2e-6, overhead=0.5e-6)  # L + 2 o = 3 microseconds per m
         (Links(memory_byte=1e-9), {"nodes": 1, "inner": 4, "collective": "hierarchical"}, 3 * MIB * 1e-9),
     ],
 )
-def test_one_cost_alone_has_a_closed_form(links, layout, expected):
+def test_all_reduce_time_with_a_single_cost_equals_closed_form(links, layout, expected):
     assert seconds(MIB, links, **layout) == pytest.approx(expected, rel=1e-12)
 
 
@@ -58,7 +58,7 @@ def test_messages_to_all_nodes_are_posted_together():
 
 
 @pytest.mark.parametrize("collective", ["rabenseifner", "hierarchical"])
-def test_a_card_shared_by_two_ranks_halves_their_bandwidth(collective):
+def test_card_shared_by_two_ranks_halves_the_bandwidth(collective):
     separate, shared = Links(byte=1e-9, cards=4), Links(byte=1e-9, cards=2)
     times = [seconds(64 * MIB, links, nodes=16, inner=4, collective=collective) for links in (separate, shared)]
     assert times[1] == pytest.approx(2 * times[0], rel=1e-3)
@@ -88,7 +88,7 @@ def test_bf16_sends_half_the_bytes():
         (Links(latency=1e-3, memory_byte=1e-11, byte=1e-11), "latency"),
     ],
 )
-def test_chunks_flow_as_in_a_pipeline_played_chunk_by_chunk(links, bound):
+def test_chunked_time_matches_a_chunk_by_chunk_pipeline(links, bound):
     """Two ranks on two nodes: the core copies and serves a chunk, the card carries it, and it is in flight for L."""
     chunks = 200
     copying = 3 * ACROSS_CHUNK_BYTES * links.memory_byte
@@ -114,7 +114,7 @@ def test_chunks_flow_as_in_a_pipeline_played_chunk_by_chunk(links, bound):
     factor=st.floats(1.0, 10.0),
     name=st.sampled_from(["latency", "overhead", "gap", "byte", "core_byte", "memory_byte", "memory_latency"]),
 )
-def test_a_dearer_link_or_a_larger_value_never_takes_less(size, nodes, inner, collective, wire, factor, name):
+def test_all_reduce_time_never_falls_with_link_cost_or_size(size, nodes, inner, collective, wire, factor, name):
     base_links = Links(
         latency=1e-6,
         overhead=5e-7,

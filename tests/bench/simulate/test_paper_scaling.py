@@ -33,7 +33,7 @@ def found(xl, lx2):
 
 
 @pytest.mark.slow
-def test_published_seconds_are_met_within_5_percent_and_256_nodes_within_3_points(found):
+def test_published_times_match_within_5_percent_and_256_nodes_within_3(found):
     validation = found["validation"]["exposed"]
     assert validation["is_the_reproduction"]
     assert [row["nodes"] for row in validation["seconds"]] == [1, 2, 4, 8, 16, 32, 64]
@@ -45,18 +45,18 @@ def test_published_seconds_are_met_within_5_percent_and_256_nodes_within_3_point
     assert abs(point["simulated"] - 0.906) <= 0.03
 
 
-def test_fitted_rate_of_a_communication_core_is_that_of_the_published_broadcast(found):
+def test_fitted_communication_core_rate_matches_the_published_broadcast(found):
     rate = found["validation"]["exposed"]["checks"]["bytes a second of a communication core"]
     assert rate["simulated"] == pytest.approx(rate["published"][0], rel=0.1)
 
 
-def test_an_explanation_that_misses_a_bound_says_so(found):
+def test_straggler_explanation_reports_a_missed_bound(found):
     efficiency = found["validation"]["stragglers"]["efficiency"]
     assert efficiency["within"] == (abs(efficiency["simulated"] - 0.906) <= 0.03)
     assert not efficiency["within"]
 
 
-def test_every_curve_says_what_it_is_and_every_point_is_whole(found):
+def test_curves_have_unique_labels_and_complete_points(found):
     kinds = [(curve["kind"], curve["mode"], curve["global_batch_size"]) for curve in found["curves"]]
     assert kinds.count(("published", "weak", None)) == 3
     assert {batch for _, mode, batch in kinds if mode == "strong"} == {448, 3072, 16384}
@@ -74,24 +74,24 @@ def test_no_point_has_fewer_images_than_ranks(found):
     assert nodes == {448: 64, 3072: 256, 16384: 1024}  # 448 images suffice for 112 of the requested numbers
 
 
-def test_flops_of_the_published_tuned_step_are_those_of_the_text(found):
+def test_flops_of_published_steps_match_the_papers_text(found):
     tuned = next(curve for curve in found["curves"] if curve["label"] == "DiT-HC, tuned")
     assert tuned["points"][-1]["linear_flops_per_second"] == pytest.approx(182.47e12, rel=0.01)  # section 5.6
     at_256 = next(curve for curve in found["curves"] if curve["label"] == "DiT-HC, GEMM-optimised")["points"][-1]
     assert at_256["linear_flops_per_second"] > 1e15  # section 5.7: "over 1 PFLOPS"
 
 
-def test_default_spread_loses_what_the_tuned_version_loses(xl, lx2):
+def test_default_spread_reproduces_the_tuned_efficiency_loss(xl, lx2):
     scenario = scenario_of(xl, lx2, ComputeTime(seconds=13.18, images=112, spread=paper_scaling.SPREAD), steps=32)
     assert efficiencies(scenario.points([1, 32]))[-1] == pytest.approx(13.18 / 13.5, abs=0.003)
 
 
 @pytest.mark.parametrize(("ranks", "mean"), [(1, 0.0), (4, 1.02938), (1024, 3.24)])
-def test_stragglers_are_the_largest_of_so_many_normal_draws(ranks, mean):
+def test_straggler_mean_equals_the_maximum_of_normal_draws(ranks, mean):
     assert np.mean(largest_draws(ranks, steps=400, seed=0)) == pytest.approx(mean, abs=0.02)
 
 
-def test_more_ranks_never_straggle_less_and_a_seed_gives_the_same_again():
+def test_straggler_draws_grow_with_ranks_and_are_reproducible_by_seed():
     draws = [largest_draws(ranks, steps=16, seed=3) for ranks in (1, 2, 7, 4096)]
     assert all(a <= b for few, many in pairwise(draws) for a, b in zip(few, many, strict=True))
     assert largest_draws(7, steps=16, seed=3) == draws[2] != largest_draws(7, steps=16, seed=4)
@@ -102,7 +102,7 @@ def scenario_of(model, links, computing, method=paper_scaling.DITHC, *, ranks_pe
     return Scenario(**given, ranks_per_node=ranks_per_node, steps=steps)
 
 
-def test_a_step_without_network_and_stragglers_is_its_computing(xl):
+def test_step_time_without_network_and_stragglers_equals_compute_time(xl):
     computing = ComputeTime(seconds=10.0, images=112, optimizer_seconds=0.5)
     for method in (paper_scaling.AUTHORS, paper_scaling.DITHC):
         free = scenario_of(xl, Links(), computing, method)
@@ -114,7 +114,7 @@ def test_a_step_without_network_and_stragglers_is_its_computing(xl):
     assert one.seconds == pytest.approx(10 * math.exp(0.1**2 / 2), rel=1e-3)  # mean of the lognormal distribution
 
 
-def test_switches_that_help_help_and_those_that_hurt_hurt(xl, lx2):
+def test_method_switches_change_the_step_time_in_the_expected_direction(xl, lx2):
     computing = ComputeTime(seconds=13.18, images=112, optimizer_seconds=0.19)
 
     def seconds(**changes):

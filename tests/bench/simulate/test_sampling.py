@@ -25,7 +25,7 @@ def point(tmp_path: Path, *arguments: str) -> dict:
 
 
 @pytest.mark.parametrize("size", ["512", "1024"])
-def test_a_guided_image_on_the_four_dies_of_a_node(tmp_path, capsys, size) -> None:
+def test_guided_image_on_four_dies_uses_cfg_2_and_shared_2(tmp_path, capsys, size) -> None:
     found = point(tmp_path, "--nodes", "1", "--size", size)
     assert found["speedup"] >= 3.8
     assert (found["degrees"]["cfg"], found["degrees"]["shared"]) == (2, 2)
@@ -35,20 +35,20 @@ def test_a_guided_image_on_the_four_dies_of_a_node(tmp_path, capsys, size) -> No
 
 
 @pytest.mark.parametrize(("bandwidth", "least"), [("24e9", 0.95), ("0.5e9", 0.80)])
-def test_an_image_of_many_tokens_on_256_ranks(tmp_path, bandwidth, least) -> None:
+def test_large_image_on_256_ranks_reaches_the_required_share_of_ideal(tmp_path, bandwidth, least) -> None:
     found = point(tmp_path, *LARGE, "--bandwidth", bandwidth)
     assert found["share_of_ideal"] >= least
     assert found["ranks"] == 256
 
 
-def test_many_images_on_1024_ranks(tmp_path) -> None:
+def test_many_images_on_1024_ranks_use_no_sequence_parallelism(tmp_path) -> None:
     found = point(tmp_path, "--num-images", "10000", "--nodes", "256")
     assert found["share_of_ideal"] >= 0.95
     assert found["degrees"]["ulysses"] == found["degrees"]["ring"] == found["degrees"]["shared"] == 1
     assert found["legal"] > len(found["choices"]) == 8
 
 
-def test_a_decoder_of_nothing_and_one_branch_take_less(tmp_path) -> None:
+def test_free_decoder_and_unguided_sampling_reduce_the_time(tmp_path) -> None:
     whole = point(tmp_path, "--nodes", "1", "--model", "DiT-S/2")
     without = point(tmp_path, "--nodes", "1", "--model", "DiT-S/2", "--decode-tflop", "0")
     one = point(tmp_path, "--nodes", "1", "--model", "DiT-S/2", "--no-guidance")
@@ -57,7 +57,7 @@ def test_a_decoder_of_nothing_and_one_branch_take_less(tmp_path) -> None:
     assert one["degrees"]["cfg"] == 1
 
 
-def test_numbers_are_refused_before_anything_heavy_is_loaded() -> None:
+def test_invalid_numbers_are_rejected_before_torch_is_imported() -> None:
     program = (
         "import sys\nfrom dithc.cli import main\nassert main(sys.argv[1:]) == 2\nassert 'torch' not in sys.modules\n"
     )
@@ -67,7 +67,7 @@ def test_numbers_are_refused_before_anything_heavy_is_loaded() -> None:
     assert "simulate --num-images" in done.stderr
 
 
-def test_nodes_that_make_an_image_no_faster_have_no_rows(tmp_path, capsys) -> None:
+def test_table_omits_node_counts_without_speedup(tmp_path, capsys) -> None:
     file = tmp_path / "sampling.json"
     assert simulate("--model", "DiT-S/2", "--nodes", "1,2,256,512", "--json", str(file)) == 0
     points = json.loads(file.read_text())["curves"][0]["points"]

@@ -27,7 +27,7 @@ def cluster(tmp_path):
     return path
 
 
-def test_same_settings_give_the_same_file(tmp_path, capsys):
+def test_equal_settings_write_identical_files(tmp_path, capsys):
     files = [tmp_path / name for name in ("a.json", "b.json")]
     for file in files:
         arguments = ["--model", "DiT-S/2", "--nodes", "1,4,1024", "--wire", "fp32,bf16", "--json", str(file)]
@@ -48,7 +48,7 @@ def test_same_settings_give_the_same_file(tmp_path, capsys):
     assert "1024" in capsys.readouterr().out
 
 
-def test_several_models_have_their_own_steps_and_curves(tmp_path):
+def test_each_model_has_a_separate_step_time_and_curve(tmp_path):
     file = tmp_path / "models.json"
     assert simulate("--models", "DiT-S/2,DiT-XL/2", "--nodes", "1,16", "--json", str(file)) == 0
     content = json.loads(file.read_text())
@@ -60,7 +60,7 @@ def test_several_models_have_their_own_steps_and_curves(tmp_path):
     ]
 
 
-def test_strong_scaling_has_a_curve_for_each_batch_and_leaves_out_what_is_too_small(tmp_path):
+def test_strong_scaling_has_a_curve_per_batch_and_omits_excess_nodes(tmp_path):
     file = tmp_path / "strong.json"
     arguments = ["--scaling", "strong", "--global-batch-size", "64,4096", "--nodes", "1,16,64", "--model", "DiT-S/2"]
     assert simulate(*arguments, "--json", str(file)) == 0
@@ -69,7 +69,7 @@ def test_strong_scaling_has_a_curve_for_each_batch_and_leaves_out_what_is_too_sm
 
 
 @pytest.mark.parametrize("bench", ["step", "scaling"])
-def test_a_measured_step_goes_to_more_nodes(tmp_path, cluster, bench):
+def test_measured_step_is_extrapolated_to_more_nodes(tmp_path, cluster, bench):
     step, file = tmp_path / "bench.json", tmp_path / "out.json"
     settings = {"model": "DiT-S/2", "batch": 8, "dtype": "fp32", "overrides": {}}
     row = {"name": "dithc", "status": "ok", "seconds": {"median": 2.0}}
@@ -121,14 +121,14 @@ def test_a_measured_step_goes_to_more_nodes(tmp_path, cluster, bench):
         (["--sampling", "--model", "DiT-M/2"], "DiT-M/2"),
     ],
 )
-def test_nonsense_is_refused_with_its_name(arguments, message, capsys):
+def test_invalid_arguments_are_rejected_by_name(arguments, message, capsys):
     assert simulate(*arguments) == 2
     text = capsys.readouterr().err
     assert message in text
     assert "Traceback" not in text
 
 
-def test_a_file_of_something_else_is_refused(tmp_path, cluster, capsys):
+def test_step_file_of_a_different_bench_is_rejected(tmp_path, cluster, capsys):
     other = tmp_path / "other.json"
     other.write_text('{"bench": "ops"}')
     assert simulate("--step", str(other), machine=cluster) == 2
@@ -136,7 +136,7 @@ def test_a_file_of_something_else_is_refused(tmp_path, cluster, capsys):
 
 
 @pytest.mark.parametrize("arguments", [["--step", "1"], ["--sampling", "--flops-per-rank", "1e12"]])
-def test_a_machine_without_network_is_refused(tmp_path, capsys, arguments):
+def test_machine_without_network_is_rejected(tmp_path, capsys, arguments):
     path = tmp_path / "lonely.yaml"
     path.write_text("clusters: [{cores: 0-3}]\n")
     assert simulate(*arguments, machine=path) == 2
@@ -146,13 +146,13 @@ def test_a_machine_without_network_is_refused(tmp_path, capsys, arguments):
 @pytest.mark.parametrize(
     ("old", "new", "key"), [("1.25e+9", "0", "bandwidth"), ("node: 1,", "node: 0,", "cards_per_node")]
 )
-def test_a_network_of_nonsense_is_refused(cluster, capsys, old, new, key):
+def test_invalid_network_values_are_rejected_by_key(cluster, capsys, old, new, key):
     cluster.write_text(CLUSTER.replace(old, new))
     assert simulate("--step", "1", machine=cluster) == 2
     assert f"network.{key}" in capsys.readouterr().err
 
 
-def test_a_described_network_is_written_and_read_back(cluster, tmp_path):
+def test_network_description_survives_a_yaml_round_trip(cluster, tmp_path):
     machine = description.read(cluster)
     (tmp_path / "again.yaml").write_text(description.to_yaml(machine))
     assert description.read(tmp_path / "again.yaml") == machine
@@ -160,7 +160,7 @@ def test_a_described_network_is_written_and_read_back(cluster, tmp_path):
 
 
 @pytest.mark.slow
-def test_the_papers_scaling_is_printed_beside_its_reproduction(tmp_path, capsys):
+def test_reproduce_paper_prints_published_and_simulated_scaling(tmp_path, capsys):
     file = tmp_path / "paper.json"
     assert simulate("--reproduce-paper", "--nodes", "1,256", "--json", str(file)) == 0
     content = json.loads(file.read_text())

@@ -15,12 +15,12 @@ def xl():
     return describe_model("DiT-XL/2")
 
 
-def test_gradients_are_those_of_the_published_model(xl):
+def test_gradient_bytes_match_the_published_model(xl):
     assert xl.gradient_bytes == FP32_BYTES * (675_129_632 - 256 * 1152)  # the position embedding is not trained
     assert sum(gradient.share for gradient in xl.gradients) == pytest.approx(1.0)
 
 
-def test_a_share_is_the_product_for_the_weight_and_that_for_its_input(xl):
+def test_gradient_share_counts_weight_and_input_products(xl):
     share = {gradient.name: gradient.share for gradient in xl.gradients}
     tokens, width = 256, 1152
     first_layer = 2 * tokens * 16 * width  # a single product, because its input requires no gradient
@@ -33,7 +33,7 @@ def test_a_share_is_the_product_for_the_weight_and_that_for_its_input(xl):
 
 
 @pytest.mark.slow
-def test_order_of_a_narrow_twin_is_that_of_the_model_itself():
+def test_gradient_order_of_a_narrow_twin_matches_the_full_model():
     model = DiT.from_preset("DiT-S/2")
     order: list[str] = []
     for name, parameter in model.named_parameters():
@@ -63,6 +63,6 @@ def test_buckets_are_full_and_ready_with_their_last_gradient(xl, bucket_bytes):
     assert found[-1].ready_share == pytest.approx(1.0)
 
 
-def test_chunks_are_those_of_the_exchange():
+def test_simulated_chunk_sizes_equal_the_exchange_constants():
     constants = (links.CHUNK_BYTES, links.ACROSS_CHUNK_BYTES, links.IN_FLIGHT)
     assert constants == (shm_collectives.SLOT_BYTES, hierarchical.ACROSS_SLOT_BYTES, hierarchical.IN_FLIGHT)

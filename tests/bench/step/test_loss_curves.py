@@ -19,7 +19,7 @@ def losses(platform, **more):
 
 @pytest.mark.skipif(native.library() is None, reason="no C library")
 @pytest.mark.slow
-def test_platforms_agree_as_far_as_their_arithmetic_goes():
+def test_platform_losses_agree_within_arithmetic_precision():
     reference = losses("reference")
     assert torch.allclose(losses("c-fp32"), reference, rtol=1e-5)
     assert torch.allclose(losses("numba"), reference, rtol=1e-5)
@@ -29,7 +29,7 @@ def test_platforms_agree_as_far_as_their_arithmetic_goes():
 
 
 @pytest.mark.slow
-def test_a_seed_decides_and_the_first_loss_is_of_a_network_that_predicts_nothing():
+def test_seed_determines_losses_and_first_loss_is_near_1():
     first, again, other = losses("reference"), losses("reference"), losses("reference", seed=1)
     assert torch.equal(first, again)
     assert not torch.equal(first, other)
@@ -38,7 +38,7 @@ def test_a_seed_decides_and_the_first_loss_is_of_a_network_that_predicts_nothing
     assert many.item() == pytest.approx(1.0, abs=0.4)  # of 512 noise values, with a small bound on variances
 
 
-def test_a_platform_that_is_not_here_is_a_result():
+def test_unavailable_platform_is_reported_as_skipped():
     if torch.cuda.is_available():
         pytest.skip("there is a GPU")
     result = bench_curves(CurveSettings(platform="cuda", overrides=TINY, batch=2, steps=2))
@@ -46,7 +46,7 @@ def test_a_platform_that_is_not_here_is_a_result():
 
 
 @pytest.mark.slow
-def test_emulated_products_are_those_of_float64():
+def test_emulated_products_equal_float64():
     library = EMULATED["sme"]
     if reason := library.skip_reason("fp32"):
         pytest.skip(reason)
@@ -59,7 +59,7 @@ def test_emulated_products_are_those_of_float64():
 
 
 @pytest.mark.slow
-def test_a_training_on_emulated_products_is_that_of_the_reference(monkeypatch):
+def test_training_on_emulated_products_matches_reference_losses(monkeypatch):
     if reason := PLATFORMS["sme"].skip_reason():
         pytest.skip(reason)
     sizes, exchange = [], emulated._exchange
@@ -73,7 +73,7 @@ def test_a_training_on_emulated_products_is_that_of_the_reference(monkeypatch):
     assert len(sizes) == settings.steps * (3 * layers - leaves)  # forward, and the gradients of input and weight
 
 
-def test_emulation_says_what_it_lacks(monkeypatch):
+def test_emulation_reports_missing_compiler_and_unsupported_dtype(monkeypatch):
     monkeypatch.setenv("PATH", "/nowhere")
     assert "clang-19" in PLATFORMS["sme"].skip_reason()
     assert EMULATED["sme"].skip_reason("bf16") == "only products of fp32 are emulated"

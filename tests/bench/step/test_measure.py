@@ -23,7 +23,7 @@ WORDS = [f"--override={name}={value}" for name, value in TINY.items()]
 
 
 @pytest.mark.slow
-def test_the_result_has_rates_by_both_conventions_machine_versions_and_settings(tmp_path, capsys):
+def test_result_contains_flop_rates_machine_versions_and_settings(tmp_path, capsys):
     path = tmp_path / "bench.json"
     arguments = ["--batch", "2", "--compare", "eager", "--rounds", "2", "--warmup", "1"]
     assert main(["bench", "step", *WORDS, *arguments, "--json", str(path)]) == 0
@@ -46,13 +46,13 @@ def test_the_result_has_rates_by_both_conventions_machine_versions_and_settings(
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-def test_without_a_gpu_the_error_has_the_reason_and_the_fix():
+def test_missing_gpu_error_has_four_lines_with_the_reason():
     with pytest.raises(UserError, match="finds no GPU") as raised:
         bench_step(StepSettings(overrides=TINY, device="cuda"))
     assert len(str(raised.value).splitlines()) == 4
 
 
-def test_adamw_counts_its_steps_on_the_device_of_the_weights(monkeypatch):
+def test_adamw_state_is_on_the_device_of_the_weights(monkeypatch):
     adamw = torch.optim.AdamW
     monkeypatch.setattr(
         torch.optim, "AdamW", lambda weights, *, fused, **more: adamw(weights, **more)
@@ -66,7 +66,7 @@ def test_adamw_counts_its_steps_on_the_device_of_the_weights(monkeypatch):
 @pytest.mark.sampled
 @pytest.mark.parametrize("dtype", ["fp32", "bf16"])
 @pytest.mark.parametrize("name", ["dithc", "numba"])
-def test_own_steps_compute_the_eager_loss(name, dtype):
+def test_dithc_and_numba_steps_match_the_eager_loss(name, dtype):
     if reason := obstacle({"dithc": "c"}.get(name, name)):
         pytest.skip(f"{name}: {reason}")
     result = bench_step(StepSettings(overrides=TINY, batch=2, dtype=dtype, compare=("eager", name), warmup=1, rounds=1))
@@ -82,7 +82,7 @@ def test_own_steps_compute_the_eager_loss(name, dtype):
 
 
 @pytest.mark.slow
-def test_all_clusters_are_compared_with_one_and_ceilings_beside_them(tmp_path):
+def test_all_clusters_are_compared_with_a_single_cluster_and_ceilings(tmp_path):
     if reason := obstacle("c"):
         pytest.skip(reason)
     path, machine = tmp_path / "bench.json", PROFILES / "machines" / "two-clusters.yaml"
@@ -106,14 +106,14 @@ def test_all_clusters_are_compared_with_one_and_ceilings_beside_them(tmp_path):
     assert "all core clusters over one" in done.stdout
 
 
-def test_one_cluster_alone_is_no_comparison():
+def test_cluster_comparison_is_skipped_with_a_single_cluster():
     result = bench_step(StepSettings(overrides=TINY, batch=2, compare=("one-cluster",), threads=1, warmup=1, rounds=1))
     row = result["variants"][1]
     assert (row["status"], row["reason"]) == ("skipped", "the team has 1 core cluster(s), and 2 are required")
     assert "all_clusters_over_one" not in result["ceilings"]
 
 
-def test_all_contenders_share_one_pair_of_moments_that_counts_once_in_the_state():
+def test_variants_share_moments_counted_once_in_the_state():
     model = step_variants.DiT.from_preset("DiT-S/2", **TINY)
     training = step_variants.Training(model, batch=None, dtype="fp32")
     for weight in training.weights:
@@ -135,7 +135,7 @@ def test_compile_is_skipped_without_a_compiler_and_without_bf16_products(monkeyp
 
 
 @pytest.mark.slow
-def test_running_out_of_memory_is_a_result(monkeypatch):
+def test_out_of_memory_is_reported_as_oom(monkeypatch):
     def refuse(_: object, **__: object) -> float:
         raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 1 bytes")
 
@@ -146,7 +146,7 @@ def test_running_out_of_memory_is_a_result(monkeypatch):
 
 
 @pytest.mark.slow
-def test_the_compiled_step_computes_the_eager_loss():
+def test_compiled_step_matches_the_eager_loss():
     if shutil.which("g++") is None:
         pytest.skip("no C++ compiler (g++)")
     result = bench_step(StepSettings(overrides=TINY, batch=2, compare=("eager", "compile"), warmup=1, rounds=1))

@@ -57,7 +57,7 @@ def tree(tmp_path, monkeypatch) -> Tree:
 
 
 @pytest.mark.parametrize("version", [1, 2])
-def test_a_group_limits_memory_forbids_swap_and_counts_kills(tree, version):
+def test_control_group_limits_memory_and_swap_and_counts_kills(tree, version):
     group = tree.version_2("cpu memory\n") if version == 2 else tree.version_1("1\n")
     limit = tree.limit()
     assert (limit.data_bytes, str(group) in limit.description, "no swap" in limit.description) == (None, True, True)
@@ -71,13 +71,13 @@ def test_a_group_limits_memory_forbids_swap_and_counts_kills(tree, version):
     assert not group.exists()
 
 
-def test_swap_that_the_kernel_does_not_count_is_said(tree):
+def test_missing_swap_accounting_is_described_as_unlimited_swap(tree):
     del tree.files["memory.memsw.limit_in_bytes"]
     tree.version_1("1\n")
     assert "swap unlimited" in tree.limit().description
 
 
-def test_without_a_group_the_limit_is_on_private_memory_and_both_reasons_are_said(tree):
+def test_missing_control_group_limits_private_memory_and_reports_reasons(tree):
     tree.version_1("0\n")
     tree.version_2("cpu\n")
     limit = tree.limit()
@@ -89,7 +89,7 @@ def test_without_a_group_the_limit_is_on_private_memory_and_both_reasons_are_sai
 
 
 @pytest.mark.long  # creates a control group on this machine
-def test_a_process_that_takes_more_than_its_group_is_killed_and_the_group_goes():
+def test_process_over_the_group_limit_is_killed_and_group_is_removed():
     limit = MemoryLimit(32 * MEBI, ranks=1)
     if limit.data_bytes is not None:
         pytest.skip(f"no control group here: {limit.description}")
@@ -107,7 +107,7 @@ def test_a_process_that_takes_more_than_its_group_is_killed_and_the_group_goes()
     assert not folder.exists()
 
 
-def test_group_that_cannot_be_removed_is_named(tree, monkeypatch, caplog):
+def test_unremovable_control_group_is_logged(tree, monkeypatch, caplog):
     group = tree.version_1("1\n")
     limit = tree.limit()
     monkeypatch.setattr(memory_limit, "LONGEST_WAIT_SECONDS", 0.0)

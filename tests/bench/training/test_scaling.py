@@ -60,7 +60,7 @@ def curve_of(chosen: ScalingSettings, runs):
     return curve("DiT-S/2", chosen, variants_on(machine(4), chosen), named)
 
 
-def test_weak_efficiency_is_that_of_runs_of_one_round_and_both_counts_of_arithmetic_are_said():
+def test_weak_efficiency_is_per_round_and_both_flop_rates_are_reported():
     runs = {1: [ran([2.0], ranks=1), ran([4.0], ranks=1)], 2: [ran([2.5], ranks=2), ran([8.0], ranks=2)]}
     one, two = curve_of(settings(), runs)["points"]
     assert (one["efficiency"], two["efficiency_spread"]["rounds"]) == (1.0, [0.8, 0.5])
@@ -71,13 +71,13 @@ def test_weak_efficiency_is_that_of_runs_of_one_round_and_both_counts_of_arithme
     assert two["linear_flops_per_second"] == pytest.approx(8 * flops.training_linear / 5.25)
 
 
-def test_strong_efficiency_is_speed_up_over_ranks_and_keeps_the_batch():
+def test_strong_efficiency_is_speedup_per_rank_at_constant_batch():
     found = curve_of(settings("strong"), {1: [ran([2.0], ranks=1)], 2: [ran([1.25], ranks=2)]})
     assert found["points"][1]["efficiency"] == pytest.approx(0.8)
     assert (found["points"][1]["images"], found["global_batch_size"]) == (4, 4)
 
 
-def test_a_wrong_gradient_is_seen_although_the_losses_are_the_same():
+def test_wrong_gradient_norm_is_detected_despite_equal_losses():
     runs = {
         1: [ran([2.0], ranks=1)],
         2: [ran([1.0], ranks=2, losses=(1.0 + 1e-9,))],
@@ -88,7 +88,7 @@ def test_a_wrong_gradient_is_seen_although_the_losses_are_the_same():
     assert agreement([1.0, 2.0], [1.0, 2.2], tolerance=0.05)["largest_difference"] == pytest.approx(0.1)
 
 
-def test_the_wait_is_that_of_the_rank_that_waited_longest_and_pairs_are_ratios():
+def test_exposed_seconds_use_the_longest_wait_and_pairs_become_ratios():
     pairs = {"together": [2.0, 3.0], "alone": [1.0, 2.0], "exposed_seconds": [0.2, 0.6]}
     runs = {1: [ran([1.0], ranks=1)], 2: [ran([2.0], ranks=2, exposed=(0.1, 0.3, 0.2), pairs=pairs)]}
     one, two = curve_of(settings(), runs)["points"]
@@ -98,7 +98,7 @@ def test_the_wait_is_that_of_the_rank_that_waited_longest_and_pairs_are_ratios()
     assert two["no_communication_baseline"]["exposed_share"]["rounds"] == pytest.approx([0.1, 0.2])
 
 
-def test_what_shares_cores_has_no_efficiency_and_what_failed_says_why():
+def test_oversubscribed_points_lack_efficiency_and_failures_have_reasons():
     runs = {
         1: [ran([1.0], ranks=1)],
         2: [TrainingResult(status="failed", reason="status 1; gone")],
@@ -112,7 +112,7 @@ def test_what_shares_cores_has_no_efficiency_and_what_failed_says_why():
     assert "8 rank(s) are oversubscribed: for correctness only" in text
 
 
-def test_weak_or_strong_must_be_said(capsys):
+def test_scaling_requires_the_weak_or_strong_option(capsys):
     with pytest.raises(SystemExit):
         main(["bench", "scaling"])
     assert "--weak" in capsys.readouterr().err
@@ -122,7 +122,7 @@ def test_weak_or_strong_must_be_said(capsys):
 @pytest.mark.slow
 @pytest.mark.mpi
 @needs_launcher
-def test_one_two_and_too_many_ranks_train_alike(tmp_path, capsys):
+def test_one_two_and_four_ranks_train_to_equal_losses_and_norms(tmp_path, capsys):
     path = tmp_path / "strong.json"
     arguments = ["bench", "scaling", "--strong", *TINY, "--ranks", "1,2,4", "--batch", "4", "--steps", "2"]
     assert main([*arguments, "--no-communication-baseline", "--json", str(path)]) == 0

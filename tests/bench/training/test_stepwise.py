@@ -26,7 +26,7 @@ def ok(*seconds: float, losses: tuple[float, ...] = (1.0, 0.9), reason: str = ""
     )
 
 
-def test_each_stage_has_all_that_the_stages_before_it_have_and_one_thing_more() -> None:
+def test_each_stage_adds_a_single_change_to_the_previous_stage() -> None:
     found = variants_of(StepwiseSettings(ranks=2), machine(4))
     assert [one.name for one in found] == list(NAMES)
     assert {(one.ranks, one.cpus, one.strategy) for one in found} == {(2, 2, "cftp")}
@@ -45,14 +45,14 @@ def test_each_stage_has_all_that_the_stages_before_it_have_and_one_thing_more() 
     ]
 
 
-def test_one_rank_exchanges_nothing_and_stages_can_be_chosen() -> None:
+def test_single_rank_omits_the_mpi_stage_and_stages_are_selectable() -> None:
     assert "mpi" not in [one.name for one in variants_of(StepwiseSettings(), machine(2))]
     chosen = variants_of(StepwiseSettings(stages=("gemm", "tuned")), machine(2))
     assert [one.name for one in chosen] == ["gemm", "tuned"]
     assert dict(chosen[0].environment)["DITHC_OUTPUT_POOL"] == "off", "settings of an omitted stage are missing"
 
 
-def test_speed_ups_are_those_of_the_same_round_over_the_first_stage_and_over_the_one_before() -> None:
+def test_speedups_compare_equal_rounds_with_first_and_previous_stage() -> None:
     settings = StepwiseSettings(stages=("baseline", "gemm", "mpi", "operators"))
     runs = {
         "baseline": [ok(4.0), ok(6.0)],
@@ -72,7 +72,7 @@ def said_of(rows) -> str:
     return summary({"bench": "stepwise", "settings": head, "ranks": {"ranks": 1, "cpus": 2}, "stages": rows}).text()
 
 
-def test_a_stage_that_fails_says_why_and_nothing_is_compared_with_it_or_past_it() -> None:
+def test_failed_stage_prints_reason_and_next_stage_lacks_previous_speedup() -> None:
     settings = StepwiseSettings(stages=("baseline", "gemm", "operators", "automem"))
     failed = TrainingResult(status="failed", reason="no such thing")
     runs = {"baseline": [ok(4.0)], "gemm": [failed], "operators": [ok(2.0)], "automem": [ok(1.0)]}
@@ -89,7 +89,7 @@ def test_a_stage_that_fails_says_why_and_nothing_is_compared_with_it_or_past_it(
 @pytest.mark.parametrize(
     "baseline", [None, [TrainingResult(status="failed", reason="no MPI")], [ok(9.0), TrainingResult(status="oom")]]
 )
-def test_without_the_baseline_there_is_no_speed_up(baseline) -> None:
+def test_missing_or_failed_baseline_yields_no_speedup(baseline) -> None:
     settings = StepwiseSettings(stages=("baseline", "gemm", "operators") if baseline else ("gemm", "operators"))
     runs = {"gemm": [ok(4.0)], "operators": [ok(2.0)]} | ({"baseline": baseline} if baseline else {})
     gemm, operators = rows_of(settings, runs)[-2:]
@@ -104,7 +104,7 @@ def test_without_the_baseline_there_is_no_speed_up(baseline) -> None:
 @pytest.mark.sampled("benches")
 @needs_kernels
 @pytest.mark.slow
-def test_stages_train_the_same_weights_with_other_operators_each(tmp_path, monkeypatch) -> None:
+def test_stages_reach_equal_losses_with_different_operator_backends(tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("DITHC_TUNING_FOLDER", str(tmp_path / "none"))
     path = tmp_path / "stepwise.json"
     chosen = ["--stages", "baseline,gemm,operators,automem,tuned", "--rounds", "1", "--steps", "1"]

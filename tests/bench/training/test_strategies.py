@@ -43,7 +43,7 @@ def test_ranks_and_threads_follow_from_dies_and_clusters(node, counts, cpus, tex
     assert text in cluster_text
 
 
-def test_several_ranks_share_the_state_where_their_strategy_can():
+def test_zero1_applies_to_multirank_strategies_except_dp_tp():
     found, _ = variants_on(machine(dies=2, clusters=4, cores=3), NAMES)
     by_name = {one.name: shard_optimizer(one, "zero1").options for one in found}
     assert all(shard_optimizer(one, "none") == one for one in found)
@@ -51,7 +51,7 @@ def test_several_ranks_share_the_state_where_their_strategy_can():
     assert {name for name, words_ in by_name.items() if words_ == ("--sharding", "zero1")} == several - {"dp+tp"}
 
 
-def test_what_exchanges_over_gloo_is_its_strategy_but_for_that():
+def test_gloo_variant_differs_from_the_mpi_variant_only_in_the_backend():
     found, _ = variants_on(machine(dies=1, clusters=2, cores=1), ("dp+tp", "dp+tp-gloo"))
     over_mpi, over_gloo = (one.environment.get("DITHC_COMM_BACKEND") for one in found)
     assert (over_mpi, over_gloo) == ("dithc-mpi", "gloo")
@@ -71,7 +71,7 @@ def result_of(runs):
     return {"bench": "strategies", "settings": settings, "variants": known, "cells": rows, **conditions}
 
 
-def test_ratios_are_those_of_the_same_round():
+def test_ratios_compare_runs_of_the_same_round():
     result = result_of({"cftp": [ok(1.0, 100), ok(2.0, 120)], "dp": [ok(2.0, 200), ok(8.0, 200)]})
     row = result["cells"][0]["strategies"]["dp"]
     assert row["cftp_seconds_over"]["rounds"] == [0.5, 0.25]
@@ -80,7 +80,7 @@ def test_ratios_are_those_of_the_same_round():
     assert re.search(r"dp +0\.375 \+- 0\.\d+ +0\.6\b", summary(result).text())
 
 
-def test_what_did_not_fit_is_a_dash_and_what_failed_says_why():
+def test_summary_prints_dash_for_oom_and_reason_for_failed_runs():
     bad = TrainingResult(status="failed", reason="status 1; no such thing")
     text = summary(result_of({"cftp": [ok(1.0, 100)], "dp": [TrainingResult(status="oom")], "dp+tp": [bad]})).text()
     line = next(line for line in text.splitlines() if "DiT-S/2" in line)
@@ -108,7 +108,7 @@ def test_ranks_are_found_below_their_launcher(tmp_path):
 @pytest.mark.slow
 @pytest.mark.mpi
 @needs_launcher
-def test_strategies_run_alike_and_only_processes_exchange(tmp_path, capsys, monkeypatch):
+def test_strategies_reach_equal_losses_and_only_multirank_runs_exchange(tmp_path, capsys, monkeypatch):
     names = (*NAMES[:3], "dp+tp-gloo")
     monkeypatch.setattr(strategies, "variants_on", lambda *_: variants_on(machine(dies=1, clusters=1, cores=2), names))
     path = tmp_path / "strategies.json"
@@ -134,7 +134,7 @@ def test_strategies_run_alike_and_only_processes_exchange(tmp_path, capsys, monk
 
 @pytest.mark.sampled("benches")
 @pytest.mark.slow
-def test_a_run_beyond_the_limit_of_memory_is_out_of_memory_and_the_bench_goes_on(tmp_path, capsys):
+def test_run_over_the_memory_limit_is_reported_as_oom(tmp_path, capsys):
     path = tmp_path / "strategies.json"
     limit = ["--memory-limit", "0.3", "--strategies", "cftp"]
     line = ["bench", "strategies", "--models", "B/2", "--batches", "2", "--rounds", "2", "--json", str(path), *limit]

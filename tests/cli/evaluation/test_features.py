@@ -63,7 +63,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
 
 
 @pytest.mark.slow
-def test_an_evaluation_is_told_all_that_it_asks_for(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
+def test_evaluation_reports_all_requested_metrics(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
     pair = ["--real", place.manifest("real"), "--generated", place.manifest("generated")]
     assert main(place.line("fid", "--evaluation", "score", *pair, "--tiles", place.manifest("tiles"), out="fid")) == 0
     manifest = Manifest.read(Path(place.manifest("fid")), stage="fid")
@@ -99,7 +99,7 @@ def test_an_evaluation_is_told_all_that_it_asks_for(place: Place, capsys: pytest
 @pytest.mark.slow
 @pytest.mark.mpi
 @needs_launcher
-def test_two_ranks_give_the_bytes_of_one(place: Place) -> None:
+def test_two_ranks_reproduce_the_features_of_one_rank(place: Place) -> None:
     for side in ("real", "generated"):
         arguments = [sys.executable, "-m", "dithc", *place.arguments_of(side, f"{side}-2"), "--ranks", "2"]
         environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "DITHC_EXPECTED_RANKS": "2"}
@@ -119,7 +119,7 @@ def test_two_ranks_give_the_bytes_of_one(place: Place) -> None:
 
 
 @pytest.mark.slow
-def test_what_is_no_longer_asked_for_is_removed(place: Place) -> None:
+def test_outputs_no_longer_requested_are_removed(place: Place) -> None:
     arguments = place.arguments_of("generated", "less")
     assert main(arguments) == 0
     parts = [place.root / "less" / name for name in ("B+G+R", "pixels.npz")]
@@ -132,6 +132,6 @@ def test_what_is_no_longer_asked_for_is_removed(place: Place) -> None:
 
 
 @pytest.mark.slow
-def test_a_triplet_of_unknown_bands_is_refused(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
+def test_triplet_with_unknown_bands_is_rejected(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([argument.replace("B+G+R", "B+G+NIR") for argument in place.arguments_of("real", "odd")]) == 2
     assert "three of R, G, B" in capsys.readouterr().err

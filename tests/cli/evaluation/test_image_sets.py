@@ -53,7 +53,7 @@ def test_tiles_with_missing_pixels_are_not_measured(tmp_path):
     np.testing.assert_array_equal(measured.physical(np.array([1])), source.needed.physical(np.array([2])))
 
 
-def test_where_every_tile_has_gaps_nothing_is_measured_and_where_none_has_all_is(tmp_path):
+def test_set_without_complete_tiles_is_rejected_and_complete_set_kept(tmp_path):
     chips = np.random.default_rng(1).integers(500, 9000, (2, len(BANDS), SIDE, SIDE)).astype(np.uint16)
     whole = source_of(tmp_path / "whole", chips)
     assert whole.needed.without_gaps() is whole.needed

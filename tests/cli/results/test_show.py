@@ -60,7 +60,7 @@ def test_manifest_is_described_by_file_and_by_folder(described, latents: Path) -
     assert "latents/s2" in described(latents.parent.parent)
 
 
-def test_array_is_described_with_its_range(described, tmp_path: Path) -> None:
+def test_array_is_described_with_shape_and_range(described, tmp_path: Path) -> None:
     np.save(tmp_path / "a.npy", np.array([[1.0, np.nan], [3.0, -2.0]]))
     text = described(tmp_path / "a.npy")
     assert "float64 (2, 2)" in text
@@ -97,7 +97,7 @@ def test_metrics_are_described_and_drawn(described, tmp_path: Path) -> None:
     assert (tmp_path / "loss.png").read_bytes().startswith(PNG)
 
 
-def test_events_are_listed_with_their_time(described, tmp_path: Path) -> None:
+def test_events_are_listed_with_time_and_details(described, tmp_path: Path) -> None:
     store = CheckpointStore(tmp_path / "run-0123")
     store.event("started", step=0)
     store.event("stopped", step=3, why="a signal")
@@ -111,7 +111,7 @@ def test_events_are_listed_with_their_time(described, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_run_is_drawn_by_its_manifest_store_and_checkpoint(described, tmp_path: Path) -> None:
+def test_run_is_drawn_from_manifest_store_and_checkpoint(described, tmp_path: Path) -> None:
     store = CheckpointStore(tmp_path / "store" / "run-0123")
     path = metrics(store.folder / "metrics")
     saved = store.save(30, lambda folder: np.save(folder / "w.npy", np.zeros(9)), meta={})
@@ -142,7 +142,7 @@ def test_arrays_of_any_layout_are_drawn(described, tmp_path: Path, shape: tuple[
     assert (tmp_path / "a.png").read_bytes().startswith(PNG)
 
 
-def test_stage_is_drawn_by_its_grid_or_else_its_first_shard(described, latents: Path, tmp_path: Path) -> None:
+def test_stage_is_drawn_from_the_grid_or_the_first_shard(described, latents: Path, tmp_path: Path) -> None:
     described(latents, "--png", tmp_path / "shard.png")
     write_png(latents / "grid.png", np.zeros((4, 4, 3), np.uint8))
     described(latents, "--png", tmp_path / "grid.png")
@@ -188,14 +188,14 @@ ODD_LINES["huge"] = f'{{"step": 2, "loss": {10**400}}}'
 
 
 @pytest.mark.parametrize("line", ODD_LINES.values(), ids=ODD_LINES)
-def test_metrics_that_are_none_are_passed_over(described, line: str, tmp_path: Path) -> None:
+def test_invalid_metrics_lines_are_skipped(described, line: str, tmp_path: Path) -> None:
     (tmp_path / "metrics.jsonl").write_text(f"{dump_checksummed_line({'step': 1, 'loss': 0.5})}{line}\n")
     assert "1 steps, 1 to 1" in described(tmp_path / "metrics.jsonl", "--png", tmp_path / "loss.png")
 
 
 @pytest.mark.parametrize("name", ["config.json", "lease.json", "fid/score/manifest.json"])
 @pytest.mark.slow
-def test_pipes_among_results_are_not_waited_for(name: str, tmp_path: Path) -> None:
+def test_pipes_among_results_do_not_block_status_and_show(name: str, tmp_path: Path) -> None:
     content = load_experiment([Path(__file__).parents[2] / "workflow" / "small.yaml"]).model_dump(mode="json")
     (tmp_path / "config.json").write_text(json.dumps(content))
     pipe = tmp_path / name.replace("score", next(iter(content["evaluations"])))
@@ -209,13 +209,13 @@ def test_pipes_among_results_are_not_waited_for(name: str, tmp_path: Path) -> No
         assert "Traceback" not in done.stderr
 
 
-def test_unknown_things_are_user_errors(described, tmp_path: Path) -> None:
+def test_unknown_and_missing_paths_are_user_errors(described, tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("?")
     for path in (tmp_path / "notes.txt", tmp_path / "gone", tmp_path):
         described(path, status=2)
 
 
-def test_what_has_no_picture_is_a_user_error_and_writes_nothing(described, tmp_path: Path) -> None:
+def test_result_without_an_image_is_rejected_without_writing_a_file(described, tmp_path: Path) -> None:
     Manifest(stage="extractor", name="s2", spec={}, summary={"loss": 1.0}).write(tmp_path / "own" / "manifest.json")
     described(tmp_path / "own", "--png", tmp_path / "x.png", status=2)
     assert not (tmp_path / "x.png").exists()

@@ -56,7 +56,7 @@ def test_intact_results_pass_and_each_file_is_read_once(results: Path, capsys: p
     assert lines(capsys) == [f"4 files ({size:,} bytes) of 7 documents: all intact"]
 
 
-def test_missing_cut_and_altered_files_are_named_with_status_1(
+def test_missing_truncated_and_altered_files_are_reported_with_status_1(
     results: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     shards = sorted(results.rglob("shard-*.npy"))
@@ -85,7 +85,7 @@ def test_missing_cut_and_altered_files_are_named_with_status_1(
         *(("manifest.json", text, "cannot be used") for text in ("{", "[]", '{"stage": 1, "digest": 2}', "")),
     ],
 )
-def test_altered_weights_and_damaged_documents_are_faults(
+def test_altered_weights_and_damaged_documents_are_reported(
     results: Path, name: str, content: str, message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     next(results.rglob(name)).write_text(content)
@@ -93,26 +93,26 @@ def test_altered_weights_and_damaged_documents_are_faults(
     assert message in lines(capsys)[0]
 
 
-def test_manifest_changed_by_hand_is_found(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_edited_manifest_is_detected(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = next(results.rglob("manifest.json"))
     path.write_text(json.dumps(json.loads(path.read_text()) | {"spec": {"seed": 1}}))
     assert main(["verify", str(path)]) == 1
     assert "changed after it was written" in lines(capsys)[0]
 
 
-def test_folders_being_written_are_passed_over(results: Path) -> None:
+def test_folders_being_written_are_skipped(results: Path) -> None:
     unfinished = results / "store" / "run-0123" / ".step_0000020.tmp.host.1"
     unfinished.mkdir()
     (unfinished / "checkpoint.json").write_text("{")
     assert main(["verify", str(results)]) == 0
 
 
-def test_paths_with_nothing_in_them_are_user_errors(tmp_path: Path) -> None:
+def test_missing_and_empty_paths_are_user_errors(tmp_path: Path) -> None:
     assert main(["verify", str(tmp_path / "gone")]) == 2
     assert main(["verify", str(tmp_path)]) == 2
 
 
-def test_repair_deletes_nothing_outside_of_what_was_named(
+def test_repair_deletes_no_files_outside_the_given_folder(
     results: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     foreign = tmp_path / "mine.txt"
@@ -124,14 +124,14 @@ def test_repair_deletes_nothing_outside_of_what_was_named(
     Manifest(stage="extractor", name="x", spec={}, files=[{**one, "sha256": "0" * 64} for one in entries]).write(
         folder / "manifest.json"
     )
-    workflow = stand_in(results, monkeypatch)
+    workflow = fake_experiment(results, monkeypatch)
     assert main([*REPAIR, str(results)]) == 1
     assert foreign.read_text() == "of another project"
     assert not (folder / "inside.bin").exists()
     assert workflow == [[]]
 
 
-def test_repair_keeps_documents_that_dithc_did_not_write(
+def test_repair_preserves_files_not_written_by_dithc(
     results: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     app = results / "tiles" / "app" / "manifest.json"
@@ -140,7 +140,7 @@ def test_repair_keeps_documents_that_dithc_did_not_write(
     (results / "fid").mkdir()
     (results / "fid" / "step_0000001.json").write_text("no JSON")
     (shard := next(results.rglob("shard-00000.npy"))).write_bytes(b"of the user " * 1000)
-    stand_in(results, monkeypatch)
+    fake_experiment(results, monkeypatch)
     assert main([*REPAIR, str(results)]) == 1
     assert app.exists()
     assert (results / "fid" / "step_0000001.json").exists()
@@ -150,12 +150,12 @@ def test_repair_keeps_documents_that_dithc_did_not_write(
 
 def test_repair_without_a_profile_deletes_no_file(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (shard := next(results.rglob("shard-00000.npy"))).write_bytes(b"x")
-    stand_in(results, monkeypatch)
+    fake_experiment(results, monkeypatch)
     assert main(["verify", str(results), "--repair", "--profile", "profiles/nonexistent"]) == 2
     assert shard.exists()
 
 
-def stand_in(results: Path, monkeypatch: pytest.MonkeyPatch) -> list[list[Path]]:
+def fake_experiment(results: Path, monkeypatch: pytest.MonkeyPatch) -> list[list[Path]]:
     """Set up an experiment with these results, and a workflow that records the leases at each call."""
     runs: list[list[Path]] = []
 
@@ -173,10 +173,10 @@ def stand_in(results: Path, monkeypatch: pytest.MonkeyPatch) -> list[list[Path]]
 @pytest.mark.parametrize(
     "place", ["lease.json", "store/run-0123/lease.json", "latents/.s2.lease.json", "../.results.lease.json"]
 )
-def test_repair_deletes_nothing_beside_a_process_that_works_there(
+def test_repair_is_rejected_with_an_active_lease_in_the_results(
     results: Path, place: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    workflow = stand_in(results, monkeypatch)
+    workflow = fake_experiment(results, monkeypatch)
     shard = next(results.rglob("shard-*.npy"))
     shard.write_bytes(b"x")
     works = (
@@ -198,7 +198,7 @@ def test_repair_deletes_nothing_beside_a_process_that_works_there(
     assert workflow == [[]]
 
 
-def test_folder_that_cannot_be_read_is_no_verdict(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreadable_folder_ends_with_status_2(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     scan = os.scandir
 
     def refused(path: str) -> object:
@@ -210,7 +210,7 @@ def test_folder_that_cannot_be_read_is_no_verdict(results: Path, monkeypatch: py
     assert main(["verify", str(results)]) == 2
 
 
-def test_folders_behind_links_are_looked_at_once(results: Path, tmp_path: Path) -> None:
+def test_linked_folders_are_verified_despite_loops(results: Path, tmp_path: Path) -> None:
     (results / "latents").rename(tmp_path / "scratch")
     (results / "latents").symlink_to(tmp_path / "scratch")
     (results / "latents" / "loop").symlink_to(results)
@@ -219,9 +219,7 @@ def test_folders_behind_links_are_looked_at_once(results: Path, tmp_path: Path) 
     assert main(["verify", str(results)]) == 1
 
 
-def test_an_altered_record_of_staged_scenes_is_found_though_it_is_hidden(
-    results: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_altered_hidden_scene_record_is_detected(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
     record = results / "latents" / "s2" / ".scenes.jsonl"
     record.write_text(dump_checksummed_line({"scene": "a"}) + dump_checksummed_line({"scene": "b"}))
     assert main(["verify", str(results)]) == 0

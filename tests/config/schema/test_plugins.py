@@ -49,7 +49,7 @@ def spec(experiment: ExperimentConfig, stage: str, name: str) -> dict[str, Any]:
     return stage_spec(experiment, stage, name)
 
 
-def test_settings_of_packages_are_read_by_their_own_classes_and_written_as_they_were() -> None:
+def test_plugin_settings_are_read_by_the_plugin_class_and_round_trip() -> None:
     for sampler in ("last", {"kind": "last", "share": 0.5}):
         experiment = load(content(sampler=sampler))
         read = experiment.evaluations["e"].sampler
@@ -77,19 +77,19 @@ FAULTS: list[tuple[dict[str, Any], list[str]]] = [
 
 
 @pytest.mark.parametrize(("settings", "expected"), FAULTS)
-def test_faults_in_settings_of_packages_are_told_with_their_keys(settings: dict[str, Any], expected: list[str]) -> None:
+def test_faults_in_plugin_settings_are_reported_with_keys(settings: dict[str, Any], expected: list[str]) -> None:
     with pytest.raises(UserError) as error:
         load(content(**settings))
     assert [text for text in expected if text not in str(error.value)] == []
 
 
-def test_built_in_sampler_is_not_replaced_and_another_solves_what_the_network_predicts() -> None:
+def test_plugin_does_not_replace_a_built_in_sampler_and_may_solve_flows() -> None:
     assert load(content(sampler="ddim")).evaluations["e"].sampler == "ddim"
     assert load(content(sampler="follow", predict="flow"))
 
 
 @pytest.mark.parametrize(("stage", "name"), [("sample", "e"), ("features", "f"), ("latents", "d"), ("tiles", "d")])
-def test_package_version_and_settings_are_in_what_decides_a_result(
+def test_package_version_changes_the_digest_of_plugin_stages(
     stage: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = spec(load(content()), stage, name)
@@ -100,7 +100,7 @@ def test_package_version_and_settings_are_in_what_decides_a_result(
     assert digest(spec(load(content()), stage, name)) != digest(before)
 
 
-def test_settings_count_whatever_their_names_and_paths_do_not(tmp_path: Path) -> None:
+def test_plugin_settings_change_the_spec_and_paths_do_not(tmp_path: Path) -> None:
     plain = spec(load(content()), "sample", "e")
     assert spec(load(content(sampler={"kind": "last"})), "sample", "e") == plain
     for changed in ({"share": 0.5}, {"search": 3}):

@@ -8,7 +8,7 @@ import pytest
 from dithc.core.artifacts import atomic_replace, atomic_write
 
 
-def test_error_while_writing_leaves_the_earlier_file_only(tmp_path: Path):
+def test_failed_write_preserves_only_the_earlier_file(tmp_path: Path):
     path = tmp_path / "a.json"
     atomic_write(path, "old")
     with pytest.raises(ZeroDivisionError), atomic_replace(path) as temporary:
@@ -17,7 +17,7 @@ def test_error_while_writing_leaves_the_earlier_file_only(tmp_path: Path):
     assert [item.name for item in tmp_path.iterdir()] == ["a.json"]
 
 
-def test_file_never_takes_the_place_of_a_folder(tmp_path: Path):
+def test_write_over_a_folder_raises_is_a_directory_error(tmp_path: Path):
     folder = tmp_path / "results"
     folder.mkdir()
     (folder / "kept").write_text("of hours")
@@ -28,7 +28,7 @@ def test_file_never_takes_the_place_of_a_folder(tmp_path: Path):
 
 
 @pytest.mark.parametrize("target", ["fifo", "link to a fifo", "/dev/stdout"])
-def test_stream_is_written_to_and_stays(tmp_path: Path, target: str, capfd: pytest.CaptureFixture[str]):
+def test_stream_is_written_and_preserved(tmp_path: Path, target: str, capfd: pytest.CaptureFixture[str]):
     fifo, path = tmp_path / "fifo", Path("/dev/stdout")
     os.mkfifo(fifo)
     if target != "/dev/stdout":
@@ -43,7 +43,7 @@ def test_stream_is_written_to_and_stays(tmp_path: Path, target: str, capfd: pyte
     assert {one.name for one in tmp_path.iterdir()} <= {"fifo", "link"}
 
 
-def test_link_keeps_its_place_and_the_file_behind_it_is_replaced(tmp_path: Path):
+def test_symlink_is_preserved_and_the_target_replaced(tmp_path: Path):
     (tmp_path / "behind").write_text("old")
     (tmp_path / "link").symlink_to("behind")
     (tmp_path / "dangling").symlink_to("later")

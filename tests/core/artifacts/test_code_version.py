@@ -17,7 +17,7 @@ def git(*arguments: str, cwd: Path) -> str:
     ).stdout.strip()
 
 
-def test_commit_is_the_one_that_git_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_commit_equals_git_head(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tree, linked = tmp_path / "tree", tmp_path / "linked"
     tree.mkdir()
     for folder, package in ((tree, tree / "dithc"), (linked, linked / "dithc")):

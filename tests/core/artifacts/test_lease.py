@@ -33,7 +33,7 @@ def test_lease_is_held_once(tmp_path: Path):
         pass
 
 
-def test_next_lease_removes_temporary_files_of_killed_processes_and_no_others(tmp_path):
+def test_next_lease_removes_only_temporary_files_of_killed_processes(tmp_path):
     dead = {"host": socket.gethostname(), "boot": _boot(), "pid": 2**22 - 1, "start": "1", "id": 1}
     alive = Lease(tmp_path).identity
     for name in (".lease.vm.4194303.1", "lease.json"):
@@ -47,7 +47,7 @@ def test_next_lease_removes_temporary_files_of_killed_processes_and_no_others(tm
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", "{}", json.dumps(ELSEWHERE)])
-def test_lease_of_another_host_and_a_broken_one_are_free_once_they_are_no_longer_renewed(tmp_path, quick, content):
+def test_expired_remote_and_broken_leases_are_free(tmp_path, quick, content):
     path = tmp_path / "lease.json"
     path.write_text(content)
     with pytest.raises(Lease.Held, match="elsewhere" if "elsewhere" in content else "unknown host"):
@@ -58,7 +58,7 @@ def test_lease_of_another_host_and_a_broken_one_are_free_once_they_are_no_longer
         assert lease.holds()
 
 
-def test_lease_of_another_holder_is_kept(tmp_path):
+def test_lease_of_a_different_holder_is_preserved(tmp_path):
     path = tmp_path / "lease.json"
     with Lease(tmp_path) as lease:
         path.write_text(json.dumps(ELSEWHERE))
@@ -78,7 +78,7 @@ def test_one_of_two_processes_acquires_a_stale_lease(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == []
 
 
-def test_lease_of_a_dead_holder_that_was_renewed_in_the_future_is_free_after_it_was_watched(tmp_path, quick):
+def test_unrenewed_lease_with_a_future_time_is_free_after_observation(tmp_path, quick):
     path = tmp_path / "lease.json"
     path.write_text(json.dumps(ELSEWHERE))
     later = time.time() + 3600
@@ -108,7 +108,7 @@ def test_renewed_lease_is_held_with_wrong_clocks(tmp_path, quick, offset):
         thread.join()
 
 
-def test_lease_of_a_replaced_folder_is_next_to_it(tmp_path):
+def test_lease_of_a_replaced_folder_is_stored_next_to_the_folder(tmp_path):
     folder = tmp_path / "out"
     with Lease.for_folder(folder) as held:
         assert not folder.exists()

@@ -11,7 +11,7 @@ from dithc.core.integrity import dump_checksummed, load_checksummed
 from dithc.core.logging import UserError
 
 
-def test_manifest_is_read_as_it_was_written(tmp_path):
+def test_manifest_round_trip_preserves_all_fields(tmp_path):
     path = tmp_path / "manifest.json"
     written = Manifest(stage="tiles", name="a", spec={"x": 1}, summary={"n": 2}, inputs={"i": "d"}, wall_seconds=1.5)
     written.write(path)
@@ -39,7 +39,7 @@ def test_digest_depends_on_settings_inputs_and_bytes_only(tmp_path):
 
 
 @pytest.mark.parametrize("change", ["missing", "cut", "altered"])
-def test_verify_names_each_file_that_changed(tmp_path, change):
+def test_verify_reports_each_changed_file(tmp_path, change):
     path = tmp_path / "f"
     path.write_text("content")
     manifest = Manifest(stage="tiles", name="a", spec={}, files=Manifest.entries(tmp_path, [path]))
@@ -51,7 +51,7 @@ def test_verify_names_each_file_that_changed(tmp_path, change):
     assert len(manifest.verify(tmp_path)) == 1
 
 
-def test_missing_manifest_and_other_stage_are_rejected(tmp_path):
+def test_missing_invalid_and_wrong_stage_manifests_are_rejected(tmp_path):
     with pytest.raises(UserError, match="is missing"):
         Manifest.read(tmp_path / "nothing.json")
     path = tmp_path / "m.json"
@@ -76,7 +76,7 @@ def test_missing_manifest_and_other_stage_are_rejected(tmp_path):
         {"files": [{"path": "a", "sha256": 3, "bytes": 1}]},
     ],
 )
-def test_fields_of_wrong_types_are_rejected_in_sealed_documents(change: dict[str, Any], tmp_path: Path) -> None:
+def test_fields_of_wrong_types_are_rejected_in_checksummed_documents(change: dict[str, Any], tmp_path: Path) -> None:
     path = tmp_path / "manifest.json"
     Manifest(stage="fid", name="x", spec={}).write(path)
     for document in (path, Manifest.making_of(path)):

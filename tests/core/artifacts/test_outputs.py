@@ -51,14 +51,14 @@ def rejection(folder: Path, *, stage: str = "latents", name: str = "set") -> str
     return errors[0]
 
 
-def test_own_files_are_replaced_and_stale_ones_deleted(tmp_path: Path) -> None:
+def test_own_files_are_replaced_and_stale_files_deleted(tmp_path: Path) -> None:
     finish(tmp_path / "out", "shard-00000.npy", "shard-00001.npy", "B4+B3+B2/stats.npz")
     finish(tmp_path / "out", "shard-00000.npy")
     assert content(tmp_path / "out").keys() == {"shard-00000.npy", "manifest.json", ".manifest.provenance.json"}
     assert not (tmp_path / "out/B4+B3+B2").exists()
 
 
-def test_manifest_alone_shows_the_owner_where_hidden_files_were_not_copied(tmp_path: Path) -> None:
+def test_manifest_without_a_marker_identifies_the_owner(tmp_path: Path) -> None:
     finish(tmp_path / "out", "a.npy")
     (tmp_path / "out" / MARKER_FILE).unlink()
     OutputFolder(tmp_path / "out").check(stage="latents", name="set")
@@ -66,13 +66,13 @@ def test_manifest_alone_shows_the_owner_where_hidden_files_were_not_copied(tmp_p
 
 
 @pytest.mark.parametrize("damage", ["marker", "manifest"])
-def test_one_intact_document_is_enough(tmp_path: Path, damage: str) -> None:
+def test_one_intact_document_identifies_the_owner(tmp_path: Path, damage: str) -> None:
     finish(tmp_path / "out", "a.npy")
     (tmp_path / "out" / (MARKER_FILE if damage == "marker" else "manifest.json")).write_text('{"stage": "latents"')
     OutputFolder(tmp_path / "out").check(stage="latents", name="set")
 
 
-def test_file_cut_short_is_rebuilt_and_a_larger_one_is_the_users(tmp_path: Path) -> None:
+def test_truncated_file_is_accepted_and_larger_file_is_rejected(tmp_path: Path) -> None:
     finish(tmp_path / "out", "a.npy")
     (tmp_path / "out/a.npy").write_text("")
     OutputFolder(tmp_path / "out").check(stage="latents", name="set")
@@ -81,19 +81,19 @@ def test_file_cut_short_is_rebuilt_and_a_larger_one_is_the_users(tmp_path: Path)
 
 
 @pytest.mark.parametrize("name", [".git", ".hg", ".datalad"])
-def test_version_control_folder_is_rejected_even_if_it_is_empty(tmp_path: Path, name: str) -> None:
+def test_empty_version_control_folder_is_rejected(tmp_path: Path, name: str) -> None:
     (tmp_path / name).mkdir()
     assert name in rejection(tmp_path)
 
 
-def test_error_names_three_files_and_ignores_those_of_the_operating_system(tmp_path: Path) -> None:
+def test_error_lists_three_files_and_ignores_operating_system_files(tmp_path: Path) -> None:
     for name in ("a", "b", "c", "d", ".DS_Store", "Thumbs.db", ".nfs0001"):
         (tmp_path / name).touch()
     assert "got:      a, b, c\n" in rejection(tmp_path)
 
 
 @pytest.mark.parametrize("kind", ["folder link", "file link", "fifo"])
-def test_other_kinds_of_files_are_the_users_even_under_a_listed_name(tmp_path: Path, kind: str) -> None:
+def test_links_and_pipes_under_listed_names_are_rejected(tmp_path: Path, kind: str) -> None:
     folder, outside = tmp_path / "out", tmp_path / "thesis"
     finish(folder, "a.npy")
     (folder / "a.npy").unlink()
@@ -102,7 +102,7 @@ def test_other_kinds_of_files_are_the_users_even_under_a_listed_name(tmp_path: P
     assert "a.npy" in rejection(folder)
 
 
-def test_killed_process_leaves_files_that_the_next_one_owns(tmp_path: Path) -> None:
+def test_files_of_a_killed_process_are_owned_by_the_next_process(tmp_path: Path) -> None:
     output = OutputFolder(tmp_path)
     output.claim(stage="latents", name="set")
     output.plan([tmp_path / "a.npy", tmp_path / "b.npy"])
@@ -115,7 +115,7 @@ def test_killed_process_leaves_files_that_the_next_one_owns(tmp_path: Path) -> N
     assert content(tmp_path).keys() == {"a.npy"}
 
 
-def test_file_in_the_way_of_a_planned_one_is_rejected(tmp_path: Path) -> None:
+def test_user_file_at_an_output_path_is_rejected(tmp_path: Path) -> None:
     (tmp_path / "report.html").write_text("thesis")
     with pytest.raises(UserError, match=r"report\.html"):
         outputs.write(tmp_path / "report.html", "page")
@@ -131,7 +131,7 @@ def test_file_in_the_way_of_a_planned_one_is_rejected(tmp_path: Path) -> None:
         outputs.check_file(tmp_path / "tiles/manifest.json", stage="train", name="run")
 
 
-def test_folder_that_cannot_be_listed_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unlistable_folder_raises_permission_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "locked").mkdir()
     scandir = os.scandir
 
@@ -145,7 +145,7 @@ def test_folder_that_cannot_be_listed_is_an_error(tmp_path: Path, monkeypatch: p
         OutputFolder(tmp_path).check()
 
 
-def test_error_while_a_folder_is_built_leaves_the_earlier_one(tmp_path: Path) -> None:
+def test_failed_replacement_preserves_the_earlier_folder(tmp_path: Path) -> None:
     output = OutputFolder(tmp_path / "out")
     for text in ("old", "new"):
         with output.replaced() as temporary:
@@ -157,15 +157,13 @@ def test_error_while_a_folder_is_built_leaves_the_earlier_one(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(("number", "words"), [(errno.ENOSPC, "disk is full"), (errno.EFBIG, "ulimit -f")])
-def test_failed_write_names_the_disk_or_the_limit(tmp_path: Path, number: int, words: str) -> None:
+def test_failed_write_reports_the_full_disk_or_the_size_limit(tmp_path: Path, number: int, words: str) -> None:
     with pytest.raises(UserError, match=words), OutputFolder(tmp_path / "out").replaced():
         raise OSError(number, "x")
     assert not any(tmp_path.iterdir())
 
 
-def test_folder_that_cannot_be_renamed_in_gives_the_old_one_back(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_failed_rename_restores_the_earlier_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     output = OutputFolder(tmp_path / "out")
     with output.replaced() as temporary:
         (temporary / "old").touch()
@@ -183,7 +181,7 @@ def test_folder_that_cannot_be_renamed_in_gives_the_old_one_back(
 
 
 @pytest.mark.parametrize("moment", ["building", "moved aside", "moved in"])
-def test_killed_replacement_is_undone_or_completed_and_keeps_files_of_the_user(
+def test_killed_replacement_is_recovered_and_user_files_are_preserved(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
 ) -> None:
     output, calls = OutputFolder(tmp_path / "out"), []
@@ -228,7 +226,7 @@ TREE = st.dictionaries(
 @seed(int(os.environ.get("DITHC_ATTACK_SEED", "0")))
 @settings(max_examples=5000 if "DITHC_ATTACK_SEED" in os.environ else 40, deadline=None)
 @given(users=TREE, is_ours_first=st.booleans(), names=st.lists(st.sampled_from(NAMES[:2]), unique=True), data=st.data())
-def test_no_operation_changes_a_byte_of_the_user(
+def test_no_operation_changes_user_files(
     tmp_path_factory: pytest.TempPathFactory,
     users: dict[str, bytes],
     is_ours_first: bool,
@@ -282,7 +280,7 @@ def test_files_of_one_stem_share_a_marker(tmp_path: Path) -> None:
     assert owned == ["out.svg", "out.json", "out.png"]
 
 
-def test_a_file_that_appears_while_a_single_file_is_written_is_kept(tmp_path: Path) -> None:
+def test_user_file_created_during_a_write_is_preserved(tmp_path: Path) -> None:
     path = tmp_path / "out.json"
     writer = outputs.replacing(path)
     writer.__enter__().write_text("of dithc")
@@ -293,7 +291,7 @@ def test_a_file_that_appears_while_a_single_file_is_written_is_kept(tmp_path: Pa
     assert outputs.files_of(tmp_path) == [path]
 
 
-def test_a_single_file_is_listed_before_it_has_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_marker_write_leaves_no_output_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "out.json"
 
     def full(self: object, *arguments: object, **settings: object) -> None:
@@ -309,13 +307,13 @@ def test_a_single_file_is_listed_before_it_has_its_name(tmp_path: Path, monkeypa
     assert path.read_text() == "other content"
 
 
-def test_a_marker_that_is_a_pipe_is_an_error(tmp_path: Path) -> None:
+def test_pipe_as_marker_is_rejected(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / f".out{outputs.MARKER_FILE}")
     with pytest.raises(UserError, match="pipe"):
         outputs.write(tmp_path / "out.json", "content")
     assert not (tmp_path / "out.json").exists()
 
 
-def test_an_empty_file_may_be_replaced(tmp_path: Path) -> None:
+def test_empty_file_is_replaced(tmp_path: Path) -> None:
     (tmp_path / "made-by-mktemp").touch()
     outputs.write(tmp_path / "made-by-mktemp", "content")

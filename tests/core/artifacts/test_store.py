@@ -38,7 +38,7 @@ def test_damaged_checkpoint_is_skipped_with_a_logged_reason(store, damage, caplo
     assert "checkpoint passed over" in (store.folder / "events.jsonl").read_text()
 
 
-def test_several_damaged_checkpoints_are_an_error_that_names_them_and_the_flag(store, caplog):
+def test_several_damaged_checkpoints_raise_an_error_with_steps_and_flag(store, caplog):
     for step in (1, 2, 3):
         save(store, step)
     (store.path(3) / "model.safetensors").write_bytes(b"Weights")
@@ -60,7 +60,7 @@ def test_several_damaged_checkpoints_are_an_error_that_names_them_and_the_flag(s
 
 
 @pytest.mark.parametrize("step", [0, 1])
-def test_only_checkpoint_is_not_skipped_after_training_steps(store, step):
+def test_only_checkpoint_is_rejected_if_damaged_after_training_steps(store, step):
     save(store, step)
     (store.path(step) / "model.safetensors").write_bytes(b"Weights")
     if step == 0:
@@ -71,7 +71,7 @@ def test_only_checkpoint_is_not_skipped_after_training_steps(store, step):
     assert store.newest(allow_checkpoint_rollback=True) is None
 
 
-def test_every_flipped_bit_of_a_commit_file_is_damage(store):
+def test_flipped_bits_of_a_commit_file_are_detected(store):
     save(store, 2, seed=7)
     path = store.path(2) / "checkpoint.json"
     written = path.read_bytes()
@@ -83,7 +83,7 @@ def test_every_flipped_bit_of_a_commit_file_is_damage(store):
             store.open(2)
 
 
-def test_commit_file_without_files_or_of_another_step_is_damage_even_if_it_is_sealed(store):
+def test_checksummed_commit_file_with_wrong_step_or_no_files_is_rejected(store):
     save(store, 2)
     path = store.path(2) / "checkpoint.json"
     content = load_checksummed(path.read_text())
@@ -94,7 +94,7 @@ def test_commit_file_without_files_or_of_another_step_is_damage_even_if_it_is_se
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "checkpoint.json"])
-def test_unreadable_checkpoint_is_an_error(store, name, monkeypatch):
+def test_unreadable_checkpoint_raises_an_error(store, name, monkeypatch):
     for step in (1, 2):
         save(store, step)
     unreadable = store.path(2) / name
@@ -111,7 +111,7 @@ def test_unreadable_checkpoint_is_an_error(store, name, monkeypatch):
             read()
 
 
-def test_failed_write_leaves_no_trace_and_the_earlier_intact(store):
+def test_failed_write_leaves_only_the_earlier_checkpoint(store):
     save(store, 1)
 
     def full(folder: Path) -> None:
@@ -124,7 +124,7 @@ def test_failed_write_leaves_no_trace_and_the_earlier_intact(store):
     assert [path.name for path in store.folder.iterdir()] == ["step_0000001"]
 
 
-def test_prune_keeps_the_last_the_multiples_the_first_and_the_pinned(store):
+def test_prune_keeps_first_last_multiple_and_pinned_checkpoints(store):
     for step in range(11):
         save(store, step)
     store.pin(3)
@@ -132,7 +132,7 @@ def test_prune_keeps_the_last_the_multiples_the_first_and_the_pinned(store):
     assert store.steps() == [0, 3, 4, 7, 8, 9, 10]
 
 
-def test_prune_counts_from_the_step_just_saved_where_later_ones_exist(store):
+def test_prune_counts_from_the_saved_step_and_keeps_later_steps(store):
     for step in (0, 120, 240):
         save(store, step)
     for step, left in ((40, [0, 40, 120, 240]), (80, [0, 80, 120, 240]), (120, [0, 120, 240])):
@@ -142,7 +142,7 @@ def test_prune_counts_from_the_step_just_saved_where_later_ones_exist(store):
         assert store.newest(at_most=step).step == step
 
 
-def test_pin_stays_when_its_checkpoint_is_written_again(store):
+def test_pin_persists_after_rewriting_the_checkpoint(store):
     save(store, 3)
     store.pin(3)
     for step in (3, 4, 5):
@@ -153,7 +153,7 @@ def test_pin_stays_when_its_checkpoint_is_written_again(store):
 
 
 @pytest.mark.parametrize("step", [0, 7])
-def test_fix_for_a_damaged_checkpoint_names_its_manifest(store, step):
+def test_fix_for_a_damaged_checkpoint_contains_the_manifest_path(store, step):
     manifest = Path("results/runs/step_0000007.json")
     with pytest.raises(UserError, match=rf"delete [\s\S]*folder[\s\S]*rerun the workflow[\s\S]*{manifest}"):
         store.open(step, manifest=manifest)

@@ -51,7 +51,7 @@ def test_numbers_of_a_stage_are_read_as_written(stage: str, tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("stage", "key"), [(stage, key) for stage in GOOD for key in sorted(summaries.STAGES[stage].__required_keys__)]
 )  # type: ignore[attr-defined]  # of a TypedDict
-def test_missing_number_is_named(stage: str, key: str, tmp_path: Path) -> None:
+def test_missing_number_is_rejected_with_the_key(stage: str, key: str, tmp_path: Path) -> None:
     numbers = {name: value for name, value in GOOD[stage].items() if name != key}
     Manifest(stage=stage, name="a", spec={}, summary=numbers).write(tmp_path / "manifest.json")
     with pytest.raises(
@@ -61,6 +61,6 @@ def test_missing_number_is_named(stage: str, key: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("stage", "wrong"), WRONG)
-def test_number_of_another_kind_is_named(stage: str, wrong: dict[str, Any]) -> None:
+def test_number_of_wrong_type_is_rejected_with_the_key(stage: str, wrong: dict[str, Any]) -> None:
     with pytest.raises(UserError, match=rf"manifest.json: invalid `summary\.{next(iter(wrong))}` of stage '{stage}'"):
         summaries.check(GOOD[stage] | wrong, stage=stage, path=Path("manifest.json"))

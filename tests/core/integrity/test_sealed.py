@@ -37,7 +37,7 @@ def flipped(text: str, bit: int) -> str:
 
 @pytest.mark.slow
 @given(st.dictionaries(KEYS, VALUES, min_size=1))
-def test_sealed_documents_are_json_and_round_trip(content: dict[str, object]) -> None:
+def test_checksummed_documents_are_json_and_round_trip(content: dict[str, object]) -> None:
     text = dump_checksummed(content)
     assert load_checksummed(text) == content
     assert has_checksum(text)
@@ -46,7 +46,7 @@ def test_sealed_documents_are_json_and_round_trip(content: dict[str, object]) ->
     assert {key: value for key, value in json.loads(dump_checksummed_line(content)).items() if key != "crc"} == content
 
 
-def test_every_flipped_bit_of_a_document_is_found() -> None:
+def test_flipped_bits_of_a_document_are_detected() -> None:
     text = dump_checksummed(CONTENT)
     for bit in range(8 * len(text.encode())):
         altered = flipped(text, bit)
@@ -55,7 +55,7 @@ def test_every_flipped_bit_of_a_document_is_found() -> None:
             load_checksummed(altered)
 
 
-def test_document_that_is_cut_or_grows_is_found() -> None:
+def test_truncated_or_extended_document_is_rejected() -> None:
     text = dump_checksummed(CONTENT)
     for cut in range(len(text)):
         with pytest.raises(ValueError):
@@ -65,7 +65,7 @@ def test_document_that_is_cut_or_grows_is_found() -> None:
             load_checksummed(text + more)
 
 
-def test_document_without_a_seal_is_rejected() -> None:
+def test_document_without_a_checksum_is_rejected() -> None:
     for text in (json.dumps({"a": 1}), "[]", "1", "", "null"):
         with pytest.raises(ValueError, match="changed after it was written: its checksum is missing"):
             load_checksummed(text)
@@ -88,7 +88,7 @@ EDITS = {
 
 
 @pytest.mark.parametrize("edit", EDITS.values(), ids=EDITS)
-def test_edited_document_is_altered(edit: Callable[[str], str], tmp_path: Path) -> None:
+def test_edited_document_is_rejected(edit: Callable[[str], str], tmp_path: Path) -> None:
     text = edit(dump_checksummed(CONTENT))
     path = tmp_path / "config.json"
     path.write_bytes(text.encode())
@@ -102,7 +102,7 @@ def test_edited_document_is_altered(edit: Callable[[str], str], tmp_path: Path) 
         load_experiment([path])
 
 
-def test_a_document_larger_than_its_limit_is_not_read(tmp_path: Path) -> None:
+def test_document_above_the_size_limit_is_rejected(tmp_path: Path) -> None:
     path = tmp_path / "lock.json"
     path.write_text(dump_checksummed(CONTENT))
     assert json_documents.read(path, most=1 << 10) == CONTENT
@@ -110,12 +110,12 @@ def test_a_document_larger_than_its_limit_is_not_read(tmp_path: Path) -> None:
         json_documents.read(path, most=64)
 
 
-def test_number_that_is_not_finite_is_not_sealed() -> None:
+def test_nonfinite_number_is_rejected() -> None:
     with pytest.raises(ValueError):
         dump_checksummed({"fid": float("nan")})
 
 
-def test_every_flipped_bit_of_lines_is_found() -> None:
+def test_flipped_bits_of_lines_are_reported() -> None:
     """A flipped bit, also in a line end, never yields a row that was not written, and is always reported."""
     rows = [{"step": step, "loss": 1.0 / step, "word": "J*j\n"} for step in range(1, 4)]
     text = "".join(map(dump_checksummed_line, rows))

@@ -23,7 +23,7 @@ HOSTILE = st.text(
 
 
 @given(HOSTILE)
-def test_no_text_forges_a_line_or_controls_the_terminal(text: str) -> None:
+def test_control_characters_are_escaped_in_messages_and_streams(text: str) -> None:
     def printable(shown: str, *, lines: int) -> None:
         assert shown.count("\n") == lines - 1
         assert shown.replace("\n", "").isprintable()
@@ -44,7 +44,7 @@ def test_no_text_forges_a_line_or_controls_the_terminal(text: str) -> None:
     printable(output.getvalue().removesuffix("\x1b[0m"), lines=1 + text.count("\n"))
 
 
-def test_names_of_files_are_escaped_in_every_output(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_file_names_are_escaped_in_command_output(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     name = "a\x1b[31m\u202e\nINFO forged.json"
     (tmp_path / name).write_text('{"x": 1}')
     assert main(["show", str(tmp_path / name)]) == 0
@@ -56,7 +56,7 @@ def test_names_of_files_are_escaped_in_every_output(tmp_path: Path, capsys: pyte
         assert shown.replace("\n", "").isprintable()
 
 
-def test_other_ranks_log_warnings_with_a_prefix(capsys: pytest.CaptureFixture[str]) -> None:
+def test_nonzero_ranks_log_only_warnings_with_a_prefix(capsys: pytest.CaptureFixture[str]) -> None:
     setup_logging(rank=3)
     get_logger("dithc.train.loop").info("hidden")
     get_logger("dithc.train.loop").warning("shown")
@@ -79,7 +79,7 @@ def test_progress_without_a_terminal_is_a_line_with_rate_and_time(caplog: pytest
     assert "left, loss 0.5" in caplog.text
 
 
-def test_metrics_of_a_resumed_run_keep_the_last_line_of_a_step_and_skip_torn_ones(tmp_path: Path) -> None:
+def test_resumed_metrics_use_the_last_line_per_step_and_skip_torn_lines(tmp_path: Path) -> None:
     with MetricsWriter(tmp_path) as writer:
         writer.write(1, loss=2.0)
         writer.write(2, loss=1.5)
@@ -91,7 +91,7 @@ def test_metrics_of_a_resumed_run_keep_the_last_line_of_a_step_and_skip_torn_one
     assert list((tmp_path / "tensorboard").iterdir())
 
 
-def test_numbers_that_are_not_finite_are_null_and_are_read_as_nan(tmp_path: Path) -> None:
+def test_nonfinite_metrics_are_written_as_null_and_read_as_nan(tmp_path: Path) -> None:
     with MetricsWriter(tmp_path) as writer:
         writer.write(1, loss=math.nan, lr=None, vb=1.0)
     text = (tmp_path / "metrics.jsonl").read_text()
@@ -104,9 +104,7 @@ def test_numbers_that_are_not_finite_are_null_and_are_read_as_nan(tmp_path: Path
 
 @given(limit=st.integers(0, 900))
 @settings(deadline=None, max_examples=25)
-def test_file_system_that_is_full_raises_in_the_calling_thread(
-    limit: int, tmp_path_factory: pytest.TempPathFactory
-) -> None:
+def test_full_file_system_raises_in_the_calling_thread(limit: int, tmp_path_factory: pytest.TempPathFactory) -> None:
     folder, threads = tmp_path_factory.mktemp("metrics"), threading.active_count()
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))

@@ -13,7 +13,7 @@ CELL = ResultCell(
 )
 
 
-def test_document_is_read_as_it_was_written() -> None:
+def test_document_round_trip_preserves_content_and_rejects_edits() -> None:
     written = TargetResult(
         target="fig9",
         title="steps",
@@ -44,12 +44,12 @@ def test_document_is_read_as_it_was_written() -> None:
         ({"status": "done"}, "expected one of"),
     ],
 )
-def test_cell_that_contradicts_itself_is_rejected(change: dict[str, object], message: str) -> None:
+def test_inconsistent_cell_is_rejected(change: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         replace(CELL, **change)  # type: ignore[arg-type]
 
 
-def test_document_of_two_equal_cells_or_uneven_curves_is_rejected() -> None:
+def test_duplicate_cells_uneven_curves_and_unknown_targets_are_rejected() -> None:
     with pytest.raises(ValueError, match="same id"):
         TargetResult(target="table2", title="", paper="", scale="ci", cells=(CELL, CELL))
     with pytest.raises(ValueError, match="of y"):
@@ -58,7 +58,7 @@ def test_document_of_two_equal_cells_or_uneven_curves_is_rejected() -> None:
         TargetResult(target="table5", title="", paper="", scale="ci")
 
 
-def test_file_that_is_no_document_is_a_user_error(tmp_path: Path) -> None:
+def test_invalid_document_file_raises_a_user_error(tmp_path: Path) -> None:
     for text in ("", "{}", "[1]"):
         (tmp_path / "a.json").write_text(text)
         with pytest.raises(UserError, match="rebuild the target"):

@@ -33,7 +33,7 @@ MIXED = {
 }
 
 
-def test_files_are_those_of_the_library_of_the_format(tmp_path):
+def test_files_are_compatible_with_the_safetensors_library(tmp_path):
     write_tensors(tmp_path / "a.safetensors", MIXED)
     found = load_file(tmp_path / "a.safetensors")
     assert found.keys() == MIXED.keys()
@@ -48,7 +48,7 @@ def test_files_are_those_of_the_library_of_the_format(tmp_path):
     assert all(torch.equal(found[name], value) for name, value in MIXED.items())
 
 
-def test_entry_of_a_file_is_its_hash_and_size_and_equal_content_gives_equal_bytes_in_any_order(tmp_path):
+def test_file_entry_and_bytes_are_independent_of_tensor_order(tmp_path):
     pieces, path = [TensorPiece.whole(name, value) for name, value in MIXED.items()], tmp_path / "a.safetensors"
     entries = [write_file(path, TensorFile.of(order)) for order in (pieces, pieces[::-1])]
     content = path.read_bytes()
@@ -102,7 +102,7 @@ def test_inconsistent_pieces_are_rejected(fault):
         assemble([TensorPiece(name="w", values=values[:3], shape=(6,), dim=None), second])
 
 
-def test_files_of_one_name_and_count_are_read_together(tmp_path):
+def test_shards_of_equal_name_and_count_are_read_together(tmp_path):
     path = tmp_path / "model.safetensors"
     with pytest.raises(UserError, match="no such file"):
         read_tensors(path)
@@ -119,7 +119,7 @@ def test_files_of_one_name_and_count_are_read_together(tmp_path):
 
 
 @pytest.mark.parametrize("content", [b"", b"\xff" * 7, b"\xff" * 20, b"\x02" + bytes(7) + b"{}x"])
-def test_file_of_another_format_is_rejected(tmp_path, content):
+def test_file_of_invalid_format_is_rejected(tmp_path, content):
     (tmp_path / "a.safetensors").write_bytes(content)
     with pytest.raises(UserError, match="cannot be read"):
         read_tensors(tmp_path / "a.safetensors")

@@ -40,7 +40,7 @@ def is_direct(file: int) -> bool:
 
 
 @pytest.mark.parametrize("part", [7, 999, BLOCK, 10 * BLOCK])
-def test_blocks_are_full_but_the_last_and_hold_the_same_bytes(part):
+def test_all_blocks_except_the_last_are_full_and_preserve_the_bytes(part):
     data = content(3 * BLOCK + 77)
     blocks = [
         bytes(block)
@@ -51,7 +51,7 @@ def test_blocks_are_full_but_the_last_and_hold_the_same_bytes(part):
 
 
 @pytest.mark.parametrize("length", LENGTHS)
-def test_file_of_any_length_holds_what_was_written(tmp_path, length):
+def test_file_of_any_length_contains_the_written_bytes(tmp_path, length):
     path = tmp_path / "a"
     path.write_bytes(b"what was there before" * BLOCK)
     write(path, content(length))
@@ -61,7 +61,7 @@ def test_file_of_any_length_holds_what_was_written(tmp_path, length):
 @needs_direct
 @pytest.mark.parametrize("length", LENGTHS)
 @pytest.mark.parametrize("refused_at", ["open", "write"])
-def test_file_system_without_direct_writes_is_written_through_the_cache(tmp_path, monkeypatch, length, refused_at):
+def test_writes_use_the_cache_if_direct_writes_are_unsupported(tmp_path, monkeypatch, length, refused_at):
     """Most file systems fail at `open`, some only at the first block."""
     real_open, real_write, flags = os.open, os.write, []
 
@@ -85,7 +85,7 @@ def test_file_system_without_direct_writes_is_written_through_the_cache(tmp_path
 
 
 @needs_direct
-def test_whole_blocks_are_written_past_the_cache_where_it_can_be(tmp_path, monkeypatch):
+def test_full_blocks_are_written_directly_if_supported(tmp_path, monkeypatch):
     written, direct = os.write, []
     monkeypatch.setattr(os, "write", lambda file, block: (direct.append(is_direct(file)), written(file, block))[1])
     with DirectFileWriter(tmp_path / "a") as probe:
@@ -95,7 +95,7 @@ def test_whole_blocks_are_written_past_the_cache_where_it_can_be(tmp_path, monke
     assert direct == [True, True, False]
 
 
-def test_part_of_a_block_is_followed_by_its_rest(tmp_path, monkeypatch):
+def test_partial_write_is_followed_by_the_remaining_bytes(tmp_path, monkeypatch):
     """A signal or a nearly full disk can end a write early."""
     written = os.write
     monkeypatch.setattr(os, "write", lambda file, block: written(file, block[: max(PAGESIZE, len(block) // 2)]))

@@ -41,12 +41,12 @@ def packed(make):
     return buffer.getvalue()
 
 
-def of_zip(buffer):
+def write_zip(buffer):
     with zipfile.ZipFile(buffer, "w") as archive:
         archive.writestr("weights/readme.txt", "text")
 
 
-def of_tar(buffer):
+def write_tar(buffer):
     with tarfile.open(fileobj=buffer, mode="w") as archive:
         archive.addfile(tarfile.TarInfo("weights.safetensors"))
 
@@ -57,8 +57,8 @@ NOT_WEIGHTS = {
     "Git LFS": b"version https://git-lfs.github.com/spec/v1\noid sha256:0123\nsize 92\n",
     "HTML": b"\n<!DOCTYPE html><html><body>404: weights_only not found</body></html>",
     "XML": b'<?xml version="1.0"?><Error><Code>AccessDenied</Code></Error>',
-    "zip": packed(of_zip),
-    "tar": packed(of_tar),
+    "zip": packed(write_zip),
+    "tar": packed(write_tar),
     "gzip": gzip.compress(SAVED),
     "empty": b"",
     "zeros": bytes(5000),
@@ -77,7 +77,7 @@ NOT_WEIGHTS = {
 
 @pytest.mark.parametrize("name", ["w.safetensors", "w.pt2"])
 @pytest.mark.parametrize("kind", NOT_WEIGHTS)
-def test_every_reader_identifies_a_file_that_contains_something_else(kind, name, tmp_path):
+def test_every_reader_reports_the_type_of_a_file_without_weights(kind, name, tmp_path):
     path = tmp_path / name
     path.write_bytes(NOT_WEIGHTS[kind])
     program = codecs.TorchScriptCodecConfig(
@@ -107,7 +107,7 @@ def test_every_reader_identifies_a_file_that_contains_something_else(kind, name,
 
 
 @pytest.mark.parametrize("size", [0, 1, 7, 8, 9, 40, 200, 1000])
-def test_a_truncated_file_is_an_error_of_the_user(size, tmp_path):
+def test_truncated_weights_file_raises_a_user_error(size, tmp_path):
     for number, content in enumerate(
         (save(TENSORS), SAVED, packed(lambda buffer: torch.save(TENSORS, buffer, _use_new_zipfile_serialization=False)))
     ):
@@ -131,7 +131,7 @@ def test_wrappers_anywhere_in_names_are_removed(at, data):
     assert unwrapped(state, source="x") == {name: number for number, name in enumerate(NAMES)}
 
 
-def test_names_that_differ_by_wrappers_only_are_rejected_and_names_of_wrappers_alone_stay():
+def test_ambiguous_wrapped_names_are_rejected_and_bare_wrappers_are_kept():
     with pytest.raises(UserError, match=r"a\.b twice"):
         unwrapped({"a.b": 1, "a.module.b": 2}, source="x")
     assert unwrapped({"module": 1, "model": 2}, source="x") == {"module": 1, "model": 2}
@@ -171,7 +171,7 @@ def shards(folder: Path, state, *, stem="diffusion_pytorch_model", index=True, c
 
 @pytest.mark.parametrize("stem", ["diffusion_pytorch_model", "model"])
 @pytest.mark.parametrize("given", ["", "{}.safetensors.index.json", "{}.safetensors", "{}-00002-of-00003.safetensors"])
-def test_shards_are_found_by_folder_index_name_or_one_of_them(stem, given, tmp_path):
+def test_shards_are_found_by_folder_index_file_name_or_one_shard(stem, given, tmp_path):
     state = diffusers_keys.to_diffusers(DiT(CONFIG).state_dict(), CONFIG)
     (tmp_path / "config.json").write_text(json.dumps(diffusers_keys.settings(CONFIG)))
     shards(tmp_path, {f"module.{name}": value for name, value in state.items()}, stem=stem)
@@ -181,7 +181,7 @@ def test_shards_are_found_by_folder_index_name_or_one_of_them(stem, given, tmp_p
     assert len(files_of(tmp_path / given.format(stem))) == 3
 
 
-def test_a_missing_shard_and_an_index_of_other_folders_are_named(tmp_path):
+def test_missing_shard_and_invalid_index_are_rejected(tmp_path):
     shards(tmp_path, TENSORS, count=2)
     (tmp_path / "diffusion_pytorch_model-00002-of-00002.safetensors").unlink()
     with pytest.raises(UserError, match=r"00002-of-00002\.safetensors missing"):

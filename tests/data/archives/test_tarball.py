@@ -39,7 +39,7 @@ def is_tiff(name: str) -> bool:
     return name.endswith(".tiff")
 
 
-def test_wanted_files_come_out_flat_and_others_do_not(pack: Callable[..., Path], tmp_path: Path) -> None:
+def test_unpack_writes_only_wanted_files_without_subfolders(pack: Callable[..., Path], tmp_path: Path) -> None:
     content = bytes(range(256)) * 9000
     archive = pack(entry("a.jpg"), entry("product/", b"", type=tarfile.DIRTYPE), entry("product/a.tiff", content))
     assert unpack(archive, tmp_path / "out", wanted=is_tiff) == [tmp_path / "out" / "a.tiff"]
@@ -64,7 +64,7 @@ def test_wanted_files_come_out_flat_and_others_do_not(pack: Callable[..., Path],
     ],
     ids=lambda entries: f"{entries[0][0].name}-{entries[0][0].type!r}-{entries[0][0].size}",
 )
-def test_entries_that_no_product_has_are_refused_before_any_is_written(
+def test_hostile_entries_are_rejected_before_any_file_is_written(
     pack: Callable[..., Path], tmp_path: Path, entries: list[Entry]
 ) -> None:
     archive = pack(entry("b.jpg"), *entries)
@@ -75,13 +75,13 @@ def test_entries_that_no_product_has_are_refused_before_any_is_written(
     assert not (tmp_path / "a.tiff").exists()
 
 
-def test_two_files_of_one_name_are_refused(pack: Callable[..., Path], tmp_path: Path) -> None:
+def test_duplicate_file_names_are_rejected(pack: Callable[..., Path], tmp_path: Path) -> None:
     with pytest.raises(UserError, match="two files"):
         unpack(pack(entry("a.tiff"), entry("b/a.tiff")), tmp_path / "out", wanted=is_tiff)
 
 
 @pytest.mark.parametrize("share", [0.0, 0.02, 0.5, 0.9, 0.999])
-def test_a_truncated_archive_is_an_error(pack: Callable[..., Path], tmp_path: Path, share: float) -> None:
+def test_truncated_archive_raises_an_error(pack: Callable[..., Path], tmp_path: Path, share: float) -> None:
     archive = pack(entry("a.tiff", bytes(range(256)) * 4000))
     content = archive.read_bytes()
     archive.write_bytes(content[: int(len(content) * share)])
@@ -89,7 +89,7 @@ def test_a_truncated_archive_is_an_error(pack: Callable[..., Path], tmp_path: Pa
         unpack(archive, tmp_path / "out", wanted=is_tiff)
 
 
-def test_an_altered_byte_anywhere_is_an_error(tmp_path: Path, pack: Callable[..., Path]) -> None:
+def test_altered_byte_raises_a_checksum_error(tmp_path: Path, pack: Callable[..., Path]) -> None:
     """The bytes include content after the last requested file, because gzip's checksum is at the end."""
     archive = pack(entry("a.tiff", b"pixels" * 100), entry("b.jpg", bytes(range(256)) * 40))
     tar = bytearray(gzip.decompress(archive.read_bytes()))
@@ -101,7 +101,7 @@ def test_an_altered_byte_anywhere_is_an_error(tmp_path: Path, pack: Callable[...
         unpack(archive, tmp_path / "out", wanted=is_tiff)
 
 
-def test_name_without_end_is_refused_before_it_is_read(tmp_path: Path) -> None:
+def test_oversized_entry_name_is_rejected_before_reading(tmp_path: Path) -> None:
     """A header declares a name of 64 MiB for the next entry, which expands from 64 KiB."""
     info, content = entry("././@LongLink", b"a" * (1 << 26), type=tarfile.GNUTYPE_LONGNAME)
     with gzip.open(tmp_path / "x.tar.gz", "wb") as file:
@@ -114,7 +114,7 @@ def test_name_without_end_is_refused_before_it_is_read(tmp_path: Path) -> None:
     tracemalloc.stop()
 
 
-def test_names_of_names_without_end_are_refused(tmp_path: Path) -> None:
+def test_long_chain_of_name_entries_is_rejected(tmp_path: Path) -> None:
     info, content = entry("././@LongLink", b"a" * 512, type=tarfile.GNUTYPE_LONGNAME)
     with gzip.open(tmp_path / "x.tar.gz", "wb") as file:
         file.write((info.tobuf(tarfile.GNU_FORMAT) + content) * 3000)

@@ -76,7 +76,7 @@ def kill(child: subprocess.Popen[str]) -> None:
 
 
 @pytest.mark.slow
-def test_what_a_killed_staging_left_is_removed_by_the_next_and_what_is_in_use_is_not(
+def test_ingestion_removes_only_scratch_folders_of_killed_processes(
     scratch: Path, packed: Path, start_unpacking: Callable[[], subprocess.Popen[str]]
 ) -> None:
     dead = start_unpacking()
@@ -96,7 +96,7 @@ def test_what_a_killed_staging_left_is_removed_by_the_next_and_what_is_in_use_is
     assert not any(scratch.iterdir())
 
 
-def test_a_folder_in_use_by_another_thread_is_left_alone() -> None:
+def test_scratch_folder_used_by_another_thread_is_preserved() -> None:
     with scratch_folder(Path("x.zip")) as folder:
         sweeper = threading.Thread(target=remove_stale_folders)
         sweeper.start()
@@ -106,7 +106,7 @@ def test_a_folder_in_use_by_another_thread_is_left_alone() -> None:
     assert not folder.exists()
 
 
-def test_other_names_links_and_files_are_left_alone(scratch: Path, tmp_path: Path) -> None:
+def test_cleanup_preserves_links_files_and_unmarked_folders(scratch: Path, tmp_path: Path) -> None:
     prefix = archives._folder_prefix()
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
@@ -131,7 +131,7 @@ def test_other_names_links_and_files_are_left_alone(scratch: Path, tmp_path: Pat
 
 
 @pytest.mark.parametrize("error", [OSError(37, "No locks available"), OSError(95, "Operation not supported")])
-def test_where_nothing_can_be_locked_archives_are_read_and_nothing_is_taken_for_abandoned(
+def test_scratch_folder_in_use_is_preserved_without_file_locks(
     scratch: Path, monkeypatch: pytest.MonkeyPatch, error: OSError
 ) -> None:
     def flock(descriptor: int, operation: int) -> None:
@@ -145,7 +145,7 @@ def test_where_nothing_can_be_locked_archives_are_read_and_nothing_is_taken_for_
 
 
 @pytest.mark.parametrize("moment", ["before the lock", "after it was taken"])
-def test_a_folder_that_another_takes_for_abandoned_before_it_is_locked_is_replaced(
+def test_scratch_folder_lost_before_the_lock_is_replaced(
     scratch: Path, monkeypatch: pytest.MonkeyPatch, moment: str
 ) -> None:
     whole, stolen = archives._lock_folder, list[Path]()

@@ -40,7 +40,7 @@ def physical(tiles: Path) -> np.ndarray:
     return (scaled_images().astype(np.float64) + 1) / 2 * (high - low) + low
 
 
-def test_generated_images_are_within_half_a_step_of_the_inverse_scaling(samples, tiles, tmp_path):
+def test_generated_images_match_inverse_scaling_within_half_a_level(samples, tiles, tmp_path):
     numbers = export_images(samples, stage="sample", layout="geotiff", out=tmp_path / "out")
     files = sorted((tmp_path / "out").glob("*.tif"))
     assert [file.name for file in files] == [f"image-{i:06d}.tif" for i in range(IMAGES)]
@@ -58,7 +58,7 @@ def test_generated_images_are_within_half_a_step_of_the_inverse_scaling(samples,
     assert list(numbers["clipped"].values()) == beyond.tolist()
 
 
-def test_file_says_what_it_is(samples, tmp_path):
+def test_exported_files_contain_provenance_tags_and_band_metadata(samples, tmp_path):
     export_images(samples, stage="sample", layout="geotiff", out=tmp_path / "out", select="65:67")
     manifest = Manifest.read(tmp_path / "out/manifest.json", stage="export")
     assert [entry["path"] for entry in manifest.files] == ["image-000065.tif", "image-000066.tif"]
@@ -84,7 +84,7 @@ def test_file_says_what_it_is(samples, tmp_path):
     assert tags["DITHC_VERSION"] in tags["TIFFTAG_SOFTWARE"]
 
 
-def test_a_scene_is_one_file_of_blocks_written_by_rows(scene_samples, tmp_path, monkeypatch):
+def test_scene_is_exported_as_one_tiled_geotiff(scene_samples, tmp_path, monkeypatch):
     monkeypatch.setattr("dithc.data.export.images.VALUES_PER_READ", 3 * 1100 * 37)  # 37 rows at once
     numbers = export_images(scene_samples, stage="sample", layout="geotiff", out=tmp_path / "out")
     path = tmp_path / "out/image-000000.tif"
@@ -107,7 +107,7 @@ def test_a_scene_is_one_file_of_blocks_written_by_rows(scene_samples, tmp_path, 
     assert json.loads(tags["DITHC_WINDOWS"]) == {"overlap": 0.25, "random_shift": False}
 
 
-def test_scene_that_cannot_be_written_is_refused_before_work(scene_samples, tmp_path, monkeypatch):
+def test_scene_for_zarr_or_a_small_disk_is_rejected_before_writing(scene_samples, tmp_path, monkeypatch):
     with pytest.raises(UserError, match="written by rows"):
         export_images(scene_samples, stage="sample", layout="zarr", out=tmp_path / "out")
     module = importlib.import_module("dithc.data.export.export_images")  # the package exports the function
@@ -118,7 +118,7 @@ def test_scene_that_cannot_be_written_is_refused_before_work(scene_samples, tmp_
     assert not (tmp_path / "out").exists()
 
 
-def test_real_tiles_are_their_source_to_the_bit_and_at_its_place(tiles, tmp_path):
+def test_exported_tiles_equal_source_pixels_and_georeference(tiles, tmp_path):
     numbers = export_images(tiles, stage="tiles", layout="geotiff", out=tmp_path / "out")
     assert numbers["images"] == 8
     assert sum(numbers["clipped"].values()) == 0
@@ -137,7 +137,7 @@ def test_real_tiles_are_their_source_to_the_bit_and_at_its_place(tiles, tmp_path
 
 
 @pytest.mark.parametrize("codec", ["sd-vae-123456789abc", "diffusers-display-123456789abc"])
-def test_pictures_of_a_codec_that_sees_the_display_are_bytes_of_its_scale(results, tmp_path, codec):
+def test_images_of_display_codecs_are_uint8_with_the_display_scale(results, tmp_path, codec):
     root = Path(shutil.copytree(results, tmp_path / "copy"))  # inputs are found in the copied folder
     path = write_samples(root, root / "samples/sd/manifest.json", codec=codec)
     export_images(path, stage="sample", layout="geotiff", out=tmp_path / "out", select="3:5")
@@ -155,7 +155,7 @@ def bands_of(dtype: str, *names: str) -> products.Bands:
     return products.Bands.of({"bands": names, "units": "dn", "dtype": dtype, "scale": 1.0, "offset": 0.0})
 
 
-def test_bytes_without_a_number_to_spare_have_a_mask(tmp_path):
+def test_uint8_image_without_a_free_nodata_value_has_an_internal_mask(tmp_path):
     pixels, valid = np.arange(256, dtype=np.uint8).reshape(1, 16, 16), np.arange(256).reshape(16, 16) % 3 > 0
     image = products.Image(name="a", pixels=pixels, tags={}, valid=valid)
     with rasterio.open(products.write_geotiff(tmp_path, image, bands=bands_of("uint8", "B"))) as source:
@@ -172,7 +172,7 @@ def test_only_images_larger_than_a_block_have_overviews(tmp_path, side, overview
         assert (source.overviews(1), source.block_shapes) == (overviews, [(512, 512)])
 
 
-def test_number_for_no_data_is_never_a_value():
+def test_stored_values_never_equal_the_nodata_value():
     values = np.array([[0.49, 65534.4, 65534.6, -0.6], [1.0, 2.0, 3.0, 1e30]]).reshape(1, 2, 1, 4)
     stored, clipped = bands_of("uint16", "a", "b").stored(values)
     assert stored.ravel().tolist() == [0, 65534, 65534, 0, 1, 2, 3, 65534]
@@ -180,13 +180,13 @@ def test_number_for_no_data_is_never_a_value():
 
 
 @pytest.mark.parametrize("select", ["", "5", "3:3", "5:2", "0:71", "-3:", "a:b", "0:3:2"])
-def test_selection_that_names_no_images_is_refused(samples, tmp_path, select):
+def test_invalid_or_empty_selection_is_rejected(samples, tmp_path, select):
     with pytest.raises(UserError, match="--select selects no images"):
         export_images(samples, stage="sample", layout="geotiff", out=tmp_path / "out", select=select)
     assert not (tmp_path / "out").exists()
 
 
-def test_folder_of_other_things_is_left_alone(samples, tmp_path):
+def test_output_folder_with_user_files_is_rejected_and_unchanged(samples, tmp_path):
     (tmp_path / "out").mkdir()
     (tmp_path / "out/mine.tif").write_text("mine")
     with pytest.raises(UserError, match=r"mine\.tif"):
@@ -194,7 +194,7 @@ def test_folder_of_other_things_is_left_alone(samples, tmp_path):
     assert [file.name for file in (tmp_path / "out").iterdir()] == ["mine.tif"]
 
 
-def test_killed_export_is_begun_anew_and_an_earlier_one_replaced(samples, tmp_path, monkeypatch):
+def test_interrupted_export_preserves_old_files_until_the_rerun(samples, tmp_path, monkeypatch):
     export_images(samples, stage="sample", layout="geotiff", out=tmp_path / "out", select="0:3")
 
     def killed(*_: object, **__: object) -> Path:
@@ -213,7 +213,7 @@ def test_killed_export_is_begun_anew_and_an_earlier_one_replaced(samples, tmp_pa
 
 
 @pytest.mark.slow
-def test_full_disk_is_an_error_and_leaves_nothing(samples, tmp_path):
+def test_full_disk_is_reported_and_leaves_no_files(samples, tmp_path):
     code = (
         "import resource, sys; from dithc.cli import main; resource.setrlimit(resource.RLIMIT_FSIZE, (1500, 1500)); "
         f"sys.exit(main(['export', '--samples', {str(samples)!r}, '--out', {str(tmp_path / 'out')!r}]))"
@@ -225,7 +225,7 @@ def test_full_disk_is_an_error_and_leaves_nothing(samples, tmp_path):
     assert [file.name for file in tmp_path.iterdir() if not file.name.endswith(".lease")] == []
 
 
-def test_samples_whose_tiles_were_made_anew_are_refused(results, tmp_path):
+def test_samples_without_tiles_of_the_recorded_digest_are_rejected(results, tmp_path):
     root = Path(shutil.copytree(results, tmp_path / "copy"))
     lonely = tmp_path / "elsewhere/some"
     shutil.copytree(root / "samples/some", lonely)
@@ -245,12 +245,12 @@ def test_samples_whose_tiles_were_made_anew_are_refused(results, tmp_path):
         (["--tiles", "m", "--weights", "raw"], "--weights is not for images"),
     ],
 )
-def test_options_of_weights_and_images_are_not_mixed(arguments, message, tmp_path, capsys):
+def test_options_of_weights_and_images_cannot_be_combined(arguments, message, tmp_path, capsys):
     assert main(["export", *arguments, "--out", str(tmp_path / "out")]) == 2
     assert message in capsys.readouterr().err
 
 
-def test_zarr_that_is_not_installed_is_an_error_with_a_fix(samples, tmp_path, monkeypatch):
+def test_missing_zarr_is_reported_with_the_install_command(samples, tmp_path, monkeypatch):
     monkeypatch.setattr("dithc.data.export.zarr_store.find_spec", lambda _: None)
     with pytest.raises(UserError, match=r"pip install 'dithc\[zarr\]'"):
         export_images(samples, stage="sample", layout="zarr", out=tmp_path / "out")
@@ -259,7 +259,7 @@ def test_zarr_that_is_not_installed_is_an_error_with_a_fix(samples, tmp_path, mo
 
 @pytest.mark.filterwarnings("ignore::FutureWarning")
 @pytest.mark.parametrize("stage", ["sample", "tiles"])
-def test_zarr_opened_by_xarray_has_the_values_of_the_files(samples, tiles, tmp_path, stage):
+def test_zarr_store_has_the_values_of_the_geotiff_files(samples, tiles, tmp_path, stage):
     pytest.importorskip("zarr", reason="zarr is not installed: pip install 'dithc[zarr]'")
     import xarray
 

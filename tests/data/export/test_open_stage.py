@@ -26,7 +26,7 @@ def reflectance(seed: int) -> np.ndarray:
     return np.where(dn == 0, 0.0, (dn + OFFSET) * 1e-4)
 
 
-def test_samples_have_the_values_of_the_inverse_scaling(samples, tiles):
+def test_opened_samples_equal_the_inverse_scaling(samples, tiles):
     opened = dithc.open(samples)
     assert (opened.dims, opened.shape) == (("image", "band", "y", "x"), (IMAGES, 3, SIZE, SIZE))
     assert opened.band.values.tolist() == BANDS
@@ -50,7 +50,7 @@ def test_samples_have_the_values_of_the_inverse_scaling(samples, tiles):
         (-1, -1, -1, -1),
     ],
 )
-def test_any_part_is_that_part_of_the_whole(samples, key):
+def test_indexed_part_equals_the_part_of_the_loaded_array(samples, key):
     opened = dithc.open(samples)
     part = opened[key].values
     numpy_key = [np.arange(size)[one] for size, one in zip(opened.shape, (*key, *[slice(None)] * 4), strict=False)]
@@ -69,7 +69,7 @@ def test_empty_selections_have_no_images(stage, selection, request):
         assert part.mask.values.shape == (0, *shape[1:])
 
 
-def test_only_the_shard_that_is_asked_for_is_read(results, tmp_path):
+def test_only_the_indexed_shard_is_read(results, tmp_path):
     root = Path(shutil.copytree(results, tmp_path / "copy"))
     shard = root / "samples/some/shard-00001.npy"
     shard.write_bytes(shard.read_bytes()[:-1] + b"x")
@@ -79,7 +79,7 @@ def test_only_the_shard_that_is_asked_for_is_read(results, tmp_path):
         opened[64].load()
 
 
-def test_tiles_and_scenes_are_at_their_places(tiles, scenes):
+def test_opened_tiles_and_scenes_have_matching_coordinates(tiles, scenes):
     whole, cut = dithc.open(scenes), dithc.open(tiles)
     assert (whole.shape, cut.shape) == ((2, 3, SIDE, SIDE), (8, 3, SIZE, SIZE))
     for number in range(2):
@@ -95,7 +95,7 @@ def test_tiles_and_scenes_are_at_their_places(tiles, scenes):
     np.testing.assert_array_equal(located.values, one.values)
 
 
-def test_tiles_whose_scenes_are_gone_have_no_place(results, tmp_path, capsys):
+def test_tiles_with_missing_scenes_have_no_georeference(results, tmp_path, capsys):
     shutil.copytree(results / "tiles", tmp_path / "tiles")
     manifest = Manifest.read(tmp_path / "tiles/set/manifest.json")
     manifest.inputs.update(dict.fromkeys(list(manifest.inputs), "0" * 12))
@@ -105,7 +105,7 @@ def test_tiles_whose_scenes_are_gone_have_no_place(results, tmp_path, capsys):
     assert opened.shape[0] == 8
 
 
-def test_scenes_of_several_shapes_are_opened_one_by_one(scenes, tmp_path):
+def test_scenes_of_several_shapes_require_an_image_index(scenes, tmp_path):
     folder = Path(shutil.copytree(scenes.parent, tmp_path / "set"))
     (folder / "manifest.json").unlink()
     table = pyarrow.parquet.read_table(folder / "scenes.parquet").to_pylist()
@@ -128,7 +128,7 @@ def test_scenes_of_several_shapes_are_opened_one_by_one(scenes, tmp_path):
 
 @pytest.mark.parametrize("stage", ["scenes", "tiles", "samples"])
 @pytest.mark.parametrize("image", [-1, 70])
-def test_image_that_is_not_there_is_refused(request, stage, image):
+def test_image_index_out_of_range_is_rejected(request, stage, image):
     with pytest.raises(UserError, match=f"has no image {image}"):
         dithc.open(request.getfixturevalue(stage), image=image)
 
@@ -159,7 +159,7 @@ def features(tmp_path):
     return folder / "manifest.json"
 
 
-def test_latents_have_their_moments(latents, tiles):
+def test_opened_latents_have_a_moment_dimension_and_match_the_tiles(latents, tiles):
     from dithc.data import Tiles
 
     data = Tiles(tiles.parent)
@@ -169,7 +169,7 @@ def test_latents_have_their_moments(latents, tiles):
     assert opened.split.values.tolist() == ["train"] * 8
 
 
-def test_features_are_rows(features):
+def test_opened_features_contain_one_row_per_image(features):
     opened = dithc.open(str(features))
     rows = [np.load(features.parent / f"shard-0000{shard}.npy") for shard in range(2)]
     np.testing.assert_array_equal(opened.values, np.concatenate(rows))
@@ -186,9 +186,7 @@ PASSED = {
 
 @pytest.mark.parametrize("passed", PASSED.values(), ids=PASSED)
 @pytest.mark.parametrize(("stage", "image"), [*((stage, None) for stage in STAGES), ("scenes", 1)])
-def test_opened_arrays_are_copied_without_pixels_and_read_from_any_folder(
-    request, stage, image, passed, tmp_path, monkeypatch
-):
+def test_copied_arrays_contain_no_pixels_and_load_from_any_folder(request, stage, image, passed, tmp_path, monkeypatch):
     manifest = request.getfixturevalue(stage)
     monkeypatch.chdir(manifest.parent.parent)
     opened = dithc.open(manifest.relative_to(Path.cwd()), image=image)
@@ -203,7 +201,7 @@ def test_opened_arrays_are_copied_without_pixels_and_read_from_any_folder(
 
 
 @pytest.mark.slow
-def test_a_pool_of_fresh_processes_reads_opened_arrays(tiles):
+def test_spawned_processes_read_opened_arrays(tiles):
     opened = dithc.open(tiles)
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
         assert pool.submit(np.asarray, opened[3]).result().tolist() == opened[3].values.tolist()
@@ -211,7 +209,7 @@ def test_a_pool_of_fresh_processes_reads_opened_arrays(tiles):
 
 @pytest.mark.parametrize("change", ["removed", "replaced", "a shard"])
 @pytest.mark.parametrize("stage", STAGES)
-def test_files_that_are_moved_or_replaced_after_opening_are_an_error_of_four_lines(request, stage, change, tmp_path):
+def test_files_changed_after_opening_raise_a_four_line_error(request, stage, change, tmp_path):
     source = request.getfixturevalue(stage)
     for folder in ("tiles", "scenes"):
         if (source.parents[2] / folder).is_dir():
@@ -234,11 +232,11 @@ def test_files_that_are_moved_or_replaced_after_opening_are_an_error_of_four_lin
     assert str(manifest.parent) in str(raised.value)
 
 
-def test_stage_without_arrays_is_refused(results):
+def test_stage_without_arrays_is_rejected(results):
     with pytest.raises(UserError, match="has no arrays"):
         dithc.open(results / "runs/one/step_0000007.json")
 
 
-def test_dithc_is_imported_without_what_opening_takes():
+def test_import_dithc_does_not_import_array_libraries():
     code = "import sys, dithc; sys.exit(bool({'xarray', 'rasterio', 'torch', 'numpy'} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -29,7 +29,7 @@ def ids(value: Any) -> list[str]:
     return [entity["@id"] for entity in (value if isinstance(value, list) else [value])]
 
 
-def test_crate_lists_every_file_of_the_manifests_with_its_hash_and_its_references_exist(crate, samples, tiles):
+def test_crate_lists_manifest_files_with_hashes_and_valid_references(crate, samples, tiles):
     path, count = write_ro_crate(crate, workflow=WORKFLOW)
     assert path == crate / METADATA
     graph = entities(crate)
@@ -47,7 +47,7 @@ def test_crate_lists_every_file_of_the_manifests_with_its_hash_and_its_reference
     assert all((crate / name).exists() for name in ids(graph["./"]["hasPart"]))
 
 
-def test_crate_is_replaced_and_a_file_of_the_user_is_not(crate, samples):
+def test_existing_crate_is_replaced_and_a_user_file_is_preserved(crate, samples):
     write_ro_crate(crate, workflow=WORKFLOW)
     write_ro_crate(crate, workflow=WORKFLOW)
     (crate / METADATA).write_text("of the user")

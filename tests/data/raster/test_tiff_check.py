@@ -23,7 +23,7 @@ LAYOUTS: dict[str, dict[str, Any]] = {
 }
 
 
-def written(path: Path, *, compress: str = "deflate", **options: Any) -> np.ndarray[Any, Any]:
+def write_raster(path: Path, *, compress: str = "deflate", **options: Any) -> np.ndarray[Any, Any]:
     pixels = np.random.default_rng(0).integers(0, 900, SHAPE, dtype=np.uint16)
     shape = {"count": 3, "height": 90, "width": 70, "dtype": "uint16", "crs": "EPSG:32632"}
     grid = {"transform": rasterio.Affine(10, 0, 3e5, 0, -10, 4e6)}
@@ -32,7 +32,7 @@ def written(path: Path, *, compress: str = "deflate", **options: Any) -> np.ndar
     return pixels
 
 
-def streams(content: bytes) -> list[tuple[int, int]]:
+def find_zlib_streams(content: bytes) -> list[tuple[int, int]]:
     """Find zlib streams in a file by trying every byte, independently of its directory."""
     found, pos = list[tuple[int, int]](), 0
     while pos < len(content):
@@ -48,15 +48,15 @@ def streams(content: bytes) -> list[tuple[int, int]]:
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_every_altered_bit_of_a_block_is_seen_wherever_it_is(tmp_path: Path, layout: str) -> None:
+def test_altered_bit_of_a_block_is_detected_in_every_layout(tmp_path: Path, layout: str) -> None:
     path = tmp_path / "x.tif"
-    pixels = written(path, **LAYOUTS[layout])
+    pixels = write_raster(path, **LAYOUTS[layout])
     if layout == "with overviews":
         with rasterio.open(path, "r+") as raster:
             raster.build_overviews([2, 4])
     np.testing.assert_array_equal(read_raster(path)[0], pixels)
     intact = path.read_bytes()
-    blocks = streams(intact)
+    blocks = find_zlib_streams(intact)
     assert len(blocks) >= (1 if "one strip" in layout else 3)
     draws = np.random.default_rng(1)
     detected = 0
@@ -74,12 +74,12 @@ def test_every_altered_bit_of_a_block_is_seen_wherever_it_is(tmp_path: Path, lay
     assert detected >= 20
 
 
-def test_a_block_that_gdal_reads_as_other_pixels_is_refused(tmp_path: Path) -> None:
+def test_altered_block_accepted_by_gdal_is_rejected(tmp_path: Path) -> None:
     """The check is necessary because the decoder ignores the checksum after the last pixel."""
     path = tmp_path / "x.tif"
-    pixels = written(path, blockysize=90)
+    pixels = write_raster(path, blockysize=90)
     intact = path.read_bytes()
-    ((start, length),) = streams(intact)
+    ((start, length),) = find_zlib_streams(intact)
     undetected = 0
     for pos in range(start + length // 4, start + length // 4 + 30):
         path.write_bytes(intact[:pos] + bytes([intact[pos] ^ 4]) + intact[pos + 1 :])
@@ -93,7 +93,7 @@ def test_a_block_that_gdal_reads_as_other_pixels_is_refused(tmp_path: Path) -> N
     assert undetected
 
 
-def test_blocks_that_are_not_there_are_no_data(tmp_path: Path) -> None:
+def test_missing_sparse_blocks_are_read_as_zero(tmp_path: Path) -> None:
     path = tmp_path / "x.tif"
     shape = {"count": 1, "height": 64, "width": 64, "dtype": "uint16", "SPARSE_OK": "YES"}
     tiles = {"tiled": True, "blockxsize": 16, "blockysize": 16}
@@ -104,17 +104,17 @@ def test_blocks_that_are_not_there_are_no_data(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("compress", ["none", "lzw", "packbits"])
-def test_other_ways_of_packing_have_nothing_to_compare(tmp_path: Path, compress: str) -> None:
-    pixels = written(tmp_path / "x.tif", compress=compress)
+def test_block_check_accepts_compressions_without_checksums(tmp_path: Path, compress: str) -> None:
+    pixels = write_raster(tmp_path / "x.tif", compress=compress)
     check_blocks(tmp_path / "x.tif", block_bytes=1)
     np.testing.assert_array_equal(read_raster(tmp_path / "x.tif")[0], pixels)
 
 
-def test_a_block_that_unfolds_without_end_is_left_early(tmp_path: Path) -> None:
+def test_decompression_bomb_in_a_block_raises_an_error_early(tmp_path: Path) -> None:
     path = tmp_path / "x.tif"
-    written(path, blockysize=90)
+    write_raster(path, blockysize=90)
     intact = path.read_bytes()
-    ((start, length),) = streams(intact)
+    ((start, length),) = find_zlib_streams(intact)
     bomb = zlib.compress(bytes(length * 900), 9)
     assert len(bomb) <= length
     path.write_bytes(intact[:start] + bomb + intact[start + len(bomb) :])

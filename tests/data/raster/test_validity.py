@@ -27,7 +27,7 @@ SYSTEMS = ("EPSG:32633", "EPSG:3857", None)
 COLORS = [ColorInterp.gray, *[ColorInterp.undefined] * 7]
 
 
-def drawn_raster(draws: random.Random, path: Path) -> str:
+def write_random_raster(draws: random.Random, path: Path) -> str:
     """Write a raster with validity declared in a drawn way; return a description."""
     dtype, mask, count = draws.choice(DTYPES), draws.choice(MASKS), draws.randint(1, 5)
     height, width = draws.randint(1, 70), draws.randint(1, 70)
@@ -73,14 +73,14 @@ def gdal_validity(path: Path) -> np.ndarray[Any, Any]:
         return valid
 
 
-def compare(draws: random.Random, folder: Path) -> None:
+def compare_with_gdal(draws: random.Random, folder: Path) -> None:
     path = folder / "x.tif"
-    drawn = drawn_raster(draws, path)
+    drawn = write_random_raster(draws, path)
     pixels, info = read_raster(path)
     expected = gdal_validity(path)
     found = ~find_invalid(pixels, info.nodata, masked=info.masked).any(axis=0)
     np.testing.assert_array_equal(found, expected, err_msg=drawn)
-    scene = bands_of(folder, *(f"x{number}" for number in range(info.count)), units="reflectance", gsd_m=10.0)
+    scene = read_bands(folder, *(f"x{number}" for number in range(info.count)), units="reflectance", gsd_m=10.0)
     if isinstance(scene, Rejection):
         assert not expected.any(), (drawn, scene.error)
         assert scene.error.reason == "all_nodata"
@@ -90,16 +90,16 @@ def compare(draws: random.Random, folder: Path) -> None:
         np.testing.assert_array_equal(scene.pixels[:, expected], pixels[:, expected] * 10_000.0)
 
 
-def attack(seed: int, count: int, folder: Path) -> None:
+def compare_random_rasters(seed: int, count: int, folder: Path) -> None:
     draws = random.Random(seed)
     for number in range(count):
         (folder / str(number)).mkdir()
-        compare(draws, folder / str(number))
+        compare_with_gdal(draws, folder / str(number))
         shutil.rmtree(folder / str(number))
 
 
-def test_validity_is_that_of_gdal(tmp_path: Path) -> None:
-    attack(1, 30, tmp_path)
+def test_validity_matches_gdal_for_random_rasters(tmp_path: Path) -> None:
+    compare_random_rasters(1, 30, tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -120,7 +120,7 @@ def test_validity_is_that_of_gdal(tmp_path: Path) -> None:
         ("complex64", -9999),
     ],
 )
-def test_no_data_values_are_compared_as_in_gdal(tmp_path: Path, dtype: str, nodata: float) -> None:
+def test_nodata_comparison_matches_gdal(tmp_path: Path, dtype: str, nodata: float) -> None:
     """Text of the largest numbers often has six digits. Pixels are the value, its neighbors and other values."""
     kind = np.dtype(dtype)
     limits = np.iinfo(kind) if kind.kind in "iu" else np.finfo(kind)
@@ -160,7 +160,7 @@ LAND = np.random.default_rng(3).integers(1, 250, (4, 64, 64), dtype=np.uint8)
 VALID = np.random.default_rng(4).random((64, 64)) < 0.5
 
 
-def test_mask_beside_a_jpeg_2000_file_is_read(tmp_path: Path) -> None:
+def test_mask_file_of_a_jpeg_2000_raster_is_read(tmp_path: Path) -> None:
     lossless = {"QUALITY": "100", "REVERSIBLE": "YES", "YCBCR420": "NO"}
     write_rgb(tmp_path / "x.jp2", LAND[:3], driver="JP2OpenJPEG", **lossless)
     write_rgb(tmp_path / "y.tif", LAND[:3], internal=False, valid=VALID)
@@ -171,7 +171,7 @@ def test_mask_beside_a_jpeg_2000_file_is_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", ["text", "shape", "other raster", "link", "pipe", "cut"])
-def test_unusable_mask_beside_a_raster_is_an_error_with_its_name(tmp_path: Path, damage: str) -> None:
+def test_unusable_mask_file_raises_an_error_with_the_file_name(tmp_path: Path, damage: str) -> None:
     path, mask_file = tmp_path / "x.tif", tmp_path / "x.tif.msk"
     write_rgb(path, LAND, internal=False, valid=VALID, compress="deflate")
     intact = mask_file.read_bytes()
@@ -193,7 +193,7 @@ def test_unusable_mask_beside_a_raster_is_an_error_with_its_name(tmp_path: Path,
     assert len(str(caught.value).splitlines()) == 4
 
 
-def test_linked_raster_uses_the_companions_beside_the_link_or_its_target(tmp_path: Path) -> None:
+def test_linked_raster_uses_companions_of_the_link_or_target(tmp_path: Path) -> None:
     for folder in ("files", "links"):
         (tmp_path / folder).mkdir()
     write_rgb(tmp_path / "files" / "x.tif", LAND[:3], internal=False, valid=VALID)
@@ -207,7 +207,7 @@ def test_linked_raster_uses_the_companions_beside_the_link_or_its_target(tmp_pat
         (tmp_path / "links" / "z.tif.msk").rename(tmp_path / "links" / "y.tif.msk")
 
 
-def test_every_altered_byte_of_a_deflated_mask_is_an_error(tmp_path: Path) -> None:
+def test_altered_byte_of_a_deflated_mask_raises_an_error(tmp_path: Path) -> None:
     path = tmp_path / "x.tif"
     write_rgb(path, LAND, valid=VALID, compress="deflate", tiled=True, blockxsize=32, blockysize=32)
     intact = path.read_bytes()
@@ -219,35 +219,33 @@ def test_every_altered_byte_of_a_deflated_mask_is_an_error(tmp_path: Path) -> No
             read_raster(path)
 
 
-def bands_of(folder: Path, *bands: str, **settings: Any) -> Scene | Rejection:
+def read_bands(folder: Path, *bands: str, **settings: Any) -> Scene | Rejection:
     source = datasets.GeoTiffSource(kind="geotiff", path=str(folder), bands=[*bands], **{"units": "byte", **settings})
     (scene,) = read_scenes(source, folder)
     return scene
 
 
-def test_alpha_band_is_validity_and_the_default_tag_of_a_fourth_byte_band_is_not(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_alpha_band_is_validity_but_default_alpha_tag_is_data(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     pixels = LAND.copy()
     pixels[3] = np.where(VALID, 255, 0)
     write_rgb(tmp_path / "x.tif", pixels)  # GDAL tags the fourth of four byte bands as alpha
-    scene = bands_of(tmp_path, "R", "G", "B")
+    scene = read_bands(tmp_path, "R", "G", "B")
     assert scene.pixels.shape == (3, 64, 64)
     np.testing.assert_array_equal(scene.mask != 0, VALID)
     for fourth in ("A", "NIR"):
-        rejected = bands_of(tmp_path, "R", "G", "B", fourth)
+        rejected = read_bands(tmp_path, "R", "G", "B", fourth)
         assert rejected.error.reason == "band_count"
         assert "alpha" in rejected.error.got
     write_rgb(tmp_path / "x.tif", LAND)
     with caplog.at_level("INFO"):
-        scene = bands_of(tmp_path, "R", "G", "B", "NIR")
+        scene = read_bands(tmp_path, "R", "G", "B", "NIR")
     np.testing.assert_array_equal(scene.pixels, LAND)
     assert scene.mask.all()
     assert "band 4 of x.tif as NIR" in caplog.text
 
 
 @pytest.mark.parametrize("dtype", ["uint8", "uint16", "int16"])
-def test_exported_validity_is_read_again(tmp_path: Path, dtype: str) -> None:
+def test_exported_validity_survives_a_round_trip(tmp_path: Path, dtype: str) -> None:
     units = {"uint8": "byte", "uint16": "dn", "int16": "reflectance"}[dtype]
     scale = 1e-4 if dtype == "int16" else 1.0
     info = {"bands": ["R", "G", "B"], "units": units, "dtype": dtype, "scale": scale, "offset": 0.0}
@@ -256,7 +254,7 @@ def test_exported_validity_is_read_again(tmp_path: Path, dtype: str) -> None:
     pixels[:, :8] = 0  # valid zeros, which only a mask distinguishes
     grid = {"crs": "EPSG:32633", "transform": (10.0, 0.0, 5e5, 0.0, -10.0, 5e6)}
     products.write_geotiff(tmp_path, products.Image(name="x", pixels=pixels, tags={}, valid=VALID, **grid), bands=bands)
-    scene = bands_of(tmp_path, "R", "G", "B", units=units, scale=scale)
+    scene = read_bands(tmp_path, "R", "G", "B", units=units, scale=scale)
     assert isinstance(scene, Scene), scene.error
     np.testing.assert_array_equal(scene.mask != 0, VALID)
     np.testing.assert_array_equal(scene.pixels[:, VALID], pixels[:, VALID])

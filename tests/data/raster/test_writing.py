@@ -14,7 +14,9 @@ PLACE = {"transform": north_up(left=300_000.0, top=4_600_020.0, gsd=10.0), "epsg
 
 @pytest.mark.parametrize("driver", ["GTiff", "JP2OpenJPEG"])
 @pytest.mark.parametrize(("dtype", "bands"), [("uint8", 1), ("uint8", 3), ("uint16", 1), ("uint16", 4)])
-def test_a_raster_reads_back_exactly(tmp_path: Path, driver: str, dtype: str, bands: int) -> None:
+def test_written_raster_equals_the_array_and_grid_read_by_gdal(
+    tmp_path: Path, driver: str, dtype: str, bands: int
+) -> None:
     rng = np.random.default_rng(1)
     array = rng.integers(0, np.iinfo(dtype).max, (bands, 37, 50), dtype=dtype, endpoint=True)
     write_geotiff(tmp_path / "a", array, driver=driver, **PLACE)
@@ -26,7 +28,7 @@ def test_a_raster_reads_back_exactly(tmp_path: Path, driver: str, dtype: str, ba
         assert source.nodata is None
 
 
-def test_a_folder_that_does_not_exist_is_named(tmp_path: Path) -> None:
+def test_writing_to_a_missing_folder_raises_an_error_with_the_folder(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="nowhere"):
         write_geotiff(tmp_path / "nowhere" / "a.tif", np.zeros((1, 4, 4), np.uint16), **PLACE)
 

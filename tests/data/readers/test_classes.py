@@ -38,7 +38,9 @@ from tests.data.readers.systems import touch
         (["val/a/1.png", ".cache/x/1.png", "@eaDir/a/1.png"], "val"),
     ],
 )
-def test_source_above_its_splits_is_refused_with_the_folder_to_use(tmp_path: Path, names: list[str], use: str) -> None:
+def test_source_that_contains_splits_is_rejected_with_the_folder_to_use(
+    tmp_path: Path, names: list[str], use: str
+) -> None:
     touch(tmp_path, *names)
     with pytest.raises(UserError, match="splits of a dataset") as caught:
         open_images(tmp_path)
@@ -66,12 +68,12 @@ def test_source_above_its_splits_is_refused_with_the_folder_to_use(tmp_path: Pat
         ["valley/1.png", "trained/1.png", "testudo/1.png"],
     ],
 )
-def test_classes_that_resemble_splits_are_classes(tmp_path: Path, names: list[str]) -> None:
+def test_class_folders_that_resemble_splits_are_accepted(tmp_path: Path, names: list[str]) -> None:
     touch(tmp_path, *names)
     assert open_images(tmp_path).classes == sorted({name.partition("/")[0] for name in names})
 
 
-def test_splits_of_one_class_are_logged(
+def test_splits_are_logged_for_a_single_class(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(logging.getLogger("dithc"), "propagate", True)
@@ -90,7 +92,7 @@ def test_splits_of_one_class_are_logged(
         ("webdataset", {"train_00.tar": ["1.png", "1.cls"], "val_00.tar": ["2.png", "2.cls"]}),
     ],
 )
-def test_splits_in_archives_are_refused_unless_a_pattern_selects_one(
+def test_splits_in_archives_are_rejected_unless_a_pattern_selects_a_split(
     tmp_path: Path, layout: str, members: dict[str, list[str]]
 ) -> None:
     (tmp_path / "in").mkdir()

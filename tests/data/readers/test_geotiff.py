@@ -44,7 +44,7 @@ def test_reflectance_is_scale_times_number_plus_offset(rasters: Path) -> None:
     assert scene.facts["sensor"] == "OLI"
 
 
-def test_further_pages_are_noted_counted_and_logged_and_masks_and_overviews_are_not(
+def test_only_extra_pages_and_not_masks_or_overviews_are_logged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(logging.getLogger("dithc"), "propagate", True)
@@ -74,7 +74,7 @@ def test_further_pages_are_noted_counted_and_logged_and_masks_and_overviews_are_
     assert "further pages or frames, which are not read: 1;" in caplog.text
 
 
-def test_files_of_one_band_each_are_one_scene(rasters: Path, tmp_path: Path) -> None:
+def test_single_band_files_are_combined_into_one_scene(rasters: Path, tmp_path: Path) -> None:
     combined, numbers = read_one(rasters, **LANDSAT), read_raster(next(rasters.glob("*.tif")))
     separate = tmp_path / "apart"
     separate.mkdir()
@@ -94,7 +94,7 @@ def test_files_of_one_band_each_are_one_scene(rasters: Path, tmp_path: Path) -> 
     assert read_error(separate, suffixes=suffixes, **LANDSAT).reason == Reason.MISSING_BAND
 
 
-def test_names_are_taken_letter_by_letter_and_in_other_letters_only_where_that_is_clear(tmp_path: Path) -> None:
+def test_band_file_names_match_exactly_before_case_insensitively(tmp_path: Path) -> None:
     declared = {"bands": ["a", "b"], "units": "byte", "suffixes": ["_B1.tif", "_B2.tif"]}
     number = {"x_B1.tif": 1, "x_B2.tif": 2, "x_b2.TIF": 3, "X_B1.tif": 4, "X_b2.tif": 5}
     for name, value in number.items():
@@ -111,7 +111,7 @@ def test_names_are_taken_letter_by_letter_and_in_other_letters_only_where_that_i
     assert rejection.error.reason == Reason.MISSING_BAND
 
 
-def test_two_first_bands_of_one_scene_are_one_scene_and_a_row_that_says_so(tmp_path: Path) -> None:
+def test_duplicate_first_band_is_rejected_and_the_exact_match_is_read(tmp_path: Path) -> None:
     declared = {"bands": ["a", "b"], "units": "byte", "suffixes": ["_B1.tif", "_B2.tif"]}
     for name, value in {"x_B1.tif": 1, "x_b1.tif": 7, "x_B2.tif": 2}.items():
         write_geotiff(tmp_path / name, np.full((1, 8, 8), value, np.uint8), **PLACE)
@@ -120,7 +120,7 @@ def test_two_first_bands_of_one_scene_are_one_scene_and_a_row_that_says_so(tmp_p
     assert rejection.error.got == "x_B1.tif, x_b1.tif"
 
 
-def test_each_band_may_have_its_own_scale(tmp_path: Path) -> None:
+def test_scale_and_offset_can_differ_per_band(tmp_path: Path) -> None:
     """Some products have a coefficient per band, such as PlanetScope's analytic radiance."""
     write_geotiff(tmp_path / "x.tif", np.full((2, 8, 8), 1000, np.uint16), **PLACE)
     scene = read_one(tmp_path, bands=["B", "R"], units="radiance", scale=[0.01, 0.02], offset=[0.0, -1.0])
@@ -128,7 +128,7 @@ def test_each_band_may_have_its_own_scale(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("units", "dtype"), [("dn", np.uint16), ("byte", np.uint8)])
-def test_numbers_are_kept_as_they_are(tmp_path: Path, units: str, dtype: Any) -> None:
+def test_dn_and_byte_pixels_are_preserved_and_wrong_units_are_rejected(tmp_path: Path, units: str, dtype: Any) -> None:
     numbers = np.arange(3 * 8 * 8).reshape(3, 8, 8).astype(dtype)
     write_geotiff(tmp_path / "x.tif", numbers, **PLACE)
     scene = read_one(tmp_path, bands=["R", "G", "B"], units=units)
@@ -138,7 +138,7 @@ def test_numbers_are_kept_as_they_are(tmp_path: Path, units: str, dtype: Any) ->
     assert read_error(tmp_path, bands=["R", "G", "B"], units=wrong_units).reason == Reason.WRONG_DTYPE
 
 
-def test_no_data_is_what_is_declared_before_what_a_file_says(tmp_path: Path) -> None:
+def test_declared_nodata_overrides_the_nodata_of_the_file(tmp_path: Path) -> None:
     values = np.full((1, 8, 8), 0.25, np.float32)
     values[0, 0, 0], values[0, 1, 1], values[0, 2, 2] = np.nan, -9999.0, 0.0
     write_geotiff(tmp_path / "x.tif", values, nodata=0.0, **PLACE)
@@ -150,7 +150,7 @@ def test_no_data_is_what_is_declared_before_what_a_file_says(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(("dtype", "nodata"), [(np.uint16, -9999.0), (np.uint8, 256.0), (np.int16, 0.5)])
-def test_no_data_value_that_no_pixel_can_have_is_rejected(tmp_path: Path, dtype: Any, nodata: float) -> None:
+def test_nodata_not_representable_in_the_dtype_is_rejected(tmp_path: Path, dtype: Any, nodata: float) -> None:
     write_geotiff(tmp_path / "a.tif", np.ones((1, 8, 8), dtype), **PLACE)
     settings: dict[str, Any] = {"bands": ["a"], "units": "reflectance"}
     assert read_error(tmp_path, nodata=nodata, **settings).reason == Reason.WRONG_DTYPE
@@ -179,13 +179,13 @@ def test_indexes_of_a_color_table_are_rejected(tmp_path: Path) -> None:
 
 
 @pytest.mark.filterwarnings(f"ignore::{NotGeoreferencedWarning.__module__}.NotGeoreferencedWarning")
-def test_files_without_a_place_need_a_declared_pixel_size(tmp_path: Path) -> None:
+def test_files_without_georeference_require_a_declared_gsd(tmp_path: Path) -> None:
     write_geotiff(tmp_path / "x.tif", np.full((1, 8, 8), 9, np.uint8), transform=None, epsg=None)
     assert read_error(tmp_path, bands=["R"], units="byte").reason == Reason.CRS_MISSING
     assert read_one(tmp_path, bands=["R"], units="byte", gsd_m=0.25).place.gsd_m == 0.25
 
 
-def test_a_folder_of_other_names_says_what_was_looked_for(rasters: Path) -> None:
+def test_folder_without_matching_names_reports_the_searched_pattern(rasters: Path) -> None:
     with pytest.raises(UserError, match=r"\*_SR_B2\.TIF"):
         read_all(rasters, suffixes=[f"_SR_B{n}.TIF" for n in range(2, 8)], **LANDSAT)
 
@@ -203,7 +203,7 @@ def test_a_folder_of_other_names_says_what_was_looked_for(rasters: Path) -> None
         {"path": None, "synthetic": {}},
     ],
 )
-def test_descriptions_that_contradict_themselves_are_refused(changes: dict[str, Any]) -> None:
+def test_contradictory_source_settings_are_rejected(changes: dict[str, Any]) -> None:
     right = {"kind": "geotiff", "path": "x", "bands": ["R", "G", "B"], "units": "reflectance"}
     datasets.GeoTiffSource.model_validate(right)
     with pytest.raises(ValueError, match=r"scale|bands|suffixes|offset|synthetic"):

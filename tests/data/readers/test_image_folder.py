@@ -24,7 +24,7 @@ def pictures(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_classes_are_sorted_folders_and_pictures_are_cropped_as_adm_does(pictures: Path) -> None:
+def test_classes_are_sorted_folders_and_images_are_center_cropped(pictures: Path) -> None:
     source = open_images(pictures, size=16)
     scenes = list(source)
     assert source.classes == ["a", "b"]
@@ -37,7 +37,7 @@ def test_classes_are_sorted_folders_and_pictures_are_cropped_as_adm_does(picture
     assert found[1].units == "byte"
 
 
-def test_folders_without_classes_or_pictures_are_errors(tmp_path: Path) -> None:
+def test_folders_without_classes_or_images_raise_errors(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="an empty folder"):
         open_images(tmp_path)
     write_png(tmp_path / "flat.png", np.zeros((4, 4, 3), np.uint8))
@@ -49,7 +49,7 @@ def test_folders_without_classes_or_pictures_are_errors(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("target", [".", "..", "/", "a", "a/deeper"])
-def test_class_folders_that_hold_the_same_pictures_are_refused(pictures: Path, target: str) -> None:
+def test_class_folders_with_shared_images_are_rejected(pictures: Path, target: str) -> None:
     """Through links, images would have two labels, and a link to the root of the machine would be followed."""
     (pictures / "a" / "deeper").mkdir()
     (pictures / "z").symlink_to(target)
@@ -58,7 +58,7 @@ def test_class_folders_that_hold_the_same_pictures_are_refused(pictures: Path, t
     assert "fix:" in str(caught.value)
 
 
-def test_links_to_class_folders_elsewhere_are_classes(pictures: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_linked_class_folders_are_classes(pictures: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     chosen = tmp_path_factory.mktemp("chosen")
     for name in ("a", "b"):
         (chosen / name).symlink_to(pictures / name)

@@ -45,7 +45,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "source"
 
 
-def listed(folder: Path, **settings: Any) -> list[str]:
+def list_files(folder: Path, **settings: Any) -> list[str]:
     source = datasets.GeoTiffSource(path=str(folder), **RASTER, **settings)
     found = Listing(source, folder).files(suffixes={".tif", ".jp2"}, expected="scenes", fix="none")
     return [path.relative_to(folder).as_posix() for path in found]
@@ -60,15 +60,15 @@ def open_source(folder: Path, **settings: Any) -> SceneSource:
     return scenes
 
 
-def ids(scenes: SceneSource) -> list[str]:
+def scene_ids(scenes: SceneSource) -> list[str]:
     return [scenes.scene_id(position) for position in range(len(scenes))]
 
 
-def test_folders_within_folders_are_listed_and_hidden_ones_are_not(folder: Path) -> None:
-    assert listed(folder) == ["more/two.tif", "one.tif"]
+def test_listing_includes_subfolders_and_skips_hidden_folders(folder: Path) -> None:
+    assert list_files(folder) == ["more/two.tif", "one.tif"]
 
 
-def test_folder_that_cannot_be_read_is_an_error(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreadable_folder_raises_a_permission_error(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     scan = os.scandir
 
     def scan_folder(path: str) -> object:
@@ -78,21 +78,21 @@ def test_folder_that_cannot_be_read_is_an_error(folder: Path, monkeypatch: pytes
 
     monkeypatch.setattr("os.scandir", scan_folder)
     with pytest.raises(PermissionError):
-        listed(folder)
+        list_files(folder)
 
 
-def test_links_to_folders_are_said_and_links_to_files_are_scenes(
+def test_folder_links_are_logged_and_file_links_are_listed(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(logging.getLogger("dithc"), "propagate", True)
     (folder / "linked").symlink_to(tmp_path / "elsewhere")
     (folder / "around").symlink_to(folder)
     (folder / "four.tif").symlink_to(tmp_path / "elsewhere" / "three.tif")
-    assert listed(folder) == ["four.tif", "more/two.tif", "one.tif"]
+    assert list_files(folder) == ["four.tif", "more/two.tif", "one.tif"]
     assert "2 links to folders" in caplog.text
 
 
-def test_many_paths_stand_in_little_and_are_the_same():
+def test_path_list_preserves_paths_and_pickles_compactly():
     paths = [Path("/a") / name for name in ("b.png", "ä/c.png", os.fsdecode(b"\xff.png"), "d")]
     packed = PathList(iter(paths))
     assert (list(packed), packed[-1], packed[1:3], len(packed)) == (paths, paths[-1], paths[1:3], 4)
@@ -104,7 +104,7 @@ def test_many_paths_stand_in_little_and_are_the_same():
 
 
 @pytest.mark.parametrize("layout", ["folders", "one", "tar"])
-def test_files_that_no_reader_opens_are_counted_by_suffix(tmp_path: Path, layout: str) -> None:
+def test_files_without_a_reader_are_counted_by_suffix(tmp_path: Path, layout: str) -> None:
     names = [f"k/{number}{suffix}" for number, suffix in enumerate(sorted(SUFFIXES))]
     names += ["k/UPPER.JPG", "k/a.heic", "k/b.HEIC", "k/bare", "k/.hidden.png", "k/.gitignore", "top.png", "README"]
     names += ["k/cut.png.part", "LICENSE.txt", "k/a.tif.aux.xml", "k/a.tfw", "k/a.ovr", "k/SHA256SUMS"]
@@ -129,7 +129,7 @@ def test_files_that_no_reader_opens_are_counted_by_suffix(tmp_path: Path, layout
     assert scenes.left_out() == counts
 
 
-def test_companions_of_rasters_are_known_and_other_files_are_counted(
+def test_raster_companions_are_ignored_and_other_files_are_counted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(logging.getLogger("dithc"), "propagate", True)
@@ -138,38 +138,38 @@ def test_companions_of_rasters_are_known_and_other_files_are_counted(
     )
     touch(tmp_path, "metadata.json", "MD5SUMS", "readme.md", "a_udm2.tif", "x/a.vrt")
     scenes = open_source(tmp_path, **RASTER)
-    assert ids(scenes) == ["a.tif", "b.jp2"]
+    assert scene_ids(scenes) == ["a.tif", "b.jp2"]
     assert scenes.left_out() == {".img": 1, ".vrt": 1, ".zip": 1, "masks": 1}
     assert all(text in caplog.text for text in (".img", "c.img", "a_udm2.tif", "clouds.mask"))
 
 
 @pytest.mark.parametrize("name", MASKS.split())
-def test_mask_of_a_producer_is_not_a_scene_unless_a_pattern_names_it(tmp_path: Path, name: str) -> None:
+def test_producer_mask_is_a_scene_only_if_selected_by_a_pattern(tmp_path: Path, name: str) -> None:
     touch(tmp_path, "x.tif", f"scene/{name}")
-    assert listed(tmp_path) == ["x.tif"]
+    assert list_files(tmp_path) == ["x.tif"]
     found = MASK.search(Path(name).stem)
     assert found is not None
-    assert listed(tmp_path, include=[f"*{name[found.start() :]}"]) == [f"scene/{name}"]
-    assert listed(tmp_path / "scene" / name) == ["."], "the only file of a source is a scene"
+    assert list_files(tmp_path, include=[f"*{name[found.start() :]}"]) == [f"scene/{name}"]
+    assert list_files(tmp_path / "scene" / name) == ["."], "the only file of a source is a scene"
 
 
 @pytest.mark.parametrize("name", ["masks", "Labels", "cloud_masks", "annotations", "gt", "ground_truth"])
-def test_raster_in_a_folder_of_masks_is_not_a_scene_unless_a_pattern_names_it(tmp_path: Path, name: str) -> None:
+def test_raster_in_a_mask_folder_is_a_scene_only_if_selected_by_a_pattern(tmp_path: Path, name: str) -> None:
     touch(tmp_path, "images/x.tif", f"{name}/x.tif", "gtx/y.tif")
-    assert listed(tmp_path) == ["gtx/y.tif", "images/x.tif"]
-    assert listed(tmp_path, include=[f"{name}/*"]) == [f"{name}/x.tif"]
-    assert listed(tmp_path / name) == ["x.tif"]
+    assert list_files(tmp_path) == ["gtx/y.tif", "images/x.tif"]
+    assert list_files(tmp_path, include=[f"{name}/*"]) == [f"{name}/x.tif"]
+    assert list_files(tmp_path / name) == ["x.tif"]
 
 
 @pytest.mark.parametrize("classes", ["one", "folders"])
-def test_mask_of_an_image_is_not_an_image(tmp_path: Path, classes: str) -> None:
+def test_masks_of_images_are_counted_and_not_listed(tmp_path: Path, classes: str) -> None:
     touch(tmp_path, "c/a.jpg", "c/A_mask.png", "c/mask_a.png", "c/b.png", "c/with_mask.png", "c/mask_2.png")
     scenes = open_source(tmp_path, **PICTURES, classes=classes)
-    assert sorted(ids(scenes)) == ["c/a.jpg", "c/b.png", "c/mask_2.png", "c/with_mask.png"]
+    assert sorted(scene_ids(scenes)) == ["c/a.jpg", "c/b.png", "c/mask_2.png", "c/with_mask.png"]
     assert scenes.left_out() == {"masks": 2}
 
 
-def test_splits_of_rasters_are_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_raster_splits_are_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     touch(tmp_path, "train/a.tif", "val/b.tif")
     scenes = open_source(tmp_path, **RASTER)
     scenes.left_out()
@@ -177,9 +177,9 @@ def test_splits_of_rasters_are_named(tmp_path: Path, caplog: pytest.LogCaptureFi
 
 
 @pytest.mark.parametrize("name", SCENES.split())
-def test_name_that_only_resembles_a_mask_is_a_scene(tmp_path: Path, name: str) -> None:
+def test_names_that_resemble_masks_are_listed_as_scenes(tmp_path: Path, name: str) -> None:
     touch(tmp_path, name)
-    assert listed(tmp_path) == [name]
+    assert list_files(tmp_path) == [name]
 
 
 @pytest.mark.parametrize(
@@ -192,29 +192,29 @@ def test_name_that_only_resembles_a_mask_is_a_scene(tmp_path: Path, name: str) -
         ({"exclude": ["2022", "*/c.*"]}, ["2023/b_SR_1.TIF"]),
     ],
 )
-def test_patterns_select_files_and_folders_in_any_case(
+def test_patterns_select_files_and_folders_case_insensitively(
     tmp_path: Path, patterns: dict[str, list[str]], expected: list[str]
 ) -> None:
     touch(tmp_path, "2022/a_sr_1.tif", "2023/b_SR_1.TIF", "2023/c.tif")
-    assert listed(tmp_path, **patterns) == expected
+    assert list_files(tmp_path, **patterns) == expected
     with pytest.raises(UserError, match="3 excluded"):
-        listed(tmp_path, include=["nothing"])
+        list_files(tmp_path, include=["nothing"])
 
 
 def test_patterns_select_classes(tmp_path: Path) -> None:
     touch(tmp_path, "cat/1.png", "dog/1.png", "bad/1.png", "notes/x.heic")
     scenes = open_source(tmp_path, **PICTURES, exclude=["bad", "notes"])
-    assert (scenes.classes, ids(scenes)) == (["cat", "dog"], ["cat/1.png", "dog/1.png"])
+    assert (scenes.classes, scene_ids(scenes)) == (["cat", "dog"], ["cat/1.png", "dog/1.png"])
     assert scenes.left_out() == {"excluded": 2}
 
 
-def test_clutter_in_class_folders_and_archives_is_not_seen(tmp_path: Path) -> None:
+def test_clutter_in_class_folders_and_archives_is_ignored(tmp_path: Path) -> None:
     for name in ("cat/1.png", "dog/1.png"):
         (tmp_path / "in" / name).parent.mkdir(parents=True)
         write_png(tmp_path / "in" / name, np.zeros((8, 8, 3), np.uint8))
     add_clutter(tmp_path / "in")
     scenes = open_source(tmp_path / "in", **PICTURES)
-    assert (scenes.classes, ids(scenes), scenes.left_out()) == (["cat", "dog"], ["cat/1.png", "dog/1.png"], {})
+    assert (scenes.classes, scene_ids(scenes), scenes.left_out()) == (["cat", "dog"], ["cat/1.png", "dog/1.png"], {})
     shutil.make_archive(str(tmp_path / "tar/a"), "tar", tmp_path / "in")
     touch(tmp_path / "tar", "@eaDir/a.tar/x.jpg")  # a folder next to archives would be a second layout
     scenes = open_source(tmp_path / "tar", **PICTURES)
@@ -226,12 +226,12 @@ def test_clutter_in_class_folders_and_archives_is_not_seen(tmp_path: Path) -> No
     st.sampled_from([str.lower, str.upper, str.title]),
     st.sampled_from(["", "a/", "a/b c/"]),
 )
-def test_system_name_anywhere_in_a_path_is_clutter(name: str, case: Callable[[str], str], prefix: str) -> None:
+def test_system_name_in_any_path_component_is_clutter(name: str, case: Callable[[str], str], prefix: str) -> None:
     assert is_clutter(f"{prefix}{case(name)}")
     assert is_clutter(Path(prefix, case(name), "1.png"))
     assert not is_clutter(f"../{prefix}x{case(name)}")
 
 
 @pytest.mark.parametrize("name", ["a.raw", "a.hdr", "a.arw", "a.dat", "a.asc", "a", "a.tif", "a.npy", "a.csv"])
-def test_file_that_may_hold_pixels_is_not_a_companion(name: str) -> None:
+def test_file_that_can_contain_pixels_is_not_a_companion(name: str) -> None:
     assert not COMPANION.search(name)

@@ -25,14 +25,14 @@ open_images = partial(reading.open_images, size=16)
 CLASSES = ("n01440764", "n01443537", "n02102040")
 
 
-def coded(seed: int, *, kind: str = "PNG", size: tuple[int, int] = (24, 20), **options: Any) -> bytes:
+def encode_image(seed: int, *, kind: str = "PNG", size: tuple[int, int] = (24, 20), **options: Any) -> bytes:
     pixels = np.random.default_rng(seed).integers(0, 256, (*size, 3), dtype=np.uint8)
     buffer = io.BytesIO()
     Image.fromarray(pixels).save(buffer, format=kind, **options)
     return buffer.getvalue()
 
 
-def packed(target: Path, files: Iterable[tuple[str, bytes]], **changes: Any) -> Path:
+def write_tar(target: Path, files: Iterable[tuple[str, bytes]], **changes: Any) -> Path:
     with tarfile.open(target, "w") as archive:
         for name, content in files:
             info = tarfile.TarInfo(name)
@@ -55,10 +55,12 @@ def in_tar_of_tars(pictures: dict[str, bytes], out: Path) -> Path:
     for name in sorted(
         {name.split("/")[0] for name in pictures}, reverse=True
     ):  # classes are sorted, archives need not be
-        path = packed(out / "inner", ((key.split("/")[1], it) for key, it in pictures.items() if key.startswith(name)))
+        path = write_tar(
+            out / "inner", ((key.split("/")[1], it) for key, it in pictures.items() if key.startswith(name))
+        )
         inner.append((f"{name}.tar", path.read_bytes()))
         path.unlink()
-    return packed(out / "train.tar", inner)
+    return write_tar(out / "train.tar", inner)
 
 
 def in_webdataset(pictures: dict[str, bytes], out: Path, *, as_json: bool = False) -> Path:
@@ -71,7 +73,7 @@ def in_webdataset(pictures: dict[str, bytes], out: Path, *, as_json: bool = Fals
             label, suffix = names.index(name.split("/")[0]), name.split(".")[-1]
             entry = ("json", json.dumps({"label": label, "id": name}).encode()) if as_json else ("cls", b"%d\n" % label)
             files += [(f"{number:06d}.{suffix}", content), (f"{number:06d}.{entry[0]}", entry[1])]
-        packed(out / f"train-{shard:06d}.tar", files)
+        write_tar(out / f"train-{shard:06d}.tar", files)
     return out
 
 
@@ -100,13 +102,13 @@ LAYOUTS: dict[str, Pack] = {
 }
 
 
-def by_hash(scenes: SceneSource) -> dict[str, tuple[int, bytes, tuple[str, ...]]]:
+def scenes_by_hash(scenes: SceneSource) -> dict[str, tuple[int, bytes, tuple[str, ...]]]:
     found = [scene for scene in scenes if isinstance(scene, Scene)]
     assert len(found) == len(scenes)
     return {scene.sha256: (scene.label, scene.pixels.tobytes(), scene.notes) for scene in found}
 
 
-def refusals(scenes: SceneSource) -> dict[str, tuple[Reason, str]]:
+def rejections(scenes: SceneSource) -> dict[str, tuple[Reason, str]]:
     return {scene.scene_id: (scene.error.reason, scene.error.got) for scene in scenes if isinstance(scene, Rejection)}
 
 
@@ -114,36 +116,34 @@ def refusals(scenes: SceneSource) -> dict[str, tuple[Reason, str]]:
 def pictures() -> dict[str, bytes]:
     kinds = {"JPEG": "JPEG", "PNG": "png"}
     return {
-        f"{name}/{name}_{number}.{suffix}": coded(10 * place + number, kind=kind, size=(20 + number, 30 - place))
+        f"{name}/{name}_{number}.{suffix}": encode_image(10 * place + number, kind=kind, size=(20 + number, 30 - place))
         for place, name in enumerate(CLASSES)
         for number, (kind, suffix) in enumerate(kinds.items())
     }
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_pictures_are_the_same_scenes_however_they_are_packed(
-    tmp_path: Path, pictures: dict[str, bytes], layout: str
-) -> None:
+def test_images_are_equal_scenes_in_every_layout(tmp_path: Path, pictures: dict[str, bytes], layout: str) -> None:
     for name in ("folders", "packed"):
         (tmp_path / name).mkdir()
     plain = open_images(in_folders(pictures, tmp_path / "folders"))
     source = open_images(LAYOUTS[layout](pictures, tmp_path / "packed"))
     assert source.classes == plain.classes == list(CLASSES)
-    assert by_hash(source) == by_hash(plain)
-    assert len(by_hash(plain)) == len(pictures)
+    assert scenes_by_hash(source) == scenes_by_hash(plain)
+    assert len(scenes_by_hash(plain)) == len(pictures)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_one_class_takes_pictures_of_any_packing_and_looks_at_no_label(
+def test_single_class_source_ignores_labels_in_every_layout(
     tmp_path: Path, pictures: dict[str, bytes], layout: str
 ) -> None:
     source = open_images(LAYOUTS[layout](pictures, tmp_path), classes="one")
     assert len(source.classes) == 1
-    assert {label for label, *_ in by_hash(source).values()} == {0}
+    assert {label for label, *_ in scenes_by_hash(source).values()} == {0}
 
 
 @pytest.mark.parametrize("layout", [name for name in LAYOUTS if "-" not in name][1:])
-def test_real_pictures_are_the_same_scenes_however_they_are_packed(
+def test_real_images_are_equal_scenes_in_every_layout(
     tmp_path: Path, real_data: Callable[[str], Path], layout: str
 ) -> None:
     folder = real_data("imagenet_sample")
@@ -155,22 +155,20 @@ def test_real_pictures_are_the_same_scenes_however_they_are_packed(
     source = open_images(LAYOUTS[layout](pictures, tmp_path / "packed"), size=64)
     order = [wnid for wnid, _ in index.values() if wnid in source.classes]
     assert source.classes == order, "another order than ImageNet's own"
-    assert by_hash(source) == by_hash(open_images(plain, size=64))
+    assert scenes_by_hash(source) == scenes_by_hash(open_images(plain, size=64))
 
 
-def test_classes_of_archives_are_sorted_and_of_folders_in_an_archive_too(
-    tmp_path: Path, pictures: dict[str, bytes]
-) -> None:
+def test_class_folders_in_an_archive_are_sorted(tmp_path: Path, pictures: dict[str, bytes]) -> None:
     renamed = [(f"./train/{name}", content) for name, content in reversed(pictures.items())]
-    source = open_images(packed(tmp_path / "all.tar", renamed))
+    source = open_images(write_tar(tmp_path / "all.tar", renamed))
     assert source.classes == [f"train/{name}" for name in CLASSES]
     assert [scene.label for scene in source if isinstance(scene, Scene)] == [2, 2, 1, 1, 0, 0]
     assert next(iter(source)).scene_id == "train/n02102040/n02102040_1.png"
 
 
-def test_class_archives_side_by_side_have_to_be_said(tmp_path: Path) -> None:
+def test_separate_class_archives_require_a_layout_setting(tmp_path: Path) -> None:
     for number, name in enumerate(CLASSES):
-        packed(tmp_path / f"{name}.tar", [(f"{name}_1.png", coded(number))])
+        write_tar(tmp_path / f"{name}.tar", [(f"{name}_1.png", encode_image(number))])
     with pytest.raises(UserError, match="layout: tar"):
         open_images(tmp_path)
     assert open_images(tmp_path, layout="tar").classes == list(CLASSES)
@@ -186,40 +184,43 @@ def test_class_archives_side_by_side_have_to_be_said(tmp_path: Path) -> None:
         (("data/a.tar",), "no scene found"),
     ],
 )
-def test_folders_that_may_be_meant_in_two_ways_are_refused(tmp_path: Path, names: tuple[str, ...], text: str) -> None:
+def test_ambiguous_or_unsupported_folders_are_rejected_with_a_fix(
+    tmp_path: Path, names: tuple[str, ...], text: str
+) -> None:
     for name in names:
         (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_bytes(coded(0))
+        (tmp_path / name).write_bytes(encode_image(0))
     with pytest.raises(UserError, match=text) as error:
         open_images(tmp_path)
     assert "fix" in str(error.value)
 
 
 @pytest.mark.parametrize("label", ["-1", "1.5", "dog", "", "9" * 17, "7" * 30, None])
-def test_labels_that_stand_for_no_class_are_rows_that_name_shard_and_sample(tmp_path: Path, label: str | None) -> None:
-    files = [("a.png", coded(0)), ("a.cls", b"0"), ("b.png", coded(1))]
-    packed(tmp_path / "s-0.tar", files if label is None else [*files, ("b.cls", label.encode())])
-    found = refusals(open_images(tmp_path))
+def test_invalid_cls_labels_are_rejected_with_shard_and_sample(tmp_path: Path, label: str | None) -> None:
+    files = [("a.png", encode_image(0)), ("a.cls", b"0"), ("b.png", encode_image(1))]
+    write_tar(tmp_path / "s-0.tar", files if label is None else [*files, ("b.cls", label.encode())])
+    found = rejections(open_images(tmp_path))
     assert list(found) == ["s-0.tar/b.png"]
     assert found["s-0.tar/b.png"][0] is Reason.WRONG_LABEL
 
 
 @pytest.mark.parametrize("text", [b"[]", b"{", b'{"label": true}', b'{"label": 0.0}', b'{"label": null}', b"[" * 10**5])
-def test_labels_in_json_that_are_no_whole_numbers_are_rows(tmp_path: Path, text: bytes) -> None:
-    packed(
-        tmp_path / "s.tar", [("a.png", coded(0)), ("a.json", text), ("b.png", coded(1)), ("b.json", b'{"label": 0}')]
+def test_non_integer_json_labels_are_rejected(tmp_path: Path, text: bytes) -> None:
+    write_tar(
+        tmp_path / "s.tar",
+        [("a.png", encode_image(0)), ("a.json", text), ("b.png", encode_image(1)), ("b.json", b'{"label": 0}')],
     )
-    assert [reason for reason, _ in refusals(open_images(tmp_path)).values()] == [Reason.WRONG_LABEL]
+    assert [reason for reason, _ in rejections(open_images(tmp_path)).values()] == [Reason.WRONG_LABEL]
 
 
-def test_rows_without_a_label_or_a_picture_are_rows_that_name_the_shard(tmp_path: Path) -> None:
+def test_parquet_rows_without_label_or_image_are_rejected_with_the_shard(tmp_path: Path) -> None:
     labels = [0, None, -1, 2, 1]
-    images = [*({"bytes": coded(number), "path": "x"} for number in range(4)), {"bytes": None, "path": "x.png"}]
+    images = [*({"bytes": encode_image(number), "path": "x"} for number in range(4)), {"bytes": None, "path": "x.png"}]
     pyarrow.parquet.write_table(pyarrow.table({"image": images, "label": labels}), tmp_path / "a.parquet")
     (tmp_path / "class_index.json").write_text('{"0": ["cat"], "1": ["dog"]}')
     source = open_images(tmp_path)
     assert source.classes == ["cat", "dog"]
-    assert refusals(source) == {
+    assert rejections(source) == {
         "a.parquet/000001": (Reason.WRONG_LABEL, "none"),
         "a.parquet/000002": (Reason.WRONG_LABEL, "-1"),
         "a.parquet/000003": (Reason.WRONG_LABEL, "2"),
@@ -237,14 +238,16 @@ def test_rows_without_a_label_or_a_picture_are_rows_that_name_the_shard(tmp_path
         {"image": [b"x"]},
     ],
 )
-def test_parquet_of_other_columns_is_refused_with_those_it_has(tmp_path: Path, columns: dict[str, list[Any]]) -> None:
+def test_parquet_with_wrong_columns_is_rejected_with_a_rename_hint(
+    tmp_path: Path, columns: dict[str, list[Any]]
+) -> None:
     pyarrow.parquet.write_table(pyarrow.table(columns), tmp_path / "a.parquet")
     with pytest.raises(UserError, match="rename_column") as error:
         open_images(tmp_path)
     assert "image" in str(error.value)
 
 
-def test_shards_of_two_splits_or_two_lists_of_classes_are_refused(tmp_path: Path, pictures: dict[str, bytes]) -> None:
+def test_shards_with_different_splits_or_class_names_are_rejected(tmp_path: Path, pictures: dict[str, bytes]) -> None:
     in_parquet(pictures, tmp_path)
     first_class = {name: content for name, content in pictures.items() if name.startswith(CLASSES[0])}
     (tmp_path / ".other").mkdir()
@@ -257,14 +260,14 @@ def test_shards_of_two_splits_or_two_lists_of_classes_are_refused(tmp_path: Path
         open_images(tmp_path)
 
 
-def test_altered_byte_in_a_parquet_page_with_checksums_is_a_row(tmp_path: Path, pictures: dict[str, bytes]) -> None:
+def test_altered_page_or_truncated_parquet_file_is_rejected(tmp_path: Path, pictures: dict[str, bytes]) -> None:
     in_parquet(pictures, tmp_path)
     path = tmp_path / "train-00000-of-00002.parquet"
     content = bytearray(path.read_bytes())
     position = content.index(next(iter(pictures.values()))[40:60])
     content[position] ^= 1
     path.write_bytes(content)
-    found = refusals(open_images(tmp_path))
+    found = rejections(open_images(tmp_path))
     assert [reason for reason, _ in found.values()] == [Reason.READ_ERROR] * 2, "a group of two rows"
     path.write_bytes(content[: len(content) // 2])
     with pytest.raises(UserError, match="not a complete parquet file"):
@@ -288,7 +291,7 @@ def test_altered_byte_in_a_parquet_page_with_checksums_is_a_row(tmp_path: Path, 
     ],
 )
 @pytest.mark.parametrize("nested", [False, True])
-def test_archives_with_hostile_entries_are_refused_and_nothing_is_read(
+def test_archives_with_hostile_entries_are_rejected(
     tmp_path: Path, name: str, changes: dict[str, Any], nested: bool
 ) -> None:
     info = tarfile.TarInfo(name)
@@ -297,13 +300,15 @@ def test_archives_with_hostile_entries_are_refused_and_nothing_is_read(
         setattr(info, key, value)
     content = info.tobuf(tarfile.GNU_FORMAT) + bytes(600 + 424) + bytes(2 * 512)
     (tmp_path / "x.tar").write_bytes(content)
-    path = packed(tmp_path / "outer.tar", [("n01440764.tar", content)]) if nested else tmp_path / "x.tar"
+    path = write_tar(tmp_path / "outer.tar", [("n01440764.tar", content)]) if nested else tmp_path / "x.tar"
     with pytest.raises(UserError, match="cannot be read as an archive"):
         open_images(path)
 
 
-def test_archives_cut_short_anywhere_are_refused(tmp_path: Path) -> None:
-    intact = packed(tmp_path / "x.tar", [(f"{number}/x.png", coded(number)) for number in range(4)]).read_bytes()
+def test_archives_truncated_at_any_position_are_rejected(tmp_path: Path) -> None:
+    intact = write_tar(
+        tmp_path / "x.tar", [(f"{number}/x.png", encode_image(number)) for number in range(4)]
+    ).read_bytes()
     last = len(intact.rstrip(b"\0"))
     for position in [0, 100, 512, 700, *range(1024, last, 512), last]:
         (tmp_path / "x.tar").write_bytes(intact[:position])
@@ -311,8 +316,8 @@ def test_archives_cut_short_anywhere_are_refused(tmp_path: Path) -> None:
             open_images(tmp_path)
 
 
-def test_damaged_header_is_not_taken_for_the_end(tmp_path: Path) -> None:
-    path = packed(tmp_path / "x.tar", [(f"{number}/x.png", coded(number)) for number in range(4)])
+def test_damaged_tar_header_is_rejected_instead_of_ending_the_archive(tmp_path: Path) -> None:
+    path = write_tar(tmp_path / "x.tar", [(f"{number}/x.png", encode_image(number)) for number in range(4)])
     content = bytearray(path.read_bytes())
     content[content.index(b"2/x.png")] ^= 1
     path.write_bytes(content)
@@ -323,60 +328,60 @@ def test_damaged_header_is_not_taken_for_the_end(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("behind", [b"x", bytes(2 << 20)])
-def test_whatever_stands_behind_the_end_of_an_archive_is_refused(tmp_path: Path, behind: bytes) -> None:
-    path = packed(tmp_path / "x.tar", [("a/x.png", coded(0))])
+def test_data_after_the_end_of_an_archive_is_rejected(tmp_path: Path, behind: bytes) -> None:
+    path = write_tar(tmp_path / "x.tar", [("a/x.png", encode_image(0))])
     path.write_bytes(path.read_bytes() + behind)
     with pytest.raises(UserError, match="after its end"):
         open_images(path)
 
 
-def test_compressed_archives_are_refused_with_the_tool_that_unpacks_them(tmp_path: Path) -> None:
+def test_compressed_archives_are_rejected_with_the_unpack_command(tmp_path: Path) -> None:
     with tarfile.open(tmp_path / "x.tar", "w:gz") as archive:
         archive.addfile(tarfile.TarInfo("a.png"), io.BytesIO())
     with pytest.raises(UserError, match="gunzip"):
         open_images(tmp_path)
 
 
-def test_archives_of_the_other_kind_and_odd_samples_are_refused(tmp_path: Path) -> None:
-    sample = [("a.png", coded(0)), ("a.cls", b"0")]
-    packed(tmp_path / "a.tar", sample)
+def test_archives_with_wrong_layout_or_ambiguous_samples_are_rejected(tmp_path: Path) -> None:
+    sample = [("a.png", encode_image(0)), ("a.cls", b"0")]
+    write_tar(tmp_path / "a.tar", sample)
     with pytest.raises(UserError, match="layout: webdataset"):
         open_images(tmp_path, layout="tar")
-    packed(tmp_path / "b.tar", [("n1.tar", (tmp_path / "a.tar").read_bytes())])
+    write_tar(tmp_path / "b.tar", [("n1.tar", (tmp_path / "a.tar").read_bytes())])
     with pytest.raises(UserError, match="layout: tar"):
         open_images(tmp_path)
     (tmp_path / "b.tar").unlink()
-    packed(tmp_path / "a.tar", [*sample, ("a.jpg", coded(1))])
+    write_tar(tmp_path / "a.tar", [*sample, ("a.jpg", encode_image(1))])
     with pytest.raises(UserError, match="several images"):
         open_images(tmp_path)
-    packed(tmp_path / "a.tar", [*sample, ("a.cls", b"1")])
+    write_tar(tmp_path / "a.tar", [*sample, ("a.cls", b"1")])
     with pytest.raises(UserError, match="two files"):
         open_images(tmp_path)
 
 
-def test_hidden_files_and_samples_without_a_picture(tmp_path: Path) -> None:
-    packed(tmp_path / "a.tar", [("a.png", coded(0)), ("a.cls", b"0"), ("._a.png", b"mac"), ("b.cls", b"0")])
+def test_hidden_files_are_skipped_and_samples_without_image_rejected(tmp_path: Path) -> None:
+    write_tar(tmp_path / "a.tar", [("a.png", encode_image(0)), ("a.cls", b"0"), ("._a.png", b"mac"), ("b.cls", b"0")])
     source = open_images(tmp_path)
     assert len(source) == 2
-    assert list(refusals(source)) == ["a.tar/b.cls"], "a label without a picture is counted"
+    assert list(rejections(source)) == ["a.tar/b.cls"], "a label without a picture is counted"
 
 
-def test_names_that_are_not_utf8_are_rows(tmp_path: Path) -> None:
-    packed(tmp_path / "a.tar", [("k/caf\udce9.png", coded(0)), ("k/b.png", coded(1))])
-    assert list(refusals(open_images(tmp_path))) == ["a.tar/k/caf\\udce9.png"]
+def test_entries_with_non_utf8_names_are_rejected(tmp_path: Path) -> None:
+    write_tar(tmp_path / "a.tar", [("k/caf\udce9.png", encode_image(0)), ("k/b.png", encode_image(1))])
+    assert list(rejections(open_images(tmp_path))) == ["a.tar/k/caf\\udce9.png"]
 
 
 @pytest.mark.parametrize("table", ["{", "[]", '{"1": "dog"}', '{"0": 1}', '{"0": []}'])
-def test_class_index_that_names_no_classes_is_refused(tmp_path: Path, table: str) -> None:
-    packed(tmp_path / "a.tar", [("a.png", coded(0)), ("a.cls", b"0")])
+def test_class_index_without_class_names_is_rejected(tmp_path: Path, table: str) -> None:
+    write_tar(tmp_path / "a.tar", [("a.png", encode_image(0)), ("a.cls", b"0")])
     (tmp_path / "class_index.json").write_text(table)
     with pytest.raises(UserError, match="does not name the classes"):
         open_images(tmp_path)
 
 
-def test_odd_pictures_are_read_and_noted_or_counted_as_rejected(tmp_path: Path) -> None:
+def test_unusual_images_are_read_with_notes_and_broken_images_rejected(tmp_path: Path) -> None:
     """ImageNet and web collections contain these images besides plain images."""
-    picture = Image.open(io.BytesIO(coded(0)))
+    picture = Image.open(io.BytesIO(encode_image(0)))
     turned = Image.Exif()
     turned[0x0112] = 6
     kinds: dict[str, tuple[Image.Image, dict[str, Any]]] = {
@@ -394,9 +399,14 @@ def test_odd_pictures_are_read_and_noted_or_counted_as_rejected(tmp_path: Path) 
     (tmp_path / "k").mkdir()
     for name, (image, options) in kinds.items():
         image.save(tmp_path / "k" / name, **options)
-    broken = {"empty.png": b"", "cut.jpg": coded(0, kind="JPEG")[:300], "text.png": b"hello", "cut.png": coded(0)[:-40]}
-    header = coded(0)[:16] + (60_000).to_bytes(4) * 2
-    broken["bomb.png"] = header + coded(0)[24:]
+    broken = {
+        "empty.png": b"",
+        "cut.jpg": encode_image(0, kind="JPEG")[:300],
+        "text.png": b"hello",
+        "cut.png": encode_image(0)[:-40],
+    }
+    header = encode_image(0)[:16] + (60_000).to_bytes(4) * 2
+    broken["bomb.png"] = header + encode_image(0)[24:]
     for name, content in broken.items():
         (tmp_path / "k" / name).write_bytes(content)
     found = {scene.path.name: scene for scene in open_images(tmp_path)}
@@ -421,8 +431,8 @@ def test_odd_pictures_are_read_and_noted_or_counted_as_rejected(tmp_path: Path) 
     np.testing.assert_array_equal(plain.pixels, rotated.pixels)  # the tag is ignored
 
 
-def test_picture_of_more_pixels_than_may_be_held_says_so(tmp_path: Path) -> None:
-    content = bytearray(coded(0))
+def test_oversized_image_is_rejected_with_the_pixel_count(tmp_path: Path) -> None:
+    content = bytearray(encode_image(0))
     content[16:24] = (60_000).to_bytes(4) * 2
     content[29:33] = zlib.crc32(content[12:29]).to_bytes(4)
     (tmp_path / "k").mkdir()

@@ -49,7 +49,7 @@ def scene_of(folder: Path, kind: str = "geotiff") -> Scene | Rejection:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("transform", [None, (1.0, 0.0, 0.0, 0.0, -1.0, 0.0)])
-def test_system_without_a_grid_is_rejected(tmp_path: Path, kind: str, transform: Any) -> None:
+def test_crs_without_geotransform_is_rejected(tmp_path: Path, kind: str, transform: Any) -> None:
     options = {} if transform is None else {"transform": rasterio.Affine(*transform)}
     write(tmp_path / "x.tif", crs="EPSG:32633", **options)
     scene = scene_of(tmp_path, kind)
@@ -65,7 +65,7 @@ def test_system_without_a_grid_is_rejected(tmp_path: Path, kind: str, transform:
         *(("x.tiff", "x.tfw"), ("x.tiff", "x.tiffw"), ("x.y.tif", "x.y.tfw"), ("x.jp2", "x.j2w"), ("x.jp2", "x.wld")),
     ],
 )
-def test_world_file_gives_the_grid_as_gdal_reads_it(tmp_path: Path, kind: str, name: str, world: str) -> None:
+def test_world_file_grid_matches_gdal(tmp_path: Path, kind: str, name: str, world: str) -> None:
     write(tmp_path / name, crs="EPSG:32633")
     (tmp_path / world).write_text(WORLD)
     with rasterio.open(tmp_path / name) as raster:
@@ -78,21 +78,21 @@ def test_world_file_gives_the_grid_as_gdal_reads_it(tmp_path: Path, kind: str, n
     assert info.companions == (tmp_path / world,)
 
 
-def test_grid_in_the_file_precedes_its_world_file(tmp_path: Path) -> None:
+def test_embedded_grid_overrides_the_world_file(tmp_path: Path) -> None:
     write(tmp_path / "x.tif", crs="EPSG:32633", transform=rasterio.Affine(20, 0, 4e5, 0, -20, 5e6))
     (tmp_path / "x.tfw").write_text(WORLD)
     assert read_raster(tmp_path / "x.tif")[1].transform[0] == 20.0
 
 
 @pytest.mark.parametrize("text", ["", "10 0 0", "ten\n0\n0\n-10\n5\n5", "nan 0 0 -10 5 5", "0 0 0 0 5 5"])
-def test_file_that_is_not_a_world_file_is_an_error_with_its_name(tmp_path: Path, text: str) -> None:
+def test_invalid_world_file_raises_an_error_with_the_file_name(tmp_path: Path, text: str) -> None:
     write(tmp_path / "x.tif", crs="EPSG:32633")
     (tmp_path / "x.tfw").write_text(text)
     with pytest.raises(UserError, match=r"x\.tfw"):
         read_raster(tmp_path / "x.tif")
 
 
-def test_world_file_without_a_system_is_rejected(tmp_path: Path) -> None:
+def test_world_file_without_crs_is_rejected(tmp_path: Path) -> None:
     write(tmp_path / "x.tif")
     (tmp_path / "x.tfw").write_text(WORLD.replace(".", ","))
     for kind in KINDS:
@@ -134,7 +134,7 @@ def mercator(latitude: float) -> float:
         *(("EPSG:32633", lambda latitude: 0.9996), ("EPSG:6933", lambda latitude: 1.0)),
     ],
 )
-def test_pixel_size_is_the_length_on_the_ground(
+def test_gsd_equals_the_pixel_length_on_the_ground(
     tmp_path: Path, latitude: float, side: float, crs: str, ground: Any
 ) -> None:
     (x,), (y,) = transform("EPSG:4326", crs, [15.0], [latitude])
@@ -150,7 +150,7 @@ def test_pixel_size_is_the_length_on_the_ground(
     assert scene.place.transform[0] == pytest.approx(side)
 
 
-def test_pixels_that_are_oblong_on_the_ground_are_reported(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_oblong_ground_pixels_log_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     write(tmp_path / "x.tif", crs="EPSG:6933", transform=rasterio.Affine(10, 0, 1e6, 0, -10, 6e6))
     assert pixel_sides_m((10.0, 0.0, 1e6, 0.0, -10.0, 6e6), shape=(32, 32), crs="EPSG:6933") == pytest.approx(
         (6.645, 15.05), rel=1e-3
@@ -160,7 +160,7 @@ def test_pixels_that_are_oblong_on_the_ground_are_reported(tmp_path: Path, caplo
     assert "on the ground" in caplog.text
 
 
-def test_grid_outside_of_its_system_is_rejected(tmp_path: Path) -> None:
+def test_grid_outside_the_crs_extent_is_rejected(tmp_path: Path) -> None:
     write(tmp_path / "x.tif", crs="EPSG:32633", transform=rasterio.Affine(10, 0, 9e7, 0, -10, 9e7))
     scene = scene_of(tmp_path)
     assert scene.error.reason == Reason.GRID_MISMATCH

@@ -50,7 +50,7 @@ def tiles_of(folder: Path, out: Path, **settings: Any) -> Tiles:
     return Tiles(out / "tiles")
 
 
-def test_scenes_become_tiles_with_their_conditions(folder: Path, tmp_path: Path) -> None:
+def test_plugin_scenes_are_cut_into_tiles_with_conditions(folder: Path, tmp_path: Path) -> None:
     tiles = tiles_of(folder, tmp_path, conditions=[{"kind": "airmass"}, {"kind": "doubled"}])
     assert tiles.count == 4 * 25
     first = np.load(folder / "scene-0.npz")["pixels"]
@@ -64,15 +64,13 @@ def test_scenes_become_tiles_with_their_conditions(folder: Path, tmp_path: Path)
 
 
 @pytest.mark.parametrize("damage", ["raises", "length", "column", "inf", "map"])
-def test_condition_that_does_not_keep_its_contract_is_refused_before_a_tile_is_cut(
-    damage: str, folder: Path, tmp_path: Path
-) -> None:
+def test_broken_condition_plugin_is_rejected_before_tiles_are_cut(damage: str, folder: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"'doubled' of dithc.conditions[\s\S]*fix"):
         tiles_of(folder, tmp_path, conditions=[{"kind": "doubled", "spoilt": damage}])
     assert not (tmp_path / "tiles").exists()
 
 
-def test_what_is_no_scene_is_a_row_with_its_reason(folder: Path) -> None:
+def test_invalid_scene_files_are_rejected_with_reasons(folder: Path) -> None:
     valid = np.ones((4, 8, 8), np.uint16)
     damage = {
         "0-float": (valid.astype(np.float32), "pixels of wrong type"),
@@ -94,24 +92,24 @@ def test_what_is_no_scene_is_a_row_with_its_reason(folder: Path) -> None:
     assert sum(isinstance(item, Scene) for item in found) == 4
 
 
-def test_scene_of_another_type_than_those_before_is_rejected(folder: Path, tmp_path: Path) -> None:
+def test_scene_with_another_dtype_than_earlier_scenes_is_rejected(folder: Path, tmp_path: Path) -> None:
     write(folder / "z.npz", np.ones((4, 40, 40), np.uint8))
     numbers = ingest_scenes(experiment(folder).datasets["d"], folder, out=tmp_path / "staged")
     assert (numbers["accepted"], numbers["rejected"]) == (4, {"wrong_dtype": 1})
 
 
-def test_folder_without_a_scene_is_an_error(tmp_path: Path) -> None:
+def test_folder_without_scenes_raises_an_error(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(UserError, match=r"no scene found in .*empty[\s\S]*files of npz"):
         read_scenes(experiment(tmp_path / "empty").datasets["d"].source, tmp_path / "empty")
 
 
-def test_bands_of_the_display_are_those_of_the_source(folder: Path) -> None:
+def test_rendering_bands_missing_from_the_source_are_rejected(folder: Path) -> None:
     with pytest.raises(UserError, match=r"datasets.d.rendering.bands R, G, B: the source has A"):
         experiment(folder, bands=["A"])
 
 
-def test_reader_goes_to_other_processes_and_looks_at_what_decides_a_scene(folder: Path) -> None:
+def test_reader_survives_pickling_and_inspection_detects_changed_scenes(folder: Path) -> None:
     scenes = read_scenes(experiment(folder).datasets["d"].source, folder)
     copy = pickle.loads(pickle.dumps(scenes))
     for item, other in zip(scenes, copy, strict=True):

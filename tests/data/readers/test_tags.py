@@ -77,12 +77,12 @@ SWAPPED: list[tuple[list[str], list[str | None]]] = [
 
 
 @pytest.mark.parametrize(("bands", "names"), HARMLESS)
-def test_other_spellings_and_free_text_pass(bands: list[str], names: list[str | None]) -> None:
+def test_alternative_spellings_and_free_text_are_accepted(bands: list[str], names: list[str | None]) -> None:
     check(bands, names)
 
 
 @pytest.mark.parametrize(("bands", "names"), SWAPPED)
-def test_name_of_another_band_is_an_error(bands: list[str], names: list[str | None]) -> None:
+def test_description_of_another_band_is_rejected(bands: list[str], names: list[str | None]) -> None:
     with pytest.raises(SceneRejectedError) as caught:
         check(bands, names)
     error = caught.value
@@ -92,7 +92,7 @@ def test_name_of_another_band_is_an_error(bands: list[str], names: list[str | No
     assert bands[number] in error.expected
 
 
-def test_every_order_of_named_bands_but_the_declared_is_an_error() -> None:
+def test_band_order_that_differs_from_the_declaration_is_rejected() -> None:
     draws = np.random.default_rng(0)
     for names in (S2, ["R", "G", "B", "NIR"], ["blue", "green", "red", "nir", "swir1", "swir2"], ["VV", "VH", "HH"]):
         for _ in range(30):
@@ -103,7 +103,7 @@ def test_every_order_of_named_bands_but_the_declared_is_an_error() -> None:
                     check(bands, [*names])
 
 
-def test_colors_are_compared_where_descriptions_are_silent(caplog: pytest.LogCaptureFixture) -> None:
+def test_colors_are_compared_if_descriptions_are_missing(caplog: pytest.LogCaptureFixture) -> None:
     check(["R", "G", "B"], of_shown=["red", "green", "blue"])
     check(["NIR", "R", "G"], ["NIR", "R", "G"], of_shown=["red", "green", "blue"])  # a composite in false colors
     check(["B04", "x"], of_shown=["gray", None])
@@ -117,7 +117,7 @@ def test_colors_are_compared_where_descriptions_are_silent(caplog: pytest.LogCap
         check(["R", "G", "B"], of_shown=["blue", "green", "red"], default_colors=True)
 
 
-def test_wavelengths_of_other_bands_are_an_error() -> None:
+def test_wavelengths_of_other_bands_are_rejected() -> None:
     declared = [490.0, 560.0, 665.0, 842.0, 865.0]
     bands = ["B02", "B03", "B04", "B08", "B8A"]
     tags = [492.7, 559.8, 664.6, 832.8, 864.7]
@@ -146,7 +146,7 @@ def test_wavelengths_of_other_bands_are_an_error() -> None:
         ((0.01, 0.0), (1e-4, 0.0)),
     ],
 )
-def test_scale_and_offset_are_compared_where_numbers_are_scaled(
+def test_scale_and_offset_are_compared_if_the_units_are_scaled(
     tagged: tuple[float, float], declared: tuple[float, float]
 ) -> None:
     arguments = {"of_scale": [tagged[0]] * 2, "of_offset": [tagged[1]] * 2, "scale": declared[0], "offset": declared[1]}
@@ -163,7 +163,7 @@ def test_scale_and_offset_are_compared_where_numbers_are_scaled(
 @pytest.mark.parametrize(
     "tag", ["Reflectance", "surface reflectance", "W m-2 sr-1 um-1", "W/m^2/sr/um", "K", "m", "dB", "DN"]
 )
-def test_units_of_another_quantity_are_an_error(units: str, tag: str) -> None:
+def test_units_of_another_quantity_are_rejected(units: str, tag: str) -> None:
     kind = "reflectance" if "reflect" in tag.lower() else "radiance" if tag.startswith("W") else "other"
     check(["a"], of_units=[tag], units="dn")
     if kind == units:
@@ -176,7 +176,7 @@ def test_units_of_another_quantity_are_an_error(units: str, tag: str) -> None:
         check(["a"], of_units=[text], units=units)
 
 
-def test_percent_is_a_scale() -> None:
+def test_percent_units_are_compared_as_a_scale() -> None:
     check(["a"], of_units=["%"], units="reflectance", scale=0.01)
     check(["a"], of_units=["percent"], of_scale=[0.01], units="reflectance", scale=1e-4)
     with pytest.raises(SceneRejectedError, match=r"scale 0\.01"):
@@ -220,7 +220,9 @@ SOURCES: dict[str, Any] = {
 
 @pytest.mark.parametrize("kind", SOURCES)
 @pytest.mark.parametrize("describe", [describe_offset, describe_order, describe_colors, describe_wavelengths, len])
-def test_tags_of_files_reach_every_reader(tmp_path: Path, kind: str, describe: Callable[[Any], object]) -> None:
+def test_contradictory_file_tags_are_rejected_by_every_reader(
+    tmp_path: Path, kind: str, describe: Callable[[Any], object]
+) -> None:
     pixels = np.random.default_rng(0).integers(1100, 4000, (3, 16, 16), dtype=np.uint16)
     write(tmp_path / "x.tif", pixels, describe if describe is not len else lambda raster: None)
     (scene,) = read_scenes(SOURCES[kind](str(tmp_path)), tmp_path)
@@ -230,7 +232,7 @@ def test_tags_of_files_reach_every_reader(tmp_path: Path, kind: str, describe: C
         assert scene.error.reason == Reason.TAGS_CONTRADICTION
 
 
-def test_file_of_each_band_is_compared_with_its_own_band(tmp_path: Path) -> None:
+def test_each_band_file_is_compared_with_the_declared_band(tmp_path: Path) -> None:
     pixels = np.random.default_rng(0).integers(1100, 4000, (1, 16, 16), dtype=np.uint16)
     names = {"_B4.tif": "Band 1", "_B3.tif": "B03", "_B2.tif": "blue"}
     source = datasets.GeoTiffSource(kind="geotiff", path=str(tmp_path), bands=ORDER, units="dn", suffixes=list(names))

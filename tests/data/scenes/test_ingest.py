@@ -63,7 +63,7 @@ def test_scenes_of_one_shape_share_a_stack_and_every_file_has_a_row(
     assert manifest.verify(out) == []
 
 
-def test_unusable_files_are_rows_with_their_reason_and_the_others_go_on(
+def test_unusable_files_are_recorded_with_reason_and_ingestion_continues(
     files: Path, tmp_path: Path, config: Config
 ) -> None:
     (files / "1.npy").write_bytes(b"no array")
@@ -79,7 +79,7 @@ def test_unusable_files_are_rows_with_their_reason_and_the_others_go_on(
     assert numbers["rejected"] == {"read_error": 1, "wrong_layout": 1}
 
 
-def test_too_many_unusable_files_end_with_status_2_and_leave_earlier_output(
+def test_too_many_unusable_files_exit_with_2_and_preserve_old_output(
     files: Path, tmp_path: Path, config: Config, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = config(source=array_source(files))
@@ -95,7 +95,7 @@ def test_too_many_unusable_files_end_with_status_2_and_leave_earlier_output(
     assert [path.name for path in tmp_path.glob(".out*")] == [".out.partial"], "what was read is kept for the next run"
 
 
-def test_a_file_that_contradicts_the_declared_offset_is_not_left_out_as_a_bad_file_is(
+def test_file_contradicting_the_declared_offset_stops_the_ingestion(
     files: Path, tmp_path: Path, config: Config, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = config(source=array_source(files), max_rejected_fraction=1.0)
@@ -110,7 +110,7 @@ def test_a_file_that_contradicts_the_declared_offset_is_not_left_out_as_a_bad_fi
     assert content(tmp_path / "out") == before
 
 
-def test_disk_full_ends_with_status_2_and_leaves_earlier_output(
+def test_full_disk_exits_with_2_and_preserves_old_output(
     files: Path, tmp_path: Path, config: Config, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = config(source=array_source(files))
@@ -131,7 +131,7 @@ def test_disk_full_ends_with_status_2_and_leaves_earlier_output(
     assert not list(tmp_path.glob(".out*"))
 
 
-def test_a_folder_with_other_files_is_never_replaced(
+def test_output_folder_with_user_files_is_not_replaced(
     files: Path, tmp_path: Path, config: Config, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert stage(config(source=array_source(files)), tmp_path) == 2
@@ -140,7 +140,7 @@ def test_a_folder_with_other_files_is_never_replaced(
 
 
 @pytest.mark.parametrize("make", ["absent", "empty"])
-def test_absent_and_empty_folders_end_with_status_2(
+def test_missing_or_empty_source_folder_exits_with_2(
     tmp_path: Path, config: Config, capsys: pytest.CaptureFixture[str], make: str
 ) -> None:
     folder = tmp_path / "files"
@@ -152,7 +152,7 @@ def test_absent_and_empty_folders_end_with_status_2(
     assert not (tmp_path / "out").exists()
 
 
-def test_scene_of_another_pixel_size_is_rejected(tmp_path: Path, config: Config) -> None:
+def test_scene_with_a_different_pixel_size_is_rejected(tmp_path: Path, config: Config) -> None:
     folder = tmp_path / "files"
     folder.mkdir()
     for name, gsd in (("a", 10.0), ("b", 10.0), ("c", 20.0)):
@@ -162,7 +162,7 @@ def test_scene_of_another_pixel_size_is_rejected(tmp_path: Path, config: Config)
     assert rows == {"a.tif": None, "b.tif": None, "c.tif": "resolution_mismatch"}
 
 
-def test_stacks_are_closed_when_too_many_shapes_grow_at_once(
+def test_stacks_are_closed_if_too_many_shapes_are_open(
     tmp_path: Path, config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(stacks, "OPEN_STACKS", 2)
@@ -179,7 +179,9 @@ def test_stacks_are_closed_when_too_many_shapes_grow_at_once(
         np.testing.assert_array_equal(stack[row["row"]], np.load(folder / row["path"]))
 
 
-def test_generated_input_needs_its_manifest(tmp_path: Path, config: Config, capsys: pytest.CaptureFixture[str]) -> None:
+def test_generated_input_requires_the_inputs_manifest(
+    tmp_path: Path, config: Config, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = config(source={"kind": "image-folder", "size": 16, "synthetic": {"scenes": 2, "size": 24, "classes": 2}})
     assert stage(path, tmp_path / "out") == 2
     assert "--inputs" in capsys.readouterr().err
@@ -192,7 +194,7 @@ def test_generated_input_needs_its_manifest(tmp_path: Path, config: Config, caps
     assert manifest.summary["accepted"] >= 4
 
 
-def test_digest_does_not_depend_on_where_the_data_folder_stands(files: Path, tmp_path: Path, config: Config) -> None:
+def test_scene_table_does_not_depend_on_the_source_folder_path(files: Path, tmp_path: Path, config: Config) -> None:
     (files / "1.npy").write_bytes(b"no array")
     tables = []
     for location in (files, tmp_path / "moved" / "elsewhere"):
@@ -205,7 +207,7 @@ def test_digest_does_not_depend_on_where_the_data_folder_stands(files: Path, tmp
     assert tables[0] == tables[1]
 
 
-def test_file_of_another_data_type_than_the_first_scene_is_refused(tmp_path: Path, config: Config) -> None:
+def test_files_of_a_minority_data_type_are_rejected(tmp_path: Path, config: Config) -> None:
     folder = tmp_path / "files"
     folder.mkdir()
     for name, dtype in {"a": np.uint16, "b": np.uint16, "c": np.uint8, "d": np.float32, "g": np.uint16}.items():

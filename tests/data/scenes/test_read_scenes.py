@@ -12,7 +12,7 @@ from dithc.core.logging import UserError
 from dithc.data.scenes.read_scenes import gather
 
 
-class Deadly:
+class SelfKillingScenes:
     """Two scenes that kill the process when they are read."""
 
     folder = Path()
@@ -35,8 +35,8 @@ class Deadly:
 
 
 @pytest.mark.slow
-def test_a_process_that_is_killed_is_told_with_its_signal(tmp_path: Path) -> None:
-    scenes: Any = Deadly()
+def test_killed_reader_process_is_reported_with_the_signal(tmp_path: Path) -> None:
+    scenes: Any = SelfKillingScenes()
     with pytest.raises(UserError, match="SIGKILL") as caught:
         list(gather(scenes, [], partial=tmp_path, settings="s", threads=2))
     assert "more memory" in str(caught.value)

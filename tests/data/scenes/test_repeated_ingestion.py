@@ -95,7 +95,7 @@ def interrupted(settings: datasets.DatasetConfig, files: Path, out: Path, names:
     names.clear()
 
 
-def test_an_interrupted_stage_reads_what_it_had_not_and_ends_as_if_it_had_not_been(
+def test_resumed_ingestion_reads_only_missing_scenes_with_the_same_result(
     files: Path, tmp_path: Path, read: Iterator[list[str]]
 ) -> None:
     (names,) = read
@@ -110,7 +110,7 @@ def test_an_interrupted_stage_reads_what_it_had_not_and_ends_as_if_it_had_not_be
     assert not list(tmp_path.glob(".out*"))
 
 
-def test_added_changed_and_removed_scenes_alone_are_read_again(
+def test_only_added_changed_or_rejected_scenes_are_reread(
     files: Path, tmp_path: Path, read: Iterator[list[str]]
 ) -> None:
     (names,) = read
@@ -148,7 +148,7 @@ def flip_bit(path: Path, index: int) -> None:
 
 @pytest.mark.parametrize("damage", ["pixel", "mask", "line", "length", "gone"])
 @pytest.mark.parametrize("state", ["partial", "finished"])
-def test_what_is_damaged_of_an_earlier_run_is_read_again_and_never_used(
+def test_damaged_cached_scenes_are_reread(
     files: Path, tmp_path: Path, read: Iterator[list[str]], state: str, damage: str
 ) -> None:
     (names,) = read
@@ -180,7 +180,9 @@ def test_what_is_damaged_of_an_earlier_run_is_read_again_and_never_used(
     assert staged(out) == truth
 
 
-def test_what_was_read_with_other_settings_is_none(files: Path, tmp_path: Path, read: Iterator[list[str]]) -> None:
+def test_scenes_cached_with_different_settings_are_reread(
+    files: Path, tmp_path: Path, read: Iterator[list[str]]
+) -> None:
     (names,) = read
     interrupted(dataset(files), files, tmp_path / "out", names, name="6.npy")
     changed = dataset(files, quantification=5000.0)
@@ -189,7 +191,9 @@ def test_what_was_read_with_other_settings_is_none(files: Path, tmp_path: Path, 
     assert staged(tmp_path / "out") == from_scratch(changed, files, tmp_path)
 
 
-def test_a_mask_that_is_put_beside_a_scene_is_seen(files: Path, tmp_path: Path, read: Iterator[list[str]]) -> None:
+def test_changed_cloud_mask_file_causes_a_reread_of_the_scene(
+    files: Path, tmp_path: Path, read: Iterator[list[str]]
+) -> None:
     (names,) = read
     (files / "8.npy").unlink()
     settings, out = dataset(files, clouds={"mask": {}}), tmp_path / "out"
@@ -203,7 +207,7 @@ def test_a_mask_that_is_put_beside_a_scene_is_seen(files: Path, tmp_path: Path, 
     assert staged(out) == from_scratch(settings, files, tmp_path)
 
 
-def test_facts_of_all_kinds_are_kept_as_they_were(
+def test_reused_gaofen2_scene_preserves_all_metadata(
     raw_gaofen: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     next((raw_gaofen / "products").glob("*.tar.gz")).unlink()
@@ -219,7 +223,7 @@ def test_facts_of_all_kinds_are_kept_as_they_were(
 
 
 @pytest.mark.slow
-def test_processes_give_the_same_bytes_and_refuse_a_truncated_image_as_one_does(tmp_path: Path) -> None:
+def test_one_and_two_processes_produce_identical_output_and_rejections(tmp_path: Path) -> None:
     files = tmp_path / "files"
     synthesize("sentinel2", files, seed=3, scenes=3, size=96)
     damaged = next(sorted(files.glob("*.SAFE"))[1].rglob("*_B08_10m.jp2"))
@@ -232,7 +236,7 @@ def test_processes_give_the_same_bytes_and_refuse_a_truncated_image_as_one_does(
     assert not list(tmp_path.glob(".2*"))
 
 
-def test_a_scene_that_fills_a_stack_is_painted_in_its_file_and_linked_from_run_to_run(
+def test_stack_filling_scene_is_written_in_place_and_hard_linked_on_rerun(
     safe_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings, out = dataset(safe_folder, kind="sentinel2"), tmp_path / "out"
@@ -262,16 +266,16 @@ def test_a_scene_that_fills_a_stack_is_painted_in_its_file_and_linked_from_run_t
     assert not list(tmp_path.glob(".out*"))
 
 
-def test_without_links_a_finished_folder_keeps_its_stacks(
+def test_failed_rerun_without_hard_links_preserves_finished_stacks(
     safe_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings, out = dataset(safe_folder, kind="sentinel2"), tmp_path / "out"
     monkeypatch.setattr(stacks, "SHARD_BYTES", 100_000)
 
-    def refuse(old: Path, new: Path) -> None:
+    def fail_link(old: Path, new: Path) -> None:
         raise OSError(errno.EPERM, "no links here")
 
-    monkeypatch.setattr(os, "link", refuse)
+    monkeypatch.setattr(os, "link", fail_link)
     ingest_scenes(settings, safe_folder, out=out)
     truth = staged(out)
     broken = safe_folder / f"{next(safe_folder.glob('*.SAFE')).name}-x.SAFE"
@@ -282,7 +286,7 @@ def test_without_links_a_finished_folder_keeps_its_stacks(
     assert staged(out) == truth
 
 
-def test_a_full_disk_ends_a_stage_and_rejects_no_scene(
+def test_full_disk_stops_the_stage_and_leaves_no_output(
     safe_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = dataset(safe_folder, kind="sentinel2")
@@ -297,7 +301,7 @@ def test_a_full_disk_ends_a_stage_and_rejects_no_scene(
     assert list(tmp_path.glob("*out*")) == []
 
 
-def test_a_folder_of_the_user_in_place_of_partial_scenes_is_rejected(files: Path, tmp_path: Path) -> None:
+def test_partial_folder_with_user_files_is_rejected_and_unchanged(files: Path, tmp_path: Path) -> None:
     partial = tmp_path / ".out.partial"
     partial.mkdir()
     (partial / "note.txt").write_text("mine")
@@ -309,7 +313,7 @@ def test_a_folder_of_the_user_in_place_of_partial_scenes_is_rejected(files: Path
     assert not partial.exists()
 
 
-def test_a_stack_that_is_all_valid_has_no_mask_and_another_one_for_all_its_scenes(files: Path, tmp_path: Path) -> None:
+def test_only_stacks_with_invalid_pixels_have_a_mask_file(files: Path, tmp_path: Path) -> None:
     ingest_scenes(dataset(files), files, out=tmp_path / "out")
     index = json.loads((tmp_path / "out" / "scenes.json").read_text())
     assert index["schema_version"] == 2
@@ -327,7 +331,7 @@ def test_a_stack_that_is_all_valid_has_no_mask_and_another_one_for_all_its_scene
 
 @pytest.mark.parametrize("holes", [0.0, 0.02, 0.9])
 @pytest.mark.parametrize("corner", [(399960.0, 4900020.0), (699960.0, 10000020.0)])
-def test_doubled_bands_are_those_of_gdal_to_the_bit(corner: tuple[float, float], holes: float) -> None:
+def test_doubled_bands_equal_gdal_bilinear_resampling(corner: tuple[float, float], holes: float) -> None:
     rng = np.random.default_rng(0)
     native = rng.integers(1, 65535, (150, 131)).astype(np.uint16)
     native[rng.random(native.shape) < holes] = 0
@@ -341,7 +345,7 @@ def test_doubled_bands_are_those_of_gdal_to_the_bit(corner: tuple[float, float],
 
 
 @pytest.mark.parametrize("times", [1, 2, 3, 6])
-def test_nearest_pixels_of_a_finer_grid_are_those_of_gdal(times: int) -> None:
+def test_nearest_pixels_of_a_finer_grid_equal_gdal(times: int) -> None:
     native = np.random.default_rng(0).integers(0, 5, (30, 41)).astype(np.uint8)
     coarse, fine = (Affine(gsd, 0.0, 399960.0, 0.0, -gsd, 4900020.0) for gsd in (60.0, 60.0 / times))
     truth = np.full((30 * times, 41 * times), 255, np.uint8)
@@ -355,7 +359,7 @@ def test_nearest_pixels_of_a_finer_grid_are_those_of_gdal(times: int) -> None:
     )
 
 
-def test_labels_follow_a_class_that_was_added(tmp_path: Path) -> None:
+def test_labels_are_renumbered_after_a_class_is_added(tmp_path: Path) -> None:
     folder, out = tmp_path / "pictures", tmp_path / "out"
     source = {"kind": "image-folder", "size": 16, "classes": "folders"}
 

@@ -23,7 +23,7 @@ def ease(longitudes: np.ndarray, latitudes: np.ndarray) -> tuple[np.ndarray, np.
 
 
 @pytest.mark.parametrize("side", [900.0, 10_000.0, 777_777.0])
-def test_rows_and_columns_are_those_of_an_equal_area_projection(side: float) -> None:
+def test_rows_and_columns_match_an_equal_area_projection(side: float) -> None:
     random = np.random.default_rng(0)
     longitudes, latitudes = random.uniform(-180, 180, 5000), random.uniform(-89.99, 89.99, 5000)
     sine, share = ease(longitudes, latitudes)
@@ -40,7 +40,7 @@ def test_rows_and_columns_are_those_of_an_equal_area_projection(side: float) -> 
     assert abs(count - EarthGrid(side_m=side).count(expected_rows.astype(np.int64))).max() <= 1
 
 
-def test_cells_cover_the_earth_and_have_one_area() -> None:
+def test_cell_count_matches_the_earth_area_and_longitudes_wrap() -> None:
     grid = EarthGrid(side_m=100_000.0)
     first, last = grid.rows(np.array([-90.0, 90.0])).tolist()
     counts = grid.count(np.arange(first, last + 1))
@@ -80,7 +80,7 @@ PLACES = [
 
 
 @pytest.mark.parametrize(("zone", "longitude", "latitude", "gsd"), PLACES)
-def test_all_pixels_of_a_tile_are_in_cells_of_its_split_in_any_zone_and_size(
+def test_all_pixels_of_a_tile_are_in_cells_of_the_tile_split(
     zone: int, longitude: float, latitude: float, gsd: float
 ) -> None:
     splitter, place, size = Splitter(SETTINGS, seed=1), utm(zone, longitude, latitude, gsd), 32
@@ -101,7 +101,7 @@ def test_all_pixels_of_a_tile_are_in_cells_of_its_split_in_any_zone_and_size(
     assert len({splitter.split_of(cell) for cell in middles}) > 1
 
 
-def test_tiles_of_two_splits_are_apart_by_the_buffer() -> None:
+def test_tiles_of_two_splits_are_separated_by_the_buffer() -> None:
     place, size, gsd = utm(32, 10.0, 55.0, 10.0), 16, 10.0
     apart = {}
     for buffer_m in (0.0, 400.0):
@@ -121,7 +121,7 @@ def test_tiles_of_two_splits_are_apart_by_the_buffer() -> None:
     assert apart[0.0] < 200.0
 
 
-def test_one_place_in_two_systems_is_in_one_cell_across_the_date_line_too() -> None:
+def test_same_place_in_two_utm_zones_has_the_same_cell() -> None:
     splitter = Splitter(SETTINGS, seed=0)
     for longitude, latitude, zones in ((12.0, 47.3, (32, 33)), (179.9999, -16.0, (60, 1)), (6.0, -33.0, (31, 32))):
         cells = []
@@ -132,13 +132,13 @@ def test_one_place_in_two_systems_is_in_one_cell_across_the_date_line_too() -> N
         assert cells[0] == cells[1]
 
 
-def test_joined_cells_have_the_split_of_the_first() -> None:
+def test_joined_cells_have_the_split_of_the_first_cell() -> None:
     cells = [f"1500m/{i}/0" for i in range(60)]
     splitter = Splitter(SETTINGS, seed=0, joined=dict.fromkeys(cells, cells[3]))
     assert {splitter.split_of(cell) for cell in cells} == {Splitter(SETTINGS, seed=0).split_of(cells[3])}
 
 
-def test_a_tile_at_a_pole_is_in_no_split_and_one_off_the_earth_is_an_error() -> None:
+def test_tile_at_a_pole_has_no_split_and_tile_off_the_earth_raises() -> None:
     splitter = Splitter(SETTINGS, seed=0)
     tile = np.zeros(1, np.int64)
     polar = (10.0, 0.0, -160.0, 0.0, -10.0, 160.0)
@@ -147,13 +147,13 @@ def test_a_tile_at_a_pole_is_in_no_split_and_one_off_the_earth_is_an_error() -> 
         splitter.assign(tile, tile, size=32, place="EPSG:32632", transform=(10.0, 0.0, 1e30, 0.0, -10.0, 1e30))
 
 
-def test_settings_without_effect_are_refused() -> None:
+def test_buffer_without_cell_size_in_meters_is_rejected() -> None:
     with pytest.raises(ValidationError, match="buffer_m"):
         datasets.SplitConfig(buffer_m=100.0)
 
 
 @pytest.mark.parametrize("side", [900.0, 10_000.0, 777_777.0])
-def test_bounds_of_a_cell_hold_its_points_and_no_others(side: float) -> None:
+def test_cell_bounds_contain_exactly_the_points_of_the_cell(side: float) -> None:
     grid, random = EarthGrid(side_m=side), np.random.default_rng(1)
     rows, columns = grid.cells(random.uniform(-180, 180, 200), random.uniform(-89.9, 89.9, 200))
     for row, column in zip(rows.tolist(), columns.tolist(), strict=True):

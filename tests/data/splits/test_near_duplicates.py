@@ -8,7 +8,7 @@ from PIL import Image
 from dithc.data.splits.near_duplicates import RADIUS, NearDuplicates, candidates, compute_features
 
 
-def picture(seed: int, size: int = 64) -> np.ndarray:
+def synthetic_image(seed: int, size: int = 64) -> np.ndarray:
     """Create an image of large shapes with some noise, uint8 (S, S, 3)."""
     random = np.random.default_rng(seed)
     shapes = Image.fromarray(random.integers(30, 220, (7, 7, 3), dtype=np.uint8)).resize(
@@ -44,8 +44,8 @@ def test_candidates_are_all_pairs_within_the_radius() -> None:
     np.testing.assert_array_equal(found, expected)
 
 
-def test_hash_and_small_picture_are_those_of_plain_averages() -> None:
-    pixels = stacked([picture(seed, 144) for seed in range(4)])
+def test_hash_and_thumbnail_match_plain_block_averages() -> None:
+    pixels = stacked([synthetic_image(seed, 144) for seed in range(4)])
     hashes, small, _ = compute_features(pixels)
     grey = pixels.astype(np.float64).mean(1)
     blocks = grey.reshape(4, 8, 18, 9, 16).mean((2, 4))
@@ -58,8 +58,8 @@ def test_hash_and_small_picture_are_those_of_plain_averages() -> None:
     assert abs(small - np.clip(steps, -127, 127)).max() <= 0.51
 
 
-def test_a_picture_that_is_compressed_brighter_or_smaller_is_joined_and_another_is_not() -> None:
-    near, originals = NearDuplicates(), [picture(seed) for seed in range(30)]
+def test_compressed_brightened_and_downscaled_copies_are_joined() -> None:
+    near, originals = NearDuplicates(), [synthetic_image(seed) for seed in range(30)]
     near.add(stacked(originals), [f"a/{seed}" for seed in range(30)])
     half = [np.asarray(Image.fromarray(image).resize((32, 32)).resize((64, 64))) for image in originals]
     near.add(stacked([as_jpeg(image, 60) for image in originals]), [f"b/{seed}" for seed in range(30)])
@@ -70,17 +70,17 @@ def test_a_picture_that_is_compressed_brighter_or_smaller_is_joined_and_another_
     assert (near.compared, near.groups, near.largest, near.cells) == (120, 30, 4, 120)
 
 
-def test_water_is_in_no_group_and_a_chain_of_likenesses_is_one() -> None:
+def test_flat_tiles_are_not_grouped_and_a_similarity_chain_is_one_group() -> None:
     random = np.random.default_rng(0)
     near = NearDuplicates()
     water = np.clip(40 + random.normal(0, 4, (50, 3, 64, 64)), 0, 255).astype(np.uint8)
     near.add(water, [f"w/{number}" for number in range(50)])
     near.add(np.full((5, 3, 64, 64), 7, np.uint8), [f"k/{number}" for number in range(5)])
     assert (near.compared, near.joined()) == (0, {})
-    start, end = picture(1).astype(float), picture(2).astype(float)
+    start, end = synthetic_image(1).astype(float), synthetic_image(2).astype(float)
     mixed = [(start * (1 - share) + end * share).astype(np.uint8) for share in np.linspace(0, 1, 30)]
     near.add(stacked(mixed), [f"m/{number:02d}" for number in range(30)])
-    near.add(stacked([picture(3)]), ["m/00"])  # a unique tile in a cell of other tiles
-    near.add(stacked([as_jpeg(picture(3), 80)]), ["z"])
+    near.add(stacked([synthetic_image(3)]), ["m/00"])  # a unique tile in a cell of other tiles
+    near.add(stacked([as_jpeg(synthetic_image(3), 80)]), ["z"])
     assert set(near.joined()) == {f"m/{number:02d}" for number in range(30)} | {"z"}
     assert near.largest == 31

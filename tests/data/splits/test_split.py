@@ -14,7 +14,7 @@ def index_array(*numbers: int) -> np.ndarray:
     return np.array(numbers, dtype=np.int64)
 
 
-def test_shares_of_cells_are_about_as_asked_and_depend_on_the_seed() -> None:
+def test_split_fractions_match_the_settings_and_cells_depend_on_the_seed() -> None:
     settings = datasets.SplitConfig(train_fraction=0.6, val_fraction=0.3)
     cells = [f"EPSG:32632/{i}/7" for i in range(4000)]
     counts = Counter(map(Splitter(settings, seed=0).split_of, cells))
@@ -24,14 +24,14 @@ def test_shares_of_cells_are_about_as_asked_and_depend_on_the_seed() -> None:
     assert any(first.split_of(cell) != second.split_of(cell) for cell in cells)
 
 
-def test_a_share_of_one_is_everything_and_zero_is_not_wanted() -> None:
+def test_train_fraction_of_1_assigns_all_cells_and_empties_other_splits() -> None:
     splitter = Splitter(datasets.SplitConfig(train_fraction=1.0, val_fraction=0.0), seed=0)
     assert {splitter.split_of(str(i)) for i in range(500)} == {"train"}
     assert splitter.nonempty_splits() == ("train",)
     assert Splitter(datasets.SplitConfig(), seed=0).nonempty_splits() == ("train", "val", "test")
 
 
-def test_the_same_place_in_another_scene_has_the_same_cell_and_split() -> None:
+def test_same_place_in_two_scenes_has_the_same_cell_and_split() -> None:
     splitter = Splitter(datasets.SplitConfig(cell_size_tiles=2), seed=0)
     y, x = index_array(0, 64, 128), index_array(0, 64, 320)
     shifted = (10.0, 0.0, 300000.0 - 640.0, 0.0, -10.0, 4600000.0 + 1280.0)
@@ -42,14 +42,14 @@ def test_the_same_place_in_another_scene_has_the_same_cell_and_split() -> None:
     assert not set(original[0]) & set(other_zone[0])
 
 
-def test_without_georeference_a_scene_of_one_tile_is_one_cell() -> None:
+def test_one_tile_scene_without_georeference_is_one_cell() -> None:
     splitter = Splitter(datasets.SplitConfig(cell_size_tiles=1), seed=0)
     cells, splits = splitter.assign(index_array(0), index_array(0), size=64, place="chip.npy", transform=None)
     assert cells == ["chip.npy/0/0"]
     assert splits[0] in ("train", "val", "test")
 
 
-def test_tile_that_fills_its_cell_is_not_across_and_one_between_two_splits_is() -> None:
+def test_cell_aligned_tile_has_a_split_and_tile_across_splits_has_none() -> None:
     splitter = Splitter(datasets.SplitConfig(train_fraction=0.5, val_fraction=0.0, cell_size_tiles=1), seed=0)
     tops = np.arange(0, 64 * 40, 64, dtype=np.int64)
     _, aligned = splitter.assign(tops, np.zeros_like(tops), size=64, place="scene", transform=None)

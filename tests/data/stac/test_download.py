@@ -53,25 +53,25 @@ def interrupt(_: int) -> None:
     raise KeyboardInterrupt
 
 
-def assert_whole(folder: Path, content: bytes) -> None:
+def assert_complete(folder: Path, content: bytes) -> None:
     assert (folder / "one.tif").read_bytes() == content
     assert not list(folder.glob(".one*"))
 
 
 @pytest.mark.slow
-def test_a_file_arrives_with_its_size_and_hash(get: Get, content: bytes, tmp_path: Path) -> None:
+def test_download_returns_size_and_hash(get: Get, content: bytes, tmp_path: Path) -> None:
     checksum = "1620" + hashlib.sha3_256(content).hexdigest()
     assert get(size=len(content), checksum=checksum) == (len(content), hashlib.sha256(content).hexdigest())
-    assert_whole(tmp_path, content)
+    assert_complete(tmp_path, content)
 
 
 @pytest.mark.parametrize("offset", [0, 1, 3, 4, 1 << 20, (1 << 20) + 7, 3_000_000])
-def test_a_transfer_that_is_cut_goes_on_at_that_byte(
+def test_truncated_transfer_resumes_at_the_last_byte(
     get: Get, catalogue: Catalogue, content: bytes, tmp_path: Path, offset: int
 ) -> None:
     catalogue.replies[PATH] = [Reply(cut=offset)]
     get()
-    assert_whole(tmp_path, content)
+    assert_complete(tmp_path, content)
     first, second = catalogue.requests_of(PATH)
     assert "Range" not in first
     assert second.get("Range") == (f"bytes={offset}-" if offset else None)
@@ -79,7 +79,7 @@ def test_a_transfer_that_is_cut_goes_on_at_that_byte(
 
 
 @pytest.mark.parametrize("is_replaced", [False, True])
-def test_an_interrupted_download_goes_on_in_the_next_run_or_begins_with_a_replaced_file(
+def test_interrupted_download_resumes_or_restarts_with_a_replaced_file(
     get: Get, catalogue: Catalogue, content: bytes, tmp_path: Path, is_replaced: bool
 ) -> None:
     with pytest.raises(KeyboardInterrupt):
@@ -89,17 +89,17 @@ def test_an_interrupted_download_goes_on_in_the_next_run_or_begins_with_a_replac
     (catalogue.folder / "one.tif").write_bytes(expected)
     get()
     assert [headers.get("Range") for headers in catalogue.requests_of(PATH)] == [None, f"bytes={1 << 20}-"]
-    assert_whole(tmp_path, expected)
+    assert_complete(tmp_path, expected)
 
 
 @pytest.mark.parametrize("etag", [None, 'W/"weak"'])
-def test_without_a_strong_name_of_its_bytes_a_file_is_begun_anew(
+def test_download_without_a_strong_etag_restarts_at_the_first_byte(
     get: Get, catalogue: Catalogue, content: bytes, tmp_path: Path, etag: str | None
 ) -> None:
     catalogue.replies[PATH] = [Reply(cut=5000, headers={"ETag": etag})]
     get()
     assert "Range" not in catalogue.requests_of(PATH)[1]
-    assert_whole(tmp_path, content)
+    assert_complete(tmp_path, content)
 
 
 @pytest.mark.parametrize(
@@ -113,17 +113,17 @@ def test_without_a_strong_name_of_its_bytes_a_file_is_begun_anew(
         ({"ETag": '"another"'}, 0),
     ],
 )
-def test_a_wrong_part_is_thrown_away(
+def test_mismatched_range_response_is_discarded(
     get: Get, catalogue: Catalogue, content: bytes, tmp_path: Path, headers: dict[str, str | None], skipped: int
 ) -> None:
     body = content[skipped:] if skipped else None
     catalogue.replies[PATH] = [Reply(cut=5000), Reply(body=body, headers=headers)]
     get()
     assert [request.get("Range") for request in catalogue.requests_of(PATH)] == [None, "bytes=5000-", None]
-    assert_whole(tmp_path, content)
+    assert_complete(tmp_path, content)
 
 
-def test_a_part_that_nobody_asked_for_is_no_file(get: Get, catalogue: Catalogue, tmp_path: Path) -> None:
+def test_unrequested_partial_response_is_rejected(get: Get, catalogue: Catalogue, tmp_path: Path) -> None:
     catalogue.replies[PATH] = [Reply(status=206, headers={"Content-Range": "bytes 0-9/10"})]
     catalogue.forever.add(PATH)
     with pytest.raises(UserError, match=r"another part than requested"):
@@ -131,7 +131,7 @@ def test_a_part_that_nobody_asked_for_is_no_file(get: Get, catalogue: Catalogue,
     assert not (tmp_path / "one.tif").exists()
 
 
-def test_a_server_that_is_busy_is_asked_again_when_it_says(
+def test_busy_server_is_retried_after_the_requested_delay(
     get: Get, catalogue: Catalogue, content: bytes, tmp_path: Path, pauses: list[float]
 ) -> None:
     past = formatdate(0, usegmt=True)
@@ -141,10 +141,10 @@ def test_a_server_that_is_busy_is_asked_again_when_it_says(
     ]
     get()
     assert pauses == [wait for _, wait in busy]
-    assert_whole(tmp_path, content)
+    assert_complete(tmp_path, content)
 
 
-def test_a_server_that_stays_busy_ends_the_download(
+def test_permanently_busy_server_fails_after_the_maximum_attempts(
     get: Get, catalogue: Catalogue, tmp_path: Path, pauses: list[float]
 ) -> None:
     catalogue.replies[PATH] = [Reply(status=503)]
@@ -158,7 +158,7 @@ def test_a_server_that_stays_busy_ends_the_download(
 @pytest.mark.parametrize(
     ("status", "message"), [(401, "DITHC_STAC_TOKEN"), (403, "search.sign"), (404, "no longer exists")]
 )
-def test_a_file_that_is_not_given_ends_it_with_the_fix(
+def test_denied_or_missing_file_raises_an_error_with_the_fix(
     get: Get, catalogue: Catalogue, status: int, message: str
 ) -> None:
     catalogue.replies[PATH] = [Reply(status=status)]
@@ -176,7 +176,7 @@ def test_a_file_that_is_not_given_ends_it_with_the_fix(
         (Reply(body=b""), "begins with b''"),
     ],
 )
-def test_what_is_no_whole_raster_never_has_its_name(
+def test_invalid_raster_response_leaves_no_target_file(
     get: Get, catalogue: Catalogue, tmp_path: Path, reply: Reply, message: str
 ) -> None:
     catalogue.replies[PATH] = [reply]
@@ -185,7 +185,7 @@ def test_what_is_no_whole_raster_never_has_its_name(
     assert not (tmp_path / "one.tif").exists()
 
 
-def test_a_size_or_checksum_that_differs_is_refused_and_nothing_kept(get: Get, content: bytes, tmp_path: Path) -> None:
+def test_wrong_size_or_checksum_is_rejected_and_leaves_no_files(get: Get, content: bytes, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=rf"(?s){len(content)} bytes.*{len(content) + 1} \(file:size"):
         get(size=len(content) + 1)
     with pytest.raises(UserError, match=r"(?s)sha256 .*sha256 0000"):
@@ -193,38 +193,40 @@ def test_a_size_or_checksum_that_differs_is_refused_and_nothing_kept(get: Get, c
     assert list(tmp_path.glob("*.tif")) + list(tmp_path.glob(".one*")) == []
 
 
-def test_the_length_may_come_from_the_catalogue_alone(
+def test_catalog_size_replaces_a_missing_content_length(
     get: Get, catalogue: Catalogue, content: bytes, tmp_path: Path
 ) -> None:
     catalogue.replies[PATH] = [Reply(headers={"Content-Length": None}, cut=len(content))]
     get(size=len(content))
-    assert_whole(tmp_path, content)
+    assert_complete(tmp_path, content)
 
 
 @pytest.mark.parametrize(
     "place", ["file:///etc/passwd", "ftp://127.0.0.1/a", "data:text/plain,a", "/etc passwd", "http://[::", "/\xe4"]
 )
-def test_redirects_lead_to_web_servers_alone(get: Get, catalogue: Catalogue, tmp_path: Path, place: str) -> None:
+def test_redirects_to_unsupported_addresses_are_rejected(
+    get: Get, catalogue: Catalogue, tmp_path: Path, place: str
+) -> None:
     catalogue.replies[PATH] = [Reply(status=302, headers={"Location": place})]
     with pytest.raises(UserError, match=r"a redirect of .* leads to an unsupported address"):
         get()
     assert not (tmp_path / "one.tif").exists()
 
 
-def test_a_redirect_is_followed_and_a_circle_is_not(
+def test_redirect_is_followed_and_redirect_loop_is_rejected(
     get: Get, catalogue: Catalogue, content: bytes, tmp_path: Path
 ) -> None:
     (catalogue.folder / "two.tif").write_bytes(content)
     catalogue.replies[PATH] = [Reply(status=307, headers={"Location": "two.tif"})]
     get()
-    assert_whole(tmp_path, content)
+    assert_complete(tmp_path, content)
     catalogue.replies[PATH] = [Reply(status=301, headers={"Location": PATH})]
     catalogue.forever.add(PATH)
     with pytest.raises(UserError, match=r"more than 5 redirects"):
         get()
 
 
-def test_the_token_goes_to_its_hosts_alone(get: Get, catalogue: Catalogue, content: bytes) -> None:
+def test_token_is_sent_only_to_configured_hosts(get: Get, catalogue: Catalogue, content: bytes) -> None:
     elsewhere = f"{catalogue.url.replace('127.0.0.1', 'localhost')}/files/two.tif"
     (catalogue.folder / "two.tif").write_bytes(content)
     catalogue.replies[PATH] = [Reply(status=302, headers={"Location": elsewhere})]
@@ -235,7 +237,7 @@ def test_the_token_goes_to_its_hosts_alone(get: Get, catalogue: Catalogue, conte
     assert Credentials("secret", frozenset({"example.org"})).headers("https://example.org/a") != {}
 
 
-def test_a_token_for_a_port_goes_to_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_token_is_sent_only_to_configured_ports(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DITHC_STAC_TOKEN", "secret")
     monkeypatch.setenv("DITHC_STAC_TOKEN_HOSTS", "a.org:8443, b.org,[::1]:99")
     found = Credentials.read("https://C.org:443/v1")
@@ -245,7 +247,7 @@ def test_a_token_for_a_port_goes_to_no_other(monkeypatch: pytest.MonkeyPatch) ->
     assert not any(found.headers(url) for url in others)
 
 
-def test_no_redirect_leads_from_https_to_http_however_it_is_written() -> None:
+def test_https_to_http_redirect_is_rejected_case_insensitively() -> None:
     for before, after in (("https://a.org/x", "HTTP://a.org/x"), ("HTTPS://a.org/x?sig=secret", "http://a.org/x")):
         with pytest.raises(UserError, match=r"(?s)a redirect of .* is not followed.*https, as before") as error:
             check_redirect(before, after)
@@ -254,7 +256,7 @@ def test_no_redirect_leads_from_https_to_http_however_it_is_written() -> None:
         check_redirect(before, after)
 
 
-def test_an_end_between_two_versions_of_a_file_does_not_join_them(
+def test_interruption_between_two_file_versions_never_mixes_bytes(
     get: Get, catalogue: Catalogue, content: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(KeyboardInterrupt):
@@ -272,11 +274,11 @@ def test_an_end_between_two_versions_of_a_file_does_not_join_them(
         with pytest.raises(KeyboardInterrupt):
             get()
     get()
-    assert_whole(tmp_path, other)
+    assert_complete(tmp_path, other)
 
 
 @pytest.mark.parametrize("error", [ssl.SSLError("cut"), OSError(errno.EHOSTUNREACH, "no route")])
-def test_a_network_that_fails_while_an_answer_comes_is_asked_again(
+def test_network_error_during_a_response_is_retried(
     get: Get, content: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pauses: list[float], error: OSError
 ) -> None:
     answers = HTTPConnection.getresponse
@@ -290,10 +292,10 @@ def test_a_network_that_fails_while_an_answer_comes_is_asked_again(
     monkeypatch.setattr(HTTPConnection, "getresponse", response)
     get()
     assert len(pauses) == 1
-    assert_whole(tmp_path, content)
+    assert_complete(tmp_path, content)
 
 
-def test_nobody_answers_is_said_without_an_address_that_could_be_signed(tmp_path: Path, pauses: list[float]) -> None:
+def test_unreachable_server_error_omits_the_signed_address(tmp_path: Path, pauses: list[float]) -> None:
     url = "http://127.0.0.1:9/one.tif?sig=secret"
     request = DownloadRequest(
         address=lambda: url,

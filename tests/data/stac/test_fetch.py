@@ -75,7 +75,7 @@ def documents(catalogue: Catalogue) -> dict[str, dict[str, Any]]:
     return {doc["id"]: doc for doc in found if doc.get("type") == "Feature"}
 
 
-def saved_items(catalogue: Catalogue, folder: Path, *, most: int = 1) -> Path:
+def save_items(catalogue: Catalogue, folder: Path, *, most: int = 1) -> Path:
     """Save items of the catalog to a folder."""
     items = folder / "items"
     items.mkdir(exist_ok=True)
@@ -85,16 +85,16 @@ def saved_items(catalogue: Catalogue, folder: Path, *, most: int = 1) -> Path:
     return items
 
 
-def files(folder: Path) -> dict[str, str]:
+def file_hashes(folder: Path) -> dict[str, str]:
     return {path.relative_to(folder).as_posix(): sha256_file(path) for path in folder.rglob("*") if path.is_file()}
 
 
-def texts(folder: Path) -> str:
+def read_json_texts(folder: Path) -> str:
     return "".join(path.read_text() for path in folder.rglob("*.json"))
 
 
 @needs_client
-def test_a_search_is_fetched_pinned_and_staged_like_the_served_scenes(
+def test_fetched_search_is_locked_and_equals_the_served_scenes(
     catalogue: Catalogue, source: Make, tmp_path: Path
 ) -> None:
     lock = fetch_scenes(source())
@@ -122,18 +122,16 @@ def test_a_search_is_fetched_pinned_and_staged_like_the_served_scenes(
     for name, scene in got.items():
         np.testing.assert_array_equal(scene.pixels, true[name].pixels)
         np.testing.assert_array_equal(scene.mask, true[name].mask)
-    before = files(folder)
+    before = file_hashes(folder)
     catalogue.requests.clear()
     fetch_scenes(source())
-    assert (catalogue.requests, files(folder)) == ([], before), "a second fetch sends no request"
+    assert (catalogue.requests, file_hashes(folder)) == ([], before), "a second fetch sends no request"
 
 
 @needs_client
-def test_a_fetch_that_is_interrupted_goes_on_without_searching(
-    catalogue: Catalogue, source: Make, tmp_path: Path
-) -> None:
+def test_interrupted_fetch_resumes_without_a_new_search(catalogue: Catalogue, source: Make, tmp_path: Path) -> None:
     fetch_scenes(source())
-    whole = files(tmp_path / "fetched")
+    whole = file_hashes(tmp_path / "fetched")
     shutil.rmtree(tmp_path / "fetched")
     catalogue.requests.clear()
     identity = sorted(doc for doc in documents(catalogue) if doc.endswith("_L2A") and "_0_" in doc)[1]
@@ -149,16 +147,19 @@ def test_a_fetch_that_is_interrupted_goes_on_without_searching(
     assert again
     assert not any("search" in path for path in again)
     assert not set(again) & set(done[:-1])
-    assert files(tmp_path / "fetched") == whole
+    assert file_hashes(tmp_path / "fetched") == whole
 
 
 @needs_client
 @pytest.mark.parametrize("damage", ["truncated", "altered", "gone"])
-def test_a_file_that_is_damaged_is_rejected_and_fetched_again(
+def test_damaged_file_is_rejected_and_refetched(
     catalogue: Catalogue, source: Make, tmp_path: Path, damage: str
 ) -> None:
     lock, folder = fetch_scenes(source(max_items=1)), tmp_path / "fetched"
-    whole, path = files(folder), folder / lock.items[0].assets["red" if "red" in lock.items[0].assets else "B04"].path
+    whole, path = (
+        file_hashes(folder),
+        folder / lock.items[0].assets["red" if "red" in lock.items[0].assets else "B04"].path,
+    )
     content = path.read_bytes()
     altered = {"truncated": content[:-1], "altered": content[:-1] + bytes([content[-1] ^ 1]), "gone": None}[damage]
     path.unlink() if altered is None else path.write_bytes(altered)
@@ -168,11 +169,11 @@ def test_a_file_that_is_damaged_is_rejected_and_fetched_again(
     catalogue.requests.clear()
     fetch_scenes(source(max_items=1))
     assert len(catalogue.requests) == 1
-    assert files(folder) == whole
+    assert file_hashes(folder) == whole
 
 
 @needs_client
-def test_area_days_clouds_and_limit_choose_scenes(catalogue: Catalogue, source: Make, tmp_path: Path) -> None:
+def test_area_dates_cloud_cover_and_limit_select_scenes(catalogue: Catalogue, source: Make, tmp_path: Path) -> None:
     found = {name: doc for name, doc in documents(catalogue).items() if doc["collection"] == "sentinel-2-l2a"}
 
     def ids(**settings: Any) -> set[str]:
@@ -197,7 +198,7 @@ def test_area_days_clouds_and_limit_choose_scenes(catalogue: Catalogue, source: 
 
 
 @needs_client
-def test_a_catalogue_that_ignores_clouds_is_still_filtered(catalogue: Catalogue, source: Make) -> None:
+def test_cloud_cover_limit_applies_if_the_catalog_ignores_the_filter(catalogue: Catalogue, source: Make) -> None:
     found = [doc for doc in documents(catalogue).values() if doc["collection"] == "sentinel-2-l2a"]
     page = {"type": "FeatureCollection", "features": found, "links": []}
     for doc in found:
@@ -209,22 +210,22 @@ def test_a_catalogue_that_ignores_clouds_is_still_filtered(catalogue: Catalogue,
     assert [item.id for item in fetch_scenes(source(max_cloud_cover=most)).items] == [least["id"]]
 
 
-def test_items_of_files_are_fetched_without_a_client(
+def test_saved_items_are_fetched_without_pystac_client(
     catalogue: Catalogue, source: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("dithc.data.stac.catalogue.find_spec", lambda name: None)
-    items = saved_items(catalogue, tmp_path, most=4)
+    items = save_items(catalogue, tmp_path, most=4)
     (items / "._an_item.json").write_bytes(b"\0\5\x16\7")  # AppleDouble file of macOS
     lock = fetch_scenes(source(search=None), items=items)
     assert len(lock.items) == 4
     scenes = list(read_scenes(source(search=None), tmp_path / "fetched"))
     assert all(isinstance(scene, Scene) for scene in scenes)
-    assert "secret" not in texts(tmp_path / "fetched")
+    assert "secret" not in read_json_texts(tmp_path / "fetched")
     with pytest.raises(UserError, match=r"(?s)pystac-client is not installed.*pip install 'dithc\[stac\]'"):
         fetch_scenes(source().model_copy(update={"path": str(tmp_path / "other")}))
 
 
-def test_signed_addresses_are_used_and_never_kept(
+def test_signed_addresses_are_used_but_never_stored(
     catalogue: Catalogue, source: Make, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     name, doc = next((name, doc) for name, doc in documents(catalogue).items() if "red" in doc["assets"])
@@ -234,7 +235,7 @@ def test_signed_addresses_are_used_and_never_kept(
     (tmp_path / "item.json").write_text(json.dumps({"type": "FeatureCollection", "features": [doc]}))
     with caplog.at_level("DEBUG"):
         fetch_scenes(source(search=None), items=tmp_path / "item.json")
-    assert "SIGNED" not in texts(tmp_path / "fetched")
+    assert "SIGNED" not in read_json_texts(tmp_path / "fetched")
     assert "SIGNED" not in caplog.text
     catalogue.signature = "sv=2&sig=LATER"
     next((tmp_path / "fetched").rglob("B04*.tif")).unlink()
@@ -246,17 +247,17 @@ def test_signed_addresses_are_used_and_never_kept(
     (tmp_path / "item.json").write_text(saved.replace("sv=1&sig=SIGNED", catalogue.signature))
     fetch_scenes(source(search=None), items=tmp_path / "item.json")
     assert (tmp_path / "fetched" / "lock.json").read_text() == lock
-    assert "LATER" not in texts(tmp_path / "fetched")
+    assert "LATER" not in read_json_texts(tmp_path / "fetched")
 
 
-def test_other_items_are_not_what_a_folder_was_fetched_for(catalogue: Catalogue, source: Make, tmp_path: Path) -> None:
-    items = saved_items(catalogue, tmp_path)
+def test_folder_fetched_for_other_items_is_rejected(catalogue: Catalogue, source: Make, tmp_path: Path) -> None:
+    items = save_items(catalogue, tmp_path)
     (only,) = items.glob("*.json")
     saved = json.loads(only.read_text())
     saved["assets"]["cloud"] = {**next(saved["assets"][key] for key in ("scl", "SCL") if key in saved["assets"])}
     only.write_text(json.dumps(saved))
     fetch_scenes(source(search=None), items=items)
-    before = files(tmp_path / "fetched")
+    before = file_hashes(tmp_path / "fetched")
     renamed = only.rename(items / "another_name.json")
     renamed.write_text(json.dumps(dict(reversed(saved.items()))))
     catalogue.requests.clear()
@@ -271,29 +272,27 @@ def test_other_items_are_not_what_a_folder_was_fetched_for(catalogue: Catalogue,
     with pytest.raises(UserError, match=r"fetched for another search"):
         fetch_scenes(source(search=None), items=items)
     renamed.write_text(json.dumps(saved))
-    saved_items(catalogue, tmp_path, most=2)
+    save_items(catalogue, tmp_path, most=2)
     renamed.unlink()
     with pytest.raises(UserError, match=r"(?s)fetched for another search.*\"items\": 1.*\"items\": 2.*lock\.json"):
         fetch_scenes(source(search=None), items=items)
     assert catalogue.requests == []
-    assert files(tmp_path / "fetched") == before
+    assert file_hashes(tmp_path / "fetched") == before
 
 
-def test_items_beside_a_search_are_refused_and_so_is_neither(
-    catalogue: Catalogue, source: Make, tmp_path: Path
-) -> None:
+def test_fetch_requires_exactly_one_of_items_and_search(catalogue: Catalogue, source: Make, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"(?s)`--items` excludes.*got:.*expected:.*fix:.*without `search`"):
-        fetch_scenes(source(), items=saved_items(catalogue, tmp_path))
+        fetch_scenes(source(), items=save_items(catalogue, tmp_path))
     with pytest.raises(UserError, match=r"are both missing"):
         fetch_scenes(source(search=None))
     assert not (tmp_path / "fetched").exists()
     assert catalogue.requests == []
 
 
-def test_a_scene_that_is_taken_out_of_the_lock_is_not_kept_by_the_next_stage(
+def test_scene_removed_from_the_lock_is_rejected_by_reingestion(
     catalogue: Catalogue, source: Make, tmp_path: Path
 ) -> None:
-    fetch_scenes(source(search=None), items=saved_items(catalogue, tmp_path, most=2))
+    fetch_scenes(source(search=None), items=save_items(catalogue, tmp_path, most=2))
     settings = datasets.DatasetConfig.model_validate({**dataset(source(search=None)), "max_rejected_fraction": 0.5})
     assert ingest_scenes(settings, tmp_path / "fetched", out=tmp_path / "staged")["rejected"] == {}
     lock = Lock.read(tmp_path / "fetched")
@@ -313,15 +312,15 @@ def test_a_scene_that_is_taken_out_of_the_lock_is_not_kept_by_the_next_stage(
 
 
 @needs_client
-def test_a_signer_is_asked_for_each_file(catalogue: Catalogue, source: Make, tmp_path: Path) -> None:
+def test_signer_is_requested_for_each_asset(catalogue: Catalogue, source: Make, tmp_path: Path) -> None:
     catalogue.signature = "sv=1&sig=SIGNED"
     lock = fetch_scenes(source(signing_url=f"{catalogue.url}/sign", max_items=1))
     assert len(catalogue.requests_of("/sign")) == len(lock.items[0].assets)
-    assert "SIGNED" not in texts(tmp_path / "fetched")
+    assert "SIGNED" not in read_json_texts(tmp_path / "fetched")
 
 
 @needs_client
-def test_a_token_is_sent_and_told_to_nobody(
+def test_token_is_sent_but_never_stored_or_logged(
     catalogue: Catalogue, source: Make, tmp_path: Path, no_token: Callable[..., None], caplog: pytest.LogCaptureFixture
 ) -> None:
     catalogue.token = SECRET
@@ -331,7 +330,7 @@ def test_a_token_is_sent_and_told_to_nobody(
     with caplog.at_level(logging.DEBUG):
         fetch_scenes(source(max_items=1))
     assert all(headers.get("Authorization") == f"Bearer {SECRET}" for _, path, headers in catalogue.requests[-4:])
-    assert SECRET not in texts(tmp_path / "fetched")
+    assert SECRET not in read_json_texts(tmp_path / "fetched")
     assert SECRET not in caplog.text
     shutil.rmtree(tmp_path / "fetched")
     catalogue.replies["/v1/search"] = [Reply(status=400, body=f"you sent {SECRET} to ?key={SECRET}".encode())]
@@ -345,7 +344,7 @@ def test_a_token_is_sent_and_told_to_nobody(
 
 
 @needs_client
-def test_redirects_of_a_search_get_the_token_by_their_host_alone(
+def test_search_redirects_send_the_token_only_to_the_catalog_host(
     catalogue: Catalogue, source: Make, tmp_path: Path, no_token: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     netrc = tmp_path / "netrc"
@@ -358,8 +357,8 @@ def test_redirects_of_a_search_get_the_token_by_their_host_alone(
     catalogue.replies["/v1/"] = [Reply(status=302, headers={"Location": "/v1"})]
     catalogue.replies["/v1/search"] = [Reply(status=307, headers={"Location": f"{catalogue.url}/v1/search"})]
     fetch_scenes(source(max_items=1))
-    saved_items = {headers["Host"].split(":")[0]: headers.get("Authorization") for _, _, headers in catalogue.requests}
-    assert saved_items == {"127.0.0.1": f"Bearer {SECRET}", "localhost": None}
+    save_items = {headers["Host"].split(":")[0]: headers.get("Authorization") for _, _, headers in catalogue.requests}
+    assert save_items == {"127.0.0.1": f"Bearer {SECRET}", "localhost": None}
     no_token(DITHC_STAC_TOKEN="")
     shutil.rmtree(tmp_path / "fetched")
     catalogue.requests.clear()
@@ -393,7 +392,9 @@ def assert_bounded(call: Callable[[], object], reason: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ANSWERS)
-def test_answers_are_read_in_bounded_memory(catalogue: Catalogue, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_invalid_responses_are_rejected_in_bounded_memory(
+    catalogue: Catalogue, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     sent, headers, reason = ANSWERS[kind]
     monkeypatch.setattr("dithc.data.stac.catalogue.ANSWER_BYTES", LIMIT)
     catalogue.replies["/v1"] = [Reply(body=sent, headers=headers)]
@@ -403,7 +404,7 @@ def test_answers_are_read_in_bounded_memory(catalogue: Catalogue, kind: str, mon
 
 @needs_client
 @pytest.mark.parametrize(("path", "status"), [("/v1", 200), ("/v1/search", 200), ("/v1/search", 400), ("/sign", 200)])
-def test_every_answer_is_bounded(
+def test_compression_bombs_are_rejected_from_every_endpoint(
     catalogue: Catalogue, source: Make, path: str, status: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("dithc.data.stac.catalogue.ANSWER_BYTES", LIMIT)
@@ -417,7 +418,7 @@ def test_every_answer_is_bounded(
 
 
 @pytest.mark.parametrize("packed", ["gzip", "deflate"])
-def test_compressed_answers_are_read(catalogue: Catalogue, packed: str) -> None:
+def test_compressed_responses_are_read(catalogue: Catalogue, packed: str) -> None:
     content = {"gzip": gzip.compress, "deflate": zlib.compress}[packed](b" " * LIMIT)
     catalogue.replies["/v1"] = [Reply(body=content, headers={"Content-Encoding": packed})]
     assert _request_text(Credentials.read(None), catalogue.catalog) == " " * LIMIT
@@ -425,7 +426,7 @@ def test_compressed_answers_are_read(catalogue: Catalogue, packed: str) -> None:
 
 @needs_client
 @pytest.mark.parametrize("href", ["file:///etc/passwd", "/etc/passwd", "http://user:pass@127.0.0.1/next"])
-def test_a_page_leads_to_no_file_of_this_machine(catalogue: Catalogue, source: Make, href: str) -> None:
+def test_next_page_link_to_local_file_or_credentials_is_rejected(catalogue: Catalogue, source: Make, href: str) -> None:
     page = {"type": "FeatureCollection", "features": [], "links": [{"rel": "next", "href": href}]}
     page["features"] = [next(iter(documents(catalogue).values()))]
     catalogue.replies["/v1/search"] = [Reply(body=json.dumps(page).encode())]
@@ -439,13 +440,13 @@ def test_a_page_leads_to_no_file_of_this_machine(catalogue: Catalogue, source: M
     "body", [b"", b"<html>", b"[]", b"{}", b'{"type": "Catalog"}', b'{"type": "FeatureCollection", "features": 7}']
 )
 @pytest.mark.parametrize("path", ["/v1", "/v1/search"])
-def test_what_is_no_catalogue_is_said(catalogue: Catalogue, source: Make, path: str, body: bytes) -> None:
+def test_invalid_catalog_response_raises_an_error(catalogue: Catalogue, source: Make, path: str, body: bytes) -> None:
     catalogue.replies[path] = [Reply(body=body)]
     with pytest.raises(UserError, match=r"does not answer|no item of"):
         fetch_scenes(source())
 
 
-def locked() -> dict[str, Any]:
+def valid_lock() -> dict[str, Any]:
     """Return a valid lock of one scene."""
     asset = {"path": "A/B04_10m.tif", "href": "https://h/a.tif", "size": 1, "checksum": None, "sha256": None}
     item = {"id": "A", "path": "A/A.json", "sha256": "0", "assets": {"red": asset}}
@@ -464,10 +465,8 @@ OTHER_TYPES = [("href", 7), ("size", "7"), ("checksum", 7), ("sha256", 7)]
         *((True, "id", identity) for identity in ("..", 7)),
     ],
 )
-def test_a_lock_that_leads_out_of_its_folder_or_has_other_types_is_invalid(
-    tmp_path: Path, of_item: bool, key: str, value: Any
-) -> None:
-    content = locked()
+def test_lock_with_outside_paths_or_wrong_types_is_invalid(tmp_path: Path, of_item: bool, key: str, value: Any) -> None:
+    content = valid_lock()
     (tmp_path / "lock.json").write_text(dump_checksummed(content))
     assert Lock.read(tmp_path) is not None
     (content["items"][0] if of_item else content["items"][0]["assets"]["red"])[key] = value
@@ -476,26 +475,26 @@ def test_a_lock_that_leads_out_of_its_folder_or_has_other_types_is_invalid(
         Lock.read(tmp_path)
 
 
-def test_an_invalid_lock_ends_fetching_and_staging_without_writes(
+def test_invalid_lock_stops_fetch_and_ingestion_without_writes(
     catalogue: Catalogue, source: Make, tmp_path: Path
 ) -> None:
     (tmp_path / "fetched").mkdir()
-    content = locked()
+    content = valid_lock()
     content["items"][0]["path"] = "../out.tif"
     (tmp_path / "fetched" / "lock.json").write_text(dump_checksummed(content))
-    items = saved_items(catalogue, tmp_path)
-    before = files(tmp_path)
+    items = save_items(catalogue, tmp_path)
+    before = file_hashes(tmp_path)
     for use in (
         lambda: fetch_scenes(source(search=None), items=items),
         lambda: read_scenes(source(search=None), tmp_path / "fetched"),
     ):
         with pytest.raises(UserError, match="is invalid"):
             use()
-    assert files(tmp_path) == before
+    assert file_hashes(tmp_path) == before
 
 
 @pytest.mark.parametrize("identity", ["../out", "a/b", ".hidden", "", "a" * 300, "a\nb"])
-def test_no_name_of_a_catalogue_becomes_a_path(
+def test_item_id_that_is_not_a_folder_name_is_rejected(
     catalogue: Catalogue, source: Make, tmp_path: Path, identity: str
 ) -> None:
     doc = next(iter(documents(catalogue).values()))
@@ -518,7 +517,7 @@ def test_no_name_of_a_catalogue_becomes_a_path(
         "https://u:p@h/a.tif",
     ],
 )
-def test_assets_that_are_on_no_web_server_are_refused(
+def test_asset_with_an_unsupported_address_is_rejected(
     source: Make, catalogue: Catalogue, tmp_path: Path, href: str
 ) -> None:
     doc = next(doc for doc in documents(catalogue).values() if "red" in doc["assets"])
@@ -529,14 +528,14 @@ def test_assets_that_are_on_no_web_server_are_refused(
 
 
 @needs_client
-def test_a_folder_of_another_search_is_left_alone(catalogue: Catalogue, source: Make, tmp_path: Path) -> None:
+def test_folder_of_another_search_is_rejected_and_preserved(catalogue: Catalogue, source: Make, tmp_path: Path) -> None:
     fetch_scenes(source(max_items=1))
-    before = files(tmp_path / "fetched")
+    before = file_hashes(tmp_path / "fetched")
     with pytest.raises(UserError, match=r"(?s)fetched for another search.*lock\.json"):
         fetch_scenes(source(max_items=2))
     with pytest.raises(UserError, match=r"another search"):
         read_scenes(source(max_items=2), tmp_path / "fetched")
-    assert files(tmp_path / "fetched") == before
+    assert file_hashes(tmp_path / "fetched") == before
     lock = tmp_path / "fetched" / "lock.json"
     lock.write_text(lock.read_text().replace('"max_items": 1', '"max_items": 2'))
     with pytest.raises(UserError, match=r"lock\.json was changed after it was written"):
@@ -544,7 +543,7 @@ def test_a_folder_of_another_search_is_left_alone(catalogue: Catalogue, source: 
 
 
 @needs_client
-def test_a_search_that_was_never_fetched_and_scenes_taken_out_end_staging(
+def test_ingestion_rejects_unfetched_searches_and_missing_scenes(
     catalogue: Catalogue, source: Make, tmp_path: Path
 ) -> None:
     folder = tmp_path / "fetched"
@@ -558,7 +557,7 @@ def test_a_search_that_was_never_fetched_and_scenes_taken_out_end_staging(
 
 
 @needs_client
-def test_the_verb_fetches_what_the_configuration_says(
+def test_fetch_command_reads_the_config_and_prints_the_lock_path(
     catalogue: Catalogue, source: Make, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     doc = dataset(source(max_items=1))
@@ -570,7 +569,7 @@ def test_the_verb_fetches_what_the_configuration_says(
     assert main(["fetch", "--config", str(path), "--dataset", "other"]) == 2
 
 
-def test_addresses_of_the_configuration_hold_no_secret(source: Make) -> None:
+def test_addresses_with_secrets_and_invalid_searches_are_rejected(source: Make) -> None:
     for address in ("https://user:pass@host/v1", "https://host/v1?token=a", "file:///v1", "host/v1", "https://"):
         with pytest.raises(ValueError, match=r"address"):
             source(catalog=address)
@@ -579,16 +578,14 @@ def test_addresses_of_the_configuration_hold_no_secret(source: Make) -> None:
             source(**invalid)
 
 
-def test_a_folder_of_a_scene_that_is_a_link_is_not_written_through(
-    catalogue: Catalogue, source: Make, tmp_path: Path
-) -> None:
-    items = saved_items(catalogue, tmp_path)
+def test_linked_scene_folder_is_rejected_without_writing(catalogue: Catalogue, source: Make, tmp_path: Path) -> None:
+    items = save_items(catalogue, tmp_path)
     (item,) = fetch_scenes(source(search=None), items=items).items
     elsewhere = tmp_path / "elsewhere"
     shutil.move(tmp_path / "fetched" / item.id, elsewhere)
     next(path for path in elsewhere.iterdir() if path.suffix != ".json").unlink()
-    before = files(elsewhere)
+    before = file_hashes(elsewhere)
     (tmp_path / "fetched" / item.id).symlink_to(elsewhere)
     with pytest.raises(UserError, match=r"(?s)is a link.*remove the link"):
         fetch_scenes(source(search=None), items=items)
-    assert files(elsewhere) == before
+    assert file_hashes(elsewhere) == before

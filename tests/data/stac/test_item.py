@@ -51,7 +51,7 @@ DATA_SPACE = {
         ("anything", DATA_SPACE, (1e-4, -0.1)),
     ],
 )
-def test_a_band_is_found_by_the_key_of_each_catalogue_or_by_its_name(
+def test_band_is_found_by_catalog_key_or_band_name(
     tmp_path: Path, key: str, asset: dict[str, Any], numbers: tuple[float | None, float | None]
 ) -> None:
     (found,) = read_item(item(tmp_path, {key: {"href": "./a.tif", **asset}})).assets
@@ -59,7 +59,7 @@ def test_a_band_is_found_by_the_key_of_each_catalogue_or_by_its_name(
     assert (found.scale, found.offset) == numbers
 
 
-def test_copies_pictures_and_masks_of_other_things_are_no_bands(tmp_path: Path) -> None:
+def test_copies_previews_and_other_layers_are_not_bands(tmp_path: Path) -> None:
     row = [{"name": "red", "common_name": "red"}]
     others = {
         "red-jp2": {"href": "s3://a/B04.jp2", "eo:bands": row, "roles": ["data"]},
@@ -71,13 +71,13 @@ def test_copies_pictures_and_masks_of_other_things_are_no_bands(tmp_path: Path) 
     assert read_item(item(tmp_path, others)).assets == []
 
 
-def test_an_address_in_an_object_store_gives_way_to_its_https_alternative(tmp_path: Path) -> None:
+def test_https_alternative_replaces_an_object_store_address(tmp_path: Path) -> None:
     asset = {"href": "s3://eodata/a.jp2", "alternate": {"https": {"href": "https://host/a.jp2"}}}
     (found,) = read_item(item(tmp_path, {"B04_10m": asset})).assets
     assert found.href == "https://host/a.jp2"
 
 
-def test_assets_of_a_grid_are_of_its_size_or_the_next_finer_never_copies_of_coarser_ones(tmp_path: Path) -> None:
+def test_asset_selection_uses_equal_or_next_finer_resolution(tmp_path: Path) -> None:
     assets = {f"B04_{size}m": {"href": f"./{size}.jp2"} for size in (10, 20, 60)} | {"B11_60m": {"href": "./b.jp2"}}
     found = read_item(item(tmp_path, assets))
     for gsd_m, size in ((10.0, 10.0), (15.0, 10.0), (20.0, 20.0), (100.0, 60.0)):
@@ -105,7 +105,7 @@ def test_assets_of_a_grid_are_of_its_size_or_the_next_finer_never_copies_of_coar
         ({}, {"eo:cloud_cover": 101}, "cloud_cover 101"),
     ],
 )
-def test_an_item_that_contradicts_itself_is_refused(
+def test_invalid_or_contradictory_item_is_rejected(
     tmp_path: Path, assets: dict[str, Any], properties: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(UserError, match=message):
@@ -113,14 +113,14 @@ def test_an_item_that_contradicts_itself_is_refused(
 
 
 @pytest.mark.parametrize("text", ["[]", "7", '{"type": "Feature"}', "[" * 100_000, "\xff", '{"type": "Collection"}'])
-def test_what_is_no_item_is_refused(tmp_path: Path, text: str) -> None:
+def test_documents_that_are_not_items_are_rejected(tmp_path: Path, text: str) -> None:
     path = tmp_path / "one.json"
     path.write_text(text, encoding="latin-1")
     with pytest.raises(UserError, match=r"not a valid STAC item"):
         read_item(path)
 
 
-def test_a_multihash_names_its_algorithm() -> None:
+def test_multihash_prefix_selects_the_algorithm() -> None:
     # Checksums of Earth Search and of the Copernicus Data Space, and the MD5 of the empty text.
     assert parse_multihash("12206cb1d84f7a4087f019b7a714046f49d07fa489372c87e4237a505c32e168859b")[0] == "sha256"
     assert parse_multihash("1620ca806e479c6f164ed69c0171fc0e4fc24f4be2d96b5f34b7e590abed6dd3dee1")[0] == "sha3_256"
@@ -130,7 +130,7 @@ def test_a_multihash_names_its_algorithm() -> None:
 @pytest.mark.parametrize(
     "text", ["", "12", "1220ab", "zz", "1220" + "0" * 66, "b220" + "0" * 64, "ffffffff", "9920" + "0" * 64]
 )
-def test_what_is_no_multihash_never_passes(tmp_path: Path, text: str) -> None:
+def test_invalid_multihash_never_matches(tmp_path: Path, text: str) -> None:
     path = tmp_path / "a"
     path.write_bytes(b"")
     differs = difference(path, text)
@@ -138,7 +138,7 @@ def test_what_is_no_multihash_never_passes(tmp_path: Path, text: str) -> None:
     assert "multihash" in differs[1]
 
 
-def test_one_altered_byte_differs_from_its_multihash(tmp_path: Path) -> None:
+def test_altered_byte_does_not_match_the_multihash(tmp_path: Path) -> None:
     path = tmp_path / "a"
     path.write_bytes(b"abc")
     checksum = "1620" + hashlib.sha3_256(b"abc").hexdigest()

@@ -22,7 +22,7 @@ def _content(folder: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("kind", SMALL)
-def test_the_same_seed_gives_the_same_bytes_and_another_seed_others(tmp_path: Path, kind: str) -> None:
+def test_equal_seeds_produce_identical_files_and_other_seeds_differ(tmp_path: Path, kind: str) -> None:
     for name, seed in (("a", 1), ("b", 1), ("c", 2)):
         synthesize(kind, tmp_path / name, seed=seed, **SMALL[kind])
     first, again, other = (_content(tmp_path / name) for name in "abc")
@@ -31,7 +31,7 @@ def test_the_same_seed_gives_the_same_bytes_and_another_seed_others(tmp_path: Pa
     assert first != other
 
 
-def test_a_failure_half_way_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_generation_leaves_no_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full_disk(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
@@ -50,7 +50,7 @@ def test_a_failure_half_way_leaves_nothing_behind(tmp_path: Path, monkeypatch: p
         ("gaofen2", {"gsd": 0.0}, "`synthetic.gsd` is out of range"),
     ],
 )
-def test_arguments_out_of_range_are_refused_before_anything_is_written(
+def test_arguments_out_of_range_are_rejected_before_writing(
     tmp_path: Path, kind: str, arguments: dict[str, float], message: str
 ) -> None:
     with pytest.raises(UserError, match=message):
@@ -58,7 +58,7 @@ def test_arguments_out_of_range_are_refused_before_anything_is_written(
     assert not list(tmp_path.iterdir())
 
 
-def test_manifest_of_a_data_set_lists_every_file_and_follows_the_configuration(
+def test_manifest_lists_every_file_and_the_digest_depends_on_the_seed(
     tmp_path: Path, config: Callable[..., Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
     source = {"kind": "image-folder", "size": 16, "synthetic": {"scenes": 2, "size": 24, "classes": 2}}

@@ -30,7 +30,7 @@ def test_scenes_are_four_bands_of_ten_bits_in_utm(scenes: list[Path]) -> None:
         assert 100 < np.median(valid[1]) < 700
 
 
-def test_the_first_scene_lacks_a_corner_in_all_bands_and_the_second_is_whole(scenes: list[Path]) -> None:
+def test_first_scene_has_a_nodata_corner_and_second_scene_is_complete(scenes: list[Path]) -> None:
     with rasterio.open(scenes[0]) as source:
         absent = source.read() == 0
     assert (absent == absent[0]).all()

@@ -9,7 +9,7 @@ from dithc.data.synthetic import synthesize
 SIZE = 48
 
 
-def test_sizes_vary_and_some_pictures_are_grey_or_smaller_than_the_crop(tmp_path: Path) -> None:
+def test_sizes_vary_and_some_images_are_gray_or_smaller_than_the_crop(tmp_path: Path) -> None:
     synthesize("image-folder", tmp_path / "pictures", seed=3, scenes=9, size=SIZE, classes=3)
     shapes, modes = [], []
     for path in sorted(tmp_path.glob("pictures/n*/*.JPEG")):

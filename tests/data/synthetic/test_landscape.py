@@ -11,7 +11,7 @@ from dithc.data.synthetic.spectra import reflectance
 GRID = PixelGrid(96, 120, 5.0)
 
 
-def test_band_pass_noise_has_the_wavelength_asked_for() -> None:
+def test_band_pass_noise_has_the_requested_wavelength() -> None:
     grid = PixelGrid(256, 256, 2.0)
     power = np.abs(np.fft.fft2(band_pass(generator(2), grid, wavelength_m=32.0))) ** 2
     frequency = np.hypot(*np.meshgrid(np.fft.fftfreq(256, 2.0), np.fft.fftfreq(256, 2.0)))
@@ -21,7 +21,7 @@ def test_band_pass_noise_has_the_wavelength_asked_for() -> None:
 
 
 @pytest.mark.parametrize("theme", [COUNTRYSIDE, *THEMES], ids=lambda theme: theme.name)
-def test_every_theme_grows_on_any_grid(theme) -> None:  # type: ignore[no-untyped-def]
+def test_every_theme_produces_valid_reflectance_on_any_grid(theme) -> None:  # type: ignore[no-untyped-def]
     for shape in ((16, 16), (41, 64)):
         land = grow(generator(4), PixelGrid(*shape, 8.0), theme)
         assert land.cover.shape == shape
@@ -32,7 +32,7 @@ def test_every_theme_grows_on_any_grid(theme) -> None:  # type: ignore[no-untype
         assert image.max() < 1.0
 
 
-def test_themes_show_what_they_are_named_for() -> None:
+def test_themes_contain_characteristic_land_cover() -> None:
     by_name = {theme.name: theme for theme in THEMES}
     grid = PixelGrid(128, 128, 4.0)
 

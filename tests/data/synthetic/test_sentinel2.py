@@ -57,7 +57,7 @@ def test_values_are_reflectance_with_the_offset_of_1000(products: list[Path]) ->
     assert np.median(reflectance["N"][scl == 6]) < 0.03
 
 
-def test_the_first_scene_has_an_unseen_corner_and_a_cloud_and_the_second_neither(products: list[Path]) -> None:
+def test_first_scene_has_nodata_and_a_cloud_and_second_scene_is_clear(products: list[Path]) -> None:
     scl = [read_band(product, "SCL_20m") for product in products]
     assert 0.01 < (scl[0] == 0).mean() < 0.12
     without_value = read_band(products[0], "B8A_20m") == 0
@@ -72,7 +72,7 @@ def test_the_first_scene_has_an_unseen_corner_and_a_cloud_and_the_second_neither
 
 
 @pytest.mark.filterwarnings("ignore:Dataset has no geotransform")
-def test_gdal_recognises_the_product(products: list[Path]) -> None:
+def test_gdal_recognizes_the_product(products: list[Path]) -> None:
     with rasterio.open(products[0] / "MTD_MSIL2A.xml") as source:
         assert source.driver == "SENTINEL2"
         subdatasets = source.subdatasets
@@ -81,7 +81,7 @@ def test_gdal_recognises_the_product(products: list[Path]) -> None:
         assert np.array_equal(source.read(1), read_band(products[0], "B04_10m"))
 
 
-def test_places_and_names_are_those_of_the_real_tiling_grid() -> None:
+def test_tile_names_and_corners_match_the_real_tiling_grid() -> None:
     first = SafeProduct(index=0, size=96)
     assert (first.tile, first.epsg, first.left_top) == ("50TLL", 32650, (300_000.0, 4_600_020.0))
     assert SafeProduct(index=1, size=96).left_top == (399_960.0, 4_600_020.0)

@@ -66,7 +66,9 @@ def rows_of(tmp_path: Path) -> list[dict[str, Any]]:
     return read_rows(tmp_path / "tiles" / "tiles.parquet")
 
 
-def test_every_tile_holds_the_pixels_of_its_place(files: Path, tmp_path: Path, make: Callable[..., Tiles]) -> None:
+def test_every_tile_contains_the_scene_pixels_at_the_tile_position(
+    files: Path, tmp_path: Path, make: Callable[..., Tiles]
+) -> None:
     np.save(files / "a.npy", scene(0, 20, 33))
     np.save(files / "b.npy", scene(1, 8, 8))
     np.save(files / "c.npy", scene(2, 8, 8))
@@ -83,7 +85,7 @@ def test_every_tile_holds_the_pixels_of_its_place(files: Path, tmp_path: Path, m
 
 
 @pytest.mark.parametrize("stride", [None, 5, 11])
-def test_pixels_that_no_tile_reaches_are_counted_and_said(
+def test_pixels_outside_all_tiles_are_counted_and_reported(
     files: Path, tmp_path: Path, make: Callable[..., Tiles], capsys: pytest.CaptureFixture[str], stride: int | None
 ) -> None:
     sides = {"a.npy": (20, 33), "b.npy": (8, 8), "c.npy": (7, 40), "d.npy": (24, 16)}
@@ -101,7 +103,7 @@ def test_pixels_that_no_tile_reaches_are_counted_and_said(
     assert f"{outside} of {20 * 33 + 64 + 280 + 384} pixels" in capsys.readouterr().err
 
 
-def test_rows_may_be_asked_for_in_any_order_and_over_shards(
+def test_rows_are_read_in_any_order_and_across_shards(
     files: Path, make: Callable[..., Tiles], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for number in range(5):
@@ -114,7 +116,7 @@ def test_rows_may_be_asked_for_in_any_order_and_over_shards(
     assert tiles.stored(np.array([], dtype=np.int64)).shape == (0, 4, 8, 8)
 
 
-def test_of_a_long_table_parts_are_read_taken_evenly(tmp_path: Path) -> None:
+def test_limited_read_of_a_long_table_returns_evenly_spaced_row_groups(tmp_path: Path) -> None:
     with TableWriter(tmp_path / "table", columns={"number": "int"}) as table:
         for number in range(40_000):
             table.add(number=number)
@@ -141,9 +143,7 @@ def test_histogram_percentiles_equal_numpy_at_the_ends_of_the_type(dtype: type[n
     assert (statistics["low"], statistics["high"]) == (limits.min * 0.5 + 3.0, limits.max * 0.5 + 3.0)
 
 
-def test_scaling_and_back_is_the_identity_inside_the_ends_and_clips_outside(
-    files: Path, make: Callable[..., Tiles]
-) -> None:
+def test_unscale_inverts_scaling_within_the_range_and_clips_outside(files: Path, make: Callable[..., Tiles]) -> None:
     np.save(files / "a.npy", scene(0))
     tiles = make(split={"train_fraction": 1.0, "val_fraction": 0.0})
     everything = tiles.rows("all")
@@ -156,7 +156,7 @@ def test_scaling_and_back_is_the_identity_inside_the_ends_and_clips_outside(
     np.testing.assert_allclose(tiles.stretch.unscale(scaled), np.clip(physical, low, high), atol=1e-3)
 
 
-def test_display_rounds_half_up_and_takes_its_bands_and_ends(files: Path, make: Callable[..., Tiles]) -> None:
+def test_display_rounds_half_up_and_uses_rendering_bands_and_limits(files: Path, make: Callable[..., Tiles]) -> None:
     np.save(files / "a.npy", scene(0))
     shown = {"bands": ["R", "G", "B"], "low": [0.0, 0.0, 100.0], "high": [255.0, 510.0, 355.0]}
     tiles = make(split={"train_fraction": 1.0, "val_fraction": 0.0}, rendering=shown)
@@ -168,9 +168,7 @@ def test_display_rounds_half_up_and_takes_its_bands_and_ends(files: Path, make: 
     np.testing.assert_array_equal(tiles.rgb(tiles.rows("all")), tiles.stretch.display(tiles.stored(tiles.rows("all"))))
 
 
-def test_tiles_are_rejected_for_what_is_wrong_with_them(
-    files: Path, tmp_path: Path, make: Callable[..., Tiles]
-) -> None:
+def test_unusable_tiles_are_rejected_with_a_reason(files: Path, tmp_path: Path, make: Callable[..., Tiles]) -> None:
     pixels = scene(0)
     pixels[:, :8, :8] = 0
     pixels[:, :8, 8:16] = 300
@@ -208,7 +206,7 @@ def test_cloudy_tiles_of_a_product_are_rejected(safe_folder: Path, tmp_path: Pat
     assert [row["reason"] for row in rows_of(tmp_path)] == ["too_cloudy"] * 3 + [None] * 6
 
 
-def _pixels_that_tell_their_place(places: np.ndarray, *, date: int) -> np.ndarray:
+def _position_coded_pixels(places: np.ndarray, *, date: int) -> np.ndarray:
     """Create a scene (4, H, W) with the place (H, W) of each pixel in bands B and G, and the date in R."""
     bands = np.full((4, *places.shape), 100, np.uint16)
     bands[0], bands[1], bands[2] = 50 + places % 900, 50 + places // 900, 50 + date
@@ -216,16 +214,14 @@ def _pixels_that_tell_their_place(places: np.ndarray, *, date: int) -> np.ndarra
 
 
 @pytest.mark.parametrize("stride", [8, 4, 3])
-def test_tiles_that_overlap_share_no_pixel_with_another_split(
-    files: Path, make: Callable[..., Tiles], stride: int
-) -> None:
+def test_overlapping_tiles_of_two_splits_share_no_pixels(files: Path, make: Callable[..., Tiles], stride: int) -> None:
     ground = np.arange(160 * 160).reshape(160, 160)
     left, top, gsd = 400013.0, 4400001.0, 4.0  # not on a border of cells
     for date, (y, x) in enumerate(((0, 0), (35, 22))):
-        visible = _pixels_that_tell_their_place(ground[y : y + 96, x : x + 96], date=date)
+        visible = _position_coded_pixels(ground[y : y + 96, x : x + 96], date=date)
         place = (gsd, 0, left + gsd * x, 0, -gsd, top - gsd * y)
         write_geotiff(files / f"{date}.tif", visible, transform=place, epsg=32650)
-    np.save(files / "unplaced.npy", _pixels_that_tell_their_place(30_000 + ground[:72, :72], date=2))
+    np.save(files / "unplaced.npy", _position_coded_pixels(30_000 + ground[:72, :72], date=2))
     tiles = make(
         tiles={"size": 8, "stride": stride}, split={"train_fraction": 0.6, "val_fraction": 0.4, "cell_size_tiles": 3}
     )
@@ -239,7 +235,9 @@ def test_tiles_that_overlap_share_no_pixel_with_another_split(
     assert cut_out > 0.7 * distinct * (8 / stride) ** 2
 
 
-def test_dates_of_one_place_are_in_one_split(files: Path, tmp_path: Path, make: Callable[..., Tiles]) -> None:
+def test_tiles_of_one_place_at_two_dates_have_the_same_split(
+    files: Path, tmp_path: Path, make: Callable[..., Tiles]
+) -> None:
     for number, date in enumerate(("2020", "2021")):
         write_geotiff(
             files / f"{date}.tif", scene(number, 96, 96), transform=(4.0, 0, 400013.0, 0, -4.0, 4400001.0), epsg=32650
@@ -254,7 +252,7 @@ def test_dates_of_one_place_are_in_one_split(files: Path, tmp_path: Path, make: 
     assert len({row["split"] for row in rows_of(tmp_path)}) == 4  # three splits, and None across splits
 
 
-def test_equal_tiles_are_in_the_split_of_the_first(files: Path, tmp_path: Path, make: Callable[..., Tiles]) -> None:
+def test_equal_tiles_have_the_split_of_the_first_tile(files: Path, tmp_path: Path, make: Callable[..., Tiles]) -> None:
     for number in range(20):
         np.save(files / f"{number:02d}.npy", scene(number % 10, 8, 8))
     make(split={"train_fraction": 0.5, "val_fraction": 0.2})
@@ -267,7 +265,7 @@ def test_equal_tiles_are_in_the_split_of_the_first(files: Path, tmp_path: Path, 
     assert Manifest.read(tmp_path / "tiles" / "manifest.json").summary["duplicates"] == 10
 
 
-def test_labels_and_classes_come_from_the_folders(tmp_path: Path, files: Path, config: Config) -> None:
+def test_labels_and_classes_match_the_folder_names(tmp_path: Path, files: Path, config: Config) -> None:
     for name in ("river/1", "river/2", "field/1"):
         (files / name).parent.mkdir(exist_ok=True)
         write_png(files / f"{name}.png", np.random.default_rng(len(name)).integers(0, 255, (16, 16, 3), dtype=np.uint8))
@@ -282,7 +280,9 @@ def test_labels_and_classes_come_from_the_folders(tmp_path: Path, files: Path, c
     assert tiles.labels.dtype == np.int32
 
 
-def test_grid_shows_at_most_64_tiles_eight_a_row(files: Path, tmp_path: Path, make: Callable[..., Tiles]) -> None:
+def test_grid_shows_at_most_64_tiles_with_eight_per_row(
+    files: Path, tmp_path: Path, make: Callable[..., Tiles]
+) -> None:
     for number in range(5):
         np.save(files / f"{number}.npy", scene(number))
     tiles = make(split={"train_fraction": 1.0, "val_fraction": 0.0})
@@ -291,7 +291,7 @@ def test_grid_shows_at_most_64_tiles_eight_a_row(files: Path, tmp_path: Path, ma
     np.testing.assert_array_equal(grid[:8, :8], tiles.rgb(np.array([0]))[0].transpose(1, 2, 0))
 
 
-def test_empty_validation_split_is_a_warning(
+def test_empty_validation_split_is_reported(
     files: Path, make: Callable[..., Tiles], capsys: pytest.CaptureFixture[str]
 ) -> None:
     np.save(files / "a.npy", scene(0, 8, 8))
@@ -313,7 +313,7 @@ def test_empty_validation_split_is_a_warning(
         ({"rendering": {**SHOWN, "low": 1000.0}}, ["rendering", "low"]),
     ],
 )
-def test_impossible_settings_end_with_status_2_and_leave_earlier_output(
+def test_impossible_settings_exit_with_2_and_preserve_old_output(
     files: Path,
     tmp_path: Path,
     make: Callable[..., Tiles],
@@ -333,7 +333,7 @@ def test_impossible_settings_end_with_status_2_and_leave_earlier_output(
 
 
 @pytest.mark.parametrize("damage", ["cut", "missing", "info", "version", "table", "column", "header"])
-def test_spoilt_data_set_is_refused_with_a_fix(
+def test_damaged_dataset_is_rejected_with_a_fix(
     files: Path, tmp_path: Path, make: Callable[..., Tiles], damage: str
 ) -> None:
     np.save(files / "a.npy", scene(0))
@@ -366,7 +366,7 @@ def test_spoilt_data_set_is_refused_with_a_fix(
         use()
 
 
-def test_splits_and_labels_are_mapped_without_the_table(
+def test_splits_and_labels_are_memory_mapped_without_the_table(
     files: Path, tmp_path: Path, make: Callable[..., Tiles]
 ) -> None:
     for number in range(6):
@@ -380,9 +380,7 @@ def test_splits_and_labels_are_mapped_without_the_table(
     assert not tiles.labels.flags.owndata
 
 
-def test_statistics_are_those_of_train_tiles_and_ranges_those_of_each_split(
-    files: Path, make: Callable[..., Tiles]
-) -> None:
+def test_statistics_cover_train_tiles_and_ranges_cover_each_split(files: Path, make: Callable[..., Tiles]) -> None:
     for number in range(12):
         pixels = scene(number) + number * 10
         pixels[:, :2, :3] = 0

@@ -51,9 +51,7 @@ def points_of(rows: list[dict[str, Any]], folder: Path, split: str) -> np.ndarra
     return np.concatenate(found, axis=1).T * [np.cos(np.radians(47.0)) * 111_320.0, 111_195.0]
 
 
-def test_scenes_of_two_zones_and_two_data_sets_of_two_pixel_sizes_share_no_place_between_splits(
-    tmp_path: Path, config: Config
-) -> None:
+def test_splits_share_no_place_across_utm_zones_and_datasets(tmp_path: Path, config: Config) -> None:
     from scipy.spatial import cKDTree
 
     files, places = tmp_path / "files", {}
@@ -83,7 +81,7 @@ def test_scenes_of_two_zones_and_two_data_sets_of_two_pixel_sizes_share_no_place
 
 
 @pytest.mark.parametrize("kind", ["image-folder", "gaofen2"])
-def test_cells_in_metres_without_places_are_refused_or_told(
+def test_cell_size_in_meters_without_georeference_is_reported(
     kind: str, tmp_path: Path, config: Config, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "files").mkdir()
@@ -100,7 +98,7 @@ def test_cells_in_metres_without_places_are_refused_or_told(
     assert "no scene of 'A set' has a georeference" in capsys.readouterr().err
 
 
-def test_conditions_of_products_are_their_place_day_and_sun(safe_folder: Path, tmp_path: Path, config: Config) -> None:
+def test_tile_conditions_contain_position_day_and_sun_angles(safe_folder: Path, tmp_path: Path, config: Config) -> None:
     (product,) = safe_folder.glob("*.SAFE")
     granule = next(product.glob("GRANULE/*/MTD_TL.xml")).read_text()
     sun = re.search(r"<Mean_Sun_Angle>.*?</Mean_Sun_Angle>", granule, re.DOTALL)
@@ -147,9 +145,7 @@ def test_conditions_of_products_are_their_place_day_and_sun(safe_folder: Path, t
         np.testing.assert_allclose(ready[name], values, atol=1e-6, err_msg=name)
 
 
-def test_conditions_that_one_scene_lacks_are_nan_and_those_that_all_lack_are_no_column(
-    tmp_path: Path, config: Config
-) -> None:
+def test_partly_missing_conditions_are_nan_and_absent_conditions_omitted(tmp_path: Path, config: Config) -> None:
     files = tmp_path / "files"
     scene(files / "a.tif", epsg=32632, gsd=4.0, side=32, seed=0)
     np.save(files / "b.npy", np.random.default_rng(1).integers(50, 900, (4, 32, 32), dtype=np.uint16))
@@ -179,11 +175,11 @@ def test_conditions_that_one_scene_lacks_are_nan_and_those_that_all_lack_are_no_
         (None, None),
     ],
 )
-def test_day_of_year_is_that_of_the_time(time: str | None, day: float | None) -> None:
+def test_day_of_year_matches_the_timestamp(time: str | None, day: float | None) -> None:
     assert day_of_year(time) == (None if day is None else pytest.approx(day, abs=1e-5))
 
 
-def test_tiles_that_joining_cells_moves_are_looked_at_again(tmp_path: Path, config: Config) -> None:
+def test_tiles_moved_by_joined_cells_are_recompared(tmp_path: Path, config: Config) -> None:
     files = tmp_path / "files"
     files.mkdir()
     rough = np.random.default_rng(0).normal(size=(4, 12, 12)).repeat(16, axis=1).repeat(16, axis=2)  # (4, 192, 192)

@@ -11,7 +11,7 @@ from dithc.data.tiles.windows import TileBatch, measure
 
 
 @pytest.mark.parametrize("bands", [1, 3])
-def test_each_tile_is_measured_over_its_valid_pixels_whatever_stands_beside_it(bands: int) -> None:
+def test_tile_statistics_cover_only_the_valid_pixels_of_each_tile(bands: int) -> None:
     rng = np.random.default_rng(bands)
     pixels = rng.integers(-500, 9000, (4, bands, 100, 100)).astype(np.int16)
     mask = np.full((4, 100, 100), Mask.VALID, np.uint8)
@@ -30,7 +30,7 @@ def test_each_tile_is_measured_over_its_valid_pixels_whatever_stands_beside_it(b
     assert found.cloud_frac.tolist() == [0.0, 0.0, 0.0, 0.5]
 
 
-def test_the_next_is_made_by_another_thread_and_an_error_comes_in_its_place() -> None:
+def test_next_item_is_prefetched_by_a_thread_and_errors_are_raised() -> None:
     makers, two_is_made = [], threading.Event()
 
     def items():

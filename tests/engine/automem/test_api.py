@@ -89,7 +89,7 @@ def test_recomputation_keeps_fewer_bytes_for_backward() -> None:
     assert saved_bytes(AutoMem(dit(), "block")) < 0.5 * saved_bytes(dit())
 
 
-def test_second_call_replaces_the_first_and_a_deep_copy_runs_its_own_weights() -> None:
+def test_repeated_call_replaces_hooks_and_deep_copy_uses_separate_weights() -> None:
     model = AutoMem(AutoMem(built(dit), "block"), "block")
     assert vars(model.blocks[0])["forward"].args[0].__func__ is type(model.blocks[0]).forward
     twin = copy.deepcopy(model)

@@ -35,7 +35,7 @@ def assert_same(
     assert_moved(model, offloaded=offloaded)
 
 
-def test_recomputation_of_blocks(moving: Build) -> None:
+def test_recomputed_blocks_match_unmanaged_run_and_save_only_inputs(moving: Build) -> None:
     model = moving(small, recompute="block")
     assert_same(model, small)
     trace = managed(model).trace
@@ -43,7 +43,7 @@ def test_recomputation_of_blocks(moving: Build) -> None:
     assert all(len(unit.saved) <= 2 for unit in blocks)  # a block keeps only its input and the condition
 
 
-def test_recomputation_by_the_plan(make_tiers: Callable[..., Tiers]) -> None:
+def test_plan_recomputation_matches_unmanaged_run(make_tiers: Callable[..., Tiers]) -> None:
     plan = moving_plan(small)
     units = {
         name: replace(decision, recompute=name.startswith("blocks"), saved=("keep",) * len(decision.saved))
@@ -69,7 +69,7 @@ class Checkpointed(nn.Module):
 
 
 @pytest.mark.parametrize("reentrant", [False, True])
-def test_checkpoint_inside_of_the_model(moving: Build, reentrant: bool) -> None:
+def test_checkpoint_inside_model_matches_unmanaged_run(moving: Build, reentrant: bool) -> None:
     make = partial(Checkpointed, reentrant=reentrant)
     assert_same(moving(make), make, offloaded=False)
 
@@ -80,7 +80,7 @@ def checkpointed_loss(model: nn.Module, seed: int) -> Tensor:
     return out.pow(2).mean()
 
 
-def test_checkpoint_around_the_model(moving: Build) -> None:
+def test_checkpoint_around_model_matches_unmanaged_run(moving: Build) -> None:
     assert_same(moving(mlps, loss=checkpointed_loss), mlps, loss=checkpointed_loss, offloaded=False)
 
 
@@ -89,11 +89,11 @@ def bf16_loss(model: nn.Module, seed: int) -> Tensor:
         return loss_of(model, seed).float()
 
 
-def test_bf16(moving: Build) -> None:
+def test_bf16_autocast_matches_unmanaged_run(moving: Build) -> None:
     assert_same(moving(small, loss=bf16_loss), small, loss=bf16_loss)
 
 
-def test_flat_gradients(moving: Build) -> None:
+def test_flat_gradients_match_unmanaged_run_and_stay_in_buffer(moving: Build) -> None:
     def flat(model: nn.Module) -> nn.Module:
         weights = [module.weight for module in model.modules() if isinstance(module, nn.Linear)]
         hcops.optimizer.flat_gradients(weights)
@@ -126,7 +126,7 @@ def test_external_hooks_receive_complete_gradients(moving: Build) -> None:
 
 
 @pytest.mark.slow
-def test_distributed_data_parallel(moving: Build) -> None:
+def test_distributed_data_parallel_matches_unmanaged_run(moving: Build) -> None:
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     try:
         inner = moving(small)
@@ -141,7 +141,7 @@ def test_distributed_data_parallel(moving: Build) -> None:
         dist.destroy_process_group()
 
 
-def test_weights_in_an_external_buffer_filled_late(moving: Build) -> None:
+def test_weights_in_external_buffer_match_unmanaged_run(moving: Build) -> None:
     """Simulate shared weights: one flat buffer, with values that arrive on request."""
     sizes: list[int] = []
     model = moving(small)
@@ -171,11 +171,11 @@ def frozen_and_shared() -> nn.Module:
 
 
 @pytest.mark.parametrize("file", [False, True])
-def test_frozen_and_shared_parameters(moving: Build, file: bool) -> None:
+def test_frozen_and_shared_parameters_match_unmanaged_run(moving: Build, file: bool) -> None:
     assert_same(moving(frozen_and_shared, file=file), frozen_and_shared, offloaded=file)
 
 
-class Twice(nn.Module):
+class RepeatedBlocks(nn.Module):
     """Model that calls each of its blocks twice."""
 
     def __init__(self) -> None:
@@ -189,15 +189,17 @@ class Twice(nn.Module):
         return self.inner.last(x)
 
 
-def test_modules_that_are_called_twice(moving: Build) -> None:
-    model = moving(Twice, file=True)
-    assert_same(model, Twice)
+def test_modules_called_twice_match_unmanaged_run_as_separate_units(moving: Build) -> None:
+    model = moving(RepeatedBlocks, file=True)
+    assert_same(model, RepeatedBlocks)
     trace = managed(model).trace
     assert "inner.blocks.0.1#2" in [unit.name for unit in trace.units]
 
 
 @pytest.mark.parametrize("backend", ["reference", "numba"])
-def test_other_back_ends(make_tiers: Callable[..., Tiers], use_backend: Callable[[str], None], backend: str) -> None:
+def test_reference_and_numba_backends_match_unmanaged_run(
+    make_tiers: Callable[..., Tiers], use_backend: Callable[[str], None], backend: str
+) -> None:
     use_backend(backend)
     model = AutoMem(small(), tiers=make_tiers(50, file=True), plan=moving_plan(small, file=True))
     train(model, steps=2).assert_same(train(small(), steps=2))
@@ -226,5 +228,5 @@ def loss_of_unet(model: nn.Module, seed: int) -> Tensor:
 
 
 @pytest.mark.slow
-def test_model_of_another_library(moving: Build) -> None:
+def test_diffusers_unet_matches_unmanaged_run(moving: Build) -> None:
     assert_same(moving(unet, loss=loss_of_unet, file=True), unet, loss=loss_of_unet)

@@ -50,7 +50,7 @@ def warm(model: nn.Module) -> nn.Module:
     return model
 
 
-def assert_gradients_of(model: nn.Module, action: Callable[[nn.Module], object]) -> None:
+def assert_gradients_match(model: nn.Module, action: Callable[[nn.Module], object]) -> None:
     plain = small()
     action(plain)
     assert_equal(gradients(model), gradients(plain))
@@ -73,7 +73,7 @@ def assert_correct(model: nn.Module, *, seed: int = 2) -> None:
 
 @pytest.mark.parametrize("file", [False, True])
 @pytest.mark.slow
-def test_failed_copies_are_errors_and_the_next_pass_is_correct(make_tiers: Callable[..., Tiers], file: bool) -> None:
+def test_failed_copies_raise_and_next_pass_is_correct(make_tiers: Callable[..., Tiers], file: bool) -> None:
     tiers = make_tiers(50, file=file)
     copies = CopyEngine(tiers)
     model = warm(AutoMem(small(), tiers=tiers, copies=copies, plan=moving_plan(small, file=file)))
@@ -94,7 +94,7 @@ def test_failed_copies_are_errors_and_the_next_pass_is_correct(make_tiers: Calla
     copies.close()
 
 
-def test_offloads_that_fail_leave_saved_tensors_in_fast_memory(make_tiers: Callable[..., Tiers]) -> None:
+def test_failed_offloads_keep_saved_tensors_in_fast_memory(make_tiers: Callable[..., Tiers]) -> None:
     tiers = make_tiers(100, file=True)
     copies, plan = CopyEngine(tiers), moving_plan(small, file=True)
     units = {name: replace(unit, weights="fast", gradients="fast") for name, unit in plan.units.items()}
@@ -109,7 +109,7 @@ def test_offloads_that_fail_leave_saved_tensors_in_fast_memory(make_tiers: Calla
     copies.close()
 
 
-def test_full_file_keeps_the_rest_in_memory(tmp_path: Path) -> None:
+def test_step_larger_than_memory_and_file_raises_and_frees_tiers(tmp_path: Path) -> None:
     fast = TierSpec(name="fast", kind="ddr", budget_bytes=16 * MIB)
     tiers = Tiers([fast, TierSpec(name="file", kind="file", budget_bytes=16 * MIB, folder=tmp_path)])
     model = AutoMem(dit(), tiers=tiers)
@@ -121,9 +121,7 @@ def test_full_file_keeps_the_rest_in_memory(tmp_path: Path) -> None:
     tiers.close()
 
 
-def test_slow_memory_that_is_full_leaves_the_rest_in_fast_memory(
-    model: nn.Module, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_full_slow_memory_keeps_saved_tensors_in_fast_memory(model: nn.Module, monkeypatch: pytest.MonkeyPatch) -> None:
     assert_correct(model)
     slow = managed(model).tiers.slow
 
@@ -171,7 +169,9 @@ def fail_backward(model: nn.Module) -> None:
 
 
 @pytest.mark.parametrize("fail", [fail_forward, fail_backward])
-def test_exception_in_a_pass(model: nn.Module, fail: Callable[[nn.Module], None]) -> None:
+def test_exception_in_pass_frees_copies_and_next_pass_is_correct(
+    model: nn.Module, fail: Callable[[nn.Module], None]
+) -> None:
     fail(model)
     fast = managed(model).tiers.fast
     assert not any(fast.holds(parameter) for parameter in model.parameters()), "weights must be at home"
@@ -182,7 +182,7 @@ def test_exception_in_a_pass(model: nn.Module, fail: Callable[[nn.Module], None]
         assert_correct(model)
 
 
-def test_model_that_is_gone_before_its_backward_pass(moving: Build) -> None:
+def test_backward_is_correct_after_the_model_is_deleted(moving: Build) -> None:
     model = warm(moving(small))
     assert_correct(model)
     loss, parameters = loss_of(model, 2), list(model.parameters())
@@ -194,7 +194,7 @@ def test_model_that_is_gone_before_its_backward_pass(moving: Build) -> None:
 
 
 @pytest.mark.parametrize("fail", [fail_forward, fail_backward])
-def test_exception_in_the_warm_up(moving: Build, fail: Callable[[nn.Module], None]) -> None:
+def test_exception_in_warm_up_keeps_later_passes_correct(moving: Build, fail: Callable[[nn.Module], None]) -> None:
     model = moving(small)
     fail(model)
     for _ in range(3):
@@ -211,23 +211,27 @@ def together(model: nn.Module) -> None:
     (loss_of(model, 1) + loss_of(model, 2)).backward()
 
 
-def over_a_kept_graph(model: nn.Module) -> None:
+def over_retained_graph(model: nn.Module) -> None:
     loss = loss_of(model, 1)
     loss.backward(retain_graph=True)
     loss.backward()
 
 
-@pytest.mark.parametrize("order", [separately, partial(separately, step=-1), together, over_a_kept_graph])
-def test_two_passes_in_any_order(model: nn.Module, order: Callable[[nn.Module], None]) -> None:
+@pytest.mark.parametrize("order", [separately, partial(separately, step=-1), together, over_retained_graph])
+def test_two_passes_in_any_order_match_unmanaged_gradients(
+    model: nn.Module, order: Callable[[nn.Module], None]
+) -> None:
     order(model)
-    assert_gradients_of(model, order)
+    assert_gradients_match(model, order)
 
 
 @pytest.mark.parametrize("order", [separately, together])
-def test_two_passes_while_the_step_is_recorded(moving: Build, order: Callable[[nn.Module], None]) -> None:
+def test_two_passes_during_recording_match_unmanaged_gradients(
+    moving: Build, order: Callable[[nn.Module], None]
+) -> None:
     model = moving(small)
     order(model)
-    assert_gradients_of(model, order)
+    assert_gradients_match(model, order)
     assert_correct(model)
     assert_moved(model)
 
@@ -246,14 +250,14 @@ def test_held_gradients_do_not_change(model: nn.Module, ahead: bool) -> None:
         assert_equal(kept[seed - 1], gradients_of_seed(seed))
 
 
-def test_forward_without_backward_leaves_nothing(model: nn.Module) -> None:
+def test_forward_without_backward_frees_fast_memory(model: nn.Module) -> None:
     for seed in range(3):
         loss_of(model, seed)
     assert_correct(model)
     assert used_bytes(managed(model).tiers)[0] < MIB
 
 
-def test_without_gradients(model: nn.Module) -> None:
+def test_inference_matches_unmanaged_loss_and_frees_fast_memory(model: nn.Module) -> None:
     expected = loss_of(small(), 1).item()
     for _ in range(2):
         with torch.no_grad():
@@ -264,16 +268,16 @@ def test_without_gradients(model: nn.Module) -> None:
     assert used_bytes(managed(model).tiers)[0] < MIB
 
 
-def test_gradient_of_the_input_alone(model: nn.Module) -> None:
-    def of_input(model: nn.Module) -> Tensor:
+def test_input_gradient_matches_unmanaged_model(model: nn.Module) -> None:
+    def input_gradient(model: nn.Module) -> Tensor:
         x = torch.randn(4, 4, 32, 32, generator=torch.Generator().manual_seed(5)).requires_grad_()
         out = model(x, torch.arange(4), torch.arange(4))
         return torch.autograd.grad(out.pow(2).mean(), x)[0]
 
-    assert torch.equal(of_input(model), of_input(small()))
+    assert torch.equal(input_gradient(model), input_gradient(small()))
 
 
-def test_unit_called_separately_or_skipped(model: nn.Module) -> None:
+def test_unit_called_separately_or_skipped_matches_unmanaged_model(model: nn.Module) -> None:
     def alone(model: nn.Module) -> None:
         x, c = (torch.randn(*size, generator=torch.Generator().manual_seed(4)) for size in ((4, 256, 256), (4, 256)))
         model.blocks[1](x, c).sum().backward()  # type: ignore[operator,index]
@@ -287,12 +291,12 @@ def test_unit_called_separately_or_skipped(model: nn.Module) -> None:
     for action in (alone, without):
         model.zero_grad()
         action(model)
-        assert_gradients_of(model, action)
+        assert_gradients_match(model, action)
     assert_correct(model)
 
 
 @pytest.mark.parametrize("step_begins", [False, True])
-def test_call_uses_weights_changed_before(model: nn.Module, step_begins: bool) -> None:
+def test_forward_uses_previously_changed_weights(model: nn.Module, step_begins: bool) -> None:
     """Change weights in place or by new data; `.data`, which has no version counter, only before the step begins."""
     assert_correct(model)
     plain = small()

@@ -57,7 +57,7 @@ def test_mode_lasts_as_long_as_the_outermost_backward_pass(make_tiers: Callable[
     assert (modes_on, modes.is_on()) == ([True], False)
 
 
-def test_closed_management_leaves_a_model_that_trains_on(make_tiers: Callable[..., Tiers]) -> None:
+def test_model_trains_unmanaged_after_manager_close(make_tiers: Callable[..., Tiers]) -> None:
     """Close the manager first, then copies and tiers, as at the end of training; then use the model."""
     tiers = make_tiers(24)
     copies = CopyEngine(tiers)

@@ -17,7 +17,7 @@ from tests.engine.memory import modes
 pytestmark = pytest.mark.sampled("managed tensors")
 
 
-def test_tight_budget_changes_no_bit_and_everything_moves(tiers: Tiers) -> None:
+def test_tight_budget_preserves_bits_with_loads_and_offloads(tiers: Tiers) -> None:
     expected = unmanaged(dit)
     model = AutoMem(dit(), tiers=tiers)
     train(model, steps=3).assert_same(expected)
@@ -29,12 +29,12 @@ def test_tight_budget_changes_no_bit_and_everything_moves(tiers: Tiers) -> None:
 
 
 @pytest.mark.parametrize("budget", [4, 16, 32, 48, 400])
-def test_any_budget_gives_the_same_bits(make_tiers: Callable[..., Tiers], budget: int) -> None:
+def test_every_budget_produces_identical_bits(make_tiers: Callable[..., Tiers], budget: int) -> None:
     model = AutoMem(dit(), tiers=make_tiers(budget))
     train(model, steps=3).assert_same(unmanaged(dit))
 
 
-def test_large_budget_keeps_everything_without_hooks(make_tiers: Callable[..., Tiers]) -> None:
+def test_large_budget_keeps_everything_resident_without_hooks(make_tiers: Callable[..., Tiers]) -> None:
     model = AutoMem(dit(), tiers=make_tiers(400))
     train(model, steps=3)
     manager = managed(model)
@@ -53,7 +53,7 @@ def test_large_budget_keeps_everything_without_hooks(make_tiers: Callable[..., T
     assert manager.counters().loaded_bytes == manager.counters().offloaded_bytes == 0
 
 
-def test_single_tier_has_nothing_to_move(caplog: pytest.LogCaptureFixture) -> None:
+def test_single_tier_is_unmanaged_and_logged(caplog: pytest.LogCaptureFixture) -> None:
     logging.getLogger("dithc").propagate = True
     with caplog.at_level(logging.INFO, logger="dithc"):
         model = AutoMem(dit())
@@ -80,7 +80,7 @@ def test_step_restarts_warm_up_and_counters(make_tiers: Callable[..., Tiers]) ->
     assert manager.counters().loaded_bytes == loaded[3]
 
 
-def test_paused_passes_are_as_unmanaged(make_tiers: Callable[..., Tiers]) -> None:
+def test_paused_passes_run_unmanaged(make_tiers: Callable[..., Tiers]) -> None:
     model = AutoMem(dit(), tiers=make_tiers(24))
     manager = managed(model)
     with manager.paused():
@@ -132,7 +132,7 @@ def test_deleted_model_frees_all_memory(make_tiers: Callable[..., Tiers]) -> Non
         assert used_bytes(tiers) == [0, 0]
 
 
-def test_deep_copy_is_unmanaged_and_runs_its_own_weights(make_tiers: Callable[..., Tiers]) -> None:
+def test_deep_copy_is_unmanaged_and_uses_separate_weights(make_tiers: Callable[..., Tiers]) -> None:
     tiers = make_tiers(24)
     model = AutoMem(dit(), tiers=tiers)
     loss_of(model, 0).backward()
@@ -159,7 +159,7 @@ def test_state_dictionary_keeps_names_and_values(tiers: Tiers) -> None:
     del found
 
 
-def test_plain_torch_modules_stay_in_memory_and_leave_to_a_file(
+def test_torch_modules_without_allocator_offload_to_files_only(
     make_tiers: Callable[..., Tiers], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(allocator, "load", lambda: SimpleNamespace(library=None))
@@ -173,7 +173,7 @@ def test_plain_torch_modules_stay_in_memory_and_leave_to_a_file(
     assert managed(in_file).counters().offloaded_bytes > 0
 
 
-def test_plain_torch_modules_move_with_the_allocator(make_tiers: Callable[..., Tiers]) -> None:
+def test_torch_modules_offload_with_the_allocator(make_tiers: Callable[..., Tiers]) -> None:
     if not allocator.available():
         pytest.skip(f"torch's allocator cannot be switched: {allocator.reason()}")
     model = AutoMem(mlps(), tiers=make_tiers(6))

@@ -25,7 +25,7 @@ class Layer(nn.Module):
         return hcops.linear(x, self.weight)
 
 
-class Skipping(nn.Module):
+class SkipConnection(nn.Module):
     """Four layers; the last layer also reads the output of the first."""
 
     def __init__(self) -> None:
@@ -46,8 +46,8 @@ def traced(model: nn.Module, tiers: Tiers) -> Trace:
     return managed(model).trace
 
 
-def test_units_tensors_and_bytes_are_those_of_the_model(make_tiers: Callable[..., Tiers]) -> None:
-    trace = traced(Skipping(), make_tiers(64))
+def test_trace_contains_units_tensors_and_bytes_of_the_model(make_tiers: Callable[..., Tiers]) -> None:
+    trace = traced(SkipConnection(), make_tiers(64))
     assert [unit.name for unit in trace.units] == [f"layers.{index}" for index in range(4)]
     assert [[weight.bytes for weight in unit.weights] for unit in trace.units] == [[WIDTH * WIDTH * 4]] * 4
     # The first layer keeps the model's input, which torch owns; `early` is listed at the unit that saved it first.
@@ -67,8 +67,8 @@ def test_units_tensors_and_bytes_are_those_of_the_model(make_tiers: Callable[...
 
 
 def test_spills_in_the_warm_up_do_not_change_the_trace(make_tiers: Callable[..., Tiers]) -> None:
-    wide, narrow = (traced(Skipping(), tiers) for tiers in (make_tiers(64), make_tiers(64)))
-    tight = traced(Skipping(), make_tiers(4))
+    wide, narrow = (traced(SkipConnection(), tiers) for tiers in (make_tiers(64), make_tiers(64)))
+    tight = traced(SkipConnection(), make_tiers(4))
     for one in (narrow, tight):
         assert [unit.saved for unit in one.units] == [unit.saved for unit in wide.units]
         assert [unit.forward_bytes for unit in one.units] == [unit.forward_bytes for unit in wide.units]

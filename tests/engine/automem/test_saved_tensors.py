@@ -43,7 +43,7 @@ FUNCTIONS: list[Callable[[Tensor], Tensor]] = [
 
 
 @pytest.mark.parametrize("number", range(len(FUNCTIONS)))
-def test_gradients_are_the_same_bits_after_everything_was_offloaded(number: int) -> None:
+def test_gradients_are_bitwise_equal_after_offloading_all_records(number: int) -> None:
     torch.manual_seed(0)
     values = torch.randn(SIDE, SIDE)
     plain, hooked = (values.clone().requires_grad_() for _ in range(2))
@@ -57,7 +57,7 @@ def test_gradients_are_the_same_bits_after_everything_was_offloaded(number: int)
     assert torch.equal(plain.grad, hooked.grad)
 
 
-def test_views_of_one_storage_share_a_record_which_dies_with_the_graph() -> None:
+def test_views_of_one_storage_share_a_record_freed_with_the_graph() -> None:
     registry = make_registry()
     x = torch.randn(SIDE, SIDE, requires_grad=True)
     y = x * 2
@@ -74,7 +74,7 @@ def test_views_of_one_storage_share_a_record_which_dies_with_the_graph() -> None
 
 @pytest.mark.parametrize("size", [16, SIDE * SIDE])
 @pytest.mark.parametrize("offloaded", [False, True])
-def test_change_in_place_after_saving_is_an_error_as_without_hooks(size: int, offloaded: bool) -> None:
+def test_in_place_change_after_saving_raises_as_without_hooks(size: int, offloaded: bool) -> None:
     for registry in (None, make_registry()):
         x = torch.randn(size, requires_grad=True)
         with nullcontext() if registry is None else registry.hooks("unit"):
@@ -88,7 +88,7 @@ def test_change_in_place_after_saving_is_an_error_as_without_hooks(size: int, of
             z.sum().backward()
 
 
-def test_storage_changed_between_two_savings_is_saved_twice() -> None:
+def test_storage_changed_between_two_saves_is_saved_twice() -> None:
     registry = make_registry()
     x = torch.randn(SIDE, SIDE)
     w = torch.randn(SIDE, SIDE, requires_grad=True)
@@ -101,7 +101,7 @@ def test_storage_changed_between_two_savings_is_saved_twice() -> None:
     assert torch.equal(w.grad, x)
 
 
-def test_saved_parameter_is_read_from_its_current_memory() -> None:
+def test_saved_parameter_is_read_from_current_memory() -> None:
     weight = nn.Parameter(torch.randn(SIDE, SIDE))
     home = weight.data
     units: list[str] = []
@@ -119,7 +119,7 @@ def test_saved_parameter_is_read_from_its_current_memory() -> None:
     torch.testing.assert_close(x.grad, expected.expand(SIDE, SIDE))
 
 
-def test_changed_parameter_is_an_error() -> None:
+def test_changed_parameter_raises_in_backward() -> None:
     weight = nn.Parameter(torch.randn(SIDE, SIDE))
     registry = make_registry(weight)
     x = torch.randn(SIDE, SIDE, requires_grad=True)
@@ -131,7 +131,7 @@ def test_changed_parameter_is_an_error() -> None:
         out.backward()
 
 
-def test_second_derivatives_are_the_same() -> None:
+def test_second_derivatives_are_equal_with_and_without_hooks() -> None:
     values = torch.randn(SIDE, SIDE)
     found = []
     for registry in (None, make_registry()):
@@ -144,7 +144,7 @@ def test_second_derivatives_are_the_same() -> None:
     assert torch.equal(found[0], found[1])
 
 
-def test_other_hooks_are_detected() -> None:
+def test_external_hooks_are_detected() -> None:
     assert not has_other_hooks()
     with torch.autograd.graph.save_on_cpu():
         assert has_other_hooks()

@@ -10,13 +10,13 @@ def names(model: nn.Module) -> list[str]:
     return [name for name, _ in units_of(model)]
 
 
-def test_units_of_a_dit() -> None:
+def test_dit_units_are_embedders_blocks_and_final_layer() -> None:
     model = DiT.from_preset("DiT-S/2", hidden_size=32, num_heads=2, depth=3, input_size=8, num_classes=3)
     blocks = [f"blocks.{index}" for index in range(3)]
     assert names(model) == ["x_embedder", "t_embedder", "y_embedder", *blocks, "final_layer"]
 
 
-def test_large_parts_of_nested_lists_are_cut_and_small_ones_are_not() -> None:
+def test_large_nested_blocks_are_split_and_small_blocks_are_not() -> None:
     from diffusers import UNet2DModel
 
     unet = UNet2DModel(
@@ -33,7 +33,7 @@ def test_large_parts_of_nested_lists_are_cut_and_small_ones_are_not() -> None:
     assert "up_blocks.0.resnets.1" in found
 
 
-def test_no_unit_holds_another_and_together_they_hold_every_weight_of_a_list() -> None:
+def test_units_are_disjoint_and_cover_every_listed_module() -> None:
     model = nn.Sequential(
         nn.Sequential(nn.Linear(8, 8), nn.Tanh()), nn.ModuleDict({"a": nn.Linear(8, 8)}), nn.Linear(8, 2)
     )
@@ -47,7 +47,7 @@ def test_module_in_two_places_is_one_unit() -> None:
     assert len(names(nn.Sequential(shared, nn.Tanh(), shared))) == 2
 
 
-def test_model_without_parts_is_its_own_unit() -> None:
+def test_model_without_submodules_is_a_single_unit() -> None:
     assert names(nn.Linear(3, 3)) == [""]
     assert names(nn.Module()) == [""]
     assert names(nn.ModuleList()) == []

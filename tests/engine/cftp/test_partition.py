@@ -13,7 +13,7 @@ LENGTHS, PARTS, MULTIPLES = st.integers(0, 5000), st.integers(1, 64), st.integer
 
 
 @given(LENGTHS, PARTS, MULTIPLES)
-def test_parts_cover_the_range_and_start_on_a_multiple_and_differ_by_at_most_one_multiple(length, parts, multiple):
+def test_parts_cover_the_range_aligned_and_balanced_within_one_multiple(length, parts, multiple):
     slices = partition(length, parts, multiple=multiple)
     assert len(slices) == parts
     assert [index for part in slices for index in range(part.start, part.stop)] == list(range(length))
@@ -24,7 +24,7 @@ def test_parts_cover_the_range_and_start_on_a_multiple_and_differ_by_at_most_one
 
 @pytest.mark.skipif(native.library() is None, reason=f"C kernels: {native.load_library().reason}")
 @given(LENGTHS, PARTS, MULTIPLES)
-def test_partition_is_the_rule_of_the_library(length, parts, multiple):
+def test_partition_matches_the_c_library(length, parts, multiple):
     start, stop = ctypes.c_int64(), ctypes.c_int64()
     found = []
     for part in range(parts):

@@ -29,7 +29,7 @@ def adamw() -> list[Tensor]:
     return [*weights, *first, *second, *averages]
 
 
-def test_bits_are_the_same_on_all_partitions(monkeypatch, use_backend):
+def test_adamw_is_bitwise_equal_on_all_partitions(monkeypatch, use_backend):
     use_backend("c")
     found = []
     for clusters, threads, nodes in PARTITIONS:

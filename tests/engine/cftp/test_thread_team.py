@@ -38,7 +38,7 @@ def test_threads_have_the_placement_of_the_team():
 
 
 @needs_library
-def test_barrier_times_of_a_team_and_of_one_thread():
+def test_barrier_times_are_positive_for_teams_and_zero_for_one_thread():
     times = ThreadTeam.of(num_threads=2).barrier_times(count=100, runs=3)
     assert len(times) == 3
     assert min(times) > 0
@@ -47,14 +47,14 @@ def test_barrier_times_of_a_team_and_of_one_thread():
         ThreadTeam.of(num_threads=2).barrier_times(count=-1)
 
 
-def test_team_without_library_is_the_caller(monkeypatch):
+def test_team_without_library_contains_only_the_caller(monkeypatch):
     monkeypatch.setattr(module.native, "library", lambda: None)
     team = ThreadTeam.of(num_threads=8)
     assert (team.num_threads, team.barrier_seconds()) == (1, 0.0)
     assert team.describe().startswith("team: the caller alone")
 
 
-def test_numbers_are_written_as_ranges():
+def test_team_description_formats_cpus_and_nodes_as_ranges():
     team = ThreadTeam(clusters=((0, 1), (2, 3)), cpus=(0, 1, 4, 7), nodes=(0, 1))
     placement = "pinned to CPUs 0-1,4,7; memory bound to nodes 0-1"
     assert team.describe() == f"team: 4 thread(s) in 2 cluster(s) (2 + 2), {placement}"
@@ -86,7 +86,7 @@ print(min(idle), seconds_of_cpu(10**11, enough=0.09))
 @needs_library
 @needs_two_cpus
 @pytest.mark.slow
-def test_an_idle_team_uses_no_cpu():
+def test_idle_team_uses_no_cpu_time():
     # The best of three, because on a loaded machine other threads of the interpreter may count too.
     idle, spinning = map(float, script(IDLE).stdout.split())
     assert idle < 0.04

@@ -51,7 +51,7 @@ def port() -> Iterator[str]:
 
 @settings(max_examples=30, deadline=None)
 @given(names=st.sets(st.sampled_from(sorted(LEFT_OVER))))
-def test_variables_of_a_launcher_that_is_gone_make_no_rank_and_reach_no_rank(names: set[str]) -> None:
+def test_stale_launcher_variables_are_ignored_and_removed_for_ranks(names: set[str]) -> None:
     environment = {name: LEFT_OVER[name] for name in names} | JOB | SETTINGS
     assert started_by(environment) is None
     for on_this_node in (True, False):
@@ -63,7 +63,7 @@ def test_variables_of_a_launcher_that_is_gone_make_no_rank_and_reach_no_rank(nam
         assert kept == (not on_this_node and "SLURM_PROCID" in names, not on_this_node)
 
 
-def test_one_process_in_a_shell_of_srun_is_one_rank_and_loads_no_mpi(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_single_process_in_srun_shell_is_one_rank_without_mpi(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in LEFT_OVER.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(group, "start_watchdog", lambda: pytest.fail("one process starts no MPI"))
@@ -82,7 +82,7 @@ def test_one_process_in_a_shell_of_srun_is_one_rank_and_loads_no_mpi(monkeypatch
         pytest.param({"PMI_RANK": "0", "PMI_ID": "0", "PMI_PORT": "node1:1"}, id="port that is closed"),
     ],
 )
-def test_variables_without_a_live_connection_are_left_over(
+def test_launcher_variables_without_live_connection_are_ignored(
     environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, value in environment.items():
@@ -98,7 +98,7 @@ def test_variables_without_a_live_connection_are_left_over(
     assert [finding.level for finding in doctor.mpi(None, Path())] == ["warning"]  # type: ignore[arg-type]
 
 
-def test_ranks_without_a_number_of_a_file_have_a_port_or_a_launcher(port: str, tmp_path: Path) -> None:
+def test_ranks_without_pmi_fd_are_detected_by_port_or_launcher(port: str, tmp_path: Path) -> None:
     several = {"PMI_RANK": "0", "PMI_SIZE": "2"}
     assert started_by({"PMI_ID": "0", "PMI_PORT": f"node1:{port}"}) is not None
     assert started_by(several) is None
@@ -111,7 +111,7 @@ def test_ranks_without_a_number_of_a_file_have_a_port_or_a_launcher(port: str, t
     assert done.stdout == "True\n"
 
 
-def test_a_served_rank_is_one(port: str) -> None:
+def test_process_with_live_launcher_connection_is_a_rank(port: str) -> None:
     address = {"PMIX_SERVER_URI41": f"pmix-server.1;tcp4://127.0.0.1:{port}"}
     found = started_by({"PMIX_RANK": "0", "SLURM_STEP_NUM_TASKS": "3", **address})
     assert found.size == 3
@@ -124,13 +124,13 @@ def test_a_served_rank_is_one(port: str) -> None:
     assert started_by({"SLURM_PROCID": "0", "SLURM_NTASKS": "4"}) is None, "a batch script of many tasks is one process"
 
 
-def test_several_nodes_of_a_job_need_srun(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_multi_node_launch_requires_srun(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")
     with pytest.raises(UserError, match="no srun on PATH"):
         environment_of(JOB, launcher="mpiexec", nodes=2, hydra=False)
 
 
-def test_a_thread_or_a_forked_child_cannot_join_the_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_thread_and_forked_child_are_rejected_as_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(group, "start_watchdog", lambda: pytest.fail("MPI serves neither"))
     monkeypatch.setenv("PMI_RANK", "0")
     monkeypatch.setenv("PMI_SIZE", "2")
@@ -163,7 +163,7 @@ def test_a_thread_or_a_forked_child_cannot_join_the_ranks(monkeypatch: pytest.Mo
         pytest.param(2 << 20, 2 << 20, "1", False, id="2 MiB in all, second rank"),
     ],
 )
-def test_ranks_without_room_in_shared_memory_are_rejected(
+def test_ranks_without_sufficient_shared_memory_are_rejected(
     monkeypatch: pytest.MonkeyPatch, size: int, free: int, rank: str | None, is_enough: bool
 ) -> None:
     monkeypatch.setattr(shm_cleanup, "room", lambda: (size, free))
@@ -193,7 +193,7 @@ FOUR_CORES_OF_TWO = SimpleNamespace(
         pytest.param(4, False, 4, id="by hand"),
     ],
 )
-def test_one_thread_per_core_if_a_scheduler_counts_hardware_threads(
+def test_num_threads_equals_cores_if_scheduler_counts_hardware_threads(
     requested: int, launched: bool, threads: int
 ) -> None:
     plan = RankPlan(rank=0, cores=(0, 1), cpus=(0, 4, 1, 5), compute=(0, 1), reserved=(), num_threads=2, pin=True)

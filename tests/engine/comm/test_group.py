@@ -58,7 +58,7 @@ def done_lines(ranks: int) -> list[str]:
     return [f"rank {rank} of {ranks} is done" for rank in range(ranks)]
 
 
-def test_one_rank_is_a_group_without_mpi(monkeypatch):
+def test_single_rank_group_works_without_mpi(monkeypatch):
     monkeypatch.delitem(sys.modules, "mpi4py.MPI", raising=False)  # an earlier test of this process may have used it
     with connect_ranks(1) as group:
         assert (group.rank, group.size, group.local_rank, group.local_size) == (0, 1, 0, 1)
@@ -75,7 +75,7 @@ def test_one_rank_is_a_group_without_mpi(monkeypatch):
         raise RuntimeError("as it is")
 
 
-def test_several_ranks_expected_without_a_launcher_are_an_error(monkeypatch):
+def test_multiple_expected_ranks_without_launcher_raise_user_error(monkeypatch):
     with pytest.raises(UserError, match="no launcher started this process"):
         connect_ranks(2)
     monkeypatch.setenv("DITHC_EXPECTED_RANKS", "4")
@@ -86,7 +86,7 @@ def test_several_ranks_expected_without_a_launcher_are_an_error(monkeypatch):
 @pytest.mark.sampled("collectives")
 @pytest.mark.mpi
 @pytest.mark.parametrize(("scene", "ranks"), [("exchange", 1), ("exchange", 2), ("exchange", 4), ("again", 2)])
-def test_ranks_agree_exchange_and_connect_again(scene, ranks):
+def test_ranks_exchange_data_and_reconnect(scene, ranks):
     done = run_ranks(ranks, scene, str(ranks))
     assert done.returncode == 0, done.stderr
     assert sorted(done.stdout.splitlines()) == done_lines(ranks)
@@ -101,7 +101,7 @@ def test_ended_rank_is_reported_to_a_reconnecting_rank():
     assert time.monotonic() - started < 60
 
 
-def test_a_group_whose_block_has_ended_is_a_user_error():
+def test_closed_group_raises_user_error_on_use():
     group = Group(rank=1, size=2)
     for call in (group.barrier, lambda: group.any(False), lambda: group.gather_objects(0), Group.distributed):
         with pytest.raises(UserError, match="after the end of its"):
@@ -109,7 +109,7 @@ def test_a_group_whose_block_has_ended_is_a_user_error():
 
 
 @pytest.mark.mpi
-def test_unexpected_number_of_ranks_is_one_error():
+def test_unexpected_number_of_ranks_is_reported_once():
     done = run_ranks(2, "exchange", "3")
     assert done.returncode != 0
     assert done.stderr.count("expected: 3") == 1
@@ -117,7 +117,7 @@ def test_unexpected_number_of_ranks_is_one_error():
 
 
 @pytest.mark.mpi
-def test_a_launcher_of_another_mpi_is_named_as_the_cause():
+def test_launcher_of_incompatible_mpi_is_reported_as_cause():
     """Ranks that another vendor's mpiexec starts see no PMI variables of ours: each is a world of one rank."""
     environment = {k: v for k, v in os.environ.items() if not k.startswith(LAUNCHER_VARIABLES)}
     with socket.create_server(("127.0.0.1", 0)) as server:
@@ -140,7 +140,7 @@ def test_a_launcher_of_another_mpi_is_named_as_the_cause():
     ("scene", "message"),
     [("fail", "a rank fails on purpose"), ("fail-early", "a rank fails while it connects"), ("die", "")],
 )
-def test_one_failing_rank_ends_all_within_seconds(scene, message):
+def test_failing_rank_terminates_all_ranks(scene, message):
     start = time.monotonic()
     done = run_ranks(2, scene, "2")
     assert done.returncode != 0
@@ -153,7 +153,7 @@ def test_one_failing_rank_ends_all_within_seconds(scene, message):
 @pytest.mark.sampled("collectives")
 @pytest.mark.mpi
 @pytest.mark.parametrize("ranks", [2, 4])
-def test_killed_rank_is_reported_by_its_guard_and_all_ranks(ranks):
+def test_killed_rank_is_reported_by_watchdog_and_all_ranks(ranks):
     started = time.monotonic()
     done = run_ranks(ranks, "killed", str(ranks))
     assert done.returncode != 0
@@ -168,7 +168,7 @@ def test_killed_rank_is_reported_by_its_guard_and_all_ranks(ranks):
 @pytest.mark.sampled("ranks that are stopped")
 @pytest.mark.mpi
 @pytest.mark.parametrize("scene", ["after-mpi", "at-parts"])
-def test_rank_that_is_stopped_during_a_rendezvous_ends_all(scene, tmp_path):
+def test_rank_stopped_during_rendezvous_terminates_all_ranks(scene, tmp_path):
     """The creation of a group waits for the stopped rank without limit."""
     start = time.monotonic()
     done = launched(f"stopped-{scene}", folder=tmp_path)
@@ -186,7 +186,7 @@ def test_rank_that_is_stopped_during_a_rendezvous_ends_all(scene, tmp_path):
     ("scene", "message"),
     [("stopped-before-mpi", "starting them again"), ("paused", "has been stopped by a signal for 5 s")],
 )
-def test_rank_that_is_stopped_before_its_start_restarts_all(scene, message, tmp_path):
+def test_rank_stopped_before_mpi_start_is_restarted_or_resumed(scene, message, tmp_path):
     """MPI's own start waits for it without limit, so all ranks are restarted."""
     done = launched(scene, folder=tmp_path)
     assert done.returncode == 0, done.stderr
@@ -205,5 +205,5 @@ def launched(scene: str, *, folder: Path) -> "subprocess.CompletedProcess[str]":
 
 
 @pytest.mark.mpi
-def test_the_agreed_status_of_a_saved_stop_reaches_the_launcher():
+def test_exit_status_75_of_all_ranks_reaches_the_launcher():
     assert run_ranks(2, "leave", "2").returncode == 75

@@ -44,7 +44,7 @@ def outcome(order: str, setting: str, *, line: tuple[str, ...] = ()) -> "subproc
     ("order", "setting"),
     [("first", "OMP_PROC_BIND=close"), ("late", "OMP_PROC_BIND=spread,master"), ("late", "OMP_PLACES={0}")],
 )
-def test_a_binding_variable_leaves_all_cpus_and_is_logged_once(order: str, setting: str) -> None:
+def test_openmp_binding_variable_is_ignored_and_logged_once(order: str, setting: str) -> None:
     done = outcome(order, setting)
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == ["free" if order == "first" else "narrowed", "None"]
@@ -52,7 +52,7 @@ def test_a_binding_variable_leaves_all_cpus_and_is_logged_once(order: str, setti
     assert ("dithc restored" in done.stderr) == (order == "late")
 
 
-def test_cpus_of_taskset_are_restored_and_no_others() -> None:
+def test_only_taskset_cpus_are_restored() -> None:
     cpus = sorted(os.sched_getaffinity(0))
     for order in ("first", "late"):
         done = outcome(order, "OMP_PROC_BIND=close", line=("taskset", "-c", str(cpus[-1])))
@@ -68,7 +68,7 @@ def test_cpus_of_taskset_are_restored_and_no_others() -> None:
         ("OMP_PROC_BIND=false", ["None", "OMP_PROC_BIND"]),
     ],
 )
-def test_other_variables_of_teams_are_removed_and_one_without_effect_stays(setting: str, expected: list[str]) -> None:
+def test_harmful_openmp_variables_are_removed_and_harmless_are_kept(setting: str, expected: list[str]) -> None:
     done = outcome("first", setting)
     assert done.stdout.split() == ["free", *expected]
     assert ("ignoring" in done.stderr) == (len(expected) == 1)

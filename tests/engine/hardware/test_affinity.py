@@ -38,7 +38,7 @@ def kinds(differences):
     return [difference.kind for difference in differences]
 
 
-def test_a_rank_where_it_was_asked_to_be_has_no_difference(two_sockets, rank_plan, dithc_log):
+def test_correctly_placed_rank_has_no_differences(two_sockets, rank_plan, dithc_log):
     two_sockets.process(allowed="20-39,100-119")
     two_sockets.task(100, name="python", allowed="20-39,100-119")
     two_sockets.task(101, name="worker (a) 1", allowed="22")
@@ -48,21 +48,21 @@ def test_a_rank_where_it_was_asked_to_be_has_no_difference(two_sockets, rank_pla
     assert "verified, 2 thread(s) on CPUs 20-39,100-119" in dithc_log.text
 
 
-def test_a_mask_that_is_not_the_planned_one_is_a_warning(two_sockets, rank_plan, dithc_log):
+def test_mask_differing_from_plan_is_a_warning(two_sockets, rank_plan, dithc_log):
     two_sockets.process(allowed="20-25")
     differences = verify(rank_plan, root=two_sockets.root)
     assert kinds(differences) == ["process mask", "too few CPUs"]
     assert "CPUs 20-39,100-119 were requested, the kernel allows 20-25" in dithc_log.text
 
 
-def test_cpus_that_are_off_are_in_nobodys_way(flat_machine):
+def test_offline_cpus_in_mask_are_ignored(flat_machine):
     tree = flat_machine(num_cores=4, allowed="0-127")
     tree.task(1, name="python", allowed="0-127")
     (only,) = plan_cores(discover_machine(tree.root), ranks_per_node=1).ranks
     assert kinds(verify(only, root=tree.root)) == []
 
 
-def test_threads_that_may_leave_the_rank_are_named_with_the_cpus(two_sockets, rank_plan, dithc_log):
+def test_threads_allowed_outside_the_rank_are_reported_with_cpus(two_sockets, rank_plan, dithc_log):
     two_sockets.process(allowed="20-39,100-119")
     for thread in range(5):
         two_sockets.task(100 + thread, name="pool", allowed="0-159")
@@ -71,7 +71,7 @@ def test_threads_that_may_leave_the_rank_are_named_with_the_cpus(two_sockets, ra
     assert "5 thread(s) (pool 100, pool 101, pool 102, ...) may run on CPUs 0-19,40-99,120-159" in dithc_log.text
 
 
-def test_a_rank_left_to_the_system_is_only_held_to_its_own_mask(two_sockets, rank_plan):
+def test_unpinned_rank_is_verified_against_the_process_mask_only(two_sockets, rank_plan):
     free = replace(rank_plan, rank=0, pin=False)
     two_sockets.process(allowed="0-9")
     two_sockets.task(1, name="python", allowed="0-9")
@@ -86,13 +86,13 @@ def test_a_rank_left_to_the_system_is_only_held_to_its_own_mask(two_sockets, ran
     assert found(5, 1) == ["threads on one CPU"]
 
 
-def test_a_kernel_that_says_nothing_breaks_nothing_and_that_is_said(tmp_path, rank_plan, dithc_log):
+def test_missing_kernel_data_is_logged_without_differences(tmp_path, rank_plan, dithc_log):
     differences = verify(rank_plan, root=tmp_path / "empty", gather=lambda mask: [mask, mask])
     assert "cannot be verified" in dithc_log.text
     assert differences == []
 
 
-def test_ranks_on_one_core_are_said_once_by_the_first_of_them(two_sockets, rank_plan, dithc_log):
+def test_ranks_sharing_a_core_are_reported_once_by_the_first_rank(two_sockets, rank_plan, dithc_log):
     cores = discover_machine(two_sockets.root).cores
     two_sockets.process(allowed="20-39,100-119")
     others = [(100,), rank_plan.cpus, (100, 101), (50,)]
@@ -107,7 +107,7 @@ def test_ranks_on_one_core_are_said_once_by_the_first_of_them(two_sockets, rank_
     assert "ranks 1 and 2 of this node share the core(s) of CPU(s) 20-21,100-101" in dithc_log.text
 
 
-def test_two_cpus_of_a_core_are_shared_only_where_the_cores_are_known(two_sockets):
+def test_hardware_threads_of_a_core_overlap_only_if_cores_are_given(two_sockets):
     cores = discover_machine(two_sockets.root).cores
     assert overlaps([(0,), (80,)]) == ()
     assert overlaps([(0,), (80,)], cores=cores) == ((0, 1, (0,)),)
@@ -121,7 +121,7 @@ def test_overlaps_are_the_common_cpus_of_each_pair(masks):
     assert overlaps(masks) == tuple(pair for pair in expected if pair[2])
 
 
-def test_the_kernel_here_confirms_what_apply_asked_for(two_cpus):
+def test_applied_plan_is_verified_on_this_machine(two_cpus):
     (planned,) = plan_cores(discover_machine(described=False), ranks_per_node=1).ranks
     one = replace(planned, cpus=two_cpus[:1], num_threads=1, pin=True)
     assert kinds(verify(one)) == ["process mask", "thread mask"]
@@ -145,7 +145,7 @@ with ranks(load({{}}), expected=2):
 @pytest.mark.slow
 @pytest.mark.sampled
 @pytest.mark.parametrize("confine", [False, True])
-def test_two_ranks_on_one_cpu_are_a_warning_of_the_first(two_cpus, confine):
+def test_two_ranks_confined_to_one_cpu_are_reported_once(two_cpus, confine):
     try:
         mpiexec = find_mpiexec().path
     except UserError as error:

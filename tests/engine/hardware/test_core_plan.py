@@ -10,7 +10,7 @@ from dithc.engine.hardware import discover_machine, plan_cores
 from dithc.engine.hardware.affinity import apply
 
 
-def test_every_rank_gets_its_own_cores_and_none_is_left(two_sockets):
+def test_ranks_receive_disjoint_cores_covering_the_machine(two_sockets):
     machine = discover_machine(two_sockets.root)
     core_plan = plan_cores(machine, ranks_per_node=4, cpus_per_rank=40)
     cores = [core for rank in core_plan.ranks for core in rank.cores]
@@ -20,25 +20,25 @@ def test_every_rank_gets_its_own_cores_and_none_is_left(two_sockets):
     assert any("spans several sockets" in reason for reason in plan_cores(machine, ranks_per_node=1).reasons)
 
 
-def test_nothing_is_reserved_with_few_cores_and_the_plan_says_so(flat_machine):
+def test_no_core_is_reserved_on_small_machines_and_reason_is_listed(flat_machine):
     core_plan = plan_cores(discover_machine(flat_machine(num_cores=4).root), ranks_per_node=2)
     assert all(rank.reserved == () and rank.num_threads == 2 for rank in core_plan.ranks)
     assert "no core reserved for communication" in core_plan.reasons[0]
 
 
-def test_more_ranks_than_cores_share_them_unbound(flat_machine):
+def test_more_ranks_than_cores_are_unpinned_and_share_cores(flat_machine):
     core_plan = plan_cores(discover_machine(flat_machine(num_cores=2).root), ranks_per_node=4)
     assert all(not rank.pin and rank.num_threads == 1 for rank in core_plan.ranks)
     assert "share" in core_plan.reasons[0]
 
 
-def test_a_mask_set_by_the_launcher_is_the_plan(flat_machine):
+def test_launcher_mask_is_used_as_the_plan(flat_machine):
     machine = discover_machine(flat_machine(num_cores=8, allowed="4-5").root)
     core_plan = plan_cores(machine, ranks_per_node=4, cpus_per_rank=2)
     assert all(rank.cpus == (4, 5) and rank.num_threads == 2 and not rank.pin for rank in core_plan.ranks)
 
 
-def test_a_rank_with_a_mask_of_its_own_leaves_cores_free_by_the_same_rule(two_sockets):
+def test_rank_with_separate_mask_reserves_cores_by_the_same_rule(two_sockets):
     machine = discover_machine(two_sockets.root)
     whole = plan_cores(machine, ranks_per_node=4).ranks[1]
     masked = replace(machine, limits=replace(machine.limits, allowed_cpus=whole.cpus))
@@ -53,13 +53,13 @@ def test_a_rank_with_a_mask_of_its_own_leaves_cores_free_by_the_same_rule(two_so
     assert not plan_cores(throttled, ranks_per_node=4, own_mask=True).ranks[0].pin
 
 
-def test_ranks_that_do_not_fill_the_machine_are_not_bound(flat_machine):
+def test_ranks_not_filling_the_machine_are_unpinned(flat_machine):
     core_plan = plan_cores(discover_machine(flat_machine(num_cores=8).root), ranks_per_node=2, cpus_per_rank=2)
     assert all(not rank.pin and rank.num_threads == 2 for rank in core_plan.ranks)
     assert "other jobs" in core_plan.reasons[0]
 
 
-def test_a_quota_of_cpu_time_limits_the_threads(flat_machine):
+def test_cpu_quota_limits_the_number_of_threads(flat_machine):
     machine = discover_machine(flat_machine(num_cores=8).root)
     machine = replace(machine, limits=replace(machine.limits, cpu_quota=2.5))
     core_plan = plan_cores(machine, ranks_per_node=1)
@@ -68,7 +68,7 @@ def test_a_quota_of_cpu_time_limits_the_threads(flat_machine):
 
 
 @pytest.mark.parametrize(("ranks", "cpus"), [(0, None), (1, 0)])
-def test_less_than_one_rank_or_cpu_is_refused(ranks, cpus):
+def test_less_than_one_rank_or_cpu_is_rejected(ranks, cpus):
     with pytest.raises(UserError, match="expected: 1 or more"):
         plan_cores(discover_machine(), ranks_per_node=ranks, cpus_per_rank=cpus)
 

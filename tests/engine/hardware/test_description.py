@@ -22,7 +22,7 @@ ONE_CLUSTER = "clusters: [{cores: 0-3}]\n"
 
 
 @pytest.mark.parametrize("name", TREES)
-def test_a_written_machine_is_read_back_as_it_was(tree, tmp_path, name):
+def test_emulated_machine_survives_yaml_round_trip(tree, tmp_path, name):
     TREES[name](tree)
     tree.pool("sys/devices/system/node/node0/hugepages", kib=2048, reserved=7, free=6)
     machine = discover_machine(tree.root)
@@ -30,13 +30,13 @@ def test_a_written_machine_is_read_back_as_it_was(tree, tmp_path, name):
     assert description.read(tmp_path / "machine.yaml") == machine
 
 
-def test_this_machine_is_read_back_as_it_is(tmp_path):
+def test_this_machine_survives_yaml_round_trip(tmp_path):
     machine = discover_machine(described=False)
     (tmp_path / "machine.yaml").write_text(description.to_yaml(machine))
     assert description.read(str(tmp_path / "machine.yaml")) == machine
 
 
-def test_a_file_may_say_little(tmp_path):
+def test_minimal_description_is_accepted_with_defaults(tmp_path):
     path = tmp_path / "small.yaml"
     path.write_text("clusters: [{cores: 0-1+4-5}, {cores: [], die: 1}]".replace("[]", "'2+6,3'"))
     machine = description.read(path)
@@ -78,7 +78,7 @@ def test_a_file_may_say_little(tmp_path):
         ("clusters: [3]", r"clusters\[0\]"),
     ],
 )
-def test_a_wrong_file_is_refused_with_its_key(tmp_path, text, key):
+def test_invalid_description_error_contains_key_path_and_fix(tmp_path, text, key):
     path = tmp_path / "wrong.yaml"
     path.write_text(text)
     with pytest.raises(UserError, match=key) as error:
@@ -87,13 +87,13 @@ def test_a_wrong_file_is_refused_with_its_key(tmp_path, text, key):
     assert "fix" in str(error.value)
 
 
-def test_the_machine_of_the_paper_is_described():
+def test_lx2_profile_matches_the_paper():
     machine = description.read(PROFILES / "lx2.yaml")
     assert_lx2(machine)
     assert {"sve", "sme"} <= set(machine.flags)
 
 
-def test_a_description_stands_in_for_this_machine_with_the_limits_of_this_process(monkeypatch, tmp_path, dithc_log):
+def test_description_replaces_this_machine_but_keeps_process_limits(monkeypatch, tmp_path, dithc_log):
     present = discover_machine(described=False)
     cpus = present.limits.allowed_cpus
     path = tmp_path / "apart.yaml"
@@ -111,7 +111,7 @@ def test_a_description_stands_in_for_this_machine_with_the_limits_of_this_proces
     assert dithc_log.text.count("replaces this machine") == 1
 
 
-def test_the_profile_of_two_clusters_makes_a_cluster_of_each_of_two_cores(monkeypatch):
+def test_two_clusters_profile_defines_two_single_core_clusters(monkeypatch):
     if not {0, 1} <= os.sched_getaffinity(0):
         pytest.skip("this process may not use CPUs 0 and 1")
     monkeypatch.setenv("DITHC_MACHINE_FILE", str(PROFILES / "two-clusters.yaml"))
@@ -121,7 +121,7 @@ def test_the_profile_of_two_clusters_makes_a_cluster_of_each_of_two_cores(monkey
     assert [rank.clusters for rank in plan_cores(machine, ranks_per_node=2).ranks] == [((0,),), ((1,),)]
 
 
-def test_a_written_tree_and_a_caller_who_wants_the_machine_itself_see_no_description(monkeypatch, tree):
+def test_description_is_ignored_for_emulated_tree_and_described_false(monkeypatch, tree):
     monkeypatch.setenv("DITHC_MACHINE_FILE", "/nowhere.yaml")
     machines.container(tree)
     assert len(discover_machine(tree.root).cores) == 2
@@ -130,7 +130,7 @@ def test_a_written_tree_and_a_caller_who_wants_the_machine_itself_see_no_descrip
         discover_machine()
 
 
-def test_a_description_without_any_cpu_of_ours_is_refused(monkeypatch, tmp_path):
+def test_description_without_allowed_cpus_is_rejected(monkeypatch, tmp_path):
     path = tmp_path / "other.yaml"
     path.write_text("clusters: [{cores: 100000-100001}]")
     monkeypatch.setenv("DITHC_MACHINE_FILE", str(path))
@@ -148,6 +148,6 @@ def test_a_description_without_any_cpu_of_ours_is_refused(monkeypatch, tmp_path)
         ([(cpu,) for cpu in range(7, 300, 3)], ",".join(map(str, range(7, 300, 3)))),
     ],
 )
-def test_cores_are_written_short_and_read_back(cores, text):
+def test_compact_core_lists_survive_round_trip(cores, text):
     assert compact_cores(cores) == text
     assert expand_cores(text) == tuple(cores)

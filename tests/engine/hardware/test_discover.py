@@ -7,7 +7,7 @@ from dataclasses import asdict
 from dithc.engine.hardware import Limits, discover_machine
 
 
-def test_this_machine_shows_the_cpus_we_may_use():
+def test_discovered_machine_contains_allowed_cpus_and_memory():
     machine = discover_machine()
     assert set(machine.limits.allowed_cpus) == os.sched_getaffinity(0)
     assert machine.memory_bytes == os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
@@ -16,19 +16,19 @@ def test_this_machine_shows_the_cpus_we_may_use():
     json.dumps(asdict(machine))
 
 
-def test_an_empty_tree_gives_cores_without_topology(tree):
+def test_empty_tree_yields_cores_without_topology(tree):
     machine = discover_machine(tree.root)
     assert len(machine.cores) == os.cpu_count()
     assert machine.limits.memory_available_bytes is None
 
 
-def test_offline_cpus_are_no_cores(flat_machine):
+def test_offline_cpus_are_excluded_from_cores(flat_machine):
     tree = flat_machine(num_cores=8)
     tree.online("0-3,6")
     assert [core.cpus for core in discover_machine(tree.root).cores] == [(0,), (1,), (2,), (3,), (6,)]
 
 
-def test_version_2_limits_are_the_tightest_up_the_tree(flat_machine):
+def test_cgroup_v2_limits_are_the_minimum_over_parent_groups(flat_machine):
     tree = flat_machine(num_cores=8)
     tree.write("proc/self/cgroup", "0::/job/step")
     tree.write("proc/self/mountinfo", "31 23 0:28 / /sys/fs/cgroup rw,relatime - cgroup2 cgroup2 rw")
@@ -46,7 +46,7 @@ def test_version_2_limits_are_the_tightest_up_the_tree(flat_machine):
     assert Limits.out_of_memory_kills(tree.root) == 2
 
 
-def test_version_1_limits_are_read_below_the_mounted_part(flat_machine):
+def test_cgroup_v1_limits_are_read_below_the_mount_root(flat_machine):
     tree = flat_machine(num_cores=8)
     tree.write("proc/self/cgroup", "5:cpu,cpuacct:/box/7\n4:memory:/box/7")
     tree.write(
@@ -64,7 +64,7 @@ def test_version_1_limits_are_read_below_the_mounted_part(flat_machine):
     assert limits.memory_available_bytes == 1 << 29
 
 
-def test_an_unlimited_group_limits_nothing(flat_machine):
+def test_unlimited_cgroup_has_no_limits(flat_machine):
     tree = flat_machine(num_cores=2)
     tree.write("proc/self/cgroup", "4:memory:/\n1:cpu:/")
     tree.write(
@@ -77,7 +77,7 @@ def test_an_unlimited_group_limits_nothing(flat_machine):
     assert limits.memory_available_bytes == 32 << 30
 
 
-def test_a_group_beside_the_mounted_part_is_not_taken_for_one_inside(flat_machine):
+def test_cgroup_outside_the_mount_root_is_not_matched_by_prefix(flat_machine):
     tree = flat_machine(num_cores=2)
     tree.write("proc/self/cgroup", "4:memory:/boxer")
     tree.write("proc/self/mountinfo", "35 31 0:32 /box /cg/memory rw - cgroup cgroup rw,memory")
@@ -86,7 +86,7 @@ def test_a_group_beside_the_mounted_part_is_not_taken_for_one_inside(flat_machin
     assert Limits.read(tree.root).memory_limit_bytes == 2 << 30
 
 
-def test_numbers_that_the_kernel_does_not_know_are_left_out(flat_machine):
+def test_unknown_kernel_values_are_omitted(flat_machine):
     tree = flat_machine(num_cores=2)
     tree.write("sys/devices/system/cpu/cpu0/topology/physical_package_id", "-1")
     tree.write("sys/devices/system/cpu/cpu0/topology/die_id", "-1")
@@ -97,7 +97,7 @@ def test_numbers_that_the_kernel_does_not_know_are_left_out(flat_machine):
     assert machine.nodes[0].read_bandwidth is None
 
 
-def test_cores_go_by_their_node_where_all_their_siblings_are_off(two_sockets):
+def test_cores_with_offline_siblings_keep_one_cpu_each(two_sockets):
     two_sockets.online("0-79", present="0-159")
     machine = discover_machine(two_sockets.root)
     assert [core.cpus for core in machine.cores[:2]] == [(0,), (1,)]

@@ -20,7 +20,7 @@ def sizes(rank_plan):
     return [len(cores) for cores in rank_plan.clusters]
 
 
-def test_a_container_without_topology_has_a_core_for_each_cpu(tree):
+def test_container_without_topology_has_one_core_per_cpu(tree):
     machines.container(tree)
     machine = discover_machine(tree.root)
     assert shape(machine) == (1, 1, 1, 2)
@@ -30,7 +30,7 @@ def test_a_container_without_topology_has_a_core_for_each_cpu(tree):
     assert (rank.clusters, rank.reserved, rank.num_threads) == (((0, 1),), (), 2)
 
 
-def test_a_laptop_is_one_cluster_around_its_l3_and_its_efficient_cores_are_known(tree):
+def test_laptop_is_one_l3_cluster_with_efficiency_cores_detected(tree):
     machines.laptop(tree)
     machine = discover_machine(tree.root)
     assert shape(machine) == (1, 1, 1, 14)
@@ -43,7 +43,7 @@ def test_a_laptop_is_one_cluster_around_its_l3_and_its_efficient_cores_are_known
     assert "8 of the cores are efficiency cores" in machine.describe()
 
 
-def test_laptop_cores_outside_the_l3_are_a_cluster_by_their_l2(tree):
+def test_laptop_cores_outside_the_l3_form_an_l2_cluster(tree):
     machines.laptop(tree, low_power=True)
     machine = discover_machine(tree.root)
     assert [len(cluster.cores) for cluster in machine.clusters] == [14, 2]
@@ -51,7 +51,7 @@ def test_laptop_cores_outside_the_l3_are_a_cluster_by_their_l2(tree):
 
 
 @pytest.mark.parametrize("chiplets_as_dies", [False, True])
-def test_epyc_with_one_node_a_socket_has_a_cluster_for_each_l3(tree, chiplets_as_dies):
+def test_epyc_with_one_node_per_socket_has_one_cluster_per_l3(tree, chiplets_as_dies):
     machines.epyc(tree, nodes_per_socket=1, chiplets_as_dies=chiplets_as_dies)
     machine = discover_machine(tree.root)
     assert shape(machine) == (2, 2, 16, 128)
@@ -67,7 +67,7 @@ def test_epyc_with_one_node_a_socket_has_a_cluster_for_each_l3(tree, chiplets_as
 
 
 @pytest.mark.parametrize("chiplets_as_dies", [False, True])
-def test_epyc_with_four_nodes_a_socket_has_a_cluster_for_each_node(tree, chiplets_as_dies):
+def test_epyc_with_four_nodes_per_socket_has_one_cluster_per_node(tree, chiplets_as_dies):
     machines.epyc(tree, nodes_per_socket=4, chiplets_as_dies=chiplets_as_dies)
     machine = discover_machine(tree.root)
     assert shape(machine) == (2, 2, 8, 128)
@@ -81,7 +81,7 @@ def test_epyc_with_four_nodes_a_socket_has_a_cluster_for_each_node(tree, chiplet
 
 @pytest.mark.parametrize("hmat", [True, False])
 @pytest.mark.parametrize(("clusters", "dies_and_clusters"), [(4, (2, 2, 8, 112)), (1, (2, 2, 2, 112))])
-def test_xeon_max_in_flat_mode_has_on_package_memory_beside_ddr(tree, hmat, clusters, dies_and_clusters):
+def test_xeon_max_in_flat_mode_has_ddr_and_on_package_tiers(tree, hmat, clusters, dies_and_clusters):
     machines.xeon_max(tree, flat=True, hmat=hmat, clusters_per_socket=clusters)
     machine = discover_machine(tree.root)
     assert shape(machine) == dies_and_clusters
@@ -110,7 +110,7 @@ def test_a64fx_is_one_die_of_four_groups_with_on_package_memory_only(tree):
     assert rank.num_threads == 46
 
 
-def test_without_its_numa_nodes_the_l2_still_tells_the_groups_of_a64fx(tree):
+def test_a64fx_clusters_follow_l2_caches_without_numa_nodes(tree):
     machines.a64fx(tree)
     (tree.root / "sys/devices/system/node").rename(tree.root / "nodes")
     machine = discover_machine(tree.root)
@@ -118,7 +118,7 @@ def test_without_its_numa_nodes_the_l2_still_tells_the_groups_of_a64fx(tree):
     assert machine.cluster_rule == "cores sharing an L2 cache"
 
 
-def test_cores_without_caches_go_by_what_the_kernel_calls_a_cluster(tree):
+def test_cores_without_caches_use_kernel_cluster_lists(tree):
     for cpu in range(8):
         tree.cpu(cpu, socket=0, die=None, siblings=str(cpu))
         tree.write(f"sys/devices/system/cpu/cpu{cpu}/topology/cluster_cpus_list", "0-3" if cpu < 4 else "4-7")
@@ -130,7 +130,7 @@ def test_cores_without_caches_go_by_what_the_kernel_calls_a_cluster(tree):
     assert machine.slower_cores == (4, 5, 6, 7)
 
 
-def test_grace_has_a_die_and_a_cluster_for_each_socket(tree):
+def test_grace_has_one_die_and_one_cluster_per_socket(tree):
     machines.grace(tree)
     machine = discover_machine(tree.root)
     assert shape(machine) == (2, 2, 2, 144)
@@ -141,7 +141,7 @@ def test_grace_has_a_die_and_a_cluster_for_each_socket(tree):
     assert (sizes(first), dict(first.reserved)) == ([70], {"communication": 70, "load": 71})
 
 
-def test_a_gpus_memory_is_no_on_package_memory_of_the_cpu(tree):
+def test_gpu_memory_is_an_expander_tier_of_the_cpu(tree):
     machines.grace_hopper(tree)
     machine = discover_machine(tree.root)
     assert tiers(machine) == {"ddr": ((0,), 480), "expander": ((1,), 96)}
@@ -174,7 +174,7 @@ def test_lx2_has_four_dies_of_four_clusters_with_36_compute_cores_each(tree, hma
     assert [sizes(rank) for rank in ranks] == [[36]] * 16
 
 
-def test_ranks_keep_to_their_dies_where_a_core_is_missing(tree):
+def test_ranks_stay_within_dies_if_a_core_is_offline(tree):
     machines.lx2(tree)
     tree.online("0-9,11-607", present="0-607")
     tree.process(allowed="0-9,11-607")
@@ -188,7 +188,7 @@ def test_ranks_keep_to_their_dies_where_a_core_is_missing(tree):
     assert [sizes(rank) for rank in ranks] == [[36] * 4] * 4
 
 
-def test_ranks_are_cut_evenly_where_a_cpuset_leaves_the_dies_unequal(tree):
+def test_ranks_are_split_evenly_if_a_cpuset_makes_dies_unequal(tree):
     machines.grace(tree)
     tree.process(allowed="0-9,72-73")
     core_plan = plan_cores(discover_machine(tree.root), ranks_per_node=2)
@@ -197,7 +197,7 @@ def test_ranks_are_cut_evenly_where_a_cpuset_leaves_the_dies_unequal(tree):
     assert any("rank 1 spans several sockets" in reason for reason in core_plan.reasons)
 
 
-def test_reserved_pages_are_read_of_the_machine_and_of_each_node(tree):
+def test_reserved_huge_pages_are_read_per_machine_and_per_node(tree):
     machines.grace(tree)
     tree.pool("sys/kernel/mm/hugepages", kib=524288, reserved=5, free=4)
     tree.pool("sys/kernel/mm/hugepages", kib=2048, reserved=3, free=3)

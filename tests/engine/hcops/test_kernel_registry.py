@@ -13,7 +13,7 @@ from dithc.engine.hcops.kernel_registry import FAST, default, obstacle, raw_of
 from dithc.engine.hcops.spec import SPECS
 
 
-def test_a_back_end_may_serve_only_some_operators_and_wrong_names_change_nothing() -> None:
+def test_backend_serves_selected_operators_and_unknown_names_raise() -> None:
     before = hcops.describe_kernels()
     with hcops.use("reference"):
         with hcops.use("numba", ops=("linear", "silu")):
@@ -29,7 +29,7 @@ def test_a_back_end_may_serve_only_some_operators_and_wrong_names_change_nothing
 
 
 @pytest.mark.parametrize("backend", ["reference", "numba", "c"])
-def test_describe_names_a_kernel_and_a_reason_for_each_operator(backend, use_backend) -> None:
+def test_description_lists_kernel_and_reason_for_each_operator(backend, use_backend) -> None:
     use_backend(backend)
     rows = hcops.describe_kernels()
     assert [row["op"] for row in rows] == [spec.name for spec in SPECS]
@@ -37,7 +37,7 @@ def test_describe_names_a_kernel_and_a_reason_for_each_operator(backend, use_bac
 
 
 @pytest.mark.parametrize("setting", ["", "ref"])
-def test_the_reason_of_a_c_kernel_names_its_instruction_set_and_who_chose_it(setting, use_backend, monkeypatch) -> None:
+def test_c_kernel_reason_contains_instruction_set_and_tuning_file(setting, use_backend, monkeypatch) -> None:
     use_backend("c")
     monkeypatch.setenv("HCOPS_ISA", setting)
     monkeypatch.setattr(active, "summary", lambda: "tuning file somewhere")
@@ -50,7 +50,7 @@ def test_the_reason_of_a_c_kernel_names_its_instruction_set_and_who_chose_it(set
     assert all("map_backward" in rows[op]["kernel"] for op in ("exp", "tanh", "gelu"))
 
 
-def test_every_line_of_c_names_kernels_that_the_library_has() -> None:
+def test_every_spec_names_existing_kernels_of_the_c_library() -> None:
     if native.library() is None:
         pytest.skip(f"C kernels: {native.load_library().reason}")
     names = [name for name, _ in native.kernels()]
@@ -61,7 +61,7 @@ def test_every_line_of_c_names_kernels_that_the_library_has() -> None:
 
 
 @pytest.mark.parametrize("backend", FAST)
-def test_every_back_end_has_the_raw_kernels_of_its_lines(backend) -> None:
+def test_every_backend_provides_raw_kernels_of_all_specs(backend) -> None:
     if reason := obstacle(backend):
         pytest.skip(reason)
     names = [f"{spec.name}_{kind}" for spec in SPECS for kind in ("forward", *["backward"] * bool(spec.backward))]
@@ -69,7 +69,7 @@ def test_every_back_end_has_the_raw_kernels_of_its_lines(backend) -> None:
     assert set(OPERATORS) == {spec.name for spec in SPECS} - {"adamw", "sum_of_squares"}
 
 
-def test_default_is_the_fastest_that_works_and_says_why(monkeypatch) -> None:
+def test_default_is_the_fastest_available_backend_with_reason(monkeypatch) -> None:
     monkeypatch.setattr(kernel_registry, "obstacle", lambda backend: None)
     assert default()[0] == "c"
     monkeypatch.setattr(kernel_registry, "obstacle", lambda backend: "no library" if backend == "c" else None)
@@ -78,7 +78,7 @@ def test_default_is_the_fastest_that_works_and_says_why(monkeypatch) -> None:
     assert default() == ("reference", "not c: missing; not numba: missing")
 
 
-def test_back_end_that_cannot_work_here_is_refused_with_the_reason(monkeypatch) -> None:
+def test_unavailable_backend_is_rejected_with_reason(monkeypatch) -> None:
     monkeypatch.setattr(active, "obstacle", lambda backend: "no library")
     with pytest.raises(UserError, match="no library"):
         hcops.use("c")

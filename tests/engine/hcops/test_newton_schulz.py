@@ -43,7 +43,7 @@ def test_singular_values_are_mapped_and_vectors_kept(backend, shape, use_backend
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("shape", [(64, 256), (256, 64), (96, 128)], ids=str)
-def test_singular_values_end_in_the_band_whatever_the_size(shape, dtype):
+def test_singular_values_end_in_the_band_for_any_scale(shape, dtype):
     matrix = torch.randn(shape, generator=torch.Generator().manual_seed(2))
     slack = 0.0 if dtype is torch.float32 else 3 * 2**-8 * COEFFICIENTS[0]  # the last iteration's three products
     for size in (1e-6, 1.0, 1e15):
@@ -55,7 +55,7 @@ def test_singular_values_end_in_the_band_whatever_the_size(shape, dtype):
         assert distance(found, svd_map(matrix, 5)) < (1e-4 if dtype is torch.float32 else 0.1)
 
 
-def test_a_matrix_of_low_rank_keeps_its_rank():
+def test_low_rank_matrix_keeps_small_singular_values_small():
     draws = torch.Generator().manual_seed(3)
     matrix = torch.randn(40, 3, generator=draws) @ torch.randn(3, 60, generator=draws)
     values = torch.linalg.svdvals(hcops.optimizer.orthogonalise(matrix).double())
@@ -63,7 +63,7 @@ def test_a_matrix_of_low_rank_keeps_its_rank():
     assert values[3:].max() < 2**-24 * 40 * COEFFICIENTS[0] ** 5
 
 
-def test_nothing_stays_nothing_and_no_number_stays_none():
+def test_zeros_stay_zero_and_nan_stays_nan():
     assert not hcops.optimizer.orthogonalise(torch.zeros(4, 6)).any()
     tiny = hcops.optimizer.orthogonalise(torch.full((4, 6), 1e-30))
     assert tiny.isfinite().all()
@@ -71,7 +71,7 @@ def test_nothing_stays_nothing_and_no_number_stays_none():
     assert hcops.optimizer.orthogonalise(torch.full((4, 6), math.nan)).isnan().all()
 
 
-def test_input_stays_as_it_is_and_no_graph_is_kept():
+def test_input_is_unchanged_and_output_has_no_graph():
     matrix = torch.randn(8, 4, requires_grad=True)
     before = matrix.detach().clone()
     found = hcops.optimizer.orthogonalise(matrix)

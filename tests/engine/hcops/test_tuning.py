@@ -49,7 +49,7 @@ def folder(tmp_path, monkeypatch):
     tuning._choices.cache_clear()
 
 
-def test_the_winner_gains_the_margin():
+def test_winner_must_exceed_the_margin_and_scatter():
     assert tuning.winner({"a": [0.90, 0.91, 0.89], "b": [0.95, 0.95, 0.95]}) == "a"
     assert tuning.winner({"a": [0.98, 0.98, 0.98]}) is None
     assert tuning.winner({"a": [1.5, 1.5, 1.5]}) is None
@@ -58,7 +58,7 @@ def test_the_winner_gains_the_margin():
     assert tuning.winner({"a": [0.6, 0.9, 1.4], "b": [0.95, 0.95, 0.95]}) == "b"
 
 
-def test_saving_adds_to_what_is_there_and_replaces_the_same_product(tmp_path):
+def test_saving_adds_products_and_replaces_duplicates(tmp_path):
     path = tmp_path / KEY.file_name
     tuning.save(path, KEY, RESULTS)
     tuning.save(path, KEY, {OUT: TuningResult(None, 1.0, 1.1, 0.03)})
@@ -69,7 +69,7 @@ def test_saving_adds_to_what_is_there_and_replaces_the_same_product(tmp_path):
     ("field", "value"),
     [("cpu", "another"), ("cores", 4), ("threads", 1), ("isa", "avx2"), ("dithc", "0.2.0"), ("abi", 3), ("caches", ())],
 )
-def test_any_difference_of_the_machine_is_another_file(field, value, tmp_path, caplog):
+def test_tuning_file_of_a_different_machine_is_ignored_with_a_warning(field, value, tmp_path, caplog):
     other = dataclasses.replace(KEY, **{field: value})
     assert other.file_name != KEY.file_name
     path = tmp_path / "tuning.json"
@@ -110,7 +110,7 @@ def damaged_contents():
 
 
 @pytest.mark.parametrize("content", [pytest.param(text, id=name) for name, text in damaged_contents()])
-def test_a_damaged_file_is_a_warning_with_a_fix_and_the_default(content, tmp_path, caplog):
+def test_damaged_file_is_ignored_with_a_warning_and_fix(content, tmp_path, caplog):
     path = tmp_path / "tuning.json"
     path.write_text(content)
     with caplog.at_level(logging.WARNING):
@@ -119,7 +119,7 @@ def test_a_damaged_file_is_a_warning_with_a_fix_and_the_default(content, tmp_pat
     assert "fix" in caplog.text
 
 
-def test_a_product_takes_its_tuned_choice_and_others_the_default(folder, two_threads):
+def test_tuned_products_use_the_file_and_untuned_use_the_default(folder, two_threads):
     key = tuning.this_machine()
     tuning.save(folder / key.file_name, key, RESULTS)
     assert tuning.choice(*QKV) == RESULTS[QKV].choice
@@ -131,7 +131,7 @@ RULE_WON = {QKV: RESULTS[QKV]._replace(choice=None)}
 
 
 @pytest.mark.parametrize(("results", "counts"), [(RESULTS, (2, 2, 1)), (RULE_WON, (0, 1, 0))])
-def test_the_summary_names_the_file_and_counts_what_torch_serves(results, counts, folder, two_threads):
+def test_summary_contains_file_and_product_counts(results, counts, folder, two_threads):
     assert tuning.summary() is None
     key = tuning.this_machine()
     tuning.save(folder / key.file_name, key, results)
@@ -140,7 +140,7 @@ def test_the_summary_names_the_file_and_counts_what_torch_serves(results, counts
     assert tuning.choice(*QKV) == results[QKV].choice
 
 
-def test_off_turns_a_tuning_off(folder, monkeypatch):
+def test_tuning_folder_off_disables_tuning(folder, monkeypatch):
     key = tuning.this_machine()
     tuning.save(folder / key.file_name, key, RESULTS)
     monkeypatch.setenv("DITHC_TUNING_FOLDER", "off")
@@ -148,7 +148,7 @@ def test_off_turns_a_tuning_off(folder, monkeypatch):
     assert tuning.choice(*QKV) is None
 
 
-def test_the_file_stands_in_the_cache_folder_of_the_user(monkeypatch, tmp_path):
+def test_tuning_file_path_is_in_the_user_cache_folder(monkeypatch, tmp_path):
     monkeypatch.delenv("DITHC_TUNING_FOLDER", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert tuning.path_of(KEY) == tmp_path / "dithc" / "tuning" / KEY.file_name
@@ -157,7 +157,7 @@ def test_the_file_stands_in_the_cache_folder_of_the_user(monkeypatch, tmp_path):
     assert tuning.path_of(KEY) == tmp_path / ".cache" / "dithc" / "tuning" / KEY.file_name
 
 
-def test_trying_a_candidate_is_for_the_body_alone(folder):
+def test_use_blocking_is_restored_at_block_end(folder):
     with tuning.use_blocking("torch"):
         assert tuning.choice(*QKV) == "torch"
         with tuning.use_blocking(None):

@@ -33,7 +33,7 @@ def used(pool):
     return pool.counters().used_bytes
 
 
-def test_large_tensors_come_from_the_pool_while_the_mode_is_on_only(pool):
+def test_large_tensors_use_the_pool_only_in_the_mode(pool):
     outside = torch.empty(LARGE)
     with modes.serving(pool):
         assert modes.is_on()
@@ -51,7 +51,7 @@ def test_large_tensors_come_from_the_pool_while_the_mode_is_on_only(pool):
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.int64, torch.complex64, torch.bool])
-def test_every_type_has_room_for_its_elements(pool, dtype):
+def test_every_dtype_is_allocated_with_sufficient_bytes(pool, dtype):
     with modes.serving(pool):
         tensor = torch.ones(3, 1021, 1031, dtype=dtype)
     assert used(pool) == -(-tensor.nbytes // 4096) * 4096
@@ -59,7 +59,7 @@ def test_every_type_has_room_for_its_elements(pool, dtype):
     del tensor
 
 
-def test_temporaries_and_gradients_of_autograd_come_from_the_pool_and_are_the_same_numbers(pool):
+def test_autograd_tensors_use_the_pool_with_identical_values(pool):
     def step(weight, inputs):
         weight.grad = None
         torch.nn.functional.gelu(inputs @ weight).softmax(-1).square().sum().backward()
@@ -77,7 +77,7 @@ def test_temporaries_and_gradients_of_autograd_come_from_the_pool_and_are_the_sa
     weight.grad = None
 
 
-def test_clones_keep_their_content_and_storages_may_grow_and_shrink_in_and_out_of_the_mode(pool):
+def test_clones_and_resized_storages_are_correct_across_modes(pool):
     with modes.serving(pool):
         tensor = torch.arange(LARGE, dtype=torch.float32)
         copy = tensor.clone()
@@ -96,7 +96,7 @@ def test_clones_keep_their_content_and_storages_may_grow_and_shrink_in_and_out_o
     del tensor, copy
 
 
-def fails(kept):
+def raise_after_allocation(kept):
     kept.append(torch.empty(LARGE))
     kept[0].reshape(3)
 
@@ -106,7 +106,7 @@ def test_modes_nest_and_end_with_an_exception(pool):
     with modes.serving(pool):
         kept = []
         with pytest.raises(RuntimeError, match="shape"), modes.serving(inner):
-            fails(kept)
+            raise_after_allocation(kept)
         again = torch.empty(2 * LARGE)
         assert (used(inner), used(pool)) == (4 * MEBI, 8 * MEBI)
     assert not modes.is_on()
@@ -114,7 +114,7 @@ def test_modes_nest_and_end_with_an_exception(pool):
     assert used(inner) == 0
 
 
-def test_the_mode_is_of_one_thread_and_any_thread_frees(pool):
+def test_mode_is_thread_local_and_any_thread_can_free(pool):
     failures, passed = [], []
 
     def work(value):
@@ -136,7 +136,7 @@ def test_the_mode_is_of_one_thread_and_any_thread_frees(pool):
     passed.clear()
 
 
-def test_a_pool_may_be_closed_while_a_mode_of_another_thread_names_it(pool):
+def test_pool_can_be_closed_while_another_thread_uses_the_mode(pool):
     below = Pool()
     closed = Pool(next=below)
     handle, is_entered, is_closed, found = weakref.ref(closed.handle), threading.Event(), threading.Event(), []
@@ -159,7 +159,7 @@ def test_a_pool_may_be_closed_while_a_mode_of_another_thread_names_it(pool):
     assert found == [LARGE, 1, True, True]
 
 
-def test_where_the_pool_refuses_torchs_allocator_serves_and_it_is_counted(pool):
+def test_rejected_allocations_use_torch_allocator_and_are_counted(pool):
     full, before = Pool(budget_bytes=2 * MEBI), modes.counters()
     with modes.serving(full):
         kept = torch.zeros(LARGE)
@@ -168,7 +168,7 @@ def test_where_the_pool_refuses_torchs_allocator_serves_and_it_is_counted(pool):
     assert (used(full), float(kept.sum())) == (0, 0.0)
 
 
-def test_what_a_full_pool_has_not_comes_from_the_pool_below_it(pool):
+def test_full_pool_spills_to_the_next_pool(pool):
     before = modes.counters().num_refused
     with modes.serving(Pool(budget_bytes=6 * MEBI, next=pool)):
         kept = [torch.zeros(LARGE) for _ in range(3)]
@@ -176,7 +176,7 @@ def test_what_a_full_pool_has_not_comes_from_the_pool_below_it(pool):
     kept.clear()
 
 
-def test_what_nobody_has_is_torchs_error(pool):
+def test_impossible_allocation_raises_torch_error(pool):
     before = modes.counters().num_refused
     with modes.serving(pool), pytest.raises(RuntimeError, match="allocate"):
         torch.empty(1 << 58, dtype=torch.uint8)
@@ -185,7 +185,7 @@ def test_what_nobody_has_is_torchs_error(pool):
 
 
 @pytest.mark.slow
-def test_child_of_a_fork_is_out_of_the_mode_and_may_enter_and_free(pool):
+def test_forked_child_is_outside_the_mode_and_can_free(pool):
     with modes.serving(pool):
         kept = torch.full((LARGE,), 1.0)
         child = os.fork()
@@ -230,7 +230,7 @@ print("done")
 
 
 @pytest.mark.slow
-def test_forks_while_a_thread_allocates_and_tensors_that_live_until_the_end_do_no_harm(pool):
+def test_forks_during_allocation_and_tensors_live_at_exit_are_safe(pool):
     done = run_script(FORK_UNDER_LOAD)
     assert (done.returncode, done.stdout) == (0, "done\n"), done.stderr
 
@@ -243,7 +243,7 @@ def without_extension(pool, monkeypatch, tmp_path):
     allocator._load.cache_clear()
 
 
-def test_without_the_extension_the_mode_does_nothing_and_says_why(without_extension, pool, caplog):
+def test_mode_without_extension_is_inactive_and_logs_the_reason(without_extension, pool, caplog):
     caplog.set_level("INFO")
     with modes.serving(pool):
         kept = torch.empty(LARGE)
@@ -253,19 +253,19 @@ def test_without_the_extension_the_mode_does_nothing_and_says_why(without_extens
     assert "torch's own tensors stay with torch's allocator" in caplog.text
 
 
-def test_extension_for_another_torch_is_not_used(pool):
+def test_extension_for_a_different_torch_version_is_rejected(pool):
     path = allocator.path_of(allocator.base_version(torch.__version__))
     found = allocator.open_extension(path, version="9.9.9")
     assert found.library is None
     assert "this is 9.9.9" in found.reason
 
 
-def test_file_that_is_no_extension_is_a_reason(pool, tmp_path):
+def test_damaged_extension_file_is_reported_as_reason(pool, tmp_path):
     path = tmp_path / "_torch_allocator_2_13_0.so"
     path.write_bytes(b"not a library")
     assert "is damaged" in allocator.open_extension(path, version="2.13.0").reason
 
 
 @pytest.mark.parametrize("version", ["2.13.0", "2.13.0+cpu", "2.13.0.dev20260101+cpu"])
-def test_name_of_the_extension_is_of_the_headers_version(version):
+def test_extension_file_name_contains_the_base_version(version):
     assert allocator.path_of(allocator.base_version(version)).name == "_torch_allocator_2_13_0.so"

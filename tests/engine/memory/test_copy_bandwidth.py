@@ -21,15 +21,15 @@ def forgotten(monkeypatch):
 
 
 @needs_library
-def test_the_rate_of_memory_is_that_of_a_thread_that_nobody_helps(monkeypatch):
+def test_memory_rate_is_measured_on_a_single_thread(monkeypatch):
     recorded = []
 
-    class Watched(CopyEngine):
+    class RecordingEngine(CopyEngine):
         def close(self):
             recorded.append(self.counters())
             super().close()
 
-    monkeypatch.setattr(copy_bandwidth, "CopyEngine", Watched)
+    monkeypatch.setattr(copy_bandwidth, "CopyEngine", RecordingEngine)
     rate = copy_bandwidth.memory_rate(())
     (counters,) = recorded
     assert counters.blocking_bytes == 0
@@ -37,7 +37,7 @@ def test_the_rate_of_memory_is_that_of_a_thread_that_nobody_helps(monkeypatch):
     assert rate >= counters.loaded_bytes / counters.busy_seconds["load"]  # the best of them
 
 
-def test_the_rates_of_a_file_are_past_the_page_cache(tmp_path, monkeypatch):
+def test_file_rates_bypass_the_page_cache_and_are_cached(tmp_path, monkeypatch):
     calls = []
 
     def watched(name):
@@ -61,7 +61,7 @@ def test_the_rates_of_a_file_are_past_the_page_cache(tmp_path, monkeypatch):
     assert again is rates
 
 
-def test_what_a_disk_is_slow_at_shows_in_that_rate_alone(tmp_path, monkeypatch):
+def test_slow_disk_writes_reduce_only_the_write_rate(tmp_path, monkeypatch):
     original = os.fdatasync
 
     def slow(file):

@@ -62,7 +62,7 @@ def copies(make):
     return make()
 
 
-def until(condition: Callable[[], bool]) -> None:
+def wait_until(condition: Callable[[], bool]) -> None:
     """Wait for a condition; fail after a minute."""
     deadline = time.monotonic() + MAX_SECONDS
     while not condition():
@@ -78,7 +78,7 @@ SIZES = (0, 1, 63, 64, 65, 4095, 100_003, PART // 4 - 1, PART // 4, 2 * PART // 
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64, torch.bool])
-def test_a_copy_is_what_torch_copies(copies, dtype):
+def test_copies_equal_the_source_for_any_size_and_offset(copies, dtype):
     for count, offset in product(SIZES, (0, 3)):
         source, target = numbers(count + offset, dtype)[offset:], torch.zeros(count + 2 * offset, dtype=dtype)
         copies.wait(copies.submit(target[offset : offset + count], source, stream="load"))
@@ -91,7 +91,7 @@ def test_a_copy_is_what_torch_copies(copies, dtype):
         assert not target[offset + count :].any()
 
 
-def test_counters_say_what_was_copied_and_by_whom(copies):
+def test_counters_report_copied_bytes_per_stream(copies):
     source, target = numbers(PART), torch.empty(PART)
     tickets = [
         copies.submit(target, source, stream="load"),
@@ -109,7 +109,7 @@ def test_counters_say_what_was_copied_and_by_whom(copies):
     assert copies.counters().loaded_bytes == found.loaded_bytes
 
 
-def test_failures_reach_who_waits_and_nobody_else(copies):
+def test_failed_copies_raise_only_in_waiting_callers(copies):
     copies.inject(error=errno.EIO, after_bytes=4000)
     source = numbers(1000)
     tickets = [copies.submit(torch.empty(1000), source, stream="load") for _ in range(3)]
@@ -126,14 +126,14 @@ def test_failures_reach_who_waits_and_nobody_else(copies):
     assert torch.equal(target, source)
 
 
-def test_failures_that_nobody_waits_for_are_logged(copies, caplog):
+def test_unawaited_failures_are_logged(copies, caplog):
     copies.inject(error=errno.ENOSPC)
     copies.submit(torch.empty(1000), numbers(1000), stream="offload")
     copies.drain()
     assert "offload of 4000 bytes failed: No space left on device" in caplog.text
 
 
-def test_a_tensor_in_a_file_goes_by_its_descriptor(make, tmp_path):
+def test_file_tensors_are_copied_through_the_descriptor(make, tmp_path):
     tier = FileTier(tmp_path / "tier", 4 * PART)
     copies = make([SimpleNamespace(mapping=lambda: None), tier])
     source, count = numbers(PART + 4097, torch.uint8), PART + 4097
@@ -148,7 +148,7 @@ def test_a_tensor_in_a_file_goes_by_its_descriptor(make, tmp_path):
     assert not tier.tensor[:8192].any()
 
 
-def test_errors_of_a_file_are_the_systems(make, tmp_path):
+def test_file_errors_preserve_system_error_numbers(make, tmp_path):
     with open("/dev/full", "r+b", buffering=0) as full, (tmp_path / "short").open("w+b") as short:
         for descriptor, target_is_file, expected in (
             (full.fileno(), True, errno.ENOSPC),
@@ -187,7 +187,7 @@ except OSError as error:
 
 
 @pytest.mark.slow
-def test_a_write_that_the_system_cuts_short_goes_on_until_it_says_why(tmp_path):
+def test_short_write_continues_until_the_system_error(tmp_path):
     """With a limit on file sizes the first write is short, and only the next write fails."""
     done = run_script(LIMITED, tmp_path / "file")
     assert (done.returncode, done.stdout.split()) == (0, [str(errno.EFBIG)]), done.stderr
@@ -204,7 +204,7 @@ def test_a_write_that_the_system_cuts_short_goes_on_until_it_says_why(tmp_path):
         (torch.empty(10, device="meta"), torch.empty(10)),
     ],
 )
-def test_tensors_that_do_not_fit_are_refused(copies, target, source):
+def test_mismatched_or_overlapping_tensors_are_rejected(copies, target, source):
     for attempt in (lambda: copies.submit(target, source, stream="load"), lambda: copies.now(target, source)):
         with pytest.raises(ValueError, match="copy: "):
             attempt()
@@ -215,7 +215,7 @@ def test_tensors_that_do_not_fit_are_refused(copies, target, source):
     assert not copies._engine.kept
 
 
-def test_tensors_live_until_the_copy_is_done_and_no_longer(make):
+def test_tensors_are_released_when_the_copy_is_done(make):
     copies = make()
     copies.inject(delay_seconds=1000)
     source, target = numbers(1000), torch.empty(1000)
@@ -225,7 +225,7 @@ def test_tensors_live_until_the_copy_is_done_and_no_longer(make):
     copies.retire()
     assert all(reference() is not None for reference in references)
     copies.inject()
-    until(lambda: copies.is_done(ticket))
+    wait_until(lambda: copies.is_done(ticket))
     copies.retire()
     assert [reference() for reference in references] == [None, None]
 
@@ -246,13 +246,13 @@ def test_many_python_threads_share_one_engine(copies):
     assert failures == []
 
 
-def test_closing_cancels_what_nobody_has_begun(make):
+def test_close_cancels_pending_copies(make):
     copies = make()
     copies.inject(delay_seconds=1000)
     parts = 2 + torch.get_num_threads()  # more than the team of a waiting caller begins together
     source, canceled = numbers(parts * PART, torch.uint8), []
     active, queued = (copies.submit(torch.empty_like(source), source, stream="load") for _ in range(2))
-    until(lambda: copies.counters().queued_bytes == (2 * parts - 1) * PART)
+    wait_until(lambda: copies.counters().queued_bytes == (2 * parts - 1) * PART)
 
     def wait() -> None:
         with pytest.raises(RuntimeError, match="closed first"):
@@ -261,7 +261,7 @@ def test_closing_cancels_what_nobody_has_begun(make):
 
     waiting = threading.Thread(target=wait)
     waiting.start()
-    until(lambda: copies.counters().queued_bytes < (2 * parts - 1) * PART)
+    wait_until(lambda: copies.counters().queued_bytes < (2 * parts - 1) * PART)
     copies.close()
     waiting.join(MAX_SECONDS)
     assert canceled == [queued]
@@ -282,10 +282,10 @@ def tasks() -> dict[str, list[Path]]:
     return found
 
 
-def test_threads_are_pinned_sleep_when_idle_take_no_signals_and_end(make):
+def test_threads_are_pinned_sleep_when_idle_block_signals_and_end(make):
     core = discover_machine().visible_cores[-1]
     copies = make(offload_core=core.index)
-    until(lambda: {"dithc-load", "dithc-offload"} <= tasks().keys())
+    wait_until(lambda: {"dithc-load", "dithc-offload"} <= tasks().keys())
     (task,) = tasks()["dithc-offload"]
     assert os.sched_getaffinity(int(task.name)) == {core.cpus[0]}
     (free,) = tasks()["dithc-load"]
@@ -293,28 +293,28 @@ def test_threads_are_pinned_sleep_when_idle_take_no_signals_and_end(make):
     lines = dict(line.split(":\t", 1) for line in (task / "status").read_text().splitlines() if ":\t" in line)
     assert int(lines["SigBlk"], 16) >> (signal.SIGINT - 1) & 1
     copies.wait(copies.submit(torch.empty(PART), numbers(PART), stream="offload"))
-    until(lambda: (task / "status").read_text().split("State:\t")[1][0] == "S")
+    wait_until(lambda: (task / "status").read_text().split("State:\t")[1][0] == "S")
     before = (task / "schedstat").read_text().split()[0]
     time.sleep(0.3)
     assert (task / "schedstat").read_text().split()[0] == before  # nanoseconds on a CPU
     copies.close()
-    until(lambda: not {"dithc-load", "dithc-offload"} & tasks().keys())
+    wait_until(lambda: not {"dithc-load", "dithc-offload"} & tasks().keys())
 
 
-def test_an_engine_that_is_forgotten_takes_its_threads_with_it():
+def test_deleted_engine_ends_copy_threads():
     copies = CopyEngine()
     ticket = copies.submit(torch.empty(PART), numbers(PART), stream="load")
     del copies, ticket
     gc.collect()
-    until(lambda: not {"dithc-load", "dithc-offload"} & tasks().keys())
+    wait_until(lambda: not {"dithc-load", "dithc-offload"} & tasks().keys())
 
 
-def test_a_core_that_is_not_ours_is_refused():
+def test_core_outside_the_cpu_mask_is_rejected():
     with pytest.raises(UserError, match="core of the load thread"):
         CopyEngine(load_core=100_000)
 
 
-def test_without_threads_it_says_what_to_do_and_a_rejected_place_is_given_up(make, monkeypatch, caplog):
+def test_rejected_cpus_are_logged_and_missing_threads_raise_with_fix(make, monkeypatch, caplog):
     monkeypatch.setattr(module, "_cpus", lambda cores: (8191, -1))
     make()
     assert "no threads on CPUs (8191, -1)" in caplog.text
@@ -332,13 +332,13 @@ def test_without_threads_it_says_what_to_do_and_a_rejected_place_is_given_up(mak
         make()
 
 
-def test_without_the_library_it_says_what_to_do(monkeypatch):
+def test_missing_library_raises_with_fix(monkeypatch):
     monkeypatch.setattr(module.native, "library", lambda: None)
     with pytest.raises(UserError, match="train without memory tiers"):
         CopyEngine()
 
 
-def test_child_of_a_fork_is_told_that_it_has_no_engine(make):
+def test_forked_child_raises_on_engine_use(make):
     copies = make()
     copies.inject(delay_seconds=0.01)
     source, target = numbers(PART), torch.empty(PART)
@@ -378,7 +378,7 @@ if sys.argv[2] == "raise":
 
 @pytest.mark.parametrize(("delay", "end"), [(1000, "return"), (0, "raise")])
 @pytest.mark.slow
-def test_the_interpreter_ends_in_the_midst_of_copies(delay, end):
+def test_interpreter_exits_cleanly_during_copies(delay, end):
     done = run_script(EXIT, delay, end, PYTHONFAULTHANDLER="1")
     assert done.returncode == (end == "raise"), done.stderr
     assert "Fatal" not in done.stderr
@@ -402,6 +402,6 @@ except KeyboardInterrupt:
 
 
 @pytest.mark.slow
-def test_a_user_can_interrupt_a_wait():
+def test_keyboard_interrupt_ends_a_wait():
     done = run_script(INTERRUPTED)
     assert (done.returncode, done.stdout.strip()) == (0, "interrupted"), done.stderr

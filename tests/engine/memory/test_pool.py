@@ -34,7 +34,7 @@ def test_tensor_is_contiguous_aligned_and_writable(pool, shape, dtype):
     assert float(tensor.fill_(2.0).double().mean()) == 2.0
 
 
-def test_block_is_used_again_when_the_last_view_is_gone(pool):
+def test_block_is_reused_after_the_last_view_is_freed(pool):
     tensor = pool.empty((MEBI,), torch.float32)
     address, view = tensor.data_ptr(), tensor[10:].view(2, -1)
     del tensor
@@ -52,7 +52,7 @@ OTHER_TYPES = [torch.int64, torch.bool, torch.uint8, torch.float16, torch.comple
 
 @pytest.mark.parametrize("dtype", OTHER_TYPES, ids=str)
 @pytest.mark.parametrize("shape", [(3,), (5, 7), (), (1,) * 12])
-def test_tensor_of_any_type_and_size_comes_from_the_pool_where_nothing_is_too_small(pool, dtype, shape):
+def test_any_dtype_and_size_uses_the_pool_without_a_size_minimum(pool, dtype, shape):
     tensor = pool.empty(shape, dtype, floor_bytes=0)
     assert (tensor.shape, tensor.dtype, tensor.is_contiguous()) == (torch.Size(shape), dtype, True)
     assert pool.holds(tensor.data_ptr())
@@ -62,7 +62,7 @@ def test_tensor_of_any_type_and_size_comes_from_the_pool_where_nothing_is_too_sm
     assert pool.counters().used_bytes == 0
 
 
-def test_without_the_library_it_is_torchs_allocator(monkeypatch):
+def test_pool_without_library_uses_torch_allocator(monkeypatch):
     monkeypatch.setattr(module.native, "library", lambda: None)
     pool = Pool()
     assert pool.empty((MEBI,), torch.float32).shape == (MEBI,)
@@ -80,7 +80,7 @@ def blocks(pool):
     )
 
 
-def test_neighbors_that_are_given_back_serve_one_larger_block(pool, blocks):
+def test_freed_neighbors_merge_into_a_larger_block(pool, blocks):
     take, give = blocks
     first, second, third, last = (take(MEBI) for _ in range(4))
     assert [second - first, third - second, last - third] == [MEBI] * 3
@@ -93,7 +93,7 @@ def test_neighbors_that_are_given_back_serve_one_larger_block(pool, blocks):
     assert pool.counters().misses == 2  # one per huge page that four blocks of half a page touch
 
 
-def test_smallest_free_block_that_holds_is_taken_and_the_lowest_of_equals(blocks):
+def test_smallest_sufficient_block_at_the_lowest_address_is_used(blocks):
     take, give = blocks
     sizes = (3, 1, 2, 1, 2, 1, 4, 1)
     places = [take(size * MEBI) for size in sizes]
@@ -105,7 +105,7 @@ def test_smallest_free_block_that_holds_is_taken_and_the_lowest_of_equals(blocks
     assert take(4 * MEBI) == places[6]
 
 
-def test_pool_stays_near_the_most_that_was_in_use(pool, blocks):
+def test_pool_memory_stays_near_peak_use(pool, blocks):
     """Every second block of growing sizes is kept, so that no idle block fits the next request."""
     take, give = blocks
     for size in range(2, 40, 2):
@@ -116,7 +116,7 @@ def test_pool_stays_near_the_most_that_was_in_use(pool, blocks):
     assert counters.peak_bytes == (38 + 19 * 2) * MEBI
 
 
-def test_memory_of_a_part_that_went_back_to_the_system_comes_again_as_zeros(pool, blocks):
+def test_trimmed_memory_is_zero_when_reused(pool, blocks):
     take, give = blocks
     kept, freed, last = take(2 * MEBI), take(8 * MEBI), take(2 * MEBI)
     for address, bytes_ in ((kept, 2 * MEBI), (freed, 8 * MEBI), (last, 2 * MEBI)):
@@ -130,14 +130,14 @@ def test_memory_of_a_part_that_went_back_to_the_system_comes_again_as_zeros(pool
 
 
 @pytest.mark.parametrize("bytes_", [1 << 46, (1 << 63) - 1, -1])
-def test_what_the_system_has_not_is_refused_and_nothing_is_lost(pool, blocks, bytes_):
+def test_impossible_sizes_are_rejected_without_leaks(pool, blocks, bytes_):
     take, _ = blocks
     before = take(MEBI)
     assert take(bytes_) is None
     assert (pool.counters().used_bytes, take(MEBI) - before) == (MEBI, MEBI)
 
 
-def test_child_of_a_fork_uses_its_own_copy(pool, blocks):
+def test_forked_child_uses_a_private_copy(pool, blocks):
     take, give = blocks
     kept = take(4 * MEBI)
     ctypes.memset(kept, 1, 4 * MEBI)
@@ -175,7 +175,7 @@ print(pool.counters().used_bytes + pool.counters().idle_bytes)
 @pytest.mark.sampled
 @pytest.mark.parametrize(("limit", "count"), [(64 << 30, 4), (6 << 30, 500)])
 @pytest.mark.slow
-def test_under_a_limit_on_addresses_it_says_so_and_serves_what_the_system_has(pool, limit, count):
+def test_address_space_limit_is_logged_and_pool_still_allocates(pool, limit, count):
     """Four blocks fit into the reserved quarter of the limit; of 500 blocks the last ones are mapped separately."""
     done = run_script(LIMITED.format(limit=limit, count=count))
     assert done.returncode == 0, done.stderr
@@ -185,7 +185,7 @@ def test_under_a_limit_on_addresses_it_says_so_and_serves_what_the_system_has(po
     assert "the address space of this process is limited" in done.stderr
 
 
-def test_idle_memory_makes_way_before_anything_spills():
+def test_idle_memory_is_reclaimed_before_spilling():
     pool = Pool(budget_bytes=16 * MEBI)
     low, freed = pool.empty((MEBI,), torch.float32), pool.empty((2 * MEBI,), torch.float32)
     kept = pool.empty((MEBI // 2,), torch.float32)
@@ -197,7 +197,7 @@ def test_idle_memory_makes_way_before_anything_spills():
     del low, kept, large
 
 
-def test_last_pool_refuses_what_is_above_its_budget_and_says_what_it_holds():
+def test_last_pool_rejects_requests_above_budget_with_details():
     pool = Pool(budget_bytes=4 * MEBI, next=Pool(budget_bytes=2 * MEBI))
     with pytest.raises(MemoryError, match=r"no memory for \(2097152,\).*budget_bytes=4194304"):
         pool.empty((2 * MEBI,), torch.float32)
@@ -205,7 +205,7 @@ def test_last_pool_refuses_what_is_above_its_budget_and_says_what_it_holds():
     assert Pool(budget_bytes=0, next=pool).empty((MEBI,), torch.float32).numel() == MEBI
 
 
-def test_peak_of_use_starts_anew_and_the_mark_of_the_budget_never_does():
+def test_start_peak_resets_peak_bytes_but_not_peak_backed_bytes():
     pool = Pool(budget_bytes=16 * MEBI)
     freed = pool.empty((3 * MEBI,), torch.float32)
     del freed
@@ -235,7 +235,7 @@ def test_resident_memory_never_exceeds_the_budget(pool):
     assert pool.counters().spills > 5
 
 
-def test_tensor_outlives_its_pool_and_the_pool_below_ends_last():
+def test_tensors_outlive_deleted_pools_and_free_memory_at_the_end():
     below = Pool()
     pool = Pool(budget_bytes=4 * MEBI, next=below)
     kept = [pool.empty((MEBI,), torch.float32).fill_(i) for i in range(3)]
@@ -246,7 +246,7 @@ def test_tensor_outlives_its_pool_and_the_pool_below_ends_last():
     assert page_residency([place]).resident_bytes == 0
 
 
-def test_closed_pool_gives_torchs_own_tensors_and_keeps_what_lives_in_it(pool):
+def test_closed_pool_returns_torch_tensors_and_preserves_live_tensors(pool):
     kept = pool.empty((MEBI,), torch.float32).fill_(3)
     pool.close()
     pool.close()
@@ -269,7 +269,7 @@ print(pool.counters().spills, pool.next.counters().num_blocks)
 
 
 @pytest.mark.slow
-def test_what_the_system_refuses_goes_to_the_pool_below(pool, tmp_path):
+def test_failed_system_allocations_spill_to_the_next_pool(pool, tmp_path):
     """With a limit on the data segment of the process; the file does not count as data."""
     opening = f"""
 import os
@@ -285,13 +285,13 @@ def open_file():
 
 
 @pytest.mark.parametrize("budget", [None, 0, 2 * MEBI - 1])
-def test_file_of_less_than_a_huge_page_is_refused(pool, tmp_path, budget):
+def test_file_smaller_than_a_huge_page_is_rejected(pool, tmp_path, budget):
     with open(tmp_path / "file", "w+b") as file, pytest.raises(ValueError, match="hc_pool_create"):
         Pool(file=file.fileno(), budget_bytes=budget)
 
 
 @pytest.mark.parametrize(("setting", "expected"), [("off", False), ("on", True)])
-def test_variable_chooses_between_pool_and_torchs_allocator(pool, monkeypatch, setting, expected):
+def test_output_pool_variable_selects_pool_or_torch_allocator(pool, monkeypatch, setting, expected):
     monkeypatch.setenv("DITHC_OUTPUT_POOL", setting)
     monkeypatch.setattr(module, "_output_pool", [])
     tensor = module.output_pool().empty((MEBI,), torch.float32)
@@ -300,7 +300,7 @@ def test_variable_chooses_between_pool_and_torchs_allocator(pool, monkeypatch, s
     assert not module.output_pool().holds(module.output_pool().empty((MEBI,), torch.float32).data_ptr())
 
 
-def test_variable_that_is_neither_is_refused_with_a_fix(monkeypatch):
+def test_invalid_output_pool_variable_is_rejected(monkeypatch):
     monkeypatch.setenv("DITHC_OUTPUT_POOL", "maybe")
     monkeypatch.setattr(module, "_output_pool", [])
     with pytest.raises(UserError, match=r"got: +maybe\n  expected: on or off"):

@@ -45,7 +45,7 @@ def floats(tiers: Tiers, mebi: int) -> torch.Tensor:
     return tiers.fast.empty((mebi * MEBI // 4,), torch.float32)
 
 
-def test_what_the_fast_tier_has_no_room_for_lies_in_the_next_one_and_after_the_last_there_is_an_error(tiers):
+def test_full_tier_spills_to_the_next_tier_and_last_tier_raises(tiers):
     kept = [floats(tiers, 4).fill_(i) for i in range(6)]
     assert [tiers.tier_of(tensor) for tensor in kept] == [tiers.fast] * 2 + [tiers.slow] * 4
     assert [float(tensor.mean()) for tensor in kept] == [0, 1, 2, 3, 4, 5]
@@ -57,7 +57,7 @@ def test_what_the_fast_tier_has_no_room_for_lies_in_the_next_one_and_after_the_l
     assert [tier.counters().used_bytes for tier in tiers] == [0, 0]
 
 
-def test_tier_knows_its_own_tensors_and_their_views_and_no_other(tiers):
+def test_tier_lookup_identifies_only_tensors_and_views_of_the_tier(tiers):
     inside, outside = tiers.slow.empty((3, 4), torch.bfloat16), torch.empty(MEBI)
     assert tiers.tier_of(inside[1:]) is tiers.slow
     assert not tiers.fast.holds(inside)
@@ -65,7 +65,7 @@ def test_tier_knows_its_own_tensors_and_their_views_and_no_other(tiers):
     assert tiers.tier_of(torch.empty(0)) is None
 
 
-def test_file_is_read_and_written_through_its_descriptor_at_the_places_of_its_mapping(tiers):
+def test_file_descriptor_offsets_match_the_mapping(tiers):
     assert tiers.fast.mapping() is None
     tensor = tiers.slow.empty((1000,), torch.float32).fill_(2)
     address, size, descriptor = tiers.slow.mapping()
@@ -76,7 +76,7 @@ def test_file_is_read_and_written_through_its_descriptor_at_the_places_of_its_ma
     assert float(tensor.mean()) == 5.0
 
 
-def test_pages_are_what_the_system_says(tiers):
+def test_huge_page_mode_matches_the_system(tiers):
     assert tiers.slow.huge_pages == "file"
     mode = discover_machine().huge_pages.transparent
     assert tiers.fast.huge_pages == ("none" if mode in ("never", "absent") else "transparent")
@@ -84,7 +84,7 @@ def test_pages_are_what_the_system_says(tiers):
 
 
 @needs_library
-def test_reserved_huge_pages_are_used_where_the_budget_fits_into_them():
+def test_reserved_huge_pages_are_used_if_the_budget_fits():
     free = sum(free for size, _, free in discover_machine().huge_pages.pools if size == 2 * MEBI)
     if free < 4:
         pytest.skip(f"the administrator reserved {free} free huge pages of 2 MiB here, 4 are needed")
@@ -99,7 +99,7 @@ def test_reserved_huge_pages_are_used_where_the_budget_fits_into_them():
     assert (counters.backed_bytes, counters.misses) == (8 * MEBI, 1)
 
 
-def test_operators_take_outputs_from_the_fast_tier_between_serve_and_release_unless_another_pool_is_chosen(tiers):
+def test_fast_tier_is_the_output_pool_between_serve_and_release(tiers):
     before, other = output_pool(), Pool()
     tiers.serve()
     module.set_output_pool(other)
@@ -114,7 +114,7 @@ def test_operators_take_outputs_from_the_fast_tier_between_serve_and_release_unl
         assert output_pool() is before
 
 
-def test_tensors_outlive_closed_tiers_which_is_no_news(tmp_path, tiers, caplog):
+def test_tensors_outlive_closed_tiers_with_a_debug_message(tmp_path, tiers, caplog):
     kept = floats(tiers, 4).fill_(7)
     with caplog.at_level(logging.DEBUG, logger="dithc"):
         tiers.close()
@@ -125,7 +125,7 @@ def test_tensors_outlive_closed_tiers_which_is_no_news(tmp_path, tiers, caplog):
 
 
 @needs_library
-def test_nothing_of_a_file_is_left_when_its_tiers_are_gone(tmp_path):
+def test_deleted_tiers_close_the_descriptor_and_leave_no_file(tmp_path):
     num_open = len(os.listdir("/proc/self/fd"))
     tiers = Tiers([memory(8 * MEBI), file(tmp_path)])
     kept = tiers.slow.empty((MEBI,), torch.float32)
@@ -137,7 +137,7 @@ def test_nothing_of_a_file_is_left_when_its_tiers_are_gone(tmp_path):
 
 
 @needs_library
-def test_child_of_a_fork_takes_nothing_from_the_file(tiers):
+def test_forked_child_cannot_allocate_from_the_file(tiers):
     kept = tiers.slow.empty((MEBI,), torch.float32).fill_(1)
     child = os.fork()
     if child == 0:  # without tensors, because OpenMP does not survive a fork
@@ -157,13 +157,13 @@ def test_child_of_a_fork_takes_nothing_from_the_file(tiers):
     ids=["missing", "no folder"],
 )
 @needs_library
-def test_folder_that_is_none_is_refused_before_any_work(tmp_path, make, got):
+def test_invalid_folder_is_rejected_with_fix(tmp_path, make, got):
     with pytest.raises(UserError, match=rf"file tier in .*\n  got: +{got}\n.*\n  fix: "):
         Tiers([memory(None), file(make(tmp_path))])
 
 
 @needs_library
-def test_file_that_is_larger_than_the_disk_is_refused_and_takes_nothing(tmp_path):
+def test_file_larger_than_the_disk_is_rejected_without_using_space(tmp_path):
     free = file_tier.shutil.disk_usage(tmp_path).free
     with pytest.raises(UserError, match=r"got: +[\d.]+ GiB free .*\n  expected: 1048576.00 GiB"):
         Tiers([file(tmp_path, 1 << 50)])
@@ -172,7 +172,7 @@ def test_file_that_is_larger_than_the_disk_is_refused_and_takes_nothing(tmp_path
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EIO, errno.EFBIG])
 @needs_library
-def test_what_the_disk_refuses_is_an_error_with_a_fix(tmp_path, monkeypatch, number):
+def test_disk_errors_raise_user_errors_without_leaking_descriptors(tmp_path, monkeypatch, number):
     def refuse(*_):
         raise OSError(number, os.strerror(number))
 
@@ -185,7 +185,7 @@ def test_what_the_disk_refuses_is_an_error_with_a_fix(tmp_path, monkeypatch, num
     assert len(os.listdir("/proc/self/fd")) == num_open
 
 
-def test_disk_without_nameless_files_gets_one_whose_name_is_gone_at_once(tmp_path, monkeypatch):
+def test_file_is_unlinked_immediately_without_o_tmpfile_support(tmp_path, monkeypatch):
     plain = os.open
 
     def refuse(path, flags, *arguments, **settings):
@@ -200,7 +200,7 @@ def test_disk_without_nameless_files_gets_one_whose_name_is_gone_at_once(tmp_pat
     os.close(descriptor)
 
 
-def test_file_in_memory_is_warned_of(caplog):
+def test_file_tier_on_tmpfs_logs_a_warning(caplog):
     folder = Path("/dev/shm")
     if not folder.is_dir() or not file_tier._is_memory(folder):
         pytest.skip("/dev/shm is not a tmpfs here")
@@ -218,12 +218,12 @@ def test_file_in_memory_is_warned_of(caplog):
         None,
     ],
 )
-def test_specification_without_meaning_is_refused(spec):
+def test_invalid_tier_specification_is_rejected(spec):
     with pytest.raises(UserError, match="expected"):
         Tiers([spec] if spec else [])
 
 
-def test_without_the_library_a_budget_is_refused_and_a_single_tier_is_torchs_allocator(monkeypatch):
+def test_missing_library_rejects_budgets_and_allows_a_single_tier(monkeypatch):
     monkeypatch.setattr(module.native, "library", lambda: None)
     with pytest.raises(UserError, match="C library, which implements tiers"):
         Tiers([memory(MEBI)])
@@ -266,11 +266,11 @@ def test_chain_follows_from_machine_and_settings(tiers, settings, expected):
     assert [(spec.name, spec.budget_bytes, spec.nodes) for spec in specs] == expected
 
 
-def test_budget_of_memory_above_a_file_is_below_the_limit_of_the_control_group():
+def test_memory_budget_above_a_file_stays_below_the_cgroup_limit():
     assert [spec.budget_bytes for spec in tier_specs(Node(DDR, limit=4 * GIB), **FILE)] == [3 * GIB, GIB]
 
 
-def test_budget_of_more_than_the_fastest_tier_has_is_refused():
+def test_budget_above_fastest_tier_capacity_is_rejected():
     with pytest.raises(
         UserError, match=r"8\.00 GiB for each of 4 rank[\s\S]*at most 4\.00 GiB.*16\.00 GiB of on-package"
     ):
@@ -278,6 +278,6 @@ def test_budget_of_more_than_the_fastest_tier_has_is_refused():
     assert tier_specs(Node(DDR, HBM), fast_budget_bytes=4 * GIB, ranks=4)[0].budget_bytes == 4 * GIB
 
 
-def test_file_that_could_never_be_used_is_refused():
+def test_file_tier_below_memory_of_unknown_size_is_rejected():
     with pytest.raises(UserError, match=r"unknown size[\s\S]*fast_memory_gib"):
         tier_specs(Node(), **FILE)

@@ -97,37 +97,37 @@ def _synchronized(times: int = 1) -> torch.Tensor:
 _referenced: list[object] = []  # recorded objects must live until they run
 
 
-def test_numbers_of_steps_are_those_of_the_header() -> None:
+def test_step_numbers_match_the_header() -> None:
     found = {name: int(number) for name, number in re.findall(r"HC_STEP_(\w+) = (\d+)", HEADER)}
     assert [f"hc_{name.lower()}" for name in sorted(found, key=lambda name: found[name])] == list(STEPS) == list(CALLS)
 
 
 @pytest.mark.parametrize("name", STEPS)
-def test_a_step_has_as_many_words_as_its_function_arguments(name: str) -> None:
+def test_step_word_count_matches_function_arguments(name: str) -> None:
     (words,) = re.findall(rf"\[HC_STEP_{name.removeprefix('hc_').upper()}\] = \{{\w+, (\d+)\}}", SOURCE)
     has_context = name != "hc_exchange_barrier"
     assert int(words) == len(signatures.STATUS_FUNCTIONS[name]) - has_context
 
 
 @pytest.mark.parametrize("name", STEPS)
-def test_a_step_gives_what_its_function_gives(name: str) -> None:
+def test_recorded_step_is_bitwise_equal_to_the_direct_call(name: str) -> None:
     with sequence():
         recorded = CALLS[name]()
     direct = CALLS[name]()
     torch.testing.assert_close(recorded, direct, rtol=0, atol=0)
 
 
-def test_blocks_are_copied_to_where_they_lie_apart() -> None:
+def test_strided_blocks_are_copied_without_touching_gaps() -> None:
     x = _randn(N, T, 3 * D)
     assert torch.equal(_copied(x)[:, 1:], x[:, :, D : 2 * D])
     assert not _copied(x)[:, 0].any()
 
 
-def test_a_meeting_counts_on() -> None:
+def test_exchange_barrier_increments_the_counter() -> None:
     assert _synchronized(3).item() == 3
 
 
-def test_steps_run_in_order_and_all_at_the_end() -> None:
+def test_recorded_steps_run_in_order_at_the_end() -> None:
     x, weight = _randn(4, 6), _randn(6, 6)
     with sequence():
         out = torch.zeros(4, 6)
@@ -140,7 +140,7 @@ def test_steps_run_in_order_and_all_at_the_end() -> None:
     assert not torch.equal(first_before, first)
 
 
-def test_what_was_recorded_runs_before_torch_reads_it() -> None:
+def test_run_recorded_executes_pending_steps_before_torch_reads() -> None:
     x, weight = _randn(4, 6), _randn(6, 6)
     with sequence():
         first = matrix.linear_forward(x, weight, None, torch.float32)
@@ -150,7 +150,7 @@ def test_what_was_recorded_runs_before_torch_reads_it() -> None:
     torch.testing.assert_close(third, x @ weight.T @ weight.T @ weight.T)
 
 
-def test_nothing_runs_where_the_body_fails_and_the_next_call_runs_at_once() -> None:
+def test_failed_body_runs_no_steps_and_next_call_runs_immediately() -> None:
     x, results = _randn(3, 4), []
 
     def body() -> None:
@@ -164,7 +164,7 @@ def test_nothing_runs_where_the_body_fails_and_the_next_call_runs_at_once() -> N
     torch.testing.assert_close(vector.gelu_forward(x), torch.nn.functional.gelu(x, approximate="tanh"))
 
 
-def test_other_threads_call_at_once_meanwhile() -> None:
+def test_calls_of_other_threads_run_immediately_while_recording() -> None:
     x, found = _randn(3, 4), []
     with sequence():
         thread = threading.Thread(target=lambda: found.append(vector.gelu_forward(x).clone()))
@@ -176,14 +176,14 @@ def test_other_threads_call_at_once_meanwhile() -> None:
 @pytest.mark.parametrize(
     "words", [[len(STEPS)], [-1], [0], [1, 0, 0]], ids=["unknown", "negative", "no words", "too few"]
 )
-def test_words_that_are_no_steps_are_refused(words: list[int]) -> None:
+def test_invalid_step_words_are_rejected(words: list[int]) -> None:
     handle, encoded, position = native.library(), array("q", words), ctypes.c_int64(-1)
     with pytest.raises(ValueError, match="hc_sequence: an argument that it does not take"):
         handle.hc_sequence(native.context(), encoded.buffer_info()[0], len(encoded), ctypes.byref(position))
     assert position.value == 0
 
 
-def test_the_first_step_that_fails_is_the_last_that_runs() -> None:
+def test_execution_stops_at_the_first_failed_step() -> None:
     x, out, results = _randn(3, 4), torch.zeros(3, 4), []
 
     def body() -> None:
@@ -198,7 +198,7 @@ def test_the_first_step_that_fails_is_the_last_that_runs() -> None:
     assert not out.any()
 
 
-def test_no_words_are_no_call() -> None:
+def test_empty_sequence_is_accepted() -> None:
     assert native.library().hc_sequence(native.context(), ctypes.c_void_p(), 0, ctypes.byref(ctypes.c_int64())) == 0
     with sequence():
         pass

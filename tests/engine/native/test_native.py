@@ -36,11 +36,11 @@ def needs_library():
         pytest.skip(f"C kernels: {native.load_library().reason}")
 
 
-def sealed(content: bytes) -> bytes:
+def with_checksum(content: bytes) -> bytes:
     return content + loading.SEAL + hashlib.sha256(content).hexdigest().encode()
 
 
-def test_a_missing_library_is_logged_once_with_its_cause(fresh, monkeypatch, tmp_path, caplog):
+def test_missing_library_is_logged_once_with_cause(fresh, monkeypatch, tmp_path, caplog):
     monkeypatch.setattr(loading, "LIBRARY", tmp_path / "none.so")
     with caplog.at_level("WARNING"):
         assert native.library() is None
@@ -62,44 +62,44 @@ def built():
 
 @given(data=st.data(), has_seal=st.booleans())
 @settings(deadline=None, max_examples=8)
-def test_a_library_that_is_cut_short_is_not_loaded(data, has_seal, built, tmp_path_factory):
+def test_truncated_library_is_not_loaded(data, has_seal, built, tmp_path_factory):
     path = tmp_path_factory.mktemp("cut") / "cut.so"
-    path.write_bytes((sealed(built) if has_seal else built)[: data.draw(st.integers(0, len(built) - 1))])
+    path.write_bytes((with_checksum(built) if has_seal else built)[: data.draw(st.integers(0, len(built) - 1))])
     assert "damaged" in str(loading.fault(path))
 
 
 @given(data=st.data())
 @settings(deadline=None, max_examples=8)
-def test_a_library_with_an_altered_byte_is_not_loaded(data, built, tmp_path_factory):
-    path, garbled = tmp_path_factory.mktemp("garbled") / "garbled.so", bytearray(sealed(built))
+def test_library_with_an_altered_byte_is_not_loaded(data, built, tmp_path_factory):
+    path, garbled = tmp_path_factory.mktemp("garbled") / "garbled.so", bytearray(with_checksum(built))
     garbled[data.draw(st.integers(0, len(built) - 1))] ^= data.draw(st.integers(1, 255))
     path.write_bytes(garbled)
     assert "damaged" in str(loading.fault(path))
 
 
-def test_a_library_of_another_architecture_is_named_as_such(built, tmp_path):
+def test_library_of_another_architecture_is_reported(built, tmp_path):
     other = built[:18] + bytes([built[18] ^ 1]) + built[19:]
-    for content in (other, sealed(other)):
+    for content in (other, with_checksum(other)):
         (tmp_path / "other.so").write_bytes(content)
         assert "another processor architecture" in str(loading.fault(tmp_path / "other.so"))
-    for content in (built, sealed(built)):
+    for content in (built, with_checksum(built)):
         (tmp_path / "other.so").write_bytes(content)
         assert loading.fault(tmp_path / "other.so") is None
 
 
-def test_a_library_of_another_version_is_not_used(needs_library, fresh, monkeypatch):
+def test_library_of_another_abi_version_is_rejected(needs_library, fresh, monkeypatch):
     monkeypatch.setattr(loading, "ABI_VERSION", 99)
     assert native.library() is None
     assert "install the package again" in native.load_library().reason
 
 
-def test_the_environment_can_lower_the_instruction_set(needs_library, fresh, monkeypatch):
+def test_hcops_isa_variable_lowers_the_instruction_set(needs_library, fresh, monkeypatch):
     monkeypatch.setenv("HCOPS_ISA", "ref")
     assert native.instruction_set() == "ref"
     assert {isa for _, isa in native.kernels()} == {"ref"}
 
 
-def test_the_fastest_is_not_always_the_newest(needs_library, fresh, monkeypatch):
+def test_default_instruction_set_is_the_fastest_not_the_newest(needs_library, fresh, monkeypatch):
     monkeypatch.delenv("HCOPS_ISA", raising=False)
     cpu = Path("/proc/cpuinfo").read_text()
     if "avx512_bf16" not in cpu.split():
@@ -112,13 +112,13 @@ def test_the_fastest_is_not_always_the_newest(needs_library, fresh, monkeypatch)
 
 
 @pytest.mark.parametrize("name", ["avx9000", "sme neon"])
-def test_an_unknown_instruction_set_is_refused(name, needs_library, fresh, monkeypatch):
+def test_unknown_instruction_set_is_rejected(name, needs_library, fresh, monkeypatch):
     monkeypatch.setenv("HCOPS_ISA", name)
     with pytest.raises(UserError, match="HCOPS_ISA"):
         native.instruction_set()
 
 
-def test_a_context_is_kept_for_each_number_of_threads(needs_library, monkeypatch):
+def test_context_is_cached_per_number_of_threads(needs_library, monkeypatch):
     monkeypatch.setattr(contexts, "_borrowers", 0)  # torch.compile may keep a patched model of an earlier test alive
     single, double = native.context(num_threads=1), native.context(num_threads=2)
     assert single != double
@@ -131,7 +131,7 @@ def test_a_context_is_kept_for_each_number_of_threads(needs_library, monkeypatch
         torch.set_num_threads(before)
 
 
-def test_threads_are_pinned_only_where_they_fill_what_we_may_use():
+def test_threads_are_pinned_only_if_all_allowed_cores_are_filled():
     node = discover_machine()
     cores = node.visible_cores
     pinned = contexts.thread_places(node, len(cores))
@@ -141,7 +141,7 @@ def test_threads_are_pinned_only_where_they_fill_what_we_may_use():
     assert contexts.thread_places(one_allowed, 1) == [(cores[0].cpus[0], cores[0].cluster)]
 
 
-def test_threads_are_not_pinned_where_a_control_group_gives_less_time_than_cpus():
+def test_threads_are_not_pinned_if_cpu_quota_is_below_cpu_count():
     node = _node_of_clusters(8)
     assert len(contexts.thread_places(node, 8)) == 8
     throttled = replace(node, limits=replace(node.limits, cpu_quota=2.5))
@@ -156,7 +156,7 @@ def _node_of_clusters(*sizes: int) -> Machine:
     return replace(node, cores=cores, limits=replace(node.limits, allowed_cpus=tuple(range(len(cores)))))
 
 
-def test_threads_are_pinned_and_cut_over_clusters_beside_cores_kept_for_communication():
+def test_threads_are_pinned_to_compute_cores_and_split_by_cluster():
     node = _node_of_clusters(38, 38)
     compute = plan_cores(node, ranks_per_node=1).ranks[0].compute
     assert len(compute) < len(node.cores)
@@ -168,7 +168,7 @@ def test_threads_are_pinned_and_cut_over_clusters_beside_cores_kept_for_communic
 
 
 @pytest.mark.slow
-def test_a_child_forked_while_a_thread_is_inside_an_operator_goes_on(needs_library):
+def test_child_forked_during_an_operator_continues(needs_library):
     done = run_script("""
 import os, threading, torch
 from dithc.engine import hcops
@@ -196,7 +196,7 @@ os._exit(0)
 
 
 @pytest.mark.slow
-def test_the_process_ends_quietly_while_a_thread_is_inside_an_operator(needs_library):
+def test_process_exits_cleanly_during_an_operator(needs_library):
     done = run_script("""
 import threading, time, torch
 from dithc.engine import hcops
@@ -208,7 +208,7 @@ time.sleep(1)
     assert done.returncode == 0, (done.returncode, done.stderr)
 
 
-def test_a_core_has_its_share_of_a_shared_cache():
+def test_cache_bytes_per_core_do_not_exceed_the_cache_size():
     node = discover_machine()
     for level in (1, 2, 3):
         caches = [cache for cache in node.caches if cache.level == level and cache.kind != "Instruction"]
@@ -246,6 +246,6 @@ print("untouched")
 
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two CPUs")
 @pytest.mark.slow
-def test_torchs_threads_and_their_places_are_left_as_they_were(needs_library):
+def test_torch_threads_and_masks_are_unchanged(needs_library):
     done = run_script(ALONE)
     assert done.stdout.strip() == "untouched", done.stderr

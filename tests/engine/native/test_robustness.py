@@ -72,7 +72,7 @@ def finish(process: "subprocess.Popen[str]", *, timeout: float = 600) -> str:
 
 @needs_two_cpus
 @pytest.mark.slow
-def test_four_processes_with_a_team_of_two_each_share_two_cores():
+def test_four_processes_with_two_threads_each_share_two_cores():
     first = start(2, CPUS[:2])
     assert first.stdout is not None
     assert first.stdout.readline() == "right\n"
@@ -83,18 +83,18 @@ def test_four_processes_with_a_team_of_two_each_share_two_cores():
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("threads", "cpus"), [(4 * len(CPUS), CPUS), (2, CPUS[-1:])], ids=["machine", "one CPU"])
-def test_a_team_larger_than_its_cpus_finishes_and_says_so(threads, cpus):
+def test_oversubscribed_team_finishes_and_logs_a_warning(threads, cpus):
     assert f"{threads} threads share {len(cpus)} CPU(s)" in finish(start(threads, cpus))
 
 
 @needs_two_cpus
 @pytest.mark.slow
-def test_a_mask_that_shrinks_under_a_running_team_harms_nothing():
+def test_cpu_mask_can_shrink_under_a_running_team():
     finish(start(2, CPUS[:2], CPUS[0]))
 
 
 @pytest.mark.parametrize("cpu", [1023, 1024, 100_000])
-def test_threads_that_the_system_does_not_pin_are_left_to_it(cpu, monkeypatch, caplog):
+def test_rejected_pinning_is_logged_and_threads_stay_unpinned(cpu, monkeypatch, caplog):
     planned = contexts.ThreadLayout(num_threads=2, cpus=(0, cpu), clusters=(range(2),), nodes=())
     monkeypatch.setattr(contexts, "planned_layout", lambda node, num_threads: planned)
     monkeypatch.setattr(contexts, "claim", lambda cpus: [])
@@ -106,7 +106,7 @@ def test_threads_that_the_system_does_not_pin_are_left_to_it(cpu, monkeypatch, c
 
 
 @pytest.mark.parametrize(("quota", "cpus"), [(None, 8), (16.0, 8), (2.5, 3)])
-def test_more_threads_than_cpus_of_time_is_logged(monkeypatch, caplog, quota, cpus):
+def test_more_threads_than_cpus_or_quota_are_logged_and_spin_less(monkeypatch, caplog, quota, cpus):
     machine = discover_machine()
     limits = replace(machine.limits, allowed_cpus=tuple(range(8)), cpu_quota=quota)
     monkeypatch.setattr(contexts, "discover_machine", lambda: replace(machine, limits=limits))
@@ -122,7 +122,7 @@ def test_more_threads_than_cpus_of_time_is_logged(monkeypatch, caplog, quota, cp
 
 
 @needs_two_cpus
-def test_the_caller_works_on_the_first_cpu_and_keeps_its_mask():
+def test_caller_runs_on_the_first_cpu_and_mask_is_restored():
     """Both threads use one CPU. The other CPU is unused, as if kept for communication."""
     first, second = CPUS[:2]
     context = contexts.new_context(
@@ -149,7 +149,7 @@ def test_the_caller_works_on_the_first_cpu_and_keeps_its_mask():
     assert places.count(first) > 15, places  # the system may move it at any time
 
 
-def test_memory_nodes_that_the_system_refuses_are_given_up_with_a_warning(monkeypatch, caplog):
+def test_rejected_memory_nodes_are_dropped_with_a_warning(monkeypatch, caplog):
     planned = contexts.ThreadLayout(num_threads=2, cpus=(), clusters=(range(1), range(1, 2)), nodes=(0, 1023))
     monkeypatch.setattr(contexts, "planned_layout", lambda node, num_threads: planned)
     with caplog.at_level("WARNING"):
@@ -158,7 +158,7 @@ def test_memory_nodes_that_the_system_refuses_are_given_up_with_a_warning(monkey
     assert contexts._layouts.pop(context).nodes == ()
 
 
-def test_clusters_near_different_nodes_are_bound_and_one_node_is_not():
+def test_memory_is_bound_only_if_clusters_are_on_different_nodes():
     machine = discover_machine()
     clusters = tuple(replace(machine.clusters[0], index=i, node=node, cores=(i,)) for i, node in enumerate((2, 5)))
     cores = tuple(replace(machine.cores[0], index=i, cpus=(i,), cluster=i) for i in range(2))
@@ -173,7 +173,7 @@ def test_clusters_near_different_nodes_are_bound_and_one_node_is_not():
 
 
 @pytest.mark.slow
-def test_a_cpu_is_claimed_by_one_process_and_free_again_when_that_ends():
+def test_cpu_claim_is_exclusive_and_released_at_process_end():
     cpu = 100_000 + os.getpid()
     command = [
         sys.executable,
@@ -210,7 +210,7 @@ except KeyboardInterrupt:
 
 
 @pytest.mark.slow
-def test_a_stop_from_the_keyboard_arrives_after_the_operator_at_work():
+def test_keyboard_interrupt_is_raised_after_the_running_operator():
     process = subprocess.Popen(
         [sys.executable, "-c", INTERRUPTED], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )

@@ -65,12 +65,12 @@ def kind_of(declared: Any) -> Any:
     return declared if declared in NUMBERS.values() else "pointer"
 
 
-def test_every_function_of_the_header_is_declared_and_no_other():
+def test_declared_functions_match_the_header():
     assert set(FUNCTIONS) == {*signatures.STATUS_FUNCTIONS, *signatures.OTHER_FUNCTIONS}
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
-def test_arguments_are_those_of_the_header(name):
+def test_argument_types_match_the_header(name):
     result, arguments = FUNCTIONS[name]
     expected = [] if arguments.strip() == "void" else [kind(" ".join(part.split())) for part in arguments.split(",")]
     if name in signatures.STATUS_FUNCTIONS:
@@ -82,11 +82,11 @@ def test_arguments_are_those_of_the_header(name):
     assert ("pointer" if "*" in result else result.split()[-1]) == expected_result
 
 
-def test_version_is_that_of_the_header():
+def test_abi_version_matches_the_header():
     assert re.search(r"#define HC_ABI_VERSION (\d+)", TEXT).group(1) == str(ABI_VERSION)
 
 
-def test_structures_are_laid_out_as_the_compiler_lays_them_out(tmp_path):
+def test_structure_layout_matches_the_compiler(tmp_path):
     compiler = shutil.which("cc")
     if compiler is None:
         pytest.skip("no C compiler (cc)")

@@ -83,13 +83,13 @@ def test_pages_are_counted_by_node_policy_and_size(two_nodes):
     assert found.policies == {"prefer:0": 1, "prefer:1": 1}
 
 
-def test_a_mapping_counts_by_the_share_that_is_asked_for(two_nodes):
+def test_partial_mapping_is_counted_proportionally(two_nodes):
     found = page_residency([(0x10C00000, 0x11000000), (0x20000000, 0x20001000)], proc=two_nodes)
     assert found.bytes_of_node == {0: 4096, 1: 4 * MIB}
     assert found.huge_bytes == 4 * MIB
 
 
-def test_huge_pages_of_hugetlb_count_with_their_size_and_nothing_is_claimed_without_proc(two_nodes, tmp_path):
+def test_hugetlb_pages_are_counted_by_size_and_missing_proc_is_empty(two_nodes, tmp_path):
     (two_nodes / "self/numa_maps").write_text("10000000 default huge anon=4 dirty=4 N1=4 kernelpagesize_kB=2048\n")
     assert page_residency([(0x10000000, 0x10800000)], proc=two_nodes).bytes_of_node == {1: 8 * MIB}
 
@@ -107,7 +107,7 @@ def test_remote_pages_are_counted_and_reported(two_nodes):
 
 
 @given(st.integers(0, 5000), st.integers(0, 900_000), st.integers(1, 6), st.sampled_from([4096, 1 << 16]))
-def test_parts_of_clusters_are_whole_pages_of_the_system_and_those_of_the_optimizer(first, length, clusters, page):
+def test_cluster_parts_are_page_aligned_and_match_optimizer_partition(first, length, clusters, page):
     start = 64 * first
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(page_placement, "SYSTEM_PAGE_BYTES", page)
@@ -126,7 +126,7 @@ def test_parts_of_clusters_are_whole_pages_of_the_system_and_those_of_the_optimi
 
 @needs_library
 @needs_numa_maps
-def test_parts_are_bound_to_the_nodes_of_their_clusters(binds, caplog):
+def test_parts_are_bound_to_cluster_nodes_and_content_is_preserved(binds, caplog):
     tensors = [torch.randn(1000, 1500), torch.randn(700, 3000), torch.randn(3)]
     before = [tensor.clone() for tensor in tensors]
     addresses = [tensor.data_ptr() for tensor in tensors]
@@ -142,7 +142,7 @@ def test_parts_are_bound_to_the_nodes_of_their_clusters(binds, caplog):
 
 
 @needs_library
-def test_a_machine_of_one_node_binds_nothing(caplog):
+def test_single_node_machine_binds_no_pages(caplog):
     # Separate pages, because pages of the allocator may have been bound before.
     tensor = torch.frombuffer(mmap.mmap(-1, 4 << 20), dtype=torch.float32).fill_(1.0)
     found = place_pages([tensor], nodes=())
@@ -151,7 +151,7 @@ def test_a_machine_of_one_node_binds_nothing(caplog):
 
 
 @needs_library
-def test_a_node_that_does_not_exist_leaves_tensors_as_they_are(binds, caplog):
+def test_nonexistent_node_preserves_tensor_content(binds, caplog):
     tensor = torch.randn(1 << 20)
     before = tensor.clone()
     found = place_pages([tensor], nodes=(1022, 1023))
@@ -161,7 +161,7 @@ def test_a_node_that_does_not_exist_leaves_tensors_as_they_are(binds, caplog):
 
 @needs_library
 @pytest.mark.parametrize(("offset", "length", "node"), [(1, 4096, 0), (0, 4095, 0), (0, 4096, -1), (0, 4096, 1024)])
-def test_what_cannot_be_bound_is_refused(offset, length, node):
+def test_invalid_bind_arguments_are_rejected(offset, length, node):
     page = mmap.mmap(-1, 2 * mmap.PAGESIZE)
     with pytest.raises(ValueError, match="hc_bind"):
         native.library().hc_bind(ctypes.addressof(ctypes.c_char.from_buffer(page)) + offset, length, node)
@@ -180,7 +180,7 @@ def system_collapses(num_bytes: int) -> bool:
 
 @needs_library
 @pytest.mark.skipif("[never]" in (HUGE.read_text() if HUGE.exists() else "[never]"), reason="huge pages are off")
-def test_weights_come_to_lie_on_huge_pages():
+def test_weights_are_placed_on_huge_pages():
     for _ in range(3):  # the system may temporarily lack huge pages
         tensor = torch.ones(8 << 20)
         found = place_pages([tensor])
@@ -195,7 +195,7 @@ def test_weights_come_to_lie_on_huge_pages():
 
 @needs_library
 @needs_numa_maps
-def test_blocks_of_the_pool_are_bound_by_cluster_where_the_context_knows_nodes(binds):
+def test_pool_blocks_are_bound_to_nodes_of_the_context(binds):
     library, context = native.library(), ctypes.c_void_p()
     machine = Machine(isa_number("ref"), 2, num_clusters=2, nodes=(ctypes.c_int * 2)(0, 0))
     library.hc_context_create(ctypes.byref(machine), ctypes.byref(context))
@@ -214,7 +214,7 @@ def test_blocks_of_the_pool_are_bound_by_cluster_where_the_context_knows_nodes(b
 
 @needs_library
 @needs_numa_maps
-def test_pool_with_nodes_of_its_own_binds_its_blocks_there(binds):
+def test_pool_with_explicit_nodes_binds_blocks_to_nodes(binds):
     tensor = Pool(nodes=(0,)).empty((2 << 20,), torch.float32)
     found = page_residency([(tensor.data_ptr(), tensor.data_ptr() + tensor.nbytes)])
     assert set(found.policies) == {"prefer:0"}
@@ -223,7 +223,7 @@ def test_pool_with_nodes_of_its_own_binds_its_blocks_there(binds):
 
 @needs_library
 @needs_numa_maps
-def test_scratch_memory_of_operators_can_be_read_back():
+def test_scratch_memory_is_reported_and_freed_by_trim():
     library, pages, count = native.library(), ctypes.c_void_p(), ctypes.c_int64()
     context = native.context()
     x, w, y = torch.randn(512, 256), torch.randn(256, 256), torch.empty(512, 256)
@@ -259,13 +259,13 @@ if reset_peak_rss():
 
 
 @pytest.mark.slow
-def test_touched_pages_count_and_the_peak_stays_until_it_is_reset():
+def test_peak_rss_includes_touched_pages_until_reset():
     # In a separate process, because the block must be larger than the previous peak of the process.
     done = run_script(PROGRAM)
     assert done.returncode == 0, done.stderr
 
 
-def test_what_the_kernel_does_not_offer_is_none(tmp_path):
+def test_missing_kernel_counters_return_none(tmp_path):
     assert pss_bytes(proc=tmp_path) is None
     assert available_bytes(root=tmp_path) is None
     assert reset_peak_rss(proc=tmp_path) is False

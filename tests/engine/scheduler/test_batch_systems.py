@@ -40,7 +40,7 @@ def read(system: str, text: str, ask: int = 0) -> dict[str, SchedulerJob]:
 
 
 @pytest.mark.parametrize("system", SYSTEMS)
-def test_request_is_submitted_and_its_number_is_found(system: str) -> None:
+def test_submit_command_matches_request_and_job_number_is_parsed(system: str) -> None:
     submitted = SYSTEMS[system].submit(REQUEST)
     assert submitted[-3:] == ["-q", "large", "/work/job.sh"], "options of the site must precede the script"
     assert SUBMITTED[system] in " ".join(submitted)
@@ -48,7 +48,7 @@ def test_request_is_submitted_and_its_number_is_found(system: str) -> None:
         assert SYSTEMS[system].parse_number(printed) == number
 
 
-def test_one_rank_of_fujitsu_needs_no_mpi() -> None:
+def test_single_rank_fujitsu_job_omits_the_mpi_option() -> None:
     request = JobRequest(name="dithc-tiles", script=Path("a"), out=Path("b"), memory_mb=1000, minutes=5)
     assert "--mpi" not in SYSTEMS["fujitsu"].submit(request)
 
@@ -147,5 +147,5 @@ def test_states_nodes_reasons_and_exit_statuses_are_read() -> None:
 
 @pytest.mark.parametrize("system", SYSTEMS)
 @pytest.mark.parametrize("text", ["", "error: cannot connect\n", "{", '{"Jobs": {}, "RECORDS": []}'])
-def test_answer_without_jobs_is_none(system: str, text: str) -> None:
+def test_reply_without_jobs_yields_an_empty_result(system: str, text: str) -> None:
     assert read(system, text) == {}

@@ -72,7 +72,7 @@ def submit_script(folder: Path, command: str, **properties: object) -> str:
     return submit(["pbs", "-q", "large", str(script)], folder=folder)
 
 
-def test_job_that_succeeds_is_submitted_once_with_the_settings_of_dithc(
+def test_successful_job_is_submitted_with_dithc_settings(
     pbs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DITHC_MPIEXEC", "/opt/my mpi/mpiexec")
@@ -92,7 +92,7 @@ def test_job_that_succeeds_is_submitted_once_with_the_settings_of_dithc(
 
 
 @pytest.mark.parametrize("code", [1, 2, 76, 137])
-def test_job_that_failed_is_not_repeated(pbs: Path, tmp_path: Path, code: int) -> None:
+def test_failed_job_is_not_resubmitted(pbs: Path, tmp_path: Path, code: int) -> None:
     number = submit_script(tmp_path, f"exit {code}")
     assert [status(number, folder=tmp_path) for _ in range(2)] == ["failed", "failed"]
     assert (pbs / "last").read_text() == "1\n"
@@ -100,7 +100,7 @@ def test_job_that_failed_is_not_repeated(pbs: Path, tmp_path: Path, code: int) -
     assert (job.state, job.status) == ("FAILED", code)
 
 
-def test_cancelled_job_is_not_repeated_though_it_stopped_well(pbs: Path, tmp_path: Path) -> None:
+def test_canceled_job_is_not_resubmitted_despite_requeue_mark(pbs: Path, tmp_path: Path) -> None:
     number = submit_script(tmp_path, "touch $DITHC_REQUEUE_FILE; exit 1")
     cancel([number], folder=tmp_path)
     assert status(number, folder=tmp_path) == "failed"
@@ -111,7 +111,7 @@ def test_cancelled_job_is_not_repeated_though_it_stopped_well(pbs: Path, tmp_pat
     assert (pbs / "last").read_text() == "1\n"
 
 
-def test_job_of_a_lost_node_runs_again(pbs: Path, tmp_path: Path) -> None:
+def test_job_of_a_lost_node_is_resubmitted(pbs: Path, tmp_path: Path) -> None:
     (pbs / "loses").touch()
     number = submit_script(tmp_path, "true")
     (pbs / "loses").unlink()
@@ -119,7 +119,7 @@ def test_job_of_a_lost_node_runs_again(pbs: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("reached", "last"), [("touch", "failed"), ('cat "$PBS_FOLDER/last" >', "running")])
-def test_only_a_job_without_progress_is_given_up(
+def test_only_jobs_without_progress_fail_at_the_retry_limit(
     pbs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reached: str, last: str
 ) -> None:
     monkeypatch.setattr(cluster_generic, "MAX_FRUITLESS", 3)
@@ -127,7 +127,7 @@ def test_only_a_job_without_progress_is_given_up(
     assert [status(number, folder=tmp_path) for _ in range(4)] == ["running"] * 3 + [last]
 
 
-def test_system_that_refuses_is_asked_again_later(pbs: Path, tmp_path: Path) -> None:
+def test_rejected_resubmission_is_retried_later(pbs: Path, tmp_path: Path) -> None:
     number = submit_script(tmp_path, '[ "$(cat "$PBS_FOLDER/last")" = 2 ] || { touch $DITHC_REQUEUE_FILE; exit 1; }')
     (pbs / "full").touch()
     assert [status(number, folder=tmp_path) for _ in range(3)] == ["running"] * 3
@@ -139,7 +139,7 @@ def test_system_that_refuses_is_asked_again_later(pbs: Path, tmp_path: Path) -> 
     assert (record.current, number) == ("2.pbs01", "1.pbs01")
 
 
-def test_silent_system_decides_nothing(pbs: Path, tmp_path: Path) -> None:
+def test_unreachable_batch_system_keeps_the_job_running(pbs: Path, tmp_path: Path) -> None:
     number = submit_script(tmp_path, "exit 2")
     (pbs / "down").touch()
     assert status(number, folder=tmp_path) == "running"
@@ -147,9 +147,7 @@ def test_silent_system_decides_nothing(pbs: Path, tmp_path: Path) -> None:
     assert status(number, folder=tmp_path) == "failed"
 
 
-def test_job_that_nobody_knows_runs_again_after_a_while(
-    pbs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unknown_job_is_resubmitted_after_a_timeout(pbs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (pbs / "loses").touch()
     number = submit_script(tmp_path, "true")
     (pbs / "loses").unlink()
@@ -179,11 +177,13 @@ def test_job_that_nobody_knows_runs_again_after_a_while(
         (1, False, "FAILED", 1, "failed"),
     ],
 )
-def test_verdict(exit_status: int | None, again: bool, state: str, code: int | None, verdict: str) -> None:
+def test_job_verdict_follows_from_exit_status_mark_and_state(
+    exit_status: int | None, again: bool, state: str, code: int | None, verdict: str
+) -> None:
     assert job_verdict(status=exit_status, again=again, job=SchedulerJob(id="1", state=state, status=code)) == verdict
 
 
-def test_mark_says_how_far_it_came_and_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_requeue_mark_stores_progress_and_is_preserved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("DITHC_REQUEUE_FILE", raising=False)
     assert not deadline.mark_again()
     monkeypatch.setenv("DITHC_REQUEUE_FILE", str(tmp_path / "again"))
@@ -192,7 +192,9 @@ def test_mark_says_how_far_it_came_and_is_kept(tmp_path: Path, monkeypatch: pyte
     assert (tmp_path / "again").read_text() == "step 40"
 
 
-def test_refusals_say_what_to_do(pbs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_invalid_requests_raise_user_errors_with_cause(
+    pbs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv("DITHC_BATCH_SYSTEM", raising=False)
     with pytest.raises(UserError, match="slurm, pbs, lsf, fujitsu"):
         submit(["/nowhere"], folder=tmp_path)
@@ -205,7 +207,7 @@ def test_refusals_say_what_to_do(pbs: Path, tmp_path: Path, monkeypatch: pytest.
         submit_script(tmp_path, "true")
 
 
-def test_status_loads_nothing_heavy_and_prints_one_word(pbs: Path, tmp_path: Path) -> None:
+def test_status_imports_no_heavy_modules_and_prints_one_word(pbs: Path, tmp_path: Path) -> None:
     number = submit_script(tmp_path, "true")
     code = (
         "import sys, dithc.engine.scheduler.cluster_generic as g; "
@@ -216,7 +218,7 @@ def test_status_loads_nothing_heavy_and_prints_one_word(pbs: Path, tmp_path: Pat
     assert (done.returncode, done.stdout) == (0, "success\n")
 
 
-def test_job_that_will_run_again_is_queued_for_its_driver_and_ended_for_another(
+def test_requeued_job_is_active_only_for_the_submitting_driver(
     pbs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DITHC_DRIVER_NAME", "first")
@@ -229,9 +231,7 @@ def test_job_that_will_run_again_is_queued_for_its_driver_and_ended_for_another(
     assert (job.name, job.active, job.status) == ("first", False, 75)
 
 
-def test_forgotten_job_of_another_driver_is_not_waited_for(
-    pbs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_lost_job_becomes_inactive_after_a_timeout(pbs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (pbs / "loses").touch()
     submit_script(tmp_path, "true")
     (pbs / "1.code").unlink()

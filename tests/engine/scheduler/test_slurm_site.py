@@ -42,11 +42,11 @@ def test_partitions_nodes_and_limits_are_read() -> None:
 @pytest.mark.parametrize(
     ("text", "minutes"), [("01:00:00", 60), ("2-00:00:00", 2880), ("UNLIMITED", None), ("00:30:59", 30)]
 )
-def test_times_of_slurm_are_minutes(text: str, minutes: int | None) -> None:
+def test_slurm_times_are_converted_to_minutes(text: str, minutes: int | None) -> None:
     assert minutes_of(text) == minutes
 
 
-def test_profile_takes_the_smallest_node_and_is_read_back(tmp_path: Path) -> None:
+def test_profile_uses_the_smallest_node_and_survives_round_trip(tmp_path: Path) -> None:
     text, notes = profile_text("site", SITE, SITE.partitions[0], dies=4, nodes=2, account="acc")
     (tmp_path / "config.yaml").write_text(text)
     machine, content = load_machine(tmp_path)
@@ -58,7 +58,7 @@ def test_profile_takes_the_smallest_node_and_is_read_back(tmp_path: Path) -> Non
     assert any("nodes differ" in note for note in notes)
 
 
-def test_finished_jobs_that_leave_the_queue_at_once_are_followed_by_the_accounting(tmp_path: Path) -> None:
+def test_short_job_age_selects_sacct_if_accounting_is_available(tmp_path: Path) -> None:
     short = replace(SITE, min_job_age_seconds=2)
     for site, command in ((short, "sacct"), (replace(short, accounting=False), "squeue")):
         text, _ = profile_text("s", site, site.partitions[0], dies=3, nodes=1, account=None)
@@ -71,7 +71,7 @@ def test_finished_jobs_that_leave_the_queue_at_once_are_followed_by_the_accounti
 FACTS = {"host": "n1", "size": 2, "token_seen": True, "cpus": 10, "time": 100.0, "huge_pages": "madvise"}
 
 
-def test_ranks_of_a_trial_that_see_what_they_should_are_well() -> None:
+def test_matching_trial_ranks_have_only_ok_findings() -> None:
     found = check_ranks([FACTS, {**FACTS, "host": "n2"}], location="2 nodes", ranks=2, cpus=10, began=99.0, ended=101.0)
     assert {finding.level for finding in found} == {"ok"}
 
@@ -86,7 +86,7 @@ def test_ranks_of_a_trial_that_see_what_they_should_are_well() -> None:
         ({"huge_pages": "never"}, "huge pages", "warning"),
     ],
 )
-def test_each_trouble_of_a_node_is_found(change: dict[str, object], topic: str, level: str) -> None:
+def test_each_node_problem_is_reported_with_fix(change: dict[str, object], topic: str, level: str) -> None:
     found = check_ranks([FACTS, FACTS | change], location="n", ranks=2, cpus=10, began=99.0, ended=101.0)
     assert {finding.topic: finding.level for finding in found}[f"n: {topic}"] == level
     assert all(finding.fix for finding in found if finding.level != "ok")
@@ -97,14 +97,14 @@ LIMITS = ("QOSMaxWallDurationPerJobLimit", "AssocMaxNodePerJobLimit", "AssocMaxW
 
 
 @pytest.mark.parametrize("reason", [*BLOCKED, *LIMITS])
-def test_reasons_that_do_not_pass_are_told_from_those_that_do(reason: str) -> None:
+def test_permanent_pending_reasons_are_explained_and_temporary_are_not(reason: str) -> None:
     assert explain_blocked(SchedulerJob(id="1", state="PENDING", reason=reason)) is not None
     assert explain_blocked(SchedulerJob(id="1", state="RUNNING", reason=reason)) is None
     for passes in ("Priority", "Resources", "BeginTime", "Dependency", "QOSMaxJobsPerUserLimit"):
         assert explain_blocked(SchedulerJob(id="1", state="PENDING", reason=passes)) is None
 
 
-def test_every_end_of_a_job_has_a_reason_and_a_fix() -> None:
+def test_every_job_end_state_has_a_cause_and_fix() -> None:
     for state in ("TIMEOUT", "OUT_OF_MEMORY", "CANCELLED", "NODE_FAIL", "FAILED", "PREEMPTED"):
         cause, fix = explain_end(SchedulerJob(id="1", state=state, status=1))
         assert cause
@@ -112,20 +112,20 @@ def test_every_end_of_a_job_has_a_reason_and_a_fix() -> None:
     assert "another training" in explain_end(SchedulerJob(id="1", state="FAILED", status=76))[0]
 
 
-def node_shown(state: str, port: int) -> str:
+def node_line(state: str, port: int) -> str:
     return f"NodeName=n1 State={state} NodeAddr=127.0.0.1 Port={port}"
 
 
-def test_lost_nodes_are_those_that_are_down_or_do_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_down_and_unresponsive_nodes_are_reported_as_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         shown = {
-            "up": node_shown("ALLOCATED", port),
-            "down": node_shown("DOWN+DRAIN", port),
-            "silent": node_shown("ALLOCATED*", port),
+            "up": node_line("ALLOCATED", port),
+            "down": node_line("DOWN+DRAIN", port),
+            "silent": node_line("ALLOCATED*", port),
             "unknown": None,
         }
         monkeypatch.setattr(slurm_site, "query", lambda line: shown.get(line[-1]))
         assert slurm_site.lost(shown) == ["down", "silent"], "nodes without a state count as up"
-    monkeypatch.setattr(slurm_site, "query", lambda line: node_shown("ALLOCATED", port))
+    monkeypatch.setattr(slurm_site, "query", lambda line: node_line("ALLOCATED", port))
     assert slurm_site.lost(["n1"]) == ["n1"], "its daemon does not answer"

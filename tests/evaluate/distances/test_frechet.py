@@ -9,7 +9,7 @@ from dithc.evaluate.distances.frechet import fid, fid_floor, frechet_distance
 from tests.evaluate.conftest import correlated, statistics
 
 
-def test_diagonal_gaussians_have_the_closed_form() -> None:
+def test_distance_of_diagonal_gaussians_equals_the_closed_form() -> None:
     rng = np.random.default_rng(1)
     mu_a, mu_b, a, b = rng.normal(size=(4, 40))
     a, b = a**2, b**2
@@ -23,14 +23,14 @@ def test_distance_of_a_set_from_itself_is_zero(n: int, d: int) -> None:
     assert 0 <= fid(a, a) <= 1e-6 * np.trace(a.covariance())
 
 
-def test_distance_equals_the_one_by_matrix_square_root() -> None:
+def test_distance_equals_the_matrix_square_root_formula() -> None:
     a, b = statistics(correlated(6, 900, 50)), statistics(correlated(7, 700, 50))
     root = linalg.sqrtm(a.covariance() @ b.covariance()).real
     wanted = np.sum((a.mean() - b.mean()) ** 2) + np.trace(a.covariance() + b.covariance() - 2 * root)
     assert fid(a, b) == pytest.approx(wanted, rel=1e-8)
 
 
-def test_rank_deficient_covariances_give_the_distance_in_their_span() -> None:
+def test_distance_of_rank_deficient_sets_equals_the_distance_in_the_span() -> None:
     # 10 of 40 directions vary. Both sets are constant in the others, which do not change the distance.
     small_a, small_b = correlated(8, 300, 10), correlated(9, 300, 10)
     basis = np.linalg.qr(np.random.default_rng(10).normal(size=(40, 10)))[0]
@@ -38,11 +38,11 @@ def test_rank_deficient_covariances_give_the_distance_in_their_span() -> None:
     assert fid(statistics(small_a @ basis.T), statistics(small_b @ basis.T)) == pytest.approx(inside, rel=1e-6)
 
 
-def test_sets_without_variance_differ_by_their_means() -> None:
+def test_distance_of_constant_sets_equals_the_squared_mean_difference() -> None:
     assert fid(statistics(np.zeros((3, 4))), statistics(np.ones((3, 4)))) == pytest.approx(4)
 
 
-def test_few_images_are_a_warning(lines: pytest.LogCaptureFixture) -> None:
+def test_too_few_images_log_a_warning(lines: pytest.LogCaptureFixture) -> None:
     fid(statistics(correlated(1, 5, 8)), statistics(correlated(2, 50, 8)))
     assert [record.levelname for record in lines.records] == ["WARNING"]
     assert "n = 5 images for 8 features" in lines.text
@@ -59,12 +59,12 @@ def test_different_numbers_of_features_are_rejected() -> None:
         fid(statistics(np.eye(3)), statistics(np.eye(4)))
 
 
-def test_sets_and_file_names_may_differ() -> None:
+def test_distance_accepts_different_sets_and_file_names() -> None:
     a, b = statistics(np.eye(3), extractor="a", set_hash="r"), statistics(np.eye(3), extractor="b", set_hash="g")
     assert fid(a, b) == pytest.approx(0, abs=1e-12)
 
 
-def test_floor_has_the_sizes_of_halves_and_depends_on_the_seed_only() -> None:
+def test_floor_compares_halves_and_depends_only_on_the_seed() -> None:
     rows = correlated(11, 401, 6)
     ground = fid_floor([rows], seed=3)
     assert (ground.n_first, ground.n_second) == (200, 201)
@@ -72,6 +72,6 @@ def test_floor_has_the_sizes_of_halves_and_depends_on_the_seed_only() -> None:
     assert fid_floor([rows], seed=4).fid != ground.fid
 
 
-def test_floor_falls_as_the_set_grows() -> None:
+def test_floor_decreases_with_the_set_size() -> None:
     rows = correlated(12, 4000, 10)
     assert 0 < fid_floor([rows]).fid < fid_floor([rows[:100]]).fid

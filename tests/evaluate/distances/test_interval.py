@@ -10,7 +10,7 @@ from tests.evaluate.conftest import statistics
 MIX = np.random.default_rng(99).normal(size=(6, 6)) / 2
 
 
-def drawn(rng: np.random.Generator, n: int) -> tuple[np.ndarray, np.ndarray]:
+def draw_sets(rng: np.random.Generator, n: int) -> tuple[np.ndarray, np.ndarray]:
     """Return two sets of six correlated, not normal features with different means and covariances."""
     return rng.normal(size=(n, 6)) @ MIX + 1, rng.gamma(4.0, 0.4, size=(n, 6)) @ MIX.T
 
@@ -20,35 +20,35 @@ def interval(a: np.ndarray, b: np.ndarray) -> list[float] | None:
     return fid_interval(fid(x, y), x, np.array_split(a, 3), y, [b])
 
 
-def half(found: list[float] | None) -> float:
+def half_width(found: list[float] | None) -> float:
     assert found is not None
     return (found[1] - found[0]) / 2
 
 
 def test_interval_matches_the_spread_over_new_sets() -> None:
     rng = np.random.default_rng(0)
-    sets = [drawn(rng, 800) for _ in range(150)]
+    sets = [draw_sets(rng, 800) for _ in range(150)]
     spread = np.std([fid(statistics(a), statistics(b)) for a, b in sets], ddof=1)
-    told = np.mean([half(interval(a, b)) for a, b in sets[:20]])
+    told = np.mean([half_width(interval(a, b)) for a, b in sets[:20]])
     assert told == pytest.approx(1.96 * spread, rel=0.2)  # the error of a deviation of 150 samples is 6%
 
 
-def test_a_feature_that_never_varies_changes_nothing() -> None:
-    a, b = drawn(np.random.default_rng(2), 300)
+def test_constant_features_do_not_change_the_interval() -> None:
+    a, b = draw_sets(np.random.default_rng(2), 300)
     wider = [np.concatenate([rows, np.zeros((300, 2))], axis=1) for rows in (a, b)]
     np.testing.assert_allclose(interval(*wider), interval(a, b), rtol=1e-6)
 
 
 def test_interval_requires_more_images_than_features() -> None:
-    a, b = drawn(np.random.default_rng(3), 6)
+    a, b = draw_sets(np.random.default_rng(3), 6)
     assert interval(a, b) is None
 
 
-def test_the_floor_at_n_is_the_distance_of_two_sets_of_one_kind_of_that_size() -> None:
+def test_floor_at_n_equals_the_distance_of_equal_distributions_of_size_n() -> None:
     rng = np.random.default_rng(4)
-    wanted = np.mean([fid(statistics(drawn(rng, 500)[0]), statistics(drawn(rng, 1000)[0])) for _ in range(60)])
+    wanted = np.mean([fid(statistics(draw_sets(rng, 500)[0]), statistics(draw_sets(rng, 1000)[0])) for _ in range(60)])
     told = [
-        fid_floor_at(fid_floor([drawn(rng, 1000)[0]], seed=seed), n_real=1000, n_generated=500, num_features=6)
+        fid_floor_at(fid_floor([draw_sets(rng, 1000)[0]], seed=seed), n_real=1000, n_generated=500, num_features=6)
         for seed in range(60)
     ]
     assert np.mean(told) == pytest.approx(wanted, rel=0.1)

@@ -11,7 +11,7 @@ from tests.evaluate.conftest import correlated
 D = 8  # features of the normal sets
 
 
-def by_pairs(x: np.ndarray, y: np.ndarray) -> float:
+def kid_by_pairs(x: np.ndarray, y: np.ndarray) -> float:
     """Compute the definition pair by pair."""
     k = lambda a, b: (a @ b / x.shape[1] + 1) ** 3  # noqa: E731
     within_x = np.mean([k(a, b) for i, a in enumerate(x) for j, b in enumerate(x) if i != j])
@@ -32,34 +32,34 @@ def true_mmd2(shift: float) -> float:
     return kernel(0, 0) + kernel(shift, shift) - 2 * kernel(0, shift)
 
 
-def share_held(intervals: list[list[float] | None], truth: float) -> float:
+def measured_coverage(intervals: list[list[float] | None], truth: float) -> float:
     """Return the share of intervals that contain the true value."""
     return float(np.mean([one is not None and one[0] <= truth <= one[1] for one in intervals]))
 
 
 def test_kid_equals_the_sum_over_pairs() -> None:
     x, y = correlated(13, 7, 3), correlated(14, 5, 3)
-    assert kid([x], [y]).value == pytest.approx(by_pairs(x, y), rel=1e-10)
+    assert kid([x], [y]).value == pytest.approx(kid_by_pairs(x, y), rel=1e-10)
 
 
 @pytest.mark.parametrize(("n", "m"), [(7, 5), (3, 9), (3, 3)])
 def test_influences_are_leave_one_out_differences(n: int, m: int) -> None:
     x, y = correlated(17, n, 3), correlated(18, m, 3)
-    found, whole = kid([x], [y]), by_pairs(x, y)
-    without = [by_pairs(np.delete(x, i, axis=0), y) for i in range(n)]
+    found, whole = kid([x], [y]), kid_by_pairs(x, y)
+    without = [kid_by_pairs(np.delete(x, i, axis=0), y) for i in range(n)]
     assert found.real == pytest.approx([(whole - one) * math.sqrt((n - 1) / n) for one in without], rel=1e-8)
-    without = [by_pairs(x, np.delete(y, i, axis=0)) for i in range(m)]
+    without = [kid_by_pairs(x, np.delete(y, i, axis=0)) for i in range(m)]
     assert found.generated == pytest.approx([(whole - one) * math.sqrt((m - 1) / m) for one in without], rel=1e-8)
 
 
 @pytest.mark.parametrize("shift", [0.0, 0.5])
-def test_interval_has_its_nominal_coverage(shift: float) -> None:
+def test_interval_has_nominal_coverage(shift: float) -> None:
     rng = np.random.default_rng(19)
     intervals = [kid([rng.normal(size=(80, D))], [rng.normal(size=(60, D)) + shift]).interval for _ in range(600)]
-    assert 0.92 < share_held(intervals, true_mmd2(shift)) < (0.975 if shift else 1.001)  # wide for equal sets
+    assert 0.92 < measured_coverage(intervals, true_mmd2(shift)) < (0.975 if shift else 1.001)  # wide for equal sets
 
 
-def test_interval_of_a_difference_holds_the_truth_where_tiles_and_noise_are_shared() -> None:
+def test_difference_interval_has_nominal_coverage_with_shared_images() -> None:
     rng, intervals, widths = np.random.default_rng(20), [], []
     for _ in range(600):
         real, noise = rng.normal(size=(80, D)), rng.normal(size=(60, D))
@@ -68,11 +68,11 @@ def test_interval_of_a_difference_holds_the_truth_where_tiles_and_noise_are_shar
         apart = math.hypot(*before.real, *before.generated, *after.real, *after.generated)
         intervals.append(paired.interval)
         widths.append(math.hypot(*paired.real, *paired.generated) / apart)
-    assert 0.92 < share_held(intervals, true_mmd2(0.7) - true_mmd2(0.4)) < 0.975
+    assert 0.92 < measured_coverage(intervals, true_mmd2(0.7) - true_mmd2(0.4)) < 0.975
     assert max(widths) < 1  # narrower than without shared images
 
 
-def test_kid_of_large_sets_takes_subsets_across_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kid_of_large_sets_is_independent_of_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dithc.evaluate.distances.kernel.SUBSET", 100)
     x, y = correlated(16, 1500, 4), correlated(16, 1500, 4) + 1
     found, same = kid([x[:700], x[700:]], [y]), kid([x], [y])
@@ -81,14 +81,14 @@ def test_kid_of_large_sets_takes_subsets_across_blocks(monkeypatch: pytest.Monke
 
 
 @pytest.mark.slow
-def test_interval_of_subsets_holds_the_truth(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interval_of_subsets_has_nominal_coverage(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dithc.evaluate.distances.kernel.SUBSET", 40)
     monkeypatch.setattr("dithc.evaluate.distances.kernel.SUBSETS", 20)
     rng = np.random.default_rng(21)
     intervals = [
         kid([rng.normal(size=(200, D))], [rng.normal(size=(150, D)) + 0.5], seed=seed).interval for seed in range(400)
     ]
-    assert 0.92 < share_held(intervals, true_mmd2(0.5)) < 0.98
+    assert 0.92 < measured_coverage(intervals, true_mmd2(0.5)) < 0.98
 
 
 def test_two_images_have_a_distance_and_no_interval() -> None:

@@ -9,7 +9,7 @@ from dithc.core.logging import UserError
 from dithc.evaluate.distances.precision_recall import precision_recall
 
 
-def truth(real: np.ndarray, generated: np.ndarray, k: int, k_density: int) -> dict[str, float]:
+def reference_metrics(real: np.ndarray, generated: np.ndarray, k: int, k_density: int) -> dict[str, float]:
     """Compute the metrics from every difference of two rows, in float64."""
 
     def distances(x: np.ndarray, y: np.ndarray) -> np.ndarray:
@@ -30,7 +30,7 @@ def truth(real: np.ndarray, generated: np.ndarray, k: int, k_density: int) -> di
 
 @pytest.mark.parametrize(("n", "m", "block"), [(90, 70, 7), (64, 64, 64), (33, 100, 1)])
 @pytest.mark.parametrize("offset", [0.0, 1e3])
-def test_blocks_give_what_all_distances_give(
+def test_blockwise_metrics_equal_metrics_of_all_distances(
     n: int, m: int, block: int, offset: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     module = importlib.import_module("dithc.evaluate.distances.precision_recall")  # the package exports the function
@@ -39,7 +39,7 @@ def test_blocks_give_what_all_distances_give(
     real = (rng.normal(size=(n, 5)) + offset).astype(np.float32)
     generated = (rng.normal(size=(m, 5)) * 1.3 + 0.4 + offset).astype(np.float32)
     found = precision_recall(np.array_split(real, 3), [generated[:40], generated[40:]])
-    assert found == pytest.approx(truth(real, generated, 3, 5))
+    assert found == pytest.approx(reference_metrics(real, generated, 3, 5))
     assert 0 < found["precision"] < 1
 
 

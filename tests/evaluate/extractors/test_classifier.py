@@ -31,7 +31,7 @@ def striped(n: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 @pytest.mark.slow
-def test_classifier_learns_and_its_features_tell_the_classes_apart(tmp_path: Path) -> None:
+def test_classifier_learns_and_features_separate_the_classes(tmp_path: Path) -> None:
     images, labels = striped(96)
     path = tmp_path / "classifier.safetensors"
     numbers = train_classifier(images, labels, path=path, steps=40, seed=1, batch=32)
@@ -46,9 +46,7 @@ def test_classifier_learns_and_its_features_tell_the_classes_apart(tmp_path: Pat
     assert apart > 2 * features[labels == 3].std(axis=0).mean()
 
 
-def test_one_class_is_enough_with_defects_and_features_are_of_all_stages(
-    tmp_path: Path, lines: pytest.LogCaptureFixture
-) -> None:
+def test_defects_allow_one_class_and_features_cover_all_stages(tmp_path: Path, lines: pytest.LogCaptureFixture) -> None:
     images, _ = striped(48)
     path = tmp_path / "c"
     numbers = train_classifier(images, np.zeros(48, dtype=np.int64), path=path, steps=8, batch=32, defects=True)
@@ -81,7 +79,7 @@ def fields(n: int, *, seed: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 @pytest.mark.slow
-def test_classifier_of_defects_detects_a_lattice_that_a_classifier_of_classes_does_not(
+def test_defect_classifier_detects_a_lattice_missed_by_a_class_classifier(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     few = {name: DEFECTS[name] for name in ("lattice-8", "blur-8", "noise")}  # all defects require a thousand steps
@@ -103,9 +101,7 @@ def test_classifier_of_defects_detects_a_lattice_that_a_classifier_of_classes_do
 
 
 @pytest.mark.parametrize("with_defects", [False, True])
-def test_same_seed_gives_the_same_file_and_leaves_the_global_generator_alone(
-    tmp_path: Path, with_defects: bool
-) -> None:
+def test_same_seed_writes_equal_files_and_preserves_the_global_rng(tmp_path: Path, with_defects: bool) -> None:
     images, labels = striped(24)
     before = torch.random.get_rng_state()
     for name, seed in (("a", 7), ("b", 7), ("c", 8)):
@@ -116,7 +112,7 @@ def test_same_seed_gives_the_same_file_and_leaves_the_global_generator_alone(
     assert torch.equal(torch.random.get_rng_state(), before)
 
 
-def test_one_class_is_rejected_and_nothing_is_written(tmp_path: Path) -> None:
+def test_one_class_is_rejected_without_writing_a_file(tmp_path: Path) -> None:
     images, _ = striped(6)
     with pytest.raises(UserError, match="at least two classes"):
         train_classifier(images, np.zeros(6, dtype=np.int64), path=tmp_path / "c")
@@ -128,13 +124,13 @@ def test_tiny_images_are_rejected(tmp_path: Path) -> None:
         train_classifier(np.zeros((2, 3, 4, 4), dtype=np.uint8), np.array([0, 1]), path=tmp_path / "c")
 
 
-def test_weights_of_something_else_are_rejected(tmp_path: Path) -> None:
+def test_weights_without_classifier_keys_are_rejected(tmp_path: Path) -> None:
     save_file({"weight": torch.zeros(2)}, tmp_path / "other.safetensors")
     with pytest.raises(UserError, match="is not a classifier of dithc"):
         load_extractor("classifier", tmp_path / "other.safetensors")
 
 
-def test_metrics_of_every_step_are_next_to_the_weights(tmp_path: Path) -> None:
+def test_metrics_of_every_step_are_written_next_to_the_weights(tmp_path: Path) -> None:
     images, labels = striped(24)
     for steps in (5, 3):
         train_classifier(images, labels, path=tmp_path / "c", steps=steps, batch=16)
@@ -145,7 +141,7 @@ def test_metrics_of_every_step_are_next_to_the_weights(tmp_path: Path) -> None:
     assert list((tmp_path / "metrics" / "tensorboard").glob("events.*"))
 
 
-def test_full_disk_is_an_error_of_the_system_and_leaves_earlier_weights(tmp_path: Path) -> None:
+def test_file_size_limit_raises_oserror_and_preserves_earlier_weights(tmp_path: Path) -> None:
     images, labels = striped(24)
     path = tmp_path / "c"
     train_classifier(images, labels, path=path, steps=2, batch=16)

@@ -13,7 +13,7 @@ from dithc.evaluate import Extractor, load_extractor
 from dithc.evaluate.extractors.extractor import resize_images
 
 
-def make(network: Callable[[torch.Tensor], torch.Tensor]) -> Extractor:
+def make_extractor(network: Callable[[torch.Tensor], torch.Tensor]) -> Extractor:
     return Extractor(name="n", kind="torchscript", sha256="", num_features=2, note="", network=network)
 
 
@@ -28,7 +28,7 @@ def test_clean_resize_equals_pillow_in_float(size: int) -> None:
         np.testing.assert_allclose(resized, np.asarray(pillow).clip(0, 255), rtol=0, atol=tolerance)
 
 
-def test_legacy_resize_takes_pixel_centres_without_antialiasing() -> None:
+def test_legacy_resize_uses_pixel_centers_without_antialiasing() -> None:
     row = torch.arange(8, dtype=torch.uint8).view(1, 1, 1, 8).expand(1, 3, 8, 8)
     halved = resize_images(row, size=2, mode="legacy-pytorch")
     # output pixel j sits at (j + 0.5) * 4 - 0.5 = 1.5, 5.5: between its two neighbors only
@@ -41,13 +41,13 @@ NOT_FINITE = "1 of 2 images, first at row 1"
 @pytest.mark.parametrize(
     ("second", "message"), [([np.nan, 0.0], NOT_FINITE), ([np.inf, 0.0], NOT_FINITE), ([0.0] * 3, r"\(2, 2\)")]
 )
-def test_features_that_are_not_finite_or_of_another_width_are_rejected(second: list[float], message: str) -> None:
+def test_nonfinite_features_and_features_of_wrong_width_are_rejected(second: list[float], message: str) -> None:
     with pytest.raises(UserError, match=message):
-        make(lambda x: torch.tensor([[0.0] * len(second), second]))(np.zeros((2, 3, 8, 8), dtype=np.uint8))
+        make_extractor(lambda x: torch.tensor([[0.0] * len(second), second]))(np.zeros((2, 3, 8, 8), dtype=np.uint8))
 
 
 @pytest.mark.parametrize("kind", ["inception", "squeezenet", "torchscript", "classifier"])
-def test_missing_weights_are_an_error_and_never_a_fallback(kind: str, tmp_path: Path) -> None:
+def test_missing_weights_raise_an_error_without_fallback(kind: str, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no other network replaces it"):
         load_extractor(kind, tmp_path / "absent.pth", trust=True)  # type: ignore[arg-type]
 

@@ -24,14 +24,14 @@ def path_to_weights(state: dict[str, torch.Tensor], tmp_path_factory: pytest.Tem
     return path
 
 
-def test_number_of_parameters_is_the_published_one(state: dict[str, torch.Tensor]) -> None:
+def test_parameter_count_equals_the_published_count(state: dict[str, torch.Tensor]) -> None:
     # torchvision's inception_v3 has 27,161,264: less the auxiliary head (3,326,696), plus eight classes of 2,049 numbers.
     statistics = ("running_mean", "running_var", "num_batches_tracked")
     count = sum(value.numel() for name, value in state.items() if not name.endswith(statistics))
     assert count == 27_161_264 - 3_326_696 + 8 * 2_049
 
 
-def test_key_names_and_shapes_are_the_published_ones(state: dict[str, torch.Tensor]) -> None:
+def test_key_names_and_shapes_equal_the_published_values(state: dict[str, torch.Tensor]) -> None:
     convolutions = [name for name in state if name.endswith(".conv.weight")]
     assert len(convolutions) == 94
     assert len([name for name in state if "num_batches" not in name]) == 94 * 5 + 2
@@ -62,7 +62,7 @@ def test_average_pool_does_not_count_the_padding() -> None:
 
 
 @torch.inference_mode()
-def test_last_block_pools_by_maximum_and_the_one_before_by_average() -> None:
+def test_last_block_uses_max_pooling_and_earlier_blocks_average_pooling() -> None:
     x = torch.zeros(1, 8, 5, 5)
     x[..., 2, 2] = 9
     for pool, corner in (("max", 9.0), ("average", 1.0)):
@@ -96,18 +96,20 @@ def test_features_are_2048_finite_numbers_that_depend_on_the_image(path_to_weigh
     np.testing.assert_allclose(alone[0], features[1], rtol=1e-3, atol=1e-4 * np.abs(features).max())
 
 
-def test_unknown_weights_are_not_called_comparable(path_to_weights: Path) -> None:
+def test_unknown_weights_are_marked_incomparable(path_to_weights: Path) -> None:
     extractor = load_extractor("inception", path_to_weights, resize="clean")
     assert (extractor.kind, extractor.resize, extractor.comparable_to_published) == ("inception", "clean", False)
     assert "not comparable" in extractor.note
 
 
-def test_published_hash_is_called_comparable(path_to_weights: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_weights_with_the_published_hash_are_marked_comparable(
+    path_to_weights: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("dithc.evaluate.extractors.inception.sha256_file", lambda path: "6726825d" + "0" * 56)
     assert load_extractor("inception", path_to_weights).comparable_to_published
 
 
-def test_well_known_name_with_another_hash_is_rejected(path_to_weights: Path) -> None:
+def test_published_file_name_with_a_wrong_hash_is_rejected(path_to_weights: Path) -> None:
     path = path_to_weights.with_name(PUBLISHED_NAME)
     path.hardlink_to(path_to_weights)
     with pytest.raises(UserError, match="6726825d"):
@@ -130,7 +132,7 @@ def test_file_without_a_state_dict_is_rejected(content: object, tmp_path: Path) 
         load_extractor("inception", tmp_path / "other.pth")
 
 
-def test_file_that_would_run_code_is_rejected(tmp_path: Path) -> None:
+def test_weights_file_with_pickled_code_is_rejected(tmp_path: Path) -> None:
     torch.save(torch.nn.Linear(2, 2), tmp_path / "module.pth")
     with pytest.raises(UserError, match="cannot be read"):
         load_extractor("inception", tmp_path / "module.pth")

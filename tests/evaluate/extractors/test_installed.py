@@ -16,28 +16,28 @@ def _installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     bring(tmp_path, monkeypatch, extractors={"means": f"{HERE}:Means"})
 
 
-def opened(**settings: Any) -> Extractor:
+def load_means(**settings: Any) -> Extractor:
     return load_extractor(Means.model_validate({"kind": "means"} | settings))
 
 
-def test_features_equal_those_of_the_network() -> None:
+def test_features_equal_the_network_output() -> None:
     images = np.random.default_rng(0).integers(0, 256, (5, 3, 40, 48), dtype=np.uint8)
-    extractor = opened()
+    extractor = load_means()
     means = images.astype(np.float64).mean(axis=(2, 3))
     np.testing.assert_allclose(extractor(images), np.concatenate([means, means**2], axis=1), rtol=1e-5)
     assert (extractor.num_features, extractor.resize, extractor.comparable_to_published) == (6, "none", False)
     assert "mine 1.0" in extractor.note
 
 
-def test_hash_is_of_version_and_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hash_depends_on_package_version_and_weight_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     weights = tmp_path / "weights.bin"
     weights.write_bytes(b"one")
-    hashes = [opened().sha256, opened(path=str(weights)).sha256]
+    hashes = [load_means().sha256, load_means(path=str(weights)).sha256]
     weights.write_bytes(b"two")
-    hashes += [opened(path=str(weights)).sha256]
+    hashes += [load_means(path=str(weights)).sha256]
     monkeypatch.setattr("sys.path", [one for one in __import__("sys").path if "site-mine" not in one])
     bring(tmp_path, monkeypatch, version="1.1", extractors={"means": f"{HERE}:Means"})
-    assert len({*hashes, opened().sha256}) == 4
+    assert len({*hashes, load_means().sha256}) == 4
 
 
 @pytest.mark.parametrize(
@@ -50,6 +50,6 @@ def test_hash_is_of_version_and_bytes(tmp_path: Path, monkeypatch: pytest.Monkey
         ("nan", "NaN or infinity"),
     ],
 )
-def test_network_that_does_not_keep_the_contract_is_rejected(spoilt: str, message: str) -> None:
+def test_network_violating_the_contract_is_rejected(spoilt: str, message: str) -> None:
     with pytest.raises(UserError, match=message):
-        opened(spoilt=spoilt)
+        load_means(spoilt=spoilt)

@@ -29,12 +29,12 @@ class Logarithm(nn.Module):
         return torch.log(x.mean(dim=(2, 3)) - 1000)
 
 
-class Picky(nn.Module):
+class FixedSize(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         return x.view(-1, 3 * 224 * 224)
 
 
-class Writes(nn.Module):
+class FileWriter(nn.Module):
     """A network that writes a file when it runs."""
 
     def __init__(self, path: str) -> None:
@@ -56,7 +56,7 @@ def save(tmp_path: Path) -> Callable[[nn.Module], Path]:
     return write
 
 
-def test_script_gets_float_pixels_up_to_255(save: Callable[[nn.Module], Path]) -> None:
+def test_script_receives_float_pixels_up_to_255(save: Callable[[nn.Module], Path]) -> None:
     extractor = load_extractor("torchscript", save(Means()), trust=True)
     images = np.full((3, 3, 40, 30), 255, dtype=np.uint8)
     images[:, 1] = 7
@@ -65,9 +65,10 @@ def test_script_gets_float_pixels_up_to_255(save: Callable[[nn.Module], Path]) -
 
 
 @pytest.mark.parametrize(
-    ("network", "got"), [(Maps(), r"\(2, 3, 64, 64\)"), (Logarithm(), "NaN"), (Picky(), "invalid for input of size")]
+    ("network", "got"),
+    [(Maps(), r"\(2, 3, 64, 64\)"), (Logarithm(), "NaN"), (FixedSize(), "invalid for input of size")],
 )
-def test_script_that_breaks_the_contract_is_rejected(
+def test_script_violating_the_contract_is_rejected(
     network: nn.Module, got: str, save: Callable[[nn.Module], Path]
 ) -> None:
     with pytest.raises(UserError, match=got):
@@ -81,9 +82,9 @@ def test_truncated_script_is_rejected(save: Callable[[nn.Module], Path]) -> None
         load_extractor("torchscript", path, trust=True)
 
 
-def test_a_program_runs_only_where_it_is_trusted(save: Callable[[nn.Module], Path], tmp_path: Path) -> None:
+def test_script_runs_only_with_trust_enabled(save: Callable[[nn.Module], Path], tmp_path: Path) -> None:
     left = tmp_path / "left-by-the-network"
-    path = save(Writes(str(left)))
+    path = save(FileWriter(str(left)))
     with pytest.raises(UserError, match="is a program that runs with your rights") as caught:
         load_extractor("torchscript", path)
     assert "trust_code: true" in str(caught.value)
@@ -94,7 +95,7 @@ def test_a_program_runs_only_where_it_is_trusted(save: Callable[[nn.Module], Pat
     assert left.exists()  # shows the effect of trusted code
 
 
-def test_a_configuration_has_to_trust_a_program_and_nothing_else() -> None:
+def test_trust_code_is_required_for_torchscript_and_rejected_elsewhere() -> None:
     asked = {"kind": "torchscript", "path": "network.pt"}
     for extractor, words in {
         "a": (asked, "set `trust_code: true` if you know the origin of network.pt"),

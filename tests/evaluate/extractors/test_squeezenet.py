@@ -43,7 +43,7 @@ def photographs(folder: Path, *, count: int, size: int) -> tuple[np.ndarray, np.
 
 
 @pytest.mark.slow
-def test_most_photographs_are_recognized_and_fewer_with_swapped_channels(
+def test_photographs_are_classified_and_swapped_channels_reduce_accuracy(
     shared_data: Path, path_to_weights: Path
 ) -> None:
     images, labels = photographs(shared_data / "imagenet_sample", count=80, size=227)
@@ -60,7 +60,9 @@ def test_most_photographs_are_recognized_and_fewer_with_swapped_channels(
 
 
 @pytest.mark.slow
-def test_distance_of_real_photographs_end_to_end(shared_data: Path, path_to_weights: Path, tmp_path: Path) -> None:
+def test_photographs_have_a_lower_distance_than_noise_end_to_end(
+    shared_data: Path, path_to_weights: Path, tmp_path: Path
+) -> None:
     extractor = load_extractor("squeezenet", path_to_weights)
     images, _ = photographs(shared_data / "imagenet_sample", count=60, size=64)
     noise = np.random.default_rng(0).integers(0, 256, (30, 3, 64, 64), dtype=np.uint8)
@@ -78,7 +80,7 @@ def test_distance_of_real_photographs_end_to_end(shared_data: Path, path_to_weig
 
 
 @pytest.mark.slow
-def test_resize_is_bicubic_where_none_is_named(shared_data: Path, path_to_weights: Path) -> None:
+def test_default_resize_is_bicubic(shared_data: Path, path_to_weights: Path) -> None:
     """Compare with the enlargement of Pillow in float, as in clean-fid; the other mode is a different measure."""
     images, _ = photographs(shared_data / "imagenet_sample", count=6, size=64)
     network = load_network(path_to_weights)
@@ -99,7 +101,7 @@ def test_resize_is_bicubic_where_none_is_named(shared_data: Path, path_to_weight
     assert away["legacy-pytorch"] > 0.02
 
 
-def test_weights_of_another_structure_are_rejected(path_to_weights: Path, tmp_path: Path) -> None:
+def test_weights_with_wrong_keys_or_shapes_are_rejected(path_to_weights: Path, tmp_path: Path) -> None:
     state = load_file(path_to_weights)
     state["fire2/conv1x1_1.weight"] = torch.zeros(16, 64, 1, 1)
     del state["conv1.bias"]

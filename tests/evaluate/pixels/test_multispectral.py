@@ -36,7 +36,7 @@ def scenes(seed: int, count: int = 40, size: int = 12) -> tuple[np.ndarray, np.n
     return np.rint(bands).astype(np.int16), labels
 
 
-def measured(folder: Path, images: np.ndarray, labels: np.ndarray, *, bands: products.Bands = BANDS) -> Any:
+def measure_set(folder: Path, images: np.ndarray, labels: np.ndarray, *, bands: products.Bands = BANDS) -> Any:
     measure_pixels(images.__getitem__, labels, folder, bands=bands, set_hash="s", group=Group())
     return read(folder)
 
@@ -45,10 +45,10 @@ def measured(folder: Path, images: np.ndarray, labels: np.ndarray, *, bands: pro
 def sides(tmp_path: Path) -> list[Any]:
     for name in "ab":
         (tmp_path / name).mkdir()
-    return [measured(tmp_path / name, *scenes(seed)) for seed, name in enumerate("ab")]
+    return [measure_set(tmp_path / name, *scenes(seed)) for seed, name in enumerate("ab")]
 
 
-def test_bands_have_the_distances_angles_and_correlations_of_all_their_values(sides: list[Any]) -> None:
+def test_band_metrics_equal_direct_computation_over_all_values(sides: list[Any]) -> None:
     found = multispectral.of_bands(*sides)
     flat = [(scenes(seed)[0] * 1e-4).transpose(1, 0, 2, 3).reshape(3, -1) for seed in (0, 1)]
     for index, band in enumerate(BANDS.names):
@@ -64,7 +64,7 @@ def test_bands_have_the_distances_angles_and_correlations_of_all_their_values(si
     assert set(found["spectral_angle_deg_by_class"]) == {"0", "1", "2"}
 
 
-def test_indices_have_the_distances_and_quantiles_of_all_their_values(sides: list[Any]) -> None:
+def test_index_metrics_equal_direct_computation_over_all_values(sides: list[Any]) -> None:
     found = multispectral.of_indices(*sides)
     values = []
     for seed in (0, 1):
@@ -81,7 +81,7 @@ def test_indices_have_the_distances_and_quantiles_of_all_their_values(sides: lis
     assert "absent" not in found
 
 
-def test_spectra_are_the_mean_of_those_of_images(sides: list[Any]) -> None:
+def test_spectra_equal_the_mean_of_image_spectra(sides: list[Any]) -> None:
     found = multispectral.of_spectra(*sides)
     expected = [np.mean([radial_power(image * 1e-4) for image in scenes(seed)[0]], axis=0) for seed in (0, 1)]
     np.testing.assert_allclose(found["power"]["generated"], expected[1], rtol=1e-4)
@@ -89,19 +89,19 @@ def test_spectra_are_the_mean_of_those_of_images(sides: list[Any]) -> None:
     np.testing.assert_allclose(list(found["log_spectral_distance_db"].values()), decibels, rtol=1e-3)
 
 
-def test_a_set_has_no_distance_from_itself(sides: list[Any]) -> None:
+def test_distance_of_a_set_from_itself_is_zero(sides: list[Any]) -> None:
     bands, indices = multispectral.of_bands(sides[0], sides[0]), multispectral.of_indices(sides[0], sides[0])
     assert set(bands["wasserstein"].values()) == {0.0}
     assert bands["spectral_angle_deg"] == pytest.approx(0.0, abs=1e-5)
     assert (bands["correlation_difference"], indices["NDVI"]["wasserstein"]) == (0.0, 0.0)
 
 
-def test_distance_of_a_brighter_set_is_the_offset(tmp_path: Path) -> None:
+def test_distance_of_a_brighter_set_equals_the_offset(tmp_path: Path) -> None:
     images, labels = scenes(0)
     sides = []
     for name, added in (("a", 0), ("b", 123)):
         (tmp_path / name).mkdir()
-        sides.append(measured(tmp_path / name, images + np.int16(added), labels))
+        sides.append(measure_set(tmp_path / name, images + np.int16(added), labels))
     found = multispectral.of_bands(*sides)
     assert list(found["wasserstein"].values()) == pytest.approx([0.0123] * 3)
     assert list(multispectral.of_spectra(*sides)["log_spectral_distance_db"].values()) == pytest.approx(
@@ -111,7 +111,7 @@ def test_distance_of_a_brighter_set_is_the_offset(tmp_path: Path) -> None:
 
 def test_existing_pixel_statistics_are_reused(tmp_path: Path) -> None:
     images, labels = scenes(0)
-    measured(tmp_path, images, labels)
+    measure_set(tmp_path, images, labels)
     before = (tmp_path / FILE).read_bytes()
 
     def fail_to_read(_: np.ndarray) -> np.ndarray:
@@ -122,14 +122,14 @@ def test_existing_pixel_statistics_are_reused(tmp_path: Path) -> None:
     with pytest.raises(AssertionError):
         measure_pixels(fail_to_read, labels, tmp_path, bands=BANDS, set_hash="another", group=Group())
     (tmp_path / FILE).write_bytes(before[:-90])
-    assert measured(tmp_path, images, labels).spectra == 40
+    assert measure_set(tmp_path, images, labels).spectra == 40
     assert (tmp_path / FILE).read_bytes() == before
 
 
-def test_index_without_its_bands_has_a_reason(tmp_path: Path) -> None:
+def test_index_without_bands_is_absent_with_a_reason(tmp_path: Path) -> None:
     images, labels = scenes(0)
     bands = products.Bands.of(INFO | {"bands": ["B03", "B04", "B05"]})
-    pixels = measured(tmp_path, images, labels, bands=bands)
+    pixels = measure_set(tmp_path, images, labels, bands=bands)
     found = multispectral.of_indices(pixels, pixels)
     assert list(found) == ["absent"]
     assert "NDVI: no band is near infrared (790 to 880 nm)" in found["absent"][0]
@@ -144,20 +144,20 @@ def test_index_without_its_bands_has_a_reason(tmp_path: Path) -> None:
         ("image-folder", ["R", "G", "B"], {"NDVI": None, "NDWI": None}),
     ],
 )
-def test_roles_follow_from_wavelengths(kind: str, names: list[str], expected: dict[str, Any]) -> None:
+def test_bands_of_indices_are_selected_by_wavelength(kind: str, names: list[str], expected: dict[str, Any]) -> None:
     bands = products.Bands.of(INFO | {"kind": kind, "bands": names})
     assert {name: index_bands(name, bands) for name in INDICES} == expected
     assert band_of("red", bands) is None or expected["NDVI"]
 
 
-def test_sets_of_other_bands_are_rejected(tmp_path: Path, sides: list[Any]) -> None:
-    other = measured(tmp_path, *scenes(0), bands=products.Bands.of(INFO | {"bands": ["B02", "B04", "B08"]}))
+def test_sets_with_different_bands_are_rejected(tmp_path: Path, sides: list[Any]) -> None:
+    other = measure_set(tmp_path, *scenes(0), bands=products.Bands.of(INFO | {"bands": ["B02", "B04", "B08"]}))
     with pytest.raises(UserError, match="B03, B04, B08"):
         multispectral.of_bands(sides[0], other)
 
 
-def test_black_has_no_spectral_angle(sides: Any, tmp_path: Path) -> None:
+def test_black_images_have_no_spectral_angle(sides: Any, tmp_path: Path) -> None:
     assert multispectral.spectral_angle(np.zeros(3), np.ones(3)) is None
     images, labels = scenes(0)
-    black = measured(tmp_path / "black", np.zeros_like(images), labels)
+    black = measure_set(tmp_path / "black", np.zeros_like(images), labels)
     assert multispectral.of_bands(black, black)["spectral_angle_deg"] is None

@@ -6,7 +6,7 @@ import pytest
 from dithc.evaluate.pixels.spectra import log_spectral_distance, radial_power
 
 
-def by_definition(image: np.ndarray) -> np.ndarray:
+def power_by_definition(image: np.ndarray) -> np.ndarray:
     """Return the power of one band (H, W) by a direct sum per frequency, in float64 over the full plane."""
     height, width = image.shape
     hann = [0.5 - 0.5 * np.cos(2 * np.pi * (np.arange(side) + 0.5) / side) for side in (height, width)]
@@ -23,14 +23,14 @@ def by_definition(image: np.ndarray) -> np.ndarray:
 
 
 @pytest.mark.parametrize("shape", [(16, 16), (15, 15), (12, 20), (9, 14)])
-def test_power_is_that_of_each_frequency_by_its_definition(shape: tuple[int, int]) -> None:
+def test_radial_power_equals_the_direct_sum_per_frequency(shape: tuple[int, int]) -> None:
     images = np.random.default_rng(0).normal(3.0, 2.0, (2, *shape))
     found = radial_power(images)
     for band, image in zip(found, images, strict=True):
-        np.testing.assert_allclose(band, by_definition(image), rtol=1e-10)
+        np.testing.assert_allclose(band, power_by_definition(image), rtol=1e-10)
 
 
-def test_twice_the_amplitude_is_six_decibels_at_every_ring() -> None:
+def test_double_amplitude_adds_six_decibels_in_every_ring() -> None:
     power = radial_power(np.random.default_rng(2).normal(size=(3, 32, 32)))
     np.testing.assert_allclose(log_spectral_distance(power, 4 * power), 10 * np.log10(4))
     np.testing.assert_allclose(log_spectral_distance(power, power), 0)

@@ -57,7 +57,7 @@ def trained(trained_once, tmp_path):
     return planes(), tmp_path, numbers
 
 
-def test_trained_codec_opens_and_has_the_stated_shape(trained):
+def test_trained_codec_opens_with_the_configured_shapes(trained):
     tiles, folder, numbers = trained
     assert names(folder) == FILES | {"metrics"}
     codec = open_codec(settings(), info=tiles.info, folder=folder)
@@ -72,7 +72,7 @@ def test_trained_codec_opens_and_has_the_stated_shape(trained):
     assert numbers["psnr_split"] == "val"
 
 
-def test_latents_are_standardised_on_train_tiles(trained):
+def test_latents_are_standardized_on_train_tiles(trained):
     tiles, folder, numbers = trained
     codec = open_codec(settings(), info=tiles.info, folder=folder)
     mean, logvar = codec.encode(codec.input(tiles, tiles.rows("train")))
@@ -83,7 +83,7 @@ def test_latents_are_standardised_on_train_tiles(trained):
 
 
 @pytest.mark.slow
-def test_same_seed_gives_the_same_codec_and_leaves_the_callers_generator_alone(tmp_path, fake_tiles):
+def test_equal_seeds_train_equal_codecs_and_preserve_the_global_rng_state(tmp_path, fake_tiles):
     tiles = fake_tiles()
     ids = []
     for name, seed in [("a", 3), ("b", 3), ("c", 4)]:
@@ -96,7 +96,7 @@ def test_same_seed_gives_the_same_codec_and_leaves_the_callers_generator_alone(t
 
 
 @pytest.mark.slow
-def test_more_steps_reconstruct_better(tmp_path, fake_tiles):
+def test_longer_training_improves_psnr(tmp_path, fake_tiles):
     tiles = fake_tiles(count=16)
     short = train_codec(settings(steps=2, batch_size=8), tiles, tmp_path / "short", seed=0)
     longer = train_codec(settings(steps=60, batch_size=8, lr=3e-3), tiles, tmp_path / "long", seed=0)
@@ -106,7 +106,7 @@ def test_more_steps_reconstruct_better(tmp_path, fake_tiles):
 
 
 @pytest.mark.parametrize("orientations", [2, 8])
-def test_large_tiles_are_learnt_in_crops_of_the_chosen_orientations(orientations, monkeypatch, fake_tiles):
+def test_training_batch_contains_crops_in_configured_orientations(orientations, monkeypatch, fake_tiles):
     monkeypatch.setattr(codecs, "CROP", 8)
     order = SampleOrder(np.arange(4), seed=0)
     tiles = fake_tiles(count=4, size=16)
@@ -129,12 +129,12 @@ def test_tile_size_must_be_a_multiple_of_the_factor(tmp_path, fake_tiles):
         train_codec(settings(downsampling_factor=4), fake_tiles(size=18), tmp_path, seed=0)
 
 
-def test_empty_train_split_is_an_error(tmp_path, fake_tiles):
+def test_empty_train_split_raises_an_error(tmp_path, fake_tiles):
     with pytest.raises(UserError, match="no training tiles"):
         train_codec(settings(), fake_tiles(splits="v"), tmp_path, seed=0)
 
 
-def test_tiles_that_are_not_finite_are_refused(tmp_path, fake_tiles):
+def test_non_finite_tiles_are_rejected(tmp_path, fake_tiles):
     tiles = fake_tiles()
     tiles.physical[:] = np.nan
     with pytest.raises(UserError, match="not finite"):
@@ -142,7 +142,7 @@ def test_tiles_that_are_not_finite_are_refused(tmp_path, fake_tiles):
     assert not (tmp_path / "out").exists()
 
 
-def test_diverged_training_is_an_error_and_leaves_only_its_metrics(tmp_path, fake_tiles, monkeypatch):
+def test_diverged_training_raises_and_leaves_only_metrics(tmp_path, fake_tiles, monkeypatch):
     batch = Crops.batch
     monkeypatch.setattr(Crops, "batch", lambda crops, step: batch(crops, step) * torch.inf)
     with pytest.raises(UserError, match="diverged at step 0"):
@@ -150,7 +150,7 @@ def test_diverged_training_is_an_error_and_leaves_only_its_metrics(tmp_path, fak
     assert names(tmp_path / "out") == {"metrics"}
 
 
-def test_full_disk_leaves_the_earlier_codec_intact(trained, limit_files):
+def test_full_disk_preserves_the_existing_codec(trained, limit_files):
     tiles, folder, _ = trained
     before = content(folder)
     limit_files(20_000)
@@ -159,7 +159,7 @@ def test_full_disk_leaves_the_earlier_codec_intact(trained, limit_files):
     assert content(folder) == before
 
 
-def test_interrupted_training_leaves_no_half_output(monkeypatch, trained):
+def test_interrupted_training_preserves_the_existing_codec(monkeypatch, trained):
     tiles, folder, _ = trained
     before = content(folder)
 
@@ -172,7 +172,7 @@ def test_interrupted_training_leaves_no_half_output(monkeypatch, trained):
     assert content(folder) == before
 
 
-def test_altered_weights_are_refused(trained):
+def test_altered_weights_are_rejected(trained):
     tiles, folder, _ = trained
     path = folder / "autoencoder.safetensors"
     content = path.read_bytes()
@@ -181,20 +181,20 @@ def test_altered_weights_are_refused(trained):
         open_codec(settings(), info=tiles.info, folder=folder)
 
 
-def test_missing_description_is_refused(trained):
+def test_missing_codec_json_is_rejected(trained):
     tiles, folder, _ = trained
     (folder / "codec.json").unlink()
     with pytest.raises(UserError, match=r"codec\.json cannot be read"):
         open_codec(settings(), info=tiles.info, folder=folder)
 
 
-def test_codec_of_other_number_of_bands_is_refused(trained, fake_tiles):
+def test_codec_with_a_different_number_of_bands_is_rejected(trained, fake_tiles):
     other = fake_tiles(bands=("R", "G", "B"))
     with pytest.raises(UserError, match="number of bands of the codec"):
         open_codec(settings(), info=other.info, folder=trained[1])
 
 
-def test_codec_for_bands_of_other_names_is_said(trained, fake_tiles, caplog):
+def test_codec_with_different_band_names_logs_a_warning(trained, fake_tiles, caplog):
     other = fake_tiles(bands=("B", "G", "R", "NIR"))
     with caplog.at_level("WARNING", logger="dithc"):
         codec = open_codec(settings(), info=other.info, folder=trained[1])
@@ -202,7 +202,7 @@ def test_codec_for_bands_of_other_names_is_said(trained, fake_tiles, caplog):
     assert "trained on bands B02" in caplog.text
 
 
-def test_metrics_of_every_step_are_those_of_the_last_training(trained):
+def test_metrics_contain_every_step_of_the_last_training_run(trained):
     tiles, folder, _ = trained
     assert len(read_metrics(folder / "metrics")) == 4
     train_codec(settings(steps=3), tiles, folder, seed=1)
@@ -213,7 +213,7 @@ def test_metrics_of_every_step_are_those_of_the_last_training(trained):
 
 
 @pytest.mark.slow
-def test_leftovers_of_a_killed_training_are_removed(tmp_path, fake_tiles):
+def test_leftover_files_of_a_killed_training_run_are_removed(tmp_path, fake_tiles):
     outputs.make_scratch(tmp_path / ".build")
     (tmp_path / ".codec.json.tmp.host.1").touch()
     train_codec(settings(), fake_tiles(), tmp_path, seed=1)

@@ -23,7 +23,7 @@ def kinds(chosen, steps, *, seed=0):
     return [augment(z, x, chosen, seed=seed, step=step)[0] for step in range(steps)]
 
 
-def test_steps_are_of_each_kind_in_the_shares_asked_for():
+def test_augmentation_types_occur_at_the_configured_rates():
     count = 4000
     found = Counter(kinds(settings(equivariance=0.3, latent_noise=0.2), count))
     for kind, share in [("plain", 0.5), ("equivariant", 0.3), ("noisy", 0.2)]:
@@ -31,7 +31,7 @@ def test_steps_are_of_each_kind_in_the_shares_asked_for():
     assert set(kinds(settings(), 300)) == {"plain"}
 
 
-def test_kinds_follow_from_seed_and_step_alone():
+def test_augmentation_depends_only_on_seed_and_step():
     chosen = settings(equivariance=0.4, latent_noise=0.4)
     assert kinds(chosen, 50, seed=3) == kinds(chosen, 50, seed=3) != kinds(chosen, 50, seed=4)
     z, x = numbers(2, 4, 4, 4), numbers(2, 3, 8, 8)
@@ -45,7 +45,7 @@ def test_kinds_follow_from_seed_and_step_alone():
     ("side", "orientations", "rotations", "halving"),
     [(4, 8, 7, True), (6, 8, 7, True), (5, 8, 7, False), (2, 8, 7, False), (4, 2, 1, True)],
 )
-def test_each_other_orientation_and_halving_is_drawn_as_often(side, orientations, rotations, halving):
+def test_orientations_and_halving_are_drawn_equally_often(side, orientations, rotations, halving):
     z, x = numbers(1, 2, side, side), numbers(1, 3, 2 * side, 2 * side)
     chosen, steps = settings(equivariance=1.0, orientations=orientations), 400
     expected = [(apply_view(z, view), apply_view(x, view)) for view in range(1, 1 + rotations)]
@@ -69,7 +69,7 @@ def test_each_other_orientation_and_halving_is_drawn_as_often(side, orientations
     assert all(abs(found[place] - share * steps) <= spread for place in range(len(expected)))
 
 
-def test_encoder_learns_from_changed_latents():
+def test_augmented_latents_propagate_gradients_to_the_encoder():
     for shares in ({"equivariance": 1.0}, {"latent_noise": 1.0}):
         z = numbers(2, 4, 4, 4).requires_grad_(True)
         _, latent, _ = augment(z, numbers(2, 3, 8, 8), settings(**shares), seed=0, step=0)
@@ -77,7 +77,7 @@ def test_encoder_learns_from_changed_latents():
         assert bool((gradient != 0).all())
 
 
-def test_noise_is_relative_to_each_channel_and_of_a_strength_between_none_and_most():
+def test_noise_scales_with_channel_std_and_has_uniform_strength():
     scale = torch.tensor([0.01, 1.0, 100.0]).view(1, 3, 1, 1)
     z = numbers(2000, 3, 8, 8) * scale
     x = numbers(1, 3, 8, 8)
@@ -93,7 +93,7 @@ def test_noise_is_relative_to_each_channel_and_of_a_strength_between_none_and_mo
     assert abs(float((strengths < 0.25).float().mean()) - 0.25) < 0.05
 
 
-def test_channel_without_spread_gets_no_noise_and_no_gradient_that_is_not_finite():
+def test_constant_channel_has_no_noise_and_finite_gradients():
     z = torch.ones(1, 4, 1, 1, requires_grad=True)
     _, noisy, _ = augment(z, z, settings(latent_noise=1.0), seed=0, step=0)
     assert torch.equal(noisy, z)
@@ -102,7 +102,7 @@ def test_channel_without_spread_gets_no_noise_and_no_gradient_that_is_not_finite
 
 
 @pytest.mark.slow
-def test_steps_before_the_first_changed_one_are_those_of_a_plain_training(tmp_path, fake_tiles):
+def test_losses_equal_plain_training_until_the_first_augmented_step(tmp_path, fake_tiles):
     chosen = settings(steps=6, equivariance=0.25, latent_noise=0.25)
     found = kinds(chosen, 6, seed=2)
     first = next(step for step, kind in enumerate(found) if kind != "plain")

@@ -31,7 +31,7 @@ def images(count: int = 6, bands: int = 3, side: int = 16) -> torch.Tensor:
 
 
 @pytest.mark.parametrize(("factor", "channels"), [(4, 5), (2, 3), (1, 2)])
-def test_untrained_it_is_the_best_linear_codec_of_its_size(factor, channels):
+def test_untrained_autoencoder_is_the_optimal_linear_codec(factor, channels):
     x = images()
     net = network(downsampling_factor=factor, latent_channels=channels)
     net.start_linear([x[:4], x[4:]])
@@ -47,14 +47,14 @@ def test_untrained_it_is_the_best_linear_codec_of_its_size(factor, channels):
     assert bool((logvar == -6).all())
 
 
-def test_more_channels_than_numbers_of_a_patch_and_bands_that_do_not_vary_are_no_fault():
+def test_constant_bands_and_surplus_channels_are_reconstructed():
     x = torch.full((2, 3, 8, 8), 0.25)
     net = network(downsampling_factor=1, latent_channels=5)
     net.start_linear([x])
     torch.testing.assert_close(net.decode(net.encode(x)[0]), x)
 
 
-def test_standardised_latents_reconstruct_the_same():
+def test_standardized_latents_decode_to_the_same_images():
     x = images()
     net = network(latent_channels=4)
     net.start_linear([x])
@@ -73,7 +73,7 @@ def test_standardised_latents_reconstruct_the_same():
         torch.testing.assert_close(again, torch.ones(4), rtol=1e-3, atol=1e-3)
 
 
-def test_what_is_saved_is_loaded_and_anything_else_is_refused(tmp_path):
+def test_saved_autoencoder_is_loaded_and_invalid_files_are_rejected(tmp_path):
     net = network()
     net.start_linear([images()])
     net.save(tmp_path)
@@ -95,7 +95,7 @@ def test_what_is_saved_is_loaded_and_anything_else_is_refused(tmp_path):
         Autoencoder.load(tmp_path, fix="-")
 
 
-def test_measures_of_known_errors():
+def test_reconstruction_metrics_of_known_errors_match_references():
     x = images(bands=2)
     off = torch.tensor([0.1, 0.2]).view(1, 2, 1, 1)
     found = measure([(x[:2], x[:2] + off), (x[2:], x[2:] + off)], bands=["R", "NIR"], physical=lambda a: a + 5)
@@ -112,7 +112,7 @@ def test_measures_of_known_errors():
     assert same["spectral_angle_deg"] == pytest.approx(0.0, abs=1e-4)
 
 
-def test_structural_similarity_is_the_mean_of_windows():
+def test_ssim_equals_the_mean_over_windows():
     draws = np.random.default_rng(1)
     x = draws.normal(size=(9, 10))
     y = x + 0.3 * draws.normal(size=x.shape)

@@ -33,7 +33,7 @@ def sd(path):
     return codecs.SdVaeConfig(kind="sd-vae", path=str(path))
 
 
-def test_pixel_codec_gives_tiles_back(fake_tiles):
+def test_pixel_codec_round_trip_returns_the_tiles(fake_tiles):
     tiles = fake_tiles()
     codec = open_codec(PIXEL, info=tiles.info)
     rows = np.arange(3)
@@ -46,12 +46,12 @@ def test_pixel_codec_gives_tiles_back(fake_tiles):
     assert np.array_equal(codec.to_rgb(codec.decode(mean)), tiles.rgb(rows))
 
 
-def test_pixel_codec_of_any_data_set_has_one_id(fake_tiles):
+def test_pixel_codec_id_does_not_depend_on_the_dataset(fake_tiles):
     ids = {open_codec(PIXEL, info=fake_tiles(bands=bands).info).id for bands in (("R", "G", "B"), ("1", "2", "3", "4"))}
     assert len(ids) == 1
 
 
-def test_sd_vae_gives_what_diffusers_gives(fake_tiles, sd_folder):
+def test_sd_vae_matches_diffusers(fake_tiles, sd_folder):
     from diffusers.models.autoencoders.autoencoder_kl import AutoencoderKL
 
     reference = AutoencoderKL.from_pretrained(str(sd_folder), local_files_only=True, low_cpu_mem_usage=False).eval()
@@ -71,7 +71,7 @@ def test_sd_vae_gives_what_diffusers_gives(fake_tiles, sd_folder):
     torch.testing.assert_close(codec.decode(mean * codec.scale), image, rtol=1e-3, atol=1e-3)
 
 
-def test_sd_vae_id_follows_weights_and_scale(fake_tiles, sd_folder):
+def test_sd_vae_id_is_stable_and_depends_on_the_scaling_factor(fake_tiles, sd_folder):
     info = fake_tiles().info
     first = open_codec(sd(sd_folder), info=info)
     other = open_codec(codecs.SdVaeConfig(kind="sd-vae", path=str(sd_folder), scaling_factor=0.2), info=info)
@@ -80,14 +80,14 @@ def test_sd_vae_id_follows_weights_and_scale(fake_tiles, sd_folder):
     assert first.id != other.id
 
 
-def test_missing_sd_folder_says_which_files_to_put_where(fake_tiles, tmp_path):
+def test_missing_sd_vae_folder_error_lists_required_files(fake_tiles, tmp_path):
     with pytest.raises(
         UserError, match=r"no such folder[\s\S]*config.json and diffusion_pytorch_model.safetensors[\s\S]*copy"
     ):
         open_codec(sd(tmp_path / "nowhere"), info=fake_tiles().info)
 
 
-def test_weights_with_a_missing_tensor_are_refused(fake_tiles, sd_folder):
+def test_weights_with_a_missing_tensor_are_rejected(fake_tiles, sd_folder):
     from safetensors.torch import load_file, save_file
 
     path = sd_folder / "diffusion_pytorch_model.safetensors"
@@ -114,7 +114,7 @@ def test_weights_with_the_old_attention_names_are_read(fake_tiles, sd_folder):
     assert torch.equal(open_codec(sd(sd_folder), info=info).encode(x)[0], before)
 
 
-def test_multispectral_autoencoder_is_no_sd_vae(fake_tiles, tmp_path):
+def test_multispectral_autoencoder_is_rejected_as_sd_vae(fake_tiles, tmp_path):
     from diffusers.models.autoencoders.autoencoder_kl import AutoencoderKL
 
     AutoencoderKL(in_channels=4, out_channels=4, block_out_channels=(8,), norm_num_groups=2).save_pretrained(
@@ -124,7 +124,7 @@ def test_multispectral_autoencoder_is_no_sd_vae(fake_tiles, tmp_path):
         open_codec(sd(tmp_path), info=fake_tiles().info)
 
 
-def test_shifted_latents_are_not_for_the_sd_vae(fake_tiles, sd_folder):
+def test_autoencoder_with_shift_factor_is_rejected_as_sd_vae(fake_tiles, sd_folder):
     config = json.loads((sd_folder / "config.json").read_text())
     (sd_folder / "config.json").write_text(json.dumps(config | {"shift_factor": 0.1159}))
     with pytest.raises(UserError, match="kind: diffusers"):

@@ -80,7 +80,7 @@ def network(name: str, **settings: Any) -> Any:
     return getattr(diffusers, name)(**settings).eval().requires_grad_(False)  # also selects kernels
 
 
-def saved(folder: Path, name: str = "AutoencoderKL", **settings: Any) -> tuple[Any, Path]:
+def save_network(folder: Path, name: str = "AutoencoderKL", **settings: Any) -> tuple[Any, Path]:
     net = network(name, **(settings or KL))
     net.save_pretrained(folder / "net")
     return net, folder / "net"
@@ -98,7 +98,7 @@ def diffusers(
     )
 
 
-def given(net: Any, x: Tensor) -> tuple[Tensor, Tensor | None]:
+def encoder_moments(net: Any, x: Tensor) -> tuple[Tensor, Tensor | None]:
     """Return mean and log-variance as computed by the library."""
     found = net.encode(x)
     if hasattr(found, "latent_dist"):
@@ -111,12 +111,12 @@ def given(net: Any, x: Tensor) -> tuple[Tensor, Tensor | None]:
 
 @pytest.mark.parametrize("kind", NETWORKS)
 @torch.no_grad()
-def test_latents_and_images_are_those_of_diffusers_to_the_bit(fake_tiles, tmp_path, kind) -> None:
+def test_latents_and_images_equal_diffusers_bit_for_bit(fake_tiles, tmp_path, kind) -> None:
     name, settings, channels, shift, scale = NETWORKS[kind]
-    net, path = saved(tmp_path, name, **settings)
+    net, path = save_network(tmp_path, name, **settings)
     codec = open_codec(diffusers(path, channels), info=fake_tiles().info)
     mean, logvar = codec.encode(RGB)
-    z, spread = given(net, RGB)
+    z, spread = encoder_moments(net, RGB)
     assert torch.equal(mean, (z - shift) * torch.as_tensor(scale))
     assert codec.has_logvar == (logvar is not None) == (spread is not None)
     if logvar is not None:  # the deviation is scaled like the mean
@@ -126,12 +126,12 @@ def test_latents_and_images_are_those_of_diffusers_to_the_bit(fake_tiles, tmp_pa
     assert (codec.latent_channels, codec.downsampling_factor, codec.scale, codec.bound) == (channels, 2, 1.0, None)
 
 
-def test_every_class_that_is_taken_is_compared() -> None:
+def test_every_supported_diffusers_class_is_covered_by_a_test() -> None:
     assert {name for name, *_ in NETWORKS.values()} | {"AutoencoderKLFlux2"} == set(CLASSES)
 
 
 @torch.no_grad()
-def test_flux2_is_normalised_by_what_its_batch_norm_holds_of_each_channel(fake_tiles, tmp_path) -> None:
+def test_flux2_latents_are_normalized_by_batch_norm_statistics(fake_tiles, tmp_path) -> None:
     """Use latents with these statistics at each of the four places of 2 x 2 patches, over all places of a channel."""
     net = network("AutoencoderKLFlux2", **KL, latent_channels=6, layers_per_block=1, batch_norm_eps=0.0)
     net.bn.running_mean.copy_(torch.randn(24, generator=FEW))
@@ -140,15 +140,15 @@ def test_flux2_is_normalised_by_what_its_batch_norm_holds_of_each_channel(fake_t
     mean, std = (values.view(6, 2, 2) for values in (net.bn.running_mean, net.bn.running_var.sqrt()))
     z = torch.stack([mean + std, mean - std]).double()  # (2, Z, 2, 2)
     codec = open_codec(diffusers(tmp_path, 6), info=fake_tiles().info)
-    raw, _ = given(net, RGB)
+    raw, _ = encoder_moments(net, RGB)
     middle, spread = z.mean(dim=(0, 2, 3)).view(-1, 1, 1), z.std(dim=(0, 2, 3), correction=0).view(-1, 1, 1)
     torch.testing.assert_close(codec.encode(RGB)[0].double(), (raw.double() - middle) / spread, rtol=1e-5, atol=1e-5)
 
 
 @torch.no_grad()
-def test_an_autoencoder_of_as_many_bands_takes_all_in_their_order(fake_tiles, tmp_path) -> None:
+def test_autoencoder_with_all_bands_reads_bands_in_source_order(fake_tiles, tmp_path) -> None:
     tiles = fake_tiles()
-    net, path = saved(tmp_path, **KL, in_channels=4, out_channels=4)
+    net, path = save_network(tmp_path, **KL, in_channels=4, out_channels=4)
     codec = open_codec(diffusers(path, bands="all"), info=tiles.info)
     x = codec.input(tiles, np.arange(2))
     assert codec.bands == ("B02", "B03", "B04", "B08")
@@ -159,13 +159,13 @@ def test_an_autoencoder_of_as_many_bands_takes_all_in_their_order(fake_tiles, tm
 
 
 @torch.no_grad()
-def test_groups_of_three_are_stacked_and_repeated_bands_are_averaged(fake_tiles, tmp_path) -> None:
-    net, path = saved(tmp_path)
+def test_band_groups_are_stacked_and_repeated_bands_are_averaged(fake_tiles, tmp_path) -> None:
+    net, path = save_network(tmp_path)
     groups = [["B04", "B03", "B02"], ["B08", "B04", "B03"]]
     codec = open_codec(diffusers(path, bands=groups), info=fake_tiles().info)
     mean, logvar = codec.encode(X)
     one, other = X[:, [2, 1, 0]], X[:, [3, 2, 1]]
-    z = torch.cat([given(net, part)[0] for part in (one, other)], dim=1) * 0.18215
+    z = torch.cat([encoder_moments(net, part)[0] for part in (one, other)], dim=1) * 0.18215
     torch.testing.assert_close(mean, z, rtol=1e-5, atol=1e-6)  # a batch of all groups rounds differently
     assert logvar is not None
     assert (codec.latent_channels, mean.shape, logvar.shape) == (8, (3, 8, 8, 8), (3, 8, 8, 8))
@@ -177,8 +177,8 @@ def test_groups_of_three_are_stacked_and_repeated_bands_are_averaged(fake_tiles,
 
 
 @pytest.mark.slow
-def test_an_id_follows_what_decides_latents_and_not_where_files_are(fake_tiles, tmp_path) -> None:
-    info, path = fake_tiles().info, saved(tmp_path)[1]
+def test_id_depends_on_scale_and_shift_but_not_on_the_path(fake_tiles, tmp_path) -> None:
+    info, path = fake_tiles().info, save_network(tmp_path)[1]
     renamed = tmp_path / "moved"
     ids = [
         open_codec(diffusers(path, **one), info=info).id for one in ({}, {"scaling_factor": 0.2}, {"shift_factor": 0.1})
@@ -214,8 +214,8 @@ class Halves(nn.Module):
             x = x / 0.0 - x / 0.0
         if self.fault == "raises":
             assert x.shape[0] == 7, "seven tiles only"
-        given = self.down(x)
-        return given if self.stacked else given[:, :8]
+        encoder_moments = self.down(x)
+        return encoder_moments if self.stacked else encoder_moments[:, :8]
 
     @torch.jit.export
     def decode(self, z: Tensor) -> Tensor:
@@ -250,7 +250,7 @@ def script(
     )
 
 
-def written(folder: Path, layout: str = "one", **settings: Any) -> tuple[Halves, Path]:
+def save_program(folder: Path, layout: str = "one", **settings: Any) -> tuple[Halves, Path]:
     """Return the network, and the file or folder of its program."""
     net = Halves(**settings).eval()
     if layout == "one":
@@ -270,8 +270,8 @@ def written(folder: Path, layout: str = "one", **settings: Any) -> tuple[Halves,
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @pytest.mark.parametrize("layout", ["one", "pt", "pt2"])
 @torch.no_grad()
-def test_a_program_is_called_with_tiles_of_its_range(fake_tiles, tmp_path, layout) -> None:
-    net, path = written(tmp_path, layout)
+def test_program_is_called_with_tiles_in_the_configured_range(fake_tiles, tmp_path, layout) -> None:
+    net, path = save_program(tmp_path, layout)
     codec = open_codec(script(path, shift_factor=0.25, scaling_factor=2.0), info=fake_tiles().info)
     mean, logvar = codec.encode(RGB)
     torch.testing.assert_close(mean, (net.encode((RGB + 1) / 2) - 0.25) * 2, rtol=1e-6, atol=1e-6)
@@ -282,8 +282,8 @@ def test_a_program_is_called_with_tiles_of_its_range(fake_tiles, tmp_path, layou
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @torch.no_grad()
-def test_a_program_may_give_both_moments(fake_tiles, tmp_path) -> None:
-    net, path = written(tmp_path, stacked=True)
+def test_program_output_is_split_into_mean_and_logvar(fake_tiles, tmp_path) -> None:
+    net, path = save_program(tmp_path, stacked=True)
     mean, logvar = open_codec(script(path, moments="mean-logvar"), info=fake_tiles().info).encode(RGB)
     both = net.encode((RGB + 1) / 2)
     torch.testing.assert_close(torch.cat([mean, logvar], dim=1), both, rtol=1e-6, atol=1e-6)
@@ -291,8 +291,8 @@ def test_a_program_may_give_both_moments(fake_tiles, tmp_path) -> None:
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @pytest.mark.parametrize("fault", ["state", "chance", "batch", "nan", "raises", "cut"])
-def test_a_program_that_misbehaves_is_refused_before_work(fake_tiles, tmp_path, fault) -> None:
-    path = written(tmp_path, fault=fault)[1]
+def test_faulty_program_is_rejected_on_opening(fake_tiles, tmp_path, fault) -> None:
+    path = save_program(tmp_path, fault=fault)[1]
     message = {
         "nan": "NaN or infinity from encoding",
         "raises": "seven tiles only",
@@ -305,7 +305,7 @@ def test_a_program_that_misbehaves_is_refused_before_work(fake_tiles, tmp_path, 
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_a_program_without_its_methods_or_damaged_or_absent_is_refused(fake_tiles, tmp_path) -> None:
+def test_incomplete_missing_or_damaged_program_is_rejected(fake_tiles, tmp_path) -> None:
     info = fake_tiles().info
     torch.jit.script(nn.Conv2d(3, 8, 2)).save(str(tmp_path / "one.pt"))
     with pytest.raises(UserError, match=r"without encode and decode[\s\S]*encoder.pt2"):
@@ -336,20 +336,20 @@ def test_a_program_without_its_methods_or_damaged_or_absent_is_refused(fake_tile
     ],
     ids=str,
 )
-def test_what_the_configuration_says_otherwise_is_refused_before_work(fake_tiles, tmp_path, settings, message) -> None:
+def test_settings_that_contradict_the_network_are_rejected_on_opening(fake_tiles, tmp_path, settings, message) -> None:
     with pytest.raises(UserError, match=message):
-        open_codec(diffusers(saved(tmp_path)[1], **settings), info=fake_tiles().info)
+        open_codec(diffusers(save_network(tmp_path)[1], **settings), info=fake_tiles().info)
 
 
-def test_latents_that_nobody_says_how_to_scale_are_refused(fake_tiles, tmp_path) -> None:
-    path = saved(tmp_path, "AutoencoderKLHunyuanImage", **HUNYUAN)[1]
+def test_codec_without_a_scaling_factor_is_rejected(fake_tiles, tmp_path) -> None:
+    path = save_network(tmp_path, "AutoencoderKLHunyuanImage", **HUNYUAN)[1]
     with pytest.raises(UserError, match=r"is unknown[\s\S]*set the codec's `scaling_factor`"):
         open_codec(diffusers(path, 8), info=fake_tiles().info)
     assert open_codec(diffusers(path, 8, scaling_factor=0.75), info=fake_tiles().info).latent_channels == 8
 
 
-def test_a_class_of_videos_and_a_pickle_are_refused(fake_tiles, tmp_path) -> None:
-    path = saved(tmp_path)[1]
+def test_video_autoencoder_and_pickle_weights_are_rejected(fake_tiles, tmp_path) -> None:
+    path = save_network(tmp_path)[1]
     config = path / "config.json"
     text = config.read_text()
     config.write_text(text.replace('"AutoencoderKL"', '"AutoencoderKLWan"'))
@@ -374,7 +374,7 @@ def test_a_class_of_videos_and_a_pickle_are_refused(fake_tiles, tmp_path) -> Non
         (script, {"scaling_factor": None}, "scaling_factor"),
     ],
 )
-def test_settings_that_fit_no_autoencoder_are_refused_when_they_are_read(tmp_path, codec, settings, message) -> None:
+def test_invalid_codec_settings_are_rejected_on_validation(tmp_path, codec, settings, message) -> None:
     with pytest.raises(ValidationError, match=message):
         codec(tmp_path, **settings)
 
@@ -382,9 +382,9 @@ def test_settings_that_fit_no_autoencoder_are_refused_when_they_are_read(tmp_pat
 # datasets
 
 
-def test_a_data_set_of_latents_without_variance_is_what_the_codec_gives(fake_tiles, tmp_path) -> None:
+def test_stored_latents_without_logvar_equal_the_codec_output(fake_tiles, tmp_path) -> None:
     tiles = fake_tiles(count=6)
-    path = saved(tmp_path, "AutoencoderTiny", **TINY, latent_channels=32)[1]
+    path = save_network(tmp_path, "AutoencoderTiny", **TINY, latent_channels=32)[1]
     codec = open_codec(diffusers(path, 32, scaling_factor=30.0), info=tiles.info)
     encode_tiles(tiles, codec, tmp_path / "latents", tiles_digest="a", batch=4)
     latents = Latents(tmp_path / "latents", codec_id=codec.id)
@@ -394,10 +394,8 @@ def test_a_data_set_of_latents_without_variance_is_what_the_codec_gives(fake_til
 
 
 @pytest.mark.parametrize("groups", ["display", [["B04", "B03", "B02"], ["B08", "B03", "B02"]]], ids=["one", "two"])
-def test_latents_far_from_unit_variance_are_told_with_the_numbers_that_bring_them_there(
-    fake_tiles, tmp_path, caplog, groups
-) -> None:
-    tiles, path = fake_tiles(count=12), saved(tmp_path, **KL, scaling_factor=0.001)[1]
+def test_latents_without_unit_variance_are_logged_with_correct_scale(fake_tiles, tmp_path, caplog, groups) -> None:
+    tiles, path = fake_tiles(count=12), save_network(tmp_path, **KL, scaling_factor=0.001)[1]
     open_codec(diffusers(path, bands=groups), info=tiles.info).check_tiles(tiles)
     shift, scale = (
         [float(value) for value in found.split(",")] for found in re.findall(r"`s\w+: \[([^\]]*)\]`", caplog.text)
@@ -413,17 +411,17 @@ def test_latents_far_from_unit_variance_are_told_with_the_numbers_that_bring_the
     torch.testing.assert_close(variance, torch.ones(len(shift)), rtol=0.01, atol=0)
 
 
-def test_latents_that_fp16_cannot_hold_are_refused_before_a_shard_is_written(fake_tiles, tmp_path) -> None:
+def test_latents_beyond_fp16_range_are_rejected_before_writing(fake_tiles, tmp_path) -> None:
     tiles = fake_tiles()
-    codec = open_codec(diffusers(saved(tmp_path)[1], scaling_factor=1e6), info=tiles.info)
+    codec = open_codec(diffusers(save_network(tmp_path)[1], scaling_factor=1e6), info=tiles.info)
     with pytest.raises(UserError, match=r"largest magnitude[\s\S]*`shift_factor: \["):
         encode_tiles(tiles, codec, tmp_path / "latents", tiles_digest="a")
     assert not (tmp_path / "latents").exists()
 
 
 @pytest.mark.slow
-def test_shards_and_names_of_wrapped_modules_make_the_same_codec(tmp_path: Path, fake_tiles) -> None:
-    net, path = saved(tmp_path)
+def test_sharded_weights_with_wrapper_prefixes_load_the_same_codec(tmp_path: Path, fake_tiles) -> None:
+    net, path = save_network(tmp_path)
     codec = open_codec(diffusers(path, bands="display"), info=fake_tiles().info)
     net.save_pretrained(tmp_path / "shards", max_shard_size="3KB")
     assert len(list((tmp_path / "shards").glob("*-of-*.safetensors"))) > 1

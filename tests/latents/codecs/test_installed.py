@@ -29,7 +29,7 @@ def folded(**settings: Any) -> Folded:
     return Folded.model_validate({"kind": "folded", "latent_channels": 16} | settings)
 
 
-def test_latents_are_normalised_and_come_back() -> None:
+def test_latents_are_normalized_and_decode_to_the_input() -> None:
     codec = open_codec(folded(shift_factor=0.25, scaling_factor=2.0), info=INFO)
     x = torch.rand(3, 4, 16, 16) * 2 - 1
     mean, logvar = codec.encode(x)
@@ -39,7 +39,9 @@ def test_latents_are_normalised_and_come_back() -> None:
     assert (codec.latent_channels, codec.downsampling_factor, codec.bands) == (16, 2, ("B", "G", "R", "N"))
 
 
-def test_id_is_of_version_settings_and_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_id_depends_on_package_version_settings_and_file_content(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     weights = tmp_path / "weights.bin"
     weights.write_bytes(b"one")
     ids = [
@@ -65,6 +67,6 @@ def test_id_is_of_version_settings_and_bytes(tmp_path: Path, monkeypatch: pytest
         ({"path": "nowhere"}, "`path` of folded"),
     ],
 )
-def test_codec_that_is_not_what_it_says_is_refused(settings: dict[str, Any], message: str) -> None:
+def test_plugin_codec_that_contradicts_the_settings_is_rejected(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError, match=message):
         open_codec(folded(**settings), info=INFO)

@@ -29,7 +29,7 @@ def texts(figure: Any) -> str:
 
 
 @pytest.mark.parametrize("target", TARGETS)
-def test_figure_names_its_target_and_machine(target: str) -> None:
+def test_figure_contains_title_machine_and_notes(target: str) -> None:
     document = getattr(documents, target)()
     text = texts(figure_of(document))
     assert f"{document.paper}. {document.title}" in text
@@ -78,7 +78,7 @@ def test_scaling_curves_differ_by_kind() -> None:
     assert all(axis.get_xscale() == "log" for axis in figure.findobj(lambda one: hasattr(one, "get_xscale")))
 
 
-def test_cell_without_a_quantity_joins_its_column() -> None:
+def test_cell_without_a_quantity_joins_the_column() -> None:
     panels = panels_of(documents.table2())
     assert [panel.title for panel in panels] == ["seconds an iteration", "peak memory of all ranks"]
     assert all(panel.columns == ["DP+TP", "DP", "CFTP"] and len(panel.rows) == 8 for panel in panels)
@@ -86,7 +86,7 @@ def test_cell_without_a_quantity_joins_its_column() -> None:
 
 
 @pytest.mark.parametrize("target", ["table2", "fig7", "fig8"])
-def test_figure_of_an_empty_document_names_the_missing_content(target: str) -> None:
+def test_figure_of_an_empty_document_reports_the_missing_content(target: str) -> None:
     text = texts(figure_of(documents.document(target, "Nothing", "of anything", machine={}, versions={})))
     assert "machine not recorded" in text
     assert re.search(r"no (cells|curves|samples)", text)
@@ -108,7 +108,7 @@ def test_odd_cells_are_drawn(target: str) -> None:
     figure.canvas.draw()
 
 
-def test_missing_image_is_named(tmp_path: Path) -> None:
+def test_missing_image_is_reported(tmp_path: Path) -> None:
     document = documents.document(
         "fig8", "Figure 8", "Samples", images=[ResultImage(label="one", path="not/there.png")]
     )

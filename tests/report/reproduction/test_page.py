@@ -14,7 +14,7 @@ from tests.report.texts import Page
 EVIL = '<script>alert("x")</script>&amp;\'"'
 
 
-def test_every_number_links_to_its_file(page: Path, every: list[TargetResult]) -> None:
+def test_every_number_links_to_the_result_file(page: Path, every: list[TargetResult]) -> None:
     links = Page(page.read_text()).values("href")
     for document in every:
         for cell in document.cells:
@@ -62,7 +62,7 @@ def test_page_without_targets(tmp_path: Path) -> None:
     assert "No targets exist." in (tmp_path / "report.html").read_text()
 
 
-def test_csv_has_every_cell_with_its_ratio(tmp_path: Path) -> None:
+def test_csv_contains_every_cell_with_the_ratio(tmp_path: Path) -> None:
     document = documents.table2()
     reproduction.write_csv(document, tmp_path / "table2.csv")
     rows = list(csv.DictReader((tmp_path / "table2.csv").read_text().splitlines()))

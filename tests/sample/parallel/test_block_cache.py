@@ -36,13 +36,13 @@ SOME: list[training.FirstBlockCacheConfig | training.TaylorCacheConfig] = [
 
 @needs_kernels
 @pytest.mark.parametrize("settings", SOME, ids=lambda one: one.kind)
-def test_a_row_has_the_same_bits_whatever_the_rows_beside_it(network, scope, settings) -> None:
+def test_cached_row_is_bit_identical_for_any_batch(network, scope, settings) -> None:
     whole = scope["sampled"](ParallelDenoiser(network, cache=settings))
     for rows in (slice(0, 1), slice(3, 4), slice(1, 3)):
         assert torch.equal(scope["sampled"](ParallelDenoiser(network, cache=settings), rows), whole[:, rows])
 
 
-def test_first_block_decides_for_each_row_by_its_rule(network, scope) -> None:
+def test_first_block_cache_reuses_each_row_by_the_threshold_rule(network, scope) -> None:
     """Row by row in plain PyTorch: only the additions of the last full run are stored."""
     settings = SOME[0]
     cached = ParallelDenoiser(network, cache=settings)
@@ -88,7 +88,7 @@ def taylor(**settings: Any) -> BlockCache:
 
 
 @pytest.mark.parametrize("order", [0, 1, 2, 3])
-def test_what_blocks_add_is_exact_where_it_is_a_polynomial_of_the_order(order) -> None:
+def test_taylor_cache_is_exact_for_polynomials_of_the_configured_order(order) -> None:
     times = [1000.0, 930, 850, 760, 700, 610, 590, 500, 440, 300, 280, 200, 110, 60, 5, 0]  # unevenly spaced
 
     def block(degree: int) -> Callable[[Tensor, Tensor], Tensor]:
@@ -103,7 +103,7 @@ def test_what_blocks_add_is_exact_where_it_is_a_polynomial_of_the_order(order) -
     assert far[1] > 1e-3 / 10**order  # control: one degree more
 
 
-def test_other_rows_and_a_timestep_twice_are_refused(network, scope) -> None:
+def test_changed_row_count_and_repeated_timestep_are_rejected(network, scope) -> None:
     x, t, y = scope["X"], scope["T"] * 0 + 500, scope["Y"]
     for settings in SOME:
         denoiser = ParallelDenoiser(network, cache=settings)
@@ -136,6 +136,6 @@ GUIDED, TWO = {"guidance_scale": 2.0, "guidance_interval": [0.1, 0.5]}, {"pipefu
         ({"pipefusion": TWO | {"num_pipeline_patch": 0}}, "num_pipeline_patch"),
     ],
 )
-def test_settings_that_do_not_go_with_a_cache_or_pipefusion_are_refused(settings, output) -> None:
+def test_settings_incompatible_with_cache_or_pipefusion_are_rejected(settings, output) -> None:
     with pytest.raises(ValueError, match=output):
         training.EvaluationConfig.model_validate({"run": "a", "extractor": "x", **settings})

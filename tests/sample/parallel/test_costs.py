@@ -34,13 +34,13 @@ def step(tokens: int, degrees: ParallelDegrees, rates: MachineRates, *, ranks: i
 
 
 @pytest.mark.parametrize("tokens", [256, 4096, 65536])
-def test_arithmetic_of_a_row_is_that_of_the_closed_form(tokens) -> None:
+def test_row_flops_match_the_closed_form(tokens) -> None:
     work = work_of(tokens)
     assert work.row_flops == pytest.approx(4 * 28 * tokens * 1152 * (6 * 1152 + tokens), rel=0.005)
 
 
 @pytest.mark.parametrize(("tokens", "one", "ulysses", "shared"), [(256, 0.313, 0.098, 0.079), (4096, 7.69, 2.19, 1.92)])
-def test_four_dies_of_a_node_take_what_the_worked_example_says(tokens, one, ulysses, shared) -> None:
+def test_step_time_on_four_dies_matches_the_worked_example(tokens, one, ulysses, shared) -> None:
     assert step(tokens, ParallelDegrees(), PAGE) == pytest.approx(one, rel=0.01)
     assert step(tokens, ParallelDegrees(cfg=2, ulysses=2), PAGE) == pytest.approx(ulysses, rel=0.01)
     assert step(tokens, ParallelDegrees(cfg=2, shared=2), PAGE) == pytest.approx(shared, rel=0.01)
@@ -55,12 +55,12 @@ def test_four_dies_of_a_node_take_what_the_worked_example_says(tokens, one, ulys
         (ParallelDegrees(cfg=2, ulysses=16, ring=8), SLOW, 3.66),
     ],
 )
-def test_nodes_take_what_the_worked_example_says(degrees, between, seconds) -> None:
+def test_step_time_across_nodes_matches_the_worked_example(degrees, between, seconds) -> None:
     rates = replace(PAGE, between=between, inside=LinkModel(latency=1e-6, bandwidth=40e9))
     assert step(65_536, degrees, rates) == pytest.approx(seconds, rel=0.03)
 
 
-def test_ten_thousand_guided_images_keep_a_thousand_ranks_busy() -> None:
+def test_planner_keeps_1024_ranks_busy_with_ten_thousand_images() -> None:
     work = work_of(256, shards=[64] * 156 + [16], calls=50)
     chosen = planner.rank_degrees(costs_of(work, ranks=1024))
     assert chosen.best.ideal >= 0.95
@@ -70,7 +70,7 @@ def test_ten_thousand_guided_images_keep_a_thousand_ranks_busy() -> None:
 @pytest.mark.parametrize(
     ("bandwidth", "expected"), [(1.6e9, ParallelDegrees(ring=2)), (4e9, ParallelDegrees(ulysses=2))]
 )
-def test_a_ring_is_taken_only_where_it_saves_much(bandwidth, expected) -> None:
+def test_ring_is_selected_only_for_large_savings(bandwidth, expected) -> None:
     """A ring rounds differently from one rank."""
     rates = replace(PAGE, inside=LinkModel(latency=0.0, bandwidth=bandwidth))
     work = work_of(4096, branches=1, in_memory=False)
@@ -82,7 +82,7 @@ def test_a_ring_is_taken_only_where_it_saves_much(bandwidth, expected) -> None:
     assert given == ParallelDegrees(ring=2)
 
 
-def test_exchange_of_a_block_by_hand() -> None:
+def test_block_exchange_time_matches_manual_arithmetic() -> None:
     """Ulysses sends 4 (U - 1) / U T D / N s bytes per block, a ring 2 (R - 1) T D / N s."""
     link = LinkModel(latency=0.0, bandwidth=1e9)
     rates = MachineRates(flops=1e30, inside=link, between=link, copy_rate=1e30)
@@ -97,7 +97,7 @@ def test_exchange_of_a_block_by_hand() -> None:
     assert bf16.call(ParallelDegrees(ulysses=4), 1).exchange == pytest.approx(4 * 3 / 4 * strip / 2 / 1e9)
 
 
-def test_a_whole_job_is_shards_batches_calls_and_the_decoder() -> None:
+def test_job_time_sums_shards_batches_calls_and_decoding() -> None:
     rates = MachineRates(flops=1e12, inside=None, between=None, copy_rate=1.0, call=0.5, decoding=3.0)
     work = work_of(256, shards=[64, 64, 64, 10], calls=10, lone_calls=4, batch=32)
     costs = costs_of(work, rates, ranks=2, ranks_a_node=2)
@@ -112,7 +112,7 @@ def test_a_whole_job_is_shards_batches_calls_and_the_decoder() -> None:
     assert cut.job(ParallelDegrees(cfg=2)).whole < costs.alone - 200 * 1.5 * 0.99
 
 
-def test_what_nobody_knows_is_refused_and_said() -> None:
+def test_unmeasured_links_are_rejected_and_listed_in_the_table() -> None:
     rates = replace(PAGE, between=None)
     chosen = planner.rank_degrees(costs_of(work_of(256), rates, ranks=8))
     assert all(4 % (c.degrees.tokens * c.degrees.cfg) == 0 for c in chosen.legal)
@@ -125,13 +125,13 @@ def test_what_nobody_knows_is_refused_and_said() -> None:
         planner.rank_degrees(costs_of(work_of(256), rates, ranks=8), fixed={"ulysses": 8})
 
 
-def test_images_without_a_network_are_dealt_alone() -> None:
+def test_work_without_a_network_uses_only_data_parallelism() -> None:
     rates = MachineRates(flops=1.0, inside=None, between=None, copy_rate=1.0, decoding=1.0)
     assert best_degrees(SamplingWork(shards=[64, 64]), ranks=4, ranks_a_node=4, rates=rates) == ParallelDegrees(data=2)
     assert best_degrees(SamplingWork(shards=[]), ranks=4, ranks_a_node=4, rates=rates) == ParallelDegrees()
 
 
-def test_ranks_that_share_cores_are_used_only_as_far_as_it_helps() -> None:
+def test_planner_limits_the_degree_on_ranks_sharing_cores() -> None:
     """Four ranks on two cores: with all active, each takes twice its time alone, and the exchanges are useless."""
     equal_nodes = replace(NODE, inside=LinkModel(latency=50e-6, bandwidth=2e9))
     crowded = replace(equal_nodes, flops=DIE / 2, crowding=[(1, 0.5), (2, 0.5), (4, 1.0)])
@@ -146,7 +146,7 @@ def test_ranks_that_share_cores_are_used_only_as_far_as_it_helps() -> None:
     assert crowded_choice.best.speedup == pytest.approx(2.0, rel=0.05)
 
 
-def test_ranks_at_work_are_those_of_the_groups_that_have_a_shard() -> None:
+def test_crowding_counts_only_ranks_of_groups_with_a_shard() -> None:
     rates = MachineRates(flops=1e12, inside=None, between=None, copy_rate=1.0, crowding=[(1, 0.25), (2, 0.5), (4, 1.0)])
     row = work_of(256).row_flops / 1e12
     for shards, share in ((1, 0.25), (2, 0.5), (3, 0.75), (4, 1.0), (8, 2.0)):
@@ -156,7 +156,7 @@ def test_ranks_at_work_are_those_of_the_groups_that_have_a_shard() -> None:
     assert nodes.job(ParallelDegrees()).whole == pytest.approx(0.5 * row), "no node has more at work than it has ranks"
 
 
-def test_a_disturbed_measurement_makes_no_few_ranks_slower_than_many() -> None:
+def test_noisy_crowding_measurements_become_monotonic() -> None:
     each = [{"crowded": {1: 9.0, 2: 1.2, 4: 2.0}}, {"crowded": {2: 1.0, 4: 1.9}}, {"crowded": {4: 1.8}}]
     assert calibration._crowding(each) == [(1, 0.6), (2, 0.6), (4, 1.0)]
     assert calibration._crowding([{"crowded": {}}]) == []

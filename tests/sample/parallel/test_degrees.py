@@ -29,12 +29,12 @@ def work_of(shards: list[int], **settings: int) -> SamplingWork:
         (10_000, 2, 157, ParallelDegrees()),
     ],
 )
-def test_images_first_then_branches_then_tokens(images, branches, ranks, expected) -> None:
+def test_degrees_split_images_then_branches_then_tokens(images, branches, ranks, expected) -> None:
     work = work_of(shards(images), branches=branches)
     assert best_degrees(work, ranks=ranks, ranks_a_node=ranks) == expected
 
 
-def test_windows_of_a_scene_are_shared_before_tokens() -> None:
+def test_scene_windows_are_split_before_tokens() -> None:
     work = work_of([1], branches=2, windows=25)
     assert best_degrees(work, ranks=2, ranks_a_node=2).rows == 2
     found = best_degrees(work, ranks=64, ranks_a_node=4)
@@ -47,7 +47,7 @@ def test_windows_of_a_scene_are_shared_before_tokens() -> None:
     assert best_degrees(scenes, ranks=3, ranks_a_node=3) == ParallelDegrees()  # one scene per rank, without exchange
 
 
-def test_tokens_are_shared_in_memory_on_one_node_alone() -> None:
+def test_tokens_use_shared_memory_only_within_a_node() -> None:
     work = work_of([1])
     assert best_degrees(work, ranks=4, ranks_a_node=4) == ParallelDegrees(shared=4)
     assert best_degrees(work, ranks=8, ranks_a_node=4, fixed={"ulysses": 1, "ring": 1}) == ParallelDegrees(shared=4)
@@ -68,13 +68,13 @@ def test_tokens_are_shared_in_memory_on_one_node_alone() -> None:
         ({"windows": 2}, "2 ranks for 1 window"),
     ],
 )
-def test_degrees_that_do_not_go_are_refused(fixed, message) -> None:
+def test_invalid_degrees_are_rejected_with_a_complete_message(fixed, message) -> None:
     with pytest.raises(UserError) as error:
         best_degrees(work_of([64]), ranks=4, ranks_a_node=4, fixed=fixed)
     assert message in str(error.value)
     assert all(part in str(error.value) for part in ("machine.sampling", "got", "expected", "fix"))
 
 
-def test_more_ranks_than_tokens_are_refused() -> None:
+def test_more_ranks_than_tokens_are_rejected() -> None:
     with pytest.raises(UserError, match="4 ranks for 3 tokens"):
         best_degrees(SamplingWork(shards=[1], tokens=3, heads=4), ranks=4, ranks_a_node=4, fixed={"shared": 4})

@@ -149,7 +149,7 @@ def opened(folder):
 @pytest.mark.mpi
 @needs_launcher
 @pytest.mark.parametrize("ranks", [2, pytest.param(3, marks=MANY), pytest.param(4, marks=MANY)])
-def test_rows_of_ranks_are_the_whole_image(ranks, folder, tmp_path) -> None:
+def test_parallel_decoding_matches_the_complete_decoder(ranks, folder, tmp_path) -> None:
     first, *others = program_output(ALL_CODECS, ranks, tmp_path, given=(str(folder), INFO))
     assert len(errors := first.pop("sampled").values()) > 0
     assert max(errors) < 1e-5
@@ -168,7 +168,7 @@ def test_rows_of_ranks_are_the_whole_image(ranks, folder, tmp_path) -> None:
     assert all(found["empty"] == [0, 0, 0] for one in others for found in one.values())
 
 
-def test_rank_that_is_alone_decodes_as_ever(opened) -> None:
+def test_single_rank_decoding_matches_the_codec(opened) -> None:
     for codec in opened.values():
         z = torch.randn(2, codec.latent_channels, 5, 3)
         expected = torch.cat([codec.decode(one) for one in z.split(1)])
@@ -180,7 +180,7 @@ def test_rank_that_is_alone_decodes_as_ever(opened) -> None:
 
 
 @torch.no_grad()
-def test_norms_of_channels_that_lie_last_are_exact() -> None:
+def test_row_group_norm_in_channels_last_matches_float64() -> None:
     norm = nn.GroupNorm(8, 8)
     x = torch.randn(1, 8, 256, 512).add_(0.7).contiguous(memory_format=torch.channels_last)
     expected = nn.functional.group_norm(x.double(), 8)
@@ -188,13 +188,13 @@ def test_norms_of_channels_that_lie_last_are_exact() -> None:
     assert (norm(x) - expected).abs().max() > 2e-5  # control: if PyTorch's norm becomes exact, a single rank may use it
 
 
-def test_fewer_rows_than_ranks_are_refused(opened) -> None:
+def test_fewer_latent_rows_than_ranks_are_rejected(opened) -> None:
     with pytest.raises(UserError, match=r"latents of 2 rows for 3 ranks") as refused:
         ParallelDecoder(opened["kl"], RankSet(1, 3), by_rows=True)(torch.zeros(1, 4, 2, 8))
     assert "machine.sampling.parallel_vae" in str(refused.value)
 
 
-def test_a_decoder_of_other_layers_is_decoded_whole_and_it_is_said_why(opened, caplog) -> None:
+def test_unsupported_decoder_decodes_complete_images_and_logs_the_reason(opened, caplog) -> None:
     from diffusers.models.autoencoders.autoencoder_kl import AutoencoderKL
 
     pixels = open_codec(codecs.PixelCodecConfig(kind="pixel"), info=INFO)

@@ -115,7 +115,7 @@ MANY = (pytest.mark.slow, pytest.mark.sampled("several ranks"))
 @needs_launcher
 @needs_kernels
 @pytest.mark.parametrize("ranks", [2, pytest.param(3, marks=MANY), pytest.param(4, marks=MANY)])
-def test_ranks_give_what_one_gives(ranks, tmp_path) -> None:
+def test_parallel_denoiser_output_equals_a_single_rank(ranks, tmp_path) -> None:
     found = program_output(ALL_PARTITIONS, ranks, tmp_path)
     assert len(found) == ranks * 4  # every rank has the complete output
     for one in found:
@@ -127,7 +127,7 @@ def test_ranks_give_what_one_gives(ranks, tmp_path) -> None:
 
 @needs_kernels
 @pytest.mark.parametrize("bf16", [False, True])
-def test_a_row_has_the_same_bits_whatever_the_rows_beside_it(network, bf16) -> None:
+def test_denoiser_row_is_bit_identical_for_any_batch(network, bf16) -> None:
     x, t, y = torch.randn(33, 4, 16, 14), torch.rand(33) * 999, torch.randint(0, 10, (33,))
     denoiser = ParallelDenoiser(network, bf16=bf16)
     whole = denoiser(x, t, y)
@@ -141,7 +141,7 @@ def test_a_row_has_the_same_bits_whatever_the_rows_beside_it(network, bf16) -> N
     torch.testing.assert_close(whole, plain.float(), rtol=0, atol=0.05 if bf16 else 1e-4)
 
 
-def test_the_reference_serves_too(network) -> None:
+def test_denoiser_with_reference_backend_matches_the_network(network) -> None:
     x, t, y = torch.randn(3, 4, 16, 14), torch.rand(3) * 999, torch.randint(0, 10, (3,))
     with hcops.use("reference"), torch.no_grad():
         torch.testing.assert_close(ParallelDenoiser(network)(x, t, y), network(x, t, y))

@@ -59,7 +59,7 @@ def by_rule(model: DiT, x: Tensor, c: Tensor, owner: Tensor, old: list[Tensor]) 
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", ["c", "reference"])
 @pytest.mark.parametrize("patches", [3, TOKENS])
-def test_a_patch_sees_those_before_it_new_and_those_behind_it_a_call_old(
+def test_patch_attends_to_current_earlier_and_stale_later_patches(
     network, scope, use_backend, backend, patches
 ) -> None:
     use_backend(backend)
@@ -81,7 +81,7 @@ def test_a_patch_sees_those_before_it_new_and_those_behind_it_a_call_old(
 
 @pytest.mark.slow
 @needs_kernels
-def test_a_row_has_the_same_bits_whatever_the_rows_beside_it(network, scope) -> None:
+def test_pipefusion_row_is_bit_identical_for_any_batch(network, scope) -> None:
     settings = scope["settings_of"](4, 1)
     whole = scope["sampled"](ParallelDenoiser(network, pipefusion=settings))
     for rows in (slice(0, 1), slice(3, 4), slice(1, 3)):
@@ -90,7 +90,7 @@ def test_a_row_has_the_same_bits_whatever_the_rows_beside_it(network, scope) -> 
     assert not torch.equal(other, whole)  # control
 
 
-def test_other_rows_and_more_patches_than_tokens_are_refused(network, scope) -> None:
+def test_changed_rows_and_excess_patches_or_stages_are_rejected(network, scope) -> None:
     denoiser = ParallelDenoiser(network, pipefusion=scope["settings_of"](4, 1))
     denoiser(scope["X"], scope["T"], scope["Y"])
     with pytest.raises(UserError, match="rows per network call") as error:
@@ -118,7 +118,7 @@ def work(**more: Any) -> SamplingWork:
         ({"stages": 2, "windows": 2}, "windows"),
     ],
 )
-def test_degrees_that_do_not_go_with_stages_are_refused(fixed, message) -> None:
+def test_degrees_incompatible_with_stages_are_rejected(fixed, message) -> None:
     with pytest.raises(UserError, match=message):
         best_degrees(work(), ranks=8, ranks_a_node=4, fixed=fixed)
     with pytest.raises(UserError, match="stages require patches"):
@@ -127,13 +127,13 @@ def test_degrees_that_do_not_go_with_stages_are_refused(fixed, message) -> None:
         best_degrees(work(), ranks=32, ranks_a_node=4, fixed={"stages": 30})
 
 
-def test_stages_go_with_images_and_branches() -> None:
+def test_stages_combine_with_images_and_branches() -> None:
     found = best_degrees(work(), ranks=8, ranks_a_node=4, fixed={"stages": 2})
     assert (found.stages, found.tokens, found.size) == (2, 1, 8)
     assert best_degrees(work(), ranks=4, ranks_a_node=4, fixed={"stages": 4}) == ParallelDegrees(stages=4)
 
 
-def test_predicted_share_of_busy_stages_is_that_of_patches_and_stages() -> None:
+def test_predicted_stage_utilization_matches_patches_and_stages() -> None:
     fast = planner.MachineRates(
         flops=1e12, inside=planner.LinkModel(latency=0.0, bandwidth=1e15), between=None, copy_rate=1e10, half_tokens=0.0
     )
@@ -187,7 +187,7 @@ with init_distributed(n) as group:
 @needs_launcher
 @needs_kernels
 @pytest.mark.parametrize("ranks", [2, pytest.param(3, marks=MANY), pytest.param(4, marks=MANY)])
-def test_any_stages_give_the_bits_of_one_rank(ranks, tmp_path) -> None:
+def test_any_stage_count_is_bit_identical_to_a_single_rank(ranks, tmp_path) -> None:
     """Every number of patches works: fewer than stages, not a multiple of them, one per token."""
     gathered = program_output(ON_RANKS, ranks, tmp_path)
     assert len(gathered) == ranks

@@ -53,7 +53,7 @@ with init_distributed(size) as group:
 @pytest.mark.sampled("several ranks")
 @needs_launcher
 @pytest.mark.parametrize("ranks", [2, 3])
-def test_what_is_put_together_in_memory_is_what_messages_bring(ranks, tmp_path) -> None:
+def test_shared_memory_concatenation_equals_message_exchange(ranks, tmp_path) -> None:
     done = on_ranks(PROGRAM, ranks=ranks, folder=tmp_path)
     assert done.returncode == 0, done.stderr[-2000:]
     assert done.stdout.strip() == "0"  # number of unequal tensors
@@ -67,7 +67,7 @@ def test_what_is_put_together_in_memory_is_what_messages_bring(ranks, tmp_path) 
         (TIMED_OUT, "rank 3 has not come in time"),
     ],
 )
-def test_rank_that_is_lost_is_named_in_four_lines_without_names_of_functions(status: int, message: str) -> None:
+def test_lost_rank_error_has_four_lines_without_function_names(status: int, message: str) -> None:
     error = lost_rank_error(ValueError(f"hc_exchange_barrier in hc_sequence: {STATUS_TEXTS[status]}"), "rank 3")
     title, got, expected, fix = str(error).split("\n")
     assert title.startswith("rank 3 ")
@@ -77,7 +77,7 @@ def test_rank_that_is_lost_is_named_in_four_lines_without_names_of_functions(sta
     assert error.status == 1, "not an input error"
 
 
-def test_a_lost_rank_is_told_in_the_same_words_where_another_rank_hears_of_it() -> None:
+def test_lost_rank_error_is_unchanged_after_pickling() -> None:
     error = rank_gone("rank 3 has ended")
     again = pickle.loads(pickle.dumps(error))
     assert (type(again), str(again), again.status) == (UserError, str(error), 1)
@@ -113,6 +113,6 @@ assert not [line for line in open("/proc/self/maps") if "/dithc-" in line]
 
 @pytest.mark.mpi
 @needs_launcher
-def test_memory_that_nobody_has_any_more_is_left_once() -> None:
+def test_unreferenced_shared_memory_is_released_once() -> None:
     done = on_ranks(LEAVING, ranks=1)
     assert done.returncode == 0, done.stderr[-2000:]

@@ -51,7 +51,7 @@ with init_distributed(n) as group:
 @needs_launcher
 @needs_kernels
 @pytest.mark.parametrize("ranks", [2, pytest.param(4, marks=MANY)])
-def test_ranks_give_the_scene_of_one(ranks, tmp_path) -> None:
+def test_parallel_windows_equal_the_scene_of_a_single_rank(ranks, tmp_path) -> None:
     found = program_output(OF_RANKS, ranks, tmp_path)
     assert len(found) == ranks
     for one in found:
@@ -68,12 +68,12 @@ def test_ranks_give_the_scene_of_one(ranks, tmp_path) -> None:
         (17, 16, 16, 15, [0, 1]),
     ],
 )
-def test_windows_cover_the_scene_and_none_reaches_beyond(length, side, stride, offset, expected) -> None:
+def test_window_starts_cover_the_scene_within_bounds(length, side, stride, offset, expected) -> None:
     assert window_starts(length, side, stride=stride, offset=offset) == expected
 
 
 @pytest.mark.parametrize(("overlap", "shift"), [(0.25, False), (0.9, False), (0.0, True), (0.5, True)])
-def test_every_place_counts_once(overlap, shift) -> None:
+def test_window_weights_sum_to_one_at_every_position(overlap, shift) -> None:
     grid = WindowGrid(size=(45, 67), window=(16, 14), overlap=overlap, shift=shift)
     for t in (0.0, 1.0, 999.0):
         for begins, side, length in zip(grid.starts(t), grid.window, grid.size, strict=True):
@@ -86,7 +86,7 @@ def test_every_place_counts_once(overlap, shift) -> None:
     )
 
 
-def test_grid_moves_with_seed_and_timestep_alone() -> None:
+def test_window_grid_depends_only_on_seed_and_timestep() -> None:
     grid = WindowGrid(size=(64, 64), window=(16, 16), shift=True, seed=4)
     assert grid.starts(3.0) == WindowGrid(size=(64, 64), window=(16, 16), shift=True, seed=4).starts(3.0)
     grids = {str(grid.starts(float(t))) for t in range(50)}
@@ -119,7 +119,7 @@ def field(side: int):
     ],
 )
 @pytest.mark.slow
-def test_borders_of_windows_are_not_to_be_seen(overlap, shift, low, high) -> None:
+def test_seam_ratio_of_windowed_sampling_is_within_bounds(overlap, shift, low, high) -> None:
     predict, schedule = field(16)
     windows = WindowedDenoiser(
         predict, WindowGrid(size=(96, 96), window=(16, 16), overlap=overlap, shift=shift), batch=64
@@ -137,7 +137,7 @@ def test_borders_of_windows_are_not_to_be_seen(overlap, shift, low, high) -> Non
     assert 0.8 < float(x.std()) < 1.1
 
 
-def test_seam_ratio_is_of_steps_at_borders_alone() -> None:
+def test_seam_ratio_measures_only_window_borders() -> None:
     x = torch.arange(64.0).repeat(2, 64, 1)
     assert seam_ratio(x.clone().add_(x.transpose(1, 2)), [0, 32], [0, 32], window=(32, 32)) == pytest.approx(1.0)
     x[:, :, 32:] += 4

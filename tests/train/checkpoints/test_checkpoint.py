@@ -45,7 +45,7 @@ with connect_ranks(2, timeout_seconds=600) as group, open(sys.argv[1], "rb") as 
 
 
 @pytest.mark.slow
-def test_steps_made_during_a_save_do_not_reach_the_checkpoint(job, monkeypatch):
+def test_steps_during_an_asynchronous_save_do_not_alter_the_checkpoint(job, monkeypatch):
     """The writer is blocked for two more steps; each of them changes every number that it writes."""
     whole, slow = job("whole", keep_last=9), job("slow", keep_last=9)
     train(whole, Group())
@@ -76,14 +76,14 @@ def test_steps_made_during_a_save_do_not_reach_the_checkpoint(job, monkeypatch):
 
 
 @pytest.mark.slow
-def test_blocking_and_asynchronous_checkpoints_have_the_same_bytes(job):
+def test_blocking_and_asynchronous_checkpoints_are_byte_identical(job):
     both = [job(path, checkpoint_mode=path) for path in ("async", "blocking")]
     for one in both:
         train(one, Group())
     assert hashes(both[0]) == hashes(both[1])
 
 
-def test_without_memory_for_a_copy_the_training_waits_and_says_so(job, monkeypatch, caplog):
+def test_training_without_memory_for_a_copy_waits_and_logs_the_wait(job, monkeypatch, caplog):
     monkeypatch.setattr(snapshot, "available_bytes", lambda: 100_000)
     one, whole = job("poor", until=2), job("rich", until=2)
     train(one, Group())
@@ -93,7 +93,7 @@ def test_without_memory_for_a_copy_the_training_waits_and_says_so(job, monkeypat
     assert_equal(tensors_of(one, 2), tensors_of(whole, 2))
 
 
-def test_files_are_the_state_and_any_safetensors_reader_takes_them(job):
+def test_checkpoint_files_contain_the_state_as_standard_safetensors(job):
     one = job(until=2)
     train(one, Group())
     folder = store_of(one).open(2).folder
@@ -108,7 +108,7 @@ def test_files_are_the_state_and_any_safetensors_reader_takes_them(job):
     assert (meta["step"], meta["seed"], meta["position"]["sample"]) == (2, 0, 16)
 
 
-def test_training_that_fails_gives_up_the_checkpoint_on_its_way(job, monkeypatch):
+def test_failed_training_discards_the_pending_checkpoint(job, monkeypatch):
     step = Trainer.step
 
     def failing_step(self, number):
@@ -135,7 +135,7 @@ def test_training_that_fails_gives_up_the_checkpoint_on_its_way(job, monkeypatch
 
 
 @pytest.mark.parametrize("other", [lambda value: value.to(torch.bfloat16), lambda value: value[:1]])
-def test_weights_of_another_type_or_shape_are_refused(other):
+def test_weights_of_mismatched_dtype_or_shape_are_rejected(other):
     torch.manual_seed(0)
     model = torch.nn.Linear(3, 2)
     before = {name: value.clone() for name, value in model.state_dict().items()}
@@ -143,7 +143,7 @@ def test_weights_of_another_type_or_shape_are_refused(other):
         content._load(model, before | {"weight": other(before["weight"])}, origin=Path("x"))
 
 
-def test_grace_before_the_walltime_holds_a_whole_save(job, monkeypatch):
+def test_walltime_grace_includes_the_complete_save_time(job, monkeypatch):
     saves, write = [], writer.write_file
     # the counter of a loaded machine is coarse
     monkeypatch.setattr(background, "_core_wait_seconds", lambda: 0.0)
@@ -154,7 +154,7 @@ def test_grace_before_the_walltime_holds_a_whole_save(job, monkeypatch):
     assert all(1.2 < seconds < 30 for seconds in saves), f"three files a checkpoint, 0.5 s each: {saves}"
 
 
-def test_pieces_held_by_one_rank_stay_there_and_others_even_out():
+def test_exclusive_pieces_keep_the_rank_and_shared_pieces_are_balanced():
     shared = {("model", f"layer {n}", 0, 0, 10): 100 for n in range(6)}
     pieces = [{**shared, ("ema", "w", -1, 0, 50): 400}, {**shared, ("ema", "w", -1, 50, 50): 0}, shared]
     shares = assign_pieces(pieces)
@@ -163,7 +163,7 @@ def test_pieces_held_by_one_rank_stay_there_and_others_even_out():
     assert [sum(pieces[rank][key] for key in share) for rank, share in enumerate(shares)] == [400, 300, 300]
 
 
-def test_background_work_keeps_its_error_and_ends_when_told():
+def test_background_task_stores_the_error_and_ends_on_cancellation():
     def fail(_: Background) -> None:
         raise ValueError("bad")
 
@@ -181,7 +181,7 @@ def test_background_work_keeps_its_error_and_ends_when_told():
     assert isinstance(tasks[1].error, Cancelled)
 
 
-def test_background_work_has_the_lowest_priority_and_the_training_keeps_its_own():
+def test_background_task_runs_at_lowest_priority_without_process_change():
     task = Background(lambda _: os.getpriority(os.PRIO_PROCESS, threading.get_native_id()), name="test")
     before = os.getpriority(os.PRIO_PROCESS, 0)
     task.start()
@@ -194,7 +194,7 @@ class TestOnSeveralRanks:
     pytestmark = several_ranks
 
     @pytest.mark.sampled("several ranks")
-    def test_any_ranks_and_strategies_go_on_with_the_same_state(self, job, tmp_path):
+    def test_checkpoint_state_is_equal_for_any_rank_count_and_strategy(self, job, tmp_path):
         """Loading and saving, without a step in between, changes no number for any distribution."""
         first = job("a", until=4, strategy="dp", checkpoint_every=4)
         done = train_on_ranks(tmp_path, [first])

@@ -47,7 +47,7 @@ def same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
     return one.keys() == other.keys() and all(torch.equal(value, other[name]) for name, value in one.items())
 
 
-def test_diffusers_opens_the_folder_and_computes_what_the_checkpoint_does(base, folder, caplog, monkeypatch):
+def test_diffusers_loads_the_export_and_matches_checkpoint_outputs(base, folder, caplog, monkeypatch):
     from diffusers.models.transformers.dit_transformer_2d import DiTTransformer2DModel
 
     monkeypatch.setattr(logging.getLogger("diffusers"), "propagate", True)
@@ -68,13 +68,13 @@ def test_diffusers_opens_the_folder_and_computes_what_the_checkpoint_does(base, 
 
 
 @pytest.mark.parametrize("place", [".", "diffusion_pytorch_model.safetensors"])
-def test_exported_folder_and_its_file_are_a_start_to_the_bit(job, base, folder, place, caplog):
+def test_initialization_from_an_exported_folder_or_file_is_bit_exact(job, base, folder, place, caplog):
     caplog.set_level(logging.INFO)
     assert same(started_from(job, folder / place), weights_of(base))
     assert "loaded without changes" in caplog.text
 
 
-def test_folder_that_diffusers_saved_is_a_start(job, folder, tmp_path, caplog):
+def test_folder_saved_by_diffusers_initializes_a_run(job, folder, tmp_path, caplog):
     from diffusers.models.transformers.dit_transformer_2d import DiTTransformer2DModel
 
     caplog.set_level(logging.INFO)
@@ -89,7 +89,7 @@ def test_folder_that_diffusers_saved_is_a_start(job, folder, tmp_path, caplog):
     assert "norm_eps is 1e-05; dithc, like the official DiT, uses 1e-06" in caplog.text
 
 
-def test_settings_tell_of_other_heads_which_the_shapes_do_not(job, folder):
+def test_mismatched_head_count_in_the_settings_is_rejected(job, folder):
     content = json.loads((folder / "config.json").read_text())
     content |= {"num_attention_heads": 4, "attention_head_dim": 8}
     (folder / "config.json").write_text(json.dumps(content))
@@ -98,14 +98,14 @@ def test_settings_tell_of_other_heads_which_the_shapes_do_not(job, folder):
 
 
 @pytest.mark.parametrize("content", ["not JSON", "[]", '{"_class_name": "UNet2DModel"}'])
-def test_settings_of_something_else_are_refused(job, folder, content):
+def test_invalid_config_json_is_rejected(job, folder, content):
     (folder / "config.json").write_text(content)
     with pytest.raises(UserError, match=r"config\.json"):
         started_from(job, folder)
 
 
 @pytest.mark.parametrize(("predict", "message"), [("v", "v_prediction"), ("flow", "flow_prediction, use_flow_sigmas")])
-def test_export_says_how_what_is_not_noise_is_sampled(job, tmp_path, caplog, predict, message):
+def test_export_logs_the_prediction_type_and_sampling_hint(job, tmp_path, caplog, predict, message):
     one = job("other", until=1, model=SMALL | {"learn_sigma": False}, objective={"prediction_type": predict})
     train(one, Group())
     for layout in ("official", "diffusers"):
@@ -116,7 +116,7 @@ def test_export_says_how_what_is_not_noise_is_sampled(job, tmp_path, caplog, pre
         assert message in caplog.text
 
 
-def test_what_diffusers_cannot_hold_is_refused_and_nothing_is_written(job, tmp_path):
+def test_export_unsupported_by_diffusers_is_rejected_without_output(job, tmp_path):
     without = job("without", until=1, label_dropout=0.0)
     train(without, Group())
     with pytest.raises(UserError, match="null label"):
@@ -124,7 +124,7 @@ def test_what_diffusers_cannot_hold_is_refused_and_nothing_is_written(job, tmp_p
     assert not (tmp_path / "new").exists()
 
 
-def test_blocks_that_other_programs_do_not_know_are_exported_as_safetensors_alone(job, tmp_path, caplog):
+def test_nonstandard_blocks_are_exported_only_as_safetensors(job, tmp_path, caplog):
     model = {"preset": "DiT-S/2", "hidden_size": 32, "depth": 2, "num_heads": 2, "position_embedding": "rope"}
     one = job("rotated", until=1, model=model)
     train(one, Group())
@@ -137,7 +137,7 @@ def test_blocks_that_other_programs_do_not_know_are_exported_as_safetensors_alon
 
 
 @pytest.mark.parametrize("layout", ["safetensors", "official", "diffusers"])
-def test_export_never_replaces_a_folder_of_other_things(base, tmp_path, layout):
+def test_export_rejects_folders_not_written_by_dithc(base, tmp_path, layout):
     (tmp_path / "results").mkdir()
     (tmp_path / "results" / "precious").write_text("years of work")
     with pytest.raises(UserError, match="dithc did not write"):
@@ -169,13 +169,13 @@ def official(base, tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["ema", "raw"])
-def test_checkpoint_of_the_original_training_is_a_start(job, base, official, kind):
+def test_official_training_checkpoint_initializes_a_run(job, base, official, kind):
     assert same(started_from(job, official, init_weights=kind), weights_of(base, kind))
 
 
 @pytest.mark.parametrize("kind", ["ema", "raw"])
 @pytest.mark.parametrize("layout", ["safetensors", "official"])
-def test_exported_weights_are_a_start(job, base, tmp_path, kind, layout):
+def test_exported_weights_initialize_a_run(job, base, tmp_path, kind, layout):
     out = tmp_path / ("weights.safetensors" if layout == "safetensors" else "weights.pt")
     export(base.paths.out, weights=kind, layout=layout, out=out)
     assert same(started_from(job, out, init_weights=kind), weights_of(base, kind))
@@ -196,9 +196,7 @@ def test_exported_weights_are_a_start(job, base, tmp_path, kind, layout):
         ),
     ],
 )
-def test_file_of_a_network_of_another_kind_is_no_start_although_names_and_shapes_fit(
-    job, tmp_path, layout, changes, message
-):
+def test_weights_of_a_different_network_with_equal_shapes_are_rejected(job, tmp_path, layout, changes, message):
     one = job("other", until=1, **{"model": SMALL | {"learn_sigma": False}} | changes)
     train(one, Group())
     if layout == "checkpoint":
@@ -213,18 +211,18 @@ def test_file_of_a_network_of_another_kind_is_no_start_although_names_and_shapes
         started_from(job, path, model=SMALL | {"learn_sigma": False})
 
 
-def test_export_to_an_unwritable_place_is_an_error(base, tmp_path):
+def test_export_to_an_unwritable_path_raises_user_error(base, tmp_path):
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(UserError, match="could not be written"):
         export(base.paths.out, weights="ema", layout="safetensors", out=tmp_path / "file" / "weights.safetensors")
 
 
-def test_file_that_is_missing_is_refused(job, tmp_path):
+def test_missing_weights_file_is_rejected(job, tmp_path):
     with pytest.raises(UserError, match="cannot be read"):
         started_from(job, tmp_path / "missing.pt")
 
 
-def test_file_of_weights_is_mapped_and_not_read(base, official):
+def test_weights_file_is_memory_mapped(base, official):
     found, _ = read_weights(official, model_of(base).config, weights="ema")
     address = found["blocks.0.attn.qkv.weight"].data_ptr()
     mapped = [line.split() for line in Path("/proc/self/maps").read_text().splitlines() if str(official) in line]
@@ -243,7 +241,7 @@ class Harmful:
 
 
 @pytest.mark.parametrize("hidden", [False, True])
-def test_code_in_a_file_of_weights_is_not_run(job, base, tmp_path, hidden):
+def test_code_in_a_weights_file_is_rejected_without_execution(job, base, tmp_path, hidden):
     harmful = Harmful(f"touch {tmp_path / 'done'}")
     torch.save({"ema": weights_of(base), "args": Namespace(a=harmful) if hidden else harmful}, tmp_path / "bad.pt")
     with pytest.raises(UserError, match=r"cannot be read[\s\S]*an object of posix.system"):

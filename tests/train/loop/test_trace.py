@@ -42,7 +42,7 @@ def overlap(one, other) -> float:
     return float(end - max(one["ts"], other["ts"]))
 
 
-def test_one_step_is_traced_with_its_phases_and_no_other(job):
+def test_trace_contains_only_the_requested_step_and_all_phases(job):
     one = job(trace_step=4, micro_batch_size=4)
     train(one, Group())
     folder = store_of(one).folder
@@ -61,7 +61,7 @@ def test_one_step_is_traced_with_its_phases_and_no_other(job):
     assert Trainer.span("forward").__class__.__name__ == "nullcontext"
 
 
-def test_metrics_say_how_long_a_step_waited_for_its_images(job, monkeypatch):
+def test_metrics_record_the_data_loading_seconds_of_each_step(job, monkeypatch):
     clock, draw = [0.0], Batches.batch
 
     def slow(self, step, part):
@@ -75,7 +75,7 @@ def test_metrics_say_how_long_a_step_waited_for_its_images(job, monkeypatch):
     assert [row["data_seconds"] for row in rows(one)] == [6.0, *5 * [4.0]]  # two micro-batches per step
 
 
-def test_step_of_another_job_is_said_to_have_no_trace(job, caplog):
+def test_trace_step_outside_the_job_is_reported_without_a_trace(job, caplog):
     caplog.set_level(logging.WARNING)
     one = job(trace_step=7)
     train(one, Group())
@@ -84,7 +84,7 @@ def test_step_of_another_job_is_said_to_have_no_trace(job, caplog):
 
 
 @pytest.mark.slow
-def test_trace_that_cannot_be_written_does_not_end_the_training(job, caplog):
+def test_unwritable_trace_logs_a_warning_and_training_continues(job, caplog):
     one = job(until=2)
     train(one, Group())
     folder = store_of(one).folder
@@ -93,7 +93,7 @@ def test_trace_that_cannot_be_written_does_not_end_the_training(job, caplog):
     assert "the trace of step 4 could not be written" in caplog.text
 
 
-def test_operations_side_by_side_get_tracks_of_their_own():
+def test_overlapping_operations_are_assigned_separate_tracks():
     first, inside, after = (
         OperationSpan("a", 0.0, 2.0, None),
         OperationSpan("b", 1.0, 3.0, 8),
@@ -106,7 +106,7 @@ def test_operations_side_by_side_get_tracks_of_their_own():
 @pytest.mark.mpi
 @pytest.mark.slow
 @needs_launcher
-def test_two_ranks_write_a_file_each_in_which_sums_overlap_with_the_backward_pass(job, tmp_path):
+def test_two_ranks_write_traces_with_all_reduce_overlapping_backward(job, tmp_path):
     model = {"preset": "DiT-S/2", "hidden_size": 256, "depth": 4, "num_heads": 4}  # gradients of many buckets
     one = job(trace_step=3, until=4, checkpoint_every=4, model=model)
     done = train_on_ranks(tmp_path, [one])

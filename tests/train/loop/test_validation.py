@@ -69,7 +69,7 @@ def expected(latents: Path, *, predict: str) -> list[float]:
 
 @pytest.mark.parametrize("predict", ["noise", "v", "flow"])
 @pytest.mark.parametrize("times", ["uniform", "logit-normal"])
-def test_values_are_errors_at_the_middles_of_eight_parts_whatever_is_learnt(held, predict, times):
+def test_validation_values_are_errors_at_the_midpoints_of_eight_intervals(held, predict, times):
     weight = "none" if predict == "flow" else "min-snr"
     model = {"preset": "DiT-S/2", "learn_sigma": False}
     found = measured(
@@ -84,7 +84,7 @@ def test_values_are_errors_at_the_middles_of_eight_parts_whatever_is_learnt(held
 
 
 @pytest.mark.parametrize("ranks", [2, 3, HELD_OUT + 2])
-def test_ranks_share_the_tiles(held, ranks):
+def test_validation_tiles_are_distributed_over_ranks(held, ranks):
     parts = []
     group = SimpleNamespace(rank=0, all_reduce_=lambda sums: parts.append(sums.clone()) or sums)
     for rank in range(ranks):
@@ -94,7 +94,7 @@ def test_ranks_share_the_tiles(held, ranks):
     assert sum(bool(part.any()) for part in parts) == min(ranks, HELD_OUT)
 
 
-def test_draws_follow_from_seed_and_row_and_differ_between_the_times(held, make_latents, tmp_path):
+def test_validation_noise_depends_on_seed_and_row_and_differs_per_draw(held, make_latents, tmp_path):
     latents = Latents(held.parent)
     every = ValidationLatents(latents, seed=3, draws=8)
     assert every.rows.tolist() == list(range(ROWS, ROWS + HELD_OUT))
@@ -114,7 +114,7 @@ def test_draws_follow_from_seed_and_row_and_differ_between_the_times(held, make_
 
 
 @pytest.mark.slow
-def test_training_is_the_same_to_the_bit_and_a_resumed_one_measures_the_same(job, held):
+def test_validation_leaves_training_bit_identical_and_matches_after_resume(job, held):
     settings = {"activation_checkpointing": "block", "micro_batch_size": 3}
     plain = job("plain", latents=held, **settings)
     whole = job("whole", latents=held, validate_every=4, **settings)
@@ -132,7 +132,7 @@ def test_training_is_the_same_to_the_bit_and_a_resumed_one_measures_the_same(job
     assert Manifest.read(plain.paths.out).summary["val_loss"] is None
 
 
-def test_without_held_out_tiles_it_is_left_out_and_said(job, caplog):
+def test_validation_without_held_out_tiles_is_skipped_with_a_warning(job, caplog):
     one = job(validate_every=2)
     with caplog.at_level(logging.WARNING, logger="dithc"):
         assert train(one, Group()) == DONE

@@ -57,7 +57,7 @@ def give_gradients(model: nn.Module, step: int) -> None:
         value.grad = torch.randn(value.shape, generator=draws)
 
 
-def test_linear_layers_between_tokens_are_matrices_and_nothing_else_is():
+def test_matrices_are_exactly_the_linear_layers_of_the_blocks():
     shapes = shapes_of(small_dit())
     matrices = matrices_of(shapes)
     linear = {
@@ -73,7 +73,7 @@ def test_linear_layers_between_tokens_are_matrices_and_nothing_else_is():
     assert [sizes[kind] for kind in HIDDEN if kind in sizes] == [square, square, tall, tall[::-1]]
 
 
-def test_memory_is_said_to_be_one_moment_less_for_matrices():
+def test_muon_memory_estimate_omits_a_single_moment_per_matrix():
     model = {"preset": "DiT-S/2", "hidden_size": WIDTH, "depth": DEPTH, "num_heads": 2}
     muon, adamw = run_of(model=model), run_of(model=model, optimizer={"kind": "adamw"})
     state_bytes = [
@@ -89,7 +89,7 @@ def test_memory_is_said_to_be_one_moment_less_for_matrices():
 
 @pytest.mark.parametrize("backend", ["reference", "c"])
 @pytest.mark.parametrize("clip", [None, 2.0])
-def test_a_step_is_momentum_then_the_orthogonal_factor_at_the_size_of_adamw(backend, clip, use_backend):
+def test_muon_step_equals_scaled_orthogonalized_momentum(backend, clip, use_backend):
     use_backend(backend)
     model, name, lr, decay = small_dit(), "blocks.1.mlp.fc2.weight", 0.01, 0.1
     settings = run_of(max_grad_norm=clip, optimizer={"kind": "muon", "momentum": 0.8, "newton_schulz_steps": 4})
@@ -109,7 +109,7 @@ def test_a_step_is_momentum_then_the_orthogonal_factor_at_the_size_of_adamw(back
     torch.testing.assert_close(ema.state[name].double(), average, rtol=0, atol=1e-6)
 
 
-def test_weights_without_a_gradient_stay_and_their_average_moves_towards_them():
+def test_weights_without_gradient_are_unchanged_and_averages_are_updated():
     model, name = small_dit(), "blocks.0.attn.proj.weight"
     optimizer, ema = Optimizer.of_run(model, run_of()), Ema(model, training.EmaConfig(decay=0.5, warmup=False))
     give_gradients(model, 1)
@@ -123,7 +123,7 @@ def test_weights_without_a_gradient_stay_and_their_average_moves_towards_them():
     assert not optimizer.state()[f"momentum.{name}"].any()
 
 
-def test_state_goes_through_pieces_to_the_bit_and_moves_to_another_home():
+def test_muon_state_survives_pieces_and_relocation_bit_exactly():
     first, second = small_dit(), small_dit()
     first_optimizer, second_optimizer = Optimizer.of_run(first, run_of()), Optimizer.of_run(second, run_of())
     for step in (1, 2, 3):
@@ -143,7 +143,7 @@ def test_state_goes_through_pieces_to_the_bit_and_moves_to_another_home():
 
 
 @pytest.mark.parametrize("kind", ["adamw", "muon"])
-def test_state_of_another_kind_is_refused(kind):
+def test_state_of_a_different_optimizer_kind_is_rejected(kind):
     other = {"adamw": "muon", "muon": "adamw"}[kind]
     state = assemble(Optimizer.of_run(small_dit(), run_of(optimizer={"kind": other})).pieces())
     with pytest.raises(UserError, match=f"optimizer state(.|\n)*of {kind}"):
@@ -151,7 +151,7 @@ def test_state_of_another_kind_is_refused(kind):
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3, 7, 40])
-def test_each_matrix_has_one_owner_and_the_work_is_shared_as_evenly_as_matrices_allow(ranks):
+def test_matrix_owners_are_unique_and_work_is_balanced(ranks):
     matrices = matrices_of(shapes_of(small_dit()))
     owners = owners_of(matrices, ranks)
     assert owners.keys() == set(matrices)
@@ -197,7 +197,7 @@ def holdings():
 
 
 @pytest.mark.parametrize("ownership", holdings(), ids=lambda ownership: f"{type(ownership).__name__}-{ownership.size}")
-def test_the_parts_of_the_ranks_make_up_every_matrix(ownership):
+def test_rank_parts_cover_every_matrix_exactly_once(ownership):
     shapes = shapes_of(small_dit())
     draws = torch.Generator().manual_seed(0)
     weights = {name: torch.randn(shape, generator=draws) for name, shape in shapes.items()}
@@ -221,14 +221,14 @@ def test_the_parts_of_the_ranks_make_up_every_matrix(ownership):
             assert (covered == 1).all(), (matrix, owner)
 
 
-def test_whole_shapes_follow_from_shards():
+def test_complete_shapes_are_derived_from_shards():
     ownership = holdings()[-1]
     assert ownership.shape("blocks.0.attn.qkv.weight", torch.empty(48, 32)) == (96, 32)
     assert ownership.shape("blocks.0.attn.proj.weight", torch.empty(32, 16)) == (32, 32)
     assert ownership.shape("blocks.0.adaLN_modulation.1.weight", torch.empty(192, 32)) == (192, 32)
 
 
-def test_what_travels_without_a_reducer_is_told_in_the_step_after_and_kept_no_longer():
+def test_communication_without_a_reducer_is_reported_once_per_step():
     strategy = Strategy(small_dit(), RankGrid())
     assert strategy.finish() == {}
     for _ in range(2):
@@ -254,14 +254,14 @@ class TestOnSeveralRanks:
             (2, ("muon_owned",), {"DITHC_COMM_BACKEND": "gloo"}),
         ],
     )
-    def test_matrices_have_owners_and_nothing_else_changes(self, ranks, scenes, environment):
+    def test_muon_matrix_ownership_preserves_training_on_ranks(self, ranks, scenes, environment):
         done = run_program(str(PROGRAM), ranks, str(ranks), *scenes, **environment)
         assert done.returncode == 0, done.stderr
         assert sorted(done.stdout.splitlines()) == [f"rank {rank} of {ranks} is done" for rank in range(ranks)]
 
     @pytest.mark.sampled("several ranks")
     @pytest.mark.parametrize(("ranks", "dies"), [(2, 1), (4, 2)])
-    def test_ranks_that_share_layers_train_as_one(self, job, tmp_path, ranks, dies):
+    def test_tensor_parallel_muon_matches_single_rank_training(self, job, tmp_path, ranks, dies):
         half, settings = STEPS // 2, {"max_grad_norm": 0.1, **MUON}
         whole, shared = ten(job, "one", **settings), ten(job, "shared", strategy="dp+tp", **settings)
         first_half = ten(job, "parts", until=half, strategy="dp+tp", **settings)

@@ -30,7 +30,7 @@ class TestOnSeveralRanks:
             (3, ("few_steps",), {"DITHC_TEST_COMM": '{"collectives": "iallreduce"}'}),
         ],
     )
-    def test_state_is_shared_and_nothing_else_changes(self, ranks, scenes, environment):
+    def test_zero1_training_is_bit_identical_to_unsharded(self, ranks, scenes, environment):
         done = run_program(str(PROGRAM), ranks, str(ranks), *scenes, **environment)
         assert done.returncode == 0, done.stderr
         assert sorted(done.stdout.splitlines()) == [f"rank {rank} of {ranks} is done" for rank in range(ranks)]
@@ -41,7 +41,7 @@ class TestOnSeveralRanks:
         ("ranks", "settings", "environment"),
         [(2, {}, {}), (3, {"collectives": "iallreduce"}, {}), (4, {}, {"DITHC_TEST_NODES": "2"})],
     )
-    def test_weights_travel_as_bf16_and_the_exact_ones_are_kept(self, ranks, settings, environment):
+    def test_bf16_weight_gather_matches_a_rank_with_rounded_weights(self, ranks, settings, environment):
         environment |= {"DITHC_TEST_COMM": json.dumps({"param_gather_dtype": "bf16"} | settings)}
         done = run_program(str(PROGRAM), ranks, str(ranks), "rounded_weights", **environment)
         assert done.returncode == 0, done.stderr
@@ -49,14 +49,14 @@ class TestOnSeveralRanks:
         assert "weights are sent in bf16" in done.stderr
 
     @pytest.mark.sampled("several ranks")
-    def test_a_wire_that_there_is_not_is_refused(self):
+    def test_bf16_gather_without_the_mpi_backend_is_rejected(self):
         environment = {"DITHC_TEST_COMM": '{"param_gather_dtype": "bf16"}', "DITHC_COMM_BACKEND": "gloo"}
         done = run_program(str(PROGRAM), 2, "2", "few_steps", **environment)
         assert done.returncode == 2, done.stderr
         assert "expected: dithc-mpi" in done.stderr
 
     @pytest.mark.sampled("several ranks")
-    def test_checkpoint_of_either_is_continued_by_the_other(self, job, tmp_path):
+    def test_zero1_and_unsharded_checkpoints_resume_interchangeably(self, job, tmp_path):
         half, plain = STEPS // 2, {"strategy": "dp"}
         shared = plain | {"sharding": "zero1"}
         whole = ten(job, "whole", **plain)
@@ -81,12 +81,12 @@ class TestOnSeveralRanks:
     ("layout", "settings"),
     [(RankGrid(name="dp+tp", size=2, tensor_size=2), {}), (RankGrid(name="dp", size=2), {"gradients": "ddp"})],
 )
-def test_strategies_that_cannot_share_the_state_refuse(layout, settings):
+def test_strategies_incompatible_with_zero1_are_rejected(layout, settings):
     with pytest.raises(UserError, match="sharding zero1"):
         Strategy(nn.Linear(2, 2), layout, sharding="zero1", **settings)
 
 
-def test_one_rank_shares_with_nobody_and_says_so(caplog):
+def test_single_rank_disables_zero1_and_logs_the_change(caplog):
     with caplog.at_level("INFO", logger="dithc"):
         strategy = Strategy(nn.Linear(2, 2), RankGrid(), sharding="zero1")
     assert strategy.zero is None

@@ -36,7 +36,7 @@ REFUSALS = [
 
 
 @pytest.mark.parametrize(("error", "requested"), REFUSALS)
-def test_a_refusal_is_told_with_what_would_fit(job, monkeypatch, error, requested):
+def test_out_of_memory_error_reports_request_and_fitting_settings(job, monkeypatch, error, requested):
     assert out_of_memory.requested_memory(error) == requested
     text = error_text(job, monkeypatch, free=2 * GIB, error=error, model={"preset": "DiT-S/2"})
     assert f"got:      allocation refused by the system: {requested}" in text
@@ -45,7 +45,7 @@ def test_a_refusal_is_told_with_what_would_fit(job, monkeypatch, error, requeste
         assert fix in text
 
 
-def test_what_fits_is_less_than_what_did_not_and_grows_with_the_room(job, monkeypatch):
+def test_suggested_batch_is_below_the_failed_size_and_grows_with_memory(job, monkeypatch):
     def largest(free, images=64):
         text = error_text(job, monkeypatch, free=free, images=images, error=MemoryError(), model={"preset": "DiT-S/2"})
         found = text.partition("set `micro_batch_size: ")[2].partition("`")[0]
@@ -57,7 +57,7 @@ def test_what_fits_is_less_than_what_did_not_and_grows_with_the_room(job, monkey
     assert largest(64 * GIB, images=1) == 0
 
 
-def test_other_errors_stay_what_they_are(job, monkeypatch):
+def test_unrelated_errors_pass_the_allocation_guard_unchanged(job, monkeypatch):
     monkeypatch.setattr(memory_check, "free_bytes", lambda: GIB)
     for error in (RuntimeError("shape mismatch"), OSError(2, "No such file"), ValueError("x"), KeyError("x")):
         assert out_of_memory.requested_memory(error) is None
@@ -68,7 +68,7 @@ def test_other_errors_stay_what_they_are(job, monkeypatch):
             raise error
 
 
-def test_a_training_that_may_not_fit_says_so_before_its_first_step(job, monkeypatch, caplog):
+def test_run_exceeding_available_memory_logs_a_warning_before_training(job, monkeypatch, caplog):
     monkeypatch.setattr(logging.getLogger("dithc"), "propagate", True)
     monkeypatch.setattr(memory_check, "free_bytes", lambda: GIB)
     with (

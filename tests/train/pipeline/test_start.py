@@ -24,14 +24,14 @@ def assert_started(job, expected: dict[str, torch.Tensor]) -> None:
 
 
 @pytest.mark.parametrize("kind", ["ema", "raw"])
-def test_finetuning_starts_from_the_weights_it_is_told(job, base, kind):
+def test_finetuning_starts_from_the_configured_weights(job, base, kind):
     tuned = job("tuned", until=1, init=base.paths.out, run=tune_run(job, kind))
     train(tuned, Group())
     assert_started(tuned, weights_of(base, kind))
     assert str(base.paths.out) in Manifest.read(tuned.paths.out).inputs
 
 
-def test_finetuning_of_other_blocks_starts_from_them_and_from_no_others(job):
+def test_finetuning_of_modern_blocks_requires_the_same_block_type(job):
     model = {"preset": "ModernDiT-S/2", "qk_norm": True, "hidden_size": 32, "depth": 2, "num_heads": 2}
     before = job("before", until=2, model=model)
     assert train(before, Group()) == DONE
@@ -43,7 +43,7 @@ def test_finetuning_of_other_blocks_starts_from_them_and_from_no_others(job):
         train(job("other", until=1, init=before.paths.out, run=tune_run(job)), Group())
 
 
-def test_changed_channels_and_codec_are_reported(job, base, make_latents, tmp_path, caplog):
+def test_finetuning_reports_changed_channels_and_codec(job, base, make_latents, tmp_path, caplog):
     caplog.set_level(logging.INFO)
     other = make_latents(tmp_path / "five", channels=5, codec="another-codec")
     tuned = job("tuned", until=1, init=base.paths.out, run=tune_run(job), latents=other)
@@ -52,12 +52,12 @@ def test_changed_channels_and_codec_are_reported(job, base, make_latents, tmp_pa
     assert "patch embedding: first 4 channels kept, 1 initialized to zero" in caplog.text
 
 
-def test_finetuning_without_its_start_is_refused(job):
+def test_finetuning_without_the_source_manifest_is_rejected(job):
     with pytest.raises(UserError, match="the manifest of run base"):
         job(run=tune_run(job))
 
 
-def test_latents_of_another_codec_than_the_stores_are_refused_on_resume(job, base):
+def test_resume_rejects_latents_of_a_codec_different_from_the_store(job, base):
     """A store is found by the digest of its latents; this store was filled from other latents."""
     path = checkpoint(base).folder / "checkpoint.json"
     content = load_checksummed(path.read_text())
@@ -68,7 +68,7 @@ def test_latents_of_another_codec_than_the_stores_are_refused_on_resume(job, bas
     assert store_of(base).steps()[-1] == 2
 
 
-def test_damaged_start_is_refused_with_the_folder_to_delete(job, base):
+def test_damaged_source_checkpoint_is_rejected_with_the_folder_to_delete(job, base):
     folder = checkpoint(base).folder
     shutil.rmtree(folder)
     with pytest.raises(

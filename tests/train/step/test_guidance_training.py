@@ -117,7 +117,7 @@ def exact_loss(run: training.RunConfig, model: DiT, start: DiT | None, images: B
     [("noise", {}), ("v", {"interval": [0.3, 0.8]}), ("flow", {"interval": [0.0, 0.75]})],
     ids=["noise", "v", "flow"],
 )
-def test_loss_and_gradient_are_those_of_the_formula_in_float64(guide, predict, more):
+def test_guided_loss_and_gradient_match_the_float64_formula(guide, predict, more):
     """Both predictions that move the target are constants; the variance has its loss without guidance."""
     model, run = network(learn_sigma=predict != "flow"), run_of(guide | more, predict)
     start = network(5, learn_sigma=predict != "flow") if guide is START else None
@@ -140,7 +140,7 @@ def test_loss_and_gradient_are_those_of_the_formula_in_float64(guide, predict, m
     assert abs(plain["loss"] - values["loss"]) > 1e-4 * plain["loss"]
 
 
-def test_without_labels_or_outside_the_interval_there_is_no_second_pass():
+def test_second_pass_runs_only_for_labeled_rows_inside_the_interval():
     model = network()
     x, y, t = torch.randn(3, 4, 8, 8), torch.tensor([0, NULL, 2]), torch.tensor([100, 500, 900])
     calls: list[Tensor] = []
@@ -156,7 +156,7 @@ def test_without_labels_or_outside_the_interval_there_is_no_second_pass():
 
 
 @pytest.mark.parametrize("backend", ["reference", None])
-def test_in_bf16_every_weight_has_its_gradient_and_the_start_predicts_the_same_bits(backend):
+def test_bf16_guidance_keeps_all_gradients_and_initial_copy_outputs(backend):
     """Autocast caches bf16 copies of weights, also in a pass without gradients."""
     with hcops.use(backend or hcops.describe_kernels()[0]["backend"]):
         reached = []
@@ -213,7 +213,7 @@ def velocity(x: Tensor, y: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize("by", ["self", "start"])
-def test_what_is_learnt_in_one_pass_is_guidance_of_two_normal_classes_in_closed_form(by):
+def test_learned_guidance_matches_the_closed_form_of_two_normal_classes(by):
     """The start network predicts the mixture. Newton steps, because the loss is quadratic: each halves the error."""
     guidance, model, draws = 2.0, Bumps(), torch.Generator().manual_seed(0)
     run = run_of({"reference": by, "guidance": guidance}, "flow")
@@ -269,7 +269,7 @@ def guided(job):
 
 @BOTH
 @pytest.mark.slow
-def test_training_that_was_stopped_half_way_equals_an_uninterrupted_one_to_the_bit(guided, guide):
+def test_resumed_guidance_training_is_bit_identical_to_uninterrupted(guided, guide):
     parts, settings = (("a", 6), ("b", 3), ("b", 6)), {"dtype": "bf16", "micro_batch_size": 3}
     whole, first, second = (guided(store, guide, until=until, **settings) for store, until in parts)
     assert [train(part, Group()) for part in (whole, first, second)] == [DONE] * 3
@@ -279,7 +279,7 @@ def test_training_that_was_stopped_half_way_equals_an_uninterrupted_one_to_the_b
 
 @BOTH
 @pytest.mark.slow
-def test_recomputed_blocks_change_no_bit_and_micro_batches_only_rounding(guided, guide):
+def test_recomputation_is_bit_exact_and_micro_batches_differ_by_rounding(guided, guide):
     plain = guided("a", guide)
     again, parts = guided("b", guide, activation_checkpointing="block"), guided("c", guide, micro_batch_size=3)
     assert [train(one, Group()) for one in (plain, again, parts)] == [DONE] * 3
@@ -290,9 +290,7 @@ def test_recomputed_blocks_change_no_bit_and_micro_batches_only_rounding(guided,
 
 @BOTH
 @pytest.mark.slow
-def test_nothing_else_is_in_the_checkpoint_and_the_loss_on_held_out_tiles_stays_that_of_the_objective(
-    guided, make_latents, tmp_path, guide
-):
+def test_guidance_adds_no_checkpoint_content_and_keeps_validation_loss(guided, make_latents, tmp_path, guide):
     """One step at learning rate 0: two runs with the same weights."""
     latents = make_latents(tmp_path / "held-out", held_out=2)
     settings = {"latents": latents, "until": 1, "lr": 1e-30, "validate_every": 1, "dtype": "bf16"}
@@ -308,7 +306,7 @@ def test_nothing_else_is_in_the_checkpoint_and_the_loss_on_held_out_tiles_stays_
     assert rows(one)[0]["loss"] != pytest.approx(rows(other)[0]["loss"], rel=1e-5)
 
 
-def test_operations_and_memory_of_the_second_pass_are_counted():
+def test_guidance_flops_share_and_memory_are_counted():
     model, run = network(), run_of(SELF, label_dropout=0.25)
     labelled = Batch(
         torch.randn(4, 4, 8, 8), torch.tensor([0, 1, 2, 0]), torch.tensor([1, 2, 3, 4]), torch.randn(4, 4, 8, 8)
@@ -342,7 +340,7 @@ class TestOnSeveralRanks:
     pytestmark = several_ranks
 
     @pytest.mark.sampled("several ranks")
-    def test_two_ranks_learn_what_one_does(self, guided, tmp_path):
+    def test_two_rank_guidance_training_matches_a_single_rank(self, guided, tmp_path):
         cases = {
             "dp": {"strategy": "dp"},
             "ddp": {"gradient_sync": "ddp", "micro_batch_size": 3},
@@ -363,7 +361,7 @@ class TestOnSeveralRanks:
             assert_alike(rows(several), rows(one), tolerance=FP32 if one.run.dtype == "fp32" else BF16)
 
 
-def test_start_without_a_null_label_is_refused_before_the_first_step(job, tmp_path, monkeypatch):
+def test_start_reference_without_null_label_is_rejected_before_training(job, tmp_path, monkeypatch):
     """From a file; for a run in the same configuration, the configuration is rejected."""
     sizes = {key: SMALL[key] for key in ("hidden_size", "depth", "num_heads")}
     found = DiT.from_preset("DiT-S/2", **sizes, input_size=8, num_classes=NULL, class_dropout_prob=0.0)

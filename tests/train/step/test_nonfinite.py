@@ -77,7 +77,7 @@ def events(job, name: str) -> list[dict]:
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("settings", [{"micro_batch_size": 3}, {"activation_checkpointing": "block", "dtype": "bf16"}])
-def test_step_rank_and_first_place_are_named_and_nothing_bad_is_saved(job, fault, message, settings):
+def test_nonfinite_error_reports_location_and_checkpoint_stays_finite(job, fault, message, settings):
     one = job(checkpoint_every=1, **settings)
     faults.inject(at=3, **fault)
     with pytest.raises(NonFiniteError, match=message) as caught:
@@ -87,7 +87,7 @@ def test_step_rank_and_first_place_are_named_and_nothing_bad_is_saved(job, fault
     assert all(value.isfinite().all() for value in tensors_of(one, 2).values())
 
 
-def test_row_of_the_latents_is_named(job):
+def test_nonfinite_error_reports_the_latents_row(job):
     faults.inject("latents", at=1, image=6)
     one = job()
     with pytest.raises(NonFiniteError) as caught:
@@ -117,7 +117,7 @@ class TestFirstLayer:
             (1.0, 1.0, None),
         ],
     )
-    def test_first_layer_in_order_of_execution(self, factor, early, message):
+    def test_search_reports_the_first_layer_in_execution_order(self, factor, early, message):
         net = self.Net()
         net.factor = factor
         torch.nn.init.constant_(net.early.weight, 1.0)
@@ -130,7 +130,7 @@ class TestFirstLayer:
         assert message is None if search.found is None else search.found.startswith(message)
         assert not net.late._forward_hooks
 
-    def test_loss_is_the_last_to_blame(self):
+    def test_search_reports_the_loss_if_all_layer_outputs_are_finite(self):
         net = self.Net()
         net.factor = 1.0
         with NonFiniteSearch(net) as search:
@@ -142,7 +142,7 @@ class TestFirstLayer:
 
 
 @pytest.mark.parametrize("kind", ["latents", "gradient"])
-def test_skipped_step_leaves_everything_as_it_was_and_the_next_goes_on(job, kind):
+def test_skipped_step_preserves_the_state_and_training_continues(job, kind):
     one = job(on_nonfinite="skip", checkpoint_every=1, keep_last=9)
     faults.inject(kind, at=3)
     assert train(one, Group()) == DONE
@@ -166,7 +166,7 @@ def test_skipped_step_leaves_everything_as_it_was_and_the_next_goes_on(job, kind
 @pytest.mark.sampled
 @pytest.mark.parametrize(("policy", "kind"), [("skip", "latents"), ("rollback", "gradient")])
 @pytest.mark.slow
-def test_resumed_training_equals_an_uninterrupted_one_to_the_bit(job, policy, kind):
+def test_resumed_training_with_a_skipped_step_is_bit_identical(job, policy, kind):
     whole = job("whole", on_nonfinite=policy)
     faults.inject(kind, at=4)
     assert train(whole, Group()) == DONE
@@ -182,7 +182,7 @@ def test_resumed_training_equals_an_uninterrupted_one_to_the_bit(job, policy, ki
 
 @pytest.mark.slow
 @pytest.mark.parametrize("policy", ["skip", "rollback"])
-def test_step_left_out_before_a_crash_is_left_out_after_it_although_its_fault_is_gone(job, policy, monkeypatch):
+def test_step_skipped_before_a_crash_is_skipped_after_restart(job, policy, monkeypatch):
     whole, broken = job("whole", on_nonfinite=policy), job("broken", on_nonfinite=policy)
     faults.inject("once", at=4, times=1)
     assert train(whole, Group()) == DONE
@@ -202,7 +202,7 @@ def test_step_left_out_before_a_crash_is_left_out_after_it_although_its_fault_is
 
 
 @pytest.mark.slow
-def test_rollback_takes_everything_from_the_checkpoint_and_says_so(job, caplog):
+def test_rollback_restores_the_checkpoint_and_logs_the_skipped_step(job, caplog):
     caplog.set_level(logging.INFO)
     one, clean = job(on_nonfinite="rollback"), job("skip", on_nonfinite="skip")
     faults.inject("weights", at=4, times=1)
@@ -218,7 +218,7 @@ def test_rollback_takes_everything_from_the_checkpoint_and_says_so(job, caplog):
 
 
 @pytest.mark.parametrize(("at", "checkpoint"), [(3, 2), (4, 2), (6, 4)])
-def test_update_that_spoils_the_weights_is_rolled_back_and_left_out(job, at, checkpoint):
+def test_nonfinite_update_is_rolled_back_and_never_checkpointed(job, at, checkpoint):
     """In the middle, at a checkpoint, and at the end: bad weights are never kept."""
     one = job(on_nonfinite="rollback", keep_last=9)
     faults.inject("update", at=at)
@@ -229,7 +229,7 @@ def test_update_that_spoils_the_weights_is_rolled_back_and_left_out(job, at, che
 
 
 @pytest.mark.slow
-def test_stop_at_a_spoiled_state_keeps_the_checkpoint_before(job, monkeypatch):
+def test_stop_at_a_nonfinite_state_keeps_the_previous_checkpoint(job, monkeypatch):
     one = job(on_nonfinite="rollback", checkpoint_every=4, walltime_minutes=0.0)
     faults.inject("update", at=1)
     assert train(one, Group()) == 75  # after one step, the walltime is over
@@ -238,7 +238,7 @@ def test_stop_at_a_spoiled_state_keeps_the_checkpoint_before(job, monkeypatch):
     assert train(dataclasses.replace(one, walltime_minutes=None), Group()) == DONE
 
 
-def test_skip_ends_where_weights_are_not_finite(job, caplog):
+def test_skip_policy_raises_on_nonfinite_weights_and_suggests_rollback(job, caplog):
     faults.inject("weights", at=3)
     with pytest.raises(NonFiniteError):
         train(job(on_nonfinite="skip"), Group())
@@ -246,7 +246,7 @@ def test_skip_ends_where_weights_are_not_finite(job, caplog):
 
 
 @pytest.mark.slow
-def test_training_that_has_diverged_is_not_skipped_for_ever(job, caplog):
+def test_diverged_training_raises_after_the_maximum_consecutive_skips(job, caplog):
     one = job(on_nonfinite="skip", max_grad_norm=None, steps=30, until=30)
     one = dataclasses.replace(one, run=one.run.model_copy(update={"lr": 1e30}))  # more than a configuration accepts
     with pytest.raises(NonFiniteError):
@@ -258,7 +258,7 @@ def test_training_that_has_diverged_is_not_skipped_for_ever(job, caplog):
 
 
 @pytest.mark.slow
-def test_number_of_roll_backs_to_one_checkpoint_is_bounded(job, monkeypatch):
+def test_rollbacks_to_the_same_checkpoint_are_bounded(job, monkeypatch):
     monkeypatch.setattr(nonfinite, "MAX_SINCE_CHECKPOINT", 2)
     for step in (1, 2, 3):
         faults.inject("latents", at=step)
@@ -271,7 +271,7 @@ def test_number_of_roll_backs_to_one_checkpoint_is_bounded(job, monkeypatch):
 
 
 @pytest.mark.slow
-def test_damaged_list_of_steps_left_out_is_refused(job):
+def test_damaged_skipped_steps_file_is_rejected(job):
     one = job(until=2)
     train(one, Group())
     (store_of(one).folder / "skipped_steps.json").write_text("{")
@@ -283,7 +283,7 @@ def test_damaged_list_of_steps_left_out_is_refused(job):
 @pytest.mark.mpi
 @pytest.mark.slow
 @needs_launcher
-def test_two_ranks_name_the_one_and_go_on_together(job, tmp_path):
+def test_two_ranks_report_the_same_location_and_recover_together(job, tmp_path):
     bad = {"kind": "latents", "at": 4, "image": 5}  # in the second half of the batch
     jobs = [
         ("latents", bad, job("latents")),

@@ -35,7 +35,7 @@ assert result["each_rank"][0]["sent"] == {"tcp_bytes": 0, "mpi_calls": 0, "mpi_b
 @pytest.mark.sampled("several ranks")
 @pytest.mark.mpi
 @pytest.mark.parametrize("dtype", ["fp32", "bf16"])
-def test_steps_on_one_die_call_no_mpi_and_send_nothing(tmp_path, dtype):
+def test_steps_on_a_single_die_use_no_mpi_and_no_network(tmp_path, dtype):
     try:
         library = traffic.build_counter(tmp_path)
     except UserError as error:

@@ -93,7 +93,7 @@ class TestOnSeveralRanks:
 
     @pytest.mark.sampled("several ranks")
     @pytest.mark.parametrize(("dtype", "tolerance"), [("fp32", FP32), ("bf16", BF16)])
-    def test_three_strategies_have_the_same_ten_losses(self, job, make_latents, tmp_path, dtype, tolerance):
+    def test_cftp_dp_and_dp_tp_losses_match_over_ten_steps(self, job, make_latents, tmp_path, dtype, tolerance):
         latents = make_latents(tmp_path / "held-out", held_out=7)
         settings = {
             "dtype": dtype,
@@ -114,7 +114,7 @@ class TestOnSeveralRanks:
                 assert row["val_loss"] == pytest.approx(expected["val_loss"], rel=tolerance)
 
     @pytest.mark.sampled("several ranks")
-    def test_four_ranks_on_two_dies_share_batch_and_layers(self, job, make_latents, tmp_path):
+    def test_four_ranks_on_two_dies_split_batch_and_layers(self, job, make_latents, tmp_path):
         measured = {"latents": make_latents(tmp_path / "held-out", held_out=1), "validate_every": STEPS // 2}
         one, grid = (
             ten(job, "one", **measured),
@@ -129,7 +129,7 @@ class TestOnSeveralRanks:
 
     @pytest.mark.sampled("several ranks")
     @pytest.mark.parametrize("optimizer", [{}, MUON], ids=["adamw", "muon"])
-    def test_other_kinds_of_blocks_train_as_one_however_ranks_share_them(self, job, tmp_path, optimizer):
+    def test_modern_blocks_match_single_rank_training_under_any_sharding(self, job, tmp_path, optimizer):
         """A rank has complete hidden features of a gated MLP; norms of its heads equal the norms of all heads."""
         settings = {"model": MODERN, "max_grad_norm": 0.1, "micro_batch_size": 3, **optimizer}
         one = ten(job, "one", **settings)
@@ -155,12 +155,12 @@ class TestOnSeveralRanks:
 
     @pytest.mark.sampled("several ranks")
     @pytest.mark.parametrize("model", [{"preset": "DiT-S/2"}, {"preset": "ModernDiT-S/2", "qk_norm": True}], ids=str)
-    def test_what_is_replicated_stays_the_same_on_all_ranks_to_the_bit(self, model):
+    def test_replicated_state_is_bit_identical_on_all_ranks(self, model):
         done = on_ranks(ALIKE.replace("KIND", repr(model)))
         assert done.returncode == 0, done.stderr
 
     @pytest.mark.sampled("several ranks")
-    def test_three_ranks_with_unequal_shares_resume_to_the_bit(self, job, tmp_path):
+    def test_three_ranks_with_unequal_shares_resume_bit_exactly(self, job, tmp_path):
         """Sums of three ranks or more depend on their order, and 8 images are not divisible by three."""
         jobs = [
             job("whole", micro_batch_size=2),
@@ -172,7 +172,7 @@ class TestOnSeveralRanks:
         assert hashes(jobs[0]) == hashes(jobs[2])
 
     @pytest.mark.sampled("several ranks")
-    def test_heads_that_the_ranks_cannot_share_are_refused(self, job, tmp_path):
+    def test_head_count_not_divisible_by_ranks_is_rejected(self, job, tmp_path):
         model = {"preset": "DiT-S/2", "hidden_size": 48, "depth": 1, "num_heads": 3}
         done = train_on_ranks(tmp_path, [ten(job, "three", strategy="dp+tp", model=model)])
         assert done.returncode == 2, done.stderr
@@ -182,7 +182,7 @@ class TestOnSeveralRanks:
 
 @pytest.mark.parametrize("cut", [TensorSplit(0), TensorSplit(1), TensorSplit(0, 3)])
 @pytest.mark.parametrize("size", [1, 2, 4])
-def test_shards_join_to_the_whole(cut, size):
+def test_assembled_shards_equal_the_complete_tensor(cut, size):
     whole = torch.randn(24, 8)
     shards = [cut.shard(whole, rank=rank, size=size) for rank in range(size)]
     assert all(shard.is_contiguous() and shard.numel() == whole.numel() // size for shard in shards)
@@ -190,12 +190,12 @@ def test_shards_join_to_the_whole(cut, size):
     assert torch.equal(assemble(pieces)["w"], whole)
 
 
-def test_packed_rows_are_cut_by_heads_of_each_of_q_k_and_v():
+def test_packed_qkv_rows_are_split_by_heads():
     whole = torch.arange(12.0)  # q, k and v of 2 heads of width 2
     assert TensorSplit(0, 3).shard(whole, rank=1, size=2).tolist() == [2, 3, 6, 7, 10, 11]
 
 
-def test_ranks_of_a_die_share_layers_and_dies_share_the_batch():
+def test_layout_splits_layers_within_a_die_and_the_batch_across_dies():
     firsts = [0] * 16 + [16] * 16  # two nodes of 4 dies of 4 clusters
     grid = [layout_of("dp+tp", rank=rank, size=32, first_ranks=firsts, dies=4) for rank in range(len(firsts))]
     assert {layout.tensor_size for layout in grid} == {4}
@@ -204,12 +204,12 @@ def test_ranks_of_a_die_share_layers_and_dies_share_the_batch():
 
 
 @pytest.mark.parametrize("firsts", [[0, 0, 0], [0, 1, 0, 1]])
-def test_ranks_that_dies_cannot_share_are_refused(firsts):
+def test_rank_layout_incompatible_with_dies_is_rejected(firsts):
     with pytest.raises(UserError, match="ranks of strategy dp"):
         layout_of("dp+tp", rank=0, size=len(firsts), first_ranks=firsts, dies=1 if 1 in firsts else 2)
 
 
-def test_a_step_after_the_block_of_the_ranks_is_a_user_error():
+def test_backward_after_the_rank_context_raises_user_error():
     strategy = Strategy(torch.nn.Linear(1, 1))
     strategy.layout = RankGrid(size=2)
     with pytest.raises(UserError, match="after the end of its"):

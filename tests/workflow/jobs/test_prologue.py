@@ -25,7 +25,7 @@ def run(prologue: str | None, command: str, folder: Path, **environment: str) ->
     return subprocess.run(bash, cwd=folder, env=os.environ | environment, capture_output=True, text=True, check=False)
 
 
-def test_lines_of_the_site_run_before_the_command(tmp_path: Path) -> None:
+def test_prologue_lines_run_before_the_command(tmp_path: Path) -> None:
     (tmp_path / "site lines.sh").write_text('export SITE=here\n[ -n "$UNSET" ] || true\n')
     done = run(str(tmp_path / "site lines.sh"), "echo $SITE", tmp_path)
     assert (done.returncode, done.stdout, done.stderr) == (0, "here\n", "")
@@ -34,7 +34,7 @@ def test_lines_of_the_site_run_before_the_command(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("lines", ["module load nothing\necho on\n", "false\necho on\n", "exit 0\n", None])
-def test_line_that_fails_ends_the_job_and_says_so(tmp_path: Path, lines: str | None) -> None:
+def test_failing_prologue_line_ends_the_job_with_an_error(tmp_path: Path, lines: str | None) -> None:
     path = tmp_path / "site.sh"
     if lines is not None:
         path.write_text(lines)
@@ -44,7 +44,7 @@ def test_line_that_fails_ends_the_job_and_says_so(tmp_path: Path, lines: str | N
     assert "fix:" in done.stderr
 
 
-def test_example_loads_modules_and_checks_what_they_brought(tmp_path: Path) -> None:
+def test_example_prologue_loads_modules_and_requires_mpiexec(tmp_path: Path) -> None:
     (tmp_path / "bin").mkdir()
     no_programs = str(tmp_path / "nothing")  # an installed mpiexec would hide that the module has none
     mpiexec = tmp_path / "bin" / "mpiexec"

@@ -34,7 +34,7 @@ def workflow(name: str = "demo", **changes: Any) -> Workflow:
 STAGES = {"inputs": "synthesize", "scenes": "ingest", "codecs": "codec", "samples": "sample", "extractors": "extractor"}
 
 
-def test_time_and_memory_of_a_training_include_the_second_pass_of_guide() -> None:
+def test_training_estimate_includes_the_guidance_pass() -> None:
     base, rate = load(ROOT / "config" / "experiments" / "quality.yaml"), 1e-3
     base = base.model_copy(update={"machine": base.machine.model_copy(update={"gflops_per_core": rate})})
 
@@ -52,7 +52,7 @@ def test_time_and_memory_of_a_training_include_the_second_pass_of_guide() -> Non
 
 
 @pytest.mark.slow
-def test_every_stage_of_the_demo_took_less_than_its_job_would_ask_for(finished: Path) -> None:
+def test_memory_estimates_bound_the_peaks_of_all_demo_stages(finished: Path) -> None:
     estimate = Workflow(json.loads((finished / "results" / "demo" / "config.json").read_text()), cores=2)
     peaks: dict[tuple[str, str], int] = {}
     for path in (finished / "results" / "demo").rglob("manifest.json"):
@@ -70,7 +70,7 @@ def test_every_stage_of_the_demo_took_less_than_its_job_would_ask_for(finished: 
         assert memory <= 12 * peak, f"{stage} {name} took {peak / 1e6:.0f} MB, its job asks for {memory / 1e6:.0f}"
 
 
-def test_memory_of_a_large_training_is_near_what_was_measured() -> None:
+def test_memory_of_a_large_training_run_is_near_the_measured_peak() -> None:
     measured = 5.00 * 2**30  # `dithc bench strategies --models B/2 --batches 16 --strategies cftp`, fp32, one rank
     blocking = {"machine": {"checkpoint_mode": "blocking"}}  # the bench writes no checkpoints
     estimate = Workflow(large(batch=16).model_dump(mode="json") | blocking, cores=2).jobs.mem_mb("train", "one") * 1e6
@@ -92,7 +92,7 @@ def large(**run: Any) -> ExperimentConfig:
     return load({"datasets": {"d": dataset}, "codecs": {"pixels": {"kind": "pixel"}}, "runs": {"one": training}})
 
 
-def test_memory_grows_with_the_model_the_batch_and_ranks_of_a_node() -> None:
+def test_training_memory_follows_model_batch_checkpointing_and_nodes() -> None:
     def memory(machine: dict[str, Any] | None = None, **run: Any) -> int:
         content = large(**run).model_dump(mode="json") | {"machine": machine or {}}
         return Workflow(content, cores=2).jobs.mem_mb("train", "one")
@@ -106,7 +106,7 @@ def test_memory_grows_with_the_model_the_batch_and_ranks_of_a_node() -> None:
 
 
 @pytest.mark.parametrize("is_file", [False, True])
-def test_memory_for_pictures_in_an_archive_does_not_grow_with_it(tmp_path: Path, is_file: bool) -> None:
+def test_memory_for_archived_images_is_independent_of_archive_size(tmp_path: Path, is_file: bool) -> None:
     for name, size in {"train.tar": 2**40, "notes.txt": 1000}.items():
         with (tmp_path / name).open("wb") as file:
             file.truncate(size)
@@ -116,7 +116,7 @@ def test_memory_for_pictures_in_an_archive_does_not_grow_with_it(tmp_path: Path,
     assert found == (1 if is_file else 2, 2**40 + (0 if is_file else 1000), SHARD_PART_BYTES)
 
 
-def test_a_second_network_that_guides_is_asked_for() -> None:
+def test_sampling_memory_includes_guidance_network_and_pipefusion_cache() -> None:
     def memory(**evaluation: Any) -> int:
         content = large().model_dump(mode="json")
         content["runs"]["one"]["init_from_file"] = "weights.pt"
@@ -139,7 +139,7 @@ def test_a_second_network_that_guides_is_asked_for() -> None:
     assert four_stages == pytest.approx(one_stage / 4, abs=200)
 
 
-def test_nothing_that_is_asked_depends_on_where_it_is_read() -> None:
+def test_job_requests_are_equal_in_the_driver_and_in_jobs() -> None:
     experiment = load(ROOT / "config" / "experiments" / "demo.yaml").model_dump(mode="json") | {"machine": CLUSTER}
     driver, inside = Workflow(experiment, cores=None).jobs, Workflow(experiment, cores=64).jobs
     for stage in ("codec", "train", "latents", "features", "bench"):
@@ -148,7 +148,7 @@ def test_nothing_that_is_asked_depends_on_where_it_is_read() -> None:
     assert (driver.tasks, driver.tasks_per_node, driver.rank_cpus) == (0, 2, 2)
 
 
-def test_job_that_can_never_start_is_an_error_and_one_that_goes_on_in_another_a_note() -> None:
+def test_oversized_job_raises_an_error_and_overlong_job_returns_a_note() -> None:
     with pytest.raises(UserError) as error:
         workflow(machine=CLUSTER, resources={"train": {"mem_mb": 50_000}}).jobs.check([("train", "pretrain")])
     assert "50000 MB of memory, a node has 10000 MB" in str(error.value)
@@ -156,7 +156,7 @@ def test_job_that_can_never_start_is_an_error_and_one_that_goes_on_in_another_a_
     assert "it continues in further jobs" in notes[0]
 
 
-def test_bundled_jobs_that_are_short_are_no_note_though_each_has_a_small_share_of_the_walltime() -> None:
+def test_short_grouped_jobs_return_no_walltime_note() -> None:
     jobs = workflow(machine=CLUSTER).jobs
     assert 6 * jobs.runtime("features", "landscape-classifier") + 6 * jobs.runtime("fid") <= 60, "they share one job"
     evaluation = next(iter(jobs.experiment.evaluations))
@@ -166,7 +166,7 @@ def test_bundled_jobs_that_are_short_are_no_note_though_each_has_a_small_share_o
     assert "the scheduler may end it early" in note
 
 
-def test_scheduler_without_the_size_of_its_nodes_is_refused() -> None:
+def test_scheduler_without_sufficient_cpus_per_node_is_rejected() -> None:
     with pytest.raises(UserError, match=r"requires machine\.cpus_per_node"):
         load({"machine": {"launcher": "srun", "ranks_per_node": 1, "scheduler": "slurm"}})
     with pytest.raises(UserError, match=r"is more than machine\.cpus_per_node 4"):

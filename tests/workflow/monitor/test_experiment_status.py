@@ -44,7 +44,7 @@ def status_of(status: ExperimentStatus, title: str) -> StageStatus:
     return next(one for one in status.stages if one.stage.title == title)
 
 
-def test_nothing_begun_waits_for_its_first_stage_and_says_for_which_others_wait(folder: Path) -> None:
+def test_unstarted_stages_wait_and_name_the_preceding_stage(folder: Path) -> None:
     status = ExperimentMonitor(folder).poll()
     assert {one.state for one in status.stages} == {"waiting"}
     assert status_of(status, "synthesize landscape").message == "not started"
@@ -74,7 +74,7 @@ BLOCKED = "job 5: PartitionTimeLimit: cannot start: requests more time than the 
         (SchedulerJob(id="9", state="RUNNING", nodes="n1", comment=TILES), "running", "job 9 on n1"),
     ],
 )
-def test_job_decides_the_state_of_its_stage(folder: Path, job: SchedulerJob, state: str, text: str) -> None:
+def test_job_state_determines_the_stage_state(folder: Path, job: SchedulerJob, state: str, text: str) -> None:
     finish(folder, "scenes/landscape")
     earlier = SchedulerJob(id="4", state="FAILED", status=1, comment=TILES)
     one = status_of(ExperimentMonitor(folder).poll([job, earlier]), "tiles landscape")
@@ -82,7 +82,7 @@ def test_job_decides_the_state_of_its_stage(folder: Path, job: SchedulerJob, sta
     assert one.message.startswith(text)
 
 
-def test_every_stage_whose_output_its_readers_reject_has_failed(folder: Path) -> None:
+def test_stages_with_invalid_output_are_failed(folder: Path) -> None:
     numbers = {"step": 20, "seconds_per_step_median": None, "mean_loss_last_100": []}
     path = folder / "runs/pretrain/step_0000020.json"
     Manifest(stage="train", name="pretrain", spec={}, summary=numbers).write(path)
@@ -97,7 +97,7 @@ def test_every_stage_whose_output_its_readers_reject_has_failed(folder: Path) ->
 
 
 @pytest.mark.parametrize("content", ["", "{}", "\xff", None])
-def test_stage_whose_manifest_is_unreadable_has_failed_with_the_words_of_the_plan(folder: Path, content: str) -> None:
+def test_stage_with_unreadable_manifest_fails_with_the_planning_message(folder: Path, content: str) -> None:
     """None stands for a manifest without its second document."""
     finish(folder, "scenes/landscape")
     path = folder / "scenes/landscape/manifest.json"
@@ -112,7 +112,7 @@ def test_stage_whose_manifest_is_unreadable_has_failed_with_the_words_of_the_pla
 
 
 @pytest.mark.parametrize("content", [b"", b"\xff\xfe", b"{}", b"[1"])
-def test_configuration_that_was_changed_is_an_error(folder: Path, content: bytes) -> None:
+def test_changed_configuration_is_rejected(folder: Path, content: bytes) -> None:
     """The error also covers changed bytes in the middle."""
     sealed = (folder / "config.json").read_bytes()
     for changed in (content, sealed[:99] + content + sealed[100:]):
@@ -121,7 +121,7 @@ def test_configuration_that_was_changed_is_an_error(folder: Path, content: bytes
             ExperimentMonitor(folder)
 
 
-def test_training_tells_step_loss_rate_and_time_left_and_what_is_saved(folder: Path) -> None:
+def test_training_status_reports_progress_rate_time_left_and_saved_step(folder: Path) -> None:
     finish(folder, "latents/landscape")
     store = train(folder, steps=12, saved=10)
     job = SchedulerJob(id="17", state="RUNNING", nodes="node3", comment="rule_pretrain_wildcards_pretrain_0000020")
@@ -145,7 +145,7 @@ def test_training_tells_step_loss_rate_and_time_left_and_what_is_saved(folder: P
         assert training_at(store) is None
 
 
-def test_groups_tell_their_rules_and_other_jobs_are_named(folder: Path) -> None:
+def test_group_jobs_match_stages_and_unmatched_jobs_are_listed(folder: Path) -> None:
     jobs = [
         SchedulerJob(id="5", state="PENDING", reason="Resources", comment="group_prepare_stage_tiles"),
         SchedulerJob(id="6", state="PENDING", reason="Priority", comment="rule_strategies"),
@@ -156,7 +156,7 @@ def test_groups_tell_their_rules_and_other_jobs_are_named(folder: Path) -> None:
     assert status.unmatched_jobs == ["strategies: job 6: Priority"]
 
 
-def test_failed_stage_shows_its_four_lines_and_its_log(folder: Path) -> None:
+def test_failed_stage_shows_error_lines_and_log_path(folder: Path) -> None:
     finish(folder, "inputs/landscape")
     write(folder / "logs/ingest/landscape.log", ERROR)
     status = ExperimentMonitor(folder).poll()
@@ -166,7 +166,7 @@ def test_failed_stage_shows_its_four_lines_and_its_log(folder: Path) -> None:
     assert "landscape.log" in status.failures()[0]
 
 
-def test_log_tells_of_a_run_only_while_a_driver_lives_and_if_it_is_the_drivers(folder: Path) -> None:
+def test_stage_is_running_only_with_an_active_driver_and_recent_log(folder: Path) -> None:
     finish(folder, "scenes/landscape")
     log = write(
         folder / "logs/tiles/landscape.log", "18:01:39 tiles: 3/8 scene (37 %), 1 scene/s, 0:03 gone, 0:05 left\n"
@@ -193,7 +193,7 @@ def test_lines_fit_width_and_height(folder: Path) -> None:
     assert "\x1b" not in "".join(format_status(status))
 
 
-def test_report_of_before_is_not_the_report_while_a_driver_lives(folder: Path) -> None:
+def test_outdated_report_is_hidden_with_an_active_driver(folder: Path) -> None:
     progress = ExperimentMonitor(folder)
     numbers = {"step": 20, "seconds_per_step_median": 1.0, "images": 1, "rendering_digest": "", "fid": 1.0}
     numbers |= {
@@ -217,7 +217,7 @@ def test_report_of_before_is_not_the_report_while_a_driver_lives(folder: Path) -
         assert progress.poll().report == report
 
 
-def test_narrator_tells_each_thing_once_and_long_ones_ever_more_rarely(folder: Path) -> None:
+def test_events_are_reported_once_and_running_stages_with_backoff(folder: Path) -> None:
     finish(folder, "inputs/landscape")
     narrator, quiet = EventReporter(beats=True), EventReporter(beats=False)
 
@@ -251,7 +251,7 @@ def test_narrator_tells_each_thing_once_and_long_ones_ever_more_rarely(folder: P
         assert len(EventReporter(beats=False).events(status, since=latest - 60)) == 3
 
 
-def test_of_snakemakes_text_the_drivers_words_and_new_warnings_are_shown() -> None:
+def test_output_filter_shows_driver_messages_and_new_warnings() -> None:
     text = """Building DAG of jobs...
 12:00:00 workflow: warning: train a: about 900 minutes of work
 12:00:01 tiles: 3 tiles
@@ -275,7 +275,7 @@ rule tiles:
     assert output.has_error
 
 
-def test_ends_of_logs() -> None:
+def test_last_progress_and_error_are_parsed_from_logs() -> None:
     assert bar_of(["12:00:00 codec: 2/4 step (50 %), 1 step/s, 0:02 gone, ? left, loss 0.1"]) == (
         "2/4 step, 1 step/s, ? left, loss 0.1",
         None,

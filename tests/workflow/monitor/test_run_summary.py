@@ -37,7 +37,7 @@ def summary(folder: Path, *, width: int | None = None) -> list[str]:
     return closing.summary(warned=WarningCollector(), since=0.0, seconds=492.0)
 
 
-def test_every_score_stands_under_what_it_depends_on(folder: Path) -> None:
+def test_scores_are_grouped_by_dataset_and_extractor(folder: Path) -> None:
     for name in ("sentinel2-after", "gaofen2-after"):
         path = folder / "fid" / name / "manifest.json"
         Manifest(stage="fid", name=name, spec={}, summary=SCORE).write(path)
@@ -49,7 +49,7 @@ def test_every_score_stands_under_what_it_depends_on(folder: Path) -> None:
     assert "rendering R G B, 89/180/301 to 580/600/705" in lines[2]
 
 
-def test_time_of_a_training_counts_once_however_many_segments_it_has(folder: Path) -> None:
+def test_training_time_of_several_segments_is_counted_once(folder: Path) -> None:
     numbers = {"seconds_per_step_median": 1.0, "checkpoint_folder": "store/pretrain-1"}
     for step, seconds in ((20, 30.0), (40, 66.0)):
         segment = {**numbers, "step": step, "training_seconds": seconds}
@@ -63,7 +63,7 @@ def test_time_of_a_training_counts_once_however_many_segments_it_has(folder: Pat
     assert lines[-1] == "demo: 4 of 47 stages done; duration 8:12"
 
 
-def test_warnings_of_a_kind_are_counted_with_where_they_came_from(folder: Path) -> None:
+def test_warnings_are_counted_by_type_with_the_first_stage(folder: Path) -> None:
     for name, count in (("sentinel2", 2), ("gaofen2", 1)):
         text = "".join(
             f"12:00:0{number} data: warning: {number} of 9 tiles of a1b2 are grey\n" for number in range(count)
@@ -78,7 +78,9 @@ def test_warnings_of_a_kind_are_counted_with_where_they_came_from(folder: Path) 
 
 
 @pytest.mark.parametrize(("status", "ending"), [(137, "SIGKILL"), (143, "SIGTERM"), (3, "status 3")])
-def test_stage_that_ended_without_a_word_is_named_with_how(folder: Path, status: int, ending: str) -> None:
+def test_stage_ended_without_a_message_is_reported_with_signal_or_status(
+    folder: Path, status: int, ending: str
+) -> None:
     finish(folder, "inputs/landscape")
     write(folder / "logs/ingest/landscape.log", "12:00:00 ingest: 1 scene\n")
     engine = SnakemakeProcess([], log=write(folder / "logs/snakemake.log", INTERRUPTED.format(status=status)))
@@ -91,7 +93,7 @@ def test_stage_that_ended_without_a_word_is_named_with_how(folder: Path, status:
     assert lines[-1].startswith("45 stages were not started, 1 are done")
 
 
-def test_no_line_is_longer_than_the_width_and_paths_stay_whole() -> None:
+def test_lines_are_folded_at_the_width_without_splitting_paths() -> None:
     path = "/" + "long/" * 50
     lines = folded([f"  what it is: {'word ' * 60}{path} end", "short"], width=100)
     assert path in [line.strip() for line in lines]
@@ -100,7 +102,7 @@ def test_no_line_is_longer_than_the_width_and_paths_stay_whole() -> None:
 
 
 @pytest.mark.parametrize("width", [9, 20])
-def test_shortened_names_keep_their_ends(width: int) -> None:
+def test_shortened_names_preserve_first_and_last_characters(width: int) -> None:
     name = "features sentinel2.all.classifier"
     found = shortened(name, width)
     assert len(found) == width

@@ -30,13 +30,13 @@ def dithc(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(line(*words), cwd=folder, capture_output=True, text=True, timeout=300, check=False)
 
 
-def text_of_snakemake(folder: Path, experiment: str = "demo") -> str:
+def snakemake_log(folder: Path, experiment: str = "demo") -> str:
     return "".join(
         path.read_text() for path in sorted((folder / "results" / experiment / "logs").glob("snakemake-*.log"))
     )
 
 
-def test_the_demo_says_a_line_a_stage_and_what_came_of_it(finished: Path) -> None:
+def test_run_prints_one_line_per_stage_and_scores(finished: Path) -> None:
     text = (finished / TERMINAL).read_text()
     lines = text.splitlines()
     assert len(lines) <= 115, text  # 120 with messages of an installation
@@ -61,7 +61,7 @@ def test_the_demo_says_a_line_a_stage_and_what_came_of_it(finished: Path) -> Non
     assert lines[-1] == f"report: {finished / 'results/demo/report.html'}"
 
 
-def test_status_of_a_finished_experiment(finished: Path) -> None:
+def test_status_lists_all_stages_of_a_finished_experiment_as_done(finished: Path) -> None:
     done = dithc(finished, "status", "--json", "status.json")
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
@@ -75,19 +75,19 @@ def test_status_of_a_finished_experiment(finished: Path) -> None:
     assert dithc(finished.parent, "status").returncode == 2, "there is no experiment"
 
 
-def test_run_shows_stages_and_leaves_snakemakes_text_in_its_log(project: Path) -> None:
+def test_run_shows_stages_and_writes_snakemake_output_to_a_log(project: Path) -> None:
     done = dithc(project, "run", *LOCAL, "--", SYNTHESIZED)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "synthesize landscape: done in" in done.stdout
     assert "demo: 1 of 28 stages done" in done.stdout
     assert "localrule" not in done.stdout
-    assert "localrule synthesize:" in text_of_snakemake(project)
+    assert "localrule synthesize:" in snakemake_log(project)
     again = dithc(project, "run", *LOCAL, "--verbose", "--", SYNTHESIZED)
     assert "Nothing to be done" in again.stdout
     assert len(list((project / "results/demo/logs").glob("snakemake-*.log"))) == 2
 
 
-def test_run_of_a_failing_stage_ends_with_its_error_and_log(project: Path) -> None:
+def test_run_with_a_failing_stage_prints_error_and_log_path(project: Path) -> None:
     (project / "pictures" / "a").mkdir(parents=True)
     (project / "pictures" / "a" / "0.jpg").write_bytes(b"no picture")
     (project / "mine.yaml").write_text("datasets: {landscape: {source: {synthetic: null, path: pictures}}}")
@@ -103,7 +103,7 @@ def test_run_of_a_failing_stage_ends_with_its_error_and_log(project: Path) -> No
     assert dithc(project, "status").returncode == 1
 
 
-def test_run_shows_an_error_before_the_first_job_in_full(project: Path) -> None:
+def test_run_prints_the_full_error_before_the_first_job(project: Path) -> None:
     done = dithc(project, "run", "--profile", "profiles/local", "--configfile", "config/experiments/gaofen2.yaml")
     assert done.returncode == 1
     for word in ("  got:", "datasets.gaofen2.source.path: data/gaofen2", "  expected:", "  fix:"):
@@ -112,7 +112,7 @@ def test_run_shows_an_error_before_the_first_job_in_full(project: Path) -> None:
     assert "__onstart" not in done.stdout
 
 
-def test_run_shows_snakemakes_own_error_and_its_plan_where_nothing_runs(project: Path) -> None:
+def test_run_prints_snakemake_errors_and_the_dry_run_plan(project: Path) -> None:
     done = dithc(project, "run", *LOCAL, "--", "no-such-target")
     assert done.returncode == 1
     assert "No rule to produce no-such-target" in done.stdout
@@ -120,7 +120,7 @@ def test_run_shows_snakemakes_own_error_and_its_plan_where_nothing_runs(project:
     assert "\nreport " in dithc(project, "run", *LOCAL, "--", "-n").stdout
 
 
-def test_run_goes_on_when_nobody_reads_what_it_shows(project: Path) -> None:
+def test_run_continues_with_closed_standard_output(project: Path) -> None:
     with subprocess.Popen(line("run", *LOCAL, "--", SYNTHESIZED), cwd=project, stdout=subprocess.PIPE) as child:
         assert child.stdout is not None
         child.stdout.close()
@@ -129,9 +129,7 @@ def test_run_goes_on_when_nobody_reads_what_it_shows(project: Path) -> None:
 
 
 @pytest.mark.parametrize("numbers", [(signal.SIGINT,), (signal.SIGTERM,), (signal.SIGTERM, signal.SIGTERM)])
-def test_signal_reaches_snakemake_and_nothing_is_left_running(
-    project: Path, numbers: tuple[signal.Signals, ...]
-) -> None:
+def test_signal_stops_snakemake_and_all_child_processes(project: Path, numbers: tuple[signal.Signals, ...]) -> None:
     go, started, first = project / "go", project / "begun", numbers[0]
     # The stage waits for a file; with two signals it ignores the first.
     ignore = "trap '' INT TERM\n" if len(numbers) > 1 else ""
@@ -164,7 +162,7 @@ def test_signal_reaches_snakemake_and_nothing_is_left_running(
         assert dithc(project, *words[1:]).returncode == 0
 
 
-def test_terminal_shows_what_runs_in_place(project: Path) -> None:
+def test_terminal_shows_running_stages_in_place(project: Path) -> None:
     go, log = project / "go", project / "results/demo/logs/synthesize/landscape.log"
     # The stage waits until the terminal shows it as running.
     (project / "hold.sh").write_text(f"touch {log}\nwhile [ ! -e {go} ]; do sleep 0.05; done\n")
@@ -195,7 +193,7 @@ def test_terminal_shows_what_runs_in_place(project: Path) -> None:
     assert "synthesize landscape: done in" in text
 
 
-def test_status_asks_slurm_for_the_jobs_of_this_driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_status_matches_only_slurm_jobs_of_the_driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / "results" / "demo"
     folder.mkdir(parents=True)
     content = load_experiment([ROOT / DEMO, REDUCED]).model_dump(mode="json")

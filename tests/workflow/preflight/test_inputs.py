@@ -64,7 +64,7 @@ def report(rules: set[str] = RULES, **changes: Any) -> str:
     return ""
 
 
-def test_what_is_whole_is_let_through(place: Path) -> None:
+def test_complete_inputs_are_accepted(place: Path) -> None:
     assert report() == ""
 
 
@@ -78,7 +78,7 @@ def test_what_is_whole_is_let_through(place: Path) -> None:
         (f"weights/{WEIGHTS}", f"runs.r.init_from_file: weights/{WEIGHTS}: no such file"),
     ],
 )
-def test_what_is_gone_is_named_unless_no_planned_job_reads_it(place: Path, removed: str, message: str) -> None:
+def test_missing_inputs_of_planned_jobs_are_reported(place: Path, removed: str, message: str) -> None:
     (place / removed).rename(place / "elsewhere")
     assert message in report()
     assert "fix:" in report()
@@ -87,7 +87,7 @@ def test_what_is_gone_is_named_unless_no_planned_job_reads_it(place: Path, remov
         assert report(machine={"inputs_visible_on": "nodes"}) == "", "nodes may have other files"
 
 
-def test_a_file_in_the_place_of_a_folder_and_a_folder_in_that_of_a_file_are_named(place: Path) -> None:
+def test_empty_folders_and_wrong_path_types_are_reported(place: Path) -> None:
     (place / "inception").unlink()
     (place / "inception").mkdir()
     (place / "vae").rename(place / "was")
@@ -99,7 +99,7 @@ def test_a_file_in_the_place_of_a_folder_and_a_folder_in_that_of_a_file_are_name
     assert "codecs.c.path: vae: a file; expected the folder with config.json" in report()
 
 
-def test_shards_are_let_through_and_a_missing_one_or_a_file_that_contains_something_else_is_named(place: Path) -> None:
+def test_shards_are_accepted_and_missing_or_invalid_files_are_reported(place: Path) -> None:
     shards = [WEIGHTS.replace(".", f"-{number:05d}-of-00002.", 1) for number in (1, 2)]
     for folder in ("vae", "weights"):
         (place / folder / WEIGHTS).unlink()
@@ -118,7 +118,7 @@ def test_shards_are_let_through_and_a_missing_one_or_a_file_that_contains_someth
     assert "extractors.e.path: inception: an HTML page" in message
 
 
-def test_bands_that_only_the_product_lacks_are_named_before_anything_is_staged(place: Path) -> None:
+def test_bands_missing_in_products_are_reported_before_ingestion(place: Path) -> None:
     for product in list((place / "scenes").iterdir()):
         product.rename(product.with_name(product.name.replace("L1C", "L2A")))
     assert "evaluations.v.band_triplets has B10: the scenes of d have B01, B02" in report()
@@ -128,7 +128,7 @@ def test_bands_that_only_the_product_lacks_are_named_before_anything_is_staged(p
     assert "B10" not in report(), "the product names do not contain the level"
 
 
-def test_bands_of_staged_scenes_are_known_from_their_manifest(place: Path) -> None:
+def test_bands_of_ingested_scenes_are_read_from_the_manifest(place: Path) -> None:
     matrix = ExperimentGraph(settings())
     numbers = {"bands": ["B02", "B03", "B04", "B11", "B12"]}
     spec = stage_spec(matrix.experiment, "ingest", "d")

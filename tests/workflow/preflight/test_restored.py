@@ -48,7 +48,7 @@ def chain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return [*paths, write(matrix, "train", "r", matrix.final("r"), paths[-1])]
 
 
-def test_results_of_the_same_settings_inputs_and_files_are_restored(chain: list[str]) -> None:
+def test_results_with_equal_settings_inputs_and_files_are_restorable(chain: list[str]) -> None:
     matrix = ExperimentGraph(SETTINGS)
     assert find_restorable(matrix, chain) == {path: Manifest.read(Path(path)).digest for path in chain}
 
@@ -62,11 +62,13 @@ def test_results_of_the_same_settings_inputs_and_files_are_restored(chain: list[
         ({"runs": {"other": {"dataset": "d", "steps": 4}}}, 3),
     ],
 )
-def test_behind_a_changed_setting_nothing_is_restored(chain: list[str], change: dict[str, Any], kept: int) -> None:
+def test_results_downstream_of_a_changed_setting_are_not_restorable(
+    chain: list[str], change: dict[str, Any], kept: int
+) -> None:
     assert list(find_restorable(ExperimentGraph(SETTINGS | change), chain)) == chain[:kept]
 
 
-def test_a_new_scene_a_lost_manifest_and_another_input_are_seen(chain: list[str]) -> None:
+def test_new_scene_missing_manifest_and_changed_input_prevent_restoring(chain: list[str]) -> None:
     matrix = ExperimentGraph(SETTINGS)
     Path(chain[1]).rename("moved")
     assert list(find_restorable(matrix, chain)) == chain[:1]

@@ -22,7 +22,7 @@ def result(tmp_path: Path) -> Path:
     return manifest
 
 
-def test_missing_and_cut_files_are_named_and_other_bytes_are_not_looked_for(result: Path) -> None:
+def test_missing_and_truncated_files_are_reported_without_hashing(result: Path) -> None:
     assert find_damaged([str(result), str(result.parent / "no.json")]) == {}
     (result.parent / "shard-0.npy").unlink()
     os.truncate(result.parent / "shard-1.npy", 4)
@@ -35,12 +35,12 @@ def test_missing_and_cut_files_are_named_and_other_bytes_are_not_looked_for(resu
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"digest": 1, "files": 3}', "\x00\x01"])
-def test_a_manifest_that_cannot_be_read_is_a_fault(result: Path, text: str) -> None:
+def test_unreadable_manifest_is_reported(result: Path, text: str) -> None:
     result.write_text(text)
     assert "cannot be read" in find_damaged([str(result)])[str(result)][0]
 
 
-def test_files_of_the_user_in_place_of_results_are_an_error(result: Path, tmp_path: Path) -> None:
+def test_user_files_in_place_of_results_are_rejected(result: Path, tmp_path: Path) -> None:
     check_owner(tmp_path, [result, tmp_path / "missing.json"])
     (tmp_path / "config.json").write_text(dump_checksummed({}))
     (tmp_path / "empty.json").touch()
@@ -55,7 +55,7 @@ def test_files_of_the_user_in_place_of_results_are_an_error(result: Path, tmp_pa
         path.unlink() if before is None else path.write_text(before)
 
 
-def test_damaged_results_of_dithc_are_not_files_of_the_user(result: Path, tmp_path: Path) -> None:
+def test_damaged_results_of_dithc_are_accepted(result: Path, tmp_path: Path) -> None:
     outputs.OutputFolder.of(result).claim(stage="tiles", name="x")
     outputs.OutputFolder.of(result).finish()
     content = bytearray(result.read_bytes())
@@ -64,7 +64,7 @@ def test_damaged_results_of_dithc_are_not_files_of_the_user(result: Path, tmp_pa
         check_owner(tmp_path, [result])
 
 
-def test_figures_of_a_report_that_was_copied_without_its_marker_are_results(tmp_path: Path) -> None:
+def test_figures_listed_in_a_report_without_marker_are_accepted(tmp_path: Path) -> None:
     (tmp_path / "figures").mkdir()
     figure = tmp_path / "figures" / "loss.png"
     figure.write_bytes(b"of dithc")

@@ -49,7 +49,7 @@ def document(cells: Path) -> TargetResult:
 
 
 @pytest.mark.slow
-def test_a_cell_is_made_once_and_leaves_nothing_else(
+def test_cell_is_computed_once_and_writes_only_the_output(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(ROOT)
@@ -65,7 +65,9 @@ def test_a_cell_is_made_once_and_leaves_nothing_else(
     assert out.read_bytes() == bytes_before or load_checksummed(out.read_text())["result"] == content["result"]
 
 
-def test_a_stopped_cell_has_no_file_and_keeps_what_it_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stopped_cell_writes_no_result_and_preserves_partial_data(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(ROOT)
 
     def stopped(arguments: list[str]) -> int:
@@ -84,7 +86,7 @@ def test_a_stopped_cell_has_no_file_and_keeps_what_it_measured(tmp_path: Path, m
     assert [path.name for path in outputs.files_of(tmp_path)] == ["fp32.json"]
 
 
-def test_what_ended_without_a_result_is_a_skipped_cell_with_the_reason(folder: Path) -> None:
+def test_cell_without_a_result_is_skipped_with_the_reason(folder: Path) -> None:
     path = folder / "measured-xl-2.json"
     content = json.loads(path.read_text())
     del content["checksum"]
@@ -94,7 +96,7 @@ def test_what_ended_without_a_result_is_a_skipped_cell_with_the_reason(folder: P
     assert {cell.reason for cell in found} == {"`dithc bench scaling` ended with status 1"}
 
 
-def test_a_cell_that_cannot_be_had_says_what_is_wrong(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cell_without_a_gpu_contains_the_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     out = tmp_path / "cuda-fp32.json"
@@ -107,7 +109,9 @@ def test_a_cell_that_cannot_be_had_says_what_is_wrong(tmp_path: Path, monkeypatc
 
 
 @pytest.mark.parametrize("damage", ["missing", "truncated", "altered", "a folder"])
-def test_a_damaged_cell_is_refused_with_its_name(folder: Path, damage: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_damaged_cell_is_rejected_with_the_file_path(
+    folder: Path, damage: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = folder / "simulated-strong.json"
     text = path.read_text()
     path.unlink()
@@ -133,7 +137,7 @@ def test_a_damaged_cell_is_refused_with_its_name(folder: Path, damage: str, caps
         (("page", "--results", "none.json", "--out", "x.html"), "none.json"),
     ],
 )
-def test_what_cannot_be_made_is_refused(
+def test_invalid_reproduce_arguments_are_rejected(
     arguments: tuple[object, ...], expected: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(ROOT)
@@ -143,7 +147,7 @@ def test_what_cannot_be_made_is_refused(
     assert "fix:" in error
 
 
-def test_only_one_cell_measures_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lock_allows_one_measurement_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reproduce_cell.tempfile, "gettempdir", lambda: str(tmp_path))
     with (
         reproduce_cell._alone(),
@@ -154,7 +158,7 @@ def test_only_one_cell_measures_at_a_time(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 @pytest.mark.slow
-def test_rules_make_every_target_and_go_on_at_the_cell(project: Path) -> None:
+def test_rules_plan_all_targets_and_reuse_finished_cells(project: Path) -> None:
     settings = ("--profile", "profiles/local", "--configfile", "config/experiments/paper-ci.yaml")
     done = snakemake(project, "paper", *settings, "-n")
     assert done.returncode == 0, done.stdout[-3000:]
@@ -174,7 +178,7 @@ def test_rules_make_every_target_and_go_on_at_the_cell(project: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("profile", "config"), [("profiles/local", "paper-node"), ("cluster", "paper")])
-def test_every_target_is_there_at_every_scale(project: Path, profile: str, config: str) -> None:
+def test_every_target_is_planned_at_every_scale(project: Path, profile: str, config: str) -> None:
     settings = ("--profile", profile, "--configfile", f"config/experiments/{config}.yaml", "-n")
     done = snakemake(project, *TARGETS, "paper", *settings)
     assert done.returncode == 0, done.stdout[-3000:]

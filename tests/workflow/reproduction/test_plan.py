@@ -24,7 +24,7 @@ def cells_of(jobs: list[reproduction.CellJob], target: str) -> list[reproduction
 
 @pytest.mark.parametrize("scale", ["ci", "node", "paper"])
 @pytest.mark.parametrize("node", [SMALL, LARGE, NodeModel(cores=1, memory_gib=2.0)])
-def test_every_target_has_cells_of_names_of_their_own_at_every_scale(scale: str, node: NodeModel) -> None:
+def test_every_target_has_uniquely_named_cells_at_every_scale(scale: str, node: NodeModel) -> None:
     jobs = planned(node, scale=scale)
     assert jobs == planned(node, scale=scale)
     for target in TARGETS:
@@ -37,13 +37,13 @@ def test_every_target_has_cells_of_names_of_their_own_at_every_scale(scale: str,
         assert set(job.after) <= {other.name for other in cells_of(jobs, job.target)}
 
 
-def test_a_plan_of_two_cores_is_minutes() -> None:
+def test_ci_plan_on_two_cores_lasts_less_than_30_minutes() -> None:
     jobs = planned(scale="ci")
     assert not [job.name for job in jobs if job.skipped]
     assert sum(job.seconds for job in jobs) < 30 * 60
 
 
-def test_a_larger_node_has_larger_batches_up_to_the_paper_s() -> None:
+def test_batches_grow_with_the_node_up_to_the_published_batches() -> None:
     small, large = (cells_of(planned(node, scale="node"), "table2") for node in (SMALL, LARGE))
     assert max(job.facts["batch"] for job in small) < max(job.facts["batch"] for job in large) <= 224
     assert {job.facts["batch"] for job in cells_of(planned(LARGE, scale="paper"), "table2")} == {112, 224}
@@ -51,7 +51,7 @@ def test_a_larger_node_has_larger_batches_up_to_the_paper_s() -> None:
     assert max(job.facts["batch"] for job in short) < max(job.facts["batch"] for job in small)
 
 
-def test_hours_are_given_out_in_the_order_of_the_targets_and_what_is_left_out_says_so() -> None:
+def test_cells_beyond_the_time_budget_are_skipped_with_the_reason() -> None:
     jobs = planned(scale="node", time_budget_hours=0.1, targets=["fig9", "table2"])
     done = [job for job in jobs if not job.skipped and job.measures]
     assert sum(job.seconds for job in done) <= 0.1 * 3600
@@ -62,14 +62,14 @@ def test_hours_are_given_out_in_the_order_of_the_targets_and_what_is_left_out_sa
         assert job.skipped or not skipped.intersection(job.after), "its predecessor does not run"
 
 
-def test_what_does_not_fit_is_skipped_with_the_sizes() -> None:
+def test_cells_beyond_the_memory_are_skipped_with_the_sizes() -> None:
     jobs = planned(NodeModel(cores=2, memory_gib=4.0), scale="paper")
     skipped = [job for job in cells_of(jobs, "table3") if job.skipped]
     assert skipped
     assert all("GiB" in job.skipped for job in skipped if not job.after)
 
 
-def test_files_of_a_plan_are_those_of_its_cells(tmp_path: Path) -> None:
+def test_paper_files_match_the_planned_cells(tmp_path: Path) -> None:
     experiment = load(ROOT / "config/experiments/paper-ci.yaml")
     files = reproduction.PaperFiles(experiment, root="results/x", cores=2, configurations=["a.yaml", "my file.yaml"])
     assert files.cells("table4") == ["results/x/paper/cells/table4/fp32.json", "results/x/paper/cells/table4/bf16.json"]
@@ -81,7 +81,7 @@ def test_files_of_a_plan_are_those_of_its_cells(tmp_path: Path) -> None:
         files.job("table4", "fp64")
 
 
-def test_scaling_at_the_paper_s_settings_is_asked_of_as_many_nodes_as_its_ranks_fill() -> None:
+def test_scaling_cells_request_the_nodes_required_by_the_ranks() -> None:
     machine = {
         "launcher": "srun", "scheduler": "slurm", "nodes": 64, "ranks_per_node": 4, "cpus_per_rank": 38, "cpus_per_node": 152,
         "memory_per_node_mb": 500_000, "max_walltime_minutes": 60,

@@ -23,7 +23,7 @@ EXTRACTOR = {"kind": "inception", "path": "weights.pth"}
 PAPER = {"comparable_to_published": True, "n_real": 10_000, "n_generated": 10_000}
 
 
-def scored(folder: Path, runs: dict[str, tuple[dict[str, Any], dict[str, Any]]]) -> list[ResultCell]:
+def score_cells(folder: Path, runs: dict[str, tuple[dict[str, Any], dict[str, Any]]]) -> list[ResultCell]:
     experiment = ExperimentConfig.model_validate(
         {
             "datasets": {"gf2": DATASET},
@@ -45,11 +45,11 @@ def scored(folder: Path, runs: dict[str, tuple[dict[str, Any], dict[str, Any]]])
     return read_scores(experiment, paths, page=folder / "paper")
 
 
-def test_seeds_stand_together_as_their_median_which_leads_to_the_training_it_is_of(tmp_path: Path) -> None:
+def test_cell_of_several_seeds_reports_the_median_and_links_the_run(tmp_path: Path) -> None:
     runs = {
         f"s{seed}": ({"global_batch_size": 8, "seed": seed}, {"fid": fid}) for seed, fid in enumerate((3.0, 1.0, 2.0))
     }
-    (cell,) = scored(tmp_path, runs)
+    (cell,) = score_cells(tmp_path, runs)
     assert (cell.value, cell.low, cell.high, cell.column) == (2.0, 1.0, 3.0, "batch 8")
     assert (tmp_path / "paper" / cell.file).resolve() == tmp_path / "fid/s2/manifest.json"
     assert cell.command.endswith("--evaluation s2")
@@ -58,14 +58,14 @@ def test_seeds_stand_together_as_their_median_which_leads_to_the_training_it_is_
         assert part in cell.quantity
 
 
-def test_each_way_of_training_is_a_column_and_no_two_are_the_same(tmp_path: Path) -> None:
+def test_each_training_setting_has_a_unique_column(tmp_path: Path) -> None:
     runs = {
         "small": ({"global_batch_size": 8}, {"fid": 1.0, "fid_interval": [0.5, 1.5]}),
         "large": ({"global_batch_size": 28672}, {"fid": 2.0}),
         "torch": ({"global_batch_size": 8, "backend": "reference"}, {"fid": 3.0}),
         "longer": ({"global_batch_size": 28672, "steps": 7}, {"fid": 4.0}),
     }
-    cells = scored(tmp_path, runs)
+    cells = score_cells(tmp_path, runs)
     assert [cell.column for cell in cells] == [
         *("batch 8", "batch 28672, large", "batch 8, backend reference", "batch 28672, longer"),
     ]
@@ -84,16 +84,16 @@ def test_each_way_of_training_is_a_column_and_no_two_are_the_same(tmp_path: Path
         ({"global_batch_size": 112}, PAPER | {"comparable_to_published": False}, None),
     ],
 )
-def test_a_number_of_the_paper_stands_beside_its_own_setting_alone(
+def test_published_score_is_listed_only_for_the_published_setting(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any], numbers: dict[str, Any],
     printed: float | None,
 ) -> None:  # fmt: skip
     monkeypatch.chdir(ROOT)
-    (cell,) = scored(tmp_path, {"one": (settings, numbers | {"fid": 30.0})})
+    (cell,) = score_cells(tmp_path, {"one": (settings, numbers | {"fid": 30.0})})
     assert cell.published == printed
 
 
-def test_without_trainings_the_rows_say_so(tmp_path: Path) -> None:
-    cells = scored(tmp_path, {})
+def test_rows_without_evaluations_are_skipped_with_a_reason(tmp_path: Path) -> None:
+    cells = score_cells(tmp_path, {})
     assert [(cell.row, cell.status) for cell in cells] == [("Gaofen-2", "skipped"), ("Sentinel-2", "skipped")]
     assert all("evaluations" in cell.reason for cell in cells)

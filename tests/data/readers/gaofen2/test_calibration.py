@@ -27,7 +27,7 @@ def settings(**changes: Any) -> datasets.Gaofen2Source:
     return datasets.Gaofen2Source.model_validate({"kind": "gaofen2", "path": "x", "calibrate": "radiance", **changes})
 
 
-def test_the_distance_of_the_sun_is_the_handbooks() -> None:
+def test_sun_distance_matches_the_landsat_handbook() -> None:
     for day, distance in HANDBOOK.items():
         assert abs(sun_distance(datetime.strptime(f"2019 {day}", "%Y %j")) - distance) < 3e-4
 
@@ -40,7 +40,7 @@ def test_radiance_is_gain_times_number_plus_offset() -> None:
     assert abs(run(source=settings(), metadata=of_2014).pixels[0, 0, 0] * 0.02 - 14.9735) < 0.011
 
 
-def test_reflectance_follows_its_definition() -> None:
+def test_reflectance_matches_the_closed_form() -> None:
     source = settings(calibrate="reflectance", coefficients={"gain": [0.1] * 4, "irradiance": [2000, 1800, 1500, 1000]})
     calibrated = run(source=source, metadata=PMS1_2018)
     distance = 1.01403  # 1 June
@@ -49,7 +49,7 @@ def test_reflectance_follows_its_definition() -> None:
     assert calibrated.units == "reflectance"
 
 
-def test_invalid_pixels_stay_zero_and_others_may_be_negative() -> None:
+def test_invalid_pixels_stay_zero_and_valid_pixels_can_be_negative() -> None:
     source = settings(coefficients={"gain": [0.1] * 4, "offset": [-20.0] * 4})
     calibrated = calibrate(np.repeat(DN, 2, axis=2), np.array([[True, False]]), source=source, metadata=Acquisition())
     assert (calibrated.pixels[:, 0, 0] == 0).all()
@@ -65,7 +65,7 @@ def test_invalid_pixels_stay_zero_and_others_may_be_negative() -> None:
         Acquisition(satellite="GF7", sensor="MUX", time=datetime(2020, 2, 13)),
     ],
 )
-def test_years_and_cameras_that_are_not_published_are_refused(case: Acquisition) -> None:
+def test_years_and_cameras_without_published_gains_are_rejected(case: Acquisition) -> None:
     with pytest.raises(SceneRejectedError) as caught:
         run(source=settings(), metadata=case)
     assert caught.value.reason == Reason.NOT_CALIBRATED
@@ -77,13 +77,13 @@ def test_years_and_cameras_that_are_not_published_are_refused(case: Acquisition)
     "changes",
     [{"solar_zenith": None}, {"solar_zenith": 89.0}, {"solar_zenith": -1.0}, {"satellite": "GF6", "sensor": "PMS"}],
 )
-def test_reflectance_without_the_suns_height_or_light_is_refused(changes: dict[str, Any]) -> None:
+def test_reflectance_without_sun_elevation_or_irradiance_is_rejected(changes: dict[str, Any]) -> None:
     with pytest.raises(SceneRejectedError) as caught:
         run(source=settings(calibrate="reflectance"), metadata=Acquisition(**{**vars(PMS1_2018), **changes}))
     assert "`calibrate: radiance`" in caught.value.fix
 
 
-def test_every_number_of_the_table_is_plausible_and_has_a_source() -> None:
+def test_coefficient_table_values_are_plausible_and_have_sources() -> None:
     known = table()
     assert set(known["sources"]) == {"gains", "irradiance"}
     assert all("commit " in text for text in known["sources"].values())
@@ -110,7 +110,7 @@ def black_body(first_nm: float, last_nm: float) -> float:
     return float((radiance * pi * (6.957e8 / 1.495979e11) ** 2 * 1e-6).mean())
 
 
-def test_a_scene_is_calibrated_by_its_xml(tmp_path: Path) -> None:
+def test_scene_is_calibrated_with_the_camera_and_date_of_the_xml(tmp_path: Path) -> None:
     synthesize("gaofen2", tmp_path / "files", seed=1, scenes=1, size=64)
     plain, radiance, reflectance = (
         next(iter(read_scenes(settings(path=str(tmp_path / "files"), calibrate=mode), tmp_path / "files")))
@@ -141,6 +141,6 @@ def test_a_scene_is_calibrated_by_its_xml(tmp_path: Path) -> None:
         {"coefficients": {"gain": []}},
     ],
 )
-def test_settings_that_contradict_each_other_are_refused(changes: dict[str, Any]) -> None:
+def test_contradictory_calibration_settings_are_rejected(changes: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"coefficients|units"):
         settings(**changes)

@@ -32,7 +32,7 @@ METRES = 20.0
 read_all, read_one, read_error = reader(datasets.Gaofen2Source, kind="gaofen2")
 
 
-def refusals(folder: Path, **settings: Any) -> list[Rejection]:
+def read_rejections(folder: Path, **settings: Any) -> list[Rejection]:
     return [scene for scene in read_all(folder, **settings) if isinstance(scene, Rejection)]
 
 
@@ -77,7 +77,7 @@ def coordinates(product: Path) -> tuple[float, float]:
 
 
 @pytest.mark.parametrize("gsd_m", [2.0, 3.24, 4.0, 8.0])
-def test_pixels_lie_within_half_a_pixel_of_the_truth(
+def test_geolocation_error_is_below_half_a_pixel(
     product: Path, dem: str, coordinates: tuple[float, float], gsd_m: float
 ) -> None:
     error = geolocation_error_px(read_one(product, dem=dem, gsd_m=gsd_m), *coordinates)
@@ -87,14 +87,16 @@ def test_pixels_lie_within_half_a_pixel_of_the_truth(
     assert error.max() <= 0.5
 
 
-def test_the_dem_is_what_brings_them_there(product: Path, dem: str, coordinates: tuple[float, float]) -> None:
+def test_constant_height_without_dem_leaves_geolocation_errors(
+    product: Path, dem: str, coordinates: tuple[float, float]
+) -> None:
     """A constant height displaces hills. The height of the land's center leaves one pixel, height 0 leaves six."""
     errors = [geolocation_error_px(read_one(product, height_m=height), *coordinates).mean() for height in (120.0, 0.0)]
     assert errors[0] > 0.5
     assert errors[1] > 4.0
 
 
-def test_a_constant_is_added_to_the_dem(
+def test_height_m_is_added_to_the_dem_heights(
     product: Path, dem: str, coordinates: tuple[float, float], tmp_path: Path
 ) -> None:
     heights, info = read_raster(Path(dem))
@@ -103,7 +105,7 @@ def test_a_constant_is_added_to_the_dem(
     assert geolocation_error_px(read_one(product, dem=str(low), height_m=-33.0), *coordinates).max() < 0.5
 
 
-def test_ground_that_the_dem_does_not_cover_is_invalid(product: Path, dem: str, tmp_path: Path) -> None:
+def test_ground_outside_the_dem_is_invalid(product: Path, dem: str, tmp_path: Path) -> None:
     heights, info = read_raster(Path(dem))
     intact = read_one(product, dem=dem)
     half = tmp_path / "half.tif"
@@ -117,7 +119,7 @@ def test_ground_that_the_dem_does_not_cover_is_invalid(product: Path, dem: str, 
     assert "no height in the area of the image" in read_error(product, dem=str(elsewhere)).got
 
 
-def test_a_dem_that_cannot_be_one_ends_staging_before_a_scene_is_read(product: Path, dem: str, tmp_path: Path) -> None:
+def test_unusable_dem_raises_an_error_before_scenes_are_read(product: Path, dem: str, tmp_path: Path) -> None:
     """All scenes need the DEM. A single error with a fix replaces one rejection per product."""
     heights, info = read_raster(Path(dem))
     grid: dict[str, Any] = {"transform": info.transform, "epsg": info.epsg}
@@ -148,7 +150,7 @@ def test_a_dem_that_cannot_be_one_ends_staging_before_a_scene_is_read(product: P
             read_scenes(datasets.Gaofen2Source(kind="gaofen2", path="x", dem=str(path)), product)
 
 
-def test_a_dem_is_read_once_for_all_products(raw_gaofen: Path, dem: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dem_is_read_once_for_all_products(raw_gaofen: Path, dem: str, monkeypatch: pytest.MonkeyPatch) -> None:
     read = list[Path]()
 
     def counted(path: Path) -> Any:
@@ -161,7 +163,7 @@ def test_a_dem_is_read_once_for_all_products(raw_gaofen: Path, dem: str, monkeyp
 
 
 @pytest.mark.parametrize("pansharpen", ["none", "gsa"])
-def test_the_hash_of_an_unpacked_product_is_of_every_file_that_is_read(product: Path, pansharpen: str) -> None:
+def test_hash_of_an_unpacked_product_covers_exactly_the_files_read(product: Path, pansharpen: str) -> None:
     settings = {"height_m": 120.0, **({"pansharpen": "gsa", "gsd_m": 0.81} if pansharpen == "gsa" else {})}
     names = sorted(path.name for path in product.iterdir())
     assert [name[-8:] for name in names] == ["MSS1.rpb", "SS1.tiff", "MSS1.xml", "PAN1.rpb", "AN1.tiff", "PAN1.xml"]
@@ -176,7 +178,7 @@ def test_the_hash_of_an_unpacked_product_is_of_every_file_that_is_read(product: 
         assert read_one(product, **settings).sha256 == digest.hexdigest()
 
 
-def test_a_packed_product_is_read_as_an_unpacked_one(raw_gaofen: Path, tmp_path: Path) -> None:
+def test_packed_product_equals_the_unpacked_product(raw_gaofen: Path, tmp_path: Path) -> None:
     archive = next((raw_gaofen / "products").glob("*.tar.gz"))
     packed = read_one(archive, height_m=120.0)
     assert packed.sha256 == hashlib.sha256(archive.read_bytes()).hexdigest()
@@ -190,7 +192,7 @@ def test_a_packed_product_is_read_as_an_unpacked_one(raw_gaofen: Path, tmp_path:
     assert packed.scene_id == archive.name
 
 
-def test_a_product_that_lies_there_packed_and_unpacked_is_one_scene(raw_gaofen: Path) -> None:
+def test_product_present_packed_and_unpacked_is_read_once(raw_gaofen: Path) -> None:
     folder = raw_gaofen / "products"
     archive = next(folder.glob("*.tar.gz"))
     with tarfile.open(archive) as content:
@@ -198,9 +200,9 @@ def test_a_product_that_lies_there_packed_and_unpacked_is_one_scene(raw_gaofen: 
     assert len(read_all(folder, height_m=120.0)) == 2
 
 
-def test_nothing_is_orthorectified_unasked(raw_gaofen: Path, product: Path) -> None:
+def test_orthorectification_requires_height_m_or_dem(raw_gaofen: Path, product: Path) -> None:
     """Packed products are not scenes, and images without a system are rejected with the settings to use."""
-    (rejection,) = refusals(raw_gaofen / "products")
+    (rejection,) = read_rejections(raw_gaofen / "products")
     assert rejection.error.reason == Reason.CRS_MISSING
     assert "`height_m` or `dem`" in rejection.error.fix
     shutil.rmtree(product)
@@ -208,20 +210,20 @@ def test_nothing_is_orthorectified_unasked(raw_gaofen: Path, product: Path) -> N
         read_all(raw_gaofen / "products")
 
 
-def test_an_image_without_coefficients_is_refused(product: Path) -> None:
+def test_image_without_coefficients_is_rejected(product: Path) -> None:
     next(product.glob("*-MSS1.rpb")).unlink()
     error = read_error(product, height_m=120.0)
     assert error.reason == Reason.CRS_MISSING
     assert "gdalwarp" in error.fix
 
 
-def test_coefficients_of_the_panchromatic_image_are_noticed(product: Path) -> None:
+def test_coefficients_of_the_panchromatic_image_are_rejected(product: Path) -> None:
     shutil.copy(next(product.glob("*-PAN1.rpb")), next(product.glob("*-MSS1.rpb")))
     assert "another image" in read_error(product, height_m=120.0).problem
 
 
 @pytest.mark.parametrize("value", ["1e300", "0.0", "-1.5", "1e5"])
-def test_coefficients_that_lead_elsewhere_are_refused(product: Path, dem: str, value: str) -> None:
+def test_altered_coefficients_are_rejected(product: Path, dem: str, value: str) -> None:
     """Each large coefficient is altered in a round. Large errors are rejected, and none ends in a traceback."""
     path = next(product.glob("*-MSS1.rpb"))
     intact = path.read_text()
@@ -230,7 +232,7 @@ def test_coefficients_that_lead_elsewhere_are_refused(product: Path, dem: str, v
         assert read_error(product, dem=dem).reason in (Reason.READ_ERROR, Reason.GRID_MISMATCH)
 
 
-def test_an_image_that_is_not_as_large_as_its_xml_says_is_refused(product: Path) -> None:
+def test_image_size_that_contradicts_the_xml_is_rejected(product: Path) -> None:
     """An image cropped at its right or bottom keeps its geometry, and would silently be a smaller scene."""
     for ending, count in (("MSS1", 4), ("PAN1", 1)):
         image = next(product.glob(f"*-{ending}.tiff"))
@@ -247,7 +249,7 @@ def test_an_image_that_is_not_as_large_as_its_xml_says_is_refused(product: Path)
 
 
 @pytest.mark.parametrize("change", ["no data", "complex", "five bands", "zeros"])
-def test_an_image_of_another_kind_is_refused(product: Path, change: str) -> None:
+def test_image_with_wrong_nodata_dtype_bands_or_values_is_rejected(product: Path, change: str) -> None:
     image = next(product.glob("*-MSS1.tiff"))
     pixels, _ = read_raster(image)
     variants = {"complex": pixels.astype(np.complex64), "five bands": np.concatenate([pixels, pixels[:1]])}
@@ -258,7 +260,7 @@ def test_an_image_of_another_kind_is_refused(product: Path, change: str) -> None
     read_error(product, height_m=120.0)
 
 
-def test_a_panchromatic_image_of_another_type_is_none(product: Path) -> None:
+def test_panchromatic_image_of_wrong_dtype_is_rejected(product: Path) -> None:
     image = next(product.glob("*-PAN1.tiff"))
     pixels, _ = read_raster(image)
     write_geotiff(product / "new.tif", (pixels // 4).astype(np.uint8), transform=None, epsg=None)
@@ -281,9 +283,7 @@ def test_a_panchromatic_image_of_another_type_is_none(product: Path) -> None:
         ("SatelliteID", "", True),
     ],
 )
-def test_an_xml_of_another_camera_or_day_than_the_name_says_is_noticed(
-    product: Path, name: str, value: str, is_read: bool
-) -> None:
+def test_xml_camera_and_day_must_match_the_product_name(product: Path, name: str, value: str, is_read: bool) -> None:
     xml = next(product.glob("*-MSS1.xml"))
     xml.write_text(re.sub(f"(<{name}>)[^<]*<", rf"\g<1>{value}<", xml.read_text()))
     (scene,) = read_all(product, height_m=120.0)
@@ -293,7 +293,7 @@ def test_an_xml_of_another_camera_or_day_than_the_name_says_is_noticed(
         assert scene.error.expected == "GF2, PMS1, 20200501"
 
 
-def test_an_xml_of_another_place_is_noticed(product: Path) -> None:
+def test_xml_with_another_location_is_rejected(product: Path) -> None:
     xml = next(product.glob("*-MSS1.xml"))
     xml.write_text(re.sub(r"(LeftLatitude>)40\.", r"\g<1>41.", xml.read_text()))
     assert read_error(product, height_m=120.0).reason == Reason.GRID_MISMATCH
@@ -302,14 +302,16 @@ def test_an_xml_of_another_place_is_noticed(product: Path) -> None:
 @pytest.mark.parametrize(
     "name", ["GF2_PMS2_E116.4_N40.0_20200506_L1A14660053001", "GF1_PMS1_W72.3_S36.7_20180506_L1A0002"]
 )
-def test_ids_of_any_length_are_products(raw_gaofen: Path, name: str) -> None:
+def test_product_names_with_ids_of_any_length_are_read(raw_gaofen: Path, name: str) -> None:
     archive = next((raw_gaofen / "products").glob("*.tar.gz"))
     renamed = archive.rename(archive.with_name(f"{name}.tar.gz"))
-    assert len(refusals(raw_gaofen / "products", height_m=120.0)) == 0
+    assert len(read_rejections(raw_gaofen / "products", height_m=120.0)) == 0
     assert len(read_all(renamed, height_m=120.0)) == 1
 
 
-def test_mask_of_a_product_is_no_data_on_the_ground_packed_or_not(raw_gaofen: Path, product: Path, dem: str) -> None:
+def test_product_mask_becomes_no_data_for_packed_and_unpacked_products(
+    raw_gaofen: Path, product: Path, dem: str
+) -> None:
     image = next(product.glob("*-MSS1.tiff"))
     with rasterio.Env(GDAL_TIFF_INTERNAL_MASK="NO"), rasterio.open(image, "r+") as raster:
         raster.write_mask(np.arange(SIZE)[:, None] >= np.zeros(SIZE) + SIZE // 2)  # the upper half has no data
@@ -327,7 +329,7 @@ def test_mask_of_a_product_is_no_data_on_the_ground_packed_or_not(raw_gaofen: Pa
 
 
 @pytest.mark.parametrize("is_packed", [False, True])
-def test_clutter_of_systems_leaves_one_product(product: Path, tmp_path: Path, is_packed: bool) -> None:
+def test_operating_system_clutter_is_not_read_as_products(product: Path, tmp_path: Path, is_packed: bool) -> None:
     shutil.copytree(product, tmp_path / "in" / product.name)
     add_clutter(tmp_path / "in")
     folder = tmp_path / "in"

@@ -24,7 +24,7 @@ SIZE, SEED, GSD_M = 48, 5, 3.24
 SHARP = {"pansharpen": "gsa", "gsd_m": 0.81}
 
 
-def textured(count: int, side: int) -> np.ndarray[Any, np.dtype[np.float32]]:
+def draw_textured_bands(count: int, side: int) -> np.ndarray[Any, np.dtype[np.float32]]:
     return np.stack(
         [scipy.ndimage.gaussian_filter(RNG.standard_normal((side, side)), 1.0) * 300 + 400 for _ in range(count)]
     ).astype(np.float32)
@@ -43,15 +43,15 @@ def dem(raw_gaofen: Path, product: Path) -> str:
     return str(raw_gaofen / "terrain" / f"{product.name}.tif")
 
 
-def test_measures_of_the_truth_itself_are_perfect() -> None:
-    truth, valid = textured(3, 64), np.ones((64, 64), dtype=bool)
+def test_quality_measures_of_the_reference_are_perfect() -> None:
+    truth, valid = draw_textured_bands(3, 64), np.ones((64, 64), dtype=bool)
     best = quality(truth, truth, ratio=4, valid=valid)
     assert (best.ergas, best.q) == (0.0, pytest.approx(1.0))
     assert best.sam_degrees < 1e-4
 
 
-def test_measures_follow_their_definitions() -> None:
-    truth, valid = textured(3, 64) + 500, np.ones((64, 64), dtype=bool)
+def test_quality_measures_match_closed_forms() -> None:
+    truth, valid = draw_textured_bands(3, 64) + 500, np.ones((64, 64), dtype=bool)
     valid[:, 32:] = False
     truth[:, :, 32:] = np.nan
     brighter = truth * np.float32(1.1)
@@ -68,9 +68,9 @@ def test_measures_follow_their_definitions() -> None:
     assert quality(turned, truth, ratio=4, valid=valid).sam_degrees == pytest.approx(expected, rel=1e-4)
 
 
-def test_bands_that_are_one_pattern_are_sharpened_exactly() -> None:
+def test_bands_linear_in_the_panchromatic_image_are_restored() -> None:
     """The detail is complete if every band and the panchromatic image are linear functions of one pattern."""
-    pattern = textured(1, 96)[0]
+    pattern = draw_textured_bands(1, 96)[0]
     truth = np.stack([pattern * np.float32(slope) + 100 for slope in (0.5, 1.0, 2.0)])
     pan = pattern * np.float32(1.3) + 20
     blurred = np.stack(
@@ -88,8 +88,8 @@ def test_bands_that_are_one_pattern_are_sharpened_exactly() -> None:
     assert errors[0] < 0.05 * errors[1]
 
 
-def test_a_gain_and_an_offset_of_the_panchromatic_camera_change_nothing() -> None:
-    bands, pan = textured(4, 64), textured(1, 64)[0]
+def test_gain_and_offset_of_the_panchromatic_image_have_no_effect() -> None:
+    bands, pan = draw_textured_bands(4, 64), draw_textured_bands(1, 64)[0]
     fine, coarse = np.ones((64, 64), dtype=bool), np.ones((16, 16), dtype=bool)
     images = [
         gsa(bands, one, coarse_bands=averaged(bands, 4), coarse_pan=averaged(one, 4), valid=fine, coarse_valid=coarse)
@@ -98,8 +98,8 @@ def test_a_gain_and_an_offset_of_the_panchromatic_camera_change_nothing() -> Non
     np.testing.assert_allclose(images[0], images[1], rtol=1e-3, atol=0.1)
 
 
-def test_a_plain_panchromatic_image_leaves_the_bands_as_they_are() -> None:
-    bands, flat = textured(4, 64), np.full((64, 64), 300, np.float32)
+def test_constant_panchromatic_image_preserves_the_bands() -> None:
+    bands, flat = draw_textured_bands(4, 64), np.full((64, 64), 300, np.float32)
     fine, coarse = np.ones((64, 64), dtype=bool), np.ones((16, 16), dtype=bool)
     sharp = gsa(
         bands, flat, coarse_bands=averaged(bands, 4), coarse_pan=averaged(flat, 4), valid=fine, coarse_valid=coarse
@@ -108,12 +108,16 @@ def test_a_plain_panchromatic_image_leaves_the_bands_as_they_are() -> None:
 
 
 @pytest.mark.parametrize(("side", "is_measured"), [(12, True), (8, False), (3, False)])
-def test_small_images_have_no_quality(side: int, is_measured: bool) -> None:
-    bands, pan, valid = textured(4, side), textured(1, 4 * side)[0], np.ones((side, side), dtype=bool)
+def test_quality_is_none_for_small_images(side: int, is_measured: bool) -> None:
+    bands, pan, valid = (
+        draw_textured_bands(4, side),
+        draw_textured_bands(1, 4 * side)[0],
+        np.ones((side, side), dtype=bool),
+    )
     assert (reduced_resolution(bands, pan, ratio=4, coarse_valid=valid) is not None) == is_measured
 
 
-def test_a_product_is_sharpened_towards_what_a_fine_camera_would_have_seen(product: Path, dem: str) -> None:
+def test_sharpened_product_is_closer_to_the_reference_than_interpolated(product: Path, dem: str) -> None:
     scene = read_one(product, dem=dem)
     assert scene.place.gsd_m == 0.81
     assert scene.facts["pansharpened"] == "gsa"
@@ -123,7 +127,7 @@ def test_a_product_is_sharpened_towards_what_a_fine_camera_would_have_seen(produ
     grid = Grid(crs="EPSG:32650", epsg=32650, transform=scene.place.transform or (0,) * 6, shape=scene.pixels.shape[1:])
     heights = read_heights(Path(dem), height_m=0.0)
     truth = orthorectify(digital_numbers(raw.sensor_image()), raw.rpc(pan=True), grid=grid, heights=heights)
-    coarse, info_rpc = _multispectral(product)
+    coarse, info_rpc = _read_multispectral(product)
     plain = orthorectify(coarse, info_rpc, grid=grid, heights=heights)
     inner = scipy.ndimage.binary_erosion((scene.mask > 0) & truth.any(axis=0) & plain.any(axis=0), iterations=8)
     sharp, interpolated = (
@@ -135,12 +139,12 @@ def test_a_product_is_sharpened_towards_what_a_fine_camera_would_have_seen(produ
     assert sharp.sam_degrees < interpolated.sam_degrees
 
 
-def _multispectral(product: Path) -> Any:
+def _read_multispectral(product: Path) -> Any:
     image = next(product.glob("*-MSS1.tiff"))
     return read_raster(image)[0], read_rpc(image.with_suffix(".rpb"))
 
 
-def test_a_panchromatic_image_that_lies_beside_is_measured_and_refused(product: Path, dem: str) -> None:
+def test_shifted_panchromatic_image_is_rejected_by_the_measured_shift(product: Path, dem: str) -> None:
     coefficients = next(product.glob("*-PAN1.rpb"))
     rpc = read_rpc(coefficients)
     coefficients.write_text(rpb_text(type(rpc)(**{**vars(rpc), "samp_off": rpc.samp_off + 6.0})))
@@ -151,13 +155,13 @@ def test_a_panchromatic_image_that_lies_beside_is_measured_and_refused(product: 
     )  # in windows of 32 pixels of 3.24 m
 
 
-def test_a_product_without_its_panchromatic_image_is_refused(product: Path, dem: str) -> None:
+def test_product_without_panchromatic_coefficients_is_rejected(product: Path, dem: str) -> None:
     next(product.glob("*-PAN1.rpb")).unlink()
     assert read_error(product, dem=dem).reason == Reason.INCOMPLETE
     read_one(product, dem=dem, pansharpen="none")
 
 
-def test_real_images_of_both_cameras_lie_upon_each_other_and_sharpen(real_data: Callable[[str], Path]) -> None:
+def test_real_images_are_aligned_and_sharpening_lowers_ergas(real_data: Callable[[str], Path]) -> None:
     """The bands of the four real scenes are at the panchromatic grid, so the protocol makes them four times coarser."""
     folder = real_data("gf2_4band")
     for path in sorted((folder / "ms").glob("*.npy")):
@@ -178,6 +182,6 @@ def test_real_images_of_both_cameras_lie_upon_each_other_and_sharpen(real_data: 
 @pytest.mark.parametrize(
     "changes", [{"gsd_m": 4.0, "height_m": 1.0}, {"gsd_m": 1.0}, {"gsd_m": 1.0, "height_m": 1.0, "units": "byte"}]
 )
-def test_settings_without_effect_are_refused(changes: dict[str, Any]) -> None:
+def test_invalid_pansharpen_settings_are_rejected(changes: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="pansharpen"):
         datasets.Gaofen2Source.model_validate({"kind": "gaofen2", "path": "x", "pansharpen": "gsa", **changes})

@@ -26,7 +26,7 @@ def product(tmp_path: Path) -> Path:
     return tmp_path / "files"
 
 
-def test_geotiff_keeps_its_numbers_and_takes_facts_from_its_xml(product: Path) -> None:
+def test_geotiff_preserves_pixels_and_reads_facts_from_the_xml(product: Path) -> None:
     (scene,) = read_all(product)
     array, info = read_raster(next(product.glob("*MSS*.tif*")))
     np.testing.assert_array_equal(scene.pixels, array)
@@ -38,13 +38,13 @@ def test_geotiff_keeps_its_numbers_and_takes_facts_from_its_xml(product: Path) -
     assert scene.facts["sensing_time"].startswith("2020")
 
 
-def test_panchromatic_file_of_a_product_is_left_alone(product: Path) -> None:
+def test_panchromatic_file_of_a_product_is_not_read_as_a_scene(product: Path) -> None:
     array, info = read_raster(next(product.glob("*MSS*.tif*")))
     write_geotiff(product / "GF2_PMS1_X-PAN1.tiff", array[:1], transform=info.transform, epsg=info.epsg or 0)
     assert len(read_all(product)) == 1
 
 
-def test_broken_or_missing_xml_is_told(product: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_broken_xml_is_rejected_and_missing_xml_logs_a_warning(product: Path, caplog: pytest.LogCaptureFixture) -> None:
     xml = next(product.glob("*.xml"))
     xml.write_text("<ProductMetaData><SatelliteID>GF2")
     assert reasons(product) == [Reason.READ_ERROR]
@@ -54,7 +54,7 @@ def test_broken_or_missing_xml_is_told(product: Path, caplog: pytest.LogCaptureF
     assert "no XML" in caplog.text
 
 
-def test_outside_of_the_footprint_is_invalid(tmp_path: Path) -> None:
+def test_pixels_are_invalid_only_if_all_bands_are_zero(tmp_path: Path) -> None:
     pixels = np.full((4, 8, 8), 300, np.uint16)
     pixels[:, :2], pixels[0, 5, 5] = 0, 0
     np.save(tmp_path / "scene.npy", pixels)
@@ -62,7 +62,7 @@ def test_outside_of_the_footprint_is_invalid(tmp_path: Path) -> None:
     assert (scene.mask == 0).sum() == 16
 
 
-def test_type_that_contradicts_the_units_is_refused(tmp_path: Path) -> None:
+def test_dtype_that_contradicts_the_units_is_rejected(tmp_path: Path) -> None:
     np.save(tmp_path / "scene.npy", np.full((4, 8, 8), 100, np.uint8))
     assert reasons(tmp_path) == [Reason.WRONG_DTYPE]
     assert isinstance(read_all(tmp_path, units="byte")[0], Scene)
@@ -70,7 +70,7 @@ def test_type_that_contradicts_the_units_is_refused(tmp_path: Path) -> None:
     assert reasons(tmp_path) == [Reason.WRONG_DTYPE]
 
 
-def test_real_scenes_need_their_layout_declared(real_data: Callable[[str], Path]) -> None:
+def test_real_scenes_require_the_declared_axis_order(real_data: Callable[[str], Path]) -> None:
     folder = real_data("gf2_4band") / "ms"
     assert reasons(folder, units="byte", axis_order="chw") == [Reason.WRONG_LAYOUT] * 4
     scenes = read_all(folder, units="byte", axis_order="hwc")

@@ -40,7 +40,7 @@ def rpc() -> Rpc:
     )
 
 
-def test_the_other_format_says_the_same(tmp_path: Path) -> None:
+def test_rpc_txt_file_equals_the_written_camera(tmp_path: Path) -> None:
     camera, lines = rpc(), []
     for name, value in vars(camera).items():
         if isinstance(value, tuple):
@@ -52,7 +52,7 @@ def test_the_other_format_says_the_same(tmp_path: Path) -> None:
     assert read_rpc(tmp_path / "image_rpc.txt") == camera
 
 
-def test_gdal_reads_the_file_alike_and_projects_alike(tmp_path: Path) -> None:
+def test_projection_matches_gdal_for_the_same_rpb_file(tmp_path: Path) -> None:
     """GDAL finds the file by its name. It runs in a separate process, because the settings here prevent that."""
     camera = rpc()
     (tmp_path / "image.rpb").write_text(rpb_text(camera))
@@ -81,7 +81,7 @@ print(*line, *sample)
     np.testing.assert_allclose([float(n) for n in process.stdout.split()], [line[0] + 0.5, sample[0] + 0.5], atol=1e-6)
 
 
-def test_what_is_located_is_projected_back() -> None:
+def test_projection_inverts_location() -> None:
     camera = rpc()
     lines, samples = RNG.uniform(0, 7000, (2, 500))
     heights = RNG.uniform(-100, 2000, 500)
@@ -101,7 +101,7 @@ def test_what_is_located_is_projected_back() -> None:
         (".", ","),
     ],
 )
-def test_spoilt_coefficients_are_refused_with_what_is_wrong(tmp_path: Path, before: str, after: str) -> None:
+def test_invalid_coefficients_are_rejected_with_a_fix(tmp_path: Path, before: str, after: str) -> None:
     text = rpb_text(rpc())
     assert before in text
     (tmp_path / "image.rpb").write_text(text.replace(before, after, 1 if len(before) > 1 else -1))
@@ -111,7 +111,7 @@ def test_spoilt_coefficients_are_refused_with_what_is_wrong(tmp_path: Path, befo
 
 
 @pytest.mark.parametrize("damage", ["long", "empty", "UTF-16", "zeros", "cut", "pipe"])
-def test_files_that_are_no_coefficients_are_refused(tmp_path: Path, damage: str) -> None:
+def test_files_without_readable_coefficients_are_rejected(tmp_path: Path, damage: str) -> None:
     path, text = tmp_path / "image.rpb", rpb_text(rpc())
     contents = {"long": text.encode() + b" " * 70_000, "empty": b"", "UTF-16": text.encode("utf-16")}
     contents |= {"zeros": bytes(len(text)), "cut": text[: len(text) // 2].encode()}
@@ -123,19 +123,19 @@ def test_files_that_are_no_coefficients_are_refused(tmp_path: Path, damage: str)
         read_rpc(path)
 
 
-def test_coefficients_of_no_camera_lead_nowhere() -> None:
+def test_location_with_degenerate_coefficients_raises_an_error() -> None:
     flat = Rpc(**{**vars(rpc()), "line_num_coeff": (0.1, *[0.0] * 19)})
     with pytest.raises(UserError, match="do not lead to a place"):
         flat.locate(np.array([10.0]), np.array([10.0]), np.array([0.0]))
 
 
-def test_coefficients_of_the_other_camera_are_noticed(tmp_path: Path) -> None:
+def test_coefficients_are_rejected_for_an_image_of_another_size(tmp_path: Path) -> None:
     check_covers(rpc(), tmp_path, height=6908, width=7300)
     with pytest.raises(UserError, match="another image"):
         check_covers(rpc(), tmp_path, height=1727, width=1825)
 
 
-def test_the_file_beside_a_raster_is_found_by_either_name_and_two_must_say_the_same(tmp_path: Path) -> None:
+def test_rpc_is_found_by_either_name_and_contradictory_files_are_rejected(tmp_path: Path) -> None:
     image, camera = tmp_path / "image.tiff", rpc()
     assert find_rpc(image) is None
     (tmp_path / "image_rpc.txt").write_text(rpb_text(camera))
@@ -147,7 +147,7 @@ def test_the_file_beside_a_raster_is_found_by_either_name_and_two_must_say_the_s
         find_rpc(image)
 
 
-def test_a_number_that_is_there_twice_and_differs_is_refused(tmp_path: Path) -> None:
+def test_repeated_coefficient_with_another_value_is_rejected(tmp_path: Path) -> None:
     path, camera = tmp_path / "x.rpb", rpc()
     text = rpb_text(camera)
     for name in ("lineOffset", "latScale"):
@@ -163,5 +163,5 @@ def test_a_number_that_is_there_twice_and_differs_is_refused(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("longitude", "latitude", "epsg"), [(116.5, 40.2, 32650), (-72.3, -36.7, 32718), (180.0, 1.0, 32601)]
 )
-def test_the_zone_is_that_of_the_middle(longitude: float, latitude: float, epsg: int) -> None:
+def test_utm_zone_is_derived_from_the_center_coordinates(longitude: float, latitude: float, epsg: int) -> None:
     assert Rpc(**{**vars(rpc()), "long_off": longitude, "lat_off": latitude}).epsg == epsg

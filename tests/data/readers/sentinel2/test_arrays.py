@@ -28,7 +28,7 @@ def draw_land() -> np.ndarray:
     return land(width=20)
 
 
-def test_array_and_geotiff_give_the_same_scene(tmp_path: Path, land: np.ndarray) -> None:
+def test_array_and_geotiff_are_read_as_equal_scenes(tmp_path: Path, land: np.ndarray) -> None:
     np.save(tmp_path / "scene.npy", land)
     array = read_one(tmp_path)
     np.testing.assert_array_equal(array.pixels, land)
@@ -42,7 +42,7 @@ def test_array_and_geotiff_give_the_same_scene(tmp_path: Path, land: np.ndarray)
     assert raster.place.gsd_m == 10.0
 
 
-def test_declared_offset_and_quantification_give_reflectance(tmp_path: Path, land: np.ndarray) -> None:
+def test_declared_offset_and_quantification_convert_to_reflectance(tmp_path: Path, land: np.ndarray) -> None:
     np.save(tmp_path / "scene.npy", land + 1000)
     np.testing.assert_array_equal(read_one(tmp_path, offset=-1000).pixels, land.astype(int))
     np.save(tmp_path / "scene.npy", land // 2)
@@ -53,7 +53,7 @@ def test_declared_offset_and_quantification_give_reflectance(tmp_path: Path, lan
 
 
 @pytest.mark.parametrize(("layout", "wrong_layout"), [("chw", "hwc"), ("hwc", "chw")])
-def test_layout_mixed_up_is_refused_and_the_fix_names_the_right_one(
+def test_wrong_axis_order_is_rejected_with_the_correct_order(
     tmp_path: Path, land: np.ndarray, layout: str, wrong_layout: str
 ) -> None:
     np.save(tmp_path / "scene.npy", land if layout == "chw" else land.transpose(1, 2, 0))
@@ -63,7 +63,7 @@ def test_layout_mixed_up_is_refused_and_the_fix_names_the_right_one(
     assert f"axis_order: {layout}" in error.fix
 
 
-def test_other_number_of_bands_or_axes_is_refused(tmp_path: Path, land: np.ndarray) -> None:
+def test_wrong_number_of_bands_or_axes_is_rejected(tmp_path: Path, land: np.ndarray) -> None:
     np.save(tmp_path / "scene.npy", land[:3])
     assert read_error(tmp_path).reason == Reason.BAND_COUNT
     np.save(tmp_path / "scene.npy", land[0])
@@ -71,7 +71,7 @@ def test_other_number_of_bands_or_axes_is_refused(tmp_path: Path, land: np.ndarr
     assert read_one(tmp_path, bands=["B02"]).pixels.shape == (1, 16, 20)
 
 
-def test_type_that_contradicts_the_units_is_refused(tmp_path: Path, land: np.ndarray) -> None:
+def test_dtype_that_contradicts_the_units_is_rejected(tmp_path: Path, land: np.ndarray) -> None:
     path = tmp_path / "scene.npy"
     np.save(path, (land // 20).astype(np.uint8))
     assert read_error(tmp_path).reason == Reason.WRONG_DTYPE
@@ -88,7 +88,7 @@ def test_type_that_contradicts_the_units_is_refused(tmp_path: Path, land: np.nda
     assert read_error(tmp_path).reason == Reason.WRONG_DTYPE
 
 
-def test_nan_saturation_and_declared_nodata_are_invalid_and_stored_as_zero(tmp_path: Path, land: np.ndarray) -> None:
+def test_nan_saturation_and_nodata_are_invalid_and_stored_as_zero(tmp_path: Path, land: np.ndarray) -> None:
     values = land.astype(np.float32)
     values[1, 3, 4], values[2, 5, 6], values[0, 0, 0], values[:, 7, 7] = np.nan, 65535, 9999, 0
     np.save(tmp_path / "scene.npy", values)
@@ -100,7 +100,7 @@ def test_nan_saturation_and_declared_nodata_are_invalid_and_stored_as_zero(tmp_p
 
 
 @pytest.mark.parametrize(("dtype", "units"), [("u2", "dn"), ("f4", "reflectance"), ("f8", "reflectance")])
-def test_order_of_bytes_and_axes_in_memory_changes_no_scene(
+def test_byte_order_and_memory_layout_do_not_change_scenes(
     tmp_path: Path, land: np.ndarray, dtype: str, units: str
 ) -> None:
     values = land if units == "dn" else land * 1e-4
@@ -115,7 +115,7 @@ def test_order_of_bytes_and_axes_in_memory_changes_no_scene(
 
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("units", ["dn", "reflectance"])
-def test_half_precision_is_read_without_warnings_of_numpy(tmp_path: Path, land: np.ndarray, units: str) -> None:
+def test_half_precision_is_read_without_numpy_warnings(tmp_path: Path, land: np.ndarray, units: str) -> None:
     values = (land if units == "dn" else land * 1e-4).astype(np.float16)
     values[:, 0, 0] = -9999  # 8 from its neighbors in this type
     np.save(tmp_path / "scene.npy", values)
@@ -126,24 +126,24 @@ def test_half_precision_is_read_without_warnings_of_numpy(tmp_path: Path, land: 
 
 
 @pytest.mark.parametrize("value", [0.0, np.nan])
-def test_file_without_a_valid_pixel_is_refused(tmp_path: Path, value: float) -> None:
+def test_file_without_valid_pixels_is_rejected(tmp_path: Path, value: float) -> None:
     np.save(tmp_path / "scene.npy", np.full((4, 8, 8), value, np.float32))
     assert read_error(tmp_path).reason == Reason.ALL_NODATA
 
 
-def test_offset_left_in_is_seen_without_a_cirrus_band(tmp_path: Path, land: np.ndarray) -> None:
+def test_remaining_offset_is_detected_without_a_cirrus_band(tmp_path: Path, land: np.ndarray) -> None:
     np.save(tmp_path / "scene.npy", land + 1000)
     error = read_error(tmp_path)
     assert error.reason == Reason.OFFSET_CONTRADICTION
     assert "offset: -1000" in error.fix
 
 
-def test_bright_cloud_is_no_contradiction(tmp_path: Path, land: np.ndarray) -> None:
+def test_bright_cloud_is_accepted_by_the_offset_check(tmp_path: Path, land: np.ndarray) -> None:
     np.save(tmp_path / "scene.npy", land // 4 + 6000)
     read_one(tmp_path)
 
 
-def test_offset_taken_off_twice_is_refused(tmp_path: Path, land: np.ndarray) -> None:
+def test_offset_subtracted_twice_is_rejected(tmp_path: Path, land: np.ndarray) -> None:
     np.save(tmp_path / "scene.npy", land)
     error = read_error(tmp_path, offset=-1000)
     assert error.reason == Reason.OFFSET_CONTRADICTION
@@ -151,7 +151,7 @@ def test_offset_taken_off_twice_is_refused(tmp_path: Path, land: np.ndarray) -> 
 
 
 @pytest.mark.parametrize(("share", "is_valid"), [(0.05, True), (0.33, False)])
-def test_share_of_a_band_that_no_ground_can_reflect_is_refused(
+def test_large_band_share_below_plausible_reflectance_is_rejected(
     tmp_path: Path, land: np.ndarray, share: float, is_valid: bool
 ) -> None:
     """The median is plausible for ground, because only a part of the image is water."""
@@ -168,7 +168,7 @@ def test_share_of_a_band_that_no_ground_can_reflect_is_refused(
     read_one(tmp_path, offset=-1000.0, check_offset=False)
 
 
-def test_values_far_below_zero_without_an_offset_are_no_matter_of_an_offset(tmp_path: Path, land: np.ndarray) -> None:
+def test_very_negative_values_without_offset_suggest_nodata(tmp_path: Path, land: np.ndarray) -> None:
     damaged = land.astype(np.int16)
     damaged[1] = -9999
     np.save(tmp_path / "scene.npy", damaged)
@@ -182,14 +182,14 @@ def test_real_chips_are_all_accepted(real_data: Callable[[str], Path]) -> None:
     assert len(scenes) == 480
 
 
-def test_real_chips_with_an_offset_that_they_do_not_have_are_refused(real_data: Callable[[str], Path]) -> None:
+def test_real_chips_with_a_wrong_declared_offset_are_rejected(real_data: Callable[[str], Path]) -> None:
     folder = real_data("s2_l2a_12band_chips")
     found = read_all(folder, bands=L2A, units="dn", offset=-1000.0, axis_order="hwc")
     passed = [scene.scene_id for scene in found if isinstance(scene, Scene)]
     assert len(passed) <= 2
 
 
-def test_real_pair_with_an_undeclared_offset_is_flagged_either_way(real_data: Callable[[str], Path]) -> None:
+def test_real_pair_with_a_missing_or_superfluous_offset_is_rejected(real_data: Callable[[str], Path]) -> None:
     folder = real_data("s2_l1c_l2a_pairs")
     with_offset, without = "282D_485L_3_3.tif", "38D_378R_2_3.tif"
     for offset, error in ((0, with_offset), (-1000, without)):

@@ -36,7 +36,7 @@ def rewrite(path: Path, change: Callable[[np.ndarray], np.ndarray] = lambda arra
     return changed
 
 
-def test_every_band_is_on_the_10_m_grid_with_its_offset_applied(safe_folder: Path, safe_product: Path) -> None:
+def test_all_bands_are_on_the_10_m_grid_with_offsets_applied(safe_folder: Path, safe_product: Path) -> None:
     scene = read_one(safe_folder)
     assert scene.bands == L2A
     assert scene.pixels.shape == (12, 96, 96)
@@ -51,7 +51,7 @@ def test_every_band_is_on_the_10_m_grid_with_its_offset_applied(safe_folder: Pat
     assert scene.facts["offsets"] == [-1000.0] * 12
 
 
-def test_coarser_bands_come_from_their_finest_file_and_keep_their_mean(safe_folder: Path, safe_product: Path) -> None:
+def test_coarser_bands_use_the_finest_file_and_preserve_the_mean(safe_folder: Path, safe_product: Path) -> None:
     digital, _ = read_raster(band(safe_product, "B11_20m"))
     rewrite(band(safe_product, "B11_60m"), np.zeros_like)
     scene = read_one(safe_folder, checksum="skip")
@@ -80,7 +80,7 @@ def flip(path: Path) -> None:
 
 
 @pytest.mark.parametrize("place", ["B03_10m", "metadata", "SCL_20m"])
-def test_one_altered_byte_is_a_checksum_mismatch(safe_folder: Path, safe_product: Path, place: str) -> None:
+def test_altered_byte_is_rejected_as_checksum_mismatch(safe_folder: Path, safe_product: Path, place: str) -> None:
     path = safe_product / "MTD_MSIL2A.xml" if place == "metadata" else band(safe_product, place)
     flip(path)
     error = read_error(safe_folder)
@@ -89,7 +89,7 @@ def test_one_altered_byte_is_a_checksum_mismatch(safe_folder: Path, safe_product
     assert "checksum: skip" in error.fix
 
 
-def test_altered_byte_of_a_file_that_is_not_read_is_noted_and_changes_nothing(
+def test_altered_byte_of_an_unused_file_only_adds_a_note(
     safe_folder: Path, safe_product: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     expected = read_one(safe_folder)
@@ -128,7 +128,7 @@ def test_product_without_manifest_is_read_with_a_warning(
         ({"change": lambda array: array.repeat(2, axis=0)}, Reason.WRONG_DTYPE),
     ],
 )
-def test_band_of_another_place_size_or_type_is_refused(
+def test_band_with_wrong_crs_grid_or_dtype_is_rejected(
     safe_folder: Path, safe_product: Path, options: dict[str, Any], reason: Reason
 ) -> None:
     rewrite(band(safe_product, "B05_20m"), **options)
@@ -146,12 +146,12 @@ def test_geotiff_named_jp2_is_read_with_a_warning(
     np.testing.assert_array_equal(expected.pixels, after.pixels)
 
 
-def test_product_of_only_no_data_is_refused(safe_folder: Path, safe_product: Path) -> None:
+def test_product_with_only_no_data_is_rejected(safe_folder: Path, safe_product: Path) -> None:
     rewrite(band(safe_product, "B02_10m"), np.zeros_like)
     assert read_error(safe_folder, checksum="skip").reason == Reason.ALL_NODATA
 
 
-def test_baseline_with_offsets_must_name_them(safe_folder: Path, safe_product: Path) -> None:
+def test_baseline_with_offsets_requires_offsets_in_the_metadata(safe_folder: Path, safe_product: Path) -> None:
     path = safe_product / "MTD_MSIL2A.xml"
     text = path.read_text()
     path.write_text(re.sub(r"<BOA_ADD_OFFSET band_id=.*?</BOA_ADD_OFFSET>", "", text))
@@ -165,12 +165,12 @@ def test_baseline_with_offsets_must_name_them(safe_folder: Path, safe_product: P
     assert read_one(safe_folder, checksum="skip").facts["offset_source"] == "none"
 
 
-def test_metadata_file_name_may_be_of_any_case(safe_folder: Path, safe_product: Path) -> None:
+def test_metadata_file_name_is_case_insensitive(safe_folder: Path, safe_product: Path) -> None:
     (safe_product / "MTD_MSIL2A.xml").rename(safe_product / "MTD_MSIL2a.xml")
     read_one(safe_folder, checksum="skip")
 
 
-def test_a_product_may_be_the_path_itself_and_is_found_at_any_depth(safe_folder: Path, safe_product: Path) -> None:
+def test_product_is_found_as_the_source_path_and_at_any_depth(safe_folder: Path, safe_product: Path) -> None:
     assert read_one(safe_product).scene_id == safe_product.name
     deeper = safe_folder / "2022" / "april"
     deeper.mkdir(parents=True)
@@ -178,7 +178,7 @@ def test_a_product_may_be_the_path_itself_and_is_found_at_any_depth(safe_folder:
     assert read_one(safe_folder).scene_id == f"2022/april/{safe_product.name}"
 
 
-def test_two_levels_in_one_folder_are_an_error(safe_folder: Path) -> None:
+def test_two_product_levels_in_one_folder_raise_an_error(safe_folder: Path) -> None:
     second = safe_folder / "S2A_MSIL1C_X.SAFE"
     second.mkdir()
     (second / "MTD_MSIL1C.xml").write_text("<a/>")
@@ -186,7 +186,7 @@ def test_two_levels_in_one_folder_are_an_error(safe_folder: Path) -> None:
         read_all(safe_folder)
 
 
-def test_folder_without_product_is_an_error_that_names_what_is_there(tmp_path: Path) -> None:
+def test_folder_without_product_raises_an_error_with_the_contents(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="an empty folder"):
         read_all(tmp_path)
     (tmp_path / "product.tar").touch()
@@ -196,7 +196,7 @@ def test_folder_without_product_is_an_error_that_names_what_is_there(tmp_path: P
         read_all(tmp_path / "absent")
 
 
-def test_real_metadata_of_all_baselines_is_understood(real_data: Callable[[str], Path]) -> None:
+def test_real_metadata_of_all_baselines_is_parsed(real_data: Callable[[str], Path]) -> None:
     found = {
         product.name: read_metadata(product) for product in real_data("s2_safe_metadata").iterdir() if product.is_dir()
     }
@@ -207,7 +207,7 @@ def test_real_metadata_of_all_baselines_is_understood(real_data: Callable[[str],
         assert len(metadata.offsets) == 13
 
 
-def test_real_decimated_product_is_refused_for_its_checksum_and_then_for_its_pixels(
+def test_real_decimated_product_is_rejected_by_checksum_and_resolution(
     real_data: Callable[[str], Path],
 ) -> None:
     folder = real_data("s2_safe_tiny_downsampled")

@@ -43,13 +43,15 @@ def scene_of(generated: Path, tmp_path: Path) -> Callable[[str], Path]:
 
     def find(catalogue: str) -> Path:
         number = [EARTH_SEARCH, PLANETARY_COMPUTER, COLLECTION_1].index(catalogue)
-        found = sorted(generated.glob("items/*/*.json"), key=lambda path: _item(path)["properties"]["datetime"])[number]
+        found = sorted(generated.glob("items/*/*.json"), key=lambda path: _read_item(path)["properties"]["datetime"])[
+            number
+        ]
         return Path(shutil.copytree(found.parent, tmp_path / "items" / found.parent.name)).parent
 
     return find
 
 
-def _item(path: Path) -> dict[str, Any]:
+def _read_item(path: Path) -> dict[str, Any]:
     return json.loads(path.read_text())
 
 
@@ -59,17 +61,17 @@ def item_file(folder: Path) -> Path:
 
 def change(folder: Path, edit: Callable[[dict[str, Any]], object]) -> None:
     path = item_file(folder)
-    item = _item(path)
+    item = _read_item(path)
     edit(item)
     path.write_text(json.dumps(item))
 
 
-def file_of(folder: Path, band: str) -> Path:
+def band_file(folder: Path, band: str) -> Path:
     return next(path for path in folder.rglob("*.tif") if band in path.name.replace(".", "_").split("_"))
 
 
 @pytest.mark.slow
-def test_scenes_of_all_catalogues_are_those_of_their_products(generated: Path) -> None:
+def test_item_scenes_equal_the_original_products_for_all_catalogs(generated: Path) -> None:
     items = {one.facts["product_id"]: one for one in read_all(generated / "items") if isinstance(one, Scene)}
     source = datasets.Sentinel2Source(kind="sentinel2", path=str(generated / "products"))
     products = [one for one in read_scenes(source, generated / "products") if isinstance(one, Scene)]
@@ -134,7 +136,7 @@ def create_item(
         (None, True, None, 0.0),
     ],
 )
-def test_the_offset_is_what_catalogues_say(
+def test_offset_matches_the_catalog_metadata_unless_declared(
     baseline: str | None, applied: bool | None, offset: float | None, expected: float
 ) -> None:
     item, assets = create_item(baseline=baseline, applied=applied, offset=offset)
@@ -155,7 +157,7 @@ def test_the_offset_is_what_catalogues_say(
         (None, False, None),
     ],
 )
-def test_what_contradicts_itself_is_refused_and_may_be_declared(
+def test_contradictory_offset_is_rejected_unless_declared(
     baseline: str | None, applied: bool | None, offset: float | None
 ) -> None:
     item, assets = create_item(baseline=baseline, applied=applied, offset=offset)
@@ -165,7 +167,7 @@ def test_what_contradicts_itself_is_refused_and_may_be_declared(
     assert find_scaling(item, assets, declared=0.0).offsets == [0.0, 0.0]
 
 
-def test_bands_that_say_different_things_are_refused() -> None:
+def test_bands_with_inconsistent_offset_declarations_are_rejected() -> None:
     item, assets = create_item(baseline="05.09", applied=None, offset=-0.1)
     undeclared, _ = create_item(baseline="05.09", applied=None, offset=None)
     with pytest.raises(SceneRejectedError, match="some bands declare"):
@@ -175,7 +177,7 @@ def test_bands_that_say_different_things_are_refused() -> None:
 @pytest.mark.parametrize(
     ("catalogue", "applied", "valid_offset"), [(EARTH_SEARCH, False, 0.0), (PLANETARY_COMPUTER, True, -1000.0)]
 )
-def test_a_wrong_flag_is_seen_in_the_values_and_can_be_declared(
+def test_wrong_offset_flag_is_detected_and_can_be_overridden(
     scene_of: Callable[[str], Path], catalogue: str, applied: bool, valid_offset: float
 ) -> None:
     folder = scene_of(catalogue)
@@ -190,7 +192,7 @@ def test_a_wrong_flag_is_seen_in_the_values_and_can_be_declared(
     assert (read_one(folder, check_offset=False).pixels != first.pixels).any()
 
 
-def test_another_scale_is_brought_to_the_same_steps(scene_of: Callable[[str], Path]) -> None:
+def test_pixels_of_another_scale_are_converted_to_the_standard_scale(scene_of: Callable[[str], Path]) -> None:
     folder = scene_of(COLLECTION_1)
     first = read_one(folder, bands=["B04"])
 
@@ -202,12 +204,12 @@ def test_another_scale_is_brought_to_the_same_steps(scene_of: Callable[[str], Pa
     np.testing.assert_array_equal(second.pixels, np.rint(first.pixels / 2))
 
 
-def test_tags_of_files_that_contradict_their_item_are_an_error(scene_of: Callable[[str], Path]) -> None:
+def test_file_tags_that_contradict_the_item_are_rejected(scene_of: Callable[[str], Path]) -> None:
     folder = scene_of(COLLECTION_1)  # offset -0.1
     settings = {"bands": ["B04"], "checksum": "skip"}
     first = read_one(folder, **settings)
     for offset, name in ((-0.1, "red"), (0.0, "B04"), (-0.1, "B08")):
-        with rasterio.open(file_of(folder, "B04"), "r+", IGNORE_COG_LAYOUT_BREAK="YES") as raster:
+        with rasterio.open(band_file(folder, "B04"), "r+", IGNORE_COG_LAYOUT_BREAK="YES") as raster:
             raster.scales, raster.offsets, raster.descriptions = [1e-4], [offset], [name]
         if (offset, name) == (-0.1, "red"):
             np.testing.assert_array_equal(read_one(folder, **settings).pixels, first.pixels)
@@ -217,9 +219,9 @@ def test_tags_of_files_that_contradict_their_item_are_an_error(scene_of: Callabl
 
 
 @pytest.mark.parametrize("cut", [True, False])
-def test_sizes_and_checksums_of_items_are_compared(scene_of: Callable[[str], Path], cut: bool) -> None:
+def test_file_with_wrong_size_or_checksum_is_rejected(scene_of: Callable[[str], Path], cut: bool) -> None:
     folder = scene_of(COLLECTION_1)
-    path = file_of(folder, "SCL")
+    path = band_file(folder, "SCL")
     content = path.read_bytes()
     path.write_bytes(content[:-1] if cut else content.replace(b"SCL", b"SCM", 1))  # a name in the file, not pixels
     error = read_error(folder)
@@ -229,11 +231,11 @@ def test_sizes_and_checksums_of_items_are_compared(scene_of: Callable[[str], Pat
         read_one(folder, checksum="skip")
 
 
-def test_files_may_be_named_absolutely_but_not_outside_of_the_folder(
+def test_asset_paths_can_be_absolute_but_not_outside_the_folder(
     scene_of: Callable[[str], Path], tmp_path: Path
 ) -> None:
     folder = scene_of(EARTH_SEARCH)
-    path = file_of(folder, "B04")
+    path = band_file(folder, "B04")
     for href in (str(path), f"file://{path}"):
         change(folder, lambda item, href=href: item["assets"]["red"].update(href=href))  # type: ignore[misc]
         read_one(folder)
@@ -249,7 +251,7 @@ def test_files_may_be_named_absolutely_but_not_outside_of_the_folder(
 
 
 @pytest.mark.parametrize("href", ["https://user:pass@host.example/a/B04.tif?sig=secret", "s3://bucket/B04.tif"])
-def test_files_on_servers_are_not_asked_for(scene_of: Callable[[str], Path], href: str) -> None:
+def test_remote_assets_are_rejected_without_exposing_secrets(scene_of: Callable[[str], Path], href: str) -> None:
     folder = scene_of(EARTH_SEARCH)
     change(folder, lambda item: item["assets"]["red"].update(href=href))
     error = read_error(folder)
@@ -258,9 +260,9 @@ def test_files_on_servers_are_not_asked_for(scene_of: Callable[[str], Path], hre
     assert not {"secret", "pass"} & set(f"{error}".replace("=", " ").replace(":", " ").replace("@", " ").split())
 
 
-def test_a_band_that_is_missing_is_named_and_the_rest_may_be_chosen(scene_of: Callable[[str], Path]) -> None:
+def test_missing_band_is_reported_and_available_bands_can_be_read(scene_of: Callable[[str], Path]) -> None:
     folder = scene_of(PLANETARY_COMPUTER)
-    file_of(folder, "B05").unlink()
+    band_file(folder, "B05").unlink()
     assert read_error(folder).reason == Reason.INCOMPLETE
     change(folder, lambda item: item["assets"].pop("B05"))
     error = read_error(folder)
@@ -270,15 +272,15 @@ def test_a_band_that_is_missing_is_named_and_the_rest_may_be_chosen(scene_of: Ca
     assert "B10" in read_error(folder, bands=["B10", "B02"]).got
 
 
-def test_clouds_are_those_of_the_classification_of_the_probability_and_of_a_mask(
+def test_clouds_are_masked_by_scl_probability_and_user_mask(
     scene_of: Callable[[str], Path],
 ) -> None:
     folder = scene_of(PLANETARY_COMPUTER)
-    classes, info = read_raster(file_of(folder, "SCL"))
+    classes, info = read_raster(band_file(folder, "SCL"))
     classes[:] = 4
     classes[0, :10], classes[0, 20:22] = 9, 0
     grid = {"transform": info.transform, "epsg": info.epsg}
-    write_geotiff(file_of(folder, "SCL"), classes, **grid)
+    write_geotiff(band_file(folder, "SCL"), classes, **grid)
     mask = read_one(folder).mask
     assert (mask[:20] == Mask.CLOUD).all()
     assert (mask[40:44] == Mask.INVALID).all()
@@ -296,12 +298,14 @@ def test_clouds_are_those_of_the_classification_of_the_probability_and_of_a_mask
     assert (read_one(folder, clouds={"mask": {}}).mask[50] == Mask.CLOUD).all()
 
 
-def test_other_documents_are_no_scenes_and_broken_ones_are_rejected(scene_of: Callable[[str], Path]) -> None:
+def test_other_json_documents_are_skipped_and_broken_items_rejected(scene_of: Callable[[str], Path]) -> None:
     folder = scene_of(EARTH_SEARCH)
     (folder / "collection.json").write_text('{"type": "Collection", "stac_version": "1.0.0"}')
     (folder / "notes.json").write_text('{"of": "mine"}')
     read_one(folder)
-    (folder / "all.json").write_text(json.dumps({"type": "FeatureCollection", "features": [_item(item_file(folder))]}))
+    (folder / "all.json").write_text(
+        json.dumps({"type": "FeatureCollection", "features": [_read_item(item_file(folder))]})
+    )
     (folder / "cut.json").write_text(item_file(folder).read_text()[:10])
     found = read_all(folder)
     assert [type(one) for one in found].count(Scene) == 1
@@ -328,7 +332,7 @@ def test_level_1c_has_13_bands(tmp_path: Path) -> None:
         assert (plane == 100 + number).all()
 
 
-def test_assets_of_items_are_known_and_other_files_are_counted(scene_of: Callable[[str], Path]) -> None:
+def test_item_assets_are_ignored_and_other_files_are_counted(scene_of: Callable[[str], Path]) -> None:
     folder = scene_of(EARTH_SEARCH)
     names = {path.name for path in folder.rglob("*.tif")}
     systems.add_clutter(folder)

@@ -49,7 +49,7 @@ def packed(safe_folder: Path, safe_product: Path, tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("name", ["{}.zip", "{}.SAFE.zip", "{}.ZIP", "renamed.zip"])
-def test_zip_file_gives_the_scene_of_its_folder(safe_folder: Path, packed: Path, name: str) -> None:
+def test_zip_file_scene_equals_the_folder_scene(safe_folder: Path, packed: Path, name: str) -> None:
     intact = read_one(safe_folder)
     path = packed.rename(packed.with_name(name.format(packed.stem)))
     for offset in (packed.parent, path):
@@ -60,21 +60,19 @@ def test_zip_file_gives_the_scene_of_its_folder(safe_folder: Path, packed: Path,
         np.testing.assert_array_equal(scene.mask, intact.mask)
 
 
-def test_zip_file_without_its_outer_folder_is_read(safe_folder: Path, safe_product: Path, tmp_path: Path) -> None:
+def test_zip_file_without_outer_folder_is_read(safe_folder: Path, safe_product: Path, tmp_path: Path) -> None:
     folder = tmp_path / "flat"
     folder.mkdir()
     shutil.make_archive(str(folder / "S2A_flat"), "zip", safe_product)
     assert read_one(folder).sha256 == read_one(safe_folder).sha256
 
 
-def test_zip_file_beside_its_folder_is_not_read_twice(safe_folder: Path, packed: Path) -> None:
+def test_zip_file_next_to_the_product_folder_is_skipped(safe_folder: Path, packed: Path) -> None:
     shutil.copy(packed, safe_folder)
     assert read_one(safe_folder).scene_id.endswith(".SAFE")
 
 
-def test_folder_of_the_same_name_hides_a_zip_file_only_if_the_product_is_in_it(
-    safe_product: Path, packed: Path
-) -> None:
+def test_folder_hides_the_zip_file_only_if_the_product_is_inside(safe_product: Path, packed: Path) -> None:
     target = packed.with_suffix("")
     target.mkdir()
     (target / "preview.jpg").write_bytes(b"x")
@@ -83,16 +81,14 @@ def test_folder_of_the_same_name_hides_a_zip_file_only_if_the_product_is_in_it(
     assert [scene.path for scene in read_all(packed.parent)] == [target / safe_product.name]
 
 
-def test_zip_files_of_other_things_are_no_scenes(safe_folder: Path) -> None:
+def test_zip_files_without_products_are_skipped(safe_folder: Path) -> None:
     with zipfile.ZipFile(safe_folder / "notes.zip", "w") as target:
         target.writestr("notes.txt", "x")
     (safe_folder / "empty.zip").touch()
     assert read_one(safe_folder).scene_id.endswith(".SAFE")
 
 
-def test_mask_of_the_user_beside_a_zip_file_is_read_and_hashed_wherever_it_stands(
-    safe_folder: Path, safe_product: Path, packed: Path
-) -> None:
+def test_user_mask_next_to_a_zip_file_is_read_and_hashed(safe_folder: Path, safe_product: Path, packed: Path) -> None:
     for folder in (safe_folder, packed.parent):
         np.save(folder / f"{safe_product.stem}_mask.npy", np.ones((96, 96), np.uint8))
     settings = {"clouds": datasets.ProductCloudsConfig(mask={})}
@@ -101,14 +97,14 @@ def test_mask_of_the_user_beside_a_zip_file_is_read_and_hashed_wherever_it_stand
     np.testing.assert_array_equal(one.mask, other.mask)
 
 
-def test_levels_of_zip_files_are_told_apart_before_anything_is_read(safe_folder: Path) -> None:
+def test_zip_file_of_another_level_raises_an_error(safe_folder: Path) -> None:
     with zipfile.ZipFile(safe_folder / "S2A_MSIL1C_X.zip", "w") as target:
         target.writestr("S2A_MSIL1C_X.SAFE/MTD_MSIL1C.xml", "<a/>")
     with pytest.raises(UserError, match="two levels"):
         read_all(safe_folder)
 
 
-def test_errors_name_files_below_the_zip_file_and_not_where_they_were_unpacked(packed: Path, scratch: Path) -> None:
+def test_errors_contain_zip_paths_instead_of_scratch_paths(packed: Path, scratch: Path) -> None:
     with zipfile.ZipFile(packed) as source:
         content = {entry: source.read(entry) for entry in source.namelist()}
     with zipfile.ZipFile(packed, "w") as target:
@@ -127,7 +123,7 @@ def test_errors_name_files_below_the_zip_file_and_not_where_they_were_unpacked(p
 
 
 @pytest.mark.parametrize("share", [0.0, 0.3, 0.6, 0.9, 0.999])
-def test_zip_file_cut_short_or_with_an_altered_byte_is_a_row(packed: Path, share: float) -> None:
+def test_truncated_or_altered_zip_file_is_rejected(packed: Path, share: float) -> None:
     intact, good = packed.read_bytes(), read_one(packed.parent).sha256
     offset = int(share * len(intact))
     packed.write_bytes(intact[:offset])
@@ -137,7 +133,7 @@ def test_zip_file_cut_short_or_with_an_altered_byte_is_a_row(packed: Path, share
     assert isinstance(found, Rejection) or found.sha256 == good  # a date, or the entry of a folder
 
 
-def test_altered_byte_of_every_file_is_seen_by_the_checksum_of_the_zip_file_alone(packed: Path) -> None:
+def test_altered_byte_of_any_file_is_detected_by_zip_checksums_alone(packed: Path) -> None:
     intact = packed.read_bytes()
     with zipfile.ZipFile(packed) as source:
         starts = [entry.header_offset + 80 + entry.compress_size // 2 for entry in source.infolist() if entry.file_size]
@@ -150,7 +146,7 @@ def test_altered_byte_of_every_file_is_seen_by_the_checksum_of_the_zip_file_alon
     "name",
     ["../out.txt", "a/../../out.txt", "/out.txt", "a//out.txt", "./out.txt", "..\\out.txt", "C:/out.txt", "a/.."],
 )
-def test_names_that_lead_out_of_the_archive_are_refused(tmp_path: Path, name: str) -> None:
+def test_entry_names_outside_the_archive_are_rejected(tmp_path: Path, name: str) -> None:
     path = tmp_path / "S2A_X.zip"
     with zipfile.ZipFile(path, "w") as target:
         target.writestr(ENTRY, "<a/>")
@@ -161,7 +157,7 @@ def test_names_that_lead_out_of_the_archive_are_refused(tmp_path: Path, name: st
 
 
 @pytest.mark.parametrize("name", [f"{ENTRY}/x", "S2A.SAFE", f"S2A.SAFE/{'x' * 5000}", f"S2A.SAFE/{'d/' * 3000}x"])
-def test_names_that_no_file_can_have_are_errors(tmp_path: Path, name: str) -> None:
+def test_impossible_entry_names_raise_an_os_error(tmp_path: Path, name: str) -> None:
     path = tmp_path / "S2A_X.zip"
     with zipfile.ZipFile(path, "w") as target:
         target.writestr(ENTRY, "<a/>")
@@ -170,7 +166,7 @@ def test_names_that_no_file_can_have_are_errors(tmp_path: Path, name: str) -> No
         pass
 
 
-def test_links_pipes_and_encrypted_entries_are_refused(tmp_path: Path) -> None:
+def test_links_pipes_and_encrypted_entries_are_rejected(tmp_path: Path) -> None:
     path = tmp_path / "S2A_X.zip"
     for kind in (stat.S_IFLNK, stat.S_IFIFO, stat.S_IFCHR):
         entry = zipfile.ZipInfo(ENTRY)
@@ -189,7 +185,7 @@ def test_links_pipes_and_encrypted_entries_are_refused(tmp_path: Path) -> None:
         pass
 
 
-def test_archives_that_grow_beyond_reason_are_refused_before_anything_is_written(
+def test_zip_bombs_and_shared_entries_are_rejected_before_unpacking(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "S2A_X.zip"
@@ -219,7 +215,7 @@ def test_archives_that_grow_beyond_reason_are_refused_before_anything_is_written
 
 
 @pytest.mark.parametrize("claimed", [10, 4000])
-def test_size_that_the_directory_says_wrongly_is_refused(tmp_path: Path, claimed: int) -> None:
+def test_wrong_entry_size_in_the_directory_is_rejected(tmp_path: Path, claimed: int) -> None:
     path = tmp_path / "S2A_X.zip"
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as target:
         target.writestr(ENTRY, os.urandom(2000))
@@ -230,15 +226,13 @@ def test_size_that_the_directory_says_wrongly_is_refused(tmp_path: Path, claimed
         pass
 
 
-def test_archive_that_does_not_fit_the_disk_ends_staging_with_the_variable_that_helps(
-    packed: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_archive_larger_than_the_free_disk_space_reports_tmpdir(packed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(archives, "SPARE_BYTES", 1 << 60)
     with pytest.raises(UserError, match="TMPDIR"):
         read_all(packed.parent)
 
 
-def test_disk_that_becomes_full_ends_staging(packed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_disk_during_unpacking_reports_tmpdir(packed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
@@ -248,7 +242,7 @@ def test_disk_that_becomes_full_ends_staging(packed: Path, monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize("method", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
-def test_packings_that_unfold_without_bound_are_refused(tmp_path: Path, method: int) -> None:
+def test_bzip2_and_lzma_entries_are_rejected(tmp_path: Path, method: int) -> None:
     path = tmp_path / "S2A_X.zip"
     with zipfile.ZipFile(path, "w", method) as target:
         target.writestr(ENTRY, b"x" * 100)
@@ -256,7 +250,7 @@ def test_packings_that_unfold_without_bound_are_refused(tmp_path: Path, method: 
         pass
 
 
-def test_entry_with_a_second_name_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_entry_with_an_alternative_outside_name_is_rejected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "S2A_X.zip"
     with zipfile.ZipFile(path, "w") as target:
         target.writestr(ENTRY, b"x")
@@ -273,7 +267,7 @@ def test_entry_with_a_second_name_is_refused(tmp_path: Path, monkeypatch: pytest
     assert not (tmp_path.parent / "evil").exists()
 
 
-def test_archive_of_two_products_or_none_is_a_row(packed: Path, safe_folder: Path, safe_product: Path) -> None:
+def test_archive_without_exactly_one_product_is_rejected(packed: Path, safe_folder: Path, safe_product: Path) -> None:
     shutil.copytree(safe_product, safe_folder / "S2B_other.SAFE")
     shutil.make_archive(str(packed.with_suffix("")), "zip", safe_folder)
     assert "several products" in read_error(packed.parent).problem
@@ -284,7 +278,7 @@ def test_archive_of_two_products_or_none_is_a_row(packed: Path, safe_folder: Pat
     assert "readme.txt" in error.got
 
 
-def test_pipe_named_as_a_zip_file_is_a_row_and_not_opened(tmp_path: Path) -> None:
+def test_pipe_named_as_a_zip_file_is_rejected(tmp_path: Path) -> None:
     folder = tmp_path / "files"
     folder.mkdir()
     os.mkfifo(folder / "S2A_X.zip")
@@ -292,7 +286,7 @@ def test_pipe_named_as_a_zip_file_is_a_row_and_not_opened(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("is_packed", [False, True])
-def test_clutter_of_systems_leaves_one_product_and_other_files_are_counted(
+def test_system_clutter_is_ignored_and_other_files_are_counted(
     safe_folder: Path, safe_product: Path, tmp_path: Path, is_packed: bool
 ) -> None:
     expected = read_one(safe_folder, bands=["B04"], checksum="skip")

@@ -21,7 +21,7 @@ def planned(trace: Trace, budget: int | None) -> Plan:
 
 @settings(max_examples=30, deadline=None)
 @given(trace=traces())
-def test_a_plan_survives_json(trace: Trace) -> None:
+def test_plan_survives_json_round_trip(trace: Trace) -> None:
     result = planned(trace, planned(trace, None).peak_fast_bytes // 2)
     assert Plan.from_dict(json.loads(json.dumps(result.to_dict()))) == result
 
@@ -32,7 +32,7 @@ def test_invalid_plan_document_is_rejected(content: dict[str, Any]) -> None:
         Plan.from_dict(content)
 
 
-def test_table_has_a_line_per_run_of_equal_units() -> None:
+def test_plan_table_has_one_line_per_range_of_equal_units() -> None:
     lines = planned(blocks(6), 150).describe().splitlines()
     assert lines[0].split() == ["unit", "weights", "gradients", "saved", "kept", "offloaded", "recompute", "ahead"]
     assert any(line.startswith("block0 .. block") and "30 B" in line and "each" in line for line in lines)
@@ -41,7 +41,7 @@ def test_table_has_a_line_per_run_of_equal_units() -> None:
     assert any(line.startswith("peak: hbm 1") and "(budget 150 B)" in line for line in lines)
 
 
-def test_table_of_a_resident_plan() -> None:
+def test_resident_plan_table_reports_no_transfers_and_no_budget() -> None:
     text = planned(blocks(3), None).describe()
     assert "everything resident" in text
     assert "0 B loaded, 0 B offloaded" in text

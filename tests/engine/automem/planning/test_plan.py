@@ -38,17 +38,17 @@ def moved_bytes(result: Plan) -> int:
     return result.in_place_bytes + sum(phase.load_bytes + phase.offload_bytes for phase in result.phases)
 
 
-def whole(trace: Trace) -> int:
+def resident_peak_bytes(trace: Trace) -> int:
     """Return the peak bytes of the step with everything in fast memory."""
     return planned(trace, None).peak_fast_bytes
 
 
 @settings(max_examples=80, deadline=None)
 @given(trace=traces(), share=st.floats(0, 1), rate=RATES, recompute=st.booleans())
-def test_simulated_plan_keeps_its_budget_and_moves_the_predicted_bytes(
+def test_simulated_plan_respects_budget_and_matches_predicted_bytes(
     trace: Trace, share: float, rate: float, recompute: bool
 ) -> None:
-    budget = int(whole(trace) * share)
+    budget = int(resident_peak_bytes(trace) * share)
     result = planned(trace, budget, rate=rate, recompute=recompute)
     simulation = Simulation(trace, result)
     if result.fits:
@@ -70,8 +70,8 @@ def test_simulated_plan_keeps_its_budget_and_moves_the_predicted_bytes(
 
 @settings(max_examples=30, deadline=None)
 @given(trace=traces(), rate=RATES)
-def test_a_larger_budget_never_moves_more_and_never_stops_fitting(trace: Trace, rate: float) -> None:
-    top = whole(trace)
+def test_larger_budget_moves_no_more_bytes_and_still_fits(trace: Trace, rate: float) -> None:
+    top = resident_peak_bytes(trace)
     results = [planned(trace, budget, rate=rate) for budget in sorted({top * step // 12 for step in range(13)})]
     for smaller, larger in pairwise(results):
         assert larger.fits >= smaller.fits
@@ -82,8 +82,8 @@ def test_a_larger_budget_never_moves_more_and_never_stops_fitting(trace: Trace, 
 
 @settings(max_examples=60, deadline=None)
 @given(trace=traces(), share=st.floats(0, 1), rate=RATES)
-def test_recomputation_only_ever_shortens_the_predicted_step(trace: Trace, share: float, rate: float) -> None:
-    budget = int(whole(trace) * share)
+def test_recomputation_never_lengthens_the_predicted_step(trace: Trace, share: float, rate: float) -> None:
+    budget = int(resident_peak_bytes(trace) * share)
     without, allowed = planned(trace, budget, rate=rate), planned(trace, budget, rate=rate, recompute=True)
     assert not any(decision.recompute for decision in without.units.values())
     assert allowed.fits == without.fits
@@ -92,7 +92,7 @@ def test_recomputation_only_ever_shortens_the_predicted_step(trace: Trace, share
 
 def test_sufficient_budget_keeps_everything_resident() -> None:
     trace = blocks(6)
-    top = whole(trace)
+    top = resident_peak_bytes(trace)
     enough, short = planned(trace, top), planned(trace, top - 1)
     assert enough.everything_resident
     assert enough.reasons[0].startswith("everything resident")
@@ -100,7 +100,7 @@ def test_sufficient_budget_keeps_everything_resident() -> None:
     assert short.fits
 
 
-def test_a_tensor_leaves_after_its_last_use_and_returns_for_its_first_reader() -> None:
+def test_tensor_is_offloaded_after_last_use_and_loaded_for_first_reader() -> None:
     # Created by the first unit and also used by the second; a third runs in between.
     shared = tensor(0, 50, 3, 2)
     units = (unit("a", saved=(shared,), working=(50, 0)), unit("b"), unit("c"), unit("d", working=(40, 40)))
@@ -115,7 +115,7 @@ def test_a_tensor_leaves_after_its_last_use_and_returns_for_its_first_reader() -
     assert [phase.load_bytes for phase in result.phases] == [0, 0, 0, 0, 0, 50, 0, 0, 0]
 
 
-def test_loads_and_offloads_have_rates_of_their_own() -> None:
+def test_loads_and_offloads_use_separate_rates() -> None:
     fast = level("hbm", 60, 1e12)
     units = (unit("a", saved=(tensor(0, 50, 2),), working=(50, 0)), unit("b", working=(60, 60)), unit("c"))
     trace = Trace(units=units, outside_bytes=0)  # `b` needs the memory of the tensor saved by `a`
@@ -148,7 +148,7 @@ def test_number_of_simulations_hardly_grows_with_units(monkeypatch: pytest.Monke
     assert calls.count(256) <= calls.count(16) + 40  # one call per bisection step over demotions and units
 
 
-def test_a_first_load_that_nothing_hides_is_waited_for() -> None:
+def test_unhidden_first_load_stalls_the_first_slot() -> None:
     result = planned(HEAVY_FIRST, 12, rate=10.0)
     assert result.units["a"].weights == "copied"
     assert (result.units["a"].forward_ahead, result.units["a"].backward_ahead) == (0, 1)
@@ -156,7 +156,7 @@ def test_a_first_load_that_nothing_hides_is_waited_for() -> None:
     assert result.step_seconds == 1.0 + 3 * (1.0 + 2.0)
 
 
-def test_plan_that_does_not_fit_reports_slot_bytes_and_fix() -> None:
+def test_oversized_plan_reports_slot_bytes_and_fix() -> None:
     result = planned(blocks(6), 20)
     assert not result.fits
     reason = result.reasons[-1]
@@ -203,9 +203,9 @@ def test_inputs_of_a_recomputed_unit_have_one_decision() -> None:
     pytest.fail("no budget made the unit run again")
 
 
-def test_xl_2_fits_into_two_fifths_of_its_peak_with_little_waiting() -> None:
+def test_dit_xl_2_fits_40_percent_of_peak_memory_with_short_stalls() -> None:
     trace = xl_2(batch=8)
-    top = whole(trace)
+    top = resident_peak_bytes(trace)
     result = planned(trace, top * 2 // 5, rate=5e9)
     assert result.fits
     assert max(Simulation(trace, result).peaks) <= top * 2 // 5
@@ -213,7 +213,7 @@ def test_xl_2_fits_into_two_fifths_of_its_peak_with_little_waiting() -> None:
     assert result.stall_seconds <= 0.1 * result.step_seconds
 
 
-def test_a_step_without_units_has_only_an_update() -> None:
+def test_step_without_units_contains_only_the_update() -> None:
     trace = Trace(units=(), outside_bytes=5, state=(StateItem(name="m", bytes=7),))
     assert planned(trace, 12).everything_resident
     assert planned(trace, 6).state == {"m": "slow"}

@@ -46,7 +46,7 @@ def test_each_tensor_is_in_one_bucket_of_equal_shares(ranks, bucket_bytes):
         )
 
 
-def test_a_bucket_ends_before_the_tensor_that_would_make_it_too_large():
+def test_bucket_ends_before_exceeding_the_size_limit():
     page = ALIGNMENT * 4
     equal = arrange((1024,) * 5, range(5), bucket_bytes=2 * page)
     assert [bucket.members for bucket in equal.buckets] == [(0, 1), (2, 3), (4,)]
@@ -59,20 +59,20 @@ def test_a_bucket_ends_before_the_tensor_that_would_make_it_too_large():
     ("total_bytes", "bucket_bytes"),
     [(8 << 20, MIN_BUCKET_BYTES), (64 << 20, (64 << 20) // BUCKETS), (1 << 30, MAX_BUCKET_BYTES)],
 )
-def test_buckets_are_a_32nd_of_all_within_bounds(total_bytes, bucket_bytes):
+def test_bucket_size_is_a_32nd_of_the_total_within_bounds(total_bytes, bucket_bytes):
     count = total_bytes // (16 * ALIGNMENT)
     sizes = {4 * (bucket.stop - bucket.start) for bucket in arrange((4 * ALIGNMENT,) * count, range(count)).buckets}
     assert sizes == {bucket_bytes}
 
 
-def test_the_union_of_intervals_counts_every_moment_once():
+def test_union_of_intervals_counts_overlaps_once():
     assert union_seconds([(1.0, 3.0), (2.0, 4.0), (2.5, 2.6), (6.0, 7.0)]) == 4.0
     assert union_seconds([(6.0, 7.0), (1.0, 3.0)]) == 3.0
     assert union_seconds([(1.0, 2.0), (None, None)]) is None
     assert union_seconds([]) is None
 
 
-def test_a_meter_adds_up_waits_bytes_and_intervals_and_begins_again():
+def test_meter_sums_bytes_and_intervals_and_resets_on_take():
     meter = CommMeter()
     meter.sent(10)
     meter.sent(5)
@@ -89,7 +89,7 @@ def test_a_meter_adds_up_waits_bytes_and_intervals_and_begins_again():
 @pytest.mark.parametrize(
     ("exposed", "communication", "overlap"), [(1.0, 4.0, 0.75), (0.0, 2.0, 1.0), (3.0, 2.0, 0.0), (1.0, None, None)]
 )
-def test_overlap_is_the_share_of_the_communication_that_was_not_waited_for(exposed, communication, overlap):
+def test_overlap_is_the_fraction_of_hidden_communication(exposed, communication, overlap):
     exposure = Exposure(exposed, 1, communication)
     assert exposure.overlap_fraction == overlap
     assert ("overlap_fraction" in exposure.metrics()) == (overlap is not None)

@@ -56,7 +56,7 @@ def wait_for(condition, event):
         time.sleep(0.05)
 
 
-def alive(pid: int) -> bool:
+def is_alive(pid: int) -> bool:
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
@@ -89,7 +89,7 @@ def start_launch(*arguments: str, **environment: str) -> "subprocess.Popen[bytes
         ),
     ],
 )
-def test_each_launcher_has_its_line_and_one_rank_needs_none(settings, line):
+def test_launch_line_matches_launcher_and_is_empty_for_one_rank(settings, line):
     assert " ".join(launch_line(COMMAND, **settings)) == " ".join([*line, *COMMAND])
 
 
@@ -107,7 +107,7 @@ def test_impossible_size_and_empty_command_are_rejected(command, settings, messa
         launch_line(command, **settings)
 
 
-def test_mpiexec_next_to_python_comes_first_and_missing_mpiexec_is_an_error(monkeypatch, tmp_path):
+def test_mpiexec_next_to_python_is_preferred_and_missing_mpiexec_raises(monkeypatch, tmp_path):
     monkeypatch.delenv("DITHC_MPIEXEC", raising=False)
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
     monkeypatch.setenv("PATH", str(tmp_path / "empty"))
@@ -121,11 +121,11 @@ def test_mpiexec_next_to_python_comes_first_and_missing_mpiexec_is_an_error(monk
 
 
 @pytest.mark.parametrize(("end", "status"), [("exit 0", 0), ("exit 75", 75), ("kill -9 $$", 128 + 9)])
-def test_the_exit_status_of_the_command_is_kept(end, status):
+def test_exit_status_of_the_command_is_preserved(end, status):
     assert supervise(["sh", "-c", end], environment=os.environ) == status
 
 
-def test_mpich_has_srun_start_its_own_launcher_on_the_nodes():
+def test_mpich_on_slurm_uses_hydra_launcher_and_cleaned_environment():
     settings = {"nodes": 2, "ranks": 4, "cpus": 8, "srun_mpi": "hydra", "hosts": ["n1", "n2", "n3"]}
     line = launch_line(COMMAND, launcher="srun", mpiexec=MPICH, **settings)
     assert " ".join(line) == "/opt/mpiexec -launcher slurm -hosts n1,n2 -ppn 2 -n 4 python train.py"
@@ -139,7 +139,7 @@ def test_mpich_has_srun_start_its_own_launcher_on_the_nodes():
 @pytest.mark.parametrize(
     ("version", "through"), [("HYDRA build details", "hydra"), ("mpiexec (Open MPI) 5.0.0", "pmix"), (None, "pmix")]
 )
-def test_ranks_on_slurm_connect_through_their_mpi(monkeypatch, tmp_path, version, through):
+def test_slurm_ranks_connect_through_the_installed_mpi(monkeypatch, tmp_path, version, through):
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
     monkeypatch.delenv("DITHC_MPIEXEC", raising=False)
     if version:
@@ -151,7 +151,7 @@ def test_ranks_on_slurm_connect_through_their_mpi(monkeypatch, tmp_path, version
 
 
 @pytest.mark.mpi
-def test_ranks_start_on_one_node_without_the_srun_of_a_job(tmp_path):
+def test_ranks_start_on_one_node_of_a_slurm_job_without_srun(tmp_path):
     job = {"SLURM_JOB_ID": "7", "SLURM_NODELIST": "n1", "SLURM_TASKS_PER_NODE": "2", "PMI_RANK": "9"}
     line = launch_line([sys.executable, "-c", "print('here')"], launcher="mpiexec", ranks=2, mpiexec=find_mpiexec())
     environment = environment_of({**os.environ, **job, "PATH": ""}, launcher="mpiexec", nodes=1, hydra=False)
@@ -160,7 +160,7 @@ def test_ranks_start_on_one_node_without_the_srun_of_a_job(tmp_path):
 
 
 @pytest.mark.parametrize("is_watched", [True, False])
-def test_an_mpiexec_without_processes_is_ended_within_seconds(monkeypatch, tmp_path, caplog, is_watched):
+def test_mpiexec_without_child_processes_is_terminated(monkeypatch, tmp_path, caplog, is_watched):
     monkeypatch.setattr(supervisor, "CHILDLESS_SECONDS", 0.1)
     monkeypatch.setattr(supervisor, "STARTS", 2)
     line, folder = ["sh", "-c", f"echo x >> {tmp_path}/started; exec sleep 600"], tmp_path if is_watched else None
@@ -170,7 +170,7 @@ def test_an_mpiexec_without_processes_is_ended_within_seconds(monkeypatch, tmp_p
     assert (tmp_path / "started").read_text() == "x\n" * (2 if is_watched else 1), "it is started again, for so often"
 
 
-def test_each_launcher_gets_the_signal_that_it_carries_to_its_ranks():
+def test_launcher_receives_a_signal_forwarded_to_ranks():
     assert carried_signal(signal.SIGTERM, launcher="mpiexec", vendor="openmpi") == signal.SIGUSR1
     assert carried_signal(signal.SIGINT, launcher="srun", vendor="other") == signal.SIGUSR1
     assert carried_signal(signal.SIGTERM, launcher="srun", vendor="other") == signal.SIGUSR1
@@ -178,7 +178,7 @@ def test_each_launcher_gets_the_signal_that_it_carries_to_its_ranks():
     assert carried_signal(signal.SIGINT, launcher="none", vendor="other") == signal.SIGINT
 
 
-def test_files_of_a_killed_launch_are_removed_by_the_next(tmp_path):
+def test_next_launch_removes_files_of_a_killed_launch(tmp_path):
     gone = subprocess.Popen(["true"])
     gone.wait()
     host = socket.gethostname()
@@ -206,7 +206,7 @@ def test_launch_ends_with_the_status_of_a_rank_lost_at_the_start(monkeypatch, tm
 
 
 @pytest.mark.parametrize(("min_seconds", "starts"), [(60.0, 3), (0.0, 1)])
-def test_signal_number_of_a_launcher_is_not_invalid_input(monkeypatch, tmp_path, min_seconds, starts):
+def test_early_launcher_exit_with_status_2_is_retried(monkeypatch, tmp_path, min_seconds, starts):
     monkeypatch.setattr(supervisor.time, "sleep", lambda seconds: None)
     monkeypatch.setattr(supervisor, "MIN_START_SECONDS", min_seconds)
     line = ["bash", "-c", f"echo x >> {tmp_path}/starts; exit 2"]
@@ -225,12 +225,12 @@ def test_lost_rank_is_detected_before_all_ranks_are_connected(monkeypatch, tmp_p
     assert "a rank ended before the ranks had found each other: ending them" in caplog.text
 
 
-def test_missing_program_is_an_error():
+def test_missing_program_raises_user_error():
     with pytest.raises(UserError, match="/nowhere/program"):
         supervise(["/nowhere/program"], environment=os.environ)
 
 
-def test_a_stop_signal_reaches_the_command_and_its_status_comes_back(tmp_path):
+def test_stop_signal_reaches_the_command_and_exit_status_is_returned(tmp_path):
     launch = start_launch("--", sys.executable, "-c", STOPPABLE, str(tmp_path))
     wait_for((tmp_path / "ready-0").exists, "the command")
     launch.send_signal(signal.SIGTERM)
@@ -238,14 +238,14 @@ def test_a_stop_signal_reaches_the_command_and_its_status_comes_back(tmp_path):
     assert (tmp_path / "stopped-0").read_text() == "SIGTERM"
 
 
-def test_a_driver_on_another_host_is_not_watched():
+def test_driver_on_another_host_is_not_monitored():
     environment = {**os.environ, "DITHC_DRIVER_PID": "999999999", "DITHC_DRIVER_HOST": "another"}
     line = [sys.executable, "-c", "import time; time.sleep(0.3)"]
     assert supervise(line, environment=environment) == 0
 
 
 @pytest.mark.slow
-def test_the_command_stops_when_launch_itself_is_killed(tmp_path):
+def test_command_stops_when_the_launch_process_is_killed(tmp_path):
     launch = start_launch("--", sys.executable, "-c", STOPPABLE, str(tmp_path))
     wait_for((tmp_path / "ready-0").exists, "the command")
     launch.kill()
@@ -270,7 +270,7 @@ def test_every_rank_stops_when_the_driver_is_killed(tmp_path, stubborn):
     driver.kill()
     assert launch.wait(LIMIT_SECONDS) == (128 + signal.SIGKILL if stubborn else 75)
     assert all((tmp_path / f"stopped-{rank}").exists() for rank in range(2))
-    wait_for(lambda: not any(alive(int(path.read_text())) for path in ready), "the ranks to end")
+    wait_for(lambda: not any(is_alive(int(path.read_text())) for path in ready), "the ranks to end")
     assert driver.wait() == -signal.SIGKILL  # until here it was a zombie: dead, but not reaped
 
 

@@ -42,14 +42,14 @@ def values(length: int, dtype: torch.dtype, rank: int) -> Tensor:
     return ((torch.arange(length) * 7 + rank * 3) % 5 + 1).to(dtype)
 
 
-def of_all(length: int, dtype: torch.dtype) -> Tensor:
+def values_of_all_ranks(length: int, dtype: torch.dtype) -> Tensor:
     return torch.stack([values(length, dtype, rank) for rank in range(SIZE)])
 
 
 def reductions() -> None:
     for dtype in REDUCED:
         for length in LENGTHS:
-            everything = of_all(length, torch.float64)
+            everything = values_of_all_ranks(length, torch.float64)
             expected = {
                 dist.ReduceOp.SUM: everything.sum(0),
                 dist.ReduceOp.PRODUCT: everything.prod(0),
@@ -69,7 +69,7 @@ def reductions() -> None:
             assert torch.equal(root.double(), wanted)
     grid = values(12, torch.float32, RANK).view(3, 4).t()  # not contiguous
     dist.all_reduce(grid)
-    assert torch.equal(grid, of_all(12, torch.float32).sum(0).view(3, 4).t())
+    assert torch.equal(grid, values_of_all_ranks(12, torch.float32).sum(0).view(3, 4).t())
     bits = torch.tensor([1 << RANK])
     dist.all_reduce(bits, op=dist.ReduceOp.BOR)
     assert bits.item() == (1 << SIZE) - 1
@@ -78,14 +78,14 @@ def reductions() -> None:
     assert flags.tolist() == [SIZE == 1, True, False]
     several = [values(5, torch.float64, RANK), values(3, torch.float64, RANK)]
     dist.all_reduce_coalesced(several)
-    assert torch.equal(several[0], of_all(5, torch.float64).sum(0))
-    assert torch.equal(several[1], of_all(3, torch.float64).sum(0))
+    assert torch.equal(several[0], values_of_all_ranks(5, torch.float64).sum(0))
+    assert torch.equal(several[1], values_of_all_ranks(3, torch.float64).sum(0))
 
 
 def movements() -> None:
     for dtype in MOVED:
         for length in LENGTHS:
-            own, everything = values(length, dtype, RANK), of_all(length, dtype)
+            own, everything = values(length, dtype, RANK), values_of_all_ranks(length, dtype)
             sent = own.clone()
             dist.broadcast(sent, SIZE - 1)
             assert torch.equal(sent, everything[SIZE - 1])
@@ -172,10 +172,10 @@ def messages() -> None:
     assert torch.equal(long, values(4099, torch.float32, 0))
     double = values(4099, torch.float64, RANK)
     dist.all_reduce(double)
-    assert torch.equal(double, of_all(4099, torch.float64).sum(0))
+    assert torch.equal(double, values_of_all_ranks(4099, torch.float64).sum(0))
     together = torch.zeros(SIZE * 4099)
     dist.all_gather_single(together, values(4099, torch.float32, RANK))
-    assert torch.equal(together, of_all(4099, torch.float32).view(-1))
+    assert torch.equal(together, values_of_all_ranks(4099, torch.float32).view(-1))
 
 
 class Branching(nn.Module):

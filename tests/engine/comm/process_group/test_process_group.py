@@ -35,7 +35,7 @@ EXACT = ("fully_sharded", "reduced_gradients")  # compared with fp32 on one proc
     ],
     ids=["alone", "blocking", "iallreduce", "2", "4", "nodes-of-one", "2-nodes", "2-nodes-bf16", "unequal-nodes"],
 )
-def test_collectives_and_their_users(ranks, nodes, settings):
+def test_collectives_fsdp_and_reducer_are_correct_on_all_layouts(ranks, nodes, settings):
     scenes = [scene for scene in SCENES if not settings.get("reduce_dtype") or scene not in EXACT]
     environment = {"DITHC_TEST_COMM": json.dumps(settings), "DITHC_TEST_NODES": str(nodes)}
     done = run_program(PROGRAM, ranks, *scenes, **environment)
@@ -44,14 +44,14 @@ def test_collectives_and_their_users(ranks, nodes, settings):
     assert ("the nodes have different numbers of ranks" in done.stderr) == (ranks == 3)
 
 
-def test_missing_ranks_are_an_error_at_the_timeout():
+def test_missing_rank_raises_a_timeout_error_with_rank_number():
     done = run_program(PROGRAM, 3, "absent")
     assert done.returncode == 0, done.stderr
     assert sorted(done.stdout.splitlines()) == done_lines(3)
     assert re.search(r"rank 0 of 3: waiting for \d+ s for rank 2 \(process \d+\); gives up after 10 s", done.stderr)
 
 
-def test_documented_lines_start_a_group():
+def test_documented_code_initializes_a_process_group():
     program = (
         "import sys, torch, torch.distributed as dist, dithc.engine.comm.process_group\n"
         "dist.init_process_group('dithc-mpi')\n"

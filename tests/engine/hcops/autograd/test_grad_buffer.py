@@ -45,7 +45,7 @@ def torch_gradient(weight: Tensor, *inputs: Tensor) -> Tensor:
     return leaf.grad
 
 
-def test_buffer_holds_each_gradient_at_a_page() -> None:
+def test_buffer_stores_each_gradient_at_a_page_boundary() -> None:
     weights = [Parameter(torch.randn(3, 5)), Parameter(torch.randn(40, 30))]
     buffer = hcops.optimizer.flat_gradients(weights)
     assert buffer.numel() == 3 * 1024
@@ -53,7 +53,7 @@ def test_buffer_holds_each_gradient_at_a_page() -> None:
     assert [w.flat_grad.shape for w in weights] == [w.shape for w in weights]
 
 
-def test_only_trained_fp32_parameters_take_part() -> None:
+def test_buffer_contains_only_trained_fp32_parameters() -> None:
     weights = [Parameter(torch.randn(2, 2), requires_grad=False), Parameter(torch.randn(2, 2).double())]
     assert hcops.optimizer.flat_gradients(weights).numel() == 0
     assert not any(hasattr(weight, "flat_grad") for weight in weights)
@@ -80,7 +80,7 @@ def test_bias_gradient_of_a_micro_batch_is_not_counted_twice() -> None:
     torch.testing.assert_close(bias.grad, torch.full((4,), 10.0))
 
 
-def test_gradient_set_to_zero_in_place_is_added_to() -> None:
+def test_zeroed_gradient_accumulates_without_old_values() -> None:
     (weight,) = flat((4, 3))
     x = torch.randn(5, 3)
     for _ in range(2):
@@ -98,7 +98,7 @@ def test_weight_used_twice_in_one_pass_gets_both_gradients() -> None:
         torch.testing.assert_close(weight.grad, count * torch_gradient(weight, *inputs))
 
 
-def test_gradient_from_elsewhere_is_added_to_and_not_replaced() -> None:
+def test_existing_gradient_is_accumulated_and_not_replaced() -> None:
     (weight,) = flat((4, 3))
     x = torch.randn(5, 3)
     weight.grad = torch.ones(4, 3)
@@ -106,7 +106,7 @@ def test_gradient_from_elsewhere_is_added_to_and_not_replaced() -> None:
     torch.testing.assert_close(weight.grad, torch_gradient(weight, x) + 1)
 
 
-def test_place_of_its_own_is_left_alone_while_somebody_keeps_a_gradient_there() -> None:
+def test_grad_view_is_not_reused_while_a_gradient_reference_exists() -> None:
     weight, x = Parameter(torch.randn(4, 3)), torch.randn(5, 3)
     hcops.optimizer.assign_grad_view(weight, torch.empty(4, 3), accumulate=False)
     hcops.linear(x, weight).square().sum().backward()
@@ -124,7 +124,7 @@ def test_place_of_its_own_is_left_alone_while_somebody_keeps_a_gradient_there() 
     assert is_flat(weight)
 
 
-def test_captured_gradient_leaves_the_buffer_and_grad_alone() -> None:
+def test_captured_gradient_does_not_change_buffer_or_grad() -> None:
     (weight,) = flat((4, 3))
     x, other = torch.randn(5, 3), torch.randn(5, 3)
     hcops.linear(x, weight).square().sum().backward()
@@ -134,7 +134,7 @@ def test_captured_gradient_leaves_the_buffer_and_grad_alone() -> None:
     assert captured.data_ptr() != weight.flat_grad.data_ptr()
 
 
-def test_pass_that_wants_other_inputs_only_leaves_the_buffer_alone() -> None:
+def test_backward_for_other_inputs_does_not_change_the_buffer() -> None:
     (weight,) = flat((4, 3))
     x = torch.randn(5, 3, requires_grad=True)
     hcops.linear(x, weight).square().sum().backward()
@@ -143,7 +143,7 @@ def test_pass_that_wants_other_inputs_only_leaves_the_buffer_alone() -> None:
     assert torch.equal(weight.grad, before)
 
 
-def test_hook_of_the_tensor_sees_and_changes_the_new_gradient_alone() -> None:
+def test_tensor_hook_receives_and_scales_only_the_new_gradient() -> None:
     (weight,) = flat((4, 3))
     x = torch.randn(5, 3)
     weight.register_hook(lambda gradient: 2 * gradient)
@@ -152,7 +152,7 @@ def test_hook_of_the_tensor_sees_and_changes_the_new_gradient_alone() -> None:
         torch.testing.assert_close(weight.grad, 2 * count * torch_gradient(weight, x))
 
 
-def test_pass_that_failed_half_way_does_not_spoil_the_next() -> None:
+def test_failed_pass_does_not_corrupt_the_next_pass() -> None:
     (weight,) = flat((4, 3))
     x = torch.randn(5, 3, requires_grad=True)
 
@@ -173,7 +173,7 @@ def test_pass_that_failed_half_way_does_not_spoil_the_next() -> None:
         torch.testing.assert_close(weight.grad, torch_gradient(weight, x.detach()))
 
 
-def test_product_that_failed_leaves_the_gradient_and_the_buffer_in_use(monkeypatch) -> None:
+def test_failed_product_preserves_gradient_and_buffer(monkeypatch) -> None:
     (weight,) = flat((4, 3))
     x = torch.randn(5, 3)
     hcops.linear(x, weight).square().sum().backward()
@@ -193,7 +193,7 @@ def test_product_that_failed_leaves_the_gradient_and_the_buffer_in_use(monkeypat
     torch.testing.assert_close(weight.grad, 2 * before)
 
 
-def test_forgotten_gradients_free_the_buffer_after_a_failed_pass() -> None:
+def test_zero_grad_frees_the_buffer_after_a_failed_pass() -> None:
     (weight,) = flat((4, 3))
     weight.register_post_accumulate_grad_hook(lambda _: None)
     hcops.linear(torch.randn(5, 3), weight).sum().backward()
@@ -217,7 +217,7 @@ def mlp_gradients(weights: list[Tensor], *inputs: Tensor) -> list[Tensor]:
 
 
 @pytest.mark.parametrize("mode", ["plain", "recomputed"])
-def test_both_weights_of_an_mlp_write_there_and_add_up(mode: str) -> None:
+def test_mlp_weight_gradients_accumulate_in_the_buffer(mode: str) -> None:
     weights, inputs = flat((7, 3), (3, 7)), [torch.randn(2, 5, 3) for _ in range(2)]
     for count, x in enumerate(inputs, start=1):
         leaf = x.clone().requires_grad_()
@@ -240,7 +240,7 @@ def test_frozen_weight_of_an_mlp_gets_no_gradient(frozen: int) -> None:
     torch.testing.assert_close(weights[1 - frozen].grad, mlp_gradients(weights, x)[1 - frozen], rtol=1e-5, atol=1e-4)
 
 
-def test_first_layer_of_an_mlp_that_failed_leaves_the_second_ones_gradient_landed(monkeypatch) -> None:
+def test_failed_first_mlp_layer_preserves_second_layer_gradient(monkeypatch) -> None:
     weights, x = flat((7, 3), (3, 7)), torch.randn(2, 5, 3)
     mlp(x, weights, residual=x).square().sum().backward()
     before = [weight.grad.clone() for weight in weights]
@@ -265,7 +265,7 @@ def test_first_layer_of_an_mlp_that_failed_leaves_the_second_ones_gradient_lande
 
 
 @pytest.mark.parametrize("reentrant", [False, True])
-def test_recomputed_layers_write_there_too(reentrant: bool) -> None:
+def test_recomputed_layers_write_to_the_buffer(reentrant: bool) -> None:
     first, second = flat((3, 3), (3, 3))
     x = torch.randn(5, 3, requires_grad=True)
     expected = [weight.detach().clone().requires_grad_() for weight in (first, second)]

@@ -77,7 +77,7 @@ def gelu(x: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_bits_are_the_same_for_any_number_of_threads(name: str, use_backend: Callable[[str], None]) -> None:
+def test_results_are_bitwise_equal_for_any_number_of_threads(name: str, use_backend: Callable[[str], None]) -> None:
     use_backend("numba")
     leaves, _ = make(CASES[name], len(CASES[name].shapes) - 1, "fp32")
     found = []
@@ -88,7 +88,7 @@ def test_bits_are_the_same_for_any_number_of_threads(name: str, use_backend: Cal
     assert all(torch.equal(bits(a), bits(b)) for other in found[1:] for a, b in zip(found[0], other, strict=True))
 
 
-def test_weight_gradient_lands_in_a_given_buffer_and_adds_to_it() -> None:
+def test_weight_gradient_is_written_or_added_to_the_given_buffer() -> None:
     dy, x, weight, out = torch.randn(50, 9), torch.randn(50, 11), torch.randn(9, 11), torch.full((9, 11), torch.nan)
     dx, dw, db = ops.linear_backward(dy, x, weight, True, (False, True, False), out)
     assert dx is None
@@ -100,7 +100,7 @@ def test_weight_gradient_lands_in_a_given_buffer_and_adds_to_it() -> None:
     assert_near(out, 2 * once.double(), terms=60, size=dy.abs().double().T @ x.abs().double())
 
 
-def test_nan_and_inf_reach_their_row_and_column_only() -> None:
+def test_nan_and_inf_propagate_as_in_torch_linear() -> None:
     x, weight = torch.randn(40, 20), torch.randn(50, 20)
     x[3, 4], weight[7, 2] = torch.nan, torch.inf
     y = ops.linear_forward(x, weight, None, FP32)
@@ -126,7 +126,7 @@ FUNCTIONS = {
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
-def test_function_is_near_float64_over_all_of_fp32(name: str) -> None:
+def test_function_matches_float64_over_the_fp32_range(name: str) -> None:
     function, exact, terms = FUNCTIONS[name]
     x = adversarial()
     expected = exact(x.double())
@@ -143,7 +143,7 @@ def test_function_is_near_float64_over_all_of_fp32(name: str) -> None:
 
 @BOTH
 @pytest.mark.parametrize(("name", "exact"), [("gelu", gelu), ("silu", F.silu)])
-def test_gradient_of_function_is_autograds_in_float64(
+def test_function_gradient_matches_float64_autograd(
     name: str, exact: Callable[[Tensor], Tensor], dtype: torch.dtype
 ) -> None:
     x = torch.cat([adversarial(), torch.randn(1000)]).to(dtype)
@@ -159,7 +159,7 @@ def test_gradient_of_function_is_autograds_in_float64(
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
-def test_inf_and_nan_pass_as_in_torch(name: str) -> None:
+def test_inf_and_nan_inputs_match_torch(name: str) -> None:
     x = torch.tensor([torch.inf, -torch.inf, torch.nan, 0.0, -0.0, 1e30, -1e30])
     function, exact, _ = FUNCTIONS[name]
     torch.testing.assert_close(function(x), exact(x), equal_nan=True, rtol=1e-6, atol=0)
@@ -180,7 +180,7 @@ def test_bf16_is_rounded_to_nearest_even_and_keeps_nan() -> None:
     assert torch.equal(bits(shadow)[~expected.isnan()], bits(expected)[~expected.isnan()])
 
 
-def test_attention_of_one_hot_scores_and_with_nan() -> None:
+def test_attention_handles_extreme_scores_and_confines_nan_to_one_query() -> None:
     qkv = torch.randn(1, 40, 3 * 16)
     qkv[..., :32] *= 100  # one key dominates: scores in the thousands neither overflow nor lose the largest
     out, lse = ops.attention_forward(qkv, 1)
@@ -192,7 +192,7 @@ def test_attention_of_one_hot_scores_and_with_nan() -> None:
     assert not out[0, :7].isnan().any()
 
 
-def test_sum_of_squares_is_float64s() -> None:
+def test_sum_of_squares_matches_float64() -> None:
     tensors = [torch.randn(100_003), torch.empty(0), torch.full((7,), 1e30), torch.randn(1)]
     expected = float(sum(tensor.double().square().sum() for tensor in tensors))
     assert vector.sum_of_squares_forward(tensors) == pytest.approx(expected, rel=1e-13)
@@ -203,7 +203,7 @@ def test_sum_of_squares_is_float64s() -> None:
 SETTINGS = {"lr": 0.01, "betas": (0.9, 0.95), "eps": 1e-8, "weight_decay": 0.1}
 
 
-def test_adamw_is_torchs_in_float64_with_average_and_shadow() -> None:
+def test_adamw_average_and_shadow_match_float64_torch() -> None:
     weights = [torch.randn(3000), torch.randn(5, 7), torch.randn(1)]
     wide = [weight.double().requires_grad_() for weight in weights]
     averages, shadows = [weight.clone() for weight in weights], [torch.empty(w.shape, dtype=BF16) for w in weights]
@@ -227,7 +227,7 @@ def test_adamw_is_torchs_in_float64_with_average_and_shadow() -> None:
             assert torch.equal(shadows[i], weights[i].to(BF16))
 
 
-def test_first_use_says_that_it_compiles(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_first_use_logs_compilation_once(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     def copied(begin: int, end: int, x: Tensor, out: Tensor) -> None:
         for i in range(begin, end):
             out[i] = x[i]
@@ -261,8 +261,8 @@ def test_error_in_any_part_reaches_the_caller_after_all_parts_ended(failing: int
     assert sorted(done) == [number for number in range(3) if number != failing]
 
 
-def test_parts_that_no_thread_takes_run_on_the_caller_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Ending(ThreadPoolExecutor):
+def test_rejected_parts_run_once_on_the_calling_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    class EndingExecutor(ThreadPoolExecutor):
         """Executor that accepts one part, then ends, as when the interpreter ends."""
 
         def submit(self, *arguments: Any, **named: Any) -> Any:
@@ -270,14 +270,14 @@ def test_parts_that_no_thread_takes_run_on_the_caller_once(monkeypatch: pytest.M
             self.shutdown(wait=False)
             return future
 
-    monkeypatch.setattr(numba_threads._pool, "executor", Ending(3))
+    monkeypatch.setattr(numba_threads._pool, "executor", EndingExecutor(3))
     monkeypatch.setattr(numba_threads._pool, "size", 3)
     done: list[int] = []
     numba_threads.spread([partial(done.append, i) for i in range(4)])
     assert sorted(done) == [0, 1, 2, 3]
 
 
-def test_callers_on_several_threads_do_not_disturb_each_other() -> None:
+def test_concurrent_callers_produce_correct_results() -> None:
     inputs = [torch.randn(50, 40) for _ in range(8)]
     weight, bias = torch.randn(30, 40), torch.randn(30)
     expected = [ops.linear_forward(x, weight, bias, FP32) for x in inputs]
@@ -309,7 +309,7 @@ print("fine")
 
 
 @pytest.mark.slow
-def test_folder_that_cannot_be_written_means_no_cache_and_a_line_in_the_log() -> None:
+def test_unwritable_cache_folder_is_logged_with_fix() -> None:
     result = run_script(PROGRAM, NUMBA_CACHE_DIR="/dev/null/nowhere")
     assert result.stdout == "fine\n", result.stderr
     assert "not kept" in result.stderr
@@ -317,7 +317,7 @@ def test_folder_that_cannot_be_written_means_no_cache_and_a_line_in_the_log() ->
 
 
 @pytest.mark.slow
-def test_second_process_finds_what_the_first_compiled(tmp_path: Path) -> None:
+def test_second_process_reuses_compiled_kernels(tmp_path: Path) -> None:
     first, second = (run_script(PROGRAM, NUMBA_CACHE_DIR=str(tmp_path)) for _ in range(2))
     assert (first.stdout, second.stdout) == ("fine\n", "fine\n"), first.stderr + second.stderr
     assert "Numba compiled silu_forward" in first.stderr

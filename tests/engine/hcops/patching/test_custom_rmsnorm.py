@@ -32,7 +32,7 @@ class OffsetRMSNorm(ARMSNorm):
         return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.variance_epsilon) * (1 + self.weight)
 
 
-class OtherRMSNorm(ARMSNorm):
+class NoEpsRMSNorm(ARMSNorm):
     """RMSNorm without eps."""
 
     def forward(self, x: Tensor) -> Tensor:
@@ -62,7 +62,7 @@ def kinds(patched):
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.bfloat16, 3e-2)])
-def test_gradients_are_those_of_float64(dtype, tolerance):
+def test_gradients_match_float64(dtype, tolerance):
     model, x = build_model(ARMSNorm).to(dtype), torch.randn(6, 5).to(dtype)
     exact = gradients(copy.deepcopy(model).double(), x.double())
     patched = hcops.patch(model, always=True)
@@ -71,8 +71,8 @@ def test_gradients_are_those_of_float64(dtype, tolerance):
     assert kinds(patched) == {"linear": True, "rms_norm": True}
 
 
-@pytest.mark.parametrize("norm", [OffsetRMSNorm, OtherRMSNorm])
-def test_what_computes_something_else_is_left_alone(norm):
+@pytest.mark.parametrize("norm", [OffsetRMSNorm, NoEpsRMSNorm])
+def test_norms_with_different_formulas_are_not_patched(norm):
     model, x = build_model(norm), torch.randn(6, 5)
     before = model(x)
     patched = hcops.patch(model, always=True)
@@ -81,13 +81,13 @@ def test_what_computes_something_else_is_left_alone(norm):
     assert "forward" not in vars(model[1])
 
 
-def test_what_takes_another_argument_is_left_alone():
+def test_norm_with_extra_argument_is_not_patched():
     norm = GatedRMSNorm(8)
     hcops.patch(nn.ModuleList([norm]), always=True)
     assert torch.equal(norm(torch.ones(2, 8), torch.zeros(2, 8)), torch.zeros(2, 8))
 
 
-def test_on_its_own_under_other_types_and_compiled_it_is_the_module_s():
+def test_original_norm_runs_standalone_with_mixed_types_and_compiled():
     model = build_model(ARMSNorm)
     x = torch.randn(2, 24)
     before = model[1](x)
@@ -102,7 +102,7 @@ def test_on_its_own_under_other_types_and_compiled_it_is_the_module_s():
     assert torch.equal(compiled(torch.ones(2, 5)), plain(torch.ones(2, 5)))
 
 
-def test_copies_are_served_and_unpatched_to_the_bit():
+def test_copied_models_stay_patched_and_unpatch_restores_bits():
     model, x = build_model(ARMSNorm), torch.randn(6, 5)
     before, names = model(x), list(model.state_dict())
     hcops.patch(model, always=True)

@@ -19,7 +19,7 @@ TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 4e-2}
 MODES = (torch.enable_grad, torch.enable_grad, torch.enable_grad, torch.no_grad, torch.inference_mode)
 
 
-class Calls(nn.Module):
+class FunctionModule(nn.Module):
     """Module with one torch function as its forward pass."""
 
     def __init__(self, function):
@@ -101,7 +101,7 @@ def test_results_have_the_layout_of_torch(name, data):
     if name == "norm" and data.draw(st.booleans()):
         tensors[1:] = [tensor.float() for tensor in tensors[1:]]
     needs, mode = [data.draw(st.integers(0, 4)) > 0 for _ in tensors], data.draw(st.sampled_from(MODES))
-    model = Calls(function)
+    model = FunctionModule(function)
     gradient = data.draw(laid_out(tuple(function(*tensors).shape)))
     exact_results = results(model, [t.double() for t in tensors], needs, gradient, mode=mode)
     expected = results(model, tensors, needs, gradient, autocast=autocast, mode=mode)
@@ -126,7 +126,7 @@ def test_in_place_changes_of_served_results_are_allowed():
         lambda: F.linear(x, torch.eye(8, requires_grad=True)),
         lambda: F.gelu(x.clone().requires_grad_()),
     ):
-        model = Calls(lambda function=function: function().mul_(2))
+        model = FunctionModule(lambda function=function: function().mul_(2))
         expected = model()
         hcops.patch(model, always=True, threads="own")
         torch.testing.assert_close(model(), expected, rtol=1e-4, atol=1e-4)

@@ -51,18 +51,18 @@ def assert_same(found, expected):
 
 
 @pytest.mark.parametrize("scheduled", [False, True])
-def test_update_and_state_are_those_of_torch(scheduled):
+def test_update_and_state_match_torch(scheduled):
     run = functools.partial(trained, 4, scheduled=scheduled)
     assert_same(run(patched=True), run(patched=False))
 
 
-def test_state_goes_over_in_both_directions():
+def test_state_transfers_between_hcops_and_torch():
     hcops_state, torch_state = (trained(2, patched=patched)[1].state_dict() for patched in (True, False))
     assert_same(trained(2, patched=True, state=torch_state), trained(2, patched=False, state=torch_state))
     assert_same(trained(2, patched=False, state=hcops_state), trained(2, patched=True, state=hcops_state))
 
 
-def test_unpatched_optimizer_is_torch_s_to_the_bit():
+def test_unpatched_optimizer_is_bitwise_equal_to_torch():
     model, optimizer = trained(1, patched=True)
     hcops.unpatch(model, optimizer)
     clone = copy.deepcopy(model)
@@ -78,7 +78,7 @@ def test_unpatched_optimizer_is_torch_s_to_the_bit():
     assert all(torch.equal(a, b) for a, b in zip(model.parameters(), clone.parameters(), strict=True))
 
 
-def test_bf16_parameters_are_those_of_float64_rounded_once():
+def test_bf16_parameters_match_float64_rounded_once():
     """Compare each step, computed in float64 from the previous state, with bf16 state as torch stores it."""
     torch.manual_seed(2)
     weight = nn.Parameter(torch.randn(3, 70).bfloat16())
@@ -101,7 +101,7 @@ def test_bf16_parameters_are_those_of_float64_rounded_once():
         first, second = state["exp_avg"].double(), state["exp_avg_sq"].double()
 
 
-def test_a_closure_is_torch_s():
+def test_closure_is_evaluated_as_in_torch():
     weight = nn.Parameter(torch.ones(3))
     optimizer = torch.optim.AdamW([weight], lr=0.1)
     hcops.patch(nn.Identity(), optimizer)
@@ -116,7 +116,7 @@ def test_a_closure_is_torch_s():
     assert torch.allclose(weight, torch.full((3,), 1 - 0.1 * 0.01 - 0.1), atol=1e-5)
 
 
-def test_another_optimizer_and_a_second_patch_are_refused():
+def test_unsupported_optimizer_and_second_patch_are_rejected():
     weight = nn.Parameter(torch.ones(3))
     with pytest.raises(UserError, match="AdamW"):
         hcops.patch(nn.Identity(), torch.optim.SGD([weight], lr=0.1))

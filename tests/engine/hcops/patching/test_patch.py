@@ -53,7 +53,7 @@ def floating(inputs, dtype):
     ("name", "kind"),
     [*product(OWN, ROUNDOFF), *(pytest.param(*case, marks=pytest.mark.slow) for case in product(THEIRS, THEIR_KINDS))],
 )
-def test_gradients_are_those_of_float64(name, kind):
+def test_gradients_match_float64_and_unpatch_restores_error(name, kind):
     model, inputs = fresh(name)
     dtype = torch.bfloat16 if kind == "bf16" else torch.float32
     model, inputs = model.to(dtype), floating(inputs, dtype)
@@ -68,7 +68,7 @@ def test_gradients_are_those_of_float64(name, kind):
     assert relative_error(gradients(model, inputs, autocast=kind == "autocast"), exact) == plain
 
 
-def test_calls_are_served_and_listed():
+def test_served_operators_are_listed_in_the_table():
     model, inputs = fresh("decoder")
     patched = hcops.patch(model, always=True)
     gradients(model, inputs)
@@ -79,7 +79,7 @@ def test_calls_are_served_and_listed():
 
 
 @pytest.mark.parametrize("name", OWN)
-def test_unpatch_leaves_nothing_behind(name):
+def test_unpatch_restores_hooks_parameters_and_gradients(name):
     model, inputs = fresh(name)
     keys, parameters = list(model.state_dict()), list(model.parameters())
     hooks = [(len(m._forward_pre_hooks), len(m._forward_hooks), "forward" in vars(m)) for m in model.modules()]
@@ -95,7 +95,7 @@ def test_unpatch_leaves_nothing_behind(name):
 
 
 @pytest.mark.slow
-def test_faster_is_served_and_slower_is_not(monkeypatch, tmp_path, caplog):
+def test_only_faster_kernels_are_served_and_measured_once(monkeypatch, tmp_path, caplog):
     """The measured ratio decides. It is measured once per process and once per machine."""
     monkeypatch.setenv("DITHC_TUNING_FOLDER", str(tmp_path))
     monkeypatch.setattr(dispatch_mode, "MEASURED", autotune.AutotuneCache())
@@ -135,7 +135,7 @@ def test_faster_is_served_and_slower_is_not(monkeypatch, tmp_path, caplog):
     assert "measured again" in caplog.text
 
 
-def test_measuring_changes_no_number(monkeypatch):
+def test_measurement_preserves_gradients_and_random_state(monkeypatch):
     """A real measurement with every ratio above 1 changes neither random numbers nor gradients."""
     monkeypatch.setenv("DITHC_TUNING_FOLDER", "off")
     monkeypatch.setattr(dispatch_mode, "MEASURED", autotune.AutotuneCache())
@@ -151,7 +151,7 @@ def test_measuring_changes_no_number(monkeypatch):
 
 
 def test_torch_serves_masks_dropout_and_other_types_with_reasons():
-    class Odd(nn.Module):
+    class UnsupportedCalls(nn.Module):
         def forward(self, x):
             masked = F.scaled_dot_product_attention(x, x, x, attn_mask=torch.ones(4, 4, dtype=torch.bool))
             dropped = F.scaled_dot_product_attention(x, x, x, dropout_p=0.5)
@@ -164,7 +164,7 @@ def test_torch_serves_masks_dropout_and_other_types_with_reasons():
             )
 
     x = torch.randn(1, 2, 4, 8)
-    patched = hcops.patch(model := Odd(), always=True)
+    patched = hcops.patch(model := UnsupportedCalls(), always=True)
     torch.manual_seed(0)
     found = model(x)
     hcops.unpatch(model)
@@ -180,7 +180,7 @@ def test_torch_serves_masks_dropout_and_other_types_with_reasons():
     }
 
 
-def test_errors_are_torch_s_own():
+def test_invalid_input_raises_torch_errors():
     model = nn.Sequential(nn.Linear(3, 4))
     hcops.patch(model, always=True)
     for bad in (torch.randn(2, 5), torch.randint(0, 2, (2, 3)), torch.randn(2, 3, device="meta")):
@@ -189,7 +189,7 @@ def test_errors_are_torch_s_own():
     assert model(torch.randn(2, 3)).shape == (2, 4)  # the mode was closed
 
 
-def test_no_mode_is_left_open_where_a_forward_fails():
+def test_failed_forward_closes_the_dispatch_mode():
     class Failing(nn.Module):
         def __init__(self):
             super().__init__()
@@ -208,7 +208,7 @@ def test_no_mode_is_left_open_where_a_forward_fails():
 
 
 @pytest.mark.parametrize("reentrant", [False, True])
-def test_recomputation_makes_the_choices_of_the_forward_pass(reentrant):
+def test_checkpointed_gradients_match_the_unpatched_model(reentrant):
     class Checkpointed(Vit):
         def forward(self, image):
             x = self.patches(image).flatten(2).transpose(1, 2)
@@ -224,14 +224,14 @@ def test_recomputation_makes_the_choices_of_the_forward_pass(reentrant):
     assert all(torch.allclose(found[name], expected[name], rtol=1e-4, atol=1e-5) for name in expected)
 
 
-def test_patching_twice_is_refused():
+def test_second_patch_is_rejected():
     model, _ = fresh("vit")
     hcops.patch(model)
     with pytest.raises(UserError, match="unpatch"):
         hcops.patch(model)
 
 
-def test_inference_and_second_derivatives():
+def test_inference_matches_torch_and_second_derivatives_are_rejected():
     model, inputs = fresh("vit")
     with torch.inference_mode():
         expected = model(*inputs)

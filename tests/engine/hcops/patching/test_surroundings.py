@@ -26,7 +26,7 @@ def assert_close(model: nn.Module, x: torch.Tensor, tolerance: float) -> None:
         torch.testing.assert_close(patched, plain, rtol=tolerance, atol=tolerance)
 
 
-def test_the_default_type_of_torch_changes_nothing():
+def test_default_dtype_does_not_change_results():
     model, x = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.LayerNorm(WIDTH), nn.GELU()), torch.randn(7, WIDTH)
     torch.set_default_dtype(torch.bfloat16)
     try:
@@ -36,12 +36,12 @@ def test_the_default_type_of_torch_changes_nothing():
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_an_rms_norm_without_eps_has_torch_s(dtype):
+def test_rms_norm_without_eps_uses_the_torch_default(dtype):
     norm = nn.RMSNorm(WIDTH).to(dtype)
     assert_close(norm, (1e-3 * torch.randn(5, WIDTH)).to(dtype), 1e-4 if dtype is torch.float32 else 2e-2)
 
 
-def test_a_scaler_of_gradients_keeps_its_say():
+def test_found_inf_of_gradient_scaler_skips_the_update():
     weights = [nn.Parameter(torch.ones(4)) for _ in range(2)]
     for weight, is_patched in zip(weights, (False, True), strict=True):
         optimizer = torch.optim.AdamW([weight], lr=0.1, fused=True)
@@ -54,7 +54,7 @@ def test_a_scaler_of_gradients_keeps_its_say():
     assert torch.equal(weights[1], weights[0])
 
 
-def test_a_back_end_that_is_chosen_later_counts():
+def test_backend_selected_after_patching_is_used():
     model, x = nn.Sequential(nn.GELU()), torch.randn(3, WIDTH, requires_grad=True)
     hcops.patch(model, always=True)
     assert "dithc" in type(model(x).grad_fn).__name__
@@ -62,7 +62,7 @@ def test_a_back_end_that_is_chosen_later_counts():
         assert "dithc" not in type(model(x).grad_fn).__name__
 
 
-def test_a_folder_that_cannot_be_written_is_a_warning(tmp_path, monkeypatch):
+def test_unwritable_tuning_folder_does_not_fail_the_forward_pass(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("DITHC_TUNING_FOLDER", str(tmp_path / "file" / "below"))
     model = nn.Linear(WIDTH, WIDTH + 1)
@@ -70,7 +70,7 @@ def test_a_folder_that_cannot_be_written_is_a_warning(tmp_path, monkeypatch):
     assert model(torch.randn(6, WIDTH)).shape == (6, WIDTH + 1)
 
 
-class Stops(nn.Module):
+class InterruptedOnce(nn.Module):
     """Module that raises KeyboardInterrupt in its first pass."""
 
     stops = True
@@ -83,8 +83,8 @@ class Stops(nn.Module):
 
 
 @pytest.mark.parametrize("is_repeated", [True, False])
-def test_a_pass_that_was_stopped_leaves_nothing_behind(is_repeated):
-    model, x = nn.Sequential(nn.Sequential(Stops())), torch.randn(3, WIDTH, requires_grad=True)
+def test_interrupted_pass_closes_the_dispatch_mode(is_repeated):
+    model, x = nn.Sequential(nn.Sequential(InterruptedOnce())), torch.randn(3, WIDTH, requires_grad=True)
     hcops.patch(model, always=True)
     with pytest.raises(KeyboardInterrupt):
         model(x)

@@ -45,7 +45,7 @@ def script(text):
 
 @has_openmp
 @pytest.mark.slow
-def test_no_second_set_of_threads_is_made():
+def test_torch_threads_option_creates_no_additional_threads():
     """Runs in a separate process and counts its threads."""
     text = """
 import os, torch
@@ -67,7 +67,7 @@ print(all(row.served for row in patched.table()), torch.get_num_threads(), count
 
 @pytest.mark.slow
 @has_openmp
-def test_threads_are_torch_s_while_a_model_is_patched_so(caplog):
+def test_torch_threads_are_used_until_the_last_model_is_unpatched(caplog):
     team, model, second = team_threads(), nn.Sequential(nn.Linear(2, 2)), nn.Sequential(nn.Linear(2, 2))
     with caplog.at_level(logging.INFO):
         hcops.patch(model)
@@ -85,7 +85,7 @@ def test_threads_are_torch_s_while_a_model_is_patched_so(caplog):
 
 
 @has_openmp
-def test_the_number_of_threads_is_torch_s():
+def test_number_of_threads_follows_torch():
     model = nn.Sequential(nn.Linear(2, 2))
     hcops.patch(model)
     for threads in (1, 4, 2):
@@ -95,7 +95,7 @@ def test_the_number_of_threads_is_torch_s():
 
 @has_openmp
 @pytest.mark.parametrize("threads", ["torch", "own"])
-def test_results_do_not_depend_on_whose_threads_and_who_calls(threads):
+def test_results_are_bitwise_equal_for_any_threads_and_callers(threads):
     """Results are equal bit for bit with several concurrent callers. A CPU graph's backward pass runs in the calling
     thread.
     """
@@ -120,7 +120,7 @@ def test_results_do_not_depend_on_whose_threads_and_who_calls(threads):
 
 @has_openmp
 @pytest.mark.slow
-def test_a_forked_child_works_alone():
+def test_forked_child_computes_without_openmp_threads():
     """libgomp's threads do not exist in the child, and a region would wait for them forever."""
     text = """
 import os, torch
@@ -140,7 +140,7 @@ print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), torch.equal(before, mo
     assert script(text).split() == ["0", "True"]
 
 
-def test_without_openmp_a_separate_team_is_used_and_logged(monkeypatch, caplog):
+def test_separate_team_is_used_and_logged_without_openmp(monkeypatch, caplog):
     monkeypatch.setattr(contexts, "torch_openmp", lambda: "this torch does not run on OpenMP")
     team = team_threads()
     with caplog.at_level(logging.INFO):
@@ -149,6 +149,6 @@ def test_without_openmp_a_separate_team_is_used_and_logged(monkeypatch, caplog):
     assert team_threads() == team
 
 
-def test_threads_of_nobody_are_refused():
+def test_unknown_threads_option_is_rejected():
     with pytest.raises(UserError, match="'torch' or 'own'"):
         hcops.patch(nn.Linear(2, 2), threads="theirs")

@@ -71,7 +71,7 @@ class Tracing(nn.Module):
         return self.trace(self.hidden[0], x)(x)
 
 
-def measured_only_in_eager_code(*_):
+def measure_in_eager_code_only(*_):
     assert torch._C._get_tracing_state() is None
     assert not torch.compiler.is_compiling()
     assert torch._C._len_torch_dispatch_stack() == 0
@@ -85,11 +85,11 @@ SLOW = {"export", "strict export", "compile with autograd"}
 @pytest.mark.parametrize(
     "tracer", [pytest.param(name, marks=pytest.mark.slow) if name in SLOW else name for name in TRACERS]
 )
-def test_nothing_is_measured_and_the_trace_is_of_torch(tracer, monkeypatch):
+def test_tracers_match_the_unpatched_model_without_measurements(tracer, monkeypatch):
     torch.manual_seed(0)
     plain, trace = Block(attends=tracer != "jvp").requires_grad_(tracer == "grad"), TRACERS[tracer]
     monkeypatch.setattr(dispatch_mode, "MEASURED", autotune.AutotuneCache())
-    monkeypatch.setattr(dispatch_mode, "measure", measured_only_in_eager_code)
+    monkeypatch.setattr(dispatch_mode, "measure", measure_in_eager_code_only)
     x, data = torch.randn(2, 3, WIDTH), torch.randn(2, 3, WIDTH)
     expected = trace(plain, x)(data)
     patched = copy.deepcopy(plain)
@@ -101,7 +101,7 @@ def test_nothing_is_measured_and_the_trace_is_of_torch(tracer, monkeypatch):
         torch.testing.assert_close(around(data), expected, rtol=1e-4, atol=1e-5)
 
 
-def test_a_trace_has_no_operator_of_dithc():
+def test_trace_contains_no_dithc_operators():
     block, x = Block(), torch.randn(2, 3, WIDTH)
     hcops.patch(block, always=True, threads="own")
     for graph in (torch.jit.trace(block, x, check_trace=False).inlined_graph, make_fx(block)(x).graph):
@@ -127,7 +127,7 @@ def test_measurements_in_contexts_leave_results_and_later_gradients_intact(conte
 
 
 @pytest.mark.parametrize("part", ["model", "container", "leaf"])
-def test_a_patched_module_is_not_scripted(part):
+def test_scripting_a_patched_module_raises(part):
     model = nn.Sequential(nn.Sequential(nn.Linear(8, 8), nn.SiLU()), ARMSNorm(8))
     chosen = {"model": model, "container": model[0], "leaf": model[1]}[part]
     hcops.patch(model)

@@ -131,14 +131,14 @@ class EvaluationConfig(Settings):
     """Averaged or raw weights; recorded with the score."""
     ema_std: Length | None = None
     """Length of the average, such as 0.07, computed from the two averages of the run (`ema.stds`) in all its kept
-    checkpoints up to this step; none for the average of `ema.decay`."""
+    checkpoints up to this step. `null`: the average of `ema.decay`."""
     num_images: int = Field(default=10000, ge=1, le=10**8)
     """Number of generated images: at least one for a scene (`windows`), else at least two, for a score."""
     image_size: int | None = Field(default=None, ge=1, le=LARGEST_SCENE)
     """Pixels of a side of an image, such as 4096; the size of the dataset's tiles if unset. A larger image needs
     `windows`, or a run on tiles of that size. Must be a multiple of the codec's `downsampling_factor`."""
     windows: WindowsConfig | None = None
-    """Sampling of a scene larger than the network's tiles; none for images of the tile size. A scene and its GeoTIFF
+    """Sampling of a scene larger than the network's tiles. `null`: images of the tile size. A scene and its GeoTIFF
     (`dithc export`) are written separately, by rows. A scene has no score."""
     sampler: Sampler = "ddpm"
     """Solver of the reverse process: euler and heun for runs with `objective.prediction_type: flow`, the others for all other
@@ -164,16 +164,16 @@ class EvaluationConfig(Settings):
     """Guide all latent channels, or the first three, as in the published DiT samples."""
     guidance_interval: list[Fraction] | None = Field(default=None, min_length=2, max_length=2)
     """Guide only between these two timesteps, as shares of the training timesteps: 0 is the least noise, 1 the most.
-    Other steps cost half; none to guide all steps."""
+    Other steps cost half. `null`: guide all steps."""
     guidance_reference: Literal["start"] | None = None
     """Prediction from which guidance moves away. start: the prediction without a label by the run's weights before its
-    first step (for fine-tuning: the pre-trained weights); none: the same by the sampled weights."""
+    first step (for fine-tuning: the pre-trained weights). `null`: the same by the sampled weights."""
     cache: Cache | None = None
     """Parts of a network evaluation that later evaluations reuse instead of computing them. Images are then not exact,
-    which is noted with their score. none computes everything."""
+    which is noted with their score. `null`: compute everything."""
     pipefusion: PipeFusionConfig | None = None
     """Sample an image patch by patch, so that ranks that are stages of the network work simultaneously. Images are then
-    not exact, which is noted with their score. none samples complete images."""
+    not exact, which is noted with their score. `null`: sample complete images."""
     batch_size: Size = 32
     """Images per batch of one rank."""
     extractor: Name

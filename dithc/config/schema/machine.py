@@ -12,8 +12,8 @@ Degree = Literal["auto"] | Positive
 
 
 class SamplingParallelismConfig(Settings):
-    """Parallelism of a sampling run; it affects the time, not the images. auto selects the fastest combination for the
-    remaining images, predicted from rates measured at the start (`dithc sample --show-plan` lists them)."""
+    """Parallelism of a sampling run. It does not change the images, except for rounding with `ring_degree` and
+    `parallel_vae`. auto selects the fastest combination by rates measured at the start (`dithc sample --show-plan`)."""
 
     data_parallel_degree: Degree = "auto"
     """Ranks that divide the images of a shard (64). They communicate only after these images are finished."""
@@ -58,7 +58,8 @@ class SamplingParallelismConfig(Settings):
 
 
 class MachineConfig(Settings):
-    """Launch of ranks. A profile sets this section, not an experiment; it has no effect on results."""
+    """Launch of ranks. A profile sets this section, not an experiment. Results change only by rounding: with the number
+    of ranks, and more with bf16 in `param_gather_dtype` (rounded weights) or `reduce_dtype` (rounded summands)."""
 
     launcher: Literal["none", "mpiexec", "srun"] = "none"
     """Launcher of the ranks of a training or sampling run; `none` for one rank."""
@@ -75,8 +76,7 @@ class MachineConfig(Settings):
     gradient_sync: GradientMode = "overlapped"
     """Gradient reduction over ranks. overlapped: dithc's, during the backward pass; ddp: PyTorch's."""
     sharding: Sharding = "none"
-    """Sharding of the optimizer state over ranks with a replica of the weights. none: each rank keeps the complete
-    state; zero1:
+    """Sharding of the optimizer state over ranks with a replica of the weights. none: each rank keeps all of it; zero1:
     each rank keeps moments and averages of its share of the weights (strategies cftp and dp, gradients overlapped)."""
     collectives: Literal["hierarchical", "iallreduce", "blocking"] = "hierarchical"
     """Implementation of sums over ranks. hierarchical: shared memory within a node and MPI between nodes; iallreduce:

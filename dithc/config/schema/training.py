@@ -55,9 +55,9 @@ class MemoryConfig(Settings):
     """Move weights, activations and optimizer state between memories. auto: if the machine has two tiers, or a setting
     below adds a second tier; on: as auto, but an error if only one tier exists; off: never."""
     fast_memory_gib: Gib | None = None
-    """Hard limit in GiB for the data of a rank in the fastest tier; none for its share of that tier's capacity."""
+    """Hard limit in GiB for the data of a rank in the fastest tier. `null`: its share of that tier's capacity."""
     spill_folder: Place | None = None
-    """Folder on a local disk for a file that is the last tier, one per rank; none for no file tier."""
+    """Folder on a local disk for a file that is the last tier, one per rank. `null`: no file tier."""
     spill_gib: Gib | None = None
     """GiB of that file, per rank; allocated before the training run begins."""
     allow_recompute: bool = False
@@ -108,7 +108,7 @@ class RunConfig(Settings):
     weight_decay: float = Field(default=0.0, ge=0.0, le=1000.0)
     """Decoupled weight decay."""
     max_grad_norm: float | None = Field(default=1.0, gt=0.0, le=10.0**9)
-    """Largest global gradient norm; none for no clipping."""
+    """Largest global gradient norm. `null`: no clipping."""
     dtype: Literal["fp32", "bf16"] = "fp32"
     """Compute type; master weights and optimizer state are always fp32."""
     backend: Literal["auto", "numba", "reference"] = "auto"
@@ -117,7 +117,7 @@ class RunConfig(Settings):
     activation_checkpointing: Recompute = "none"
     """Recompute activations of each block in the backward pass: less memory, equal results, a third more time."""
     guidance_training: GuidanceTrainingConfig | None = None
-    """Guidance trained into the network; none for no guidance. `loss` and `mse` in the metrics then refer to the moved
+    """Guidance trained into the network. `null`: no guidance. `loss` and `mse` in the metrics then refer to the moved
     target. The loss on held-out tiles (`validate_every`) refers to the plain target."""
     on_nonfinite: NonFinite = "stop"
     """Reaction to a step with a loss or gradient that is not finite. stop: fail with an error that names the step;
@@ -140,7 +140,7 @@ class RunConfig(Settings):
     """Also keep checkpoints at multiples of this number of steps. Must be a multiple of `checkpoint_every`."""
     validate_every: Positive | None = None
     """Steps between measurements of the loss on up to 256 tiles of the split val (raw weights, 8 times, always the same
-    noise), with one more at the end of each job; none for no measurements. No effect on training."""
+    noise), with one more at the end of each job. `null`: no measurements. No effect on training."""
     log_every: Positive = 10
     """Steps between lines in the log; metrics are written every step."""
 

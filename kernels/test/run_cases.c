@@ -158,7 +158,7 @@ static int serve(hc_context *context) {
     for (current_index = 0; fread(&bytes, sizeof(bytes), 1, stdin) == 1; current_index++) {
         char *request = bytes < 0 ? NULL : malloc((size_t)bytes + 1);
         if (request == NULL || fread(request, 1, (size_t)bytes, stdin) != (size_t)bytes) {
-            die("a case is not whole");
+            die("truncated case");
         }
         char *at = request;
         run_case(context, &at, stdout);

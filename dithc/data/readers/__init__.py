@@ -3,9 +3,9 @@
 Contents: `read_scenes` lists the files of a source in sorted order. `SceneSource` reads them one at a time, onto one grid,
 or returns the reason for a rejection.
 
-Invariants: no property is guessed. Bands, units, layout and offset come from metadata or from the configuration. A
-file that is unreadable or contradicts its declaration becomes a `Rejection` with what, got, expected and fix. A folder
-without files of the kind is an error.
+Invariants: bands, units, layout and offset come from metadata (of a STAC item also by its processing baseline) or from
+the configuration. A file that is unreadable or contradicts its declaration becomes a `Rejection` with what, got,
+expected and fix. A folder without files of the kind is an error.
 
 Extending: a new kind is a class with `paths`, `classes` and `read(path) -> Scene` (raising `SceneRejectedError`) and its row in
 `READERS`.

@@ -60,9 +60,9 @@ def pytest_report_header(config: pytest.Config) -> str | None:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if seed := config.stash[SAMPLE]:
-        left_out = sampling.left_out(items, seed=seed, short=config.getoption("--short"))
-        config.hook.pytest_deselected(items=[item for item in items if item.nodeid in left_out])
-        items[:] = [item for item in items if item.nodeid not in left_out]
+        skipped = sampling.skipped_tests(items, seed=seed, short=config.getoption("--short"))
+        config.hook.pytest_deselected(items=[item for item in items if item.nodeid in skipped])
+        items[:] = [item for item in items if item.nodeid not in skipped]
     if units_file := getattr(config, "workerinput", {}).get("units"):
         items[:] = sampling.long_units_first(items)
         sampling.write_units(items, Path(units_file))

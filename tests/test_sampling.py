@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.sampling import ONE_OF, ROOT, commit_of, drawn
+from tests.sampling import ONE_OF, ROOT, commit_of, select_members
 
 FAMILIES = """
 import pytest
@@ -65,14 +65,14 @@ def run_families(folder: Path, *arguments: str) -> tuple[list[str], str]:
 @pytest.mark.parametrize(("size", "expected"), [(1, 1), (2, 1), (32, 1), (33, 2), (64, 2), (65, 3)])
 def test_sample_is_one_in_32_of_a_family_and_at_least_one(size: int, expected: int) -> None:
     members = [f"test[{number}]" for number in range(size)]
-    found = drawn(members, seed="a commit")
+    found = select_members(members, seed="a commit")
     assert len(found) == expected
-    assert drawn(members[::-1], seed="a commit") == found
+    assert select_members(members[::-1], seed="a commit") == found
 
 
 def test_family_members_are_drawn_uniformly_over_commits() -> None:
     members = [f"test[{number}]" for number in range(2 * ONE_OF)]
-    draws = [drawn(members, seed=f"commit {number}") for number in range(3200)]
+    draws = [select_members(members, seed=f"commit {number}") for number in range(3200)]
     counts = {member: sum(member in draw for draw in draws) for member in members}
     assert all(60 < count < 140 for count in counts.values()), counts  # 100 expected; 40 is four standard deviations
 

@@ -11,28 +11,40 @@ import tarfile
 from pathlib import Path
 from typing import Any
 
-from tests.attack.products import SAFE, Draws, Place, Trial, spoilt
+from tests.attack.products import SAFE, Draws, Trial, Workspace, corrupt
 
 RAW: dict[str, Any] = {"kind": "gaofen2", "height_m": 120.0}
-OUT = ["../x", "../../../x", "OUTSIDE/x", "a/../../x", "..\\x", "C:/x", "C:\\x", "./../x", "//x", "a//../../x", ".."]
+OUTSIDE = [
+    "../x",
+    "../../../x",
+    "OUTSIDE/x",
+    "a/../../x",
+    "..\\x",
+    "C:/x",
+    "C:\\x",
+    "./../x",
+    "//x",
+    "a//../../x",
+    "..",
+]
 CENTRAL, LOCAL = b"PK\x01\x02", b"PK\x03\x04"
-SIZE_OF_CENTRAL = {
+CENTRAL_FIELDS = {
     "flags": (8, "<H"),
     "method": (10, "<H"),
     "crc": (16, "<I"),
     "packed": (20, "<I"),
     "size": (24, "<I"),
 }
-SIZE_OF_CENTRAL |= {"offset": (42, "<I"), "attributes": (38, "<I")}
-LOCALS = {"flags": 6, "method": 8, "crc": 14, "packed": 18, "size": 22}
+CENTRAL_FIELDS |= {"offset": (42, "<I"), "attributes": (38, "<I")}
+LOCAL_FIELDS = {"flags": 6, "method": 8, "crc": 14, "packed": 18, "size": 22}
 
 
-def zip_damaged(draws: Draws, place: Place) -> Trial:
+def damaged_zip(draws: Draws, workspace: Workspace) -> Trial:
     """Truncate a zip file, change bytes, or add bytes before or after it."""
-    good = next(place.of("packed").glob("*.zip"))
+    good = next(workspace.good_input("archives").glob("*.zip"))
     whole = good.read_bytes()
-    damage = draws.choice(["spoilt", "spoilt", "spoilt", "cut", "before", "behind", "empty", "no zip", "twice"])
-    content, did = spoilt(draws, whole) if damage == "spoilt" else (whole, damage)
+    damage = draws.choice(["corrupt", "corrupt", "corrupt", "cut", "before", "behind", "empty", "no zip", "twice"])
+    content, did = corrupt(draws, whole) if damage == "corrupt" else (whole, damage)
     if damage == "cut":
         content = whole[: draws.randrange(len(whole))]
     elif damage == "before":
@@ -43,13 +55,13 @@ def zip_damaged(draws: Draws, place: Place) -> Trial:
         content = whole + whole
     elif damage in ("empty", "no zip"):
         content = draws.randbytes(999) if damage == "no zip" else b""
-    (place.files / good.name).write_bytes(content)
-    return Trial(source=SAFE, did=did, like="packed", refused=damage in ("cut", "empty", "no zip"))
+    (workspace.files / good.name).write_bytes(content)
+    return Trial(source=SAFE, did=did, like="archives", rejected=damage in ("cut", "empty", "no zip"))
 
 
-def zip_directory(draws: Draws, place: Place) -> Trial:
+def zip_directory(draws: Draws, workspace: Workspace) -> Trial:
     """Make the directory and the header of a zip entry disagree, or falsify both."""
-    good = next(place.of("packed").glob("*.zip"))
+    good = next(workspace.good_input("archives").glob("*.zip"))
     content = bytearray(good.read_bytes())
     entries = []
     at = content.index(CENTRAL)
@@ -60,7 +72,7 @@ def zip_directory(draws: Draws, place: Place) -> Trial:
     files = [at for at in entries if struct.unpack_from("<I", content, at + 20)[0]]
     entry = draws.choice(files)
     name = draws.choice(["size", "packed", "crc", "method", "flags", "offset", "attributes"])
-    offset, form = SIZE_OF_CENTRAL[name]
+    offset, form = CENTRAL_FIELDS[name]
     (old,) = struct.unpack_from(form, content, entry + offset)
     new = {
         "size": [0, 1, old - 1, old + 1, 2 * old, 2**31, 2**32 - 1],
@@ -73,22 +85,22 @@ def zip_directory(draws: Draws, place: Place) -> Trial:
     }[name]
     value = draws.choice([one for one in new if one != old])
     struct.pack_into(form, content, entry + offset, value)
-    both = draws.random() < 0.5 and name in LOCALS
+    both = draws.random() < 0.5 and name in LOCAL_FIELDS
     if both:
-        struct.pack_into(form, content, struct.unpack_from("<I", content, entry + 42)[0] + LOCALS[name], value)
-    (place.files / good.name).write_bytes(content)
+        struct.pack_into(form, content, struct.unpack_from("<I", content, entry + 42)[0] + LOCAL_FIELDS[name], value)
+    (workspace.files / good.name).write_bytes(content)
     harmless = name == "packed" or (name == "flags" and not value & 0b1000001)  # no password: its content is compared
     did = f"{name} {old} is {value}{', in both' if both else ''}"
-    return Trial(source=SAFE, did=did, like="packed", refused=not harmless)
+    return Trial(source=SAFE, did=did, like="archives", rejected=not harmless)
 
 
-def raw_archive(place: Place) -> Path:
-    return next((place.of("raw") / "products").glob("*.tar.gz"))
+def raw_archive(workspace: Workspace) -> Path:
+    return next((workspace.good_input("raw") / "products").glob("*.tar.gz"))
 
 
-def tar_header(draws: Draws, place: Place) -> Trial:
+def tar_header(draws: Draws, workspace: Workspace) -> Trial:
     """Falsify size, type, name or checksum in an entry header; gzip's checksum is correct."""
-    good = raw_archive(place)
+    good = raw_archive(workspace)
     content = bytearray(gzip.decompress(good.read_bytes()))
     with tarfile.open(fileobj=io.BytesIO(bytes(content))) as archive:
         entries = [(one.offset, one.size, one.name) for one in archive]
@@ -105,7 +117,7 @@ def tar_header(draws: Draws, place: Place) -> Trial:
             [b"1", b"2", b"3", b"4", b"5", b"6", b"7", b"g", b"x", b"L", b"K", b"S", b"Z"]
         )
     elif damage == "name":
-        other = draws.choice([*OUT, "", "\0", entries[0][2], "x" * 99])
+        other = draws.choice([*OUTSIDE, "", "\0", entries[0][2], "x" * 99])
         content[at : at + 100] = other.encode()[:100].ljust(100, b"\0")
     elif damage == "checksum":
         content[at + 148 : at + 156] = b"0000000\0"
@@ -116,8 +128,8 @@ def tar_header(draws: Draws, place: Place) -> Trial:
     if damage not in ("checksum", "noise"):
         content[at + 148 : at + 156] = b" " * 8
         content[at + 148 : at + 156] = b"%06o\0 " % sum(content[at : at + 512])
-    (place.files / good.name).write_bytes(gzip.compress(content, 1))
-    return Trial(source=RAW, did=f"{damage} of {name}", like=f"raw/products/{good.name}", refused=False)
+    (workspace.files / good.name).write_bytes(gzip.compress(content, 1))
+    return Trial(source=RAW, did=f"{damage} of {name}", like=f"raw/products/{good.name}", rejected=False)
 
 
-GENERATORS = [zip_damaged, zip_directory, tar_header]
+GENERATORS = [damaged_zip, zip_directory, tar_header]

@@ -39,7 +39,7 @@ SECTIONS = ("datasets", "codecs", "runs", "extractors", "evaluations")
 class Trial:
     """Description of an error, a function that creates the entry at a path, and whether the report must name a line."""
 
-    what: str
+    description: str
     make: Callable[[Path], None]
     has_line: bool = True
 
@@ -56,7 +56,7 @@ def leaves(value: Any, place: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any,
         yield place, value
 
 
-def changed(content: dict[str, Any], place: tuple[Any, ...], value: Any) -> dict[str, Any]:
+def with_value(content: dict[str, Any], place: tuple[Any, ...], value: Any) -> dict[str, Any]:
     made = copy.deepcopy(content)
     part: Any = made
     for key in place[:-1]:
@@ -65,92 +65,92 @@ def changed(content: dict[str, Any], place: tuple[Any, ...], value: Any) -> dict
     return made
 
 
-def written(content: Any) -> Callable[[Path], None]:
+def yaml_writer(content: Any) -> Callable[[Path], None]:
     return lambda path: path.write_bytes(yaml.safe_dump(content, allow_unicode=False).encode())  # type: ignore[func-returns-value]
 
 
-def text_file(text: str | bytes) -> Callable[[Path], None]:
+def text_writer(text: str | bytes) -> Callable[[Path], None]:
     return lambda path: path.write_bytes(text if isinstance(text, bytes) else text.encode())  # type: ignore[func-returns-value]
 
 
 def trials(seed: int) -> Iterator[Trial]:
     """Yield trials of all types in turn, without end."""
-    drawn = random.Random(seed)
+    draws = random.Random(seed)
     content, text = demo(), DEMO.read_text()
-    kinds = (number, path, title, name, reference, unknown, line_of_text, unfolding, no_file, kind_of_value)
+    kinds = (number, path, title, name, reference, unknown_key, text_error, expanding_text, special_entry, wrong_type)
     while True:
         for kind in kinds:
-            yield kind(drawn, content, text)
+            yield kind(draws, content, text)
 
 
-def number(drawn: random.Random, content: dict[str, Any], text: str) -> Trial:
+def number(draws: random.Random, content: dict[str, Any], text: str) -> Trial:
     places = [
         place for place, value in leaves(content) if isinstance(value, int | float) and not isinstance(value, bool)
     ]
-    place, value = drawn.choice(places), drawn.choice(ODD_NUMBERS)
-    return Trial(f"{place} is {value!r}", written(changed(content, place, value)))
+    place, value = draws.choice(places), draws.choice(ODD_NUMBERS)
+    return Trial(f"{place} is {value!r}", yaml_writer(with_value(content, place, value)))
 
 
-def path(drawn: random.Random, content: dict[str, Any], text: str) -> Trial:
+def path(draws: random.Random, content: dict[str, Any], text: str) -> Trial:
     """Set a path to a command, a pattern, or invisible characters."""
-    odd = f"r{drawn.choice(ODD_LETTERS)}r"
-    place, value = drawn.choice(PATHS), drawn.choice((*COMMANDS, *TEMPLATES, *ODD_TEXTS, odd))
-    return Trial(f"{place} is {value!r}", written(changed(content, place, value)))
+    odd = f"r{draws.choice(ODD_LETTERS)}r"
+    place, value = draws.choice(PATHS), draws.choice((*COMMANDS, *TEMPLATES, *ODD_TEXTS, odd))
+    return Trial(f"{place} is {value!r}", yaml_writer(with_value(content, place, value)))
 
 
-def title(drawn: random.Random, content: dict[str, Any], text: str) -> Trial:
-    place = drawn.choice([("title",), ("datasets", "sentinel2", "title")])
-    value = drawn.choice(["a\nb", "a\x1b[31m", "a\u202eb", "a" * 501, 1, ["a"], {"a": "b"}, "a\ud800"])
-    return Trial(f"{place} is {value!r}", written(changed(content, place, value)))
+def title(draws: random.Random, content: dict[str, Any], text: str) -> Trial:
+    place = draws.choice([("title",), ("datasets", "sentinel2", "title")])
+    value = draws.choice(["a\nb", "a\x1b[31m", "a\u202eb", "a" * 501, 1, ["a"], {"a": "b"}, "a\ud800"])
+    return Trial(f"{place} is {value!r}", yaml_writer(with_value(content, place, value)))
 
 
-def name(drawn: random.Random, content: dict[str, Any], text: str) -> Trial:
+def name(draws: random.Random, content: dict[str, Any], text: str) -> Trial:
     """Set a name of an experiment or entry that is not a valid file name."""
-    at = drawn.randrange(4)
-    odd = drawn.choice([f"{'abc'[:at]}{drawn.choice(ODD_IN_NAMES)}{'abc'[at:]}", "..", "-a", "a" * 65, ""])
-    section = drawn.choice(("name", *SECTIONS))
+    at = draws.randrange(4)
+    odd = draws.choice([f"{'abc'[:at]}{draws.choice(ODD_IN_NAMES)}{'abc'[at:]}", "..", "-a", "a" * 65, ""])
+    section = draws.choice(("name", *SECTIONS))
     if section == "name":
-        return Trial(f"name is {odd!r}", written(changed(content, ("name",), odd)))
+        return Trial(f"name is {odd!r}", yaml_writer(with_value(content, ("name",), odd)))
     made = copy.deepcopy(content)
     made[section][odd] = next(iter(made[section].values()))
-    return Trial(f"{section}.{odd!r}", written(made))
+    return Trial(f"{section}.{odd!r}", yaml_writer(made))
 
 
-def reference(drawn: random.Random, content: dict[str, Any], text: str) -> Trial:
+def reference(draws: random.Random, content: dict[str, Any], text: str) -> Trial:
     """Set a dangling or circular reference."""
     places = [
         place
         for place, value in leaves(content)
         if isinstance(value, str) and place[-1] in ("dataset", "codec", "run", "extractor", "init", "train_dataset")
     ]
-    place = drawn.choice(places)
+    place = draws.choice(places)
     itself = place[1] if place[-1] == "init" else "nobody"
-    return Trial(f"{place} is {itself!r}", written(changed(content, place, itself)), has_line=False)
+    return Trial(f"{place} is {itself!r}", yaml_writer(with_value(content, place, itself)), has_line=False)
 
 
-def unknown(drawn: random.Random, content: dict[str, Any], text: str) -> Trial:
+def unknown_key(draws: random.Random, content: dict[str, Any], text: str) -> Trial:
     """Add an unknown key anywhere, including Snakemake template keys."""
     sections = [
         place[:-1] for place, _ in leaves(content) if not any(isinstance(key, int) for key in place) and len(place) != 2
     ]
     sections = [place for place in sections if place not in [(section,) for section in (*SECTIONS, "resources")]]
-    place = (*drawn.choice(sections), drawn.choice(["learning_rate", "__use_yte__", "?os.system('touch pwned')", "<"]))
-    return Trial(f"{place} exists", written(changed(content, place, drawn.choice([True, 1, "a"]))))
+    place = (*draws.choice(sections), draws.choice(["learning_rate", "__use_yte__", "?os.system('touch pwned')", "<"]))
+    return Trial(f"{place} exists", yaml_writer(with_value(content, place, draws.choice([True, 1, "a"]))))
 
 
-def kind_of_value(drawn: random.Random, content: dict[str, Any], text: str) -> Trial:
+def wrong_type(draws: random.Random, content: dict[str, Any], text: str) -> Trial:
     """Replace a section by a text, list, number or null."""
     places = [(section,) for section in (*SECTIONS, "machine", "bench", "resources")]
     places += [("runs", "pretrain"), ("runs", "pretrain", "model"), ("datasets", "sentinel2", "source")]
-    place, value = drawn.choice(places), drawn.choice(["a", ["a"], 1, 1.5, [[]], "a: b"])
-    return Trial(f"{place} is {value!r}", written(changed(content, place, value)))
+    place, value = draws.choice(places), draws.choice(["a", ["a"], 1, 1.5, [[]], "a: b"])
+    return Trial(f"{place} is {value!r}", yaml_writer(with_value(content, place, value)))
 
 
-def line_of_text(drawn: random.Random, content: dict[str, Any], text: str) -> Trial:
+def text_error(draws: random.Random, content: dict[str, Any], text: str) -> Trial:
     """Insert a text error: a duplicate key, a tab, invalid UTF-8, a tag, or an early end."""
     lines = text.splitlines()
     keys = [i for i, line in enumerate(lines) if line and line[0].isalpha() and line.rstrip().endswith(":")]
-    at = drawn.choice(keys)
+    at = draws.choice(keys)
     made: dict[str, str | bytes] = {
         "key twice": "\n".join([*lines, lines[at], "  {}"]),
         "inner key twice": "\n".join([*lines[: at + 1], "  twice: {}", "  twice: {}", *lines[at + 1 :]]),
@@ -169,19 +169,19 @@ def line_of_text(drawn: random.Random, content: dict[str, Any], text: str) -> Tr
         "open quote": f'{text}\nresources: "a',
         "unknown name": f"{text}\nresources: *nothing",
     }
-    what = drawn.choice(sorted(made))
-    return Trial(f"{what} at {at}", text_file(made[what]))
+    description = draws.choice(sorted(made))
+    return Trial(f"{description} at {at}", text_writer(made[description]))
 
 
-def unfolding(drawn: random.Random, content: dict[str, Any], text: str) -> Trial:
+def expanding_text(draws: random.Random, content: dict[str, Any], text: str) -> Trial:
     """Write a small text that expands to large or deep content."""
-    of, width = drawn.randrange(5, 12), drawn.randrange(8, 12)
+    of, width = draws.randrange(5, 12), draws.randrange(8, 12)
     laughs = ["a0: &a0 [ha, ha]", *(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * width)}]" for i in range(1, of + 4))]
     maps = [
         "b0: &b0 {c: 1}",
         *(f"b{i}: &b{i} {{{', '.join(f'k{j}: *b{i - 1}' for j in range(width))}}}" for i in range(1, of + 4)),
     ]
-    deep = drawn.randrange(1000, 5000)
+    deep = draws.randrange(1000, 5000)
     made = {
         "laughs": "\n".join(laughs),
         "maps that laugh": "\n".join(maps),
@@ -194,11 +194,11 @@ def unfolding(drawn: random.Random, content: dict[str, Any], text: str) -> Trial
         "block lists": f"resources: {'- ' * deep}a",
         "open": "[" * deep,
     }
-    what = drawn.choice(sorted(made))
-    return Trial(what, text_file(made[what]))
+    description = draws.choice(sorted(made))
+    return Trial(description, text_writer(made[description]))
 
 
-def no_file(drawn: random.Random, content: dict[str, Any], text: str) -> Trial:
+def special_entry(draws: random.Random, content: dict[str, Any], text: str) -> Trial:
     """Create an entry that is not a text file: folders, pipes, sockets, devices, or empty and oversized files."""
 
     def bound(path: Path) -> None:
@@ -213,13 +213,13 @@ def no_file(drawn: random.Random, content: dict[str, Any], text: str) -> Trial:
         "link to nothing": lambda path: path.symlink_to(path.with_name("nothing")),
         "nothing": lambda path: None,
         "socket": bound,
-        "empty": text_file(""),
-        "comment": text_file("# nothing\n"),
-        "list": text_file("- a\n- b\n"),
-        "text": text_file("a"),
-        "number": text_file("1"),
-        "null": text_file("null\n"),
-        "too long": text_file("# " + "x" * (1 << 20) + "\n" + text),
+        "empty": text_writer(""),
+        "comment": text_writer("# nothing\n"),
+        "list": text_writer("- a\n- b\n"),
+        "text": text_writer("a"),
+        "number": text_writer("1"),
+        "null": text_writer("null\n"),
+        "too long": text_writer("# " + "x" * (1 << 20) + "\n" + text),
     }
-    what = drawn.choice(sorted(made))
-    return Trial(what, made[what], has_line=False)
+    description = draws.choice(sorted(made))
+    return Trial(description, made[description], has_line=False)

@@ -5,21 +5,21 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from tests.attack.products import Draws, Place, Trial, replace, spoilt
+from tests.attack.products import Draws, Trial, Workspace, corrupt, replace
 
 RAW: dict[str, Any] = {"kind": "gaofen2", "height_m": 120.0}
-SHARPENED = {**RAW, "pansharpen": "gsa", "gsd_m": 1.0}
+PANSHARPENED = {**RAW, "pansharpen": "gsa", "gsd_m": 1.0}
 
 
-def raw(place: Place) -> tuple[Path, str]:
+def copy_raw_product(workspace: Workspace) -> tuple[Path, str]:
     """Return a copy of the good level 1A product folder, and the path of the original."""
-    source = next(path for path in (place.of("raw") / "products").iterdir() if path.is_dir())
+    source = next(path for path in (workspace.good_input("raw") / "products").iterdir() if path.is_dir())
     return Path(
-        shutil.copytree(source, place.files / source.name, copy_function=os.link)
+        shutil.copytree(source, workspace.files / source.name, copy_function=os.link)
     ), f"raw/products/{source.name}"
 
 
-def one(root: Path, ending: str) -> Path:
+def file_with_ending(root: Path, ending: str) -> Path:
     return next(root.glob(f"*{ending}"))
 
 
@@ -36,33 +36,35 @@ def data_of(path: Path) -> list[tuple[int, int]]:
         found[tag] = [
             int.from_bytes(content[start + k * size : start + (k + 1) * size], "little") for k in range(count)
         ]
-    places, lengths = found.get(273) or found[324], found.get(279) or found[325]
-    return [(place, place + length) for place, length in zip(places, lengths, strict=True)]
+    offsets, lengths = found.get(273) or found[324], found.get(279) or found[325]
+    return [(offset, offset + length) for offset, length in zip(offsets, lengths, strict=True)]
 
 
-def raw_bytes(draws: Draws, place: Place) -> Trial:
+def raw_bytes(draws: Draws, workspace: Workspace) -> Trial:
     """Damage a file of an unpacked product: detected in pixels, and in text and image headers if possible."""
-    root, like = raw(place)
+    root, like = copy_raw_product(workspace)
     sharpened = draws.random() < 0.3
     ending = draws.choice(
         ["-MSS1.tiff", "-MSS1.tiff", "-MSS1.rpb", "-MSS1.xml", *(["-PAN1.tiff", "-PAN1.rpb"] if sharpened else [])]
     )
-    path = one(root, ending)
+    path = file_with_ending(root, ending)
     whole = path.read_bytes()
-    content, did = spoilt(draws, whole)
+    content, did = corrupt(draws, whole)
     changed = [at for at, (old, new) in enumerate(zip(whole, content, strict=False)) if old != new]
     first = min(changed, default=min(len(whole), len(content)))
     last = max(changed, default=len(whole)) if len(content) == len(whole) else len(whole)
     replace(path, content)
     in_pixels = ending.endswith(".tiff") and any(
-        begin <= first and last < end for begin, end in data_of(place.of("raw").parent / like / path.name)
+        begin <= first and last < end for begin, end in data_of(workspace.good_input("raw").parent / like / path.name)
     )
     cut = ending.endswith(".tiff") and did.startswith("cut")
     return Trial(
-        source=SHARPENED if sharpened else RAW,
+        source=PANSHARPENED if sharpened else RAW,
         did=f"{path.name}: {did}",
         like=like,
-        refused=content != whole and cut and len(content) < data_of(place.of("raw").parent / like / path.name)[-1][1],
+        rejected=content != whole
+        and cut
+        and len(content) < data_of(workspace.good_input("raw").parent / like / path.name)[-1][1],
         altered=not in_pixels and not cut,
     )
 

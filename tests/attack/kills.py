@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dithc.core.artifacts import CheckpointStore
-from tests.attack.trainings import Training
+from tests.attack.training_run import TrainingRun
 from tests.train.conftest import small_run, write_latents
 
 STEPS, EVERY = 120, 4
@@ -100,7 +100,7 @@ class Campaign:
             self._number += 1
         return outcome
 
-    def _strike(self, training: Training, outcome: Outcome) -> str:
+    def _strike(self, training: TrainingRun, outcome: Outcome) -> str:
         kill, start = outcome.kill, time.monotonic()
         due = start + kill.moment * self._life[kill.ranks]
         time.sleep(max(0.0, due - time.monotonic()))
@@ -122,15 +122,15 @@ class Campaign:
             if time.monotonic() > end_time + LEFT_SECONDS:
                 outcome.fault = f"still running {LEFT_SECONDS:g} s after the launcher:\n{_trees(training)}"
             time.sleep(0.05)
-        output = training.said.read_text()
+        output = training.log.read_text()
         if outcome.fault:
             outcome.fault += f"\n{output}"
         return output
 
-    def _start(self, name: str, ranks: int) -> Training:
+    def _start(self, name: str, ranks: int) -> TrainingRun:
         store = self._folder / name / "store"
         store.mkdir(parents=True, exist_ok=True)
-        return Training(self._config, self._latents, store, until=STEPS, ranks=ranks)
+        return TrainingRun(self._config, self._latents, store, until=STEPS, ranks=ranks)
 
     def _compare(self, name: str, outcome: Outcome) -> None:
         """Complete the chain and compare its checkpoints, including those after stop signals."""
@@ -161,7 +161,7 @@ class Campaign:
         return found
 
 
-def _trees(training: Training) -> str:
+def _trees(training: TrainingRun) -> str:
     shown = [str(pid) for pid in training.alive()]
     command = ["ps", "-o", "pid,ppid,stat,wchan:20,etimes,args", "-p", ",".join(shown)]
     return subprocess.run(command, capture_output=True, text=True, check=False).stdout

@@ -23,9 +23,9 @@ from tests.inputs.rasters import write_raster
 from tests.inputs.safe_variants import VARIANTS, write_variant
 
 SAFE: dict[str, Any] = {"kind": "sentinel2"}
-PICTURES: dict[str, Any] = {"kind": "image-folder", "classes": "one", "size": 32}
-KEPT = ("a.png",)
-"""Good file next to a hostile file (`copied`)."""
+IMAGE_FOLDER: dict[str, Any] = {"kind": "image-folder", "classes": "one", "size": 32}
+GOOD_FILES = ("a.png",)
+"""Good file next to a hostile file (`copy_good_image`)."""
 Draws = random.Random
 
 
@@ -34,7 +34,7 @@ class Trial:
     """Settings for the reader (`source`), the permitted results, and a description of the damage.
 
     Attributes:
-        refused: Whether reading the good pixels would also be wrong.
+        rejected: Whether reading the good pixels would also be wrong.
         kept: Names of scenes with unchanged rows.
         like: Good input that accepted pixels must equal, relative to the folder of good inputs; by default that of
             `kind`.
@@ -45,7 +45,7 @@ class Trial:
 
     source: dict[str, Any]
     did: str
-    refused: bool = True
+    rejected: bool = True
     kept: tuple[str, ...] = ()
     like: str = ""
     truth: dict[str, Any] | None = None
@@ -54,38 +54,40 @@ class Trial:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Place:
+class Workspace:
+    """Folders of a trial: good inputs, files of the trial, and files outside of it."""
+
     good: Path
     files: Path
     outside: Path
 
-    def of(self, name: str) -> Path:
+    def good_input(self, name: str) -> Path:
         """Return the good input of this name, created on first use."""
         folder = self.good / name
         if not folder.exists():
-            MAKERS[name](folder)
+            GOOD_INPUTS[name](folder)
         return folder
 
 
-def make_pictures(folder: Path) -> None:
+def make_images(folder: Path) -> None:
     folder.mkdir()
     picture = Image.fromarray(np.random.default_rng(1).integers(0, 256, (48, 40, 3), dtype=np.uint8))
     for name in ("good.png", "good.jpg", "good.webp", "good.tif", "good.bmp"):
         picture.save(folder / name)
 
 
-def make_packed(folder: Path) -> None:
+def make_archives(folder: Path) -> None:
     synthesize("sentinel2", folder, seed=3, scenes=1, size=96)
     source = next(folder.glob("*.SAFE"))
     shutil.make_archive(str(source.with_suffix("")), "zip", folder, source.name)
     shutil.rmtree(source)
 
 
-MAKERS: dict[str, Callable[[Path], object]] = {
+GOOD_INPUTS: dict[str, Callable[[Path], object]] = {
     "safe": lambda folder: synthesize("sentinel2", folder, seed=3, scenes=1, size=96),
     **{name: partial(write_variant, name=name, seed=3) for name in VARIANTS if name != "l2a"},
-    "packed": make_packed,
-    "pictures": make_pictures,
+    "archives": make_archives,
+    "images": make_images,
     "raw": write_products,
     "gaofen": lambda folder: synthesize("gaofen2", folder, seed=5, scenes=1, size=48),
     "geotiff": lambda folder: write_raster(folder, size=48, seed=5),
@@ -99,22 +101,22 @@ def replace(path: Path, content: bytes) -> None:
     path.write_bytes(content)
 
 
-def product(place: Place, variant: str = "safe") -> Path:
-    source = next(place.of(variant).glob("*.SAFE"))
-    return Path(shutil.copytree(source, place.files / source.name, copy_function=os.link))
+def copy_product(workspace: Workspace, variant: str = "safe") -> Path:
+    source = next(workspace.good_input(variant).glob("*.SAFE"))
+    return Path(shutil.copytree(source, workspace.files / source.name, copy_function=os.link))
 
 
 def file_of(draws: Draws, folder: Path, pattern: str = "*") -> Path:
     return draws.choice(sorted(path for path in folder.rglob(pattern) if path.is_file()))
 
 
-def copied(place: Place, name: str) -> bytes:
+def copy_good_image(workspace: Workspace, name: str) -> bytes:
     """Copy the good image next to the hostile file; return the content of the good image of a name."""
-    shutil.copy(place.of("pictures") / "good.png", place.files / KEPT[0])
-    return (place.of("pictures") / name).read_bytes()
+    shutil.copy(workspace.good_input("images") / "good.png", workspace.files / GOOD_FILES[0])
+    return (workspace.good_input("images") / name).read_bytes()
 
 
-def spoilt(draws: Draws, content: bytes) -> tuple[bytes, str]:
+def corrupt(draws: Draws, content: bytes) -> tuple[bytes, str]:
     """Truncate bytes, flip a bit, zero a part, or append bytes."""
     at = draws.randrange(len(content))
     damage = draws.choice(["cut", "bit", "hole", "zeros", "added"])
@@ -131,8 +133,8 @@ def spoilt(draws: Draws, content: bytes) -> tuple[bytes, str]:
     return bytes(changed), f"{damage} at {at} of {len(content)}"
 
 
-def special(draws: Draws, path: Path, place: Place) -> str:
-    pipe = place.outside / "pipe"
+def make_special_file(draws: Draws, path: Path, workspace: Workspace) -> str:
+    pipe = workspace.outside / "pipe"
     targets = {"pipe": pipe, "zero": "/dev/zero", "passwd": "/etc/passwd", "dangling": "nowhere", "loop": path.name}
     damage = draws.choice([*targets, "fifo", "folder"])
     if damage in targets:

@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 MEMORY_BYTES = 4 << 30
-CAPABILITIES_3, MAY_READ_WHAT_IT_MAY_NOT = 0x20080522, 0b110  # CAP_DAC_OVERRIDE and CAP_DAC_READ_SEARCH: bits 1 and 2
+CAPABILITIES_3, READ_CAPABILITIES = 0x20080522, 0b110  # CAP_DAC_OVERRIDE and CAP_DAC_READ_SEARCH: bits 1 and 2
 
 
-def outcome(config: str, out: Path) -> dict[str, Any]:
-    """Return status and output, and for a successful stage each scene's reason or content (`staged`)."""
+def stage_outcome(config: str, out: Path) -> dict[str, Any]:
+    """Return status and output, and for a successful stage each scene's reason or content (`staged_scenes`)."""
     from dithc.cli import main
 
     errors, output = io.StringIO(), io.StringIO()
@@ -25,15 +25,15 @@ def outcome(config: str, out: Path) -> dict[str, Any]:
         try:
             status = main(["ingest", "--config", config, "--dataset", "set", "--out", str(out / "manifest.json")])
             if status == 0:
-                scenes = staged(out)
+                scenes = staged_scenes(out)
         except BaseException:
             status = -1
             traceback.print_exc(file=errors)
     return {"status": status, "text": errors.getvalue() + output.getvalue(), "scenes": scenes}
 
 
-def staged(out: Path) -> dict[str, Any]:
-    """Return by scene the rejection reason, or the hash of pixels and mask, place and notes."""
+def staged_scenes(out: Path) -> dict[str, Any]:
+    """Return by scene the rejection reason, or the hash of pixels and mask, grid and notes."""
     import numpy as np
 
     from dithc.data.parquet import read_rows
@@ -43,7 +43,7 @@ def staged(out: Path) -> dict[str, Any]:
     for row in read_rows(out / "scenes.parquet"):
         if row["status"] == "rejected":
             assert all(row[output] for output in ("problem", "got", "expected", "fix")), row
-            found[row["scene_id"]] = {"refused": row["reason"]}
+            found[row["scene_id"]] = {"rejected": row["reason"]}
         else:
             entry = stacks[row["stack"]]
             pixels = np.load(out / entry["file"])[row["row"]]
@@ -51,27 +51,27 @@ def staged(out: Path) -> dict[str, Any]:
             mask = whole if entry["mask"] is None else np.load(out / entry["mask"])[row["row"]]
             found[row["scene_id"]] = {
                 "pixels": hashlib.sha256(pixels.tobytes() + mask.tobytes()).hexdigest(),
-                "place": repr([row["crs"], row["transform"], row["label"], row["height"], row["width"]]),
+                "grid": repr([row["crs"], row["transform"], row["label"], row["height"], row["width"]]),
                 "notes": row["notes"],
             }
     return found
 
 
-def obey_permissions() -> None:
+def drop_read_capabilities() -> None:
     """Drop the capabilities that let the administrator read protected files."""
     libc = ctypes.CDLL(None, use_errno=True)
     header, sets = (ctypes.c_uint32 * 2)(CAPABILITIES_3, 0), (ctypes.c_uint32 * 6)()
     assert libc.capget(header, sets) == 0
-    for place in (0, 1):  # effective and permitted sets, first 32 capabilities
-        sets[place] &= ~MAY_READ_WHAT_IT_MAY_NOT
+    for index in (0, 1):  # effective and permitted sets, first 32 capabilities
+        sets[index] &= ~READ_CAPABILITIES
     assert libc.capset(header, sets) == 0
 
 
 if __name__ == "__main__":
-    obey_permissions()
+    drop_read_capabilities()
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
     answers = sys.stdout
     for line in sys.stdin:
         request = json.loads(line)
-        answers.write(json.dumps(outcome(request["config"], Path(request["out"]))) + "\n")
+        answers.write(json.dumps(stage_outcome(request["config"], Path(request["out"]))) + "\n")
         answers.flush()

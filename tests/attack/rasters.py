@@ -14,16 +14,16 @@ import rasterio
 from PIL import Image
 
 from dithc.data.raster import write_geotiff
-from tests.attack.products import KEPT, PICTURES, Draws, Place, Trial, copied, special
+from tests.attack.products import GOOD_FILES, IMAGE_FOLDER, Draws, Trial, Workspace, copy_good_image, make_special_file
 
 BANDS = ["blue", "green", "red", "nir", "swir1", "swir2"]
 LANDSAT: dict[str, Any] = {"kind": "geotiff", "bands": BANDS, "units": "reflectance", "scale": 2.75e-5, "offset": -0.2}
 SUFFIXES = [f"_B{number}.tif" for number in range(2, 8)]
-APART = {**LANDSAT, "suffixes": SUFFIXES}
+SEPARATE_BANDS = {**LANDSAT, "suffixes": SUFFIXES}
 
 
-def good_raster(place: Place) -> tuple[npt.NDArray[Any], dict[str, Any]]:
-    with rasterio.open(next(place.of("geotiff").glob("*.tif"))) as raster:
+def good_raster(workspace: Workspace) -> tuple[npt.NDArray[Any], dict[str, Any]]:
+    with rasterio.open(next(workspace.good_input("geotiff").glob("*.tif"))) as raster:
         return raster.read(), {
             "transform": tuple(raster.transform)[:6],
             "epsg": raster.crs.to_epsg(),
@@ -31,14 +31,14 @@ def good_raster(place: Place) -> tuple[npt.NDArray[Any], dict[str, Any]]:
         }
 
 
-def bands_apart(draws: Draws, place: Place) -> Trial:
+def separate_bands(draws: Draws, workspace: Workspace) -> Trial:
     """Separate bands: one is missing, duplicated in another case, of another grid, type or scene, or not a file."""
-    pixels, georeference = good_raster(place)
+    pixels, georeference = good_raster(workspace)
     a, b, c, d, e, f = georeference["transform"]
     for suffix, band in zip(SUFFIXES, pixels, strict=True):
-        write_geotiff(place.files / f"x{suffix}", band[None], **georeference)
+        write_geotiff(workspace.files / f"x{suffix}", band[None], **georeference)
     number = draws.randrange(1, 6)
-    path = place.files / f"x{SUFFIXES[number]}"
+    path = workspace.files / f"x{SUFFIXES[number]}"
     upper = path.with_name(f"x{SUFFIXES[number].upper()}")
     band = pixels[number : number + 1]
     variants: dict[str, tuple[Callable[[], object], bool]] = {
@@ -61,20 +61,20 @@ def bands_apart(draws: Draws, place: Place) -> Trial:
         "type": (lambda: write_geotiff(path, band.astype(np.float32), **georeference), True),
         "two bands": (lambda: write_geotiff(path, band.repeat(2, axis=0), **georeference), True),
         "no data": (lambda: write_geotiff(path, band, **{**georeference, "nodata": 7}), True),
-        "special": (lambda: (path.unlink(), special(draws, path, place)), True),
+        "special": (lambda: (path.unlink(), make_special_file(draws, path, workspace)), True),
         "forbidden": (lambda: path.chmod(0), True),
         "empty": (lambda: path.write_bytes(b""), True),
     }
     damage = draws.choice(sorted(variants))
-    do, refused = variants[damage]
+    do, rejected = variants[damage]
     do()
-    return Trial(source=APART, truth=LANDSAT, did=f"{path.name}: {damage}", refused=refused)
+    return Trial(source=SEPARATE_BANDS, truth=LANDSAT, did=f"{path.name}: {damage}", rejected=rejected)
 
 
-def picture_values(draws: Draws, place: Place) -> Trial:
+def image_values(draws: Draws, workspace: Workspace) -> Trial:
     """Flip a bit of an image: detected by the checksums of PNG; a JPEG may show any image."""
     name = draws.choice(["good.png", "good.png", "good.jpg", "good.webp", "good.bmp"])
-    content = bytearray(copied(place, name))
+    content = bytearray(copy_good_image(workspace, name))
     at = draws.randrange(len(content))
     content[at] ^= 1 << draws.randrange(8)
     damage = "bit"
@@ -84,33 +84,33 @@ def picture_values(draws: Draws, place: Place) -> Trial:
             ">II", content, 16, *draws.choice([(40, 47), (40, 49), (0, 48), (2**31, 1), (2**31 - 1, 2**31 - 1)])
         )
         struct.pack_into(">I", content, 29, zlib.crc32(content[12:29]))
-    (place.files / f"b{Path(name).suffix}").write_bytes(content)
+    (workspace.files / f"b{Path(name).suffix}").write_bytes(content)
     return Trial(
-        source=PICTURES,
+        source=IMAGE_FOLDER,
         did=f"{name}: {damage} at {at}",
-        refused=False,
-        kept=KEPT,
+        rejected=False,
+        kept=GOOD_FILES,
         altered=name != "good.png" or damage == "header",
     )
 
 
-def picture_folders(draws: Draws, place: Place) -> Trial:
+def image_folders(draws: Draws, workspace: Workspace) -> Trial:
     """Create class folders that are links, empty, protected or oddly named; the good class keeps its label."""
-    good = place.files / "a"
+    good = workspace.files / "a"
     good.mkdir()
-    shutil.copy(place.of("pictures") / "good.png", good / "a.png")
+    shutil.copy(workspace.good_input("images") / "good.png", good / "a.png")
     damage = draws.choice(["link", "empty", "forbidden", "latin-1", "file", "loop", "forbidden file", "pipe", "mode"])
-    source = {**PICTURES, "classes": "folders"}
-    other = place.files / "b"
+    source = {**IMAGE_FOLDER, "classes": "folders"}
+    other = workspace.files / "b"
     if damage == "link":
-        other.symlink_to(draws.choice(["/", "/dev", place.outside, "nowhere"]))
+        other.symlink_to(draws.choice(["/", "/dev", workspace.outside, "nowhere"]))
     elif damage == "loop":
-        other.symlink_to(place.files)
+        other.symlink_to(workspace.files)
     elif damage == "file":
         other.write_bytes(b"x")
     elif damage == "latin-1":
-        Path(os.fsdecode(os.fsencode(place.files) + b"/\xff\xfe")).mkdir()
-        shutil.copy(good / "a.png", Path(os.fsdecode(os.fsencode(place.files) + b"/\xff\xfe")) / "b.png")
+        Path(os.fsdecode(os.fsencode(workspace.files) + b"/\xff\xfe")).mkdir()
+        shutil.copy(good / "a.png", Path(os.fsdecode(os.fsencode(workspace.files) + b"/\xff\xfe")) / "b.png")
     else:
         other.mkdir()
         if damage == "forbidden":
@@ -121,7 +121,7 @@ def picture_folders(draws: Draws, place: Place) -> Trial:
             os.mkfifo(other / "b.png")
         elif damage == "mode":
             Image.fromarray(np.full((48, 40), 0.5, np.float32)).save(other / "b.tif")
-    return Trial(source=source, truth=PICTURES, did=damage, refused=False)
+    return Trial(source=source, truth=IMAGE_FOLDER, did=damage, rejected=False)
 
 
-GENERATORS = [bands_apart, picture_values, picture_folders]
+GENERATORS = [separate_bands, image_values, image_folders]

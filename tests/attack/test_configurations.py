@@ -10,7 +10,7 @@ import pytest
 
 from dithc.config import load
 from dithc.core.logging import UserError
-from tests.attack.configurations import COMMANDS, DEMO, PATHS, PWNED, Trial, demo, trials, written
+from tests.attack.configurations import COMMANDS, DEMO, PATHS, PWNED, Trial, demo, trials, yaml_writer
 from tests.workflow.conftest import make_project, snakemake
 
 SECONDS = 20  # per trial; each takes less than a tenth of a second on an idle machine
@@ -25,24 +25,24 @@ def attack(trial: Trial, folder: Path) -> None:
     except UserError as error:
         text = str(error)
     else:
-        pytest.fail(f"taken: {trial.what}")
+        pytest.fail(f"taken: {trial.description}")
     finally:
-        assert sorted(folder.iterdir()) == before, trial.what
+        assert sorted(folder.iterdir()) == before, trial.description
         if file.is_dir() and not file.is_symlink():
             file.rmdir()
         else:
             file.unlink(missing_ok=True)
     heads = [line.split(":")[0].strip() for line in text.splitlines()]
     for head in ("got", "expected", "fix"):
-        assert heads.count(head) >= 1, f"{trial.what}: {text}"
-    assert str(file) in text, trial.what
-    assert len(text) < 20_000, trial.what
-    assert not trial.has_line or "line " in text, f"{trial.what}: {text}"
+        assert heads.count(head) >= 1, f"{trial.description}: {text}"
+    assert str(file) in text, trial.description
+    assert len(text) < 20_000, trial.description
+    assert not trial.has_line or "line " in text, f"{trial.description}: {text}"
 
 
 def attack_all(seed: int, count: int, folder: Path) -> None:
     def late(number: int, frame: FrameType | None) -> None:
-        raise AssertionError(f"seed {seed}: no answer within {SECONDS} s: {trial.what}")
+        raise AssertionError(f"seed {seed}: no answer within {SECONDS} s: {trial.description}")
 
     os.chdir(folder)
     before = signal.signal(signal.SIGALRM, late)
@@ -62,7 +62,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_base_configuration_of_the_attack_is_accepted(folder: Path) -> None:
-    written(demo())(folder / "valid.yaml")
+    yaml_writer(demo())(folder / "valid.yaml")
     assert load(folder / "valid.yaml") == load(DEMO)
 
 
@@ -83,7 +83,7 @@ def test_shell_command_in_a_path_is_rejected_without_execution(
     content: object = command
     for key in reversed(place):
         content = {key: content}
-    written(content)(project / "hostile.yaml")
+    yaml_writer(content)(project / "hostile.yaml")
     done = snakemake(
         project, "--profile", "profiles/local", "--configfile", "config/experiments/demo.yaml", "hostile.yaml"
     )
@@ -98,7 +98,7 @@ def test_special_characters_in_paths_and_titles_work_in_jobs(folder: Path) -> No
     project = make_project(folder / "project")
     title = f'it\'s {{S}} "quoted" $(touch {PWNED}) {{wildcards.run}}'
     settings = {"results": "my results (1)", "store": "a store, of = mine #1", "title": title}
-    written(settings)(project / "odd.yaml")
+    yaml_writer(settings)(project / "odd.yaml")
     files = ("--configfile", "reduced.yaml", "odd.yaml")
     target = "my results (1)/demo/tiles/gaofen2/manifest.json"
     done = snakemake(project, target, "--profile", "profiles/local", *files)

@@ -43,16 +43,16 @@ def file_of(header: Any, *, length: int | None = None, data: bytes = b"\0" * 40)
     return struct.pack("<Q", len(text) if length is None else length) + text + data
 
 
-def crafted(drawn: random.Random) -> tuple[str, bytes]:
-    huge = drawn.choice([10**18, 2**63, 2**64 - 1, 10**9, 41])
+def crafted_file(draws: random.Random) -> tuple[str, bytes]:
+    huge = draws.choice([10**18, 2**63, 2**64 - 1, 10**9, 41])
     cut = {"name": "a", "shape": [4, 3], "dim": 0, "start": 0}
-    odd = drawn.choice(["x", None, -1, 1.5, 2**70, [huge], [-1], {}, [[2]], ["a"]])
-    pieces: Any = drawn.choice([{"a": {**cut, drawn.choice(list(cut)): odd}}, {"a": cut}, {"a": []}, [1], 1, "x"])
+    odd = draws.choice(["x", None, -1, 1.5, 2**70, [huge], [-1], {}, [[2]], ["a"]])
+    pieces: Any = draws.choice([{"a": {**cut, draws.choice(list(cut)): odd}}, {"a": cut}, {"a": []}, [1], 1, "x"])
 
     def entry(**changes: Any) -> dict[str, Any]:
         return {**VALID, "a": {**VALID["a"], **changes}}
 
-    deep = drawn.randrange(2000, 200_000)
+    deep = draws.randrange(2000, 200_000)
     made: dict[str, bytes] = {
         "header length": file_of(VALID, length=huge),
         "offsets that overlap": file_of(entry(data_offsets=[8, 32])),
@@ -61,26 +61,26 @@ def crafted(drawn: random.Random) -> tuple[str, bytes]:
         "negative offsets": file_of(entry(data_offsets=[-24, 0])),
         "shape": file_of(entry(shape=[huge, huge])),
         "negative shape": file_of(entry(shape=[-2, -3])),
-        "dtype": file_of(entry(dtype=drawn.choice(["F64", "I8", "BOOL", "F17", "", 3, None]))),
+        "dtype": file_of(entry(dtype=draws.choice(["F64", "I8", "BOOL", "F17", "", 3, None]))),
         "pieces": file_of(
             {**VALID, "__metadata__": {"dithc.pieces": json.dumps(pieces), "pieces": json.dumps(pieces)}}
         ),
-        "metadata": file_of({**VALID, "__metadata__": drawn.choice([1, [1], {"a": 1}, {"a": {"b": 1}}])}),
-        "no JSON": file_of(b"{" * drawn.randrange(1, 99)),
+        "metadata": file_of({**VALID, "__metadata__": draws.choice([1, [1], {"a": 1}, {"a": {"b": 1}}])}),
+        "no JSON": file_of(b"{" * draws.randrange(1, 99)),
         "deep JSON": file_of(b'{"a":' * deep),
         "no UTF-8": file_of(b'{"\xff": 1}'),
-        "cut short": file_of(VALID)[: drawn.randrange(0, 160)],
-        "noise": bytes(drawn.randrange(256) for _ in range(drawn.randrange(200))),
+        "cut short": file_of(VALID)[: draws.randrange(0, 160)],
+        "noise": bytes(draws.randrange(256) for _ in range(draws.randrange(200))),
     }
-    damage = drawn.choice(sorted(made))
+    damage = draws.choice(sorted(made))
     return damage, made[damage]
 
 
 @pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(10, 110))])
 def test_crafted_tensor_files_are_rejected_or_read_within_bounds(tmp_path: Path, seed: int) -> None:
-    drawn = random.Random(seed)
+    draws = random.Random(seed)
     for number in range(200):
-        damage, content = crafted(drawn)
+        damage, content = crafted_file(draws)
         path = tmp_path / f"{number}.safetensors"
         path.write_bytes(content)
         signal.alarm(SECONDS)

@@ -15,18 +15,18 @@ import pytest
 
 from tests import sampling
 from tests.attack import archives, gaofen, rasters, safe
-from tests.attack.products import Draws, Place, Trial
+from tests.attack.products import Draws, Trial, Workspace
 
 ROOT = Path(__file__).parent.parent.parent
 GENERATORS = [one for module in (safe, archives, gaofen, rasters) for one in module.GENERATORS]
 FEW, ALL = 36, 30 * len(GENERATORS)
-LIKE = {
+GOOD_INPUT_OF_KIND = {
     "sentinel2": "safe",
-    "image-folder": "pictures",
+    "image-folder": "images",
     "gaofen2": "gaofen",
     "geotiff": "geotiff",
 }
-OWN = {"config.json", "log", "good", "trial", "outside", "room"}
+EXPECTED_NAMES = {"config.json", "log", "good", "trial", "outside", "scratch"}
 PATIENCE_SECONDS = 300  # for a busy machine; a hang lasts forever
 Answer = dict[str, Any]
 
@@ -34,9 +34,9 @@ Answer = dict[str, Any]
 class Child:
     """Process that stages inputs; it serves many trials and is restarted after a crash."""
 
-    def __init__(self, log: Path, *, room: Path) -> None:
+    def __init__(self, log: Path, *, scratch: Path) -> None:
         settings = {
-            "TMPDIR": str(room),
+            "TMPDIR": str(scratch),
             "GDAL_NUM_THREADS": "ALL_CPUS",
             "OPJ_NUM_THREADS": "4",
             "GDAL_HTTP_TIMEOUT": "5",
@@ -76,22 +76,22 @@ class Range:
     """Environment of the trials: good inputs and a child process."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder, self.good, self.room = folder, folder / "good", folder / "room" / "temporary"
+        self.folder, self.good, self.scratch = folder, folder / "good", folder / "scratch" / "temporary"
         self.good.mkdir()
-        self.room.mkdir(parents=True)
-        self.child = Child(folder / "log", room=self.room)
+        self.scratch.mkdir(parents=True)
+        self.child = Child(folder / "log", scratch=self.scratch)
         self.truths: dict[str, dict[str, Any]] = {}
         self.outcomes: Counter[tuple[str, str]] = Counter()
 
-    def truth(self, trial: Trial, place: Place) -> dict[str, Any]:
+    def truth(self, trial: Trial, workspace: Workspace) -> dict[str, Any]:
         """Return the result of the good input, by scene."""
         source = trial.truth or trial.source
-        name, _, below = (trial.like or LIKE[source["kind"]]).partition("/")
+        name, _, below = (trial.like or GOOD_INPUT_OF_KIND[source["kind"]]).partition("/")
         key = json.dumps([name, below, source], sort_keys=True)
         if key not in self.truths:
-            answer = self.stage(source, place.of(name) / below)
+            answer = self.stage(source, workspace.good_input(name) / below)
             assert answer["status"] == 0, answer["text"]
-            assert not any("refused" in found for found in answer["scenes"].values()), answer
+            assert not any("rejected" in found for found in answer["scenes"].values()), answer
             self.truths[key] = answer["scenes"]
         return self.truths[key]
 
@@ -109,37 +109,37 @@ class Range:
         config.write_text(json.dumps({"seed": 0, "datasets": {"set": data}, "codecs": {"none": {"kind": "pixel"}}}))
         shutil.rmtree(out, ignore_errors=True)
         if self.child.process.returncode is not None:
-            self.child = Child(self.folder / "log", room=self.room)
+            self.child = Child(self.folder / "log", scratch=self.scratch)
         return self.child.request(config, out)
 
-    def place(self) -> Place:
-        place = Place(
+    def workspace(self) -> Workspace:
+        workspace = Workspace(
             good=self.good,
             files=self.folder / "trial" / "files",
             outside=self.folder / "outside",
         )
-        for folder in (place.files.parent, place.outside):
+        for folder in (workspace.files.parent, workspace.outside):
             for path, folders, _ in os.walk(folder):  # unreadable folders cannot be removed
                 for name in folders:
                     if not os.path.islink(os.path.join(path, name)):
                         os.chmod(os.path.join(path, name), 0o700)
             shutil.rmtree(folder, ignore_errors=True)
-        place.files.mkdir(parents=True)
-        place.outside.mkdir()
-        os.mkfifo(place.outside / "pipe")
-        return place
+        workspace.files.mkdir(parents=True)
+        workspace.outside.mkdir()
+        os.mkfifo(workspace.outside / "pipe")
+        return workspace
 
-    def run_trial(self, generator: Callable[[Draws, Place], Trial], seed: str) -> str:
+    def run_trial(self, generator: Callable[[Draws, Workspace], Trial], seed: str) -> str:
         """Stage a hostile input and check the result; return a description of the failure, or an empty string."""
-        place = self.place()
-        trial = generator(Draws(seed), place)
-        truth = self.truth(trial, place)
+        workspace = self.workspace()
+        trial = generator(Draws(seed), workspace)
+        truth = self.truth(trial, workspace)
         before = self.file_states()
-        answer = self.stage(trial.source, place.files)
+        answer = self.stage(trial.source, workspace.files)
         fault = (
             self.find_fault(trial, answer, truth)
             or ("it changed files" if self.file_states() != before else "")
-            or self.left()
+            or self.unexpected_files()
         )
         self.outcomes[generator.__name__, "wrong" if fault else outcome_of(trial, answer)] += 1
         return f"{generator.__name__} {seed}, {trial.did}: {fault}\n{answer['text'][-1500:]}" if fault else ""
@@ -153,13 +153,13 @@ class Range:
             is_due = not trial.kept or is_of_types
             return "" if lines and is_due else "an error, not a row with a reason, or not in four lines"
         scenes = answer["scenes"]
-        accepted = {name for name, found in scenes.items() if "refused" not in found}
+        accepted = {name for name, found in scenes.items() if "rejected" not in found}
         kept = {name for name in scenes if name in trial.kept}
         if kept - accepted:
             return "the good file was rejected"
         if trial.kept and len(kept) < min(1, len(trial.kept)):
             return f"the good file has no row: {scenes}"
-        if trial.refused and (accepted - kept or len(scenes) <= len(kept)):
+        if trial.rejected and (accepted - kept or len(scenes) <= len(kept)):
             return f"it was used, or has no row: {scenes}"
         for name in accepted:
             if difference := self.differs(trial, name in kept, scenes[name], truth.get(name), list(truth.values())):
@@ -180,14 +180,14 @@ class Range:
         if trial.altered and not kept:
             return ""
         fitting = [named] if named is not None else all_of
-        same = any(all(found[key] == one[key] for key in ("pixels", "place")) for one in fitting)
-        return "" if same else "it read other pixels, or at another place"
+        same = any(all(found[key] == one[key] for key in ("pixels", "grid")) for one in fitting)
+        return "" if same else "it read other pixels, or on another grid"
 
-    def left(self) -> str:
+    def unexpected_files(self) -> str:
         """Return unexpected files; remove files that an ended stage keeps for the next stage."""
         shutil.rmtree(self.folder / ".out.partial", ignore_errors=True)
-        names = [path.name for path in self.folder.iterdir() if path.name not in OWN | {"out"}]
-        names += [path.name for path in self.room.parent.rglob("*") if path != self.room]
+        names = [path.name for path in self.folder.iterdir() if path.name not in EXPECTED_NAMES | {"out"}]
+        names += [path.name for path in self.scratch.parent.rglob("*") if path != self.scratch]
         return f"it left {names}" if names else ""
 
     def file_states(self) -> dict[str, tuple[int, int]]:
@@ -202,7 +202,7 @@ class Range:
 
 
 @pytest.fixture(scope="module")
-def shooting_range(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Range]:
+def trial_range(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Range]:
     made = Range(tmp_path_factory.mktemp("products"))
     yield made
     made.child.end()
@@ -212,22 +212,22 @@ def outcome_of(trial: Trial, answer: Answer) -> str:
     if answer["status"] == 2:
         return "error"
     scenes = {name: found for name, found in answer["scenes"].items() if name not in trial.kept}
-    if not scenes or any("refused" in found for found in scenes.values()):
+    if not scenes or any("rejected" in found for found in scenes.values()):
         return "rejected" if scenes else "left alone"
     if trial.altered:
         return "as declared"
     return "noted" if any(found["notes"] for found in scenes.values()) else "unchanged"
 
 
-def attack(shooting_range: Range, *, trials: int, seed: str) -> None:
+def attack(trial_range: Range, *, trials: int, seed: str) -> None:
     drawn = Draws(seed).sample(GENERATORS, len(GENERATORS))
     found = []
     for number in range(trials):
-        if text := shooting_range.run_trial(drawn[number % len(drawn)], f"{seed}-{number}"):
+        if text := trial_range.run_trial(drawn[number % len(drawn)], f"{seed}-{number}"):
             found.append(text)
     by_kind = Counter(text.split(" ", 1)[0] for text in found)
-    for name in sorted({name for name, _ in shooting_range.outcomes}):
-        counts = {category: count for (of, category), count in sorted(shooting_range.outcomes.items()) if of == name}
+    for name in sorted({name for name, _ in trial_range.outcomes}):
+        counts = {category: count for (of, category), count in sorted(trial_range.outcomes.items()) if of == name}
         print(f"{name:24} {', '.join(f'{count} {category}' for category, count in counts.items())}")
     assert not found, f"{len(found)} of {trials} trials, seed {seed}: {dict(by_kind)}\n" + "\n".join(found[:8])
 
@@ -237,11 +237,11 @@ def seed_of_commit() -> str:
 
 
 @pytest.mark.slow
-def test_hostile_inputs_sampled_by_commit_are_rejected_or_read_unchanged(shooting_range: Range) -> None:
-    attack(shooting_range, trials=FEW, seed=seed_of_commit())
+def test_hostile_inputs_sampled_by_commit_are_rejected_or_read_unchanged(trial_range: Range) -> None:
+    attack(trial_range, trials=FEW, seed=seed_of_commit())
 
 
 @pytest.mark.long
 @pytest.mark.timeout(7200)
-def test_all_types_of_hostile_inputs_are_rejected_or_read_unchanged(shooting_range: Range) -> None:
-    attack(shooting_range, trials=ALL, seed=seed_of_commit())
+def test_all_types_of_hostile_inputs_are_rejected_or_read_unchanged(trial_range: Range) -> None:
+    attack(trial_range, trials=ALL, seed=seed_of_commit())

@@ -150,11 +150,11 @@ def read_only(folder: Path) -> Path:
     return folder / "file"  # unwritable for root too
 
 
-def missing(folder: Path) -> Path:
+def missing_folder(folder: Path) -> Path:
     return folder / "none"
 
 
-@pytest.mark.parametrize("broken", [read_only, missing])
+@pytest.mark.parametrize("broken", [read_only, missing_folder])
 def test_invalid_home_falls_back_to_a_private_cache(
     broken: Callable[[Path], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -172,7 +172,7 @@ def test_cache_writable_by_other_users_is_rejected(tmp_path: Path, monkeypatch: 
     assert caches.cache_home() is None
 
 
-@pytest.mark.parametrize("broken", [read_only, missing])
+@pytest.mark.parametrize("broken", [read_only, missing_folder])
 def test_unusable_temporary_folder_is_replaced_for_child_processes(
     broken: Callable[[Path], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -13,10 +13,10 @@ import pytest
 from dithc.cli import main
 from dithc.core.artifacts import Manifest, digest
 from dithc.data import Tiles
-from tests.cli.small import Small
+from tests.cli.small_experiment import SmallExperiment
 
 
-class Bench(Small):
+class Bench(SmallExperiment):
     """Small experiment; `words[verb]` are the arguments of its commands."""
 
     def __init__(self, root: Path) -> None:
@@ -49,7 +49,7 @@ class Bench(Small):
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> Bench:
+def finished_experiment(tmp_path_factory: pytest.TempPathFactory) -> Bench:
     """Return the experiment after all commands."""
     bench = Bench(tmp_path_factory.mktemp("bench"))
     bench.run("synthesize", "ingest", "tiles", "extractor", "features")
@@ -59,10 +59,10 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Bench:
 
 
 @pytest.fixture
-def bench(finished: Bench) -> Iterator[Bench]:
+def bench(finished_experiment: Bench) -> Iterator[Bench]:
     """Yield the finished experiment. Its configuration is restored after the test."""
-    yield finished
-    finished.configure(seed=0)
+    yield finished_experiment
+    finished_experiment.configure(seed=0)
 
 
 def make_failing(monkeypatch: pytest.MonkeyPatch, function: str, number: int) -> None:

@@ -72,14 +72,14 @@ def fine_tuned(*, start: dict[str, Any], **settings: Any) -> dict[str, Any]:
     return {"runs": run(init_from_run="b", **settings)["runs"] | {"b": {"dataset": "landscape", **start}}}
 
 
-def sourced(**source: Any) -> dict[str, Any]:
+def with_source(**source: Any) -> dict[str, Any]:
     return {"datasets": DEMO["datasets"] | {"x": DEMO["datasets"]["landscape"] | {"source": source}}}
 
 
 def classifier_config(source: dict[str, Any], **settings: Any) -> dict[str, Any]:
     """Return a classifier for the tiles of a source."""
     classifier = {"kind": "classifier", "train_dataset": "x", **settings}
-    return sourced(**source) | {"extractors": DEMO["extractors"] | {"x": classifier}}
+    return with_source(**source) | {"extractors": DEMO["extractors"] | {"x": classifier}}
 
 
 TILE = DEMO["datasets"]["landscape"]["tiles"]["size"]
@@ -108,10 +108,10 @@ MISTAKES: list[tuple[dict[str, Any], list[str]]] = [
         (classifier_config(source), ["all tiles of datasets.x have one class", "`train_on_defects: true`"])
         for source in ONE_CLASS
     ),
-    (sourced(kind="gaofen2"), ["datasets.x.source", "exactly one"]),
-    (sourced(kind="geotiff", bands=["R"], units="byte", synthetic={}), ["`synthetic` is available"]),
-    (sourced(kind="sentinel2-array", path="x", bands=["B02"], units="dn"), ["`offset` must be declared"]),
-    (sourced(kind="sentinel2", synthetic={"size": 382}), ["`synthetic.size` is 382", "use 378 or 384"]),
+    (with_source(kind="gaofen2"), ["datasets.x.source", "exactly one"]),
+    (with_source(kind="geotiff", bands=["R"], units="byte", synthetic={}), ["`synthetic` is available"]),
+    (with_source(kind="sentinel2-array", path="x", bands=["B02"], units="dn"), ["`offset` must be declared"]),
+    (with_source(kind="sentinel2", synthetic={"size": 382}), ["`synthetic.size` is 382", "use 378 or 384"]),
     (codec_of(train_dataset="x"), ["codecs.c.train_dataset", "landscape"]),
     (codec_of(equivariance=0.6, latent_noise=0.5), ["codecs.c", "their sum is at most 1", "0.6"]),
     (codec_of(equivariance=0.1, downsampling_factor=32), ["codecs.c.equivariance", "lower `downsampling_factor`"]),

@@ -10,35 +10,37 @@ import pytest
 from dithc.config import load
 from dithc.core import plugins as extensions
 from dithc.core.logging import UserError
-from tests.brought import HERE, Last, bring, on_path
+from tests.plugin_packages import MODULE, DdimSampler, add_to_path, install_plugin
 
-BROKEN = {"broken": "broken_module:Nothing", "absent": f"{HERE}:Absent"}
+BROKEN = {"broken": "broken_module:Nothing", "absent": f"{MODULE}:Absent"}
 
 
 def test_extension_is_found_with_package_and_loaded_on_demand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    bring(tmp_path, monkeypatch, package="mine", version="2.5", samplers={"last": f"{HERE}:Last"} | BROKEN)
+    install_plugin(
+        tmp_path, monkeypatch, package="mine", version="2.5", samplers={"last": f"{MODULE}:DdimSampler"} | BROKEN
+    )
     found = extensions.find_plugin("samplers", "last", built_in=("ddim",))
-    assert (found.package, found.version, found.target) == ("mine", "2.5", f"{HERE}:Last")
+    assert (found.package, found.version, found.target) == ("mine", "2.5", f"{MODULE}:DdimSampler")
     assert str(found) == "last (mine 2.5)"
-    assert found.load() is Last
+    assert found.load() is DdimSampler
     assert [one.name for one in extensions.list_plugins("samplers")] == ["absent", "broken", "last"]
     assert extensions.list_plugins("codecs") == []
 
 
 def test_broken_package_raises_an_error_on_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "broken_module.py").write_text("raise SystemExit('no licence here')\n")
-    on_path(tmp_path, monkeypatch)
-    bring(tmp_path, monkeypatch, samplers=BROKEN)
+    add_to_path(tmp_path, monkeypatch)
+    install_plugin(tmp_path, monkeypatch, samplers=BROKEN)
     for name, cause in (("broken", "SystemExit: no licence here"), ("absent", "AttributeError")):
         with pytest.raises(UserError, match=rf"'{name}' of mine 1.0 [\s\S]*{cause}[\s\S]*fix: "):
             extensions.find_plugin("samplers", name).load()
 
 
 def test_unknown_and_ambiguous_names_are_rejected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    bring(tmp_path, monkeypatch, package="one", samplers={"last": f"{HERE}:Last"})
+    install_plugin(tmp_path, monkeypatch, package="one", samplers={"last": f"{MODULE}:DdimSampler"})
     with pytest.raises(UserError, match=r"'lost' is neither[\s\S]*last \(one 1.0\)[\s\S]*ddim[\s\S]*pip install"):
         extensions.find_plugin("samplers", "lost", built_in=("ddim",))
-    bring(tmp_path, monkeypatch, package="other", samplers={"last": f"{HERE}:Last"})
+    install_plugin(tmp_path, monkeypatch, package="other", samplers={"last": f"{MODULE}:DdimSampler"})
     with pytest.raises(UserError, match=r"several packages[\s\S]*one 1.0, other 1.0[\s\S]*pip uninstall"):
         extensions.find_plugin("samplers", "last")
 
@@ -51,12 +53,12 @@ def test_built_in_names_require_no_entry_points(monkeypatch: pytest.MonkeyPatch)
 
 def test_help_works_with_a_broken_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "broken_module.py").write_text("raise SystemExit('no licence here')\n")
-    on_path(tmp_path, monkeypatch)
-    bring(tmp_path, monkeypatch, samplers={"last": f"{HERE}:Last"} | BROKEN)
+    add_to_path(tmp_path, monkeypatch)
+    install_plugin(tmp_path, monkeypatch, samplers={"last": f"{MODULE}:DdimSampler"} | BROKEN)
     code = (
         "from dithc import cli; from dithc.core import plugins; import sys; "
         "assert plugins.find_plugin('samplers', 'last').version == '1.0'; "
-        "cli.main(['--help']); assert 'tests.brought' not in sys.modules and 'torch' not in sys.modules"
+        "cli.main(['--help']); assert 'tests.plugin_packages' not in sys.modules and 'torch' not in sys.modules"
     )
     process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert process.returncode == 0, process.stderr

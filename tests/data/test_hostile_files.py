@@ -17,7 +17,7 @@ from dithc.data.raster import read_raster, write_geotiff
 from dithc.data.raster.jpeg2000_check import EOC, HOLE_BYTES, check_codestream
 from dithc.data.readers import read_scenes
 from dithc.data.scene import Reason, Rejection, Scene, SceneRejectedError
-from tests.data.readers.reading import reader
+from tests.data.readers.scene_readers import reader
 
 BANDS = ["B02", "B03", "B04", "B08"]
 END_MARKER = EOC.to_bytes(2)

@@ -10,7 +10,7 @@ import pytest
 from dithc.config import datasets
 from dithc.data.raster import read_raster, write_geotiff
 from dithc.data.scene import Reason, Rejection, Scene
-from tests.data.readers.reading import reader
+from tests.data.readers.scene_readers import reader
 
 read_all, read_one, refusal = reader(datasets.Sentinel2Source, kind="sentinel2")
 

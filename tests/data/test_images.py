@@ -13,7 +13,7 @@ from PIL import Image, PngImagePlugin
 from dithc.core.logging import UserError
 from dithc.data import images
 from dithc.data.images import prepare, write_jpeg, write_png
-from tests.inputs.pictures import center_crop, read_rgb
+from tests.inputs.images import center_crop, read_rgb
 
 
 def write_tiff(path: Path, pixels: np.ndarray, **settings: Any) -> None:

@@ -13,14 +13,14 @@ from dithc.config import datasets
 from dithc.data.parquet import read_rows
 from dithc.data.raster import read_raster
 from dithc.data.scene import Mask, Reason, Rejection, Scene, SceneRejectedError
-from tests.data.readers.reading import reader
+from tests.data.readers.scene_readers import reader
 from tests.inputs.safe_variants import VARIANTS, write_variant
 
 LEVEL1C = ["B01", "B02", "B03", "B04", "B05", "B06", "B07", "B08", "B8A", "B09", "B10", "B11", "B12"]
 
 
 @pytest.fixture(scope="session")
-def invented(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+def make_variant(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     """Create a folder with one product of a variant."""
     root = tmp_path_factory.mktemp("variants")
 
@@ -41,9 +41,9 @@ def read(folder: Path, **settings: Any) -> list[Scene | SceneRejectedError]:
 
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_every_variant_is_ingested_with_level_baseline_and_offsets(
-    invented: Callable[[str], Path], tmp_path: Path, config: Callable[..., Path], variant: str
+    make_variant: Callable[[str], Path], tmp_path: Path, config: Callable[..., Path], variant: str
 ) -> None:
-    folder, kind = invented(variant), VARIANTS[variant]
+    folder, kind = make_variant(variant), VARIANTS[variant]
     shown = {"bands": ["B04", "B03", "B02"], "low": 0.0, "high": 0.3}
     path = config(source={"kind": "sentinel2", "path": str(folder)}, rendering=shown, max_rejected_fraction=0.0)
     out = tmp_path / "out"
@@ -67,8 +67,8 @@ def test_every_variant_is_ingested_with_level_baseline_and_offsets(
         np.testing.assert_array_equal(stored[band][valid], digital[valid] + int(row["offsets"][band]))
 
 
-def test_granules_of_a_product_are_separate_georeferenced_scenes(invented: Callable[[str], Path]) -> None:
-    folder = invented("l1c-granules")
+def test_granules_of_a_product_are_separate_georeferenced_scenes(make_variant: Callable[[str], Path]) -> None:
+    folder = make_variant("l1c-granules")
     one, other = read(folder)
     assert one.place.transform != other.place.transform
     assert one.scene_id.split("/")[:2] == other.scene_id.split("/")[:2]
@@ -87,9 +87,9 @@ def test_damaged_granule_does_not_affect_the_intact_granule(tmp_path: Path) -> N
 
 
 def test_zip_file_of_several_granules_is_rejected_with_an_unpack_fix(
-    invented: Callable[[str], Path], tmp_path: Path
+    make_variant: Callable[[str], Path], tmp_path: Path
 ) -> None:
-    folder = invented("l1c-granules")
+    folder = make_variant("l1c-granules")
     product = next(folder.glob("*.SAFE"))
     shutil.make_archive(str(tmp_path / "files" / product.stem), "zip", folder, product.name)
     (found,) = read(tmp_path / "files")
@@ -100,18 +100,20 @@ def test_zip_file_of_several_granules_is_rejected_with_an_unpack_fix(
     ("variant", "clouds"), [("l1c", {"use_msk_classi": True}), ("l1c-2", {"mask": {}}), ("l1c-granules", {"mask": {}})]
 )
 def test_clouds_of_level_1c_are_masked_by_msk_classi_or_qa60(
-    invented: Callable[[str], Path], variant: str, clouds: dict[str, Any]
+    make_variant: Callable[[str], Path], variant: str, clouds: dict[str, Any]
 ) -> None:
-    plain, *_ = read(invented(variant))
-    masked, *_ = read(invented(variant), clouds=datasets.ProductCloudsConfig(**clouds))
+    plain, *_ = read(make_variant(variant))
+    masked, *_ = read(make_variant(variant), clouds=datasets.ProductCloudsConfig(**clouds))
     assert not (plain.mask == Mask.CLOUD).any()
     cloudy, blue = masked.mask == Mask.CLOUD, masked.pixels[masked.bands.index("B02")]
     assert 0.01 < cloudy.mean() < 0.3
     assert np.median(blue[cloudy]) > 2 * np.median(blue[masked.mask == Mask.VALID])
 
 
-def test_old_file_name_of_the_scene_classification_is_accepted(invented: Callable[[str], Path], tmp_path: Path) -> None:
-    product = next(invented("l2a-2").glob("*.SAFE"))
+def test_old_file_name_of_the_scene_classification_is_accepted(
+    make_variant: Callable[[str], Path], tmp_path: Path
+) -> None:
+    product = next(make_variant("l2a-2").glob("*.SAFE"))
     copy = tmp_path / "files" / product.name
     shutil.copytree(product, copy)
     (before,) = read(tmp_path / "files", checksum="skip")

@@ -12,7 +12,7 @@ from dithc.core.logging import UserError
 from dithc.diffusion import SAMPLERS, Schedule, sample, sample_flow
 from dithc.diffusion.flow import FLOW_SAMPLERS
 from dithc.diffusion.sampler_check import DEVIATION, MEAN, SHAPE, exact_noise, exact_velocity, try_sampler
-from tests.brought import Follow, Last
+from tests.plugin_packages import DdimSampler, FlowSampler
 
 SCHEDULE = Schedule.linear()
 
@@ -56,15 +56,15 @@ def test_exact_noise_and_velocity_match_random_draws() -> None:
 
 @pytest.mark.slow
 def test_custom_samplers_match_builtin_samplers_of_the_same_rule() -> None:
-    torch.testing.assert_close(by(Last(kind="last")), by("ddim"), atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(by(DdimSampler(kind="last")), by("ddim"), atol=1e-5, rtol=1e-5)
     custom, euler = (
         sample_flow(kind, velocity=exact_velocity, steps=7, shape=SHAPE, noise=generators())
-        for kind in (Follow(kind="follow"), "euler")
+        for kind in (FlowSampler(kind="follow"), "euler")
     )
     assert torch.equal(custom, euler)
 
 
-class Faulty(Last):
+class Faulty(DdimSampler):
     """DDIM with one injected fault."""
 
     defect: str

@@ -15,7 +15,7 @@ from dithc.config import load
 from dithc.core.artifacts import CheckpointStore
 from dithc.diffusion import Schedule, sample
 from dithc.diffusion.sampler_check import DEVIATION, MEAN, SHAPE, exact_noise
-from tests.brought import bring_example
+from tests.plugin_packages import install_example
 from tests.ranks import needs_launcher
 
 ROOT = Path(__file__).parent.parent.parent
@@ -51,7 +51,7 @@ def test_example_prints_usage(path: Path, monkeypatch: pytest.MonkeyPatch, capsy
 def test_package_experiment_configuration_round_trips(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    bring_example(name, tmp_path, monkeypatch)
+    install_example(name, tmp_path, monkeypatch)
     experiment = load(EXAMPLES / name / "experiment.yaml")
     assert load(experiment.model_dump(mode="json")) == experiment
 

@@ -76,11 +76,11 @@ class Case:
         return f"{self.op}{tuple(self.ints)} {kinds} {self.label}"
 
 
-def given(values: npt.ArrayLike, kind: Kind) -> Array:
+def input_array(values: npt.ArrayLike, kind: Kind) -> Array:
     return Array(encode(values, kind), kind)
 
 
-def absent(kind: Kind = "f32") -> Array:
+def no_array(kind: Kind = "f32") -> Array:
     return Array(None, kind)
 
 

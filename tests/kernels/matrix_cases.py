@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from tests.kernels.cases import ROUNDOFF, Array, Case, Float, Kind, absent, decode, encode, given, output
+from tests.kernels.cases import ROUNDOFF, Array, Case, Float, Kind, decode, encode, input_array, no_array, output
 
 # Every dimension is 1, below, at and above a tile of each vector length (8 to 64 rows), and odd; depths are around
 # unrolling by 8.
@@ -71,7 +71,7 @@ def stored(values: Float, kind: Kind, by_columns: bool) -> tuple[Array, tuple[in
     wide[:, : lines.shape[1]] = lines
     last = wide.size - GAP  # the array ends with the last row, because the next page is not readable
     strides = (1, wide.shape[1]) if by_columns else (wide.shape[1], 1)
-    return given(wide.ravel()[:last], kind), strides
+    return input_array(wide.ravel()[:last], kind), strides
 
 
 def with_gaps(values: Float, bound: Float, kind: Kind, before: Float | None = None) -> Array:
@@ -96,9 +96,9 @@ def plain_products(rng: np.random.Generator) -> Iterator[Case]:
     for shape, layout, types in itertools.product(SHAPES, LAYOUTS, TYPES):
         p = Product(rng, *shape, layout, types)
         c = with_gaps(p.exact, p.bound, p.c_kind)
-        yield gemm(p, [c, *[absent()] * 6], label=layout)
+        yield gemm(p, [c, *[no_array()] * 6], label=layout)
         if min(p.m, p.k) <= 32:  # explicit cuts force packing
-            yield gemm(p, [c, *[absent()] * 6], blocking=(0, 0, 0, 1, 0, 0), label=f"{layout} packed")
+            yield gemm(p, [c, *[no_array()] * 6], blocking=(0, 0, 0, 1, 0, 0), label=f"{layout} packed")
 
 
 def single_rows_and_columns(rng: np.random.Generator) -> Iterator[Case]:
@@ -109,8 +109,8 @@ def single_rows_and_columns(rng: np.random.Generator) -> Iterator[Case]:
         single = Product(rng, 5, 1, 9, "dx", types)
         single.b_strides = (single.b_strides[0], 99)
         for p in (row, column, single):
-            sums = absent() if p.compute == "f64" else output(p.row_sum, p.row_sum_bound, "f32")
-            yield gemm(p, [with_gaps(p.exact, p.bound, p.c_kind), sums, *[absent()] * 5], label="two strides")
+            sums = no_array() if p.compute == "f64" else output(p.row_sum, p.row_sum_bound, "f32")
+            yield gemm(p, [with_gaps(p.exact, p.bound, p.c_kind), sums, *[no_array()] * 5], label="two strides")
 
 
 def products_of_many_threads(rng: np.random.Generator) -> Iterator[Case]:
@@ -120,8 +120,8 @@ def products_of_many_threads(rng: np.random.Generator) -> Iterator[Case]:
     for layout, types, cuts in itertools.product(LAYOUTS, TYPES, ((1, 0), (0, 1))):
         p = Product(rng, 130, 203, 40, layout, types)
         c = with_gaps(p.exact, p.bound, p.c_kind)
-        sums = absent() if p.compute == "f64" else output(p.row_sum, p.row_sum_bound, "f32")
-        yield gemm(p, [c, sums, *[absent()] * 5], blocking=(32, 48, 16, *cuts, 0), label=layout)
+        sums = no_array() if p.compute == "f64" else output(p.row_sum, p.row_sum_bound, "f32")
+        yield gemm(p, [c, sums, *[no_array()] * 5], blocking=(32, 48, 16, *cuts, 0), label=layout)
 
 
 def accumulated_products(rng: np.random.Generator) -> Iterator[Case]:
@@ -134,49 +134,49 @@ def accumulated_products(rng: np.random.Generator) -> Iterator[Case]:
         before = rng.standard_normal((m, n)).astype(np.float32).astype(np.float64)
         old = before * accumulate
         c = with_gaps(p.exact + old, p.bound + 2 * ROUNDOFF["f32"] * np.abs(old), p.c_kind, before)
-        row_sum = absent()
+        row_sum = no_array()
         if types[3] != "f64":
             start = rng.standard_normal(m).astype(np.float32).astype(np.float64)
             bound = p.row_sum_bound + 2 * ROUNDOFF["f32"] * np.abs(start)
             row_sum = output(p.row_sum + accumulate * start, bound, "f32", start)
         blocking = (16, 16, 16, 1, 1, 0) if k > 3 else (0,) * 6
-        yield gemm(p, [c, row_sum, *[absent()] * 5], accumulate=accumulate, blocking=blocking, label=layout)
+        yield gemm(p, [c, row_sum, *[no_array()] * 5], accumulate=accumulate, blocking=blocking, label=layout)
 
 
 def products_with_epilogues(rng: np.random.Generator) -> Iterator[Case]:
     for (m, n, k), types in itertools.product(((12, 40, 24), (7, 65, 19)), TYPES[:4]):
         p = Product(rng, m, n, k, "forward", types)
         kind, unit = p.c_kind, ROUNDOFF["f32"]
-        bias = given(rng.standard_normal(n), "f32" if types[0] == "f32" else "bf16")
+        bias = input_array(rng.standard_normal(n), "f32" if types[0] == "f32" else "bf16")
         sums, bound = p.exact + bias.values, p.bound + 2 * unit * np.abs(bias.values)
         c = with_gaps(sums, bound, kind)
-        yield gemm(p, [c, absent(), bias, *[absent()] * 4], label="bias")
+        yield gemm(p, [c, no_array(), bias, *[no_array()] * 4], label="bias")
 
         # The slope of gelu is below 1.13; its own error, and the error of reading u, stay below 16 roundoffs of |u| + 1.
         before = with_gaps(sums, bound, kind)
         c = with_gaps(gelu(sums), 1.13 * bound + 16 * unit * (np.abs(sums) + 1), kind)
-        yield gemm(p, [c, absent(), bias, before, *[absent()] * 3], gelu=1, label="bias, gelu")
+        yield gemm(p, [c, no_array(), bias, before, *[no_array()] * 3], gelu=1, label="bias, gelu")
 
         # The value before the GELU may have another type.
         other_kind = "bf16" if kind == "f32" else "f32"
-        yield gemm(p, [with_gaps(sums, bound, kind), absent(), bias, with_gaps(sums, bound, other_kind), *[absent()] * 3],
+        yield gemm(p, [with_gaps(sums, bound, kind), no_array(), bias, with_gaps(sums, bound, other_kind), *[no_array()] * 3],
                    label="kept in another type")  # fmt: skip
 
         u, _ = stored(rng.standard_normal((m, n)), kind, by_columns=False)
         points = without_gaps(u, m, n)
         slope = gelu_gradient(points)
         c = with_gaps(p.exact * slope, 1.13 * p.bound + 32 * unit * np.abs(p.exact), kind)
-        yield gemm(p, [c, absent(), absent(), absent(), u, absent(), absent()], label="gelu gradient")
+        yield gemm(p, [c, no_array(), no_array(), no_array(), u, no_array(), no_array()], label="gelu gradient")
 
         rows_per_gate, gate_stride = 5, n + 2
-        gates = given(rng.standard_normal((-(-m // rows_per_gate), gate_stride)), bias.kind)
+        gates = input_array(rng.standard_normal((-(-m // rows_per_gate), gate_stride)), bias.kind)
         gate = gates.values[np.arange(m) // rows_per_gate, :n]
         residual, _ = stored(rng.standard_normal((m, n)), "f32", by_columns=False)
         added = without_gaps(residual, m, n)
         before = with_gaps(sums, bound, kind)
         bound = np.abs(gate) * (bound + 2 * unit * np.abs(sums)) + 2 * unit * np.abs(added)
         c = with_gaps(gate * sums + added, bound, kind)
-        arrays = [c, absent(), bias, before, absent(), gates, residual]
+        arrays = [c, no_array(), bias, before, no_array(), gates, residual]
         yield gemm(p, arrays, gate=(gate_stride, rows_per_gate), label="bias, gate, residual")
 
 
@@ -185,12 +185,12 @@ def without_gaps(array: Array, rows: int, columns: int) -> Float:
     return wide[:, :columns]
 
 
-def refused_products(rng: np.random.Generator) -> Iterator[Case]:
+def rejected_products(rng: np.random.Generator) -> Iterator[Case]:
     p = Product(rng, 4, 4, 4, "forward", TYPES[0])
     c = with_gaps(p.exact, p.bound, "f32")
-    good = gemm(p, [c, *[absent()] * 6])
+    good = gemm(p, [c, *[no_array()] * 6])
     yield Case("gemm", [-1, *good.ints[1:]], good.arrays, status=-1, label="negative m")
-    yield Case("gemm", good.ints, [absent(), *good.arrays[1:]], status=-1, label="no a")
+    yield Case("gemm", good.ints, [no_array(), *good.arrays[1:]], status=-1, label="no a")
     yield Case("gemm", [*good.ints[:8], 9, *good.ints[9:]], good.arrays, status=-1, label="no such arithmetic")
 
 
@@ -218,20 +218,20 @@ def attention_pair(
     n, t, h, k = shape
     ints, scale = [n, t, h, k, COMPUTE[compute]], k**-0.5
     extra = ROUNDOFF["bf16"] if compute == "bf16" else 0.0  # rounding of each operand of a product
-    packed = given(rng.standard_normal((n, t, 3, h, k)), kind)
+    packed = input_array(rng.standard_normal((n, t, 3, h, k)), kind)
     q, key, v = np.moveaxis(packed.values, (2, 3), (0, 2))  # (n, h, t, k)
     score_terms = (k + 4) * ROUNDOFF["f32"] + (2 * extra if kind == "f32" else 0)
     p, p_error, (out, out_bound), lse = attention_results(q, key, v, scale, score_terms, extra)
     results = [output(token_major(out), token_major(out_bound), kind), output(*lse, "f32")]
     yield Case("attention_forward", ints, [packed, *results])
 
-    dout_stored, out_stored = given(rng.standard_normal((n, t, h, k)), kind), given(token_major(out), kind)
+    dout_stored, out_stored = input_array(rng.standard_normal((n, t, h, k)), kind), input_array(token_major(out), kind)
     dout, o = token_major(dout_stored.values), token_major(out_stored.values)
     gradients = attention_gradients(q, key, v, dout, o, p, p_error, scale, t, extra)
     expected, bound = (
         np.moveaxis(np.stack(x), (0, 2), (2, 3)) for x in zip(*gradients, strict=True)
     )  # (n, t, 3, h, k)
-    arrays = [dout_stored, packed, out_stored, given(lse[0], "f32"), output(expected, bound, kind)]
+    arrays = [dout_stored, packed, out_stored, input_array(lse[0], "f32"), output(expected, bound, kind)]
     yield Case("attention_backward", ints, arrays)
 
 
@@ -286,7 +286,7 @@ def matrix_cases() -> list[Case]:
         products_of_many_threads,
         accumulated_products,
         products_with_epilogues,
-        refused_products,
+        rejected_products,
         attention,
     )
     return [case for group in groups for case in group(rng)]

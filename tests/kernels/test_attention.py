@@ -13,7 +13,7 @@ from torch import Tensor
 
 from dithc.engine import native
 from tests.engine.native.scripts import run_script
-from tests.kernels.isas import ALL, needed, newest_and_in_turn, sampled_where_it_runs
+from tests.kernels.isas import ALL, newest_and_alternates, require_isa, sampled_if_supported
 
 NUMBERS = {torch.float32: 0, torch.bfloat16: 1}  # hc_dtype
 ROUNDOFF = {torch.float32: 2.0**-24, torch.bfloat16: 2.0**-8}
@@ -25,9 +25,9 @@ WIDTHS = [1, 8, 63, 64, 72, 80, 128]
 TYPES = [torch.float32, torch.bfloat16]
 
 
-@pytest.fixture(params=newest_and_in_turn(ALL))
+@pytest.fixture(params=newest_and_alternates(ALL))
 def isa(request):
-    return needed(request.param)
+    return require_isa(request.param)
 
 
 def random_problem(n, t, h, k, kind, *, size=1.0):
@@ -156,7 +156,7 @@ def test_attention_equals_float64_for_small_and_large_scores(size, kind, isa):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", TYPES)
-@pytest.mark.parametrize("isa", sampled_where_it_runs(name for name in ALL if name != "ref"), indirect=True)
+@pytest.mark.parametrize("isa", sampled_if_supported(name for name in ALL if name != "ref"), indirect=True)
 def test_attention_equals_float64_for_a_long_sequence(kind, isa):
     """Excludes plain loops, which take a minute here."""
     assert_right(*random_problem(1, 4096, 1, 64, kind), 1, isa)
@@ -211,7 +211,7 @@ ODD = {"huge": 1e12, "tiny": 1e-20, "inf": math.inf, "nan": math.nan}
 
 @pytest.fixture
 def amx():
-    return needed("amx")
+    return require_isa("amx")
 
 
 @pytest.mark.parametrize("part", [0, 1, 2, 3], ids=["q", "k", "v", "dout"])

@@ -13,7 +13,7 @@ import torch
 from dithc.engine import native
 from dithc.engine.hcops.patching import autograd_functions
 from dithc.engine.hcops.patching.autograd_functions import Attention
-from tests.kernels.isas import ALL, needed, newest_and_in_turn
+from tests.kernels.isas import ALL, newest_and_alternates, require_isa
 
 # (N, H, G, T, S, K): all 1; below a panel; beyond chunks of 64 and 256 and segments of 512, with remainders.
 SHAPES = [
@@ -30,9 +30,9 @@ TOLERANCE = {
 }  # of the largest number of a result; sums of 600 terms, bf16's 2^-8
 
 
-@pytest.fixture(params=newest_and_in_turn(ALL))
+@pytest.fixture(params=newest_and_alternates(ALL))
 def isa(request, monkeypatch):
-    context = native.context(isa=needed(request.param), num_threads=2)
+    context = native.context(isa=require_isa(request.param), num_threads=2)
     monkeypatch.setattr(native, "context", lambda: context)
     return request.param
 

@@ -19,9 +19,9 @@ import pytest
 
 from dithc.bench.gemm_libraries.emulated import quick_emulation
 from tests.kernels.cases import Case, read_outputs, write_cases
-from tests.kernels.foreign_cases import foreign_cases
-from tests.kernels.isas import ALL, runs, sampled_where_it_runs
+from tests.kernels.isas import ALL, is_supported, sampled_if_supported
 from tests.kernels.matrix_cases import matrix_cases
+from tests.kernels.third_party_cases import third_party_cases
 from tests.kernels.tile_cases import tile_cases
 from tests.kernels.vector_cases import vector_cases
 
@@ -56,7 +56,7 @@ def cmake() -> list[str]:
 
 
 @functools.cache
-def built(kind: str, target: str = "run_cases", *, newest: str = "") -> Path:
+def build_target(kind: str, target: str = "run_cases", *, newest: str = "") -> Path:
     """Build run_cases, or the library, in build/kernel-tests, which later runs of the tests reuse.
 
     `newest` is the newest instruction set to build; all if empty.
@@ -79,9 +79,9 @@ def built(kind: str, target: str = "run_cases", *, newest: str = "") -> Path:
 def native_program(kind: str, isa: str) -> Path:
     if not cmake() or not shutil.which("cc"):
         pytest.skip("no CMake or no C compiler (cc) to build the kernels with")
-    if not runs(isa, emulates_tiles=kind != "native"):
+    if not is_supported(isa, emulates_tiles=kind != "native"):
         pytest.skip(f"this CPU does not run {isa}")
-    program = built(kind, newest="" if isa == "amx" else isa)  # amx is the newest
+    program = build_target(kind, newest="" if isa == "amx" else isa)  # amx is the newest
     isas = subprocess.run([program], check=True, capture_output=True, text=True).stdout.split()
     if isa not in isas:
         pytest.skip(f"this compiler has no {isa}, only {', '.join(isas)}")
@@ -96,13 +96,13 @@ def arm_program() -> Path:
         pytest.skip(
             f"Arm kernels are cross-built and emulated; not installed: {', '.join(missing) or 'cmake'} (see .ci/run)"
         )
-    return built("arm")
+    return build_target("arm")
 
 
 @functools.cache
 def all_cases(*, of_tiles: bool = True) -> list[Case]:
     """Return all cases. Tile cases are optional because they take a minute in qemu."""
-    return [*matrix_cases(), *vector_cases(), *foreign_cases(), *(tile_cases() if of_tiles else [])]
+    return [*matrix_cases(), *vector_cases(), *third_party_cases(), *(tile_cases() if of_tiles else [])]
 
 
 def run(program: Path, isa: str, threads: int, folder: Path, emulator: tuple[str, ...] = ()) -> bytes:
@@ -122,7 +122,7 @@ def assert_right(outputs: bytes, *, of_tiles: bool = True) -> None:
 
 
 @NATIVE
-@pytest.mark.parametrize("isa", sampled_where_it_runs(ALL))
+@pytest.mark.parametrize("isa", sampled_if_supported(ALL))
 def test_operators_equal_float64_for_any_number_of_threads(isa: str, tmp_path: Path) -> None:
     program = native_program("native", isa)
     outputs = run(program, isa, 1, tmp_path)
@@ -136,14 +136,14 @@ def test_operators_equal_float64_on_emulated_tiles(tmp_path: Path) -> None:
     outputs = run(program, "amx", 1, tmp_path)
     assert_right(outputs)
     assert run(program, "amx", 3, tmp_path) == outputs, "other bits with three threads than with one"
-    if runs("amx"):
+    if is_supported("amx"):
         assert run(native_program("native", "amx"), "amx", 1, tmp_path) == outputs, (
             "other bits than the CPU's own tiles give"
         )
 
 
 @SANITIZED
-@pytest.mark.parametrize("isa", sampled_where_it_runs(ALL, emulates_tiles=True))
+@pytest.mark.parametrize("isa", sampled_if_supported(ALL, emulates_tiles=True))
 def test_operators_are_clean_under_sanitizers(isa: str, tmp_path: Path) -> None:
     assert_right(run(native_program("sanitized", isa), isa, 2, tmp_path))
 

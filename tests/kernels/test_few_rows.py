@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from dithc.engine import native
-from tests.kernels.isas import newest_and_in_turn
+from tests.kernels.isas import newest_and_alternates
 from tests.kernels.test_gemm import (
     BF16,
     F32,
@@ -30,7 +30,7 @@ TYPES = [(F32, F32, F32, F32), (F32, BF16, F32, BF16), (BF16, F32, BF16, BF16), 
 WIDTHS = (515, 1, 130, 16, 65, 15, 64, 17, 63, 300)
 
 
-@pytest.fixture(params=newest_and_in_turn(ISAS))
+@pytest.fixture(params=newest_and_alternates(ISAS))
 def isa(request):
     return request.param
 

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from dithc.engine import native
-from tests.kernels.isas import ALL, newest_and_in_turn, runs
+from tests.kernels.isas import ALL, is_supported, newest_and_alternates
 
 F32, BF16, F64 = torch.float32, torch.bfloat16, torch.float64
 NUMBERS = {F32: 0, BF16: 1, F64: 2}
@@ -30,11 +30,11 @@ LAYOUTS = list(itertools.product(("rows", "columns"), repeat=2))
 GELU_ROUND = 16  # roundings and conditioning of gelu and its gradient
 
 
-ISAS = [name for name in ALL if runs(name)]
+ISAS = [name for name in ALL if is_supported(name)]
 pytestmark = pytest.mark.skipif(not ISAS, reason=f"C kernels: {native.load_library().reason}")
 
 
-@pytest.fixture(params=newest_and_in_turn(ISAS))
+@pytest.fixture(params=newest_and_alternates(ISAS))
 def isa(request):
     return request.param
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.kernels.isas import needed
+from tests.kernels.isas import require_isa
 from tests.kernels.test_gemm import gemm
 
 ISAS = ("avx512bf16", "amx")
@@ -16,7 +16,7 @@ ISAS = ("avx512bf16", "amx")
 
 @pytest.fixture(params=ISAS)
 def isa(request: pytest.FixtureRequest) -> str:
-    return needed(request.param)
+    return require_isa(request.param)
 
 
 def product(

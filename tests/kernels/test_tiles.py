@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from tests.kernels.test_cases import EMULATED, ROOT, built, cmake, native_program
+from tests.kernels.test_cases import EMULATED, ROOT, build_target, cmake, native_program
 
 pytestmark = [pytest.mark.slow, pytest.mark.unit("kernel-tests"), EMULATED]
 # Message of the program for each misuse of kernels/test/tile_runs.c.
@@ -52,7 +52,7 @@ def number(bits: int) -> Fraction | float:
     return Fraction(x) if np.isfinite(x) and abs(x) >= 2.0**-126 else 0 * Fraction(1) if np.isfinite(x) else x
 
 
-def rounded(x: Fraction | float) -> Fraction | float:
+def round_fp32(x: Fraction | float) -> Fraction | float:
     """Round to fp32, to nearest even; denormal results become zero."""
     if isinstance(x, float) or x == 0:
         return x
@@ -85,8 +85,8 @@ def product(sums: Bits, a: Bits, b: Bits, rows: int, pairs: int, columns: int) -
         for p in range(pairs):
             for half, shift in enumerate((16, 0)):
                 x, y = (number((int(bits) << shift) & 0xFFFF0000) for bits in (a[i, p], b[p, j]))
-                chains[half] = rounded(plus(chains[half], times(x, y)))
-        found[i, j] = float(rounded(plus(number(int(sums[i, j])), rounded(plus(*chains)))))
+                chains[half] = round_fp32(plus(chains[half], times(x, y)))
+        found[i, j] = float(round_fp32(plus(number(int(sums[i, j])), round_fp32(plus(*chains)))))
     return found
 
 
@@ -116,7 +116,10 @@ def test_tile_products_match_the_manual_bitwise(kind: str) -> None:
 @pytest.mark.parametrize("file", FILES)
 def test_amx_tests_pass_on_emulated_tiles(file: str) -> None:
     native_program("emulated", "amx")
-    environment = os.environ | {"DITHC_EMULATED_TILES": str(built("emulated", "_kernels")), "OMP_NUM_THREADS": "1"}
+    environment = os.environ | {
+        "DITHC_EMULATED_TILES": str(build_target("emulated", "_kernels")),
+        "OMP_NUM_THREADS": "1",
+    }
     command = [sys.executable, "-m", "pytest", "-q", "-rs", "--no-header", "-p", "no:xdist", "-p", "no:cacheprovider",
                "-p", "tests.kernels.emulated_tiles", f"tests/kernels/test_{file}.py",
                "-k", f"(amx or split or clusters) and not ({LONG})"]  # fmt: skip

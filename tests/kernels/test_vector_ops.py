@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from dithc.engine import native
-from tests.kernels.isas import newest_and_in_turn, runs
+from tests.kernels.isas import is_supported, newest_and_alternates
 
 ONE = 2.0**-24  # half a unit in the last place of fp32, relative
 ROUND = {torch.float32: 2.0**-24, torch.bfloat16: 2.0**-8}  # relative error of a store
@@ -29,11 +29,11 @@ WIDTHS = [1, 3, 15, 16, 17, 72, 384, 1152, 1155]
 SENTINEL = 0x5A
 
 
-ISAS = [name for name in ("ref", "avx2", "avx512", "neon", "sve", "sme") if runs(name)]
+ISAS = [name for name in ("ref", "avx2", "avx512", "neon", "sve", "sme") if is_supported(name)]
 pytestmark = pytest.mark.skipif(not ISAS, reason=f"C kernels: {native.load_library().reason}")
 
 
-@pytest.fixture(params=newest_and_in_turn(ISAS))
+@pytest.fixture(params=newest_and_alternates(ISAS))
 def isa(request):
     return request.param
 

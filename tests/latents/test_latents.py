@@ -34,14 +34,14 @@ def codec(net, fake_tiles):
 
 
 @pytest.fixture
-def encoded(tmp_path, fake_tiles, codec):
+def encoded_latents(tmp_path, fake_tiles, codec):
     tiles = fake_tiles(count=10, splits="ttve", classes=3)
     numbers = encode_tiles(tiles, codec, tmp_path, tiles_digest=DIGEST, shard_size=4, batch=3)
     return tiles, tmp_path, numbers
 
 
-def test_shards_contain_mean_and_log_variance_in_fp16(encoded, codec):
-    tiles, folder, numbers = encoded
+def test_shards_contain_mean_and_log_variance_in_fp16(encoded_latents, codec):
+    tiles, folder, numbers = encoded_latents
     latents = Latents(folder, codec_id="kl-vae-test", tiles_digest=DIGEST)
     assert numbers["count"] == latents.count == 10
     assert numbers["shape"] == [4, 8, 8]
@@ -83,8 +83,8 @@ def test_views_are_encoded_from_rotated_tiles_not_rotated_latents(tmp_path, fake
     assert np.abs(stored - turned).max() > 1e-3
 
 
-def test_shards_are_reused_if_views_change_from_two_to_eight_and_back(encoded, codec, monkeypatch):
-    tiles, folder, _ = encoded
+def test_shards_are_reused_if_views_change_from_two_to_eight_and_back(encoded_latents, codec, monkeypatch):
+    tiles, folder, _ = encoded_latents
     before = {path.name: path.read_bytes() for path in outputs.files_of(folder)}
     encoded_tiles = []
     encode = codec.encode
@@ -110,16 +110,16 @@ def test_altered_byte_of_a_view_is_detected_on_read(tmp_path, fake_tiles):
         latents.moments(rows, views=np.array([0, 5, 6]))
 
 
-def test_rows_labels_and_splits_match_the_tiles(encoded):
-    tiles, folder, _ = encoded
+def test_rows_labels_and_splits_match_the_tiles(encoded_latents):
+    tiles, folder, _ = encoded_latents
     latents = Latents(folder)
     for split in ("train", "val", "test", "all"):
         assert np.array_equal(latents.rows(split), tiles.rows(split))
     assert np.array_equal(latents.labels, tiles.labels)
 
 
-def test_channel_statistics_cover_only_train_rows(encoded):
-    tiles, folder, numbers = encoded
+def test_channel_statistics_cover_only_train_rows(encoded_latents):
+    tiles, folder, numbers = encoded_latents
     moments = Latents(folder).moments(tiles.rows("train")).astype(np.float64)
     mean, variance = moments[:, :4], np.exp(moments[:, 4:])
     np.testing.assert_allclose(numbers["mean"], mean.mean(axis=(0, 2, 3)), rtol=1e-9)
@@ -134,8 +134,8 @@ def test_dataset_without_classes_has_one_class(tmp_path, fake_tiles):
     assert Latents(tmp_path).num_classes == 1
 
 
-def test_only_missing_or_damaged_shards_are_reencoded(encoded, codec, monkeypatch, caplog):
-    tiles, folder, _ = encoded
+def test_only_missing_or_damaged_shards_are_reencoded(encoded_latents, codec, monkeypatch, caplog):
+    tiles, folder, _ = encoded_latents
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
     (folder / "index.json").unlink()
     (folder / "flip-00001.npy").write_bytes(b"torn")
@@ -150,8 +150,8 @@ def test_only_missing_or_damaged_shards_are_reencoded(encoded, codec, monkeypatc
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
 
 
-def test_shards_of_a_different_codec_or_tiles_are_rebuilt(encoded, codec, fake_tiles):
-    _, folder, _ = encoded
+def test_shards_of_a_different_codec_or_tiles_are_rebuilt(encoded_latents, codec, fake_tiles):
+    _, folder, _ = encoded_latents
     fewer = fake_tiles(count=3)
     codec.id = "kl-vae-other"
     encode_tiles(fewer, codec, folder, tiles_digest="other", shard_size=4)
@@ -189,8 +189,8 @@ def test_dataset_without_tiles_raises_an_error(tmp_path, fake_tiles):
         encode_tiles(tiles, PixelCodec(tiles.info), tmp_path, tiles_digest=DIGEST)
 
 
-def test_reader_rejects_a_different_codec_or_tiles_digest(encoded):
-    _, folder, _ = encoded
+def test_reader_rejects_a_different_codec_or_tiles_digest(encoded_latents):
+    _, folder, _ = encoded_latents
     with pytest.raises(UserError, match=r"made by another codec[\s\S]*kl-vae-test[\s\S]*kl-vae-wanted"):
         Latents(folder, codec_id="kl-vae-wanted")
     with pytest.raises(UserError, match="made of other tiles"):
@@ -198,8 +198,8 @@ def test_reader_rejects_a_different_codec_or_tiles_digest(encoded):
 
 
 @pytest.mark.parametrize("content", [None, "{", "[]", '{"schema_version": 99}'])
-def test_reader_rejects_a_missing_or_damaged_index(encoded, content):
-    _, folder, _ = encoded
+def test_reader_rejects_a_missing_or_damaged_index(encoded_latents, content):
+    _, folder, _ = encoded_latents
     (folder / "index.json").unlink()
     if content is not None:
         (folder / "index.json").write_text(content)
@@ -209,8 +209,8 @@ def test_reader_rejects_a_missing_or_damaged_index(encoded, content):
 
 @pytest.mark.parametrize("name", ["shard-00001.npy", "flip-00000.npy", "labels.npy"])
 @pytest.mark.parametrize("damage", ["cut", "removed"])
-def test_reader_rejects_a_truncated_or_missing_file(encoded, name, damage):
-    _, folder, _ = encoded
+def test_reader_rejects_a_truncated_or_missing_file(encoded_latents, name, damage):
+    _, folder, _ = encoded_latents
     path = folder / name
     content = path.read_bytes()
     path.unlink()
@@ -221,8 +221,8 @@ def test_reader_rejects_a_truncated_or_missing_file(encoded, name, damage):
 
 
 @pytest.mark.parametrize("label", [-1, 3])
-def test_reader_rejects_labels_out_of_range(encoded, label):
-    _, folder, _ = encoded
+def test_reader_rejects_labels_out_of_range(encoded_latents, label):
+    _, folder, _ = encoded_latents
     labels = np.load(folder / "labels.npy")
     labels[2] = label
     np.save(folder / "labels.npy", labels)

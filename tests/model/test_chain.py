@@ -38,7 +38,7 @@ def one_by_one(model: DiT, x: torch.Tensor, c: torch.Tensor) -> torch.Tensor:
 
 
 @pytest.fixture
-def recorded(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+def recorded_programs(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Return a list with one entry per recorded program."""
     found: list[int] = []
     record = Program.__init__
@@ -47,7 +47,7 @@ def recorded(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 @pytest.fixture
-def arranged(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+def packed_weights(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Return a list with one entry per packed weight."""
     found: list[int] = []
     library, pack = native.library(), native.library().hc_gemm_pack
@@ -57,7 +57,7 @@ def arranged(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 @pytest.mark.parametrize("bf16", [False, True])
 @pytest.mark.parametrize("kind", KINDS)
-def test_chain_is_bit_identical_to_separate_blocks(kind: str, bf16: bool, recorded: list[int]) -> None:
+def test_chain_is_bit_identical_to_separate_blocks(kind: str, bf16: bool, recorded_programs: list[int]) -> None:
     model = create_model(**KINDS[kind])
     chain = model.chain()
     with torch.autocast("cpu", dtype=torch.bfloat16, enabled=bf16), part_of(16):
@@ -69,13 +69,13 @@ def test_chain_is_bit_identical_to_separate_blocks(kind: str, bf16: bool, record
             assert torch.equal(c, kept[1])
         first, second = (chain(*inputs(seed=seed)) for seed in range(2))
     assert not torch.equal(first, second)  # control; the second pass has not overwritten the result of the first
-    assert len(recorded) == 1
+    assert len(recorded_programs) == 1
 
 
 @pytest.mark.parametrize("bf16", [False, True])
 @pytest.mark.parametrize("kind", KINDS)
 def test_chain_to_patches_includes_the_final_layer(
-    kind: str, bf16: bool, recorded: list[int], monkeypatch: pytest.MonkeyPatch
+    kind: str, bf16: bool, recorded_programs: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = create_model(**KINDS[kind])
     chain, called = model.chain(to_patches=True), []
@@ -90,7 +90,7 @@ def test_chain_to_patches_includes_the_final_layer(
             assert patches.shape == (2, 16, 2 * 2 * 8)
             assert patches.dtype is expected.dtype
             assert torch.equal(patches, expected)
-        assert len(recorded) == (1 if bf16 else 2)
+        assert len(recorded_programs) == (1 if bf16 else 2)
         model.final_layer.linear.weight.mul_(2.0)
         assert torch.equal(chain(x, c), model.final_layer(one_by_one(model, x, c), c))
         assert not torch.equal(chain(x, c), patches)
@@ -100,7 +100,7 @@ def test_chain_to_patches_includes_the_final_layer(
         assert len(called) == 1, "the observer must be called"
 
 
-def test_changed_and_replaced_weights_update_the_chain_output(recorded: list[int]) -> None:
+def test_changed_and_replaced_weights_update_the_chain_output(recorded_programs: list[int]) -> None:
     model = create_model()
     chain = model.chain()
     x, c = inputs()
@@ -110,35 +110,35 @@ def test_changed_and_replaced_weights_update_the_chain_output(recorded: list[int
     changed = chain(x, c)
     assert torch.equal(changed, one_by_one(model, x, c))
     assert not torch.equal(changed, original)
-    assert len(recorded) == 2  # its packed weights existed before
+    assert len(recorded_programs) == 2  # its packed weights existed before
     model.blocks[2].attn.qkv.weight.data = model.blocks[2].attn.qkv.weight.data * 3
     replaced = chain(x, c)
     assert torch.equal(replaced, one_by_one(model, x, c))
     assert not torch.equal(replaced, changed)
-    assert len(recorded) == 3
+    assert len(recorded_programs) == 3
     model.blocks[0].attn.proj.bias = torch.nn.Parameter(torch.ones(48))
     assert torch.equal(chain(x, c), one_by_one(model, x, c))
-    assert len(recorded) == 4
+    assert len(recorded_programs) == 4
 
 
-def test_weights_are_packed_once_for_all_shapes_and_chain_parts(arranged: list[int]) -> None:
+def test_weights_are_packed_once_for_all_shapes_and_chain_parts(packed_weights: list[int]) -> None:
     model = create_model()
     chain = model.chain()
     for rows in (5, 6):
         x, c = inputs(rows)
         assert torch.equal(chain(x, c), one_by_one(model, x, c))
         assert torch.equal(chain[1:](chain[:1](x, c), c), one_by_one(model, x, c))
-    assert len(arranged) == 3 * 4  # blocks, and their products over tokens
+    assert len(packed_weights) == 3 * 4  # blocks, and their products over tokens
 
 
-def test_packed_weights_ignore_numpy_writes_until_a_torch_update(arranged: list[int]) -> None:
+def test_packed_weights_ignore_numpy_writes_until_a_torch_update(packed_weights: list[int]) -> None:
     model = create_model()
     chain = model.chain()
     x, c = inputs(6)
     original = chain(x, c)
     model.blocks[1].attn.qkv.weight.detach().numpy()[:] = 0
     assert torch.equal(chain(x, c), original)  # control for the following tests: packed weights are used
-    assert arranged
+    assert packed_weights
     with torch.no_grad():
         model.blocks[1].attn.qkv.weight.zero_()
     assert torch.equal(chain(x, c), one_by_one(model, x, c))
@@ -146,7 +146,7 @@ def test_packed_weights_ignore_numpy_writes_until_a_torch_update(arranged: list[
 
 @pytest.mark.parametrize("short", ["memory", "versions"])
 def test_chain_without_stored_packs_equals_blocks_and_logs_low_memory(
-    short: str, arranged: list[int], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    short: str, packed_weights: list[int], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     if short == "memory":
         monkeypatch.setattr("dithc.engine.hcops.c.library.available_bytes", lambda: 10_000)
@@ -159,34 +159,34 @@ def test_chain_without_stored_packs_equals_blocks_and_logs_low_memory(
     with caplog.at_level("INFO", "dithc"):
         for _ in range(2):
             assert torch.equal(chain(x, c), one_by_one(model, x, c))
-    assert len(arranged) == 0
+    assert len(packed_weights) == 0
     assert len([text for text in caplog.messages if "packing the other weights" in text]) == (short == "memory")
 
 
-def test_each_shape_and_dtype_records_a_program_within_the_cache_limit(recorded: list[int]) -> None:
+def test_each_shape_and_dtype_records_a_program_within_the_cache_limit(recorded_programs: list[int]) -> None:
     model = create_model()
     chain = model.chain()
     for rows in range(1, MAX_PROGRAMS + 2):
         x, c = inputs(rows)
         assert torch.equal(chain(x, c), one_by_one(model, x, c))
-    assert len(recorded) == MAX_PROGRAMS + 1
+    assert len(recorded_programs) == MAX_PROGRAMS + 1
     assert len(chain._programs) == MAX_PROGRAMS
     with torch.autocast("cpu", dtype=torch.bfloat16):
         assert torch.equal(chain(x, c), one_by_one(model, x, c))
-    assert len(recorded) == MAX_PROGRAMS + 2
+    assert len(recorded_programs) == MAX_PROGRAMS + 2
 
 
-def test_forward_hook_runs_and_disables_recording(recorded: list[int]) -> None:
+def test_forward_hook_runs_and_disables_recording(recorded_programs: list[int]) -> None:
     model = create_model()
     hooked: list[int] = []
     model.blocks[1].register_forward_hook(lambda *_: hooked.append(1))
     x, c = inputs()
     assert torch.equal(model.chain()(x, c), one_by_one(model, x, c))
     assert len(hooked) == 2
-    assert not recorded
+    assert not recorded_programs
 
 
-def test_alternative_backend_bypasses_the_recorded_program(recorded: list[int]) -> None:
+def test_alternative_backend_bypasses_the_recorded_program(recorded_programs: list[int]) -> None:
     model = create_model()
     chain = model.chain()
     x, c = inputs()
@@ -194,19 +194,19 @@ def test_alternative_backend_bypasses_the_recorded_program(recorded: list[int]) 
     with hcops.use("reference"):
         torch.testing.assert_close(chain(x, c), served, rtol=1e-4, atol=1e-4)
         assert torch.equal(chain(x, c), one_by_one(model, x, c))
-    assert len(recorded) == 1
+    assert len(recorded_programs) == 1
     assert torch.equal(chain(x, c), served)
 
 
 @pytest.mark.parametrize(("most_flop", "calls"), [(1e3, 0), (3e6, 3), (6e6, 2), (1e9, 1)])
 def test_chain_above_the_flop_limit_is_split_into_programs(
-    most_flop: float, calls: int, recorded: list[int], monkeypatch: pytest.MonkeyPatch
+    most_flop: float, calls: int, recorded_programs: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = create_model()
     monkeypatch.setattr("dithc.model.fused_blocks.MAX_FLOP", most_flop)
     x, c = inputs()
     assert torch.equal(model.chain()(x, c), one_by_one(model, x, c))
-    assert len(recorded) == calls
+    assert len(recorded_programs) == calls
 
 
 def test_concurrent_threads_return_correct_chain_outputs() -> None:

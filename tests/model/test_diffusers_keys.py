@@ -30,7 +30,7 @@ def _model(name: str, overrides: dict[str, Any], seed: int = 0) -> DiT:
     return model
 
 
-def _theirs(model: DiT) -> Any:
+def _diffusers_network(model: DiT) -> Any:
     """Return the diffusers network with the model's weights; its strict loading validates settings and names."""
     from diffusers.models.transformers.dit_transformer_2d import DiTTransformer2DModel
 
@@ -66,13 +66,13 @@ def _difference(model: DiT, net: Any) -> float:
 @pytest.mark.slow
 def test_converted_weights_produce_equal_outputs_in_diffusers(name: str, overrides: dict[str, Any]) -> None:
     model = _model(name, overrides)
-    assert _difference(model, _same_frequencies(_theirs(model))) < 1e-5
+    assert _difference(model, _same_frequencies(_diffusers_network(model))) < 1e-5
 
 
 def test_norm_epsilon_matches_diffusers() -> None:
     """Use tiny tokens, because the position embedding (variance one half) would hide the epsilon."""
     model = _model(*PRESET["small"])
-    net = _same_frequencies(_theirs(model))
+    net = _same_frequencies(_diffusers_network(model))
     for positions in (model.pos_embed.data, net.pos_embed.pos_embed):
         positions.zero_()
     for weight in (model.x_embedder.proj.weight.data, net.pos_embed.proj.weight.data):

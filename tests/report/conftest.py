@@ -90,7 +90,7 @@ def configuration() -> dict[str, Any]:
     }
 
 
-def picture(path: Path, seed: int, *, roughness: float) -> None:
+def write_grid(path: Path, seed: int, *, roughness: float) -> None:
     """Write 64 patches of colored noise, smooth or rough, in a grid of 256 x 256."""
     generator = np.random.default_rng(seed)
     smooth = np.kron(generator.random((32, 32, 3)), np.ones((8, 8, 1)))
@@ -205,7 +205,7 @@ class Tree:
             self.write("inputs", name, wall_seconds=11.0)
         scenes = self.write("scenes", name, summary={"scenes": 6, "accepted": 5, "rejected": {"checksum mismatch": 1}})
         folder, bands = self.folder("tiles", name), BANDS[name]
-        picture(folder / "grid.png", zlib.crc32(name.encode()), roughness=0.15)
+        write_grid(folder / "grid.png", zlib.crc32(name.encode()), roughness=0.15)
         level = np.linspace(0.06, 0.24, len(bands))
         statistics = [
             {"band": band, "mean": one, "std": one / 3, "low": one / 5, "high": one * 2.2}
@@ -228,7 +228,7 @@ class Tree:
 
     def codec(self, tiles: Path) -> None:
         """Write the trained codec with its grid."""
-        picture(self.folder("codecs", "small") / "grid.png", 5, roughness=0.2)
+        write_grid(self.folder("codecs", "small") / "grid.png", 5, roughness=0.2)
         numbers = {"steps": 400, "loss": 0.0123, "psnr_db": 31.4159, "parameters": 812345}
         self.write("codecs", "small", summary=numbers, inputs=[tiles], wall_seconds=95.0)
 
@@ -274,7 +274,7 @@ class Tree:
         """Write samples with their grid, and the score."""
         settings = self.experiment.evaluations[name]
         quality = {"untrained": 1.0, "start": 0.5, "final": 0.2}[settings.checkpoint]
-        picture(self.folder("samples", name) / "grid.png", 9, roughness=quality)
+        write_grid(self.folder("samples", name) / "grid.png", 9, roughness=quality)
         drawn = {
             "images": settings.num_images,
             "images_per_second": 5.1,
@@ -340,8 +340,8 @@ def out(tree: Tree) -> Path:
 
 
 @pytest.fixture(scope="session")
-def plant() -> type[Tree]:
-    """Factory of trees: `plant(root, configuration)`."""
+def tree_class() -> type[Tree]:
+    """Return the class `Tree`: `tree_class(root, configuration)` makes a tree."""
     return Tree
 
 

@@ -58,10 +58,10 @@ def test_incomparable_scores_are_flagged_everywhere(page: Page) -> None:
     assert page.text.count("NOT COMPARABLE") >= 2 + 2 + 1  # in the verdict, above each table, once above all
 
 
-def test_comparable_scores_are_not_flagged(plant: Any, tmp_path: Path) -> None:
-    tree = plant(tmp_path)
+def test_comparable_scores_are_not_flagged(tree_class: Any, tmp_path: Path) -> None:
+    tree = tree_class(tmp_path)
     numbers = {
-        **plant.score("final", "finetune-sentinel2"),
+        **tree_class.score("final", "finetune-sentinel2"),
         "comparable_to_published": True,
         "note": "",
         "warnings": [],
@@ -90,10 +90,10 @@ def test_kid_is_the_main_measure_below_2000_images(tree: Any, page: Page) -> Non
     assert with_scores(facts, kid=None).measure == "FID"  # as for statistics alone
 
 
-def test_gain_since_the_start_uses_influences_of_shared_images(plant: Any, tmp_path: Path) -> None:
-    tree = plant(tmp_path).all()
+def test_gain_since_the_start_uses_influences_of_shared_images(tree_class: Any, tmp_path: Path) -> None:
+    tree = tree_class(tmp_path).all()
     path = next(path for path in tree.paths if path.parts[-3:-1] == ("fid", "sentinel2-start"))
-    content = plant.influences()
+    content = tree_class.influences()
     content["real"] = [-value for value in content["real"]]  # differs by 0.016 in total; generated images cancel
     (path.parent / "kid.json").write_text(json.dumps(content))
     tree.change(path, files=Manifest.entries(path.parent, [path.parent / "kid.json"]))
@@ -106,8 +106,8 @@ def test_gain_since_the_start_uses_influences_of_shared_images(plant: Any, tmp_p
 
 
 @pytest.mark.slow
-def test_cost_of_inexact_sampling_is_relative_to_the_exact_evaluation(plant: Any, tmp_path: Path) -> None:
-    content = plant.configuration()
+def test_cost_of_inexact_sampling_is_relative_to_the_exact_evaluation(tree_class: Any, tmp_path: Path) -> None:
+    content = tree_class.configuration()
     exact = content["evaluations"]["sentinel2-final"]
     content["evaluations"] |= {
         "staged": exact | {"pipefusion": {"pipefusion_parallel_degree": 4}},
@@ -115,7 +115,7 @@ def test_cost_of_inexact_sampling_is_relative_to_the_exact_evaluation(plant: Any
         "alone": exact | {"pipefusion": {"num_pipeline_patch": 2}, "steps": 51},
         "cached": exact | {"cache": {"kind": "taylor"}},
     }
-    tree = plant(tmp_path, content).all()
+    tree = tree_class(tmp_path, content).all()
     for name, fid in (("staged", 40.0), ("cached", 41.0)):
         samples, compared = (
             next(path for path in tree.paths if path.parts[-3:-1] == (stage, name)) for stage in ("samples", "fid")
@@ -125,7 +125,7 @@ def test_cost_of_inexact_sampling_is_relative_to_the_exact_evaluation(plant: Any
     samples = next(path for path in tree.paths if path.parts[-3:-1] == ("samples", "alike"))
     tree.change(samples, summary=Manifest.read(samples).summary | {"exact": True})
     found = {item.name: item for item in tree.facts().evaluations}
-    before = plant.score("final", "finetune-sentinel2")
+    before = tree_class.score("final", "finetune-sentinel2")
     for name, fid in (("staged", 40.0), ("cached", 41.0)):
         cost = found[name].cost
         assert cost is not None
@@ -143,8 +143,8 @@ def test_cost_of_inexact_sampling_is_relative_to_the_exact_evaluation(plant: Any
     assert text.count("which is exact") == 2
 
 
-def test_gain_requires_equal_tiles(plant: Any, tmp_path: Path) -> None:
-    tree = plant(tmp_path).all()
+def test_gain_requires_equal_tiles(tree_class: Any, tmp_path: Path) -> None:
+    tree = tree_class(tmp_path).all()
     path = next(path for path in tree.paths if path.parts[-3:-1] == ("fid", "sentinel2-start"))
     tree.change(path, summary={**Manifest.read(path).summary, "set_hash_real": "other"})
     gains = [item.name for item in tree.facts().evaluations if item.gain]
@@ -154,9 +154,11 @@ def test_gain_requires_equal_tiles(plant: Any, tmp_path: Path) -> None:
     assert next(item.gain for item in facts.evaluations if item.gain).start == "sentinel2-untrained"
 
 
-def test_altered_influences_are_rejected(plant: Any, tmp_path: Path) -> None:
-    tree = plant(tmp_path).all()
-    (tree.folder("fid", "sentinel2-start") / "kid.json").write_text(json.dumps({**plant.influences(), "real": [0.1]}))
+def test_altered_influences_are_rejected(tree_class: Any, tmp_path: Path) -> None:
+    tree = tree_class(tmp_path).all()
+    (tree.folder("fid", "sentinel2-start") / "kid.json").write_text(
+        json.dumps({**tree_class.influences(), "real": [0.1]})
+    )
     with pytest.raises(UserError, match="was changed after it was written"):
         tree.facts()
 
@@ -215,11 +217,11 @@ def test_origin_of_every_manifest_is_listed(tree: Any, page: Page) -> None:
         assert str(path) in page.text
 
 
-def test_external_names_are_escaped(plant: Any, tmp_path: Path) -> None:
-    content = plant.configuration()
+def test_external_names_are_escaped(tree_class: Any, tmp_path: Path) -> None:
+    content = tree_class.configuration()
     content["title"] = "<script>alert(1)</script> & co"
     content["datasets"]["sentinel2"]["title"] = "<b onclick='x'>S2</b>"
-    tree = plant(tmp_path, content)
+    tree = tree_class(tmp_path, content)
     write_report(tree.experiment, tree.paths, out=tmp_path / "report.html", machine=["<img src=x>"])
     text = (tmp_path / "report.html").read_text()
     assert text.count("<script") == 1

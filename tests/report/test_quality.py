@@ -9,7 +9,7 @@ import pytest
 from dithc.report.figures import theme
 from dithc.report.figures.benchmarks.time_to_quality import IMAGES_SHOWN, quality_figure, shown
 from dithc.report.figures.canvas import styled
-from tests.report.texts import assert_legible, written
+from tests.report.texts import assert_legible, text_boxes
 
 LONGEST = "x" * 20 + "-a-name-as-long-as-a-configuration-allows-it"
 
@@ -57,7 +57,7 @@ def result(variants: int, *, seeds: int, equal: bool = False, repeat: bool = Tru
 @pytest.mark.slow
 def test_figure_texts_are_neither_cut_nor_overlapping(variants, seeds, equal, monkeypatch):
     given = result(variants, seeds=seeds, equal=equal)
-    page, boxes = written(lambda: quality_figure(given, {}), monkeypatch)
+    page, boxes = text_boxes(lambda: quality_figure(given, {}), monkeypatch)
     assert len(boxes) > 2 * variants
     assert_legible(page, boxes)
 

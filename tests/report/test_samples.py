@@ -7,7 +7,7 @@ import pytest
 from matplotlib.image import imsave
 
 from dithc.report.figures.samples import samples_figure, title_lines, unique_labels
-from tests.report.texts import assert_legible, written
+from tests.report.texts import assert_legible, text_boxes
 
 NAMES = ("a" * 64, "WARMUP-MODERN-MUON-MODEL-XL", "fine-tuning, average of 0.05, guidance 1.5", "codec", "MMMM " * 20)
 
@@ -18,7 +18,7 @@ def test_titles_of_any_length_are_legible(columns, tmp_path, monkeypatch):
     path = tmp_path / "grid.png"
     imsave(path, np.zeros((8, 8, 3), np.uint8))
     row = [(path, NAMES[index % len(NAMES)], "KID 0.1234, not comparable") for index in range(columns)]
-    page, boxes = written(lambda: samples_figure([row, row[:1], row[::-1]]), monkeypatch)
+    page, boxes = text_boxes(lambda: samples_figure([row, row[:1], row[::-1]]), monkeypatch)
     assert len(boxes) == 2 * columns + 1
     assert_legible(page, boxes, apart_inches=0.05)
 

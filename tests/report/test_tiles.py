@@ -9,7 +9,7 @@ import pytest
 from dithc.cli import main
 from dithc.data import Tiles
 from dithc.report.figures.tiles import TileOutcome, TileSet, read_tiles, tiles_figure
-from tests.report.texts import assert_legible, written
+from tests.report.texts import assert_legible, text_boxes
 
 BANDS = ["B01", "B02", "B03", "B04", "B05", "B06", "B07", "B08", "B8A", "B09", "B10", "B11", "B12"]
 
@@ -54,7 +54,7 @@ def tile_set(*, latitude: float, count: int = 40, ranges: bool = True) -> TileSe
 @pytest.mark.slow
 def test_texts_of_the_figure_are_legible(latitude: float, count: int, ranges: bool, monkeypatch) -> None:
     tiles = tile_set(latitude=latitude, count=count, ranges=ranges)
-    page, boxes = written(lambda: tiles_figure(tiles), monkeypatch)
+    page, boxes = text_boxes(lambda: tiles_figure(tiles), monkeypatch)
     texts = {text.get_text() for text in boxes}
     assert {"■ cloud", "■ no data"} <= texts
     assert any("smaller\nthan\ntile" in text for text in texts)

@@ -45,7 +45,7 @@ class Page(HTMLParser):
         return " ".join(" ".join(self.texts).split())
 
 
-def written(draw_figure: Callable[[], Figure], monkeypatch: pytest.MonkeyPatch) -> tuple[Bbox, dict[Text, Bbox]]:
+def text_boxes(draw_figure: Callable[[], Figure], monkeypatch: pytest.MonkeyPatch) -> tuple[Bbox, dict[Text, Bbox]]:
     """Return the box of a figure built inside `styled`, and the boxes of its texts, in pixels."""
     texts: dict[Text, None] = {}
     draw = Text.draw

@@ -95,7 +95,7 @@ def train_small(root: Path, latents: Path, *, steps: int, **run: Any) -> Path:
 
 
 @pytest.fixture(scope="session")
-def trained(tmp_path_factory) -> dict[str, Path]:
+def trained_run(tmp_path_factory) -> dict[str, Path]:
     """Return the manifests of tiles, latents and a run of 6 steps."""
     root = tmp_path_factory.mktemp("trained")
     tiles, latents = write_tiles(root / "tiles"), write_latents(root / "latents")
@@ -112,7 +112,7 @@ def make_latents() -> Callable[..., Path]:
 
 
 @pytest.fixture
-def job(tmp_path: Path, trained: dict[str, Path]) -> Callable[..., SamplingJob]:
+def job(tmp_path: Path, trained_run: dict[str, Path]) -> Callable[..., SamplingJob]:
     """Return a factory of sampling jobs with output folder `folder`; options are fields of `SamplingJob` or the evaluation.
 
     The evaluation's `checkpoint` is the option `at`, because a job has a field of that name.
@@ -136,7 +136,7 @@ def job(tmp_path: Path, trained: dict[str, Path]) -> Callable[..., SamplingJob]:
             "codec_settings": PIXEL,
             "codec": None,
             "out": tmp_path / folder / "manifest.json",
-            **trained,
+            **trained_run,
         }
         return SamplingJob(**(defaults | fields))
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from dithc.sample import SamplingJob
-from tests.ranks import needs_launcher, on_ranks
+from tests.ranks import needs_launcher, run_on_ranks
 
 PROGRAM = """
 import os, pickle, signal, sys, threading
@@ -62,7 +62,7 @@ def test_rank_failing_in_a_step_ends_all_ranks(
 ) -> None:
     one = job(num_images=2, steps=200, degrees={degree: 2})
     start = time.monotonic()
-    done = on_ranks(PROGRAM, ranks=2, given=(one, fault), folder=tmp_path)
+    done = run_on_ranks(PROGRAM, ranks=2, given=(one, fault), folder=tmp_path)
     assert "it happens" in done.stderr
     assert done.returncode != 0
     assert time.monotonic() - start < 3 * LIMIT_SECONDS  # includes the start of the ranks on a busy machine

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 from dithc.sample.shards import SHARD_IMAGES
-from tests.ranks import needs_launcher, started
+from tests.ranks import launch_arguments, needs_launcher
 from tests.sample.conftest import write_experiment
 
 
 @pytest.fixture
-def arguments(tmp_path, trained):
+def arguments(tmp_path, trained_run):
     """Return a function that builds the `dithc sample` arguments for a folder."""
     small = {"num_images": 2 * SHARD_IMAGES + 5, "sampler": "ddim", "steps": 2}
     scene = small | {
@@ -26,7 +26,7 @@ def arguments(tmp_path, trained):
     }
     tiny = small | {"num_images": 2, "steps": 1}
     config = write_experiment(tmp_path / "config.yaml", small=small, tiny=tiny, scene=scene)
-    given = [f"--{name}={path}" for name, path in trained.items()]
+    given = [f"--{name}={path}" for name, path in trained_run.items()]
 
     def make(folder: Path) -> list[str]:
         out = folder / "manifest.json"
@@ -38,7 +38,7 @@ def arguments(tmp_path, trained):
 
 def run(command, *, ranks: int) -> "subprocess.CompletedProcess[str]":
     environment = os.environ | {"OMP_NUM_THREADS": "1", "DITHC_EXPECTED_RANKS": str(ranks)}
-    done = subprocess.run([*started(ranks), *command], env=environment, capture_output=True, text=True)
+    done = subprocess.run([*launch_arguments(ranks), *command], env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return done
 

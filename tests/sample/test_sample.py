@@ -109,14 +109,14 @@ def test_equal_steps_load_equal_networks_and_missing_checkpoint_raises(job, at, 
 
 
 @pytest.fixture(scope="session")
-def lengthy(tmp_path_factory, trained) -> Path:
+def run_with_averages(tmp_path_factory, trained_run) -> Path:
     """Return the manifest of a run with averages of two lengths in each of 12 checkpoints."""
     root = tmp_path_factory.mktemp("lengthy")
     settings = {"checkpoint_every": 1, "keep_every": 1, "ema": {"stds": [0.05, 0.1]}}
-    return train_small(root, trained["latents"], steps=12, **settings)
+    return train_small(root, trained_run["latents"], steps=12, **settings)
 
 
-def averaged(store: CheckpointStore, length: float, *, until: int) -> dict[str, torch.Tensor]:
+def average_of(store: CheckpointStore, length: float, *, until: int) -> dict[str, torch.Tensor]:
     """Return the average of a length over the weights of every step, in float64."""
     average: dict[str, torch.Tensor] = {}
     for step in range(1, until + 1):
@@ -128,11 +128,11 @@ def averaged(store: CheckpointStore, length: float, *, until: int) -> dict[str, 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("at", ["final", 9])
-def test_ema_of_any_length_is_combined_from_stored_averages(job, lengthy, at):
+def test_ema_of_any_length_is_combined_from_stored_averages(job, run_with_averages, at):
     last = 12 if at == "final" else at
-    store, _ = CheckpointStore.of_run(lengthy)
-    exact = {length: averaged(store, length, until=last) for length in (0.07, 0.05, 0.1)}
-    given = {"checkpoint": lengthy, "snapshots": tuple(range(1, last + 1))}
+    store, _ = CheckpointStore.of_run(run_with_averages)
+    exact = {length: average_of(store, length, until=last) for length in (0.07, 0.05, 0.1)}
+    given = {"checkpoint": run_with_averages, "snapshots": tuple(range(1, last + 1))}
     model, meta = load_network(job(at=at, ema_std=0.07, **given))
     combined = {name: value.double() for name, value in model.state_dict().items()}
 
@@ -147,8 +147,8 @@ def test_ema_of_any_length_is_combined_from_stored_averages(job, lengthy, at):
     assert max(float((value - kept[name]).abs().max()) for name, value in stored.state_dict().items()) < 1e-6
 
 
-def test_ema_length_is_recorded_only_if_requested(job, lengthy):
-    given = {"checkpoint": lengthy, "snapshots": (4, 8, 12), "steps": 1, "num_images": 2}
+def test_ema_length_is_recorded_only_if_requested(job, run_with_averages):
+    given = {"checkpoint": run_with_averages, "snapshots": (4, 8, 12), "steps": 1, "num_images": 2}
     numbers = sample(job("length", ema_std=0.07, **given), Group())
     assert numbers["weights_description"] == "averaged weights (length 0.07) of step 12"
     assert (numbers["ema_std"], numbers["ema_snapshots"]) == (0.07, 3)
@@ -158,13 +158,13 @@ def test_ema_length_is_recorded_only_if_requested(job, lengthy):
     assert not np.array_equal(images_of(job("length")), images_of(job("plain")))
 
 
-def test_ema_length_reports_missing_or_damaged_averages(job, lengthy, trained, tmp_path):
+def test_ema_length_reports_missing_or_damaged_averages(job, run_with_averages, trained_run, tmp_path):
     with pytest.raises(UserError, match=r"without averages of several lengths[\s\S]*`ema.stds`"):
         load_network(job(ema_std=0.07, snapshots=(6,)))
-    store, _ = CheckpointStore.of_run(lengthy)
-    root = shutil.copytree(lengthy.parents[1], tmp_path / "copy")
+    store, _ = CheckpointStore.of_run(run_with_averages)
+    root = shutil.copytree(run_with_averages.parents[1], tmp_path / "copy")
     folder = root / "store" / store.folder.name
-    copied = {"checkpoint": root / "runs" / lengthy.name, "ema_std": 0.07}
+    copied = {"checkpoint": root / "runs" / run_with_averages.name, "ema_std": 0.07}
     shutil.rmtree(folder / "step_0000004")
     with pytest.raises(UserError, match=r"1 of 12 checkpoints are missing[\s\S]*also 4[\s\S]*keep_every"):
         load_network(job(snapshots=tuple(range(1, 13)), **copied))
@@ -255,9 +255,9 @@ def test_network_evaluations_are_counted_per_image(job):
     assert np.array_equal(images_of(whole), images_of(job("all")))
 
 
-def copy_of_run(trained, folder) -> tuple[Path, Path]:
+def copy_of_run(trained_run, folder) -> tuple[Path, Path]:
     """Return manifest and folder of a copy of the trained run's last checkpoint."""
-    store, step = CheckpointStore.of_run(trained["checkpoint"])
+    store, step = CheckpointStore.of_run(trained_run["checkpoint"])
     copied = Path(shutil.copytree(store.path(step), CheckpointStore(folder / "store").path(step)))
     out = folder / "runs" / "step_0000006.json"
     files = Manifest.entries(out.parent, outputs.files_of(copied))
@@ -266,8 +266,8 @@ def copy_of_run(trained, folder) -> tuple[Path, Path]:
     return out, copied
 
 
-def test_mismatched_codec_and_damaged_checkpoint_are_rejected(job, trained, tmp_path):
-    out, copied = copy_of_run(trained, tmp_path)
+def test_mismatched_codec_and_damaged_checkpoint_are_rejected(job, trained_run, tmp_path):
+    out, copied = copy_of_run(trained_run, tmp_path)
     content = load_checksummed((copied / "checkpoint.json").read_text())
     content["meta"]["codec"] = "kl-vae-of-somebody-else"
     (copied / "checkpoint.json").write_text(dump_checksummed(content))
@@ -313,11 +313,11 @@ def test_grid_places_images_row_by_row():
 
 
 @pytest.fixture(scope="session")
-def flow(trained, tmp_path_factory):
+def flow(trained_run, tmp_path_factory):
     """Return the manifest of a run of 2 steps that predicts velocities."""
     root = tmp_path_factory.mktemp("flow")
     settings = {"model": SMALL | {"learn_sigma": False}, "objective": {"prediction_type": "flow"}}
-    return train_small(root, trained["latents"], steps=2, **settings)
+    return train_small(root, trained_run["latents"], steps=2, **settings)
 
 
 @pytest.mark.parametrize("sampler", ["euler", "heun"])

@@ -137,13 +137,13 @@ def test_timestep_search_rejects_unsupported_settings(job, settings, steps, mess
 
 
 def test_search_command_prints_the_setting_and_writes_a_checksummed_result(
-    trained, tmp_path, monkeypatch, capsys
+    trained_run, tmp_path, monkeypatch, capsys
 ) -> None:
     monkeypatch.setattr("dithc.cli.evaluation.search_sampler.ranks", lambda experiment, expected: nullcontext())
     evaluation = {"run": "toy", "extractor": "e", "sampler": "dpm-solver", "steps": 2, "num_images": 2}
     config, out = write_experiment(tmp_path / "config.yaml", x=evaluation), tmp_path / "new" / "times.json"
     command = ["search-sampler", "--config", str(config), "--evaluation", "x", "--out", str(out), "--num-samples", "2"]
-    command += [f"--{name}={path}" for name, path in trained.items()]
+    command += [f"--{name}={path}" for name, path in trained_run.items()]
     assert main([*command, "--reference-steps", "8"]) == 0
     found = load_checksummed(out.read_text())
     assert capsys.readouterr().out == f"timesteps: {found['timesteps']}\n"
@@ -166,7 +166,7 @@ def test_search_command_prints_the_setting_and_writes_a_checksummed_result(
 
     monkeypatch.setattr("dithc.data.Tiles", Tiles)
     means = lambda images: images.mean((2, 3)).astype(np.float32)  # noqa: E731
-    monkeypatch.setattr("dithc.cli.evaluation.features.open_extractor", lambda experiment, name, trained: means)
+    monkeypatch.setattr("dithc.cli.evaluation.features.open_extractor", lambda experiment, name, trained_run: means)
     command[command.index("2")] = "16"
     assert main([*command, "--epsilon-scaling"]) == 0
     found = load_checksummed(out.read_text())

@@ -35,7 +35,7 @@ def _heads(monkeypatch):
     monkeypatch.setattr(DiT, "load_state_dict", loaded)
 
 
-def opened(job):
+def generated_images(job):
     images, _ = open_images(job, tiles_digest=TILES_DIGEST)
     return images
 
@@ -46,8 +46,8 @@ def shard(job, number=0):
 
 @pytest.mark.parametrize("sampler", ["ddpm", "unipc"])
 def test_single_window_is_bit_identical_to_plain_sampling(job, sampler, monkeypatch):
-    plain = opened(job("plain", sampler=sampler, num_images=2))
-    scene = opened(
+    plain = generated_images(job("plain", sampler=sampler, num_images=2))
+    scene = generated_images(
         job("scene", sampler=sampler, num_images=2, image_size=SIDE, windows={"overlap": 0.5, "random_shift": True})
     )
     noise = noise_by_place(0, range(2), plain.shape)
@@ -87,7 +87,7 @@ def test_scene_shards_contain_one_image_and_manifest_records_seam_ratio(job, shi
     )
     numbers = sample(one, Group())
     assert shard(one).shape == shard(one, 1).shape == (1, BANDS, SIZE, SIZE)
-    images = opened(one)
+    images = generated_images(one)
     whole = images.images(range(2)).numpy()
     for number in range(2):
         assert np.array_equal(shard(one, number)[0], whole[number].astype(np.float16))

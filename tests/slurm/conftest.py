@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.slurm.box import Box, obstacle
+from tests.slurm.local_slurm import LocalSlurm, unavailable_reason
 
 ROOT = Path(__file__).parent.parent.parent
 BIN = Path(sys.executable).parent
@@ -22,33 +22,33 @@ QUICK = ("--slurm-init-seconds-before-status-checks", "2", "--latency-wait", "10
 
 
 @pytest.fixture(scope="session")
-def boxes() -> Iterator[Callable[[bool], Box]]:
-    """Function that returns the box with or without accounting; one box exists at a time."""
-    current: list[Box] = []
+def start_slurm() -> Iterator[Callable[[bool], LocalSlurm]]:
+    """Return a function that starts Slurm with or without accounting; one instance exists at a time."""
+    current: list[LocalSlurm] = []
 
-    def give(accounting: bool) -> Box:
-        if reason := obstacle(accounting=accounting):
+    def start(accounting: bool) -> LocalSlurm:
+        if reason := unavailable_reason(accounting=accounting):
             pytest.skip(reason)
         if current and current[0].accounting != accounting:
             current.pop().__exit__()
         if not current:
-            current.append(Box(accounting=accounting).__enter__())
+            current.append(LocalSlurm(accounting=accounting).__enter__())
         return current[0]
 
-    yield give
-    for box in current:
-        box.__exit__()
+    yield start
+    for slurm in current:
+        slurm.__exit__()
 
 
 @pytest.fixture
-def box(boxes: Callable[[bool], Box], request: pytest.FixtureRequest) -> Box:
-    """The box with accounting; `@pytest.mark.parametrize("box", [False], indirect=True)` for the one without."""
-    return boxes(getattr(request, "param", True))
+def slurm(start_slurm: Callable[[bool], LocalSlurm], request: pytest.FixtureRequest) -> LocalSlurm:
+    """Slurm with accounting; `@pytest.mark.parametrize("slurm", [False], indirect=True)` for Slurm without it."""
+    return start_slurm(getattr(request, "param", True))
 
 
 @pytest.fixture(scope="session")
-def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Project with latents from this machine, so that a scene consists of one training run."""
+def prepared_project(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Project with latents from this machine, so that each test consists of one training run."""
     folder = make_project(tmp_path_factory.mktemp("prepared") / "project")
     line = [BIN / "snakemake", "all_latents", "--profile", "profiles/local", "--configfile", "small.yaml"]
     done = subprocess.run(line, cwd=folder, capture_output=True, text=True, timeout=300, check=False)
@@ -65,13 +65,13 @@ def make_project(folder: Path) -> Path:
     return folder
 
 
-class Scene:
-    """One project in `folder` on a box, and its driver, Snakemake, after its start."""
+class ClusterProject:
+    """One project in `folder` on a Slurm, and its driver, Snakemake, after its start."""
 
     def __init__(
-        self, box: Box, folder: Path, *, nodes: int = 2, partition: str = "cpu", ranks_per_node: int = 1
+        self, slurm: LocalSlurm, folder: Path, *, nodes: int = 2, partition: str = "cpu", ranks_per_node: int = 1
     ) -> None:
-        self.box, self.folder = box, folder
+        self.slurm, self.folder = slurm, folder
         self.driver: subprocess.Popen[str] | None = None
         written = self.dithc("doctor", "--write-profile", "cluster", "--nodes", str(nodes), "--partition", partition)
         assert written.returncode == 0, written.stdout + written.stderr
@@ -86,7 +86,7 @@ class Scene:
 
     def dithc(self, *words: str) -> subprocess.CompletedProcess[str]:
         line = [BIN / "dithc", *words]
-        environment = self.box.environment
+        environment = self.slurm.environment
         return subprocess.run(
             line, cwd=self.folder, env=environment, capture_output=True, text=True, timeout=300, check=False
         )
@@ -99,7 +99,10 @@ class Scene:
         (self.folder / "more.yaml").write_text(settings or "{}")
         log = (self.folder / "driver.log").open("a")
         options = ["--profile", "cluster", "--configfile", "small.yaml", "more.yaml", *QUICK, *words]
-        line, environment = [BIN / "snakemake", *targets, *options], self.box.environment | {"DITHC_POLL_SECONDS": "2"}
+        line, environment = (
+            [BIN / "snakemake", *targets, *options],
+            self.slurm.environment | {"DITHC_POLL_SECONDS": "2"},
+        )
         self.driver = subprocess.Popen(line, cwd=self.folder, env=environment, stdout=log, stderr=log, text=True)
 
     def finish(self, *, seconds: float = 240.0) -> tuple[int, str]:
@@ -109,18 +112,18 @@ class Scene:
             status = self.driver.wait(timeout=seconds)
         except subprocess.TimeoutExpired:
             self.driver.kill()
-            queue = self.box.run("squeue", "-o", "%i %j %T %r", check=False)
-            pytest.fail(f"the driver did not end within {seconds:.0f} s:\n{queue}\n{self.said[-6000:]}")
-        return status, self.said
+            queue = self.slurm.run("squeue", "-o", "%i %j %T %r", check=False)
+            pytest.fail(f"the driver did not end within {seconds:.0f} s:\n{queue}\n{self.output[-6000:]}")
+        return status, self.output
 
     def succeed(self, *, seconds: float = 240.0) -> str:
         """Wait for the driver's end without an error; return the output of all drivers."""
-        status, said = self.finish(seconds=seconds)
-        assert status == 0, said[-4000:]
-        return said
+        status, output = self.finish(seconds=seconds)
+        assert status == 0, output[-4000:]
+        return output
 
     @property
-    def said(self) -> str:
+    def output(self) -> str:
         return (self.folder / "driver.log").read_text()
 
     @property
@@ -133,15 +136,15 @@ class Scene:
         return [int(json.loads(row)["step"]) for row in rows if row.endswith("}")]
 
     def reach(self, step: int) -> None:
-        self.box.wait(lambda: self.step >= step or self.ended, f"step {step}\n{self.said[-3000:]}", seconds=120.0)
-        assert not self.ended, self.said[-3000:]
+        self.slurm.wait(lambda: self.step >= step or self.ended, f"step {step}\n{self.output[-3000:]}", seconds=120.0)
+        assert not self.ended, self.output[-3000:]
 
     @property
     def ended(self) -> bool:
         return self.driver is not None and self.driver.poll() is not None
 
     def jobs(self) -> list[dict[str, str]]:
-        text = self.box.run("squeue", "--states=all", "-h", "-o", "%i|%T|%Z|%k")
+        text = self.slurm.run("squeue", "--states=all", "-h", "-o", "%i|%T|%Z|%k")
         rows = [line.split("|", 3) for line in text.splitlines()]
         # Jobs of `dithc doctor` have no comment.
         here = [row for row in rows if Path(row[2]) == self.folder.resolve() and row[3] != "(null)"]
@@ -152,7 +155,7 @@ class Scene:
         return one["id"]
 
     def restarts(self, job: str) -> int:
-        text = self.box.run("scontrol", "show", "job", "-o", job)
+        text = self.slurm.run("scontrol", "show", "job", "-o", job)
         return int(text.partition("Restarts=")[2].split()[0])
 
     def weights(self, manifest: str = FIRST_SEGMENT) -> dict[str, str]:
@@ -171,28 +174,28 @@ class Scene:
         if self.driver is not None and self.driver.poll() is None:
             self.driver.kill()
         for job in self.jobs():
-            self.box.run("scancel", job["id"], check=False)
+            self.slurm.run("scancel", job["id"], check=False)
 
 
 @pytest.fixture
-def scene(box: Box, prepared: Path, tmp_path: Path) -> Iterator[Scene]:
-    """Project with latents on the box; 300 training steps on two nodes are one job."""
+def project(slurm: LocalSlurm, prepared_project: Path, tmp_path: Path) -> Iterator[ClusterProject]:
+    """Project with latents on Slurm; 300 training steps on two nodes are one job."""
     folder = tmp_path / "project"
-    shutil.copytree(prepared, folder, symlinks=True)
-    project_scene = Scene(box, folder)
-    yield project_scene
-    project_scene.close()
+    shutil.copytree(prepared_project, folder, symlinks=True)
+    cluster_project = ClusterProject(slurm, folder)
+    yield cluster_project
+    cluster_project.close()
     for node in ("n1", "n2"):
-        box.run("scontrol", "update", f"nodename={node}", "state=resume", check=False)
+        slurm.run("scontrol", "update", f"nodename={node}", "state=resume", check=False)
 
 
 @pytest.fixture(scope="session")
-def uninterrupted(
-    boxes: Callable[[bool], Box], prepared: Path, tmp_path_factory: pytest.TempPathFactory
+def uninterrupted_weights(
+    start_slurm: Callable[[bool], LocalSlurm], prepared_project: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> dict[str, str]:
     folder = tmp_path_factory.mktemp("uninterrupted") / "project"
-    shutil.copytree(prepared, folder, symlinks=True)
-    one = Scene(boxes(True), folder)
+    shutil.copytree(prepared_project, folder, symlinks=True)
+    one = ClusterProject(start_slurm(True), folder)
     one.start(FIRST_SEGMENT)
     one.succeed()
     return one.weights()

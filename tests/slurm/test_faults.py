@@ -7,13 +7,13 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.slurm.box import CPUS, NODES, command_of, environment_of, process_numbers
-from tests.slurm.conftest import FIRST_SEGMENT, Scene
+from tests.slurm.conftest import FIRST_SEGMENT, ClusterProject
+from tests.slurm.local_slurm import CPUS, NODES, command_of, environment_of, process_numbers
 
 pytestmark = [pytest.mark.slow, pytest.mark.slurm, pytest.mark.unit("slurm"), pytest.mark.sampled("faults on Slurm")]
 
 
-def stop_gracefully(scene: Scene, job: str) -> None:
+def stop_gracefully(project: ClusterProject, job: str) -> None:
     """Send SIGTERM to `dithc launch` of the job, as a deadline does."""
     for process in process_numbers():
         arguments = command_of(process).split()
@@ -23,140 +23,147 @@ def stop_gracefully(scene: Scene, job: str) -> None:
     pytest.fail("the job does not run")
 
 
-def preempt(scene: Scene, job: str) -> None:
+def preempt(project: ClusterProject, job: str) -> None:
     size = (f"-N{NODES}", "--ntasks-per-node=1", f"-c{CPUS}", "-t1")
-    scene.box.run("sbatch", "-p", "high", *size, "-o/dev/null", "--wrap=sleep 2")
+    project.slurm.run("sbatch", "-p", "high", *size, "-o/dev/null", "--wrap=sleep 2")
 
 
-def lose_node(scene: Scene, job: str) -> None:
-    scene.box.kill_node("n2")
-    scene.box.wait(lambda: "DOWN" in scene.box.run("sinfo", "-h", "-n", "n2", "-o", "%T").upper(), "node down")
-    scene.box.start_node("n2")
+def lose_node(project: ClusterProject, job: str) -> None:
+    project.slurm.kill_node("n2")
+    project.slurm.wait(lambda: "DOWN" in project.slurm.run("sinfo", "-h", "-n", "n2", "-o", "%T").upper(), "node down")
+    project.slurm.start_node("n2")
 
 
 @pytest.mark.parametrize("interrupt", [stop_gracefully, preempt, lose_node])
 def test_interrupted_training_resumes_under_the_same_job_number(
-    scene: Scene, uninterrupted: dict[str, str], interrupt: Callable[[Scene, str], None]
+    project: ClusterProject, uninterrupted_weights: dict[str, str], interrupt: Callable[[ClusterProject, str], None]
 ) -> None:
-    scene.start(FIRST_SEGMENT)
-    scene.reach(60)
-    job = scene.job()
-    interrupt(scene, job)
-    scene.box.wait(lambda: scene.restarts(job) == 1, "the job's second start", seconds=90.0)
-    scene.succeed()
-    assert len(scene.jobs()) == 1 or interrupt is preempt, "no job was submitted twice"
-    assert scene.weights() == uninterrupted
+    project.start(FIRST_SEGMENT)
+    project.reach(60)
+    job = project.job()
+    interrupt(project, job)
+    project.slurm.wait(lambda: project.restarts(job) == 1, "the job's second start", seconds=90.0)
+    project.succeed()
+    assert len(project.jobs()) == 1 or interrupt is preempt, "no job was submitted twice"
+    assert project.weights() == uninterrupted_weights
 
 
-def test_training_canceled_by_preemption_is_requeued_by_the_driver(scene: Scene, uninterrupted: dict[str, str]) -> None:
-    scene.change_profile('slurm_partition: "cpu"', 'slurm_partition: "cancel"')
-    scene.start(FIRST_SEGMENT)
-    scene.reach(60)
-    job = scene.job()
-    preempt(scene, job)
-    scene.box.wait(lambda: scene.restarts(job) == 1, "the job's second start", seconds=90.0)
-    output = scene.succeed()
+def test_training_canceled_by_preemption_is_requeued_by_the_driver(
+    project: ClusterProject, uninterrupted_weights: dict[str, str]
+) -> None:
+    project.change_profile('slurm_partition: "cpu"', 'slurm_partition: "cancel"')
+    project.start(FIRST_SEGMENT)
+    project.reach(60)
+    job = project.job()
+    preempt(project, job)
+    project.slurm.wait(lambda: project.restarts(job) == 1, "the job's second start", seconds=90.0)
+    output = project.succeed()
     assert "was preempted: requeueing it" in output
-    assert scene.weights() == uninterrupted
+    assert project.weights() == uninterrupted_weights
 
 
 LONG, LONG_RUN = "results/small/runs/pretrain/step_0002000.json", "runs: {pretrain: {steps: 2000, steps_per_job: 2000}}"
 
 
-def test_restarted_driver_reuses_the_running_job(scene: Scene) -> None:
-    scene.start(LONG, settings=LONG_RUN)
-    scene.reach(60)
-    job = scene.job()
-    scene.kill_driver()
-    scene.start(LONG, settings=LONG_RUN)
-    scene.box.wait(
-        lambda: "jobs of an earlier driver are in the queue" in scene.said or scene.ended,
+def test_restarted_driver_reuses_the_running_job(project: ClusterProject) -> None:
+    project.start(LONG, settings=LONG_RUN)
+    project.reach(60)
+    job = project.job()
+    project.kill_driver()
+    project.start(LONG, settings=LONG_RUN)
+    project.slurm.wait(
+        lambda: "jobs of an earlier driver are in the queue" in project.output or project.ended,
         "a message of the second driver",
     )
-    assert scene.job() == job, "no second trainer runs"
-    output = scene.succeed()
+    assert project.job() == job, "no second trainer runs"
+    output = project.succeed()
     assert f"{job} (pretrain" in output
-    assert (scene.folder / LONG).exists()
-    assert scene.steps() == list(range(1, 2001)), "each step ran once"
+    assert (project.folder / LONG).exists()
+    assert project.steps() == list(range(1, 2001)), "each step ran once"
 
 
-def test_second_driver_is_rejected_with_an_active_first_driver(scene: Scene) -> None:
-    scene.start(LONG, settings=LONG_RUN)
-    scene.reach(1)
-    assert scene.driver is not None
+def test_second_driver_is_rejected_with_an_active_first_driver(project: ClusterProject) -> None:
+    project.start(LONG, settings=LONG_RUN)
+    project.reach(1)
+    assert project.driver is not None
     done = subprocess.run(
-        scene.driver.args, cwd=scene.folder, env=scene.box.environment, capture_output=True, text=True, timeout=120
+        project.driver.args,
+        cwd=project.folder,
+        env=project.slurm.environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
     )
     assert done.returncode != 0
     assert "another driver is active for experiment 'small'" in done.stdout + done.stderr
 
 
 def test_canceled_job_is_reported_with_the_log_and_resumes_on_restart(
-    scene: Scene, uninterrupted: dict[str, str]
+    project: ClusterProject, uninterrupted_weights: dict[str, str]
 ) -> None:
-    scene.start(FIRST_SEGMENT)
-    scene.reach(60)
-    job = scene.job()
-    scene.box.run("scancel", job)
-    status, output = scene.finish()
+    project.start(FIRST_SEGMENT)
+    project.reach(60)
+    job = project.job()
+    project.slurm.run("scancel", job)
+    status, output = project.finish()
     assert status != 0
     assert f"job {job} (pretrain" in output
     assert "CANCELLED by" in output
     assert f"{job}.log" in output
     assert "fix:" in output
-    scene.start(FIRST_SEGMENT)
-    scene.succeed()
-    assert scene.weights() == uninterrupted
+    project.start(FIRST_SEGMENT)
+    project.succeed()
+    assert project.weights() == uninterrupted_weights
 
 
-def test_rank_killed_for_memory_is_reported_and_not_retried(scene: Scene) -> None:
-    scene.start(FIRST_SEGMENT, settings="resources: {train: {mem_mb: 150}}")
-    status, output = scene.finish()
+def test_rank_killed_for_memory_is_reported_and_not_retried(project: ClusterProject) -> None:
+    project.start(FIRST_SEGMENT, settings="resources: {train: {mem_mb: 150}}")
+    status, output = project.finish()
     assert status != 0
     assert "lack of memory" in output or "more memory than it requested" in output, output[-3000:]
     assert "resources: {<stage>: {mem_mb: ...}}" in output
-    assert len(scene.jobs()) == 1
+    assert len(project.jobs()) == 1
 
 
-def test_permanent_failure_is_submitted_once_and_reported(scene: Scene) -> None:
+def test_permanent_failure_is_submitted_once_and_reported(project: ClusterProject) -> None:
     # Weights grow by a factor of 999 per step.
-    scene.start(FIRST_SEGMENT, settings="runs: {pretrain: {lr: 1.0, weight_decay: 1000.0}}")
-    status, output = scene.finish()
+    project.start(FIRST_SEGMENT, settings="runs: {pretrain: {lr: 1.0, weight_decay: 1000.0}}")
+    status, output = project.finish()
     assert status != 0
-    assert len(scene.jobs()) == 1, f"a rerun would fail too: {output[-3000:]}"
+    assert len(project.jobs()) == 1, f"a rerun would fail too: {output[-3000:]}"
     message = output.rpartition("workflow: error:")[2]
     assert "fix:" in message
     assert "got:" in message, message
 
 
-def test_oversized_job_is_rejected_before_the_first_submission(scene: Scene) -> None:
-    scene.start(FIRST_SEGMENT, settings="resources: {train: {mem_mb: 50000, runtime: 600}}")
-    status, output = scene.finish()
+def test_oversized_job_is_rejected_before_the_first_submission(project: ClusterProject) -> None:
+    project.start(FIRST_SEGMENT, settings="resources: {train: {mem_mb: 50000, runtime: 600}}")
+    status, output = project.finish()
     assert status != 0
     assert "train pretrain: 50000 MB of memory, a node has 6000 MB" in output
     assert "resources.train.runtime is 600 minutes, jobs end after 60" in output
-    assert scene.jobs() == []
+    assert project.jobs() == []
 
 
 def test_blocked_job_is_reported_within_a_minute_and_runs_after_resume(
-    scene: Scene, uninterrupted: dict[str, str]
+    project: ClusterProject, uninterrupted_weights: dict[str, str]
 ) -> None:
     for node in ("n1", "n2"):
-        scene.box.run("scontrol", "update", f"nodename={node}", "state=drain", "reason=test")
-    scene.start(FIRST_SEGMENT)
-    scene.box.wait(lambda: "cannot start" in scene.said or scene.ended, "a warning", seconds=60.0)
-    assert "the required nodes are down or drained" in scene.said
+        project.slurm.run("scontrol", "update", f"nodename={node}", "state=drain", "reason=test")
+    project.start(FIRST_SEGMENT)
+    project.slurm.wait(lambda: "cannot start" in project.output or project.ended, "a warning", seconds=60.0)
+    assert "the required nodes are down or drained" in project.output
     for node in ("n1", "n2"):
-        scene.box.run("scontrol", "update", f"nodename={node}", "state=resume")
-    scene.succeed()
-    assert scene.weights() == uninterrupted
+        project.slurm.run("scontrol", "update", f"nodename={node}", "state=resume")
+    project.succeed()
+    assert project.weights() == uninterrupted_weights
 
 
 @pytest.mark.long
-def test_training_beyond_the_walltime_restarts_and_runs_each_step_once(scene: Scene) -> None:
+def test_training_beyond_the_walltime_restarts_and_runs_each_step_once(project: ClusterProject) -> None:
     one_minute = f"resources: {{train: {{runtime: 1}}}}\n{LONG_RUN.replace('2000', '6000')}"
-    scene.start(LONG.replace("2000", "6000"), settings=one_minute)
-    scene.succeed(seconds=600.0)
-    (job,) = scene.jobs()
-    assert scene.restarts(job["id"]) >= 1, "the run was too short for this test"
-    assert scene.steps() == list(range(1, 6001)), "each step ran once"
+    project.start(LONG.replace("2000", "6000"), settings=one_minute)
+    project.succeed(seconds=600.0)
+    (job,) = project.jobs()
+    assert project.restarts(job["id"]) >= 1, "the run was too short for this test"
+    assert project.steps() == list(range(1, 6001)), "each step ran once"

@@ -37,7 +37,7 @@ TIGHT = training.MemoryConfig(fast_memory_gib=BUDGET / GIB)
 
 
 @pytest.fixture
-def opened(monkeypatch) -> list[Tiers]:
+def opened_tiers(monkeypatch) -> list[Tiers]:
     """Return the tiers opened by training runs of this process, in order."""
     found: list[Tiers] = []
 
@@ -50,10 +50,10 @@ def opened(monkeypatch) -> list[Tiers]:
 
 
 @pytest.fixture(autouse=True)
-def _nothing_is_left(opened):
+def _no_leaks(opened_tiers):
     yield
     gc.collect()
-    assert [tier.counters().used_bytes for tiers in opened for tier in tiers] == [0] * sum(map(len, opened))
+    assert [tier.counters().used_bytes for tiers in opened_tiers for tier in tiers] == [0] * sum(map(len, opened_tiers))
 
 
 @pytest.fixture
@@ -215,13 +215,13 @@ def test_memory_settings_without_effect_log_a_warning(caplog):
     assert "fast_memory_gib has no effect" in caplog.text
 
 
-def test_ranks_of_a_node_split_the_fastest_tier_budget(opened, monkeypatch):
+def test_ranks_of_a_node_split_the_fastest_tier_budget(opened_tiers, monkeypatch):
     machine = description.read(ROOT / "profiles" / "machines" / "lx2.yaml")
     monkeypatch.setattr(memory_tiers, "discover_machine", lambda: replace(machine, tiers=unbound))
     unbound = tuple(replace(tier, nodes=()) for tier in machine.tiers)  # this machine does not have these nodes
     for ranks in (1, 4):
         TrainingMemory(training.MemoryConfig(), group=Group(local_size=ranks)).close()
-    whole, quarter = (tiers.fast.spec.budget_bytes for tiers in opened)
+    whole, quarter = (tiers.fast.spec.budget_bytes for tiers in opened_tiers)
     assert quarter == pytest.approx(whole / 4, abs=1)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from dithc.core.logging import read_metrics
-from tests.attack.trainings import Training, hashes, newest
+from tests.attack.training_run import TrainingRun, hashes, newest_step
 from tests.ranks import launcher, needs_launcher
 from tests.train.conftest import config_of
 
@@ -32,7 +32,7 @@ def start(tmp_path, latents, job):
 
     def start(name, until=STEPS, checkpoint_every=2):
         run = job(steps=STEPS, until=1, keep_last=3, checkpoint_every=checkpoint_every).run
-        return Training(config_of(tmp_path / "config.yaml", run), latents, tmp_path / name, until=until)
+        return TrainingRun(config_of(tmp_path / "config.yaml", run), latents, tmp_path / name, until=until)
 
     return start
 
@@ -56,11 +56,11 @@ def test_killed_rank_or_launcher_ends_all_ranks_and_resume_is_identical(start, t
             os.kill(training.mpiexec() if victim == "mpiexec" else training.process.pid, signal.SIGKILL)
             status, _ = training.end()
             assert status == -signal.SIGKILL if victim == "launch" else status == 128 + signal.SIGKILL
-    until = newest(tmp_path / "killed") + 3
+    until = newest_step(tmp_path / "killed") + 3
     for name in ("killed", "whole"):
         with start(name, until) as training:
             status = training.process.wait(timeout=600)
-            assert status == 0, training.said.read_text()
+            assert status == 0, training.log.read_text()
     assert hashes(tmp_path / "killed" / training.out.name) == hashes(tmp_path / "whole" / training.out.name)
 
 
@@ -106,7 +106,7 @@ def test_stopped_rank_is_reported_ends_all_ranks_and_training_resumes(number, st
     stopped = rf"rank {number} \(process {pid}, stopped by a signal\)"
     assert re.search(rf"waiting for \d+ s for {stopped}.*; gives up after [\d.]+ s", output), output
     assert re.search(rf"not all ranks took part within [\d.]+ s: {stopped}", output), output
-    with start("killed", newest(tmp_path / "killed") + 3) as training:
+    with start("killed", newest_step(tmp_path / "killed") + 3) as training:
         assert training.end()[0] == 0
 
 
@@ -119,7 +119,7 @@ def test_signal_stops_and_saves_both_ranks_at_the_same_step_with_status_75(numbe
         status, output = training.end()
     assert status == 75, output
     stopped = set(re.findall(r"stopping after step (\d+) of", output))
-    assert stopped == {str(newest(tmp_path / "killed"))}
+    assert stopped == {str(newest_step(tmp_path / "killed"))}
     assert f"signal {number.name}" in output or to == 1
     (folder,) = (tmp_path / "killed").glob("small-*")
-    assert read_metrics(folder / "metrics")[-1]["step"] == newest(tmp_path / "killed")
+    assert read_metrics(folder / "metrics")[-1]["step"] == newest_step(tmp_path / "killed")

@@ -47,7 +47,7 @@ def test_second_run_starts_no_jobs(finished: Path) -> None:
 
 
 @pytest.fixture
-def encoded(finished: Path, tmp_path: Path) -> Path:
+def encoded_project(finished: Path, tmp_path: Path) -> Path:
     folder = make_project(tmp_path / "project")
     (folder / "results" / "demo").mkdir(parents=True)
     for stage in ("inputs", "scenes", "tiles", "codecs", "latents"):
@@ -57,12 +57,12 @@ def encoded(finished: Path, tmp_path: Path) -> Path:
 
 
 @pytest.mark.sampled("after the demo")
-def test_two_ranks_match_the_losses_of_one_rank(finished: Path, encoded: Path) -> None:
+def test_two_ranks_match_the_losses_of_one_rank(finished: Path, encoded_project: Path) -> None:
     target = "runs/pretrain/step_0000020.json"
     two_ranks = "machine={launcher: mpiexec, ranks_per_node: 2}"
-    done = snakemake(encoded, f"results/demo/{target}", *LOCAL, "--config", two_ranks)
+    done = snakemake(encoded_project, f"results/demo/{target}", *LOCAL, "--config", two_ranks)
     assert done.returncode == 0, done.stdout[-3000:]
-    two, one = (Manifest.read(folder / "results" / "demo" / target).summary for folder in (encoded, finished))
+    two, one = (Manifest.read(folder / "results" / "demo" / target).summary for folder in (encoded_project, finished))
     assert (two["ranks"], one["ranks"]) == (2, 1)
     assert two["initial_loss"] == pytest.approx(one["initial_loss"], rel=1e-5)
     assert two["mean_loss_last_100"] == pytest.approx(one["mean_loss_last_100"], rel=1e-3)
@@ -93,8 +93,8 @@ if "train" in sys.orig_argv[1:3]:
 
 
 @pytest.mark.sampled("after the demo")
-def test_killed_workflow_continues_to_the_same_weights(finished: Path, encoded: Path) -> None:
-    folder = encoded
+def test_killed_workflow_continues_to_the_same_weights(finished: Path, encoded_project: Path) -> None:
+    folder = encoded_project
     target = "results/demo/runs/pretrain/step_0000040.json"
     (folder / "start").mkdir()
     (folder / "start" / "sitecustomize.py").write_text(STANDS_STILL)

@@ -29,7 +29,7 @@ from dithc.engine.hardware import discover_machine
 SETTINGS = {"model": "DiT-S/2", "rounds": 3}
 
 
-def counted(limit: int, error: BaseException) -> Callable[[], int]:
+def counter(limit: int, error: BaseException) -> Callable[[], int]:
     """Return 1, 2, ..., and raise `error` after `limit` calls."""
     calls = iter(range(1, limit + 1))
 
@@ -43,7 +43,7 @@ def counted(limit: int, error: BaseException) -> Callable[[], int]:
 
 def test_resumed_session_reuses_stored_units_in_order(tmp_path: Path) -> None:
     path = tmp_path / "deep" / "kept.jsonl"
-    make = counted(3, KeyboardInterrupt())
+    make = counter(3, KeyboardInterrupt())
     with measurement_session(path, settings=SETTINGS) as first:
         assert [first.unit(name, make) for name in "aba"] == [1, 2, 3]
         with pytest.raises(MeasurementStopped):
@@ -51,7 +51,7 @@ def test_resumed_session_reuses_stored_units_in_order(tmp_path: Path) -> None:
         assert first.stopped_by == "Ctrl-C"
         with pytest.raises(MeasurementStopped):
             first.unit("d", lambda: pytest.fail("nothing is begun after it"))
-    again = counted(1, KeyboardInterrupt())
+    again = counter(1, KeyboardInterrupt())
     with measurement_session(path, settings=SETTINGS) as second:
         assert [second.unit(name, again) for name in "aab"] == [1, 3, 2]
         assert second.unit("c", again) == 1
@@ -144,9 +144,9 @@ def test_failed_units_are_not_stored(tmp_path: Path) -> None:
 
 def test_interrupt_without_stored_units_raises_keyboard_interrupt(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
-        current_session().unit("a", counted(0, KeyboardInterrupt()))
+        current_session().unit("a", counter(0, KeyboardInterrupt()))
     with measurement_session(tmp_path / "kept.jsonl", settings={}) as session, pytest.raises(KeyboardInterrupt):
-        session.unit("a", counted(0, KeyboardInterrupt()))
+        session.unit("a", counter(0, KeyboardInterrupt()))
     assert not list(tmp_path.iterdir())
 
 
@@ -161,7 +161,7 @@ def test_sigterm_stops_a_unit_and_the_previous_handler_is_restored(tmp_path: Pat
 
 
 def test_stopped_timing_keeps_complete_rounds_and_resumes_the_rest(tmp_path: Path) -> None:
-    slow = counted(3, KeyboardInterrupt())  # the second round is cut
+    slow = counter(3, KeyboardInterrupt())  # the second round is cut
     runs: dict[str, Callable[[], object]] = {"a": slow, "b": slow}
     with measurement_session(tmp_path / "kept.jsonl", settings={}):
         first = time_runs(runs, repeats=5, are_units=True)

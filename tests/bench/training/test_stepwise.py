@@ -67,7 +67,7 @@ def test_speedups_compare_equal_rounds_with_first_and_previous_stage() -> None:
     assert rows["mpi"]["status"] == "same"
 
 
-def said_of(rows) -> str:
+def log_of(rows) -> str:
     head = {"model": "DiT-S/2", "batch": 8, "dtype": "fp32", "rounds": 1, "steps": 2}
     return summary({"bench": "stepwise", "settings": head, "ranks": {"ranks": 1, "cpus": 2}, "stages": rows}).text()
 
@@ -80,7 +80,7 @@ def test_failed_stage_prints_reason_and_next_stage_lacks_previous_speedup() -> N
     assert rows[2]["speedup"]["median"] == 2.0
     assert rows[2]["speedup_over_previous"] is None, "the gain of both stages was attributed to the second"
     assert rows[3]["speedup_over_previous"]["median"] == 2.0
-    text = said_of(rows)
+    text = log_of(rows)
     assert "failed: no such thing" in text
     line = next(line for line in text.splitlines() if line.startswith("+ AI operators"))
     assert line.split()[-8:] == ["2", "+-", "0", "2", "+-", "0", "-", "5"]
@@ -96,7 +96,7 @@ def test_missing_or_failed_baseline_yields_no_speedup(baseline) -> None:
     assert [gemm[name] for name in ("speedup", "speedup_over_previous")] == [None, None]
     assert (operators["speedup"], operators["largest_difference_of_losses"]) == (None, None)
     assert operators["speedup_over_previous"]["median"] == 2.0
-    text = said_of([gemm, operators])
+    text = log_of([gemm, operators])
     assert "no speedup: the baseline was left out, or failed" in text
     assert "losses differ" not in text
 

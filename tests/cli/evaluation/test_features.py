@@ -14,13 +14,13 @@ from dithc.core.artifacts import Manifest, digest
 from dithc.core.integrity import load_checksummed
 from dithc.data import Tiles
 from dithc.sample.shards import ImageShards
-from tests.cli.small import Small
-from tests.ranks import ROOT, needs_launcher, started
+from tests.cli.small_experiment import SmallExperiment
+from tests.ranks import ROOT, launch_arguments, needs_launcher
 
 METRICS = ["precision-recall", "density-coverage", "interval", "bands", "indices", "spectra"]
 
 
-class Place(Small):
+class FeatureExperiment(SmallExperiment):
     """Experiment with tiles, an extractor, images that are darkened tiles, and the features of both."""
 
     def __init__(self, root: Path) -> None:
@@ -58,25 +58,30 @@ class Place(Small):
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
-    return Place(tmp_path_factory.mktemp("features"))
+def experiment(tmp_path_factory: pytest.TempPathFactory) -> FeatureExperiment:
+    return FeatureExperiment(tmp_path_factory.mktemp("features"))
 
 
 @pytest.mark.slow
-def test_evaluation_reports_all_requested_metrics(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
-    pair = ["--real", place.manifest("real"), "--generated", place.manifest("generated")]
-    assert main(place.line("fid", "--evaluation", "score", *pair, "--tiles", place.manifest("tiles"), out="fid")) == 0
-    manifest = Manifest.read(Path(place.manifest("fid")), stage="fid")
+def test_evaluation_reports_all_requested_metrics(
+    experiment: FeatureExperiment, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pair = ["--real", experiment.manifest("real"), "--generated", experiment.manifest("generated")]
+    assert (
+        main(experiment.line("fid", "--evaluation", "score", *pair, "--tiles", experiment.manifest("tiles"), out="fid"))
+        == 0
+    )
+    manifest = Manifest.read(Path(experiment.manifest("fid")), stage="fid")
     numbers, output = manifest.summary, capsys.readouterr().out
     assert {entry["path"] for entry in manifest.files} == {"kid.json", "curves.json"}
     assert all(0 <= numbers[name] <= 1 for name in ("precision", "recall", "coverage"))
     assert numbers["triplets"]["B+G+R"]["fid"] > 0
     assert numbers["pixels"]["indices"]["absent"][0].startswith("NDVI: no band is near infrared")
     assert "NDVI: no band" in output
-    tiles = Tiles(place.root / "tiles")
+    tiles = Tiles(experiment.root / "tiles")
     real = tiles.stretch.physical(tiles.stored(tiles.rows("all")))
     generated = tiles.stretch.unscale(
-        np.concatenate([np.load(path) for path in sorted((place.root / "samples").glob("shard-*.npy"))])
+        np.concatenate([np.load(path) for path in sorted((experiment.root / "samples").glob("shard-*.npy"))])
     )
     for side, values in (("real", real), ("generated", generated)):
         clipped = ((values < 100) | (values > 140)).any(axis=1).mean()
@@ -87,11 +92,12 @@ def test_evaluation_reports_all_requested_metrics(place: Place, capsys: pytest.C
     # Means are never farther apart than the distributions.
     assert all(darker[band] > 0.9 * apart[number] > 0 for number, band in enumerate("RGB"))
     assert "power" not in json.dumps(numbers)
-    curves = json.loads((place.root / "fid" / "curves.json").read_text())
+    curves = json.loads((experiment.root / "fid" / "curves.json").read_text())
     assert curves["band_names"] == ["R", "G", "B"]
     assert np.shape(curves["spectra"]["power"]["generated"]) == (3, 8)
     ids = [
-        load_checksummed((place.root / name / "images.json").read_text())["images"] for name in ("real", "generated")
+        load_checksummed((experiment.root / name / "images.json").read_text())["images"]
+        for name in ("real", "generated")
     ]
     assert ids == [tiles.accepted("tile_id")["tile_id"], [{"seed": 0, "image": number} for number in range(70)]]
 
@@ -99,13 +105,13 @@ def test_evaluation_reports_all_requested_metrics(place: Place, capsys: pytest.C
 @pytest.mark.slow
 @pytest.mark.mpi
 @needs_launcher
-def test_two_ranks_reproduce_the_features_of_one_rank(place: Place) -> None:
+def test_two_ranks_reproduce_the_features_of_one_rank(experiment: FeatureExperiment) -> None:
     for side in ("real", "generated"):
-        arguments = [sys.executable, "-m", "dithc", *place.arguments_of(side, f"{side}-2"), "--ranks", "2"]
+        arguments = [sys.executable, "-m", "dithc", *experiment.arguments_of(side, f"{side}-2"), "--ranks", "2"]
         environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "DITHC_EXPECTED_RANKS": "2"}
-        done = subprocess.run([*started(2), *arguments], env=environment, capture_output=True, text=True)
+        done = subprocess.run([*launch_arguments(2), *arguments], env=environment, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
-        one, two = place.root / side, place.root / f"{side}-2"
+        one, two = experiment.root / side, experiment.root / f"{side}-2"
         names = sorted(str(path.relative_to(one)) for path in one.rglob("*.np?"))
         assert names == sorted(str(path.relative_to(two)) for path in two.rglob("*.np?"))
         assert {"pixels.npz", "dihedral.npy", "shard-00000.npy", "B+G+R/stats.npz"} <= set(names)
@@ -119,10 +125,10 @@ def test_two_ranks_reproduce_the_features_of_one_rank(place: Place) -> None:
 
 
 @pytest.mark.slow
-def test_outputs_no_longer_requested_are_removed(place: Place) -> None:
-    arguments = place.arguments_of("generated", "less")
+def test_outputs_no_longer_requested_are_removed(experiment: FeatureExperiment) -> None:
+    arguments = experiment.arguments_of("generated", "less")
     assert main(arguments) == 0
-    parts = [place.root / "less" / name for name in ("B+G+R", "pixels.npz")]
+    parts = [experiment.root / "less" / name for name in ("B+G+R", "pixels.npz")]
     assert all(part.exists() for part in parts)
     assert (
         main([argument for argument in arguments if argument not in ("--pixel-statistics", "--band-triplet", "B+G+R")])
@@ -132,6 +138,8 @@ def test_outputs_no_longer_requested_are_removed(place: Place) -> None:
 
 
 @pytest.mark.slow
-def test_triplet_with_unknown_bands_is_rejected(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([argument.replace("B+G+R", "B+G+NIR") for argument in place.arguments_of("real", "odd")]) == 2
+def test_triplet_with_unknown_bands_is_rejected(
+    experiment: FeatureExperiment, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([argument.replace("B+G+R", "B+G+NIR") for argument in experiment.arguments_of("real", "odd")]) == 2
     assert "three of R, G, B" in capsys.readouterr().err

@@ -20,7 +20,7 @@ PNG = b"\x89PNG"
 
 
 @pytest.fixture
-def described(capsys: pytest.CaptureFixture[str]):
+def show(capsys: pytest.CaptureFixture[str]):
     """Return a function that executes `dithc show`, checks its status and returns its output."""
 
     def show(*arguments: object, status: int = 0) -> str:
@@ -52,58 +52,58 @@ def metrics(folder: Path) -> Path:
     return folder / "metrics.jsonl"
 
 
-def test_manifest_is_described_by_file_and_by_folder(described, latents: Path) -> None:
+def test_manifest_is_described_by_file_and_by_folder(show, latents: Path) -> None:
     for path in (latents, latents / "manifest.json"):
-        text = described(path)
+        text = show(path)
         for part in ("stage latents: s2", "1 files, 40.1 KiB", "count: 10", "shape: [4, 16, 16]", 'codec: "small"'):
             assert part in text
-    assert "latents/s2" in described(latents.parent.parent)
+    assert "latents/s2" in show(latents.parent.parent)
 
 
-def test_array_is_described_with_shape_and_range(described, tmp_path: Path) -> None:
+def test_array_is_described_with_shape_and_range(show, tmp_path: Path) -> None:
     np.save(tmp_path / "a.npy", np.array([[1.0, np.nan], [3.0, -2.0]]))
-    text = described(tmp_path / "a.npy")
+    text = show(tmp_path / "a.npy")
     assert "float64 (2, 2)" in text
     assert "1 numbers not finite" in text
     assert "-2 to 3" in text
 
 
-def test_checkpoint_and_store_are_described(described, tmp_path: Path) -> None:
+def test_checkpoint_and_store_are_described(show, tmp_path: Path) -> None:
     store = CheckpointStore(tmp_path / "run-0123")
     saved = store.save(
         40, lambda folder: np.save(folder / "w.npy", np.zeros(9)), meta={"seed": 7, "model": {"depth": 12}}
     )
     store.event("started", step=0)
-    text = described(saved.folder)
+    text = show(saved.folder)
     assert "at step 40" in text
     assert "model.depth: 12" in text
-    text = described(store.folder)
+    text = show(store.folder)
     assert "1 checkpoints" in text
     assert "started" in text
 
 
-def test_weights_are_listed_by_shape(described, tmp_path: Path) -> None:
+def test_weights_are_listed_by_shape(show, tmp_path: Path) -> None:
     head = json.dumps({"a.weight": {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]}}).encode()
     (tmp_path / "m.safetensors").write_bytes(len(head).to_bytes(8, "little") + head + bytes(24))
-    text = described(tmp_path / "m.safetensors")
+    text = show(tmp_path / "m.safetensors")
     assert "1 tensors, 6 numbers" in text
     assert "a.weight: F32 (2, 3)" in text
 
 
-def test_metrics_are_described_and_drawn(described, tmp_path: Path) -> None:
-    text = described(metrics(tmp_path / "metrics"), "--png", tmp_path / "loss.png")
+def test_metrics_are_described_and_drawn(show, tmp_path: Path) -> None:
+    text = show(metrics(tmp_path / "metrics"), "--png", tmp_path / "loss.png")
     assert "30 steps, 1 to 30" in text
     assert "loss: first 1, last 0.0333333" in text
     assert (tmp_path / "loss.png").read_bytes().startswith(PNG)
 
 
-def test_events_are_listed_with_time_and_details(described, tmp_path: Path) -> None:
+def test_events_are_listed_with_time_and_details(show, tmp_path: Path) -> None:
     store = CheckpointStore(tmp_path / "run-0123")
     store.event("started", step=0)
     store.event("stopped", step=3, why="a signal")
     with (store.folder / "events.jsonl").open("a") as file:
         file.write('{"event": "torn')
-    heading, first, last = described(store.folder / "events.jsonl").splitlines()
+    heading, first, last = show(store.folder / "events.jsonl").splitlines()
     assert heading == f"events {store.folder / 'events.jsonl'}: 2"
     written = json.loads((store.folder / "events.jsonl").read_text().splitlines()[0])
     assert first.startswith(f"  {written['time']} started: step 0")
@@ -111,7 +111,7 @@ def test_events_are_listed_with_time_and_details(described, tmp_path: Path) -> N
 
 
 @pytest.mark.slow
-def test_run_is_drawn_from_manifest_store_and_checkpoint(described, tmp_path: Path) -> None:
+def test_run_is_drawn_from_manifest_store_and_checkpoint(show, tmp_path: Path) -> None:
     store = CheckpointStore(tmp_path / "store" / "run-0123")
     path = metrics(store.folder / "metrics")
     saved = store.save(30, lambda folder: np.save(folder / "w.npy", np.zeros(9)), meta={})
@@ -119,7 +119,7 @@ def test_run_is_drawn_from_manifest_store_and_checkpoint(described, tmp_path: Pa
     numbers = {"step": 30, "seconds_per_step_median": 0.5, "metrics": str(path)}
     Manifest(stage="train", name="base", spec={}, summary=numbers).write(manifest)
     for number, place in enumerate((manifest, manifest.parent, store.folder, saved.folder)):
-        described(place, "--png", tmp_path / f"{number}.png")
+        show(place, "--png", tmp_path / f"{number}.png")
         assert (tmp_path / f"{number}.png").read_bytes().startswith(PNG)
 
 
@@ -133,32 +133,32 @@ def test_run_is_drawn_from_manifest_store_and_checkpoint(described, tmp_path: Pa
         ((2, 1, 6, 6), "uint16"),
     ],
 )
-def test_arrays_of_any_layout_are_drawn(described, tmp_path: Path, shape: tuple[int, ...], dtype: str) -> None:
+def test_arrays_of_any_layout_are_drawn(show, tmp_path: Path, shape: tuple[int, ...], dtype: str) -> None:
     array = np.arange(np.prod(shape)).reshape(shape).astype(dtype)
     if dtype == "float32":
         array[0] = np.nan
     np.save(tmp_path / "a.npy", array)
-    described(tmp_path / "a.npy", "--png", tmp_path / "a.png")
+    show(tmp_path / "a.npy", "--png", tmp_path / "a.png")
     assert (tmp_path / "a.png").read_bytes().startswith(PNG)
 
 
-def test_stage_is_drawn_from_the_grid_or_the_first_shard(described, latents: Path, tmp_path: Path) -> None:
-    described(latents, "--png", tmp_path / "shard.png")
+def test_stage_is_drawn_from_the_grid_or_the_first_shard(show, latents: Path, tmp_path: Path) -> None:
+    show(latents, "--png", tmp_path / "shard.png")
     write_png(latents / "grid.png", np.zeros((4, 4, 3), np.uint8))
-    described(latents, "--png", tmp_path / "grid.png")
+    show(latents, "--png", tmp_path / "grid.png")
     assert (tmp_path / "grid.png").read_bytes() == (latents / "grid.png").read_bytes()
     metrics(latents / "metrics")  # the layout of a trained codec, with the loss drawn from its path
-    described(latents, "--png", tmp_path / "again.png")
+    show(latents, "--png", tmp_path / "again.png")
     assert (tmp_path / "again.png").read_bytes() == (latents / "grid.png").read_bytes()
 
 
-def test_report_json_is_described_and_drawn(described, tmp_path: Path) -> None:
+def test_report_json_is_described_and_drawn(show, tmp_path: Path) -> None:
     score = {"fid": 12.5, "floor": 3.25, "n_generated": 64, "n_real": 99, "comparable_to_published": False}
     item = {"name": "s2-final", "label": "after fine-tuning", "dataset": "s2", "checkpoint": "final", "score": score}
     content = {"name": "demo", "title": "Demo", "written": "now", "warnings": [], "origins": []}
     content |= {"datasets": [{"name": "s2", "title": "S2"}], "evaluations": [item, {**item, "score": None}]}
     (tmp_path / "report.json").write_text(json.dumps(content))
-    text = described(tmp_path / "report.json", "--png", tmp_path / "fid.png")
+    text = show(tmp_path / "report.json", "--png", tmp_path / "fid.png")
     assert "FID 12.5, floor 3.25, 64 against 99 real, NOT COMPARABLE" in text
     assert "not run" in text
     assert (tmp_path / "fid.png").read_bytes().startswith(PNG)
@@ -178,9 +178,9 @@ DAMAGED = {
 
 
 @pytest.mark.parametrize("name", DAMAGED)
-def test_damaged_files_are_user_errors(described, tmp_path: Path, name: str) -> None:
+def test_damaged_files_are_user_errors(show, tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_bytes(DAMAGED[name])
-    described(tmp_path / name, status=2)
+    show(tmp_path / name, status=2)
 
 
 ODD_LINES = {"deep": DEEP.decode(), "object": '{"step": 2, "loss": {}}', "no UTF-8": "\xff"}
@@ -188,9 +188,9 @@ ODD_LINES["huge"] = f'{{"step": 2, "loss": {10**400}}}'
 
 
 @pytest.mark.parametrize("line", ODD_LINES.values(), ids=ODD_LINES)
-def test_invalid_metrics_lines_are_skipped(described, line: str, tmp_path: Path) -> None:
+def test_invalid_metrics_lines_are_skipped(show, line: str, tmp_path: Path) -> None:
     (tmp_path / "metrics.jsonl").write_text(f"{dump_checksummed_line({'step': 1, 'loss': 0.5})}{line}\n")
-    assert "1 steps, 1 to 1" in described(tmp_path / "metrics.jsonl", "--png", tmp_path / "loss.png")
+    assert "1 steps, 1 to 1" in show(tmp_path / "metrics.jsonl", "--png", tmp_path / "loss.png")
 
 
 @pytest.mark.parametrize("name", ["config.json", "lease.json", "fid/score/manifest.json"])
@@ -209,13 +209,13 @@ def test_pipes_among_results_do_not_block_status_and_show(name: str, tmp_path: P
         assert "Traceback" not in done.stderr
 
 
-def test_unknown_and_missing_paths_are_user_errors(described, tmp_path: Path) -> None:
+def test_unknown_and_missing_paths_are_user_errors(show, tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("?")
     for path in (tmp_path / "notes.txt", tmp_path / "gone", tmp_path):
-        described(path, status=2)
+        show(path, status=2)
 
 
-def test_result_without_an_image_is_rejected_without_writing_a_file(described, tmp_path: Path) -> None:
+def test_result_without_an_image_is_rejected_without_writing_a_file(show, tmp_path: Path) -> None:
     Manifest(stage="extractor", name="s2", spec={}, summary={"loss": 1.0}).write(tmp_path / "own" / "manifest.json")
-    described(tmp_path / "own", "--png", tmp_path / "x.png", status=2)
+    show(tmp_path / "own", "--png", tmp_path / "x.png", status=2)
     assert not (tmp_path / "x.png").exists()

@@ -9,26 +9,26 @@ import pytest
 from dithc.config import ExperimentConfig, load, stage_spec
 from dithc.core.artifacts import digest
 from dithc.core.logging import UserError
-from tests.brought import HERE, Last, bring
+from tests.plugin_packages import MODULE, DdimSampler, install_plugin
 
 ALL: dict[str, dict[str, str]] = {
     "samplers": {
-        "last": f"{HERE}:Last",
-        "follow": f"{HERE}:Follow",
-        "ddim": f"{HERE}:Last",
-        "odd": f"{HERE}:Means",
-        "shadowing": f"{HERE}:Shadowing",
-        "raising": f"{HERE}:Raising",
+        "last": f"{MODULE}:DdimSampler",
+        "follow": f"{MODULE}:FlowSampler",
+        "ddim": f"{MODULE}:DdimSampler",
+        "odd": f"{MODULE}:ChannelMeans",
+        "shadowing": f"{MODULE}:ShadowingSampler",
+        "raising": f"{MODULE}:FailingSampler",
     },
-    "codecs": {"folded": f"{HERE}:Folded"},
-    "extractors": {"means": f"{HERE}:Means"},
-    "conditions": {"doubled": f"{HERE}:Doubled"},
+    "codecs": {"folded": f"{MODULE}:FoldedCodec"},
+    "extractors": {"means": f"{MODULE}:ChannelMeans"},
+    "conditions": {"doubled": f"{MODULE}:DoubledConditions"},
 }
 
 
 @pytest.fixture(autouse=True)
 def _installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    bring(tmp_path, monkeypatch, **ALL)
+    install_plugin(tmp_path, monkeypatch, **ALL)
 
 
 def content(*, sampler: Any = "last", predict: str = "noise", **changed: Any) -> dict[str, Any]:
@@ -53,7 +53,7 @@ def test_plugin_settings_are_read_by_the_plugin_class_and_round_trip() -> None:
     for sampler in ("last", {"kind": "last", "share": 0.5}):
         experiment = load(content(sampler=sampler))
         read = experiment.evaluations["e"].sampler
-        assert isinstance(read, Last)
+        assert isinstance(read, DdimSampler)
         assert read.share == (0.0 if sampler == "last" else 0.5)
         assert load(experiment.model_dump(mode="json")) == experiment
     assert str(load(content(sampler={"kind": "last", "share": 0.5})).evaluations["e"].sampler) == "last share 0.5"
@@ -62,10 +62,10 @@ def test_plugin_settings_are_read_by_the_plugin_class_and_round_trip() -> None:
 FAULTS: list[tuple[dict[str, Any], list[str]]] = [
     ({"sampler": {"kind": "last", "share": 2}}, ["evaluations.e.sampler.share: ", "less than or equal to 1"]),
     ({"sampler": {"kind": "last", "shares": 0}}, ["evaluations.e.sampler.shares: unknown key"]),
-    ({"codec": {"spoilt": "some"}}, ["codecs.c.spoilt: "]),
+    ({"codec": {"defect": "some"}}, ["codecs.c.defect: "]),
     ({"extractor": {"kind": "lost"}}, ["extractors.f: ", "'lost' is neither built in nor", "means (mine 1.0)"]),
     ({"codec": {"kind": "lost"}}, ["codecs.c: ", "'lost' is neither built in nor", "pip install"]),
-    ({"sampler": "odd"}, ["'odd' of mine 1.0", "Means", "a subclass of dithc's PluginSampler"]),
+    ({"sampler": "odd"}, ["'odd' of mine 1.0", "ChannelMeans", "a subclass of dithc's PluginSampler"]),
     ({"sampler": {"kind": "raising", "share": 0.5}}, ["fails in a validator of its settings", "KeyError: 0.5"]),
     ({"sampler": "shadowing"}, ["'shadowing' of mine 1.0", "words"]),
     ({"sampler": {"kind": "ddim", "share": 0.5}}, ["evaluations.e.sampler: "]),
@@ -96,7 +96,7 @@ def test_package_version_changes_the_digest_of_plugin_stages(
     assert '"package": "mine", "version": "1.0"' in str(before).replace("'", '"')
     assert spec(load(content()), stage, name) == before
     monkeypatch.setattr("sys.path", [one for one in sys.path if "site-mine" not in one])
-    bring(tmp_path, monkeypatch, version="1.1", **ALL)
+    install_plugin(tmp_path, monkeypatch, version="1.1", **ALL)
     assert digest(spec(load(content()), stage, name)) != digest(before)
 
 

@@ -35,7 +35,7 @@ ADVICE = ("weights_only", "weights only", "pickle", "trust")
 wrappers = st.lists(st.sampled_from(sorted(WRAPPERS)), max_size=3)
 
 
-def packed(make):
+def archive_of(make):
     buffer = io.BytesIO()
     make(buffer)
     return buffer.getvalue()
@@ -52,13 +52,13 @@ def write_tar(buffer):
 
 
 TENSORS = {"a": torch.arange(600.0), "b": torch.ones(3)}
-SAVED = packed(lambda buffer: torch.save(TENSORS, buffer))
+SAVED = archive_of(lambda buffer: torch.save(TENSORS, buffer))
 NOT_WEIGHTS = {
     "Git LFS": b"version https://git-lfs.github.com/spec/v1\noid sha256:0123\nsize 92\n",
     "HTML": b"\n<!DOCTYPE html><html><body>404: weights_only not found</body></html>",
     "XML": b'<?xml version="1.0"?><Error><Code>AccessDenied</Code></Error>',
-    "zip": packed(write_zip),
-    "tar": packed(write_tar),
+    "zip": archive_of(write_zip),
+    "tar": archive_of(write_tar),
     "gzip": gzip.compress(SAVED),
     "empty": b"",
     "zeros": bytes(5000),
@@ -69,7 +69,7 @@ NOT_WEIGHTS = {
     "of 9 bytes": save(TENSORS)[:9],
     "zip archive (also": SAVED[:-300],
     "damaged header": (20).to_bytes(8, "little") + b"{no header at all!!!" + bytes(9),
-    "datetime.date": packed(lambda buffer: torch.save({"day": date(2024, 1, 2)}, buffer)),
+    "datetime.date": archive_of(lambda buffer: torch.save({"day": date(2024, 1, 2)}, buffer)),
     "pickle": pickle.dumps(date(2024, 1, 2)),
     "binary": bytes(range(128, 256)) * 9,
 }
@@ -109,7 +109,11 @@ def test_every_reader_reports_the_type_of_a_file_without_weights(kind, name, tmp
 @pytest.mark.parametrize("size", [0, 1, 7, 8, 9, 40, 200, 1000])
 def test_truncated_weights_file_raises_a_user_error(size, tmp_path):
     for number, content in enumerate(
-        (save(TENSORS), SAVED, packed(lambda buffer: torch.save(TENSORS, buffer, _use_new_zipfile_serialization=False)))
+        (
+            save(TENSORS),
+            SAVED,
+            archive_of(lambda buffer: torch.save(TENSORS, buffer, _use_new_zipfile_serialization=False)),
+        )
     ):
         path = tmp_path / f"{number}.pt"
         path.write_bytes(content)

@@ -14,7 +14,7 @@ from dithc.core.logging import UserError
 from dithc.data import ingest_scenes
 from dithc.data.raster import read_raster, write_geotiff
 from dithc.data.scene import Reason
-from tests.data.readers.reading import reader
+from tests.data.readers.scene_readers import reader
 from tests.inputs.rasters import BANDS, OFFSET, SCALE, write_raster
 
 LANDSAT = {"bands": list(BANDS), "units": "reflectance", "scale": SCALE, "offset": OFFSET, "sensor": "OLI"}

@@ -23,7 +23,7 @@ from dithc.data import write_png
 from dithc.data.images import SUFFIXES
 from dithc.data.readers import SceneSource, read_scenes
 from dithc.data.readers.listing import COMPANION, MASK, Listing, PathList
-from tests.data.readers.systems import add_clutter, touch
+from tests.data.readers.clutter_files import add_clutter, touch
 
 PICTURES: dict[str, Any] = {"kind": "image-folder", "size": 8}
 RASTER: dict[str, Any] = {"kind": "geotiff", "bands": ["a"], "units": "dn"}

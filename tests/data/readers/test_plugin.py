@@ -12,15 +12,15 @@ from dithc.core.logging import UserError
 from dithc.data import Tiles, cut_tiles, ingest_scenes
 from dithc.data.readers import read_scenes
 from dithc.data.scene import Rejection, Scene
-from tests.brought import HERE, bring, bring_example
+from tests.plugin_packages import MODULE, install_example, install_plugin
 
 BANDS = ["B", "G", "R", "NIR"]
 
 
 @pytest.fixture(autouse=True)
 def _installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    bring_example("own_dataset", tmp_path, monkeypatch)
-    bring(tmp_path, monkeypatch, package="other", conditions={"doubled": f"{HERE}:Doubled"})
+    install_example("own_dataset", tmp_path, monkeypatch)
+    install_plugin(tmp_path, monkeypatch, package="other", conditions={"doubled": f"{MODULE}:DoubledConditions"})
 
 
 @pytest.fixture
@@ -66,7 +66,7 @@ def test_plugin_scenes_are_cut_into_tiles_with_conditions(folder: Path, tmp_path
 @pytest.mark.parametrize("damage", ["raises", "length", "column", "inf", "map"])
 def test_broken_condition_plugin_is_rejected_before_tiles_are_cut(damage: str, folder: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"'doubled' of dithc.conditions[\s\S]*fix"):
-        tiles_of(folder, tmp_path, conditions=[{"kind": "doubled", "spoilt": damage}])
+        tiles_of(folder, tmp_path, conditions=[{"kind": "doubled", "defect": damage}])
     assert not (tmp_path / "tiles").exists()
 
 

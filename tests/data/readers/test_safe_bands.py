@@ -13,7 +13,7 @@ from dithc.config import datasets
 from dithc.core.logging import UserError
 from dithc.data.raster import read_raster, write_geotiff
 from dithc.data.scene import Reason, SceneRejectedError
-from tests.data.readers.reading import reader
+from tests.data.readers.scene_readers import reader
 
 L2A = ["B01", "B02", "B03", "B04", "B05", "B06", "B07", "B08", "B8A", "B09", "B11", "B12"]
 

@@ -26,7 +26,7 @@ from dithc.data.readers.sentinel2.safe_grid import doubled, regrid
 from dithc.data.scenes import stacks
 from dithc.data.scenes.reading import Scenes
 from dithc.data.scenes.scene_cache import RECORD_FILE
-from tests.data.readers.reading import land
+from tests.data.readers.scene_readers import land
 
 BANDS = ["B02", "B03", "B04", "B08"]
 SHOWN = {"bands": BANDS[:3], "low": 0.0, "high": 0.3}
@@ -46,14 +46,14 @@ def dataset(folder: Path, **source: Any) -> datasets.DatasetConfig:
     )
 
 
-def staged(folder: Path) -> dict[str, bytes]:
+def stage_output(folder: Path) -> dict[str, bytes]:
     """Return all output of a stage except its record, which contains times."""
     return {path.name: path.read_bytes() for path in folder.iterdir() if path.name != RECORD_FILE}
 
 
 def from_scratch(settings: datasets.DatasetConfig, folder: Path, out: Path) -> dict[str, bytes]:
     ingest_scenes(settings, folder, out=out / "scratch")
-    found = staged(out / "scratch")
+    found = stage_output(out / "scratch")
     shutil.rmtree(out / "scratch")
     return found
 
@@ -88,7 +88,9 @@ def read(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     return iter([names])
 
 
-def interrupted(settings: datasets.DatasetConfig, files: Path, out: Path, names: list[str], *, name: str) -> None:
+def interrupt_ingestion(
+    settings: datasets.DatasetConfig, files: Path, out: Path, names: list[str], *, name: str
+) -> None:
     names.append(f"stop at {name}")
     with pytest.raises(KeyboardInterrupt):
         ingest_scenes(settings, files, out=out)
@@ -101,12 +103,12 @@ def test_resumed_ingestion_reads_only_missing_scenes_with_the_same_result(
     (names,) = read
     settings, out = dataset(files), tmp_path / "out"
     truth = from_scratch(settings, files, tmp_path)
-    interrupted(settings, files, out, names, name="4.npy")
+    interrupt_ingestion(settings, files, out, names, name="4.npy")
     assert not out.exists()
-    interrupted(settings, files, out, names, name="7.npy")
+    interrupt_ingestion(settings, files, out, names, name="7.npy")
     ingest_scenes(settings, files, out=out)
     assert names == ["7.npy", "8.npy"]
-    assert staged(out) == truth
+    assert stage_output(out) == truth
     assert not list(tmp_path.glob(".out*"))
 
 
@@ -120,7 +122,7 @@ def test_only_added_changed_or_rejected_scenes_are_reread(
         names.clear()
         ingest_scenes(settings, files, out=out)
         found = [*names]
-        assert staged(out) == from_scratch(settings, files, tmp_path)
+        assert stage_output(out) == from_scratch(settings, files, tmp_path)
         return found
 
     assert len(reread()) == 9
@@ -155,7 +157,7 @@ def test_damaged_cached_scenes_are_reread(
     settings, out = dataset(files), tmp_path / "out"
     truth = from_scratch(settings, files, tmp_path)
     if state == "partial":
-        interrupted(settings, files, out, names, name="8.npy")
+        interrupt_ingestion(settings, files, out, names, name="8.npy")
         (folder,) = filter(Path.is_dir, (tmp_path / ".out.partial").iterdir())
     else:
         ingest_scenes(settings, files, out=out)
@@ -177,18 +179,18 @@ def test_damaged_cached_scenes_are_reread(
     reread = {"pixel": ["4.npy"], "mask": ["5.npy"], "line": ["6.npy"], "length": ["7.npy"]}
     all_of_it = [f"{number}.npy" for number in range(8) if number != 3]
     assert names == [*reread.get(damage, all_of_it), "8.npy"]
-    assert staged(out) == truth
+    assert stage_output(out) == truth
 
 
 def test_scenes_cached_with_different_settings_are_reread(
     files: Path, tmp_path: Path, read: Iterator[list[str]]
 ) -> None:
     (names,) = read
-    interrupted(dataset(files), files, tmp_path / "out", names, name="6.npy")
+    interrupt_ingestion(dataset(files), files, tmp_path / "out", names, name="6.npy")
     changed = dataset(files, quantification=5000.0)
     ingest_scenes(changed, files, out=tmp_path / "out")
     assert len(names) == 9
-    assert staged(tmp_path / "out") == from_scratch(changed, files, tmp_path)
+    assert stage_output(tmp_path / "out") == from_scratch(changed, files, tmp_path)
 
 
 def test_changed_cloud_mask_file_causes_a_reread_of_the_scene(
@@ -204,7 +206,7 @@ def test_changed_cloud_mask_file_causes_a_reread_of_the_scene(
     np.save(files / "2_mask.npy", np.ones((16, 16), np.uint8))
     ingest_scenes(settings, files, out=out)
     assert names == ["2.npy"]
-    assert staged(out) == from_scratch(settings, files, tmp_path)
+    assert stage_output(out) == from_scratch(settings, files, tmp_path)
 
 
 def test_reused_gaofen2_scene_preserves_all_metadata(
@@ -215,10 +217,10 @@ def test_reused_gaofen2_scene_preserves_all_metadata(
     sharp = {"gsd_m": 0.81, "pansharpen": "gsa", "max_shift": 5.0, "calibrate": "radiance"}
     settings = dataset(products, kind="gaofen2", height_m=120.0, **sharp)
     assert ingest_scenes(settings, products, out=out)["accepted"] == 1
-    truth = staged(out)
+    truth = stage_output(out)
     monkeypatch.setattr(gaofen2.Gaofen2Reader, "read", None)
     ingest_scenes(settings, products, out=out)
-    assert staged(out) == truth
+    assert stage_output(out) == truth
     assert {"ergas", "gains"} <= read_rows(out / "scenes.parquet")[0].keys()
 
 
@@ -230,7 +232,7 @@ def test_one_and_two_processes_produce_identical_output_and_rejections(tmp_path:
     os.truncate(damaged, damaged.stat().st_size * 2 // 3)
     settings = dataset(files, kind="sentinel2", checksum="skip")
     numbers = [ingest_scenes(settings, files, out=tmp_path / f"{threads}", threads=threads) for threads in (1, 2)]
-    assert staged(tmp_path / "1") == staged(tmp_path / "2")
+    assert stage_output(tmp_path / "1") == stage_output(tmp_path / "2")
     assert numbers[0] == numbers[1]
     assert numbers[0]["rejected"] == {"read_error": 1}
     assert not list(tmp_path.glob(".2*"))
@@ -252,17 +254,17 @@ def test_stack_filling_scene_is_written_in_place_and_hard_linked_on_rerun(
     monkeypatch.setattr(stacks.FileCanvas, "blank", spied)
     ingest_scenes(settings, safe_folder, out=out)
     assert painted == [(12, 96, 96)]
-    assert staged(out) == truth
+    assert stage_output(out) == truth
     inode = (out / "stack-00000.npy").stat().st_ino
     ingest_scenes(settings, safe_folder, out=out)
     assert (out / "stack-00000.npy").stat().st_ino == inode
-    assert staged(out) == truth
+    assert stage_output(out) == truth
     (product,) = safe_folder.glob("*.SAFE")
     last = next(product.rglob("*_B12_20m.jp2"))
     last.write_bytes(last.read_bytes()[:-100])
     with pytest.raises(Exception, match="1 of 1 scenes"):
         ingest_scenes(settings, safe_folder, out=out)
-    assert staged(out) == truth
+    assert stage_output(out) == truth
     assert not list(tmp_path.glob(".out*"))
 
 
@@ -277,13 +279,13 @@ def test_failed_rerun_without_hard_links_preserves_finished_stacks(
 
     monkeypatch.setattr(os, "link", fail_link)
     ingest_scenes(settings, safe_folder, out=out)
-    truth = staged(out)
+    truth = stage_output(out)
     broken = safe_folder / f"{next(safe_folder.glob('*.SAFE')).name}-x.SAFE"
     broken.mkdir()
     strict = settings.model_copy(update={"max_rejected_fraction": 0.0})
     with pytest.raises(Exception, match="1 of 2 scenes"):
         ingest_scenes(strict, safe_folder, out=out)
-    assert staged(out) == truth
+    assert stage_output(out) == truth
 
 
 def test_full_disk_stops_the_stage_and_leaves_no_output(
@@ -375,4 +377,4 @@ def test_labels_are_renumbered_after_a_class_is_added(tmp_path: Path) -> None:
     ingest_scenes(settings, folder, out=out)
     labels = {row["scene_id"]: row["label"] for row in read_rows(out / "scenes.parquet")}
     assert labels == {"ash/0.png": 0, "elm/0.png": 1, "oak/0.png": 2}
-    assert staged(out) == from_scratch(settings, folder, tmp_path)
+    assert stage_output(out) == from_scratch(settings, folder, tmp_path)

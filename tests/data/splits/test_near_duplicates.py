@@ -23,7 +23,7 @@ def as_jpeg(pixels: np.ndarray, quality: int) -> np.ndarray:
     return np.asarray(Image.open(buffer))
 
 
-def stacked(pictures: list[np.ndarray]) -> np.ndarray:
+def stack_images(pictures: list[np.ndarray]) -> np.ndarray:
     return np.stack(pictures).transpose(0, 3, 1, 2)
 
 
@@ -45,7 +45,7 @@ def test_candidates_are_all_pairs_within_the_radius() -> None:
 
 
 def test_hash_and_thumbnail_match_plain_block_averages() -> None:
-    pixels = stacked([synthetic_image(seed, 144) for seed in range(4)])
+    pixels = stack_images([synthetic_image(seed, 144) for seed in range(4)])
     hashes, small, _ = compute_features(pixels)
     grey = pixels.astype(np.float64).mean(1)
     blocks = grey.reshape(4, 8, 18, 9, 16).mean((2, 4))
@@ -60,11 +60,13 @@ def test_hash_and_thumbnail_match_plain_block_averages() -> None:
 
 def test_compressed_brightened_and_downscaled_copies_are_joined() -> None:
     near, originals = NearDuplicates(), [synthetic_image(seed) for seed in range(30)]
-    near.add(stacked(originals), [f"a/{seed}" for seed in range(30)])
+    near.add(stack_images(originals), [f"a/{seed}" for seed in range(30)])
     half = [np.asarray(Image.fromarray(image).resize((32, 32)).resize((64, 64))) for image in originals]
-    near.add(stacked([as_jpeg(image, 60) for image in originals]), [f"b/{seed}" for seed in range(30)])
-    near.add(stacked([(image * 0.7 + 20).astype(np.uint8) for image in originals]), [f"c/{seed}" for seed in range(30)])
-    near.add(stacked(half), [f"d/{seed}" for seed in range(30)])
+    near.add(stack_images([as_jpeg(image, 60) for image in originals]), [f"b/{seed}" for seed in range(30)])
+    near.add(
+        stack_images([(image * 0.7 + 20).astype(np.uint8) for image in originals]), [f"c/{seed}" for seed in range(30)]
+    )
+    near.add(stack_images(half), [f"d/{seed}" for seed in range(30)])
     joined = near.joined()
     assert joined == {f"{letter}/{seed}": f"a/{seed}" for letter in "abcd" for seed in range(30)}
     assert (near.compared, near.groups, near.largest, near.cells) == (120, 30, 4, 120)
@@ -79,8 +81,8 @@ def test_flat_tiles_are_not_grouped_and_a_similarity_chain_is_one_group() -> Non
     assert (near.compared, near.joined()) == (0, {})
     start, end = synthetic_image(1).astype(float), synthetic_image(2).astype(float)
     mixed = [(start * (1 - share) + end * share).astype(np.uint8) for share in np.linspace(0, 1, 30)]
-    near.add(stacked(mixed), [f"m/{number:02d}" for number in range(30)])
-    near.add(stacked([synthetic_image(3)]), ["m/00"])  # a unique tile in a cell of other tiles
-    near.add(stacked([as_jpeg(synthetic_image(3), 80)]), ["z"])
+    near.add(stack_images(mixed), [f"m/{number:02d}" for number in range(30)])
+    near.add(stack_images([synthetic_image(3)]), ["m/00"])  # a unique tile in a cell of other tiles
+    near.add(stack_images([as_jpeg(synthetic_image(3), 80)]), ["z"])
     assert set(near.joined()) == {f"m/{number:02d}" for number in range(30)} | {"z"}
     assert near.largest == 31

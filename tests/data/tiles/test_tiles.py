@@ -16,7 +16,7 @@ from dithc.data import Tiles, npy_writer, write_png
 from dithc.data.parquet import TableWriter, read_columns, read_rows
 from dithc.data.raster import read_raster, write_geotiff
 from dithc.data.tiles.statistics import Histogram
-from tests.inputs.pictures import read_rgb
+from tests.inputs.images import read_rgb
 
 BANDS = ["B", "G", "R", "NIR"]
 SHOWN = {"bands": ["R", "G", "B"], "low": 0.0, "high": 1000.0}

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from dithc.engine.automem import AutoMem
 from dithc.engine.memory import Tiers, output_pool
-from tests.engine.automem.managed import loss_of, moving_plan, two_tiers, used_bytes
+from tests.engine.automem.managed_models import loss_of, moving_plan, two_tiers, used_bytes
 
 
 @pytest.fixture
@@ -32,8 +32,8 @@ def make_tiers(tmp_path: Path) -> Iterator[Callable[..., Tiers]]:
 
 
 @pytest.fixture
-def moving(make_tiers: Callable[..., Tiers]) -> Callable[..., nn.Module]:
-    """Return `moving(make)`: a managed model with a plan that moves all movable tensors from the second call on."""
+def moving_model(make_tiers: Callable[..., Tiers]) -> Callable[..., nn.Module]:
+    """Return `moving_model(make)`: a managed model with a plan that moves all movable tensors from the second call on."""
 
     def build(
         make: Callable[[], nn.Module],

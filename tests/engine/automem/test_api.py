@@ -39,7 +39,7 @@ def sequential() -> nn.Module:
     return nn.Sequential(*(nn.Sequential(nn.Linear(8, 8), nn.Tanh()) for _ in range(3)))
 
 
-def built(kind: Callable[[], nn.Module]) -> nn.Module:
+def build_model(kind: Callable[[], nn.Module]) -> nn.Module:
     torch.manual_seed(1)
     return kind()
 
@@ -56,8 +56,8 @@ def loss_of(model: nn.Module) -> Tensor:
 def test_recomputation_changes_neither_losses_nor_gradients_nor_names(
     kind: Callable[[], nn.Module], bf16: bool
 ) -> None:
-    plain, saving = AutoMem(built(kind)), AutoMem(built(kind), recompute="block")
-    assert list(saving.state_dict()) == list(built(kind).state_dict())
+    plain, saving = AutoMem(build_model(kind)), AutoMem(build_model(kind), recompute="block")
+    assert list(saving.state_dict()) == list(build_model(kind).state_dict())
     for _ in range(3):
         losses = []
         for model in (plain, saving):
@@ -90,12 +90,12 @@ def test_recomputation_keeps_fewer_bytes_for_backward() -> None:
 
 
 def test_repeated_call_replaces_hooks_and_deep_copy_uses_separate_weights() -> None:
-    model = AutoMem(AutoMem(built(dit), "block"), "block")
+    model = AutoMem(AutoMem(build_model(dit), "block"), "block")
     assert vars(model.blocks[0])["forward"].args[0].__func__ is type(model.blocks[0]).forward
     twin = copy.deepcopy(model)
     for parameter in model.parameters():
         parameter.data.zero_()
-    assert loss_of(twin).item() == loss_of(built(dit)).item() != loss_of(model).item()
+    assert loss_of(twin).item() == loss_of(build_model(dit)).item() != loss_of(model).item()
     AutoMem(model, "none")
     assert "forward" not in vars(model.blocks[0])
 

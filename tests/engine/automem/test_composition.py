@@ -15,7 +15,16 @@ from torch.utils.checkpoint import checkpoint
 from dithc.engine import hcops
 from dithc.engine.automem import AutoMem, get_manager
 from dithc.engine.memory import Tiers
-from tests.engine.automem.managed import assert_moved, loss_of, managed, mlps, moving_plan, small, train, unmanaged
+from tests.engine.automem.managed_models import (
+    assert_moved,
+    loss_of,
+    manager_of,
+    mlps,
+    moving_plan,
+    small,
+    train,
+    train_unmanaged,
+)
 
 pytestmark = pytest.mark.sampled("managed tensors")
 Build = Callable[..., nn.Module]
@@ -30,15 +39,15 @@ def assert_same(
     **settings: object,
 ) -> None:
     """Assert that a recorded step and a planned step equal an unmanaged run, and that tensors moved."""
-    expected = unmanaged(make, 2) if loss is loss_of and not settings else train(make(), steps=2, loss=loss)
+    expected = train_unmanaged(make, 2) if loss is loss_of and not settings else train(make(), steps=2, loss=loss)
     train(model, steps=2, loss=loss, **settings).assert_same(expected)  # type: ignore[arg-type]
     assert_moved(model, offloaded=offloaded)
 
 
-def test_recomputed_blocks_match_unmanaged_run_and_save_only_inputs(moving: Build) -> None:
-    model = moving(small, recompute="block")
+def test_recomputed_blocks_match_unmanaged_run_and_save_only_inputs(moving_model: Build) -> None:
+    model = moving_model(small, recompute="block")
     assert_same(model, small)
-    trace = managed(model).trace
+    trace = manager_of(model).trace
     blocks = [unit for unit in trace.units if unit.name.startswith("blocks")]
     assert all(len(unit.saved) <= 2 for unit in blocks)  # a block keeps only its input and the condition
 
@@ -51,7 +60,7 @@ def test_plan_recomputation_matches_unmanaged_run(make_tiers: Callable[..., Tier
     }
     model = AutoMem(small(), tiers=make_tiers(50), plan=replace(plan, units=units))
     assert_same(model, small, offloaded=False)
-    assert managed(model).counters().recomputed_units == 2  # two blocks, in the step after the warm-up
+    assert manager_of(model).counters().recomputed_units == 2  # two blocks, in the step after the warm-up
 
 
 class Checkpointed(nn.Module):
@@ -69,9 +78,9 @@ class Checkpointed(nn.Module):
 
 
 @pytest.mark.parametrize("reentrant", [False, True])
-def test_checkpoint_inside_model_matches_unmanaged_run(moving: Build, reentrant: bool) -> None:
+def test_checkpoint_inside_model_matches_unmanaged_run(moving_model: Build, reentrant: bool) -> None:
     make = partial(Checkpointed, reentrant=reentrant)
-    assert_same(moving(make), make, offloaded=False)
+    assert_same(moving_model(make), make, offloaded=False)
 
 
 def checkpointed_loss(model: nn.Module, seed: int) -> Tensor:
@@ -80,8 +89,8 @@ def checkpointed_loss(model: nn.Module, seed: int) -> Tensor:
     return out.pow(2).mean()
 
 
-def test_checkpoint_around_model_matches_unmanaged_run(moving: Build) -> None:
-    assert_same(moving(mlps, loss=checkpointed_loss), mlps, loss=checkpointed_loss, offloaded=False)
+def test_checkpoint_around_model_matches_unmanaged_run(moving_model: Build) -> None:
+    assert_same(moving_model(mlps, loss=checkpointed_loss), mlps, loss=checkpointed_loss, offloaded=False)
 
 
 def bf16_loss(model: nn.Module, seed: int) -> Tensor:
@@ -89,25 +98,25 @@ def bf16_loss(model: nn.Module, seed: int) -> Tensor:
         return loss_of(model, seed).float()
 
 
-def test_bf16_autocast_matches_unmanaged_run(moving: Build) -> None:
-    assert_same(moving(small, loss=bf16_loss), small, loss=bf16_loss)
+def test_bf16_autocast_matches_unmanaged_run(moving_model: Build) -> None:
+    assert_same(moving_model(small, loss=bf16_loss), small, loss=bf16_loss)
 
 
-def test_flat_gradients_match_unmanaged_run_and_stay_in_buffer(moving: Build) -> None:
+def test_flat_gradients_match_unmanaged_run_and_stay_in_buffer(moving_model: Build) -> None:
     def flat(model: nn.Module) -> nn.Module:
         weights = [module.weight for module in model.modules() if isinstance(module, nn.Linear)]
         hcops.optimizer.flat_gradients(weights)
         return model
 
     expected = train(flat(small()), steps=2, micro_batches=2)
-    model = flat(moving(small))
+    model = flat(moving_model(small))
     train(model, steps=2, micro_batches=2).assert_same(expected)
     assert_moved(model)
     weight = model.blocks[0].mlp.fc1.weight
     assert weight.grad.data_ptr() == weight.flat_grad.data_ptr()
 
 
-def test_external_hooks_receive_complete_gradients(moving: Build) -> None:
+def test_external_hooks_receive_complete_gradients(moving_model: Build) -> None:
     def sums(model: nn.Module) -> list[float]:
         found: list[float] = []
 
@@ -120,20 +129,20 @@ def test_external_hooks_receive_complete_gradients(moving: Build) -> None:
             hook.remove()
         return found
 
-    model = moving(small)
+    model = moving_model(small)
     assert sums(model) == sums(small())
     assert_moved(model)
 
 
 @pytest.mark.slow
-def test_distributed_data_parallel_matches_unmanaged_run(moving: Build) -> None:
+def test_distributed_data_parallel_matches_unmanaged_run(moving_model: Build) -> None:
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     try:
-        inner = moving(small)
+        inner = moving_model(small)
         model = DistributedDataParallel(inner)
         assert get_manager(model) is get_manager(inner)
         loss = partial(loss_of, inner=inner)
-        train(model, steps=2, loss=loss).assert_same(unmanaged(small, 2))
+        train(model, steps=2, loss=loss).assert_same(train_unmanaged(small, 2))
         assert_moved(inner)
     finally:
         del model, inner, loss
@@ -141,11 +150,11 @@ def test_distributed_data_parallel_matches_unmanaged_run(moving: Build) -> None:
         dist.destroy_process_group()
 
 
-def test_weights_in_external_buffer_match_unmanaged_run(moving: Build) -> None:
+def test_weights_in_external_buffer_match_unmanaged_run(moving_model: Build) -> None:
     """Simulate shared weights: one flat buffer, with values that arrive on request."""
     sizes: list[int] = []
-    model = moving(small)
-    manager = managed(model)
+    model = moving_model(small)
+    manager = manager_of(model)
     manager.call_before_load(lambda parameters: sizes.append(len(parameters)))
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     flat = torch.zeros(sum(parameter.numel() for parameter in trained))
@@ -155,7 +164,7 @@ def test_weights_in_external_buffer_match_unmanaged_run(moving: Build) -> None:
         view.copy_(parameter.detach())
         parameter.data = view
         start += parameter.numel()
-    train(model, steps=2, before_step=manager.begin_step).assert_same(unmanaged(small, 2))
+    train(model, steps=2, before_step=manager.begin_step).assert_same(train_unmanaged(small, 2))
     assert_moved(model)
     assert sum(sizes) > 0
     stop = flat.data_ptr() + flat.nbytes
@@ -171,8 +180,8 @@ def frozen_and_shared() -> nn.Module:
 
 
 @pytest.mark.parametrize("file", [False, True])
-def test_frozen_and_shared_parameters_match_unmanaged_run(moving: Build, file: bool) -> None:
-    assert_same(moving(frozen_and_shared, file=file), frozen_and_shared, offloaded=file)
+def test_frozen_and_shared_parameters_match_unmanaged_run(moving_model: Build, file: bool) -> None:
+    assert_same(moving_model(frozen_and_shared, file=file), frozen_and_shared, offloaded=file)
 
 
 class RepeatedBlocks(nn.Module):
@@ -189,10 +198,10 @@ class RepeatedBlocks(nn.Module):
         return self.inner.last(x)
 
 
-def test_modules_called_twice_match_unmanaged_run_as_separate_units(moving: Build) -> None:
-    model = moving(RepeatedBlocks, file=True)
+def test_modules_called_twice_match_unmanaged_run_as_separate_units(moving_model: Build) -> None:
+    model = moving_model(RepeatedBlocks, file=True)
     assert_same(model, RepeatedBlocks)
-    trace = managed(model).trace
+    trace = manager_of(model).trace
     assert "inner.blocks.0.1#2" in [unit.name for unit in trace.units]
 
 
@@ -228,5 +237,5 @@ def loss_of_unet(model: nn.Module, seed: int) -> Tensor:
 
 
 @pytest.mark.slow
-def test_diffusers_unet_matches_unmanaged_run(moving: Build) -> None:
-    assert_same(moving(unet, loss=loss_of_unet, file=True), unet, loss=loss_of_unet)
+def test_diffusers_unet_matches_unmanaged_run(moving_model: Build) -> None:
+    assert_same(moving_model(unet, loss=loss_of_unet, file=True), unet, loss=loss_of_unet)

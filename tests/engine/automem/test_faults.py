@@ -16,14 +16,14 @@ from torch import Tensor, nn
 
 from dithc.engine.automem import AutoMem
 from dithc.engine.memory import CopyEngine, Tiers, TierSpec
-from tests.engine.automem.managed import (
+from tests.engine.automem.managed_models import (
     MIB,
     assert_equal,
     assert_moved,
     dit,
     gradients,
     loss_of,
-    managed,
+    manager_of,
     moving_plan,
     small,
     train,
@@ -35,9 +35,9 @@ Build = Callable[..., nn.Module]
 
 
 @pytest.fixture(params=["memory", "file"])
-def model(request: pytest.FixtureRequest, moving: Build) -> Iterator[nn.Module]:
+def model(request: pytest.FixtureRequest, moving_model: Build) -> Iterator[nn.Module]:
     """Yield a model with a plan; it must move tensors in the test, and is deleted afterwards."""
-    found = [warm(moving(small, file=request.param == "file"))]
+    found = [warm(moving_model(small, file=request.param == "file"))]
     yield found[0]
     del request.node.funcargs["model"]  # a reference of pytest that would outlive the tiers
     assert_moved(found.pop())
@@ -100,7 +100,7 @@ def test_failed_offloads_keep_saved_tensors_in_fast_memory(make_tiers: Callable[
     units = {name: replace(unit, weights="fast", gradients="fast") for name, unit in plan.units.items()}
     model = warm(AutoMem(small(), tiers=tiers, copies=copies, plan=replace(plan, units=units)))
     assert_correct(model)
-    assert managed(model).counters().offloaded_bytes > 0
+    assert manager_of(model).counters().offloaded_bytes > 0
     copies.inject(error=errno.ENOSPC)
     assert_correct(model)
     assert copies.counters().failed > 0
@@ -123,16 +123,16 @@ def test_step_larger_than_memory_and_file_raises_and_frees_tiers(tmp_path: Path)
 
 def test_full_slow_memory_keeps_saved_tensors_in_fast_memory(model: nn.Module, monkeypatch: pytest.MonkeyPatch) -> None:
     assert_correct(model)
-    slow = managed(model).tiers.slow
+    slow = manager_of(model).tiers.slow
 
     def refuse(*_: object, **__: object) -> Tensor:
         raise MemoryError("full")
 
-    before = managed(model).counters().offloaded_bytes
+    before = manager_of(model).counters().offloaded_bytes
     with monkeypatch.context() as patch:
         patch.setattr(slow, "empty", refuse)
         assert_correct(model)
-    assert managed(model).counters().offloaded_bytes == before > 0
+    assert manager_of(model).counters().offloaded_bytes == before > 0
 
 
 class PassError(Exception):
@@ -173,7 +173,7 @@ def test_exception_in_pass_frees_copies_and_next_pass_is_correct(
     model: nn.Module, fail: Callable[[nn.Module], None]
 ) -> None:
     fail(model)
-    fast = managed(model).tiers.fast
+    fast = manager_of(model).tiers.fast
     assert not any(fast.holds(parameter) for parameter in model.parameters()), "weights must be at home"
     model.zero_grad()
     gc.collect()
@@ -182,11 +182,11 @@ def test_exception_in_pass_frees_copies_and_next_pass_is_correct(
         assert_correct(model)
 
 
-def test_backward_is_correct_after_the_model_is_deleted(moving: Build) -> None:
-    model = warm(moving(small))
+def test_backward_is_correct_after_the_model_is_deleted(moving_model: Build) -> None:
+    model = warm(moving_model(small))
     assert_correct(model)
     loss, parameters = loss_of(model, 2), list(model.parameters())
-    assert managed(model).counters().offloaded_bytes > 0
+    assert manager_of(model).counters().offloaded_bytes > 0
     del model
     gc.collect()
     loss.backward()
@@ -194,8 +194,10 @@ def test_backward_is_correct_after_the_model_is_deleted(moving: Build) -> None:
 
 
 @pytest.mark.parametrize("fail", [fail_forward, fail_backward])
-def test_exception_in_warm_up_keeps_later_passes_correct(moving: Build, fail: Callable[[nn.Module], None]) -> None:
-    model = moving(small)
+def test_exception_in_warm_up_keeps_later_passes_correct(
+    moving_model: Build, fail: Callable[[nn.Module], None]
+) -> None:
+    model = moving_model(small)
     fail(model)
     for _ in range(3):
         assert_correct(model)
@@ -227,9 +229,9 @@ def test_two_passes_in_any_order_match_unmanaged_gradients(
 
 @pytest.mark.parametrize("order", [separately, together])
 def test_two_passes_during_recording_match_unmanaged_gradients(
-    moving: Build, order: Callable[[nn.Module], None]
+    moving_model: Build, order: Callable[[nn.Module], None]
 ) -> None:
-    model = moving(small)
+    model = moving_model(small)
     order(model)
     assert_gradients_match(model, order)
     assert_correct(model)
@@ -254,7 +256,7 @@ def test_forward_without_backward_frees_fast_memory(model: nn.Module) -> None:
     for seed in range(3):
         loss_of(model, seed)
     assert_correct(model)
-    assert used_bytes(managed(model).tiers)[0] < MIB
+    assert used_bytes(manager_of(model).tiers)[0] < MIB
 
 
 def test_inference_matches_unmanaged_loss_and_frees_fast_memory(model: nn.Module) -> None:
@@ -265,7 +267,7 @@ def test_inference_matches_unmanaged_loss_and_frees_fast_memory(model: nn.Module
         with torch.inference_mode():
             assert loss_of(model, 1).item() == expected
         assert_correct(model)
-    assert used_bytes(managed(model).tiers)[0] < MIB
+    assert used_bytes(manager_of(model).tiers)[0] < MIB
 
 
 def test_input_gradient_matches_unmanaged_model(model: nn.Module) -> None:
@@ -301,7 +303,7 @@ def test_forward_uses_previously_changed_weights(model: nn.Module, step_begins: 
     assert_correct(model)
     plain = small()
     if step_begins:
-        managed(model).begin_step()
+        manager_of(model).begin_step()
     for one in (model, plain):
         for number, parameter in enumerate(one.parameters()):
             if number % 3 == 0:
@@ -312,5 +314,5 @@ def test_forward_uses_previously_changed_weights(model: nn.Module, step_begins: 
             else:
                 parameter.data.mul_(0.5)
     if not step_begins:
-        managed(model).begin_step()
+        manager_of(model).begin_step()
     assert loss_of(model, 2).item() == loss_of(plain, 2).item()

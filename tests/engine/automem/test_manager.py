@@ -11,17 +11,17 @@ import torch
 
 from dithc.engine.automem import AutoMem, get_manager
 from dithc.engine.memory import Tiers, allocator
-from tests.engine.automem.managed import dit, loss_of, managed, mlps, train, unmanaged, used_bytes
-from tests.engine.memory import modes
+from tests.engine.automem.managed_models import dit, loss_of, manager_of, mlps, train, train_unmanaged, used_bytes
+from tests.engine.memory import allocator_mode
 
 pytestmark = pytest.mark.sampled("managed tensors")
 
 
 def test_tight_budget_preserves_bits_with_loads_and_offloads(tiers: Tiers) -> None:
-    expected = unmanaged(dit)
+    expected = train_unmanaged(dit)
     model = AutoMem(dit(), tiers=tiers)
     train(model, steps=3).assert_same(expected)
-    manager = managed(model)
+    manager = manager_of(model)
     counters = manager.counters()
     assert min(counters.loaded_bytes, counters.offloaded_bytes, counters.hits) > 0
     assert tiers.fast.counters().peak_backed_bytes <= 24 << 20
@@ -31,13 +31,13 @@ def test_tight_budget_preserves_bits_with_loads_and_offloads(tiers: Tiers) -> No
 @pytest.mark.parametrize("budget", [4, 16, 32, 48, 400])
 def test_every_budget_produces_identical_bits(make_tiers: Callable[..., Tiers], budget: int) -> None:
     model = AutoMem(dit(), tiers=make_tiers(budget))
-    train(model, steps=3).assert_same(unmanaged(dit))
+    train(model, steps=3).assert_same(train_unmanaged(dit))
 
 
 def test_large_budget_keeps_everything_resident_without_hooks(make_tiers: Callable[..., Tiers]) -> None:
     model = AutoMem(dit(), tiers=make_tiers(400))
     train(model, steps=3)
-    manager = managed(model)
+    manager = manager_of(model)
     assert manager.plan.everything_resident
     assert all(
         manager.tiers.fast.holds(weight)
@@ -64,10 +64,10 @@ def test_single_tier_is_unmanaged_and_logged(caplog: pytest.LogCaptureFixture) -
 
 def test_step_restarts_warm_up_and_counters(make_tiers: Callable[..., Tiers]) -> None:
     model = AutoMem(dit(), tiers=make_tiers(24))
-    manager = managed(model)
+    manager = manager_of(model)
     loss_of(model, 0, images=1).backward()  # a call before the first step is not the warm-up
     model.zero_grad()
-    expected, loaded = unmanaged(dit, 4), []
+    expected, loaded = train_unmanaged(dit, 4), []
 
     def begin() -> None:
         loaded.append(manager.counters().loaded_bytes)
@@ -82,13 +82,13 @@ def test_step_restarts_warm_up_and_counters(make_tiers: Callable[..., Tiers]) ->
 
 def test_paused_passes_run_unmanaged(make_tiers: Callable[..., Tiers]) -> None:
     model = AutoMem(dit(), tiers=make_tiers(24))
-    manager = managed(model)
+    manager = manager_of(model)
     with manager.paused():
         loss_of(model, 0).backward()
         loss_of(model, 0).backward()
     assert manager.plan is None
     model.zero_grad()
-    train(model).assert_same(unmanaged(dit))
+    train(model).assert_same(train_unmanaged(dit))
     before = manager.counters().loaded_bytes
     with manager.paused():
         loss_of(model, 0).backward()
@@ -98,7 +98,7 @@ def test_paused_passes_run_unmanaged(make_tiers: Callable[..., Tiers]) -> None:
 def test_state_is_in_slow_memory_until_planned(make_tiers: Callable[..., Tiers]) -> None:
     tiers = make_tiers(400)
     model = AutoMem(dit(), tiers=tiers)
-    manager = managed(model)
+    manager = manager_of(model)
     like = torch.empty(300, 1000, device="meta")
     first = manager.home("exp_avg.x", like)
     assert first.shape == like.shape
@@ -110,8 +110,8 @@ def test_state_is_in_slow_memory_until_planned(make_tiers: Callable[..., Tiers])
 
 def test_micro_batches_accumulate_to_the_same_bits(tiers: Tiers) -> None:
     model = AutoMem(dit(), tiers=tiers)
-    manager = managed(model)
-    train(model, micro_batches=3, before_step=manager.begin_step).assert_same(unmanaged(dit, micro_batches=3))
+    manager = manager_of(model)
+    train(model, micro_batches=3, before_step=manager.begin_step).assert_same(train_unmanaged(dit, micro_batches=3))
     assert manager.trace.gradients_persist
     assert manager.counters().loaded_bytes > 0
 
@@ -163,20 +163,20 @@ def test_torch_modules_without_allocator_offload_to_files_only(
     make_tiers: Callable[..., Tiers], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(allocator, "load", lambda: SimpleNamespace(library=None))
-    expected = unmanaged(mlps)
+    expected = train_unmanaged(mlps)
     in_memory = AutoMem(mlps(), tiers=make_tiers(2))
     train(in_memory).assert_same(expected)
-    assert managed(in_memory).counters().offloaded_bytes == 0
-    managed(in_memory).close()
+    assert manager_of(in_memory).counters().offloaded_bytes == 0
+    manager_of(in_memory).close()
     in_file = AutoMem(mlps(), tiers=make_tiers(2, file=True))
     train(in_file).assert_same(expected)
-    assert managed(in_file).counters().offloaded_bytes > 0
+    assert manager_of(in_file).counters().offloaded_bytes > 0
 
 
 def test_torch_modules_offload_with_the_allocator(make_tiers: Callable[..., Tiers]) -> None:
     if not allocator.available():
         pytest.skip(f"torch's allocator cannot be switched: {allocator.reason()}")
     model = AutoMem(mlps(), tiers=make_tiers(6))
-    train(model).assert_same(unmanaged(mlps))
-    assert managed(model).counters().offloaded_bytes > 0
-    assert not modes.is_on()
+    train(model).assert_same(train_unmanaged(mlps))
+    assert manager_of(model).counters().offloaded_bytes > 0
+    assert not allocator_mode.is_active()

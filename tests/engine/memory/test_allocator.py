@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from dithc.engine.memory import Pool, allocator
-from tests.engine.memory import modes
+from tests.engine.memory import allocator_mode
 from tests.engine.native.scripts import run_script
 
 MEBI = 1 << 20
@@ -25,36 +25,36 @@ def pool():
     new = Pool()
     yield new
     gc.collect()
-    assert not modes.is_on()
+    assert not allocator_mode.is_active()
     assert new.counters().used_bytes == 0, "a tensor was leaked"
 
 
-def used(pool):
+def used_bytes(pool):
     return pool.counters().used_bytes
 
 
 def test_large_tensors_use_the_pool_only_in_the_mode(pool):
     outside = torch.empty(LARGE)
-    with modes.serving(pool):
-        assert modes.is_on()
+    with allocator_mode.allocating_from(pool):
+        assert allocator_mode.is_active()
         inside, small, odd = torch.empty(LARGE), torch.empty(1000), torch.empty(LARGE + 1, dtype=torch.int8)
-        assert used(pool) == 4 * MEBI + MEBI + 4096
+        assert used_bytes(pool) == 4 * MEBI + MEBI + 4096
         assert inside.data_ptr() % 4096 == 0
     later = torch.empty(LARGE)
-    assert used(pool) == 4 * MEBI + MEBI + 4096
+    assert used_bytes(pool) == 4 * MEBI + MEBI + 4096
     del outside, small, later
-    assert used(pool) == 4 * MEBI + MEBI + 4096
+    assert used_bytes(pool) == 4 * MEBI + MEBI + 4096
     del inside
-    assert used(pool) == MEBI + 4096
+    assert used_bytes(pool) == MEBI + 4096
     del odd
-    assert used(pool) == 0
+    assert used_bytes(pool) == 0
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.int64, torch.complex64, torch.bool])
 def test_every_dtype_is_allocated_with_sufficient_bytes(pool, dtype):
-    with modes.serving(pool):
+    with allocator_mode.allocating_from(pool):
         tensor = torch.ones(3, 1021, 1031, dtype=dtype)
-    assert used(pool) == -(-tensor.nbytes // 4096) * 4096
+    assert used_bytes(pool) == -(-tensor.nbytes // 4096) * 4096
     assert bool((tensor == 1).all())
     del tensor
 
@@ -68,9 +68,9 @@ def test_autograd_tensors_use_the_pool_with_identical_values(pool):
     torch.manual_seed(0)
     weight, inputs = torch.randn(700, 700, requires_grad=True), torch.randn(900, 700)
     expected = step(weight, inputs).clone()
-    with modes.serving(pool):
+    with allocator_mode.allocating_from(pool):
         found = step(weight, inputs)
-        assert used(pool) == -(-found.nbytes // 4096) * 4096
+        assert used_bytes(pool) == -(-found.nbytes // 4096) * 4096
     assert torch.equal(found, expected)
     assert pool.counters().peak_bytes >= 3 * 900 * 700 * 4
     del found
@@ -78,20 +78,20 @@ def test_autograd_tensors_use_the_pool_with_identical_values(pool):
 
 
 def test_clones_and_resized_storages_are_correct_across_modes(pool):
-    with modes.serving(pool):
+    with allocator_mode.allocating_from(pool):
         tensor = torch.arange(LARGE, dtype=torch.float32)
         copy = tensor.clone()
-    assert used(pool) == 8 * MEBI
+    assert used_bytes(pool) == 8 * MEBI
     tensor.resize_(3 * LARGE)  # outside of the mode: torch's allocator; the block is returned
-    assert used(pool) == 4 * MEBI
+    assert used_bytes(pool) == 4 * MEBI
     assert torch.equal(tensor[:LARGE], copy)
-    with modes.serving(pool):
+    with allocator_mode.allocating_from(pool):
         copy.resize_(2 * LARGE)
-        assert used(pool) == 8 * MEBI
+        assert used_bytes(pool) == 8 * MEBI
         copy.untyped_storage().resize_(0)
-        assert used(pool) == 0
+        assert used_bytes(pool) == 0
         copy.untyped_storage().resize_(8 * LARGE)
-        assert used(pool) == 8 * MEBI
+        assert used_bytes(pool) == 8 * MEBI
         tensor.untyped_storage().resize_(0)
     del tensor, copy
 
@@ -103,15 +103,15 @@ def raise_after_allocation(kept):
 
 def test_modes_nest_and_end_with_an_exception(pool):
     inner = Pool()
-    with modes.serving(pool):
+    with allocator_mode.allocating_from(pool):
         kept = []
-        with pytest.raises(RuntimeError, match="shape"), modes.serving(inner):
+        with pytest.raises(RuntimeError, match="shape"), allocator_mode.allocating_from(inner):
             raise_after_allocation(kept)
         again = torch.empty(2 * LARGE)
-        assert (used(inner), used(pool)) == (4 * MEBI, 8 * MEBI)
-    assert not modes.is_on()
+        assert (used_bytes(inner), used_bytes(pool)) == (4 * MEBI, 8 * MEBI)
+    assert not allocator_mode.is_active()
     del kept, again
-    assert used(inner) == 0
+    assert used_bytes(inner) == 0
 
 
 def test_mode_is_thread_local_and_any_thread_can_free(pool):
@@ -119,7 +119,7 @@ def test_mode_is_thread_local_and_any_thread_can_free(pool):
 
     def work(value):
         local = torch.empty(LARGE)  # this thread does not inherit the mode of the main thread
-        with modes.serving(pool):
+        with allocator_mode.allocating_from(pool):
             for i in range(40):
                 tensor = torch.empty(LARGE // 2 + i).fill_(value)
                 if not bool((tensor == value).all()):
@@ -127,11 +127,11 @@ def test_mode_is_thread_local_and_any_thread_can_free(pool):
             passed.append(tensor)
         del local
 
-    before = modes.counters().num_served
-    with modes.serving(pool), ThreadPoolExecutor(4) as threads:
+    before = allocator_mode.counters().num_served
+    with allocator_mode.allocating_from(pool), ThreadPoolExecutor(4) as threads:
         list(threads.map(work, (0.0, 1.0, 2.0, 3.0)))
     assert failures == []
-    assert modes.counters().num_served - before >= 4 * 40
+    assert allocator_mode.counters().num_served - before >= 4 * 40
     assert [float(tensor.mean()) for tensor in passed] == [float(tensor[0]) for tensor in passed]
     passed.clear()
 
@@ -142,11 +142,13 @@ def test_pool_can_be_closed_while_another_thread_uses_the_mode(pool):
     handle, is_entered, is_closed, found = weakref.ref(closed.handle), threading.Event(), threading.Event(), []
 
     def work():
-        with modes.serving(closed):
+        with allocator_mode.allocating_from(closed):
             is_entered.set()
             is_closed.wait(600)
-            before = modes.counters().num_refused
-            found.extend((float(torch.ones(LARGE).sum()), modes.counters().num_refused - before, handle() is not None))
+            before = allocator_mode.counters().num_refused
+            found.extend(
+                (float(torch.ones(LARGE).sum()), allocator_mode.counters().num_refused - before, handle() is not None)
+            )
         found.append(handle() is None)
 
     thread = threading.Thread(target=work)
@@ -160,42 +162,42 @@ def test_pool_can_be_closed_while_another_thread_uses_the_mode(pool):
 
 
 def test_rejected_allocations_use_torch_allocator_and_are_counted(pool):
-    full, before = Pool(budget_bytes=2 * MEBI), modes.counters()
-    with modes.serving(full):
+    full, before = Pool(budget_bytes=2 * MEBI), allocator_mode.counters()
+    with allocator_mode.allocating_from(full):
         kept = torch.zeros(LARGE)
-    after = modes.counters()
+    after = allocator_mode.counters()
     assert (after.num_refused - before.num_refused, after.refused_bytes - before.refused_bytes) == (1, 4 * MEBI)
-    assert (used(full), float(kept.sum())) == (0, 0.0)
+    assert (used_bytes(full), float(kept.sum())) == (0, 0.0)
 
 
 def test_full_pool_spills_to_the_next_pool(pool):
-    before = modes.counters().num_refused
-    with modes.serving(Pool(budget_bytes=6 * MEBI, next=pool)):
+    before = allocator_mode.counters().num_refused
+    with allocator_mode.allocating_from(Pool(budget_bytes=6 * MEBI, next=pool)):
         kept = [torch.zeros(LARGE) for _ in range(3)]
-    assert (used(pool), modes.counters().num_refused) == (8 * MEBI, before)
+    assert (used_bytes(pool), allocator_mode.counters().num_refused) == (8 * MEBI, before)
     kept.clear()
 
 
 def test_impossible_allocation_raises_torch_error(pool):
-    before = modes.counters().num_refused
-    with modes.serving(pool), pytest.raises(RuntimeError, match="allocate"):
+    before = allocator_mode.counters().num_refused
+    with allocator_mode.allocating_from(pool), pytest.raises(RuntimeError, match="allocate"):
         torch.empty(1 << 58, dtype=torch.uint8)
-    assert modes.counters().num_refused == before + 1
-    assert modes.counters().live_bytes == 0
+    assert allocator_mode.counters().num_refused == before + 1
+    assert allocator_mode.counters().live_bytes == 0
 
 
 @pytest.mark.slow
 def test_forked_child_is_outside_the_mode_and_can_free(pool):
-    with modes.serving(pool):
+    with allocator_mode.allocating_from(pool):
         kept = torch.full((LARGE,), 1.0)
         child = os.fork()
         if child == 0:  # without OpenMP, which does not survive a fork
             signal.alarm(20)
-            is_off, before = not modes.is_on(), used(pool)
+            is_off, before = not allocator_mode.is_active(), used_bytes(pool)
             outside = torch.empty(LARGE)
-            is_right = is_off and used(pool) == before and outside.numel() == LARGE
+            is_right = is_off and used_bytes(pool) == before and outside.numel() == LARGE
             del kept
-            os._exit(0 if is_right and used(pool) == 0 else 1)
+            os._exit(0 if is_right and used_bytes(pool) == 0 else 1)
         assert os.waitpid(child, 0)[1] == 0
     assert float(kept.sum()) == LARGE
     del kept
@@ -204,11 +206,11 @@ def test_forked_child_is_outside_the_mode_and_can_free(pool):
 FORK_UNDER_LOAD = """
 import os, signal, threading, torch
 from dithc.engine.memory import Pool, allocator
-from tests.engine.memory import modes
+from tests.engine.memory import allocator_mode
 torch.set_num_threads(1)
 pool, stop = Pool(), False
 def work():
-    with modes.serving(pool):
+    with allocator_mode.allocating_from(pool):
         while not stop:
             torch.empty(1 << 20)
 thread = threading.Thread(target=work)
@@ -223,7 +225,7 @@ for _ in range(20):
 stop = True
 thread.join()
 kept = [torch.empty(1 << 20)]
-with modes.serving(pool):
+with allocator_mode.allocating_from(pool):
     kept.append(torch.empty(1 << 20))
 print("done")
 """
@@ -245,9 +247,9 @@ def without_extension(pool, monkeypatch, tmp_path):
 
 def test_mode_without_extension_is_inactive_and_logs_the_reason(without_extension, pool, caplog):
     caplog.set_level("INFO")
-    with modes.serving(pool):
+    with allocator_mode.allocating_from(pool):
         kept = torch.empty(LARGE)
-        assert (modes.is_on(), used(pool), kept.numel()) == (False, 0, LARGE)
+        assert (allocator_mode.is_active(), used_bytes(pool), kept.numel()) == (False, 0, LARGE)
     assert not allocator.available()
     assert "--no-build-isolation" in allocator.reason()
     assert "torch's own tensors stay with torch's allocator" in caplog.text

@@ -12,7 +12,7 @@ needs_library = pytest.mark.skipif(native.library() is None, reason=f"C kernels:
 
 
 @pytest.fixture(autouse=True)
-def forgotten(monkeypatch):
+def no_measurements(monkeypatch):
     """Reset all measurements."""
     monkeypatch.setattr(copy_bandwidth, "_file_rates", {})
     copy_bandwidth.memory_rate.cache_clear()

@@ -50,15 +50,15 @@ def trained_once(tmp_path_factory):
 
 
 @pytest.fixture
-def trained(trained_once, tmp_path):
+def trained_codec(trained_once, tmp_path):
     """Return tiles, a private copy of a codec folder trained on them, and its numbers."""
     folder, numbers = trained_once
     shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
     return planes(), tmp_path, numbers
 
 
-def test_trained_codec_opens_with_the_configured_shapes(trained):
-    tiles, folder, numbers = trained
+def test_trained_codec_opens_with_the_configured_shapes(trained_codec):
+    tiles, folder, numbers = trained_codec
     assert names(folder) == FILES | {"metrics"}
     codec = open_codec(settings(), info=tiles.info, folder=folder)
     description = json.loads((folder / "codec.json").read_text())
@@ -72,8 +72,8 @@ def test_trained_codec_opens_with_the_configured_shapes(trained):
     assert numbers["psnr_split"] == "val"
 
 
-def test_latents_are_standardized_on_train_tiles(trained):
-    tiles, folder, numbers = trained
+def test_latents_are_standardized_on_train_tiles(trained_codec):
+    tiles, folder, numbers = trained_codec
     codec = open_codec(settings(), info=tiles.info, folder=folder)
     mean, logvar = codec.encode(codec.input(tiles, tiles.rows("train")))
     std = (mean.var(dim=(0, 2, 3), correction=0) + logvar.exp().mean(dim=(0, 2, 3))).sqrt()
@@ -150,8 +150,8 @@ def test_diverged_training_raises_and_leaves_only_metrics(tmp_path, fake_tiles, 
     assert names(tmp_path / "out") == {"metrics"}
 
 
-def test_full_disk_preserves_the_existing_codec(trained, limit_files):
-    tiles, folder, _ = trained
+def test_full_disk_preserves_the_existing_codec(trained_codec, limit_files):
+    tiles, folder, _ = trained_codec
     before = content(folder)
     limit_files(20_000)
     with pytest.raises(UserError, match="could not be written"):
@@ -159,8 +159,8 @@ def test_full_disk_preserves_the_existing_codec(trained, limit_files):
     assert content(folder) == before
 
 
-def test_interrupted_training_preserves_the_existing_codec(monkeypatch, trained):
-    tiles, folder, _ = trained
+def test_interrupted_training_preserves_the_existing_codec(monkeypatch, trained_codec):
+    tiles, folder, _ = trained_codec
     before = content(folder)
 
     def interrupt(*arguments):
@@ -172,8 +172,8 @@ def test_interrupted_training_preserves_the_existing_codec(monkeypatch, trained)
     assert content(folder) == before
 
 
-def test_altered_weights_are_rejected(trained):
-    tiles, folder, _ = trained
+def test_altered_weights_are_rejected(trained_codec):
+    tiles, folder, _ = trained_codec
     path = folder / "autoencoder.safetensors"
     content = path.read_bytes()
     path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
@@ -181,29 +181,29 @@ def test_altered_weights_are_rejected(trained):
         open_codec(settings(), info=tiles.info, folder=folder)
 
 
-def test_missing_codec_json_is_rejected(trained):
-    tiles, folder, _ = trained
+def test_missing_codec_json_is_rejected(trained_codec):
+    tiles, folder, _ = trained_codec
     (folder / "codec.json").unlink()
     with pytest.raises(UserError, match=r"codec\.json cannot be read"):
         open_codec(settings(), info=tiles.info, folder=folder)
 
 
-def test_codec_with_a_different_number_of_bands_is_rejected(trained, fake_tiles):
+def test_codec_with_a_different_number_of_bands_is_rejected(trained_codec, fake_tiles):
     other = fake_tiles(bands=("R", "G", "B"))
     with pytest.raises(UserError, match="number of bands of the codec"):
-        open_codec(settings(), info=other.info, folder=trained[1])
+        open_codec(settings(), info=other.info, folder=trained_codec[1])
 
 
-def test_codec_with_different_band_names_logs_a_warning(trained, fake_tiles, caplog):
+def test_codec_with_different_band_names_logs_a_warning(trained_codec, fake_tiles, caplog):
     other = fake_tiles(bands=("B", "G", "R", "NIR"))
     with caplog.at_level("WARNING", logger="dithc"):
-        codec = open_codec(settings(), info=other.info, folder=trained[1])
+        codec = open_codec(settings(), info=other.info, folder=trained_codec[1])
     assert codec.bands == ("B", "G", "R", "NIR")
     assert "trained on bands B02" in caplog.text
 
 
-def test_metrics_contain_every_step_of_the_last_training_run(trained):
-    tiles, folder, _ = trained
+def test_metrics_contain_every_step_of_the_last_training_run(trained_codec):
+    tiles, folder, _ = trained_codec
     assert len(read_metrics(folder / "metrics")) == 4
     train_codec(settings(steps=3), tiles, folder, seed=1)
     rows = read_metrics(folder / "metrics")

@@ -16,12 +16,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def every(folder: Path) -> list[TargetResult]:
+def all_targets(folder: Path) -> list[TargetResult]:
     return documents.all_documents(folder)
 
 
 @pytest.fixture(scope="session")
-def page(folder: Path, every: list[TargetResult]) -> Path:
+def page(folder: Path, all_targets: list[TargetResult]) -> Path:
     path = folder / "report.html"
-    reproduction.write_page(every, path)
+    reproduction.write_page(all_targets, path)
     return path

@@ -14,9 +14,9 @@ from tests.report.texts import Page
 EVIL = '<script>alert("x")</script>&amp;\'"'
 
 
-def test_every_number_links_to_the_result_file(page: Path, every: list[TargetResult]) -> None:
+def test_every_number_links_to_the_result_file(page: Path, all_targets: list[TargetResult]) -> None:
     links = Page(page.read_text()).values("href")
-    for document in every:
+    for document in all_targets:
         for cell in document.cells:
             assert cell.value is None or cell.file in links
         assert {f"{document.target}{ending}" for ending in (".json", ".csv", ".svg", ".png")} <= set(links)
@@ -32,12 +32,12 @@ def test_anchors_are_unique_and_every_image_has_a_text(page: Path) -> None:
     assert all(image["alt"] and image["src"].startswith("data:image/webp") for image in images)
 
 
-def test_page_contains_status_counts_and_reasons(page: Path, every: list[TargetResult]) -> None:
+def test_page_contains_status_counts_and_reasons(page: Path, all_targets: list[TargetResult]) -> None:
     text = html.unescape(page.read_text())
-    for status, number in verdict.count(every).items():
+    for status, number in verdict.count(all_targets).items():
         if status != "published":
             assert f"<li><b>{number}</b><span>{status}</span></li>" in text
-    for document in every:
+    for document in all_targets:
         for line in (*document.notes, document.command, *(cell.reason for cell in document.cells)):
             assert line in text
 

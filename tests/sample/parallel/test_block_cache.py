@@ -78,7 +78,7 @@ class OneBlock:
         return self.block(tokens, c)
 
 
-def walked(cache: BlockCache, block: Callable[[Tensor, Tensor], Tensor], times: list[float]) -> Tensor:
+def cached_outputs(cache: BlockCache, block: Callable[[Tensor, Tensor], Tensor], times: list[float]) -> Tensor:
     tokens = torch.zeros(2, 3, 4)
     return torch.stack([cache(OneBlock(block), tokens, torch.full((2, 4), time), time) for time in times])
 
@@ -97,8 +97,8 @@ def test_taylor_cache_is_exact_for_polynomials_of_the_configured_order(order) ->
     far = []
     for degree in (order, order + 1):
         settings = {"interval": 2, "order": order, "warmup_steps": 3 + order}
-        found = walked(taylor(**settings), block(degree), times)
-        far.append((found - walked(taylor(interval=1), block(degree), times)).abs().max().item())
+        found = cached_outputs(taylor(**settings), block(degree), times)
+        far.append((found - cached_outputs(taylor(interval=1), block(degree), times)).abs().max().item())
     assert far[0] < 2e-6
     assert far[1] > 1e-3 / 10**order  # control: one degree more
 

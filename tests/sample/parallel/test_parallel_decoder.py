@@ -140,7 +140,7 @@ def folder(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def opened(folder):
+def open_codecs(folder):
     scope: dict = {}
     exec(CODECS, scope)
     return scope["opened"](folder, INFO)
@@ -168,8 +168,8 @@ def test_parallel_decoding_matches_the_complete_decoder(ranks, folder, tmp_path)
     assert all(found["empty"] == [0, 0, 0] for one in others for found in one.values())
 
 
-def test_single_rank_decoding_matches_the_codec(opened) -> None:
-    for codec in opened.values():
+def test_single_rank_decoding_matches_the_codec(open_codecs) -> None:
+    for codec in open_codecs.values():
         z = torch.randn(2, codec.latent_channels, 5, 3)
         expected = torch.cat([codec.decode(one) for one in z.split(1)])
         for found in (
@@ -188,13 +188,13 @@ def test_row_group_norm_in_channels_last_matches_float64() -> None:
     assert (norm(x) - expected).abs().max() > 2e-5  # control: if PyTorch's norm becomes exact, a single rank may use it
 
 
-def test_fewer_latent_rows_than_ranks_are_rejected(opened) -> None:
+def test_fewer_latent_rows_than_ranks_are_rejected(open_codecs) -> None:
     with pytest.raises(UserError, match=r"latents of 2 rows for 3 ranks") as refused:
-        ParallelDecoder(opened["kl"], RankSet(1, 3), by_rows=True)(torch.zeros(1, 4, 2, 8))
+        ParallelDecoder(open_codecs["kl"], RankSet(1, 3), by_rows=True)(torch.zeros(1, 4, 2, 8))
     assert "machine.sampling.parallel_vae" in str(refused.value)
 
 
-def test_unsupported_decoder_decodes_complete_images_and_logs_the_reason(opened, caplog) -> None:
+def test_unsupported_decoder_decodes_complete_images_and_logs_the_reason(open_codecs, caplog) -> None:
     from diffusers.models.autoencoders.autoencoder_kl import AutoencoderKL
 
     pixels = open_codec(codecs.PixelCodecConfig(kind="pixel"), info=INFO)
@@ -207,13 +207,13 @@ def test_unsupported_decoder_decodes_complete_images_and_logs_the_reason(opened,
         assert ParallelDecoder(pixels, RankSet(0, 2), by_rows=False).obstacle == unsupported_reason(pixels)
         assert not caplog.text, "rows were not requested"
     for change in ({"stride": (2, 2)}, {"padding": (0, 0)}, {"dilation": (2, 2)}, {"padding_mode": "reflect"}):
-        layer = opened["kl"].net.decoder[0]
+        layer = open_codecs["kl"].net.decoder[0]
         kept = {name: getattr(layer, name) for name in change}
         vars(layer).update(change)
-        assert "because layer 0 (Conv2d)" in str(unsupported_reason(opened["kl"]))
+        assert "because layer 0 (Conv2d)" in str(unsupported_reason(open_codecs["kl"]))
         vars(layer).update(kept)
-    assert unsupported_reason(opened["kl"]) is None
+    assert unsupported_reason(open_codecs["kl"]) is None
     net = AutoencoderKL(block_out_channels=(8,), norm_num_groups=4, act_fn="gelu")
-    kept, opened["sd"].net.net = opened["sd"].net.net, net
-    assert "(GELU)" in str(unsupported_reason(opened["sd"]))
-    opened["sd"].net.net = kept
+    kept, open_codecs["sd"].net.net = open_codecs["sd"].net.net, net
+    assert "(GELU)" in str(unsupported_reason(open_codecs["sd"]))
+    open_codecs["sd"].net.net = kept

@@ -7,7 +7,7 @@ import torch
 
 from dithc.engine import hcops, native
 from dithc.sample.parallel import ParallelDenoiser
-from tests.ranks import needs_launcher, on_ranks
+from tests.ranks import needs_launcher, run_on_ranks
 
 needs_kernels = pytest.mark.skipif(native.library() is None, reason=f"no C kernels: {native.load_library().reason}")
 
@@ -102,7 +102,7 @@ with init_distributed(n) as group:
 
 
 def program_output(program: str, ranks: int, folder, *, given: object = None) -> list[dict]:
-    done = on_ranks(program, ranks=ranks, given=given, folder=folder)
+    done = run_on_ranks(program, ranks=ranks, given=given, folder=folder)
     assert done.returncode == 0, done.stderr
     (line,) = (line for line in done.stdout.splitlines() if line.startswith("output "))
     return json.loads(line.removeprefix("output "))

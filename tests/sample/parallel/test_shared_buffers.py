@@ -8,7 +8,7 @@ from dithc.core.logging import UserError
 from dithc.engine.comm.process_group.shm_collectives import rank_gone
 from dithc.engine.native.signatures import PROCESS_GONE, PROCESS_STOPPED, STATUS_TEXTS, TIMED_OUT
 from dithc.sample.parallel.shared_buffers import lost_rank_error
-from tests.ranks import needs_launcher, on_ranks
+from tests.ranks import needs_launcher, run_on_ranks
 
 PROGRAM = """
 import random, sys, time
@@ -54,7 +54,7 @@ with init_distributed(size) as group:
 @needs_launcher
 @pytest.mark.parametrize("ranks", [2, 3])
 def test_shared_memory_concatenation_equals_message_exchange(ranks, tmp_path) -> None:
-    done = on_ranks(PROGRAM, ranks=ranks, folder=tmp_path)
+    done = run_on_ranks(PROGRAM, ranks=ranks, folder=tmp_path)
     assert done.returncode == 0, done.stderr[-2000:]
     assert done.stdout.strip() == "0"  # number of unequal tensors
 
@@ -114,5 +114,5 @@ assert not [line for line in open("/proc/self/maps") if "/dithc-" in line]
 @pytest.mark.mpi
 @needs_launcher
 def test_unreferenced_shared_memory_is_released_once() -> None:
-    done = on_ranks(LEAVING, ranks=1)
+    done = run_on_ranks(LEAVING, ranks=1)
     assert done.returncode == 0, done.stderr[-2000:]

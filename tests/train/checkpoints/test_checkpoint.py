@@ -20,7 +20,7 @@ from dithc.train.checkpoints.snapshot import assign_pieces
 from dithc.train.job.job import DONE
 from dithc.train.job.stop_requests import StepTimer
 from dithc.train.step.step import Trainer
-from tests.ranks import on_ranks
+from tests.ranks import run_on_ranks
 from tests.train.conftest import assert_equal, hashes, store_of, tensors_of
 from tests.train.strategies.test_strategies import several_ranks, train_on_ranks
 
@@ -207,7 +207,7 @@ class TestOnSeveralRanks:
         truth = tensors_of(first, 4)
         for strategy, sharding in (("dp+tp", "none"), ("cftp", "none"), ("dp", "zero1")):
             one = job("a", until=4, strategy=strategy, sharding=sharding, checkpoint_every=4)
-            rewritten = on_ranks(REWRITE, given=one, folder=tmp_path)
+            rewritten = run_on_ranks(REWRITE, given=one, folder=tmp_path)
             assert rewritten.returncode == 0, rewritten.stderr
             assert_equal(tensors_of(one, 4), truth)
         alone = job("a", until=6, checkpoint_every=2)

@@ -28,7 +28,7 @@ def held(make_latents, tmp_path: Path) -> Path:
     return make_latents(tmp_path / "held-out", held_out=HELD_OUT)
 
 
-def measured(latents: Path, *, seed: int = 0, rank: int = 0, ranks: int = 1, group: object = None, **run: object):
+def measure_loss(latents: Path, *, seed: int = 0, rank: int = 0, ranks: int = 1, group: object = None, **run: object):
     """Return the values of a network that outputs a share of its input, plus timestep and label."""
 
     def model(x_t, t, y):
@@ -72,7 +72,7 @@ def expected(latents: Path, *, predict: str) -> list[float]:
 def test_validation_values_are_errors_at_the_midpoints_of_eight_intervals(held, predict, times):
     weight = "none" if predict == "flow" else "min-snr"
     model = {"preset": "DiT-S/2", "learn_sigma": False}
-    found = measured(
+    found = measure_loss(
         held,
         objective={"prediction_type": predict, "timestep_sampling": times, "loss_weighting": weight},
         model=model,
@@ -88,8 +88,8 @@ def test_validation_tiles_are_distributed_over_ranks(held, ranks):
     parts = []
     group = SimpleNamespace(rank=0, all_reduce_=lambda sums: parts.append(sums.clone()) or sums)
     for rank in range(ranks):
-        measured(held, rank=rank, ranks=ranks, group=group, global_batch_size=16)
-    whole = measured(held)
+        measure_loss(held, rank=rank, ranks=ranks, group=group, global_batch_size=16)
+    whole = measure_loss(held)
     assert (sum(parts) / HELD_OUT).tolist() == pytest.approx([whole[name] for name in NAMES], rel=1e-6)
     assert sum(bool(part.any()) for part in parts) == min(ranks, HELD_OUT)
 

@@ -9,14 +9,14 @@ from zero_program import (
     STEPS,
     assert_same,
     assert_same_training,
+    full_state,
     load,
     losses,
     main,
-    of_kind,
     prepare,
     run_of,
+    select_kind,
     train,
-    whole,
 )
 
 from dithc.config import training
@@ -55,10 +55,10 @@ def muon_alone(group: Group) -> None:
     single, distributed = prepare_uneven(Group(), run), prepare_uneven(group, run)
     truth, rows = losses(train(*single, until=STEPS)), losses(train(*distributed, until=STEPS))
     assert all(abs(a / b - 1) < ROUNDING for a, b in zip(rows, truth, strict=True)), (rows, truth)
-    found, expected = whole(distributed[1], group), whole(single[1], Group())
-    start = of_kind(whole(prepare_uneven(Group(), run)[1], Group()), "weight")
+    found, expected = full_state(distributed[1], group), full_state(single[1], Group())
+    start = select_kind(full_state(prepare_uneven(Group(), run)[1], Group()), "weight")
     assert found.keys() == expected.keys()
-    names = {name.removeprefix("momentum.") for name in of_kind(found, "adam") if name.startswith("momentum.")}
+    names = {name.removeprefix("momentum.") for name in select_kind(found, "adam") if name.startswith("momentum.")}
     assert len(names) == 2 * 4
     for name in names:
         change, other = (tensors[f"weight {name}"] - start[name] for tensors in (found, expected))
@@ -92,18 +92,18 @@ def muon_resumed(group: Group) -> None:
     run = muon_of(group)
     uninterrupted = prepare(group, "none", run)
     train(*uninterrupted, until=STEPS)
-    truth = whole(uninterrupted[1], group)
+    truth = full_state(uninterrupted[1], group)
     kinds: tuple[tuple[training.Sharding, training.Sharding], ...] = (("zero1", "none"), ("none", "zero1"))
     for first, second in kinds:
         started, ended = prepare(group, first, run), prepare(group, second, run)
         train(*started, until=STEPS // 2)
-        half = whole(started[1], group)
+        half = full_state(started[1], group)
         load(ended[1], half, step=STEPS // 2)
         train(*ended, until=STEPS)
-        assert_same(whole(ended[1], group), truth)
+        assert_same(full_state(ended[1], group), truth)
     single = prepare(Group(), "none", run)[1]
     load(single, half, step=STEPS // 2)
-    assert_same(whole(single, Group()), half)
+    assert_same(full_state(single, Group()), half)
 
 
 SCENES |= {scene.__name__: scene for scene in (muon_sharded, muon_alone, muon_owned, muon_resumed)}

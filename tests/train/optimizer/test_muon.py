@@ -24,7 +24,7 @@ from dithc.train.strategies.zero import ElementRange, RunOwnership
 from tests.engine.comm.test_group import run_program
 from tests.engine.hcops.test_newton_schulz import svd_map
 from tests.train.conftest import rows, tensors_of
-from tests.train.strategies.test_strategies import FP32, STEPS, assert_alike, several_ranks, ten, train_on_ranks
+from tests.train.strategies.test_strategies import FP32, STEPS, assert_close, several_ranks, ten_steps, train_on_ranks
 
 PROGRAM = Path(__file__).with_name("muon_program.py")
 MUON = {"optimizer": {"kind": "muon"}}
@@ -43,17 +43,17 @@ def run_of(**changes: object) -> training.RunConfig:
     return training.RunConfig.model_validate(values | changes)
 
 
-def trained(model: nn.Module) -> dict[str, nn.Parameter]:
+def trained_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
     return {name: value for name, value in model.named_parameters() if value.requires_grad}
 
 
 def shapes_of(model: nn.Module) -> dict[str, tuple[int, ...]]:
-    return {name: tuple(value.shape) for name, value in trained(model).items()}
+    return {name: tuple(value.shape) for name, value in trained_parameters(model).items()}
 
 
-def give_gradients(model: nn.Module, step: int) -> None:
+def set_gradients(model: nn.Module, step: int) -> None:
     draws = torch.Generator().manual_seed(step)
-    for value in trained(model).values():
+    for value in trained_parameters(model).values():
         value.grad = torch.randn(value.shape, generator=draws)
 
 
@@ -94,17 +94,17 @@ def test_muon_step_equals_scaled_orthogonalized_momentum(backend, clip, use_back
     model, name, lr, decay = small_dit(), "blocks.1.mlp.fc2.weight", 0.01, 0.1
     settings = run_of(max_grad_norm=clip, optimizer={"kind": "muon", "momentum": 0.8, "newton_schulz_steps": 4})
     optimizer, ema = Optimizer.of_run(model, settings), Ema(model, training.EmaConfig(decay=0.5, warmup=False))
-    weight = trained(model)[name].detach().double()
+    weight = trained_parameters(model)[name].detach().double()
     momentum, average = torch.zeros_like(weight), weight.clone()
     for step in (1, 2, 3):
-        give_gradients(model, step)
-        gradient, norm = trained(model)[name].grad.double(), optimizer.clip()
+        set_gradients(model, step)
+        gradient, norm = trained_parameters(model)[name].grad.double(), optimizer.clip()
         gradient *= 1.0 if clip is None else clip / (norm + 1e-6)
         momentum = 0.8 * momentum + gradient  # Jordan's form; its scale has no effect
         weight = weight * (1 - lr * decay) - lr * 0.2 * math.sqrt(4 * WIDTH) * svd_map(gradient + 0.8 * momentum, 4)
         average = 0.5 * average + 0.5 * weight
         optimizer.update(step, ema=ema)
-    found = trained(model)[name].detach().double()
+    found = trained_parameters(model)[name].detach().double()
     torch.testing.assert_close(found, weight, rtol=0, atol=1e-6)
     torch.testing.assert_close(ema.state[name].double(), average, rtol=0, atol=1e-6)
 
@@ -112,8 +112,8 @@ def test_muon_step_equals_scaled_orthogonalized_momentum(backend, clip, use_back
 def test_weights_without_gradient_are_unchanged_and_averages_are_updated():
     model, name = small_dit(), "blocks.0.attn.proj.weight"
     optimizer, ema = Optimizer.of_run(model, run_of()), Ema(model, training.EmaConfig(decay=0.5, warmup=False))
-    give_gradients(model, 1)
-    weight = trained(model)[name]
+    set_gradients(model, 1)
+    weight = trained_parameters(model)[name]
     with torch.no_grad():
         weight.add_(1.0)
     weight.grad, before = None, weight.detach().clone()
@@ -132,7 +132,7 @@ def test_muon_state_survives_pieces_and_relocation_bit_exactly():
             second_optimizer.move(lambda _, value: value.clone())
             second.load_state_dict(first.state_dict())
         for model in (first, second):
-            give_gradients(model, step)
+            set_gradients(model, step)
         first_optimizer.update(step)
     second_optimizer.update(3)
     assert all(torch.equal(a, b) for a, b in zip(first.parameters(), second.parameters(), strict=True))
@@ -178,7 +178,7 @@ class Cutter:
         return ElementRange(0, self.shapes[name], first - begin, last - first) if first < last else None
 
 
-def holdings():
+def ownership_cases():
     shapes = shapes_of(small_dit())
     cuts = {}
     for name in shapes:
@@ -196,7 +196,9 @@ def holdings():
     ]
 
 
-@pytest.mark.parametrize("ownership", holdings(), ids=lambda ownership: f"{type(ownership).__name__}-{ownership.size}")
+@pytest.mark.parametrize(
+    "ownership", ownership_cases(), ids=lambda ownership: f"{type(ownership).__name__}-{ownership.size}"
+)
 def test_rank_parts_cover_every_matrix_exactly_once(ownership):
     shapes = shapes_of(small_dit())
     draws = torch.Generator().manual_seed(0)
@@ -222,7 +224,7 @@ def test_rank_parts_cover_every_matrix_exactly_once(ownership):
 
 
 def test_complete_shapes_are_derived_from_shards():
-    ownership = holdings()[-1]
+    ownership = ownership_cases()[-1]
     assert ownership.shape("blocks.0.attn.qkv.weight", torch.empty(48, 32)) == (96, 32)
     assert ownership.shape("blocks.0.attn.proj.weight", torch.empty(32, 16)) == (32, 32)
     assert ownership.shape("blocks.0.adaLN_modulation.1.weight", torch.empty(192, 32)) == (192, 32)
@@ -263,15 +265,15 @@ class TestOnSeveralRanks:
     @pytest.mark.parametrize(("ranks", "dies"), [(2, 1), (4, 2)])
     def test_tensor_parallel_muon_matches_single_rank_training(self, job, tmp_path, ranks, dies):
         half, settings = STEPS // 2, {"max_grad_norm": 0.1, **MUON}
-        whole, shared = ten(job, "one", **settings), ten(job, "shared", strategy="dp+tp", **settings)
-        first_half = ten(job, "parts", until=half, strategy="dp+tp", **settings)
+        whole, shared = ten_steps(job, "one", **settings), ten_steps(job, "shared", strategy="dp+tp", **settings)
+        first_half = ten_steps(job, "parts", until=half, strategy="dp+tp", **settings)
         train(whole, Group())
         done = train_on_ranks(tmp_path, [shared, first_half], ranks=ranks, dies=dies)
         assert done.returncode == 0, done.stderr
-        resumed = ten(job, "parts", **settings)
+        resumed = ten_steps(job, "parts", **settings)
         train(resumed, Group())
         for found in (shared, resumed):
-            assert_alike(rows(found), rows(whole), tolerance=10 * FP32)
+            assert_close(rows(found), rows(whole), tolerance=10 * FP32)
         truth = tensors_of(whole)
         for found in (tensors_of(shared), tensors_of(resumed)):
             assert {name: value.shape for name, value in found.items()} == {

@@ -13,7 +13,7 @@ from dithc.train.strategies.layout import RankGrid
 from dithc.train.strategies.strategy import Strategy
 from tests.engine.comm.test_group import run_program
 from tests.train.conftest import assert_equal, rows, tensors_of
-from tests.train.strategies.test_strategies import STEPS, several_ranks, ten, train_on_ranks
+from tests.train.strategies.test_strategies import STEPS, several_ranks, ten_steps, train_on_ranks
 
 PROGRAM = Path(__file__).with_name("zero_program.py")
 
@@ -59,9 +59,9 @@ class TestOnSeveralRanks:
     def test_zero1_and_unsharded_checkpoints_resume_interchangeably(self, job, tmp_path):
         half, plain = STEPS // 2, {"strategy": "dp"}
         shared = plain | {"sharding": "zero1"}
-        whole = ten(job, "whole", **plain)
+        whole = ten_steps(job, "whole", **plain)
         parts = [
-            ten(job, folder, until=until, **settings)
+            ten_steps(job, folder, until=until, **settings)
             for folder, first, second in (("on", shared, plain), ("off", plain, shared))
             for until, settings in ((half, first), (STEPS, second))
         ]

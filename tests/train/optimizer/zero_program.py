@@ -103,7 +103,7 @@ def train(trainer: Trainer, state: TrainingState, *, until: int) -> list[dict[st
     return rows
 
 
-def whole(state: TrainingState, group: Group) -> dict[str, Tensor]:
+def full_state(state: TrainingState, group: Group) -> dict[str, Tensor]:
     """Return weights, average and optimizer state, assembled from all ranks."""
     state.strategy.ready()
     found, zero = {f"weight {name}": value for name, value in state.model.state_dict().items()}, state.strategy.zero
@@ -118,18 +118,18 @@ def whole(state: TrainingState, group: Group) -> dict[str, Tensor]:
     return {name: value.clone() for name, value in found.items()}
 
 
-def of_kind(tensors: dict[str, Tensor], kind: str) -> dict[str, Tensor]:
+def select_kind(tensors: dict[str, Tensor], kind: str) -> dict[str, Tensor]:
     return {name.removeprefix(f"{kind} "): value for name, value in tensors.items() if name.startswith(f"{kind} ")}
 
 
 def load(state: TrainingState, tensors: dict[str, Tensor], *, step: int) -> None:
     state.strategy.ready()
-    state.model.load_state_dict(of_kind(tensors, "weight"))
+    state.model.load_state_dict(select_kind(tensors, "weight"))
     state.strategy.adopt()
-    state.ema.load(of_kind(tensors, "ema"))
+    state.ema.load(select_kind(tensors, "ema"))
     for average in state.ema.length_averages:
-        average.load(of_kind(tensors, f"ema-{average.length}"))
-    state.optimizer.load(of_kind(tensors, "adam"))
+        average.load(select_kind(tensors, f"ema-{average.length}"))
+    state.optimizer.load(select_kind(tensors, "adam"))
     state.step = step
 
 
@@ -165,8 +165,8 @@ def assert_same_training(group: Group, run: training.RunConfig, *, until: int) -
     assert losses(rows) == losses(truth)
     assert max(abs(row["grad_norm"] / other["grad_norm"] - 1) for row, other in zip(rows, truth, strict=True)) < 1e-12
     assert all(row["grad_norm"] > 0.05 for row in rows), "clipping has to have an effect"
-    found = whole(sharded[1], group)
-    assert_same(found, whole(plain[1], group))
+    found = full_state(sharded[1], group)
+    assert_same(found, full_state(plain[1], group))
     fresh = prepare(group, "none", run)[1].model.state_dict()
     assert torch.equal(found["weight never.weight"], fresh["never.weight"])
     assert not torch.equal(found["weight rare.weight"], fresh["rare.weight"])
@@ -199,14 +199,14 @@ def late_copied_weights(group: Group) -> None:
         dist.all_gather_single, managers.plan_of = gather, true_plan
 
 
-def send_late(gather: Any, whole: Tensor, own: Tensor, *, group: Any = None, async_op: bool = False) -> Any:
+def send_late(gather: Any, full: Tensor, share: Tensor, *, group: Any = None, async_op: bool = False) -> Any:
     """Replace all_gather: the shares of other ranks are NaN until a wait."""
     if not async_op:
-        return gather(whole, own, group=group)
-    kept = own.clone()
-    whole.fill_(torch.nan)
-    own.copy_(kept)
-    return Late(partial(gather, whole, own, group=group))
+        return gather(full, share, group=group)
+    kept = share.clone()
+    full.fill_(torch.nan)
+    share.copy_(kept)
+    return Late(partial(gather, full, share, group=group))
 
 
 class Late:
@@ -221,9 +221,9 @@ def rounded_weights(group: Group) -> None:
     play_rounding(played[1])
     rows, truth = train(*sharded, until=STEPS), train(*played, until=STEPS)
     assert losses(rows) == losses(truth)
-    found = whole(sharded[1], group)
+    found = full_state(sharded[1], group)
     play_rounding(played[1], exact=True)
-    assert_same(found, whole(played[1], group))
+    assert_same(found, full_state(played[1], group))
     trained = {name: value for name, value in sharded[1].model.named_parameters() if value.requires_grad}
     for name, value in trained.items():
         assert torch.equal(value, found[f"weight {name}"].bfloat16().float()), (
@@ -236,9 +236,9 @@ def rounded_weights(group: Group) -> None:
     assert all(abs(a / b - 1) < 2 * 10 * 2**-9 for a, b in zip(losses(rows), plain, strict=True)), (rows, plain)
     first, second = prepare(group, "zero1", run), prepare(group, "zero1", run)
     train(*first, until=STEPS // 2)
-    load(second[1], whole(first[1], group), step=STEPS // 2)
+    load(second[1], full_state(first[1], group), step=STEPS // 2)
     train(*second, until=STEPS)
-    assert_same(whole(second[1], group), found)
+    assert_same(full_state(second[1], group), found)
 
 
 def play_rounding(state: TrainingState, *, exact: bool = False) -> None:

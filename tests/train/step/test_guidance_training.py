@@ -27,7 +27,7 @@ from dithc.train.step.step import Trainer, autocast_context
 from dithc.train.strategies.layout import RankGrid
 from dithc.train.strategies.strategy import Strategy
 from tests.train.conftest import JOB_FIELDS, PATHS, SMALL, checkpoint, hashes, rows, small_run
-from tests.train.strategies.test_strategies import BF16, FP32, assert_alike, several_ranks, ten, train_on_ranks
+from tests.train.strategies.test_strategies import BF16, FP32, assert_close, several_ranks, ten_steps, train_on_ranks
 
 NULL = 3
 SELF, START = {"reference": "self", "guidance": 5 / 3}, {"reference": "start", "guidance": 2.5}
@@ -350,7 +350,7 @@ class TestOnSeveralRanks:
         }
         jobs = []
         for kind, guide in (("self", SELF), ("start", START)):
-            make = partial(ten, partial(guided, guide=guide))
+            make = partial(ten_steps, partial(guided, guide=guide))
             for case, settings in cases.items():
                 one = make(f"{kind}-{case}-one", **{key: settings[key] for key in settings if key == "dtype"})
                 train(one, Group())
@@ -358,7 +358,7 @@ class TestOnSeveralRanks:
         done = train_on_ranks(tmp_path, [several for _, several in jobs])
         assert done.returncode == 0, done.stderr
         for one, several in jobs:
-            assert_alike(rows(several), rows(one), tolerance=FP32 if one.run.dtype == "fp32" else BF16)
+            assert_close(rows(several), rows(one), tolerance=FP32 if one.run.dtype == "fp32" else BF16)
 
 
 def test_start_reference_without_null_label_is_rejected_before_training(job, tmp_path, monkeypatch):

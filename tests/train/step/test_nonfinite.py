@@ -19,7 +19,7 @@ from dithc.train.loop.training_log import TrainingLog
 from dithc.train.step import nonfinite
 from dithc.train.step.nonfinite import NonFiniteError, SkippedSteps
 from dithc.train.step.nonfinite_search import NonFiniteSearch
-from tests.ranks import needs_launcher, on_ranks
+from tests.ranks import needs_launcher, run_on_ranks
 from tests.train import faults
 from tests.train.conftest import hashes, rows, store_of, tensors_of
 
@@ -299,7 +299,7 @@ def test_two_ranks_report_the_same_location_and_recover_together(job, tmp_path):
         ("healed", {"kind": "weights", "at": 4, "rank": 1, "times": 1}, job("healed", on_nonfinite="rollback")),
         ("tensors", bad, job("tensors", on_nonfinite="rollback", strategy="dp+tp")),
     ]
-    done = on_ranks(PROGRAM, given=jobs, folder=tmp_path)
+    done = run_on_ranks(PROGRAM, given=jobs, folder=tmp_path)
     assert done.returncode == 0, done.stderr
     for name, at, *locations in (
         ("latents", 4, "the loss of rank 1", "; first, in a repeated computation: rank 1: the latents of image 5 "),

@@ -12,7 +12,7 @@ from dithc.engine.comm import Group
 from dithc.train import Strategy, train
 from dithc.train.strategies.layout import RankGrid, layout_of
 from dithc.train.strategies.tensor_parallel import TensorSplit
-from tests.ranks import needs_launcher, on_ranks
+from tests.ranks import needs_launcher, run_on_ranks
 from tests.train.conftest import checkpoint, hashes, rows
 
 STEPS = 10
@@ -72,15 +72,15 @@ several_ranks = [
 
 
 def train_on_ranks(folder: Path, jobs, *, ranks=2, dies=1) -> "subprocess.CompletedProcess[str]":
-    return on_ranks(PROGRAM, ranks=ranks, given=(jobs, dies), folder=folder)
+    return run_on_ranks(PROGRAM, ranks=ranks, given=(jobs, dies), folder=folder)
 
 
-def ten(job, store, **changes):
+def ten_steps(job, store, **changes):
     settings = {"until": STEPS, "steps": STEPS, "warmup_steps": 3, "checkpoint_every": STEPS}
     return job(store, **(settings | changes))
 
 
-def assert_alike(found, truth, *, tolerance):
+def assert_close(found, truth, *, tolerance):
     assert len(found) == len(truth) == STEPS
     for row, expected in zip(found, truth, strict=True):
         assert row["loss"] == pytest.approx(expected["loss"], rel=tolerance)
@@ -102,14 +102,14 @@ class TestOnSeveralRanks:
             "latents": latents,
             "validate_every": STEPS // 2,
         }
-        one = ten(job, "cftp", **settings)
+        one = ten_steps(job, "cftp", **settings)
         train(one, Group())
-        several = [ten(job, name, strategy=name, **settings) for name in ("dp", "dp+tp")]
+        several = [ten_steps(job, name, strategy=name, **settings) for name in ("dp", "dp+tp")]
         done = train_on_ranks(tmp_path, several)
         assert done.returncode == 0, done.stderr
         for name, trained in zip(("dp", "dp+tp"), several, strict=True):
             assert f"strategy {name}: 2 rank(s)" in done.stderr
-            assert_alike(rows(trained), rows(one), tolerance=tolerance)
+            assert_close(rows(trained), rows(one), tolerance=tolerance)
             for row, expected in zip(rows(trained)[4::5], rows(one)[4::5], strict=True):
                 assert row["val_loss"] == pytest.approx(expected["val_loss"], rel=tolerance)
 
@@ -117,14 +117,14 @@ class TestOnSeveralRanks:
     def test_four_ranks_on_two_dies_split_batch_and_layers(self, job, make_latents, tmp_path):
         measured = {"latents": make_latents(tmp_path / "held-out", held_out=1), "validate_every": STEPS // 2}
         one, grid = (
-            ten(job, "one", **measured),
-            ten(job, "grid", strategy="dp+tp", activation_checkpointing="block", **measured),
+            ten_steps(job, "one", **measured),
+            ten_steps(job, "grid", strategy="dp+tp", activation_checkpointing="block", **measured),
         )
         train(one, Group())
         done = train_on_ranks(tmp_path, [grid], ranks=4, dies=2)
         assert done.returncode == 0, done.stderr
         assert "2 share(s) of the global batch, 2 rank(s) per layer" in done.stderr
-        assert_alike(rows(grid), rows(one), tolerance=FP32)
+        assert_close(rows(grid), rows(one), tolerance=FP32)
         assert rows(grid)[-1]["val_loss"] == pytest.approx(rows(one)[-1]["val_loss"], rel=FP32)  # a single tile
 
     @pytest.mark.sampled("several ranks")
@@ -132,11 +132,11 @@ class TestOnSeveralRanks:
     def test_modern_blocks_match_single_rank_training_under_any_sharding(self, job, tmp_path, optimizer):
         """A rank has complete hidden features of a gated MLP; norms of its heads equal the norms of all heads."""
         settings = {"model": MODERN, "max_grad_norm": 0.1, "micro_batch_size": 3, **optimizer}
-        one = ten(job, "one", **settings)
+        one = ten_steps(job, "one", **settings)
         several = [
-            ten(job, "layers", strategy="dp+tp", **settings),
-            ten(job, "state", strategy="dp", sharding="zero1", **settings),
-            ten(job, "ddp", strategy="dp", gradient_sync="ddp", **settings),
+            ten_steps(job, "layers", strategy="dp+tp", **settings),
+            ten_steps(job, "state", strategy="dp", sharding="zero1", **settings),
+            ten_steps(job, "ddp", strategy="dp", gradient_sync="ddp", **settings),
         ]
         train(one, Group())
         done = train_on_ranks(tmp_path, several)
@@ -146,7 +146,7 @@ class TestOnSeveralRanks:
             {**read_tensors(f / "model.safetensors"), **read_tensors(f / "optimizer.safetensors")} for f in folders
         )
         for trained, found in zip(several, others, strict=True):
-            assert_alike(rows(trained), rows(one), tolerance=10 * FP32)
+            assert_close(rows(trained), rows(one), tolerance=10 * FP32)
             assert found.keys() == truth.keys()
             for name, value in truth.items():
                 assert found[name].shape == value.shape, name
@@ -156,7 +156,7 @@ class TestOnSeveralRanks:
     @pytest.mark.sampled("several ranks")
     @pytest.mark.parametrize("model", [{"preset": "DiT-S/2"}, {"preset": "ModernDiT-S/2", "qk_norm": True}], ids=str)
     def test_replicated_state_is_bit_identical_on_all_ranks(self, model):
-        done = on_ranks(ALIKE.replace("KIND", repr(model)))
+        done = run_on_ranks(ALIKE.replace("KIND", repr(model)))
         assert done.returncode == 0, done.stderr
 
     @pytest.mark.sampled("several ranks")
@@ -174,7 +174,7 @@ class TestOnSeveralRanks:
     @pytest.mark.sampled("several ranks")
     def test_head_count_not_divisible_by_ranks_is_rejected(self, job, tmp_path):
         model = {"preset": "DiT-S/2", "hidden_size": 48, "depth": 1, "num_heads": 3}
-        done = train_on_ranks(tmp_path, [ten(job, "three", strategy="dp+tp", model=model)])
+        done = train_on_ranks(tmp_path, [ten_steps(job, "three", strategy="dp+tp", model=model)])
         assert done.returncode == 2, done.stderr
         assert "heads of the model" in done.stderr
         assert "expected: a multiple of 2" in done.stderr

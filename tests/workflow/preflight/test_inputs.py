@@ -40,7 +40,7 @@ RULES = {"ingest", "latents", "pretrain", "features_real"}
 
 
 @pytest.fixture
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def input_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Folder with complete inputs."""
     monkeypatch.chdir(tmp_path)
     for name in ("A", "B"):
@@ -64,7 +64,7 @@ def report(rules: set[str] = RULES, **changes: Any) -> str:
     return ""
 
 
-def test_complete_inputs_are_accepted(place: Path) -> None:
+def test_complete_inputs_are_accepted(input_folder: Path) -> None:
     assert report() == ""
 
 
@@ -78,8 +78,8 @@ def test_complete_inputs_are_accepted(place: Path) -> None:
         (f"weights/{WEIGHTS}", f"runs.r.init_from_file: weights/{WEIGHTS}: no such file"),
     ],
 )
-def test_missing_inputs_of_planned_jobs_are_reported(place: Path, removed: str, message: str) -> None:
-    (place / removed).rename(place / "elsewhere")
+def test_missing_inputs_of_planned_jobs_are_reported(input_folder: Path, removed: str, message: str) -> None:
+    (input_folder / removed).rename(input_folder / "elsewhere")
     assert message in report()
     assert "fix:" in report()
     assert report({"tiles", "report"}) == ""
@@ -87,48 +87,48 @@ def test_missing_inputs_of_planned_jobs_are_reported(place: Path, removed: str, 
         assert report(machine={"inputs_visible_on": "nodes"}) == "", "nodes may have other files"
 
 
-def test_empty_folders_and_wrong_path_types_are_reported(place: Path) -> None:
-    (place / "inception").unlink()
-    (place / "inception").mkdir()
-    (place / "vae").rename(place / "was")
-    (place / "vae").write_text("weights")
-    (place / "empty").mkdir()
-    (place / "empty" / ".hidden").touch()
+def test_empty_folders_and_wrong_path_types_are_reported(input_folder: Path) -> None:
+    (input_folder / "inception").unlink()
+    (input_folder / "inception").mkdir()
+    (input_folder / "vae").rename(input_folder / "was")
+    (input_folder / "vae").write_text("weights")
+    (input_folder / "empty").mkdir()
+    (input_folder / "empty" / ".hidden").touch()
     assert "datasets.d.source.path: empty: the folder is empty" in report(source={"path": "empty"})
     assert "extractors.e.path: inception: a folder; expected the weights file" in report()
     assert "codecs.c.path: vae: a file; expected the folder with config.json" in report()
 
 
-def test_shards_are_accepted_and_missing_or_invalid_files_are_reported(place: Path) -> None:
+def test_shards_are_accepted_and_missing_or_invalid_files_are_reported(input_folder: Path) -> None:
     shards = [WEIGHTS.replace(".", f"-{number:05d}-of-00002.", 1) for number in (1, 2)]
     for folder in ("vae", "weights"):
-        (place / folder / WEIGHTS).unlink()
+        (input_folder / folder / WEIGHTS).unlink()
         for shard in shards:
-            (place / folder / shard).write_bytes(EMPTY)
-    (place / "weights" / f"{WEIGHTS}.index.json").write_text(
+            (input_folder / folder / shard).write_bytes(EMPTY)
+    (input_folder / "weights" / f"{WEIGHTS}.index.json").write_text(
         json.dumps({"weight_map": dict(zip("ab", shards, strict=True))})
     )
     assert report() == ""
-    (place / "weights" / shards[1]).unlink()
-    (place / "vae" / shards[0]).write_text("version https://git-lfs.github.com/spec/v1")
-    (place / "inception").write_text("<html>")
+    (input_folder / "weights" / shards[1]).unlink()
+    (input_folder / "vae" / shards[0]).write_text("version https://git-lfs.github.com/spec/v1")
+    (input_folder / "inception").write_text("<html>")
     message = report()
     assert f"runs.r.init_from_file: weights: {shards[1]} missing" in message
     assert f"codecs.c.path: vae/{shards[0]}: a Git LFS pointer" in message
     assert "extractors.e.path: inception: an HTML page" in message
 
 
-def test_bands_missing_in_products_are_reported_before_ingestion(place: Path) -> None:
-    for product in list((place / "scenes").iterdir()):
+def test_bands_missing_in_products_are_reported_before_ingestion(input_folder: Path) -> None:
+    for product in list((input_folder / "scenes").iterdir()):
         product.rename(product.with_name(product.name.replace("L1C", "L2A")))
     assert "evaluations.v.band_triplets has B10: the scenes of d have B01, B02" in report()
     message = report(source={"bands": ["B02", "B03", "B04", "B10", "B11", "B12"]})
     assert "datasets.d.source.bands has B10" in message
-    (place / "scenes" / "renamed.SAFE").mkdir()
+    (input_folder / "scenes" / "renamed.SAFE").mkdir()
     assert "B10" not in report(), "the product names do not contain the level"
 
 
-def test_bands_of_ingested_scenes_are_read_from_the_manifest(place: Path) -> None:
+def test_bands_of_ingested_scenes_are_read_from_the_manifest(input_folder: Path) -> None:
     matrix = ExperimentGraph(settings())
     numbers = {"bands": ["B02", "B03", "B04", "B11", "B12"]}
     spec = stage_spec(matrix.experiment, "ingest", "d")

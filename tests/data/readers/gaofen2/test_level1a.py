@@ -20,8 +20,8 @@ from dithc.data.readers import read_scenes
 from dithc.data.readers.gaofen2 import orthorectify
 from dithc.data.scene import Reason, Rejection, Scene
 from dithc.data.synthetic.gaofen2 import GaofenScene
-from tests.data.readers.reading import reader
-from tests.data.readers.systems import add_clutter, touch
+from tests.data.readers.clutter_files import add_clutter, touch
+from tests.data.readers.scene_readers import reader
 from tests.inputs.gaofen2_raw import RATIO, RawProduct
 
 SIZE, SEED, GSD_M = 48, 5, 3.24

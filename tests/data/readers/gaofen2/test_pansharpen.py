@@ -16,7 +16,7 @@ from dithc.data.readers.gaofen2.pansharpen import averaged, gsa, quality, reduce
 from dithc.data.readers.gaofen2.rpc import read_rpc
 from dithc.data.scene import Reason
 from dithc.data.synthetic.gaofen2 import GaofenScene, digital_numbers
-from tests.data.readers.reading import reader
+from tests.data.readers.scene_readers import reader
 from tests.inputs.gaofen2_raw import RawProduct, rpb_text
 
 RNG = np.random.default_rng(2)

@@ -11,7 +11,7 @@ from dithc.config import datasets
 from dithc.data import synthesize
 from dithc.data.raster import read_raster, write_geotiff
 from dithc.data.scene import Reason, Rejection, Scene
-from tests.data.readers.reading import reader
+from tests.data.readers.scene_readers import reader
 
 read_all, _, _ = reader(datasets.Gaofen2Source, kind="gaofen2")
 

@@ -10,7 +10,7 @@ import pytest
 from dithc.config import datasets
 from dithc.data.raster import write_geotiff
 from dithc.data.scene import Reason, Rejection, Scene
-from tests.data.readers.reading import land, reader
+from tests.data.readers.scene_readers import land, reader
 
 L1C = ["B01", "B02", "B03", "B04", "B05", "B06", "B07", "B08", "B8A", "B09", "B10", "B11", "B12"]
 L2A = [band for band in L1C if band != "B10"]

@@ -15,7 +15,7 @@ from dithc.data.grids import north_up
 from dithc.data.raster import read_raster, write_geotiff
 from dithc.data.readers.sentinel2.safe_metadata import read_metadata
 from dithc.data.scene import Mask, Reason, Rejection
-from tests.data.readers.reading import reader
+from tests.data.readers.scene_readers import reader
 
 L2A = ["B01", "B02", "B03", "B04", "B05", "B06", "B07", "B08", "B8A", "B09", "B11", "B12"]
 

@@ -17,8 +17,8 @@ from dithc.data.raster import read_raster, write_geotiff
 from dithc.data.readers import read_scenes
 from dithc.data.readers.sentinel2.stac_scaling import find_scaling
 from dithc.data.scene import Mask, Reason, Rejection, Scene, SceneRejectedError
-from tests.data.readers import systems
-from tests.data.readers.reading import reader
+from tests.data.readers import clutter_files
+from tests.data.readers.scene_readers import reader
 from tests.inputs.stac_items import write_items
 
 TEN_METRES = ["B02", "B03", "B04", "B08"]
@@ -335,8 +335,8 @@ def test_level_1c_has_13_bands(tmp_path: Path) -> None:
 def test_item_assets_are_ignored_and_other_files_are_counted(scene_of: Callable[[str], Path]) -> None:
     folder = scene_of(EARTH_SEARCH)
     names = {path.name for path in folder.rglob("*.tif")}
-    systems.add_clutter(folder)
-    systems.touch(folder, "extra.tif", "x/preview.heic")
+    clutter_files.add_clutter(folder)
+    clutter_files.touch(folder, "extra.tif", "x/preview.heic")
     (folder / "collection.json").write_text("{}")
     scenes = read_scenes(datasets.Sentinel2StacSource(kind="sentinel2-stac", path="x", bands=["B02", "B03"]), folder)
     assert len(names) > 3

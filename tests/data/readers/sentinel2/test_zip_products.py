@@ -20,8 +20,8 @@ from dithc.data.readers import read_scenes
 from dithc.data.readers.sentinel2 import zip_products
 from dithc.data.readers.sentinel2.zip_products import open_archive
 from dithc.data.scene import Reason, Rejection, SceneRejectedError
-from tests.data.readers.reading import reader
-from tests.data.readers.systems import add_clutter, touch
+from tests.data.readers.clutter_files import add_clutter, touch
+from tests.data.readers.scene_readers import reader
 
 ENTRY = "S2A.SAFE/MTD_MSIL2A.xml"
 

@@ -70,6 +70,6 @@ def test_communication_threads_have_a_reserved_core():
     cpus = sorted(os.sched_getaffinity(0))
     if len(cpus) < 2:
         pytest.skip("needs two CPUs")
-    done = run_line(2, str(Path(__file__).with_name("core_program.py")), DITHC_EXPECTED_RANKS="2")
+    done = run_line(2, str(Path(__file__).with_name("core_plan_program.py")), DITHC_EXPECTED_RANKS="2")
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == ["apart"] * 2

@@ -18,10 +18,10 @@ from dithc.engine.hcops.autograd import OPERATORS
 from dithc.engine.hcops.blocks import fused
 from dithc.engine.hcops.kernel_registry import obstacle
 from dithc.engine.native import loading
-from tests.kernels.isas import ALL, runs
+from tests.kernels.isas import ALL, is_supported
 
 FP32_ROUNDOFF, BF16_ROUNDOFF = 2.0**-24, 2.0**-9
-SERVERS = [f"c:{level}" for level in ALL if runs(level)] + ["numba"]
+SERVERS = [f"c:{level}" for level in ALL if is_supported(level)] + ["numba"]
 
 
 @pytest.fixture

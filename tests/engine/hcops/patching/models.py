@@ -61,8 +61,8 @@ def _library(name: str) -> Any:
     return pytest.importorskip(name, reason=f"{name} is not installed", exc_type=ImportError)
 
 
-OWN: dict[str, Callable[[], Built]] = {"vit": vit, "decoder": decoder}
-THEIRS: dict[str, Callable[[], Built]] = {
+SMALL_MODELS: dict[str, Callable[[], Built]] = {"vit": vit, "decoder": decoder}
+LIBRARY_MODELS: dict[str, Callable[[], Built]] = {
     "timm ViT": timm_vit,
     "diffusers DiTTransformer2DModel": diffusers_dit,
     "transformers Llama": llama,

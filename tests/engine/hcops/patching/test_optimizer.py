@@ -13,7 +13,7 @@ from dithc.engine import hcops, native
 pytestmark = pytest.mark.skipif(native.library() is None, reason="no C library")
 
 
-def trained(steps, *, patched, state=None, scheduled=False):
+def train_model(steps, *, patched, state=None, scheduled=False):
     """Return a model after some steps, and its optimizer. One parameter never has a gradient."""
     torch.manual_seed(1)
     model = nn.Sequential(nn.Linear(5, 7), nn.Linear(7, 2))
@@ -52,18 +52,18 @@ def assert_same(found, expected):
 
 @pytest.mark.parametrize("scheduled", [False, True])
 def test_update_and_state_match_torch(scheduled):
-    run = functools.partial(trained, 4, scheduled=scheduled)
+    run = functools.partial(train_model, 4, scheduled=scheduled)
     assert_same(run(patched=True), run(patched=False))
 
 
 def test_state_transfers_between_hcops_and_torch():
-    hcops_state, torch_state = (trained(2, patched=patched)[1].state_dict() for patched in (True, False))
-    assert_same(trained(2, patched=True, state=torch_state), trained(2, patched=False, state=torch_state))
-    assert_same(trained(2, patched=False, state=hcops_state), trained(2, patched=True, state=hcops_state))
+    hcops_state, torch_state = (train_model(2, patched=patched)[1].state_dict() for patched in (True, False))
+    assert_same(train_model(2, patched=True, state=torch_state), train_model(2, patched=False, state=torch_state))
+    assert_same(train_model(2, patched=False, state=hcops_state), train_model(2, patched=True, state=hcops_state))
 
 
 def test_unpatched_optimizer_is_bitwise_equal_to_torch():
-    model, optimizer = trained(1, patched=True)
+    model, optimizer = train_model(1, patched=True)
     hcops.unpatch(model, optimizer)
     clone = copy.deepcopy(model)
     plain = torch.optim.AdamW(clone.parameters(), lr=0.1, betas=(0.8, 0.95))

@@ -14,10 +14,10 @@ from dithc.bench.patching.reference_models import Vit
 from dithc.core.logging import UserError
 from dithc.engine import hcops, native
 from dithc.engine.hcops.patching import autotune, dispatch_mode
-from tests.engine.hcops.patching.models import OWN, THEIRS
+from tests.engine.hcops.patching.models import LIBRARY_MODELS, SMALL_MODELS
 
 pytestmark = pytest.mark.skipif(native.library() is None, reason="no C library")
-THEIR_KINDS = ("fp32", "autocast")
+LIBRARY_KINDS = ("fp32", "autocast")
 ROUNDOFF = {"fp32": 2.0**-24, "autocast": 2.0**-8, "bf16": 2.0**-8}
 # Allowed error of the norm of all gradients, in roundoffs, for a chain of about 30 operators. torch's error is below
 # half of it.
@@ -26,7 +26,7 @@ ALLOWED = 40
 
 def fresh(name):
     torch.manual_seed(3)
-    return {**OWN, **THEIRS}[name]()
+    return {**SMALL_MODELS, **LIBRARY_MODELS}[name]()
 
 
 def gradients(model, inputs, *, autocast=False):
@@ -45,24 +45,27 @@ def relative_error(found, exact):
     return (sum((found[name] - exact[name]).square().sum() for name in exact) / size).sqrt().item()
 
 
-def floating(inputs, dtype):
+def cast_floats(inputs, dtype):
     return tuple(x.to(dtype) if x.is_floating_point() else x for x in inputs)
 
 
 @pytest.mark.parametrize(
     ("name", "kind"),
-    [*product(OWN, ROUNDOFF), *(pytest.param(*case, marks=pytest.mark.slow) for case in product(THEIRS, THEIR_KINDS))],
+    [
+        *product(SMALL_MODELS, ROUNDOFF),
+        *(pytest.param(*case, marks=pytest.mark.slow) for case in product(LIBRARY_MODELS, LIBRARY_KINDS)),
+    ],
 )
 def test_gradients_match_float64_and_unpatch_restores_error(name, kind):
     model, inputs = fresh(name)
     dtype = torch.bfloat16 if kind == "bf16" else torch.float32
-    model, inputs = model.to(dtype), floating(inputs, dtype)
-    exact = gradients(copy.deepcopy(model).double(), floating(inputs, torch.float64))
+    model, inputs = model.to(dtype), cast_floats(inputs, dtype)
+    exact = gradients(copy.deepcopy(model).double(), cast_floats(inputs, torch.float64))
     plain = relative_error(gradients(model, inputs, autocast=kind == "autocast"), exact)
     patched = hcops.patch(model, always=True)
     found = relative_error(gradients(model, inputs, autocast=kind == "autocast"), exact)
     assert {"linear", "attention"} <= {row.op for row in patched.table() if row.served}
-    assert name in THEIRS or all(row.served for row in patched.table()), str(patched)
+    assert name in LIBRARY_MODELS or all(row.served for row in patched.table()), str(patched)
     assert found <= max(ALLOWED * ROUNDOFF[kind], 1.2 * plain)
     hcops.unpatch(model)
     assert relative_error(gradients(model, inputs, autocast=kind == "autocast"), exact) == plain
@@ -78,7 +81,7 @@ def test_served_operators_are_listed_in_the_table():
     assert any(line.startswith("attention") and "layers.0 and 1 more" in line for line in lines)
 
 
-@pytest.mark.parametrize("name", OWN)
+@pytest.mark.parametrize("name", SMALL_MODELS)
 def test_unpatch_restores_hooks_parameters_and_gradients(name):
     model, inputs = fresh(name)
     keys, parameters = list(model.state_dict()), list(model.parameters())

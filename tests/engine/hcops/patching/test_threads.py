@@ -12,7 +12,7 @@ from torch import nn
 from dithc.core.logging import UserError
 from dithc.engine import hcops, native
 from dithc.engine.native import contexts
-from tests.engine.native.on_threads import on_threads
+from tests.engine.native.context_threads import run_on_threads
 from tests.engine.native.scripts import run_script
 
 pytestmark = pytest.mark.skipif(native.library() is None, reason="no C library")
@@ -33,7 +33,7 @@ def three_threads():
 def team_threads():
     """Return the native ids of the threads that kernels run on now."""
     found = {}
-    on_threads(lambda thread, threads: found.update({(thread, threads): threading.get_native_id()}))
+    run_on_threads(lambda thread, threads: found.update({(thread, threads): threading.get_native_id()}))
     return found
 
 

@@ -125,7 +125,7 @@ def train(
 
 
 @cache
-def unmanaged(make: Callable[[], nn.Module], steps: int = 3, micro_batches: int = 1) -> Run:
+def train_unmanaged(make: Callable[[], nn.Module], steps: int = 3, micro_batches: int = 1) -> Run:
     """Return the results of `train` for an unmanaged model."""
     return train(make(), steps=steps, micro_batches=micro_batches)
 
@@ -138,7 +138,7 @@ def two_tiers(budget_mib: float, *, folder: Path | None = None, file_mib: int = 
     return Tiers([fast, TierSpec(name="file", kind="file", budget_bytes=file_mib * MIB, folder=folder)])
 
 
-def managed(model: nn.Module) -> Manager:
+def manager_of(model: nn.Module) -> Manager:
     """Return the manager of a managed model."""
     found = get_manager(model)
     assert found is not None
@@ -160,7 +160,7 @@ def moving_plan(
         for seed in range(3):  # two warm-up steps, then a step under the plan
             loss(model, seed).backward()
             model.zero_grad()
-        plan = managed(model).plan
+        plan = manager_of(model).plan
         del model
         gc.collect()
         tiers.close()
@@ -174,7 +174,7 @@ def moving_plan(
 
 def assert_moved(model: nn.Module, *, offloaded: bool = True) -> None:
     """Assert that weights were copied and saved tensors offloaded, unless the model saves no tensors there."""
-    counters = managed(model).counters()
+    counters = manager_of(model).counters()
     assert min(counters.loaded_bytes, counters.hits) > 0, "no weight was copied"
     assert not offloaded or counters.offloaded_bytes > 0, "no saved tensor left"
 

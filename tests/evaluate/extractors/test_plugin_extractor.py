@@ -8,16 +8,16 @@ import pytest
 
 from dithc.core.logging import UserError
 from dithc.evaluate import Extractor, load_extractor
-from tests.brought import HERE, Means, bring
+from tests.plugin_packages import MODULE, ChannelMeans, install_plugin
 
 
 @pytest.fixture(autouse=True)
 def _installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    bring(tmp_path, monkeypatch, extractors={"means": f"{HERE}:Means"})
+    install_plugin(tmp_path, monkeypatch, extractors={"means": f"{MODULE}:ChannelMeans"})
 
 
 def load_means(**settings: Any) -> Extractor:
-    return load_extractor(Means.model_validate({"kind": "means"} | settings))
+    return load_extractor(ChannelMeans.model_validate({"kind": "means"} | settings))
 
 
 def test_features_equal_the_network_output() -> None:
@@ -36,12 +36,12 @@ def test_hash_depends_on_package_version_and_weight_bytes(tmp_path: Path, monkey
     weights.write_bytes(b"two")
     hashes += [load_means(path=str(weights)).sha256]
     monkeypatch.setattr("sys.path", [one for one in __import__("sys").path if "site-mine" not in one])
-    bring(tmp_path, monkeypatch, version="1.1", extractors={"means": f"{HERE}:Means"})
+    install_plugin(tmp_path, monkeypatch, version="1.1", extractors={"means": f"{MODULE}:ChannelMeans"})
     assert len({*hashes, load_means().sha256}) == 4
 
 
 @pytest.mark.parametrize(
-    ("spoilt", "message"),
+    ("defect", "message"),
     [
         ("raises", "weights"),
         ("batch", "vary with the batch or between calls"),
@@ -50,6 +50,6 @@ def test_hash_depends_on_package_version_and_weight_bytes(tmp_path: Path, monkey
         ("nan", "NaN or infinity"),
     ],
 )
-def test_network_violating_the_contract_is_rejected(spoilt: str, message: str) -> None:
+def test_network_violating_the_contract_is_rejected(defect: str, message: str) -> None:
     with pytest.raises(UserError, match=message):
-        load_means(spoilt=spoilt)
+        load_means(defect=defect)

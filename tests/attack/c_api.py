@@ -2,7 +2,7 @@
 
 Conditions that a C function cannot check always hold: addresses are NULL or point to enough memory, and lists have the
 given length. A test runs this module in a separate process, because a failure may be a crash: `python -m
-tests.attack.c_door SEED CALLS`.
+tests.attack.c_api SEED CALLS`.
 """
 
 import ctypes

@@ -18,10 +18,10 @@ from PIL import Image
 from dithc.core.logging import UserError
 from dithc.data.readers import SceneSource
 from dithc.data.scene import Reason, Rejection, Scene
-from tests.data.readers import reading
+from tests.data.readers import scene_readers
 
 Pack = Callable[[dict[str, bytes], Path], Path]
-open_images = partial(reading.open_images, size=16)
+open_images = partial(scene_readers.open_images, size=16)
 CLASSES = ("n01440764", "n01443537", "n02102040")
 
 
@@ -43,30 +43,30 @@ def write_tar(target: Path, files: Iterable[tuple[str, bytes]], **changes: Any) 
     return target
 
 
-def in_folders(pictures: dict[str, bytes], out: Path) -> Path:
-    for name, content in pictures.items():
+def in_folders(image_files: dict[str, bytes], out: Path) -> Path:
+    for name, content in image_files.items():
         (out / name).parent.mkdir(parents=True, exist_ok=True)
         (out / name).write_bytes(content)
     return out
 
 
-def in_tar_of_tars(pictures: dict[str, bytes], out: Path) -> Path:
+def in_tar_of_tars(image_files: dict[str, bytes], out: Path) -> Path:
     inner = []
     for name in sorted(
-        {name.split("/")[0] for name in pictures}, reverse=True
+        {name.split("/")[0] for name in image_files}, reverse=True
     ):  # classes are sorted, archives need not be
         path = write_tar(
-            out / "inner", ((key.split("/")[1], it) for key, it in pictures.items() if key.startswith(name))
+            out / "inner", ((key.split("/")[1], it) for key, it in image_files.items() if key.startswith(name))
         )
         inner.append((f"{name}.tar", path.read_bytes()))
         path.unlink()
     return write_tar(out / "train.tar", inner)
 
 
-def in_webdataset(pictures: dict[str, bytes], out: Path, *, as_json: bool = False) -> Path:
-    names = sorted({name.split("/")[0] for name in pictures})
+def in_webdataset(image_files: dict[str, bytes], out: Path, *, as_json: bool = False) -> Path:
+    names = sorted({name.split("/")[0] for name in image_files})
     (out / "class_index.json").write_text(json.dumps({number: [name, "x"] for number, name in enumerate(names)}))
-    items = list(pictures.items())
+    items = list(image_files.items())
     for shard in range(2):
         files = list[tuple[str, bytes]]()
         for number, (name, content) in enumerate(items[shard::2]):
@@ -77,10 +77,10 @@ def in_webdataset(pictures: dict[str, bytes], out: Path, *, as_json: bool = Fals
     return out
 
 
-def in_parquet(pictures: dict[str, bytes], out: Path, *, flat: bool = False) -> Path:
-    names = sorted({name.split("/")[0] for name in pictures})
+def in_parquet(image_files: dict[str, bytes], out: Path, *, flat: bool = False) -> Path:
+    names = sorted({name.split("/")[0] for name in image_files})
     info = {"features": {"image": {"_type": "Image"}, "label": {"names": names, "_type": "ClassLabel"}}}
-    items = list(pictures.items())
+    items = list(image_files.items())
     for shard in range(2):
         part = items[shard::2]
         images = [content if flat else {"bytes": content, "path": name} for name, content in part]
@@ -96,9 +96,9 @@ LAYOUTS: dict[str, Pack] = {
     "folders": in_folders,
     "tar": in_tar_of_tars,
     "webdataset": in_webdataset,
-    "webdataset-json": lambda pictures, out: in_webdataset(pictures, out, as_json=True),
+    "webdataset-json": lambda image_files, out: in_webdataset(image_files, out, as_json=True),
     "parquet": in_parquet,
-    "parquet-flat": lambda pictures, out: in_parquet(pictures, out, flat=True),
+    "parquet-flat": lambda image_files, out: in_parquet(image_files, out, flat=True),
 }
 
 
@@ -113,7 +113,7 @@ def rejections(scenes: SceneSource) -> dict[str, tuple[Reason, str]]:
 
 
 @pytest.fixture
-def pictures() -> dict[str, bytes]:
+def image_files() -> dict[str, bytes]:
     kinds = {"JPEG": "JPEG", "PNG": "png"}
     return {
         f"{name}/{name}_{number}.{suffix}": encode_image(10 * place + number, kind=kind, size=(20 + number, 30 - place))
@@ -123,21 +123,21 @@ def pictures() -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_images_are_equal_scenes_in_every_layout(tmp_path: Path, pictures: dict[str, bytes], layout: str) -> None:
+def test_images_are_equal_scenes_in_every_layout(tmp_path: Path, image_files: dict[str, bytes], layout: str) -> None:
     for name in ("folders", "packed"):
         (tmp_path / name).mkdir()
-    plain = open_images(in_folders(pictures, tmp_path / "folders"))
-    source = open_images(LAYOUTS[layout](pictures, tmp_path / "packed"))
+    plain = open_images(in_folders(image_files, tmp_path / "folders"))
+    source = open_images(LAYOUTS[layout](image_files, tmp_path / "packed"))
     assert source.classes == plain.classes == list(CLASSES)
     assert scenes_by_hash(source) == scenes_by_hash(plain)
-    assert len(scenes_by_hash(plain)) == len(pictures)
+    assert len(scenes_by_hash(plain)) == len(image_files)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_single_class_source_ignores_labels_in_every_layout(
-    tmp_path: Path, pictures: dict[str, bytes], layout: str
+    tmp_path: Path, image_files: dict[str, bytes], layout: str
 ) -> None:
-    source = open_images(LAYOUTS[layout](pictures, tmp_path), classes="one")
+    source = open_images(LAYOUTS[layout](image_files, tmp_path), classes="one")
     assert len(source.classes) == 1
     assert {label for label, *_ in scenes_by_hash(source).values()} == {0}
 
@@ -149,17 +149,17 @@ def test_real_images_are_equal_scenes_in_every_layout(
     folder = real_data("imagenet_sample")
     index = json.loads((folder / "imagenet_class_index.json").read_text())
     real = sorted(folder.glob("n*/*"))[::4]
-    pictures = {path.relative_to(folder).as_posix(): path.read_bytes() for path in real}
-    plain = in_folders(pictures, tmp_path / "folders")
+    image_files = {path.relative_to(folder).as_posix(): path.read_bytes() for path in real}
+    plain = in_folders(image_files, tmp_path / "folders")
     (tmp_path / "packed").mkdir()
-    source = open_images(LAYOUTS[layout](pictures, tmp_path / "packed"), size=64)
+    source = open_images(LAYOUTS[layout](image_files, tmp_path / "packed"), size=64)
     order = [wnid for wnid, _ in index.values() if wnid in source.classes]
     assert source.classes == order, "another order than ImageNet's own"
     assert scenes_by_hash(source) == scenes_by_hash(open_images(plain, size=64))
 
 
-def test_class_folders_in_an_archive_are_sorted(tmp_path: Path, pictures: dict[str, bytes]) -> None:
-    renamed = [(f"./train/{name}", content) for name, content in reversed(pictures.items())]
+def test_class_folders_in_an_archive_are_sorted(tmp_path: Path, image_files: dict[str, bytes]) -> None:
+    renamed = [(f"./train/{name}", content) for name, content in reversed(image_files.items())]
     source = open_images(write_tar(tmp_path / "all.tar", renamed))
     assert source.classes == [f"train/{name}" for name in CLASSES]
     assert [scene.label for scene in source if isinstance(scene, Scene)] == [2, 2, 1, 1, 0, 0]
@@ -247,9 +247,11 @@ def test_parquet_with_wrong_columns_is_rejected_with_a_rename_hint(
     assert "image" in str(error.value)
 
 
-def test_shards_with_different_splits_or_class_names_are_rejected(tmp_path: Path, pictures: dict[str, bytes]) -> None:
-    in_parquet(pictures, tmp_path)
-    first_class = {name: content for name, content in pictures.items() if name.startswith(CLASSES[0])}
+def test_shards_with_different_splits_or_class_names_are_rejected(
+    tmp_path: Path, image_files: dict[str, bytes]
+) -> None:
+    in_parquet(image_files, tmp_path)
+    first_class = {name: content for name, content in image_files.items() if name.startswith(CLASSES[0])}
     (tmp_path / ".other").mkdir()
     in_parquet(first_class, tmp_path / ".other")
     (tmp_path / ".other" / "train-00000-of-00002.parquet").rename(tmp_path / "train-00001-of-00002.parquet")
@@ -260,11 +262,11 @@ def test_shards_with_different_splits_or_class_names_are_rejected(tmp_path: Path
         open_images(tmp_path)
 
 
-def test_altered_page_or_truncated_parquet_file_is_rejected(tmp_path: Path, pictures: dict[str, bytes]) -> None:
-    in_parquet(pictures, tmp_path)
+def test_altered_page_or_truncated_parquet_file_is_rejected(tmp_path: Path, image_files: dict[str, bytes]) -> None:
+    in_parquet(image_files, tmp_path)
     path = tmp_path / "train-00000-of-00002.parquet"
     content = bytearray(path.read_bytes())
-    position = content.index(next(iter(pictures.values()))[40:60])
+    position = content.index(next(iter(image_files.values()))[40:60])
     content[position] ^= 1
     path.write_bytes(content)
     found = rejections(open_images(tmp_path))

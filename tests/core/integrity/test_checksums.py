@@ -29,7 +29,7 @@ VALUES = st.recursive(
 )
 
 
-def flipped(text: str, bit: int) -> str:
+def flip_bit(text: str, bit: int) -> str:
     data = bytearray(text.encode())
     data[bit // 8] ^= 1 << bit % 8
     return data.decode(errors="replace")
@@ -49,7 +49,7 @@ def test_checksummed_documents_are_json_and_round_trip(content: dict[str, object
 def test_flipped_bits_of_a_document_are_detected() -> None:
     text = dump_checksummed(CONTENT)
     for bit in range(8 * len(text.encode())):
-        altered = flipped(text, bit)
+        altered = flip_bit(text, bit)
         assert has_checksum(altered), f"bit {bit}: it no longer looks as if it had had a checksum"
         with pytest.raises(ValueError):
             load_checksummed(altered)
@@ -120,7 +120,7 @@ def test_flipped_bits_of_lines_are_reported() -> None:
     rows = [{"step": step, "loss": 1.0 / step, "word": "J*j\n"} for step in range(1, 4)]
     text = "".join(map(dump_checksummed_line, rows))
     for bit in range(8 * len(text) - 8):  # except the last line end
-        found, altered = load_checksummed_lines(flipped(text, bit))
+        found, altered = load_checksummed_lines(flip_bit(text, bit))
         assert altered, f"bit {bit}"
         assert all(row in rows for row in found), f"bit {bit}"
         assert len(found) >= 1
@@ -142,7 +142,7 @@ def test_altered_last_line_is_reported_and_incomplete_line_is_skipped() -> None:
     )
     text = dump_checksummed_line({"step": 1}) + dump_checksummed_line({"step": 2})
     for bit in range(8):
-        found, altered = load_checksummed_lines(flipped(text, 8 * (len(text) - 1) + bit))
+        found, altered = load_checksummed_lines(flip_bit(text, 8 * (len(text) - 1) + bit))
         assert (found, altered) == ([{"step": 1}], [2])
     for cut in range(len(text) // 2 + 1, len(text) - 1):
         assert load_checksummed_lines(text[:cut]) == ([{"step": 1}], [])

@@ -9,7 +9,7 @@ from dithc.cli import main
 DATASET = ("--dataset", "set")
 
 
-class Small:
+class SmallExperiment:
     """Experiment under `root`. Stage NAME writes `root/NAME/manifest.json`."""
 
     def __init__(self, root: Path, *, scenes: int, low: int = 0, high: int = 255, **evaluation: Any) -> None:

@@ -19,7 +19,7 @@ MAX_SECONDS = 120.0  # an exchange waits longer for a lost rank
 DITHC = Path(sys.executable).parent / "dithc"
 
 
-class Training:
+class TrainingRun:
     """Context of a training run under `dithc launch` and all of its processes; it leaves no processes."""
 
     def __init__(self, config: Path, latents: Path, store: Path, *, until: int, ranks: int = 2) -> None:
@@ -39,13 +39,13 @@ class Training:
             "--",
             *command,
         ]
-        self.said = store.with_name(f"said-{self.mark}")
-        with self.said.open("w") as said:
+        self.log = store.with_name(f"log-{self.mark}")
+        with self.log.open("w") as log:
             environment = os.environ | {MARK: self.mark}
             folder = store.parent  # `dithc launch` records here that the ranks have connected
-            self.process = subprocess.Popen(launch, env=environment, stdout=said, stderr=said, text=True, cwd=folder)
+            self.process = subprocess.Popen(launch, env=environment, stdout=log, stderr=log, text=True, cwd=folder)
 
-    def __enter__(self) -> "Training":
+    def __enter__(self) -> "TrainingRun":
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -83,10 +83,10 @@ class Training:
         return {"launch": lambda: self.process.pid, "mpiexec": self.mpiexec, "proxy": self.proxy}[name]()
 
     def wait_for_progress(self) -> None:
-        before, deadline = newest(self.store), time.monotonic() + 600
-        while newest(self.store) <= before:
-            assert self.process.poll() is None, self.said.read_text()
-            assert time.monotonic() < deadline, self.said.read_text()
+        before, deadline = newest_step(self.store), time.monotonic() + 600
+        while newest_step(self.store) <= before:
+            assert self.process.poll() is None, self.log.read_text()
+            assert time.monotonic() < deadline, self.log.read_text()
             time.sleep(0.02)
 
     def end(self, *, most_seconds: float = MAX_SECONDS) -> tuple[int, str]:
@@ -94,9 +94,9 @@ class Training:
         deadline = time.monotonic() + most_seconds
         status = self.process.wait(timeout=most_seconds)
         while alive := self.alive():
-            assert time.monotonic() < deadline, f"still running: {alive}\n{self.said.read_text()}"
+            assert time.monotonic() < deadline, f"still running: {alive}\n{self.log.read_text()}"
             time.sleep(0.05)
-        return status, self.said.read_text()
+        return status, self.log.read_text()
 
     def _of_rank(self, number: int) -> set[int]:
         """Return the processes to which a launcher of any MPI assigned this rank."""
@@ -123,7 +123,7 @@ def name_of(pid: int) -> str:
     return Path(f"/proc/{pid}/comm").read_text().strip()
 
 
-def newest(store: Path) -> int:
+def newest_step(store: Path) -> int:
     return max((step for folder in store.glob("small-*") for step in CheckpointStore(folder).steps()), default=0)
 
 

@@ -15,10 +15,10 @@ from torch import Tensor
 
 from dithc.config import codecs, datasets, training
 
-HERE = "tests.brought"
+MODULE = "tests.plugin_packages"
 
 
-def bring(
+def install_plugin(
     folder: Path,
     monkeypatch: pytest.MonkeyPatch,
     *,
@@ -26,7 +26,7 @@ def bring(
     version: str = "1.0",
     **groups: dict[str, str],
 ) -> None:
-    """Install a package: `samplers={"turned": "tests.brought:Turned"}` are its entry points of dithc.samplers."""
+    """Install a package: `samplers={"ddim": "tests.plugin_packages:DdimSampler"}` are its entry points of dithc.samplers."""
     site = folder / f"site-{package}-{version}"
     info = site / f"{package}-{version}.dist-info"
     info.mkdir(parents=True)
@@ -36,26 +36,26 @@ def bring(
         for group, points in groups.items()
     ]
     (info / "entry_points.txt").write_text("\n".join(lines))
-    on_path(site, monkeypatch)
+    add_to_path(site, monkeypatch)
 
 
-def bring_example(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def install_example(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Install a package of examples/ according to its pyproject.toml."""
     source = Path(__file__).parent.parent / "examples" / name
     project = tomllib.loads((source / "pyproject.toml").read_text())["project"]
     groups = {group.removeprefix("dithc."): points for group, points in project["entry-points"].items()}
-    bring(folder, monkeypatch, package=project["name"], version=project["version"], **groups)
-    on_path(source, monkeypatch)
+    install_plugin(folder, monkeypatch, package=project["name"], version=project["version"], **groups)
+    add_to_path(source, monkeypatch)
 
 
-def on_path(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def add_to_path(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Add a folder to the path of this process and of processes started by the test."""
     monkeypatch.syspath_prepend(str(folder))
     previous = os.environ.get("PYTHONPATH")
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(folder), *([previous] if previous else [])]))
 
 
-class Last(training.PluginSampler):
+class DdimSampler(training.PluginSampler):
     """Sampler that returns the clean image predicted from the last state of DDIM; `times` changes a setting."""
 
     share: float = Field(default=0.0, ge=0.0, le=1.0)
@@ -70,7 +70,7 @@ class Last(training.PluginSampler):
         return x
 
 
-class Raising(Last):
+class FailingSampler(DdimSampler):
     """Sampler with a broken validation of its settings."""
 
     @field_validator("share")
@@ -79,7 +79,7 @@ class Raising(Last):
         return {0.0: share}[share]
 
 
-class Follow(training.PluginSampler):
+class FlowSampler(training.PluginSampler):
     """Euler's method along a flow."""
 
     predicts = "flow"
@@ -91,45 +91,45 @@ class Follow(training.PluginSampler):
         return x
 
 
-class Folded(codecs.PluginCodec):
+class FoldedCodec(codecs.PluginCodec):
     """Codec that stores pixels of 2 x 2 as channels, without loss."""
 
     downsampling_factor: Literal[2] = 2
     bands: Literal["all"] = "all"
-    spoilt: Literal["none", "raises", "batch", "shape"] = "none"
+    defect: Literal["none", "raises", "batch", "shape"] = "none"
 
     def network(self) -> Any:
-        if self.spoilt == "raises":
+        if self.defect == "raises":
             raise KeyError("weights")
-        return FoldedNetwork(self.spoilt)
+        return FoldedCodecNetwork(self.defect)
 
 
-class FoldedNetwork:
+class FoldedCodecNetwork:
     bands, has_logvar = None, False
 
-    def __init__(self, spoilt: str) -> None:
-        self.spoilt = spoilt
+    def __init__(self, defect: str) -> None:
+        self.defect = defect
 
     def encode(self, x: Tensor) -> tuple[Tensor, None]:
         z = torch.pixel_unshuffle(x, 2)
-        z = z - z.mean(dim=0) if self.spoilt == "batch" else z
-        return z[:, 1:] if self.spoilt == "shape" else z, None
+        z = z - z.mean(dim=0) if self.defect == "batch" else z
+        return z[:, 1:] if self.defect == "shape" else z, None
 
     def decode(self, z: Tensor) -> Tensor:
         return torch.pixel_shuffle(z, 2)
 
 
-class Means(codecs.PluginExtractor):
+class ChannelMeans(codecs.PluginExtractor):
     """Extractor of the mean of each channel, and its square."""
 
-    spoilt: Literal["none", "raises", "batch", "chance", "shape", "nan"] = "none"
+    defect: Literal["none", "raises", "batch", "chance", "shape", "nan"] = "none"
 
     def network(self) -> Callable[[Tensor], Tensor]:
         return self._features
 
     def _features(self, x: Tensor) -> Tensor:
         means = x.mean(dim=(2, 3))
-        match self.spoilt:
+        match self.defect:
             case "raises":
                 raise KeyError("weights")
             case "batch":
@@ -143,14 +143,14 @@ class Means(codecs.PluginExtractor):
         return torch.cat([means, means**2], dim=1)
 
 
-class Doubled(datasets.PluginConditions):
+class DoubledConditions(datasets.PluginConditions):
     """Condition of twice the day of the year."""
 
-    spoilt: Literal["none", "raises", "length", "column", "inf", "map"] = "none"
+    defect: Literal["none", "raises", "length", "column", "inf", "map"] = "none"
 
     def model(self) -> list[dict[str, Any]]:
-        column = "day_of_year" if self.spoilt == "column" else "doubled"
-        kind = "code" if self.spoilt == "map" else "linear"
+        column = "day_of_year" if self.defect == "column" else "doubled"
+        kind = "code" if self.defect == "map" else "linear"
         return [{"name": "d", "column": column, "unit": "day", "map": kind, "center": 100.0, "scale": 2.0}]
 
     def open(self) -> Callable[[Mapping[str, list[Any]]], Mapping[str, list[float | None]]]:
@@ -158,7 +158,7 @@ class Doubled(datasets.PluginConditions):
 
     def _compute(self, known: Mapping[str, list[Any]]) -> dict[str, list[float | None]]:
         values = [None if day is None else 2.0 * day for day in known["day_of_year"]]
-        match self.spoilt:
+        match self.defect:
             case "raises":
                 raise KeyError("day")
             case "length":
@@ -171,10 +171,10 @@ class Doubled(datasets.PluginConditions):
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # pydantic warns of the name
 
-    class Shadowing(training.PluginSampler):
+    class ShadowingSampler(training.PluginSampler):
         """Sampler that redefines a common setting."""
 
         words: int = 0
 
 
-sys.modules.setdefault(HERE, sys.modules[__name__])  # entry points import this module by that name
+sys.modules.setdefault(MODULE, sys.modules[__name__])  # entry points import this module by that name

@@ -13,10 +13,10 @@ from dithc.core.logging import UserError
 from dithc.engine.comm import Group
 from dithc.train import CheckpointManager, Optimizer, Strategy
 from tests.engine.comm.test_group import run_program
-from tests.train.own_program import SCENES, Words, batch_of, build, loss_of
+from tests.train.custom_loop_program import SCENES, LanguageModel, batch_of, build, loss_of
 from tests.train.strategies.test_strategies import several_ranks
 
-PROGRAM = Path(__file__).with_name("own_program.py")
+PROGRAM = Path(__file__).with_name("custom_loop_program.py")
 
 
 class TestOnSeveralRanks:
@@ -29,9 +29,9 @@ class TestOnSeveralRanks:
         assert sorted(done.stdout.splitlines()) == ["rank 0 of 2 is done", "rank 1 of 2 is done"]
 
 
-def trained(folder: Path, *, until: int, stop_at: int = 0) -> tuple[nn.Module, CheckpointManager]:
+def train_model(folder: Path, *, until: int, stop_at: int = 0) -> tuple[nn.Module, CheckpointManager]:
     """Return a model that one process has trained up to a step, or until a stop request."""
-    strategy = Strategy(build(Words), Group())
+    strategy = Strategy(build(LanguageModel), Group())
     model = strategy.settle(batch_of(strategy.model, 0)[0])
     optimizer = Optimizer(strategy, lr=lambda step: 1e-2 / step)
     with CheckpointManager(folder, Group(), optimizer, every=2) as checkpoints:
@@ -47,18 +47,18 @@ def trained(folder: Path, *, until: int, stop_at: int = 0) -> tuple[nn.Module, C
 
 
 def test_stopped_custom_training_saves_and_resumes_bit_exactly(tmp_path):
-    whole, done = trained(tmp_path / "whole", until=5)
+    whole, done = train_model(tmp_path / "whole", until=5)
     assert (done.step, done.status) == (5, 0)
     assert CheckpointStore(tmp_path / "whole").steps() == [4, 5]
-    _, stopped = trained(tmp_path / "parts", until=5, stop_at=3)
+    _, stopped = train_model(tmp_path / "parts", until=5, stop_at=3)
     assert (stopped.step, stopped.status) == (3, 75)
-    model, ended = trained(tmp_path / "parts", until=5)
+    model, ended = train_model(tmp_path / "parts", until=5)
     assert (ended.step, ended.status) == (5, 0)
     for one, two in zip(model.parameters(), whole.parameters(), strict=True):
         assert torch.equal(one, two)
 
 
-def failing(folder: Path) -> None:
+def fail_after_a_save(folder: Path) -> None:
     """Run three steps, of which the second is saved, and raise an error."""
     optimizer = Optimizer(Strategy(nn.Linear(2, 1)))
     with CheckpointManager(folder, Group(), optimizer, every=2) as checkpoints:
@@ -72,7 +72,7 @@ def failing(folder: Path) -> None:
 def test_failing_training_block_raises_without_a_further_checkpoint(tmp_path):
     for _ in range(2):
         with pytest.raises(RuntimeError, match="of its own"):
-            failing(tmp_path)
+            fail_after_a_save(tmp_path)
         assert 3 not in CheckpointStore(tmp_path).steps()
 
 

@@ -12,7 +12,7 @@ from dithc.core.artifacts import Manifest
 from dithc.core.logging import UserError
 from dithc.engine.comm import Group
 from dithc.sample import SamplingJob, sample
-from tests.ranks import needs_launcher, on_ranks
+from tests.ranks import needs_launcher, run_on_ranks
 from tests.sample.conftest import images_of
 from tests.sample.parallel.test_parallel_denoiser import MANY
 
@@ -59,7 +59,7 @@ def test_ranks_sharing_a_shard_generate_the_images_of_a_single_rank(
     for one in single:
         assert sample(one, Group()) is not None
     shared = [job(f"many-{number}", **case) for number, case in enumerate(cases)]
-    done = on_ranks(PROGRAM, ranks=ranks, given=shared, folder=tmp_path)
+    done = run_on_ranks(PROGRAM, ranks=ranks, given=shared, folder=tmp_path)
     assert done.returncode == 0, done.stderr
     for one, many in zip(single, shared, strict=True):
         assert np.array_equal(images_of(one), images_of(many)), many.degrees
@@ -79,7 +79,7 @@ def test_existing_shards_are_kept_under_different_degrees(job: Callable[..., Sam
     kept, more = job("kept", num_images=64), job("kept", num_images=65, degrees={"shared": 2})
     assert sample(kept, Group()) is not None
     before = (kept.out.parent / "shard-00000.npy").stat().st_mtime_ns
-    done = on_ranks(PROGRAM, ranks=2, given=[more], folder=tmp_path)
+    done = run_on_ranks(PROGRAM, ranks=2, given=[more], folder=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "1 of 2 shards made now" in done.stderr
     assert (kept.out.parent / "shard-00000.npy").stat().st_mtime_ns == before
@@ -88,7 +88,7 @@ def test_existing_shards_are_kept_under_different_degrees(job: Callable[..., Sam
 SETTINGS: dict[str, Any] = {"sampler": "ddim", "steps": 5, "guidance_scale": 1.5}
 
 
-def staged(
+def pipeline_job(
     job: Callable[..., SamplingJob], folder: str, *, stages: int = 1, patches: int = 4, **more: Any
 ) -> SamplingJob:
     """Return a sampling job with the settings in its manifest."""
@@ -104,7 +104,7 @@ def staged(
 
 
 def test_manifest_records_exactness_of_pipefusion_images(job, caplog) -> None:
-    plain, one = job("plain", **SETTINGS), staged(job, "staged", warmup_steps=2)
+    plain, one = job("plain", **SETTINGS), pipeline_job(job, "staged", warmup_steps=2)
     numbers = sample(plain, Group())
     assert numbers is not None
     assert {"pipefusion", "exact"}.isdisjoint(numbers)
@@ -116,7 +116,7 @@ def test_manifest_records_exactness_of_pipefusion_images(job, caplog) -> None:
     assert Manifest.read(one.out, stage="sample").summary["exact"] is False
     assert not np.array_equal(images_of(one), images_of(plain))
     for number, exact in enumerate(({"patches": 1}, {"warmup_steps": 5})):
-        whole = staged(job, f"whole-{number}", **exact)
+        whole = pipeline_job(job, f"whole-{number}", **exact)
         numbers = sample(whole, Group())
         assert numbers is not None
         assert numbers["exact"] is True
@@ -125,10 +125,13 @@ def test_manifest_records_exactness_of_pipefusion_images(job, caplog) -> None:
 
 def test_unsupported_stages_and_degrees_are_rejected_before_sampling(job) -> None:
     for staged_job, messages in (
-        (staged(job, "x", stages=2), ["evaluations.toy.pipefusion", "2 stages on 1 rank", "`num_pipeline_patch: 4`"]),
-        (staged(job, "x", patches=17), ["num_pipeline_patch", "17", "the 16 tokens of an image"]),
-        (staged(job, "x", stages=3), ["pipefusion_parallel_degree", "3", "the 2 blocks of the network"]),
-        (staged(job, "x", degrees={"shared": 2}), ["machine.sampling", "shared 2"]),
+        (
+            pipeline_job(job, "x", stages=2),
+            ["evaluations.toy.pipefusion", "2 stages on 1 rank", "`num_pipeline_patch: 4`"],
+        ),
+        (pipeline_job(job, "x", patches=17), ["num_pipeline_patch", "17", "the 16 tokens of an image"]),
+        (pipeline_job(job, "x", stages=3), ["pipefusion_parallel_degree", "3", "the 2 blocks of the network"]),
+        (pipeline_job(job, "x", degrees={"shared": 2}), ["machine.sampling", "shared 2"]),
     ):
         with pytest.raises(UserError) as error:
             sample(staged_job, Group())
@@ -137,8 +140,8 @@ def test_unsupported_stages_and_degrees_are_rejected_before_sampling(job) -> Non
 
 
 def test_existing_images_require_no_stage_ranks(job) -> None:
-    assert sample(staged(job, "here"), Group()) is not None
-    numbers = sample(staged(job, "here", stages=2), Group())
+    assert sample(pipeline_job(job, "here"), Group()) is not None
+    numbers = sample(pipeline_job(job, "here", stages=2), Group())
     assert numbers is not None
     assert numbers["images"] == 6
 
@@ -159,14 +162,14 @@ def test_stage_ranks_generate_the_images_of_a_single_rank(
         {"guidance_reference": "start"},
     ]
     cuts = [{}] * 5 if ranks == 2 else [{"cfg": 2}, {"data": 2}, {"cfg": 2}, {"data": 2}, {"cfg": 2}]
-    single = [staged(job, f"one-{number}", **case) for number, case in enumerate(cases)]
+    single = [pipeline_job(job, f"one-{number}", **case) for number, case in enumerate(cases)]
     for one in single:
         assert sample(one, Group()) is not None
     many = [
-        staged(job, f"many-{number}", stages=2, degrees=degrees, **case)
+        pipeline_job(job, f"many-{number}", stages=2, degrees=degrees, **case)
         for number, (case, degrees) in enumerate(zip(cases, cuts, strict=True))
     ]
-    done = on_ranks(PROGRAM, ranks=ranks, given=many, folder=tmp_path)
+    done = run_on_ranks(PROGRAM, ranks=ranks, given=many, folder=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "stages 2" in done.stderr
     for one, staged_job in zip(single, many, strict=True):

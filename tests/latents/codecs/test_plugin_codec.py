@@ -8,7 +8,7 @@ import torch
 
 from dithc.core.logging import UserError
 from dithc.latents import open_codec
-from tests.brought import HERE, Folded, bring
+from tests.plugin_packages import MODULE, FoldedCodec, install_plugin
 
 INFO = {
     "bands": ["B", "G", "R", "N"],
@@ -22,11 +22,11 @@ INFO = {
 
 @pytest.fixture(autouse=True)
 def _installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    bring(tmp_path, monkeypatch, codecs={"folded": f"{HERE}:Folded"})
+    install_plugin(tmp_path, monkeypatch, codecs={"folded": f"{MODULE}:FoldedCodec"})
 
 
-def folded(**settings: Any) -> Folded:
-    return Folded.model_validate({"kind": "folded", "latent_channels": 16} | settings)
+def folded(**settings: Any) -> FoldedCodec:
+    return FoldedCodec.model_validate({"kind": "folded", "latent_channels": 16} | settings)
 
 
 def test_latents_are_normalized_and_decode_to_the_input() -> None:
@@ -51,7 +51,7 @@ def test_id_depends_on_package_version_settings_and_file_content(
     weights.write_bytes(b"two")
     ids += [open_codec(folded(path=str(weights)), info=INFO).id]
     monkeypatch.setattr("sys.path", [name for name in __import__("sys").path if "site-mine" not in name])
-    bring(tmp_path, monkeypatch, version="1.1", codecs={"folded": f"{HERE}:Folded"})
+    install_plugin(tmp_path, monkeypatch, version="1.1", codecs={"folded": f"{MODULE}:FoldedCodec"})
     ids += [open_codec(folded(), info=INFO).id]
     assert len(set(ids)) == 5
     assert all(name.startswith("folded-") for name in ids)
@@ -60,9 +60,12 @@ def test_id_depends_on_package_version_settings_and_file_content(
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"spoilt": "raises"}, r"'folded' of dithc.codecs \(tests.brought.Folded\) fails in `network`[\s\S]*KeyError"),
-        ({"spoilt": "batch"}, "depends on the other tiles of its batch"),
-        ({"spoilt": "shape"}, r"\(2, 15, 8, 8\)"),
+        (
+            {"defect": "raises"},
+            r"'folded' of dithc.codecs \(tests.plugin_packages.FoldedCodec\) fails in `network`[\s\S]*KeyError",
+        ),
+        ({"defect": "batch"}, "depends on the other tiles of its batch"),
+        ({"defect": "shape"}, r"\(2, 15, 8, 8\)"),
         ({"latent_channels": 8}, r"latent_channels` 8"),
         ({"path": "nowhere"}, "`path` of folded"),
     ],

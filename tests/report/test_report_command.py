@@ -12,13 +12,13 @@ WORDS = ["report", "--config", "config.json", "--out", "report.html", "--manifes
 
 
 @pytest.fixture
-def small_tree(plant: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+def small_tree(tree_class: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """A dataset and its run with relative paths, and the configuration in the working folder."""
     monkeypatch.chdir(tmp_path)
-    tree = plant(Path())
+    tree = tree_class(Path())
     tree.dataset("sentinel2")
     tree.run("pretrain")
-    numbers = plant.score("final", "finetune-sentinel2")
+    numbers = tree_class.score("final", "finetune-sentinel2")
     tree.write("fid", "sentinel2-final", summary=numbers)
     Path("config.json").write_text(json.dumps(tree.configuration()))
     return tree

@@ -17,7 +17,7 @@ from dithc.model import DiT
 TYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
 
-def served(name: str, dtype: str) -> None:
+def require_library(name: str, dtype: str) -> None:
     if reason := LIBRARIES[name].skip_reason(dtype):
         pytest.skip(f"{name}, {dtype}: {reason}")
 
@@ -31,7 +31,7 @@ def random(*shape: int, seed: int, dtype: torch.dtype = torch.float32) -> torch.
 @pytest.mark.parametrize("dtype", TYPES)
 @pytest.mark.parametrize("name", LIBRARIES)
 def test_linear_and_gradients_equal_float64(name, dtype, has_bias, rows):
-    served(name, dtype)
+    require_library(name, dtype)
     inputs = [random(*rows, 24, seed=0, dtype=TYPES[dtype]), random(40, 24, seed=1, dtype=TYPES[dtype])]
     if has_bias:
         inputs.append(random(40, seed=2, dtype=TYPES[dtype]))
@@ -49,7 +49,7 @@ def test_linear_and_gradients_equal_float64(name, dtype, has_bias, rows):
 def test_model_gradients_equal_the_reference_with_any_linear_library(linear, use_backend):
     use_backend("c")
     if linear != "dithc":
-        served(linear, "fp32")
+        require_library(linear, "fp32")
     model = DiT.from_preset("DiT-S/2", depth=2, hidden_size=48, num_heads=2, input_size=8, num_classes=3)
     for index, parameter in enumerate(model.parameters()):
         if parameter.requires_grad:
@@ -86,7 +86,7 @@ with torch.backends.mkldnn.verbose(1), torch.backends.mkl.verbose(1):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["onednn", "torch-blas"])
 def test_products_execute_in_the_named_library(name):
-    served(name, "fp32")
+    require_library(name, "fp32")
     if name == "torch-blas" and not torch.backends.mkl.is_available():
         pytest.skip("this PyTorch has no MKL that could tell of its calls")
     assert name == "onednn" or "mkl" in LIBRARIES[name].describe()

@@ -19,7 +19,7 @@ class Counters(NamedTuple):
 
 
 @contextmanager
-def serving(pool: Pool) -> Iterator[None]:
+def allocating_from(pool: Pool) -> Iterator[None]:
     """Allocate this thread's tensors from `pool` in the block; modes may be nested."""
     previous = allocator.enter(pool)
     try:
@@ -28,7 +28,7 @@ def serving(pool: Pool) -> Iterator[None]:
         allocator.leave(previous)
 
 
-def is_on() -> bool:
+def is_active() -> bool:
     """Return whether this thread's tensors come from a pool."""
     library = allocator.load().library
     return library is not None and library.dithc_allocator_pool() is not None

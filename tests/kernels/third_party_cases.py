@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from tests.kernels.cases import ROUNDOFF, Array, Case, Kind, absent, given, output
+from tests.kernels.cases import ROUNDOFF, Array, Case, Kind, input_array, no_array, output
 from tests.kernels.matrix_cases import attention_gradients, attention_results, token_major
 
 ONE = ROUNDOFF["f32"]
@@ -30,7 +30,7 @@ def attention_pair(
     n, t, s, h, g, k = shape
     ints, scale = [n, t, s, h, g, k, causal, COMPUTE[kind]], float(np.float32(0.7 / np.sqrt(k)))
     extra = ROUNDOFF["bf16"] if kind == "bf16" else 0.0
-    query, key, value = (given(rng.standard_normal((n, tokens, heads, k)), kind)
+    query, key, value = (input_array(rng.standard_normal((n, tokens, heads, k)), kind)
                          for tokens, heads in ((t, h), (s, g), (s, g)))  # fmt: skip
     q, keys, values = (token_major(x.values) for x in (query, key, value))  # (n, heads, tokens, k)
     keys, values = (np.repeat(x, h // g, axis=1) for x in (keys, values))
@@ -38,12 +38,12 @@ def attention_pair(
     p, p_error, (out, out_bound), lse = attention_results(q, keys, values, scale, (k + 8) * ONE, extra, mask)
     results = [output(token_major(out), token_major(out_bound), kind), output(*lse, "f32")]
     yield Case("attention_heads_forward", ints, [query, key, value, *results], [scale])
-    kept, dout = given(token_major(out), kind), given(rng.standard_normal((n, t, h, k)), kind)
+    kept, dout = input_array(token_major(out), kind), input_array(rng.standard_normal((n, t, h, k)), kind)
     d, o = token_major(dout.values), token_major(kept.values)
     gradients = attention_gradients(q, keys, values, d, o, p, p_error, scale, s + t, extra)
     results = [output(token_major(exact), token_major(bound) + HIDDEN, kind) for exact, bound in gradients]
     yield Case(
-        "attention_heads_backward", ints, [query, key, value, kept, given(lse[0], "f32"), dout, *results], [scale]
+        "attention_heads_backward", ints, [query, key, value, kept, input_array(lse[0], "f32"), dout, *results], [scale]
     )
 
 
@@ -52,9 +52,9 @@ def norms(rng: np.random.Generator) -> Iterator[Case]:
     digits.
     """
     for d, rows, rms, kind in itertools.product((1, 5, 72, 384), (1, 37), (False, True), COMPUTE):
-        x = given(rng.standard_normal((rows, d)) * 2 + 0.5, kind)
-        weight = given(rng.standard_normal(d) * np.float64(10) ** rng.integers(-6, 1, d), kind)
-        bias = given(np.zeros(d), kind)
+        x = input_array(rng.standard_normal((rows, d)) * 2 + 0.5, kind)
+        weight = input_array(rng.standard_normal(d) * np.float64(10) ** rng.integers(-6, 1, d), kind)
+        bias = input_array(np.zeros(d), kind)
         mean = np.zeros((rows, 1)) if rms else x.values.mean(1, keepdims=True)
         rstd = 1 / np.sqrt(((x.values - mean) ** 2).mean(1, keepdims=True) + EPS)
         normal = (x.values - mean) * rstd
@@ -64,12 +64,12 @@ def norms(rng: np.random.Generator) -> Iterator[Case]:
         mean_bound = (d + 6) * ONE * size
         relative = (d + 16) * ONE + rstd * (2 * mean_bound + 2 * ONE * size)
         error = np.abs(normal) * relative + (mean_bound + 2 * ONE * size) * rstd
-        statistics = [given(mean[:, 0], "f32"), given(rstd[:, 0], "f32")]
+        statistics = [input_array(mean[:, 0], "f32"), input_array(rstd[:, 0], "f32")]
         outputs = [output(normal * weight.values, error * np.abs(weight.values) + 1e-37, kind),
                    output(mean[:, 0], mean_bound[:, 0], "f32"),
                    output(rstd[:, 0], (rstd * relative)[:, 0], "f32")]  # fmt: skip
         if rms:
-            statistics[0] = outputs[1] = absent()
+            statistics[0] = outputs[1] = no_array()
         yield Case("norm_forward", [rows, d], [x, bias, weight, *outputs], [EPS], label="rms" if rms else "")
         yield norm_backward(rng, x, weight, statistics, kind)
 
@@ -79,7 +79,7 @@ def norm_backward(rng: np.random.Generator, x: Array, weight: Array, statistics:
     rms = statistics[0].stored is None
     mean = 0.0 if rms else statistics[0].values[:, None]
     rstd = statistics[1].values[:, None]
-    dout = given(rng.standard_normal((rows, d)), kind)
+    dout = input_array(rng.standard_normal((rows, d)), kind)
     normal, g = (x.values - mean) * rstd, dout.values * weight.values
     has_mean = 0.0 if rms else 1.0
     dx = rstd * (g - has_mean * g.mean(1, keepdims=True) - normal * (g * normal).mean(1, keepdims=True))
@@ -94,6 +94,6 @@ def norm_backward(rng: np.random.Generator, x: Array, weight: Array, statistics:
     return Case("norm_backward", [rows, d], arrays, label="rms" if rms else "")
 
 
-def foreign_cases() -> list[Case]:
+def third_party_cases() -> list[Case]:
     rng = np.random.default_rng(5)
     return [*attention(rng), *norms(rng)]

@@ -1,8 +1,8 @@
 """Temporary Slurm with several nodes on this machine: munge, slurmctld, one slurmd per node, optionally accounting.
 
-All files are in one folder, and all daemons listen on the loopback interface only. Jobs read the configuration at the default
-path, because the workflow engine's plugin removes SLURM_CONF from their environment. Therefore one box runs at a time, and none
-on a machine with an installed Slurm.
+All files are in one folder, and all daemons listen on the loopback interface only. Jobs read the configuration at the
+default path, because the workflow engine's plugin removes SLURM_CONF from their environment. Therefore one instance
+runs at a time, and none on a machine with an installed Slurm.
 """
 
 import os
@@ -28,8 +28,8 @@ NODES, CPUS, MEMORY_MB = 2, 4, 6000
 KILL_WAIT_SECONDS = 5
 
 
-def obstacle(*, accounting: bool) -> str | None:
-    """Return the reason why this machine cannot start a box, or None."""
+def unavailable_reason(*, accounting: bool) -> str | None:
+    """Return the reason why this machine cannot start a private Slurm, or None."""
     if os.geteuid() != 0:
         return "a private Slurm requires root (its daemons start jobs for users)"
     missing = [name for name in NEEDED + (ACCOUNTING if accounting else ()) if shutil.which(name) is None]
@@ -41,7 +41,7 @@ def obstacle(*, accounting: bool) -> str | None:
     return None
 
 
-class Box:
+class LocalSlurm:
     """Running Slurm. It ends with its `with` block, and with the process that started it, even if that process is killed."""
 
     def __init__(self, *, accounting: bool) -> None:
@@ -49,9 +49,9 @@ class Box:
         self.folder.chmod(0o755)  # munge requires a socket that all users can reach, unlike pytest's folders
         self.port = _free_ports(20)
         self.environment = {**os.environ, "SLURM_CONF": str(self.folder / "slurm.conf")}
-        self.keeper = keeper(self.folder)
+        self.cleanup = start_cleanup(self.folder)
 
-    def __enter__(self) -> "Box":
+    def __enter__(self) -> "LocalSlurm":
         try:
             self._begin()
         except BaseException:
@@ -67,7 +67,7 @@ class Box:
         (self.folder / "munge" / "key").write_bytes(os.urandom(1024))
         (self.folder / "munge" / "key").chmod(0o400)
         CONFIGURATION.parent.mkdir(parents=True, exist_ok=True)
-        if CONFIGURATION.is_symlink():  # left by a killed box
+        if CONFIGURATION.is_symlink():  # left by a killed instance
             for process in processes_of(Path(os.readlink(CONFIGURATION)).parent):
                 _kill(process)
         CONFIGURATION.unlink(missing_ok=True)
@@ -92,7 +92,7 @@ class Box:
         try:
             self.run("scancel", "-u", "root", check=False)
         finally:
-            self.keeper.communicate()
+            self.cleanup.communicate()
 
     def run(self, *line: str, check: bool = True) -> str:
         done = subprocess.run(line, env=self.environment, capture_output=True, text=True, timeout=60, check=False)
@@ -139,7 +139,7 @@ class Box:
         ]
         return "\n".join(
             [
-                "ClusterName=box",
+                "ClusterName=local",
                 f"SlurmctldHost={host}(127.0.0.1)",
                 "SlurmUser=root",
                 "SlurmdUser=root",
@@ -226,18 +226,18 @@ class Box:
         (folder / "slurmdbd.conf").chmod(0o600)
         self._start("slurmdbd")
         self.wait(lambda: bool(self.run("sacctmgr", "-n", "show", "user", check=False)), "slurmdbd")
-        for arguments in (["cluster", "box"], ["account", "acc"], ["user", "root", "account=acc"]):
+        for arguments in (["cluster", "local"], ["account", "acc"], ["user", "root", "account=acc"]):
             self.run("sacctmgr", "-i", "-Q", "add", *arguments, check=False)
 
 
-def keeper(folder: Path) -> subprocess.Popen[bytes]:
-    """Start a process that ends a box and removes its folder after its standard input closes, also by the owner's death."""
+def start_cleanup(folder: Path) -> subprocess.Popen[bytes]:
+    """Start a process that ends a Slurm and removes its folder after its standard input closes, also by the owner's death."""
     return subprocess.Popen(
-        [sys.executable, __file__, "keep", str(folder)], stdin=subprocess.PIPE, start_new_session=True
+        [sys.executable, __file__, "clean-up", str(folder)], stdin=subprocess.PIPE, start_new_session=True
     )
 
 
-def _keep(folder: Path) -> None:
+def _clean_up(folder: Path) -> None:
     sys.stdin.read()
     for process in processes_of(folder):
         _end(process)
@@ -322,11 +322,11 @@ def _end(number: int) -> None:
     _kill(number)
 
 
-if __name__ == "__main__" and sys.argv[1:2] == ["keep"]:
-    _keep(Path(sys.argv[2]))
-elif __name__ == "__main__":  # manual use: python -m tests.slurm.box [accounting]
+if __name__ == "__main__" and sys.argv[1:2] == ["clean-up"]:
+    _clean_up(Path(sys.argv[2]))
+elif __name__ == "__main__":  # manual use: python -m tests.slurm.local_slurm [accounting]
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-    with Box(accounting="accounting" in sys.argv) as box:
-        sys.stdout.write(f"export SLURM_CONF={box.environment['SLURM_CONF']}\n")
+    with LocalSlurm(accounting="accounting" in sys.argv) as slurm:
+        sys.stdout.write(f"export SLURM_CONF={slurm.environment['SLURM_CONF']}\n")
         sys.stdout.flush()
         signal.pause()

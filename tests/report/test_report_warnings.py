@@ -22,10 +22,10 @@ def test_missing_manifest_is_rejected_and_preserves_the_old_report(small: Any, t
     assert out.read_text() == "old"
 
 
-def test_changes_of_a_run_are_listed(plant: Any, tmp_path: Path) -> None:
-    plain = plant(tmp_path / "plain")
+def test_changes_of_a_run_are_listed(tree_class: Any, tmp_path: Path) -> None:
+    plain = tree_class(tmp_path / "plain")
     assert {run.name: run.changes for run in plain.facts().runs}["pretrain"] == {}
-    content = plant.configuration()
+    content = tree_class.configuration()
     content["runs"]["pretrain"] |= {
         "objective": {"prediction_type": "v", "loss_weighting": "min-snr"},
         "betas": [0.9, 0.95],
@@ -33,7 +33,7 @@ def test_changes_of_a_run_are_listed(plant: Any, tmp_path: Path) -> None:
     for name in ("sentinel2", "gaofen2"):
         content["runs"][f"finetune-{name}"] |= {"objective": {"prediction_type": "v"}, "lr_schedule": "cosine"}
     content["runs"]["finetune-gaofen2"] |= {"optimizer": {"kind": "muon", "momentum": 0.9}}
-    changes = {run.name: run.changes for run in plant(tmp_path / "other", content).facts().runs}
+    changes = {run.name: run.changes for run in tree_class(tmp_path / "other", content).facts().runs}
     assert changes["pretrain"] == {"prediction_type": "v", "loss_weighting": "min-snr", "betas": [0.9, 0.95]}
     muon = {"optimizer": "muon", "momentum": 0.9}
     assert changes["finetune-gaofen2"] == {"prediction_type": "v", "lr_schedule": "cosine", **muon}

@@ -1,4 +1,4 @@
-"""Rank program for tests of user-defined modules: `own_program.py <ranks> <folder> <scene>...`; one line on success.
+"""Rank program for tests of user-defined modules: `custom_loop_program.py <ranks> <folder> <scene>...`; one line on success.
 
 N samples, T tokens, D width, C channels.
 """
@@ -23,7 +23,7 @@ from dithc.train import CheckpointManager, Optimizer, Strategy
 from dithc.train.strategies.first_pass import mean_square
 from tests.train.optimizer.zero_program import assert_same, send_late
 
-SAMPLES, TOKENS, WORDS, SIDE, CLASSES, STEPS = 4, 6, 24, 8, 5, 4
+SAMPLES, TOKENS, VOCABULARY, SIDE, CLASSES, STEPS = 4, 6, 24, 8, 5, 4
 CLIP = 0.05  # below the norms of these gradients
 # Unit roundoff, times the longest sum (samples x 8 x 8 positions of a convolution's gradient), times the consecutive
 # layers.
@@ -33,7 +33,7 @@ FP32 = 2**-24 * SAMPLES * SIDE**2 * 8
 GROUPS = partial(nn.GroupNorm, 2)
 
 
-class Pictures(nn.Module):
+class ConvNet(nn.Module):
     """Convolutions, a norm over groups or over the batch, torch's attention, a dropout."""
 
     def __init__(self, norm: Callable[[int], nn.Module] = GROUPS, dropout: float = 0.0) -> None:
@@ -50,7 +50,7 @@ class Pictures(nn.Module):
         return out
 
 
-class Words(nn.Module):
+class LanguageModel(nn.Module):
     """Language model with unusual reads of weights.
 
     Its parts are in a dictionary that is not called. The head shares the weights of the embedding, one weight belongs
@@ -59,9 +59,9 @@ class Words(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        parts = {"embedding": nn.Embedding(WORDS, 16), "lstm": nn.LSTM(16, 16, num_layers=2, batch_first=True)}
+        parts = {"embedding": nn.Embedding(VOCABULARY, 16), "lstm": nn.LSTM(16, 16, num_layers=2, batch_first=True)}
         self.parts = nn.ModuleDict(parts | {"norm": nn.LayerNorm(16)})
-        self.head = nn.Linear(16, WORDS, bias=False)
+        self.head = nn.Linear(16, VOCABULARY, bias=False)
         self.head.weight = self.parts["embedding"].weight
         self.uncalled, self.read_early = nn.Linear(16, 16), nn.Linear(16, 16)
 
@@ -73,7 +73,7 @@ class Words(nn.Module):
         return self.head(self.parts["norm"](self.read_early(x))), {"state": state}
 
 
-MODELS: dict[str, Callable[[], nn.Module]] = {"pictures": Pictures, "tokens": Words}
+MODELS: dict[str, Callable[[], nn.Module]] = {"images": ConvNet, "tokens": LanguageModel}
 
 
 def build(kind: Callable[[], nn.Module]) -> nn.Module:
@@ -84,9 +84,9 @@ def build(kind: Callable[[], nn.Module]) -> nn.Module:
 
 def batch_of(model: nn.Module, step: int, samples: int = SAMPLES) -> tuple[Tensor, Tensor]:
     draws = torch.Generator().manual_seed(step)
-    if isinstance(model, Pictures):
+    if isinstance(model, ConvNet):
         return torch.randn(samples, 3, SIDE, SIDE, generator=draws), torch.randint(CLASSES, (samples,), generator=draws)
-    tokens = torch.randint(WORDS, (samples, TOKENS + 1), generator=draws)
+    tokens = torch.randint(VOCABULARY, (samples, TOKENS + 1), generator=draws)
     return tokens[:, :-1], tokens[:, 1:].reshape(-1)
 
 
@@ -96,7 +96,7 @@ def loss_of(output: Any, expected: Tensor) -> Tensor:
     return functional.cross_entropy(logits.flatten(0, -2), expected)
 
 
-class Training:
+class CustomLoop:
     """Custom training loop: each rank trains on its share of the batch."""
 
     def __init__(self, model: nn.Module, group: Group, sharding: str = "none", **settings: Any) -> None:
@@ -129,7 +129,7 @@ class Training:
 def gradients(group: Group, _: Path) -> None:
     """Gradients equal one process with the joined batch, in float64, and are bitwise equal on all ranks."""
     for name, kind in MODELS.items():
-        training, exact = Training(build(kind), group), build(kind).double()
+        training, exact = CustomLoop(build(kind), group), build(kind).double()
         training.backward(1)
         x, y = batch_of(exact, 1, SAMPLES * group.size)
         loss_of(exact(x.double() if x.is_floating_point() else x), y).backward()
@@ -147,7 +147,7 @@ def gradients(group: Group, _: Path) -> None:
 
 def micro_batches(group: Group, _: Path) -> None:
     """Summed losses, in several passes, yield the gradient of the mean over the complete batch."""
-    training, whole = Training(build(Words), group), Training(build(Words), group)
+    training, whole = CustomLoop(build(LanguageModel), group), CustomLoop(build(LanguageModel), group)
     whole.backward(1)
     x, y = batch_of(whole.model, 1, SAMPLES * group.size)
     count = SAMPLES // 2
@@ -160,10 +160,10 @@ def micro_batches(group: Group, _: Path) -> None:
         assert other.grad is None or (one.grad - other.grad).norm() <= FP32 * other.grad.norm()
 
 
-def zero_is_plain(group: Group, _: Path) -> None:
+def zero1_equals_plain(group: Group, _: Path) -> None:
     """ZeRO-1 trains bitwise like the plain optimizer, for any module."""
     for name, kind in MODELS.items():
-        plain, shared = (Training(build(kind), group, sharding) for sharding in ("none", "zero1"))
+        plain, shared = (CustomLoop(build(kind), group, sharding) for sharding in ("none", "zero1"))
         assert_same(shared.steps(1, STEPS), plain.steps(1, STEPS))
         assert shared.losses == plain.losses, name
         counts = [sum(value.numel() for value in one.optimizer.state().values()) for one in (shared, plain)]
@@ -177,20 +177,20 @@ def late_weights(group: Group, _: Path) -> None:
     """No weight is read before all ranks' weights have arrived, wherever a module reads it: NaN until a wait."""
     gather = dist.all_gather_single
     for name, kind in MODELS.items():
-        truth = Training(build(kind), group)
+        truth = CustomLoop(build(kind), group)
         truth.steps(1, 3)
         dist.all_gather_single = partial(send_late, gather)
         try:
-            late = Training(build(kind), group, "zero1")
+            late = CustomLoop(build(kind), group, "zero1")
             late.steps(1, 3)
             assert late.losses == truth.losses, name
         finally:
             dist.all_gather_single = gather
 
 
-def changes_nothing(group: Group, _: Path) -> None:
+def settle_keeps_state(group: Group, _: Path) -> None:
     """`settle` does not change weights, statistics and random numbers; statistics then equal rank 0's."""
-    model = build(partial(Pictures, nn.BatchNorm2d, 0.5))
+    model = build(partial(ConvNet, nn.BatchNorm2d, 0.5))
     before = copy.deepcopy(model.state_dict())
     torch.manual_seed(5)
     expected = torch.rand(3)
@@ -206,17 +206,17 @@ def changes_nothing(group: Group, _: Path) -> None:
         assert_same(other, found[0])
 
 
-def resumed(group: Group, folder: Path) -> None:
+def resumed_run(group: Group, folder: Path) -> None:
     """A run resumed from a checkpoint bitwise equals an uninterrupted run."""
 
     def channels_last() -> nn.Module:
-        return Pictures(nn.BatchNorm2d, 0.5).to(memory_format=torch.channels_last)
+        return ConvNet(nn.BatchNorm2d, 0.5).to(memory_format=torch.channels_last)
 
-    for name, kind in {"statistics": channels_last, "tokens": Words}.items():
+    for name, kind in {"statistics": channels_last, "tokens": LanguageModel}.items():
         for sharding in ("none", "zero1"):
-            truth = Training(build(kind), group, sharding).steps(1, STEPS)
+            truth = CustomLoop(build(kind), group, sharding).steps(1, STEPS)
             for last in (STEPS // 2, STEPS):
-                training = Training(build(kind), group, sharding)
+                training = CustomLoop(build(kind), group, sharding)
                 checkpoints = CheckpointManager(
                     folder / f"{name}-{sharding}", group, training.optimizer, every=3, facts={"a": 1}
                 )
@@ -236,7 +236,7 @@ def resumed(group: Group, folder: Path) -> None:
 
 def other_optimizers(group: Group, _: Path) -> None:
     """torch's optimizers use the summed gradients, cleared or zeroed between steps, like those of the joined batch."""
-    alone, *several = (build(Pictures) for _ in range(3))
+    alone, *several = (build(ConvNet) for _ in range(3))
     optimizer = torch.optim.SGD(alone.parameters(), lr=0.1)
     for step in range(1, STEPS + 1):
         x, y = batch_of(alone, step, SAMPLES * group.size)
@@ -244,7 +244,7 @@ def other_optimizers(group: Group, _: Path) -> None:
         loss_of(alone(x), y).backward()
         optimizer.step()
     for model, forget in zip(several, (True, False), strict=True):
-        training, optimizer = Training(model, group), torch.optim.SGD(model.parameters(), lr=0.1)
+        training, optimizer = CustomLoop(model, group), torch.optim.SGD(model.parameters(), lr=0.1)
         for step in range(1, STEPS + 1):
             optimizer.zero_grad(set_to_none=forget)
             training.backward(step)
@@ -253,17 +253,17 @@ def other_optimizers(group: Group, _: Path) -> None:
             assert (local - expected).norm() <= STEPS * FP32 * max(expected.norm().item(), 1.0)
 
 
-def refused(group: Group, _: Path) -> None:
+def rejected_misuse(group: Group, _: Path) -> None:
     """Misuse raises an error on every rank."""
-    ready = Training(build(Pictures), group)
+    ready = CustomLoop(build(ConvNet), group)
     picture = torch.zeros(1, 3, SIDE, SIDE)
 
-    def refuses(message: str, call: Callable[[], object]) -> None:
+    def expect_error(message: str, call: Callable[[], object]) -> None:
         with pytest.raises(UserError, match=message):
             call()
 
     def other(rank_sees: Callable[[nn.Module], object]) -> nn.Module:
-        model = build(Pictures)
+        model = build(ConvNet)
         if group.rank == group.size - 1:
             rank_sees(model)
         return model
@@ -271,26 +271,28 @@ def refused(group: Group, _: Path) -> None:
     def uneven(model: nn.Module) -> None:
         model.forward = lambda x: model.head(torch.zeros(1, 16))
 
-    refuses("settle of a strategy", lambda: ready.strategy.settle(picture))
+    expect_error("settle of a strategy", lambda: ready.strategy.settle(picture))
     wider = other(lambda model: setattr(model, "head", nn.Linear(16, CLASSES + 1)))
-    refuses(r"rank 1\n.*head.weight of torch.float32 \(6, 16\)", lambda: Strategy(wider, group))
+    expect_error(r"rank 1\n.*head.weight of torch.float32 \(6, 16\)", lambda: Strategy(wider, group))
     more = other(lambda model: setattr(model, "more", nn.Linear(1, 1)))
-    refuses("different: more.weight, more.bias", lambda: Strategy(more, group))
+    expect_error("different: more.weight, more.bias", lambda: Strategy(more, group))
     numbers = other(lambda model: nn.init.ones_(model.head.weight))
-    refuses("other values than rank 0 in head.weight", lambda: Strategy(numbers, group))
-    refuses("none of .* on rank 1", lambda: Strategy(other(uneven), group).settle(picture))
-    refuses("torch.bfloat16", lambda: Strategy(build(Pictures).bfloat16(), group))
-    refuses("no trainable parameter", lambda: Strategy(build(Pictures).requires_grad_(False), group))
-    refuses("sparse gradients", lambda: Strategy(nn.Embedding(3, 2, sparse=True), group))
-    refuses("uninitialized parameters", lambda: Strategy(nn.LazyLinear(2), group))
-    refuses("a strategy before `settle`", lambda: Strategy(build(Pictures), group).backward(torch.ones(())))
-    frozen = Strategy(build(Pictures), group)
-    refuses("pass `loss_of` to settle", lambda: frozen.settle(picture, loss_of=lambda _: mean_square({"loss": 0.0})))
+    expect_error("other values than rank 0 in head.weight", lambda: Strategy(numbers, group))
+    expect_error("none of .* on rank 1", lambda: Strategy(other(uneven), group).settle(picture))
+    expect_error("torch.bfloat16", lambda: Strategy(build(ConvNet).bfloat16(), group))
+    expect_error("no trainable parameter", lambda: Strategy(build(ConvNet).requires_grad_(False), group))
+    expect_error("sparse gradients", lambda: Strategy(nn.Embedding(3, 2, sparse=True), group))
+    expect_error("uninitialized parameters", lambda: Strategy(nn.LazyLinear(2), group))
+    expect_error("a strategy before `settle`", lambda: Strategy(build(ConvNet), group).backward(torch.ones(())))
+    frozen = Strategy(build(ConvNet), group)
+    expect_error(
+        "pass `loss_of` to settle", lambda: frozen.settle(picture, loss_of=lambda _: mean_square({"loss": 0.0}))
+    )
     ready.backward(1)
-    refuses("unused gradients of the previous step", lambda: ready.backward(2))
+    expect_error("unused gradients of the previous step", lambda: ready.backward(2))
     ready.optimizer.step()
     ready.net(picture).sum().backward()
-    refuses("gradients that are not summed over the ranks", ready.optimizer.step)
+    expect_error("gradients that are not summed over the ranks", ready.optimizer.step)
 
 
 SCENES: dict[str, Callable[[Group, Path], None]] = {
@@ -298,12 +300,12 @@ SCENES: dict[str, Callable[[Group, Path], None]] = {
     for scene in (
         gradients,
         micro_batches,
-        zero_is_plain,
+        zero1_equals_plain,
         late_weights,
-        changes_nothing,
-        resumed,
+        settle_keeps_state,
+        resumed_run,
         other_optimizers,
-        refused,
+        rejected_misuse,
     )
 }
 

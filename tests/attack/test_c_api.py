@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 @pytest.mark.parametrize("seed", [1, 2, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(100, 200))])
 @pytest.mark.slow
 def test_random_calls_are_rejected_or_completed(seed: int) -> None:
-    command = [sys.executable, "-m", "tests.attack.c_door", str(seed), "800"]
+    command = [sys.executable, "-m", "tests.attack.c_api", str(seed), "800"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600, check=False)
     last = done.stdout.splitlines()[-1:]
     assert (done.returncode, last) == (0, ["done"]), f"seed {seed}, in {last}: {done.stderr[-2000:]}"

@@ -13,14 +13,14 @@ from dithc.report.documents import read_bench
 
 
 @pytest.mark.parametrize("kind", ["step", "strategies"])
-def test_page_shows_the_summary_of_a_benchmark(plant: Any, tmp_path: Path, kind: str) -> None:
+def test_page_shows_the_summary_of_a_benchmark(tree_class: Any, tmp_path: Path, kind: str) -> None:
     summary = Measurement(
         title="a title",
         tables=[Table(title="a table", head=["Variant", "s"], rows=[["cftp", "0.64 ± 0.02"]])],
         notes=["a <note>"],
         conditions={"memory limit": "RLIMIT_DATA of 5 bytes"},
     )
-    tree, out, path = plant(tmp_path), tmp_path / "report.html", tmp_path / "bench.json"
+    tree, out, path = tree_class(tmp_path), tmp_path / "report.html", tmp_path / "bench.json"
     path.write_text(json.dumps({"bench": kind, "cells": [3], **summary.to_content()}))
     write_report(tree.experiment, [], out=out, benches={kind: path})
     text = out.read_text()

@@ -74,10 +74,10 @@ def site_links(text: str, page: Path) -> str:
 
 def commands() -> str:
     """Return the page with the help of every command."""
-    from dithc.cli import VERBS, command_module
+    from dithc.cli import COMMANDS, command_module
 
     parts = ["# Commands\n\nThe help texts of `dithc` commands. `dithc COMMAND --help` prints the same text.\n"]
-    for name in VERBS:
+    for name in COMMANDS:
         module = import_module(command_module(name))
         parser = argparse.ArgumentParser(
             f"dithc {name}",

@@ -77,7 +77,7 @@ static int copy_blocks(hc_context *context, const int64_t *words) {
     return hc_copy_blocks(context, words[0], words[1], words[2], AT(3), words[4], words[5], AT(6), words[7], words[8]);
 }
 
-static int exchange_meet(hc_context *context, const int64_t *words) {
+static int exchange_barrier(hc_context *context, const int64_t *words) {
     (void)context;
     return hc_exchange_barrier(AT(0), words[1], AT(2));
 }
@@ -100,7 +100,7 @@ static const struct {
     [HC_STEP_ROTATE_HEADS_BACKWARD] = {rotate_heads_backward, 15},
     [HC_STEP_ATTENTION_HEADS_FORWARD] = {attention_heads_forward, 1},
     [HC_STEP_COPY_BLOCKS] = {copy_blocks, 9},
-    [HC_STEP_EXCHANGE_MEET] = {exchange_meet, 3},
+    [HC_STEP_EXCHANGE_BARRIER] = {exchange_barrier, 3},
 };
 #define NUM_STEPS ((int64_t)(sizeof(STEPS) / sizeof(STEPS[0])))
 

@@ -15,7 +15,7 @@ ENTRANCES = {
     "rasterio": ("dithc/data/raster/", "dithc/data/grids.py", "dithc/data/readers/gaofen2/orthorectify.py"),
     "PIL": ("dithc/data/images.py",),
     "zarr": ("dithc/data/export/zarr_store.py",),
-    "pystac_client": ("dithc/data/stac/catalogue.py",),
+    "pystac_client": ("dithc/data/stac/catalog.py",),
     "lxml": ("dithc/data/xml.py",),
     "pyarrow": ("dithc/data/parquet.py",),
     "diffusers": (
@@ -28,6 +28,7 @@ ENTRANCES = {
     "mpi4py": ("dithc/engine/comm/mpi.py",),
     "matplotlib": ("dithc/report/figures/",),
     "jinja2": ("dithc/report/html/render.py",),
+    "xarray": ("dithc/__init__.py", "dithc/data/export/"),
     "snakemake": ("dithc/workflow/snakemake_api.py",),
     "tensorboard": ("dithc/core/logging/metrics.py",),
     "tqdm": ("dithc/core/logging/progress.py",),
@@ -42,7 +43,6 @@ ENTRANCES = {
         "dithc/config/yaml_reader.py",
         "dithc/engine/hardware/description.py",
         "dithc/core/reproduction/published_values.py",
-        "dithc/report/benchmarks/published.py",
     ),
     "ctypes": (
         "dithc/engine/native/",

@@ -70,7 +70,7 @@ GROUPS = {
     },
 }
 """Summary of each command, by the package of its module; the commands without a package are modules of `dithc.cli`."""
-VERBS = {name: summary for commands in GROUPS.values() for name, summary in commands.items()}
+COMMANDS = {name: summary for commands in GROUPS.values() for name, summary in commands.items()}
 SINGLE_FILES = {"report", "search-sampler"}  # commands with an `--out` file in a folder that may hold other files
 STAGES = {
     *("synthesize", "ingest", "tiles", "codec", "latents", "train", "sample", "extractor", "features", "fid"),
@@ -96,7 +96,7 @@ FIXES = {
 """Fix for an operating system error, by error number."""
 FIX = "check the path and its file system, then restart"
 
-__all__ = ["VERBS", "command_module", "main"]
+__all__ = ["COMMANDS", "command_module", "main"]
 
 
 class _Parser(argparse.ArgumentParser):
@@ -112,8 +112,8 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _overview() -> str:
-    width = max(map(len, VERBS))
-    lines = "\n".join(f"  {name:<{width}}  {summary}" for name, summary in VERBS.items())
+    width = max(map(len, COMMANDS))
+    lines = "\n".join(f"  {name:<{width}}  {summary}" for name, summary in COMMANDS.items())
     head, end = "usage: dithc <command> [arguments]\n\ncommands:\n", "`dithc <command> --help` shows an example.\n"
     return f"{head}{lines}\n\n{end}"
 
@@ -132,7 +132,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
         print(f"dithc {version('dithc')}")
         return 0
-    if argv[0] not in VERBS:
+    if argv[0] not in COMMANDS:
         print(f"dithc: unknown command {argv[0]!r}\n\n{_overview()}", file=sys.stderr, end="")
         return 2
     # Threads that wait for each other spin. With libgomp's default of milliseconds, a training step next to another
@@ -189,7 +189,7 @@ def _run_logged(argv: Sequence[str]) -> int:
 
 
 def command_module(command: str) -> str:
-    """Return the name of the module that implements a command of `VERBS`."""
+    """Return the name of the module that implements a command of `COMMANDS`."""
     group = next(group for group, commands in GROUPS.items() if command in commands)
     return ".".join(["dithc.cli", *([group] if group else []), command.replace("-", "_")])
 

@@ -28,7 +28,7 @@ from typing import NamedTuple
 from dithc.core.artifacts import outputs
 from dithc.core.clutter import is_clutter
 from dithc.core.logging import UserError, user_error
-from dithc.data.file_checks import check_room, open_regular, printable
+from dithc.data.file_checks import check_memory, open_regular, printable
 from dithc.data.scene import SceneRejectedError
 
 SPARE_BYTES = 1 << 30
@@ -179,7 +179,7 @@ def unpack(archive: Path, folder: Path, *, wanted: Callable[[str], bool]) -> lis
                         continue
                     if name in written:
                         raise _invalid_product(archive, got=f"two files {name}")
-                    check_room(archive, entry.size, said=name)
+                    check_memory(archive, entry.size, description=name)
                     check_disk(archive, entry.size, folder)
                     source = entries.extractfile(entry)
                     assert source is not None, "a regular file has content"

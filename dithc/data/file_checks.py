@@ -62,12 +62,12 @@ def check_inside(path: Path, folder: Path | None) -> None:
         raise _unusable(path, got=got, expected=expected, fix=LINK_FIX)
 
 
-def check_room(path: Path, num_bytes: int, *, said: str) -> None:
-    """Raise UserError if `num_bytes` of pixels exceed `max_pixel_bytes`; `said` is their shape and type."""
+def check_memory(path: Path, num_bytes: int, *, description: str) -> None:
+    """Raise UserError if `num_bytes` of pixels exceed `max_pixel_bytes`; `description` is their shape and type."""
     if num_bytes > max_pixel_bytes():
         raise _unusable(
             path,
-            got=f"{said}: {num_bytes / 2**30:.1f} GiB of pixels",
+            got=f"{description}: {num_bytes / 2**30:.1f} GiB of pixels",
             expected=f"at most {max_pixel_bytes() / 2**30:.1f} GiB: half of the available memory, and 32 GiB",
             fix="cut it into smaller scenes (gdal_translate -srcwin), or stage it on a machine with more memory",
         )

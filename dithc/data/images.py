@@ -14,7 +14,7 @@ from PIL import Image, ImageFile, PngImagePlugin, TiffImagePlugin, UnidentifiedI
 
 from dithc.core.artifacts import atomic_write
 from dithc.core.logging import UserError, user_error
-from dithc.data.file_checks import check_room, max_pixel_bytes, open_regular
+from dithc.data.file_checks import check_memory, max_pixel_bytes, open_regular
 
 Pixels = npt.NDArray[np.uint8]
 FORMATS = {
@@ -54,10 +54,11 @@ def prepare(content: bytes, size: int, *, path: Path) -> PreparedImage:
     """Decode an image as RGB, scaled and cropped to a square of `size` pixels; UserError, naming `path`, if it is unusable."""
     image, notes = decoded(content, path)
     ratio = max(image.size) // min(image.size)
-    check_room(path, 4 * size * size * ratio, said=f"{image.height} x {image.width}, short side scaled to {size}")
+    description = f"{image.height} x {image.width}, short side scaled to {size}"
+    check_memory(path, 4 * size * size * ratio, description=description)
     crop = cropped(image, size)  # (3, size, size)
     # The crop of a gray image is gray too, and is cheaper to test.
-    notes["grayscale"] = _is_grey(crop.transpose(1, 2, 0)) and _is_grey(np.asarray(image))
+    notes["grayscale"] = _is_gray(crop.transpose(1, 2, 0)) and _is_gray(np.asarray(image))
     notes["enlarged"] = min(image.size) < size
     return PreparedImage(crop, tuple(note for note in NOTES if notes.get(note)))
 
@@ -65,7 +66,7 @@ def prepare(content: bytes, size: int, *, path: Path) -> PreparedImage:
 def read_file(path: Path) -> bytes:
     """Return the bytes of an image file; raise UserError if it is missing, not regular, or larger than the memory."""
     with open_regular(path) as file:
-        check_room(path, path.stat().st_size, said="a file")
+        check_memory(path, path.stat().st_size, description="a file")
         return file.read()
 
 
@@ -85,7 +86,7 @@ def cropped(image: Image.Image, size: int) -> Pixels:
     return np.ascontiguousarray(rgb.transpose(2, 0, 1))
 
 
-def _is_grey(rgb: Pixels) -> bool:
+def _is_gray(rgb: Pixels) -> bool:
     """Return whether all pixels (H, W, 3) are gray; a sparse sample is tested first."""
     return all(
         bool((part[..., 0] == part[..., 1]).all() and (part[..., 1] == part[..., 2]).all())
@@ -128,7 +129,7 @@ def decoded(content: bytes, path: Path) -> tuple[Image.Image, dict[str, bool]]:
     Image.MAX_IMAGE_PIXELS = max_pixel_bytes() // 8  # Pillow rejects twice as many pixels, of 4 bytes each
     try:
         with Image.open(file, formats=tuple(FORMATS)) as image:
-            check_room(path, 4 * image.width * image.height, said=f"{image.height} x {image.width}")
+            check_memory(path, 4 * image.width * image.height, description=f"{image.height} x {image.width}")
             mode, is_deep = image.mode, _is_deep(image)
             if isinstance(image, TiffImagePlugin.TiffImageFile) and (fault := _tiff_fault(image.tag_v2, image.tile)):
                 raise ValueError(fault)

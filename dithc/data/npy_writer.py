@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from dithc.core.artifacts import outputs
 from dithc.core.logging import UserError, user_error
-from dithc.data.file_checks import check_room, open_regular
+from dithc.data.file_checks import check_memory, open_regular
 
 SHARD_BYTES = 1 << 30
 """Largest shard: small enough to copy and hash separately, large enough to keep the number of files low."""
@@ -154,6 +154,6 @@ def read_npy(path: Path) -> npt.NDArray[Any]:
         count, size = math.prod(shape), path.stat().st_size - file.tell()
         if any(side < 1 for side in shape) or count * dtype.itemsize != size:
             raise OSError(f"its header declares {shape} of {dtype}, {count * dtype.itemsize} bytes; it contains {size}")
-        check_room(path, size, said=f"{shape} of {dtype}")
+        check_memory(path, size, description=f"{shape} of {dtype}")
         array = np.fromfile(file, dtype=dtype, count=count).astype(dtype.newbyteorder("="), copy=False)
         return array.reshape(shape, order="F" if fortran else "C")

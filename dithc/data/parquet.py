@@ -90,11 +90,6 @@ def read_columns(path: Path, *names: str, most: int | None = None) -> dict[str, 
     return {name: table.column(name).to_pylist() for name in table.column_names}
 
 
-def read_rows(path: Path) -> list[dict[str, Any]]:
-    columns = read_columns(path)
-    return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
-
-
 def read_shard(path: Path, column: str) -> ParquetInfo:
     """Return metadata of a parquet file and sizes of one column, if it exists; raise OSError for an incomplete file."""
     try:

@@ -19,8 +19,8 @@ from dithc.data.scenes import Scenes
 
 __all__ = ["Bands", "Image", "Mask", "Scenes", "marked", "open_npy", "write_geotiff"]
 
-Colour = Literal["red", "green", "blue"]
-COLOURS: tuple[Colour, ...] = get_args(Colour)
+Color = Literal["red", "green", "blue"]
+COLORS: tuple[Color, ...] = get_args(Color)
 NODATA = {"int16": -32768, "uint16": 65535}
 """Stored number for missing data, outside the range that sensors deliver. uint8 has no spare number."""
 # Band centers in nm. Sentinel-2A: MTD_MSIL2A.xml (Spectral_Information); B and C differ by less than 17 nm. Gaofen-2:
@@ -106,7 +106,7 @@ class Bands:
         return np.clip(numbers, low, high).astype(self.dtype), clipped  # (N, C, H, W)
 
     def labels(self) -> list[BandLabel]:
-        colors = {band: COLOURS[place] for place, band in enumerate(self.shown)}
+        colors = {band: COLORS[place] for place, band in enumerate(self.shown)}
         columns = zip(self.names, self.scale, self.offset, self.wavelengths_nm, strict=True)
         return [
             BandLabel(name=name, units=self.units, scale=scale, offset=offset, wavelength_nm=nm, shown=colors.get(i))

@@ -170,7 +170,7 @@ def stored_physical(values: Array, *, scale: float, invalid: Array, units: Units
 
 
 def stored_reflectance(digital: Array, *, offset: float, per_unit: float, invalid: Array, quantity: str) -> Array:
-    """Return digital numbers (reflectance with `per_unit` 1) as int16 in steps of `REFLECTANCE_SCALE`, 0 where invalid."""
+    """Apply the offset and the scale: (digital + offset) / per_unit, as int16 in steps of `REFLECTANCE_SCALE`; 0 if invalid."""
     factor = 1.0 / (per_unit * REFLECTANCE_SCALE)
     fits = digital.dtype.kind in "iu" and digital.dtype.itemsize <= 2 and abs(offset) < 1 << 30  # sums fit into int32
     values: Array = digital.astype(np.int32 if fits else np.float64)

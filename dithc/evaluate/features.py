@@ -151,7 +151,7 @@ def _extract_turned(
     images: ImageSet, extractor: Extractor, plan: ShardPlan, *, is_requested: bool, batch: int, group: Group
 ) -> int:
     """Extract some images in the other orientations; return their number."""
-    queries = evenly(images.not_learnt if is_requested else images.not_learnt[:0])
+    queries = evenly(images.held_out if is_requested else images.held_out[:0])
     array, sidecar = (plan.folder / name for name in TURNED_FILES)
     if not len(queries):
         if group.rank == 0:

@@ -27,7 +27,7 @@ class ImageSet:
         rendering_digest: name or hash of the fixed rendering to uint8; sets with different ones are not compared.
         read: function from numbers to uint8 RGB images (n, 3, H, W) for a network, and the counts of clipped pixels.
         ids: identity of each image: the name of a real tile, or the seed number of a generated image.
-        not_learnt: ascending numbers of held-out images.
+        held_out: ascending numbers of held-out images.
     """
 
     total: int
@@ -35,7 +35,7 @@ class ImageSet:
     rendering_digest: str
     read: Callable[[Rows], tuple[NDArray[np.uint8], Clipped]]
     ids: Sequence[Any] = ()
-    not_learnt: Rows = field(default_factory=lambda: NO_ROWS)
+    held_out: Rows = field(default_factory=lambda: NO_ROWS)
 
 
 def share(rows: Rows, *, batch: int, group: Group) -> Iterator[Rows]:

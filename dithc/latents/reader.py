@@ -16,7 +16,7 @@ from dithc.core.logging import UserError, user_error
 from dithc.data import Rows, Tiles
 from dithc.latents.encode import INDEX_FILE, SCHEMA_VERSION, encode_tiles
 
-FIX = "rerun the latents stage of this data set (`dithc latents`)"
+FIX = "rerun the latents stage of this dataset (`dithc latents`)"
 
 Split = Literal["train", "val", "test", "all"]
 

@@ -31,16 +31,16 @@ def chosen_degrees(
     of the machine's description. Raises UserError if given degrees do not match.
     """
     nodes, work = _nodes(group), work_of(images, shards, job=job)
-    ranks, ranks_a_node = group.size, len(nodes[0])
+    ranks, ranks_per_node = group.size, len(nodes[0])
     rates = planner.MachineRates(flops=1.0, inside=None, between=None, copy_rate=1.0, decoding=1.0)
     # Codec reconstructions only distribute tiles, for which no rates are needed.
     if isinstance(images, ImageGenerator) and (layout is not None or (group.size > 1 and shards)):
         rates = _rates(images, work, group, nodes)
     if layout is not None:
-        ranks, ranks_a_node = layout[0] * layout[1], layout[1]
-        rates = _described_links(rates, ranks_a_node)
+        ranks, ranks_per_node = layout[0] * layout[1], layout[1]
+        rates = _described_links(rates, ranks_per_node)
     fixed = dict(job.degrees) | (_stages(job, ranks=ranks) if shards else {})
-    costs = planner.CostModel(work=work, rates=rates, ranks=ranks, ranks_a_node=ranks_a_node)
+    costs = planner.CostModel(work=work, rates=rates, ranks=ranks, ranks_per_node=ranks_per_node)
     plan = planner.rank_degrees(costs, fixed=fixed)
     # Broadcast from the first rank, because processors may differ in the last bit of a prediction.
     result: planner.PlanResult = group.broadcast_object(plan if group.rank == 0 else None)
@@ -109,12 +109,12 @@ def _rates(
     return planner.measure_rates(images.model, group, work=work, bf16=images.bf16, decode=decode, nodes=nodes)
 
 
-def _described_links(rates: planner.MachineRates, ranks_a_node: int) -> planner.MachineRates:
+def _described_links(rates: planner.MachineRates, ranks_per_node: int) -> planner.MachineRates:
     """Return measured rates with the links of the machine's description, if available."""
     machine = discover_machine()
     if machine.network is None:
         return rates
-    described = planner.rates_from_description(machine, ranks_a_node=ranks_a_node, flops=rates.flops)
+    described = planner.rates_from_description(machine, ranks_per_node=ranks_per_node, flops=rates.flops)
     source = f"{rates.source}, links {described.source}"
     links = {name: getattr(described, name) for name in ("inside", "between", "barrier_seconds")}
     return replace(rates, **links, source=source)

@@ -46,9 +46,9 @@ def degrees_table(job: SamplingJob, group: Group, *, layout: tuple[int, int] | N
 
 
 def _link_notes(rates: planner.MachineRates, layout: tuple[int, int] | None) -> Iterator[str]:
-    nodes, ranks_a_node = layout or (1, 1)
+    nodes, ranks_per_node = layout or (1, 1)
     unknown = [
-        *(["within a node"] if ranks_a_node > 1 and rates.inside is None else []),
+        *(["within a node"] if ranks_per_node > 1 and rates.inside is None else []),
         *(["between nodes"] if nodes > 1 and rates.between is None else []),
     ]
     if unknown:

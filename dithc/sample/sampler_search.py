@@ -22,7 +22,7 @@ from dithc.sample.job import SamplingJob
 from dithc.sample.pipeline import inputs_of, open_images
 from dithc.sample.shards import batches
 
-SOLVERS, MAX_STEPS = ("dpm-solver", "unipc", *training.FLOW_SAMPLERS), 20
+SOLVERS, MAX_STEPS = ("dpm-solver", "unipc", *training.FLOW_SAMPLER_NAMES), 20
 SHARES = (0.5, 0.25, 0.125)  # successive strides, relative to the distance of a timestep to its neighbor
 SCALINGS, SCALING_TOLERANCE, MAX_TRIALS = (-0.1, 0.2), 0.005, 12
 MAX_SWEEPS = 4  # over all timesteps, per stride
@@ -101,7 +101,7 @@ def _latent_error(
         return torch.cat([changed.latents(part) for part in parts])  # (N, Z, h, w)
 
     log.info(f"computing {len(indices)} reference latents in {reference_steps} steps")
-    is_flow = images.evaluation.sampler in training.FLOW_SAMPLERS
+    is_flow = images.evaluation.sampler in training.FLOW_SAMPLER_NAMES
     solver: dict[str, Any] = {"sampler": "heun"} if is_flow else {"sampler": "unipc", "solver_order": 3}
     reference = latents(**solver, cache=None, pipefusion=None, steps=reference_steps, timesteps=None)
     return functools.cache(lambda times: float((latents(timesteps=list(times)) - reference).abs().mean()))
@@ -110,7 +110,7 @@ def _latent_error(
 def _default_spacing(config: training.EvaluationConfig) -> tuple[Times, int]:
     """Return the timesteps of a solver without `timesteps`, and the least last one; equal intervals for a flow."""
     assert isinstance(config.sampler, str), "installed samplers are not searched"
-    if config.sampler in training.FLOW_SAMPLERS:
+    if config.sampler in training.FLOW_SAMPLER_NAMES:
         count = config.num_times
         return tuple(round(training.FLOW_START * (count - index) / count) for index in range(count)), 1
     spacing = SAMPLERS[config.sampler].spacing

@@ -16,7 +16,7 @@ SCHEDULER_STATISTICS = Path("/proc/thread-self/schedstat")
 log = get_logger(__name__)
 
 
-class Cancelled(Exception):
+class Canceled(Exception):
     """The work was canceled."""
 
 
@@ -29,7 +29,7 @@ class Background(threading.Thread):
         self.result: Any = None
         self.error: BaseException | None = None
         self.seconds = 0.0
-        self._function, self._cancelled = function, threading.Event()
+        self._function, self._canceled = function, threading.Event()
 
     def run(self) -> None:
         """Lower the priority, then work.
@@ -53,13 +53,13 @@ class Background(threading.Thread):
         self.seconds = max(0.0, time.monotonic() - start - (_core_wait_seconds() - wait_before))
 
     def check(self) -> None:
-        """Raise Cancelled if `cancel` was called; the work calls this."""
-        if self._cancelled.is_set():
-            raise Cancelled(self.name)
+        """Raise Canceled if `cancel` was called; the work calls this."""
+        if self._canceled.is_set():
+            raise Canceled(self.name)
 
     def cancel(self) -> None:
         """Stop the work at its next check, and wait for it."""
-        self._cancelled.set()
+        self._canceled.set()
         self.wait()
 
     def wait(self) -> None:

@@ -19,7 +19,7 @@ class Stage:
     """One job of the workflow, with paths relative to the working folder.
 
     Attributes:
-        kind, name: type of object, such as `data set`, and its name.
+        kind, name: type of object, such as `dataset`, and its name.
         wildcards: values in the order of the rule's output.
         needs: outputs of earlier stages.
         step: last step of a segment of a run; else 0.
@@ -69,7 +69,7 @@ def _datasets(matrix: ExperimentGraph) -> Iterator[Stage]:
         steps += [("ingest", scenes, made), ("tiles", tiles, [scenes])]
         steps += [("latents", matrix.path("latents", name), [tiles, *matrix.codec_of(name)])]
         for rule, output, needs in steps:
-            yield _stage("data set", name, rule, output, matrix.log(f"{rule}/{name}"), needs)
+            yield _stage("dataset", name, rule, output, matrix.log(f"{rule}/{name}"), needs)
 
 
 def _codecs(matrix: ExperimentGraph) -> Iterator[Stage]:

@@ -538,7 +538,7 @@ typedef enum {
     HC_STEP_ROTATE_HEADS_BACKWARD = 11,
     HC_STEP_ATTENTION_HEADS_FORWARD = 12,
     HC_STEP_COPY_BLOCKS = 13,
-    HC_STEP_EXCHANGE_MEET = 14
+    HC_STEP_EXCHANGE_BARRIER = 14
 } hc_step;
 
 /* Run operators in order: for each its hc_step, then its words. Stop at the first failure and return its status;

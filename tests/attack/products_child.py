@@ -36,7 +36,7 @@ def staged_scenes(out: Path) -> dict[str, Any]:
     """Return by scene the rejection reason, or the hash of pixels and mask, grid and notes."""
     import numpy as np
 
-    from dithc.data.parquet import read_rows
+    from tests.inputs.tables import read_rows
 
     stacks = json.loads((out / "scenes.json").read_text())["stacks"]
     found: dict[str, Any] = {}

@@ -144,8 +144,8 @@ def test_invalid_thread_counts_are_rejected(text: str, monkeypatch: pytest.Monke
 
     monkeypatch.setenv("OMP_NUM_THREADS", text)
     with pytest.raises(UserError, match="OMP_NUM_THREADS"):
-        session._asked_threads()
+        session._requested_threads()
     for setting, expected in {"2": 2, "": None, "4,2": None}.items():
         monkeypatch.setenv("OMP_NUM_THREADS", setting)
-        assert session._asked_threads() == expected
+        assert session._requested_threads() == expected
     assert torch.get_num_threads() >= 1

@@ -10,11 +10,11 @@ from typing import get_args
 
 import pytest
 
-from dithc.cli import VERBS, command_module, main
+from dithc.cli import COMMANDS, command_module, main
 from dithc.config import ExperimentConfig
 
 
-@pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.parametrize("verb", COMMANDS)
 def test_command_help_contains_an_example(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as stop:
         main([verb, "--help"])
@@ -26,7 +26,7 @@ def test_overview_lists_all_commands_also_after_an_unknown_command(capsys: pytes
     assert main(["--help"]) == 0
     assert main(["fly"]) == 2
     text, error = capsys.readouterr()
-    assert all(f"  {verb} " in text for verb in VERBS)
+    assert all(f"  {verb} " in text for verb in COMMANDS)
     assert "unknown command 'fly'" in error
     assert text in error
 

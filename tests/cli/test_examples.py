@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from dithc.cli import GROUPS, VERBS, command_module, main
+from dithc.cli import COMMANDS, GROUPS, command_module, main
 from dithc.cli.bench.command import KINDS
 from dithc.config import load_experiment
 from dithc.core.integrity import dump_checksummed
@@ -37,7 +37,7 @@ TOO_MUCH = {
 def examples() -> list[str]:
     """Return all command lines, in the order of the commands; those on data of both datasets of the demo."""
     lines = []
-    for verb in VERBS:
+    for verb in COMMANDS:
         text = import_module(command_module(verb)).EXAMPLE
         lines += [command.strip() for line in text.splitlines() for command in line.split("&&")]
         if verb in GROUPS["data"]:

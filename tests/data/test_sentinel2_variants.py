@@ -10,11 +10,11 @@ import pytest
 
 from dithc.cli import main
 from dithc.config import datasets
-from dithc.data.parquet import read_rows
 from dithc.data.raster import read_raster
 from dithc.data.scene import Mask, Reason, Rejection, Scene, SceneRejectedError
 from tests.data.readers.scene_readers import reader
 from tests.inputs.safe_variants import VARIANTS, write_variant
+from tests.inputs.tables import read_rows
 
 LEVEL1C = ["B01", "B02", "B03", "B04", "B05", "B06", "B07", "B08", "B8A", "B09", "B10", "B11", "B12"]
 

@@ -139,7 +139,7 @@ def make(coarse: Extractor, sets: SimpleNamespace, tmp_path: Path) -> Callable[.
     def run(*, turned: bool = True) -> tuple[Path, Path]:
         for name, rows in (("real", np.arange(TRAIN, REAL)), ("generated", np.arange(GENERATED))):
             shown = getattr(sets, name)
-            images = image_set(shown, name, not_learnt=rows)
+            images = image_set(shown, name, held_out=rows)
             extract_features(images, coarse, tmp_path / name, shard_size=16, batch=7, turned=turned)
         return tmp_path / "real", tmp_path / "generated"
 

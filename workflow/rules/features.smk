@@ -34,7 +34,7 @@ rule features_real:
     log:
         W.log("features/{dataset}.{split}.{images}.{extractor}"),
     group:
-        "judge"
+        "evaluate"
     conda:
         "../envs/dithc.yaml"
     threads: W.jobs.threads("features")
@@ -62,7 +62,7 @@ rule features_generated:
     log:
         W.log("features/{evaluation}"),
     group:
-        "judge"
+        "evaluate"
     conda:
         "../envs/dithc.yaml"
     threads: W.jobs.threads("features")

@@ -11,7 +11,7 @@ rule fid:
     log:
         W.log("fid/{evaluation}"),
     group:
-        "judge"
+        "evaluate"
     conda:
         "../envs/dithc.yaml"
     threads: 1

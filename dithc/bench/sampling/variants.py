@@ -60,7 +60,7 @@ class SamplingVariant:
             return f"{degrees} do not multiply to {ranks} ranks"
         work = SamplingWork.of(config, shards=[1], branches=2 if cell.guidance != 1 else 1)
         try:
-            best_degrees(work, ranks=ranks, ranks_a_node=ranks, fixed=asdict(degrees))
+            best_degrees(work, ranks=ranks, ranks_per_node=ranks, fixed=asdict(degrees))
         except UserError as error:
             return str(error).splitlines()[1].rpartition(": ")[2]
         return None

@@ -44,14 +44,14 @@ def predict(settings: SimulationSettings, sampling: Sampling) -> dict[str, Any]:
     """Return the choices on each number of nodes for JSON."""
     machine = description.read(settings.machine)
     Links.of(machine)  # raises if the network is missing
-    ranks_a_node = settings.ranks_per_node or max(1, machine.num_dies)
-    curves = [_predict_model(name, settings, sampling, machine, ranks_a_node) for name in settings.models]
-    head = describe_machine(settings, machine, ranks_a_node)
+    ranks_per_node = settings.ranks_per_node or max(1, machine.num_dies)
+    curves = [_predict_model(name, settings, sampling, machine, ranks_per_node) for name in settings.models]
+    head = describe_machine(settings, machine, ranks_per_node)
     return {"machine": head, "sampling": asdict(sampling), "curves": curves}
 
 
 def _predict_model(
-    name: str, settings: SimulationSettings, sampling: Sampling, machine: Machine, ranks_a_node: int
+    name: str, settings: SimulationSettings, sampling: Sampling, machine: Machine, ranks_per_node: int
 ) -> dict[str, Any]:
     with torch.device("meta"):
         config = DiT.from_preset(name, input_size=sampling.size // LATENT_SIDE).config
@@ -60,14 +60,14 @@ def _predict_model(
         step, source = computing_of(settings, machine, name)
         with torch.device("meta"):
             trained = flops_per_image(DiT.from_preset(name).config)
-        flops = trained.training_total * step.images / step.seconds / ranks_a_node
+        flops = trained.training_total * step.images / step.seconds / ranks_per_node
     shards = [min(SHARD_IMAGES, sampling.num_images - first) for first in range(0, sampling.num_images, SHARD_IMAGES)]
     branches = 1 + sampling.guided
     work = SamplingWork.of(config, shards=shards, branches=branches, calls=sampling.steps, decoders=config.size[0])
     decoding = (_decoder_tflop(sampling.size) if sampling.decode_tflop is None else sampling.decode_tflop) * TERA
     rates = planner.rates_from_description(
         machine,
-        ranks_a_node=ranks_a_node,
+        ranks_per_node=ranks_per_node,
         bandwidth=sampling.bandwidth,
         flops=flops,
         half_tokens=sampling.half_rate_tokens,
@@ -75,7 +75,7 @@ def _predict_model(
     )
     points = []
     for nodes in sorted(set(settings.nodes)):
-        costs = planner.CostModel(work=work, rates=rates, ranks=nodes * ranks_a_node, ranks_a_node=ranks_a_node)
+        costs = planner.CostModel(work=work, rates=rates, ranks=nodes * ranks_per_node, ranks_per_node=ranks_per_node)
         points.append(_point(planner.rank_degrees(costs), nodes=nodes, num_choices=sampling.shown))
     return {
         "model": name,
@@ -126,7 +126,7 @@ def table(result: Mapping[str, Any]) -> str:
             f"{curve['seconds_alone']:.4g} s on one rank of {rates['flops'] / TERA:.3g} TFLOP/s ({curve['source_of_flops']}), "
             f"half of it with {rates['half_tokens']:g} tokens (assumed)",
             f"messages: {rates['inside']['bandwidth'] / 1e9:.3g} GB/s in a node, {rates['between']['bandwidth'] / 1e9:.3g} GB/s "
-            f"between nodes; copies of a rank {rates['copying'] / 1e9:.3g} GB/s",
+            f"between nodes; copies of a rank {rates['copy_rate'] / 1e9:.3g} GB/s",
             "  nodes   ranks    seconds  exchange  speed-up  of ideal  degrees",
         ]
         points, further = _split(curve["points"])

@@ -185,7 +185,7 @@ def time_over(row: Mapping[str, Any], base: Mapping[str, Any]) -> dict[str, Any]
 def _execute(
     variant: TrainingVariant, options: Sequence[str], *, folder: Path, limit: MemoryLimit, variables: Mapping[str, str]
 ) -> TrainingResult:
-    out, log_path = folder / "run.json", folder / "said.txt"
+    out, log_path = folder / "run.json", folder / "output.txt"
     options = ["training", *options, *variant.options, "--strategy", variant.strategy, "--json", str(out)]
     options += ["--rlimit-data", str(limit.data_bytes)] if limit.data_bytes is not None else []
     line = launch_line(

@@ -118,7 +118,7 @@ class _Follower:
                 return code
             if self.screen.is_terminal and self.status is not None and (is_due or lines):
                 size = {"width": self.screen.width or 80, "height": (self.screen.height or 24) // 2}
-                self.screen.show(format_status(self.status, **size, colour=True, only_active=True))
+                self.screen.show(format_status(self.status, **size, color=True, only_active=True))
             time.sleep(READ_SECONDS)
 
     def _poll(self, *, has_ended: bool) -> list[str]:
@@ -169,7 +169,7 @@ class _Follower:
 
     def _failure(self) -> list[str]:
         has_error, end = self.filter.has_error, self._run_summary()
-        failure = [] if end is None else end.failure(self.engine.ended(), is_told=has_error)
+        failure = [] if end is None else end.failure(self.engine.ended(), already_reported=has_error)
         if failure or has_error:
             return failure
         return ["Snakemake failed; its last lines:", *(f"  | {line}" for line in self.engine.last_lines())]

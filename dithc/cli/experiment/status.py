@@ -81,7 +81,7 @@ def _lines(statuses: "list[ExperimentStatus]", screen: Any, *, is_whole: bool = 
     lines: list[str] = []
     for status in statuses:
         lines += [""] if lines else []
-        lines += format_status(status, width=screen.width, height=height, colour=screen.is_terminal)
+        lines += format_status(status, width=screen.width, height=height, color=screen.is_terminal)
         if is_whole:
             lines += status.failures()
     return lines

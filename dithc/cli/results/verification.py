@@ -138,8 +138,8 @@ def _entries(document: Path) -> Iterator[FileEntry]:
             raise ValueError(f"altered lines: {', '.join(map(str, altered))}")
         return
     text = document.read_text()
-    is_sealed = document.name == "config.json" or document.name.endswith(outputs.MARKER_FILE)
-    content = load_checksummed(text) if is_sealed else load_document(text)
+    is_checksummed = document.name == "config.json" or document.name.endswith(outputs.MARKER_FILE)
+    content = load_checksummed(text) if is_checksummed else load_document(text)
     if "stage" in content and "digest" in content:
         listed = Manifest.read(document).files
     elif document.name == CHECKPOINT:

@@ -54,7 +54,7 @@ Positive = Annotated[int, Field(ge=1, le=10**9)]
 Size = Annotated[int, Field(ge=1, le=65_536)]  # side, width or batch
 Seed = Annotated[int, Field(ge=0, le=MAX_SEED)]
 Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
-Metres = Annotated[float, Field(gt=0.0, le=100_000.0)]
+Meters = Annotated[float, Field(gt=0.0, le=100_000.0)]
 Gib = Annotated[float, Field(gt=0.0, le=10.0**6)]
 Rate = Annotated[float, Field(gt=0.0, le=1.0)]  # learning rate
 Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]*$", max_length=64)]  # part of file names

@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar, Literal, get_args
 
 from pydantic import Field, SerializeAsAny
 
-from dithc.config.schema.base import Address, Band, Fraction, Metres, Name, Place, Positive, Settings, Size, Title
+from dithc.config.schema.base import Address, Band, Fraction, Meters, Name, Place, Positive, Settings, Size, Title
 from dithc.config.schema.plugins import REGISTERED as REGISTERED
 from dithc.config.schema.plugins import PluginConditions as PluginConditions
 from dithc.config.schema.plugins import PluginSettings as PluginSettings
@@ -31,6 +31,7 @@ SHARPENED_GSD_M = 2.0  # half of a multispectral pixel of Gaofen-2 and more: not
 Sentinel2Band = Literal["B01", "B02", "B03", "B04", "B05", "B06", "B07", "B08", "B8A", "B09", "B10", "B11", "B12"]
 SENTINEL2_BANDS = get_args(Sentinel2Band)
 NOT_OF_LEVEL_2A = "B10"  # cirrus band, which level 2A does not contain
+SENTINEL2_SIDE = 10_980  # pixels per side of a complete product on the 10 m grid
 
 
 class SyntheticConfig(Settings):
@@ -120,7 +121,7 @@ class _Files(_Source):
 
 
 class _Sentinel2Bands(_Source):
-    gsd_m: Metres = 10.0
+    gsd_m: Meters = 10.0
     """Pixel size of the common grid in meters. Of a band at several sizes, the file of this size is read, or else the
     next finer file. A band is resampled to a finer grid only from its native size."""
     bands: list[Sentinel2Band] | None = Field(default=None, min_length=1, max_length=13)
@@ -234,7 +235,7 @@ class Sentinel2ArraySource(_Files):
     """Order of axes in .npy files; GeoTIFF is always chw."""
     nodata: float | None = None
     """Stored value of pixels without data, in addition to the no-data value, mask and alpha band of the file."""
-    gsd_m: Metres = 10.0
+    gsd_m: Meters = 10.0
     """Pixel size in meters of files without georeference."""
 
     def _faults(self) -> Iterator[str]:
@@ -266,7 +267,7 @@ class Gaofen2Source(_Source):
     """Unit of stored numbers: a 10-bit digital number (uint16), or an already stretched byte (uint8)."""
     axis_order: Literal["chw", "hwc"] = "chw"
     """Order of axes in .npy files; GeoTIFF is always chw."""
-    gsd_m: Metres = 4.0
+    gsd_m: Meters = 4.0
     """Pixel size in meters of files without georeference, and of the grid for products of level 1A."""
     height_m: float | None = Field(default=None, ge=-1000.0, le=9000.0)
     """Read products of level 1A, folders or .tar.gz with their .rpb, and orthorectify them at this height in meters
@@ -346,7 +347,7 @@ class GeoTiffSource(_Files):
     """Reflectance or radiance of the stored number 0; one value, or one per band. -0.2 for Landsat's Collection 2."""
     nodata: float | None = None
     """Stored value of pixels without data. It replaces that of a file; masks and alpha bands still apply."""
-    gsd_m: Metres | None = None
+    gsd_m: Meters | None = None
     """Pixel size in meters of files without georeference. If unset, these files are rejected."""
 
     def _faults(self) -> Iterator[str]:
@@ -436,7 +437,7 @@ class DatasetConfig(Settings):
         """True if all tiles have one class, as far as known before a scene is read."""
         source = self.source
         if isinstance(source, PluginSource):
-            return not source.labelled
+            return not source.labeled
         if not isinstance(source, ImageFolderSource) or source.classes == "one":
             return True
         return source.synthetic is not None and source.synthetic.classes == 1

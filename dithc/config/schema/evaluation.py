@@ -14,7 +14,7 @@ LARGEST_OVERLAP = 0.9  # share of a side; a hundred predictions of each pixel
 MAX_PATCHES = 1 << 14  # the number of a patch is a message tag
 MAX_STEPS = 9_999_999  # training steps; file names have seven digits
 
-FLOW_SAMPLERS = ("euler", "heun")
+FLOW_SAMPLER_NAMES = ("euler", "heun")
 FLOW_START, LAST_TIMESTEP = 1000, 999  # time of pure noise in a flow and in a noise schedule
 
 Metric = Literal["precision-recall", "density-coverage", "interval", "bands", "indices", "spectra"]
@@ -202,7 +202,7 @@ class EvaluationConfig(Settings):
         """True if the sampler follows a velocity and uses times of a flow."""
         if isinstance(self.sampler, PluginSampler):
             return self.sampler.predicts == "flow"
-        return self.sampler in FLOW_SAMPLERS
+        return self.sampler in FLOW_SAMPLER_NAMES
 
     @property
     def sees_pixels(self) -> bool:

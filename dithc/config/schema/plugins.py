@@ -101,7 +101,7 @@ class PluginSource(PluginSettings):
 
     group: ClassVar[extensions.Group] = "sources"
     synthetic: ClassVar[None] = None
-    labelled: ClassVar[bool] = False
+    labeled: ClassVar[bool] = False
     """True if the scenes have more than one class."""
     path: Place
     """Folder with the user's files, relative to the working folder."""

@@ -6,7 +6,7 @@ from typing import Literal
 from pydantic import Field
 
 from dithc.config.schema.base import Count, Gib, Name, Place, Positive, Rate, Seed, Settings
-from dithc.config.schema.evaluation import FLOW_SAMPLERS as FLOW_SAMPLERS
+from dithc.config.schema.evaluation import FLOW_SAMPLER_NAMES as FLOW_SAMPLER_NAMES
 from dithc.config.schema.evaluation import FLOW_START as FLOW_START
 from dithc.config.schema.evaluation import MAX_STEPS
 from dithc.config.schema.evaluation import EvaluationConfig as EvaluationConfig

@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Self
 from dithc.core.artifacts.atomic_files import atomic_write, sha256_file
 from dithc.core.artifacts.code_version import code_version, made_by
 from dithc.core.artifacts.digest import digest
-from dithc.core.artifacts.summaries import OF_ONE_MAKING, check
+from dithc.core.artifacts.summaries import PROVENANCE_NUMBERS, check
 from dithc.core.integrity import dump_checksummed, load_checksummed, require_regular_file
 from dithc.core.logging import user_error
 
@@ -23,8 +23,8 @@ HASH_THREADS = 4
 TIMED = "shard-*.json"  # records of sampling shards, which contain times
 # Images, descriptions, features of rotated images and columns of a table.
 UNCOUNTED = (".png", ".json", "dihedral.npy", ".column.npy")
-MADE = ".provenance.json"  # suffix of the hidden document with code, host and times, which do not affect results
-OF_MAKING = ("code", "host", "wall_seconds", "created_at")
+PROVENANCE_SUFFIX = ".provenance.json"  # of the hidden document with code, host and times, which do not affect results
+PROVENANCE_KEYS = ("code", "host", "wall_seconds", "created_at")
 TIME = "%Y-%m-%dT%H:%M:%SZ"
 
 
@@ -38,10 +38,10 @@ class Manifest:
     """Result of a finished stage for later stages and the report, in two checksummed documents.
 
     The manifest contains only data that follow from settings and inputs, so a rebuilt result has the same bytes and
-    Snakemake detects no change. A second document next to it (`MADE`) contains data of this execution: code, host,
-    times, measured numbers, and files with measurements.
+    Snakemake detects no change. A second document next to it (`PROVENANCE_SUFFIX`) contains data of this execution:
+    code, host, times, measured numbers, and files with measurements.
 
-    After a manifest was read, `whole` compares its files with the listed hashes before use.
+    After a manifest was read, `verified` compares its files with the listed hashes before use.
     """
 
     stage: str  # such as `tiles`
@@ -71,28 +71,28 @@ class Manifest:
     def write(self, path: Path) -> None:
         """Write the manifest, after all other files of the stage."""
         result: dict[str, Any] = {**asdict(self), "digest": self.digest}
-        making: dict[str, Any] = {"digest": self.digest}
-        making |= {key: result.pop(key) for key in OF_MAKING}
+        provenance: dict[str, Any] = {"digest": self.digest}
+        provenance |= {key: result.pop(key) for key in PROVENANCE_KEYS}
         timed = TIMED if self.stage == "sample" else ""
-        for document, is_wanted in ((result, False), (making, True)):
-            numbers = {key: number for key, number in self.summary.items() if (key in OF_ONE_MAKING) == is_wanted}
+        for document, is_wanted in ((result, False), (provenance, True)):
+            numbers = {key: number for key, number in self.summary.items() if (key in PROVENANCE_NUMBERS) == is_wanted}
             files = [entry for entry in self.files if fnmatch(Path(entry["path"]).name, timed) == is_wanted]
             document |= {"summary": numbers, "files": files}
-        atomic_write(self.making_of(path), dump_checksummed(making))
+        atomic_write(self.provenance_path(path), dump_checksummed(provenance))
         atomic_write(path, dump_checksummed(result))
         self._register(path)
 
     @staticmethod
-    def making_of(path: Path) -> Path:
-        return path.with_name(f".{path.stem}{MADE}")
+    def provenance_path(path: Path) -> Path:
+        return path.with_name(f".{path.stem}{PROVENANCE_SUFFIX}")
 
     @staticmethod
-    def joined(result: dict[str, Any], making: dict[str, Any]) -> dict[str, Any]:
+    def joined(result: dict[str, Any], provenance: dict[str, Any]) -> dict[str, Any]:
         """Return the content of both documents; raises ValueError if they belong to different results."""
-        if making.get("digest") != result.get("digest"):
-            raise ValueError(f"its document {MADE} belongs to another result, {making.get('digest')}")
-        numbers, files = {**result["summary"], **making["summary"]}, [*result["files"], *making["files"]]
-        return {**result, **making, "summary": numbers, "files": files}
+        if provenance.get("digest") != result.get("digest"):
+            raise ValueError(f"its document {PROVENANCE_SUFFIX} belongs to another result, {provenance.get('digest')}")
+        numbers, files = {**result["summary"], **provenance["summary"]}, [*result["files"], *provenance["files"]]
+        return {**result, **provenance, "summary": numbers, "files": files}
 
     code_here = staticmethod(code_version)
 
@@ -106,7 +106,7 @@ class Manifest:
         """Read a manifest; UserError if it is missing, altered, invalid or of another stage than `stage`."""
         expected = f"the manifest of stage {stage!r}" if stage else "a manifest written by dithc"
         try:
-            content = cls.joined(load_checksummed(require_regular_file(path).read_text()), cls._read_execution(path))
+            content = cls.joined(load_checksummed(require_regular_file(path).read_text()), cls._read_provenance(path))
             written = content.pop("digest")
             manifest = cls(**content)
             manifest._check_types()
@@ -136,13 +136,13 @@ class Manifest:
         return manifest
 
     @classmethod
-    def _read_execution(cls, path: Path) -> dict[str, Any]:
+    def _read_provenance(cls, path: Path) -> dict[str, Any]:
         """Return the second document of a manifest; ValueError if it is altered."""
-        making = cls.making_of(path)
+        provenance = cls.provenance_path(path)
         try:
-            return load_checksummed(require_regular_file(making).read_text())
+            return load_checksummed(require_regular_file(provenance).read_text())
         except ValueError as error:
-            raise ValueError(f"document {making.name}: {error}") from error
+            raise ValueError(f"document {provenance.name}: {error}") from error
 
     def _check_types(self) -> None:
         """Raise ValueError for a field of the wrong type, as in a document that another program wrote."""

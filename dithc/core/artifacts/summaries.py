@@ -18,7 +18,7 @@ Interval = Annotated[list[float], Field(min_length=2, max_length=2)]
 NORMAL_95 = 1.959964  # half width of the 95% interval of a normal distribution, in standard errors
 INFLUENCES_FILE = "kid.json"  # contribution of each image to KID, for intervals; next to the manifest of a score
 # Numbers of one execution: times, memory, ranks, and reused results.
-OF_ONE_MAKING = frozenset(
+PROVENANCE_NUMBERS = frozenset(
     {
         *("seconds", "training_seconds", "seconds_per_step_median", "exposed_seconds_median", "stall_seconds_median"),
         *("overlap_fraction_median", "images_per_second", "peak_rss_bytes", "fast_peak_bytes", "loaded_bytes_median"),

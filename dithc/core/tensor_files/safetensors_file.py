@@ -95,14 +95,14 @@ class TensorFile:
 
     TYPES: ClassVar[Mapping[torch.dtype, str]] = TYPES  # supported tensor types, with their names in the format
     pieces: tuple[TensorPiece, ...]  # contiguous, in file order
-    said: Mapping[str, str] = field(default_factory=dict)  # further metadata by name
+    metadata: Mapping[str, str] = field(default_factory=dict)  # further metadata by name
 
     @classmethod
-    def of(cls, pieces: Iterable[TensorPiece], *, said: Mapping[str, str] | None = None) -> "TensorFile":
+    def of(cls, pieces: Iterable[TensorPiece], *, metadata: Mapping[str, str] | None = None) -> "TensorFile":
         """Sort pieces: wide types first, which aligns each piece to its width, then by name and position."""
         parts = [piece for piece in pieces if piece.is_whole or piece.values.numel()]
         parts.sort(key=lambda piece: (-piece.values.element_size(), piece.name, piece.start))
-        return cls(tuple(parts), said or {})
+        return cls(tuple(parts), metadata or {})
 
     @property
     def num_bytes(self) -> int:
@@ -120,7 +120,8 @@ class TensorFile:
             offset = stop
             if not piece.is_whole:
                 parts[key] = {"name": piece.name, "shape": list(piece.shape), "dim": piece.dim, "start": piece.start}
-        meta = {"format": "pt", **self.said} | ({PIECES_KEY: json.dumps(parts, separators=(",", ":"))} if parts else {})
+        meta = {"format": "pt", **self.metadata}
+        meta |= {PIECES_KEY: json.dumps(parts, separators=(",", ":"))} if parts else {}
         text = json.dumps({"__metadata__": meta, **tensors}, separators=(",", ":")).encode()
         text += b" " * (-len(text) % ALIGNMENT)
         return len(text).to_bytes(8, "little") + text
@@ -148,9 +149,10 @@ def write_file(path: Path, content: TensorFile, *, check: Callable[[], None] = l
     return {"path": path.name, "sha256": digest.hexdigest(), "bytes": size}
 
 
-def write_tensors(path: Path, tensors: Mapping[str, Tensor], *, said: Mapping[str, str] | None = None) -> None:
-    """Write a file of complete tensors, with `said` in its metadata; OSError if the disk is full or not writable."""
-    write_file(path, TensorFile.of((TensorPiece.whole(name, value) for name, value in tensors.items()), said=said))
+def write_tensors(path: Path, tensors: Mapping[str, Tensor], *, metadata: Mapping[str, str] | None = None) -> None:
+    """Write a file of complete tensors, with `metadata` in its header; OSError if the disk is full or not writable."""
+    pieces = (TensorPiece.whole(name, value) for name, value in tensors.items())
+    write_file(path, TensorFile.of(pieces, metadata=metadata))
 
 
 def shard_name(name: str, number: int, count: int) -> str:

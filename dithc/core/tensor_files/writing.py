@@ -16,7 +16,7 @@ import numpy as np
 
 from dithc.core.logging import get_logger
 
-# A block is long compared with a thread switch, and short enough that a cancelled write ends soon. It consists of
+# A block is long compared with a thread switch, and short enough that a canceled write ends soon. It consists of
 # complete pages.
 BLOCK_BYTES = 8 << 20
 # Cached bytes are flushed in these steps, because a single flush at the end would delay other writers to the disk.

@@ -20,7 +20,7 @@ from rasterio.enums import ColorInterp, MaskFlags
 from rasterio.windows import Window
 
 from dithc.core.logging import UserError, get_logger, user_error
-from dithc.data.file_checks import check_room, open_regular
+from dithc.data.file_checks import check_memory, open_regular
 from dithc.data.grids import GeoTransform
 from dithc.data.raster.companions import check_aux, companion, read_world
 from dithc.data.raster.jpeg2000_check import check_codestream
@@ -218,7 +218,7 @@ def _check_size(path: Path, source: Any) -> int:
     if (height, width) != (source.height, source.width):
         shape_text += f" in blocks of {' x '.join(map(str, source.block_shapes[0]))}"
     pixel_bytes = source.count * np.dtype(source.dtypes[0]).itemsize
-    check_room(path, height * width * pixel_bytes, said=shape_text)
+    check_memory(path, height * width * pixel_bytes, description=shape_text)
     block_pixels = max(rows * columns for rows, columns in source.block_shapes)
     return int(max(block_pixels * pixel_bytes, height * width, MIN_BLOCK_BYTES))
 

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from dithc.core.clutter import is_clutter
 from dithc.core.logging import get_logger, user_error
 from dithc.data.archives import TarMember, list_members
-from dithc.data.file_checks import check_room, open_regular, printable
+from dithc.data.file_checks import check_memory, open_regular, printable
 from dithc.data.images import SUFFIXES, read_file
 from dithc.data.parquet import ParquetInfo, read_cell, read_columns, read_shard
 from dithc.data.readers.classes import check_disjoint, check_splits
@@ -116,7 +116,7 @@ class ByteRange(NamedTuple):
 
     def read(self, path: Path) -> bytes:
         """Return the bytes; errors name `path`."""
-        check_room(path, self.size, said="a file")
+        check_memory(path, self.size, description="a file")
         with open_regular(self.archive) as file:
             file.seek(self.offset)
             content = file.read(self.size)
@@ -363,5 +363,5 @@ def _open_shard(file: Path, *, single: bool) -> tuple[ParquetInfo, list[object]]
             fix="rename and convert them (datasets: rename_column, cast_column); without labels set `classes: one`",
         )
     for group in shard.groups:
-        check_room(file, group.num_bytes, said=f"a group of {group.rows} rows")
+        check_memory(file, group.num_bytes, description=f"a group of {group.rows} rows")
     return shard, labels

@@ -36,12 +36,12 @@ def compute_features(pictures: npt.NDArray[np.uint8]) -> tuple[Hashes, Thumbnail
     Each bit of a difference hash compares one of 8 x 9 averages of the gray image with its left neighbor (Krawetz, "Kind of
     like that", 2013). Thumbnails of 16 x 16 averages (N, 256) have neither mean nor contrast.
     """
-    grey = pictures.mean(axis=1, dtype=np.float32)  # (N, S, S)
-    side = grey.shape[1]
-    averages = _averaging_matrix(8, side) @ grey @ _averaging_matrix(9, side).T  # (N, 8, 9)
-    bits = (averages[:, :, 1:] > averages[:, :, :-1]).reshape(len(grey), 64)
+    gray = pictures.mean(axis=1, dtype=np.float32)  # (N, S, S)
+    side = gray.shape[1]
+    averages = _averaging_matrix(8, side) @ gray @ _averaging_matrix(9, side).T  # (N, 8, 9)
+    bits = (averages[:, :, 1:] > averages[:, :, :-1]).reshape(len(gray), 64)
     hashes = np.packbits(bits, axis=1).view(">u8").ravel().astype(np.uint64)
-    thumbnails = (_averaging_matrix(SIDE, side) @ grey @ _averaging_matrix(SIDE, side).T).reshape(len(grey), SIDE**2)
+    thumbnails = (_averaging_matrix(SIDE, side) @ gray @ _averaging_matrix(SIDE, side).T).reshape(len(gray), SIDE**2)
     thumbnails -= thumbnails.mean(axis=1, keepdims=True)
     texture = thumbnails.std(axis=1)  # (N,)
     steps = np.rint(thumbnails / np.maximum(texture, 1e-6)[:, np.newaxis] * STEPS)

@@ -8,7 +8,7 @@ Invariants: a file with its final name is complete, by its length and its checks
 so that missing files are detected and a second fetch sends no request. Credentials come from the environment, are sent
 only to the catalog's host and to hosts that the user names, and are never stored, logged or printed. Addresses are
 stored without queries. No name from a catalog becomes a path, and a lock names files in the folders of its scenes only.
-Extending: a new band name is a row in `item.py`. Only `catalogue.py` imports pystac-client, an optional dependency.
+Extending: a new band name is a row in `item.py`. Only `catalog.py` imports pystac-client, an optional dependency.
 """
 
 from dithc.data.stac.fetch import fetch_scenes

@@ -16,7 +16,7 @@ from dithc.core.artifacts import atomic_write, sha256_file
 from dithc.core.clutter import is_clutter
 from dithc.core.integrity import parse_json
 from dithc.core.logging import UserError, get_logger, progress, user_error
-from dithc.data.stac.catalogue import search_catalogue
+from dithc.data.stac.catalog import search_catalog
 from dithc.data.stac.download import DownloadRequest, download
 from dithc.data.stac.http import Credentials, check_address, is_remote, open_url, read_body, resolve_url, strip_query
 from dithc.data.stac.item import (
@@ -75,7 +75,7 @@ def fetch_scenes(source: datasets.Sentinel2StacSource, *, items: Path | None = N
     lock = Lock.read(folder)
     if lock is None:
         if search is not None:
-            scenes = _pin_assets(search_catalogue(search, credentials=credentials), source)
+            scenes = _pin_assets(search_catalog(search, credentials=credentials), source)
         assert scenes is not None
         for path, text in scenes.documents.items():
             atomic_write(folder / path, text)

@@ -29,13 +29,13 @@ class Cover(IntEnum):
     ROAD = 12
     TRACK = 13
     ROOF_TILE = 14
-    ROOF_GREY = 15
+    ROOF_GRAY = 15
     ROOF_WHITE = 16
     GARDEN = 17
 
 
 TREES = (Cover.HEDGE, Cover.BROADLEAF, Cover.CONIFER)
-ROOFS = (Cover.ROOF_TILE, Cover.ROOF_GREY, Cover.ROOF_WHITE)
+ROOFS = (Cover.ROOF_TILE, Cover.ROOF_GRAY, Cover.ROOF_WHITE)
 VEGETATION = (Cover.MEADOW, Cover.CROP_GREEN, Cover.CROP_YOUNG, Cover.RAPESEED, Cover.GARDEN, *TREES)
 
 
@@ -46,13 +46,13 @@ class Landscape:
     grid: PixelGrid
     cover: CoverMap
     tone: F32  # factor on the reflectance of all bands, about 1
-    vigour: F32  # health of the vegetation, about -1 to 1: raises near infrared and lowers red
+    vigor: F32  # health of the vegetation, about -1 to 1: raises near infrared and lowers red
     shade: F32  # factor of direct light, 0 to about 1.3
 
     def window(self, top: int, bottom: int, left: int, right: int) -> "Landscape":
         """Return views of these rows and columns, clipped to the grid."""
         cut = slice(max(top, 0), max(bottom, 0)), slice(max(left, 0), max(right, 0))
-        layers = {name: getattr(self, name)[cut] for name in ("cover", "tone", "vigour", "shade")}
+        layers = {name: getattr(self, name)[cut] for name in ("cover", "tone", "vigor", "shade")}
         height, width = layers["cover"].shape
         return Landscape(grid=PixelGrid(height, width, self.grid.gsd), **layers)
 

@@ -10,12 +10,12 @@ from dithc.data.images import write_jpeg
 from dithc.data.synthetic.cover import THEMES
 from dithc.data.synthetic.landscape import grow
 from dithc.data.synthetic.noise import PixelGrid, generator
-from dithc.data.synthetic.spectra import reflectance, true_colour
+from dithc.data.synthetic.spectra import reflectance, true_color
 
 # Extent of the short side of an image in meters, independent of its pixels.
 SHORT_SIDE_M = 520.0
 # Pitfalls of ImageNet: one image in nine is smaller than the crop, one in eight is gray.
-SMALL_EVERY, GREY_EVERY = 9, 8
+SMALL_EVERY, GRAY_EVERY = 9, 8
 LUMA = np.array([0.299, 0.587, 0.114])
 
 
@@ -34,8 +34,8 @@ def write_photograph(folder: Path, *, label: int, number: int, size: int, seed: 
     grid = PixelGrid(height, width, float(SHORT_SIDE_M * rng.uniform(0.85, 1.2) / short))
     land = grow(rng, grid, THEMES[label])
     image = reflectance(land, rng, bands=("B04", "B03", "B02"))  # (3, H, W)
-    picture = true_colour(image, white=float(rng.uniform(0.21, 0.27)))
-    if number % GREY_EVERY == GREY_EVERY - 4:
+    picture = true_color(image, white=float(rng.uniform(0.21, 0.27)))
+    if number % GRAY_EVERY == GRAY_EVERY - 4:
         picture = np.rint(picture @ LUMA).astype(np.uint8)
     path = folder / wnid(label) / f"{wnid(label)}_{number + 1}.JPEG"
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -121,13 +121,13 @@ def _plant_crops(rng: np.random.Generator, grid: PixelGrid, parcels: Parcels, th
     strength = np.float32(0.11) * np.maximum(hashed(parcels.parcel, 23) - np.float32(0.35), 0)
     tone += strength * np.sin(parcels.across_m * (2 * np.pi) / period)
     soil = fractal(rng, grid, largest_m=400.0, slope=1.6)
-    vigour = (hashed(parcels.parcel, 24) - np.float32(0.5)) * np.float32(1.5) + np.float32(0.35) * soil
+    vigor = (hashed(parcels.parcel, 24) - np.float32(0.5)) * np.float32(1.5) + np.float32(0.35) * soil
     tone *= 1 + np.float32(0.035) * soil
     return Landscape(
         grid=grid,
         cover=cover,
         tone=tone.astype(np.float32),
-        vigour=vigour.astype(np.float32),
+        vigor=vigor.astype(np.float32),
         shade=np.ones(grid.shape, dtype=np.float32),
     )
 
@@ -148,7 +148,7 @@ def _plant_forest(rng: np.random.Generator, land: Landscape, parcels: Parcels, t
     needles = above_share(fractal(rng, land.grid, largest_m=600.0, slope=1.4), theme.conifer)
     land.paint(wood & ~needles, Cover.BROADLEAF)
     land.paint(wood & needles, Cover.CONIFER)
-    land.vigour[wood] *= np.float32(0.4)
+    land.vigor[wood] *= np.float32(0.4)
 
 
 def _lay_roads(land: Landscape, parcels: Parcels) -> None:
@@ -246,8 +246,8 @@ def _apply_light(rng: np.random.Generator, land: Landscape, height: F32) -> None
     lit[flat | roofs] = 1.0
     land.shade *= lit.astype(np.float32)
     shadow = np.zeros_like(trees)
-    for tall, metres in ((trees, 11.0), (roofs, 7.0)):
-        shadow |= _cast_shadow(tall, length_m=max(metres, 0.55 * gsd), azimuth=float(azimuth), gsd=gsd)
+    for tall, meters in ((trees, 11.0), (roofs, 7.0)):
+        shadow |= _cast_shadow(tall, length_m=max(meters, 0.55 * gsd), azimuth=float(azimuth), gsd=gsd)
     land.shade[shadow & ~trees & ~roofs] *= np.float32(0.5)
 
 

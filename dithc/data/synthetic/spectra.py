@@ -27,12 +27,12 @@ SPECTRA_PERCENT: dict[Cover, tuple[float, ...]] = {
     Cover.ROAD: (7.5, 8.5, 9.8, 10.5, 11.2, 11.8, 12.2, 13.0, 13.5, 14.0, 0.1, 15.5, 14.0),
     Cover.TRACK: (10.0, 12.5, 17.0, 20.5, 22.5, 24.0, 25.0, 27.0, 28.0, 28.0, 0.2, 34.0, 29.0),
     Cover.ROOF_TILE: (6.5, 7.5, 9.5, 16.5, 19.0, 20.5, 21.0, 23.0, 24.0, 24.0, 0.2, 28.0, 25.0),
-    Cover.ROOF_GREY: (12.0, 14.0, 15.0, 15.5, 16.0, 16.5, 17.0, 18.0, 18.5, 18.0, 0.1, 20.0, 18.0),
+    Cover.ROOF_GRAY: (12.0, 14.0, 15.0, 15.5, 16.0, 16.5, 17.0, 18.0, 18.5, 18.0, 0.1, 20.0, 18.0),
     Cover.ROOF_WHITE: (27.0, 30.0, 31.5, 32.0, 32.0, 32.0, 32.5, 33.0, 33.0, 32.0, 0.3, 31.0, 28.0),
     Cover.GARDEN: (3.0, 4.0, 6.2, 4.8, 9.0, 19.0, 23.0, 24.5, 26.0, 26.0, 0.2, 17.0, 10.0),
 }
 
-# Relative change of each band for one unit of vigour: more chlorophyll (darker red and blue), more leaf cells (brighter
+# Relative change of each band for one unit of vigor: more chlorophyll (darker red and blue), more leaf cells (brighter
 # near infrared), more leaf water (darker short-wave infrared).
 VIGOUR = (-0.12, -0.14, -0.06, -0.22, -0.08, 0.08, 0.13, 0.14, 0.14, 0.13, 0.0, -0.08, -0.14)
 
@@ -46,12 +46,12 @@ BLUR_PIXELS = 0.57
 def reflectance(land: Landscape, rng: np.random.Generator, *, bands: tuple[str, ...] = BANDS) -> F32:
     """Render reflectance (len(bands), H, W) of a landscape, with noise per band."""
     table = np.array([SPECTRA_PERCENT[cover] for cover in Cover], dtype=np.float32) / np.float32(100)
-    vigour = land.vigour * np.isin(land.cover, VEGETATION)
+    vigor = land.vigor * np.isin(land.cover, VEGETATION)
     image = np.empty((len(bands), *land.grid.shape), dtype=np.float32)
     for layer, name in zip(image, bands, strict=True):
         band = BANDS.index(name)
         light = 1 + np.float32(SHADOW[band]) * (land.shade - 1)
-        clean = table[land.cover, band] * land.tone * (1 + np.float32(VIGOUR[band]) * vigour) * light  # (H, W)
+        clean = table[land.cover, band] * land.tone * (1 + np.float32(VIGOUR[band]) * vigor) * light  # (H, W)
         scipy.ndimage.gaussian_filter(clean, BLUR_PIXELS, output=layer, mode="nearest")
         layer += _sensor_noise(layer, rng)
     return image
@@ -63,7 +63,7 @@ def _sensor_noise(clean: F32, rng: np.random.Generator) -> F32:
     return rng.standard_normal(clean.shape, dtype=np.float32) * deviation
 
 
-def true_colour(red_green_blue: F32, *, white: float = 0.24) -> npt.NDArray[np.uint8]:
+def true_color(red_green_blue: F32, *, white: float = 0.24) -> npt.NDArray[np.uint8]:
     """Convert reflectance (3, H, W) to uint8 (H, W, 3) with gamma 1.6."""
     levels = np.clip(red_green_blue / np.float32(white), 0, 1) ** np.float32(1 / 1.6)
     return np.ascontiguousarray(np.moveaxis(np.rint(levels * 255), 0, -1).astype(np.uint8))

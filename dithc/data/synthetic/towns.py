@@ -78,12 +78,12 @@ class _Streets:
         roof = hashed(self.lot, 55)
         tone = 0.75 + 0.5 * hashed(self.lot, 56)
         land.paint(house & (roof < 0.6), Cover.ROOF_TILE, tone)
-        land.paint(house & (roof >= 0.6) & (roof < 0.92), Cover.ROOF_GREY, tone)
+        land.paint(house & (roof >= 0.6) & (roof < 0.92), Cover.ROOF_GRAY, tone)
         land.paint(house & (roof >= 0.92), Cover.ROOF_WHITE, 0.8 * tone)
         big = town & hall & ~self.is_street & self._hall_mask()
         white = hashed(self.block, 57) < 0.5
         land.paint(big & white, Cover.ROOF_WHITE, 0.7 + 0.4 * hashed(self.block, 58))
-        land.paint(big & ~white, Cover.ROOF_GREY, 0.8 + 0.5 * hashed(self.block, 58))
+        land.paint(big & ~white, Cover.ROOF_GRAY, 0.8 + 0.5 * hashed(self.block, 58))
 
     def _house_mask(self) -> Mask:
         """Return the mask of houses. Lots near the rim of the town are often empty."""

@@ -16,7 +16,7 @@ NODE_VARIABLE = "DITHC_NODE_NAME"
 # failed work. A watchdog that outlives its rank writes the file with the second ending: a message, and the exit status if
 # the watchdog chose it.
 STARTED_VARIABLE, LOST_SUFFIX = "DITHC_STARTUP_FILE", ".lost"
-LOGGED_SUFFIX = ".said-"  # ending, before a digest, of the marker of an error that a rank has logged
+LOGGED_SUFFIX = ".logged-"  # ending, before a digest, of the marker of an error that a rank has logged
 HYDRA_PROXY = "hydra_pmi_proxy"  # started by MPICH's mpiexec on each node; it starts the ranks there
 
 

@@ -52,7 +52,7 @@ def init_distributed(
         if group.is_nested:
             yield group
             return
-        requested = _asked_threads()
+        requested = _requested_threads()
         launched = requested if EXPECTED_RANKS_VARIABLE in os.environ else None
         machine = discover_machine()
         masks = _node_masks(group, machine.limits.allowed_cpus)
@@ -82,7 +82,7 @@ def init_distributed(
             affinity.rebind(os.sched_getaffinity(0), cpus)
 
 
-def _asked_threads() -> int | None:
+def _requested_threads() -> int | None:
     """Return OMP_NUM_THREADS; None if it is unset or a list for nested parallelism, which dithc does not use."""
     text = os.environ.get(THREADS_VARIABLE, "")
     if not text or "," in text:

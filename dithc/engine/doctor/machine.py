@@ -135,7 +135,7 @@ def disk(_: Machine, folder: Path, *, shared: Path = Path("/dev/shm")) -> list[C
     free = shutil.disk_usage(folder).free
     text, (level, fix) = f"{free / GIB:.1f} GiB free in {folder.resolve()}", _limit_level(free, DISK_LIMITS)
     findings = [CheckResult(level, "disk", text, fix=fix, facts={"free_bytes": free})]
-    shared_free = launch_command.room(shared)[1]
+    shared_free = launch_command.size_and_free(shared)[1]
     if shared_free < MIN_SHARED_BYTES:
         level = "warning" if shared_free >= 2 * launch_command.RANK_BYTES else "error"
         text = (

@@ -125,7 +125,7 @@ def _cpu_location(
         node=next((node.index for node in nodes if cpu in node.cpus), None),
         l3=shared.get(3),
         l2=shared.get(2),
-        neighbours=parse_cpu_list(read_text(topology / "cluster_cpus_list") or "") or None,
+        neighbors=parse_cpu_list(read_text(topology / "cluster_cpus_list") or "") or None,
         slower=cpu in slower or (capacity is not None and capacity < FULL_CAPACITY),
     )
 

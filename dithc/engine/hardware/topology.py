@@ -15,7 +15,7 @@ WHOLE_DIE = "the entire die (no NUMA nodes inside it, no shared L3 or L2 reporte
 class CpuLocation:
     """Location of a logical CPU; None if the kernel does not report a key.
 
-    The die is numbered inside its package. `siblings`, `l3`, `l2` and `neighbours` are the logical CPUs of its core, of its
+    The die is numbered inside its package. `siblings`, `l3`, `l2` and `neighbors` are the logical CPUs of its core, of its
     caches and of its cluster in the kernel's topology. `slower` marks an efficiency core.
     """
 
@@ -25,7 +25,7 @@ class CpuLocation:
     node: int | None
     l3: tuple[int, ...] | None
     l2: tuple[int, ...] | None
-    neighbours: tuple[int, ...] | None
+    neighbors: tuple[int, ...] | None
     slower: bool
 
 
@@ -129,7 +129,7 @@ def _clusters_of_die(members: Mapping[int, CpuLocation]) -> tuple[list[tuple[int
         return _split({cpu: place.l3 or place.l2 or () for cpu, place in members.items()}), rule
     for rule, keys in (
         ("cores sharing an L2 cache", {cpu: place.l2 for cpu, place in members.items()}),
-        ("the kernel's cluster", {cpu: place.neighbours for cpu, place in members.items() if not place.l2}),
+        ("the kernel's cluster", {cpu: place.neighbors for cpu, place in members.items() if not place.l2}),
     ):
         shared = {cpu: key for cpu, key in keys.items() if key}
         if len(shared) == len(members) and any(set(key) - set(members[cpu].siblings) for cpu, key in shared.items()):

@@ -2,7 +2,7 @@
 
 Purpose: almost all time of a training step is spent in these operators. Faster kernels need this API only.
 
-Contents: `linear` (with bias, GELU or gated residual as epilogue) and `attention`. `fused` contains the MLP and the
+Contents: `linear` (with bias, GELU or gated residual as epilogue) and `attention`. `blocks.fused` contains the MLP and the
 complete block as one autograd node each, `vector` the memory-bound operators, `optimizer` the norm, the update and the
 gradient buffer. `use` selects a back end, and `describe_kernels` lists the kernels in use with reasons. `patch` and `unpatch`
 serve models of other libraries.
@@ -16,7 +16,7 @@ Invariants:
 - The back end is selected per process. Leave `use` after the backward pass, which uses the same choice.
 
 Extending: a new back end is a package with the raw kernels of `c`, a name in `kernel_registry.FAST` and its modules in
-`kernel_registry._modules`. A new operator needs a function in `matrix_ops.py`, `vector.py` or `fused.py`, a reference, raw
+`kernel_registry._modules`. A new operator needs a function in `matrix_ops.py`, `vector.py` or `blocks/fused.py`, a reference, raw
 kernels, an `OpSpec`, and an entry in `gradients.FUNCTIONS`.
 """
 

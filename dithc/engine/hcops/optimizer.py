@@ -20,7 +20,7 @@ __all__ = [
     "adamw",
     "assign_grad_view",
     "flat_gradients",
-    "orthogonalise",
+    "orthogonalize",
     "storage_use_count",
     "sum_of_squares",
     "zero_grad",
@@ -76,7 +76,7 @@ def adamw(
 
 
 @torch.no_grad()
-def orthogonalise(matrix: Tensor, *, iterations: int = 5, dtype: torch.dtype = torch.float32) -> Tensor:
+def orthogonalize(matrix: Tensor, *, iterations: int = 5, dtype: torch.dtype = torch.float32) -> Tensor:
     """Return approximately U V^T of the matrix U S V^T (R, C) in `dtype`, which is also the type of its products.
 
     Each iteration maps X, of largest singular value at most 1, to (a I + b X X^T + c (X X^T)^2) X. It squares the

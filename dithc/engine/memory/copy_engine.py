@@ -162,7 +162,7 @@ class CopyEngine:
         self._finalizer()
         self.retire()
 
-    def inject(self, *, error: int = 0, after_bytes: int = 0, delay_seconds: float = 0.0) -> None:
+    def inject_faults(self, *, error: int = 0, after_bytes: int = 0, delay_seconds: float = 0.0) -> None:
         """Inject faults for tests: each part of a copy (up to 4 MB) sleeps, and fails with `error` after `after_bytes`."""
         self._engine.call("set_faults", error, after_bytes, int(delay_seconds * NANOSECONDS))
 

@@ -37,7 +37,7 @@ MAX_FRUITLESS = 20
 MAX_REJECTED = 30
 
 SCRIPT = """#!/bin/bash
-# {what}
+# {comment}
 cd {folder} || exit 1
 [ ! -e {log} ] || cat {log} >> {earlier}
 exec > {log} 2>&1

@@ -72,7 +72,7 @@ def run_probe_job(options: Sequence[str], command: str, *, leaves: Path, log: Pa
                 return None if leaves.exists() else state + _printed(log)
         if time.monotonic() >= until:
             run_command(["scancel", job])
-            return f"{state} after {wait_seconds:.0f} s; cancelled{_printed(log)}"
+            return f"{state} after {wait_seconds:.0f} s; canceled{_printed(log)}"
         time.sleep(0.5)
     return None
 

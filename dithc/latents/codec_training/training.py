@@ -65,9 +65,9 @@ def train_codec(settings: codecs.KlVaeConfig, tiles: Tiles, folder: Path, *, see
         linear = _measure(tiles, _reconstruct(net, tiles, measured_rows, linear=True))
         log.info(f"training starts from the linear codec of this size ({linear['psnr_db']:.2f} dB)")
         metrics = _start_output(folder)
-        loss, compute = _optimise(net, settings, crops, metrics, seed=seed)
+        loss, compute = _optimize(net, settings, crops, metrics, seed=seed)
     net.eval().requires_grad_(False)
-    net.standardise(*_moments(net, tiles, train))
+    net.standardize(*_moments(net, tiles, train))
     mean, std = _moments(net, tiles, train)
     scale = 1.0 / float(std.square().mean().sqrt())
     numbers = {
@@ -135,7 +135,7 @@ def _subsample(rows: Rows) -> Rows:
     return rows[:: max(1, math.ceil(len(rows) / MEASURED_TILES))]
 
 
-def _optimise(
+def _optimize(
     net: autoencoder.Autoencoder, settings: codecs.KlVaeConfig, crops: Crops, metrics: MetricsWriter, *, seed: int
 ) -> tuple[float, str]:
     """Run the training loop; return the mean loss of the last tenth of the steps and the compute type."""
@@ -248,6 +248,6 @@ def _draw_images(codec: KlCodec, tiles: Tiles, folder: Path) -> None:
     lines = [np.concatenate(list(images), axis=2) for images in (tiles.rgb(rows), codec.to_rgb(decoded))]
     write_png(folder / GRID_FILE, np.concatenate(lines, axis=1).transpose(1, 2, 0))  # (2 H, N W, 3)
     both = torch.stack([x[0], decoded[0]]).clamp(-1.0, 1.0)  # (2, C, H, W)
-    grey = both.add(1.0).mul(127.5).round().to(torch.uint8).numpy()
-    panel = np.concatenate([np.concatenate(list(bands), axis=1) for bands in grey])  # (2 H, C W)
+    gray = both.add(1.0).mul(127.5).round().to(torch.uint8).numpy()
+    panel = np.concatenate([np.concatenate(list(bands), axis=1) for bands in gray])  # (2 H, C W)
     write_png(folder / BANDS_FILE, np.repeat(panel[:, :, None], 3, axis=2))

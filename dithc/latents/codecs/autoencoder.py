@@ -61,7 +61,7 @@ class Block(nn.Module):
 
 
 class Autoencoder(nn.Module):
-    """Encoder and decoder; `start_linear` sets their linear parts, `standardise` the scale of their latents."""
+    """Encoder and decoder; `start_linear` sets their linear parts, `standardize` the scale of their latents."""
 
     def __init__(self, sizes: Sizes) -> None:
         super().__init__()
@@ -158,7 +158,7 @@ class Autoencoder(nn.Module):
         self.synthesis[:, : len(std)] = (directions * std).float()
 
     @torch.no_grad()
-    def standardise(self, mean: Tensor, std: Tensor) -> None:
+    def standardize(self, mean: Tensor, std: Tensor) -> None:
         """Scale each latent channel from `mean` and `std` (Z,) to 0 and 1 without changing any reconstruction."""
         self.mean += mean * self.std
         self.std *= std

@@ -33,7 +33,7 @@ PLAIN_DECODERS = "AutoencoderKL", "AutoencoderKLFlux2"  # `decode` of these clas
 Numbers = list[float]
 
 
-class Normalisation(NamedTuple):
+class Normalization(NamedTuple):
     """Shift subtracted from latents, then their factor: a number, or one per channel; None if unknown."""
 
     shift: Numbers
@@ -45,11 +45,11 @@ def _autoencoder_module() -> Any:
     """Return the autoencoder module of diffusers, imported on first use (seconds) in offline mode."""
     os.environ["HF_HUB_OFFLINE"] = "1"
     os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"
-    import diffusers.models.autoencoders as room
+    import diffusers.models.autoencoders as autoencoders
     from diffusers.utils.logging import set_verbosity_error
 
     set_verbosity_error()
-    return room
+    return autoencoders
 
 
 class DiffusersAutoencoder:
@@ -107,7 +107,7 @@ class DiffusersAutoencoder:
         return int(2 ** (len(self.net.config.block_out_channels) - 1))
 
     @property
-    def normalisation(self) -> Normalisation:
+    def normalization(self) -> Normalization:
         """Normalization of latents in the diffusers pipelines of this network.
 
         The batch norm of FLUX.2 has running statistics of latent patches, from which those of each channel follow.
@@ -120,13 +120,13 @@ class DiffusersAutoencoder:
             )
             mean = means.mean(dim=1)  # (Z)
             variance = variances.mean(dim=1) + means.var(dim=1, correction=0)
-            return Normalisation(mean.tolist(), (variance + config.batch_norm_eps).rsqrt().tolist())
+            return Normalization(mean.tolist(), (variance + config.batch_norm_eps).rsqrt().tolist())
         scale, mean, std = (config.get(name) for name in ("scaling_factor", "latents_mean", "latents_std"))
         scales = None if scale is None else [float(scale)]
         if std is not None:
             scales = [(scale or 1.0) / float(value) for value in std]
         shift = [config.get("shift_factor") or 0.0] if mean is None else mean
-        return Normalisation([float(value) for value in shift], scales)
+        return Normalization([float(value) for value in shift], scales)
 
     def encode(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Return mean and log-variance, or latents and None, of float32 x (N, C, H, W) in [-1, 1].

@@ -3,7 +3,7 @@
 Opening a codec tests it on noise. Encoding a dataset first checks it on real tiles. Latents are stored
 normalized, (z - shift) scale by channel, so that fp16 can represent them and the diffusion model uses them unchanged.
 
-Legend: N batch, C bands of the data set, b of a group, G groups, H, W tile; Z channels of the network, h, w latent.
+Legend: N batch, C bands of the dataset, b of a group, G groups, H, W tile; Z channels of the network, h, w latent.
 """
 
 import math
@@ -19,7 +19,7 @@ from dithc.core.logging import UserError, get_logger, user_error
 from dithc.core.weights import digest_of_files
 from dithc.data import Tiles
 from dithc.latents.codecs.codec import LARGEST_FP16, Codec, DisplayBandCodec, check_bands, check_sides
-from dithc.latents.codecs.diffusers_autoencoder import DiffusersAutoencoder, Normalisation, network_files
+from dithc.latents.codecs.diffusers_autoencoder import DiffusersAutoencoder, Normalization, network_files
 from dithc.latents.codecs.torchscript import TorchScriptAutoencoder, cause, files_of
 
 TEST_LATENT_SIDE = 4  # side of the latents for the trial of a convolutional network
@@ -169,14 +169,14 @@ def open_external(settings: codecs.ExternalCodecConfig, info: dict[str, Any]) ->
         ) from error
     bands = tuple(info["display"]["bands"] if settings.sees_display else dataset_bands)
     net: AutoencoderProtocol
-    normalisation = Normalisation([0.0], None)
+    normalization = Normalization([0.0], None)
     if isinstance(settings, codecs.PluginCodec):
         files, net = settings.files, settings.called(settings.network)
     elif isinstance(settings, codecs.DiffusersCodecConfig):
         path = Path(settings.path)
         fix = f"copy config.json and the weights into {path}, or set the codec's `path`; nothing is downloaded"
         net = autoencoder = DiffusersAutoencoder.load(path, fix=fix)
-        files, normalisation = network_files(path), autoencoder.normalisation
+        files, normalization = network_files(path), autoencoder.normalization
     else:
         assert isinstance(settings, codecs.TorchScriptCodecConfig)
         files, net = files_of(Path(settings.path)), TorchScriptAutoencoder(settings)
@@ -192,8 +192,8 @@ def open_external(settings: codecs.ExternalCodecConfig, info: dict[str, Any]) ->
         info,
         id=f"{kind}-{digest_of_files(files, settings=decides)[:12]}",
         bands=bands,
-        shift=_numbers(settings.shift_factor, normalisation.shift, codec=settings.named),
-        scales=_numbers(settings.scaling_factor, normalisation.scale, codec=settings.named),
+        shift=_numbers(settings.shift_factor, normalization.shift, codec=settings.named),
+        scales=_numbers(settings.scaling_factor, normalization.scale, codec=settings.named),
     )
 
 

@@ -40,10 +40,10 @@ def _open_sd(settings: codecs.SdVaeConfig, info: dict[str, Any]) -> Codec:
         "codec's `path`; nothing is downloaded"
     )
     net = DiffusersAutoencoder.load(folder, fix=fix, classes=("AutoencoderKL",), memory_format=torch.channels_last)
-    if any(net.normalisation.shift):
+    if any(net.normalization.shift):
         raise user_error(
             f"autoencoder in {folder} requires a latent shift, which `kind: sd-vae` does not support",
-            got=f"a shift of {net.normalisation.shift}",
+            got=f"a shift of {net.normalization.shift}",
             expected="Stable Diffusion's autoencoder, without a latent shift",
             fix="use `kind: diffusers`",
         )

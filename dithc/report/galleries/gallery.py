@@ -153,7 +153,7 @@ def _training_stages(facts: ReportRecords, dataset: DatasetFacts, item: Evaluati
 
 
 def _codec_gallery(dataset: DatasetFacts) -> Gallery:
-    """Return reconstructions of the codec trained on this data set."""
+    """Return reconstructions of the codec trained on this dataset."""
     codec = dataset.codec
     bands = f"Each band of a tile: {', '.join(dataset.band_names)}"
     images = (

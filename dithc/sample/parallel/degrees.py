@@ -96,7 +96,7 @@ class SamplingWork:
         return self.linear_flops + self.attention_flops + self.uncut_flops
 
 
-def rejection_reason(degrees: ParallelDegrees, work: SamplingWork, *, ranks: int, ranks_a_node: int) -> str | None:
+def rejection_reason(degrees: ParallelDegrees, work: SamplingWork, *, ranks: int, ranks_per_node: int) -> str | None:
     """Return why degrees do not fit some work, or None."""
     most_images = max(work.shards, default=1)
     if degrees.size > ranks:
@@ -115,8 +115,8 @@ def rejection_reason(degrees: ParallelDegrees, work: SamplingWork, *, ranks: int
         return "tokens are shared through memory or by messages, not both"
     if degrees.shared > 1 and not work.in_memory:
         return "keys and values in shared memory require the C kernels"
-    if degrees.shared > ranks_a_node or ranks_a_node % degrees.shared:
-        return f"{degrees.shared} does not divide the {ranks_a_node} ranks per node"
+    if degrees.shared > ranks_per_node or ranks_per_node % degrees.shared:
+        return f"{degrees.shared} does not divide the {ranks_per_node} ranks per node"
     if degrees.ulysses > 1 and work.heads % degrees.ulysses:
         return f"{work.heads} heads are not a multiple of {degrees.ulysses}"
     if degrees.stages > 1 and not work.patches:

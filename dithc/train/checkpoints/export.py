@@ -56,14 +56,14 @@ def export(manifest: Path, *, weights: Literal["ema", "raw"], layout: Layout, ou
     try:
         with outputs.OutputFolder(out).replaced() if layout == "diffusers" else outputs.replacing(out) as temporary:
             if layout == "safetensors":
-                write_tensors(temporary, tensors, said=kind)
+                write_tensors(temporary, tensors, metadata=kind)
             elif layout == "official":
                 pair = {"model": dict(read_tensors(checkpoint.weights("raw"))), "ema": tensors}
                 single = {"model": tensors, **kind} if kind else tensors
                 torch.save(pair | kind if weights == "ema" else single, temporary)
             else:
                 (temporary / CONFIG_FILE).write_text(json.dumps(settings, indent=2) + "\n")
-                write_tensors(temporary / DIFFUSERS_FILE, tensors, said=kind)
+                write_tensors(temporary / DIFFUSERS_FILE, tensors, metadata=kind)
     except (OSError, RuntimeError) as error:  # torch.save wraps the system's error in a RuntimeError
         raise unwritten("weights", out, error, fix="free space or choose another --out") from error
     log.info(f"{weights} weights of step {step} written to {out} ({layout})")

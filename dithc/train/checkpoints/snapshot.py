@@ -66,7 +66,7 @@ class Snapshot:
                 copy.copy_(piece.values.detach())
                 pieces.append(replace(piece, values=copy))
                 offset = stop
-            copies[name] = TensorFile(tuple(pieces), content.said)
+            copies[name] = TensorFile(tuple(pieces), content.metadata)
             offset = _aligned(offset)
         return copies
 

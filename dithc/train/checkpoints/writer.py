@@ -14,7 +14,7 @@ from dithc.core.artifacts import CheckpointStore, Lease
 from dithc.core.logging import UserError, get_logger, user_error
 from dithc.core.tensor_files import TensorFile, shard_name, write_file
 from dithc.engine.comm import Group
-from dithc.train.background import Background, Cancelled
+from dithc.train.background import Background, Canceled
 from dithc.train.checkpoints.snapshot import Key, Snapshot, assign_pieces, key_of
 from dithc.train.checkpoints.state import SAME_ON_RESUME, ModuleState
 from dithc.train.job import StepTimer, run_once
@@ -173,7 +173,7 @@ class CheckpointWriter:
         return {
             shard_name(file, self.group.rank, self.group.size): TensorFile.of(
                 (piece for piece in parts if key_of(file, piece) in self._share),
-                said=dict(state.kind),
+                metadata=dict(state.kind),
             )
             for file, parts in pieces.items()
         }
@@ -210,7 +210,7 @@ class CheckpointWriter:
     def _fail(self, save: _Save) -> None:
         self._save = None
         save.task.cancel()
-        error = None if isinstance(save.task.error, Cancelled) else save.task.error
+        error = None if isinstance(save.task.error, Canceled) else save.task.error
         if not isinstance(error, OSError | UserError | None):
             log.error(f"a part of the checkpoint of step {save.step} could not be written", exc_info=error)
         errors = self.group.gather_objects(error if isinstance(error, OSError | UserError | None) else repr(error))

@@ -80,7 +80,7 @@ class Muon:
         # the scale has no effect on the update; this one keeps the scale of gradients
         momentum.lerp_(gradient, 1.0 - settings.momentum)
         lookahead = gradient.lerp(momentum, settings.momentum)
-        factor = hcops.optimizer.orthogonalise(lookahead, iterations=settings.newton_schulz_steps, dtype=self._dtype)
+        factor = hcops.optimizer.orthogonalize(lookahead, iterations=settings.newton_schulz_steps, dtype=self._dtype)
         return factor.float() * (RMS * math.sqrt(max(matrix.rows, matrix.columns)))
 
     def _gather(

@@ -22,15 +22,13 @@ TORCH_MB, PLAIN_MB = 800, 400
 # Values that the Stable Diffusion autoencoder keeps per image without gradients, in (pixels x first width).
 KEPT_CONVOLUTION, SD_WIDTH = 12, 128
 VALIDATION_PASSES = 256 * 8  # forward passes of one image: at most 256 tiles, each at 8 diffusion times
-NEIGHBOURS = {"precision-recall", "density-coverage"}
+NEIGHBOR_METRICS = {"precision-recall", "density-coverage"}
 COPY_QUERIES, MAX_FEATURES = 2 * 2048, 2048  # maximum images in the search for nearest tiles, and features per image
-# Scenes of a full Sentinel-2 product on its 10 m grid: 10,980 squared.
-FULL_SIDE = 10_980
-# Bytes per pixel of that grid: half of the memory of a process that reads band by band.
+# Bytes per pixel of the 10 m grid of a Sentinel-2 product: half of the memory of a process that reads band by band.
 READING_BYTES = {"sentinel2": 5, "sentinel2-stac": 8}
 SAMPLED_SHARD = 64  # images that `dithc sample` buffers before it writes them
 START_MINUTES = 2.0
-DISK_MB_A_SECOND = 20.0
+DISK_MB_PER_SECOND = 20.0
 CONVOLUTION_SHARE = 0.5  # fraction of `gflops_per_core` that PyTorch's small convolutions reach
 SOURCE_BANDS = {"sentinel2": 13, "sentinel2-stac": 13, "image-folder": 3}
 ITEMS, MAX_FILES = (".json", ".geojson"), 100_000
@@ -64,8 +62,8 @@ def needs(
     elif stage in ("train", "sample"):
         nodes = max(1, ranks // ranks_per_node)
         megabytes *= ranks_per_node
-    flops_a_second = experiment.machine.gflops_per_core * 1e9 * cores * nodes
-    seconds = flops / flops_a_second + disk_mb / DISK_MB_A_SECOND
+    flops_per_second = experiment.machine.gflops_per_core * 1e9 * cores * nodes
+    seconds = flops / flops_per_second + disk_mb / DISK_MB_PER_SECOND
     memory = megabytes * SHARE
     return ResourceEstimate(100 * math.ceil(memory / 100), math.ceil(START_MINUTES + seconds / 60))
 
@@ -110,7 +108,7 @@ def _scene_mb(dataset: datasets.DatasetConfig) -> tuple[float, float]:
         return scene_mb, scene_mb * _scenes(dataset)
     _, total, largest = source_files(dataset)
     if dataset.source.kind in ("sentinel2", "sentinel2-stac"):
-        return bands * FULL_SIDE**2 * 2 / MB, 3 * total / MB
+        return bands * datasets.SENTINEL2_SIDE**2 * 2 / MB, 3 * total / MB
     # A file contains one scene of all bands, possibly compressed to a third. In 4-byte values it needs up to 12 times that.
     return 12 * largest / MB, 3 * total / MB
 
@@ -125,7 +123,7 @@ def _ingest(experiment: ExperimentConfig, name: str, _: int) -> tuple[float, flo
     dataset = experiment.datasets[name]
     scene_mb, total_mb = _scene_mb(dataset)
     if dataset.source.kind in READING_BYTES and dataset.source.synthetic is None:
-        scene_mb = READING_BYTES[dataset.source.kind] * FULL_SIDE**2 / MB
+        scene_mb = READING_BYTES[dataset.source.kind] * datasets.SENTINEL2_SIDE**2 / MB
     return PLAIN_MB + 2.2 * scene_mb, 0.0, 4 * total_mb
 
 
@@ -276,10 +274,10 @@ def _all_tiles(experiment: ExperimentConfig) -> float:
 def _fid(experiment: ExperimentConfig, name: str, ranks: int) -> tuple[float, float, float]:
     """Needs of scores: matrices of 2,048 features, 32 MB each, for the distance and the search for copies in 8 orientations."""
     flops = 8 * 2 * COPY_QUERIES * MAX_FEATURES * _all_tiles(experiment) / CONVOLUTION_SHARE  # in float64
-    searching = [item.num_images for item in experiment.evaluations.values() if NEIGHBOURS & set(item.metrics)]
+    searching = [item.num_images for item in experiment.evaluations.values() if NEIGHBOR_METRICS & set(item.metrics)]
     if searching:  # all pairs
         flops += 2 * MAX_FEATURES * (_all_tiles(experiment) + max(searching)) ** 2 / CONVOLUTION_SHARE
-    return TORCH_MB, flops, DISK_MB_A_SECOND * 180
+    return TORCH_MB, flops, DISK_MB_PER_SECOND * 180
 
 
 _RULES: dict[str, Callable[[ExperimentConfig, str, int], tuple[float, float, float]]] = {
@@ -293,6 +291,6 @@ _RULES: dict[str, Callable[[ExperimentConfig, str, int], tuple[float, float, flo
     "extractor": _extractor,
     "features": _features,
     "fid": _fid,
-    "report": lambda *_: (2 * TORCH_MB, 0.0, DISK_MB_A_SECOND * 180),
+    "report": lambda *_: (2 * TORCH_MB, 0.0, DISK_MB_PER_SECOND * 180),
 }
 """Megabytes per process, floating-point operations per job, and megabytes of I/O, by stage."""

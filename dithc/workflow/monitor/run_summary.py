@@ -42,13 +42,13 @@ class RunSummary:
         lines += [*_warnings(warned.kinds()), f"{self.status.summary()}; duration {span(seconds)}"]
         return folded(lines, width=self.width)
 
-    def failure(self, ended: Mapping[str, str], *, is_told: bool) -> list[str]:
+    def failure(self, ended: Mapping[str, str], *, already_reported: bool) -> list[str]:
         """Return failed stages with their last lines, logs and fixes.
 
-        `ended` contains the ends of failed commands (`SnakemakeProcess.ended`); `is_told` if the driver has already reported
-        them.
+        `ended` contains the ends of failed commands (`SnakemakeProcess.ended`), `already_reported` is true if the driver has
+        reported them.
         """
-        lines = [] if is_told else self.status.failures()
+        lines = [] if already_reported else self.status.failures()
         silent = [entry for entry in self.status.stages if entry.state == "stopped" and entry.stage.log in ended]
         for entry in silent:
             ending = ended[entry.stage.log]
@@ -57,7 +57,7 @@ class RunSummary:
             lines += [f"{entry.stage.title} {cause}; log: {entry.log or 'none'}"]
             lines += [f"  | {line}" for line in (tail(entry.log) if entry.log is not None else [])[-LAST_LINES:]]
             lines += [f"  fix: {KILLED}"] if ending == "SIGKILL" else []
-        if not lines and not is_told:
+        if not lines and not already_reported:
             return []
         waiting, num_done = self.status.count("waiting"), self.status.count("done")
         lines += [f"{waiting} stages were not started, {num_done} are done; start the same command again to continue"]

@@ -11,7 +11,7 @@ from dithc.workflow.monitor.text_width import cut
 # Precedence of the stage that represents an unfinished object.
 PRECEDENCE: tuple[State, ...] = ("failed", "running", "queued", "stopped", "waiting")
 ACTIVE: tuple[State, ...] = ("running", "queued", "failed")
-COLOURS: dict[State, int] = {"done": 32, "running": 36, "queued": 33, "waiting": 90, "stopped": 35, "failed": 31}
+COLORS: dict[State, int] = {"done": 32, "running": 36, "queued": 33, "waiting": 90, "stopped": 35, "failed": 31}
 LONGEST_NAME = 40
 GAP = "  "
 
@@ -30,7 +30,7 @@ def format_status(
     *,
     width: int | None = None,
     height: int | None = None,
-    colour: bool = False,
+    color: bool = False,
     only_active: bool = False,
 ) -> list[str]:
     """Return the status of an experiment as lines.
@@ -46,10 +46,10 @@ def format_status(
     end = [cut(line, width) for line in (*jobs, status.summary() + driver)]
     end += [f"report: {status.report}"] if status.report is not None else []
     space = max(0, height - len(end)) if height is not None else len(rows)
-    return _table(_fitting_rows(rows, space), width=width, colour=colour) + end
+    return _table(_fitting_rows(rows, space), width=width, color=color) + end
 
 
-def _table(rows: list[StatusRow], *, width: int | None, colour: bool) -> list[str]:
+def _table(rows: list[StatusRow], *, width: int | None, color: bool) -> list[str]:
     names = max((len(row.name) for row in rows), default=0)
     names = min(names, LONGEST_NAME if width is None else max(12, width // 4))
     kinds = max((len(row.kind) for row in rows), default=0)
@@ -58,9 +58,9 @@ def _table(rows: list[StatusRow], *, width: int | None, colour: bool) -> list[st
         begin = f"{row.kind:<{kinds}}{GAP}{cut(escaping.escaped(row.name), names):<{names}}{GAP}"
         line = cut(escaping.escaped(f"{begin}{row.state:<7}{GAP}{row.message}".rstrip()), width)
         end = len(begin) + len(row.state)
-        if colour and len(line) >= end:
-            line = f"{begin}\x1b[{COLOURS[row.state]}m{row.state}\x1b[0m{line[end:]}"
-        lines.append(escaping.Coded(line) if colour else line)
+        if color and len(line) >= end:
+            line = f"{begin}\x1b[{COLORS[row.state]}m{row.state}\x1b[0m{line[end:]}"
+        lines.append(escaping.Coded(line) if color else line)
     return lines
 
 

@@ -79,7 +79,7 @@ def test_missing_invalid_and_wrong_stage_manifests_are_rejected(tmp_path):
 def test_fields_of_wrong_types_are_rejected_in_checksummed_documents(change: dict[str, Any], tmp_path: Path) -> None:
     path = tmp_path / "manifest.json"
     Manifest(stage="fid", name="x", spec={}).write(path)
-    for document in (path, Manifest.making_of(path)):
+    for document in (path, Manifest.provenance_path(path)):
         content = load_checksummed(document.read_text())
         content |= {key: value for key, value in change.items() if key in content}
         document.write_text(dump_checksummed(content))

@@ -13,10 +13,10 @@ import pytest
 
 from dithc.cli import main
 from dithc.core.artifacts import Manifest
-from dithc.data.parquet import read_rows
 from dithc.data.raster import write_geotiff
 from dithc.data.scenes import stacks
 from tests.data.readers.scene_readers import land
+from tests.inputs.tables import read_rows
 
 BANDS = ["B02", "B03", "B04", "B08"]
 PLACE: dict[str, Any] = {"epsg": 32632}

@@ -19,7 +19,6 @@ from dithc.core.logging import UserError
 from dithc.data import ingest_scenes, synthesize
 from dithc.data.grids import Grid
 from dithc.data.images import write_png
-from dithc.data.parquet import read_rows
 from dithc.data.readers.gaofen2 import reader as gaofen2
 from dithc.data.readers.sentinel2 import arrays as sentinel2_array
 from dithc.data.readers.sentinel2.safe_grid import doubled, regrid
@@ -27,6 +26,7 @@ from dithc.data.scenes import stacks
 from dithc.data.scenes.reading import Scenes
 from dithc.data.scenes.scene_cache import RECORD_FILE
 from tests.data.readers.scene_readers import land
+from tests.inputs.tables import read_rows
 
 BANDS = ["B02", "B03", "B04", "B08"]
 SHOWN = {"bands": BANDS[:3], "low": 0.0, "high": 0.3}

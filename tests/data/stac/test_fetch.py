@@ -21,13 +21,13 @@ from dithc.core.artifacts import sha256_file
 from dithc.core.integrity import dump_checksummed
 from dithc.core.logging import UserError
 from dithc.data import ingest_scenes
-from dithc.data.parquet import read_rows
 from dithc.data.readers import read_scenes
 from dithc.data.scene import Rejection, Scene
 from dithc.data.stac import Lock, fetch_scenes
-from dithc.data.stac.catalogue import _request_text
+from dithc.data.stac.catalog import _request_text
 from dithc.data.stac.http import Credentials
 from tests.data.stac.server import Catalogue, Reply
+from tests.inputs.tables import read_rows
 
 CLIENT = importlib.util.find_spec("pystac_client") is not None
 needs_client = pytest.mark.skipif(not CLIENT, reason="pystac-client is not installed (pip install 'dithc[stac]')")
@@ -213,7 +213,7 @@ def test_cloud_cover_limit_applies_if_the_catalog_ignores_the_filter(catalogue: 
 def test_saved_items_are_fetched_without_pystac_client(
     catalogue: Catalogue, source: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dithc.data.stac.catalogue.find_spec", lambda name: None)
+    monkeypatch.setattr("dithc.data.stac.catalog.find_spec", lambda name: None)
     items = save_items(catalogue, tmp_path, most=4)
     (items / "._an_item.json").write_bytes(b"\0\5\x16\7")  # AppleDouble file of macOS
     lock = fetch_scenes(source(search=None), items=items)
@@ -396,7 +396,7 @@ def test_invalid_responses_are_rejected_in_bounded_memory(
     catalogue: Catalogue, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sent, headers, reason = ANSWERS[kind]
-    monkeypatch.setattr("dithc.data.stac.catalogue.ANSWER_BYTES", LIMIT)
+    monkeypatch.setattr("dithc.data.stac.catalog.ANSWER_BYTES", LIMIT)
     catalogue.replies["/v1"] = [Reply(body=sent, headers=headers)]
     catalogue.forever.add("/v1")
     assert_bounded(lambda: _request_text(Credentials.read(None), catalogue.catalog), reason)
@@ -407,7 +407,7 @@ def test_invalid_responses_are_rejected_in_bounded_memory(
 def test_compression_bombs_are_rejected_from_every_endpoint(
     catalogue: Catalogue, source: Make, path: str, status: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dithc.data.stac.catalogue.ANSWER_BYTES", LIMIT)
+    monkeypatch.setattr("dithc.data.stac.catalog.ANSWER_BYTES", LIMIT)
     catalogue.signature = "sig=SIGNED"
     packed = {"Content-Encoding": "gzip"}
     catalogue.replies[path] = [Reply(status=status, body=gzip.compress(BOMB), headers=packed)]

@@ -42,5 +42,5 @@ def test_themes_contain_characteristic_land_cover() -> None:
 
     assert 0.05 < share("river", Cover.WATER) < 0.6
     assert share("forest", Cover.BROADLEAF, Cover.CONIFER) > 0.8
-    assert share("town", Cover.ROOF_TILE, Cover.ROOF_GREY, Cover.ROOF_WHITE) > 0.12
+    assert share("town", Cover.ROOF_TILE, Cover.ROOF_GRAY, Cover.ROOF_WHITE) > 0.12
     assert share("fields", Cover.WATER, Cover.ROOF_TILE) == 0

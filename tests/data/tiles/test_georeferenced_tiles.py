@@ -14,10 +14,10 @@ from dithc.core.artifacts import Manifest
 from dithc.core.logging import UserError
 from dithc.data import Tiles
 from dithc.data.grids import degrees, reproject_points
-from dithc.data.parquet import read_rows
 from dithc.data.raster import write_geotiff
 from dithc.data.tiles.conditions import day_of_year
 from tests.data.tiles.test_tiles import Config, ingest_and_cut, rows_of
+from tests.inputs.tables import read_rows
 
 SIZE = 16
 

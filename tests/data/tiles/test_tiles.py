@@ -13,10 +13,11 @@ from dithc.cli import main
 from dithc.core.artifacts import Manifest
 from dithc.core.logging import UserError
 from dithc.data import Tiles, npy_writer, write_png
-from dithc.data.parquet import TableWriter, read_columns, read_rows
+from dithc.data.parquet import TableWriter, read_columns
 from dithc.data.raster import read_raster, write_geotiff
 from dithc.data.tiles.statistics import Histogram
 from tests.inputs.images import read_rgb
+from tests.inputs.tables import read_rows
 
 BANDS = ["B", "G", "R", "NIR"]
 SHOWN = {"bands": ["R", "G", "B"], "low": 0.0, "high": 1000.0}

@@ -79,7 +79,7 @@ def test_failed_copies_raise_and_next_pass_is_correct(make_tiers: Callable[..., 
     model = warm(AutoMem(small(), tiers=tiers, copies=copies, plan=moving_plan(small, file=file)))
     assert_correct(model)
     assert_moved(model)
-    copies.inject(error=errno.EIO, after_bytes=10 * MIB)
+    copies.inject_faults(error=errno.EIO, after_bytes=10 * MIB)
     for _ in range(2):
         with pytest.raises(OSError, match="load of") as caught:
             loss_of(model, 2).backward()
@@ -87,7 +87,7 @@ def test_failed_copies_raise_and_next_pass_is_correct(make_tiers: Callable[..., 
         model.zero_grad()
         del caught
     assert copies.counters().failed > 0
-    copies.inject()
+    copies.inject_faults()
     assert_correct(model)
     del model
     gc.collect()
@@ -101,7 +101,7 @@ def test_failed_offloads_keep_saved_tensors_in_fast_memory(make_tiers: Callable[
     model = warm(AutoMem(small(), tiers=tiers, copies=copies, plan=replace(plan, units=units)))
     assert_correct(model)
     assert manager_of(model).counters().offloaded_bytes > 0
-    copies.inject(error=errno.ENOSPC)
+    copies.inject_faults(error=errno.ENOSPC)
     assert_correct(model)
     assert copies.counters().failed > 0
     del model

@@ -166,7 +166,7 @@ def test_thread_and_forked_child_are_rejected_as_ranks(monkeypatch: pytest.Monke
 def test_ranks_without_sufficient_shared_memory_are_rejected(
     monkeypatch: pytest.MonkeyPatch, size: int, free: int, rank: str | None, is_enough: bool
 ) -> None:
-    monkeypatch.setattr(shm_cleanup, "room", lambda: (size, free))
+    monkeypatch.setattr(shm_cleanup, "size_and_free", lambda: (size, free))
     if rank is not None:
         for name, value in (("PMI_RANK", rank), ("MPI_LOCALRANKID", rank), ("MPI_LOCALNRANKS", "2")):
             monkeypatch.setenv(name, value)

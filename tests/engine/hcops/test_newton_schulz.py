@@ -35,7 +35,7 @@ def test_singular_values_are_mapped_and_vectors_kept(backend, shape, use_backend
     # 3.4445 for small singular values, and by less than 1 otherwise. Random matrices have few small singular values.
     tolerance = 2**-24 * 160 * 3 * COEFFICIENTS[0] ** 3
     for iterations in (1, 2, 5):
-        found = hcops.optimizer.orthogonalise(matrix, iterations=iterations)
+        found = hcops.optimizer.orthogonalize(matrix, iterations=iterations)
         assert found.dtype is torch.float32
         assert found.shape == matrix.shape
         assert distance(found, svd_map(matrix, iterations)) < tolerance
@@ -47,7 +47,7 @@ def test_singular_values_end_in_the_band_for_any_scale(shape, dtype):
     matrix = torch.randn(shape, generator=torch.Generator().manual_seed(2))
     slack = 0.0 if dtype is torch.float32 else 3 * 2**-8 * COEFFICIENTS[0]  # the last iteration's three products
     for size in (1e-6, 1.0, 1e15):
-        found = hcops.optimizer.orthogonalise(size * matrix, dtype=dtype)
+        found = hcops.optimizer.orthogonalize(size * matrix, dtype=dtype)
         assert found.dtype is dtype
         values = torch.linalg.svdvals(found.double())
         assert values.min() > BAND[0] - slack
@@ -58,22 +58,22 @@ def test_singular_values_end_in_the_band_for_any_scale(shape, dtype):
 def test_low_rank_matrix_keeps_small_singular_values_small():
     draws = torch.Generator().manual_seed(3)
     matrix = torch.randn(40, 3, generator=draws) @ torch.randn(3, 60, generator=draws)
-    values = torch.linalg.svdvals(hcops.optimizer.orthogonalise(matrix).double())
+    values = torch.linalg.svdvals(hcops.optimizer.orthogonalize(matrix).double())
     assert values[:3].min() > BAND[0]
     assert values[3:].max() < 2**-24 * 40 * COEFFICIENTS[0] ** 5
 
 
 def test_zeros_stay_zero_and_nan_stays_nan():
-    assert not hcops.optimizer.orthogonalise(torch.zeros(4, 6)).any()
-    tiny = hcops.optimizer.orthogonalise(torch.full((4, 6), 1e-30))
+    assert not hcops.optimizer.orthogonalize(torch.zeros(4, 6)).any()
+    tiny = hcops.optimizer.orthogonalize(torch.full((4, 6), 1e-30))
     assert tiny.isfinite().all()
     assert 0 < tiny.max() < 1e-20
-    assert hcops.optimizer.orthogonalise(torch.full((4, 6), math.nan)).isnan().all()
+    assert hcops.optimizer.orthogonalize(torch.full((4, 6), math.nan)).isnan().all()
 
 
 def test_input_is_unchanged_and_output_has_no_graph():
     matrix = torch.randn(8, 4, requires_grad=True)
     before = matrix.detach().clone()
-    found = hcops.optimizer.orthogonalise(matrix)
+    found = hcops.optimizer.orthogonalize(matrix)
     assert torch.equal(matrix, before)
     assert not found.requires_grad

@@ -110,7 +110,7 @@ def test_counters_report_copied_bytes_per_stream(copies):
 
 
 def test_failed_copies_raise_only_in_waiting_callers(copies):
-    copies.inject(error=errno.EIO, after_bytes=4000)
+    copies.inject_faults(error=errno.EIO, after_bytes=4000)
     source = numbers(1000)
     tickets = [copies.submit(torch.empty(1000), source, stream="load") for _ in range(3)]
     copies.wait(tickets[0])
@@ -120,14 +120,14 @@ def test_failed_copies_raise_only_in_waiting_callers(copies):
     with pytest.raises(OSError, match="Input/output"):
         copies.now(torch.empty(1000), source)
     assert copies.counters().failed == 3
-    copies.inject()
+    copies.inject_faults()
     target = torch.empty(1000)
     copies.wait(copies.submit(target, source, stream="load"))
     assert torch.equal(target, source)
 
 
 def test_unawaited_failures_are_logged(copies, caplog):
-    copies.inject(error=errno.ENOSPC)
+    copies.inject_faults(error=errno.ENOSPC)
     copies.submit(torch.empty(1000), numbers(1000), stream="offload")
     copies.drain()
     assert "offload of 4000 bytes failed: No space left on device" in caplog.text
@@ -217,14 +217,14 @@ def test_mismatched_or_overlapping_tensors_are_rejected(copies, target, source):
 
 def test_tensors_are_released_when_the_copy_is_done(make):
     copies = make()
-    copies.inject(delay_seconds=1000)
+    copies.inject_faults(delay_seconds=1000)
     source, target = numbers(1000), torch.empty(1000)
     references = [weakref.ref(source), weakref.ref(target)]
     ticket = copies.submit(target, source, stream="load")
     del source, target
     copies.retire()
     assert all(reference() is not None for reference in references)
-    copies.inject()
+    copies.inject_faults()
     wait_until(lambda: copies.is_done(ticket))
     copies.retire()
     assert [reference() for reference in references] == [None, None]
@@ -248,7 +248,7 @@ def test_many_python_threads_share_one_engine(copies):
 
 def test_close_cancels_pending_copies(make):
     copies = make()
-    copies.inject(delay_seconds=1000)
+    copies.inject_faults(delay_seconds=1000)
     parts = 2 + torch.get_num_threads()  # more than the team of a waiting caller begins together
     source, canceled = numbers(parts * PART, torch.uint8), []
     active, queued = (copies.submit(torch.empty_like(source), source, stream="load") for _ in range(2))
@@ -340,7 +340,7 @@ def test_missing_library_raises_with_fix(monkeypatch):
 
 def test_forked_child_raises_on_engine_use(make):
     copies = make()
-    copies.inject(delay_seconds=0.01)
+    copies.inject_faults(delay_seconds=0.01)
     source, target = numbers(PART), torch.empty(PART)
     ticket = copies.submit(target, source, stream="load")
     child = os.fork()
@@ -369,7 +369,7 @@ EXIT = """
 import sys, torch
 from dithc.engine.memory.copy_engine import CopyEngine
 copies = CopyEngine()
-copies.inject(delay_seconds=float(sys.argv[1]))
+copies.inject_faults(delay_seconds=float(sys.argv[1]))
 kept = [copies.submit(torch.empty(8 << 20), torch.ones(8 << 20), stream=s) for s in ("load", "offload") * 4]
 if sys.argv[2] == "raise":
     raise KeyError("on purpose")
@@ -388,7 +388,7 @@ INTERRUPTED = """
 import signal, torch
 from dithc.engine.memory.copy_engine import CopyEngine
 copies = CopyEngine()
-copies.inject(delay_seconds=1000)
+copies.inject_faults(delay_seconds=1000)
 ticket = copies.submit(torch.empty(10), torch.ones(10), stream="load")
 while copies.counters().queued_bytes:
     pass

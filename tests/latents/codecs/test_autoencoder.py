@@ -65,7 +65,7 @@ def test_standardized_latents_decode_to_the_same_images():
     before = net.decode(mean)
     for _ in range(2):  # a repetition must not change the result
         spread = mean.var(dim=(0, 2, 3), correction=0) + logvar.exp().mean(dim=(0, 2, 3))
-        net.standardise(mean.mean(dim=(0, 2, 3)), spread.sqrt())
+        net.standardize(mean.mean(dim=(0, 2, 3)), spread.sqrt())
         mean, logvar = net.encode(x)
         torch.testing.assert_close(net.decode(mean), before, rtol=1e-4, atol=1e-4)
         torch.testing.assert_close(mean.mean(dim=(0, 2, 3)), torch.zeros(4), rtol=0, atol=1e-4)

@@ -25,8 +25,8 @@ def work_of(tokens: int, **fields) -> SamplingWork:
     return SamplingWork.of(config, **({"shards": [1], "branches": 2} | fields))
 
 
-def costs_of(work: SamplingWork, rates: MachineRates = NODE, *, ranks: int = 4, ranks_a_node: int = 4) -> CostModel:
-    return CostModel(work=work, rates=rates, ranks=ranks, ranks_a_node=ranks_a_node)
+def costs_of(work: SamplingWork, rates: MachineRates = NODE, *, ranks: int = 4, ranks_per_node: int = 4) -> CostModel:
+    return CostModel(work=work, rates=rates, ranks=ranks, ranks_per_node=ranks_per_node)
 
 
 def step(tokens: int, degrees: ParallelDegrees, rates: MachineRates, *, ranks: int = 256) -> float:
@@ -74,11 +74,11 @@ def test_ring_is_selected_only_for_large_savings(bandwidth, expected) -> None:
     """A ring rounds differently from one rank."""
     rates = replace(PAGE, inside=LinkModel(latency=0.0, bandwidth=bandwidth))
     work = work_of(4096, branches=1, in_memory=False)
-    chosen = planner.rank_degrees(costs_of(work, rates, ranks=2, ranks_a_node=2))
+    chosen = planner.rank_degrees(costs_of(work, rates, ranks=2, ranks_per_node=2))
     assert chosen.best.degrees == expected
     assert chosen.legal[0].degrees == ParallelDegrees(ring=2)
     assert ("rounds differently" in chosen.describe()) == (expected.ring == 1)
-    given = best_degrees(work, ranks=2, ranks_a_node=2, fixed={"ring": 2}, rates=rates)
+    given = best_degrees(work, ranks=2, ranks_per_node=2, fixed={"ring": 2}, rates=rates)
     assert given == ParallelDegrees(ring=2)
 
 
@@ -100,7 +100,7 @@ def test_block_exchange_time_matches_manual_arithmetic() -> None:
 def test_job_time_sums_shards_batches_calls_and_decoding() -> None:
     rates = MachineRates(flops=1e12, inside=None, between=None, copy_rate=1.0, call=0.5, decoding=3.0)
     work = work_of(256, shards=[64, 64, 64, 10], calls=10, lone_calls=4, batch=32)
-    costs = costs_of(work, rates, ranks=2, ranks_a_node=2)
+    costs = costs_of(work, rates, ranks=2, ranks_per_node=2)
     row = work.row_flops / 1e12
     shard = 2 * (6 * (64 * row + 0.5) + 4 * (32 * row + 0.5)) + 64 * 3.0
     assert costs.job(ParallelDegrees()).whole == pytest.approx(2 * shard)
@@ -108,7 +108,7 @@ def test_job_time_sums_shards_batches_calls_and_decoding() -> None:
     last = 6 * (10 * row + 0.5) + 4 * (5 * row + 0.5) + 5 * 3.0
     assert costs.job(ParallelDegrees(data=2)).whole == pytest.approx(3 * half + last)
     shared = replace(rates, inside=FAST, copy_rate=1e10)
-    cut = costs_of(replace(work, decoders=8), shared, ranks=2, ranks_a_node=2)
+    cut = costs_of(replace(work, decoders=8), shared, ranks=2, ranks_per_node=2)
     assert cut.job(ParallelDegrees(cfg=2)).whole < costs.alone - 200 * 1.5 * 0.99
 
 
@@ -127,8 +127,10 @@ def test_unmeasured_links_are_rejected_and_listed_in_the_table() -> None:
 
 def test_work_without_a_network_uses_only_data_parallelism() -> None:
     rates = MachineRates(flops=1.0, inside=None, between=None, copy_rate=1.0, decoding=1.0)
-    assert best_degrees(SamplingWork(shards=[64, 64]), ranks=4, ranks_a_node=4, rates=rates) == ParallelDegrees(data=2)
-    assert best_degrees(SamplingWork(shards=[]), ranks=4, ranks_a_node=4, rates=rates) == ParallelDegrees()
+    assert best_degrees(SamplingWork(shards=[64, 64]), ranks=4, ranks_per_node=4, rates=rates) == ParallelDegrees(
+        data=2
+    )
+    assert best_degrees(SamplingWork(shards=[]), ranks=4, ranks_per_node=4, rates=rates) == ParallelDegrees()
 
 
 def test_planner_limits_the_degree_on_ranks_sharing_cores() -> None:
@@ -137,7 +139,7 @@ def test_planner_limits_the_degree_on_ranks_sharing_cores() -> None:
     crowded = replace(equal_nodes, flops=DIE / 2, crowding=[(1, 0.5), (2, 0.5), (4, 1.0)])
     work = work_of(1024, branches=2, calls=10)
     separate, crowded_choice = (
-        planner.rank_degrees(CostModel(work=work, rates=rates, ranks=4, ranks_a_node=4))
+        planner.rank_degrees(CostModel(work=work, rates=rates, ranks=4, ranks_per_node=4))
         for rates in (equal_nodes, crowded)
     )
     assert separate.best.degrees == ParallelDegrees(cfg=2, shared=2)
@@ -152,7 +154,7 @@ def test_crowding_counts_only_ranks_of_groups_with_a_shard() -> None:
     for shards, share in ((1, 0.25), (2, 0.5), (3, 0.75), (4, 1.0), (8, 2.0)):
         work = work_of(256, branches=1, shards=[1] * shards)
         assert costs_of(work, rates).job(ParallelDegrees()).whole == pytest.approx(share * row)
-    nodes = costs_of(work_of(256, branches=1, shards=[1] * 3), rates, ranks=8, ranks_a_node=2)
+    nodes = costs_of(work_of(256, branches=1, shards=[1] * 3), rates, ranks=8, ranks_per_node=2)
     assert nodes.job(ParallelDegrees()).whole == pytest.approx(0.5 * row), "no node has more at work than it has ranks"
 
 

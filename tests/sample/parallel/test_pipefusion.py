@@ -120,17 +120,17 @@ def work(**more: Any) -> SamplingWork:
 )
 def test_degrees_incompatible_with_stages_are_rejected(fixed, message) -> None:
     with pytest.raises(UserError, match=message):
-        best_degrees(work(), ranks=8, ranks_a_node=4, fixed=fixed)
+        best_degrees(work(), ranks=8, ranks_per_node=4, fixed=fixed)
     with pytest.raises(UserError, match="stages require patches"):
-        best_degrees(work(patches=0), ranks=8, ranks_a_node=4, fixed={"stages": 2})
+        best_degrees(work(patches=0), ranks=8, ranks_per_node=4, fixed={"stages": 2})
     with pytest.raises(UserError, match="30 stages of 28 blocks"):
-        best_degrees(work(), ranks=32, ranks_a_node=4, fixed={"stages": 30})
+        best_degrees(work(), ranks=32, ranks_per_node=4, fixed={"stages": 30})
 
 
 def test_stages_combine_with_images_and_branches() -> None:
-    found = best_degrees(work(), ranks=8, ranks_a_node=4, fixed={"stages": 2})
+    found = best_degrees(work(), ranks=8, ranks_per_node=4, fixed={"stages": 2})
     assert (found.stages, found.tokens, found.size) == (2, 1, 8)
-    assert best_degrees(work(), ranks=4, ranks_a_node=4, fixed={"stages": 4}) == ParallelDegrees(stages=4)
+    assert best_degrees(work(), ranks=4, ranks_per_node=4, fixed={"stages": 4}) == ParallelDegrees(stages=4)
 
 
 def test_predicted_stage_utilization_matches_patches_and_stages() -> None:
@@ -139,7 +139,7 @@ def test_predicted_stage_utilization_matches_patches_and_stages() -> None:
     )
 
     def seconds(stages: int, **more: Any) -> float:
-        costs = planner.CostModel(work=work(**more), rates=fast, ranks=8, ranks_a_node=8)
+        costs = planner.CostModel(work=work(**more), rates=fast, ranks=8, ranks_per_node=8)
         return costs.call(ParallelDegrees(stages=stages), 2).whole
 
     for patches, stages in ((4, 4), (2, 4), (16, 4), (8, 2)):

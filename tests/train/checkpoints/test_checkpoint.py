@@ -13,7 +13,7 @@ from dithc.core.artifacts import outputs
 from dithc.core.logging import UserError
 from dithc.engine.comm import Group
 from dithc.train import background, train
-from dithc.train.background import Background, Cancelled
+from dithc.train.background import Background, Canceled
 from dithc.train.checkpoints import snapshot, writer
 from dithc.train.checkpoints import state as content
 from dithc.train.checkpoints.snapshot import assign_pieces
@@ -178,7 +178,7 @@ def test_background_task_stores_the_error_and_ends_on_cancellation():
     for task in tasks:
         task.cancel()
     assert isinstance(tasks[0].error, ValueError)
-    assert isinstance(tasks[1].error, Cancelled)
+    assert isinstance(tasks[1].error, Canceled)
 
 
 def test_background_task_runs_at_lowest_priority_without_process_change():

@@ -102,7 +102,7 @@ def test_stage_with_unreadable_manifest_fails_with_the_planning_message(folder: 
     finish(folder, "scenes/landscape")
     path = folder / "scenes/landscape/manifest.json"
     if content is None:
-        Manifest.making_of(path).unlink()
+        Manifest.provenance_path(path).unlink()
     else:
         path.write_text(content, encoding="latin-1")
     one = status_of(ExperimentMonitor(folder).poll(), "ingest landscape")
@@ -188,7 +188,7 @@ def test_lines_fit_width_and_height(folder: Path) -> None:
     assert len(lines) == 5
     assert max(map(len, lines)) <= 60
     assert any("failed" in line for line in lines)
-    coloured = format_status(status, width=60, height=5, colour=True)
+    coloured = format_status(status, width=60, height=5, color=True)
     assert any("\x1b[31mfailed\x1b[0m" in line for line in coloured)
     assert "\x1b" not in "".join(format_status(status))
 

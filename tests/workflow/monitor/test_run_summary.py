@@ -85,8 +85,8 @@ def test_stage_ended_without_a_message_is_reported_with_signal_or_status(
     write(folder / "logs/ingest/landscape.log", "12:00:00 ingest: 1 scene\n")
     engine = SnakemakeProcess([], log=write(folder / "logs/snakemake.log", INTERRUPTED.format(status=status)))
     progress = ExperimentMonitor(folder)
-    assert RunSummary(progress, progress.poll()).failure({}, is_told=False) == []
-    lines = RunSummary(progress, progress.poll()).failure(engine.ended(), is_told=False)
+    assert RunSummary(progress, progress.poll()).failure({}, already_reported=False) == []
+    lines = RunSummary(progress, progress.poll()).failure(engine.ended(), already_reported=False)
     assert lines[0].startswith(f"ingest landscape ended without an error message ({ending}); log:")
     assert "  | 12:00:00 ingest: 1 scene" in lines
     assert any(line.startswith("  fix: if memory ran out") for line in lines) == (ending == "SIGKILL")

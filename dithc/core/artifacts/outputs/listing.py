@@ -102,7 +102,7 @@ class FileList:
 
     def _manifests(self) -> list[str]:
         """Return the names of both documents of the manifest; empty for a single file."""
-        return [self.manifest, Manifest.making_of(Path(self.manifest)).name] if self.marker == MARKER_FILE else []
+        return [self.manifest, Manifest.provenance_path(Path(self.manifest)).name] if self.marker == MARKER_FILE else []
 
     def _present(self, owned: dict[str, int | None]) -> Iterator[str]:
         return (name for name, _ in owned.items() if self._is_owned(name, owned))

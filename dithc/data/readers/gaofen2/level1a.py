@@ -17,7 +17,7 @@ import numpy as np
 from dithc.config import datasets
 from dithc.core.logging import get_logger
 from dithc.data.archives import scratch_folder, unpack
-from dithc.data.file_checks import check_room
+from dithc.data.file_checks import check_memory
 from dithc.data.grids import Grid, reproject_points
 from dithc.data.raster import RasterInfo, read_raster
 from dithc.data.readers.gaofen2.orthorectify import Heights, ortho_grid, orthorectify, read_heights
@@ -283,4 +283,4 @@ def on_grid(path: Path, pixels: Array, rpc: Rpc, *, grid: Grid, heights: Heights
 def _check_memory(path: Path, grid: Grid, *, bytes_each: int) -> None:
     height, width = grid.shape
     description = f"{height} x {width} pixels of {grid.transform[0]:g} m (raise `gsd_m` for fewer)"
-    check_room(path, height * width * bytes_each, said=description)
+    check_memory(path, height * width * bytes_each, description=description)

@@ -1,9 +1,9 @@
 """Readers of Sentinel-2: SAFE products, STAC items and arrays.
 
 Contents: `safe` reads products (`safe_metadata`, `safe_files`, `safe_grid`, `zip_products`), `stac` downloaded items
-(`stac_scaling`), `arrays` files without metadata,
-`clouds` masks, which other readers use too.
-Invariants: scale and offset come from the metadata and are checked against the pixels. An offset is applied exactly once.
+(`stac_scaling`), `arrays` files without metadata, `clouds` masks, which other readers use too.
+Invariants: scale and offset come from the metadata or the configuration. STAC items and arrays are compared with their
+pixels (`check_offset`). An offset is applied exactly once.
 Extending: a new delivery form is a module with a reader, and a row in `readers.READERS`.
 """
 

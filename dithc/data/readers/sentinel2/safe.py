@@ -9,7 +9,7 @@ import numpy as np
 
 from dithc.config import datasets
 from dithc.core.logging import UserError, get_logger, user_error
-from dithc.data.file_checks import check_room, combined_sha256
+from dithc.data.file_checks import check_memory, combined_sha256
 from dithc.data.parquet import Kind
 from dithc.data.readers.listing import Listing, check_exists, files_below, scene_id
 from dithc.data.readers.sentinel2.arrays import check_offset
@@ -25,7 +25,7 @@ from dithc.data.readers.sentinel2.safe_files import (
     packed_product,
     products,
 )
-from dithc.data.readers.sentinel2.safe_grid import common_grid, decode_bands, paint_band, read_file
+from dithc.data.readers.sentinel2.safe_grid import common_grid, decode_bands, read_file, write_reflectance
 from dithc.data.readers.sentinel2.safe_metadata import (
     Level,
     level_of,
@@ -48,7 +48,6 @@ from dithc.data.scene import (
     SceneRejectedError,
 )
 
-FULL_SIDE = 10_980
 log = get_logger(__name__)
 
 
@@ -89,7 +88,8 @@ class SceneBuilder:
         first = min((files[band] for band in bands), key=lambda file: file.gsd_m)
         first_band = read_file(first)
         grid = common_grid(first_band[1], gsd_m=self.source.gsd_m)
-        check_room(path, 2 * len(bands) * grid.shape[0] * grid.shape[1], said=f"{len(bands)} x {grid.shape} of int16")
+        num_bytes = 2 * len(bands) * grid.shape[0] * grid.shape[1]
+        check_memory(path, num_bytes, description=f"{len(bands)} x {grid.shape} of int16")
         stored = self.canvas.blank((len(bands), *grid.shape), np.int16)  # (C, H, W)
         mask = np.full(grid.shape, Mask.VALID, dtype=np.uint8)  # (H, W)
         with closing(decode_bands([files[band] for band in bands], {first.band: first_band})) as natives:
@@ -104,14 +104,14 @@ class SceneBuilder:
                         scale=1 / scaling.per_unit,
                         offset=offset / scaling.per_unit,
                     )
-                paint_band(native, info, grid, band=band, offset=offset, per_unit=scaling.per_unit, out=out, mask=mask)
+                write_reflectance(
+                    native, info, grid, band=band, offset=offset, per_unit=scaling.per_unit, out=out, mask=mask
+                )
                 self.canvas.release()
         is_checked = isinstance(self.source, datasets.Sentinel2StacSource) and self.source.check_offset
         if is_checked and not (invalid := mask == Mask.INVALID).all():
             offset = min(scaling.offsets) / (scaling.per_unit * REFLECTANCE_SCALE)
-            planes = (
-                plane - np.int32(offset) for plane in stored
-            )  # digital numbers as in the file, one band at a time
+            planes = (plane - np.int32(offset) for plane in stored)  # digital numbers as in the file, by band
             check_offset(planes, [invalid] * len(bands), bands=bands, offset=offset, per_unit=1 / REFLECTANCE_SCALE)
         place = Georeference(gsd_m=self.source.gsd_m, crs=grid.crs, epsg=grid.epsg, transform=grid.transform)
         mark_clouds(files, self.source.clouds, grid, mask)
@@ -137,7 +137,7 @@ class SafeReader(SceneBuilder):
     """Reader of products from the file of each band, never with GDAL's SENTINEL2 driver."""
 
     source: datasets.Sentinel2Source
-    memory_bytes = 11 * FULL_SIDE**2  # two decoded bands of a complete product, one on the grid, the mask, and strips
+    memory_bytes = 11 * datasets.SENTINEL2_SIDE**2  # two decoded bands, one on the grid, the mask, and strips
 
     def __init__(self, source: datasets.Sentinel2Source, folder: Path) -> None:
         super().__init__(source, folder)

@@ -29,7 +29,7 @@ LAYERS = {SCENE_CLASSIFICATION: (1, "uint8"), CLOUD_PROBABILITY: (1, "uint8"), C
 log = get_logger(__name__)
 
 
-def paint_band(
+def write_reflectance(
     native: Array, info: RasterInfo, grid: Grid, *, band: str, offset: float, per_unit: float, out: Array, mask: Array
 ) -> None:
     """Write a band as stored reflectance int16 (H, W) to `out`, and mark invalid pixels in `mask` (H, W).

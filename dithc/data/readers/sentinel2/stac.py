@@ -12,7 +12,7 @@ from dithc.core.integrity import parse_json, require_regular_file
 from dithc.core.logging import get_logger, user_error
 from dithc.data.file_checks import check_regular
 from dithc.data.readers.listing import SidecarIndex, scene_id
-from dithc.data.readers.sentinel2.safe import FULL_SIDE, SafeReader, SceneBuilder
+from dithc.data.readers.sentinel2.safe import SafeReader, SceneBuilder
 from dithc.data.readers.sentinel2.safe_files import CLOUD_PROBABILITY, LEVEL_BANDS, SCENE_CLASSIFICATION, BandFile
 from dithc.data.readers.sentinel2.stac_scaling import find_scaling
 from dithc.data.scene import Reason, Scene, SceneRejectedError
@@ -28,7 +28,7 @@ class StacReader(SceneBuilder):
     """Reader of items in a folder and the files next to them, without network access."""
 
     source: datasets.Sentinel2StacSource
-    memory_bytes = SafeReader.memory_bytes + 6 * FULL_SIDE**2  # for the check of values against their offset, by band
+    memory_bytes = SafeReader.memory_bytes + 6 * datasets.SENTINEL2_SIDE**2  # for the check of values by band
 
     def __init__(self, source: datasets.Sentinel2StacSource, folder: Path) -> None:
         super().__init__(source, folder)

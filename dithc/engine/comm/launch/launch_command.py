@@ -19,7 +19,7 @@ from dithc.engine.comm.environment import started_by as started_by
 from dithc.engine.comm.launch.shm_cleanup import FAST_RANK_BYTES as FAST_RANK_BYTES
 from dithc.engine.comm.launch.shm_cleanup import RANK_BYTES as RANK_BYTES
 from dithc.engine.comm.launch.shm_cleanup import check_shared_memory as check_shared_memory
-from dithc.engine.comm.launch.shm_cleanup import room as room
+from dithc.engine.comm.launch.shm_cleanup import size_and_free as size_and_free
 
 log = get_logger(__name__)
 

@@ -29,7 +29,7 @@ def check_shared_memory(ranks: int | None = None) -> None:
     number = ranks or int((match and match.group()) or 1)
     # The first rank of a node creates the segment, which may already reduce the free bytes on the other ranks.
     is_first = (os.environ.get("MPI_LOCALRANKID") or os.environ.get("SLURM_LOCALID", "0")) == "0"
-    size, free = room()
+    size, free = size_and_free()
     if min(size, free if ranks or is_first else size) < number * RANK_BYTES or not os.access(FOLDER, os.W_OK):
         raise user_error(
             f"{FOLDER} is too small for {number} rank(s)",
@@ -42,7 +42,7 @@ def check_shared_memory(ranks: int | None = None) -> None:
         log.warning("%s: %.0f MiB free; with %.0f MiB (--shm-size) ranks exchange faster", FOLDER, free / MIB, needed)
 
 
-def room(folder: Path = FOLDER) -> tuple[int, int]:
+def size_and_free(folder: Path = FOLDER) -> tuple[int, int]:
     """Return size and free bytes of a folder's file system; zeros if it does not exist."""
     try:
         stats = os.statvfs(folder)

@@ -23,7 +23,7 @@ from dithc.core.logging import get_logger
 from dithc.core.processes import HELD, STOPPED
 from dithc.engine.comm.environment import HYDRA_PROXY, UNSET, name_of
 from dithc.engine.comm.launch.exit_report import notify_launch, rank_here, report_exit
-from dithc.engine.comm.launch.shm_cleanup import FOLDER, room
+from dithc.engine.comm.launch.shm_cleanup import FOLDER, size_and_free
 from dithc.engine.comm.launch.supervisor import follow_parent
 
 log = get_logger(__name__)
@@ -100,7 +100,7 @@ def _watch(child: int) -> None:
         message = f"was stopped by a signal for {stopped:g} s, while other ranks waited for it, and was killed"
     cause = ": out of memory, or killed from outside" if signal_number == signal.SIGKILL and not stopped else ""
     if signal_number == signal.SIGBUS:
-        cause = f": a mapped file was cut or its file system is full ({FOLDER}: {room()[1] >> 20} MiB free)"
+        cause = f": a mapped file was cut or its file system is full ({FOLDER}: {size_and_free()[1] >> 20} MiB free)"
     log.error("rank %s (process %d) %s%s", rank, child, message, cause)
     notify_launch(f"rank {rank} {message}")
     time.sleep(GRACE_SECONDS)

@@ -84,7 +84,7 @@ def _call_within(seconds: float, call: Callable[[], Any]) -> Any:
         with suppress(Exception):  # the rank of the store has ended
             results.append(call())
 
-    thread = threading.Thread(target=run, name="dithc-absent", daemon=True)
+    thread = threading.Thread(target=run, name="dithc-missing", daemon=True)
     thread.start()
     thread.join(seconds)
     return results[0] if results else None

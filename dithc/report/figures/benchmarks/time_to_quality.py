@@ -168,8 +168,8 @@ def _draw_curves(panel: Any, result: Mapping[str, Any], colors: Mapping[str, str
     number_log_axis(panel.yaxis)
     _set_time_axis(panel, result, notes)
     panel.set_ylabel("FID")
-    is_grey = set(result["steps"]) - set(colors)
-    panel.set_title("Scores by time" + (f"; gray: the other {len(is_grey)}" if is_grey else ""))
+    gray = set(result["steps"]) - set(colors)
+    panel.set_title("Scores by time" + (f"; gray: the other {len(gray)}" if gray else ""))
 
 
 def _set_time_axis(panel: Any, result: Mapping[str, Any], notes: Sequence[str]) -> None:

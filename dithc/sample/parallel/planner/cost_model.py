@@ -81,15 +81,16 @@ BARRIER_SECONDS, SPLIT_CALL_SECONDS = 20e-6, 500e-6  # assumed if only a descrip
 
 
 def rates_from_description(
-    machine: Machine, *, ranks_a_node: int, bandwidth: float | None = None, **measured: Any
+    machine: Machine, *, ranks_per_node: int, bandwidth: float | None = None, **measured: Any
 ) -> MachineRates:
     """Return the rates of a described network; `measured` sets rates that `machine.network` lacks.
 
-    `bandwidth` overrides the bandwidth of a rank's messages between nodes; `ranks_a_node` share its cards.
+    `bandwidth` overrides the bandwidth of a rank's messages between nodes; `ranks_per_node` share its cards.
     """
     network = machine.network
     assert network is not None, "a description with `network`"
-    seconds_per_byte = max(1.0, ranks_a_node / network.cards_per_node) / network.bandwidth + 1 / network.core_bandwidth
+    ranks_per_card = max(1.0, ranks_per_node / network.cards_per_node)
+    seconds_per_byte = ranks_per_card / network.bandwidth + 1 / network.core_bandwidth
     latency = (network.latency_ns + 2 * network.overhead_ns) * SECONDS_PER_NS
     memory_bandwidth = network.memory_bandwidth / COPY_PASSES  # a message is written once and read once
     described: dict[str, Any] = {
@@ -122,7 +123,7 @@ class CostModel:
     work: SamplingWork
     rates: MachineRates
     ranks: int
-    ranks_a_node: int
+    ranks_per_node: int
 
     def call(self, degrees: ParallelDegrees, rows: int) -> PredictedTime:
         """Return the seconds of a network call with these rows, of both branches and all windows."""
@@ -171,7 +172,7 @@ class CostModel:
     def job(self, degrees: ParallelDegrees) -> PredictedTime:
         """Return the seconds until the busiest group has generated its shards."""
         groups = min(self.ranks // degrees.size, len(self.work.shards))
-        crowded = self.rates.crowded(min(self.ranks_a_node, groups * degrees.size))
+        crowded = self.rates.crowded(min(self.ranks_per_node, groups * degrees.size))
         by_size = {images: self._shard(degrees, images) for images in set(self.work.shards)}
         busiest = PredictedTime(0.0, 0.0)
         for shards in _distributions(tuple(self.work.shards), groups):
@@ -210,7 +211,7 @@ class CostModel:
 
     def _is_inside(self, span: int) -> bool:
         """Return whether consecutive groups of this size always stay within a node."""
-        return self.ranks <= self.ranks_a_node or self.ranks_a_node % span == 0
+        return self.ranks <= self.ranks_per_node or self.ranks_per_node % span == 0
 
     def _link(self, span: int) -> LinkModel:
         link = self.rates.inside if self._is_inside(span) else self.rates.between
@@ -256,7 +257,7 @@ class CostModel:
     def _all_to_all_seconds(self, ulysses: int, strip: float) -> float:
         """Return the seconds of two all-to-all exchanges: queries, keys and values by heads, and mixed values back."""
         link = self._link(ulysses)
-        same_node = ulysses if self._is_inside(ulysses) else gcd(ulysses, self.ranks_a_node)  # ranks of the same node
+        same_node = ulysses if self._is_inside(ulysses) else gcd(ulysses, self.ranks_per_node)  # ranks of the same node
         inside = 4 * strip * (same_node - 1) / ulysses / (self.rates.inside or link).bandwidth
         between = 4 * strip * (ulysses - same_node) / ulysses / link.bandwidth
         return 2 * link.latency + inside + between

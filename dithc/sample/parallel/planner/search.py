@@ -99,7 +99,7 @@ def rank_degrees(costs: CostModel, *, fixed: dict[str, int] | None = None) -> Pl
     ):
         if any(getattr(candidate, name) != degree for name, degree in fixed.items() if name != "data"):
             continue
-        reason = rejection_reason(candidate, costs.work, ranks=costs.ranks, ranks_a_node=costs.ranks_a_node)
+        reason = rejection_reason(candidate, costs.work, ranks=costs.ranks, ranks_per_node=costs.ranks_per_node)
         if reason is None and not costs.has_links(candidate):
             reason = UNKNOWN_LINKS
         if reason is not None:
@@ -107,7 +107,7 @@ def rank_degrees(costs: CostModel, *, fixed: dict[str, int] | None = None) -> Pl
             continue
         for data in _data_degrees(costs, candidate, fixed):
             degrees = replace(candidate, data=data)
-            reason = rejection_reason(degrees, costs.work, ranks=costs.ranks, ranks_a_node=costs.ranks_a_node)
+            reason = rejection_reason(degrees, costs.work, ranks=costs.ranks, ranks_per_node=costs.ranks_per_node)
             if reason is not None:
                 rejected.append((degrees, reason))
                 continue
@@ -124,14 +124,13 @@ def best_degrees(
     work: SamplingWork,
     *,
     ranks: int,
-    ranks_a_node: int,
+    ranks_per_node: int,
     fixed: dict[str, int] | None = None,
     rates: MachineRates = NOMINAL,
 ) -> ParallelDegrees:
     """Return the fastest degrees for some work; `fixed` degrees are given. UserError if none is possible."""
-    return rank_degrees(
-        CostModel(work=work, rates=rates, ranks=ranks, ranks_a_node=ranks_a_node), fixed=fixed
-    ).best.degrees
+    costs = CostModel(work=work, rates=rates, ranks=ranks, ranks_per_node=ranks_per_node)
+    return rank_degrees(costs, fixed=fixed).best.degrees
 
 
 def _data_degrees(costs: CostModel, candidate: ParallelDegrees, fixed: dict[str, int]) -> Iterator[int]:
@@ -149,12 +148,14 @@ def _data_degrees(costs: CostModel, candidate: ParallelDegrees, fixed: dict[str,
 
 
 def _impossible(costs: CostModel, fixed: dict[str, int], rejected: Sequence[tuple[ParallelDegrees, str]]) -> Exception:
-    reason = rejection_reason(ParallelDegrees(**fixed), costs.work, ranks=costs.ranks, ranks_a_node=costs.ranks_a_node)
+    reason = rejection_reason(
+        ParallelDegrees(**fixed), costs.work, ranks=costs.ranks, ranks_per_node=costs.ranks_per_node
+    )
     reason = reason or (rejected[0][1] if rejected else "no degrees are left")
     requested = ", ".join(f"{name} {degree}" for name, degree in fixed.items()) or "no degrees"
     return user_error(
         "machine.sampling",
         got=f"{requested}: {reason}",
-        expected=f"degrees of at most {costs.ranks} ranks, {costs.ranks_a_node} per node, that fit the work",
+        expected=f"degrees of at most {costs.ranks} ranks, {costs.ranks_per_node} per node, that fit the work",
         fix="set a degree to auto, or start another number of ranks",
     )

@@ -182,8 +182,10 @@ def test_next_launch_removes_files_of_a_killed_launch(tmp_path):
     gone = subprocess.Popen(["true"])
     gone.wait()
     host = socket.gethostname()
-    stale = [tmp_path / f".dithc-met-{host}-{gone.pid}{ending}" for ending in ("", ".lost", ".17", ".17.said-ab")]
-    stale += [tmp_path / f".dithc-met-{host}-{os.getpid()}.17.said-ab"]  # of a process with the current process number
+    stale = [tmp_path / f".dithc-met-{host}-{gone.pid}{ending}" for ending in ("", ".lost", ".17", ".17.logged-ab")]
+    stale += [
+        tmp_path / f".dithc-met-{host}-{os.getpid()}.17.logged-ab"
+    ]  # of a process with the current process number
     others = [tmp_path / f".dithc-met-{host}-{os.getppid()}", tmp_path / f".dithc-met-another-{gone.pid}"]
     for path in (*stale, *others):
         path.touch()

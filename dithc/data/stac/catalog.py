@@ -30,7 +30,7 @@ ANSWER_BYTES, ERROR_BYTES = 16 << 20, 1 << 16
 ATTEMPTS = 4
 
 
-def search_catalogue(search: datasets.SearchConfig, *, credentials: Credentials) -> list[Item]:
+def search_catalog(search: datasets.SearchConfig, *, credentials: Credentials) -> list[Item]:
     """Return the first `limit` items that match, in the order of the catalog.
 
     Raises UserError if pystac-client is missing, the catalog does not answer or is invalid, or no item matches.

@@ -1,4 +1,4 @@
-"""Builds the native parts, the C kernels and torch's allocator, each optional; the rest of the package is in pyproject.toml."""
+"""Build of the optional native parts: the C kernels and torch's allocator. pyproject.toml defines the rest of the package."""
 
 import hashlib
 import os
@@ -18,7 +18,7 @@ ROOT = Path(__file__).parent.resolve()
 KERNELS = ROOT / "kernels"
 KERNELS_LIBRARY = "dithc.engine.native._kernels"
 SEAL = b"\ndithc SHA-256: "  # dithc/engine/native/loading.py reads it
-# Without a number, make starts a compiler for every file at once: some gigabytes on a machine that may have few.
+# Without a number, make compiles all files simultaneously, which needs several GiB of memory.
 CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 PARALLEL = ("--parallel", str(CORES))
 
@@ -27,7 +27,7 @@ PROJECT = ("Snakefile", "workflow", "config", "profiles")  # `dithc init` copies
 
 
 class BuildWithProject(build_py):
-    """Copies the workflow, configurations and profiles into the package of a wheel."""
+    """Build that copies the workflow, configurations and profiles into the package of a wheel."""
 
     def run(self) -> None:
         """Copy the Python files, then the project files unless the installation is editable."""
@@ -43,7 +43,7 @@ class BuildWithProject(build_py):
 
 
 class BuildOptional(build_ext):
-    """Builds each part that can be built here; a part that cannot is left out with a note, and `dithc doctor` says so.
+    """Build of the optional native parts. Parts that fail to build are skipped with a note; `dithc doctor` lists them.
 
     Both are plain shared objects, loaded through ctypes.
     """
@@ -52,7 +52,7 @@ class BuildOptional(build_ext):
         return str(Path(*fullname.split("."))) + ".so"
 
     def run(self) -> None:
-        """Build the libraries, then append a digest to each, or write down why it was not built."""
+        """Build the libraries, then append a digest to each, or store the reason for its absence."""
         self.causes: dict[str, str] = {}
         in_place = self.inplace
         super().run()
@@ -72,7 +72,7 @@ class BuildOptional(build_ext):
             raise
 
     def build_kernels(self, ext: Extension) -> None:
-        """Configures and builds kernels/ and puts the library beside dithc/engine/native; without it, Numba's operators serve."""
+        """Configure and build kernels/, and copy the library into dithc/engine/native. Without it, dithc uses Numba."""
         build = Path(self.build_temp).resolve() / "kernels"
         target = Path(self.get_ext_fullpath(ext.name)).resolve()
         build.mkdir(parents=True, exist_ok=True)
@@ -88,18 +88,18 @@ class BuildOptional(build_ext):
                 "its build failed; `pip install -v` prints why" if has_compiler else "there was no C compiler"
             )
             sys.stderr.write(
-                f"note: the C kernels were not built ({error}); dithc uses its Numba operators. For the faster ones: "
-                "apt-get install build-essential (or another C compiler), then install again\n"
+                f"note: the C kernels were not built ({error}); dithc uses its Numba operators. "
+                "fix: apt-get install build-essential (or another C compiler), then install again\n"
             )
             return
         self.copy_file(str(build / "_kernels.so"), str(target))
 
 
 def finish(library: Path, *, cause: str | None) -> None:
-    """Append the SHA-256 to a library, so that a damaged one is not loaded; or replace it by a text with the cause."""
+    """Append the SHA-256 to a library, so that a damaged library is not loaded; or replace it by a text file with the cause."""
     why = library.with_suffix(".txt")
     if cause is not None:
-        library.unlink(missing_ok=True)  # one of an earlier version would be worse than none
+        library.unlink(missing_ok=True)  # a library of an earlier version would be loaded
         why.parent.mkdir(parents=True, exist_ok=True)
         why.write_text(f"{cause}\n")
     elif library.exists() and SEAL not in (content := library.read_bytes()):
@@ -107,19 +107,19 @@ def finish(library: Path, *, cause: str | None) -> None:
         new = library.with_suffix(".new")
         new.write_bytes(content + SEAL + hashlib.sha256(content).hexdigest().encode())
         shutil.copymode(library, new)
-        new.replace(library)  # a process that runs the old one keeps it
+        new.replace(library)  # running processes keep the old file
 
 
 def allocator_of_torch() -> list[Extension]:
-    """The extension for the torch that is installed, named after its version; none under build isolation, which hides torch.
+    """Return the extension for the installed torch, named after its version; empty under build isolation, which hides torch.
 
-    torch is not imported: its headers and its version are all that is needed.
+    torch is not imported, because only its headers and its version are needed.
     """
     found = find_spec("torch")
     if found is None or not found.submodule_search_locations:
         sys.stderr.write(
-            "note: torch is not to be seen from here, so its allocator was not built; torch's own tensors stay out of the "
-            "pools. To have it: install torch, then dithc with --no-build-isolation\n"
+            "note: torch was not found, so its allocator was not built; torch's own tensors stay out of the pools. "
+            "fix: install torch, then dithc with --no-build-isolation\n"
         )
         return []
     torch = Path(found.submodule_search_locations[0])

@@ -174,6 +174,13 @@ static const hc_gemm_kernel *const GEMM[] = {
 #undef HC_GEMM_KERNEL
 };
 
+static const hc_gemm_kernel *const SPLIT[] = {
+#define HC_SPLIT_KERNEL(dtype, isa) &hc_gemm_##dtype##_##isa,
+#include "kernel_table.h"
+#undef HC_SPLIT_KERNEL
+    NULL,
+};
+
 static const char *const VECTOR_NAMES[] = {
 #define HC_VECTOR_KERNEL(op) #op,
 #include "kernel_table.h"
@@ -203,13 +210,11 @@ static const hc_gemm_kernel *gemm_kernel(int isa, int dtype) {
 
 /* Return the kernel for split fp32 products, or NULL if the machine has no unit that makes them faster. */
 static const hc_gemm_kernel *split_kernel(int isa) {
-#ifdef HC_HAVE_AMX
-    if (can_run(isa, hc_gemm_f32_amx.isa)) {
-        return &hc_gemm_f32_amx;
+    int i = 0;
+    while (SPLIT[i] && !can_run(isa, SPLIT[i]->isa)) {
+        i++;
     }
-#endif
-    (void)isa;
-    return NULL;
+    return SPLIT[i];
 }
 
 static hc_kernels chosen[COUNT(ISA_NAMES)];

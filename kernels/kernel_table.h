@@ -39,8 +39,8 @@ HC_VECTOR_KERNEL(combine)
 HC_VECTOR_KERNEL(convert)
 #endif
 
-/* HC_GEMM_KERNEL(dtype, isa, ISA): descriptor hc_gemm_<dtype>_<isa> (gemm/gemm_kernel.h) in gemm/gemm_<dtype>_<isa>.c.
- * The lines are ordered best first within a dtype. A machine uses the first kernel that it can run. */
+/* HC_GEMM_KERNEL(dtype, isa, ISA): descriptor hc_gemm_<dtype>_<isa> (gemm/gemm_kernel.h) in
+ * gemm/{x86,arm,ref}/gemm_<dtype>_<isa>.c. The lines are ordered best first within a dtype. A machine uses the first kernel that it can run. */
 #ifdef HC_GEMM_KERNEL
 #ifdef HC_HAVE_AVX512
 HC_GEMM_KERNEL(f32, avx512, HC_ISA_AVX512)
@@ -84,6 +84,14 @@ HC_GEMM_KERNEL(bf16, ref, HC_ISA_REF)
 HC_GEMM_KERNEL(f64, sme, HC_ISA_SME)
 #endif
 HC_GEMM_KERNEL(f64, ref, HC_ISA_REF)
+#endif
+
+/* HC_SPLIT_KERNEL(dtype, isa): the same descriptor, for large fp32 products of a limited range (gemm/gemm_range.c) as
+ * sums of products of bf16 parts. Best first; a machine without a line uses the kernels above. */
+#ifdef HC_SPLIT_KERNEL
+#ifdef HC_HAVE_AMX
+HC_SPLIT_KERNEL(f32, amx)
+#endif
 #endif
 
 /* HC_CEILING_KERNEL(dtype, isa, ISA): hc_ceiling_<dtype>_<isa> (ceiling/ceiling.h), multiply-adds on a unit that is

@@ -18,9 +18,9 @@
 #include "kernel_table.h"
 #undef HC_GEMM_KERNEL
 
-#ifdef HC_HAVE_AMX
-extern const hc_gemm_kernel hc_gemm_f32_amx;
-#endif
+#define HC_SPLIT_KERNEL(dtype, isa) extern const hc_gemm_kernel hc_gemm_##dtype##_##isa;
+#include "kernel_table.h"
+#undef HC_SPLIT_KERNEL
 
 typedef struct hc_kernels {
     int isa;

@@ -13,7 +13,7 @@ import torch
 from pydantic import Field, field_validator
 from torch import Tensor
 
-from dithc.config import codecs, datasets, training
+from dithc.config import codecs, datasets, evaluations
 
 MODULE = "tests.plugin_packages"
 
@@ -55,7 +55,7 @@ def add_to_path(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(folder), *([previous] if previous else [])]))
 
 
-class DdimSampler(training.PluginSampler):
+class DdimSampler(evaluations.PluginSampler):
     """Sampler that returns the clean image predicted from the last state of DDIM; `times` changes a setting."""
 
     share: float = Field(default=0.0, ge=0.0, le=1.0)
@@ -79,7 +79,7 @@ class FailingSampler(DdimSampler):
         return {0.0: share}[share]
 
 
-class FlowSampler(training.PluginSampler):
+class FlowSampler(evaluations.PluginSampler):
     """Euler's method along a flow."""
 
     predicts = "flow"
@@ -171,7 +171,7 @@ class DoubledConditions(datasets.PluginConditions):
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # pydantic warns of the name
 
-    class ShadowingSampler(training.PluginSampler):
+    class ShadowingSampler(evaluations.PluginSampler):
         """Sampler that redefines a common setting."""
 
         words: int = 0

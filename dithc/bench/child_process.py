@@ -16,7 +16,7 @@ REMOVED_VARIABLES = ("OMP_NUM_THREADS", "DITHC_EXPECTED_RANKS")  # variables of 
 log = get_logger(__name__)
 
 
-def launch_line(
+def launch_argv(
     arguments: Sequence[str],
     *,
     ranks: int,
@@ -28,7 +28,7 @@ def launch_line(
     """Return the command that runs `dithc bench WORDS` on ranks with additional environment variables."""
     program = [sys.executable, "-m", "dithc"]
     launcher_name = launcher if ranks > 1 else "none"
-    line = [
+    argv = [
         *program,
         "launch",
         "--launcher",
@@ -41,7 +41,7 @@ def launch_line(
         str(cpus),
     ]
     settings = ["env", *(f"{name}={value}" for name, value in variables.items())] if variables else []
-    return [*line, "--", *settings, *program, "bench", *arguments]
+    return [*argv, "--", *settings, *program, "bench", *arguments]
 
 
 def message_counter(folder: Path) -> dict[str, str]:

@@ -15,15 +15,15 @@ from typing import Any
 
 import torch
 
-from dithc.bench.child_process import launch_line, run_child
+from dithc.bench.child_process import launch_argv, run_child
 from dithc.bench.environment import circumstances, require
 from dithc.bench.timing import Timing, spread, time_runs
 from dithc.core.logging import user_error
 from dithc.core.measurements import Measurement, Table, with_deviation
+from dithc.core.units import MIB
 from dithc.engine.comm import CommConfig, Group
 from dithc.engine.hardware import discover_machine, plan_cores
 
-MIB = 1 << 20
 LIMIT_SECONDS = 1200
 
 
@@ -79,7 +79,7 @@ def bench_collectives(settings: CollectivesSettings) -> dict[str, Any]:
         out = Path(folder) / "result.json"
         arguments = [f"--{name}={value}" for name, value in asdict(settings).items()]
         arguments = ["collectives", "--on-ranks", *arguments, "--json", str(out)]
-        with run_child(launch_line(arguments, ranks=settings.ranks, cpus=1)) as child:
+        with run_child(launch_argv(arguments, ranks=settings.ranks, cpus=1)) as child:
             status = child.wait(timeout=LIMIT_SECONDS)
         if status != 0 or not out.exists():
             fix = "see their messages above; run `dithc doctor` to check MPI"

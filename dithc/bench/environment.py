@@ -19,7 +19,6 @@ from dithc.engine import hcops, native
 from dithc.engine.hardware import CorePlan, Machine, discover_machine, plan_cores
 from dithc.engine.hcops import tuning
 
-GIGA = 1e9
 PACKAGES = ("dithc", "numba", "numpy")
 MACHINE_TOPICS = ("operators", "kernels", "machine", "core_plan", "host", "system", "tuning")
 """Topics of `environment` that describe this machine rather than the software."""
@@ -98,13 +97,13 @@ def circumstances(machine: Machine, core_plan: CorePlan) -> dict[str, Any]:
 
 
 def environment() -> dict[str, Any]:
-    """Return all facts, apart from the arguments, that determine the measured values, as JSON values by topic."""
+    """Return all values, apart from the arguments, that determine the measured values, as JSON values by topic."""
     machine = discover_machine()
     folder = tuning.path_of(tuning.this_machine())
     tuned = sorted(folder.parent.glob("*.json")) if folder is not None else []
     variables = {name: os.environ[name] for name in sorted(os.environ) if VARIABLES.fullmatch(name)}
     libraries = sorted(Path(native.__file__).parent.glob("*.so"))
-    facts = _lasting(circumstances(machine, plan_cores(machine, ranks_per_node=1))) | {
+    values = _lasting(circumstances(machine, plan_cores(machine, ranks_per_node=1))) | {
         "host": [platform.node(), os.environ.get("SLURM_JOB_NODELIST", "")],
         "system": platform.platform(),
         "code": Manifest.code_here() | {path.name: sha256_file(path) for path in libraries},
@@ -112,12 +111,12 @@ def environment() -> dict[str, Any]:
         "tuning": {path.name: sha256_file(path) for path in tuned},
         "variables": {name: variables[name] for name in variables if name not in PROCESS_VARIABLES},
     }
-    return dict(json.loads(json.dumps(facts, default=str)))
+    return dict(json.loads(json.dumps(values, default=str)))
 
 
 def _lasting(value: Any) -> Any:
     """Drop values that change between two executions on an unchanged machine."""
     if isinstance(value, dict):
-        facts = {name: part for name, part in value.items() if name not in PASSING}
-        return {name: [row[:2] for row in facts[name]] if name in POOLS else _lasting(facts[name]) for name in facts}
+        kept = {name: part for name, part in value.items() if name not in PASSING}
+        return {name: [row[:2] for row in kept[name]] if name in POOLS else _lasting(kept[name]) for name in kept}
     return [_lasting(element) for element in value] if isinstance(value, list | tuple) else value

@@ -101,7 +101,7 @@ def wait_for(tensor: Tensor) -> None:
         torch.cuda.synchronize()
 
 
-def team_facts() -> dict[str, Any]:
+def team_properties() -> dict[str, Any]:
     """Return the threads of operators and the minimum cost between two phases of an operator: a barrier."""
     team = ThreadTeam.of()
     return {

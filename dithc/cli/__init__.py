@@ -13,7 +13,9 @@ in `GROUPS`. A command that writes a folder defines `folder(args) -> Path`; its 
 """
 
 import argparse
+import atexit
 import errno
+import gc
 import logging
 import os
 import signal
@@ -27,8 +29,9 @@ from typing import Any, NoReturn
 
 from dithc.cli import starting
 from dithc.core import openmp
-from dithc.core.integrity import json_documents
+from dithc.core.integrity import Altered
 from dithc.core.logging import UserError, get_logger, out_of_memory, setup_logging, user_error
+from dithc.core.units import format_bytes
 
 GROUPS = {
     "experiment": {
@@ -49,7 +52,7 @@ GROUPS = {
     "": {
         "train": "pre-train or fine-tune a DiT",
         "launch": "start ranks with the machine's launcher",
-        "bench": "time operators or a training step",
+        "bench": "run a benchmark",
     },
     "evaluation": {
         "sample": "generate images from a checkpoint",
@@ -60,7 +63,7 @@ GROUPS = {
     },
     "machine": {
         "doctor": "check this machine and the installation",
-        "simulate": "simulate training steps on a described multi-node machine",
+        "simulate": "simulate training or sampling on a described cluster",
         "tune-kernels": "find the fastest implementation of each matrix product here",
     },
     "results": {
@@ -72,11 +75,15 @@ GROUPS = {
 """Summary of each command, by the package of its module; the commands without a package are modules of `dithc.cli`."""
 COMMANDS = {name: summary for commands in GROUPS.values() for name, summary in commands.items()}
 SINGLE_FILES = {"report", "search-sampler"}  # commands with an `--out` file in a folder that may hold other files
-STAGES = {
+SCHEDULED_COMMANDS = {
     *("synthesize", "ingest", "tiles", "codec", "latents", "train", "sample", "extractor", "features", "fid"),
     *("bench", "report"),
 }
 """Commands for which the configuration can request memory."""
+TORCH = {
+    *("codec", "latents", "train", "bench", "sample", "search-sampler", "extractor", "features", "tune-kernels"),
+}
+"""Commands that always import torch."""
 
 FULL = "free space (or raise the quota), or write to another file system (temporary files: set TMPDIR); then restart"
 DENIED = "change its permissions or owner, or choose another folder; then restart"
@@ -103,7 +110,7 @@ class _Parser(argparse.ArgumentParser):
     """Argument parser that reports errors in dithc's four-line form."""
 
     def error(self, message: str) -> NoReturn:
-        from dithc.engine.comm import exit_report
+        from dithc.engine.comm.launch import exit_report
 
         expected = f"arguments as `{self.prog} --help` lists them"
         report = user_error(self.prog, got=message, expected=expected, fix="correct the command line")
@@ -122,6 +129,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Execute one command. Return the exit status."""
     if arguments is None:
         starting.use_utf8()
+        atexit.register(gc.freeze)  # the collections at exit would visit a million objects of the libraries
     starting.open_streams()
     argv = list(sys.argv[1:] if arguments is None else arguments)
     if not argv or argv[0] in ("-h", "--help"):
@@ -151,7 +159,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise
         finally:
             if status:
-                from dithc.engine.comm import exit_report
+                from dithc.engine.comm.launch import exit_report
 
                 exit_report.report_exit(status)
     return status
@@ -167,13 +175,13 @@ def _run_logged(argv: Sequence[str]) -> int:
         get_logger(f"dithc.{argv[0]}").error("interrupted")
         return 128 + signal.SIGINT
     except UserError as error:
-        from dithc.engine.comm import exit_report
+        from dithc.engine.comm.launch import exit_report
 
         get_logger(f"dithc.{argv[0]}").error(exit_report.deduplicated_message(str(error)))
         return error.status
     except BrokenPipeError:
         return 141
-    except json_documents.Altered as error:
+    except Altered as error:
         fix = "delete it and rerun the command that writes it"
         altered = user_error(
             f"dithc {argv[0]} reads a changed file", got=error, expected="the checksummed bytes", fix=fix
@@ -205,6 +213,8 @@ def _run(argv: Sequence[str]) -> int:
     module.add_arguments(parser)
     args = parser.parse_args(argv[1:])
     _check_outputs(argv[0], args)
+    if argv[0] in TORCH:
+        starting.import_torch()
     folder: Callable[[argparse.Namespace], Path] | None = getattr(module, "folder", None)
     if folder is None:
         return int(module.run(args))
@@ -243,17 +253,17 @@ def _as_user_error(command: str, error: Exception) -> UserError | None:
         return out_of_memory.out_of_memory(
             f"dithc {command}",
             wanted=requested,
-            there_is=f"more than {out_of_memory.gib(limit)} of addresses (`ulimit -v`)",
+            there_is=f"more than {format_bytes(limit)} of addresses (`ulimit -v`)",
             fix=starting.RAISE_LIMIT,
         )
     from dithc.engine.hardware import Limits
 
     available = Limits.read().memory_available_bytes
-    hint = f" (`resources: {{{command}: {{mem_mb}}}}` requests it)" if command in STAGES else ""
+    hint = f" (`resources: {{{command}: {{mem_mb}}}}` requests it)" if command in SCHEDULED_COMMANDS else ""
     return out_of_memory.out_of_memory(
         f"dithc {command}",
         wanted=requested,
-        there_is="more memory" if available is None else f"{out_of_memory.gib(available)} free now",
+        there_is="more memory" if available is None else f"{format_bytes(available)} free now",
         fix=f"provide more memory{hint}, or lower `batch_size` or `image_size`",
     )
 

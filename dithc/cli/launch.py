@@ -9,11 +9,12 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dithc.core.logging import get_logger, out_of_memory, user_error
+from dithc.core.logging import get_logger, user_error
 from dithc.core.processes import STOPPED
+from dithc.core.units import format_bytes
 
 if TYPE_CHECKING:
-    from dithc.engine.comm import launch_command
+    from dithc.engine.comm.launch import launch_command
 
 SUMMARY = "Start a command on ranks, forward signals and exit status, and stop it when its driver has ended."
 EXAMPLE = (
@@ -59,7 +60,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from dithc.engine.comm import launch_command, supervise
+    from dithc.engine.comm.launch import check_shared_memory, launch_command, supervise
     from dithc.engine.hardware import Limits
     from dithc.engine.scheduler import slurm_site
 
@@ -74,7 +75,7 @@ def run(args: argparse.Namespace) -> int:
     mpiexec = launch_command.find_mpiexec(args.mpiexec) if launcher == "mpiexec" else None
     srun_mpi, hosts = args.srun_mpi, []
     if launcher == "srun":
-        srun_mpi, mpiexec = launch_command.ranks_meet_through(args.srun_mpi, args.mpiexec)
+        srun_mpi, mpiexec = launch_command.resolve_bootstrap(args.srun_mpi, args.mpiexec)
         if srun_mpi == launch_command.HYDRA:
             hosts, launcher = _hosts(args.nodes), "mpiexec"
     environment = launch_command.environment_of(os.environ, launcher=launcher, nodes=args.nodes, hydra=bool(hosts))
@@ -83,7 +84,7 @@ def run(args: argparse.Namespace) -> int:
         command = [sys.executable, *command]
     if command and launcher == "mpiexec" and not hosts:
         _check_program(command[0])
-    line = launch_command.launch_line(
+    argv = launch_command.launch_argv(
         command,
         launcher=backend,
         nodes=args.nodes,
@@ -95,16 +96,16 @@ def run(args: argparse.Namespace) -> int:
         root_user=os.geteuid() == 0,
     )
     if launcher == "mpiexec" and args.nodes == 1 and mpiexec and mpiexec.vendor == "mpich" and not hosts:
-        launch_command.check_shared_memory(ranks)
+        check_shared_memory(ranks)
     variables = {"OMP_NUM_THREADS": str(cpus), "DITHC_EXPECTED_RANKS": str(ranks)}
     kills = Limits.out_of_memory_kills()
     status = supervise(
-        line,
+        argv,
         environment={**environment, **_deadline(args), **variables},
         launcher=launcher,
         vendor=mpiexec.vendor if mpiexec else "other",
         grace_seconds=args.grace_seconds,
-        meet_in=_meeting_folder(args.nodes) if ranks > 1 and Path(command[0]).name == "dithc" else None,
+        rendezvous_folder=_rendezvous_folder(args.nodes) if ranks > 1 and Path(command[0]).name == "dithc" else None,
     )
     if status == KILLED:
         _log_kill(command, by_system=Limits.out_of_memory_kills() > kills)
@@ -117,7 +118,7 @@ def run(args: argparse.Namespace) -> int:
     return status
 
 
-def _meeting_folder(nodes: int) -> Path | None:
+def _rendezvous_folder(nodes: int) -> Path | None:
     """Return a writable folder that all nodes share, for the marker files of a start, or None."""
     from dithc.core.caches import is_writable
 
@@ -142,8 +143,8 @@ def _log_kill(command: list[str], *, by_system: bool) -> None:
     from dithc.engine.hardware import Limits
 
     limits = Limits.read()
-    limit = "none" if limits.memory_limit_bytes is None else out_of_memory.gib(limits.memory_limit_bytes)
-    free = "unknown" if limits.memory_available_bytes is None else out_of_memory.gib(limits.memory_available_bytes)
+    limit = "none" if limits.memory_limit_bytes is None else format_bytes(limits.memory_limit_bytes)
+    free = "unknown" if limits.memory_available_bytes is None else format_bytes(limits.memory_available_bytes)
     error = user_error(
         f"{' '.join(command[:2])} was ended by SIGKILL",
         got="this job's control group had no memory left"

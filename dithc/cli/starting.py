@@ -1,6 +1,6 @@
 """Conditions that a command establishes before it loads libraries: UTF-8, open streams, writable folders, memory."""
 
-import ctypes
+import gc
 import io
 import os
 import resource
@@ -9,15 +9,15 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from importlib import import_module
 from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
-from dithc.core.processes import HELD, STOPPED
+from dithc.core.processes import FORWARDED, HELD, STOPPED, die_with_parent
+from dithc.core.units import format_bytes
 
 STANDARD_ERROR = 2  # highest number of the three streams that every program expects to be open
-SET_PARENT_DEATH_SIGNAL = 1  # prctl(2), PR_SET_PDEATHSIG
-FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 RANK_VARIABLES = ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK")
 STATUSES = (2, STOPPED, HELD)  # exit statuses with which dithc ends after it has logged the reason
 LIGHT = {"run", "status", "launch", "verify", "show"}  # commands without torch
@@ -89,6 +89,14 @@ def choose_folders() -> None:
             os.environ["MPLCONFIGDIR"] = str(cache / "matplotlib")
 
 
+def import_torch() -> None:
+    """Import torch without collections of cyclic garbage, which take a third of the time and find nothing."""
+    gc.disable()
+    import_module("torch")
+    gc.freeze()
+    gc.enable()
+
+
 @contextmanager
 def supervised(command: str) -> Iterator[None]:
     """Run the body in a child process if memory is limited, and report a child ended by a library.
@@ -101,15 +109,17 @@ def supervised(command: str) -> Iterator[None]:
         return
     global has_parent
     reader, writer = os.pipe()
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, FORWARDED)  # until the handlers of the parent are installed
     parent, child = os.getpid(), os.fork()
     if child:
         os.close(writer)
         if any(name in os.environ for name in RANK_VARIABLES):  # otherwise a killed launcher would leave ranks running
-            ctypes.CDLL(None).prctl(SET_PARENT_DEATH_SIGNAL, int(signal.SIGKILL))
-        _watch(child, reader, command)
+            die_with_parent()
+        _watch(child, reader, command, mask)
+    signal.pthread_sigmask(signal.SIG_SETMASK, mask)
     has_parent = True
     os.setpgid(0, 0)  # the parent forwards the signals of a terminal
-    ctypes.CDLL(None).prctl(SET_PARENT_DEATH_SIGNAL, int(signal.SIGKILL))
+    die_with_parent()
     if os.getppid() != parent:
         os._exit(1)
     try:
@@ -122,8 +132,8 @@ def supervised(command: str) -> Iterator[None]:
     os.write(writer, b".")
 
 
-def _watch(child: int, reader: int, command: str) -> NoReturn:
-    from dithc.core.logging import get_logger, out_of_memory, user_error
+def _watch(child: int, reader: int, command: str, mask: set[int]) -> NoReturn:
+    from dithc.core.logging import get_logger, user_error
 
     log, received = get_logger(f"dithc.{command}"), set[int]()
 
@@ -135,6 +145,7 @@ def _watch(child: int, reader: int, command: str) -> NoReturn:
     for number in FORWARDED:
         if signal.getsignal(number) is not signal.SIG_IGN:  # SIG_IGN as under nohup
             signal.signal(number, forward)
+    signal.pthread_sigmask(signal.SIG_SETMASK, mask)
     code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     os.set_blocking(reader, False)
     is_reported = False
@@ -148,7 +159,7 @@ def _watch(child: int, reader: int, command: str) -> NoReturn:
     ending = f"status {code}" if code >= 0 else signal.Signals(-code).name
     error = user_error(
         f"dithc {command}: out of memory",
-        got=f"a limit of {out_of_memory.gib(limit_bytes() or 0)} on the memory of a process (`ulimit -v`, `ulimit -d`); "
+        got=f"a limit of {format_bytes(limit_bytes() or 0)} on the memory of a process (`ulimit -v`, `ulimit -d`); "
         f"a library ended the process ({ending})",
         expected="more memory",
         fix=RAISE_LIMIT,

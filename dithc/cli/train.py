@@ -40,12 +40,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from dithc.config import get_entry, load
+    from dithc.config import load
     from dithc.core.artifacts import outputs
     from dithc.train import Paths, TrainingJob, train
 
     experiment = load(args.config)
-    settings = get_entry(experiment.runs, args.run, key="runs")
+    settings = experiment.entry(experiment.runs, args.run)
     outputs.check_file(args.out, stage="train", name=args.run)
     overrides = {
         "strategy": args.strategy,

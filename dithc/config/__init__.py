@@ -9,8 +9,8 @@ Extending: add a field with a docstring and run `make generate`. A new kind of s
 with a separate `kind`; export it here if another package dispatches on it.
 """
 
-from dithc.config.load import get_entry, load, load_experiment, load_machine
-from dithc.config.schema import ExperimentConfig, MachineConfig, codecs, datasets, training
+from dithc.config.load import load, load_experiment, load_machine
+from dithc.config.schema import ExperimentConfig, MachineConfig, codecs, datasets, evaluations, training
 from dithc.config.stage_spec import stage_spec
 
 __all__ = [
@@ -18,7 +18,7 @@ __all__ = [
     "MachineConfig",
     "codecs",
     "datasets",
-    "get_entry",
+    "evaluations",
     "load",
     "load_experiment",
     "load_machine",

@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
@@ -16,7 +16,6 @@ from dithc.config.validation_messages import NO_UNION_MEMBER, describe_fault, me
 from dithc.config.yaml_reader import YamlDocument, parse, read
 from dithc.core.logging import get_logger, user_error
 
-T = TypeVar("T")
 SECTIONS = ("datasets", "codecs", "runs", "extractors", "evaluations")
 FAULT_INDENT = f"\n{' ' * len('  got:      ')}"  # indentation of the second and later faults
 MAX_SHOWN = 200  # characters of a rejected value
@@ -101,18 +100,6 @@ def _checked(content: Mapping[str, Any], *, origin: str, texts: Sequence[YamlDoc
             expected="keys and values of docs/config.md",
             fix="correct the keys above",
         ) from None
-
-
-def get_entry(section: Mapping[str, T], name: str, *, key: str) -> T:
-    """Return an entry of the section `key`, such as `datasets`; UserError lists the names if it does not exist."""
-    if name not in section:
-        raise user_error(
-            f"section `{key}` of the configuration does not contain {name!r}",
-            got=name,
-            expected=f"one of {', '.join(section)}" if section else "a name in this section, which is empty",
-            fix="correct the name, or add it to the configuration",
-        )
-    return section[name]
 
 
 def _line(fault: Any, texts: Sequence[YamlDocument], *, is_named: bool) -> str:

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from dithc.config.schema import ExperimentConfig, codecs, datasets, training
+from dithc.config.schema import ExperimentConfig, codecs, datasets, evaluations
 
 SEGMENTS = {"steps", "steps_per_job", "checkpoint_every", "keep_last", "keep_every", "log_every", "validate_every"}
 RUN_WITHOUT_EFFECT = SEGMENTS | {
@@ -34,13 +34,13 @@ def stage_spec(experiment: ExperimentConfig, stage: str, name: str, *, of_rule: 
 
 def _without(keys: set[str], value: Any) -> Any:
     if isinstance(value, dict):
-        keys = keys & {"path"} if "extension" in value else keys  # a package defines the meaning of its other keys
+        keys = keys & {"path"} if "plugin" in value else keys  # a package defines the meaning of its other keys
         return {key: _without(keys, part) for key, part in value.items() if key not in keys}
     return value
 
 
 def _plugin_spec(settings: datasets.PluginSettings) -> dict[str, Any]:
-    return settings.model_dump(mode="json") | {"extension": settings.extension}
+    return settings.model_dump(mode="json") | {"plugin": settings.plugin}
 
 
 def _synthesize(experiment: ExperimentConfig, name: str) -> dict[str, Any]:
@@ -59,7 +59,7 @@ def _ingest(experiment: ExperimentConfig, name: str) -> dict[str, Any]:
 
 def _tiles(experiment: ExperimentConfig, name: str) -> dict[str, Any]:
     dataset = experiment.datasets[name]
-    spec = dataset.model_dump(mode="json", include={"tiles", "normalization", "rendering", "split"})
+    spec = dataset.model_dump(mode="json", include={"tiles", "rendering", "split"})
     conditions = {str(number): _plugin_spec(condition) for number, condition in enumerate(dataset.conditions)}
     return {"seed": experiment.seed, **spec, "conditions": conditions}
 
@@ -96,7 +96,7 @@ def _sample(experiment: ExperimentConfig, name: str) -> dict[str, Any]:
         codec = _codec(experiment, experiment.datasets[name].codec)
         return {"dataset": name, "codec": codec, **evaluation.model_dump(mode="json", include=REAL_TILES)}
     spec = evaluation.model_dump(mode="json", exclude=COMPARISON | {"batch_size"})
-    if isinstance(evaluation.sampler, training.PluginSampler):
+    if isinstance(evaluation.sampler, evaluations.PluginSampler):
         spec["sampler"] = _plugin_spec(evaluation.sampler)
     if evaluation.pipefusion is not None:
         spec["pipefusion"] = evaluation.pipefusion.decides

@@ -8,7 +8,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Self
 
-ABSENT, GIB = "–", 1 << 30
+from dithc.core.units import GIB
+
+ABSENT = "–"
 # Characters of the tables that a terminal without UTF-8 cannot show.
 ASCII = str.maketrans({"±": "+-", "–": "-", "×": "x"})
 

@@ -6,9 +6,9 @@ in its pyproject.toml:
     [project.entry-points."dithc.samplers"]
     name = "package.module:Class"
 
-Contents: `find_plugin` returns the extension with a group and name, `list_plugins` lists the extensions of a group. An
-`Plugin` loads the object of its entry point. `fault` builds the error of an extension that violates its contract.
-Invariants: only the named extension is imported, and only for a name that is not built in. An extension never replaces
+Contents: `find_plugin` returns the plugin with a group and name, `list_plugins` lists the plugins of a group. A
+`Plugin` loads the object of its entry point. `fault` builds the error of a plugin that violates its contract.
+Invariants: only the named plugin is imported, and only for a name that is not built in. A plugin never replaces
 a built-in name. A name that two packages provide is rejected.
 Extending: a new group needs a name in `GROUPS` and a class of settings in dithc.config.schema.plugins. The package that uses
 the group defines and tests its contract; docs/extending.md documents all contracts.
@@ -54,7 +54,7 @@ class Plugin:
             ) from error
 
     def fault(self, title: str, *, got: object, expected: object) -> UserError:
-        """Build the error of an extension that violates its contract."""
+        """Build the error of a plugin that violates its contract."""
         source = f"{self.name!r} of {self.package} {self.version} (entry point dithc.{self.group})"
         return fault(f"{source} {title}", got=got, expected=expected)
 
@@ -65,12 +65,12 @@ def fault(title: str, *, got: object, expected: object) -> UserError:
 
 
 def list_plugins(group: Group) -> list[Plugin]:
-    """Return the extensions of a group in the order of their names, without importing them."""
+    """Return the plugins of a group in the order of their names, without importing them."""
     return list(_read_entry_points(tuple(sys.path), group))
 
 
 def find_plugin(group: Group, name: str, *, built_in: Collection[str] = ()) -> Plugin:
-    """Return the extension with a name that is not built in; UserError unless exactly one package provides it."""
+    """Return the plugin with a name that is not built in; UserError unless exactly one package provides it."""
     plugins = list_plugins(group)
     matches = [plugin for plugin in plugins if plugin.name == name]
     if len(matches) == 1:

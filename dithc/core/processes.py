@@ -1,17 +1,34 @@
-"""Exit statuses of dithc's commands, and the process tree of this machine from /proc."""
+"""Exit statuses and signals of dithc's commands, and the process tree of this machine from /proc."""
 
+import ctypes
+import signal
 from pathlib import Path
 
 STOPPED = 75  # stopped and saved: run again (EX_TEMPFAIL of sysexits.h)
 HELD = 76  # another process works on the same run or folder
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)  # request a trainer to save and exit
+FORWARDED = (*STOP_SIGNALS, signal.SIGUSR2, signal.SIGHUP)  # forwarded by a process to the child that replaces it
+SET_PARENT_DEATH_SIGNAL = 1  # prctl(2), PR_SET_PDEATHSIG
+LIBC = ctypes.CDLL(None)  # loaded here, because a child must not load libraries between fork and exec
 
 
 def process_fields(pid: int | str, *, proc: Path = Path("/proc")) -> list[str]:
-    """Return the fields of /proc/PID/stat from the state on; an empty list if the process is gone."""
+    """Return the fields of /proc/PID/stat from the state on; an empty list if the process is gone or the PID is invalid."""
     try:
         return (proc / f"{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
-    except OSError:
+    except (OSError, ValueError):
         return []
+
+
+def start_time(pid: int | str) -> str | None:
+    """Return the start time of a local process in clock ticks since boot; None if it has ended or is a zombie."""
+    fields = process_fields(pid)
+    return None if not fields or fields[0] in "ZX" else fields[19]
+
+
+def die_with_parent(number: signal.Signals = signal.SIGKILL) -> None:
+    """Let the kernel send `number` to this process when its parent dies. Compare `os.getppid()` afterwards."""
+    LIBC.prctl(SET_PARENT_DEATH_SIGNAL, int(number))
 
 
 def child_processes(*, proc: Path = Path("/proc")) -> dict[int, list[int]]:

@@ -26,8 +26,9 @@ from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
 from dithc.core.artifacts import outputs
-from dithc.core.clutter import is_clutter
 from dithc.core.logging import UserError, user_error
+from dithc.core.system_files import is_system_file
+from dithc.core.units import format_bytes
 from dithc.data.file_checks import check_memory, open_regular, printable
 from dithc.data.scene import SceneRejectedError
 
@@ -131,7 +132,7 @@ def _folder_prefix() -> str:
 def check_disk(archive: Path, num_bytes: int, folder: Path) -> None:
     free = shutil.disk_usage(folder).free - SPARE_BYTES
     if num_bytes > free:
-        raise disk_full_error(archive, got=f"{num_bytes / 2**30:.1f} GiB to unpack")
+        raise disk_full_error(archive, got=f"{format_bytes(num_bytes)} to unpack")
 
 
 def disk_full_error(archive: Path, *, got: str) -> DiskFullError:
@@ -140,7 +141,7 @@ def disk_full_error(archive: Path, *, got: str) -> DiskFullError:
             user_error(
                 f"the disk space is insufficient to unpack {archive.name}",
                 got=got,
-                expected=f"that much free in {tempfile.gettempdir()}, and {SPARE_BYTES / 2**30:g} GiB that stay free",
+                expected=f"that much free in {tempfile.gettempdir()}, and {format_bytes(SPARE_BYTES)} that stay free",
                 fix="set TMPDIR to a folder with more space, or unpack the product yourself",
             )
         )
@@ -175,7 +176,7 @@ def unpack(archive: Path, folder: Path, *, wanted: Callable[[str], bool]) -> lis
                         raise _invalid_product(archive, got=fault)
                     _check_total(archive, total, entries=number + 1, limit=limit)
                     name = PurePosixPath(entry.name).name
-                    if not entry.isfile() or not wanted(name) or is_clutter(entry.name):
+                    if not entry.isfile() or not wanted(name) or is_system_file(entry.name):
                         continue
                     if name in written:
                         raise _invalid_product(archive, got=f"two files {name}")
@@ -245,7 +246,7 @@ def _members(file: BufferedReader, start: int, end: int, path: Path) -> Iterator
         name = PurePosixPath(entry.name)
         if fault := _entry_fault(entry):
             raise _unreadable(path, got=fault)
-        if entry.isdir() or is_clutter(name):
+        if entry.isdir() or is_system_file(name):
             continue
         if name in names:
             raise _unreadable(path, got=f"two files {printable(entry.name)[:200]}")

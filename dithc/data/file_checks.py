@@ -11,6 +11,7 @@ from pathlib import Path
 
 from dithc.core.artifacts import sha256_file
 from dithc.core.logging import UserError, user_error
+from dithc.core.units import format_bytes
 from dithc.engine.hardware import Limits
 
 SCENE_BYTES = 32 << 30
@@ -67,8 +68,8 @@ def check_memory(path: Path, num_bytes: int, *, description: str) -> None:
     if num_bytes > max_pixel_bytes():
         raise _unusable(
             path,
-            got=f"{description}: {num_bytes / 2**30:.1f} GiB of pixels",
-            expected=f"at most {max_pixel_bytes() / 2**30:.1f} GiB: half of the available memory, and 32 GiB",
+            got=f"{description}: {format_bytes(num_bytes)} of pixels",
+            expected=f"at most {format_bytes(max_pixel_bytes())}: half of the available memory, and 32 GiB",
             fix="cut it into smaller scenes (gdal_translate -srcwin), or stage it on a machine with more memory",
         )
 

@@ -35,6 +35,7 @@ NOTES = ("grayscale", "enlarged", "rotated", "alpha", "animated", "16-bit", "cmy
 """The protocol ignores an orientation tag (rotated), and uses the first of several frames (animated)."""
 ALPHA_MODES = ("LA", "La", "PA", "RGBA", "RGBa")
 ORIENTATION_TAG, UPRIGHT = 0x0112, 1
+GAP = 2  # pixels between the images of a mosaic
 BITS, PHOTOMETRIC, SAMPLES, PLANAR, SAMPLE_FORMAT = 258, 262, 277, 284, 339
 SAMPLE_TYPES = {2: "signed integer", 3: "floating-point", 5: "complex integer", 6: "complex"}
 """Values of SampleFormat without an agreed range, TIFF 6.0, section 19."""
@@ -99,13 +100,13 @@ def write_png(path: Path, pixels: Pixels) -> None:
     atomic_write(path, _encoded(pixels, "PNG", optimize=False))
 
 
-def mosaic(images: Pixels, *, columns: int, gap: int = 2, level: int = 255) -> Pixels:
+def mosaic(images: Pixels, *, columns: int, level: int = 255) -> Pixels:
     """Arrange images (n, 3, H, W) in rows as one image (rows, columns, 3), with gaps of a gray level between them."""
-    height, width = images.shape[2] + gap, images.shape[3] + gap
-    picture = np.full((-(-len(images) // columns) * height - gap, columns * width - gap, 3), level, np.uint8)
+    height, width = images.shape[2] + GAP, images.shape[3] + GAP
+    picture = np.full((-(-len(images) // columns) * height - GAP, columns * width - GAP, 3), level, np.uint8)
     for place, image in enumerate(images):
         top, left = place // columns * height, place % columns * width
-        picture[top : top + height - gap, left : left + width - gap] = image.transpose(1, 2, 0)
+        picture[top : top + height - GAP, left : left + width - GAP] = image.transpose(1, 2, 0)
     return picture
 
 

@@ -108,7 +108,7 @@ class Scene:
     scale: float = 1.0
     offset: float = 0.0
     label: int = 0
-    facts: dict[str, Any] = field(default_factory=dict)  # columns of the table, such as satellite
+    properties: dict[str, Any] = field(default_factory=dict)  # columns of the table, such as satellite
     notes: tuple[str, ...] = ()  # counted per dataset, such as `grayscale`
 
     def __post_init__(self) -> None:

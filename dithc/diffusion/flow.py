@@ -11,11 +11,11 @@ from types import MappingProxyType
 import torch
 from torch import Tensor
 
-from dithc.config import training
+from dithc.config import evaluations
 from dithc.core.logging import user_error
 from dithc.diffusion.guidance import Denoise
 from dithc.diffusion.noise import Noise, image_noise
-from dithc.diffusion.sampler_check import exact_velocity, try_sampler
+from dithc.diffusion.sampler_check import exact_velocity, validate_sampler
 
 # The network receives times of [0, 1] on the timestep scale of a diffusion, for which its embedding is designed.
 TIME_SCALE = 1000.0
@@ -23,7 +23,7 @@ TIME_SCALE = 1000.0
 
 @torch.no_grad()
 def sample_flow(
-    kind: str | training.PluginSampler,
+    kind: str | evaluations.PluginSampler,
     *,
     velocity: Denoise,
     steps: int,
@@ -48,7 +48,7 @@ def sample_flow(
         on_step: Callback after each evaluation, with their number and the total.
 
     Raises:
-        UserError: The kind is unknown or fails its trial, steps or times are invalid, or the output does not have C
+        UserError: The kind is unknown or fails validation, steps or times are invalid, or the output does not have C
             channels.
     """
     if isinstance(kind, str) and kind not in FLOW_SAMPLERS:
@@ -59,7 +59,9 @@ def sample_flow(
     draw = noise if callable(noise) else image_noise(noise, shape)
     context = FlowContext(velocity, steps, draw, times=times, clip=clip, on_step=on_step)
     if not isinstance(kind, str):
-        try_sampler(kind, lambda predict, noise, steps: kind.run(FlowContext(predict, steps, noise)), exact_velocity)
+        validate_sampler(
+            kind, lambda predict, noise, steps: kind.run(FlowContext(predict, steps, noise)), exact_velocity
+        )
     x = (FLOW_SAMPLERS[kind] if isinstance(kind, str) else kind.run)(context)
     return x if clip is None else x.clamp(-clip, clip)
 

@@ -1,4 +1,4 @@
-"""Trial of an external sampler before its first image, on a distribution with known noise and velocity.
+"""Validation of a plugin sampler before its first image, on a distribution with known noise and velocity.
 
 The data are independent normal numbers of mean m and deviation s. The sampler must reproduce m and s. Legend: N images,
 C channels.
@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dithc.core import plugins as extensions
+from dithc.core import plugins
 from dithc.core.logging import UserError
 from dithc.diffusion.guidance import Denoise
 from dithc.diffusion.noise import Noise
@@ -42,8 +42,8 @@ def exact_velocity(x: Tensor, t: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def try_sampler(name: object, run: Callable[[Denoise, Noise, int], Any], predict: Denoise) -> None:
-    """Try a sampler, `run` with network, noise and steps, for a network that returns `predict`.
+def validate_sampler(name: object, run: Callable[[Denoise, Noise, int], Any], predict: Denoise) -> None:
+    """Validate a sampler, `run` with network, noise and steps, for a network that returns `predict`.
 
     Raises UserError, about `name`, if it fails, returns no images, needs more or fewer evaluations than steps, is not
     reproducible, mixes images of a batch, or misses the distribution.
@@ -82,4 +82,4 @@ def try_sampler(name: object, run: Callable[[Denoise, Noise, int], Any], predict
 
 
 def _error(name: object, *, got: object, expected: object) -> UserError:
-    return extensions.fault(f"sampler {name} fails its trial on normal data", got=got, expected=expected)
+    return plugins.fault(f"sampler {name} fails validation on normal data", got=got, expected=expected)

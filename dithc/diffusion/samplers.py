@@ -12,15 +12,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dithc.config import training
+from dithc.config import evaluations
 from dithc.core.logging import user_error
 from dithc.diffusion.guidance import Denoise
 from dithc.diffusion.noise import Noise, image_noise
 from dithc.diffusion.objective import parts
-from dithc.diffusion.sampler_check import exact_noise, try_sampler
+from dithc.diffusion.sampler_check import exact_noise, validate_sampler
 from dithc.diffusion.schedule import Schedule, Spacing
 
-ORDERS, DEFAULT_ORDER = (1, 2, 3), 2  # orders of the extrapolating solvers, and the default
+DEFAULT_ORDER = 2  # of the extrapolating solvers
 
 OnStep = Callable[[int, int], None]
 """Callback after each step, with the number of finished steps and the total."""
@@ -28,7 +28,7 @@ OnStep = Callable[[int, int], None]
 
 @torch.no_grad()
 def sample(
-    kind: str | training.PluginSampler,
+    kind: str | evaluations.PluginSampler,
     *,
     denoise: Denoise,
     schedule: Schedule,
@@ -55,15 +55,16 @@ def sample(
         on_step: Callback after each step.
 
     Raises:
-        UserError: The kind is unknown or fails its trial, an argument is out of range or belongs to another sampler, or
+        UserError: The kind is unknown or fails validation, an argument is out of range or belongs to another sampler, or
             the output has neither C nor 2C channels.
     """
     if isinstance(kind, str) and kind not in SAMPLERS:
         expected = " or ".join(SAMPLERS)
         raise user_error("unknown sampler", got=repr(kind), expected=expected, fix="name one of these samplers")
-    sampler: Sampler | training.PluginSampler = SAMPLERS[kind] if isinstance(kind, str) else _checked(kind)
-    if order is not None and order not in sampler.orders:
-        expected = " or ".join(str(value) for value in sampler.orders) or f"none with {kind}"
+    sampler: Sampler | evaluations.PluginSampler = SAMPLERS[kind] if isinstance(kind, str) else _checked(kind)
+    orders = evaluations.SAMPLERS[kind].orders if isinstance(kind, str) else kind.orders
+    if order is not None and order not in orders:
+        expected = " or ".join(str(value) for value in orders) or f"none with {kind}"
         raise user_error(
             "order of the solver", got=f"{order} with {kind}", expected=expected, fix="omit `solver_order`"
         )
@@ -79,13 +80,13 @@ def sample(
     return sampler.run(SamplerContext(denoise, visited, draw, order=solver_order, clip=clip, on_step=on_step))
 
 
-def _checked(solver: training.PluginSampler) -> training.PluginSampler:
+def _checked(solver: evaluations.PluginSampler) -> evaluations.PluginSampler:
     schedule = Schedule.linear()
 
     def run(predict: Denoise, noise: Noise, steps: int) -> object:
         return solver.run(SamplerContext(predict, schedule.respaced(steps, spacing=solver.spacing), noise))
 
-    try_sampler(solver, run, exact_noise(schedule))
+    validate_sampler(solver, run, exact_noise(schedule))
     return solver
 
 
@@ -237,18 +238,17 @@ def slope_weights(offsets: Sequence[float], *, stride: float) -> list[float]:
 
 @dataclass(frozen=True)
 class Sampler:
-    """A sampler with its preferred spacing of timesteps and its orders."""
+    """A sampler with its preferred spacing of timesteps."""
 
     run: Callable[[SamplerContext], Tensor]
     spacing: Spacing
-    orders: tuple[int, ...] = ()
 
 
 SAMPLERS: Mapping[str, Sampler] = MappingProxyType(
     {
         "ddpm": Sampler(ddpm, spacing="time"),
         "ddim": Sampler(ddim, spacing="time"),
-        "dpm-solver": Sampler(dpm_solver, spacing="snr", orders=ORDERS),
-        "unipc": Sampler(unipc, spacing="snr", orders=ORDERS),
+        "dpm-solver": Sampler(dpm_solver, spacing="snr"),
+        "unipc": Sampler(unipc, spacing="snr"),
     }
 )

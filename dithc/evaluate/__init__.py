@@ -2,10 +2,10 @@
 
 Contents: `load_extractor` reads a network from a local file. `extract_features` converts uint8 RGB images into feature shards
 and a `Statistics` file, resumably and shared by ranks. `measure_pixels` counts their pixels in the units of the dataset.
-`scores` computes the Fréchet distance of two results with the facts that qualify it: both n, the hash of the
+`compare_features` computes the Fréchet distance of two results with the values that qualify it: both n, the hash of the
 extractor, the resize mode, the floor (one half of the real set against the other half), the share of clipped pixels,
 and the share of copies of train tiles in any orientation (`memorization.py`). Data flow:
-loading (inception, squeezenet, scripted, classifier) -> Extractor -> features -> Statistics -> distance -> compare.
+loading (inception, squeezenet, scripted, classifier) -> Extractor -> features -> Statistics -> distance -> compare_features.
 
 Invariants:
 - Weights come from a local file only. A missing file is an error; no other network replaces it.
@@ -17,7 +17,7 @@ Invariants:
 
 Extending: a new extractor is one file next to `squeezenet.py` and one line in `loading.py`. A new defect is a function
 and a line in `defects.py`; classifiers trained afterwards learn it. A new distance is a pure function of `Statistics`
-or of features in `distances`, reported by `scores`.
+or of features in `distances`, reported by `compare_features`.
 """
 
 from importlib import import_module

@@ -1,4 +1,4 @@
-"""The FID stage: scores of two sets of features, with the facts that qualify them."""
+"""The FID stage: scores of two sets of features, with the values that qualify them."""
 
 from collections.abc import Collection, Sequence
 from pathlib import Path

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dithc.core.artifacts import Manifest, atomic_replace, atomic_write, sha256_file
-from dithc.core.integrity import dump_checksummed, json_documents, parse_json
+from dithc.core.integrity import dump_checksummed, parse_json, read_document
 from dithc.core.logging import user_error
 from dithc.evaluate.memorization import Rows
 from dithc.evaluate.statistics import FeatureOrigin
@@ -89,7 +89,7 @@ def fault(array: Path, identity: dict[str, Any]) -> str | None:
     if not sidecar.exists() or not array.exists():
         return "it does not exist" if not array.exists() else "it has no sidecar: writing was interrupted"
     try:
-        content = json_documents.read(sidecar)
+        content = read_document(sidecar)
     except ValueError:
         return "its sidecar is damaged"
     for name, expected in identity.items():
@@ -102,7 +102,7 @@ def fault(array: Path, identity: dict[str, Any]) -> str | None:
 
 def clipped_share(plan: ShardPlan) -> float | None:
     """Return the share of pixels clipped by the conversion to uint8; None if a shard has no counts."""
-    counts = [json_documents.read(plan.sidecar(shard))["clipped"] for shard in range(plan.num_shards)]
+    counts = [read_document(plan.sidecar(shard))["clipped"] for shard in range(plan.num_shards)]
     if not all(total for _, total in counts):
         return None
     return sum(int(clipped) for clipped, _ in counts) / sum(int(total) for _, total in counts)
@@ -110,7 +110,7 @@ def clipped_share(plan: ShardPlan) -> float | None:
 
 def write_index(plan: ShardPlan) -> None:
     """Write the document that marks the folder as complete."""
-    files = [json_documents.read(plan.sidecar(shard))["file_sha256"] for shard in range(plan.num_shards)]
+    files = [read_document(plan.sidecar(shard))["file_sha256"] for shard in range(plan.num_shards)]
     sizes = {name: getattr(plan, name) for name in SIZES}
     index = {"schema": SCHEMA_VERSION, **sizes, "origin": asdict(plan.origin), "shard_sha256": files}
     atomic_write(plan.folder / INDEX_FILE, json.dumps(index, indent=1) + "\n")

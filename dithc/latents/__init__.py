@@ -11,7 +11,7 @@ Invariants:
 - A shard with its final name is complete and hashed.
 - Views are encoded; latents are never rotated.
 - (seed, epoch, sample) alone determines order, view, dropped label, timestep and noise of a sample.
-- An external autoencoder is tested before any work, and its latents are stored normalized.
+- An external autoencoder is validated before any work, and its latents are stored normalized.
 - Only `codecs/diffusers_autoencoder.py` imports diffusers.
 
 Extending: a new codec is a model in dithc.config.schema.codecs and a branch of `open_codec`. Another draw is a field of
@@ -22,8 +22,8 @@ from dithc.latents import codecs
 from dithc.latents.batches import Batch, Batches, ValidationLatents
 from dithc.latents.codec_training import train_codec
 from dithc.latents.codecs import Codec, open_codec
+from dithc.latents.encode import apply_view
 from dithc.latents.reader import Latents
-from dithc.latents.views import apply_view
 
 __all__ = [
     "Batch",

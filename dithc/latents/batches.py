@@ -15,8 +15,8 @@ import torch
 from dithc.config import training
 from dithc.core.logging import UserError, user_error
 from dithc.data import Rows
+from dithc.latents.encode import NUM_VIEWS
 from dithc.latents.reader import Latents
-from dithc.latents.views import NUM_VIEWS
 
 SAMPLE_STREAM = 0
 ORDER_STREAM = 1

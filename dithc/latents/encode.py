@@ -10,19 +10,27 @@ from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
+import torch
+from torch import Tensor
 
 from dithc.core.artifacts import Manifest, atomic_replace, atomic_write, outputs
 from dithc.core.integrity import dump_checksummed, load_checksummed, require_regular_file
 from dithc.core.logging import get_logger, progress, unwritten, user_error
 from dithc.data import Rows, Tiles
 from dithc.latents.codecs import LARGEST_FP16, Codec
-from dithc.latents.views import NUM_VIEWS, apply_view
 
 INDEX_FILE = "index.json"
+NUM_VIEWS = 8  # of a tile: the tile and its mirror image, with quarter turns of both
 SCHEMA_VERSION = 1
 COLUMNS = ("labels.npy", "splits.npy")
 STEMS = ("shard", "flip", *(f"dihedral{view}" for view in range(2, NUM_VIEWS)))  # file names of each view
 log = get_logger(__name__)
+
+
+def apply_view(images: Tensor, view: int) -> Tensor:
+    """Return view 0 to 7 of square images (..., H, W), with gradients: odd views mirrored, v // 2 quarter turns."""
+    mirrored = images.flip(-1) if view % 2 else images
+    return torch.rot90(mirrored, view // 2, dims=(-2, -1))
 
 
 def encode_tiles(

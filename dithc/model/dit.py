@@ -20,7 +20,7 @@ from dithc.model.embeddings import (
     position_embedding,
     rotary_tables,
 )
-from dithc.model.fused_blocks import BlockChain, fuse_block, mark_last
+from dithc.model.fused_blocks import BlockChain, fuse_block, mark_final_layer
 from dithc.model.presets import DiTConfig, preset
 
 EMBEDDING_STD = 0.02
@@ -107,7 +107,7 @@ class FinalLayer(nn.Module):
         self.linear = Linear(width, out_features)
         self.adaLN_modulation = nn.Sequential(Silu(), Linear(width, 2 * width))
 
-    @mark_last
+    @mark_final_layer
     def forward(self, x: Tensor, c: Tensor) -> Tensor:
         """Project tokens x (N, T, D) under conditions c (N, D) to patches."""
         shift, scale = self.adaLN_modulation(c).chunk(2, dim=1)  # (N, D) each

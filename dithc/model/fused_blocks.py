@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from dithc.engine import native
-from dithc.engine.hcops import token_shard as part
+from dithc.engine.hcops import token_shard
 from dithc.engine.hcops.blocks import fused, program
 from dithc.model.blocks import Attention, GatedMlp, Mlp
 from dithc.model.embeddings import Linear, LinearGelu, Silu
@@ -26,7 +26,7 @@ def fuse_block(forward: Forward) -> Forward:
     @wraps(forward)
     def fused_forward(block: Any, x: Tensor, c: Tensor) -> Tensor:
         weights = _weights_of(block)
-        if weights is None or not fused.block_serves(x, c, weights):
+        if weights is None or not fused.accepts_block(x, c, weights):
             return forward(block, x, c)
         return fused.block(x, c, weights, _kind_of(block))
 
@@ -34,9 +34,9 @@ def fuse_block(forward: Forward) -> Forward:
     return fused_forward
 
 
-def mark_last(forward: Forward) -> Forward:
-    """Mark a final layer's forward pass as equal to `fused.last`, so that a `BlockChain` may include it in its call."""
-    forward.is_last = True  # type: ignore[attr-defined]
+def mark_final_layer(forward: Forward) -> Forward:
+    """Mark a forward pass as equal to `fused.final_layer`, so that a `BlockChain` may include it in its call."""
+    forward.is_final_layer = True  # type: ignore[attr-defined]
     return forward
 
 
@@ -92,9 +92,9 @@ class BlockChain:
 
     @torch.no_grad()
     def __call__(self, x: Tensor, c: Tensor) -> Tensor:
-        if not fused.in_one_library():
+        if not fused.all_operators_use_c():
             return self._call_blocks(x, c)
-        across = part.part.across
+        across = token_shard.current_shard.across
         tokens = x.shape[1] if across is None else across.most_tokens  # equal on all ranks that share an image
         calls = -(-2 * self._num_parameters * x.shape[0] * tokens // MAX_FLOP)
         if calls > len(self):
@@ -118,16 +118,16 @@ class BlockChain:
             self._programs.clear()
             self._packs.drop({address for address, _ in self._state})
         self._state = state
-        across = part.part.across
-        shard = part.part.tokens, across, None if across is None else across.turn
+        across = token_shard.current_shard.across
+        shard = token_shard.current_shard.tokens, across, None if across is None else across.turn
         types = x.dtype, c.dtype, torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu")
         key = x.shape, *types, *shard, native.context(), get_ident(), tuple(table.data_ptr() for table in tables)
         if key not in self._programs and x.is_contiguous() and c.is_contiguous():
             candidates = [_unobserved_weights(block) for block in self._blocks]
-            layers = [weights for weights in candidates if weights is not None and fused.block_serves(x, c, weights)]
+            layers = [weights for weights in candidates if weights is not None and fused.accepts_block(x, c, weights)]
             last = None if self._last is None else _weights_of_last(self._last)
-            is_last_served = self._last is None or (last is not None and fused.block_serves(x, c, last))
-            if len(layers) == len(self._blocks) and is_last_served:
+            accepts_last = self._last is None or (last is not None and fused.accepts_block(x, c, last))
+            if len(layers) == len(self._blocks) and accepts_last:
                 if len(self._programs) == MAX_PROGRAMS:
                     self._programs.pop(next(iter(self._programs)))  # the oldest
                 kinds = [_kind_of(block) for block in self._blocks]
@@ -145,8 +145,8 @@ def _unobserved_weights(block: Any) -> fused.BlockWeights | None:
 
 def _weights_of_last(layer: Any) -> fused.FinalLayerWeights | None:
     """Return the weights of the final layer under the conditions of `_unobserved_weights`."""
-    is_observed = fused.all_are_seen() or not fused.is_plain(layer, type(layer))
-    if is_observed or not hasattr(type(layer).forward, "is_last"):
+    is_observed = fused.has_global_hooks() or not fused.is_plain(layer, type(layer))
+    if is_observed or not hasattr(type(layer).forward, "is_final_layer"):
         return None
     if not _is_condition(layer.adaLN_modulation) or not fused.is_plain(layer.linear, Linear):
         return None
@@ -163,7 +163,7 @@ def _is_condition(layers: nn.Sequential) -> bool:
 def _weights_of(block: Any) -> fused.BlockWeights | None:
     """Return the parameters of a block if its submodules are plain and have no observers."""
     is_plain = fused.is_plain
-    if fused.all_are_seen():
+    if fused.has_global_hooks():
         return None
     condition, attention, mlp = block.adaLN_modulation, block.attn, block.mlp
     kind, first = (GatedMlp, Linear) if block.kind.mlp == "swiglu" else (Mlp, LinearGelu)

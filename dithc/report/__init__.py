@@ -2,7 +2,7 @@
 
 Contents: `write_report` reads the manifests of all stages, checks their consistency, and writes the page, its numbers
 as JSON and its figures as PNG files. `draw_loss`, `draw_fid`, `draw_plan` and `draw_tiles` draw a single figure of a
-given file. Data flow: collect (manifests to facts) -> figures, pictures, verdict -> page -> write.
+given file. Data flow: collect (manifests to records) -> figures, pictures, verdict -> page -> write.
 
 Invariants:
 - Everything is inlined: the page loads no script, font, style or image. Every external text is escaped.
@@ -11,7 +11,7 @@ Invariants:
   errors. Results of several code versions are a warning on the page.
 - Every score that is not comparable with published FID is marked, and never shown next to a published score.
 
-Extending: see the packages `collect` (facts), `benchmarks` (benchmarks), `figures`, `galleries`, `assessment` and `html`. The
+Extending: see the packages `collect` (records), `figures`, `galleries`, `assessment` and `html`. The
 numbers of the paper are in `dithc.core.reproduction`.
 """
 

@@ -8,13 +8,13 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from dithc.report.benchmarks import scaling_curves
+from dithc.report import scaling_curves
 
 Values = NDArray[np.float64]
 
 
 @dataclass(frozen=True, kw_only=True)
-class CodecFacts:
+class CodecRecord:
     """The codec and its reconstruction losses."""
 
     name: str
@@ -35,7 +35,7 @@ class CodecFacts:
 
 
 @dataclass(frozen=True, kw_only=True)
-class DatasetFacts:
+class DatasetRecord:
     """A dataset from scenes to tiles; None and empty if a stage was not run. `rendering` describes its 8-bit RGB."""
 
     name: str
@@ -52,7 +52,7 @@ class DatasetFacts:
     gsd_m: float | None = None
     units: str = ""
     classes: int | None = None
-    codec: CodecFacts
+    codec: CodecRecord
     grid: Path | None = None
     ranges: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     tiles_folder: Path | None = None
@@ -75,7 +75,7 @@ class Curve:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunFacts:
+class RunRecord:
     """A training run: initialization, course and final loss.
 
     `changes` lists differences from a plain DiT. `settings` lists all hyperparameters by dotted key.
@@ -193,7 +193,7 @@ class SampleFiles:
 
 
 @dataclass(frozen=True, kw_only=True)
-class EvaluationFacts:
+class EvaluationRecord:
     """Samples of a run and their score; None if a stage was not run."""
 
     name: str
@@ -292,9 +292,9 @@ class ReportRecords:
     name: str
     title: str
     written: str
-    datasets: list[DatasetFacts]
-    runs: list[RunFacts]
-    evaluations: list[EvaluationFacts]
+    datasets: list[DatasetRecord]
+    runs: list[RunRecord]
+    evaluations: list[EvaluationRecord]
     timings: list[Timing]
     origins: list[Origin]
     warnings: list[str]
@@ -317,7 +317,7 @@ class ReportRecords:
     def seconds(self) -> float:
         return sum(timing.seconds for timing in self.timings)
 
-    def evaluations_of(self, dataset: str) -> list[EvaluationFacts]:
+    def evaluations_of(self, dataset: str) -> list[EvaluationRecord]:
         """Return evaluations on a dataset: untrained, before, during and after training, codec last."""
         order: dict[str | int, float] = {"untrained": -1.0, "start": 0.0, "final": math.inf}
         evaluations = [item for item in self.evaluations if item.dataset == dataset]
@@ -329,25 +329,25 @@ class ReportRecords:
             ),
         )
 
-    def best(self, dataset: str) -> EvaluationFacts | None:
+    def best(self, dataset: str) -> EvaluationRecord | None:
         """Return the best evaluation of samples of a dataset, preferring published features; None without scores."""
         scored = [item for item in self.evaluations_of(dataset) if item.score and item.checkpoint != "codec"]
         return min(scored, key=self.rank, default=None)
 
-    def rank(self, item: EvaluationFacts) -> tuple[bool, float]:
+    def rank(self, item: EvaluationRecord) -> tuple[bool, float]:
         """Return the sort key of a scored evaluation: published features first, then by the primary measure."""
         return (not item.score.comparable_to_published, item.score.value(self.measure)) if item.score else (True, 0.0)
 
-    def dataset(self, name: str) -> DatasetFacts:
+    def dataset(self, name: str) -> DatasetRecord:
         return next(item for item in self.datasets if item.name == name)
 
-    def chain(self, run: str) -> list[RunFacts]:
+    def chain(self, run: str) -> list[RunRecord]:
         """Return a run and its ancestors, the first ancestor first."""
         last_run = next(item for item in self.runs if item.name == run)
         return [*(self.chain(last_run.init_from_run) if last_run.init_from_run else []), last_run]
 
     @property
-    def last_runs(self) -> list[RunFacts]:
+    def last_runs(self) -> list[RunRecord]:
         """Runs that initialize no other run."""
         started = {item.init_from_run for item in self.runs}
         return [item for item in self.runs if item.name not in started]

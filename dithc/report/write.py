@@ -18,7 +18,7 @@ from dithc.report.collect import collect_records, gather_manifests, smooth
 from dithc.report.figures import FIGURES, canvas, samples, spectra, standalone
 from dithc.report.galleries import FALSE_COLORS, galleries, measure_spectra, preview_rows
 from dithc.report.html import DatasetFigure, PageImages, alt_text, render
-from dithc.report.records import Curve, DatasetFacts, ReportRecords
+from dithc.report.records import Curve, DatasetRecord, ReportRecords
 
 NOT_INLINED = "samples"  # the page has larger mosaics of each dataset
 CURVE_POINTS = 200
@@ -35,7 +35,7 @@ def write_report(
     machine: Iterable[str] = (),
     config: Path | None = None,
 ) -> ReportRecords:
-    """Write `out` (HTML), its numbers as `.json`, and `figures/*.png` next to it; return the facts.
+    """Write `out` (HTML), its numbers as `.json`, and `figures/*.png` next to it; return the records.
 
     Args:
         benches: JSON files of benchmarks by kind (step, strategies, stepwise, automem, sampling); None if not run.
@@ -47,37 +47,37 @@ def write_report(
         UserError: a manifest is missing or unreadable, or the results do not belong together.
     """
     results = gather_manifests(experiment, manifests)
-    facts = collect_records(experiment, results, benches=benches, scaling=scaling, machine=machine, config=config)
-    for text in facts.warnings:
+    records = collect_records(experiment, results, benches=benches, scaling=scaling, machine=machine, config=config)
+    for text in records.warnings:
         log.warning(text)
-    figures = {name: canvas.render_png(partial(draw, facts)) for name, draw in FIGURES.items()}
-    images = _page_images(facts, {name: png for name, png in figures.items() if name != NOT_INLINED})
-    figures["composites"] = canvas.render_png(lambda: samples.draw_composites(list(_composites(facts, images))))
-    page = render(facts, images)
+    figures = {name: canvas.render_png(partial(draw, records)) for name, draw in FIGURES.items()}
+    images = _page_images(records, {name: png for name, png in figures.items() if name != NOT_INLINED})
+    figures["composites"] = canvas.render_png(lambda: samples.draw_composites(list(_composites(records, images))))
+    page = render(records, images)
     contents = {out.parent / "figures" / f"{name}.png": content for name, content in figures.items()} | {out: page}
     for path, content in contents.items():
         outputs.write(path, content, of=out)
     files = Manifest.entries(out.parent, contents)
-    outputs.write(out.with_suffix(".json"), dump_checksummed({**numbers(facts), "files": files}), of=out)
-    return facts
+    outputs.write(out.with_suffix(".json"), dump_checksummed({**numbers(records), "files": files}), of=out)
+    return records
 
 
-def _page_images(facts: ReportRecords, figures: dict[str, bytes]) -> PageImages:
-    scored = {run.name: last_scored(facts, run.name) for run in facts.runs}
-    primary = {run.dataset: item for run in facts.runs if (item := scored[run.name])}
-    dataset_figures = {dataset.name: list(_dataset_figures(facts, dataset)) for dataset in facts.datasets}
-    firsts = {run.name: scored[run.name] for run in facts.last_runs}
+def _page_images(records: ReportRecords, figures: dict[str, bytes]) -> PageImages:
+    scored = {run.name: last_scored(records, run.name) for run in records.runs}
+    primary = {run.dataset: item for run in records.runs if (item := scored[run.name])}
+    dataset_figures = {dataset.name: list(_dataset_figures(records, dataset)) for dataset in records.datasets}
+    firsts = {run.name: scored[run.name] for run in records.last_runs}
     return PageImages(
         figures=figures | {figure.name: png for pairs in dataset_figures.values() for figure, png in pairs},
-        galleries={name: galleries(facts, name, primary.get(name)) for name in dataset_figures},
+        galleries={name: galleries(records, name, primary.get(name)) for name in dataset_figures},
         drawn={name: [figure for figure, _ in pairs] for name, pairs in dataset_figures.items()},
-        strips={name: strip for name, item in firsts.items() if item and (strip := preview_rows(facts, item))},
+        strips={name: strip for name, item in firsts.items() if item and (strip := preview_rows(records, item))},
     )
 
 
-def _composites(facts: ReportRecords, images: PageImages) -> Iterator[list[tuple[NDArray[np.uint8], str, str]]]:
+def _composites(records: ReportRecords, images: PageImages) -> Iterator[list[tuple[NDArray[np.uint8], str, str]]]:
     """Yield titled false-color images of each dataset."""
-    for dataset in facts.datasets:
+    for dataset in records.datasets:
         for gallery in images.galleries[dataset.name]:
             if gallery.title == FALSE_COLORS:
                 yield [
@@ -86,9 +86,9 @@ def _composites(facts: ReportRecords, images: PageImages) -> Iterator[list[tuple
                 ]
 
 
-def _dataset_figures(facts: ReportRecords, dataset: DatasetFacts) -> Iterator[tuple[DatasetFigure, bytes]]:
+def _dataset_figures(records: ReportRecords, dataset: DatasetRecord) -> Iterator[tuple[DatasetFigure, bytes]]:
     """Yield figures of a dataset: spectra and tile map."""
-    if measured := measure_spectra(facts, dataset.name):
+    if measured := measure_spectra(records, dataset.name):
         text = alt_text.spectra(dataset, measured)
         count = measured.sides[0].count
         caption = f"{count} real tiles and as many generated images; percentiles in the units of the dataset"
@@ -105,17 +105,17 @@ def _dataset_figures(facts: ReportRecords, dataset: DatasetFacts) -> Iterator[tu
         yield figure, standalone.draw_tiles(dataset.tiles_folder, title="", scenes=dataset.scenes_folder)
 
 
-def numbers(facts: ReportRecords) -> dict[str, Any]:
-    """Return the facts as JSON values; curves are thinned to 200 smoothed points."""
+def numbers(records: ReportRecords) -> dict[str, Any]:
+    """Return the records as JSON values; curves are thinned to 200 smoothed points."""
     reduced = replace(
-        facts,
-        runs=[replace(run, curve=None) for run in facts.runs],
-        evaluations=[replace(item, curves=None) for item in facts.evaluations],
+        records,
+        runs=[replace(run, curve=None) for run in records.runs],
+        evaluations=[replace(item, curves=None) for item in records.evaluations],
     )
     content: dict[str, Any] = asdict(reduced)
-    for run, record in zip(facts.runs, content["runs"], strict=True):
+    for run, record in zip(records.runs, content["runs"], strict=True):
         record["curve"] = _thin_curve(run.curve) if run.curve else None
-    content |= {"seconds": facts.seconds, "measure": facts.measure}
+    content |= {"seconds": records.seconds, "measure": records.measure}
     return dict(_json_value(content))
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import Tensor
 
-from dithc.config import training
+from dithc.config import evaluations
 from dithc.sample.parallel import SamplingGroup
 
 KEY = "cache"  # key of a shard's sidecar
@@ -23,7 +23,7 @@ def shard_entries(counters: Tensor, team: SamplingGroup) -> dict[str, Any]:
     return {KEY: {"blocks_run": [round(computed), round(total)], "seconds_saved": round(saved, 3)}}
 
 
-def summarize(chosen: training.EvaluationConfig, sidecars: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+def summarize(chosen: evaluations.EvaluationConfig, sidecars: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     """Return the manifest's values of a cache or of pipefusion from the sidecars of all shards; empty without one."""
     if (staged := chosen.pipefusion) is not None:
         return {"pipefusion": staged.decides, "exact": staged.is_exact(chosen.steps)}

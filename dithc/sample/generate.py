@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from dithc import diffusion
-from dithc.config import training
+from dithc.config import evaluations
 from dithc.core.logging import user_error
 from dithc.data import Tiles
 from dithc.latents import Codec
@@ -39,7 +39,7 @@ class ImageGenerator:
     model: DiT
     codec: Codec
     _: KW_ONLY
-    evaluation: training.EvaluationConfig
+    evaluation: evaluations.EvaluationConfig
     classes: npt.NDArray[np.int64]
     objective: diffusion.Objective
     bf16: bool
@@ -232,7 +232,7 @@ class CodecReconstructions:
     steps = 1
     team: SamplingGroup
 
-    def __init__(self, codec: Codec, tiles: Tiles, *, evaluation: training.EvaluationConfig) -> None:
+    def __init__(self, codec: Codec, tiles: Tiles, *, evaluation: evaluations.EvaluationConfig) -> None:
         self.codec, self._tiles, self.team = codec, tiles, SINGLE
         rows = tiles.rows(evaluation.real_split)
         if len(rows) < 2:

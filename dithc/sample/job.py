@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from dithc.config import codecs, training
+from dithc.config import codecs, evaluations
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -13,7 +13,7 @@ class SamplingJob:
     """Images of one evaluation."""
 
     name: str
-    evaluation: training.EvaluationConfig
+    evaluation: evaluations.EvaluationConfig
     spec: dict[str, Any]  # semantic settings for the manifest
     checkpoint: Path | None  # manifest of the finished training run; None for a codec-only evaluation
     latents: Path | None  # manifest of the training latents, with the classes; None for a codec-only evaluation

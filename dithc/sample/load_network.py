@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dithc.config import training
+from dithc.config import evaluations
 from dithc.core.artifacts import CheckpointStore
 from dithc.core.logging import UserError, get_logger, user_error
 from dithc.core.posthoc_ema import PowerFunctionProfile, combine_profiles
@@ -69,7 +69,7 @@ def load_guide(job: SamplingJob) -> DiT | None:
     return load_network(replace(job, evaluation=evaluation))[0]
 
 
-def describe(evaluation: training.EvaluationConfig, *, step: int) -> str:
+def describe(evaluation: evaluations.EvaluationConfig, *, step: int) -> str:
     if evaluation.checkpoint == "codec":
         return "reconstructions of real tiles"
     if evaluation.checkpoint == "untrained":

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dithc.config import training
+from dithc.config import evaluations, training
 from dithc.core.artifacts import Manifest, digest, outputs, sha256_file
 from dithc.core.logging import get_logger, progress, user_error
 from dithc.data import Tiles, mosaic, write_png
@@ -60,7 +60,7 @@ def sample(job: SamplingJob, group: Group) -> dict[str, Any] | None:
     }
     if is_codec:
         identity["codec"] = meta["codec"]
-    elif isinstance(sampler, training.PluginSampler) and sampler.files:
+    elif isinstance(sampler, evaluations.PluginSampler) and sampler.files:
         identity["sampler_files"] = [sha256_file(path) for path in sampler.files]
     scenes = _scenes(images)
     each = SHARD_IMAGES if scenes is None else 1
@@ -248,7 +248,7 @@ def _write(images: Images, shards: ImageShards, shard: int, parts: list[Tensor],
         )
 
 
-def _sampler_settings(evaluation: training.EvaluationConfig, *, meta: dict[str, Any]) -> dict[str, Any]:
+def _sampler_settings(evaluation: evaluations.EvaluationConfig, *, meta: dict[str, Any]) -> dict[str, Any]:
     names = (
         "weights",
         "sampler",

@@ -14,7 +14,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from dithc.config import training
+from dithc.config import evaluations
 from dithc.core.logging import get_logger, progress, user_error
 from dithc.diffusion import SAMPLERS, Schedule
 from dithc.sample.generate import ImageGenerator
@@ -22,7 +22,8 @@ from dithc.sample.job import SamplingJob
 from dithc.sample.pipeline import inputs_of, open_images
 from dithc.sample.shards import batches
 
-SOLVERS, MAX_STEPS = ("dpm-solver", "unipc", *training.FLOW_SAMPLER_NAMES), 20
+SOLVERS = [name for name, spec in evaluations.SAMPLERS.items() if spec.orders or spec.is_flow]
+MAX_STEPS = 20
 SHARES = (0.5, 0.25, 0.125)  # successive strides, relative to the distance of a timestep to its neighbor
 SCALINGS, SCALING_TOLERANCE, MAX_TRIALS = (-0.1, 0.2), 0.005, 12
 MAX_SWEEPS = 4  # over all timesteps, per stride
@@ -54,7 +55,7 @@ def search_timesteps(job: SamplingJob, *, latents: int, reference_steps: int) ->
     config = job.evaluation
     if (
         config.checkpoint == "codec"
-        or config.sampler not in SOLVERS
+        or str(config.sampler) not in SOLVERS
         or config.num_times < 2
         or config.steps > MAX_STEPS
     ):
@@ -101,18 +102,18 @@ def _latent_error(
         return torch.cat([changed.latents(part) for part in parts])  # (N, Z, h, w)
 
     log.info(f"computing {len(indices)} reference latents in {reference_steps} steps")
-    is_flow = images.evaluation.sampler in training.FLOW_SAMPLER_NAMES
+    is_flow = images.evaluation.solver.is_flow
     solver: dict[str, Any] = {"sampler": "heun"} if is_flow else {"sampler": "unipc", "solver_order": 3}
     reference = latents(**solver, cache=None, pipefusion=None, steps=reference_steps, timesteps=None)
     return functools.cache(lambda times: float((latents(timesteps=list(times)) - reference).abs().mean()))
 
 
-def _default_spacing(config: training.EvaluationConfig) -> tuple[Times, int]:
+def _default_spacing(config: evaluations.EvaluationConfig) -> tuple[Times, int]:
     """Return the timesteps of a solver without `timesteps`, and the least last one; equal intervals for a flow."""
     assert isinstance(config.sampler, str), "installed samplers are not searched"
-    if config.sampler in training.FLOW_SAMPLER_NAMES:
+    if config.solver.is_flow:
         count = config.num_times
-        return tuple(round(training.FLOW_START * (count - index) / count) for index in range(count)), 1
+        return tuple(round(evaluations.FLOW_START * (count - index) / count) for index in range(count)), 1
     spacing = SAMPLERS[config.sampler].spacing
     return tuple(reversed(Schedule.linear().respaced(config.steps, spacing=spacing).timesteps.tolist())), 0
 

@@ -18,7 +18,8 @@ import torch
 from torch import Tensor
 
 from dithc.core.artifacts import atomic_replace
-from dithc.core.logging import out_of_memory, user_error
+from dithc.core.logging import user_error
+from dithc.core.units import format_bytes
 from dithc.sample.generate import ImageGenerator
 from dithc.sample.shards import ImageShards, as_stored
 
@@ -34,9 +35,9 @@ def check_memory(shape: tuple[int, int, int], *, free: int) -> None:
     if MIN_LATENT_COPIES * latents > free:
         raise user_error(
             f"a scene of {shape[0]} x {shape[1]} x {shape[2]} latents does not fit in memory",
-            got=f"{out_of_memory.gib(free)} free per rank",
-            expected=f"at least {out_of_memory.gib(MIN_LATENT_COPIES * latents)}: every rank holds {MIN_LATENT_COPIES} or more "
-            f"tensors of {out_of_memory.gib(latents)}",
+            got=f"{format_bytes(free)} free per rank",
+            expected=f"at least {format_bytes(MIN_LATENT_COPIES * latents)}: every rank holds {MIN_LATENT_COPIES} or more "
+            f"tensors of {format_bytes(latents)}",
             fix="lower `image_size` of the evaluation, use a codec with fewer latents (`pixel` has one per number), "
             "start fewer ranks per node, or request more memory (`resources: {sample: {mem_mb}}`)",
         )

@@ -11,13 +11,14 @@ import torch
 
 from dithc.core.artifacts import CheckpointStore
 from dithc.core.logging import get_logger, user_error
+from dithc.core.processes import STOPPED
 from dithc.core.tensor_files import TensorFile
 from dithc.engine.comm import Group
 from dithc.train.checkpoints import CheckpointWriter, ModuleState
-from dithc.train.job import DONE, STOPPED, StepTimer, StopRequests, hold_lease
+from dithc.train.job import DONE, StepTimer, StopRequests, hold_lease
 from dithc.train.optimizer import Optimizer
 
-FACTS = "facts"
+METADATA = "metadata"
 log = get_logger(__name__)
 
 
@@ -26,7 +27,7 @@ class CheckpointManager:
 
     Example::
 
-        with CheckpointManager("store/mine", group, optimizer, every=100, facts={"seed": 0, "batch": 32}) as checkpoints:
+        with CheckpointManager("store/mine", group, optimizer, every=100, metadata={"seed": 0, "batch": 32}) as checkpoints:
             for step in range(checkpoints.step + 1, 1001):     # 1, or the step after the last checkpoint
                 x, y = batch_of(step, group.rank)              # must depend on the step only
                 strategy.backward(loss_of(net(x), y))
@@ -35,14 +36,14 @@ class CheckpointManager:
                     break
         sys.exit(checkpoints.status)                           # 0, or 75 if stopped
 
-    Committed folders, `step_0000100`, hold `model.safetensors`, `optimizer.safetensors` and `checkpoint.json` (facts,
+    Committed folders, `step_0000100`, hold `model.safetensors`, `optimizer.safetensors` and `checkpoint.json` (metadata,
     file hashes). A resumed run is bitwise equal with the same number of ranks and threads if batches and random numbers
     depend on the step (`torch.manual_seed(...)` of seed, step and rank). A run with other ranks or sharding also
     resumes; sums then round differently.
 
     Attributes:
         step: last completed step: 0, the step of the loaded checkpoint, or the last argument of `after`.
-        facts: facts of the loaded checkpoint, or as given.
+        metadata: metadata of the loaded checkpoint, or as given.
         status: exit status after the block: 0 done, 75 stopped and saved.
     """
 
@@ -54,16 +55,16 @@ class CheckpointManager:
         *,
         every: int = 100,
         keep_last: int = 2,
-        facts: Mapping[str, Any] | None = None,
+        metadata: Mapping[str, Any] | None = None,
     ) -> None:
         """Prepare; the folder is read at the start of the block.
 
         Args:
             folder: folder of this run alone, writable by all ranks.
-            optimizer: optimizer of a settled strategy.
+            optimizer: optimizer of a prepared strategy.
             every: steps between checkpoints; the last step is saved too.
             keep_last: number of newest checkpoints to keep.
-            facts: JSON values that must be equal on resume: seed, batch, learning rate.
+            metadata: JSON values that must be equal on resume: seed, batch, learning rate.
 
         Raises:
             UserError: a number is below 1, or the strategy is for ranks outside of the group.
@@ -95,7 +96,7 @@ class CheckpointManager:
         self._stack = ExitStack()
         self._has_advanced = False
         # in the form that a checkpoint returns
-        self.facts, self.status = json.loads(json.dumps(dict(facts or {}))), DONE
+        self.metadata, self.status = json.loads(json.dumps(dict(metadata or {}))), DONE
 
     @property
     def step(self) -> int:
@@ -112,14 +113,14 @@ class CheckpointManager:
                 "ranks": layout.size,
                 "strategy": layout.name,
                 "threads": torch.get_num_threads(),
-                FACTS: self.facts,
+                METADATA: self.metadata,
             }
             self._saver = CheckpointWriter(
                 store, lease=lease, group=group, metadata=metadata, timer=self._timer, keep_last=self._keep_last
             )
             if lease is not None:
                 store.sweep()
-            self._saver.resume(self._state, keys=(FACTS,))
+            self._saver.resume(self._state, keys=(METADATA,))
             self._stack = stack.pop_all()
         self._step_start = time.monotonic()
         return self

@@ -13,6 +13,7 @@ from torch import Tensor
 from dithc.config import training
 from dithc.core.artifacts import CheckpointStore, atomic_write
 from dithc.core.logging import get_logger, user_error
+from dithc.core.units import GIB
 from dithc.engine.automem import AutoMem, Manager, get_manager
 from dithc.engine.comm import Group
 from dithc.engine.hardware import discover_machine
@@ -22,7 +23,6 @@ from dithc.train.background import free_cores
 from dithc.train.checkpoints import TrainingState
 from dithc.train.state_placement import Allocator, new_empty
 
-GIB = 1 << 30
 PLAN_FILE = "automem.json"
 # Metrics of a step if memory is managed.
 MEMORY = ("loaded_bytes", "offloaded_bytes", "stall_seconds", "fast_peak_bytes", "spills")
@@ -78,7 +78,7 @@ class TrainingMemory:
     @property
     def allocator(self) -> Allocator:
         """Allocator of state that outlives a step."""
-        return new_empty if self._manager is None else self._manager.home
+        return new_empty if self._manager is None else self._manager.allocate_state
 
     def holds(self, tensor: Tensor) -> bool:
         """Return whether a tensor is in a tier, which then determines its memory node."""
@@ -88,7 +88,7 @@ class TrainingMemory:
         """Move a state that `allocator` allocated by the plan once it exists, and store the plan (first rank)."""
         self._state, self._store = state, store
         if self._manager is not None:
-            state.strategy.move(lambda name, value: self.allocator(name, value).copy_(value))
+            state.strategy.relocate(lambda name, value: self.allocator(name, value).copy_(value))
 
     def begin_step(self) -> None:
         """Begin a step without held gradients: two recorded steps, then a plan for later steps."""
@@ -132,9 +132,9 @@ class TrainingMemory:
 
     def _apply_plan(self) -> None:
         if self._state is not None:
-            self._state.strategy.move(self._place_state)
-            self._state.optimizer.move(self._place_state)
-            self._state.ema.move(self._place_state)
+            self._state.strategy.relocate(self._place_state)
+            self._state.optimizer.relocate(self._place_state)
+            self._state.ema.relocate(self._place_state)
         if self.tiers is not None and self.tiers.slow is not None:
             self.tiers.slow.pool.trim()  # release the memory of moved state
         if self._store is None:

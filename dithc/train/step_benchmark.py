@@ -185,7 +185,7 @@ def _pairs(trainer: Trainer, settings: StepBenchmark, group: Group) -> dict[str,
 
 def _local_trainer(trainer: Trainer, settings: StepBenchmark, group: Group) -> Trainer:
     layout = trainer.strategy.layout
-    if layout.tensor_size > 1 or trainer.strategy.zero is not None or settings.batch % layout.data_size:
+    if layout.tensor_size > 1 or trainer.strategy.sharded_state is not None or settings.batch % layout.data_size:
         got = f"{settings.strategy}, sharding {settings.sharding}, {settings.batch} images on {group.size} rank(s)"
         expected = "ranks with complete layers, unsharded state and equal shares of the batch"
         raise user_error(

@@ -4,7 +4,7 @@ Purpose: rule files contain no logic, and resources do not depend on where the r
 Contents: `Workflow` combines `experiment_graph`, `jobs`, `preflight` and `driver`. `monitor` reports progress:
 `ExperimentMonitor`, `EventReporter`, `RunSummary`, and `SnakemakeProcess`, which runs Snakemake. Invariants: no import of torch,
 for fast job starts. A job that can never start is an error before the first job. One driver works on an experiment at a time.
-Extending: a new stage is a line in `jobs/sizing._RULES`, with paths in `experiment_graph`.
+Extending: ARCHITECTURE.md lists the places of a new stage.
 """
 
 from dithc.workflow.monitor import (

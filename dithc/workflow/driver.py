@@ -32,10 +32,10 @@ class Driver:
     that no work is repeated.
     """
 
-    def __init__(self, matrix: ExperimentGraph, jobs: JobResources) -> None:
-        self.matrix, self.jobs = matrix, jobs
+    def __init__(self, graph: ExperimentGraph, jobs: JobResources) -> None:
+        self.graph, self.jobs = graph, jobs
         self.folder = Path.cwd()
-        self.record = Path(matrix.root) / "driver.json"
+        self.record = Path(graph.root) / "driver.json"
         self.name: str | None = None
         self.engine: Any = None
         self.queue = get_queue(jobs.machine.scheduler)
@@ -57,16 +57,20 @@ class Driver:
                 fix="run `dithc doctor --write-profile NAME` on the login node",
             )
         self._acquire_lease()
-        stages = [(MANIFESTS.get(rule, rule), name) for rule, name in planned]
-        for line in self.jobs.check(stages) if executor != LOCAL else []:
-            log.warning(line)
-        self.matrix.write_config()
+        if executor != LOCAL:
+            self.check_jobs(planned)
+        self.graph.write_config()
         if self.queue is None or executor == LOCAL:
             return
         self._wait_for_earlier_jobs(self.queue)
         self.engine, self.name = engine, name
         atomic_write(self.record, json.dumps({"name": name, "started_at": time.time()}) + "\n")
         threading.Thread(target=self._watch, args=(self.queue,), name="watch", daemon=True).start()
+
+    def check_jobs(self, planned: list[tuple[str, str]]) -> None:
+        """Log reduced requests of planned jobs (rule, name); raises UserError if a job can never start."""
+        for line in self.jobs.check([(MANIFESTS.get(rule, rule), name) for rule, name in planned]):
+            log.warning(line)
 
     def failed(self) -> None:
         self._stop.set()
@@ -78,15 +82,15 @@ class Driver:
                 log.error(self._failure_message(job, self.queue))
 
     def _acquire_lease(self) -> None:
-        folder = Path(self.matrix.root)
+        folder = Path(self.graph.root)
         folder.mkdir(parents=True, exist_ok=True)
         lease = Lease(folder, wait_seconds=0.0)
         try:
             lease.__enter__()
         except Lease.Held as error:
             raise user_error(
-                f"another driver is active for experiment {self.matrix.experiment.name!r}",
-                got=str(error),
+                f"another driver is active for experiment {self.graph.experiment.name!r}",
+                got=str(error).partition("\n")[0],
                 expected="one driver at a time",
                 fix="wait for its end, or end it (Ctrl-C); the lease of a driver killed on another host expires after 45 s",
             ) from None

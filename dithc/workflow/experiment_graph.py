@@ -1,4 +1,4 @@
-"""Matrix of an experiment: names, manifest paths and dependencies of all stages."""
+"""Graph of an experiment: names, manifest paths and dependencies of all stages."""
 
 import json
 import os

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from dithc.core.artifacts import atomic_write
-from dithc.core.clutter import is_clutter
 from dithc.core.integrity import dump_checksummed, load_document, require_regular_file
 from dithc.core.logging import get_logger
+from dithc.core.system_files import is_system_file
 
 SIZED_FILES = 10_000  # files, in sorted order, with names and sizes; further files count by name only
 SAMPLED_FILES = 1_000  # files with a block from the middle
@@ -92,7 +92,7 @@ def _visible_files(folder: str, prefix: str, parents: tuple[str, ...]) -> Iterat
         entries = []
     for name, is_folder, is_link in entries:
         path = f"{folder}/{name}"
-        if is_clutter(name):
+        if is_system_file(name):
             continue
         if not is_folder:
             yield prefix + name, path

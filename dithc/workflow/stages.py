@@ -50,10 +50,10 @@ class Stage:
         return f"{self.rule.removesuffix('_generated').removesuffix('_real')} {self.name}".strip() + end
 
 
-def stages_of(matrix: ExperimentGraph) -> list[Stage]:
+def stages_of(graph: ExperimentGraph) -> list[Stage]:
     """Return all stages up to the report, grouped by object (dataset, run ...), in work order."""
-    before = [*_datasets(matrix), *_codecs(matrix), *_runs(matrix), *_evaluations(matrix), *_benches(matrix)]
-    report, log, needs = f"{matrix.root}/report.html", matrix.log("report"), tuple(stage.output for stage in before)
+    before = [*_datasets(graph), *_codecs(graph), *_runs(graph), *_evaluations(graph), *_benches(graph)]
+    report, log, needs = f"{graph.root}/report.html", graph.log("report"), tuple(stage.output for stage in before)
     return [*before, Stage(kind="report", name="", rule="report", wildcards=(), output=report, log=log, needs=needs)]
 
 
@@ -62,74 +62,74 @@ def _stage(kind: str, name: str, rule: str, output: str, log: str, needs: Iterab
     return Stage(kind=kind, name=name, rule=rule, wildcards=(name,), output=output, log=log, needs=tuple(needs))
 
 
-def _datasets(matrix: ExperimentGraph) -> Iterator[Stage]:
-    for name in matrix.experiment.datasets:
-        made, scenes, tiles = matrix.scene_input(name), matrix.path("scenes", name), matrix.path("tiles", name)
+def _datasets(graph: ExperimentGraph) -> Iterator[Stage]:
+    for name in graph.experiment.datasets:
+        made, scenes, tiles = graph.scene_input(name), graph.path("scenes", name), graph.path("tiles", name)
         steps: list[tuple[str, str, list[str]]] = [("synthesize", path, []) for path in made]
         steps += [("ingest", scenes, made), ("tiles", tiles, [scenes])]
-        steps += [("latents", matrix.path("latents", name), [tiles, *matrix.codec_of(name)])]
+        steps += [("latents", graph.path("latents", name), [tiles, *graph.codec_of(name)])]
         for rule, output, needs in steps:
-            yield _stage("dataset", name, rule, output, matrix.log(f"{rule}/{name}"), needs)
+            yield _stage("dataset", name, rule, output, graph.log(f"{rule}/{name}"), needs)
 
 
-def _codecs(matrix: ExperimentGraph) -> Iterator[Stage]:
-    for name, codec in matrix.experiment.codecs.items():
+def _codecs(graph: ExperimentGraph) -> Iterator[Stage]:
+    for name, codec in graph.experiment.codecs.items():
         if isinstance(codec, codecs.KlVaeConfig):
-            needs = [matrix.path("tiles", codec.train_dataset)]
-            yield _stage("codec", name, "codec", matrix.path("codecs", name), matrix.log(f"codec/{name}"), needs)
+            needs = [graph.path("tiles", codec.train_dataset)]
+            yield _stage("codec", name, "codec", graph.path("codecs", name), graph.log(f"codec/{name}"), needs)
 
 
-def _runs(matrix: ExperimentGraph) -> Iterator[Stage]:
-    for name in matrix.experiment.runs:
-        for step in matrix.segments(name):
+def _runs(graph: ExperimentGraph) -> Iterator[Stage]:
+    for name in graph.experiment.runs:
+        for step in graph.segments(name):
             yield Stage(
                 kind="run",
                 name=name,
-                rule="finetune" if name in matrix.finetunings else "pretrain",
+                rule="finetune" if name in graph.finetunings else "pretrain",
                 wildcards=(name, f"{step:07d}"),
-                output=matrix.segment(name, step),
-                log=matrix.log(f"train/{name}/step_{step:07d}"),
-                needs=tuple(matrix.train_input(name, step).values()),
+                output=graph.segment(name, step),
+                log=graph.log(f"train/{name}/step_{step:07d}"),
+                needs=tuple(graph.train_input(name, step).values()),
                 step=step,
             )
 
 
-def _evaluations(matrix: ExperimentGraph) -> Iterator[Stage]:
-    experiment = matrix.experiment
+def _evaluations(graph: ExperimentGraph) -> Iterator[Stage]:
+    experiment = graph.experiment
     for name, extractor in experiment.extractors.items():
-        if extractor.train_dataset is not None and matrix.extractor_of(name):
-            output, log = matrix.path("extractors", name), matrix.log(f"extractor/{name}")
-            yield _stage("extractor", name, "extractor", output, log, [matrix.path("tiles", extractor.train_dataset)])
-    for name in matrix.real_sets:
+        if extractor.train_dataset is not None and graph.extractor_of(name):
+            output, log = graph.path("extractors", name), graph.log(f"extractor/{name}")
+            yield _stage("extractor", name, "extractor", output, log, [graph.path("tiles", extractor.train_dataset)])
+    for name in graph.real_sets:
         dataset, split, count, extractor_name = name.split(".", 3)
         yield Stage(
             kind="features",
             name=name,
             rule="features_real",
             wildcards=(dataset, split, count, extractor_name),
-            output=matrix.path("features", name),
-            log=matrix.log(f"features/{name}"),
-            needs=(matrix.path("tiles", dataset), *matrix.extractor_of(extractor_name)),
+            output=graph.path("features", name),
+            log=graph.log(f"features/{name}"),
+            needs=(graph.path("tiles", dataset), *graph.extractor_of(extractor_name)),
         )
     for name, evaluation in experiment.evaluations.items():
-        sampled = [path for paths in matrix.sample_input(name).values() for path in paths]
-        samples, features = matrix.path("samples", name), matrix.path("features", name)
-        real = matrix.path("features", matrix.real_set(name))
+        sampled = [path for paths in graph.sample_input(name).values() for path in paths]
+        samples, features = graph.path("samples", name), graph.path("features", name)
+        real = graph.path("features", graph.real_set(name))
         steps = [("sample", "sample", samples, sampled)]
         if evaluation.windows is None:  # scenes have no score
-            features_of = [samples, *matrix.extractor_of(evaluation.extractor)]
+            features_of = [samples, *graph.extractor_of(evaluation.extractor)]
             steps += [("features_generated", "features", features, features_of)]
-            compared = [real, features, matrix.path("tiles", matrix.dataset_of(name))]
-            steps += [("fid", "fid", matrix.path("fid", name), compared)]
+            compared = [real, features, graph.path("tiles", graph.dataset_of(name))]
+            steps += [("fid", "fid", graph.path("fid", name), compared)]
         for rule, folder, output, inputs in steps:
-            yield _stage("evaluation", name, rule, output, matrix.log(f"{folder}/{name}"), inputs)
+            yield _stage("evaluation", name, rule, output, graph.log(f"{folder}/{name}"), inputs)
 
 
-def _benches(matrix: ExperimentGraph) -> Iterator[Stage]:
+def _benches(graph: ExperimentGraph) -> Iterator[Stage]:
     first, last = (("step", "strategies"), ("stepwise", "automem", "sampling"))
-    paths = [path for name in first for path in matrix.bench_file(name)] + matrix.scaling_files
-    for path in paths + [path for name in last for path in matrix.bench_file(name)]:
+    paths = [path for name in first for path in graph.bench_file(name)] + graph.scaling_files
+    for path in paths + [path for name in last for path in graph.bench_file(name)]:
         name = Path(path).stem
         bench, _, mode = name.partition("-")
-        wildcards, log = (mode,) if mode else (), matrix.log(f"bench/{name}")
+        wildcards, log = (mode,) if mode else (), graph.log(f"bench/{name}")
         yield Stage(kind="bench", name=name, rule=BENCHES[bench], wildcards=wildcards, output=path, log=log)

@@ -77,21 +77,23 @@ class Workflow(ExperimentGraph):
         faults = find_damaged(self.manifests)
         for path, reasons in faults.items():
             log.warning(damage_message(path, reasons))
-        atexit.register(self._report_input_errors, engine)  # a dry run has no hooks, and users read its end
+        atexit.register(self._report_errors, engine)  # a dry run has no hooks, and users read its end
         settings = engine.dag_settings
         reproducible = {} if settings.forceall or settings.forcerun else find_restorable(self, faults)
         engine.dag.forcefiles.update(faults.keys() - reproducible.keys())
         add_outputs(engine.dag, set(reproducible))
         return reproducible
 
-    def _report_input_errors(self, engine: Any) -> None:
-        """Report after a dry run the input errors that a run would have."""
+    def _report_errors(self, engine: Any) -> None:
+        """Report after a dry run the errors of inputs and requests that a run would have."""
         if not engine.dryrun:
             return
         jobs = list(engine.dag.needrun_jobs(exclude_finished=False))
         try:
             self._check_owner(jobs)
             check_inputs(self, {job.rule.name for job in jobs})
+            if self.driver.queue is not None:
+                self.driver.check_jobs([(job.rule.name, self._name(job)) for job in jobs])
         except UserError as error:
             sys.stdout.flush()  # output of the plan
             log.error(f"a run of this plan would stop before its first job: {error}")

@@ -40,7 +40,7 @@ static hc_attention plan(const hc_context *context, const hc_attention_arguments
     hc_attention work = {.kernels = context->kernels, .team = context->team, .n = a->n, .t = a->queries, .keys = a->keys,
                          .h = a->h, .k = a->k, .share = a->h / a->key_heads, .causal = a->causal != 0, .scale = a->scale,
                          .query = a->query, .key = a->key, .value = a->value, .out = a->out, .dout = a->dout,
-                         .dquery = a->out_dquery, .dkey = a->out_dkey, .dvalue = a->out_dvalue, .lse = a->lse,
+                         .dquery = a->out_dquery, .dkey = a->out_dkey, .dvalue = a->out_dvalue, .lse = a->out_lse,
                          .is_forward = is_forward};
     const int in_parts = gemm == context->kernels->gemm_f32_split;
     work.gemm = gemm;
@@ -138,7 +138,7 @@ int hc_attention_heads_forward(hc_context *context, const hc_attention_arguments
     if (a->n * a->h * a->queries == 0) {
         return HC_OK;
     }
-    if (!is_heads(&a->query) || !is_heads(&a->key) || !is_heads(&a->value) || !is_heads(&a->out) || a->lse == NULL) {
+    if (!is_heads(&a->query) || !is_heads(&a->key) || !is_heads(&a->value) || !is_heads(&a->out) || a->out_lse == NULL) {
         return HC_BAD_ARGUMENT;
     }
     return run(context, a, 1);
@@ -152,7 +152,7 @@ int hc_attention_heads_backward(hc_context *context, const hc_attention_argument
         return HC_OK;
     }
     if (!is_heads(&a->query) || !is_heads(&a->key) || !is_heads(&a->value) || !is_heads(&a->out) || !is_heads(&a->dout) ||
-        !is_heads(&a->out_dquery) || !is_heads(&a->out_dkey) || !is_heads(&a->out_dvalue) || a->lse == NULL ||
+        !is_heads(&a->out_dquery) || !is_heads(&a->out_dkey) || !is_heads(&a->out_dvalue) || a->out_lse == NULL ||
         a->dout.token_stride != a->out.token_stride) {
         return HC_BAD_ARGUMENT;
     }
@@ -175,7 +175,7 @@ static hc_attention_arguments packed(int64_t n, int64_t t, int64_t h, int64_t k,
     return (hc_attention_arguments){
         .n = n, .queries = t, .keys = t, .h = h, .key_heads = h, .k = k, .scale = (float)(1.0 / sqrt(k < 1 ? 1.0 : (double)k)),
         .compute = compute, .query = part_of(qkv, qkv_type, t, h, k, 0), .key = part_of(qkv, qkv_type, t, h, k, 1),
-        .value = part_of(qkv, qkv_type, t, h, k, 2), .out = plain(out, out_type, t, h, k), .lse = (float *)(uintptr_t)lse,
+        .value = part_of(qkv, qkv_type, t, h, k, 2), .out = plain(out, out_type, t, h, k), .out_lse = (float *)(uintptr_t)lse,
     };
 }
 

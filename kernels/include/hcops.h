@@ -5,9 +5,9 @@
  * Rules:
  * - Functions that can fail return an hc_status. Results are written through pointers.
  * - Sizes and strides count elements. Pointers need only the alignment of their element type.
- * - Functions write only arrays whose argument name starts with `out`.
- * - Only hc_context_*, hc_pool_* and hc_copies_* allocate memory or start threads. No function prints or reads the
- *   environment.
+ * - Functions write only arrays whose argument or field name starts with `out`.
+ * - Only hc_context_*, hc_pool_*, hc_copies_* and hc_exchange_* allocate memory or start threads. No function prints
+ *   or reads the environment.
  * - A handle (hc_context, hc_pool, hc_copies, hc_exchange) that is NULL or of another type gives HC_BAD_ARGUMENT.
  *   Functions without a status return their failure value. Functions that destroy a handle ignore it.
  * - `const void *x, hc_dtype x_type` is an array of fp32 or bf16 (IEEE bfloat16, rounded to nearest even on a
@@ -150,10 +150,6 @@ void hc_pool_close(hc_pool *pool);
 
 /* Close the pool and release the caller's handle. The pool ends when its last block is returned. */
 void hc_pool_release(hc_pool *pool);
-
-/* Change the budget (negative: none), and return idle memory until the new budget holds. Used memory stays, so a
- * smaller budget may hold only after later gives. HC_BAD_ARGUMENT for pools of a file or reserved pages. */
-int hc_pool_budget(hc_pool *pool, int64_t budget_bytes);
 
 /* Return the address range that the pool reserved at its creation, without memory: twice the machine's memory, or
  * four times its budget, or a quarter of a smaller RLIMIT_AS, or the range that the system grants. Blocks outside
@@ -367,7 +363,7 @@ int hc_adaln_backward(hc_context *context, int64_t n, int64_t t, int64_t d, cons
                       const float *rstd, const void *dstream, int dstream_type, void *out_dx, int dx_type, void *out_dshift,
                       void *out_dscale, int dcondition_type);
 
-/* -------------------------------------------------------------------------------------------------- gate + residual */
+/* ----------------------------------------------------------------------------------------------- norm with weights */
 
 /* LayerNorm (Ba et al. 2016), or RMSNorm (Zhang & Sennrich 2019) with out_mean and mean NULL, of rows of D numbers
  * with weights: out = (x - mean) * rstd * weight + bias; and the gradients. weight and bias (D) have one type. */
@@ -376,6 +372,8 @@ int hc_norm_forward(hc_context *context, int64_t rows, int64_t d, float eps, con
 int hc_norm_backward(hc_context *context, int64_t rows, int64_t d, const void *dout, int dout_type, const void *x, int x_type,
                      const void *weight, int weight_type, const float *mean, const float *rstd, void *out_dx, int dx_type,
                      void *out_dbias, void *out_dweight, int dweight_type);
+
+/* -------------------------------------------------------------------------------------------------- gate + residual */
 
 /* Compute out = x + gate[n, :] * y. x, y, out (N, T, D), gate rows with distance gate_stride. */
 int hc_gate_residual_forward(hc_context *context, int64_t n, int64_t t, int64_t d, const void *x, int x_type,
@@ -420,7 +418,7 @@ typedef struct {
     hc_heads out, dout;         /* H, with the same token_stride; forward writes out */
     /* H each; the caller sums over the heads of queries that share a head of keys */
     hc_heads out_dquery, out_dkey, out_dvalue;
-    float *lse;                 /* (N, H, queries); forward writes it */
+    float *out_lse;             /* (N, H, queries); forward writes it, backward reads it */
     /* forward: 0, or the number of queries of the complete sequence, for bitwise equal results */
     int64_t queries_like;
 } hc_attention_arguments;

@@ -358,19 +358,6 @@ int hc_pool_start_peak(hc_pool *pool) {
     return HC_OK;
 }
 
-int hc_pool_budget(hc_pool *pool, int64_t budget_bytes) {
-    if (!is_pool(pool) || pool->arena.is_fixed) {
-        return HC_BAD_ARGUMENT;
-    }
-    lock_pool(pool);
-    pool->budget = budget_bytes;
-    if (budget_bytes >= 0 && backed_bytes(pool) > budget_bytes) {
-        hc_arena_return(&pool->arena, backed_bytes(pool) - budget_bytes);
-    }
-    pthread_mutex_unlock(&pool->lock);
-    return HC_OK;
-}
-
 int hc_pool_trim(hc_pool *pool) {
     if (!is_pool(pool)) {
         return HC_BAD_ARGUMENT;

@@ -47,7 +47,7 @@ static void update(const adamw_job *job, int64_t i, int64_t offset, int64_t coun
 }
 
 /* Update one thread's part. The threads of a cluster divide the cluster's parts of all tensors, as if these parts were
- * one array. The parts are in the cluster's memory (dithc.engine.memory.place). */
+ * one array. The parts are in the cluster's memory (dithc.engine.numa). */
 static void adamw(void *arguments, int thread, int num_threads) {
     const adamw_job *job = arguments;
     const int clusters = num_threads == job->all_threads ? job->num_clusters : 1;

@@ -82,7 +82,7 @@ static hc_attention_arguments attention_of(const hc_case *one) {
         .n = INT(0), .queries = INT(1), .keys = INT(2), .h = INT(3), .key_heads = INT(4), .k = INT(5), .scale = REAL(0),
         .causal = (int)INT(6), .compute = (int)INT(7), .query = heads(one, 0, INT(1), INT(3), INT(5)),
         .key = heads(one, 1, INT(2), INT(4), INT(5)), .value = heads(one, 2, INT(2), INT(4), INT(5)),
-        .out = heads(one, 3, INT(1), INT(3), INT(5)), .lse = ARRAY(4)};
+        .out = heads(one, 3, INT(1), INT(3), INT(5)), .out_lse = ARRAY(4)};
 }
 
 static int attention_heads_forward(hc_context *context, const hc_case *one) {

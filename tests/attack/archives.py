@@ -28,13 +28,7 @@ OUTSIDE = [
     "..",
 ]
 CENTRAL, LOCAL = b"PK\x01\x02", b"PK\x03\x04"
-CENTRAL_FIELDS = {
-    "flags": (8, "<H"),
-    "method": (10, "<H"),
-    "crc": (16, "<I"),
-    "packed": (20, "<I"),
-    "size": (24, "<I"),
-}
+CENTRAL_FIELDS = {"flags": (8, "<H"), "method": (10, "<H"), "crc": (16, "<I"), "packed": (20, "<I"), "size": (24, "<I")}
 CENTRAL_FIELDS |= {"offset": (42, "<I"), "attributes": (38, "<I")}
 LOCAL_FIELDS = {"flags": 6, "method": 8, "crc": 14, "packed": 18, "size": 22}
 

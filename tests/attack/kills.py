@@ -2,7 +2,7 @@
 
 Each chain repeatedly starts a small training run. Each start is killed at a random moment of its lifetime, from the
 exec of the launcher to its end, until one start completes. All checkpoints of the chain are then compared with those
-from an undisturbed run. The target (a rank, its guard, mpiexec, hydra's proxy, `dithc launch`) and the signal are also
+from an undisturbed run. The target (a rank, its watchdog, mpiexec, hydra's proxy, `dithc launch`) and the signal are also
 random. A target that does not exist yet is killed as soon as it exists.
 """
 
@@ -46,7 +46,7 @@ def kills(seed: str) -> Iterator[Kill]:
     draws = random.Random(f"kills {seed}")
     while True:
         ranks = draws.choice(RANKS)
-        victim = draws.choice(("rank", "rank", "guard", "launch", "mpiexec", "proxy"))
+        victim = draws.choice(("rank", "rank", "watchdog", "launch", "mpiexec", "proxy"))
         yield Kill(ranks, victim, draws.randrange(ranks), draws.choice(SIGNALS), draws.random())
 
 

@@ -20,12 +20,7 @@ from tests.attack.products import Draws, Trial, Workspace
 ROOT = Path(__file__).parent.parent.parent
 GENERATORS = [one for module in (safe, archives, gaofen, rasters) for one in module.GENERATORS]
 FEW, ALL = 36, 30 * len(GENERATORS)
-GOOD_INPUT_OF_KIND = {
-    "sentinel2": "safe",
-    "image-folder": "images",
-    "gaofen2": "gaofen",
-    "geotiff": "geotiff",
-}
+GOOD_INPUT_OF_KIND = {"sentinel2": "safe", "image-folder": "images", "gaofen2": "gaofen", "geotiff": "geotiff"}
 EXPECTED_NAMES = {"config.json", "log", "good", "trial", "outside", "scratch"}
 PATIENCE_SECONDS = 300  # for a busy machine; a hang lasts forever
 Answer = dict[str, Any]
@@ -113,11 +108,7 @@ class Range:
         return self.child.request(config, out)
 
     def workspace(self) -> Workspace:
-        workspace = Workspace(
-            good=self.good,
-            files=self.folder / "trial" / "files",
-            outside=self.folder / "outside",
-        )
+        workspace = Workspace(good=self.good, files=self.folder / "trial" / "files", outside=self.folder / "outside")
         for folder in (workspace.files.parent, workspace.outside):
             for path, folders, _ in os.walk(folder):  # unreadable folders cannot be removed
                 for name in folders:

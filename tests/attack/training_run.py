@@ -63,8 +63,8 @@ class TrainingRun:
         (child,) = [pid for pid in found if parent_of(pid) in found]
         return child
 
-    def guard(self, number: int) -> int:
-        """Return the process of a rank that the launcher started: its guard, once it exists."""
+    def watchdog(self, number: int) -> int:
+        """Return the process of a rank that the launcher started: its watchdog, once it exists."""
         found = self._of_rank(number)
         (top,) = [pid for pid in found if parent_of(pid) not in found]
         return top
@@ -78,8 +78,8 @@ class TrainingRun:
         return found
 
     def victim(self, name: str, number: int) -> int:
-        if name in ("rank", "guard"):
-            return self.rank(number) if name == "rank" else self.guard(number)
+        if name in ("rank", "watchdog"):
+            return self.rank(number) if name == "rank" else self.watchdog(number)
         return {"launch": lambda: self.process.pid, "mpiexec": self.mpiexec, "proxy": self.proxy}[name]()
 
     def wait_for_progress(self) -> None:

@@ -34,7 +34,7 @@ def curve(times, *, faster: float = 1.0) -> list[Point]:
 
 
 def plan(**changes) -> ComparisonPlan:
-    given: dict = {"baseline": "baseline", "candidates": ("flow", "baseline"), "seeds": (0, 1), "evaluation": "judge"}
+    given: dict = {"baseline": "baseline", "candidates": ("flow", "baseline"), "seeds": (0, 1), "evaluation": "scored"}
     given["base"] = load_experiment([ROOT / "config/experiments/quality.yaml"])
     return ComparisonPlan(**{**given, **changes})
 
@@ -155,11 +155,11 @@ def test_changed_budget_or_settings_use_separate_runs_and_calibrations():
 
 def test_incomparable_variants_are_rejected():
     base = plan().base
-    fewer = base.evaluations["judge-flow"].model_copy(update={"num_images": 8})
+    fewer = base.evaluations["scored-flow"].model_copy(update={"num_images": 8})
     started = base.runs["flow"].model_copy(update={"init_from_run": "baseline"})
     for changes, message in (
         (
-            {"base": base.model_copy(update={"evaluations": {**base.evaluations, "judge-flow": fewer}})},
+            {"base": base.model_copy(update={"evaluations": {**base.evaluations, "scored-flow": fewer}})},
             "evaluation's num_images",
         ),
         ({"base": base.model_copy(update={"runs": {**base.runs, "flow": started}})}, "without the time of that run"),

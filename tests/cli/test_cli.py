@@ -52,7 +52,7 @@ def test_interrupt_during_import_is_reported_without_a_traceback(monkeypatch, ca
 def test_invalid_option_status_is_reported_to_the_launcher(arguments, status, monkeypatch, capsys):
     """With any other status the launcher would restart all ranks."""
     statuses = []
-    monkeypatch.setattr("dithc.engine.comm.exit_report.report_exit", statuses.append)
+    monkeypatch.setattr("dithc.engine.comm.launch.exit_report.report_exit", statuses.append)
     with pytest.raises(SystemExit) as end:
         main(arguments)
     assert end.value.code == status
@@ -108,10 +108,10 @@ def test_folder_writing_commands_return_the_output_folder(verb):
 
 
 def test_memory_error_contains_the_resource_key_of_the_stage() -> None:
-    from dithc.cli import STAGES, _as_user_error
+    from dithc.cli import SCHEDULED_COMMANDS, _as_user_error
 
     resources = ExperimentConfig.model_fields["resources"].annotation
-    assert set(STAGES) == set(get_args(get_args(resources)[0])) - {"default"}
+    assert set(SCHEDULED_COMMANDS) == set(get_args(get_args(resources)[0])) - {"default"}
     assert "(`resources: {sample: {mem_mb}}` requests it)" in str(_as_user_error("sample", MemoryError()))
     assert "resources" not in str(_as_user_error("show", MemoryError()))
 

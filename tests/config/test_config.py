@@ -134,7 +134,6 @@ MISTAKES: list[tuple[dict[str, Any], list[str]]] = [
     (run(objective={"logit_mean": 0.5}), ["runs.a.objective", "`logit_mean`", "`timestep_sampling: logit-normal`"]),
     (run(objective={"snr_gamma": 3.0}), ["runs.a.objective", "`snr_gamma`", "`loss_weighting: min-snr`"]),
     (run(optimizer={"momentum": 0.9}), ["runs.a.optimizer", "`momentum` has no effect", "`kind: muon`"]),
-    (run(optimizer={"newton_schulz_steps": 6}), ["`newton_schulz_steps` has no effect", "`kind: muon`"]),
     (run(decay_fraction=0.5), ["runs.a", "`decay_fraction` has no effect", "trapezoid"]),
     (run(steps=10, warmup_steps=10, lr_schedule="cosine"), ["runs.a", "`warmup_steps` 10", "cosine", "`steps` 10"]),
     (run(steps=10, warmup_steps=9, lr_schedule="trapezoid"), ["runs.a", "`warmup_steps` 9", "(2 steps at least)"]),
@@ -200,10 +199,7 @@ MISTAKES: list[tuple[dict[str, Any], list[str]]] = [
     (score(image_size=2048, windows={"overlap": 0}), ["evaluations.x.windows", "leave seams", "`random_shift: true`"]),
     (score(image_size=2048, windows={}, metrics=["bands"]), ["evaluations.x", "a scene (`windows`) has no score"]),
     *(
-        (
-            score(checkpoint="codec", **{key: value}),
-            [f"`{key}` applies to generated images, and `checkpoint` is codec"],
-        )
+        (score(checkpoint="codec", **{key: value}), [f"`{key}` applies to generated images, and `checkpoint` is codec"])
         for key, value in {
             "epsilon_scaling": 0.1,
             "image_size": 2048,

@@ -1,4 +1,4 @@
-"""Tests of the sampler trial with correct and faulty samplers, and of custom samplers."""
+"""Tests of the sampler validation with correct and faulty samplers, and of custom samplers."""
 
 import math
 from typing import Any
@@ -8,10 +8,11 @@ import pytest
 import torch
 from torch import Tensor
 
+from dithc.config import evaluations
 from dithc.core.logging import UserError
 from dithc.diffusion import SAMPLERS, Schedule, sample, sample_flow
 from dithc.diffusion.flow import FLOW_SAMPLERS
-from dithc.diffusion.sampler_check import DEVIATION, MEAN, SHAPE, exact_noise, exact_velocity, try_sampler
+from dithc.diffusion.sampler_check import DEVIATION, MEAN, SHAPE, exact_noise, exact_velocity, validate_sampler
 from tests.plugin_packages import DdimSampler, FlowSampler
 
 SCHEDULE = Schedule.linear()
@@ -25,20 +26,25 @@ def by(kind: Any, *, steps: int = 20) -> Tensor:
     return sample(kind, denoise=exact_noise(SCHEDULE), schedule=SCHEDULE, steps=steps, shape=SHAPE, noise=generators())
 
 
+def test_every_sampler_of_the_configuration_is_implemented() -> None:
+    is_flow = dict.fromkeys(SAMPLERS, False) | dict.fromkeys(FLOW_SAMPLERS, True)
+    assert {name: spec.is_flow for name, spec in evaluations.SAMPLERS.items()} == is_flow
+
+
 @pytest.mark.parametrize("kind", SAMPLERS)
-def test_builtin_samplers_pass_the_trial(kind: str) -> None:
+def test_builtin_samplers_pass_validation(kind: str) -> None:
     def run(predict: Any, noise: Any, steps: int) -> Tensor:
         return sample(kind, denoise=predict, schedule=SCHEDULE, steps=steps, shape=SHAPE, noise=noise)
 
-    try_sampler(kind, run, exact_noise(SCHEDULE))
+    validate_sampler(kind, run, exact_noise(SCHEDULE))
 
 
 @pytest.mark.parametrize("kind", FLOW_SAMPLERS)
-def test_builtin_flow_samplers_pass_the_trial(kind: str) -> None:
+def test_builtin_flow_samplers_pass_validation(kind: str) -> None:
     def run(predict: Any, noise: Any, steps: int) -> Tensor:
         return sample_flow(kind, velocity=predict, steps=steps, shape=SHAPE, noise=noise)
 
-    try_sampler(kind, run, exact_velocity)
+    validate_sampler(kind, run, exact_velocity)
 
 
 def test_exact_noise_and_velocity_match_random_draws() -> None:
@@ -104,6 +110,6 @@ class Faulty(DdimSampler):
         ("nan", "expected: finite"),
     ],
 )
-def test_faulty_sampler_is_rejected_by_the_trial(defect: str, text: str) -> None:
-    with pytest.raises(UserError, match=rf"sampler faulty defect {defect} fails its trial[\s\S]*{text}[\s\S]*fix"):
+def test_faulty_sampler_is_rejected_by_validation(defect: str, text: str) -> None:
+    with pytest.raises(UserError, match=rf"sampler faulty defect {defect} fails validation[\s\S]*{text}[\s\S]*fix"):
         by(Faulty(kind="faulty", defect=defect))

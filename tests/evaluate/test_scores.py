@@ -1,4 +1,4 @@
-"""The comparison reports the facts that qualify its score, and rejects incomplete sets."""
+"""The comparison reports the values that qualify its score, and rejects incomplete sets."""
 
 import json
 from dataclasses import replace

@@ -22,7 +22,7 @@ ROOT = Path(__file__).parent.parent.parent
 EXAMPLES = ROOT / "examples"
 SCRIPTS = sorted(EXAMPLES.glob("*.py")) + sorted(EXAMPLES.glob("*/*.py"))
 RUN = [path for path in SCRIPTS if "__main__" in path.read_text()]
-PACKAGES = ("own_sampler", "own_dataset")
+PACKAGES = ("custom_sampler", "custom_dataset")
 README = (ROOT / "README.md").read_text()
 
 
@@ -58,7 +58,7 @@ def test_package_experiment_configuration_round_trips(
 
 @pytest.mark.slow
 def test_custom_sampler_equals_ddim_and_improves_with_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(EXAMPLES / "own_sampler"))
+    monkeypatch.syspath_prepend(str(EXAMPLES / "custom_sampler"))
     plms = importlib.import_module("dithc_plms").Plms
     schedule = Schedule.linear()
     start = torch.randn(3, *SHAPE, generator=torch.Generator().manual_seed(0))
@@ -83,7 +83,7 @@ def test_custom_sampler_equals_ddim_and_improves_with_memory(monkeypatch: pytest
 @pytest.mark.slow
 def test_custom_conditioning_controls_the_output(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(EXAMPLES))
-    requested, got = importlib.import_module("own_conditioning").main()
+    requested, got = importlib.import_module("custom_conditioning").main()
     assert torch.corrcoef(torch.stack([requested, got]))[0, 1] > 0.95
     assert (got - requested).abs().max() < 0.5
 
@@ -91,7 +91,7 @@ def test_custom_conditioning_controls_the_output(monkeypatch: pytest.MonkeyPatch
 @pytest.mark.slow
 def test_resumed_loop_reproduces_the_images_of_an_uninterrupted_loop(tmp_path: Path) -> None:
     code = (
-        "from own_loop import main; import sys, torch; "
+        "from custom_loop import main; import sys, torch; "
         "first, second, full = (main(f'{sys.argv[1]}/{name}', steps) for name, steps in (('a', 20), ('a', 60), ('b', 60))); "
         "assert first.shape == (16, 1, 8, 8) and torch.equal(second, full) and not torch.equal(first, second)"
     )
@@ -103,7 +103,7 @@ def test_resumed_loop_reproduces_the_images_of_an_uninterrupted_loop(tmp_path: P
 @pytest.mark.mpi
 @needs_launcher
 def test_external_model_trains_on_two_ranks_and_resumes_at_the_last_step(tmp_path: Path) -> None:
-    launch = ["-m", "dithc", "launch", "--ranks", "2", "--", str(EXAMPLES / "foreign_model_two_ranks.py")]
+    launch = ["-m", "dithc", "launch", "--ranks", "2", "--", str(EXAMPLES / "external_model_two_ranks.py")]
     _, ended, whole = (
         run([*launch, str(tmp_path / name), steps]) for name, steps in (("a", "10"), ("a", "30"), ("b", "30"))
     )

@@ -12,17 +12,7 @@ import torch
 
 from dithc.engine import native
 from tests.kernels.isas import newest_and_alternates
-from tests.kernels.test_gemm import (
-    BF16,
-    F32,
-    ISAS,
-    ROUND,
-    check,
-    gemm,
-    matrix,
-    on_each_number_of_threads,
-    product,
-)
+from tests.kernels.test_gemm import BF16, F32, ISAS, ROUND, check, gemm, matrix, on_each_number_of_threads, product
 
 pytestmark = pytest.mark.skipif(not ISAS, reason=f"C kernels: {native.load_library().reason}")
 TYPES = [(F32, F32, F32, F32), (F32, BF16, F32, BF16), (BF16, F32, BF16, BF16), (BF16, BF16, BF16, F32)]

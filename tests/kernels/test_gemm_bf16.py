@@ -20,12 +20,7 @@ def isa(request: pytest.FixtureRequest) -> str:
 
 
 def product(
-    a: Tensor,
-    b: Tensor,
-    isa: str,
-    *,
-    c_type: torch.dtype = torch.float32,
-    bias: Tensor | None = None,
+    a: Tensor, b: Tensor, isa: str, *, c_type: torch.dtype = torch.float32, bias: Tensor | None = None
 ) -> Tensor:
     """Multiply A (m, k) by B (k, n) with operands rounded to bf16."""
     c = torch.empty(a.shape[0], b.shape[1], dtype=c_type)

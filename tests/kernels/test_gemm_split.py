@@ -10,14 +10,7 @@ import torch
 from torch import Tensor
 
 from dithc.engine import native
-from tests.kernels.test_gemm import (
-    F32,
-    ISAS,
-    check,
-    gemm,
-    matrix,
-    pack,
-)
+from tests.kernels.test_gemm import F32, ISAS, check, gemm, matrix, pack
 
 pytestmark = pytest.mark.skipif("amx" not in ISAS, reason="no AMX")
 EXTREMES = {

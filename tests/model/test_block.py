@@ -28,7 +28,7 @@ def _by_the_c_kernels() -> Iterator[None]:
 
 @pytest.fixture
 def one_by_one(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
-    return lambda: monkeypatch.setattr(blocks.fused, "block_serves", lambda *_: False)
+    return lambda: monkeypatch.setattr(blocks.fused, "accepts_block", lambda *_: False)
 
 
 def _block() -> Block:

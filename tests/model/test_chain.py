@@ -15,10 +15,7 @@ from tests.model.networks import nonzero
 
 pytestmark = pytest.mark.skipif(native.library() is None, reason=f"no C kernels: {native.load_library().reason}")
 
-KINDS = {
-    "original": {},
-    "modern": {"norm": "rms", "mlp": "swiglu", "position_embedding": "rope", "qk_norm": True},
-}
+KINDS = {"original": {}, "modern": {"norm": "rms", "mlp": "swiglu", "position_embedding": "rope", "qk_norm": True}}
 
 
 def create_model(**overrides: object) -> DiT:

@@ -13,12 +13,7 @@ from tests.model.networks import inputs, nonzero, small
 
 @pytest.mark.parametrize(
     ("name", "count"),
-    [
-        ("DiT-XL/2", 675_129_632),
-        ("DiT-L/2", 458_102_816),
-        ("DiT-B/2", 130_512_416),
-        ("DiT-S/2", 32_963_360),
-    ],
+    [("DiT-XL/2", 675_129_632), ("DiT-L/2", 458_102_816), ("DiT-B/2", 130_512_416), ("DiT-S/2", 32_963_360)],
 )
 def test_parameter_counts_equal_the_paper_values(name: str, count: int) -> None:
     with torch.device("meta"):

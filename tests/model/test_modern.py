@@ -218,7 +218,7 @@ def test_each_block_is_one_autograd_node_bit_identical_to_operators(
             with torch.no_grad():
                 assert torch.equal(model(*inputs(dtype)), out)
             results.append([out, *gradients_of(out.float(), dict(model.named_parameters())).values()])
-            monkeypatch.setattr(blocks.fused, "block_serves", lambda *_: False)
+            monkeypatch.setattr(blocks.fused, "accepts_block", lambda *_: False)
     for sample, other in zip(*results, strict=True):
         assert sample.dtype is other.dtype
         assert torch.equal(sample, other)

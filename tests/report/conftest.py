@@ -307,7 +307,7 @@ class Tree:
             files = Manifest.entries(path.parent, [path])
         return self.write("features", name, summary=numbers, inputs=[images], wall_seconds=7.0, files=files)
 
-    def facts(self, **more: Any) -> ReportRecords:
+    def records(self, **more: Any) -> ReportRecords:
         return collect_records(self.experiment, gather_manifests(self.experiment, self.paths), **more)
 
     def all(self) -> "Tree":

@@ -73,21 +73,21 @@ def test_comparable_scores_are_not_flagged(tree_class: Any, tmp_path: Path) -> N
     assert "comparable with published FID; features of classifier.safetensors" in page.text
 
 
-def with_scores(facts: ReportRecords, **numbers: Any) -> ReportRecords:
-    """Return the facts with other numbers in every score."""
+def with_scores(records: ReportRecords, **numbers: Any) -> ReportRecords:
+    """Return the records with other numbers in every score."""
     evaluations = [
-        replace(item, score=replace(item.score, **numbers) if item.score else None) for item in facts.evaluations
+        replace(item, score=replace(item.score, **numbers) if item.score else None) for item in records.evaluations
     ]
-    return replace(facts, evaluations=evaluations)
+    return replace(records, evaluations=evaluations)
 
 
 def test_kid_is_the_main_measure_below_2000_images(tree: Any, page: Page) -> None:
     assert "Weights Sampler KID FID Floor of FID" in page.text
-    facts = tree.facts()
+    records = tree.records()
     for n, measure in ((1999, "KID"), (2000, "FID")):
-        assert with_scores(facts, n_real=5000, n_generated=n).measure == measure
-        assert with_scores(facts, n_real=n, n_generated=5000).measure == measure
-    assert with_scores(facts, kid=None).measure == "FID"  # as for statistics alone
+        assert with_scores(records, n_real=5000, n_generated=n).measure == measure
+        assert with_scores(records, n_real=n, n_generated=5000).measure == measure
+    assert with_scores(records, kid=None).measure == "FID"  # as for statistics alone
 
 
 def test_gain_since_the_start_uses_influences_of_shared_images(tree_class: Any, tmp_path: Path) -> None:
@@ -97,8 +97,8 @@ def test_gain_since_the_start_uses_influences_of_shared_images(tree_class: Any, 
     content["real"] = [-value for value in content["real"]]  # differs by 0.016 in total; generated images cancel
     (path.parent / "kid.json").write_text(json.dumps(content))
     tree.change(path, files=Manifest.entries(path.parent, [path.parent / "kid.json"]))
-    facts = tree.facts()
-    gains = {item.name: item.gain for item in facts.evaluations if item.gain}
+    records = tree.records()
+    gains = {item.name: item.gain for item in records.evaluations if item.gain}
     assert gains.keys() == {"sentinel2-final", "gaofen2-final"}
     assert gains["sentinel2-final"].start == "sentinel2-start"
     assert gains["sentinel2-final"].interval == pytest.approx([0.1561 - 1.96 * 0.016, 0.1561 + 1.96 * 0.016], abs=1e-6)
@@ -124,7 +124,7 @@ def test_cost_of_inexact_sampling_is_relative_to_the_exact_evaluation(tree_class
         tree.change(compared, summary=Manifest.read(compared).summary | {"fid": fid, "kid": 0.2})
     samples = next(path for path in tree.paths if path.parts[-3:-1] == ("samples", "alike"))
     tree.change(samples, summary=Manifest.read(samples).summary | {"exact": True})
-    found = {item.name: item for item in tree.facts().evaluations}
+    found = {item.name: item for item in tree.records().evaluations}
     before = tree_class.score("final", "finetune-sentinel2")
     for name, fid in (("staged", 40.0), ("cached", 41.0)):
         cost = found[name].cost
@@ -147,11 +147,11 @@ def test_gain_requires_equal_tiles(tree_class: Any, tmp_path: Path) -> None:
     tree = tree_class(tmp_path).all()
     path = next(path for path in tree.paths if path.parts[-3:-1] == ("fid", "sentinel2-start"))
     tree.change(path, summary={**Manifest.read(path).summary, "set_hash_real": "other"})
-    gains = [item.name for item in tree.facts().evaluations if item.gain]
+    gains = [item.name for item in tree.records().evaluations if item.gain]
     # the untrained evaluation has the same tiles
     assert gains == ["sentinel2-final", "gaofen2-final"]
-    facts = tree.facts()
-    assert next(item.gain for item in facts.evaluations if item.gain).start == "sentinel2-untrained"
+    records = tree.records()
+    assert next(item.gain for item in records.evaluations if item.gain).start == "sentinel2-untrained"
 
 
 def test_altered_influences_are_rejected(tree_class: Any, tmp_path: Path) -> None:
@@ -160,22 +160,22 @@ def test_altered_influences_are_rejected(tree_class: Any, tmp_path: Path) -> Non
         json.dumps({**tree_class.influences(), "real": [0.1]})
     )
     with pytest.raises(UserError, match="was changed after it was written"):
-        tree.facts()
+        tree.records()
 
 
 def test_codec_evaluation_is_not_a_sample(tree: Any) -> None:
-    facts = tree.facts()
-    final = next(item for item in facts.evaluations if item.checkpoint == "final" and item.score)
+    records = tree.records()
+    final = next(item for item in records.evaluations if item.checkpoint == "final" and item.score)
     assert final.score is not None
     best = replace(final.score, fid=1.5, kid=-0.001, kid_interval=None)
     codec = replace(final, checkpoint="codec", label="the codec alone", score=best)
-    changed = replace(facts, evaluations=[codec, *facts.evaluations])
+    changed = replace(records, evaluations=[codec, *records.evaluations])
     assert changed.best(final.dataset) == final
     assert changed.evaluations_of(final.dataset)[-1] == codec
 
 
 def test_descriptions_of_solver_and_guidance(tree: Any) -> None:
-    plain = replace(tree.facts().evaluations[0], sampler="ddim")
+    plain = replace(tree.records().evaluations[0], sampler="ddim")
     changes: dict[str, Any] = {
         "sampler": "unipc",
         "solver_order": 3,
@@ -231,7 +231,7 @@ def test_external_names_are_escaped(tree_class: Any, tmp_path: Path) -> None:
 
 
 def test_figures_are_always_written_and_missing_results_are_listed(tree: Any, out: Path, tmp_path: Path) -> None:
-    facts: ReportRecords = write_report(tree.experiment, [], out=tmp_path / "report.html")
+    records: ReportRecords = write_report(tree.experiment, [], out=tmp_path / "report.html")
     for folder in (out.parent / "figures", tmp_path / "figures"):
         assert sorted(path.stem for path in folder.iterdir()) == sorted([*FIGURES, "composites"])
         for path in folder.iterdir():
@@ -243,7 +243,7 @@ def test_figures_are_always_written_and_missing_results_are_listed(tree: Any, ou
     assert "fid of sentinel2-untrained" in page.text
     assert page.text.count("not run") > 10
     assert page.open == []
-    assert facts.seconds == 0
+    assert records.seconds == 0
 
 
 def test_json_has_every_number_and_no_nan(tree: Any, out: Path) -> None:

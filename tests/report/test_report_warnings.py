@@ -24,7 +24,7 @@ def test_missing_manifest_is_rejected_and_preserves_the_old_report(small: Any, t
 
 def test_changes_of_a_run_are_listed(tree_class: Any, tmp_path: Path) -> None:
     plain = tree_class(tmp_path / "plain")
-    assert {run.name: run.changes for run in plain.facts().runs}["pretrain"] == {}
+    assert {run.name: run.changes for run in plain.records().runs}["pretrain"] == {}
     content = tree_class.configuration()
     content["runs"]["pretrain"] |= {
         "objective": {"prediction_type": "v", "loss_weighting": "min-snr"},
@@ -33,7 +33,7 @@ def test_changes_of_a_run_are_listed(tree_class: Any, tmp_path: Path) -> None:
     for name in ("sentinel2", "gaofen2"):
         content["runs"][f"finetune-{name}"] |= {"objective": {"prediction_type": "v"}, "lr_schedule": "cosine"}
     content["runs"]["finetune-gaofen2"] |= {"optimizer": {"kind": "muon", "momentum": 0.9}}
-    changes = {run.name: run.changes for run in tree_class(tmp_path / "other", content).facts().runs}
+    changes = {run.name: run.changes for run in tree_class(tmp_path / "other", content).records().runs}
     assert changes["pretrain"] == {"prediction_type": "v", "loss_weighting": "min-snr", "betas": [0.9, 0.95]}
     muon = {"optimizer": "muon", "momentum": 0.9}
     assert changes["finetune-gaofen2"] == {"prediction_type": "v", "lr_schedule": "cosine", **muon}
@@ -42,7 +42,7 @@ def test_changes_of_a_run_are_listed(tree_class: Any, tmp_path: Path) -> None:
 def test_unreadable_manifest_is_rejected(small: Any) -> None:
     small.paths[0].write_text("{")
     with pytest.raises(UserError, match="cannot be read"):
-        small.facts()
+        small.records()
 
 
 def test_unreadable_image_is_rejected(small: Any, tmp_path: Path) -> None:
@@ -56,27 +56,27 @@ def test_results_of_different_settings_are_rejected(small: Any) -> None:
     content["runs"]["pretrain"]["lr"] = 3e-4
     small.experiment = type(small)(small.root, content).experiment
     with pytest.raises(UserError, match=r"made with lr = 0\.0001, the experiment has 0\.0003"):
-        small.facts()
+        small.records()
 
 
 def test_settings_that_only_change_speed_are_not_compared(small: Any) -> None:
     content = small.configuration()
     content["runs"]["pretrain"] |= {"micro_batch_size": 8, "log_every": 1}
     small.experiment = type(small)(small.root, content).experiment
-    assert small.facts().runs[0].step == 400
+    assert small.records().runs[0].step == 400
 
 
 def test_result_of_a_different_experiment_is_rejected(small: Any) -> None:
     small.change(small.paths[0], name="elsewhere")
     with pytest.raises(UserError, match="'elsewhere' is not in experiment 'fake'"):
-        small.facts()
+        small.records()
 
 
 def test_replaced_input_is_rejected(small: Any) -> None:
     tiles = small.folder("tiles", "sentinel2") / "manifest.json"
     small.change(tiles, files=[{"path": "shard-00000.npy", "sha256": "0" * 64, "bytes": 1}])
     with pytest.raises(UserError, match=r"the input of latents sentinel2"):
-        small.facts()
+        small.records()
 
 
 @pytest.mark.slow
@@ -90,23 +90,23 @@ def test_mixed_code_versions_are_a_warning_on_the_page(small: Any, tmp_path: Pat
 
 def test_incomplete_run_is_a_warning(small: Any) -> None:
     small.paths.pop()
-    assert any("pretrain is at step 200 of 400" in text for text in small.facts().warnings)
+    assert any("pretrain is at step 200 of 400" in text for text in small.records().warnings)
 
 
 def test_time_of_stopped_jobs_is_counted(small: Any) -> None:
     last = small.paths[-1]
     numbers = Manifest.read(last).summary
-    assert small.facts().runs[0].seconds == 320.0
+    assert small.records().runs[0].seconds == 320.0
     small.change(last, summary={**numbers, "training_seconds": 500.0})
-    assert small.facts().runs[0].seconds == 500.0
+    assert small.records().runs[0].seconds == 500.0
 
 
 def test_pixel_codec_and_missing_metrics_are_accepted(small: Any) -> None:
     numbers = Manifest.read(small.paths[-1]).summary
     small.change(small.paths[-1], summary={**numbers, "metrics": "nowhere/metrics.jsonl"})
-    facts = small.facts()
-    assert facts.runs[0].curve is None
-    assert replace(facts.dataset("gaofen2").codec).kind == "pixel"
+    records = small.records()
+    assert records.runs[0].curve is None
+    assert replace(records.dataset("gaofen2").codec).kind == "pixel"
 
 
 def test_evaluation_labels_contain_the_run_if_a_dataset_has_several() -> None:

@@ -11,10 +11,10 @@ import pytest
 from dithc.core.logging import UserError
 from dithc.core.reproduction import read_reference
 from dithc.report import write_report
-from dithc.report.benchmarks.scaling_curves import ScalingCurve, add_published, parse_curves, points_table
 from dithc.report.collect.experiment import read_scaling
 from dithc.report.figures.benchmarks.scaling import draw_scaling, spaced
 from dithc.report.figures.canvas import render_png
+from dithc.report.scaling_curves import ScalingCurve, add_published, parse_curves, points_table
 
 
 def point(ranks: int, seconds: float | None, efficiency: float | None, **more: Any) -> dict[str, Any]:
@@ -122,7 +122,7 @@ def test_page_and_figures_contain_all_three_kinds(small: Any, tmp_path: Path) ->
         "simulated", model="DiT-XL/2", label="dithc", points=[point(4, 17.0, 1.0), point(4096, 17.5, 0.97)]
     )
     path.write_text(json.dumps({"curves": [content(), simulated]}))
-    facts = write_report(small.experiment, small.paths, out=out, scaling=[path])
+    records = write_report(small.experiment, small.paths, out=out, scaling=[path])
     text = out.read_text()
     for title in ("B/2 (measured)", "XL/2 dithc (simulated)", "XL/2 authors&#39; logs (published)", "4,096", "90.6%"):
         assert title in text
@@ -131,5 +131,5 @@ def test_page_and_figures_contain_all_three_kinds(small: Any, tmp_path: Path) ->
     }  # fmt: skip
     assert (tmp_path / "figures" / "weak_scaling.png").read_bytes()[:4] == b"\x89PNG"
     # Published numbers alone are not a result of this experiment.
-    drawn = {mode: len(render_png(partial(draw_scaling, facts, mode=mode))) for mode in ("weak", "strong")}
+    drawn = {mode: len(render_png(partial(draw_scaling, records, mode=mode))) for mode in ("weak", "strong")}
     assert drawn["strong"] < drawn["weak"] / 4, "without strong scaling the figure is one line of text"

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from dithc.config import codecs, training
+from dithc.config import codecs, evaluations, training
 from dithc.core.artifacts import Manifest, digest
 from dithc.engine.comm import Group
 from dithc.sample import SamplingJob
@@ -128,7 +128,7 @@ def job(tmp_path: Path, trained_run: dict[str, Path]) -> Callable[..., SamplingJ
             "guidance_scale": 1.5,
             "extractor": "any",
         }
-        evaluation = training.EvaluationConfig.model_validate(values | {"checkpoint": at} | changes)
+        evaluation = evaluations.EvaluationConfig.model_validate(values | {"checkpoint": at} | changes)
         defaults: dict[str, Any] = {
             "name": "toy",
             "evaluation": evaluation,

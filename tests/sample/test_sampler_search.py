@@ -10,7 +10,7 @@ from torch import Tensor
 
 from dithc.cli import main
 from dithc.config import training
-from dithc.config.schema.training import EvaluationConfig
+from dithc.config.schema.evaluations import EvaluationConfig
 from dithc.core.integrity import load_checksummed
 from dithc.core.logging import UserError
 from dithc.diffusion import Objective

@@ -188,11 +188,7 @@ def job(tmp_path: Path, latents: Path) -> Callable[..., TrainingJob]:
             "seed": 0,
             "spec": spec,
             "paths": Paths(
-                **{
-                    "latents": latents,
-                    "store": tmp_path / store,
-                    "out": tmp_path / store / f"step_{until:07d}.json",
-                }
+                **{"latents": latents, "store": tmp_path / store, "out": tmp_path / store / f"step_{until:07d}.json"}
                 | paths
             ),
             "machine": MachineConfig(**machine),

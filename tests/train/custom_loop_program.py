@@ -102,7 +102,7 @@ class CustomLoop:
     def __init__(self, model: nn.Module, group: Group, sharding: str = "none", **settings: Any) -> None:
         self.model, self.group = model, group
         self.strategy = Strategy(model, group, sharding=sharding)
-        self.net = self.strategy.settle(batch_of(model, 0, samples=1)[0])
+        self.net = self.strategy.prepare(batch_of(model, 0, samples=1)[0])
         self.optimizer = Optimizer(self.strategy, **{"lr": 1e-2, "weight_decay": 0.1, "clip": CLIP} | settings)
         self.losses: list[float] = []
 
@@ -122,7 +122,7 @@ class CustomLoop:
         return self.weights()
 
     def weights(self) -> dict[str, Tensor]:
-        self.strategy.ready()
+        self.strategy.wait_for_weights()
         return {name: value.clone() for name, value in self.model.state_dict().items()}
 
 
@@ -188,15 +188,15 @@ def late_weights(group: Group, _: Path) -> None:
             dist.all_gather_single = gather
 
 
-def settle_keeps_state(group: Group, _: Path) -> None:
-    """`settle` does not change weights, statistics and random numbers; statistics then equal rank 0's."""
+def prepare_keeps_state(group: Group, _: Path) -> None:
+    """`prepare` does not change weights, statistics and random numbers; statistics then equal rank 0's."""
     model = build(partial(ConvNet, nn.BatchNorm2d, 0.5))
     before = copy.deepcopy(model.state_dict())
     torch.manual_seed(5)
     expected = torch.rand(3)
     torch.manual_seed(5)
     strategy = Strategy(model, group)
-    strategy.settle(torch.randn(2, 3, SIDE, SIDE, generator=torch.Generator().manual_seed(group.rank)))
+    strategy.prepare(torch.randn(2, 3, SIDE, SIDE, generator=torch.Generator().manual_seed(group.rank)))
     assert torch.equal(torch.rand(3), expected)
     assert_same(dict(model.state_dict()), before)
     strategy.backward(strategy.module(batch_of(model, group.rank)[0]).square().mean())
@@ -218,7 +218,7 @@ def resumed_run(group: Group, folder: Path) -> None:
             for last in (STEPS // 2, STEPS):
                 training = CustomLoop(build(kind), group, sharding)
                 checkpoints = CheckpointManager(
-                    folder / f"{name}-{sharding}", group, training.optimizer, every=3, facts={"a": 1}
+                    folder / f"{name}-{sharding}", group, training.optimizer, every=3, metadata={"a": 1}
                 )
                 with checkpoints:
                     assert checkpoints.step == (0 if last < STEPS else STEPS // 2)
@@ -228,8 +228,8 @@ def resumed_run(group: Group, folder: Path) -> None:
                 assert (checkpoints.step, checkpoints.status) == (last, 0)
             assert_same(training.weights(), truth)
     with (
-        pytest.raises(UserError, match="facts differs"),
-        CheckpointManager(folder / "tokens-none", group, training.optimizer, facts={"a": 2}),
+        pytest.raises(UserError, match="metadata differs"),
+        CheckpointManager(folder / "tokens-none", group, training.optimizer, metadata={"a": 2}),
     ):
         pass
 
@@ -271,22 +271,22 @@ def rejected_misuse(group: Group, _: Path) -> None:
     def uneven(model: nn.Module) -> None:
         model.forward = lambda x: model.head(torch.zeros(1, 16))
 
-    expect_error("settle of a strategy", lambda: ready.strategy.settle(picture))
+    expect_error("`prepare` of a strategy", lambda: ready.strategy.prepare(picture))
     wider = other(lambda model: setattr(model, "head", nn.Linear(16, CLASSES + 1)))
     expect_error(r"rank 1\n.*head.weight of torch.float32 \(6, 16\)", lambda: Strategy(wider, group))
     more = other(lambda model: setattr(model, "more", nn.Linear(1, 1)))
     expect_error("different: more.weight, more.bias", lambda: Strategy(more, group))
     numbers = other(lambda model: nn.init.ones_(model.head.weight))
     expect_error("other values than rank 0 in head.weight", lambda: Strategy(numbers, group))
-    expect_error("none of .* on rank 1", lambda: Strategy(other(uneven), group).settle(picture))
+    expect_error("none of .* on rank 1", lambda: Strategy(other(uneven), group).prepare(picture))
     expect_error("torch.bfloat16", lambda: Strategy(build(ConvNet).bfloat16(), group))
     expect_error("no trainable parameter", lambda: Strategy(build(ConvNet).requires_grad_(False), group))
     expect_error("sparse gradients", lambda: Strategy(nn.Embedding(3, 2, sparse=True), group))
     expect_error("uninitialized parameters", lambda: Strategy(nn.LazyLinear(2), group))
-    expect_error("a strategy before `settle`", lambda: Strategy(build(ConvNet), group).backward(torch.ones(())))
+    expect_error("a strategy before `prepare`", lambda: Strategy(build(ConvNet), group).backward(torch.ones(())))
     frozen = Strategy(build(ConvNet), group)
     expect_error(
-        "pass `loss_of` to settle", lambda: frozen.settle(picture, loss_of=lambda _: mean_square({"loss": 0.0}))
+        "pass `loss_of` to `prepare`", lambda: frozen.prepare(picture, loss_of=lambda _: mean_square({"loss": 0.0}))
     )
     ready.backward(1)
     expect_error("unused gradients of the previous step", lambda: ready.backward(2))
@@ -302,7 +302,7 @@ SCENES: dict[str, Callable[[Group, Path], None]] = {
         micro_batches,
         zero1_equals_plain,
         late_weights,
-        settle_keeps_state,
+        prepare_keeps_state,
         resumed_run,
         other_optimizers,
         rejected_misuse,

@@ -19,7 +19,7 @@ from dithc.engine.comm import Group
 from dithc.engine.hardware import description, discover_machine
 from dithc.engine.memory import Tiers
 from dithc.train import background, memory_tiers, train
-from dithc.train.job.job import DONE
+from dithc.train.job import DONE
 from dithc.train.memory_tiers import PLAN_FILE, TrainingMemory
 from tests.train import faults
 from tests.train.conftest import assert_equal, config_of, hashes, rows, store_of, tensors_of

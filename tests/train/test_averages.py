@@ -10,7 +10,7 @@ from dithc.core.artifacts import CheckpointStore, Manifest
 from dithc.core.posthoc_ema import decay_at_step
 from dithc.engine.comm import Group
 from dithc.train import export, train
-from dithc.train.job.job import DONE
+from dithc.train.job import DONE
 from dithc.train.optimizer.ema import Ema
 from dithc.train.optimizer.optimizer import Optimizer
 from tests.train.conftest import hashes, store_of
@@ -59,7 +59,7 @@ def test_length_averages_are_counted_moved_and_updated_without_gradient():
     ema = Ema(model, training.EmaConfig(decay=0.5, stds=LENGTHS))
     assert sum(value.numel() for value in ema.tensors()) == 3 * sum(value.numel() for value in model.parameters())
     moved: list[str] = []
-    ema.move(lambda name, value: moved.append(name) or value.clone())
+    ema.relocate(lambda name, value: moved.append(name) or value.clone())
     assert {name.removesuffix(".0.weight") for name in moved if name.endswith("0.weight")} == {
         "ema",
         "ema-0.05",

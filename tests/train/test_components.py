@@ -12,13 +12,7 @@ from torch import nn
 from dithc.config import training
 from dithc.core.logging import UserError
 from dithc.engine.comm import Group
-from dithc.train.job.stop_requests import (
-    EXIT_SECONDS,
-    MIN_TIMEOUT,
-    StepTimer,
-    StopRequests,
-    seconds_since_process_start,
-)
+from dithc.train.job import EXIT_SECONDS, MIN_TIMEOUT, StepTimer, StopRequests, seconds_since_process_start
 from dithc.train.optimizer.ema import Ema, decay_at, initial_weight_fraction
 from dithc.train.optimizer.optimizer import Optimizer, learning_rate_at
 from dithc.train.step.step import Trainer
@@ -99,7 +93,7 @@ def test_every_backend_matches_torch_adamw_steps(backend, use_backend):
     torch_optimizer = torch.optim.AdamW(reference.parameters(), lr=0.1, betas=(0.7, 0.95), weight_decay=0.01)
     x = torch.randn(5, 3)
     for step in (1, 2, 3):
-        optimizer.zero()
+        optimizer.zero_grad()
         torch_optimizer.zero_grad()
         model(x).square().mean().backward()
         reference(x).square().mean().backward()
@@ -179,8 +173,5 @@ def test_more_ranks_than_images_are_rejected():
     group = Group(rank=0, size=3)
     with pytest.raises(UserError, match="3 ranks for a global batch of 2"):
         Trainer(
-            run=run,
-            source=None,
-            state=SimpleNamespace(strategy=SimpleNamespace(layout=RankGrid(size=3))),
-            group=group,
+            run=run, source=None, state=SimpleNamespace(strategy=SimpleNamespace(layout=RankGrid(size=3))), group=group
         )

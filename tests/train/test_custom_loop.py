@@ -32,7 +32,7 @@ class TestOnSeveralRanks:
 def train_model(folder: Path, *, until: int, stop_at: int = 0) -> tuple[nn.Module, CheckpointManager]:
     """Return a model that one process has trained up to a step, or until a stop request."""
     strategy = Strategy(build(LanguageModel), Group())
-    model = strategy.settle(batch_of(strategy.model, 0)[0])
+    model = strategy.prepare(batch_of(strategy.model, 0)[0])
     optimizer = Optimizer(strategy, lr=lambda step: 1e-2 / step)
     with CheckpointManager(folder, Group(), optimizer, every=2) as checkpoints:
         for step in range(checkpoints.step + 1, until + 1):
@@ -111,7 +111,7 @@ def odd(folder: Path, *types: torch.dtype) -> tuple[nn.Module, CheckpointManager
     strategy = Strategy(Odd(*types), Group())
     model = strategy.model
     model.forward = lambda x: model.layer(x)
-    strategy.settle(torch.ones(1, 2))
+    strategy.prepare(torch.ones(1, 2))
     return model, CheckpointManager(folder, Group(), Optimizer(strategy, lr=0.1), every=1)
 
 

@@ -13,11 +13,7 @@ from tests.ranks import launcher, needs_launcher
 from tests.train.conftest import config_of
 
 STEPS = 100_000
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.mpi,
-    needs_launcher,
-]
+pytestmark = [pytest.mark.slow, pytest.mark.mpi, needs_launcher]
 
 
 def named_memory(pid: int) -> set[str]:
@@ -48,7 +44,7 @@ def test_killed_rank_or_launcher_ends_all_ranks_and_resume_is_identical(start, t
             status, output = training.end()
             assert not segments, "it would outlive ranks that are killed"
             assert status not in (0, 75, 76)
-            assert f"rank {number} (process {pid}) was ended by SIGKILL" in output  # its guard
+            assert f"rank {number} (process {pid}) was ended by SIGKILL" in output  # its watchdog
             assert re.search(rf"rank {number} of 2( \(process {pid}\))? has ended", output), output  # the other rank
     for victim in ("mpiexec", "launch"):
         with start("killed") as training:
@@ -80,7 +76,7 @@ if os.environ.get("PMI_RANK") == "1" and not os.path.exists(os.environ["DITHC_TE
 
 
 @pytest.mark.sampled("killed ranks")
-def test_rank_interrupted_before_the_guard_restarts_all_ranks(start, tmp_path, monkeypatch):
+def test_rank_interrupted_before_the_watchdog_restarts_all_ranks(start, tmp_path, monkeypatch):
     """Its launcher receives a status instead of a signal, and waits like the other rank."""
     if launcher().vendor != "mpich":
         pytest.skip("mpiexec is not MPICH's: others end all ranks with the first")
@@ -91,7 +87,7 @@ def test_rank_interrupted_before_the_guard_restarts_all_ranks(start, tmp_path, m
         status, output = training.end()
     assert (tmp_path / "once").exists(), "no rank was interrupted"
     assert status == 0, output
-    assert "rank 1 ended with status 130 before the ranks had found each other: ending them" in output
+    assert "rank 1 ended with status 130 before the ranks were connected: ending them" in output
 
 
 @pytest.mark.sampled("killed ranks")

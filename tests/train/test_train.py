@@ -13,11 +13,12 @@ from dithc.config import training
 from dithc.core.artifacts import Lease, Manifest
 from dithc.core.integrity import dump_checksummed, load_checksummed
 from dithc.core.logging import UserError
+from dithc.core.processes import HELD, STOPPED
 from dithc.diffusion import Objective
 from dithc.engine.comm import Group
 from dithc.latents import Batches, Latents
 from dithc.train import export, train
-from dithc.train.job.job import DONE, HELD, STOPPED
+from dithc.train.job import DONE
 from tests.train.conftest import SMALL, checkpoint, hashes, rows, store_of
 
 ONE_OF_EACH = {

@@ -9,7 +9,7 @@ from tests.workflow.conftest import snakemake
 pytestmark = pytest.mark.sampled("plans of the workflow")
 LOCAL = ("--profile", "profiles/local", "-n", "-p")
 AUTOMEM = "automem --model DiT-S/2 --batch 8 --dtype fp32 --parts budget,pool,resident --fast-memory-fraction 0.4"
-SAMPLING = "--guidance 4,1 --ranks 2 --steps 30 --decode-size 1024 --decode-width 32 --rounds 3"
+SAMPLING = "--guidance 4,1 --ranks 2 --steps 30 --decode-size 1024 --rounds 3"
 # Command and figure of each target.
 TARGETS = {
     "strategies": ("strategies --models DiT-S/2 --batches 8,16", ""),

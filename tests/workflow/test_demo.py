@@ -76,7 +76,7 @@ if "train" in sys.orig_argv[1:3]:
     import time
     from pathlib import Path
 
-    from dithc.train.job.stop_requests import StopRequests
+    from dithc.train.job import StopRequests
 
     original, calls = StopRequests.reason, 0
 

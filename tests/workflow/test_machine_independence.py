@@ -18,9 +18,7 @@ REQUESTED = {
         "model": "DiT-S/2",
         "scaling": {"models": ["DiT-S/2"], "ranks": [1, 2]},
         "strategies": {"models": ["DiT-S/2"]},
-        "stepwise": {"model": "DiT-S/2"},
-        "automem": {"model": "DiT-S/2"},
-        "sampling": {"model": "DiT-S/2"},
+        **{name: {"model": "DiT-S/2"} for name in ("stepwise", "automem", "sampling")},
     }
 }
 
@@ -37,8 +35,8 @@ def test_bench_arguments_are_equal_on_all_machine_profiles() -> None:
     found = set()
     for profile in PROFILES:
         machine = load_machine(profile)[0].model_dump()
-        matrix = ExperimentGraph({**REQUESTED, "machine": machine})
-        benches = BenchmarkArguments(matrix.experiment)
+        graph = ExperimentGraph({**REQUESTED, "machine": machine})
+        benches = BenchmarkArguments(graph.experiment)
         commands = (benches.step, benches.strategies, benches.stepwise, benches.automem, benches.sampling)
         found.add((*commands, *(benches.scaling(mode) for mode in ("weak", "strong")), benches.simulate("weak")))
     assert len(PROFILES) >= 4
@@ -47,8 +45,8 @@ def test_bench_arguments_are_equal_on_all_machine_profiles() -> None:
 
 def test_simulation_arguments_contain_mode_models_and_nodes() -> None:
     simulate = {"experiments": ["weak", "strong"], "models": ["DiT-L/2"], "nodes": [1, 8]}
-    matrix = ExperimentGraph({**REQUESTED, "bench": {"simulate": simulate}})
+    graph = ExperimentGraph({**REQUESTED, "bench": {"simulate": simulate}})
     arguments = "--machine profiles/machines/lx2.yaml --models DiT-L/2 --nodes 1,8"
-    for mode, path in zip(("weak", "strong"), matrix.simulated_files, strict=True):
-        assert BenchmarkArguments(matrix.experiment).simulate(mode) == f"--scaling {mode} {arguments}"
+    for mode, path in zip(("weak", "strong"), graph.simulated_files, strict=True):
+        assert BenchmarkArguments(graph.experiment).simulate(mode) == f"--scaling {mode} {arguments}"
         assert path.endswith(f"bench/simulated-{mode}.json")

@@ -10,9 +10,9 @@ rule sample:
         W.log("sample/{evaluation}"),
     conda:
         "../envs/dithc.yaml"
-    threads: W.jobs.threads("train")
+    threads: W.jobs.threads("sample")
     resources:
-        cpus_per_node=W.jobs.threads("train"),
+        cpus_per_node=W.jobs.threads("sample"),
         mem_mb=lambda wc: W.jobs.mem_mb("sample", wc.evaluation),
         runtime=lambda wc: W.jobs.runtime("sample", wc.evaluation),
         nodes=W.jobs.machine.nodes,

@@ -11,10 +11,10 @@ from dithc.bench.resume import MeasurementStopped
 from dithc.bench.timing import spread
 from dithc.bench.training import RunSettings, TrainingResult, TrainingVariant
 from dithc.core.logging import get_logger, progress, user_error
+from dithc.core.units import GIB, MIB
 
 log = get_logger(__name__)
 PARTS = ("budget", "file", "largest-batch", "pool", "resident")
-GIB, MIB = 1 << 30, 1 << 20
 UNMANAGED, MANAGED, PLAIN = "unmanaged", "AutoMem", "plain torch"
 FAST_SHARE = 0.75  # of the limit, for the fastest tier
 OFF = ("--automem", "off")

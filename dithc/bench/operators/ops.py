@@ -15,16 +15,16 @@ from dithc.bench.gemm_libraries import describe_libraries
 from dithc.bench.operators.cases import MEMORY_BOUND, OPS, cases
 from dithc.bench.operators.settings import OperatorCase, Run, autocast_context
 from dithc.bench.resume import MeasurementStopped, current_session
-from dithc.bench.rooflines import BandwidthRoofline, FmaRoofline, Precision, multiply_add_ceiling, team_facts
+from dithc.bench.rooflines import BandwidthRoofline, FmaRoofline, Precision, multiply_add_ceiling, team_properties
 from dithc.bench.timing import Timing, geometric_mean, loops_for, spread, time_runs
 from dithc.core.logging import get_logger, progress
+from dithc.core.units import MIB
 from dithc.engine import hcops
 
 log = get_logger(__name__)
 
 # Each measurement repeats the run for this time, so that the start and the clock have negligible cost.
 SECONDS_PER_TIME = 0.005
-MIB = 1 << 20
 HCOPS = "hcops"
 Ceilings = dict[str, FmaRoofline | BandwidthRoofline | None]
 
@@ -79,7 +79,7 @@ def bench_ops(settings: OpsSettings) -> dict[str, Any]:
         "settings": asdict(settings) | {"threads": torch.get_num_threads()},
         "groups": summaries(rows),
         "ceilings": _rates(rows),
-        "team": team_facts(),
+        "team": team_properties(),
         "libraries": libraries,
         "out_of_cache": {
             "last_level_cache_bytes": cache,

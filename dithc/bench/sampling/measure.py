@@ -123,12 +123,12 @@ def _measure_cell(
     timings, comparisons, outputs = compare_and_time(pool, usable, rounds=settings.rounds, ranks=ranks, **limits)
     table = rows(methods, timings, comparisons, reasons)
     if not is_image:
-        return cell.facts | {"rows": table}
+        return cell.parameters | {"rows": table}
     for row in table:
         if row["status"] == "ok":
             row["images_per_second"] = 1 / row["seconds"]["median"]
     names = [one.name for one in usable if one.role == "ranks" or one.cache or one.name in (BASE, DIFFUSERS)]
-    return cell.facts | {"steps": cell.steps, "rows": table, **thumbnails(outputs, names)}
+    return cell.parameters | {"steps": cell.steps, "rows": table, **thumbnails(outputs, names)}
 
 
 def _measure_decoder(pool: WorkerPool, name: str, settings: SamplingSettings) -> dict[str, Any]:

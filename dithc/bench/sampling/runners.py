@@ -13,13 +13,13 @@ from torch import Tensor
 
 from dithc import diffusion
 from dithc.bench.environment import require
-from dithc.config import training
+from dithc.config import evaluations
 from dithc.model import DiT, DiTConfig
 from dithc.sample.parallel import ParallelDenoiser, SamplingGroup
 
 SEED, LABEL, TIMESTEP = 0, 7, 523
 TRAINED_STEPS = 1000
-Cache = training.FirstBlockCacheConfig | training.TaylorCacheConfig | None
+Cache = evaluations.FirstBlockCacheConfig | evaluations.TaylorCacheConfig | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +38,7 @@ class SamplingCase:
         return f"{self.tokens} tokens, {self.dtype}, {guided}"
 
     @property
-    def facts(self) -> dict[str, Any]:
+    def parameters(self) -> dict[str, Any]:
         """Entries of the result."""
         return {"tokens": self.tokens, "dtype": self.dtype, "guidance": self.guidance}
 

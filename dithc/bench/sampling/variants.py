@@ -6,7 +6,7 @@ from typing import Literal
 
 from dithc.bench.sampling import diffusers_pipeline
 from dithc.bench.sampling.runners import Cache, DithcRunner, SamplingCase
-from dithc.config import training
+from dithc.config import evaluations
 from dithc.core.logging import UserError
 from dithc.model import DiT, DiTConfig
 from dithc.sample.parallel import ParallelDegrees, SamplingGroup, SamplingWork, best_degrees
@@ -50,7 +50,7 @@ class SamplingVariant:
     def skip_reason(self, cell: SamplingCase, config: DiTConfig, *, ranks: int) -> str | None:
         """Return the reason why its degrees or cache do not fit a cell, or None."""
         if self.cache is not None:
-            first = 1 if isinstance(self.cache, training.FirstBlockCacheConfig) else self.cache.warmup_steps
+            first = 1 if isinstance(self.cache, evaluations.FirstBlockCacheConfig) else self.cache.warmup_steps
             condition = f"images of {cell.steps} step(s), the first {first} of which run all blocks"
             return condition if cell.steps <= first else None
         if self.degrees is None:
@@ -106,14 +106,14 @@ VARIANTS = (
         "taylor-3",
         "first",
         "one rank, approximate: blocks run in every third step; their contributions are extrapolated in between",
-        cache=training.TaylorCacheConfig(kind="taylor", interval=3, order=1),
+        cache=evaluations.TaylorCacheConfig(kind="taylor", interval=3, order=1),
     ),
     SamplingVariant(
         "first-block",
         "first",
         "one rank, approximate: the first block runs in every step, the other blocks if its contribution "
         "changed by 5 %",
-        cache=training.FirstBlockCacheConfig(kind="first-block"),
+        cache=evaluations.FirstBlockCacheConfig(kind="first-block"),
     ),
 )
 NORMAL = tuple(one.name for one in VARIANTS if one.name != DIFFUSERS)

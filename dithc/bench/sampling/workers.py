@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dithc.bench.child_process import launch_line, message_counter, run_child
+from dithc.bench.child_process import launch_argv, message_counter, run_child
 from dithc.bench.sampling import diffusers_pipeline
 from dithc.bench.sampling.decoders import VARIANTS, Decoder
 from dithc.bench.sampling.runners import SamplingCase, network
@@ -189,9 +189,9 @@ def worker_pool(*, ranks: int, cpus: int, is_for_memory: bool = False) -> Iterat
         listener.settimeout(POLL_SECONDS)
         arguments = ["sampling", "--on-ranks", "--at", address]
         variables = MALLOC_VARIABLES if is_for_memory else message_counter(folder)
-        starts = [launch_line(arguments, ranks=ranks, cpus=cpus, variables=variables)]
-        starts += [] if is_for_memory else [launch_line(arguments, ranks=1, cpus=ranks * cpus)]
-        children = [stack.enter_context(run_child(line)) for line in starts]
+        starts = [launch_argv(arguments, ranks=ranks, cpus=cpus, variables=variables)]
+        starts += [] if is_for_memory else [launch_argv(arguments, ranks=1, cpus=ranks * cpus)]
+        children = [stack.enter_context(run_child(argv)) for argv in starts]
         connections: dict[tuple[int, int], Connection] = {}
         while len(connections) < ranks + len(starts) - 1:
             with suppress(TimeoutError):

@@ -15,6 +15,7 @@ import torch
 
 from dithc.bench.simulate.links import Links
 from dithc.bench.simulate.simulation import SimulationSettings, computing_of, describe_machine
+from dithc.core.units import TERA
 from dithc.engine.hardware import Machine, description
 from dithc.model import DiT, flops_per_image
 from dithc.sample.parallel import ParallelDegrees, SamplingWork, planner
@@ -22,12 +23,11 @@ from dithc.sample.parallel import ParallelDegrees, SamplingWork, planner
 LATENT_SIDE, SHARD_IMAGES = 8, 64  # pixels per side of a latent pixel; images per shard, as in `dithc sample`
 # Stable Diffusion's decoder: multiply-adds per pixel, channels of its attention over all latent pixels.
 DECODER_MACS, DECODER_CHANNELS = 4.73e6, 512
-TERA = 1e12
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sampling:
-    """Sampling task, describe_machine by `dithc simulate --help`."""
+    """Sampling task, described by `dithc simulate --help`."""
 
     num_images: int = 1
     size: int = 256

@@ -78,7 +78,7 @@ def run_simulation(settings: SimulationSettings) -> dict[str, Any]:
 
 
 def describe_machine(settings: SimulationSettings, machine: Machine, ranks_per_node: int) -> dict[str, Any]:
-    """Return the facts of a machine with a network for JSON."""
+    """Return the properties of a machine with a network for JSON."""
     assert machine.network is not None
     return {
         "description": str(settings.machine),

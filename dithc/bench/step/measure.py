@@ -10,12 +10,13 @@ import torch
 
 from dithc.bench import rooflines
 from dithc.bench.energy import images_per_joule
-from dithc.bench.environment import GIGA, circumstances, prepare_threads, require, require_among, require_at_least
+from dithc.bench.environment import circumstances, prepare_threads, require, require_among, require_at_least
 from dithc.bench.rooflines import Precision
 from dithc.bench.step import variants
 from dithc.bench.step.variants import Batch, Training, TrainingStep
 from dithc.bench.timing import Timing, spread, time_runs
 from dithc.core.logging import UserError, get_logger, user_error
+from dithc.core.units import GIGA
 from dithc.diffusion import Schedule
 from dithc.engine import native
 from dithc.engine.cftp import ThreadTeam
@@ -172,16 +173,16 @@ def _measure(entries: list[_Entry], settings: StepSettings) -> tuple[dict[str, T
     for entry in entries:
         if entry.step is not None and settings.device == "cpu":
             entry.peak_above_start_bytes = _peak_of(entry.step)
-    ceiling_facts: dict[str, Any] = {"gemm_size": rooflines.GEMM_SIZE}
+    ceiling_rates: dict[str, Any] = {"gemm_size": rooflines.GEMM_SIZE}
     for name, ceiling in ceilings.items():
         timing = timings[f"{name} ceiling"]
         rate = "gb_per_second" if name == "copy" else "gflop_per_second"
-        ceiling_facts |= {f"{name}_{rate}": ceiling.work / timing.median / GIGA, f"{name}_seconds": timing.to_dict()}
-        ceiling_facts[f"{name}_work"] = ceiling.work
+        ceiling_rates |= {f"{name}_{rate}": ceiling.work / timing.median / GIGA, f"{name}_seconds": timing.to_dict()}
+        ceiling_rates[f"{name}_work"] = ceiling.work
     if variants.ONE_CLUSTER in steps:
-        ceiling_facts["all_clusters_over_one"] = {name: spread(_gains(name, timings)) for name in ceilings}
-    ceiling_facts["multiply_add_unit"] = multiply_add.unit if multiply_add else None
-    return timings, ceiling_facts
+        ceiling_rates["all_clusters_over_one"] = {name: spread(_gains(name, timings)) for name in ceilings}
+    ceiling_rates["multiply_add_unit"] = multiply_add.unit if multiply_add else None
+    return timings, ceiling_rates
 
 
 def _gains(name: str, timings: Mapping[str, Timing]) -> list[float]:

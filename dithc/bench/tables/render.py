@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from dithc.bench.collectives import collectives_summary
-from dithc.bench.environment import GIGA
 from dithc.bench.step import loss_curves
 from dithc.bench.tables.automem import automem_summary
 from dithc.bench.tables.sampling import sampling_summary
@@ -13,8 +12,9 @@ from dithc.bench.tables.step import patch_summary, step_summary, stepwise_summar
 from dithc.bench.tables.strategies import strategies_summary
 from dithc.bench.time_to_quality import quality_summary
 from dithc.core.measurements import Measurement, Table, percent, rounded, short, with_deviation
+from dithc.core.units import GIGA, MIB
 
-MIB, MICRO = 1 << 20, 1e-6
+MICRO = 1e-6
 
 
 def summary(result: Mapping[str, Any]) -> Measurement:

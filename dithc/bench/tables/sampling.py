@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from dithc.core.measurements import ABSENT, Measurement, Table, rounded, with_deviation
+from dithc.core.units import MIB
 
-MIB = 1 << 20
 BASE, SEPARATE = "one-rank", "apart"  # variants in dithc.bench.sampling
 RATIOS = {
     "speedup": "Speedup over one rank",

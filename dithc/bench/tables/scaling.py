@@ -4,8 +4,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from dithc.core.measurements import ABSENT, Measurement, Table, percent, rounded, short
+from dithc.core.units import TERA
 
-TERA = 1e12
 HEAD = [
     *("Model", "Ranks", "Nodes", "Images", "s per step", "Images/s", "TFLOP/s", "Linear", "Efficiency", "Exposed s"),
     *("Overlap", "Over no exchange"),

@@ -9,7 +9,7 @@ HEAD = [
     *("Variant", "s per step", "dithc is faster by", "Images/s", "GFLOP/s", "Linear layers alone", "Of FMA peak"),
     *("Of the matrix ceiling", "Peak memory of a step"),
 ]
-STAGES = ["Stage", "Adds", "s per step", "Speedup", "Over the stage before", "Page faults per step"]
+STAGE_COLUMNS = ["Stage", "Adds", "s per step", "Speedup", "Over the stage before", "Page faults per step"]
 CEILINGS = {"multiply_add": "FMA", "gemm": "matrix product of PyTorch", "copy": "copy"}
 
 
@@ -51,21 +51,21 @@ def stepwise_summary(result: Mapping[str, Any]) -> Measurement:
     measured = [row for row in stages if row["status"] == "ok"]
     notes = [f"{row['label']}: {row['status']}: {row['reason']}" for row in stages if row["status"] != "ok"]
     if measured and all(row["speedup"] is None for row in measured):
-        notes.append("no speedup: the baseline was left out, or failed")
+        notes.append("no speedup: the baseline was omitted, or failed")
     gaps = [row["largest_difference_of_losses"] for row in measured if row["largest_difference_of_losses"] is not None]
     if gaps:
         notes.append(f"losses differ by at most {max(gaps):.1e} of their size, because kernels round differently")
     return Measurement(
         title=f"{settings['model']}, batch {settings['batch']}, {settings['dtype']}, {ranks['ranks']} rank(s) × {ranks['cpus']} "
         f"thread(s), medians of {settings['rounds']} interleaved runs of {settings['steps']} steps",
-        tables=[Table(title="Speedup by stage", head=STAGES, rows=[_stage(row) for row in stages], texts=2)],
+        tables=[Table(title="Speedup by stage", head=STAGE_COLUMNS, rows=[_stage(row) for row in stages], texts=2)],
         notes=notes,
     )
 
 
 def _stage(row: Mapping[str, Any]) -> list[str]:
     if row["status"] != "ok":
-        return [row["label"], row["description"], row["status"], *[ABSENT] * (len(STAGES) - 3)]
+        return [row["label"], row["description"], row["status"], *[ABSENT] * (len(STAGE_COLUMNS) - 3)]
     numbers = (with_deviation(row[name]) for name in ("seconds", "speedup", "speedup_over_previous"))
     return [row["label"], row["description"], *numbers, f"{row['page_faults']:,.0f}"]
 

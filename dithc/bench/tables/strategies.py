@@ -5,8 +5,8 @@ from itertools import chain
 from typing import Any
 
 from dithc.core.measurements import ABSENT, Measurement, Table, rounded, with_deviation
+from dithc.core.units import GIGA, MIB
 
-GB, MIB = 1e9, 1 << 20
 SENT = ("tcp_bytes", "mpi_bytes", "shared_bytes")
 UNITS = ("s", "GB", "MiB sent")
 
@@ -55,7 +55,7 @@ def _texts(row: Mapping[str, Any]) -> list[str]:
     if row["status"] != "ok":
         return ["failed" if row["status"] == "failed" else ABSENT] * len(UNITS)
     counts = [row[name] for name in SENT if row.get(name) is not None]
-    memory = rounded(row["peak_pss_bytes"] / GB) if row["peak_pss_bytes"] else ABSENT
+    memory = rounded(row["peak_pss_bytes"] / GIGA) if row["peak_pss_bytes"] else ABSENT
     return [with_deviation(row["seconds"]), memory, rounded(sum(counts) / MIB) if counts else ABSENT]
 
 
@@ -70,4 +70,4 @@ def _limit(limit: Mapping[str, Any]) -> str:
         return "none"
     origin = "as requested" if limit["asked"] else "available at the start"
     mechanisms = "; ".join(f"{name}: {text}" for name, text in limit["how"].items())
-    return f"{rounded(limit['bytes'] / GB)} GB for the ranks of a run, {origin} ({mechanisms})"
+    return f"{rounded(limit['bytes'] / GIGA)} GB for the ranks of a run, {origin} ({mechanisms})"

@@ -6,7 +6,7 @@ from statistics import median
 from typing import Any, ClassVar
 
 from dithc.bench.environment import require_among
-from dithc.config import ExperimentConfig, training
+from dithc.config import ExperimentConfig, evaluations
 from dithc.core.artifacts import digest
 from dithc.core.logging import user_error
 
@@ -100,7 +100,7 @@ class ComparisonPlan:
         return run_name(name, next(seed for one, seed in self.runs if one == name), steps[name])
 
     def identity(self, name: str) -> str:
-        """Return the digest of every fact that determines a variant's seconds per step."""
+        """Return the digest of every value that determines a variant's seconds per step."""
         run = self.base.runs[name]
         data = self.base.datasets[run.dataset]
         settings = (run, data, self.base.codecs[data.codec], self.base.machine)
@@ -147,7 +147,7 @@ class ComparisonPlan:
         """Name the evaluation of a variant's codec. Variants may share it."""
         return f"codec-{self.base.datasets[self.base.runs[name].dataset].codec}"
 
-    def _evaluation_of(self, name: str) -> training.EvaluationConfig:
+    def _evaluation_of(self, name: str) -> evaluations.EvaluationConfig:
         evaluation = self.base.evaluations[self.evaluation]
         matching = (one for one in self.base.evaluations.values() if one.run == name)
         return evaluation if evaluation.run == name else next(matching, evaluation)

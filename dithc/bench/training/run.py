@@ -13,7 +13,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Literal
 
-from dithc.bench.child_process import launch_line, run_child
+from dithc.bench.child_process import launch_argv, run_child
 from dithc.bench.resume import MeasurementStopped, current_session
 from dithc.bench.rooflines import Precision
 from dithc.bench.timing import Timing, alternating, spread
@@ -188,7 +188,7 @@ def _execute(
     out, log_path = folder / "run.json", folder / "output.txt"
     options = ["training", *options, *variant.options, "--strategy", variant.strategy, "--json", str(out)]
     options += ["--rlimit-data", str(limit.data_bytes)] if limit.data_bytes is not None else []
-    line = launch_line(
+    argv = launch_argv(
         options,
         ranks=variant.ranks,
         cpus=variant.cpus,
@@ -203,7 +203,7 @@ def _execute(
             os.sched_setaffinity(0, variant.allowed)
 
     run = TrainingResult()
-    with log_path.open("w") as stream, run_child(line, stdout=stream, stderr=stream, preexec_fn=prepare) as child:
+    with log_path.open("w") as stream, run_child(argv, stdout=stream, stderr=stream, preexec_fn=prepare) as child:
         _watch(child, run, until=out.with_suffix(".warm"))
     return _read_result(run, child.returncode, out=out, log_path=log_path, limit=limit)
 

@@ -52,7 +52,7 @@ class OptimizationStep:
     several_ranks: bool = False
 
 
-STAGES = (
+OPTIMIZATION_STEPS = (
     OptimizationStep(
         "baseline",
         "baseline",
@@ -82,8 +82,8 @@ STAGES = (
     ),
     OptimizationStep("tuned", "+ tuning", "the tuned choice for each matrix product", {}, {"DITHC_TUNING_FOLDER": ""}),
 )
-NAMES = tuple(stage.name for stage in STAGES)
-BASELINE = STAGES[0].name
+NAMES = tuple(stage.name for stage in OPTIMIZATION_STEPS)
+BASELINE = OPTIMIZATION_STEPS[0].name
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,7 +129,7 @@ def variants_of(settings: StepwiseSettings, machine: Machine) -> list[TrainingVa
     options: dict[str, str] = {}
     environment: dict[str, str] = {}
     variants = []
-    for stage in STAGES:
+    for stage in OPTIMIZATION_STEPS:
         options |= stage.options
         environment |= stage.environment
         if stage.name in settings.stages and (settings.ranks > 1 or not stage.several_ranks):
@@ -151,7 +151,7 @@ def rows_of(settings: StepwiseSettings, runs: Mapping[str, Sequence[TrainingResu
     rows: list[dict[str, Any]] = []
     baseline: Mapping[str, Any] | None = None
     previous: Mapping[str, Any] | None = None
-    for stage in STAGES:
+    for stage in OPTIMIZATION_STEPS:
         if stage.name not in settings.stages:
             continue
         row: dict[str, Any] = {"name": stage.name, "label": stage.label, "description": stage.description}

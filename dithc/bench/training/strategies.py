@@ -17,11 +17,11 @@ from dithc.bench.training import run as processes
 from dithc.bench.training.run import RunSettings, TrainingResult, TrainingVariant
 from dithc.config import MachineConfig, training
 from dithc.core.logging import get_logger, progress
+from dithc.core.units import GIB
 from dithc.engine.hardware import Machine as Node
 from dithc.engine.numa import available_bytes
 
 log = get_logger(__name__)
-GIB = 1 << 30
 ONE_CLUSTER = "cftp-1-cluster"
 STRATEGIES = get_args(training.StrategyName)
 # PyTorch's stock backend for CPUs; all other strategies use dithc-mpi.

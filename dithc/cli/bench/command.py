@@ -11,9 +11,7 @@ from dithc.cli.bench.sampling import SAMPLING
 from dithc.cli.bench.single_process import CURVES, OPS, PATCH, STEP
 from dithc.cli.bench.training import TRAINING
 
-SUMMARY = (
-    "Time operators or a training step in several variants, interleaved, and compare them with the machine's ceilings."
-)
+SUMMARY = "Run a benchmark: time the variants of an operator, a step or a run in interleaved rounds and compare them."
 KINDS = {
     "ops": OPS,
     "step": STEP,
@@ -25,10 +23,10 @@ KINDS = {
     "patch": PATCH,
     "collectives": COLLECTIVES,
     "sampling": SAMPLING,
-    "training": TRAINING,
     "quality": QUALITY,
 }
 EXAMPLE = "\n".join(kind.example for kind in KINDS.values())
+INTERNAL = {"training": TRAINING}  # started by other benchmarks; not listed in the help
 
 
 # Measurements that do not resume: one rank of a training run, a measurement of minutes whose ranks act together, and an
@@ -38,12 +36,9 @@ IN_ONE_GO = ("training", "collectives", "quality")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     kinds = parser.add_subparsers(dest="kind", required=True, metavar="|".join(KINDS))
-    for name, kind in KINDS.items():
-        text: dict[str, Any] = {
-            "help": kind.help,
-            "description": f"Measures {kind.help}.",
-            "epilog": f"example:\n  {kind.example}",
-        }
+    for name, kind in (KINDS | INTERNAL).items():
+        text: dict[str, Any] = {"description": f"Measures {kind.help}.", "epilog": f"example:\n  {kind.example}"}
+        text |= {"help": kind.help} if name in KINDS else {}
         kind.add_arguments(kinds.add_parser(name, formatter_class=argparse.RawDescriptionHelpFormatter, **text))
 
 
@@ -51,12 +46,13 @@ def run(args: argparse.Namespace) -> int:
     """Run a measurement and print its table. Return 1 if every variant failed, 75 if stopped and resumable."""
     from dithc.bench.resume import MeasurementStopped, measurement_session
 
+    kind = (KINDS | INTERNAL)[args.kind]
     if args.kind in IN_ONE_GO or getattr(args, "on_ranks", False):
-        return KINDS[args.kind].run(args)
+        return kind.run(args)
     journal = args.json.with_suffix(PARTIAL_SUFFIX) if args.json is not None else None
     with measurement_session(journal, settings=_identity(args) if journal is not None else {}) as session:
         try:
-            status = KINDS[args.kind].run(args)
+            status = kind.run(args)
         except MeasurementStopped:  # before there were enough values for a result
             return INTERRUPTED
         if not session.stopped_by:
@@ -65,7 +61,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _identity(args: argparse.Namespace) -> dict[str, Any]:
-    """Return every fact that determines the measured values: arguments, input files and environment."""
+    """Return every value that determines the measured values: arguments, input files and environment."""
     from dithc.bench import environment
 
     arguments = {name: value for name, value in vars(args).items() if name != "json"}

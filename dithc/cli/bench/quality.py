@@ -27,7 +27,7 @@ def _add(parser: argparse.ArgumentParser) -> None:
     candidates = "runs to compare with the baseline; the name of the baseline compares other seeds"
     parser.add_argument("--candidates", required=True, metavar="RUN,RUN", help=candidates)
     add_option(parser, "--seeds", "0,1", "seeds of the training runs")
-    add_option(parser, "--evaluation", "judge", "evaluation for sampling and scoring", metavar="NAME")
+    add_option(parser, "--evaluation", "scored", "evaluation for sampling and scoring", metavar="NAME")
     add_option(parser, "--budget-minutes", 10.0, "minutes per run", metavar="M")
     add_option(parser, "--profile", "profiles/local", "profile of the machine", metavar="FOLDER")
     add_json(parser)
@@ -67,14 +67,14 @@ def _run(args: argparse.Namespace) -> int:
 
 
 def _environment(profile: Path) -> dict[str, Any]:
-    """Return the facts that determine the seconds per step, without those of the machine if a scheduler selects it."""
+    """Return the values that determine the seconds per step, without those of the machine if a scheduler selects it."""
     from dithc.bench import environment as record
     from dithc.config import load_machine
 
     content = load_machine(profile)[1] if profile.is_dir() else {"executor": f"profile {profile}"}
-    facts = record.environment() | {"profile": content}
+    values = record.environment() | {"profile": content}
     of_machine = record.MACHINE_TOPICS if content.get("executor", "local") != "local" else ()
-    environment = {key: value for key, value in facts.items() if key not in of_machine}
+    environment = {key: value for key, value in values.items() if key not in of_machine}
     return dict(json.loads(json.dumps(environment, default=str)))
 
 
@@ -84,11 +84,11 @@ def _seconds(
     """Return the seconds per step of each variant, measured once per environment; None if a timing run failed."""
     from dithc.bench import time_to_quality
     from dithc.core.artifacts import atomic_write, difference
-    from dithc.core.integrity import dump_checksummed, json_documents
+    from dithc.core.integrity import dump_checksummed, read_document
     from dithc.core.logging import get_logger
 
     path = folder / PLAN_FILE
-    record = json_documents.read(path) if path.exists() else {"environment": environment, "seconds": {}}
+    record = read_document(path) if path.exists() else {"environment": environment, "seconds": {}}
     if differing := difference(record.get("environment"), environment):
         text = f"discarding the seconds per step in {path}: the environment changed: {differing}"
         get_logger("dithc.bench").warning(text)

@@ -4,8 +4,7 @@ import argparse
 from pathlib import Path
 
 from dithc.cli.bench.arguments import Benchmark, add_choice, add_dtype, add_model, add_option, settings_of
-
-GIB = 1 << 30
+from dithc.core.units import GIB
 
 
 def _add(parser: argparse.ArgumentParser) -> None:

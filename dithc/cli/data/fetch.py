@@ -35,9 +35,10 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _source(args: argparse.Namespace) -> datasets.Sentinel2StacSource:
-    from dithc.config import get_entry, load
+    from dithc.config import load
 
-    source = get_entry(load(args.config).datasets, args.dataset, key="datasets").source
+    experiment = load(args.config)
+    source = experiment.entry(experiment.datasets, args.dataset).source
     if not isinstance(source, datasets.Sentinel2StacSource):
         raise user_error(
             f"datasets.{args.dataset} has no catalog to fetch from",

@@ -25,13 +25,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Stage the scenes. Earlier output stays unchanged until all succeed, and scenes read earlier are not reread."""
-    from dithc.config import get_entry, load
+    from dithc.config import load
     from dithc.data import ingest_scenes
 
     if args.workers < 1:
         raise user_error("--workers", got=args.workers, expected="1 or more", fix="correct --workers, or remove it")
     record = CommandRecord(load(args.config), "ingest", args.dataset, args.out)
-    dataset = get_entry(record.experiment.datasets, args.dataset, key="datasets")
+    dataset = record.experiment.entry(record.experiment.datasets, args.dataset)
     record.check()
     if args.inputs is not None:
         for entry in record.read(args.inputs, "synthesize").files:

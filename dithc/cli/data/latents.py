@@ -26,12 +26,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Encode missing shards, then write the manifest."""
-    from dithc.config import get_entry, load
+    from dithc.config import load
     from dithc.data import Tiles
     from dithc.latents import Latents, open_codec
 
     record = CommandRecord(load(args.config), "latents", args.dataset, args.out)
-    dataset = get_entry(record.experiment.datasets, args.dataset, key="datasets")
+    dataset = record.experiment.entry(record.experiment.datasets, args.dataset)
     name = dataset.codec
     settings = record.experiment.codecs[name]
     tiles_digest = record.read(args.tiles, "tiles").digest

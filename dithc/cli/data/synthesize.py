@@ -24,11 +24,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Generate the inputs of a dataset; an earlier result is replaced."""
-    from dithc.config import datasets, get_entry, load
+    from dithc.config import datasets, load
     from dithc.data import synthesize
 
     record = CommandRecord(load(args.config), "synthesize", args.dataset, args.out)
-    source = get_entry(record.experiment.datasets, args.dataset, key="datasets").source
+    source = record.experiment.entry(record.experiment.datasets, args.dataset).source
     synthetic = source.synthetic
     if synthetic is None:
         raise user_error(

@@ -23,11 +23,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Cut the tiles. Earlier output stays unchanged until all succeed."""
-    from dithc.config import get_entry, load
+    from dithc.config import load
     from dithc.data import cut_tiles
 
     record = CommandRecord(load(args.config), "tiles", args.dataset, args.out)
-    dataset = get_entry(record.experiment.datasets, args.dataset, key="datasets")
+    dataset = record.experiment.entry(record.experiment.datasets, args.dataset)
     record.check()
     record.read(args.scenes, "ingest")
     numbers = cut_tiles(dataset, args.scenes.parent, out=record.folder, seed=record.experiment.seed)

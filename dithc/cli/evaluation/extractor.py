@@ -25,12 +25,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Train on the train tiles as displayed, with the classes of their scenes."""
-    from dithc.config import codecs, get_entry, load
+    from dithc.config import codecs, load
     from dithc.data import Tiles
     from dithc.evaluate import train_classifier
 
     record = CommandRecord(load(args.config), "extractor", args.extractor, args.out)
-    settings = get_entry(record.experiment.extractors, args.extractor, key="extractors")
+    settings = record.experiment.entry(record.experiment.extractors, args.extractor)
     if settings.kind != "classifier" or not isinstance(settings, codecs.ExtractorConfig):
         raise user_error(
             f"extractor {args.extractor!r} is not trained by dithc",

@@ -101,10 +101,10 @@ def _files(record: CommandRecord, numbers: "summaries.FeaturesSummary", args: ar
 
 def open_extractor(experiment: "ExperimentConfig", name: str, trained: Path | None) -> "Extractor":
     """Load an extractor of the configuration; `trained` is the manifest of an extractor that the workflow trains."""
-    from dithc.config import codecs, get_entry
+    from dithc.config import codecs
     from dithc.evaluate import load_extractor
 
-    settings = get_entry(experiment.extractors, name, key="extractors")
+    settings = experiment.entry(experiment.extractors, name)
     if isinstance(settings, codecs.PluginExtractor):
         return load_extractor(settings)
     if settings.kind != "classifier":

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from dithc.config import training
+    from dithc.config import evaluations
 
 SUMMARY = (
     "Compares the features of generated images with those of real images: FID, KID, and the floor of the real set."
@@ -37,13 +37,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Compare the features, print the score with its conditions, and write the manifest."""
-    from dithc.config import get_entry, load
+    from dithc.config import load
     from dithc.data import Tiles
     from dithc.evaluate import compare_features
 
     record = CommandRecord(load(args.config), "fid", args.evaluation, args.out)
     record.check()
-    evaluation = get_entry(record.experiment.evaluations, args.evaluation, key="evaluations")
+    evaluation = record.experiment.entry(record.experiment.evaluations, args.evaluation)
     real, _ = (record.read(path, "features") for path in (args.real, args.generated))  # their inputs name the tiles
     is_train = _is_train(evaluation, args.tiles, real) if args.tiles else None
     numbers = compare_features(
@@ -71,7 +71,7 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _is_train(evaluation: "training.EvaluationConfig", path: Path, real: Manifest) -> "NDArray[np.bool_] | None":
+def _is_train(evaluation: "evaluations.EvaluationConfig", path: Path, real: Manifest) -> "NDArray[np.bool_] | None":
     """Return a mask of real tiles used for training; None if copies of them are not searched."""
     import numpy as np
 

@@ -95,10 +95,9 @@ def add_inputs(parser: argparse.ArgumentParser) -> None:
 
 def job_of(experiment: "ExperimentConfig", args: argparse.Namespace) -> "SamplingJob":
     """Build the sampling job of an evaluation; UserError if a required input is missing, or an input is unused."""
-    from dithc.config import get_entry
     from dithc.sample import SamplingJob
 
-    evaluation = get_entry(experiment.evaluations, args.evaluation, key="evaluations")
+    evaluation = experiment.entry(experiment.evaluations, args.evaluation)
     dataset = experiment.datasets[experiment.runs[evaluation.run].dataset]
     settings = experiment.codecs[dataset.codec]
     has_network = evaluation.checkpoint != "codec"

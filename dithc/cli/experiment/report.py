@@ -29,7 +29,7 @@ def run(args: argparse.Namespace) -> int:
     from dithc.engine.hardware import discover_machine
     from dithc.report import write_report
 
-    facts = write_report(
+    records = write_report(
         load(args.config),
         args.manifests,
         out=args.out,
@@ -38,12 +38,12 @@ def run(args: argparse.Namespace) -> int:
         machine=discover_machine().describe().splitlines(),
         config=args.config,
     )
-    for dataset in facts.datasets:
-        for item in facts.evaluations_of(dataset.name):
+    for dataset in records.datasets:
+        for item in records.evaluations_of(dataset.name):
             if item.score:
                 comparable = "" if item.score.comparable_to_published else "  NOT COMPARABLE with published FID"
                 floor = "none" if item.score.floor is None else f"{item.score.floor:.4g}"
-                kid = f"KID {item.score.kid:<10.4g} " if facts.measure == "KID" else ""
+                kid = f"KID {item.score.kid:<10.4g} " if records.measure == "KID" else ""
                 fid = f"FID {item.score.fid:<10.4g} floor {floor}"
                 print(f"{dataset.title:<28} {item.label:<20} {kid}{fid}{comparable}")
     print(f"report: {args.out.resolve()}")

@@ -18,7 +18,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--results-folder", type=Path, default=Path(), help="folder for results (default: working folder)"
     )
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the findings with all their facts")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the findings with all their properties")
     describe = "only write this machine as YAML, which DITHC_MACHINE_FILE makes stand in for another machine"
     parser.add_argument("--write-machine", type=Path, metavar="FILE", help=describe)
     parser.add_argument("--verbose", action="store_true", help="also show the kernel of each operator and its reason")

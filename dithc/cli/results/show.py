@@ -9,11 +9,12 @@ from typing import Any
 
 from dithc.core.integrity import load_checksummed_lines, load_document, parse_json, require_regular_file
 from dithc.core.logging import UserError, escaping, read_metrics, user_error
+from dithc.core.units import format_bytes
 
 SUMMARY = "Describes any output: manifest, folder of a stage, shard, checkpoint, store, metrics, JSON of a report."
 EXAMPLE = "dithc show results/demo/tiles/sentinel2 --png tiles.png"
 KINDS = (
-    "a manifest (.json), a folder of a stage, an array (.npy), a checkpoint or store folder, weights (.safetensors), "
+    "a manifest (.json), a folder of a stage, an array (.npy), a checkpoint, a folder store/RUN-DIGEST, weights (.safetensors), "
     "metrics.jsonl, events.jsonl, the JSON of a report, or automem.json"
 )
 EVENTS_FILE = "events.jsonl"
@@ -110,7 +111,7 @@ def _manifest(path: Path) -> list[str]:
         f"manifest of stage {manifest.stage}: {manifest.name}",
         f"  digest {manifest.digest}, code {manifest.code.get('source', 'unknown')}, written {manifest.created_at} "
         f"on {manifest.host.get('name', 'unknown')} in {manifest.wall_seconds:.1f} s",
-        f"  {len(manifest.files)} files, {_size(size)}",
+        f"  {len(manifest.files)} files, {format_bytes(size)}",
     ]
     for title, values in (("summary", manifest.summary), ("settings", manifest.spec), ("made from", manifest.inputs)):
         lines += [f"{title}:", *_values(values)] if values else []
@@ -118,7 +119,10 @@ def _manifest(path: Path) -> list[str]:
 
 
 def _checkpoint(path: Path, content: dict[str, Any]) -> list[str]:
-    files = [f"  {entry['path']}: {_size(entry['bytes'])}, sha256 {entry['sha256'][:12]}" for entry in content["files"]]
+    files = [
+        f"  {entry['path']}: {format_bytes(entry['bytes'])}, sha256 {entry['sha256'][:12]}"
+        for entry in content["files"]
+    ]
     head = f"checkpoint {path.parent} at step {content['step']}"
     return [head, *files, "metadata:", *_values(content["meta"])]
 
@@ -130,7 +134,7 @@ def _store(path: Path) -> list[str]:
     lines = [f"store {path}: {len(store.steps())} checkpoints"]
     for step in store.steps():
         size = sum(file.stat().st_size for file in store.path(step).iterdir())
-        lines.append(f"  step {step}: {_size(size)}")
+        lines.append(f"  step {step}: {format_bytes(size)}")
     if (path / "spec.json").is_file():
         settings = parse_json(require_regular_file(path / "spec.json").read_text())
         lines += ["settings:", *_values({name: settings[name] for name in settings if name != "checksum"})]
@@ -158,7 +162,7 @@ def _plan(path: Path, content: dict[str, Any]) -> list[str]:
     from dithc.engine.automem import Plan
 
     tiers = ", ".join(
-        f"{tier['name']} ({'unlimited' if tier['budget_bytes'] is None else _size(tier['budget_bytes'])})"
+        f"{tier['name']} ({'unlimited' if tier['budget_bytes'] is None else format_bytes(tier['budget_bytes'])})"
         for tier in content["tiers"]
     )
     return [f"memory plan {path}: {tiers}", *Plan.from_dict(content["plan"]).describe().splitlines()]
@@ -209,7 +213,7 @@ def _array(path: Path) -> list[str]:
     import numpy as np
 
     array = np.load(path, mmap_mode="r")
-    lines = [f"array {path}: {array.dtype} {array.shape}, {_size(array.nbytes)}"]
+    lines = [f"array {path}: {array.dtype} {array.shape}, {format_bytes(array.nbytes)}"]
     if array.size and array.ndim:
         rows = np.asarray(array[:ROWS], dtype=np.float64)
         x = rows[np.isfinite(rows)]
@@ -233,10 +237,3 @@ def _values(content: Any, name: str = "") -> list[str]:
 
 def _first(lines: list[str]) -> list[str]:
     return lines if len(lines) <= NUMBERS else [*lines[:NUMBERS], f"  ... and {len(lines) - NUMBERS} more"]
-
-
-def _size(num_bytes: int) -> str:
-    for unit, factor in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
-        if num_bytes >= factor:
-            return f"{num_bytes / factor:.1f} {unit}"
-    return f"{num_bytes} bytes"

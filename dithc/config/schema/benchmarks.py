@@ -114,8 +114,6 @@ class SamplingBenchConfig(Settings):
     """Steps of the images in the report. Caches save little if there are only a few steps."""
     decode_size: Annotated[int, Field(ge=0, le=65536, multiple_of=8)] = 1024
     """Side in pixels of the image that one rank and all ranks decode; 0 disables the measurement."""
-    decode_width: Size = 32
-    """Channels of the decoders, a power of two. Stable Diffusion has 128 and is about ten times slower."""
     diffusers: bool = True
     """Also measure the pipeline of diffusers with the same weights, if it is installed."""
     rounds: Positive = 3

@@ -11,7 +11,7 @@ from pydantic import Field, SerializeAsAny, model_validator
 from dithc.config.schema.base import Band, Fraction, Name, Place, Positive, Rate, Settings, Size
 from dithc.config.schema.plugins import PluginExtractor as PluginExtractor
 from dithc.config.schema.plugins import PluginSettings, kinds_of, plugin_field
-from dithc.core import plugins as extensions
+from dithc.core import plugins
 
 CROP = 32
 """Side in pixels of the crops for codec training. The cost of a step is independent of the tile size, and more steps
@@ -182,8 +182,6 @@ class KlVaeConfig(Settings):
     """Views of a tile in training. 2: the tile and its mirror image; 8: all quarter turns of both."""
     lr: Rate = 2e-3
     """Peak learning rate of AdamW (linear warm-up, cosine decay)."""
-    kl_weight: float = Field(default=1e-6, ge=0.0, le=1000.0)
-    """Weight of the KL term relative to the reconstruction loss."""
     equivariance: Fraction = 0.0
     """Share of steps that rotate the latent, or halve it by averaging. The target is the tile with the same change."""
     latent_noise: Fraction = 0.0
@@ -219,7 +217,7 @@ class KlVaeConfig(Settings):
 class PluginCodec(PluginSettings, ExternalCodecConfig):
     """An autoencoder of an installed package (docs/extending.md), returned by its `network()`."""
 
-    group: ClassVar[extensions.Group] = "codecs"
+    group: ClassVar[plugins.Group] = "codecs"
     scaling_factor: Scale | list[Scale] = 1.0
     """Factor applied to latents so that their variance is about 1; one number, or one per channel."""
     shift_factor: Shift | list[Shift] = 0.0

@@ -13,7 +13,6 @@ from dithc.config.schema.plugins import PluginConditions as PluginConditions
 from dithc.config.schema.plugins import PluginSettings as PluginSettings
 from dithc.config.schema.plugins import PluginSource as PluginSource
 from dithc.config.schema.plugins import kinds_of, plugin_field
-from dithc.config.schema.tiling import NormalizationConfig
 from dithc.config.schema.tiling import RenderingConfig as RenderingConfig
 from dithc.config.schema.tiling import SplitConfig as SplitConfig
 from dithc.config.schema.tiling import TilesConfig as TilesConfig
@@ -403,8 +402,6 @@ class DatasetConfig(Settings):
     """Cutting of scenes into tiles."""
     split: SplitConfig = SplitConfig()
     """Assignment of tiles to splits."""
-    normalization: NormalizationConfig = NormalizationConfig()
-    """Map of bands to [-1, 1]."""
     rendering: RenderingConfig
     """Conversion of tiles to 8-bit images, for display and for every score."""
     codec: Name

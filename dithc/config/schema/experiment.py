@@ -1,16 +1,19 @@
 """The complete configuration of an experiment. All references in it are checked before the first job starts."""
 
-from collections.abc import Collection, Iterator
-from typing import Literal
+from collections.abc import Collection, Iterator, Mapping
+from typing import Literal, TypeVar
 
 from dithc.config.schema.base import Name, Place, Positive, Seed, Settings, Title
 from dithc.config.schema.benchmarks import BenchConfig, PaperConfig
 from dithc.config.schema.codecs import AnyExtractor, Codec, ExternalCodecConfig, ExtractorConfig, KlVaeConfig
 from dithc.config.schema.datasets import SENTINEL2_BANDS, DatasetConfig
+from dithc.config.schema.evaluations import EvaluationConfig
 from dithc.config.schema.machine import MachineConfig
-from dithc.config.schema.training import MAX_SNAPSHOTS, EvaluationConfig, RunConfig
+from dithc.config.schema.training import MAX_SNAPSHOTS, RunConfig
+from dithc.core.logging import user_error
 from dithc.core.posthoc_ema import LARGEST_MISFIT, PowerFunctionProfile, combine_profiles
 
+T = TypeVar("T")
 Stage = Literal[
     "default",
     "synthesize",
@@ -119,7 +122,7 @@ class ExperimentConfig(Settings):
                 "keep this checkpoint: it keeps multiples of `steps_per_job` and of `keep_every`, and the last step"
             )
         predict = run.objective.prediction_type
-        if evaluation.checkpoint != "codec" and evaluation.solves_flow != (predict == "flow"):
+        if evaluation.checkpoint != "codec" and evaluation.solver.is_flow != (predict == "flow"):
             fitting = "euler or heun" if predict == "flow" else "another sampler"
             yield (
                 f"evaluations.{name}.sampler {evaluation.sampler} does not fit objective.prediction_type of "
@@ -321,6 +324,18 @@ class ExperimentConfig(Settings):
     def seed_of(self, run: str) -> int:
         run_seed = self.runs[run].seed
         return self.seed if run_seed is None else run_seed
+
+    def entry(self, section: Mapping[str, T], name: str) -> T:
+        """Return an entry of a section of names, such as `self.datasets`; UserError lists the names if it does not exist."""
+        if name not in section:
+            key = next(key for key in type(self).model_fields if getattr(self, key) is section)
+            raise user_error(
+                f"section `{key}` of the configuration does not contain {name!r}",
+                got=name,
+                expected=f"one of {', '.join(section)}" if section else "a name in this section, which is empty",
+                fix="correct the name, or add it to the configuration",
+            )
+        return section[name]
 
     def resources_of(self, stage: str) -> ResourcesConfig:
         resources = {str(name): requested for name, requested in self.resources.items()}

@@ -11,23 +11,23 @@ from pydantic import Field, TypeAdapter, ValidationError, ValidatorFunctionWrapH
 
 from dithc.config.schema.base import Band, Name, Place, Settings
 from dithc.config.suggestions import suggest_value
-from dithc.core import plugins as extensions
+from dithc.core import plugins
 from dithc.core.logging import UserError, user_error
 
 T = TypeVar("T")
 
 
 class PluginSettings(Settings):
-    """Settings common to all installed extensions."""
+    """Settings common to all installed plugins."""
 
     kind: Name
     """Name of the entry point."""
-    group: ClassVar[extensions.Group]
+    group: ClassVar[plugins.Group]
 
     @property
-    def extension(self) -> dict[str, str]:
+    def plugin(self) -> dict[str, str]:
         """Package and version, which are part of the settings that determine a result."""
-        plugin = extensions.find_plugin(self.group, self.kind)
+        plugin = plugins.find_plugin(self.group, self.kind)
         return {"package": plugin.package, "version": plugin.version}
 
     @property
@@ -65,10 +65,10 @@ class PluginSettings(Settings):
 
     def fault(self, problem: str, *, got: object, expected: object) -> UserError:
         plugin = f"{self.kind!r} of dithc.{self.group} ({type(self).__module__}.{type(self).__qualname__})"
-        return extensions.fault(f"{plugin} {problem}", got=got, expected=expected)
+        return plugins.fault(f"{plugin} {problem}", got=got, expected=expected)
 
     @classmethod
-    def load_class(cls, found: extensions.Plugin) -> type[Self]:
+    def load_class(cls, found: plugins.Plugin) -> type[Self]:
         """Return the class of an entry point; raises UserError unless it is a valid subclass of this class."""
         loaded = found.load()
         if not (isinstance(loaded, type) and issubclass(loaded, cls)):
@@ -81,7 +81,7 @@ class PluginSettings(Settings):
 class PluginSampler(PluginSettings):
     """A sampler of an installed package (docs/extending.md); its `run(context)` turns noise into images."""
 
-    group: ClassVar[extensions.Group] = "samplers"
+    group: ClassVar[plugins.Group] = "samplers"
     predicts: ClassVar[Literal["noise", "flow"]] = "noise"
     """noise: for networks that predict noise or v; flow: for networks with `objective.prediction_type: flow`."""
     spacing: ClassVar[Literal["time", "snr"]] = "time"
@@ -99,7 +99,7 @@ class PluginSampler(PluginSettings):
 class PluginSource(PluginSettings):
     """A source of an installed package (docs/extending.md); `scenes(folder)` lists files, `read(path)` reads one."""
 
-    group: ClassVar[extensions.Group] = "sources"
+    group: ClassVar[plugins.Group] = "sources"
     synthetic: ClassVar[None] = None
     labeled: ClassVar[bool] = False
     """True if the scenes have more than one class."""
@@ -128,7 +128,7 @@ class PluginSource(PluginSettings):
 class PluginExtractor(PluginSettings):
     """A feature extractor of an installed package (docs/extending.md); its `network()` computes features of images."""
 
-    group: ClassVar[extensions.Group] = "extractors"
+    group: ClassVar[plugins.Group] = "extractors"
     train_dataset: ClassVar[None] = None
     path: Place | None = None
     """File or folder that the extractor reads, if any; its bytes are part of the identity of the features."""
@@ -142,7 +142,7 @@ class PluginExtractor(PluginSettings):
 class PluginConditions(PluginSettings):
     """Conditions of tiles from an installed package (docs/extending.md); the function of its `open()` computes them."""
 
-    group: ClassVar[extensions.Group] = "conditions"
+    group: ClassVar[plugins.Group] = "conditions"
     path: Place | None = None
     """File that the package reads, if any. A rule runs again if its bytes change."""
 
@@ -158,8 +158,8 @@ class PluginConditions(PluginSettings):
         raise NotImplementedError(f"{type(self).__name__} has no `open()`")
 
 
-REGISTERED: dict[extensions.Group, tuple[type[PluginSettings], tuple[str, ...]]] = {}
-"""Base class and built-in names of each group, as passed to `taking`."""
+REGISTERED: dict[plugins.Group, tuple[type[PluginSettings], tuple[str, ...]]] = {}
+"""Base class and built-in names of each group, as passed to `plugin_field`."""
 
 
 def kinds_of(models: Any) -> tuple[str, ...]:
@@ -186,17 +186,17 @@ def plugin_field(
         if not isinstance(name, str) or name in built_in:
             return adapter.validate_python(value)
         try:
-            plugin = extensions.find_plugin(base.group, name, built_in=built_in)
+            plugin = plugins.find_plugin(base.group, name, built_in=built_in)
             return _validated(base.load_class(plugin), settings, plugin)
         except UserError as error:
             text = "; ".join(" ".join(line.split()) for line in str(error).splitlines())
-            is_known = any(one.name == name for one in extensions.list_plugins(base.group))
+            is_known = any(one.name == name for one in plugins.list_plugins(base.group))
             raise ValueError(text + ("" if is_known else suggest_value(name, list(built_in)))) from error
 
     return WrapValidator(validate)
 
 
-def _validated(model: type[PluginSettings], settings: Mapping[str, Any], plugin: extensions.Plugin) -> PluginSettings:
+def _validated(model: type[PluginSettings], settings: Mapping[str, Any], plugin: plugins.Plugin) -> PluginSettings:
     """Validate settings with the class of a package; raises UserError if a validator of the package fails."""
     try:
         return model.model_validate(dict(settings))

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterator
 from statistics import NormalDist
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, ClassVar, Literal, NamedTuple
 
 from pydantic import Field
 
@@ -209,12 +209,12 @@ class OptimizerConfig(Settings):
     embeddings and the final layer. `lr`, `weight_decay` and `max_grad_norm` have the same meaning for both."""
     momentum: Beta = 0.95
     """Decay of the momentum of matrices (muon)."""
-    newton_schulz_steps: int = Field(default=5, ge=1, le=20)
-    """Newton-Schulz iterations that orthogonalize an update, in the `dtype` of the run (muon)."""
+
+    newton_schulz_steps: ClassVar[int] = 5  # iterations that orthogonalize an update, in the `dtype` of the run
 
     def _faults(self) -> Iterator[str]:
         if self.kind != "muon":
-            yield from self._check_unused("kind: muon", "momentum", "newton_schulz_steps")
+            yield from self._check_unused("kind: muon", "momentum")
 
 
 class GuidanceTrainingConfig(Settings):

@@ -52,15 +52,6 @@ class SplitConfig(Settings):
             yield "`buffer_m` has no effect without cells in meters: set `cell_size_m` too"
 
 
-class NormalizationConfig(Settings):
-    """Fixed affine map of each band to [-1, 1] for the codec, computed from the train tiles only, never per image."""
-
-    low_percentile: float = Field(default=1.0, ge=0.0, lt=50.0)
-    """Percentile of the band that becomes -1."""
-    high_percentile: float = Field(default=99.0, gt=50.0, le=100.0)
-    """Percentile of the band that becomes +1."""
-
-
 class RenderingConfig(Settings):
     """Fixed stretch to 8-bit RGB for real and generated images. Scores use rendered images, so other bands or limits
     change the FID of the same images."""

@@ -6,14 +6,7 @@ from typing import Literal
 from pydantic import Field
 
 from dithc.config.schema.base import Count, Gib, Name, Place, Positive, Rate, Seed, Settings
-from dithc.config.schema.evaluation import FLOW_SAMPLER_NAMES as FLOW_SAMPLER_NAMES
-from dithc.config.schema.evaluation import FLOW_START as FLOW_START
-from dithc.config.schema.evaluation import MAX_STEPS
-from dithc.config.schema.evaluation import EvaluationConfig as EvaluationConfig
-from dithc.config.schema.evaluation import FirstBlockCacheConfig as FirstBlockCacheConfig
-from dithc.config.schema.evaluation import PipeFusionConfig as PipeFusionConfig
-from dithc.config.schema.evaluation import TaylorCacheConfig as TaylorCacheConfig
-from dithc.config.schema.plugins import PluginSampler as PluginSampler
+from dithc.config.schema.evaluations import MAX_STEPS
 from dithc.config.schema.run_sections import FAMILIES as FAMILIES
 from dithc.config.schema.run_sections import SIZES as SIZES
 from dithc.config.schema.run_sections import Beta

@@ -11,7 +11,7 @@ from typing import Any, Self
 
 from dithc.core.integrity import parse_json, require_regular_file
 from dithc.core.logging import UserError, get_logger, user_error
-from dithc.core.processes import HELD
+from dithc.core.processes import HELD, start_time
 
 HEARTBEAT_SECONDS = 5.0
 EXPIRES_SECONDS = 45.0
@@ -34,15 +34,6 @@ def _boot() -> str | None:
         return f"{Path('/proc/sys/kernel/random/boot_id').read_text().strip()} {os.readlink('/proc/self/ns/pid')}"
     except OSError:
         return None
-
-
-def _start_time(pid: int) -> str | None:
-    """Return the start time of a local process in clock ticks (field 22 of /proc/pid/stat); None if it has ended."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except (OSError, ValueError):  # ValueError: an invalid PID in the lease
-        return None
-    return None if fields[0] == "Z" else fields[19]
 
 
 class Lease:
@@ -68,7 +59,7 @@ class Lease:
             "host": socket.gethostname(),
             "boot": _boot(),
             "pid": os.getpid(),
-            "start": _start_time(os.getpid()),
+            "start": start_time(os.getpid()),
             "id": time.time_ns(),
         }
         self._stop = threading.Event()
@@ -131,7 +122,7 @@ class Lease:
         with contextlib.suppress(ValueError, TypeError):
             content = UNKNOWN | parse_json(text)
         is_local = (content["host"], content["boot"]) == (self.identity["host"], self.identity["boot"])
-        is_dead = is_local and _start_time(content["pid"]) != content["start"]
+        is_dead = is_local and start_time(content["pid"]) != content["start"]
         return content, None if is_dead else now - stat.st_mtime
 
     def _is_free(self, age: float | None) -> bool:

@@ -238,10 +238,10 @@ class CheckpointStore:
         for path in [*self.folder.glob(".step_*.tmp.*"), *incomplete]:
             remove(path, manifest=COMMIT_FILE, reason="training was killed while it wrote or removed the checkpoint")
 
-    def event(self, event_name: str, **facts: object) -> None:
+    def event(self, event_name: str, **fields: object) -> None:
         """Append a line to `events.jsonl`, the history of the run over all attempts."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        line = {"time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "event": event_name, **facts}
+        line = {"time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "event": event_name, **fields}
         with (self.folder / "events.jsonl").open("a") as file:
             file.write(dump_checksummed_line(line))
 

@@ -49,7 +49,7 @@ class TilesSummary(TypedDict, total=False):
     rejected: dict[str, Count]
     splits: dict[str, Count]
     duplicates: Count
-    shifted: Count
+    moved: Count
     compared: Count
     groups: Count
     largest_group: Count
@@ -213,7 +213,7 @@ class FidSummary(_Compared, total=False):
     pixels: dict[str, Any]
 
 
-STAGES: dict[str, type] = {
+SUMMARY_TYPES: dict[str, type] = {
     "synthesize": SynthesizeSummary,
     "ingest": IngestSummary,
     "tiles": TilesSummary,
@@ -229,7 +229,7 @@ STAGES: dict[str, type] = {
 
 @cache
 def _adapter(stage: str) -> TypeAdapter[Any]:
-    return TypeAdapter(with_config(ConfigDict(strict=True, allow_inf_nan=False))(STAGES[stage]))
+    return TypeAdapter(with_config(ConfigDict(strict=True, allow_inf_nan=False))(SUMMARY_TYPES[stage]))
 
 
 def check(numbers: object, *, stage: str, path: Path) -> None:
@@ -237,7 +237,7 @@ def check(numbers: object, *, stage: str, path: Path) -> None:
 
     Numbers of undeclared stages are not checked. The UserError names file and key of a missing or wrong number.
     """
-    if stage not in STAGES:
+    if stage not in SUMMARY_TYPES:
         return
     try:
         _adapter(stage).validate_python(numbers)

@@ -4,6 +4,7 @@ import errno
 import re
 
 from dithc.core.logging.errors import UserError, user_error
+from dithc.core.units import format_bytes
 
 REFUSALS = re.compile(
     r"(can't|cannot|unable to) (allocate|map)|not enough memory|out of memory|bad_alloc|can't start new thread|"
@@ -25,13 +26,8 @@ def requested_memory(error: BaseException) -> str | None:
     if not is_refusal:
         return None
     if match := SIZES.search(str(error)):
-        return match[2] or (f"a tensor {match[3]}" if match[3] else gib(int(match[1])))
+        return match[2] or (f"a tensor {match[3]}" if match[3] else format_bytes(int(match[1])))
     return text or "memory"
-
-
-def gib(num_bytes: float) -> str:
-    """Format bytes for humans: 2.3 GiB, 40 MiB."""
-    return f"{num_bytes / 2**30:.2f} GiB" if abs(num_bytes) >= 2**30 else f"{num_bytes / 2**20:.1f} MiB"
 
 
 def out_of_memory(title: str, *, wanted: str, there_is: str, fix: str) -> UserError:

@@ -50,7 +50,7 @@ class progress:
         share = 100 * self.done // self.total if self.total else 100
         get_logger(f"dithc.{self.label}").info(
             f"{self.done}/{self.total} {self.unit} ({share} %), {rate:.3g} {self.unit}/s, "
-            f"{tqdm.format_interval(elapsed)} gone, {remaining} left{self._notes}"
+            f"{tqdm.format_interval(elapsed)} elapsed, {remaining} remaining{self._notes}"
         )
 
     def __enter__(self) -> Self:

@@ -6,7 +6,7 @@ checksummed JSON file. `Reference` and `published_value` read the printed number
 Invariants: only measured and simulated cells have a value. A cell without a value has a reason. The ratio to the
 printed number is computed. A document is validated when it is built and when it is read.
 
-Extending: add a field to its class. Printed numbers go into `published_values.yaml`.
+Extending: add a field to its class. Printed numbers go into `reference.yaml`.
 """
 
 from dithc.core.reproduction.published_values import Printed, Reference, published_value, read_reference

@@ -10,7 +10,7 @@ import yaml
 from dithc.core.measurements import ABSENT, Table
 
 # Rows of figure 9 by the stages of `dithc bench stepwise`.
-STAGES = {
+PUBLISHED_ROWS = {
     "gemm": "GEMM",
     "mpi": "+ asynchronous MPI",
     "operators": "+ AI operators",
@@ -73,4 +73,4 @@ def published_value(target: str, row: str, column: str) -> float | None:
     """
     tables = read_reference().tables
     table = tables.get(target) or tables.get(target.replace("fig", "figure", 1))
-    return table.number(STAGES.get(row, row), column) if table else None
+    return table.number(PUBLISHED_ROWS.get(row, row), column) if table else None

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dithc.core.artifacts import Manifest
-from dithc.core.integrity import json_documents
+from dithc.core.integrity import read_document
 from dithc.core.logging import user_error
 from dithc.data import Rows, Tiles, products
 from dithc.data.export.find_inputs import require_input
@@ -79,5 +79,5 @@ class GeneratedImages:
     def labels(self) -> npt.NDArray[np.int32]:
         """Class of each image (N,)."""
         paths = shard_paths(self.path, self.manifest, suffix=".json")
-        sidecars = [json_documents.read(Manifest.verified(path)) for path in paths]
+        sidecars = [read_document(Manifest.verified(path)) for path in paths]
         return np.concatenate([np.array(sidecar["labels"], np.int32) for sidecar in sidecars])

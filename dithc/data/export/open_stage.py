@@ -69,7 +69,7 @@ def open_stage(manifest: Path | str, *, image: int | None = None, latents: Opene
     """
     path = Path(manifest)
     content = Manifest.read(path)
-    stages = STAGES | ({"latents": latents} if latents else {})
+    stages = OPENERS | ({"latents": latents} if latents else {})
     if content.stage not in stages:
         got, expected = f"stage {content.stage!r}", ", ".join(stages)
         raise user_error(f"{path} has no arrays", got=got, expected=expected, fix="open the manifest of another stage")
@@ -219,4 +219,4 @@ def _image_arrays(
     return StageArrays(array, coordinates | {"band": list(bands.names)}, attributes)
 
 
-STAGES: dict[str, Opener] = {"ingest": _scenes, "tiles": _tiles, "sample": _samples, "features": _features}
+OPENERS: dict[str, Opener] = {"ingest": _scenes, "tiles": _tiles, "sample": _samples, "features": _features}

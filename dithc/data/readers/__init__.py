@@ -40,7 +40,7 @@ class Reader(Protocol):
     """Interface of readers, which must be picklable because several processes read with copies.
 
     Optional members:
-    - `columns`: additional facts of its scenes for the table.
+    - `columns`: additional properties of its scenes for the table.
     - `size(path)`: bytes that are read, if not the entire files.
     - `memory_bytes`: most memory for reading one scene.
     - `canvas`: set before each scene, as the allocator of large scenes.

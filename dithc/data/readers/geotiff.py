@@ -58,7 +58,7 @@ class GeoTiffReader:
         invalid = np.logical_or.reduce(raw.invalid(nodata, declared=source.nodata))  # (H, W)
         mask = np.where(invalid, Mask.INVALID, Mask.VALID).astype(np.uint8)
         masks = self._masks.mark(path, raw.place, mask, self._stem(path))
-        facts = {"sensor": source.sensor or None, "dtype": str(raw.pixels.dtype)}
+        properties = {"sensor": source.sensor or None, "dtype": str(raw.pixels.dtype)}
         wavelengths = {} if source.wavelengths_nm is None else {"wavelengths_nm": source.wavelengths_nm}
         return Scene(
             scene_id=scene_id(path, self.folder),
@@ -70,7 +70,7 @@ class GeoTiffReader:
             place=raw.place,
             units=source.units,
             scale=SCALES.get(source.units, 1.0),
-            facts={**facts, **wavelengths},
+            properties={**properties, **wavelengths},
             notes=raw.notes,
         )
 

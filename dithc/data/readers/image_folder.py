@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 
 from dithc.config import datasets
-from dithc.core.clutter import is_clutter
 from dithc.core.logging import user_error
+from dithc.core.system_files import is_system_file
 from dithc.data.archives import list_members
 from dithc.data.images import prepare
 from dithc.data.readers.image_stores import (
@@ -23,10 +23,10 @@ from dithc.data.readers.image_stores import (
     WebDataset,
 )
 from dithc.data.readers.listing import Listing, check_exists, scene_id
-from dithc.data.scene import Georeference, Mask, Scene
+from dithc.data.readers.plugin import NO_GEOREFERENCE
+from dithc.data.scene import Mask, Scene
 
 BANDS = ["R", "G", "B"]
-NO_GEOREFERENCE = Georeference(gsd_m=0.0)
 STORES: dict[str, type[FolderStore | TarStore | WebDataset | Parquet]] = {
     "folders": FolderStore,
     "tar": TarStore,
@@ -75,7 +75,7 @@ class ImageFolderReader:
 
 def _detect_layout(folder: Path, *, single: bool) -> str:
     check_exists(folder, expected=EXPECTED)
-    entries = [path for path in folder.iterdir() if not is_clutter(path.name)] if folder.is_dir() else [folder]
+    entries = [path for path in folder.iterdir() if not is_system_file(path.name)] if folder.is_dir() else [folder]
     folders = [path for path in entries if path.is_dir()]
     files = {*entries} - {*folders}
     shards = {suffix: [path for path in files if path.suffix.lower() == suffix] for suffix in (".tar", ".parquet")}

@@ -13,8 +13,8 @@ from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
-from dithc.core.clutter import is_clutter
 from dithc.core.logging import get_logger, user_error
+from dithc.core.system_files import is_system_file
 from dithc.data.archives import TarMember, list_members
 from dithc.data.file_checks import check_memory, open_regular, printable
 from dithc.data.images import SUFFIXES, read_file
@@ -82,7 +82,7 @@ class FolderStore(ImageStore):
             check_splits(folder, paths, single=True)
             self.classes, self.paths = [printable(folder.name)], paths
             return
-        entries = sorted(path for path in folder.iterdir() if not is_clutter(path.name)) if folder.is_dir() else []
+        entries = sorted(path for path in folder.iterdir() if not is_system_file(path.name)) if folder.is_dir() else []
         folders = [path for path in entries if path.is_dir()]
         check_disjoint(folder, folders)
         if not folders:

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import overload
 
 from dithc.config import datasets
-from dithc.core.clutter import is_clutter
 from dithc.core.logging import UserError, get_logger, user_error
+from dithc.core.system_files import is_system_file
 from dithc.data.file_checks import printable
 
 SHOWN = 5
@@ -186,7 +186,7 @@ class Listing:
 
 def glob(folder: Path, pattern: str) -> list[Path]:
     """Return the sorted matches of a glob below a folder, without hidden and system names."""
-    return sorted(path for path in folder.glob(pattern) if not is_clutter(path.relative_to(folder)))
+    return sorted(path for path in folder.glob(pattern) if not is_system_file(path.relative_to(folder)))
 
 
 def walk(folder: Path) -> Iterator[tuple[Path, list[str], list[str]]]:
@@ -201,8 +201,8 @@ def walk(folder: Path) -> Iterator[tuple[Path, list[str], list[str]]]:
 
     links = list[Path]()
     for parent, folders, names in os.walk(folder, onerror=stop):
-        folders[:] = [name for name in folders if not is_clutter(name)]
-        yield Path(parent), folders, [name for name in names if _is_hidden(name) or not is_clutter(name)]
+        folders[:] = [name for name in folders if not is_system_file(name)]
+        yield Path(parent), folders, [name for name in names if _is_hidden(name) or not is_system_file(name)]
         links += [Path(parent, name) for name in folders if Path(parent, name).is_symlink()]
     if links:
         log.warning(

@@ -18,11 +18,11 @@ from dithc.data.scene import Array, Georeference, Mask, Reason, Scene, SceneReje
 
 DTYPES = ("uint8", "int16", "uint16")
 NO_GEOREFERENCE = Georeference(gsd_m=0.0)
-FACTS: dict[str, type] = {
+PROPERTIES: dict[str, type] = {
     **dict.fromkeys(("product_id", "satellite", "sensor", "sensing_time"), str),
     **dict.fromkeys(("sun_elevation", "sun_azimuth"), float),
 }
-"""Types of facts of a scene: text (time as 2024-05-17T10:00:31), and angles in degrees."""
+"""Types of the properties of a scene: text (time as 2024-05-17T10:00:31), and angles in degrees."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +36,7 @@ class Raster:
     mask: Array | None = None  # (H, W) uint8: 0 invalid, 1 valid, 2 cloud; None if every pixel is valid
     place: Georeference = NO_GEOREFERENCE  # by default none, as for images
     label: int = 0  # class index
-    facts: dict[str, Any] = field(default_factory=dict)  # metadata with names in `FACTS`
+    properties: dict[str, Any] = field(default_factory=dict)  # named as in `PROPERTIES`
 
 
 class InstalledReader:
@@ -87,7 +87,7 @@ class InstalledReader:
             scale=raster.scale,
             offset=raster.offset,
             label=raster.label,
-            facts=raster.facts,
+            properties=raster.properties,
         )
 
     def _check(self, raster: Any) -> None:
@@ -106,10 +106,12 @@ class InstalledReader:
         ):
             expected = f"uint8 {pixels.shape[1:]} of 0 invalid, 1 valid, 2 cloud"
             raise _result_error("an invalid mask", got=f"{raster.mask.dtype} {raster.mask.shape}", expected=expected)
-        invalid = {name: value for name, value in raster.facts.items() if not isinstance(value, FACTS.get(name, ()))}
+        invalid = {
+            name: value for name, value in raster.properties.items() if not isinstance(value, PROPERTIES.get(name, ()))
+        }
         if invalid:
-            expected = ", ".join(f"{name} ({kind.__name__})" for name, kind in FACTS.items())
-            raise _result_error("facts of wrong names or types", got=invalid, expected=expected)
+            expected = ", ".join(f"{name} ({kind.__name__})" for name, kind in PROPERTIES.items())
+            raise _result_error("properties of wrong names or types", got=invalid, expected=expected)
         if not 0 <= raster.label < len(self.classes):
             raise _result_error("a label without class", got=raster.label, expected=f"0 to {len(self.classes) - 1}")
 

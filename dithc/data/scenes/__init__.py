@@ -5,7 +5,7 @@ Contents: `ingest_scenes` writes stacks and a table with one row per file. `Scen
 Invariants: results of earlier runs are reused if their files are unchanged. Every file has a row, accepted or rejected
 with its reason.
 
-Extending: a new fact about scenes is a column in `scene_cache.py`.
+Extending: a new property of scenes is a column in `scene_cache.py`.
 """
 
 from dithc.data.scenes.ingest import ingest_scenes

@@ -92,7 +92,7 @@ def _settings(source: datasets.Source, classes: list[str]) -> str:
     ground = dem and state_of([Path(dem)], relative_to=Path(dem).parent)
     code = {**Manifest.code_here(), **{name: version(name) for name in DECODERS}}
     if isinstance(source, datasets.PluginSource):
-        code |= {"extension": " ".join(source.extension.values())}
+        code |= {"plugin": " ".join(source.plugin.values())}
     return digest(
         {"source": source.model_dump(mode="json", exclude={"path"}), "classes": classes, "ground": ground, "code": code}
     )

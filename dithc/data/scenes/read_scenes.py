@@ -16,6 +16,7 @@ from typing import Any
 
 from dithc.core.artifacts import outputs
 from dithc.core.logging import UserError, setup_logging, user_error
+from dithc.core.units import format_bytes
 from dithc.data.file_checks import memory_bytes
 from dithc.data.readers import SceneSource
 from dithc.data.scene import Rejection
@@ -123,7 +124,7 @@ def _worker_error(statuses: Sequence[int | None], *, memory: int) -> UserError:
     return user_error(
         f"one of the {len(statuses)} processes that read scenes has ended early",
         got=", ".join(causes) or "unknown exit status",
-        expected=f"processes that run until all scenes are read, with {memory / 2**30:.1f} GiB of memory each",
+        expected=f"processes that run until all scenes are read, with {format_bytes(memory)} of memory each",
         fix="see the messages above; after SIGKILL, give the job more memory or fewer `--workers` "
         "(`resources: {ingest: {mem_mb, cpus}}`); start again: scenes already read are kept",
     )

@@ -17,7 +17,7 @@ from dithc.data.scene import Array, Mask
 from dithc.data.scenes.ingest import INDEX_FILE, TABLE_FILE
 
 COLUMNS = ("scene_id", "status", "stack", "row", "label", "height", "width", "crs", "transform")
-FACTS = ("gsd_m", "sensing_time", "satellite", "sensor", "sun_elevation", "sun_azimuth")
+PROPERTY_COLUMNS = ("gsd_m", "sensing_time", "satellite", "sensor", "sun_elevation", "sun_azimuth")
 """Optional columns of the table."""
 
 
@@ -32,7 +32,7 @@ class Scenes:
         self.folder = folder
         try:
             self.index: dict[str, Any] = parse_json(Manifest.verified(folder / INDEX_FILE).read_text())
-            columns = read_columns(Manifest.verified(folder / TABLE_FILE), *COLUMNS, *FACTS)
+            columns = read_columns(Manifest.verified(folder / TABLE_FILE), *COLUMNS, *PROPERTY_COLUMNS)
         except (OSError, ValueError) as error:
             raise user_error(
                 f"the scenes in {folder} cannot be read",

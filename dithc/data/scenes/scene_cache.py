@@ -66,7 +66,7 @@ class CachedScene:
         values, mask, dtype = scene.pixels, scene.mask, str(scene.pixels.dtype)
         kind = {name: getattr(scene, name) for name in ("units", "scale", "offset")}
         kind |= {"gsd_m": scene.place.gsd_m, "bands": scene.bands, "dtype": dtype}
-        kind |= {"file_dtype": scene.facts.get("dtype", dtype)}
+        kind |= {"file_dtype": scene.properties.get("dtype", dtype)}
         canvas.release()
         file_path = canvas.path
         pixels: Array | Path = np.ascontiguousarray(values) if file_path is None else file_path
@@ -265,7 +265,7 @@ def _row(scene: Scene, folder: Path) -> dict[str, Any]:
         "transform": None if georeference.transform is None else list(georeference.transform),
         "valid_frac": float((scene.mask != 0).mean()),
         "notes": " ".join(scene.notes),
-        **scene.facts,
+        **scene.properties,
     }
 
 

@@ -20,6 +20,7 @@ from urllib.error import HTTPError
 
 from dithc.core.artifacts import sha256_file
 from dithc.core.logging import UserError, get_logger, user_error
+from dithc.core.units import format_bytes
 from dithc.data.stac.http import RETRY_STATUSES, TOKEN, TOKEN_HOSTS, Credentials, open_url, read_block
 from dithc.data.stac.multihash import difference
 
@@ -121,8 +122,8 @@ def _transfer(request: DownloadRequest, credentials: Credentials, progress: Call
         if total - start > free:
             raise user_error(
                 f"not enough disk space for {request.target.name}",
-                got=f"{max(free, 0) / 2**30:.1f} GiB in {request.target.parent}, besides a reserve of 1 GiB",
-                expected=f"{(total - start) / 2**30:.1f} GiB",
+                got=f"{format_bytes(max(free, 0))} in {request.target.parent}, besides a reserve of 1 GiB",
+                expected=format_bytes(total - start),
                 fix="free space, or set `source.path` to a larger disk; the received part is kept",
             )
         if start == 0:

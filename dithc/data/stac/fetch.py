@@ -13,9 +13,9 @@ from urllib.parse import quote, urlsplit
 
 from dithc.config import datasets
 from dithc.core.artifacts import atomic_write, sha256_file
-from dithc.core.clutter import is_clutter
 from dithc.core.integrity import parse_json
 from dithc.core.logging import UserError, get_logger, progress, user_error
+from dithc.core.system_files import is_system_file
 from dithc.data.stac.catalog import search_catalog
 from dithc.data.stac.download import DownloadRequest, download
 from dithc.data.stac.http import Credentials, check_address, is_remote, open_url, read_body, resolve_url, strip_query
@@ -102,7 +102,7 @@ def _items_summary(scenes: _PinnedScenes, source: datasets.Sentinel2StacSource) 
 
 def _read_items(items: Path) -> list[Item]:
     inside = items.rglob("*.json") if items.is_dir() else [items]
-    paths = sorted(path for path in inside if not is_clutter(path.relative_to(items)))
+    paths = sorted(path for path in inside if not is_system_file(path.relative_to(items)))
     items_by_id: dict[str, Item] = {}
     for path in paths:
         content = read_document(path)

@@ -7,7 +7,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from dithc.config import datasets
 from dithc.core.artifacts import atomic_write, sha256_file
-from dithc.core.integrity import dump_checksummed, json_documents
+from dithc.core.integrity import Altered, dump_checksummed, read_document
 from dithc.core.logging import user_error
 
 LOCK_FILE = "lock.json"
@@ -70,16 +70,14 @@ class Lock(BaseModel):
         if not path.exists():
             return None
         try:
-            return cls.model_validate(json_documents.read(path, most=LOCK_BYTES))
+            return cls.model_validate(read_document(path, most=LOCK_BYTES))
         except ValueError as error:
             got: object = error
             if isinstance(error, ValidationError):
                 first = error.errors()[0]
                 got = f"{'.'.join(map(str, first['loc']))}: {first['msg']}, {first['input']!r}"[:MAX_MESSAGE]
             raise user_error(
-                f"{path} was changed after it was written"
-                if isinstance(error, json_documents.Altered)
-                else f"{path} is invalid",
+                f"{path} was changed after it was written" if isinstance(error, Altered) else f"{path} is invalid",
                 got=got,
                 expected="the checksummed content, with every path of the form ID/FILE",
                 fix=f"rm {path}, then run `dithc fetch`; files with a checksum of the catalog are not fetched again",

@@ -134,10 +134,10 @@ class Conditions:
         of_scenes = {name: source.columns[name] for name in COLUMNS if name in source.columns}
         days = [day_of_year(time) for time in of_scenes["sensing_time"]]
         self._scenes: dict[str, list[Any]] = of_scenes | {"day_of_year": days}
-        facts = {name for name, values in self._scenes.items() if any(value not in (None, "", 0.0) for value in values)}
+        found = {name for name, values in self._scenes.items() if any(value not in (None, "", 0.0) for value in values)}
         if any(source.columns["transform"]):
-            facts |= {"lon", "lat"}
-        self.columns = {name: kind for name, kind in COLUMNS.items() if name in facts and facts != {"gsd_m"}}
+            found |= {"lon", "lat"}
+        self.columns = {name: kind for name, kind in COLUMNS.items() if name in found and found != {"gsd_m"}}
         self.model: list[Condition] = []
         for condition in MODEL:
             if condition["column"] in self.columns:
@@ -170,12 +170,12 @@ class Conditions:
         return columns
 
     def _inputs(self, scenes: list[int], y: Ints, x: Ints) -> dict[str, list[Any]]:
-        facts = {name: [self._scenes[name][scene] for scene in scenes] for name in self.columns if name in self._scenes}
+        table = {name: [self._scenes[name][scene] for scene in scenes] for name in self.columns if name in self._scenes}
         if "lon" in self.columns:
             longitudes, latitudes = self._centers(scenes, y, x)
-            facts |= {"lon": _none_if_nan(longitudes), "lat": _none_if_nan(latitudes)}
+            table |= {"lon": _none_if_nan(longitudes), "lat": _none_if_nan(latitudes)}
         names = self._source.columns["scene_id"]
-        return facts | {"scene_id": [names[scene] for scene in scenes], "y": y.tolist(), "x": x.tolist()}
+        return table | {"scene_id": [names[scene] for scene in scenes], "y": y.tolist(), "x": x.tolist()}
 
     def _centers(self, scenes: list[int], y: Ints, x: Ints) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
         transforms = [self._source.columns["transform"][scene] for scene in scenes]

@@ -26,10 +26,10 @@ class Histogram:
             values = pixels[:, band].ravel() if everywhere else pixels[:, band][valid]
             counts += np.bincount(values.astype(np.int64) - self.lowest, minlength=BINS)
 
-    def describe(self, *, scale: float, offset: float, low: float, high: float) -> list[dict[str, float]]:
+    def describe(self, *, scale: float, offset: float) -> list[dict[str, float]]:
         """Return mean, deviation, percentiles and scaling ends per band; physical = stored * scale + offset.
 
-        The scaling ends are the percentiles `low` and `high`. If they are equal, `high` is one stored unit more.
+        The scaling ends `low` and `high` are the percentiles 1 and 99. If they are equal, `high` is one stored unit more.
         """
         values = np.arange(BINS, dtype=np.float64) + self.lowest
         statistics = []
@@ -37,9 +37,9 @@ class Histogram:
             total = counts.sum()
             mean = float((counts * values).sum() / total)
             std = float(np.sqrt((counts * (values - mean) ** 2).sum() / total))
-            ends = [self._percentile(counts, q) for q in (low, high)]
-            physical = {name: self._percentile(counts, q) * scale + offset for name, q in PERCENTILES.items()}
-            physical |= {"low": ends[0] * scale + offset, "high": max(ends[1], ends[0] + 1.0) * scale + offset}
+            stored = {name: self._percentile(counts, q) for name, q in PERCENTILES.items()}
+            stored |= {"low": stored["p1"], "high": max(stored["p99"], stored["p1"] + 1.0)}
+            physical = {name: value * scale + offset for name, value in stored.items()}
             statistics.append({"mean": mean * scale + offset, "std": std * scale, **physical})
         return statistics
 

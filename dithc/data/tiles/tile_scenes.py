@@ -198,7 +198,7 @@ class _Cutter:
             "rejected": dict(self.reasons),
             "splits": {name: self.splits[name] for name in SPLITS},
             "duplicates": self.duplicates,
-            "shifted": self.tiles.num_moved,
+            "moved": self.tiles.num_moved,
             "pixels": self.tiles.pixels,
             "uncovered_pixels": self.tiles.outside,
             "bands": self.source.index["bands"],
@@ -307,15 +307,15 @@ def _report(dataset: datasets.DatasetConfig, source: Scenes, cutter: _Cutter, nu
 def _info(
     dataset: datasets.DatasetConfig, source: Scenes, cutter: _Cutter, numbers: summaries.TilesSummary
 ) -> dict[str, Any]:
-    index, scaling = source.index, dataset.normalization
+    index = source.index
     units = {"scale": index["scale"], "offset": index["offset"]}
-    described = cutter.histograms["train"].describe(**units, low=scaling.low_percentile, high=scaling.high_percentile)
+    described = cutter.histograms["train"].describe(**units)
     ranges = {
         split: histogram.ranges(described, pixels=cutter.pixel_counts[split], **units)
         for split, histogram in cutter.histograms.items()
         if cutter.pixel_counts[split]
     }
-    counts = ("accepted", "rejected", "splits", "duplicates", "shifted", "pixels", "uncovered_pixels")
+    counts = ("accepted", "rejected", "splits", "duplicates", "moved", "pixels", "uncovered_pixels")
     same = ("kind", "bands", "units", "scale", "offset", "dtype", "gsd_m", "classes")
     return {
         "schema_version": SCHEMA_VERSION,
@@ -330,7 +330,6 @@ def _info(
         },
         "columns": {name: COLUMN_FILES[name] for name in cutter.columns},
         "conditions": cutter.conditions.model,
-        "normalization": scaling.model_dump(mode="json"),
         "display": dataset.rendering.model_dump(mode="json"),
         "split": dataset.split.model_dump(mode="json"),
     }

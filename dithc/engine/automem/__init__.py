@@ -2,15 +2,15 @@
 
 `AutoMem(model, ...)` sets up a model and returns it. It recomputes blocks on request. With two memory tiers it records
 a warm-up, computes a `Plan` and moves weights, gradients and saved tensors ahead of their use (section 4.2 of the
-DiT-HC paper, Algorithm 1). `get_manager(model)` returns the `Manager`: plan, trace, counters, and homes of optimizer state.
+DiT-HC paper, Algorithm 1). `get_manager(model)` returns the `Manager`: plan, trace, counters, and optimizer state.
 
 Invariants:
 
 - Parameters, state dictionary names, outputs, losses and gradients stay bitwise equal.
 - A plan is advice: late or unplaced tensors are used in place. Failed disk writes cost fast memory. Failed reads are an
   OSError, or a SIGBUS without memory for a copy.
-- Between calls and after any backward pass, every parameter is at home and may be moved. From `begin_step` to the end
-  of the backward pass, change weights through the parameter or new data. Writes through `.data` may be lost.
+- Between calls and after any backward pass, every parameter is in its original storage and may be moved. From `begin_step`
+  to the end of the backward pass, change weights through the parameter or new data. Writes through `.data` may be lost.
 - Later passes do not change a gradient that is still held.
 - State ends with the model: then the tiers are empty. With one tier, or if everything fits, there are no hooks.
 - A copy of a model (`copy.deepcopy`) is unmanaged. A second call replaces the first.

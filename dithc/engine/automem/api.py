@@ -40,8 +40,8 @@ def AutoMem(
 ) -> Model:
     """Set up the memory management of `model`, and return it (section 4.2 of the paper, Algorithm 1).
 
-    With two or more tiers the weights move to slow memory. The first forward and backward pass is a recorded warm-up. From the
-    next step on, a plan places every tensor.
+    With two or more tiers the weights move to slow memory. The first two passes are a recorded warm-up, or the first
+    with a given plan. From the next step on, a plan places every tensor.
 
     Args:
         model: Any module. Recomputation requires repeated blocks: its largest `ModuleList` (by parameters), else
@@ -72,7 +72,8 @@ def AutoMem(
         module = model.get_submodule(name)
         module.forward = partial(_run_unit, _Link(manager, name), module.forward)
     model.forward = partial(_run_model, _Link(manager), model.forward)
-    log.info("memory of %d units is managed after a warm-up of one forward and backward pass", len(manager.units))
+    warmup = "two warm-up passes" if plan is None else "one warm-up pass"
+    log.info("memory of %d units is managed after %s, each forward and backward", len(manager.units), warmup)
     return model
 
 

@@ -21,7 +21,7 @@ from dithc.engine.automem.profiler import ProfiledCall
 from dithc.engine.automem.saved_tensor_transfers import SavedTensorTransfers
 from dithc.engine.automem.trace import StateItem, Trace
 from dithc.engine.automem.units import units_of
-from dithc.engine.automem.weight_copies import BeforeLoad, ParameterAddresses, WeightCopies, is_worth_moving, move_homes
+from dithc.engine.automem.weight_copies import BeforeLoad, ParameterAddresses, WeightCopies, is_worth_moving, move_into
 from dithc.engine.memory import CopyEngine, Tier, Tiers
 
 log = get_logger(__name__)
@@ -78,19 +78,19 @@ class Manager:
         self._context: PlanContext | None = None
         self._state: dict[str, int] = {}
         self._parameters: dict[str, list[tuple[str, nn.Parameter]]] = {}
-        self._homes = ParameterAddresses(())
+        self._storages = ParameterAddresses(())
         self._runs: dict[str, int] = {}
         self._calls = 0  # calls with gradient since begin_step
         self._has_steps = self._is_paused = self._is_preloaded = False
         self._slow = tiers.slow
-        move_homes(model.parameters(), self._slow)
+        move_into(model.parameters(), self._slow)
         tiers.serve()
         self._closed = Event()
         self._finalizer = finalize(model, _stop_copies, self._closed, tiers, self._copies, copies is None)
         self._start_counts = self._counts()
 
     def begin_step(self) -> None:
-        """Start an optimizer step: reset counters, read homes, plan after the warm-up, and start the first loads.
+        """Start an optimizer step: reset counters, read storages, plan after the warm-up, and start the first loads.
 
         The warm-up takes two passes because the first is slow, or one pass with a given plan. Without this call, the
         next call of the model creates the plan.
@@ -107,7 +107,7 @@ class Manager:
         self._start_counts = self._counts()
         if self._context is not None:
             self._weights.release_all()
-            self._read_homes()
+            self._read_storages()
             self._context.begin()
             self._is_preloaded = True
 
@@ -123,10 +123,10 @@ class Manager:
     def call_before_load(self, before_load: BeforeLoad) -> None:
         self._weights.before_load = before_load
 
-    def home(self, name: str, like: Tensor) -> Tensor:
+    def allocate_state(self, name: str, like: Tensor) -> Tensor:
         """Return an uninitialized contiguous tensor like `like` in the planned tier for the state `name`.
 
-        Slow memory serves before a plan exists. A second call with a name replaces the first. `like` may be a meta tensor.
+        Slow memory is used before a plan exists. A second call with a name replaces the first. `like` may be a meta tensor.
         """
         self._state[name] = like.nbytes
         in_fast = self.plan is not None and self.plan.state.get(name) == "fast"
@@ -189,7 +189,7 @@ class Manager:
             return None
         if not self._is_preloaded:
             self._weights.release_all()  # from a call without a backward pass
-            self._read_homes()
+            self._read_storages()
         self._is_preloaded = False
         return ManagedCall(self._context, allocation=self._allocation)
 
@@ -205,7 +205,7 @@ class Manager:
         self._calls += 1
         if is_recorded:
             return None  # for the rest of the step
-        self._read_homes()
+        self._read_storages()
         if self._profiles and not self._profiles[-1].is_complete:
             self._profiles.pop()  # it had no backward pass
         profiled = ProfiledCall(
@@ -236,8 +236,8 @@ class Manager:
         level = log.info if self.plan.fits else log.warning
         level("memory plan, computed in %.2f s\n%s", perf_counter() - started, self.plan.describe())
         decisions = {unit.name: self.plan.units.get(unit.name, NO_MOVES) for unit in trace.units}
-        self._place_homes(decisions)
-        self._read_homes()
+        self._place_parameters(decisions)
+        self._read_storages()
         if not any(decision.moves_tensors for decision in decisions.values()):
             return
         self._context = PlanContext(
@@ -250,32 +250,32 @@ class Manager:
             closed=self._closed,
         )
 
-    def _place_homes(self, decisions: Mapping[str, UnitDecision]) -> None:
+    def _place_parameters(self, decisions: Mapping[str, UnitDecision]) -> None:
         num_in_place = 0
         for name, decision in decisions.items():
             module = self.units[name]() if name in self.units else None  # not for the second run of a module
             if module is not None and decision.weights == "fast":
-                num_in_place += move_homes(module.parameters(), self.tiers.fast)
+                num_in_place += move_into(module.parameters(), self.tiers.fast)
             if module is not None and decision.gradients == "slow":
                 self._gradients.move(module)
         if num_in_place:
             log.info("%d parameters stay in place because other views share their memory", num_in_place)
 
-    def _read_homes(self) -> None:
-        """Read the current homes of the parameters, which other code may have moved."""
+    def _read_storages(self) -> None:
+        """Read the current storages of the parameters, which other code may have moved."""
         for name, unit in self.units.items():
             module = unit()
             parameters = () if module is None else module.named_parameters(prefix=name)
             self._parameters[name] = [(path, parameter) for path, parameter in parameters if is_worth_moving(parameter)]
         model = self._model()
-        self._homes = ParameterAddresses(() if model is None else model.parameters())
+        self._storages = ParameterAddresses(() if model is None else model.parameters())
 
     def _parameters_of(self, run: str) -> list[nn.Parameter]:
         return [parameter for _, parameter in self._parameters[run.partition("#")[0]]]
 
     def _find_weight(self, address: int) -> nn.Parameter | None:
         parameter = self._weights.find(address)
-        return self._homes.find(address) if parameter is None else parameter
+        return self._storages.find(address) if parameter is None else parameter
 
 
 def _level(tier: Tier) -> MemoryLevel:

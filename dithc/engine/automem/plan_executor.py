@@ -142,7 +142,7 @@ class ManagedCall:
         self._weights.use(context.copied_parameters(name))
 
     def _end_backward(self, task: int) -> None:
-        """Restore all homes and free all copies after a complete or failed backward pass."""
+        """Restore all parameters and free all copies after a complete or failed backward pass."""
         if task != self._backward_task:
             return
         self._backward_task = -1

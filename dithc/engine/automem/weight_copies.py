@@ -1,6 +1,6 @@
 """Copies of weights in fast memory that replace the parameters while their unit runs.
 
-A parameter's home is its data at the time of a copy. A copy is discarded if the parameter gets new data or a new
+The original is the data of a parameter at the copy. A copy is discarded if the parameter gets new data or a new
 version. Changes through `.data` or `.detach().numpy()` are not detected while a copy exists: from `Manager.begin_step`,
 or the call of the model, to the end of its backward pass. Make these changes before `begin_step`.
 
@@ -30,7 +30,7 @@ class _Copy:
     """A copy of a parameter; `version` is the parameter's version at the copy, then at its installation."""
 
     parameter: nn.Parameter
-    home: Tensor
+    original: Tensor
     fast: Tensor
     ticket: Any
     version: int
@@ -62,11 +62,11 @@ class WeightCopies:
         if self.before_load is not None:
             self.before_load(missing)
         for parameter in missing:
-            home = parameter.data
-            target = allocate_in(self._fast, home.shape, home.dtype)
+            data = parameter.data
+            target = allocate_in(self._fast, data.shape, data.dtype)
             if target is not None:
-                ticket = self._copies.submit(target, home, stream="load")
-                self._by_parameter[parameter] = _Copy(parameter, home, target, ticket, parameter._version, users={unit})
+                ticket = self._copies.submit(target, data, stream="load")
+                self._by_parameter[parameter] = _Copy(parameter, data, target, ticket, parameter._version, users={unit})
 
     def use(self, parameters: Iterable[nn.Parameter]) -> None:
         """Install the copies of these parameters when complete; OSError if the disk failed."""
@@ -81,7 +81,7 @@ class WeightCopies:
                 del self._by_parameter[parameter]
 
     def restore(self, parameters: Iterable[nn.Parameter]) -> None:
-        """Reinstall the homes of these parameters; keep the copies."""
+        """Reinstall the originals of these parameters; keep the copies."""
         for parameter in parameters:
             copy = self._by_parameter.get(parameter)
             if copy is not None and copy.is_in_place:
@@ -97,7 +97,7 @@ class WeightCopies:
                     self._drop(copy)
 
     def release_all(self) -> None:
-        """Release all copies, with every parameter at home."""
+        """Release all copies, and reinstall every original."""
         for copy in list(self._by_parameter.values()):
             self._drop(copy)
 
@@ -121,7 +121,7 @@ class WeightCopies:
                 self._has_warned = True
             return False
         parameter = copy.parameter
-        same_memory = parameter.data_ptr() == copy.home.data_ptr() and parameter.shape == copy.home.shape
+        same_memory = parameter.data_ptr() == copy.original.data_ptr() and parameter.shape == copy.original.shape
         return same_memory and parameter._version == copy.version
 
     def _drop(self, copy: _Copy) -> None:
@@ -131,18 +131,18 @@ class WeightCopies:
 
     @torch.no_grad()
     def _reinstall(self, copy: _Copy) -> None:
-        """Reinstall a parameter's home, with care for changed weights or new data."""
+        """Reinstall the original of a parameter, with care for changed weights or new data."""
         parameter, copy.is_in_place = copy.parameter, False
         if parameter.data_ptr() != copy.fast.data_ptr():
             return
         if parameter._version != copy.version:
-            copy.home.copy_(copy.fast)
+            copy.original.copy_(copy.fast)
             copy.version = parameter._version
-        parameter.data = copy.home
+        parameter.data = copy.original
 
 
 class ParameterAddresses:
-    """Map from addresses to the parameters at home."""
+    """Map from addresses to the parameters in their original storage."""
 
     def __init__(self, parameters: Iterable[nn.Parameter]) -> None:
         by_address = {parameter.data_ptr(): parameter for parameter in parameters if is_worth_moving(parameter)}
@@ -181,7 +181,7 @@ def allocate_in(tier: Tier, shape: torch.Size, dtype: torch.dtype) -> Tensor | N
 
 
 @torch.no_grad()
-def move_homes(parameters: Iterable[nn.Parameter], tier: Tier) -> int:
+def move_into(parameters: Iterable[nn.Parameter], tier: Tier) -> int:
     """Move parameters into a tier until it is full; return the number kept in place by other views."""
     num_in_place = 0
     for parameter in parameters:

@@ -13,9 +13,8 @@ imports mpi4py.
 
 from typing import TYPE_CHECKING, Any
 
-from dithc.engine.comm import traffic
+from dithc.engine.comm import environment, traffic
 from dithc.engine.comm.group import Group, connect_ranks
-from dithc.engine.comm.launch import exit_report, launch_command, supervise
 from dithc.engine.comm.session import init_distributed
 from dithc.engine.comm.settings import CommConfig
 
@@ -28,10 +27,8 @@ __all__ = [
     "Reducer",
     "ShardedParameters",
     "connect_ranks",
-    "exit_report",
+    "environment",
     "init_distributed",
-    "launch_command",
-    "supervise",
     "traffic",
 ]
 

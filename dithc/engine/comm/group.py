@@ -163,7 +163,7 @@ class Group:
 
         return SharedSegment(num_bytes, over=over, timeout_seconds=timeout_seconds)
 
-    def communicate_on(self, cpu: int) -> None:
+    def bind_communication_threads(self, cpu: int) -> None:
         """Bind the communication threads, also of later process groups, to a logical CPU."""
         if threads := self._communication():
             threads.bind_progress_threads(cpu)

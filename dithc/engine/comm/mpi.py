@@ -57,12 +57,12 @@ class MpiCommunicator:
         self.size: int = communicator.Get_size()
 
     @classmethod
-    def from_ranks(cls, ranks: Sequence[int] | None = None, *, tag: int = 0) -> "MpiCommunicator":
+    def from_ranks(cls, ranks: Sequence[int] | None = None) -> "MpiCommunicator":
         """Create a channel over ranks of the world, by default all; collective over just these ranks."""
         if ranks is None or len(ranks) == MPI.COMM_WORLD.Get_size():
             return cls(MPI.COMM_WORLD.Dup())
         group = MPI.COMM_WORLD.Get_group().Incl(list(ranks))
-        return cls(MPI.COMM_WORLD.Create_group(group, tag))
+        return cls(MPI.COMM_WORLD.Create_group(group))
 
     def split(self, color: int, *, key: int) -> "MpiCommunicator":
         """Create a channel over the ranks with the same color, ordered by key; blocks until all ranks call it."""
@@ -184,7 +184,7 @@ def multiple_threads() -> bool:
     return bool(MPI.Query_thread() == MPI.THREAD_MULTIPLE)
 
 
-def facts() -> dict[str, str]:
+def library_properties() -> dict[str, str]:
     vendor, numbers = MPI.get_vendor()
     return {
         "vendor": f"{vendor} {'.'.join(map(str, numbers))}",

@@ -69,7 +69,7 @@ def init_distributed(
         torch.set_num_threads(threads)
         openmp.unbind_team()
         if communication:
-            group.communicate_on(communication[0])
+            group.bind_communication_threads(communication[0])
         elif group.size > 1:
             log.info("no core is reserved for the communication threads: they run on any core of the rank")
         check = partial(affinity.verify, plan, num_threads=threads, cores=machine.cores, communication=communication)

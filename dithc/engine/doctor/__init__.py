@@ -1,4 +1,4 @@
-"""Diagnosis of the machine and the installation: facts, missing parts with reasons, and problems with fixes.
+"""Diagnosis of the machine and the installation: properties, missing parts with reasons, and problems with fixes.
 
 Purpose: most problems on a CPU cluster are outside the program: a launcher of another MPI, two OpenMP runtimes, a CPU
 quota, no compiler, a full disk. Each can be detected before the first job.

@@ -17,7 +17,7 @@ def switched_off(machine: Machine, _: Path, *, environment: Mapping[str, str] = 
     """Return every feature that is unavailable here, with its reason. Harmful states also have a separate check."""
     disabled = {**_kernels(environment), **_machine_features(machine), **_tools(environment)}
     text = "\n".join(["", *(f"{feature}: {cause}" for feature, cause in disabled.items())]) if disabled else "nothing"
-    return [CheckResult("ok", "switched off", text.lstrip("\n"), facts=dict(disabled))]
+    return [CheckResult("ok", "switched off", text.lstrip("\n"), properties=dict(disabled))]
 
 
 def _kernels(environment: Mapping[str, str]) -> dict[str, str]:
@@ -64,7 +64,7 @@ def _machine_features(machine: Machine) -> dict[str, str]:
 
 
 def _tools(environment: Mapping[str, str]) -> dict[str, str]:
-    from dithc.engine.comm import launch_command
+    from dithc.engine.comm.launch import launch_command
 
     disabled: dict[str, str] = {}
     if not any(map(shutil.which, (environment.get("CXX", "g++"), "clang++", "c++"))):

@@ -11,7 +11,7 @@ Level = Literal["ok", "warning", "error"]
 class CheckResult:
     """Result of a check. `warning`: a part is defective or slow; `error`: work will fail or be wrong.
 
-    `details` are further lines for `--verbose`, `facts` the text as JSON values for programs. `fix` is an imperative.
+    `details` are further lines for `--verbose`, `properties` the text as JSON values for programs. `fix` is an imperative.
     """
 
     level: Level
@@ -20,4 +20,4 @@ class CheckResult:
     _: KW_ONLY
     details: str = ""
     fix: str = ""
-    facts: Mapping[str, Any] = field(default_factory=dict)
+    properties: Mapping[str, Any] = field(default_factory=dict)

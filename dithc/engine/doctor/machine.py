@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import Any
 
 from dithc.core.logging import UserError
-from dithc.engine.comm import launch_command
+from dithc.core.units import GIB, GIGA, MIB
+from dithc.engine.comm.launch import shm_cleanup
 from dithc.engine.doctor.finding import CheckResult, Level
 from dithc.engine.hardware import CorePlan, Machine, plan_cores
 from dithc.engine.memory import Tiers, tier_specs
 from dithc.engine.numa import available_bytes
 
-GIGA, MIB, GIB = 1e9, 1 << 20, 1 << 30
 Limits = tuple[tuple[int, Level, str], ...]  # bytes below which a level and its fix apply, ascending
 # A training step of the smallest preset at batch 16 peaks near 2 GiB with its libraries. Less memory is useless.
 MEMORY_LIMITS: Limits = (
@@ -30,7 +30,7 @@ MIN_SHARED_BYTES = 256 * MIB
 
 def processor(machine: Machine, _: Path) -> list[CheckResult]:
     """Describe the machine, and report a quota or mask that restricts it."""
-    findings = [CheckResult("ok", "machine", machine.describe(), facts=asdict(machine))]
+    findings = [CheckResult("ok", "machine", machine.describe(), properties=asdict(machine))]
     quota, allowed = machine.limits.cpu_quota, len(machine.limits.allowed_cpus)
     if quota is not None and quota < allowed:
         text = f"the control group allows {quota:g} CPU(s) of time, {allowed} CPUs are visible: threads are throttled"
@@ -42,14 +42,14 @@ def processor(machine: Machine, _: Path) -> list[CheckResult]:
 def core_plan(machine: Machine, _: Path) -> list[CheckResult]:
     """Return the cores of one rank per die, with reasons; for a described machine also with all its CPUs."""
     plan = plan_of_dies(machine)
-    findings = [CheckResult("ok", "core plan", _plan_text(plan), facts=asdict(plan))]
+    findings = [CheckResult("ok", "core plan", _plan_text(plan), properties=asdict(plan))]
     if machine.described_by:
         every_cpu = tuple(sorted(cpu for core in machine.cores for cpu in core.cpus))
         limits = replace(machine.limits, allowed_cpus=every_cpu, cpu_quota=None)
         whole = plan_of_dies(replace(machine, limits=limits))
         text = f"{machine.described_by} replaces this machine; with all of its CPUs, {_plan_text(whole)}"
         fix = "unset DITHC_MACHINE_FILE, except for tests"
-        findings.append(CheckResult("warning", "described machine", text, fix=fix, facts=asdict(whole)))
+        findings.append(CheckResult("warning", "described machine", text, fix=fix, properties=asdict(whole)))
     return findings
 
 
@@ -78,9 +78,9 @@ def memory(machine: Machine, _: Path) -> list[CheckResult]:
         return [CheckResult("warning", "memory", "available memory is unknown", fix="mount /proc")]
     tiers = ", ".join(f"{tier.memory_bytes / GIB:.1f} GiB {tier.kind}" for tier in machine.tiers)
     text = f"{available / GIB:.1f} GiB available; {tiers if len(machine.tiers) > 1 else 'one tier of memory'}"
-    facts = {"available_bytes": available, "tiers": [asdict(tier) for tier in machine.tiers]}
+    properties = {"available_bytes": available, "tiers": [asdict(tier) for tier in machine.tiers]}
     level, fix = _limit_level(available, MEMORY_LIMITS)
-    return [CheckResult(level, "memory", text, fix=fix, facts=facts)]
+    return [CheckResult(level, "memory", text, fix=fix, properties=properties)]
 
 
 def _limit_level(num_bytes: int, limits: Limits) -> tuple[Level, str]:
@@ -95,30 +95,30 @@ def memory_tiers(machine: Machine, _: Path) -> list[CheckResult]:
     except UserError as error:
         fix = "reinstall the package; see the cause in topic `kernels`"
         return [CheckResult("warning", "memory tiers", str(error).splitlines()[0], fix=fix)]
-    facts, lines = dict[str, dict[str, Any]](), list[str]()
+    properties, lines = dict[str, dict[str, Any]](), list[str]()
     for tier in tiers:
         name, nodes, rate = tier.spec.name, tier.spec.nodes, tier.copy_bytes_per_second
         size = tier.spec.budget_bytes or sizes.get(name)
         pages = {"pages": tier.huge_pages, "copy_bytes_per_second": rate}
-        facts[name] = {"kind": tier.spec.kind, "nodes": nodes, "bytes": size, **pages}
+        properties[name] = {"kind": tier.spec.kind, "nodes": nodes, "bytes": size, **pages}
         size_text = f"{size / GIB:.1f} GiB" if size else "of unknown size"
         location = f" on node(s) {', '.join(map(str, nodes))}" if nodes else ""
         kind = "no" if tier.huge_pages == "none" else tier.huge_pages
         lines.append(f"{name} {size_text}{location}, {kind} huge pages, copies at {rate / GIGA:.1f} GB/s")
     tiers.close()
-    return [CheckResult("ok", "memory tiers", "; ".join(lines), facts=facts)]
+    return [CheckResult("ok", "memory tiers", "; ".join(lines), properties=properties)]
 
 
 def huge_pages(machine: Machine, _: Path) -> list[CheckResult]:
     """Report whether large tensors can use huge pages, and whether reserved pages are on all nodes with CPUs."""
-    mode, facts = machine.huge_pages.transparent, asdict(machine.huge_pages)
+    mode, properties = machine.huge_pages.transparent, asdict(machine.huge_pages)
     text, fix = f"transparent huge pages: {mode}", ""
     if mode == "madvise":
         text += ": set THP_MEM_ALLOC_ENABLE=1 for torch to request them"
     elif mode != "always":
         text += "; large tensors cause more TLB misses"
         fix = "ask the administrator for `echo madvise > /sys/kernel/mm/transparent_hugepage/enabled`"
-    findings = [CheckResult("warning" if fix else "ok", "huge pages", text, fix=fix, facts=facts)]
+    findings = [CheckResult("warning" if fix else "ok", "huge pages", text, fix=fix, properties=properties)]
     reserved = {
         node.index: sum(size * pages for size, pages, _ in node.huge_page_pools) for node in machine.nodes if node.cpus
     }
@@ -126,7 +126,7 @@ def huge_pages(machine: Machine, _: Path) -> list[CheckResult]:
     if 0 < len(without) < len(reserved):
         text = f"huge pages are reserved on some NUMA nodes and not on node(s) {', '.join(map(str, without))}"
         fix = "reserve the same number on each node: /sys/devices/system/node/node*/hugepages/*/nr_hugepages"
-        findings.append(CheckResult("warning", "reserved pages", text, fix=fix, facts={"bytes_by_node": reserved}))
+        findings.append(CheckResult("warning", "reserved pages", text, fix=fix, properties={"bytes_by_node": reserved}))
     return findings
 
 
@@ -134,14 +134,14 @@ def disk(_: Machine, folder: Path, *, shared: Path = Path("/dev/shm")) -> list[C
     """Check the free space for results, and for shared memory of the ranks of a node."""
     free = shutil.disk_usage(folder).free
     text, (level, fix) = f"{free / GIB:.1f} GiB free in {folder.resolve()}", _limit_level(free, DISK_LIMITS)
-    findings = [CheckResult(level, "disk", text, fix=fix, facts={"free_bytes": free})]
-    shared_free = launch_command.size_and_free(shared)[1]
+    findings = [CheckResult(level, "disk", text, fix=fix, properties={"free_bytes": free})]
+    shared_free = shm_cleanup.size_and_free(shared)[1]
     if shared_free < MIN_SHARED_BYTES:
-        level = "warning" if shared_free >= 2 * launch_command.RANK_BYTES else "error"
+        level = "warning" if shared_free >= 2 * shm_cleanup.RANK_BYTES else "error"
         text = (
-            f"{shared} has {shared_free / MIB:.1f} MiB free: MPICH needs {launch_command.RANK_BYTES / MIB:.1f} MiB per rank, "
-            f"fast communication {launch_command.FAST_RANK_BYTES / MIB:.0f} MiB"
+            f"{shared} has {shared_free / MIB:.1f} MiB free: MPICH needs {shm_cleanup.RANK_BYTES / MIB:.1f} MiB per rank, "
+            f"fast communication {shm_cleanup.FAST_RANK_BYTES / MIB:.0f} MiB"
         )
         fix = "start the container with more shared memory (docker: --shm-size=1g)"
-        findings.append(CheckResult(level, "shared memory", text, fix=fix, facts={"free_bytes": shared_free}))
+        findings.append(CheckResult(level, "shared memory", text, fix=fix, properties={"free_bytes": shared_free}))
     return findings

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Literal
 
 from dithc.core.logging import UserError
-from dithc.engine.comm import launch_command
+from dithc.engine.comm import environment
+from dithc.engine.comm.launch import launch_command
 from dithc.engine.doctor.finding import CheckResult, Level
 from dithc.engine.hardware import Machine
 from dithc.engine.scheduler import slurm_site
@@ -15,42 +16,42 @@ from dithc.engine.scheduler import slurm_site
 
 def mpi(_: Machine, __: Path) -> list[CheckResult]:
     """Check the MPI library of mpi4py, and the mpiexec of `dithc launch`."""
-    facts = launch_command.probe_mpi()
+    library = launch_command.probe_mpi()
     try:
-        findings = check_mpi(facts, launch_command.find_mpiexec())
+        findings = check_mpi(library, launch_command.find_mpiexec())
     except UserError:
-        findings = check_mpi(facts, None)
-    if not (names := launch_command.left_over(os.environ)):
+        findings = check_mpi(library, None)
+    if not (names := environment.left_over(os.environ)):
         return findings
-    if (started := launch_command.started_by(os.environ)) is not None and started.size != 1:
+    if (started := environment.started_by(os.environ)) is not None and started.size != 1:
         by = started.launcher
         text = f"{by} started this process with {', '.join(names)}: each command here connects to its ranks"
-        fix = f"start dithc by `dithc launch`; in a shell that is not a rank, {launch_command.UNSET}"
-        return [CheckResult("warning", "MPI", text, fix=fix, facts={"left_over": names})]
+        fix = f"start dithc by `dithc launch`; in a shell that is not a rank, {environment.UNSET}"
+        return [CheckResult("warning", "MPI", text, fix=fix, properties={"left_over": names})]
     text = f"a launcher left {', '.join(names)} here: `dithc launch` removes them; other MPI programs may fail"
-    return [*findings, CheckResult("ok", "MPI", text, fix=launch_command.UNSET, facts={"left_over": names})]
+    return [*findings, CheckResult("ok", "MPI", text, fix=environment.UNSET, properties={"left_over": names})]
 
 
-def check_mpi(facts: dict[str, str], mpiexec: launch_command.MpiLauncher | None) -> list[CheckResult]:
+def check_mpi(library: dict[str, str], mpiexec: launch_command.MpiLauncher | None) -> list[CheckResult]:
     launcher = f"mpiexec {mpiexec.path} ({mpiexec.vendor})" if mpiexec else "no mpiexec"
-    if "error" in facts:
-        text = f"no MPI library: {facts['error']}; a single rank works without it\n{launcher}"
+    if "error" in library:
+        text = f"no MPI library: {library['error']}; a single rank works without it\n{launcher}"
         fix = "pip install 'dithc[mpi]', or set MPI4PY_LIBMPI to your site's libmpi"
-        return [CheckResult("warning", "MPI", text, fix=fix, facts=facts)]
-    text = f"{facts['vendor']}, MPI {facts['standard']}, thread level {facts['thread_level']}\n{launcher}"
+        return [CheckResult("warning", "MPI", text, fix=fix, properties=library)]
+    text = f"{library['vendor']}, MPI {library['standard']}, thread level {library['thread_level']}\n{launcher}"
     level: Level = "ok"
-    fix, everything = "", {**facts, "mpiexec": mpiexec.path if mpiexec else None}
+    fix, everything = "", {**library, "mpiexec": mpiexec.path if mpiexec else None}
     if mpiexec is None:
         level, fix = "warning", "start several ranks with srun, or install an MPI with its launcher"
-    elif "other" not in (vendor := _vendor(facts["vendor"]), mpiexec.vendor) and vendor != mpiexec.vendor:
+    elif "other" not in (vendor := _vendor(library["vendor"]), mpiexec.vendor) and vendor != mpiexec.vendor:
         text = f"{text}\nthe launcher belongs to another MPI than the library: each rank would be a separate world"
         level, fix = (
             "error",
             "set --mpiexec (or DITHC_MPIEXEC) to the library's MPI, or MPI4PY_LIBMPI to the launcher's MPI",
         )
-    elif facts["thread_level"] != "multiple":
+    elif library["thread_level"] != "multiple":
         level, fix = "warning", "use an MPI with MPI_THREAD_MULTIPLE, which the communication thread requires"
-    return [CheckResult(level, "MPI", text, fix=fix, facts=everything)]
+    return [CheckResult(level, "MPI", text, fix=fix, properties=everything)]
 
 
 def _vendor(name: str) -> Literal["mpich", "openmpi", "other"]:
@@ -66,7 +67,7 @@ def allocation(machine: Machine, _: Path, *, environment: Mapping[str, str] = os
         return []
     allowed = len(machine.limits.allowed_cpus)
     per_task, on_node = (environment.get(name, "") for name in ("SLURM_CPUS_PER_TASK", "SLURM_CPUS_ON_NODE"))
-    facts = {"allowed": allowed, "cpus_per_task": per_task, "cpus_on_node": on_node}
+    properties = {"allowed": allowed, "cpus_per_task": per_task, "cpus_on_node": on_node}
     text, fix = f"job {environment['SLURM_JOB_ID']}: {allowed} CPU(s) allowed", ""
     if per_task.isdigit() and allowed < int(per_task):
         text += f", {per_task} requested per task"
@@ -74,7 +75,7 @@ def allocation(machine: Machine, _: Path, *, environment: Mapping[str, str] = os
     elif on_node.isdigit() and allowed > int(on_node):
         text += f", but only {on_node} belong to the job: jobs may use each other's CPUs"
         fix = "ask the administrator for task/cgroup with ConstrainCores, or start with `srun --cpu-bind=cores`"
-    return [CheckResult("warning" if fix else "ok", "Slurm job", text, fix=fix, facts=facts)]
+    return [CheckResult("warning" if fix else "ok", "Slurm job", text, fix=fix, properties=properties)]
 
 
 def slurm(_: Machine, __: Path) -> list[CheckResult]:
@@ -84,6 +85,6 @@ def slurm(_: Machine, __: Path) -> list[CheckResult]:
     text = f"accounting (sacct) {'works' if accounting else 'does not work'}"
     fix = "run `dithc doctor --write-profile NAME` to write a profile, `--profile NAME` to test it by jobs"
     if accounting:
-        return [CheckResult("ok", "Slurm", f"{text}; {fix}", facts={"accounting": True})]
+        return [CheckResult("ok", "Slurm", f"{text}; {fix}", properties={"accounting": True})]
     text += ": with a profile that uses sacct, the workflow would wait forever for finished jobs"
-    return [CheckResult("warning", "Slurm", text, fix=fix, facts={"accounting": False})]
+    return [CheckResult("warning", "Slurm", text, fix=fix, properties={"accounting": False})]

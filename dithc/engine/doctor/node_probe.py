@@ -14,16 +14,16 @@ from dithc.engine.numa import available_bytes
 
 
 def probe_node(out: Path, *, token: Path | None) -> None:
-    """Connect the started ranks; rank 0 writes a JSON list with the facts of each, with the login node's token."""
+    """Connect the started ranks; rank 0 writes a JSON list with the properties of each, with the login node's token."""
     with connect_ranks(None) as group:
         group.barrier()
-        facts = group.gather_objects(_rank_facts(token) | {"rank": group.rank, "node": group.node, "size": group.size})
+        rows = group.gather_objects(_properties(token) | {"rank": group.rank, "node": group.node, "size": group.size})
         if group.rank == 0:
-            atomic_write(out, json.dumps(facts, indent=1) + "\n")
+            atomic_write(out, json.dumps(rows, indent=1) + "\n")
         group.barrier()
 
 
-def _rank_facts(token: Path | None) -> dict[str, Any]:
+def _properties(token: Path | None) -> dict[str, Any]:
     machine = discover_machine()
     return {
         "host": os.environ.get("SLURMD_NODENAME") or platform.node(),

@@ -87,7 +87,7 @@ def _run_trial(
 ) -> list[CheckResult]:
     per_node, cpus = machine.launched_per_node or 1, machine.cpus_per_rank or 1
     began = time.time()
-    facts, error = try_ranks(
+    rows, error = try_ranks(
         partition.name,
         nodes=nodes,
         ranks=nodes * per_node,
@@ -98,30 +98,30 @@ def _run_trial(
         account=resources.get("slurm_account"),
     )
     location = f"{nodes} nodes" if node is None else f"node {node}"
-    if not facts:
+    if not rows:
         fix = "read its output; if the job is only waiting, retry later"
         return [CheckResult("error", location, f"the job failed: {error}", fix=fix)]
-    return check_ranks(facts, location=location, ranks=nodes * per_node, cpus=cpus, began=began, ended=time.time())
+    return check_ranks(rows, location=location, ranks=nodes * per_node, cpus=cpus, began=began, ended=time.time())
 
 
 def check_ranks(
-    facts: list[dict[str, Any]], *, location: str, ranks: int, cpus: int, began: float, ended: float
+    rows: list[dict[str, Any]], *, location: str, ranks: int, cpus: int, began: float, ended: float
 ) -> list[CheckResult]:
-    """Return the findings about the facts of the ranks of a trial between two times of this machine's clock."""
-    sizes, hosts = {row["size"] for row in facts}, {row["host"] for row in facts}
-    fewest_cpus, pages = min(row["cpus"] for row in facts), {str(row["huge_pages"]) for row in facts}
-    clock_error = max(max(began - row["time"], row["time"] - ended) for row in facts)
+    """Return the findings about the properties of the ranks of a trial between two times of this machine's clock."""
+    sizes, hosts = {row["size"] for row in rows}, {row["host"] for row in rows}
+    fewest_cpus, pages = min(row["cpus"] for row in rows), {str(row["huge_pages"]) for row in rows}
+    clock_error = max(max(began - row["time"], row["time"] - ended) for row in rows)
     findings: list[CheckResult] = []
 
     def check(topic: str, is_ok: bool, text: str, fix: str, *, level: Level = "warning") -> None:
         findings.append(CheckResult("ok" if is_ok else level, f"{location}: {topic}", text, fix="" if is_ok else fix))
 
-    is_met = len(facts) == ranks and sizes == {ranks}
-    text = f"{len(facts)} rank(s) answered in worlds of {sorted(sizes)}, {ranks} were started"
+    is_met = len(rows) == ranks and sizes == {ranks}
+    text = f"{len(rows)} rank(s) answered in worlds of {sorted(sizes)}, {ranks} were started"
     text = f"{ranks} rank(s) on {', '.join(sorted(hosts))} connected" if is_met else text
     fix = "launcher and MPI do not match: set machine.srun_mpi, or MPI4PY_LIBMPI to the site's library"
     check("launcher and MPI" if is_met else "MPI", is_met, text, fix, level="error")
-    is_shared = all(row["token_seen"] for row in facts)
+    is_shared = all(row["token_seen"] for row in rows)
     text = "this folder is shared" if is_shared else "a file written here is not visible there"
     check("files", is_shared, text, "work in a folder that login node and compute nodes share", level="error")
     fix = "see the partition's settings (task/cgroup, task/affinity), or lower machine.cpus_per_rank"

@@ -138,12 +138,12 @@ def _dies(partition: slurm_site.Partition, account: str | None) -> tuple[int, st
     if not kind.is_up:
         return sockets, f"no node of {partition.name} accepts jobs now: {source}"
     node = kind.names[0]
-    facts, error = try_ranks(
+    rows, error = try_ranks(
         partition.name, nodes=1, ranks=1, cpus=kind.cpus, node=node, account=account, launcher="none"
     )
-    if not facts:
+    if not rows:
         return sockets, f"a job on {node} failed ({error}): {source}"
-    return int(facts[0]["dies"]), f"node {node} has {facts[0]['dies']} die(s): {facts[0]['machine'].splitlines()[0]}"
+    return int(rows[0]["dies"]), f"node {node} has {rows[0]['dies']} die(s): {rows[0]['machine'].splitlines()[0]}"
 
 
 def try_ranks(
@@ -157,7 +157,7 @@ def try_ranks(
     node: str | None = None,
     account: str | None = None,
 ) -> tuple[list[dict[str, Any]], str]:
-    """Start ranks by a job, like a training run; return the facts of each (`node_probe`), or the reason of a failure."""
+    """Start ranks by a job, like a training run; return their properties (`node_probe`), or the reason of a failure."""
     dithc = Path(sys.executable).parent / "dithc"
     with TemporaryDirectory(prefix=".dithc-trial-", dir=Path.cwd()) as directory:
         folder = Path(directory)
@@ -177,8 +177,8 @@ def try_ranks(
         error = run_probe_job(options, command, leaves=out, log=folder / "log", wait_seconds=TRIAL_SECONDS)
         if error is not None:
             return [], error
-        facts = json.loads(out.read_text())
-        return [row | {"token_seen": row["token"] == str(os.getpid())} for row in facts], ""
+        rows = json.loads(out.read_text())
+        return [row | {"token_seen": row["token"] == str(os.getpid())} for row in rows], ""
 
 
 def _link(name: str) -> Path | None:

@@ -28,7 +28,7 @@ CHECKS: tuple[Check, ...] = (
     mpi_slurm.slurm,
     mpi_slurm.allocation,
     disabled_features.switched_off,
-    software.extensions_of_packages,
+    software.installed_plugins,
 )
 
 

@@ -1,4 +1,4 @@
-"""Checks of the software: C kernels, runtimes loaded by torch, compilers, versions, installed extensions."""
+"""Checks of the software: C kernels, runtimes loaded by torch, compilers, versions, installed plugins."""
 
 import os
 import re
@@ -10,8 +10,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from dithc.config import datasets
-from dithc.core import openmp
-from dithc.core import plugins as extensions
+from dithc.core import openmp, plugins
 from dithc.core.logging import UserError
 from dithc.engine.doctor.finding import CheckResult, Level
 from dithc.engine.hardware import Machine
@@ -35,7 +34,7 @@ def kernels(_: Machine, __: Path) -> list[CheckResult]:
     except UserError as error:
         return [CheckResult("error", "kernels", str(error), fix="correct the cause in the message")]
     details = "\n".join(f"{row['op']}: {row['backend']}, {row['kernel']}: {row['reason']}" for row in rows)
-    facts = {"isa": isa, "c_kernels": dict(table), "operators": rows}
+    properties = {"isa": isa, "c_kernels": dict(table), "operators": rows}
     by = Counter(row["backend"] for row in rows)
     counts = "operators served: " + ", ".join(f"{number} by {backend}" for backend, number in by.most_common())
     reason, fix = native.load_library().reason, ""
@@ -43,7 +42,7 @@ def kernels(_: Machine, __: Path) -> list[CheckResult]:
     if native.library() is None:
         text = f"C kernels are unavailable: {reason}; {counts}"
         fix = "remove that cause, then reinstall the package (make install); until then operators are slower"
-    return [CheckResult("warning" if fix else "ok", "kernels", text, details=details, fix=fix, facts=facts)]
+    return [CheckResult("warning" if fix else "ok", "kernels", text, details=details, fix=fix, properties=properties)]
 
 
 def torch_allocator(_: Machine, __: Path) -> list[CheckResult]:
@@ -55,8 +54,8 @@ def torch_allocator(_: Machine, __: Path) -> list[CheckResult]:
     if not allocator.available():
         text = f"only tensors of operators come from pools, tensors of torch do not: {reason}"
         fix = "remove that cause, then reinstall the package with --no-build-isolation (make install)"
-    facts = {"available": allocator.available(), "reason": reason}
-    return [CheckResult("warning" if fix else "ok", "torch's allocator", text, fix=fix, facts=facts)]
+    properties = {"available": allocator.available(), "reason": reason}
+    return [CheckResult("warning" if fix else "ok", "torch's allocator", text, fix=fix, properties=properties)]
 
 
 def threads(_: Machine, __: Path) -> list[CheckResult]:
@@ -65,11 +64,11 @@ def threads(_: Machine, __: Path) -> list[CheckResult]:
 
     team = ThreadTeam.of()
     seconds = team.barrier_seconds()
-    facts = {"clusters": team.clusters, "cpus": team.cpus, "nodes": team.nodes, "barrier_seconds": seconds}
+    properties = {"clusters": team.clusters, "cpus": team.cpus, "nodes": team.nodes, "barrier_seconds": seconds}
     text = f"{team.describe()}; a barrier takes {seconds * 1e6:.2f} microseconds"
     fix = "end other programs on these cores, or request dedicated cores: every operator waits at several barriers"
     fix = fix if seconds > SLOW_BARRIER_SECONDS else ""
-    return [CheckResult("warning" if fix else "ok", "threads", text, fix=fix, facts=facts)]
+    return [CheckResult("warning" if fix else "ok", "threads", text, fix=fix, properties=properties)]
 
 
 def torch_runtimes(machine: Machine, _: Path) -> list[CheckResult]:
@@ -84,18 +83,18 @@ def torch_runtimes(machine: Machine, _: Path) -> list[CheckResult]:
     files = {"openmp": openmp, "blas": blas}
     names = {key: ", ".join(Path(path).name for path in paths) or "none recognized" for key, paths in files.items()}
     onednn = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
-    facts = {
+    properties = {
         "torch": torch.__version__,
         **files,
         "threads": torch.get_num_threads(),
         "capability": torch.backends.cpu.get_cpu_capability(),
     }
     text = (
-        f"torch {torch.__version__} ({facts['capability']}), {facts['threads']} thread(s), "
+        f"torch {torch.__version__} ({properties['capability']}), {properties['threads']} thread(s), "
         f"{'with oneDNN' if onednn else 'without oneDNN: bf16 will be slow'}\n"
         f"BLAS: {names['blas']}\nOpenMP: {names['openmp']}"
     )
-    return [CheckResult("ok", "torch", text, facts=facts), *runtime_troubles(openmp, machine)]
+    return [CheckResult("ok", "torch", text, properties=properties), *runtime_troubles(openmp, machine)]
 
 
 def runtime_troubles(openmp: list[str], machine: Machine, *, omp_num_threads: str | None = None) -> list[CheckResult]:
@@ -121,7 +120,7 @@ def binding(_: Machine, __: Path) -> list[CheckResult]:
         return []
     ignored = ", ".join(f"{name}={value}" for name, value in openmp.removed.items())
     text = f"dithc ignores {ignored}: the core plan binds ranks and threads"
-    return [CheckResult("ok", "OpenMP binding", text, facts=dict(openmp.removed))]
+    return [CheckResult("ok", "OpenMP binding", text, properties=dict(openmp.removed))]
 
 
 def loaded_libraries(maps: Path) -> list[str]:
@@ -140,11 +139,11 @@ def compilers(_: Machine, __: Path) -> list[CheckResult]:
     c = next(filter(None, map(shutil.which, (os.environ.get("CC", "cc"), "gcc", "clang"))), None)
     cxx = next(filter(None, map(shutil.which, (os.environ.get("CXX", "g++"), "clang++", "c++"))), None)
     if c and cxx:
-        return [CheckResult("ok", "compilers", f"C {c}, C++ {cxx}", facts={"c": c, "cxx": cxx})]
+        return [CheckResult("ok", "compilers", f"C {c}, C++ {cxx}", properties={"c": c, "cxx": cxx})]
     faults = [] if c else ["no C compiler: the C kernels cannot be built"]
     faults += [] if cxx else ["no C++ compiler: torch.compile is unavailable"]
     fix = "Debian, Ubuntu: apt-get install gcc g++"
-    return [CheckResult("warning", "compilers", "; ".join(faults), fix=fix, facts={"c": c, "cxx": cxx})]
+    return [CheckResult("warning", "compilers", "; ".join(faults), fix=fix, properties={"c": c, "cxx": cxx})]
 
 
 def versions(_: Machine, __: Path) -> list[CheckResult]:
@@ -158,17 +157,17 @@ def versions(_: Machine, __: Path) -> list[CheckResult]:
     text, fix = ", ".join(f"{name} {number}" for name, number in package_versions.items() if number), ""
     if missing:
         text, fix = f"missing: {', '.join(missing)}\n{text}", "reinstall the package with its dependencies"
-    return [CheckResult("error" if fix else "ok", "versions", text, fix=fix, facts=package_versions)]
+    return [CheckResult("error" if fix else "ok", "versions", text, fix=fix, properties=package_versions)]
 
 
-def extensions_of_packages(_: Machine, __: Path) -> list[CheckResult]:
-    """List the installed extensions and their faults; empty without extensions."""
+def installed_plugins(_: Machine, __: Path) -> list[CheckResult]:
+    """List the installed plugins and their faults; empty without plugins."""
     lines, faults = list[str](), list[str]()
-    for group in extensions.GROUPS:
+    for group in plugins.GROUPS:
         base, built_in = datasets.REGISTERED[group]
-        plugins = extensions.list_plugins(group)
-        times = Counter(plugin.name for plugin in plugins)
-        for plugin in plugins:
+        installed = plugins.list_plugins(group)
+        times = Counter(plugin.name for plugin in installed)
+        for plugin in installed:
             lines.append(f"{group}: {plugin}, {plugin.target}")
             if plugin.name in built_in:
                 faults.append(f"{plugin} of {group} is never used: the name is built in")
@@ -183,5 +182,5 @@ def extensions_of_packages(_: Machine, __: Path) -> list[CheckResult]:
         return []
     fix = "correct or uninstall these packages; configurations that do not name them are unaffected" if faults else ""
     level: Level = "warning" if faults else "ok"
-    facts = {"extensions": lines, "faults": faults}
-    return [CheckResult(level, "extensions", "\n".join([*faults, *lines]), fix=fix, facts=facts)]
+    properties = {"plugins": lines, "faults": faults}
+    return [CheckResult(level, "plugins", "\n".join([*faults, *lines]), fix=fix, properties=properties)]

@@ -12,7 +12,7 @@ Invariants: `discover_machine` only reads sysfs and procfs below a root folder, 
 machine, as can a description in DITHC_MACHINE_FILE (`description.read`). `core_plan` is a pure function of the machine. Only
 `affinity.apply` has side effects, and it logs them. `affinity.verify` reads the result back from the kernel.
 
-Extending: a new fact is a field of `Machine`, read in `sysfs.py`, with a test tree and a key in `description.py`.
+Extending: a new property is a field of `Machine`, read in `sysfs.py`, with a test tree and a key in `description.py`.
 Grouping rules are in `topology.py`, memory rules in `memory_tiers.py`. A placement rule is in `core_plan.py`, with the reason
 that it prints.
 """

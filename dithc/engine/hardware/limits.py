@@ -8,9 +8,10 @@ from typing import Annotated
 
 from pydantic import BeforeValidator, Field
 
+from dithc.core.units import KIB
+
 # A v1 group without a memory limit reports a number near 2**63, far above any real memory.
 UNLIMITED_BYTES = 1 << 60
-KIB = 1024
 
 
 def parse_cpu_list(text: str) -> tuple[int, ...]:

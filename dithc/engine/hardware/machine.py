@@ -5,11 +5,10 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from dithc.core.units import GIB, GIGA
 from dithc.engine.hardware.cpu_lists import compact_cpus
 from dithc.engine.hardware.limits import Count, Cpus, Limits, Positive
 
-GIB = 1 << 30
-GIGA = 1e9
 MANY_NODES = 8
 TierKind = Literal["ddr", "on-package", "expander"]
 

@@ -12,9 +12,9 @@ ALL_ON_PACKAGE = {"Arm implementer 0x46 part 0x001": "A64FX has on-package memor
 def tiers_of(nodes: Sequence[NumaNode], *, model_name: str = "") -> tuple[MemoryTier, ...]:
     """Return the memory tiers of a machine, DDR first.
 
-    A node with CPUs is DDR. A memory-only node is compared with its home, the nearest node with CPUs. If the firmware
+    A node with CPUs is DDR. A memory-only node is compared with its nearest node with CPUs. If the firmware
     specifies bandwidths (HMAT) for both, it is on-package if its bandwidth is higher, else an expander. Otherwise it is
-    on-package if it is smaller than its home and no farther from it than the nodes of other sockets.
+    on-package if it is smaller than that node and no farther from it than the nodes of other sockets.
     """
     groups: dict[tuple[TierKind, str], list[NumaNode]] = {}
     for node in nodes:

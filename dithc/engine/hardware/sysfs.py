@@ -9,7 +9,8 @@ from functools import cache
 from pathlib import Path
 
 from dithc.core.logging import get_logger
-from dithc.engine.hardware.limits import KIB, Limits, online_cpus, parse_cpu_list, read_number, read_text
+from dithc.core.units import KIB, MIB
+from dithc.engine.hardware.limits import Limits, online_cpus, parse_cpu_list, read_number, read_text
 from dithc.engine.hardware.machine import Cache, HugePages, Machine, NumaNode
 from dithc.engine.hardware.memory_tiers import tiers_of
 from dithc.engine.hardware.topology import CpuLocation, group
@@ -18,7 +19,6 @@ log = get_logger(__name__)
 
 CPU_FOLDER = "sys/devices/system/cpu"
 NODE_FOLDER = "sys/devices/system/node"
-MIB = 1 << 20
 # The kernel's capacity of the fastest Arm cores of a machine.
 FULL_CAPACITY = 1024
 

@@ -1,16 +1,16 @@
-"""Operators of a Diffusion Transformer with gradients, served by kernels of the selected back end.
+"""Operators of a Diffusion Transformer with gradients, computed by kernels of the selected back end.
 
 Purpose: almost all time of a training step is spent in these operators. Faster kernels need this API only.
 
 Contents: `linear` (with bias, GELU or gated residual as epilogue) and `attention`. `blocks.fused` contains the MLP and the
 complete block as one autograd node each, `vector` the memory-bound operators, `optimizer` the norm, the update and the
 gradient buffer. `use` selects a back end, and `describe_kernels` lists the kernels in use with reasons. `patch` and `unpatch`
-serve models of other libraries.
+accelerate models of other libraries.
 
 Invariants:
 
-- `spec.SPECS` is the only list of operators. By default the C kernels serve, then Numba without a library, then the
-  back end `reference` (plain torch), which also serves inputs that the others do not support. The log reports why.
+- `spec.SPECS` is the only list of operators. By default the C kernels compute, then Numba without a library, then the
+  back end `reference` (plain torch), which also computes inputs that the others do not support. The log reports why.
 - Every operator has a gradient for each floating-point input, has no side effects, and supports autocast with fp32
   weights and torch.compile.
 - The back end is selected per process. Leave `use` after the backward pass, which uses the same choice.

@@ -70,9 +70,9 @@ def _activate(choices: dict[str, KernelChoice]) -> None:
 
 
 def describe_kernels() -> list[dict[str, str]]:
-    """Return a row with `op`, `backend`, `kernel` and `why` for each operator.
+    """Return a row with `op`, `backend`, `kernel` and `reason` for each operator.
 
-    The reference serves inputs that a fast back end does not support: types other than fp32 and bf16 (such as fp64 for
+    The reference computes inputs that a fast back end does not support: types other than fp32 and bf16 (such as fp64 for
     gradient checks), devices other than the CPU, subclasses of Tensor, transformations of torch.func and forward-mode
     differentiation. The log reports the first case per operator.
     """

@@ -12,8 +12,8 @@ from dithc.engine.hcops.kernel_registry import FALLBACK
 PLAIN = (Tensor, Parameter)
 
 
-def reference_serves(op: str, **tensors: Tensor | None) -> bool:
-    """Return whether plain torch serves this call; raise UserError for integer or complex tensors."""
+def uses_reference(op: str, **tensors: Tensor | None) -> bool:
+    """Return whether plain torch computes this call; raise UserError for integer or complex tensors."""
     backend = backend_of(op)
     if backend == FALLBACK:
         return True

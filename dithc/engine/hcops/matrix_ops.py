@@ -1,4 +1,4 @@
-"""Public matrix operators, served by the active back end.
+"""Public matrix operators, computed by the active back end.
 
 Legend: N batch, T tokens, D width, H heads, K head width (D = H * K), F output features.
 """
@@ -10,8 +10,8 @@ from dithc.core.logging import user_error
 from dithc.engine.hcops import reference
 from dithc.engine.hcops.autograd import OPERATORS
 from dithc.engine.hcops.checks import check_heads
-from dithc.engine.hcops.dispatch import compute_type, dense, reference_serves, rows_dense
-from dithc.engine.hcops.token_shard import part
+from dithc.engine.hcops.dispatch import compute_type, dense, rows_dense, uses_reference
+from dithc.engine.hcops.token_shard import current_shard
 
 
 def linear(
@@ -46,7 +46,7 @@ def linear(
         fix = "give gate and residual together, and without gelu"
         raise user_error("operator linear, arguments gelu, gate, residual", got=got, expected="one end", fix=fix)
     op = "linear_gelu" if gelu else "linear"
-    if reference_serves(op, x=x, weight=weight, bias=bias):
+    if uses_reference(op, x=x, weight=weight, bias=bias):
         return reference.linear_gelu(x, weight, bias) if gelu else reference.linear(x, weight, bias)
     return OPERATORS[op](dense(x), dense(weight), bias, compute_type(op, x, weight=weight, bias=bias))
 
@@ -56,12 +56,12 @@ def attention(qkv: Tensor, num_heads: int) -> Tensor:
 
     The last dimension of qkv (N, T, 3D) contains q, k and v, each head by head; `num_heads` divides D.
     """
-    is_reference = reference_serves("attention", qkv=qkv)
+    is_reference = uses_reference("attention", qkv=qkv)
     check_heads("attention", qkv, num_heads)
-    if torch.is_autocast_enabled("cpu") and not (is_reference and part.across is None):
+    if torch.is_autocast_enabled("cpu") and not (is_reference and current_shard.across is None):
         qkv = qkv.to(torch.get_autocast_dtype("cpu"))
-    if part.across is not None:
-        return part.across.attention(dense(qkv), num_heads)
+    if current_shard.across is not None:
+        return current_shard.across.attention(dense(qkv), num_heads)
     if is_reference:
         return reference.attention(qkv, num_heads)
     return OPERATORS["attention"](dense(qkv), num_heads)
@@ -69,7 +69,7 @@ def attention(qkv: Tensor, num_heads: int) -> Tensor:
 
 def _linear_gate_residual(x: Tensor, weight: Tensor, bias: Tensor | None, gate: Tensor, residual: Tensor) -> Tensor:
     op = "linear_gate_residual"
-    if reference_serves(op, x=x, weight=weight, bias=bias, gate=gate, residual=residual):
+    if uses_reference(op, x=x, weight=weight, bias=bias, gate=gate, residual=residual):
         return reference.linear_gate_residual(x, weight, bias, gate, residual)
     dtype = compute_type(op, x, weight=weight, bias=bias)
     return OPERATORS["linear_gate_residual"](dense(x), dense(weight), bias, rows_dense(gate), dense(residual), dtype)

@@ -35,7 +35,7 @@ MIN_NORM = 1e-7  # smallest divisor, as in Jordan's and torch's versions, so tha
 
 def sum_of_squares(tensors: Sequence[Tensor]) -> float:
     """Return the sum of the squares of all elements in float64; fast back ends add in a fixed order."""
-    if _reference_serves("sum_of_squares", tensors):
+    if _uses_reference("sum_of_squares", tensors):
         return reference.sum_of_squares_forward(tensors)
     return float(raw("sum_of_squares_forward")(tensors))
 
@@ -66,7 +66,7 @@ def adamw(
     if step < 1:
         raise argument_error("adamw", "step", got=step, expected="1 or more", fix="count updates from 1")
     inputs = [*weights, *gradients, *first, *second, *(averages or ())]
-    is_reference = _reference_serves("adamw", inputs)
+    is_reference = _uses_reference("adamw", inputs)
     kernel = reference.adamw_forward if is_reference else raw("adamw_forward")
     settings = AdamwSettings(lr, *betas, eps, weight_decay, gradient_scale, step, ema_decay)
     kernel(AdamwTensors(weights, gradients, first, second, averages, shadows), settings)
@@ -94,8 +94,8 @@ def orthogonalize(matrix: Tensor, *, iterations: int = 5, dtype: torch.dtype = t
     return x.t() if is_tall else x
 
 
-def _reference_serves(op: str, tensors: Sequence[Tensor]) -> bool:
-    """Return whether plain torch serves the call because of strides, types or devices that fast kernels do not support."""
+def _uses_reference(op: str, tensors: Sequence[Tensor]) -> bool:
+    """Return whether plain torch computes the call because of strides, types or devices that fast kernels do not support."""
     if backend_of(op) == FALLBACK:
         return True
     plain = all(tensor.dtype is torch.float32 and tensor.is_cpu and tensor.is_contiguous() for tensor in tensors)

@@ -51,7 +51,7 @@ class TokenShard:
     across: ShardedAttention | None = None
 
 
-part = TokenShard()
+current_shard = TokenShard()
 
 
 @contextmanager
@@ -61,9 +61,9 @@ def part_of(tokens: int, across: ShardedAttention | None = None) -> Iterator[Non
     A row of a product of conditions (N, D) then has the same bits for any N. This holds for the C kernels, which use
     their own rule instead of tuned blockings. PyTorch and Numba choose algorithms by shape.
     """
-    previous = part.tokens, part.across
-    part.tokens, part.across = tokens, across
+    previous = current_shard.tokens, current_shard.across
+    current_shard.tokens, current_shard.across = tokens, across
     try:
         yield
     finally:
-        part.tokens, part.across = previous
+        current_shard.tokens, current_shard.across = previous

@@ -136,14 +136,14 @@ def use_blocking(candidate: Choice | None) -> Iterator[None]:
 _trials: list[Choice | None] = []
 
 
-def winner(ratios: Mapping[T, Sequence[float]], *, margin: float = MARGIN) -> T | None:
+def winner(ratios: Mapping[T, Sequence[float]]) -> T | None:
     """Return the candidate with the lowest median ratio to the default over the rounds; None keeps the default.
 
-    The gain must exceed the margin even after adding the scatter (median absolute deviation).
+    The gain must exceed `MARGIN` even after adding the scatter (median absolute deviation).
     """
     medians = {name: median(values) for name, values in ratios.items()}
     scatter = {name: median(abs(value - medians[name]) for value in values) for name, values in ratios.items()}
-    significant = [name for name in ratios if medians[name] + scatter[name] <= 1 - margin]
+    significant = [name for name in ratios if medians[name] + scatter[name] <= 1 - MARGIN]
     return min(significant, key=lambda name: medians[name], default=None)
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from dithc.engine.hcops import reference
 from dithc.engine.hcops.autograd import AND_STREAM, OPERATORS, traced
 from dithc.engine.hcops.checks import check_halves, check_patches, check_rotation
-from dithc.engine.hcops.dispatch import dense, reference_serves, rows_dense
+from dithc.engine.hcops.dispatch import dense, rows_dense, uses_reference
 
 # Order of the elements of a patch: (C, p, p) for the patch embedding, (p, p, C) for the final layer.
 CHANNELS_FIRST, CHANNELS_LAST = 0, 1
@@ -20,10 +20,10 @@ def adaln(x: Tensor, shift: Tensor, scale: Tensor, eps: float = 1e-6, *, rms: bo
     """Return norm(x) * (1 + scale) + shift, with the norm over D and without weights (Peebles & Xie, section 3.2).
 
     x is (N, T, D), shift and scale (N, D). `rms` uses x / sqrt(mean(x^2) + eps) (Zhang & Sennrich 2019, equation 4).
-    The type is autocast's if a fast back end serves under autocast, else the widest type of the inputs.
+    The type is autocast's if a fast back end is active under autocast, else the widest type of the inputs.
     """
     op = "adarms" if rms else "adaln"
-    if reference_serves(op, x=x, shift=shift, scale=scale):
+    if uses_reference(op, x=x, shift=shift, scale=scale):
         return (reference.adarms if rms else reference.adaln)(x, shift, scale, eps)
     return OPERATORS[op](*_prepare(x, shift, scale, eps))
 
@@ -37,7 +37,7 @@ def adaln_and_stream(
     separate pass on its threads, which then spin on the cores that these kernels need.
     """
     op = "adarms" if rms else "adaln"
-    if reference_serves(op, x=x, shift=shift, scale=scale) or traced(x):
+    if uses_reference(op, x=x, shift=shift, scale=scale) or traced(x):
         return adaln(x, shift, scale, eps, rms=rms), x
     out, stream = AND_STREAM[op].apply(*_prepare(x, shift, scale, eps))  # type: ignore[no-untyped-call]
     return out, stream
@@ -48,7 +48,7 @@ def gate_residual(x: Tensor, gate: Tensor, y: Tensor) -> Tensor:
 
     x and y are (N, T, D), gate (N, D).
     """
-    if reference_serves("gate_residual", x=x, gate=gate, y=y):
+    if uses_reference("gate_residual", x=x, gate=gate, y=y):
         return reference.gate_residual(x, gate, y)
     return OPERATORS["gate_residual"](dense(x), rows_dense(gate), dense(y))
 
@@ -74,7 +74,7 @@ def rotate_heads(
     """
     check_rotation("rotate_heads", qkv, num_heads, cos, sin, query_weight, key_weight)
     constants = {"cos": cos, "sin": sin, "query_weight": query_weight, "key_weight": key_weight}
-    if reference_serves("rotate_heads", qkv=qkv, **constants):
+    if uses_reference("rotate_heads", qkv=qkv, **constants):
         return reference.rotate_heads(qkv, num_heads, cos, sin, query_weight, key_weight, eps)
     cos, sin, query_weight, key_weight = (None if t is None else dense(t.float()) for t in constants.values())
     return OPERATORS["rotate_heads"](dense(qkv), num_heads, eps, cos, sin, query_weight, key_weight)
@@ -83,49 +83,49 @@ def rotate_heads(
 def swiglu(x: Tensor) -> Tensor:
     """Return silu(x[..., :E]) * x[..., E:] (Shazeer 2020, equation 6): (N, T, 2E) to (N, T, E), in x's type."""
     check_halves("swiglu", "x", x)
-    return reference.swiglu(x) if reference_serves("swiglu", x=x) else OPERATORS["swiglu"](dense(x))
+    return reference.swiglu(x) if uses_reference("swiglu", x=x) else OPERATORS["swiglu"](dense(x))
 
 
 def silu(x: Tensor) -> Tensor:
     """Return x * sigmoid(x); any shape."""
-    return reference.silu(x) if reference_serves("silu", x=x) else OPERATORS["silu"](dense(x))
+    return reference.silu(x) if uses_reference("silu", x=x) else OPERATORS["silu"](dense(x))
 
 
 def gelu(x: Tensor) -> Tensor:
     """Return the tanh form of the GELU (Hendrycks & Gimpel 2016, section 2); any shape."""
-    return reference.gelu(x) if reference_serves("gelu", x=x) else OPERATORS["gelu"](dense(x))
+    return reference.gelu(x) if uses_reference("gelu", x=x) else OPERATORS["gelu"](dense(x))
 
 
 def exp(x: Tensor) -> Tensor:
     """Return e^x; any shape."""
-    return reference.exp(x) if reference_serves("exp", x=x) else OPERATORS["exp"](dense(x))
+    return reference.exp(x) if uses_reference("exp", x=x) else OPERATORS["exp"](dense(x))
 
 
 def tanh(x: Tensor) -> Tensor:
     """Return the hyperbolic tangent; any shape."""
-    return reference.tanh(x) if reference_serves("tanh", x=x) else OPERATORS["tanh"](dense(x))
+    return reference.tanh(x) if uses_reference("tanh", x=x) else OPERATORS["tanh"](dense(x))
 
 
 def softmax(x: Tensor) -> Tensor:
     """Return exp(x) divided by its sum over the last dimension."""
-    return reference.softmax(x) if reference_serves("softmax", x=x) else OPERATORS["softmax"](dense(x))
+    return reference.softmax(x) if uses_reference("softmax", x=x) else OPERATORS["softmax"](dense(x))
 
 
 def scale_add(x: Tensor, y: Tensor | None = None, *, alpha: float = 1.0, beta: float = 1.0) -> Tensor:
     """Return alpha * x + beta * y for x and y of one shape, in the wider type; alpha * x without y."""
-    if reference_serves("scale_add", x=x, y=y):
+    if uses_reference("scale_add", x=x, y=y):
         return reference.scale_add(x, y, alpha, beta)
     return OPERATORS["scale_add"](dense(x), None if y is None else dense(y), alpha, beta)
 
 
 def mse(x: Tensor, y: Tensor) -> Tensor:
     """Return the mean of (x - y)^2 over all dimensions except the first, (N) fp32."""
-    return reference.mse(x, y) if reference_serves("mse", x=x, y=y) else OPERATORS["mse"](dense(x), dense(y))
+    return reference.mse(x, y) if uses_reference("mse", x=x, y=y) else OPERATORS["mse"](dense(x), dense(y))
 
 
 def patchify(image: Tensor, p: int, *, order: int = CHANNELS_FIRST) -> Tensor:
     """Cut images (N, C, R * p, S * p) into patches (N, T, C * p * p), row by row, with elements in `order`."""
-    is_reference = reference_serves("patchify", image=image)
+    is_reference = uses_reference("patchify", image=image)
     check_patches("patchify", "image", image, p, order)
     if is_reference:
         return reference.patchify(image, p, order)
@@ -134,7 +134,7 @@ def patchify(image: Tensor, p: int, *, order: int = CHANNELS_FIRST) -> Tensor:
 
 def unpatchify(patches: Tensor, rows: int, p: int, *, order: int = CHANNELS_LAST) -> Tensor:
     """Join patches (N, T, C * p * p) to images (N, C, R * p, S * p) with R = `rows` rows of patches."""
-    is_reference = reference_serves("unpatchify", patches=patches)
+    is_reference = uses_reference("unpatchify", patches=patches)
     check_patches("unpatchify", "patches", patches, p, order, rows=rows)
     if is_reference:
         return reference.unpatchify(patches, rows, p, order)

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import torch
 
 from dithc.core.logging import get_logger
+from dithc.core.units import GIGA
 from dithc.engine import native
 from dithc.engine.memory.copy_engine import CopyEngine
 from dithc.engine.memory.pool import Pool
@@ -21,7 +22,6 @@ PROBE_BYTES = 16 << 20
 PIECE_BYTES = 4 << 20
 ROUNDS = 3
 POLL_SECONDS = 0.0005
-GIGA = 1e9
 
 _file_rates: dict[Path, "FileRates"] = {}
 

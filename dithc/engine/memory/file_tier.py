@@ -7,10 +7,10 @@ import tempfile
 from pathlib import Path
 
 from dithc.core.logging import UserError, get_logger, user_error
+from dithc.core.units import GIB
 
 log = get_logger(__name__)
 
-GIB = 1 << 30
 FIX = "choose another folder for the file tier, or make the file smaller"
 
 

@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Literal
 
 from dithc.core.logging import user_error
+from dithc.core.units import GIB
 from dithc.engine.hardware import Machine
 
-GIB = 1 << 30
 # Types of memory of a machine, fastest first.
 FASTEST_FIRST = ("on-package", "ddr", "expander")
 # Share of each type of memory for its tier, as numerator and denominator. On-package memory leaves the rest to the

@@ -1,7 +1,9 @@
 """Contexts of operators: pinned threads, scratch memory, and the cache sizes that blocking uses."""
 
 import ctypes
+import errno
 import mmap
+import socket
 import threading
 from collections import Counter
 from collections.abc import Iterable
@@ -16,7 +18,6 @@ import torch
 from dithc.core.logging import get_logger
 from dithc.engine.hardware import Machine as Node
 from dithc.engine.hardware import discover_machine, plan_cores
-from dithc.engine.native.cpu_claims import claim
 from dithc.engine.native.loading import instruction_set as best_isa
 from dithc.engine.native.loading import isa_number, library, loaded
 from dithc.engine.native.signatures import Machine, OpenMP
@@ -56,6 +57,8 @@ _contexts: dict[tuple[str, int, bool], int] = {}
 _layouts: dict[int, ThreadLayout] = {}
 _creation = threading.Lock()
 _borrowers = 0
+_claims: dict[int, socket.socket] = {}
+_claiming = threading.Lock()
 
 
 def context(*, isa: str | None = None, num_threads: int | None = None) -> int:
@@ -248,3 +251,24 @@ def cache_bytes(node: Node, level: int) -> int:
         if candidate.level == level and candidate.kind != "Instruction":
             return candidate.size_bytes // max(1, candidate.cpus_per_cache // siblings)
     return 0
+
+
+def claim(cpus: Iterable[int]) -> list[int]:
+    """Claim CPUs for the lifetime of this process; return CPUs that another process has claimed.
+
+    Pinned teams of two processes on one CPU would wait for each other. A process claims a CPU by a socket in Linux's
+    abstract namespace. Its name is in use until the process ends.
+    """
+    with _claiming:
+        return [cpu for cpu in sorted(set(cpus) - _claims.keys()) if _is_in_use(cpu)]
+
+
+def _is_in_use(cpu: int) -> bool:
+    name = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    try:
+        name.bind(f"\0dithc pinned CPU {cpu}")
+    except OSError as error:
+        name.close()
+        return error.errno == errno.EADDRINUSE
+    _claims[cpu] = name
+    return False

@@ -29,7 +29,7 @@ class LibraryLoad(NamedTuple):
 
 @cache
 def load_library() -> LibraryLoad:
-    """Load the library once. Log a missing library, because other back ends then serve."""
+    """Load the library once. Log a missing library, because other back ends are then used."""
     loading = _open(LIBRARY)
     if loading.library is None:
         log.warning("C kernels are off: %s", loading.reason)

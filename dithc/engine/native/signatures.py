@@ -89,7 +89,7 @@ class AttentionArguments(Structure):
         (c_float, "scale"),
         (c_int, "causal compute"),
         (Heads, "query key value out dout out_dquery out_dkey out_dvalue"),
-        (c_void_p, "lse"),
+        (c_void_p, "out_lse"),
         (c_int64, "queries_like"),
     )
 
@@ -157,7 +157,6 @@ STATUS_FUNCTIONS: dict[str, tuple[Any, ...]] = {
     "hc_part": (c_int64, c_int64, c_int, c_int, POINTER(c_int64), POINTER(c_int64)),
     "hc_pool_create": (POINTER(PoolOptions), POINTER(c_void_p)),
     "hc_pool_reserved": (c_void_p, POINTER(c_void_p), POINTER(c_int64)),
-    "hc_pool_budget": (c_void_p, c_int64),
     "hc_pool_counters": (c_void_p, POINTER(PoolState)),
     "hc_pool_start_peak": (c_void_p,),
     "hc_pool_trim": (c_void_p,),

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from dithc.core.logging import get_logger
+from dithc.core.units import MIB
 from dithc.engine import native
 from dithc.engine.numa.process_memory import PageResidency, Range, page_residency
 
@@ -19,7 +20,6 @@ log = get_logger(__name__)
 # pages are bound, which may be larger: Arm kernels often use 64 KiB.
 PAGE_BYTES = 4096
 SYSTEM_PAGE_BYTES = mmap.PAGESIZE
-MIB = 1 << 20
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,9 +7,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from dithc.core.units import KIB
 from dithc.engine.hardware import Limits
-
-KIB = 1024
 
 
 def peak_rss_bytes(*, proc: Path = Path("/proc")) -> int:

@@ -52,7 +52,7 @@ class JobRequest:
 class StatusQuery(NamedTuple):
     """A job query: command line from job numbers, and parser of its output."""
 
-    line: Callable[[Sequence[str]], list[str]]
+    argv: Callable[[Sequence[str]], list[str]]
     read: Callable[[str], list[SchedulerJob]]
 
 

@@ -114,7 +114,7 @@ def status(number: str, *, folder: Path) -> str:
     if verdict == "again":
         return _rerun(replace(record, missing_since=None), state, folder, reached=again)
     if verdict in ("success", "failed"):
-        _settle(record, verdict, state, folder)
+        _record_outcome(record, verdict, state, folder)
     elif since != record.missing_since:
         replace(record, missing_since=since).save(folder)
     return verdict
@@ -149,13 +149,13 @@ def cancel(numbers: Sequence[str], *, folder: Path) -> None:
     for number in numbers:
         record = load(folder, number)
         if record is not None and not record.answer:
-            _settle(replace(record, cancelled=now()), "failed", "CANCELLED", folder)
+            _record_outcome(replace(record, cancelled=now()), "failed", "CANCELLED", folder)
             by_system.setdefault(record.system, []).append(record.current)
     for system, ids in by_system.items():
         _cancel_jobs(system, ids)
 
 
-def _settle(record: JobRecord, answer: str, state: str, folder: Path) -> None:
+def _record_outcome(record: JobRecord, answer: str, state: str, folder: Path) -> None:
     replace(record, answer=answer, state=state, missing_since=None).save(folder)
 
 
@@ -183,7 +183,7 @@ def _rerun(record: JobRecord, state: str, folder: Path, *, reached: str | None =
     if record.fruitless > MAX_FRUITLESS or record.rejections >= MAX_REJECTED:
         cause = f"ran {MAX_FRUITLESS} times without progress" if not record.rejections else "was rejected too often"
         _print_error(f"job {record.id} ({record.key}) {cause}: abandoned; log: {record.path(folder, 'log')}")
-        _settle(record, "failed", state, folder)
+        _record_outcome(record, "failed", state, folder)
         return "failed"
     new = _resubmit(record, folder)
     if new is None:

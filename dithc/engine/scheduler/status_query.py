@@ -23,7 +23,7 @@ Replies = dict[str, SchedulerJob | Literal[False]]
 def job_of(folder: Path, record: JobRecord) -> SchedulerJob | Literal[False] | None:
     """Return a job as its system reports it; False if unknown there, None without a reply.
 
-    One command queries all unsettled jobs of the driver, and its reply is reused for `FRESH_SECONDS`.
+    One command queries all unfinished jobs of the driver, and its reply is reused for `FRESH_SECONDS`.
     """
     replies = _cached(folder)
     if record.current not in replies:
@@ -45,10 +45,10 @@ def _query(system: str, ids: Collection[str]) -> Replies:
     replies: Replies = {}
     for index, query in enumerate(SYSTEMS[system].queries):
         unanswered = [job for job in ids if job not in replies]
-        line = query.line(unanswered)
-        if not unanswered or (index and shutil.which(line[0]) is None):
+        argv = query.argv(unanswered)
+        if not unanswered or (index and shutil.which(argv[0]) is None):
             break
-        completed = run_command(line)
+        completed = run_command(argv)
         # PBS prints the server name after a job number in several forms.
         jobs = {job.id.partition(".")[0]: job for job in query.read(completed.stdout)}
         replies |= {job: jobs[stem] for job in unanswered if (stem := job.partition(".")[0]) in jobs}

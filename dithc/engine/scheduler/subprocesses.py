@@ -10,19 +10,19 @@ NOT_RUN = -1  # status of a command that is missing or timed out
 log = get_logger(__name__)
 
 
-def run_command(line: Sequence[str], *, limit_seconds: float = LIMIT_SECONDS) -> subprocess.CompletedProcess[str]:
+def run_command(argv: Sequence[str], *, limit_seconds: float = LIMIT_SECONDS) -> subprocess.CompletedProcess[str]:
     try:
         completed = subprocess.run(
-            line, capture_output=True, text=True, errors="replace", timeout=limit_seconds, stdin=subprocess.DEVNULL
+            argv, capture_output=True, text=True, errors="replace", timeout=limit_seconds, stdin=subprocess.DEVNULL
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        completed = subprocess.CompletedProcess(line, NOT_RUN, "", str(error))
+        completed = subprocess.CompletedProcess(argv, NOT_RUN, "", str(error))
     if completed.returncode != 0:
-        log.debug("%s: status %d: %s", " ".join(line), completed.returncode, completed.stderr.strip())
+        log.debug("%s: status %d: %s", " ".join(argv), completed.returncode, completed.stderr.strip())
     return completed
 
 
-def query(line: Sequence[str], *, limit_seconds: float = LIMIT_SECONDS) -> str | None:
+def query(argv: Sequence[str], *, limit_seconds: float = LIMIT_SECONDS) -> str | None:
     """Return the output of a command; None if it is missing, fails or times out."""
-    completed = run_command(line, limit_seconds=limit_seconds)
+    completed = run_command(argv, limit_seconds=limit_seconds)
     return completed.stdout if completed.returncode == 0 else None

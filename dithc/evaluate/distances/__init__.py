@@ -4,7 +4,7 @@ Contents: pure functions of features or of their statistics, in float64.
 
 Invariants: no torch. Each distance has an estimate of the effect of a finite number of images.
 
-Extending: another distance is a file here, and an optional metric of `compare`.
+Extending: another distance is a file here, and an optional metric of `compare_features`.
 """
 
 from dithc.evaluate.distances.frechet import FidFloor, fid, fid_floor, fid_floor_at, small_sample_warning

@@ -45,7 +45,7 @@ class KidEstimate:
 
     @property
     def influences(self) -> dict[str, list[float]] | None:
-        """Pulls in six digits, `real` and `generated`; None if a set has fewer than three images."""
+        """Influences in six digits, `real` and `generated`; None if a set has fewer than three images."""
         if not len(self.real):
             return None
         return {

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from dithc.config import codecs
-from dithc.core import plugins as extensions
+from dithc.core import plugins
 from dithc.core.artifacts import sha256_file
 from dithc.core.logging import get_logger
 from dithc.evaluate.extractors import classifier, inception, scripted, squeezenet
@@ -51,7 +51,7 @@ def load_extractor(
 
 def _load_plugin(settings: codecs.PluginExtractor) -> Extractor:
     """Open an installed extractor, which keeps the contract of `scripted.py` and returns equal features in any batch."""
-    identity = settings.model_dump(mode="json", exclude={"path"}) | {"extension": settings.extension}
+    identity = settings.model_dump(mode="json", exclude={"path"}) | {"plugin": settings.plugin}
     digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode())
     for path in settings.files:
         digest.update(sha256_file(path).encode())
@@ -61,7 +61,7 @@ def _load_plugin(settings: codecs.PluginExtractor) -> Extractor:
         output: Tensor = network(images.float())
         return output
 
-    num_features = probe(features, named=f"extractor {settings.words}", fix=extensions.FIX)
+    num_features = probe(features, named=f"extractor {settings.words}", fix=plugins.FIX)
     with torch.inference_mode():
         batch, repeated, single = features(ramp()), features(ramp()), features(ramp()[:1])
     difference = max(float((rows - batch[: len(rows)]).abs().max()) for rows in (repeated, single))
@@ -76,6 +76,6 @@ def _load_plugin(settings: codecs.PluginExtractor) -> Extractor:
         kind=settings.kind,
         sha256=digest.hexdigest(),
         num_features=num_features,
-        note=f"features of {settings.words}, of {' '.join(settings.extension.values())}: not comparable with published FID",
+        note=f"features of {settings.words}, of {' '.join(settings.plugin.values())}: not comparable with published FID",
         network=features,
     )

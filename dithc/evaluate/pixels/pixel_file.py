@@ -62,7 +62,7 @@ def read(folder: Path) -> PixelStatistics:
     path = Manifest.verified(folder / FILE)
     try:
         arrays = read_arrays(path)
-        facts: dict[str, Any] = {field.name: arrays[field.name] for field in fields(PixelStatistics)}
+        values: dict[str, Any] = {field.name: arrays[field.name] for field in fields(PixelStatistics)}
     except (ValueError, KeyError) as error:
         raise user_error(
             f"pixels of {folder} cannot be compared",
@@ -70,6 +70,6 @@ def read(folder: Path) -> PixelStatistics:
             expected=f"{FILE} of `dithc features --pixel-statistics`",
             fix="rerun the features stage with --pixel-statistics",
         ) from error
-    facts |= {name: tuple(map(str, facts[name])) for name in ("bands", "index_names")}
-    facts |= {"units": str(facts["units"]), "first": int(facts["first"]), "spectra": int(facts["spectra"])}
-    return PixelStatistics(**facts)
+    values |= {name: tuple(map(str, values[name])) for name in ("bands", "index_names")}
+    values |= {"units": str(values["units"]), "first": int(values["first"]), "spectra": int(values["spectra"])}
+    return PixelStatistics(**values)

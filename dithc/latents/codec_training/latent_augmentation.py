@@ -17,7 +17,7 @@ from torch.nn import functional
 
 from dithc.config import codecs
 from dithc.latents.batches import generator
-from dithc.latents.views import apply_view
+from dithc.latents.encode import apply_view
 
 AUGMENTATION_STREAM = 4
 MAX_NOISE = 0.5  # relative to a channel's deviation; samplers leave far less noise, and 1 or more would blur tiles

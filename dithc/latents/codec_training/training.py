@@ -22,9 +22,10 @@ from dithc.latents.batches import SampleOrder, generator, no_training_tiles_erro
 from dithc.latents.codec_training.latent_augmentation import augment
 from dithc.latents.codec_training.reconstruction_metrics import Pairs, measure
 from dithc.latents.codecs import CODEC_FILE, KlCodec, autoencoder, check_sides
-from dithc.latents.views import apply_view
+from dithc.latents.encode import apply_view
 
 CROP_STREAM = 2
+KL_WEIGHT = 1e-6  # of the KL term relative to the reconstruction loss
 WARMUP_SHARE = 0.05
 MEASURED_TILES, MEASURED_BATCH = 512, 16
 DRAWN_TILES = 8
@@ -156,7 +157,7 @@ def _optimize(
                 kind, z, x = augment(z, x, settings, seed=seed, step=step)
                 out = net.decode(z)  # (N, C, H, W)
             kl = 0.5 * (mean.square() + logvar.exp() - 1.0 - logvar).mean()  # per number of a latent
-            loss = functional.mse_loss(out, x) + settings.kl_weight * kl
+            loss = functional.mse_loss(out, x) + KL_WEIGHT * kl
             losses.append(float(loss.detach()))
             metrics.write(step + 1, loss=losses[-1], lr=lr, **({} if kind == "plain" else {f"loss_{kind}": losses[-1]}))
             if not math.isfinite(losses[-1]):

@@ -3,7 +3,7 @@
 `open_codec` opens the configured codec. `Codec` is the common interface and `KlCodec` a codec with a network.
 `autoencoder` is the built-in network and `DiffusersAutoencoder` a network of diffusers.
 
-Invariants: an external autoencoder is tested before any work. Its latents are stored normalized. No weights are
+Invariants: an external autoencoder is validated before any work. Its latents are stored normalized. No weights are
 downloaded.
 
 Extending: a new codec is a model in dithc.config.schema.codecs and a branch of `open_codec`.

@@ -22,7 +22,7 @@ from dithc.latents.codecs.codec import LARGEST_FP16, Codec, DisplayBandCodec, ch
 from dithc.latents.codecs.diffusers_autoencoder import DiffusersAutoencoder, Normalization, network_files
 from dithc.latents.codecs.torchscript import TorchScriptAutoencoder, cause, files_of
 
-TEST_LATENT_SIDE = 4  # side of the latents for the trial of a convolutional network
+TEST_LATENT_SIDE = 4  # side of the latents for the validation of a convolutional network
 BATCH_TOLERANCE = 1e-3  # relative to the largest magnitude; rounding differs between batches of one and two
 CHECKED_TILES = 16  # number of tiles
 MIN_CHANNEL_STD = 1e-4  # minimum deviation of a channel for a suggested `scaling_factor`
@@ -152,7 +152,7 @@ class ExternalDisplayCodec(DisplayBandCodec, ExternalCodec):
 
 
 def open_external(settings: codecs.ExternalCodecConfig, info: dict[str, Any]) -> Codec:
-    """Return a `diffusers`, `torchscript` or installed codec after a trial; `info` is the content of dataset.json.
+    """Return a `diffusers`, `torchscript` or installed codec after validation; `info` is the content of dataset.json.
 
     Raises UserError if files are missing or damaged, the scale of latents is unknown, or the codec contradicts the
     configuration.
@@ -184,7 +184,7 @@ def open_external(settings: codecs.ExternalCodecConfig, info: dict[str, Any]) ->
     _check_network(net, settings, bands=num_bands, side=int(info["size"]))
     decides = settings.model_dump(mode="json", exclude={"path", "trust_code", "kind"})
     if isinstance(settings, codecs.PluginCodec):
-        decides |= {"extension": settings.extension}
+        decides |= {"plugin": settings.plugin}
     kind = f"{settings.kind}-display" if settings.sees_display else settings.kind
     return (ExternalDisplayCodec if settings.sees_display else ExternalCodec)(
         net,

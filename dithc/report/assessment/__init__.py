@@ -11,20 +11,20 @@ Extending: a concern is a line in `warnings.py`, a next step a line in `next_ste
 
 from dithc.report.assessment.next_steps import next_steps
 from dithc.report.assessment.quality import last_scored, quality
-from dithc.report.assessment.records import QueryResult, RunAssessment
+from dithc.report.assessment.records import Judgment, RunAssessment
 from dithc.report.assessment.training_check import trained
 from dithc.report.assessment.warnings import concerns
 from dithc.report.records import ReportRecords
 
-__all__ = ["QueryResult", "RunAssessment", "assess_runs", "last_scored"]
+__all__ = ["Judgment", "RunAssessment", "assess_runs", "last_scored"]
 
 
-def assess_runs(facts: ReportRecords) -> list[RunAssessment]:
-    """Return a judgement for each run at the end of a chain."""
+def assess_runs(records: ReportRecords) -> list[RunAssessment]:
+    """Return an assessment of each run at the end of a chain."""
     assessments = []
-    for run in facts.last_runs:
-        item = last_scored(facts, run.name)
-        answer, marks = quality(facts, run.name)
+    for run in records.last_runs:
+        item = last_scored(records, run.name)
+        answer, marks = quality(records, run.name)
         assessments.append(
             RunAssessment(
                 run=run.name,
@@ -32,8 +32,8 @@ def assess_runs(facts: ReportRecords) -> list[RunAssessment]:
                 trained=trained(run, item.gain if item else None),
                 quality=answer,
                 marks=marks,
-                concerns=concerns(facts, run, item),
-                steps=next_steps(facts, run, item),
+                concerns=concerns(records, run, item),
+                steps=next_steps(records, run, item),
             )
         )
     return assessments

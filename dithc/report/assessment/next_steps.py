@@ -7,40 +7,40 @@ from dithc.report.assessment.quality import codec_of, floor_of
 from dithc.report.assessment.records import NextStep
 from dithc.report.assessment.training_check import held_out
 from dithc.report.assessment.warnings import LOSSY
-from dithc.report.records import SMALL, EvaluationFacts, ReportRecords, RunFacts
+from dithc.report.records import SMALL, EvaluationRecord, ReportRecords, RunRecord
 
 MAX_STEPS = 3
 PROFILE = "profiles/local"
 
 
-def next_steps(facts: ReportRecords, run: RunFacts, item: EvaluationFacts | None) -> list[NextStep]:
+def next_steps(records: ReportRecords, run: RunRecord, item: EvaluationRecord | None) -> list[NextStep]:
     """Return at most `MAX_STEPS` next steps for a run and its primary evaluation."""
-    return [*_run_steps(facts, run), *_score_steps(facts, run, item), *_file_steps(facts, run, item)][:MAX_STEPS]
+    return [*_run_steps(records, run), *_score_steps(records, run, item), *_file_steps(records, run, item)][:MAX_STEPS]
 
 
-def _run_steps(facts: ReportRecords, run: RunFacts) -> Iterator[NextStep]:
+def _run_steps(records: ReportRecords, run: RunRecord) -> Iterator[NextStep]:
     trend = held_out(run)
     resume = "; it resumes from its last checkpoint." if run.settings.get("lr_schedule") == "constant" else "."
     if run.step is None or run.step < run.steps_planned:
-        yield NextStep(text="Finish the run; it resumes from its last checkpoint.", command=_rerun(facts))
+        yield NextStep(text="Finish the run; it resumes from its last checkpoint.", command=_rerun(records))
     elif trend and trend.is_falling:
         longer = f"runs={{{run.name}: {{steps: {2 * run.steps_planned}}}}}"
         yield NextStep(
-            text=f"Train longer, because the held-out loss was still falling{resume}", command=_rerun(facts, longer)
+            text=f"Train longer, because the held-out loss was still falling{resume}", command=_rerun(records, longer)
         )
     if trend and trend.is_rising:
         is_augmented = run.settings.get("augment") == "dihedral"
-        command = "" if is_augmented else _rerun(facts, f"runs={{{run.name}: {{augment: dihedral}}}}")
+        command = "" if is_augmented else _rerun(records, f"runs={{{run.name}: {{augment: dihedral}}}}")
         text = f"Stop at about step {trend.least_step:,}, or add tiles; without a preferred orientation use `augment: dihedral`."
         yield NextStep(text=text, command=command)
 
 
-def _score_steps(facts: ReportRecords, run: RunFacts, item: EvaluationFacts | None) -> Iterator[NextStep]:
+def _score_steps(records: ReportRecords, run: RunRecord, item: EvaluationRecord | None) -> Iterator[NextStep]:
     if item is None or item.score is None:
-        yield NextStep(text="Generate and score samples.", command=_rerun(facts))
+        yield NextStep(text="Generate and score samples.", command=_rerun(records))
         return
-    codec, floor = codec_of(facts, item), floor_of(item.score)
-    dataset = facts.dataset(run.dataset)
+    codec, floor = codec_of(records, item), floor_of(item.score)
+    dataset = records.dataset(run.dataset)
     if codec is None:
         split = {name: item.settings[name] for name in ("real_split", "num_real_images") if item.settings.get(name)}
         extractor = item.settings.get("extractor", "")
@@ -48,35 +48,35 @@ def _score_steps(facts: ReportRecords, run: RunFacts, item: EvaluationFacts | No
         entry = f"{{{', '.join(f'{name}: {value}' for name, value in (settings | split).items())}}}"
         yield NextStep(
             text="Measure the limit of the codec: score real tiles through the codec.",
-            command=_rerun(facts, f"evaluations={{{run.dataset}-codec: {entry}}}"),
+            command=_rerun(records, f"evaluations={{{run.dataset}-codec: {entry}}}"),
         )
     elif floor and codec.score and codec.score.fid > LOSSY * floor[0] and dataset.codec.steps:
         longer = f"codecs={{{dataset.codec.name}: {{steps: {2 * dataset.codec.steps}}}}}"
         yield NextStep(
             text="Train a better codec, because it limits the samples; all later stages are rebuilt.",
-            command=_rerun(facts, longer),
+            command=_rerun(records, longer),
         )
     if item.score.n < SMALL and (dataset.tiles or 0) > item.score.n_generated:
         override = f"evaluations={{{item.name}: {{num_images: {min(dataset.tiles or 0, 10_000)}}}}}"
-        yield NextStep(text="Score more images for smaller intervals.", command=_rerun(facts, override))
+        yield NextStep(text="Score more images for smaller intervals.", command=_rerun(records, override))
 
 
-def _file_steps(facts: ReportRecords, run: RunFacts, item: EvaluationFacts | None) -> Iterator[NextStep]:
+def _file_steps(records: ReportRecords, run: RunRecord, item: EvaluationRecord | None) -> Iterator[NextStep]:
     if item and item.files:
         samples = shlex.quote(str(item.files.samples))
         yield NextStep(
             text="Export the images in the units of the dataset, for other programs.",
             command=f"dithc export --samples {samples} --format geotiff --select 0:16 --out {shlex.quote(f'{run.name}-tiff')}",
         )
-    if facts.config:
+    if records.config:
         yield NextStep(
-            text="Verify all files of this page.", command=f"dithc verify {shlex.quote(str(facts.config.parent))}"
+            text="Verify all files of this page.", command=f"dithc verify {shlex.quote(str(records.config.parent))}"
         )
 
 
-def _rerun(facts: ReportRecords, *changes: str) -> str:
+def _rerun(records: ReportRecords, *changes: str) -> str:
     """Return the command that reruns the experiment with changes; empty without a known configuration."""
-    if facts.config is None:
+    if records.config is None:
         return ""
-    line = f"dithc run --profile {PROFILE} --configfile {shlex.quote(str(facts.config))}"
+    line = f"dithc run --profile {PROFILE} --configfile {shlex.quote(str(records.config))}"
     return f"{line} -- --config {' '.join(map(shlex.quote, changes))}" if changes else line

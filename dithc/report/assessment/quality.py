@@ -1,49 +1,47 @@
 """Quality of the samples of a run, between an untrained network and the best possible."""
 
-from dithc.report.assessment.records import QueryResult, Rating, ScaleMark
+from dithc.report.assessment.records import Judgment, Rating, ScaleMark
 from dithc.report.formatting import between, score
-from dithc.report.records import SMALL, EvaluationFacts, ReportRecords, Score
+from dithc.report.records import SMALL, EvaluationRecord, ReportRecords, Score
 
 # FID relative to the best possible (the greater of floor and codec), and its description. At these n, two equal sets differ
 # by tens of percent. Factors of 3 and 10 are visible in samples.
-STAGES: tuple[tuple[float, str], ...] = (
-    (1.3, "as good as these features can tell"),
-    (3.0, "close to the best these features can tell"),
-    (10.0, "clearly short of the best"),
+FID_RATIO_RATINGS: tuple[tuple[float, str, Rating], ...] = (
+    (1.3, "as good as these features can tell", "good"),
+    (3.0, "close to the best these features can tell", "good"),
+    (10.0, "clearly short of the best", "fair"),
 )
-FAR = "far from the best"
-RATINGS: tuple[Rating, ...] = ("good", "good", "fair")
 
 
-def last_scored(facts: ReportRecords, run: str) -> EvaluationFacts | None:
+def last_scored(records: ReportRecords, run: str) -> EvaluationRecord | None:
     """Return the last scored evaluation of a run, or the best of several at its end."""
-    evaluations = (item for item in facts.evaluations if item.run == run)
+    evaluations = (item for item in records.evaluations if item.run == run)
     items = [item for item in evaluations if item.score and item.checkpoint not in ("codec", "start", "untrained")]
     latest = max(map(_step_of, items), default=None)
     # Published features come first.
-    return min((item for item in items if _step_of(item) == latest), key=facts.rank, default=None)
+    return min((item for item in items if _step_of(item) == latest), key=records.rank, default=None)
 
 
-def _step_of(item: EvaluationFacts) -> float:
+def _step_of(item: EvaluationRecord) -> float:
     return item.checkpoint if isinstance(item.checkpoint, int) else float("inf")
 
 
-def start_of(facts: ReportRecords, item: EvaluationFacts) -> EvaluationFacts | None:
+def start_of(records: ReportRecords, item: EvaluationRecord) -> EvaluationRecord | None:
     """Return the initial evaluation of the same run with comparable scores."""
     for checkpoint in ("untrained", "start"):
-        for candidate in facts.evaluations:
+        for candidate in records.evaluations:
             if candidate.run == item.run and candidate.checkpoint == checkpoint and _is_comparable(candidate, item):
                 return candidate
     return None
 
 
-def codec_of(facts: ReportRecords, item: EvaluationFacts) -> EvaluationFacts | None:
+def codec_of(records: ReportRecords, item: EvaluationRecord) -> EvaluationRecord | None:
     """Return the codec evaluation of the dataset with comparable scores."""
-    scored = (other for other in facts.evaluations_of(item.dataset) if other.checkpoint == "codec")
+    scored = (other for other in records.evaluations_of(item.dataset) if other.checkpoint == "codec")
     return next((other for other in scored if _is_comparable(other, item)), None)
 
 
-def _is_comparable(a: EvaluationFacts, b: EvaluationFacts) -> bool:
+def _is_comparable(a: EvaluationRecord, b: EvaluationRecord) -> bool:
     """Test whether scores share features, resize, real split and number of real tiles."""
     if a.real_split != b.real_split or a.score is None or b.score is None:
         return False
@@ -60,12 +58,12 @@ def floor_of(result: Score) -> tuple[float, str] | None:
     return None
 
 
-def quality(facts: ReportRecords, run: str) -> tuple[QueryResult, list[ScaleMark]]:
+def quality(records: ReportRecords, run: str) -> tuple[Judgment, list[ScaleMark]]:
     """Return the answer, and the scores on one scale."""
-    item = last_scored(facts, run)
+    item = last_scored(records, run)
     if item is None or item.score is None:
-        return QueryResult(rating="unknown", short="no score", text="The samples of this run have no score."), []
-    final, codec, start, floor = item.score, codec_of(facts, item), start_of(facts, item), floor_of(item.score)
+        return Judgment(rating="unknown", short="no score", text="The samples of this run have no score."), []
+    final, codec, start, floor = item.score, codec_of(records, item), start_of(records, item), floor_of(item.score)
     # The codec is scored on its input tiles, so its FID may be below the floor of other tiles.
     limits = [codec.score.fid] if codec and codec.score else []
     description, rating = _rate(final.fid, max([*limits, *(floor[:1] if floor else [])], default=None))
@@ -77,7 +75,7 @@ def quality(facts: ReportRecords, run: str) -> tuple[QueryResult, list[ScaleMark
         parts.append(f"{_ratio(final.fid, floor[0])} the {floor[1]}")
     text = ", ".join(parts) + "."
     if start and start.score:
-        text += _progress(facts, final, start, codec)
+        text += _progress(records, final, start, codec)
     if rating == "good" and (final.n < SMALL or not final.comparable_to_published):
         rating = "fair"  # few images, or features without published meaning
     marks = [ScaleMark(label="now", role="now", value=final.fid)]
@@ -85,30 +83,30 @@ def quality(facts: ReportRecords, run: str) -> tuple[QueryResult, list[ScaleMark
     marks += [ScaleMark(label="codec alone", role="codec", value=codec.score.fid)] if codec and codec.score else []
     marks += [ScaleMark(label=start.label, role="start", value=start.score.fid)] if start and start.score else []
     marks = sorted((mark for mark in marks if mark.value > 0), key=lambda mark: mark.value)
-    return QueryResult(rating=rating, short=description, text=text), marks if len(marks) > 1 else []
+    return Judgment(rating=rating, short=description, text=text), marks if len(marks) > 1 else []
 
 
 def _rate(fid: float, best: float | None) -> tuple[str, Rating]:
     if best is None or best <= 0:
         return f"FID {score(fid)} without a reference", "unknown"
-    for (limit, description), rating in zip(STAGES, RATINGS, strict=True):
+    for limit, description, rating in FID_RATIO_RATINGS:
         if fid <= limit * best:
             return description, rating
-    return FAR, "poor"
+    return "far from the best", "poor"
 
 
 def _ratio(value: float, base: float) -> str:
     return f"{value / base:.2g} ×" if base > 0 else "–"
 
 
-def _progress(facts: ReportRecords, final: Score, start: EvaluationFacts, codec: EvaluationFacts | None) -> str:
+def _progress(records: ReportRecords, final: Score, start: EvaluationRecord, codec: EvaluationRecord | None) -> str:
     """Describe progress from the start to the codec limit in the primary measure."""
     if start.score is None:
         return ""
-    initial, current = start.score.value(facts.measure), final.value(facts.measure)
-    if codec is None or codec.score is None or initial <= codec.score.value(facts.measure):
+    initial, current = start.score.value(records.measure), final.value(records.measure)
+    if codec is None or codec.score is None or initial <= codec.score.value(records.measure):
         return f" {start.label.capitalize()} it was {score(start.score.fid)}."
-    share = (initial - current) / (initial - codec.score.value(facts.measure))
+    share = (initial - current) / (initial - codec.score.value(records.measure))
     if share <= 0:
-        return f" By {facts.measure} it is not better than {start.label}."
-    return f" By {facts.measure} it is {min(share, 1):.0%} of the way from {start.label} to the codec."
+        return f" By {records.measure} it is not better than {start.label}."
+    return f" By {records.measure} it is {min(share, 1):.0%} of the way from {start.label} to the codec."

@@ -7,7 +7,7 @@ Rating = Literal["good", "fair", "poor", "unknown"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class QueryResult:
+class Judgment:
     """A short answer, and its explanation with numbers; `rating` selects the color."""
 
     rating: Rating
@@ -41,8 +41,8 @@ class RunAssessment:
 
     run: str
     dataset: str
-    trained: QueryResult
-    quality: QueryResult
+    trained: Judgment
+    quality: Judgment
     marks: list[ScaleMark] = field(default_factory=list)
     concerns: list[str] = field(default_factory=list)
     steps: list[NextStep] = field(default_factory=list)

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from dithc.core.measurements import short
-from dithc.report.assessment.records import QueryResult
+from dithc.report.assessment.records import Judgment
 from dithc.report.formatting import between
-from dithc.report.records import Gain, RunFacts
+from dithc.report.records import Gain, RunRecord
 
 CLEAR = 0.02  # relative change of a loss above the noise of held-out measurements on tens of tiles with fixed noise
 LATE = 0.75  # share of the steps after which a falling loss means that training ended early
@@ -29,7 +29,7 @@ class ValidationTrend:
     is_falling: bool
 
 
-def held_out(run: RunFacts) -> ValidationTrend | None:
+def held_out(run: RunRecord) -> ValidationTrend | None:
     """Return the course of the held-out loss; None with fewer than two measurements."""
     curve = run.curve
     indices = np.flatnonzero(np.isfinite(curve.val_loss)) if curve else np.array([], int)
@@ -49,12 +49,12 @@ def held_out(run: RunFacts) -> ValidationTrend | None:
     )
 
 
-def trained(run: RunFacts, gain: Gain | None) -> QueryResult:
+def trained(run: RunRecord, gain: Gain | None) -> Judgment:
     """Evaluate the losses of a run; `gain` is the fall of its score, if known."""
     if run.step is None:
-        return QueryResult(rating="unknown", short="not run", text="This run has no checkpoint yet.")
+        return Judgment(rating="unknown", short="not run", text="This run has no checkpoint yet.")
     if run.mean_loss_first_10 is None or run.mean_loss_last_100 is None:
-        return QueryResult(rating="unknown", short="unknown", text="The run has no recorded loss.")
+        return Judgment(rating="unknown", short="unknown", text="The run has no recorded loss.")
     trend = held_out(run)
     verb = "fell" if run.mean_loss_last_100 < run.mean_loss_first_10 else "went"
     text = (
@@ -68,12 +68,12 @@ def trained(run: RunFacts, gain: Gain | None) -> QueryResult:
     has_fallen = run.mean_loss_last_100 < (1 - CLEAR) * run.mean_loss_first_10
     has_generalized = trend is not None and trend.last < (1 - CLEAR) * trend.first
     if not (has_fallen or is_better or has_generalized):
-        return QueryResult(rating="poor", short="no", text=text + " Neither loss nor score is clearly below the start.")
+        return Judgment(rating="poor", short="no", text=text + " Neither loss nor score is clearly below the start.")
     if run.step < run.steps_planned:
-        return QueryResult(rating="fair", short=f"so far: step {run.step:,} of {run.steps_planned:,}", text=text)
+        return Judgment(rating="fair", short=f"so far: step {run.step:,} of {run.steps_planned:,}", text=text)
     if trend and trend.is_rising:
-        return QueryResult(rating="fair", short="yes, then it overfitted", text=text)
-    return QueryResult(rating="good", short="yes", text=text)
+        return Judgment(rating="fair", short="yes, then it overfitted", text=text)
+    return Judgment(rating="good", short="yes", text=text)
 
 
 def _trend_text(trend: ValidationTrend | None) -> str:

@@ -1,11 +1,11 @@
-"""Collection of facts: results are read, checked against each other, and converted into plain records.
+"""Collection of records: results are read, checked against each other, and converted into plain records.
 
 Contents: `gather_manifests` reads the manifests and rejects inconsistent results. `collect_records` converts them into
 `ReportRecords`. `read_curve` reads the metrics of a run, `smooth` averages them.
 
 Invariants: only means of curves and sums of times are computed. Missing results are None or empty.
 
-Extending: a new fact is a field in `facts.py`, filled in `datasets.py`, `runs.py` or `evaluations.py`.
+Extending: a new value is a field in `records.py` of the report, filled in `datasets.py`, `runs.py` or `evaluations.py`.
 """
 
 from dithc.report.collect.curves import read_curve, smooth

@@ -1,4 +1,4 @@
-"""Facts on datasets and codecs, from the manifests of scenes, tiles, codecs and latents."""
+"""Records of datasets and codecs, from the manifests of scenes, tiles, codecs and latents."""
 
 from collections.abc import Mapping
 from dataclasses import fields
@@ -8,20 +8,20 @@ from dithc.config import ExperimentConfig
 from dithc.core.measurements import short
 from dithc.report.collect.gather import ExperimentResults, StageResult
 from dithc.report.documents import read_json
-from dithc.report.records import CodecFacts, DatasetFacts
+from dithc.report.records import CodecRecord, DatasetRecord
 
 # File of the stage `ingest`. Ingested scenes may be archived; rejected tiles are then not shown.
 SCENES_FILE = "scenes.json"
 
 
-def dataset_facts(experiment: ExperimentConfig, results: ExperimentResults, name: str) -> DatasetFacts:
-    """Collect the facts on a dataset and its codec."""
+def dataset_record(experiment: ExperimentConfig, results: ExperimentResults, name: str) -> DatasetRecord:
+    """Collect the record of a dataset and its codec."""
     settings = experiment.datasets[name]
     scenes, tiles = results.last("ingest", name), results.last("tiles", name)
     info = read_json(tiles.file("dataset.json")) if tiles else {}
     scene_numbers, tile_numbers = numbers_of(scenes), numbers_of(tiles)
     classes = info.get("classes")
-    return DatasetFacts(
+    return DatasetRecord(
         name=name,
         title=settings.title,
         kind=settings.source.kind,
@@ -52,10 +52,10 @@ def rendering_of(display: Mapping[str, Any], units: str) -> str:
     return ", ".join(parts) + (f" ({units})" if units else "")
 
 
-def _codec(experiment: ExperimentConfig, results: ExperimentResults, dataset: str) -> CodecFacts:
+def _codec(experiment: ExperimentConfig, results: ExperimentResults, dataset: str) -> CodecRecord:
     name = experiment.datasets[dataset].codec
     trained, latents = results.last("codec", name), results.last("latents", dataset)
-    fields = select_fields(CodecFacts, numbers_of(trained)) | {
+    fields = select_fields(CodecRecord, numbers_of(trained)) | {
         "name": name,
         "kind": experiment.codecs[name].kind,
         "train_dataset": getattr(experiment.codecs[name], "train_dataset", None),
@@ -63,7 +63,7 @@ def _codec(experiment: ExperimentConfig, results: ExperimentResults, dataset: st
         "grid": trained.file("grid.png") if trained else None,
         "bands": trained.file("bands.png") if trained else None,
     }
-    return CodecFacts(**fields)
+    return CodecRecord(**fields)
 
 
 def select_fields(record: type, numbers: Mapping[str, Any]) -> dict[str, Any]:

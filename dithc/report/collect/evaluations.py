@@ -1,4 +1,4 @@
-"""Facts on an evaluation: its sampler, its score, and the files of its images."""
+"""Records of an evaluation: its sampler, its score, and the files of its images."""
 
 from dithc.config import ExperimentConfig
 from dithc.core.artifacts import summaries
@@ -7,7 +7,7 @@ from dithc.report.collect.gather import ExperimentResults, StageResult
 from dithc.report.collect.kid_gain import cost_of, gain_of
 from dithc.report.collect.runs import flatten
 from dithc.report.documents import read_json
-from dithc.report.records import EvaluationFacts, SampleFiles, Score
+from dithc.report.records import EvaluationRecord, SampleFiles, Score
 
 
 def _label(experiment: ExperimentConfig, evaluation: str) -> str:
@@ -24,11 +24,11 @@ def _label(experiment: ExperimentConfig, evaluation: str) -> str:
     return labels[config.checkpoint] + suffix
 
 
-def evaluation_facts(experiment: ExperimentConfig, results: ExperimentResults, name: str) -> EvaluationFacts:
+def evaluation_record(experiment: ExperimentConfig, results: ExperimentResults, name: str) -> EvaluationRecord:
     settings = experiment.evaluations[name]
     samples, compared = results.last("sample", name), results.last("fid", name)
     numbers = numbers_of(samples)
-    fields = select_fields(EvaluationFacts, numbers) | select_fields(EvaluationFacts, dict(settings))
+    fields = select_fields(EvaluationRecord, numbers) | select_fields(EvaluationRecord, dict(settings))
     fields |= {
         "name": name,
         "dataset": experiment.runs[settings.run].dataset,
@@ -45,7 +45,7 @@ def evaluation_facts(experiment: ExperimentConfig, results: ExperimentResults, n
         "pipefusion": str(settings.pipefusion) if settings.pipefusion is not None else None,
         "is_exact": numbers.get("exact"),
     }
-    return EvaluationFacts(**fields)
+    return EvaluationRecord(**fields)
 
 
 def _files(experiment: ExperimentConfig, results: ExperimentResults, name: str) -> SampleFiles | None:

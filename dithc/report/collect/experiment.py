@@ -1,4 +1,4 @@
-"""Conversion of gathered results into the facts of the report."""
+"""Conversion of gathered results into records of the report."""
 
 import time
 from collections.abc import Iterable, Mapping
@@ -8,11 +8,11 @@ from platform import platform, python_version
 
 from dithc.config import ExperimentConfig
 from dithc.core.reproduction import read_reference
-from dithc.report.benchmarks import scaling_curves
-from dithc.report.collect.datasets import dataset_facts
-from dithc.report.collect.evaluations import evaluation_facts
+from dithc.report import scaling_curves
+from dithc.report.collect.datasets import dataset_record
+from dithc.report.collect.evaluations import evaluation_record
 from dithc.report.collect.gather import STAGES, ExperimentResults, StageResult
-from dithc.report.collect.runs import run_facts, run_seconds
+from dithc.report.collect.runs import run_record, run_seconds
 from dithc.report.documents import read_bench, read_json
 from dithc.report.records import Origin, ReportRecords, Timing
 
@@ -28,15 +28,15 @@ def collect_records(
     machine: Iterable[str] = (),
     config: Path | None = None,
 ) -> ReportRecords:
-    """Collect the facts of the report from gathered results; see `write_report` for the arguments."""
+    """Collect the records of the report from gathered results; see `write_report` for the arguments."""
     missing, published = _missing(experiment, results), read_reference().scaling
     return ReportRecords(
         name=experiment.name,
         title=experiment.title,
         written=time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
-        datasets=[dataset_facts(experiment, results, name) for name in experiment.datasets],
-        runs=[run_facts(experiment, results, name) for name in experiment.runs],
-        evaluations=[evaluation_facts(experiment, results, name) for name in experiment.scored],
+        datasets=[dataset_record(experiment, results, name) for name in experiment.datasets],
+        runs=[run_record(experiment, results, name) for name in experiment.runs],
+        evaluations=[evaluation_record(experiment, results, name) for name in experiment.scored],
         timings=_timings(experiment, results),
         origins=[_origin(item) for item in results.items],
         warnings=_warnings(experiment, results, missing),

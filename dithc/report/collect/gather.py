@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from dithc.config import ExperimentConfig, stage_spec
-from dithc.core.artifacts import Manifest
+from dithc.core.artifacts import Manifest, summaries
 from dithc.core.logging import user_error
 
-STAGES = ("synthesize", "ingest", "tiles", "codec", "latents", "train", "sample", "extractor", "features", "fid")
+STAGES = tuple(summaries.SUMMARY_TYPES)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,7 +88,7 @@ def _read(path: Path) -> StageResult:
 def _settings_faults(experiment: ExperimentConfig, item: StageResult) -> list[str]:
     """Return settings of a result that differ from the experiment; only common keys are compared."""
     name = item.name
-    if item.stage == "features":  # real sets are dataset.split.extractor, generated ones an evaluation
+    if item.stage == "features":  # real sets are dataset.split.count.extractor, generated ones an evaluation
         evaluation = experiment.evaluations.get(name)
         name = evaluation.extractor if evaluation else name.rpartition(".")[2]
     try:

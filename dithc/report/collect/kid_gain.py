@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dithc.config import ExperimentConfig, training
+from dithc.config import ExperimentConfig, evaluations
 from dithc.core.artifacts import summaries
 from dithc.core.integrity import parse_json
 from dithc.report.collect.gather import ExperimentResults, StageResult
@@ -62,7 +62,7 @@ def cost_of(experiment: ExperimentConfig, results: ExperimentResults, name: str)
     return None
 
 
-def _sampling_settings(config: training.EvaluationConfig) -> dict[str, Any]:
+def _sampling_settings(config: evaluations.EvaluationConfig) -> dict[str, Any]:
     """Return the settings that determine the sampling; pipefusion counts patches, not ranks."""
     staged = None if config.pipefusion is None else config.pipefusion.decides
     return {**config.model_dump(include=SAME), "pipefusion": staged}

@@ -1,4 +1,4 @@
-"""Facts on a run, from its settings, the manifests of its segments, and its metrics."""
+"""Records of a run, from its settings, the manifests of its segments, and its metrics."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -9,16 +9,16 @@ from dithc.core.logging import get_logger
 from dithc.report.collect.curves import read_curve
 from dithc.report.collect.datasets import numbers_of, select_fields
 from dithc.report.collect.gather import ExperimentResults, StageResult
-from dithc.report.records import Curve, RunFacts
+from dithc.report.records import Curve, RunRecord
 
 log = get_logger(__name__)
 
 
-def run_facts(experiment: ExperimentConfig, results: ExperimentResults, name: str) -> RunFacts:
+def run_record(experiment: ExperimentConfig, results: ExperimentResults, name: str) -> RunRecord:
     settings, segments = experiment.runs[name], results.all("train", name)
     numbers = numbers_of(results.last("train", name))
     curve = _curve(results.last("train", name), [item.summary["step"] for item in segments], settings.global_batch_size)
-    fields = select_fields(RunFacts, numbers) | {
+    fields = select_fields(RunRecord, numbers) | {
         "name": name,
         **{key: getattr(settings, key) for key in ("dataset", "init_from_run", "dtype", "global_batch_size")},
         "preset": settings.model.preset,
@@ -32,7 +32,7 @@ def run_facts(experiment: ExperimentConfig, results: ExperimentResults, name: st
         "resumes": curve.resumes if curve else [],
         "curve": curve,
     }
-    return RunFacts(**fields)
+    return RunRecord(**fields)
 
 
 def _changes(settings: training.RunConfig) -> dict[str, Any]:

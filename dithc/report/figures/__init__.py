@@ -1,12 +1,12 @@
 """Figures drawn from records. Only this package imports matplotlib.
 
-Contents: `FIGURES` draws each figure of the report from its facts. `spectra` draws one dataset, `standalone` one given
+Contents: `FIGURES` draws each figure of the report from its records. `spectra` draws one dataset, `standalone` one given
 file, `benchmarks` measurements, `canvas` is their common base.
 
 Invariants: a figure is a pure function of records. No text is cut or covers another. Color-blind readers can
 distinguish the colors. A missing result is named. Figures have a white background, which light and dark pages share.
 
-Extending: a new figure is a file with a function of (facts), and a line in `FIGURES`.
+Extending: a new figure is a file with a function of (records), and a line in `FIGURES`.
 """
 
 from collections.abc import Callable

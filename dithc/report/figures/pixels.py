@@ -8,15 +8,15 @@ import numpy as np
 from dithc.report.figures import theme
 from dithc.report.figures.canvas import Figure, canvas, placeholder
 from dithc.report.figures.scores import role_of
-from dithc.report.records import EvaluationFacts, ReportRecords
+from dithc.report.records import EvaluationRecord, ReportRecords
 
 COLUMNS = 4
-Sides = list[tuple[EvaluationFacts, dict[str, Any]]]
+Sides = list[tuple[EvaluationRecord, dict[str, Any]]]
 
 
-def draw_pixels(facts: ReportRecords) -> Figure:
+def draw_pixels(records: ReportRecords) -> Figure:
     """Draw the radial power of each band, then the distribution of each index."""
-    panels = [panel for dataset in facts.datasets for panel in _panels(facts, dataset.name)]
+    panels = [panel for dataset in records.datasets for panel in _panels(records, dataset.name)]
     if not panels:
         return placeholder("no evaluation has spectra or indices")
     figure, axes = canvas(len(panels), columns=COLUMNS, height=2.2)
@@ -28,9 +28,9 @@ def draw_pixels(facts: ReportRecords) -> Figure:
     return figure
 
 
-def _panels(facts: ReportRecords, dataset: str) -> Iterator[tuple[str, str, list[tuple[str, str, Any, Any]]]]:
+def _panels(records: ReportRecords, dataset: str) -> Iterator[tuple[str, str, list[tuple[str, str, Any, Any]]]]:
     """Return title, kind, and label, role, real and generated values of each evaluation."""
-    sides: Sides = [(item, item.curves) for item in facts.evaluations_of(dataset) if item.curves]
+    sides: Sides = [(item, item.curves) for item in records.evaluations_of(dataset) if item.curves]
     for index, band in enumerate(next((curves["band_names"] for _, curves in sides), [])):
         lines = [
             (
@@ -42,7 +42,7 @@ def _panels(facts: ReportRecords, dataset: str) -> Iterator[tuple[str, str, list
             if "spectra" in curves
         ]
         if lines:
-            yield f"{facts.dataset(dataset).title}: {band}", "spectra", lines
+            yield f"{records.dataset(dataset).title}: {band}", "spectra", lines
     indices = dict.fromkeys(name for _, curves in sides for name in curves.get("indices", {}) if name != "absent")
     for name in indices:
         lines = [
@@ -50,7 +50,7 @@ def _panels(facts: ReportRecords, dataset: str) -> Iterator[tuple[str, str, list
             for item, stats in ((item, curves.get("indices", {})) for item, curves in sides)
             if name in stats
         ]
-        yield f"{facts.dataset(dataset).title}: {name}", "indices", lines
+        yield f"{records.dataset(dataset).title}: {name}", "indices", lines
 
 
 def _draw_spectra(panel: Any, lines: list[tuple[str, str, Any, Any]]) -> None:

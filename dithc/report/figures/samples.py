@@ -12,22 +12,22 @@ from numpy.typing import NDArray
 
 from dithc.report.figures.canvas import DPI, LINE_INCHES, TITLE_SIZE, WIDTH_INCHES, Figure, placeholder, read_image
 from dithc.report.formatting import score
-from dithc.report.records import EvaluationFacts, Measure, ReportRecords, Score
+from dithc.report.records import EvaluationRecord, Measure, ReportRecords, Score
 
 MAX_COLUMNS = 4  # of evaluations; the page has images of all
 BETWEEN_TITLES = 0.15  # free inches between titles
 
 
-def draw_samples(facts: ReportRecords) -> Figure:
+def draw_samples(records: ReportRecords) -> Figure:
     """Draw real and generated tiles: a row per dataset, a column per evaluation, scores above."""
-    rows = [(dataset, facts.evaluations_of(dataset.name)) for dataset in facts.datasets]
+    rows = [(dataset, records.evaluations_of(dataset.name)) for dataset in records.datasets]
     rows = [(dataset, items) for dataset, items in rows if dataset.grid and any(item.grid for item in items)]
     if not rows:
         return placeholder("samples: not run")
     images = [
         [(dataset.grid, dataset.title, "real")]
         + [
-            (item.grid, name, _score_label(item.score, facts.measure))
+            (item.grid, name, _score_label(item.score, records.measure))
             for item, name in list(zip(items, unique_labels(items), strict=True))[:MAX_COLUMNS]
         ]
         for dataset, items in rows
@@ -35,7 +35,7 @@ def draw_samples(facts: ReportRecords) -> Figure:
     return samples_figure(images)
 
 
-def unique_labels(items: Sequence[EvaluationFacts]) -> list[str]:
+def unique_labels(items: Sequence[EvaluationRecord]) -> list[str]:
     """Return a title per evaluation, with its name if another evaluation has the same label."""
     labels = [item.label for item in items]
     return [item.label if labels.count(item.label) == 1 else f"{item.label}: {item.name}" for item in items]

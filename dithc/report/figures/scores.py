@@ -36,15 +36,15 @@ def role_of(checkpoint: str | int) -> str:
     return "step" if isinstance(checkpoint, int) else checkpoint
 
 
-def draw_fid(facts: ReportRecords) -> Figure:
+def draw_fid(records: ReportRecords) -> Figure:
     """Draw the primary score of each evaluation by dataset."""
     groups: dict[str, list[Bar]] = {}
-    for dataset in facts.datasets:
-        for item in facts.evaluations_of(dataset.name):
+    for dataset in records.datasets:
+        for item in records.evaluations_of(dataset.name):
             if item.score:
-                bar = bar_of(vars(item) | {"score": asdict(item.score)}, measure=facts.measure)
+                bar = bar_of(vars(item) | {"score": asdict(item.score)}, measure=records.measure)
                 groups.setdefault(dataset.title, []).append(bar)
-    return draw_bars(groups, measure=facts.measure)
+    return draw_bars(groups, measure=records.measure)
 
 
 def bar_of(item: Mapping[str, Any], *, measure: Measure) -> Bar:

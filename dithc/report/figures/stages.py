@@ -10,14 +10,14 @@ from dithc.report.records import ReportRecords
 UNITS = (("hours", 3600), ("minutes", 60), ("seconds", 1))
 
 
-def draw_stages(facts: ReportRecords) -> Figure:
-    stages = list(dict.fromkeys(timing.stage for timing in facts.timings))
+def draw_stages(records: ReportRecords) -> Figure:
+    stages = list(dict.fromkeys(timing.stage for timing in records.timings))
     if not stages:
         return placeholder("no stages were run")
-    titles = {dataset.name: dataset.title for dataset in facts.datasets}
-    titles |= {timing.dataset: "other" for timing in facts.timings if timing.dataset not in titles}
+    titles = {dataset.name: dataset.title for dataset in records.datasets}
+    titles |= {timing.dataset: "other" for timing in records.timings if timing.dataset not in titles}
     seconds = np.zeros((len(titles), len(stages)))
-    for timing in facts.timings:
+    for timing in records.timings:
         seconds[list(titles).index(timing.dataset), stages.index(timing.stage)] += timing.seconds
     totals = seconds.sum(axis=0)
     unit, factor = next(pair for pair in UNITS if totals.max() >= 3 * pair[1] or pair[1] == 1)

@@ -17,12 +17,12 @@ MAX_POINTS = 1500  # of a raw curve, more than the pixels of a panel
 LEGEND_INCHES = 0.21  # height of a line of the legend
 
 
-def draw_loss(facts: ReportRecords) -> Figure:
+def draw_loss(records: ReportRecords) -> Figure:
     """Draw loss and learning rate of every run, colored by dataset."""
-    names = [dataset.name for dataset in facts.datasets]
+    names = [dataset.name for dataset in records.datasets]
     curves = [
         (run.curve, theme.PALETTE[names.index(run.dataset) % len(theme.PALETTE)])
-        for run in facts.runs
+        for run in records.runs
         if run.curve is not None
     ]
     return draw_curves(curves)
@@ -89,9 +89,9 @@ def _draw_rate(panel: Axes, curve: Curve) -> None:
     panel.set_xlabel("step")
 
 
-def draw_throughput(facts: ReportRecords) -> Figure:
+def draw_throughput(records: ReportRecords) -> Figure:
     """Draw smoothed images per second of all runs in one panel."""
-    curves = [run.curve for run in facts.runs if run.curve is not None]
+    curves = [run.curve for run in records.runs if run.curve is not None]
     curves = [curve for curve in curves if np.isfinite(curve.images_per_second).any()]
     if not curves:
         return placeholder("throughput: not run")

@@ -13,9 +13,8 @@ from numpy.typing import NDArray
 from dithc.data import mosaic
 from dithc.report.figures import canvas
 from dithc.report.formatting import score
-from dithc.report.galleries.image_sets import RGB, RealTiles, Scaled, first_images, first_scaled
-from dithc.report.galleries.nearest import nearest_tiles
-from dithc.report.records import DatasetFacts, EvaluationFacts, ReportRecords
+from dithc.report.galleries.image_sets import RGB, RealTiles, Scaled, first_images, first_scaled, nearest_tiles
+from dithc.report.records import DatasetRecord, EvaluationRecord, ReportRecords
 
 COLUMNS = 4
 SHOWN = COLUMNS * COLUMNS
@@ -54,30 +53,30 @@ class Gallery:
     layout: Literal["", "four", "rows"] = ""
 
 
-def galleries(facts: ReportRecords, dataset: str, item: EvaluationFacts | None) -> list[Gallery]:
+def galleries(records: ReportRecords, dataset: str, item: EvaluationRecord | None) -> list[Gallery]:
     """Return the galleries of a dataset; `item` is the primary evaluation, None without evaluations."""
-    record = facts.dataset(dataset)
+    record = records.dataset(dataset)
     if record.tiles_folder is None:
         return [gallery for gallery in (_codec_gallery(record),) if gallery.pictures]
-    real = RealTiles(record.tiles_folder, seed=facts.seed, max_tiles=SHOWN)
+    real = RealTiles(record.tiles_folder, seed=records.seed, max_tiles=SHOWN)
     groups = []
     if item and item.files and (images := first_images(item.files.samples, SHOWN)) is not None:
-        groups.append(_compare(facts, record, item, images, real))
+        groups.append(_compare(records, record, item, images, real))
         groups.append(_false_colors(record, item, first_scaled(item.files.samples, SHOWN, bands=len(real.bands)), real))
-    groups.append(_training_stages(facts, record, item))
+    groups.append(_training_stages(records, record, item))
     groups.append(_codec_gallery(record))
     if not any(gallery.pictures for gallery in groups):
         groups = [Gallery(title="Real tiles", note="", pictures=[_real_mosaic(record, real)])]
     return [gallery for gallery in groups if gallery.pictures]
 
 
-def preview_rows(facts: ReportRecords, item: EvaluationFacts) -> list[Mosaic]:
+def preview_rows(records: ReportRecords, item: EvaluationRecord) -> list[Mosaic]:
     """Return a row of generated images and one of real tiles as a preview; empty without images."""
-    dataset = facts.dataset(item.dataset)
+    dataset = records.dataset(item.dataset)
     generated = first_images(item.files.samples, STRIP) if item.files else None
     if generated is None or dataset.tiles_folder is None:
         return []
-    real = RealTiles(dataset.tiles_folder, seed=facts.seed, max_tiles=SHOWN).rgb(STRIP)
+    real = RealTiles(dataset.tiles_folder, seed=records.seed, max_tiles=SHOWN).rgb(STRIP)
     return [
         _build("generated", generated, text=f"{len(generated)} images generated {item.label}.", columns=STRIP),
         _build("real", real, text=f"{len(real)} real tiles of {dataset.title}, drawn at random.", columns=STRIP),
@@ -94,19 +93,19 @@ def _encode(title: str, pixels: NDArray[np.uint8], *, text: str, caption: str = 
     return Mosaic(title=title, text=text, caption=caption, webp=canvas.as_webp(pixels), width=width, height=height)
 
 
-def _real_mosaic(dataset: DatasetFacts, real: RealTiles) -> Mosaic:
+def _real_mosaic(dataset: DatasetRecord, real: RealTiles) -> Mosaic:
     images = real.rgb(SHOWN)
     text = f"{len(images)} real tiles of {dataset.title}, drawn at random, in {', '.join(real.tiles.info['display']['bands'])}."
     return _build("Real tiles at random", images, text=text)
 
 
 def _compare(
-    facts: ReportRecords, dataset: DatasetFacts, item: EvaluationFacts, images: RGB, real: RealTiles
+    records: ReportRecords, dataset: DatasetRecord, item: EvaluationRecord, images: RGB, real: RealTiles
 ) -> Gallery:
     """Return generated images, their nearest real tiles, and random real tiles."""
     subject = f"{len(images)} images generated {item.label}, {dataset.title}"
     pictures = [_build(f"Generated, {item.label}", images, text=f"{subject}.", caption=f"{item.name}: {FIRST}")]
-    nearest = nearest_tiles(item, real.tiles, seed=facts.seed, count=len(images))
+    nearest = nearest_tiles(item, real.tiles, seed=records.seed, count=len(images))
     note = f"Rendering of all three: {dataset.rendering}."
     if isinstance(nearest, str):
         note += f" The nearest real tiles are not shown: {nearest}."
@@ -119,7 +118,7 @@ def _compare(
     return Gallery(title="Generated and real", note=note, pictures=[*pictures, _real_mosaic(dataset, real)])
 
 
-def _false_colors(dataset: DatasetFacts, item: EvaluationFacts, generated: Scaled | None, real: RealTiles) -> Gallery:
+def _false_colors(dataset: DatasetRecord, item: EvaluationRecord, generated: Scaled | None, real: RealTiles) -> Gallery:
     """Return the same images in invisible bands; empty without these bands."""
     pictures = []
     sides = (
@@ -137,14 +136,14 @@ def _false_colors(dataset: DatasetFacts, item: EvaluationFacts, generated: Scale
     return Gallery(title=FALSE_COLORS, note=note, pictures=pictures, layout="four" if len(pictures) == 4 else "")
 
 
-def _training_stages(facts: ReportRecords, dataset: DatasetFacts, item: EvaluationFacts | None) -> Gallery:
+def _training_stages(records: ReportRecords, dataset: DatasetRecord, item: EvaluationRecord | None) -> Gallery:
     """Return the other evaluations: the same noise at other training steps, and the codec alone."""
     pictures = []
-    for stage in facts.evaluations_of(dataset.name):
+    for stage in records.evaluations_of(dataset.name):
         rgb = first_images(stage.files.samples, SHOWN) if stage.files and stage != item else None
         if rgb is not None:
             kind = "real tiles through the codec" if stage.checkpoint == "codec" else f"images generated {stage.label}"
-            value = f"{facts.measure} {score(stage.score.value(facts.measure))}" if stage.score else ""
+            value = f"{records.measure} {score(stage.score.value(records.measure))}" if stage.score else ""
             title = kind.removeprefix("images ").capitalize()
             text = f"{len(rgb)} {kind}, {dataset.title}{': ' if value else ''}{value}."
             pictures.append(_build(title, rgb, text=text, caption=", ".join(filter(None, [stage.name, value]))))
@@ -152,7 +151,7 @@ def _training_stages(facts: ReportRecords, dataset: DatasetFacts, item: Evaluati
     return Gallery(title="Stages of training", note=note, pictures=pictures)
 
 
-def _codec_gallery(dataset: DatasetFacts) -> Gallery:
+def _codec_gallery(dataset: DatasetRecord) -> Gallery:
     """Return reconstructions of the codec trained on this dataset."""
     codec = dataset.codec
     bands = f"Each band of a tile: {', '.join(dataset.band_names)}"

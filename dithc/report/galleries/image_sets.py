@@ -1,6 +1,6 @@
-"""Displayed images: the first of an evaluation, and real tiles, as RGB and as values of bands.
+"""Displayed images: the first of an evaluation, and real tiles, as RGB and as values of bands; the real tiles nearest to images.
 
-Legend: n images, C bands, S side of a tile.
+Legend: n images, m real tiles, C bands, S side of a tile.
 """
 
 from collections.abc import Iterator
@@ -9,9 +9,11 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.spatial.distance import cdist
 
 from dithc.core.artifacts import Manifest
 from dithc.data import Rows, Tiles, products
+from dithc.report.records import EvaluationRecord
 
 RGB = NDArray[np.uint8]
 Scaled = NDArray[np.float32]
@@ -57,3 +59,20 @@ def first_scaled(manifest: Path, count: int, *, bands: int) -> Scaled | None:
     """Return the same images, each band from -1 to 1, (n, C, S, S); None if bands differ from the dataset."""
     shard = next(arrays(manifest, "sample", "shard"), None)
     return None if shard is None or shard.shape[1] != bands else np.array(shard[:count], np.float32)
+
+
+def nearest_tiles(item: EvaluationRecord, tiles: Tiles, *, seed: int, count: int) -> Rows | str:
+    """Return the real tile (n,) nearest to each first image in the features of its score, or the reason why it is unknown."""
+    if item.files is None or item.files.features is None or item.files.real_features is None:
+        return "the features of both sides are not among the results"
+    split, images = item.real_split, item.settings.get("num_real_images")
+    rows = tiles.rows(split) if not images else tiles.drawn(split, int(images), seed=seed)  # type: ignore[arg-type]
+    first = next(arrays(item.files.features, "features", "shard"), None)
+    if first is None:
+        return "the features of the images were not stored"
+    shards = arrays(item.files.real_features, "features", "shard")
+    distances = np.concatenate([cdist(first[:count], shard, "sqeuclidean") for shard in shards], axis=1)  # (n, m)
+    if distances.shape[1] != len(rows):
+        return f"the features are of {distances.shape[1]:,} real tiles, the dataset has {len(rows):,}"
+    nearest_rows: Rows = rows[distances.argmin(axis=1)]
+    return nearest_rows

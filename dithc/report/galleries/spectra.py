@@ -14,13 +14,13 @@ IMAGES = 64  # per side
 AT = ("start", "final", "codec")  # drawn evaluations, without those during training
 
 
-def measure_spectra(facts: ReportRecords, dataset: str) -> spectra.Spectra | None:
+def measure_spectra(records: ReportRecords, dataset: str) -> spectra.Spectra | None:
     """Measure a dataset and its evaluations; None without tiles or comparable evaluations."""
-    record = facts.dataset(dataset)
-    items = [item for item in facts.evaluations_of(dataset) if item.checkpoint in AT and item.files]
+    record = records.dataset(dataset)
+    items = [item for item in records.evaluations_of(dataset) if item.checkpoint in AT and item.files]
     if record.tiles_folder is None or not items:
         return None
-    real = RealTiles(record.tiles_folder, seed=facts.seed, max_tiles=IMAGES)
+    real = RealTiles(record.tiles_folder, seed=records.seed, max_tiles=IMAGES)
     stretch = real.tiles.stretch
     sides = [_side("real tiles", "real", real.scaled)]
     for item in items:

@@ -3,42 +3,42 @@
 from dithc.core.measurements import rounded, short
 from dithc.report.figures import spectra as spectra_figure
 from dithc.report.formatting import score, span
-from dithc.report.records import DatasetFacts, ReportRecords
+from dithc.report.records import DatasetRecord, ReportRecords
 
 
-def loss(facts: ReportRecords) -> str:
+def loss(records: ReportRecords) -> str:
     curves = [
         f"{run.name} from {short(run.mean_loss_first_10)} to {short(run.mean_loss_last_100)}"
         + ("" if run.val_loss is None else f", held-out {short(run.val_loss)} at the end")
-        for run in facts.runs
+        for run in records.runs
         if run.mean_loss_first_10 is not None and run.mean_loss_last_100 is not None
     ]
     summary = "; ".join(curves) or "no training run"
     return f"Loss by step, on train tiles and on held-out tiles, above the learning rate: {summary}."
 
 
-def scores(facts: ReportRecords) -> str:
+def scores(records: ReportRecords) -> str:
     parts = []
-    for dataset in facts.datasets:
-        items = [item for item in facts.evaluations_of(dataset.name) if item.score]
-        values = ", ".join(f"{item.label} {score(item.score.value(facts.measure))}" for item in items if item.score)
+    for dataset in records.datasets:
+        items = [item for item in records.evaluations_of(dataset.name) if item.score]
+        values = ", ".join(f"{item.label} {score(item.score.value(records.measure))}" for item in items if item.score)
         parts += [f"{dataset.title}: {values}"] if values else []
-    return f"{facts.measure} of every evaluation as bars, lower is better. {'; '.join(parts) or 'No scores'}."
+    return f"{records.measure} of every evaluation as bars, lower is better. {'; '.join(parts) or 'No scores'}."
 
 
-def throughput(facts: ReportRecords) -> str:
-    rates = [f"{run.name} {short(run.images_per_second)}" for run in facts.runs if run.images_per_second is not None]
+def throughput(records: ReportRecords) -> str:
+    rates = [f"{run.name} {short(run.images_per_second)}" for run in records.runs if run.images_per_second is not None]
     return f"Images per second by step: {', '.join(rates) or 'unknown'}."
 
 
-def stages(facts: ReportRecords) -> str:
+def stages(records: ReportRecords) -> str:
     seconds: dict[str, float] = {}
-    for timing in facts.timings:
+    for timing in records.timings:
         seconds[timing.stage] = seconds.get(timing.stage, 0.0) + timing.seconds
     return f"Wall time by stage: {', '.join(f'{stage} {span(value)}' for stage, value in seconds.items()) or 'none'}."
 
 
-def spectra(dataset: DatasetFacts, found: spectra_figure.Spectra) -> str:
+def spectra(dataset: DatasetRecord, found: spectra_figure.Spectra) -> str:
     real, *generated_sides = found.sides
     medians = zip(found.bands, found.physical(real.median), strict=True)
     return (
@@ -48,7 +48,7 @@ def spectra(dataset: DatasetFacts, found: spectra_figure.Spectra) -> str:
     )
 
 
-def tiles(dataset: DatasetFacts) -> str:
+def tiles(dataset: DatasetRecord) -> str:
     parts = [f"{name} {count:,}" for name, count in dataset.splits.items()]
     parts += [f"{count:,} rejected, {reason}" for reason, count in dataset.tiles_rejected.items()]
     counts = "; ".join(parts)

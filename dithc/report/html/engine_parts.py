@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 from dithc.core.measurements import Measurement
 from dithc.core.reproduction import read_reference
-from dithc.report.benchmarks import scaling_curves
+from dithc.report import scaling_curves
 from dithc.report.html.tables import Table, from_summary
 from dithc.report.records import ReportRecords
 
@@ -53,21 +53,21 @@ class BenchmarkSection:
     conditions: dict[str, str] = field(default_factory=dict)
 
 
-def engine_parts(facts: ReportRecords) -> tuple[list[BenchmarkSection], list[str]]:
+def engine_parts(records: ReportRecords) -> tuple[list[BenchmarkSection], list[str]]:
     """Return the measured parts, and the titles of benchmarks that were not run."""
     parts, missing = [], []
     for kind, title in TITLES.items():
-        if kind in facts.benches:
-            parts.append(_measured(kind, facts))
-        elif any(curve.mode == kind for curve in facts.scaling):
-            parts.append(_scaling(facts, kind))
+        if kind in records.benches:
+            parts.append(_measured(kind, records))
+        elif any(curve.mode == kind for curve in records.scaling):
+            parts.append(_scaling(records, kind))
         else:
             missing.append(title)
     return parts, missing
 
 
-def _measured(kind: str, facts: ReportRecords) -> BenchmarkSection:
-    measurement = Measurement.of(facts.benches[kind])
+def _measured(kind: str, records: ReportRecords) -> BenchmarkSection:
+    measurement = Measurement.of(records.benches[kind])
     printed = read_reference().tables.get(PRINTED.get(kind, ""))
     return BenchmarkSection(
         name=kind,
@@ -80,12 +80,12 @@ def _measured(kind: str, facts: ReportRecords) -> BenchmarkSection:
     )
 
 
-def _scaling(facts: ReportRecords, mode: str) -> BenchmarkSection:
+def _scaling(records: ReportRecords, mode: str) -> BenchmarkSection:
     text = f"{mode.capitalize()} scaling: efficiency and seconds per step by number of ranks; the table has all points."
     return BenchmarkSection(
         name=f"{mode}-scaling",
         title=TITLES[mode],
         notes=[SCALING_NOTE],
         figure=(f"{mode}_scaling", text),
-        folded=[from_summary(scaling_curves.points_table(facts.scaling, mode))],
+        folded=[from_summary(scaling_curves.points_table(records.scaling, mode))],
     )

@@ -3,7 +3,7 @@
 from dithc.core.measurements import ABSENT, gib, short
 from dithc.report.formatting import RANGES, range_rows, span
 from dithc.report.html.tables import Cell, Table, table
-from dithc.report.records import DatasetFacts, ReportRecords, RunFacts
+from dithc.report.records import DatasetRecord, ReportRecords, RunRecord
 
 RUNS = [
     *("Run", "Network", "Steps × batch", "First 10", "Last 100", "Held-out", "Learning rate", "s per step", "Images/s"),
@@ -11,13 +11,13 @@ RUNS = [
 ]
 
 
-def training_table(facts: ReportRecords) -> Table:
+def training_table(records: ReportRecords) -> Table:
     """Return a row per run: network, duration, losses, speed."""
-    rows = [_training_row(facts, run) for run in facts.runs]
+    rows = [_training_row(records, run) for run in records.runs]
     return Table(caption="Training runs: losses and speed", head=RUNS, rows=rows, texts=2)
 
 
-def _training_row(facts: ReportRecords, run: RunFacts) -> list[Cell]:
+def _training_row(records: ReportRecords, run: RunRecord) -> list[Cell]:
     plan = [f"of {run.steps_planned:,} steps"] if run.step != run.steps_planned else []
     ranks = "" if not run.ranks else f"{run.ranks} rank{'s' if run.ranks != 1 else ''}"
     threads = f"{run.threads} thread{'s' if run.threads != 1 else ''}" if run.threads else ""
@@ -27,7 +27,7 @@ def _training_row(facts: ReportRecords, run: RunFacts) -> list[Cell]:
     ]
     parameters = [] if run.parameters is None else [f"{run.parameters / 1e6:,.1f} M parameters"]
     return [
-        Cell(text=run.name, notes=[f"{facts.dataset(run.dataset).title}, from {run.init_from_run or 'scratch'}"]),
+        Cell(text=run.name, notes=[f"{records.dataset(run.dataset).title}, from {run.init_from_run or 'scratch'}"]),
         Cell(text=run.model, notes=[*parameters, *changes]),
         Cell(text="not run" if run.step is None else f"{run.step:,} × {run.global_batch_size:,}", notes=plan),
         Cell(text=short(run.mean_loss_first_10), notes=[f"step 1: {short(run.initial_loss)}"]),
@@ -51,16 +51,16 @@ def settings_of(columns: dict[str, dict[str, str]], *, subject: str) -> tuple[Ta
     return table(caption, ["Setting", *columns], differ, texts=1 + len(columns)) if differ else None, common
 
 
-def band_table(dataset: DatasetFacts) -> Table | None:
+def band_table(dataset: DatasetRecord) -> Table | None:
     """Return the statistics of each band by split; None without tiles."""
     caption = f"Bands of {dataset.title}" + (f", in {dataset.units}" if dataset.units else "")
     return table(caption, RANGES, range_rows(dataset.ranges), texts=2) if dataset.ranges else None
 
 
-def origin_table(facts: ReportRecords) -> Table:
+def origin_table(records: ReportRecords) -> Table:
     head = ["Stage", "Name", "Digest", "Code", "Commit", "Machine", "Written", "Manifest", "Wall time"]
     names = ("stage", "name", "digest", "code", "commit", "host", "written", "path")
-    rows = [[*(getattr(origin, name) or ABSENT for name in names), span(origin.seconds)] for origin in facts.origins]
+    rows = [[*(getattr(origin, name) or ABSENT for name in names), span(origin.seconds)] for origin in records.origins]
     return table(f"The {len(rows)} manifests of this page", head, rows, texts=8)
 
 
@@ -68,7 +68,7 @@ def _rejections(reasons: dict[str, int]) -> str:
     return "; ".join(f"{number:,}: {reason}" for reason, number in reasons.items()) or "none"
 
 
-def data_facts(facts: ReportRecords, dataset: DatasetFacts) -> list[tuple[str, str]]:
+def data_pairs(records: ReportRecords, dataset: DatasetRecord) -> list[tuple[str, str]]:
     codec = dataset.codec
     size = f" of {dataset.size} × {dataset.size} px" if dataset.size else ""
     ground = f", {short(dataset.gsd_m)} m per pixel" if dataset.gsd_m else ""
@@ -84,12 +84,12 @@ def data_facts(facts: ReportRecords, dataset: DatasetFacts) -> list[tuple[str, s
         ("rendering", dataset.rendering),
     ]
     pairs += [("classes", str(dataset.classes))] if dataset.classes and dataset.classes > 1 else []
-    pairs.append(("codec", _codec_text(facts, dataset)))
+    pairs.append(("codec", _codec_text(records, dataset)))
     by_band = ", ".join(f"{band} {short(value)}" for band, value in codec.psnr_db_by_band.items())
     return pairs + ([("PSNR by band", f"{by_band} dB")] if by_band else [])
 
 
-def _codec_text(facts: ReportRecords, dataset: DatasetFacts) -> str:
+def _codec_text(records: ReportRecords, dataset: DatasetRecord) -> str:
     codec = dataset.codec
     parts = [f"{codec.name} ({codec.kind})"]
     parts += [f"latents {' × '.join(map(str, codec.shape))}"] if codec.shape else []
@@ -103,5 +103,5 @@ def _codec_text(facts: ReportRecords, dataset: DatasetFacts) -> str:
     parts += [f"NDVI error {short(codec.ndvi_error)}"] if codec.ndvi_error is not None else []
     parts += [f"trained {codec.steps:,} steps"] if codec.steps else []
     if codec.train_dataset and codec.train_dataset != dataset.name:
-        parts.append(f"trained on {facts.dataset(codec.train_dataset).title}")
+        parts.append(f"trained on {records.dataset(codec.train_dataset).title}")
     return ", ".join(parts)

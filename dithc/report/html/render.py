@@ -45,24 +45,24 @@ class PageImages:
     strips: Mapping[str, Sequence[Mosaic]]
 
 
-def render(facts: ReportRecords, images: PageImages) -> str:
+def render(records: ReportRecords, images: PageImages) -> str:
     """Render the page: HTML with everything inlined and every external text escaped.
 
     A content policy in its head forbids external loads and all scripts except its script, identified by hash.
     """
-    engine, not_run = engine_parts(facts)
+    engine, not_run = engine_parts(records)
     return render_template(
         "report.html",
-        facts=facts,
+        records=records,
         figures={name: data_uri(canvas.recode_png(png)) for name, png in images.figures.items()},
         sizes={name: size_of(png) for name, png in images.figures.items()},
         images=images,
-        texts={name: getattr(alt_text, name)(facts) for name in ("loss", "scores", "throughput", "stages")},
+        texts={name: getattr(alt_text, name)(records) for name in ("loss", "scores", "throughput", "stages")},
         engine=engine,
         not_run=not_run,
-        **_verdict_values(facts),
-        **_score_values(facts),
-        **_provenance_values(facts),
+        **_verdict_values(records),
+        **_score_values(records),
+        **_provenance_values(records),
     )
 
 
@@ -89,41 +89,41 @@ def render_template(template: str, *, package: str = TEMPLATES, scripts: Sequenc
     return environment.get_template(template).render(policy=_policy(script), script=script, **values)
 
 
-def _verdict_values(facts: ReportRecords) -> dict[str, Any]:
-    finals = {run.name: last_scored(facts, run.name) for run in facts.last_runs}
+def _verdict_values(records: ReportRecords) -> dict[str, Any]:
+    finals = {run.name: last_scored(records, run.name) for run in records.last_runs}
     return {
-        "assessments": assess_runs(facts),
+        "assessments": assess_runs(records),
         "score_conditions": {
-            name: _conditions(facts, item.dataset, item.score) for name, item in finals.items() if item and item.score
+            name: _conditions(records, item.dataset, item.score) for name, item in finals.items() if item and item.score
         },
-        "warnings": [text.partition(". ")[::2] for text in facts.warnings],
+        "warnings": [text.partition(". ")[::2] for text in records.warnings],
     }
 
 
-def _conditions(facts: ReportRecords, dataset: str, result: Any) -> str:
+def _conditions(records: ReportRecords, dataset: str, result: Any) -> str:
     counts = f"{result.n_generated:,} generated against {result.n_real:,} real images"
     features = f"features {result.kind or result.extractor}, resize {result.resize}"
-    return f"FID, lower is better: {counts}; {features}; rendering {facts.dataset(dataset).rendering}."
+    return f"FID, lower is better: {counts}; {features}; rendering {records.dataset(dataset).rendering}."
 
 
-def _score_values(facts: ReportRecords) -> dict[str, Any]:
+def _score_values(records: ReportRecords) -> dict[str, Any]:
     return {
-        "incomparable": incomparable(facts),
-        "remarks": remarks(facts),
-        "score_tables": score_tables(facts),
-        "small_note": SMALL_NOTE if facts.measure == "KID" else "",
-        "measured_tables": measured_tables(facts),
-        "training": provenance.training_table(facts),
-        "has_metrics": any(run.curve for run in facts.runs),
-        "has_curves": any(item.curves for item in facts.evaluations),
+        "incomparable": incomparable(records),
+        "remarks": remarks(records),
+        "score_tables": score_tables(records),
+        "small_note": SMALL_NOTE if records.measure == "KID" else "",
+        "measured_tables": measured_tables(records),
+        "training": provenance.training_table(records),
+        "has_metrics": any(run.curve for run in records.runs),
+        "has_curves": any(item.curves for item in records.evaluations),
     }
 
 
-def _provenance_values(facts: ReportRecords) -> dict[str, Any]:
-    runs = {run.name: run.settings for run in facts.runs}
-    evaluations = {item.name: item.settings for item in facts.evaluations}
-    commits = dict.fromkeys(origin.commit for origin in facts.origins if origin.commit)
-    hosts = dict.fromkeys(origin.host for origin in facts.origins)
+def _provenance_values(records: ReportRecords) -> dict[str, Any]:
+    runs = {run.name: run.settings for run in records.runs}
+    evaluations = {item.name: item.settings for item in records.evaluations}
+    commits = dict.fromkeys(origin.commit for origin in records.origins if origin.commit)
+    hosts = dict.fromkeys(origin.host for origin in records.origins)
     results = {
         "commit of the results": ", ".join(commits) or "not recorded",
         "machine of the results": "; ".join(hosts) or "none",
@@ -135,10 +135,10 @@ def _provenance_values(facts: ReportRecords) -> dict[str, Any]:
     ]
     return {
         "settings": settings,
-        "data_facts": {dataset.name: provenance.data_facts(facts, dataset) for dataset in facts.datasets},
-        "band_tables": {dataset.name: provenance.band_table(dataset) for dataset in facts.datasets},
-        "versions": [*results.items(), ("seed of the experiment", str(facts.seed)), *facts.versions.items()],
-        "origins": provenance.origin_table(facts),
+        "data_pairs": {dataset.name: provenance.data_pairs(records, dataset) for dataset in records.datasets},
+        "band_tables": {dataset.name: provenance.band_table(dataset) for dataset in records.datasets},
+        "versions": [*results.items(), ("seed of the experiment", str(records.seed)), *records.versions.items()],
+        "origins": provenance.origin_table(records),
     }
 
 
@@ -157,14 +157,14 @@ def size_of(png: bytes) -> tuple[int, int]:
     return int.from_bytes(head[:4], "big"), int.from_bytes(head[4:], "big")
 
 
-def remarks(facts: ReportRecords) -> dict[str, dict[str, list[str]]]:
+def remarks(records: ReportRecords) -> dict[str, dict[str, list[str]]]:
     """Group remarks of the stages by text."""
     runs: dict[str, list[str]] = {}
     scores: dict[str, list[str]] = {}
-    for run in facts.runs:
+    for run in records.runs:
         if run.weights_note:
             runs.setdefault(run.weights_note, []).append(run.name)
-    for item in facts.evaluations:
+    for item in records.evaluations:
         if item.score:
             for text in dict.fromkeys(item.score.warnings):
                 if text != item.score.note:
@@ -172,10 +172,10 @@ def remarks(facts: ReportRecords) -> dict[str, dict[str, list[str]]]:
     return {"runs": runs, "scores": scores}
 
 
-def incomparable(facts: ReportRecords) -> dict[str, list[str]]:
+def incomparable(records: ReportRecords) -> dict[str, list[str]]:
     """Group evaluations by the reason that forbids a comparison with published scores."""
     reasons: dict[str, list[str]] = {}
-    for item in facts.evaluations:
+    for item in records.evaluations:
         if item.score and not item.score.comparable_to_published:
             reason = item.score.note or "the extractor differs from the one of published FID"
             reasons.setdefault(reason, []).append(item.name)

@@ -7,7 +7,7 @@ from typing import Any
 from dithc.core.measurements import ABSENT, percent, rounded
 from dithc.report.formatting import between, score
 from dithc.report.html.tables import Cell, Table, table
-from dithc.report.records import SMALL, DatasetFacts, EvaluationFacts, ReportRecords, Score
+from dithc.report.records import SMALL, DatasetRecord, EvaluationRecord, ReportRecords, Score
 
 SMALL_NOTE = (
     f"KID comes first because a set has fewer than {SMALL:,} images. With n images FID has a bias that depends on n. KID is "
@@ -16,32 +16,32 @@ SMALL_NOTE = (
 )
 
 
-def score_tables(facts: ReportRecords) -> list[Table]:
-    return [_score_table(facts, dataset) for dataset in facts.datasets if facts.evaluations_of(dataset.name)]
+def score_tables(records: ReportRecords) -> list[Table]:
+    return [_score_table(records, dataset) for dataset in records.datasets if records.evaluations_of(dataset.name)]
 
 
-def _score_table(facts: ReportRecords, dataset: DatasetFacts) -> Table:
-    items = facts.evaluations_of(dataset.name)
-    best = facts.best(dataset.name)
+def _score_table(records: ReportRecords, dataset: DatasetRecord) -> Table:
+    items = records.evaluations_of(dataset.name)
+    best = records.best(dataset.name)
     extractors = list(dict.fromkeys(_features(item.score) for item in items if item.score))
     features = extractors[0] if len(extractors) == 1 else "features of several networks" if extractors else "not run"
     last = ["Features"] if len(extractors) > 1 else []
-    rows = [[*_row(facts, item), *(Cell(text=_features(item.score)) for _ in last)] for item in items]
+    rows = [[*_row(records, item), *(Cell(text=_features(item.score)) for _ in last)] for item in items]
     return Table(
         caption=f"Scores of {dataset.title}: {features}; rendering {dataset.rendering}",
-        head=["Weights", "Sampler", *measures(facts), "Floor of FID", "Real", "Generated", *last],
+        head=["Weights", "Sampler", *measures(records), "Floor of FID", "Real", "Generated", *last],
         rows=rows,
         texts=2,
         best=items.index(best) if best else None,
     )
 
 
-def measures(facts: ReportRecords) -> tuple[str, str]:
+def measures(records: ReportRecords) -> tuple[str, str]:
     """Return the primary and the secondary measure."""
-    return ("KID", "FID") if facts.measure == "KID" else ("FID", "KID")
+    return ("KID", "FID") if records.measure == "KID" else ("FID", "KID")
 
 
-def _row(facts: ReportRecords, item: EvaluationFacts) -> list[Cell]:
+def _row(records: ReportRecords, item: EvaluationRecord) -> list[Cell]:
     average = f" of length {item.ema_std}" if item.ema_std else ""
     name = Cell(
         text=item.label, notes=[item.name + ("" if item.checkpoint == "codec" else f", {item.weights}{average}")]
@@ -52,14 +52,14 @@ def _row(facts: ReportRecords, item: EvaluationFacts) -> list[Cell]:
     if scores is None:
         return [name, sampler, Cell(text="not run"), *[Cell(text=ABSENT)] * 4]
     values = {
-        "FID": _score_cell(scores.fid, scores.fid_interval, strong=facts.measure == "FID"),
-        "KID": _score_cell(scores.kid, scores.kid_interval, strong=facts.measure == "KID"),
+        "FID": _score_cell(scores.fid, scores.fid_interval, strong=records.measure == "FID"),
+        "KID": _score_cell(scores.kid, scores.kid_interval, strong=records.measure == "KID"),
     }
     real = Cell(text=f"{scores.n_real:,}", notes=[f"split {item.real_split}", *_clipped(scores.clipped_real)])
-    return [name, sampler, *(values[key] for key in measures(facts)), _floor(scores), real, _generated(scores)]
+    return [name, sampler, *(values[key] for key in measures(records)), _floor(scores), real, _generated(scores)]
 
 
-def _cost_note(item: EvaluationFacts) -> str:
+def _cost_note(item: EvaluationRecord) -> str:
     """Describe the score cost of inexact images; empty if exact or unknown."""
     cost = item.cost
     if cost is None or item.is_exact:
@@ -101,10 +101,10 @@ def _features(scores: Score | None) -> str:
     return f"{comparable}; features of {scores.extractor} (sha256 {scores.sha256[:12]}), resize {scores.resize}"
 
 
-def measured_tables(facts: ReportRecords) -> list[Table]:
+def measured_tables(records: ReportRecords) -> list[Table]:
     return [
         table(f"Additional measures of {item.name}", ["Measure", "Value"], rows, texts=2)
-        for item in facts.evaluations
+        for item in records.evaluations
         if item.score and (rows := [list(pair) for pair in _extra_rows(item.score.more).items()])
     ]
 

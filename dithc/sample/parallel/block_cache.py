@@ -15,7 +15,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from dithc.config import training
+from dithc.config import evaluations
 from dithc.core.logging import user_error
 from dithc.sample.parallel.rank_set import RankSet, cut
 
@@ -75,9 +75,9 @@ class BlockCache:
 
 
 class FirstBlockCache(BlockCache):
-    """Cache that compares the first block's output (`config.training.FirstBlockCacheConfig`). Rows with a change run together."""
+    """Cache that compares the first block's output (`FirstBlockCacheConfig`). Rows with a change run together."""
 
-    def __init__(self, settings: training.FirstBlockCacheConfig, tokens: RankSet, *, num_tokens: int) -> None:
+    def __init__(self, settings: evaluations.FirstBlockCacheConfig, tokens: RankSet, *, num_tokens: int) -> None:
         super().__init__(tokens, num_tokens=num_tokens)
         self._threshold = settings.threshold
         # (N, t, D) each: additions of the first block, and of the other blocks
@@ -122,13 +122,13 @@ class _Node:
 
 
 class TaylorCache(BlockCache):
-    """Cache that extrapolates the output over timesteps; see `config.training.TaylorCacheConfig`.
+    """Cache that extrapolates the output over timesteps; see `config.evaluations.TaylorCacheConfig`.
 
     Polynomials through close points extrapolate badly. Warm-up calls are therefore kept one interval apart, plus the
     newest.
     """
 
-    def __init__(self, settings: training.TaylorCacheConfig, tokens: RankSet, *, num_tokens: int) -> None:
+    def __init__(self, settings: evaluations.TaylorCacheConfig, tokens: RankSet, *, num_tokens: int) -> None:
         super().__init__(tokens, num_tokens=num_tokens)
         self._settings, self._calls = settings, 0
         self._nodes: list[_Node] = []  # newest first

@@ -7,16 +7,14 @@ tokens, t of this rank, D width, p side of a patch.
 import torch
 from torch import Tensor
 
-from dithc.config import training
+from dithc.config import evaluations
 from dithc.engine.cftp import partition
 from dithc.engine.hcops import token_shard, vector
 from dithc.model import DiT
 from dithc.sample.parallel.block_cache import CACHES, BlockCache, BlockStack
 from dithc.sample.parallel.pipefusion import PipeFusionStage, embed_patches, rotary_of, split_patches
-from dithc.sample.parallel.rank_set import RankSet, cut
+from dithc.sample.parallel.rank_set import SINGLE, RankSet, cut
 from dithc.sample.parallel.shared_buffers import lost_rank_error
-
-SINGLE = RankSet()
 
 
 class ParallelDenoiser:
@@ -35,9 +33,9 @@ class ParallelDenoiser:
         tokens: RankSet = SINGLE,
         over: token_shard.ShardedAttention | None = None,
         blocks: BlockStack | None = None,
-        cache: training.FirstBlockCacheConfig | training.TaylorCacheConfig | None = None,
+        cache: evaluations.FirstBlockCacheConfig | evaluations.TaylorCacheConfig | None = None,
         stages: RankSet = SINGLE,
-        pipefusion: training.PipeFusionConfig | None = None,
+        pipefusion: evaluations.PipeFusionConfig | None = None,
     ) -> None:
         """Prepare this rank's parts of a network in evaluation mode, with products in bf16 if requested.
 

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dithc.config import training
+from dithc.config import evaluations
 from dithc.core.logging import user_error
 from dithc.engine.cftp import partition
 from dithc.engine.hcops.blocks import sharded_ops
@@ -62,7 +62,7 @@ def _check(name: str, got: int, limit: int, name_of_limit: str) -> None:
 class PipeFusionStage:
     """Calls of a network in one sampling run on the same rows; `keys` is this stage's attention for `token_shard.part_of`."""
 
-    def __init__(self, model: DiT, settings: training.PipeFusionConfig, stages: RankSet) -> None:
+    def __init__(self, model: DiT, settings: evaluations.PipeFusionConfig, stages: RankSet) -> None:
         tokens, depth, degree = model.config.num_tokens, len(model.blocks), settings.pipefusion_parallel_degree
         _check("pipefusion_parallel_degree", degree, depth, "blocks of the network, at least one per stage")
         _check("num_pipeline_patch", settings.patches, tokens, "tokens of an image, at least one per patch")

@@ -119,6 +119,9 @@ class RankSet:
         return x
 
 
+SINGLE = RankSet()
+
+
 def cut(count: int, size: int) -> list[int]:
     """Return the lengths of `size` nearly equal parts of `count` items, longer first."""
     return [part.stop - part.start for part in partition(count, size)]

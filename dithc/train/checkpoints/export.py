@@ -78,8 +78,8 @@ def export(manifest: Path, *, weights: Literal["ema", "raw"], layout: Layout, ou
             f"noise cannot use it; diffusers' DiTPipeline can, with a scheduler of {SCHEDULERS[predicts]}"
         )
     size = files_of(out)[0].stat().st_size
-    facts = {"step": step, "tensors": len(tensors), "bytes": size, "predicts": predicts}
-    return facts | {"model": checkpoint.meta["model"]}
+    numbers = {"step": step, "tensors": len(tensors), "bytes": size, "predicts": predicts}
+    return numbers | {"model": checkpoint.meta["model"]}
 
 
 def _check_blocks(config: DiTConfig, layout: Layout) -> None:

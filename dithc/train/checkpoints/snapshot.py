@@ -10,6 +10,7 @@ from torch import Tensor
 
 from dithc.core.logging import get_logger
 from dithc.core.tensor_files import TensorFile, TensorPiece
+from dithc.core.units import MIB
 from dithc.engine.numa import available_bytes
 
 # File, name, dimension of the cut (-1 for none), start and count: the identity of a piece.
@@ -17,7 +18,6 @@ Key: TypeAlias = tuple[str, str, int, int, int]
 # Share of the available memory; the rest is for the training itself, because the first copy may precede the first step.
 FREE_SHARE = 0.5
 ALIGNMENT = 64
-MIB = 1 << 20
 log = get_logger(__name__)
 
 

@@ -37,11 +37,11 @@ class ModuleState:
 
     def pieces(self) -> dict[str, list[TensorPiece]]:
         """Return this rank's pieces by checkpoint file; the next step overwrites them."""
-        self.strategy.ready()
-        zero, weights = self.strategy.zero, tensors_of(self.model)
+        self.strategy.wait_for_weights()
+        sharded, weights = self.strategy.sharded_state, tensors_of(self.model)
         full = [TensorPiece.whole(name, value) for name, value in weights.items()]
         contents = {
-            CheckpointStore.WEIGHTS["raw"]: full if zero is None else zero.weight_pieces(weights),
+            CheckpointStore.WEIGHTS["raw"]: full if sharded is None else sharded.weight_pieces(weights),
             OPTIMIZER_FILE: self.optimizer.pieces(),
         }
         return {file: self.strategy.pieces(pieces) for file, pieces in contents.items()}
@@ -50,7 +50,7 @@ class ModuleState:
     def restore(
         self, checkpoint: CheckpointStore.Checkpoint, *, metadata: dict[str, Any], keys: Sequence[str] = SAME_ON_RESUME
     ) -> None:
-        """Load a checkpoint by any ranks; UserError if a fact named in `keys` differs from `metadata`, this run's facts."""
+        """Load a checkpoint by any ranks; UserError if a value named in `keys` differs from this run's `metadata`."""
         for key in keys:
             if checkpoint.meta.get(key) != metadata[key]:
                 raise user_error(
@@ -71,10 +71,10 @@ class ModuleState:
 
     def load(self, checkpoint: CheckpointStore.Checkpoint) -> None:
         """Load an intact checkpoint; UserError if it belongs to another model, or is damaged."""
-        self.strategy.ready()
+        self.strategy.wait_for_weights()
         cut = self.strategy.cut
         _load(self.model, cut(read_tensors(checkpoint.weights("raw"))), origin=checkpoint.folder)
-        self.strategy.adopt()
+        self.strategy.load_from_module()
         self.optimizer.load(cut(read_tensors(checkpoint.folder / OPTIMIZER_FILE)))
         self.step = checkpoint.step
 
@@ -102,9 +102,9 @@ class TrainingState(ModuleState):
 def initial_state(
     model: DiT, run: training.RunConfig, strategy: Strategy, *, allocate: Allocator = new_empty
 ) -> TrainingState:
-    """Return the state at step 0 of a prepared and settled model, in memory from `allocate`."""
+    """Return the state at step 0 of a model prepared by `strategy`, in memory from `allocate`."""
     optimizer = Optimizer.of_run(strategy, run, flat=run.micro_batch_size is not None, allocate=allocate)
-    ema = Ema(model, run.ema, zero=strategy.zero, allocate=allocate)
+    ema = Ema(model, run.ema, sharded=strategy.sharded_state, allocate=allocate)
     kind = network_kind(run.objective.prediction_type, run.model.block)
     return TrainingState(model=model, ema=ema, optimizer=optimizer, strategy=strategy, kind=kind)
 
@@ -118,7 +118,7 @@ def tensors_of(model: nn.Module) -> dict[str, Tensor]:
                 f"state dictionary of {type(model).__name__}",
                 got=f"{name}, a {type(value).__name__}",
                 expected="tensors only",
-                fix="keep it in a buffer, or pass it to the checkpoints as a fact",
+                fix="keep it in a buffer, or pass it as `metadata` of the checkpoints",
             )
         if id(value) not in ids:
             ids.add(id(value))
@@ -127,7 +127,7 @@ def tensors_of(model: nn.Module) -> dict[str, Tensor]:
 
 
 def checkpoint_metadata(job: TrainingJob, *, model: DiT, latents: Latents, layout: RankGrid) -> dict[str, Any]:
-    """Return the facts in every checkpoint, which rebuild `model` (before a strategy shards it) and resume the run."""
+    """Return the metadata of every checkpoint, which rebuild `model` (before a strategy shards it) and resume the run."""
     run, info = job.run, latents.info
     return {
         "seed": job.seed,

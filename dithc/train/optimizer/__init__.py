@@ -5,6 +5,7 @@ Extending: another optimizer is a file like `muon.py`, called from `optimizer.py
 """
 
 from dithc.train.optimizer.ema import Ema, initial_weight_fraction
+from dithc.train.optimizer.muon import MuonConfig
 from dithc.train.optimizer.optimizer import Optimizer
 
-__all__ = ["Ema", "Optimizer", "initial_weight_fraction"]
+__all__ = ["Ema", "MuonConfig", "Optimizer", "initial_weight_fraction"]

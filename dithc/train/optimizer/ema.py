@@ -11,7 +11,7 @@ from dithc.config import training
 from dithc.core.posthoc_ema import decay_at_step as decay_of_length
 from dithc.core.tensor_files import TensorPiece
 from dithc.train.state_placement import Allocator, new_empty
-from dithc.train.strategies import ZeroOptimizer
+from dithc.train.strategies import ShardedState
 
 
 def decay_at(step: int, *, decay: float, warmup: bool) -> float:
@@ -34,38 +34,38 @@ class Average:
     """
 
     def __init__(
-        self, model: nn.Module, *, label: str, zero: ZeroOptimizer | None = None, allocate: Allocator = new_empty
+        self, model: nn.Module, *, label: str, sharded: ShardedState | None = None, allocate: Allocator = new_empty
     ) -> None:
         """Start from the model's weights; `label` identifies the average to `allocate`."""
-        self._label, self._zero = label, zero
+        self._label, self._sharded = label, sharded
         self.state: dict[str, Tensor] = {}
-        weights = {} if zero is None else zero.weights()
+        weights = {} if sharded is None else sharded.weights()
         for name, value in model.state_dict().items():
-            if zero is None or zero.keeps(name):
+            if sharded is None or sharded.keeps(name):
                 local = weights.get(name, value.detach())
                 self.state[name] = allocate(f"{label}.{name}", local).copy_(local)
 
     def pieces(self) -> list[TensorPiece]:
-        piece = TensorPiece.whole if self._zero is None else self._zero.piece
+        piece = TensorPiece.whole if self._sharded is None else self._sharded.piece
         return [piece(name, value) for name, value in self.state.items()]
 
-    def move(self, place: Allocator) -> None:
+    def relocate(self, place: Allocator) -> None:
         """Replace every tensor by the copy that `place` returns for its name and value."""
         self.state = {name: place(f"{self._label}.{name}", value) for name, value in self.state.items()}
 
     def load(self, state: Mapping[str, Tensor]) -> None:
         """Load a saved average, or start weights, from complete tensors by name."""
         for name, value in self.state.items():
-            value.copy_(state[name] if self._zero is None else self._zero.cut(name, state[name]))
+            value.copy_(state[name] if self._sharded is None else self._sharded.cut(name, state[name]))
 
 
 class LengthAverage(Average):
     """Average of a length: the relative standard deviation of its power-function profile."""
 
     def __init__(
-        self, model: nn.Module, length: float, *, zero: ZeroOptimizer | None = None, allocate: Allocator = new_empty
+        self, model: nn.Module, length: float, *, sharded: ShardedState | None = None, allocate: Allocator = new_empty
     ) -> None:
-        super().__init__(model, label=f"ema-{length}", zero=zero, allocate=allocate)
+        super().__init__(model, label=f"ema-{length}", sharded=sharded, allocate=allocate)
         self.length = length
 
     def follow(self, weights: Mapping[str, Tensor], step: int) -> None:
@@ -83,12 +83,12 @@ class Ema(Average):
         model: nn.Module,
         settings: training.EmaConfig,
         *,
-        zero: ZeroOptimizer | None = None,
+        sharded: ShardedState | None = None,
         allocate: Allocator = new_empty,
     ) -> None:
-        super().__init__(model, label="ema", zero=zero, allocate=allocate)
-        self.settings = settings
-        self.length_averages = [LengthAverage(model, std, zero=zero, allocate=allocate) for std in settings.stds or ()]
+        super().__init__(model, label="ema", sharded=sharded, allocate=allocate)
+        self.settings, lengths = settings, settings.stds or ()
+        self.length_averages = [LengthAverage(model, std, sharded=sharded, allocate=allocate) for std in lengths]
 
     def decay(self, step: int) -> float:
         """Return the decay of the average after optimizer step `step`, for `Optimizer.step`."""
@@ -98,7 +98,7 @@ class Ema(Average):
         for average in (self, *self.length_averages):
             yield from average.state.values()
 
-    def move(self, place: Allocator) -> None:
-        super().move(place)
+    def relocate(self, place: Allocator) -> None:
+        super().relocate(place)
         for average in self.length_averages:
-            average.move(place)
+            average.relocate(place)

@@ -8,13 +8,12 @@ a matrix.
 import math
 from collections import OrderedDict
 from collections.abc import Collection, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from dithc.config import training
 from dithc.core.tensor_files import TensorPiece
 from dithc.engine import hcops
 from dithc.train.muon_matrices import MatrixOwnership, MuonMatrix, matrices_of, owners_of
@@ -26,15 +25,22 @@ MOMENTUM = "momentum"
 RMS = 0.2
 
 
+class MuonConfig(NamedTuple):
+    """Decay of the momentum, and Newton-Schulz iterations of an update in `dtype`."""
+
+    momentum: float = 0.95
+    newton_schulz_steps: int = 5
+    dtype: torch.dtype = torch.float32
+
+
 class Muon:
     """Momentum and updates of the matrices that this rank owns; `owners` is in processing order."""
 
     def __init__(
-        self, named: Mapping[str, Tensor], run: training.RunConfig, *, ownership: MatrixOwnership, allocate: Allocator
+        self, named: Mapping[str, Tensor], config: MuonConfig, *, ownership: MatrixOwnership, allocate: Allocator
     ) -> None:
-        """Prepare zero momenta for this rank's trained parameters; products have the `dtype` of the run."""
-        self._settings, self._ownership = run.optimizer, ownership
-        self._dtype = torch.bfloat16 if run.dtype == "bf16" else torch.float32
+        """Prepare zero momenta for this rank's trained parameters."""
+        self._config, self._ownership = config, ownership
         matrices = matrices_of({name: ownership.shape(name, value) for name, value in named.items()})
         self.owners = owners_of(matrices, ownership.size)
         self.names = frozenset(matrix.name for matrix in matrices)
@@ -50,7 +56,7 @@ class Muon:
     def __str__(self) -> str:
         weights, size = sum(matrix.size for matrix in self.owners), self._ownership.size
         return (
-            f"Muon updates {len(self.owners)} matrices of {weights:,} weights in {self._dtype} products, AdamW the other "
+            f"Muon updates {len(self.owners)} matrices of {weights:,} weights in {self._config.dtype} products, AdamW the other "
             f"weights; this rank of {size} owns {len(self._momentum)} matrices"
         )
 
@@ -76,11 +82,11 @@ class Muon:
 
     def _update(self, matrix: MuonMatrix, gradient: Tensor) -> Tensor:
         """(R, C) -> (R, C): momentum with Nesterov's look-ahead, orthogonalized, scaled to AdamW's updates."""
-        settings, momentum = self._settings, self._momentum[matrix]
+        config, momentum = self._config, self._momentum[matrix]
         # the scale has no effect on the update; this one keeps the scale of gradients
-        momentum.lerp_(gradient, 1.0 - settings.momentum)
-        lookahead = gradient.lerp(momentum, settings.momentum)
-        factor = hcops.optimizer.orthogonalize(lookahead, iterations=settings.newton_schulz_steps, dtype=self._dtype)
+        momentum.lerp_(gradient, 1.0 - config.momentum)
+        lookahead = gradient.lerp(momentum, config.momentum)
+        factor = hcops.optimizer.orthogonalize(lookahead, iterations=config.newton_schulz_steps, dtype=config.dtype)
         return factor.float() * (RMS * math.sqrt(max(matrix.rows, matrix.columns)))
 
     def _gather(
@@ -143,7 +149,7 @@ class Muon:
         """Return the momenta of this rank's matrices, by matrix name."""
         return {f"{MOMENTUM}.{matrix}": value for matrix, value in self._momentum.items()}
 
-    def move(self, place: Allocator) -> None:
+    def relocate(self, place: Allocator) -> None:
         self._momentum = {matrix: place(f"{MOMENTUM}.{matrix}", value) for matrix, value in self._momentum.items()}
 
     def pieces(self) -> list[TensorPiece]:

@@ -13,7 +13,7 @@ from dithc.core.logging import get_logger, user_error
 from dithc.core.tensor_files import TensorPiece
 from dithc.engine import automem, hcops
 from dithc.train.optimizer.ema import Ema
-from dithc.train.optimizer.muon import MOMENTUM, Muon
+from dithc.train.optimizer.muon import MOMENTUM, Muon, MuonConfig
 from dithc.train.state_placement import MOMENTS, Allocator, new_empty
 from dithc.train.strategies import Strategy
 
@@ -56,18 +56,18 @@ class Optimizer:
         betas: tuple[float, float] = (0.9, 0.999),
         weight_decay: float = 0.0,
         clip: float | None = None,
-        muon: training.RunConfig | None = None,
+        muon: MuonConfig | None = None,
         flat: bool = False,
         allocate: Allocator | None = None,
     ) -> None:
         """Prepare zero moments.
 
         Args:
-            weights: settled strategy, or model that this process trains alone.
+            weights: prepared strategy, or model that this process trains alone.
             lr: learning rate, or a function of the step (from 1).
             weight_decay: decoupled weight decay.
             clip: maximum norm of all gradients together; None for no clipping.
-            muon: run whose settings of Muon apply to the matrices of a DiT; None for AdamW alone.
+            muon: settings of Muon for the matrices of a DiT; None for AdamW alone.
             flat: whether gradients of linear layers accumulate in one persistent buffer, for micro-batches. It wastes
                 memory without micro-batches. No effect if the strategy has its own gradient buffers.
             allocate: allocator of moments (`exp_avg.<name>`, `exp_avg_sq.<name>`, `momentum.<matrix>`) and `gradients`;
@@ -78,9 +78,9 @@ class Optimizer:
         """
         _check(betas=betas, weight_decay=weight_decay, clip=clip)
         self.strategy = weights if isinstance(weights, Strategy) else Strategy(weights)
-        model, self._zero = self.strategy.model, self.strategy.zero
+        model, self._sharded = self.strategy.model, self.strategy.sharded_state
         if allocate is None:
-            allocate = new_empty if (manager := automem.get_manager(model)) is None else manager.home
+            allocate = new_empty if (manager := automem.get_manager(model)) is None else manager.allocate_state
         self._lr, self._betas, self._weight_decay, self._clip = lr, betas, weight_decay, clip
         self._named = {name: value for name, value in model.named_parameters() if value.requires_grad}
         self._muon = None
@@ -106,29 +106,31 @@ class Optimizer:
     def of_run(
         cls, model: Strategy | nn.Module, run: training.RunConfig, *, flat: bool = True, allocate: Allocator = new_empty
     ) -> Self:
+        settings, dtype = run.optimizer, torch.bfloat16 if run.dtype == "bf16" else torch.float32
+        muon = MuonConfig(settings.momentum, settings.newton_schulz_steps, dtype)
         return cls(
             model,
             lr=partial(learning_rate_at, settings=run),
             betas=run.betas,
             weight_decay=run.weight_decay,
             clip=run.max_grad_norm,
-            muon=run if run.optimizer.kind == "muon" else None,
+            muon=muon if settings.kind == "muon" else None,
             flat=flat,
             allocate=allocate,
         )
 
-    def zero(self) -> None:
+    def zero_grad(self) -> None:
         """Clear the gradients."""
         hcops.optimizer.zero_grad(self._named.values())
         self._gradient_scale = 1.0
         self.strategy.is_summed = False
 
-    def move(self, place: Allocator) -> None:
+    def relocate(self, place: Allocator) -> None:
         """Replace every moment by the copy that `place` returns for its name. Requires that no gradient is held."""
         for moment, values in self._moments.items():
             self._moments[moment] = {name: place(f"{moment}.{name}", value) for name, value in values.items()}
         if self._muon is not None:
-            self._muon.move(place)
+            self._muon.relocate(place)
         self._allocate_flat_gradients(place)
 
     def _allocate_flat_gradients(self, allocate: Allocator) -> None:
@@ -146,7 +148,7 @@ class Optimizer:
         return norm
 
     def accepts(self, norm: float) -> bool:
-        """Return whether gradients of this norm (from `max_grad_norm`) and their squares are finite."""
+        """Return whether gradients of this norm (from `clip`) and their squares are finite."""
         return math.isfinite(norm) and norm * self._gradient_scale <= LARGEST_GRADIENT
 
     def step(self) -> dict[str, float]:
@@ -162,7 +164,7 @@ class Optimizer:
                 expected="gradients of a backward pass through the strategy",
                 fix="call `strategy.backward(loss)` instead of `loss.backward()`, with `last=True` in the last pass of a step",
             )
-        if self._zero is None and not self._gradients():
+        if self._sharded is None and not self._gradients():
             raise user_error(
                 "optimizer step",
                 got="no gradient of any parameter",
@@ -178,7 +180,7 @@ class Optimizer:
                 fix="lower the learning rate, set clip, or check the batch; the last checkpoint is intact",
             )
         rate = self.update(self._updates + 1)
-        self.zero()
+        self.zero_grad()
         return {"grad_norm": norm, "lr": rate}
 
     def update(self, number: int, *, ema: Ema | None = None) -> float:
@@ -187,17 +189,17 @@ class Optimizer:
         weights, gradients = self._weights(), self._gradients()
         self._updates += 1
         if self._muon is not None:
-            used = gradients.keys() if self._zero is None else self._zero.used
+            used = gradients.keys() if self._sharded is None else self._sharded.used
             self._muon.replace(gradients, used=used, scale=self._gradient_scale)
-        if self._zero is None:
+        if self._sharded is None:
             self._update(weights, gradients, rate=rate, number=number, ema=ema)
         else:
             # Also wait for weights of layers that the forward pass skipped, because weights in transit must not change.
-            self._zero.ready()
-            for index, names in enumerate(self._zero.names):
+            self._sharded.wait_for_weights()
+            for index, names in enumerate(self._sharded.names):
                 local = {name: weights[name] for name in names}
                 self._update(local, gradients, rate=rate, number=number, ema=ema)
-                self._zero.send(index)  # sent while the next bucket is updated
+                self._sharded.send(index)  # sent while the next bucket is updated
         for average in () if ema is None else ema.length_averages:
             average.follow(weights, number)
         return rate
@@ -239,13 +241,13 @@ class Optimizer:
         return () if self._muon is None else self._muon.names
 
     def _weights(self) -> dict[str, Tensor]:
-        if self._zero is not None:
-            return self._zero.weights()
+        if self._sharded is not None:
+            return self._sharded.weights()
         return {name: parameter.detach() for name, parameter in self._named.items()}
 
     def _gradients(self) -> dict[str, Tensor]:
-        if self._zero is not None:
-            return self._zero.gradients()
+        if self._sharded is not None:
+            return self._sharded.gradients()
         return {name: parameter.grad for name, parameter in self._named.items() if parameter.grad is not None}
 
     def state(self) -> dict[str, Tensor]:
@@ -256,13 +258,13 @@ class Optimizer:
 
     def pieces(self) -> list[TensorPiece]:
         """Return this rank's pieces of the state, named as in `state`. Under ZeRO-1 the first rank adds `step`."""
-        zero = self._zero
-        step = [TensorPiece.whole("step", torch.tensor(float(self._updates)))] if zero is None or zero.is_first else []
+        local = self._sharded
+        step = [TensorPiece.whole("step", torch.tensor(float(self._updates)))] if not local or local.is_first else []
         moments = [(f"{moment}.", *item) for moment in MOMENTS for item in self._moments[moment].items()]
         return [
             *step,
             *(
-                TensorPiece.whole(moment + name, value) if zero is None else zero.piece(name, value, prefix=moment)
+                TensorPiece.whole(moment + name, value) if local is None else local.piece(name, value, prefix=moment)
                 for moment, name, value in moments
             ),
             *([] if self._muon is None else self._muon.pieces()),
@@ -284,7 +286,7 @@ class Optimizer:
         for moment in MOMENTS:
             for name, value in self._moments[moment].items():
                 whole = tensors[f"{moment}.{name}"]
-                value.copy_(whole if self._zero is None else self._zero.cut(name, whole))
+                value.copy_(whole if self._sharded is None else self._sharded.cut(name, whole))
         if self._muon is not None:
             self._muon.load(tensors)
 
@@ -295,6 +297,4 @@ def _check(*, betas: tuple[float, float], weight_decay: float, clip: float | Non
     invalid += [f"clip {clip}"] if clip is not None and clip <= 0.0 else []
     if invalid:
         expected = "betas from 0 to below 1, weight_decay of 0 or more, clip above 0 or None"
-        raise user_error(
-            "settings of the optimizer", got=", ".join(invalid), expected=expected, fix="correct the settings"
-        )
+        raise user_error("settings of the optimizer", got=", ".join(invalid), expected=expected, fix="correct them")

@@ -9,6 +9,7 @@ import torch
 from dithc.config import MachineConfig, training
 from dithc.core.artifacts import CheckpointStore
 from dithc.core.logging import get_logger, user_error
+from dithc.core.processes import STOPPED
 from dithc.diffusion import Objective
 from dithc.engine.cftp import ThreadTeam
 from dithc.engine.comm import Group
@@ -17,9 +18,9 @@ from dithc.engine.scheduler import deadline
 from dithc.latents import Batches, Latents
 from dithc.model import DiT
 from dithc.train.checkpoints import CheckpointWriter, TrainingState, checkpoint_metadata, initial_state
-from dithc.train.job import DONE, STOPPED, StepTimer, StopRequests, TrainingJob, hold_lease
-from dithc.train.loop import Tracer, TrainingLog, Validation, Values, log_attempt
+from dithc.train.job import DONE, StepTimer, StopRequests, TrainingJob, hold_lease
 from dithc.train.memory_tiers import TrainingMemory
+from dithc.train.monitoring import Tracer, TrainingLog, Validation, Values, log_attempt
 from dithc.train.pipeline.initial_weights import init_model, start_from_file, start_from_run
 from dithc.train.pipeline.memory_check import allocation_guard
 from dithc.train.step import (

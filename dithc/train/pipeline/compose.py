@@ -6,10 +6,11 @@ from pathlib import Path
 
 from dithc.core.artifacts import CheckpointStore, Lease, Manifest, digest
 from dithc.core.logging import UserError, get_logger, user_error
+from dithc.core.processes import HELD
 from dithc.core.weights import digest_of_files, files_of
 from dithc.engine import hcops
 from dithc.engine.comm import Group
-from dithc.train.job import DONE, HELD, TrainingJob
+from dithc.train.job import DONE, TrainingJob
 from dithc.train.memory_tiers import TrainingMemory
 from dithc.train.pipeline.attempt import Attempt
 from dithc.train.pipeline.run_manifest import write_manifest

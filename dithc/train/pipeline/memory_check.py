@@ -11,6 +11,7 @@ from pathlib import Path
 
 from dithc.config import training
 from dithc.core.logging import get_logger, out_of_memory
+from dithc.core.units import format_bytes
 from dithc.engine.numa import available_bytes
 from dithc.train.job import TrainingJob
 from dithc.train.memory_tiers import TrainingMemory
@@ -41,7 +42,7 @@ def allocation_guard(job: TrainingJob, *, tokens: int, images: int, memory: Trai
     if free is not None and needed > free and memory.tiers is None:
         fix = _fix(run, tokens, images, free - state)
         log.warning(
-            f"this rank needs about {out_of_memory.gib(needed)} and only {out_of_memory.gib(free)} are available: "
+            f"this rank needs about {format_bytes(needed)} and only {format_bytes(free)} are available: "
             f"the system may kill it; {fix}"
         )
     try:
@@ -52,9 +53,9 @@ def allocation_guard(job: TrainingJob, *, tokens: int, images: int, memory: Trai
             raise
         measured = memory.kept_bytes
         image = SLACK * run.image_bytes(tokens) if measured is None else measured / images
-        texts = [f"{out_of_memory.gib(image)} per image of {images} at once"]
+        texts = [f"{format_bytes(image)} per image of {images} at once"]
         if free is not None:
-            texts.insert(0, f"{out_of_memory.gib(free)} before its start, its state takes {out_of_memory.gib(state)}")
+            texts.insert(0, f"{format_bytes(free)} before its start, its state takes {format_bytes(state)}")
         raise out_of_memory.out_of_memory(
             f"training {job.name}",
             wanted=requested,

@@ -9,7 +9,7 @@ from dithc.config import training
 from dithc.core.artifacts import CheckpointStore, Manifest, summaries
 from dithc.core.logging import read_metrics
 from dithc.train.job import TrainingJob
-from dithc.train.loop import METRICS_FOLDER
+from dithc.train.monitoring import METRICS_FOLDER
 from dithc.train.optimizer import initial_weight_fraction
 
 FIRST, LAST = 10, 100

@@ -35,7 +35,7 @@ class GuidanceTraining:
         assert run.guidance_training is not None
         assert model.config.null_label is not None, "checked with the configuration"
         if start is not None:
-            strategy.share(start)
+            strategy.shard_like(start)
         self.start = start
         self._share, self._model, self._memory = run.guidance_training.share, model, memory or TrainingMemory()
         self._null, self._channels = model.config.null_label, model.config.in_channels

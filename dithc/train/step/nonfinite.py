@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from dithc.config import training
 from dithc.core.artifacts import CheckpointStore, atomic_write
-from dithc.core.integrity import dump_checksummed, json_documents
+from dithc.core.integrity import dump_checksummed, read_document
 from dithc.core.logging import UserError, get_logger, unwritten, user_error
 from dithc.engine.comm import Group
 
@@ -51,9 +51,9 @@ class SkippedSteps:
         self._store, self._group = store, group
         self.steps: list[int] = group.broadcast_object(_read(store) if group.rank == 0 else None)
         if self.steps:
-            log.info(f"steps left out according to {store.folder / SKIPPED_FILE}: {', '.join(map(str, self.steps))}")
+            log.info(f"skipped steps according to {store.folder / SKIPPED_FILE}: {', '.join(map(str, self.steps))}")
 
-    def add(self, step: int, *, event: str, reason: str, **facts: object) -> None:
+    def add(self, step: int, *, event: str, reason: str, **fields: object) -> None:
         """Drop a step from now on: store it and log the event; UserError if the disk is full or not writable."""
         self.steps[:] = sorted({*self.steps, step})
         if self._group.rank > 0:
@@ -64,7 +64,7 @@ class SkippedSteps:
         except OSError as error:
             fix = "free space, then start again: training continues from the last complete checkpoint"
             raise unwritten("the list of left-out steps", path, error, fix=fix) from error
-        self._store.event(event, step=step, reason=reason, **facts)
+        self._store.event(event, step=step, reason=reason, **fields)
 
     def num_before(self, step: int) -> int:
         """Return the number of consecutive dropped steps before `step`."""
@@ -77,7 +77,7 @@ class SkippedSteps:
 def _read(store: CheckpointStore) -> list[int]:
     path = store.folder / SKIPPED_FILE
     try:
-        return [int(step) for step in json_documents.read(path)["steps"]]
+        return [int(step) for step in read_document(path)["steps"]]
     except FileNotFoundError:
         return []
     except (OSError, ValueError, KeyError, TypeError) as error:
@@ -105,9 +105,9 @@ class Recovery:
             log.error("on_nonfinite: skip does not help if weights are not finite; set `on_nonfinite: rollback`")
             raise error
         if self.skipped.num_before(error.step) >= MAX_CONSECUTIVE:
-            log.error(f"nonfinite: {MAX_CONSECUTIVE} consecutive steps are already left out")
+            log.error(f"nonfinite: {MAX_CONSECUTIVE} consecutive steps are already skipped")
             raise error
-        log.warning(f"step {error.step} is left out (on_nonfinite: skip): {_first_line(error)}{_locations(error)}")
+        log.warning(f"step {error.step} is skipped (on_nonfinite: skip): {_first_line(error)}{_locations(error)}")
         self.skipped.add(error.step, event="skipped", reason=_first_line(error), ranks=error.found)
 
     def _roll_back_to_checkpoint(self, error: NonFiniteError) -> None:
@@ -116,13 +116,13 @@ class Recovery:
         # Otherwise the weights went bad in memory, not by an update.
         bad_step = last_update if error.in_weights and last_update > checkpoint else error.step
         if bad_step in self.skipped.steps:
-            log.error(f"nonfinite: step {bad_step} is already left out, which did not help")
+            log.error(f"nonfinite: step {bad_step} is already skipped, which did not help")
             raise error
         if sum(step > checkpoint for step in self.skipped.steps) >= MAX_SINCE_CHECKPOINT:
-            log.error(f"nonfinite: {MAX_SINCE_CHECKPOINT} steps after checkpoint {checkpoint} are already left out")
+            log.error(f"nonfinite: {MAX_SINCE_CHECKPOINT} steps after checkpoint {checkpoint} are already skipped")
             raise error
         log.warning(
-            f"back to step {checkpoint}; step {bad_step} is left out (on_nonfinite: rollback): "
+            f"back to step {checkpoint}; step {bad_step} is skipped (on_nonfinite: rollback): "
             f"{_first_line(error)}{_locations(error)}"
         )
         self.skipped.add(bad_step, event="rolled back", reason=_first_line(error), to=checkpoint, ranks=error.found)

@@ -35,10 +35,10 @@ class BatchSource(Protocol):
 
 
 def prepare_strategy(strategy: Strategy, source: BatchSource, run: training.RunConfig) -> None:
-    """Settle a strategy with one image, before optimizer and average exist."""
+    """Prepare a strategy with one image, before optimizer and average exist."""
     batch = source.batch(0, slice(0, 1))
     with autocast_context(run):
-        strategy.settle(batch.x, batch.t, batch.y)
+        strategy.prepare(batch.x, batch.t, batch.y)
 
 
 class Trainer:
@@ -84,7 +84,7 @@ class Trainer:
         Raises:
             NonFiniteError: loss or gradient is not finite, on all ranks together; the weights are unchanged.
         """
-        self.optimizer.zero()
+        self.optimizer.zero_grad()
         if self.memory.tiers is not None:
             with self.span("memory"):
                 self.memory.begin_step()
@@ -120,7 +120,7 @@ class Trainer:
 
     def check_weights(self, number: int) -> None:
         """Raise NonFiniteError for the next step if weights of any rank are bad after step `number`."""
-        self.strategy.ready()
+        self.strategy.wait_for_weights()
         weights = weights_of(self.strategy.module)
         is_finite = math.isfinite(hcops.optimizer.sum_of_squares([value.detach() for value in weights.values()]))
         if not self.group.any(not is_finite):
@@ -152,8 +152,8 @@ class Trainer:
 
     def _locate_nonfinite(self, number: int, *, local_loss: float, loss: float, norm: float) -> NonFiniteError:
         """Repeat the step on every rank to locate the error, without communication except in shared layers."""
-        self.strategy.ready()
-        self.optimizer.zero()
+        self.strategy.wait_for_weights()
+        self.optimizer.zero_grad()
         with NonFiniteSearch(self.strategy.module) as search:
             for part in self._micro_batches:
                 with self.strategy.accumulating(last=False):
@@ -165,7 +165,7 @@ class Trainer:
                     losses = self._losses(batch)["loss"]
                     search.loss(losses)
                     self._backward(losses)
-        self.optimizer.zero()
+        self.optimizer.zero_grad()
         gathered = self.group.gather_objects((math.isfinite(local_loss), search.in_weights, search.found))
         sites = {rank: location for rank, (_, _, location) in enumerate(gathered)}
         ranks = ", ".join(str(rank) for rank, (good, _, _) in enumerate(gathered) if not good)

@@ -67,10 +67,10 @@ def check_used(names: Iterable[str], used: Iterable[str]) -> list[str]:
     if different := [name for name in names if name in union - common]:
         ranks = [str(rank) for rank, used_names in enumerate(gathered) if different[0] not in used_names]
         raise user_error(
-            f"gradients of the example for settle: {_name_list(different)}",
+            f"gradients of the example for `prepare`: {_name_list(different)}",
             got=f"none of {different[0]} on rank {', '.join(ranks)}",
             expected="a gradient of the same parameters on every rank",
-            fix="pass settle an example on each rank that uses all trained parameters; later steps may use a layer on "
+            fix="pass `prepare` an example on each rank that uses all trained parameters; later steps may use a layer on "
             "some ranks only",
         )
     return [name for name in names if name not in union]

@@ -78,10 +78,10 @@ def mean_square(output: Any) -> Tensor:
     values = [value for value in tree_leaves(output) if isinstance(value, Tensor) and value.requires_grad]
     if not values:
         raise user_error(
-            "output of the module for settle",
+            "output of the module for `prepare`",
             got=f"{type(output).__name__} without a tensor that has a gradient",
             expected="a tensor, or tuples, lists and dictionaries of tensors",
-            fix="pass `loss_of` to settle, a function that returns a scalar of the output",
+            fix="pass `loss_of` to `prepare`, a function that returns a scalar of the output",
         )
     first, *terms = (value.float().square().mean() for value in values)
     return sum(terms, start=first)

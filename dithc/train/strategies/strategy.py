@@ -22,7 +22,7 @@ from dithc.train.state_placement import Allocator
 from dithc.train.strategies.consistency import check_model, check_trained, check_used, union_over_ranks
 from dithc.train.strategies.first_pass import ForwardRecorder, mean_square, preserve_buffers
 from dithc.train.strategies.layout import RankGrid, layout_of
-from dithc.train.strategies.zero import RunOwnership, ZeroOptimizer
+from dithc.train.strategies.zero import RunOwnership, ShardedState
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
@@ -60,7 +60,7 @@ class Strategy:
         with comm.init_distributed() as group:
             torch.manual_seed(0)                               # the same weights on all ranks
             strategy = Strategy(Net(), group, sharding="zero1")
-            net = strategy.settle(torch.zeros(1, 3, 32, 32))   # example input of the module
+            net = strategy.prepare(torch.zeros(1, 3, 32, 32))  # example input of the module
             optimizer = Optimizer(strategy, lr=1e-3)
             for x, y in batches(group.rank, group.size):       # this rank's share
                 strategy.backward(cross_entropy(net(x), y))    # gradients of the mean over all shares
@@ -74,7 +74,7 @@ class Strategy:
         is_summed: whether summed gradients await an update.
         scale: factor on a rank's loss, so that gradients are sums over the shares.
         meter: communication costs of a step; `finish` resets it.
-        zero: this rank's share of the optimizer state after `settle`; None if unsharded.
+        sharded_state: this rank's share of the optimizer state after `prepare`; None if unsharded.
     """
 
     def __init__(
@@ -99,13 +99,13 @@ class Strategy:
         """
         layout = make_rank_grid(ranks, "cftp") if isinstance(ranks, Group) else ranks or RankGrid()
         self.layout, self.model = layout, model
-        self.is_summed = self._is_settled = False
+        self.is_summed = self._is_prepared = False
         self._statistics: list[str] = []
         shared = _is_sharded(sharding, layout=layout, gradients=gradients)
         if layout.size > 1:
             check_trained(model)
             check_model(model)
-        self.zero = ZeroOptimizer(model) if shared else None
+        self.sharded_state = ShardedState(model) if shared else None
         self.scale = 1.0
         self.shards: TensorShards | None = None
         self._parallel: DistributedDataParallel | None = None
@@ -115,38 +115,38 @@ class Strategy:
             # Imported here because DTensor takes time and memory that no other strategy needs.
             from torch.distributed.device_mesh import init_device_mesh
 
-            from dithc.train.strategies.tensor_parallel import share_layers
+            from dithc.train.strategies.tensor_parallel import shard_layers
 
             mesh = init_device_mesh("cpu", (layout.data_size, layout.tensor_size), mesh_dim_names=MESH)
             self._mesh = mesh["clusters"]
-            self.shards = share_layers(model, self._mesh)
+            self.shards = shard_layers(model, self._mesh)
             process_group = mesh["dies"].get_group()
             log.info(f"{len(self.shards.cuts)} parameters are cut over {layout.tensor_size} ranks, others replicated")
         if layout.data_size > 1 and gradients == "ddp":
             self._parallel = DistributedDataParallel(model, process_group=process_group, gradient_as_bucket_view=True)
             self.scale = float(layout.data_size)  # it averages
             log.info(f"gradients of {layout.data_size} ranks are averaged by DistributedDataParallel")
-        self._reducer = None if self.zero is None else self.zero.reducer
+        self._reducer = None if self.sharded_state is None else self.sharded_state.reducer
         if self._reducer is None and layout.data_size > 1 and gradients == "overlapped":
             self._reducer = Reducer(model.parameters(), group=process_group)
         if self._reducer is not None:
             log.info(f"gradients of {layout.data_size} ranks are summed during the backward pass: {self._reducer}")
         self.meter = traffic.CommMeter() if self._reducer is None else self._reducer.meter
         self.module: nn.Module = self._parallel or model
-        if self.zero is not None and (manager := automem.get_manager(model)) is not None:
-            manager.call_before_load(self.zero.ready_for)
+        if self.sharded_state is not None and (manager := automem.get_manager(model)) is not None:
+            manager.call_before_load(self.sharded_state.wait_for)
 
     @property
     def owns_gradients(self) -> bool:
         """True if gradients stay outside of the buffers of reducers."""
         return self._parallel is None and self._reducer is None
 
-    def share(self, other: nn.Module) -> None:
+    def shard_like(self, other: nn.Module) -> None:
         """Shard an untrained second network with the same layers, if ranks share layers."""
         if self._mesh is not None:
-            from dithc.train.strategies.tensor_parallel import share_layers
+            from dithc.train.strategies.tensor_parallel import shard_layers
 
-            share_layers(other, self._mesh)
+            shard_layers(other, self._mesh)
 
     def accumulating(self, *, last: bool) -> AbstractContextManager[None]:
         """Wrap a micro-batch: only the last backward pass exchanges gradients."""
@@ -186,15 +186,15 @@ class Strategy:
             The communication costs, as `finish`.
 
         Raises:
-            UserError: `settle` was not called, or no update used the previous gradients.
+            UserError: `prepare` was not called, or no update used the previous gradients.
         """
         if self.layout.size > 1:
             Group.distributed()
-        if not self._is_settled and not self.owns_gradients:
+        if not self._is_prepared and not self.owns_gradients:
             raise user_error(
                 "backward pass on several ranks",
-                got="a strategy before `settle`",
-                expected="one call of `strategy.settle(example)` before the first step",
+                got="a strategy before `prepare`",
+                expected="one call of `strategy.prepare(example)` before the first step",
                 fix="call it once, with arguments of the module, before creating the optimizer",
             )
         if self.is_summed and self._has_gradients():
@@ -221,35 +221,35 @@ class Strategy:
 
     def _has_gradients(self) -> bool:
         """Return whether gradients of the last step remain; zeroed gradients do not count."""
-        if self.zero is not None:
+        if self.sharded_state is not None:
             return True
         gradients = (parameter.grad for parameter in self.model.parameters() if parameter.grad is not None)
         return any(bool(gradient.any()) for gradient in gradients)
 
-    def ready(self) -> None:
+    def wait_for_weights(self) -> None:
         """Wait until this rank's weights are complete, before access outside of a pass."""
-        if self.zero is not None:
-            self.zero.ready()
+        if self.sharded_state is not None:
+            self.sharded_state.wait_for_weights()
 
-    def adopt(self) -> None:
+    def load_from_module(self) -> None:
         """Use externally assigned weights as the exact weights of all ranks."""
-        if self.zero is not None:
-            self.zero.adopt()
+        if self.sharded_state is not None:
+            self.sharded_state.load_from_module()
 
-    def move(self, place: Allocator) -> None:
+    def relocate(self, place: Allocator) -> None:
         """Replace the reduction buffer by the copy that `place` returns for `gradients`."""
         if self._reducer is not None:
-            self._reducer.move(partial(place, "gradients"))
+            self._reducer.relocate(partial(place, "gradients"))
 
-    def settle(self, *example: Any, loss_of: Callable[[Any], Tensor] = mean_square, **named: Any) -> nn.Module:
+    def prepare(self, *example: Any, loss_of: Callable[[Any], Tensor] = mean_square, **named: Any) -> nn.Module:
         """Run a few passes to fix the gradient buckets; collective, once.
 
         Weights, buffers and random state are unchanged. The order of a backward pass determines the buckets, and
         thereby the rounding of sums over more than two ranks. Without this call a resumed run would round its first
         step differently. The call also creates the ZeRO-1 shares: create moments after it.
 
-            net = strategy.settle(tokens)
-            net = strategy.settle(input_ids=tokens, labels=tokens, loss_of=lambda output: output.loss)
+            net = strategy.prepare(tokens)
+            net = strategy.prepare(input_ids=tokens, labels=tokens, loss_of=lambda output: output.loss)
 
         Args:
             example: arguments of the module, for example one sample, of the same type on every rank.
@@ -260,21 +260,21 @@ class Strategy:
             `module`, the callable for a forward pass.
 
         Raises:
-            UserError: `settle` was called before, or ranks have gradients of different parameters.
+            UserError: `prepare` was called before, or ranks have gradients of different parameters.
         """
-        if self._is_settled:
+        if self._is_prepared:
             raise user_error(
-                "settle of a strategy",
+                "`prepare` of a strategy",
                 got="a second call",
                 expected="one call, before the first step",
                 fix="call it once, after creating the strategy; a new model requires a new strategy",
             )
-        self._is_settled = True
+        self._is_prepared = True
         if self.owns_gradients:
             return self.module
         recorder, manager = ForwardRecorder(self.model), automem.get_manager(self.model)
         with preserve_buffers(self.model) as statistics, nullcontext() if manager is None else manager.paused():
-            if self.zero is not None:
+            if self.sharded_state is not None:
                 with torch.no_grad(), recorder:  # a separate pass: a module with hooks may compute differently
                     self.module(*example, **named)
             for _ in range(2):
@@ -287,9 +287,9 @@ class Strategy:
                     parameter.grad = None
         self._statistics = statistics if self._reducer is None else union_over_ranks(statistics)
         self._check_used()
-        if self.zero is not None:
-            self.zero.share(parts=recorder.parts, early=recorder.early)
-            log.info(str(self.zero))
+        if self.sharded_state is not None:
+            self.sharded_state.create_shards(parts=recorder.parts, early=recorder.early)
+            log.info(str(self.sharded_state))
         return self.module
 
     def _check_used(self) -> None:
@@ -300,13 +300,13 @@ class Strategy:
         if unused := check_used(names, [names[number] for number in self._reducer.landed]):
             log.warning(
                 f"{len(unused)} of {len(names)} parameters, including {unused[0]}, have no gradient of the example "
-                "passed to settle: they are not updated until they have one"
+                "passed to `prepare`: they are not updated until they have one"
             )
 
     def norm(self, gradients: Mapping[str, Tensor]) -> float:
         """Return the norm of the complete gradient from this rank's part by name. Each number counts once."""
-        if self.zero is not None:
-            return self.zero.norm(gradients)
+        if self.sharded_state is not None:
+            return self.sharded_state.norm(gradients)
         sum_of_squares = hcops.optimizer.sum_of_squares
         if self.shards is None:
             return math.sqrt(sum_of_squares(list(gradients.values())))
@@ -315,10 +315,10 @@ class Strategy:
         return math.sqrt(self.shards.sum_over_group(sum_of_squares(sharded)) + sum_of_squares(replicated))
 
     def ownership(self) -> MatrixOwnership:
-        """Return the distribution of matrices over ranks, after `settle`."""
+        """Return the distribution of matrices over ranks, after `prepare`."""
         rank, size = self.layout.rank, self.layout.size
-        if self.zero is not None:
-            return RunOwnership(rank, size, span=size, meter=self.meter, zero=self.zero)
+        if self.sharded_state is not None:
+            return RunOwnership(rank, size, span=size, meter=self.meter, sharded=self.sharded_state)
         if self.shards is not None:
             from dithc.train.strategies.tensor_parallel import ShardOwnership
 

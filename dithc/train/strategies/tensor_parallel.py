@@ -132,7 +132,7 @@ class _ShardView(Mapping[str, Tensor]):
         return len(self._whole)
 
 
-def share_layers(model: nn.Module, mesh: DeviceMesh) -> TensorShards:
+def shard_layers(model: nn.Module, mesh: DeviceMesh) -> TensorShards:
     """Keep this rank's share of every block of a DiT that is equal on all ranks of `mesh`; UserError if impossible."""
     assert isinstance(model, DiT), "the plan below contains the layers of a DiT"
     _check(model, mesh.size())

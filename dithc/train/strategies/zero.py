@@ -31,11 +31,11 @@ class ElementRange:
     count: int
 
 
-class ZeroOptimizer:
+class ShardedState:
     """One rank's share, and the distribution of updated weights."""
 
     def __init__(self, model: nn.Module) -> None:
-        """Prepare the gradient exchange; `share` creates the shards."""
+        """Prepare the gradient exchange; `create_shards` assigns the shards."""
         self._model = model
         self.reducer = Reducer(model.parameters(), scatter=True)  # leaves each rank its share of the gradients
         # Whether this rank keeps unshared state: averages of untrained tensors, the update count.
@@ -47,7 +47,7 @@ class ZeroOptimizer:
         self._slices: dict[str, slice] = {}
         self._local: dict[str, Tensor] = {}
 
-    def share(self, *, parts: Iterable[nn.Module], early: Iterable[Tensor] = ()) -> None:
+    def create_shards(self, *, parts: Iterable[nn.Module], early: Iterable[Tensor] = ()) -> None:
         """Move the weights into one buffer, in gradient order, and assign the shares; collective.
 
         `parts` are submodules called before their parameters are read; `early` are parameters read without a call.
@@ -93,9 +93,9 @@ class ZeroOptimizer:
         """Return this rank's runs of the exact weights, as views of their buffer."""
         return dict(self._local)
 
-    def adopt(self) -> None:
+    def load_from_module(self) -> None:
         """Use the model's current weights, complete on every rank, as the exact weights."""
-        self._weights.adopt()
+        self._weights.load_from_module()
 
     def weight_pieces(self, state: Mapping[str, Tensor]) -> list[TensorPiece]:
         """Return this rank's pieces of the exact weights, from the model's state dictionary."""
@@ -121,14 +121,14 @@ class ZeroOptimizer:
         return math.sqrt(sum(gathered.tolist()))
 
     def send(self, index: int) -> None:
-        """Send the weights of `names[index]` to other ranks. `ready`, or the use of a layer, waits for them."""
+        """Send the weights of `names[index]` to other ranks. `wait_for_weights`, or the use of a layer, waits for them."""
         self._weights.send(len(self.names) - 1 - index)
 
-    def ready(self) -> None:
+    def wait_for_weights(self) -> None:
         """Wait until the weights of all ranks are complete here."""
         self._weights.wait()
 
-    def ready_for(self, parameters: Iterable[Tensor]) -> None:
+    def wait_for(self, parameters: Iterable[Tensor]) -> None:
         """Wait until these weights are complete here."""
         self._weights.wait_for(parameters)
 
@@ -153,11 +153,11 @@ class ZeroOptimizer:
 class RunOwnership(MatrixOwnership):
     """Distribution in which each rank has at most one run of the elements of a matrix."""
 
-    zero: ZeroOptimizer = field(kw_only=True)
+    sharded: ShardedState = field(kw_only=True)
 
     def part(self, matrix: MuonMatrix, rank: int) -> MatrixPart | None:
         """Return the intersection of a rank's run and the matrix."""
-        run, begin = self.zero.run_of(matrix.name, rank), matrix.number * matrix.size
+        run, begin = self.sharded.run_of(matrix.name, rank), matrix.number * matrix.size
         if run is None:
             return None
         first, last = max(run.start, begin), min(run.start + run.count, begin + matrix.size)

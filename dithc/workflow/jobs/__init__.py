@@ -2,7 +2,7 @@
 
 Invariants: pure functions of the configuration, equal on login and compute nodes. A job that can never start is an error before
 the first job.
-Extending: a new stage is a line in `sizing._RULES`.
+Extending: a new stage needs an entry of `sizing._RULES`.
 """
 
 from dithc.workflow.jobs.benches import BenchmarkArguments, options

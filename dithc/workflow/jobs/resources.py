@@ -8,12 +8,13 @@ from pathlib import Path
 from dithc.config import ExperimentConfig
 from dithc.core.logging import user_error
 from dithc.workflow.jobs.benches import options
-from dithc.workflow.jobs.sizing import ResourceEstimate, needs
+from dithc.workflow.jobs.sizing import UNKNOWN_MINUTES, ResourceEstimate, needs
 
 # Memory of a node that jobs leave for the engine and the operating system.
 RESERVED_MB = 500
 READING_CORES = 16  # default cores of a job that reads scenes, one per process
 RANKED = ("train", "sample")  # stages that run as several ranks
+PREPARATION = ("synthesize", "ingest", "tiles")  # stages of a dataset that form a group, in order
 RESUMED = ("train", "sample")  # stages that stop before their walltime ends and continue in another job
 MEMORY_FIX = {
     "train": "lower `micro_batch_size`, set `activation_checkpointing: block` or `sharding: zero1`, or use more or larger nodes",
@@ -92,52 +93,96 @@ class JobResources:
         return requested or self._needs(stage, name).memory_mb
 
     def runtime(self, stage: str, name: str = "") -> int:
-        """Return the walltime in minutes that a job requests, at most the limit."""
-        requested = self.experiment.resources_of(stage).runtime or self._needs(stage, name).minutes
-        longest = self.machine.max_walltime_minutes
-        return requested if longest is None else min(requested, max(1, longest // self._jobs_in_group(stage)))
+        """Return the walltime in minutes that a job requests.
 
-    def _jobs_in_group(self, stage: str) -> int:
-        """Return an upper bound of the jobs that run in sequence as one group with this stage."""
-        if stage in ("synthesize", "ingest", "tiles"):
-            return 3
+        Jobs of a group run in one job of the scheduler and share its limit. Estimates are reduced before set walltimes, down to
+        a tenth of the limit.
+        """
+        requested, longest = self._requested(stage, name), self.machine.max_walltime_minutes
+        if longest is None:
+            return requested
+        fixed, estimated = self._group_minutes(stage, name)
+        left = min(estimated, max(longest - fixed, longest // 10))
+        if self.experiment.resources_of(stage).runtime is None:
+            return max(1, requested * left // estimated)
+        return max(1, requested * min(fixed, longest - left) // fixed)
+
+    def _requested(self, stage: str, name: str) -> int:
+        return self.experiment.resources_of(stage).runtime or self._needs(stage, name).minutes
+
+    def _group_minutes(self, stage: str, name: str) -> tuple[int, int]:
+        """Return the set and the estimated minutes of the longest group with a job."""
+        totals = []
+        for group in self._groups(stage, name):
+            total = [0, 0]
+            for member, names in group:
+                concurrent = self.cores if member == "fid" else max(1, self.cores // self.threads(member))
+                minutes = sorted((self._requested(member, item) for item in names), reverse=True)
+                total[self.experiment.resources_of(member).runtime is None] += sum(minutes[::concurrent])
+            totals.append((total[0], total[1]))
+        return max(totals, key=sum)
+
+    def _groups(self, stage: str, name: str) -> list[list[tuple[str, list[str]]]]:
+        """Return the groups with a job, as stages in order with the names of jobs that may run concurrently."""
+        experiment = self.experiment
+        if stage in PREPARATION:
+            is_synthetic = experiment.datasets[name].source.synthetic is not None
+            return [[(member, [name]) for member in PREPARATION if is_synthetic or member != "synthesize"]]
         if stage in ("codec", "latents"):
-            return 1 + max(Counter(dataset.codec for dataset in self.experiment.datasets.values()).values(), default=1)
-        if stage in ("features", "fid"):  # features of each evaluation and of its real tiles, and its FID
-            return max(1, 3 * len(self.experiment.evaluations))
-        return 1
+            codec = name if stage == "codec" else experiment.datasets[name].codec
+            latents = [item for item, dataset in experiment.datasets.items() if dataset.codec == codec]
+            if experiment.codecs[codec].kind == "kl-vae":
+                return [[("codec", [codec]), ("latents", latents)]]
+        if stage in ("features", "fid"):  # features of real tiles, and features and scores of their evaluations
+            evaluations = [experiment.evaluations[item] for item in experiment.scored]
+            sets = Counter(
+                (item.extractor, experiment.runs[item.run].dataset, item.real_split, item.num_real_images)
+                for item in evaluations
+                if stage == "fid" or item.extractor == name
+            )
+            return [[("features", [key[0]] * (1 + count)), ("fid", [""] * count)] for key, count in sets.items()]
+        return [[(stage, [name])]]
 
     def check(self, planned: list[tuple[str, str]]) -> list[str]:
-        """Return a sentence per planned job (stage, name) with an estimate beyond its walltime; it starts nevertheless.
+        """Return sentences about planned jobs (stage, name) with less walltime than their estimate or setting.
 
         UserError if a job can never start: too much memory for a node, or a walltime beyond the limit.
         """
-        faults, notes = [], []
+        faults, notes, unknown = [], [], []
+        longest = self.machine.max_walltime_minutes
         for stage, name in planned:
             memory, limit = self.mem_mb(stage, name), self.machine.memory_per_node_mb
             if limit is not None and memory > limit - RESERVED_MB:
                 fix = MEMORY_FIX.get(stage, "use nodes with more memory")
-                node = f"a node has {limit} MB for jobs and the system"
-                faults.append(f"{stage} {name}: {memory} MB of memory, {node}; {fix}")
-            runtime, longest = self.experiment.resources_of(stage).runtime, self.machine.max_walltime_minutes
-            if longest is not None and runtime is not None and runtime > longest:
-                faults.append(
-                    f"{stage} {name}: resources.{stage}.runtime is {runtime} minutes, jobs end after {longest}"
-                )
-            estimate = self._needs(stage, name).minutes
-            # Jobs of a group share the longest walltime; time that a short job leaves is available to the other jobs.
-            granted = self.runtime(stage, name) if self._jobs_in_group(stage) == 1 else longest
-            if longest is not None and granted is not None and runtime is None and estimate > granted:
+                node = f"a node has {limit} MB, {RESERVED_MB} of them for the system"
+                faults.append(f"{stage} {name}: {memory} MB of memory (`resources.{stage}.mem_mb`), {node}; {fix}")
+            runtime, estimate = self.experiment.resources_of(stage).runtime, self._needs(stage, name)
+            job, key = f"{stage} {name}", f"resources.{stage}.runtime"
+            if runtime is None and not estimate.is_known:
+                unknown.append(job)
+            elif longest is None:
+                continue
+            elif runtime is None and estimate.minutes > longest:
                 consequence = "it continues in further jobs" if stage in RESUMED else "the scheduler may end it early"
-                notes.append(f"{stage} {name}: up to {estimate} minutes of work, its job has {granted}: {consequence}")
+                notes.append(f"{job}: up to {estimate.minutes} minutes of work, its job has {longest}: {consequence}")
+            elif runtime is not None and runtime > longest:
+                faults.append(f"{job}: {key} is {runtime} minutes, jobs end after {longest}")
+            elif runtime is not None and (granted := self.runtime(stage, name)) < runtime:
+                total = f"the stages of its group request {sum(self._group_minutes(stage, name))} minutes"
+                notes.append(
+                    f"{job}: requests {granted} of {key} {runtime}: {total}, their common job may run for {longest}"
+                )
+        if unknown:
+            request = f"request up to {longest or UNKNOWN_MINUTES} minutes; `resources: {{<stage>: {{runtime: ...}}}}` sets less"
+            notes.append(f"source files are not visible here: {', '.join(dict.fromkeys(unknown))} {request}")
         if faults:
             raise user_error(
                 "jobs that this cluster can never start",
-                got="".join(f"\n    {line}" for line in faults),
+                got="".join(f"\n    {line}" for line in dict.fromkeys(faults)),
                 expected="requests within memory_per_node_mb and max_walltime_minutes of `machine` in the profile",
                 fix="follow these hints; if an estimate is too high, set `resources: {<stage>: {mem_mb: ..., runtime: ...}}`",
             )
-        return notes
+        return list(dict.fromkeys(notes))
 
     def _estimate(self, stage: str, name: str) -> ResourceEstimate:
         machine, cores = self.machine, self.threads(stage)

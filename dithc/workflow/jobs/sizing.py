@@ -2,7 +2,8 @@
 
 Memory of a node (`ResourceEstimate.memory_mb`): process baseline, model state, activations of concurrent images, and pixels. Time
 (`ResourceEstimate.minutes`): floating-point operations over the rate of the cores (`machine.gflops_per_core`), I/O, and startup.
-Both are upper bounds, checked against the peaks in manifests; settings in `resources` override them.
+Both are upper bounds, checked against the peaks in manifests; settings in `resources` override them. Without visible source
+files, sizes are those of the ingested scenes, or unknown: a job then requests the limit of the machine.
 Legend: N images at once; T tokens; D width; L blocks.
 """
 
@@ -15,6 +16,7 @@ from itertools import islice
 from pathlib import Path
 
 from dithc.config import ExperimentConfig, codecs, datasets, training
+from dithc.workflow.monitor import read_mapping
 
 MB = 1e6
 # Resident memory of a dithc process after its imports: 0.35 GB with torch, 0.15 GB without, doubled because libraries differ.
@@ -28,6 +30,7 @@ COPY_QUERIES, MAX_FEATURES = 2 * 2048, 2048  # maximum images in the search for 
 READING_BYTES = {"sentinel2": 5, "sentinel2-stac": 8}
 SAMPLED_SHARD = 64  # images that `dithc sample` buffers before it writes them
 START_MINUTES = 2.0
+UNKNOWN_MB, UNKNOWN_MINUTES = 16_000, 1440  # requests for work of unknown size on a machine without limits
 DISK_MB_PER_SECOND = 20.0
 CONVOLUTION_SHARE = 0.5  # fraction of `gflops_per_core` that PyTorch's small convolutions reach
 SOURCE_BANDS = {"sentinel2": 13, "sentinel2-stac": 13, "image-folder": 3}
@@ -39,10 +42,11 @@ SHARE = 1.25  # factor on the sum, for heap fragmentation
 
 @dataclass(frozen=True)
 class ResourceEstimate:
-    """Megabytes (10^6) per node, and minutes of wall time."""
+    """Megabytes (10^6) per node, and minutes of wall time; `is_known` is False for work of unknown size."""
 
     memory_mb: int
     minutes: int
+    is_known: bool = True
 
 
 def needs(
@@ -58,13 +62,17 @@ def needs(
     megabytes, flops, disk_mb = rule(experiment, name, ranks)
     nodes = 1
     if stage == "ingest":
-        megabytes *= min(cores, max(1, _scenes(experiment.datasets[name])))
+        megabytes *= min(cores, max(1, _scenes(experiment, name)))
     elif stage in ("train", "sample"):
         nodes = max(1, ranks // ranks_per_node)
         megabytes *= ranks_per_node
     flops_per_second = experiment.machine.gflops_per_core * 1e9 * cores * nodes
     seconds = flops / flops_per_second + disk_mb / DISK_MB_PER_SECOND
-    memory = megabytes * SHARE
+    memory, machine = megabytes * SHARE, experiment.machine
+    if math.isinf(memory):
+        memory = (machine.memory_per_node_mb or UNKNOWN_MB) - 1000
+    if math.isinf(seconds):
+        return ResourceEstimate(int(memory), machine.max_walltime_minutes or UNKNOWN_MINUTES, is_known=False)
     return ResourceEstimate(100 * math.ceil(memory / 100), math.ceil(START_MINUTES + seconds / 60))
 
 
@@ -99,29 +107,37 @@ def _bands(dataset: datasets.DatasetConfig) -> int:
     return len(bands) if bands is not None else SOURCE_BANDS.get(dataset.source.kind, 4)
 
 
-def _scene_mb(dataset: datasets.DatasetConfig) -> tuple[float, float]:
-    """Return megabytes of an ingested scene in memory, and of all scenes on disk."""
-    bands = _bands(dataset)
-    synthetic = dataset.source.synthetic
+def _scene_mb(experiment: ExperimentConfig, name: str) -> tuple[float, float]:
+    """Return megabytes of a scene of a dataset in memory, and of all scenes on disk."""
+    dataset = experiment.datasets[name]
+    bands, synthetic = _bands(dataset), dataset.source.synthetic
     if synthetic is not None:
         scene_mb = bands * synthetic.size**2 * 4 / MB
-        return scene_mb, scene_mb * _scenes(dataset)
-    _, total, largest = source_files(dataset)
-    if dataset.source.kind in ("sentinel2", "sentinel2-stac"):
-        return bands * datasets.SENTINEL2_SIDE**2 * 2 / MB, 3 * total / MB
+        return scene_mb, scene_mb * _scenes(experiment, name)
+    count, total, largest = source_files(dataset)
+    total_mb = 3 * total / MB if count else _ingested(experiment, name)[1]
+    if dataset.source.kind in READING_BYTES or not count:
+        return bands * datasets.SENTINEL2_SIDE**2 * 2 / MB, total_mb
     # A file contains one scene of all bands, possibly compressed to a third. In 4-byte values it needs up to 12 times that.
-    return 12 * largest / MB, 3 * total / MB
+    return 12 * largest / MB, total_mb
+
+
+def _ingested(experiment: ExperimentConfig, name: str) -> tuple[float, float]:
+    """Return the number and megabytes of a dataset's ingested scenes; infinite before ingestion."""
+    manifest = read_mapping(Path(experiment.results, experiment.name, "scenes", name, "manifest.json"))
+    megabytes = sum(entry["bytes"] for entry in manifest.get("files", [])) / MB
+    return (manifest["summary"]["scenes"], megabytes) if manifest else (math.inf, math.inf)
 
 
 def _synthesize(experiment: ExperimentConfig, name: str, _: int) -> tuple[float, float, float]:
-    scene_mb, total_mb = _scene_mb(experiment.datasets[name])
+    scene_mb, total_mb = _scene_mb(experiment, name)
     return PLAIN_MB + 12 * scene_mb, 0.0, 10 * total_mb
 
 
 def _ingest(experiment: ExperimentConfig, name: str, _: int) -> tuple[float, float, float]:
     """Needs of ingestion, per process; one process per core reads scenes."""
     dataset = experiment.datasets[name]
-    scene_mb, total_mb = _scene_mb(dataset)
+    scene_mb, total_mb = _scene_mb(experiment, name)
     if dataset.source.kind in READING_BYTES and dataset.source.synthetic is None:
         scene_mb = READING_BYTES[dataset.source.kind] * datasets.SENTINEL2_SIDE**2 / MB
     return PLAIN_MB + 2.2 * scene_mb, 0.0, 4 * total_mb
@@ -129,24 +145,27 @@ def _ingest(experiment: ExperimentConfig, name: str, _: int) -> tuple[float, flo
 
 def _tiles(experiment: ExperimentConfig, name: str, _: int) -> tuple[float, float, float]:
     dataset = experiment.datasets[name]
-    scene_mb, total_mb = _scene_mb(dataset)
+    scene_mb, total_mb = _scene_mb(experiment, name)
     pairs_mb = 0.0
     if dataset.split.duplicates == "near":  # tiles of three bands or more, and the pairs that are compared together
         pairs_mb = NEAR_BYTES * total_mb / (3 * dataset.tiles.size**2) + NEAR_PAIRS_MB
     return PLAIN_MB + 2.2 * scene_mb + pairs_mb, 0.0, (4 + 2 * (pairs_mb > 0)) * total_mb
 
 
-def _scenes(dataset: datasets.DatasetConfig) -> int:
+def _scenes(experiment: ExperimentConfig, name: str) -> float:
     """Return the maximum number of scenes: files, or Sentinel-2 products."""
+    dataset = experiment.datasets[name]
     synthetic, root = dataset.source.synthetic, dataset.source.path
     if synthetic is not None:
         return synthetic.scenes * (synthetic.classes if dataset.source.kind == "image-folder" else 1)
     if dataset.source.kind not in READING_BYTES or root is None:
-        return source_files(dataset)[0]
-    if dataset.source.kind == "sentinel2-stac":
-        return sum(name.lower().endswith(ITEMS) for _, _, names in os.walk(root) for name in names)
-    products = [folder for folder, _, _ in os.walk(root) if folder.upper().endswith(".SAFE")]
-    return len(products) + sum(name.lower().endswith(".zip") for _, _, names in os.walk(root) for name in names)
+        found = source_files(dataset)[0]
+    elif dataset.source.kind == "sentinel2-stac":
+        found = sum(file.lower().endswith(ITEMS) for _, _, files in os.walk(root) for file in files)
+    else:
+        found = sum(folder.upper().endswith(".SAFE") for folder, _, _ in os.walk(root))
+        found += sum(file.lower().endswith(".zip") for _, _, files in os.walk(root) for file in files)
+    return found or _ingested(experiment, name)[0]
 
 
 def _convolutions(experiment: ExperimentConfig, dataset: datasets.DatasetConfig) -> tuple[float, float]:
@@ -177,20 +196,25 @@ def _codec(experiment: ExperimentConfig, name: str, _: int) -> tuple[float, floa
     moments = (
         4 * 8 * (_bands(dataset) * codec.downsampling_factor**2) ** 2
     )  # second moments of patches, and their decomposition
-    return TORCH_MB + (4 * activations * pixels + moments) / MB + _scene_mb(dataset)[1] / 4, flops, 0.0
+    return (
+        TORCH_MB + (4 * activations * pixels + moments) / MB + _scene_mb(experiment, codec.train_dataset)[1] / 4,
+        flops,
+        0.0,
+    )
 
 
 def _latents(experiment: ExperimentConfig, name: str, _: int) -> tuple[float, float, float]:
     dataset = experiment.datasets[name]
     activations = _convolutions(experiment, dataset)[0]
-    total_mb = _scene_mb(dataset)[1]
-    flops = _codec_pass(experiment, dataset) * dataset.views
+    total_mb = _scene_mb(experiment, name)[1]
+    flops = _codec_pass(experiment, name) * dataset.views
     return TORCH_MB + 32 * dataset.tiles.size**2 * activations * 4 / MB, flops, (2 + dataset.views) * total_mb
 
 
-def _codec_pass(experiment: ExperimentConfig, dataset: datasets.DatasetConfig) -> float:
+def _codec_pass(experiment: ExperimentConfig, name: str) -> float:
+    dataset = experiment.datasets[name]
     _, adds = _convolutions(experiment, dataset)
-    numbers = _scene_mb(dataset)[1] * MB / 4
+    numbers = _scene_mb(experiment, name)[1] * MB / 4
     return 2 * adds * numbers / _bands(dataset) / CONVOLUTION_SHARE
 
 
@@ -240,7 +264,7 @@ def _sample(experiment: ExperimentConfig, name: str, ranks: int) -> tuple[float,
         # One row of decoded tiles with its output buffers, and the latents of several steps, which are smaller than the pixels.
         buffered = evaluation.image_size * side * bands * 4 * 6 + evaluation.image_size**2 * 4
     if evaluation.checkpoint == "codec":
-        return TORCH_MB + (decoding + buffered) / MB, 4 * _codec_pass(experiment, dataset), 0.0
+        return TORCH_MB + (decoding + buffered) / MB, 4 * _codec_pass(experiment, run.dataset), 0.0
     read_bytes = 2 * 4 * parameters * len(experiment.snapshots_of(evaluation))  # two averages of each checkpoint, fp32
     return TORCH_MB + (decoding + buffered + network) / MB, flops, read_bytes / MB * ranks
 
@@ -251,14 +275,20 @@ def _extractor(experiment: ExperimentConfig, name: str, _: int) -> tuple[float, 
     dataset = experiment.datasets[extractor.train_dataset or ""]
     pixels = dataset.tiles.size**2
     flops = 3 * 2 * 4 * 9 * 64**2 * pixels * extractor.batch * extractor.steps / CONVOLUTION_SHARE
-    return TORCH_MB + extractor.batch * pixels * 64 * 8 * 4 / MB + _scene_mb(dataset)[1] / 4, flops, 0.0
+    return (
+        TORCH_MB
+        + extractor.batch * pixels * 64 * 8 * 4 / MB
+        + _scene_mb(experiment, extractor.train_dataset or "")[1] / 4,
+        flops,
+        0.0,
+    )
 
 
 def _features(experiment: ExperimentConfig, name: str, _: int) -> tuple[float, float, float]:
     # InceptionV3 needs 12 GFLOP per image and 0.6 GB for a batch of 32, other kinds less.
     evaluations = experiment.evaluations.values()
     images = max((item.num_images for item in evaluations), default=0)
-    total_mb = sum(_scene_mb(dataset)[1] for dataset in experiment.datasets.values())
+    total_mb = sum(_scene_mb(experiment, item)[1] for item in experiment.datasets)
     tiles = _all_tiles(experiment)
     rotated = 7 * COPY_QUERIES // 2 if any(item.searches_copies for item in evaluations) else 0
     flops = 12e9 if experiment.extractors[name].kind in ("inception", "torchscript") else 1e9
@@ -267,8 +297,8 @@ def _features(experiment: ExperimentConfig, name: str, _: int) -> tuple[float, f
 
 
 def _all_tiles(experiment: ExperimentConfig) -> float:
-    sets = experiment.datasets.values()
-    return sum(_scene_mb(item)[1] * MB / (4 * item.tiles.size**2 * _bands(item)) for item in sets)
+    sets = experiment.datasets.items()
+    return sum(_scene_mb(experiment, key)[1] * MB / (4 * item.tiles.size**2 * _bands(item)) for key, item in sets)
 
 
 def _fid(experiment: ExperimentConfig, name: str, ranks: int) -> tuple[float, float, float]:

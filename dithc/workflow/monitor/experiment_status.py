@@ -81,8 +81,8 @@ class ExperimentMonitor:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._text: str | None = None
-        self.matrix = self._load_graph()
-        self.queue = get_queue(self.matrix.experiment.machine.scheduler)
+        self.graph = self._load_graph()
+        self.queue = get_queue(self.graph.experiment.machine.scheduler)
 
     def jobs(self) -> list[SchedulerJob]:
         """Return this experiment's jobs in the queue, including the ends of finished jobs."""
@@ -109,27 +109,27 @@ class ExperimentMonitor:
 
         `jobs` defaults to the scheduler's; logs older than `since` (seconds since 1970), such as of earlier drivers, are ignored.
         """
-        self.matrix = self._load_graph()
+        self.graph = self._load_graph()
         listing = self.jobs() if jobs is None else jobs
         driver = self.driver
-        stages = stages_of(self.matrix)
+        stages = stages_of(self.graph)
         inspector = StageInspector(
-            self.matrix, self.base, stages=stages, jobs=listing, queue=self.queue, driver=driver, since=since
+            self.graph, self.base, stages=stages, jobs=listing, queue=self.queue, driver=driver, since=since
         )
         statuses = [inspector.inspect(stage) for stage in stages]
-        report = self.base / self.matrix.root / "report.html"
+        report = self.base / self.graph.root / "report.html"
         # An active driver may rebuild an earlier report.
         is_new = driver is None or (report.exists() and report.stat().st_mtime >= driver.started_at)
         is_last = is_new and all(status.state == "done" for status in statuses)
         matched = {job.id for job in inspector.matched.values()}
         unmatched = [f"{job.title}: {describe_job(job)}" for job in listing if job.active and job.id not in matched]
-        name, current = self.matrix.experiment.name, report if is_last else None
+        name, current = self.graph.experiment.name, report if is_last else None
         return ExperimentStatus(name=name, stages=statuses, driver=driver, unmatched_jobs=unmatched, report=current)
 
     @property
     def base(self) -> Path:
         """Working folder, to which the configuration's paths are relative."""
-        parts = Path(self.matrix.root).parts
+        parts = Path(self.graph.root).parts
         resolved = self.folder.resolve()
         return Path(*resolved.parts[: -len(parts)]) if resolved.parts[-len(parts) :] == parts else Path.cwd()
 
@@ -156,5 +156,5 @@ class ExperimentMonitor:
                     expected="the bytes that dithc wrote",
                     fix="delete it and start the experiment again, which writes it",
                 ) from None
-            self._text, self._matrix = text, ExperimentGraph(content)
-        return self._matrix
+            self._text, self._graph = text, ExperimentGraph(content)
+        return self._graph

@@ -14,7 +14,7 @@ METRICS = "metrics/metrics.jsonl"  # in the store folder of a run
 SETTLED_ROWS = 50
 # Further ranks report that they have the same error, without its text.
 ERROR = re.compile(r"(r\d+ \| )?\d\d:\d\d:\d\d [^:]+: error: (?!rank \S+: the same error$)")
-BAR = re.compile(r"(\d+)/(\d+) (\S+) \(\d+ %\), (\S+ \S+), \S+ gone, (\S+) left(.*)$")
+BAR = re.compile(r"(\d+)/(\d+) (\S+) \(\d+ %\), (\S+ \S+), \S+ elapsed, (\S+) remaining(.*)$")
 LAST_LINES = 8
 MAX_LINES = 16
 

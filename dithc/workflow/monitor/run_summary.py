@@ -66,7 +66,7 @@ class RunSummary:
 
 def _scores(progress: ExperimentMonitor, status: ExperimentStatus) -> list[str]:
     """Return FID and KID of every evaluation, grouped by dataset, extractor and rendering."""
-    matrix, rows = progress.matrix, []
+    graph, rows = progress.graph, []
     for entry in status.stages:
         if entry.stage.rule != "fid" or entry.state != "done":
             continue
@@ -74,9 +74,9 @@ def _scores(progress: ExperimentMonitor, status: ExperimentStatus) -> list[str]:
             numbers = Manifest.read(progress.base / entry.stage.output, stage="fid").summary
         except UserError:  # it is being rebuilt
             continue
-        dataset, extractor = matrix.dataset_of(entry.stage.name), matrix.extractor_name(entry.stage.name)
+        dataset, extractor = graph.dataset_of(entry.stage.name), graph.extractor_name(entry.stage.name)
         limit = "" if numbers["comparable_to_published"] else ", comparable only with scores of this extractor"
-        display = rendering(matrix.experiment.datasets[dataset].rendering)
+        display = rendering(graph.experiment.datasets[dataset].rendering)
         head = f"scores of {dataset}: extractor {extractor} ({numbers['sha256'][:12]}{limit}), rendering {display}"
         rows.append((head, entry.stage.name, numbers))
     names = max((len(shortened(name, LONGEST_NAME)) for _, name, _ in rows), default=0)
@@ -120,7 +120,7 @@ def _times(status: ExperimentStatus) -> list[str]:
 
 
 def _outputs(progress: ExperimentMonitor, status: ExperimentStatus) -> list[str]:
-    root, stages = Path(progress.matrix.root), [entry.stage for entry in status.stages if entry.state == "done"]
+    root, stages = Path(progress.graph.root), [entry.stage for entry in status.stages if entry.state == "done"]
     rules = {stage.rule for stage in stages}
     runs = list(dict.fromkeys(stage.name for stage in stages if stage.kind == "run"))
     stores = [str(_store(progress, run)) for run in runs[:MAX_STORES]]
@@ -135,15 +135,15 @@ def _outputs(progress: ExperimentMonitor, status: ExperimentStatus) -> list[str]
 
 
 def _store(progress: ExperimentMonitor, run: str) -> Path | str:
-    matrix = progress.matrix
-    for step in reversed(matrix.segments(run)):
+    graph = progress.graph
+    for step in reversed(graph.segments(run)):
         try:
             return str(
-                Manifest.read(progress.base / matrix.segment(run, step), stage="train").summary["checkpoint_folder"]
+                Manifest.read(progress.base / graph.segment(run, step), stage="train").summary["checkpoint_folder"]
             )
         except (UserError, KeyError):
             continue
-    return f"{matrix.experiment.store}/{run}-*"
+    return f"{graph.experiment.store}/{run}-*"
 
 
 def _warnings(kinds: Sequence[WarningGroup]) -> list[str]:

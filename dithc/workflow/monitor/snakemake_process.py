@@ -35,7 +35,7 @@ class SnakemakeProcess:
     """
 
     def __init__(self, arguments: Sequence[str], *, log: Path) -> None:
-        self.line = [str(Path(sys.executable).parent / "snakemake"), *arguments]
+        self.argv = [str(Path(sys.executable).parent / "snakemake"), *arguments]
         self.log = log
         self._child: subprocess.Popen[bytes] | None = None
         self._handlers: dict[signal.Signals, Any] = {}
@@ -51,7 +51,7 @@ class SnakemakeProcess:
                 self._handlers[number] = signal.signal(number, self._forward)
         with self.log.open("wb") as file:
             self._child = subprocess.Popen(
-                self.line, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT, process_group=0
+                self.argv, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT, process_group=0
             )
         return self
 

@@ -27,7 +27,7 @@ class StageInspector:
 
     def __init__(
         self,
-        matrix: ExperimentGraph,
+        graph: ExperimentGraph,
         base: Path,
         *,
         stages: list[Stage],
@@ -36,7 +36,7 @@ class StageInspector:
         driver: DriverInfo | None,
         since: float = 0.0,
     ) -> None:
-        self.matrix, self.base, self.jobs, self.queue, self.driver = matrix, base, jobs, queue, driver
+        self.graph, self.base, self.jobs, self.queue, self.driver = graph, base, jobs, queue, driver
         self.now = time.time()
         self.since = max(since, driver.started_at if driver is not None else 0.0) - SLACK_SECONDS
         self.matched: dict[str, SchedulerJob] = {}
@@ -103,7 +103,7 @@ class StageInspector:
         else:
             text, remaining = bar_of(tail(log)) or ("", None)
             if stage.rule == "sample":
-                images = f"{self._images(stage)}/{self.matrix.experiment.evaluations[stage.name].num_images} images"
+                images = f"{self._images(stage)}/{self.graph.experiment.evaluations[stage.name].num_images} images"
                 text = joined(images, f"{span(remaining)} left" if remaining is not None else "")
         text, log_file = joined(text, location), log if log.exists() else None
         return StageStatus(
@@ -113,7 +113,7 @@ class StageInspector:
     def _training_text(self, stage: Stage, progress: TrainingProgress | None) -> tuple[str, float | None]:
         if progress is None:
             return "before its first step", None
-        steps = self.matrix.experiment.runs[stage.name].steps
+        steps = self.graph.experiment.runs[stage.name].steps
         remaining, silent = (steps - progress.step) * progress.seconds_per_step, self.now - progress.time
         is_silent = silent > max(SILENT_SECONDS, SILENT_STEPS * progress.seconds_per_step)
         return joined(
@@ -129,20 +129,20 @@ class StageInspector:
         shards = sorted((self.base / stage.output).parent.glob("shard-*.json"))
         shard_images = read_mapping(shards[0]).get("images") if shards else None
         count = shard_images * len(shards) if isinstance(shard_images, int) else 0
-        return min(count, self.matrix.experiment.evaluations[stage.name].num_images)
+        return min(count, self.graph.experiment.evaluations[stage.name].num_images)
 
     def _inactive(self, stage: Stage, state: State, text: str, *, log: Path | None = None) -> StageStatus:
         """Return the state of a stage that does not run, with the saved step of a run."""
         saved = ""
         if stage.kind == "run":
-            run = self.matrix.experiment.runs[stage.name]
+            run = self.graph.experiment.runs[stage.name]
             step = max((step for step in self._steps(stage.name) if step <= stage.step), default=0)
             saved = f"step {step}/{run.steps} saved" if step > stage.step - run.segment_steps else ""
         return StageStatus(stage=stage, state=state, message=joined(saved, text), log=log)
 
     def _find_store(self, run: str) -> CheckpointStore | None:
         """Return the store folder of a run: by its inputs, or the last written one if it starts from a file."""
-        experiment = self.matrix.experiment
+        experiment = self.graph.experiment
         settings, root = experiment.runs[run], self.base / experiment.store
         spec = stage_spec(experiment, "train", run)
         if settings.init_from_file is not None:
@@ -151,7 +151,7 @@ class StageInspector:
             newest = max(paths, key=lambda path: path.parent.stat().st_mtime, default=None)
             return CheckpointStore(newest.parent) if newest is not None else None
         identity: dict[str, Any] = {"spec": spec}
-        for key, path in self.matrix.train_input(run, settings.segment_steps).items():
+        for key, path in self.graph.train_input(run, settings.segment_steps).items():
             identity[key] = read_mapping(self.base / path).get("digest")
         folder = root / f"{run}-{digest(identity)}"
         return CheckpointStore(folder) if folder.is_dir() else None

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from dithc.config import ExperimentConfig, codecs, datasets, stage_spec
 from dithc.core.artifacts import Manifest
-from dithc.core.clutter import is_clutter
 from dithc.core.logging import UserError, user_error
+from dithc.core.system_files import is_system_file
 from dithc.core.weights import content_of, files_of
 from dithc.workflow.experiment_graph import ExperimentGraph
 
@@ -19,10 +19,10 @@ MAX_INSPECTED = 2_000  # inspected folders and files of a source; ingestion repo
 PRODUCTS, PACKED = ".SAFE", ".ZIP"
 
 
-def check_inputs(matrix: ExperimentGraph, rules: Set[str]) -> None:
+def check_inputs(graph: ExperimentGraph, rules: Set[str]) -> None:
     """Check the user's files for the given rules, without reading them completely; one UserError lists all faults."""
-    experiment = matrix.experiment
-    faults = [*_missing_files(experiment, rules), *_incomplete_files(experiment, rules), *_bands(matrix, rules)]
+    experiment = graph.experiment
+    faults = [*_missing_files(experiment, rules), *_incomplete_files(experiment, rules), *_bands(graph, rules)]
     if faults:
         raise user_error(
             f"input of experiment {experiment.name!r} is missing on this machine, or incomplete",
@@ -98,11 +98,11 @@ def _check_weights(key: str, path: Path) -> Iterator[str]:
         yield f"{key}: {error}" if str(path) in str(error) else f"{key}: {path}: {error}"
 
 
-def _bands(matrix: ExperimentGraph, rules: Set[str]) -> Iterator[str]:
+def _bands(graph: ExperimentGraph, rules: Set[str]) -> Iterator[str]:
     """Yield bands in the settings that the scenes do not have."""
-    experiment = matrix.experiment
+    experiment = graph.experiment
     for name, dataset in experiment.datasets.items():
-        scene_bands = _bands_of(matrix, name, dataset, is_staged="ingest" not in rules)
+        scene_bands = _bands_of(graph, name, dataset, is_staged="ingest" not in rules)
         if scene_bands is None:
             continue
         bands_of_key = {f"datasets.{name}.rendering.bands": list(dataset.rendering.bands)}
@@ -111,7 +111,7 @@ def _bands(matrix: ExperimentGraph, rules: Set[str]) -> Iterator[str]:
         if isinstance(codec, codecs.ExternalCodecConfig) and isinstance(codec.bands, list):
             bands_of_key |= {f"codecs.{dataset.codec}.bands": [band for group in codec.bands for band in group]}
         for key, evaluation in experiment.evaluations.items():
-            if matrix.dataset_of(key) == name:
+            if graph.dataset_of(key) == name:
                 bands_of_key[f"evaluations.{key}.band_triplets"] = [
                     band for triplet in evaluation.band_triplets for band in triplet
                 ]
@@ -121,13 +121,13 @@ def _bands(matrix: ExperimentGraph, rules: Set[str]) -> Iterator[str]:
 
 
 def _bands_of(
-    matrix: ExperimentGraph, name: str, dataset: datasets.DatasetConfig, *, is_staged: bool
+    graph: ExperimentGraph, name: str, dataset: datasets.DatasetConfig, *, is_staged: bool
 ) -> list[str] | None:
     """Return the bands of the scenes, as ingested or by product names; None if unknown."""
     try:
         if is_staged:
-            staged = Manifest.read(Path(matrix.path("scenes", name)), stage="ingest")
-            if staged.spec == stage_spec(matrix.experiment, "ingest", name):  # else it will be ingested again
+            staged = Manifest.read(Path(graph.path("scenes", name)), stage="ingest")
+            if staged.spec == stage_spec(graph.experiment, "ingest", name):  # else it will be ingested again
                 return staged.summary.get("bands")
     except UserError:
         pass
@@ -145,7 +145,7 @@ def _visible_paths(folder: Path) -> Iterator[Path]:
 
     def visible() -> Iterator[Path]:
         for place, folders, names in os.walk(folder):
-            yield from (Path(place, name) for name in sorted((*folders, *names)) if not is_clutter(name))
-            folders[:] = [name for name in folders if not is_clutter(name) and not name.upper().endswith(PRODUCTS)]
+            yield from (Path(place, name) for name in sorted((*folders, *names)) if not is_system_file(name))
+            folders[:] = [name for name in folders if not is_system_file(name) and not name.upper().endswith(PRODUCTS)]
 
     return islice(visible(), MAX_INSPECTED)

@@ -21,21 +21,21 @@ def _read_manifest(path: str) -> Manifest | None:
         return None
 
 
-def find_restorable(matrix: ExperimentGraph, damaged: Iterable[str]) -> dict[str, str]:
+def find_restorable(graph: ExperimentGraph, damaged: Iterable[str]) -> dict[str, str]:
     """Return the digests, by manifest path, of damaged results that today's settings, inputs and files reproduce.
 
     The same inputs give the same results, so later jobs may stay. A missing or unreadable manifest has no known digest, and
     everything downstream runs.
     """
-    manifests = set(matrix.manifests)
+    manifests = set(graph.manifests)
 
     @cache
     def is_settled(path: str) -> bool:
         manifest = _read_manifest(path)
-        name = _name(matrix, manifest) if manifest is not None else None
-        if manifest is None or name is None or matrix.has_other_files(manifest.stage, name):
+        name = _name(graph, manifest) if manifest is not None else None
+        if manifest is None or name is None or graph.has_other_files(manifest.stage, name):
             return False
-        if manifest.spec != stage_spec(matrix.experiment, manifest.stage, name):
+        if manifest.spec != stage_spec(graph.experiment, manifest.stage, name):
             return False
         inputs = {source: digest for source, digest in manifest.inputs.items() if source in manifests}
         return all(read_digest(source) == digest and is_settled(source) for source, digest in inputs.items())
@@ -43,9 +43,9 @@ def find_restorable(matrix: ExperimentGraph, damaged: Iterable[str]) -> dict[str
     return {path: digest for path in damaged if is_settled(path) and (digest := read_digest(path)) is not None}
 
 
-def _name(matrix: ExperimentGraph, manifest: Manifest) -> str | None:
-    experiment, name = matrix.experiment, manifest.name
+def _name(graph: ExperimentGraph, manifest: Manifest) -> str | None:
+    experiment, name = graph.experiment, manifest.name
     if manifest.stage == "features":
-        name = matrix.extractor_name(name) if name in experiment.evaluations else name.rpartition(".")[2]
+        name = graph.extractor_name(name) if name in experiment.evaluations else name.rpartition(".")[2]
     sections = (experiment.datasets, experiment.codecs, experiment.runs, experiment.extractors, experiment.evaluations)
     return name if any(name in section for section in sections) else None

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from dithc.config import training
+from dithc.core.units import GIB
 
-GIB = 1 << 30
 TOKENS = 256  # of 32 x 32 latents in patches of 2
 PASSES = 3  # forward, and the gradients of input and weight
 START_SECONDS = 8.0  # start of a process with torch, without warm-up steps

@@ -79,7 +79,7 @@ def read_curves(job: CellJob, result: Mapping[str, Any], file: str) -> CellResul
             file=file,
         )
         results.series.append(series)
-        full = job.facts["full"] and record["model"]["preset"] == "DiT-XL/2"
+        full = job.metadata["full"] and record["model"]["preset"] == "DiT-XL/2"
         printed = published_value("fig7", "DiT-XL/2", "step 1") if full else None
         fields = {"row": label, "published": printed, **_value_fields(curve.losses[0], curve)}
         results.cells.append(cell_of(job, "step 1", "loss", "", **fields))

@@ -8,7 +8,8 @@ from functools import cached_property
 
 from dithc.config import ExperimentConfig
 from dithc.core.reproduction import TARGETS
-from dithc.workflow.reproduction.cost import GIB, NodeModel
+from dithc.core.units import GIB
+from dithc.workflow.reproduction.cost import NodeModel
 from dithc.workflow.reproduction.jobs import CellJob
 from dithc.workflow.reproduction.plan import find_cell, plan_cells
 

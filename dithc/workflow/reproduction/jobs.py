@@ -20,7 +20,7 @@ class CellJob:
         nodes, ranks: size of a launch by the scheduler; 1 rank if the cell starts its ranks.
         after: names of earlier cells of this target.
         tuning: folder of tuned products.
-        facts: metadata for readers of the result.
+        metadata: values for readers of the result.
         skipped: reason for not running.
     """
 
@@ -36,7 +36,7 @@ class CellJob:
     ranks: int = 1
     after: tuple[str, ...] = ()
     tuning: str = ""
-    facts: dict[str, Any] = field(default_factory=dict)
+    metadata: dict[str, Any] = field(default_factory=dict)
     skipped: str = ""
 
     @property

@@ -11,11 +11,11 @@ from statistics import geometric_mean
 from typing import Any
 
 from dithc.core.reproduction import ResultCell, Series, published_value
+from dithc.core.units import GIGA
 from dithc.workflow.reproduction.jobs import CellJob
 from dithc.workflow.reproduction.scales import BATCH
 from dithc.workflow.reproduction.targets import PRODUCTS, STRATEGIES
 
-GIGA = 1e9
 PATH = re.compile(r" /[^ ]+")  # of the control group of a run, which no longer exists
 FULL_BATCHES = (BATCH, 2 * BATCH)
 STATUS = {"ok": "measured", "oom": "out of memory"}
@@ -74,9 +74,9 @@ def _failed(row: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def _table2(job: CellJob, result: Mapping[str, Any], file: str) -> CellResults:
-    strategy = job.facts["strategy"]
+    strategy = job.metadata["strategy"]
     row = result["cells"][0]["strategies"][strategy]
-    column, is_full = STRATEGIES[strategy], job.facts["full"] and job.facts["batch"] in FULL_BATCHES
+    column, is_full = STRATEGIES[strategy], job.metadata["full"] and job.metadata["batch"] in FULL_BATCHES
     limit = PATH.sub("", next(iter(result["memory_limit"]["how"].values()), "no limit"))
     results = CellResults(notes=[f"A limit on all ranks of a run decides out of memory: {limit.split(' (', 1)[0]}."])
     if failed := _failed(row):
@@ -97,13 +97,13 @@ def _table3(job: CellJob, result: Mapping[str, Any], file: str) -> CellResults:
     if job.name.startswith("tuning-"):
         return CellResults()
     rows = {row["name"]: row for row in result["variants"]}
-    batch, base, quantity = job.facts["batch"], rows["torch-blas"], "seconds per iteration"
-    is_full = job.facts["full"] and batch == BATCH
+    batch, base, quantity = job.metadata["batch"], rows["torch-blas"], "seconds per iteration"
+    is_full = job.metadata["full"] and batch == BATCH
     note = f"{batch} images per step on one node; the paper has {BATCH}."
     results = CellResults(notes=[note] if batch != BATCH else [])
     for name, column in PRODUCTS.items():
         row, failed = rows[name], _failed(rows[name])
-        if name == "dithc" and not job.facts["tuned"]:
+        if name == "dithc" and not job.metadata["tuned"]:
             reason = "no search for the fastest products at this scale: it takes too long"
             failed = {"status": "skipped", "reason": reason}
         if failed:
@@ -122,8 +122,8 @@ def _table3(job: CellJob, result: Mapping[str, Any], file: str) -> CellResults:
 
 
 def _table4(job: CellJob, result: Mapping[str, Any], file: str) -> CellResults:
-    dtype, libraries = job.facts["dtype"], ("openblas", "torch-blas", "onednn")
-    model = job.facts["model"]
+    dtype, libraries = job.metadata["dtype"], ("openblas", "torch-blas", "onednn")
+    model = job.metadata["model"]
     results = CellResults(
         notes=[f"Modules of {model} here, of DiT-XL/2 in the paper; nativeBLAS is the library of PyTorch."]
     )
@@ -232,7 +232,7 @@ def _sec56(job: CellJob, result: Mapping[str, Any], file: str) -> CellResults:
             value, timing = row["gflop_per_second"][rate] / 1e3, row["seconds"]
             rounds = [timing["median"] / seconds * value for seconds in timing["all"]]
             fields = spread_of({"median": value, "all": [value, *rounds]}, file)
-            if row["name"] == "dithc" and job.facts["dtype"] == "fp32":
+            if row["name"] == "dithc" and job.metadata["dtype"] == "fp32":
                 fields["published"] = PER_NODE_TFLOPS.get(column)
             results.cells.append(cell_of(job, column, "sustained", "TFLOP/s", row=name, **fields))
     energy = result["energy"]

@@ -29,7 +29,7 @@ EMULATED_STEPS, EMULATED_IMAGES = 20, 4
 EMULATED_SECONDS = 0.6  # per step and image
 OPS_IMAGES = {"DiT-S/2": 16, "DiT-XL/2": 4}  # per step of `dithc bench ops`
 SIMULATION_SECONDS = 10.0
-STAGES = 6
+OPTIMIZATION_STEPS = 6
 NODES = "1,2,4,8,16,32,64,128,256,512,1024"
 
 
@@ -59,7 +59,7 @@ def _table2(scope: TargetContext) -> Iterator[CellJob]:
             row=f"{batch} {network.label}",
             columns=(f"{column} s", f"{column} GB"),
             seconds=sizes.rounds * (START_SECONDS + (WARMUP + sizes.steps) * step),
-            facts={"strategy": strategy, "batch": batch, "full": network.depth is None},
+            metadata={"strategy": strategy, "batch": batch, "full": network.depth is None},
         )
 
 
@@ -92,7 +92,7 @@ def _table3(scope: TargetContext) -> Iterator[CellJob]:
             memory_gib=network.memory_gib(images=batch),
             after=(f"tuning-{network.file_name}",) if sizes.tunes else (),
             tuning=tuned if sizes.tunes else "",
-            facts={"tuned": sizes.tunes, "batch": batch, "full": network.depth is None},
+            metadata={"tuned": sizes.tunes, "batch": batch, "full": network.depth is None},
         )
 
 
@@ -110,7 +110,7 @@ def _table4(scope: TargetContext) -> Iterator[CellJob]:
             row=f"all modules, {dtype}",
             columns=tuple(f"{PRODUCTS[name]} {dtype}" for name in libraries),
             seconds=START_SECONDS + (1 + scope.sizes.step_rounds) * round_seconds,
-            facts={"dtype": dtype, "model": model},
+            metadata={"dtype": dtype, "model": model},
         )
 
 
@@ -126,7 +126,7 @@ def _fig9(scope: TargetContext) -> Iterator[CellJob]:
             words=("bench", "stepwise", *measured, *timed),
             row="all steps",
             columns=(_ranks(ranks),),
-            seconds=STAGES * sizes.rounds * run + (_search(scope, network, batch) if sizes.tunes else 0),
+            seconds=OPTIMIZATION_STEPS * sizes.rounds * run + (_search(scope, network, batch) if sizes.tunes else 0),
         )
 
 
@@ -227,7 +227,7 @@ def _fig7(scope: TargetContext) -> Iterator[CellJob]:
                 columns=(f"batch {images}, seed {seed}",),
                 seconds=START_SECONDS + steps * step,
                 memory_gib=network.memory_gib(images=images),
-                facts={"full": network.depth is None and not is_emulated},
+                metadata={"full": network.depth is None and not is_emulated},
             )
 
 
@@ -245,7 +245,7 @@ def _sec56(scope: TargetContext) -> Iterator[CellJob]:
             columns=("linear layers", "with attention"),
             seconds=2 * START_SECONDS + step * (2 + sizes.step_rounds),
             memory_gib=network.memory_gib(images=batch),
-            facts={"dtype": dtype},
+            metadata={"dtype": dtype},
         )
 
 

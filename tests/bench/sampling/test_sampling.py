@@ -18,7 +18,7 @@ from dithc.bench.sampling.runners import DithcRunner, SamplingCase, config_of, n
 from dithc.bench.sampling.variants import VARIANTS, named
 from dithc.bench.sampling.workers import Outcome
 from dithc.cli import main
-from dithc.config import training
+from dithc.config import evaluations
 from dithc.core.logging import UserError
 from dithc.sample.parallel import SamplingGroup
 from tests.ranks import needs_kernels, needs_launcher
@@ -126,7 +126,7 @@ def test_cache_is_reset_per_image_and_skipped_if_all_blocks_run() -> None:
     cell = replace(CELL, steps=9)
     model = network(cell)
     whole = DithcRunner(model, cell, SamplingGroup()).image()
-    always = training.FirstBlockCacheConfig(kind="first-block", threshold=10.0)
+    always = evaluations.FirstBlockCacheConfig(kind="first-block", threshold=10.0)
     for cache, share in ((taylor.cache, 7 / 9), (always, (1 + 8 / 2) / 9)):
         runner = DithcRunner(model, cell, SamplingGroup(), cache=cache)
         images = [runner.image(), runner.image()]

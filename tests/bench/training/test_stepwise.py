@@ -97,7 +97,7 @@ def test_missing_or_failed_baseline_yields_no_speedup(baseline) -> None:
     assert (operators["speedup"], operators["largest_difference_of_losses"]) == (None, None)
     assert operators["speedup_over_previous"]["median"] == 2.0
     text = log_of([gemm, operators])
-    assert "no speedup: the baseline was left out, or failed" in text
+    assert "no speedup: the baseline was omitted, or failed" in text
     assert "losses differ" not in text
 
 

@@ -55,7 +55,7 @@ def metrics(folder: Path) -> Path:
 def test_manifest_is_described_by_file_and_by_folder(show, latents: Path) -> None:
     for path in (latents, latents / "manifest.json"):
         text = show(path)
-        for part in ("stage latents: s2", "1 files, 40.1 KiB", "count: 10", "shape: [4, 16, 16]", 'codec: "small"'):
+        for part in ("stage latents: s2", "1 files, 40.12 KiB", "count: 10", "shape: [4, 16, 16]", 'codec: "small"'):
             assert part in text
     assert "latents/s2" in show(latents.parent.parent)
 

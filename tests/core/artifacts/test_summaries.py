@@ -49,7 +49,8 @@ def test_numbers_of_a_stage_are_read_as_written(stage: str, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(
-    ("stage", "key"), [(stage, key) for stage in GOOD for key in sorted(summaries.STAGES[stage].__required_keys__)]
+    ("stage", "key"),
+    [(stage, key) for stage in GOOD for key in sorted(summaries.SUMMARY_TYPES[stage].__required_keys__)],
 )  # type: ignore[attr-defined]  # of a TypedDict
 def test_missing_number_is_rejected_with_the_key(stage: str, key: str, tmp_path: Path) -> None:
     numbers = {name: value for name, value in GOOD[stage].items() if name != key}

@@ -10,13 +10,14 @@ from hypothesis import strategies as st
 
 from dithc.config import load, load_experiment
 from dithc.core.integrity import (
+    Altered,
     dump_checksummed,
     dump_checksummed_line,
     has_checksum,
-    json_documents,
     load_checksummed,
     load_checksummed_lines,
     load_document,
+    read_document,
 )
 from dithc.core.logging import UserError
 
@@ -93,8 +94,8 @@ def test_edited_document_is_rejected(edit: Callable[[str], str], tmp_path: Path)
     path = tmp_path / "config.json"
     path.write_bytes(text.encode())
     assert has_checksum(text)
-    for attempt in (lambda: load_checksummed(text), lambda: load_document(text), lambda: json_documents.read(path)):
-        with pytest.raises(json_documents.Altered, match="changed after it was written"):
+    for attempt in (lambda: load_checksummed(text), lambda: load_document(text), lambda: read_document(path)):
+        with pytest.raises(Altered, match="changed after it was written"):
             attempt()
     with pytest.raises(UserError, match=r"config\.json was changed after it was written\n  got"):
         load(path)
@@ -105,9 +106,9 @@ def test_edited_document_is_rejected(edit: Callable[[str], str], tmp_path: Path)
 def test_document_above_the_size_limit_is_rejected(tmp_path: Path) -> None:
     path = tmp_path / "lock.json"
     path.write_text(dump_checksummed(CONTENT))
-    assert json_documents.read(path, most=1 << 10) == CONTENT
-    with pytest.raises(json_documents.Altered, match=r"lock\.json: .*more than 6\.10352e-05 MiB"):
-        json_documents.read(path, most=64)
+    assert read_document(path, most=1 << 10) == CONTENT
+    with pytest.raises(Altered, match=r"lock\.json: .*more than 6\.10352e-05 MiB"):
+        read_document(path, most=64)
 
 
 def test_nonfinite_number_is_rejected() -> None:

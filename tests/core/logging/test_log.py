@@ -58,10 +58,10 @@ def test_file_names_are_escaped_in_command_output(tmp_path: Path, capsys: pytest
 
 def test_nonzero_ranks_log_only_warnings_with_a_prefix(capsys: pytest.CaptureFixture[str]) -> None:
     setup_logging(rank=3)
-    get_logger("dithc.train.loop").info("hidden")
-    get_logger("dithc.train.loop").warning("shown")
+    get_logger("dithc.train.monitoring").info("hidden")
+    get_logger("dithc.train.monitoring").warning("shown")
     setup_logging(rank=0)
-    get_logger("dithc.train.loop").info("spoken")
+    get_logger("dithc.train.monitoring").info("spoken")
     text = capsys.readouterr().err
     assert "hidden" not in text
     assert "r3 | " in text
@@ -76,7 +76,7 @@ def test_progress_without_a_terminal_is_a_line_with_rate_and_time(caplog: pytest
     assert "4/4 tile (100 %)" in caplog.text
     assert caplog.records[0].name == "dithc.tiles"
     assert "tile/s" in caplog.text
-    assert "left, loss 0.5" in caplog.text
+    assert "remaining, loss 0.5" in caplog.text
 
 
 def test_resumed_metrics_use_the_last_line_per_step_and_skip_torn_lines(tmp_path: Path) -> None:

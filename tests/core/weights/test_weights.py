@@ -20,8 +20,7 @@ from safetensors.torch import save, save_file
 from dithc.config import codecs
 from dithc.core.logging import UserError
 from dithc.core.tensor_files import read_external
-from dithc.core.weights import content_of, files_of, unwrapped
-from dithc.core.weights.files import WRAPPERS
+from dithc.core.weights import WRAPPERS, content_of, files_of, unwrapped
 from dithc.evaluate import load_extractor
 from dithc.latents.codecs.torchscript import TorchScriptAutoencoder
 from dithc.model import DiT, DiTConfig, diffusers_keys, official_state_dict

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from dithc.core.logging import UserError
-from tests.data.readers.clutter_files import touch
 from tests.data.readers.scene_readers import open_images
+from tests.data.readers.system_files import touch
 
 
 @pytest.mark.parametrize(

@@ -41,7 +41,7 @@ def test_reflectance_is_scale_times_number_plus_offset(rasters: Path) -> None:
     assert scene.units == "reflectance"
     assert scene.place.crs == info.crs
     assert scene.place.gsd_m == 30.0
-    assert scene.facts["sensor"] == "OLI"
+    assert scene.properties["sensor"] == "OLI"
 
 
 def test_only_extra_pages_and_not_masks_or_overviews_are_logged(

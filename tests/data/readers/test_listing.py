@@ -1,4 +1,4 @@
-"""Every file below a source is a scene, a companion, clutter, or counted."""
+"""Every file below a source is a scene, a companion, a system file, or counted."""
 
 import errno
 import logging
@@ -16,14 +16,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dithc.config import datasets
-from dithc.core import clutter
-from dithc.core.clutter import is_clutter
+from dithc.core import system_files
 from dithc.core.logging import UserError
+from dithc.core.system_files import is_system_file
 from dithc.data import write_png
 from dithc.data.images import SUFFIXES
 from dithc.data.readers import SceneSource, read_scenes
 from dithc.data.readers.listing import COMPANION, MASK, Listing, PathList
-from tests.data.readers.clutter_files import add_clutter, touch
+from tests.data.readers.system_files import add_system_files, touch
 
 PICTURES: dict[str, Any] = {"kind": "image-folder", "size": 8}
 RASTER: dict[str, Any] = {"kind": "geotiff", "bands": ["a"], "units": "dn"}
@@ -208,11 +208,11 @@ def test_patterns_select_classes(tmp_path: Path) -> None:
     assert scenes.left_out() == {"excluded": 2}
 
 
-def test_clutter_in_class_folders_and_archives_is_ignored(tmp_path: Path) -> None:
+def test_system_files_in_class_folders_and_archives_are_ignored(tmp_path: Path) -> None:
     for name in ("cat/1.png", "dog/1.png"):
         (tmp_path / "in" / name).parent.mkdir(parents=True)
         write_png(tmp_path / "in" / name, np.zeros((8, 8, 3), np.uint8))
-    add_clutter(tmp_path / "in")
+    add_system_files(tmp_path / "in")
     scenes = open_source(tmp_path / "in", **PICTURES)
     assert (scenes.classes, scene_ids(scenes), scenes.left_out()) == (["cat", "dog"], ["cat/1.png", "dog/1.png"], {})
     shutil.make_archive(str(tmp_path / "tar/a"), "tar", tmp_path / "in")
@@ -222,14 +222,14 @@ def test_clutter_in_class_folders_and_archives_is_ignored(tmp_path: Path) -> Non
 
 
 @given(
-    st.sampled_from(sorted(clutter.NAMES | {".x"})),
+    st.sampled_from(sorted(system_files.NAMES | {".x"})),
     st.sampled_from([str.lower, str.upper, str.title]),
     st.sampled_from(["", "a/", "a/b c/"]),
 )
-def test_system_name_in_any_path_component_is_clutter(name: str, case: Callable[[str], str], prefix: str) -> None:
-    assert is_clutter(f"{prefix}{case(name)}")
-    assert is_clutter(Path(prefix, case(name), "1.png"))
-    assert not is_clutter(f"../{prefix}x{case(name)}")
+def test_system_name_in_any_path_component_is_a_system_file(name: str, case: Callable[[str], str], prefix: str) -> None:
+    assert is_system_file(f"{prefix}{case(name)}")
+    assert is_system_file(Path(prefix, case(name), "1.png"))
+    assert not is_system_file(f"../{prefix}x{case(name)}")
 
 
 @pytest.mark.parametrize("name", ["a.raw", "a.hdr", "a.arw", "a.dat", "a.asc", "a", "a.tif", "a.npy", "a.csv"])

@@ -19,7 +19,7 @@ BANDS = ["B", "G", "R", "NIR"]
 
 @pytest.fixture(autouse=True)
 def _installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    install_example("own_dataset", tmp_path, monkeypatch)
+    install_example("custom_dataset", tmp_path, monkeypatch)
     install_plugin(tmp_path, monkeypatch, package="other", conditions={"doubled": f"{MODULE}:DoubledConditions"})
 
 

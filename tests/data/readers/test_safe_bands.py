@@ -91,7 +91,7 @@ def test_bands_follow_the_requested_order_with_separate_offsets(safe_folder: Pat
     path.write_text(path.read_text().replace('band_id="8">-1000', 'band_id="8">-900'))
     full, part = staged(safe_folder), staged(safe_folder, bands=["B8A", "B02", "B11"])
     assert part.bands == ["B8A", "B02", "B11"]
-    assert part.facts["offsets"] == [-900.0, -1000.0, -1000.0]
+    assert part.properties["offsets"] == [-900.0, -1000.0, -1000.0]
     for band in ("B8A", "B02", "B11"):
         np.testing.assert_array_equal(part.pixels[part.bands.index(band)], full.pixels[full.bands.index(band)])
 

@@ -7,7 +7,7 @@ from threading import Thread
 
 import pytest
 
-from tests.data.stac.server import Catalogue
+from tests.data.stac.server import StacServer
 from tests.inputs.stac_items import write_items
 
 
@@ -19,9 +19,9 @@ def _scenes(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def catalogue(_scenes: Path, tmp_path: Path) -> Iterator[Catalogue]:
+def server(_scenes: Path, tmp_path: Path) -> Iterator[StacServer]:
     """Running catalog of four scenes: two of Earth Search, one of Planetary Computer, one of collection 1."""
-    server = Catalogue(Path(shutil.copytree(_scenes, tmp_path / "served")))
+    server = StacServer(Path(shutil.copytree(_scenes, tmp_path / "served")))
     thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
     yield server

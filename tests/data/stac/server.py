@@ -27,12 +27,12 @@ class Reply:
     headers: dict[str, str | None] = field(default_factory=dict)
 
 
-class Catalogue(ThreadingHTTPServer):
+class StacServer(ThreadingHTTPServer):
     """Server of a folder of items under /v1 (API) and /files (byte ranges, ETags).
 
     Attributes:
         replies: Answers of the next requests, by path. The last one is repeated for paths in `forever`.
-        seen: Method, path with query, and headers of every request.
+        requests: Method, path with query, and headers of every request.
         token: Token that requests must contain, if any.
         signature: Query that requests of files must contain, if any.
     """
@@ -66,7 +66,7 @@ class Catalogue(ThreadingHTTPServer):
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
-    server: Catalogue
+    server: StacServer
 
     def log_message(self, format: str, *args: Any) -> None:
         """Log no requests."""

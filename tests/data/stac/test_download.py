@@ -13,21 +13,21 @@ import pytest
 from dithc.core.logging import UserError
 from dithc.data.stac.download import MAX_ATTEMPTS, DownloadRequest, download
 from dithc.data.stac.http import Credentials, check_redirect
-from tests.data.stac.server import Catalogue, Reply
+from tests.data.stac.server import Reply, StacServer
 
 PATH = "/files/one.tif"
 
 
 @pytest.fixture
-def content(catalogue: Catalogue) -> bytes:
+def content(server: StacServer) -> bytes:
     """Three blocks and a remainder, served as one.tif."""
     found = b"II*\0" + bytes(range(256)) * 13_000
-    (catalogue.folder / "one.tif").write_bytes(found)
+    (server.folder / "one.tif").write_bytes(found)
     return found
 
 
 @pytest.fixture
-def get(catalogue: Catalogue, content: bytes, tmp_path: Path, pauses: list[float]) -> Callable[..., tuple[int, str]]:
+def get(server: StacServer, content: bytes, tmp_path: Path, pauses: list[float]) -> Callable[..., tuple[int, str]]:
     """Function that downloads one.tif."""
 
     def download_file(
@@ -37,7 +37,7 @@ def get(catalogue: Catalogue, content: bytes, tmp_path: Path, pauses: list[float
         token: str | None = None,
         progress: Callable[[int], None] = lambda _: None,
     ) -> tuple[int, str]:
-        url = f"{catalogue.url}{PATH}"
+        url = f"{server.url}{PATH}"
         request = DownloadRequest(
             address=lambda: url, display_url=url, target=tmp_path / "one.tif", size=size, checksum=checksum
         )
@@ -67,12 +67,12 @@ def test_download_returns_size_and_hash(get: Get, content: bytes, tmp_path: Path
 
 @pytest.mark.parametrize("offset", [0, 1, 3, 4, 1 << 20, (1 << 20) + 7, 3_000_000])
 def test_truncated_transfer_resumes_at_the_last_byte(
-    get: Get, catalogue: Catalogue, content: bytes, tmp_path: Path, offset: int
+    get: Get, server: StacServer, content: bytes, tmp_path: Path, offset: int
 ) -> None:
-    catalogue.replies[PATH] = [Reply(cut=offset)]
+    server.replies[PATH] = [Reply(cut=offset)]
     get()
     assert_complete(tmp_path, content)
-    first, second = catalogue.requests_of(PATH)
+    first, second = server.requests_of(PATH)
     assert "Range" not in first
     assert second.get("Range") == (f"bytes={offset}-" if offset else None)
     assert second.get("If-Range") == (f'"{hashlib.md5(content).hexdigest()}"' if offset else None)
@@ -80,25 +80,25 @@ def test_truncated_transfer_resumes_at_the_last_byte(
 
 @pytest.mark.parametrize("is_replaced", [False, True])
 def test_interrupted_download_resumes_or_restarts_with_a_replaced_file(
-    get: Get, catalogue: Catalogue, content: bytes, tmp_path: Path, is_replaced: bool
+    get: Get, server: StacServer, content: bytes, tmp_path: Path, is_replaced: bool
 ) -> None:
     with pytest.raises(KeyboardInterrupt):
         get(progress=interrupt)
     assert not (tmp_path / "one.tif").exists()
     expected = content[:4] + content[:3:-1] if is_replaced else content
-    (catalogue.folder / "one.tif").write_bytes(expected)
+    (server.folder / "one.tif").write_bytes(expected)
     get()
-    assert [headers.get("Range") for headers in catalogue.requests_of(PATH)] == [None, f"bytes={1 << 20}-"]
+    assert [headers.get("Range") for headers in server.requests_of(PATH)] == [None, f"bytes={1 << 20}-"]
     assert_complete(tmp_path, expected)
 
 
 @pytest.mark.parametrize("etag", [None, 'W/"weak"'])
 def test_download_without_a_strong_etag_restarts_at_the_first_byte(
-    get: Get, catalogue: Catalogue, content: bytes, tmp_path: Path, etag: str | None
+    get: Get, server: StacServer, content: bytes, tmp_path: Path, etag: str | None
 ) -> None:
-    catalogue.replies[PATH] = [Reply(cut=5000, headers={"ETag": etag})]
+    server.replies[PATH] = [Reply(cut=5000, headers={"ETag": etag})]
     get()
-    assert "Range" not in catalogue.requests_of(PATH)[1]
+    assert "Range" not in server.requests_of(PATH)[1]
     assert_complete(tmp_path, content)
 
 
@@ -114,29 +114,29 @@ def test_download_without_a_strong_etag_restarts_at_the_first_byte(
     ],
 )
 def test_mismatched_range_response_is_discarded(
-    get: Get, catalogue: Catalogue, content: bytes, tmp_path: Path, headers: dict[str, str | None], skipped: int
+    get: Get, server: StacServer, content: bytes, tmp_path: Path, headers: dict[str, str | None], skipped: int
 ) -> None:
     body = content[skipped:] if skipped else None
-    catalogue.replies[PATH] = [Reply(cut=5000), Reply(body=body, headers=headers)]
+    server.replies[PATH] = [Reply(cut=5000), Reply(body=body, headers=headers)]
     get()
-    assert [request.get("Range") for request in catalogue.requests_of(PATH)] == [None, "bytes=5000-", None]
+    assert [request.get("Range") for request in server.requests_of(PATH)] == [None, "bytes=5000-", None]
     assert_complete(tmp_path, content)
 
 
-def test_unrequested_partial_response_is_rejected(get: Get, catalogue: Catalogue, tmp_path: Path) -> None:
-    catalogue.replies[PATH] = [Reply(status=206, headers={"Content-Range": "bytes 0-9/10"})]
-    catalogue.forever.add(PATH)
+def test_unrequested_partial_response_is_rejected(get: Get, server: StacServer, tmp_path: Path) -> None:
+    server.replies[PATH] = [Reply(status=206, headers={"Content-Range": "bytes 0-9/10"})]
+    server.forever.add(PATH)
     with pytest.raises(UserError, match=r"another part than requested"):
         get()
     assert not (tmp_path / "one.tif").exists()
 
 
 def test_busy_server_is_retried_after_the_requested_delay(
-    get: Get, catalogue: Catalogue, content: bytes, tmp_path: Path, pauses: list[float]
+    get: Get, server: StacServer, content: bytes, tmp_path: Path, pauses: list[float]
 ) -> None:
     past = formatdate(0, usegmt=True)
     busy = [("7", 7.0), (past, 0.0), ("999999", 120.0), (None, 8.0)]
-    catalogue.replies[PATH] = [
+    server.replies[PATH] = [
         Reply(status=429 + 74 * (i % 2), headers={"Retry-After": message}) for i, (message, _) in enumerate(busy)
     ]
     get()
@@ -145,10 +145,10 @@ def test_busy_server_is_retried_after_the_requested_delay(
 
 
 def test_permanently_busy_server_fails_after_the_maximum_attempts(
-    get: Get, catalogue: Catalogue, tmp_path: Path, pauses: list[float]
+    get: Get, server: StacServer, tmp_path: Path, pauses: list[float]
 ) -> None:
-    catalogue.replies[PATH] = [Reply(status=503)]
-    catalogue.forever.add(PATH)
+    server.replies[PATH] = [Reply(status=503)]
+    server.forever.add(PATH)
     with pytest.raises(UserError, match=f"status 503, {MAX_ATTEMPTS} times in a row"):
         get()
     assert len(pauses) == MAX_ATTEMPTS - 1
@@ -159,9 +159,9 @@ def test_permanently_busy_server_fails_after_the_maximum_attempts(
     ("status", "message"), [(401, "DITHC_STAC_TOKEN"), (403, "search.sign"), (404, "no longer exists")]
 )
 def test_denied_or_missing_file_raises_an_error_with_the_fix(
-    get: Get, catalogue: Catalogue, status: int, message: str
+    get: Get, server: StacServer, status: int, message: str
 ) -> None:
-    catalogue.replies[PATH] = [Reply(status=status)]
+    server.replies[PATH] = [Reply(status=status)]
     with pytest.raises(UserError, match=rf"(?s)status {status}.*{message}"):
         get()
 
@@ -177,9 +177,9 @@ def test_denied_or_missing_file_raises_an_error_with_the_fix(
     ],
 )
 def test_invalid_raster_response_leaves_no_target_file(
-    get: Get, catalogue: Catalogue, tmp_path: Path, reply: Reply, message: str
+    get: Get, server: StacServer, tmp_path: Path, reply: Reply, message: str
 ) -> None:
-    catalogue.replies[PATH] = [reply]
+    server.replies[PATH] = [reply]
     with pytest.raises(UserError, match=message):
         get()
     assert not (tmp_path / "one.tif").exists()
@@ -194,9 +194,9 @@ def test_wrong_size_or_checksum_is_rejected_and_leaves_no_files(get: Get, conten
 
 
 def test_catalog_size_replaces_a_missing_content_length(
-    get: Get, catalogue: Catalogue, content: bytes, tmp_path: Path
+    get: Get, server: StacServer, content: bytes, tmp_path: Path
 ) -> None:
-    catalogue.replies[PATH] = [Reply(headers={"Content-Length": None}, cut=len(content))]
+    server.replies[PATH] = [Reply(headers={"Content-Length": None}, cut=len(content))]
     get(size=len(content))
     assert_complete(tmp_path, content)
 
@@ -205,34 +205,34 @@ def test_catalog_size_replaces_a_missing_content_length(
     "place", ["file:///etc/passwd", "ftp://127.0.0.1/a", "data:text/plain,a", "/etc passwd", "http://[::", "/\xe4"]
 )
 def test_redirects_to_unsupported_addresses_are_rejected(
-    get: Get, catalogue: Catalogue, tmp_path: Path, place: str
+    get: Get, server: StacServer, tmp_path: Path, place: str
 ) -> None:
-    catalogue.replies[PATH] = [Reply(status=302, headers={"Location": place})]
+    server.replies[PATH] = [Reply(status=302, headers={"Location": place})]
     with pytest.raises(UserError, match=r"a redirect of .* leads to an unsupported address"):
         get()
     assert not (tmp_path / "one.tif").exists()
 
 
 def test_redirect_is_followed_and_redirect_loop_is_rejected(
-    get: Get, catalogue: Catalogue, content: bytes, tmp_path: Path
+    get: Get, server: StacServer, content: bytes, tmp_path: Path
 ) -> None:
-    (catalogue.folder / "two.tif").write_bytes(content)
-    catalogue.replies[PATH] = [Reply(status=307, headers={"Location": "two.tif"})]
+    (server.folder / "two.tif").write_bytes(content)
+    server.replies[PATH] = [Reply(status=307, headers={"Location": "two.tif"})]
     get()
     assert_complete(tmp_path, content)
-    catalogue.replies[PATH] = [Reply(status=301, headers={"Location": PATH})]
-    catalogue.forever.add(PATH)
+    server.replies[PATH] = [Reply(status=301, headers={"Location": PATH})]
+    server.forever.add(PATH)
     with pytest.raises(UserError, match=r"more than 5 redirects"):
         get()
 
 
-def test_token_is_sent_only_to_configured_hosts(get: Get, catalogue: Catalogue, content: bytes) -> None:
-    elsewhere = f"{catalogue.url.replace('127.0.0.1', 'localhost')}/files/two.tif"
-    (catalogue.folder / "two.tif").write_bytes(content)
-    catalogue.replies[PATH] = [Reply(status=302, headers={"Location": elsewhere})]
+def test_token_is_sent_only_to_configured_hosts(get: Get, server: StacServer, content: bytes) -> None:
+    elsewhere = f"{server.url.replace('127.0.0.1', 'localhost')}/files/two.tif"
+    (server.folder / "two.tif").write_bytes(content)
+    server.replies[PATH] = [Reply(status=302, headers={"Location": elsewhere})]
     get(token="secret")
-    assert catalogue.requests_of(PATH)[0]["Authorization"] == "Bearer secret"
-    assert "Authorization" not in catalogue.requests_of("/files/two.tif")[0]
+    assert server.requests_of(PATH)[0]["Authorization"] == "Bearer secret"
+    assert "Authorization" not in server.requests_of("/files/two.tif")[0]
     assert Credentials("secret", frozenset({"example.org"})).headers("http://example.org/a") == {}
     assert Credentials("secret", frozenset({"example.org"})).headers("https://example.org/a") != {}
 
@@ -257,12 +257,12 @@ def test_https_to_http_redirect_is_rejected_case_insensitively() -> None:
 
 
 def test_interruption_between_two_file_versions_never_mixes_bytes(
-    get: Get, catalogue: Catalogue, content: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    get: Get, server: StacServer, content: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(KeyboardInterrupt):
         get(progress=interrupt)
     other = content[:4] + content[:3:-1]
-    (catalogue.folder / "one.tif").write_bytes(other)
+    (server.folder / "one.tif").write_bytes(other)
     write = Path.write_text
 
     def killed(path: Path, text: str) -> None:

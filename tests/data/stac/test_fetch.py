@@ -26,7 +26,7 @@ from dithc.data.scene import Rejection, Scene
 from dithc.data.stac import Lock, fetch_scenes
 from dithc.data.stac.catalog import _request_text
 from dithc.data.stac.http import Credentials
-from tests.data.stac.server import Catalogue, Reply
+from tests.data.stac.server import Reply, StacServer
 from tests.inputs.tables import read_rows
 
 CLIENT = importlib.util.find_spec("pystac_client") is not None
@@ -41,12 +41,12 @@ def _quiet(pauses: list[float], no_token: Callable[..., None]) -> None:
 
 
 @pytest.fixture
-def source(catalogue: Catalogue, tmp_path: Path) -> Callable[..., datasets.Sentinel2StacSource]:
+def source(server: StacServer, tmp_path: Path) -> Callable[..., datasets.Sentinel2StacSource]:
     """Function that returns a source with three bands; arguments are settings of the search, or `search=None`."""
 
     def make(**settings: Any) -> datasets.Sentinel2StacSource:
         search: dict[str, Any] | None = {
-            "catalog": catalogue.catalog,
+            "catalog": server.catalog,
             "collection": "sentinel-2-l2a",
             "bbox": WORLD,
             "start_date": "2022-01-01",
@@ -70,17 +70,17 @@ def dataset(source: datasets.Sentinel2StacSource) -> dict[str, Any]:
     return {"title": "A set", "codec": "none", "rendering": shown, "source": source.model_dump(mode="json")}
 
 
-def documents(catalogue: Catalogue) -> dict[str, dict[str, Any]]:
-    found = [json.loads(path.read_text()) for path in catalogue.folder.rglob("*.json")]
+def documents(server: StacServer) -> dict[str, dict[str, Any]]:
+    found = [json.loads(path.read_text()) for path in server.folder.rglob("*.json")]
     return {doc["id"]: doc for doc in found if doc.get("type") == "Feature"}
 
 
-def save_items(catalogue: Catalogue, folder: Path, *, most: int = 1) -> Path:
+def save_items(server: StacServer, folder: Path, *, most: int = 1) -> Path:
     """Save items of the catalog to a folder."""
     items = folder / "items"
     items.mkdir(exist_ok=True)
-    for name, doc in list(documents(catalogue).items())[:most]:
-        doc["links"] = [{"rel": "self", "href": f"{catalogue.url}/files/{name}/{name}.json?sig=secret"}]
+    for name, doc in list(documents(server).items())[:most]:
+        doc["links"] = [{"rel": "self", "href": f"{server.url}/files/{name}/{name}.json?sig=secret"}]
         (items / f"{name}.json").write_text(json.dumps(doc))
     return items
 
@@ -95,10 +95,10 @@ def read_json_texts(folder: Path) -> str:
 
 @needs_client
 def test_fetched_search_is_locked_and_equals_the_served_scenes(
-    catalogue: Catalogue, source: Make, tmp_path: Path
+    server: StacServer, source: Make, tmp_path: Path
 ) -> None:
     lock = fetch_scenes(source())
-    expected = {name for name, doc in documents(catalogue).items() if doc["collection"] == "sentinel-2-l2a"}
+    expected = {name for name, doc in documents(server).items() if doc["collection"] == "sentinel-2-l2a"}
     assert {item.id for item in lock.items} == expected
     assert len(expected) == 3  # more than a page
     folder = tmp_path / "fetched"
@@ -112,38 +112,36 @@ def test_fetched_search_is_locked_and_equals_the_served_scenes(
         for asset in item.assets.values():
             assert (folder / asset.path).stat().st_size == asset.size
             assert sha256_file(folder / asset.path) == asset.sha256
-            assert asset.href.startswith(f"{catalogue.url}/files/{item.id}/")
-    got = {doc.facts["product_id"]: doc for doc in read_scenes(source(), folder) if isinstance(doc, Scene)}
-    served = datasets.Sentinel2StacSource(
-        kind="sentinel2-stac", path=str(catalogue.folder), bands=["B04", "B03", "B11"]
-    )
-    true = {doc.facts["product_id"]: doc for doc in read_scenes(served, catalogue.folder) if isinstance(doc, Scene)}
+            assert asset.href.startswith(f"{server.url}/files/{item.id}/")
+    got = {doc.properties["product_id"]: doc for doc in read_scenes(source(), folder) if isinstance(doc, Scene)}
+    served = datasets.Sentinel2StacSource(kind="sentinel2-stac", path=str(server.folder), bands=["B04", "B03", "B11"])
+    true = {doc.properties["product_id"]: doc for doc in read_scenes(served, server.folder) if isinstance(doc, Scene)}
     assert got.keys() < true.keys()
     for name, scene in got.items():
         np.testing.assert_array_equal(scene.pixels, true[name].pixels)
         np.testing.assert_array_equal(scene.mask, true[name].mask)
     before = file_hashes(folder)
-    catalogue.requests.clear()
+    server.requests.clear()
     fetch_scenes(source())
-    assert (catalogue.requests, file_hashes(folder)) == ([], before), "a second fetch sends no request"
+    assert (server.requests, file_hashes(folder)) == ([], before), "a second fetch sends no request"
 
 
 @needs_client
-def test_interrupted_fetch_resumes_without_a_new_search(catalogue: Catalogue, source: Make, tmp_path: Path) -> None:
+def test_interrupted_fetch_resumes_without_a_new_search(server: StacServer, source: Make, tmp_path: Path) -> None:
     fetch_scenes(source())
     whole = file_hashes(tmp_path / "fetched")
     shutil.rmtree(tmp_path / "fetched")
-    catalogue.requests.clear()
-    identity = sorted(doc for doc in documents(catalogue) if doc.endswith("_L2A") and "_0_" in doc)[1]
-    catalogue.replies[f"/files/{identity}/B11.tif"] = [Reply(status=404)]
+    server.requests.clear()
+    identity = sorted(doc for doc in documents(server) if doc.endswith("_L2A") and "_0_" in doc)[1]
+    server.replies[f"/files/{identity}/B11.tif"] = [Reply(status=404)]
     with pytest.raises(UserError, match=r"no longer exists"):
         fetch_scenes(source())
     (rejected,) = [doc for doc in read_scenes(source(), tmp_path / "fetched") if isinstance(doc, Rejection)][:1]
     assert "not fetched yet" in rejected.error.expected
-    done = [path for _, path, _ in catalogue.requests if path.startswith("/files/")]
-    catalogue.requests.clear()
+    done = [path for _, path, _ in server.requests if path.startswith("/files/")]
+    server.requests.clear()
     fetch_scenes(source())
-    again = [path for _, path, _ in catalogue.requests]
+    again = [path for _, path, _ in server.requests]
     assert again
     assert not any("search" in path for path in again)
     assert not set(again) & set(done[:-1])
@@ -152,9 +150,7 @@ def test_interrupted_fetch_resumes_without_a_new_search(catalogue: Catalogue, so
 
 @needs_client
 @pytest.mark.parametrize("damage", ["truncated", "altered", "gone"])
-def test_damaged_file_is_rejected_and_refetched(
-    catalogue: Catalogue, source: Make, tmp_path: Path, damage: str
-) -> None:
+def test_damaged_file_is_rejected_and_refetched(server: StacServer, source: Make, tmp_path: Path, damage: str) -> None:
     lock, folder = fetch_scenes(source(max_items=1)), tmp_path / "fetched"
     whole, path = (
         file_hashes(folder),
@@ -166,15 +162,15 @@ def test_damaged_file_is_rejected_and_refetched(
     (scene,) = read_scenes(source(max_items=1), folder)
     assert isinstance(scene, Rejection)
     assert path.name in scene.error.problem
-    catalogue.requests.clear()
+    server.requests.clear()
     fetch_scenes(source(max_items=1))
-    assert len(catalogue.requests) == 1
+    assert len(server.requests) == 1
     assert file_hashes(folder) == whole
 
 
 @needs_client
-def test_area_dates_cloud_cover_and_limit_select_scenes(catalogue: Catalogue, source: Make, tmp_path: Path) -> None:
-    found = {name: doc for name, doc in documents(catalogue).items() if doc["collection"] == "sentinel-2-l2a"}
+def test_area_dates_cloud_cover_and_limit_select_scenes(server: StacServer, source: Make, tmp_path: Path) -> None:
+    found = {name: doc for name, doc in documents(server).items() if doc["collection"] == "sentinel-2-l2a"}
 
     def ids(**settings: Any) -> set[str]:
         shutil.rmtree(tmp_path / "fetched", ignore_errors=True)
@@ -198,23 +194,23 @@ def test_area_dates_cloud_cover_and_limit_select_scenes(catalogue: Catalogue, so
 
 
 @needs_client
-def test_cloud_cover_limit_applies_if_the_catalog_ignores_the_filter(catalogue: Catalogue, source: Make) -> None:
-    found = [doc for doc in documents(catalogue).values() if doc["collection"] == "sentinel-2-l2a"]
+def test_cloud_cover_limit_applies_if_the_catalog_ignores_the_filter(server: StacServer, source: Make) -> None:
+    found = [doc for doc in documents(server).values() if doc["collection"] == "sentinel-2-l2a"]
     page = {"type": "FeatureCollection", "features": found, "links": []}
     for doc in found:
         for asset in doc["assets"].values():
-            asset["href"] = f"{catalogue.url}/files/{doc['id']}/{asset['href'].removeprefix('./')}"
+            asset["href"] = f"{server.url}/files/{doc['id']}/{asset['href'].removeprefix('./')}"
     least = min(found, key=lambda doc: float(doc["properties"]["eo:cloud_cover"]))
-    catalogue.replies["/v1/search"] = [Reply(body=json.dumps(page).encode())]
+    server.replies["/v1/search"] = [Reply(body=json.dumps(page).encode())]
     most = least["properties"]["eo:cloud_cover"] / 100 + 1e-9
     assert [item.id for item in fetch_scenes(source(max_cloud_cover=most)).items] == [least["id"]]
 
 
 def test_saved_items_are_fetched_without_pystac_client(
-    catalogue: Catalogue, source: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    server: StacServer, source: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("dithc.data.stac.catalog.find_spec", lambda name: None)
-    items = save_items(catalogue, tmp_path, most=4)
+    items = save_items(server, tmp_path, most=4)
     (items / "._an_item.json").write_bytes(b"\0\5\x16\7")  # AppleDouble file of macOS
     lock = fetch_scenes(source(search=None), items=items)
     assert len(lock.items) == 4
@@ -226,32 +222,32 @@ def test_saved_items_are_fetched_without_pystac_client(
 
 
 def test_signed_addresses_are_used_but_never_stored(
-    catalogue: Catalogue, source: Make, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    server: StacServer, source: Make, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    name, doc = next((name, doc) for name, doc in documents(catalogue).items() if "red" in doc["assets"])
-    catalogue.signature = "sv=1&sig=SIGNED"
+    name, doc = next((name, doc) for name, doc in documents(server).items() if "red" in doc["assets"])
+    server.signature = "sv=1&sig=SIGNED"
     for asset in doc["assets"].values():
-        asset["href"] = f"{catalogue.url}/files/{name}/{asset['href'].removeprefix('./')}?{catalogue.signature}"
+        asset["href"] = f"{server.url}/files/{name}/{asset['href'].removeprefix('./')}?{server.signature}"
     (tmp_path / "item.json").write_text(json.dumps({"type": "FeatureCollection", "features": [doc]}))
     with caplog.at_level("DEBUG"):
         fetch_scenes(source(search=None), items=tmp_path / "item.json")
     assert "SIGNED" not in read_json_texts(tmp_path / "fetched")
     assert "SIGNED" not in caplog.text
-    catalogue.signature = "sv=2&sig=LATER"
+    server.signature = "sv=2&sig=LATER"
     next((tmp_path / "fetched").rglob("B04*.tif")).unlink()
     with pytest.raises(UserError, match=r"(?s)status 403.*search\.signing_url") as error:
         fetch_scenes(source(search=None), items=tmp_path / "item.json")
     assert "SIGNED" not in str(error.value)
     lock = (tmp_path / "fetched" / "lock.json").read_text()
     saved = (tmp_path / "item.json").read_text()
-    (tmp_path / "item.json").write_text(saved.replace("sv=1&sig=SIGNED", catalogue.signature))
+    (tmp_path / "item.json").write_text(saved.replace("sv=1&sig=SIGNED", server.signature))
     fetch_scenes(source(search=None), items=tmp_path / "item.json")
     assert (tmp_path / "fetched" / "lock.json").read_text() == lock
     assert "LATER" not in read_json_texts(tmp_path / "fetched")
 
 
-def test_folder_fetched_for_other_items_is_rejected(catalogue: Catalogue, source: Make, tmp_path: Path) -> None:
-    items = save_items(catalogue, tmp_path)
+def test_folder_fetched_for_other_items_is_rejected(server: StacServer, source: Make, tmp_path: Path) -> None:
+    items = save_items(server, tmp_path)
     (only,) = items.glob("*.json")
     saved = json.loads(only.read_text())
     saved["assets"]["cloud"] = {**next(saved["assets"][key] for key in ("scl", "SCL") if key in saved["assets"])}
@@ -260,7 +256,7 @@ def test_folder_fetched_for_other_items_is_rejected(catalogue: Catalogue, source
     before = file_hashes(tmp_path / "fetched")
     renamed = only.rename(items / "another_name.json")
     renamed.write_text(json.dumps(dict(reversed(saved.items()))))
-    catalogue.requests.clear()
+    server.requests.clear()
     assert (
         len(fetch_scenes(source(search=None), items=items).items) == 1
     )  # the file name and the order of keys do not matter
@@ -272,27 +268,27 @@ def test_folder_fetched_for_other_items_is_rejected(catalogue: Catalogue, source
     with pytest.raises(UserError, match=r"fetched for another search"):
         fetch_scenes(source(search=None), items=items)
     renamed.write_text(json.dumps(saved))
-    save_items(catalogue, tmp_path, most=2)
+    save_items(server, tmp_path, most=2)
     renamed.unlink()
     with pytest.raises(UserError, match=r"(?s)fetched for another search.*\"items\": 1.*\"items\": 2.*lock\.json"):
         fetch_scenes(source(search=None), items=items)
-    assert catalogue.requests == []
+    assert server.requests == []
     assert file_hashes(tmp_path / "fetched") == before
 
 
-def test_fetch_requires_exactly_one_of_items_and_search(catalogue: Catalogue, source: Make, tmp_path: Path) -> None:
+def test_fetch_requires_exactly_one_of_items_and_search(server: StacServer, source: Make, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"(?s)`--items` excludes.*got:.*expected:.*fix:.*without `search`"):
-        fetch_scenes(source(), items=save_items(catalogue, tmp_path))
+        fetch_scenes(source(), items=save_items(server, tmp_path))
     with pytest.raises(UserError, match=r"are both missing"):
         fetch_scenes(source(search=None))
     assert not (tmp_path / "fetched").exists()
-    assert catalogue.requests == []
+    assert server.requests == []
 
 
 def test_scene_removed_from_the_lock_is_rejected_by_reingestion(
-    catalogue: Catalogue, source: Make, tmp_path: Path
+    server: StacServer, source: Make, tmp_path: Path
 ) -> None:
-    fetch_scenes(source(search=None), items=save_items(catalogue, tmp_path, most=2))
+    fetch_scenes(source(search=None), items=save_items(server, tmp_path, most=2))
     settings = datasets.DatasetConfig.model_validate({**dataset(source(search=None)), "max_rejected_fraction": 0.5})
     assert ingest_scenes(settings, tmp_path / "fetched", out=tmp_path / "staged")["rejected"] == {}
     lock = Lock.read(tmp_path / "fetched")
@@ -312,28 +308,28 @@ def test_scene_removed_from_the_lock_is_rejected_by_reingestion(
 
 
 @needs_client
-def test_signer_is_requested_for_each_asset(catalogue: Catalogue, source: Make, tmp_path: Path) -> None:
-    catalogue.signature = "sv=1&sig=SIGNED"
-    lock = fetch_scenes(source(signing_url=f"{catalogue.url}/sign", max_items=1))
-    assert len(catalogue.requests_of("/sign")) == len(lock.items[0].assets)
+def test_signer_is_requested_for_each_asset(server: StacServer, source: Make, tmp_path: Path) -> None:
+    server.signature = "sv=1&sig=SIGNED"
+    lock = fetch_scenes(source(signing_url=f"{server.url}/sign", max_items=1))
+    assert len(server.requests_of("/sign")) == len(lock.items[0].assets)
     assert "SIGNED" not in read_json_texts(tmp_path / "fetched")
 
 
 @needs_client
 def test_token_is_sent_but_never_stored_or_logged(
-    catalogue: Catalogue, source: Make, tmp_path: Path, no_token: Callable[..., None], caplog: pytest.LogCaptureFixture
+    server: StacServer, source: Make, tmp_path: Path, no_token: Callable[..., None], caplog: pytest.LogCaptureFixture
 ) -> None:
-    catalogue.token = SECRET
+    server.token = SECRET
     with pytest.raises(UserError, match=r"does not answer"):
         fetch_scenes(source(max_items=1))
     no_token(DITHC_STAC_TOKEN=f" {SECRET}\n")
     with caplog.at_level(logging.DEBUG):
         fetch_scenes(source(max_items=1))
-    assert all(headers.get("Authorization") == f"Bearer {SECRET}" for _, path, headers in catalogue.requests[-4:])
+    assert all(headers.get("Authorization") == f"Bearer {SECRET}" for _, path, headers in server.requests[-4:])
     assert SECRET not in read_json_texts(tmp_path / "fetched")
     assert SECRET not in caplog.text
     shutil.rmtree(tmp_path / "fetched")
-    catalogue.replies["/v1/search"] = [Reply(status=400, body=f"you sent {SECRET} to ?key={SECRET}".encode())]
+    server.replies["/v1/search"] = [Reply(status=400, body=f"you sent {SECRET} to ?key={SECRET}".encode())]
     with pytest.raises(UserError, match=r"you sent") as error:
         fetch_scenes(source(max_items=1))
     assert SECRET not in str(error.value)
@@ -345,25 +341,25 @@ def test_token_is_sent_but_never_stored_or_logged(
 
 @needs_client
 def test_search_redirects_send_the_token_only_to_the_catalog_host(
-    catalogue: Catalogue, source: Make, tmp_path: Path, no_token: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+    server: StacServer, source: Make, tmp_path: Path, no_token: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     netrc = tmp_path / "netrc"
     netrc.write_text("default login user password of-netrc\n")
     netrc.chmod(0o600)
     monkeypatch.setenv("NETRC", str(netrc))
     no_token(DITHC_STAC_TOKEN=SECRET)
-    elsewhere = catalogue.url.replace("127.0.0.1", "localhost")
-    catalogue.replies["/v1"] = [Reply(status=302, headers={"Location": f"{elsewhere}/v1/"})]
-    catalogue.replies["/v1/"] = [Reply(status=302, headers={"Location": "/v1"})]
-    catalogue.replies["/v1/search"] = [Reply(status=307, headers={"Location": f"{catalogue.url}/v1/search"})]
+    elsewhere = server.url.replace("127.0.0.1", "localhost")
+    server.replies["/v1"] = [Reply(status=302, headers={"Location": f"{elsewhere}/v1/"})]
+    server.replies["/v1/"] = [Reply(status=302, headers={"Location": "/v1"})]
+    server.replies["/v1/search"] = [Reply(status=307, headers={"Location": f"{server.url}/v1/search"})]
     fetch_scenes(source(max_items=1))
-    save_items = {headers["Host"].split(":")[0]: headers.get("Authorization") for _, _, headers in catalogue.requests}
+    save_items = {headers["Host"].split(":")[0]: headers.get("Authorization") for _, _, headers in server.requests}
     assert save_items == {"127.0.0.1": f"Bearer {SECRET}", "localhost": None}
     no_token(DITHC_STAC_TOKEN="")
     shutil.rmtree(tmp_path / "fetched")
-    catalogue.requests.clear()
+    server.requests.clear()
     fetch_scenes(source(max_items=1))
-    assert not any("Authorization" in headers for _, _, headers in catalogue.requests)
+    assert not any("Authorization" in headers for _, _, headers in server.requests)
 
 
 LIMIT = 1 << 16
@@ -393,43 +389,41 @@ def assert_bounded(call: Callable[[], object], reason: str) -> None:
 
 @pytest.mark.parametrize("kind", ANSWERS)
 def test_invalid_responses_are_rejected_in_bounded_memory(
-    catalogue: Catalogue, kind: str, monkeypatch: pytest.MonkeyPatch
+    server: StacServer, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sent, headers, reason = ANSWERS[kind]
     monkeypatch.setattr("dithc.data.stac.catalog.ANSWER_BYTES", LIMIT)
-    catalogue.replies["/v1"] = [Reply(body=sent, headers=headers)]
-    catalogue.forever.add("/v1")
-    assert_bounded(lambda: _request_text(Credentials.read(None), catalogue.catalog), reason)
+    server.replies["/v1"] = [Reply(body=sent, headers=headers)]
+    server.forever.add("/v1")
+    assert_bounded(lambda: _request_text(Credentials.read(None), server.catalog), reason)
 
 
 @needs_client
 @pytest.mark.parametrize(("path", "status"), [("/v1", 200), ("/v1/search", 200), ("/v1/search", 400), ("/sign", 200)])
 def test_compression_bombs_are_rejected_from_every_endpoint(
-    catalogue: Catalogue, source: Make, path: str, status: int, monkeypatch: pytest.MonkeyPatch
+    server: StacServer, source: Make, path: str, status: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("dithc.data.stac.catalog.ANSWER_BYTES", LIMIT)
-    catalogue.signature = "sig=SIGNED"
+    server.signature = "sig=SIGNED"
     packed = {"Content-Encoding": "gzip"}
-    catalogue.replies[path] = [Reply(status=status, body=gzip.compress(BOMB), headers=packed)]
-    catalogue.forever.add(path)
-    assert_bounded(
-        lambda: fetch_scenes(source(signing_url=f"{catalogue.url}/sign", max_items=1)), "after decompression"
-    )
+    server.replies[path] = [Reply(status=status, body=gzip.compress(BOMB), headers=packed)]
+    server.forever.add(path)
+    assert_bounded(lambda: fetch_scenes(source(signing_url=f"{server.url}/sign", max_items=1)), "after decompression")
 
 
 @pytest.mark.parametrize("packed", ["gzip", "deflate"])
-def test_compressed_responses_are_read(catalogue: Catalogue, packed: str) -> None:
+def test_compressed_responses_are_read(server: StacServer, packed: str) -> None:
     content = {"gzip": gzip.compress, "deflate": zlib.compress}[packed](b" " * LIMIT)
-    catalogue.replies["/v1"] = [Reply(body=content, headers={"Content-Encoding": packed})]
-    assert _request_text(Credentials.read(None), catalogue.catalog) == " " * LIMIT
+    server.replies["/v1"] = [Reply(body=content, headers={"Content-Encoding": packed})]
+    assert _request_text(Credentials.read(None), server.catalog) == " " * LIMIT
 
 
 @needs_client
 @pytest.mark.parametrize("href", ["file:///etc/passwd", "/etc/passwd", "http://user:pass@127.0.0.1/next"])
-def test_next_page_link_to_local_file_or_credentials_is_rejected(catalogue: Catalogue, source: Make, href: str) -> None:
+def test_next_page_link_to_local_file_or_credentials_is_rejected(server: StacServer, source: Make, href: str) -> None:
     page = {"type": "FeatureCollection", "features": [], "links": [{"rel": "next", "href": href}]}
-    page["features"] = [next(iter(documents(catalogue).values()))]
-    catalogue.replies["/v1/search"] = [Reply(body=json.dumps(page).encode())]
+    page["features"] = [next(iter(documents(server).values()))]
+    server.replies["/v1/search"] = [Reply(body=json.dumps(page).encode())]
     with pytest.raises(UserError, match=r"does not answer|unsupported address") as error:
         fetch_scenes(source())
     assert "pass@" not in str(error.value)
@@ -440,8 +434,8 @@ def test_next_page_link_to_local_file_or_credentials_is_rejected(catalogue: Cata
     "body", [b"", b"<html>", b"[]", b"{}", b'{"type": "Catalog"}', b'{"type": "FeatureCollection", "features": 7}']
 )
 @pytest.mark.parametrize("path", ["/v1", "/v1/search"])
-def test_invalid_catalog_response_raises_an_error(catalogue: Catalogue, source: Make, path: str, body: bytes) -> None:
-    catalogue.replies[path] = [Reply(body=body)]
+def test_invalid_catalog_response_raises_an_error(server: StacServer, source: Make, path: str, body: bytes) -> None:
+    server.replies[path] = [Reply(body=body)]
     with pytest.raises(UserError, match=r"does not answer|no item of"):
         fetch_scenes(source())
 
@@ -476,13 +470,13 @@ def test_lock_with_outside_paths_or_wrong_types_is_invalid(tmp_path: Path, of_it
 
 
 def test_invalid_lock_stops_fetch_and_ingestion_without_writes(
-    catalogue: Catalogue, source: Make, tmp_path: Path
+    server: StacServer, source: Make, tmp_path: Path
 ) -> None:
     (tmp_path / "fetched").mkdir()
     content = valid_lock()
     content["items"][0]["path"] = "../out.tif"
     (tmp_path / "fetched" / "lock.json").write_text(dump_checksummed(content))
-    items = save_items(catalogue, tmp_path)
+    items = save_items(server, tmp_path)
     before = file_hashes(tmp_path)
     for use in (
         lambda: fetch_scenes(source(search=None), items=items),
@@ -495,11 +489,11 @@ def test_invalid_lock_stops_fetch_and_ingestion_without_writes(
 
 @pytest.mark.parametrize("identity", ["../out", "a/b", ".hidden", "", "a" * 300, "a\nb"])
 def test_item_id_that_is_not_a_folder_name_is_rejected(
-    catalogue: Catalogue, source: Make, tmp_path: Path, identity: str
+    server: StacServer, source: Make, tmp_path: Path, identity: str
 ) -> None:
-    doc = next(iter(documents(catalogue).values()))
+    doc = next(iter(documents(server).values()))
     doc["id"] = identity
-    doc["links"] = [{"rel": "self", "href": f"{catalogue.url}/files/x/x.json"}]
+    doc["links"] = [{"rel": "self", "href": f"{server.url}/files/x/x.json"}]
     (tmp_path / "item.json").write_text(json.dumps(doc))
     with pytest.raises(UserError, match=r"not a valid folder name"):
         fetch_scenes(source(search=None), items=tmp_path / "item.json")
@@ -518,9 +512,9 @@ def test_item_id_that_is_not_a_folder_name_is_rejected(
     ],
 )
 def test_asset_with_an_unsupported_address_is_rejected(
-    source: Make, catalogue: Catalogue, tmp_path: Path, href: str
+    source: Make, server: StacServer, tmp_path: Path, href: str
 ) -> None:
-    doc = next(doc for doc in documents(catalogue).values() if "red" in doc["assets"])
+    doc = next(doc for doc in documents(server).values() if "red" in doc["assets"])
     doc["assets"]["red"]["href"] = href
     (tmp_path / "item.json").write_text(json.dumps(doc))
     with pytest.raises(UserError, match=r"asset red of .* leads to an unsupported address"):
@@ -528,7 +522,7 @@ def test_asset_with_an_unsupported_address_is_rejected(
 
 
 @needs_client
-def test_folder_of_another_search_is_rejected_and_preserved(catalogue: Catalogue, source: Make, tmp_path: Path) -> None:
+def test_folder_of_another_search_is_rejected_and_preserved(server: StacServer, source: Make, tmp_path: Path) -> None:
     fetch_scenes(source(max_items=1))
     before = file_hashes(tmp_path / "fetched")
     with pytest.raises(UserError, match=r"(?s)fetched for another search.*lock\.json"):
@@ -544,7 +538,7 @@ def test_folder_of_another_search_is_rejected_and_preserved(catalogue: Catalogue
 
 @needs_client
 def test_ingestion_rejects_unfetched_searches_and_missing_scenes(
-    catalogue: Catalogue, source: Make, tmp_path: Path
+    server: StacServer, source: Make, tmp_path: Path
 ) -> None:
     folder = tmp_path / "fetched"
     folder.mkdir()
@@ -558,7 +552,7 @@ def test_ingestion_rejects_unfetched_searches_and_missing_scenes(
 
 @needs_client
 def test_fetch_command_reads_the_config_and_prints_the_lock_path(
-    catalogue: Catalogue, source: Make, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    server: StacServer, source: Make, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     doc = dataset(source(max_items=1))
     path = tmp_path / "config.json"
@@ -578,8 +572,8 @@ def test_addresses_with_secrets_and_invalid_searches_are_rejected(source: Make) 
             source(**invalid)
 
 
-def test_linked_scene_folder_is_rejected_without_writing(catalogue: Catalogue, source: Make, tmp_path: Path) -> None:
-    items = save_items(catalogue, tmp_path)
+def test_linked_scene_folder_is_rejected_without_writing(server: StacServer, source: Make, tmp_path: Path) -> None:
+    items = save_items(server, tmp_path)
     (item,) = fetch_scenes(source(search=None), items=items).items
     elsewhere = tmp_path / "elsewhere"
     shutil.move(tmp_path / "fetched" / item.id, elsewhere)

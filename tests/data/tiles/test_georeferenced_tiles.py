@@ -68,7 +68,7 @@ def test_splits_share_no_place_across_utm_zones_and_datasets(tmp_path: Path, con
         )
         rows = cut(path, tmp_path / name)
         numbers = Manifest.read(tmp_path / name / "tiles" / "manifest.json").summary
-        num_moved += numbers["shifted"]
+        num_moved += numbers["moved"]
         rejected += sum(row["reason"] == "across_splits" for row in rows)
         assert numbers["rejected"].get("across_splits", 0) == sum(row["reason"] == "across_splits" for row in rows)
         for split in ("train", "val"):

@@ -137,11 +137,12 @@ def test_histogram_percentiles_equal_numpy_at_the_ends_of_the_type(dtype: type[n
     valid = np.ones((3, 5, 5), bool)
     valid[1, 2] = False
     histogram.add(values, valid)
-    (statistics,) = histogram.describe(scale=0.5, offset=3.0, low=0.0, high=100.0)
+    (statistics,) = histogram.describe(scale=0.5, offset=3.0)
     chosen = values[:, 0][valid].astype(np.float64)
     np.testing.assert_allclose(statistics["p99"], np.percentile(chosen, 99) * 0.5 + 3.0)
     np.testing.assert_allclose(statistics["std"], chosen.std() * 0.5)
-    assert (statistics["low"], statistics["high"]) == (limits.min * 0.5 + 3.0, limits.max * 0.5 + 3.0)
+    (band,) = histogram.ranges([statistics], pixels=75, scale=0.5, offset=3.0)
+    assert (band["min"], band["max"]) == (limits.min * 0.5 + 3.0, limits.max * 0.5 + 3.0)
 
 
 def test_unscale_inverts_scaling_within_the_range_and_clips_outside(files: Path, make: Callable[..., Tiles]) -> None:
@@ -388,7 +389,6 @@ def test_statistics_cover_train_tiles_and_ranges_cover_each_split(files: Path, m
         np.save(files / f"{number}.npy", pixels)
     tiles = make(
         split={"train_fraction": 0.5, "val_fraction": 0.25, "cell_size_tiles": 1},
-        normalization={"low_percentile": 5.0, "high_percentile": 90.0},
         tiles={"size": 8, "min_valid_fraction": 0.5},
     )
     assert set(tiles.info["ranges"]) == set(tiles.SPLITS)
@@ -402,6 +402,6 @@ def test_statistics_cover_train_tiles_and_ranges_cover_each_split(files: Path, m
             names = ("min", "p1", "median", "p99", "max", "invalid", "below", "above")
             np.testing.assert_allclose([ranges[name] for name in names], expected, rtol=1e-12, err_msg=split)
             if split == "train":
-                expected = [values.mean(), values.std(), *np.percentile(values, [0.5, 1, 99, 99.5, 5, 90])]
+                expected = [values.mean(), values.std(), *np.percentile(values, [0.5, 1, 99, 99.5, 1, 99])]
                 names = ("mean", "std", "p0.5", "p1", "p99", "p99.5", "low", "high")
                 np.testing.assert_allclose([statistics[name] for name in names], expected, rtol=1e-12)

@@ -75,7 +75,7 @@ class Simulation:
                 put(("state", item.name), item.bytes)
         for index, unit in enumerate(self.trace.units):
             if self.decision(index).weights == "fast":
-                put(("home", index), sum(weight.bytes for weight in unit.weights))
+                put(("weights", index), sum(weight.bytes for weight in unit.weights))
             if self.decision(index).gradients == "fast" and self.trace.gradients_persist:
                 put(("gradient", index), sum(weight.gradient_bytes for weight in unit.weights))
 

@@ -100,12 +100,12 @@ def test_state_is_in_slow_memory_until_planned(make_tiers: Callable[..., Tiers])
     model = AutoMem(dit(), tiers=tiers)
     manager = manager_of(model)
     like = torch.empty(300, 1000, device="meta")
-    first = manager.home("exp_avg.x", like)
+    first = manager.allocate_state("exp_avg.x", like)
     assert first.shape == like.shape
     assert tiers.slow.holds(first)
     train(model, steps=3)
     assert manager.plan.state == {"exp_avg.x": "fast"}
-    assert tiers.fast.holds(manager.home("exp_avg.x", first))
+    assert tiers.fast.holds(manager.allocate_state("exp_avg.x", first))
 
 
 def test_micro_batches_accumulate_to_the_same_bits(tiers: Tiers) -> None:

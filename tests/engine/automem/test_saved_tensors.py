@@ -103,17 +103,17 @@ def test_storage_changed_between_two_saves_is_saved_twice() -> None:
 
 def test_saved_parameter_is_read_from_current_memory() -> None:
     weight = nn.Parameter(torch.randn(SIDE, SIDE))
-    home = weight.data
+    storage = weight.data
     units: list[str] = []
     registry = make_registry(weight, units)
     x = torch.randn(SIDE, SIDE, requires_grad=True)
     with registry.hooks("unit"):
         out = (x @ weight.t()).sum() + (x * weight[3:].flatten()[:SIDE]).sum()
     originals = [record.original for record in registry.records.values()]
-    assert not any(one is not None and one.data_ptr() == home.data_ptr() for one in originals)
-    weight.data = home.clone()
+    assert not any(one is not None and one.data_ptr() == storage.data_ptr() for one in originals)
+    weight.data = storage.clone()
     expected = weight.detach().sum(0) + weight.detach()[3]
-    home.zero_()
+    storage.zero_()
     out.backward()
     assert units
     torch.testing.assert_close(x.grad, expected.expand(SIDE, SIDE))

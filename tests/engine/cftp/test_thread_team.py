@@ -7,9 +7,9 @@ import threading
 
 import pytest
 
+from dithc.engine import cftp as module
 from dithc.engine import native
 from dithc.engine.cftp import ThreadTeam
-from dithc.engine.cftp import thread_team as module
 from tests.engine.native.context_threads import run_on_threads
 
 needs_library = pytest.mark.skipif(native.library() is None, reason=f"C kernels: {native.load_library().reason}")

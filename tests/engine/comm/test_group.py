@@ -12,7 +12,7 @@ import torch
 
 from dithc.core.logging import UserError
 from dithc.engine.comm import Group, connect_ranks
-from dithc.engine.comm.launch.launch_command import find_mpiexec, launch_line
+from dithc.engine.comm.launch.launch_command import find_mpiexec, launch_argv
 
 PROGRAM = Path(__file__).parent / "rank_program.py"
 LIMIT_SECONDS = 600
@@ -41,11 +41,11 @@ def run_line(ranks: int, *arguments: str, **environment: str) -> "subprocess.Com
         mpiexec = find_mpiexec()
     except UserError as error:
         pytest.skip(str(error))
-    line = launch_line(
+    argv = launch_argv(
         [sys.executable, *arguments], launcher="mpiexec", ranks=ranks, mpiexec=mpiexec, root_user=os.geteuid() == 0
     )
     return subprocess.run(
-        line,
+        argv,
         capture_output=True,
         text=True,
         timeout=LIMIT_SECONDS,

@@ -24,7 +24,7 @@ from dithc.engine.doctor.software import (
     OPENMP_KINDS,
     binding,
     compilers,
-    extensions_of_packages,
+    installed_plugins,
     loaded_libraries,
     matching_libraries,
     runtime_troubles,
@@ -134,7 +134,7 @@ def test_missing_package_is_an_error(machine, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("facts", "mpiexec", "level"),
+    ("properties", "mpiexec", "level"),
     [
         (MPICH, MpiLauncher("/x/mpiexec", "mpich"), "ok"),
         (MPICH, MpiLauncher("/x/mpiexec", "other"), "ok"),
@@ -145,8 +145,8 @@ def test_missing_package_is_an_error(machine, monkeypatch):
         ({"error": "cannot load MPI library"}, None, "warning"),
     ],
 )
-def test_mismatched_mpi_library_and_launcher_are_reported(facts, mpiexec, level):
-    assert levels(check_mpi(facts, mpiexec)) == [level]
+def test_mismatched_mpi_library_and_launcher_are_reported(properties, mpiexec, level):
+    assert levels(check_mpi(properties, mpiexec)) == [level]
 
 
 @pytest.mark.parametrize(("status", "level"), [(0, "ok"), (1, "warning")])
@@ -157,7 +157,7 @@ def test_slurm_without_accounting_is_a_warning(machine, monkeypatch, tmp_path, s
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
     (finding,) = slurm(machine, FOLDER)
     assert finding.level == level
-    assert finding.facts == {"accounting": level == "ok"}
+    assert finding.properties == {"accounting": level == "ok"}
     assert "--write-profile" in f"{finding.text} {finding.fix}"
 
 
@@ -290,17 +290,17 @@ def test_disabled_features_are_listed_with_reasons(machine, monkeypatch):
     small = replace(machine, huge_pages=HugePages(transparent="never", pools=()), tiers=(), nodes=())
     (finding,) = switched_off(with_limits(small, cpu_quota=0.5), FOLDER, environment={"DITHC_TUNING_FOLDER": "off"})
     assert finding.level == "ok"
-    assert finding.facts["tuned products"] == "DITHC_TUNING_FOLDER=off"
-    assert "0.5 CPU(s) of time" in finding.facts["binding of ranks to cores"]
+    assert finding.properties["tuned products"] == "DITHC_TUNING_FOLDER=off"
+    assert "0.5 CPU(s) of time" in finding.properties["binding of ranks to cores"]
     assert {"transparent huge pages", "reserved huge pages", "torch.compile", "several ranks on this machine"} <= set(
-        finding.facts
+        finding.properties
     )
-    assert all(f"{feature}: {reason}" in finding.text for feature, reason in finding.facts.items())
+    assert all(f"{feature}: {reason}" in finding.text for feature, reason in finding.properties.items())
     (lowered,) = switched_off(machine, FOLDER, environment={"HCOPS_ISA": "ref"})
-    assert "HCOPS_ISA=ref" in (lowered.facts.get("better instruction sets") or lowered.facts["C kernels"])
+    assert "HCOPS_ISA=ref" in (lowered.properties.get("better instruction sets") or lowered.properties["C kernels"])
     monkeypatch.setattr(native, "library", lambda: None)
     (without,) = switched_off(machine, FOLDER, environment={})
-    assert "C kernels" in without.facts
+    assert "C kernels" in without.properties
     tiers = tuple(MemoryTier(kind=kind, nodes=(0,), memory_bytes=1 << 30) for kind in ("ddr", "on-package"))
     (unknown,) = machine_checks.memory_tiers(replace(machine, tiers=tiers), FOLDER)
     assert (unknown.level, "topic `kernels`" in unknown.fix) == ("warning", True)
@@ -317,15 +317,15 @@ def test_memory_tiers_are_listed_with_page_type_and_copy_rate(tmp_path):
         (budgeted, "on-package 15.0 GiB on node(s) 0, ", 2),
     ):
         (finding,) = machine_checks.memory_tiers(here, tmp_path)
-        assert (finding.level, finding.text.startswith(start), len(finding.facts)) == ("ok", True, names)
-        assert all(fact["copy_bytes_per_second"] > 0 for fact in finding.facts.values())
+        assert (finding.level, finding.text.startswith(start), len(finding.properties)) == ("ok", True, names)
+        assert all(values["copy_bytes_per_second"] > 0 for values in finding.properties.values())
         assert finding.text.count("huge pages, copies at ") == names
 
 
-def test_extensions_are_listed_with_errors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert extensions_of_packages(discover_machine(), FOLDER) == []
+def test_plugins_are_listed_with_errors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert installed_plugins(discover_machine(), FOLDER) == []
     install_plugin(tmp_path, monkeypatch, codecs={"folded": "tests.plugin_packages:FoldedCodec"})
-    (found,) = extensions_of_packages(discover_machine(), FOLDER)
+    (found,) = installed_plugins(discover_machine(), FOLDER)
     assert (found.level, found.text) == ("ok", "codecs: folded (mine 1.0), tests.plugin_packages:FoldedCodec")
     points = {
         "folded": "tests.plugin_packages:FoldedCodec",
@@ -335,7 +335,7 @@ def test_extensions_are_listed_with_errors(tmp_path: Path, monkeypatch: pytest.M
     install_plugin(
         tmp_path, monkeypatch, package="other", codecs=points, samplers={"last": "tests.plugin_packages:ChannelMeans"}
     )
-    (found,) = extensions_of_packages(discover_machine(), FOLDER)
+    (found,) = installed_plugins(discover_machine(), FOLDER)
     assert found.level == "warning"
     for expected in (
         "folded (mine 1.0) of codecs cannot be used: several",

@@ -11,7 +11,7 @@ import pytest
 
 from dithc.engine import native
 from dithc.engine.hardware import discover_machine
-from dithc.engine.native import contexts, cpu_claims
+from dithc.engine.native import contexts
 from dithc.engine.native.signatures import Callback
 
 pytestmark = pytest.mark.skipif(native.library() is None, reason=f"C kernels: {native.load_library().reason}")
@@ -178,16 +178,16 @@ def test_cpu_claim_is_exclusive_and_released_at_process_end():
     command = [
         sys.executable,
         "-c",
-        f"from dithc.engine.native.cpu_claims import claim; print(claim([{cpu}]), flush=True); input()",
+        f"from dithc.engine.native.contexts import claim; print(claim([{cpu}]), flush=True); input()",
     ]
     other = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert other.stdout.readline().strip() == "[]"
-    assert cpu_claims.claim([cpu]) == [cpu]
+    assert contexts.claim([cpu]) == [cpu]
     other.kill()
     other.wait()
-    assert cpu_claims.claim([cpu]) == []
-    assert cpu_claims.claim([cpu]) == []  # claimed by this process now
-    cpu_claims._sockets.pop(cpu).close()
+    assert contexts.claim([cpu]) == []
+    assert contexts.claim([cpu]) == []  # claimed by this process now
+    contexts._claims.pop(cpu).close()
 
 
 INTERRUPTED = """

@@ -68,11 +68,13 @@ def test_short_job_age_selects_sacct_if_accounting_is_available(tmp_path: Path) 
         assert machine.ranks_per_node == 1, "40 CPUs are not shared by 3 dies"
 
 
-FACTS = {"host": "n1", "size": 2, "token_seen": True, "cpus": 10, "time": 100.0, "huge_pages": "madvise"}
+PROPERTIES = {"host": "n1", "size": 2, "token_seen": True, "cpus": 10, "time": 100.0, "huge_pages": "madvise"}
 
 
 def test_matching_trial_ranks_have_only_ok_findings() -> None:
-    found = check_ranks([FACTS, {**FACTS, "host": "n2"}], location="2 nodes", ranks=2, cpus=10, began=99.0, ended=101.0)
+    found = check_ranks(
+        [PROPERTIES, {**PROPERTIES, "host": "n2"}], location="2 nodes", ranks=2, cpus=10, began=99.0, ended=101.0
+    )
     assert {finding.level for finding in found} == {"ok"}
 
 
@@ -87,7 +89,7 @@ def test_matching_trial_ranks_have_only_ok_findings() -> None:
     ],
 )
 def test_each_node_problem_is_reported_with_fix(change: dict[str, object], topic: str, level: str) -> None:
-    found = check_ranks([FACTS, FACTS | change], location="n", ranks=2, cpus=10, began=99.0, ended=101.0)
+    found = check_ranks([PROPERTIES, PROPERTIES | change], location="n", ranks=2, cpus=10, began=99.0, ended=101.0)
     assert {finding.topic: finding.level for finding in found}[f"n: {topic}"] == level
     assert all(finding.fix for finding in found if finding.level != "ok")
 

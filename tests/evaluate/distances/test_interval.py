@@ -29,8 +29,8 @@ def test_interval_matches_the_spread_over_new_sets() -> None:
     rng = np.random.default_rng(0)
     sets = [draw_sets(rng, 800) for _ in range(150)]
     spread = np.std([fid(statistics(a), statistics(b)) for a, b in sets], ddof=1)
-    told = np.mean([half_width(interval(a, b)) for a, b in sets[:20]])
-    assert told == pytest.approx(1.96 * spread, rel=0.2)  # the error of a deviation of 150 samples is 6%
+    estimate = np.mean([half_width(interval(a, b)) for a, b in sets[:20]])
+    assert estimate == pytest.approx(1.96 * spread, rel=0.2)  # the error of a deviation of 150 samples is 6%
 
 
 def test_constant_features_do_not_change_the_interval() -> None:
@@ -47,9 +47,9 @@ def test_interval_requires_more_images_than_features() -> None:
 def test_floor_at_n_equals_the_distance_of_equal_distributions_of_size_n() -> None:
     rng = np.random.default_rng(4)
     wanted = np.mean([fid(statistics(draw_sets(rng, 500)[0]), statistics(draw_sets(rng, 1000)[0])) for _ in range(60)])
-    told = [
+    estimates = [
         fid_floor_at(fid_floor([draw_sets(rng, 1000)[0]], seed=seed), n_real=1000, n_generated=500, num_features=6)
         for seed in range(60)
     ]
-    assert np.mean(told) == pytest.approx(wanted, rel=0.1)
+    assert np.mean(estimates) == pytest.approx(wanted, rel=0.1)
     assert fid_floor_at(fid_floor([rng.normal(size=(12, 6))]), n_real=12, n_generated=12, num_features=6) is None

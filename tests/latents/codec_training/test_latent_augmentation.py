@@ -10,7 +10,7 @@ import torch
 from dithc.core.logging import read_metrics
 from dithc.latents.codec_training.latent_augmentation import MAX_NOISE, augment
 from dithc.latents.codec_training.training import train_codec
-from dithc.latents.views import apply_view
+from dithc.latents.encode import apply_view
 from tests.latents.codec_training.test_codec_training import settings
 
 

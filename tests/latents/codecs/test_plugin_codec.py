@@ -1,4 +1,4 @@
-"""Tests of a codec of an installed package: results of its network, and a trial before any work."""
+"""Tests of a codec of an installed package: results of its network, and its validation before any work."""
 
 from pathlib import Path
 from typing import Any

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from dithc.config import training
+from dithc.config import evaluations
 from dithc.core.logging import UserError
 from dithc.sample.parallel import ParallelDenoiser
 from dithc.sample.parallel.block_cache import BlockCache, TaylorCache
@@ -28,9 +28,9 @@ def sampled(denoiser, rows=slice(None)):
     return torch.stack([denoiser(x[call], T[rows] * 0 + 600 - 0.1 * call, Y[rows]) for call in range(CALLS)])
 """
 )
-SOME: list[training.FirstBlockCacheConfig | training.TaylorCacheConfig] = [
-    training.FirstBlockCacheConfig(kind="first-block", threshold=0.1),
-    training.TaylorCacheConfig(kind="taylor", interval=3, order=2, warmup_steps=2),
+SOME: list[evaluations.FirstBlockCacheConfig | evaluations.TaylorCacheConfig] = [
+    evaluations.FirstBlockCacheConfig(kind="first-block", threshold=0.1),
+    evaluations.TaylorCacheConfig(kind="taylor", interval=3, order=2, warmup_steps=2),
 ]
 
 
@@ -84,7 +84,7 @@ def cached_outputs(cache: BlockCache, block: Callable[[Tensor, Tensor], Tensor],
 
 
 def taylor(**settings: Any) -> BlockCache:
-    return TaylorCache(training.TaylorCacheConfig(kind="taylor", **settings), RankSet(), num_tokens=3)
+    return TaylorCache(evaluations.TaylorCacheConfig(kind="taylor", **settings), RankSet(), num_tokens=3)
 
 
 @pytest.mark.parametrize("order", [0, 1, 2, 3])
@@ -138,4 +138,4 @@ GUIDED, TWO = {"guidance_scale": 2.0, "guidance_interval": [0.1, 0.5]}, {"pipefu
 )
 def test_settings_incompatible_with_cache_or_pipefusion_are_rejected(settings, output) -> None:
     with pytest.raises(ValueError, match=output):
-        training.EvaluationConfig.model_validate({"run": "a", "extractor": "x", **settings})
+        evaluations.EvaluationConfig.model_validate({"run": "a", "extractor": "x", **settings})

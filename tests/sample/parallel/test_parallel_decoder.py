@@ -52,7 +52,7 @@ ALL_CODECS = (
     + """
 from dithc import diffusion
 from dithc.engine.comm import init_distributed
-from dithc.config import training
+from dithc.config import evaluations, training
 from dithc.model import DiT
 from dithc.sample.parallel import ParallelDegrees, SamplingGroup, parallel_decoder
 from dithc.sample.parallel.rank_set import RankSet
@@ -77,7 +77,7 @@ def sampled(team):
     model = DiT.from_preset("DiT-S/2", hidden_size=48, num_heads=6, depth=1, num_classes=3, input_size=(8, 6))
     for weight in model.parameters():
         torch.nn.init.normal_(weight, std=0.1)
-    settings = training.EvaluationConfig(run="x", num_images=3, sampler="ddim", steps=2, guidance_scale=2.0, extractor="e")
+    settings = evaluations.EvaluationConfig(run="x", num_images=3, sampler="ddim", steps=2, guidance_scale=2.0, extractor="e")
     objective = diffusion.Objective.of(training.ObjectiveConfig())
     given = dict(evaluation=settings, classes=np.arange(3), objective=objective, bf16=False)
     single = ImageGenerator(model.eval(), ours(info), **given).images(range(3))

@@ -20,10 +20,10 @@ CALLS, DEPTH, TOKENS = 4, 5, 56
 SAMPLING = (
     NETWORK.replace('"depth": 3', f'"depth": {DEPTH}')
     + f"""
-from dithc.config import training
+from dithc.config import evaluations
 CALLS = {CALLS}
 def settings_of(patches, warmup, stages=1):
-    return training.PipeFusionConfig(
+    return evaluations.PipeFusionConfig(
         pipefusion_parallel_degree=stages, num_pipeline_patch=patches, warmup_steps=warmup)
 def sampled(denoiser, rows=slice(None), calls=CALLS, stride=1.0):
     places = [stride * call for call in range(calls)]

@@ -4,8 +4,7 @@ import pytest
 import torch
 
 from dithc.diffusion import Schedule, sample
-from dithc.sample.parallel.windows import WindowedDenoiser, WindowGrid, seam_ratio
-from dithc.sample.parallel.windows.window_grid import window_starts, window_weights
+from dithc.sample.parallel.windows import WindowedDenoiser, WindowGrid, seam_ratio, window_starts, window_weights
 from tests.ranks import needs_launcher
 from tests.sample.parallel.test_parallel_denoiser import MANY, NETWORK, needs_kernels, program_output
 

@@ -17,8 +17,7 @@ from dithc.train.background import Background, Canceled
 from dithc.train.checkpoints import snapshot, writer
 from dithc.train.checkpoints import state as content
 from dithc.train.checkpoints.snapshot import assign_pieces
-from dithc.train.job.job import DONE
-from dithc.train.job.stop_requests import StepTimer
+from dithc.train.job import DONE, StepTimer
 from dithc.train.step.step import Trainer
 from tests.ranks import run_on_ranks
 from tests.train.conftest import assert_equal, hashes, store_of, tensors_of

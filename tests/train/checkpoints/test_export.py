@@ -17,7 +17,7 @@ from dithc.engine.comm import Group
 from dithc.model import DiT, DiTConfig
 from dithc.train import export, train
 from dithc.train.checkpoints.weights import read_weights
-from dithc.train.job.job import DONE
+from dithc.train.job import DONE
 from tests.train.conftest import SMALL, checkpoint, weights_of
 
 
@@ -110,8 +110,8 @@ def test_export_logs_the_prediction_type_and_sampling_hint(job, tmp_path, caplog
     train(one, Group())
     for layout in ("official", "diffusers"):
         caplog.clear()
-        facts = export(one.paths.out, weights="ema", layout=layout, out=tmp_path / layout)
-        assert facts["predicts"] == predict
+        exported = export(one.paths.out, weights="ema", layout=layout, out=tmp_path / layout)
+        assert exported["predicts"] == predict
         assert f"predicts {predict}" in caplog.text
         assert message in caplog.text
 

@@ -92,7 +92,7 @@ def test_muon_memory_estimate_omits_a_single_moment_per_matrix():
 def test_muon_step_equals_scaled_orthogonalized_momentum(backend, clip, use_backend):
     use_backend(backend)
     model, name, lr, decay = small_dit(), "blocks.1.mlp.fc2.weight", 0.01, 0.1
-    settings = run_of(max_grad_norm=clip, optimizer={"kind": "muon", "momentum": 0.8, "newton_schulz_steps": 4})
+    settings = run_of(max_grad_norm=clip, optimizer={"kind": "muon", "momentum": 0.8})
     optimizer, ema = Optimizer.of_run(model, settings), Ema(model, training.EmaConfig(decay=0.5, warmup=False))
     weight = trained_parameters(model)[name].detach().double()
     momentum, average = torch.zeros_like(weight), weight.clone()
@@ -101,7 +101,7 @@ def test_muon_step_equals_scaled_orthogonalized_momentum(backend, clip, use_back
         gradient, norm = trained_parameters(model)[name].grad.double(), optimizer.clip()
         gradient *= 1.0 if clip is None else clip / (norm + 1e-6)
         momentum = 0.8 * momentum + gradient  # Jordan's form; its scale has no effect
-        weight = weight * (1 - lr * decay) - lr * 0.2 * math.sqrt(4 * WIDTH) * svd_map(gradient + 0.8 * momentum, 4)
+        weight = weight * (1 - lr * decay) - lr * 0.2 * math.sqrt(4 * WIDTH) * svd_map(gradient + 0.8 * momentum, 5)
         average = 0.5 * average + 0.5 * weight
         optimizer.update(step, ema=ema)
     found = trained_parameters(model)[name].detach().double()
@@ -129,7 +129,7 @@ def test_muon_state_survives_pieces_and_relocation_bit_exactly():
     for step in (1, 2, 3):
         if step == 3:
             second_optimizer.load(assemble(first_optimizer.pieces()))
-            second_optimizer.move(lambda _, value: value.clone())
+            second_optimizer.relocate(lambda _, value: value.clone())
             second.load_state_dict(first.state_dict())
         for model in (first, second):
             set_gradients(model, step)
@@ -191,7 +191,7 @@ def ownership_cases():
     shards = TensorShards(group=None, rank=0, size=2, cuts=cuts)
     return [
         MatrixOwnership(1, 3),
-        *(RunOwnership(0, ranks, span=ranks, zero=Cutter(shapes, ranks)) for ranks in (2, 3, 50)),
+        *(RunOwnership(0, ranks, span=ranks, sharded=Cutter(shapes, ranks)) for ranks in (2, 3, 50)),
         ShardOwnership(0, 4, span=2, shards=shards),
     ]
 
@@ -206,7 +206,7 @@ def test_rank_parts_cover_every_matrix_exactly_once(ownership):
 
     def local(name: str, rank: int) -> torch.Tensor:
         if isinstance(ownership, RunOwnership):
-            run = ownership.zero.run_of(name, rank)
+            run = ownership.sharded.run_of(name, rank)
             return weights[name].reshape(-1)[run.start : run.start + run.count]
         cut = ownership.shards.cuts.get(name) if isinstance(ownership, ShardOwnership) else None
         return weights[name] if cut is None else cut.shard(weights[name], rank=rank % 2, size=2)

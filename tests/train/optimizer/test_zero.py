@@ -89,7 +89,7 @@ def test_strategies_incompatible_with_zero1_are_rejected(layout, settings):
 def test_single_rank_disables_zero1_and_logs_the_change(caplog):
     with caplog.at_level("INFO", logger="dithc"):
         strategy = Strategy(nn.Linear(2, 2), RankGrid(), sharding="zero1")
-    assert strategy.zero is None
+    assert strategy.sharded_state is None
     assert "sharding zero1 is off" in caplog.text
-    strategy.settle(torch.zeros(1, 2), torch.zeros(1), torch.zeros(1))
-    strategy.ready()
+    strategy.prepare(torch.zeros(1, 2), torch.zeros(1), torch.zeros(1))
+    strategy.wait_for_weights()

@@ -105,9 +105,10 @@ def train(trainer: Trainer, state: TrainingState, *, until: int) -> list[dict[st
 
 def full_state(state: TrainingState, group: Group) -> dict[str, Tensor]:
     """Return weights, average and optimizer state, assembled from all ranks."""
-    state.strategy.ready()
-    found, zero = {f"weight {name}": value for name, value in state.model.state_dict().items()}, state.strategy.zero
-    exact = [("weight", zero.weight_pieces(state.model.state_dict()))] if zero is not None and zero.is_rounded else []
+    state.strategy.wait_for_weights()
+    sharded = state.strategy.sharded_state
+    found = {f"weight {name}": value for name, value in state.model.state_dict().items()}
+    exact = [("weight", sharded.weight_pieces(state.model.state_dict()))] if sharded and sharded.is_rounded else []
     length_averages = [(f"ema-{one.length}", one.pieces()) for one in state.ema.length_averages]
     for kind, pieces in (*exact, ("ema", state.ema.pieces()), *length_averages, ("adam", state.optimizer.pieces())):
         gathered = [piece for rank in group.gather_objects(pieces) for piece in rank]
@@ -123,9 +124,9 @@ def select_kind(tensors: dict[str, Tensor], kind: str) -> dict[str, Tensor]:
 
 
 def load(state: TrainingState, tensors: dict[str, Tensor], *, step: int) -> None:
-    state.strategy.ready()
+    state.strategy.wait_for_weights()
     state.model.load_state_dict(select_kind(tensors, "weight"))
-    state.strategy.adopt()
+    state.strategy.load_from_module()
     state.ema.load(select_kind(tensors, "ema"))
     for average in state.ema.length_averages:
         average.load(select_kind(tensors, f"ema-{average.length}"))
@@ -270,7 +271,7 @@ def measured_exchange(group: Group) -> None:
     """A step reports its communication costs: the sums of this step and the weights of the previous step."""
     trainer, state = prepare(group, "zero1", run_of(group))
     rows = train(trainer, state, until=3)
-    reducer = trainer.strategy.zero.reducer
+    reducer = trainer.strategy.sharded_state.reducer
     gradients = reducer.buffer.nbytes
     shares = sum(bucket.stop - bucket.start for bucket in reducer.arrangement.buckets) * 4 // group.size
     assert [row["comm_bytes"] for row in rows] == [gradients, gradients + shares, gradients + shares]

@@ -11,7 +11,7 @@ from dithc.core.integrity import dump_checksummed, load_checksummed
 from dithc.core.logging import UserError
 from dithc.engine.comm import Group
 from dithc.train import train
-from dithc.train.job.job import DONE
+from dithc.train.job import DONE
 from tests.train.conftest import checkpoint, store_of, weights_of
 
 

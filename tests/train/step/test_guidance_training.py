@@ -20,7 +20,7 @@ from dithc.latents import Batch
 from dithc.model import DiT
 from dithc.train import TrainingJob, train
 from dithc.train.checkpoints import initial_state
-from dithc.train.job.job import DONE
+from dithc.train.job import DONE
 from dithc.train.pipeline import initial_weights
 from dithc.train.step.guidance_training import GuidanceTraining, initial_copy
 from dithc.train.step.step import Trainer, autocast_context

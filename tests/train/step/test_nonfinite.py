@@ -14,8 +14,8 @@ from dithc.diffusion import Objective
 from dithc.engine.comm import Group
 from dithc.latents import Batches, Latents
 from dithc.train import train
-from dithc.train.job.job import DONE
-from dithc.train.loop.training_log import TrainingLog
+from dithc.train.job import DONE
+from dithc.train.monitoring.training_log import TrainingLog
 from dithc.train.step import nonfinite
 from dithc.train.step.nonfinite import NonFiniteError, SkippedSteps
 from dithc.train.step.nonfinite_search import NonFiniteSearch
@@ -207,7 +207,7 @@ def test_rollback_restores_the_checkpoint_and_logs_the_skipped_step(job, caplog)
     one, clean = job(on_nonfinite="rollback"), job("skip", on_nonfinite="skip")
     faults.inject("weights", at=4, times=1)
     assert train(one, Group()) == DONE
-    assert "back to step 2; step 3 is left out (on_nonfinite: rollback)" in caplog.text
+    assert "back to step 2; step 3 is skipped (on_nonfinite: rollback)" in caplog.text
     (event,) = events(one, "rolled back")
     assert (event["step"], event["to"]) == (3, 2)
     assert [row["step"] for row in lines_of(one)] == [1, 2, 3, 3, 4, 5, 6]
@@ -251,7 +251,7 @@ def test_diverged_training_raises_after_the_maximum_consecutive_skips(job, caplo
     one = dataclasses.replace(one, run=one.run.model_copy(update={"lr": 1e30}))  # more than a configuration accepts
     with pytest.raises(NonFiniteError):
         train(one, Group())
-    assert f"{nonfinite.MAX_CONSECUTIVE} consecutive steps are already left out" in caplog.text
+    assert f"{nonfinite.MAX_CONSECUTIVE} consecutive steps are already skipped" in caplog.text
     assert len(events(one, "skipped")) == nonfinite.MAX_CONSECUTIVE
     with pytest.raises(NonFiniteError):  # nor by restarting it
         train(one, Group())

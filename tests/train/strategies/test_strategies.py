@@ -64,11 +64,7 @@ with connect_ranks(2, timeout_seconds=600) as group:
 
 MODERN = {"preset": "ModernDiT-S/2", "qk_norm": True, "hidden_size": 32, "depth": 2, "num_heads": 2}
 MUON = {"optimizer": {"kind": "muon"}}
-several_ranks = [
-    pytest.mark.slow,
-    pytest.mark.mpi,
-    needs_launcher,
-]
+several_ranks = [pytest.mark.slow, pytest.mark.mpi, needs_launcher]
 
 
 def train_on_ranks(folder: Path, jobs, *, ranks=2, dies=1) -> "subprocess.CompletedProcess[str]":

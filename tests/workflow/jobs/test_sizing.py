@@ -151,19 +151,51 @@ def test_job_requests_are_equal_in_the_driver_and_in_jobs() -> None:
 def test_oversized_job_raises_an_error_and_overlong_job_returns_a_note() -> None:
     with pytest.raises(UserError) as error:
         workflow(machine=CLUSTER, resources={"train": {"mem_mb": 50_000}}).jobs.check([("train", "pretrain")])
-    assert "50000 MB of memory, a node has 10000 MB" in str(error.value)
+    assert "50000 MB of memory (`resources.train.mem_mb`), a node has 10000 MB" in str(error.value)
     notes = workflow(machine={**CLUSTER, "gflops_per_core": 0.01}).jobs.check([("train", "pretrain")])
     assert "it continues in further jobs" in notes[0]
 
 
 def test_short_grouped_jobs_return_no_walltime_note() -> None:
     jobs = workflow(machine=CLUSTER).jobs
-    assert 6 * jobs.runtime("features", "landscape-classifier") + 6 * jobs.runtime("fid") <= 60, "they share one job"
-    evaluation = next(iter(jobs.experiment.evaluations))
-    assert jobs.check([("fid", evaluation)]) == []
-    codec = next(iter(jobs.experiment.codecs))
-    (note,) = workflow(machine={**CLUSTER, "gflops_per_core": 1e-6}).jobs.check([("codec", codec)])
+    assert 5 * jobs.runtime("features", "landscape-classifier") + jobs.runtime("fid") <= 60, "4 evaluations in a job"
+    assert jobs.check([("fid", next(iter(jobs.experiment.evaluations)))]) == []
+    (note,) = workflow(machine={**CLUSTER, "gflops_per_core": 1e-6}).jobs.check([("codec", "landscape-vae")])
     assert "the scheduler may end it early" in note
+
+
+def test_set_walltime_is_reduced_only_with_a_note_and_by_jobs_of_its_group() -> None:
+    machine = CLUSTER | {"cpus_per_node": 152, "max_walltime_minutes": 1440, "memory_per_node_mb": 500_000}
+    resources = {"latents": {"runtime": 1440}, "features": {"runtime": 720, "cpus": 32}}
+    jobs = workflow("sentinel2", machine=machine, resources=resources).jobs
+    assert jobs.runtime("latents", "sentinel2") == 1440, "the codec is not trained"
+    assert (jobs.runtime("features", "inception"), jobs.check([("features", "inception")])) == (720, []), "4 at once"
+    jobs = workflow("sentinel2", machine=machine, resources={"features": {"runtime": 720}}).jobs
+    (note,) = jobs.check([("features", "inception")] * 2)
+    granted = jobs.runtime("features", "inception")
+    assert f"requests {granted} of resources.features.runtime 720" in note
+    assert 300 < granted <= 1440 // 4, "one after the other"
+    resources = {"codec": {"runtime": 40}, "latents": {"runtime": 40}}
+    jobs = workflow(machine=CLUSTER, resources=resources).jobs
+    assert jobs.runtime("codec", "sentinel2-vae") == jobs.runtime("latents", "sentinel2") == 30
+
+
+def test_invisible_source_requests_the_limit_or_the_size_of_its_ingested_scenes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    machine = CLUSTER | {"memory_per_node_mb": 50_000}
+    jobs = workflow("sentinel2", machine=machine, resources={}).jobs
+    assert jobs.runtime("ingest", "sentinel2") + jobs.runtime("tiles", "sentinel2") == 60
+    (note,) = jobs.check([("ingest", "sentinel2"), ("latents", "sentinel2")])
+    assert "not visible here: ingest sentinel2, latents sentinel2 request up to 60 minutes" in note
+    folder = tmp_path / "results/sentinel2/scenes/sentinel2"
+    folder.mkdir(parents=True)
+    files = [{"path": "scenes.npy", "bytes": 20 * 60 * 10**6}]
+    (folder / "manifest.json").write_text(json.dumps({"summary": {"scenes": 3}, "files": files}))
+    jobs = workflow("sentinel2", machine=machine, resources={}).jobs
+    assert jobs.runtime("ingest", "sentinel2") == START_MINUTES + 4
+    assert jobs.check([("ingest", "sentinel2")]) == []
 
 
 def test_scheduler_without_sufficient_cpus_per_node_is_rejected() -> None:

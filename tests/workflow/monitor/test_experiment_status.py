@@ -19,7 +19,7 @@ from dithc.workflow.monitor.stage_status import StageStatus
 from dithc.workflow.preflight.results import find_damaged
 from tests.workflow.conftest import finish, write
 
-ERROR = """18:01:39 scenes: 1/1 scene (100 %), 8.9 scene/s, 0:00 gone, 0:00 left, rejected 1
+ERROR = """18:01:39 scenes: 1/1 scene (100 %), 8.9 scene/s, 0:00 elapsed, 0:00 remaining, rejected 1
 18:01:39 ingest: error: 1 of 1 scenes cannot be used
   got:      nothing
   expected: at least one
@@ -30,7 +30,7 @@ ERROR = """18:01:39 scenes: 1/1 scene (100 %), 8.9 scene/s, 0:00 gone, 0:00 left
 def train(folder: Path, *, steps: int, loss: float | None = 0.5, ago: float = 0.0, saved: int | None = None) -> Path:
     """Write a store of run `pretrain` with this number of steps, under the name that follows from its inputs."""
     latents = json.loads((folder / "latents/landscape/manifest.json").read_text())["digest"]
-    spec = stage_spec(ExperimentMonitor(folder).matrix.experiment, "train", "pretrain")
+    spec = stage_spec(ExperimentMonitor(folder).graph.experiment, "train", "pretrain")
     store = folder.parent.parent / "store" / f"pretrain-{digest({'spec': spec, 'latents': latents})}"
     values = {"step_seconds": 2.0, "images_per_second": 4.0, "padding": "x" * 900}
     rows = [{"step": step, "time": time.time() - ago, "loss": loss, **values} for step in range(1, steps + 1)]
@@ -169,7 +169,8 @@ def test_failed_stage_shows_error_lines_and_log_path(folder: Path) -> None:
 def test_stage_is_running_only_with_an_active_driver_and_recent_log(folder: Path) -> None:
     finish(folder, "scenes/landscape")
     log = write(
-        folder / "logs/tiles/landscape.log", "18:01:39 tiles: 3/8 scene (37 %), 1 scene/s, 0:03 gone, 0:05 left\n"
+        folder / "logs/tiles/landscape.log",
+        "18:01:39 tiles: 3/8 scene (37 %), 1 scene/s, 0:03 elapsed, 0:05 remaining\n",
     )
     assert status_of(ExperimentMonitor(folder).poll(), "tiles landscape").state == "stopped"
     with Lease(folder):
@@ -276,7 +277,7 @@ rule tiles:
 
 
 def test_last_progress_and_error_are_parsed_from_logs() -> None:
-    assert bar_of(["12:00:00 codec: 2/4 step (50 %), 1 step/s, 0:02 gone, ? left, loss 0.1"]) == (
+    assert bar_of(["12:00:00 codec: 2/4 step (50 %), 1 step/s, 0:02 elapsed, ? remaining, loss 0.1"]) == (
         "2/4 step, 1 step/s, ? left, loss 0.1",
         None,
     )

@@ -212,7 +212,7 @@ def test_status_matches_only_slurm_jobs_of_the_driver(tmp_path: Path, monkeypatc
     squeue.chmod(0o755)
     monkeypatch.setenv("PATH", f"{squeue.parent}:{os.environ['PATH']}")
     lines = dithc(tmp_path, "status").stdout.splitlines()
-    assert [line.split(maxsplit=3)[3].strip() for line in lines[:3]] == [
+    assert [line.split(maxsplit=2)[2].strip() for line in lines[:3]] == [
         "running  synthesize: job 17 on node3",
         "queued   synthesize: job 18: Priority",
         "waiting  synthesize: not started",

@@ -129,8 +129,8 @@ def test_bands_missing_in_products_are_reported_before_ingestion(input_folder: P
 
 
 def test_bands_of_ingested_scenes_are_read_from_the_manifest(input_folder: Path) -> None:
-    matrix = ExperimentGraph(settings())
+    graph = ExperimentGraph(settings())
     numbers = {"bands": ["B02", "B03", "B04", "B11", "B12"]}
-    spec = stage_spec(matrix.experiment, "ingest", "d")
-    Manifest(stage="ingest", name="d", spec=spec, summary=numbers).write(Path(matrix.path("scenes", "d")))
+    spec = stage_spec(graph.experiment, "ingest", "d")
+    Manifest(stage="ingest", name="d", spec=spec, summary=numbers).write(Path(graph.path("scenes", "d")))
     assert "evaluations.v.band_triplets has B10: the scenes of d have B02, B03, B04, B11, B12" in report({"sample"})

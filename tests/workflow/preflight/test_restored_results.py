@@ -25,8 +25,8 @@ SETTINGS: dict[str, Any] = {
 }
 
 
-def write(matrix: ExperimentGraph, stage: str, name: str, path: str, *inputs: str) -> str:
-    spec = stage_spec(matrix.experiment, stage, name)
+def write(graph: ExperimentGraph, stage: str, name: str, path: str, *inputs: str) -> str:
+    spec = stage_spec(graph.experiment, stage, name)
     numbers = {"step": 4, "seconds_per_step_median": 1.0} if stage == "train" else {}
     digests = {one: Manifest.read(Path(one)).digest for one in inputs}
     Manifest(stage=stage, name=name, spec=spec, inputs=digests, summary=numbers).write(Path(path))
@@ -39,18 +39,18 @@ def chain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "scenes" / "a").mkdir(parents=True)
     (tmp_path / "scenes" / "a" / "1.png").write_bytes(b"1")
-    matrix = ExperimentGraph(SETTINGS)
-    matrix.spec("ingest", "d")
-    matrix.write_config()
-    paths = [write(matrix, "ingest", "d", matrix.path("scenes", "d"))]
+    graph = ExperimentGraph(SETTINGS)
+    graph.spec("ingest", "d")
+    graph.write_config()
+    paths = [write(graph, "ingest", "d", graph.path("scenes", "d"))]
     for stage, folder in (("tiles", "tiles"), ("latents", "latents")):
-        paths.append(write(matrix, stage, "d", matrix.path(folder, "d"), paths[-1]))
-    return [*paths, write(matrix, "train", "r", matrix.final("r"), paths[-1])]
+        paths.append(write(graph, stage, "d", graph.path(folder, "d"), paths[-1]))
+    return [*paths, write(graph, "train", "r", graph.final("r"), paths[-1])]
 
 
 def test_results_with_equal_settings_inputs_and_files_are_restorable(chain: list[str]) -> None:
-    matrix = ExperimentGraph(SETTINGS)
-    assert find_restorable(matrix, chain) == {path: Manifest.read(Path(path)).digest for path in chain}
+    graph = ExperimentGraph(SETTINGS)
+    assert find_restorable(graph, chain) == {path: Manifest.read(Path(path)).digest for path in chain}
 
 
 @pytest.mark.parametrize(
@@ -69,12 +69,12 @@ def test_results_downstream_of_a_changed_setting_are_not_restorable(
 
 
 def test_new_scene_missing_manifest_and_changed_input_prevent_restoring(chain: list[str]) -> None:
-    matrix = ExperimentGraph(SETTINGS)
+    graph = ExperimentGraph(SETTINGS)
     Path(chain[1]).rename("moved")
-    assert list(find_restorable(matrix, chain)) == chain[:1]
+    assert list(find_restorable(graph, chain)) == chain[:1]
     Path("moved").rename(chain[1])
     Path("scenes/a/2.png").write_bytes(b"2")
     assert find_restorable(ExperimentGraph(SETTINGS), chain) == {}
     Path("scenes/a/2.png").unlink()
-    write(matrix, "ingest", "d", chain[0], chain[3])
+    write(graph, "ingest", "d", chain[0], chain[3])
     assert chain[1] not in find_restorable(ExperimentGraph(SETTINGS), chain)

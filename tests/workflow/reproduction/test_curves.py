@@ -12,7 +12,7 @@ STEPS = 40
 
 def cell(platform: str, seed: int, losses: list[float], status: str = "ok") -> tuple[CellJob, dict, str]:
     job = CellJob(target="fig7", name=f"{platform}-{seed}", words=("bench",), row=platform, columns=(f"seed {seed}",),
-              seconds=1.0, facts={"full": False})  # fmt: skip
+              seconds=1.0, metadata={"full": False})  # fmt: skip
     record = {"platform": platform, "model": {"preset": "DiT-S/2"}, "batch": 2, "seed": seed, "losses": losses}
     curve = record | ({"status": "ok"} if status == "ok" else {"status": status, "reason": "no GPU", "losses": []})
     return job, {"data": "generated", "curves": [curve]}, f"cells/{job.name}.json"

@@ -45,10 +45,10 @@ def test_ci_plan_on_two_cores_lasts_less_than_30_minutes() -> None:
 
 def test_batches_grow_with_the_node_up_to_the_published_batches() -> None:
     small, large = (cells_of(planned(node, scale="node"), "table2") for node in (SMALL, LARGE))
-    assert max(job.facts["batch"] for job in small) < max(job.facts["batch"] for job in large) <= 224
-    assert {job.facts["batch"] for job in cells_of(planned(LARGE, scale="paper"), "table2")} == {112, 224}
+    assert max(job.metadata["batch"] for job in small) < max(job.metadata["batch"] for job in large) <= 224
+    assert {job.metadata["batch"] for job in cells_of(planned(LARGE, scale="paper"), "table2")} == {112, 224}
     short = cells_of(planned(SMALL, scale="node", time_budget_hours=0.2), "table2")
-    assert max(job.facts["batch"] for job in short) < max(job.facts["batch"] for job in small)
+    assert max(job.metadata["batch"] for job in short) < max(job.metadata["batch"] for job in small)
 
 
 def test_cells_beyond_the_time_budget_are_skipped_with_the_reason() -> None:

@@ -9,7 +9,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any, Self
 
-from dithc.core import clutter
+from dithc.core import system_files
 from dithc.core.artifacts.atomic_files import atomic_write, is_stream
 from dithc.core.artifacts.manifest import Manifest
 from dithc.core.integrity import dump_checksummed, load_checksummed, require_regular_file
@@ -181,4 +181,4 @@ def _raise(error: OSError) -> None:
 
 
 def _is_of_system(name: str) -> bool:
-    return name.casefold() in clutter.NAMES or any(fnmatch(name, pattern) for pattern in SYSTEM_FILES)
+    return name.casefold() in system_files.NAMES or any(fnmatch(name, pattern) for pattern in SYSTEM_FILES)

@@ -43,19 +43,19 @@ class Acquisition:
 
 @dataclass(frozen=True, kw_only=True)
 class Calibration:
-    """Stored pixels (C, H, W) int16 and the facts of the calibration for the table of scenes."""
+    """Stored pixels (C, H, W) int16 and the properties of the calibration for the table of scenes."""
 
     pixels: Array
     units: Units
     scale: float
-    facts: dict[str, Any]
+    properties: dict[str, Any]
 
 
 def calibrate(pixels: Array, invalid: Array, *, source: datasets.Gaofen2Source, metadata: Acquisition) -> Calibration:
     """Calibrate digital numbers (C, H, W) by `source.calibrate`; 0 in `invalid` pixels (H, W). SceneRejectedError without
     coefficients."""
     gain, offset, offset_source = _coefficients(source, metadata)
-    facts: dict[str, Any] = {"offset_source": offset_source, "offsets": offset.tolist(), "gains": gain.tolist()}
+    properties: dict[str, Any] = {"offset_source": offset_source, "offsets": offset.tolist(), "gains": gain.tolist()}
     if source.calibrate == "radiance":
         units: Units = "radiance"
         scale, per_radiance = RADIANCE_SCALE, np.ones(len(gain))
@@ -67,7 +67,7 @@ def calibrate(pixels: Array, invalid: Array, *, source: datasets.Gaofen2Source, 
         # One band at a time, because float64 needs four times the memory.
         values = (band * numbers[0] + numbers[1]) * numbers[2]  # (H, W)
         target[:] = stored_physical(values, scale=scale, invalid=invalid, units=units)
-    return Calibration(pixels=stored, units=units, scale=scale, facts=facts)
+    return Calibration(pixels=stored, units=units, scale=scale, properties=properties)
 
 
 def sun_distance(time: datetime) -> float:

@@ -88,7 +88,7 @@ class Orthorectifier:
     def to_ground(
         self, path: Path, pixels: Array, info: RasterInfo, coefficients: Path, metadata: Element | None
     ) -> tuple[RasterPixels, dict[str, Any]]:
-        """Return the multispectral image (C, h, w) on a UTM grid of `gsd_m`, and facts for the table."""
+        """Return the multispectral image (C, h, w) on a UTM grid of `gsd_m`, and properties for the table."""
         as_chw(pixels, bands=self.source.bands, layout="chw", alpha=info.alpha)
         if info.masked is not None:
             pixels[:, info.masked] = 0
@@ -102,18 +102,18 @@ class Orthorectifier:
             )
         rpc = _rpc(coefficients, info, metadata)
         height, dem = f"{self.source.height_m or 0.0:g} m", self.source.dem
-        facts: dict[str, Any] = {"orthorectified": height if dem is None else f"{Path(dem).name} + {height}"}
+        properties: dict[str, Any] = {"orthorectified": height if dem is None else f"{Path(dem).name} + {height}"}
         if self.source.pansharpen == "none":
             grid = ortho_grid(rpc, shape=pixels.shape[1:], gsd_m=self.source.gsd_m, multiple=1, heights=self.heights)
             pixels = on_grid(path, pixels, rpc, grid=grid, heights=self.heights)
         else:
             pixels, measured, grid = self._pansharpen(path, pixels, rpc)
-            facts |= measured
+            properties |= measured
         georeference = Georeference(gsd_m=grid.transform[0], crs=grid.crs, epsg=grid.epsg, transform=grid.transform)
-        return RasterPixels(pixels=pixels, place=georeference), facts
+        return RasterPixels(pixels=pixels, place=georeference), properties
 
     def _pansharpen(self, path: Path, pixels: Array, rpc: Rpc) -> tuple[Array, dict[str, Any], Grid]:
-        """Return the image at the panchromatic pixel size (C, H, W), measured facts, and its grid."""
+        """Return the image at the panchromatic pixel size (C, H, W), measured properties, and its grid."""
         pan, pan_rpc = _panchromatic(path, dtype=str(pixels.dtype))
         native_m = pixel_m(rpc)
         ratio = max(2, round(native_m / self.source.gsd_m))
@@ -137,10 +137,10 @@ class Orthorectifier:
             )
         float_pan = fine_pan.astype(np.float32)
         coarse_pan = averaged(float_pan, ratio)
-        facts = self._measure_shift(
+        properties = self._measure_shift(
             path, coarse, coarse_pan, coarse_valid, step_m=ratio * self.source.gsd_m, native_m=native_m
         )
-        facts |= _measure_quality(path, coarse, float_pan, coarse_valid, ratio=ratio)
+        properties |= _measure_quality(path, coarse, float_pan, coarse_valid, ratio=ratio)
         sharp = gsa(
             fine.astype(np.float32),
             float_pan,
@@ -150,7 +150,7 @@ class Orthorectifier:
             coarse_valid=coarse_valid,
         )
         limits = np.iinfo(fine.dtype)
-        return np.where(valid, np.clip(np.rint(sharp), 1, limits.max), 0).astype(fine.dtype), facts, grid
+        return np.where(valid, np.clip(np.rint(sharp), 1, limits.max), 0).astype(fine.dtype), properties, grid
 
     def _measure_shift(
         self, path: Path, bands: F32, pan: F32, valid: Mask, *, step_m: float, native_m: float

@@ -34,7 +34,7 @@ from dithc.data.xml import Element, find_text, read_xml, sun_position
 PANCHROMATIC = re.compile(r"(?:^|[-_])PAN\d?(?:$|[-_.])", re.IGNORECASE)
 ARCHIVES = {".gz", ".tgz"}
 MAX_TIME_DIFFERENCE = timedelta(days=2)
-FACTS = {
+TAGS = {
     "product_id": ("ProductID",),
     "satellite": ("SatelliteID",),
     "sensor": ("SensorID",),
@@ -98,19 +98,19 @@ class Gaofen2Reader:
             if xml is None and not is_array:
                 log.warning(f"{image} has no XML next to it: its satellite, sensor and time are unknown")
             metadata = None if xml is None else read_xml(xml)
-            product_facts = _facts(metadata)
-            _check_name(image, product_facts)
-            raw, facts = self._read_image(image, metadata)
-            sha256 = self._sha256(path, xml, raw, ground="orthorectified" in facts)
+            product = _properties(metadata)
+            _check_name(image, product)
+            raw, properties = self._read_image(image, metadata)
+            sha256 = self._sha256(path, xml, raw, ground="orthorectified" in properties)
             check_tags(image, raw.labels, bands=source.bands, default_colors=raw.pixels.dtype == np.uint8)
             check_dtype(raw.pixels, units=source.units)
         invalid = (raw.pixels == 0).all(axis=0) | raw.invalid(raw.nodata).any(axis=0)  # (H, W)
         pixels, scale = np.ascontiguousarray(raw.pixels), 1.0
         units: Units = source.units
         if source.calibrate != "none":
-            calibrated = calibrate(pixels, invalid, source=source, metadata=_acquisition(product_facts, metadata))
+            calibrated = calibrate(pixels, invalid, source=source, metadata=_acquisition(product, metadata))
             pixels, units, scale = calibrated.pixels, calibrated.units, calibrated.scale
-            facts |= calibrated.facts
+            properties |= calibrated.properties
         mask = np.where(invalid, Mask.INVALID, Mask.VALID).astype(np.uint8)
         return Scene(
             scene_id=scene_id(path, self.folder),
@@ -122,7 +122,7 @@ class Gaofen2Reader:
             place=raw.place,
             units=units,
             scale=scale,
-            facts=product_facts | facts,
+            properties=product | properties,
             notes=raw.notes,
         )
 
@@ -156,37 +156,37 @@ class Gaofen2Reader:
         return combined_sha256({file.name: file for file in (path, *used, *raw.companions) if file is not None})
 
 
-def _facts(root: Element | None) -> dict[str, Any]:
+def _properties(root: Element | None) -> dict[str, Any]:
     if root is None:
         return {}
-    facts = {fact: next(filter(None, (find_text(root, name) for name in names)), None) for fact, names in FACTS.items()}
-    return {**facts, **sun_position(root, "SolarZenith", "SolarAzimuth")}
+    texts = {key: next(filter(None, (find_text(root, name) for name in names)), None) for key, names in TAGS.items()}
+    return {**texts, **sun_position(root, "SolarZenith", "SolarAzimuth")}
 
 
-def _check_name(path: Path, facts: dict[str, Any]) -> None:
+def _check_name(path: Path, product: dict[str, Any]) -> None:
     """Raise SceneRejectedError if name and XML of a product, which decide calibration, differ in satellite, camera or day."""
     match = PRODUCT.match(path.name)
     if match is None:
         return
-    declared = [re.sub(r"[^A-Z0-9]", "", (facts.get(name) or "").upper()) for name in ("satellite", "sensor")]
+    declared = [re.sub(r"[^A-Z0-9]", "", (product.get(name) or "").upper()) for name in ("satellite", "sensor")]
     is_equal = all(not value or value == expected for value, expected in zip(declared, match.group(2, 3), strict=True))
     with suppress(ValueError):
-        sensing_time = datetime.fromisoformat(facts.get("sensing_time") or "").replace(tzinfo=None)
+        sensing_time = datetime.fromisoformat(product.get("sensing_time") or "").replace(tzinfo=None)
         is_equal &= abs(sensing_time - datetime.strptime(f"{match[4]}12", "%Y%m%d%H")) <= MAX_TIME_DIFFERENCE
     if not is_equal:
         raise SceneRejectedError(
             Reason.READ_ERROR,
             "the name of the product and its XML contradict each other",
-            got=", ".join(str(facts.get(name)) for name in ("satellite", "sensor", "sensing_time")),
+            got=", ".join(str(product.get(name)) for name in ("satellite", "sensor", "sensing_time")),
             expected=", ".join(match.group(2, 3, 4)),
             fix="unpack or download the product again: its XML is damaged or belongs to another product",
         )
 
 
-def _acquisition(facts: dict[str, Any], root: Element | None) -> Acquisition:
+def _acquisition(product: dict[str, Any], root: Element | None) -> Acquisition:
     time = zenith = None
     with suppress(ValueError):
-        time = datetime.fromisoformat(facts.get("sensing_time") or "")
+        time = datetime.fromisoformat(product.get("sensing_time") or "")
     with suppress(ValueError):
         zenith = float((root is not None and find_text(root, "SolarZenith")) or "")
-    return Acquisition(satellite=facts.get("satellite"), sensor=facts.get("sensor"), time=time, solar_zenith=zenith)
+    return Acquisition(satellite=product.get("satellite"), sensor=product.get("sensor"), time=time, solar_zenith=zenith)

@@ -53,6 +53,7 @@ class Sentinel2ArrayReader:
         invalid = raw.invalid(raw.nodata, saturated, declared=source.nodata)  # (C, H, W)
         invalid |= (raw.pixels == 0).all(axis=0)
         offset = source.offset or 0.0 if source.units == "dn" else 0.0
+        offsets = [offset] * len(source.bands)
         per_unit = source.quantification if source.units == "dn" else 1.0
         check_tags(
             path,
@@ -83,7 +84,7 @@ class Sentinel2ArrayReader:
             place=raw.place,
             units="reflectance",
             scale=REFLECTANCE_SCALE,
-            facts={"dtype": str(raw.pixels.dtype), "offset_source": "config", "offsets": [offset] * len(source.bands)},
+            properties={"dtype": str(raw.pixels.dtype), "offset_source": "config", "offsets": offsets},
             notes=raw.notes,
         )
 

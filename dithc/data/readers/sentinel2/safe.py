@@ -78,7 +78,7 @@ class SceneBuilder:
         level: Level,
         read: Mapping[str, Path],
         mask_source: tuple[Path, str],
-        facts: Mapping[str, Any],
+        properties: Mapping[str, Any],
         notes: tuple[str, ...] = (),
     ) -> Scene:
         """Return a scene as int16 reflectance (C, H, W) on the grid of `gsd_m`.
@@ -128,7 +128,7 @@ class SceneBuilder:
             place=place,
             units="reflectance",
             scale=REFLECTANCE_SCALE,
-            facts={**facts, "offsets": scaling.offsets},
+            properties={**properties, "offsets": scaling.offsets},
             notes=notes,
         )
 
@@ -203,7 +203,7 @@ class SafeReader(SceneBuilder):
             level=metadata.level,
             read={file.path.relative_to(product).as_posix(): file.path for file in files.values()},
             mask_source=(self._scene_path(path), "../"),
-            facts={**metadata.facts, **({} if notes else sun_angles(granule))},
+            properties={**metadata.properties, **({} if notes else sun_angles(granule))},
             notes=notes,
         )
 

@@ -50,7 +50,7 @@ class ProductMetadata:
     level: Level
     offsets: dict[str, float]  # added to the digital numbers of each band
     quantification: float  # digital numbers per reflectance 1
-    facts: dict[str, Any]
+    properties: dict[str, Any]
 
 
 def metadata_file(product: Path) -> Path:
@@ -99,7 +99,7 @@ def read_metadata(product: Path) -> ProductMetadata:
         level=level,
         offsets={band: offsets.get(number, 0.0) for number, band in enumerate(BANDS)},
         quantification=quantification,
-        facts={
+        properties={
             "product_id": (find_text(root, "PRODUCT_URI") or product.name).removesuffix(".SAFE"),
             "satellite": find_text(root, "SPACECRAFT_NAME"),
             "sensing_time": find_text(root, "PRODUCT_START_TIME"),

@@ -97,7 +97,7 @@ class StacReader(SceneBuilder):
             level=item.level,
             read={path.name: path, **read},
             mask_source=(path, ""),
-            facts={**_facts(item), "offset_source": scaling.source},
+            properties={**_scene_properties(item), "offset_source": scaling.source},
         )
 
     def _assets(self, item: Item, bands: list[str]) -> dict[str, Asset]:
@@ -172,7 +172,7 @@ def _is_item(path: Path) -> bool:
     return ITEM_KEY in content and isinstance(document, dict) and document.get("type") not in ("Catalog", "Collection")
 
 
-def _facts(item: Item) -> dict[str, Any]:
+def _scene_properties(item: Item) -> dict[str, Any]:
     properties = item.document["properties"]
     satellite = SATELLITE.fullmatch(str(properties.get("platform")))
     time, uri = properties.get("datetime"), properties.get("s2:product_uri")

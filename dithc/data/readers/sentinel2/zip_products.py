@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 
-from dithc.core.clutter import is_clutter
+from dithc.core.system_files import is_system_file
 from dithc.data.archives import check_disk, scratch_folder
 from dithc.data.file_checks import open_regular
 from dithc.data.scene import Reason, SceneRejectedError
@@ -26,7 +26,7 @@ def names_in(path: Path) -> list[str]:
     """Return the names of files in a zip file; OSError if it is damaged, UserError if it is not regular."""
     try:
         with open_regular(path) as file, zipfile.ZipFile(file) as archive:
-            return [name for name in archive.namelist() if not is_clutter(name)]
+            return [name for name in archive.namelist() if not is_system_file(name)]
     except ZIP_ERRORS as error:
         raise OSError(f"the zip file cannot be read: {error}") from error
 
@@ -38,7 +38,7 @@ def open_archive(path: Path) -> Iterator[Path]:
         try:
             with open_regular(path) as file, zipfile.ZipFile(file) as archive:
                 for entry in _check_entries(archive.infolist(), path, folder):
-                    if not is_clutter(entry.filename):
+                    if not is_system_file(entry.filename):
                         _unpack(archive, entry, folder)
         except ZIP_ERRORS as error:
             raise OSError(f"the zip file is damaged: {error}") from error

@@ -6,8 +6,8 @@ from itertools import groupby
 from typing import Any, Self
 
 from dithc.core.logging import user_error
+from dithc.core.units import format_bytes
 from dithc.engine.automem.planning.decision import MemoryLevel, Phase, Place, UnitDecision
-from dithc.engine.automem.planning.explain import size
 
 SCHEMA = 1
 HEAD = ("unit", "weights", "gradients", "saved kept", "offloaded", "recompute", "ahead")
@@ -57,7 +57,7 @@ class Plan:
         if self.state and self.phases:
             slow, first = sum(place == "slow" for place in self.state.values()), self.phases[0]
             parts = ((first.fast_parts, self.fast), (first.slow_parts, self.slow))
-            sizes = ", ".join(f"{size(part['state'])} in {level.name}" for part, level in parts)
+            sizes = ", ".join(f"{format_bytes(part['state'])} in {level.name}" for part, level in parts)
             lines.append(f"state: {sizes} ({slow} of {len(self.state)} pieces)")
         return "\n".join([*lines, *_totals(self), *self.reasons])
 
@@ -95,10 +95,10 @@ def _cells(decision: UnitDecision) -> tuple[str, ...]:
     """Format a unit's cells except the name; distances as forward/backward slots."""
     has_weights = decision.weight_bytes > 0
     return (
-        f"{decision.weights} {size(decision.weight_bytes)}" if has_weights else "-",
+        f"{decision.weights} {format_bytes(decision.weight_bytes)}" if has_weights else "-",
         decision.gradients if has_weights else "-",
-        size(decision.kept_bytes) if decision.kept_bytes else "-",
-        size(decision.offloaded_bytes) if decision.offloaded_bytes else "-",
+        format_bytes(decision.kept_bytes) if decision.kept_bytes else "-",
+        format_bytes(decision.offloaded_bytes) if decision.offloaded_bytes else "-",
         "yes" if decision.recompute else "-",
         f"{decision.forward_ahead}/{decision.backward_ahead}",
     )
@@ -107,13 +107,13 @@ def _cells(decision: UnitDecision) -> tuple[str, ...]:
 def _totals(plan: Plan) -> list[str]:
     loaded = sum(phase.load_bytes for phase in plan.phases)
     offloaded = sum(phase.offload_bytes for phase in plan.phases)
-    in_place = f", {size(plan.in_place_bytes)} read in place" if plan.in_place_bytes else ""
+    in_place = f", {format_bytes(plan.in_place_bytes)} read in place" if plan.in_place_bytes else ""
     seconds = plan.step_seconds
     share = plan.stall_seconds / seconds if seconds else 0.0
-    budget = "no budget" if plan.fast.budget_bytes is None else f"budget {size(plan.fast.budget_bytes)}"
+    budget = "no budget" if plan.fast.budget_bytes is None else f"budget {format_bytes(plan.fast.budget_bytes)}"
     peak_slow = max((phase.slow_bytes for phase in plan.phases), default=0)
     return [
-        f"moved per step: {size(loaded)} loaded, {size(offloaded)} offloaded{in_place}",
+        f"moved per step: {format_bytes(loaded)} loaded, {format_bytes(offloaded)} offloaded{in_place}",
         f"predicted: {seconds:.3f} s per step, including {plan.stall_seconds:.3f} s ({share:.1%}) of waiting",
-        f"peak: {plan.fast.name} {size(plan.peak_fast_bytes)} ({budget}), {plan.slow.name} {size(peak_slow)}",
+        f"peak: {plan.fast.name} {format_bytes(plan.peak_fast_bytes)} ({budget}), {plan.slow.name} {format_bytes(peak_slow)}",
     ]

@@ -2,9 +2,8 @@
 
 from collections.abc import Mapping, Sequence
 
+from dithc.core.units import format_bytes
 from dithc.engine.automem.planning.decision import MemoryLevel, Phase, UnitDecision
-
-UNITS = ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
 
 
 def reasons(
@@ -18,12 +17,14 @@ def reasons(
 ) -> tuple[str, ...]:
     """Return sentences about a plan; `resident` is the timeline with all tensors in fast memory."""
     peak = max(resident, key=lambda phase: phase.fast_bytes)
-    budget = "no budget" if fast.budget_bytes is None else f"budget {size(fast.budget_bytes)}"
+    budget = "no budget" if fast.budget_bytes is None else f"budget {format_bytes(fast.budget_bytes)}"
     if fits and phases == resident:
-        return (f"everything resident: {size(peak.fast_bytes)} in {fast.name} at most ({_phase_name(peak)}), {budget}",)
+        return (
+            f"everything resident: {format_bytes(peak.fast_bytes)} in {fast.name} at most ({_phase_name(peak)}), {budget}",
+        )
     share = f" ({(fast.budget_bytes or 0) / peak.fast_bytes:.0%})" if peak.fast_bytes else ""
     lines = [
-        f"{fast.name} has {budget}{share} of the {size(peak.fast_bytes)} required for everything ({_phase_name(peak)})"
+        f"{fast.name} has {budget}{share} of the {format_bytes(peak.fast_bytes)} required for everything ({_phase_name(peak)})"
     ]
     recomputed = [name for name, decision in decisions.items() if decision.recompute]
     if recomputed:
@@ -35,13 +36,6 @@ def reasons(
     return tuple(lines)
 
 
-def size(num_bytes: int) -> str:
-    for unit, name in UNITS:
-        if num_bytes >= unit:
-            return f"{num_bytes / unit:.2f} {name}"
-    return f"{num_bytes} B"
-
-
 def _missing(phases: Sequence[Phase], fast: MemoryLevel, slow: MemoryLevel, resident: Sequence[Phase]) -> list[str]:
     lines = []
     for level, needs in (
@@ -51,9 +45,9 @@ def _missing(phases: Sequence[Phase], fast: MemoryLevel, slow: MemoryLevel, resi
         peak = max(needs)
         if level.budget_bytes is None or peak <= level.budget_bytes:
             continue
-        missing = size(peak - level.budget_bytes)
+        missing = format_bytes(peak - level.budget_bytes)
         name = _phase_name(phases[needs.index(peak)])
-        fix = f"fix: at least {size(peak)} of {level.name}, or a smaller batch"
+        fix = f"fix: at least {format_bytes(peak)} of {level.name}, or a smaller batch"
         if level is slow:
             recomputed = any(phase.seconds > other.seconds for phase, other in zip(phases, resident, strict=True))
             fix += "" if recomputed else ", or allow_recompute, which keeps less"

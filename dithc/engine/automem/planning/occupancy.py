@@ -46,8 +46,8 @@ def occupancy(
     for index, unit in enumerate(trace.units):
         decision = decisions[unit.name]
         backward = end - 1 - index
-        home = fast if decision.weights == "fast" else slow
-        home.add("weights", 0, end, unit.weight_bytes)
+        tier = fast if decision.weights == "fast" else slow
+        tier.add("weights", 0, end, unit.weight_bytes)
         if decision.weights == "copied" and passes[index].keep_weights:
             fast.add("weights", starts[unit.name, "forward"], backward, unit.weight_bytes)
         elif decision.weights == "copied":

@@ -95,7 +95,7 @@ class Reducer:
         for parameter, view, gradient in zip(self.parameters, self._views, gradients, strict=True):
             parameter.grad = None if gradient is None else view.copy_(gradient)
 
-    def move(self, copy: Callable[[Tensor], Tensor]) -> None:
+    def relocate(self, copy: Callable[[Tensor], Tensor]) -> None:
         """Replace the buffer by the copy that `copy(buffer)` returns, and discard the gradients."""
         self._fill(copy(self.buffer))
 

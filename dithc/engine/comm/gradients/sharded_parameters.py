@@ -61,7 +61,7 @@ class ShardedParameters:
                 view = self.buffer[start : start + parameter.numel()].view(parameter.shape)
                 view.copy_(parameter)
                 parameter.data = view
-        self.adopt()
+        self.load_from_module()
         self._bucket_of = bucket_of = {
             id(self._parameters[number]): index
             for index, bucket in enumerate(self._arrangement.buckets)
@@ -74,8 +74,8 @@ class ShardedParameters:
             remaining -= part_ids
         self._hook(model, {bucket_of[key] for key in remaining | early_ids if key in bucket_of})
 
-    def adopt(self) -> None:
-        """Adopt the content of `buffer`, equal on every rank, as exact weights, after initialization or loading."""
+    def load_from_module(self) -> None:
+        """Use the content of `buffer`, equal on every rank, as exact weights, after initialization or loading."""
         if self.shares is not None:
             for bucket, cut in enumerate(self._arrangement.buckets):
                 self.share(bucket).copy_(self.buffer[cut.share(self.rank, self.size)])

@@ -6,7 +6,7 @@ Invariants: no rank outlives its driver, and no shared memory outlives its ranks
 Extending: another launcher is a branch in `launch_command.py`.
 """
 
-from dithc.engine.comm.launch import exit_report, launch_command
+from dithc.engine.comm.launch import exit_report, launch_command, shm_cleanup
 from dithc.engine.comm.launch.shm_cleanup import check_shared_memory, unlink_shared_memory
 from dithc.engine.comm.launch.supervisor import supervise
 from dithc.engine.comm.launch.watchdog import STOP_TIMEOUT_SECONDS, set_stop_timeout, start_watchdog
@@ -17,6 +17,7 @@ __all__ = [
     "exit_report",
     "launch_command",
     "set_stop_timeout",
+    "shm_cleanup",
     "start_watchdog",
     "supervise",
     "unlink_shared_memory",

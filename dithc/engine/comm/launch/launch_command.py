@@ -13,13 +13,6 @@ from typing import Any, Literal
 from dithc.core.logging import UserError, get_logger, user_error
 from dithc.core.processes import HELD, STOPPED
 from dithc.engine.comm.environment import EXPECTED_RANKS_VARIABLE, for_ranks
-from dithc.engine.comm.environment import UNSET as UNSET
-from dithc.engine.comm.environment import left_over as left_over
-from dithc.engine.comm.environment import started_by as started_by
-from dithc.engine.comm.launch.shm_cleanup import FAST_RANK_BYTES as FAST_RANK_BYTES
-from dithc.engine.comm.launch.shm_cleanup import RANK_BYTES as RANK_BYTES
-from dithc.engine.comm.launch.shm_cleanup import check_shared_memory as check_shared_memory
-from dithc.engine.comm.launch.shm_cleanup import size_and_free as size_and_free
 
 log = get_logger(__name__)
 
@@ -31,7 +24,7 @@ HYDRA = "hydra"  # ranks under `srun` connect through the launcher of MPICH's fa
 # Exit statuses that the command chooses: success, invalid input, run again, run is held. Any other status is an
 # unplanned end.
 COMMAND_STATUSES = (0, 2, STOPPED, HELD)
-PROBE = "import json; from dithc.engine.comm.mpi import facts; print(json.dumps(facts()))"
+PROBE = "import json; from dithc.engine.comm.mpi import library_properties as p; print(json.dumps(p()))"
 PROBE_SECONDS = 30
 
 
@@ -43,7 +36,7 @@ class MpiLauncher:
     vendor: Vendor
 
 
-def launch_line(
+def launch_argv(
     command: Sequence[str],
     *,
     launcher: Launcher,
@@ -90,7 +83,7 @@ def launch_line(
     return [mpiexec.path, *options, "-n", str(ranks), *command]
 
 
-def ranks_meet_through(requested: str, explicit: str | None = None) -> tuple[str, MpiLauncher | None]:
+def resolve_bootstrap(requested: str, explicit: str | None = None) -> tuple[str, MpiLauncher | None]:
     """Resolve `machine.srun_mpi`: return how ranks started by srun connect, and the mpiexec to use.
 
     MPICH's ranks connect through MPICH's own mpiexec, of which srun starts one process per node. Over Slurm's pmi2 they
@@ -105,17 +98,17 @@ def ranks_meet_through(requested: str, explicit: str | None = None) -> tuple[str
     except UserError:
         if requested == HYDRA or explicit:
             raise
-        log.info("ranks meet through pmix: mpiexec was not found")
+        log.info("ranks connect through pmix: mpiexec was not found")
         return "pmix", None
     if requested == HYDRA or mpiexec.vendor == "mpich":
-        log.info("ranks meet through %s, which srun starts on the nodes", mpiexec.path)
+        log.info("ranks connect through %s, which srun starts on the nodes", mpiexec.path)
         return HYDRA, mpiexec
-    log.info("ranks meet through pmix: %s is not MPICH's", mpiexec.path)
+    log.info("ranks connect through pmix: %s is not MPICH's", mpiexec.path)
     return "pmix", None
 
 
 def environment_of(environment: Mapping[str, str], *, launcher: Launcher, nodes: int, hydra: bool) -> dict[str, str]:
-    """Return the environment for the command line of `launch_line`; launcher `none` leaves it unchanged.
+    """Return the environment for the command line of `launch_argv`; launcher `none` leaves it unchanged.
 
     With `hydra`, srun starts one mpiexec per node, with all CPUs of the job on that node. Raises UserError if mpiexec
     requires srun, which is missing.
@@ -162,7 +155,7 @@ def find_mpiexec(explicit: str | None = None) -> MpiLauncher:
 
 
 def probe_mpi() -> dict[str, str]:
-    """Return `comm.mpi.facts` of a rank, or `error` with the reason if MPI does not initialize.
+    """Return `comm.mpi.library_properties` of a rank, or `error` with the reason if MPI does not initialize.
 
     The probe is a separate process, because a broken MPI hangs or kills its process.
     """

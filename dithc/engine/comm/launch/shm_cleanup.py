@@ -11,10 +11,11 @@ from contextlib import suppress
 from pathlib import Path
 
 from dithc.core.logging import get_logger, user_error
+from dithc.core.units import MIB
 
 log = get_logger(__name__)
 
-FOLDER, MIB = Path("/dev/shm"), 1 << 20
+FOLDER = Path("/dev/shm")
 PREFIXES = ("mpich_shm_", "ucx_shm_posix_", "dithc-")  # MPICH, its transport UCX, dithc
 
 # Measured with MPICH 5.0 and 2 to 8 ranks: its own segment, without which it fails, and those of UCX and of `exchange`.

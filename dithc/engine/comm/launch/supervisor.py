@@ -1,18 +1,18 @@
 """Supervision of the command line that starts ranks; ensures that no process outlives its purpose."""
 
-import ctypes
 import glob
 import os
 import signal
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from dithc.core.logging import get_logger, user_error
-from dithc.core.processes import child_processes, process_fields
+from dithc.core.processes import STOP_SIGNALS, child_processes, die_with_parent, start_time
 from dithc.engine.comm.environment import HYDRA_PROXY, LOST_SUFFIX, STARTED_VARIABLE, name_of
 from dithc.engine.comm.launch import shm_cleanup
 from dithc.engine.comm.launch.launch_command import COMMAND_STATUSES, Launcher, Vendor
@@ -20,51 +20,49 @@ from dithc.engine.comm.launch.launch_command import COMMAND_STATUSES, Launcher, 
 log = get_logger(__name__)
 
 DRIVER_PID_VARIABLE, DRIVER_HOST_VARIABLE = "DITHC_DRIVER_PID", "DITHC_DRIVER_HOST"
-FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
-STARTS, START_SECONDS, LATE_SECONDS, CHILDLESS_SECONDS, POLL_SECONDS = 3, 600.0, 30.0, 5.0, 0.5
+STARTS, START_SECONDS, CONNECT_WARNING_SECONDS, NO_CHILDREN_SECONDS, POLL_SECONDS = 3, 600.0, 30.0, 5.0, 0.5
 MIN_START_SECONDS = 0.1  # no rank writes output earlier, because Python itself takes longer to start
 LOST_SECONDS = 10.0  # grace period after the first lost rank: the launcher, or the same cause, may end the other ranks
 START_GRACE_SECONDS = 5.0  # ranks that are not connected have no state to save
-SET_PARENT_DEATH_SIGNAL = 1  # prctl(2), PR_SET_PDEATHSIG
 
 
 def supervise(
-    line: Sequence[str],
+    argv: Sequence[str],
     *,
     environment: Mapping[str, str],
     launcher: Launcher = "none",
     vendor: Vendor = "other",
     grace_seconds: float = 60.0,
-    meet_in: Path | None = None,
+    rendezvous_folder: Path | None = None,
 ) -> int:
-    """Run the line in a separate process group and return its exit status: 128 + n after signal n.
+    """Run a command in a separate process group and return its exit status: 128 + n after signal n.
 
     SIGTERM, SIGINT and SIGUSR1 are forwarded in the form that the launcher passes to its ranks. If the workflow driver
     named by DITHC_DRIVER_PID on this host exits, the command receives a stop request (a trainer then saves and exits).
     It is killed after the grace period, so that a killed driver leaves no processes.
 
     The connection of ranks occasionally fails for external reasons (a port is in use, a node responds late). Ranks that
-    ended or hung before they were connected are therefore restarted; their work has not begun. This requires `meet_in`:
-    a folder shared by all nodes, in which rank 0 creates a file once all ranks are connected by `connect_ranks`.
+    ended or hung before they were connected are therefore restarted; their work has not begun. This requires
+    `rendezvous_folder`, which all nodes share: rank 0 creates a file in it once `connect_ranks` has connected all ranks.
     """
-    launch = _Launch(line, launcher, vendor, grace_seconds)
-    if meet_in is None:
+    launch = _Launch(argv, launcher, vendor, grace_seconds)
+    if rendezvous_folder is None:
         return launch.run(environment, marker=None)
-    _sweep(meet_in)
+    _sweep(rendezvous_folder)
     for start in range(1, STARTS + 1):
         # A separate file per start, so that a late write from a rank on another node does not affect the next start.
-        marker = meet_in / f"{_marker_prefix()}{os.getpid()}.{time.time_ns()}"
-        segments, start_time = shm_cleanup.names(), time.monotonic()
+        marker = rendezvous_folder / f"{_marker_prefix()}{os.getpid()}.{time.time_ns()}"
+        segments, started_at = shm_cleanup.names(), time.monotonic()
         try:
             status = launch.run({**environment, STARTED_VARIABLE: str(marker)}, marker=marker)
-            has_started, is_early = marker.exists(), time.monotonic() < start_time + MIN_START_SECONDS
+            has_started, is_early = marker.exists(), time.monotonic() < started_at + MIN_START_SECONDS
             # MPICH's mpiexec exits with the number of a signal that ends it during its start; SIGINT's number is the
             # status of invalid input.
             is_signal = launcher == "mpiexec" and status == signal.SIGINT and is_early
             if not has_started and (rank_status := _read_loss(marker)[1]):
                 status = rank_status  # status of a rank; the launcher's status only reports that it was ended
         finally:
-            for path in meet_in.glob(f"{glob.escape(marker.name)}*"):
+            for path in rendezvous_folder.glob(f"{glob.escape(marker.name)}*"):
                 path.unlink(missing_ok=True)
             shm_cleanup.sweep(segments)
         if has_started or launch.signals or (status in COMMAND_STATUSES and not is_signal) or start == STARTS:
@@ -82,14 +80,14 @@ class _Driver:
     start: str | None
 
     def is_gone(self) -> bool:
-        return self.start is None or _start_time(self.pid) != self.start
+        return self.start is None or start_time(self.pid) != self.start
 
 
 @dataclass(frozen=True)
 class _Launch:
     """A launcher's command line; `signals` are the signals received during its last run."""
 
-    line: Sequence[str]
+    argv: Sequence[str]
     launcher: Launcher
     vendor: Vendor
     grace_seconds: float
@@ -100,22 +98,24 @@ class _Launch:
         self.signals.clear()
         try:
             child = subprocess.Popen(
-                self.line,
+                self.argv,
                 env=dict(environment),
                 stdin=subprocess.DEVNULL,  # a launcher in a background group must not read the terminal
                 process_group=0,
-                preexec_fn=follow_parent(carried_signal(signal.SIGTERM, launcher=self.launcher, vendor=self.vendor)),
+                preexec_fn=partial(
+                    die_with_parent, carried_signal(signal.SIGTERM, launcher=self.launcher, vendor=self.vendor)
+                ),
             )
         except OSError as error:
             fix = "check the command after `--`; a workflow rule only finds programs on its PATH"
-            got = f"{self.line[0]}: {error}"
+            got = f"{self.argv[0]}: {error}"
             raise user_error("command to launch", got=got, expected="a program", fix=fix) from error
 
         def forward(number: int, _: object) -> None:
             self.signals.append(signal.Signals(number))
             self._send(child, signal.Signals(number))
 
-        previous = {number: signal.signal(number, forward) for number in FORWARDED}
+        previous = {number: signal.signal(number, forward) for number in STOP_SIGNALS}
         try:
             return self._wait(child, driver=driver, marker=marker)
         finally:
@@ -125,7 +125,7 @@ class _Launch:
     def _send(self, child: "subprocess.Popen[bytes]", requested: signal.Signals) -> None:
         """Send a signal to the launcher, which forwards it, or to the process group of a plain command (maybe a shell)."""
         number = carried_signal(requested, launcher=self.launcher, vendor=self.vendor)
-        log.info("passing %s on to %s", number.name, self.line[0])
+        log.info("passing %s on to %s", number.name, self.argv[0])
         try:
             os.killpg(child.pid, number) if self.launcher == "none" else child.send_signal(number)
         except ProcessLookupError:
@@ -176,10 +176,10 @@ class _StartMonitor:
         # otherwise the ranks may belong to a daemon
         self._has_children = launch.launcher == "mpiexec" and launch.vendor != "other"
         self._start_time = self._last_poll = time.monotonic()
-        self._childless_since: float | None = None
+        self._without_children_since: float | None = None
         self._ranks: set[int] = set()  # processes of this node
         self._lost_at: float | None = None
-        self._is_late = False
+        self._has_warned = False
 
     def failure(self, pid: int, marker: Path | None) -> str:
         """Return the reason to end the launcher; empty while it may succeed.
@@ -187,29 +187,29 @@ class _StartMonitor:
         `marker` is the file that exists once all ranks are connected; None if they are, or if this is not reported.
         """
         now = time.monotonic()
-        if marker is None and (not self._has_children or now < self._last_poll + CHILDLESS_SECONDS):
+        if marker is None and (not self._has_children or now < self._last_poll + NO_CHILDREN_SECONDS):
             return ""  # the list of processes is long
         children, self._last_poll = child_processes(), now
         # MPICH's mpiexec waits forever if its processes end before they call back.
-        is_childless = self._has_children and pid not in children
-        self._childless_since = (self._childless_since or now) if is_childless else None
-        if is_childless and now > (self._childless_since or now) + CHILDLESS_SECONDS:
-            return f"mpiexec (process {pid}) has had no child process for {CHILDLESS_SECONDS:g} s: its ranks, ssh or srun ended"
+        has_no_children = self._has_children and pid not in children
+        self._without_children_since = (self._without_children_since or now) if has_no_children else None
+        if has_no_children and now > (self._without_children_since or now) + NO_CHILDREN_SECONDS:
+            return f"mpiexec (process {pid}) has had no child process for {NO_CHILDREN_SECONDS:g} s: its ranks, ssh or srun ended"
         if marker is None:
             return ""
         message, status = _read_loss(marker)
         if message or self._has_lost_one(pid, children):
             self._lost_at = self._lost_at or now
             if (message and not status) or now > self._lost_at + LOST_SECONDS:
-                return f"{message or 'a rank ended'} before the ranks had found each other"
+                return f"{message or 'a rank ended'} before the ranks were connected"
         if now > self._start_time + START_SECONDS:
-            return f"the ranks have not found each other after {START_SECONDS:g} s"
-        if now > self._start_time + LATE_SECONDS and not self._is_late:
-            self._is_late = True
+            return f"the ranks are not connected after {START_SECONDS:g} s"
+        if now > self._start_time + CONNECT_WARNING_SECONDS and not self._has_warned:
+            self._has_warned = True
             names = ", ".join(sorted({name_of(child) for child in children.get(pid, ())})) or "no process"
             log.warning(
-                "the ranks have not found each other after %g s: %s (process %d) runs %s; waiting up to %g s",
-                *(LATE_SECONDS, name_of(pid), pid, names, START_SECONDS),
+                "the ranks are not connected after %g s: %s (process %d) runs %s; waiting up to %g s",
+                *(CONNECT_WARNING_SECONDS, name_of(pid), pid, names, START_SECONDS),
             )
         return ""
 
@@ -233,7 +233,7 @@ def _sweep(folder: Path) -> None:
 
 
 def _marker_prefix() -> str:
-    return f".dithc-met-{socket.gethostname()}-"
+    return f".dithc-rendezvous-{socket.gethostname()}-"
 
 
 def _read_loss(marker: Path) -> tuple[str, int]:
@@ -256,16 +256,4 @@ def _find_driver(environment: Mapping[str, str]) -> _Driver | None:
     pid = environment.get(DRIVER_PID_VARIABLE, "")
     if not pid.isdigit() or environment.get(DRIVER_HOST_VARIABLE) != socket.gethostname():
         return None
-    return _Driver(int(pid), _start_time(int(pid)))
-
-
-def _start_time(pid: int) -> str | None:
-    """Return the start time of a process in kernel ticks; None if it is gone or a zombie."""
-    fields = process_fields(pid)
-    return None if not fields or fields[0] in "ZX" else fields[19]
-
-
-def follow_parent(number: signal.Signals) -> Callable[[], None]:
-    """Return a function for a child: the kernel sends `number` if this process dies."""
-    library = ctypes.CDLL(None)
-    return lambda: library.prctl(SET_PARENT_DEATH_SIGNAL, int(number))
+    return _Driver(int(pid), start_time(int(pid)))

@@ -20,15 +20,13 @@ from types import FrameType
 
 from dithc.core import openmp
 from dithc.core.logging import get_logger
-from dithc.core.processes import HELD, STOPPED
+from dithc.core.processes import FORWARDED, HELD, STOPPED, die_with_parent
 from dithc.engine.comm.environment import HYDRA_PROXY, UNSET, name_of
 from dithc.engine.comm.launch.exit_report import notify_launch, rank_here, report_exit
 from dithc.engine.comm.launch.shm_cleanup import FOLDER, size_and_free
-from dithc.engine.comm.launch.supervisor import follow_parent
 
 log = get_logger(__name__)
 
-FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP)
 # Time for which the watchdog of a dead rank keeps the launcher from killing the other ranks; they poll every second and
 # then stop.
 GRACE_SECONDS = 10.0
@@ -45,7 +43,7 @@ _stop_limit: mmap.mmap | None = None
 def start_watchdog() -> None:
     """Fork, and return in the child; the parent exits with the child's status. Call once, before threads start."""
     if name_of(os.getppid()) == HYDRA_PROXY:  # MPICH's mpiexec on this node; ranks would otherwise outlive it unnoticed
-        follow_parent(signal.SIGKILL)()
+        die_with_parent()
     global _stop_limit
     parent, _stop_limit = os.getpid(), mmap.mmap(-1, mmap.PAGESIZE)
     set_stop_timeout(STOP_TIMEOUT_SECONDS)
@@ -54,7 +52,7 @@ def start_watchdog() -> None:
     openmp.release_teams()
     child = os.fork()
     if child == 0:
-        follow_parent(signal.SIGKILL)()
+        die_with_parent()
         if os.getppid() != parent:  # the parent died before the line above
             os._exit(1)
         return

@@ -68,7 +68,7 @@ class MpiProcessGroup(_PROCESS_GROUP):  # type: ignore[misc]
         self._peers, self._number = NodePeers(channel, ranks), 0
         store_rank = 0 if not ranks else ranks.index(0) if 0 in ranks else None
         self._missing_ranks = MissingRankDetector(options.store, rank, size, store_rank, self._peers.describe)
-        self.service = ProgressThread(f"dithc-mpi-{rank}", cpu=_communication_cpu, watch=self._check_ranks)
+        self.thread = ProgressThread(f"dithc-mpi-{rank}", cpu=_communication_cpu, watch=self._check_ranks)
         _groups.add(self)
 
     def name(self) -> str:
@@ -92,7 +92,7 @@ class MpiProcessGroup(_PROCESS_GROUP):  # type: ignore[misc]
     group_desc = property(getGroupDesc)
 
     def shutdown(self) -> None:
-        if not self.service.stop(timeout_seconds=STOP_SECONDS):
+        if not self.thread.stop(timeout_seconds=STOP_SECONDS):
             log.warning("communication thread: still waiting for other ranks after %g s; abandoning it", STOP_SECONDS)
         _groups.discard(self)
 
@@ -186,13 +186,13 @@ class MpiProcessGroup(_PROCESS_GROUP):  # type: ignore[misc]
 
         label = f"{name} of {NAME}, rank {self._rank} of {self._size}"
         number = self._number if in_order else None
-        job = CommOperation(label, operation, complete, seconds, number=number, in_order=in_order, num_bytes=num_bytes)
-        self.service.submit(job)
-        return MpiWork(future, job)
+        submitted = CommOperation(label, operation, complete, seconds, number, in_order, num_bytes)
+        self.thread.submit(submitted)
+        return MpiWork(future, submitted)
 
-    def _check_ranks(self, jobs: Sequence[CommOperation]) -> None:
+    def _check_ranks(self, operations: Sequence[CommOperation]) -> None:
         self._peers.check(stopped_seconds=_stopped_seconds)
-        self._missing_ranks.check(jobs)
+        self._missing_ranks.check(operations)
 
     def _start_all(self, name: str, collective: Callable[..., Operation], inputs: Any, outputs: Any) -> Any:
         operations = [collective(x, out) for x, out in zip(inputs, outputs, strict=True)]
@@ -209,11 +209,11 @@ def bind_progress_threads(cpu: int) -> None:
     global _communication_cpu
     _communication_cpu = cpu
     for group in list(_groups):
-        group.service.bind(cpu)
+        group.thread.bind(cpu)
 
 
 def record_operations() -> AbstractContextManager[list[OperationSpan]]:
-    return progress_thread.record_spans(group.service for group in list(_groups))
+    return progress_thread.record_spans(group.thread for group in list(_groups))
 
 
 def _chain(operations: list[Operation]) -> Operation:

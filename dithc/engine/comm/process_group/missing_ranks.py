@@ -38,24 +38,24 @@ class MissingRankDetector:
         self._recorded = 0  # number of the last collective for which this rank has recorded that it waits
         self._last_query: tuple[int, float] = (0, 0.0)
 
-    def check(self, jobs: Sequence[CommOperation]) -> None:
-        """Check the collective that is waited for: the first of `jobs` that has a number."""
-        job = next((job for job in jobs if job.number is not None), None)
-        if job is None or job.number is None or job.waiting_since is None or self._store is None:
+    def check(self, operations: Sequence[CommOperation]) -> None:
+        """Check the collective that is waited for: the first of `operations` that has a number."""
+        head = next((item for item in operations if item.number is not None), None)
+        if head is None or head.number is None or head.waiting_since is None or self._store is None:
             return
         now = time.monotonic()
-        waited = now - job.waiting_since
-        if waited > RECORD_AFTER_SECONDS and self._recorded < job.number:
-            self._recorded = job.number
+        waited = now - head.waiting_since
+        if waited > RECORD_AFTER_SECONDS and self._recorded < head.number:
+            self._recorded = head.number
             _call_within(0.0, lambda: self._store.set(_key(self._rank), str(self._recorded)))
-        pause = min(QUERY_AFTER * job.timeout_seconds, MAX_QUERY_SECONDS)
+        pause = min(QUERY_AFTER * head.timeout_seconds, MAX_QUERY_SECONDS)
         number, query_time = self._last_query
-        if now - (query_time if number == job.number else job.waiting_since) > max(pause, 2 * RECORD_AFTER_SECONDS):
-            self._last_query = (job.number, now)
-            missing, job.missing = self._missing(job.number)
+        if now - (query_time if number == head.number else head.waiting_since) > max(pause, 2 * RECORD_AFTER_SECONDS):
+            self._last_query = (head.number, now)
+            missing, head.missing = self._missing(head.number)
             logging_rank = next((rank for rank in range(self._size) if rank not in missing), self._rank)
-            if number != job.number and self._rank == logging_rank:  # one of the waiting ranks logs
-                values = (job.name, f"{waited:.0f}", job.missing, job.timeout_seconds)
+            if number != head.number and self._rank == logging_rank:  # one of the waiting ranks logs
+                values = (head.name, f"{waited:.0f}", head.missing, head.timeout_seconds)
                 log.warning("%s: waiting for %s s for %s; gives up after %g s", *values)
 
     def _missing(self, number: int) -> tuple[list[int], str]:

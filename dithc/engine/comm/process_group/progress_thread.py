@@ -41,18 +41,18 @@ THREAD_NAME = "dithc-mpi"
 class CommOperation:
     """Submitted operation.
 
-    With `in_order` it waits for earlier jobs with `in_order`. A collective has several steps. MPI and the exchange identify a
-    step by its position in the group, which two interleaved collectives would mix up.
+    With `in_order` it waits for earlier operations with `in_order`. A collective has several steps. MPI and the exchange
+    identify a step by its position in the group, which two interleaved collectives would mix up.
     """
 
     name: str
-    operation: Operation
+    steps: Operation
     done: Callable[[Any, BaseException | None], None]  # called once, on the communication thread: result, or error
     timeout_seconds: float  # without progress, after which it fails
     number: int | None = None  # index among the group's collectives, from 1
     in_order: bool = False
     num_bytes: int | None = None  # sent by this rank, if they were counted
-    spans: list[OperationSpan] | None = field(default=None, init=False)  # receives a span when the job has ended
+    spans: list[OperationSpan] | None = field(default=None, init=False)  # receives a span when the operation has ended
     waiting_since: float | None = field(default=None, init=False)  # `time.monotonic` of its start or last progress
     missing: str = field(default="", init=False)  # description of the ranks that it waits for
     begun: float | None = field(default=None, init=False)  # `time.perf_counter` of its first step
@@ -62,10 +62,10 @@ class CommOperation:
         """Run one step; return whether it progressed and whether it finished."""
         try:
             if self.begun is not None:
-                progressed = self.operation.send(wait_ns)
+                progressed = self.steps.send(wait_ns)
             else:
                 self.begun = time.perf_counter()
-                progressed = next(self.operation)
+                progressed = next(self.steps)
         except StopIteration as end:
             self._end(end.value, None)
             return True, True
@@ -83,7 +83,7 @@ class CommOperation:
         return progressed, False
 
     def fail(self, error: BaseException) -> None:
-        self.operation.close()
+        self.steps.close()
         self._end(None, error)
 
     def _end(self, result: Any, error: BaseException | None) -> None:
@@ -94,7 +94,7 @@ class CommOperation:
 
 
 class ProgressThread:
-    """Thread that runs jobs until it is stopped; `spans`, if set, receives a span of every job that has ended."""
+    """Thread that runs operations until it is stopped; `spans`, if set, receives a span of every ended operation."""
 
     spans: list[OperationSpan] | None = None
 
@@ -103,7 +103,7 @@ class ProgressThread:
     ) -> None:
         """Start the thread, on the logical CPU `cpu` if it is set.
 
-        `watch` is called with the active jobs every second without progress; an exception ends all jobs.
+        `watch` is called with the active operations every second without progress; an exception ends all operations.
         """
         self._watch, self._next_watch = watch, 0.0
         self._queue: queue.SimpleQueue[CommOperation | None] = queue.SimpleQueue()
@@ -124,15 +124,15 @@ class ProgressThread:
         else:
             log.info("communication thread: bound to CPU %d", cpu)
 
-    def submit(self, job: CommOperation) -> None:
-        """Submit a job to the thread; RuntimeError if the service was stopped."""
+    def submit(self, operation: CommOperation) -> None:
+        """Submit an operation to the thread; RuntimeError if the thread was stopped."""
         if self._stopped:
-            raise RuntimeError(f"{job.name}: the process group was destroyed")
-        job.spans = self.spans
-        self._queue.put(job)
+            raise RuntimeError(f"{operation.name}: the process group was destroyed")
+        operation.spans = self.spans
+        self._queue.put(operation)
 
     def stop(self, *, timeout_seconds: float) -> bool:
-        """Complete the active jobs and end the thread; return whether it ended in time."""
+        """Complete the active operations and end the thread; return whether it ended in time."""
         self._stopped = True
         self._queue.put(None)
         self._thread.join(timeout_seconds)
@@ -153,13 +153,13 @@ class ProgressThread:
                 time.sleep(SLEEP_SECONDS)
 
     def _receive(self, active: list[CommOperation], *, wait: bool) -> bool:
-        """Move new jobs into `active`; return whether the thread should end."""
-        jobs = [self._queue.get()] if wait else []
+        """Move new operations into `active`; return whether the thread should end."""
+        operations = [self._queue.get()] if wait else []
         with suppress(queue.Empty):
             while True:
-                jobs.append(self._queue.get_nowait())
-        active += [job for job in jobs if job is not None]
-        return None in jobs
+                operations.append(self._queue.get_nowait())
+        active += [operation for operation in operations if operation is not None]
+        return None in operations
 
     def _call_watch(self, active: list[CommOperation]) -> None:
         now = time.monotonic()
@@ -169,19 +169,19 @@ class ProgressThread:
         try:
             self._watch(active)
         except Exception as error:
-            for job in active:
-                job.fail(error)
+            for operation in active:
+                operation.fail(error)
             active.clear()
 
     def _advance(self, active: list[CommOperation]) -> bool:
-        has_progress, first = False, next((job for job in active if job.in_order), None)
-        runnable = [job for job in active if job is first or not job.in_order]
+        has_progress, first = False, next((operation for operation in active if operation.in_order), None)
+        runnable = [operation for operation in active if operation is first or not operation.in_order]
         wait_ns = MAX_WAIT_NANOSECONDS if len(runnable) == 1 and self._queue.empty() else 0
-        for job in runnable:
-            progressed, finished = job.advance(wait_ns)
+        for operation in runnable:
+            progressed, finished = operation.advance(wait_ns)
             has_progress |= progressed
             if finished:
-                active.remove(job)
+                active.remove(operation)
         return has_progress
 
 
@@ -190,23 +190,23 @@ _WORK: Any = Work
 
 
 class MpiWork(_WORK):  # type: ignore[misc]
-    """Active operation. Its future is a list of tensors; `wait` raises the error of the operation."""
+    """Handle of an operation. Its future is a list of tensors; `wait` raises the error of the operation."""
 
-    def __init__(self, ended: "Future[Any]", job: CommOperation) -> None:
+    def __init__(self, ended: "Future[Any]", operation: CommOperation) -> None:
         super().__init__()
         # An exception set on a future crashes torch's C++ side; an exception raised by a callback is passed on
         # correctly.
-        self._ended, self._future, self._job = ended, ended.then(_unwrap), job
+        self._ended, self._future, self._operation = ended, ended.then(_unwrap), operation
 
     @property
     def begun(self) -> float | None:
         """`time.perf_counter` of the first step; None before."""
-        return self._job.begun
+        return self._operation.begun
 
     @property
     def ended(self) -> float | None:
         """`time.perf_counter` of completion or failure; None before."""
-        return self._job.ended
+        return self._operation.ended
 
     def wait(self, timeout: timedelta | None = None) -> bool:
         _unwrap(self._ended)
@@ -236,14 +236,14 @@ def _unwrap(future: "Future[Any]") -> Any:
 
 
 @contextmanager
-def record_spans(services: Iterable[ProgressThread]) -> Iterator[list[OperationSpan]]:
-    """Record all jobs submitted to the threads during a `with` block."""
+def record_spans(threads: Iterable[ProgressThread]) -> Iterator[list[OperationSpan]]:
+    """Record all operations submitted to the threads during a `with` block."""
     spans: list[OperationSpan] = []
-    threads = list(services)
-    for service in threads:
-        service.spans = spans
+    threads = list(threads)
+    for thread in threads:
+        thread.spans = spans
     try:
         yield spans
     finally:
-        for service in threads:
-            service.spans = None
+        for thread in threads:
+            thread.spans = None

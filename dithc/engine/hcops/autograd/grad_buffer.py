@@ -22,7 +22,7 @@ ALIGNMENT = 1024
 def flat_gradients(parameters: Iterable[Parameter], *, zeros: Callable[[int], Tensor] = torch.zeros) -> Tensor:
     """Set `flat_grad` of each parameter to a view of a new fp32 buffer from `zeros`, and return the buffer.
 
-    Only fp32 parameters on the CPU participate. If the reference serves linear layers, the buffer is empty. A `.grad`
+    Only fp32 parameters on the CPU participate. If the reference computes linear layers, the buffer is empty. A `.grad`
     kept beyond `zero_grad(set_to_none=True)` is a view of the buffer, which the next backward pass overwrites.
     """
     if backend_of("linear") == FALLBACK:

@@ -17,9 +17,9 @@ from dithc.engine.hcops import reference
 from dithc.engine.hcops.autograd import OPERATORS, gradients, restore_grad, traced
 from dithc.engine.hcops.backend import backend_of, log_default, raw
 from dithc.engine.hcops.c import sequence
-from dithc.engine.hcops.dispatch import compute_type, dense, reference_serves, rows_dense, unsupported_reason
+from dithc.engine.hcops.dispatch import compute_type, dense, rows_dense, unsupported_reason, uses_reference
 from dithc.engine.hcops.matrix_ops import linear
-from dithc.engine.hcops.token_shard import part
+from dithc.engine.hcops.token_shard import current_shard
 
 # Operators that provide the raw kernels of each node.
 PARTS_OF_MLP = ("mlp", "linear", "linear_gelu", "linear_gate_residual", "gate_residual")
@@ -51,7 +51,7 @@ def mlp(
     names the argument with a wrong shape or type.
     """
     layers = {"weight1": weight1, "bias1": bias1, "weight2": weight2, "bias2": bias2}
-    if reference_serves("mlp", x=x, **layers, gate=gate, residual=residual):
+    if uses_reference("mlp", x=x, **layers, gate=gate, residual=residual):
         hidden = reference.linear_gelu(x, weight1, bias1)
         return reference.linear_gate_residual(hidden, weight2, bias2, gate, residual)
     if len({backend_of(part) for part in PARTS_OF_MLP}) > 1:
@@ -103,7 +103,7 @@ class BlockVariant(NamedTuple):
     sin: Tensor | None = None
 
 
-all_are_seen: Callable[[], bool] = nn.modules.module._has_any_global_hook
+has_global_hooks: Callable[[], bool] = nn.modules.module._has_any_global_hook
 """Return whether a global module hook exists, which must receive the calls of every module."""
 
 
@@ -113,15 +113,15 @@ def is_plain(module: nn.Module, kind: type[nn.Module]) -> bool:
     return type(module) is kind and "forward" not in module.__dict__ and not any(hooks)
 
 
-def in_one_library() -> bool:
+def all_operators_use_c() -> bool:
     return all(backend_of(part) == "c" for part in PARTS_OF_BLOCK)
 
 
-def block_serves(x: Tensor, c: Tensor, weights: BlockWeights | FinalLayerWeights) -> bool:
-    """Return whether `block` or `last` accepts these inputs, of which all or none require a gradient."""
-    if part.across is not None and not part.across.in_sequence:
+def accepts_block(x: Tensor, c: Tensor, weights: BlockWeights | FinalLayerWeights) -> bool:
+    """Return whether `block` or `final_layer` accepts these inputs, of which all or none require a gradient."""
+    if current_shard.across is not None and not current_shard.across.in_sequence:
         return False
-    if traced(x) or not in_one_library():
+    if traced(x) or not all_operators_use_c():
         return False
     layers: tuple[Tensor, ...] = weights[: 2 * NUM_LAYERS]  # type: ignore[assignment]
     norms = [weight for weight in weights[2 * NUM_LAYERS :] if weight is not None]
@@ -143,9 +143,9 @@ def block_serves(x: Tensor, c: Tensor, weights: BlockWeights | FinalLayerWeights
 
 
 def block(x: Tensor, c: Tensor, weights: BlockWeights, kind: BlockVariant) -> Tensor:
-    """Apply a DiT block with adaLN-Zero (Peebles & Xie 2023, section 3.2) that `block_serves` has accepted.
+    """Apply a DiT block with adaLN-Zero (Peebles & Xie 2023, section 3.2) that `accepts_block` has accepted.
 
-    The bits equal the single operators'. Weights with an attribute `flat_grad` receive their gradients there. x is
+    Bitwise identical to the separate operators. Weights with an attribute `flat_grad` receive their gradients there. x is
     (N, T, D), c (N, D); the result (N, T, D) has the type of the residual connections.
     """
     log_default()
@@ -167,7 +167,7 @@ def modulated(x: Tensor, modulation: Tensor, weights: BlockWeights, kind: BlockV
     return out
 
 
-def last(x: Tensor, active: Tensor, weights: FinalLayerWeights, kind: BlockVariant) -> Tensor:
+def final_layer(x: Tensor, active: Tensor, weights: FinalLayerWeights, kind: BlockVariant) -> Tensor:
     """Apply the accepted final layer (Peebles & Xie 2023, figure 3) without gradients; `active` (N, D) is SiLU of c."""
     linear, dtype = raw("linear_forward"), type_of_products(x)
     shift, scale = linear(active, weights.modulation, weights.modulation_bias, dtype).chunk(2, dim=1)  # (N, D) each
@@ -250,10 +250,10 @@ def _forward(
         if kind.cos is not None or w.query is not None:
             constants = (kind.cos, kind.sin, w.query, w.key)
             heads = raw("rotate_heads_forward")(qkv, kind.num_heads, kind.eps, *constants)  # (N, T, 3D)
-        if part.across is None:
+        if current_shard.across is None:
             mixed, lse = raw("attention_forward")(heads, kind.num_heads)  # (N, T, D), (N, H, T)
         else:
-            mixed, lse = part.across.attention(heads, kind.num_heads), None
+            mixed, lse = current_shard.across.attention(heads, kind.num_heads), None
         stream, branch_a = gated(mixed, w.projection, w.projection_bias, gate_a, x, dtype, keep=keep)  # (N, T, D) each
         normed_m, *stats_m = norm(stream, shift_m, scale_m, kind.eps, dtype)
         if kind.swiglu:

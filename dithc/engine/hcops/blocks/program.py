@@ -12,7 +12,7 @@ from torch import Tensor
 from dithc.engine.hcops.backend import log_default, raw
 from dithc.engine.hcops.blocks import fused, sharded_ops
 from dithc.engine.hcops.c import PackedWeights, program, tensor_version
-from dithc.engine.hcops.token_shard import part
+from dithc.engine.hcops.token_shard import current_shard
 
 __all__ = ["PackedWeights", "Program", "tensor_version"]
 
@@ -34,14 +34,14 @@ class Program:
         memory: list[Tensor],
         last: fused.FinalLayerWeights | None = None,
     ) -> None:
-        """Record the pass without running it; `fused.block_serves` has accepted all weights for inputs like x and c.
+        """Record the pass without running it; `fused.accepts_block` has accepted all weights for inputs like x and c.
 
         Other shapes share the storage `packs`. Programs of this thread that never run concurrently share the result
         memory. Without `last` the pass ends with the last block.
         """
         log_default()
         self._x, self._c = x.clone(), c.clone()
-        self._across = part.across  # writes and reads shared memory
+        self._across = current_shard.across  # writes and reads shared memory
         with program(packs, memory) as self._kernels:
             stream, active = self._x, raw("silu_forward")(self._c)  # (N, T, D), (N, D)
             self._kernels.buffers.keep(active)  # a layer may be computed when its block is recorded
@@ -49,7 +49,7 @@ class Program:
                 stream = fused.modulated(stream, modulation, block_weights, kind)
                 self._kernels.buffers.free_except(stream)
             if last is not None:
-                stream = fused.last(stream, active, last, kinds[-1])
+                stream = fused.final_layer(stream, active, last, kinds[-1])
         self._out = stream
         self._slot = (0, 0) if self._across is None else self._across.turn
 

@@ -25,7 +25,7 @@ from dithc.engine.hcops.checks import (
     fp32,
     typed,
 )
-from dithc.engine.hcops.token_shard import part
+from dithc.engine.hcops.token_shard import current_shard
 from dithc.engine.hcops.tuning import Blocking, Choice, Layout, choice
 from dithc.engine.native import signatures
 
@@ -196,7 +196,7 @@ def attention_arguments(
     return signatures.AttentionArguments(
         *(n, t, key.shape[2], h, key.shape[1], k, scale, causal, TYPES[query.dtype]),
         *(head_layout(x) for x in (query, key, value, out)),
-        lse=lse.data_ptr(),
+        out_lse=lse.data_ptr(),
     )
 
 
@@ -232,7 +232,7 @@ def _forward_product(
 ) -> None:
     """Compute c = epilogue(x W^T + b). `epilogue` contains the fields of GemmArguments from `before` on."""
     n, k = weight.shape
-    rows_like = 0 if not part.tokens else part.tokens if x.dim() == STREAM else 1
+    rows_like = 0 if not current_shard.tokens else current_shard.tokens if x.dim() == STREAM else 1
     x_address, x_type = array(op, "x", x)
     weight_address, weight_type = array(op, "weight", weight)
     bias_fields = (None, 0) if bias is None else array(op, "bias", bias)
@@ -307,7 +307,7 @@ def _gemm(tuned: Blocking | None, *fields: int | None, rows_like: int = 0, weigh
 
 
 def _tuned(m: int, n: int, k: int, layout: Layout, dtype: torch.dtype) -> Choice | None:
-    if part.tokens:  # choices depend on the shape, and parts have many shapes
+    if current_shard.tokens:  # choices depend on the shape, and parts have many shapes
         return None
     return choice(m, n, k, layout, "bf16" if dtype is torch.bfloat16 else "fp32")
 

@@ -33,7 +33,7 @@ log = get_logger(__name__)
 Function = TypeVar("Function", bound=Callable[..., Any])
 # An array of fp32, or of bf16 as its bits.
 Array = NDArray[np.float32] | NDArray[np.uint16]
-# Either of both, selected by a number at run time, if one compiled loop must serve all types: (fp32 array, bf16 array,
+# Either of both, selected by a number at run time, if one compiled loop must support all types: (fp32 array, bf16 array,
 # kind).
 Either = tuple[NDArray[np.float32], NDArray[np.uint16], int]
 FP32, ROUNDED, BF16 = 0, 1, 2  # ROUNDED: fp32 in memory, rounded to bf16 when read

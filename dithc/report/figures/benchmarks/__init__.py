@@ -1,6 +1,6 @@
 """Figures of benchmarks: scaling, sampling, steps of optimization, memory over time, time to quality.
 
-Contents: one module per figure; each draws from the records of `dithc.report.benchmarks`.
+Contents: one module per figure; each draws from `ReportRecords`.
 Invariants: as in `dithc.report.figures`.
 Extending: as in `dithc.report.figures`.
 """

@@ -31,8 +31,8 @@ class SampleImage:
     difference: NDArray[np.float64] | None
 
 
-def draw_sampling(facts: ReportRecords) -> Figure:
-    result = facts.benches.get("sampling")
+def draw_sampling(records: ReportRecords) -> Figure:
+    result = records.benches.get("sampling")
     return draw_variants(result) if result else placeholder("sampling on several ranks: not run")
 
 

@@ -8,7 +8,7 @@ import numpy as np
 from matplotlib.colors import to_hex, to_rgb
 
 from dithc.core.measurements import short
-from dithc.report.benchmarks import scaling_curves
+from dithc.report import scaling_curves
 from dithc.report.figures import theme
 from dithc.report.figures.canvas import Figure, canvas, placeholder
 from dithc.report.records import ReportRecords
@@ -26,16 +26,16 @@ Colors = dict[scaling_curves.ScalingCurve, str]
 Line = tuple[scaling_curves.ScalingCurve, list[scaling_curves.ScalingPoint], str]
 
 
-def draw_scaling(facts: ReportRecords, *, mode: scaling_curves.Mode) -> Figure:
+def draw_scaling(records: ReportRecords, *, mode: scaling_curves.Mode) -> Figure:
     """Draw weak scaling (figure 10) or strong scaling (figure 11)."""
     curves = [
         curve
-        for curve in facts.scaling
+        for curve in records.scaling
         if curve.mode == mode and any(point.seconds or point.efficiency for point in curve.drawn)
     ]
     if all(curve.kind == "published" for curve in curves):
         return placeholder(f"{mode} scaling: not run")
-    models = list(dict.fromkeys(curve.model for curve in facts.scaling))
+    models = list(dict.fromkeys(curve.model for curve in records.scaling))
     hues = {model: theme.PALETTE[number % len(theme.PALETTE)] for number, model in enumerate(models)}
     colors = _shades(curves, hues)
     figure, (efficiency, seconds) = canvas(2, columns=1, height=3.1)

@@ -41,8 +41,8 @@ def stage_bars(result: Mapping[str, Any]) -> list[StageBar]:
     ]
 
 
-def draw_stepwise(facts: ReportRecords) -> Figure:
-    result = facts.benches.get("stepwise")
+def draw_stepwise(records: ReportRecords) -> Figure:
+    result = records.benches.get("stepwise")
     if not result:
         return placeholder("training by stages: not run")
     settings = result["settings"]

@@ -9,12 +9,12 @@ import numpy as np
 
 from dithc.core.logging import user_error
 from dithc.core.measurements import rounded, short
+from dithc.core.units import GIB, MIB
 from dithc.report.documents import read_json
 from dithc.report.figures import theme
 from dithc.report.figures.canvas import Figure, grid, placeholder
 from dithc.report.records import ReportRecords
 
-GIB, MIB = 1 << 30, 1 << 20
 LABELS = {
     "outside": "other",
     "state": "moments, averages",
@@ -80,9 +80,9 @@ def timeline_of(content: Mapping[str, Any], *, title: str = "") -> Timeline | No
     return Timeline(title=title or label, plan=memory["plan"], spans=spans, measured_peak_bytes=peak)
 
 
-def draw_memory(facts: ReportRecords) -> Figure:
+def draw_memory(records: ReportRecords) -> Figure:
     """Draw the plan in the `dithc bench automem` result of the report."""
-    timeline = timeline_of(facts.benches.get("automem", {}))
+    timeline = timeline_of(records.benches.get("automem", {}))
     return draw_timeline(timeline) if timeline else placeholder("plan of memory: not run")
 
 

@@ -200,18 +200,18 @@ def _crowding(measured: Sequence[dict[str, Any]]) -> Sequence[tuple[int, float]]
 def block_seconds(model: DiT, work: SamplingWork, *, bf16: bool) -> dict[str, float]:
     """Return seconds of blocks and calls by name.
 
-    `long` and `short` are the seconds of a block with a long and a short strip of one image. `leaving` is the extra
-    time of a block in two calls, and `call` the time of a network call outside of blocks.
+    `long` and `short` are the seconds of a block with a long and a short strip of one image. `split_call_seconds`
+    is the extra time of a block in two calls, and `call` the time of a network call outside of blocks.
     """
     long, short = strips(work)
     blocks = model.chain()[:BLOCKS]
     timed = {"long": _block(model, blocks, work, long), "short": _block(model, blocks, work, short)}
     if work.in_memory and short < long:
-        timed["left"] = _block(model, blocks, work, short, in_sequence=False)
+        timed["split"] = _block(model, blocks, work, short, in_sequence=False)
     with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16, enabled=bf16):
         times = dict(zip(timed, _median_of_rounds(list(timed.values())), strict=True))
     times = {name: seconds / min(BLOCKS, work.depth) for name, seconds in times.items()}
-    times["split_call_seconds"] = max(0.0, times.pop("left", 0.0) - times["short"])
+    times["split_call_seconds"] = max(0.0, times.pop("split", 0.0) - times["short"])
     return times | {"call": _call_seconds(model, work, times["long"], bf16=bf16)}
 
 

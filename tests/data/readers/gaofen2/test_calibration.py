@@ -120,7 +120,7 @@ def test_scene_is_calibrated_with_the_camera_and_date_of_the_xml(tmp_path: Path)
     valid = plain.mask > 0
     expected = plain.pixels * gains[:, None, None]
     np.testing.assert_allclose(radiance.pixels[:, valid] * 0.02, expected[:, valid], atol=0.011)
-    assert radiance.facts["gains"] == gains.tolist()
+    assert radiance.properties["gains"] == gains.tolist()
     assert radiance.units == "radiance"
     assert reflectance.scale == 1e-4
     assert 0.02 < np.median(reflectance.pixels[2, valid]) * 1e-4 < 0.3

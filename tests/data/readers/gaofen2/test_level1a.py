@@ -20,8 +20,8 @@ from dithc.data.readers import read_scenes
 from dithc.data.readers.gaofen2 import orthorectify
 from dithc.data.scene import Reason, Rejection, Scene
 from dithc.data.synthetic.gaofen2 import GaofenScene
-from tests.data.readers.clutter_files import add_clutter, touch
 from tests.data.readers.scene_readers import reader
+from tests.data.readers.system_files import add_system_files, touch
 from tests.inputs.gaofen2_raw import RATIO, RawProduct
 
 SIZE, SEED, GSD_M = 48, 5, 3.24
@@ -186,9 +186,9 @@ def test_packed_product_equals_the_unpacked_product(raw_gaofen: Path, tmp_path: 
         content.extractall(tmp_path / "unpacked", filter="data")
     unpacked = read_one(tmp_path / "unpacked", height_m=120.0)
     np.testing.assert_array_equal(packed.pixels, unpacked.pixels)
-    assert packed.facts == unpacked.facts
-    assert packed.facts["satellite"] == "GF2"
-    assert packed.facts["orthorectified"] == "120 m"
+    assert packed.properties == unpacked.properties
+    assert packed.properties["satellite"] == "GF2"
+    assert packed.properties["orthorectified"] == "120 m"
     assert packed.scene_id == archive.name
 
 
@@ -245,7 +245,7 @@ def test_image_size_that_contradicts_the_xml_is_rejected(product: Path) -> None:
             assert error.reason == Reason.GRID_MISMATCH
             assert "as specified in its XML" in error.expected
         image.write_bytes(intact)
-    assert read_one(product, height_m=120.0, pansharpen="gsa", gsd_m=0.81).facts["pansharpened"] == "gsa"
+    assert read_one(product, height_m=120.0, pansharpen="gsa", gsd_m=0.81).properties["pansharpened"] == "gsa"
 
 
 @pytest.mark.parametrize("change", ["no data", "complex", "five bands", "zeros"])
@@ -329,9 +329,9 @@ def test_product_mask_becomes_no_data_for_packed_and_unpacked_products(
 
 
 @pytest.mark.parametrize("is_packed", [False, True])
-def test_operating_system_clutter_is_not_read_as_products(product: Path, tmp_path: Path, is_packed: bool) -> None:
+def test_operating_system_files_are_not_read_as_products(product: Path, tmp_path: Path, is_packed: bool) -> None:
     shutil.copytree(product, tmp_path / "in" / product.name)
-    add_clutter(tmp_path / "in")
+    add_system_files(tmp_path / "in")
     folder = tmp_path / "in"
     if is_packed:
         folder = tmp_path / "packed"

@@ -120,9 +120,9 @@ def test_quality_is_none_for_small_images(side: int, is_measured: bool) -> None:
 def test_sharpened_product_is_closer_to_the_reference_than_interpolated(product: Path, dem: str) -> None:
     scene = read_one(product, dem=dem)
     assert scene.place.gsd_m == 0.81
-    assert scene.facts["pansharpened"] == "gsa"
-    assert np.hypot(*scene.facts["pan_shift_m"]) < 0.3  # a tenth of a multispectral pixel
-    assert 0 < scene.facts["ergas"] < 10
+    assert scene.properties["pansharpened"] == "gsa"
+    assert np.hypot(*scene.properties["pan_shift_m"]) < 0.3  # a tenth of a multispectral pixel
+    assert 0 < scene.properties["ergas"] < 10
     raw = RawProduct(GaofenScene(index=0, size=SIZE, gsd=GSD_M), SEED)
     grid = Grid(crs="EPSG:32650", epsg=32650, transform=scene.place.transform or (0,) * 6, shape=scene.pixels.shape[1:])
     heights = read_heights(Path(dem), height_m=0.0)
@@ -150,7 +150,7 @@ def test_shifted_panchromatic_image_is_rejected_by_the_measured_shift(product: P
     coefficients.write_text(rpb_text(type(rpc)(**{**vars(rpc), "samp_off": rpc.samp_off + 6.0})))
     assert read_error(product, dem=dem).reason == Reason.MISREGISTERED
     accepted = read_one(product, dem=dem, max_shift=2.0)
-    assert np.hypot(*accepted.facts["pan_shift_m"]) == pytest.approx(
+    assert np.hypot(*accepted.properties["pan_shift_m"]) == pytest.approx(
         6 * 0.81, abs=1.1
     )  # in windows of 32 pixels of 3.24 m
 

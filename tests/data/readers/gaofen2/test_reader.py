@@ -34,8 +34,8 @@ def test_geotiff_preserves_pixels_and_reads_facts_from_the_xml(product: Path) ->
     assert scene.units == "dn"
     assert scene.place.crs == info.crs
     assert scene.place.gsd_m == 4.0
-    assert scene.facts["satellite"] == "GF2"
-    assert scene.facts["sensing_time"].startswith("2020")
+    assert scene.properties["satellite"] == "GF2"
+    assert scene.properties["sensing_time"].startswith("2020")
 
 
 def test_panchromatic_file_of_a_product_is_not_read_as_a_scene(product: Path) -> None:

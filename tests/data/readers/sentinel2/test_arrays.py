@@ -108,7 +108,7 @@ def test_byte_order_and_memory_layout_do_not_change_scenes(
         np.save(tmp_path / f"scene{order}.npy", values.astype(order + dtype))
     np.save(tmp_path / "fortran.npy", np.asfortranarray(values.astype(dtype)))
     scenes = read_all(tmp_path, units=units, offset=0.0 if units == "dn" else None)
-    assert len({scene.facts["dtype"] for scene in scenes}) == 1
+    assert len({scene.properties["dtype"] for scene in scenes}) == 1
     for scene in scenes:
         np.testing.assert_array_equal(scene.pixels, land)
 

@@ -46,9 +46,9 @@ def test_all_bands_are_on_the_10_m_grid_with_offsets_applied(safe_folder: Path, 
     digital, _ = read_raster(band(safe_product, "B04_10m"))
     valid = scene.mask != Mask.INVALID
     np.testing.assert_array_equal(scene.pixels[scene.bands.index("B04")][valid], digital[0].astype(int)[valid] - 1000)
-    assert scene.facts["baseline"] == "04.00"
-    assert scene.facts["offset_source"] == "xml"
-    assert scene.facts["offsets"] == [-1000.0] * 12
+    assert scene.properties["baseline"] == "04.00"
+    assert scene.properties["offset_source"] == "xml"
+    assert scene.properties["offsets"] == [-1000.0] * 12
 
 
 def test_coarser_bands_use_the_finest_file_and_preserve_the_mean(safe_folder: Path, safe_product: Path) -> None:
@@ -162,7 +162,7 @@ def test_baseline_with_offsets_requires_offsets_in_the_metadata(safe_folder: Pat
             "<PROCESSING_BASELINE>04.00", "<PROCESSING_BASELINE>03.01"
         )
     )
-    assert read_one(safe_folder, checksum="skip").facts["offset_source"] == "none"
+    assert read_one(safe_folder, checksum="skip").properties["offset_source"] == "none"
 
 
 def test_metadata_file_name_is_case_insensitive(safe_folder: Path, safe_product: Path) -> None:
@@ -202,14 +202,12 @@ def test_real_metadata_of_all_baselines_is_parsed(real_data: Callable[[str], Pat
     }
     assert {metadata.quantification for metadata in found.values()} == {10000.0}
     for metadata in found.values():
-        has_offset = float(metadata.facts["baseline"]) >= 4.0
+        has_offset = float(metadata.properties["baseline"]) >= 4.0
         assert set(metadata.offsets.values()) == ({-1000.0} if has_offset else {0.0})
         assert len(metadata.offsets) == 13
 
 
-def test_real_decimated_product_is_rejected_by_checksum_and_resolution(
-    real_data: Callable[[str], Path],
-) -> None:
+def test_real_decimated_product_is_rejected_by_checksum_and_resolution(real_data: Callable[[str], Path]) -> None:
     folder = real_data("s2_safe_tiny_downsampled")
     for checksum, reason in (("verify", Reason.CHECKSUM_MISMATCH), ("skip", Reason.RESOLUTION_MISMATCH)):
         found = read_all(folder, checksum=checksum)

@@ -17,7 +17,7 @@ from dithc.data.raster import read_raster, write_geotiff
 from dithc.data.readers import read_scenes
 from dithc.data.readers.sentinel2.stac_scaling import find_scaling
 from dithc.data.scene import Mask, Reason, Rejection, Scene, SceneRejectedError
-from tests.data.readers import clutter_files
+from tests.data.readers import system_files
 from tests.data.readers.scene_readers import reader
 from tests.inputs.stac_items import write_items
 
@@ -41,8 +41,8 @@ def generated(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def scene_of(generated: Path, tmp_path: Path) -> Callable[[str], Path]:
     """Create a folder with the scene of a catalog, which the test may damage."""
 
-    def find(catalogue: str) -> Path:
-        number = [EARTH_SEARCH, PLANETARY_COMPUTER, COLLECTION_1].index(catalogue)
+    def find(catalog: str) -> Path:
+        number = [EARTH_SEARCH, PLANETARY_COMPUTER, COLLECTION_1].index(catalog)
         found = sorted(generated.glob("items/*/*.json"), key=lambda path: _read_item(path)["properties"]["datetime"])[
             number
         ]
@@ -72,29 +72,29 @@ def band_file(folder: Path, band: str) -> Path:
 
 @pytest.mark.slow
 def test_item_scenes_equal_the_original_products_for_all_catalogs(generated: Path) -> None:
-    items = {one.facts["product_id"]: one for one in read_all(generated / "items") if isinstance(one, Scene)}
+    items = {one.properties["product_id"]: one for one in read_all(generated / "items") if isinstance(one, Scene)}
     source = datasets.Sentinel2Source(kind="sentinel2", path=str(generated / "products"))
     products = [one for one in read_scenes(source, generated / "products") if isinstance(one, Scene)]
-    products.sort(key=lambda one: str(one.facts["sensing_time"]))
-    assert [items[one.facts["product_id"]].facts["offset_source"] for one in products] == [
+    products.sort(key=lambda one: str(one.properties["sensing_time"]))
+    assert [items[one.properties["product_id"]].properties["offset_source"] for one in products] == [
         "applied",
         "baseline",
         "item",
     ]
     for product in products:
-        item = items[product.facts["product_id"]]
+        item = items[product.properties["product_id"]]
         np.testing.assert_array_equal(item.mask, product.mask)
         assert item.pixels.dtype == np.int16
         assert item.place == product.place
-        assert item.facts["level"] == "L2A"
-        assert item.facts["baseline"] == "04.00"
-        assert product.facts["sensing_time"][:19] == item.facts["sensing_time"][:19]
+        assert item.properties["level"] == "L2A"
+        assert item.properties["baseline"] == "04.00"
+        assert product.properties["sensing_time"][:19] == item.properties["sensing_time"][:19]
         valid = product.mask != Mask.INVALID
         for band in product.bands:
             if band == "B01":  # native 60 m in the product, a copy of 20 m in the item
                 continue
             got, true = (one.pixels[one.bands.index(band)] for one in (item, product))
-            if item.facts["offset_source"] != "applied":
+            if item.properties["offset_source"] != "applied":
                 np.testing.assert_array_equal(got, true)
             elif band in TEN_METRES:
                 np.testing.assert_array_equal(
@@ -175,19 +175,19 @@ def test_bands_with_inconsistent_offset_declarations_are_rejected() -> None:
 
 
 @pytest.mark.parametrize(
-    ("catalogue", "applied", "valid_offset"), [(EARTH_SEARCH, False, 0.0), (PLANETARY_COMPUTER, True, -1000.0)]
+    ("catalog", "applied", "valid_offset"), [(EARTH_SEARCH, False, 0.0), (PLANETARY_COMPUTER, True, -1000.0)]
 )
 def test_wrong_offset_flag_is_detected_and_can_be_overridden(
-    scene_of: Callable[[str], Path], catalogue: str, applied: bool, valid_offset: float
+    scene_of: Callable[[str], Path], catalog: str, applied: bool, valid_offset: float
 ) -> None:
-    folder = scene_of(catalogue)
+    folder = scene_of(catalog)
     first = read_one(folder)
     change(folder, lambda item: item["properties"].update({"earthsearch:boa_offset_applied": applied}))
     error = read_error(folder)
     assert error.reason == Reason.OFFSET_CONTRADICTION
     assert f"offset: {valid_offset:g}" in error.fix
     second = read_one(folder, offset=valid_offset)
-    assert second.facts["offset_source"] == "config"
+    assert second.properties["offset_source"] == "config"
     np.testing.assert_array_equal(second.pixels, first.pixels)
     assert (read_one(folder, check_offset=False).pixels != first.pixels).any()
 
@@ -272,9 +272,7 @@ def test_missing_band_is_reported_and_available_bands_can_be_read(scene_of: Call
     assert "B10" in read_error(folder, bands=["B10", "B02"]).got
 
 
-def test_clouds_are_masked_by_scl_probability_and_user_mask(
-    scene_of: Callable[[str], Path],
-) -> None:
+def test_clouds_are_masked_by_scl_probability_and_user_mask(scene_of: Callable[[str], Path]) -> None:
     folder = scene_of(PLANETARY_COMPUTER)
     classes, info = read_raster(band_file(folder, "SCL"))
     classes[:] = 4
@@ -335,8 +333,8 @@ def test_level_1c_has_13_bands(tmp_path: Path) -> None:
 def test_item_assets_are_ignored_and_other_files_are_counted(scene_of: Callable[[str], Path]) -> None:
     folder = scene_of(EARTH_SEARCH)
     names = {path.name for path in folder.rglob("*.tif")}
-    clutter_files.add_clutter(folder)
-    clutter_files.touch(folder, "extra.tif", "x/preview.heic")
+    system_files.add_system_files(folder)
+    system_files.touch(folder, "extra.tif", "x/preview.heic")
     (folder / "collection.json").write_text("{}")
     scenes = read_scenes(datasets.Sentinel2StacSource(kind="sentinel2-stac", path="x", bands=["B02", "B03"]), folder)
     assert len(names) > 3

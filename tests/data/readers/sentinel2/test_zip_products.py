@@ -20,8 +20,8 @@ from dithc.data.readers import read_scenes
 from dithc.data.readers.sentinel2 import zip_products
 from dithc.data.readers.sentinel2.zip_products import open_archive
 from dithc.data.scene import Reason, Rejection, SceneRejectedError
-from tests.data.readers.clutter_files import add_clutter, touch
 from tests.data.readers.scene_readers import reader
+from tests.data.readers.system_files import add_system_files, touch
 
 ENTRY = "S2A.SAFE/MTD_MSIL2A.xml"
 
@@ -55,7 +55,7 @@ def test_zip_file_scene_equals_the_folder_scene(safe_folder: Path, packed: Path,
     for offset in (packed.parent, path):
         scene = read_one(offset)
         assert scene.scene_id == path.name
-        assert (scene.sha256, scene.facts, scene.notes) == (intact.sha256, intact.facts, intact.notes)
+        assert (scene.sha256, scene.properties, scene.notes) == (intact.sha256, intact.properties, intact.notes)
         np.testing.assert_array_equal(scene.pixels, intact.pixels)
         np.testing.assert_array_equal(scene.mask, intact.mask)
 
@@ -286,11 +286,11 @@ def test_pipe_named_as_a_zip_file_is_rejected(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("is_packed", [False, True])
-def test_system_clutter_is_ignored_and_other_files_are_counted(
+def test_system_files_are_ignored_and_other_files_are_counted(
     safe_folder: Path, safe_product: Path, tmp_path: Path, is_packed: bool
 ) -> None:
     expected = read_one(safe_folder, bands=["B04"], checksum="skip")
-    add_clutter(safe_folder)
+    add_system_files(safe_folder)
     touch(safe_folder, "__MACOSX/S2A_MSIL2A_X.SAFE/MTD_MSIL2A.xml", "@eaDir/S2A_MSIL2A_X.SAFE/MTD_MSIL2A.xml")
     folder = safe_folder
     if is_packed:

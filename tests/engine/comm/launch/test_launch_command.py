@@ -1,4 +1,4 @@
-"""Tests of the launch line for every launcher; signals, statuses and a dead driver reach the command."""
+"""Tests of the launch command for every launcher; signals, statuses and a dead driver reach the command."""
 
 import os
 import shutil
@@ -12,15 +12,14 @@ from pathlib import Path
 import pytest
 
 from dithc.core.logging import UserError
-from dithc.engine.comm import exit_report
 from dithc.engine.comm.environment import HYDRA_PROXY, STARTED_VARIABLE
-from dithc.engine.comm.launch import supervisor
+from dithc.engine.comm.launch import exit_report, supervisor
 from dithc.engine.comm.launch.launch_command import (
     MpiLauncher,
     environment_of,
     find_mpiexec,
-    launch_line,
-    ranks_meet_through,
+    launch_argv,
+    resolve_bootstrap,
 )
 from dithc.engine.comm.launch.supervisor import carried_signal, supervise
 
@@ -64,12 +63,12 @@ def is_alive(pid: int) -> bool:
 
 
 def start_launch(*arguments: str, **environment: str) -> "subprocess.Popen[bytes]":
-    line = [sys.executable, "-m", "dithc", "launch", *arguments]
-    return subprocess.Popen(line, env={**os.environ, **environment}, stderr=subprocess.DEVNULL)
+    argv = [sys.executable, "-m", "dithc", "launch", *arguments]
+    return subprocess.Popen(argv, env={**os.environ, **environment}, stderr=subprocess.DEVNULL)
 
 
 @pytest.mark.parametrize(
-    ("settings", "line"),
+    ("settings", "argv"),
     [
         ({"launcher": "none"}, []),
         ({"launcher": "mpiexec", "cpus": 8}, []),
@@ -89,8 +88,8 @@ def start_launch(*arguments: str, **environment: str) -> "subprocess.Popen[bytes
         ),
     ],
 )
-def test_launch_line_matches_launcher_and_is_empty_for_one_rank(settings, line):
-    assert " ".join(launch_line(COMMAND, **settings)) == " ".join([*line, *COMMAND])
+def test_launch_argv_matches_launcher_and_is_empty_for_one_rank(settings, argv):
+    assert " ".join(launch_argv(COMMAND, **settings)) == " ".join([*argv, *COMMAND])
 
 
 @pytest.mark.parametrize(
@@ -104,7 +103,7 @@ def test_launch_line_matches_launcher_and_is_empty_for_one_rank(settings, line):
 )
 def test_impossible_size_and_empty_command_are_rejected(command, settings, message):
     with pytest.raises(UserError, match=message):
-        launch_line(command, **settings)
+        launch_argv(command, **settings)
 
 
 def test_mpiexec_next_to_python_is_preferred_and_missing_mpiexec_raises(monkeypatch, tmp_path):
@@ -127,8 +126,8 @@ def test_exit_status_of_the_command_is_preserved(end, status):
 
 def test_mpich_on_slurm_uses_hydra_launcher_and_cleaned_environment():
     settings = {"nodes": 2, "ranks": 4, "cpus": 8, "srun_mpi": "hydra", "hosts": ["n1", "n2", "n3"]}
-    line = launch_line(COMMAND, launcher="srun", mpiexec=MPICH, **settings)
-    assert " ".join(line) == "/opt/mpiexec -launcher slurm -hosts n1,n2 -ppn 2 -n 4 python train.py"
+    argv = launch_argv(COMMAND, launcher="srun", mpiexec=MPICH, **settings)
+    assert " ".join(argv) == "/opt/mpiexec -launcher slurm -hosts n1,n2 -ppn 2 -n 4 python train.py"
     job = {"SLURM_TRES_PER_TASK": "cpu=8", "SLURM_CPUS_PER_TASK": "8", "SLURM_STEP_ID": "0", "HOME": "/h"}
     environment = environment_of(job, launcher="mpiexec", nodes=1, hydra=True)
     assert environment["SLURM_OVERLAP"] == "1", "a step inside a step waits for the outer one"
@@ -146,25 +145,25 @@ def test_slurm_ranks_connect_through_the_installed_mpi(monkeypatch, tmp_path, ve
         (tmp_path / "mpiexec").write_text(f"#!/bin/sh\necho '{version}'\n")
         (tmp_path / "mpiexec").chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path) if version is None else os.environ["PATH"])
-    assert ranks_meet_through("auto")[0] == through
-    assert ranks_meet_through("pmi2") == ("pmi2", None)
+    assert resolve_bootstrap("auto")[0] == through
+    assert resolve_bootstrap("pmi2") == ("pmi2", None)
 
 
 @pytest.mark.mpi
 def test_ranks_start_on_one_node_of_a_slurm_job_without_srun(tmp_path):
     job = {"SLURM_JOB_ID": "7", "SLURM_NODELIST": "n1", "SLURM_TASKS_PER_NODE": "2", "PMI_RANK": "9"}
-    line = launch_line([sys.executable, "-c", "print('here')"], launcher="mpiexec", ranks=2, mpiexec=find_mpiexec())
+    argv = launch_argv([sys.executable, "-c", "print('here')"], launcher="mpiexec", ranks=2, mpiexec=find_mpiexec())
     environment = environment_of({**os.environ, **job, "PATH": ""}, launcher="mpiexec", nodes=1, hydra=False)
-    done = subprocess.run(line, env=environment, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(argv, env=environment, capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout.count("here")) == (0, 2), done.stderr
 
 
 @pytest.mark.parametrize("is_watched", [True, False])
 def test_mpiexec_without_child_processes_is_terminated(monkeypatch, tmp_path, caplog, is_watched):
-    monkeypatch.setattr(supervisor, "CHILDLESS_SECONDS", 0.1)
+    monkeypatch.setattr(supervisor, "NO_CHILDREN_SECONDS", 0.1)
     monkeypatch.setattr(supervisor, "STARTS", 2)
-    line, folder = ["sh", "-c", f"echo x >> {tmp_path}/started; exec sleep 600"], tmp_path if is_watched else None
-    status = supervise(line, environment=os.environ, launcher="mpiexec", vendor="mpich", meet_in=folder)
+    argv, folder = ["sh", "-c", f"echo x >> {tmp_path}/started; exec sleep 600"], tmp_path if is_watched else None
+    status = supervise(argv, environment=os.environ, launcher="mpiexec", vendor="mpich", rendezvous_folder=folder)
     assert status == 128 + signal.SIGTERM
     assert "no child process" in caplog.text
     assert (tmp_path / "started").read_text() == "x\n" * (2 if is_watched else 1), "it is started again, for so often"
@@ -182,14 +181,14 @@ def test_next_launch_removes_files_of_a_killed_launch(tmp_path):
     gone = subprocess.Popen(["true"])
     gone.wait()
     host = socket.gethostname()
-    stale = [tmp_path / f".dithc-met-{host}-{gone.pid}{ending}" for ending in ("", ".lost", ".17", ".17.logged-ab")]
-    stale += [
-        tmp_path / f".dithc-met-{host}-{os.getpid()}.17.logged-ab"
-    ]  # of a process with the current process number
-    others = [tmp_path / f".dithc-met-{host}-{os.getppid()}", tmp_path / f".dithc-met-another-{gone.pid}"]
+    stale = [
+        tmp_path / f".dithc-rendezvous-{host}-{gone.pid}{ending}" for ending in ("", ".lost", ".17", ".17.logged-ab")
+    ]
+    stale.append(tmp_path / f".dithc-rendezvous-{host}-{os.getpid()}.17.logged-ab")  # of an earlier process
+    others = [tmp_path / f".dithc-rendezvous-{host}-{os.getppid()}", tmp_path / f".dithc-rendezvous-another-{gone.pid}"]
     for path in (*stale, *others):
         path.touch()
-    assert supervise(["true"], environment=os.environ, meet_in=tmp_path) == 0
+    assert supervise(["true"], environment=os.environ, rendezvous_folder=tmp_path) == 0
     assert sorted(tmp_path.iterdir()) == sorted(others)
 
 
@@ -199,11 +198,10 @@ def test_launch_ends_with_the_status_of_a_rank_lost_at_the_start(monkeypatch, tm
     monkeypatch.setattr(supervisor, "STARTS", 2)
     code = (
         "import os, pathlib, time; lost = pathlib.Path(os.environ['DITHC_STARTUP_FILE'] + '.lost')\n"
-        f"lost.write_text('rank 0 ended with status {status}\\n{status}'); print('x', flush=True)\n"
-        "time.sleep(120)"
+        f"print('x', flush=True); lost.write_text('rank 0 ended with status {status}\\n{status}'); time.sleep(120)"
     )
-    line = ["/bin/sh", "-c", f'"{sys.executable}" -c "{code}" >> {tmp_path}/started']
-    assert supervise(line, environment=os.environ, meet_in=tmp_path) == status
+    argv = ["/bin/sh", "-c", f'"{sys.executable}" -c "{code}" >> {tmp_path}/started']
+    assert supervise(argv, environment=os.environ, rendezvous_folder=tmp_path) == status
     assert (tmp_path / "started").read_text() == "x\n" * starts
 
 
@@ -211,8 +209,8 @@ def test_launch_ends_with_the_status_of_a_rank_lost_at_the_start(monkeypatch, tm
 def test_early_launcher_exit_with_status_2_is_retried(monkeypatch, tmp_path, min_seconds, starts):
     monkeypatch.setattr(supervisor.time, "sleep", lambda seconds: None)
     monkeypatch.setattr(supervisor, "MIN_START_SECONDS", min_seconds)
-    line = ["bash", "-c", f"echo x >> {tmp_path}/starts; exit 2"]
-    assert supervise(line, environment=os.environ, launcher="mpiexec", vendor="mpich", meet_in=tmp_path) == 2
+    argv = ["bash", "-c", f"echo x >> {tmp_path}/starts; exit 2"]
+    assert supervise(argv, environment=os.environ, launcher="mpiexec", vendor="mpich", rendezvous_folder=tmp_path) == 2
     assert len((tmp_path / "starts").read_text().split()) == starts
 
 
@@ -222,9 +220,9 @@ def test_lost_rank_is_detected_before_all_ranks_are_connected(monkeypatch, tmp_p
     proxy = tmp_path / HYDRA_PROXY
     shutil.copy(shutil.which("sh"), proxy)
     ranks = f"import subprocess; subprocess.run(['{proxy}', '-c', 'PMI_RANK=0 sleep 3 & PMI_RANK=1 sleep 120; wait'])"
-    line = [sys.executable, "-c", ranks]
-    supervise(line, environment=os.environ, launcher="mpiexec", vendor="mpich", meet_in=tmp_path)
-    assert "a rank ended before the ranks had found each other: ending them" in caplog.text
+    argv = [sys.executable, "-c", ranks]
+    supervise(argv, environment=os.environ, launcher="mpiexec", vendor="mpich", rendezvous_folder=tmp_path)
+    assert "a rank ended before the ranks were connected: ending them" in caplog.text
 
 
 def test_missing_program_raises_user_error():
@@ -242,8 +240,8 @@ def test_stop_signal_reaches_the_command_and_exit_status_is_returned(tmp_path):
 
 def test_driver_on_another_host_is_not_monitored():
     environment = {**os.environ, "DITHC_DRIVER_PID": "999999999", "DITHC_DRIVER_HOST": "another"}
-    line = [sys.executable, "-c", "import time; time.sleep(0.3)"]
-    assert supervise(line, environment=environment) == 0
+    argv = [sys.executable, "-c", "import time; time.sleep(0.3)"]
+    assert supervise(argv, environment=environment) == 0
 
 
 @pytest.mark.slow
@@ -278,9 +276,9 @@ def test_every_rank_stops_when_the_driver_is_killed(tmp_path, stubborn):
 
 def test_equal_errors_are_logged_once_and_leave_no_files(tmp_path, capfd):
     program = "import sys; from dithc.engine.comm.launch import exit_report; print(exit_report.deduplicated_message(sys.argv[1]))"
-    line = ["sh", "-c", f'for said in same same other; do "{sys.executable}" -c "{program}" $said; done; exit 2']
+    argv = ["sh", "-c", f'for said in same same other; do "{sys.executable}" -c "{program}" $said; done; exit 2']
     environment = os.environ | {"PMI_RANK": "1"}
-    assert supervise(line, environment=environment, meet_in=tmp_path) == 2
+    assert supervise(argv, environment=environment, rendezvous_folder=tmp_path) == 2
     assert capfd.readouterr().out.split("\n") == ["same", "rank 1: the same error", "other", ""]
     assert not list(tmp_path.iterdir())
 

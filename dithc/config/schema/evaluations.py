@@ -1,0 +1,321 @@
+"""Settings of evaluations: sampling and scoring of a run. Caches and PipeFusion change the images."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
+
+from pydantic import Field, SerializeAsAny
+
+from dithc.config.schema.base import Band, Fraction, Name, Positive, Seed, Settings, Size
+from dithc.config.schema.plugins import PluginSampler as PluginSampler
+from dithc.config.schema.plugins import plugin_field
+from dithc.config.schema.run_sections import Length
+
+LARGEST_SCENE = 1 << 16  # pixels per side; the latent of the scene is in memory, and one band takes 8 GiB on disk
+LARGEST_OVERLAP = 0.9  # share of a side; a hundred predictions of each pixel
+MAX_PATCHES = 1 << 14  # the number of a patch is a message tag
+MAX_STEPS = 9_999_999  # training steps; file names have seven digits
+
+FLOW_START, LAST_TIMESTEP = 1000, 999  # time of pure noise in a flow and in a noise schedule
+
+Metric = Literal["precision-recall", "density-coverage", "interval", "bands", "indices", "spectra"]
+OF_PIXELS = {"bands", "indices", "spectra"}
+
+
+@dataclass(frozen=True)
+class SamplerSpec:
+    """Properties of a sampler: noise or flow, valid values of `solver_order`, network evaluations per interval."""
+
+    is_flow: bool = False
+    orders: tuple[int, ...] = ()
+    evaluations: int = 1
+
+
+SAMPLERS = {
+    "ddpm": SamplerSpec(),
+    "ddim": SamplerSpec(),
+    "dpm-solver": SamplerSpec(orders=(1, 2, 3)),
+    "unipc": SamplerSpec(orders=(1, 2, 3)),
+    "euler": SamplerSpec(is_flow=True),
+    "heun": SamplerSpec(is_flow=True, evaluations=2),
+}
+"""All built-in samplers; their functions are in `dithc.diffusion`."""
+
+if TYPE_CHECKING:
+    BuiltInSampler = str
+else:
+    BuiltInSampler = Literal[*SAMPLERS]
+Sampler = Annotated[
+    BuiltInSampler | SerializeAsAny[PluginSampler],
+    plugin_field(PluginSampler, list(SAMPLERS), BuiltInSampler, bare=True),
+]
+
+
+class WindowsConfig(Settings):
+    """Sampling of a scene larger than the tiles: each step evaluates the network on windows of the tile size."""
+
+    overlap: float = Field(default=0.25, ge=0.0, le=LARGEST_OVERLAP)
+    """Share of a window's side that overlaps the next window. Predictions are averaged there, with weights that fall
+    toward the border of each window (MultiDiffusion). The network is evaluated 1 / (1 - overlap)^2 times per pixel and
+    step: 1.8 times with 0.25, 4 times with 0.5."""
+    random_shift: bool = False
+    """Shift the grid of windows in each step by an offset derived from (seed, timestep), so that borders move
+    (SpotDiffusion). Windows then need no overlap: `overlap: 0, random_shift: true` has the fewest evaluations."""
+
+    def _faults(self) -> Iterator[str]:
+        if self.overlap == 0.0 and not self.random_shift:
+            yield "windows without overlap and shift leave seams: set `overlap: 0.25` or `random_shift: true`"
+
+
+class FirstBlockCacheConfig(Settings):
+    """Reuse of the residual of all other blocks while the residual of the first block changes little. The first block
+    always runs. The decision is separate for each image and each guidance branch."""
+
+    kind: Literal["first-block"]
+    """Selects this cache."""
+    threshold: float = Field(default=0.05, ge=0.0, le=10.0)
+    """Relative change of the first block's residual from which the other blocks run again: mean magnitude of the
+    difference over mean magnitude of the residual. 0 runs all blocks always."""
+
+    def __str__(self) -> str:
+        return f"{self.kind} cache, threshold {self.threshold:g}"
+
+
+class TaylorCacheConfig(Settings):
+    """Extrapolation of the residual of the blocks over the timesteps, between evaluations that run the blocks."""
+
+    kind: Literal["taylor"]
+    """Selects this cache: a polynomial through previous residuals, like TaylorSeer (arXiv 2503.06923)."""
+    interval: int = Field(default=3, ge=1, le=100)
+    """Distance of evaluations that run the blocks: 3 runs them in every third evaluation, 1 always."""
+    order: int = Field(default=1, ge=0, le=4)
+    """Degree of the polynomial; 0 repeats the last residual. Use 2 for samplers that add no noise, such as ddim, with
+    30 or more steps, and at most 1 for ddpm. Each degree stores one more stream of tokens per image."""
+    warmup_steps: int = Field(default=6, ge=1, le=1000)
+    """First evaluations, which all run the blocks, because residuals change fastest near pure noise. In 30 steps of a
+    flow (Sentinel-2, euler, interval 3), FID was 4% worse with 3. With 6 it was within the noise of seeds; 47% ran."""
+
+    def __str__(self) -> str:
+        return f"{self.kind} cache, interval {self.interval}, order {self.order}"
+
+
+Cache = Annotated[FirstBlockCacheConfig | TaylorCacheConfig, Field(discriminator="kind")]
+
+
+class PipeFusionConfig(Settings):
+    """Pipeline parallelism over patches: each rank is a stage with some blocks of the network, and the patches of an
+    image pass through the stages. A patch attends to keys and values of other patches from the previous step (arXiv
+    2405.14430). For slow networks: a rank sends the output of one block per step, at any depth."""
+
+    pipefusion_parallel_degree: Positive = 1
+    """Ranks that are stages, at most the blocks of the network. Images depend on the patches, not on the stages."""
+    num_pipeline_patch: int | None = Field(default=None, ge=1, le=MAX_PATCHES)
+    """Number of patches of an image. A patch attends to earlier patches of the same step and to later patches of the
+    previous step, so more patches use more outdated values. The number of stages if unset; 1 is exact."""
+    warmup_steps: int = Field(default=1, ge=1, le=1000)
+    """First evaluations of the network, which are exact. Their stages overlap only across images and branches of
+    guidance."""
+
+    @property
+    def patches(self) -> int:
+        return self.num_pipeline_patch or self.pipefusion_parallel_degree
+
+    @property
+    def decides(self) -> dict[str, Any]:
+        """Settings that determine the images; the number of ranks does not."""
+        return {"num_pipeline_patch": self.patches, "warmup_steps": self.warmup_steps}
+
+    def is_exact(self, calls: int) -> bool:
+        """Return True if images with this number of network evaluations are exact."""
+        return self.patches == 1 or self.warmup_steps >= calls
+
+    def __str__(self) -> str:
+        count, steps = self.patches, self.warmup_steps
+        return f"pipefusion, {count} patch{'es' * (count > 1)}, {steps} warm-up step{'s' * (steps > 1)}"
+
+    def _faults(self) -> Iterator[str]:
+        if self.pipefusion_parallel_degree == 1 and self.num_pipeline_patch is None:
+            yield (
+                "`pipefusion` with one stage and without `num_pipeline_patch` has no effect: set `pipefusion_parallel_degree` "
+                "above 1 (or `num_pipeline_patch`, which works on one rank too), or leave `pipefusion` out"
+            )
+
+
+class EvaluationConfig(Settings):
+    """Comparison of samples of one run with real tiles."""
+
+    run: Name
+    """Run that provides the weights for sampling."""
+    checkpoint: Literal["final", "start", "untrained", "codec"] | Annotated[int, Field(ge=1, le=MAX_STEPS)] = "final"
+    """Time of the weights. final: after the last step; start: before the first step (for fine-tuning: the pre-trained
+    weights); untrained: freshly initialized; a number: after this step, if its checkpoint is kept. codec: real tiles
+    decoded by the codec instead of samples, which is the best quality that its samples can reach."""
+    weights: Literal["ema", "raw"] = "ema"
+    """Averaged or raw weights; recorded with the score."""
+    ema_std: Length | None = None
+    """Length of the average, such as 0.07, computed from the two averages of the run (`ema.stds`) in all its kept
+    checkpoints up to this step. `null`: the average of `ema.decay`."""
+    num_images: int = Field(default=10000, ge=1, le=10**8)
+    """Number of generated images: at least one for a scene (`windows`), else at least two, for a score."""
+    image_size: int | None = Field(default=None, ge=1, le=LARGEST_SCENE)
+    """Pixels of a side of an image, such as 4096; the size of the dataset's tiles if unset. A larger image needs
+    `windows`, or a run on tiles of that size. Must be a multiple of the codec's `downsampling_factor`."""
+    windows: WindowsConfig | None = None
+    """Sampling of a scene larger than the network's tiles. `null`: images of the tile size. A scene and its GeoTIFF
+    (`dithc export`) are written separately, by rows. A scene has no score."""
+    sampler: Sampler = "ddpm"
+    """Solver of the reverse process: euler and heun for runs with `objective.prediction_type: flow`, the others for all other
+    runs. Select a sampler of an installed package by its name, or with settings: `{kind: NAME, ...}`."""
+    solver_order: Literal[1, 2, 3] | None = None
+    """Order of dpm-solver or unipc, 2 if unset. Order 3 is better only from ten steps on."""
+    steps: int = Field(default=250, ge=1, le=1000)
+    """Network evaluations per image (before guidance), all of which are used. heun uses two per interval, and with an
+    odd number one for the last interval."""
+    timesteps: list[Annotated[int, Field(ge=0, le=FLOW_START)]] | None = Field(
+        default=None, min_length=1, max_length=1000
+    )
+    """Training timesteps to visit, in falling order, as many as `steps`; `dithc search-sampler` finds them. For euler
+    and heun: thousandths of time at which intervals begin, from 1000; heun needs half. If unset, spread as suits the
+    sampler."""
+    epsilon_scaling: float = Field(default=0.0, ge=-0.5, le=0.5)
+    """Additional share of noise to remove: the predicted noise is multiplied by 1 + this x (1 - time), where time is 1
+    at pure noise and 0 at the image. `dithc search-sampler --epsilon-scaling` finds the value for your network, some
+    hundredths. Values below 0 remove less noise, as Ning et al. (2024) do for networks that receive too much noise."""
+    guidance_scale: float = Field(default=1.0, ge=0.0, le=1000.0)
+    """Classifier-free guidance scale; 1 for no guidance."""
+    guidance_channels: Literal["all", "first3"] = "all"
+    """Guide all latent channels, or the first three, as in the published DiT samples."""
+    guidance_interval: list[Fraction] | None = Field(default=None, min_length=2, max_length=2)
+    """Guide only between these two timesteps, as shares of the training timesteps: 0 is the least noise, 1 the most.
+    Other steps cost half. `null`: guide all steps."""
+    guidance_reference: Literal["start"] | None = None
+    """Prediction from which guidance moves away. start: the prediction without a label by the run's weights before its
+    first step (for fine-tuning: the pre-trained weights). `null`: the same by the sampled weights."""
+    cache: Cache | None = None
+    """Parts of a network evaluation that later evaluations reuse instead of computing them. Images are then not exact,
+    which is noted with their score. `null`: compute everything."""
+    pipefusion: PipeFusionConfig | None = None
+    """Sample an image patch by patch, so that ranks that are stages of the network work simultaneously. Images are then
+    not exact, which is noted with their score. `null`: sample complete images."""
+    batch_size: Size = 32
+    """Images per batch of one rank."""
+    extractor: Name
+    """Feature extractor (section `extractors`)."""
+    real_split: Literal["train", "val", "test", "all"] = "all"
+    """Split of the real tiles to compare with."""
+    num_real_images: int | None = Field(default=None, ge=2, le=10**8)
+    """Number of real tiles, chosen by the experiment's seed; all tiles of the split if unset."""
+    metrics: list[Metric] = Field(default=[], max_length=len(get_args(Metric)))
+    """Metrics in addition to FID and KID. From features: precision-recall (3 neighbors), density-coverage (5), interval
+    (95%, of FID). From pixels in the units of the dataset: bands (distance of each band's distribution, spectral angle,
+    correlations), indices (NDVI and NDWI), spectra (radial power of each band)."""
+    band_triplets: list[tuple[Band, Band, Band]] = Field(default=[], max_length=16)
+    """FID and KID of other bands than the display bands, passed to the extractor as red, green and blue, such as [B12,
+    B11, B04]. Each band is scaled from its 1st to its 99th percentile, on both sides."""
+    seed: Seed = 0
+    """Seed of the images. Image i depends on (seed, i) only, not on the number of ranks."""
+
+    @property
+    def num_times(self) -> int:
+        """Number of `timesteps` that the sampler needs, one per interval."""
+        return -(-self.steps // self.solver.evaluations)
+
+    @property
+    def solver(self) -> SamplerSpec:
+        """Properties of the sampler."""
+        if isinstance(self.sampler, PluginSampler):
+            return SamplerSpec(is_flow=self.sampler.predicts == "flow", orders=self.sampler.orders)
+        return SAMPLERS[self.sampler]
+
+    @property
+    def sees_pixels(self) -> bool:
+        """True if the evaluation requests statistics of pixels in the units of the dataset."""
+        return bool(OF_PIXELS & set(self.metrics))
+
+    @property
+    def triplet_names(self) -> list[str]:
+        """Names of the triplets, one word each."""
+        return ["+".join(triplet) for triplet in self.band_triplets]
+
+    @property
+    def searches_copies(self) -> bool:
+        """True if trained weights generate the images, and the real tiles include the complete training data."""
+        return (
+            self.checkpoint not in ("codec", "untrained", "start")
+            and self.num_real_images is None
+            and self.real_split in ("train", "all")
+        )
+
+    def _faults(self) -> Iterator[str]:
+        for name, values in (("metrics", list[str](self.metrics)), ("band_triplets", self.triplet_names)):
+            if repeated := sorted({value for value in values if values.count(value) > 1}):
+                yield f"`{name}` has {', '.join(repeated)} twice: leave one out"
+        yield from self._check_scene()
+        if self.solver_order is not None and self.solver_order not in self.solver.orders:
+            names = " and ".join(name for name, spec in SAMPLERS.items() if self.solver_order in spec.orders)
+            yield f"`solver_order` applies to the samplers {names}; `sampler` is {self.sampler}"
+        if self.timesteps is not None:
+            yield from self._check_times(self.timesteps)
+        if self.ema_std is not None and self.weights == "raw":
+            yield "`ema_std` is the length of an average, and `weights` is raw: leave one of both out"
+        if self.ema_std is not None and self.checkpoint in ("start", "untrained", "codec"):
+            yield (
+                f"`ema_std` requires weights during or after training, and `checkpoint` is {self.checkpoint}: leave it out"
+            )
+        if self.guidance_interval is not None:
+            low, high = self.guidance_interval
+            if low > high:
+                yield f"`guidance_interval` is not ascending: it starts at {low} and ends at {high}"
+            if self.guidance_scale == 1.0:
+                yield "`guidance_interval` requires a `guidance_scale` other than 1"
+        yield from self._check_reuse()
+        if self.guidance_reference is not None:
+            if self.guidance_scale <= 1.0:
+                yield (
+                    f"`guidance_reference` requires `guidance_scale` above 1; with {self.guidance_scale}, it has no effect"
+                )
+            if self.checkpoint in ("start", "untrained", "codec"):
+                yield (
+                    f"`guidance_reference: {self.guidance_reference}` requires weights after the first step; "
+                    f"`checkpoint` is {self.checkpoint}"
+                )
+
+    def _check_scene(self) -> Iterator[str]:
+        for key in ("image_size", "windows", "epsilon_scaling", "cache", "pipefusion"):
+            if self.checkpoint == "codec" and getattr(self, key):
+                yield f"`{key}` applies to generated images, and `checkpoint` is codec: leave it out"
+        if self.windows is None and self.num_images < 2:
+            yield "`num_images` is 1, and a score compares at least two: raise it (or set `windows`, for a scene)"
+        if self.windows is not None and self.image_size is None:
+            yield "`windows` require the `image_size` of a scene: set it, such as 4096, or leave `windows` out"
+        if self.windows is not None and (self.metrics or self.band_triplets):
+            yield "`metrics` and `band_triplets` require a score, and a scene (`windows`) has no score"
+
+    def _check_reuse(self) -> Iterator[str]:
+        """Check the settings that reuse values of previous evaluations of the network."""
+        reused = [key for key in ("cache", "pipefusion") if getattr(self, key) is not None]
+        if len(reused) > 1:
+            yield "`pipefusion` and `cache` both reuse values of previous evaluations: leave one out"
+        for key in reused:
+            if self.windows is not None:
+                yield f"`{key}` reuses values of previous evaluations, which `windows` change: leave one out"
+            if self.guidance_interval is not None:
+                yield (
+                    f"`{key}` reuses values of previous evaluations, and with `guidance_interval` some have no branch without "
+                    "a label: leave one of both out"
+                )
+        if isinstance(self.cache, TaylorCacheConfig) and self.solver.evaluations > 1:
+            yield (
+                f"`cache` taylor extrapolates over timesteps, and {self.sampler} evaluates each timestep twice: use "
+                "`kind: first-block`, or a sampler with one evaluation"
+            )
+
+    def _check_times(self, times: list[int]) -> Iterator[str]:
+        if len(times) != (needed := self.num_times):
+            yield f"`timesteps` has {len(times)} timesteps and `steps` is {self.steps}: {self.sampler} needs {needed}"
+        if times != sorted(set(times), reverse=True):
+            yield f"`timesteps` are not descending: {times}"
+        if self.solver.is_flow and (times[0] != FLOW_START or times[-1] == 0):
+            yield f"`timesteps` of {self.sampler} must start at {FLOW_START} and end above 0: {times}"
+        if not self.solver.is_flow and times[0] > LAST_TIMESTEP:
+            yield f"`timesteps` of {self.sampler} must be at most {LAST_TIMESTEP}: {times}"

@@ -7,7 +7,7 @@ PROFILE ?= profiles/local
 PIP_FLAGS ?= --disable-pip-version-check --quiet
 PIP := $(BIN)/python -m pip
 DIR ?= wheelhouse
-WORKERS ?= 3
+WORKERS ?= 4
 ifdef WHEELS
 # Install from that folder only, independent of pip's settings.
 PIP := env -u PIP_FIND_LINKS -u PIP_INDEX_URL -u PIP_EXTRA_INDEX_URL PIP_CONFIG_FILE=/dev/null $(BIN)/python -m pip
@@ -81,6 +81,7 @@ $(BIN)/.installed: requirements.lock pyproject.toml $(wildcard setup.py) $(wildc
 	@$(PIP) install $(PIP_FLAGS) $(PIP_SOURCE) --no-deps --no-build-isolation -e .
 	@$(BIN)/python -m compileall -qq -j 0 .venv/lib >/dev/null || true  # pip compiles on one core only
 	@$(BIN)/python -m dithc.config.generate --schema
+	@[ -e cluster ] || [ -L cluster ] || ln -s profiles/slurm cluster  # until `dithc doctor --write-profile cluster`
 	@touch $@
 
 demo: EXPERIMENT := config/experiments/demo.yaml

@@ -1,5 +1,6 @@
 """Common test setup: a fresh logger, restored backends, and the selection and distribution of tests."""
 
+import gc
 import logging
 import os
 from collections.abc import Callable, Iterator
@@ -35,6 +36,7 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ.update(openmpi_environment(home.absolute()))
     requested = config.getoption("--sample")
     shared = getattr(config, "workerinput", {}).get("sample")  # all workers use the commit of the start
+    gc.disable()  # collection of the tests imports all libraries and keeps what it creates
     config.stash[SAMPLE] = shared if shared is not None else sampling.commit_of(requested) if requested else ""
 
 
@@ -66,6 +68,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if units_file := getattr(config, "workerinput", {}).get("units"):
         items[:] = sampling.long_units_first(items)
         sampling.write_units(items, Path(units_file))
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(autouse=True)

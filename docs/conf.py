@@ -60,7 +60,7 @@ def site_links(text: str, page: Path) -> str:
         if name in PAGES:
             return f"{match[1]}(/generated/{PAGES[name]}.md{anchor})"
         if name == "README.md":
-            return f"{match[1]}({'/tutorials/own_model.md' if section else '/index.md'})"
+            return f"{match[1]}({'/tutorials/custom_model.md' if section else '/index.md'})"
         if file.is_relative_to(DOCS) and file.suffix == ".md":
             return f"{match[1]}(/{file.relative_to(DOCS).as_posix()}{anchor})"
         if name.startswith("examples/"):

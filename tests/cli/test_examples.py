@@ -24,7 +24,7 @@ REDUCED = ROOT / ".test/config/reduced.yaml"
 TOO_MUCH = {
     "run": "the tests of the workflow do",
     "status results/demo --watch": "ends with a complete experiment",
-    "fetch": "asks a catalogue",
+    "fetch": "queries a catalog",
     "doctor": "has separate tests; on a cluster it writes a profile",
     "bench": "measures for minutes",
     "tune-kernels": "searches for minutes",
@@ -169,18 +169,17 @@ DOCUMENTS = tuple(
 COMMAND = re.compile(r"(?:[A-Z_]+=\S+ )*(?:\.venv/bin/|make |dithc |snakemake |pip )")
 
 
-def read_documents() -> tuple[list[str], list[str], list[str]]:
-    """Return the command lines, the Python programs and the YAML blocks of the documents."""
-    lines, programs, settings = [], [], []
+def read_documents() -> tuple[list[str], list[str]]:
+    """Return the command lines and the Python programs of the documents."""
+    lines, programs = [], []
     for name in DOCUMENTS:
         text = (ROOT / name).read_text()
         programs += re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
-        settings += re.findall(r"^```yaml\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
         typed = re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)
         lines += [
             line.strip() for line in typed.splitlines() if line.startswith("    ") and COMMAND.match(line.strip())
         ]
-    return list(dict.fromkeys(lines)), list(dict.fromkeys(programs)), settings
+    return list(dict.fromkeys(lines)), list(dict.fromkeys(programs))
 
 
 @pytest.mark.parametrize("line", read_documents()[0])
@@ -200,21 +199,13 @@ def test_documented_command_line_is_valid(line: str) -> None:
         assert (ROOT / name).exists()
 
 
-@pytest.mark.parametrize("text", read_documents()[2])
-def test_documented_settings_are_valid(text: str, tmp_path: Path) -> None:
-    path = tmp_path / "mine.yaml"
-    path.write_text(text)
-    complete = text.startswith("name:")
-    assert load_experiment([path] if complete else [ROOT / "config/experiments/demo.yaml", path]).runs
-
-
 def test_linked_file_and_section_exist() -> None:
     broken = []
     for name in DOCUMENTS:
         text = re.sub(r"^```.*?^```|^    .*?$", "", (ROOT / name).read_text(), flags=re.MULTILINE | re.DOTALL)
         for target in re.findall(r"\]\((?!https?://)([^)]+)\)", text):
             file, _, section = target.partition("#")
-            path = (ROOT / name).parent / file
+            path = (ROOT / name).parent / (file or Path(name).name)
             if path.parent.name == "generated":  # by the build of the site
                 continue
             if not path.exists() or (section and section not in sections(path)):

@@ -198,7 +198,8 @@ def test_launch_ends_with_the_status_of_a_rank_lost_at_the_start(monkeypatch, tm
     monkeypatch.setattr(supervisor, "STARTS", 2)
     code = (
         "import os, pathlib, time; lost = pathlib.Path(os.environ['DITHC_STARTUP_FILE'] + '.lost')\n"
-        f"print('x', flush=True); lost.write_text('rank 0 ended with status {status}\\n{status}'); time.sleep(120)"
+        f"print('x', flush=True); part = lost.with_suffix('.part')\n"
+        f"part.write_text('rank 0 ended with status {status}\\n{status}'); part.rename(lost); time.sleep(120)"
     )
     argv = ["/bin/sh", "-c", f'"{sys.executable}" -c "{code}" >> {tmp_path}/started']
     assert supervise(argv, environment=os.environ, rendezvous_folder=tmp_path) == status

@@ -105,11 +105,11 @@ def measure(settings: CollectivesSettings, group: Group) -> dict[str, Any]:
         "bench": "collectives",
         "settings": asdict(settings),
         "rows": [
-            {"operation": operation, "contender": name, "seconds": timing.to_dict()}
+            {"operation": operation, "variant": name, "seconds": timing.to_dict()}
             for (operation, name), timing in slowest.items()
         ],
         "speedups": [
-            {"operation": operation, "contender": name, "over": base}
+            {"operation": operation, "variant": name, "over": base}
             | spread(slowest[operation, base].ratios_to(slowest[operation, name]))
             for operation, name, base in COMPARED
         ],
@@ -122,12 +122,12 @@ def collectives_summary(result: Mapping[str, Any]) -> Measurement:
     times = [
         [
             row["operation"],
-            row["contender"],
+            row["variant"],
             with_deviation({key: 1e3 * row["seconds"][key] for key in ("median", "mad")}),
         ]
         for row in result["rows"]
     ]
-    ratios = [[row["operation"], row["contender"], row["over"], with_deviation(row)] for row in result["speedups"]]
+    ratios = [[row["operation"], row["variant"], row["over"], with_deviation(row)] for row in result["speedups"]]
     return Measurement(
         title=f"{settings['ranks']} ranks, {settings['mib']} MiB fp32 each, medians of {settings['rounds']} rounds",
         tables=[

@@ -252,8 +252,8 @@ def _as_user_error(command: str, error: Exception) -> UserError | None:
     if (limit := starting.limit_bytes()) is not None:
         return out_of_memory.out_of_memory(
             f"dithc {command}",
-            wanted=requested,
-            there_is=f"more than {format_bytes(limit)} of addresses (`ulimit -v`)",
+            requested=requested,
+            available=f"more than {format_bytes(limit)} of addresses (`ulimit -v`)",
             fix=starting.RAISE_LIMIT,
         )
     from dithc.engine.hardware import Limits
@@ -262,8 +262,8 @@ def _as_user_error(command: str, error: Exception) -> UserError | None:
     hint = f" (`resources: {{{command}: {{mem_mb}}}}` requests it)" if command in SCHEDULED_COMMANDS else ""
     return out_of_memory.out_of_memory(
         f"dithc {command}",
-        wanted=requested,
-        there_is="more memory" if available is None else f"{format_bytes(available)} free now",
+        requested=requested,
+        available="more memory" if available is None else f"{format_bytes(available)} free now",
         fix=f"provide more memory{hint}, or lower `batch_size` or `image_size`",
     )
 

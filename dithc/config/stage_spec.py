@@ -21,15 +21,15 @@ LOCATIONS = {"path", "search", "init_from_file", "dem", "checksum", "optional_fi
 APPEARANCE = {"rendering"}
 
 
-def stage_spec(experiment: ExperimentConfig, stage: str, name: str, *, of_rule: bool = False) -> dict[str, Any]:
+def stage_spec(experiment: ExperimentConfig, stage: str, name: str, *, for_rule: bool = False) -> dict[str, Any]:
     """Return the settings that determine the result of a stage; the manifests of its inputs contain their settings.
 
     Excludes settings that affect only speed, memory or appearance (titles, segments, micro-batches, ranks, resources),
-    so that a change of them reruns no stage. With `of_rule`, includes rendering and paths, because a rule runs again for
+    so that a change of them reruns no stage. With `for_rule`, includes rendering and paths, because a rule runs again for
     other files. `name` is a dataset, codec, run, extractor or evaluation, `stage` a key of `SPECS`.
     """
     spec = SPECS[stage](experiment, name)
-    return spec if of_rule else _without(LOCATIONS | APPEARANCE if stage == "tiles" else LOCATIONS, spec)
+    return spec if for_rule else _without(LOCATIONS | APPEARANCE if stage == "tiles" else LOCATIONS, spec)
 
 
 def _without(keys: set[str], value: Any) -> Any:
@@ -99,7 +99,7 @@ def _sample(experiment: ExperimentConfig, name: str) -> dict[str, Any]:
     if isinstance(evaluation.sampler, evaluations.PluginSampler):
         spec["sampler"] = _plugin_spec(evaluation.sampler)
     if evaluation.pipefusion is not None:
-        spec["pipefusion"] = evaluation.pipefusion.decides
+        spec["pipefusion"] = evaluation.pipefusion.semantic_settings
     return spec if evaluation.ema_std is None else spec | {"snapshots": experiment.snapshots_of(evaluation)}
 
 

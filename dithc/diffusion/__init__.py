@@ -17,7 +17,7 @@ Invariants:
   variance may follow (2C channels). Samplers of `SAMPLERS` receive noise, because the objective converts v.
 
 Extending: a sampler is a function in `samplers.py` or `flow.py` with an entry in `SAMPLERS` or `FLOW_SAMPLERS`, and its
-properties in `config.evaluations.SAMPLERS`. An external sampler is an object with `run(context)`, which `sampler_check.py`
+properties in `config.evaluations.SAMPLER_SPECS`. An external sampler is an object with `run(context)`, which `sampler_check.py`
 tests on data with a known answer. A schedule is a constructor of `Schedule`. Another prediction target is a class in
 `objective.py`.
 """

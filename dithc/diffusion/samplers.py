@@ -62,7 +62,7 @@ def sample(
         expected = " or ".join(SAMPLERS)
         raise user_error("unknown sampler", got=repr(kind), expected=expected, fix="name one of these samplers")
     sampler: Sampler | evaluations.PluginSampler = SAMPLERS[kind] if isinstance(kind, str) else _checked(kind)
-    orders = evaluations.SAMPLERS[kind].orders if isinstance(kind, str) else kind.orders
+    orders = evaluations.SAMPLER_SPECS[kind].orders if isinstance(kind, str) else kind.orders
     if order is not None and order not in orders:
         expected = " or ".join(str(value) for value in orders) or f"none with {kind}"
         raise user_error(

@@ -98,21 +98,23 @@ def rotary_tables(head_width: int, grid: tuple[int, int]) -> tuple[Tensor, Tenso
     RoPE of EVA-02 (Fang et al. 2023) and LightningDiT (arXiv 2501.01423), with their period. Each half has K/4
     frequencies that fall geometrically from 1 radian per patch towards 1 / MAX_PERIOD (Su et al. 2021).
     """
-    quarter = head_width // 4
-    frequencies = MAX_PERIOD ** (-torch.arange(quarter, dtype=torch.float64) / quarter)  # (K/4)
-    rows, columns = (torch.arange(side, dtype=torch.float64)[:, None] * frequencies for side in grid)
-    half = (*grid, quarter)
+    rows, columns = _axis_angles(grid, head_width // 4)
+    half = (*grid, head_width // 4)
     angles = torch.cat([rows[:, None].expand(half), columns[None].expand(half)], dim=2).flatten(0, 1)  # (T, K/2)
     return angles.cos().float(), angles.sin().float()
 
 
 def position_embedding(width: int, grid: tuple[int, int]) -> Tensor:
     """Return the fixed 2-D sine-cosine embedding (1, T, D) of a grid (rows, columns), the column's half first."""
-    quarter = width // 4
-    frequencies = MAX_PERIOD ** (-torch.arange(quarter, dtype=torch.float64) / quarter)  # (D/4)
-    rows, columns = (torch.arange(side, dtype=torch.float64)[:, None] * frequencies for side in grid)
+    rows, columns = _axis_angles(grid, width // 4)
     by_row = torch.cat([rows.sin(), rows.cos()], dim=1)  # (rows, D/2)
     by_column = torch.cat([columns.sin(), columns.cos()], dim=1)  # (columns, D/2)
     half = (*grid, width // 2)
     both = torch.cat([by_column[None].expand(half), by_row[:, None].expand(half)], dim=2)  # (rows, columns, D)
     return both.reshape(1, -1, width).float()
+
+
+def _axis_angles(grid: tuple[int, int], count: int) -> list[Tensor]:
+    """Return angles (rows, F) and (columns, F), float64, of F = `count` frequencies that fall from 1 to 1 / MAX_PERIOD."""
+    frequencies = MAX_PERIOD ** (-torch.arange(count, dtype=torch.float64) / count)
+    return [torch.arange(side, dtype=torch.float64)[:, None] * frequencies for side in grid]

@@ -2,7 +2,7 @@
 
 Contents: `write_report` reads the manifests of all stages, checks their consistency, and writes the page, its numbers
 as JSON and its figures as PNG files. `draw_loss`, `draw_fid`, `draw_plan` and `draw_tiles` draw a single figure of a
-given file. Data flow: collect (manifests to records) -> figures, pictures, verdict -> page -> write.
+given file. Data flow: collect (manifests to records) -> figures, galleries, assessment -> page -> write.
 
 Invariants:
 - Everything is inlined: the page loads no script, font, style or image. Every external text is escaped.

@@ -22,7 +22,7 @@ from dithc.sample.job import SamplingJob
 from dithc.sample.pipeline import inputs_of, open_images
 from dithc.sample.shards import batches
 
-SOLVERS = [name for name, spec in evaluations.SAMPLERS.items() if spec.orders or spec.is_flow]
+SOLVERS = [name for name, spec in evaluations.SAMPLER_SPECS.items() if spec.orders or spec.is_flow]
 MAX_STEPS = 20
 SHARES = (0.5, 0.25, 0.125)  # successive strides, relative to the distance of a timestep to its neighbor
 SCALINGS, SCALING_TOLERANCE, MAX_TRIALS = (-0.1, 0.2), 0.005, 12

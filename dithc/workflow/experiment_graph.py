@@ -65,8 +65,8 @@ class ExperimentGraph:
         """Return options of `dithc features` for a set, of an evaluation or a shared real set."""
         evaluations = self.experiment.evaluations
         matching = [evaluation for name, evaluation in evaluations.items() if features in (name, self.real_set(name))]
-        options = ["--dihedral"] if any(evaluation.searches_copies for evaluation in matching) else []
-        options += ["--pixel-statistics"] if any(evaluation.sees_pixels for evaluation in matching) else []
+        options = ["--dihedral"] if any(evaluation.needs_copy_search for evaluation in matching) else []
+        options += ["--pixel-statistics"] if any(evaluation.needs_pixel_statistics for evaluation in matching) else []
         triplets = dict.fromkeys(name for evaluation in matching for name in evaluation.triplet_names)
         return " ".join([*options, *(f"--band-triplet {name}" for name in triplets)])
 
@@ -178,12 +178,12 @@ class ExperimentGraph:
 
         Fingerprints replace paths of user files, so new files count and locations do not.
         """
-        spec = stage_spec(self.experiment, stage, name, of_rule=True)
+        spec = stage_spec(self.experiment, stage, name, for_rule=True)
         return json.dumps(self._with_files(spec, with_name=stage == "ingest"), sort_keys=True)
 
     def has_other_files(self, stage: str, name: str) -> bool:
         """Return whether a stage's user files have changed since the last run, as far as known."""
-        spec = stage_spec(self.experiment, stage, name, of_rule=True)
+        spec = stage_spec(self.experiment, stage, name, for_rule=True)
         return any(not self.files.is_unchanged(path, with_name=stage == "ingest") for path in _paths_in(spec))
 
     def _with_files(self, value: Any, *, with_name: bool) -> Any:

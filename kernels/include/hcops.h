@@ -595,7 +595,7 @@ int hc_exchange_get(hc_exchange *exchange, uint32_t number, const hc_pieces *pie
  * process's part of `out` (if the types differ, it is rounded like the others). The operation uses one chunk number,
  * from `first` on, for each chunk of `chunk` elements (of x, or of a part). done[HC_WHOLE_STEPS], initially zeros,
  * counts the finished chunks of each step. */
-typedef enum { HC_ALL_REDUCE = 0, HC_REDUCE_SCATTER = 1, HC_ALL_GATHER = 2 } hc_whole_kind;
+typedef enum { HC_ALL_REDUCE = 0, HC_REDUCE_SCATTER = 1, HC_ALL_GATHER = 2 } hc_collective_kind;
 #define HC_WHOLE_STEPS 3
 typedef struct {
     const void *x;
@@ -605,11 +605,11 @@ typedef struct {
     uint32_t first;
     int kind, x_type, type, op;
     float scale;
-} hc_whole;
+} hc_collective;
 
 /* Make at most `rounds` rounds over the steps, waiting up to the timeout if no step can proceed. HC_TIMED_OUT: call
  * it again. */
-int hc_exchange_whole(hc_exchange *exchange, const hc_whole *whole, int64_t rounds, int64_t timeout_nanoseconds, int *out_rank);
+int hc_exchange_collective(hc_exchange *exchange, const hc_collective *whole, int64_t rounds, int64_t timeout_nanoseconds, int *out_rank);
 
 /* Barrier: return when all processes have called it as often as this process. Data that they wrote before is then
  * readable. For a segment without other operations (no slot is used). It polls for half a millisecond, then sleeps.

@@ -43,7 +43,7 @@ class Pieces(ctypes.Structure):
     _fields_ = [("offsets", ctypes.POINTER(c_int64)), ("length", c_int64), ("limit", c_int64)]
 
 
-class Whole(ctypes.Structure):
+class Collective(ctypes.Structure):
     _fields_ = [
         *((name, c_void_p) for name in ("x", "out")),
         ("done", ctypes.POINTER(c_int64)),
@@ -63,7 +63,7 @@ STRUCTURES: dict[str, type[ctypes.Structure]] = {
     "hc_gemm_arguments": signatures.GemmArguments,
     "hc_adamw_settings": signatures.AdamwSettings,
     "hc_pieces": Pieces,
-    "hc_whole": Whole,
+    "hc_collective": Collective,
 }
 
 

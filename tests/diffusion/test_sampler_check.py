@@ -28,7 +28,7 @@ def by(kind: Any, *, steps: int = 20) -> Tensor:
 
 def test_every_sampler_of_the_configuration_is_implemented() -> None:
     is_flow = dict.fromkeys(SAMPLERS, False) | dict.fromkeys(FLOW_SAMPLERS, True)
-    assert {name: spec.is_flow for name, spec in evaluations.SAMPLERS.items()} == is_flow
+    assert {name: spec.is_flow for name, spec in evaluations.SAMPLER_SPECS.items()} == is_flow
 
 
 @pytest.mark.parametrize("kind", SAMPLERS)

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from dithc.engine import native
-from dithc.engine.comm.process_group.shm_collectives import WHOLES, ChunkLayout, _Whole
+from dithc.engine.comm.process_group.shm_collectives import COLLECTIVES, ChunkLayout, _CollectiveArguments
 from tests.kernels.test_vector_ops import ISAS, TYPES, Out, put, random
 
 pytestmark = pytest.mark.skipif(not ISAS, reason=f"C kernels: {native.load_library().reason}")
@@ -66,7 +66,7 @@ class Ranks:
 
     def run_whole(self, rank, operation, *, rounds):
         address = ctypes.addressof(operation)
-        return self.library.hc_exchange_whole(self.handles[rank], address, rounds, 0, ctypes.byref(self.other))
+        return self.library.hc_exchange_collective(self.handles[rank], address, rounds, 0, ctypes.byref(self.other))
 
     def get(self, rank, number, out, wire, timeout=0):
         pieces = self.cut(int(np.prod(out.shape)), wire)
@@ -118,7 +118,7 @@ def test_combinations_equal_float64_for_every_length(isa, ranks, dtype, wire):
 def test_interleaved_multichunk_collectives_return_exact_results(isa, ranks, wire, count):
     group = Ranks(ranks, isa)
     part, chunk = SLOT_BYTES // ranks // 64 * 64 // wire.itemsize, 0
-    for kind in WHOLES:
+    for kind in COLLECTIVES:
         shares = 1 if kind == "all_reduce" else ranks  # unit of `count`
         x = [random((count * (ranks if kind == "reduce_scatter" else 1),), seed=rank).float() for rank in range(ranks)]
         sent = [piece.to(wire).float() for piece in x]
@@ -137,7 +137,7 @@ def test_interleaved_multichunk_collectives_return_exact_results(isa, ranks, wir
         stride = part * ranks if shares == 1 else part
         done = [(ctypes.c_int64 * 3)() for _ in range(ranks)]
         operations = [
-            _Whole(
+            _CollectiveArguments(
                 *(
                     x[rank].data_ptr(),
                     out[rank].data_ptr(),
@@ -146,7 +146,7 @@ def test_interleaved_multichunk_collectives_return_exact_results(isa, ranks, wir
                     stride,
                     chunk % (1 << 32),
                 ),
-                *(WHOLES[kind], TYPES[F32], TYPES[wire], 0, 0.5),
+                *(COLLECTIVES[kind], TYPES[F32], TYPES[wire], 0, 0.5),
             )
             for rank in range(ranks)
         ]

@@ -55,7 +55,7 @@ def test_every_number_of_the_fid_manifests_appears(tree: Any, page: Page) -> Non
 
 def test_incomparable_scores_are_flagged_everywhere(page: Page) -> None:
     assert "NOT COMPARABLE with published FID:" in page.text
-    assert page.text.count("NOT COMPARABLE") >= 2 + 2 + 1  # in the verdict, above each table, once above all
+    assert page.text.count("NOT COMPARABLE") >= 2 + 2 + 1  # in the assessment, above each table, once above all
 
 
 def test_comparable_scores_are_not_flagged(tree_class: Any, tmp_path: Path) -> None:

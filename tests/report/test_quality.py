@@ -19,7 +19,7 @@ def training(name: str, seed: int, speed: float, *, delay: float) -> dict[str, A
         {"step": 800 // part, "seconds": delay + 600 / part, "fid": 90 * (speed / part) ** -0.5}
         for part in (8, 4, 2, 1)
     ]
-    return {"contender": name, "seed": seed, "seconds_per_step": 1.0, "points": points}
+    return {"variant": name, "seed": seed, "seconds_per_step": 1.0, "points": points}
 
 
 def ratio(values: list[float], bound: str) -> dict[str, Any]:
@@ -44,7 +44,7 @@ def result(variants: int, *, seeds: int, equal: bool = False, repeat: bool = Tru
         "settings": {"baseline": "baseline"},
         "steps": dict.fromkeys(names, 800),
         "limits": {name: {"codec": 1.5, "floor": 0.9, "untrained": 200.0, "n": 64} for name in names},
-        "trainings": [
+        "runs": [
             training(name, seed, speed * (1 + 0.05 * seed), delay=900.0 * (number % 4 == 3))
             for number, (name, speed) in enumerate(names.items())
             for seed in range(seeds)
@@ -125,7 +125,7 @@ def test_distant_bounds_do_not_flatten_the_scores():
     for limits in given["limits"].values():
         limits |= {"codec": 1e-6, "floor": None}
     panel = list(panels(given))[1]
-    scores = [point["fid"] for one in given["trainings"] for point in one["points"]]
+    scores = [point["fid"] for one in given["runs"] for point in one["points"]]
     assert panel.get_ylim()[0] > min(scores) / 12
     assert "dashed" not in panel.get_xlabel()
 
@@ -133,7 +133,7 @@ def test_distant_bounds_do_not_flatten_the_scores():
 @pytest.mark.parametrize(("low", "high"), [(5.8, 10.7), (2.1, 4.9), (0.3, 1.1), (3.0, 400.0)])
 def test_close_scores_have_ticks(low, high):
     given = result(2, seeds=1)
-    for training in given["trainings"]:
+    for training in given["runs"]:
         for point, fid in zip(training["points"], np.geomspace(high, low, 4), strict=True):
             point["fid"] = float(fid)
     for limits in given["limits"].values():

@@ -92,7 +92,7 @@ def test_killed_comparison_resumes_without_remeasuring_steps(project: Path, tmp_
 
 def check(result: dict[str, Any], sealed: dict[str, float]) -> None:
     names = ["baseline", "flow", "worse"]
-    assert {(run["contender"], run["seed"]) for run in result["trainings"]} == {(name, 0) for name in names}
+    assert {(run["variant"], run["seed"]) for run in result["runs"]} == {(name, 0) for name in names}
     assert {name: result["seconds_per_step"][name] for name in names} == {
         name: seconds for name in names for key, seconds in sealed.items() if key.startswith(f"{name} ")
     }

@@ -139,7 +139,7 @@ def _measure_decoder(pool: WorkerPool, name: str, settings: SamplingSettings) ->
     variants = decoders.VARIANTS
     timings, comparisons, outputs = compare_and_time(pool, variants, rounds=settings.rounds, ranks=1)
     for row in comparisons.values():
-        row["alike"] = row["difference"] < TOLERANCE
+        row["within_tolerance"] = row["difference"] < TOLERANCE
     names = (BASE, decoders.ROW_PARALLEL, decoders.SEPARATE)
     return head | {"status": "ok", "rows": rows(variants, timings, comparisons, {}), **thumbnails(outputs, names)}
 

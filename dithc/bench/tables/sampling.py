@@ -73,7 +73,7 @@ def describe_comparison(row: Mapping[str, Any]) -> str:
         return "reference"
     if row["name"] == SEPARATE:
         return f"another image, {difference} apart"
-    if not row.get("alike", True):
+    if not row.get("within_tolerance", True):
         return f"DIFFERS from one rank: {difference} apart"
     text = "equal to the bit" if row["equal"] else f"within {difference}"
     if (share := row.get("blocks_run")) is None:

@@ -122,11 +122,11 @@ def compare_runs(
         | {"experiment": plan.base.name},
         "steps": dict(steps),
         "seconds_per_step": dict(seconds),
-        "seconds_before": codec_seconds,
+        "codec_seconds": codec_seconds,
         "limits": limits,
-        "trainings": [
+        "runs": [
             {
-                "contender": name,
+                "variant": name,
                 "seed": seed,
                 "seconds_per_step": runs[run_name(name, seed, steps[name])]["seconds_per_step_median"],
                 "points": [asdict(point) for point in points],
@@ -171,10 +171,10 @@ def quality_summary(result: Mapping[str, Any]) -> Measurement:
     """Summarize the scores of each run by fraction of its steps, their limits, and the ratios."""
     settings = result["settings"]
     runs = [
-        [f"{run['contender']}, seed {run['seed']}", *(rounded(point["fid"], digits=4) for point in run["points"])]
+        [f"{run['variant']}, seed {run['seed']}", *(rounded(point["fid"], digits=4) for point in run["points"])]
         + [rounded(run["points"][-1]["kid"], digits=4), short(run["points"][-1]["seconds"])]
         + [percent(run["points"][-1][name], decimals=0) for name in ("headroom", "memorized_fraction")]
-        for run in result["trainings"]
+        for run in result["runs"]
     ]
     limits = [
         [name, *(rounded(limit[key], digits=4) for key in ("untrained", "codec", "floor")), str(limit["n"])]

@@ -1,4 +1,4 @@
-"""Commands that prepare training data, in workflow order: `synthesize`, `fetch`, `stage`, `tiles`, `codec`, `latents`.
+"""Commands that prepare training data, in workflow order: `synthesize`, `fetch`, `ingest`, `tiles`, `codec`, `latents`.
 
 A failed stage can be rerun by hand with the shell line of its rule.
 Commands are imported when they are called, not by this package. To add a command, add a module here and register it in

@@ -84,7 +84,7 @@ def _is_train(evaluation: "evaluations.EvaluationConfig", path: Path, real: Mani
             expected=f"one of {', '.join(real.inputs)}",
             fix="pass the manifest of those tiles, or rerun `dithc features`",
         )
-    if not evaluation.searches_copies:
+    if not evaluation.needs_copy_search:
         return None
     tiles = Tiles(path.parent)
     return np.isin(tiles.rows(evaluation.real_split), tiles.rows("train"))

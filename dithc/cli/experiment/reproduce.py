@@ -84,7 +84,7 @@ def _document(args: argparse.Namespace, experiment: Any, jobs: Any) -> int:
     drawing.write_csv(document, args.out.with_suffix(".csv"))
     drawing.draw_target(document, args.out.with_suffix(""))
     outputs.write(args.out, document.to_json())
-    for claim in drawing.claims([document]):
+    for claim in drawing.check_claims([document]):
         print(f"{'agrees' if claim.holds else 'does not agree'} with the paper: {claim.text}")
     states = [cell.status for cell in document.cells]
     counts = ", ".join(f"{states.count(one)} {one}" for one in dict.fromkeys(states))

@@ -19,6 +19,7 @@ NO_RUN = re.compile(
     r"-[a-zA-Z]*n[a-zA-Z]*|--(dry-?run|unlock|lint|list.*|summary|.*summary|report|dag|rulegraph|filegraph|help)(=.*)?"
     r"|-h|-l"
 )
+MACHINE = re.compile(r"--(profile|workflow-profile|cores|jobs|executor)\b|-[cje]")  # arguments that replace --profile
 POLL_SECONDS, QUEUE_SECONDS, READ_SECONDS = 1.0, 15.0, 0.2
 
 
@@ -37,6 +38,7 @@ def run(args: argparse.Namespace) -> int:
 
     _check_folders()
     snakemake_arguments = args.words[1:] if args.words[:1] == ["--"] else args.words
+    _check_profile(args.profile, snakemake_arguments)
     folder = _results(args.configfile, snakemake_arguments)
     arguments = [*snakemake_arguments, *(["--profile", args.profile] if args.profile else [])]
     arguments += ["--configfile", *map(str, args.configfile)] if args.configfile else []
@@ -59,6 +61,28 @@ def _check_folders() -> None:
     if cache_home() is None:
         fix = "set XDG_CACHE_HOME or TMPDIR to a writable folder"
         raise user_error("cache of Snakemake", got="no writable folder", expected="a writable folder", fix=fix)
+
+
+def _check_profile(profile: str | None, snakemake_arguments: list[str]) -> None:
+    """Raise UserError for a profile that does not exist, and for a run without a profile or number of cores."""
+    from dithc.core.logging import user_error
+
+    bases = (
+        Path(),
+        Path(os.environ.get("XDG_CONFIG_HOME") or "~/.config", "snakemake").expanduser(),
+        Path("/etc/xdg/snakemake"),
+    )
+    folders = sorted(file.parent for file in Path("profiles").glob("*/config*.yaml") if file.parent.name != "default")
+    profiles = ", ".join(map(str, folders)) or "profiles/local"
+    is_complete = any(MACHINE.match(one) or NO_RUN.fullmatch(one) for one in snakemake_arguments)
+    if profile is not None and not any((base / profile).is_dir() for base in bases):
+        fix = "pass one of them, or write one: dithc doctor --write-profile NAME"
+        raise user_error("the profile does not exist", got=profile, expected=f"a folder, such as {profiles}", fix=fix)
+    if profile is None and "SNAKEMAKE_PROFILE" not in os.environ and not is_complete:
+        fix = "add --profile profiles/local"
+        raise user_error(
+            "the machine is not specified", got="no --profile", expected=f"a profile, such as {profiles}", fix=fix
+        )
 
 
 def _results(files: list[Path], arguments: list[str]) -> Path:
@@ -170,6 +194,7 @@ class _Follower:
     def _failure(self) -> list[str]:
         has_error, end = self.filter.has_error, self._run_summary()
         failure = [] if end is None else end.failure(self.engine.ended(), already_reported=has_error)
+        failure = self.engine.rejections() + failure
         if failure or has_error:
             return failure
         return ["Snakemake failed; its last lines:", *(f"  | {line}" for line in self.engine.last_lines())]

@@ -45,13 +45,14 @@ class FileEntry:
 class Problem:
     """Missing or altered document or listed file, with a sentence about the fault, and one about its repair.
 
-    `delete` is the part to delete for the repair: the file, its folder (a checkpoint), or its altered lines.
+    `delete` is the part to delete for the repair: the file, its folder (a checkpoint), its altered lines, or only its name: a
+    file of another size than listed may be the user's, so that it is renamed.
     """
 
     path: str
     text: str
     fix: str
-    delete: Literal["file", "folder", "lines"]
+    delete: Literal["file", "folder", "lines", "name"]
 
 
 @dataclass
@@ -172,7 +173,7 @@ def _listed(value: Any) -> Iterator[dict[str, Any]]:
 
 
 def _fault(path: Path, text: str, document: Path) -> Problem:
-    delete: Literal["file", "folder", "lines"] = "file"
+    delete: Literal["file", "folder", "lines", "name"] = "file"
     stage = "report" if document.name == "report.json" else " ".join(document.parent.parts[-2:])
     fix = f"the workflow rebuilds it after it is deleted ({stage})"
     if path.name in RECORDS:
@@ -187,6 +188,8 @@ def _fault(path: Path, text: str, document: Path) -> Problem:
         fix = "it only describes its folder for users"
     elif path.name == "config.json" and path == document:
         fix = "every run of the workflow rewrites it"
+    elif path.exists() and not outputs.owns(path) and path != document:
+        fix, delete = f"the workflow rebuilds it after it is renamed ({stage})", "name"
     elif path.exists() and not outputs.owns(path):
         fix = "no document of dithc lists it with its size: move it out of this folder if it is yours"
     return Problem(str(path), text, fix, delete)

@@ -73,7 +73,8 @@ def _acquire_leases(stack: ExitStack, folders: list[Path]) -> None:
 def _print_report(report: "VerificationReport") -> None:
     for fault in report.problems:
         print(f"{escaping.escaped(fault.text)}\n  {escaping.escaped(fault.fix)}")
-    verdict = f"{len(report.problems)} faults" if report.problems else "all intact"
+    count = len(report.problems)
+    verdict = f"{count} fault{'s' * (count != 1)}" if count else "all intact"
     print(f"{report.files} files ({report.bytes:,} bytes) of {report.documents} documents: {verdict}")
 
 
@@ -105,7 +106,7 @@ def _remove(report: "VerificationReport", *, within: list[Path]) -> None:
         if not any(path.parent.resolve().is_relative_to(folder) for folder in folders):
             log.warning(f"{path} is kept: it is outside of {', '.join(map(str, within))}; pass its folder too")
             continue
-        if not outputs.owns(path) and path.exists():
+        if fault.delete != "name" and path.exists() and not outputs.owns(path):
             log.warning(f"{path} is kept: no marker or manifest lists it with its size; delete it if it is not needed")
             continue
         if fault.delete == "lines":
@@ -113,6 +114,10 @@ def _remove(report: "VerificationReport", *, within: list[Path]) -> None:
             atomic_write(path, "".join(map(dump_checksummed_line, rows)))
         elif fault.delete == "folder":
             outputs.remove(path.parent, manifest=path.name)
+        elif fault.delete == "name":
+            path.rename(target := path.with_name(f"{path.name}.altered"))
+            log.info(f"renamed {path} to {target.name}")
+            continue
         else:
             path.unlink(missing_ok=True)
         log.info(f"deleted the altered {fault.delete} {'of' if fault.delete == 'lines' else 'at'} {path}")

@@ -72,7 +72,7 @@ class Settings(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _truth_is_no_number(cls, content: Any) -> Any:
+    def _reject_booleans(cls, content: Any) -> Any:
         """Reject booleans in number fields: Python treats true as 1, so `steps: yes` would be one step."""
         for name, value in content.items() if isinstance(content, Mapping) else ():
             field = cls.model_fields.get(name) if isinstance(name, str) else None
@@ -99,7 +99,7 @@ class Settings(BaseModel):
             ) from None
 
     @model_validator(mode="after")
-    def _consistent(self) -> Self:
+    def _check_consistency(self) -> Self:
         if (fault := next(self._faults(), None)) is not None:
             raise ValueError(fault)
         return self

@@ -410,11 +410,11 @@ class DatasetConfig(Settings):
     """Conditions from installed packages for each tile, in addition to the built-in conditions (place, day, sun)."""
     views: Literal[2, 8] = 2
     """Number of encoded views of a tile. 2: the tile and its mirror image. 8: all quarter turns of both, required for
-    `augment:
-    dihedral` of a run, with four times the disk space. Existing 2 views are not encoded again. If this value changes,
+    `augment: dihedral` of a run, with four times the disk space. Existing 2 views are not encoded again. If this value changes,
     finished runs of this dataset are trained again."""
     max_rejected_fraction: Fraction = 0.5
-    """Largest share of unusable scene files. Ingestion fails beyond it, or if a file contradicts a declared offset."""
+    """Largest share of unusable scene files; ingestion fails beyond it. A `sentinel2-array` file that contradicts the
+    declared offset always fails ingestion."""
 
     def _faults(self) -> Iterator[str]:
         if self.split.cell_size_m is not None and self.source.kind == "image-folder":

@@ -31,7 +31,7 @@ class SamplerSpec:
     evaluations: int = 1
 
 
-SAMPLERS = {
+SAMPLER_SPECS = {
     "ddpm": SamplerSpec(),
     "ddim": SamplerSpec(),
     "dpm-solver": SamplerSpec(orders=(1, 2, 3)),
@@ -44,10 +44,10 @@ SAMPLERS = {
 if TYPE_CHECKING:
     BuiltInSampler = str
 else:
-    BuiltInSampler = Literal[*SAMPLERS]
+    BuiltInSampler = Literal[*SAMPLER_SPECS]
 Sampler = Annotated[
     BuiltInSampler | SerializeAsAny[PluginSampler],
-    plugin_field(PluginSampler, list(SAMPLERS), BuiltInSampler, bare=True),
+    plugin_field(PluginSampler, list(SAMPLER_SPECS), BuiltInSampler, bare=True),
 ]
 
 
@@ -105,7 +105,7 @@ Cache = Annotated[FirstBlockCacheConfig | TaylorCacheConfig, Field(discriminator
 class PipeFusionConfig(Settings):
     """Pipeline parallelism over patches: each rank is a stage with some blocks of the network, and the patches of an
     image pass through the stages. A patch attends to keys and values of other patches from the previous step (arXiv
-    2405.14430). For slow networks: a rank sends the output of one block per step, at any depth."""
+    2405.14430). For slow links between ranks: a rank sends the output of one block per step, at any depth."""
 
     pipefusion_parallel_degree: Positive = 1
     """Ranks that are stages, at most the blocks of the network. Images depend on the patches, not on the stages."""
@@ -121,7 +121,7 @@ class PipeFusionConfig(Settings):
         return self.num_pipeline_patch or self.pipefusion_parallel_degree
 
     @property
-    def decides(self) -> dict[str, Any]:
+    def semantic_settings(self) -> dict[str, Any]:
         """Settings that determine the images; the number of ranks does not."""
         return {"num_pipeline_patch": self.patches, "warmup_steps": self.warmup_steps}
 
@@ -225,10 +225,10 @@ class EvaluationConfig(Settings):
         """Properties of the sampler."""
         if isinstance(self.sampler, PluginSampler):
             return SamplerSpec(is_flow=self.sampler.predicts == "flow", orders=self.sampler.orders)
-        return SAMPLERS[self.sampler]
+        return SAMPLER_SPECS[self.sampler]
 
     @property
-    def sees_pixels(self) -> bool:
+    def needs_pixel_statistics(self) -> bool:
         """True if the evaluation requests statistics of pixels in the units of the dataset."""
         return bool(OF_PIXELS & set(self.metrics))
 
@@ -238,7 +238,7 @@ class EvaluationConfig(Settings):
         return ["+".join(triplet) for triplet in self.band_triplets]
 
     @property
-    def searches_copies(self) -> bool:
+    def needs_copy_search(self) -> bool:
         """True if trained weights generate the images, and the real tiles include the complete training data."""
         return (
             self.checkpoint not in ("codec", "untrained", "start")
@@ -252,7 +252,7 @@ class EvaluationConfig(Settings):
                 yield f"`{name}` has {', '.join(repeated)} twice: leave one out"
         yield from self._check_scene()
         if self.solver_order is not None and self.solver_order not in self.solver.orders:
-            names = " and ".join(name for name, spec in SAMPLERS.items() if self.solver_order in spec.orders)
+            names = " and ".join(name for name, spec in SAMPLER_SPECS.items() if self.solver_order in spec.orders)
             yield f"`solver_order` applies to the samplers {names}; `sampler` is {self.sampler}"
         if self.timesteps is not None:
             yield from self._check_times(self.timesteps)

@@ -197,7 +197,7 @@ class ExperimentConfig(Settings):
 
     def _check_bands(self, name: str, evaluation: EvaluationConfig, run: RunConfig) -> Iterator[str]:
         settings = self.datasets[run.dataset]
-        if (evaluation.band_triplets or evaluation.sees_pixels) and self.codecs[settings.codec].sees_display:
+        if (evaluation.band_triplets or evaluation.needs_pixel_statistics) and self.codecs[settings.codec].sees_display:
             yield (
                 f"evaluations.{name}: `band_triplets` and the metrics of pixels require all bands, but codecs.{settings.codec} "
                 "decodes only the display bands, as 8-bit images: leave them out"

@@ -30,8 +30,8 @@ def requested_memory(error: BaseException) -> str | None:
     return text or "memory"
 
 
-def out_of_memory(title: str, *, wanted: str, there_is: str, fix: str) -> UserError:
+def out_of_memory(title: str, *, requested: str, available: str, fix: str) -> UserError:
     """Build the error of a memory refusal, with the result of `requested_memory` and the memory that the process may use."""
     return user_error(
-        f"{title}: out of memory", got=f"allocation refused by the system: {wanted}", expected=there_is, fix=fix
+        f"{title}: out of memory", got=f"allocation refused by the system: {requested}", expected=available, fix=fix
     )

@@ -49,7 +49,7 @@ class progress:
         remaining = tqdm.format_interval((self.total - self.done) / rate) if rate > 0 else "?"
         share = 100 * self.done // self.total if self.total else 100
         get_logger(f"dithc.{self.label}").info(
-            f"{self.done}/{self.total} {self.unit} ({share} %), {rate:.3g} {self.unit}/s, "
+            f"{self.done}/{self.total} {self.unit} ({share} %), {rate:{'.0f' if rate >= 100 else '.3g'}} {self.unit}/s, "
             f"{tqdm.format_interval(elapsed)} elapsed, {remaining} remaining{self._notes}"
         )
 

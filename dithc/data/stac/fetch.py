@@ -250,7 +250,7 @@ def _fetch(
             f"{asset.href} differs from the file in {LOCK_FILE}",
             got=f"sha256 {digest}",
             expected=f"sha256 {asset.sha256}",
-            fix=f"remove {folder / LOCK_FILE}, then fetch and stage again; the catalog has replaced the file",
+            fix=f"remove {folder / LOCK_FILE}, then rerun `dithc fetch` and `dithc ingest`; the catalog has replaced the file",
         )
     asset.size, asset.sha256 = size, digest
 

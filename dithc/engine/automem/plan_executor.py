@@ -72,7 +72,7 @@ class ManagedCall:
             return forward(*args, **kwargs)  # not in the plan: all tensors are used in place
         scheduled, decision = context.passes[index], context.decisions[name]
         with_gradient = torch.is_grad_enabled()
-        self._transfers.wait_for_memory(decision.room_bytes)
+        self._transfers.wait_for_memory(decision.required_fast_bytes)
         while self._started <= index:
             for other in context.passes[self._started].load_weights:
                 if with_gradient or context.index_of[other] >= self._started:  # other loads are for backward
@@ -127,7 +127,7 @@ class ManagedCall:
             self._weights.release(unit, context.copied_parameters(unit))
         self._backward_index = index
         name = context.passes[index].unit
-        self._transfers.wait_for_memory(context.decisions[name].backward_room_bytes)
+        self._transfers.wait_for_memory(context.decisions[name].backward_required_fast_bytes)
         while self._backward_started <= index:
             due = context.passes[self._backward_started]
             for other in due.load_weights:

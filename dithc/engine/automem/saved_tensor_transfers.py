@@ -79,7 +79,7 @@ class SavedTensorTransfers:
         """Wait for offloads until enough fast memory is free, or no offload remains."""
         self.free_offloaded()
         while self._offloads:
-            free_bytes = self._fast.room_bytes
+            free_bytes = self._fast.free_bytes
             if free_bytes is None or free_bytes >= num_bytes:
                 return
             self._finish_oldest()

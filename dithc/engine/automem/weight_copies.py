@@ -170,7 +170,7 @@ def is_worth_moving(parameter: nn.Parameter) -> bool:
 
 def allocate_in(tier: Tier, shape: torch.Size, dtype: torch.dtype) -> Tensor | None:
     """Return a tensor in exactly this tier, or None if the tier is full."""
-    free_bytes = tier.room_bytes
+    free_bytes = tier.free_bytes
     if free_bytes is not None and free_bytes < shape.numel() * dtype.itemsize:
         return None
     try:

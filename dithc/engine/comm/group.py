@@ -57,6 +57,7 @@ class Group:
 
     Attributes:
         rank: number of this process among all ranks, from 0.
+        size: number of ranks.
         local_rank: number of this process among the ranks of its node.
         local_size: number of ranks of this node.
         node: name of the node, equal on all its ranks and different between nodes.

@@ -99,7 +99,7 @@ def _requested_threads() -> int | None:
 
 
 def _num_threads(requested: int, plan: RankPlan, machine: Machine, *, launched: bool) -> int:
-    """Return the compute threads for which OMP_NUM_THREADS asks, but one per core if CPUs of a scheduler share cores."""
+    """Return the compute threads that OMP_NUM_THREADS requests, but one per core if CPUs of a scheduler share cores."""
     cores = sum(1 for core in machine.cores if set(core.cpus) & set(plan.cpus))
     if launched and cores < requested <= len(plan.cpus):
         log.info(f"{cores} compute thread(s) per rank: its {requested} CPU(s) are {cores} core(s)")

@@ -9,7 +9,8 @@ by one-second jobs.
 Invariants: `run_checks` changes nothing and always returns. A failed check is a finding, not an exception. `error` means
 that work will fail, be wrong or far too slow, and sets exit status 1; `warning` marks a defect with a fix. `error` are: less
 than 2 GiB of memory or disk; a missing package; an unusable instruction set (HCOPS_ISA) or description (DITHC_MACHINE_FILE);
-two types of OpenMP runtimes; more OpenMP threads than allowed CPUs; a launcher of another MPI than the library.
+two types of OpenMP runtimes; more OpenMP threads than allowed CPUs; a launcher of another MPI than the library;
+shared memory for fewer than two ranks.
 
 Extending: a check is a function that returns findings, listed in `run_checks.CHECKS`. It reads the system through an
 argument or the environment, so that its test can emulate another machine.

@@ -32,7 +32,7 @@ class ShardedAttention(Protocol):
         """Largest number of tokens per process among the processes that share an image."""
 
     def begin(self) -> None:
-        """Start a pass of the network, of some programs, at the first turn; all processes ended the previous pass."""
+        """Reset the slot for a pass of the network. All processes must have finished the previous pass."""
 
     def attention(self, qkv: Tensor, num_heads: int) -> Tensor:
         """Return the mixed values (N, t, D) of qkv (N, t, 3D), in its type."""

@@ -148,7 +148,7 @@ class Pool:
         )
 
     @property
-    def room_bytes(self) -> int | None:
+    def free_bytes(self) -> int | None:
         """Bytes between use and budget, possibly fragmented; None without a budget."""
         if self._library is None:
             return None

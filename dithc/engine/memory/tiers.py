@@ -70,16 +70,16 @@ class Tier:
         return None if self._file is None else (*self.pool.range, self._file)
 
     @property
-    def room_bytes(self) -> int | None:
+    def free_bytes(self) -> int | None:
         """Bytes between use and budget, possibly fragmented; None without a budget."""
-        return self.pool.room_bytes
+        return self.pool.free_bytes
 
     @property
     def huge_pages(self) -> PageKind:
         """Page sizes from /proc/self/smaps; an empty tier allocates a first block."""
         if self._file is not None:
             return "file"
-        free_bytes = self.room_bytes
+        free_bytes = self.free_bytes
         probe = None
         if self.counters().backed_bytes == 0 and (free_bytes is None or free_bytes >= HUGE_PAGE_BYTES):
             probe = self.empty((HUGE_PAGE_BYTES,), torch.uint8)

@@ -214,7 +214,7 @@ STATUS_FUNCTIONS: dict[str, tuple[Any, ...]] = {
     ),
     "hc_exchange_publish": (c_void_p, c_uint32),
     "hc_exchange_get": (c_void_p, c_uint32, c_void_p, c_int, c_int, *_ARRAY, c_int64, POINTER(c_int)),
-    "hc_exchange_whole": (c_void_p, c_void_p, c_int64, c_int64, POINTER(c_int)),
+    "hc_exchange_collective": (c_void_p, c_void_p, c_int64, c_int64, POINTER(c_int)),
     "hc_exchange_fold": (c_void_p, c_int, c_int64, POINTER(c_void_p), c_int, c_int, c_void_p),
     "hc_barrier_ceiling": (c_void_p, c_int64),
     "hc_exchange_barrier": (c_void_p, c_int64, POINTER(c_int)),
@@ -241,7 +241,7 @@ OTHER_FUNCTIONS: dict[str, tuple[Any, ...]] = {
 # Functions that return a status as result, and functions that wait, for which only a missing process is a result.
 QUERIES = ("hc_isa_detect", "hc_kernel")
 WAITING = (
-    *("hc_exchange_put", "hc_exchange_offer", "hc_exchange_combine", "hc_exchange_get", "hc_exchange_whole"),
+    *("hc_exchange_put", "hc_exchange_offer", "hc_exchange_combine", "hc_exchange_get", "hc_exchange_collective"),
     *("hc_copies_wait", "hc_copies_close"),
 )
 

@@ -101,26 +101,26 @@ def status(number: str, *, folder: Path) -> str:
             expected=f"{number}.json, written when it was submitted",
             fix="start the workflow again, and keep the records while it runs",
         )
-    if record.answer:
-        return record.answer
+    if record.outcome:
+        return record.outcome
     record = replace(record, driver=os.environ.get(DRIVER, record.driver))
     code, again = record.status(folder), record.again(folder)
     if record.rejections:
         return _rerun(record, record.state, folder)
     job = job_of(folder, record) if code != 0 else None
     since = (record.missing_since or now()) if job is False else None
-    verdict = job_verdict(status=code, again=again is not None, job=job, missing=now() - since if since else 0.0)
+    outcome = job_outcome(status=code, again=again is not None, job=job, missing=now() - since if since else 0.0)
     state = job.state if isinstance(job, SchedulerJob) else "COMPLETED" if code == 0 else ""
-    if verdict == "again":
+    if outcome == "again":
         return _rerun(replace(record, missing_since=None), state, folder, reached=again)
-    if verdict in ("success", "failed"):
-        _record_outcome(record, verdict, state, folder)
+    if outcome in ("success", "failed"):
+        _record_outcome(record, outcome, state, folder)
     elif since != record.missing_since:
         replace(record, missing_since=since).save(folder)
-    return verdict
+    return outcome
 
 
-def job_verdict(*, status: int | None, again: bool, job: SchedulerJob | bool | None, missing: float = 0.0) -> str:
+def job_outcome(*, status: int | None, again: bool, job: SchedulerJob | bool | None, missing: float = 0.0) -> str:
     """Return `running`, `success`, `failed`, or `again` to resubmit.
 
     `status` is of the script, None before its end; `again` if the job requested another run; `job` the system's reply as in
@@ -148,15 +148,15 @@ def cancel(numbers: Sequence[str], *, folder: Path) -> None:
     by_system: dict[str, list[str]] = {}
     for number in numbers:
         record = load(folder, number)
-        if record is not None and not record.answer:
+        if record is not None and not record.outcome:
             _record_outcome(replace(record, cancelled=now()), "failed", "CANCELLED", folder)
             by_system.setdefault(record.system, []).append(record.current)
     for system, ids in by_system.items():
         _cancel_jobs(system, ids)
 
 
-def _record_outcome(record: JobRecord, answer: str, state: str, folder: Path) -> None:
-    replace(record, answer=answer, state=state, missing_since=None).save(folder)
+def _record_outcome(record: JobRecord, outcome: str, state: str, folder: Path) -> None:
+    replace(record, outcome=outcome, state=state, missing_since=None).save(folder)
 
 
 def _resubmit(record: JobRecord, folder: Path) -> JobRecord | None:
@@ -170,7 +170,7 @@ def _resubmit(record: JobRecord, folder: Path) -> JobRecord | None:
     if now_known is not None and now_known.cancelled is not None:  # meanwhile
         _cancel_jobs(record.system, [number])
         return now_known
-    new = replace(record, current=number, rejections=0, submitted=now(), answer="", state="")
+    new = replace(record, current=number, rejections=0, submitted=now(), outcome="", state="")
     new.save(folder)
     return new
 
@@ -194,7 +194,7 @@ def _rerun(record: JobRecord, state: str, folder: Path, *, reached: str | None =
         f"job {record.id} ({record.key}) was resubmitted as {new.current}: {cause}"
         + (f", at {reached}" if reached else "")
     )
-    return "failed" if new.answer else "running"
+    return "failed" if new.outcome else "running"
 
 
 def _submit_record(record: JobRecord) -> tuple[str | None, str]:

@@ -25,7 +25,7 @@ class JobRecord:
     rejections: int = 0  # consecutive resubmissions that the system refused
     reached: str = ""  # progress at the last stop
     missing_since: float | None = None  # it became unknown to the system
-    answer: str = ""  # `success` or `failed` once final
+    outcome: str = ""  # `success` or `failed` once final
     state: str = ""  # final state in Slurm's terms
     cancelled: float | None = None
     submitted: float = 0.0

@@ -7,7 +7,7 @@ from pathlib import Path
 from time import time as now
 from typing import TypeAlias
 
-from dithc.engine.scheduler.cluster_generic import DRIVER, job_verdict
+from dithc.engine.scheduler.cluster_generic import DRIVER, job_outcome
 from dithc.engine.scheduler.job_records import JobRecord, load, records
 from dithc.engine.scheduler.queue import SchedulerJob
 from dithc.engine.scheduler.slurm import SlurmQueue
@@ -27,9 +27,9 @@ class GenericQueue:
         self.folder = folder.resolve()
         start = now() - RECENT_SECONDS
         job_records = [
-            record for record in records(self.folder) if not record.answer or _end_time(record, self.folder) > start
+            record for record in records(self.folder) if not record.outcome or _end_time(record, self.folder) > start
         ]
-        return self._with_replies(job_records, [record for record in job_records if not record.answer])
+        return self._with_replies(job_records, [record for record in job_records if not record.outcome])
 
     def ended(self, ids: Collection[str]) -> list[SchedulerJob]:
         job_records = [record for number in ids if (record := load(self.folder, number)) is not None]
@@ -47,15 +47,15 @@ class GenericQueue:
     def _job(self, record: JobRecord, reply: SchedulerJob | bool | None) -> SchedulerJob:
         code, again = record.status(self.folder), record.again(self.folder)
         missing = now() - max(record.submitted, record.missing_since or 0.0)
-        verdict = record.answer or job_verdict(status=code, again=again is not None, job=reply, missing=missing)
+        outcome = record.outcome or job_outcome(status=code, again=again is not None, job=reply, missing=missing)
         if isinstance(reply, SchedulerJob):
             job = reply
         else:  # unknown to its system: not yet, or no longer
-            job = SchedulerJob(id=record.id, state=record.state or ("PENDING" if verdict == "running" else "FAILED"))
+            job = SchedulerJob(id=record.id, state=record.state or ("PENDING" if outcome == "running" else "FAILED"))
         state = job.state
-        if verdict == "success":
+        if outcome == "success":
             state = "COMPLETED"
-        elif verdict == "again" and record.driver == os.environ.get(DRIVER):  # the active driver resubmits it
+        elif outcome == "again" and record.driver == os.environ.get(DRIVER):  # the active driver resubmits it
             state = "REQUEUED"
         status = code if code is not None else job.status
         return replace(job, id=record.id, name=record.driver, comment=record.comment, state=state, status=status)

@@ -27,7 +27,7 @@ def job_of(folder: Path, record: JobRecord) -> SchedulerJob | Literal[False] | N
     """
     replies = _cached(folder)
     if record.current not in replies:
-        driver_records = [other for other in records(folder) if not other.answer and other.driver == record.driver]
+        driver_records = [other for other in records(folder) if not other.outcome and other.driver == record.driver]
         replies = jobs_of([record, *driver_records])
         jobs = {number: asdict(job) if job else None for number, job in replies.items()}
         write(folder / REPLIES, json.dumps({"time": now(), "jobs": jobs}))

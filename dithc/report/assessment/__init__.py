@@ -1,4 +1,4 @@
-"""The verdict on each run on the first screen of the report.
+"""Assessment of each run on the first screen of the report.
 
 Contents: for the last run of each chain, `assess_runs` returns whether it trained, the quality of its samples between an
 untrained network and the best possible (the floor and the codec), concerns, and next steps with commands.
@@ -11,12 +11,12 @@ Extending: a concern is a line in `warnings.py`, a next step a line in `next_ste
 
 from dithc.report.assessment.next_steps import next_steps
 from dithc.report.assessment.quality import last_scored, quality
-from dithc.report.assessment.records import Judgment, RunAssessment
+from dithc.report.assessment.records import Assessment, RunAssessment
 from dithc.report.assessment.training_check import trained
 from dithc.report.assessment.warnings import concerns
 from dithc.report.records import ReportRecords
 
-__all__ = ["Judgment", "RunAssessment", "assess_runs", "last_scored"]
+__all__ = ["Assessment", "RunAssessment", "assess_runs", "last_scored"]
 
 
 def assess_runs(records: ReportRecords) -> list[RunAssessment]:

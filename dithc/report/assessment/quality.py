@@ -1,6 +1,6 @@
 """Quality of the samples of a run, between an untrained network and the best possible."""
 
-from dithc.report.assessment.records import Judgment, Rating, ScaleMark
+from dithc.report.assessment.records import Assessment, Rating, ScaleMark
 from dithc.report.formatting import between, score
 from dithc.report.records import SMALL, EvaluationRecord, ReportRecords, Score
 
@@ -58,11 +58,11 @@ def floor_of(result: Score) -> tuple[float, str] | None:
     return None
 
 
-def quality(records: ReportRecords, run: str) -> tuple[Judgment, list[ScaleMark]]:
+def quality(records: ReportRecords, run: str) -> tuple[Assessment, list[ScaleMark]]:
     """Return the answer, and the scores on one scale."""
     item = last_scored(records, run)
     if item is None or item.score is None:
-        return Judgment(rating="unknown", short="no score", text="The samples of this run have no score."), []
+        return Assessment(rating="unknown", short="no score", text="The samples of this run have no score."), []
     final, codec, start, floor = item.score, codec_of(records, item), start_of(records, item), floor_of(item.score)
     # The codec is scored on its input tiles, so its FID may be below the floor of other tiles.
     limits = [codec.score.fid] if codec and codec.score else []
@@ -83,7 +83,7 @@ def quality(records: ReportRecords, run: str) -> tuple[Judgment, list[ScaleMark]
     marks += [ScaleMark(label="codec alone", role="codec", value=codec.score.fid)] if codec and codec.score else []
     marks += [ScaleMark(label=start.label, role="start", value=start.score.fid)] if start and start.score else []
     marks = sorted((mark for mark in marks if mark.value > 0), key=lambda mark: mark.value)
-    return Judgment(rating=rating, short=description, text=text), marks if len(marks) > 1 else []
+    return Assessment(rating=rating, short=description, text=text), marks if len(marks) > 1 else []
 
 
 def _rate(fid: float, best: float | None) -> tuple[str, Rating]:

@@ -1,4 +1,4 @@
-"""Records of the verdict on a run: training, quality, concerns, next steps."""
+"""Records of the assessment of a run: training, quality, concerns, next steps."""
 
 from dataclasses import dataclass, field
 from typing import Literal
@@ -7,7 +7,7 @@ Rating = Literal["good", "fair", "poor", "unknown"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Judgment:
+class Assessment:
     """A short answer, and its explanation with numbers; `rating` selects the color."""
 
     rating: Rating
@@ -34,15 +34,15 @@ class NextStep:
 
 @dataclass(frozen=True, kw_only=True)
 class RunAssessment:
-    """The verdict on the last run of a chain.
+    """Assessment of the last run of a chain.
 
     `marks` are ascending scores on one scale, empty if there are too few. `concerns` start with the most severe.
     """
 
     run: str
     dataset: str
-    trained: Judgment
-    quality: Judgment
+    trained: Assessment
+    quality: Assessment
     marks: list[ScaleMark] = field(default_factory=list)
     concerns: list[str] = field(default_factory=list)
     steps: list[NextStep] = field(default_factory=list)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dithc.core.measurements import short
-from dithc.report.assessment.records import Judgment
+from dithc.report.assessment.records import Assessment
 from dithc.report.formatting import between
 from dithc.report.records import Gain, RunRecord
 
@@ -49,12 +49,12 @@ def held_out(run: RunRecord) -> ValidationTrend | None:
     )
 
 
-def trained(run: RunRecord, gain: Gain | None) -> Judgment:
+def trained(run: RunRecord, gain: Gain | None) -> Assessment:
     """Evaluate the losses of a run; `gain` is the fall of its score, if known."""
     if run.step is None:
-        return Judgment(rating="unknown", short="not run", text="This run has no checkpoint yet.")
+        return Assessment(rating="unknown", short="not run", text="This run has no checkpoint yet.")
     if run.mean_loss_first_10 is None or run.mean_loss_last_100 is None:
-        return Judgment(rating="unknown", short="unknown", text="The run has no recorded loss.")
+        return Assessment(rating="unknown", short="unknown", text="The run has no recorded loss.")
     trend = held_out(run)
     verb = "fell" if run.mean_loss_last_100 < run.mean_loss_first_10 else "went"
     text = (
@@ -68,12 +68,12 @@ def trained(run: RunRecord, gain: Gain | None) -> Judgment:
     has_fallen = run.mean_loss_last_100 < (1 - CLEAR) * run.mean_loss_first_10
     has_generalized = trend is not None and trend.last < (1 - CLEAR) * trend.first
     if not (has_fallen or is_better or has_generalized):
-        return Judgment(rating="poor", short="no", text=text + " Neither loss nor score is clearly below the start.")
+        return Assessment(rating="poor", short="no", text=text + " Neither loss nor score is clearly below the start.")
     if run.step < run.steps_planned:
-        return Judgment(rating="fair", short=f"so far: step {run.step:,} of {run.steps_planned:,}", text=text)
+        return Assessment(rating="fair", short=f"so far: step {run.step:,} of {run.steps_planned:,}", text=text)
     if trend and trend.is_rising:
-        return Judgment(rating="fair", short="yes, then it overfitted", text=text)
-    return Judgment(rating="good", short="yes", text=text)
+        return Assessment(rating="fair", short="yes, then it overfitted", text=text)
+    return Assessment(rating="good", short="yes", text=text)
 
 
 def _trend_text(trend: ValidationTrend | None) -> str:

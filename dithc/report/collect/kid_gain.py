@@ -64,7 +64,7 @@ def cost_of(experiment: ExperimentConfig, results: ExperimentResults, name: str)
 
 def _sampling_settings(config: evaluations.EvaluationConfig) -> dict[str, Any]:
     """Return the settings that determine the sampling; pipefusion counts patches, not ranks."""
-    staged = None if config.pipefusion is None else config.pipefusion.decides
+    staged = None if config.pipefusion is None else config.pipefusion.semantic_settings
     return {**config.model_dump(include=SAME), "pipefusion": staged}
 
 

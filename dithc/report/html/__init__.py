@@ -1,4 +1,4 @@
-"""The HTML page of records, verdict, tables and figures. It requires no network and no other file.
+"""The HTML page of records, assessment, tables and figures. It requires no network and no other file.
 
 Contents: `render` fills `report.html` (with `macros.html`, `report.css`, `enlarge.js`). `alt_text` has the text
 alternatives of figures. `render_template` renders a page of another package with the same parts.

@@ -60,7 +60,7 @@ def render(records: ReportRecords, images: PageImages) -> str:
         texts={name: getattr(alt_text, name)(records) for name in ("loss", "scores", "throughput", "stages")},
         engine=engine,
         not_run=not_run,
-        **_verdict_values(records),
+        **_assessment_values(records),
         **_score_values(records),
         **_provenance_values(records),
     )
@@ -89,7 +89,7 @@ def render_template(template: str, *, package: str = TEMPLATES, scripts: Sequenc
     return environment.get_template(template).render(policy=_policy(script), script=script, **values)
 
 
-def _verdict_values(records: ReportRecords) -> dict[str, Any]:
+def _assessment_values(records: ReportRecords) -> dict[str, Any]:
     finals = {run.name: last_scored(records, run.name) for run in records.last_runs}
     return {
         "assessments": assess_runs(records),

@@ -13,7 +13,7 @@ from dithc.core.reproduction import STATUSES, TARGETS, ResultCell, TargetResult
 from dithc.report import html
 from dithc.report.figures import canvas
 from dithc.report.formatting import between, span
-from dithc.report.reproduction import verdict
+from dithc.report.reproduction import claims
 from dithc.report.reproduction.figure import build_figure, machine_line
 from dithc.report.reproduction.frame import unit_of
 
@@ -36,7 +36,7 @@ def write_csv(document: TargetResult, path: Path) -> None:
 def write_page(documents: Iterable[TargetResult], path: Path) -> None:
     """Write one page of all documents in the order of the paper; their files are relative to its folder."""
     ordered = sorted(documents, key=lambda document: TARGETS.index(document.target))
-    claims = verdict.claims(ordered)
+    found = claims.check_claims(ordered)
     outputs.write(
         path,
         html.render_template(
@@ -44,12 +44,12 @@ def write_page(documents: Iterable[TargetResult], path: Path) -> None:
             package=TEMPLATES,
             scripts=("copy.js",),
             sections=[_section(document, path.parent) for document in ordered],
-            counts=verdict.count(ordered),
+            counts=claims.count(ordered),
             order=[name for name in STATUSES if name != "published"],
-            holding=[claim for claim in claims if claim.holds],
-            failing=[claim for claim in claims if not claim.holds],
+            holding=[claim for claim in found if claim.holds],
+            failing=[claim for claim in found if not claim.holds],
             undecided=[
-                document.paper for document in ordered if document.target not in {claim.target for claim in claims}
+                document.paper for document in ordered if document.target not in {claim.target for claim in found}
             ],
             machines=list(dict.fromkeys(machine_line(document.machine) for document in ordered)),
             scales=list(dict.fromkeys(document.scale for document in ordered)),
@@ -67,7 +67,7 @@ def _section(document: TargetResult, folder: Path) -> dict[str, Any]:
         "size": html.size_of(png),
         "alt": alt(document),
         "pictures": [_image_values(image, folder) for image in document.images],
-        "counts": verdict.count([document]),
+        "counts": claims.count([document]),
         "rows": [_row(cell) for cell in document.cells],
         "is_folded": len(document.cells) > FOLDED,
         "has_published": any(cell.published is not None for cell in document.cells),

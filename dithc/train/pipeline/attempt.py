@@ -133,7 +133,7 @@ class Attempt:
         return status
 
     def _advance(self, number: int) -> bool:
-        """Make step `number` with its records and checkpoint; return False after a recovery instead."""
+        """Run step `number` with its records and checkpoint; return False after a recovery instead."""
         is_kept = number % self.job.run.checkpoint_every == 0 or number == self.job.until
         try:
             values = self._step(number)

@@ -290,9 +290,9 @@ def _features(experiment: ExperimentConfig, name: str, _: int) -> tuple[float, f
     images = max((item.num_images for item in evaluations), default=0)
     total_mb = sum(_scene_mb(experiment, item)[1] for item in experiment.datasets)
     tiles = _all_tiles(experiment)
-    rotated = 7 * COPY_QUERIES // 2 if any(item.searches_copies for item in evaluations) else 0
+    rotated = 7 * COPY_QUERIES // 2 if any(item.needs_copy_search for item in evaluations) else 0
     flops = 12e9 if experiment.extractors[name].kind in ("inception", "torchscript") else 1e9
-    passes = 1 + max((len(item.band_triplets) + item.sees_pixels for item in evaluations), default=0)
+    passes = 1 + max((len(item.band_triplets) + item.needs_pixel_statistics for item in evaluations), default=0)
     return 2 * TORCH_MB + 600, flops * (passes * max(images, tiles) + rotated) / CONVOLUTION_SHARE, passes * total_mb
 
 

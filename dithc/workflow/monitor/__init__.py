@@ -2,9 +2,11 @@
 
 Contents: `ExperimentMonitor` inspects all stages and returns an `ExperimentStatus` (`stage_inspector`, `log_tail`);
 `format_status` formats it (`status_table`, `text_width`); `EventReporter` reports changes; `RunSummary` summarizes;
-`SnakemakeProcess` runs Snakemake and `OutputFilter` filters its text; `warnings` counts warnings. Invariants: read-only; missing,
-truncated or incompatible files are a state, not an error; no import
-of torch. Extending: a state of a stage is a `State` in `stage_status`; a new line is a function of an `ExperimentStatus`.
+`SnakemakeProcess` runs Snakemake and `OutputFilter` filters its text; `warnings` counts warnings.
+
+Invariants: read-only; missing, truncated or incompatible files are a state, not an error; no import of torch.
+
+Extending: a state of a stage is a `State` in `stage_status`; a new line is a function of an `ExperimentStatus`.
 """
 
 from dithc.workflow.monitor.events import EventReporter

@@ -94,9 +94,11 @@ def decoders_are_right(found: dict[str, Any]) -> None:
         rows = {row["name"]: row for row in one["rows"]}
         assert list(rows) == ["one-rank", "all-cores", "by-rows", "apart"]
         assert all(row["seconds"]["median"] > 0 for row in rows.values())
-        assert all(rows[name]["alike"] and rows[name]["difference"] < 1e-5 for name in ("all-cores", "by-rows"))
+        assert all(
+            rows[name]["within_tolerance"] and rows[name]["difference"] < 1e-5 for name in ("all-cores", "by-rows")
+        )
         assert rows["by-rows"]["sent"]["mpi_bytes"] != 0
-        assert not rows["apart"]["alike"]
+        assert not rows["apart"]["within_tolerance"]
         assert rows["apart"]["difference"] > 1e-2
         for name, ranks in (("one-rank", 1), ("by-rows", 2), ("apart", 2)):
             peaks = rows[name]["peak_bytes"]
@@ -204,7 +206,7 @@ def test_table_lists_skipped_variants_and_differing_outputs() -> None:
     row |= {"sent": {"tcp_bytes": 0, "mpi_bytes": None, "shared_bytes": 0}}
     skipped = {"name": "cfg", "status": "skipped", "reason": "why"}
     cell = {"tokens": 16, "dtype": "fp32", "guidance": 1.0, "rows": [row, skipped]}
-    decoded = row | {"name": "by-rows", "alike": False, "difference": 0.02, "peak_bytes": [3 << 20, 2 << 20]}
+    decoded = row | {"name": "by-rows", "within_tolerance": False, "difference": 0.02, "peak_bytes": [3 << 20, 2 << 20]}
     decoder = {"decoder": "sd-vae", "size": 64, "width": 8}
     decoders = [
         decoder | {"status": "ok", "rows": [decoded]},

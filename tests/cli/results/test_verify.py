@@ -139,13 +139,14 @@ def test_repair_preserves_files_not_written_by_dithc(
     app.write_text('{"name": "my web app", "icons": []}')
     (results / "fid").mkdir()
     (results / "fid" / "step_0000001.json").write_text("no JSON")
-    (shard := next(results.rglob("shard-00000.npy"))).write_bytes(b"of the user " * 1000)
+    (shard := next(results.rglob("shard-00000.npy"))).write_bytes(content := b"of the user " * 1000)
     fake_experiment(results, monkeypatch)
     assert main([*REPAIR, str(results)]) == 1
     assert app.exists()
     assert (results / "fid" / "step_0000001.json").exists()
-    assert shard.exists()
-    assert "rebuilds it" not in capsys.readouterr().out
+    assert not shard.exists(), "the workflow could not rebuild it"
+    assert shard.with_name("shard-00000.npy.altered").read_bytes() == content
+    assert "rebuilds it after it is renamed" in capsys.readouterr().out
 
 
 def test_repair_without_a_profile_deletes_no_file(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -122,7 +122,7 @@ class Simulation:
                 if owner == index and tensor.is_input:
                     memory.put(("saved", owner, tensor.ordinal), tensor.bytes)
         memory.put("carried", unit.forward_carried_bytes if is_forward else unit.backward_carried_bytes)
-        self.wait_for_memory(decision.room_bytes if is_forward else decision.backward_room_bytes)
+        self.wait_for_memory(decision.required_fast_bytes if is_forward else decision.backward_required_fast_bytes)
         for key, num_bytes in self.due(slot):
             memory.put(key, num_bytes)
             self.loaded_bytes += num_bytes
@@ -130,14 +130,14 @@ class Simulation:
         (self.forward if is_forward else self.backward)(index)
         memory.drop("carried")
 
-    def wait_for_memory(self, room_bytes: int) -> None:
+    def wait_for_memory(self, required_fast_bytes: int) -> None:
         budget = self.plan.fast.budget_bytes
         if budget is None:
             return
-        while self.leaving and budget - self.memory.used < room_bytes:
+        while self.leaving and budget - self.memory.used < required_fast_bytes:
             self.memory.drop(self.leaving.popleft()[0])
             self.memory.peak = self.memory.used
-        self.missing_bytes = max(self.missing_bytes, room_bytes - (budget - self.memory.used))
+        self.missing_bytes = max(self.missing_bytes, required_fast_bytes - (budget - self.memory.used))
 
     def forward(self, index: int) -> None:
         unit, memory = self.trace.units[index], self.memory

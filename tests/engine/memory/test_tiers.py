@@ -52,7 +52,7 @@ def test_full_tier_spills_to_the_next_tier_and_last_tier_raises(tiers):
     with pytest.raises(MemoryError):
         floats(tiers, 4)
     assert [tier.counters().spills for tier in tiers] == [5, 1]
-    assert [tier.room_bytes for tier in tiers] == [0, 0]
+    assert [tier.free_bytes for tier in tiers] == [0, 0]
     del kept
     assert [tier.counters().used_bytes for tier in tiers] == [0, 0]
 
@@ -229,7 +229,7 @@ def test_missing_library_rejects_budgets_and_allows_a_single_tier(monkeypatch):
         Tiers([memory(MEBI)])
     tiers = Tiers([memory(None)])
     assert tiers.fast.empty((3,), torch.float32).shape == (3,)
-    assert (tiers.fast.room_bytes, tiers.fast.huge_pages, tiers.slow) == (None, "none", None)
+    assert (tiers.fast.free_bytes, tiers.fast.huge_pages, tiers.slow) == (None, "none", None)
 
 
 class Node:

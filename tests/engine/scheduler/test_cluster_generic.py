@@ -11,7 +11,7 @@ import pytest
 
 from dithc.core.logging import UserError
 from dithc.engine.scheduler import cluster_generic, deadline, get_queue, queues, status_query
-from dithc.engine.scheduler.cluster_generic import LOST_SECONDS, cancel, job_verdict, status, submit
+from dithc.engine.scheduler.cluster_generic import LOST_SECONDS, cancel, job_outcome, status, submit
 from dithc.engine.scheduler.job_records import load
 from dithc.engine.scheduler.queue import SchedulerJob
 
@@ -177,10 +177,10 @@ def test_unknown_job_is_resubmitted_after_a_timeout(pbs: Path, tmp_path: Path, m
         (1, False, "FAILED", 1, "failed"),
     ],
 )
-def test_job_verdict_follows_from_exit_status_mark_and_state(
+def test_job_outcome_follows_from_exit_status_mark_and_state(
     exit_status: int | None, again: bool, state: str, code: int | None, verdict: str
 ) -> None:
-    assert job_verdict(status=exit_status, again=again, job=SchedulerJob(id="1", state=state, status=code)) == verdict
+    assert job_outcome(status=exit_status, again=again, job=SchedulerJob(id="1", state=state, status=code)) == verdict
 
 
 def test_requeue_mark_stores_progress_and_is_preserved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from dithc.core.reproduction import ResultCell, ResultImage, TargetResult
 from dithc.report import reproduction
-from dithc.report.reproduction import verdict
+from dithc.report.reproduction import claims
 from tests.report.reproduction import documents
 from tests.report.texts import Page
 
@@ -34,7 +34,7 @@ def test_anchors_are_unique_and_every_image_has_a_text(page: Path) -> None:
 
 def test_page_contains_status_counts_and_reasons(page: Path, all_targets: list[TargetResult]) -> None:
     text = html.unescape(page.read_text())
-    for status, number in verdict.count(all_targets).items():
+    for status, number in claims.count(all_targets).items():
         if status != "published":
             assert f"<li><b>{number}</b><span>{status}</span></li>" in text
     for document in all_targets:
@@ -75,7 +75,7 @@ def test_csv_contains_every_cell_with_the_ratio(tmp_path: Path) -> None:
 
 def texts(document: TargetResult, *, holds: bool) -> str:
     """Return the claims of a document that hold, or do not hold."""
-    return "\n".join(one.text for one in verdict.claims([document]) if one.holds == holds)
+    return "\n".join(one.text for one in claims.check_claims([document]) if one.holds == holds)
 
 
 def test_claims_compare_order_instead_of_seconds() -> None:
@@ -99,7 +99,7 @@ def test_simulated_cells_do_not_decide_claims() -> None:
     simulated = [
         replace(cell, status="simulated", reason="r") if cell.value is not None else cell for cell in table.cells
     ]
-    assert verdict.claims([replace(table, cells=simulated)]) == []
+    assert claims.check_claims([replace(table, cells=simulated)]) == []
 
 
 def test_platform_without_a_finite_loss_exceeds_the_noise_of_seeds() -> None:

@@ -44,7 +44,7 @@ class UnitDecision:
     Its loads are copies of its weights (if `weights` is "copied"), before forward and backward, and before backward the
     offloaded saved tensors that it reads first. They start `forward_ahead` or `backward_ahead` slots early, from 0 (its
     own slot) to the start of the step. During forward, only weights are loaded for backward. If that reaches back to
-    the unit's own forward slot, the forward copy is kept. `room_bytes` is the fast memory required at the slot: the
+    the unit's own forward slot, the forward copy is kept. `required_fast_bytes` is the fast memory required at the slot: the
     unit's use, and all loads that start there.
     """
 
@@ -56,8 +56,8 @@ class UnitDecision:
     recompute: bool = False  # saves only its inputs and runs forward again before backward
     forward_ahead: int = 0
     backward_ahead: int = 0
-    room_bytes: int = 0
-    backward_room_bytes: int = 0
+    required_fast_bytes: int = 0
+    backward_required_fast_bytes: int = 0
     weight_bytes: int = 0  # sizes for tables and figures
     kept_bytes: int = 0  # of saved tensors that stay
     offloaded_bytes: int = 0  # of offloaded saved tensors

@@ -70,8 +70,8 @@ def _with_bytes(trace: Trace, decisions: Mapping[str, UnitDecision]) -> dict[str
         dropped = sum(tensor.bytes for tensor in unit.saved if is_dropped(decision, tensor, position))
         completed[unit.name] = replace(
             decision,
-            room_bytes=required[index],
-            backward_room_bytes=required[-1 - index],
+            required_fast_bytes=required[index],
+            backward_required_fast_bytes=required[-1 - index],
             weight_bytes=unit.weight_bytes,
             kept_bytes=sum(tensor.bytes for tensor in unit.saved) - offloaded - dropped,
             offloaded_bytes=offloaded,

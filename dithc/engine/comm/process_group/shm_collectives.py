@@ -40,8 +40,8 @@ NUM_SLOTS = 4
 
 # Rounds over the steps in one call of `whole`: about a millisecond, after which other operations can run.
 ROUNDS_PER_CALL = 64
-Whole = Literal["all_reduce", "reduce_scatter", "all_gather"]
-WHOLES: dict[Whole, int] = {"all_reduce": 0, "reduce_scatter": 1, "all_gather": 2}
+CollectiveKind = Literal["all_reduce", "reduce_scatter", "all_gather"]
+COLLECTIVES: dict[CollectiveKind, int] = {"all_reduce": 0, "reduce_scatter": 1, "all_gather": 2}
 
 
 def rank_gone(description: str) -> UserError:
@@ -60,7 +60,7 @@ class _Pieces(ctypes.Structure):
     _fields_ = [("offsets", ctypes.c_void_p), ("length", ctypes.c_int64), ("limit", ctypes.c_int64)]
 
 
-class _Whole(ctypes.Structure):
+class _CollectiveArguments(ctypes.Structure):
     _fields_ = [
         *[(name, ctypes.c_void_p) for name in ("x", "out", "done")],
         *[(name, ctypes.c_int64) for name in ("count", "chunk")],
@@ -128,7 +128,14 @@ class ShmCollectives:
         return first
 
     def whole(
-        self, kind: Whole, x: Tensor, out: Tensor, *, wire: torch.dtype, op: Combination = "sum", scale: float = 1.0
+        self,
+        kind: CollectiveKind,
+        x: Tensor,
+        out: Tensor,
+        *,
+        wire: torch.dtype,
+        op: Combination = "sum",
+        scale: float = 1.0,
     ) -> Operation:
         """Run a complete operation over the ranks of this node, on dense 1D tensors of one data type, moved as `wire`.
 
@@ -138,13 +145,15 @@ class ShmCollectives:
         part = min(x.numel(), out.numel())
         chunk = self.piece_elements(wire) * (self.ranks if kind == "all_reduce" else 1)
         chunks, counters = -(-part // chunk), (ctypes.c_int64 * 3)()
-        operation = _Whole(
+        operation = _CollectiveArguments(
             *(x.data_ptr(), out.data_ptr(), ctypes.addressof(counters), part, chunk, self.reserve(chunks)),
-            *(WHOLES[kind], TYPES[x.dtype], TYPES[wire], COMBINATIONS[op], scale),
+            *(COLLECTIVES[kind], TYPES[x.dtype], TYPES[wire], COMBINATIONS[op], scale),
         )
         address, wait_ns, last_progress = ctypes.addressof(operation), 0, 0
         while not self._is_done(
-            self._library.hc_exchange_whole(self._handle, address, ROUNDS_PER_CALL, wait_ns, ctypes.byref(self._lost))
+            self._library.hc_exchange_collective(
+                self._handle, address, ROUNDS_PER_CALL, wait_ns, ctypes.byref(self._lost)
+            )
         ):
             progress = sum(counters)
             wait_ns = yield progress > last_progress

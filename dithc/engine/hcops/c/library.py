@@ -17,7 +17,7 @@ from dithc.engine.native import call_sequences
 from dithc.engine.numa import available_bytes, ranks_on_node
 
 # Inverse share of available memory of a node that packed weights may use, for all of its ranks.
-SHARE = 4
+INVERSE_SHARE = 4
 
 log = get_logger(__name__)
 
@@ -71,12 +71,12 @@ class PackedWeights:
     def _fits(self, num_bytes: int) -> bool:
         available, ranks = available_bytes(), ranks_on_node()
         total = (available or 0) + ranks * self._num_bytes  # memory before any rank stored packed weights
-        is_full = available is not None and SHARE * ranks * (self._num_bytes + num_bytes) > total
+        is_full = available is not None and INVERSE_SHARE * ranks * (self._num_bytes + num_bytes) > total
         if is_full and not self._is_full:
             log.info(
                 "storing %d MiB of packed weights; packing the other weights at each call, because %d rank(s) may use at most "
                 "1/%d of %d MiB of available memory",
-                *(self._num_bytes >> 20, ranks, SHARE, total >> 20),
+                *(self._num_bytes >> 20, ranks, INVERSE_SHARE, total >> 20),
             )
         self._is_full = is_full
         return not is_full

@@ -33,7 +33,7 @@ from dithc.engine.hcops.checks import (
 def adaln_forward(
     x: Tensor, shift: Tensor, scale: Tensor, eps: float, dtype: torch.dtype, *, op: str = "adaln"
 ) -> tuple[Tensor, Tensor | None, Tensor]:
-    """Normalize x (N, T, D), then apply shift and scale (N, D), alike; return out in `dtype`, mean and rstd."""
+    """Normalize x (N, T, D), then apply shift and scale (N, D) of equal type and strides; return out (`dtype`), mean, rstd."""
     n, t, d = check_stream(op, "x", x)
     x_address, x_type = array(op, "x", x)
     shift_address, shift_type, shift_stride = condition(op, "shift", shift, (n, d))

@@ -59,8 +59,8 @@ def quality_figure(result: Mapping[str, Any], samples: Samples) -> Any:
     names = shown(result)
     colors = dict(zip(names, theme.PALETTE, strict=False))
     first: dict[str, Sequence[Mapping[str, Any]]] = {}
-    for training in result["trainings"]:
-        first.setdefault(training["contender"], training["points"])
+    for training in result["runs"]:
+        first.setdefault(training["variant"], training["points"])
     lanes = {label: wrap(label if label in first else f"{names[0]} again", NAME_LETTERS) for label in _ranked(result)}
     ends = {name: wrap(f"{name} {score(first[name][-1]['fid'])}", NAME_LETTERS) for name in names}
     columns = max(len(first[name]) for name in names)
@@ -145,8 +145,8 @@ def _format_ratio(ratio: Mapping[str, Any]) -> str:
 
 def _draw_curves(panel: Any, result: Mapping[str, Any], colors: Mapping[str, str]) -> None:
     """Draw a line per run, gray without a color, and limits as horizontal lines."""
-    for training in result["trainings"]:
-        name = training["contender"]
+    for training in result["runs"]:
+        name = training["variant"]
         seconds, scores = ([point[key] for point in training["points"]] for key in ("seconds", "fid"))
         style = {"color": colors[name], "zorder": 3} if name in colors else {"color": theme.MUTED, "alpha": 0.35}
         panel.plot(seconds, scores, marker="o", markersize=4 if name in colors else 2, **style)
@@ -154,7 +154,7 @@ def _draw_curves(panel: Any, result: Mapping[str, Any], colors: Mapping[str, str
     panel.set_yscale("log")
     limits = result["limits"].values()
     codecs, floors = ({limit[key] for limit in limits if limit[key]} for key in ("codec", "floor"))
-    scores = [point["fid"] for training in result["trainings"] for point in training["points"]]
+    scores = [point["fid"] for training in result["runs"] for point in training["points"]]
     low = max(min(scores) / FARTHEST, min([*scores, *codecs, *floors])) / 1.15
     panel.set_ylim(low, max(scores) * 1.15)
     notes = []
@@ -176,7 +176,7 @@ def _set_time_axis(panel: Any, result: Mapping[str, Any], notes: Sequence[str]) 
     """Set ticks at the last point and at the scored points of the first run that fit."""
     scored, seconds = (
         sorted(point["seconds"] for training in trainings for point in training["points"])
-        for trainings in (result["trainings"][:1], result["trainings"])
+        for trainings in (result["runs"][:1], result["runs"])
     )
     min_gap = TICKS_APART * math.log(seconds[-1] / seconds[0])
     ticks = [seconds[-1]]

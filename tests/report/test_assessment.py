@@ -1,4 +1,4 @@
-"""The verdict follows from the numbers, and its commands are valid shell lines."""
+"""The assessment follows from the numbers, and its commands are valid shell lines."""
 
 import shlex
 from dataclasses import replace

@@ -30,7 +30,7 @@ class ClaimResult:
     text: str
 
 
-def claims(documents: Sequence[TargetResult]) -> list[ClaimResult]:
+def check_claims(documents: Sequence[TargetResult]) -> list[ClaimResult]:
     """Return the decidable claims in document order."""
     return [
         ClaimResult(target=document.target, paper=document.paper, order=order, holds=holds, text=text)

@@ -10,7 +10,7 @@
 /* An operation: its array, cut into chunks with one piece per process. */
 typedef struct {
     hc_exchange *exchange;
-    const hc_whole *whole;
+    const hc_collective *whole;
     int64_t chunks;
     int rank, ranks;
     int *out_rank;
@@ -25,7 +25,7 @@ static int64_t element_bytes(int type) {
 /* Return the positions of the pieces of a chunk. For a sum, the pieces are consecutive. Otherwise they are at the same
  * offset in the part of each process. */
 static hc_pieces pieces_of(const operation *o, int64_t chunk, int64_t *offsets) {
-    const hc_whole *w = o->whole;
+    const hc_collective *w = o->whole;
     const int64_t start = chunk * w->chunk;
     if (w->kind != HC_ALL_REDUCE) {
         for (int rank = 0; rank < o->ranks; rank++) {
@@ -47,18 +47,18 @@ static uint32_t number_of(const operation *o, int64_t chunk) {
 }
 
 static int put(const operation *o, int64_t chunk, const hc_pieces *pieces, int64_t timeout_nanoseconds) {
-    const hc_whole *w = o->whole;
+    const hc_collective *w = o->whole;
     return hc_exchange_put(o->exchange, number_of(o, chunk), pieces, w->x, w->x_type, w->type, timeout_nanoseconds, o->out_rank);
 }
 
 static int offer(const operation *o, int64_t chunk, const hc_pieces *pieces, int64_t timeout_nanoseconds) {
-    const hc_whole *w = o->whole;
+    const hc_collective *w = o->whole;
     const char *own = (const char *)w->x + chunk * w->chunk * element_bytes(w->x_type);
     return hc_exchange_offer(o->exchange, number_of(o, chunk), pieces, own, w->x_type, w->type, timeout_nanoseconds, o->out_rank);
 }
 
 static int combine(const operation *o, int64_t chunk, const hc_pieces *pieces, int64_t timeout_nanoseconds) {
-    const hc_whole *w = o->whole;
+    const hc_collective *w = o->whole;
     const int is_sum = w->kind == HC_ALL_REDUCE;
     const int64_t own = is_sum ? pieces->offsets[o->rank] : chunk * w->chunk;
     void *piece;
@@ -69,7 +69,7 @@ static int combine(const operation *o, int64_t chunk, const hc_pieces *pieces, i
 }
 
 static int get(const operation *o, int64_t chunk, const hc_pieces *pieces, int64_t timeout_nanoseconds) {
-    const hc_whole *w = o->whole;
+    const hc_collective *w = o->whole;
     const int with_own = w->kind == HC_ALL_GATHER && w->type != w->x_type;
     return hc_exchange_get(o->exchange, number_of(o, chunk), pieces, w->type, with_own, w->out, w->x_type, timeout_nanoseconds,
                            o->out_rank);
@@ -109,7 +109,7 @@ static int run_round(const operation *o, int steps, int *waiting) {
     return moved ? HC_OK : HC_TIMED_OUT;
 }
 
-int hc_exchange_whole(hc_exchange *exchange, const hc_whole *whole, int64_t rounds, int64_t timeout_nanoseconds, int *out_rank) {
+int hc_exchange_collective(hc_exchange *exchange, const hc_collective *whole, int64_t rounds, int64_t timeout_nanoseconds, int *out_rank) {
     if (!hc_is_exchange(exchange) || whole == NULL || whole->kind < HC_ALL_REDUCE || whole->kind > HC_ALL_GATHER ||
         whole->chunk < 1 || whole->done == NULL || out_rank == NULL || hc_exchange_size(exchange) > HC_MAX_PROCESSES ||
         hc_count(whole->count, hc_exchange_size(exchange), 1) < 0) {

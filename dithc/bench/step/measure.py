@@ -9,7 +9,6 @@ from typing import Any, Literal
 import torch
 
 from dithc.bench import rooflines
-from dithc.bench.energy import images_per_joule
 from dithc.bench.environment import circumstances, prepare_threads, require, require_among, require_at_least
 from dithc.bench.rooflines import Precision
 from dithc.bench.step import variants
@@ -84,9 +83,6 @@ def bench_step(settings: StepSettings) -> dict[str, Any]:
                     entry.step()
         peak = peak_rss_bytes()  # of the steps, before the ceilings allocate memory
         timings, ceilings = _measure(entries, settings)
-        energy = {"status": "skipped", "reason": entries[0].reason or "processor counters exclude the device"}
-        if settings.device == "cpu" and entries[0].step is not None:
-            energy = images_per_joule(entries[0].step, settings.batch)
     flops = flops_per_image(model.config)
     return {
         "bench": "step",
@@ -96,7 +92,6 @@ def bench_step(settings: StepSettings) -> dict[str, Any]:
         "gflop_per_image": {name: getattr(flops, name) / GIGA for name in CONVENTIONS},
         "variants": [_result(entry, timings, flops, settings, ceilings) for entry in entries],
         "ceilings": ceilings,
-        "energy": energy,
         "memory": {
             "available_before_bytes": available,
             "state_bytes": training.state_bytes,

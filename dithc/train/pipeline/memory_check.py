@@ -58,8 +58,8 @@ def allocation_guard(job: TrainingJob, *, tokens: int, images: int, memory: Trai
             texts.insert(0, f"{format_bytes(free)} before its start, its state takes {format_bytes(state)}")
         raise out_of_memory.out_of_memory(
             f"training {job.name}",
-            wanted=requested,
-            there_is="; ".join(texts),
+            requested=requested,
+            available="; ".join(texts),
             fix=_fix(run, tokens, images, None if free is None else free - state, measured=measured),
         ) from error
 

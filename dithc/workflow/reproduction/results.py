@@ -235,9 +235,6 @@ def _sec56(job: CellJob, result: Mapping[str, Any], file: str) -> CellResults:
             if row["name"] == "dithc" and job.metadata["dtype"] == "fp32":
                 fields["published"] = PER_NODE_TFLOPS.get(column)
             results.cells.append(cell_of(job, column, "sustained", "TFLOP/s", row=name, **fields))
-    energy = result["energy"]
-    fields = _failed(energy) or {"value": energy["images_per_joule"], "file": file}
-    results.cells.append(cell_of(job, "images per joule", "of the processors", "1/J", row=f"{job.row} dithc", **fields))
     return results
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from dithc.core.logging import UserError, get_logger, setup_logging, user_error
+from dithc.engine.scheduler import slurm
 from dithc.workflow.driver import Driver
 from dithc.workflow.experiment_graph import ExperimentGraph
 from dithc.workflow.jobs import BenchmarkArguments, JobResources
@@ -121,6 +122,8 @@ class Workflow(ExperimentGraph):
         path = os.pathsep.join((str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)))
         os.environ |= {"DITHC_DRIVER_NAME": name, "PATH": path}
         executor = "local" if engine.local_exec else str(engine.executor_plugin.name)
+        if executor == "slurm":
+            _check_submission(jobs)
         self.driver.start(planned, executor=executor, name=name, engine=submitter)
 
     def _check_owner(self, jobs: Sequence[Any]) -> None:
@@ -135,3 +138,17 @@ class Workflow(ExperimentGraph):
             return self.extractor_name(wildcards["evaluation"])
         keys = ("run", "extractor", "evaluation", "codec", "dataset")
         return next((str(wildcards[key]) for key in keys if key in wildcards), "")
+
+
+def _check_submission(jobs: Sequence[Any]) -> None:
+    """Raise UserError if Slurm rejects the partition or account of a job, because Snakemake drops its message for job groups."""
+    keys = ("partition", "account")
+    resources = [{key: job.resources.get(f"slurm_{key}") for key in keys} for job in jobs if not job.is_local]
+    for options in dict.fromkeys(tuple(f"--{key}={value}" for key, value in one.items() if value) for one in resources):
+        if reason := slurm.rejection(options):
+            raise user_error(
+                "Slurm rejects the jobs",
+                got=f"sbatch {' '.join(options)}: {'; '.join(reason.splitlines())}",
+                expected="a partition and an account that accept jobs",
+                fix="correct `slurm_partition` and `slurm_account` in the profile; `dithc doctor --profile FOLDER` tests them",
+            )

@@ -194,7 +194,6 @@ class _Follower:
     def _failure(self) -> list[str]:
         has_error, end = self.filter.has_error, self._run_summary()
         failure = [] if end is None else end.failure(self.engine.ended(), already_reported=has_error)
-        failure = self.engine.rejections() + failure
         if failure or has_error:
             return failure
         return ["Snakemake failed; its last lines:", *(f"  | {line}" for line in self.engine.last_lines())]

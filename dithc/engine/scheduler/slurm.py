@@ -53,6 +53,12 @@ def requeue(job_id: str) -> bool:
     return run_command(["scontrol", "requeue", job_id]).returncode == 0
 
 
+def rejection(options: Sequence[str]) -> str | None:
+    """Return Slurm's reason to reject a job with options of sbatch, without submitting it; None if it would accept the job."""
+    completed = run_command(["sbatch", "--test-only", *options, "--wrap=true"])
+    return completed.stderr.strip() if completed.returncode else None
+
+
 def run_probe_job(options: Sequence[str], command: str, *, leaves: Path, log: Path, wait_seconds: float) -> str | None:
     """Submit a command with options of sbatch, and wait for the file `leaves`, the end of the job, or a timeout.
 

@@ -22,7 +22,6 @@ SNAKEMAKE_ERROR = re.compile(r"\w*(Exception|Error)\b")
 LAST_LINES = 20
 SAME_SIGNAL_SECONDS = 0.1  # schedulers and `timeout` send a signal twice: to a process and to its group
 COMMAND_END = re.compile(r"(?:died with <Signals\.(\w+): \d+>|returned non-zero exit status (\d+))\.$")
-REJECTION = re.compile(r"sbatch failed\. The error message was '(.*?)'\.$", re.DOTALL | re.MULTILINE)
 JOB_LOG = re.compile(r"    log: (\S+)")
 BY_SIGNAL = 128  # shell status of a command ended by a signal: this plus the signal number
 
@@ -89,13 +88,6 @@ class SnakemakeProcess:
         message = lines[begin:]
         end = next((number for number, line in enumerate(message) if line.startswith('  File "')), len(message))
         return [f"error: {message[0]}", *message[1:end]] if message else []
-
-    def rejections(self) -> list[str]:
-        """Return an error for the jobs that sbatch rejected; empty without one."""
-        rejected = dict.fromkeys(REJECTION.findall(self.log.read_text(errors="replace")))
-        lines = [f"    | {line}" for text in rejected for line in text.splitlines()]
-        fix = "fix: correct partition, account or limits in the profile; `dithc doctor --profile FOLDER` tests it"
-        return ["error: the scheduler rejected a job; its message:", *lines, f"  {fix}"] if rejected else []
 
     def last_lines(self) -> list[str]:
         lines = tail(self.log)

@@ -20,7 +20,7 @@ NO_DRIVERS = "HTTP WMS WMTS WCS STACIT STACTA EEDA EEDAI PLMOSAIC DAAS VRT GTI M
 os.environ["GDAL_SKIP"] = NO_DRIVERS
 SEMI_MAJOR_M, ECCENTRICITY_2 = 6378137.0, 0.00669437999014
 """WGS84: equatorial radius and squared eccentricity. The least radius of curvature is a (1 - e^2), at the equator."""
-MIN_STEP_M = 100.0
+MIN_STEP_M, MIN_STEP_DEGREES = 100.0, 0.001
 """Shortest distance between transformed points: PROJ iterates some projections to about a millimeter."""
 
 
@@ -50,12 +50,14 @@ def degrees(xs: Floats, ys: Floats, *, crs: str) -> tuple[Floats, Floats]:
 def pixel_sides_m(transform: GeoTransform, *, shape: tuple[int, int], crs: str) -> tuple[float, float]:
     """Return the lengths in m of a pixel along row and column on the WGS84 ellipsoid, at the center of the grid.
 
-    `transform` is in meters of `crs` (`EPSG:n` or WKT). The result is NaN if the center is outside of the system.
+    `transform` is in meters or degrees of `crs` (`EPSG:n` or WKT). The result is NaN if the center is outside of the
+    system.
     """
+    shortest = MIN_STEP_DEGREES if _system(crs).is_geographic else MIN_STEP_M
     affine = Affine(*transform)
     x, y = affine * (shape[1] / 2, shape[0] / 2)
     sides = np.hypot(affine.a, affine.d), np.hypot(affine.b, affine.e)
-    half = [max(side, MIN_STEP_M) / 2 for side in sides]
+    half = [max(side, shortest) / 2 for side in sides]
     xs, ys = x + half[0] * np.array([-1, 1, 0, 0]), y + half[1] * np.array([0, 0, -1, 1])
     longitudes, latitudes = np.radians(degrees(xs, ys, crs=crs))
     normal = SEMI_MAJOR_M / np.sqrt(1 - ECCENTRICITY_2 * np.sin(latitudes) ** 2)

@@ -53,7 +53,7 @@ class Bands:
     """Bands (C) of a set of images and the storage of their values: physical = stored * scale + offset."""
 
     names: tuple[str, ...]
-    units: str  # of physical values: `reflectance`, `dn` or `byte`
+    units: str  # of physical values, such as `reflectance`, or one for each band separated by ", "
     dtype: str  # of stored numbers: int16, uint16 or uint8
     scale: tuple[float, ...]
     offset: tuple[float, ...]
@@ -69,12 +69,15 @@ class Bands:
         wavelengths, display = WAVELENGTHS_NM.get(info.get("kind", ""), {}), info.get("display", {})
         names = tuple(display["bands"] if displayed else info["bands"])
         scale, offset = (np.broadcast_to(np.asarray(info[name], float), len(names)) for name in ("scale", "offset"))
+        units = info.get("units", "")
         if displayed:
+            if ", " in units:
+                units = ", ".join(units.split(", ")[info["bands"].index(name)] for name in names)
             offset, high = (np.broadcast_to(np.asarray(display[end], float), 3) for end in ("low", "high"))
             scale = (high - offset) / 255
         return cls(
             names=names,
-            units=info.get("units", ""),
+            units=units,
             dtype="uint8" if displayed else info["dtype"],
             scale=tuple(scale.tolist()),
             offset=tuple(offset.tolist()),
@@ -107,10 +110,11 @@ class Bands:
 
     def labels(self) -> list[BandLabel]:
         colors = {band: COLORS[place] for place, band in enumerate(self.shown)}
-        columns = zip(self.names, self.scale, self.offset, self.wavelengths_nm, strict=True)
+        units = self.units.split(", ") if ", " in self.units else [self.units] * len(self.names)
+        columns = zip(self.names, units, self.scale, self.offset, self.wavelengths_nm, strict=True)
         return [
-            BandLabel(name=name, units=self.units, scale=scale, offset=offset, wavelength_nm=nm, shown=colors.get(i))
-            for i, (name, scale, offset, nm) in enumerate(columns)
+            BandLabel(name=name, units=unit, scale=scale, offset=offset, wavelength_nm=nm, shown=colors.get(i))
+            for i, (name, unit, scale, offset, nm) in enumerate(columns)
         ]
 
 

@@ -104,9 +104,9 @@ class Scene:
     mask: Array  # (H, W) uint8 of `Mask`
     bands: list[str]
     place: Georeference
-    units: Units
-    scale: float = 1.0
-    offset: float = 0.0
+    units: str  # `Units`; of fields their own: one, or one for each band separated by ", "
+    scale: float | list[float] = 1.0  # one, or one for each band
+    offset: float | list[float] = 0.0
     label: int = 0
     properties: dict[str, Any] = field(default_factory=dict)  # columns of the table, such as satellite
     notes: tuple[str, ...] = ()  # counted per dataset, such as `grayscale`
@@ -164,7 +164,7 @@ def _equals_nodata(pixels: Array, value: float) -> Any:
     return pixels == value
 
 
-def stored_physical(values: Array, *, scale: float, invalid: Array, units: Units) -> Array:
+def stored_physical(values: Array, *, scale: float, invalid: Array, units: str) -> Array:
     """Return values (..., H, W) as int16 in steps of `scale`, 0 if invalid; SceneRejectedError for NaN or overflow."""
     return _as_int16(np.rint(np.where(invalid, 0.0, values / scale)), scale=scale, quantity=f"a {units}")
 

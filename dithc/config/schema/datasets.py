@@ -22,6 +22,7 @@ Coefficient = Annotated[float, Field(ge=-(10.0**6), le=10.0**6)]
 Above0 = Annotated[float, Field(gt=0.0, le=10.0**6)]
 Pattern = Annotated[str, Field(min_length=1, max_length=500)]
 MaskValue = Annotated[int, Field(ge=-(2**31), lt=2**32)]
+FieldBand = Annotated[Band, Field(pattern=r"^[A-Za-z][A-Za-z0-9_]*(@-?[0-9]+(\.[0-9]+)?)?$")]
 Wavelength = Annotated[float, Field(ge=100.0, le=20_000.0)]
 PUBLISHED_BANDS = 4  # of the multispectral cameras of Gaofen-1, -2 and -6
 SHARPENED_GSD_M = 2.0  # half of a multispectral pixel of Gaofen-2 and more: nothing is left to sharpen
@@ -366,6 +367,26 @@ class GeoTiffSource(_Files):
             yield "`scale` is 0, which maps all numbers to `offset`: set another number"
 
 
+class NetcdfSource(_Source):
+    """Fields of NetCDF files by the CF conventions, such as reanalyses and climate models; a time step is a scene."""
+
+    is_generated: ClassVar[bool] = False
+    kind: Literal["netcdf"]
+    """Selects this reader."""
+    bands: list[FieldBand] = Field(min_length=1, max_length=64)
+    """Variables in the order of the bands: `tasmax`; with a value of their vertical or other dimension, `u@500`."""
+    time: Title | None = None
+    """Name of the dimension whose steps are scenes, if its metadata do not declare a time. Every band without this
+    dimension is the same in all scenes of its file."""
+    nodata: float | None = None
+    """Value of missing cells in the variable's units, in addition to the fill values that the file declares."""
+
+    def _faults(self) -> Iterator[str]:
+        yield from super()._faults()
+        if len(set(self.bands)) < len(self.bands):
+            yield f"`bands` names a band twice: {', '.join(self.bands)}"
+
+
 class ImageFolderSource(_Source):
     """Images with classes, as in ImageNet: in folders, tar archives, WebDataset or parquet shards."""
 
@@ -382,7 +403,13 @@ class ImageFolderSource(_Source):
 
 
 BuiltInSource = Annotated[
-    Sentinel2Source | Sentinel2StacSource | Sentinel2ArraySource | Gaofen2Source | GeoTiffSource | ImageFolderSource,
+    Sentinel2Source
+    | Sentinel2StacSource
+    | Sentinel2ArraySource
+    | Gaofen2Source
+    | GeoTiffSource
+    | NetcdfSource
+    | ImageFolderSource,
     Field(discriminator="kind"),
 ]
 Source = Annotated[

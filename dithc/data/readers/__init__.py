@@ -25,6 +25,7 @@ from dithc.data.readers.gaofen2 import Gaofen2Reader
 from dithc.data.readers.geotiff import GeoTiffReader
 from dithc.data.readers.image_folder import ImageFolderReader
 from dithc.data.readers.listing import Listing, check_name, scene_id, state_of
+from dithc.data.readers.netcdf import NetcdfReader
 from dithc.data.readers.plugin import InstalledReader
 from dithc.data.readers.sentinel2 import SafeReader, Sentinel2ArrayReader, StacReader
 from dithc.data.scene import PixelBuffer, Reason, Rejection, Scene, SceneRejectedError
@@ -43,6 +44,7 @@ class Reader(Protocol):
     - `columns`: additional properties of its scenes for the table.
     - `size(path)`: bytes that are read, if not the entire files.
     - `memory_bytes`: most memory for reading one scene.
+    - `scaling`: scale and offset of the stored numbers, if all files determine them.
     - `canvas`: set before each scene, as the allocator of large scenes.
     """
 
@@ -66,6 +68,7 @@ READERS: dict[type, Callable[[Any, Path], Reader]] = {
     datasets.Sentinel2ArraySource: Sentinel2ArrayReader,
     datasets.Gaofen2Source: Gaofen2Reader,
     datasets.GeoTiffSource: GeoTiffReader,
+    datasets.NetcdfSource: NetcdfReader,
     datasets.ImageFolderSource: ImageFolderReader,
     datasets.PluginSource: InstalledReader,
 }
@@ -78,6 +81,7 @@ class SceneSource:
         self._reader, self.folder = reader, folder
         self.classes = reader.classes
         self.columns: dict[str, Kind] = getattr(reader, "columns", {})
+        self.scaling: tuple[list[float], list[float]] | None = getattr(reader, "scaling", None)
 
     def __len__(self) -> int:
         return len(self._reader.paths)

@@ -25,7 +25,7 @@ EXAMPLES_PER_REASON = 2
 GSD_TOLERANCE = 0.01
 MULTI_IMAGE = ("multi-page", "animated")
 """Notes of files with several images, of which the first is read."""
-DECODERS = ("rasterio", "pillow", "numpy")
+DECODERS = ("rasterio", "pillow", "numpy", "xarray", "h5py")
 log = get_logger(__name__)
 
 
@@ -42,7 +42,7 @@ def ingest_scenes(
         UserError: There are no scenes, too many are rejected, one contradicts the declaration, or the disk is full.
     """
     scenes = read_scenes(dataset.source, folder)
-    settings = _settings(dataset.source, scenes.classes)
+    settings = _settings(dataset.source, scenes.classes, scenes.scaling)
     with partial_folder(out, settings=settings) as (partial, caches), outputs.OutputFolder(out).replaced() as temporary:
         stats, target = IngestCounts(), partial / "now"
         target.mkdir()
@@ -86,16 +86,18 @@ def ingest_scenes(
     return stats.summary()
 
 
-def _settings(source: datasets.Source, classes: list[str]) -> str:
-    """Return a digest of all settings that affect scenes, besides their files; labels depend on the list of classes."""
+def _settings(source: datasets.Source, classes: list[str], scaling: object) -> str:
+    """Return a digest of all settings that affect scenes, besides their files; labels depend on the list of classes.
+
+    `scaling` is that of `SceneSource`, which depends on all files.
+    """
     dem = getattr(source, "dem", None)
     ground = dem and state_of([Path(dem)], relative_to=Path(dem).parent)
     code = {**Manifest.code_here(), **{name: version(name) for name in DECODERS}}
     if isinstance(source, datasets.PluginSource):
         code |= {"plugin": " ".join(source.plugin.values())}
-    return digest(
-        {"source": source.model_dump(mode="json", exclude={"path"}), "classes": classes, "ground": ground, "code": code}
-    )
+    content = source.model_dump(mode="json", exclude={"path"})
+    return digest({"source": content, "classes": classes, "ground": ground, "scaling": scaling, "code": code})
 
 
 @dataclass(kw_only=True)

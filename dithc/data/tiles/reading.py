@@ -31,7 +31,9 @@ class BandScaling:
 
     def __init__(self, info: dict[str, Any]) -> None:
         shape = (1, len(info["bands"]), 1, 1)
-        self._scale, self._offset = np.float32(info["scale"]), np.float32(info["offset"])
+        self._scale, self._offset = (  # (1, C, 1, 1), or (1, 1, 1, 1) if all bands share it
+            np.asarray(info[name], np.float32).reshape(1, -1, 1, 1) for name in ("scale", "offset")
+        )
         self._low = np.array([band["low"] for band in info["statistics"]], np.float32).reshape(shape)
         self._high = np.array([band["high"] for band in info["statistics"]], np.float32).reshape(shape)
         self._shown = [info["bands"].index(band) for band in info["display"]["bands"]]

@@ -8,6 +8,7 @@ import numpy.typing as npt
 BINS = 1 << 16
 PERCENTILES = {"p0.5": 0.5, "p1": 1.0, "p99": 99.0, "p99.5": 99.5}
 RANGES = {"min": 0.0, "p1": 1.0, "median": 50.0, "p99": 99.0, "max": 100.0}
+Coefficients = float | list[float]  # one, or one for each band
 
 
 class Histogram:
@@ -26,44 +27,47 @@ class Histogram:
             values = pixels[:, band].ravel() if everywhere else pixels[:, band][valid]
             counts += np.bincount(values.astype(np.int64) - self.lowest, minlength=BINS)
 
-    def describe(self, *, scale: float, offset: float) -> list[dict[str, float]]:
+    def describe(self, *, scale: Coefficients, offset: Coefficients) -> list[dict[str, float]]:
         """Return mean, deviation, percentiles and scaling ends per band; physical = stored * scale + offset.
 
         The scaling ends `low` and `high` are the percentiles 1 and 99. If they are equal, `high` is one stored unit more.
         """
         values = np.arange(BINS, dtype=np.float64) + self.lowest
         statistics = []
-        for counts in self.counts:
+        for counts, step, zero in zip(self.counts, *self._by_band(scale, offset), strict=True):
             total = counts.sum()
             mean = float((counts * values).sum() / total)
             std = float(np.sqrt((counts * (values - mean) ** 2).sum() / total))
             stored = {name: self._percentile(counts, q) for name, q in PERCENTILES.items()}
             stored |= {"low": stored["p1"], "high": max(stored["p99"], stored["p1"] + 1.0)}
-            physical = {name: value * scale + offset for name, value in stored.items()}
-            statistics.append({"mean": mean * scale + offset, "std": std * scale, **physical})
+            physical = {name: value * step + zero for name, value in stored.items()}
+            statistics.append({"mean": mean * step + zero, "std": std * step, **physical})
         return statistics
 
     def ranges(
-        self, described: list[dict[str, float]], *, pixels: int, scale: float, offset: float
+        self, described: list[dict[str, float]], *, pixels: int, scale: Coefficients, offset: Coefficients
     ) -> list[dict[str, float]]:
         """Return min, p1, median, p99 and max of each band, physical = stored * scale + offset, and three shares.
 
         `invalid` is the share of no data in all `pixels`. `below` and `above` are shares of valid pixels outside the
         scaling in `described`, which the codec clips. A band without valid pixels has `invalid` only.
         """
-        physical = (np.arange(BINS) + self.lowest) * scale + offset
-        slack = scale * 1e-6  # `low` and `high` are stored numbers, or between two stored numbers
         bands = []
-        for counts, band in zip(self.counts, described, strict=True):
+        for counts, band, step, zero in zip(self.counts, described, *self._by_band(scale, offset), strict=True):
+            physical = (np.arange(BINS) + self.lowest) * step + zero
+            slack = step * 1e-6  # `low` and `high` are stored numbers, or between two stored numbers
             total = int(counts.sum())
             values = {"invalid": 1.0 - total / pixels}
             if total:
-                percentiles = {name: self._percentile(counts, q) * scale + offset for name, q in RANGES.items()}
+                percentiles = {name: self._percentile(counts, q) * step + zero for name, q in RANGES.items()}
                 below = float(counts[physical < band["low"] - slack].sum() / total)
                 values = {**percentiles, **values, "below": below}
                 values["above"] = float(counts[physical > band["high"] + slack].sum() / total)
             bands.append(values)
         return bands
+
+    def _by_band(self, *coefficients: Coefficients) -> list[list[float]]:
+        return [np.broadcast_to(np.asarray(values, float), len(self.counts)).tolist() for values in coefficients]
 
     def _percentile(self, counts: npt.NDArray[np.int64], percent: float) -> float:
         """Return the percentile that numpy.percentile (linear) gets from all values."""

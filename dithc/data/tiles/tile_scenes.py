@@ -161,7 +161,7 @@ class _Cutter:
             self.columns["conditions"].append(self.conditions.model_input(columns))
 
     def _row(self, batch: TileBatch, measured: TileStatistics, i: int, position: int) -> dict[str, Any]:
-        scale, offset = self.source.index["scale"], self.source.index["offset"]
+        scale, offset = (np.asarray(self.source.index[name], float) for name in ("scale", "offset"))
         scene_id = self.source.columns["scene_id"][position]
         row: dict[str, Any] = {
             "tile_id": f"{scene_id}/{batch.y[i]:05d}_{batch.x[i]:05d}",

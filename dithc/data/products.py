@@ -68,13 +68,14 @@ class Bands:
         """
         wavelengths, display = WAVELENGTHS_NM.get(info.get("kind", ""), {}), info.get("display", {})
         names = tuple(display["bands"] if displayed else info["bands"])
-        scale, offset = (np.broadcast_to(np.asarray(info[name], float), len(names)) for name in ("scale", "offset"))
         units = info.get("units", "")
         if displayed:
             if ", " in units:
                 units = ", ".join(units.split(", ")[info["bands"].index(name)] for name in names)
             offset, high = (np.broadcast_to(np.asarray(display[end], float), 3) for end in ("low", "high"))
             scale = (high - offset) / 255
+        else:
+            scale, offset = (np.broadcast_to(np.asarray(info[name], float), len(names)) for name in ("scale", "offset"))
         return cls(
             names=names,
             units=units,

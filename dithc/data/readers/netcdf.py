@@ -5,16 +5,17 @@ A first pass over all files measures the range of each band, because the scenes 
 Legend: C bands, H, W field.
 """
 
+from copy import deepcopy
 from math import ceil, log2
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from dithc.config import datasets
 from dithc.core.logging import UserError, get_logger, user_error
 from dithc.data.readers.cf_fields import FieldFile
+from dithc.data.readers.cf_grids import Floats
 from dithc.data.readers.listing import Listing, scene_id
 from dithc.data.scene import Mask, Scene, SceneRejectedError, stored_physical
 
@@ -22,7 +23,7 @@ SUFFIXES = {".nc", ".nc4", ".cdf"}
 LEVELS = 65_000
 """Most steps between the extremes of a band; 65,535 numbers of int16 without the no-data value and rounded ends."""
 MAX_ERROR = 0.01
-"""Largest rounding error, half a step, as a share of the standard deviation of a band."""
+"""Largest rounding error, half a step, as a share of the mean absolute deviation of a band."""
 log = get_logger(__name__)
 
 
@@ -45,14 +46,13 @@ class NetcdfReader:
         self._steps: dict[Path, int] = {}
         ranges, unplaced = BandRanges(len(source.bands)), dict[Path, str]()
         for file in files:
-            measured = BandRanges(len(source.bands))
+            measured = deepcopy(ranges)
             try:
                 steps = self._measure(file, measured)
             except (SceneRejectedError, UserError, OSError, MemoryError):  # reported by `read`
                 self.paths.append(file)
                 continue
-            ranges.join(measured)
-            self._steps[file] = steps
+            ranges, self._steps[file] = measured, steps
             self.paths += [file / f"{step:06d}" for step in range(steps)]
             if note := self._open(file).grid.note:
                 unplaced[file] = note
@@ -119,31 +119,23 @@ class NetcdfReader:
 
 
 class BandRanges:
-    """Extremes, mean and variance of each band (C,) over valid cells."""
+    """Extremes of each band (C,), and the mean absolute deviation of its valid cells from the mean of the first step."""
 
     def __init__(self, count: int) -> None:
         self._low, self._high = np.full(count, np.inf), np.full(count, -np.inf)
-        self._number, self._mean, self._squares = np.zeros((3, count))
+        self._center = np.full(count, np.nan)
+        self._number, self._deviations = np.zeros((2, count))
 
-    def add(self, values: npt.NDArray[np.float64]) -> None:
+    def add(self, values: Floats) -> None:
         """Add the values (C, H, W) of a step; NaN is missing."""
-        step = BandRanges(len(values))
-        valid = ~np.isnan(values)
-        step._low = values.min(axis=(1, 2), where=valid, initial=np.inf)
-        step._high = values.max(axis=(1, 2), where=valid, initial=-np.inf)
-        step._number = valid.sum(axis=(1, 2)).astype(float)
-        step._mean = values.sum(axis=(1, 2), where=valid) / np.maximum(step._number, 1)
-        step._squares = np.square(values - step._mean[:, None, None]).sum(axis=(1, 2), where=valid)
-        self.join(step)
-
-    def join(self, other: "BandRanges") -> None:
-        """Add other ranges; the variance follows Chan, Golub and LeVeque, The American Statistician 37 (1983)."""
-        number = np.maximum(self._number + other._number, 1)
-        shift = other._mean - self._mean
-        self._squares += other._squares + shift**2 * self._number * other._number / number
-        self._mean += shift * other._number / number
-        self._number += other._number
-        self._low, self._high = np.minimum(self._low, other._low), np.maximum(self._high, other._high)
+        valid, axes = ~np.isnan(values), (1, 2)
+        number = valid.sum(axis=axes)
+        mean = values.sum(axis=axes, where=valid) / np.where(number, number, np.nan)
+        self._center = np.where(np.isnan(self._center), mean, self._center)
+        self._number += number
+        self._deviations += np.abs(values - self._center[:, None, None]).sum(axis=axes, where=valid)
+        self._low = np.minimum(self._low, values.min(axis=axes, where=valid, initial=np.inf))
+        self._high = np.maximum(self._high, values.max(axis=axes, where=valid, initial=-np.inf))
 
     def scaling(self, bands: list[str], folder: Path) -> tuple[list[float], list[float]]:
         """Return scale and offset of each band; UserError if the rounding error of one exceeds `MAX_ERROR` deviations.
@@ -151,7 +143,7 @@ class BandRanges:
         Scales are powers of two and offsets their multiples, so that float32 represents stored * scale + offset exactly.
         """
         scales, offsets = [], []
-        deviations = np.sqrt(self._squares / np.maximum(self._number, 1))
+        deviations = self._deviations / np.maximum(self._number, 1)
         for name, low, high, deviation in zip(bands, self._low, self._high, deviations, strict=True):
             low, high = (float(low), float(high)) if low <= high else (0.0, 0.0)  # without a valid cell
             scale = 2.0 ** ceil(log2((high - low or abs(high) or 1.0) / LEVELS))

@@ -17,8 +17,9 @@ import numpy as np
 
 from dithc.config import datasets
 from dithc.core.artifacts import sha256_file
+from dithc.core.logging import UserError
 from dithc.data.file_checks import check_memory, open_regular
-from dithc.data.readers.cf_grids import Axis, Floats, field_grid
+from dithc.data.readers.cf_grids import Floats, field_grid
 from dithc.data.scene import Reason, SceneRejectedError, find_invalid
 
 ENGINES: dict[bytes, Literal["scipy", "h5netcdf"]] = {b"CDF\1": "scipy", b"CDF\2": "scipy", b"\x89HDF": "h5netcdf"}
@@ -30,7 +31,6 @@ ROLES = {
     "x": re.compile(r"xc?|lon|longitude|rlon|grid_longitude|projection_x_coordinate"),
 }
 """Values of `axis` and `standard_name`, and names, of the dimensions of a field."""
-DEGREES = re.compile(r"degrees?_?(north|east|n|e)", re.IGNORECASE)
 LARGEST = 1e15
 """Larger absolute values are fill values that the file does not declare, such as 1e20."""
 
@@ -39,7 +39,7 @@ class FieldFile:
     """Bands of an open file on one grid.
 
     Raises SceneRejectedError for a missing variable or level, a dimension without a role, several grids or an irregular
-    grid; OSError for a damaged file.
+    grid. Use it within `decoding`.
     """
 
     def __init__(self, path: Path, source: datasets.NetcdfSource) -> None:
@@ -50,24 +50,24 @@ class FieldFile:
             engine = ENGINES.get(file.read(4))
         if engine is None:
             raise OSError("its first bytes are those of neither NetCDF-3 nor NetCDF-4")
-        with _decoding():
-            self._dataset = xarray.open_dataset(path, engine=engine, decode_timedelta=False)
+        self._dataset = xarray.open_dataset(path, engine=engine, decode_timedelta=False)
         names: dict[str, set[str]] = {role: set() for role in ROLES}
         self._bands = [self._find(name, names) for name in source.bands]
         if shared := [", ".join(sorted(dims)) for dims in names.values() if len(dims) > 1]:
-            raise _layout_error(
-                "the bands have different dimensions", got="; ".join(shared), expected="one grid and time"
-            )
+            raise _layout_error("bands have different dimensions", got="; ".join(shared), expected="one grid and time")
         self._time, y, x = (next(iter(names[role]), "") for role in ("time", "y", "x"))
         self.units = [str(band.attrs.get("units", "unknown")) for band in self._bands]
         self.steps: int = max(band.sizes.get("time", 1) for band in self._bands)
         height, width = self._bands[0].sizes["y"], self._bands[0].sizes["x"]
         name = str(self._bands[0].attrs.get("grid_mapping", "")).partition(":")[0].strip()
         mapping = self._dataset[name].attrs if name in self._dataset.variables else None
-        self.grid = field_grid(self._axis(y), self._axis(x), mapping, shape=(height, width))
-        step_bytes = 8 * len(self._bands) * height * width
-        check_memory(path, step_bytes, description=f"{len(self._bands)} x {height} x {width} of float64")
-        self._block_steps = max(1, BLOCK_BYTES // step_bytes)
+        coordinates = self._dataset.variables
+        self.grid = field_grid(coordinates.get(y), coordinates.get(x), mapping, shape=(height, width))
+        self.step_bytes = 8 * len(self._bands) * height * width
+        if not self.step_bytes or not self.steps:
+            raise OSError("its variables have no values")
+        check_memory(path, self.step_bytes, description=f"{len(self._bands)} x {height} x {width} of float64")
+        self._block_steps = max(1, BLOCK_BYTES // self.step_bytes)
         self._block: tuple[int, Floats] = -1, np.empty(0)
 
     @cached_property
@@ -81,7 +81,8 @@ class FieldFile:
         """Return the bands (C, H, W) of a step, north up, in their units; NaN for missing cells."""
         number, row = divmod(step, self._block_steps)
         if self._block[0] != number:
-            self._block = number, self._read(slice(number * self._block_steps, (number + 1) * self._block_steps))
+            with decoding():
+                self._block = number, self._read(slice(number * self._block_steps, (number + 1) * self._block_steps))
         fields: Floats = self._block[1][row]
         return fields
 
@@ -99,11 +100,9 @@ class FieldFile:
         count = len(range(self.steps)[steps])
         block = np.empty((count, len(self._bands), len(self.grid.rows), len(self.grid.columns)))
         for index, band in enumerate(self._bands):
-            with _decoding():
-                part = band.isel(time=steps) if "time" in band.dims else band
-                order = [part.dims.index(role) for role in ROLES if role in part.dims]  # time, y, x
-                values = np.transpose(part.values, order)[..., self.grid.rows, :][..., self.grid.columns]
-            block[:, index] = values
+            part = band.isel(time=steps) if "time" in band.dims else band
+            order = [part.dims.index(role) for role in ROLES if role in part.dims]  # time, y, x
+            block[:, index] = np.transpose(part.values, order)[..., self.grid.rows, :][..., self.grid.columns]
         block[find_invalid(block, self._source.nodata, masked=None)] = np.nan
         if (largest := np.nanmax(np.abs(block), initial=0.0)) > LARGEST:
             raise SceneRejectedError(
@@ -119,22 +118,10 @@ class FieldFile:
         """Return a band as a variable with dimensions time (if it varies), y and x; add their names in the file to `names`."""
         variable, _, level = name.partition("@")
         if variable not in self._dataset.variables:
-            raise SceneRejectedError(
-                Reason.MISSING_BAND,
-                f"the variable {variable!r} is missing",
-                got=", ".join(map(str, self._dataset.data_vars)) or "no variables",
-                expected="all variables of `bands`",
-                fix="correct `bands`, or remove the file from the folder",
+            raise _missing_error(
+                f"the variable {variable!r} is missing", got=", ".join(map(str, self._dataset.data_vars))
             )
         field = self._dataset.variables[variable].copy(deep=False)
-        if field.dtype.kind not in "iufb":
-            raise SceneRejectedError(
-                Reason.WRONG_DTYPE,
-                f"{variable!r} is not a numeric variable",
-                got=str(field.dtype),
-                expected="integers or floating-point numbers",
-                fix="correct `bands`",
-            )
         dims = {str(dim): self._role(str(dim)) for dim in field.dims}
         if not {"y", "x"} & set(dims.values()) and list(dims.values()).count(None) == 2:
             dims |= dict(zip((dim for dim, role in dims.items() if role is None), "yx", strict=True))
@@ -155,40 +142,29 @@ class FieldFile:
         return field
 
     def _level(self, dim: str, level: float) -> int:
-        coordinate = self._dataset.variables.get(dim)
-        values = np.asarray(np.arange(0) if coordinate is None else coordinate.values, np.float64)
+        values = np.asarray(self._dataset.variables[dim].values if dim in self._dataset.variables else [], np.float64)
         matches = np.flatnonzero(np.isclose(values, level, rtol=1e-5, atol=0.0))
         if len(matches) != 1:
-            raise SceneRejectedError(
-                Reason.MISSING_BAND,
-                f"the dimension {dim!r} has no value {level:g}",
-                got=", ".join(f"{value:g}" for value in values) or "no coordinate",
-                expected="the value of each band in the units of the dimension",
-                fix="correct `bands`",
-            )
+            raise _missing_error(f"{dim!r} has no value {level:g}", got=", ".join(f"{value:g}" for value in values))
         return int(matches[0])
 
     def _role(self, dim: str) -> str | None:
         """Return time, y or x for a dimension by its coordinate's metadata, else by its name; None for others."""
-        if self._source.time is not None and dim == self._source.time:
-            return "time"
-        coordinate = self._dataset.variables.get(dim)
+        coordinate, role = self._dataset.variables.get(dim), None
         attributes = {} if coordinate is None else coordinate.attrs
-        for text in (attributes.get("axis"), attributes.get("standard_name"), dim):
-            for role, names in ROLES.items():
-                if names.fullmatch(str(text).lower()) and (role != "time" or self._source.time is None):
-                    return role
-        return (
-            "time" if coordinate is not None and "calendar" in coordinate.encoding and not self._source.time else None
-        )
+        for text in (dim, attributes.get("standard_name"), attributes.get("axis")):
+            role = next((name for name, names in ROLES.items() if names.fullmatch(str(text).lower())), role)
+        if coordinate is not None and "calendar" in coordinate.encoding:
+            role = "time"
+        if self._source.time is not None and (dim == self._source.time or role == "time"):
+            return "time" if dim == self._source.time else None
+        return role
 
-    def _axis(self, dim: str) -> Axis | None:
-        coordinate = self._dataset.variables.get(dim)
-        if coordinate is None or coordinate.dtype.kind not in "iuf":
-            return None
-        units, standard = str(coordinate.attrs.get("units", "")), str(coordinate.attrs.get("standard_name", dim))
-        geographic = bool(DEGREES.fullmatch(units)) or standard.lower() in ("lat", "lon", "latitude", "longitude")
-        return Axis(values=np.asarray(coordinate.values, np.float64), units=units, geographic=geographic)
+
+def _missing_error(problem: str, *, got: str) -> SceneRejectedError:
+    fix = "correct `bands`; merge files of single variables (`cdo merge`)"
+    expected = "all variables of `bands`, with their levels in the units of the file"
+    return SceneRejectedError(Reason.MISSING_BAND, problem, got=got or "none", expected=expected, fix=fix)
 
 
 def _layout_error(problem: str, *, got: str, expected: str) -> SceneRejectedError:
@@ -197,13 +173,13 @@ def _layout_error(problem: str, *, got: str, expected: str) -> SceneRejectedErro
 
 
 @contextmanager
-def _decoding() -> Iterator[None]:
+def decoding() -> Iterator[None]:
     """Convert all errors of the libraries to OSError, and suppress warnings about attributes."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield
-    except (OSError, MemoryError):
+    except (OSError, MemoryError, UserError, SceneRejectedError):
         raise
     except Exception as error:  # of xarray, scipy, h5netcdf and cftime
         raise OSError(f"{type(error).__name__}: {error}") from error

@@ -3,6 +3,7 @@
 Legend: H, W field.
 """
 
+import re
 from dataclasses import dataclass
 from math import isfinite
 from typing import Any
@@ -12,6 +13,7 @@ import numpy.typing as npt
 import pyproj
 
 from dithc.data.grids import GeoTransform, pixel_sides_m
+from dithc.data.readers.rasters import location_error
 from dithc.data.scene import Georeference, Reason, SceneRejectedError
 
 Floats = npt.NDArray[np.float64]
@@ -19,9 +21,8 @@ Ints = npt.NDArray[np.int64]
 
 SPACING_TOLERANCE = 0.01
 """Largest distance of a coordinate from a regular axis, in cells. Coordinates are often single precision."""
-ROTATED = "rotated_latitude_longitude"
-METERS = {"m": 1.0, "meter": 1.0, "metre": 1.0, "km": 1e3, "kilometer": 1e3, "kilometre": 1e3, "": 1.0}
-NO_CRS, IRREGULAR, NO_COORDINATES = "no-crs", "irregular-grid", "no-coordinates"
+METERS = {"m": 1.0, "meter": 1.0, "metre": 1.0, "km": 1e3, "kilometer": 1e3, "kilometre": 1e3}
+DEGREES = re.compile(r"degrees?_?(north|east|n|e)")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,68 +35,50 @@ class FieldGrid:
     note: str | None = None  # reason why the place is incomplete
 
 
-@dataclass(frozen=True, kw_only=True)
-class Axis:
-    """Coordinate variable of a dimension: values in degrees or in `units` of length."""
-
-    values: Floats
-    units: str
-    geographic: bool  # latitude or longitude
-
-
-def field_grid(y: Axis | None, x: Axis | None, mapping: dict[str, Any] | None, *, shape: tuple[int, int]) -> FieldGrid:
-    """Return the grid of a field (H, W) from its axes (None without coordinates) and the attributes of its grid mapping.
+def field_grid(y: Any, x: Any, mapping: dict[str, Any] | None, *, shape: tuple[int, int]) -> FieldGrid:
+    """Return the grid of a field (H, W) from its coordinate variables and the attributes of its grid mapping, if any.
 
     Latitude and longitude without a mapping are WGS84. Longitudes are -180 to 180 degrees, or 0 to 360 if the field
-    crosses the antimeridian. Raises SceneRejectedError for irregular axes, except those of a rotated pole, and for
-    coordinates in other units than the system.
+    crosses the antimeridian. Raises SceneRejectedError for irregular axes, except those of a rotated pole.
     """
-    unplaced = FieldGrid(
-        place=Georeference(gsd_m=0.0), rows=np.arange(shape[0]), columns=np.arange(shape[1]), note=NO_COORDINATES
-    )
     if y is None or x is None:
-        return unplaced
-    system = _system(mapping, geographic=y.geographic and x.geographic)
-    angular = y.geographic and x.geographic if system is None else system.is_geographic
-    factor = 1.0 if angular else METERS.get(x.units.lower().removesuffix("s"))
-    if system is not None and (factor is None or (x.units != y.units and not angular)):
-        raise SceneRejectedError(
-            Reason.CRS_WRONG,
-            "coordinates are not lengths",
-            got=f"units {x.units!r} and {y.units!r}",
-            expected="m or km for projected coordinates",
-            fix="correct the attribute `units` of the coordinates, and `grid_mapping` of the variable",
-        )
-    side_m, factor = factor or 0.0, factor or 1.0
-    rows, north = np.argsort(-y.values), np.sort(y.values)[::-1] * factor
-    origins = (-180.0, 0.0) if angular else ()
-    wrapped = [(x.values - origin) % 360.0 + origin for origin in origins]
-    axes = [(np.argsort(values), np.sort(values) * factor) for values in (*wrapped, x.values)]
-    regular = next(((columns, east) for columns, east in axes if _is_regular(east)), None)
-    if regular is None or not _is_regular(north):
-        if (mapping or {}).get("grid_mapping_name") == ROTATED:
-            return FieldGrid(place=unplaced.place, rows=rows, columns=axes[-1][0], note=IRREGULAR)
-        raise _irregular_error(north if regular else x.values * factor, name="x" if regular is None else "y")
-    columns, east = regular
-    dx, dy = (east[-1] - east[0]) / (shape[1] - 1), (north[0] - north[-1]) / (shape[0] - 1)
-    transform = (float(dx), 0.0, float(east[0] - dx / 2), 0.0, float(-dy), float(north[0] + dy / 2))
-    if system is None:
-        return FieldGrid(
-            place=Georeference(gsd_m=float(dx) if side_m else 0.0), rows=rows, columns=columns, note=NO_CRS
-        )
+        rows, columns = (np.arange(side) for side in shape)
+        return FieldGrid(place=Georeference(gsd_m=0.0), rows=rows, columns=columns, note="no-coordinates")
+    (ys, xs), units = (np.asarray(axis.values, np.float64) for axis in (y, x)), _units(x)
+    system = _system(mapping, geographic=_is_geographic(y) and _is_geographic(x))
+    angular = system is not None and system.is_geographic
+    factor = 1.0 if angular else METERS.get(units, 0.0) * (units == _units(y))  # 0 if unknown
+    wrapped = [(xs - origin) % 360.0 + origin for origin in (-180.0, 0.0) if angular]
+    rows, orders = np.argsort(-ys), [(np.argsort(values), np.sort(values)) for values in (*wrapped, xs)]
+    columns, east = next((order for order in orders if _is_regular(order[1])), orders[-1])
+    irregular = [name for name, values in (("y", np.sort(ys)), ("x", east)) if not _is_regular(values)]
+    if irregular and (mapping or {}).get("grid_mapping_name") != "rotated_latitude_longitude":
+        raise _irregular_error(ys if "y" in irregular else xs, name=irregular[0])
+    if irregular:
+        return FieldGrid(place=Georeference(gsd_m=0.0), rows=rows, columns=columns, note="irregular-grid")
+    dx, dy = (float(np.ptp(values)) * (factor or 1.0) / (len(values) - 1) for values in (east, ys))
+    if system is None or not factor:
+        return FieldGrid(place=Georeference(gsd_m=dx if factor else 0.0), rows=rows, columns=columns, note="no-crs")
+    transform = (dx, 0.0, float(east[0]) * factor - dx / 2, 0.0, -dy, float(ys.max()) * factor + dy / 2)
     return FieldGrid(place=_georeference(system, transform, shape), rows=rows, columns=columns)
+
+
+def _units(coordinate: Any) -> str:
+    return str(coordinate.attrs.get("units", "")).lower().removesuffix("s")
+
+
+def _is_geographic(coordinate: Any) -> bool:
+    """Return whether a coordinate is latitude or longitude by its units, or by its standard name or its own."""
+    name = str(coordinate.attrs.get("standard_name", coordinate.dims[0])).lower()
+    return DEGREES.fullmatch(_units(coordinate)) is not None or name in ("lat", "lon", "latitude", "longitude")
 
 
 def _system(mapping: dict[str, Any] | None, *, geographic: bool) -> pyproj.CRS | None:
     """Return the coordinate reference system of a grid mapping; None if it is incomplete or absent."""
     if mapping is not None:
-        attributes = {name: value.tolist() if hasattr(value, "tolist") else value for name, value in mapping.items()}
-        single = {
-            name: value[0] if isinstance(value, list) and len(value) == 1 else value
-            for name, value in attributes.items()
-        }
+        attributes = {name: value[0] if np.shape(value) == (1,) else value for name, value in mapping.items()}
         try:
-            return pyproj.CRS.from_cf(single)
+            return pyproj.CRS.from_cf(attributes)
         except Exception:  # missing parameters raise errors of several types
             pass
     return pyproj.CRS.from_epsg(4326) if geographic else None
@@ -114,13 +97,7 @@ def _georeference(system: pyproj.CRS, transform: GeoTransform, shape: tuple[int,
     across, down = pixel_sides_m(transform, shape=shape, crs=crs)
     gsd = (across * down) ** 0.5
     if not isfinite(gsd):
-        raise SceneRejectedError(
-            Reason.GRID_MISMATCH,
-            "the grid is not on the Earth",
-            got=f"transform {transform} in {crs[:40]}",
-            expected="coordinates inside the system of the grid mapping",
-            fix="correct the coordinates, their `units` or the grid mapping of the file",
-        )
+        raise location_error(transform)
     return Georeference(gsd_m=gsd, crs=crs, epsg=epsg, transform=transform)
 
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from dithc.config import datasets
 from dithc.core.logging import UserError, get_logger, user_error
-from dithc.data.readers.cf_fields import FieldFile
+from dithc.data.readers.cf_fields import FieldFile, decoding
 from dithc.data.readers.cf_grids import Floats
 from dithc.data.readers.listing import Listing, scene_id
 from dithc.data.scene import Mask, Scene, SceneRejectedError, stored_physical
@@ -30,7 +30,7 @@ log = get_logger(__name__)
 class NetcdfReader:
     """Reader of fields; the path of a scene is its file, followed by the number of its step."""
 
-    memory_bytes = 1 << 30
+    memory_bytes = 1 << 30  # for one block of steps; more if a single step is larger
 
     def __init__(self, source: datasets.NetcdfSource, folder: Path) -> None:
         self.source, self.folder = source, folder
@@ -107,12 +107,14 @@ class NetcdfReader:
             if self._current is not None:
                 self._current.close()
             self._current = None
-            self._current = FieldFile(file, self.source)
+            with decoding():
+                self._current = FieldFile(file, self.source)
         return self._current
 
     def _measure(self, file: Path, ranges: "BandRanges") -> int:
         """Add all steps of a file to `ranges`, and return their number."""
         fields = self._open(file)
+        self.memory_bytes = max(self.memory_bytes, 8 * fields.step_bytes)
         for step in range(fields.steps):
             ranges.add(fields.values(step))
         return fields.steps

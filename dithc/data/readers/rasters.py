@@ -154,7 +154,7 @@ def ground_gsd_m(info: RasterInfo) -> float:
     across, down = pixel_sides_m(info.transform, shape=(info.height, info.width), crs=info.crs)
     ground = (across * down) ** 0.5
     if not isfinite(ground):
-        raise _location_error(info.transform)
+        raise location_error(info.transform)
     if max(across, down) > MAX_OBLONG * min(across, down):
         log.warning(
             f"a pixel of {side:g} m in {info.crs[:40]} is {across:.4g} m by {down:.4g} m on the ground: warp such rasters to "
@@ -179,7 +179,7 @@ def square_pixel(transform: GeoTransform) -> float:
     Earth."""
     a, b, c, d, e, f = transform
     if not (MIN_GSD_M <= abs(a) <= MAX_GSD_M and abs(c) <= FARTHEST_M and abs(f) <= FARTHEST_M and isfinite(b + d + e)):
-        raise _location_error(transform)
+        raise location_error(transform)
     if b or d or a < 0 or e > 0:
         raise SceneRejectedError(
             Reason.GRID_MISMATCH,
@@ -199,7 +199,7 @@ def square_pixel(transform: GeoTransform) -> float:
     return abs(a)
 
 
-def _location_error(transform: GeoTransform) -> SceneRejectedError:
+def location_error(transform: GeoTransform) -> SceneRejectedError:
     return SceneRejectedError(
         Reason.GRID_MISMATCH,
         "the grid is not on the Earth",

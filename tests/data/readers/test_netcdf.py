@@ -17,7 +17,7 @@ from dithc.core.logging import UserError
 from dithc.data import Tiles, cut_tiles, ingest_scenes, products
 from dithc.data.grids import degrees
 from dithc.data.readers import read_scenes
-from dithc.data.scene import Reason, Scene
+from dithc.data.scene import Georeference, Reason, Scene
 from tests.data.readers.scene_readers import reader
 from tests.inputs.netcdf_fields import LCC, write_cordex
 
@@ -232,12 +232,6 @@ def test_wrong_files_are_rejected_with_the_reason(tmp_path: Path) -> None:
         (Reason.WRONG_LAYOUT, "ambiguous", {"values": ramp()}, {"bands": ["v@5"]}),
         (Reason.GRID_MISMATCH, "y coordinates", {"values": ramp(), "dims": "lat lon", "lat": lat**2, "lon": lon}, {}),
         (Reason.GRID_MISMATCH, "x coordinates", {"values": ramp(), "dims": "lat lon", "lat": lat, "lon": lon**2}, {}),
-        (
-            Reason.CRS_WRONG,
-            "not lengths",
-            {"values": ramp(), "mapping": LCC, "y": lat, "x": ("x", lon, {"units": "s"})},
-            {},
-        ),
         (Reason.OVERFLOW, "fill value", {"values": np.where(ramp() > 9, ramp(), 1e20)}, {}),
     ]
     for number, (reason, problem, content, settings) in enumerate(cases):
@@ -250,15 +244,26 @@ def test_wrong_files_are_rejected_with_the_reason(tmp_path: Path) -> None:
     assert [rejection.error.reason for rejection in read_all(folder, bands=["v"])] == [Reason.READ_ERROR] * 2
 
 
-def test_rotated_pole_without_regular_spacing_is_read_without_a_place(
+def test_fields_without_a_known_place_are_read_with_a_note_and_a_warning(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(logging.getLogger("dithc"), "propagate", True)
-    mapping = {"grid_mapping_name": "rotated_latitude_longitude", "grid_north_pole_latitude": 39.25}
-    axes = {"rlat": np.arange(6.0), "rlon": np.arange(8.0) ** 2}
-    scene = read_one(write(tmp_path / "in", ramp(), dims="rlat rlon", mapping=mapping, **axes), bands=["v"])
-    assert (scene.place.crs, scene.place.transform, scene.notes) == (None, None, ("irregular-grid",))
-    assert "1 of 1 files have no complete georeference, such as a.nc (irregular-grid)" in caplog.text
+    rotated = {"grid_mapping_name": "rotated_latitude_longitude", "grid_north_pole_latitude": 39.25}
+    km = {dim: (dim, 12.5 * np.arange(side), {"units": "km"}) for dim, side in (("y", 6), ("x", 8))}
+    cases: dict[str, tuple[float, dict[str, Any]]] = {
+        "irregular-grid": (
+            0.0,
+            {"dims": "rlat rlon", "mapping": rotated, "rlat": np.arange(6), "rlon": np.arange(8) ** 2},
+        ),
+        "no-crs": (12_500.0, km),
+        "no-coordinates": (0.0, {"dims": "p q"}),
+    }
+    for note, (gsd_m, content) in cases.items():
+        scene = read_one(write(tmp_path / note, ramp(), **content), bands=["v"])
+        assert (scene.place, scene.notes) == (Georeference(gsd_m=gsd_m), (note,))
+        assert f"1 of 1 files have no complete georeference, such as a.nc ({note})" in caplog.text
+    unitless = write(tmp_path / "units", ramp(), mapping=LCC, y=np.arange(6), x=np.arange(8))
+    assert read_one(unitless, bands=["v"]).notes == ("no-crs",)  # m or km is not guessed
 
 
 def test_a_band_whose_rounding_exceeds_a_hundredth_of_its_deviation_is_an_error(tmp_path: Path) -> None:

@@ -376,7 +376,7 @@ class NetcdfSource(_Source):
     bands: list[FieldBand] = Field(min_length=1, max_length=64)
     """Variables in the order of the bands: `tasmax`; with a value of their vertical or other dimension, `u@500`."""
     time: Title | None = None
-    """Name of the dimension whose steps are scenes, if its metadata do not declare a time. Every band without this
+    """Name of the dimension of the scenes, if its metadata do not declare a time. Every band without this
     dimension is the same in all scenes of its file."""
     nodata: float | None = None
     """Value of missing cells in the variable's units, in addition to the fill values that the file declares."""

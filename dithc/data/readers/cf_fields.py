@@ -49,7 +49,7 @@ class FieldFile:
         with open_regular(path) as file:
             engine = ENGINES.get(file.read(4))
         if engine is None:
-            raise OSError("its first bytes are those of neither NetCDF-3 nor NetCDF-4")
+            raise OSError("the file is neither NetCDF-3 nor NetCDF-4")
         self._dataset = xarray.open_dataset(path, engine=engine, decode_timedelta=False)
         names: dict[str, set[str]] = {role: set() for role in ROLES}
         self._bands = [self._find(name, names) for name in source.bands]
@@ -122,6 +122,8 @@ class FieldFile:
                 f"the variable {variable!r} is missing", got=", ".join(map(str, self._dataset.data_vars))
             )
         field = self._dataset.variables[variable].copy(deep=False)
+        if field.dtype.kind not in "iufb":
+            raise OSError(f"the variable {variable!r} is not numeric ({field.dtype})")
         dims = {str(dim): self._role(str(dim)) for dim in field.dims}
         if not {"y", "x"} & set(dims.values()) and list(dims.values()).count(None) == 2:
             dims |= dict(zip((dim for dim, role in dims.items() if role is None), "yx", strict=True))

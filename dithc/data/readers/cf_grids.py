@@ -39,7 +39,7 @@ def field_grid(y: Any, x: Any, mapping: dict[str, Any] | None, *, shape: tuple[i
     """Return the grid of a field (H, W) from its coordinate variables and the attributes of its grid mapping, if any.
 
     Latitude and longitude without a mapping are WGS84. Longitudes are -180 to 180 degrees, or 0 to 360 if the field
-    crosses the antimeridian. Raises SceneRejectedError for irregular axes, except those of a rotated pole.
+    crosses the antimeridian. Raises SceneRejectedError for irregular axes, except axes of a rotated pole.
     """
     if y is None or x is None:
         rows, columns = (np.arange(side) for side in shape)

@@ -89,7 +89,7 @@ def ingest_scenes(
 def _settings(source: datasets.Source, classes: list[str], scaling: object) -> str:
     """Return a digest of all settings that affect scenes, besides their files; labels depend on the list of classes.
 
-    `scaling` is that of `SceneSource`, which depends on all files.
+    `scaling` is the attribute of `SceneSource`, which depends on all files.
     """
     dem = getattr(source, "dem", None)
     ground = dem and state_of([Path(dem)], relative_to=Path(dem).parent)

@@ -1,4 +1,4 @@
-"""NetCDF fields: every value, place and time equals those of xarray, pyproj and the calendar."""
+"""NetCDF fields: every value, place and time equals the result of xarray, pyproj and cftime."""
 
 import logging
 import pickle
@@ -274,6 +274,20 @@ def test_a_band_whose_rounding_exceeds_a_hundredth_of_its_deviation_is_an_error(
     ):
         read_all(write(tmp_path / "in", np.where(values > 9, 3e6, values)), bands=["v"])
     assert read_one(write(tmp_path / "fine", values), bands=["v"]).scale == [2.0**-9]
+
+
+def test_predictors_of_cordex_are_bands_of_a_coarse_grid(tmp_path: Path) -> None:
+    write_cordex(tmp_path, days=2, seed=4, size=16)
+    folder = tmp_path / "train/ESD_pseudo_reality/predictors"
+    bands = [f"{name}_{level}" for name in "uvtqz" for level in (850, 700, 500)]
+    *scenes, static = read_all(folder, bands=bands)
+    assert static.error.reason == Reason.MISSING_BAND
+    truth = xr.open_dataset(folder / "CNRM-CM5_1961-1980.nc", engine="h5netcdf")
+    for day, scene in enumerate(scenes):
+        expected = np.stack([truth[name].values[day, ::-1] for name in bands])  # (15, 16, 16), north first
+        assert (np.abs(physical(scene) - expected).max(axis=(1, 2)) <= np.array(scene.scale) / 2).all()
+        assert scene.place.transform == (2.0, 0.0, -7.0, 0.0, -2.0, 62.0)
+    assert read_one(folder, bands=["orog"], include=["Static*"]).units == "m"
 
 
 def test_a_copy_in_another_process_reads_the_same_scenes(tmp_path: Path) -> None:

@@ -56,7 +56,7 @@ class FieldFile:
         if shared := [", ".join(sorted(dims)) for dims in names.values() if len(dims) > 1]:
             raise _layout_error("bands have different dimensions", got="; ".join(shared), expected="one grid and time")
         self._time, y, x = (next(iter(names[role]), "") for role in ("time", "y", "x"))
-        self.units = [str(band.attrs.get("units", "unknown")) for band in self._bands]
+        self.units = [str(band.attrs.get("units", "unknown")).replace(", ", " ") for band in self._bands]
         self.steps: int = max(band.sizes.get("time", 1) for band in self._bands)
         height, width = self._bands[0].sizes["y"], self._bands[0].sizes["x"]
         name = str(self._bands[0].attrs.get("grid_mapping", "")).partition(":")[0].strip()

@@ -21,6 +21,10 @@ LOCATIONS = {"path", "search", "init_from_file", "dem", "checksum", "optional_fi
 APPEARANCE = {"rendering"}
 
 
+UNHASHED_IF_UNSET = {"masked_training"}
+"""Settings of a run that were added after existing results: the digest contains them only if they are set."""
+
+
 def stage_spec(experiment: ExperimentConfig, stage: str, name: str, *, of_rule: bool = False) -> dict[str, Any]:
     """Return the settings that determine the result of a stage; the manifests of its inputs contain their settings.
 
@@ -60,13 +64,16 @@ def _ingest(experiment: ExperimentConfig, name: str) -> dict[str, Any]:
 def _tiles(experiment: ExperimentConfig, name: str) -> dict[str, Any]:
     dataset = experiment.datasets[name]
     spec = dataset.model_dump(mode="json", include={"tiles", "rendering", "split"})
+    if not dataset.tiles.masks:
+        del spec["tiles"]["masks"]  # as for `UNHASHED_IF_UNSET`
     conditions = {str(number): _plugin_spec(condition) for number, condition in enumerate(dataset.conditions)}
     return {"seed": experiment.seed, **spec, "conditions": conditions}
 
 
 def _run(experiment: ExperimentConfig, name: str) -> dict[str, Any]:
     run = experiment.runs[name]
-    spec = {**run.model_dump(mode="json", exclude=RUN_WITHOUT_EFFECT), "seed": experiment.seed_of(name)}
+    unset = {key for key in UNHASHED_IF_UNSET if not getattr(run, key)}
+    spec = {**run.model_dump(mode="json", exclude=RUN_WITHOUT_EFFECT | unset), "seed": experiment.seed_of(name)}
     spec["model"] |= run.model.block._asdict()  # resolves the defaults of the preset
     return spec if run.lr_schedule == "constant" else spec | {"steps": run.steps}  # other schedules end at `steps`
 

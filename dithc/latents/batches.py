@@ -5,7 +5,7 @@ Legend: n samples of this part, B global batch, K draws of a held-out tile; Z la
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,7 @@ from dithc.latents.reader import Latents
 SAMPLE_STREAM = 0
 ORDER_STREAM = 1
 VALIDATION_STREAM = 3
+MASK_STREAM = 5
 MAX_VALIDATION_TILES = 256
 UINT64_MASK = (1 << 64) - 1
 
@@ -37,6 +38,8 @@ class Batch:
     y: torch.Tensor  # Labels, int64 (n,); `num_classes` if dropped for guidance
     t: torch.Tensor  # Timesteps (n,) of the objective: int64, or float32 for a flow
     noise: torch.Tensor  # Standard normal noise, float32 (n, Z, h, w)
+    visible: torch.Tensor | None = None  # Pixels of x in the input, bool (n, 1, h, w); None for all
+    weight: torch.Tensor | None = None  # Weights of pixels in the loss, float32 (n, 1, h, w); None for 1
 
 
 def generator(*, seed: int, epoch: int, row: int = 0, stream: int = SAMPLE_STREAM) -> np.random.Generator:
@@ -94,6 +97,7 @@ class Batches:
         label_dropout: float,
         augment: training.Augment,
         times: Times,
+        masked: training.MaskedTrainingConfig | None = None,
     ) -> None:
         rows = latents.rows("train")
         if not len(rows):
@@ -108,7 +112,7 @@ class Batches:
                 fix=f"set `views: {self._num_views}` of the dataset, then rerun its latents stage",
             )
         self.latents, self.seed, self.global_batch_size = latents, seed, global_batch_size
-        self.label_dropout, self.times = label_dropout, times
+        self.label_dropout, self.times, self.masked = label_dropout, times, masked
         self.order = SampleOrder(rows, seed=seed)
 
     def epoch(self, step: int) -> float:
@@ -125,7 +129,8 @@ class Batches:
         labels[uniform[:, 1] < self.label_dropout] = self.latents.num_classes
         timesteps = self.times(uniform[:, 2])  # (n,)
         x = sample_posterior(self.latents, rows, views=views, posterior=posterior)  # (n, Z, h, w)
-        return Batch(*(torch.from_numpy(array) for array in (x, labels, timesteps, noise)))
+        masks = () if self.masked is None else self._masks(epochs, rows, views, share=self.masked.hidden_share)
+        return Batch(*(torch.from_numpy(array) for array in (x, labels, timesteps, noise, *masks)))
 
     def rows(self, step: int) -> Rows:
         """Return the latent rows of a step's samples, (global_batch_size,)."""
@@ -142,6 +147,20 @@ class Batches:
             if self.latents.has_logvar:
                 rng.standard_normal(out=normal[1, place], dtype=np.float32)
         return uniform, normal[0], normal[1]
+
+    def _masks(self, epochs: Rows, rows: Rows, views: Rows, *, share: float) -> tuple[npt.NDArray[np.bool_], Noise]:
+        """Return visible pixels and weights (n, 1, h, w) each; a share of the images loses the gaps of another tile.
+
+        The weights of clear pixels are equal over the training run, with mean 1 over all pixels of the train split.
+        """
+        clear = self.latents.clear(rows, views=views)
+        uniform = np.empty((len(rows), 3))
+        for place, (epoch, row) in enumerate(zip(epochs.tolist(), rows.tolist(), strict=True)):
+            generator(seed=self.seed, epoch=epoch, row=row, stream=MASK_STREAM).random(out=uniform[place])
+        others = self.order.rows[(uniform[:, 1] * len(self.order.rows)).astype(np.int64)]
+        kept = self.latents.clear(others, views=(uniform[:, 2] * NUM_VIEWS).astype(np.int64))
+        kept[uniform[:, 0] >= share] = True
+        return clear & kept, clear.astype(np.float32) / np.float32(self.latents.info["clear_fraction"])
 
     def _views(self, uniform: npt.NDArray[np.float64]) -> Rows:
         """Map draws in [0, 1) to views, (n,)."""
@@ -185,3 +204,12 @@ class ValidationLatents:
         x = sample_posterior(latents, rows, views=np.zeros(len(rows), np.int64), posterior=posterior)  # (n, Z, h, w)
         labels = latents.labels[rows].astype(np.int64)  # (n,)
         return torch.from_numpy(x), torch.from_numpy(labels), torch.from_numpy(noise)
+
+    def masks(self, part: slice) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return clear pixels, bool, and their weights, float32, (n, 1, h, w) each; weights have mean 1 over all tiles."""
+        clear = self._clear[part]
+        return torch.from_numpy(clear), torch.from_numpy(clear.astype(np.float32) / self._clear.mean(dtype=np.float32))
+
+    @cached_property
+    def _clear(self) -> npt.NDArray[np.bool_]:
+        return self.latents.clear(self.rows, views=np.zeros(len(self.rows), np.int64))

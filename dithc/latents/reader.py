@@ -9,12 +9,13 @@ from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
 from dithc.core.artifacts import Manifest, sha256_file
 from dithc.core.integrity import parse_json
 from dithc.core.logging import UserError, user_error
 from dithc.data import Rows, Tiles
-from dithc.latents.encode import INDEX_FILE, SCHEMA_VERSION, encode_tiles
+from dithc.latents.encode import INDEX_FILE, SCHEMA_VERSION, apply_view, encode_tiles
 
 FIX = "rerun the latents stage of this dataset (`dithc latents`)"
 
@@ -64,6 +65,8 @@ class Latents:
         self._check_sizes()
         self.labels = self._column("labels", np.int32)  # (N,)
         self._splits = self._column("splits", np.uint8)  # (N,)
+        row_bytes = -(-self.shape[1] * self.shape[2] // 8)
+        self._masks = self._column("masks", np.uint8, row_bytes) if "masks" in self.info else None
         if self.count and (self.labels.min() < 0 or self.labels.max() >= self.num_classes):
             expected = f"0 to {self.num_classes - 1} ({self.num_classes} classes)"
             raise self._damaged("labels.npy", f"labels {self.labels.min()} to {self.labels.max()}", expected)
@@ -90,6 +93,23 @@ class Latents:
             stored = self._opened.get((shard, view))
             out[place] = (self._open_shard(shard, view) if stored is None else stored)[row]
         return out
+
+    def clear(self, rows: Rows, *, views: Rows) -> npt.NDArray[np.bool_]:
+        """Return the clear pixels of views of rows (n,), (n, 1, h, w); UserError if the latents have no masks."""
+        if self._masks is None:
+            raise user_error(
+                f"latents in {self.folder} have no masks of clear pixels",
+                got="tiles without masks, or a codec whose latents are not pixels",
+                expected="masks, for `masked_training`",
+                fix="set `tiles.masks: true` of the dataset and use a codec of kind pixel, then rerun its stages",
+            )
+        _, height, width = self.shape
+        bits = np.unpackbits(self._masks[rows], axis=1, count=height * width).reshape(-1, 1, height, width)
+        clear = torch.from_numpy(bits.astype(np.bool_))
+        for view in np.unique(views).tolist():
+            selected = torch.from_numpy(views == view)
+            clear[selected] = apply_view(clear[selected], view)
+        return clear.numpy()
 
     def _check_sizes(self) -> None:
         """Check the size of every file in the index without opening it."""
@@ -127,9 +147,9 @@ class Latents:
         if expected is not None and got != expected:
             raise user_error(f"latents in {self.folder} are {problem}", got=got, expected=expected, fix=FIX)
 
-    def _column(self, name: str, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
+    def _column(self, name: str, dtype: npt.DTypeLike, *shape: int) -> npt.NDArray[Any]:
         Manifest.verified(self.folder / f"{name}.npy")
-        return self._open(f"{name}.npy", (self.count,), dtype)
+        return self._open(f"{name}.npy", (self.count, *shape), dtype)
 
     def _open(self, name: str, shape: tuple[int, ...], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
         """Map a file as a plain array, because reading a row of numpy's memmap type takes twice as long."""

@@ -236,6 +236,11 @@ class ExperimentConfig(Settings):
                 f"runs.{name}.augment dihedral requires 8 views of a tile, and datasets.{run.dataset}.views is "
                 f"{dataset.views}: set it to 8, or set `augment: mirror`"
             )
+        if run.masked_training is not None and not (dataset.tiles.masks and self.codecs[dataset.codec].kind == "pixel"):
+            yield (
+                f"runs.{name}.masked_training requires masks of tiles and their pixels: set `tiles.masks: true` of "
+                f"datasets.{run.dataset}, and use a codec of kind pixel"
+            )
         if dataset.tiles.size % (factor * patch):
             yield (
                 f"datasets.{run.dataset}.tiles.size {dataset.tiles.size} is not a multiple of {factor * patch}: the codec "

@@ -13,6 +13,7 @@ from dithc.config.schema.run_sections import Beta
 from dithc.config.schema.run_sections import BlockKind as BlockKind
 from dithc.config.schema.run_sections import EmaConfig as EmaConfig
 from dithc.config.schema.run_sections import GuidanceTrainingConfig as GuidanceTrainingConfig
+from dithc.config.schema.run_sections import MaskedTrainingConfig as MaskedTrainingConfig
 from dithc.config.schema.run_sections import MlpKind as MlpKind
 from dithc.config.schema.run_sections import ModelConfig as ModelConfig
 from dithc.config.schema.run_sections import Norm as Norm
@@ -112,6 +113,9 @@ class RunConfig(Settings):
     guidance_training: GuidanceTrainingConfig | None = None
     """Guidance trained into the network. `null`: no guidance. `loss` and `mse` in the metrics then refer to the moved
     target. The loss on held-out tiles (`validate_every`) refers to the plain target."""
+    masked_training: MaskedTrainingConfig | None = None
+    """Training from incomplete tiles, of a dataset with `tiles.masks` and the codec `pixel`. `null`: all pixels count. The
+    loss on held-out tiles then also counts clear pixels only."""
     on_nonfinite: NonFinite = "stop"
     """Reaction to a step with a loss or gradient that is not finite. stop: fail with an error that names the step;
     skip: omit its update and continue; rollback: the same from the newest checkpoint, which also repairs weights that
@@ -169,6 +173,11 @@ class RunConfig(Settings):
 
     def _check_objective(self) -> Iterator[str]:
         predict = self.objective.prediction_type
+        if predict == "noise" and self.masked_training is not None and self.masked_training.hidden_share:
+            yield (
+                "`masked_training.hidden_share` has no effect with `objective.prediction_type` noise, because hidden pixels of "
+                "the input are the noise itself: set `prediction_type` to v or flow, or leave `hidden_share` out"
+            )
         if predict == "flow" and self.model.learn_sigma:
             yield "`objective.prediction_type` flow does not predict a variance: set `model.learn_sigma: false`"
         if predict != "noise" and self.init_from_file is not None:

@@ -128,7 +128,10 @@ class Tiles:
         return match and EarthGrid(side_m=float(match[1])).bounds(int(match[2]), int(match[3]))
 
     def column(self, name: str) -> npt.NDArray[Any]:
-        """Return a column file of the accepted tiles, mapped: `split`, `label`, or `conditions` if available."""
+        """Return a column file of the accepted tiles, mapped: `split`, `label`; `conditions` and `mask` if available.
+
+        `mask` has the clear pixels of a tile in row order, as packed bits.
+        """
         return np.asarray(open_npy(Manifest.verified(self.folder / self.info["columns"][name]), count=self.count))
 
     @cached_property

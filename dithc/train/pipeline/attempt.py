@@ -59,6 +59,7 @@ class Attempt:
             label_dropout=run.label_dropout,
             augment=run.augment,
             times=Objective.of(run.objective).times,
+            masked=run.masked_training,
         )
         layout = make_rank_grid(group, machine.strategy)
         share = -(-run.global_batch_size // layout.data_size)

@@ -21,8 +21,8 @@ LOCATIONS = {"path", "search", "init_from_file", "dem", "checksum", "optional_fi
 APPEARANCE = {"rendering"}
 
 
-UNHASHED_IF_UNSET = {"masked_training"}
-"""Settings of a run that were added after existing results: the digest contains them only if they are set."""
+UNHASHED_IF_UNSET = {"masked_training", "conditions"}
+"""Settings that were added after existing results: the digest contains them only if they are set."""
 
 
 def stage_spec(experiment: ExperimentConfig, stage: str, name: str, *, of_rule: bool = False) -> dict[str, Any]:
@@ -72,10 +72,13 @@ def _tiles(experiment: ExperimentConfig, name: str) -> dict[str, Any]:
 
 def _run(experiment: ExperimentConfig, name: str) -> dict[str, Any]:
     run = experiment.runs[name]
-    unset = {key for key in UNHASHED_IF_UNSET if not getattr(run, key)}
-    spec = {**run.model_dump(mode="json", exclude=RUN_WITHOUT_EFFECT | unset), "seed": experiment.seed_of(name)}
+    spec = {**run.model_dump(mode="json", exclude=RUN_WITHOUT_EFFECT | _unset(run)), "seed": experiment.seed_of(name)}
     spec["model"] |= run.model.block._asdict()  # resolves the defaults of the preset
     return spec if run.lr_schedule == "constant" else spec | {"steps": run.steps}  # other schedules end at `steps`
+
+
+def _unset(settings: Any) -> set[str]:
+    return {key for key in UNHASHED_IF_UNSET if not getattr(settings, key, None)}
 
 
 def _codec(experiment: ExperimentConfig, name: str) -> dict[str, Any]:
@@ -102,7 +105,7 @@ def _sample(experiment: ExperimentConfig, name: str) -> dict[str, Any]:
         name = experiment.runs[evaluation.run].dataset
         codec = _codec(experiment, experiment.datasets[name].codec)
         return {"dataset": name, "codec": codec, **evaluation.model_dump(mode="json", include=REAL_TILES)}
-    spec = evaluation.model_dump(mode="json", exclude=COMPARISON | {"batch_size"})
+    spec = evaluation.model_dump(mode="json", exclude=COMPARISON | {"batch_size"} | _unset(evaluation))
     if isinstance(evaluation.sampler, evaluations.PluginSampler):
         spec["sampler"] = _plugin_spec(evaluation.sampler)
     if evaluation.pipefusion is not None:

@@ -5,6 +5,7 @@ Legend: N tiles, C bands, H, W tile; Z latent channels, h, w latent; M stored ch
 
 import json
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
@@ -80,7 +81,7 @@ def encode_tiles(
     return {name: index[name] for name in keys} | {"shape": [index[name] for name in "zhw"]}
 
 
-@dataclass(frozen=True)
+@dataclass
 class _ShardEncoder:
     tiles: Tiles
     codec: Codec
@@ -152,7 +153,13 @@ class _ShardEncoder:
         columns = {"labels": self.tiles.labels, "splits": self.tiles.column("split")}
         if "mask" in self.tiles.info.get("columns", ()) and self.codec.keeps_pixels:
             columns["masks"] = self.tiles.column("mask")
+        if self.conditions:
+            columns["conditions"] = np.concatenate(list(self.conditions.values()), axis=1)  # (N, K)
         return columns
+
+    @cached_property
+    def conditions(self) -> dict[str, npt.NDArray[np.float32]]:
+        return self.tiles.conditions()
 
     def columns(self) -> dict[str, Any]:
         """Write the columns; return their entries, and the clear share of the pixels of train tiles if there are masks."""
@@ -162,6 +169,8 @@ class _ShardEncoder:
             train = self.tiles.rows("train")
             clear = sum(int(np.bitwise_count(columns["masks"][row]).sum()) for row in train)
             entries["clear_fraction"] = clear / max(len(train) * self.tiles.info["size"] ** 2, 1)
+        if self.conditions:
+            entries["condition_widths"] = {name: values.shape[1] for name, values in self.conditions.items()}
         for name, column in columns.items():
             path = self.folder / f"{name}.npy"
             with atomic_replace(path) as temporary, temporary.open("wb") as file:

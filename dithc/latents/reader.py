@@ -4,6 +4,7 @@ Legend: N rows, Z latent channels, h, w latent; M stored channels (2 Z for mean 
 """
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -41,6 +42,7 @@ class Latents:
         num_classes: Number of classes, without the null class of guidance.
         scale: Factor that gives latents about unit variance.
         has_logvar: True if a row holds mean and log-variance (an autoencoder), False for the mean only (pixels).
+        condition_widths: Numbers of each condition of the tiles, by name.
         labels: int32 (N,), at least 0 and below `num_classes`.
 
     Raises:
@@ -65,6 +67,9 @@ class Latents:
         self._check_sizes()
         self.labels = self._column("labels", np.int32)  # (N,)
         self._splits = self._column("splits", np.uint8)  # (N,)
+        self.condition_widths: dict[str, int] = self.info.get("condition_widths", {})
+        num_columns = sum(self.condition_widths.values())
+        self._conditions = self._column("conditions", np.float32, num_columns) if num_columns else None
         row_bytes = -(-self.shape[1] * self.shape[2] // 8)
         self._masks = self._column("masks", np.uint8, row_bytes) if "masks" in self.info else None
         if self.count and (self.labels.min() < 0 or self.labels.max() >= self.num_classes):
@@ -93,6 +98,30 @@ class Latents:
             stored = self._opened.get((shard, view))
             out[place] = (self._open_shard(shard, view) if stored is None else stored)[row]
         return out
+
+    def widths(self, names: Sequence[str]) -> tuple[tuple[str, int], ...]:
+        """Return conditions with their numbers; UserError if the tiles do not have a condition."""
+        if absent := [name for name in names if name not in self.condition_widths]:
+            raise user_error(
+                f"latents in {self.folder} lack conditions",
+                got=", ".join(absent),
+                expected=f"some of {', '.join(self.condition_widths) or 'none'}, which the tiles have",
+                fix="correct `conditions` of the run; `cloud` requires `tiles.masks: true`. Rerun the stages of a dataset "
+                "that an earlier version prepared",
+            )
+        return tuple((name, self.condition_widths[name]) for name in names)
+
+    def conditions(self, rows: Rows, names: Sequence[str], *, views: Rows) -> list[npt.NDArray[np.float32]]:
+        """Return named conditions (n, k) of views of rows (n,); the azimuth of the sun turns with the image."""
+        assert self._conditions is not None, "see `widths`"
+        stops = np.cumsum(list(self.condition_widths.values()))[:-1]
+        groups = dict(zip(self.condition_widths, np.split(self._conditions[rows], stops, axis=1), strict=True))
+        if "sun" in groups:
+            elevation, east, north = groups["sun"].T
+            direction = (north + 1j * east).astype(np.complex64)  # clockwise from north
+            turned = np.where(views % 2, direction.conj(), direction) * np.complex64(-1j) ** (views // 2)
+            groups["sun"] = np.stack([elevation, turned.imag, turned.real], axis=1).astype(np.float32)
+        return [groups[name] for name in names]
 
     def clear(self, rows: Rows, *, views: Rows) -> npt.NDArray[np.bool_]:
         """Return the clear pixels of views of rows (n,), (n, 1, h, w); UserError if the latents have no masks."""

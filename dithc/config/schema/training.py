@@ -126,6 +126,11 @@ class RunConfig(Settings):
     """Training target: distribution of times, and predicted quantity."""
     label_dropout: float = Field(default=0.1, ge=0.0, lt=1.0)
     """Share of labels replaced by the null label, for classifier-free guidance."""
+    conditions: list[Name] = Field(default=[], max_length=64)
+    """Conditions of the network besides the label: place (as a unit vector), season (day of the year, as sine and cosine),
+    sun (elevation and azimuth), gsd (pixel size), cloud (cloudy share of a tile, with `tiles.masks`), and columns of
+    `datasets.*.conditions`. Each starts without effect, so that a fine-tuning run starts with the outputs of its start
+    weights. Each is dropped independently in a share `label_dropout` of the images, and may be absent in a tile."""
     augment: Augment = "mirror"
     """Encoded views of a tile used for training, each equally often. none: the tile itself; mirror: also its mirror
     image; dihedral: all quarter turns of both, for a dataset with `views: 8`."""
@@ -153,6 +158,8 @@ class RunConfig(Settings):
                 f"`keep_every` {self.keep_every} is not a multiple of `checkpoint_every` {self.checkpoint_every}: most of its "
                 "steps have no checkpoint"
             )
+        if len(set(self.conditions)) < len(self.conditions):
+            yield f"`conditions` names a condition twice: {', '.join(self.conditions)}"
         yield from self._check_objective()
         yield from self._check_schedule()
         yield from self._check_guide()

@@ -66,7 +66,9 @@ def cut_tiles(dataset: datasets.DatasetConfig, scenes: Path, *, out: Path, seed:
     source = Scenes(scenes)
     _check_settings(dataset, source)
     with outputs.OutputFolder(out).replaced() as temporary:
-        conditions = Conditions(source, size=dataset.tiles.size, added=dataset.conditions, names=COLUMNS)
+        conditions = Conditions(
+            source, size=dataset.tiles.size, added=dataset.conditions, names=COLUMNS, masks=dataset.tiles.masks
+        )
         with TableWriter(temporary / TABLE_FILE, columns=COLUMNS | conditions.columns) as table:
             cutter = _Cutter(dataset, source, temporary, table, conditions, seed=seed)
             with progress(total=source.count, label="tiles", unit="scene") as bar:
@@ -160,7 +162,8 @@ class _Cutter:
             self.table.add(**row)
 
     def _append_columns(self, rows: list[dict[str, Any]]) -> None:
-        columns = {name: [row[name] for row in rows] for name in ("split", "label", *self.conditions.columns)}
+        names = {"split", "label", *(entry["column"] for entry in self.conditions.model)}
+        columns = {name: [row[name] for row in rows] for name in names}
         self.columns["split"].append(np.array([SPLITS.index(split) for split in columns["split"]], np.uint8))
         self.columns["label"].append(np.array(columns["label"], np.int32))
         if "conditions" in self.columns:

@@ -46,10 +46,15 @@ def test_masks_of_tiles_and_latent_views_equal_those_of_the_scenes(tmp_path: Pat
     values = np.concatenate(
         [pixels[:, mask] for pixels, mask in zip(tiles.stored(tiles.rows("all")), clear, strict=True)], axis=1
     )
+    cloudy = [row["cloud_frac"] for row in accepted]
+    np.testing.assert_allclose(tiles.conditions()["cloud"][:, 0], cloudy, rtol=1e-6)
     ends = [[band["low"], band["high"]] for band in tiles.info["statistics"]]
     np.testing.assert_allclose(ends, np.percentile(values, [1, 99], axis=1).T * 1e-4, rtol=1e-9)
     Latents.encode(tiles, PixelCodec(tiles.info), tmp_path / "latents", tiles_digest="d", views=8)
     latents, rows = Latents(tmp_path / "latents"), np.array([3, 1, 29])
+    np.testing.assert_allclose(
+        latents.conditions(rows, ["cloud"], views=rows)[0][:, 0], np.array(cloudy)[rows], rtol=1e-6
+    )
     assert latents.info["clear_fraction"] == pytest.approx(np.mean(clear))
     for view in range(8):
         turned = [np.rot90(np.fliplr(clear[row]) if view % 2 else clear[row], view // 2) for row in rows]
@@ -59,6 +64,7 @@ def test_masks_of_tiles_and_latent_views_equal_those_of_the_scenes(tmp_path: Pat
 def test_datasets_without_the_setting_have_no_masks_and_other_statistics(tmp_path: Path, config: Config) -> None:
     tiles, _ = cut_scenes(tmp_path, config, masks=False)
     assert set(tiles.info["columns"]) == {"split", "label"}
+    assert tiles.conditions() == {}
     assert tiles.info["statistics"][0]["high"] == pytest.approx(0.9)
     Latents.encode(tiles, PixelCodec(tiles.info), tmp_path / "latents", tiles_digest="d")
     with pytest.raises(UserError, match="no masks of clear pixels"):

@@ -153,7 +153,7 @@ class _Cutter:
         counted = measured.valid  # (N, S, S)
         if "mask" in self.columns:
             counted = batch.mask == Mask.VALID
-            self.columns["mask"].append(np.packbits(counted[accepted].reshape(len(accepted), -1), axis=1))
+            self.columns["mask"].append(np.packbits(counted[accepted].reshape(-1, counted[0].size), axis=1))
         for split, histogram in self.histograms.items():
             if indices := [i for i in accepted if rows[i]["split"] == split]:
                 histogram.add(batch.pixels[indices], counted[indices])

@@ -5,7 +5,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from dithc.config.schema.base import Count, Gib, Name, Place, Positive, Rate, Seed, Settings
+from dithc.config.schema.base import Condition, Count, Gib, Name, Place, Positive, Rate, Seed, Settings
 from dithc.config.schema.evaluations import MAX_STEPS
 from dithc.config.schema.run_sections import FAMILIES as FAMILIES
 from dithc.config.schema.run_sections import SIZES as SIZES
@@ -126,7 +126,7 @@ class RunConfig(Settings):
     """Training target: distribution of times, and predicted quantity."""
     label_dropout: float = Field(default=0.1, ge=0.0, lt=1.0)
     """Share of labels replaced by the null label, for classifier-free guidance."""
-    conditions: list[Name] = Field(default=[], max_length=64)
+    conditions: list[Condition] = Field(default=[], max_length=64)
     """Conditions of the network besides the label: place (as a unit vector), season (day of the year, as sine and cosine),
     sun (elevation and azimuth), gsd (pixel size), cloud (cloudy share of a tile, with `tiles.masks`), and columns of
     `datasets.*.conditions`. Each starts without effect, so that a fine-tuning run starts with the outputs of its start

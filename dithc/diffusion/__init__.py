@@ -23,7 +23,7 @@ tests on data with a known answer. A schedule is a constructor of `Schedule`. An
 """
 
 from dithc.diffusion.flow import sample_flow
-from dithc.diffusion.guidance import guidance_offset, guided_denoiser
+from dithc.diffusion.guidance import guidance_offset, guided_denoiser, without_labels
 from dithc.diffusion.loss import training_loss
 from dithc.diffusion.objective import Objective
 from dithc.diffusion.samplers import SAMPLERS, sample
@@ -38,4 +38,5 @@ __all__ = [
     "sample",
     "sample_flow",
     "training_loss",
+    "without_labels",
 ]

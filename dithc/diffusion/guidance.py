@@ -43,7 +43,8 @@ def guided_denoiser(
     Args:
         model: (x, t, y) -> output, C or 2C channels.
         labels: (N) int classes, or any other condition, such as embeddings (N, L, D).
-        null_label: Label of no class; may be None at scale 1, and with a guide.
+        null_label: Label of no class; may be None at scale 1, and with a guide. It replaces the first column of labels
+            (N, 1 + K) with further conditions, which both predictions keep.
         null: Null condition that is not a label: a tensor for one or all images, or another value (None, a tuple),
             which runs as a separate call.
         scale: 1 runs the model once on the labels; larger values move away from the unlabeled prediction.
@@ -101,7 +102,7 @@ def _null_condition(labels: Any, null_label: int | None, null: Any) -> Any:
         if null is not ABSENT:
             fix = "pass the null condition of the model's training"
             raise user_error("null conditions", got="both `null_label` and `null`", expected="one", fix=fix)
-        return torch.full_like(labels, null_label)  # (N)
+        return without_labels(labels, null_label)
     if not (isinstance(null, Tensor) and isinstance(labels, Tensor)):
         return null
     if tuple(null.shape) not in {labels.shape[1:], (1, *labels.shape[1:]), labels.shape}:
@@ -109,6 +110,13 @@ def _null_condition(labels: Any, null_label: int | None, null: Any) -> Any:
         fix = "pass it in the shape of the conditions"
         raise user_error("shape of the null condition", got=tuple(null.shape), expected=expected, fix=fix)
     return null.to(labels).expand_as(labels)  # (N, ...)
+
+
+def without_labels(y: Tensor, null_label: int) -> Tensor:
+    """Return conditions with the null label: y (N), or y (N, 1 + K) with a label in its first column, others unchanged."""
+    if y.dim() == 1:
+        return torch.full_like(y, null_label)  # (N)
+    return torch.cat([torch.full_like(y[:, :1], null_label), y[:, 1:]], dim=1)  # (N, 1 + K)
 
 
 def _batched(model: Model, labels: Tensor, null: Tensor) -> Halves:

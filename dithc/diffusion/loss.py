@@ -28,6 +28,8 @@ def training_loss(
     t: Tensor,
     noise: Tensor,
     offset: Tensor | None = None,
+    visible: Tensor | None = None,
+    weight: Tensor | None = None,
 ) -> dict[str, Tensor]:
     """Return `loss`, `mse` and `vb` of each sample, (N) fp32.
 
@@ -37,6 +39,8 @@ def training_loss(
         x0: (N, C, ...), clean latents, as x_t = `objective.noisy(x0, t, noise)` and `noise` in shape.
         t: (N), timesteps.
         offset: (N, C, ...), added to the target of the prediction (see `guidance_offset`), not of the variance.
+        visible: (N, 1, ...), pixels of x0 in x_t; the other pixels are those of `objective.hide`, and have its timestep.
+        weight: (N, 1, ...), weights of pixels. The variance counts in visible pixels only.
 
     Returns:
         loss = mse + vb, with the objective's weight on mse. vb is 0 without learned variance. It trains the variance
@@ -48,20 +52,23 @@ def training_loss(
     predicted, raw = (part.float() for part in parts(output, channels=x0.shape[1]))
     x0, x_t, noise = x0.float(), x_t.float(), noise.float()
     target = objective.target(x0, t, noise)  # (N, C, ...)
+    if visible is not None:
+        target = torch.where(visible, target, objective.target(x0, objective.last_timesteps(x0), noise))
     if offset is not None:
         target = target + offset
-    mse = per_sample_mean((target - predicted) ** 2)  # (N)
+    mse = per_sample_mean(_weighted((target - predicted) ** 2, weight))  # (N)
     weighed = objective.weigh(mse, t)  # (N)
     if not raw.shape[1]:
         return {"loss": weighed, "mse": mse, "vb": torch.zeros_like(mse)}
     assert objective.schedule is not None, "a flow learns no variance"
     predicted_noise = objective.noise(predicted.detach(), x_t, t)
-    vb = _bound(objective.schedule, x0, x_t, t, predicted_noise, raw)  # (N)
+    nats = _bound(objective.schedule, x0, x_t, t, predicted_noise, raw)  # (N, C, ...)
+    vb = per_sample_mean(_weighted(nats, weight, visible)) / math.log(2)  # (N)
     return {"loss": weighed + vb, "mse": mse, "vb": vb}
 
 
 def _bound(schedule: Schedule, x0: Tensor, x_t: Tensor, t: Tensor, predicted: Tensor, raw: Tensor) -> Tensor:
-    """Return term t of the variational bound in bits per dimension (N): a divergence, and at t = 0 a likelihood."""
+    """Return term t of the variational bound in nats (N, C, ...): a divergence, and at t = 0 a likelihood."""
     mean = schedule.posterior_mean(schedule.predict_x0(x_t, t, predicted), x_t, t)
     log_variance = schedule.learned_log_variance(raw, t)
     true_mean = schedule.posterior_mean(x0, x_t, t)
@@ -74,8 +81,7 @@ def _bound(schedule: Schedule, x0: Tensor, x_t: Tensor, t: Tensor, predicted: Te
         + (true_mean - mean) ** 2 * torch.exp(-log_variance)
     )
     first = (t == 0).reshape(-1, *(1,) * (x0.dim() - 1))
-    nats = torch.where(first, -_log_likelihood(x0, mean, log_variance), divergence)
-    return per_sample_mean(nats) / math.log(2)
+    return torch.where(first, -_log_likelihood(x0, mean, log_variance), divergence)
 
 
 def _log_likelihood(x0: Tensor, mean: Tensor, log_variance: Tensor) -> Tensor:
@@ -86,6 +92,12 @@ def _log_likelihood(x0: Tensor, mean: Tensor, log_variance: Tensor) -> Tensor:
     upper = torch.where(x0 > EDGE, torch.ones_like(upper), upper)
     lower = torch.where(x0 < -EDGE, torch.zeros_like(lower), lower)
     return torch.log((upper - lower).clamp(min=SMALLEST_LIKELIHOOD))
+
+
+def _weighted(values: Tensor, *weights: Tensor | None) -> Tensor:
+    for weight in weights:
+        values = values if weight is None else values * weight
+    return values
 
 
 def per_sample_mean(x: Tensor) -> Tensor:

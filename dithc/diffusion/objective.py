@@ -55,6 +55,14 @@ class Objective(ABC):
     def target(self, x0: Tensor, t: Tensor, noise: Tensor) -> Tensor:
         """Return the regression target at t, in the shape of x0."""
 
+    def hide(self, x_t: Tensor, noise: Tensor, visible: Tensor) -> Tensor:
+        """Return noisy images (N, C, ...) with pure noise, as of the last timestep, outside `visible` (N, 1, ...)."""
+        return torch.where(visible, x_t, self.noisy(torch.zeros_like(noise), self.last_timesteps(noise), noise))
+
+    def last_timesteps(self, x: Tensor) -> Tensor:
+        """Return the timestep with the most noise for each image of x, (N)."""
+        return torch.full((len(x),), int(self.last), device=x.device)
+
     def weigh(self, mse: Tensor, t: Tensor) -> Tensor:
         """Return squared errors (N) weighted for t (N)."""
         return mse

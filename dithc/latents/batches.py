@@ -3,9 +3,9 @@
 Legend: n samples of this part, B global batch, K draws of a held-out tile; Z latent channels, h, w latent.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,8 @@ from dithc.latents.reader import Latents
 SAMPLE_STREAM = 0
 ORDER_STREAM = 1
 VALIDATION_STREAM = 3
+MASK_STREAM = 5
+CONDITION_STREAM = 6
 MAX_VALIDATION_TILES = 256
 UINT64_MASK = (1 << 64) - 1
 
@@ -34,9 +36,11 @@ class Batch:
     """Inputs of a training step."""
 
     x: torch.Tensor  # Scaled latents, float32 (n, Z, h, w)
-    y: torch.Tensor  # Labels, int64 (n,); `num_classes` if dropped for guidance
+    y: torch.Tensor  # Labels, int64 (n,); `num_classes` if dropped; with conditions float32 (n, 1 + K), NaN if dropped
     t: torch.Tensor  # Timesteps (n,) of the objective: int64, or float32 for a flow
     noise: torch.Tensor  # Standard normal noise, float32 (n, Z, h, w)
+    visible: torch.Tensor | None = None  # Pixels of x in the input, bool (n, 1, h, w); None for all
+    weight: torch.Tensor | None = None  # Weights of pixels in the loss, float32 (n, 1, h, w); None for 1
 
 
 def generator(*, seed: int, epoch: int, row: int = 0, stream: int = SAMPLE_STREAM) -> np.random.Generator:
@@ -94,6 +98,8 @@ class Batches:
         label_dropout: float,
         augment: training.Augment,
         times: Times,
+        masked: training.MaskedTrainingConfig | None = None,
+        conditions: Sequence[str] = (),
     ) -> None:
         rows = latents.rows("train")
         if not len(rows):
@@ -108,7 +114,8 @@ class Batches:
                 fix=f"set `views: {self._num_views}` of the dataset, then rerun its latents stage",
             )
         self.latents, self.seed, self.global_batch_size = latents, seed, global_batch_size
-        self.label_dropout, self.times = label_dropout, times
+        self.label_dropout, self.times, self.masked = label_dropout, times, masked
+        self.conditions = [name for name, _ in latents.widths(conditions)] if conditions else []
         self.order = SampleOrder(rows, seed=seed)
 
     def epoch(self, step: int) -> float:
@@ -121,11 +128,14 @@ class Batches:
         epochs, rows = self.order.lookup(step * self.global_batch_size + inside)
         uniform, noise, posterior = self._draw(epochs, rows)
         views = self._views(uniform[:, 0])  # (n,)
-        labels = self.latents.labels[rows].astype(np.int64)  # (n,)
+        labels: npt.NDArray[Any] = self.latents.labels[rows].astype(np.int64)  # (n,)
         labels[uniform[:, 1] < self.label_dropout] = self.latents.num_classes
         timesteps = self.times(uniform[:, 2])  # (n,)
         x = sample_posterior(self.latents, rows, views=views, posterior=posterior)  # (n, Z, h, w)
-        return Batch(*(torch.from_numpy(array) for array in (x, labels, timesteps, noise)))
+        if self.conditions:
+            labels = self._add_conditions(labels, epochs, rows, views)  # (n, 1 + K)
+        masks = () if self.masked is None else self._masks(epochs, rows, views, share=self.masked.hidden_share)
+        return Batch(*(torch.from_numpy(array) for array in (x, labels, timesteps, noise, *masks)))
 
     def rows(self, step: int) -> Rows:
         """Return the latent rows of a step's samples, (global_batch_size,)."""
@@ -143,11 +153,43 @@ class Batches:
                 rng.standard_normal(out=normal[1, place], dtype=np.float32)
         return uniform, normal[0], normal[1]
 
+    def _masks(self, epochs: Rows, rows: Rows, views: Rows, *, share: float) -> tuple[npt.NDArray[np.bool_], Noise]:
+        """Return visible pixels and weights (n, 1, h, w) each; a share of the images loses the gaps of another tile.
+
+        The weights of clear pixels are equal over the training run, with mean 1 over all pixels of the train split.
+        """
+        clear = self.latents.clear(rows, views=views)
+        uniform = self._uniform(epochs, rows, 3, stream=MASK_STREAM)
+        others = self.order.rows[(uniform[:, 1] * len(self.order.rows)).astype(np.int64)]
+        kept = self.latents.clear(others, views=(uniform[:, 2] * NUM_VIEWS).astype(np.int64))
+        kept[uniform[:, 0] >= share] = True
+        return clear & kept, clear.astype(np.float32) / np.float32(self.latents.info["clear_fraction"])
+
+    def _add_conditions(self, labels: Rows, epochs: Rows, rows: Rows, views: Rows) -> Noise:
+        """Return labels and conditions (n, 1 + K); each condition is dropped independently, at the rate of labels."""
+        uniform = self._uniform(epochs, rows, len(self.conditions), stream=CONDITION_STREAM)
+        values = self.latents.conditions(rows, self.conditions, views=views)
+        for number, value in enumerate(values):
+            value[uniform[:, number] < self.label_dropout] = np.nan
+        return with_conditions(labels, values)
+
+    def _uniform(self, epochs: Rows, rows: Rows, count: int, *, stream: int) -> npt.NDArray[np.float64]:
+        """Return uniform draws (n, count) of a separate stream."""
+        uniform = np.empty((len(rows), count))
+        for place, (epoch, row) in enumerate(zip(epochs.tolist(), rows.tolist(), strict=True)):
+            generator(seed=self.seed, epoch=epoch, row=row, stream=stream).random(out=uniform[place])
+        return uniform
+
     def _views(self, uniform: npt.NDArray[np.float64]) -> Rows:
         """Map draws in [0, 1) to views, (n,)."""
         if self._num_views == 2:
             return (uniform < 0.5).astype(np.int64)  # the lower half is the mirror image, view 1
         return (uniform * self._num_views).astype(np.int64)
+
+
+def with_conditions(labels: Rows, values: Sequence[Noise]) -> Noise:
+    """Return labels (n,) and the numbers of conditions (n, k) as the condition of a network, float32 (n, 1 + K)."""
+    return np.concatenate([labels[:, np.newaxis], *values], axis=1, dtype=np.float32)
 
 
 def sample_posterior(latents: Latents, rows: Rows, *, views: Rows, posterior: Noise) -> Noise:
@@ -167,14 +209,14 @@ class ValidationLatents:
     (seed, row) determines the posterior noise of a tile and then the noise of each of its `draws`.
     """
 
-    def __init__(self, latents: Latents, *, seed: int, draws: int) -> None:
+    def __init__(self, latents: Latents, *, seed: int, draws: int, conditions: Sequence[str] = ()) -> None:
         rows = latents.rows("val")
         count = min(len(rows), MAX_VALIDATION_TILES)
         self.rows = rows[np.arange(count) * len(rows) // max(count, 1)]
-        self.latents, self.seed, self.draws = latents, seed, draws
+        self.latents, self.seed, self.draws, self.conditions = latents, seed, draws, conditions
 
     def batch(self, part: slice) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Return scaled latents, float32 (n, Z, h, w); labels, int64 (n,); noise, float32 (K, n, Z, h, w)."""
+        """Return scaled latents, float32 (n, Z, h, w); `Batch.y` (n, ...); noise, float32 (K, n, Z, h, w)."""
         rows, latents = self.rows[part], self.latents
         posterior = np.empty((len(rows), *latents.shape), np.float32)
         noise = np.empty((self.draws, *posterior.shape), np.float32)
@@ -182,6 +224,18 @@ class ValidationLatents:
             rng = generator(seed=self.seed, epoch=0, row=row, stream=VALIDATION_STREAM)
             rng.standard_normal(out=posterior[place], dtype=np.float32)
             noise[:, place] = rng.standard_normal((self.draws, *latents.shape), dtype=np.float32)
-        x = sample_posterior(latents, rows, views=np.zeros(len(rows), np.int64), posterior=posterior)  # (n, Z, h, w)
-        labels = latents.labels[rows].astype(np.int64)  # (n,)
+        views = np.zeros(len(rows), np.int64)
+        x = sample_posterior(latents, rows, views=views, posterior=posterior)  # (n, Z, h, w)
+        labels: npt.NDArray[Any] = latents.labels[rows].astype(np.int64)  # (n,)
+        if self.conditions:
+            labels = with_conditions(labels, latents.conditions(rows, self.conditions, views=views))
         return torch.from_numpy(x), torch.from_numpy(labels), torch.from_numpy(noise)
+
+    def masks(self, part: slice) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return clear pixels, bool, and their weights, float32, (n, 1, h, w) each; weights have mean 1 over all tiles."""
+        clear = self._clear[part]
+        return torch.from_numpy(clear), torch.from_numpy(clear.astype(np.float32) / self._clear.mean(dtype=np.float32))
+
+    @cached_property
+    def _clear(self) -> npt.NDArray[np.bool_]:
+        return self.latents.clear(self.rows, views=np.zeros(len(self.rows), np.int64))

@@ -5,6 +5,7 @@ Legend: N tiles, C bands, H, W tile; Z latent channels, h, w latent; M stored ch
 
 import json
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
@@ -22,7 +23,6 @@ from dithc.latents.codecs import LARGEST_FP16, Codec
 INDEX_FILE = "index.json"
 NUM_VIEWS = 8  # of a tile: the tile and its mirror image, with quarter turns of both
 SCHEMA_VERSION = 1
-COLUMNS = ("labels.npy", "splits.npy")
 STEMS = ("shard", "flip", *(f"dihedral{view}" for view in range(2, NUM_VIEWS)))  # file names of each view
 log = get_logger(__name__)
 
@@ -81,7 +81,7 @@ def encode_tiles(
     return {name: index[name] for name in keys} | {"shape": [index[name] for name in "zhw"]}
 
 
-@dataclass(frozen=True)
+@dataclass
 class _ShardEncoder:
     tiles: Tiles
     codec: Codec
@@ -95,7 +95,8 @@ class _ShardEncoder:
         """Return the paths of all files: shards and sidecars of each view, labels, splits, index."""
         numbers = range(-(-self.tiles.count // self.shard_size))
         stems = [f"{stem}-{number:05d}" for stem in self.stems for number in numbers]
-        names = [*(f"{stem}.{suffix}" for stem in stems for suffix in ("npy", "json")), *COLUMNS, INDEX_FILE]
+        columns = [f"{name}.npy" for name in self._columns()]
+        names = [*(f"{stem}.{suffix}" for stem in stems for suffix in ("npy", "json")), *columns, INDEX_FILE]
         return [self.folder / name for name in names]
 
     def shards(self) -> list[dict[str, Any]]:
@@ -147,10 +148,30 @@ class _ShardEncoder:
                 file.write(moments.astype("<f2").tobytes())
                 bar.update(len(batch_rows))
 
+    def _columns(self) -> dict[str, npt.NDArray[Any]]:
+        """Return the columns of the tiles by name, with masks if tiles have them and latents are their pixels."""
+        columns = {"labels": self.tiles.labels, "splits": self.tiles.column("split")}
+        if "mask" in self.tiles.info.get("columns", ()) and self.codec.keeps_pixels:
+            columns["masks"] = self.tiles.column("mask")
+        if self.conditions:
+            columns["conditions"] = np.concatenate(list(self.conditions.values()), axis=1)  # (N, K)
+        return columns
+
+    @cached_property
+    def conditions(self) -> dict[str, npt.NDArray[np.float32]]:
+        return self.tiles.conditions()
+
     def columns(self) -> dict[str, Any]:
-        """Write labels and splits; return their entries."""
+        """Write the columns; return their entries, and the clear share of the pixels of train tiles if there are masks."""
         entries: dict[str, Any] = {}
-        for name, column in (("labels", self.tiles.labels), ("splits", self.tiles.column("split"))):
+        columns = self._columns()
+        if "masks" in columns:
+            train = self.tiles.rows("train")
+            clear = sum(int(np.bitwise_count(columns["masks"][row]).sum()) for row in train)
+            entries["clear_fraction"] = clear / max(len(train) * self.tiles.info["size"] ** 2, 1)
+        if self.conditions:
+            entries["condition_widths"] = {name: values.shape[1] for name, values in self.conditions.items()}
+        for name, column in columns.items():
             path = self.folder / f"{name}.npy"
             with atomic_replace(path) as temporary, temporary.open("wb") as file:
                 np.save(file, column)

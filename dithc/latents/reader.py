@@ -4,17 +4,19 @@ Legend: N rows, Z latent channels, h, w latent; M stored channels (2 Z for mean 
 """
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
 from dithc.core.artifacts import Manifest, sha256_file
 from dithc.core.integrity import parse_json
 from dithc.core.logging import UserError, user_error
 from dithc.data import Rows, Tiles
-from dithc.latents.encode import INDEX_FILE, SCHEMA_VERSION, encode_tiles
+from dithc.latents.encode import INDEX_FILE, SCHEMA_VERSION, apply_view, encode_tiles
 
 FIX = "rerun the latents stage of this dataset (`dithc latents`)"
 
@@ -40,6 +42,7 @@ class Latents:
         num_classes: Number of classes, without the null class of guidance.
         scale: Factor that gives latents about unit variance.
         has_logvar: True if a row holds mean and log-variance (an autoencoder), False for the mean only (pixels).
+        condition_widths: Numbers of each condition of the tiles, by name.
         labels: int32 (N,), at least 0 and below `num_classes`.
 
     Raises:
@@ -64,6 +67,11 @@ class Latents:
         self._check_sizes()
         self.labels = self._column("labels", np.int32)  # (N,)
         self._splits = self._column("splits", np.uint8)  # (N,)
+        self.condition_widths: dict[str, int] = self.info.get("condition_widths", {})
+        num_columns = sum(self.condition_widths.values())
+        self._conditions = self._column("conditions", np.float32, num_columns) if num_columns else None
+        row_bytes = -(-self.shape[1] * self.shape[2] // 8)
+        self._masks = self._column("masks", np.uint8, row_bytes) if "masks" in self.info else None
         if self.count and (self.labels.min() < 0 or self.labels.max() >= self.num_classes):
             expected = f"0 to {self.num_classes - 1} ({self.num_classes} classes)"
             raise self._damaged("labels.npy", f"labels {self.labels.min()} to {self.labels.max()}", expected)
@@ -90,6 +98,47 @@ class Latents:
             stored = self._opened.get((shard, view))
             out[place] = (self._open_shard(shard, view) if stored is None else stored)[row]
         return out
+
+    def widths(self, names: Sequence[str]) -> tuple[tuple[str, int], ...]:
+        """Return conditions with their numbers; UserError if the tiles do not have a condition."""
+        if absent := [name for name in names if name not in self.condition_widths]:
+            raise user_error(
+                f"latents in {self.folder} lack conditions",
+                got=", ".join(absent),
+                expected=f"some of {', '.join(self.condition_widths) or 'none'}, which the tiles have",
+                fix="correct `conditions` of the run; `cloud` requires `tiles.masks: true`. Rerun the stages of a dataset "
+                "that an earlier version prepared",
+            )
+        return tuple((name, self.condition_widths[name]) for name in names)
+
+    def conditions(self, rows: Rows, names: Sequence[str], *, views: Rows) -> list[npt.NDArray[np.float32]]:
+        """Return named conditions (n, k) of views of rows (n,); the azimuth of the sun turns with the image."""
+        assert self._conditions is not None, "see `widths`"
+        stops = np.cumsum(list(self.condition_widths.values()))[:-1]
+        groups = dict(zip(self.condition_widths, np.split(self._conditions[rows], stops, axis=1), strict=True))
+        if "sun" in groups:
+            elevation, east, north = groups["sun"].T
+            direction = (north + 1j * east).astype(np.complex64)  # clockwise from north
+            turned = np.where(views % 2, direction.conj(), direction) * np.complex64(-1j) ** (views // 2)
+            groups["sun"] = np.stack([elevation, turned.imag, turned.real], axis=1).astype(np.float32)
+        return [groups[name] for name in names]
+
+    def clear(self, rows: Rows, *, views: Rows) -> npt.NDArray[np.bool_]:
+        """Return the clear pixels of views of rows (n,), (n, 1, h, w); UserError if the latents have no masks."""
+        if self._masks is None:
+            raise user_error(
+                f"latents in {self.folder} have no masks of clear pixels",
+                got="tiles without masks, or a codec whose latents are not pixels",
+                expected="masks, for `masked_training`",
+                fix="set `tiles.masks: true` of the dataset and use a codec of kind pixel, then rerun its stages",
+            )
+        _, height, width = self.shape
+        bits = np.unpackbits(self._masks[rows], axis=1, count=height * width).reshape(-1, 1, height, width)
+        clear = torch.from_numpy(bits.astype(np.bool_))
+        for view in np.unique(views).tolist():
+            selected = torch.from_numpy(views == view)
+            clear[selected] = apply_view(clear[selected], view)
+        return clear.numpy()
 
     def _check_sizes(self) -> None:
         """Check the size of every file in the index without opening it."""
@@ -127,9 +176,9 @@ class Latents:
         if expected is not None and got != expected:
             raise user_error(f"latents in {self.folder} are {problem}", got=got, expected=expected, fix=FIX)
 
-    def _column(self, name: str, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
+    def _column(self, name: str, dtype: npt.DTypeLike, *shape: int) -> npt.NDArray[Any]:
         Manifest.verified(self.folder / f"{name}.npy")
-        return self._open(f"{name}.npy", (self.count,), dtype)
+        return self._open(f"{name}.npy", (self.count, *shape), dtype)
 
     def _open(self, name: str, shape: tuple[int, ...], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
         """Map a file as a plain array, because reading a row of numpy's memmap type takes twice as long."""

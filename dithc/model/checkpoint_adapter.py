@@ -23,6 +23,7 @@ State = dict[str, Tensor]
 
 PATCH = "x_embedder.proj.weight"
 POSITIONS = "pos_embed"
+CONDITIONS = "y_embedder.conditions."
 LABELS = "y_embedder.embedding_table.weight"
 HEAD = ("final_layer.linear.weight", "final_layer.linear.bias")
 MLP = "blocks.0.mlp.fc2.weight"
@@ -55,10 +56,9 @@ def adapt_state_dict(
         UserError: The block type, width, depth, patch, heads or MLP differ, or keys are missing or unknown.
     """
     target = {key: value.detach() for key, value in model.state_dict().items()}
-    _check_architecture(state, target, model.config, source)
-    layout = _inspect(state, source, model.config.patch_size**2)
-    result: State = dict(state)
-    changes: list[str] = []
+    result, changes = _adapt_conditions(state, target)
+    _check_architecture(result, target, model.config, source)
+    layout = _inspect(result, source, model.config.patch_size**2)
     for step in (_adapt_labels, _adapt_input, _adapt_head, _adapt_positions):
         changes += step(result, target, model.config, layout)
     for key, value in result.items():
@@ -114,6 +114,20 @@ def _inspect(state: Mapping[str, Tensor], source: DiTConfig | None, area: int) -
         raise _mismatch_error("output channels", got=out, expected=f"{channels}, or {2 * channels} with learned sigma")
     has_null = source is None or source.null_label is not None
     return _Source(channels, out // channels, state[LABELS].shape[0] - has_null, has_null)
+
+
+def _adapt_conditions(state: Mapping[str, Tensor], target: State) -> tuple[State, list[str]]:
+    """Return the state with the conditions of the target; new conditions start without effect on the output."""
+    old, new = ({_condition(key) for key in keys if key.startswith(CONDITIONS)} for keys in (state, target))
+    result = {key: value for key, value in state.items() if _condition(key) not in old - new}
+    result |= {key: value.clone() for key, value in target.items() if _condition(key) in new - old}
+    added = [f"condition {name} added: the output does not depend on it yet" for name in sorted(new - old)]
+    return result, added + [f"condition {name} dropped: the model does not have it" for name in sorted(old - new)]
+
+
+def _condition(key: str) -> str:
+    """Return the name of the condition of a weight; empty for other weights."""
+    return key.removeprefix(CONDITIONS).partition(".")[0] if key.startswith(CONDITIONS) else ""
 
 
 def _adapt_labels(state: State, target: State, new: DiTConfig, old: _Source) -> list[str]:

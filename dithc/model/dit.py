@@ -12,6 +12,7 @@ from dithc.core.logging import user_error
 from dithc.engine import hcops
 from dithc.model.blocks import Attention, GatedMlp, Mlp, Rotary
 from dithc.model.embeddings import (
+    ConditionEmbedder,
     LabelEmbedder,
     Linear,
     PatchEmbedder,
@@ -35,7 +36,9 @@ class DiT(nn.Module):
         width = config.hidden_size
         self.x_embedder = PatchEmbedder(config.in_channels, width, config.patch_size)
         self.t_embedder = TimestepEmbedder(width)
-        self.y_embedder = LabelEmbedder(config.num_classes + (config.null_label is not None), width)
+        num_rows = config.num_classes + (config.null_label is not None)
+        given = config.conditions
+        self.y_embedder = ConditionEmbedder(num_rows, width, given) if given else LabelEmbedder(num_rows, width)
         self.pos_embed = nn.Parameter(torch.empty(1, config.num_tokens, width), requires_grad=False)
         rotary = rotary_tables(config.head_width, config.grid) if config.position_embedding == "rope" else (None, None)
         self.blocks = nn.ModuleList(Block(config, rotary) for _ in range(config.depth))
@@ -57,7 +60,8 @@ class DiT(nn.Module):
         Args:
             x: (N, C, height, width), noisy latents. The result has the same size, and 2C channels with learned sigma.
             t: (N), timesteps, int or float.
-            y: (N), int labels; `config.null_label` for unlabeled images and labels dropped by the trainer.
+            y: (N), int labels; `config.null_label` for unlabeled images and labels dropped by the trainer. With
+                `config.conditions` (N, 1 + K): the label and the numbers of all conditions, NaN for absent conditions.
 
         Raises:
             UserError: The shape of x differs from the channels and size of the model.
@@ -119,8 +123,8 @@ class FinalLayer(nn.Module):
 def initialize(model: DiT) -> None:
     """Set the initial weights of a training run (Peebles & Xie, section 3.2 and appendix A).
 
-    Matrices are Xavier-uniform, biases zero, embeddings normal with std 0.02. Modulations and the last layer are zero,
-    so that each block starts as the identity and the network predicts 0.
+    Matrices are Xavier-uniform, biases zero, embeddings normal with std 0.02. Modulations, the last layer, and the last layer
+    of each condition are zero, so that each block starts as the identity and the network predicts 0.
     """
     for module in model.modules():
         if isinstance(module, nn.Linear):
@@ -136,6 +140,8 @@ def initialize(model: DiT) -> None:
         assert isinstance(layer, nn.Linear)
         nn.init.normal_(layer.weight, std=EMBEDDING_STD)
     zeroed = [block.adaLN_modulation[1] for block in model.blocks if isinstance(block, Block)]
+    if isinstance(model.y_embedder, ConditionEmbedder):
+        zeroed += [mlp[2] for mlp in model.y_embedder.conditions.values() if isinstance(mlp, nn.Sequential)]
     for layer in (*zeroed, model.final_layer.adaLN_modulation[1], model.final_layer.linear):
         assert isinstance(layer, nn.Linear)
         nn.init.zeros_(layer.weight)

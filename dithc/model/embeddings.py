@@ -4,6 +4,7 @@ Legend: N batch, C channels, T tokens (T = rows * columns of patches), D width, 
 """
 
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
@@ -80,6 +81,29 @@ class LabelEmbedder(nn.Module):
     def forward(self, y: Tensor) -> Tensor:
         """Embed labels y (N): integers below the number of rows."""
         vectors: Tensor = self.embedding_table(y)
+        return vectors  # (N, D)
+
+
+class ConditionEmbedder(LabelEmbedder):
+    """Embedding of a label and of further conditions: an MLP for each, whose last layer starts at zero."""
+
+    def __init__(self, num_rows: int, hidden_size: int, conditions: Sequence[tuple[str, int]]) -> None:
+        super().__init__(num_rows, hidden_size)
+        self.widths = [width for _, width in conditions]
+        self.conditions = nn.ModuleDict(
+            {
+                name: nn.Sequential(Linear(width, hidden_size), Silu(), Linear(hidden_size, hidden_size))
+                for name, width in conditions
+            }
+        )
+
+    def forward(self, y: Tensor) -> Tensor:
+        """Embed labels and numbers y (N, 1 + K). A condition with a NaN is absent and adds nothing."""
+        label, numbers = y[:, 0], torch.split(y[:, 1:], self.widths, dim=1)
+        vectors = super().forward(label.long())
+        for mlp, values in zip(self.conditions.values(), numbers, strict=True):
+            is_known = torch.isfinite(values).all(dim=1, keepdim=True)  # (N, 1)
+            vectors = vectors + is_known * mlp(values.nan_to_num())
         return vectors  # (N, D)
 
 

@@ -44,6 +44,7 @@ class ImageGenerator:
     objective: diffusion.Objective
     bf16: bool
     guide: DiT | None = None
+    conditions: Tensor | None = None  # (K), numbers of the network's conditions, equal for all images
     team: SamplingGroup = SINGLE  # ranks that draw the images together
     parallel_vae: Literal["auto"] | bool = False
 
@@ -59,6 +60,13 @@ class ImageGenerator:
     def labels(self, indices: Sequence[int]) -> list[int]:
         return [label_of(self.evaluation.seed, index, self.classes) for index in indices]
 
+    def _condition(self, indices: Sequence[int]) -> Tensor:
+        """Return labels (N), with conditions followed by their numbers (N, 1 + K)."""
+        labels = torch.tensor(self.labels(indices))
+        if self.conditions is None:
+            return labels
+        return torch.cat([labels[:, None].float(), self.conditions.expand(len(labels), -1)], dim=1)
+
     def latents(self, indices: Sequence[int], *, on_step: OnStep | None = None) -> Tensor:
         """Return samples of the reverse process, float32 (N, Z, h, w), scaled as in training."""
         seed, is_scene = self.evaluation.seed, self.grid is not None
@@ -67,7 +75,7 @@ class ImageGenerator:
         latents = self._sample(
             model,
             guide=guide,
-            labels=torch.tensor(self.labels(indices)),
+            labels=self._condition(indices),
             noise=noise_by_place(seed, indices, self.shape)
             if is_scene
             else [generator_of(seed, index) for index in indices],

@@ -19,6 +19,7 @@ from dithc.engine.comm import Group
 from dithc.engine.numa import available_bytes
 from dithc.engine.scheduler import deadline
 from dithc.latents import Codec, Latents, open_codec
+from dithc.model import DiT
 from dithc.sample import cache_report
 from dithc.sample.generate import CodecReconstructions, ImageGenerator, Images
 from dithc.sample.job import SamplingJob
@@ -146,12 +147,21 @@ def open_images(job: SamplingJob, *, tiles_digest: str) -> tuple[ImageGenerator,
         objective=objective,
         bf16=meta["dtype"] == "bf16",
         guide=guide,
+        conditions=_conditions(model, tiles, job.evaluation),
         parallel_vae=job.parallel_vae,
     )
     images.check_size(job.name)
     evaluations = images.network_evaluations()
     stretch = digest(tiles.info["display"])
     return images, meta | {"network_evaluations": evaluations, "rendering_digest": stretch, "bands": codec.in_bands}
+
+
+def _conditions(model: DiT, tiles: Tiles, evaluation: evaluations.EvaluationConfig) -> Tensor | None:
+    """Return the numbers (K) of the network's conditions, NaN for absent conditions; None without conditions."""
+    if not model.config.conditions:
+        return None
+    inputs = tiles.conditions_of(evaluation.conditions)
+    return torch.from_numpy(np.concatenate([inputs[name][0] for name, _ in model.config.conditions]))
 
 
 def _scenes(images: Images) -> ImageGenerator | None:

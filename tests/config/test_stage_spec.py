@@ -10,7 +10,7 @@ import pytest
 from dithc.config import ExperimentConfig, load, stage_spec
 from dithc.core.artifacts import digest
 
-STABLE = {"train": "77c1a1ea9ebd", "latents": "a4adf2b7e5fc", "sample": "95e105155c16"}
+STABLE = {"train": "03f63aea115a", "latents": "a4adf2b7e5fc", "sample": "972d4b9834bd"}
 
 
 def experiment(*, views: int = 2, **run: Any) -> ExperimentConfig:

@@ -46,6 +46,9 @@ class FakeTiles:
     def column(self, name: str) -> np.ndarray:
         return {"split": self.splits, "label": self.labels}[name]
 
+    def conditions(self) -> dict[str, np.ndarray]:
+        return {}
+
     def scaled(self, rows: np.ndarray) -> np.ndarray:
         return self.physical[rows] * np.float32(2) - np.float32(1)
 

@@ -24,7 +24,7 @@ TILES = Manifest(stage="tiles", name="toy", spec={})
 TILES_DIGEST = TILES.digest
 
 
-def write_tiles(folder: Path) -> Path:
+def write_tiles(folder: Path, **more: Any) -> Path:
     """Write a dataset description, the only part of the tiles that sampling reads."""
     folder.mkdir(parents=True)
     info = {
@@ -37,13 +37,14 @@ def write_tiles(folder: Path) -> Path:
         "statistics": [{"low": 0.0, "high": 100.0}] * BANDS,
         "display": {"bands": ["R", "G", "B"], "low": 0.0, "high": 100.0},
         "shards": [],
+        **more,
     }
     (folder / "dataset.json").write_text(json.dumps(info))
     TILES.write(folder / "manifest.json")
     return folder / "manifest.json"
 
 
-def write_latents(folder: Path, *, classes: int = CLASSES, tiles_digest: str = TILES_DIGEST) -> Path:
+def write_latents(folder: Path, *, classes: int = CLASSES, tiles_digest: str = TILES_DIGEST, **more: Any) -> Path:
     """Write pixels of `ROWS` tiles; class 1 exists in the validation split only."""
     labels = np.arange(ROWS) % CLASSES
     draws = np.random.default_rng(0)
@@ -59,6 +60,7 @@ def write_latents(folder: Path, *, classes: int = CLASSES, tiles_digest: str = T
         codec=CODEC_ID,
         tiles_digest=tiles_digest,
         num_classes=classes,
+        **more,
     )
 
 

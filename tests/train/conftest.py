@@ -24,11 +24,18 @@ SMALL = {"preset": "DiT-S/2", "hidden_size": 32, "depth": 2, "num_heads": 2}
 
 
 def store_latents(
-    folder: Path, stored: np.ndarray, *, labels: np.ndarray, splits: np.ndarray, spec: dict[str, Any], **index: Any
+    folder: Path,
+    stored: np.ndarray,
+    *,
+    labels: np.ndarray,
+    splits: np.ndarray,
+    spec: dict[str, Any],
+    columns: dict[str, np.ndarray] | None = None,
+    **index: Any,
 ) -> Path:
     """Write arrays, their mirror images, index and manifest in the layout of `Latents`; return the manifest."""
     folder.mkdir(parents=True)
-    arrays = {
+    arrays = {f"{name}.npy": column for name, column in (columns or {}).items()} | {
         "shard-00000.npy": stored,
         "flip-00000.npy": stored[..., ::-1],
         "labels.npy": labels.astype(np.int32),
@@ -44,8 +51,7 @@ def store_latents(
         "w": SIDE,
         "scale": 1.0,
         "shards": [entries["shard-00000.npy"] | {"rows": len(stored), "flip": entries["flip-00000.npy"]}],
-        "labels": entries["labels.npy"],
-        "splits": entries["splits.npy"],
+        **{name: entries[f"{name}.npy"] for name in ("labels", "splits", *(columns or {}))},
     }
     (folder / "index.json").write_text(json.dumps(index))
     manifest = folder / "manifest.json"

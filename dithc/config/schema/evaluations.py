@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 from pydantic import Field, SerializeAsAny
 
-from dithc.config.schema.base import Band, Fraction, Name, Positive, Seed, Settings, Size
+from dithc.config.schema.base import Band, Condition, Fraction, Name, Positive, Seed, Settings, Size
 from dithc.config.schema.plugins import PluginSampler as PluginSampler
 from dithc.config.schema.plugins import plugin_field
 from dithc.config.schema.run_sections import Length
@@ -181,6 +181,9 @@ class EvaluationConfig(Settings):
     """Additional share of noise to remove: the predicted noise is multiplied by 1 + this x (1 - time), where time is 1
     at pure noise and 0 at the image. `dithc search-sampler --epsilon-scaling` finds the value for your network, some
     hundredths. Values below 0 remove less noise, as Ning et al. (2024) do for networks that receive too much noise."""
+    conditions: dict[Condition, Annotated[list[float], Field(min_length=1, max_length=2)]] = {}
+    """Values of the run's `conditions` for all images; other conditions are absent. In degrees, days and meters: `{place: [lon,
+    lat], season: [day of the year], sun: [elevation, azimuth], gsd: [10], cloud: [0]}`. Guidance acts on the label only."""
     guidance_scale: float = Field(default=1.0, ge=0.0, le=1000.0)
     """Classifier-free guidance scale; 1 for no guidance."""
     guidance_channels: Literal["all", "first3"] = "all"

@@ -201,6 +201,15 @@ class ObjectiveConfig(Settings):
         return NormalDist(self.logit_mean, self.logit_std).cdf(math.log(time / (1 - time)))
 
 
+class MaskedTrainingConfig(Settings):
+    """Training from incomplete tiles. The loss counts clear pixels only. The input has pure noise at all other pixels."""
+
+    hidden_share: Fraction = 0.0
+    """Share of images of which a further part is replaced by noise in the input, but counts in the loss, so that the network
+    learns to fill gaps. The part has the shape of the gaps of another train tile in a random orientation. Requires
+    `prediction_type` v or flow, because noise does not predict an image at pure noise."""
+
+
 class OptimizerConfig(Settings):
     """The optimizer."""
 

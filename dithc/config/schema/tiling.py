@@ -24,6 +24,10 @@ class TilesConfig(Settings):
     """Largest share of cloudy pixels, if the product has a cloud mask. Other tiles are rejected."""
     min_std: float = Field(default=0.0, ge=0.0, le=10.0**9)
     """Smallest standard deviation in stored units. A tile is rejected as constant if no band exceeds it."""
+    masks: bool = False
+    """Store the clear pixels of each tile (neither cloudy nor without data), for `runs.*.masked_training`. Statistics, and
+    with them the scaling, then cover clear pixels only, and tiles without a clear pixel are rejected. A smaller
+    `min_valid_fraction` and a larger `max_cloud_fraction` admit incomplete tiles."""
 
 
 class SplitConfig(Settings):

@@ -5,7 +5,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from dithc.config.schema.base import Count, Gib, Name, Place, Positive, Rate, Seed, Settings
+from dithc.config.schema.base import Condition, Count, Gib, Name, Place, Positive, Rate, Seed, Settings
 from dithc.config.schema.evaluations import MAX_STEPS
 from dithc.config.schema.run_sections import FAMILIES as FAMILIES
 from dithc.config.schema.run_sections import SIZES as SIZES
@@ -13,6 +13,7 @@ from dithc.config.schema.run_sections import Beta
 from dithc.config.schema.run_sections import BlockKind as BlockKind
 from dithc.config.schema.run_sections import EmaConfig as EmaConfig
 from dithc.config.schema.run_sections import GuidanceTrainingConfig as GuidanceTrainingConfig
+from dithc.config.schema.run_sections import MaskedTrainingConfig as MaskedTrainingConfig
 from dithc.config.schema.run_sections import MlpKind as MlpKind
 from dithc.config.schema.run_sections import ModelConfig as ModelConfig
 from dithc.config.schema.run_sections import Norm as Norm
@@ -112,6 +113,9 @@ class RunConfig(Settings):
     guidance_training: GuidanceTrainingConfig | None = None
     """Guidance trained into the network. `null`: no guidance. `loss` and `mse` in the metrics then refer to the moved
     target. The loss on held-out tiles (`validate_every`) refers to the plain target."""
+    masked_training: MaskedTrainingConfig | None = None
+    """Training from incomplete tiles, of a dataset with `tiles.masks` and the codec `pixel`. `null`: all pixels count. The
+    loss on held-out tiles then also counts clear pixels only."""
     on_nonfinite: NonFinite = "stop"
     """Reaction to a step with a loss or gradient that is not finite. stop: fail with an error that names the step;
     skip: omit its update and continue; rollback: the same from the newest checkpoint, which also repairs weights that
@@ -122,6 +126,11 @@ class RunConfig(Settings):
     """Training target: distribution of times, and predicted quantity."""
     label_dropout: float = Field(default=0.1, ge=0.0, lt=1.0)
     """Share of labels replaced by the null label, for classifier-free guidance."""
+    conditions: list[Condition] = Field(default=[], max_length=64)
+    """Conditions of the network besides the label: place (as a unit vector), season (day of the year, as sine and cosine),
+    sun (elevation and azimuth), gsd (pixel size), cloud (cloudy share of a tile, with `tiles.masks`), and columns of
+    `datasets.*.conditions`. Each starts without effect, so that a fine-tuning run starts with the outputs of its start
+    weights. Each is dropped independently in a share `label_dropout` of the images, and may be absent in a tile."""
     augment: Augment = "mirror"
     """Encoded views of a tile used for training, each equally often. none: the tile itself; mirror: also its mirror
     image; dihedral: all quarter turns of both, for a dataset with `views: 8`."""
@@ -149,6 +158,8 @@ class RunConfig(Settings):
                 f"`keep_every` {self.keep_every} is not a multiple of `checkpoint_every` {self.checkpoint_every}: most of its "
                 "steps have no checkpoint"
             )
+        if len(set(self.conditions)) < len(self.conditions):
+            yield f"`conditions` names a condition twice: {', '.join(self.conditions)}"
         yield from self._check_objective()
         yield from self._check_schedule()
         yield from self._check_guide()
@@ -169,6 +180,11 @@ class RunConfig(Settings):
 
     def _check_objective(self) -> Iterator[str]:
         predict = self.objective.prediction_type
+        if predict == "noise" and self.masked_training is not None and self.masked_training.hidden_share:
+            yield (
+                "`masked_training.hidden_share` has no effect with `objective.prediction_type` noise, because hidden pixels of "
+                "the input are the noise itself: set `prediction_type` to v or flow, or leave `hidden_share` out"
+            )
         if predict == "flow" and self.model.learn_sigma:
             yield "`objective.prediction_type` flow does not predict a variance: set `model.learn_sigma: false`"
         if predict != "noise" and self.init_from_file is not None:

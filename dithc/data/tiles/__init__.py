@@ -5,7 +5,8 @@ to RGB images.
 
 Invariants: every rejected tile has a row with its reason. Statistics are exact and computed from train tiles only.
 
-Extending: measurements of tiles belong in `windows.py`, conditions in `conditions.py`.
+Extending: measurements of tiles belong in `windows.py`, conditions in `conditions.py`, and their
+maps to numbers in `condition_maps.py`.
 """
 
 from typing import TYPE_CHECKING

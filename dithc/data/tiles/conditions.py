@@ -6,7 +6,7 @@ Legend: N tiles, K conditions of the model-ready file.
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from math import isfinite
-from typing import Any, Literal, TypedDict
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +16,7 @@ from dithc.data.grids import degrees
 from dithc.data.parquet import Kind
 from dithc.data.scenes import Scenes
 from dithc.data.splits import Ints
+from dithc.data.tiles.condition_maps import CLOUD, MODEL, PARAMETERS, Condition, apply_map
 
 COLUMNS: dict[str, Kind] = {
     "lon": "float",
@@ -31,48 +32,6 @@ COLUMNS: dict[str, Kind] = {
 """Columns of `tiles.parquet`: tile center in degrees, time (UTC) and day of the scene (1.0 at the start of 1 January),
 angles in degrees (azimuth clockwise from north), pixel side in meters. Columns without any value are omitted.
 """
-YEAR_DAYS = 365.2425
-
-
-class Condition(TypedDict, total=False):
-    """Map from a column of the table to a column of the model-ready file.
-
-    linear: (v - center) / scale; sin and cos: of 2 pi v / period; log2: log2(v / scale); code: index of v in `values`.
-    """
-
-    name: str
-    column: str
-    unit: str
-    map: Literal["linear", "sin", "cos", "log2", "code"]
-    center: float
-    scale: float
-    period: float
-    values: list[str]
-
-
-MODEL: tuple[Condition, ...] = (
-    {"name": "lon_sin", "column": "lon", "unit": "degree", "map": "sin", "period": 360.0},
-    {"name": "lon_cos", "column": "lon", "unit": "degree", "map": "cos", "period": 360.0},
-    {"name": "lat", "column": "lat", "unit": "degree", "map": "linear", "center": 0.0, "scale": 90.0},
-    {"name": "day_sin", "column": "day_of_year", "unit": "day", "map": "sin", "period": YEAR_DAYS},
-    {"name": "day_cos", "column": "day_of_year", "unit": "day", "map": "cos", "period": YEAR_DAYS},
-    {
-        "name": "sun_elevation",
-        "column": "sun_elevation",
-        "unit": "degree",
-        "map": "linear",
-        "center": 45.0,
-        "scale": 45.0,
-    },
-    {"name": "sun_azimuth_sin", "column": "sun_azimuth", "unit": "degree", "map": "sin", "period": 360.0},
-    {"name": "sun_azimuth_cos", "column": "sun_azimuth", "unit": "degree", "map": "cos", "period": 360.0},
-    {"name": "gsd", "column": "gsd_m", "unit": "metre", "map": "log2", "scale": 10.0},
-    {"name": "satellite", "column": "satellite", "unit": "", "map": "code"},
-    {"name": "sensor", "column": "sensor", "unit": "", "map": "code"},
-)
-
-PARAMETERS = {"linear": {"center", "scale"}, "sin": {"period"}, "cos": {"period"}, "log2": {"scale"}}
-"""Parameters of each map of a number."""
 
 
 class PluginColumns:
@@ -124,11 +83,18 @@ class Conditions:
     """Conditions of the tiles of a dataset: columns of the table, and their maps to the model-ready file (`model`).
 
     There are no columns if the source has only the pixel size, which all tiles share. `names` are the further columns.
+    With `masks`, the cloud share of a tile, one of these columns, is a condition too.
     Raises UserError if a plugin violates its contract.
     """
 
     def __init__(
-        self, source: Scenes, *, size: int, added: Sequence[datasets.PluginConditions], names: Collection[str]
+        self,
+        source: Scenes,
+        *,
+        size: int,
+        added: Sequence[datasets.PluginConditions],
+        names: Collection[str],
+        masks: bool = False,
     ) -> None:
         self._source, self._size, self._plugins = source, size, list[PluginColumns]()
         of_scenes = {name: source.columns[name] for name in COLUMNS if name in source.columns}
@@ -138,7 +104,7 @@ class Conditions:
         if any(source.columns["transform"]):
             found |= {"lon", "lat"}
         self.columns = {name: kind for name, kind in COLUMNS.items() if name in found and found != {"gsd_m"}}
-        self.model: list[Condition] = []
+        self.model: list[Condition] = [CLOUD] if masks else []
         for condition in MODEL:
             if condition["column"] in self.columns:
                 values = sorted({value for value in self._scenes.get(condition["column"], []) if value})
@@ -190,7 +156,7 @@ class Conditions:
 
     def model_input(self, columns: dict[str, list[Any]]) -> npt.NDArray[np.float32]:
         """Return the input of a model (N, K) from columns as returned by `compute`; NaN if unknown."""
-        inputs = [_apply_map(columns[condition["column"]], condition) for condition in self.model]
+        inputs = [apply_map(columns[condition["column"]], condition) for condition in self.model]
         return np.stack(inputs, axis=1).astype(np.float32)
 
 
@@ -205,19 +171,3 @@ def day_of_year(time: str | None) -> float | None:
 
 def _none_if_nan(values: npt.NDArray[np.float64]) -> list[float | None]:
     return [value if np.isfinite(value) else None for value in values.tolist()]
-
-
-def _apply_map(column: list[Any], condition: Condition) -> npt.NDArray[np.float64]:
-    if condition["map"] == "code":
-        codes = {value: number for number, value in enumerate(condition["values"])}
-        return np.array([codes.get(value, np.nan) for value in column], np.float64)
-    values = np.array([np.nan if value is None else value for value in column], np.float64)
-    features: npt.NDArray[np.float64]
-    match condition["map"]:
-        case "linear":
-            features = (values - condition["center"]) / condition["scale"]
-        case "log2":
-            features = np.log2(values / condition["scale"])
-        case "sin" | "cos" as wave:
-            features = {"sin": np.sin, "cos": np.cos}[wave](2 * np.pi * values / condition["period"])
-    return features

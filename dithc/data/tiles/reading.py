@@ -4,6 +4,7 @@ Legend: N tiles, C bands, H, W tile.
 """
 
 import re
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from itertools import compress
 from pathlib import Path
@@ -18,6 +19,7 @@ from dithc.core.logging import UserError, user_error
 from dithc.data.npy_writer import check_length, open_npy
 from dithc.data.parquet import read_columns
 from dithc.data.splits import SPLITS, EarthGrid
+from dithc.data.tiles.condition_maps import inputs_of_values, network_inputs
 
 TABLE_FILE, INFO_FILE = "tiles.parquet", "dataset.json"
 SCHEMA_VERSION = 1
@@ -130,8 +132,20 @@ class Tiles:
         return match and EarthGrid(side_m=float(match[1])).bounds(int(match[2]), int(match[3]))
 
     def column(self, name: str) -> npt.NDArray[Any]:
-        """Return a column file of the accepted tiles, mapped: `split`, `label`, or `conditions` if available."""
+        """Return a column file of the accepted tiles, mapped: `split`, `label`; `conditions` and `mask` if available.
+
+        `mask` has the clear pixels of a tile in row order, as packed bits.
+        """
         return np.asarray(open_npy(Manifest.verified(self.folder / self.info["columns"][name]), count=self.count))
+
+    def conditions(self) -> dict[str, npt.NDArray[np.float32]]:
+        """Return the conditions of a network for the accepted tiles, (N, k) by name; empty if the tiles have none."""
+        has_any = "conditions" in self.info.get("columns", ())
+        return network_inputs(self.info["conditions"], self.column("conditions")) if has_any else {}
+
+    def conditions_of(self, values: Mapping[str, Sequence[float]]) -> dict[str, npt.NDArray[np.float32]]:
+        """Return such conditions of one image (1, k) from values in the units of the table; see `inputs_of_values`."""
+        return inputs_of_values(self.info["conditions"], values)
 
     @cached_property
     def labels(self) -> npt.NDArray[np.int32]:

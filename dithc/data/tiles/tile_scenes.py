@@ -18,7 +18,7 @@ from dithc.data.images import mosaic, write_png
 from dithc.data.npy_writer import NpyWriter, ShardWriter
 from dithc.data.parquet import Kind, TableWriter
 from dithc.data.prefetch import ahead
-from dithc.data.scene import Array, Reason
+from dithc.data.scene import Array, Mask, Reason
 from dithc.data.scenes import Scenes
 from dithc.data.splits import SPLITS, NearDuplicates, Splitter
 from dithc.data.tiles.conditions import Conditions
@@ -28,7 +28,7 @@ from dithc.data.tiles.windows import TileBatch, TileIterator, TileStatistics
 
 GRID_FILE = "grid.png"
 GRID_TILES, GRID_COLUMNS = 64, 8
-COLUMN_FILES = {"split": "split.column.npy", "label": "label.column.npy", "conditions": "conditions.column.npy"}
+COLUMN_FILES = {name: f"{name}.column.npy" for name in ("split", "label", "conditions", "mask")}
 COLUMNS: dict[str, Kind] = {
     "tile_id": "text",
     "status": "text",
@@ -66,7 +66,9 @@ def cut_tiles(dataset: datasets.DatasetConfig, scenes: Path, *, out: Path, seed:
     source = Scenes(scenes)
     _check_settings(dataset, source)
     with outputs.OutputFolder(out).replaced() as temporary:
-        conditions = Conditions(source, size=dataset.tiles.size, added=dataset.conditions, names=COLUMNS)
+        conditions = Conditions(
+            source, size=dataset.tiles.size, added=dataset.conditions, names=COLUMNS, masks=dataset.tiles.masks
+        )
         with TableWriter(temporary / TABLE_FILE, columns=COLUMNS | conditions.columns) as table:
             cutter = _Cutter(dataset, source, temporary, table, conditions, seed=seed)
             with progress(total=source.count, label="tiles", unit="scene") as bar:
@@ -101,6 +103,8 @@ class _Cutter:
         kinds: dict[str, tuple[tuple[int, ...], str]] = {"split": ((), "uint8"), "label": ((), "int32")}
         if conditions.model:
             kinds["conditions"] = (len(conditions.model),), "float32"
+        if dataset.tiles.masks:
+            kinds["mask"] = (-(-(dataset.tiles.size**2) // 8),), "uint8"
         self.columns = {
             name: NpyWriter(folder / COLUMN_FILES[name], shape=shape, dtype=dtype)
             for name, (shape, dtype) in kinds.items()
@@ -146,15 +150,20 @@ class _Cutter:
         for i, (shard, shard_row) in zip(accepted, written, strict=True):
             rows[i] |= {"shard": shard, "row": shard_row}
         self._append_columns([rows[i] for i in accepted])
+        counted = measured.valid  # (N, S, S)
+        if "mask" in self.columns:
+            counted = batch.mask == Mask.VALID
+            self.columns["mask"].append(np.packbits(counted[accepted].reshape(-1, counted[0].size), axis=1))
         for split, histogram in self.histograms.items():
             if indices := [i for i in accepted if rows[i]["split"] == split]:
-                histogram.add(batch.pixels[indices], measured.valid[indices])
+                histogram.add(batch.pixels[indices], counted[indices])
                 self.pixel_counts[split] += measured.valid[indices].size
         for row in rows:
             self.table.add(**row)
 
     def _append_columns(self, rows: list[dict[str, Any]]) -> None:
-        columns = {name: [row[name] for row in rows] for name in ("split", "label", *self.conditions.columns)}
+        names = {"split", "label", *(entry["column"] for entry in self.conditions.model)}
+        columns = {name: [row[name] for row in rows] for name in names}
         self.columns["split"].append(np.array([SPLITS.index(split) for split in columns["split"]], np.uint8))
         self.columns["label"].append(np.array(columns["label"], np.int32))
         if "conditions" in self.columns:

@@ -138,6 +138,7 @@ class TileIterator:
         settings = self.settings
         if measured.valid_frac[i] < settings.min_valid_fraction or not measured.valid_frac[i]:
             return Reason.TOO_LITTLE_VALID
-        if measured.cloud_frac[i] > settings.max_cloud_fraction:
+        has_clear = measured.cloud_frac[i] < measured.valid_frac[i] or not settings.masks
+        if measured.cloud_frac[i] > settings.max_cloud_fraction or not has_clear:
             return Reason.TOO_CLOUDY
         return Reason.CONSTANT if measured.std[i].max() <= settings.min_std else None

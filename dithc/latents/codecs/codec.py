@@ -35,6 +35,7 @@ class Codec(ABC):
     downsampling_factor: int  # Side of a tile over side of its latent
     scale: float  # Factor that gives latents about unit variance; `decode` expects scaled latents
     has_logvar: bool  # Whether `encode` returns a log-variance
+    keeps_pixels = False  # Whether a latent consists of the pixels of the tile
     bound: float | None = None  # Maximum magnitude of scaled latents; None if unbounded
     reach: int | None = None  # Radius in latent pixels on which a decoded pixel depends; None for the entire latent
 
@@ -73,7 +74,7 @@ class Codec(ABC):
 class PixelCodec(Codec):
     """Identity codec: a latent is the scaled tile, clipped to [-1, 1]."""
 
-    bound, reach = 1.0, 0
+    keeps_pixels, bound, reach = True, 1.0, 0
 
     def __init__(self, info: dict[str, Any]) -> None:
         super().__init__(info)

@@ -44,6 +44,13 @@ def export(manifest: Path, *, weights: Literal["ema", "raw"], layout: Layout, ou
     store, step = CheckpointStore.of_run(manifest)
     checkpoint = store.open(step, manifest=manifest)
     config = DiTConfig(**checkpoint.meta["model"])
+    if config.conditions and layout != "safetensors":
+        raise user_error(
+            "other programs do not support the conditions of this network",
+            got=", ".join(name for name, _ in config.conditions),
+            expected="a network with labels only",
+            fix="export it as safetensors",
+        )
     settings = diffusers_keys.settings(config) if layout == "diffusers" else {}
     if config.block != training.BlockKind():
         _check_blocks(config, layout)

@@ -44,7 +44,7 @@ class Validation:
         """Select the tiles. `is_due` stays False if the run has or requests none. `seed` determines the noise."""
         self._run, self._state, self._group, self._memory = run, state, group, memory or TrainingMemory()
         self._objective = Objective.of(training.ObjectiveConfig(prediction_type=run.objective.prediction_type))
-        self._tiles = ValidationLatents(latents, seed=seed, draws=NUM_TIMES)
+        self._tiles = ValidationLatents(latents, seed=seed, draws=NUM_TIMES, conditions=run.conditions)
         if run.validate_every is not None and not len(self._tiles.rows) and group.rank == 0:
             log.warning(f"no loss on held-out tiles: {latents.folder} has none in the split val")
 
@@ -71,14 +71,18 @@ class Validation:
 
     def _errors(self, part: slice) -> Tensor:
         """Return the summed errors of the tiles at each time (K), float64."""
-        x, y, noises = self._tiles.batch(part)  # (N, C, h, w), (N), (K, N, C, h, w)
+        x, y, noises = self._tiles.batch(part)  # (N, C, h, w), (N, ...), (K, N, C, h, w)
+        visible, weight = (None, None) if self._run.masked_training is None else self._tiles.masks(part)
         times = self._objective.times((np.arange(NUM_TIMES) + 0.5) / NUM_TIMES)  # (K)
         sums = []
         for t, noise in zip(torch.from_numpy(times), noises, strict=True):
             steps = t.expand(len(x))  # (N)
             x_t = self._objective.noisy(x, steps, noise)  # (N, C, h, w)
+            if visible is not None:
+                x_t = self._objective.hide(x_t, noise, visible)
             with autocast_context(self._run):
                 output: Tensor = self._state.model(x_t, steps, y)  # (N, C or 2C, h, w)
-            losses = training_loss(output, objective=self._objective, x0=x, x_t=x_t, t=steps, noise=noise)
+            inputs = {"x0": x, "x_t": x_t, "t": steps, "noise": noise, "visible": visible, "weight": weight}
+            losses = training_loss(output, objective=self._objective, **inputs)
             sums.append(losses["mse"].double().sum())
         return torch.stack(sums)

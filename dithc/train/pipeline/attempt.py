@@ -59,6 +59,8 @@ class Attempt:
             label_dropout=run.label_dropout,
             augment=run.augment,
             times=Objective.of(run.objective).times,
+            masked=run.masked_training,
+            conditions=run.conditions,
         )
         layout = make_rank_grid(group, machine.strategy)
         share = -(-run.global_batch_size // layout.data_size)
@@ -223,7 +225,8 @@ class Attempt:
 
 def _initial_model(job: TrainingJob, latents: Latents) -> DiT:
     run = job.run
-    model = init_model(run, shape=latents.shape, num_classes=latents.num_classes, seed=job.seed)
+    conditions = latents.widths(run.conditions)
+    model = init_model(run, shape=latents.shape, num_classes=latents.num_classes, seed=job.seed, conditions=conditions)
     if job.paths.init is not None:
         start_from_run(model, job.paths.init, weights=run.init_weights, codec=latents.info["codec"])
     elif run.init_from_file is not None:

@@ -16,10 +16,17 @@ Weights = Literal["ema", "raw"]
 log = get_logger(__name__)
 
 
-def init_model(run: training.RunConfig, *, shape: tuple[int, int, int], num_classes: int, seed: int) -> DiT:
+def init_model(
+    run: training.RunConfig,
+    *,
+    shape: tuple[int, int, int],
+    num_classes: int,
+    seed: int,
+    conditions: tuple[tuple[str, int], ...] = (),
+) -> DiT:
     """Return the network of a run, initialized from `seed` alone and therefore equal on every rank.
 
-    `shape` is (C, height, width) of a latent. A label dropout above 0 adds the null label.
+    `shape` is (C, height, width) of a latent, `conditions` as in `DiTConfig`. A label dropout above 0 adds the null label.
     """
     settings = run.model
     width, depth, heads = settings.shape
@@ -35,6 +42,7 @@ def init_model(run: training.RunConfig, *, shape: tuple[int, int, int], num_clas
             hidden_size=width,
             depth=depth,
             num_heads=heads,
+            conditions=conditions,
             **settings.block._asdict(),
         )
     count = sum(value.numel() for value in model.parameters())

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from dithc.config import training
-from dithc.diffusion import Objective, guidance_offset
+from dithc.diffusion import Objective, guidance_offset, without_labels
 from dithc.model import DiT
 from dithc.train.memory_tiers import TrainingMemory
 from dithc.train.strategies import Strategy
@@ -47,14 +47,15 @@ class GuidanceTraining:
         """Predict without labels in the active arithmetic, before the trained pass.
 
         Returns predictions (n, C or 2C, h, w) and their indices (n) among the images x_t (N, C, h, w) with times t (N) and
-        labels y (N): labeled images at guided times.
+        labels y (N), or (N, 1 + K) with conditions, which are kept: labeled images at guided times.
         """
-        rows = ((y != self._null) & (t >= self._low) & (t <= self._high)).nonzero().squeeze(1)  # (n)
+        labels = y if y.dim() == 1 else y[:, 0]
+        rows = ((labels != self._null) & (t >= self._low) & (t <= self._high)).nonzero().squeeze(1)  # (n)
         if not len(rows):
             return x_t[:0], rows
         with torch.no_grad(), self._memory.paused():
             network = self._model if self.start is None else self.start
-            predicted: Tensor = network(x_t[rows], t[rows], torch.full_like(rows, self._null))
+            predicted: Tensor = network(x_t[rows], t[rows], without_labels(y[rows], self._null))
         return predicted, rows
 
     def offset(self, output: Tensor, null: Tensor, rows: Tensor) -> Tensor:

@@ -141,6 +141,8 @@ class Trainer:
 
     def _losses(self, batch: Batch) -> dict[str, Tensor]:
         x_t = self.objective.noisy(batch.x, batch.t, batch.noise)  # (N, C, h, w)
+        if batch.visible is not None:
+            x_t = self.objective.hide(x_t, batch.noise, batch.visible)
         # a separate context: weights that autocast caches in a pass without gradients do not support gradients
         with autocast_context(self.run):
             null = None if self.guide is None else self.guide.predict_null(x_t, batch.t, batch.y)
@@ -148,7 +150,9 @@ class Trainer:
             output: Tensor = self.strategy.module(x_t, batch.t, batch.y)  # (N, C or 2C, h, w)
         offset = None if self.guide is None or null is None else self.guide.offset(output, *null)  # (N, C, h, w)
         inputs = {"x0": batch.x, "x_t": x_t, "t": batch.t, "noise": batch.noise}
-        return training_loss(output, objective=self.objective, **inputs, offset=offset)  # (N) each
+        return training_loss(
+            output, objective=self.objective, **inputs, offset=offset, visible=batch.visible, weight=batch.weight
+        )  # (N) each
 
     def _locate_nonfinite(self, number: int, *, local_loss: float, loss: float, norm: float) -> NonFiniteError:
         """Repeat the step on every rank to locate the error, without communication except in shared layers."""

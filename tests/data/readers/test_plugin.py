@@ -61,6 +61,7 @@ def test_plugin_scenes_are_cut_into_tiles_with_conditions(folder: Path, tmp_path
     np.testing.assert_allclose(ready["airmass"], 1.0 / np.sin(angles) - 1.0, rtol=1e-6)
     days = np.repeat([15, 46, 75, 106], 25) + 10 / 24  # 15 January, February, March, April of 2024, at ten
     np.testing.assert_allclose(ready["d"], (2 * days - 100) / 2, rtol=1e-6)
+    np.testing.assert_array_equal(tiles.conditions()["doubled"], ready["d"][:, None])
 
 
 @pytest.mark.parametrize("damage", ["raises", "length", "column", "inf", "map"])

@@ -143,6 +143,15 @@ def test_tile_conditions_contain_position_day_and_sun_angles(safe_folder: Path, 
     assert names == list(expected)
     for name, values in expected.items():
         np.testing.assert_allclose(ready[name], values, atol=1e-6, err_msg=name)
+    found = tiles.conditions()
+    assert list(found) == ["place", "season", "sun", "gsd"]
+    (row, lon, lat) = rows[3], *(radian * rows[3][name] for name in ("lon", "lat"))
+    vector = [np.cos(lat) * np.cos(lon), np.cos(lat) * np.sin(lon), np.sin(lat)]
+    np.testing.assert_allclose(found["place"][3], vector, atol=1e-6)
+    values = {"place": [row["lon"], row["lat"]], "season": [row["day_of_year"]], "gsd": [10.0]}
+    values["sun"] = [row["sun_elevation"], row["sun_azimuth"]]
+    for name, numbers in tiles.conditions_of(values).items():
+        np.testing.assert_allclose(numbers[0], found[name][3], atol=1e-6, err_msg=name)
 
 
 def test_partly_missing_conditions_are_nan_and_absent_conditions_omitted(tmp_path: Path, config: Config) -> None:

@@ -51,6 +51,13 @@ Sampler = Annotated[
 ]
 
 
+def sampler_spec(sampler: str | PluginSampler) -> SamplerSpec:
+    """Return the properties of a built-in sampler or of a sampler of an installed package."""
+    if isinstance(sampler, PluginSampler):
+        return SamplerSpec(is_flow=sampler.predicts == "flow", orders=sampler.orders)
+    return SAMPLERS[sampler]
+
+
 class WindowsConfig(Settings):
     """Sampling of a scene larger than the tiles: each step evaluates the network on windows of the tile size."""
 
@@ -223,9 +230,7 @@ class EvaluationConfig(Settings):
     @property
     def solver(self) -> SamplerSpec:
         """Properties of the sampler."""
-        if isinstance(self.sampler, PluginSampler):
-            return SamplerSpec(is_flow=self.sampler.predicts == "flow", orders=self.sampler.orders)
-        return SAMPLERS[self.sampler]
+        return sampler_spec(self.sampler)
 
     @property
     def sees_pixels(self) -> bool:

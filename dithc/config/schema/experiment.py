@@ -9,6 +9,7 @@ from dithc.config.schema.codecs import AnyExtractor, Codec, ExternalCodecConfig,
 from dithc.config.schema.datasets import SENTINEL2_BANDS, DatasetConfig
 from dithc.config.schema.evaluations import EvaluationConfig
 from dithc.config.schema.machine import MachineConfig
+from dithc.config.schema.restoration import RestorationConfig
 from dithc.config.schema.training import MAX_SNAPSHOTS, RunConfig
 from dithc.core.logging import user_error
 from dithc.core.posthoc_ema import LARGEST_MISFIT, PowerFunctionProfile, combine_profiles
@@ -23,6 +24,7 @@ Stage = Literal[
     "latents",
     "train",
     "sample",
+    "restore",
     "extractor",
     "features",
     "fid",
@@ -73,6 +75,8 @@ class ExperimentConfig(Settings):
     """Feature extractors."""
     evaluations: dict[Name, EvaluationConfig] = {}
     """Evaluations."""
+    restorations: dict[Name, RestorationConfig] = {}
+    """Restorations of scenes."""
 
     def _faults(self) -> Iterator[str]:
         for name, dataset in self.datasets.items():
@@ -98,6 +102,13 @@ class ExperimentConfig(Settings):
             checks = (self._check_guidance, self._check_sampled, self._check_average)
             for check in (*checks, self._check_images, self._check_bands):
                 yield from check(name, evaluation, run)
+        for name, restoration in self.restorations.items():
+            key, hide = f"restorations.{name}", restoration.hide
+            yield from self._check_name(f"{key}.run", restoration.run, self.runs)
+            yield from self._check_name(f"{key}.dataset", restoration.dataset, self.datasets)
+            if hide is not None and hide.dataset is not None:
+                yield from self._check_name(f"{key}.hide.dataset", hide.dataset, self.datasets)
+            yield from restoration.faults(key, self)
         yield from self._check_ranks()
 
     def _check_ranks(self) -> Iterator[str]:

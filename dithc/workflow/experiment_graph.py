@@ -119,9 +119,9 @@ class ExperimentGraph:
         stages: dict[str, Iterable[str]] = {
             "inputs": synthetic,
             "scenes": experiment.datasets,
-            "tiles": experiment.datasets,
+            "tiles": experiment.tiled,
             "codecs": [name for name, codec in experiment.codecs.items() if codec.kind == "kl-vae"],
-            "latents": experiment.datasets,
+            "latents": experiment.tiled,
             "samples": experiment.evaluations,
             "restorations": experiment.restorations,
             "extractors": [name for name in experiment.extractors if self.extractor_of(name)],

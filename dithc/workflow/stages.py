@@ -67,8 +67,10 @@ def _datasets(graph: ExperimentGraph) -> Iterator[Stage]:
     for name in graph.experiment.datasets:
         made, scenes, tiles = graph.scene_input(name), graph.path("scenes", name), graph.path("tiles", name)
         steps: list[tuple[str, str, list[str]]] = [("synthesize", path, []) for path in made]
-        steps += [("ingest", scenes, made), ("tiles", tiles, [scenes])]
-        steps += [("latents", graph.path("latents", name), [tiles, *graph.codec_of(name)])]
+        steps += [("ingest", scenes, made)]
+        if name in graph.experiment.tiled:
+            steps += [("tiles", tiles, [scenes])]
+            steps += [("latents", graph.path("latents", name), [tiles, *graph.codec_of(name)])]
         for rule, output, needs in steps:
             yield _stage("dataset", name, rule, output, graph.log(f"{rule}/{name}"), needs)
 
@@ -129,7 +131,9 @@ def _evaluations(graph: ExperimentGraph) -> Iterator[Stage]:
 def _restorations(graph: ExperimentGraph) -> Iterator[Stage]:
     for name in graph.experiment.restorations:
         needs = [path for paths in graph.restore_input(name).values() for path in paths]
-        yield _stage("restoration", name, "restore", graph.path("restorations", name), graph.log(f"restore/{name}"), needs)
+        yield _stage(
+            "restoration", name, "restore", graph.path("restorations", name), graph.log(f"restore/{name}"), needs
+        )
 
 
 def _benches(graph: ExperimentGraph) -> Iterator[Stage]:

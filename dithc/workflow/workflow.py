@@ -129,7 +129,7 @@ class Workflow(ExperimentGraph):
         check_owner(Path(self.root), map(Path, paths))
 
     def _name(self, job: Any) -> str:
-        """Return the dataset, codec, run, extractor, evaluation or restoration of a job; for features of an evaluation, its extractor."""
+        """Return the dataset, codec, run ... of a job; for features of an evaluation, its extractor."""
         wildcards = dict(job.wildcards.items())
         if job.rule.name == "features_generated":
             return self.extractor_name(wildcards["evaluation"])

@@ -279,6 +279,15 @@ class ExperimentConfig(Settings):
             )
 
     @property
+    def tiled(self) -> list[str]:
+        """Datasets that are cut into tiles: all except those that restorations use, and nothing else."""
+        hides = (one.hide.dataset for one in self.restorations.values() if one.hide is not None)
+        restored = {*(one.dataset for one in self.restorations.values()), *hides}
+        used = {run.dataset for run in self.runs.values()}
+        used |= {getattr(one, "train_dataset", None) or "" for one in (*self.codecs.values(), *self.extractors.values())}
+        return [name for name in self.datasets if name in used or name not in restored]
+
+    @property
     def scored(self) -> list[str]:
         """Evaluations with scores; scenes are not compared with real tiles."""
         return [name for name, evaluation in self.evaluations.items() if evaluation.windows is None]

@@ -115,7 +115,7 @@ def _warnings(experiment: ExperimentConfig, results: ExperimentResults, missing:
 def _missing(experiment: ExperimentConfig, results: ExperimentResults) -> dict[str, list[str]]:
     """Return the names of missing results of a complete report by stage."""
     needed = {
-        "tiles": list(experiment.datasets),
+        "tiles": experiment.tiled,
         "train": list(experiment.runs),
         "sample": list(experiment.evaluations),
         "fid": experiment.scored,

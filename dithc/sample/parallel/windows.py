@@ -120,7 +120,6 @@ class WindowedDenoiser:
         self._denoise, self._grid, self._batch = denoise, grid, batch
         self.last: tuple[list[int], list[int]] = ([0], [0])
 
-    @torch.no_grad()
     def __call__(self, x: Tensor, t: Tensor, y: Tensor) -> Tensor:
         """Return the output for x (N, Z, H, W), equal timesteps t (N) and labels y (N)."""
         (height, width), (rows, columns) = self._grid.window, self._grid.starts(float(t[0]))

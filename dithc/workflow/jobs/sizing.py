@@ -281,7 +281,7 @@ def _restore(experiment: ExperimentConfig, name: str, ranks: int) -> tuple[float
     pixels = _scene_mb(experiment, restoration.dataset)[1] * MB / (4 * _bands(experiment.datasets[restoration.dataset]))
     passes = RESTORED_PASSES if restoration.method == "covariance" else JACOBIAN_PASSES
     windows = (pixels / side**2) / (1 - restoration.windows.overlap) ** 2
-    network = restoration.batch_size * tokens * width * 4 * run.model.kept_widths + run.model.parameters * 8
+    network = 4.0 * restoration.batch_size * tokens * width * run.model.kept_widths + run.model.parameters * 8
     if restoration.method == "jacobian":  # the network keeps the activations of all windows
         network += (restoration.block_size / side + 2) ** 2 * run.image_bytes(tokens)
     files = 4 * pixels * bands * (2 * members + 4)  # parts of the members, and images of members and statistics

@@ -10,7 +10,7 @@ with a separate `kind`; export it here if another package dispatches on it.
 """
 
 from dithc.config.load import load, load_experiment, load_machine
-from dithc.config.schema import ExperimentConfig, MachineConfig, codecs, datasets, evaluations, restoration, training
+from dithc.config.schema import ExperimentConfig, MachineConfig, codecs, datasets, evaluations, training
 from dithc.config.stage_spec import stage_spec
 
 __all__ = [
@@ -22,7 +22,6 @@ __all__ = [
     "load",
     "load_experiment",
     "load_machine",
-    "restoration",
     "stage_spec",
     "training",
 ]

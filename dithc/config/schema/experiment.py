@@ -7,9 +7,8 @@ from dithc.config.schema.base import Name, Place, Positive, Seed, Settings, Titl
 from dithc.config.schema.benchmarks import BenchConfig, PaperConfig
 from dithc.config.schema.codecs import AnyExtractor, Codec, ExternalCodecConfig, ExtractorConfig, KlVaeConfig
 from dithc.config.schema.datasets import SENTINEL2_BANDS, DatasetConfig
-from dithc.config.schema.evaluations import EvaluationConfig
+from dithc.config.schema.evaluations import EvaluationConfig, RestorationConfig
 from dithc.config.schema.machine import MachineConfig
-from dithc.config.schema.restoration import RestorationConfig
 from dithc.config.schema.training import MAX_SNAPSHOTS, RunConfig
 from dithc.core.logging import user_error
 from dithc.core.posthoc_ema import LARGEST_MISFIT, PowerFunctionProfile, combine_profiles
@@ -284,7 +283,9 @@ class ExperimentConfig(Settings):
         hides = (one.hide.dataset for one in self.restorations.values() if one.hide is not None)
         restored = {*(one.dataset for one in self.restorations.values()), *hides}
         used = {run.dataset for run in self.runs.values()}
-        used |= {getattr(one, "train_dataset", None) or "" for one in (*self.codecs.values(), *self.extractors.values())}
+        used |= {
+            getattr(one, "train_dataset", None) or "" for one in (*self.codecs.values(), *self.extractors.values())
+        }
         return [name for name in self.datasets if name in used or name not in restored]
 
     @property

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dithc.config import codecs, evaluations, restoration
+from dithc.config import codecs, evaluations
 from dithc.core.artifacts import Manifest
 from dithc.sample.job import SamplingJob
 
@@ -14,7 +14,7 @@ class RestorationJob:
     """Scenes to restore with one prior; paths are manifests."""
 
     name: str
-    settings: restoration.RestorationConfig
+    settings: evaluations.RestorationConfig
     spec: dict[str, Any]  # semantic settings for the manifest
     checkpoint: Path  # of the finished training run
     tiles: Path  # of the training run

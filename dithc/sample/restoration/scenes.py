@@ -14,7 +14,7 @@ import numpy.typing as npt
 from scipy.ndimage import gaussian_filter, maximum_filter
 from scipy.special import ndtri
 
-from dithc.config import restoration
+from dithc.config import evaluations
 from dithc.core.logging import get_logger, user_error
 from dithc.data import BandScaling, products
 from dithc.sample.seeds import noise_by_place
@@ -43,7 +43,7 @@ class RestorableScenes:
         self,
         folder: Path,
         info: dict[str, Any],
-        settings: restoration.RestorationConfig,
+        settings: evaluations.RestorationConfig,
         *,
         training: Path,
         hiding: Path | None = None,

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from dithc import diffusion
-from dithc.config import evaluations, restoration
+from dithc.config import evaluations
 from dithc.diffusion.restoration import (
     BandGroups,
     LinearOperator,
@@ -38,7 +38,7 @@ class BlockSampler:
         self,
         model: DiT,
         scenes: RestorableScenes,
-        settings: restoration.RestorationConfig,
+        settings: evaluations.RestorationConfig,
         *,
         objective: diffusion.Objective,
         covariance: RadialCovariance,

@@ -36,7 +36,14 @@ def dataset(root: Path, name: str) -> dict[str, Any]:
     source = {"kind": "sentinel2-array", "path": str(root / name), "bands": BANDS, "units": "dn", "offset": -1000}
     rendering = {"bands": ["B04", "B03", "B02"], "low": 0.0, "high": 0.3}
     split = {"train_fraction": 1.0, "val_fraction": 0.0}
-    return {"title": name, "codec": "none", "source": source, "tiles": {"size": SIZE}, "rendering": rendering, "split": split}
+    return {
+        "title": name,
+        "codec": "none",
+        "source": source,
+        "tiles": {"size": SIZE},
+        "rendering": rendering,
+        "split": split,
+    }
 
 
 @pytest.fixture(scope="session")
@@ -49,7 +56,13 @@ def prior(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_scene(root / "archive/0.tif", SHAPES[0], seed=7, spread=250, gaps=[(slice(20, 44), slice(16, 40))])
     write_scene(root / "archive/1.tif", SHAPES[1], seed=8, spread=250, gaps=[(slice(0, 24), slice(0, 24))])
     model = {"preset": "DiT-S/4", "hidden_size": 32, "depth": 1, "num_heads": 2, "learn_sigma": False}
-    run = {"dataset": "train", "model": model, "objective": {"prediction_type": "flow"}, "steps": 2, "global_batch_size": 4}
+    run = {
+        "dataset": "train",
+        "model": model,
+        "objective": {"prediction_type": "flow"},
+        "steps": 2,
+        "global_batch_size": 4,
+    }
     config = {
         "name": "e",
         "store": str(root / "store"),

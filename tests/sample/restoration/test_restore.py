@@ -188,7 +188,9 @@ def test_gaps_of_another_dataset_hide_pixels(make_job: Make) -> None:
 def test_scenes_unlike_the_training_scenes_are_rejected(make_job: Make, caplog: pytest.LogCaptureFixture) -> None:
     info = Tiles(make_job().tiles.parent).info
 
-    def scenes(level: str, *, units: str = "reflectance", baseline: str = "05.00", gsd: float = 10.0) -> SimpleNamespace:
+    def scenes(
+        level: str, *, units: str = "reflectance", baseline: str = "05.00", gsd: float = 10.0
+    ) -> SimpleNamespace:
         columns = {"scene_id": ["S"], "level": [level], "baseline": [baseline]}
         return SimpleNamespace(folder="f", index={"units": units, "gsd_m": gsd}, columns=columns)
 
@@ -203,3 +205,13 @@ def test_scenes_unlike_the_training_scenes_are_rejected(make_job: Make, caplog: 
     job = make_job()
     with pytest.raises(UserError, match="also B08"):
         RestorableScenes(job.scenes.parent, lacking, job.settings, training=job.training.parent)
+
+
+def test_rule_with_derivatives_restores_with_the_trained_network(make_job: Make) -> None:
+    job = make_job(members=2, method="jacobian", coarse={"B03": 4}, hide={"share": 0.3})
+    restore(job, Group())
+    flags, mean = read(job, 0, "flags"), read(job, 0, "mean")
+    assert (flags[1] == 2).all()
+    assert 0.1 < (flags[0] == 2).mean() < 0.7
+    assert np.isfinite(mean).all()
+    assert np.ptp(mean[flags == 2]) > 0

@@ -1,0 +1,7 @@
+"""Posterior sampling: images that agree with an observation, drawn with a network trained without it.
+
+`Selection`, `Resampling` and `BandGroups` are operators, `Observation` adds the observed numbers and their noise.
+`posterior_denoiser` wraps a network's `denoise` for any sampler. `RadialCovariance` estimates the covariance of the
+training data, which the default rule requires. `project` replaces observed pixels after the last step.
+`conditional_mean` is the baseline without a network. `restoration_times` chooses timesteps.
+"""

@@ -68,6 +68,7 @@ PUBLIC = {
     "dithc.engine.comm.launch",
     "dithc.engine.hcops.blocks",
     "dithc.sample.parallel",
+    "dithc.evaluate.restoration",
     "dithc.latents.as_xarray",
 }
 

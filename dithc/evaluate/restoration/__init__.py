@@ -1,0 +1,33 @@
+"""Scores of restored images against the truth, and the baselines to compare with.
+
+Contents: `pixel_scores` and `ensemble_scores` compare means and members with the truth inside a mask, and `pooled` joins
+the scores of several scenes. `sharpening` contains the scores of a finer grid (`opensr_scores`) and Wald's protocol
+(`degrade`). `baselines` contains simple fills and interpolations, `RegressionUNet` a trained regression, and
+`cloud_masks` draws hidden pixels from real cloud shapes.
+
+Invariants:
+- Values are in physical units, and sums are float64.
+- A score covers the pixels of its mask only. Hidden and observed pixels have separate scores.
+- Scores of an ensemble of K members are unbiased in K: fair CRPS, quantiles by K + 1 ranks, corrected spread.
+- Hidden pixels depend on (seed, number) only, so that all methods are evaluated with the same gaps.
+
+Extending: a new fill is a function `(x, valid) -> filled` and a line of `baselines.FILLS`. A new score is a key of a dict;
+`pooled` weights it by pixels.
+"""
+
+from dithc.evaluate.restoration import baselines, sharpening
+from dithc.evaluate.restoration.cloud_masks import cloud_masks
+from dithc.evaluate.restoration.regression import RegressionUNet, train_regression
+from dithc.evaluate.restoration.scores import central_interval, ensemble_scores, pixel_scores, pooled
+
+__all__ = [
+    "RegressionUNet",
+    "baselines",
+    "central_interval",
+    "cloud_masks",
+    "ensemble_scores",
+    "pixel_scores",
+    "pooled",
+    "sharpening",
+    "train_regression",
+]

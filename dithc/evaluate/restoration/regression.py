@@ -77,10 +77,11 @@ class RegressionUNet(nn.Module):
 def train_regression(
     tiles: NDArray[np.floating], hide: Hide, *, seed: int, steps: int | None = None, seconds: float = math.inf
 ) -> RegressionUNet:
-    """Train a network on tiles (n, C, H, W), standardized by band, for a number of steps or seconds.
+    """Train a network on square tiles (n, C, H, W), standardized by band, for a number of steps or seconds.
 
-    The loss is the mean square error of hidden pixels. Tiles are mirrored and turned at random. `hide` is called with
-    the numbers of the samples from 0 on. With `steps`, the result depends on the seed only.
+    The loss is the mean square error of hidden pixels with known values; unknown values of the tiles are NaN. Tiles are
+    mirrored and turned at random. `hide` is called with the numbers of the samples from 0 on. With `steps`, the result
+    depends on the seed only.
     """
     draws = torch.Generator().manual_seed(seed)
     with torch.random.fork_rng(devices=[]):
@@ -97,7 +98,8 @@ def train_regression(
         batch = torch.rot90(batch.flip(-1) if is_mirrored else batch, turns, (-2, -1))
         hidden: Any = torch.from_numpy(np.array(hide(range(step * BATCH, (step + 1) * BATCH))))
         hidden = (hidden if hidden.ndim == 4 else hidden[:, None]).expand_as(batch)
-        loss = (net(batch, ~hidden) - batch)[hidden].square().mean()
+        known = batch.isfinite()
+        loss = (net(batch, known & ~hidden) - batch)[known & hidden].square().mean()
         optimizer.zero_grad()
         loss.backward()
         nn.utils.clip_grad_norm_(net.parameters(), 1.0)

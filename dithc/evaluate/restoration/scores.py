@@ -23,6 +23,8 @@ CHUNK = 1 << 18  # values evaluated together: 32 MiB for 16 members in float64
 def pixel_scores(mean: Array, truth: Array, where: Mask | None = None, *, data_range: float | Array = 1.0) -> Scores:
     """Compare restored images with the truth (..., C, H, W) over a mask (..., H, W) or (..., C, H, W), or everywhere.
 
+    Score a large scene by blocks, and join them by `pooled`: memory holds several copies of a band.
+
     Args:
         mean: Restored images in physical units.
         truth: True images in the same units.

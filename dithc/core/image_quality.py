@@ -54,7 +54,7 @@ def structural_similarity(x: Array, y: Array, *, data_range: float) -> F64:
     """Return the similarity at each window of x and y (..., H, W) (Wang et al. 2004, equation 13).
 
     Windows are uniform, 7 x 7 pixels (or the size of a smaller image) and inside the image, so that the result is
-    (..., H - 6, W - 6). Moments are unbiased.
+    (..., H - 6, W - 6). Moments are unbiased. Windows with values that are not finite have NaN.
     """
     from scipy.ndimage import uniform_filter1d  # scipy takes longer to import than the package
 
@@ -66,12 +66,16 @@ def structural_similarity(x: Array, y: Array, *, data_range: float) -> F64:
         rows = uniform_filter1d(image, side, axis=-2)[..., inner, :]
         return np.asarray(uniform_filter1d(rows, side, axis=-1)[..., inner])
 
-    x, y = x.astype(np.float64), y.astype(np.float64)
+    known = np.isfinite(x) & np.isfinite(y)
+    x, y = (np.where(known, image, 0).astype(np.float64) for image in (x, y))
     mean_x, mean_y, unbiased = mean(x), mean(y), side**2 / max(1, side**2 - 1)
     var_x, var_y = (mean(x * x) - mean_x**2) * unbiased, (mean(y * y) - mean_y**2) * unbiased
     covariance = (mean(x * y) - mean_x * mean_y) * unbiased
     similarity = (2 * mean_x * mean_y + c1) * (2 * covariance + c2)
-    return np.asarray(similarity / ((mean_x**2 + mean_y**2 + c1) * (var_x + var_y + c2)))
+    similarity /= (mean_x**2 + mean_y**2 + c1) * (var_x + var_y + c2)
+    return (
+        similarity if known.all() else np.where(mean(known.astype(np.float64)) > 1 - 0.5 / side**2, similarity, np.nan)
+    )
 
 
 def window_shift(first: F64, second: F64) -> tuple[float, float, float]:

@@ -33,7 +33,7 @@ def pixel_scores(mean: Array, truth: Array, where: Mask | None = None, *, data_r
 
     Returns:
         `pixels` (number of evaluated values), `rmse`, `mae`, `bias` (mean minus truth), `psnr_db`, `ssim` (mean over
-        windows centered on evaluated values; None without any), `sam_degrees` (mean over pixels with an evaluated
+        complete windows centered on evaluated values; None without any), `sam_degrees` (mean over pixels with an evaluated
         band; None for one band). All scores except `pixels` are None for an empty mask.
     """
     mask = _mask(where, truth.shape)
@@ -47,7 +47,7 @@ def pixel_scores(mean: Array, truth: Array, where: Mask | None = None, *, data_r
         relative += squares / width**2
         places = structural_similarity(x, y, data_range=float(width))  # (..., H - 6, W - 6)
         top, left = ((image - inner) // 2 for image, inner in zip(x.shape[-2:], places.shape[-2:], strict=True))
-        centers = inside[..., top : top + places.shape[-2], left : left + places.shape[-1]]
+        centers = inside[..., top : top + places.shape[-2], left : left + places.shape[-1]] & np.isfinite(places)
         similarity, windows = similarity + float(places[centers].sum()), windows + int(centers.sum())
     count = int(mask.sum())
     if not count:

@@ -5,8 +5,9 @@ import pytest
 import torch
 
 from dithc.core.logging import UserError
-from dithc.evaluate.restoration import RegressionUNet, cloud_masks, train_regression
+from dithc.evaluate.restoration import cloud_masks, train_regression
 from dithc.evaluate.restoration.baselines import date_fill, mean_fill, nearest_fill
+from dithc.evaluate.restoration.regression import RegressionUNet
 
 X = np.arange(24.0).reshape(2, 3, 4)
 

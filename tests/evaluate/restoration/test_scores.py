@@ -39,6 +39,7 @@ def test_ssim_averages_windows_centered_on_the_mask(draws: np.random.Generator) 
         where = np.zeros((16, 16), bool)
         where[row, column] = True
         where[0, 0] = True  # without a window inside the image
+        where[10, 5], mean[0, 12, 5] = True, np.nan  # without a complete window
         x, y = (image[0, row - 3 : row + 4, column - 3 : column + 4].ravel() for image in (mean, truth))
         (var_x, both), (_, var_y) = np.cov(x, y)
         c1, c2 = 0.01**2, 0.03**2

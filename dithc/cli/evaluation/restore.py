@@ -38,6 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    from dithc.cli.evaluation.restoration_scores import score
     from dithc.config import load
     from dithc.core.logging import user_error
     from dithc.sample.restoration import RestorationJob, restore
@@ -68,4 +69,4 @@ def run(args: argparse.Namespace) -> int:
     ):
         if not is_acquired:
             return HELD
-        return STOPPED if restore(job, group) is None else 0
+        return STOPPED if restore(job, group, score=score) is None else 0

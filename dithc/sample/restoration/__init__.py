@@ -17,6 +17,7 @@ is an entry of `outputs.STATISTICS`.
 """
 
 from dithc.sample.restoration.job import RestorationJob
+from dithc.sample.restoration.outputs import ComparedPart, RestoredScene
 from dithc.sample.restoration.pipeline import restore
 
-__all__ = ["RestorationJob", "restore"]
+__all__ = ["ComparedPart", "RestorationJob", "RestoredScene", "restore"]

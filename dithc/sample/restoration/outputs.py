@@ -7,9 +7,11 @@ Legend: k members of a part, K members, C bands, H, W scene, n restored values.
 
 import hashlib
 import io
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -28,10 +30,29 @@ RECORD_FILE = "scene.json"
 STATISTICS: dict[str, Callable[[Values], npt.NDArray[Any]]] = {
     "mean": lambda members: members.mean(0, dtype=np.float64),
     "deviation": lambda members: members.std(0, ddof=1, dtype=np.float64),
-    "q05": lambda members: np.quantile(members, 0.05, axis=0),
-    "q95": lambda members: np.quantile(members, 0.95, axis=0),
+    "q05": lambda members: np.quantile(members, 0.05, axis=0, method="weibull"),
+    "q95": lambda members: np.quantile(members, 0.95, axis=0, method="weibull"),
 }
-"""Images computed from the members (K, n). A pixel that was observed has its value, and the deviation 0."""
+"""Images computed from the members (K, n). A pixel that was observed has its value, and the deviation 0.
+
+Quantiles are ranks p (K + 1), which do not narrow for few members."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ComparedPart:
+    """Part of a restored scene with its truth in the units of the dataset, for scores.
+
+    `surroundings` have a context on each side; `inner` are the rows and columns of the part in them.
+    """
+
+    members: Values  # (K, C, h, w)
+    truth: Values  # (C, h, w)
+    compared: npt.NDArray[np.bool_]  # (C, h, w), restored pixels with valid truth
+    surroundings: Values  # (C, height, width)
+    observed: npt.NDArray[np.bool_]  # (C, height, width)
+    clear: npt.NDArray[np.bool_]  # (height, width), without gap at any resolution
+    inner: tuple[slice, slice]
+    coarse: dict[int, int]  # factor by band
 
 
 def write_part(path: Path, values: Values, *, identity: str) -> None:
@@ -180,6 +201,37 @@ class RestoredScene:
         atomic_write(record, dump_checksummed(content))
         for path in self.part_files():
             path.unlink(missing_ok=True)
+
+    def compared(self, *, side: int, context: int) -> Iterator[ComparedPart]:
+        """Yield the parts of a written scene, of about `side` pixels, with their truth and a context for baselines."""
+        multiple = math.lcm(*self.scenes.coarse.values())
+        step, margin = (-(-length // multiple) * multiple for length in (side, context))
+        _, height, width = self.shape
+        for top, left in product(range(0, height, step), range(0, width, step)):
+            rows, columns = slice(top, min(height, top + step)), slice(left, min(width, left + step))
+            wide = [
+                slice(max(0, part.start - margin), min(length, part.stop + margin))
+                for part, length in ((rows, height), (columns, width))
+            ]
+            flags, *members = (
+                products.read_window(self.folder / f"{name}.tif", rows, columns)
+                for name in ("flags", *self.names[len(STATISTICS) :])
+            )
+            yield ComparedPart(
+                members=np.stack(members),
+                truth=self.scenes.physical(self.scene, rows, columns),
+                compared=(flags == Flag.RESTORED)
+                & self.scenes.truth(self.scene, rows, columns)
+                & self.scenes.has_truth,
+                surroundings=self.scenes.physical(self.scene, *wide),
+                observed=self.scenes.flags(self.scene, *wide) == Flag.OBSERVED,
+                clear=~self.scenes.gaps(self.scene, *wide),
+                inner=(
+                    slice(rows.start - wide[0].start, rows.stop - wide[0].start),
+                    slice(columns.start - wide[1].start, columns.stop - wide[1].start),
+                ),
+                coarse=self.scenes.coarse,
+            )
 
     def _write(
         self, name: str, rows: Iterator[Any], bands: products.Bands, tags: dict[str, str], *, categorical: bool = False

@@ -67,6 +67,17 @@ class RestorableScenes:
         self.scaling = BandScaling({**info, **stored})
         self.count = self._scenes.count
 
+    @property
+    def has_truth(self) -> Array:
+        """Mask (C, 1, 1) of the bands that the scenes have."""
+        return np.array([band is not None for band in self._bands])[:, None, None]
+
+    @property
+    def groups(self) -> dict[str, Array]:
+        """Masks (C) of the bands by observation: `gaps`, `coarse` and `missing`."""
+        is_coarse = np.isin(np.arange(len(self._whole)), list(self.coarse))
+        return {"gaps": self._whole, "coarse": is_coarse, "missing": ~self._whole & ~is_coarse}
+
     def shape(self, scene: int) -> tuple[int, int]:
         """Return the shape (H, W) of a scene."""
         columns = self._scenes.columns

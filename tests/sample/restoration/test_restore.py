@@ -1,5 +1,6 @@
 """Tests of a complete restoration: values of its files, resumption, ranks, hidden pixels, and rejected scenes."""
 
+import json
 import pickle
 from collections.abc import Callable
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 import rasterio
 
 import dithc
+from dithc.cli import main
 from dithc.core.artifacts import Manifest
 from dithc.core.logging import UserError
 from dithc.data import Tiles
@@ -57,7 +59,9 @@ def test_files_have_observed_values_statistics_of_members_and_the_grid(make_job:
     np.testing.assert_allclose(read(job, 0, "deviation")[flags == 2], gap.std(0, ddof=1), rtol=1e-5)
     assert (read(job, 0, "deviation")[flags == 1] == 0).all()
     for name, share in (("q05", 0.05), ("q95", 0.95)):
-        np.testing.assert_allclose(read(job, 0, name)[flags == 2], np.quantile(gap, share, axis=0), rtol=1e-5)
+        np.testing.assert_allclose(
+            read(job, 0, name)[flags == 2], np.quantile(gap, share, axis=0, method="weibull"), rtol=1e-5
+        )
     with rasterio.open(job.out.parent / "scene-00000/mean.tif") as source:
         assert (source.crs.to_epsg(), source.transform, source.descriptions) == (32650, TRANSFORM, tuple(BANDS))
         assert source.units == ("reflectance",) * 3
@@ -215,3 +219,34 @@ def test_rule_with_derivatives_restores_with_the_trained_network(make_job: Make)
     assert 0.1 < (flags[0] == 2).mean() < 0.7
     assert np.isfinite(mean).all()
     assert np.ptp(mean[flags == 2]) > 0
+
+
+def test_command_scores_hidden_pixels(make_job: Make, prior: Path) -> None:
+    job = make_job(members=4, coarse={"B03": 2}, hide={"share": 0.3})
+    config = json.loads((prior / "config.json").read_text())
+    config["restorations"]["x"] = job.settings.model_dump(mode="json", exclude_defaults=True)
+    path = job.out.parent.with_suffix(".json")
+    path.write_text(json.dumps(config))
+    line = ["restore", "--config", path, "--restoration", "x", "--checkpoint", job.checkpoint, "--tiles", job.tiles]
+    line += ["--training", job.training, "--scenes", job.scenes, "--out", job.out]
+    assert main([*map(str, line), "--masks", str(job.scenes)]) == 2
+    assert main(list(map(str, line))) == 0
+    errors: dict[str, list[np.ndarray]] = {"gaps": [], "coarse": []}
+    for scene in range(2):
+        truth = dithc.open(job.scenes, image=scene)
+        is_compared = (read(job, scene, "flags") == 2) & (truth.coords["mask"].values == 1)
+        error = read(job, scene, "mean").astype(np.float64) - truth.values
+        for group, bands in (("gaps", [0, 2]), ("coarse", [1])):
+            errors[group].append(error[bands][is_compared[bands]])
+    scores = json.loads((job.out.parent / "scores.json").read_text())
+    assert scores == Manifest.read(job.out).summary["scores"]
+    for group, parts in errors.items():
+        found, error = scores[group], np.concatenate(parts)
+        assert found["restored"]["pixels"] == found["nearest neighbor"]["pixels"] == len(error)
+        assert found["restored"]["rmse"] == pytest.approx(np.sqrt((error**2).mean()), rel=1e-5)
+        assert 0 < found["ensemble"]["coverage"] < 1
+        assert found["band mean"]["rmse"] > 0
+    spread = (
+        250 / np.sqrt(3) / 10_000
+    )  # of independent uniform pixels; a coarse pixel removes a quarter of the variance
+    assert scores["gaps"]["band mean"]["rmse"] == pytest.approx(spread, rel=0.1)

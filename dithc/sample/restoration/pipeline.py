@@ -47,7 +47,7 @@ def restore(job: RestorationJob, group: Group, *, score: Score | None = None) ->
         UserError: Inputs are missing, damaged or inconsistent, a sampled value is not finite, or the disk is full.
     """
     start = time.monotonic()
-    output, owner = outputs.OutputFolder.of(job.out), {"stage": "restore", "name": job.name}
+    output, owner = outputs.OutputFolder.of(job.out), dict[str, Any](stage="restore", name=job.name)
     if group.rank == 0:
         output.check(**owner)
     inputs = job.inputs()

@@ -4,6 +4,7 @@ Legend: N members, C bands, h, w block, M observed values.
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -71,16 +72,14 @@ class BlockSampler:
         labels = torch.full((len(numbers),), self._label(scene))
         network = windows.WindowedDenoiser(self._predict, self.grid(block), batch=settings.batch_size)
 
-        def denoise(x: Tensor, t: Tensor) -> Tensor:
-            return network(x, t, labels)
-
+        denoise = diffusion.guided_denoiser(network, labels, scale=1.0)
         if observation is not None:
             denoise = posterior_denoiser(denoise, objective, observation, self._covariance, rule=settings.method)
         shape = len(self._scenes.info["bands"]), *block.size
         origin = block.rows.domain.start, block.columns.domain.start
         indices = [self._scenes.noise_index(scene, number) for number in numbers]
         noise = noise_by_place(settings.seed, indices, shape, origin=origin)
-        options = {"steps": settings.steps, "shape": shape, "noise": noise, "clip": 1.0}
+        options: dict[str, Any] = {"steps": settings.steps, "shape": shape, "noise": noise, "clip": 1.0}
         schedule, integrand = objective.schedule, objective.sampled(denoise)
         if schedule is None:
             x = diffusion.sample_flow(self._sampler, velocity=integrand, **options)

@@ -65,6 +65,7 @@ PUBLIC = {
     "dithc.bench.simulate",
     "dithc.data.export",
     "dithc.data.stac",
+    "dithc.diffusion.restoration",
     "dithc.engine.comm.launch",
     "dithc.engine.hcops.blocks",
     "dithc.sample.parallel",

@@ -48,14 +48,14 @@ class RadialCovariance:
         mean = pixels.mean(0)
         basis = torch.linalg.eigh(torch.cov(pixels.T, correction=0).reshape(len(mean), -1)).eigenvectors
         lags = min(data.shape[2:])
-        products, pairs = 0.0, 0.0  # by lag, (C, 2 h, 2 w) and (2 h, 2 w)
+        products = pairs = torch.zeros(())  # by lag, (C, 2 h, 2 w) and (2 h, 2 w)
         for part, where in zip(data.split(CHUNK), valid.split(CHUNK), strict=True):
             residual = torch.where(where[:, None], part.double() - mean[:, None, None], 0.0)
             products = products + _pair_sums(torch.einsum("cd,nchw->ndhw", basis, residual))
             pairs = pairs + _pair_sums(where.double())
         radial = _radial_fit(products, pairs, lags)  # (C, R)
         offset = radial[:, lags // 2 :].mean(1).clamp(min=0)
-        share = torch.arange(lags, dtype=torch.float64) / lags
+        share = torch.arange(lags, dtype=torch.float64) / lags  # of the range
         taper = (1 - share) ** 4 * (4 * share + 1)  # Wendland 1995: positive definite in up to three dimensions
         return cls(mean, basis, (radial - offset[:, None]) * taper, offset)
 
@@ -77,16 +77,10 @@ class RadialCovariance:
         lower, share = _interpolation(_torus_distances(*torus), lags)
         values = torch.nn.functional.pad(self.radial, (0, 2))  # (C, R + 2)
         plane = (1 - share) * values[:, lower] + share * values[:, lower + 1]  # (C, height, width)
-        waves = torch.fft.rfft2(plane).real.clamp(min=FLOOR * float(self.radial[:, 0].max()))
+        waves: Tensor = torch.fft.rfft2(plane).real.clamp(min=FLOOR * float(self.radial[:, 0].max()))
         waves[:, 0, 0] += self.offset * math.prod(torus)
         return waves
 
-    def _torus(self, size: tuple[int, int]) -> tuple[int, int]:
-        from scipy.fft import next_fast_len  # scipy takes as long as the rest of the package
-
-        height, width = (2 * next_fast_len(-(-(side + self.radial.shape[1]) // 2)) for side in size)
-        return height, width
-
     def apply(self, x: Tensor) -> Tensor:
         """Return the product of the covariance and x (N, C, H, W)."""
         return self.filter(x, self.spectrum((x.shape[2], x.shape[3])))
@@ -94,48 +88,31 @@ class RadialCovariance:
     def filter(self, x: Tensor, spectrum: Tensor) -> Tensor:
         """Multiply x (N, C, H, W), continued by zeros, by a spectrum (C, height, width // 2 + 1) of its torus."""
         basis = self.basis.to(x.dtype)
-        components = (basis.T @ x.flatten(2)).unflatten(2, x.shape[2:])
+        components = (basis.T @ x.flatten(2)).reshape(x.shape)
         filtered = on_torus(components, spectrum.shape, lambda waves: waves.mul_(spectrum))
-        return (basis @ filtered.flatten(2)).unflatten(2, x.shape[2:])
+        return (basis @ filtered.flatten(2)).reshape(x.shape)
 
     def _torus(self, size: tuple[int, int]) -> tuple[int, int]:
         from scipy.fft import next_fast_len  # scipy takes as long as the rest of the package
 
         height, width = (2 * next_fast_len(-(-(side + self.radial.shape[1]) // 2)) for side in size)
         return height, width
-
-    def apply(self, x: Tensor) -> Tensor:
-        """Return the product of the covariance and x (N, C, H, W)."""
-        return self.filter(x, self.spectrum((x.shape[2], x.shape[3])))
-
-    def filter(self, x: Tensor, spectrum: Tensor) -> Tensor:
-        """Multiply x (N, C, H, W), continued by zeros, by a spectrum (C, height, width // 2 + 1) of its torus."""
-        torus = self._torus((x.shape[2], x.shape[3]))
-        basis = self.basis.to(x.dtype)
-        components = (basis.T @ x.flatten(2)).unflatten(2, x.shape[2:])
-        waves = torch.fft.rfft2(components, s=torus).mul_(spectrum.to(x.dtype))
-        filtered = torch.fft.irfft2(waves, s=torus)[..., : x.shape[2], : x.shape[3]]
-        return (basis @ filtered.flatten(2)).unflatten(2, x.shape[2:])
-
-    def variances(self, spectrum: Tensor) -> Tensor:
-        """Return the variance of each band (C) under a spectrum of the torus for images of width W."""
-        width = 2 * (spectrum.shape[2] - 1)
-        counts = torch.full((spectrum.shape[2],), 2.0, dtype=spectrum.dtype)
-        counts[0] = counts[-1] = 1
-        return self.basis.to(spectrum.dtype) ** 2 @ (spectrum * counts).sum((1, 2)) / (spectrum.shape[1] * width)
 
 
 def on_torus(x: Tensor, spectrum: tuple[int, ...], change: Callable[[Tensor], Tensor]) -> Tensor:
     """Return x (N, C, H, W), continued by zeros, with changed waves (N, C, height, width // 2 + 1) of a torus."""
     torus = spectrum[-2], 2 * (spectrum[-1] - 1)
-    changed = torch.fft.irfft2(change(torch.fft.rfft2(x, s=torus)), s=torus)
-    return changed[..., : x.shape[2], : x.shape[3]]
+    waves = change(torch.fft.fft(torch.fft.rfft(x, n=torus[1]), n=torus[0], dim=2))
+    rows = torch.fft.ifft(waves, dim=2)[:, :, : x.shape[2]]  # (N, C, H, width // 2 + 1)
+    result: Tensor = torch.fft.irfft(rows, n=torus[1])[..., : x.shape[3]]
+    return result
 
 
 def _pair_sums(x: Tensor) -> Tensor:
     """Return sums (..., 2 h, 2 w) over images x (n, ..., h, w) of the products of two pixels, by their lag."""
     shape = 2 * x.shape[-2], 2 * x.shape[-1]  # without wrapping
-    return torch.fft.irfft2(torch.fft.rfft2(x, s=shape).abs().square().sum(0), s=shape)
+    sums: Tensor = torch.fft.irfft2(torch.fft.rfft2(x, s=shape).abs().square().sum(0), s=shape)
+    return sums
 
 
 def _radial_fit(products: Tensor, pairs: Tensor, lags: int) -> Tensor:
@@ -153,7 +130,8 @@ def _radial_fit(products: Tensor, pairs: Tensor, lags: int) -> Tensor:
     hats.scatter_(1, lower[:, None], (1 - share)[:, None]).scatter_add_(1, lower[:, None] + 1, share[:, None])
     normal = hats.T @ (hats * pairs[near][:, None])
     normal += 1e-9 * normal.trace() * torch.eye(lags + 1, dtype=torch.float64)  # lags without pairs have covariance 0
-    return torch.linalg.solve(normal, hats.T @ products[:, near].T).T[:, :lags]
+    radial: Tensor = torch.linalg.solve(normal, hats.T @ products[:, near].T).T
+    return radial[:, :lags]
 
 
 def _torus_distances(height: int, width: int) -> Tensor:

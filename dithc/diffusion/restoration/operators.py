@@ -10,12 +10,11 @@ from collections.abc import Mapping
 from itertools import pairwise
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from dithc.core.logging import user_error
 
-KERNEL_RADIUS = 3.5  # in standard deviations of a blur, beyond the coarse pixel
+KERNEL_RADIUS = 4.5  # in standard deviations
 
 
 class LinearOperator(ABC):
@@ -63,7 +62,7 @@ class Selection(LinearOperator):
         return x.flatten(1).index_select(1, self._index)
 
     def adjoint(self, y: Tensor) -> Tensor:
-        return y.new_zeros(len(y), math.prod(self.shape)).index_copy_(1, self._index, y).unflatten(1, self.shape)
+        return y.new_zeros(len(y), math.prod(self.shape)).index_copy_(1, self._index, y).reshape(-1, *self.shape)
 
     def row_norms(self) -> Tensor:
         return torch.ones(self.size, dtype=torch.float64)
@@ -73,7 +72,7 @@ class Selection(LinearOperator):
         return (counts > 0).double()[:, None, None].expand(-1, torus[0], torus[1] // 2 + 1)
 
     def paste(self, x: Tensor, y: Tensor) -> Tensor:
-        return x.flatten(1).index_copy(1, self._index, y.to(x.dtype)).unflatten(1, self.shape)
+        return x.flatten(1).index_copy(1, self._index, y.to(x.dtype)).reshape(x.shape)
 
 
 class Resampling(LinearOperator):
@@ -82,7 +81,7 @@ class Resampling(LinearOperator):
     def __init__(
         self, shape: tuple[int, int, int], factor: int, mtf: float | None = None, valid: Tensor | None = None
     ) -> None:
-        """Prepare the kernel, which is normalized within the image.
+        """Compute the weights, which sum to 1 within the image.
 
         Args:
             shape: (C, H, W). Rows and columns beyond a multiple of the factor are unobserved.
@@ -100,55 +99,47 @@ class Resampling(LinearOperator):
         if mtf is not None and not 0 < mtf < 1:
             fix = "use the modulation of the sensor's data sheet, such as 0.25"
             raise user_error("modulation at the Nyquist frequency", got=mtf, expected="between 0 and 1", fix=fix)
-        self._margin, self._kernel = 0, torch.full((factor,), 1 / factor, dtype=torch.float64)
-        if mtf is not None:
-            sigma = factor * math.sqrt(-2 * math.log(mtf)) / math.pi  # exp(-(pi sigma / factor)^2 / 2) = mtf
-            self._margin = math.ceil(KERNEL_RADIUS * sigma)
-            offsets = torch.arange(factor + 2 * self._margin, dtype=torch.float64)
-            self._kernel = torch.exp(-0.5 * ((offsets - offsets.mean()) / sigma) ** 2)
-        coarse = shape[0], shape[1] // factor, shape[2] // factor
-        inside = torch.ones(1, *shape, dtype=torch.float64)
-        self._scale = 1 / self._convolve(inside)[0]  # (C, h, w)
+        # exp(-(pi sigma / factor)^2 / 2) = mtf
+        self._sigma = None if mtf is None else factor * math.sqrt(-2 * math.log(mtf)) / math.pi
+        self._rows, self._columns = self._weights(shape[1]), self._weights(shape[2])  # (h, H), (w, W)
+        coarse = shape[0], len(self._rows), len(self._columns)
         self._valid = Selection(torch.ones(coarse, dtype=torch.bool) if valid is None else valid)
         self.size = self._valid.size
 
     def apply(self, x: Tensor) -> Tensor:
-        return self._valid.apply(self._convolve(x) * self._scale.to(x.dtype))
+        return self._valid.apply(self._rows.to(x.dtype) @ x @ self._columns.T.to(x.dtype))
 
     def adjoint(self, y: Tensor) -> Tensor:
-        coarse = (self._valid.adjoint(y) * self._scale.to(y.dtype)).flatten(0, 1)[:, None]  # (N C, 1, h, w)
-        height, width = (side % self._factor for side in self.shape[1:])
-        kernel, margin, factor = self._kernel.to(y.dtype), self._margin, self._factor
-        rows = F.conv_transpose2d(
-            coarse, kernel[None, None, :, None], stride=(factor, 1), padding=(margin, 0), output_padding=(height, 0)
-        )
-        columns = F.conv_transpose2d(
-            rows, kernel[None, None, None], stride=(1, factor), padding=(0, margin), output_padding=(0, width)
-        )
-        return columns.reshape(-1, *self.shape)
+        return self._rows.T.to(y.dtype) @ self._valid.adjoint(y) @ self._columns.to(y.dtype)
 
     def row_norms(self) -> Tensor:
-        squares = self._convolve(torch.ones(1, *self.shape, dtype=torch.float64), self._kernel**2)
-        return self._valid.apply(squares * self._scale**2)[0]
+        norms = self._rows.square().sum(1)[:, None] * self._columns.square().sum(1)  # (h, w)
+        return self._valid.apply(norms.expand(1, self.shape[0], -1, -1))[0]
 
     def gains(self, torus: tuple[int, int]) -> Tensor:
-        offsets = torch.arange(len(self._kernel), dtype=torch.float64)
-        rows, columns = torch.fft.fftfreq(torus[0]).double().abs(), torch.fft.rfftfreq(torus[1]).double()
-        axes = [
-            torch.cos(2 * math.pi * axis[:, None] * (offsets - offsets.mean())) @ self._kernel / self._kernel.sum()
-            * (axis <= 0.5 / self._factor)
-            for axis in (rows, columns)
-        ]
-        gain = axes[0][:, None] * axes[1] / self._factor
+        rows, columns = torch.fft.fftfreq(torus[0]).double(), torch.fft.rfftfreq(torus[1]).double()
+        gain = self._gain(rows)[:, None] * self._gain(columns) / self._factor
         return gain * self._valid.gains((1, 0))  # (C, height, width // 2 + 1)
 
-    def _convolve(self, x: Tensor, kernel: Tensor | None = None) -> Tensor:
-        """Return weighted sums (N, C, h, w) over the fine pixels of each coarse pixel, by columns, then by rows."""
-        taps = (self._kernel if kernel is None else kernel).to(x.dtype)
-        planes = x.flatten(0, 1)[:, None]  # (N C, 1, H, W)
-        columns = F.conv2d(planes, taps[None, None, None], stride=(1, self._factor), padding=(0, self._margin))
-        rows = F.conv2d(columns, taps[None, None, :, None], stride=(self._factor, 1), padding=(self._margin, 0))
-        return rows.reshape(len(x), -1, *rows.shape[2:])
+    def _weights(self, length: int) -> Tensor:
+        """Return the weights of fine pixels (length) in each coarse pixel (length // factor) along an axis."""
+        centers = (torch.arange(length // self._factor, dtype=torch.float64) + 0.5) * self._factor - 0.5
+        distance = (torch.arange(length) - centers[:, None]).abs()
+        weights = self._kernel(distance)
+        return weights / weights.sum(1, keepdim=True)
+
+    def _kernel(self, distance: Tensor) -> Tensor:
+        if self._sigma is None:
+            return (distance < self._factor / 2).double()
+        weights = torch.exp(-0.5 * (distance / self._sigma) ** 2)
+        return weights * (distance < KERNEL_RADIUS * self._sigma)
+
+    def _gain(self, frequency: Tensor) -> Tensor:
+        """Return the gain at frequencies in cycles per fine pixel, 0 above the Nyquist frequency of the coarse grid."""
+        offsets = torch.arange(-8 * self._factor, 8 * self._factor, dtype=torch.float64) + (self._factor + 1) % 2 / 2
+        weights = self._kernel(offsets.abs())
+        gain = torch.cos(2 * math.pi * frequency[:, None] * offsets) @ weights / weights.sum()
+        return torch.where(frequency.abs() <= 0.5 / self._factor, gain, 0)
 
 
 class BandGroups(LinearOperator):
@@ -165,18 +156,18 @@ class BandGroups(LinearOperator):
             if operator.shape != (len(bands), *shape[1:]):
                 expected, fix = (len(bands), *shape[1:]), "create the operator for its group of bands"
                 raise user_error(f"shape of bands {bands}", got=operator.shape, expected=expected, fix=fix)
-        self._groups = [(list(bands), operator) for bands, operator in groups.items()]
+        self._groups = [(torch.tensor(bands), operator) for bands, operator in groups.items()]
         ends = torch.tensor([operator.size for _, operator in self._groups]).cumsum(0).tolist()
         self._spans = [slice(first, end) for first, end in pairwise([0, *ends])]
         self.size = ends[-1]
 
     def apply(self, x: Tensor) -> Tensor:
-        return torch.cat([operator.apply(x[:, bands]) for bands, operator in self._groups], dim=1)
+        return torch.cat([operator.apply(x.index_select(1, bands)) for bands, operator in self._groups], dim=1)
 
     def adjoint(self, y: Tensor) -> Tensor:
         x = y.new_zeros(len(y), *self.shape)
         for (bands, operator), span in zip(self._groups, self._spans, strict=True):
-            x[:, bands] += operator.adjoint(y[:, span])
+            x.index_add_(1, bands, operator.adjoint(y[:, span]))
         return x
 
     def row_norms(self) -> Tensor:

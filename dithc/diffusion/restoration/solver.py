@@ -14,7 +14,7 @@ from dithc.diffusion.restoration.observation import Observation
 
 Multiply = Callable[[Tensor], Tensor]
 
-TOLERANCE = 1e-2
+TOLERANCE = 0.05
 CHUNK = 1 << 14  # frequencies per batch of matrix inverses
 
 log = get_logger(__name__)
@@ -24,7 +24,7 @@ class Solver:
     """Update of clean images by an observation, for one covariance C of the images."""
 
     def __init__(
-        self, observation: Observation, covariance: RadialCovariance, spectrum: Tensor, error: float
+        self, observation: Observation, covariance: RadialCovariance, spectrum: Tensor, *, error: float
     ) -> None:
         """Prepare the preconditioner.
 
@@ -40,17 +40,22 @@ class Solver:
         self._variance = variance.to(dtype)
         sums, counts = (operator.adjoint(part[None]).sum((0, 2, 3)) for part in (variance, torch.ones_like(variance)))
         gains = operator.gains((spectrum.shape[1], 2 * (spectrum.shape[2] - 1)))  # (C, height, width // 2 + 1)
-        noise = (sums / counts)[:, None, None]  # (C, 1, 1), NaN for unobserved bands
+        noise = torch.where(counts > 0, sums / counts.clamp(min=1), 1)[:, None, None]  # (C, 1, 1)
         self._inverse: Tensor | None = None
         if torch.equal(gains, gains[:1].expand_as(gains)) and torch.allclose(noise, noise[:1]):
             # A commutes with the basis: the components are separate.
             inverse = 1 / (gains**2 * (gains**2 * spectrum + noise))
             self._filter = torch.where(gains == 0, 0, inverse).to(dtype)
         else:
-            self._inverse = self._inverses(gains.flatten(1), noise[:, 0])
+            self._inverse = self._inverses(gains, noise)
 
-    def update(self, clean: Tensor, *, limit: int, multiply: Multiply | None = None) -> Tensor:
-        """Return C A* (Sy + A C A*)^-1 (y - A x) for x = `clean` (N, C, H, W), with `multiply` by another C."""
+    def update(
+        self, clean: Tensor, *, limit: int, multiply: Multiply | None = None, start: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Return C A* w for x = `clean` (N, C, H, W), and w = (Sy + A C A*)^-1 (y - A x) (N, M).
+
+        `multiply` multiplies by another C, `start` is an approximate w.
+        """
         operator, covariance = self._observation.operator, self._covariance
         by = multiply or (lambda z: covariance.filter(z, self._spectrum))
 
@@ -58,8 +63,8 @@ class Solver:
             return self._variance * w + operator.apply(by(operator.adjoint(w)))
 
         target = self._observation.residual(clean)
-        solution = conjugate_gradients(system, target, self._precondition, limit=limit)
-        return by(operator.adjoint(solution))
+        solution = conjugate_gradients(system, target, self._precondition, limit=limit, start=start)
+        return by(operator.adjoint(solution)), solution
 
     def _precondition(self, residual: Tensor) -> Tensor:
         operator = self._observation.operator
@@ -70,39 +75,49 @@ class Solver:
 
     def _multiply_inverse(self, waves: Tensor) -> Tensor:
         assert self._inverse is not None
-        by_frequency = torch.view_as_real(waves).movedim((2, 3), (0, 1))  # (height, width, N, C, 2)
-        columns = by_frequency.flatten(0, 1).transpose(1, 2).flatten(2)  # (F, C, 2 N)
-        result = (self._inverse @ columns).unflatten(2, (-1, 2)).unflatten(0, waves.shape[2:])
-        return torch.view_as_complex(result.permute(3, 2, 0, 1, 4).contiguous())
+        return torch.stack([(row * waves).sum(1) for row in self._inverse], dim=1)
 
     def _inverses(self, gains: Tensor, noise: Tensor) -> Tensor:
-        """Return G = D^-1 (D C D + noise)^-1 D^-1 by frequency (F, C, C), with D the gains; 0 for D = 0.
+        """Return G = D^-1 (D C D + noise)^-1 D^-1 by frequency (C, C, height, width), with D the gains; 0 for D = 0.
 
         Then A G A* (A C A* + Sy) is about 1, as if all pixels of each grid were observed, without aliasing.
         """
-        basis, spectrum = self._covariance.basis, self._spectrum.flatten(1)
-        inverses = torch.empty(gains.shape[1], *basis.shape, dtype=self._spectrum.dtype)
+        dtype = self._spectrum.dtype
+        basis, spectrum = self._covariance.basis.to(dtype), self._spectrum.flatten(1)
+        gains, noise = gains.flatten(1).to(dtype), noise.flatten().to(dtype)
+        products = (basis[:, None] * basis).flatten(0, 1).T  # (C, C C)
+        inverses = torch.empty(*basis.shape, gains.shape[1], dtype=dtype)
         for first in range(0, gains.shape[1], CHUNK):
             part = slice(first, first + CHUNK)
             gain = gains[:, part].T  # (F, C)
-            weighted = gain[:, :, None] * basis
-            matrix = (weighted * spectrum[:, part].T[:, None]) @ weighted.mT
-            matrix += torch.diag_embed(torch.where(gain == 0, 1, noise.T))
+            matrix = (spectrum[:, part].T @ products).reshape(-1, *basis.shape)  # C in the bands, (F, C, C)
+            matrix *= gain[:, :, None]
+            matrix *= gain[:, None]
+            matrix.diagonal(dim1=1, dim2=2).add_(torch.where(gain == 0, 1, noise))
             scale = torch.where(gain == 0, 0, 1 / gain)
-            inverses[part] = scale[:, :, None] * torch.linalg.inv(matrix) * scale[:, None]
-        return inverses
+            inverse = torch.cholesky_inverse(torch.linalg.cholesky(matrix))
+            inverse *= scale[:, :, None]
+            inverse *= scale[:, None]
+            inverses[..., part] = inverse.permute(1, 2, 0)
+        return inverses.reshape(*basis.shape, *self._spectrum.shape[1:])
 
 
-def conjugate_gradients(system: Multiply, target: Tensor, precondition: Multiply, *, limit: int) -> Tensor:
+def conjugate_gradients(
+    system: Multiply, target: Tensor, precondition: Multiply, *, limit: int, start: Tensor | None = None
+) -> Tensor:
     """Return approximate solutions (N, M) of a positive definite system, each independent of the other images.
 
-    An image is finished when the norm of its preconditioned residual is below `TOLERANCE` of the initial norm.
+    An image is finished when the norm of its preconditioned residual is below `TOLERANCE` of the target's norm.
     """
     solution, residual = torch.zeros_like(target), target
-    direction = precondition(residual)
-    norm = start = (residual * direction).sum(1, keepdim=True)  # (N, 1)
-    iterations = 0
-    while iterations < limit and bool((active := norm > TOLERANCE**2 * start).any()):
+    preconditioned = precondition(residual)
+    scale = norm = (residual * preconditioned).sum(1, keepdim=True)  # (N, 1)
+    if start is not None:
+        solution, residual = start, target - system(start)
+        preconditioned = precondition(residual)
+        norm = (residual * preconditioned).sum(1, keepdim=True)
+    direction, iterations = preconditioned, 0
+    while iterations < limit and bool((active := norm > TOLERANCE**2 * scale).any()):
         image = system(direction)
         length = torch.where(active, norm / (direction * image).sum(1, keepdim=True), 0.0)
         solution, residual = solution + length * direction, residual - length * image
@@ -110,5 +125,5 @@ def conjugate_gradients(system: Multiply, target: Tensor, precondition: Multiply
         following = (residual * preconditioned).sum(1, keepdim=True)
         direction = preconditioned + torch.where(active, following / norm, 0.0) * direction
         norm, iterations = following, iterations + 1
-    log.debug("posterior: %d iterations, residual %.1e", iterations, float((norm / start).max().sqrt()))
+    log.debug("posterior: %d iterations, residual %.1e", iterations, float((norm / scale).max().sqrt()))
     return solution

@@ -22,6 +22,7 @@ from dithc.diffusion.restoration import (
     Selection,
     posterior_denoiser,
     project,
+    restoration_times,
 )
 from dithc.model import DiT
 from dithc.sample.parallel import ParallelDenoiser, windows
@@ -79,7 +80,9 @@ class BlockSampler:
         origin = block.rows.domain.start, block.columns.domain.start
         indices = [self._scenes.noise_index(scene, number) for number in numbers]
         noise = noise_by_place(settings.seed, indices, shape, origin=origin)
-        options: dict[str, Any] = {"steps": settings.steps, "shape": shape, "noise": noise, "clip": 1.0}
+        evaluations_per_time = evaluations.sampler_spec(self._sampler).evaluations
+        times = restoration_times(objective, -(-settings.steps // evaluations_per_time))
+        options: dict[str, Any] = {"steps": settings.steps, "times": times, "shape": shape, "noise": noise, "clip": 1.0}
         schedule, integrand = objective.schedule, objective.sampled(denoise)
         if schedule is None:
             x = diffusion.sample_flow(self._sampler, velocity=integrand, **options)

@@ -141,7 +141,8 @@ class JobResources:
                 for item in evaluations
                 if stage == "fid" or item.extractor == name
             )
-            return [[("features", [key[0]] * (1 + count)), ("fid", [""] * count)] for key, count in sets.items()]
+            groups = [[("features", [key[0]] * (1 + count)), ("fid", [""] * count)] for key, count in sets.items()]
+            return groups or [[(stage, [name])]]  # an experiment without scores
         return [[(stage, [name])]]
 
     def check(self, planned: list[tuple[str, str]]) -> list[str]:

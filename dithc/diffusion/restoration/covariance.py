@@ -37,7 +37,7 @@ class RadialCovariance:
 
     @classmethod
     def of(cls, tiles: npt.NDArray[np.floating] | Tensor) -> Self:
-        """Estimate the covariance from tiles (n, C, h, w); pixels with a NaN band are ignored.
+        """Estimate the covariance from tiles (n, C, h, w); a few hundred suffice. Pixels with a NaN band are ignored.
 
         Products of pixel pairs are averaged per lag, so that the borders of tiles leave no trace. The mean over the
         far lags is the variance of the constant. A positive definite taper ends the rest at lag R = min(h, w).
@@ -49,8 +49,9 @@ class RadialCovariance:
         basis = torch.linalg.eigh(torch.cov(pixels.T, correction=0).reshape(len(mean), -1)).eigenvectors
         lags = min(data.shape[2:])
         products = pairs = torch.zeros(())  # by lag, (C, 2 h, 2 w) and (2 h, 2 w)
-        for part, where in zip(data.split(CHUNK), valid.split(CHUNK), strict=True):
-            residual = torch.where(where[:, None], part.double() - mean[:, None, None], 0.0)
+        for first in range(0, len(data), CHUNK):
+            where = valid[first : first + CHUNK]
+            residual = torch.where(where[:, None], data[first : first + CHUNK] - mean[:, None, None], 0.0)
             products = products + _pair_sums(torch.einsum("cd,nchw->ndhw", basis, residual))
             pairs = pairs + _pair_sums(where.double())
         radial = _radial_fit(products, pairs, lags)  # (C, R)

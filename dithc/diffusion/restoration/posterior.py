@@ -144,10 +144,11 @@ def restoration_times(objective: Objective, steps: int) -> list[int]:
     return times[::-1]
 
 
-def conditional_mean(observation: Observation, covariance: RadialCovariance, iterations: int = 100) -> Tensor:
+def conditional_mean(observation: Observation, covariance: RadialCovariance, iterations: int = 200) -> Tensor:
     """Return the mean (N or 1, C, H, W) of normal data with this covariance, given an observation."""
     channels, height, width = observation.operator.shape
     values = observation.values
     mean = covariance.mean.to(values.dtype)[None, :, None, None].expand(1, channels, height, width)
     spectrum = covariance.spectrum((height, width)).to(values.dtype)
-    return mean + Solver(observation, covariance, spectrum, error=0.0).update(mean, limit=iterations)[0]
+    solver = Solver(observation, covariance, spectrum, error=0.0)
+    return mean + solver.update(mean, limit=iterations, tolerance=1e-4)[0]

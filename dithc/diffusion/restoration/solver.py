@@ -50,11 +50,17 @@ class Solver:
             self._inverse = self._inverses(gains, noise)
 
     def update(
-        self, clean: Tensor, *, limit: int, multiply: Multiply | None = None, start: Tensor | None = None
+        self,
+        clean: Tensor,
+        *,
+        limit: int,
+        tolerance: float = TOLERANCE,
+        multiply: Multiply | None = None,
+        start: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
         """Return C A* w for x = `clean` (N, C, H, W), and w = (Sy + A C A*)^-1 (y - A x) (N, M).
 
-        `multiply` multiplies by another C, `start` is an approximate w.
+        `multiply` multiplies by another C, `start` is an approximate w, `limit` the limit of the iterations.
         """
         operator, covariance = self._observation.operator, self._covariance
         by = multiply or (lambda z: covariance.filter(z, self._spectrum))
@@ -63,7 +69,9 @@ class Solver:
             return self._variance * w + operator.apply(by(operator.adjoint(w)))
 
         target = self._observation.residual(clean)
-        solution = conjugate_gradients(system, target, self._precondition, limit=limit, start=start)
+        solution = conjugate_gradients(
+            system, target, self._precondition, limit=limit, tolerance=tolerance, start=start
+        )
         return by(operator.adjoint(solution)), solution
 
     def _precondition(self, residual: Tensor) -> Tensor:
@@ -103,11 +111,17 @@ class Solver:
 
 
 def conjugate_gradients(
-    system: Multiply, target: Tensor, precondition: Multiply, *, limit: int, start: Tensor | None = None
+    system: Multiply,
+    target: Tensor,
+    precondition: Multiply,
+    *,
+    limit: int,
+    tolerance: float,
+    start: Tensor | None = None,
 ) -> Tensor:
     """Return approximate solutions (N, M) of a positive definite system, each independent of the other images.
 
-    An image is finished when the norm of its preconditioned residual is below `TOLERANCE` of the target's norm.
+    An image is finished when the norm of its preconditioned residual is below `tolerance` of the target's norm.
     """
     solution, residual = torch.zeros_like(target), target
     preconditioned = precondition(residual)
@@ -117,7 +131,7 @@ def conjugate_gradients(
         preconditioned = precondition(residual)
         norm = (residual * preconditioned).sum(1, keepdim=True)
     direction, iterations = preconditioned, 0
-    while iterations < limit and bool((active := norm > TOLERANCE**2 * scale).any()):
+    while iterations < limit and bool((active := norm > tolerance**2 * scale).any()):
         image = system(direction)
         length = torch.where(active, norm / (direction * image).sum(1, keepdim=True), 0.0)
         solution, residual = solution + length * direction, residual - length * image

@@ -14,9 +14,9 @@ SUMMARY = (
 )
 EXAMPLE = (
     "dithc restore --config config/experiments/restore-demo.yaml --restoration gaps --checkpoint "
-    "results/restore-demo/runs/prior/step_0000600.json --tiles results/restore-demo/tiles/sentinel2/manifest.json "
+    "results/restore-demo/runs/prior/step_0000400.json --tiles results/restore-demo/tiles/sentinel2/manifest.json "
     "--training results/restore-demo/scenes/sentinel2/manifest.json --scenes "
-    "results/restore-demo/scenes/sentinel2/manifest.json --out results/restore-demo/restorations/gaps/manifest.json"
+    "results/restore-demo/scenes/clouded/manifest.json --out results/restore-demo/restorations/gaps/manifest.json"
 )
 # Ranks do not communicate while they sample their blocks; see `dithc sample`.
 TIMEOUT_SECONDS = 7 * 24 * 3600.0

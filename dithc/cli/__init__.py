@@ -94,18 +94,8 @@ SCHEDULED_COMMANDS = {
 }
 """Commands for which the configuration can request memory."""
 TORCH = {
-    *(
-        "codec",
-        "latents",
-        "train",
-        "bench",
-        "sample",
-        "restore",
-        "search-sampler",
-        "extractor",
-        "features",
-        "tune-kernels",
-    ),
+    *("codec", "latents", "train", "bench", "sample", "restore", "search-sampler", "extractor", "features"),
+    "tune-kernels",
 }
 """Commands that always import torch."""
 

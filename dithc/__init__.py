@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Any
 from dithc.core import openmp as _openmp  # noqa: F401  before any library loads an OpenMP runtime
 
 if TYPE_CHECKING:
-    from xarray import DataArray
+    from xarray import DataArray, Dataset
 
 __all__ = ["open"]
 
 
-def open(manifest: Path | str, *, image: int | None = None) -> "DataArray":
-    """Open scenes, tiles, latents, samples or features of a stage as an xarray.DataArray.
+def open(manifest: Path | str, *, image: int | None = None) -> "DataArray | Dataset":
+    """Open scenes, tiles, latents, samples or features of a stage as an xarray.DataArray, a restoration as an xarray.Dataset.
 
     Pixels are in the units of the dataset and read from disk on access. Bands have names, images labels, scenes and tiles
     coordinates; attributes contain units, scale and origin (`dithc.data.export.open_stage`).
@@ -22,7 +22,7 @@ def open(manifest: Path | str, *, image: int | None = None) -> "DataArray":
         ndvi = (infrared - red) / (infrared + red)  # (image, y, x)
 
     Args:
-        manifest: Manifest of the stage.
+        manifest: Manifest of the stage, or its folder.
         image: Number of a single image, as (band, y, x).
 
     Raises:

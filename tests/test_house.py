@@ -69,6 +69,9 @@ PUBLIC = {
     "dithc.engine.comm.launch",
     "dithc.engine.hcops.blocks",
     "dithc.sample.parallel",
+    "dithc.evaluate.restoration",
+    "dithc.sample.restoration",
+    "dithc.diffusion.restoration",
     "dithc.latents.as_xarray",
 }
 

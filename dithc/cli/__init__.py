@@ -56,6 +56,7 @@ GROUPS = {
     },
     "evaluation": {
         "sample": "generate images from a checkpoint",
+        "restore": "restore clouded, coarse or missing pixels of scenes",
         "search-sampler": "search the timesteps of a few-step sampler",
         "extractor": "train a small feature extractor on tiles",
         "features": "extract features and their statistics",
@@ -76,12 +77,25 @@ GROUPS = {
 COMMANDS = {name: summary for commands in GROUPS.values() for name, summary in commands.items()}
 SINGLE_FILES = {"report", "search-sampler"}  # commands with an `--out` file in a folder that may hold other files
 SCHEDULED_COMMANDS = {
-    *("synthesize", "ingest", "tiles", "codec", "latents", "train", "sample", "extractor", "features", "fid"),
+    *(
+        "synthesize",
+        "ingest",
+        "tiles",
+        "codec",
+        "latents",
+        "train",
+        "sample",
+        "restore",
+        "extractor",
+        "features",
+        "fid",
+    ),
     *("bench", "report"),
 }
 """Commands for which the configuration can request memory."""
 TORCH = {
-    *("codec", "latents", "train", "bench", "sample", "search-sampler", "extractor", "features", "tune-kernels"),
+    *("codec", "latents", "train", "bench", "sample", "restore", "search-sampler", "extractor", "features"),
+    "tune-kernels",
 }
 """Commands that always import torch."""
 

@@ -153,6 +153,8 @@ def _log_kill(command: list[str], *, by_system: bool) -> None:
         expected=f"memory for all ranks; the limit of this job is {limit}, {free} are free now",
         fix="lower `batch_size` of the evaluation, or request more memory (`resources: {sample: {mem_mb}}`)"
         if "sample" in command
+        else "lower `block_size` of the restoration, or request more memory (`resources: {restore: {mem_mb}}`)"
+        if "restore" in command
         else "see the estimate at the start of the log (`needs about`): lower `micro_batch_size`, set "
         "`activation_checkpointing: block` or "
         "`machine.memory: {fast_memory_gib, spill_folder, spill_gib}`, or request more memory "

@@ -26,7 +26,7 @@ def stage_spec(experiment: ExperimentConfig, stage: str, name: str, *, for_rule:
 
     Excludes settings that affect only speed, memory or appearance (titles, segments, micro-batches, ranks, resources),
     so that a change of them reruns no stage. With `for_rule`, includes rendering and paths, because a rule runs again for
-    other files. `name` is a dataset, codec, run, extractor or evaluation, `stage` a key of `SPECS`.
+    other files. `name` is a dataset, codec, run, extractor, evaluation or restoration, `stage` a key of `SPECS`.
     """
     spec = SPECS[stage](experiment, name)
     return spec if for_rule else _without(LOCATIONS | APPEARANCE if stage == "tiles" else LOCATIONS, spec)
@@ -103,6 +103,13 @@ def _sample(experiment: ExperimentConfig, name: str) -> dict[str, Any]:
     return spec if evaluation.ema_std is None else spec | {"snapshots": experiment.snapshots_of(evaluation)}
 
 
+def _restore(experiment: ExperimentConfig, name: str) -> dict[str, Any]:
+    restoration = experiment.restorations[name]
+    sampler = restoration.sampler_for(experiment.runs[restoration.run].objective.prediction_type)
+    plain = sampler if isinstance(sampler, str) else _plugin_spec(sampler)
+    return restoration.model_dump(mode="json", exclude={"batch_size"}) | {"sampler": plain}
+
+
 def _extractor(experiment: ExperimentConfig, name: str) -> dict[str, Any]:
     return _seeded(experiment, experiment.extractors[name])
 
@@ -119,6 +126,7 @@ SPECS: dict[str, Callable[[ExperimentConfig, str], dict[str, Any]]] = {
     "latents": _latents,
     "train": _run,
     "sample": _sample,
+    "restore": _restore,
     "extractor": _extractor,
     "features": _extractor,
     "fid": _fid,

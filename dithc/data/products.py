@@ -13,15 +13,15 @@ import numpy.typing as npt
 
 from dithc.data.grids import GeoTransform
 from dithc.data.npy_writer import open_npy
-from dithc.data.raster import BandLabel, write_cog
+from dithc.data.raster import BandLabel, read_window, write_cog
 from dithc.data.scene import Array, Mask
 from dithc.data.scenes import Scenes
 
-__all__ = ["Bands", "Image", "Mask", "Scenes", "marked", "open_npy", "write_geotiff"]
+__all__ = ["Bands", "Image", "Mask", "Scenes", "marked", "open_npy", "read_window", "write_geotiff"]
 
 Color = Literal["red", "green", "blue"]
 COLORS: tuple[Color, ...] = get_args(Color)
-NODATA = {"int16": -32768, "uint16": 65535}
+NODATA = {"int16": -32768, "uint16": 65535, "float32": float("nan")}
 """Stored number for missing data, outside the range that sensors deliver. uint8 has no spare number."""
 # Band centers in nm. Sentinel-2A: MTD_MSIL2A.xml (Spectral_Information); B and C differ by less than 17 nm. Gaofen-2:
 # centers of the published ranges 450-520, 520-590, 630-690 and 770-890 nm.
@@ -54,7 +54,7 @@ class Bands:
 
     names: tuple[str, ...]
     units: str  # of physical values, such as `reflectance`, or one for each band separated by ", "
-    dtype: str  # of stored numbers: int16, uint16 or uint8
+    dtype: str  # of stored numbers: int16, uint16 or uint8; float32 for restored values
     scale: tuple[float, ...]
     offset: tuple[float, ...]
     wavelengths_nm: tuple[float | None, ...]  # of the band centers, None if unknown
@@ -87,7 +87,7 @@ class Bands:
         )
 
     @property
-    def nodata(self) -> int | None:
+    def nodata(self) -> float | None:
         """Stored number for missing data, None if the type has no spare number."""
         return NODATA.get(self.dtype)
 
@@ -132,6 +132,7 @@ class Image:
     tags: dict[str, str]
     valid: npt.NDArray[np.bool_] | None = None  # (H, W), pixels with data; None if all have data
     shape: tuple[int, int, int] | None = None  # (C, H, W) of an image passed by rows
+    categorical: bool = False  # whether overviews repeat pixels instead of averaging
     crs: str | None = None  # None for generated images without the grid of a scene
     transform: GeoTransform | None = None  # set together with `crs`
 
@@ -163,5 +164,6 @@ def write_geotiff(folder: Path, image: Image, *, bands: Bands) -> Path:
         valid=image.valid if bands.nodata is None else None,
         crs=image.crs,
         transform=image.transform,
+        resampling="nearest" if image.categorical else "cubic",
     )
     return path

@@ -63,6 +63,19 @@ class Objective(ABC):
         """Return the timestep with the most noise for each image of x, (N)."""
         return torch.full((len(x),), int(self.last), device=x.device)
 
+    @abstractmethod
+    def signal_and_noise(self, t: Tensor) -> tuple[Tensor, Tensor]:
+        """Return float64 a and s (N) of x_t = a x0 + s noise at timesteps t (N)."""
+
+    @abstractmethod
+    def clean(self, predicted: Tensor, x: Tensor, t: Tensor) -> Tensor:
+        """Return the clean image (N, C, ...) in x (N, C, ...) at t (N), a linear function of the prediction."""
+
+    def output_of(self, clean: Tensor, x: Tensor, t: Tensor) -> Tensor:
+        """Return the prediction (N, C, ...) of a clean image, the inverse of `clean`; s must be above 0."""
+        a, s = (part.to(x.dtype).reshape(-1, *(1,) * (x.dim() - 1)) for part in self.signal_and_noise(t))
+        return self.target(clean, t, (x - a * clean) / s)
+
     def weigh(self, mse: Tensor, t: Tensor) -> Tensor:
         """Return squared errors (N) weighted for t (N)."""
         return mse
@@ -114,6 +127,13 @@ class _Noise(Objective):
     def target(self, x0: Tensor, t: Tensor, noise: Tensor) -> Tensor:
         return noise
 
+    def signal_and_noise(self, t: Tensor) -> tuple[Tensor, Tensor]:
+        share = self.schedule.alpha_bar.to(t.device)[t]
+        return share.sqrt(), (1 - share).sqrt()
+
+    def clean(self, predicted: Tensor, x: Tensor, t: Tensor) -> Tensor:
+        return self.schedule.predict_x0(x, t, predicted)
+
     def weigh(self, mse: Tensor, t: Tensor) -> Tensor:
         return mse if self._settings.loss_weighting == "none" else pick(self._weights, t, mse) * mse
 
@@ -129,6 +149,9 @@ class _V(_Noise):
 
     def noise(self, predicted: Tensor, x: Tensor, t: Tensor) -> Tensor:
         return self.schedule.q_sample(predicted, t, x)
+
+    def clean(self, predicted: Tensor, x: Tensor, t: Tensor) -> Tensor:
+        return self.schedule.q_sample(x, t, -predicted)
 
 
 class _Flow(Objective):
@@ -147,6 +170,13 @@ class _Flow(Objective):
 
     def noise(self, predicted: Tensor, x: Tensor, t: Tensor) -> Tensor:
         return x + self._image_share(t, x) * predicted
+
+    def signal_and_noise(self, t: Tensor) -> tuple[Tensor, Tensor]:
+        time = t.double() / TIME_SCALE
+        return 1 - time, time
+
+    def clean(self, predicted: Tensor, x: Tensor, t: Tensor) -> Tensor:
+        return x - (1 - self._image_share(t, x)) * predicted
 
     def _scale_noise(self, predicted: Tensor, x: Tensor, t: Tensor, scaling: float) -> Tensor:
         # With x = (1 - t) x0 + t noise, scaling the noise by 1 + a (1 - t) adds a times the noise to the velocity.

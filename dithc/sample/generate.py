@@ -15,6 +15,7 @@ from torch import Tensor
 
 from dithc import diffusion
 from dithc.config import evaluations
+from dithc.core.image_quality import seam_ratio
 from dithc.core.logging import user_error
 from dithc.data import Tiles
 from dithc.latents import Codec
@@ -141,7 +142,7 @@ class ImageGenerator:
         """Return the ratio of neighbor differences across window borders to those elsewhere, in the last latents."""
         assert self._windows is not None
         assert self.grid is not None
-        return windows.seam_ratio(latents, *self._windows.last, window=self.grid.window)
+        return seam_ratio(latents.numpy(), *self._windows.last, window=self.grid.window)
 
     def _grid(self) -> windows.WindowGrid | None:
         evaluation = self.evaluation

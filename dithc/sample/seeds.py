@@ -30,13 +30,16 @@ def label_of(seed: int, index: int, classes: npt.NDArray[np.int64]) -> int:
     return int(classes[_words(seed, index)[1] % len(classes)])
 
 
-def noise_by_place(seed: int, indices: Sequence[int], shape: tuple[int, int, int]) -> Callable[[int], Tensor]:
+def noise_by_place(
+    seed: int, indices: Sequence[int], shape: tuple[int, int, int], *, origin: tuple[int, int] = (0, 0)
+) -> Callable[[int], Tensor]:
     """Return noise of scenes as a function of the draw; (seed, image index, draw, place) determines each value.
 
-    Each block of `BLOCK` x `BLOCK` places of (Z, h, w) has its own generator. A scene of another size has the same
-    noise at common places, and draws are independent of each other.
+    Each block of `BLOCK` x `BLOCK` places of (Z, h, w) has its own generator. A scene of another size, or a part of it that
+    starts at `origin`, has the same noise at common places, and draws are independent of each other.
     """
-    channels, height, width = shape
+    (channels, height, width), (top, left) = shape, origin
+    ends = top + height, left + width
 
     def block(index: int, step: int, row: int, column: int) -> Tensor:
         sequence = np.random.SeedSequence([seed & MASK_64, index], spawn_key=(step, row, column))
@@ -46,11 +49,15 @@ def noise_by_place(seed: int, indices: Sequence[int], shape: tuple[int, int, int
     def draw(step: int) -> Tensor:
         noise = torch.empty(len(indices), *shape)
         for number, index in enumerate(indices):
-            for top in range(0, height, BLOCK):
-                for left in range(0, width, BLOCK):
-                    target = noise[number, :, top : top + BLOCK, left : left + BLOCK]
-                    noise_block = block(index, step, top // BLOCK, left // BLOCK)
-                    target.copy_(noise_block[:, : target.shape[1], : target.shape[2]])
+            for row in range(top // BLOCK, -(-ends[0] // BLOCK)):
+                for column in range(left // BLOCK, -(-ends[1] // BLOCK)):
+                    first, start = max(top, row * BLOCK), max(left, column * BLOCK)
+                    end, stop = min(ends[0], (row + 1) * BLOCK), min(ends[1], (column + 1) * BLOCK)
+                    values = block(index, step, row, column)
+                    values = values[
+                        :, first - row * BLOCK : end - row * BLOCK, start - column * BLOCK : stop - column * BLOCK
+                    ]
+                    noise[number, :, first - top : end - top, start - left : stop - left] = values
         return noise  # (N, Z, h, w)
 
     return draw

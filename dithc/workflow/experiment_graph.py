@@ -81,6 +81,19 @@ class ExperimentGraph:
             "codec": self.codec_of(dataset),
         }
 
+    def restore_input(self, restoration: str) -> dict[str, list[str]]:
+        """Return the inputs of a restoration; `masks` is empty without another dataset that hides pixels."""
+        settings = self.experiment.restorations[restoration]
+        prior = self.experiment.runs[settings.run].dataset
+        masks = settings.hide.dataset if settings.hide is not None else None
+        return {
+            "checkpoint": [self.final(settings.run)],
+            "tiles": [self.path("tiles", prior)],
+            "training": [self.path("scenes", prior)],
+            "scenes": [self.path("scenes", settings.dataset)],
+            "masks": [self.path("scenes", masks)] if masks is not None else [],
+        }
+
     # paths of manifests
 
     def path(self, stage: str, name: str) -> str:
@@ -100,16 +113,17 @@ class ExperimentGraph:
 
     @property
     def manifests(self) -> list[str]:
-        """Every manifest that the report reads: all stages of all datasets, codecs, runs and evaluations."""
+        """Every manifest that the report reads: all stages of all sections of the experiment."""
         experiment = self.experiment
         synthetic = [name for name in experiment.datasets if self.scene_input(name)]
         stages: dict[str, Iterable[str]] = {
             "inputs": synthetic,
             "scenes": experiment.datasets,
-            "tiles": experiment.datasets,
+            "tiles": experiment.tiled,
             "codecs": [name for name, codec in experiment.codecs.items() if codec.kind == "kl-vae"],
-            "latents": experiment.datasets,
+            "latents": experiment.tiled,
             "samples": experiment.evaluations,
+            "restorations": experiment.restorations,
             "extractors": [name for name in experiment.extractors if self.extractor_of(name)],
             "features": [*self.real_sets, *experiment.scored],
             "fid": experiment.scored,

@@ -52,7 +52,8 @@ class Stage:
 
 def stages_of(graph: ExperimentGraph) -> list[Stage]:
     """Return all stages up to the report, grouped by object (dataset, run ...), in work order."""
-    before = [*_datasets(graph), *_codecs(graph), *_runs(graph), *_evaluations(graph), *_benches(graph)]
+    before = [*_datasets(graph), *_codecs(graph), *_runs(graph), *_evaluations(graph), *_restorations(graph)]
+    before += _benches(graph)
     report, log, needs = f"{graph.root}/report.html", graph.log("report"), tuple(stage.output for stage in before)
     return [*before, Stage(kind="report", name="", rule="report", wildcards=(), output=report, log=log, needs=needs)]
 
@@ -66,8 +67,10 @@ def _datasets(graph: ExperimentGraph) -> Iterator[Stage]:
     for name in graph.experiment.datasets:
         made, scenes, tiles = graph.scene_input(name), graph.path("scenes", name), graph.path("tiles", name)
         steps: list[tuple[str, str, list[str]]] = [("synthesize", path, []) for path in made]
-        steps += [("ingest", scenes, made), ("tiles", tiles, [scenes])]
-        steps += [("latents", graph.path("latents", name), [tiles, *graph.codec_of(name)])]
+        steps += [("ingest", scenes, made)]
+        if name in graph.experiment.tiled:
+            steps += [("tiles", tiles, [scenes])]
+            steps += [("latents", graph.path("latents", name), [tiles, *graph.codec_of(name)])]
         for rule, output, needs in steps:
             yield _stage("dataset", name, rule, output, graph.log(f"{rule}/{name}"), needs)
 
@@ -123,6 +126,14 @@ def _evaluations(graph: ExperimentGraph) -> Iterator[Stage]:
             steps += [("fid", "fid", graph.path("fid", name), compared)]
         for rule, folder, output, inputs in steps:
             yield _stage("evaluation", name, rule, output, graph.log(f"{folder}/{name}"), inputs)
+
+
+def _restorations(graph: ExperimentGraph) -> Iterator[Stage]:
+    for name in graph.experiment.restorations:
+        needs = [path for paths in graph.restore_input(name).values() for path in paths]
+        yield _stage(
+            "restoration", name, "restore", graph.path("restorations", name), graph.log(f"restore/{name}"), needs
+        )
 
 
 def _benches(graph: ExperimentGraph) -> Iterator[Stage]:

@@ -132,11 +132,11 @@ class Workflow(ExperimentGraph):
         check_owner(Path(self.root), map(Path, paths))
 
     def _name(self, job: Any) -> str:
-        """Return the dataset, codec, run, extractor or evaluation of a job; for features of an evaluation, its extractor."""
+        """Return the dataset, codec, run ... of a job; for features of an evaluation, its extractor."""
         wildcards = dict(job.wildcards.items())
         if job.rule.name == "features_generated":
             return self.extractor_name(wildcards["evaluation"])
-        keys = ("run", "extractor", "evaluation", "codec", "dataset")
+        keys = ("run", "extractor", "evaluation", "restoration", "codec", "dataset")
         return next((str(wildcards[key]) for key in keys if key in wildcards), "")
 
 

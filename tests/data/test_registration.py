@@ -5,7 +5,8 @@ import numpy.typing as npt
 import pytest
 import scipy.ndimage
 
-from dithc.data.readers.gaofen2.pansharpen import shift_between, window_shift
+from dithc.core.image_quality import window_shift
+from dithc.data.readers.gaofen2.pansharpen import shift_between
 
 RNG = np.random.default_rng(11)
 

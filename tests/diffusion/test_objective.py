@@ -58,6 +58,18 @@ def test_noise_is_recovered_from_the_prediction_target(prediction: str) -> None:
 
 
 @pytest.mark.parametrize("prediction", ["noise", "v", "flow"])
+def test_clean_image_is_recovered_from_the_target_and_back(prediction: str) -> None:
+    kind, (x0, noise) = objective(prediction_type=prediction), images()
+    t = T if prediction != "flow" else torch.tensor([1.0, 57.0, 400.0, 998.5, 999.0, 1000.0])
+    signal, level = (part.reshape(-1, 1, 1, 1) for part in kind.signal_and_noise(t))
+    x_t = kind.noisy(x0, t, noise)
+    torch.testing.assert_close(signal * x0 + level * noise, x_t)
+    target = kind.target(x0, t, noise)
+    torch.testing.assert_close(kind.clean(target, x_t, t), x0)
+    torch.testing.assert_close(kind.output_of(x0, x_t, t), target)
+
+
+@pytest.mark.parametrize("prediction", ["noise", "v", "flow"])
 def test_epsilon_scaling_scales_noise_and_preserves_the_noisy_image(prediction: str) -> None:
     """Check that noise and clean image still combine to the noisy image, and that the noise follows the formula."""
     kind, (x0, noise) = objective(prediction_type=prediction), images()

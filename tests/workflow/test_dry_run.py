@@ -16,9 +16,10 @@ EXPERIMENTS = sorted(path.stem for path in (ROOT / "config" / "experiments").glo
 def test_experiment_dry_run_plans_all_stages(project: Path, experiment: str, profile: str) -> None:
     done = snakemake(project, "--profile", profile, "--configfile", f"config/experiments/{experiment}.yaml", "-n")
     assert done.returncode == 0, done.stdout[-3000:]
-    for rule in ("ingest", "tiles", "latents", "sample", "features_real", "features_generated", "fid", "report"):
+    scored = ("sample", "features_real", "features_generated", "fid") if experiment != "restore-demo" else ("restore",)
+    for rule in ("ingest", "tiles", "latents", *scored, "report"):
         assert f"\n{rule} " in done.stdout
-    lacks = experiment not in ("demo", "quality", "paper-ci", "paper-node")
+    lacks = experiment not in ("demo", "quality", "paper-ci", "paper-node", "restore-demo")
     assert ("a run of this plan would stop before its first job: input of experiment" in done.stdout) == lacks
 
 

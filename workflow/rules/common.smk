@@ -24,6 +24,7 @@ wildcard_constraints:
     run=W.names("runs"),
     extractor=W.names("extractors"),
     evaluation=W.names("evaluations"),
+    restoration=W.names("restorations"),
     step=r"\d{7}",
     split="train|val|test|all",
     images=r"all|\d+",

@@ -60,7 +60,9 @@ Rate = Annotated[float, Field(gt=0.0, le=1.0)]  # learning rate
 Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]*$", max_length=64)]  # part of file names
 Preset = Annotated[str, Field(pattern=r"^(Modern)?DiT-(S|B|L|XL)/[248]$")]
 Band = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_@.-]*$", max_length=32)]
-Condition = Annotated[str, Field(pattern=r"^[A-Za-z0-9_]+$", max_length=64)]  # of a network; may be a column of a plugin
+Condition = Annotated[
+    str, Field(pattern=r"^[A-Za-z0-9_]+$", max_length=64)
+]  # of a network; may be a column of a plugin
 Title = Annotated[str, Field(max_length=500), AfterValidator(_one_line)]
 Address = Annotated[str, Field(max_length=500), AfterValidator(_address)]
 Place = Annotated[str, Field(min_length=1, max_length=2000), AfterValidator(_path)]

@@ -7,7 +7,7 @@ from dithc.config.schema.base import Name, Place, Positive, Seed, Settings, Titl
 from dithc.config.schema.benchmarks import BenchConfig, PaperConfig
 from dithc.config.schema.codecs import AnyExtractor, Codec, ExternalCodecConfig, ExtractorConfig, KlVaeConfig
 from dithc.config.schema.datasets import SENTINEL2_BANDS, DatasetConfig
-from dithc.config.schema.evaluations import EvaluationConfig
+from dithc.config.schema.evaluations import EvaluationConfig, RestorationConfig
 from dithc.config.schema.machine import MachineConfig
 from dithc.config.schema.training import MAX_SNAPSHOTS, RunConfig
 from dithc.core.logging import user_error
@@ -23,6 +23,7 @@ Stage = Literal[
     "latents",
     "train",
     "sample",
+    "restore",
     "extractor",
     "features",
     "fid",
@@ -73,6 +74,8 @@ class ExperimentConfig(Settings):
     """Feature extractors."""
     evaluations: dict[Name, EvaluationConfig] = {}
     """Evaluations."""
+    restorations: dict[Name, RestorationConfig] = {}
+    """Restorations of scenes."""
 
     def _faults(self) -> Iterator[str]:
         for name, dataset in self.datasets.items():
@@ -103,6 +106,13 @@ class ExperimentConfig(Settings):
             checks = (self._check_guidance, self._check_sampled, self._check_average)
             for check in (*checks, self._check_images, self._check_bands):
                 yield from check(name, evaluation, run)
+        for name, restoration in self.restorations.items():
+            key, hide = f"restorations.{name}", restoration.hide
+            yield from self._check_name(f"{key}.run", restoration.run, self.runs)
+            yield from self._check_name(f"{key}.dataset", restoration.dataset, self.datasets)
+            if hide is not None and hide.dataset is not None:
+                yield from self._check_name(f"{key}.hide.dataset", hide.dataset, self.datasets)
+            yield from restoration.faults(key, self)
         yield from self._check_ranks()
 
     def _check_ranks(self) -> Iterator[str]:
@@ -278,6 +288,17 @@ class ExperimentConfig(Settings):
                 f"runs.{name}.guidance_training.reference: self separates labels, and all tiles of datasets.{run.dataset} "
                 "have one label: set `reference: start` in a fine-tuning run, or leave `guidance_training` out"
             )
+
+    @property
+    def tiled(self) -> list[str]:
+        """Datasets that are cut into tiles: all except those that restorations use, and nothing else."""
+        hides = (one.hide.dataset for one in self.restorations.values() if one.hide is not None)
+        restored = {*(one.dataset for one in self.restorations.values()), *hides}
+        used = {run.dataset for run in self.runs.values()}
+        used |= {
+            getattr(one, "train_dataset", None) or "" for one in (*self.codecs.values(), *self.extractors.values())
+        }
+        return [name for name in self.datasets if name in used or name not in restored]
 
     @property
     def scored(self) -> list[str]:

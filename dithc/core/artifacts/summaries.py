@@ -151,6 +151,24 @@ class SampleSummary(TypedDict, total=False):
     seam_ratio: float
 
 
+class RestoreSummary(TypedDict, total=False):
+    scenes: Required[Count]
+    members: Required[Count]
+    blocks: Count
+    bands: list[str]
+    units: str
+    observed: Count
+    restored: Count
+    outside: Count
+    sampler: str
+    steps: Count
+    method: str
+    weights_description: str
+    seconds: float
+    ranks: Count
+    scores: dict[str, Any]
+
+
 class ExtractorSummary(TypedDict, total=False):
     path: str
     sha256: str
@@ -221,6 +239,7 @@ SUMMARY_TYPES: dict[str, type] = {
     "latents": LatentsSummary,
     "train": TrainSummary,
     "sample": SampleSummary,
+    "restore": RestoreSummary,
     "extractor": ExtractorSummary,
     "features": FeaturesSummary,
     "fid": FidSummary,

@@ -1,9 +1,9 @@
 """Outputs of stages as arrays with names, units and georeference, and as files for other programs.
 
 Purpose: shards contain numbers in [-1, 1] without names, for training. Other programs need physical values.
-Contents: `open_stage` opens a stage with arrays (scenes, tiles, latents, samples, features) as an xarray.DataArray that is
-read on access. `GeneratedImages` returns samples in the units of their dataset. `export_images` exports generated images or real
-tiles as cloud-optimized GeoTIFF or zarr.
+Contents: `open_stage` opens a stage with arrays (scenes, tiles, latents, samples, features, restorations) as xarray objects
+that are read on access. `GeneratedImages` returns samples in the units of their dataset. `export_images` exports generated
+images or real tiles as cloud-optimized GeoTIFF or zarr.
 Invariants: values are the inverse of the dataset's scaling, in the integer type of its source, each within half a step.
 Values beyond this type are clipped and counted. Real tiles have the coordinate system of their scene. Generated images
 have none; generated scenes have a local grid in meters, and are read and written by rows. Inputs of a manifest are

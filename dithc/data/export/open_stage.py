@@ -17,6 +17,7 @@ from dithc.data import Rows, Tiles, products
 from dithc.data.export.find_inputs import find_input
 from dithc.data.export.generated import GeneratedImages
 from dithc.data.export.lazy_arrays import ConcatenatedArrays, Key, Read, shard_paths, taken, variable
+from dithc.data.export.open_restoration import open_restoration
 
 Array = npt.NDArray[Any]
 IMAGE_DIMS = ("image", "band", "y", "x")
@@ -47,11 +48,13 @@ class StageArrays(NamedTuple):
 Opener = Callable[[Path, Manifest, int | None], StageArrays]
 
 
-def open_stage(manifest: Path | str, *, image: int | None = None, latents: Opener | None = None) -> xarray.DataArray:
+def open_stage(
+    manifest: Path | str, *, image: int | None = None, latents: Opener | None = None
+) -> xarray.DataArray | xarray.Dataset:
     """Open the output of a stage. Pixels are read from disk on access.
 
     Args:
-        manifest: Manifest of the stage `stage` (scenes), `tiles`, `latents`, `sample` or `features`.
+        manifest: Manifest of the stage `stage` (scenes), `tiles`, `latents`, `sample`, `features` or `restore`, or its folder.
         image: Number of a single image to open. Required if the scenes have different shapes. A georeferenced image has
             coordinates `y` and `x` of its pixel centers.
         latents: Opens the output of the stage `latents`, whose package is above this package.
@@ -61,17 +64,20 @@ def open_stage(manifest: Path | str, *, image: int | None = None, latents: Opene
         Latents: (image, moment, channel, y, x) float16, unscaled, without augmentation. Features: (image, feature)
         float32. Coordinates along `image` are `label` and similar columns. Scenes have a `mask` (0 no data, 1 valid, 2
         cloud). Scenes and tiles have `crs`, and in its units the outer corner (`left`, `top`) and the pixel size (`dx`,
-        `dy`); grids are never rotated. Attributes: stage, name, digest, units, and values of the manifest.
+        `dy`); grids are never rotated. Attributes: stage, name,
+        digest, units, and values of the manifest. Restorations: an xarray.Dataset, see `open_restoration`.
 
     Raises:
         UserError: The manifest or image does not exist, a file is damaged, the stage has no arrays, or the dataset of
             the samples is not found.
     """
-    path = Path(manifest)
+    path = Path(manifest) / "manifest.json" if Path(manifest).is_dir() else Path(manifest)
     content = Manifest.read(path)
+    if content.stage == "restore":
+        return open_restoration(path, content, image)
     stages = OPENERS | ({"latents": latents} if latents else {})
     if content.stage not in stages:
-        got, expected = f"stage {content.stage!r}", ", ".join(stages)
+        got, expected = f"stage {content.stage!r}", ", ".join([*stages, "restore"])
         raise user_error(f"{path} has no arrays", got=got, expected=expected, fix="open the manifest of another stage")
     opened = stages[content.stage](path, content, image)
     values = {name: content.summary[name] for name in ATTRS if content.summary.get(name) is not None}

@@ -18,7 +18,7 @@ Extending: another format is a driver with its signature in `reading.py` and its
 """
 
 from dithc.data.raster.labels import BandLabel
-from dithc.data.raster.reading import READING, Driver, RasterInfo, read_raster
+from dithc.data.raster.reading import READING, Driver, RasterInfo, read_raster, read_window
 from dithc.data.raster.writing import write_cog, write_geotiff
 
-__all__ = ["READING", "BandLabel", "Driver", "RasterInfo", "read_raster", "write_cog", "write_geotiff"]
+__all__ = ["READING", "BandLabel", "Driver", "RasterInfo", "read_raster", "read_window", "write_cog", "write_geotiff"]

@@ -109,6 +109,14 @@ def read_raster(path: Path, *, bands: Sequence[str] = ()) -> tuple[npt.NDArray[A
         raise OSError(f"{str(error) or type(error).__name__}{cause}") from error
 
 
+def read_window(path: Path, rows: slice, columns: slice, *, bands: Sequence[int] | None = None) -> npt.NDArray[Any]:
+    """Read a window (C, h, w) of a GeoTIFF that dithc wrote; `bands` are numbered from 0, by default all."""
+    numbers = None if bands is None else [band + 1 for band in bands]
+    with suppress_grid_warnings(), open_dataset(path, "GTiff") as source:
+        window: npt.NDArray[Any] = source.read(numbers, window=Window.from_slices(rows, columns))
+    return window
+
+
 def _load(path: Path, driver: Driver, source: Any, *, bands: Sequence[str]) -> tuple[npt.NDArray[Any], RasterInfo]:
     alpha = [number for number, color in enumerate(source.colorinterp, start=1) if color == ColorInterp.alpha]
     numbers = [*(number for number in source.indexes if number not in alpha), *alpha]

@@ -4,7 +4,7 @@ import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import accumulate
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -69,14 +69,18 @@ def write_cog(
     valid: npt.NDArray[np.bool_] | None = None,
     crs: str | None = None,
     transform: GeoTransform | None = None,
+    resampling: Literal["cubic", "nearest"] = "cubic",
 ) -> None:
-    """Write integers of `shape` (C, H, W) as a cloud-optimized GeoTIFF losslessly, read it back and compare every pixel.
+    """Write numbers of `shape` (C, H, W) as a cloud-optimized GeoTIFF losslessly, read it back and compare every pixel.
 
     `pixels` are an array, or strips (C, rows, W) of an image that is never complete in memory. Invalid pixels have the
     value `nodata`, or an array is masked by `valid` (H, W). `crs` is `EPSG:n` or WKT, set together with `transform`.
+    `resampling` computes the overviews.
     Raises OSError if the file cannot be written, or has other content.
     """
     profile = dict(zip(("count", "height", "width"), shape, strict=True)) | {"dtype": dtype, "nodata": nodata}
+
+    grid, options = _grid_options(crs, transform), COG_OPTIONS | {"overview_resampling": resampling}
 
     def describe(target: Any) -> None:
         target.update_tags(**tags)
@@ -85,9 +89,9 @@ def write_cog(
     try:
         with suppress_grid_warnings():
             if isinstance(pixels, np.ndarray):
-                is_equal = _write_array(path, pixels, profile | _grid_options(crs, transform), describe, valid=valid)
+                is_equal = _write_array(path, pixels, profile | grid, describe, valid=valid, options=options)
             else:
-                is_equal = _write_rows(path, pixels, profile | _grid_options(crs, transform), describe)
+                is_equal = _write_rows(path, pixels, profile | grid, describe, options=options)
     except OSError:
         raise
     except Exception as error:  # GDAL's exceptions at closing have no public base class
@@ -103,21 +107,27 @@ def _write_array(
     describe: Callable[[Any], None],
     *,
     valid: npt.NDArray[np.bool_] | None,
+    options: dict[str, str],
 ) -> bool:
     # TIFF block sides are multiples of 16 pixels.
     block = min(COG_BLOCK, max(COG_SMALLEST_BLOCK, -(-max(pixels.shape[1:]) // 16) * 16))
-    with rasterio.open(path, "w", driver="COG", **profile, **COG_OPTIONS, blocksize=str(block)) as target:
+    with rasterio.open(path, "w", driver="COG", **profile, **options, blocksize=str(block)) as target:
         target.write(pixels)
         if valid is not None:
             target.write_mask(valid)
         describe(target)
     with open_dataset(path, "GTiff") as source:
-        is_equal = np.array_equal(source.read(), pixels)
+        is_equal = np.array_equal(source.read(), pixels, equal_nan=pixels.dtype.kind == "f")
         return is_equal and (valid is None or np.array_equal(source.dataset_mask() != 0, valid))
 
 
 def _write_rows(
-    path: Path, rows: Iterable[npt.NDArray[Any]], profile: dict[str, Any], describe: Callable[[Any], None]
+    path: Path,
+    rows: Iterable[npt.NDArray[Any]],
+    profile: dict[str, Any],
+    describe: Callable[[Any], None],
+    *,
+    options: dict[str, str],
 ) -> bool:
     """Write strips to an uncompressed copy next to `path`, because GDAL's COG driver only converts existing files."""
     width, row_bytes = profile["width"], profile["width"] * profile["count"] * np.dtype(profile["dtype"]).itemsize
@@ -134,7 +144,7 @@ def _write_rows(
                     target.write(part, window=Window(0, sum(heights), width, part.shape[1]))
                     written.update(np.ascontiguousarray(part).data)
                     heights.append(part.shape[1])
-            rasterio.shutil.copy(plain, path, driver="COG", **COG_OPTIONS, blocksize=str(COG_BLOCK), bigtiff="if_safer")
+            rasterio.shutil.copy(plain, path, driver="COG", **options, blocksize=str(COG_BLOCK), bigtiff="if_safer")
             with open_dataset(path, "GTiff") as source:
                 for top, count in zip(accumulate(heights, initial=0), heights, strict=False):
                     read_back.update(source.read(window=Window(0, top, width, count)).data)

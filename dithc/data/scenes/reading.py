@@ -17,7 +17,10 @@ from dithc.data.scene import Array, Mask
 from dithc.data.scenes.ingest import INDEX_FILE, TABLE_FILE
 
 COLUMNS = ("scene_id", "status", "stack", "row", "label", "height", "width", "crs", "transform")
-PROPERTY_COLUMNS = ("gsd_m", "sensing_time", "satellite", "sensor", "sun_elevation", "sun_azimuth")
+PROPERTY_COLUMNS = (
+    *("gsd_m", "sensing_time", "satellite", "sensor", "level", "baseline"),
+    *("sun_elevation", "sun_azimuth"),
+)
 """Optional columns of the table."""
 
 

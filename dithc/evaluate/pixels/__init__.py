@@ -10,5 +10,6 @@ Extending: another index is a line of `band_roles.py`.
 
 from dithc.evaluate.pixels import multispectral, pixel_file
 from dithc.evaluate.pixels.pixel_statistics import measure_pixels
+from dithc.evaluate.pixels.spectra import log_spectral_distance, radial_power
 
-__all__ = ["measure_pixels", "multispectral", "pixel_file"]
+__all__ = ["log_spectral_distance", "measure_pixels", "multispectral", "pixel_file", "radial_power"]

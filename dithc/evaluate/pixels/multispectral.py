@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dithc.core.image_quality import spectral_angles
 from dithc.core.logging import user_error
 from dithc.evaluate.pixels.band_roles import INDICES, ROLES_NM
 from dithc.evaluate.pixels.pixel_file import BINS, PixelStatistics
@@ -25,12 +26,8 @@ def wasserstein(a: NDArray[np.int64], b: NDArray[np.int64], *, step: float) -> f
 
 
 def spectral_angle(a: FloatArray, b: FloatArray) -> float | None:
-    """Return the angle of two spectra (C,) in degrees (Kruse et al. 1993), independent of brightness; None for black."""
-    lengths = float(np.linalg.norm(a) * np.linalg.norm(b))
-    if not lengths:
-        return None
-    cosine = float(a @ b) / lengths
-    return float(np.degrees(np.arccos(np.clip(cosine, -1.0, 1.0))))
+    """Return the angle of two spectra (C,) in degrees, independent of brightness; None for black."""
+    return _finite(float(spectral_angles(a, b, axis=0)))
 
 
 def correlation(pixels: PixelStatistics) -> FloatArray:

@@ -73,6 +73,8 @@ def _dataset_of(experiment: ExperimentConfig, stage: str, name: str) -> str:
         return experiment.runs[name].dataset
     if name in experiment.evaluations and stage in ("sample", "features", "fid"):
         return experiment.runs[experiment.evaluations[name].run].dataset
+    if stage == "restore":
+        return experiment.restorations[name].dataset
     if stage in ("codec", "extractor"):
         settings = experiment.codecs.get(name) if stage == "codec" else experiment.extractors.get(name)
         return getattr(settings, "train_dataset", None) or ""
@@ -113,7 +115,7 @@ def _warnings(experiment: ExperimentConfig, results: ExperimentResults, missing:
 def _missing(experiment: ExperimentConfig, results: ExperimentResults) -> dict[str, list[str]]:
     """Return the names of missing results of a complete report by stage."""
     needed = {
-        "tiles": list(experiment.datasets),
+        "tiles": experiment.tiled,
         "train": list(experiment.runs),
         "sample": list(experiment.evaluations),
         "fid": experiment.scored,

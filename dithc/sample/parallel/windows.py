@@ -1,7 +1,7 @@
 """Windows over scenes larger than the input of a network or decoder.
 
 Contents: `WindowGrid` places windows, `WindowedDenoiser` wraps a network for scene latents, `decode_by_rows` yields the image by
-rows, `seam_ratio` measures visible borders. Invariants: every rank sums windows in grid order; no complete decoded scene is in
+rows. Invariants: every rank sums windows in grid order; no complete decoded scene is in
 memory. Extending: window weights are in `window_weights`; another traversal is another callable around the network.
 
 Decoding: if a codec has a bounded receptive field (`reach`: convolutions only), tiles are decoded with a margin that is cropped,
@@ -85,24 +85,6 @@ def window_weights(origins: Sequence[int], side: int, length: int) -> list[Tenso
     return [(weight / total[first : first + side]).float() for first in origins]
 
 
-def seam_ratio(x: Tensor, rows: Sequence[int], columns: Sequence[int], *, window: tuple[int, int]) -> float:
-    """Return the mean neighbor difference of x (..., H, W) at window borders over all others; 1 without seams.
-
-    `rows` and `columns` are window starts, `window` is (h, w).
-    """
-    sums, counts = [0.0, 0.0], [0, 0]
-    for axis, origins, side in ((-2, rows, window[0]), (-1, columns, window[1])):
-        steps = x.double().diff(dim=axis).abs().movedim(axis, 0).flatten(1)  # (length - 1, ...)
-        edges = {edge - 1 for first in origins for edge in (first, first + side)}
-        is_border = torch.tensor([position in edges for position in range(len(steps))], dtype=torch.bool)
-        for index, differences in enumerate((steps[is_border], steps[~is_border])):
-            sums[index] += float(differences.sum())
-            counts[index] += differences.numel()
-    if not counts[0] or not sums[1]:
-        return 1.0
-    return sums[0] / counts[0] / (sums[1] / counts[1])
-
-
 Predictor = Callable[[Tensor, Tensor, Tensor], Tensor]
 """(x (N, Z, h, w), timesteps (N), labels (N)) -> output (N, Z or 2Z, h, w) fp32."""
 
@@ -120,7 +102,6 @@ class WindowedDenoiser:
         self._denoise, self._grid, self._batch = denoise, grid, batch
         self.last: tuple[list[int], list[int]] = ([0], [0])
 
-    @torch.no_grad()
     def __call__(self, x: Tensor, t: Tensor, y: Tensor) -> Tensor:
         """Return the output for x (N, Z, H, W), equal timesteps t (N) and labels y (N)."""
         (height, width), (rows, columns) = self._grid.window, self._grid.starts(float(t[0]))

@@ -13,12 +13,13 @@ from dithc.workflow.jobs.sizing import UNKNOWN_MINUTES, ResourceEstimate, needs
 # Memory of a node that jobs leave for the engine and the operating system.
 RESERVED_MB = 500
 READING_CORES = 16  # default cores of a job that reads scenes, one per process
-RANKED = ("train", "sample")  # stages that run as several ranks
+RANKED = ("train", "sample", "restore")  # stages that run as several ranks
 PREPARATION = ("synthesize", "ingest", "tiles")  # stages of a dataset that form a group, in order
-RESUMED = ("train", "sample")  # stages that stop before their walltime ends and continue in another job
+RESUMED = ("train", "sample", "restore")  # stages that stop before their walltime ends and continue in another job
 MEMORY_FIX = {
     "train": "lower `micro_batch_size`, set `activation_checkpointing: block` or `sharding: zero1`, or use more or larger nodes",
     "sample": "lower `batch_size` of the evaluation, or use larger nodes",
+    "restore": "lower `block_size` of the restoration, or use larger nodes",
 }
 
 
@@ -140,7 +141,8 @@ class JobResources:
                 for item in evaluations
                 if stage == "fid" or item.extractor == name
             )
-            return [[("features", [key[0]] * (1 + count)), ("fid", [""] * count)] for key, count in sets.items()]
+            groups = [[("features", [key[0]] * (1 + count)), ("fid", [""] * count)] for key, count in sets.items()]
+            return groups or [[(stage, [name])]]  # an experiment without scores
         return [[(stage, [name])]]
 
     def check(self, planned: list[tuple[str, str]]) -> list[str]:

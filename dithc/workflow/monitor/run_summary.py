@@ -128,6 +128,8 @@ def _outputs(progress: ExperimentMonitor, status: ExperimentStatus) -> list[str]
     lines = [f"checkpoints: {', '.join(stores)}"] if runs else []
     if "sample" in rules:
         lines += [f"samples: {root / 'samples'}/NAME/grid.png; as GeoTIFF or zarr: dithc export --help"]
+    if "restore" in rules:
+        lines += [f"restored scenes: {root / 'restorations'}/NAME/scene-*/mean.tif, deviation.tif, flags.tif"]
     if status.report is not None:
         lines += [f"figures: {root / 'figures'}, numbers: {root / 'report.json'}"]
     hint = f"`dithc status {root}` prints the progress of each stage, `dithc show {root / 'tiles'}/NAME` describes an output"

@@ -48,4 +48,4 @@ def _name(graph: ExperimentGraph, manifest: Manifest) -> str | None:
     if manifest.stage == "features":
         name = graph.extractor_name(name) if name in experiment.evaluations else name.rpartition(".")[2]
     sections = (experiment.datasets, experiment.codecs, experiment.runs, experiment.extractors, experiment.evaluations)
-    return name if any(name in section for section in sections) else None
+    return name if any(name in section for section in (*sections, experiment.restorations)) else None

@@ -19,6 +19,7 @@ GOOD: dict[str, dict[str, Any]] = {
     "latents": {"count": 2, "shape": [4, 8, 8], "scale": 1.5, "mean": [0.5, 0]},
     "train": {"step": 2, "seconds_per_step_median": 0.5, "model": {"depth": 2}, "skipped_steps": []},
     "sample": {"images": 2, "rendering_digest": "0123", "checkpoint": 20, "guidance_interval": [0, 0.5]},
+    "restore": {"scenes": 1, "members": 2, "bands": ["B02"], "scores": {"rmse": 0.5}},
     "extractor": {"path": "own.safetensors", "classes": [-1, 2], "loss": 0.5},
     "features": {**COMPARED, "n": 2, "images_per_second": None},
     "fid": {**COMPARED, "fid": 2, "n_real": 2, "n_generated": 2, "kid_interval": [0.1, 0.2]},

@@ -15,13 +15,14 @@ from typing import Any
 import numpy as np
 
 from dithc.config import datasets
+from dithc.core.image_quality import block_mean
 from dithc.core.logging import get_logger
 from dithc.data.archives import scratch_folder, unpack
 from dithc.data.file_checks import check_memory
 from dithc.data.grids import Grid, reproject_points
 from dithc.data.raster import RasterInfo, read_raster
 from dithc.data.readers.gaofen2.orthorectify import Heights, ortho_grid, orthorectify, read_heights
-from dithc.data.readers.gaofen2.pansharpen import F32, Mask, averaged, gsa, reduced_resolution, shift_between
+from dithc.data.readers.gaofen2.pansharpen import F32, Mask, gsa, reduced_resolution, shift_between
 from dithc.data.readers.gaofen2.rpc import Rpc, check_covers, find_rpc, read_rpc
 from dithc.data.readers.rasters import RasterPixels, as_chw
 from dithc.data.scene import Array, Georeference, Reason, SceneRejectedError
@@ -126,7 +127,7 @@ class Orthorectifier:
         coarse_grid = replace(grid, transform=(a * ratio, b, c, d, e * ratio, f), shape=shape)
         coarse = on_grid(path, pixels, rpc, grid=coarse_grid, heights=self.heights).astype(np.float32)
         valid = fine.any(axis=0) & (fine_pan > 0)
-        coarse_valid = coarse.any(axis=0) & (averaged(valid.astype(np.float32), ratio) == 1.0)
+        coarse_valid = coarse.any(axis=0) & (block_mean(valid.astype(np.float32), ratio) == 1.0)
         if not coarse_valid.any():
             raise SceneRejectedError(
                 Reason.MISREGISTERED,
@@ -136,7 +137,7 @@ class Orthorectifier:
                 fix="check the product's files: each image needs the coefficient file of the same name",
             )
         float_pan = fine_pan.astype(np.float32)
-        coarse_pan = averaged(float_pan, ratio)
+        coarse_pan = block_mean(float_pan, ratio)
         properties = self._measure_shift(
             path, coarse, coarse_pan, coarse_valid, step_m=ratio * self.source.gsd_m, native_m=native_m
         )

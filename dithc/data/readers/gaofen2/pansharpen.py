@@ -9,6 +9,8 @@ import numpy as np
 import numpy.typing as npt
 import scipy.ndimage
 
+from dithc.core.image_quality import block_mean, ergas, spectral_angles, window_shift
+
 F32 = npt.NDArray[np.float32]
 Mask = npt.NDArray[np.bool_]
 Q_BLOCK = 32
@@ -16,10 +18,6 @@ F64 = npt.NDArray[np.float64]
 SIDES = (256, 128, 64, 32)
 """Window sides in pixels, largest first. The first side with a completely valid window is used."""
 MAX_WINDOWS = 25
-MAX_FREQUENCY = 0.3
-"""Highest frequency used, in cycles per pixel. Above it, noise and aliasing differ between cameras."""
-SUBPIXEL_STEPS = 100
-"""Steps per pixel of the refined peak search."""
 MIN_PEAK = 0.15
 """Lowest accepted peak. Identical images reach 1; unrelated images reach 0.05 in windows of 64 pixels."""
 
@@ -59,16 +57,12 @@ class PansharpenQuality(NamedTuple):
 def quality(image: F32, truth: F32, *, ratio: int, valid: Mask) -> PansharpenQuality:
     """Compare an image (C, H, W) with its truth over the valid pixels (H, W).
 
-    ERGAS after Wald (Data Fusion, 2002, equation 8.9); spectral angle after Yuhas et al. (1992); Q after Wang and
-    Bovik (IEEE Signal Processing Letters 9(3), 2002, equation 2), in blocks of 32 pixels, over all bands.
+    Q after Wang and Bovik (IEEE Signal Processing Letters 9(3), 2002, equation 2), in blocks of 32 pixels, over all
+    bands. The angle of a black spectrum is 0.
     """
-    predicted, true = image[:, valid].astype(np.float64), truth[:, valid].astype(np.float64)  # (C, n)
-    relative = ((predicted - true) ** 2).mean(axis=1) / true.mean(axis=1) ** 2
-    lengths = np.linalg.norm(predicted, axis=0) * np.linalg.norm(true, axis=0)
-    cosines = np.divide((predicted * true).sum(axis=0), lengths, out=np.ones_like(lengths), where=lengths > 0)
     return PansharpenQuality(
-        ergas=float(100.0 / ratio * np.sqrt(relative.mean())),
-        sam_degrees=float(np.rad2deg(np.arccos(np.clip(cosines, -1.0, 1.0))).mean()),
+        ergas=ergas(image, truth, ratio=ratio, valid=valid),
+        sam_degrees=float(np.nan_to_num(spectral_angles(image[:, valid], truth[:, valid], axis=0)).mean()),
         q=_mean_q(image, truth, valid),
     )
 
@@ -102,9 +96,9 @@ def reduced_resolution(
     """
     height, width = (side // ratio * ratio for side in coarse_valid.shape)  # complete pixels of the coarsest grid
     truth, valid = coarse_bands[:, :height, :width], coarse_valid[:height, :width]
-    coarse_pan = averaged(pan[: height * ratio, : width * ratio], ratio)  # (h, w)
-    coarsest = averaged(truth, ratio)  # (C, h / r, w / r)
-    coarsest_valid = averaged(valid.astype(np.float32), ratio) == 1.0
+    coarse_pan = block_mean(pan[: height * ratio, : width * ratio], ratio)  # (h, w)
+    coarsest = block_mean(truth, ratio)  # (C, h / r, w / r)
+    coarsest_valid = block_mean(valid.astype(np.float32), ratio) == 1.0
     blocks = np.kron(coarsest_valid, np.ones((ratio, ratio), dtype=bool))  # (h, w)
     inner = np.asarray(scipy.ndimage.binary_erosion(blocks, iterations=ratio), dtype=np.bool_)  # neighbors are valid
     if not inner.any():
@@ -114,18 +108,11 @@ def reduced_resolution(
         expanded,
         coarse_pan,
         coarse_bands=coarsest,
-        coarse_pan=averaged(coarse_pan, ratio),
+        coarse_pan=block_mean(coarse_pan, ratio),
         valid=inner,
         coarse_valid=coarsest_valid,
     )
     return quality(sharpened, truth, ratio=ratio, valid=inner), quality(expanded, truth, ratio=ratio, valid=inner)
-
-
-def averaged(image: npt.NDArray[np.float32], ratio: int) -> F32:
-    """Average squares of `ratio` pixels: (..., H, W) to (..., H / r, W / r), for sides divisible by `ratio`."""
-    *front, height, width = image.shape
-    blocks = image.reshape(*front, height // ratio, ratio, width // ratio, ratio)
-    return np.asarray(blocks.mean(axis=(-3, -1), dtype=np.float32))
 
 
 class Shift(NamedTuple):
@@ -149,31 +136,6 @@ def shift_between(first: F64, second: F64, valid: npt.NDArray[np.bool_]) -> Shif
         return None
     down, right = np.median(shifts, axis=0)
     return Shift(float(down), float(right), len(shifts))
-
-
-def window_shift(first: F64, second: F64) -> tuple[float, float, float]:
-    """Return the shift (down, right) of `second` against `first`, both (S, S), and the peak height.
-
-    The peak is 1 for identical images and near 0 for unrelated images. It is the maximum of the normalized cross power
-    spectrum (Kuglin and Hines 1975), refined by a matrix Fourier transform with finer steps (Guizar-Sicairos, Thurman
-    and Fienup 2008, section 2).
-    """
-    side = len(first)
-    taper = np.hanning(side)[:, None] * np.hanning(side)
-    spectra = [np.fft.fft2((image - image.mean()) * taper) for image in (first, second)]
-    cross = spectra[1] * np.conj(spectra[0])
-    frequencies = np.fft.fftfreq(side)
-    weight = np.exp(-0.5 * (np.hypot(frequencies[:, None], frequencies) / (MAX_FREQUENCY / 2)) ** 2)
-    size = np.abs(cross)
-    phase = np.where(size > 0, cross / np.where(size > 0, size, 1), 0) * weight
-    surface = np.fft.ifft2(phase).real
-    coarse_peak = np.array(np.unravel_index(int(surface.argmax()), surface.shape), dtype=np.float64)
-    coarse_peak[coarse_peak > side / 2] -= side
-    steps = np.arange(-SUBPIXEL_STEPS, SUBPIXEL_STEPS + 1) / SUBPIXEL_STEPS
-    rows, columns = (np.exp(2j * np.pi * (middle + steps)[:, None] * frequencies) for middle in coarse_peak)
-    fine = (rows @ phase @ columns.T).real
-    down, right = np.unravel_index(int(fine.argmax()), fine.shape)
-    return float(coarse_peak[0] + steps[down]), float(coarse_peak[1] + steps[right]), float(fine.max() / weight.sum())
 
 
 def _corners(valid: npt.NDArray[np.bool_], side: int) -> list[tuple[int, int]]:

@@ -9,10 +9,11 @@ import pytest
 import scipy.ndimage
 
 from dithc.config import datasets
+from dithc.core.image_quality import block_mean
 from dithc.data.grids import Grid
 from dithc.data.raster import read_raster
 from dithc.data.readers.gaofen2.orthorectify import orthorectify, read_heights
-from dithc.data.readers.gaofen2.pansharpen import averaged, gsa, quality, reduced_resolution, shift_between
+from dithc.data.readers.gaofen2.pansharpen import gsa, quality, reduced_resolution, shift_between
 from dithc.data.readers.gaofen2.rpc import read_rpc
 from dithc.data.scene import Reason
 from dithc.data.synthetic.gaofen2 import GaofenScene, digital_numbers
@@ -74,12 +75,12 @@ def test_bands_linear_in_the_panchromatic_image_are_restored() -> None:
     truth = np.stack([pattern * np.float32(slope) + 100 for slope in (0.5, 1.0, 2.0)])
     pan = pattern * np.float32(1.3) + 20
     blurred = np.stack(
-        [scipy.ndimage.zoom(averaged(band, 4), 4, order=1, grid_mode=True, mode="nearest") for band in truth]
+        [scipy.ndimage.zoom(block_mean(band, 4), 4, order=1, grid_mode=True, mode="nearest") for band in truth]
     )
     fine, coarse = np.ones((96, 96), dtype=bool), np.ones((24, 24), dtype=bool)
     settings = {
-        "coarse_bands": averaged(truth, 4),
-        "coarse_pan": averaged(pan, 4),
+        "coarse_bands": block_mean(truth, 4),
+        "coarse_pan": block_mean(pan, 4),
         "valid": fine,
         "coarse_valid": coarse,
     }
@@ -92,7 +93,14 @@ def test_gain_and_offset_of_the_panchromatic_image_have_no_effect() -> None:
     bands, pan = draw_textured_bands(4, 64), draw_textured_bands(1, 64)[0]
     fine, coarse = np.ones((64, 64), dtype=bool), np.ones((16, 16), dtype=bool)
     images = [
-        gsa(bands, one, coarse_bands=averaged(bands, 4), coarse_pan=averaged(one, 4), valid=fine, coarse_valid=coarse)
+        gsa(
+            bands,
+            one,
+            coarse_bands=block_mean(bands, 4),
+            coarse_pan=block_mean(one, 4),
+            valid=fine,
+            coarse_valid=coarse,
+        )
         for one in (pan, 0.25 * pan + 77)
     ]
     np.testing.assert_allclose(images[0], images[1], rtol=1e-3, atol=0.1)
@@ -102,7 +110,7 @@ def test_constant_panchromatic_image_preserves_the_bands() -> None:
     bands, flat = draw_textured_bands(4, 64), np.full((64, 64), 300, np.float32)
     fine, coarse = np.ones((64, 64), dtype=bool), np.ones((16, 16), dtype=bool)
     sharp = gsa(
-        bands, flat, coarse_bands=averaged(bands, 4), coarse_pan=averaged(flat, 4), valid=fine, coarse_valid=coarse
+        bands, flat, coarse_bands=block_mean(bands, 4), coarse_pan=block_mean(flat, 4), valid=fine, coarse_valid=coarse
     )
     np.testing.assert_allclose(sharp, bands, atol=0.1)
 
@@ -171,8 +179,8 @@ def test_real_images_are_aligned_and_sharpening_lowers_ergas(real_data: Callable
         bands, pan = bands[:, :height, :width], pan[:height, :width]
         valid = (bands > 0).any(axis=0) & (pan > 0)
         found = shift_between(bands.mean(axis=0, dtype=np.float64), pan.astype(np.float64), valid)
-        coarse_valid = averaged(valid.astype(np.float32), 4) == 1.0
-        sharp, plain = reduced_resolution(averaged(bands, 4), pan, ratio=4, coarse_valid=coarse_valid)
+        coarse_valid = block_mean(valid.astype(np.float32), 4) == 1.0
+        sharp, plain = reduced_resolution(block_mean(bands, 4), pan, ratio=4, coarse_valid=coarse_valid)
         print(f"{path.name}: shift {found}, sharpened {sharp}, interpolated {plain}")
         assert found is not None
         assert np.hypot(found.down, found.right) < 2.0

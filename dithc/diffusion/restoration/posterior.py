@@ -1,0 +1,154 @@
+"""Posterior mean under an observation, as a wrapper of `denoise`.
+
+With x_t = a x + s noise, the network's clean image x^ and an observation y = A x + noise of variance Sy, every rule is
+x' = x^ + C A* (Sy + A C A*)^-1 (y - A x^). The rules differ in C, the covariance of x given x_t.
+Sources: Rozet et al. 2024 (arXiv 2405.13712): C = s^2 / a J, with J the Jacobian of x^ in x_t, exact for an exact network
+(MMPS). Without the Jacobian: C = (Sx^-1 + a^2 / s^2)^-1, exact for normal data of covariance Sx.
+Legend: N images, C bands, H, W image, M observed numbers.
+"""
+
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from dithc.core.logging import user_error
+from dithc.diffusion.guidance import Denoise
+from dithc.diffusion.objective import Objective, parts
+from dithc.diffusion.restoration.covariance import RadialCovariance
+from dithc.diffusion.restoration.observation import Observation
+from dithc.diffusion.restoration.solver import Solver
+
+Rule = Literal["covariance", "jacobian"]
+ITERATIONS = {"covariance": 40, "jacobian": 8}
+
+# Below this signal, errors of the network's Jacobian, divided by the signal, exceed the covariance.
+MIN_SIGNAL = 0.02
+# Acceptable error of a clean image per pixel, relative to s / a. An error of e s / a at each step shifts an image by up
+# to e pi / 2 deviations of the posterior. Smaller values cost iterations. At least `FULL_SIGNAL` counts as signal.
+ACCEPTABLE_ERROR, FULL_SIGNAL = 0.01, 0.1
+
+
+def posterior_denoiser(
+    denoise: Denoise,
+    objective: Objective,
+    observation: Observation,
+    covariance: RadialCovariance,
+    rule: Rule = "covariance",
+    iterations: int | None = None,
+) -> Denoise:
+    """Return `denoise(x, t)` of the images given an observation, for any sampler.
+
+    It belongs to one sampling run at a time: a timestep above the last timestep starts a new run. It holds the solution
+    of the last call, from which the next solve starts.
+
+    Args:
+        denoise: Network with guidance and windows, before `Objective.sampled`; (x (N, C, H, W), t (N)) -> (N, C or 2C, H,
+            W). All timesteps t are equal. The rule "jacobian" requires gradients with respect to x.
+        objective: Meaning of the network's output.
+        observation: Numbers observed of each image.
+        covariance: Covariance of the training data.
+        rule: C, see the module.
+        iterations: Limit of the conjugate gradient iterations per call.
+
+    Raises:
+        UserError: The rule is unknown, or the bands do not match the covariance.
+    """
+    if rule not in ITERATIONS:
+        fix = "choose one of the two"
+        raise user_error("rule of the posterior", got=repr(rule), expected=" or ".join(ITERATIONS), fix=fix)
+    if observation.operator.shape[0] != len(covariance.mean):
+        got, fix = observation.operator.shape[0], "estimate the covariance from tiles with the bands of the images"
+        raise user_error("bands of the observation", got=got, expected=len(covariance.mean), fix=fix)
+    limit = ITERATIONS[rule] if iterations is None else iterations
+    return _PosteriorDenoiser(denoise, objective, observation, covariance, by_jacobian=rule == "jacobian", limit=limit)
+
+
+class _PosteriorDenoiser:
+    def __init__(
+        self,
+        denoise: Denoise,
+        objective: Objective,
+        observation: Observation,
+        covariance: RadialCovariance,
+        *,
+        by_jacobian: bool,
+        limit: int,
+    ) -> None:
+        self._denoise, self._objective, self._observation = denoise, objective, observation
+        self._covariance, self._by_jacobian, self._limit = covariance, by_jacobian, limit
+        self._spectrum = covariance.spectrum(observation.operator.shape[1:])
+        self._time: float | None = None  # of the last call
+        self._solver: Solver | None = None
+        self._solution: Tensor | None = None
+
+    def __call__(self, x: Tensor, t: Tensor) -> Tensor:
+        signal, noise = (float(part[0]) for part in self._objective.signal_and_noise(t))
+        by_jacobian = self._by_jacobian and signal >= MIN_SIGNAL
+        with torch.set_grad_enabled(by_jacobian):
+            start = x.detach().requires_grad_(by_jacobian)
+            predicted, rest = parts(self._denoise(start, t).to(x.dtype), channels=x.shape[1])
+            clean = self._objective.clean(predicted, start, t)
+        if noise == 0:  # x is the clean image, and its prediction has no inverse
+            return torch.cat([predicted, rest], dim=1).detach()
+
+        def jacobian(z: Tensor) -> Tensor:
+            return noise**2 / signal * torch.autograd.grad(clean, start, z, retain_graph=True)[0]
+
+        self._prepare(float(t[0]), signal, noise, clean)
+        assert self._solver is not None
+        known = clean.detach()
+        step, self._solution = self._solver.update(
+            known, limit=self._limit, multiply=jacobian if by_jacobian else None, start=self._solution
+        )
+        return torch.cat([self._objective.output_of(known + step, x, t), rest.detach()], dim=1)
+
+    def _prepare(self, time: float, signal: float, noise: float, clean: Tensor) -> None:
+        """Compute the solver of a new timestep; discard the solution of another run."""
+        if self._solver is None or time != self._time:
+            spectrum = self._spectrum / (1 + self._spectrum * (signal / noise) ** 2)  # C
+            error = ACCEPTABLE_ERROR * noise / max(signal, FULL_SIGNAL)
+            self._solver = Solver(self._observation, self._covariance, spectrum.to(clean.dtype), error=error)
+        if (
+            self._time is None
+            or time > self._time
+            or (self._solution is not None and len(self._solution) != len(clean))
+        ):
+            self._solution = None
+        self._time = time
+
+
+def restoration_times(objective: Objective, steps: int) -> list[int]:
+    """Return falling timesteps of a sampling run under an observation, dense near the image.
+
+    Observed pixels are known to within their small noise, which equal steps in time do not resolve. The spacing of a
+    flow is even in the fourth root of time, with a last interval of 1 / 1000. Otherwise it is even in the log of the
+    signal-to-noise ratio.
+
+    Args:
+        objective: Objective of the network.
+        steps: Number of timesteps: evaluations, or for heun the number of intervals, half the evaluations.
+
+    Raises:
+        UserError: There are more steps than timesteps.
+    """
+    if objective.schedule is not None:
+        return [int(step) for step in objective.schedule.respaced(steps, spacing="snr").timesteps.flip(0)]
+    last = int(objective.last)
+    if not 1 <= steps <= last:
+        raise user_error("sampling steps", got=steps, expected=f"1 to {last}", fix="choose another number of steps")
+    roots = torch.linspace(1, last**0.25, steps, dtype=torch.float64) if steps > 1 else torch.tensor([last**0.25])
+    times: list[int] = []
+    for index, time in enumerate((roots**4).round().tolist()):
+        times.append(min(max(int(time), times[-1] + 1 if times else 1), last - steps + index + 1))
+    return times[::-1]
+
+
+def conditional_mean(observation: Observation, covariance: RadialCovariance, iterations: int = 200) -> Tensor:
+    """Return the mean (N or 1, C, H, W) of normal data with this covariance, given an observation."""
+    channels, height, width = observation.operator.shape
+    values = observation.values
+    mean = covariance.mean.to(values.dtype)[None, :, None, None].expand(1, channels, height, width)
+    spectrum = covariance.spectrum((height, width)).to(values.dtype)
+    solver = Solver(observation, covariance, spectrum, error=0.0)
+    return mean + solver.update(mean, limit=iterations, tolerance=1e-4)[0]

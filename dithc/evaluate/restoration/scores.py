@@ -1,0 +1,154 @@
+"""Scores of a restored mean and of its ensemble, against the truth, over a mask of pixels.
+
+Legend: ... optional images, C bands, H, W image; K members; n evaluated values.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dithc.core.image_quality import spectral_angles, structural_similarity
+from dithc.evaluate.statistics import FloatArray
+
+Array = NDArray[np.floating]
+Mask = NDArray[np.bool_]
+Scores = dict[str, Any]
+
+COVERED = 0.9  # share of the central interval
+CHUNK = 1 << 18  # values evaluated together: 32 MiB for 16 members in float64
+
+
+def pixel_scores(mean: Array, truth: Array, where: Mask | None = None, *, data_range: float | Array = 1.0) -> Scores:
+    """Compare restored images with the truth (..., C, H, W) over a mask (..., H, W) or (..., C, H, W), or everywhere.
+
+    Score a large scene by blocks, and join them by `pooled`: memory holds several copies of a band.
+
+    Args:
+        mean: Restored images in physical units.
+        truth: True images in the same units.
+        where: Evaluated values.
+        data_range: Width of the range of values for PSNR and SSIM, total or by band (C,). 1 suits reflectance.
+
+    Returns:
+        `pixels` (number of evaluated values), `rmse`, `mae`, `bias` (mean minus truth), `psnr_db`, `ssim` (mean over
+        complete windows centered on evaluated values; None without any), `sam_degrees` (mean over pixels with an evaluated
+        band; None for one band). All scores except `pixels` are None for an empty mask.
+    """
+    mask = _mask(where, truth.shape)
+    ranges = np.broadcast_to(np.asarray(data_range, np.float64), truth.shape[-3])  # (C,)
+    sums, relative, similarity, windows = np.zeros(3), 0.0, 0.0, 0
+    for band, width in enumerate(ranges):
+        x, y, inside = (np.asarray(image[..., band, :, :]) for image in (mean, truth, mask))  # (..., H, W)
+        error = x[inside].astype(np.float64) - y[inside]  # (n,)
+        squares = float(error @ error)
+        sums += squares, np.abs(error).sum(), error.sum()
+        relative += squares / width**2
+        places = structural_similarity(x, y, data_range=float(width))  # (..., H - 6, W - 6)
+        top, left = ((image - inner) // 2 for image, inner in zip(x.shape[-2:], places.shape[-2:], strict=True))
+        centers = inside[..., top : top + places.shape[-2], left : left + places.shape[-1]] & np.isfinite(places)
+        similarity, windows = similarity + float(places[centers].sum()), windows + int(centers.sum())
+    count = int(mask.sum())
+    if not count:
+        return {"pixels": 0} | dict.fromkeys(("rmse", "mae", "bias", "psnr_db", "ssim", "sam_degrees"))
+    spectra = (np.moveaxis(image, -3, -1)[mask.any(axis=-3)] for image in (mean, truth))  # (pixels, C)
+    return {
+        "pixels": count,
+        "rmse": float(np.sqrt(sums[0] / count)),
+        "mae": float(sums[1] / count),
+        "bias": float(sums[2] / count),
+        "psnr_db": float(-10 * np.log10(max(relative / count, 1e-12))),
+        "ssim": similarity / windows if windows else None,
+        "sam_degrees": float(np.nanmean(spectral_angles(*spectra, axis=1))) if len(ranges) > 1 else None,
+    }
+
+
+def ensemble_scores(members: Array, truth: Array, where: Mask | None = None) -> Scores:
+    """Compare members (K, ..., C, H, W), K >= 2, with the truth over a mask as in `pixel_scores`.
+
+    Returns:
+        `pixels`; `crps`: fair, mean |x_k - y| - sum_jk |x_j - x_k| / (2 K (K - 1)) (Ferro 2014), in physical units;
+        `coverage`: share of the truth inside `central_interval`; `calibrated_coverage`: its expectation for truth and
+        members from one distribution; `rank_histogram` (K + 1): shares of the truth by the number of smaller members,
+        with ties divided evenly; `spread`: root of the mean variance times (K + 1) / K; `rmse` of the members' mean;
+        `spread_over_error`: their ratio, 1 for a calibrated ensemble (Fortin et al. 2014). An empty mask has no scores.
+    """
+    size = len(members)
+    weights = (2 * np.arange(size) - size + 1) / (size * (size - 1))  # (K,) of sorted members, for sums of differences
+    sums, ranks = np.zeros(4), np.zeros(size + 2)
+    for x, y in _chunks(members, truth, _mask(where, truth.shape)):
+        x.sort(axis=0)
+        low, high = central_interval(x)
+        crps = np.abs(x - y).mean(axis=0) - weights @ x  # (n,)
+        covered = (low <= y) & (y <= high)
+        sums += crps.sum(), covered.sum(), x.var(axis=0, ddof=1).sum(), np.square(x.mean(axis=0) - y).sum()
+        below, until = (x < y).sum(axis=0), (x <= y).sum(axis=0) + 1  # ranks below..until - 1 are tied
+        share = 1.0 / (until - below)
+        ranks += np.bincount(below, share, minlength=size + 2) - np.bincount(until, share, minlength=size + 2)
+    count = int(_mask(where, truth.shape).sum())
+    if not count:
+        return {"pixels": 0}
+    spread, error = np.sqrt(sums[2] / count * (size + 1) / size), np.sqrt(sums[3] / count)
+    return {
+        "pixels": count,
+        "crps": sums[0] / count,
+        "coverage": sums[1] / count,
+        "calibrated_coverage": min(COVERED, (size - 1) / (size + 1)),
+        "rank_histogram": (np.cumsum(ranks)[:-1] / count).tolist(),
+        "spread": float(spread),
+        "rmse": float(error),
+        "spread_over_error": float(spread / error) if error else None,
+    }
+
+
+def central_interval(members: Array, *, axis: int = 0) -> tuple[FloatArray, FloatArray]:
+    """Return the 5 and 95 % quantiles of K members by ranks p (K + 1), which do not narrow for a small K.
+
+    The truth of a calibrated ensemble is below member number r with probability r / (K + 1). Below 19 members, the ends
+    are the smallest and largest members, which cover (K - 1) / (K + 1).
+    """
+    low, high = np.quantile(members, [(1 - COVERED) / 2, (1 + COVERED) / 2], axis=axis, method="weibull")
+    return np.asarray(low), np.asarray(high)
+
+
+def pooled(scores: Sequence[Scores]) -> Scores:
+    """Join the scores of several images or blocks, weighted by their evaluated pixels.
+
+    RMSE and spread are root mean squares, PSNR belongs to the mean square error. Empty masks have no weight.
+    """
+    scores = [score for score in scores if score["pixels"]]
+    if not scores:
+        return {"pixels": 0}
+    result: Scores = {}
+    for key in scores[0]:
+        found = [(score[key], score["pixels"]) for score in scores if score[key] is not None]
+        values, weights = np.array([value for value, _ in found]), np.array([weight for _, weight in found], float)
+        if key == "pixels":
+            result[key] = int(values.sum())
+        elif not len(values):
+            result[key] = None
+        elif key in {"rmse", "spread"}:
+            result[key] = float(np.sqrt(np.average(values**2, weights=weights)))
+        elif key == "psnr_db":
+            result[key] = float(-10 * np.log10(np.average(10 ** (-values / 10), weights=weights)))
+        else:
+            mean = np.average(values, axis=0, weights=weights)
+            result[key] = mean.tolist() if mean.ndim else float(mean)
+    if result.get("spread_over_error") is not None:
+        result["spread_over_error"] = result["spread"] / result["rmse"]
+    return result
+
+
+def _mask(where: Mask | None, shape: tuple[int, ...]) -> Mask:
+    """Return a mask of the shape of the images."""
+    mask = np.ones(1, bool) if where is None else where if where.ndim == len(shape) else where[..., None, :, :]
+    return np.broadcast_to(mask, shape)
+
+
+def _chunks(members: Array, truth: Array, mask: Mask) -> Iterator[tuple[FloatArray, FloatArray]]:
+    """Yield members (K, n) and truth (n,) of at most `CHUNK` evaluated values."""
+    flat, places = members.reshape(len(members), -1), np.flatnonzero(mask)
+    for first in range(0, len(places), CHUNK):
+        part = places[first : first + CHUNK]
+        yield flat[:, part].astype(np.float64), truth.reshape(-1)[part].astype(np.float64)

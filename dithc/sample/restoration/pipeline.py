@@ -1,0 +1,227 @@
+"""A complete restoration, from its inputs to its manifest: parts of blocks, then the images of each scene."""
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+
+from dithc.config import training
+from dithc.core.artifacts import Manifest, digest, outputs, summaries
+from dithc.core.logging import get_logger, progress, unwritten, user_error
+from dithc.data import Tiles
+from dithc.diffusion import Objective
+from dithc.diffusion.restoration import RadialCovariance
+from dithc.engine.comm import Group
+from dithc.engine.scheduler import deadline
+from dithc.latents import open_codec
+from dithc.sample.load_network import describe, load_network
+from dithc.sample.restoration.blocks import blocks
+from dithc.sample.restoration.job import RestorationJob
+from dithc.sample.restoration.outputs import RestoredScene, is_part, write_part
+from dithc.sample.restoration.scenes import Flag, RestorableScenes
+from dithc.sample.restoration.work import BlockSampler
+
+COVARIANCE_TILES = 512
+WAIT_SECONDS, STOPPED_SECONDS = 1800.0, 10.0  # ranks wait for each other between blocks and images only
+GRACE, EXIT_SECONDS = 1.3, 15.0  # multiple of the slowest item so far; seconds to exit
+SCORES_FILE = "scores.json"
+log = get_logger(__name__)
+
+Part = tuple[int, int, int]
+"""Number of a scene, of its block, and of a part of the members."""
+Item = TypeVar("Item")
+Score = Callable[[Sequence[RestoredScene], Path], dict[str, Any]]
+"""Compares restored scenes with their hidden pixels, writes a file and returns the numbers for the manifest."""
+
+
+def restore(job: RestorationJob, group: Group, *, score: Score | None = None) -> summaries.RestoreSummary | None:
+    """Restore the scenes of a job and write the manifest; all ranks share the parts of blocks, then the scenes.
+
+    Returns the values of the manifest. If the job ends earlier, finished parts and scenes are kept, and the result is None.
+    With `hide`, `score` compares the restored with the hidden pixels.
+
+    Raises:
+        UserError: Inputs are missing, damaged or inconsistent, a sampled value is not finite, or the disk is full.
+    """
+    start = time.monotonic()
+    output, owner = outputs.OutputFolder.of(job.out), dict[str, Any](stage="restore", name=job.name)
+    if group.rank == 0:
+        output.check(**owner)
+    inputs = job.inputs()
+    sampler, scenes, meta = _open(job, group)
+    identity = digest({"spec": job.spec, "inputs": sorted(inputs.values())})
+    restored = _plan(job, sampler, scenes, group, identity=identity)
+    group.wait_at_most(WAIT_SECONDS, stopped_seconds=STOPPED_SECONDS)
+    if group.rank == 0:
+        output.claim(**owner)
+        paths = [path for one in restored for path in (*one.part_files(), *one.files())]
+        output.plan([*paths, job.out.with_name(SCORES_FILE)])
+    missing = group.broadcast_object(_missing(restored) if group.rank == 0 else None)
+    units = [(scene, *part) for scene, parts in missing.items() for part in parts]
+
+    def sample_part(unit: Part) -> None:
+        _sample(sampler, restored[unit[0]], *unit)
+
+    def write_scene(scene: int) -> None:
+        restored[scene].write(tags={"restoration": job.name, "run": job.settings.run})
+
+    try:
+        for items, work, unit in ((units, sample_part, "part"), (list(missing), write_scene, "scene")):
+            is_complete = _share(items, work, group, label=f"restore {job.name}", unit=unit)
+            group.wait_at_most(None, stopped_seconds=STOPPED_SECONDS)  # other ranks may need hours for their last item
+            if group.any(not is_complete):
+                return None
+    except OSError as error:
+        raise unwritten("a restored scene", job.out.parent, error, kept="finished parts and scenes are kept") from error
+    numbers = _numbers(job, restored, sampler, meta, ranks=group.size)
+    if group.rank == 0:
+        extra = [job.out.with_name(SCORES_FILE)] if score is not None and job.settings.hide is not None else []
+        if extra and score is not None:
+            numbers["scores"] = score(restored, extra[0])
+        numbers["seconds"] = round(time.monotonic() - start, 3)
+        output.prune([*(path for one in restored for path in one.files()), *extra])
+        records = Manifest.entries(job.out.parent, [*(one.files()[-1] for one in restored), *extra])
+        Manifest(
+            **owner,
+            spec=job.spec,
+            summary=numbers,
+            files=[entry for one in restored for entry in one.entries()] + records,
+            inputs=inputs,
+            wall_seconds=numbers["seconds"],
+        ).write(job.out)
+        output.finish(**owner)
+        log.info(f"{len(restored)} restored scenes in {job.out.parent}, {len(missing)} written now")
+    group.barrier()  # launchers kill the other ranks soon after the first has ended
+    return numbers
+
+
+def _open(job: RestorationJob, group: Group) -> tuple[BlockSampler, RestorableScenes, dict[str, Any]]:
+    """Return the prior and the scenes, checked for consistency; all ranks have the covariance of the first."""
+    tiles, settings = Tiles(job.tiles.parent), job.settings
+    model, meta = load_network(job.prior())
+    codec = open_codec(job.codec_settings, info=tiles.info)
+    size, channels = (tiles.info["size"],) * 2, len(tiles.info["bands"])
+    got, expected = (codec.id, size, channels), (meta["codec"], model.config.size, model.config.in_channels)
+    if got != expected:
+        fix = "pass the tiles of the training run, and use its configuration"
+        raise user_error("codec, size and bands of the tiles", got=got, expected=expected, fix=fix)
+    scenes = RestorableScenes(
+        job.scenes.parent,
+        tiles.info,
+        settings,
+        training=job.training.parent,
+        hiding=job.masks.parent if job.masks is not None else None,
+    )
+    state = None
+    if group.rank == 0:
+        rows = tiles.drawn("train", COVARIANCE_TILES, seed=0)
+        state = RadialCovariance.of(tiles.scaled(rows)).state()
+    covariance = RadialCovariance.of_state(group.broadcast_object(state))
+    objective = Objective.of(training.ObjectiveConfig(**meta["objective"]))
+    solver = settings.sampler_for(meta["objective"]["prediction_type"])
+    bf16 = meta["dtype"] == "bf16"
+    sampler = BlockSampler(
+        model, scenes, settings, objective=objective, covariance=covariance, bf16=bf16, sampler=solver
+    )
+    return sampler, scenes, meta
+
+
+def _plan(
+    job: RestorationJob, sampler: BlockSampler, scenes: RestorableScenes, group: Group, *, identity: str
+) -> list[RestoredScene]:
+    """Return all scenes with the parts of their blocks; parts hold as many members as a network call has windows."""
+    settings, plans = job.settings, []
+    multiple, tile = math.lcm(*scenes.coarse.values()), int(scenes.info["size"])
+    for scene in range(scenes.count):
+        found = blocks(scenes.shape(scene), size=settings.block_size, window=tile, multiple=multiple)
+        parts = []
+        for block in found:
+            flags = scenes.flags(scene, block.rows.extent, block.columns.extent)
+            each = max(1, settings.batch_size // sampler.grid(block).num_windows)
+            first_members = range(0, settings.members, each) if (flags == Flag.RESTORED).any() else ()
+            parts.append([range(first, min(settings.members, first + each)) for first in first_members])
+        plans.append(
+            RestoredScene(
+                scenes=scenes,
+                scene=scene,
+                folder=job.out.parent / f"scene-{scene:05d}",
+                blocks=found,
+                parts=parts,
+                members=settings.members,
+                identity=identity,
+            )
+        )
+    return plans
+
+
+def _missing(restored: Sequence[RestoredScene]) -> dict[int, list[tuple[int, int]]]:
+    """Return the unfinished scenes with their missing parts, as (block, part)."""
+    return {
+        one.scene: [
+            (block, part)
+            for block, parts in enumerate(one.parts)
+            for part in range(len(parts))
+            if not is_part(one.part(block, part), identity=one.identity)
+        ]
+        for one in restored
+        if one.record() is None
+    }
+
+
+def _share(items: Sequence[Item], work: Callable[[Item], None], group: Group, *, label: str, unit: str) -> bool:
+    """Process this rank's share of items; return False if the walltime is too short for a further item.
+
+    The first item always starts, so that a repeatedly restarted job makes progress.
+    """
+    own, slowest = items[group.rank :: group.size], 0.0
+    with progress(total=len(own), label=label, unit=unit, quiet=group.rank > 0 or not own) as bar:
+        for item in own:
+            remaining = deadline.seconds_left()
+            if slowest and remaining is not None and remaining < GRACE * slowest + EXIT_SECONDS:
+                log.warning(f"stopping: {remaining:.0f} s of the walltime left, a {unit} takes {slowest:.0f} s")
+                return False
+            start = time.monotonic()
+            work(item)
+            slowest = max(slowest, time.monotonic() - start)
+            bar.update(1)
+    return True
+
+
+def _sample(sampler: BlockSampler, restored: RestoredScene, scene: int, block: int, part: int) -> None:
+    """Sample a part of the members of a block and write it."""
+    sampled = sampler.members(scene, restored.blocks[block], restored.parts[block][part])
+    values = restored.restored(block, sampled)
+    if not torch.from_numpy(values).isfinite().all():
+        raise user_error(
+            f"a restored value of scene {restored.scenes.column('scene_id', scene)} is not finite",
+            got="NaN or infinity from the network or the solver",
+            expected="finite numbers",
+            fix="increase `steps` or `noise` of the restoration; check the last training losses",
+        )
+    write_part(restored.part(block, part), values, identity=restored.identity)
+
+
+def _numbers(
+    job: RestorationJob, restored: Sequence[RestoredScene], sampler: BlockSampler, meta: dict[str, Any], *, ranks: int
+) -> summaries.RestoreSummary:
+    settings = job.settings
+    records = [one.record(is_verified=True) or {} for one in restored]
+    counts = {flag.name.lower(): sum(record["pixels"][flag.name.lower()] for record in records) for flag in Flag}
+    return {
+        "scenes": len(restored),
+        "members": settings.members,
+        "blocks": sum(len(one.blocks) for one in restored),
+        "bands": list(restored[0].scenes.info["bands"]) if restored else [],
+        "units": restored[0].scenes.info["units"] if restored else "",
+        "observed": counts["observed"],
+        "restored": counts["restored"],
+        "outside": counts["outside"],
+        "sampler": str(settings.sampler_for(meta["objective"]["prediction_type"])),
+        "steps": settings.steps,
+        "method": settings.method,
+        "weights_description": describe(job.prior().evaluation, step=meta["step"]),
+        "ranks": ranks,
+    }

@@ -1,0 +1,203 @@
+"""Windows of the scenes to restore, in the bands and units of the prior, and the state of each pixel.
+
+Legend: C bands of the prior, H, W scene, h, w window. A window may exceed the scene.
+"""
+
+import math
+import zlib
+from enum import IntEnum
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from scipy.ndimage import gaussian_filter, maximum_filter
+from scipy.special import ndtri
+
+from dithc.config import evaluations
+from dithc.core.logging import get_logger, user_error
+from dithc.data import BandScaling, products
+from dithc.sample.seeds import noise_by_place
+
+Array = npt.NDArray[Any]
+BLOB_SIGMA = 8.0  # pixels; standard deviation of the filter of generated gaps, which are some 40 pixels wide
+MEMBER_BITS = 16  # of the number of a noise image
+log = get_logger(__name__)
+
+
+class Flag(IntEnum):
+    """State of a pixel in a band."""
+
+    OUTSIDE = 0
+    OBSERVED = 1
+    RESTORED = 2
+
+
+class RestorableScenes:
+    """Scenes of a dataset in the bands of a prior, with the `info` (dataset.json) of its tiles.
+
+    `hiding` are scenes whose gaps hide pixels. Raises UserError if units, level or bands differ from the training scenes.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        info: dict[str, Any],
+        settings: evaluations.RestorationConfig,
+        *,
+        training: Path,
+        hiding: Path | None = None,
+    ) -> None:
+        self._scenes, self._settings, self.info = products.Scenes(folder), settings, info
+        _check_origin(self._scenes, products.Scenes(training), info)
+        present: list[str] = self._scenes.index["bands"]
+        if absent := [band for band in info["bands"] if band not in {*present, *settings.missing}]:
+            raise user_error(
+                f"the scenes in {folder} lack bands of the prior",
+                got=", ".join(present),
+                expected=f"also {', '.join(absent)}",
+                fix="list these bands in `missing` of the restoration, or restore scenes with them",
+            )
+        self._bands = [present.index(band) if band in present else None for band in info["bands"]]
+        names = info["bands"]
+        self.coarse = {names.index(band): factor for band, factor in settings.coarse.items()}
+        self._whole = np.array([not {band} & {*settings.coarse, *settings.missing} for band in names])
+        self._hiding = None if hiding is None else _Gaps(hiding)
+        stored = {key: self._scenes.index[key] for key in ("scale", "offset")}
+        self.scaling = BandScaling({**info, **stored})
+        self.count = self._scenes.count
+
+    @property
+    def has_truth(self) -> Array:
+        """Mask (C, 1, 1) of the bands that the scenes have."""
+        return np.array([band is not None for band in self._bands])[:, None, None]
+
+    @property
+    def groups(self) -> dict[str, Array]:
+        """Masks (C) of the bands by observation: `gaps`, `coarse` and `missing`."""
+        is_coarse = np.isin(np.arange(len(self._whole)), list(self.coarse))
+        return {"gaps": self._whole, "coarse": is_coarse, "missing": ~self._whole & ~is_coarse}
+
+    def shape(self, scene: int) -> tuple[int, int]:
+        """Return the shape (H, W) of a scene."""
+        columns = self._scenes.columns
+        return int(columns["height"][scene]), int(columns["width"][scene])
+
+    def column(self, name: str, scene: int) -> Any:
+        """Return a property of a scene, such as `scene_id`, `label`, `crs` or `transform`."""
+        return self._scenes.columns[name][scene]
+
+    def noise_index(self, scene: int, member: int) -> int:
+        """Return the number of the noise of a member, which depends on the scene's name, not on other scenes."""
+        return zlib.crc32(self.column("scene_id", scene).encode()) << MEMBER_BITS | member
+
+    def stored(self, scene: int, rows: slice, columns: slice) -> Array:
+        """Return a window (C, h, w) in stored numbers; 0 beyond the scene and in bands that the scenes lack."""
+        pixels = self._scenes.pixels_of(scene)
+        shape = len(self._bands), rows.stop - rows.start, columns.stop - columns.start
+        window = np.zeros(shape, pixels.dtype)
+        for number, band in enumerate(self._bands):
+            if band is not None:
+                window[number] = _padded(pixels[band], rows, columns)
+        return window
+
+    def physical(self, scene: int, rows: slice, columns: slice) -> npt.NDArray[np.float32]:
+        """Return a window (C, h, w) in the units of the dataset."""
+        return self.scaling.physical(self.stored(scene, rows, columns))
+
+    def truth(self, scene: int, rows: slice, columns: slice) -> Array:
+        """Return a mask (h, w) of pixels with valid values, hidden or not."""
+        return np.asarray(_padded(self._scenes.mask_of(scene), rows, columns) == products.Mask.VALID)
+
+    def flags(self, scene: int, rows: slice, columns: slice) -> npt.NDArray[np.uint8]:
+        """Return the state (C, h, w) of the pixels of a window.
+
+        Pixels without data that are farther than one tile from all data are outside, such as beyond the edge of an orbit.
+        """
+        reach = int(self.info["size"])
+        wide = [slice(part.start - reach, part.stop + reach) for part in (rows, columns)]
+        mask = _padded(self._scenes.mask_of(scene), *wide)
+        has_data = maximum_filter(mask != products.Mask.INVALID, size=2 * reach + 1, mode="constant")
+        inner = slice(reach, -reach), slice(reach, -reach)
+        height, width = self.shape(scene)
+        is_inside = _inside(rows, height)[:, None] & _inside(columns, width) & has_data[inner]
+        is_observed = mask[inner] == products.Mask.VALID
+        if self._settings.hide is not None:
+            is_observed &= ~self._hidden(scene, rows, columns)
+        flags = np.where(is_observed & self._whole[:, None, None], Flag.OBSERVED, Flag.RESTORED)
+        return np.where(is_inside, flags, Flag.OUTSIDE).astype(np.uint8)
+
+    def gaps(self, scene: int, rows: slice, columns: slice) -> Array:
+        """Return a mask (h, w) of the pixels that no band observes at any resolution."""
+        is_gap = ~self.truth(scene, rows, columns)
+        if self._settings.hide is not None:
+            is_gap |= self._hidden(scene, rows, columns)
+        return np.asarray(is_gap)
+
+    def _hidden(self, scene: int, rows: slice, columns: slice) -> Array:
+        """Return a mask (h, w) of the hidden pixels of a window, a function of seed, scene and place."""
+        if self._hiding is not None:
+            return self._hiding.window(scene, rows, columns)
+        assert self._settings.hide is not None
+        pad = math.ceil(4 * BLOB_SIGMA) + 1
+        shape = 1, rows.stop - rows.start + 2 * pad, columns.stop - columns.start + 2 * pad
+        index = self.noise_index(scene, (1 << MEMBER_BITS) - 1)  # no member has this number
+        noise = noise_by_place(self._settings.seed, [index], shape, origin=(rows.start, columns.start))(0)[0, 0].numpy()
+        smooth = gaussian_filter(noise.astype(np.float64), BLOB_SIGMA)[pad:-pad, pad:-pad]
+        return np.asarray(smooth * 2 * BLOB_SIGMA * math.sqrt(math.pi) > -ndtri(self._settings.hide.share))
+
+
+class _Gaps:
+    """Gaps of scenes of another dataset: clouds and pixels without data."""
+
+    def __init__(self, folder: Path) -> None:
+        self._scenes = products.Scenes(folder)
+        masks = ((number, self._scenes.mask_of(number)) for number in range(self._scenes.count))
+        self._numbers = [number for number, mask in masks if (mask != products.Mask.VALID).any()]
+        if not self._numbers:
+            raise user_error(
+                f"the scenes in {folder} hide no pixels",
+                got="scenes without clouds and without gaps",
+                expected="a scene with a gap",
+                fix="set `hide.dataset` to another dataset, or leave it out",
+            )
+
+    def window(self, scene: int, rows: slice, columns: slice) -> Array:
+        mask = self._scenes.mask_of(self._numbers[scene % len(self._numbers)])
+        places = (
+            np.arange(part.start, part.stop) % side for part, side in zip((rows, columns), mask.shape, strict=True)
+        )
+        return np.asarray(mask[np.ix_(*places)] != products.Mask.VALID)
+
+
+def _check_origin(scenes: products.Scenes, training: products.Scenes, info: dict[str, Any]) -> None:
+    """Raise UserError if units or processing level differ from the training scenes; warn of other baselines and pixel sizes."""
+    fix = "restore scenes of the same kind, or train a prior on scenes of this kind"
+    if scenes.index["units"] != info["units"]:
+        got, expected = scenes.index["units"], info["units"]
+        raise user_error(f"units of the scenes in {scenes.folder}", got=got, expected=expected, fix=fix)
+    levels = set(training.columns["level"])
+    for scene, level in zip(scenes.columns["scene_id"], scenes.columns["level"], strict=True):
+        if level not in levels:
+            expected = f"{' or '.join(sorted(str(one or 'no level') for one in levels))}, as the training scenes"
+            raise user_error(f"processing level of scene {scene}", got=level or "no level", expected=expected, fix=fix)
+    if other := sorted(set(map(str, scenes.columns["baseline"])) - set(map(str, training.columns["baseline"]))):
+        log.warning(f"scenes of processing baseline {', '.join(other)}, which the training scenes do not have")
+    if not math.isclose(scenes.index["gsd_m"], info["gsd_m"], rel_tol=0.01):
+        log.warning(f"scenes with pixels of {scenes.index['gsd_m']:g} m, and a prior trained on {info['gsd_m']:g} m")
+
+
+def _inside(part: slice, length: int) -> Array:
+    positions = np.arange(part.start, part.stop)
+    return (positions >= 0) & (positions < length)
+
+
+def _padded(array: Array, rows: slice, columns: slice) -> Array:
+    """Return a window of an array (H, W), 0 beyond its edges."""
+    window = np.zeros((rows.stop - rows.start, columns.stop - columns.start), array.dtype)
+    ends = min(rows.stop, array.shape[0]), min(columns.stop, array.shape[1])
+    top, left = max(rows.start, 0), max(columns.start, 0)
+    if ends[0] > top and ends[1] > left:
+        part = array[top : ends[0], left : ends[1]]
+        window[top - rows.start : ends[0] - rows.start, left - columns.start : ends[1] - columns.start] = part
+    return window

@@ -1,0 +1,127 @@
+"""Members of a block: observation of its pixels, and the reverse process given the observation.
+
+Legend: N members, C bands, h, w block, M observed values.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from dithc import diffusion
+from dithc.config import evaluations
+from dithc.diffusion.restoration import (
+    BandGroups,
+    LinearOperator,
+    Observation,
+    RadialCovariance,
+    Resampling,
+    Selection,
+    posterior_denoiser,
+    project,
+    restoration_times,
+)
+from dithc.model import DiT
+from dithc.sample.parallel import ParallelDenoiser, windows
+from dithc.sample.restoration.blocks import Block
+from dithc.sample.restoration.scenes import Flag, RestorableScenes
+from dithc.sample.seeds import noise_by_place
+
+INCOMPLETE = 1e-3  # largest share of gaps in an observed coarse pixel
+
+
+class BlockSampler:
+    """Members of the blocks of scenes, sampled by one rank."""
+
+    def __init__(
+        self,
+        model: DiT,
+        scenes: RestorableScenes,
+        settings: evaluations.RestorationConfig,
+        *,
+        objective: diffusion.Objective,
+        covariance: RadialCovariance,
+        bf16: bool,
+        sampler: str | evaluations.PluginSampler,
+    ) -> None:
+        """Prepare the network; `bf16` computes products in bf16."""
+        self._model, self._scenes, self._settings = model.requires_grad_(False), scenes, settings
+        self._objective, self._covariance, self._bf16, self._sampler = objective, covariance, bf16, sampler
+        fused = settings.method == "covariance"
+        self._predict: windows.Predictor = ParallelDenoiser(model, bf16=bf16) if fused else self._differentiable
+
+    def _differentiable(self, x: Tensor, t: Tensor, y: Tensor) -> Tensor:
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=self._bf16):
+            output: Tensor = self._model(x, t, y)
+        return output.float()
+
+    def grid(self, block: Block) -> windows.WindowGrid:
+        """Return the windows of a block."""
+        chosen = self._settings.windows
+        size, seed = self._model.config.size, self._settings.seed
+        return windows.WindowGrid(
+            size=block.size, window=size, overlap=chosen.overlap, shift=chosen.random_shift, seed=seed
+        )
+
+    def members(self, scene: int, block: Block, numbers: Sequence[int]) -> npt.NDArray[np.float32]:
+        """Return members of the domain of a block, float32 (N, C, h, w) in scaled units."""
+        settings, objective = self._settings, self._objective
+        observation = self.observe(scene, block)
+        labels = torch.full((len(numbers),), self._label(scene))
+        network = windows.WindowedDenoiser(self._predict, self.grid(block), batch=settings.batch_size)
+
+        denoise = diffusion.guided_denoiser(network, labels, scale=1.0)
+        if observation is not None:
+            denoise = posterior_denoiser(denoise, objective, observation, self._covariance, rule=settings.method)
+        shape = len(self._scenes.info["bands"]), *block.size
+        origin = block.rows.domain.start, block.columns.domain.start
+        indices = [self._scenes.noise_index(scene, number) for number in numbers]
+        noise = noise_by_place(settings.seed, indices, shape, origin=origin)
+        evaluations_per_time = evaluations.sampler_spec(self._sampler).evaluations
+        times = restoration_times(objective, -(-settings.steps // evaluations_per_time))
+        options: dict[str, Any] = {"steps": settings.steps, "times": times, "shape": shape, "noise": noise, "clip": 1.0}
+        schedule, integrand = objective.schedule, objective.sampled(denoise)
+        if schedule is None:
+            x = diffusion.sample_flow(self._sampler, velocity=integrand, **options)
+        else:
+            x = diffusion.sample(self._sampler, denoise=integrand, schedule=schedule, **options)
+        return (x if observation is None else project(x, observation)).numpy()
+
+    def observe(self, scene: int, block: Block) -> Observation | None:
+        """Return the observed values of a block in scaled units; None if no pixel is observed.
+
+        A coarse pixel is observed if it has no gap. Its value is the mean of its block of pixels, or with `hide` the pixels
+        seen by the sensor.
+        """
+        place = scene, block.rows.domain, block.columns.domain
+        observed = torch.from_numpy(self._scenes.flags(*place) == Flag.OBSERVED)  # (C, h, w)
+        gaps = torch.from_numpy(self._scenes.gaps(*place))  # (h, w)
+        pixels = torch.from_numpy(self._scenes.scaling.scaled(self._scenes.stored(*place)[None]))  # (1, C, h, w)
+        sensed: dict[tuple[int, ...], LinearOperator] = {}
+        measured: dict[tuple[int, ...], LinearOperator] = {}
+        if whole := tuple(observed.flatten(1).any(1).nonzero()[:, 0].tolist()):
+            sensed[whole] = measured[whole] = Selection(observed[list(whole)])
+        mtf, coarse = self._settings.mtf, self._scenes.coarse
+        for factor in sorted(set(coarse.values())):
+            bands = tuple(band for band, other in coarse.items() if other == factor)
+            shape = len(bands), *gaps.shape
+            share = Resampling((1, *gaps.shape), factor, mtf).apply(gaps[None, None].float())[0] if gaps.any() else None
+            valid = None
+            if share is not None:
+                grid = gaps.shape[0] // factor, gaps.shape[1] // factor
+                valid = (share < INCOMPLETE).reshape(1, *grid).expand(len(bands), -1, -1)
+            sensed[bands] = Resampling(shape, factor, mtf, valid)
+            measured[bands] = sensed[bands] if self._settings.hide else Resampling(shape, factor, None, valid)
+        if not sum(operator.size for operator in sensed.values()):
+            return None
+        full = len(observed), *gaps.shape
+        values = BandGroups(full, measured).apply(pixels)[0]  # (M)
+        return Observation(BandGroups(full, sensed), values, torch.full_like(values, 2 * self._settings.noise))
+
+    def _label(self, scene: int) -> int:
+        """Return the null label, or the label of the scene for a network that was trained without dropped labels."""
+        null = self._model.config.null_label
+        return int(self._scenes.column("label", scene)) if null is None else null

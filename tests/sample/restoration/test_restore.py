@@ -1,0 +1,252 @@
+"""Tests of a complete restoration: values of its files, resumption, ranks, hidden pixels, and rejected scenes."""
+
+import json
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import rasterio
+
+import dithc
+from dithc.cli import main
+from dithc.core.artifacts import Manifest
+from dithc.core.logging import UserError
+from dithc.data import Tiles
+from dithc.engine.comm import Group
+from dithc.engine.scheduler import deadline
+from dithc.sample.restoration import RestorationJob, pipeline, restore
+from dithc.sample.restoration.scenes import RestorableScenes, _check_origin
+from tests.ranks import needs_launcher, run_on_ranks
+from tests.sample.restoration.conftest import BANDS, SHAPES, TRANSFORM
+
+PROGRAM = """
+import pickle, sys
+from dithc.engine.comm import init_distributed
+from dithc.sample.restoration import restore
+with open(sys.argv[1], "rb") as file:
+    job = pickle.load(file)
+with init_distributed(int(sys.argv[2])) as group:
+    restore(job, group)
+"""
+Make = Callable[..., RestorationJob]
+
+
+def read(job: RestorationJob, scene: int, name: str) -> np.ndarray:
+    with rasterio.open(job.out.parent / f"scene-{scene:05d}/{name}.tif") as source:
+        return source.read()
+
+
+def digest(job: RestorationJob) -> str:
+    return Manifest.read(job.out, stage="restore").digest
+
+
+def test_files_have_observed_values_statistics_of_members_and_the_grid(make_job: Make) -> None:
+    job = make_job(members=5)
+    numbers = restore(job, Group())
+    stored = dithc.open(job.scenes, image=0)
+    flags, valid = read(job, 0, "flags"), stored.coords["mask"].values == 1
+    assert (flags == np.where(valid, 1, 2)).all()
+    members = np.stack([read(job, 0, f"member-{number:02d}") for number in range(5)])
+    assert members.dtype == np.float32
+    for image in (*members, *(read(job, 0, name) for name in ("mean", "q05", "q95"))):
+        assert np.array_equal(image[flags == 1], stored.values[flags == 1])
+    gap = members[:, flags == 2].astype(np.float64)
+    assert np.median(gap.std(0)) > 0
+    np.testing.assert_allclose(read(job, 0, "mean")[flags == 2], gap.mean(0), rtol=1e-6)
+    np.testing.assert_allclose(read(job, 0, "deviation")[flags == 2], gap.std(0, ddof=1), rtol=1e-5)
+    assert (read(job, 0, "deviation")[flags == 1] == 0).all()
+    for name, share in (("q05", 0.05), ("q95", 0.95)):
+        np.testing.assert_allclose(
+            read(job, 0, name)[flags == 2], np.quantile(gap, share, axis=0, method="weibull"), rtol=1e-5
+        )
+    with rasterio.open(job.out.parent / "scene-00000/mean.tif") as source:
+        assert (source.crs.to_epsg(), source.transform, source.descriptions) == (32650, TRANSFORM, tuple(BANDS))
+        assert source.units == ("reflectance",) * 3
+        assert source.tags(ns="IMAGE_STRUCTURE")["LAYOUT"] == "COG"
+    assert numbers is not None
+    assert numbers["observed"] + numbers["restored"] + numbers["outside"] == 3 * sum(h * w for h, w in SHAPES)
+    assert [entry for entry in Manifest.read(job.out).files if "block-" in entry["path"]] == []
+
+
+def test_pixels_far_from_all_data_are_outside(make_job: Make) -> None:
+    job = make_job()
+    restore(job, Group())
+    outside = np.zeros(SHAPES[1], bool)
+    outside[:8] = True  # 24 rows without data, 16 of them within a tile of data
+    flags = read(job, 1, "flags")
+    assert ((flags == 0) == outside).all()
+    assert (np.isnan(read(job, 1, "mean")) == outside).all()
+
+
+def test_restoration_opens_as_a_dataset(make_job: Make) -> None:
+    job = make_job()
+    restore(job, Group())
+    opened = pickle.loads(pickle.dumps(dithc.open(job.out.parent, image=0)))
+    part = {"band": ["B04", "B02"], "y": slice(30, 10, -2), "x": slice(5, None)}
+    chosen = opened.sel(band=part["band"]).isel(y=part["y"], x=part["x"])
+    for name in ("mean", "q05", "flags"):
+        expected = read(job, 0, name)[[2, 0], 30:10:-2, 5:]
+        assert np.array_equal(chosen[name].values, expected, equal_nan=True)
+    assert np.array_equal(opened["members"].isel(member=[2, 1]).values[1], read(job, 0, "member-01"))
+    assert opened["members"].isel(member=0, x=3).shape == (3, 72)
+    assert opened.attrs["units"] == "reflectance"
+    with pytest.raises(UserError, match="image=0"):
+        dithc.open(job.out)
+    with pytest.raises(UserError, match="image 2"):
+        dithc.open(job.out, image=2)
+
+
+def test_interrupted_and_damaged_restorations_continue_to_equal_bits(
+    make_job: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reference, job = make_job("one"), make_job("two")
+    restore(reference, Group())
+    written: list[Path] = []
+    write_part = pipeline.write_part
+
+    def killed(path: Path, *given: object, **named: object) -> None:
+        if len(written) == 3:
+            raise KeyboardInterrupt
+        written.append(path)
+        write_part(path, *given, **named)  # type: ignore[arg-type]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(pipeline, "write_part", killed)
+        with pytest.raises(KeyboardInterrupt):
+            restore(job, Group())
+    altered = bytearray(written[0].read_bytes())
+    altered[200] ^= 1
+    written[0].write_bytes(altered)
+    again: list[Path] = []
+    with monkeypatch.context() as patch:
+        patch.setattr(pipeline, "write_part", lambda path, *a, **b: (again.append(path), write_part(path, *a, **b)))
+        restore(job, Group())
+    assert written[0] in again
+    assert not set(written[1:]) & set(again)
+    assert digest(job) == digest(reference)
+    before = (job.out.parent / "scene-00001/mean.tif").stat().st_mtime_ns
+    (job.out.parent / "scene-00000/mean.tif").write_bytes(b"damaged")
+    job.out.unlink()
+    restore(job, Group())
+    assert digest(job) == digest(reference)
+    assert (job.out.parent / "scene-00001/mean.tif").stat().st_mtime_ns == before
+
+
+def test_short_walltime_stops_between_parts(make_job: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    job = make_job(members=2)
+    monkeypatch.setattr(deadline, "seconds_left", lambda: 1.0)
+    runs = 0
+    while restore(job, Group()) is None:
+        assert not job.out.exists()
+        runs += 1
+        assert runs < 100
+    assert runs > 4
+    reference = make_job("other", members=2)
+    monkeypatch.undo()
+    restore(reference, Group())
+    assert digest(job) == digest(reference)
+
+
+@pytest.mark.sampled("several ranks")
+@pytest.mark.slow
+@pytest.mark.mpi
+@needs_launcher
+def test_two_ranks_write_the_bits_of_one_rank(make_job: Make, tmp_path: Path) -> None:
+    jobs = [make_job(name, coarse={"B03": 2}) for name in ("one", "two")]
+    for ranks, job in enumerate(jobs, start=1):
+        done = run_on_ranks(PROGRAM, ranks=ranks, given=job, folder=tmp_path)
+        assert done.returncode == 0, done.stderr
+    assert digest(jobs[0]) == digest(jobs[1])
+
+
+def scenes_of(job: RestorationJob) -> RestorableScenes:
+    hiding = job.masks.parent if job.masks is not None else None
+    info = Tiles(job.tiles.parent).info
+    return RestorableScenes(job.scenes.parent, info, job.settings, training=job.training.parent, hiding=hiding)
+
+
+def test_generated_shapes_hide_a_share_by_place(make_job: Make) -> None:
+    scenes = scenes_of(make_job(hide={"share": 0.3}))
+    whole = scenes._hidden(0, slice(0, 1500), slice(0, 1500))
+    assert whole.mean() == pytest.approx(0.3, abs=0.03)
+    assert np.array_equal(scenes._hidden(0, slice(700, 760), slice(33, 90)), whole[700:760, 33:90])
+    assert (whole != scenes._hidden(1, slice(0, 1500), slice(0, 1500))).mean() > 0.2
+    runs = np.diff(np.flatnonzero(np.diff(whole[100].astype(int)) != 0))
+    assert 10 < runs.mean() < 100  # shapes, not noise
+
+
+def test_gaps_of_another_dataset_hide_pixels(make_job: Make) -> None:
+    job = make_job(masks=True, hide={"dataset": "archive"})
+    scenes = scenes_of(job)
+    gaps = dithc.open(job.scenes, image=1).coords["mask"].values != 1
+    hidden = scenes._hidden(1, slice(0, 80), slice(0, 48))
+    assert np.array_equal(hidden, np.tile(gaps, (2, 2)))
+    restore(job, Group())
+    flags = read(job, 1, "flags")
+    assert ((flags == 1) == ~gaps).all()
+
+
+def test_scenes_unlike_the_training_scenes_are_rejected(make_job: Make, caplog: pytest.LogCaptureFixture) -> None:
+    info = Tiles(make_job().tiles.parent).info
+
+    def scenes(
+        level: str, *, units: str = "reflectance", baseline: str = "05.00", gsd: float = 10.0
+    ) -> SimpleNamespace:
+        columns = {"scene_id": ["S"], "level": [level], "baseline": [baseline]}
+        return SimpleNamespace(folder="f", index={"units": units, "gsd_m": gsd}, columns=columns)
+
+    _check_origin(scenes("L1C", baseline="04.00", gsd=20.0), scenes("L1C"), info)
+    assert "baseline 04.00" in caplog.text
+    assert "20 m" in caplog.text
+    with pytest.raises(UserError, match=r"level of scene S\n.*L2A\n.*L1C"):
+        _check_origin(scenes("L2A"), scenes("L1C"), info)
+    with pytest.raises(UserError, match="units"):
+        _check_origin(scenes("L1C", units="dn"), scenes("L1C"), info)
+    lacking = Tiles(make_job().tiles.parent).info | {"bands": [*BANDS, "B08"]}
+    job = make_job()
+    with pytest.raises(UserError, match="also B08"):
+        RestorableScenes(job.scenes.parent, lacking, job.settings, training=job.training.parent)
+
+
+def test_rule_with_derivatives_restores_with_the_trained_network(make_job: Make) -> None:
+    job = make_job(members=2, method="jacobian", coarse={"B03": 4}, hide={"share": 0.3})
+    restore(job, Group())
+    flags, mean = read(job, 0, "flags"), read(job, 0, "mean")
+    assert (flags[1] == 2).all()
+    assert 0.1 < (flags[0] == 2).mean() < 0.7
+    assert np.isfinite(mean).all()
+    assert np.ptp(mean[flags == 2]) > 0
+
+
+def test_command_scores_hidden_pixels(make_job: Make, prior: Path) -> None:
+    job = make_job(members=4, coarse={"B03": 2}, hide={"share": 0.3})
+    config = json.loads((prior / "config.json").read_text())
+    config["restorations"]["x"] = job.settings.model_dump(mode="json", exclude_defaults=True)
+    path = job.out.parent.with_suffix(".json")
+    path.write_text(json.dumps(config))
+    line = ["restore", "--config", path, "--restoration", "x", "--checkpoint", job.checkpoint, "--tiles", job.tiles]
+    line += ["--training", job.training, "--scenes", job.scenes, "--out", job.out]
+    assert main([*map(str, line), "--masks", str(job.scenes)]) == 2
+    assert main(list(map(str, line))) == 0
+    errors: dict[str, list[np.ndarray]] = {"gaps": [], "coarse": []}
+    for scene in range(2):
+        truth = dithc.open(job.scenes, image=scene)
+        is_compared = (read(job, scene, "flags") == 2) & (truth.coords["mask"].values == 1)
+        error = read(job, scene, "mean").astype(np.float64) - truth.values
+        for group, bands in (("gaps", [0, 2]), ("coarse", [1])):
+            errors[group].append(error[bands][is_compared[bands]])
+    scores = json.loads((job.out.parent / "scores.json").read_text())
+    assert scores == Manifest.read(job.out).summary["scores"]
+    for group, parts in errors.items():
+        found, error = scores[group], np.concatenate(parts)
+        assert found["restored"]["pixels"] == found["nearest neighbor"]["pixels"] == len(error)
+        assert found["restored"]["rmse"] == pytest.approx(np.sqrt((error**2).mean()), rel=1e-5)
+        assert 0 < found["ensemble"]["coverage"] < 1
+        assert found["band mean"]["rmse"] > 0
+    spread = (
+        250 / np.sqrt(3) / 10_000
+    )  # of independent uniform pixels; a coarse pixel removes a quarter of the variance
+    assert scores["gaps"]["band mean"]["rmse"] == pytest.approx(spread, rel=0.1)

@@ -257,6 +257,24 @@ class EvaluationRecord:
 
 
 @dataclass(frozen=True, kw_only=True)
+class RestorationRecord:
+    """A finished restoration: settings, scores by group of bands and method, and folders of its scenes.
+
+    `scores` are empty without `hide`. `coarse` has the factor of each band of a coarser grid.
+    """
+
+    name: str
+    dataset: str
+    prior: str
+    settings: dict[str, str]
+    members: int
+    scenes: int
+    coarse: dict[str, int]
+    scores: dict[str, dict[str, dict[str, Any]]]
+    folders: list[Path]
+
+
+@dataclass(frozen=True, kw_only=True)
 class Timing:
     """Wall time of a stage for one name and dataset."""
 
@@ -295,6 +313,7 @@ class ReportRecords:
     datasets: list[DatasetRecord]
     runs: list[RunRecord]
     evaluations: list[EvaluationRecord]
+    restorations: list[RestorationRecord] = field(default_factory=list)
     timings: list[Timing]
     origins: list[Origin]
     warnings: list[str]

@@ -16,7 +16,7 @@ from dithc.core.logging import get_logger
 from dithc.report.assessment import last_scored
 from dithc.report.collect import collect_records, gather_manifests, smooth
 from dithc.report.figures import FIGURES, canvas, samples, spectra, standalone
-from dithc.report.galleries import FALSE_COLORS, galleries, measure_spectra, preview_rows
+from dithc.report.galleries import FALSE_COLORS, galleries, measure_spectra, preview_rows, restoration_gallery
 from dithc.report.html import DatasetFigure, PageImages, alt_text, render
 from dithc.report.records import Curve, DatasetRecord, ReportRecords
 
@@ -72,6 +72,9 @@ def _page_images(records: ReportRecords, figures: dict[str, bytes]) -> PageImage
         galleries={name: galleries(records, name, primary.get(name)) for name in dataset_figures},
         drawn={name: [figure for figure, _ in pairs] for name, pairs in dataset_figures.items()},
         strips={name: strip for name, item in firsts.items() if item and (strip := preview_rows(records, item))},
+        restorations={
+            item.name: gallery for item in records.restorations if (gallery := restoration_gallery(records, item))
+        },
     )
 
 

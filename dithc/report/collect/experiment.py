@@ -12,6 +12,7 @@ from dithc.report import scaling_curves
 from dithc.report.collect.datasets import dataset_record
 from dithc.report.collect.evaluations import evaluation_record
 from dithc.report.collect.gather import STAGES, ExperimentResults, StageResult
+from dithc.report.collect.restorations import restoration_records
 from dithc.report.collect.runs import run_record, run_seconds
 from dithc.report.documents import read_bench, read_json
 from dithc.report.records import Origin, ReportRecords, Timing
@@ -37,6 +38,7 @@ def collect_records(
         datasets=[dataset_record(experiment, results, name) for name in experiment.datasets],
         runs=[run_record(experiment, results, name) for name in experiment.runs],
         evaluations=[evaluation_record(experiment, results, name) for name in experiment.scored],
+        restorations=list(restoration_records(experiment, results)),
         timings=_timings(experiment, results),
         origins=[_origin(item) for item in results.items],
         warnings=_warnings(experiment, results, missing),

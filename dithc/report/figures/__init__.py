@@ -14,6 +14,7 @@ from functools import partial
 
 from dithc.report.figures import canvas, spectra, standalone, theme
 from dithc.report.figures.benchmarks import draw_memory, draw_sampling, draw_scaling, draw_stepwise, time_to_quality
+from dithc.report.figures.calibration import draw_calibration
 from dithc.report.figures.pixels import draw_pixels
 from dithc.report.figures.samples import draw_samples
 from dithc.report.figures.scores import draw_fid
@@ -35,4 +36,5 @@ FIGURES: dict[str, Callable[[ReportRecords], canvas.Figure]] = {
     "sampling": draw_sampling,
     "memory": draw_memory,
     "pixels": draw_pixels,
+    "calibration": draw_calibration,
 }  # each is always written as figures/<name>.png next to the page

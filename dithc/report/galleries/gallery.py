@@ -78,12 +78,15 @@ def preview_rows(records: ReportRecords, item: EvaluationRecord) -> list[Mosaic]
         return []
     real = RealTiles(dataset.tiles_folder, seed=records.seed, max_tiles=SHOWN).rgb(STRIP)
     return [
-        _build("generated", generated, text=f"{len(generated)} images generated {item.label}.", columns=STRIP),
-        _build("real", real, text=f"{len(real)} real tiles of {dataset.title}, drawn at random.", columns=STRIP),
+        build_mosaic("generated", generated, text=f"{len(generated)} images generated {item.label}.", columns=STRIP),
+        build_mosaic("real", real, text=f"{len(real)} real tiles of {dataset.title}, drawn at random.", columns=STRIP),
     ]
 
 
-def _build(title: str, images: NDArray[np.uint8], *, text: str, caption: str = "", columns: int = COLUMNS) -> Mosaic:
+def build_mosaic(
+    title: str, images: NDArray[np.uint8], *, text: str, caption: str = "", columns: int = COLUMNS
+) -> Mosaic:
+    """Return a mosaic of images (n, 3, S, S) by rows."""
     pixels = mosaic(_downsample(images), columns=min(columns, len(images)), level=GRAY)
     return _encode(title, pixels, text=text, caption=caption)
 
@@ -96,7 +99,7 @@ def _encode(title: str, pixels: NDArray[np.uint8], *, text: str, caption: str = 
 def _real_mosaic(dataset: DatasetRecord, real: RealTiles) -> Mosaic:
     images = real.rgb(SHOWN)
     text = f"{len(images)} real tiles of {dataset.title}, drawn at random, in {', '.join(real.tiles.info['display']['bands'])}."
-    return _build("Real tiles at random", images, text=text)
+    return build_mosaic("Real tiles at random", images, text=text)
 
 
 def _compare(
@@ -104,7 +107,7 @@ def _compare(
 ) -> Gallery:
     """Return generated images, their nearest real tiles, and random real tiles."""
     subject = f"{len(images)} images generated {item.label}, {dataset.title}"
-    pictures = [_build(f"Generated, {item.label}", images, text=f"{subject}.", caption=f"{item.name}: {FIRST}")]
+    pictures = [build_mosaic(f"Generated, {item.label}", images, text=f"{subject}.", caption=f"{item.name}: {FIRST}")]
     nearest = nearest_tiles(item, real.tiles, seed=records.seed, count=len(images))
     note = f"Rendering of all three: {dataset.rendering}."
     if isinstance(nearest, str):
@@ -112,7 +115,9 @@ def _compare(
     else:
         text = f"The nearest real tile in features of each image, at the same place; {dataset.title}."
         pictures.append(
-            _build("Nearest real tiles", real.tiles.rgb(nearest), text=text, caption="in features, place by place")
+            build_mosaic(
+                "Nearest real tiles", real.tiles.rgb(nearest), text=text, caption="in features, place by place"
+            )
         )
         note += " A generated image that equals its nearest tile was memorized."
     return Gallery(title="Generated and real", note=note, pictures=[*pictures, _real_mosaic(dataset, real)])
@@ -131,7 +136,7 @@ def _false_colors(dataset: DatasetRecord, item: EvaluationRecord, generated: Sca
             rgb, _ = real.tiles.stretch.levels(values, bands=indices)
             content = f"bands {', '.join(bands)} as red, green and blue; {meaning}"
             text = f"{title}, {len(rgb)} of {dataset.title} in {name}: {content}."
-            pictures.append(_build(f"{title}: {name}", rgb, text=text, caption=f"{', '.join(bands)}: {meaning}"))
+            pictures.append(build_mosaic(f"{title}: {name}", rgb, text=text, caption=f"{', '.join(bands)}: {meaning}"))
     note = "The same images and tiles; each band from percentile 1 to 99 of the train tiles."
     return Gallery(title=FALSE_COLORS, note=note, pictures=pictures, layout="four" if len(pictures) == 4 else "")
 
@@ -146,7 +151,7 @@ def _training_stages(records: ReportRecords, dataset: DatasetRecord, item: Evalu
             value = f"{records.measure} {score(stage.score.value(records.measure))}" if stage.score else ""
             title = kind.removeprefix("images ").capitalize()
             text = f"{len(rgb)} {kind}, {dataset.title}{': ' if value else ''}{value}."
-            pictures.append(_build(title, rgb, text=text, caption=", ".join(filter(None, [stage.name, value]))))
+            pictures.append(build_mosaic(title, rgb, text=text, caption=", ".join(filter(None, [stage.name, value]))))
     note = "Equal places use the same noise. The codec alone shows the loss of real tiles by the codec."
     return Gallery(title="Stages of training", note=note, pictures=pictures)
 

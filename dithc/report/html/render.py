@@ -17,6 +17,7 @@ from dithc.report.formatting import score, span
 from dithc.report.galleries import Gallery, Mosaic
 from dithc.report.html import alt_text, provenance
 from dithc.report.html.engine_parts import engine_parts
+from dithc.report.html.restorations import restoration_tables
 from dithc.report.html.scores import SMALL_NOTE, measured_tables, score_tables
 from dithc.report.records import ReportRecords
 
@@ -37,12 +38,13 @@ class DatasetFigure:
 
 @dataclass(frozen=True, kw_only=True)
 class PageImages:
-    """All images of the page: PNG figures by name, galleries and figures by dataset, and previews (`strips`) by run."""
+    """All images of the page: figures by name, galleries and figures by dataset, previews by run, restorations by name."""
 
     figures: Mapping[str, bytes]
     galleries: Mapping[str, Sequence[Gallery]]
     drawn: Mapping[str, Sequence[DatasetFigure]]
     strips: Mapping[str, Sequence[Mosaic]]
+    restorations: Mapping[str, Gallery]
 
 
 def render(records: ReportRecords, images: PageImages) -> str:
@@ -114,6 +116,7 @@ def _score_values(records: ReportRecords) -> dict[str, Any]:
         "small_note": SMALL_NOTE if records.measure == "KID" else "",
         "measured_tables": measured_tables(records),
         "training": provenance.training_table(records),
+        "restoration_tables": restoration_tables(records),
         "has_metrics": any(run.curve for run in records.runs),
         "has_curves": any(item.curves for item in records.evaluations),
     }

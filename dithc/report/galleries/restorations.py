@@ -1,0 +1,107 @@
+"""Mosaics of restored scenes: observation, mean, members, deviation, truth and error, one row per scene.
+
+Legend: C bands, h, w part of a scene.
+"""
+
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dithc.data import Tiles, products
+from dithc.report.documents import read_json
+from dithc.report.galleries.gallery import GRAY, Gallery, build_mosaic
+from dithc.report.records import ReportRecords, RestorationRecord
+
+ROWS, SIDE, MEMBERS = 6, 128, 3
+OBSERVED, RESTORED = 1, 2  # states of a pixel in flags.tif
+
+Values = NDArray[np.float32]
+RGB = NDArray[np.uint8]
+
+
+def restoration_gallery(records: ReportRecords, item: RestorationRecord) -> Gallery | None:
+    """Return the parts around the center of the first scenes; None without tiles of the prior or scenes."""
+    prior = next(run for run in records.runs if run.name == item.prior)
+    tiles, scenes = records.dataset(prior.dataset).tiles_folder, records.dataset(item.dataset).scenes_folder
+    if tiles is None or scenes is None or not item.folders:
+        return None
+    views = [_SceneView(Tiles(tiles), products.Scenes(scenes), folder, item) for folder in item.folders[:ROWS]]
+    bands, title = ", ".join(views[0].bands), records.dataset(item.dataset).title
+    white = max(float(np.nanpercentile(np.concatenate([view.deviation.ravel() for view in views]), 99)), 1e-12)
+    columns = ["observation", "mean", *(f"member {number}" for number in range(min(MEMBERS, item.members)))]
+    columns += ["standard deviation", *(["truth", "absolute error"] if item.scores else [])]
+    images = [image for view in views for image in view.images(white, members=min(MEMBERS, item.members))]
+    text = f"{len(views)} scenes of {title}, one per row; columns: {', '.join(columns)}; bands {bands}."
+    caption = f"{', '.join(columns)}. Bands {bands}; gray: not observed. White in maps: {white:.3g} {views[0].units}."
+    picture = build_mosaic(item.name, np.stack(images), text=text, caption=caption, columns=len(columns))
+    note = (
+        f"The first {len(views)} of {item.scenes} scenes, {views[0].size} x {views[0].size} pixels around the center."
+    )
+    return Gallery(title=f"Restoration {item.name}: {title}", note=note, pictures=[picture], layout="rows")
+
+
+class _SceneView:
+    """Center of a restored scene in three bands: the display bands, or restored bands if all display bands are observed."""
+
+    def __init__(self, tiles: Tiles, scenes: products.Scenes, folder: Path, item: RestorationRecord) -> None:
+        self._folder, self._item, self._stretch = folder, item, tiles.stretch
+        names, self.units = list(tiles.info["bands"]), str(tiles.info["units"])
+        _, height, width = read_json(folder / "scene.json")["shape"]
+        multiple = int(np.lcm.reduce([*item.coarse.values(), 1]))
+        self.size = min(SIDE, height, width) // multiple * multiple or min(height, width)
+        starts = [(side - self.size) // 2 // multiple * multiple for side in (height, width)]
+        self._rows, self._columns = (slice(first, first + self.size) for first in starts)
+        display = [names.index(band) for band in tiles.info["display"]["bands"]]
+        flags = products.read_window(folder / "flags.tif", self._rows, self._columns)
+        restored = [index for index in range(len(names)) if (flags[index] == RESTORED).any()]
+        self._shown = display if set(display) & set(restored) or not restored else (restored * 3)[:3]
+        self._is_display = self._shown == display
+        self.bands = [names[index] for index in self._shown]
+        self._is_gap = (flags[self._shown] != OBSERVED).any(axis=0)
+        self._mean = self._read("mean")
+        self.deviation: Values = self._read("deviation").mean(axis=0)
+        present = scenes.index["bands"]
+        scale, offset = (np.broadcast_to(scenes.index[key], len(present)) for key in ("scale", "offset"))
+        pixels = scenes.pixels_of(int(folder.name.removeprefix("scene-")))
+        self._truth = np.full_like(self._mean, np.nan)
+        for index, band in enumerate(self.bands):
+            if band in present:
+                number = present.index(band)
+                self._truth[index] = pixels[number, self._rows, self._columns] * scale[number] + offset[number]
+
+    def images(self, white: float, *, members: int) -> list[RGB]:
+        """Return the row of the mosaic; maps are white at the value `white`."""
+        error = np.abs(self._mean - self._truth).mean(axis=0)
+        sampled = [self._rgb(self._read(f"member-{number:02d}")) for number in range(members)]
+        row = [self._observation(), self._rgb(self._mean), *sampled, _gray(self.deviation / white)]
+        return [*row, self._rgb(self._truth), _gray(error / white)] if self._item.scores else row
+
+    def _observation(self) -> RGB:
+        """Return observed pixels, means of coarse pixels, and gray elsewhere."""
+        values, is_gap = self._mean.copy(), self._is_gap
+        factors = [self._item.coarse.get(band, 1) for band in self.bands]
+        if any(factor > 1 for factor in factors):
+            is_gap = np.zeros_like(is_gap)
+        for index, factor in enumerate(factors):
+            if factor > 1:
+                blocks = self._truth[index].reshape(self.size // factor, factor, -1, factor).mean(axis=(1, 3))
+                values[index] = blocks.repeat(factor, axis=0).repeat(factor, axis=1)
+        observation = self._rgb(values)
+        observation[:, is_gap] = GRAY
+        return observation
+
+    def _read(self, name: str) -> Values:
+        return np.asarray(
+            products.read_window(self._folder / f"{name}.tif", self._rows, self._columns, bands=self._shown), np.float32
+        )
+
+    def _rgb(self, values: Values) -> RGB:
+        """Return values (3, h, w) of the shown bands as RGB."""
+        bands = None if self._is_display else self._shown
+        return np.asarray(self._stretch.levels(np.nan_to_num(values)[None], bands=bands)[0][0])
+
+
+def _gray(levels: Values) -> RGB:
+    """Return a map (h, w) of 0 to 1 as gray levels (3, h, w)."""
+    return np.broadcast_to((np.clip(np.nan_to_num(levels), 0, 1) * 255).astype(np.uint8), (3, *levels.shape)).copy()

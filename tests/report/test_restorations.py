@@ -1,0 +1,51 @@
+"""Restorations in the report: calibration from rank histograms, and tables of methods."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy.stats import norm
+
+from dithc.report.figures.calibration import coverage_curve
+from dithc.report.html.restorations import restoration_tables
+from dithc.report.records import RestorationRecord
+
+
+def test_coverage_of_calibrated_members_is_nominal():
+    nominal, observed = coverage_curve([1 / 17] * 17)
+    assert nominal[0] == pytest.approx(15 / 17)
+    assert observed == pytest.approx(nominal)
+    assert min(nominal) == pytest.approx(1 / 17)
+
+
+def test_coverage_of_narrow_members_is_below_nominal():
+    """Members with half of the deviation of the truth, whose coverage the normal distribution gives."""
+    generator = np.random.default_rng(0)
+    members, truth = 0.5 * generator.standard_normal((40_000, 16)), generator.standard_normal(40_000)
+    histogram = np.bincount((members < truth[:, None]).sum(axis=1), minlength=17) / len(truth)
+    nominal, observed = coverage_curve(histogram.tolist())
+    ends = [norm.ppf((1 + share) / 2) / 2 for share in nominal]
+    expected = [2 * norm.cdf(end) - 1 for end in ends]
+    assert observed == pytest.approx(expected, abs=0.05), "order statistics are not exact quantiles"
+
+
+def test_table_has_a_row_for_each_method_and_ensemble_scores_of_the_restoration_only():
+    errors = {"pixels": 8, "rmse": 0.02, "mae": 0.01, "psnr_db": 34.0, "ssim": 0.9, "sam_degrees": None}
+    ensemble = {"crps": 0.007, "coverage": 0.87, "spread_over_error": 1.02}
+    scores = {
+        "gaps": {"restored": errors, "ensemble": ensemble, "nearest": errors | {"rmse": 0.03}, "empty": {"pixels": 0}}
+    }
+    fields = {
+        "dataset": "s2",
+        "prior": "prior",
+        "settings": {},
+        "members": 16,
+        "scenes": 1,
+        "coarse": {},
+        "folders": [Path()],
+    }
+    records = type("Records", (), {"restorations": [RestorationRecord(name="r", scores=scores, **fields)]})
+    rows = [[cell.text for cell in row] for row in restoration_tables(records)["r"].rows]
+    assert [row[:3] for row in rows] == [["gaps", "restored", "0.02"], ["gaps", "nearest", "0.03"]]
+    assert rows[0][-2:] == ["0.87", "1.02"]
+    assert set(rows[1][-3:]) == {rows[0][6]}, "absent values have one sign"

@@ -42,7 +42,7 @@ def restoration_gallery(records: ReportRecords, item: RestorationRecord) -> Gall
 
 
 class _SceneView:
-    """Center of a restored scene in three bands: the display bands, or restored bands if all display bands are observed."""
+    """Center of a restored scene in three bands: the display bands, or coarse and missing bands if there are any."""
 
     def __init__(self, tiles: Tiles, scenes: products.Scenes, folder: Path, item: RestorationRecord) -> None:
         self._folder, self._item, self._stretch = folder, item, tiles.stretch
@@ -54,8 +54,8 @@ class _SceneView:
         self._rows, self._columns = (slice(first, first + self.size) for first in starts)
         display = [names.index(band) for band in tiles.info["display"]["bands"]]
         flags = products.read_window(folder / "flags.tif", self._rows, self._columns)
-        restored = [index for index in range(len(names)) if (flags[index] == RESTORED).any()]
-        self._shown = display if set(display) & set(restored) or not restored else (restored * 3)[:3]
+        unobserved = [index for index in range(len(names)) if (flags[index] == RESTORED).all()]
+        self._shown = (unobserved * 3)[:3] or display
         self._is_display = self._shown == display
         self.bands = [names[index] for index in self._shown]
         self._is_gap = (flags[self._shown] != OBSERVED).any(axis=0)

@@ -99,7 +99,7 @@ def pipeline_job(
         **{**SETTINGS, **more},
     )
     assert staged_job.evaluation.pipefusion is not None
-    staged_job.spec["pipefusion"] = staged_job.evaluation.pipefusion.decides
+    staged_job.spec["pipefusion"] = staged_job.evaluation.pipefusion.semantic_settings
     return staged_job
 
 

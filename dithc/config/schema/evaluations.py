@@ -1,6 +1,6 @@
 """Settings of evaluations (sampling and scoring of a run; caches and PipeFusion change the images) and of restorations."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
@@ -230,6 +230,12 @@ class EvaluationConfig(Settings):
     def num_times(self) -> int:
         """Number of `timesteps` that the sampler needs, one per interval."""
         return -(-self.steps // self.solver.evaluations)
+
+    def condition_faults(self, key: str, trained: Sequence[str]) -> Iterator[str]:
+        """Yield conditions that the run, with the `trained` conditions, does not have."""
+        if unknown := sorted(set(self.conditions) - set(trained)):
+            has = ", ".join(trained) or "none"
+            yield f"{key}.conditions has {', '.join(unknown)}; the conditions of runs.{self.run} are: {has}"
 
     @property
     def solver(self) -> SamplerSpec:

@@ -98,11 +98,7 @@ class ExperimentConfig(Settings):
             yield from self._check_name(f"evaluations.{name}.run", evaluation.run, self.runs)
             yield from self._check_name(f"evaluations.{name}.extractor", evaluation.extractor, self.extractors)
             run = self.runs[evaluation.run]
-            if unknown := set(evaluation.conditions) - set(run.conditions):
-                yield (
-                    f"evaluations.{name}.conditions has {', '.join(sorted(unknown))}; runs.{evaluation.run}.conditions has "
-                    f"{', '.join(run.conditions) or 'none'}"
-                )
+            yield from evaluation.condition_faults(f"evaluations.{name}", run.conditions)
             checks = (self._check_guidance, self._check_sampled, self._check_average)
             for check in (*checks, self._check_images, self._check_bands):
                 yield from check(name, evaluation, run)
@@ -251,13 +247,7 @@ class ExperimentConfig(Settings):
                 f"runs.{name}.augment dihedral requires 8 views of a tile, and datasets.{run.dataset}.views is "
                 f"{dataset.views}: set it to 8, or set `augment: mirror`"
             )
-        if run.masked_training is not None and not (dataset.tiles.masks and self.codecs[dataset.codec].kind == "pixel"):
-            yield (
-                f"runs.{name}.masked_training requires masks of tiles and their pixels: set `tiles.masks: true` of "
-                f"datasets.{run.dataset}, and use a codec of kind pixel"
-            )
-        if "cloud" in run.conditions and not dataset.tiles.masks:
-            yield f"runs.{name}.conditions has cloud, which requires `tiles.masks: true` of datasets.{run.dataset}"
+        yield from run.mask_faults(f"runs.{name}", dataset.tiles.masks, self.codecs[dataset.codec].kind)
         if dataset.tiles.size % (factor * patch):
             yield (
                 f"datasets.{run.dataset}.tiles.size {dataset.tiles.size} is not a multiple of {factor * patch}: the codec "

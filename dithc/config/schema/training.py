@@ -178,6 +178,16 @@ class RunConfig(Settings):
                 "`init_from_file`, or set `reference: self`"
             )
 
+    def mask_faults(self, key: str, has_masks: bool, codec: str) -> Iterator[str]:
+        """Yield the missing requirements of masks for tiles with or without masks, and a kind of codec."""
+        if self.masked_training is not None and not (has_masks and codec == "pixel"):
+            yield (
+                f"{key}.masked_training requires masks of tiles and their pixels: set `tiles.masks: true` of its dataset, and "
+                "use a codec of kind pixel"
+            )
+        if "cloud" in self.conditions and not has_masks:
+            yield f"{key}.conditions has cloud, which requires `tiles.masks: true` of its dataset"
+
     def _check_objective(self) -> Iterator[str]:
         predict = self.objective.prediction_type
         if predict == "noise" and self.masked_training is not None and self.masked_training.hidden_share:

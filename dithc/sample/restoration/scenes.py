@@ -63,7 +63,10 @@ class RestorableScenes:
         self.coarse = {names.index(band): factor for band, factor in settings.coarse.items()}
         self._whole = np.array([not {band} & {*settings.coarse, *settings.missing} for band in names])
         self._hiding = None if hiding is None else _Gaps(hiding)
-        stored = {key: self._scenes.index[key] for key in ("scale", "offset")}
+        stored = {
+            key: np.broadcast_to(self._scenes.index[key], len(present))[[band or 0 for band in self._bands]]
+            for key in ("scale", "offset")
+        }
         self.scaling = BandScaling({**info, **stored})
         self.count = self._scenes.count
 
@@ -103,7 +106,7 @@ class RestorableScenes:
 
     def physical(self, scene: int, rows: slice, columns: slice) -> npt.NDArray[np.float32]:
         """Return a window (C, h, w) in the units of the dataset."""
-        return self.scaling.physical(self.stored(scene, rows, columns))
+        return np.asarray(self.scaling.physical(self.stored(scene, rows, columns)[None])[0])
 
     def truth(self, scene: int, rows: slice, columns: slice) -> Array:
         """Return a mask (h, w) of pixels with valid values, hidden or not."""

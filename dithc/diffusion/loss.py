@@ -39,7 +39,7 @@ def training_loss(
         x0: (N, C, ...), clean latents, as x_t = `objective.noisy(x0, t, noise)` and `noise` in shape.
         t: (N), timesteps.
         offset: (N, C, ...), added to the target of the prediction (see `guidance_offset`), not of the variance.
-        visible: (N, 1, ...), pixels of x0 in x_t; the other pixels are those of `objective.hide`, and have its timestep.
+        visible: (N, 1, ...), pixels of x0 in x_t; `objective.hide` sets the other pixels and their timestep.
         weight: (N, 1, ...), weights of pixels. The variance counts in visible pixels only.
 
     Returns:

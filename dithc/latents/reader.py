@@ -128,7 +128,7 @@ class Latents:
         if self._masks is None:
             raise user_error(
                 f"latents in {self.folder} have no masks of clear pixels",
-                got="tiles without masks, or a codec whose latents are not pixels",
+                got="tiles without masks, or a codec without pixels as latents",
                 expected="masks, for `masked_training`",
                 fix="set `tiles.masks: true` of the dataset and use a codec of kind pixel, then rerun its stages",
             )

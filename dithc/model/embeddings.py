@@ -85,7 +85,7 @@ class LabelEmbedder(nn.Module):
 
 
 class ConditionEmbedder(LabelEmbedder):
-    """Embedding of a label and of further conditions: an MLP for each, whose last layer starts at zero."""
+    """Embedding of a label and of further conditions: an MLP for each, with a last layer that starts at zero."""
 
     def __init__(self, num_rows: int, hidden_size: int, conditions: Sequence[tuple[str, int]]) -> None:
         super().__init__(num_rows, hidden_size)

@@ -112,7 +112,7 @@ class DiTConfig:
         return training.BlockKind(**{name: getattr(self, name) for name in training.BlockKind._fields})
 
     def described(self) -> dict[str, Any]:
-        """Return the fields as JSON values, without conditions if there are none."""
+        """Return the fields as JSON values, without empty conditions."""
         conditions = [list(condition) for condition in self.conditions]
         fields = asdict(self) | {"input_size": list(self.size), "conditions": conditions}
         return {name: value for name, value in fields.items() if value or name != "conditions"}

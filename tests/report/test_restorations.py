@@ -19,7 +19,7 @@ def test_coverage_of_calibrated_members_is_nominal():
 
 
 def test_coverage_of_narrow_members_is_below_nominal():
-    """Members with half of the deviation of the truth, whose coverage the normal distribution gives."""
+    """Members with half of the deviation of the truth; the normal distribution gives their coverage."""
     generator = np.random.default_rng(0)
     members, truth = 0.5 * generator.standard_normal((40_000, 16)), generator.standard_normal(40_000)
     histogram = np.bincount((members < truth[:, None]).sum(axis=1), minlength=17) / len(truth)

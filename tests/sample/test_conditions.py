@@ -62,7 +62,7 @@ def test_conditions_of_an_evaluation_and_of_clouds_are_checked_with_the_configur
 
     experiment(["place", "season"], {"season": [200]})
     for problem, *given in (
-        ("runs.r.conditions has place", ["place"], {"gsd": [10]}),
+        ("the conditions of runs.r are: place", ["place"], {"gsd": [10]}),
         ("requires `tiles.masks: true`", ["cloud"], {}),
         ("names a condition twice", ["sun", "sun"], {}),
     ):

@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         ("scenes", "scenes to restore"),
     ):
         parser.add_argument(f"--{option}", type=Path, required=True, metavar="MANIFEST", help=text)
-    masks = "scenes whose gaps hide pixels, for `hide.dataset`"
+    masks = "scenes with gaps that hide pixels, for `hide.dataset`"
     parser.add_argument("--masks", type=Path, nargs="?", metavar="MANIFEST", help=masks)
     add_out(parser, "a folder of images per scene is written")
     add_ranks_argument(parser)

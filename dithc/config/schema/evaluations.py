@@ -342,7 +342,7 @@ class HideConfig(Settings):
     share: float = Field(default=0.3, ge=0.0, le=0.95)
     """Share of the pixels hidden by generated shapes, without `dataset`. 0 compares the bands of `coarse` and `missing` only."""
     dataset: Name | None = None
-    """Dataset whose scenes hide pixels by the shapes of their gaps. One scene after the other is used, repeated over larger
+    """Dataset of scenes with gaps, which hide pixels by their shapes. One scene after the other is used, repeated over larger
     scenes."""
 
 
@@ -351,9 +351,9 @@ class RestorationConfig(Settings):
     from the prior of a run, given all other pixels. The run must use the codec `pixel`."""
 
     run: Name
-    """Run whose averaged weights after the last step are the prior. Its tiles define bands, units and processing level."""
+    """Run of the prior: its averaged weights after the last step. Its tiles define bands, units and processing level."""
     dataset: Name
-    """Dataset whose scenes are restored."""
+    """Dataset with the scenes to restore."""
     coarse: dict[Band, Factor] = {}
     """Bands that were measured on a grid coarser by this factor, such as {B05: 2, B09: 6}. A complete coarse pixel is the mean
     of its block in the scene."""

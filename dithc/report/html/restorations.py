@@ -1,4 +1,4 @@
-"""Tables of restorations: errors inside withheld pixels beside those of simple fills."""
+"""Tables of restorations: errors of the restoration and of simple fills inside withheld pixels."""
 
 from collections.abc import Mapping
 from typing import Any

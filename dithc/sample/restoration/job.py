@@ -20,7 +20,7 @@ class RestorationJob:
     tiles: Path  # of the training run
     training: Path  # scenes of these tiles
     scenes: Path  # to restore
-    masks: Path | None  # scenes whose gaps hide pixels; None without `hide.dataset`
+    masks: Path | None  # scenes with gaps that hide pixels; None without `hide.dataset`
     codec_settings: codecs.Codec
     out: Path  # manifest to write; a folder per scene is created next to it
 
@@ -31,7 +31,7 @@ class RestorationJob:
         return {str(path): Manifest.read(path, stage=stage).digest for path, stage in stages}
 
     def prior(self) -> SamplingJob:
-        """Return the sampling job whose network is the prior."""
+        """Return the sampling job of the network that is the prior."""
         evaluation = evaluations.EvaluationConfig(run=self.settings.run, extractor="none")
         paths: dict[str, Any] = {"checkpoint": self.checkpoint, "latents": None, "tiles": self.tiles, "out": self.out}
         return SamplingJob(

@@ -36,7 +36,7 @@ class Flag(IntEnum):
 class RestorableScenes:
     """Scenes of a dataset in the bands of a prior, with the `info` (dataset.json) of its tiles.
 
-    `hiding` are scenes whose gaps hide pixels. Raises UserError if units, level or bands differ from the training scenes.
+    `hiding` are scenes with gaps that hide pixels. Raises UserError if units, level or bands differ from the training scenes.
     """
 
     def __init__(

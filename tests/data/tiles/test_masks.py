@@ -15,7 +15,7 @@ SIZE = 6  # 36 bits, which do not fill 5 bytes
 
 
 def cut_scenes(tmp_path: Path, config: Config, *, masks: bool) -> tuple[Tiles, dict[str, np.ndarray]]:
-    """Cut two scenes of 24 pixels, whose clouds are brighter than the ground; return masks (0 clear, 1 cloud) too."""
+    """Cut two scenes of 24 pixels with clouds brighter than the ground; return masks (0 clear, 1 cloud) too."""
     files, draws, truth = tmp_path / "files", np.random.default_rng(0), {}
     files.mkdir()
     for name in ("a", "b"):

@@ -25,7 +25,7 @@ BAND_COVARIANCE = 0.04 * np.array([[1.0, 0.8, 0.5], [0.8, 1.0, 0.7], [0.5, 0.7, 
 
 
 def white_prior(job: RestorationJob) -> tuple[BlockSampler, RestorableScenes]:
-    """Return a sampler whose network is the exact velocity of the prior."""
+    """Return a sampler with the exact velocity of the prior as network."""
     info = Tiles(job.tiles.parent).info
     scenes = RestorableScenes(job.scenes.parent, info, job.settings, training=job.training.parent)
     values, basis = np.linalg.eigh(BAND_COVARIANCE)

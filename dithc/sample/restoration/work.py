@@ -70,10 +70,11 @@ class BlockSampler:
         """Return members of the domain of a block, float32 (N, C, h, w) in scaled units."""
         settings, objective = self._settings, self._objective
         observation = self.observe(scene, block)
-        labels = torch.full((len(numbers),), self._label(scene))
+        y = torch.full((len(numbers),), self._label(scene))
+        if num_columns := sum(width for _, width in self._model.config.conditions):
+            y = torch.cat([y[:, None].float(), torch.full((len(y), num_columns), torch.nan)], dim=1)  # all are absent
         network = windows.WindowedDenoiser(self._predict, self.grid(block), batch=settings.batch_size)
-
-        denoise = diffusion.guided_denoiser(network, labels, scale=1.0)
+        denoise = diffusion.guided_denoiser(network, y, scale=1.0)
         if observation is not None:
             denoise = posterior_denoiser(denoise, objective, observation, self._covariance, rule=settings.method)
         shape = len(self._scenes.info["bands"]), *block.size

@@ -62,6 +62,7 @@ def prior(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "objective": {"prediction_type": "flow"},
         "steps": 2,
         "global_batch_size": 4,
+        "conditions": ["gsd"],  # absent in a restoration
     }
     config = {
         "name": "e",

@@ -103,8 +103,7 @@ def assert_exact(problem: Problem, found: Tensor) -> None:
     assert 0.95 <= (variance.sum() / total).sqrt() <= 1.05
 
 
-@pytest.mark.slow
-@pytest.mark.sampled
+@pytest.mark.long  # the same without randomness follows
 @pytest.mark.parametrize("rule", ["covariance", "jacobian"])
 @pytest.mark.parametrize("sampler", list(SAMPLERS))
 @pytest.mark.parametrize("name", list(OPERATORS))

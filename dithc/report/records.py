@@ -270,6 +270,7 @@ class RestorationRecord:
     members: int
     scenes: int
     coarse: dict[str, int]
+    missing: list[str]
     scores: dict[str, dict[str, dict[str, Any]]]
     folders: list[Path]
 

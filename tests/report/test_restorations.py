@@ -31,7 +31,7 @@ def test_coverage_of_narrow_members_is_below_nominal():
 
 def test_table_has_a_row_for_each_method_and_ensemble_scores_of_the_restoration_only():
     errors = {"pixels": 8, "rmse": 0.02, "mae": 0.01, "psnr_db": 34.0, "ssim": 0.9, "sam_degrees": None}
-    ensemble = {"crps": 0.007, "coverage": 0.87, "spread_over_error": 1.02}
+    ensemble = {"crps": 0.007, "coverage": 0.87, "calibrated_coverage": 0.88, "spread_over_error": 1.02}
     scores = {
         "gaps": {"restored": errors, "ensemble": ensemble, "nearest": errors | {"rmse": 0.03}, "empty": {"pixels": 0}}
     }
@@ -42,10 +42,11 @@ def test_table_has_a_row_for_each_method_and_ensemble_scores_of_the_restoration_
         "members": 16,
         "scenes": 1,
         "coarse": {},
+        "missing": [],
         "folders": [Path()],
     }
     records = type("Records", (), {"restorations": [RestorationRecord(name="r", scores=scores, **fields)]})
     rows = [[cell.text for cell in row] for row in restoration_tables(records)["r"].rows]
     assert [row[:3] for row in rows] == [["gaps", "restored", "0.02"], ["gaps", "nearest", "0.03"]]
-    assert rows[0][-2:] == ["0.87", "1.02"]
-    assert set(rows[1][-3:]) == {rows[0][6]}, "absent values have one sign"
+    assert rows[0][-3:] == ["0.87", "0.88", "1.02"]
+    assert set(rows[1][-4:]) == {rows[0][6]}, "absent values have one sign"

@@ -34,7 +34,7 @@ def document(*, moving: bool = True) -> dict[str, Any]:
     levels = {name: {"name": name, "budget_bytes": budget} for name, budget in budgets.items()}
     plan = {
         "schema": 1, "units": {}, "state": {}, "phases": phases, "fits": True, "reasons": ["a reason"], "in_place_bytes": 0,
-        **{name: {**level, "copy_bytes_per_second": 1e9} for name, level in levels.items()},
+        **{name: {**level, "copy_bytes_per_second": 1e9, "read_bytes_per_second": 1e9} for name, level in levels.items()},
     }  # fmt: skip
     return {"tiers": [{**level, "kind": "ddr"} for level in levels.values()], "trace": {"units": []}, "plan": plan}
 

@@ -124,6 +124,9 @@ class _Sentinel2Bands(_Source):
     gsd_m: Meters = 10.0
     """Pixel size of the common grid in meters. Of a band at several sizes, the file of this size is read, or else the
     next finer file. A band is resampled to a finer grid only from its native size."""
+    resampling: Literal["bilinear", "nearest"] = "bilinear"
+    """Resampling of coarser bands to the common grid. nearest repeats the measured pixels, as `coarse` of a restoration
+    requires."""
     bands: list[Sentinel2Band] | None = Field(default=None, min_length=1, max_length=13)
     """Bands to read, in this order. If unset, all bands of the product's level in the order B01 to B12."""
     clouds: ProductCloudsConfig = ProductCloudsConfig()

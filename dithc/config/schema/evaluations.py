@@ -411,6 +411,13 @@ class RestorationConfig(Settings):
                 f"{key}.run {self.run} is trained on latents of codecs.{tiles.codec} ({kind}), and observations are pixels: "
                 "use a run on a dataset with a codec of `kind: pixel`"
             )
+        if run.conditions and not run.label_dropout:
+            yield f"{key}.run {self.run} has `conditions`, which a restoration leaves out: train it with `label_dropout` above 0"
+        if self.coarse and self.hide is None and getattr(scenes.source, "resampling", "nearest") != "nearest":
+            yield (
+                f"{key}.coarse requires measured pixels, and ingestion interpolates them: set `source.resampling: nearest` of "
+                f"datasets.{self.dataset}"
+            )
         if self.solver(predict).is_flow != (predict == "flow"):
             yield (
                 f"{key}.sampler {self.sampler} does not fit objective.prediction_type of runs.{self.run}, which is {predict}: "

@@ -138,6 +138,14 @@ class Tiles:
         """
         return np.asarray(open_npy(Manifest.verified(self.folder / self.info["columns"][name]), count=self.count))
 
+    def clear(self, rows: Rows) -> npt.NDArray[np.bool_]:
+        """Return the clear pixels (n, H, W) of tiles; all pixels of tiles without masks."""
+        side = self.info["size"]
+        if "mask" not in self.info.get("columns", ()):
+            return np.ones((len(rows), side, side), np.bool_)
+        bits = np.unpackbits(self.column("mask")[rows], axis=1, count=side * side)
+        return bits.reshape(-1, side, side).astype(np.bool_)
+
     def conditions(self) -> dict[str, npt.NDArray[np.float32]]:
         """Return the conditions of a network for the accepted tiles, (N, k) by name; empty if the tiles have none."""
         has_any = "conditions" in self.info.get("columns", ())

@@ -21,6 +21,7 @@ def restoration_records(experiment: ExperimentConfig, results: ExperimentResults
                 members=settings.members,
                 scenes=result.summary["scenes"],
                 coarse=dict(settings.coarse),
+                missing=list(settings.missing),
                 scores=result.summary.get("scores", {}),
                 folders=list(dict.fromkeys(path.parent for path in folders if path.name == "mean.tif")),
             )

@@ -14,19 +14,21 @@ from dithc.report.galleries.gallery import GRAY, Gallery, build_mosaic
 from dithc.report.records import ReportRecords, RestorationRecord
 
 ROWS, SIDE, MEMBERS = 6, 128, 3
-OBSERVED, RESTORED = 1, 2  # states of a pixel in flags.tif
+OBSERVED = 1  # state of a pixel in flags.tif
 
 Values = NDArray[np.float32]
 RGB = NDArray[np.uint8]
 
 
 def restoration_gallery(records: ReportRecords, item: RestorationRecord) -> Gallery | None:
-    """Return the parts around the center of the first scenes; None without tiles of the prior or scenes."""
+    """Return the parts around the center of the first scenes; None without tiles of the prior, scenes or coarse pixels."""
     prior = next(run for run in records.runs if run.name == item.prior)
     tiles, scenes = records.dataset(prior.dataset).tiles_folder, records.dataset(item.dataset).scenes_folder
-    if tiles is None or scenes is None or not item.folders:
+    folders, multiple = item.folders[:ROWS], int(np.lcm.reduce([*item.coarse.values(), 1]))
+    side = min([SIDE, *(length for folder in folders for length in _shape(folder))]) // multiple * multiple
+    if tiles is None or scenes is None or not folders or not side:
         return None
-    views = [_SceneView(Tiles(tiles), products.Scenes(scenes), folder, item) for folder in item.folders[:ROWS]]
+    views = [_SceneView(Tiles(tiles), products.Scenes(scenes), folder, item, side, multiple) for folder in folders]
     bands, title = ", ".join(views[0].bands), records.dataset(item.dataset).title
     white = max(float(np.nanpercentile(np.concatenate([view.deviation.ravel() for view in views]), 99)), 1e-12)
     columns = ["observation", "mean", *(f"member {number}" for number in range(min(MEMBERS, item.members)))]
@@ -35,27 +37,29 @@ def restoration_gallery(records: ReportRecords, item: RestorationRecord) -> Gall
     text = f"{len(views)} scenes of {title}, one per row; columns: {', '.join(columns)}; bands {bands}."
     caption = f"{', '.join(columns)}. Bands {bands}; gray: not observed. White in maps: {white:.3g} {views[0].units}."
     picture = build_mosaic(item.name, np.stack(images), text=text, caption=caption, columns=len(columns))
-    note = (
-        f"The first {len(views)} of {item.scenes} scenes, {views[0].size} x {views[0].size} pixels around the center."
-    )
+    note = f"The first {len(views)} of {item.scenes} scenes, {side} x {side} pixels around the center."
     return Gallery(title=f"Restoration {item.name}: {title}", note=note, pictures=[picture], layout="rows")
+
+
+def _shape(folder: Path) -> tuple[int, int]:
+    """Return height and width of a restored scene."""
+    _, height, width = read_json(folder / "scene.json")["shape"]
+    return height, width
 
 
 class _SceneView:
     """Center of a restored scene in three bands: the display bands, or coarse and missing bands if there are any."""
 
-    def __init__(self, tiles: Tiles, scenes: products.Scenes, folder: Path, item: RestorationRecord) -> None:
+    def __init__(
+        self, tiles: Tiles, scenes: products.Scenes, folder: Path, item: RestorationRecord, side: int, multiple: int
+    ) -> None:
         self._folder, self._item, self._stretch = folder, item, tiles.stretch
         names, self.units = list(tiles.info["bands"]), str(tiles.info["units"])
-        _, height, width = read_json(folder / "scene.json")["shape"]
-        multiple = int(np.lcm.reduce([*item.coarse.values(), 1]))
-        self.size = min(SIDE, height, width) // multiple * multiple or min(height, width)
-        starts = [(side - self.size) // 2 // multiple * multiple for side in (height, width)]
-        self._rows, self._columns = (slice(first, first + self.size) for first in starts)
+        self._size, starts = side, [(length - side) // 2 // multiple * multiple for length in _shape(folder)]
+        self._rows, self._columns = (slice(first, first + side) for first in starts)
         display = [names.index(band) for band in tiles.info["display"]["bands"]]
         flags = products.read_window(folder / "flags.tif", self._rows, self._columns)
-        unobserved = [index for index in range(len(names)) if (flags[index] == RESTORED).all()]
-        self._shown = (unobserved * 3)[:3] or display
+        self._shown = ([names.index(band) for band in (*item.coarse, *item.missing)] * 3)[:3] or display
         self._is_display = self._shown == display
         self.bands = [names[index] for index in self._shown]
         self._is_gap = (flags[self._shown] != OBSERVED).any(axis=0)
@@ -85,7 +89,7 @@ class _SceneView:
             is_gap = np.zeros_like(is_gap)
         for index, factor in enumerate(factors):
             if factor > 1:
-                blocks = self._truth[index].reshape(self.size // factor, factor, -1, factor).mean(axis=(1, 3))
+                blocks = self._truth[index].reshape(self._size // factor, factor, -1, factor).mean(axis=(1, 3))
                 values[index] = blocks.repeat(factor, axis=0).repeat(factor, axis=1)
         observation = self._rgb(values)
         observation[:, is_gap] = GRAY

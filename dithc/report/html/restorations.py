@@ -7,9 +7,21 @@ from dithc.core.measurements import ABSENT, rounded
 from dithc.report.html.tables import Table, table
 from dithc.report.records import ReportRecords
 
-HEAD = ["Bands", "Method", "RMSE", "MAE", "PSNR dB", "SSIM", "Angle deg", "CRPS", "Coverage", "Spread / error"]
+HEAD = [
+    "Bands",
+    "Method",
+    "RMSE",
+    "MAE",
+    "PSNR dB",
+    "SSIM",
+    "Angle deg",
+    "CRPS",
+    "Coverage",
+    "Expected",
+    "Spread / error",
+]
 ERRORS = ("rmse", "mae", "psnr_db", "ssim", "sam_degrees")
-ENSEMBLE = ("crps", "coverage", "spread_over_error")
+ENSEMBLE = ("crps", "coverage", "calibrated_coverage", "spread_over_error")
 
 
 def restoration_tables(records: ReportRecords) -> dict[str, Table]:

@@ -98,7 +98,8 @@ class RestoredScene:
 
     def part(self, block: int, number: int) -> Path:
         """Return the path of a part."""
-        return self.folder / f"block-{block:05d}-{number:04d}.npy"
+        members = self.parts[block][number]
+        return self.folder / f"block-{block:05d}-{members.start:04d}-{members.stop:04d}.npy"
 
     def part_files(self) -> list[Path]:
         return [self.part(block, number) for block, parts in enumerate(self.parts) for number in range(len(parts))]
@@ -182,7 +183,7 @@ class RestoredScene:
         bands = products.Bands.of(self.scenes.info)
         ones = (1.0,) * len(bands.names)
         values = replace(bands, dtype="float32", scale=ones, offset=tuple(0.0 for _ in ones))
-        flags = replace(values, dtype="uint8", units="0 outside, 1 observed, 2 restored")
+        flags = replace(values, dtype="uint8", units="0: outside; 1: observed; 2: restored")
         self.folder.mkdir(parents=True, exist_ok=True)
         for name in self.names:
             self._write(name, self.image(name), values, tags)

@@ -6,10 +6,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
+import numpy as np
 import torch
 
-from dithc.config import training
-from dithc.core.artifacts import Manifest, digest, outputs, summaries
+from dithc.config import evaluations, training
+from dithc.core.artifacts import Manifest, digest, outputs, sha256_file, summaries
 from dithc.core.logging import get_logger, progress, unwritten, user_error
 from dithc.data import Tiles
 from dithc.diffusion import Objective
@@ -52,14 +53,16 @@ def restore(job: RestorationJob, group: Group, *, score: Score | None = None) ->
         output.check(**owner)
     inputs = job.inputs()
     sampler, scenes, meta = _open(job, group)
-    identity = digest({"spec": job.spec, "inputs": sorted(inputs.values())})
+    plugin = job.settings.sampler
+    files = [sha256_file(path) for path in plugin.files] if isinstance(plugin, evaluations.PluginSampler) else []
+    identity = digest({"spec": job.spec, "inputs": sorted(inputs.values()), "sampler_files": files})
     restored = _plan(job, sampler, scenes, group, identity=identity)
+    missing = group.broadcast_object(_missing(restored) if group.rank == 0 else None)  # hashes all finished files
     group.wait_at_most(WAIT_SECONDS, stopped_seconds=STOPPED_SECONDS)
     if group.rank == 0:
         output.claim(**owner)
         paths = [path for one in restored for path in (*one.part_files(), *one.files())]
         output.plan([*paths, job.out.with_name(SCORES_FILE)])
-    missing = group.broadcast_object(_missing(restored) if group.rank == 0 else None)
     units = [(scene, *part) for scene, parts in missing.items() for part in parts]
 
     def sample_part(unit: Part) -> None:
@@ -118,7 +121,7 @@ def _open(job: RestorationJob, group: Group) -> tuple[BlockSampler, RestorableSc
     state = None
     if group.rank == 0:
         rows = tiles.drawn("train", COVARIANCE_TILES, seed=0)
-        state = RadialCovariance.of(tiles.scaled(rows)).state()
+        state = RadialCovariance.of(np.where(tiles.clear(rows)[:, None], tiles.scaled(rows), np.nan)).state()
     covariance = RadialCovariance.of_state(group.broadcast_object(state))
     objective = Objective.of(training.ObjectiveConfig(**meta["objective"]))
     solver = settings.sampler_for(meta["objective"]["prediction_type"])

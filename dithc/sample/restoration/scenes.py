@@ -61,6 +61,8 @@ class RestorableScenes:
         self._bands = [present.index(band) if band in present else None for band in info["bands"]]
         names = info["bands"]
         self.coarse = {names.index(band): factor for band, factor in settings.coarse.items()}
+        if self.coarse:
+            _warn_of_offsets(self._scenes, list(self.coarse.values()))
         self._whole = np.array([not {band} & {*settings.coarse, *settings.missing} for band in names])
         self._hiding = None if hiding is None else _Gaps(hiding)
         stored = {
@@ -176,8 +178,10 @@ class _Gaps:
 def _check_origin(scenes: products.Scenes, training: products.Scenes, info: dict[str, Any]) -> None:
     """Raise UserError if units or processing level differ from the training scenes; warn of other baselines and pixel sizes."""
     fix = "restore scenes of the same kind, or train a prior on scenes of this kind"
-    if scenes.index["units"] != info["units"]:
-        got, expected = scenes.index["units"], info["units"]
+    units, expected_units = _units(scenes.index), _units(info)
+    common = [band for band in expected_units if band in units]
+    got, expected = (", ".join(found[band] for band in common) for found in (units, expected_units))
+    if got != expected:
         raise user_error(f"units of the scenes in {scenes.folder}", got=got, expected=expected, fix=fix)
     levels = set(training.columns["level"])
     for scene, level in zip(scenes.columns["scene_id"], scenes.columns["level"], strict=True):
@@ -188,6 +192,22 @@ def _check_origin(scenes: products.Scenes, training: products.Scenes, info: dict
         log.warning(f"scenes of processing baseline {', '.join(other)}, which the training scenes do not have")
     if not math.isclose(scenes.index["gsd_m"], info["gsd_m"], rel_tol=0.01):
         log.warning(f"scenes with pixels of {scenes.index['gsd_m']:g} m, and a prior trained on {info['gsd_m']:g} m")
+
+
+def _units(index: dict[str, Any]) -> dict[str, str]:
+    """Return the unit of each band of a dataset."""
+    units = index["units"].split(", ")
+    return dict(zip(index["bands"], units if len(units) > 1 else units * len(index["bands"]), strict=True))
+
+
+def _warn_of_offsets(scenes: products.Scenes, factors: list[int]) -> None:
+    """Warn of scenes that do not begin at a multiple of their coarse pixels, as a crop at another place."""
+    gsd, multiple = scenes.index["gsd_m"], math.lcm(*factors)
+    for scene, transform in zip(scenes.columns["scene_id"], scenes.columns["transform"], strict=True):
+        if transform is not None and gsd and any(round(transform[axis] / gsd) % multiple for axis in (2, 5)):
+            log.warning(
+                f"{scene} does not begin at a multiple of {multiple} pixels: check that its coarse pixels begin there"
+            )
 
 
 def _inside(part: slice, length: int) -> Array:

@@ -66,6 +66,8 @@ def test_files_have_observed_values_statistics_of_members_and_the_grid(make_job:
         assert (source.crs.to_epsg(), source.transform, source.descriptions) == (32650, TRANSFORM, tuple(BANDS))
         assert source.units == ("reflectance",) * 3
         assert source.tags(ns="IMAGE_STRUCTURE")["LAYOUT"] == "COG"
+    with rasterio.open(job.out.parent / "scene-00000/flags.tif") as source:
+        assert source.units == ("0: outside; 1: observed; 2: restored",) * 3
     assert numbers is not None
     assert numbers["observed"] + numbers["restored"] + numbers["outside"] == 3 * sum(h * w for h, w in SHAPES)
     assert [entry for entry in Manifest.read(job.out).files if "block-" in entry["path"]] == []
@@ -136,10 +138,10 @@ def test_interrupted_and_damaged_restorations_continue_to_equal_bits(
 
 
 def test_short_walltime_stops_between_parts(make_job: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    job = make_job(members=2)
+    jobs = [make_job(members=2, batch_size=size) for size in (128, 16)]  # parts of two members, and of one
     monkeypatch.setattr(deadline, "seconds_left", lambda: 1.0)
     runs = 0
-    while restore(job, Group()) is None:
+    while restore(job := jobs[runs % 2], Group()) is None:
         assert not job.out.exists()
         runs += 1
         assert runs < 100
@@ -196,7 +198,7 @@ def test_scenes_unlike_the_training_scenes_are_rejected(make_job: Make, caplog: 
         level: str, *, units: str = "reflectance", baseline: str = "05.00", gsd: float = 10.0
     ) -> SimpleNamespace:
         columns = {"scene_id": ["S"], "level": [level], "baseline": [baseline]}
-        return SimpleNamespace(folder="f", index={"units": units, "gsd_m": gsd}, columns=columns)
+        return SimpleNamespace(folder="f", index={"units": units, "gsd_m": gsd, "bands": BANDS}, columns=columns)
 
     _check_origin(scenes("L1C", baseline="04.00", gsd=20.0), scenes("L1C"), info)
     assert "baseline 04.00" in caplog.text

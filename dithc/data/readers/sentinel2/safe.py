@@ -105,7 +105,13 @@ class SceneBuilder:
                         offset=offset / scaling.per_unit,
                     )
                 write_reflectance(
-                    native, info, grid, band=band, offset=offset, per_unit=scaling.per_unit, out=out, mask=mask
+                    *(native, info, grid),
+                    band=band,
+                    how=self.source.resampling,
+                    offset=offset,
+                    per_unit=scaling.per_unit,
+                    out=out,
+                    mask=mask,
                 )
                 self.canvas.release()
         is_checked = isinstance(self.source, datasets.Sentinel2StacSource) and self.source.check_offset

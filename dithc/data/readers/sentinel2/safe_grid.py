@@ -2,6 +2,7 @@
 
 from collections.abc import Generator, Iterator, Sequence
 from math import copysign
+from typing import Literal
 
 import numpy as np
 
@@ -26,11 +27,21 @@ three times as long.
 Decoded = tuple[Array, RasterInfo]
 LAYERS = {SCENE_CLASSIFICATION: (1, "uint8"), CLOUD_PROBABILITY: (1, "uint8"), CLASSI: (3, "uint8")}
 """Number and type of the layers of masks; a band has one layer of uint16."""
+Resampling = Literal["bilinear", "nearest"]
 log = get_logger(__name__)
 
 
 def write_reflectance(
-    native: Array, info: RasterInfo, grid: Grid, *, band: str, offset: float, per_unit: float, out: Array, mask: Array
+    native: Array,
+    info: RasterInfo,
+    grid: Grid,
+    *,
+    band: str,
+    how: Resampling,
+    offset: float,
+    per_unit: float,
+    out: Array,
+    mask: Array,
 ) -> None:
     """Write a band as stored reflectance int16 (H, W) to `out`, and mark invalid pixels in `mask` (H, W).
 
@@ -38,7 +49,7 @@ def write_reflectance(
     reflectance 1.
     """
     np.copyto(native, np.uint16(NODATA), where=native == SATURATED)
-    for rows, digital, invalid in on_grid(native, info, grid, band=band):
+    for rows, digital, invalid in on_grid(native, info, grid, band=band, how=how):
         out[rows] = stored_reflectance(
             digital, offset=offset, per_unit=per_unit, invalid=invalid, quantity=f"a value of {band}"
         )
@@ -106,10 +117,12 @@ def common_grid(info: RasterInfo, *, gsd_m: float) -> Grid:
     return Grid(crs=info.crs, epsg=info.epsg, transform=transform, shape=shape)
 
 
-def on_grid(native: Array, info: RasterInfo, grid: Grid, *, band: str) -> Iterator[tuple[slice, Array, Array]]:
+def on_grid(
+    native: Array, info: RasterInfo, grid: Grid, *, band: str, how: Resampling
+) -> Iterator[tuple[slice, Array, Array]]:
     """Yield strips of a band (h, w) on the common grid: rows, digital numbers (n, W), no-data mask (n, W).
 
-    Interpolation is bilinear without no data. A pixel has no data if the nearest of the band has none, or none is near.
+    Bilinear interpolation excludes no data. A pixel has no data if the nearest of the band has none, or none is near.
     Raises SceneRejectedError if the band is in another system or does not cover the grid.
     """
     check_cover(info, grid, band=band)
@@ -118,12 +131,12 @@ def on_grid(native: Array, info: RasterInfo, grid: Grid, *, band: str) -> Iterat
         for rows in strips:
             yield rows, native[rows], native[rows] == NODATA
         return
-    if grid.times((native.shape[0], native.shape[1]), info.transform) == 2:
+    if how == "bilinear" and grid.times((native.shape[0], native.shape[1]), info.transform) == 2:
         for rows in strips:
             digital = doubled(native, rows)
             yield rows, digital, digital == NODATA
         return
-    digital = regrid(native, transform=info.transform, grid=grid, how="bilinear", nodata=NODATA)
+    digital = regrid(native, transform=info.transform, grid=grid, how=how, nodata=NODATA)
     empty = None
     if (native == NODATA).any():
         empty = regrid(

@@ -59,6 +59,17 @@ def test_coarser_bands_use_the_finest_file_and_preserve_the_mean(safe_folder: Pa
     assert abs(upsampled.mean() - (digital[0, 1:-1, 1:-1].astype(float).mean() - 1000)) < 5
 
 
+@pytest.mark.parametrize(("name", "factor"), [("B11_20m", 2), ("B09_60m", 6)])
+def test_nearest_resampling_repeats_measured_pixels(
+    safe_folder: Path, safe_product: Path, name: str, factor: int
+) -> None:
+    digital, _ = read_raster(band(safe_product, name))
+    scene = read_one(safe_folder, resampling="nearest")
+    expected = (digital[0].astype(int) - 1000).repeat(factor, axis=0).repeat(factor, axis=1)
+    valid = scene.mask != Mask.INVALID
+    np.testing.assert_array_equal(scene.pixels[scene.bands.index(name[:3])][valid], expected[valid])
+
+
 def test_no_data_and_saturation_are_masked_and_do_not_bleed(safe_folder: Path, safe_product: Path) -> None:
     def set_invalid(array: np.ndarray) -> np.ndarray:
         array[0, :4, :4], array[0, 10, 10] = 0, 65535

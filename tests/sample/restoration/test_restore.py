@@ -4,7 +4,9 @@ import json
 import pickle
 from collections.abc import Callable
 from pathlib import Path
+from textwrap import dedent
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -95,6 +97,12 @@ def test_restoration_opens_as_a_dataset(make_job: Make) -> None:
     assert np.array_equal(opened["members"].isel(member=[2, 1]).values[1], read(job, 0, "member-01"))
     assert opened["members"].isel(member=0, x=3).shape == (3, 72)
     assert opened.attrs["units"] == "reflectance"
+    page = (Path(__file__).parents[3] / "docs/restoration.md").read_text()
+    program = dedent(page.partition("In Python:\n\n")[2].partition("\n\n##")[0])
+    scope: dict[str, Any] = {}
+    exec(program.replace("results/restore-demo/restorations/gaps", str(job.out.parent)), scope)
+    assert np.array_equal(np.isfinite(scope["red"]), read(job, 0, "flags")[2] == 2)
+    assert (scope["width"].values[read(job, 0, "flags") == 1] == 0).all()
     with pytest.raises(UserError, match="image=0"):
         dithc.open(job.out)
     with pytest.raises(UserError, match="image 2"):

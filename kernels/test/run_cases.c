@@ -1,8 +1,6 @@
 /* Run cases of operators and write their results: run_cases CASES OUTPUTS ISA THREADS [CLUSTERS]. Without an argument
  * it prints the instruction sets that this CPU runs. run_cases team THREADS CLUSTERS SPIN_NANOSECONDS LENT tests a team
- * instead, run_cases copies WITH_THREADS THREADS the copies, run_cases tiles WORDS the emulated tile unit. run_cases
- * serve ISA THREADS serves cases from standard input: an int64 number of bytes, then a case of this size. It writes the
- * OUTPUTS of each case to standard output.
+ * instead, run_cases copies WITH_THREADS THREADS the copies, run_cases tiles WORDS the emulated tile unit.
  *
  * CASES: "HCCASES1", int64 number of cases. Each case: char op[32], int64 num_ints num_floats num_arrays, int64 ints,
  * double floats, then per array int64 dtype, count (-1: NULL), is_output and the content, padded to 8 bytes. OUTPUTS:
@@ -152,23 +150,6 @@ static hc_context *context_of(const char *isa, int threads, int clusters) {
     return context;
 }
 
-/* Serve input until it ends. */
-static int serve(hc_context *context) {
-    int64_t bytes;
-    for (current_index = 0; fread(&bytes, sizeof(bytes), 1, stdin) == 1; current_index++) {
-        char *request = bytes < 0 ? NULL : malloc((size_t)bytes + 1);
-        if (request == NULL || fread(request, 1, (size_t)bytes, stdin) != (size_t)bytes) {
-            die("truncated case");
-        }
-        char *at = request;
-        run_case(context, &at, stdout);
-        free(request);
-        fflush(stdout);
-    }
-    hc_context_destroy(context);
-    return 0;
-}
-
 int main(int argc, char **argv) {
     if (argc == 1) {
         print_isas();
@@ -182,9 +163,6 @@ int main(int argc, char **argv) {
     }
     if (argc > 2 && strcmp(argv[1], "tiles") == 0) {
         return hc_test_tiles(argc - 2, argv + 2);
-    }
-    if (argc == 4 && strcmp(argv[1], "serve") == 0) {
-        return serve(context_of(argv[2], atoi(argv[3]), 0));
     }
     if (argc != 5 && argc != 6) {
         die("expected: run_cases CASES OUTPUTS ISA THREADS [CLUSTERS], or run_cases team THREADS CLUSTERS SPIN_NANOSECONDS LENT");

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from dithc.bench.gemm_libraries.emulated import quick_emulation
+from dithc.engine.hardware import discover_machine
 from tests.kernels.cases import Case, read_outputs, write_cases
 from tests.kernels.isas import ALL, is_supported, sampled_if_supported
 from tests.kernels.matrix_cases import matrix_cases
@@ -99,6 +99,15 @@ def arm_program() -> Path:
     return build_target("arm")
 
 
+def quick_emulation(folder: Path) -> dict[str, str]:
+    """Return variables that accelerate qemu-aarch64 on x86 (kernels/test/host/qemu_fma.c), if there is a compiler."""
+    if "fma" not in discover_machine().flags or not shutil.which("cc"):
+        return {}
+    library, source = folder / "qemu_fma.so", ROOT / "kernels/test/host/qemu_fma.c"
+    subprocess.run(["cc", "-O2", "-mfma", "-fPIC", "-shared", source, "-o", library], check=True)
+    return {"LD_PRELOAD": str(library)}
+
+
 @functools.cache
 def all_cases(*, of_tiles: bool = True) -> list[Case]:
     """Return all cases. Tile cases are optional because they take a minute in qemu."""
@@ -110,7 +119,7 @@ def run(program: Path, isa: str, threads: int, folder: Path, emulator: tuple[str
     cases, outputs = folder / "cases", folder / "outputs"
     write_cases(all_cases(of_tiles=not emulator), cases)
     command = [*emulator, str(program), str(cases), str(outputs), isa, str(threads), str((threads + 1) // 2)]
-    environment = os.environ | (quick_emulation() if emulator else {})
+    environment = os.environ | (quick_emulation(folder) if emulator else {})
     done = subprocess.run(command, capture_output=True, text=True, timeout=600, env=environment)
     assert done.returncode == 0, f"{' '.join(command)}: exit {done.returncode}\n{done.stderr[-6000:]}"
     return outputs.read_bytes()

@@ -4,7 +4,7 @@ Only the products differ between libraries. A library that cannot multiply here 
 a line to `libraries.LIBRARIES`.
 """
 
-from dithc.bench.gemm_libraries.libraries import EMULATED, LIBRARIES, GemmLibrary, describe_libraries
+from dithc.bench.gemm_libraries.libraries import LIBRARIES, GemmLibrary, describe_libraries
 from dithc.bench.gemm_libraries.linear import make_linear, use_linear
 
-__all__ = ["EMULATED", "LIBRARIES", "GemmLibrary", "describe_libraries", "make_linear", "use_linear"]
+__all__ = ["LIBRARIES", "GemmLibrary", "describe_libraries", "make_linear", "use_linear"]

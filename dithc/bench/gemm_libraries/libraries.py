@@ -13,7 +13,6 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from dithc.bench.gemm_libraries import emulated
 from dithc.bench.rooflines import Precision
 
 OPENBLAS_VARIABLE = "DITHC_OPENBLAS_LIBRARY"
@@ -130,8 +129,6 @@ LIBRARIES: Mapping[str, GemmLibrary] = {
     "torch-blas": GemmLibrary(_describe_torch, _torch_product, lambda dtype: None),
     "onednn": GemmLibrary(_describe_onednn, _onednn_product, _onednn_skip_reason),
 }
-
-EMULATED: Mapping[str, GemmLibrary] = {"sme": GemmLibrary(emulated.describe, emulated.product, emulated.skip_reason)}
 
 
 def describe_libraries(names: Iterable[str], dtypes: Iterable[Precision]) -> dict[str, dict[str, str | None]]:

@@ -12,7 +12,6 @@ import torch
 import torch.nn.functional as F
 
 from dithc.bench.environment import circumstances, prepare_threads, require_among, require_at_least
-from dithc.bench.gemm_libraries import EMULATED, make_linear, use_linear
 from dithc.bench.rooflines import Precision
 from dithc.bench.step.variants import DITHC, VARIANTS, Batch, StepVariant, Training, TrainingStep, quiet_choices
 from dithc.core.logging import get_logger, progress
@@ -25,9 +24,6 @@ log = get_logger(__name__)
 COARSE = 4  # resolution per side of the coarse field that dominates an image
 SHARE = 0.9  # of the image's variance
 DATA = "generated latents: smooth fields with noise, one field per class"
-# Emulation takes seconds for an operation of milliseconds.
-TINY: Mapping[str, Any] = {"hidden_size": 64, "depth": 1, "num_heads": 2}
-MAX_EMULATED_STEPS = 20
 
 
 @dataclass(frozen=True)
@@ -46,18 +42,11 @@ class Platform:
         return self.variant.skip_reason(self.dtype)
 
 
-_SME = StepVariant(
-    "products of linear layers by the emulated SME kernels, other operators by PyTorch",
-    backend="reference",
-    skip_reason=EMULATED["sme"].skip_reason,
-    context=lambda: use_linear(make_linear(EMULATED["sme"])),
-)
 PLATFORMS: Mapping[str, Platform] = {
     "reference": Platform("PyTorch's operators, fp32", VARIANTS["eager"]),
     "c-fp32": Platform("dithc's C operators, fp32", VARIANTS[DITHC]),
     "c-bf16": Platform("dithc's C operators, bf16 products", VARIANTS[DITHC], dtype="bf16"),
     "numba": Platform("dithc's Numba operators, fp32", VARIANTS["numba"]),
-    "sme": Platform(f"{EMULATED['sme'].describe()}; other operators by PyTorch, fp32", _SME),
     "cuda": Platform("PyTorch's operators on a GPU, fp32", VARIANTS["eager"], device="cuda"),
 }
 
@@ -77,20 +66,12 @@ class CurveSettings:
 
 
 def bench_curves(settings: CurveSettings) -> dict[str, Any]:
-    """Train and return the loss of each step for JSON. An unavailable platform returns its reason.
-
-    `sme` trains a tiny network for at most 20 steps, because each product is emulated. The entries of `curves` name the
-    network.
-    """
+    """Train and return the loss of each step for JSON. An unavailable platform returns its reason."""
     require_among("bench curves --platform", (settings.platform, *settings.compare), PLATFORMS)
     require_at_least(settings, "bench curves", batch=1, steps=1, threads=1)
     machine, core_plan = prepare_threads(settings.threads)
-    overrides, steps = dict(settings.overrides), settings.steps
-    if settings.platform == "sme":
-        overrides |= TINY
-        steps = min(steps, MAX_EMULATED_STEPS)
     with quiet_choices():
-        curves = [_train(name, settings, overrides, steps) for name in (settings.platform, *settings.compare)]
+        curves = [_train(name, settings) for name in (settings.platform, *settings.compare)]
     return {
         "bench": "curves",
         "settings": asdict(settings) | {"threads": torch.get_num_threads(), "optimizer": "AdamW", "lr": 1e-4},
@@ -100,8 +81,8 @@ def bench_curves(settings: CurveSettings) -> dict[str, Any]:
     }
 
 
-def _train(name: str, settings: CurveSettings, overrides: Mapping[str, Any], steps: int) -> dict[str, Any]:
-    platform = PLATFORMS[name]
+def _train(name: str, settings: CurveSettings) -> dict[str, Any]:
+    platform, overrides, steps = PLATFORMS[name], settings.overrides, settings.steps
     row: dict[str, Any] = {
         "platform": name,
         "description": platform.description,

@@ -42,8 +42,8 @@ def _add_step(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_curves(parser: argparse.ArgumentParser) -> None:
-    add_option(parser, "--platform", "c-fp32", "reference, c-fp32, c-bf16, numba, sme (emulated) or cuda")
-    platforms = "also train on these platforms; sme trains a tiny network"
+    add_option(parser, "--platform", "c-fp32", "reference, c-fp32, c-bf16, numba or cuda")
+    platforms = "also train on these platforms"
     parser.add_argument("--compare", metavar="PLATFORMS", help=platforms)
     add_model(parser, batch=16)
     add_option(parser, "--steps", 100, "training steps")

@@ -66,8 +66,7 @@ def read_curves(job: CellJob, result: Mapping[str, Any], file: str) -> CellResul
             results.cells += without_value(job, "skipped", record["reason"])
             continue
         curve = _curve(job, record, file)
-        tiny = " of a tiny network" if "hidden_size" in record["model"] else ""
-        label = f"{curve.platform}, batch {curve.batch}{tiny}, seed {curve.seed}"
+        label = f"{curve.platform}, batch {curve.batch}, seed {curve.seed}"
         series = Series(
             label=label,
             kind="measured",

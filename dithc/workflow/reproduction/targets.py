@@ -22,11 +22,9 @@ PRODUCTS = {
     "own-products": "own GEMM, products alone",
 }
 TUNE_STEPS = 340  # duration of a search for the products of a block, in steps of the block
-# Platforms of figure 7 with their step time relative to dithc in fp32. Emulation uses a tiny network at every scale.
-PLATFORMS = {"reference": 2.0, "c-fp32": 1.0, "c-bf16": 0.7, "numba": 3.0, "sme": 1.0, "cuda": 0.2}
+# Platforms of figure 7 with their step time relative to dithc in fp32.
+PLATFORMS = {"reference": 2.0, "c-fp32": 1.0, "c-bf16": 0.7, "numba": 3.0, "cuda": 0.2}
 IN_BOTH_BATCHES = ("reference", "c-fp32", "cuda")
-EMULATED_STEPS, EMULATED_IMAGES = 20, 4
-EMULATED_SECONDS = 0.6  # per step and image
 OPS_IMAGES = {"DiT-S/2": 16, "DiT-XL/2": 4}  # per step of `dithc bench ops`
 SIMULATION_SECONDS = 10.0
 OPTIMIZATION_STEPS = 6
@@ -212,22 +210,18 @@ def _fig7(scope: TargetContext) -> Iterator[CellJob]:
     sizes, settings = scope.sizes, scope.experiment.paper
     network = sizes.networks[-1] if settings.scale == "ci" else sizes.largest
     for platform, slowness in PLATFORMS.items():
-        is_emulated = platform == "sme"
-        steps = min(sizes.loss_curve_steps, EMULATED_STEPS) if is_emulated else sizes.loss_curve_steps
-        batches = sizes.batches if platform in IN_BOTH_BATCHES else sizes.batches[:1]
+        steps, batches = sizes.loss_curve_steps, sizes.batches if platform in IN_BOTH_BATCHES else sizes.batches[:1]
         for batch, seed in product(batches, range(settings.seeds)):
-            images = min(batch, EMULATED_IMAGES) if is_emulated else batch
-            step = EMULATED_SECONDS * images if is_emulated else slowness * scope.cost.step(network, images=images)
+            step = slowness * scope.cost.step(network, images=batch)
             trained = options(platform=platform, seed=seed, steps=steps, model=network.label, override=network.override)
-            compared = options(batch=images, compare="reference" if is_emulated else None, json=OUT)
             yield CellJob(
-                name=f"{platform}-{images}-{seed}",
-                words=("bench", "curves", *trained, *compared),
+                name=f"{platform}-{batch}-{seed}",
+                words=("bench", "curves", *trained, *options(batch=batch, json=OUT)),
                 row=platform,
-                columns=(f"batch {images}, seed {seed}",),
+                columns=(f"batch {batch}, seed {seed}",),
                 seconds=START_SECONDS + steps * step,
-                memory_gib=network.memory_gib(images=images),
-                metadata={"full": network.depth is None and not is_emulated},
+                memory_gib=network.memory_gib(images=batch),
+                metadata={"full": network.depth is None},
             )
 
 

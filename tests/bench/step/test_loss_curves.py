@@ -3,8 +3,7 @@
 import pytest
 import torch
 
-from dithc.bench.gemm_libraries import EMULATED, emulated
-from dithc.bench.step.loss_curves import PLATFORMS, CurveSettings, bench_curves
+from dithc.bench.step.loss_curves import CurveSettings, bench_curves
 from dithc.engine import native
 
 TINY = {"hidden_size": 32, "depth": 1, "num_heads": 2, "input_size": 8, "num_classes": 3}
@@ -43,37 +42,3 @@ def test_unavailable_platform_is_reported_as_skipped():
         pytest.skip("there is a GPU")
     result = bench_curves(CurveSettings(platform="cuda", overrides=TINY, batch=2, steps=2))
     assert [(one["status"], one["reason"]) for one in result["curves"]] == [("skipped", "this PyTorch finds no GPU")]
-
-
-@pytest.mark.slow
-def test_emulated_products_equal_float64():
-    library = EMULATED["sme"]
-    if reason := library.skip_reason("fp32"):
-        pytest.skip(reason)
-    for m, k, n in ((3, 5, 7), (33, 64, 17)):
-        a, b, bias = torch.randn(k, m).t(), torch.randn(n, k).t(), torch.randn(n)
-        exact = a.double() @ b.double() + bias.double()
-        bounds = {"atol": 1e-5 * k**0.5, "rtol": 1e-5}
-        assert torch.allclose(library.product(a, b, bias).double(), exact, **bounds)
-        assert torch.allclose(library.product(a, b, None).double(), exact - bias.double(), **bounds)
-
-
-@pytest.mark.slow
-def test_training_on_emulated_products_matches_reference_losses(monkeypatch):
-    if reason := PLATFORMS["sme"].skip_reason():
-        pytest.skip(reason)
-    sizes, exchange = [], emulated._exchange
-    monkeypatch.setattr(emulated, "_exchange", lambda request, size: sizes.append(size) or exchange(request, size))
-    settings = CurveSettings(platform="sme", compare=("reference",), overrides=TINY, batch=1, steps=3)
-    sme, reference = bench_curves(settings)["curves"]
-    assert sme["model"] == reference["model"]
-    assert sme["model"]["hidden_size"] == 64  # a separate tiny network, because each product takes long
-    assert sme["losses"] == pytest.approx(reference["losses"], rel=1e-5)
-    layers, leaves = 10, 2  # a block and its ends; two layers read inputs without gradient, the image and the time
-    assert len(sizes) == settings.steps * (3 * layers - leaves)  # forward, and the gradients of input and weight
-
-
-def test_emulation_reports_missing_compiler_and_unsupported_dtype(monkeypatch):
-    monkeypatch.setenv("PATH", "/nowhere")
-    assert "clang-19" in PLATFORMS["sme"].skip_reason()
-    assert EMULATED["sme"].skip_reason("bf16") == "only products of fp32 are emulated"

@@ -12,8 +12,8 @@ from typing import Literal, Self
 from dithc.core.logging import user_error
 from dithc.engine.hardware import Machine
 
-Collective = Literal["ring", "rabenseifner", "hierarchical"]
-COLLECTIVES: tuple[Collective, ...] = ("ring", "rabenseifner", "hierarchical")
+Collective = Literal["ring", "hierarchical"]
+COLLECTIVES: tuple[Collective, ...] = ("ring", "hierarchical")
 Wire = Literal["fp32", "bf16"]
 
 # Constants of dithc.engine.comm: bytes of a chunk on the wire within a node, and across nodes; chunks in flight between nodes.
@@ -95,13 +95,13 @@ class RankLayout:
 def all_reduce_seconds(size: float, *, collective: Collective, layout: RankLayout, links: Links, wire: Wire) -> float:
     """Return seconds until every rank has the sum of `size` bytes of fp32.
 
-    `wire` applies to `hierarchical`, which follows dithc.engine.comm; ring and rabenseifner send fp32 over all ranks.
+    `wire` applies to `hierarchical`, which follows dithc.engine.comm; ring sends fp32 over all ranks.
     """
     if layout.ranks == 1 or size <= 0:
         return 0.0
     if collective == "hierarchical":
         return _hierarchical(size, layout=layout, links=links, wire=wire)
-    return (_ring if collective == "ring" else _rabenseifner)(size, layout, links)
+    return _ring(size, layout, links)
 
 
 def _inside(size: float, *, streams: int, layout: RankLayout, links: Links) -> float:
@@ -116,21 +116,6 @@ def _ring(size: float, layout: RankLayout, links: Links) -> float:
     if inner > 1:
         steps.append(_inside(size / ranks, streams=streams, layout=layout, links=links))
     return 2 * (ranks - 1) * max(max(steps), links.gap)
-
-
-def _rabenseifner(size: float, layout: RankLayout, links: Links) -> float:
-    """Halving, then doubling (Rabenseifner 2004), nearest partners first. Surplus ranks delegate to a partner."""
-    ranks, inner = layout.ranks, layout.ranks_per_node
-    levels = int(math.log2(ranks))
-    seconds = 0.0
-    for level in range(levels):
-        half = size / 2 ** (level + 1)
-        is_local = 2**level < inner
-        whole = links.message(half, streams=inner)
-        seconds += 2 * (_inside(half, streams=inner, layout=layout, links=links) if is_local else whole)
-    if ranks != 2**levels:
-        seconds += 2 * links.message(size, streams=inner)
-    return seconds
 
 
 def _hierarchical(size: float, *, layout: RankLayout, links: Links, wire: Wire) -> float:

@@ -1,18 +1,14 @@
 """Published scaling of the paper, and its reproduction from the paper's own inputs.
 
 Inputs are the model's gradients and their order, the authors' buckets and optimizer, and the links of the described
-machine. Two models explain the same points with two fitted numbers each: the computing time on 1 node, and one more on
-2, 4 and 8 nodes. All larger node counts are predictions:
-
-- `exposed`, the reproduction: pass durations follow the authors' profile. The backward pass cannot hide their ring over
-  all ranks, whose time grows with (R - 1) / R. Fitted: bytes per second of a communication core.
-- `stragglers`: the passes take 1/3 and 2/3, the exchange is hidden, and the slowest of R ranks determines the time.
-  Fitted: the spread of ranks. The time grows too fast beyond 64 nodes.
+machine. Pass durations follow the authors' profile. The backward pass cannot hide their ring over all ranks, whose time
+grows with (R - 1) / R. Fitted: the computing time on 1 node, and bytes per second of a communication core on 2, 4 and 8
+nodes. All larger node counts are predictions.
 """
 
 from collections.abc import Sequence
 from dataclasses import asdict, replace
-from typing import Any, Literal
+from typing import Any
 
 from scipy.optimize import brentq, minimize_scalar
 
@@ -54,12 +50,7 @@ DITHC_BF16 = ReductionMethod(label="dithc's exchange, bf16 wire", wire="bf16")
 LARGEST_ERROR, LARGEST_ERROR_OF_EFFICIENCY = 0.05, 0.03
 # Bounds and resolution of the fits.
 MIN_SECONDS, SECONDS_DIGIT = 1.0, 1e-4
-MAX_SPREAD, SPREAD_DIGIT = 0.2, 1e-4
 CORE_BANDWIDTHS, BANDWIDTH_DIGIT = (0.2e9, 2e9), 1e6
-
-Explanation = Literal["exposed", "stragglers"]
-EXPLANATIONS: tuple[Explanation, ...] = ("exposed", "stragglers")
-REPRODUCTION: Explanation = "exposed"
 
 
 def is_paper_machine(model_name: str) -> bool:
@@ -99,12 +90,10 @@ def published_curves(model: ModelWorkload) -> list[dict[str, Any]]:
     ]
 
 
-def fit(start: Scenario, explanation: Explanation) -> Scenario:
+def fit(start: Scenario) -> Scenario:
     """Minimize squared relative errors on 2, 4 and 8 nodes; the step on 1 node is exact."""
 
     def candidate(value: float) -> Scenario:
-        if explanation == "stragglers":
-            return _calibrated(replace(start, computing=replace(start.computing, spread=value)))
         computing = replace(start.computing, forward_share=PROFILED_FORWARD_SHARE)
         return _calibrated(replace(start, computing=computing, links=replace(start.links, core_byte=1 / value)))
 
@@ -112,9 +101,8 @@ def fit(start: Scenario, explanation: Explanation) -> Scenario:
         fitted = candidate(value)
         return sum((fitted.point(nodes).seconds / LOGGED_SECONDS[nodes] - 1) ** 2 for nodes in FITTED_NODES)
 
-    bounds = (0.0, MAX_SPREAD) if explanation == "stragglers" else CORE_BANDWIDTHS
-    digit = SPREAD_DIGIT if explanation == "stragglers" else BANDWIDTH_DIGIT
-    return candidate(float(minimize_scalar(error, bounds=bounds, method="bounded", options={"xatol": digit}).x))
+    options = {"xatol": BANDWIDTH_DIGIT}
+    return candidate(float(minimize_scalar(error, bounds=CORE_BANDWIDTHS, method="bounded", options=options).x))
 
 
 def _calibrated(start: Scenario) -> Scenario:
@@ -134,7 +122,7 @@ def reproduce(model: ModelWorkload, links: Links, *, nodes: Sequence[int], steps
     computing = ComputeTime(seconds=LOGGED_SECONDS[1], images=IMAGES_PER_NODE, optimizer_seconds=OPTIMIZER_SECONDS)
     common: dict[str, Any] = {"links": links, "steps": steps, "seed": seed}
     start = Scenario(model=model, method=AUTHORS, computing=computing, ranks_per_node=RANKS_PER_NODE, **common)
-    scenarios = {name: fit(start, name) for name in EXPLANATIONS}
+    fitted = fit(start)
     best = replace(computing, seconds=TUNED_SECONDS[MODEL][IMAGES_PER_NODE], spread=SPREAD)
     tuned = replace(start, computing=best)
     curves = published_curves(model)
@@ -143,27 +131,23 @@ def reproduce(model: ModelWorkload, links: Links, *, nodes: Sequence[int], steps
         labeled = replace(scenario, method=replace(method, label=f"{method.label} ({name})"))
         curves.extend(labeled.curves(nodes, **scaling))
 
-    for name in EXPLANATIONS:
-        for method in (AUTHORS, DITHC):
-            add(method, scenarios[name], name)
+    for method in (AUTHORS, DITHC):
+        add(method, fitted, "exposed")
     for method in (DITHC, DITHC_BF16):
         add(method, tuned, "tuned kernels")
     for batch in GLOBAL_BATCHES:
-        add(AUTHORS, scenarios[REPRODUCTION], REPRODUCTION, mode="strong", global_batch_size=batch)
+        add(AUTHORS, fitted, "exposed", mode="strong", global_batch_size=batch)
         add(DITHC, tuned, "tuned kernels", mode="strong", global_batch_size=batch)
     return {
         "curves": curves,
-        "validation": {
-            name: {"is_the_reproduction": name == REPRODUCTION, **_validation(one)} for name, one in scenarios.items()
-        },
+        "validation": _validation(fitted),
         "inputs": {
             **{
                 name: {"computing": asdict(one.computing), "links": asdict(one.links)}
-                for name, one in (*scenarios.items(), ("tuned kernels", tuned))
+                for name, one in (("exposed", fitted), ("tuned kernels", tuned))
             },
             "fitted": {
                 "exposed": "computing.seconds on 1 node, core_byte on 2, 4 and 8",
-                "stragglers": "computing.seconds on 1 node, computing.spread on 2, 4 and 8",
                 "tuned kernels": f"computing.spread on {TUNED_NODES} nodes; seconds are table 2's",
             },
         },
@@ -203,7 +187,7 @@ def _checks(scenario: Scenario) -> dict[str, Any]:
         "bytes a second of a communication core": {
             "published": (BROADCAST_BANDWIDTH,),
             "simulated": 1 / scenario.links.core_byte,
-            "note": "published: the authors' broadcast, as two hops; given to `stragglers`, fitted in `exposed`",
+            "note": "published: the authors' broadcast, as two hops",
         },
         "seconds of a bucket in the authors' profile": {
             "published": BUCKET_SECONDS,

@@ -28,7 +28,7 @@ class ReductionMethod:
 
     Attributes:
         label: name of the curve.
-        collective: ring or rabenseifner over all ranks, or hierarchical with `wire`.
+        collective: ring over all ranks, or hierarchical with `wire`.
         shares_memory: whether ranks of a node exchange through memory.
         bucket_bytes: maximum bucket size; None for the rule of dithc.engine.comm.
         overlaps: whether sums begin during the backward pass.

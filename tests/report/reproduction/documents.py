@@ -173,7 +173,7 @@ def fig10() -> TargetResult:
     ]
     series.append(curve("DiT-HC, authors' logs XL/2", "published", nodes[:7], 0.015))
     losses = {f"dithc: hierarchical, fp32 wire {model}": 0.004 * number for number, model in enumerate(MODELS, 1)}
-    losses |= {f"DiT-HC's exchange ({variant}) XL/2": 0.016 for variant in ("exposed", "stragglers", "tuned kernels")}
+    losses |= {f"DiT-HC's exchange ({variant}) XL/2": 0.016 for variant in ("exposed", "tuned kernels")}
     series += [curve(label, "simulated", nodes, loss) for label, loss in losses.items()]
     cells = [
         cell(

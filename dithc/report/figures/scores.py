@@ -1,8 +1,7 @@
 """Scores as bars: one per evaluation, by dataset, with intervals and the floor."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
@@ -11,7 +10,7 @@ from dithc.core.measurements import short
 from dithc.report.figures import theme
 from dithc.report.figures.canvas import Figure, canvas, lanes, placeholder
 from dithc.report.formatting import score
-from dithc.report.records import Measure, ReportRecords
+from dithc.report.records import EvaluationRecord, Measure, ReportRecords, Score
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,23 +41,22 @@ def draw_fid(records: ReportRecords) -> Figure:
     for dataset in records.datasets:
         for item in records.evaluations_of(dataset.name):
             if item.score:
-                bar = bar_of(vars(item) | {"score": asdict(item.score)}, measure=records.measure)
+                bar = _bar(item, item.score, measure=records.measure)
                 groups.setdefault(dataset.title, []).append(bar)
     return draw_bars(groups, measure=records.measure)
 
 
-def bar_of(item: Mapping[str, Any], *, measure: Measure) -> Bar:
-    """Return the bar of a scored evaluation in the JSON of the report."""
-    record, role = item["score"], role_of(item["checkpoint"])
-    common: dict[str, Any] = {
-        "label": item["label"],
-        "role": role,
-        "comparable_to_published": record["comparable_to_published"],
-    }
-    if measure == "FID":
-        return Bar(value=record["fid"], interval=None, note="", floor=record["floor"], **common)
-    note = f"FID {score(record['fid'])}, n = {min(record['n_real'], record['n_generated']):,}"
-    return Bar(value=record["kid"], interval=record.get("kid_interval"), note=note, floor=None, **common)
+def _bar(item: EvaluationRecord, result: Score, *, measure: Measure) -> Bar:
+    is_fid = measure == "FID"
+    return Bar(
+        label=item.label,
+        role=role_of(item.checkpoint),
+        value=result.value(measure),
+        interval=None if is_fid else result.kid_interval,
+        note="" if is_fid else f"FID {score(result.fid)}, n = {result.n:,}",
+        floor=result.floor if is_fid else None,
+        comparable_to_published=result.comparable_to_published,
+    )
 
 
 def draw_bars(groups: Mapping[str, Sequence[Bar]], *, measure: Measure) -> Figure:

@@ -1,17 +1,14 @@
-"""Single figures of given files: loss of a run, scores of a report, a memory plan, a dataset of tiles."""
+"""Single figures of given files: loss of a run, a memory plan, a dataset of tiles."""
 
 from pathlib import Path
 
-from dithc.core.integrity import parse_json, require_regular_file
 from dithc.core.logging import user_error
 from dithc.report.collect import read_curve
 from dithc.report.figures import theme
 from dithc.report.figures.benchmarks import draw_timeline, read_timeline
 from dithc.report.figures.canvas import render_png
-from dithc.report.figures.scores import Bar, bar_of, draw_bars
 from dithc.report.figures.tiles import read_tiles, tiles_figure
 from dithc.report.figures.training import draw_curves
-from dithc.report.records import Measure
 
 
 def draw_loss(metrics: Path, *, store: Path | None = None) -> bytes:
@@ -29,30 +26,6 @@ def draw_loss(metrics: Path, *, store: Path | None = None) -> bytes:
             fix="pass a run with at least one step",
         )
     return render_png(lambda: draw_curves([(curve, theme.PALETTE[0])]))
-
-
-def draw_fid(path: Path) -> bytes:
-    """Return a PNG of the scores in the JSON of `write_report`.
-
-    Raises:
-        UserError: the file has another form.
-    """
-    try:
-        content = parse_json(require_regular_file(path).read_text())
-        titles = {item["name"]: item["title"] for item in content["datasets"]}
-        measure: Measure = content.get("measure", "FID")
-        bars: dict[str, list[Bar]] = {}
-        for item in content["evaluations"]:
-            if item["score"]:
-                bars.setdefault(titles[item["dataset"]], []).append(bar_of(item, measure=measure))
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise user_error(
-            f"{path} cannot be drawn",
-            got=f"{type(error).__name__}: {error}",
-            expected="the JSON of `dithc report`",
-            fix="rerun `dithc report`",
-        ) from error
-    return render_png(lambda: draw_bars(bars, measure=measure))
 
 
 def draw_plan(path: Path) -> bytes:

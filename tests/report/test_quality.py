@@ -1,13 +1,14 @@
 """The figure of `dithc bench quality` fits any number of variants: no text is cut or covers another."""
 
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import pytest
 
 from dithc.report.figures import theme
-from dithc.report.figures.benchmarks.time_to_quality import IMAGES_SHOWN, quality_figure, shown
+from dithc.report.figures.benchmarks.time_to_quality import IMAGES_SHOWN, quality_figure, shown, spaced
 from dithc.report.figures.canvas import styled
 from tests.report.texts import assert_legible, text_boxes
 
@@ -141,3 +142,12 @@ def test_close_scores_have_ticks(low, high):
     panel = list(panels(given))[1]
     bottom, top = panel.get_ylim()
     assert 3 <= sum(bottom <= tick <= top for tick in panel.get_yticks()) <= 10
+
+
+def test_curve_labels_do_not_overlap() -> None:
+    assert spaced([0.2, 0.8], gap=0.1) == [0.2, 0.8]
+    placed = spaced([0.5, 0.5, 0.98, 0.97, 0.99], gap=0.1)
+    assert max(placed) <= 1.0
+    order = sorted(placed)
+    assert all(high - low >= 0.1 - 1e-9 for low, high in pairwise(order))
+    assert placed[3] < placed[2] < placed[4]

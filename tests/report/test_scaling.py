@@ -1,8 +1,7 @@
-"""Figures 10 and 11 name every curve with its kind; oversubscribed points are not drawn."""
+"""Figures of benchmarks in the report: every curve with its kind, without oversubscribed points; bars of speedups."""
 
 import json
 from functools import partial
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ from dithc.core.logging import UserError
 from dithc.core.reproduction import read_reference
 from dithc.report import write_report
 from dithc.report.collect.experiment import read_scaling
-from dithc.report.figures.benchmarks.scaling import draw_scaling, spaced
+from dithc.report.figures.benchmarks.measured import draw_scaling, sampling_cells, scaling_series, stage_cells
 from dithc.report.figures.canvas import render_png
 from dithc.report.scaling_curves import ScalingCurve, add_published, parse_curves, points_table
 
@@ -56,7 +55,9 @@ def test_title_of_a_curve_has_model_batch_and_kind_once() -> None:
 def test_points_are_sorted_and_oversubscribed_points_are_not_drawn() -> None:
     one = curve()
     assert [item.ranks for item in one.points] == [1, 2, 4]
-    assert [item.ranks for item in one.drawn] == [1, 2]
+    efficiency, seconds = (scaling_series(one, name) for name in ("efficiency", "seconds"))
+    assert (efficiency.label, efficiency.x, efficiency.y) == ("B/2", (1.0, 2.0), (1.0, 0.8))
+    assert seconds.y == (1.0, 1.25)
 
 
 def test_table_contains_all_points_and_marks_oversubscription() -> None:
@@ -106,15 +107,6 @@ def test_file_without_scaling_curves_is_rejected(tmp_path: Path, bad: str) -> No
         read_scaling([path])
 
 
-def test_curve_labels_do_not_overlap() -> None:
-    assert spaced([0.2, 0.8], gap=0.1) == [0.2, 0.8]
-    placed = spaced([0.5, 0.5, 0.98, 0.97, 0.99], gap=0.1)
-    assert max(placed) <= 1.0
-    order = sorted(placed)
-    assert all(high - low >= 0.1 - 1e-9 for low, high in pairwise(order))
-    assert placed[3] < placed[2] < placed[4]
-
-
 @pytest.mark.slow
 def test_page_and_figures_contain_all_three_kinds(small: Any, tmp_path: Path) -> None:
     path, out = tmp_path / "scaling.json", tmp_path / "report.html"
@@ -133,3 +125,28 @@ def test_page_and_figures_contain_all_three_kinds(small: Any, tmp_path: Path) ->
     # Published numbers alone are not a result of this experiment.
     drawn = {mode: len(render_png(partial(draw_scaling, records, mode=mode))) for mode in ("weak", "strong")}
     assert drawn["strong"] < drawn["weak"] / 4, "without strong scaling the figure is one line of text"
+
+
+def speedup(name: str, value: float | None, **more: Any) -> dict[str, Any]:
+    return {"name": name, "label": name, "status": "ok", "speedup": value and {"median": value, "mad": 0.25}, **more}
+
+
+def test_stages_have_measured_and_published_speedups_or_a_reason() -> None:
+    stages = [speedup("baseline", 1.0), speedup("gemm", 1.5), speedup("tuned", None, status="skipped", reason="why")]
+    found = list(stage_cells({"stages": [*stages, speedup("mpi", None)]}))
+    assert [cell.published for cell in found] == [1.0, 5.5, 8.2, 6.3]
+    assert [(cell.value, cell.low, cell.high) for cell in found[:2]] == [(1.0, 0.75, 1.25), (1.5, 1.25, 1.75)]
+    assert [cell.reason for cell in found[2:]] == ["why", "the baseline has no time"]
+
+
+def test_sampling_has_a_row_per_task_and_a_column_per_measured_variant() -> None:
+    rows = [speedup("one-rank", 1.0), speedup("ring", 1.5), {"name": "cfg", "status": "skipped"}]
+    task = {"tokens": 256, "dtype": "fp32", "guidance": 4.0, "rows": rows}
+    decoders = [{"status": "ok", "size": 1024, "decoder": "sd-vae", "rows": rows}, {"status": "skipped"}]
+    result = {"cells": [task], "images": task | {"guidance": 1.0, "steps": 4}, "decoding": {"decoders": decoders}}
+    assert [(cell.row, cell.column, cell.value) for cell in sampling_cells(result)] == [
+        ("256 tokens, fp32, guidance 4", "ring", 1.5),
+        ("image of 4 steps, 256 tokens, fp32, not guided", "ring", 1.5),
+        ("decoded: 1,024 px, sd-vae", "ring", 1.5),
+    ]
+    assert list(sampling_cells({"cells": [], "images": None, "decoding": {"decoders": []}})) == []

@@ -1,4 +1,4 @@
-"""Comparison and interleaved timing of variants, and small images of their outputs."""
+"""Comparison and interleaved timing of variants."""
 
 from collections.abc import Mapping, Sequence
 from itertools import chain
@@ -15,8 +15,6 @@ from dithc.bench.timing import Timing, alternating, spread
 from dithc.core.logging import user_error
 
 Array = NDArray[np.float32]
-COLORS = 3  # drawn channels of a latent, or bands of an image
-DRAWN_PIXELS = 64  # maximum side of stored images
 
 
 def compare_and_time(
@@ -27,22 +25,22 @@ def compare_and_time(
     warmup: int = 0,
     seconds: float = 0.0,
     ranks: int,
-) -> tuple[dict[str, Timing], dict[str, dict[str, Any]], dict[str, Array]]:
+) -> tuple[dict[str, Timing], dict[str, dict[str, Any]]]:
     """Compare the outputs of all variants, the baseline first, then time them in alternating order.
 
     The compared run and `warmup` further runs are untimed. `seconds` is the minimum duration of a timed round. Return
-    timings, comparisons with the output of one rank, and outputs, by variant.
+    timings, and comparisons with the output of one rank, by variant.
     """
     comparisons: dict[str, dict[str, Any]] = {}
-    outputs: dict[str, Array] = {}
+    base: Array | None = None
     loops: dict[str, int] = {}
     for variant in variants:
         runs = [pool.request(variant.role, "run", variant.name, 1) for _ in range(1 + warmup)]
         parts = [reply.output for reply in runs[0]]
         if variant.name in (ROW_PARALLEL, SEPARATE):
             parts = [np.concatenate([part for part in parts if part.size], axis=2)]
-        outputs[variant.name] = parts[0]
-        comparisons[variant.name] = compare(parts, outputs[BASE]) | {"sent": sum_of([reply.sent for reply in runs[0]])}
+        base = parts[0] if base is None else base
+        comparisons[variant.name] = compare(parts, base) | {"sent": sum_of([reply.sent for reply in runs[0]])}
         if variant.cache is not None:
             comparisons[variant.name]["blocks_run"] = runs[0][0].block_share
         loops[variant.name] = max(1, int(seconds / max(reply.seconds for reply in runs[-1])))
@@ -50,7 +48,7 @@ def compare_and_time(
     for variant in chain(*alternating(variants, rounds)):
         replies = pool.request(variant.role, "run", variant.name, loops[variant.name])
         times[variant.name].append(max(reply.seconds for reply in replies) / variant.calls(ranks))
-    return {name: Timing(tuple(each)) for name, each in times.items()}, comparisons, outputs
+    return {name: Timing(tuple(each)) for name, each in times.items()}, comparisons
 
 
 def compare(outputs: Sequence[Array], base: Array) -> dict[str, Any]:
@@ -67,45 +65,6 @@ def compare(outputs: Sequence[Array], base: Array) -> dict[str, Any]:
         "equal": all(np.array_equal(output, base) for output in outputs),
         "difference": max(float(np.abs(output - base).max()) for output in outputs) / largest,
     }
-
-
-def thumbnail(latent: Array, base: Array) -> NDArray[np.uint8]:
-    """Return the first channels (h, w, 3) of a latent (1, Z, h, w), stretched to percentiles 1 to 99 of `base`."""
-    channels = [min(channel, latent.shape[1] - 1) for channel in range(COLORS)]
-    low, high = np.percentile(base[0, channels], (1, 99), axis=(1, 2))  # (3) each
-    shares = (latent[0, channels].transpose(1, 2, 0) - low) / np.maximum(high - low, 1e-12)
-    return np.asarray(np.clip(shares, 0, 1) * 255 + 0.5, np.uint8)
-
-
-def thumbnails(outputs: Mapping[str, Array], names: Sequence[str]) -> dict[str, Any]:
-    """Return small images of outputs, and their differences from one rank unless they are equal."""
-    base = outputs[BASE]
-    return {
-        "images": {name: thumbnail(downsample(outputs[name]), downsample(base)).tolist() for name in names},
-        "differences": {
-            name: differences(outputs[name], base).tolist() for name in names if not np.array_equal(outputs[name], base)
-        },
-        "largest": float(np.abs(base).max()),
-    }
-
-
-def downsample(image: Array) -> Array:
-    """Downsample an image (1, C, H, W) by block means."""
-    return np.asarray(_blocks(image).mean(axis=(3, 5)))
-
-
-def differences(image: Array, base: Array) -> Array:
-    """Return the largest difference (h, w) in each block of `downsample`, with three significant digits."""
-    maxima = _blocks(np.abs(image - base)).max(axis=(3, 5))[0].max(axis=0)
-    return np.array([[float(f"{value:.3g}") for value in row] for row in maxima])
-
-
-def _blocks(image: Array) -> Array:
-    """Return blocks (1, C, h, k, w, k) of k x k pixels."""
-    _, bands, height, width = image.shape
-    side = max(1, max(height, width) // DRAWN_PIXELS)
-    height, width = height // side, width // side
-    return image[:, :, : height * side, : width * side].reshape(1, bands, height, side, width, side)
 
 
 def rows(

@@ -9,9 +9,9 @@ from typing import Any, Literal
 from dithc.bench.environment import circumstances, require, require_among, require_at_least
 from dithc.bench.resume import MeasurementStopped, current_session
 from dithc.bench.sampling import decoders
-from dithc.bench.sampling.comparison import compare_and_time, rows, thumbnails
+from dithc.bench.sampling.comparison import compare_and_time, rows
 from dithc.bench.sampling.runners import TRAINED_STEPS, SamplingCase, config_of
-from dithc.bench.sampling.variants import BASE, DIFFUSERS, NORMAL, VARIANTS, Role, SamplingVariant, named
+from dithc.bench.sampling.variants import BASE, NORMAL, VARIANTS, Role, SamplingVariant, named
 from dithc.bench.sampling.workers import WorkerPool, worker_pool
 from dithc.core.logging import progress, user_error
 from dithc.engine.hardware import discover_machine, plan_cores
@@ -109,7 +109,7 @@ def _make_cells(settings: SamplingSettings) -> list[SamplingCase]:
 def _measure_cell(
     pool: WorkerPool, cell: SamplingCase, methods: Sequence[SamplingVariant], settings: SamplingSettings, is_image: bool
 ) -> dict[str, Any]:
-    """Measure an image by each variant, with small images, or one evaluation of the network."""
+    """Measure an image by each variant, or one evaluation of the network."""
     ranks, config = settings.ranks, config_of(cell)
     faults = {one.name: one.skip_reason(cell, config, ranks=ranks) for one in methods}
     reasons = {name: fault for name, fault in faults.items() if fault is not None}
@@ -120,28 +120,26 @@ def _measure_cell(
             reasons |= answer
     usable = [one for one in usable if one.name not in reasons]
     limits: dict[str, Any] = {} if is_image else {"warmup": settings.warmup, "seconds": settings.min_round_seconds}
-    timings, comparisons, outputs = compare_and_time(pool, usable, rounds=settings.rounds, ranks=ranks, **limits)
+    timings, comparisons = compare_and_time(pool, usable, rounds=settings.rounds, ranks=ranks, **limits)
     table = rows(methods, timings, comparisons, reasons)
     if not is_image:
         return cell.parameters | {"rows": table}
     for row in table:
         if row["status"] == "ok":
             row["images_per_second"] = 1 / row["seconds"]["median"]
-    names = [one.name for one in usable if one.role == "ranks" or one.cache or one.name in (BASE, DIFFUSERS)]
-    return cell.parameters | {"steps": cell.steps, "rows": table, **thumbnails(outputs, names)}
+    return cell.parameters | {"steps": cell.steps, "rows": table}
 
 
 def _measure_decoder(pool: WorkerPool, name: str, settings: SamplingSettings) -> dict[str, Any]:
-    """Measure the decoding of an image by each variant, and store small images."""
+    """Measure the decoding of an image by each variant."""
     head = {"decoder": name, "size": settings.decode_size, "width": settings.decode_width}
     if reasons := _open_decoder(pool, ("ranks", "alone"), name, settings):
         return head | {"status": "skipped", "reason": reasons[0]}
     variants = decoders.VARIANTS
-    timings, comparisons, outputs = compare_and_time(pool, variants, rounds=settings.rounds, ranks=1)
+    timings, comparisons = compare_and_time(pool, variants, rounds=settings.rounds, ranks=1)
     for row in comparisons.values():
         row["within_tolerance"] = row["difference"] < TOLERANCE
-    names = (BASE, decoders.ROW_PARALLEL, decoders.SEPARATE)
-    return head | {"status": "ok", "rows": rows(variants, timings, comparisons, {}), **thumbnails(outputs, names)}
+    return head | {"status": "ok", "rows": rows(variants, timings, comparisons, {})}
 
 
 def _peaks(pool: WorkerPool, decoder: Mapping[str, Any], settings: SamplingSettings) -> dict[str, list[int] | None]:

@@ -13,7 +13,16 @@ from collections.abc import Callable
 from functools import partial
 
 from dithc.report.figures import canvas, spectra, standalone, theme
-from dithc.report.figures.benchmarks import draw_memory, draw_sampling, draw_scaling, draw_stepwise, time_to_quality
+from dithc.report.figures.benchmarks import (
+    bars,
+    draw_memory,
+    draw_sampling,
+    draw_scaling,
+    draw_stepwise,
+    marks,
+    series,
+    time_to_quality,
+)
 from dithc.report.figures.calibration import draw_calibration
 from dithc.report.figures.pixels import draw_pixels
 from dithc.report.figures.samples import draw_samples
@@ -22,7 +31,7 @@ from dithc.report.figures.stages import draw_stages
 from dithc.report.figures.training import draw_loss, draw_throughput
 from dithc.report.records import ReportRecords
 
-__all__ = ["FIGURES", "canvas", "spectra", "standalone", "theme", "time_to_quality"]
+__all__ = ["FIGURES", "bars", "canvas", "marks", "series", "spectra", "standalone", "theme", "time_to_quality"]
 
 FIGURES: dict[str, Callable[[ReportRecords], canvas.Figure]] = {
     "samples": draw_samples,

@@ -23,17 +23,13 @@ FIGURES = {
         "stepwise",
         "Speedup over the baseline by stage, measured here and published; the numbers are in the table.",
     ),
-    "sampling": (
-        "sampling",
-        "Speedups over one rank; below them the image of each variant before decoding, and its difference from one rank; then "
-        "images decoded by rows, and by separate rows.",
-    ),
+    "sampling": ("sampling", "Speedups over one rank of each variant, by task; the numbers are in the tables."),
     "automem": ("memory", "Both memory tiers over one step as planned by AutoMem: occupancy, copies and stalls."),
 }
 PRINTED = {"strategies": "table2", "stepwise": "figure9"}
 OF_PAPER = "Compare ratios with the paper, not seconds: its machine, models and sizes differ (see dithc reproduce)."
 SCALING_NOTE = (
-    "Color: model. Line: measured here, published (printed in the paper or in the logs of its authors), or simulated. "
+    "Curves are measured here, published (printed in the paper or in the logs of its authors), or simulated. "
     "Efficiency is relative to the fewest ranks of the same curve. Ranks of the paper are dies, four per node, on its machine. "
     "Seconds are medians with their deviation. Exposed: wait for gradients after the backward pass. Linear: TFLOP/s of linear "
     "layers alone, as counted in the paper. Same losses: losses and gradient norms equal those on the fewest ranks."

@@ -6,7 +6,7 @@ documents. `check_claims` returns the claims of the paper that documents confirm
 Invariants: simulated values are hollow or dashed, published values are diamonds or crosses, a missing value is a word.
 External texts are escaped. Every number on the page links to its file.
 
-Extending: `figure.DRAWN` selects the figure of a target, `claims.CLAIMS` its claims.
+Extending: `figure.CURVES` lists the targets drawn as curves, `claims.CLAIMS` its claims.
 """
 
 from dithc.report.reproduction.claims import check_claims

@@ -10,7 +10,7 @@ from itertools import pairwise
 
 from dithc.core.measurements import rounded
 from dithc.core.reproduction import STATUSES, ResultCell, TargetResult, published_value
-from dithc.report.reproduction.curves import BATCH
+from dithc.report.figures import series as curves
 
 SAME = 0.02  # relative difference below which two values count as equal
 CLOSE = 0.05  # difference of efficiency, and relative difference of FID
@@ -150,7 +150,7 @@ def _scaling(document: TargetResult) -> Iterator[Claim]:
         if series.kind == "simulated"
         and series.label.startswith("dithc")
         and "XL/2" in series.label
-        and not BATCH.search(series.label)
+        and not curves.BATCH.search(series.label)
         for x, y in zip(series.x, series.y, strict=True)
         if x == AT_NODES and y is not None
     ]

@@ -1,15 +1,13 @@
 """The figure of a target, framed by its title, its machine and the differences from the setting of the paper."""
 
 import textwrap
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from dithc.core.artifacts import outputs
 from dithc.core.reproduction import TargetResult
-from dithc.report.figures import canvas, theme
-from dithc.report.reproduction import bars, curves
-from dithc.report.reproduction.frame import placeholder, shorten
+from dithc.report.figures import bars, canvas, marks, series, theme
 
 LINE_CHARACTERS, LINE_INCHES, HEAD_INCHES = 168, 0.15, 0.62
 LABEL_INCHES, EMPTY_INCHES, MAX_INCHES = 0.34, 0.9, 12.0  # of images
@@ -24,24 +22,18 @@ def draw_mosaic(document: TargetResult, margins: canvas.Margins, folder: Path) -
     figure, _, axes = canvas.framed([LABEL_INCHES + side for side in sides], margins)
     for panel, image, pixels in zip(axes, document.images, arrays, strict=False):
         panel.set_axis_off()
-        panel.set_title(shorten(image.label, 90))
+        panel.set_title(marks.shorten(image.label, 90))
         if pixels is None:
-            placeholder(panel, f"missing: {shorten(image.path, 90)}")
+            marks.placeholder(panel, f"missing: {marks.shorten(image.path, 90)}")
         else:
             panel.imshow(pixels, interpolation="nearest" if pixels.shape[1] < 400 else "antialiased")
     if not arrays:
         reason = next((cell.reason for cell in document.cells if cell.reason), "no samples exist")
-        placeholder(axes[0], shorten(reason, 120))
+        marks.placeholder(axes[0], marks.shorten(reason, 120))
     return figure
 
 
-# Function of (document, margins, folder of its images) that draws a target. Other targets have bars.
-DRAWN: Mapping[str, Callable[[TargetResult, canvas.Margins, Path], Any]] = {
-    "fig7": curves.draw_curves,
-    "fig8": draw_mosaic,
-    "fig10": curves.draw_curves,
-    "fig11": curves.draw_curves,
-}
+CURVES = ("fig7", "fig10", "fig11")  # targets drawn as curves; others except figure 8 have bars
 
 
 def draw_target(document: TargetResult, stem: Path) -> None:
@@ -57,7 +49,12 @@ def build_figure(document: TargetResult, *, folder: Path, is_framed: bool) -> An
     notes = [line for note in document.notes for line in textwrap.wrap(note, LINE_CHARACTERS)] if is_framed else []
     margins = (HEAD_INCHES if is_framed else 0.0, LINE_INCHES * len(notes) + 0.1 if notes else 0.0)
     with canvas.styled():
-        figure = DRAWN.get(document.target, bars.draw_bars)(document, margins, folder)
+        if document.target == "fig8":
+            figure = draw_mosaic(document, margins, folder)
+        elif document.target in CURVES:
+            figure = series.draw_series(document.series, margins)
+        else:
+            figure = bars.draw_bars(document.cells, margins)
         if is_framed:
             _draw_frame(figure, document, notes)
     return figure

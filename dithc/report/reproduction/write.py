@@ -11,11 +11,10 @@ from dithc.core.artifacts import outputs
 from dithc.core.measurements import rounded
 from dithc.core.reproduction import STATUSES, TARGETS, ResultCell, TargetResult
 from dithc.report import html
-from dithc.report.figures import canvas
+from dithc.report.figures import canvas, marks
 from dithc.report.formatting import between, span
 from dithc.report.reproduction import claims
 from dithc.report.reproduction.figure import build_figure, machine_line
-from dithc.report.reproduction.frame import unit_of
 
 TEMPLATES = "dithc.report.reproduction"
 FOLDED = 28  # rows above which a table is collapsed
@@ -88,9 +87,9 @@ def alt(document: TargetResult) -> str:
 def _row(cell: ResultCell) -> dict[str, Any]:
     return {
         "cell": cell,
-        "value": "" if cell.value is None else f"{rounded(cell.value, digits=4)}{unit_of(cell)}",
+        "value": "" if cell.value is None else f"{rounded(cell.value, digits=4)}{marks.unit_of(cell)}",
         "interval": "" if cell.low is None or cell.high is None else between((cell.low, cell.high)),
-        "published": "" if cell.published is None else f"{cell.published:,.6g}{unit_of(cell)}",
+        "published": "" if cell.published is None else f"{cell.published:,.6g}{marks.unit_of(cell)}",
         "ratio": "" if cell.ratio is None else rounded(cell.ratio),
         "style": STYLES.get(cell.status, "unknown"),
     }

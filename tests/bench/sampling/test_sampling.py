@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from dithc.bench import summary
-from dithc.bench.sampling.comparison import compare, compare_and_time, differences, downsample
+from dithc.bench.sampling.comparison import compare, compare_and_time
 from dithc.bench.sampling.diffusers_pipeline import DiffusersRunner, skip_reason
 from dithc.bench.sampling.measure import add_peaks
 from dithc.bench.sampling.runners import DithcRunner, SamplingCase, config_of, network
@@ -69,8 +69,7 @@ def test_two_ranks_match_the_single_rank_image_exactly_except_ring(
     )
     assert guided["ulysses"]["sent"]["mpi_bytes"] != 0
     cuts = {"one-rank", "cfg", "shared-kv", "ulysses", "ring"}
-    assert set(result["images"]["images"]) == {*cuts, "taylor-3", "first-block"}
-    assert {"ring", "taylor-3"} <= set(result["images"]["differences"]) <= {"ring", "taylor-3", "first-block"}
+    assert {*cuts, "taylor-3", "first-block"} <= set(images)
     assert set(guided) == set(alone) == {*cuts, "all-cores", "side-by-side"}, "a single step does not measure a cache"
     assert images["taylor-3"]["blocks_run"] == 6 / 8
     assert images["taylor-3"]["difference"] > 1e-5
@@ -104,8 +103,6 @@ def decoders_are_right(found: dict[str, Any]) -> None:
             peaks = rows[name]["peak_bytes"]
             assert peaks is None or (len(peaks) == ranks and max(peaks) > 0)
         assert rows["all-cores"]["peak_bytes"] is None
-        assert np.array(one["images"]["by-rows"]).shape == (64, 64, 3)
-        assert np.array(one["differences"]["apart"]).max() / one["largest"] > 1e-2
 
 
 def test_unsupported_variants_report_a_skip_reason() -> None:
@@ -138,13 +135,7 @@ def test_cache_is_reset_per_image_and_skipped_if_all_blocks_run() -> None:
     assert DithcRunner(model, cell, SamplingGroup()).block_share is None
 
 
-def test_decoded_images_are_downsampled_and_differences_keep_peaks() -> None:
-    image = np.zeros((1, 3, 128, 136), np.float32)
-    worse = image.copy()
-    worse[0, 1, 70, 5] = 0.12345
-    assert downsample(image).shape == (1, 3, 64, 68)
-    assert differences(worse, image)[35, 2] == pytest.approx(0.123)
-    assert np.count_nonzero(differences(worse, image)) == 1
+def test_peaks_are_compared_with_one_rank() -> None:
     one: dict[str, Any] = {"rows": [{"name": "one-rank"}, {"name": "by-rows"}, {"name": "all-cores"}]}
     add_peaks(one, {"one-rank": [100], "by-rows": [40, 50]})
     assert [row["peak_over_one_rank"] for row in one["rows"]] == [1.0, 0.5, None]
@@ -170,7 +161,7 @@ def test_variants_are_warmed_up_compared_and_timed_in_alternating_order() -> Non
             return [Outcome(one, np.ones((1, 4, 2, 2), np.float32), sent, None) for one in seconds]
 
     able = named(["one-rank", "side-by-side"])
-    timings, comparisons, _ = compare_and_time(Played(), able, rounds=2, warmup=1, seconds=1.0, ranks=2)  # type: ignore[arg-type]
+    timings, comparisons = compare_and_time(Played(), able, rounds=2, warmup=1, seconds=1.0, ranks=2)  # type: ignore[arg-type]
     one, both = ("one-rank", 4), ("side-by-side", 1)
     assert orders == [("one-rank", 1)] * 2 + [("side-by-side", 1)] * 2 + [one, both, both, one]
     assert timings["side-by-side"].seconds == (0.375, 0.375), "the slowest rank, for each of two images"

@@ -11,7 +11,7 @@ from matplotlib.colors import to_hex
 from dithc.core.reproduction import ResultCell, ResultImage, Series, TargetResult
 from dithc.report import reproduction
 from dithc.report.figures import theme
-from dithc.report.reproduction.bars import panels_of
+from dithc.report.figures.benchmarks.bars import panels_of
 from dithc.report.reproduction.figure import build_figure
 from tests.report.reproduction import documents
 
@@ -79,7 +79,7 @@ def test_scaling_curves_differ_by_kind() -> None:
 
 
 def test_cell_without_a_quantity_joins_the_column() -> None:
-    panels = panels_of(documents.table2())
+    panels = panels_of(documents.table2().cells)
     assert [panel.title for panel in panels] == ["seconds an iteration", "peak memory of all ranks"]
     assert all(panel.columns == ["DP+TP", "DP", "CFTP"] and len(panel.rows) == 8 for panel in panels)
     assert panels[0].cells["112 XL/2", "DP"].status == "out of memory"

@@ -6,6 +6,7 @@ samples.
 
 import math
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from textwrap import wrap
 from typing import Any
 
@@ -14,7 +15,6 @@ from numpy.typing import NDArray
 
 from dithc.data import mosaic
 from dithc.report.figures import theme
-from dithc.report.figures.benchmarks.scaling import spaced
 from dithc.report.figures.canvas import (
     LINE_INCHES,
     TITLE_SIZE,
@@ -200,3 +200,16 @@ def _name_ends(
             "\n".join(names[name]), (point["seconds"], point["fid"]), xytext=(1.03, height), textcoords="axes fraction",
             va="center", fontsize=TITLE_SIZE, color=colors[name], annotation_clip=False, arrowprops=leader,
         )  # fmt: skip
+
+
+def spaced(heights: Sequence[float], *, gap: float) -> list[float]:
+    """Move heights apart by at least `gap`, up to 1, in the same order."""
+    order = sorted(range(len(heights)), key=lambda number: heights[number])
+    placed = list(heights)
+    for before, number in pairwise(order):
+        placed[number] = max(placed[number], placed[before] + gap)
+    highest = 1.0
+    for number in reversed(order):
+        placed[number] = min(placed[number], highest)
+        highest = placed[number] - gap
+    return placed

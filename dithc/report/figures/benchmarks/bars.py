@@ -5,13 +5,12 @@ A panel with a wide range has a logarithmic axis and dots, because bar lengths w
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from dithc.core.measurements import short
-from dithc.core.reproduction import ResultCell, TargetResult
+from dithc.core.reproduction import ResultCell
 from dithc.report.figures import canvas, theme
-from dithc.report.reproduction.frame import bar_style, placeholder, published_style, shorten, text_of
+from dithc.report.figures.benchmarks.marks import bar_style, placeholder, published_style, shorten, text_of
 
 BAR_INCHES, GAP_INCHES, PANEL_INCHES, LEGEND_INCHES = 0.185, 0.15, 0.8, 0.3
 WIDE = 25.0  # ratio of the largest to the smallest number above which an axis is logarithmic
@@ -44,11 +43,11 @@ class Panel:
         return PANEL_INCHES + len(self.rows) * (GAP_INCHES + BAR_INCHES * len(self.columns))
 
 
-def panels_of(document: TargetResult) -> list[Panel]:
+def panels_of(result_cells: Sequence[ResultCell]) -> list[Panel]:
     """Group cells by quantity; a cell without a number joins the first quantity of its column."""
-    quantities = {cell.column: cell.quantity for cell in reversed(document.cells) if cell.quantity}
+    quantities = {cell.column: cell.quantity for cell in reversed(result_cells) if cell.quantity}
     groups: dict[str, list[ResultCell]] = {}
-    for cell in document.cells:
+    for cell in result_cells:
         title = (cell.quantity or quantities.get(cell.column, "")).partition(":")[0]
         groups.setdefault(title, []).append(cell)
     return [
@@ -67,8 +66,9 @@ def _label(cell: ResultCell) -> str:
     return cell.column.removesuffix(" s").removesuffix(" GB")
 
 
-def draw_bars(document: TargetResult, margins: canvas.Margins, folder: Path) -> Any:
-    panels = panels_of(document)
+def draw_bars(cells: Sequence[ResultCell], margins: canvas.Margins = (0.0, 0.0)) -> canvas.Figure:
+    """Draw a panel per quantity with numbers."""
+    panels = panels_of(cells)
     selection = [panel for panel in panels if panel.numbers] or panels[:1]
     heights = [panel.inches for panel in selection] or [1.2]
     heights[-1] += LEGEND_INCHES

@@ -1,4 +1,4 @@
-"""Parts shared by the figures of the paper targets: margins, marks by status, texts instead of numbers."""
+"""Parts shared by bars and curves: marks by status, texts instead of numbers."""
 
 from typing import Any
 

@@ -21,7 +21,6 @@ FULL_BATCHES = (BATCH, 2 * BATCH)
 STATUS = {"ok": "measured", "oom": "out of memory"}
 MODULES = {"qkv": "qkv_proj", "out": "o_proj", "up": "up_proj", "down": "down_proj", "condition": "condition_proj"}
 MODES = {"fig10": "weak", "fig11": "strong"}
-LOCAL_STEPS = 8
 PER_NODE_TFLOPS = {"linear layers": round(182.47 / 32, 2)}  # section 5.6: 32 nodes, linear layers alone
 
 
@@ -191,8 +190,6 @@ def _scaling(job: CellJob, result: Mapping[str, Any], file: str) -> CellResults:
         if kind != "published":
             for point in points:
                 results.cells += _point(job, point, f"{label}, {point[count]} {count}", kind=kind, file=file)
-        if kind == "simulated" and curve.get("global_batch_size"):
-            results.series.append(_with_local_steps(series, points))
     return results
 
 
@@ -208,13 +205,6 @@ def _point(job: CellJob, point: Mapping[str, Any], row: str, *, kind: str, file:
         for name, (quantity, unit) in values.items()
         if (value := _number(point.get(name))) is not None
     ]
-
-
-def _with_local_steps(series: Series, points: list[Mapping[str, Any]]) -> Series:
-    """Return a curve that exchanges every LOCAL_STEPS steps: exposed time is divided by their number."""
-    work = [point["seconds"] - point["exposed_seconds"] * (1 - 1 / LOCAL_STEPS) for point in points]
-    y = tuple(work[0] * series.x[0] / (seconds * nodes) for seconds, nodes in zip(work, series.x, strict=True))
-    return replace(series, label=f"{series.label}, exchanged every {LOCAL_STEPS} steps", y=y)
 
 
 def _number(value: Any) -> float | None:

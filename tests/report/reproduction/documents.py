@@ -194,7 +194,6 @@ def fig11() -> TargetResult:
         for index, wire in enumerate(("fp32 wire", "bf16 wire", "bf16 wire, ZeRO-1")):
             label = f"dithc: hierarchical, {wire} XL/2, batch {batch}"
             series.append(curve(label, "simulated", nodes, 0.9 / (index + 1)))
-            series.append(curve(f"{label}, exchanged every 8 steps", "simulated", nodes, 0.2 / (index + 1)))
     return document("fig11", "Figure 11", "Strong scaling", series=series)
 
 

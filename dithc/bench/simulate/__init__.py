@@ -7,7 +7,7 @@ step), `Links` (LogGP, shared cards, memory of a node), `ReductionMethod` (gradi
 on each number of nodes, and `simulation`, which returns its curves for JSON. `SimulationSettings` configures it. `sampling`
 predicts a sampling run for all partitions over ranks, best first.
 Exact within the model: buckets and their order; the gradient and the previous sum that each sum waits for; ranks that
-wait for the slowest rank; the slowdown of computation while a communication thread without a separate core is active;
+wait for the slowest rank;
 equal draws for equal seeds.
 Approximate: a rank's speed is one draw per step. The time of a sum is a closed form (LogGP with evenly shared cards and
 without contention inside the network; chunks as a pipeline with one slowest resource). Gradients of a bucket are

@@ -17,9 +17,6 @@ from dithc.core.logging import get_logger, user_error
 log = get_logger(__name__)
 
 Mode = Literal["weak", "strong"]
-# A communication thread on a core of the compute team halves the speed of that core's part of every operation, and the
-# team waits for it.
-SHARED_CORE_SLOWDOWN = 2.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,8 +28,6 @@ class ReductionMethod:
         collective: ring over all ranks, or hierarchical with `wire`.
         shares_memory: whether ranks of a node exchange through memory.
         bucket_bytes: maximum bucket size; None for the rule of dithc.engine.comm.
-        overlaps: whether sums begin during the backward pass.
-        communication_core: whether communication threads have their own cores.
         zero1: whether sums end as shards and the next forward pass gathers the weights.
     """
 
@@ -41,8 +36,6 @@ class ReductionMethod:
     wire: Wire = "fp32"
     shares_memory: bool = True
     bucket_bytes: int | None = None
-    overlaps: bool = True
-    communication_core: bool = True
     zero1: bool = False
 
 
@@ -123,8 +116,6 @@ class Scenario:
             ready=tuple(backward * bucket.ready_share for bucket in buckets),
             backward=backward,
             exchange=tuple(exchange),
-            overlaps=method.overlaps,
-            slowdown=1.0 if method.communication_core else SHARED_CORE_SLOWDOWN,
         )
         return plan, gathering
 

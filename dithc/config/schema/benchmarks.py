@@ -98,7 +98,7 @@ class AutoMemBenchConfig(Settings):
 
 
 class SamplingBenchConfig(Settings):
-    """Sampling of one image with one rank and with several. The report shows the images and their differences."""
+    """Sampling of one image with one rank and with several, and differences between the results."""
 
     model: Preset | None = None
     """Preset to sample, with random weights; no measurement if unset."""
@@ -111,7 +111,7 @@ class SamplingBenchConfig(Settings):
     ranks: Annotated[int, Field(ge=2, le=1024)] = 2
     """Ranks on this machine, each with an equal share of its cores."""
     steps: Annotated[int, Field(ge=1, le=1000)] = 30
-    """Steps of the images in the report. Caches save little if there are only a few steps."""
+    """Steps of an image. Caches save little if there are only a few steps."""
     decode_size: Annotated[int, Field(ge=0, le=65536, multiple_of=8)] = 1024
     """Side in pixels of the image that one rank and all ranks decode; 0 disables the measurement."""
     diffusers: bool = True

@@ -12,19 +12,15 @@ from dithc.bench.simulate.events import StepPlan, simulate_step
 PLAN = StepPlan(before=5.0, ready=(2.0, 4.0, 6.0, 8.0), backward=8.0, exchange=(1.0, 1.0, 1.0, 1.0))
 
 plans = st.builds(
-    lambda before, parts, exchange, overlaps, slowdown: StepPlan(
+    lambda before, parts, exchange: StepPlan(
         before=before,
         ready=tuple(sum(parts[: number + 1]) for number in range(len(parts))),
         backward=sum(parts),
         exchange=tuple((exchange * len(parts))[: len(parts)]),
-        overlaps=overlaps,
-        slowdown=slowdown,
     ),
     before=st.floats(0, 5),
     parts=st.lists(st.floats(0, 3), min_size=1, max_size=6),
     exchange=st.lists(st.floats(0, 4), min_size=1, max_size=6),
-    overlaps=st.booleans(),
-    slowdown=st.floats(1, 3),
 )
 speeds = st.lists(st.floats(1.0, 2.0), min_size=1, max_size=6)
 
@@ -34,10 +30,7 @@ speeds = st.lists(st.floats(1.0, 2.0), min_size=1, max_size=6)
     [
         (StepPlan(before=5.0, ready=(), backward=8.0, exchange=()), [1.0, 1.5], 13 * 1.5, 0.0),
         (PLAN, [1.0], 14.0, 1.0),  # each exchange but the last is hidden by computation
-        (replace(PLAN, overlaps=False), [1.0], 17.0, 4.0),
         (replace(PLAN, exchange=(3.0, 3.0, 3.0, 3.0)), [1.0], 5 + 2 + 4 * 3, 6.0),  # longer than the backward pass
-        # The first three sums are within the backward pass: each costs half a second of computation at half speed.
-        (replace(PLAN, slowdown=2.0), [1.0], 13 + 3 * 0.5 + 1, 1.0),
     ],
 )
 def test_step_time_equals_closed_form(plan, factors, seconds, exposed):
@@ -67,4 +60,4 @@ def test_longer_exchange_never_shortens_the_step(plan, factors, number, more):
 def test_step_time_is_between_compute_only_and_fully_serial(plan, factors):
     computing = (plan.before + plan.backward) * max(factors)
     step = simulate_step(plan, factors)
-    assert computing - 1e-9 <= step.seconds <= computing + plan.slowdown * sum(plan.exchange) + 1e-9
+    assert computing - 1e-9 <= step.seconds <= computing + sum(plan.exchange) + 1e-9

@@ -39,8 +39,8 @@ def training_loss(
         x0: (N, C, ...), clean latents, as x_t = `objective.noisy(x0, t, noise)` and `noise` in shape.
         t: (N), timesteps.
         offset: (N, C, ...), added to the target of the prediction (see `guidance_offset`), not of the variance.
-        visible: (N, 1, ...), pixels of x0 in x_t; `objective.hide` sets the other pixels and their timestep.
-        weight: (N, 1, ...), weights of pixels. The variance counts in visible pixels only.
+        visible: (N, 1 or C, ...), pixels of x0 in x_t; `objective.hide` sets the other pixels and their timestep.
+        weight: (N, 1 or C, ...), weights of pixels. The variance counts in visible pixels only.
 
     Returns:
         loss = mse + vb, with the objective's weight on mse. vb is 0 without learned variance. It trains the variance

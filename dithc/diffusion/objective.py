@@ -49,14 +49,17 @@ class Objective(ABC):
 
     @abstractmethod
     def noisy(self, x0: Tensor, t: Tensor, noise: Tensor) -> Tensor:
-        """Return the noisy image x_t (N, C, ...) from clean latents x0, timesteps t (N) and standard normal noise."""
+        """Return the noisy image x_t (N, C, ...) from clean latents x0, timesteps t (N) and standard normal noise.
+
+        A flow also accepts a timestep for each channel (N, C).
+        """
 
     @abstractmethod
     def target(self, x0: Tensor, t: Tensor, noise: Tensor) -> Tensor:
         """Return the regression target at t, in the shape of x0."""
 
     def hide(self, x_t: Tensor, noise: Tensor, visible: Tensor) -> Tensor:
-        """Return noisy images (N, C, ...) with pure noise, as of the last timestep, outside `visible` (N, 1, ...)."""
+        """Return noisy images (N, C, ...) with pure noise, as of the last timestep, outside `visible` (N, 1 or C, ...)."""
         return torch.where(visible, x_t, self.noisy(torch.zeros_like(noise), self.last_timesteps(noise), noise))
 
     def last_timesteps(self, x: Tensor) -> Tensor:
@@ -183,8 +186,9 @@ class _Flow(Objective):
         return predicted + scaling * self.noise(predicted, x, t) if scaling else predicted
 
     def _image_share(self, t: Tensor, reference: Tensor) -> Tensor:
-        """Return 1 - time, the remaining share of the image (N, 1, ...)."""
-        return (1 - t.double() / TIME_SCALE).to(reference.dtype).reshape(-1, *(1,) * (reference.dim() - 1))
+        """Return 1 - time, the remaining share of the image (N, 1 or C, ...), from timesteps t (N) or (N, C)."""
+        share = (1 - t.double() / TIME_SCALE).to(reference.dtype)
+        return share.reshape(*t.shape, *(1,) * (reference.dim() - t.dim()))
 
 
 def parts(output: Tensor, *, channels: int) -> tuple[Tensor, Tensor]:

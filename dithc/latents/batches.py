@@ -23,7 +23,10 @@ ORDER_STREAM = 1
 VALIDATION_STREAM = 3
 MASK_STREAM = 5
 CONDITION_STREAM = 6
+LEVEL_STREAM = 7
 MAX_VALIDATION_TILES = 256
+# Shares of the images in which a modeled group of bands has level 0, and an independent level.
+CLEAN_SHARE, INDEPENDENT_SHARE = 0.4, 0.2
 UINT64_MASK = (1 << 64) - 1
 
 Noise = npt.NDArray[np.float32]
@@ -36,7 +39,8 @@ class Batch:
     """Inputs of a training step."""
 
     x: torch.Tensor  # Scaled latents, float32 (n, Z, h, w)
-    y: torch.Tensor  # Labels, int64 (n,); `num_classes` if dropped; with conditions float32 (n, 1 + K), NaN if dropped
+    # Labels, int64 (n,); `num_classes` if dropped; with conditions and levels float32 (n, 1 + K), NaN if dropped
+    y: torch.Tensor
     t: torch.Tensor  # Timesteps (n,) of the objective: int64, or float32 for a flow
     noise: torch.Tensor  # Standard normal noise, float32 (n, Z, h, w)
     visible: torch.Tensor | None = None  # Pixels of x in the input, bool (n, 1, h, w); None for all
@@ -100,6 +104,7 @@ class Batches:
         times: Times,
         masked: training.MaskedTrainingConfig | None = None,
         conditions: Sequence[str] = (),
+        groups: Sequence[training.BandGroupConfig] = (),
     ) -> None:
         rows = latents.rows("train")
         if not len(rows):
@@ -116,6 +121,7 @@ class Batches:
         self.latents, self.seed, self.global_batch_size = latents, seed, global_batch_size
         self.label_dropout, self.times, self.masked = label_dropout, times, masked
         self.conditions = [name for name, _ in latents.widths(conditions)] if conditions else []
+        self.groups = groups
         self.order = SampleOrder(rows, seed=seed)
 
     def epoch(self, step: int) -> float:
@@ -132,8 +138,9 @@ class Batches:
         labels[uniform[:, 1] < self.label_dropout] = self.latents.num_classes
         timesteps = self.times(uniform[:, 2])  # (n,)
         x = sample_posterior(self.latents, rows, views=views, posterior=posterior)  # (n, Z, h, w)
-        if self.conditions:
-            labels = self._add_conditions(labels, epochs, rows, views)  # (n, 1 + K)
+        if self.conditions or self.groups:
+            values = self._conditions(epochs, rows, views) if self.conditions else []
+            labels = with_conditions(labels, [*values, self._levels(epochs, rows)])  # (n, 1 + K)
         masks = () if self.masked is None else self._masks(epochs, rows, views, share=self.masked.hidden_share)
         return Batch(*(torch.from_numpy(array) for array in (x, labels, timesteps, noise, *masks)))
 
@@ -165,13 +172,26 @@ class Batches:
         kept[uniform[:, 0] >= share] = True
         return clear & kept, clear.astype(np.float32) / np.float32(self.latents.info["clear_fraction"])
 
-    def _add_conditions(self, labels: Rows, epochs: Rows, rows: Rows, views: Rows) -> Noise:
-        """Return labels and conditions (n, 1 + K); each condition is dropped independently, at the rate of labels."""
+    def _conditions(self, epochs: Rows, rows: Rows, views: Rows) -> list[Noise]:
+        """Return the conditions (n, k); each is dropped independently, at the rate of labels."""
         uniform = self._uniform(epochs, rows, len(self.conditions), stream=CONDITION_STREAM)
         values = self.latents.conditions(rows, self.conditions, views=views)
         for number, value in enumerate(values):
             value[uniform[:, number] < self.label_dropout] = np.nan
-        return with_conditions(labels, values)
+        return values
+
+    def _levels(self, epochs: Rows, rows: Rows) -> npt.NDArray[np.float64]:
+        """Return the levels of the groups of bands (n, G), each drawn independently; see `BandLevels`."""
+        uniform = self._uniform(epochs, rows, 2 * len(self.groups), stream=LEVEL_STREAM)
+        levels, last = np.empty((len(rows), len(self.groups))), self.times(np.ones(1))
+        for number, group in enumerate(self.groups):
+            choice, other = uniform[:, 2 * number], self.times(uniform[:, 2 * number + 1])
+            if group.role == "condition":
+                levels[:, number] = np.where(choice < self.label_dropout, last, 0)
+            else:
+                drawn = np.where(choice < CLEAN_SHARE + INDEPENDENT_SHARE, other, np.nan)
+                levels[:, number] = np.where(choice < CLEAN_SHARE, 0, drawn)
+        return levels
 
     def _uniform(self, epochs: Rows, rows: Rows, count: int, *, stream: int) -> npt.NDArray[np.float64]:
         """Return uniform draws (n, count) of a separate stream."""
@@ -187,7 +207,7 @@ class Batches:
         return (uniform * self._num_views).astype(np.int64)
 
 
-def with_conditions(labels: Rows, values: Sequence[Noise]) -> Noise:
+def with_conditions(labels: Rows, values: Sequence[npt.NDArray[Any]]) -> Noise:
     """Return labels (n,) and the numbers of conditions (n, k) as the condition of a network, float32 (n, 1 + K)."""
     return np.concatenate([labels[:, np.newaxis], *values], axis=1, dtype=np.float32)
 
@@ -206,14 +226,24 @@ def sample_posterior(latents: Latents, rows: Rows, *, views: Rows, posterior: No
 class ValidationLatents:
     """Up to 256 tiles of the validation split, evenly spaced; `rows` are their int64 row numbers in the latents.
 
-    (seed, row) determines the posterior noise of a tile and then the noise of each of its `draws`.
+    (seed, row) determines the posterior noise of a tile and then the noise of each of its `draws`. Modeled groups of bands
+    have the level of the image, conditions are clean.
     """
 
-    def __init__(self, latents: Latents, *, seed: int, draws: int, conditions: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        latents: Latents,
+        *,
+        seed: int,
+        draws: int,
+        conditions: Sequence[str] = (),
+        groups: Sequence[training.BandGroupConfig] = (),
+    ) -> None:
         rows = latents.rows("val")
         count = min(len(rows), MAX_VALIDATION_TILES)
         self.rows = rows[np.arange(count) * len(rows) // max(count, 1)]
         self.latents, self.seed, self.draws, self.conditions = latents, seed, draws, conditions
+        self._levels = [0.0 if group.role == "condition" else np.nan for group in groups]
 
     def batch(self, part: slice) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Return scaled latents, float32 (n, Z, h, w); `Batch.y` (n, ...); noise, float32 (K, n, Z, h, w)."""
@@ -227,8 +257,9 @@ class ValidationLatents:
         views = np.zeros(len(rows), np.int64)
         x = sample_posterior(latents, rows, views=views, posterior=posterior)  # (n, Z, h, w)
         labels: npt.NDArray[Any] = latents.labels[rows].astype(np.int64)  # (n,)
-        if self.conditions:
-            labels = with_conditions(labels, latents.conditions(rows, self.conditions, views=views))
+        if self.conditions or self._levels:
+            values = latents.conditions(rows, self.conditions, views=views) if self.conditions else []
+            labels = with_conditions(labels, [*values, np.full((len(rows), len(self._levels)), self._levels)])
         return torch.from_numpy(x), torch.from_numpy(labels), torch.from_numpy(noise)
 
     def masks(self, part: slice) -> tuple[torch.Tensor, torch.Tensor]:

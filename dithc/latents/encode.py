@@ -187,6 +187,7 @@ def _description(tiles: Tiles, codec: Codec) -> dict[str, Any]:
         "moments": "mean_logvar" if codec.has_logvar else "mean",
         "scale": codec.scale,
         "codec": codec.id,
+        **({"bands": list(tiles.info["bands"])} if codec.keeps_pixels else {}),
         "classes": classes,
         "num_classes": max(1, len(classes)),
     }

@@ -4,7 +4,7 @@ Legend: N rows, Z latent channels, h, w latent; M stored channels (2 Z for mean 
 """
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from dithc.config import training
 from dithc.core.artifacts import Manifest, sha256_file
 from dithc.core.integrity import parse_json
 from dithc.core.logging import UserError, user_error
@@ -110,6 +111,19 @@ class Latents:
                 "that an earlier version prepared",
             )
         return tuple((name, self.condition_widths[name]) for name in names)
+
+    def channels(self, groups: Mapping[str, training.BandGroupConfig]) -> tuple[training.BandGroup, ...]:
+        """Return name, channels and role of groups of bands; UserError if a band is missing or no band is in the main group."""
+        names: list[str] = self.info.get("bands", [])
+        listed = [band for group in groups.values() for band in group.bands]
+        if groups and not set(listed) < set(names):
+            raise user_error(
+                f"`band_groups` for the latents in {self.folder}",
+                got=", ".join(listed),
+                expected=f"some of {', '.join(names) or 'no bands'}, and at least one band without a group",
+                fix="correct `band_groups` of the run; the bands to restore in all cases belong to no group",
+            )
+        return tuple((name, tuple(map(names.index, group.bands)), group.role) for name, group in groups.items())
 
     def conditions(self, rows: Rows, names: Sequence[str], *, views: Rows) -> list[npt.NDArray[np.float32]]:
         """Return named conditions (n, k) of views of rows (n,); the azimuth of the sun turns with the image."""

@@ -7,7 +7,7 @@ embedding is recomputed. Width, depth, patch and MLP must agree.
 Legend: C input channels, D width, T tokens, p side of a patch, R rows of the label table.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal, NamedTuple
 
 import torch
@@ -33,13 +33,17 @@ class _Source(NamedTuple):
     """Properties of a checkpoint's model, read from its shapes."""
 
     channels: int
+    kept: list[int]  # channel of the model for each of the first channels
     parts: int  # 1: the head predicts noise; 2: noise and sigma
     num_classes: int
     has_null: bool
 
+    def keeps_all(self, channels: int) -> bool:
+        return self.channels == channels and self.kept == list(range(channels))
+
 
 def adapt_state_dict(
-    state: Mapping[str, Tensor], model: DiT, *, source: DiTConfig | None = None
+    state: Mapping[str, Tensor], model: DiT, *, source: DiTConfig | None = None, channels: Sequence[int] = ()
 ) -> tuple[State, list[str]]:
     """Fit the weights of a checkpoint to `model`; modifies neither.
 
@@ -48,6 +52,7 @@ def adapt_state_dict(
         model: Target model. New parts of the result are copies of its (initial) weights.
         source: Configuration of the checkpoint. Without it the last label is the null label, the blocks are original
             (as in the released checkpoints), and num_heads is not checked.
+        channels: Channel of `model` for each channel of the checkpoint; by default the first channels are kept.
 
     Returns:
         A state that `model.load_state_dict` accepts strictly, and one sentence per change (empty without changes).
@@ -58,7 +63,7 @@ def adapt_state_dict(
     target = {key: value.detach() for key, value in model.state_dict().items()}
     result, changes = _adapt_conditions(state, target)
     _check_architecture(result, target, model.config, source)
-    layout = _inspect(result, source, model.config.patch_size**2)
+    layout = _inspect(result, source, model.config.patch_size**2, channels, model.config.in_channels)
     for step in (_adapt_labels, _adapt_input, _adapt_head, _adapt_positions):
         changes += step(result, target, model.config, layout)
     for key, value in result.items():
@@ -108,12 +113,15 @@ def _check_architecture(state: Mapping[str, Tensor], target: State, new: DiTConf
     check_names(state, target, owner="the official DiT state dictionary", fix=fix)
 
 
-def _inspect(state: Mapping[str, Tensor], source: DiTConfig | None, area: int) -> _Source:
+def _inspect(
+    state: Mapping[str, Tensor], source: DiTConfig | None, area: int, kept: Sequence[int], new_channels: int
+) -> _Source:
     channels, out = state[PATCH].shape[1], state[HEAD[0]].shape[0] // area
     if out not in (channels, 2 * channels):
         raise _mismatch_error("output channels", got=out, expected=f"{channels}, or {2 * channels} with learned sigma")
     has_null = source is None or source.null_label is not None
-    return _Source(channels, out // channels, state[LABELS].shape[0] - has_null, has_null)
+    kept = list(kept or range(min(channels, new_channels)))
+    return _Source(channels, kept, out // channels, state[LABELS].shape[0] - has_null, has_null)
 
 
 def _adapt_conditions(state: Mapping[str, Tensor], target: State) -> tuple[State, list[str]]:
@@ -151,30 +159,29 @@ def _adapt_labels(state: State, target: State, new: DiTConfig, old: _Source) -> 
 
 
 def _adapt_input(state: State, target: State, new: DiTConfig, old: _Source) -> list[str]:
-    if old.channels == new.in_channels:
+    if old.keeps_all(new.in_channels):
         return []
-    channels = min(old.channels, new.in_channels)
     result = torch.zeros(target[PATCH].shape, dtype=state[PATCH].dtype)  # (D, C, p, p)
-    result[:, :channels] = state[PATCH][:, :channels]
+    result[:, old.kept] = state[PATCH][:, : len(old.kept)]
     state[PATCH] = result
-    return [f"patch embedding: {_describe(channels, old.channels, new.in_channels)}"]
+    return [f"patch embedding: {_describe(old, new.in_channels)}"]
 
 
 def _adapt_head(state: State, target: State, new: DiTConfig, old: _Source) -> list[str]:
     """Rearrange the rows of the head, which are ordered (place in the patch, noise or sigma, channel)."""
     area, parts = new.patch_size**2, new.out_channels // new.in_channels
-    if (old.channels, old.parts) == (new.in_channels, parts):
+    if old.keeps_all(new.in_channels) and old.parts == parts:
         return []
-    channels, kept_parts = min(old.channels, new.in_channels), min(old.parts, parts)
+    kept_parts = min(old.parts, parts)
     for key in HEAD:
         trailing = state[key].shape[1:]  # (D) of the weight, () of the bias
         rows = state[key].reshape(area, old.parts, old.channels, *trailing)  # (p*p, 1 or 2, C, ...)
         result = torch.zeros((area, parts, new.in_channels, *trailing), dtype=rows.dtype)
-        result[:, :kept_parts, :channels] = rows[:, :kept_parts, :channels]
+        result[:, :kept_parts, old.kept] = rows[:, :kept_parts, : len(old.kept)]
         state[key] = result.reshape(-1, *trailing)
     changes = []
-    if old.channels != new.in_channels:
-        changes.append(f"final layer: {_describe(channels, old.channels, new.in_channels)}")
+    if not old.keeps_all(new.in_channels):
+        changes.append(f"final layer: {_describe(old, new.in_channels)}")
     if old.parts != parts:
         changes.append(f"final layer: sigma {'initialized to zero' if parts > old.parts else 'dropped'}")
     return changes
@@ -188,9 +195,11 @@ def _adapt_positions(state: State, target: State, new: DiTConfig, old: _Source) 
     return [f"position embedding recomputed for a grid of {new.grid[0]} x {new.grid[1]} patches"]
 
 
-def _describe(channels: int, old: int, new: int) -> str:
-    remainder = f"{new - channels} initialized to zero" if new > channels else f"{old - channels} dropped"
-    return f"first {channels} channels kept, {remainder}"
+def _describe(old: _Source, new: int) -> str:
+    kept = len(old.kept)
+    remainder = f"{new - kept} initialized to zero" if new > kept else f"{old.channels - kept} dropped"
+    place = "" if old.kept == list(range(kept)) else f" as channels {', '.join(map(str, old.kept))}"
+    return f"first {kept} channels kept{place}, {remainder}"
 
 
 def _mismatch_error(name: str, *, got: object, expected: object) -> UserError:

@@ -37,8 +37,8 @@ class DiT(nn.Module):
         self.x_embedder = PatchEmbedder(config.in_channels, width, config.patch_size)
         self.t_embedder = TimestepEmbedder(width)
         num_rows = config.num_classes + (config.null_label is not None)
-        given = config.conditions
-        self.y_embedder = ConditionEmbedder(num_rows, width, given) if given else LabelEmbedder(num_rows, width)
+        given = config.conditions, [name for name, _, _ in config.band_groups]
+        self.y_embedder = ConditionEmbedder(num_rows, width, *given) if any(given) else LabelEmbedder(num_rows, width)
         self.pos_embed = nn.Parameter(torch.empty(1, config.num_tokens, width), requires_grad=False)
         rotary = rotary_tables(config.head_width, config.grid) if config.position_embedding == "rope" else (None, None)
         self.blocks = nn.ModuleList(Block(config, rotary) for _ in range(config.depth))
@@ -61,7 +61,8 @@ class DiT(nn.Module):
             x: (N, C, height, width), noisy latents. The result has the same size, and 2C channels with learned sigma.
             t: (N), timesteps, int or float.
             y: (N), int labels; `config.null_label` for unlabeled images and labels dropped by the trainer. With
-                `config.conditions` (N, 1 + K): the label and the numbers of all conditions, NaN for absent conditions.
+                `config.conditions` or `config.band_groups` (N, 1 + K): the label, the numbers of all conditions, NaN for
+                absent conditions, and the timestep of each group of bands, NaN for t.
 
         Raises:
             UserError: The shape of x differs from the channels and size of the model.

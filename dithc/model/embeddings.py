@@ -13,6 +13,7 @@ from dithc.engine import hcops
 
 NUM_FREQUENCIES = 256  # features of the timestep embedding before its MLP (Peebles & Xie, appendix A)
 MAX_PERIOD = 10_000.0
+LEVEL = "level-"  # prefix of the name of a level; names of conditions contain no hyphen
 
 
 class Linear(nn.Linear):
@@ -85,11 +86,17 @@ class LabelEmbedder(nn.Module):
 
 
 class ConditionEmbedder(LabelEmbedder):
-    """Embedding of a label and of further conditions: an MLP for each, with a last layer that starts at zero."""
+    """Embedding of a label, further conditions and levels: an MLP for each, with a last layer that starts at zero.
 
-    def __init__(self, num_rows: int, hidden_size: int, conditions: Sequence[tuple[str, int]]) -> None:
+    A level is the timestep of a group of bands. Its MLP receives the features of a timestep.
+    """
+
+    def __init__(
+        self, num_rows: int, hidden_size: int, conditions: Sequence[tuple[str, int]], levels: Sequence[str] = ()
+    ) -> None:
         super().__init__(num_rows, hidden_size)
-        self.widths = [width for _, width in conditions]
+        self.widths = [width for _, width in conditions] + [1] * len(levels)
+        conditions = [*conditions, *((f"{LEVEL}{name}", NUM_FREQUENCIES) for name in levels)]
         self.conditions = nn.ModuleDict(
             {
                 name: nn.Sequential(Linear(width, hidden_size), Silu(), Linear(hidden_size, hidden_size))
@@ -98,12 +105,12 @@ class ConditionEmbedder(LabelEmbedder):
         )
 
     def forward(self, y: Tensor) -> Tensor:
-        """Embed labels and numbers y (N, 1 + K). A condition with a NaN is absent and adds nothing."""
+        """Embed labels and numbers y (N, 1 + K), levels last. A condition with a NaN is absent and adds nothing."""
         label, numbers = y[:, 0], torch.split(y[:, 1:], self.widths, dim=1)
         vectors = super().forward(label.long())
-        for mlp, values in zip(self.conditions.values(), numbers, strict=True):
-            is_known = torch.isfinite(values).all(dim=1, keepdim=True)  # (N, 1)
-            vectors = vectors + is_known * mlp(values.nan_to_num())
+        for (name, mlp), values in zip(self.conditions.items(), numbers, strict=True):
+            is_known, given = torch.isfinite(values).all(dim=1, keepdim=True), values.nan_to_num()  # (N, 1), (N, k)
+            vectors = vectors + is_known * mlp(timestep_features(given[:, 0]) if name.startswith(LEVEL) else given)
         return vectors  # (N, D)
 
 

@@ -26,6 +26,7 @@ class DiTConfig:
         mlp: Two layers with a GELU between them, or with a SwiGLU (Shazeer 2020).
         position_embedding: Position embedding only, or also rotated queries and keys; the head width is then divisible by 4.
         conditions: Name and numbers of each condition besides the label; empty for the label alone.
+        band_groups: Name, channels and role of each group of bands with its own noise level; see `BandLevels`.
         qk_norm: Whether queries and keys have RMS norms, each with weights (K) shared by all heads.
     """
 
@@ -44,12 +45,15 @@ class DiTConfig:
     position_embedding: training.Position = "sincos"
     qk_norm: bool = False
     conditions: tuple[tuple[str, int], ...] = ()
+    band_groups: tuple[training.BandGroup, ...] = ()
 
     def __post_init__(self) -> None:
         shape = self.input_size
         size = tuple(shape) if isinstance(shape, (tuple, list)) else (shape, shape)
         object.__setattr__(self, "input_size", size)
         object.__setattr__(self, "conditions", tuple((str(name), int(width)) for name, width in self.conditions))
+        groups = tuple((str(name), tuple(channels), role) for name, channels, role in self.band_groups)
+        object.__setattr__(self, "band_groups", groups)
         for name in ("hidden_size", "depth", "num_heads", "patch_size", "in_channels", "num_classes"):
             if not isinstance(getattr(self, name), int) or getattr(self, name) < 1:
                 raise _error(name, got=repr(getattr(self, name)), expected="an integer of at least 1")
@@ -112,10 +116,11 @@ class DiTConfig:
         return training.BlockKind(**{name: getattr(self, name) for name in training.BlockKind._fields})
 
     def described(self) -> dict[str, Any]:
-        """Return the fields as JSON values, without empty conditions."""
+        """Return the fields as JSON values, without empty conditions and groups."""
         conditions = [list(condition) for condition in self.conditions]
-        fields = asdict(self) | {"input_size": list(self.size), "conditions": conditions}
-        return {name: value for name, value in fields.items() if value or name != "conditions"}
+        groups = [[name, list(channels), role] for name, channels, role in self.band_groups]
+        fields = asdict(self) | {"input_size": list(self.size), "conditions": conditions, "band_groups": groups}
+        return {name: value for name, value in fields.items() if value or name not in ("conditions", "band_groups")}
 
     @property
     def null_label(self) -> int | None:

@@ -157,11 +157,14 @@ def open_images(job: SamplingJob, *, tiles_digest: str) -> tuple[ImageGenerator,
 
 
 def _conditions(model: DiT, tiles: Tiles, evaluation: evaluations.EvaluationConfig) -> Tensor | None:
-    """Return the numbers (K) of the network's conditions, NaN for absent conditions; None without conditions."""
-    if not model.config.conditions:
-        return None
-    inputs = tiles.conditions_of(evaluation.conditions)
-    return torch.from_numpy(np.concatenate([inputs[name][0] for name, _ in model.config.conditions]))
+    """Return the numbers (K) of the network's conditions and levels, NaN if absent; None without these."""
+    names, levels = (
+        [name for name, _ in model.config.conditions],
+        torch.full((len(model.config.band_groups),), torch.nan),
+    )
+    inputs = tiles.conditions_of(evaluation.conditions) if names else {}
+    numbers = [*(torch.from_numpy(inputs[name][0]) for name in names), levels]
+    return torch.cat(numbers) if sum(map(len, numbers)) else None
 
 
 def _scenes(images: Images) -> ImageGenerator | None:

@@ -7,13 +7,15 @@ from typing import Annotated, ClassVar, Literal, NamedTuple
 
 from pydantic import Field
 
-from dithc.config.schema.base import Fraction, Preset, Settings, Size
+from dithc.config.schema.base import Band, Fraction, Preset, Settings, Size
 from dithc.core.posthoc_ema import LONGEST, SHORTEST
 
 Predict = Literal["noise", "v", "flow"]
 Norm = Literal["layer", "rms"]
 MlpKind = Literal["gelu", "swiglu"]
 Position = Literal["sincos", "rope"]
+BandRole = Literal["modeled", "condition"]
+BandGroup = tuple[str, tuple[int, ...], BandRole]  # name, channels and role
 Beta = Annotated[float, Field(gt=0.0, lt=1.0)]
 Length = Annotated[float, Field(ge=SHORTEST, le=LONGEST)]
 
@@ -208,6 +210,18 @@ class MaskedTrainingConfig(Settings):
     """Share of images of which a further part is replaced by noise in the input, but counts in the loss, so that the network
     learns to fill gaps. The part has the shape of the gaps of another train tile in a random orientation. Requires
     `prediction_type` v or flow, because noise does not predict an image at pure noise."""
+
+
+class BandGroupConfig(Settings):
+    """Bands with a noise level of their own, such as those of one sensor. A network that was trained with the group at
+    level 0 restores the other bands from it."""
+
+    bands: list[Band] = Field(min_length=1)
+    """Bands of the tiles."""
+    role: BandRole = "modeled"
+    """modeled: the network also predicts the group. In 40% of the images the group is clean, in 20% it has an independent level,
+    in the others the level of the image. condition: the network never predicts the group, which is clean or, in a share
+    `label_dropout` of the images, pure noise; such as elevation, or coarse predictors."""
 
 
 class OptimizerConfig(Settings):

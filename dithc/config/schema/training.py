@@ -9,6 +9,8 @@ from dithc.config.schema.base import Condition, Count, Gib, Name, Place, Positiv
 from dithc.config.schema.evaluations import MAX_STEPS
 from dithc.config.schema.run_sections import FAMILIES as FAMILIES
 from dithc.config.schema.run_sections import SIZES as SIZES
+from dithc.config.schema.run_sections import BandGroup as BandGroup
+from dithc.config.schema.run_sections import BandGroupConfig as BandGroupConfig
 from dithc.config.schema.run_sections import Beta
 from dithc.config.schema.run_sections import BlockKind as BlockKind
 from dithc.config.schema.run_sections import EmaConfig as EmaConfig
@@ -131,6 +133,10 @@ class RunConfig(Settings):
     sun (elevation and azimuth), gsd (pixel size), cloud (cloudy share of a tile, with `tiles.masks`), and columns of
     `datasets.*.conditions`. Each starts without effect, so that a fine-tuning run starts with the outputs of its start
     weights. Each is dropped independently in a share `label_dropout` of the images, and may be absent in a tile."""
+    band_groups: dict[Name, BandGroupConfig] = {}
+    """Groups of bands with a noise level of their own, for `prediction_type: flow` and the codec `pixel`. A restoration holds a
+    group clean in blocks where all its pixels are observed. The other bands form the main group. Groups start without
+    effect, as `conditions` do. Masks of tiles do not hide a clean group, such as radar under clouds."""
     augment: Augment = "mirror"
     """Encoded views of a tile used for training, each equally often. none: the tile itself; mirror: also its mirror
     image; dihedral: all quarter turns of both, for a dataset with `views: 8`."""
@@ -160,6 +166,11 @@ class RunConfig(Settings):
             )
         if len(set(self.conditions)) < len(self.conditions):
             yield f"`conditions` names a condition twice: {', '.join(self.conditions)}"
+        bands = [band for group in self.band_groups.values() for band in group.bands]
+        if len(set(bands)) < len(bands):
+            yield f"`band_groups` name a band twice: {', '.join(bands)}"
+        if bands and self.objective.prediction_type != "flow":
+            yield "`band_groups` require separate levels of bands: set `objective.prediction_type: flow`"
         yield from self._check_objective()
         yield from self._check_schedule()
         yield from self._check_guide()
@@ -178,8 +189,10 @@ class RunConfig(Settings):
                 "`init_from_file`, or set `reference: self`"
             )
 
-    def mask_faults(self, key: str, has_masks: bool, codec: str) -> Iterator[str]:
-        """Yield the missing requirements of masks for tiles with or without masks, and a kind of codec."""
+    def tile_faults(self, key: str, has_masks: bool, codec: str) -> Iterator[str]:
+        """Yield the missing requirements of masks and groups of bands for tiles with or without masks, and a kind of codec."""
+        if self.band_groups and codec != "pixel":
+            yield f"{key}.band_groups requires latents that are bands: use a codec of kind pixel"
         if self.masked_training is not None and not (has_masks and codec == "pixel"):
             yield (
                 f"{key}.masked_training requires masks of tiles and their pixels: set `tiles.masks: true` of its dataset, and "

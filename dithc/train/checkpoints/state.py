@@ -134,6 +134,7 @@ def checkpoint_metadata(job: TrainingJob, *, model: DiT, latents: Latents, layou
         "model": model.config.described(),
         "num_classes": model.config.num_classes,
         "codec": info["codec"],
+        "bands": info.get("bands"),
         "latent": {"shape": [model.config.in_channels, *model.config.size], "scale": info["scale"]},
         "preset": run.model.preset,
         "parameters": sum(value.numel() for value in model.parameters()),

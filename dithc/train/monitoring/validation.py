@@ -11,7 +11,7 @@ from torch import Tensor
 
 from dithc.config import training
 from dithc.core.logging import get_logger
-from dithc.diffusion import Objective, training_loss
+from dithc.diffusion import BandLevels, Objective, training_loss
 from dithc.engine.cftp import partition
 from dithc.engine.comm import Group
 from dithc.latents import Latents, ValidationLatents
@@ -44,7 +44,9 @@ class Validation:
         """Select the tiles. `is_due` stays False if the run has or requests none. `seed` determines the noise."""
         self._run, self._state, self._group, self._memory = run, state, group, memory or TrainingMemory()
         self._objective = Objective.of(training.ObjectiveConfig(prediction_type=run.objective.prediction_type))
-        self._tiles = ValidationLatents(latents, seed=seed, draws=NUM_TIMES, conditions=run.conditions)
+        config, groups = state.model.config, list(run.band_groups.values())
+        self._levels = BandLevels(config.band_groups, num_bands=config.in_channels)
+        self._tiles = ValidationLatents(latents, seed=seed, draws=NUM_TIMES, conditions=run.conditions, groups=groups)
         if run.validate_every is not None and not len(self._tiles.rows) and group.rank == 0:
             log.warning(f"no loss on held-out tiles: {latents.folder} has none in the split val")
 
@@ -72,14 +74,14 @@ class Validation:
     def _errors(self, part: slice) -> Tensor:
         """Return the summed errors of the tiles at each time (K), float64."""
         x, y, noises = self._tiles.batch(part)  # (N, C, h, w), (N, ...), (K, N, C, h, w)
-        visible, weight = (None, None) if self._run.masked_training is None else self._tiles.masks(part)
+        clear, weights = (None, None) if self._run.masked_training is None else self._tiles.masks(part)
         times = self._objective.times((np.arange(NUM_TIMES) + 0.5) / NUM_TIMES)  # (K)
         sums = []
         for t, noise in zip(torch.from_numpy(times), noises, strict=True):
             steps = t.expand(len(x))  # (N)
-            x_t = self._objective.noisy(x, steps, noise)  # (N, C, h, w)
-            if visible is not None:
-                x_t = self._objective.hide(x_t, noise, visible)
+            x_t, visible, weight = self._levels.noisy(
+                self._objective, x=x, t=steps, y=y, noise=noise, visible=clear, weight=weights
+            )
             with autocast_context(self._run):
                 output: Tensor = self._state.model(x_t, steps, y)  # (N, C or 2C, h, w)
             inputs = {"x0": x, "x_t": x_t, "t": steps, "noise": noise, "visible": visible, "weight": weight}

@@ -3,6 +3,7 @@
 import time
 from contextlib import ExitStack, nullcontext
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -61,6 +62,7 @@ class Attempt:
             times=Objective.of(run.objective).times,
             masked=run.masked_training,
             conditions=run.conditions,
+            groups=list(run.band_groups.values()),
         )
         layout = make_rank_grid(group, machine.strategy)
         share = -(-run.global_batch_size // layout.data_size)
@@ -225,10 +227,10 @@ class Attempt:
 
 def _initial_model(job: TrainingJob, latents: Latents) -> DiT:
     run = job.run
-    conditions = latents.widths(run.conditions)
-    model = init_model(run, shape=latents.shape, num_classes=latents.num_classes, seed=job.seed, conditions=conditions)
+    given: dict[str, Any] = {"conditions": latents.widths(run.conditions), "groups": latents.channels(run.band_groups)}
+    model = init_model(run, shape=latents.shape, num_classes=latents.num_classes, seed=job.seed, **given)
     if job.paths.init is not None:
-        start_from_run(model, job.paths.init, weights=run.init_weights, codec=latents.info["codec"])
+        start_from_run(model, job.paths.init, weights=run.init_weights, latents=latents)
     elif run.init_from_file is not None:
         guides = run.guidance_training is not None and run.guidance_training.reference == "start"
         start_from_file(model, Path(run.init_from_file), weights=run.init_weights, guides=guides)

@@ -9,6 +9,7 @@ from dithc.config import training
 from dithc.core.artifacts import CheckpointStore
 from dithc.core.logging import get_logger, user_error
 from dithc.core.tensor_files import read_tensors
+from dithc.latents import Latents
 from dithc.model import DiT, DiTConfig, adapt_state_dict
 from dithc.train.checkpoints import read_weights
 
@@ -23,10 +24,12 @@ def init_model(
     num_classes: int,
     seed: int,
     conditions: tuple[tuple[str, int], ...] = (),
+    groups: tuple[training.BandGroup, ...] = (),
 ) -> DiT:
     """Return the network of a run, initialized from `seed` alone and therefore equal on every rank.
 
-    `shape` is (C, height, width) of a latent, `conditions` as in `DiTConfig`. A label dropout above 0 adds the null label.
+    `shape` is (C, height, width) of a latent, `conditions` and `groups` as in `DiTConfig`. A label dropout above 0 adds the
+    null label.
     """
     settings = run.model
     width, depth, heads = settings.shape
@@ -43,6 +46,7 @@ def init_model(
             depth=depth,
             num_heads=heads,
             conditions=conditions,
+            band_groups=groups,
             **settings.block._asdict(),
         )
     count = sum(value.numel() for value in model.parameters())
@@ -50,17 +54,23 @@ def init_model(
     return model
 
 
-def start_from_run(model: DiT, manifest: Path, *, weights: Weights, codec: str) -> None:
-    """Load another run's last checkpoint and log all changes; UserError if it is damaged or does not fit."""
+def start_from_run(model: DiT, manifest: Path, *, weights: Weights, latents: Latents) -> None:
+    """Load another run's last checkpoint and log all changes; UserError if it is damaged or does not fit.
+
+    If the latents have all bands of the other run, the weights of each band are kept.
+    """
     store, step = CheckpointStore.of_run(manifest)
     checkpoint = store.open(step, manifest=manifest)
-    if checkpoint.meta["codec"] != codec:
+    if checkpoint.meta["codec"] != (codec := latents.info["codec"]):
         log.warning(
             f"the initial weights were trained on latents of codec {checkpoint.meta['codec']}, these are of {codec}: "
             "they are useful only if the two latent spaces are similar"
         )
     source = DiTConfig(**checkpoint.meta["model"])
-    state, changes = adapt_state_dict(read_tensors(checkpoint.weights(weights)), model, source=source)
+    before, bands = checkpoint.meta.get("bands") or [], latents.info.get("bands", [])
+    channels = [bands.index(band) for band in before] if set(before) <= set(bands) else []
+    tensors = read_tensors(checkpoint.weights(weights))
+    state, changes = adapt_state_dict(tensors, model, source=source, channels=channels)
     model.load_state_dict(state)
     _log_changes(f"{weights} weights of step {step} in {checkpoint.folder}", changes)
 

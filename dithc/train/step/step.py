@@ -14,7 +14,7 @@ from torch import Tensor
 
 from dithc.config import training
 from dithc.core.logging import user_error
-from dithc.diffusion import Objective, training_loss
+from dithc.diffusion import BandLevels, Objective, training_loss
 from dithc.engine import hcops
 from dithc.engine.cftp import partition
 from dithc.engine.comm import Group
@@ -69,6 +69,8 @@ class Trainer:
         self.memory = memory or TrainingMemory()
         self.guide = guide
         self.objective = Objective.of(run.objective)
+        config = state.model.config
+        self._levels = BandLevels(config.band_groups, num_bands=config.in_channels)
         share = partition(run.global_batch_size, layout.data_size)[layout.data_rank]
         width = run.micro_batch_size or share.stop - share.start
         starts = range(share.start, share.stop, width)
@@ -140,9 +142,7 @@ class Trainer:
         share.backward()  # type: ignore[no-untyped-call]
 
     def _losses(self, batch: Batch) -> dict[str, Tensor]:
-        x_t = self.objective.noisy(batch.x, batch.t, batch.noise)  # (N, C, h, w)
-        if batch.visible is not None:
-            x_t = self.objective.hide(x_t, batch.noise, batch.visible)
+        x_t, visible, weight = self._levels.noisy(self.objective, **vars(batch))
         # a separate context: weights that autocast caches in a pass without gradients do not support gradients
         with autocast_context(self.run):
             null = None if self.guide is None else self.guide.predict_null(x_t, batch.t, batch.y)
@@ -151,7 +151,7 @@ class Trainer:
         offset = None if self.guide is None or null is None else self.guide.offset(output, *null)  # (N, C, h, w)
         inputs = {"x0": batch.x, "x_t": x_t, "t": batch.t, "noise": batch.noise}
         return training_loss(
-            output, objective=self.objective, **inputs, offset=offset, visible=batch.visible, weight=batch.weight
+            output, objective=self.objective, **inputs, offset=offset, visible=visible, weight=weight
         )  # (N) each
 
     def _locate_nonfinite(self, number: int, *, local_loss: float, loss: float, norm: float) -> NonFiniteError:

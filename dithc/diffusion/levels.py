@@ -1,0 +1,72 @@
+"""Noise levels of groups of bands. A group at level 0 is a condition of the other bands.
+
+Sources: Bao et al. 2023 (arXiv 2303.06555) train one network on independent timesteps of two modalities. Chen et al. 2024
+(arXiv 2407.01392) condition on the parts of a sequence at level 0.
+Legend: N images, C bands, G groups.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from dithc.config import training
+from dithc.diffusion.objective import Objective
+
+
+class BandLevels:
+    """Noise levels of the bands of images. The last G columns of the condition y of a network are those of the groups.
+
+    A level is a timestep of the network. NaN, and bands in no group, have the timestep t of the image. Bands at level 0, and
+    of role "condition", do not count in the loss.
+    """
+
+    def __init__(self, groups: Sequence[training.BandGroup], *, num_bands: int) -> None:
+        self._num_groups = len(groups)
+        self._group = torch.zeros(num_bands, dtype=torch.long)  # column of each band, 0 for t
+        self._is_modeled = torch.ones(num_bands, dtype=torch.bool)
+        for number, (_, bands, role) in enumerate(groups, start=1):
+            self._group[list(bands)] = number
+            self._is_modeled[list(bands)] = role == "modeled"
+
+    def of_bands(self, t: Tensor, y: Tensor) -> Tensor:
+        """Return the timestep of each band (N, C), fp32, from timesteps t (N) and conditions y (N, 1 + K)."""
+        own = t[:, None].float()
+        levels = y[:, y.shape[1] - self._num_groups :] if self._num_groups else own[:, :0]
+        return torch.cat([own, torch.where(levels.isnan(), own, levels)], dim=1)[:, self._group]
+
+    def noisy(
+        self,
+        objective: Objective,
+        *,
+        x: Tensor,
+        t: Tensor,
+        y: Tensor,
+        noise: Tensor,
+        visible: Tensor | None,
+        weight: Tensor | None,
+    ) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        """Return noisy images (N, C, h, w), and visible pixels and weights (N, 1 or C, h, w) for `training_loss`.
+
+        Bands at level 0 are visible everywhere. The weights of counted bands have the sum C, so that the loss is the mean
+        over these bands.
+
+        Args:
+            objective: A flow, if there are groups.
+            x: (N, C, h, w), clean images; `noise` in shape.
+            t: (N), timesteps.
+            y: (N, ...), conditions.
+            visible: (N, 1, h, w), pixels in the input; None for all.
+            weight: (N, 1, h, w), weights of pixels; None for 1.
+        """
+        if not self._num_groups:
+            x_t = objective.noisy(x, t, noise)
+            return x_t if visible is None else objective.hide(x_t, noise, visible), visible, weight
+        levels = self.of_bands(t, y)
+        x_t, is_clean = objective.noisy(x, levels, noise), levels == 0
+        counts = self._is_modeled & ~is_clean  # (N, C)
+        share = (counts * (counts.shape[1] / counts.sum(1, keepdim=True).clamp(min=1)))[:, :, None, None]
+        if visible is not None:
+            visible = visible | is_clean[:, :, None, None]  # (N, C, h, w)
+            x_t = objective.hide(x_t, noise, visible)
+        return x_t, visible, share if weight is None else share * weight

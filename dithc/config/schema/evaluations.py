@@ -1,6 +1,6 @@
 """Settings of evaluations (sampling and scoring of a run; caches and PipeFusion change the images) and of restorations."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
@@ -231,11 +231,17 @@ class EvaluationConfig(Settings):
         """Number of `timesteps` that the sampler needs, one per interval."""
         return -(-self.steps // self.solver.evaluations)
 
-    def condition_faults(self, key: str, trained: Sequence[str]) -> Iterator[str]:
-        """Yield conditions that the run, with the `trained` conditions, does not have."""
-        if unknown := sorted(set(self.conditions) - set(trained)):
-            has = ", ".join(trained) or "none"
+    def condition_faults(self, key: str, run: Any) -> Iterator[str]:
+        """Yield conditions that the `RunConfig` does not have, and bands that it does not generate."""
+        if unknown := sorted(set(self.conditions) - set(run.conditions)):
+            has = ", ".join(run.conditions) or "none"
             yield f"{key}.conditions has {', '.join(unknown)}; the conditions of runs.{self.run} are: {has}"
+        given = [name for name, group in run.band_groups.items() if group.role == "condition"]
+        if given and self.checkpoint != "codec":
+            yield (
+                f"{key}.run {self.run} does not generate its band_groups {', '.join(given)} of `role: condition`: use "
+                "`restorations`, or set `role: modeled`"
+            )
 
     @property
     def solver(self) -> SamplerSpec:
@@ -411,8 +417,14 @@ class RestorationConfig(Settings):
                 f"{key}.run {self.run} is trained on latents of codecs.{tiles.codec} ({kind}), and observations are pixels: "
                 "use a run on a dataset with a codec of `kind: pixel`"
             )
-        if run.conditions and not run.label_dropout:
-            yield f"{key}.run {self.run} has `conditions`, which a restoration leaves out: train it with `label_dropout` above 0"
+        may_be_absent = bool(run.conditions) or any(group.role == "condition" for group in run.band_groups.values())
+        if may_be_absent and not run.label_dropout:
+            yield f"{key}.run {self.run} has conditions, which may be absent in scenes: train it with `label_dropout` above 0"
+        if self.dataset != run.dataset and not (run.label_dropout or tiles.one_class):
+            yield (
+                f"{key}.dataset {self.dataset} has other labels than the run {self.run}, which requires a label: train it with "
+                "`label_dropout` above 0"
+            )
         if self.coarse and self.hide is None and getattr(scenes.source, "resampling", "nearest") != "nearest":
             yield (
                 f"{key}.coarse requires measured pixels, and ingestion interpolates them: set `source.resampling: nearest` of "

@@ -98,7 +98,7 @@ class ExperimentConfig(Settings):
             yield from self._check_name(f"evaluations.{name}.run", evaluation.run, self.runs)
             yield from self._check_name(f"evaluations.{name}.extractor", evaluation.extractor, self.extractors)
             run = self.runs[evaluation.run]
-            yield from evaluation.condition_faults(f"evaluations.{name}", run.conditions)
+            yield from evaluation.condition_faults(f"evaluations.{name}", run)
             checks = (self._check_guidance, self._check_sampled, self._check_average)
             for check in (*checks, self._check_images, self._check_bands):
                 yield from check(name, evaluation, run)

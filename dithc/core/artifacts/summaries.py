@@ -163,6 +163,7 @@ class RestoreSummary(TypedDict, total=False):
     sampler: str
     steps: Count
     method: str
+    clean_blocks: dict[str, Count]  # in which a group of bands was held clean
     weights_description: str
     seconds: float
     ranks: Count

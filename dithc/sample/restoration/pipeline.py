@@ -117,7 +117,14 @@ def _open(job: RestorationJob, group: Group) -> tuple[BlockSampler, RestorableSc
         settings,
         training=job.training.parent,
         hiding=job.masks.parent if job.masks is not None else None,
+        given=[band for _, bands, role in model.config.band_groups if role == "condition" for band in bands],
     )
+    for name, bands, role in model.config.band_groups:
+        names = ", ".join(tiles.info["bands"][band] for band in bands)
+        otherwise = "sampled with the other bands" if role == "modeled" else "absent"
+        log.info(
+            f"group {name} ({names}): held clean in blocks without gaps of these bands, {otherwise} in other blocks"
+        )
     state = None
     if group.rank == 0:
         rows = tiles.drawn("train", COVARIANCE_TILES, seed=0)
@@ -207,6 +214,15 @@ def _sample(sampler: BlockSampler, restored: RestoredScene, scene: int, block: i
     write_part(restored.part(block, part), values, identity=restored.identity)
 
 
+def _clean_blocks(restored: Sequence[RestoredScene], sampler: BlockSampler) -> dict[str, int]:
+    """Return the number of sampled blocks in which each group of bands was held clean."""
+    blocks = [
+        (one.scene, block) for one in restored for block, parts in zip(one.blocks, one.parts, strict=True) if parts
+    ]
+    levels = [sampler.levels(*block) for block in blocks]
+    return {name: sum(one[name] == 0 for one in levels) for name in (levels[0] if levels else ())}
+
+
 def _numbers(
     job: RestorationJob, restored: Sequence[RestoredScene], sampler: BlockSampler, meta: dict[str, Any], *, ranks: int
 ) -> summaries.RestoreSummary:
@@ -225,6 +241,7 @@ def _numbers(
         "sampler": str(settings.sampler_for(meta["objective"]["prediction_type"])),
         "steps": settings.steps,
         "method": settings.method,
+        "clean_blocks": _clean_blocks(restored, sampler),
         "weights_description": describe(job.prior().evaluation, step=meta["step"]),
         "ranks": ranks,
     }

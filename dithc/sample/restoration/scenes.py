@@ -5,6 +5,7 @@ Legend: C bands of the prior, H, W scene, h, w window. A window may exceed the s
 
 import math
 import zlib
+from collections.abc import Sequence
 from enum import IntEnum
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from scipy.special import ndtri
 
 from dithc.config import evaluations
 from dithc.core.logging import get_logger, user_error
-from dithc.data import BandScaling, products
+from dithc.data import BandScaling, Tiles, products
 from dithc.sample.seeds import noise_by_place
 
 Array = npt.NDArray[Any]
@@ -36,7 +37,8 @@ class Flag(IntEnum):
 class RestorableScenes:
     """Scenes of a dataset in the bands of a prior, with the `info` (dataset.json) of its tiles.
 
-    `hiding` are scenes with gaps that hide pixels. Raises UserError if units, level or bands differ from the training scenes.
+    `hiding` are scenes with gaps that hide pixels, `given` are bands that the prior does not generate. Raises UserError if
+    units, level or bands differ from the training scenes.
     """
 
     def __init__(
@@ -47,6 +49,7 @@ class RestorableScenes:
         *,
         training: Path,
         hiding: Path | None = None,
+        given: Sequence[int] = (),
     ) -> None:
         self._scenes, self._settings, self.info = products.Scenes(folder), settings, info
         _check_origin(self._scenes, products.Scenes(training), info)
@@ -64,6 +67,7 @@ class RestorableScenes:
         if self.coarse:
             _warn_of_offsets(self._scenes, list(self.coarse.values()))
         self._whole = np.array([not {band} & {*settings.coarse, *settings.missing} for band in names])
+        self._given = np.isin(np.arange(len(names)), given)
         self._hiding = None if hiding is None else _Gaps(hiding)
         stored = {
             key: np.broadcast_to(self._scenes.index[key], len(present))[[band or 0 for band in self._bands]]
@@ -92,6 +96,10 @@ class RestorableScenes:
         """Return a property of a scene, such as `scene_id`, `label`, `crs` or `transform`."""
         return self._scenes.columns[name][scene]
 
+    def conditions(self, scene: int, *, row: float, column: float) -> dict[str, npt.NDArray[np.float32]]:
+        """Return the conditions (1, k) of the prior at a pixel; see `Tiles.conditions_at`."""
+        return Tiles.conditions_at(self.info, self._scenes, scene, row=row, column=column)
+
     def noise_index(self, scene: int, member: int) -> int:
         """Return the number of the noise of a member, which depends on the scene's name, not on other scenes."""
         return zlib.crc32(self.column("scene_id", scene).encode()) << MEMBER_BITS | member
@@ -115,7 +123,13 @@ class RestorableScenes:
         return np.asarray(_padded(self._scenes.mask_of(scene), rows, columns) == products.Mask.VALID)
 
     def flags(self, scene: int, rows: slice, columns: slice) -> npt.NDArray[np.uint8]:
-        """Return the state (C, h, w) of the pixels of a window.
+        """Return the state (C, h, w) of the pixels of a window; gaps of bands that the prior does not generate are outside."""
+        states = self.states(scene, rows, columns)
+        states[self._given[:, None, None] & (states == Flag.RESTORED)] = Flag.OUTSIDE
+        return states
+
+    def states(self, scene: int, rows: slice, columns: slice) -> npt.NDArray[np.uint8]:
+        """Return the state (C, h, w) of the pixels of a window for any prior.
 
         Pixels without data that are farther than one tile from all data are outside, such as beyond the edge of an orbit.
         """

@@ -3,12 +3,14 @@
 Legend: N members, C bands, h, w block, M observed values.
 """
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
+from scipy.ndimage import distance_transform_edt
 from torch import Tensor
 
 from dithc import diffusion
@@ -71,16 +73,23 @@ class BlockSampler:
         settings, objective = self._settings, self._objective
         observation = self.observe(scene, block)
         y = torch.full((len(numbers),), self._label(scene))
-        if num_columns := sum(width for _, width in self._model.config.conditions):
-            y = torch.cat([y[:, None].float(), torch.full((len(y), num_columns), torch.nan)], dim=1)  # all are absent
+        if len(given := self._conditions(scene, block)):
+            y = torch.cat([y[:, None].float(), given.expand(len(y), -1)], dim=1)
         network = windows.WindowedDenoiser(self._predict, self.grid(block), batch=settings.batch_size)
         denoise = diffusion.guided_denoiser(network, y, scale=1.0)
-        if observation is not None:
-            denoise = posterior_denoiser(denoise, objective, observation, self._covariance, rule=settings.method)
         shape = len(self._scenes.info["bands"]), *block.size
         origin = block.rows.domain.start, block.columns.domain.start
         indices = [self._scenes.noise_index(scene, number) for number in numbers]
         noise = noise_by_place(settings.seed, indices, shape, origin=origin)
+        levels = self.levels(scene, block)
+        held, absent = self._bands(levels, 0.0), self._bands(levels, objective.last)
+        clean = self._clean(scene, block, held)
+        if held or absent:
+            values = noise(0)
+            values[:, held] = clean
+            denoise = diffusion.hold_bands(denoise, objective, values, held + absent)
+        if observation is not None:
+            denoise = posterior_denoiser(denoise, objective, observation, self._covariance, rule=settings.method)
         evaluations_per_time = evaluations.sampler_spec(self._sampler).evaluations
         times = restoration_times(objective, -(-settings.steps // evaluations_per_time))
         options: dict[str, Any] = {"steps": settings.steps, "times": times, "shape": shape, "noise": noise, "clip": 1.0}
@@ -89,23 +98,61 @@ class BlockSampler:
             x = diffusion.sample_flow(self._sampler, velocity=integrand, **options)
         else:
             x = diffusion.sample(self._sampler, denoise=integrand, schedule=schedule, **options)
+        x[:, held] = clean
         return (x if observation is None else project(x, observation)).numpy()
 
+    def levels(self, scene: int, block: Block) -> dict[str, float]:
+        """Return the level of each group of bands in a block; see `BandLevels`.
+
+        A group without gaps is held clean. Another group has the level of the image, or is absent if it is a condition.
+        """
+        states, levels = self._scenes.states(scene, block.rows.domain, block.columns.domain), {}
+        for name, bands, role in self._model.config.band_groups:
+            own = states[list(bands)]
+            is_clean = (own != Flag.RESTORED).all() and (own == Flag.OBSERVED).any()
+            levels[name] = 0.0 if is_clean else (math.nan if role == "modeled" else self._objective.last)
+        return levels
+
+    def _bands(self, levels: dict[str, float], level: float) -> list[int]:
+        """Return the bands of the groups at a level."""
+        return [band for name, bands, _ in self._model.config.band_groups if levels[name] == level for band in bands]
+
+    def _clean(self, scene: int, block: Block, bands: list[int]) -> Tensor:
+        """Return the pixels of bands without gaps, scaled (c, h, w). Pixels outside have the value of the nearest pixel."""
+        place = scene, block.rows.domain, block.columns.domain
+        pixels = self._scenes.scaling.scaled(self._scenes.stored(*place)[None])[0, bands]
+        if (outside := (self._scenes.states(*place)[bands] == Flag.OUTSIDE).any(0)).any():
+            nearest = distance_transform_edt(outside, return_distances=False, return_indices=True)
+            pixels = pixels[:, *nearest]
+        return torch.from_numpy(pixels)
+
+    def _conditions(self, scene: int, block: Block) -> Tensor:
+        """Return the conditions at the center of a block, NaN if unknown, and the levels of its groups of bands (K)."""
+        row, column = ((span.core.start + span.core.stop) / 2 for span in (block.rows, block.columns))
+        names = [name for name, _ in self._model.config.conditions]
+        found = self._scenes.conditions(scene, row=row, column=column) if names else {}
+        levels = torch.tensor([*self.levels(scene, block).values()])
+        return torch.cat([*(torch.from_numpy(found[name][0]) for name in names), levels])
+
     def observe(self, scene: int, block: Block) -> Observation | None:
-        """Return the observed values of a block in scaled units; None if no pixel is observed.
+        """Return the observed values of a block in scaled units; None if no pixel is observed, except of bands held clean.
 
         A coarse pixel is observed if it has no gap. Its value is the mean of its block of pixels, or with `hide` the pixels
         seen by the sensor.
         """
         place = scene, block.rows.domain, block.columns.domain
-        observed = torch.from_numpy(self._scenes.flags(*place) == Flag.OBSERVED)  # (C, h, w)
+        observed = torch.from_numpy(self._scenes.states(*place) == Flag.OBSERVED)  # (C, h, w)
+        levels = self.levels(scene, block)
+        absent, held = self._bands(levels, self._objective.last), self._bands(levels, 0.0)
+        observed[absent] = False
         gaps = torch.from_numpy(self._scenes.gaps(*place))  # (h, w)
         pixels = torch.from_numpy(self._scenes.scaling.scaled(self._scenes.stored(*place)[None]))  # (1, C, h, w)
         sensed: dict[tuple[int, ...], LinearOperator] = {}
         measured: dict[tuple[int, ...], LinearOperator] = {}
         if whole := tuple(observed.flatten(1).any(1).nonzero()[:, 0].tolist()):
             sensed[whole] = measured[whole] = Selection(observed[list(whole)])
-        mtf, coarse = self._settings.mtf, self._scenes.coarse
+        mtf = self._settings.mtf
+        coarse = {band: factor for band, factor in self._scenes.coarse.items() if band not in absent}
         for factor in sorted(set(coarse.values())):
             bands = tuple(band for band, other in coarse.items() if other == factor)
             shape = len(bands), *gaps.shape
@@ -116,7 +163,7 @@ class BlockSampler:
                 valid = (share < INCOMPLETE).reshape(1, *grid).expand(len(bands), -1, -1)
             sensed[bands] = Resampling(shape, factor, mtf, valid)
             measured[bands] = sensed[bands] if self._settings.hide else Resampling(shape, factor, None, valid)
-        if not sum(operator.size for operator in sensed.values()):
+        if not any(operator.size for bands, operator in sensed.items() if not set(bands) <= set(held)):
             return None
         full = len(observed), *gaps.shape
         values = BandGroups(full, measured).apply(pixels)[0]  # (M)

@@ -110,7 +110,8 @@ class ConditionEmbedder(LabelEmbedder):
         vectors = super().forward(label.long())
         for (name, mlp), values in zip(self.conditions.items(), numbers, strict=True):
             is_known, given = torch.isfinite(values).all(dim=1, keepdim=True), values.nan_to_num()  # (N, 1), (N, k)
-            vectors = vectors + is_known * mlp(timestep_features(given[:, 0]) if name.startswith(LEVEL) else given)
+            features = timestep_features(given[:, 0]) if name.startswith(LEVEL) else given
+            vectors = vectors + is_known * mlp(features.to(vectors.dtype))
         return vectors  # (N, D)
 
 

@@ -61,6 +61,7 @@ def test_conditions_of_an_evaluation_and_of_clouds_are_checked_with_the_configur
         load(parts | {"evaluations": {"v": {"run": "r", "extractor": "e", "conditions": evaluation}}})
 
     experiment(["place", "season"], {"season": [200]})
+    flow = {"objective": {"prediction_type": "flow"}, "model": {"learn_sigma": False}}
     for problem, *given in (
         ("the conditions of runs.r are: place", ["place"], {"gsd": [10]}),
         ("requires `tiles.masks: true`", ["cloud"], {}),
@@ -70,5 +71,16 @@ def test_conditions_of_an_evaluation_and_of_clouds_are_checked_with_the_configur
             experiment(*given)
     with pytest.raises(UserError, match="masked_training requires masks"):
         experiment([], {}, masked_training={})
+    groups = {"one": {"bands": ["R"]}}
+    for problem, run in (
+        ("require separate levels", {}),
+        ("name a band twice", {"band_groups": groups | {"two": {"bands": ["R", "G"]}}}),
+        (
+            "does not generate its band_groups one",
+            {"band_groups": {"one": {"bands": ["R"], "role": "condition"}}} | flow,
+        ),
+    ):
+        with pytest.raises(UserError, match=problem):
+            experiment([], {}, **{"band_groups": groups} | run)
     with pytest.raises(UserError, match="hidden_share` has no effect"):
         experiment([], {}, masked_training={"hidden_share": 0.5})

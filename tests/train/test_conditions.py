@@ -23,6 +23,9 @@ from tests.train.strategies.test_strategies import FP32, train_on_ranks
 
 COUNT, TRAIN, SIDE, SHARE, CLOUD, DRAWN = 24, 20, 8, 0.25, 9.0, 3000
 WIDTHS = {"place": 3, "sun": 3, "gsd": 1}
+BANDS = ["red", "nir", "vv", "height"]
+GROUPS = {"radar": {"bands": ["vv"]}, "dem": {"bands": ["height"], "role": "condition"}}
+CHANNELS = (("radar", (2,), "modeled"), ("dem", (3,), "condition"))
 FLOW = {"objective": {"prediction_type": "flow"}, "model": SMALL | {"learn_sigma": False}}
 
 
@@ -56,6 +59,7 @@ def archive(tmp_path: Path) -> Path:
         z=4,
         moments="mean",
         codec="pixel",
+        bands=BANDS,
         tiles_digest="none",
         num_classes=3,
     )
@@ -69,7 +73,8 @@ def batches(archive: Path, *, size: int = DRAWN, predict: Any = "flow", masks: b
 
 
 def test_new_draws_keep_the_others_and_do_not_depend_on_ranks(archive: Path):
-    source = batches(archive, conditions=["gsd"])
+    groups = [training.BandGroupConfig.model_validate(group) for group in GROUPS.values()]
+    source = batches(archive, conditions=["gsd"], groups=groups)
     whole, plain = source.batch(1), batches(archive, masks=False).batch(1)
     parts = [source.batch(1, slice(first, first + DRAWN // 2)) for first in (0, DRAWN // 2)]
     for name in ("x", "y", "t", "noise", "visible", "weight"):
@@ -77,6 +82,14 @@ def test_new_draws_keep_the_others_and_do_not_depend_on_ranks(archive: Path):
         assert torch.equal(found.nan_to_num(9), truth.nan_to_num(9))
     assert all(torch.equal(getattr(plain, name), getattr(whole, name)) for name in ("x", "t", "noise"))
     assert torch.equal(whole.y[:, 0].long(), plain.y)
+    radar, dem = whole.y[:, 2:].T
+    draws = torch.stack([radar == 0, radar.isnan(), dem == 1000]).double()
+    shares = torch.tensor([0.4, 0.4, SHARE]).double()
+    assert ((draws.mean(1) - shares).abs() < 5 * 0.5 / DRAWN**0.5).all()
+    assert (torch.corrcoef(draws)[:2, 2].abs() < 5 / DRAWN**0.5).all()
+    assert set(dem.tolist()) == {0.0, 1000.0}
+    other = radar[(radar > 0) & (radar != whole.t)]
+    assert abs(float(other.mean()) - 500) < 5 * 1000 / 12**0.5 / len(other) ** 0.5
 
 
 def test_masks_of_a_batch_are_the_gaps_of_its_tiles_and_of_turned_train_tiles(archive: Path):
@@ -98,24 +111,33 @@ def test_masks_of_a_batch_are_the_gaps_of_its_tiles_and_of_turned_train_tiles(ar
 def exact_loss(predict: str, model: torch.nn.Module, images: Any) -> Tensor:
     """Return the loss of a batch in float64, by pixel, without `dithc.diffusion`: a hidden pixel has its own time."""
     alpha_bar = torch.from_numpy(np.cumprod(1 - np.linspace(1e-4, 2e-2, 1000)))
-    x, noise = images.x.double(), images.noise.double()
+    x, noise, visible, weight = images.x.double(), images.noise.double(), images.visible, images.weight.double()
     if predict == "flow":
-        time = torch.where(images.visible, images.t.double().reshape(-1, 1, 1, 1) / 1000, 1.0)
+        own = images.t.double().reshape(-1, 1, 1, 1) / 1000
+        if images.y.dim() == 2:  # red and nir of the image, levels of radar and elevation
+            radar, height = images.y[:, 1:].double().T.reshape(2, -1, 1, 1, 1) / 1000
+            own = torch.cat([own, own, torch.where(radar.isnan(), own, radar), height], dim=1)
+            visible, weight = visible | (own == 0), weight * (own > 0) * torch.tensor([1, 1, 1, 0]).reshape(1, 4, 1, 1)
+            weight = weight * torch.where(radar == 0, 4 / 2, 4 / 3)
+        time = torch.where(visible, own, 1.0)
         alpha, sigma, target = 1 - time, time, noise - x
     else:
         kept = torch.where(images.visible, alpha_bar[images.t.long()].reshape(-1, 1, 1, 1), alpha_bar[-1])
         alpha, sigma = kept.sqrt(), (1 - kept).sqrt()
         target = noise if predict == "noise" else alpha * noise - sigma * x
-    errors = (target - model(alpha * x * images.visible + sigma * noise, images.t, images.y)) ** 2
-    return (errors * images.weight.double()).mean()
+    errors = (target - model(alpha * x * visible + sigma * noise, images.t, images.y)) ** 2
+    return (errors * weight).mean()
 
 
-@pytest.mark.parametrize("predict", ["flow", "v", "noise"])
+@pytest.mark.parametrize("predict", ["groups", "flow", "v", "noise"])
 def test_masked_loss_and_gradient_match_float64_and_ignore_unclear_pixels(archive: Path, predict: str):
+    groups, given = (CHANNELS, list(GROUPS.values())) if predict == "groups" else ((), [])
+    predict = predict.replace("groups", "flow")
     settings = {"objective": {"prediction_type": predict}, "model": FLOW["model"], "global_batch_size": 12}
     run = training.RunConfig(dataset="toy", masked_training={}, max_grad_norm=None, **settings)
-    model, exact = (network(learn_sigma=False) for _ in range(2))
-    images = batches(archive, size=12, predict=predict).batch(3)
+    model, exact = (network(learn_sigma=False, band_groups=groups) for _ in range(2))
+    drawn = [training.BandGroupConfig.model_validate(group) for group in given]
+    images = batches(archive, size=12, predict=predict, groups=drawn).batch(3)
     assert (images.weight == 0).any()
     assert (~images.visible & (images.weight > 0)).any()
     truth = exact_loss(predict, exact.double(), images)
@@ -133,7 +155,8 @@ def test_masked_loss_and_gradient_match_float64_and_ignore_unclear_pixels(archiv
     for name, weight in exact.named_parameters():
         if weight.grad is not None:
             assert (found[name].double() - weight.grad).abs().max() <= 2e-4 * weight.grad.abs().max(), name
-    images.x[(images.weight == 0).expand_as(images.x)] = 0.3
+    bands = 2 if groups else 4  # masks do not hide clean groups
+    images.x[:, :bands][(images.weight == 0).expand(-1, bands, -1, -1)] = 0.3
     assert_equal(gradients(), found)
 
 
@@ -191,13 +214,15 @@ def test_conditions_are_dropped_independently_and_the_sun_turns_with_the_image(a
 def test_new_conditions_keep_every_bit_of_the_output_and_absent_ones_have_no_effect():
     old = network()
     sizes = {name: SMALL[name] for name in ("hidden_size", "depth", "num_heads")} | {"num_classes": 3, "input_size": 8}
-    new = DiT.from_preset("DiT-S/2", **sizes, conditions=tuple(WIDTHS.items()))
+    new = DiT.from_preset("DiT-S/2", **sizes, conditions=tuple(WIDTHS.items()), band_groups=CHANNELS)
     state, changes = adapt_state_dict(old.state_dict(), new, source=old.config)
     new.load_state_dict(state)
-    assert [change.split(":")[0] for change in changes] == [f"condition {name} added" for name in sorted(WIDTHS)]
-    x, t, numbers = torch.randn(4, 4, 8, 8), torch.tensor([1, 50, 400, 999]), torch.randn(4, 7)
+    names = sorted([*WIDTHS, "level-radar", "level-dem"])
+    assert [change.split(":")[0] for change in changes] == [f"condition {name} added" for name in names]
+    x, t, numbers = torch.randn(4, 4, 8, 8), torch.tensor([1, 50, 400, 999]), torch.randn(4, 9)
+    numbers[:, 7:] = torch.tensor([0.0, 1000.0])
     y = torch.cat([torch.tensor([[0.0], [2.0], [3.0], [1.0]]), numbers], dim=1)
-    y[0, 1] = y[2, 4:] = torch.nan
+    y[0, 1] = y[2, 4:] = y[1, 8] = torch.nan
     plain = old(x, t, y[:, 0].long())
     assert torch.equal(new(x, t, y), plain)
     new(x, t, y).square().sum().backward()
@@ -214,7 +239,20 @@ def test_new_conditions_keep_every_bit_of_the_output_and_absent_ones_have_no_eff
     assert "conditions" not in old.config.described()
     kept, changes = adapt_state_dict(new.state_dict(), old, source=new.config)
     assert_equal(kept, dict(old.state_dict()))
-    assert len(changes) == len(WIDTHS)
+    assert len(changes) == len(names)
+
+
+def test_start_with_fewer_bands_keeps_their_outputs_and_predicts_no_new_band():
+    old, places = network(learn_sigma=False, in_channels=3), [3, 0, 2]
+    new = network(1, learn_sigma=False, in_channels=5, band_groups=CHANNELS)
+    for mlp in new.y_embedder.conditions.values():
+        torch.nn.init.zeros_(mlp[2].weight)
+        torch.nn.init.zeros_(mlp[2].bias)
+    new.load_state_dict(adapt_state_dict(old.state_dict(), new, source=old.config, channels=places)[0])
+    x, t = torch.randn(2, 5, 8, 8), torch.tensor([20.0, 700.0])
+    output = new(x, t, torch.tensor([[0.0, 0.0, torch.nan], [3.0, 250.0, 1000.0]]))
+    torch.testing.assert_close(output[:, places], old(x[:, places], t, torch.tensor([0, 3])))
+    assert (output[:, [1, 4]] == 0).all()
 
 
 def test_fine_tuning_with_conditions_starts_from_the_outputs_of_its_start_run(job: Any, archive: Path):
@@ -231,6 +269,7 @@ def test_fine_tuning_with_conditions_starts_from_the_outputs_of_its_start_run(jo
 
 def incomplete_job(job: Any, archive: Path, store: str, **changes: Any) -> Any:
     settings = {"masked_training": {"hidden_share": SHARE}, "conditions": ["place", "sun"], "validate_every": 2}
+    settings["band_groups"] = GROUPS
     return job(store, latents=archive, **FLOW, **settings | changes)
 
 

@@ -365,6 +365,8 @@ class RestorationConfig(Settings):
     of its block in the scene."""
     missing: list[Band] = []
     """Bands of the tiles without observed pixels. The scenes need not have them."""
+    through_clouds: list[Band] = []
+    """Bands that clouds do not hide, such as radar and elevation: observed wherever scenes have data, also with `hide`."""
     mtf: float | None = Field(default=None, gt=0.0, lt=1.0)
     """Modulation of the sensor of `coarse` bands at the Nyquist frequency of their grid, such as 0.25. `null`: a coarse pixel
     is the mean of its block."""
@@ -439,7 +441,7 @@ class RestorationConfig(Settings):
             yield f"{key}.block_size {self.block_size} is less than two tiles: set at least {2 * tiles.tiles.size}"
         if (bands := tiles.band_names) is None:
             return
-        if unknown := [band for band in (*self.coarse, *self.missing) if band not in bands]:
+        if unknown := [band for band in (*self.coarse, *self.missing, *self.through_clouds) if band not in bands]:
             yield f"{key} has {', '.join(unknown)}: the tiles of runs.{self.run} have {', '.join(bands)}"
         if set(bands) <= set(self.missing):
             yield f"{key}.missing lists every band, so no pixel is observed: leave a band out"

@@ -68,6 +68,7 @@ class RestorableScenes:
             _warn_of_offsets(self._scenes, list(self.coarse.values()))
         self._whole = np.array([not {band} & {*settings.coarse, *settings.missing} for band in names])
         self._given = np.isin(np.arange(len(names)), given)
+        self._through_clouds = np.isin(names, settings.through_clouds)
         self._hiding = None if hiding is None else _Gaps(hiding)
         stored = {
             key: np.broadcast_to(self._scenes.index[key], len(present))[[band or 0 for band in self._bands]]
@@ -140,9 +141,10 @@ class RestorableScenes:
         inner = slice(reach, -reach), slice(reach, -reach)
         height, width = self.shape(scene)
         is_inside = _inside(rows, height)[:, None] & _inside(columns, width) & has_data[inner]
-        is_observed = mask[inner] == products.Mask.VALID
+        is_clear = mask[inner] == products.Mask.VALID
         if self._settings.hide is not None:
-            is_observed &= ~self._hidden(scene, rows, columns)
+            is_clear &= ~self._hidden(scene, rows, columns)
+        is_observed = is_clear | (self._through_clouds[:, None, None] & (mask[inner] != products.Mask.INVALID))
         flags = np.where(is_observed & self._whole[:, None, None], Flag.OBSERVED, Flag.RESTORED)
         return np.where(is_inside, flags, Flag.OUTSIDE).astype(np.uint8)
 

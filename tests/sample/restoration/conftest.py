@@ -62,7 +62,8 @@ def prior(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "objective": {"prediction_type": "flow"},
         "steps": 2,
         "global_batch_size": 4,
-        "conditions": ["gsd"],  # absent in a restoration
+        "conditions": ["gsd", "place"],
+        "band_groups": {"blue": {"bands": ["B02"]}},
     }
     config = {
         "name": "e",

@@ -4,6 +4,7 @@ The posterior of a block of pixels then follows from linear algebra in float64.
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,40 +12,47 @@ import pytest
 import torch
 
 from dithc.config import training
-from dithc.data import Tiles
+from dithc.data import Tiles, products
 from dithc.diffusion import Objective
 from dithc.diffusion.restoration import RadialCovariance
+from dithc.engine.comm import Group
+from dithc.model.embeddings import ConditionEmbedder
 from dithc.sample.load_network import load_network
-from dithc.sample.restoration import RestorationJob
-from dithc.sample.restoration.blocks import Block, blocks
+from dithc.sample.restoration import RestorationJob, pipeline
+from dithc.sample.restoration.blocks import Block, Span, blocks
 from dithc.sample.restoration.scenes import Flag, RestorableScenes
 from dithc.sample.restoration.work import BlockSampler
+from tests.sample.restoration.conftest import SIZE
 
 MEAN = np.array([-0.2, 0.1, 0.0])
 BAND_COVARIANCE = 0.04 * np.array([[1.0, 0.8, 0.5], [0.8, 1.0, 0.7], [0.5, 0.7, 1.0]])
 
 
-def white_prior(job: RestorationJob) -> tuple[BlockSampler, RestorableScenes]:
-    """Return a sampler with the exact velocity of the prior as network."""
+def white_prior(job: RestorationJob, *groups: training.BandGroup) -> tuple[BlockSampler, RestorableScenes]:
+    """Return a sampler with the exact velocity of the prior as network, with groups of bands."""
     info = Tiles(job.tiles.parent).info
-    scenes = RestorableScenes(job.scenes.parent, info, job.settings, training=job.training.parent)
+    given = [band for _, bands, role in groups if role == "condition" for band in bands]
+    scenes = RestorableScenes(job.scenes.parent, info, job.settings, training=job.training.parent, given=given)
     values, basis = np.linalg.eigh(BAND_COVARIANCE)
     parts = MEAN, basis, values[:, None], np.zeros(3)
     covariance = RadialCovariance(*(torch.from_numpy(part) for part in parts))
     objective = Objective.of(training.ObjectiveConfig(prediction_type="flow"))
     model, _ = load_network(job.prior())
+    model.config = replace(model.config, conditions=(), band_groups=groups)
     sampler = BlockSampler(
         model, scenes, job.settings, objective=objective, covariance=covariance, bf16=False, sampler="heun"
     )
     mean, band_covariance = torch.from_numpy(MEAN)[:, None], torch.from_numpy(BAND_COVARIANCE)
 
     def velocity(x: torch.Tensor, t: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        time = float(t[0]) / 1000
-        a, s = 1 - time, max(time, 1e-6)
-        pixels = x.double().flatten(2)
-        noisy = a**2 * band_covariance + s**2 * torch.eye(3, dtype=torch.float64)
-        clean = mean + a * band_covariance @ torch.linalg.solve(noisy, pixels - a * mean)
-        return ((pixels - clean) / s).unflatten(2, x.shape[2:]).float()
+        time = max(float(t[0]) / 1000, 1e-6)
+        s = torch.full((3, 1), time, dtype=torch.float64)
+        for number, (_, bands, _) in enumerate(groups, start=1):
+            s[list(bands)] = time if y[0, number].isnan() else float(y[0, number]) / 1000
+        a, pixels = 1 - s, x.double().flatten(2)
+        noisy = a * band_covariance * a.T + torch.diag(s[:, 0] ** 2)
+        clean = mean + band_covariance * a.T @ torch.linalg.solve(noisy, pixels - a * mean)
+        return ((pixels - clean) / s.clamp(min=1e-6)).unflatten(2, x.shape[2:]).float()
 
     sampler._predict = velocity
     return sampler, scenes
@@ -101,6 +109,75 @@ def test_gap_has_the_prior_and_observed_pixels_their_values(make_job: Callable[.
     gap = members[:, :, :24].astype(np.float64).transpose(1, 0, 2, 3).reshape(3, -1)
     np.testing.assert_allclose(gap.mean(1), MEAN, atol=0.01)
     np.testing.assert_allclose(np.cov(gap), BAND_COVARIANCE, rtol=0.05, atol=0.001)
+
+
+def test_group_held_clean_gives_the_exact_conditional_distribution(
+    make_job: Callable[..., RestorationJob], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """B02 is held clean, B03 is observed by its block means, B04 is missing; a gap hides all bands but not B02."""
+    settings = {"coarse": {"B03": 2}, "missing": ["B04"], "noise": 0.02, "steps": 30, "through_clouds": ["B02"]}
+    sampler, scenes = white_prior(make_job(**settings), ("blue", (0,), "modeled"))
+    clouds = np.where(scenes._scenes.mask_of(1) == products.Mask.VALID, products.Mask.VALID, products.Mask.CLOUD)
+    monkeypatch.setattr(scenes._scenes, "mask_of", lambda scene: clouds)
+    block = whole(scenes, 1)
+    place = 1, block.rows.domain, block.columns.domain
+    assert (scenes.flags(*place)[0] == Flag.OBSERVED).all()
+    members = sampler.members(1, block, range(24)).astype(np.float64)
+    scaled = scenes.scaling.scaled(scenes.stored(*place)[None])[0].astype(np.float64)
+    assert (members[:, 0] == scaled[0].astype(np.float32)).all()
+    # of the bands B03, B04, given B02; then of a pixel of 2 x 2, given also the mean of B03
+    slope = BAND_COVARIANCE[1:, :1] / BAND_COVARIANCE[0, 0]
+    given_blue = BAND_COVARIANCE[1:, 1:] - slope @ BAND_COVARIANCE[:1, 1:]
+    prior, row = np.kron(given_blue, np.eye(4)), np.append(np.full(4, 0.25), np.zeros(4))
+    gain = prior @ row / (row @ prior @ row + 0.04**2)
+    posterior = {True: prior - np.outer(gain, row @ prior), False: prior}
+    clear, scores = scenes.truth(*place), {True: [], False: []}
+    for top, left in np.ndindex(20, 12):
+        cell = slice(2 * top, 2 * top + 2), slice(2 * left, 2 * left + 2)
+        expected = np.repeat(MEAN[1:], 4) + np.kron(slope[:, 0], scaled[0][cell].ravel() - MEAN[0])
+        if clear[cell].all():
+            expected = expected + gain * (scaled[1][cell].mean() - row @ expected)
+        scores[bool(clear[cell].all())].append(members[:, 1:, *cell].reshape(24, 8) - expected)
+    for is_clear, errors in scores.items():
+        found, truth = np.concatenate(errors), posterior[is_clear]
+        deviations = np.sqrt(np.diag(truth))
+        assert (np.abs(found.mean(0)) < 0.06 * deviations).all()
+        assert np.abs(np.cov(found.T) - truth).max() < 0.1 * truth.max()
+
+
+def test_group_with_gaps_is_sampled_or_absent(make_job: Callable[..., RestorationJob]) -> None:
+    members = {}
+    for role in ("modeled", "condition"):
+        sampler, scenes = white_prior(make_job(steps=40), ("blue", (0,), role))
+        block = whole(scenes, 1)
+        assert set(map(str, sampler.levels(1, block).values())) == {"nan" if role == "modeled" else "1000.0"}
+        members[role] = sampler.members(1, block, range(8))
+        states = scenes.flags(1, block.rows.domain, block.columns.domain)
+        assert (Flag.RESTORED in states[0]) == (role == "modeled")
+        assert Flag.RESTORED in states[1]
+    plain, _ = white_prior(make_job(steps=40))
+    assert (plain.members(1, block, range(8)) == members["modeled"]).all()
+    gap = members["condition"][:, 1:, :24].astype(np.float64).transpose(1, 0, 2, 3).reshape(2, -1)
+    np.testing.assert_allclose(gap.mean(1), MEAN[1:], atol=0.015)
+    np.testing.assert_allclose(np.cov(gap), BAND_COVARIANCE[1:, 1:], rtol=0.08)
+
+
+def test_network_receives_the_conditions_of_the_scene_and_the_level_of_its_group(
+    make_job: Callable[..., RestorationJob], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = make_job(through_clouds=["B02"])
+    sampler, scenes, _ = pipeline._open(job, Group())
+    tiles, gaps = Tiles(job.tiles.parent), scenes._scenes.mask_of(1) != products.Mask.VALID
+    monkeypatch.setattr(scenes._scenes, "mask_of", lambda scene: np.where(gaps, products.Mask.CLOUD, 1))
+    given: list[torch.Tensor] = []
+    forward = ConditionEmbedder.forward
+    monkeypatch.setattr(ConditionEmbedder, "forward", lambda self, y: given.append(y) or forward(self, y))
+    span = Span(slice(0, SIZE), slice(0, SIZE), slice(0, SIZE), np.ones(SIZE))
+    sampler.members(1, Block(span, span), [0])  # the training scenes begin at the same place
+    inputs = tiles.conditions()
+    truth = [0, *inputs["gsd"][0], *inputs["place"][0], 0]
+    np.testing.assert_allclose(given[0][0, 1:], truth[1:], atol=1e-7)
+    assert np.linalg.norm(inputs["place"][0]) == pytest.approx(1)
 
 
 def test_block_size_changes_only_rounding_for_independent_pixels(make_job: Callable[..., RestorationJob]) -> None:

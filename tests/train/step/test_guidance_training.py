@@ -34,11 +34,11 @@ SELF, START = {"reference": "self", "guidance": 5 / 3}, {"reference": "start", "
 BOTH = pytest.mark.parametrize("guide", [SELF, START], ids=["self", "start"])
 
 
-def network(seed: int = 0, *, learn_sigma: bool = True) -> DiT:
+def network(seed: int = 0, **settings: Any) -> DiT:
     """Return a small network with random weights only, so that labels matter."""
     torch.manual_seed(seed)
     sizes = {key: SMALL[key] for key in ("hidden_size", "depth", "num_heads")}
-    model = DiT.from_preset("DiT-S/2", **sizes, input_size=8, num_classes=NULL, learn_sigma=learn_sigma)
+    model = DiT.from_preset("DiT-S/2", **sizes, input_size=8, num_classes=NULL, **settings)
     with torch.no_grad():
         for weight in model.parameters():
             if weight.requires_grad:

@@ -24,7 +24,7 @@ tests on data with a known answer. A schedule is a constructor of `Schedule`. An
 
 from dithc.diffusion.flow import sample_flow
 from dithc.diffusion.guidance import guidance_offset, guided_denoiser, without_labels
-from dithc.diffusion.levels import BandLevels, hold_bands
+from dithc.diffusion.levels import BandLevels
 from dithc.diffusion.loss import training_loss
 from dithc.diffusion.objective import Objective
 from dithc.diffusion.samplers import SAMPLERS, sample
@@ -37,7 +37,6 @@ __all__ = [
     "Schedule",
     "guidance_offset",
     "guided_denoiser",
-    "hold_bands",
     "sample",
     "sample_flow",
     "training_loss",

@@ -72,24 +72,24 @@ class BandLevels:
             x_t = objective.hide(x_t, noise, visible)
         return x_t, visible, share if weight is None else share * weight
 
+    @staticmethod
+    def hold(denoise: Denoise, objective: Objective, values: Tensor, bands: Sequence[int]) -> Denoise:
+        """Return `denoise(x, t)` with fixed bands: their values replace x in the input, and the clean image in the output.
 
-def hold_bands(denoise: Denoise, objective: Objective, values: Tensor, bands: Sequence[int]) -> Denoise:
-    """Return `denoise(x, t)` with fixed bands: their values replace x in the input, and the clean image in the output.
+        Args:
+            denoise: (x (N, C, h, w), t (N)) -> output (N, C or 2C, h, w), with the levels of these bands in its condition.
+            objective: Meaning of the output.
+            values: (N, C, h, w), values at the level of the bands: clean images at level 0, noise at the last timestep.
+            bands: Fixed bands.
+        """
+        fixed = torch.zeros(values.shape[1], dtype=torch.bool)
+        fixed[list(bands)] = True
+        fixed = fixed[:, None, None]
 
-    Args:
-        denoise: (x (N, C, h, w), t (N)) -> output (N, C or 2C, h, w), with the levels of these bands in its condition.
-        objective: Meaning of the output.
-        values: (N, C, h, w), values at the level of the bands: clean images at level 0, noise at the last timestep.
-        bands: Fixed bands.
-    """
-    fixed = torch.zeros(values.shape[1], dtype=torch.bool)
-    fixed[list(bands)] = True
-    fixed = fixed[:, None, None]
+        def denoise_others(x: Tensor, t: Tensor) -> Tensor:
+            predicted, rest = parts(denoise(torch.where(fixed, values, x), t), channels=x.shape[1])
+            if float(t[0]) > 0:  # at 0, x is the clean image
+                predicted = torch.where(fixed, objective.output_of(values, x, t), predicted)
+            return torch.cat([predicted, rest], dim=1)
 
-    def denoise_others(x: Tensor, t: Tensor) -> Tensor:
-        predicted, rest = parts(denoise(torch.where(fixed, values, x), t), channels=x.shape[1])
-        if float(t[0]) > 0:  # at 0, x is the clean image
-            predicted = torch.where(fixed, objective.output_of(values, x, t), predicted)
-        return torch.cat([predicted, rest], dim=1)
-
-    return denoise_others
+        return denoise_others

@@ -74,6 +74,7 @@ def test_conditions_of_an_evaluation_and_of_clouds_are_checked_with_the_configur
     groups = {"one": {"bands": ["R"]}}
     for problem, run in (
         ("require separate levels", {}),
+        ("leave at least one band", {"band_groups": {"all": {"bands": ["R", "G", "B"]}}} | flow),
         ("name a band twice", {"band_groups": groups | {"two": {"bands": ["R", "G"]}}}),
         (
             "does not generate its band_groups one",

@@ -1,6 +1,6 @@
 """Settings of training runs. Separate files contain the settings of model and objective, and of evaluations."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Literal
 
 from pydantic import Field
@@ -189,10 +189,16 @@ class RunConfig(Settings):
                 "`init_from_file`, or set `reference: self`"
             )
 
-    def tile_faults(self, key: str, has_masks: bool, codec: str) -> Iterator[str]:
-        """Yield the missing requirements of masks and groups of bands for tiles with or without masks, and a kind of codec."""
+    def tile_faults(self, key: str, *, has_masks: bool, codec: str, bands: Sequence[str] | None) -> Iterator[str]:
+        """Yield the missing requirements of masks and groups of bands for tiles, with the kind of their codec."""
         if self.band_groups and codec != "pixel":
             yield f"{key}.band_groups requires latents that are bands: use a codec of kind pixel"
+        listed = {band for group in self.band_groups.values() for band in group.bands}
+        if listed and bands is not None and not listed < set(bands):
+            yield (
+                f"{key}.band_groups has {', '.join(sorted(listed))}: list some of the bands {', '.join(bands)} of its dataset, "
+                "and leave at least one band without a group"
+            )
         if self.masked_training is not None and not (has_masks and codec == "pixel"):
             yield (
                 f"{key}.masked_training requires masks of tiles and their pixels: set `tiles.masks: true` of its dataset, and "

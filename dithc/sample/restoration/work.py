@@ -87,7 +87,7 @@ class BlockSampler:
         if held or absent:
             values = noise(0)
             values[:, held] = clean
-            denoise = diffusion.hold_bands(denoise, objective, values, held + absent)
+            denoise = diffusion.BandLevels.hold(denoise, objective, values, held + absent)
         if observation is not None:
             denoise = posterior_denoiser(denoise, objective, observation, self._covariance, rule=settings.method)
         evaluations_per_time = evaluations.sampler_spec(self._sampler).evaluations

@@ -44,10 +44,11 @@ def export(manifest: Path, *, weights: Literal["ema", "raw"], layout: Layout, ou
     store, step = CheckpointStore.of_run(manifest)
     checkpoint = store.open(step, manifest=manifest)
     config = DiTConfig(**checkpoint.meta["model"])
-    if config.conditions and layout != "safetensors":
+    given = [name for name, _ in config.conditions] + [name for name, _, _ in config.band_groups]
+    if given and layout != "safetensors":
         raise user_error(
             "other programs do not support the conditions of this network",
-            got=", ".join(name for name, _ in config.conditions),
+            got=", ".join(given),
             expected="a network with labels only",
             fix="export it as safetensors",
         )

@@ -18,7 +18,7 @@ from dithc.diffusion.restoration import RadialCovariance
 from dithc.engine.comm import Group
 from dithc.model.embeddings import ConditionEmbedder
 from dithc.sample.load_network import load_network
-from dithc.sample.restoration import RestorationJob, pipeline
+from dithc.sample.restoration import RestorationJob, pipeline, restore
 from dithc.sample.restoration.blocks import Block, Span, blocks
 from dithc.sample.restoration.scenes import Flag, RestorableScenes
 from dithc.sample.restoration.work import BlockSampler
@@ -166,18 +166,21 @@ def test_network_receives_the_conditions_of_the_scene_and_the_level_of_its_group
     make_job: Callable[..., RestorationJob], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job = make_job(through_clouds=["B02"])
-    sampler, scenes, _ = pipeline._open(job, Group())
-    tiles, gaps = Tiles(job.tiles.parent), scenes._scenes.mask_of(1) != products.Mask.VALID
-    monkeypatch.setattr(scenes._scenes, "mask_of", lambda scene: np.where(gaps, products.Mask.CLOUD, 1))
+    read = products.Scenes.mask_of
+    monkeypatch.setattr(products.Scenes, "mask_of", lambda *given: np.where(read(*given) == 1, 1, products.Mask.CLOUD))
+    sampler, _, _ = pipeline._open(job, Group())
     given: list[torch.Tensor] = []
     forward = ConditionEmbedder.forward
     monkeypatch.setattr(ConditionEmbedder, "forward", lambda self, y: given.append(y) or forward(self, y))
     span = Span(slice(0, SIZE), slice(0, SIZE), slice(0, SIZE), np.ones(SIZE))
     sampler.members(1, Block(span, span), [0])  # the training scenes begin at the same place
-    inputs = tiles.conditions()
+    inputs = Tiles(job.tiles.parent).conditions()
     truth = [0, *inputs["gsd"][0], *inputs["place"][0], 0]
     np.testing.assert_allclose(given[0][0, 1:], truth[1:], atol=1e-7)
     assert np.linalg.norm(inputs["place"][0]) == pytest.approx(1)
+    numbers = restore(job, Group())
+    assert numbers["clean_blocks"]["blue"] > 0
+    assert numbers["restored"] == 2 * 24 * 24 * 2  # a gap of 24 x 24 in two bands of both scenes
 
 
 def test_block_size_changes_only_rounding_for_independent_pixels(make_job: Callable[..., RestorationJob]) -> None:

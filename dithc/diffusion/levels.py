@@ -30,12 +30,6 @@ class BandLevels:
             self._group[list(bands)] = number
             self._is_modeled[list(bands)] = role == "modeled"
 
-    def of_bands(self, t: Tensor, y: Tensor) -> Tensor:
-        """Return the timestep of each band (N, C), fp32, from timesteps t (N) and conditions y (N, 1 + K)."""
-        own = t[:, None].float()
-        levels = y[:, y.shape[1] - self._num_groups :] if self._num_groups else own[:, :0]
-        return torch.cat([own, torch.where(levels.isnan(), own, levels)], dim=1)[:, self._group]
-
     def noisy(
         self,
         objective: Objective,
@@ -63,7 +57,8 @@ class BandLevels:
         if not self._num_groups:
             x_t = objective.noisy(x, t, noise)
             return x_t if visible is None else objective.hide(x_t, noise, visible), visible, weight
-        levels = self.of_bands(t, y)
+        own, groups = t[:, None], y[:, -self._num_groups :]  # (N, 1), (N, G)
+        levels = torch.cat([own, torch.where(groups.isnan(), own, groups)], dim=1)[:, self._group]  # (N, C)
         x_t, is_clean = objective.noisy(x, levels, noise), levels == 0
         counts = self._is_modeled & ~is_clean  # (N, C)
         share = (counts * (counts.shape[1] / counts.sum(1, keepdim=True).clamp(min=1)))[:, :, None, None]

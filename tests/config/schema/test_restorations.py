@@ -23,6 +23,10 @@ def demo(**restoration: Any) -> ExperimentConfig:
     content["codecs"]["vae"] = {"kind": "kl-vae", "train_dataset": "sentinel2", "latent_channels": 8}
     content["datasets"]["latent"] = content["datasets"]["sentinel2"] | {"codec": "vae"}
     content["runs"]["latent"] = content["runs"]["prior"] | {"dataset": "latent"}
+    source = {"kind": "image-folder", "path": "x"}  # of several classes
+    content["datasets"]["classes"] = content["datasets"]["sentinel2"] | {"source": source}
+    content["datasets"]["classes"]["rendering"] = {"bands": ["R", "G", "B"], "low": 0, "high": 255}
+    content["runs"]["classes"] = content["runs"]["prior"] | {"dataset": "classes", "label_dropout": 0.0}
     content["restorations"] = {"x": {"run": "prior", "dataset": "clouded"} | restoration}
     return load(content)
 
@@ -34,6 +38,7 @@ def demo(**restoration: Any) -> ExperimentConfig:
         ({"dataset": "none"}, "restorations.x.dataset is 'none', which is not defined"),
         ({"hide": {"dataset": "none"}}, "restorations.x.hide.dataset is 'none', which is not defined"),
         ({"run": "latent"}, "codecs.vae (kl-vae), and observations are pixels"),
+        ({"run": "classes"}, "has other labels than the run classes"),
         ({"sampler": "ddim"}, "restorations.x.sampler ddim does not fit"),
         ({"coarse": {"B11": 2}}, "set `source.resampling: nearest` of datasets.clouded"),
         ({"coarse": {"B05": 2}, "hide": {}}, "restorations.x has B05: the tiles of runs.prior have B02"),
@@ -65,7 +70,7 @@ def test_spec_has_the_sampler_of_the_objective_and_no_batch() -> None:
 def test_restored_datasets_have_scenes_only_and_the_report_needs_the_restoration() -> None:
     content = demo(hide={"dataset": "two"}).model_dump(mode="json")
     graph = Workflow(content, cores=2)
-    assert graph.experiment.tiled == ["sentinel2", "latent"]
+    assert graph.experiment.tiled == ["sentinel2", "latent", "classes"]
     stages = {stage.output: stage for stage in stages_of(graph)}
     stage = stages[graph.path("restorations", "x")]
     assert set(stage.needs) == {

@@ -24,7 +24,7 @@ from tests.train.strategies.test_strategies import FP32, train_on_ranks
 COUNT, TRAIN, SIDE, SHARE, CLOUD, DRAWN = 24, 20, 8, 0.25, 9.0, 3000
 WIDTHS = {"place": 3, "sun": 3, "gsd": 1}
 BANDS = ["red", "nir", "vv", "height"]
-GROUPS = {"radar": {"bands": ["vv"]}, "dem": {"bands": ["height"], "role": "condition"}}
+GROUPS = {"radar": {"bands": ["vv"], "role": "modeled"}, "dem": {"bands": ["height"]}}
 CHANNELS = (("radar", (2,), "modeled"), ("dem", (3,), "condition"))
 FLOW = {"objective": {"prediction_type": "flow"}, "model": SMALL | {"learn_sigma": False}}
 

@@ -63,7 +63,7 @@ def prior(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "steps": 2,
         "global_batch_size": 4,
         "conditions": ["gsd", "place"],
-        "band_groups": {"blue": {"bands": ["B02"]}},
+        "band_groups": {"blue": {"bands": ["B02"], "role": "modeled"}},
     }
     config = {
         "name": "e",

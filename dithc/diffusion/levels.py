@@ -1,7 +1,7 @@
 """Noise levels of groups of bands. A group at level 0 is a condition of the other bands.
 
-Sources: Bao et al. 2023 (arXiv 2303.06555) train one network on independent timesteps of two modalities. Chen et al. 2024
-(arXiv 2407.01392) condition on the parts of a sequence at level 0.
+Sources: Bao et al. 2023 (arXiv 2303.06555) give two modalities separate timesteps, and condition on the one at 0. Restorations
+use the levels 0 and t only, so that training draws no other level of a group that is predicted.
 Legend: N images, C bands, G groups.
 """
 

@@ -25,8 +25,7 @@ MASK_STREAM = 5
 CONDITION_STREAM = 6
 LEVEL_STREAM = 7
 MAX_VALIDATION_TILES = 256
-# Shares of the images in which a modeled group of bands has level 0, and an independent level.
-CLEAN_SHARE, INDEPENDENT_SHARE = 0.4, 0.2
+CLEAN_SHARE = 0.5  # of the images, in which a modeled group of bands has level 0
 UINT64_MASK = (1 << 64) - 1
 
 Noise = npt.NDArray[np.float32]
@@ -182,16 +181,10 @@ class Batches:
 
     def _levels(self, epochs: Rows, rows: Rows) -> npt.NDArray[np.float64]:
         """Return the levels of the groups of bands (n, G), each drawn independently; see `BandLevels`."""
-        uniform = self._uniform(epochs, rows, 2 * len(self.groups), stream=LEVEL_STREAM)
-        levels, last = np.empty((len(rows), len(self.groups))), self.times(np.ones(1))
-        for number, group in enumerate(self.groups):
-            choice, other = uniform[:, 2 * number], self.times(uniform[:, 2 * number + 1])
-            if group.role == "condition":
-                levels[:, number] = np.where(choice < self.label_dropout, last, 0)
-            else:
-                drawn = np.where(choice < CLEAN_SHARE + INDEPENDENT_SHARE, other, np.nan)
-                levels[:, number] = np.where(choice < CLEAN_SHARE, 0, drawn)
-        return levels
+        uniform = self._uniform(epochs, rows, len(self.groups), stream=LEVEL_STREAM)
+        is_modeled = np.array([group.role == "modeled" for group in self.groups], np.bool_)
+        is_clean = uniform < np.where(is_modeled, CLEAN_SHARE, 1 - self.label_dropout)
+        return np.where(is_clean, 0.0, np.where(is_modeled, np.nan, self.times(np.ones(1))))
 
     def _uniform(self, epochs: Rows, rows: Rows, count: int, *, stream: int) -> npt.NDArray[np.float64]:
         """Return uniform draws (n, count) of a separate stream."""

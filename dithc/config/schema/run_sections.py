@@ -219,9 +219,9 @@ class BandGroupConfig(Settings):
     bands: list[Band] = Field(min_length=1)
     """Bands of the tiles."""
     role: BandRole = "condition"
-    """modeled: the network also predicts the group. In 40% of the images the group is clean, in 20% it has an independent level,
-    in the others the level of the image. condition: the network never predicts the group, which is clean or, in a share
-    `label_dropout` of the images, pure noise; such as elevation, or coarse predictors."""
+    """condition: the network never predicts the group, which is clean or, in a share `label_dropout` of the images, pure noise.
+    modeled: the network also predicts the group, which is clean in half of the images and has the noise of the image in the
+    others. A restoration then also samples gaps of the group."""
 
 
 class OptimizerConfig(Settings):

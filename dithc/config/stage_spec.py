@@ -51,10 +51,10 @@ def _synthesize(experiment: ExperimentConfig, name: str) -> dict[str, Any]:
 
 
 def _ingest(experiment: ExperimentConfig, name: str) -> dict[str, Any]:
-    source = experiment.datasets[name].source
-    if isinstance(source, datasets.PluginSource):
-        return {"source": _plugin_spec(source)}
-    return {"source": source.model_dump(mode="json")}
+    dataset = experiment.datasets[name]
+    source, layers = dataset.source, dataset.model_dump(mode="json", include={"layers"})
+    plain = _plugin_spec(source) if isinstance(source, datasets.PluginSource) else source.model_dump(mode="json")
+    return {"source": plain} | (layers if dataset.layers else {})
 
 
 def _tiles(experiment: ExperimentConfig, name: str) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """Grids of georeferenced pixels: affine coefficients, coordinate transformations, and resampling of bands."""
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, Literal
 
@@ -10,7 +10,7 @@ import numpy.typing as npt
 from rasterio.crs import CRS
 from rasterio.enums import Resampling
 from rasterio.transform import Affine
-from rasterio.warp import reproject
+from rasterio.warp import reproject, transform_bounds
 from rasterio.warp import transform as warp_points
 
 Floats = npt.NDArray[np.floating[Any]]
@@ -90,6 +90,22 @@ class Grid:
         (left, right), (bottom, top) = sorted((c, c + a * self.shape[1])), sorted((f, f + e * self.shape[0]))
         return left, right, bottom, top
 
+    def rows(self, first: int, last: int) -> "Grid":
+        """Return the grid of the rows `first` to `last - 1`."""
+        a, b, c, d, e, f = self.transform
+        return replace(self, transform=(a, b, c, d, e, f + first * e), shape=(last - first, self.shape[1]))
+
+    def overlaps(self, other: "Grid") -> bool:
+        """Return whether the bounds of two north-up grids overlap; True if their systems do not decide it."""
+        left, right, bottom, top = self.bounds
+        try:
+            west, south, east, north = transform_bounds(_system(self.crs), _system(other.crs), left, bottom, right, top)
+        except Exception:  # GDAL's exceptions have no public base class; the bounds are outside of the other system
+            return False
+        left, right, bottom, top = other.bounds
+        crosses = not west <= east or not np.isfinite([west, south, east, north]).all()  # the antimeridian, or a pole
+        return bool(crosses or (west < right and left < east and south < top and bottom < north))
+
     def times(self, shape: tuple[int, int], transform: GeoTransform) -> int:
         """Return the pixels per side in one pixel of an aligned band (h, w); 0 if the grids are not aligned."""
         a, b, left, d, e, top = transform
@@ -99,24 +115,32 @@ class Grid:
 
 
 def regrid(
-    band: npt.NDArray[Any], *, transform: GeoTransform, grid: Grid, how: Literal["bilinear", "nearest"], nodata: float
+    band: npt.NDArray[Any],
+    *,
+    transform: GeoTransform,
+    grid: Grid,
+    how: Literal["bilinear", "nearest"],
+    nodata: float,
+    crs: str | None = None,
 ) -> npt.NDArray[Any]:
-    """Resample one band (h, w) to another grid (H, W) of the same coordinate reference system and dtype.
+    """Resample one band (h, w) to another grid (H, W), in the same dtype; `crs` is its system if it differs from the grid's.
 
-    `nodata` pixels are excluded from interpolation; a target pixel without other neighbors becomes `nodata`.
+    `nodata` pixels are excluded from interpolation; a target pixel without other neighbors becomes `nodata`. Another
+    system is transformed exactly for each pixel.
     """
-    if how == "nearest" and (times := grid.times((band.shape[0], band.shape[1]), transform)):
+    if crs is None and how == "nearest" and (times := grid.times((band.shape[0], band.shape[1]), transform)):
         return band.repeat(times, axis=0).repeat(times, axis=1)  # (H, W), same result in a tenth of the time
     target = np.full(grid.shape, nodata, dtype=band.dtype)
     reproject(
         band,
         target,
         src_transform=Affine(*transform),
-        src_crs=grid.crs,
+        src_crs=crs or grid.crs,
         src_nodata=nodata,
         dst_transform=Affine(*grid.transform),
         dst_crs=grid.crs,
         dst_nodata=nodata,
         resampling=Resampling[how],
+        **({} if crs is None else {"tolerance": 0.0}),
     )
     return target  # (H, W)

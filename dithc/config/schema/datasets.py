@@ -8,6 +8,10 @@ from typing import Annotated, ClassVar, Literal, get_args
 from pydantic import Field, SerializeAsAny
 
 from dithc.config.schema.base import Address, Band, Fraction, Meters, Name, Place, Positive, Settings, Size, Title
+from dithc.config.schema.layers import Coefficient, FieldBand, Pattern
+from dithc.config.schema.layers import FieldLayer as FieldLayer
+from dithc.config.schema.layers import Layer as Layer
+from dithc.config.schema.layers import RasterLayer as RasterLayer
 from dithc.config.schema.plugins import REGISTERED as REGISTERED
 from dithc.config.schema.plugins import PluginConditions as PluginConditions
 from dithc.config.schema.plugins import PluginSettings as PluginSettings
@@ -17,12 +21,8 @@ from dithc.config.schema.tiling import RenderingConfig as RenderingConfig
 from dithc.config.schema.tiling import SplitConfig as SplitConfig
 from dithc.config.schema.tiling import TilesConfig as TilesConfig
 
-# Limits in digital numbers or reflectance: far beyond valid values, and small enough for exact differences in fp32.
-Coefficient = Annotated[float, Field(ge=-(10.0**6), le=10.0**6)]
 Above0 = Annotated[float, Field(gt=0.0, le=10.0**6)]
-Pattern = Annotated[str, Field(min_length=1, max_length=500)]
 MaskValue = Annotated[int, Field(ge=-(2**31), lt=2**32)]
-FieldBand = Annotated[Band, Field(pattern=r"^[A-Za-z][A-Za-z0-9_]*(@-?[0-9]+(\.[0-9]+)?)?$")]
 Wavelength = Annotated[float, Field(ge=100.0, le=20_000.0)]
 PUBLISHED_BANDS = 4  # of the multispectral cameras of Gaofen-1, -2 and -6
 SHARPENED_GSD_M = 2.0  # half of a multispectral pixel of Gaofen-2 and more: nothing is left to sharpen
@@ -428,6 +428,9 @@ class DatasetConfig(Settings):
     """Name in the report."""
     source: Source
     """Origin of the scenes."""
+    layers: dict[Name, Layer] = Field(default={}, max_length=16)
+    """Bands of other rasters or fields, appended to each scene after resampling to its grid. Scenes need a georeference.
+    Pixels without a value of every layer are no data."""
     tiles: TilesConfig = TilesConfig()
     """Cutting of scenes into tiles."""
     split: SplitConfig = SplitConfig()
@@ -449,6 +452,18 @@ class DatasetConfig(Settings):
     def _faults(self) -> Iterator[str]:
         if self.split.cell_size_m is not None and self.source.kind == "image-folder":
             yield "`split.cell_size_m` has no effect on an image-folder, because its images have no location"
+        if self.layers and self.source.kind == "image-folder":
+            yield "`layers` require scenes with a georeference, which an image-folder does not have"
+        if self.layers and getattr(self.source, "bands", ()) is None:
+            yield "`layers` require `source.bands`, the bands before those of the layers"
+        counts = Counter([*(getattr(self.source, "bands", None) or []), *self.layer_bands])
+        if repeated := [band for band in self.layer_bands if counts[band] > 1]:
+            yield f"`layers` name the band {repeated[0]} twice, or as `source.bands` does"
+
+    @property
+    def layer_bands(self) -> list[str]:
+        """Bands of the layers, which follow the bands of the source."""
+        return [band for layer in self.layers.values() for band in layer.bands]
 
     @property
     def band_names(self) -> list[str] | None:
@@ -457,7 +472,8 @@ class DatasetConfig(Settings):
             return ["R", "G", "B"]
         listed: list[str] | None = getattr(self.source, "bands", None)
         is_made = listed is None and self.source.synthetic is not None  # products of level 2A
-        return [band for band in SENTINEL2_BANDS if band != NOT_OF_LEVEL_2A] if is_made else listed
+        listed = [band for band in SENTINEL2_BANDS if band != NOT_OF_LEVEL_2A] if is_made else listed
+        return None if listed is None else [*listed, *self.layer_bands]
 
     @property
     def one_class(self) -> bool:

@@ -7,11 +7,13 @@ Invariants: bands, units, layout and offset come from metadata (of a STAC item a
 the configuration. A file that is unreadable or contradicts its declaration becomes a `Rejection` with what, got,
 expected and fix. A folder without files of the kind is an error.
 
+`layers` appends bands of other rasters or fields to the scenes of any source.
+
 Extending: a new kind is a class with `paths`, `classes` and `read(path) -> Scene` (raising `SceneRejectedError`) and its row in
 `READERS`.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -24,6 +26,7 @@ from dithc.data.readers.classes import check_splits
 from dithc.data.readers.gaofen2 import Gaofen2Reader
 from dithc.data.readers.geotiff import GeoTiffReader
 from dithc.data.readers.image_folder import ImageFolderReader
+from dithc.data.readers.layers import Layers, WideCanvas
 from dithc.data.readers.listing import Listing, check_name, scene_id, state_of
 from dithc.data.readers.netcdf import NetcdfReader
 from dithc.data.readers.plugin import InstalledReader
@@ -77,11 +80,12 @@ READERS: dict[type, Callable[[Any, Path], Reader]] = {
 class SceneSource:
     """Scenes of a source: the length is the number of files, and iteration reads them one at a time."""
 
-    def __init__(self, reader: Reader, folder: Path) -> None:
-        self._reader, self.folder = reader, folder
+    def __init__(self, reader: Reader, folder: Path, layers: Layers | None) -> None:
+        self._reader, self.folder, self._layers = reader, folder, layers
         self.classes = reader.classes
         self.columns: dict[str, Kind] = getattr(reader, "columns", {})
-        self.scaling: tuple[list[float], list[float]] | None = getattr(reader, "scaling", None)
+        # Scale and offset of the stored numbers, and files, that every scene depends on.
+        self.shared = [getattr(reader, "scaling", None), layers and (layers.scaling, layers.state())]
 
     def __len__(self) -> int:
         return len(self._reader.paths)
@@ -113,21 +117,26 @@ class SceneSource:
         """Log the files that no reader opens, and return their number by suffix; after `inspect` of every scene."""
         if not isinstance(self._reader, ImageFolderReader):
             check_splits(self.folder, self._reader.paths, single=True)
+        if self._layers:
+            self._layers.report()
         return self._reader.listing.report()
 
     def memory_bytes(self, largest: int) -> int:
         """Return the most memory for reading one scene, if the largest scene has so many bytes of files."""
         declared: int | None = getattr(self._reader, "memory_bytes", None)
-        return declared or max(SCENE_MEMORY_BYTES, EXPANSION * largest)
+        added = self._layers.memory_bytes if self._layers else 0
+        return (declared or max(SCENE_MEMORY_BYTES, EXPANSION * largest)) + added
 
     def read(self, position: int, canvas: PixelBuffer) -> Scene | Rejection:
         """Read a scene by its position; the reader may allocate a large scene on the canvas."""
+        wide = WideCanvas(canvas, len(self._layers.bands)) if self._layers else None
         if hasattr(self._reader, "canvas"):
-            self._reader.canvas = canvas
+            self._reader.canvas = wide or canvas
         path = self.path(position)
         try:
             check_name(path, self.folder)
-            return self._reader.read(path)
+            scene = self._reader.read(path)
+            return scene if self._layers is None or wide is None else self._layers.append(scene, wide)
         except DiskFullError:
             raise
         except SceneRejectedError as error:
@@ -155,11 +164,17 @@ class SceneSource:
         return Rejection(scene_id=scene_id(path, self.folder), path=path, error=cause)
 
 
-def read_scenes(source: datasets.Source, folder: Path) -> SceneSource:
-    """List the scene files of a source under `folder` (a folder or one file), sorted; UserError if there are none."""
+def read_scenes(
+    source: datasets.Source, folder: Path, layers: Mapping[str, datasets.Layer] | None = None
+) -> SceneSource:
+    """List the scene files of a source under `folder` (a folder or one file), sorted, and measure `layers`.
+
+    Raises UserError if there are none, or if a file of a layer cannot be used.
+    """
     remove_stale_folders()
     reader = next(reader for kind, reader in READERS.items() if isinstance(source, kind))
-    return SceneSource(reader(source, folder), folder)
+    ends = getattr(source, "suffixes", None) or [""]
+    return SceneSource(reader(source, folder), folder, Layers(layers, suffix=ends[0]) if layers else None)
 
 
 def _convert_error(error: UserError) -> SceneRejectedError:

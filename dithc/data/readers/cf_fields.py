@@ -42,7 +42,7 @@ class FieldFile:
     grid. Use it within `decoding`.
     """
 
-    def __init__(self, path: Path, source: datasets.NetcdfSource) -> None:
+    def __init__(self, path: Path, source: datasets.NetcdfSource | datasets.FieldLayer) -> None:
         import xarray  # takes half a second
 
         self.path, self._source = path, source

@@ -74,7 +74,7 @@ def scene_id(path: Path, folder: Path) -> str:
 class Listing:
     """Selection of a source's files, with a record of the files that no reader opens."""
 
-    def __init__(self, source: datasets.Source, folder: Path) -> None:
+    def __init__(self, source: datasets.Source | datasets.Layer, folder: Path) -> None:
         self.folder, self.excluded = folder, 0  # files that `include` and `exclude` remove
         self.unread, self.masks = set[Path](), list[Path]()  # masks that no setting uses
         clouds = getattr(source, "clouds", None)

@@ -32,7 +32,7 @@ class NetcdfReader:
 
     memory_bytes = 1 << 30  # for one block of steps; more if a single step is larger
 
-    def __init__(self, source: datasets.NetcdfSource, folder: Path) -> None:
+    def __init__(self, source: datasets.NetcdfSource | datasets.FieldLayer, folder: Path) -> None:
         self.source, self.folder = source, folder
         self.classes: list[str] = [source.kind]
         self._current: FieldFile | None = None
@@ -54,7 +54,7 @@ class NetcdfReader:
                 continue
             ranges, self._steps[file] = measured, steps
             self.paths += [file / f"{step:06d}" for step in range(steps)]
-            if note := self._open(file).grid.note:
+            if note := self.open(file).grid.note:
                 unplaced[file] = note
         self.scaling = ranges.scaling(source.bands, folder)
         if unplaced:
@@ -68,18 +68,17 @@ class NetcdfReader:
         return self.__dict__ | {"_current": None}  # open files cannot be sent to worker processes
 
     def inputs(self, path: Path) -> list[Path]:
-        return [_file_of(path)]
+        return [self.file_of(path)]
 
     def size(self, path: Path) -> int:
-        file = _file_of(path)
+        file = self.file_of(path)
         return file.stat().st_size // self._steps.get(file, 1)
 
     def read(self, path: Path) -> Scene:
-        file = _file_of(path)
-        if path == file:
-            self._measure(file, BandRanges(len(self.source.bands)))
+        if path == self.file_of(path):
+            self._measure(path, BandRanges(len(self.source.bands)))
             raise OSError("the file changed while it was read")
-        fields, step = self._open(file), int(path.name)
+        fields, step = self.open(path), int(path.name)
         values = fields.values(step)
         invalid = np.asarray(np.isnan(values).any(axis=0))  # (H, W)
         pixels = np.empty(values.shape, np.int16)
@@ -101,8 +100,13 @@ class NetcdfReader:
             notes=() if fields.grid.note is None else (fields.grid.note,),
         )
 
-    def _open(self, file: Path) -> FieldFile:
-        """Open a file, unless it is the last one; one file is open at a time."""
+    def file_of(self, path: Path) -> Path:
+        """Return the file of a scene."""
+        return path if path.suffix.lower() in SUFFIXES else path.parent
+
+    def open(self, path: Path) -> FieldFile:
+        """Open the file of a scene, unless it is the last one; one file is open at a time."""
+        file = self.file_of(path)
         if self._current is None or self._current.path != file:
             if self._current is not None:
                 self._current.close()
@@ -113,7 +117,7 @@ class NetcdfReader:
 
     def _measure(self, file: Path, ranges: "BandRanges") -> int:
         """Add all steps of a file to `ranges`, and return their number."""
-        fields = self._open(file)
+        fields = self.open(file)
         self.memory_bytes = max(self.memory_bytes, 8 * fields.step_bytes)
         for step in range(fields.steps):
             ranges.add(fields.values(step))
@@ -160,7 +164,3 @@ class BandRanges:
             scales.append(scale)
             offsets.append(scale * round((high + low) / 2 / scale))
         return scales, offsets
-
-
-def _file_of(path: Path) -> Path:
-    return path if path.suffix.lower() in SUFFIXES else path.parent

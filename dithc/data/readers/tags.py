@@ -70,7 +70,7 @@ def check_tags(
             )
     _check_names(files, labels, bands, default_colors=default_colors)
     _check_wavelengths(files, labels, bands, wavelengths_nm)
-    if units not in ("reflectance", "radiance"):
+    if units in ("dn", "byte"):
         return
     scales, offsets = (np.broadcast_to(value, len(labels)).tolist() for value in (scale, offset))
     for file, label, band, *declared in zip(files, labels, bands, scales, offsets, strict=True):
@@ -80,9 +80,14 @@ def check_tags(
         if tagged != [1.0, 0.0] and not is_equal:
             got, expected = (f"scale {values[0]:g}, offset {values[1]:g}" for values in (tagged, declared))
             raise _contradiction(file, band, got=got, expected=expected, tag="scale and offset")
-        quantity = next((name for name, regex in QUANTITIES.items() if regex.fullmatch(label.units.casefold())), units)
-        if quantity not in ((units, "dn") if declared != [1.0, 0.0] else (units,)):
+        target = _quantity(units, units)
+        quantity = _quantity(label.units, target)
+        if quantity not in ((target, "dn") if declared != [1.0, 0.0] else (target,)):
             raise _contradiction(file, band, got=f"{label.units} ({quantity})", expected=units, tag="units")
+
+
+def _quantity(units: str, default: str) -> str:
+    return next((name for name, regex in QUANTITIES.items() if regex.fullmatch(units.casefold())), default)
 
 
 def _check_names(

@@ -41,8 +41,8 @@ def ingest_scenes(
     Raises:
         UserError: There are no scenes, too many are rejected, one contradicts the declaration, or the disk is full.
     """
-    scenes = read_scenes(dataset.source, folder)
-    settings = _settings(dataset.source, scenes.classes, scenes.scaling)
+    scenes = read_scenes(dataset.source, folder, dataset.layers)
+    settings = _settings(dataset, scenes.classes, scenes.shared)
     with partial_folder(out, settings=settings) as (partial, caches), outputs.OutputFolder(out).replaced() as temporary:
         stats, target = IngestCounts(), partial / "now"
         target.mkdir()
@@ -86,18 +86,21 @@ def ingest_scenes(
     return stats.summary()
 
 
-def _settings(source: datasets.Source, classes: list[str], scaling: object) -> str:
+def _settings(dataset: datasets.DatasetConfig, classes: list[str], shared: object) -> str:
     """Return a digest of all settings that affect scenes, besides their files; labels depend on the list of classes.
 
-    `scaling` is the attribute of `SceneSource`, which depends on all files.
+    `shared` is the attribute of `SceneSource`, which depends on all files.
     """
+    source = dataset.source
     dem = getattr(source, "dem", None)
     ground = dem and state_of([Path(dem)], relative_to=Path(dem).parent)
     code = {**Manifest.code_here(), **{name: version(name) for name in DECODERS}}
     if isinstance(source, datasets.PluginSource):
         code |= {"plugin": " ".join(source.plugin.values())}
     content = source.model_dump(mode="json", exclude={"path"})
-    return digest({"source": content, "classes": classes, "ground": ground, "scaling": scaling, "code": code})
+    layers = {name: layer.model_dump(mode="json", exclude={"path"}) for name, layer in dataset.layers.items()}
+    parts = {"source": content, "layers": layers, "classes": classes, "ground": ground, "shared": shared, "code": code}
+    return digest(parts)
 
 
 @dataclass(kw_only=True)

@@ -109,7 +109,8 @@ def _paths_below(root: str | None) -> Iterator[Path]:
 
 def _bands(dataset: datasets.DatasetConfig) -> int:
     bands = getattr(dataset.source, "bands", None)
-    return len(bands) if bands is not None else SOURCE_BANDS.get(dataset.source.kind, 4)
+    count = len(bands) if bands is not None else SOURCE_BANDS.get(dataset.source.kind, 4)
+    return count + len(dataset.layer_bands)
 
 
 def _scene_mb(experiment: ExperimentConfig, name: str) -> tuple[float, float]:

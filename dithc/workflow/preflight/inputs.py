@@ -41,6 +41,7 @@ def _missing_files(experiment: ExperimentConfig, rules: Set[str]) -> list[str]:
     for name, dataset in experiment.datasets.items() if "ingest" in rules else ():
         paths[f"datasets.{name}.source.path"] = dataset.source.path
         paths[f"datasets.{name}.source.dem"] = getattr(dataset.source, "dem", None)
+        paths |= {f"datasets.{name}.layers.{key}.path": layer.path for key, layer in dataset.layers.items()}
     if rules & {"latents", "sample"}:
         paths |= {f"codecs.{name}.path": getattr(codec, "path", None) for name, codec in experiment.codecs.items()}
     if rules & {"features_real", "features_generated"}:
@@ -137,7 +138,8 @@ def _bands_of(
     products = [path for path in _visible_paths(Path(source.path)) if path.name.upper().endswith((PRODUCTS, PACKED))]
     if not products or not all(LEVEL_2A.search(path.name) for path in products):
         return None
-    return [band for band in source.bands or datasets.SENTINEL2_BANDS if band != datasets.NOT_OF_LEVEL_2A]
+    bands = [*(source.bands or datasets.SENTINEL2_BANDS), *dataset.layer_bands]
+    return [band for band in bands if band != datasets.NOT_OF_LEVEL_2A]
 
 
 def _visible_paths(folder: Path) -> Iterator[Path]:

@@ -9,7 +9,9 @@ import numpy as np
 import numpy.typing as npt
 from rasterio.crs import CRS
 from rasterio.enums import Resampling
+from rasterio.io import MemoryFile
 from rasterio.transform import Affine
+from rasterio.vrt import WarpedVRT
 from rasterio.warp import reproject, transform_bounds
 from rasterio.warp import transform as warp_points
 
@@ -22,6 +24,11 @@ SEMI_MAJOR_M, ECCENTRICITY_2 = 6378137.0, 0.00669437999014
 """WGS84: equatorial radius and squared eccentricity. The least radius of curvature is a (1 - e^2), at the equator."""
 MIN_STEP_M, MIN_STEP_DEGREES = 100.0, 0.001
 """Shortest distance between transformed points: PROJ iterates some projections to about a millimeter."""
+
+
+TOLERANCE = 1e-6
+"""Largest error of transformed coordinates in `warp`, in pixels of the source."""
+Resample = Literal["bilinear", "nearest"]
 
 
 def north_up(*, left: float, top: float, gsd: float) -> GeoTransform:
@@ -115,32 +122,43 @@ class Grid:
 
 
 def regrid(
-    band: npt.NDArray[Any],
-    *,
-    transform: GeoTransform,
-    grid: Grid,
-    how: Literal["bilinear", "nearest"],
-    nodata: float,
-    crs: str | None = None,
+    band: npt.NDArray[Any], *, transform: GeoTransform, grid: Grid, how: Resample, nodata: float
 ) -> npt.NDArray[Any]:
-    """Resample one band (h, w) to another grid (H, W), in the same dtype; `crs` is its system if it differs from the grid's.
+    """Resample one band (h, w) to another grid (H, W) of the same coordinate reference system and dtype.
 
-    `nodata` pixels are excluded from interpolation; a target pixel without other neighbors becomes `nodata`. Another
-    system is transformed exactly for each pixel.
+    `nodata` pixels are excluded from interpolation; a target pixel without other neighbors becomes `nodata`.
     """
-    if crs is None and how == "nearest" and (times := grid.times((band.shape[0], band.shape[1]), transform)):
+    if how == "nearest" and (times := grid.times((band.shape[0], band.shape[1]), transform)):
         return band.repeat(times, axis=0).repeat(times, axis=1)  # (H, W), same result in a tenth of the time
     target = np.full(grid.shape, nodata, dtype=band.dtype)
     reproject(
         band,
         target,
         src_transform=Affine(*transform),
-        src_crs=crs or grid.crs,
+        src_crs=grid.crs,
         src_nodata=nodata,
         dst_transform=Affine(*grid.transform),
         dst_crs=grid.crs,
         dst_nodata=nodata,
         resampling=Resampling[how],
-        **({} if crs is None else {"tolerance": 0.0}),
     )
     return target  # (H, W)
+
+
+def warp(band: Floats, *, source: Grid, grid: Grid, how: Resample) -> Floats:
+    """Resample one band (h, w) from its grid to a grid (H, W) of any system; NaN is missing, as `nodata` in `regrid`."""
+    (height, width), (rows, columns) = source.shape, grid.shape
+    profile = {"count": 1, "height": height, "width": width, "dtype": str(band.dtype), "nodata": np.nan}
+    profile |= {"crs": source.crs, "transform": Affine(*source.transform)}
+    target = {"crs": grid.crs, "transform": Affine(*grid.transform), "height": rows, "width": columns}
+    with MemoryFile() as memory:
+        with memory.open(driver="GTiff", **profile) as file:
+            file.write(band, 1)
+        # `reproject` approximates transformations to an eighth of a pixel and ignores a smaller tolerance.
+        with (
+            memory.open() as file,
+            WarpedVRT(file, resampling=Resampling[how], tolerance=TOLERANCE, nodata=np.nan, **target) as warped,
+        ):
+            values = np.full(grid.shape, np.nan, band.dtype)  # far from the source, nothing is written
+            warped.read(1, out=values)
+    return values

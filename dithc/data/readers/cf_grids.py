@@ -32,6 +32,7 @@ class FieldGrid:
     place: Georeference
     rows: Ints  # (H,) indices in the file, from north to south
     columns: Ints  # (W,) indices in the file, from west to east
+    transform: GeoTransform | None = None  # of regular axes, in meters or degrees of a system that may be unknown
     note: str | None = None  # reason why the place is incomplete
 
 
@@ -57,10 +58,13 @@ def field_grid(y: Any, x: Any, mapping: dict[str, Any] | None, *, shape: tuple[i
     if irregular:
         return FieldGrid(place=Georeference(gsd_m=0.0), rows=rows, columns=columns, note="irregular-grid")
     dx, dy = (float(np.ptp(values)) * (factor or 1.0) / (len(values) - 1) for values in (east, ys))
-    if system is None or not factor:
-        return FieldGrid(place=Georeference(gsd_m=dx if factor else 0.0), rows=rows, columns=columns, note="no-crs")
     transform = (dx, 0.0, float(east[0]) * factor - dx / 2, 0.0, -dy, float(ys.max()) * factor + dy / 2)
-    return FieldGrid(place=_georeference(system, transform, shape), rows=rows, columns=columns)
+    if system is None or not factor:
+        place, note = Georeference(gsd_m=dx if factor else 0.0), "no-crs"
+    else:
+        place, note = _georeference(system, transform, shape), None
+    own = transform if factor else None
+    return FieldGrid(place=place, rows=rows, columns=columns, transform=own, note=note)
 
 
 def _units(coordinate: Any) -> str:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -19,7 +19,7 @@ from dithc.config import datasets
 from dithc.core.artifacts import digest
 from dithc.core.logging import user_error
 from dithc.data.file_checks import combined_sha256
-from dithc.data.grids import Grid, regrid
+from dithc.data.grids import Grid, Resample, warp
 from dithc.data.raster import read_raster
 from dithc.data.readers.listing import RASTERS, Listing, state_of
 from dithc.data.readers.netcdf import SUFFIXES, BandRanges, NetcdfReader
@@ -243,7 +243,7 @@ class _Fields:
                 if path == file:
                     self._reader.read(path)  # raises its error
                 fields, step = self._reader.open(path), int(path.name)
-                if fields.grid.place.transform is None:
+                if fields.grid.transform is None:
                     raise OSError(f"it has no complete georeference ({fields.grid.note})")
                 self._steps[fields.time(step)].append(path)
                 units[file] = fields.units
@@ -262,7 +262,7 @@ class _Fields:
         if self.settings.match == "name":
             files = _related(self.files, name)
             steps = [path for path in steps if self._reader.file_of(path) in files]
-        parts = [part for part in map(self._read, dict.fromkeys(steps)) if grid.overlaps(part.grid)]
+        parts = [part for path in dict.fromkeys(steps) for part in self._read(path, grid) if grid.overlaps(part.grid)]
         if len(parts) > 1:
             raise SceneRejectedError(
                 Reason.WRONG_LAYOUT,
@@ -273,13 +273,14 @@ class _Fields:
             )
         return parts
 
-    def _read(self, path: Path) -> _Part:
+    def _read(self, path: Path, scene: Grid) -> Iterator[_Part]:
+        """Yield the values of a step, unless its coordinate system is unknown and its axes differ from the scene's."""
         fields = self._reader.open(path)
-        place, values = fields.grid.place, fields.values(int(path.name))
-        assert place.crs is not None
-        assert place.transform is not None
-        grid = Grid(crs=place.crs, epsg=place.epsg, transform=place.transform, shape=values.shape[1:])
-        return _Part(name=fields.path.name, sha256=fields.sha256, values=values, grid=grid)
+        values, place, transform = fields.values(int(path.name)), fields.grid.place, fields.grid.transform
+        assert transform is not None
+        grid = Grid(crs=place.crs or scene.crs, epsg=place.epsg, transform=transform, shape=values.shape[1:])
+        if place.crs is not None or (grid.shape == scene.shape and np.allclose(transform, scene.transform, rtol=1e-6)):
+            yield _Part(name=fields.path.name, sha256=fields.sha256, values=values, grid=grid)
 
 
 def _related(files: list[Path], name: str) -> list[Path]:
@@ -298,12 +299,11 @@ def _blocks(height: int, width: int) -> Iterator[slice]:
         yield slice(start, min(start + step, height))
 
 
-def _resample(parts: list[_Part], band: int, grid: Grid, *, how: Literal["bilinear", "nearest"]) -> Array:
+def _resample(parts: list[_Part], band: int, grid: Grid, *, how: Resample) -> Array:
     """Return a band on a grid (H, W), from the first part with a value of each pixel; NaN without a value."""
     target: Array = np.full(grid.shape, np.nan)
     for part in parts:
-        crs = None if part.grid.crs == grid.crs else part.grid.crs
-        values = regrid(part.values[band], transform=part.grid.transform, grid=grid, how=how, nodata=np.nan, crs=crs)
+        values = warp(part.values[band], source=part.grid, grid=grid, how=how)
         target = np.where(np.isnan(target), values, target)
     return target
 

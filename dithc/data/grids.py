@@ -145,20 +145,20 @@ def regrid(
     return target  # (H, W)
 
 
-def warp(band: Floats, *, source: Grid, grid: Grid, how: Resample) -> Floats:
-    """Resample one band (h, w) from its grid to a grid (H, W) of any system; NaN is missing, as `nodata` in `regrid`."""
-    (height, width), (rows, columns) = source.shape, grid.shape
-    profile = {"count": 1, "height": height, "width": width, "dtype": str(band.dtype), "nodata": np.nan}
+def warp(bands: Floats, *, source: Grid, grid: Grid, how: Resample) -> Floats:
+    """Resample bands (C, h, w) from their grid to a grid (H, W) of any system; NaN is missing, as `nodata` in `regrid`."""
+    (count, height, width), (rows, columns) = bands.shape, grid.shape
+    profile = {"count": count, "height": height, "width": width, "dtype": str(bands.dtype), "nodata": np.nan}
     profile |= {"crs": source.crs, "transform": Affine(*source.transform)}
     target = {"crs": grid.crs, "transform": Affine(*grid.transform), "height": rows, "width": columns}
     with MemoryFile() as memory:
         with memory.open(driver="GTiff", **profile) as file:
-            file.write(band, 1)
+            file.write(bands)
         # `reproject` approximates transformations to an eighth of a pixel and ignores a smaller tolerance.
         with (
             memory.open() as file,
             WarpedVRT(file, resampling=Resampling[how], tolerance=TOLERANCE, nodata=np.nan, **target) as warped,
         ):
-            values = np.full(grid.shape, np.nan, band.dtype)  # far from the source, nothing is written
-            warped.read(1, out=values)
+            values = np.full((count, rows, columns), np.nan, bands.dtype)  # far from the source, nothing is written
+            warped.read(out=values)
     return values

@@ -47,9 +47,15 @@ class FieldFile:
 
         self.path, self._source = path, source
         with open_regular(path) as file:
-            engine = ENGINES.get(file.read(4))
-        if engine is None:
-            raise OSError("the file is neither NetCDF-3 nor NetCDF-4")
+            start = file.read(4)
+        if (engine := ENGINES.get(start)) is None:
+            raise SceneRejectedError(
+                Reason.READ_ERROR,
+                "the file is neither NetCDF-3 nor NetCDF-4",
+                got="NetCDF-3 with 64-bit numbers (CDF-5)" if start == b"CDF\5" else f"first bytes {start!r}",
+                expected="NetCDF-3 (classic or 64-bit offset) or NetCDF-4",
+                fix="convert it (`nccopy -k nc4 FILE NEW`), or replace it if it is damaged",
+            )
         self._dataset = xarray.open_dataset(path, engine=engine, decode_timedelta=False)
         names: dict[str, set[str]] = {role: set() for role in ROLES}
         self._bands = [self._find(name, names) for name in source.bands]
@@ -127,13 +133,16 @@ class FieldFile:
         dims = {str(dim): self._role(str(dim)) for dim in field.dims}
         if not {"y", "x"} & set(dims.values()) and list(dims.values()).count(None) == 2:
             dims |= dict(zip((dim for dim, role in dims.items() if role is None), "yx", strict=True))
-        others = [dim for dim, role in dims.items() if role is None and (level or field.sizes[dim] > 1)]
+        free = [dim for dim, role in dims.items() if role is None]
+        others = [dim for dim in free if field.sizes[dim] > 1]
+        if level and not others:  # of single values, the dimension with this value
+            others = [dim for dim in free if len(self._matches(dim, float(level)))] or free
         roles = [role for role in dims.values() if role is not None]
         if sorted({*roles} - {"time"}) != ["x", "y"] or len({*roles}) < len(roles) or len(others) != bool(level):
             raise _layout_error(
                 f"the dimensions of {name!r} are ambiguous",
                 got=", ".join(f"{dim} ({field.sizes[dim]}, {role or 'no role'})" for dim, role in dims.items()),
-                expected="y, x, optionally time, and one more dimension if the band names a value of it",
+                expected="y, x, optionally time, and one more dimension of several values if the band names a value of it",
             )
         if level:
             field = field.isel({others[0]: self._level(others[0], float(level))})
@@ -144,11 +153,19 @@ class FieldFile:
         return field
 
     def _level(self, dim: str, level: float) -> int:
-        values = np.asarray(self._dataset.variables[dim].values if dim in self._dataset.variables else [], np.float64)
-        matches = np.flatnonzero(np.isclose(values, level, rtol=1e-5, atol=0.0))
+        matches = self._matches(dim, level)
         if len(matches) != 1:
-            raise _missing_error(f"{dim!r} has no value {level:g}", got=", ".join(f"{value:g}" for value in values))
+            values = ", ".join(f"{value:g}" for value in self._coordinate(dim))
+            raise _missing_error(f"{dim!r} has no value {level:g}, or has it twice", got=values)
         return int(matches[0])
+
+    def _matches(self, dim: str, level: float) -> Any:
+        """Return the indices of a value of a dimension."""
+        return np.flatnonzero(np.isclose(self._coordinate(dim), level, rtol=1e-5, atol=0.0))
+
+    def _coordinate(self, dim: str) -> Floats:
+        variable = self._dataset.variables.get(dim)
+        return np.asarray([] if variable is None or variable.dtype.kind not in "iuf" else variable.values, np.float64)
 
     def _role(self, dim: str) -> str | None:
         """Return time, y or x for a dimension by its coordinate's metadata, else by its name; None for others."""

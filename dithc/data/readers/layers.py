@@ -29,8 +29,8 @@ from dithc.data.scene import Array, Mask, PixelBuffer, Reason, Scene, SceneRejec
 
 CACHED_BYTES = 512 << 20
 """Most bytes of decoded rasters that a layer keeps for the next scenes, in addition to the last raster."""
-BLOCK_PIXELS = 1 << 22
-"""Pixels of a scene that are resampled together."""
+BLOCK_VALUES = 1 << 22
+"""Values of a scene that are resampled together."""
 SHIFT = 1 << 15
 """Difference of the numbers that uint16 and int16 store for the same value."""
 
@@ -92,17 +92,20 @@ class Layers:
         grid = Grid(crs=place.crs, epsg=place.epsg, transform=place.transform, shape=(height, width))
         pixels, mask, notes = canvas.widened(scene.pixels), scene.mask.copy(), list(scene.notes)
         shift = SHIFT if pixels.dtype == np.uint16 else 0
-        targets, hashes = iter(zip(self.bands, pixels[count:], *self.scaling, strict=True)), {"scene": scene.sha256}
+        first, hashes = 0, {"scene": scene.sha256}
         for name, layer in self._layers.items():
             parts = layer.parts(scene, grid, self._name_of(scene))
             missing = np.zeros(mask.shape, bool)
-            for index, (band, target, scale, offset) in zip(range(len(layer.bands)), targets, strict=False):
-                for rows in _blocks(height, width):
-                    values = _resample(parts, index, grid.rows(rows.start, rows.stop), how=layer.settings.resampling)
-                    invalid = np.isnan(values)
-                    numbers = stored_physical(values - np.float64(offset), scale=scale, invalid=invalid, units=band)
-                    target[rows] = numbers if not shift else np.where(invalid, 0, numbers.astype(np.int32) + shift)
-                    missing[rows] |= invalid
+            bands = slice(first, first + len(layer.bands))
+            first = bands.stop
+            for rows in _blocks(height, width * len(layer.bands)):
+                values = _resample(parts, len(layer.bands), grid.rows(rows.start, rows.stop), layer.settings.resampling)
+                invalid = np.isnan(values)  # (L, rows, W)
+                missing[rows] |= invalid.any(axis=0)
+                columns = zip(self.bands[bands], values, invalid, *(part[bands] for part in self.scaling), strict=True)
+                for target, (band, plane, hole, scale, offset) in zip(pixels[count:][bands], columns, strict=True):
+                    numbers = stored_physical(plane - np.float64(offset), scale=scale, invalid=hole, units=band)
+                    target[rows] = np.where(hole, 0, numbers.astype(np.int32) + shift)
                 canvas.release()
             if not (mask[~missing] != Mask.INVALID).any():
                 raise _missing_error(layer, scene, parts)
@@ -292,19 +295,18 @@ def _related(files: list[Path], name: str) -> list[Path]:
     return [file for file in files if contains(file.stem, name) or contains(name, file.stem)]
 
 
-def _blocks(height: int, width: int) -> Iterator[slice]:
-    """Yield slices of the rows of a scene."""
-    step = max(1, BLOCK_PIXELS // width)
+def _blocks(height: int, values: int) -> Iterator[slice]:
+    """Yield slices of the rows of a scene, which have so many values each."""
+    step = max(1, BLOCK_VALUES // values)
     for start in range(0, height, step):
         yield slice(start, min(start + step, height))
 
 
-def _resample(parts: list[_Part], band: int, grid: Grid, *, how: Resample) -> Array:
-    """Return a band on a grid (H, W), from the first part with a value of each pixel; NaN without a value."""
-    target: Array = np.full(grid.shape, np.nan)
+def _resample(parts: list[_Part], bands: int, grid: Grid, how: Resample) -> Array:
+    """Return the bands on a grid (L, H, W), from the first part with a value of each pixel; NaN without a value."""
+    target: Array = np.full((bands, *grid.shape), np.nan)
     for part in parts:
-        values = warp(part.values[band], source=part.grid, grid=grid, how=how)
-        target = np.where(np.isnan(target), values, target)
+        target = np.where(np.isnan(target), warp(part.values, source=part.grid, grid=grid, how=how), target)
     return target
 
 

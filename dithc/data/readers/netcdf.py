@@ -24,6 +24,8 @@ LEVELS = 65_000
 """Most steps between the extremes of a band; 65,535 numbers of int16 without the no-data value and rounded ends."""
 MAX_ERROR = 0.01
 """Largest rounding error, half a step, as a share of the mean absolute deviation of a band."""
+FLOAT32_STEPS = 2.0**24
+"""Numbers of steps up to which float32 is exact."""
 log = get_logger(__name__)
 
 
@@ -146,21 +148,24 @@ class BandRanges:
     def scaling(self, bands: list[str], folder: Path) -> tuple[list[float], list[float]]:
         """Return scale and offset of each band; UserError if the rounding error of one exceeds `MAX_ERROR` deviations.
 
-        Scales are powers of two and offsets their multiples, so that float32 represents stored * scale + offset exactly.
+        Scales are powers of two and offsets their multiples, so that float32 represents stored * scale + offset exactly if
+        all values are below 2^24 scales. Larger values add the spacing of float32 to the rounding error.
         """
         scales, offsets = [], []
         deviations = self._deviations / np.maximum(self._number, 1)
         for name, low, high, deviation in zip(bands, self._low, self._high, deviations, strict=True):
             low, high = (float(low), float(high)) if low <= high else (0.0, 0.0)  # without a valid cell
             scale = 2.0 ** ceil(log2((high - low or abs(high) or 1.0) / LEVELS))
-            if high > low and scale / 2 > MAX_ERROR * deviation:
+            largest = max(abs(low), abs(high))
+            error = scale / 2 + (float(np.spacing(np.float32(largest))) if largest >= FLOAT32_STEPS * scale else 0.0)
+            if high > low and error > MAX_ERROR * deviation:
                 raise user_error(
                     f"the stored numbers are too coarse for the band {name!r} of {folder}",
-                    got=f"values from {low:.6g} to {high:.6g} in steps of {scale:.3g}, with a deviation of {deviation:.3g}",
+                    got=f"values from {low:.6g} to {high:.6g} with errors up to {error:.3g} and a deviation of {deviation:.3g}",
                     expected=f"a rounding error of at most {MAX_ERROR:g} deviations",
-                    fix="declare the fill value as `nodata`, or transform the variable (logarithm, root) before ingestion",
+                    fix="declare the fill value as `nodata`, or transform the variable (anomaly, logarithm) before ingestion",
                 )
-            log.info(f"{name}: stored in steps of {scale:.3g}; the largest rounding error is {scale / 2:.3g}")
+            log.info(f"{name}: stored in steps of {scale:.3g}; the largest rounding error is {error:.3g}")
             scales.append(scale)
             offsets.append(scale * round((high + low) / 2 / scale))
         return scales, offsets

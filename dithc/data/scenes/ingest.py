@@ -70,6 +70,7 @@ def ingest_scenes(
             "schema_version": SCHEMA_VERSION,
             "kind": dataset.source.kind,
             **stats.first,
+            "layers": dataset.layer_bands,
             "classes": scenes.classes,
             "counts": stats.summary(),
             "stacks": record.stacks.entries,

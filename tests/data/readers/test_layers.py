@@ -16,17 +16,18 @@ from dithc.config import datasets
 from dithc.core.logging import UserError
 from dithc.data import ingest_scenes
 from dithc.data.raster import write_geotiff
-from dithc.data.readers import read_scenes
+from dithc.data.readers import layers, read_scenes
 from dithc.data.scene import Mask, Reason, Rejection, Scene
+from dithc.data.scenes import stacks
 from tests.inputs.netcdf_fields import write_cordex
 
 RADAR: dict[str, Any] = {"kind": "geotiff", "bands": ["VV"], "units": "dB"}
 LEFT, TOP, SIDE = 500_000.0, 5_000_000.0, 40  # a scene of 40 x 40 pixels of 10 m in zone 33 north
 
 
-def dataset(source: dict[str, Any], **layers: dict[str, Any]) -> datasets.DatasetConfig:
+def dataset(source: dict[str, Any], **added: dict[str, Any]) -> datasets.DatasetConfig:
     rendering = {"bands": [source["bands"][0]] * 3, "low": 0, "high": 1}
-    content = {"title": "x", "codec": "n", "source": source, "layers": layers, "rendering": rendering}
+    content = {"title": "x", "codec": "n", "source": source, "layers": added, "rendering": rendering}
     return datasets.DatasetConfig.model_validate(content)
 
 
@@ -63,15 +64,15 @@ def test_layers_of_real_places_equal_rasterio_in_every_pixel(real_data: Callable
     root = real_data("s2_l1c_l2a_pairs")
     bands = ["B01", "B02", "B03", "B04", "B05", "B06", "B07", "B08", "B8A", "B09", "B11", "B12"]
     folders = {"S1RTC": ["VV", "VH"], "DEM": ["DEM"], "LULC": ["cover"]}
-    layers = {
+    added = {
         name.lower(): {"kind": "geotiff", "path": str(root / name), "bands": names, "units": unit, "match": match}
         for (name, names), unit, match in zip(
             folders.items(), ("dB", "m", "class"), ("name", "place", "place"), strict=True
         )
     }
-    layers["lulc"]["resampling"] = "nearest"
+    added["lulc"]["resampling"] = "nearest"
     source = {"kind": "sentinel2-array", "path": str(root / "S2L2A"), "bands": bands, "units": "dn", "offset": 0}
-    scenes = read(dataset(source, **layers))
+    scenes = read(dataset(source, **added))
     assert len(scenes) == 2
     for scene in scenes:
         assert isinstance(scene, Scene)
@@ -120,7 +121,7 @@ def test_predictors_equal_interpolation_of_xarray_at_the_places_and_times_of_tar
     coarse.close()
     coarse.to_netcdf(predictors / "CNRM-CM5_1961-1980.nc", engine="h5netcdf")
     coarse.to_netcdf(predictors / "MPI_1961-1980.nc", engine="h5netcdf")
-    layers = {
+    added = {
         "predictors": {
             "kind": "netcdf",
             "path": str(predictors),
@@ -131,7 +132,7 @@ def test_predictors_equal_interpolation_of_xarray_at_the_places_and_times_of_tar
         "orography": {"kind": "netcdf", "path": str(predictors / "Static_fields.nc"), "bands": ["orog"]},
     }
     source = {"kind": "netcdf", "path": str(target.parent), "bands": ["tasmax", "pr"]}
-    first, rejected, last = read(dataset(source, **layers))
+    first, rejected, last = read(dataset(source, **added))
     assert isinstance(rejected, Rejection)  # the second day has no predictors
     assert rejected.error.reason == Reason.MISSING_BAND
     fine = xr.open_dataset(target, engine="h5netcdf")
@@ -142,8 +143,8 @@ def test_predictors_equal_interpolation_of_xarray_at_the_places_and_times_of_tar
         planes = [*(fine[name].values[day] for name in ("tasmax", "pr")), *(expected[name].values for name in names)]
         errors = np.abs(physical(scene) - np.stack([*planes, orography])[:, ::-1]).max(axis=(1, 2))
         assert (errors <= np.array(scene.scale) * 0.5001).all(), errors / scene.scale
-    layers["predictors"]["match"] = "place"
-    settings = dataset(source, **layers)
+    added["predictors"]["match"] = "place"
+    settings = dataset(source, **added)
     ambiguous = next(iter(read_scenes(settings.source, target.parent, settings.layers)))
     assert isinstance(ambiguous, Rejection)
     assert "CNRM-CM5_1961-1980.nc, MPI_1961-1980.nc" in ambiguous.error.got
@@ -181,6 +182,28 @@ def test_a_changed_layer_rereads_scenes_and_changes_their_hashes(tmp_path: Path)
     changed = ingest(values[::-1])  # the same range, and the same scale
     assert changed != first
     assert ingest(values) == first
+
+
+def test_a_scene_that_fills_a_stack_is_written_in_place_with_its_layers(
+    safe_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = {"kind": "sentinel2", "path": str(safe_folder), "bands": ["B02", "B05"]}
+    (scene,) = read_scenes(datasets.Sentinel2Source.model_validate(source), safe_folder)
+    assert isinstance(scene, Scene)
+    values = np.random.default_rng(0).normal(-12, 3, scene.mask.shape).astype(np.float32)
+    write_layer(tmp_path / "radar/a.tif", values, transform=scene.place.transform, epsg=scene.place.epsg)
+    settings = dataset(source, radar={**RADAR, "path": str(tmp_path / "radar")})
+    stacked = []
+    for name, shard_bytes in (("memory", 1 << 30), ("file", 50_000)):
+        monkeypatch.setattr(stacks, "SHARD_BYTES", shard_bytes)
+        monkeypatch.setattr(layers, "BLOCK_VALUES", shard_bytes // 100)
+        ingest_scenes(settings, safe_folder, out=tmp_path / name)
+        stacked.append(np.load(tmp_path / name / "stack-00000.npy")[0])  # (3, 96, 96)
+    np.testing.assert_array_equal(*stacked)
+    np.testing.assert_array_equal(stacked[0][:2], scene.pixels)
+    scenes = read_scenes(settings.source, safe_folder, settings.layers)
+    (scales, offsets), _ = scenes.shared[1]
+    assert np.abs(stacked[0][2] * scales[0] + offsets[0] - values).max() <= scales[0] / 2
 
 
 def test_unusable_layers_are_errors_before_scenes_are_read(tmp_path: Path) -> None:

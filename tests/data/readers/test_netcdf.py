@@ -217,6 +217,21 @@ def test_static_bands_repeat_and_levels_select_by_value(tmp_path: Path) -> None:
         assert (np.abs(physical(scene) - truth).max(axis=(1, 2)) <= np.array(scene.scale) / 2).all()
 
 
+def test_a_level_selects_among_dimensions_of_one_value(tmp_path: Path) -> None:
+    u = np.random.default_rng(2).normal(size=(1, 2, 1, 6, 8))
+    coordinates = {"member": ["r1i1p1"], "plev": [850.0, 500.0], "height": [2.0]}
+    folder = write(tmp_path / "in", u, dims="member plev height y x", **coordinates)
+    single = write(tmp_path / "one", u[:, :1], dims="member plev height y x", **coordinates | {"plev": [500.0]})
+    for source, name, expected in (
+        (folder, "v@500", u[0, 1, 0]),
+        (single, "v@500", u[0, 0, 0]),
+        (single, "v@2", u[0, 0, 0]),
+    ):
+        scene = read_one(source, bands=[name])
+        assert np.abs(physical(scene)[0] - expected).max() <= scene.scale[0] / 2
+    assert "plev (1, no role)" in read_error(single, bands=["v@7"]).got
+
+
 def test_wrong_files_are_rejected_with_the_reason(tmp_path: Path) -> None:
     cube = np.stack([ramp()] * 3)
     lat, lon = 10.0 + np.arange(6), np.arange(8.0)
@@ -241,7 +256,10 @@ def test_wrong_files_are_rejected_with_the_reason(tmp_path: Path) -> None:
     folder = write(tmp_path / "damaged", np.random.default_rng(0).normal(size=(99, 99)))
     (folder / "a.nc").write_bytes((folder / "a.nc").read_bytes()[:20_000])
     (folder / "b.nc").write_text("CSV")
-    assert [rejection.error.reason for rejection in read_all(folder, bands=["v"])] == [Reason.READ_ERROR] * 2
+    (folder / "c.nc").write_bytes(b"CDF\5")
+    rejections = read_all(folder, bands=["v"])
+    assert [rejection.error.reason for rejection in rejections] == [Reason.READ_ERROR] * 3
+    assert "nccopy" in rejections[2].error.fix
 
 
 def test_fields_without_a_known_place_are_read_with_a_note_and_a_warning(
@@ -274,6 +292,8 @@ def test_a_band_whose_rounding_exceeds_a_hundredth_of_its_deviation_is_an_error(
     ):
         read_all(write(tmp_path / "in", np.where(values > 9, 3e6, values)), bands=["v"])
     assert read_one(write(tmp_path / "fine", values), bands=["v"]).scale == [2.0**-9]
+    with pytest.raises(UserError, match=r"too coarse for the band 'v'(.|\n)*errors up to 0\.0625 "):  # of float32
+        read_all(write(tmp_path / "far", 1e6 + 1e-3 * values), bands=["v"])
 
 
 def test_predictors_of_cordex_are_bands_of_a_coarse_grid(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ def test_experiment_dry_run_plans_all_stages(project: Path, experiment: str, pro
     assert done.returncode == 0, done.stdout[-3000:]
     scored = (
         ("sample", "features_real", "features_generated", "fid")
-        if not experiment.startswith("restore")
+        if "\nrestorations:" not in (ROOT / f"config/experiments/{experiment}.yaml").read_text()
         else ("restore",)
     )
     for rule in ("ingest", "tiles", "latents", *scored, "report"):

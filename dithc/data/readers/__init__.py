@@ -118,6 +118,7 @@ class SceneSource:
         if not isinstance(self._reader, ImageFolderReader):
             check_splits(self.folder, self._reader.paths, single=True)
         if self._layers:
+            self._reader.listing.read(self._layers.files)
             self._layers.report()
         return self._reader.listing.report()
 

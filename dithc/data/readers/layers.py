@@ -60,6 +60,7 @@ class Layers:
         self.units = [unit for layer in layers for unit in layer.units]
         scales, offsets = ([step for layer in layers for step in layer.scaling[part]] for part in (0, 1))
         self.scaling = scales, offsets
+        self.files = [file for layer in layers for file in layer.files]
         self.memory_bytes = sum(layer.memory_bytes for layer in layers)
 
     def state(self) -> dict[str, str]:

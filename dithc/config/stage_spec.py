@@ -52,9 +52,11 @@ def _synthesize(experiment: ExperimentConfig, name: str) -> dict[str, Any]:
 
 def _ingest(experiment: ExperimentConfig, name: str) -> dict[str, Any]:
     dataset = experiment.datasets[name]
-    source, layers = dataset.source, dataset.model_dump(mode="json", include={"layers"})
+    source = dataset.source
     plain = _plugin_spec(source) if isinstance(source, datasets.PluginSource) else source.model_dump(mode="json")
-    return {"source": plain} | (layers if dataset.layers else {})
+    # The prefix separates names from `LOCATIONS`: a layer may be named `dem`.
+    layers = {f"layer {name}": layer.model_dump(mode="json") for name, layer in dataset.layers.items()}
+    return {"source": plain, **layers}
 
 
 def _tiles(experiment: ExperimentConfig, name: str) -> dict[str, Any]:

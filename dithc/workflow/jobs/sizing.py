@@ -42,6 +42,8 @@ SOURCE_BANDS = {"sentinel2": 13, "sentinel2-stac": 13, "image-folder": 3}
 ITEMS, MAX_FILES = (".json", ".geojson"), 100_000
 SHARDS, SHARD_PART_BYTES = (".tar", ".parquet"), 64 << 20  # readers hold one image, or one row group, at a time
 NEAR_BYTES, NEAR_PAIRS_MB = 1700, 160.0  # memory per tile and for pairs in the search for near duplicates
+EXPANSION = 12  # bytes of decoded 4-byte values per byte of a file, which may be compressed to a third
+LAYER_MB = 512  # decoded files that a layer keeps
 SHARE = 1.25  # factor on the sum, for heap fragmentation
 
 
@@ -86,13 +88,13 @@ def _tokens(experiment: ExperimentConfig, run: training.RunConfig) -> int:
     return max(1, dataset.tiles.size // (experiment.codecs[dataset.codec].downsampling_factor * run.model.patch)) ** 2
 
 
-def source_files(dataset: datasets.DatasetConfig) -> tuple[int, int, int]:
-    """Return number, total bytes and largest bytes of a dataset's source files; zeros without a folder.
+def source_files(root: str | None) -> tuple[int, int, int]:
+    """Return number, total bytes and largest bytes of the files of a source or layer; zeros without a folder.
 
     Archives of images count with the part that a reader holds in memory.
     """
     count = total = largest = 0
-    for path in islice(_paths_below(dataset.source.path), MAX_FILES):
+    for path in islice(_paths_below(root), MAX_FILES):
         with suppress(OSError):  # the reader rejects a dangling link
             size = path.stat().st_size
             part = min(size, SHARD_PART_BYTES) if path.name.lower().endswith(SHARDS) else size
@@ -120,12 +122,11 @@ def _scene_mb(experiment: ExperimentConfig, name: str) -> tuple[float, float]:
     if synthetic is not None:
         scene_mb = bands * synthetic.size**2 * 4 / MB
         return scene_mb, scene_mb * _scenes(experiment, name)
-    count, total, largest = source_files(dataset)
+    count, total, largest = source_files(dataset.source.path)
     total_mb = 3 * total / MB if count else _ingested(experiment, name)[1]
     if dataset.source.kind in READING_BYTES or not count:
         return bands * datasets.SENTINEL2_SIDE**2 * 2 / MB, total_mb
-    # A file contains one scene of all bands, possibly compressed to a third. In 4-byte values it needs up to 12 times that.
-    return 12 * largest / MB, total_mb
+    return EXPANSION * largest / MB, total_mb
 
 
 def _ingested(experiment: ExperimentConfig, name: str) -> tuple[float, float]:
@@ -146,7 +147,8 @@ def _ingest(experiment: ExperimentConfig, name: str, _: int) -> tuple[float, flo
     scene_mb, total_mb = _scene_mb(experiment, name)
     if dataset.source.kind in READING_BYTES and dataset.source.synthetic is None:
         scene_mb = READING_BYTES[dataset.source.kind] * datasets.SENTINEL2_SIDE**2 / MB
-    return PLAIN_MB + 2.2 * scene_mb, 0.0, 4 * total_mb
+    layers_mb = sum(EXPANSION * source_files(layer.path)[2] / MB + LAYER_MB for layer in dataset.layers.values())
+    return PLAIN_MB + 2.2 * scene_mb + layers_mb, 0.0, 4 * total_mb
 
 
 def _tiles(experiment: ExperimentConfig, name: str, _: int) -> tuple[float, float, float]:
@@ -165,7 +167,7 @@ def _scenes(experiment: ExperimentConfig, name: str) -> float:
     if synthetic is not None:
         return synthetic.scenes * (synthetic.classes if dataset.source.kind == "image-folder" else 1)
     if dataset.source.kind not in READING_BYTES or root is None:
-        found = source_files(dataset)[0]
+        found = source_files(dataset.source.path)[0]
     elif dataset.source.kind == "sentinel2-stac":
         found = sum(file.lower().endswith(ITEMS) for _, _, files in os.walk(root) for file in files)
     else:

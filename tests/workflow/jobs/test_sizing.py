@@ -112,7 +112,7 @@ def test_memory_for_archived_images_is_independent_of_archive_size(tmp_path: Pat
             file.truncate(size)
     content = large().model_dump(mode="json")
     content["datasets"]["d"]["source"]["path"] = str(tmp_path / "train.tar" if is_file else tmp_path)
-    found = source_files(load(content).datasets["d"])
+    found = source_files(load(content).datasets["d"].source.path)
     assert found == (1 if is_file else 2, 2**40 + (0 if is_file else 1000), SHARD_PART_BYTES)
 
 

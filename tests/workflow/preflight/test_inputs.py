@@ -87,6 +87,21 @@ def test_missing_inputs_of_planned_jobs_are_reported(input_folder: Path, removed
         assert report(machine={"inputs_visible_on": "nodes"}) == "", "nodes may have other files"
 
 
+def test_layers_are_inputs_of_ingestion(input_folder: Path) -> None:
+    content, specs = settings(bands=["B02", "B03", "B04", "B10", "B11", "B12"]), []
+    layer = {"kind": "geotiff", "path": "dem.tif", "bands": ["DEM"], "units": "m"}
+    content["datasets"]["d"]["layers"] = {"dem": layer}
+    with pytest.raises(UserError, match=r"datasets.d.layers.dem.path: dem.tif: no such file"):
+        check_inputs(ExperimentGraph(content), RULES)
+    for text in ("a", "b"):
+        (input_folder / "dem.tif").write_text(text)
+        check_inputs(ExperimentGraph(content), RULES)
+        specs.append(ExperimentGraph(content).spec("ingest", "d"))
+    assert specs[0] != specs[1]
+    assert "dem.tif" not in specs[0]
+    assert "layer dem" in stage_spec(ExperimentGraph(content).experiment, "ingest", "d")
+
+
 def test_empty_folders_and_wrong_path_types_are_reported(input_folder: Path) -> None:
     (input_folder / "inception").unlink()
     (input_folder / "inception").mkdir()

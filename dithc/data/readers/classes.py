@@ -10,20 +10,14 @@ from dithc.data.file_checks import printable
 
 KINDS = {
     "train": ("train", "training", "trn", "trainval"),
-    "val": ("val", "valid", "validation", "minival"),
-    "dev": ("dev",),
-    "eval": ("eval", "evaluation"),
-    "test": ("test", "testing", "tst"),
-    "holdout": ("holdout", "heldout"),
-    "unlabeled": ("unlabeled", "unlabelled"),
+    "val": ("val", "valid", "validation", "dev"),
+    "test": ("test", "testing", "tst", "eval", "evaluation", "holdout"),
 }
 """Kinds of splits, in the order in which the fix prefers them, and their names."""
 SPLIT_NAMES = {name: kind for kind, names in KINDS.items() for name in names}
-AMBIGUOUS = {"unlabeled"}
-"""Kinds that are also class names, next to a class of trains. They count only if every folder is a split."""
 NOISE = r"set|split|data|images?|imgs?|part|shard"
 SPLIT, IGNORED = re.compile(rf"({'|'.join(SPLIT_NAMES)})(?:{NOISE})*"), re.compile(rf"(?:{NOISE}|of|tar|parquet)+")
-SEPARATORS, HELD_OUT = re.compile(r"[-=_.\s\d]+"), re.compile(r"\b(hold|held)[-_. ]out")
+SEPARATORS = re.compile(r"[-=_.\s\d]+")
 log = get_logger(__name__)
 
 
@@ -68,8 +62,7 @@ def check_splits(folder: Path, paths: Iterable[Path], *, single: bool = False) -
         ordered = [splits[kind][0] for kind in KINDS if kind in splits]
         split, name = ordered[0], printable(ordered[0].name)
         is_all = sum(map(len, splits.values())) == counts[parent]
-        is_mixed = len(ordered if is_all else splits.keys() - AMBIGUOUS) > 1
-        if not is_mixed and (single or not is_all or not split.is_dir() or not _is_only(split, folder, counts)):
+        if len(ordered) < 2 and (single or not is_all or not split.is_dir() or not _is_only(split, folder, counts)):
             continue
         names = ", ".join(printable(node.name) for node in ordered)
         if single:
@@ -89,7 +82,7 @@ def check_splits(folder: Path, paths: Iterable[Path], *, single: bool = False) -
 
 def _find_splits(name: str) -> Iterator[tuple[str, str]]:
     """Yield the kind of each split in a name, and the name without it, numbers and words such as `images`."""
-    tokens = [token for token in SEPARATORS.split(HELD_OUT.sub("holdout", name.casefold())) if token]
+    tokens = [token for token in SEPARATORS.split(name.casefold()) if token]
     for index, token in enumerate(tokens):
         if match := SPLIT.fullmatch(token):
             remainder = (part for part in [*tokens[:index], "*", *tokens[index + 1 :]] if not IGNORED.fullmatch(part))

@@ -97,6 +97,11 @@ class Grid:
         (left, right), (bottom, top) = sorted((c, c + a * self.shape[1])), sorted((f, f + e * self.shape[0]))
         return left, right, bottom, top
 
+    @property
+    def is_global(self) -> bool:
+        """True if the columns cover all longitudes once."""
+        return _system(self.crs).is_geographic and abs(self.transform[0] * self.shape[1] - 360.0) < MIN_STEP_DEGREES
+
     def rows(self, first: int, last: int) -> "Grid":
         """Return the grid of the rows `first` to `last - 1`."""
         a, b, c, d, e, f = self.transform

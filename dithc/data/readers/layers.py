@@ -283,6 +283,10 @@ class _Fields:
         values, place, transform = fields.values(int(path.name)), fields.grid.place, fields.grid.transform
         assert transform is not None
         grid = Grid(crs=place.crs or scene.crs, epsg=place.epsg, transform=transform, shape=values.shape[1:])
+        if grid.is_global:  # repeated, because scenes at the antimeridian have longitudes on both sides or above 180
+            values = np.concatenate([values[..., -1:], values, values], axis=2)
+            a, b, c, d, e, f = transform
+            grid = replace(grid, transform=(a, b, c - a, d, e, f), shape=values.shape[1:])
         if place.crs is not None or (grid.shape == scene.shape and np.allclose(transform, scene.transform, rtol=1e-6)):
             yield _Part(name=fields.path.name, sha256=fields.sha256, values=values, grid=grid)
 

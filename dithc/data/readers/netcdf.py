@@ -63,7 +63,7 @@ class NetcdfReader:
             file, note = next(iter(unplaced.items()))
             log.warning(
                 f"{len(unplaced)} of {len(files)} files have no complete georeference, such as {file.name} ({note}): their "
-                "scenes have no place; add coordinates and `grid_mapping` by the CF conventions"
+                "scenes have no place, and layers apply to scenes of their grid only; add `grid_mapping` (CF conventions)"
             )
 
     def __getstate__(self) -> dict[str, Any]:

@@ -40,11 +40,13 @@ def physical(scene: Scene) -> np.ndarray:
     return scene.pixels * scale + offset
 
 
-def write_scene(folder: Path, *, name: str = "a", dtype: str = "uint16", epsg: int = 32633) -> dict[str, Any]:
+def write_scene(folder: Path, *, name: str = "a", dtype: str = "uint16", **grid: Any) -> dict[str, Any]:
     """Write a scene of one band, and return the source."""
     folder.mkdir(exist_ok=True)
     pixels = np.random.default_rng(0).integers(1, 200, (1, SIDE, SIDE)).astype(dtype)
-    write_geotiff(folder / f"{name}.tif", pixels, transform=(10.0, 0.0, LEFT, 0.0, -10.0, TOP), epsg=epsg)
+    write_geotiff(
+        folder / f"{name}.tif", pixels, **{"transform": (10.0, 0.0, LEFT, 0.0, -10.0, TOP), "epsg": 32633} | grid
+    )
     units = "byte" if dtype == "uint8" else "dn"
     return {"kind": "geotiff", "path": str(folder), "bands": ["B"], "units": units}
 
@@ -148,6 +150,25 @@ def test_predictors_equal_interpolation_of_xarray_at_the_places_and_times_of_tar
     ambiguous = next(iter(read_scenes(settings.source, target.parent, settings.layers)))
     assert isinstance(ambiguous, Rejection)
     assert "CNRM-CM5_1961-1980.nc, MPI_1961-1980.nc" in ambiguous.error.got
+
+
+@pytest.mark.parametrize("west", [0.0, -180.0, 5.0])
+def test_global_fields_are_continuous_at_the_antimeridian(tmp_path: Path, west: float) -> None:
+    place = {"epsg": 32601, "transform": (500.0, 0.0, 250_000.0, 0.0, -500.0, TOP)}
+    source = write_scene(tmp_path / "in", **place)  # from 179.8 degrees east to 179.9 west
+    rng, lat, lon = np.random.default_rng(0), np.arange(40.0, 51.0, 2.0), west + 10.0 * np.arange(36)
+    field = xr.DataArray(rng.normal(size=(6, 36)), {"lat": lat, "lon": lon}, name="t")
+    (tmp_path / "era").mkdir()
+    field.to_netcdf(tmp_path / "era/a.nc", engine="h5netcdf")
+    (scene,) = read(dataset(source, era={"kind": "netcdf", "path": str(tmp_path / "era"), "bands": ["t"]}))
+    assert isinstance(scene, Scene)
+    xs, ys = np.meshgrid(250_000.0 + 500 * (np.arange(SIDE) + 0.5), TOP - 500 * (np.arange(SIDE) + 0.5))
+    lon, lat = pyproj.Transformer.from_crs(32601, 4326, always_xy=True).transform(xs, ys)
+    assert lon.max() > 179
+    assert lon.min() < -179
+    wide = xr.concat([field.assign_coords(lon=field.lon + turn) for turn in (-360, 0, 360)], "lon")
+    expected = wide.interp(lon=(("y", "x"), lon), lat=(("y", "x"), lat)).values
+    assert np.abs(physical(scene)[1] - expected).max() <= scene.scale[1] / 2 + 1e-6  # of coordinates
 
 
 def test_names_select_the_date_and_files_elsewhere_are_not_used(tmp_path: Path) -> None:

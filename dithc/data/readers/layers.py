@@ -21,7 +21,7 @@ from dithc.core.logging import user_error
 from dithc.data.file_checks import combined_sha256
 from dithc.data.grids import Grid, Resample, warp
 from dithc.data.raster import read_raster
-from dithc.data.readers.listing import RASTERS, Listing, state_of
+from dithc.data.readers.listing import RASTERS, Listing, scene_id, state_of
 from dithc.data.readers.netcdf import SUFFIXES, BandRanges, NetcdfReader
 from dithc.data.readers.rasters import as_chw
 from dithc.data.readers.tags import check_tags
@@ -222,7 +222,7 @@ class _Rasters:
         sha256 = combined_sha256({path.name: path for path in (file, *info.companions)})
         while self._parts and sum(part.values.nbytes for part in self._parts.values()) > CACHED_BYTES:
             del self._parts[next(iter(self._parts))]
-        self._parts[file] = _Part(name=file.name, sha256=sha256, values=values, grid=grid)
+        self._parts[file] = _Part(name=scene_id(file, self.folder), sha256=sha256, values=values, grid=grid)
         return self._parts[file]
 
 
@@ -233,11 +233,8 @@ class _Fields:
         self.name, self.settings, self.folder = name, settings, Path(settings.path)
         self.bands = settings.bands
         self._reader = NetcdfReader(settings, self.folder)
-        self.listing, self.scaling, self.memory_bytes = (
-            self._reader.listing,
-            self._reader.scaling,
-            self._reader.memory_bytes,
-        )
+        self.listing, self.scaling = self._reader.listing, self._reader.scaling
+        self.memory_bytes = self._reader.memory_bytes
         self.files = sorted({self._reader.file_of(path) for path in self._reader.paths})
         self._steps: dict[str | None, list[Path]] = defaultdict(list)
         units = dict[Path, list[str]]()
@@ -288,7 +285,7 @@ class _Fields:
             a, b, c, d, e, f = transform
             grid = replace(grid, transform=(a, b, c - a, d, e, f), shape=values.shape[1:])
         if place.crs is not None or (grid.shape == scene.shape and np.allclose(transform, scene.transform, rtol=1e-6)):
-            yield _Part(name=fields.path.name, sha256=fields.sha256, values=values, grid=grid)
+            yield _Part(name=scene_id(fields.path, self.folder), sha256=fields.sha256, values=values, grid=grid)
 
 
 def _related(files: list[Path], name: str) -> list[Path]:

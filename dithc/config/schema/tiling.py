@@ -24,6 +24,9 @@ class TilesConfig(Settings):
     """Largest share of cloudy pixels, if the product has a cloud mask. Other tiles are rejected."""
     min_std: float = Field(default=0.0, ge=0.0, le=10.0**9)
     """Smallest standard deviation in stored units. A tile is rejected as constant if no band exceeds it."""
+    clip_fraction: float = Field(default=0.01, ge=0.0, le=0.1)
+    """Share of the training values of a band below -1, and above 1, after scaling. These values are clipped, so that no model
+    generates them. 0 scales from the minimum to the maximum, for bands without outliers and for rare extremes."""
     masks: bool = False
     """Store the clear pixels of each tile (neither cloudy nor without data), for `runs.*.masked_training`. Statistics, and
     with them the scaling, then cover clear pixels only, and tiles without a clear pixel are rejected. A smaller

@@ -27,10 +27,11 @@ class Histogram:
             values = pixels[:, band].ravel() if everywhere else pixels[:, band][valid]
             counts += np.bincount(values.astype(np.int64) - self.lowest, minlength=BINS)
 
-    def describe(self, *, scale: Coefficients, offset: Coefficients) -> list[dict[str, float]]:
+    def describe(self, *, scale: Coefficients, offset: Coefficients, clip: float = 0.01) -> list[dict[str, float]]:
         """Return mean, deviation, percentiles and scaling ends per band; physical = stored * scale + offset.
 
-        The scaling ends `low` and `high` are the percentiles 1 and 99. If they are equal, `high` is one stored unit more.
+        The scaling ends `low` and `high` have shares `clip` of the values beyond them. If they are equal, `high` is one stored
+        unit more.
         """
         values = np.arange(BINS, dtype=np.float64) + self.lowest
         statistics = []
@@ -39,7 +40,8 @@ class Histogram:
             mean = float((counts * values).sum() / total)
             std = float(np.sqrt((counts * (values - mean) ** 2).sum() / total))
             stored = {name: self._percentile(counts, q) for name, q in PERCENTILES.items()}
-            stored |= {"low": stored["p1"], "high": max(stored["p99"], stored["p1"] + 1.0)}
+            low, high = (self._percentile(counts, 100.0 * share) for share in (clip, 1.0 - clip))
+            stored |= {"low": low, "high": max(high, low + 1.0)}
             physical = {name: value * step + zero for name, value in stored.items()}
             statistics.append({"mean": mean * step + zero, "std": std * step, **physical})
         return statistics

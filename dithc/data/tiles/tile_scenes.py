@@ -318,7 +318,7 @@ def _info(
 ) -> dict[str, Any]:
     index = source.index
     units = {"scale": index["scale"], "offset": index["offset"]}
-    described = cutter.histograms["train"].describe(**units)
+    described = cutter.histograms["train"].describe(**units, clip=dataset.tiles.clip_fraction)
     ranges = {
         split: histogram.ranges(described, pixels=cutter.pixel_counts[split], **units)
         for split, histogram in cutter.histograms.items()

@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 BINS = 1 << 16
-PERCENTILES = {"p0.5": 0.5, "p1": 1.0, "p99": 99.0, "p99.5": 99.5}
+PERCENTILES = {"p1": 1.0, "p99": 99.0}
 RANGES = {"min": 0.0, "p1": 1.0, "median": 50.0, "p99": 99.0, "max": 100.0}
 Coefficients = float | list[float]  # one, or one for each band
 

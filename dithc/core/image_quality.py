@@ -78,6 +78,15 @@ def structural_similarity(x: Array, y: Array, *, data_range: float) -> F64:
     )
 
 
+def ensemble_quantile(members: Array, share: float | Sequence[float], *, axis: int = 0) -> F64:
+    """Return quantiles of K members at ranks p (K + 1), which do not narrow for a small K.
+
+    The truth of a calibrated ensemble is below member number r with probability r / (K + 1). Below 19 members, the 5 and
+    95% quantiles are the smallest and largest members, which cover (K - 1) / (K + 1).
+    """
+    return np.asarray(np.quantile(members, share, axis=axis, method="weibull"))
+
+
 def window_shift(first: F64, second: F64) -> tuple[float, float, float]:
     """Return the shift (down, right) of `second` against `first`, both (S, S), and the peak height.
 

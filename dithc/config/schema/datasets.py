@@ -30,6 +30,12 @@ SHARPENED_GSD_M = 2.0  # half of a multispectral pixel of Gaofen-2 and more: not
 
 Sentinel2Band = Literal["B01", "B02", "B03", "B04", "B05", "B06", "B07", "B08", "B8A", "B09", "B10", "B11", "B12"]
 SENTINEL2_BANDS = get_args(Sentinel2Band)
+SENTINEL2_GSD_M = {
+    **dict.fromkeys(("B02", "B03", "B04", "B08"), 10.0),
+    **dict.fromkeys(("B05", "B06", "B07", "B8A", "B11", "B12"), 20.0),
+    **dict.fromkeys(("B01", "B09", "B10"), 60.0),
+}
+"""Native pixel size of each band in meters."""
 NOT_OF_LEVEL_2A = "B10"  # cirrus band, which level 2A does not contain
 SENTINEL2_SIDE = 10_980  # pixels per side of a complete product on the 10 m grid
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 from pydantic import Field, SerializeAsAny
 
 from dithc.config.schema.base import Band, Condition, Fraction, Name, Positive, Seed, Settings, Size
+from dithc.config.schema.datasets import SENTINEL2_GSD_M
 from dithc.config.schema.plugins import PluginSampler as PluginSampler
 from dithc.config.schema.plugins import plugin_field
 from dithc.config.schema.run_sections import Length
@@ -348,8 +349,13 @@ class HideConfig(Settings):
     share: float = Field(default=0.3, ge=0.0, le=0.95)
     """Share of the pixels hidden by generated shapes, without `dataset`. 0 compares the bands of `coarse` and `missing` only."""
     dataset: Name | None = None
-    """Dataset of scenes with gaps, which hide pixels by their shapes. One scene after the other is used, repeated over larger
-    scenes."""
+    """Dataset of scenes with gaps, whose shapes hide pixels: for each scene a random crop, mirrored at random. It is continued by
+    reflection over a larger scene."""
+    dataset_share: list[Fraction] = Field(default=[0.05, 0.95], min_length=2, max_length=2)
+    """Smallest and largest share of the pixels of a scene that `dataset` hides."""
+    regression_minutes: float = Field(default=0.0, ge=0.0, le=100_000.0)
+    """Training time of a regression U-Net, which is compared with the restoration. Use the training time of the prior. One rank
+    trains the network on the train tiles, with the same kind of hidden pixels and coarse bands. 0: no such network."""
 
 
 class RestorationConfig(Settings):
@@ -409,6 +415,8 @@ class RestorationConfig(Settings):
         hide = self.hide
         if hide is not None and hide.dataset is None and not (hide.share or self.coarse or self.missing):
             yield "`hide.share` is 0 and all bands are observed, so no pixel is compared: raise it"
+        if hide is not None and hide.dataset_share[0] > hide.dataset_share[1]:
+            yield f"`hide.dataset_share` is not ascending: {hide.dataset_share}"
 
     def faults(self, key: str, experiment: Any) -> Iterator[str]:
         """Yield contradictions with other sections of an `ExperimentConfig`; `key` is the place of this section."""
@@ -432,6 +440,14 @@ class RestorationConfig(Settings):
                 f"{key}.coarse requires measured pixels, and ingestion interpolates them: set `source.resampling: nearest` of "
                 f"datasets.{self.dataset}"
             )
+        if self.hide is not None and hasattr(scenes.source, "resampling"):
+            gsd = scenes.source.gsd_m
+            if finer := [band for band in self.coarse if SENTINEL2_GSD_M.get(band, 0) > gsd]:
+                size = max(SENTINEL2_GSD_M[band] for band in finer)
+                yield (
+                    f"{key}.hide compares {', '.join(finer)} with interpolated pixels: set `source.gsd_m: {size:g}` of "
+                    f"datasets.{self.dataset}, and restore from a coarser grid (Wald's protocol)"
+                )
         if self.solver(predict).is_flow != (predict == "flow"):
             yield (
                 f"{key}.sampler {self.sampler} does not fit objective.prediction_type of runs.{self.run}, which is {predict}: "

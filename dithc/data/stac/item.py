@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from dithc.config import datasets
 from dithc.core.integrity import parse_json, require_regular_file
 from dithc.core.logging import UserError, user_error
 from dithc.data.stac.http import is_remote
@@ -40,11 +41,7 @@ COMMON_NAMES = {
 """Names of assets and bands. `rededge` is missing because catalogs use it for four bands."""
 SCENE_CLASSIFICATION, CLOUD_PROBABILITY = "SCL", "MSK_CLDPRB"
 LAYERS = {"scl": SCENE_CLASSIFICATION, "cloud": CLOUD_PROBABILITY, "cld": CLOUD_PROBABILITY}
-OWN_GSD_M = {
-    **dict.fromkeys(("B02", "B03", "B04", "B08"), 10.0),
-    **dict.fromkeys(("B05", "B06", "B07", "B8A", "B11", "B12", SCENE_CLASSIFICATION, CLOUD_PROBABILITY), 20.0),
-    **dict.fromkeys(("B01", "B09", "B10"), 60.0),
-}
+OWN_GSD_M = datasets.SENTINEL2_GSD_M | dict.fromkeys((SCENE_CLASSIFICATION, CLOUD_PROBABILITY), 20.0)
 """Native pixel size of each band in meters."""
 SIZE = re.compile(r"_(10|20|60)m$", re.IGNORECASE)
 JPEG2000_SUFFIX = "-jp2"

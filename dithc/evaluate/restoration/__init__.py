@@ -1,35 +1,31 @@
 """Scores of restored images against the truth, and the baselines to compare with.
 
-Contents: `pixel_scores` and `ensemble_scores` compare means and members with the truth inside a mask, and `pooled` joins
-the scores of several scenes. `sharpening` contains the scores of a finer grid (`opensr_scores`) and Wald's protocol
-(`degrade`). `radial_power` and `log_spectral_distance` compare spectra. `baselines` contains simple fills and
-interpolations, `train_regression` trains a U-Net, and `cloud_masks` draws hidden pixels from real cloud shapes.
+Contents: `pixel_scores` and `ensemble_scores` compare means and members with the truth inside a mask, `coarse_scores` adds
+scores of a finer grid, and `spectral_distance` compares spectra. `pooled` joins the scores of several scenes. `Observed`
+describes an incomplete image. `simple_fills`, `date_fill` and `train_regression` are baselines.
 
 Invariants:
 - Values are in physical units, and sums are float64.
 - A score covers the pixels of its mask only. Hidden and observed pixels have separate scores.
 - Scores of an ensemble of K members are unbiased in K: fair CRPS, quantiles by K + 1 ranks, corrected spread.
-- Hidden pixels depend on (seed, number) only, so that all methods are evaluated with the same gaps.
+- All methods are evaluated with the same pixels.
 
-Extending: a new fill is a function `(x, valid) -> filled` and a line of `baselines.FILLS`. A new score is a key of a dict;
-`pooled` weights it by pixels.
+Extending: a new fill is an entry of `simple_fills`. A new score is a key of a dict; `pooled` weights it by pixels.
 """
 
-from dithc.evaluate.pixels import log_spectral_distance, radial_power
-from dithc.evaluate.restoration import baselines, sharpening
-from dithc.evaluate.restoration.cloud_masks import cloud_masks
-from dithc.evaluate.restoration.regression import train_regression
-from dithc.evaluate.restoration.scores import central_interval, ensemble_scores, pixel_scores, pooled
+from dithc.evaluate.restoration.baselines import Observed, date_fill, simple_fills
+from dithc.evaluate.restoration.regression import Examples, train_regression
+from dithc.evaluate.restoration.scores import coarse_scores, ensemble_scores, pixel_scores, pooled, spectral_distance
 
 __all__ = [
-    "baselines",
-    "central_interval",
-    "cloud_masks",
+    "Examples",
+    "Observed",
+    "coarse_scores",
+    "date_fill",
     "ensemble_scores",
-    "log_spectral_distance",
     "pixel_scores",
     "pooled",
-    "radial_power",
-    "sharpening",
+    "simple_fills",
+    "spectral_distance",
     "train_regression",
 ]

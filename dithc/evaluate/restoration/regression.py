@@ -1,13 +1,14 @@
 """Regression baseline: a small U-Net that predicts the expected image from its observed pixels.
 
-Legend: n tiles, N tiles of a batch, C bands, H, W image, D channels.
+Legend: N images of a batch, C bands, H, W image, D channels.
 """
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -15,19 +16,37 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
+from dithc.core.artifacts import atomic_replace
+from dithc.core.logging import get_logger
+
 LEVELS = 3  # resolutions, the first half of the image's, each further half of the previous
 STRIDE = 2**LEVELS
-REACH = 64  # pixels; at least the radius of the receptive field, a multiple of STRIDE
 BATCH, RATE = 16, 1e-3
+SAVE_SECONDS = 60.0
+log = get_logger(__name__)
 
-Hide = Callable[[Sequence[int]], NDArray[np.bool_]]
-"""Sample numbers (N) -> hidden pixels (N, H, W) or (N, C, H, W)."""
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Examples:
+    """Incomplete images (N, C, H, W) in standardized units, and their truth.
+
+    Attributes:
+        x: Observed values; other values have no influence.
+        given: Observed pixels, including interpolated pixels of coarse bands.
+        truth: Complete images.
+        compared: Pixels to predict whose truth is known.
+    """
+
+    x: NDArray[np.floating]
+    given: NDArray[np.bool_]
+    truth: NDArray[np.floating]
+    compared: NDArray[np.bool_]
 
 
 class RegressionUNet(nn.Module):
-    """Residual U-Net without normalization, `(x (N, C, H, W), observed (N, C, H, W)) -> image (N, C, H, W)`.
+    """Residual U-Net without normalization, `(x (N, C, H, W), given (N, C, H, W)) -> image (N, C, H, W)`.
 
-    Its receptive field is bounded by `REACH`. H and W are multiples of `STRIDE`. Hidden values of x have no influence.
+    The radius of its receptive field is below 64 pixels. H and W are multiples of `STRIDE`.
     """
 
     def __init__(self, bands: int, width: int = 32) -> None:
@@ -40,8 +59,8 @@ class RegressionUNet(nn.Module):
         self.up = nn.ModuleList(_Block(size) for size in widths[:-1])
         self.leave = nn.Conv2d(width, 4 * bands, 3, padding=1)
 
-    def forward(self, x: Tensor, observed: Tensor) -> Tensor:
-        h = self.enter(torch.cat([torch.where(observed, x, 0), observed.to(x.dtype)], dim=1))  # (N, D, H / 2, W / 2)
+    def forward(self, x: Tensor, given: Tensor) -> Tensor:
+        h = self.enter(torch.cat([torch.where(given, x, 0), given.to(x.dtype)], dim=1))  # (N, D, H / 2, W / 2)
         skips = []
         for level, block in enumerate(self.down):
             h = block(h if not level else self.lower[level - 1](h))
@@ -53,60 +72,64 @@ class RegressionUNet(nn.Module):
         return image
 
     @torch.no_grad()
-    def fill(self, x: NDArray[np.floating], valid: NDArray[np.bool_], *, window: int = 256) -> NDArray[np.float32]:
-        """Return x (C, H, W), in the units of the training tiles, with predicted values at hidden pixels.
-
-        `valid` (H, W) or (C, H, W) are observed pixels. Windows of `window` pixels, a multiple of `STRIDE`, overlap by
-        `REACH` on each side, so that the result equals a prediction of the complete image.
-        """
+    def predict(self, x: NDArray[np.floating], given: NDArray[np.bool_]) -> NDArray[np.float32]:
+        """Return the predicted image (C, H, W) of any size, in standardized units."""
         height, width = x.shape[1:]
         padding = (0, -width % STRIDE, 0, -height % STRIDE)
-        observed = functional.pad(torch.from_numpy(np.broadcast_to(valid, x.shape).copy()), padding)  # (C, H, W)
-        image = functional.pad(torch.from_numpy(x.astype(np.float32)), padding)
-        result = image.clone()
-        for top in range(0, height, window):
-            for left in range(0, width, window):
-                first, before = max(0, top - REACH), max(0, left - REACH)
-                part = np.s_[:, first : top + window + REACH, before : left + window + REACH]
-                found = self(image[part][None], observed[part][None])[0]
-                inner = np.s_[:, top : top + window, left : left + window]
-                result[inner] = found[:, top - first :, left - before :][:, :window, :window]
-        return torch.where(observed, image, result)[:, :height, :width].numpy()
+        parts = (functional.pad(torch.from_numpy(part)[None], padding) for part in (x.astype(np.float32), given.copy()))
+        return np.asarray(self(*parts)[0, :, :height, :width].numpy())
 
 
 def train_regression(
-    tiles: NDArray[np.floating], hide: Hide, *, seed: int, steps: int | None = None, seconds: float = math.inf
-) -> RegressionUNet:
-    """Train a network on square tiles (n, C, H, W), standardized by band, for a number of steps or seconds.
+    draw: Callable[[range], Examples],
+    bands: int,
+    *,
+    seed: int,
+    state: Path | None = None,
+    steps: int | None = None,
+    seconds: float = math.inf,
+    is_stopped: Callable[[], bool] = lambda: False,
+) -> RegressionUNet | None:
+    """Train a network for a number of steps or seconds; return None if `is_stopped` returns True before the end.
 
-    The loss is the mean square error of hidden pixels with known values; unknown values of the tiles are NaN. Tiles are
-    mirrored and turned at random. `hide` is called with the numbers of the samples from 0 on. With `steps`, the result
-    depends on the seed only.
+    The loss is the mean square error of the compared pixels. `draw` is called with the numbers of the examples from 0 on.
+    With `steps`, the result depends on the seed only. The file `state` holds network and optimizer. It is written every
+    minute and at the end, and another call continues from it.
     """
-    draws = torch.Generator().manual_seed(seed)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        net = RegressionUNet(tiles.shape[1])
+        net = RegressionUNet(bands)
     net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # twice as fast
     optimizer = torch.optim.AdamW(net.parameters(), lr=RATE)
-    images, start, step, progress = torch.from_numpy(tiles.astype(np.float32)), time.monotonic(), 0, 0.0
-    while progress < 1:
+    step, spent, progress, loss = 0, 0.0, 0.0, torch.zeros(())
+    if state is not None and state.is_file():
+        content = torch.load(state, weights_only=True)
+        net.load_state_dict(content["net"])
+        optimizer.load_state_dict(content["optimizer"])
+        step, spent, progress = content["step"], content["spent"], content["progress"]
+    saved, stopped = spent, False
+    while progress < 1 and not stopped:
+        start = time.monotonic()
         for group in optimizer.param_groups:
             group["lr"] = RATE * min(1.0, 20 * progress + 0.01) * 0.5 * (1 + math.cos(math.pi * progress))
-        batch = images[torch.randint(len(images), (BATCH,), generator=draws)]  # (N, C, H, W)
-        turns, is_mirrored = (int(torch.randint(count, (), generator=draws)) for count in (4, 2))
-        batch = torch.rot90(batch.flip(-1) if is_mirrored else batch, turns, (-2, -1))
-        hidden: Any = torch.from_numpy(np.array(hide(range(step * BATCH, (step + 1) * BATCH))))
-        hidden = (hidden if hidden.ndim == 4 else hidden[:, None]).expand_as(batch)
-        known = batch.isfinite()
-        loss = (net(batch, known & ~hidden) - batch)[known & hidden].square().mean()
-        optimizer.zero_grad()
-        loss.backward()
-        nn.utils.clip_grad_norm_(net.parameters(), 1.0)
-        optimizer.step()
-        step += 1
-        progress = max(step / steps if steps else 0.0, (time.monotonic() - start) / seconds)
-    return net
+        examples = draw(range(step * BATCH, (step + 1) * BATCH))
+        x, truth = (torch.from_numpy(part.astype(np.float32)) for part in (examples.x, examples.truth))
+        compared = torch.from_numpy(examples.compared)
+        if compared.any():
+            loss = (net(x, torch.from_numpy(examples.given)) - truth)[compared].square().mean()
+            optimizer.zero_grad()
+            loss.backward()
+            nn.utils.clip_grad_norm_(net.parameters(), 1.0)
+            optimizer.step()
+        step, spent = step + 1, spent + time.monotonic() - start
+        progress, stopped = max(step / steps if steps else 0.0, spent / seconds), is_stopped()
+        if state is not None and (spent - saved >= SAVE_SECONDS or progress >= 1 or stopped):
+            content = {"net": net.state_dict(), "optimizer": optimizer.state_dict()}
+            with atomic_replace(state) as temporary:
+                torch.save(content | {"step": step, "spent": spent, "progress": progress}, temporary)
+            saved = spent
+            log.info(f"regression U-Net: step {step}, {spent / 60:.1f} min, loss {loss.item():.3g}")
+    return net if progress >= 1 else None
 
 
 class _Block(nn.Module):

@@ -3,19 +3,24 @@
 Legend: ... optional images, C bands, H, W image; K members; n evaluated values.
 """
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dithc.core.image_quality import spectral_angles, structural_similarity
+from dithc.core.image_quality import ensemble_quantile, ergas, spectral_angles, structural_similarity
+from dithc.evaluate.pixels import log_spectral_distance, radial_power
+from dithc.evaluate.restoration.baselines import Observed
+from dithc.evaluate.restoration.sharpening import OPENSR, opensr_scores
 from dithc.evaluate.statistics import FloatArray
 
 Array = NDArray[np.floating]
 Mask = NDArray[np.bool_]
 Scores = dict[str, Any]
 
+SMALLEST = 16  # side of images for spectra and shifts
 COVERED = 0.9  # share of the central interval
 CHUNK = 1 << 18  # values evaluated together: 32 MiB for 16 members in float64
 
@@ -69,7 +74,7 @@ def ensemble_scores(members: Array, truth: Array, where: Mask | None = None) -> 
 
     Returns:
         `pixels`; `crps`: fair, mean |x_k - y| - sum_jk |x_j - x_k| / (2 K (K - 1)) (Ferro 2014), in physical units;
-        `coverage`: share of the truth inside `central_interval`; `calibrated_coverage`: its expectation for truth and
+        `coverage`: share of the truth between the 5 and 95% quantiles; `calibrated_coverage`: its expectation for truth and
         members from one distribution; `rank_histogram` (K + 1): shares of the truth by the number of smaller members,
         with ties divided evenly; `spread`: root of the mean variance times (K + 1) / K; `rmse` of the members' mean;
         `spread_over_error`: their ratio, 1 for a calibrated ensemble (Fortin et al. 2014). An empty mask has no scores.
@@ -79,7 +84,7 @@ def ensemble_scores(members: Array, truth: Array, where: Mask | None = None) -> 
     sums, ranks = np.zeros(4), np.zeros(size + 2)
     for x, y in _chunks(members, truth, _mask(where, truth.shape)):
         x.sort(axis=0)
-        low, high = central_interval(x)
+        low, high = ensemble_quantile(x, [(1 - COVERED) / 2, (1 + COVERED) / 2])
         crps = np.abs(x - y).mean(axis=0) - weights @ x  # (n,)
         covered = (low <= y) & (y <= high)
         sums += crps.sum(), covered.sum(), x.var(axis=0, ddof=1).sum(), np.square(x.mean(axis=0) - y).sum()
@@ -102,20 +107,52 @@ def ensemble_scores(members: Array, truth: Array, where: Mask | None = None) -> 
     }
 
 
-def central_interval(members: Array, *, axis: int = 0) -> tuple[FloatArray, FloatArray]:
-    """Return the 5 and 95 % quantiles of K members by ranks p (K + 1), which do not narrow for a small K.
+def coarse_scores(seen: Observed, factor: int, image: Array, *, deviation: Array, inner: tuple[slice, slice]) -> Scores:
+    """Compare bands of a coarse grid with their observed coarse pixels and with the truth.
 
-    The truth of a calibrated ensemble is below member number r with probability r / (K + 1). Below 19 members, the ends
-    are the smallest and largest members, which cover (K - 1) / (K + 1).
+    Args:
+        seen: Observed values and truth in physical units, with a context around the evaluated part.
+        factor: Factor of the evaluated bands.
+        image: (C, H, W), restored image.
+        deviation: (n,), standard deviation of the noise of the coarse pixels, for each evaluated band.
+        inner: Evaluated rows and columns, which start at a multiple of the factor.
+
+    Returns:
+        `ergas`; `consistency`: root mean square of the observed coarse pixels minus the coarse pixels of the image, over the
+        deviation of the noise; the six scores of `opensr_scores`, None for parts with gaps. None without coarse pixels.
     """
-    low, high = np.quantile(members, [(1 - COVERED) / 2, (1 + COVERED) / 2], axis=axis, method="weibull")
-    return np.asarray(low), np.asarray(high)
+    bands, opensr = seen.bands(factor), dict.fromkeys(OPENSR)
+    grid = tuple(slice(part.start // factor, part.stop // factor) for part in inner)
+    fine = tuple(slice(part.start * factor, part.stop * factor) for part in grid)
+    clear = seen.clear(factor)[grid]
+    if not clear.any():
+        return {"ergas": None, "consistency": None, **opensr}
+    low, again = (seen.low(part[bands], factor)[:, *grid] for part in (seen.x, image))  # (n, h, w)
+    residual = ((again - low) / deviation[:, None, None])[:, clear]
+    restored, truth = (part[bands][:, *fine] for part in (image, seen.x))
+    if clear.all() and min(clear.shape) >= SMALLEST:
+        found = opensr_scores(low, restored, truth)
+        opensr |= {key: value if math.isfinite(value) else None for key, value in found.items()}
+    covered = clear.repeat(factor, axis=0).repeat(factor, axis=1)
+    return {
+        "ergas": ergas(restored, truth, ratio=factor, valid=covered),
+        "consistency": float(np.sqrt((residual**2).mean())),
+        **opensr,
+    }
+
+
+def spectral_distance(image: Array, truth: Array) -> float | None:
+    """Return the mean distance of the radial spectra of the bands of (C, H, W) in decibels; None for small images."""
+    if min(image.shape[1:]) < SMALLEST:
+        return None
+    found = log_spectral_distance(radial_power(image), radial_power(truth))
+    return float(np.nanmean(found)) if np.isfinite(found).any() else None
 
 
 def pooled(scores: Sequence[Scores]) -> Scores:
     """Join the scores of several images or blocks, weighted by their evaluated pixels.
 
-    RMSE and spread are root mean squares, PSNR belongs to the mean square error. Empty masks have no weight.
+    RMSE, spread, ERGAS and consistency are root mean squares, PSNR belongs to the mean square error. Empty masks have no weight.
     """
     scores = [score for score in scores if score["pixels"]]
     if not scores:
@@ -128,7 +165,7 @@ def pooled(scores: Sequence[Scores]) -> Scores:
             result[key] = int(values.sum())
         elif not len(values):
             result[key] = None
-        elif key in {"rmse", "spread"}:
+        elif key in {"rmse", "spread", "ergas", "consistency"}:
             result[key] = float(np.sqrt(np.average(values**2, weights=weights)))
         elif key == "psnr_db":
             result[key] = float(-10 * np.log10(np.average(10 ** (-values / 10), weights=weights)))

@@ -1,4 +1,4 @@
-"""Scores of a finer grid: consistency with the coarse image, correctness of details, and Wald's protocol.
+"""Scores of a finer grid: consistency with the coarse image, and correctness of details.
 
 Legend: C bands, H, W fine image, h, w coarse image, f = H / h factor.
 """
@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 import scipy.ndimage
-from numpy.lib.stride_tricks import sliding_window_view
+import torch
 from numpy.typing import NDArray
+from torch.nn import functional
 
 from dithc.core.image_quality import spectral_angles, window_shift
 from dithc.evaluate.restoration.baselines import interpolate
@@ -17,28 +18,11 @@ from dithc.evaluate.statistics import FloatArray
 
 Array = NDArray[np.floating]
 
-KERNEL_RADIUS = 3.5  # of a blur beyond the coarse pixel, in standard deviations
+OPENSR = ("reflectance", "spectral_degrees", "spatial_pixels", "improvement", "omission", "hallucination")
 # Defaults of opensr-test 1.2.1.
 SHARPNESS = 0.05  # of the borders between improvement, omission and hallucination
 TEMPERATURE = 0.25  # of the shares of the three classes
 QUIET = 0.75  # share of pixels without detail
-
-
-def degrade(x: Array, factor: int, mtf: float | NDArray[np.floating] | None = None) -> FloatArray:
-    """Return images (C, H, W) as a coarser sensor observes them, (C, h, w), for the protocol of Wald et al. (1997).
-
-    `mtf` is the modulation of the Gaussian blur at the Nyquist frequency of the coarse grid, total or by band (C,);
-    None averages blocks. Weights are normalized inside the image. H and W are multiples of the factor.
-    """
-    if mtf is None:
-        return _decimate(x, np.ones(factor), factor)
-    bands = []
-    for band, modulation in zip(x, np.broadcast_to(np.asarray(mtf, np.float64), len(x)), strict=True):
-        sigma = factor * math.sqrt(-2 * math.log(modulation)) / math.pi  # exp(-(pi sigma / f)^2 / 2) = mtf
-        taps = np.arange(factor + 2 * math.ceil(KERNEL_RADIUS * sigma))
-        kernel = np.exp(-0.5 * ((taps - taps.mean()) / sigma) ** 2)
-        bands.append(_decimate(band, kernel, factor))
-    return np.stack(bands)
 
 
 def opensr_scores(low: Array, restored: Array, truth: Array) -> dict[str, float]:
@@ -60,29 +44,11 @@ def opensr_scores(low: Array, restored: Array, truth: Array) -> dict[str, float]
     distances exceeds the 75 % quantile of d(L, T); without any, the shares are NaN.
     """
     factor = truth.shape[-1] // low.shape[-1]
-    triangle = 1 - np.abs(np.arange(2 * factor) + 0.5 - factor) / factor
-    again = _decimate(restored, triangle, factor)  # (C, h, w)
+    fine = torch.from_numpy(np.array(restored, np.float64))[None]
+    again = functional.interpolate(fine, size=low.shape[1:], mode="bilinear", antialias=True)[0].numpy()  # (C, h, w)
     shares = _correctness(interpolate(low, factor, order=1), _harmonized(restored, truth), truth)
-    return {
-        "reflectance": float(np.abs(again - low).mean()),
-        "spectral_degrees": float(np.nanmean(spectral_angles(again, low, axis=0))),
-        "spatial_pixels": math.hypot(*_shift(low, again)),
-        **dict(zip(("improvement", "omission", "hallucination"), map(float, shares), strict=True)),
-    }
-
-
-def _decimate(x: Array, kernel: NDArray[np.floating], factor: int) -> FloatArray:
-    """Return weighted means (..., h, w) of the pixels (..., H, W) around each coarse pixel, inside the image."""
-    margin = (len(kernel) - factor) // 2
-
-    def along_rows(image: FloatArray) -> FloatArray:
-        padded = np.pad(image, [(0, 0)] * (image.ndim - 1) + [(margin, margin)])
-        return np.asarray(sliding_window_view(padded, len(kernel), axis=-1)[..., ::factor, :] @ kernel)
-
-    result = x.astype(np.float64)
-    for _ in "HW":
-        result = (along_rows(result) / along_rows(np.ones(result.shape[-1]))).swapaxes(-1, -2)
-    return result
+    reflectance, angle = np.abs(again - low).mean(), np.nanmean(spectral_angles(again, low, axis=0))
+    return dict(zip(OPENSR, map(float, (reflectance, angle, math.hypot(*_shift(low, again)), *shares)), strict=True))
 
 
 def _shift(first: Array, second: Array) -> tuple[float, float]:

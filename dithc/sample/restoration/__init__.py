@@ -2,7 +2,8 @@
 
 Purpose: a prior that was trained once fills gaps, refines coarse bands and predicts missing bands, with an uncertainty for
 each pixel. `restore(job, group)` writes members, statistics and flags of every scene as GeoTIFF, and a manifest.
-Contents: `blocks` divides a scene, `scenes` reads windows of pixels and their state, `work` samples the members of a block,
+Contents: `blocks` divides a scene, `scenes` reads windows of pixels and their state, `hiding` withholds
+pixels, `work` samples the members of a block,
 `outputs` stores parts and assembles images by rows, `pipeline` distributes the work over ranks.
 
 Invariants:
@@ -19,5 +20,7 @@ is an entry of `outputs.STATISTICS`.
 from dithc.sample.restoration.job import RestorationJob
 from dithc.sample.restoration.outputs import ComparedPart, RestoredScene
 from dithc.sample.restoration.pipeline import restore
+from dithc.sample.restoration.scenes import Flag
+from dithc.sample.restoration.work import BlockSampler
 
-__all__ = ["ComparedPart", "RestorationJob", "RestoredScene", "restore"]
+__all__ = ["BlockSampler", "ComparedPart", "Flag", "RestorationJob", "RestoredScene", "restore"]

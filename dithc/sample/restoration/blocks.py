@@ -9,6 +9,7 @@ Positions along an axis, for two blocks with cores 0..4 and 4..8, margin 2 and f
 
 from dataclasses import dataclass
 from itertools import pairwise, product
+from typing import Self
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +26,14 @@ class Span:
     extent: slice
     domain: slice
     weight: npt.NDArray[np.float32]
+
+    @classmethod
+    def alone(cls, first: int, end: int, margin: int, length: int) -> Self:
+        """Return the span of a block without neighbors, whose margins end within `length`."""
+        core = slice(first, end)
+        return cls(
+            core, core, slice(max(0, first - margin), min(length, end + margin)), np.ones(end - first, np.float32)
+        )
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from dithc.config import codecs, evaluations
-from dithc.core.artifacts import Manifest
+from dithc.core.artifacts import Manifest, digest
 from dithc.sample.job import SamplingJob
 
 
@@ -29,6 +29,22 @@ class RestorationJob:
         stages = [(self.checkpoint, "train"), (self.tiles, "tiles")]
         stages += [(path, "ingest") for path in (self.training, self.scenes, self.masks) if path is not None]
         return {str(path): Manifest.read(path, stage=stage).digest for path, stage in stages}
+
+    @property
+    def scores(self) -> Path:
+        """File of the comparison with hidden pixels."""
+        return self.out.with_name("scores.json")
+
+    @property
+    def regression(self) -> Path | None:
+        """File of the regression U-Net, which depends on tiles and hidden pixels only; None without regression."""
+        settings = self.settings
+        if settings.hide is None or not settings.hide.regression_minutes:
+            return None
+        keys = {"hide", "coarse", "missing", "mtf", "seed"}
+        inputs = [Manifest.read(path).digest for path in (self.tiles, self.masks) if path is not None]
+        name = digest({"settings": settings.model_dump(mode="json", include=keys), "inputs": inputs})
+        return self.out.with_name(f"regression-{name[:12]}.pt")
 
     def prior(self) -> SamplingJob:
         """Return the sampling job of the network that is the prior."""

@@ -19,9 +19,10 @@ import numpy as np
 import numpy.typing as npt
 
 from dithc.core.artifacts import Manifest, atomic_replace, atomic_write, sha256_file
+from dithc.core.image_quality import ensemble_quantile
 from dithc.core.integrity import dump_checksummed, load_checksummed, require_regular_file
 from dithc.data import products
-from dithc.sample.restoration.blocks import Block
+from dithc.sample.restoration.blocks import Block, Span
 from dithc.sample.restoration.scenes import Flag, RestorableScenes
 
 Values = npt.NDArray[np.float32]
@@ -30,29 +31,27 @@ RECORD_FILE = "scene.json"
 STATISTICS: dict[str, Callable[[Values], npt.NDArray[Any]]] = {
     "mean": lambda members: members.mean(0, dtype=np.float64),
     "deviation": lambda members: members.std(0, ddof=1, dtype=np.float64),
-    "q05": lambda members: np.quantile(members, 0.05, axis=0, method="weibull"),
-    "q95": lambda members: np.quantile(members, 0.95, axis=0, method="weibull"),
+    "q05": lambda members: ensemble_quantile(members, 0.05),
+    "q95": lambda members: ensemble_quantile(members, 0.95),
 }
-"""Images computed from the members (K, n). A pixel that was observed has its value, and the deviation 0.
-
-Quantiles are ranks p (K + 1), which do not narrow for few members."""
+"""Images computed from the members (K, n). A pixel that was observed has its value, and the deviation 0."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ComparedPart:
-    """Part of a restored scene with its truth in the units of the dataset, for scores.
+    """Part of a restored scene with a context on each side; `inner` are the rows and columns of the part in it."""
 
-    `surroundings` have a context on each side; `inner` are the rows and columns of the part in them.
-    """
-
-    members: Values  # (K, C, h, w)
-    truth: Values  # (C, h, w)
-    compared: npt.NDArray[np.bool_]  # (C, h, w), restored pixels with valid truth
-    surroundings: Values  # (C, height, width)
-    observed: npt.NDArray[np.bool_]  # (C, height, width)
-    clear: npt.NDArray[np.bool_]  # (height, width), without gap at any resolution
+    block: Block  # place of part and context
     inner: tuple[slice, slice]
-    coarse: dict[int, int]  # factor by band
+    members: Values  # (K, C, h, w), in the units of the dataset
+    flags: npt.NDArray[np.uint8]  # (C, h, w)
+    gaps: npt.NDArray[np.bool_]  # (h, w), pixels that no band observes at any resolution
+    has_truth: npt.NDArray[np.bool_]  # (C, h, w)
+
+    @property
+    def place(self) -> tuple[slice, slice]:
+        """Rows and columns of part and context."""
+        return self.block.rows.domain, self.block.columns.domain
 
 
 def write_part(path: Path, values: Values, *, identity: str) -> None:
@@ -204,34 +203,27 @@ class RestoredScene:
             path.unlink(missing_ok=True)
 
     def compared(self, *, side: int, context: int) -> Iterator[ComparedPart]:
-        """Yield the parts of a written scene, of about `side` pixels, with their truth and a context for baselines."""
+        """Yield the parts of a written scene, of about `side` pixels."""
         multiple = math.lcm(*self.scenes.coarse.values())
         step, margin = (-(-length // multiple) * multiple for length in (side, context))
         _, height, width = self.shape
-        for top, left in product(range(0, height, step), range(0, width, step)):
-            rows, columns = slice(top, min(height, top + step)), slice(left, min(width, left + step))
-            wide = [
-                slice(max(0, part.start - margin), min(length, part.stop + margin))
-                for part, length in ((rows, height), (columns, width))
+        for starts in product(range(0, height, step), range(0, width, step)):
+            spans = [
+                Span.alone(start, min(length, start + step), margin, length)
+                for start, length in zip(starts, (height, width), strict=True)
             ]
+            wide = spans[0].domain, spans[1].domain
             flags, *members = (
-                products.read_window(self.folder / f"{name}.tif", rows, columns)
+                products.read_window(self.folder / f"{name}.tif", *wide)
                 for name in ("flags", *self.names[len(STATISTICS) :])
             )
             yield ComparedPart(
+                block=Block(*spans),
+                inner=Block(*spans).stored(),
                 members=np.stack(members),
-                truth=self.scenes.physical(self.scene, rows, columns),
-                compared=(flags == Flag.RESTORED)
-                & self.scenes.truth(self.scene, rows, columns)
-                & self.scenes.has_truth,
-                surroundings=self.scenes.physical(self.scene, *wide),
-                observed=self.scenes.flags(self.scene, *wide) == Flag.OBSERVED,
-                clear=~self.scenes.gaps(self.scene, *wide),
-                inner=(
-                    slice(rows.start - wide[0].start, rows.stop - wide[0].start),
-                    slice(columns.start - wide[1].start, columns.stop - wide[1].start),
-                ),
-                coarse=self.scenes.coarse,
+                flags=flags,
+                gaps=self.scenes.gaps(self.scene, *wide),
+                has_truth=self.scenes.truth(self.scene, *wide) & self.scenes.has_truth,
             )
 
     def _write(

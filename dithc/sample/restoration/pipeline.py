@@ -3,7 +3,6 @@
 import math
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
@@ -28,14 +27,13 @@ from dithc.sample.restoration.work import BlockSampler
 COVARIANCE_TILES = 512
 WAIT_SECONDS, STOPPED_SECONDS = 1800.0, 10.0  # ranks wait for each other between blocks and images only
 GRACE, EXIT_SECONDS = 1.3, 15.0  # multiple of the slowest item so far; seconds to exit
-SCORES_FILE = "scores.json"
 log = get_logger(__name__)
 
 Part = tuple[int, int, int]
 """Number of a scene, of its block, and of a part of the members."""
 Item = TypeVar("Item")
-Score = Callable[[Sequence[RestoredScene], Path], dict[str, Any]]
-"""Compares restored scenes with their hidden pixels, writes a file and returns the numbers for the manifest."""
+Score = Callable[[RestorationJob, BlockSampler, Sequence[RestoredScene]], dict[str, Any] | None]
+"""Compares restored scenes with their hidden pixels, writes `RestorationJob.scores` and returns its content; None if stopped."""
 
 
 def restore(job: RestorationJob, group: Group, *, score: Score | None = None) -> summaries.RestoreSummary | None:
@@ -62,7 +60,7 @@ def restore(job: RestorationJob, group: Group, *, score: Score | None = None) ->
     if group.rank == 0:
         output.claim(**owner)
         paths = [path for one in restored for path in (*one.part_files(), *one.files())]
-        output.plan([*paths, job.out.with_name(SCORES_FILE)])
+        output.plan([*paths, job.scores])
     units = [(scene, *part) for scene, parts in missing.items() for part in parts]
 
     def sample_part(unit: Part) -> None:
@@ -80,12 +78,17 @@ def restore(job: RestorationJob, group: Group, *, score: Score | None = None) ->
     except OSError as error:
         raise unwritten("a restored scene", job.out.parent, error, kept="finished parts and scenes are kept") from error
     numbers = _numbers(job, restored, sampler, meta, ranks=group.size)
+    is_scored = True
+    if group.rank == 0 and score is not None and job.settings.hide is not None:
+        scores = score(job, sampler, restored)
+        is_scored, numbers["scores"] = scores is not None, scores or {}
+    if group.any(not is_scored):
+        return None
     if group.rank == 0:
-        extra = [job.out.with_name(SCORES_FILE)] if score is not None and job.settings.hide is not None else []
-        if extra and score is not None:
-            numbers["scores"] = score(restored, extra[0])
+        extra = [job.scores] if "scores" in numbers else []
         numbers["seconds"] = round(time.monotonic() - start, 3)
-        output.prune([*(path for one in restored for path in one.files()), *extra])
+        kept = [*(path for one in restored for path in one.files()), *extra]
+        output.prune([*kept, *([job.regression] if job.regression else [])])
         records = Manifest.entries(job.out.parent, [*(one.files()[-1] for one in restored), *extra])
         Manifest(
             **owner,

@@ -6,22 +6,21 @@ Legend: C bands of the prior, H, W scene, h, w window. A window may exceed the s
 import math
 import zlib
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from enum import IntEnum
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from scipy.ndimage import gaussian_filter, maximum_filter
-from scipy.special import ndtri
+from scipy.ndimage import maximum_filter
 
 from dithc.config import evaluations
 from dithc.core.logging import get_logger, user_error
 from dithc.data import BandScaling, Tiles, products
-from dithc.sample.seeds import noise_by_place
+from dithc.sample.restoration.hiding import Hiding
 
 Array = npt.NDArray[Any]
-BLOB_SIGMA = 8.0  # pixels; standard deviation of the filter of generated gaps, which are some 40 pixels wide
 MEMBER_BITS = 16  # of the number of a noise image
 log = get_logger(__name__)
 
@@ -51,7 +50,7 @@ class RestorableScenes:
         hiding: Path | None = None,
         given: Sequence[int] = (),
     ) -> None:
-        self._scenes, self._settings, self.info = products.Scenes(folder), settings, info
+        self._scenes, self.settings, self.info = products.Scenes(folder), settings, info
         _check_origin(self._scenes, products.Scenes(training), info)
         present: list[str] = self._scenes.index["bands"]
         if absent := [band for band in info["bands"] if band not in {*present, *settings.missing}]:
@@ -66,10 +65,11 @@ class RestorableScenes:
         self.coarse = {names.index(band): factor for band, factor in settings.coarse.items()}
         if self.coarse:
             _warn_of_offsets(self._scenes, list(self.coarse.values()))
-        self._whole = np.array([not {band} & {*settings.coarse, *settings.missing} for band in names])
+        self._is_fine = np.array([not {band} & {*settings.coarse, *settings.missing} for band in names])
         self._given = np.isin(np.arange(len(names)), given)
         self._through_clouds = np.isin(names, settings.through_clouds)
-        self._hiding = None if hiding is None else _Gaps(hiding)
+        hide = settings.hide
+        self.hiding = None if hide is None else Hiding(hide, seed=settings.seed, masks=hiding)
         stored = {
             key: np.broadcast_to(self._scenes.index[key], len(present))[[band or 0 for band in self._bands]]
             for key in ("scale", "offset")
@@ -84,9 +84,21 @@ class RestorableScenes:
 
     @property
     def groups(self) -> dict[str, Array]:
-        """Masks (C) of the bands by observation: `gaps`, `coarse` and `missing`."""
-        is_coarse = np.isin(np.arange(len(self._whole)), list(self.coarse))
-        return {"gaps": self._whole, "coarse": is_coarse, "missing": ~self._whole & ~is_coarse}
+        """Masks (C) of the bands by observation: `gaps`, `coarse x2` for each factor, and `missing`."""
+        coarse = {
+            f"coarse x{factor}": np.array([self.coarse.get(band) == factor for band in range(len(self._is_fine))])
+            for factor in sorted(set(self.coarse.values()))
+        }
+        return {"gaps": self._is_fine, **coarse, "missing": ~np.any([self._is_fine, *coarse.values()], axis=0)}
+
+    def other_dates(self, scene: int) -> list[int]:
+        """Return the other scenes on the grid of a scene, the nearest in time first."""
+        columns = self._scenes.columns
+        grids = list(zip(*(columns[name] for name in ("crs", "transform", "height", "width")), strict=True))
+        times = [_seconds(time) for time in columns["sensing_time"]]
+        found = [other for other, grid in enumerate(grids) if other != scene and grid == grids[scene] and grid[0]]
+        dated = [(abs(times[other] - times[scene]), other) for other in found]
+        return [other for distance, other in sorted(dated) if math.isfinite(distance)]
 
     def shape(self, scene: int) -> tuple[int, int]:
         """Return the shape (H, W) of a scene."""
@@ -142,53 +154,24 @@ class RestorableScenes:
         height, width = self.shape(scene)
         is_inside = _inside(rows, height)[:, None] & _inside(columns, width) & has_data[inner]
         is_clear = mask[inner] == products.Mask.VALID
-        if self._settings.hide is not None:
+        if self.hiding is not None:
             is_clear &= ~self._hidden(scene, rows, columns)
         is_observed = is_clear | (self._through_clouds[:, None, None] & (mask[inner] != products.Mask.INVALID))
-        flags = np.where(is_observed & self._whole[:, None, None], Flag.OBSERVED, Flag.RESTORED)
+        flags = np.where(is_observed & self._is_fine[:, None, None], Flag.OBSERVED, Flag.RESTORED)
         return np.where(is_inside, flags, Flag.OUTSIDE).astype(np.uint8)
 
     def gaps(self, scene: int, rows: slice, columns: slice) -> Array:
         """Return a mask (h, w) of the pixels that no band observes at any resolution."""
         is_gap = ~self.truth(scene, rows, columns)
-        if self._settings.hide is not None:
+        if self.hiding is not None:
             is_gap |= self._hidden(scene, rows, columns)
         return np.asarray(is_gap)
 
     def _hidden(self, scene: int, rows: slice, columns: slice) -> Array:
         """Return a mask (h, w) of the hidden pixels of a window, a function of seed, scene and place."""
-        if self._hiding is not None:
-            return self._hiding.window(scene, rows, columns)
-        assert self._settings.hide is not None
-        pad = math.ceil(4 * BLOB_SIGMA) + 1
-        shape = 1, rows.stop - rows.start + 2 * pad, columns.stop - columns.start + 2 * pad
-        index = self.noise_index(scene, (1 << MEMBER_BITS) - 1)  # no member has this number
-        noise = noise_by_place(self._settings.seed, [index], shape, origin=(rows.start, columns.start))(0)[0, 0].numpy()
-        smooth = gaussian_filter(noise.astype(np.float64), BLOB_SIGMA)[pad:-pad, pad:-pad]
-        return np.asarray(smooth * 2 * BLOB_SIGMA * math.sqrt(math.pi) > -ndtri(self._settings.hide.share))
-
-
-class _Gaps:
-    """Gaps of scenes of another dataset: clouds and pixels without data."""
-
-    def __init__(self, folder: Path) -> None:
-        self._scenes = products.Scenes(folder)
-        masks = ((number, self._scenes.mask_of(number)) for number in range(self._scenes.count))
-        self._numbers = [number for number, mask in masks if (mask != products.Mask.VALID).any()]
-        if not self._numbers:
-            raise user_error(
-                f"the scenes in {folder} hide no pixels",
-                got="scenes without clouds and without gaps",
-                expected="a scene with a gap",
-                fix="set `hide.dataset` to another dataset, or leave it out",
-            )
-
-    def window(self, scene: int, rows: slice, columns: slice) -> Array:
-        mask = self._scenes.mask_of(self._numbers[scene % len(self._numbers)])
-        places = (
-            np.arange(part.start, part.stop) % side for part, side in zip((rows, columns), mask.shape, strict=True)
-        )
-        return np.asarray(mask[np.ix_(*places)] != products.Mask.VALID)
+        assert self.hiding is not None
+        number = self.noise_index(scene, (1 << MEMBER_BITS) - 1)  # no member has this number
+        return self.hiding.window(number, self.shape(scene), rows, columns)
 
 
 def _check_origin(scenes: products.Scenes, training: products.Scenes, info: dict[str, Any]) -> None:
@@ -214,6 +197,14 @@ def _units(index: dict[str, Any]) -> dict[str, str]:
     """Return the unit of each band of a dataset."""
     units = index["units"].split(", ")
     return dict(zip(index["bands"], units if len(units) > 1 else units * len(index["bands"]), strict=True))
+
+
+def _seconds(time: str | None) -> float:
+    """Return an ISO time in seconds; NaN for invalid text."""
+    try:
+        return datetime.fromisoformat(time or "").replace(tzinfo=UTC).timestamp()
+    except ValueError:
+        return math.nan
 
 
 def _warn_of_offsets(scenes: products.Scenes, factors: list[int]) -> None:

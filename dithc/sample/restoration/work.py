@@ -51,7 +51,7 @@ class BlockSampler:
     ) -> None:
         """Prepare the network; `bf16` computes products in bf16."""
         self._model, self._scenes, self._settings = model.requires_grad_(False), scenes, settings
-        self._objective, self._covariance, self._bf16, self._sampler = objective, covariance, bf16, sampler
+        self._objective, self.covariance, self._bf16, self._sampler = objective, covariance, bf16, sampler
         fused = settings.method == "covariance"
         self._predict: windows.Predictor = ParallelDenoiser(model, bf16=bf16) if fused else self._differentiable
 
@@ -89,7 +89,7 @@ class BlockSampler:
             values[:, held] = clean
             denoise = diffusion.BandLevels.hold(denoise, objective, values, held + absent)
         if observation is not None:
-            denoise = posterior_denoiser(denoise, objective, observation, self._covariance, rule=settings.method)
+            denoise = posterior_denoiser(denoise, objective, observation, self.covariance, rule=settings.method)
         evaluations_per_time = evaluations.sampler_spec(self._sampler).evaluations
         times = restoration_times(objective, -(-settings.steps // evaluations_per_time))
         options: dict[str, Any] = {"steps": settings.steps, "times": times, "shape": shape, "noise": noise, "clip": 1.0}

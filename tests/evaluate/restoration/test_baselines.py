@@ -1,13 +1,12 @@
-"""Baselines fill known images exactly; cloud masks keep their share; the regression approaches a known expectation."""
+"""Baselines fill known images exactly; the regression approaches a known expectation."""
+
+from pathlib import Path
 
 import numpy as np
-import pytest
 import torch
 
-from dithc.core.logging import UserError
-from dithc.evaluate.restoration import cloud_masks, train_regression
-from dithc.evaluate.restoration.baselines import date_fill, mean_fill, nearest_fill
-from dithc.evaluate.restoration.regression import RegressionUNet
+from dithc.evaluate.restoration import Examples, Observed, date_fill, simple_fills, train_regression
+from dithc.evaluate.restoration.baselines import mean_fill, nearest_fill
 
 X = np.arange(24.0).reshape(2, 3, 4)
 
@@ -37,53 +36,57 @@ def test_fills_keep_observed_values_and_mark_bands_without_any() -> None:
 def test_date_fill_uses_the_nearest_clear_date() -> None:
     valid = np.array([True, False, False, False]) & np.ones((3, 1), bool)
     clear = np.array([[False, True, False, False], [False, True, True, False]])[:, None] & np.ones((3, 1), bool)
-    found = date_fill(X, valid, np.stack([X + 100, X + 200]), clear)
+    found = date_fill(X, valid, [X + 100, X + 200], list(clear))
     np.testing.assert_array_equal(found, X + np.array([0, 100, 200, 199]))  # the last column copies its neighbor
 
 
-def test_cloud_masks_have_the_share_and_depend_on_seed_and_number_only() -> None:
-    masks = np.zeros((4, 30, 40), bool)
-    masks[1], masks[2, :, 20:], masks[3, :10] = True, True, True
-    found = cloud_masks(masks, (10, 16), (0.2, 0.6), 5, range(200))
-    shares = found.mean(axis=(1, 2))
-    assert shares.min() >= 0.2
-    assert shares.max() <= 0.6
-    assert len(np.unique(found, axis=0)) > 10
-    np.testing.assert_array_equal(cloud_masks(masks, (10, 16), (0.2, 0.6), 5, [7, 3]), found[[7, 3]])
-    assert (cloud_masks(masks, (10, 16), (0.2, 0.6), 6, range(200)) != found).any()
-    # The upper edge of mask 3 occurs at the top and, mirrored, at the bottom.
-    counts = [(found[:, 0, :].all(1)).sum(), (found[:, -1, :].all(1)).sum()]
-    assert min(counts) > 0.2 * sum(counts)
-    for size, share in (((31, 16), (0.2, 0.6)), ((10, 16), (0.97, 0.99))):
-        with pytest.raises(UserError, match="no matching crop"):
-            cloud_masks(masks, size, share, 0, [0])
+def test_interpolations_of_observed_coarse_pixels_reproduce_a_ramp_and_ignore_gaps() -> None:
+    rows, columns = np.mgrid[:40, :49] + 0.5
+    ramp, gaps = np.stack([2 * rows - 3 * columns, columns]), np.zeros((40, 49), bool)
+    gaps[18:22, 20:25] = True
+    x = np.where(gaps, 100.0, ramp)
+    seen = Observed(x=x, pixels=~gaps & np.array([True, False])[:, None, None], gaps=gaps, coarse={1: 4}, mtf=0.25)
+    clear = np.ones((10, 12), bool)
+    clear[3:7, 3:8] = False  # the blur is wider than a coarse pixel
+    assert seen.clear(4)[clear].all()
+    assert not seen.clear(4)[4:6, 5:6].any()
+    fills = simple_fills(seen)
+    for name, tolerance in (("nearest neighbor", 2.0), ("bilinear", 0.1), ("bicubic", 0.1)):
+        error = np.abs(fills[name][1] - ramp[1])
+        error[8:32, 8:36] = 0  # filled
+        assert error[8:-8, 8:-13].max() <= tolerance, name
+        assert np.isfinite(fills[name][1]).all()
+    assert np.isnan(fills["bilinear"][0]).all()
+    assert (fills["nearest neighbor"][0][~gaps] == ramp[0][~gaps]).all()
+    assert np.isnan(fills["band mean"][1]).all()
 
 
-def test_windows_equal_a_prediction_of_the_complete_image() -> None:
-    torch.manual_seed(0)
-    net = RegressionUNet(2, width=4)
-    for parameter in net.parameters():
-        torch.nn.init.normal_(parameter, std=0.2)
-    draws = np.random.default_rng(0)
-    x, valid = draws.normal(size=(2, 181, 150)).astype(np.float32), draws.random((181, 150)) < 0.5
-    found, complete = net.fill(x, valid, window=40), net.fill(x, valid, window=400)
-    np.testing.assert_allclose(found, complete, rtol=1e-4, atol=1e-4)
-    np.testing.assert_array_equal(found[:, valid], x[:, valid])
-    assert np.abs(found - x)[:, ~valid].max() > 0.1
-    np.testing.assert_array_equal(net.fill(np.where(valid, x, np.nan), valid, window=400), complete)
-
-
-def test_regression_learns_the_relation_of_bands_and_is_deterministic() -> None:
+def test_regression_learns_the_relation_of_bands_and_continues_to_equal_bits(tmp_path: Path) -> None:
     """Band 2 is minus band 1 plus 1: a hidden band follows exactly, and its mean has an error of 1."""
     first = np.random.default_rng(1).normal(size=(64, 1, 1, 1)) * np.ones((8, 8))
-    tiles = np.concatenate([first, 1 - first], axis=1)
-    tiles[1::2, 1, :, :3] = np.nan  # unknown values are neither inputs nor targets
+    truth = np.concatenate([first, 1 - first], axis=1)
+    given = np.broadcast_to(np.array([True, False])[:, None, None], truth.shape)
+    calls: list[range] = []
 
-    def hide(numbers: range) -> np.ndarray:
-        return np.broadcast_to(np.array([False, True])[:, None, None], (len(numbers), 2, 8, 8))
+    def draw(numbers: range) -> Examples:
+        calls.append(numbers)
+        rows = np.random.default_rng(numbers.start).integers(64, size=len(numbers))
+        x = np.where(given, truth, np.nan)[rows]  # hidden values have no influence
+        return Examples(x=x, given=given[rows], truth=truth[rows], compared=~given[rows])
 
-    nets = [train_regression(tiles, hide, seed=3, steps=5) for _ in range(2)]
-    for a, b in zip(nets[0].parameters(), nets[1].parameters(), strict=True):
+    net = train_regression(draw, 2, seed=3, steps=60)
+    assert net is not None
+    found = net.predict(truth[0][:, :5, :7], given[0][:, :5, :7])
+    assert np.sqrt(np.mean((found[1] - truth[0, 1, :5, :7]) ** 2)) < 0.3
+    complete = train_regression(draw, 2, seed=3, steps=4)
+    state, start = tmp_path / "state.pt", len(calls)
+    options = {"seed": 3, "steps": 4, "state": state}
+    assert train_regression(draw, 2, **options, is_stopped=lambda: len(calls) == start + 2) is None
+    resumed = train_regression(draw, 2, **options)
+    assert complete is not None
+    assert resumed is not None
+    assert len(calls) == start + 4
+    for a, b in zip(complete.parameters(), resumed.parameters(), strict=True):
         assert torch.equal(a, b)
-    found = train_regression(tiles, hide, seed=3, steps=80).fill(tiles[0], hide(range(1))[0] == 0)
-    assert np.sqrt(np.mean((found[1] - tiles[0, 1]) ** 2)) < 0.3
+    assert train_regression(draw, 2, **options) is not None
+    assert len(calls) == start + 4, "a finished network is not trained"

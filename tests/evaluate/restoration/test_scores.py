@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 from scipy import special
 
-from dithc.evaluate.restoration import central_interval, ensemble_scores, pixel_scores, pooled, scores
+from dithc.core.image_quality import ensemble_quantile
+from dithc.evaluate.restoration import ensemble_scores, pixel_scores, pooled, scores
 
 
 @pytest.fixture
@@ -106,7 +107,6 @@ def test_narrow_ensemble_is_detected(draws: np.random.Generator) -> None:
     assert found["rank_histogram"][200] < 1 / 401
 
 
-def test_central_interval_covers_nine_tenths_of_the_ranks() -> None:
-    members = np.arange(1.0, 20.0)  # 19 members: the ends are the first and last
-    assert [float(end) for end in central_interval(members)] == [1.0, 19.0]
-    assert [float(end) for end in central_interval(np.arange(1.0, 40.0))] == pytest.approx([2.0, 38.0])
+def test_ensemble_quantiles_are_ranks_of_a_further_member() -> None:
+    for count, expected in ((19, [1.0, 19.0]), (39, [2.0, 38.0])):
+        assert ensemble_quantile(np.arange(1.0, count + 1), [0.05, 0.95]).tolist() == pytest.approx(expected)

@@ -1,4 +1,4 @@
-"""Wald's protocol has its modulation; scores of a finer grid match images with a known shift, angle and detail."""
+"""Scores of a finer grid match images with a known shift, angle and detail."""
 
 import numpy as np
 import pytest
@@ -6,8 +6,9 @@ import scipy.ndimage
 import torch
 
 from dithc.core.image_quality import ergas
+from dithc.evaluate.restoration import Observed, coarse_scores
 from dithc.evaluate.restoration.baselines import interpolate
-from dithc.evaluate.restoration.sharpening import _correctness, degrade, opensr_scores
+from dithc.evaluate.restoration.sharpening import OPENSR, _correctness, opensr_scores
 
 SHARES = np.exp([0.0, -4.0, -4.0]) / (1 + 2 * np.exp(-4.0))  # of distances 0, 1 and 1 at temperature 1/4
 
@@ -18,31 +19,8 @@ def truth() -> np.ndarray:
     return 1 + scipy.ndimage.gaussian_filter(noise, (0, 1.5, 1.5), mode="wrap")
 
 
-@pytest.mark.parametrize("factor", [2, 3, 6])
-def test_degraded_waves_have_the_modulation_of_the_sensor(factor: int) -> None:
-    """A wave at the Nyquist frequency keeps `mtf` of its amplitude, and keeps its phase at the centers of pixels."""
-    pixels = np.arange(40 * factor)
-    wave = np.cos(np.pi * (pixels - (factor - 1) / 2) / factor)  # 1 and -1 at the centers of coarse pixels
-    found = degrade(
-        np.stack([np.tile(wave, (8 * factor, 1)), np.tile(wave, (8 * factor, 1))]), factor, np.array([0.3, 0.1])
-    )
-    inner = found[:, 4, 10:-10]
-    np.testing.assert_allclose(inner, np.array([[0.3], [0.1]]) * (-1.0) ** np.arange(10, 30), atol=2e-3)
-    np.testing.assert_allclose(degrade(np.ones((1, 4 * factor, 5 * factor)), factor, 0.2), 1)
-
-
-def test_degrading_without_modulation_averages_blocks(truth: np.ndarray) -> None:
-    expected = truth.reshape(3, 24, 4, 24, 4).mean(axis=(2, 4))
-    np.testing.assert_allclose(degrade(truth, 4), expected)
-
-
-@pytest.mark.parametrize(("factor", "order"), [(2, 1), (3, 1), (2, 3), (3, 3)])
-def test_interpolation_reproduces_a_linear_ramp_at_pixel_centers(factor: int, order: int) -> None:
-    rows, columns = np.mgrid[: 20 * factor, : 24 * factor] + 0.5
-    ramp = np.stack([2 * rows - 3 * columns, columns])
-    inner = np.s_[:, 8 * factor : -8 * factor, 8 * factor : -8 * factor]
-    found = interpolate(degrade(ramp, factor), factor, order=order)
-    np.testing.assert_allclose(found[inner], ramp[inner], atol=0.02 if order == 3 else 1e-9)
+def averaged(x: np.ndarray, factor: int) -> np.ndarray:
+    return x.reshape(len(x), x.shape[1] // factor, factor, -1, factor).mean(axis=(2, 4))
 
 
 def test_true_image_is_an_improvement_and_consistent(truth: np.ndarray) -> None:
@@ -62,14 +40,14 @@ def test_consistency_measures_known_offsets_angles_and_shifts(truth: np.ndarray)
     assert found["reflectance"] == pytest.approx(0.1)
     assert found["spectral_degrees"] == pytest.approx(2 * np.degrees(np.arctan(4 / 3)) - 90)
     moved = np.roll(truth, (2, -8), axis=(1, 2))
-    assert opensr_scores(degrade(truth, 2), moved, truth)["spatial_pixels"] == pytest.approx(np.hypot(1, 4), abs=0.1)
+    assert opensr_scores(averaged(truth, 2), moved, truth)["spatial_pixels"] == pytest.approx(np.hypot(1, 4), abs=0.1)
 
 
 def test_correctness_classifies_omitted_and_invented_details(truth: np.ndarray) -> None:
-    low = interpolate(degrade(truth, 4), 4, order=1)
+    low = interpolate(averaged(truth, 4), 4, order=1)
     np.testing.assert_allclose(_correctness(low, low, truth), SHARES[[1, 0, 1]])
-    invented = opensr_scores(degrade(truth, 4), np.roll(truth, (31, 40), axis=(1, 2))[:, ::-1], truth)
-    kept = opensr_scores(degrade(truth, 4), low, truth)
+    invented = opensr_scores(averaged(truth, 4), np.roll(truth, (31, 40), axis=(1, 2))[:, ::-1], truth)
+    kept = opensr_scores(averaged(truth, 4), low, truth)
     assert invented["hallucination"] > 0.5 > kept["hallucination"]
     assert kept["omission"] > 0.5
     assert np.isnan(_correctness(low, low, low)).all()
@@ -79,3 +57,26 @@ def test_ergas_of_a_relative_error_matches_the_closed_form() -> None:
     truth = np.ones((2, 4, 4)) * np.array([1.0, 5.0])[:, None, None]
     wrong = truth * np.array([1.1, 0.7])[:, None, None]
     assert ergas(wrong, truth, ratio=2, valid=np.ones((4, 4), bool)) == pytest.approx(50 * np.sqrt((0.01 + 0.09) / 2))
+
+
+@pytest.mark.parametrize("mtf", [None, 0.25])
+def test_consistency_is_the_coarse_error_over_the_noise(truth: np.ndarray, mtf: float | None) -> None:
+    """A constant offset passes blur and decimation unchanged; a detail with zero block means is not visible."""
+    gaps = np.zeros((96, 96), bool)
+    gaps[:8] = True
+    seen = Observed(x=truth, pixels=np.zeros(truth.shape, bool), gaps=gaps, coarse={0: 4, 2: 4}, mtf=mtf)
+    image = truth + np.array([0.03, np.nan, -0.04])[:, None, None]
+    options = {"deviation": np.array([0.01, 0.02]), "inner": (slice(0, 96), slice(8, 95))}
+    found = coarse_scores(seen, 4, image, **options)
+    assert found["consistency"] == pytest.approx(np.sqrt((3**2 + 2**2) / 2))
+    inside = truth[[0, 2], (12 if mtf else 8) :, 8:92]
+    expected = ergas(
+        inside + np.array([0.03, -0.04])[:, None, None], inside, ratio=4, valid=np.ones(inside.shape[1:], bool)
+    )
+    assert found["ergas"] == pytest.approx(expected, rel=0.02)
+    assert [found[key] for key in OPENSR] == [None] * 6, "a part with gaps"
+    detail = np.tile([[1.0, -1.0], [-1.0, 1.0]], (48, 48))
+    invisible = coarse_scores(seen, 4, truth + detail, **options)
+    assert invisible["consistency"] < (0.5 if mtf else 1e-9)
+    without = Observed(x=truth, pixels=seen.pixels, gaps=gaps & False, coarse=seen.coarse, mtf=mtf)
+    assert coarse_scores(without, 4, truth, **options)["improvement"] == pytest.approx(SHARES[0])

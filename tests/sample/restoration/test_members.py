@@ -198,6 +198,6 @@ def test_block_without_observation_is_unconditional(make_job: Callable[..., Rest
     sampler, scenes = white_prior(make_job(missing=["B02", "B03"], method=method, steps=4))
     block = blocks(scenes.shape(1), size=40, window=16, multiple=1)[0]
     assert sampler.observe(1, block) is not None
-    sampler._scenes._whole[:] = False
+    sampler._scenes._is_fine[:] = False
     assert sampler.observe(1, block) is None
     assert np.isfinite(sampler.members(1, block, [0])).all()

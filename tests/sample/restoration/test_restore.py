@@ -1,6 +1,7 @@
 """Tests of a complete restoration: values of its files, resumption, ranks, hidden pixels, and rejected scenes."""
 
 import json
+import os
 import pickle
 from collections.abc import Callable
 from pathlib import Path
@@ -14,12 +15,15 @@ import rasterio
 
 import dithc
 from dithc.cli import main
+from dithc.config.schema.evaluations import HideConfig
 from dithc.core.artifacts import Manifest
 from dithc.core.logging import UserError
 from dithc.data import Tiles
+from dithc.data.scene import Mask
 from dithc.engine.comm import Group
 from dithc.engine.scheduler import deadline
-from dithc.sample.restoration import RestorationJob, pipeline, restore
+from dithc.sample.restoration import RestorationJob, hiding, pipeline, restore
+from dithc.sample.restoration.hiding import Hiding
 from dithc.sample.restoration.scenes import RestorableScenes, _check_origin
 from tests.ranks import needs_launcher, run_on_ranks
 from tests.sample.restoration.conftest import BANDS, SHAPES, TRANSFORM
@@ -189,14 +193,57 @@ def test_generated_shapes_hide_a_share_by_place(make_job: Make) -> None:
 
 
 def test_gaps_of_another_dataset_hide_pixels(make_job: Make) -> None:
-    job = make_job(masks=True, hide={"dataset": "archive"})
+    """Each hidden window is a mirrored crop of a scene's gaps, which continues by reflection beyond the scene."""
+    job = make_job(masks=True, hide={"dataset": "archive", "dataset_share": [0.1, 0.7]})
     scenes = scenes_of(job)
-    gaps = dithc.open(job.scenes, image=1).coords["mask"].values != 1
-    hidden = scenes._hidden(1, slice(0, 80), slice(0, 48))
-    assert np.array_equal(hidden, np.tile(gaps, (2, 2)))
     restore(job, Group())
-    flags = read(job, 1, "flags")
-    assert ((flags == 1) == ~gaps).all()
+    for scene in range(2):
+        flags = read(job, scene, "flags")[0]
+        shares = (flags != 1).mean()
+        assert shares >= 0.1
+        part = slice(3, 50), slice(-4, 20)
+        complete = scenes._hidden(scene, slice(-8, 80), slice(-8, 80))
+        assert np.array_equal(scenes._hidden(scene, *part), complete[11:58, 4:28])
+    with pytest.raises(UserError, match="no matching crop"):
+        scenes_of(make_job(masks=True, hide={"dataset": "archive", "dataset_share": [0.9, 0.95]}))._hidden(
+            0, slice(0, 8), slice(0, 8)
+        )
+
+
+@pytest.mark.parametrize("side", [64, 250])
+def test_real_clouds_hide_their_share_of_chips_and_of_larger_images(side: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = Path(os.environ.get("DITHC_TEST_DATA", Path(__file__).parents[4] / "shared/data"))
+    if not folder.is_dir():
+        pytest.skip(f"real data is absent: {folder} (set DITHC_TEST_DATA)")
+    clouds = np.load(folder / "eo_timeseries/CLM.npy").reshape(68, 101, 100) != 0
+    stored = SimpleNamespace(count=68, mask_of=lambda number: np.where(clouds[number], Mask.CLOUD, Mask.VALID))
+    monkeypatch.setattr(hiding.products, "Scenes", lambda _: stored)
+    settings = HideConfig(dataset="clouds", dataset_share=[0.2, 0.6])
+    drawn = Hiding(settings, seed=3, masks=Path("masks"))
+    everywhere = (side, side), slice(0, side), slice(0, side)
+    found = np.stack([drawn.window(number, *everywhere) for number in range(40)])
+    shares = found.mean((1, 2))
+    assert shares.min() >= 0.2 - 0.01
+    assert shares.max() <= 0.6 + 0.01
+    assert len(np.unique(found, axis=0)) > 35
+    for number, image in enumerate(found[:10] if side == 64 else []):  # a mirrored crop
+        scene, *starts = drawn._crop(number, (side, side))
+        steps = [1 if start < length else -1 for start, length in zip(starts, clouds.shape[1:], strict=True)]
+        top, left = (start % length for start, length in zip(starts, clouds.shape[1:], strict=True))
+        crop = clouds[scene, :: steps[0], :: steps[1]][top : top + side, left : left + side]
+        assert np.array_equal(image, crop)
+    again = Hiding(settings, seed=3, masks=Path("masks"))
+    assert np.array_equal(again.window(7, (side, side), slice(9, 33), slice(0, 12)), found[7, 9:33, :12])
+    assert (Hiding(settings, seed=4, masks=Path("masks")).window(7, *everywhere) != found[7]).any()
+
+
+def test_other_dates_are_scenes_on_the_same_grid_by_distance_in_time(make_job: Make) -> None:
+    scenes = scenes_of(make_job())
+    times = ["2024-05-01T10:00:00", "2024-01-01", "2024-06-01T10:00:00Z", "unknown", "2024-05-02"]
+    grid = {"crs": ["EPSG:32650"] * 5, "transform": [(10.0, 0.0, 0.0)] * 4 + [(10.0, 0.0, 5.0)]}
+    scenes._scenes.columns |= {**grid, "height": [8] * 5, "width": [8] * 5, "sensing_time": times}
+    assert scenes.other_dates(0) == [2, 1]
+    assert scenes.other_dates(3) == scenes.other_dates(4) == []
 
 
 def test_scenes_unlike_the_training_scenes_are_rejected(make_job: Make, caplog: pytest.LogCaptureFixture) -> None:
@@ -232,7 +279,7 @@ def test_rule_with_derivatives_restores_with_the_trained_network(make_job: Make)
 
 
 def test_command_scores_hidden_pixels(make_job: Make, prior: Path) -> None:
-    job = make_job(members=4, coarse={"B03": 2}, hide={"share": 0.3})
+    job = make_job(members=4, coarse={"B03": 2}, hide={"share": 0.3, "regression_minutes": 0.005})
     config = json.loads((prior / "config.json").read_text())
     config["restorations"]["x"] = job.settings.model_dump(mode="json", exclude_defaults=True)
     path = job.out.parent.with_suffix(".json")
@@ -241,22 +288,38 @@ def test_command_scores_hidden_pixels(make_job: Make, prior: Path) -> None:
     line += ["--training", job.training, "--scenes", job.scenes, "--out", job.out]
     assert main([*map(str, line), "--masks", str(job.scenes)]) == 2
     assert main(list(map(str, line))) == 0
-    errors: dict[str, list[np.ndarray]] = {"gaps": [], "coarse": []}
+    errors: dict[str, list[np.ndarray]] = {"gaps": [], "coarse x2": []}
     for scene in range(2):
         truth = dithc.open(job.scenes, image=scene)
         is_compared = (read(job, scene, "flags") == 2) & (truth.coords["mask"].values == 1)
         error = read(job, scene, "mean").astype(np.float64) - truth.values
-        for group, bands in (("gaps", [0, 2]), ("coarse", [1])):
+        for group, bands in (("gaps", [0, 2]), ("coarse x2", [1])):
             errors[group].append(error[bands][is_compared[bands]])
     scores = json.loads((job.out.parent / "scores.json").read_text())
     assert scores == Manifest.read(job.out).summary["scores"]
+    assert scores["observed"]["restored"]["rmse"] == 0
+    methods = {
+        "gaps": ["nearest neighbor", "band mean", "conditional mean", "regression"],
+        "coarse x2": ["nearest neighbor", "bilinear", "bicubic", "conditional mean", "regression"],
+    }
     for group, parts in errors.items():
         found, error = scores[group], np.concatenate(parts)
-        assert found["restored"]["pixels"] == found["nearest neighbor"]["pixels"] == len(error)
+        assert set(found) == {"restored", "member", "ensemble", *methods[group]}
+        assert {one["pixels"] for one in found.values()} == {len(error)}
         assert found["restored"]["rmse"] == pytest.approx(np.sqrt((error**2).mean()), rel=1e-5)
         assert 0 < found["ensemble"]["coverage"] < 1
-        assert found["band mean"]["rmse"] > 0
+        assert found["restored"]["spectrum_db"] > 0
     spread = (
         250 / np.sqrt(3) / 10_000
     )  # of independent uniform pixels; a coarse pixel removes a quarter of the variance
     assert scores["gaps"]["band mean"]["rmse"] == pytest.approx(spread, rel=0.1)
+    assert scores["gaps"]["conditional mean"]["rmse"] == pytest.approx(spread, rel=0.1)
+    assert 0.75 < (scores["coarse x2"]["conditional mean"]["rmse"] / spread) ** 2 < 0.95
+    assert scores["coarse x2"]["conditional mean"]["consistency"] < 1
+    assert scores["coarse x2"]["nearest neighbor"]["consistency"] < 1e-2
+    (network,) = job.out.parent.glob("regression-*.pt")
+    written = network.stat().st_mtime_ns
+    job.out.unlink()
+    assert main(list(map(str, line))) == 0
+    assert network.stat().st_mtime_ns == written, "a trained network is kept"
+    assert json.loads((job.out.parent / "scores.json").read_text()) == scores

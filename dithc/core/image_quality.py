@@ -115,14 +115,15 @@ def window_shift(first: F64, second: F64) -> tuple[float, float, float]:
 def seam_ratio(x: Array, rows: Sequence[int], columns: Sequence[int], *, window: tuple[int, int]) -> float:
     """Return the mean neighbor difference of x (..., H, W) at window borders over all others; 1 without seams.
 
-    `rows` and `columns` are window starts, `window` is (h, w).
+    `rows` and `columns` are window starts, `window` is (h, w). Pixels with NaN are ignored.
     """
     sums, counts = [0.0, 0.0], [0, 0]
     for axis, origins, side in ((-2, rows, window[0]), (-1, columns, window[1])):
         steps = np.moveaxis(np.abs(np.diff(x.astype(np.float64), axis=axis)), axis, 0)  # (length - 1, ...)
         edges = {edge - 1 for first in origins for edge in (first, first + side)}
         is_border = np.array([position in edges for position in range(len(steps))], dtype=bool)
-        for index, differences in enumerate((steps[is_border], steps[~is_border])):
+        for index, part in enumerate((steps[is_border], steps[~is_border])):
+            differences = part[np.isfinite(part)]
             sums[index] += float(differences.sum())
             counts[index] += differences.size
     if not counts[0] or not sums[1]:

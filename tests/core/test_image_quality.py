@@ -29,6 +29,7 @@ def test_seam_ratio_measures_only_window_borders() -> None:
     x = x + x.swapaxes(1, 2)
     assert seam_ratio(x, [0, 32], [0, 32], window=(32, 32)) == pytest.approx(5.0)
     assert seam_ratio(x, [0, 16], [0, 16], window=(48, 48)) < 1.0
+    assert seam_ratio(np.where(np.arange(64) < 40, x, np.nan), [32], [32], window=(0, 0)) == pytest.approx(5.0)
     assert seam_ratio(x, [0], [0], window=(64, 64)) == 1.0
     assert seam_ratio(np.ones((1, 64, 64)), [0, 32], [0], window=(32, 64)) == 1.0
 

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dithc.core.artifacts import atomic_write, outputs
+from dithc.core.image_quality import seam_ratio
 from dithc.core.logging import get_logger
 from dithc.data import Tiles
 from dithc.diffusion.restoration import conditional_mean
@@ -69,7 +70,6 @@ def _part_scores(
     scenes, inner = scene.scenes, part.inner
     truth = scenes.physical(scene.scene, *part.place)
     low, high = (np.array(ends) for ends in scenes.scaling.ends(list(range(len(truth)))))  # (C,)
-    is_coarse = np.isin(np.arange(len(truth)), list(scenes.coarse))
     seen = Observed(
         x=truth, pixels=part.flags == Flag.OBSERVED, gaps=part.gaps, coarse=scenes.coarse, mtf=scenes.settings.mtf
     )
@@ -77,11 +77,12 @@ def _part_scores(
     images = {"restored": mean, "member": part.members[0]}
     images |= _baselines(scene, part, seen, sampler, net, has_dates=has_dates)
     images = {name: np.where(part.flags == Flag.OUTSIDE, truth, image) for name, image in images.items()}
-    observed = seen.pixels[:, *inner]
-    yield "observed", "restored", pixel_scores(mean[:, *inner], truth[:, *inner], observed, data_range=high - low)
+    observed, restored = seen.pixels[:, *inner], part.flags == Flag.RESTORED
+    pasted = np.where(observed, mean[:, *inner], truth[:, *inner])
+    yield "observed", "restored", pixel_scores(pasted, truth[:, *inner], observed, data_range=high - low)
     for group, of_group in scenes.groups.items():
         bands, kind = np.flatnonzero(of_group), group.split()[0]
-        where = ((part.flags == Flag.RESTORED) & part.has_truth)[bands][:, *inner]
+        where = (restored & part.has_truth)[bands][:, *inner]
         true = truth[bands][:, *inner]
         if not where.any():
             continue
@@ -92,7 +93,8 @@ def _part_scores(
             known = np.where(where, image[bands][:, *inner], true)
             scores = pixel_scores(known, true, where, data_range=(high - low)[bands])
             scores["spectrum_db"] = restoration.spectral_distance(known, true)
-            if is_coarse[bands].any():
+            scores["seam_ratio"] = _seams(scene, part, np.where(restored[bands], image[bands], np.nan))
+            if kind == "coarse":
                 factor, deviation = scenes.coarse[bands[0]], scenes.settings.noise * (high - low)[bands]
                 scores |= restoration.coarse_scores(seen, factor, image, deviation=deviation, inner=inner)
             yield group, name, scores
@@ -121,6 +123,23 @@ def _baselines(
     }
     mean = scenes.scaling.unscale(tile_mean[None])[0]
     return {name: np.where(np.isnan(image), mean, image) for name, image in images.items()}
+
+
+def _seams(scene: RestoredScene, part: ComparedPart, image: Values) -> float | None:
+    """Return the seam ratio of a part of an image (C, h, w) at the borders of blocks; None without a border."""
+    views, borders = [slice(None)], []
+    for inner, wide, name in zip(part.inner, part.place, ("rows", "columns"), strict=True):
+        first = max(0, inner.start - 1)  # a border may be the first row of the part
+        edges = {getattr(block, name).core.start - wide.start - first for block in scene.blocks}
+        views.append(slice(first, inner.stop))
+        borders.append([edge for edge in sorted(edges) if 0 < edge < inner.stop - first])
+    x = image[*views]
+    crossed = [x[:, edge - 1] + x[:, edge] for edge in borders[0]] + [
+        x[..., edge - 1] + x[..., edge] for edge in borders[1]
+    ]
+    if not any(np.isfinite(pair).any() for pair in crossed):
+        return None
+    return seam_ratio(x, *borders, window=(0, 0))
 
 
 def _inputs(seen: Observed) -> tuple[Values, npt.NDArray[np.bool_]]:

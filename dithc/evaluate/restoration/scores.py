@@ -119,7 +119,7 @@ def coarse_scores(seen: Observed, factor: int, image: Array, *, deviation: Array
 
     Returns:
         `ergas`; `consistency`: root mean square of the observed coarse pixels minus the coarse pixels of the image, over the
-        deviation of the noise; the six scores of `opensr_scores`, None for parts with gaps. None without coarse pixels.
+        deviation of the noise; the six scores of `opensr_scores`, None for small parts. All are None without coarse pixels.
     """
     bands, opensr = seen.bands(factor), dict.fromkeys(OPENSR)
     grid = tuple(slice(part.start // factor, part.stop // factor) for part in inner)
@@ -130,8 +130,8 @@ def coarse_scores(seen: Observed, factor: int, image: Array, *, deviation: Array
     low, again = (seen.low(part[bands], factor)[:, *grid] for part in (seen.x, image))  # (n, h, w)
     residual = ((again - low) / deviation[:, None, None])[:, clear]
     restored, truth = (part[bands][:, *fine] for part in (image, seen.x))
-    if clear.all() and min(clear.shape) >= SMALLEST:
-        found = opensr_scores(low, restored, truth)
+    if min(clear.shape) >= SMALLEST:
+        found = opensr_scores(low, restored, truth, clear)
         opensr |= {key: value if math.isfinite(value) else None for key, value in found.items()}
     covered = clear.repeat(factor, axis=0).repeat(factor, axis=1)
     return {

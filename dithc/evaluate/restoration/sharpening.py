@@ -25,7 +25,7 @@ TEMPERATURE = 0.25  # of the shares of the three classes
 QUIET = 0.75  # share of pixels without detail
 
 
-def opensr_scores(low: Array, restored: Array, truth: Array) -> dict[str, float]:
+def opensr_scores(low: Array, restored: Array, truth: Array, clear: NDArray[np.bool_]) -> dict[str, float]:
     """Return the six scores of opensr-test (Aybar et al. 2024, DOI 10.1109/LGRS.2024.3401394), without border crop.
 
     Consistency of `low` (C, h, w) with `restored` (C, H, W), averaged to the coarse grid by a triangle of width 2 f:
@@ -42,12 +42,16 @@ def opensr_scores(low: Array, restored: Array, truth: Array) -> dict[str, float]
 
     The shares are the means of exp(-v / 0.25), normalized over v in (i, o, u). Pixels count if one of the three
     distances exceeds the 75 % quantile of d(L, T); without any, the shares are NaN.
+
+    Only the coarse pixels in `clear` (h, w) are evaluated; the other pixels have the truth.
     """
     factor = truth.shape[-1] // low.shape[-1]
+    covered = clear.repeat(factor, axis=0).repeat(factor, axis=1)  # (H, W)
+    restored = np.where(covered, restored, truth)
     fine = torch.from_numpy(np.array(restored, np.float64))[None]
     again = functional.interpolate(fine, size=low.shape[1:], mode="bilinear", antialias=True)[0].numpy()  # (C, h, w)
-    shares = _correctness(interpolate(low, factor, order=1), _harmonized(restored, truth), truth)
-    reflectance, angle = np.abs(again - low).mean(), np.nanmean(spectral_angles(again, low, axis=0))
+    shares = _correctness(interpolate(low, factor, order=1), _harmonized(restored, truth), truth, covered)
+    reflectance, angle = np.abs(again - low)[:, clear].mean(), np.nanmean(spectral_angles(again, low, axis=0)[clear])
     return dict(zip(OPENSR, map(float, (reflectance, angle, math.hypot(*_shift(low, again)), *shares)), strict=True))
 
 
@@ -71,11 +75,12 @@ def _harmonized(restored: Array, truth: Array) -> FloatArray:
     return np.asarray(scipy.ndimage.shift(matched, (0, -down, -right), order=1, mode="nearest"))
 
 
-def _correctness(low: Array, restored: Array, truth: Array) -> Any:
-    """Return the shares (3,) of improvement, omission and hallucination of images (C, H, W) on the fine grid."""
+def _correctness(low: Array, restored: Array, truth: Array, where: NDArray[np.bool_]) -> Any:
+    """Return the shares (3,) of improvement, omission and hallucination of images (C, H, W) in the pixels `where` (H, W)."""
 
     def distance(x: Array, y: Array) -> FloatArray:
-        return np.asarray((np.abs(x - y) / np.maximum(np.abs(x + y), 1e-8)).mean(axis=0, dtype=np.float64))  # (H, W)
+        relative = np.abs(x - y) / np.maximum(np.abs(x + y), 1e-8)
+        return np.asarray(relative.mean(axis=0, dtype=np.float64)[where])  # (n,)
 
     detail, error, change = distance(low, truth), distance(restored, truth), distance(restored, low)
     counts = np.maximum(np.maximum(detail, error), change) > np.quantile(detail, QUIET)

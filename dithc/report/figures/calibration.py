@@ -15,6 +15,7 @@ def draw_calibration(records: ReportRecords) -> Figure:
         (f"{item.name}: {group}", methods["ensemble"]["rank_histogram"])
         for item in records.restorations
         for group, methods in item.scores.items()
+        if "ensemble" in methods
     ]
     if not panels:
         return placeholder("no restoration was compared with withheld pixels")

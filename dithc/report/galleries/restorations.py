@@ -35,7 +35,7 @@ def restoration_gallery(records: ReportRecords, item: RestorationRecord) -> Gall
     columns += ["standard deviation", *(["truth", "absolute error"] if item.scores else [])]
     images = [image for view in views for image in view.images(white, members=min(MEMBERS, item.members))]
     text = f"{len(views)} scenes of {title}, one per row; columns: {', '.join(columns)}; bands {bands}."
-    caption = f"{', '.join(columns)}. Bands {bands}; gray: not observed. White in maps: {white:.3g} {views[0].units}."
+    caption = f"{', '.join(columns)}. Bands {bands}; gray: no observation or truth. White in maps: {white:.3g} {views[0].units}."
     picture = build_mosaic(item.name, np.stack(images), text=text, caption=caption, columns=len(columns))
     note = f"The first {len(views)} of {item.scenes} scenes, {side} x {side} pixels around the center."
     return Gallery(title=f"Restoration {item.name}: {title}", note=note, pictures=[picture], layout="rows")
@@ -62,38 +62,43 @@ class _SceneView:
         self._shown = ([names.index(band) for band in (*item.coarse, *item.missing)] * 3)[:3] or display
         self._is_display = self._shown == display
         self.bands = [names[index] for index in self._shown]
-        self._is_gap = (flags[self._shown] != OBSERVED).any(axis=0)
+        is_fine = [name not in {*item.coarse, *item.missing} for name in names]
+        self._is_gap = (flags[is_fine] != OBSERVED).any(axis=0)
         self._mean = self._read("mean")
         self.deviation: Values = self._read("deviation").mean(axis=0)
         present = scenes.index["bands"]
         scale, offset = (np.broadcast_to(scenes.index[key], len(present)) for key in ("scale", "offset"))
-        pixels = scenes.pixels_of(int(folder.name.removeprefix("scene-")))
+        number = int(folder.name.removeprefix("scene-"))
+        pixels, valid = (
+            scenes.pixels_of(number),
+            scenes.mask_of(number)[self._rows, self._columns] == products.Mask.VALID,
+        )
         self._truth = np.full_like(self._mean, np.nan)
         for index, band in enumerate(self.bands):
             if band in present:
-                number = present.index(band)
-                self._truth[index] = pixels[number, self._rows, self._columns] * scale[number] + offset[number]
+                place = present.index(band)
+                values = pixels[place, self._rows, self._columns] * scale[place] + offset[place]
+                self._truth[index] = np.where(valid, values, np.nan)
 
     def images(self, white: float, *, members: int) -> list[RGB]:
         """Return the row of the mosaic; maps are white at the value `white`."""
-        error = np.abs(self._mean - self._truth).mean(axis=0)
+        error = np.abs(self._mean - self._truth).mean(axis=0)  # NaN without truth
         sampled = [self._rgb(self._read(f"member-{number:02d}")) for number in range(members)]
         row = [self._observation(), self._rgb(self._mean), *sampled, _gray(self.deviation / white)]
         return [*row, self._rgb(self._truth), _gray(error / white)] if self._item.scores else row
 
     def _observation(self) -> RGB:
-        """Return observed pixels, means of coarse pixels, and gray elsewhere."""
-        values, is_gap = self._mean.copy(), self._is_gap
-        factors = [self._item.coarse.get(band, 1) for band in self.bands]
-        if any(factor > 1 for factor in factors):
-            is_gap = np.zeros_like(is_gap)
-        for index, factor in enumerate(factors):
-            if factor > 1:
-                blocks = self._truth[index].reshape(self._size // factor, factor, -1, factor).mean(axis=(1, 3))
+        """Return observed pixels, means of complete coarse pixels, and gray elsewhere."""
+        values = np.where(self._is_gap, np.nan, self._mean)
+        for index, band in enumerate(self.bands):
+            factor = self._item.coarse.get(band, 1)
+            if band in self._item.missing:
+                values[index] = np.nan
+            elif factor > 1:
+                pixels = np.where(self._is_gap, np.nan, self._truth[index])
+                blocks = pixels.reshape(self._size // factor, factor, -1, factor).mean(axis=(1, 3))
                 values[index] = blocks.repeat(factor, axis=0).repeat(factor, axis=1)
-        observation = self._rgb(values)
-        observation[:, is_gap] = GRAY
-        return observation
+        return self._rgb(values)
 
     def _read(self, name: str) -> Values:
         return np.asarray(
@@ -101,11 +106,13 @@ class _SceneView:
         )
 
     def _rgb(self, values: Values) -> RGB:
-        """Return values (3, h, w) of the shown bands as RGB."""
+        """Return values (3, h, w) of the shown bands as RGB; gray if a band is NaN."""
         bands = None if self._is_display else self._shown
-        return np.asarray(self._stretch.levels(np.nan_to_num(values)[None], bands=bands)[0][0])
+        rgb = np.asarray(self._stretch.levels(np.nan_to_num(values)[None], bands=bands)[0][0])
+        return np.where(np.isnan(values).any(axis=0), np.uint8(GRAY), rgb)
 
 
 def _gray(levels: Values) -> RGB:
-    """Return a map (h, w) of 0 to 1 as gray levels (3, h, w)."""
-    return np.broadcast_to((np.clip(np.nan_to_num(levels), 0, 1) * 255).astype(np.uint8), (3, *levels.shape)).copy()
+    """Return a map (h, w) of 0 to 1 as gray levels (3, h, w); NaN has the level of unobserved pixels."""
+    values = np.where(np.isnan(levels), GRAY, np.clip(np.nan_to_num(levels), 0, 1) * 255).astype(np.uint8)
+    return np.broadcast_to(values, (3, *levels.shape)).copy()

@@ -1,4 +1,4 @@
-"""Tables of restorations: errors of the restoration and of simple fills inside withheld pixels."""
+"""Tables of restorations: errors of the restoration and of the baselines inside withheld pixels."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -7,34 +7,49 @@ from dithc.core.measurements import ABSENT, rounded
 from dithc.report.html.tables import Table, table
 from dithc.report.records import ReportRecords
 
-HEAD = [
-    "Bands",
-    "Method",
-    "RMSE",
-    "MAE",
-    "PSNR dB",
-    "SSIM",
-    "Angle deg",
-    "CRPS",
-    "Coverage",
-    "Expected",
-    "Spread / error",
-]
-ERRORS = ("rmse", "mae", "psnr_db", "ssim", "sam_degrees")
-ENSEMBLE = ("crps", "coverage", "calibrated_coverage", "spread_over_error")
+ERRORS = {
+    "RMSE": "rmse",
+    "MAE": "mae",
+    "PSNR dB": "psnr_db",
+    "SSIM": "ssim",
+    "Angle deg": "sam_degrees",
+    "Spectrum dB": "spectrum_db",
+    "Seams": "seam_ratio",
+}
+DETAILS = {
+    "ERGAS": "ergas",
+    "Consistency": "consistency",
+    "Reflectance": "reflectance",
+    "Spectral deg": "spectral_degrees",
+    "Shift px": "spatial_pixels",
+    "Improvement": "improvement",
+    "Omission": "omission",
+    "Hallucination": "hallucination",
+}
+ENSEMBLE = {
+    "CRPS": "crps",
+    "Coverage": "coverage",
+    "Expected": "calibrated_coverage",
+    "Spread / error": "spread_over_error",
+}
+TABLES = {"errors": ERRORS, "coarse bands": DETAILS, "uncertainty": ENSEMBLE}
 
 
-def restoration_tables(records: ReportRecords) -> dict[str, Table]:
-    """Return the table of each compared restoration by name."""
-    return {item.name: _table(item.name, item.scores) for item in records.restorations if item.scores}
+def restoration_tables(records: ReportRecords) -> dict[str, list[Table]]:
+    """Return the tables of each compared restoration by name."""
+    return {item.name: _tables(item.name, item.scores) for item in records.restorations if item.scores}
 
 
-def _table(name: str, scores: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> Table:
-    rows = []
-    for group, methods in scores.items():
-        for method, errors in methods.items():
-            if method != "ensemble" and errors["pixels"]:
-                ensemble = methods["ensemble"] if method == "restored" else {}
-                values = [errors[key] for key in ERRORS] + [ensemble.get(key) for key in ENSEMBLE]
-                rows.append([group, method, *(ABSENT if value is None else rounded(value) for value in values)])
-    return table(f"{name}: withheld pixels", HEAD, rows, texts=2)
+def _tables(name: str, scores: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> list[Table]:
+    found = []
+    for title, keys in TABLES.items():
+        rows = []
+        for group, methods in scores.items():
+            for method, errors in methods.items():
+                values = [errors.get(key) for key in keys.values()]
+                if (method == "ensemble") == (keys is ENSEMBLE) and any(value is not None for value in values):
+                    cells = (ABSENT if value is None else rounded(value) for value in values)
+                    rows.append([group, method, *cells])
+        if rows:
+            found.append(table(f"{name}: {title}", ["Pixels", "Method", *keys], rows, texts=2))
+    return found

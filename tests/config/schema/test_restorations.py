@@ -42,7 +42,10 @@ def demo(**restoration: Any) -> ExperimentConfig:
         ({"sampler": "ddim"}, "restorations.x.sampler ddim does not fit"),
         ({"coarse": {"B11": 2}}, "set `source.resampling: nearest` of datasets.clouded"),
         ({"missing": ["B05"]}, "restorations.x has B05: the tiles of runs.prior have B02"),
-        ({"coarse": {"B11": 2, "B08": 2}, "hide": {}}, "hide compares B11 with interpolated pixels: set `source.gsd_m: 20`"),
+        (
+            {"coarse": {"B11": 2, "B08": 2}, "hide": {}},
+            "hide compares B11 with interpolated pixels: set `source.gsd_m: 20`",
+        ),
         ({"hide": {"dataset_share": [0.5, 0.2]}}, "`hide.dataset_share` is not ascending"),
         ({"coarse": {"B11": 1}}, "greater than or equal to 2"),
         ({"coarse": {"B11": 2}, "missing": ["B11"]}, "both in `coarse` and in `missing`"),

@@ -50,4 +50,4 @@ def test_table_has_a_row_for_each_method_and_ensemble_scores_of_the_restoration_
     errors_of, ensemble_of = ([[cell.text for cell in row] for row in one.rows] for one in tables)
     assert [row[:3] for row in errors_of] == [["gaps", "restored", "0.02"], ["gaps", "nearest", "0.03"]]
     assert [row[2:] for row in ensemble_of] == [["0.007", "0.87", "0.88", "1.02"]]
-    assert errors_of[0][6] == errors_of[1][7], "absent values have one sign"
+    assert len(errors_of[0]) == 6, "the spectral angle has no value"

@@ -7,6 +7,7 @@ import json
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from dithc.core.image_quality import seam_ratio
 from dithc.core.logging import get_logger
 from dithc.data import Tiles
 from dithc.diffusion.restoration import conditional_mean
+from dithc.engine.comm import Group
 from dithc.engine.scheduler import deadline
 from dithc.evaluate import restoration
 from dithc.evaluate.restoration import Observed, pixel_scores
@@ -39,27 +41,40 @@ Values = npt.NDArray[np.floating]
 Scores = dict[str, dict[str, Any]]
 
 
-def score(job: RestorationJob, sampler: BlockSampler, scenes: Sequence[RestoredScene]) -> dict[str, Scores] | None:
+def score(
+    job: RestorationJob, sampler: BlockSampler, scenes: Sequence[RestoredScene], group: Group
+) -> dict[str, Scores] | None:
     """Score restored scenes by groups of bands, write the scores to the file of a job and return them.
 
-    All methods are compared on the same pixels. Pixels without any observation nearby have the mean of the train tiles.
-    Returns None if the walltime ends while the regression U-Net is trained.
+    Ranks share the parts of scenes. All methods are compared on the same pixels. Pixels without any observation nearby have
+    the mean of the train tiles. Returns None if the walltime ends while the first rank trains the regression U-Net.
     """
     net = None
     if job.regression is not None:
-        outputs.OutputFolder.of(job.out).plan([job.regression])
-        net = _regression(job, scenes[0])
-        if net is None:
+        if group.rank == 0:
+            outputs.OutputFolder.of(job.out).plan([job.regression])
+            net = _regression(job, scenes[0])
+        if group.any(group.rank == 0 and net is None):
             return None
+        net = net or _regression(job, scenes[0])  # reads the file of the first rank
     has_dates = any(scene.scenes.other_dates(scene.scene) for scene in scenes)
+    own = [
+        (number, part, list(_part_scores(scene, compared, sampler, net, has_dates=has_dates)))
+        for number, scene in enumerate(scenes)
+        for part, compared in scene.compared(
+            side=SIDE, context=CONTEXT, first=(group.rank - number) % group.size, step=group.size
+        )
+    ]
     found: dict[str, dict[str, list[Scores]]] = defaultdict(lambda: defaultdict(list))
-    for scene in scenes:
-        for part in scene.compared(side=SIDE, context=CONTEXT):
-            for group, method, scores in _part_scores(scene, part, sampler, net, has_dates=has_dates):
-                found[group][method].append(scores)
-    result = {group: {name: restoration.pooled(parts) for name, parts in one.items()} for group, one in found.items()}
-    result = {group: one for group, one in result.items() if one["restored"]["pixels"]}
-    atomic_write(job.scores, json.dumps(result, indent=1) + "\n")
+    for _, _, parts in sorted(
+        chain(*group.gather_objects(own)), key=lambda entry: entry[:2]
+    ):  # for any number of ranks
+        for pixels, method, scores in parts:
+            found[pixels][method].append(scores)
+    result = {pixels: {name: restoration.pooled(parts) for name, parts in one.items()} for pixels, one in found.items()}
+    result = {pixels: one for pixels, one in result.items() if one["restored"]["pixels"]}
+    if group.rank == 0:
+        atomic_write(job.scores, json.dumps(result, indent=1) + "\n")
     return result
 
 

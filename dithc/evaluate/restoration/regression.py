@@ -60,7 +60,8 @@ class RegressionUNet(nn.Module):
         self.leave = nn.Conv2d(width, 4 * bands, 3, padding=1)
 
     def forward(self, x: Tensor, given: Tensor) -> Tensor:
-        h = self.enter(torch.cat([torch.where(given, x, 0), given.to(x.dtype)], dim=1))  # (N, D, H / 2, W / 2)
+        start = torch.where(given, x, 0)
+        h = self.enter(torch.cat([start, given.to(x.dtype)], dim=1))  # (N, D, H / 2, W / 2)
         skips = []
         for level, block in enumerate(self.down):
             h = block(h if not level else self.lower[level - 1](h))
@@ -68,8 +69,7 @@ class RegressionUNet(nn.Module):
         for level in reversed(range(LEVELS - 1)):
             h = functional.interpolate(self.raise_[level](h), scale_factor=2.0, mode="nearest")
             h = self.up[level](h + skips[level])
-        image: Tensor = functional.pixel_shuffle(self.leave(h), 2)
-        return image
+        return start + functional.pixel_shuffle(self.leave(h), 2)
 
     @torch.no_grad()
     def predict(self, x: NDArray[np.floating], given: NDArray[np.bool_]) -> NDArray[np.float32]:

@@ -43,13 +43,21 @@ def restoration_tables(records: ReportRecords) -> dict[str, list[Table]]:
 def _tables(name: str, scores: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> list[Table]:
     found = []
     for title, keys in TABLES.items():
-        rows = []
-        for group, methods in scores.items():
-            for method, errors in methods.items():
-                values = [errors.get(key) for key in keys.values()]
-                if (method == "ensemble") == (keys is ENSEMBLE) and any(value is not None for value in values):
-                    cells = (ABSENT if value is None else rounded(value) for value in values)
-                    rows.append([group, method, *cells])
+        rows = [
+            (group, method, errors)
+            for group, methods in scores.items()
+            for method, errors in methods.items()
+            if (method == "ensemble") == (keys is ENSEMBLE)
+            and any(errors.get(key) is not None for key in keys.values())
+        ]
+        shown = {head: key for head, key in keys.items() if any(row[2].get(key) is not None for row in rows)}
+        cells = [
+            [group, method, *(_number(errors.get(key)) for key in shown.values())] for group, method, errors in rows
+        ]
         if rows:
-            found.append(table(f"{name}: {title}", ["Pixels", "Method", *keys], rows, texts=2))
+            found.append(table(f"{name}: {title}", ["Pixels", "Method", *shown], cells, texts=2))
     return found
+
+
+def _number(value: float | None) -> str:
+    return ABSENT if value is None else rounded(value)

@@ -202,14 +202,15 @@ class RestoredScene:
         for path in self.part_files():
             path.unlink(missing_ok=True)
 
-    def compared(self, *, side: int, context: int) -> Iterator[ComparedPart]:
-        """Yield the parts of a written scene, of about `side` pixels."""
+    def compared(self, *, side: int, context: int, first: int, step: int) -> Iterator[tuple[int, ComparedPart]]:
+        """Yield number and content of each `step`-th part of a written scene, from `first` on; sides are about `side`."""
         multiple = math.lcm(*self.scenes.coarse.values())
-        step, margin = (-(-length // multiple) * multiple for length in (side, context))
+        each, margin = (-(-length // multiple) * multiple for length in (side, context))
         _, height, width = self.shape
-        for starts in product(range(0, height, step), range(0, width, step)):
+        places = list(product(range(0, height, each), range(0, width, each)))
+        for number, starts in list(enumerate(places))[first::step]:
             spans = [
-                Span.alone(start, min(length, start + step), margin, length)
+                Span.alone(start, min(length, start + each), margin, length)
                 for start, length in zip(starts, (height, width), strict=True)
             ]
             wide = spans[0].domain, spans[1].domain
@@ -217,13 +218,16 @@ class RestoredScene:
                 products.read_window(self.folder / f"{name}.tif", *wide)
                 for name in ("flags", *self.names[len(STATISTICS) :])
             )
-            yield ComparedPart(
-                block=Block(*spans),
-                inner=Block(*spans).stored(),
-                members=np.stack(members),
-                flags=flags,
-                gaps=self.scenes.gaps(self.scene, *wide),
-                has_truth=self.scenes.truth(self.scene, *wide) & self.scenes.has_truth,
+            yield (
+                number,
+                ComparedPart(
+                    block=Block(*spans),
+                    inner=Block(*spans).stored(),
+                    members=np.stack(members),
+                    flags=flags,
+                    gaps=self.scenes.gaps(self.scene, *wide),
+                    has_truth=self.scenes.truth(self.scene, *wide) & self.scenes.has_truth,
+                ),
             )
 
     def _write(

@@ -32,7 +32,7 @@ log = get_logger(__name__)
 Part = tuple[int, int, int]
 """Number of a scene, of its block, and of a part of the members."""
 Item = TypeVar("Item")
-Score = Callable[[RestorationJob, BlockSampler, Sequence[RestoredScene]], dict[str, Any] | None]
+Score = Callable[[RestorationJob, BlockSampler, Sequence[RestoredScene], Group], dict[str, Any] | None]
 """Compares restored scenes with their hidden pixels, writes `RestorationJob.scores` and returns its content; None if stopped."""
 
 
@@ -78,12 +78,11 @@ def restore(job: RestorationJob, group: Group, *, score: Score | None = None) ->
     except OSError as error:
         raise unwritten("a restored scene", job.out.parent, error, kept="finished parts and scenes are kept") from error
     numbers = _numbers(job, restored, sampler, meta, ranks=group.size)
-    is_scored = True
-    if group.rank == 0 and score is not None and job.settings.hide is not None:
-        scores = score(job, sampler, restored)
-        is_scored, numbers["scores"] = scores is not None, scores or {}
-    if group.any(not is_scored):
-        return None
+    if score is not None and job.settings.hide is not None:
+        scores = score(job, sampler, restored, group)
+        if scores is None:
+            return None
+        numbers["scores"] = scores
     if group.rank == 0:
         extra = [job.scores] if "scores" in numbers else []
         numbers["seconds"] = round(time.monotonic() - start, 3)

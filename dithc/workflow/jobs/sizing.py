@@ -294,7 +294,7 @@ def _restore(experiment: ExperimentConfig, name: str, ranks: int) -> tuple[float
     return (
         TORCH_MB + (4 * RESTORED_COPIES * values + STRIP_BYTES + network) / MB,
         members * restoration.steps * flops,
-        2 * files / MB,
+        2 * files / MB + DISK_MB_PER_SECOND * 60 * (restoration.hide.regression_minutes if restoration.hide else 0.0),
     )
 
 

@@ -87,8 +87,14 @@ def test_restored_datasets_have_scenes_only_and_the_report_needs_the_restoration
     assert graph.path("tiles", "clouded") not in {*graph.manifests, *stages}
     work = {
         key: Workflow(content | {"restorations": {"x": demo(**one).restorations["x"].model_dump(mode="json")}}, cores=2)
-        for key, one in {"few": {"members": 8}, "many": {"members": 800}, "large": {"block_size": 4096}}.items()
+        for key, one in {
+            "few": {"members": 8},
+            "many": {"members": 800},
+            "large": {"block_size": 4096},
+            "regression": {"hide": {"regression_minutes": 90}},
+        }.items()
     }
     needs = {key: (one.jobs.mem_mb("restore", "x"), one.jobs.runtime("restore", "x")) for key, one in work.items()}
     assert needs["many"][1] > needs["few"][1]
+    assert needs["regression"][1] > 90
     assert needs["large"][0] > needs["few"][0]

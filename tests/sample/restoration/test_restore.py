@@ -317,6 +317,7 @@ def test_command_scores_hidden_pixels(make_job: Make, prior: Path) -> None:
     assert 0.75 < (scores["coarse x2"]["conditional mean"]["rmse"] / spread) ** 2 < 0.95
     assert scores["coarse x2"]["conditional mean"]["consistency"] < 1
     assert scores["coarse x2"]["nearest neighbor"]["consistency"] < 1e-2
+    assert scores["coarse x2"]["restored"]["seam_ratio"] == pytest.approx(1, abs=0.1)
     (network,) = job.out.parent.glob("regression-*.pt")
     written = network.stat().st_mtime_ns
     job.out.unlink()

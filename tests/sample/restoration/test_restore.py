@@ -30,12 +30,13 @@ from tests.sample.restoration.conftest import BANDS, SHAPES, TRANSFORM
 
 PROGRAM = """
 import pickle, sys
+from dithc.cli.evaluation.restoration_scores import score
 from dithc.engine.comm import init_distributed
 from dithc.sample.restoration import restore
 with open(sys.argv[1], "rb") as file:
     job = pickle.load(file)
 with init_distributed(int(sys.argv[2])) as group:
-    restore(job, group)
+    restore(job, group, score=score)
 """
 Make = Callable[..., RestorationJob]
 
@@ -169,7 +170,8 @@ def test_short_walltime_stops_between_parts(make_job: Make, monkeypatch: pytest.
 @pytest.mark.mpi
 @needs_launcher
 def test_two_ranks_write_the_bits_of_one_rank(make_job: Make, tmp_path: Path) -> None:
-    jobs = [make_job(name, coarse={"B03": 2}) for name in ("one", "two")]
+    hide = {"share": 0.3}  # the manifest lists the scores
+    jobs = [make_job(name, coarse={"B03": 2}, hide=hide) for name in ("one", "two")]
     for ranks, job in enumerate(jobs, start=1):
         done = run_on_ranks(PROGRAM, ranks=ranks, given=job, folder=tmp_path)
         assert done.returncode == 0, done.stderr

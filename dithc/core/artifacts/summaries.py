@@ -160,6 +160,8 @@ class RestoreSummary(TypedDict, total=False):
     observed: Count
     restored: Count
     outside: Count
+    clipped: Count
+    solver_error: float
     sampler: str
     steps: Count
     method: str

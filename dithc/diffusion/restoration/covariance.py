@@ -4,7 +4,7 @@ Legend: N images, C bands or components, H, W image, n tiles, R lags.
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Self
 
@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 CHUNK = 16  # tiles per Fourier transform
+CACHE_VALUES = 1 << 18  # of planes that are transformed together: 1 MiB in float32
 FLOOR = 1e-5  # of the spectrum, relative to the variance: sampling errors make small values negative
 
 
@@ -90,7 +91,7 @@ class RadialCovariance:
         """Multiply x (N, C, H, W), continued by zeros, by a spectrum (C, height, width // 2 + 1) of its torus."""
         basis = self.basis.to(x.dtype)
         components = (basis.T @ x.flatten(2)).reshape(x.shape)
-        filtered = on_torus(components, spectrum.shape, lambda waves: waves.mul_(spectrum))
+        filtered = filter_planes(components, spectrum)
         return (basis @ filtered.flatten(2)).reshape(x.shape)
 
     def _torus(self, size: tuple[int, int]) -> tuple[int, int]:
@@ -100,13 +101,23 @@ class RadialCovariance:
         return height, width
 
 
-def on_torus(x: Tensor, spectrum: tuple[int, ...], change: Callable[[Tensor], Tensor]) -> Tensor:
-    """Return x (N, C, H, W), continued by zeros, with changed waves (N, C, height, width // 2 + 1) of a torus."""
-    torus = spectrum[-2], 2 * (spectrum[-1] - 1)
-    waves = change(torch.fft.fft(torch.fft.rfft(x, n=torus[1]), n=torus[0], dim=2))
-    rows = torch.fft.ifft(waves, dim=2)[:, :, : x.shape[2]]  # (N, C, H, width // 2 + 1)
-    result: Tensor = torch.fft.irfft(rows, n=torus[1])[..., : x.shape[3]]
+def filter_planes(x: Tensor, spectrum: Tensor) -> Tensor:
+    """Multiply the planes of x (N, C, H, W), continued by zeros, by a spectrum (C, height, width // 2 + 1)."""
+    torus, (height, width) = (spectrum.shape[1], 2 * (spectrum.shape[2] - 1)), x.shape[2:]
+    result, count = torch.empty_like(x), planes_in_cache(torus)
+    images, planes = max(1, count // len(spectrum)), min(count, len(spectrum))
+    for image in range(0, len(x), images):
+        for plane in range(0, len(spectrum), planes):
+            part = slice(image, image + images), slice(plane, plane + planes)
+            waves = torch.fft.rfft2(x[part], s=torus)
+            torch.view_as_real(waves).mul_(spectrum[part[1], ..., None])
+            result[part] = torch.fft.irfft2(waves, s=torus)[..., :height, :width]
     return result
+
+
+def planes_in_cache(torus: tuple[int, int]) -> int:
+    """Return the number of planes to transform together, which fit in the cache of a core."""
+    return max(1, CACHE_VALUES // math.prod(torus))
 
 
 def _pair_sums(x: Tensor) -> Tensor:

@@ -7,6 +7,7 @@ Sources: Rozet et al. 2024 (arXiv 2405.13712): C = s^2 / a J, with J the Jacobia
 Legend: N images, C bands, H, W image, M observed numbers.
 """
 
+from dataclasses import replace
 from typing import Literal
 
 import torch
@@ -25,7 +26,8 @@ ITERATIONS = {"covariance": 40, "jacobian": 8}
 # Below this signal, errors of the network's Jacobian, divided by the signal, exceed the covariance.
 MIN_SIGNAL = 0.02
 # Acceptable error of a clean image per pixel, relative to s / a. An error of e s / a at each step shifts an image by up
-# to e pi / 2 deviations of the posterior. Smaller values cost iterations. At least `FULL_SIGNAL` counts as signal.
+# to e pi / 2 deviations of the posterior. Smaller values cost iterations. At least `FULL_SIGNAL` counts as signal, also in
+# C: the first steps move an image little, and C of pure noise, with a constant of n pixels, exceeds the range of float32.
 ACCEPTABLE_ERROR, FULL_SIGNAL = 0.01, 0.1
 
 
@@ -36,7 +38,7 @@ def posterior_denoiser(
     covariance: RadialCovariance,
     rule: Rule = "covariance",
     iterations: int | None = None,
-) -> Denoise:
+) -> "PosteriorDenoiser":
     """Return `denoise(x, t)` of the images given an observation, for any sampler.
 
     It belongs to one sampling run at a time: a timestep above the last timestep starts a new run. It holds the solution
@@ -61,10 +63,15 @@ def posterior_denoiser(
         got, fix = observation.operator.shape[0], "estimate the covariance from tiles with the bands of the images"
         raise user_error("bands of the observation", got=got, expected=len(covariance.mean), fix=fix)
     limit = ITERATIONS[rule] if iterations is None else iterations
-    return _PosteriorDenoiser(denoise, objective, observation, covariance, by_jacobian=rule == "jacobian", limit=limit)
+    return PosteriorDenoiser(denoise, objective, observation, covariance, by_jacobian=rule == "jacobian", limit=limit)
 
 
-class _PosteriorDenoiser:
+class PosteriorDenoiser:
+    """`denoise` given an observation, see `posterior_denoiser`.
+
+    `error` (N) is the largest remaining error of a solve of the sampling run, see `Solver.update`.
+    """
+
     def __init__(
         self,
         denoise: Denoise,
@@ -75,12 +82,13 @@ class _PosteriorDenoiser:
         by_jacobian: bool,
         limit: int,
     ) -> None:
-        self._denoise, self._objective, self._observation = denoise, objective, observation
+        self._denoise, self._objective, self.observation = denoise, objective, observation
         self._covariance, self._by_jacobian, self._limit = covariance, by_jacobian, limit
         self._spectrum = covariance.spectrum(observation.operator.shape[1:])
         self._time: float | None = None  # of the last call
         self._solver: Solver | None = None
         self._solution: Tensor | None = None
+        self.error = torch.zeros(0)
 
     def __call__(self, x: Tensor, t: Tensor) -> Tensor:
         signal, noise = (float(part[0]) for part in self._objective.signal_and_noise(t))
@@ -98,23 +106,25 @@ class _PosteriorDenoiser:
         self._prepare(float(t[0]), signal, noise, clean)
         assert self._solver is not None
         known = clean.detach()
-        step, self._solution = self._solver.update(
+        step, self._solution, error = self._solver.update(
             known, limit=self._limit, multiply=jacobian if by_jacobian else None, start=self._solution
         )
+        self.error = error if len(self.error) != len(error) else torch.maximum(self.error, error)
         return torch.cat([self._objective.output_of(known + step, x, t), rest.detach()], dim=1)
 
     def _prepare(self, time: float, signal: float, noise: float, clean: Tensor) -> None:
         """Compute the solver of a new timestep; discard the solution of another run."""
         if self._solver is None or time != self._time:
+            signal = max(signal, FULL_SIGNAL)
             spectrum = self._spectrum / (1 + self._spectrum * (signal / noise) ** 2)  # C
-            error = ACCEPTABLE_ERROR * noise / max(signal, FULL_SIGNAL)
-            self._solver = Solver(self._observation, self._covariance, spectrum.to(clean.dtype), error=error)
+            error = ACCEPTABLE_ERROR * noise / signal
+            self._solver = Solver(self.observation, self._covariance, spectrum.to(clean.dtype), error=error)
         if (
             self._time is None
             or time > self._time
             or (self._solution is not None and len(self._solution) != len(clean))
         ):
-            self._solution = None
+            self._solution, self.error = None, torch.zeros(0)
         self._time = time
 
 
@@ -145,10 +155,9 @@ def restoration_times(objective: Objective, steps: int) -> list[int]:
 
 
 def conditional_mean(observation: Observation, covariance: RadialCovariance, iterations: int = 200) -> Tensor:
-    """Return the mean (N or 1, C, H, W) of normal data with this covariance, given an observation."""
+    """Return the mean (N or 1, C, H, W) of normal data with this covariance, given an observation, in float64."""
     channels, height, width = observation.operator.shape
-    values = observation.values
-    mean = covariance.mean.to(values.dtype)[None, :, None, None].expand(1, channels, height, width)
-    spectrum = covariance.spectrum((height, width)).to(values.dtype)
-    solver = Solver(observation, covariance, spectrum, error=0.0)
+    observation = replace(observation, values=observation.values.double())  # C is that of pure noise, see `FULL_SIGNAL`
+    mean = covariance.mean.double()[None, :, None, None].expand(1, channels, height, width)
+    solver = Solver(observation, covariance, covariance.spectrum((height, width)), error=0.0)
     return mean + solver.update(mean, limit=iterations, tolerance=1e-4)[0]

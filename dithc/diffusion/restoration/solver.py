@@ -9,12 +9,14 @@ import torch
 from torch import Tensor
 
 from dithc.core.logging import get_logger
-from dithc.diffusion.restoration.covariance import RadialCovariance, on_torus
+from dithc.diffusion.restoration.covariance import RadialCovariance, planes_in_cache
 from dithc.diffusion.restoration.observation import Observation
 
 Multiply = Callable[[Tensor], Tensor]
 
-TOLERANCE = 0.05
+TOLERANCE = 0.1  # errors of clean images below a tenth of s / a
+TINY = 1e-30
+SUM_LENGTH = 4096
 CHUNK = 1 << 14  # frequencies per batch of matrix inverses
 
 log = get_logger(__name__)
@@ -41,7 +43,7 @@ class Solver:
         sums, counts = (operator.adjoint(part[None]).sum((0, 2, 3)) for part in (variance, torch.ones_like(variance)))
         gains = operator.gains((spectrum.shape[1], 2 * (spectrum.shape[2] - 1)))  # (C, height, width // 2 + 1)
         noise = torch.where(counts > 0, sums / counts.clamp(min=1), 1)[:, None, None]  # (C, 1, 1)
-        self._inverse: Tensor | None = None
+        self._inverse: list[list[Tensor]] | None = None  # by two bands, (height, frequencies)
         if torch.equal(gains, gains[:1].expand_as(gains)) and torch.allclose(noise, noise[:1]):
             # A commutes with the basis: the components are separate.
             inverse = 1 / (gains**2 * (gains**2 * spectrum + noise))
@@ -57,41 +59,58 @@ class Solver:
         tolerance: float = TOLERANCE,
         multiply: Multiply | None = None,
         start: Tensor | None = None,
-    ) -> tuple[Tensor, Tensor]:
-        """Return C A* w for x = `clean` (N, C, H, W), and w = (Sy + A C A*)^-1 (y - A x) (N, M).
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Return C A* w for x = `clean` (N, C, H, W), w = (Sy + A C A*)^-1 (y - A x) (N, M), and its error (N).
 
-        `multiply` multiplies by another C, `start` is an approximate w, `limit` the limit of the iterations.
+        `multiply` multiplies by another C, `start` is an approximate w, `limit` the limit of the iterations. The error is
+        relative to the expected norm of the residual under this covariance, sqrt(M).
         """
         operator, covariance = self._observation.operator, self._covariance
         by = multiply or (lambda z: covariance.filter(z, self._spectrum))
 
-        def system(w: Tensor) -> Tensor:
-            return self._variance * w + operator.apply(by(operator.adjoint(w)))
+        def system(w: Tensor) -> tuple[Tensor, Tensor]:
+            image = by(operator.adjoint(w))
+            return self._variance * w + operator.apply(image), image
 
         target = self._observation.residual(clean)
-        solution = conjugate_gradients(
-            system, target, self._precondition, limit=limit, tolerance=tolerance, start=start
-        )
-        return by(operator.adjoint(solution)), solution
+        return conjugate_gradients(system, target, self._precondition, limit=limit, tolerance=tolerance, start=start)
 
     def _precondition(self, residual: Tensor) -> Tensor:
         operator = self._observation.operator
         x = operator.adjoint(residual)
         if self._inverse is None:
             return operator.apply(self._covariance.filter(x, self._filter))
-        return operator.apply(on_torus(x, self._spectrum.shape, self._multiply_inverse))
+        return operator.apply(self._multiply_inverse(x))
 
-    def _multiply_inverse(self, waves: Tensor) -> Tensor:
+    def _multiply_inverse(self, x: Tensor) -> Tensor:
+        """Multiply x (N, C, H, W) by the inverses, real products of band pairs up to their last frequency."""
         assert self._inverse is not None
-        return torch.stack([(row * waves).sum(1) for row in self._inverse], dim=1)
+        torus = self._spectrum.shape[1], 2 * (self._spectrum.shape[2] - 1)
+        result = torch.empty_like(x)
+        count = max(1, planes_in_cache(torus) // x.shape[1])
+        for first in range(0, len(x), count):
+            target = result[first : first + count]
+            waves = torch.view_as_real(
+                torch.fft.rfft2(x[first : first + count], s=torus)
+            )  # (n, C, height, width // 2 + 1, 2)
+            for band, row in enumerate(self._inverse):
+                total = torch.zeros_like(waves[:, 0])
+                for other, gain in enumerate(row):
+                    total[:, :, : gain.shape[1]].addcmul_(gain[..., None], waves[:, other, :, : gain.shape[1]])
+                planes = torch.fft.irfft2(torch.view_as_complex(total), s=torus)
+                target[:, band] = planes[:, : x.shape[2], : x.shape[3]]
+        return result
 
-    def _inverses(self, gains: Tensor, noise: Tensor) -> Tensor:
-        """Return G = D^-1 (D C D + noise)^-1 D^-1 by frequency (C, C, height, width), with D the gains; 0 for D = 0.
+    def _inverses(self, gains: Tensor, noise: Tensor) -> list[list[Tensor]]:
+        """Return G = D^-1 (D C D + noise)^-1 D^-1 by two bands and frequency, with D the gains; 0 for D = 0.
+
+        Columns of frequencies end where a band of the pair has gain 0 from there on.
 
         Then A G A* (A C A* + Sy) is about 1, as if all pixels of each grid were observed, without aliasing.
         """
         dtype = self._spectrum.dtype
         basis, spectrum = self._covariance.basis.to(dtype), self._spectrum.flatten(1)
+        columns = gains.amax(1)  # (C, width // 2 + 1)
         gains, noise = gains.flatten(1).to(dtype), noise.flatten().to(dtype)
         products = (basis[:, None] * basis).flatten(0, 1).T  # (C, C C)
         inverses = torch.empty(*basis.shape, gains.shape[1], dtype=dtype)
@@ -107,37 +126,66 @@ class Solver:
             inverse *= scale[:, :, None]
             inverse *= scale[:, None]
             inverses[..., part] = inverse.permute(1, 2, 0)
-        return inverses.reshape(*basis.shape, *self._spectrum.shape[1:])
+        planes = inverses.reshape(*basis.shape, *self._spectrum.shape[1:])
+        ends = [int((gain > 0).sum()) for gain in columns]
+        return [
+            [plane[:, : min(end, other)].clone() for plane, other in zip(row, ends, strict=True)]
+            for row, end in zip(planes, ends, strict=True)
+        ]
 
 
 def conjugate_gradients(
-    system: Multiply,
+    system: Callable[[Tensor], tuple[Tensor, Tensor]],
     target: Tensor,
     precondition: Multiply,
     *,
     limit: int,
     tolerance: float,
     start: Tensor | None = None,
-) -> Tensor:
-    """Return approximate solutions (N, M) of a positive definite system, each independent of the other images.
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Solve a positive definite system approximately, independently for each image.
 
-    An image is finished when the norm of its preconditioned residual is below `tolerance` of the target's norm.
+    An image is finished when the norm of its preconditioned residual is at most `tolerance` sqrt(M).
+
+    Args:
+        system: Maps w (N, M) to its product with the matrix, and to another linear image of w (N, C, H, W).
+        target: Right side (N, M).
+        precondition: Approximate inverse.
+        limit: Limit of the iterations.
+        tolerance: See above.
+        start: Approximate solution up to a factor.
+
+    Returns:
+        The image of the solution (N, C, H, W), the solution (N, M), and the last norm over sqrt(M), (N).
     """
-    solution, residual = torch.zeros_like(target), target
-    preconditioned = precondition(residual)
-    scale = norm = (residual * preconditioned).sum(1, keepdim=True)  # (N, 1)
-    if start is not None:
-        solution, residual = start, target - system(start)
+    if start is None:
+        start = precondition(target)
+    product, image = system(start)
+    length = inner(start, target) / inner(start, product).clamp(min=TINY)  # (N, 1)
+    solution, residual, image = length * start, target - length * product, length[..., None, None] * image
+    direction, norm, iterations = None, torch.ones_like(length), 0
+    while True:
         preconditioned = precondition(residual)
-        norm = (residual * preconditioned).sum(1, keepdim=True)
-    direction, iterations = preconditioned, 0
-    while iterations < limit and bool((active := norm > tolerance**2 * scale).any()):
-        image = system(direction)
-        length = torch.where(active, norm / (direction * image).sum(1, keepdim=True), 0.0)
-        solution, residual = solution + length * direction, residual - length * image
-        preconditioned = precondition(residual)
-        following = (residual * preconditioned).sum(1, keepdim=True)
-        direction = preconditioned + torch.where(active, following / norm, 0.0) * direction
+        following = inner(residual, preconditioned)
+        active = following > tolerance**2 * target.shape[1]
+        if iterations == limit or not bool(active.any()):
+            break
+        direction = preconditioned if direction is None else preconditioned + following / norm * direction
         norm, iterations = following, iterations + 1
-    log.debug("posterior: %d iterations, residual %.1e", iterations, float((norm / scale).max().sqrt()))
-    return solution
+        product, change = system(direction)
+        length = torch.where(active, norm / inner(direction, product), 0.0)
+        solution, residual = solution + length * direction, residual - length * product
+        image += length[..., None, None] * change
+    error = (following.clamp(min=0) / target.shape[1]).sqrt()[:, 0]
+    log.debug("posterior: %d iterations, residual %.1e", iterations, float(error.max()))
+    return image, solution, error
+
+
+def inner(x: Tensor, y: Tensor) -> Tensor:
+    """Return the inner products (N, 1) of x and y (N, M), whose bits are independent of the number of threads.
+
+    Torch divides a single sum among threads, but not sums of a row of several.
+    """
+    products = x * y
+    padded = torch.nn.functional.pad(products, (0, -products.shape[1] % SUM_LENGTH))
+    return padded.reshape(len(x), -1, SUM_LENGTH).sum(2).sum(1, keepdim=True)

@@ -36,6 +36,7 @@ class WindowGrid:
     overlap: float = 0.0  # minimum shared fraction of a window's side; below 1
     shift: bool = False  # whether the grid moves between timesteps, by less than the stride
     seed: int = 0  # seed of the moves, each a function of (seed, timestep)
+    origin: tuple[int, int] = (0, 0)  # place of this part in a larger scene, whose grid it shares
 
     @property
     def strides(self) -> tuple[int, int]:
@@ -48,7 +49,10 @@ class WindowGrid:
         if self.shift:
             bits = int(np.float32(timestep).view(np.uint32))
             draws = np.random.SeedSequence(self.seed & MASK_64, spawn_key=(bits,)).generate_state(2, np.uint64)
-            offsets = [int(draw) % stride for draw, stride in zip(draws, self.strides, strict=True)]
+            offsets = [int(draw) for draw in draws]
+        offsets = [
+            (offset + first) % stride for offset, first, stride in zip(offsets, self.origin, self.strides, strict=True)
+        ]
         rows, columns = (
             window_starts(length, side, stride=stride, offset=offset)
             for length, side, stride, offset in zip(self.size, self.window, self.strides, offsets, strict=True)
@@ -57,7 +61,7 @@ class WindowGrid:
 
     @property
     def num_windows(self) -> int:
-        """Number W of windows of an unshifted grid; a shifted one may have one more per axis."""
+        """Number W of windows of an unshifted grid at the origin; another may have one more per axis."""
         rows, columns = WindowGrid(size=self.size, window=self.window, overlap=self.overlap).starts(0.0)
         return len(rows) * len(columns)
 

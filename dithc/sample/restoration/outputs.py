@@ -1,7 +1,8 @@
 """Files of a restoration: parts of blocks while it runs, and the images of each scene, assembled by rows.
 
-A part file has the restored values of some members, float32 (k, n), in the order (row, band, column) of a block's extent, and
-a hash of them and of the identity of the request. A part with another hash is sampled again.
+A part file has the restored values of some members, float32 (k, n + 1), in the order (row, band, column) of a block's extent,
+with the error of the solver last, and a hash of them and of the identity of the request. A part with another hash is
+sampled again.
 Legend: k members of a part, K members, C bands, H, W scene, n restored values.
 """
 
@@ -55,7 +56,7 @@ class ComparedPart:
 
 
 def write_part(path: Path, values: Values, *, identity: str) -> None:
-    """Write the restored values (k, n) of a part."""
+    """Write the restored values and errors (k, n + 1) of a part."""
     content = io.BytesIO()
     np.save(content, values)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -109,6 +110,17 @@ class RestoredScene:
         physical = self.scenes.scaling.unscale(sampled[:, :, rows, columns])  # (k, C, h, w)
         return np.asarray(physical.transpose(0, 2, 1, 3)[:, self._is_restored(block)])
 
+    def bytes_to_write(self) -> tuple[int, int]:
+        """Return the bytes of the uncompressed images, and of all parts."""
+        channels, height, width = self.shape
+        held = sum(
+            (block.rows.extent.stop - block.rows.extent.start)
+            * (block.columns.extent.stop - block.columns.extent.start)
+            for block, parts in zip(self.blocks, self.parts, strict=True)
+            if parts
+        )
+        return (4 * len(self.names) + 1) * channels * height * width, 4 * channels * self.members * held
+
     def _is_restored(self, block: int) -> npt.NDArray[np.bool_]:
         """Return a mask (h, C, w) of the extent of a block."""
         extent = self.blocks[block].rows.extent, self.blocks[block].columns.extent
@@ -142,21 +154,25 @@ class RestoredScene:
                 target[index][where] += stored * weights
         return blended.transpose(0, 2, 1, 3)[:, restored]
 
-    def strips(self, members: range) -> Iterator[tuple[slice, npt.NDArray[np.uint8], Values]]:
-        """Yield rows, their flags (C, rows, W) and the restored values (k, n) of members."""
+    def _strips(self) -> Iterator[slice]:
+        """Yield the rows of which all members fit into memory."""
         channels, height, width = self.shape
         count = max(1, STRIP_VALUES // (channels * width * self.members))
         for first in range(0, height, count):
-            rows = slice(first, min(height, first + count))
-            flags = self.scenes.flags(self.scene, rows, slice(0, width))
-            yield rows, flags, self.values(rows, flags == Flag.RESTORED, members)
+            yield slice(first, min(height, first + count))
+
+    def flags(self, rows: slice) -> npt.NDArray[np.uint8]:
+        """Return the written state (C, rows, W) of the pixels of rows."""
+        return np.asarray(products.read_window(self.folder / "flags.tif", rows, slice(0, self.shape[2])))
 
     def image(self, name: str) -> Iterator[Values]:
         """Yield the rows (C, rows, W) of an image in the units of the dataset: a statistic or `member-NN`."""
         statistic = STATISTICS.get(name)
         number = 0 if statistic else int(name.removeprefix("member-"))
         members = range(self.members) if statistic else range(number, number + 1)
-        for rows, flags, values in self.strips(members):
+        for rows in self._strips():
+            flags = self.flags(rows)
+            values = self.values(rows, flags == Flag.RESTORED, members)
             observed = self.scenes.physical(self.scene, rows, slice(0, self.shape[2]))
             if name == "deviation":
                 observed[:] = 0
@@ -166,8 +182,8 @@ class RestoredScene:
 
     def flag_rows(self) -> Iterator[npt.NDArray[np.uint8]]:
         """Yield the rows (C, rows, W) of the state of the pixels."""
-        for _, flags, _ in self.strips(range(0)):
-            yield flags
+        for rows in self._strips():
+            yield self.scenes.flags(self.scene, rows, slice(0, self.shape[2]))
 
     @property
     def names(self) -> list[str]:
@@ -184,18 +200,22 @@ class RestoredScene:
         values = replace(bands, dtype="float32", scale=ones, offset=tuple(0.0 for _ in ones))
         flags = replace(values, dtype="uint8", units="0: outside; 1: observed; 2: restored")
         self.folder.mkdir(parents=True, exist_ok=True)
+        self._write("flags", self.flag_rows(), flags, tags, categorical=True)
         for name in self.names:
             self._write(name, self.image(name), values, tags)
-        self._write("flags", self.flag_rows(), flags, tags, categorical=True)
-        counts = np.zeros(len(Flag), np.int64)
-        for _, state, _ in self.strips(range(0)):
+        counts, clipped = np.zeros(len(Flag), np.int64), 0
+        for rows in self._strips():
+            state, is_clipped = self.flags(rows), self.scenes.clipped(self.scene, rows, slice(0, self.shape[2]))
             counts += np.bincount(state.ravel(), minlength=len(Flag))
+            clipped += int((is_clipped & (state == Flag.OBSERVED)).sum())
+        errors = [float(np.load(path, mmap_mode="r")[:, -1].max()) for path in self.part_files()]
         *images, record = self.files()
         content = {
             "identity": self.identity,
             "scene_id": self.scenes.column("scene_id", self.scene),
             "shape": list(self.shape),
-            "pixels": {flag.name.lower(): int(counts[flag]) for flag in Flag},
+            "pixels": {flag.name.lower(): int(counts[flag]) for flag in Flag} | {"clipped": clipped},
+            "solver_error": max(errors, default=0.0),
             "files": Manifest.entries(self.folder, images),
         }
         atomic_write(record, dump_checksummed(content))

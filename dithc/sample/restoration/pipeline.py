@@ -1,8 +1,11 @@
 """A complete restoration, from its inputs to its manifest: parts of blocks, then the images of each scene."""
 
 import math
+import shutil
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
@@ -13,7 +16,7 @@ from dithc.core.artifacts import Manifest, digest, outputs, sha256_file, summari
 from dithc.core.logging import get_logger, progress, unwritten, user_error
 from dithc.data import Tiles
 from dithc.diffusion import Objective
-from dithc.diffusion.restoration import RadialCovariance
+from dithc.diffusion.restoration import TOLERANCE, RadialCovariance
 from dithc.engine.comm import Group
 from dithc.engine.scheduler import deadline
 from dithc.latents import open_codec
@@ -24,7 +27,8 @@ from dithc.sample.restoration.outputs import RestoredScene, is_part, write_part
 from dithc.sample.restoration.scenes import Flag, RestorableScenes
 from dithc.sample.restoration.work import BlockSampler
 
-COVARIANCE_TILES = 512
+COVARIANCE_TILES, COVARIANCE_VALUES = 512, 1 << 26  # most tiles, and most values of at least 32 tiles
+PARTS_PER_RANK = 8  # of scenes that are sampled together, before their images are written
 WAIT_SECONDS, STOPPED_SECONDS = 1800.0, 10.0  # ranks wait for each other between blocks and images only
 GRACE, EXIT_SECONDS = 1.3, 15.0  # multiple of the slowest item so far; seconds to exit
 log = get_logger(__name__)
@@ -61,7 +65,7 @@ def restore(job: RestorationJob, group: Group, *, score: Score | None = None) ->
         output.claim(**owner)
         paths = [path for one in restored for path in (*one.part_files(), *one.files())]
         output.plan([*paths, job.scores])
-    units = [(scene, *part) for scene, parts in missing.items() for part in parts]
+        _check_space(job.out.parent, [restored[scene] for scene in missing])
 
     def sample_part(unit: Part) -> None:
         _sample(sampler, restored[unit[0]], *unit)
@@ -70,11 +74,17 @@ def restore(job: RestorationJob, group: Group, *, score: Score | None = None) ->
         restored[scene].write(tags={"restoration": job.name, "run": job.settings.run})
 
     try:
-        for items, work, unit in ((units, sample_part, "part"), (list(missing), write_scene, "scene")):
-            is_complete = _share(items, work, group, label=f"restore {job.name}", unit=unit)
-            group.wait_at_most(None, stopped_seconds=STOPPED_SECONDS)  # other ranks may need hours for their last item
-            if group.any(not is_complete):
-                return None
+        for wave in _waves(missing, PARTS_PER_RANK * group.size):
+            units = [(scene, *part) for scene in wave for part in missing[scene]]
+            shares = (
+                partial(_share, units, sample_part, unit="part"),
+                partial(_share, wave, write_scene, unit="scene"),
+            )
+            for share in shares:
+                is_complete = share(group=group, label=f"restore {job.name}")
+                group.wait_at_most(None, stopped_seconds=STOPPED_SECONDS)  # other ranks may need hours for an item
+                if group.any(not is_complete):
+                    return None
     except OSError as error:
         raise unwritten("a restored scene", job.out.parent, error, kept="finished parts and scenes are kept") from error
     numbers = _numbers(job, restored, sampler, meta, ranks=group.size)
@@ -129,7 +139,8 @@ def _open(job: RestorationJob, group: Group) -> tuple[BlockSampler, RestorableSc
         )
     state = None
     if group.rank == 0:
-        rows = tiles.drawn("train", COVARIANCE_TILES, seed=0)
+        count = max(32, min(COVARIANCE_TILES, COVARIANCE_VALUES // (channels * size[0] * size[1])))
+        rows = tiles.drawn("train", count, seed=0)
         state = RadialCovariance.of(np.where(tiles.clear(rows)[:, None], tiles.scaled(rows), np.nan)).state()
     covariance = RadialCovariance.of_state(group.broadcast_object(state))
     objective = Objective.of(training.ObjectiveConfig(**meta["objective"]))
@@ -183,6 +194,31 @@ def _missing(restored: Sequence[RestoredScene]) -> dict[int, list[tuple[int, int
     }
 
 
+def _waves(missing: dict[int, list[tuple[int, int]]], count: int) -> Iterator[list[int]]:
+    """Yield consecutive scenes with at least `count` parts together, to be written before the next."""
+    wave: list[int] = []
+    for scene in missing:
+        wave.append(scene)
+        if sum(len(missing[one]) for one in wave) >= count:
+            yield wave
+            wave = []
+    yield wave
+
+
+def _check_space(folder: Path, restored: Sequence[RestoredScene]) -> None:
+    """Raise UserError if the disk lacks space for the images, and the parts of the largest scene."""
+    sizes = [one.bytes_to_write() for one in restored]
+    needed = sum(images for images, _ in sizes) + max((parts for _, parts in sizes), default=0)
+    free = shutil.disk_usage(folder).free
+    if free < needed:
+        raise user_error(
+            f"disk space for {len(restored)} restored scenes in {folder}",
+            got=f"{free / 2**30:.1f} GiB free",
+            expected=f"{needed / 2**30:.1f} GiB, uncompressed",
+            fix="free disk space, choose another `store`, or reduce `members`",
+        )
+
+
 def _share(items: Sequence[Item], work: Callable[[Item], None], group: Group, *, label: str, unit: str) -> bool:
     """Process this rank's share of items; return False if the walltime is too short for a further item.
 
@@ -204,8 +240,8 @@ def _share(items: Sequence[Item], work: Callable[[Item], None], group: Group, *,
 
 def _sample(sampler: BlockSampler, restored: RestoredScene, scene: int, block: int, part: int) -> None:
     """Sample a part of the members of a block and write it."""
-    sampled = sampler.members(scene, restored.blocks[block], restored.parts[block][part])
-    values = restored.restored(block, sampled)
+    sampled, errors = sampler.members(scene, restored.blocks[block], restored.parts[block][part])
+    values = np.column_stack([restored.restored(block, sampled), errors])
     if not torch.from_numpy(values).isfinite().all():
         raise user_error(
             f"a restored value of scene {restored.scenes.column('scene_id', scene)} is not finite",
@@ -231,6 +267,16 @@ def _numbers(
     settings = job.settings
     records = [one.record(is_verified=True) or {} for one in restored]
     counts = {flag.name.lower(): sum(record["pixels"][flag.name.lower()] for record in records) for flag in Flag}
+    clipped = sum(record["pixels"]["clipped"] for record in records)
+    error = max((record["solver_error"] for record in records), default=0.0)
+    if clipped:
+        log.info(
+            f"{clipped / max(1, counts['observed']):.2%} of the observed values exceed the range of the prior and are clipped"
+        )
+    if error > TOLERANCE:
+        log.warning(
+            f"the solver of the posterior stopped with an error of {error:.2g}, above {TOLERANCE}: increase `noise`"
+        )
     return {
         "scenes": len(restored),
         "members": settings.members,
@@ -240,6 +286,8 @@ def _numbers(
         "observed": counts["observed"],
         "restored": counts["restored"],
         "outside": counts["outside"],
+        "clipped": clipped,
+        "solver_error": error,
         "sampler": str(settings.sampler_for(meta["objective"]["prediction_type"])),
         "steps": settings.steps,
         "method": settings.method,

@@ -131,6 +131,12 @@ class RestorableScenes:
         """Return a window (C, h, w) in the units of the dataset."""
         return np.asarray(self.scaling.physical(self.stored(scene, rows, columns)[None])[0])
 
+    def clipped(self, scene: int, rows: slice, columns: slice) -> Array:
+        """Return a mask (C, h, w) of values outside the range of the scaled units, to which the prior clips them."""
+        low, high = (np.array(ends)[:, None, None] for ends in self.scaling.ends(list(range(len(self._bands)))))
+        physical = self.physical(scene, rows, columns)
+        return np.asarray((physical < low) | (physical > high))
+
     def truth(self, scene: int, rows: slice, columns: slice) -> Array:
         """Return a mask (h, w) of pixels with valid values, hidden or not."""
         return np.asarray(_padded(self._scenes.mask_of(scene), rows, columns) == products.Mask.VALID)
@@ -149,7 +155,9 @@ class RestorableScenes:
         reach = int(self.info["size"])
         wide = [slice(part.start - reach, part.stop + reach) for part in (rows, columns)]
         mask = _padded(self._scenes.mask_of(scene), *wide)
-        has_data = maximum_filter(mask != products.Mask.INVALID, size=2 * reach + 1, mode="constant")
+        has_data = mask != products.Mask.INVALID
+        if not has_data[reach:-reach, reach:-reach].all():
+            has_data = maximum_filter(has_data, size=2 * reach + 1, mode="constant")
         inner = slice(reach, -reach), slice(reach, -reach)
         height, width = self.shape(scene)
         is_inside = _inside(rows, height)[:, None] & _inside(columns, width) & has_data[inner]

@@ -19,6 +19,7 @@ from dithc.diffusion.restoration import (
     BandGroups,
     LinearOperator,
     Observation,
+    PosteriorDenoiser,
     RadialCovariance,
     Resampling,
     Selection,
@@ -61,15 +62,18 @@ class BlockSampler:
         return output.float()
 
     def grid(self, block: Block) -> windows.WindowGrid:
-        """Return the windows of a block."""
+        """Return the windows of a block, cut from the grid of the scene."""
         chosen = self._settings.windows
         size, seed = self._model.config.size, self._settings.seed
+        origin = block.rows.domain.start, block.columns.domain.start
         return windows.WindowGrid(
-            size=block.size, window=size, overlap=chosen.overlap, shift=chosen.random_shift, seed=seed
+            size=block.size, window=size, overlap=chosen.overlap, shift=chosen.random_shift, seed=seed, origin=origin
         )
 
-    def members(self, scene: int, block: Block, numbers: Sequence[int]) -> npt.NDArray[np.float32]:
-        """Return members of the domain of a block, float32 (N, C, h, w) in scaled units."""
+    def members(
+        self, scene: int, block: Block, numbers: Sequence[int]
+    ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
+        """Return members of the domain of a block, float32 (N, C, h, w) in scaled units, and errors of the solver (N)."""
         settings, objective = self._settings, self._objective
         observation = self.observe(scene, block)
         y = torch.full((len(numbers),), self._label(scene))
@@ -99,7 +103,9 @@ class BlockSampler:
         else:
             x = diffusion.sample(self._sampler, denoise=integrand, schedule=schedule, **options)
         x[:, held] = clean
-        return (x if observation is None else project(x, observation)).numpy()
+        if not isinstance(denoise, PosteriorDenoiser):
+            return x.numpy(), np.zeros(len(x), np.float32)
+        return project(x, denoise.observation).numpy(), denoise.error.float().numpy()
 
     def levels(self, scene: int, block: Block) -> dict[str, float]:
         """Return the level of each group of bands in a block; see `BandLevels`.

@@ -69,7 +69,7 @@ def test_members_of_a_coarse_and_a_missing_band_have_the_closed_posterior(
     settings = {"coarse": {"B03": 2}, "missing": ["B04"], "noise": 0.02, "steps": 40, "members": 48}
     sampler, scenes = white_prior(make_job(**settings))
     block = whole(scenes, 1)
-    members = sampler.members(1, block, range(48)).astype(np.float64)
+    members = sampler.members(1, block, range(48))[0].astype(np.float64)
     place = 1, block.rows.domain, block.columns.domain
     scaled = scenes.scaling.scaled(scenes.stored(*place)[None])[0].astype(np.float64)
     # A coarse pixel has 4 x 3 values; observed are 4 pixels of B02 and the mean of B03.
@@ -101,7 +101,7 @@ def test_members_of_a_coarse_and_a_missing_band_have_the_closed_posterior(
 def test_gap_has_the_prior_and_observed_pixels_their_values(make_job: Callable[..., RestorationJob]) -> None:
     sampler, scenes = white_prior(make_job(steps=40, members=32))
     block = whole(scenes, 1)
-    members = sampler.members(1, block, range(32))
+    members = sampler.members(1, block, range(32))[0]
     place = 1, block.rows.domain, block.columns.domain
     is_observed = scenes.flags(*place) == Flag.OBSERVED
     scaled = scenes.scaling.scaled(scenes.stored(*place)[None])[0]
@@ -186,10 +186,10 @@ def test_network_receives_the_conditions_of_the_scene_and_the_level_of_its_group
 def test_block_size_changes_only_rounding_for_independent_pixels(make_job: Callable[..., RestorationJob]) -> None:
     """The noise of a place, the order of parts and the fade do not depend on the blocks."""
     sampler, scenes = white_prior(make_job(steps=4))
-    reference = sampler.members(0, whole(scenes, 0), [0, 2])
+    reference = sampler.members(0, whole(scenes, 0), [0, 2])[0]
     for block in blocks((72, 56), size=32, window=16, multiple=1):
         rows, columns = block.rows.domain, block.columns.domain
-        found = sampler.members(0, block, [0, 2])
+        found = sampler.members(0, block, [0, 2])[0]
         np.testing.assert_allclose(found, reference[:, :, rows, columns], atol=2e-3)
 
 
@@ -200,4 +200,4 @@ def test_block_without_observation_is_unconditional(make_job: Callable[..., Rest
     assert sampler.observe(1, block) is not None
     sampler._scenes._is_fine[:] = False
     assert sampler.observe(1, block) is None
-    assert np.isfinite(sampler.members(1, block, [0])).all()
+    assert np.isfinite(sampler.members(1, block, [0])[0]).all()

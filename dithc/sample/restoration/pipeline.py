@@ -67,24 +67,9 @@ def restore(job: RestorationJob, group: Group, *, score: Score | None = None) ->
         output.plan([*paths, job.scores])
         _check_space(job.out.parent, [restored[scene] for scene in missing])
 
-    def sample_part(unit: Part) -> None:
-        _sample(sampler, restored[unit[0]], *unit)
-
-    def write_scene(scene: int) -> None:
-        restored[scene].write(tags={"restoration": job.name, "run": job.settings.run})
-
     try:
-        for wave in _waves(missing, PARTS_PER_RANK * group.size):
-            units = [(scene, *part) for scene in wave for part in missing[scene]]
-            shares = (
-                partial(_share, units, sample_part, unit="part"),
-                partial(_share, wave, write_scene, unit="scene"),
-            )
-            for share in shares:
-                is_complete = share(group=group, label=f"restore {job.name}")
-                group.wait_at_most(None, stopped_seconds=STOPPED_SECONDS)  # other ranks may need hours for an item
-                if group.any(not is_complete):
-                    return None
+        if not _restore_scenes(job, sampler, restored, missing, group):
+            return None
     except OSError as error:
         raise unwritten("a restored scene", job.out.parent, error, kept="finished parts and scenes are kept") from error
     numbers = _numbers(job, restored, sampler, meta, ranks=group.size)
@@ -111,6 +96,35 @@ def restore(job: RestorationJob, group: Group, *, score: Score | None = None) ->
         log.info(f"{len(restored)} restored scenes in {job.out.parent}, {len(missing)} written now")
     group.barrier()  # launchers kill the other ranks soon after the first has ended
     return numbers
+
+
+def _restore_scenes(
+    job: RestorationJob,
+    sampler: BlockSampler,
+    restored: Sequence[RestoredScene],
+    missing: dict[int, list[tuple[int, int]]],
+    group: Group,
+) -> bool:
+    """Sample the missing parts and write their scenes, some scenes at a time; False if the job ends earlier."""
+
+    def sample_part(unit: Part) -> None:
+        _sample(sampler, restored[unit[0]], *unit)
+
+    def write_scene(scene: int) -> None:
+        restored[scene].write(tags={"restoration": job.name, "run": job.settings.run})
+
+    for wave in _waves(missing, PARTS_PER_RANK * group.size):
+        units = [(scene, *part) for scene in wave for part in missing[scene]]
+        shares = (
+            partial(_share, units, sample_part, unit="part"),
+            partial(_share, wave, write_scene, unit="scene"),
+        )
+        for share in shares:
+            is_complete = share(group=group, label=f"restore {job.name}")
+            group.wait_at_most(None, stopped_seconds=STOPPED_SECONDS)  # other ranks may need hours for an item
+            if group.any(not is_complete):
+                return False
+    return True
 
 
 def _open(job: RestorationJob, group: Group) -> tuple[BlockSampler, RestorableScenes, dict[str, Any]]:

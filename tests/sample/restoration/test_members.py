@@ -122,7 +122,7 @@ def test_group_held_clean_gives_the_exact_conditional_distribution(
     block = whole(scenes, 1)
     place = 1, block.rows.domain, block.columns.domain
     assert (scenes.flags(*place)[0] == Flag.OBSERVED).all()
-    members = sampler.members(1, block, range(24)).astype(np.float64)
+    members = sampler.members(1, block, range(24))[0].astype(np.float64)
     scaled = scenes.scaling.scaled(scenes.stored(*place)[None])[0].astype(np.float64)
     assert (members[:, 0] == scaled[0].astype(np.float32)).all()
     # of the bands B03, B04, given B02; then of a pixel of 2 x 2, given also the mean of B03
@@ -151,12 +151,12 @@ def test_group_with_gaps_is_sampled_or_absent(make_job: Callable[..., Restoratio
         sampler, scenes = white_prior(make_job(steps=40), ("blue", (0,), role))
         block = whole(scenes, 1)
         assert set(map(str, sampler.levels(1, block).values())) == {"nan" if role == "modeled" else "1000.0"}
-        members[role] = sampler.members(1, block, range(8))
+        members[role] = sampler.members(1, block, range(8))[0]
         states = scenes.flags(1, block.rows.domain, block.columns.domain)
         assert (Flag.RESTORED in states[0]) == (role == "modeled")
         assert Flag.RESTORED in states[1]
     plain, _ = white_prior(make_job(steps=40))
-    assert (plain.members(1, block, range(8)) == members["modeled"]).all()
+    assert (plain.members(1, block, range(8))[0] == members["modeled"]).all()
     gap = members["condition"][:, 1:, :24].astype(np.float64).transpose(1, 0, 2, 3).reshape(2, -1)
     np.testing.assert_allclose(gap.mean(1), MEAN[1:], atol=0.015)
     np.testing.assert_allclose(np.cov(gap), BAND_COVARIANCE[1:, 1:], rtol=0.08)

@@ -44,8 +44,8 @@ class Validation:
         """Select the tiles. `is_due` stays False if the run has or requests none. `seed` determines the noise."""
         self._run, self._state, self._group, self._memory = run, state, group, memory or TrainingMemory()
         self._objective = Objective.of(training.ObjectiveConfig(prediction_type=run.objective.prediction_type))
-        config, groups = state.model.config, list(run.band_groups.values())
-        self._levels = BandLevels(config.band_groups, num_bands=config.in_channels)
+        groups = list(run.band_groups.values())
+        self._levels = BandLevels(latents.channels(run.band_groups), num_bands=latents.shape[0])
         self._tiles = ValidationLatents(latents, seed=seed, draws=NUM_TIMES, conditions=run.conditions, groups=groups)
         if run.validate_every is not None and not len(self._tiles.rows) and group.rank == 0:
             log.warning(f"no loss on held-out tiles: {latents.folder} has none in the split val")

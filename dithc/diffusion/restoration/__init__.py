@@ -19,20 +19,12 @@ another covariance C in `posterior.py`.
 from dithc.diffusion.restoration.covariance import RadialCovariance
 from dithc.diffusion.restoration.observation import Observation, project
 from dithc.diffusion.restoration.operators import BandGroups, LinearOperator, Resampling, Selection
-from dithc.diffusion.restoration.posterior import (
-    PosteriorDenoiser,
-    conditional_mean,
-    posterior_denoiser,
-    restoration_times,
-)
-from dithc.diffusion.restoration.solver import TOLERANCE
+from dithc.diffusion.restoration.posterior import conditional_mean, posterior_denoiser, restoration_times
 
 __all__ = [
-    "TOLERANCE",
     "BandGroups",
     "LinearOperator",
     "Observation",
-    "PosteriorDenoiser",
     "RadialCovariance",
     "Resampling",
     "Selection",

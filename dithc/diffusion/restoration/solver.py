@@ -63,7 +63,7 @@ class Solver:
         """Return C A* w for x = `clean` (N, C, H, W), w = (Sy + A C A*)^-1 (y - A x) (N, M), and its error (N).
 
         `multiply` multiplies by another C, `start` is an approximate w, `limit` the limit of the iterations. The error is
-        relative to the expected norm of the residual under this covariance, sqrt(M).
+        relative to the tolerance, which is relative to the expected norm of the residual, sqrt(M).
         """
         operator, covariance = self._observation.operator, self._covariance
         by = multiply or (lambda z: covariance.filter(z, self._spectrum))
@@ -77,10 +77,10 @@ class Solver:
 
     def _precondition(self, residual: Tensor) -> Tensor:
         operator = self._observation.operator
-        x = operator.adjoint(residual)
+        x = operator.extend(residual)
         if self._inverse is None:
-            return operator.apply(self._covariance.filter(x, self._filter))
-        return operator.apply(self._multiply_inverse(x))
+            return operator.restrict(self._covariance.filter(x, self._filter))
+        return operator.restrict(self._multiply_inverse(x))
 
     def _multiply_inverse(self, x: Tensor) -> Tensor:
         """Multiply x (N, C, H, W) by the inverses, real products of band pairs up to their last frequency."""
@@ -156,7 +156,7 @@ def conjugate_gradients(
         start: Approximate solution up to a factor.
 
     Returns:
-        The image of the solution (N, C, H, W), the solution (N, M), and the last norm over sqrt(M), (N).
+        The image of the solution (N, C, H, W), the solution (N, M), and the last norm over that limit, (N).
     """
     if start is None:
         start = precondition(target)
@@ -176,7 +176,7 @@ def conjugate_gradients(
         length = torch.where(active, norm / inner(direction, product), 0.0)
         solution, residual = solution + length * direction, residual - length * product
         image += length[..., None, None] * change
-    error = (following.clamp(min=0) / target.shape[1]).sqrt()[:, 0]
+    error = (following.clamp(min=0) / target.shape[1]).sqrt()[:, 0] / tolerance
     log.debug("posterior: %d iterations, residual %.1e", iterations, float(error.max()))
     return image, solution, error
 

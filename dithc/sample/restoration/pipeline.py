@@ -16,7 +16,7 @@ from dithc.core.artifacts import Manifest, digest, outputs, sha256_file, summari
 from dithc.core.logging import get_logger, progress, unwritten, user_error
 from dithc.data import Tiles
 from dithc.diffusion import Objective
-from dithc.diffusion.restoration import TOLERANCE, RadialCovariance
+from dithc.diffusion.restoration import RadialCovariance
 from dithc.engine.comm import Group
 from dithc.engine.scheduler import deadline
 from dithc.latents import open_codec
@@ -287,10 +287,8 @@ def _numbers(
         log.info(
             f"{clipped / max(1, counts['observed']):.2%} of the observed values exceed the range of the prior and are clipped"
         )
-    if error > TOLERANCE:
-        log.warning(
-            f"the solver of the posterior stopped with an error of {error:.2g}, above {TOLERANCE}: increase `noise`"
-        )
+    if error > 1:
+        log.warning(f"the solver of the posterior stopped at {error:.1f} times its tolerance: increase `noise`")
     return {
         "scenes": len(restored),
         "members": settings.members,

@@ -19,7 +19,6 @@ from dithc.diffusion.restoration import (
     BandGroups,
     LinearOperator,
     Observation,
-    PosteriorDenoiser,
     RadialCovariance,
     Resampling,
     Selection,
@@ -80,7 +79,7 @@ class BlockSampler:
         if len(given := self._conditions(scene, block)):
             y = torch.cat([y[:, None].float(), given.expand(len(y), -1)], dim=1)
         network = windows.WindowedDenoiser(self._predict, self.grid(block), batch=settings.batch_size)
-        denoise = diffusion.guided_denoiser(network, y, scale=1.0)
+        prior, posterior = diffusion.guided_denoiser(network, y, scale=1.0), None
         shape = len(self._scenes.info["bands"]), *block.size
         origin = block.rows.domain.start, block.columns.domain.start
         indices = [self._scenes.noise_index(scene, number) for number in numbers]
@@ -91,21 +90,21 @@ class BlockSampler:
         if held or absent:
             values = noise(0)
             values[:, held] = clean
-            denoise = diffusion.BandLevels.hold(denoise, objective, values, held + absent)
+            prior = diffusion.BandLevels.hold(prior, objective, values, held + absent)
         if observation is not None:
-            denoise = posterior_denoiser(denoise, objective, observation, self.covariance, rule=settings.method)
+            posterior = posterior_denoiser(prior, objective, observation, self.covariance, rule=settings.method)
         evaluations_per_time = evaluations.sampler_spec(self._sampler).evaluations
         times = restoration_times(objective, -(-settings.steps // evaluations_per_time))
         options: dict[str, Any] = {"steps": settings.steps, "times": times, "shape": shape, "noise": noise, "clip": 1.0}
-        schedule, integrand = objective.schedule, objective.sampled(denoise)
+        schedule, integrand = objective.schedule, objective.sampled(posterior or prior)
         if schedule is None:
             x = diffusion.sample_flow(self._sampler, velocity=integrand, **options)
         else:
             x = diffusion.sample(self._sampler, denoise=integrand, schedule=schedule, **options)
         x[:, held] = clean
-        if not isinstance(denoise, PosteriorDenoiser):
+        if posterior is None:
             return x.numpy(), np.zeros(len(x), np.float32)
-        return project(x, denoise.observation).numpy(), denoise.error.float().numpy()
+        return project(x, posterior.observation).numpy(), posterior.error.float().numpy()
 
     def levels(self, scene: int, block: Block) -> dict[str, float]:
         """Return the level of each group of bands in a block; see `BandLevels`.

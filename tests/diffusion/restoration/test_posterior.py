@@ -205,6 +205,26 @@ def test_learned_variance_and_the_clean_end_are_unchanged() -> None:
         assert output.dtype == torch.float32
 
 
+@pytest.mark.parametrize("time", [1000.0, 700.0])
+def test_solver_converges_in_float32_for_a_wide_range_of_eigenvalues(time: float) -> None:
+    """The variance of a constant over 128 x 128 pixels is 1e9 times the noise. The bits do not depend on threads."""
+    mask = torch.ones(2, 128, 128, dtype=torch.bool)
+    mask[:, 30:70, 40:90] = False
+    operator, data = Selection(mask), replace(prior(), offset=torch.tensor([2.0, 1.0], dtype=torch.float64))
+    values = torch.randn(operator.size, generator=torch.Generator().manual_seed(4))
+    observation = Observation(operator, values, torch.full_like(values, 0.004))
+    x, kind = torch.randn(1, 2, 128, 128), Objective.of(training.ObjectiveConfig(prediction_type="flow"))
+    outputs, threads = [], torch.get_num_threads()
+    for count, dtype in ((1, torch.float32), (2, torch.float32), (threads, torch.float64)):
+        torch.set_num_threads(count)
+        denoise = posterior_denoiser(lambda x, t: x, kind, observation, data)
+        outputs.append(denoise(x.to(dtype), torch.tensor([time])))
+        assert float(denoise.error.max()) <= 1
+    torch.set_num_threads(threads)
+    assert torch.equal(outputs[0], outputs[1])
+    assert (outputs[0] - outputs[2]).abs().max() <= 0.02
+
+
 def test_projection_replaces_directly_observed_pixels_only() -> None:
     problem, x = Problem(OPERATORS["groups"]), torch.randn(2, *SHAPE)
     found, mask = project(x, problem.observation), torch.ones(1, 8, 8, dtype=torch.bool)

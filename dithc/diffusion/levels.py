@@ -16,7 +16,7 @@ from dithc.diffusion.objective import Objective, parts
 
 
 class BandLevels:
-    """Noise levels of the bands of images. The last G columns of the condition y of a network are those of the groups.
+    """Noise levels of the bands of images. The last G columns of the condition y of a network are the levels of the groups.
 
     A level is a timestep of the network. NaN, and bands in no group, have the timestep t of the image. Bands at level 0, and
     of role "condition", do not count in the loss.

@@ -436,7 +436,7 @@ class DatasetConfig(Settings):
     """Origin of the scenes."""
     layers: dict[Name, Layer] = Field(default={}, max_length=16)
     """Bands of other rasters or fields, appended to each scene after resampling to its grid. Scenes need a georeference.
-    Pixels without a value of every layer are no data."""
+    Pixels that lack a value of a layer have no data."""
     tiles: TilesConfig = TilesConfig()
     """Cutting of scenes into tiles."""
     split: SplitConfig = SplitConfig()
@@ -461,7 +461,7 @@ class DatasetConfig(Settings):
         if self.layers and self.source.kind == "image-folder":
             yield "`layers` require scenes with a georeference, which an image-folder does not have"
         if self.layers and getattr(self.source, "bands", ()) is None:
-            yield "`layers` require `source.bands`, the bands before those of the layers"
+            yield "`layers` require `source.bands`, the bands before the layers"
         counts = Counter([*(getattr(self.source, "bands", None) or []), *self.layer_bands])
         if repeated := [band for band in self.layer_bands if counts[band] > 1]:
             yield f"`layers` name the band {repeated[0]} twice, or as `source.bands` does"

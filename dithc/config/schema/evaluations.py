@@ -349,7 +349,7 @@ class HideConfig(Settings):
     share: float = Field(default=0.3, ge=0.0, le=0.95)
     """Share of the pixels hidden by generated shapes, without `dataset`. 0 compares the bands of `coarse` and `missing` only."""
     dataset: Name | None = None
-    """Dataset of scenes with gaps, whose shapes hide pixels: for each scene a random crop, mirrored at random. It is continued by
+    """Dataset of scenes with gaps. Their shapes hide pixels: for each scene a random crop, mirrored at random. It is continued by
     reflection over a larger scene."""
     dataset_share: list[Fraction] = Field(default=[0.05, 0.95], min_length=2, max_length=2)
     """Smallest and largest share of the pixels of a scene that `dataset` hides."""

@@ -22,7 +22,7 @@ class _Layer(Settings):
     """Patterns of files that are not read."""
     match: Literal["place", "name"] = "place"
     """Files used for a scene. place: all files that overlap it, the first in the order of names where several have a value;
-    name: only files whose name contains the scene's name, or is contained in it."""
+    name: only files with a name that contains the scene's name, or is contained in it."""
     resampling: Literal["bilinear", "nearest"] = "bilinear"
     """Resampling to the grid of the scene. nearest keeps classes."""
     nodata: float | None = None

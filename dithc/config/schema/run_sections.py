@@ -213,7 +213,7 @@ class MaskedTrainingConfig(Settings):
 
 
 class BandGroupConfig(Settings):
-    """Bands with a noise level of their own, such as those of one sensor. A network that was trained with the group at
+    """Bands with a separate noise level, such as the bands of one sensor. A network that was trained with the group at
     level 0 restores the other bands from it."""
 
     bands: list[Band] = Field(min_length=1)

@@ -134,7 +134,7 @@ class RunConfig(Settings):
     `datasets.*.conditions`. Each starts without effect, so that a fine-tuning run starts with the outputs of its start
     weights. Each is dropped independently in a share `label_dropout` of the images, and may be absent in a tile."""
     band_groups: dict[Name, BandGroupConfig] = {}
-    """Groups of bands with a noise level of their own, for `prediction_type: flow` and the codec `pixel`. A restoration holds a
+    """Groups of bands with a separate noise level, for `prediction_type: flow` and the codec `pixel`. A restoration holds a
     group clean in blocks where all its pixels are observed. The other bands form the main group. Groups start without
     effect, as `conditions` do. Masks of tiles do not hide a clean group, such as radar under clouds."""
     augment: Augment = "mirror"

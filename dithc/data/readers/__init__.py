@@ -170,7 +170,7 @@ def read_scenes(
 ) -> SceneSource:
     """List the scene files of a source under `folder` (a folder or one file), sorted, and measure `layers`.
 
-    Raises UserError if there are none, or if a file of a layer cannot be used.
+    Raises UserError without scenes, or if a file of a layer cannot be used.
     """
     remove_stale_folders()
     reader = next(reader for kind, reader in READERS.items() if isinstance(source, kind))

@@ -76,7 +76,7 @@ class Layers:
             layer.listing.report()
 
     def append(self, scene: Scene, canvas: "WideCanvas") -> Scene:
-        """Return a scene with the bands of all layers; pixels without a value of every layer are no data.
+        """Return a scene with the bands of all layers; pixels that lack a value of a layer have no data.
 
         Raises SceneRejectedError if the scene has no georeference, or if a layer has no value in its valid pixels.
         """
@@ -149,7 +149,7 @@ class WideCanvas(PixelBuffer):
         self._canvas.release()
 
     def widened(self, pixels: Array) -> Array:
-        """Return an array with the pixels (C, H, W) of a scene and room for the added bands, as uint16 for bytes."""
+        """Return an array with the pixels (C, H, W) of a scene and space for the added bands, as uint16 for bytes."""
         if not np.may_share_memory(pixels, self._pixels):
             self.blank(pixels.shape, np.uint16 if pixels.dtype == np.uint8 else pixels.dtype)[:] = pixels
         return self._pixels
@@ -289,7 +289,7 @@ class _Fields:
 
 
 def _related(files: list[Path], name: str) -> list[Path]:
-    """Return the files whose name contains the name of a scene, or is contained in it, as complete words."""
+    """Return the files with a name that contains the name of a scene, or is contained in it, as complete words."""
 
     def contains(text: str, part: str) -> bool:
         return re.search(rf"(?<![A-Za-z0-9]){re.escape(part)}(?![A-Za-z0-9])", text) is not None

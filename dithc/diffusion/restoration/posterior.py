@@ -157,7 +157,7 @@ def restoration_times(objective: Objective, steps: int) -> list[int]:
 def conditional_mean(observation: Observation, covariance: RadialCovariance, iterations: int = 200) -> Tensor:
     """Return the mean (N or 1, C, H, W) of normal data with this covariance, given an observation, in float64."""
     channels, height, width = observation.operator.shape
-    observation = replace(observation, values=observation.values.double())  # C is that of pure noise, see `FULL_SIGNAL`
+    observation = replace(observation, values=observation.values.double())  # C belongs to pure noise, see `FULL_SIGNAL`
     mean = covariance.mean.double()[None, :, None, None].expand(1, channels, height, width)
     solver = Solver(observation, covariance, covariance.spectrum((height, width)), error=0.0)
     return mean + solver.update(mean, limit=iterations, tolerance=1e-4)[0]

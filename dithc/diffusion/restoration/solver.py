@@ -182,7 +182,7 @@ def conjugate_gradients(
 
 
 def inner(x: Tensor, y: Tensor) -> Tensor:
-    """Return the inner products (N, 1) of x and y (N, M), whose bits are independent of the number of threads.
+    """Return the inner products (N, 1) of x and y (N, M), with the same bits for any number of threads.
 
     Torch divides a single sum among threads, but not sums of a row of several.
     """

@@ -34,7 +34,7 @@ class Examples:
         x: Observed values; other values have no influence.
         given: Observed pixels, including interpolated pixels of coarse bands.
         truth: Complete images.
-        compared: Pixels to predict whose truth is known.
+        compared: Pixels to predict, with a known truth.
     """
 
     x: NDArray[np.floating]

@@ -36,7 +36,7 @@ class WindowGrid:
     overlap: float = 0.0  # minimum shared fraction of a window's side; below 1
     shift: bool = False  # whether the grid moves between timesteps, by less than the stride
     seed: int = 0  # seed of the moves, each a function of (seed, timestep)
-    origin: tuple[int, int] = (0, 0)  # place of this part in a larger scene, whose grid it shares
+    origin: tuple[int, int] = (0, 0)  # place of this part in a larger scene with the same grid
 
     @property
     def strides(self) -> tuple[int, int]:

@@ -29,7 +29,7 @@ class Span:
 
     @classmethod
     def alone(cls, first: int, end: int, margin: int, length: int) -> Self:
-        """Return the span of a block without neighbors, whose margins end within `length`."""
+        """Return the span of a block without neighbors, with margins that end within `length`."""
         core = slice(first, end)
         return cls(
             core, core, slice(max(0, first - margin), min(length, end + margin)), np.ones(end - first, np.float32)

@@ -28,7 +28,7 @@ class Hiding:
     """Hidden pixels of images; (seed, number of the image, place) determines them."""
 
     def __init__(self, settings: evaluations.HideConfig, *, seed: int, masks: Path | None) -> None:
-        """Open the scenes whose gaps hide pixels; None generates shapes."""
+        """Open the scenes with the gaps that hide pixels; None generates shapes."""
         self._settings, self._seed, self._folder = settings, seed, masks
         self._scenes = None if masks is None else products.Scenes(masks)
         self._crop = lru_cache(maxsize=256)(self._draw)
@@ -56,13 +56,13 @@ class Hiding:
         return np.asarray(mask[np.ix_(*found)] != products.Mask.VALID)
 
     def _draw(self, number: int, shape: tuple[int, int]) -> tuple[int, int, int]:
-        """Draw a scene and the first row and column of a crop whose hidden share is in the range.
+        """Draw a scene and the first row and column of a crop with a hidden share in the range.
 
         Starts in the second half of the period of the reflection mirror the crop. A crop of an image that fits into the
         scene does not cross its border.
 
         Raises:
-            UserError: No crop has such a share.
+            UserError: No crop has a share in the range.
         """
         assert self._scenes is not None
         low, high = self._settings.dataset_share

@@ -82,7 +82,7 @@ class ExperimentGraph:
         }
 
     def restore_input(self, restoration: str) -> dict[str, list[str]]:
-        """Return the inputs of a restoration; `masks` is empty without another dataset that hides pixels."""
+        """Return the inputs of a restoration; `masks` and `codec` are empty if it needs none."""
         settings = self.experiment.restorations[restoration]
         prior = self.experiment.runs[settings.run].dataset
         masks = settings.hide.dataset if settings.hide is not None else None
@@ -92,6 +92,7 @@ class ExperimentGraph:
             "training": [self.path("scenes", prior)],
             "scenes": [self.path("scenes", settings.dataset)],
             "masks": [self.path("scenes", masks)] if masks is not None else [],
+            "codec": self.codec_of(prior),
         }
 
     # paths of manifests

@@ -27,4 +27,4 @@ rule restore:
     shell:
         "dithc launch {resources.launch} -- dithc restore --config {params.config:q} --restoration {wildcards.restoration} "
         "--checkpoint {input.checkpoint:q} --tiles {input.tiles:q} --training {input.training:q} --scenes {input.scenes:q} "
-        "--masks {input.masks:q} --out {output:q} 2>&1 | tee -i {log:q}"
+        "--masks {input.masks:q} --codec {input.codec:q} --out {output:q} 2>&1 | tee -i {log:q}"

@@ -31,6 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         ("scenes", "scenes to restore"),
     ):
         parser.add_argument(f"--{option}", type=Path, required=True, metavar="MANIFEST", help=text)
+    parser.add_argument("--codec", type=Path, nargs="?", metavar="MANIFEST", help="codec, if dithc trained it")
     masks = "scenes with gaps that hide pixels, for `hide.dataset`"
     parser.add_argument("--masks", type=Path, nargs="?", metavar="MANIFEST", help=masks)
     add_out(parser, "a folder of images per scene is written")
@@ -51,6 +52,12 @@ def run(args: argparse.Namespace) -> int:
             "the manifest of the scenes of `hide.dataset`" if is_needed else "no manifest, without `hide.dataset`"
         )
         raise user_error("--masks", got=args.masks, expected=expected, fix="correct --masks")
+    codec_settings = experiment.codecs[experiment.datasets[experiment.runs[settings.run].dataset].codec]
+    if (args.codec is not None) != (is_needed := codec_settings.kind == "kl-vae"):
+        expected = (
+            "the manifest of the codec" if is_needed else f"no manifest, for a codec of kind {codec_settings.kind}"
+        )
+        raise user_error("--codec", got=args.codec, expected=expected, fix="correct --codec")
     job = RestorationJob(
         name=args.restoration,
         settings=settings,
@@ -60,7 +67,8 @@ def run(args: argparse.Namespace) -> int:
         training=args.training,
         scenes=args.scenes,
         masks=args.masks,
-        codec_settings=experiment.codecs[experiment.datasets[experiment.runs[settings.run].dataset].codec],
+        codec_settings=codec_settings,
+        codec=args.codec,
         out=args.out,
     )
     with (

@@ -360,7 +360,9 @@ class HideConfig(Settings):
 
 class RestorationConfig(Settings):
     """Restoration of scenes: pixels without data or under clouds, bands of a coarser grid, and missing bands are sampled
-    from the prior of a run, given all other pixels. The run must use the codec `pixel`."""
+    from the prior of a run, given all other pixels. The codec of the run is `pixel`. With a
+    `kl-vae`, only gaps are restored: latents that hidden pixels hardly influence are observed, and observed pixels replace the
+    decoded pixels."""
 
     run: Name
     """Run of the prior: its averaged weights after the last step. Its tiles define bands, units and processing level."""
@@ -422,10 +424,11 @@ class RestorationConfig(Settings):
         """Yield contradictions with other sections of an `ExperimentConfig`; `key` is the place of this section."""
         run, scenes = experiment.runs[self.run], experiment.datasets[self.dataset]
         tiles, predict = experiment.datasets[run.dataset], run.objective.prediction_type
-        if (kind := experiment.codecs[tiles.codec].kind) != "pixel":
+        kind = experiment.codecs[tiles.codec].kind
+        if kind not in ("pixel", "kl-vae") or (kind != "pixel" and (self.coarse or self.missing)):
             yield (
-                f"{key}.run {self.run} is trained on latents of codecs.{tiles.codec} ({kind}), and observations are pixels: "
-                "use a run on a dataset with a codec of `kind: pixel`"
+                f"{key}.run {self.run} is trained on latents of codecs.{tiles.codec} ({kind}): use a run on a dataset with a "
+                "codec of `kind: pixel`, or of `kind: kl-vae` without `coarse` and `missing`"
             )
         may_be_absent = bool(run.conditions) or any(group.role == "condition" for group in run.band_groups.values())
         if may_be_absent and not run.label_dropout:

@@ -165,6 +165,7 @@ class RestoreSummary(TypedDict, total=False):
     sampler: str
     steps: Count
     method: str
+    observation: str
     clean_blocks: dict[str, Count]  # in which a group of bands was held clean
     weights_description: str
     seconds: float

@@ -22,12 +22,14 @@ class RestorationJob:
     scenes: Path  # to restore
     masks: Path | None  # scenes with gaps that hide pixels; None without `hide.dataset`
     codec_settings: codecs.Codec
+    codec: Path | None = None  # of the training run, if it was trained here
     out: Path  # manifest to write; a folder per scene is created next to it
 
     def inputs(self) -> dict[str, str]:
         """Return the digest of each input manifest, by path."""
         stages = [(self.checkpoint, "train"), (self.tiles, "tiles")]
         stages += [(path, "ingest") for path in (self.training, self.scenes, self.masks) if path is not None]
+        stages += [(self.codec, "codec")] if self.codec is not None else []
         return {str(path): Manifest.read(path, stage=stage).digest for path, stage in stages}
 
     @property

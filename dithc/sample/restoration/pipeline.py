@@ -23,6 +23,7 @@ from dithc.latents import open_codec
 from dithc.sample.load_network import describe, load_network
 from dithc.sample.restoration.blocks import blocks
 from dithc.sample.restoration.job import RestorationJob
+from dithc.sample.restoration.latent_space import LatentSpace
 from dithc.sample.restoration.outputs import RestoredScene, is_part, write_part
 from dithc.sample.restoration.scenes import Flag, RestorableScenes
 from dithc.sample.restoration.work import BlockSampler
@@ -131,8 +132,8 @@ def _open(job: RestorationJob, group: Group) -> tuple[BlockSampler, RestorableSc
     """Return the prior and the scenes, checked for consistency; all ranks have the covariance of the first."""
     tiles, settings = Tiles(job.tiles.parent), job.settings
     model, meta = load_network(job.prior())
-    codec = open_codec(job.codec_settings, info=tiles.info)
-    size, channels = (tiles.info["size"],) * 2, len(tiles.info["bands"])
+    codec = open_codec(job.codec_settings, info=tiles.info, folder=job.codec.parent if job.codec else None)
+    size, channels = (tiles.info["size"] // codec.downsampling_factor,) * 2, codec.latent_channels
     got, expected = (codec.id, size, channels), (meta["codec"], model.config.size, model.config.in_channels)
     if got != expected:
         fix = "pass the tiles of the training run, and use its configuration"
@@ -151,17 +152,30 @@ def _open(job: RestorationJob, group: Group) -> tuple[BlockSampler, RestorableSc
         log.info(
             f"group {name} ({names}): held clean in blocks without gaps of these bands, {otherwise} in other blocks"
         )
-    state = None
+    state = latent_state = None
     if group.rank == 0:
-        count = max(32, min(COVARIANCE_TILES, COVARIANCE_VALUES // (channels * size[0] * size[1])))
+        count = max(
+            32, min(COVARIANCE_TILES, COVARIANCE_VALUES // (len(tiles.info["bands"]) * tiles.info["size"] ** 2))
+        )
         rows = tiles.drawn("train", count, seed=0)
         state = RadialCovariance.of(np.where(tiles.clear(rows)[:, None], tiles.scaled(rows), np.nan)).state()
+        if not codec.keeps_pixels:
+            latent_state = LatentSpace.state(codec, codec.input(tiles, rows))
     covariance = RadialCovariance.of_state(group.broadcast_object(state))
+    latent_state = group.broadcast_object(latent_state)
+    latents = None if codec.keeps_pixels else LatentSpace.of(codec, tiles.info, latent_state)
     objective = Objective.of(training.ObjectiveConfig(**meta["objective"]))
     solver = settings.sampler_for(meta["objective"]["prediction_type"])
     bf16 = meta["dtype"] == "bf16"
     sampler = BlockSampler(
-        model, scenes, settings, objective=objective, covariance=covariance, bf16=bf16, sampler=solver
+        model,
+        scenes,
+        settings,
+        objective=objective,
+        covariance=covariance,
+        bf16=bf16,
+        sampler=solver,
+        latents=latents,
     )
     return sampler, scenes, meta
 
@@ -171,7 +185,7 @@ def _plan(
 ) -> list[RestoredScene]:
     """Return all scenes with the parts of their blocks; parts hold as many members as a network call has windows."""
     settings, plans = job.settings, []
-    multiple, tile = math.lcm(*scenes.coarse.values()), int(scenes.info["size"])
+    multiple, tile = math.lcm(*scenes.coarse.values(), sampler.factor), int(scenes.info["size"])
     for scene in range(scenes.count):
         found = blocks(scenes.shape(scene), size=settings.block_size, window=tile, multiple=multiple)
         parts = []
@@ -303,6 +317,7 @@ def _numbers(
         "sampler": str(settings.sampler_for(meta["objective"]["prediction_type"])),
         "steps": settings.steps,
         "method": settings.method,
+        "observation": "pixels" if sampler.factor == 1 else "clear latents, and observed pixels after decoding",
         "clean_blocks": _clean_blocks(restored, sampler),
         "weights_description": describe(job.prior().evaluation, step=meta["step"]),
         "ranks": ranks,

@@ -29,6 +29,7 @@ from dithc.diffusion.restoration import (
 from dithc.model import DiT
 from dithc.sample.parallel import ParallelDenoiser, windows
 from dithc.sample.restoration.blocks import Block
+from dithc.sample.restoration.latent_space import LatentSpace
 from dithc.sample.restoration.scenes import Flag, RestorableScenes
 from dithc.sample.seeds import noise_by_place
 
@@ -48,8 +49,11 @@ class BlockSampler:
         covariance: RadialCovariance,
         bf16: bool,
         sampler: str | evaluations.PluginSampler,
+        latents: LatentSpace | None = None,
     ) -> None:
-        """Prepare the network; `bf16` computes products in bf16."""
+        """Prepare the network; `bf16` computes products in bf16. `latents` belong to a prior of latents."""
+        self._latents = latents
+        self.factor = 1 if latents is None else latents.codec.downsampling_factor
         self._model, self._scenes, self._settings = model.requires_grad_(False), scenes, settings
         self._objective, self.covariance, self._bf16, self._sampler = objective, covariance, bf16, sampler
         fused = settings.method == "covariance"
@@ -64,9 +68,10 @@ class BlockSampler:
         """Return the windows of a block, cut from the grid of the scene."""
         chosen = self._settings.windows
         size, seed = self._model.config.size, self._settings.seed
-        origin = block.rows.domain.start, block.columns.domain.start
+        (top, left), (height, width) = (block.rows.domain.start, block.columns.domain.start), block.size
+        origin, extent = (top // self.factor, left // self.factor), (height // self.factor, width // self.factor)
         return windows.WindowGrid(
-            size=block.size, window=size, overlap=chosen.overlap, shift=chosen.random_shift, seed=seed, origin=origin
+            size=extent, window=size, overlap=chosen.overlap, shift=chosen.random_shift, seed=seed, origin=origin
         )
 
     def members(
@@ -78,12 +83,12 @@ class BlockSampler:
         y = torch.full((len(numbers),), self._label(scene))
         if len(given := self._conditions(scene, block)):
             y = torch.cat([y[:, None].float(), given.expand(len(y), -1)], dim=1)
-        network = windows.WindowedDenoiser(self._predict, self.grid(block), batch=settings.batch_size)
+        grid = self.grid(block)
+        network = windows.WindowedDenoiser(self._predict, grid, batch=settings.batch_size)
         prior, posterior = diffusion.guided_denoiser(network, y, scale=1.0), None
-        shape = len(self._scenes.info["bands"]), *block.size
-        origin = block.rows.domain.start, block.columns.domain.start
+        shape = self._model.config.in_channels, *grid.size
         indices = [self._scenes.noise_index(scene, number) for number in numbers]
-        noise = noise_by_place(settings.seed, indices, shape, origin=origin)
+        noise = noise_by_place(settings.seed, indices, shape, origin=grid.origin)
         levels = self.levels(scene, block)
         held, absent = self._bands(levels, 0.0), self._bands(levels, objective.last)
         clean = self._clean(scene, block, held)
@@ -91,20 +96,34 @@ class BlockSampler:
             values = noise(0)
             values[:, held] = clean
             prior = diffusion.BandLevels.hold(prior, objective, values, held + absent)
-        if observation is not None:
-            posterior = posterior_denoiser(prior, objective, observation, self.covariance, rule=settings.method)
+        clear, covariance = observation, self.covariance
+        if self._latents is not None:
+            clear, covariance = self._observe_latents(scene, block), self._latents.covariance
+        if clear is not None:
+            posterior = posterior_denoiser(prior, objective, clear, covariance, rule=settings.method)
         evaluations_per_time = evaluations.sampler_spec(self._sampler).evaluations
         times = restoration_times(objective, -(-settings.steps // evaluations_per_time))
-        options: dict[str, Any] = {"steps": settings.steps, "times": times, "shape": shape, "noise": noise, "clip": 1.0}
+        options: dict[str, Any] = {"steps": settings.steps, "times": times, "shape": shape, "noise": noise}
+        options["clip"] = 1.0 if self._latents is None else self._latents.codec.bound
         schedule, integrand = objective.schedule, objective.sampled(posterior or prior)
         if schedule is None:
             x = diffusion.sample_flow(self._sampler, velocity=integrand, **options)
         else:
             x = diffusion.sample(self._sampler, denoise=integrand, schedule=schedule, **options)
-        x[:, held] = clean
-        if posterior is None:
-            return x.numpy(), np.zeros(len(x), np.float32)
-        return project(x, posterior.observation).numpy(), posterior.error.float().numpy()
+        if held:
+            x[:, held] = clean
+        if self._latents is not None:
+            x = self._latents.codec.decode(x)
+        errors = torch.zeros(len(x)) if posterior is None else posterior.error
+        return (x if observation is None else project(x, observation)).numpy(), errors.float().numpy()
+
+    def _observe_latents(self, scene: int, block: Block) -> Observation | None:
+        """Return the clear latents of a block; None without any."""
+        assert self._latents is not None
+        place = scene, block.rows.domain, block.columns.domain
+        observed = torch.from_numpy((self._scenes.states(*place) == Flag.OBSERVED).all(0))  # (h, w)
+        pixels = torch.from_numpy(self._scenes.scaling.scaled(self._scenes.stored(*place)[None]))[0]  # (C, h, w)
+        return self._latents.observe(pixels, observed)
 
     def levels(self, scene: int, block: Block) -> dict[str, float]:
         """Return the level of each group of bands in a block; see `BandLevels`.

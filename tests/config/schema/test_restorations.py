@@ -37,7 +37,7 @@ def demo(**restoration: Any) -> ExperimentConfig:
         ({"run": "none"}, "restorations.x.run is 'none', which is not defined"),
         ({"dataset": "none"}, "restorations.x.dataset is 'none', which is not defined"),
         ({"hide": {"dataset": "none"}}, "restorations.x.hide.dataset is 'none', which is not defined"),
-        ({"run": "latent"}, "codecs.vae (kl-vae), and observations are pixels"),
+        ({"run": "latent", "missing": ["B11"]}, "of `kind: kl-vae` without `coarse` and `missing`"),
         ({"run": "classes"}, "has other labels than the run classes"),
         ({"sampler": "ddim"}, "restorations.x.sampler ddim does not fit"),
         ({"coarse": {"B11": 2}}, "set `source.resampling: nearest` of datasets.clouded"),

@@ -88,6 +88,7 @@ class RestoredScene:
     folder: Path
     blocks: Sequence[Block]
     parts: Sequence[Sequence[range]]  # members of each part, by block; empty if no pixel of a block is restored
+    counts: Sequence[int]  # restored values of each block
     members: int
     identity: str
 
@@ -110,16 +111,13 @@ class RestoredScene:
         physical = self.scenes.scaling.unscale(sampled[:, :, rows, columns])  # (k, C, h, w)
         return np.asarray(physical.transpose(0, 2, 1, 3)[:, self._is_restored(block)])
 
-    def bytes_to_write(self) -> tuple[int, int]:
-        """Return the bytes of the uncompressed images, and of all parts."""
-        channels, height, width = self.shape
-        held = sum(
-            (block.rows.extent.stop - block.rows.extent.start)
-            * (block.columns.extent.stop - block.columns.extent.start)
-            for block, parts in zip(self.blocks, self.parts, strict=True)
-            if parts
-        )
-        return (4 * len(self.names) + 1) * channels * height * width, 4 * channels * self.members * held
+    def part_bytes(self, missing: Sequence[tuple[int, int]]) -> int:
+        """Return the bytes of parts, given as (block, part)."""
+        return sum(4 * (self.counts[block] + 1) * len(self.parts[block][part]) for block, part in missing)
+
+    def image_bytes(self) -> int:
+        """Return the bytes of the uncompressed images."""
+        return (4 * len(self.names) + 1) * math.prod(self.shape)
 
     def _is_restored(self, block: int) -> npt.NDArray[np.bool_]:
         """Return a mask (h, C, w) of the extent of a block."""

@@ -66,7 +66,7 @@ def restore(job: RestorationJob, group: Group, *, score: Score | None = None) ->
         output.claim(**owner)
         paths = [path for one in restored for path in (*one.part_files(), *one.files())]
         output.plan([*paths, job.scores])
-        _check_space(job.out.parent, [restored[scene] for scene in missing])
+        _check_space(job.out.parent, restored, missing, PARTS_PER_RANK * group.size)
 
     try:
         if not _restore_scenes(job, sampler, restored, missing, group):
@@ -188,11 +188,12 @@ def _plan(
     multiple, tile = math.lcm(*scenes.coarse.values(), sampler.factor), int(scenes.info["size"])
     for scene in range(scenes.count):
         found = blocks(scenes.shape(scene), size=settings.block_size, window=tile, multiple=multiple)
-        parts = []
+        parts, counts = [], []
         for block in found:
             flags = scenes.flags(scene, block.rows.extent, block.columns.extent)
             each = max(1, settings.batch_size // sampler.grid(block).num_windows)
-            first_members = range(0, settings.members, each) if (flags == Flag.RESTORED).any() else ()
+            counts.append(int((flags == Flag.RESTORED).sum()))
+            first_members = range(0, settings.members, each) if counts[-1] else ()
             parts.append([range(first, min(settings.members, first + each)) for first in first_members])
         plans.append(
             RestoredScene(
@@ -201,6 +202,7 @@ def _plan(
                 folder=job.out.parent / f"scene-{scene:05d}",
                 blocks=found,
                 parts=parts,
+                counts=counts,
                 members=settings.members,
                 identity=identity,
             )
@@ -233,17 +235,25 @@ def _waves(missing: dict[int, list[tuple[int, int]]], count: int) -> Iterator[li
     yield wave
 
 
-def _check_space(folder: Path, restored: Sequence[RestoredScene]) -> None:
-    """Raise UserError if the disk lacks space for the images, and the parts of the largest scene."""
-    sizes = [one.bytes_to_write() for one in restored]
-    needed = sum(images for images, _ in sizes) + max((parts for _, parts in sizes), default=0)
+def _check_space(
+    folder: Path, restored: Sequence[RestoredScene], missing: dict[int, list[tuple[int, int]]], count: int
+) -> None:
+    """Raise UserError if the missing parts of a wave exceed the disk; warn if uncompressed images exceed it."""
     free = shutil.disk_usage(folder).free
-    if free < needed:
+    waves = _waves(missing, count)
+    parts = max(sum(restored[scene].part_bytes(missing[scene]) for scene in wave) for wave in waves)
+    images = sum(restored[scene].image_bytes() for scene in missing)
+    if free < parts:
         raise user_error(
-            f"disk space for {len(restored)} restored scenes in {folder}",
+            f"disk space for the unfinished members of scenes in {folder}",
             got=f"{free / 2**30:.1f} GiB free",
-            expected=f"{needed / 2**30:.1f} GiB, uncompressed",
-            fix="free disk space, choose another `store`, or reduce `members`",
+            expected=f"at least {parts / 2**30:.1f} GiB, and space for images",
+            fix="free disk space, choose another folder of `results`, or reduce `members`",
+        )
+    if free < parts + images:
+        log.warning(
+            f"{free / 2**30:.1f} GiB of disk space may be too small for {images / 2**30:.1f} GiB of images before "
+            "compression: free disk space, or reduce `members`"
         )
 
 

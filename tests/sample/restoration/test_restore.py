@@ -165,6 +165,37 @@ def test_short_walltime_stops_between_parts(make_job: Make, monkeypatch: pytest.
     assert digest(job) == digest(reference)
 
 
+def test_disk_must_hold_the_missing_parts_of_a_wave(make_job: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    job, disk, sizes = make_job(members=2), SimpleNamespace(free=0), list[int]()
+    write_part = pipeline.write_part
+    monkeypatch.setattr(pipeline.shutil, "disk_usage", lambda folder: disk)
+    monkeypatch.setattr(pipeline, "PARTS_PER_RANK", 1000)  # one wave
+    monkeypatch.setattr(
+        pipeline.BlockSampler,
+        "members",
+        lambda self, scene, block, numbers: (
+            np.zeros((len(numbers), 3, *block.size), np.float32),
+            np.zeros(len(numbers), np.float32),
+        ),
+    )
+    monkeypatch.setattr(
+        pipeline, "write_part", lambda path, values, **b: (sizes.append(values.nbytes), write_part(path, values, **b))
+    )
+    with pytest.raises(UserError, match="disk space"):
+        restore(job, Group())
+    disk.free = 1 << 40
+    with monkeypatch.context() as patch:
+        patch.setattr(deadline, "seconds_left", lambda: 1.0)
+        assert restore(job, Group()) is None
+    first = sum(sizes)
+    restore(make_job("reference", members=2), Group())
+    disk.free = sum(sizes[1:]) - first - 1  # the finished part needs no further space
+    with pytest.raises(UserError, match="disk space"):
+        restore(job, Group())
+    disk.free += 1
+    assert restore(job, Group()) is not None
+
+
 @pytest.mark.sampled("several ranks")
 @pytest.mark.slow
 @pytest.mark.mpi

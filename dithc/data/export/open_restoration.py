@@ -3,6 +3,7 @@
 Legend: N scenes, K members, C bands, H, W scene.
 """
 
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -26,18 +27,25 @@ def open_restoration(path: Path, manifest: Manifest, image: int | None = None) -
     Returns:
         Variables `mean`, `deviation`, `q05`, `q95` (image, band, y, x) and `members` (image, member, band, y, x), float32 in
         `units`, NaN outside; `flags` (image, band, y, x): 0 outside, 1 observed, 2 restored. A single image has no axis
-        `image`.
+        `image`. Coordinates: `scene_id` and `time` (UTC, NaT if unknown). Scenes on one grid have coordinates `y` and `x`
+        of the pixel centers (none if rotated), and attributes `crs` and `transform` (a, b, c, d, e, f).
+
+    Raises:
+        UserError: The scene does not exist, or the scenes have different shapes.
     """
     folders = sorted({entry["path"].split("/")[0] for entry in manifest.files if entry["path"].startswith("scene-")})
     records = [load_checksummed(Manifest.verified(path.parent / name / "scene.json").read_text()) for name in folders]
     chosen = range(len(folders)) if image is None else [image]
-    shapes = {tuple(records[number]["shape"]) for number in chosen if 0 <= number < len(records)}
+    numbers = "image=0" if len(folders) == 1 else f"image=0 to image={len(folders) - 1}"
+    if image is not None and not 0 <= image < len(folders):
+        raise user_error(f"{path} has no image {image}", got=image, expected=numbers, fix="choose another number")
+    shapes = {tuple(records[number]["shape"]) for number in chosen}
     if len(shapes) != 1:
         raise user_error(
-            f"scenes of {path} to open",
-            got=f"{len(shapes)} shapes" if image is None else f"image {image}",
-            expected=f"scenes of one shape, or a number from 0 to {len(folders) - 1}",
-            fix="open the scenes one by one, with image=0, image=1, ...",
+            f"the scenes of {path} have different shapes",
+            got=f"{len(folders)} scenes of {len(shapes)} shapes",
+            expected="scenes of one shape, or the number of a single scene",
+            fix=f"open the scenes one by one, with {numbers}",
         )
     shape, names = shapes.pop(), [folders[number] for number in chosen]
     dims, origin = ("image", "band", "y", "x"), (path, manifest)
@@ -50,12 +58,29 @@ def open_restoration(path: Path, manifest: Manifest, image: int | None = None) -
     arrays["members"] = variable(("image", "member", *dims[1:]), members, np.float32, origin, _members, names, shape)
     coordinates: dict[str, Any] = {"image": list(chosen), "band": manifest.summary["bands"]}
     coordinates["scene_id"] = ("image", [records[number]["scene_id"] for number in chosen])
+    coordinates["time"] = ("image", np.array([_time(records[number]["sensing_time"]) for number in chosen]))
     attributes = {"stage": manifest.stage, "name": manifest.name, "digest": manifest.digest}
+    grids = [(records[number]["crs"], records[number]["transform"]) for number in chosen]
+    crs, transform = grids[0]
+    if transform is not None and all(grid == grids[0] for grid in grids):
+        attributes |= {"crs": crs, "transform": transform}
+        a, b, c, d, e, f = transform
+        if b == d == 0:
+            coordinates |= {"y": f + e * (np.arange(shape[1]) + 0.5), "x": c + a * (np.arange(shape[2]) + 0.5)}
     attributes |= {
         name: manifest.summary[name] for name in ("units", "method", "sampler", "steps", "weights_description")
     }
     dataset = xarray.Dataset(arrays, coords=coordinates, attrs=attributes)
     return dataset if image is None else dataset.isel(image=0)
+
+
+def _time(text: str | None) -> np.datetime64:
+    """Return an ISO time, in UTC unless it has an offset; NaT for invalid text."""
+    try:
+        time = datetime.fromisoformat(text or "")
+    except ValueError:
+        return np.datetime64("NaT", "ns")
+    return np.datetime64(time.astimezone(UTC).replace(tzinfo=None) if time.tzinfo else time, "ns")
 
 
 def _pixels(path: Path, _: Manifest, folders: list[str], name: str, shape: tuple[int, ...]) -> Read:

@@ -72,6 +72,17 @@ def open_stage(
             the samples is not found.
     """
     path = Path(manifest) / "manifest.json" if Path(manifest).is_dir() else Path(manifest)
+    if image is not None and not isinstance(image, int | np.integer):
+        raise user_error(
+            f"image of {path}", got=repr(image), expected="a number", fix="pass image=0 for the first image"
+        )
+    folder = path.parent if path.suffix == ".json" else path
+    if not folder.exists():
+        others = ", ".join(sorted(found.parent.name for found in folder.parent.glob("*/manifest.json"))) or "none"
+        fix = "open one of them, or run the stage"
+        raise user_error(
+            f"{folder} is missing", got="no such folder", expected=f"in {folder.parent}: {others}", fix=fix
+        )
     content = Manifest.read(path)
     if content.stage == "restore":
         return open_restoration(path, content, image)

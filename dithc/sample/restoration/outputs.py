@@ -29,6 +29,7 @@ from dithc.sample.restoration.scenes import Flag, RestorableScenes
 Values = npt.NDArray[np.float32]
 STRIP_VALUES = 1 << 25  # most values of all members in memory
 RECORD_FILE = "scene.json"
+GEOREFERENCE = "scene_id", "sensing_time", "crs", "transform"  # columns in the record
 STATISTICS: dict[str, Callable[[Values], npt.NDArray[Any]]] = {
     "mean": lambda members: members.mean(0, dtype=np.float64),
     "deviation": lambda members: members.std(0, ddof=1, dtype=np.float64),
@@ -210,7 +211,7 @@ class RestoredScene:
         *images, record = self.files()
         content = {
             "identity": self.identity,
-            "scene_id": self.scenes.column("scene_id", self.scene),
+            **{name: self.scenes.column(name, self.scene) for name in GEOREFERENCE},
             "shape": list(self.shape),
             "pixels": {flag.name.lower(): int(counts[flag]) for flag in Flag} | {"clipped": clipped},
             "solver_error": max(errors, default=0.0),
@@ -252,11 +253,12 @@ class RestoredScene:
         self, name: str, rows: Iterator[Any], bands: products.Bands, tags: dict[str, str], *, categorical: bool = False
     ) -> None:
         channels, height, width = self.shape
+        own = {name: self.scenes.column(name, self.scene) for name in ("scene_id", "sensing_time")}
         is_small = channels * width * self.members * height <= STRIP_VALUES  # one strip
         image = products.Image(
             name=name,
             pixels=next(rows) if is_small else rows,
-            tags={"scene_id": self.scenes.column("scene_id", self.scene), **tags},
+            tags={name: value for name, value in own.items() if value} | tags,
             shape=None if is_small else self.shape,
             categorical=categorical,
             crs=self.scenes.column("crs", self.scene),

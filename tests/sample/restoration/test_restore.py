@@ -90,8 +90,10 @@ def test_pixels_far_from_all_data_are_outside(make_job: Make) -> None:
     assert (np.isnan(read(job, 1, "mean")) == outside).all()
 
 
-def test_restoration_opens_as_a_dataset(make_job: Make) -> None:
-    job = make_job()
+def test_restoration_opens_as_a_dataset(make_job: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    job, column = make_job(), RestorableScenes.column
+    time = {"sensing_time": "2024-05-01T12:30:00+02:00"}
+    monkeypatch.setattr(RestorableScenes, "column", lambda *given: time.get(given[1]) or column(*given))
     restore(job, Group())
     opened = pickle.loads(pickle.dumps(dithc.open(job.out.parent, image=0)))
     part = {"band": ["B04", "B02"], "y": slice(30, 10, -2), "x": slice(5, None)}
@@ -102,16 +104,25 @@ def test_restoration_opens_as_a_dataset(make_job: Make) -> None:
     assert np.array_equal(opened["members"].isel(member=[2, 1]).values[1], read(job, 0, "member-01"))
     assert opened["members"].isel(member=0, x=3).shape == (3, 72)
     assert opened.attrs["units"] == "reflectance"
+    assert opened["time"].values == np.datetime64("2024-05-01T10:30:00")
+    with rasterio.open(job.out.parent / "scene-00000/mean.tif") as source:
+        assert source.tags()["sensing_time"] == time["sensing_time"]
+        assert (opened.attrs["crs"], tuple(opened.attrs["transform"])) == ("EPSG:32650", tuple(TRANSFORM)[:6])
+        assert (float(opened.x[5]), float(opened.y[7])) == source.xy(7, 5)
     page = (Path(__file__).parents[3] / "docs/restoration.md").read_text()
-    program = dedent(page.partition("In Python:\n\n")[2].partition("\n\n##")[0])
+    program = dedent(page.partition("`y` and `x`:\n\n")[2].partition("\n\n##")[0])
     scope: dict[str, Any] = {}
     exec(program.replace("results/restore-demo/restorations/gaps", str(job.out.parent)), scope)
     assert np.array_equal(np.isfinite(scope["red"]), read(job, 0, "flags")[2] == 2)
     assert (scope["width"].values[read(job, 0, "flags") == 1] == 0).all()
-    with pytest.raises(UserError, match="image=0"):
-        dithc.open(job.out)
-    with pytest.raises(UserError, match="image 2"):
-        dithc.open(job.out, image=2)
+    for path, image, text in (
+        (job.out, None, "image=0"),
+        (job.out, 2, r"no image 2\n.*\n.*image=0 to image=1"),
+        (job.out, "x", "'x'"),
+        (job.out.parent.with_name("oud"), 0, "out"),
+    ):
+        with pytest.raises(UserError, match=text):
+            dithc.open(path, image=image)  # type: ignore[arg-type]
 
 
 def test_interrupted_and_damaged_restorations_continue_to_equal_bits(

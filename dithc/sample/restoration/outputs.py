@@ -202,18 +202,20 @@ class RestoredScene:
         self._write("flags", self.flag_rows(), flags, tags, categorical=True)
         for name in self.names:
             self._write(name, self.image(name), values, tags)
-        counts, clipped = np.zeros(len(Flag), np.int64), 0
+        counts, by_band = np.zeros(len(Flag), np.int64), np.zeros((2, self.shape[0]), np.int64)
         for rows in self._strips():
             state, is_clipped = self.flags(rows), self.scenes.clipped(self.scene, rows, slice(0, self.shape[2]))
             counts += np.bincount(state.ravel(), minlength=len(Flag))
-            clipped += int((is_clipped & (state == Flag.OBSERVED)).sum())
+            is_observed = state == Flag.OBSERVED
+            by_band += [is_observed.sum((1, 2)), (is_observed & is_clipped).sum((1, 2))]
         errors = [float(np.load(path, mmap_mode="r")[:, -1].max()) for path in self.part_files()]
         *images, record = self.files()
         content = {
             "identity": self.identity,
             **{name: self.scenes.column(name, self.scene) for name in GEOREFERENCE},
             "shape": list(self.shape),
-            "pixels": {flag.name.lower(): int(counts[flag]) for flag in Flag} | {"clipped": clipped},
+            "pixels": {flag.name.lower(): int(counts[flag]) for flag in Flag},
+            "bands": dict(zip(("observed", "clipped"), by_band.tolist(), strict=True)),
             "solver_error": max(errors, default=0.0),
             "files": Manifest.entries(self.folder, images),
         }

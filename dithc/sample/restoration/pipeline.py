@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from dithc.config import evaluations, training
@@ -31,6 +32,8 @@ from dithc.sample.restoration.work import BlockSampler
 COVARIANCE_TILES, COVARIANCE_VALUES = 512, 1 << 26  # most tiles, and most values of at least 32 tiles
 PARTS_PER_RANK = 8  # of scenes that are sampled together, before their images are written
 WAIT_SECONDS, STOPPED_SECONDS = 1800.0, 10.0  # ranks wait for each other between blocks and images only
+MUCH_CLIPPED, FEW_OBSERVED = 0.02, 0.05  # shares of the observed values, and of the pixels inside a scene
+SOLVER_LIMIT = 1.5  # error of the solver relative to its tolerance
 GRACE, EXIT_SECONDS = 1.3, 15.0  # multiple of the slowest item so far; seconds to exit
 log = get_logger(__name__)
 
@@ -184,13 +187,18 @@ def _plan(
     job: RestorationJob, sampler: BlockSampler, scenes: RestorableScenes, group: Group, *, identity: str
 ) -> list[RestoredScene]:
     """Return all scenes with the parts of their blocks; parts hold as many members as a network call has windows."""
-    settings, plans = job.settings, []
+    settings, plans, clouded = job.settings, [], []
     multiple, tile = math.lcm(*scenes.coarse.values(), sampler.factor), int(scenes.info["size"])
     for scene in range(scenes.count):
+        inside = observed = 0
         found = blocks(scenes.shape(scene), size=settings.block_size, window=tile, multiple=multiple)
         parts, counts = [], []
         for block in found:
-            flags = scenes.flags(scene, block.rows.extent, block.columns.extent)
+            place = scene, block.rows.extent, block.columns.extent
+            flags = scenes.flags(*place)
+            is_inside = (flags != Flag.OUTSIDE).any(0)
+            inside += int(is_inside.sum())
+            observed += int((is_inside & ((flags == Flag.OBSERVED).any(0) | ~scenes.gaps(*place))).sum())
             each = max(1, settings.batch_size // sampler.grid(block).num_windows)
             counts.append(int((flags == Flag.RESTORED).sum()))
             first_members = range(0, settings.members, each) if counts[-1] else ()
@@ -206,6 +214,13 @@ def _plan(
                 members=settings.members,
                 identity=identity,
             )
+        )
+        if observed < FEW_OBSERVED * inside:
+            clouded.append(scenes.column("scene_id", scene))
+    if clouded and group.rank == 0:
+        log.warning(
+            f"fewer than {FEW_OBSERVED:.0%} of the pixels of {', '.join(clouded)} are observed: their restored pixels are"
+            " samples of the prior, not of the ground; remove these scenes from the dataset"
         )
     return plans
 
@@ -299,20 +314,34 @@ def _clean_blocks(restored: Sequence[RestoredScene], sampler: BlockSampler) -> d
     return {name: sum(one[name] == 0 for one in levels) for name in (levels[0] if levels else ())}
 
 
+def _warn_of_clipping(observed: npt.NDArray[np.int64], clipped: npt.NDArray[np.int64], bands: Sequence[str]) -> None:
+    """Log the share of the observed values that the prior clips, from counts of each band (C), and the worst bands."""
+    share, shares = clipped.sum() / max(1, observed.sum()), clipped / np.maximum(1, observed)
+    worst = ", ".join(f"{bands[band]} {shares[band]:.0%}" for band in np.argsort(-shares)[:3] if clipped[band])
+    text = f"the prior clips {share:.1%} of the observed values to the range of the training tiles"
+    if share > MUCH_CLIPPED:
+        log.warning(f"{text} ({worst}): train on scenes like these, or set a smaller `tiles.clip_fraction`")
+    elif worst:
+        log.info(f"{text} ({worst})")
+
+
 def _numbers(
     job: RestorationJob, restored: Sequence[RestoredScene], sampler: BlockSampler, meta: dict[str, Any], *, ranks: int
 ) -> summaries.RestoreSummary:
     settings = job.settings
     records = [one.record(is_verified=True) or {} for one in restored]
     counts = {flag.name.lower(): sum(record["pixels"][flag.name.lower()] for record in records) for flag in Flag}
-    clipped = sum(record["pixels"]["clipped"] for record in records)
-    error = max((record["solver_error"] for record in records), default=0.0)
-    if clipped:
-        log.info(
-            f"{clipped / max(1, counts['observed']):.2%} of the observed values exceed the range of the prior and are clipped"
+    by_band = [[record["bands"][key] for record in records] for key in ("observed", "clipped")]
+    observed, clipped = np.array(by_band, np.int64).sum(1)
+    worst = max(records, key=lambda record: record["solver_error"], default=None)
+    error = worst["solver_error"] if worst else 0.0
+    if records:
+        _warn_of_clipping(observed, clipped, restored[0].scenes.info["bands"])
+    if worst and error > SOLVER_LIMIT:
+        log.warning(
+            f"the solver of the posterior stopped at {error:.1f} times its tolerance in {worst['scene_id']}: restored pixels"
+            " agree with the observations less closely; increase `noise` of the restoration"
         )
-    if error > 1:
-        log.warning(f"the solver of the posterior stopped at {error:.1f} times its tolerance: increase `noise`")
     return {
         "scenes": len(restored),
         "members": settings.members,
@@ -322,7 +351,7 @@ def _numbers(
         "observed": counts["observed"],
         "restored": counts["restored"],
         "outside": counts["outside"],
-        "clipped": clipped,
+        "clipped": int(clipped.sum()),
         "solver_error": error,
         "sampler": str(settings.sampler_for(meta["objective"]["prediction_type"])),
         "steps": settings.steps,

@@ -4,6 +4,7 @@ import json
 import os
 import pickle
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from textwrap import dedent
 from types import SimpleNamespace
@@ -19,6 +20,7 @@ from dithc.config.schema.evaluations import HideConfig
 from dithc.core.artifacts import Manifest
 from dithc.core.logging import UserError
 from dithc.data import Tiles
+from dithc.data.products import Scenes
 from dithc.data.scene import Mask
 from dithc.engine.comm import Group
 from dithc.engine.scheduler import deadline
@@ -123,6 +125,29 @@ def test_restoration_opens_as_a_dataset(make_job: Make, monkeypatch: pytest.Monk
     ):
         with pytest.raises(UserError, match=text):
             dithc.open(path, image=image)  # type: ignore[arg-type]
+
+
+def test_scenes_beyond_the_prior_cause_warnings(
+    make_job: Make, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One band is clipped, the second scene is clouded, and the solver stops above its limit."""
+    job, mask = make_job(members=2), Scenes.mask_of
+    clipped = np.array([True, False, False])[:, None, None]
+    monkeypatch.setattr(RestorableScenes, "clipped", lambda self, *place: clipped & np.ones_like(self.truth(*place)))
+    monkeypatch.setattr(
+        Scenes, "mask_of", lambda self, scene: mask(self, scene) if scene == 0 else np.full(SHAPES[1], Mask.CLOUD)
+    )
+    members = pipeline.BlockSampler.members
+    for error, warned in ((1.2, False), (1.7, True)):
+        monkeypatch.setattr(
+            pipeline.BlockSampler, "members", lambda *given, e=error: (members(*given)[0], np.full(len(given[-1]), e))
+        )
+        caplog.clear()
+        restore(replace(job, out=job.out.parent / f"{error}/manifest.json"), Group())
+        texts = [record.message for record in caplog.records if record.levelname == "WARNING"]
+        assert any("33.3%" in text and "B02 100%)" in text for text in texts)
+        assert any("fewer than 5% of the pixels of 1.tif are" in text for text in texts)
+        assert any("1.7 times its tolerance in" in text and "noise" in text for text in texts) == warned
 
 
 def test_interrupted_and_damaged_restorations_continue_to_equal_bits(

@@ -2,7 +2,8 @@
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -11,6 +12,7 @@ from dithc.core.artifacts import Manifest
 from dithc.core.logging import UserError
 from dithc.report import write_report
 from dithc.report.collect.evaluations import _label
+from dithc.report.collect.experiment import _warnings
 from tests.report.conftest import configuration
 
 
@@ -91,6 +93,15 @@ def test_mixed_code_versions_are_a_warning_on_the_page(small: Any, tmp_path: Pat
 def test_incomplete_run_is_a_warning(small: Any) -> None:
     small.paths.pop()
     assert any("pretrain is at step 200 of 400" in text for text in small.records().warnings)
+
+
+@pytest.mark.parametrize(("clipped", "text"), [(49, "clips 49%"), (2, "")])
+def test_much_clipping_in_a_restoration_is_a_warning(clipped: int, text: str) -> None:
+    result = SimpleNamespace(summary={"clipped": clipped, "observed": 100})
+    results: Any = SimpleNamespace(code={}, last=lambda *_: result)
+    warnings = _warnings(cast("Any", SimpleNamespace(runs={}, restorations={"gaps": None})), results, {})
+    assert bool(text) == bool(warnings)
+    assert text in "".join(warnings)
 
 
 def test_time_of_stopped_jobs_is_counted(small: Any) -> None:

@@ -17,6 +17,7 @@ from dithc.report.collect.runs import run_record, run_seconds
 from dithc.report.documents import read_bench, read_json
 from dithc.report.records import Origin, ReportRecords, Timing
 
+MUCH_CLIPPED = 0.02  # share of the observed values of a restoration
 PACKAGES = ("dithc", "torch", "numpy", "snakemake", "mpi4py", "diffusers", "safetensors", "rasterio", "scipy")
 
 
@@ -111,6 +112,13 @@ def _warnings(experiment: ExperimentConfig, results: ExperimentResults, missing:
         last_job = results.last("train", name)
         if last_job and last_job.summary["step"] < run.steps:
             texts.append(f"Run {name} is at step {last_job.summary['step']} of {run.steps}")
+    for name in experiment.restorations:
+        restored = results.last("restore", name)
+        if restored and restored.summary.get("clipped", 0) > MUCH_CLIPPED * restored.summary.get("observed", 0):
+            share = restored.summary["clipped"] / restored.summary["observed"]
+            texts.append(
+                f"Restoration {name}: its prior clips {share:.0%} of the observed values. Train on such scenes"
+            )
     return texts
 
 

@@ -1,16 +1,19 @@
 """Settings of datasets: sources of scenes, and cutting, split, scaling and rendering of tiles."""
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import date
 from typing import Annotated, ClassVar, Literal, get_args
 
 from pydantic import Field, SerializeAsAny
 
 from dithc.config.schema.base import Address, Band, Fraction, Meters, Name, Place, Positive, Settings, Size, Title
+from dithc.config.schema.layers import CloudsConfig as CloudsConfig
 from dithc.config.schema.layers import Coefficient, FieldBand, Pattern
 from dithc.config.schema.layers import FieldLayer as FieldLayer
 from dithc.config.schema.layers import Layer as Layer
+from dithc.config.schema.layers import MaskFileConfig as MaskFileConfig
+from dithc.config.schema.layers import ProductCloudsConfig as ProductCloudsConfig
 from dithc.config.schema.layers import RasterLayer as RasterLayer
 from dithc.config.schema.plugins import REGISTERED as REGISTERED
 from dithc.config.schema.plugins import PluginConditions as PluginConditions
@@ -22,7 +25,6 @@ from dithc.config.schema.tiling import SplitConfig as SplitConfig
 from dithc.config.schema.tiling import TilesConfig as TilesConfig
 
 Above0 = Annotated[float, Field(gt=0.0, le=10.0**6)]
-MaskValue = Annotated[int, Field(ge=-(2**31), lt=2**32)]
 Wavelength = Annotated[float, Field(ge=100.0, le=20_000.0)]
 PUBLISHED_BANDS = 4  # of the multispectral cameras of Gaofen-1, -2 and -6
 SHARPENED_GSD_M = 2.0  # half of a multispectral pixel of Gaofen-2 and more: nothing is left to sharpen
@@ -70,51 +72,6 @@ class _Source(Settings):
             yield "`synthetic` is available for sentinel2, gaofen2 and image-folder only; give `path`"
 
 
-class MaskFileConfig(Settings):
-    """A mask raster in the folder of each scene, on the pixels of the scene, as `.tif`, `.jp2` or `.npy`."""
-
-    names: Annotated[Pattern, Field(pattern=r"\*")] = "*_mask.*"
-    """Pattern of the names of masks, such as `*_udm2*.tif` or `*_QA_PIXEL.TIF`. The first `*` matches the start of the
-    scene's name. Each scene must have one mask."""
-    band: Positive = 1
-    """Band of the mask, counted from 1."""
-    clear: list[MaskValue] = Field(default=[0], max_length=1000)
-    """Values of clear pixels: `[1]` for band 1 of PlanetScope's udm2."""
-    cloud: list[MaskValue] | Literal["others"] = Field(default=[1, 1024, 2048, 3072])
-    """Values of cloudy or unusable pixels, by default 1 and QA60. `others`: all values outside `clear` and
-    `no_data`."""
-    no_data: list[MaskValue] = Field(default=[255], max_length=1000)
-    """Values of pixels without data. A value in none of the three lists rejects the scene."""
-
-    def _faults(self) -> Iterator[str]:
-        lists = [self.clear, self.no_data, [] if self.cloud == "others" else self.cloud]
-        counts = Counter(value for values in lists for value in set(values))
-        if repeated := [value for value, count in counts.items() if count > 1]:
-            yield f"`clear`, `cloud` and `no_data` share the value {repeated[0]}"
-
-
-class CloudsConfig(Settings):
-    """Selection of cloudy pixels in a scene. `tiles.max_cloud_fraction` limits their share in a tile."""
-
-    mask: MaskFileConfig | None = None
-    """Mask rasters next to scenes. `{}` selects `NAME_mask.tif` or `.npy` with 0 clear, 255 no data, 1 or QA60
-    cloud."""
-    buffer_m: float = Field(default=0.0, ge=0.0, le=10_000.0)
-    """Meters around each cloudy pixel, to all four sides and corners, that also count as cloud."""
-
-
-class ProductCloudsConfig(CloudsConfig):
-    """Selection of cloudy pixels in a product, by the product's masks or a mask raster of the user."""
-
-    scl_classes: list[Annotated[int, Field(ge=2, le=11)]] = Field(default=[3, 8, 9, 10], max_length=10)
-    """Classes of the scene classification (SCL, L2A) that count as cloud. The default is cloud shadow (3), clouds of
-    medium and high probability (8, 9) and thin cirrus (10). 2 is dark ground, 11 snow."""
-    min_cloud_probability: int | None = Field(default=None, ge=1, le=100)
-    """Lowest cloud probability (MSK_CLDPRB, L2A) in percent that counts as cloud. If unset, the mask is not read."""
-    use_msk_classi: bool = False
-    """Count opaque clouds and cirrus of MSK_CLASSI as cloud, the raster mask of L1C products from baseline 04.00 on."""
-
-
 class _Files(_Source):
     is_generated: ClassVar[bool] = False
     clouds: CloudsConfig = CloudsConfig()
@@ -142,6 +99,26 @@ class _Sentinel2Bands(_Source):
         yield from super()._faults()
         if self.bands is not None and len(set(self.bands)) < len(self.bands):
             yield f"`bands` names a band twice: {', '.join(self.bands)}"
+
+    def coarse_faults(self, key: str, dataset: str, coarse: Mapping[str, int], *, is_hidden: bool) -> Iterator[str]:
+        """Yield the faults of `coarse` of the restoration `key` by native pixel sizes; `is_hidden` with `hide`."""
+        sizes = {band: SENTINEL2_GSD_M[band] for band in coarse if band in SENTINEL2_GSD_M}
+        finer = [band for band, size in sizes.items() if size > self.gsd_m]
+        if is_hidden and finer:
+            yield (
+                f"{key}.hide compares {', '.join(finer)} with interpolated pixels: set `source.gsd_m: "
+                f"{max(sizes.values()):g}` of datasets.{dataset}, and restore from a coarser grid (Wald's protocol)"
+            )
+        if coarse and not is_hidden and self.resampling != "nearest":
+            yield (
+                f"{key}.coarse requires measured pixels, and ingestion interpolates them: set `source.resampling: nearest` of "
+                f"datasets.{dataset}"
+            )
+        for band, size in sizes.items():
+            factor = size / self.gsd_m
+            if not is_hidden and coarse[band] != factor:
+                fix = f"use {factor:g}" if factor >= 2 and factor.is_integer() else "leave it out, or set `hide`"
+                yield f"{key}.coarse.{band} is {coarse[band]}, and {band} is {size:g} m: on a grid of {self.gsd_m:g} m, {fix}"
 
 
 class Sentinel2Source(_Sentinel2Bands):

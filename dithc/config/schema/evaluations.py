@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 from pydantic import Field, SerializeAsAny
 
 from dithc.config.schema.base import Band, Condition, Fraction, Name, Positive, Seed, Settings, Size
-from dithc.config.schema.datasets import SENTINEL2_GSD_M
 from dithc.config.schema.plugins import PluginSampler as PluginSampler
 from dithc.config.schema.plugins import plugin_field
 from dithc.config.schema.run_sections import Length
@@ -357,6 +356,14 @@ class HideConfig(Settings):
     """Training time of a regression U-Net, which is compared with the restoration. Use the training time of the prior. One rank
     trains the network on the train tiles, with the same kind of hidden pixels and coarse bands. 0: no such network."""
 
+    def _faults(self) -> Iterator[str]:
+        if self.dataset is None:
+            yield from self._check_unused("hide.dataset", "dataset_share")
+        elif self.share != type(self).model_fields["share"].default:
+            yield "`hide.share` has no effect with `hide.dataset`: set `hide.dataset_share`, or leave `dataset` out"
+        if self.dataset_share[0] > self.dataset_share[1]:
+            yield f"`hide.dataset_share` is not ascending: {self.dataset_share}"
+
 
 class RestorationConfig(Settings):
     """Restoration of scenes: pixels without data or under clouds, bands of a coarser grid, and missing bands are sampled
@@ -410,15 +417,17 @@ class RestorationConfig(Settings):
         return sampler_spec(self.sampler_for(prediction_type))
 
     def _faults(self) -> Iterator[str]:
-        if both := sorted(set(self.coarse) & set(self.missing)):
-            yield f"{', '.join(both)} cannot be both in `coarse` and in `missing`: leave it out of one"
+        for name, bands in (("coarse", self.coarse), ("through_clouds", self.through_clouds)):
+            if both := sorted(set(bands) & set(self.missing)):
+                yield f"{', '.join(both)} cannot be both in `{name}` and in `missing`: leave it out of one"
+        for name, listed in (("missing", self.missing), ("through_clouds", self.through_clouds)):
+            if len(set(listed)) < len(listed):
+                yield f"`{name}` names a band twice: {', '.join(listed)}"
         if self.mtf is not None and not self.coarse:
             yield "`mtf` has no effect without `coarse`"
         hide = self.hide
         if hide is not None and hide.dataset is None and not (hide.share or self.coarse or self.missing):
             yield "`hide.share` is 0 and all bands are observed, so no pixel is compared: raise it"
-        if hide is not None and hide.dataset_share[0] > hide.dataset_share[1]:
-            yield f"`hide.dataset_share` is not ascending: {hide.dataset_share}"
 
     def faults(self, key: str, experiment: Any) -> Iterator[str]:
         """Yield contradictions with other sections of an `ExperimentConfig`; `key` is the place of this section."""
@@ -438,19 +447,12 @@ class RestorationConfig(Settings):
                 f"{key}.dataset {self.dataset} has other labels than the run {self.run}, which requires a label: train it with "
                 "`label_dropout` above 0"
             )
-        if self.coarse and self.hide is None and getattr(scenes.source, "resampling", "nearest") != "nearest":
-            yield (
-                f"{key}.coarse requires measured pixels, and ingestion interpolates them: set `source.resampling: nearest` of "
-                f"datasets.{self.dataset}"
-            )
-        if self.hide is not None and hasattr(scenes.source, "resampling"):
-            gsd = scenes.source.gsd_m
-            if finer := [band for band in self.coarse if SENTINEL2_GSD_M.get(band, 0) > gsd]:
-                size = max(SENTINEL2_GSD_M[band] for band in finer)
-                yield (
-                    f"{key}.hide compares {', '.join(finer)} with interpolated pixels: set `source.gsd_m: {size:g}` of "
-                    f"datasets.{self.dataset}, and restore from a coarser grid (Wald's protocol)"
-                )
+        bands = tiles.band_names
+        listed = (*self.coarse, *self.missing, *self.through_clouds)
+        if bands is not None and (unknown := [band for band in listed if band not in bands]):
+            yield f"{key} has {', '.join(unknown)}: the tiles of runs.{self.run} have {', '.join(bands)}"
+        if hasattr(scenes.source, "resampling"):
+            yield from scenes.source.coarse_faults(key, self.dataset, self.coarse, is_hidden=self.hide is not None)
         if self.solver(predict).is_flow != (predict == "flow"):
             yield (
                 f"{key}.sampler {self.sampler} does not fit objective.prediction_type of runs.{self.run}, which is {predict}: "
@@ -458,10 +460,8 @@ class RestorationConfig(Settings):
             )
         if self.block_size < 2 * tiles.tiles.size:
             yield f"{key}.block_size {self.block_size} is less than two tiles: set at least {2 * tiles.tiles.size}"
-        if (bands := tiles.band_names) is None:
+        if bands is None:
             return
-        if unknown := [band for band in (*self.coarse, *self.missing, *self.through_clouds) if band not in bands]:
-            yield f"{key} has {', '.join(unknown)}: the tiles of runs.{self.run} have {', '.join(bands)}"
         if set(bands) <= set(self.missing):
             yield f"{key}.missing lists every band, so no pixel is observed: leave a band out"
         present = scenes.band_names or bands

@@ -20,6 +20,8 @@ def demo(**restoration: Any) -> ExperimentConfig:
         "rendering": {"bands": ["B02"] * 3, "low": 0, "high": 1}
     }
     content["datasets"]["two"]["source"] = content["datasets"]["clouded"]["source"] | bands
+    nearest = content["datasets"]["clouded"]["source"] | {"resampling": "nearest"}
+    content["datasets"]["nearest"] = content["datasets"]["clouded"] | {"source": nearest}
     content["codecs"]["vae"] = {"kind": "kl-vae", "train_dataset": "sentinel2", "latent_channels": 8}
     content["datasets"]["latent"] = content["datasets"]["sentinel2"] | {"codec": "vae"}
     content["runs"]["latent"] = content["runs"]["prior"] | {"dataset": "latent"}
@@ -46,7 +48,14 @@ def demo(**restoration: Any) -> ExperimentConfig:
             {"coarse": {"B11": 2, "B08": 2}, "hide": {}},
             "hide compares B11 with interpolated pixels: set `source.gsd_m: 20`",
         ),
-        ({"hide": {"dataset_share": [0.5, 0.2]}}, "`hide.dataset_share` is not ascending"),
+        ({"hide": {"dataset": "two", "dataset_share": [0.5, 0.2]}}, "`hide.dataset_share` is not ascending"),
+        ({"hide": {"dataset_share": [0.2, 0.5]}}, "`dataset_share` has no effect: it belongs to `hide.dataset`"),
+        ({"hide": {"dataset": "two", "share": 0.2}}, "`hide.share` has no effect with `hide.dataset`"),
+        ({"missing": ["B02", "B02"]}, "`missing` names a band twice"),
+        ({"through_clouds": ["B02"], "missing": ["B02"]}, "both in `through_clouds` and in `missing`"),
+        ({"dataset": "nearest", "coarse": {"B11": 2, "B12": 3}}, "B12 is 20 m: on a grid of 10 m, use 2"),
+        ({"dataset": "nearest", "coarse": {"B03": 2}}, "B03 is 10 m: on a grid of 10 m, leave it out"),
+        ({"coarse": {"B8A": 2}, "hide": {}}, "restorations.x has B8A: the tiles of runs.prior have B02"),
         ({"coarse": {"B11": 1}}, "greater than or equal to 2"),
         ({"coarse": {"B11": 2}, "missing": ["B11"]}, "both in `coarse` and in `missing`"),
         ({"missing": ["B02", "B03", "B04", "B08", "B11", "B12"]}, "lists every band"),
@@ -70,12 +79,13 @@ def test_spec_has_the_sampler_of_the_objective_and_no_batch() -> None:
     assert spec != stage_spec(demo(seed=1), "restore", "x")
     absent = demo(dataset="two", missing=["B04", "B08", "B11", "B12"]).restorations["x"]
     assert absent.sampler_for("noise") == "dpm-solver"
+    assert demo(dataset="nearest", coarse={"B11": 2}).restorations["x"].coarse == {"B11": 2}
 
 
 def test_restored_datasets_have_scenes_only_and_the_report_needs_the_restoration() -> None:
     content = demo(hide={"dataset": "two"}).model_dump(mode="json")
     graph = Workflow(content, cores=2)
-    assert graph.experiment.tiled == ["sentinel2", "latent", "classes"]
+    assert graph.experiment.tiled == ["sentinel2", "nearest", "latent", "classes"]
     stages = {stage.output: stage for stage in stages_of(graph)}
     stage = stages[graph.path("restorations", "x")]
     assert set(stage.needs) == {

@@ -149,6 +149,7 @@ def _open(job: RestorationJob, group: Group) -> tuple[BlockSampler, RestorableSc
         hiding=job.masks.parent if job.masks is not None else None,
         given=[band for _, bands, role in model.config.band_groups if role == "condition" for band in bands],
     )
+    scenes.check_coarse()
     for name, bands, role in model.config.band_groups:
         names = ", ".join(tiles.info["bands"][band] for band in bands)
         otherwise = "sampled with the other bands" if role == "modeled" else "absent"

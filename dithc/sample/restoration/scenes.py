@@ -3,6 +3,7 @@
 Legend: C bands of the prior, H, W scene, h, w window. A window may exceed the scene.
 """
 
+import itertools
 import math
 import zlib
 from collections.abc import Sequence
@@ -15,13 +16,15 @@ import numpy as np
 import numpy.typing as npt
 from scipy.ndimage import maximum_filter
 
-from dithc.config import evaluations
+from dithc.config import datasets, evaluations
 from dithc.core.logging import get_logger, user_error
 from dithc.data import BandScaling, Tiles, products
 from dithc.sample.restoration.hiding import Hiding
 
 Array = npt.NDArray[Any]
 MEMBER_BITS = 16  # of the number of a noise image
+SAMPLED_BLOCKS = 256  # rows and columns of coarse pixels that are checked
+CONSTANT_SHARE = 0.95  # least share of them with one value; mosaics have a few others
 log = get_logger(__name__)
 
 
@@ -63,8 +66,6 @@ class RestorableScenes:
         self._bands = [present.index(band) if band in present else None for band in info["bands"]]
         names = info["bands"]
         self.coarse = {names.index(band): factor for band, factor in settings.coarse.items()}
-        if self.coarse:
-            _warn_of_offsets(self._scenes, list(self.coarse.values()))
         self._is_fine = np.array([not {band} & {*settings.coarse, *settings.missing} for band in names])
         self._given = np.isin(np.arange(len(names)), given)
         self._through_clouds = np.isin(names, settings.through_clouds)
@@ -76,6 +77,37 @@ class RestorableScenes:
         }
         self.scaling = BandScaling({**info, **stored})
         self.count = self._scenes.count
+
+    def check_coarse(self) -> None:
+        """Raise UserError if a coarse band has several values in a coarse pixel, in a sample of each scene's blocks.
+
+        Interpolated bands, other factors and scenes that do not begin at a coarse pixel have such blocks. Hidden bands
+        (`hide`) are not checked: their coarse pixels are computed as means.
+        """
+        for scene, (band, factor) in itertools.product(range(self.count), self.coarse.items()):
+            name, share = self.info["bands"][band], self._constant_share(scene, self._bands[band] or 0, factor)
+            if self.hiding is None and share < CONSTANT_SHARE:
+                raise user_error(
+                    f"`coarse` has {name}: {factor}, and scene {self.column('scene_id', scene)} has other pixels",
+                    got=f"{share:.0%} of the blocks of {factor} x {factor} pixels have one value",
+                    expected="one value per block: repeated coarse pixels, from the first row and column of the scene",
+                    fix="correct the factor, use nearest-neighbor resampling, or crop the scene at a coarse pixel",
+                )
+
+    def _constant_share(self, scene: int, band: int, factor: int) -> float:
+        """Return the share of blocks with one value, of up to 256 x 256 evenly spaced valid blocks; 1 without such blocks."""
+        counts = [side // factor for side in self.shape(scene)]
+        firsts = [
+            np.linspace(0, max(0, count - 1), min(count, SAMPLED_BLOCKS)).astype(int) * factor for count in counts
+        ]
+        places = np.ix_(*((first[:, None] + np.arange(factor)).ravel() for first in firsts))
+        values, mask = (
+            array[places].reshape(len(firsts[0]), factor, len(firsts[1]), factor)
+            for array in (self._scenes.pixels_of(scene)[band], self._scenes.mask_of(scene))
+        )
+        is_constant = np.ptp(values, axis=(1, 3)) == 0
+        is_valid = (mask == products.Mask.VALID).all(axis=(1, 3))
+        return float(is_constant[is_valid].mean()) if is_valid.any() else 1.0
 
     @property
     def has_truth(self) -> Array:
@@ -191,6 +223,10 @@ def _check_origin(scenes: products.Scenes, training: products.Scenes, info: dict
     if got != expected:
         raise user_error(f"units of the scenes in {scenes.folder}", got=got, expected=expected, fix=fix)
     levels = set(training.columns["level"])
+    if not all(levels) and not datasets.SENTINEL2_GSD_M.keys().isdisjoint(info["bands"]):
+        log.warning(
+            f"level of scenes in {scenes.folder} or {training.folder} unknown: check that both are L1C or both L2A"
+        )
     for scene, level in zip(scenes.columns["scene_id"], scenes.columns["level"], strict=True):
         if level not in levels:
             expected = f"{' or '.join(sorted(str(one or 'no level') for one in levels))}, as the training scenes"
@@ -213,16 +249,6 @@ def _seconds(time: str | None) -> float:
         return datetime.fromisoformat(time or "").replace(tzinfo=UTC).timestamp()
     except ValueError:
         return math.nan
-
-
-def _warn_of_offsets(scenes: products.Scenes, factors: list[int]) -> None:
-    """Warn of scenes that do not begin at a multiple of their coarse pixels, as a crop at another place."""
-    gsd, multiple = scenes.index["gsd_m"], math.lcm(*factors)
-    for scene, transform in zip(scenes.columns["scene_id"], scenes.columns["transform"], strict=True):
-        if transform is not None and gsd and any(round(transform[axis] / gsd) % multiple for axis in (2, 5)):
-            log.warning(
-                f"{scene} does not begin at a multiple of {multiple} pixels: check that its coarse pixels begin there"
-            )
 
 
 def _inside(part: slice, length: int) -> Array:

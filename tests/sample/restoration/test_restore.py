@@ -319,7 +319,7 @@ def test_scenes_unlike_the_training_scenes_are_rejected(make_job: Make, caplog: 
     info = Tiles(make_job().tiles.parent).info
 
     def scenes(
-        level: str, *, units: str = "reflectance", baseline: str = "05.00", gsd: float = 10.0
+        level: str | None, *, units: str = "reflectance", baseline: str = "05.00", gsd: float = 10.0
     ) -> SimpleNamespace:
         columns = {"scene_id": ["S"], "level": [level], "baseline": [baseline]}
         return SimpleNamespace(folder="f", index={"units": units, "gsd_m": gsd, "bands": BANDS}, columns=columns)
@@ -327,6 +327,9 @@ def test_scenes_unlike_the_training_scenes_are_rejected(make_job: Make, caplog: 
     _check_origin(scenes("L1C", baseline="04.00", gsd=20.0), scenes("L1C"), info)
     assert "baseline 04.00" in caplog.text
     assert "20 m" in caplog.text
+    assert "unknown" not in caplog.text
+    _check_origin(scenes(None), scenes(None), info)
+    assert "level of scenes in f or f unknown" in caplog.text
     with pytest.raises(UserError, match=r"level of scene S\n.*L2A\n.*L1C"):
         _check_origin(scenes("L2A"), scenes("L1C"), info)
     with pytest.raises(UserError, match="units"):
@@ -335,6 +338,22 @@ def test_scenes_unlike_the_training_scenes_are_rejected(make_job: Make, caplog: 
     job = make_job()
     with pytest.raises(UserError, match="also B08"):
         RestorableScenes(job.scenes.parent, lacking, job.settings, training=job.training.parent)
+
+
+def test_blocks_that_are_not_coarse_pixels_are_rejected(make_job: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(UserError, match=r"`coarse` has B03: 2, and scene .*\n.* 0% of the blocks of 2 x 2"):
+        restore(make_job(coarse={"B03": 2}), Group())
+    pixels = np.random.default_rng(0).integers(1, 9000, (3, 20, 20)).repeat(4, 1).repeat(4, 2)
+    for factor, shift in ((4, 0), (2, 0), (3, 0), (4, 1)):
+        scenes = scenes_of(make_job(coarse={"B03": factor}))
+        monkeypatch.setattr(scenes._scenes, "pixels_of", lambda scene, shift=shift: pixels[:, shift:, shift:])
+        monkeypatch.setattr(scenes, "shape", lambda scene: SHAPES[0])
+        monkeypatch.setattr(scenes._scenes, "mask_of", lambda scene: np.full(SHAPES[0], Mask.VALID))
+        if (factor, shift) in ((4, 0), (2, 0)):
+            scenes.check_coarse()
+        else:
+            with pytest.raises(UserError, match="has other pixels"):
+                scenes.check_coarse()
 
 
 def test_rule_with_derivatives_restores_with_the_trained_network(make_job: Make) -> None:

@@ -247,8 +247,7 @@ class ExperimentConfig(Settings):
                 f"runs.{name}.augment dihedral requires 8 views of a tile, and datasets.{run.dataset}.views is "
                 f"{dataset.views}: set it to 8, or set `augment: mirror`"
             )
-        codec, bands = self.codecs[dataset.codec].kind, dataset.band_names
-        yield from run.tile_faults(f"runs.{name}", has_masks=dataset.tiles.masks, codec=codec, bands=bands)
+        yield from run.tile_faults(f"runs.{name}", dataset, codec=self.codecs[dataset.codec].kind)
         if dataset.tiles.size % (factor * patch):
             yield (
                 f"datasets.{run.dataset}.tiles.size {dataset.tiles.size} is not a multiple of {factor * patch}: the codec "

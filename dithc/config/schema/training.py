@@ -1,7 +1,7 @@
 """Settings of training runs. Separate files contain the settings of model and objective, and of evaluations."""
 
-from collections.abc import Iterator, Sequence
-from typing import Literal
+from collections.abc import Iterator
+from typing import Any, Literal
 
 from pydantic import Field
 
@@ -23,6 +23,7 @@ from dithc.config.schema.run_sections import ObjectiveConfig as ObjectiveConfig
 from dithc.config.schema.run_sections import OptimizerConfig as OptimizerConfig
 from dithc.config.schema.run_sections import Position as Position
 from dithc.config.schema.run_sections import swiglu_width as swiglu_width
+from dithc.config.suggestions import suggest_value
 
 StrategyName = Literal["cftp", "dp", "dp+tp"]
 GradientMode = Literal["overlapped", "ddp"]
@@ -32,6 +33,7 @@ AutoMemChoice = Literal["auto", "on", "off"]
 NonFinite = Literal["stop", "skip", "rollback"]
 Recompute = Literal["none", "block"]
 Augment = Literal["none", "mirror", "dihedral"]
+CONDITIONS = "place", "season", "sun", "gsd", "cloud"  # without columns of plugins
 
 MAX_SEGMENTS = 10_000  # each is a job, and a manifest
 MAX_SNAPSHOTS = 100  # checkpoints that are combined into one average; each is read completely
@@ -189,8 +191,15 @@ class RunConfig(Settings):
                 "`init_from_file`, or set `reference: self`"
             )
 
-    def tile_faults(self, key: str, *, has_masks: bool, codec: str, bands: Sequence[str] | None) -> Iterator[str]:
-        """Yield the missing requirements of masks and groups of bands for tiles, with the kind of their codec."""
+    def tile_faults(self, key: str, dataset: Any, *, codec: str) -> Iterator[str]:
+        """Yield the missing requirements for tiles of a `DatasetConfig`, with the kind of their codec."""
+        has_masks, bands = dataset.tiles.masks, dataset.band_names
+        prefixes = tuple(one.kind.replace("-", "_") for one in dataset.conditions)  # of all columns of a plugin
+        if unknown := [name for name in self.conditions if name not in CONDITIONS and not name.startswith(prefixes)]:
+            yield (
+                f"{key}.conditions has {', '.join(unknown)}: use {', '.join(CONDITIONS)} or columns of `conditions` of its "
+                f"dataset{suggest_value(unknown[0], CONDITIONS)}"
+            )
         if self.band_groups and codec != "pixel":
             yield f"{key}.band_groups requires latents that are bands: use a codec of kind pixel"
         listed = {band for group in self.band_groups.values() for band in group.bands}

@@ -7,8 +7,10 @@ from typing import Any
 import pytest
 
 from dithc.config import ExperimentConfig, load, stage_spec
+from dithc.config.schema.training import CONDITIONS
 from dithc.core.artifacts import digest
 from dithc.core.logging import UserError
+from dithc.data.tiles.condition_maps import GROUPS
 from tests.plugin_packages import MODULE, DdimSampler, install_plugin
 
 ALL: dict[str, dict[str, str]] = {
@@ -47,6 +49,16 @@ def content(*, sampler: Any = "last", predict: str = "noise", **changed: Any) ->
 
 def spec(experiment: ExperimentConfig, stage: str, name: str) -> dict[str, Any]:
     return stage_spec(experiment, stage, name)
+
+
+def test_conditions_of_a_run_are_built_in_or_columns_of_a_plugin() -> None:
+    assert tuple(GROUPS) == CONDITIONS
+    given = content()
+    given["runs"]["r"]["conditions"] = ["season", "doubled_elevation"]
+    load(given)
+    given["runs"]["r"]["conditions"] = ["seasons"]
+    with pytest.raises(UserError, match=r"runs\.r\.conditions has seasons.*did you mean `season`"):
+        load(given)
 
 
 def test_plugin_settings_are_read_by_the_plugin_class_and_round_trip() -> None:

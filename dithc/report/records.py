@@ -42,6 +42,7 @@ class DatasetRecord:
     title: str
     kind: str
     synthetic: bool
+    is_tiled: bool = True  # False for scenes that are only restored
     scenes: int | None = None
     scenes_rejected: dict[str, int] = field(default_factory=dict)
     tiles: int | None = None

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 from dithc.report.assessment.quality import codec_of, floor_of
 from dithc.report.assessment.records import NextStep
+from dithc.report.assessment.restorations import relative_errors
 from dithc.report.assessment.training_check import held_out
 from dithc.report.assessment.warnings import LOSSY
 from dithc.report.records import SMALL, EvaluationRecord, ReportRecords, RunRecord
@@ -19,15 +20,19 @@ def next_steps(records: ReportRecords, run: RunRecord, item: EvaluationRecord | 
 
 
 def _run_steps(records: ReportRecords, run: RunRecord) -> Iterator[NextStep]:
-    trend = held_out(run)
+    trend, errors = held_out(run), relative_errors(records, run.name)
+    is_worse = bool(errors) and errors[0].ratio > 1
     resume = "; it resumes from its last checkpoint." if run.settings.get("lr_schedule") == "constant" else "."
     if run.step is None or run.step < run.steps_planned:
         yield NextStep(text="Finish the run; it resumes from its last checkpoint.", command=_rerun(records))
-    elif trend and trend.is_falling:
+    elif is_worse or (trend and trend.is_falling):
         longer = f"runs={{{run.name}: {{steps: {2 * run.steps_planned}}}}}"
-        yield NextStep(
-            text=f"Train longer, because the held-out loss was still falling{resume}", command=_rerun(records, longer)
+        reason = (
+            f"restored pixels are worse than {errors[0].baseline}"
+            if is_worse
+            else "the held-out loss was still falling"
         )
+        yield NextStep(text=f"Train longer, because {reason}{resume}", command=_rerun(records, longer))
     if trend and trend.is_rising:
         is_augmented = run.settings.get("augment") == "dihedral"
         command = "" if is_augmented else _rerun(records, f"runs={{{run.name}: {{augment: dihedral}}}}")
@@ -37,7 +42,11 @@ def _run_steps(records: ReportRecords, run: RunRecord) -> Iterator[NextStep]:
 
 def _score_steps(records: ReportRecords, run: RunRecord, item: EvaluationRecord | None) -> Iterator[NextStep]:
     if item is None or item.score is None:
-        yield NextStep(text="Generate and score samples.", command=_rerun(records))
+        restorations = [one for one in records.restorations if one.prior == run.name]
+        if not restorations or any(one.run == run.name for one in records.evaluations):
+            yield NextStep(text="Generate and score samples.", command=_rerun(records))
+        elif not any(one.scores for one in restorations):
+            yield NextStep(text="Measure the error: add a copy of the restoration with `hide`.")
         return
     codec, floor = codec_of(records, item), floor_of(item.score)
     dataset = records.dataset(run.dataset)

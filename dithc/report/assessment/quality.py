@@ -1,6 +1,7 @@
-"""Quality of the samples of a run, between an untrained network and the best possible."""
+"""Quality of the samples of a run, between an untrained network and the best possible; else of its restorations."""
 
 from dithc.report.assessment.records import Assessment, Rating, ScaleMark
+from dithc.report.assessment.restorations import restored_quality
 from dithc.report.formatting import between, score
 from dithc.report.records import SMALL, EvaluationRecord, ReportRecords, Score
 
@@ -62,6 +63,8 @@ def quality(records: ReportRecords, run: str) -> tuple[Assessment, list[ScaleMar
     """Return the answer, and the scores on one scale."""
     item = last_scored(records, run)
     if item is None or item.score is None:
+        if any(one.prior == run for one in records.restorations):
+            return restored_quality(records, run), []
         return Assessment(rating="unknown", short="no score", text="The samples of this run have no score."), []
     final, codec, start, floor = item.score, codec_of(records, item), start_of(records, item), floor_of(item.score)
     # The codec is scored on its input tiles, so its FID may be below the floor of other tiles.

@@ -26,6 +26,7 @@ def dataset_record(experiment: ExperimentConfig, results: ExperimentResults, nam
         title=settings.title,
         kind=settings.source.kind,
         synthetic=settings.source.synthetic is not None,
+        is_tiled=name in experiment.tiled,
         scenes=scene_numbers.get("accepted", scene_numbers.get("scenes")),
         scenes_rejected=scene_numbers.get("rejected") or {},
         tiles=tile_numbers.get("accepted"),

@@ -140,7 +140,7 @@ def test_oversized_job_is_rejected_before_the_first_submission(project: ClusterP
     project.start(FIRST_SEGMENT, settings="resources: {train: {mem_mb: 50000, runtime: 600}}")
     status, output = project.finish()
     assert status != 0
-    assert "train pretrain: 50000 MB of memory, a node has 6000 MB" in output
+    assert "train pretrain: 50000 MB of memory (`resources.train.mem_mb`), a node has 6000 MB" in output
     assert "resources.train.runtime is 600 minutes, jobs end after 60" in output
     assert project.jobs() == []
 

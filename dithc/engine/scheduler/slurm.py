@@ -54,9 +54,10 @@ def requeue(job_id: str) -> bool:
 
 
 def rejection(options: Sequence[str]) -> str | None:
-    """Return Slurm's reason to reject a job with options of sbatch, without submitting it; None if it would accept the job."""
+    """Return Slurm's reason to reject a job with options of sbatch, without submitting it; None if it would start or wait."""
     completed = run_command(["sbatch", "--test-only", *options, "--wrap=true"])
-    return completed.stderr.strip() if completed.returncode else None
+    waits = re.search("not available|busy", completed.stderr)  # nodes that are down, drained, reserved or in use
+    return completed.stderr.strip() if completed.returncode and not waits else None
 
 
 def run_probe_job(options: Sequence[str], command: str, *, leaves: Path, log: Path, wait_seconds: float) -> str | None:

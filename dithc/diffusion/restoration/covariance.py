@@ -1,20 +1,24 @@
 """Stationary covariance of images: principal components of the bands, each with a radial covariance in space.
 
+Products use the cosine transform (DCT-II), whose coefficients are nearly uncorrelated, without padding: the image continues
+as its mirror image.
+
 Legend: N images, C bands or components, H, W image, n tiles, R lags.
+Source: cosine transform of a correlated signal, Ahmed et al. 1974.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
+import scipy.fft
 import torch
 from torch import Tensor
 
 CHUNK = 16  # tiles per Fourier transform
-CACHE_VALUES = 1 << 18  # of planes that are transformed together: 1 MiB in float32
 FLOOR = 1e-5  # of the spectrum, relative to the variance: sampling errors make small values negative
 
 
@@ -71,53 +75,54 @@ class RadialCovariance:
         return cls(**{field.name: torch.as_tensor(state[field.name], dtype=torch.float64) for field in fields(cls)})
 
     def spectrum(self, size: tuple[int, int]) -> Tensor:
-        """Return the power spectrum (C, height, width // 2 + 1) on the torus for images of a size, float64.
-
-        The torus is larger than the image by R, so that no pixel is correlated across the border of the image.
-        """
-        torus, lags = self._torus(size), self.radial.shape[1]
-        lower, share = _interpolation(_torus_distances(*torus), lags)
+        """Return the variance of each cosine coefficient of images of a size, float64 (C, H, W)."""
+        rows, columns = (_lag_weights(side, self.radial.shape[1]) for side in size)  # (H, r), (W, r)
+        lags = [torch.arange(weights.shape[1], dtype=torch.float64) for weights in (rows, columns)]
+        lower, share = _interpolation(torch.hypot(lags[0][:, None], lags[1]), self.radial.shape[1])
         values = torch.nn.functional.pad(self.radial, (0, 2))  # (C, R + 2)
-        plane = (1 - share) * values[:, lower] + share * values[:, lower + 1]  # (C, height, width)
-        waves: Tensor = torch.fft.rfft2(plane).real.clamp(min=FLOOR * float(self.radial[:, 0].max()))
-        waves[:, 0, 0] += self.offset * math.prod(torus)
-        return waves
+        plane = (1 - share) * values[:, lower] + share * values[:, lower + 1]  # (C, r, r)
+        variances: Tensor = (rows @ plane @ columns.T).clamp(min=FLOOR * float(self.radial[:, 0].max()))
+        variances[:, 0, 0] += self.offset * math.prod(size)
+        return variances
 
     def apply(self, x: Tensor) -> Tensor:
         """Return the product of the covariance and x (N, C, H, W)."""
         return self.filter(x, self.spectrum((x.shape[2], x.shape[3])))
 
     def filter(self, x: Tensor, spectrum: Tensor) -> Tensor:
-        """Multiply x (N, C, H, W), continued by zeros, by a spectrum (C, height, width // 2 + 1) of its torus."""
+        """Multiply the coefficients of the components of x (N, C, H, W) by a spectrum (C, H, W)."""
         basis = self.basis.to(x.dtype)
-        components = (basis.T @ x.flatten(2)).reshape(x.shape)
-        filtered = filter_planes(components, spectrum)
+        coefficients = cosines((basis.T @ x.flatten(2)).reshape(x.shape))
+        filtered = inverse_cosines(coefficients.mul_(spectrum))
         return (basis @ filtered.flatten(2)).reshape(x.shape)
 
-    def _torus(self, size: tuple[int, int]) -> tuple[int, int]:
-        from scipy.fft import next_fast_len  # scipy takes as long as the rest of the package
 
-        height, width = (2 * next_fast_len(-(-(side + self.radial.shape[1]) // 2)) for side in size)
-        return height, width
-
-
-def filter_planes(x: Tensor, spectrum: Tensor) -> Tensor:
-    """Multiply the planes of x (N, C, H, W), continued by zeros, by a spectrum (C, height, width // 2 + 1)."""
-    torus, (height, width) = (spectrum.shape[1], 2 * (spectrum.shape[2] - 1)), x.shape[2:]
-    result, count = torch.empty_like(x), planes_in_cache(torus)
-    images, planes = max(1, count // len(spectrum)), min(count, len(spectrum))
-    for image in range(0, len(x), images):
-        for plane in range(0, len(spectrum), planes):
-            part = slice(image, image + images), slice(plane, plane + planes)
-            waves = torch.fft.rfft2(x[part], s=torus)
-            torch.view_as_real(waves).mul_(spectrum[part[1], ..., None])
-            result[part] = torch.fft.irfft2(waves, s=torus)[..., :height, :width]
-    return result
+def cosines(x: Tensor) -> Tensor:
+    """Return the orthonormal cosine transform of planes (..., H, W), with the same bits for any number of threads."""
+    return _transform(x, scipy.fft.dctn)
 
 
-def planes_in_cache(torus: tuple[int, int]) -> int:
-    """Return the number of planes to transform together, which fit in the cache of a core."""
-    return max(1, CACHE_VALUES // math.prod(torus))
+def inverse_cosines(x: Tensor) -> Tensor:
+    """Return the planes (..., H, W) of cosine coefficients."""
+    return _transform(x, scipy.fft.idctn)
+
+
+def _transform(x: Tensor, transform: Callable[..., Any]) -> Tensor:
+    return torch.from_numpy(transform(x.numpy(), axes=(-2, -1), norm="ortho", workers=torch.get_num_threads()))
+
+
+def _lag_weights(length: int, lags: int) -> Tensor:
+    """Return, for each cosine on `length` pixels, its sums of products of two pixels at lags below `lags`, (length, r).
+
+    The variance of a coefficient is the sum of these weights times the covariance at each lag of both signs.
+    """
+    lag = torch.arange(min(length, lags), dtype=torch.float64)
+    angle = math.pi / length * torch.arange(length, dtype=torch.float64)[:, None]
+    ends = torch.sin(lag * angle) / torch.sin(angle)
+    ends[0] = 0  # of the constant
+    weights = ((length - lag) * torch.cos(lag * angle) - ends) / length
+    weights[:, 1:] *= 2
+    return weights
 
 
 def _pair_sums(x: Tensor) -> Tensor:

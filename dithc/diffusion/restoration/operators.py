@@ -38,8 +38,8 @@ class LinearOperator(ABC):
         """Return the squared norm of each row, float64 (M). The numbers of a row sum to 1."""
 
     @abstractmethod
-    def gains(self, torus: tuple[int, int]) -> Tensor:
-        """Return the gain of each band by frequency, float64 (C, height, width // 2 + 1) on a torus of fine pixels.
+    def gains(self) -> Tensor:
+        """Return the gain of each band by cosine (see `cosines`), float64 (C, H, W).
 
         It is the square root of the spectrum of A A* below the Nyquist frequency of the band's grid, and 0 above it and
         for unobserved bands. Masks are ignored.
@@ -86,9 +86,9 @@ class Selection(LinearOperator):
     def row_norms(self) -> Tensor:
         return torch.ones(self.size, dtype=torch.float64)
 
-    def gains(self, torus: tuple[int, int]) -> Tensor:
+    def gains(self) -> Tensor:
         counts = torch.bincount(self._index // (self.shape[1] * self.shape[2]), minlength=self.shape[0])  # (C)
-        return (counts > 0).double()[:, None, None].expand(-1, torus[0], torus[1] // 2 + 1)
+        return (counts > 0).double()[:, None, None].expand(self.shape)
 
     def paste(self, x: Tensor, y: Tensor) -> Tensor:
         return x.flatten(1).index_copy(1, self._index, y.to(x.dtype)).reshape(x.shape)
@@ -175,10 +175,10 @@ class Resampling(LinearOperator):
         norms = self._rows.square().sum(1)[:, None] * self._columns.square().sum(1)  # (h, w)
         return self._valid.apply(norms.expand(1, self.shape[0], -1, -1))[0]
 
-    def gains(self, torus: tuple[int, int]) -> Tensor:
-        rows, columns = torch.fft.fftfreq(torus[0]).double(), torch.fft.rfftfreq(torus[1]).double()
+    def gains(self) -> Tensor:
+        rows, columns = (torch.arange(side, dtype=torch.float64) / (2 * side) for side in self.shape[1:])
         gain = self._gain(rows)[:, None] * self._gain(columns) / self._factor
-        return gain * self._valid.gains((1, 0))  # (C, height, width // 2 + 1)
+        return gain * self._valid.gains()[:, :1, :1]  # (C, H, W)
 
     def _weights(self, length: int) -> Tensor:
         """Return the weights of fine pixels (length) in each coarse pixel (length // factor) along an axis."""
@@ -244,10 +244,10 @@ class BandGroups(LinearOperator):
     def row_norms(self) -> Tensor:
         return torch.cat([operator.row_norms() for _, operator in self._groups])
 
-    def gains(self, torus: tuple[int, int]) -> Tensor:
-        gains = torch.zeros(self.shape[0], torus[0], torus[1] // 2 + 1, dtype=torch.float64)
+    def gains(self) -> Tensor:
+        gains = torch.zeros(self.shape, dtype=torch.float64)
         for bands, operator in self._groups:
-            gains[bands] += operator.gains(torus)
+            gains[bands] += operator.gains()
         return gains
 
     def paste(self, x: Tensor, y: Tensor) -> Tensor:

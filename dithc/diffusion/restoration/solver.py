@@ -1,6 +1,6 @@
 """Preconditioned conjugate gradients for the posterior mean.
 
-Legend: N images, C bands, H, W image, M observed numbers, F frequencies of the torus.
+Legend: N images, C bands, H, W image, M observed numbers, F = H W cosines.
 """
 
 from collections.abc import Callable
@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from dithc.core.logging import get_logger
-from dithc.diffusion.restoration.covariance import RadialCovariance, planes_in_cache
+from dithc.diffusion.restoration.covariance import RadialCovariance, cosines, inverse_cosines
 from dithc.diffusion.restoration.observation import Observation
 
 Multiply = Callable[[Tensor], Tensor]
@@ -17,7 +17,7 @@ Multiply = Callable[[Tensor], Tensor]
 TOLERANCE = 0.1  # errors of clean images below a tenth of s / a
 TINY = 1e-30
 SUM_LENGTH = 4096
-CHUNK = 1 << 14  # frequencies per batch of matrix inverses
+CHUNK = 1 << 14  # cosines per batch of matrix inverses
 
 log = get_logger(__name__)
 
@@ -33,7 +33,7 @@ class Solver:
         Args:
             observation: y, A and the noise.
             covariance: Basis of C.
-            spectrum: Spectrum of C, (C, height, width // 2 + 1).
+            spectrum: Variances of the coefficients of C, (C, H, W).
             error: Acceptable deviation of the update per pixel, which is added to the noise.
         """
         self._observation, self._covariance, self._spectrum = observation, covariance, spectrum
@@ -41,9 +41,9 @@ class Solver:
         variance = observation.deviation.double() ** 2 + error**2 * operator.row_norms()  # (M)
         self._variance = variance.to(dtype)
         sums, counts = (operator.adjoint(part[None]).sum((0, 2, 3)) for part in (variance, torch.ones_like(variance)))
-        gains = operator.gains((spectrum.shape[1], 2 * (spectrum.shape[2] - 1)))  # (C, height, width // 2 + 1)
+        gains = operator.gains()  # (C, H, W)
         noise = torch.where(counts > 0, sums / counts.clamp(min=1), 1)[:, None, None]  # (C, 1, 1)
-        self._inverse: list[list[Tensor]] | None = None  # by two bands, (height, frequencies)
+        self._inverse: list[list[Tensor]] | None = None  # by two bands, (H, columns)
         if torch.equal(gains, gains[:1].expand_as(gains)) and torch.allclose(noise, noise[:1]):
             # A commutes with the basis: the components are separate.
             inverse = 1 / (gains**2 * (gains**2 * spectrum + noise))
@@ -83,34 +83,25 @@ class Solver:
         return operator.restrict(self._multiply_inverse(x))
 
     def _multiply_inverse(self, x: Tensor) -> Tensor:
-        """Multiply x (N, C, H, W) by the inverses, real products of band pairs up to their last frequency."""
+        """Multiply the cosine coefficients of x (N, C, H, W) by the inverses of band pairs, up to their last column."""
         assert self._inverse is not None
-        torus = self._spectrum.shape[1], 2 * (self._spectrum.shape[2] - 1)
-        result = torch.empty_like(x)
-        count = max(1, planes_in_cache(torus) // x.shape[1])
-        for first in range(0, len(x), count):
-            target = result[first : first + count]
-            waves = torch.view_as_real(
-                torch.fft.rfft2(x[first : first + count], s=torus)
-            )  # (n, C, height, width // 2 + 1, 2)
-            for band, row in enumerate(self._inverse):
-                total = torch.zeros_like(waves[:, 0])
-                for other, gain in enumerate(row):
-                    total[:, :, : gain.shape[1]].addcmul_(gain[..., None], waves[:, other, :, : gain.shape[1]])
-                planes = torch.fft.irfft2(torch.view_as_complex(total), s=torus)
-                target[:, band] = planes[:, : x.shape[2], : x.shape[3]]
-        return result
+        coefficients, result = cosines(x), torch.zeros_like(x)
+        for band, row in enumerate(self._inverse):
+            for other, inverse in enumerate(row):
+                columns = inverse.shape[1]
+                result[:, band, :, :columns].addcmul_(inverse, coefficients[:, other, :, :columns])
+        return inverse_cosines(result)
 
     def _inverses(self, gains: Tensor, noise: Tensor) -> list[list[Tensor]]:
-        """Return G = D^-1 (D C D + noise)^-1 D^-1 by two bands and frequency, with D the gains; 0 for D = 0.
+        """Return G = D^-1 (D C D + noise)^-1 D^-1 by two bands and cosine, with D the gains; 0 for D = 0.
 
-        Columns of frequencies end where a band of the pair has gain 0 from there on.
+        Columns end where a band of the pair has gain 0 from there on.
 
         Then A G A* (A C A* + Sy) is about 1, as if all pixels of each grid were observed, without aliasing.
         """
         dtype = self._spectrum.dtype
         basis, spectrum = self._covariance.basis.to(dtype), self._spectrum.flatten(1)
-        columns = gains.amax(1)  # (C, width // 2 + 1)
+        columns = gains.amax(1)  # (C, W)
         gains, noise = gains.flatten(1).to(dtype), noise.flatten().to(dtype)
         products = (basis[:, None] * basis).flatten(0, 1).T  # (C, C C)
         inverses = torch.empty(*basis.shape, gains.shape[1], dtype=dtype)

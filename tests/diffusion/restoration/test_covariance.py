@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 import torch
+from scipy.fft import dct
 from torch import Tensor
 
 from dithc.diffusion.restoration import RadialCovariance
@@ -14,31 +15,32 @@ RADIAL = torch.stack([torch.exp(-((LAGS / 2) ** 2)), 0.3 * torch.exp(-LAGS / 2)]
 KNOWN = RadialCovariance(torch.tensor([1.0, 2.0]).double(), BASIS, RADIAL, torch.tensor([0.0, 0.1]).double())
 
 
+def dense(height: int, width: int) -> Tensor:
+    """Return the covariance (2, pixels, pixels) of the components of an image."""
+    rows, columns = torch.meshgrid(torch.arange(height), torch.arange(width), indexing="ij")
+    places = torch.stack([rows.flatten(), columns.flatten()], dim=1).double()
+    distance = torch.cdist(places, places).numpy()
+    radial = [np.interp(distance, np.arange(9), np.append(component.numpy(), 0)) for component in RADIAL]
+    return torch.from_numpy(np.stack(radial)) + KNOWN.offset[:, None, None]
+
+
 def fields(count: int, side: int) -> Tensor:
-    """Return normal fields (count, 2, side, side) of the known covariance, cut from a torus."""
-    spectrum = KNOWN.spectrum((side, side))
-    torus = spectrum.shape[1], 2 * (spectrum.shape[2] - 1)
-    noise = torch.randn(count, 2, *torus, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    waves = torch.fft.rfft2(noise) * spectrum.sqrt()
-    components = torch.fft.irfft2(waves, s=torus)[..., :side, :side]
+    """Return normal fields (count, 2, side, side) of the known covariance."""
+    root = torch.linalg.cholesky(dense(side, side) + 1e-9 * torch.eye(side**2))
+    noise = torch.randn(count, 2, side**2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    components = torch.einsum("cpq,ncq->ncp", root, noise).reshape(count, 2, side, side)
     return torch.einsum("cd,ndhw->nchw", BASIS, components) + KNOWN.mean[:, None, None]
 
 
-def test_product_equals_the_dense_matrix_without_correlation_across_borders() -> None:
-    shape = (2, 9, 12)
-    rows, columns = torch.meshgrid(torch.arange(9), torch.arange(12), indexing="ij")
-    places = torch.stack([rows.flatten(), columns.flatten()], dim=1).double()
-    distance = torch.cdist(places, places).numpy()
-    dense = np.zeros((2, 108, 2, 108))
-    for component in range(2):
-        space = np.interp(distance, np.arange(9), np.append(RADIAL[component].numpy(), 0)) + float(
-            KNOWN.offset[component]
-        )
-        bands = np.outer(BASIS[:, component].numpy(), BASIS[:, component].numpy())
-        dense += bands[:, None, :, None] * space[None, :, None]
-    x = torch.randn(2, *shape, dtype=torch.float64)
-    expected = x.flatten(1) @ torch.from_numpy(dense.reshape(216, 216))
-    torch.testing.assert_close(KNOWN.apply(x).flatten(1), expected, rtol=0, atol=0.02)
+def test_product_keeps_the_variance_of_each_cosine_of_the_dense_matrix() -> None:
+    height, width = 9, 12
+    rows, columns = (torch.from_numpy(dct(np.eye(side), norm="ortho", axis=0)) for side in (height, width))
+    cosines = torch.kron(rows, columns)  # (108, 108)
+    variances = (cosines @ dense(height, width) @ cosines.T).diagonal(dim1=1, dim2=2)  # (2, 108)
+    x = torch.randn(2, 2, height, width, dtype=torch.float64)
+    coefficients = torch.einsum("dc,pq,ncq->ndp", BASIS.T, cosines, x.flatten(2)) * variances
+    expected = torch.einsum("cd,qp,ndq->ncp", BASIS, cosines, coefficients)
+    torch.testing.assert_close(KNOWN.apply(x).flatten(2), expected, rtol=0, atol=1e-4)  # `FLOOR`
 
 
 def test_estimate_matches_the_covariance_of_the_fields_despite_invalid_pixels() -> None:

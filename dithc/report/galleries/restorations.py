@@ -68,7 +68,7 @@ class _SceneView:
         self.deviation: Values = self._read("deviation").mean(axis=0)
         present = scenes.index["bands"]
         scale, offset = (np.broadcast_to(scenes.index[key], len(present)) for key in ("scale", "offset"))
-        number = int(folder.name.removeprefix("scene-"))
+        number = scenes.columns["scene_id"].index(read_json(folder / "scene.json")["scene_id"])
         pixels, valid = (
             scenes.pixels_of(number),
             scenes.mask_of(number)[self._rows, self._columns] == products.Mask.VALID,

@@ -130,6 +130,28 @@ def test_restoration_opens_as_a_dataset(make_job: Make, monkeypatch: pytest.Monk
             dithc.open(path, image=image)  # type: ignore[arg-type]
 
 
+def test_show_prints_the_summary_and_draws_the_first_scenes(
+    make_job: Make, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    job, png = make_job(), tmp_path / "restored.png"
+    restore(job, Group())
+    assert main(["show", str(job.out.parent), "--png", str(png)]) == 0
+    text = capsys.readouterr().out
+    assert "manifest of stage restore: x" in text
+    assert "  scenes: 2\n" in text
+    with rasterio.open(png) as source:
+        pixels = source.read()[:3]
+    side, gap = SHAPES[1][1], 2  # the smaller scene, in six columns: observation, mean, three members, deviation
+    assert pixels.shape == (3, 2 * side + gap, 6 * side + 5 * gap)
+    observation, mean = pixels[:, :side, :side], pixels[:, :side, side + gap : 2 * side + gap]
+    rows, columns = (slice((length - side) // 2, (length - side) // 2 + side) for length in SHAPES[0])
+    is_gap = (read(job, 0, "flags") == 2).any(0)[rows, columns]
+    assert (observation[:, is_gap] == 150).all()
+    assert np.array_equal(observation[:, ~is_gap], mean[:, ~is_gap])
+    expected = Tiles(job.tiles.parent).stretch.display(read(job, 0, "mean")[None])[0]
+    assert np.array_equal(mean, expected[:, rows, columns])
+
+
 def test_scenes_beyond_the_prior_cause_warnings(
     make_job: Make, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

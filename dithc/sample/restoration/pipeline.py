@@ -146,6 +146,8 @@ def _open(job: RestorationJob, group: Group) -> tuple[BlockSampler, RestorableSc
         given=[band for _, bands, role in model.config.band_groups if role == "condition" for band in bands],
     )
     scenes.check_coarse()
+    if job.regression is not None:
+        scenes.check_hiding(size=tiles.info["size"])
     for name, bands, role in model.config.band_groups:
         names = ", ".join(tiles.info["bands"][band] for band in bands)
         otherwise = "sampled with the other bands" if role == "modeled" else "absent"

@@ -96,6 +96,11 @@ class RestorableScenes:
                     fix="correct the factor, use nearest-neighbor resampling, or crop the scene at a coarse pixel",
                 )
 
+    def check_hiding(self, *, size: int) -> None:
+        """Raise UserError if no gap matches a tile, before the regression U-Net requires one."""
+        assert self.hiding is not None
+        self.hiding.window(0, (size, size), slice(0, 1), slice(0, 1))
+
     def _constant_share(self, scene: int, band: int, factor: int) -> float:
         """Return the share of blocks with one value, of up to 256 x 256 evenly spaced valid blocks; 1 without such blocks."""
         counts = [side // factor for side in self.shape(scene)]

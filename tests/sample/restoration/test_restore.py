@@ -6,6 +6,7 @@ import pickle
 import re
 import shutil
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from textwrap import dedent
@@ -30,8 +31,10 @@ from dithc.sample.restoration import RestorationJob, hiding, pipeline, restore
 from dithc.sample.restoration.hiding import Hiding
 from dithc.sample.restoration.outputs import folder_name
 from dithc.sample.restoration.scenes import RestorableScenes, _check_origin
+from dithc.workflow.experiment_graph import ExperimentGraph
+from dithc.workflow.preflight import check_inputs
 from tests.ranks import needs_launcher, run_on_ranks
-from tests.sample.restoration.conftest import BANDS, SHAPES, TRANSFORM, write_scene
+from tests.sample.restoration.conftest import BANDS, SHAPES, SIZE, TRANSFORM, write_scene
 
 PROGRAM = """
 import pickle, sys
@@ -366,6 +369,40 @@ def test_gaps_of_another_dataset_hide_pixels(make_job: Make) -> None:
         scenes_of(make_job(masks=True, hide={"dataset": "archive", "dataset_share": [0.9, 0.95]}))._hidden(
             0, slice(0, 8), slice(0, 8)
         )
+
+
+def test_dataset_without_gaps_is_rejected_before_training(
+    prior: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    content = json.loads((prior / "config.json").read_text()) | {"results": str(prior.parent), "name": prior.name}
+    out = tmp_path / "scenes/manifest.json"
+    for dataset, share, is_rejected in (("train", 0.1, True), ("train", 0.0, False), ("archive", 0.1, False)):
+        content["restorations"]["x"]["hide"] = {"dataset": dataset, "dataset_share": [share, 0.9]}
+        (tmp_path / "config.json").write_text(json.dumps(content))
+        line = ["ingest", "--config", str(tmp_path / "config.json"), "--dataset", dataset, "--out"]
+        assert main([*line, str(out.parent.with_name(f"{dataset}-{share}") / out.name)]) == 2 * is_rejected
+        assert ("`hide.dataset` of restorations.x\n" in capsys.readouterr().err) == is_rejected
+        graph = ExperimentGraph(content)
+        check_inputs(graph, {"ingest", "restore"})  # ingestion checks its scenes
+        with pytest.raises(UserError, match="scenes of train have neither") if is_rejected else nullcontext():
+            check_inputs(graph, {"restore"})
+
+
+def test_gaps_that_match_no_tile_of_the_regression_are_rejected_before_sampling(
+    make_job: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    draw = Hiding._draw
+
+    def drawn(self: Hiding, number: int, shape: tuple[int, int]) -> tuple[int, int, int]:
+        if shape == (SIZE, SIZE):
+            self._settings = self._settings.model_copy(update={"dataset_share": [2.0, 2.0]})
+        return draw(self, number, shape)
+
+    monkeypatch.setattr(Hiding, "_draw", drawn)
+    monkeypatch.setattr(pipeline.BlockSampler, "members", None)
+    hide = {"dataset": "archive", "dataset_share": [0.1, 0.7], "regression_minutes": 1}
+    with pytest.raises(UserError, match=rf"no matching crop\n.*of {SIZE} x {SIZE} pixels"):
+        restore(make_job(masks=True, hide=hide), Group())
 
 
 @pytest.mark.parametrize("side", [64, 250])

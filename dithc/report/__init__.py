@@ -1,7 +1,7 @@
 """The report: one HTML page of an experiment that opens without network.
 
 Contents: `write_report` reads the manifests of all stages, checks their consistency, and writes the page, its numbers
-as JSON and its figures as PNG files. `draw_loss`, `draw_plan` and `draw_tiles` draw a single figure of a
+as JSON and its figures as PNG files. `draw_loss`, `draw_plan`, `draw_tiles` and `draw_restoration` draw a single figure of a
 given file. Data flow: collect (manifests to records) -> figures, galleries, assessment -> page -> write.
 
 Invariants:
@@ -17,8 +17,17 @@ numbers of the paper are in `dithc.core.reproduction`.
 
 from dithc.report.figures import FIGURES, standalone
 from dithc.report.figures import time_to_quality as quality_figure
+from dithc.report.galleries import draw_restoration
 from dithc.report.write import write_report
 
 draw_loss, draw_plan, draw_tiles = standalone.draw_loss, standalone.draw_plan, standalone.draw_tiles
 
-__all__ = ["FIGURES", "draw_loss", "draw_plan", "draw_tiles", "quality_figure", "write_report"]
+__all__ = [
+    "FIGURES",
+    "draw_loss",
+    "draw_plan",
+    "draw_restoration",
+    "draw_tiles",
+    "quality_figure",
+    "write_report",
+]

@@ -5,6 +5,7 @@ import os
 import sys
 import uuid
 from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Self
 
@@ -61,7 +62,28 @@ class Workflow(ExperimentGraph):
         files, cores = engine.overwrite_configfiles, engine.resource_settings.cores
         instance = cls(config, files=files, overrides=config_arguments(engine), cores=cores)
         instance.engine = engine
+        if engine.is_main_process:
+            atexit.register(instance._report_unknown_targets)  # Snakemake rejects them before it calls any hook
         return instance
+
+    def _report_unknown_targets(self) -> None:
+        """Log each target that no rule produces, with the closest targets."""
+        settings, rules = self.engine.dag_settings, list(self.engine.rules)
+        single = [rule for rule in rules if not rule.has_wildcards()]
+        known = [*(rule.name for rule in single), *(str(path) for rule in single for path in rule.products())]
+        for target in sorted(settings.targets) if settings is not None else ():
+            path = os.path.normpath(target)
+            if target in known or any(rule.is_producer(path) for rule in rules):
+                continue
+            near = get_close_matches(target, dict.fromkeys([*known, *self.manifests]), n=3, cutoff=0.5)
+            error = user_error(
+                "unknown target of the run",
+                got=target,
+                expected=", ".join(near or ["all", f"{self.root}/report.html"]),
+                fix="correct the target; `snakemake --list` lists all rules",
+            )
+            sys.stdout.flush()  # output of Snakemake
+            log.error(str(error))
 
     def scene_input_in_plan(self, dataset: str) -> list[str]:
         """Return `scene_input` while the engine plans.

@@ -1,5 +1,7 @@
 """Every experiment plans its jobs on every profile, without data; mistakes stop before the first job."""
 
+import subprocess
+import sys
 from pathlib import Path
 from textwrap import dedent
 
@@ -62,3 +64,22 @@ def test_demo_on_a_cluster_requests_one_task_per_rank(project: Path) -> None:
     assert "results/demo/report.html" in planned, "the demo is planned without a configuration file"
     training = planned.partition("rule pretrain:")[2].partition("\n[")[0]
     assert "tasks=0, tasks_per_node=4, cpus_per_task=38" in training.replace("nodes=1, ", ""), "as many on every node"
+
+
+def test_unknown_targets_are_reported_with_the_closest_targets(project: Path) -> None:
+    near = {
+        "all_sample": "all_samples",
+        "results/demo/tiles/sentinel2": "results/demo/tiles/sentinel2/manifest.json",
+        "results/demo/tiles/sentinel3/manifest.json": "results/demo/tiles/sentinel2/manifest.json",
+        "sample": "all_samples",  # a rule with wildcards
+    }
+    dithc = str(Path(sys.executable).parent / "dithc")
+    line = [dithc, "run", "--profile", "profiles/local", "--configfile", "reduced.yaml", "--", *near, "all_tiles"]
+    done = subprocess.run(line, cwd=project, capture_output=True, text=True, timeout=600, check=False)
+    assert done.returncode != 0
+    assert "Exception" not in done.stdout
+    assert done.stdout.count("unknown target of the run\n") == len(near)
+    for target, expected in near.items():
+        message = done.stdout.partition(f"got:      {target}\n")[2].splitlines()
+        assert expected in message[0].partition("expected: ")[2].split(", ")
+        assert "fix:" in message[1]

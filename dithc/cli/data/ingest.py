@@ -26,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Stage the scenes. Earlier output stays unchanged until all succeed, and scenes read earlier are not reread."""
     from dithc.config import load
-    from dithc.data import ingest_scenes
+    from dithc.data import ingest_scenes, products
 
     if args.workers < 1:
         raise user_error("--workers", got=args.workers, expected="1 or more", fix="correct --workers, or remove it")
@@ -47,6 +47,15 @@ def run(args: argparse.Namespace) -> int:
             fix="pass --inputs MANIFEST",
         )
     numbers = ingest_scenes(dataset, source, out=record.folder, threads=args.workers)
+    restorations = record.experiment.restorations.items()
+    hidden = [name for name, restoration in restorations if restoration.gap_source == args.dataset]
+    if hidden and not products.Scenes(record.folder).has_gaps:
+        raise user_error(
+            f"`hide.dataset` of restorations.{hidden[0]}",
+            got=f"{args.dataset}, whose scenes have neither clouds nor pixels without data",
+            expected="a dataset of scenes with gaps",
+            fix="choose another dataset, set `clouds` of its source, or hide generated shapes (`hide.share`)",
+        )
     record.write(numbers, record.files())
     log.info(f"{numbers['accepted']} of {numbers['scenes']} scenes of {args.dataset} ingested in {record.folder}")
     return 0

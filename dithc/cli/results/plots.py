@@ -1,4 +1,4 @@
-"""Images for `dithc show`: the grid of a stage, the loss of a run, a memory plan, a dataset of tiles."""
+"""Images for `dithc show`: the grid of a stage, the loss of a run, a memory plan, a dataset of tiles, restored scenes."""
 
 from pathlib import Path
 from typing import Any
@@ -7,7 +7,7 @@ from dithc.core.artifacts import Manifest, outputs
 from dithc.core.integrity import parse_json, require_regular_file
 from dithc.core.logging import get_logger, user_error
 from dithc.data.export import find_input
-from dithc.report import draw_loss, draw_plan, draw_tiles
+from dithc.report import draw_loss, draw_plan, draw_restoration, draw_tiles
 
 log = get_logger(__name__)
 
@@ -25,13 +25,15 @@ def draw(path: Path, target: Path) -> None:
         outputs.write(target, draw_loss(metrics, store=metrics.parent.parent))
     elif content.get("stage") == "tiles":
         outputs.write(target, _tiles(path))
+    elif content.get("stage") == "restore" and (images := _restoration(path)) is not None:
+        outputs.write(target, images)
     elif (path.is_dir() or path.name == "manifest.json") and grid.is_file():
         outputs.write(target, grid.read_bytes())
     else:
         raise user_error(
             f"{path} has no image",
             got="numbers only",
-            expected="tiles, another stage with grid.png, a run's metrics, or a memory plan",
+            expected="tiles, restored scenes, another stage with grid.png, a run's metrics, or a memory plan",
             fix="remove --png",
         )
 
@@ -43,6 +45,21 @@ def _tiles(path: Path) -> bytes:
     if scenes is None:
         log.warning(f"the scenes of {path} are missing: omitting rejected tiles and masks")
     return draw_tiles(path.parent, title=manifest.name, scenes=scenes and scenes[0].parent)
+
+
+def _restoration(path: Path) -> bytes | None:
+    """Draw the first restored scenes given their manifest: observation, mean, members and deviation, one row per scene."""
+    manifest = Manifest.read(path, stage="restore")
+    tiles = find_input(path, manifest, stage="tiles")
+    scenes = find_input(path, manifest, stage="ingest", name=manifest.spec["dataset"])
+    if tiles is None or scenes is None:
+        raise user_error(
+            f"the inputs of {path} were not found",
+            got="no tiles of the prior" if tiles is None else "no scenes",
+            expected="both at the recorded paths, or in the same folder of results",
+            fix="start in the working folder of the stages, or copy all results",
+        )
+    return draw_restoration(path, tiles=tiles[0].parent, scenes=scenes[0].parent)
 
 
 def _json(path: Path) -> dict[str, Any]:

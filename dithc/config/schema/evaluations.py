@@ -408,6 +408,11 @@ class RestorationConfig(Settings):
     seed: Seed = 0
     """Seed of the members. A member depends on (seed, scene, member) only, not on the number of ranks."""
 
+    @property
+    def gap_source(self) -> str | None:
+        """Dataset of which some scene must have gaps (`hide`)."""
+        return self.hide.dataset if self.hide is not None and self.hide.dataset_share[0] > 0 else None
+
     def sampler_for(self, prediction_type: str) -> str | PluginSampler:
         """Return the sampler for a run with this prediction target."""
         return self.sampler or ("heun" if prediction_type == "flow" else "dpm-solver")

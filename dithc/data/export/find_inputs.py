@@ -6,8 +6,10 @@ from dithc.core.artifacts import Manifest
 from dithc.core.logging import user_error
 
 
-def find_input(path: Path, manifest: Manifest, *, stage: str, hint: Path | None = None) -> tuple[Path, Manifest] | None:
-    """Return path and manifest of an input of a stage, or None.
+def find_input(
+    path: Path, manifest: Manifest, *, stage: str, name: str | None = None, hint: Path | None = None
+) -> tuple[Path, Manifest] | None:
+    """Return path and manifest of an input of a stage, with this name (default: any), or None.
 
     The digest identifies the input. The search tries `hint`, the recorded path, and the same folder of results as
     `path`, for results that were moved together.
@@ -17,7 +19,8 @@ def find_input(path: Path, manifest: Manifest, *, stage: str, hint: Path | None 
         for candidate in (hint or Path(recorded), Path(recorded), results.joinpath(*Path(recorded).parts[-3:])):
             if candidate.is_file():
                 input_manifest = Manifest.read(candidate)
-                if (input_manifest.stage, input_manifest.digest) == (stage, digest):
+                found = input_manifest.stage, input_manifest.name, input_manifest.digest
+                if found == (stage, name or input_manifest.name, digest):
                     return candidate, input_manifest
     return None
 

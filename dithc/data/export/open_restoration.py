@@ -33,7 +33,8 @@ def open_restoration(path: Path, manifest: Manifest, image: int | None = None) -
     Raises:
         UserError: The scene does not exist, or the scenes have different shapes.
     """
-    folders = sorted({entry["path"].split("/")[0] for entry in manifest.files if entry["path"].startswith("scene-")})
+    parts = [entry["path"].split("/")[0] for entry in manifest.files if entry["path"].startswith("scene-")]
+    folders = list(dict.fromkeys(parts))  # in the order of the dataset
     records = [load_checksummed(Manifest.verified(path.parent / name / "scene.json").read_text()) for name in folders]
     chosen = range(len(folders)) if image is None else [image]
     numbers = "image=0" if len(folders) == 1 else f"image=0 to image={len(folders) - 1}"

@@ -52,6 +52,11 @@ class Scenes:
         counts = [stack["count"] for stack in self.index["stacks"]]
         self.firsts = np.concatenate([[0], np.cumsum(counts)]).astype(int).tolist()
 
+    @property
+    def has_gaps(self) -> bool:
+        """True if a scene has clouds or pixels without data."""
+        return any(stack["mask"] is not None for stack in self.index["stacks"])
+
     def stack(self, number: int) -> tuple[Array, Array]:
         """Return pixels (n, C, H, W) and mask (n, H, W) of a stack, memory-mapped."""
         return self._open(number, "file"), self._mask(number)

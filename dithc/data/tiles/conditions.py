@@ -14,7 +14,6 @@ import numpy.typing as npt
 from dithc.config import datasets
 from dithc.data.grids import degrees
 from dithc.data.parquet import Kind
-from dithc.data.scenes import Scenes
 from dithc.data.splits import Ints
 from dithc.data.tiles.condition_maps import CLOUD, MODEL, PARAMETERS, Condition, apply_map
 
@@ -82,26 +81,27 @@ class PluginColumns:
 class Conditions:
     """Conditions of the tiles of a dataset: columns of the table, and their maps to the model-ready file (`model`).
 
-    There are no columns if the source has only the pixel size, which all tiles share. `names` are the further columns.
+    `scenes` are columns of `Scenes`. There are no columns if they have only the pixel size, which all tiles share. `names`
+    are the further columns.
     With `masks`, the cloud share of a tile, one of these columns, is a condition too.
     Raises UserError if a plugin violates its contract.
     """
 
     def __init__(
         self,
-        source: Scenes,
+        scenes: Mapping[str, list[Any]],
         *,
         size: int,
         added: Sequence[datasets.PluginConditions],
         names: Collection[str],
         masks: bool = False,
     ) -> None:
-        self._source, self._size, self._plugins = source, size, list[PluginColumns]()
-        of_scenes = {name: source.columns[name] for name in COLUMNS if name in source.columns}
+        self._source, self._size, self._plugins = scenes, size, list[PluginColumns]()
+        of_scenes = {name: scenes[name] for name in COLUMNS if name in scenes}
         days = [day_of_year(time) for time in of_scenes["sensing_time"]]
         self._scenes: dict[str, list[Any]] = of_scenes | {"day_of_year": days}
         found = {name for name, values in self._scenes.items() if any(value not in (None, "", 0.0) for value in values)}
-        if any(source.columns["transform"]):
+        if any(scenes["transform"]):
             found |= {"lon", "lat"}
         self.columns = {name: kind for name, kind in COLUMNS.items() if name in found and found != {"gsd_m"}}
         self.model: list[Condition] = [CLOUD] if masks else []
@@ -118,7 +118,7 @@ class Conditions:
 
     def _check_consistency(self, plugin: PluginColumns) -> None:
         """Compute two tiles twice, and one of them alone, to detect inconsistent conditions."""
-        rows, zeros = [0, self._source.count - 1], np.zeros(2, np.int64)
+        rows, zeros = [0, len(self._source["scene_id"]) - 1], np.zeros(2, np.int64)
         both, repeated, single = (
             plugin.compute(self._inputs(rows[:count], zeros[:count], zeros[:count]), count) for count in (2, 2, 1)
         )
@@ -140,12 +140,12 @@ class Conditions:
         if "lon" in self.columns:
             longitudes, latitudes = self._centers(scenes, y, x)
             table |= {"lon": _none_if_nan(longitudes), "lat": _none_if_nan(latitudes)}
-        names = self._source.columns["scene_id"]
+        names = self._source["scene_id"]
         return table | {"scene_id": [names[scene] for scene in scenes], "y": y.tolist(), "x": x.tolist()}
 
     def _centers(self, scenes: list[int], y: Ints, x: Ints) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-        transforms = [self._source.columns["transform"][scene] for scene in scenes]
-        systems = [self._source.columns["crs"][scene] for scene in scenes]
+        transforms = [self._source["transform"][scene] for scene in scenes]
+        systems = [self._source["crs"][scene] for scene in scenes]
         a, b, c, d, e, f = np.array([transform or [np.nan] * 6 for transform in transforms]).T  # (N,) each
         rows, columns = y + self._size / 2, x + self._size / 2
         lonlat = np.full((2, len(scenes)), np.nan)

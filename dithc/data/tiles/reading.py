@@ -18,7 +18,6 @@ from dithc.core.integrity import parse_json
 from dithc.core.logging import UserError, user_error
 from dithc.data.npy_writer import check_length, open_npy
 from dithc.data.parquet import read_columns
-from dithc.data.scenes import Scenes
 from dithc.data.splits import SPLITS, EarthGrid
 from dithc.data.tiles.condition_maps import CLOUD, apply_map, inputs_of_values, network_inputs
 
@@ -158,15 +157,16 @@ class Tiles:
 
     @staticmethod
     def conditions_at(
-        info: dict[str, Any], scenes: Scenes, scene: int, *, row: float, column: float
+        info: dict[str, Any], scene: Mapping[str, Any], *, row: float, column: float
     ) -> dict[str, npt.NDArray[np.float32]]:
         """Return the conditions (1, k) of a network at a pixel of any scene, without clouds, for tiles with this `info`.
 
-        Conditions of plugins, and values that the scenes lack, are NaN.
+        `scene` has the columns of `Scenes`. Conditions of plugins, and values that the scene lacks, are NaN.
         """
         from dithc.data.tiles.conditions import Conditions  # imports rasterio
 
-        found = Conditions(scenes, size=0, added=(), names=()).compute([scene], np.array([row]), np.array([column]))
+        columns = {name: [value] for name, value in scene.items()}
+        found = Conditions(columns, size=0, added=(), names=()).compute([0], np.array([row]), np.array([column]))
         known = found | {CLOUD["column"]: [0.0]}
         ready = [apply_map(known.get(entry["column"], [None]), entry) for entry in info["conditions"]]
         return network_inputs(info["conditions"], np.stack(ready, axis=1).astype(np.float32))

@@ -67,7 +67,7 @@ def cut_tiles(dataset: datasets.DatasetConfig, scenes: Path, *, out: Path, seed:
     _check_settings(dataset, source)
     with outputs.OutputFolder(out).replaced() as temporary:
         conditions = Conditions(
-            source, size=dataset.tiles.size, added=dataset.conditions, names=COLUMNS, masks=dataset.tiles.masks
+            source.columns, size=dataset.tiles.size, added=dataset.conditions, names=COLUMNS, masks=dataset.tiles.masks
         )
         with TableWriter(temporary / TABLE_FILE, columns=COLUMNS | conditions.columns) as table:
             cutter = _Cutter(dataset, source, temporary, table, conditions, seed=seed)

@@ -1,8 +1,10 @@
 """Records of restorations: settings, scores, and the folders of the restored scenes."""
 
 from collections.abc import Iterator
+from pathlib import Path
 
 from dithc.config import ExperimentConfig
+from dithc.core.artifacts import Manifest
 from dithc.report.collect.gather import ExperimentResults
 from dithc.report.collect.runs import flatten
 from dithc.report.records import RestorationRecord
@@ -10,18 +12,24 @@ from dithc.report.records import RestorationRecord
 
 def restoration_records(experiment: ExperimentConfig, results: ExperimentResults) -> Iterator[RestorationRecord]:
     """Yield the record of each finished restoration, in the order of the configuration."""
-    for name, settings in experiment.restorations.items():
+    for name in experiment.restorations:
         if result := results.last("restore", name):
-            folders = dict.fromkeys(result.path.parent / entry["path"] for entry in result.manifest.files)
-            yield RestorationRecord(
-                name=name,
-                dataset=settings.dataset,
-                prior=settings.run,
-                settings=flatten(settings.model_dump(mode="json")),
-                members=settings.members,
-                scenes=result.summary["scenes"],
-                coarse=dict(settings.coarse),
-                missing=list(settings.missing),
-                scores=result.summary.get("scores", {}),
-                folders=list(dict.fromkeys(path.parent for path in folders if path.name == "mean.tif")),
-            )
+            yield restoration_record(result.path, result.manifest)
+
+
+def restoration_record(path: Path, manifest: Manifest) -> RestorationRecord:
+    """Return the record of a restoration from its manifest."""
+    spec, summary = manifest.spec, manifest.summary
+    images = (path.parent / entry["path"] for entry in manifest.files)
+    return RestorationRecord(
+        name=manifest.name,
+        dataset=spec["dataset"],
+        prior=spec["run"],
+        settings=flatten(spec),
+        members=summary["members"],
+        scenes=summary["scenes"],
+        coarse=spec["coarse"],
+        missing=spec["missing"],
+        scores=summary.get("scores", {}),
+        folders=[image.parent for image in images if image.name == "mean.tif"],
+    )

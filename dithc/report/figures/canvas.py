@@ -55,6 +55,13 @@ def as_svg(figure: Figure) -> bytes:
     return buffer.getvalue()
 
 
+def encode_png(pixels: NDArray[np.uint8]) -> bytes:
+    """Return an image (H, W, 3) as PNG."""
+    buffer = io.BytesIO()
+    imsave(buffer, pixels, format="png")
+    return buffer.getvalue()
+
+
 def as_webp(pixels: NDArray[np.uint8]) -> bytes:
     """Return a photographic image (H, W, 3) as lossy WebP, with a tenth of the size of a PNG."""
     buffer = io.BytesIO()

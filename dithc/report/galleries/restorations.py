@@ -4,12 +4,16 @@ Legend: C bands, h, w part of a scene.
 """
 
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dithc.data import Tiles, products
+from dithc.core.artifacts import Manifest
+from dithc.data import Tiles, mosaic, products
+from dithc.report.collect import restoration_record
 from dithc.report.documents import read_json
+from dithc.report.figures import canvas
 from dithc.report.galleries.gallery import GRAY, Gallery, build_mosaic
 from dithc.report.records import ReportRecords, RestorationRecord
 
@@ -22,23 +26,47 @@ RGB = NDArray[np.uint8]
 
 def restoration_gallery(records: ReportRecords, item: RestorationRecord) -> Gallery | None:
     """Return the parts around the center of the first scenes; None without tiles of the prior, scenes or coarse pixels."""
-    prior = next(run for run in records.runs if run.name == item.prior)
-    tiles, scenes = records.dataset(prior.dataset).tiles_folder, records.dataset(item.dataset).scenes_folder
+    prior, dataset = next(run for run in records.runs if run.name == item.prior), records.dataset(item.dataset)
+    tiles, scenes = records.dataset(prior.dataset).tiles_folder, dataset.scenes_folder
+    rows = None if tiles is None or scenes is None else _rows(item, tiles, scenes)
+    if rows is None:
+        return None
+    columns = ", ".join(rows.columns)
+    text = f"{rows.scenes} scenes of {dataset.title}, one per row; columns: {columns}; bands {rows.bands}."
+    caption = f"{columns}. Bands {rows.bands}; gray: no observation or truth. White in maps: {rows.white}."
+    picture = build_mosaic(item.name, rows.images, text=text, caption=caption, columns=len(rows.columns))
+    side = rows.images.shape[-1]
+    note = f"The first {rows.scenes} of {item.scenes} scenes, {side} x {side} pixels around the center."
+    return Gallery(title=f"Restoration {item.name}: {dataset.title}", note=note, pictures=[picture], layout="rows")
+
+
+def draw_restoration(manifest: Path, *, tiles: Path, scenes: Path) -> bytes | None:
+    """Return the images of `restoration_gallery` as PNG, from a manifest and the folders of its inputs."""
+    rows = _rows(restoration_record(manifest, Manifest.read(manifest, stage="restore")), tiles, scenes)
+    return rows and canvas.encode_png(mosaic(rows.images, columns=len(rows.columns), level=GRAY))
+
+
+class _Rows(NamedTuple):
+    """Images (n, 3, S, S), one row with `columns` per scene; maps are white at the value `white`."""
+
+    images: RGB
+    columns: list[str]
+    bands: str
+    white: str
+    scenes: int
+
+
+def _rows(item: RestorationRecord, tiles: Path, scenes: Path) -> _Rows | None:
     folders, multiple = item.folders[:ROWS], int(np.lcm.reduce([*item.coarse.values(), 1]))
     side = min([SIDE, *(length for folder in folders for length in _shape(folder))]) // multiple * multiple
-    if tiles is None or scenes is None or not folders or not side:
+    if not folders or not side:
         return None
     views = [_SceneView(Tiles(tiles), products.Scenes(scenes), folder, item, side, multiple) for folder in folders]
-    bands, title = ", ".join(views[0].bands), records.dataset(item.dataset).title
     white = max(float(np.nanpercentile(np.concatenate([view.deviation.ravel() for view in views]), 99)), 1e-12)
     columns = ["observation", "mean", *(f"member {number}" for number in range(min(MEMBERS, item.members)))]
     columns += ["standard deviation", *(["truth", "absolute error"] if item.scores else [])]
     images = [image for view in views for image in view.images(white, members=min(MEMBERS, item.members))]
-    text = f"{len(views)} scenes of {title}, one per row; columns: {', '.join(columns)}; bands {bands}."
-    caption = f"{', '.join(columns)}. Bands {bands}; gray: no observation or truth. White in maps: {white:.3g} {views[0].units}."
-    picture = build_mosaic(item.name, np.stack(images), text=text, caption=caption, columns=len(columns))
-    note = f"The first {len(views)} of {item.scenes} scenes, {side} x {side} pixels around the center."
-    return Gallery(title=f"Restoration {item.name}: {title}", note=note, pictures=[picture], layout="rows")
+    return _Rows(np.stack(images), columns, ", ".join(views[0].bands), f"{white:.3g} {views[0].units}", len(views))
 
 
 def _shape(folder: Path) -> tuple[int, int]:
@@ -68,7 +96,7 @@ class _SceneView:
         self.deviation: Values = self._read("deviation").mean(axis=0)
         present = scenes.index["bands"]
         scale, offset = (np.broadcast_to(scenes.index[key], len(present)) for key in ("scale", "offset"))
-        number = int(folder.name.removeprefix("scene-"))
+        number = scenes.columns["scene_id"].index(read_json(folder / "scene.json")["scene_id"])
         pixels, valid = (
             scenes.pixels_of(number),
             scenes.mask_of(number)[self._rows, self._columns] == products.Mask.VALID,

@@ -9,6 +9,7 @@ pixels, `work` samples the members of a block,
 Invariants:
 
 - (seed, scene, member, place) determines all noise. A block is sampled by one rank, so ranks do not change any bit.
+- Other scenes of the dataset do not affect a scene. A finished scene is kept until its settings, prior or content change.
 - Observed pixels are returned unchanged, in physical units.
 - Memory depends on `block_size`, not on the size of a scene. A finished part of a block is kept on interruption.
 - The state of a pixel depends on its place only, not on blocks.

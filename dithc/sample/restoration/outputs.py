@@ -9,6 +9,7 @@ Legend: k members of a part, K members, C bands, H, W scene, n restored values.
 import hashlib
 import io
 import math
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -19,7 +20,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dithc.core.artifacts import Manifest, atomic_replace, atomic_write, sha256_file
+from dithc.core.artifacts import Manifest, atomic_replace, atomic_write, digest, sha256_file
 from dithc.core.image_quality import ensemble_quantile
 from dithc.core.integrity import dump_checksummed, load_checksummed, require_regular_file
 from dithc.data import products
@@ -29,6 +30,7 @@ from dithc.sample.restoration.scenes import Flag, RestorableScenes
 Values = npt.NDArray[np.float32]
 STRIP_VALUES = 1 << 25  # most values of all members in memory
 RECORD_FILE = "scene.json"
+NAME_LENGTH = 100  # most characters of a scene id in the name of its folder
 GEOREFERENCE = "scene_id", "sensing_time", "crs", "transform"  # columns in the record
 STATISTICS: dict[str, Callable[[Values], npt.NDArray[Any]]] = {
     "mean": lambda members: members.mean(0, dtype=np.float64),
@@ -56,6 +58,12 @@ class ComparedPart:
         return self.block.rows.domain, self.block.columns.domain
 
 
+def folder_name(scene_id: str) -> str:
+    """Return the name of a scene's folder: its id, or a shortened ASCII form with a digest of the id."""
+    name = re.sub(r"[^\w.-]+", "_", scene_id, flags=re.ASCII)[:NAME_LENGTH]
+    return f"scene-{name}" if name == scene_id else f"scene-{name}-{digest(scene_id)}"
+
+
 def write_part(path: Path, values: Values, *, identity: str) -> None:
     """Write the restored values and errors (k, n + 1) of a part."""
     content = io.BytesIO()
@@ -75,9 +83,9 @@ def is_part(path: Path, *, identity: str) -> bool:
 
 
 def _seal(content: memoryview, identity: str) -> bytes:
-    digest = hashlib.sha256(identity.encode())
-    digest.update(content)
-    return digest.digest()
+    seal = hashlib.sha256(identity.encode())
+    seal.update(content)
+    return seal.digest()
 
 
 @dataclass(frozen=True, kw_only=True)

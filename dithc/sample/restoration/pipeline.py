@@ -24,7 +24,7 @@ from dithc.sample.load_network import load_network
 from dithc.sample.restoration.blocks import blocks
 from dithc.sample.restoration.job import RestorationJob
 from dithc.sample.restoration.latent_space import LatentSpace
-from dithc.sample.restoration.outputs import RestoredScene, is_part, write_part
+from dithc.sample.restoration.outputs import RestoredScene, folder_name, is_part, write_part
 from dithc.sample.restoration.scenes import Flag, RestorableScenes
 from dithc.sample.restoration.summary import summarize
 from dithc.sample.restoration.work import BlockSampler
@@ -58,10 +58,7 @@ def restore(job: RestorationJob, group: Group, *, score: Score | None = None) ->
         output.check(**owner)
     inputs = job.inputs()
     sampler, scenes, meta = _open(job, group)
-    plugin = job.settings.sampler
-    files = [sha256_file(path) for path in plugin.files] if isinstance(plugin, evaluations.PluginSampler) else []
-    identity = digest({"spec": job.spec, "inputs": sorted(inputs.values()), "sampler_files": files})
-    restored = _plan(job, sampler, scenes, group, identity=identity)
+    restored = _plan(job, sampler, scenes, group, identities=_identities(job, inputs, scenes, group))
     missing = group.broadcast_object(_missing(restored) if group.rank == 0 else None)  # hashes all finished files
     group.wait_at_most(WAIT_SECONDS, stopped_seconds=STOPPED_SECONDS)
     if group.rank == 0:
@@ -149,6 +146,8 @@ def _open(job: RestorationJob, group: Group) -> tuple[BlockSampler, RestorableSc
         given=[band for _, bands, role in model.config.band_groups if role == "condition" for band in bands],
     )
     scenes.check_coarse()
+    if job.regression is not None:
+        scenes.check_hiding(size=tiles.info["size"])
     for name, bands, role in model.config.band_groups:
         names = ", ".join(tiles.info["bands"][band] for band in bands)
         otherwise = "sampled with the other bands" if role == "modeled" else "absent"
@@ -183,8 +182,20 @@ def _open(job: RestorationJob, group: Group) -> tuple[BlockSampler, RestorableSc
     return sampler, scenes, meta
 
 
+def _identities(job: RestorationJob, inputs: dict[str, str], scenes: RestorableScenes, group: Group) -> list[str]:
+    """Return a digest of all settings and inputs of each scene. Other scenes of the dataset do not affect it."""
+    plugin, paths = job.settings.sampler, (job.checkpoint, job.tiles, job.codec, job.masks)
+    files = [sha256_file(path) for path in plugin.files] if isinstance(plugin, evaluations.PluginSampler) else []
+    shared = {"spec": job.spec, "inputs": [inputs[str(path)] for path in paths if path], "sampler_files": files}
+    own = [scenes.digest(scene) for scene in range(group.rank, scenes.count, group.size)]
+    found = group.gather_objects(own)
+    return [
+        digest({**shared, "scene": found[scene % group.size][scene // group.size]}) for scene in range(scenes.count)
+    ]
+
+
 def _plan(
-    job: RestorationJob, sampler: BlockSampler, scenes: RestorableScenes, group: Group, *, identity: str
+    job: RestorationJob, sampler: BlockSampler, scenes: RestorableScenes, group: Group, *, identities: Sequence[str]
 ) -> list[RestoredScene]:
     """Return all scenes with the parts of their blocks; parts hold as many members as a network call has windows."""
     settings, plans, clouded = job.settings, [], []
@@ -207,12 +218,12 @@ def _plan(
             RestoredScene(
                 scenes=scenes,
                 scene=scene,
-                folder=job.out.parent / f"scene-{scene:05d}",
+                folder=job.out.parent / folder_name(scenes.column("scene_id", scene)),
                 blocks=found,
                 parts=parts,
                 counts=counts,
                 members=settings.members,
-                identity=identity,
+                identity=identities[scene],
             )
         )
         if observed < FEW_OBSERVED * inside:

@@ -3,6 +3,7 @@
 Legend: C bands of the prior, H, W scene, h, w window. A window may exceed the scene.
 """
 
+import hashlib
 import itertools
 import math
 import zlib
@@ -17,6 +18,7 @@ import numpy.typing as npt
 from scipy.ndimage import maximum_filter
 
 from dithc.config import datasets, evaluations
+from dithc.core.artifacts import digest
 from dithc.core.logging import get_logger, user_error
 from dithc.data import BandScaling, Tiles, products
 from dithc.sample.restoration.hiding import Hiding
@@ -94,6 +96,11 @@ class RestorableScenes:
                     fix="correct the factor, use nearest-neighbor resampling, or crop the scene at a coarse pixel",
                 )
 
+    def check_hiding(self, *, size: int) -> None:
+        """Raise UserError if no gap matches a tile, before the regression U-Net requires one."""
+        assert self.hiding is not None
+        self.hiding.window(0, (size, size), slice(0, 1), slice(0, 1))
+
     def _constant_share(self, scene: int, band: int, factor: int) -> float:
         """Return the share of blocks with one value, of up to 256 x 256 evenly spaced valid blocks; 1 without such blocks."""
         counts = [side // factor for side in self.shape(scene)]
@@ -141,9 +148,20 @@ class RestorableScenes:
         """Return a property of a scene, such as `scene_id`, `label`, `crs` or `transform`."""
         return self._scenes.columns[name][scene]
 
+    def _properties(self, scene: int) -> dict[str, Any]:
+        return {name: values[scene] for name, values in self._scenes.columns.items()}
+
+    def digest(self, scene: int) -> str:
+        """Return a digest of the pixels, mask and properties of a scene, independent of the other scenes."""
+        values = hashlib.sha256()
+        for array in (self._scenes.pixels_of(scene), self._scenes.mask_of(scene)):
+            values.update(np.ascontiguousarray(array).data)
+        storage = {key: self._scenes.index[key] for key in ("bands", "dtype", "scale", "offset")}
+        return digest(self._properties(scene) | storage | {"stack": 0, "row": 0, "values": values.hexdigest()})
+
     def conditions(self, scene: int, *, row: float, column: float) -> dict[str, npt.NDArray[np.float32]]:
         """Return the conditions (1, k) of the prior at a pixel; see `Tiles.conditions_at`."""
-        return Tiles.conditions_at(self.info, self._scenes, scene, row=row, column=column)
+        return Tiles.conditions_at(self.info, self._properties(scene), row=row, column=column)
 
     def noise_index(self, scene: int, member: int) -> int:
         """Return the number of the noise of a member, which depends on the scene's name, not on other scenes."""

@@ -23,6 +23,7 @@ def check_inputs(graph: ExperimentGraph, rules: Set[str]) -> None:
     """Check the user's files for the given rules, without reading them completely; one UserError lists all faults."""
     experiment = graph.experiment
     faults = [*_missing_files(experiment, rules), *_incomplete_files(experiment, rules), *_bands(graph, rules)]
+    faults += _gaps(graph, rules)
     if faults:
         raise user_error(
             f"input of experiment {experiment.name!r} is missing on this machine, or incomplete",
@@ -119,6 +120,18 @@ def _bands(graph: ExperimentGraph, rules: Set[str]) -> Iterator[str]:
         for key, bands in bands_of_key.items():
             if unknown := [band for band in dict.fromkeys(bands) if band not in scene_bands]:
                 yield f"{key} has {', '.join(unknown)}: the scenes of {name} have {', '.join(scene_bands)}"
+
+
+def _gaps(graph: ExperimentGraph, rules: Set[str]) -> Iterator[str]:
+    """Yield datasets of `hide` that were ingested and have no gaps; ingestion checks the other datasets."""
+    from dithc.data import products
+
+    for name, restoration in (
+        graph.experiment.restorations.items() if "restore" in rules and "ingest" not in rules else ()
+    ):
+        dataset = restoration.gap_source
+        if dataset is not None and not products.Scenes(Path(graph.path("scenes", dataset)).parent).has_gaps:
+            yield f"restorations.{name}.hide.dataset: the scenes of {dataset} have neither clouds nor pixels without data"
 
 
 def _bands_of(

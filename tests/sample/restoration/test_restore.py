@@ -3,7 +3,10 @@
 import json
 import os
 import pickle
+import re
+import shutil
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from textwrap import dedent
@@ -26,9 +29,12 @@ from dithc.engine.comm import Group
 from dithc.engine.scheduler import deadline
 from dithc.sample.restoration import RestorationJob, hiding, pipeline, restore
 from dithc.sample.restoration.hiding import Hiding
+from dithc.sample.restoration.outputs import folder_name
 from dithc.sample.restoration.scenes import RestorableScenes, _check_origin
+from dithc.workflow.experiment_graph import ExperimentGraph
+from dithc.workflow.preflight import check_inputs
 from tests.ranks import needs_launcher, run_on_ranks
-from tests.sample.restoration.conftest import BANDS, SHAPES, TRANSFORM
+from tests.sample.restoration.conftest import BANDS, SHAPES, SIZE, TRANSFORM, write_scene
 
 PROGRAM = """
 import pickle, sys
@@ -44,7 +50,7 @@ Make = Callable[..., RestorationJob]
 
 
 def read(job: RestorationJob, scene: int, name: str) -> np.ndarray:
-    with rasterio.open(job.out.parent / f"scene-{scene:05d}/{name}.tif") as source:
+    with rasterio.open(job.out.parent / f"scene-{scene}.tif/{name}.tif") as source:
         return source.read()
 
 
@@ -71,11 +77,11 @@ def test_files_have_observed_values_statistics_of_members_and_the_grid(make_job:
         np.testing.assert_allclose(
             read(job, 0, name)[flags == 2], np.quantile(gap, share, axis=0, method="weibull"), rtol=1e-5
         )
-    with rasterio.open(job.out.parent / "scene-00000/mean.tif") as source:
+    with rasterio.open(job.out.parent / "scene-0.tif/mean.tif") as source:
         assert (source.crs.to_epsg(), source.transform, source.descriptions) == (32650, TRANSFORM, tuple(BANDS))
         assert source.units == ("reflectance",) * 3
         assert source.tags(ns="IMAGE_STRUCTURE")["LAYOUT"] == "COG"
-    with rasterio.open(job.out.parent / "scene-00000/flags.tif") as source:
+    with rasterio.open(job.out.parent / "scene-0.tif/flags.tif") as source:
         assert source.units == ("0: outside; 1: observed; 2: restored",) * 3
     assert numbers is not None
     assert numbers["observed"] + numbers["restored"] + numbers["outside"] == 3 * sum(h * w for h, w in SHAPES)
@@ -107,7 +113,7 @@ def test_restoration_opens_as_a_dataset(make_job: Make, monkeypatch: pytest.Monk
     assert opened["members"].isel(member=0, x=3).shape == (3, 72)
     assert opened.attrs["units"] == "reflectance"
     assert opened["time"].values == np.datetime64("2024-05-01T10:30:00")
-    with rasterio.open(job.out.parent / "scene-00000/mean.tif") as source:
+    with rasterio.open(job.out.parent / "scene-0.tif/mean.tif") as source:
         assert source.tags()["sensing_time"] == time["sensing_time"]
         assert (opened.attrs["crs"], tuple(opened.attrs["transform"])) == ("EPSG:32650", tuple(TRANSFORM)[:6])
         assert (float(opened.x[5]), float(opened.y[7])) == source.xy(7, 5)
@@ -125,6 +131,28 @@ def test_restoration_opens_as_a_dataset(make_job: Make, monkeypatch: pytest.Monk
     ):
         with pytest.raises(UserError, match=text):
             dithc.open(path, image=image)  # type: ignore[arg-type]
+
+
+def test_show_prints_the_summary_and_draws_the_first_scenes(
+    make_job: Make, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    job, png = make_job(), tmp_path / "restored.png"
+    restore(job, Group())
+    assert main(["show", str(job.out.parent), "--png", str(png)]) == 0
+    text = capsys.readouterr().out
+    assert "manifest of stage restore: x" in text
+    assert "  scenes: 2\n" in text
+    with rasterio.open(png) as source:
+        pixels = source.read()[:3]
+    side, gap = SHAPES[1][1], 2  # the smaller scene, in six columns: observation, mean, three members, deviation
+    assert pixels.shape == (3, 2 * side + gap, 6 * side + 5 * gap)
+    observation, mean = pixels[:, :side, :side], pixels[:, :side, side + gap : 2 * side + gap]
+    rows, columns = (slice((length - side) // 2, (length - side) // 2 + side) for length in SHAPES[0])
+    is_gap = (read(job, 0, "flags") == 2).any(0)[rows, columns]
+    assert (observation[:, is_gap] == 150).all()
+    assert np.array_equal(observation[:, ~is_gap], mean[:, ~is_gap])
+    expected = Tiles(job.tiles.parent).stretch.display(read(job, 0, "mean")[None])[0]
+    assert np.array_equal(mean, expected[:, rows, columns])
 
 
 def test_scenes_beyond_the_prior_cause_warnings(
@@ -178,12 +206,76 @@ def test_interrupted_and_damaged_restorations_continue_to_equal_bits(
     assert written[0] in again
     assert not set(written[1:]) & set(again)
     assert digest(job) == digest(reference)
-    before = (job.out.parent / "scene-00001/mean.tif").stat().st_mtime_ns
-    (job.out.parent / "scene-00000/mean.tif").write_bytes(b"damaged")
+    before = (job.out.parent / "scene-1.tif/mean.tif").stat().st_mtime_ns
+    (job.out.parent / "scene-0.tif/mean.tif").write_bytes(b"damaged")
     job.out.unlink()
     restore(job, Group())
     assert digest(job) == digest(reference)
-    assert (job.out.parent / "scene-00001/mean.tif").stat().st_mtime_ns == before
+    assert (job.out.parent / "scene-1.tif/mean.tif").stat().st_mtime_ns == before
+
+
+def test_added_removed_and_changed_scenes_leave_the_others_unchanged(
+    make_job: Make, prior: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    archive, config = tmp_path / "archive", json.loads((prior / "config.json").read_text())
+    shutil.copytree(prior / "archive", archive)
+    config["datasets"]["archive"]["source"]["path"] = str(archive)
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    job = replace(make_job(), scenes=tmp_path / "scenes/manifest.json")
+    line = ["ingest", "--config", tmp_path / "config.json", "--dataset", "archive", "--out", job.scenes]
+    sampled, write_part = list[str](), pipeline.write_part
+    monkeypatch.setattr(
+        pipeline, "write_part", lambda path, *a, **b: (sampled.append(path.parent.name), write_part(path, *a, **b))
+    )
+
+    def files() -> dict[str, dict[str, tuple[bytes, int]]]:
+        """Ingest and restore; return content and time of the files of each scene."""
+        sampled.clear()
+        assert main(list(map(str, line))) == 0
+        assert restore(job, Group()) is not None
+        folders = [path for path in job.out.parent.iterdir() if path.is_dir()]
+        return {
+            folder.name: {path.name: (path.read_bytes(), path.stat().st_mtime_ns) for path in folder.iterdir()}
+            for folder in folders
+        }
+
+    first = files()
+    assert set(sampled) == set(first) == {"scene-0.tif", "scene-1.tif"}
+    write_scene(archive / "0/ü b.tif", SHAPES[0], seed=9, gaps=[(slice(20, 44), slice(16, 40))])  # between the others
+    added = files()
+    (name,) = added.keys() - first
+    assert set(sampled) == {name}
+    assert re.fullmatch(r"scene-0_b\.tif-[0-9a-f]{12}", name)
+    assert {folder: added[folder] for folder in first} == first
+    ids = Scenes(job.scenes.parent).columns["scene_id"]
+    assert [str(dithc.open(job.out, image=number)["scene_id"].values) for number in range(3)] == ids
+    write_scene(archive / "1.tif", SHAPES[1], seed=10, gaps=[(slice(0, 24), slice(0, 24))])
+    (archive / "0.tif").unlink()
+    changed = files()
+    assert set(sampled) == {"scene-1.tif"}
+    assert set(changed) == {name, "scene-1.tif"}
+    assert changed[name] == added[name]
+    assert changed["scene-1.tif"]["mean.tif"] != added["scene-1.tif"]["mean.tif"]
+
+
+def test_folder_names_are_safe_and_distinct() -> None:
+    ids = ["a.tif", "a/b", "a_b", "a b", "é", "..", "x" * 300, "x" * 301, "2024/" + "y" * 300]
+    names = [folder_name(scene_id) for scene_id in ids]
+    assert names[0] == "scene-a.tif"
+    assert len(set(names)) == len(ids)
+    assert all(re.fullmatch(r"scene-[A-Za-z0-9._-]{1,120}", name) for name in names)
+
+
+def test_conditions_and_identity_of_a_scene_do_not_depend_on_other_scenes(make_job: Make) -> None:
+    scenes = scenes_of(make_job())
+    columns, found = scenes._scenes.columns, []
+    place = columns["transform"][1]
+    for transform in (place, None):
+        columns["transform"] = [None, transform]
+        found.append((scenes.digest(0), scenes.conditions(0, row=1, column=1), scenes.digest(1)))
+    assert found[0][0] == found[1][0]
+    assert found[0][2] != found[1][2]
+    np.testing.assert_equal(found[0][1], found[1][1])
 
 
 def test_short_walltime_stops_between_parts(make_job: Make, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -277,6 +369,40 @@ def test_gaps_of_another_dataset_hide_pixels(make_job: Make) -> None:
         scenes_of(make_job(masks=True, hide={"dataset": "archive", "dataset_share": [0.9, 0.95]}))._hidden(
             0, slice(0, 8), slice(0, 8)
         )
+
+
+def test_dataset_without_gaps_is_rejected_before_training(
+    prior: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    content = json.loads((prior / "config.json").read_text()) | {"results": str(prior.parent), "name": prior.name}
+    out = tmp_path / "scenes/manifest.json"
+    for dataset, share, is_rejected in (("train", 0.1, True), ("train", 0.0, False), ("archive", 0.1, False)):
+        content["restorations"]["x"]["hide"] = {"dataset": dataset, "dataset_share": [share, 0.9]}
+        (tmp_path / "config.json").write_text(json.dumps(content))
+        line = ["ingest", "--config", str(tmp_path / "config.json"), "--dataset", dataset, "--out"]
+        assert main([*line, str(out.parent.with_name(f"{dataset}-{share}") / out.name)]) == 2 * is_rejected
+        assert ("`hide.dataset` of restorations.x\n" in capsys.readouterr().err) == is_rejected
+        graph = ExperimentGraph(content)
+        check_inputs(graph, {"ingest", "restore"})  # ingestion checks its scenes
+        with pytest.raises(UserError, match="scenes of train have neither") if is_rejected else nullcontext():
+            check_inputs(graph, {"restore"})
+
+
+def test_gaps_that_match_no_tile_of_the_regression_are_rejected_before_sampling(
+    make_job: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    draw = Hiding._draw
+
+    def drawn(self: Hiding, number: int, shape: tuple[int, int]) -> tuple[int, int, int]:
+        if shape == (SIZE, SIZE):
+            self._settings = self._settings.model_copy(update={"dataset_share": [2.0, 2.0]})
+        return draw(self, number, shape)
+
+    monkeypatch.setattr(Hiding, "_draw", drawn)
+    monkeypatch.setattr(pipeline.BlockSampler, "members", None)
+    hide = {"dataset": "archive", "dataset_share": [0.1, 0.7], "regression_minutes": 1}
+    with pytest.raises(UserError, match=rf"no matching crop\n.*of {SIZE} x {SIZE} pixels"):
+        restore(make_job(masks=True, hide=hide), Group())
 
 
 @pytest.mark.parametrize("side", [64, 250])

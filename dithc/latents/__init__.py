@@ -19,7 +19,7 @@ Extending: a new codec is a model in dithc.config.schema.codecs and a branch of 
 """
 
 from dithc.latents import codecs
-from dithc.latents.batches import Batch, Batches, ValidationLatents
+from dithc.latents.batches import Batch, Batches, ValidationLatents, sample_posterior
 from dithc.latents.codec_training import train_codec
 from dithc.latents.codecs import Codec, open_codec
 from dithc.latents.encode import apply_view
@@ -34,5 +34,6 @@ __all__ = [
     "apply_view",
     "codecs",
     "open_codec",
+    "sample_posterior",
     "train_codec",
 ]

@@ -24,6 +24,7 @@ State = dict[str, Tensor]
 PATCH = "x_embedder.proj.weight"
 POSITIONS = "pos_embed"
 CONDITIONS = "y_embedder.conditions."
+GAUSSIAN = "gaussian."
 LABELS = "y_embedder.embedding_table.weight"
 HEAD = ("final_layer.linear.weight", "final_layer.linear.bias")
 MLP = "blocks.0.mlp.fc2.weight"
@@ -64,7 +65,7 @@ def adapt_state_dict(
     result, changes = _adapt_conditions(state, target)
     _check_architecture(result, target, model.config, source)
     layout = _inspect(result, source, model.config.patch_size**2, channels, model.config.in_channels)
-    for step in (_adapt_labels, _adapt_input, _adapt_head, _adapt_positions):
+    for step in (_adapt_labels, _adapt_input, _adapt_head, _adapt_positions, _adapt_gaussian):
         changes += step(result, target, model.config, layout)
     for key, value in result.items():
         if value.shape != target[key].shape:
@@ -102,6 +103,8 @@ def _check_architecture(state: Mapping[str, Tensor], target: State, new: DiTConf
             raise _mismatch_error("hidden_size", got=state[PATCH].shape[0], expected=new.hidden_size)
         if state[PATCH].shape[2:] != target[PATCH].shape[2:]:
             raise _mismatch_error("patch_size", got=tuple(state[PATCH].shape[2:]), expected=new.patch_size)
+    if (has_gaussian := any(key.startswith(GAUSSIAN) for key in state)) != new.gaussian_prediction:
+        raise _mismatch_error("gaussian_prediction", got=has_gaussian, expected=new.gaussian_prediction)
     depth = len({key.split(".")[1] for key in state if key.startswith("blocks.")})
     if depth and depth != new.depth:
         raise _mismatch_error("depth", got=depth, expected=new.depth)
@@ -193,6 +196,17 @@ def _adapt_positions(state: State, target: State, new: DiTConfig, old: _Source) 
         return []
     state[POSITIONS] = table.clone()
     return [f"position embedding recomputed for a grid of {new.grid[0]} x {new.grid[1]} patches"]
+
+
+def _adapt_gaussian(state: State, target: State, new: DiTConfig, old: _Source) -> list[str]:
+    constants = {key: value for key, value in target.items() if key.startswith(GAUSSIAN)}
+    is_kept = old.keeps_all(new.in_channels) and all(
+        state[key].shape == value.shape for key, value in constants.items()
+    )
+    if is_kept or not constants:
+        return []
+    state |= {key: value.clone() for key, value in constants.items()}
+    return ["Gaussian prediction estimated for the new channels and size"]
 
 
 def _describe(old: _Source, new: int) -> str:

@@ -22,6 +22,7 @@ from dithc.model.embeddings import (
     rotary_tables,
 )
 from dithc.model.fused_blocks import BlockChain, fuse_block, mark_final_layer
+from dithc.model.gaussian import GaussianPrediction
 from dithc.model.presets import DiTConfig, preset
 
 EMBEDDING_STD = 0.02
@@ -43,6 +44,7 @@ class DiT(nn.Module):
         rotary = rotary_tables(config.head_width, config.grid) if config.position_embedding == "rope" else (None, None)
         self.blocks = nn.ModuleList(Block(config, rotary) for _ in range(config.depth))
         self.final_layer = FinalLayer(width, config.patch_size**2 * config.out_channels, rms=config.norm == "rms")
+        self.gaussian = GaussianPrediction(config.in_channels, config.size) if config.gaussian_prediction else None
         initialize(self)
 
     @classmethod
@@ -76,7 +78,12 @@ class DiT(nn.Module):
         for block in self.blocks:
             tokens = block(tokens, c)  # (N, T, D)
         patches = self.final_layer(tokens, c)  # (N, T, p*p*out)
-        return hcops.vector.unpatchify(patches, self.config.grid[0], self.config.patch_size)  # (N, out, height, width)
+        return self.image(patches, x, t)
+
+    def image(self, patches: Tensor, x: Tensor, t: Tensor) -> Tensor:
+        """Return the output (N, out, height, width) of patches (N, T, p*p*out), with the Gaussian prediction if any."""
+        output = hcops.vector.unpatchify(patches, self.config.grid[0], self.config.patch_size)
+        return output if self.gaussian is None else output + self.gaussian(x, t)
 
 
 class Block(nn.Module):

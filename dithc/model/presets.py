@@ -28,6 +28,7 @@ class DiTConfig:
         conditions: Name and numbers of each condition besides the label; empty for the label alone.
         band_groups: Name, channels and role of each group of bands with its own noise level; see `BandLevels`.
         qk_norm: Whether queries and keys have RMS norms, each with weights (K) shared by all heads.
+        gaussian_prediction: Whether the output of a flow is added to a `GaussianPrediction`.
     """
 
     hidden_size: int
@@ -46,6 +47,7 @@ class DiTConfig:
     qk_norm: bool = False
     conditions: tuple[tuple[str, int], ...] = ()
     band_groups: tuple[training.BandGroup, ...] = ()
+    gaussian_prediction: bool = False
 
     def __post_init__(self) -> None:
         shape = self.input_size
@@ -66,8 +68,11 @@ class DiTConfig:
         for name, literal in kinds.items():
             if getattr(self, name) not in get_args(literal):
                 raise _error(name, got=repr(getattr(self, name)), expected=" or ".join(get_args(literal)))
-        if not isinstance(self.qk_norm, bool):
-            raise _error("qk_norm", got=repr(self.qk_norm), expected="True or False")
+        for name in ("qk_norm", "gaussian_prediction"):
+            if not isinstance(getattr(self, name), bool):
+                raise _error(name, got=repr(getattr(self, name)), expected="True or False")
+        if self.gaussian_prediction and self.learn_sigma:
+            raise _error("gaussian_prediction", got="learn_sigma: True", expected="a flow, which has no learned sigma")
         if self.position_embedding == "rope" and self.head_width % 4:
             expected = "a number that gives a head width divisible by 4, for rotations by row and column (rope)"
             raise _error("num_heads", got=f"{self.num_heads}, head width {self.head_width}", expected=expected)

@@ -88,6 +88,9 @@ class ModelConfig(Settings):
     qk_norm: bool | None = None
     """Normalize queries and keys, which bounds attention logits; no preset does. Useful for long training runs of large
     networks. Short runs do not learn faster."""
+    gaussian_prediction: bool = False
+    """Add the network's output to the prediction for normal images with the mean and covariance of the train tiles, so that
+    the network learns the difference (`prediction_type: flow` only). Archives of few scenes and short runs need it."""
 
     def _faults(self) -> Iterator[str]:
         width, _, heads = self.shape

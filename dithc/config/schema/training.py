@@ -223,6 +223,8 @@ class RunConfig(Settings):
                 "`masked_training.hidden_share` has no effect with `objective.prediction_type` noise, because hidden pixels of "
                 "the input are the noise itself: set `prediction_type` to v or flow, or leave `hidden_share` out"
             )
+        if predict != "flow" and self.model.gaussian_prediction:
+            yield "`model.gaussian_prediction` is the prediction of a flow: set `objective.prediction_type: flow`"
         if predict == "flow" and self.model.learn_sigma:
             yield "`objective.prediction_type` flow does not predict a variance: set `model.learn_sigma: false`"
         if predict != "noise" and self.init_from_file is not None:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from dithc.config import evaluations
 from dithc.engine.cftp import partition
-from dithc.engine.hcops import token_shard, vector
+from dithc.engine.hcops import token_shard
 from dithc.model import DiT
 from dithc.sample.parallel.block_cache import CACHES, BlockCache, BlockStack
 from dithc.sample.parallel.pipefusion import PipeFusionStage, embed_patches, rotary_of, split_patches
@@ -78,7 +78,7 @@ class ParallelDenoiser:
                 whole: Tensor = self.model(x, t, y)
                 return whole.float()
             if self._pipeline is not None:
-                return vector.unpatchify(self._pipeline(x, t, y), config.grid[0], config.patch_size)
+                return self.model.image(self._pipeline(x, t, y), x, t)
             try:
                 strip = self._forward_tokens(x, t, y)
             except ValueError as error:
@@ -86,7 +86,7 @@ class ParallelDenoiser:
                     raise
                 raise lost_rank_error(error, lost) from error
             patches = self._tokens.all_gather(strip, self._lengths, dim=1)  # (n, T, p*p*out)
-            return vector.unpatchify(patches, config.grid[0], config.patch_size).float()
+            return self.model.image(patches, x, t).float()
 
     def _forward_tokens(self, x: Tensor, t: Tensor, y: Tensor) -> Tensor:
         model, blocks = self.model, self._blocks

@@ -45,11 +45,12 @@ def export(manifest: Path, *, weights: Literal["ema", "raw"], layout: Layout, ou
     checkpoint = store.open(step, manifest=manifest)
     config = DiTConfig(**checkpoint.meta["model"])
     given = [name for name, _ in config.conditions] + [name for name, _, _ in config.band_groups]
+    given += ["the Gaussian prediction"] * config.gaussian_prediction
     if given and layout != "safetensors":
         raise user_error(
-            "other programs do not support the conditions of this network",
+            "other programs do not support parts of this network",
             got=", ".join(given),
-            expected="a network with labels only",
+            expected="a network with labels only, without a Gaussian prediction",
             fix="export it as safetensors",
         )
     settings = diffusers_keys.settings(config) if layout == "diffusers" else {}

@@ -22,7 +22,7 @@ from dithc.train.checkpoints import CheckpointWriter, TrainingState, checkpoint_
 from dithc.train.job import DONE, StepTimer, StopRequests, TrainingJob, hold_lease
 from dithc.train.memory_tiers import TrainingMemory
 from dithc.train.monitoring import Tracer, TrainingLog, Validation, Values, log_attempt
-from dithc.train.pipeline.initial_weights import init_model, start_from_file, start_from_run
+from dithc.train.pipeline.initial_weights import fit_gaussian, init_model, start_from_file, start_from_run
 from dithc.train.pipeline.memory_check import allocation_guard
 from dithc.train.step import (
     BatchSource,
@@ -69,7 +69,7 @@ class Attempt:
         tokens = latents.shape[-1] * latents.shape[-2] // run.model.patch**2
         images = min(run.micro_batch_size or share, share)
         stack.enter_context(allocation_guard(job, tokens=tokens, images=images, memory=memory))
-        model = _initial_model(job, latents)
+        model = _initial_model(job, latents, group)
         metadata = checkpoint_metadata(job, model=model, latents=latents, layout=layout)
         self.trainer = trainer_of(run, machine, group, source, model=model, layout=layout, memory=memory)
         self.state = self.trainer.state
@@ -225,10 +225,12 @@ class Attempt:
         return self.state.step
 
 
-def _initial_model(job: TrainingJob, latents: Latents) -> DiT:
+def _initial_model(job: TrainingJob, latents: Latents, group: Group) -> DiT:
     run = job.run
     given: dict[str, Any] = {"conditions": latents.widths(run.conditions), "groups": latents.channels(run.band_groups)}
     model = init_model(run, shape=latents.shape, num_classes=latents.num_classes, seed=job.seed, **given)
+    if model.gaussian is not None:
+        fit_gaussian(model, latents, group)
     if job.paths.init is not None:
         start_from_run(model, job.paths.init, weights=run.init_weights, latents=latents)
     elif run.init_from_file is not None:

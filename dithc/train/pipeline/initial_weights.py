@@ -1,19 +1,24 @@
 """Initial model of a training run: fresh from the seed, or with weights of an earlier run or a file."""
 
+import math
 from pathlib import Path
 from typing import Literal
 
+import numpy as np
 import torch
 
 from dithc.config import training
 from dithc.core.artifacts import CheckpointStore
 from dithc.core.logging import get_logger, user_error
 from dithc.core.tensor_files import read_tensors
-from dithc.latents import Latents
+from dithc.diffusion.restoration import RadialCovariance
+from dithc.engine.comm import Group
+from dithc.latents import Latents, sample_posterior
 from dithc.model import DiT, DiTConfig, adapt_state_dict
 from dithc.train.checkpoints import read_weights
 
 Weights = Literal["ema", "raw"]
+GAUSSIAN_VALUES, MIN_ROWS = 1 << 27, 32  # most values, of at least some tiles
 log = get_logger(__name__)
 
 
@@ -47,11 +52,31 @@ def init_model(
             num_heads=heads,
             conditions=conditions,
             band_groups=groups,
+            gaussian_prediction=settings.gaussian_prediction,
             **settings.block._asdict(),
         )
     count = sum(value.numel() for value in model.parameters())
     log.info(f"{settings.preset} with {count:,} parameters, {model.config.num_tokens} tokens, {num_classes} classes")
     return model
+
+
+def fit_gaussian(model: DiT, latents: Latents, group: Group) -> None:
+    """Set the constants of the Gaussian prediction from clear pixels of train latents, on all ranks to those of the first."""
+    assert model.gaussian is not None
+    state = None
+    if group.rank == 0:
+        rng, rows = np.random.default_rng(0), latents.rows("train")
+        count = max(MIN_ROWS, min(len(rows), GAUSSIAN_VALUES // math.prod(latents.shape)))
+        rows, noise = np.sort(rng.permutation(rows)[:count]), rng.standard_normal((count, *latents.shape), np.float32)
+        views = np.zeros(len(rows), np.int64)
+        x = sample_posterior(latents, rows, views=views, posterior=noise[: len(rows)])  # (n, C, h, w)
+        if "masks" in latents.info:
+            x = np.where(latents.clear(rows, views=views), x, np.nan)
+        state = RadialCovariance.of(x).state()
+        log.info(f"Gaussian prediction: mean and covariance of {len(rows)} train tiles")
+    covariance = RadialCovariance.of_state(group.broadcast_object(state))
+    variance = covariance.spectrum(model.config.size)
+    model.gaussian.fit(mean=covariance.mean, basis=covariance.basis, variance=variance)
 
 
 def start_from_run(model: DiT, manifest: Path, *, weights: Weights, latents: Latents) -> None:

@@ -45,7 +45,9 @@ def test_prediction_is_the_expected_velocity_of_normal_images() -> None:
     """Compare with E[noise - x0 | x_t] of the dense joint distribution, in float64."""
     gaussian = network().gaussian
     assert gaussian is not None
-    waves = torch.kron(BASIS.T.double(), torch.kron(cosines(4), cosines(6)))  # (48, 48), component and cosine by pixel
+    waves = torch.kron(
+        BASIS.T.double().contiguous(), torch.kron(cosines(4), cosines(6))
+    )  # (48, 48), component and cosine by pixel
     covariance = waves.T @ torch.diag(gaussian.variance.double().flatten()) @ waves
     x, t, _ = inputs()
     for image, time, found in zip(x, (t / 1000).tolist(), gaussian(x, t), strict=True):

@@ -86,8 +86,8 @@ def test_empty_version_control_folder_is_rejected(tmp_path: Path, name: str) -> 
     assert name in rejection(tmp_path)
 
 
-def test_error_lists_three_files_and_ignores_operating_system_files(tmp_path: Path) -> None:
-    for name in ("a", "b", "c", "d", ".DS_Store", "Thumbs.db", ".nfs0001"):
+def test_error_lists_three_files_and_ignores_files_of_system_and_qgis(tmp_path: Path) -> None:
+    for name in ("a", "a.tif.aux.xml", "b", "c", "d", ".DS_Store", "Thumbs.db", ".nfs0001"):
         (tmp_path / name).touch()
     assert "got:      a, b, c\n" in rejection(tmp_path)
 

@@ -41,20 +41,10 @@ class GaussianPrediction(nn.Module):
             signal, mean = 1 - noise, self.mean[:, None]  # (N, 1, 1, 1), (C, 1)
             rows, columns = (cosine_matrix(side) for side in x.shape[2:])
             centered = x.float().flatten(2) - signal[..., 0] * mean
-            coefficients = _planes(rows, _products(self.basis.T, centered).reshape(x.shape), columns.T)
+            coefficients = rows @ (self.basis.T @ centered).reshape(x.shape) @ columns.T
             gain = (noise - signal * self.variance) / (signal**2 * self.variance + noise**2)
-            components = _planes(rows.T, gain * coefficients, columns)
-            return (_products(self.basis, components.flatten(2)) - mean).reshape(x.shape)
-
-
-def _planes(left: Tensor, x: Tensor, right: Tensor) -> Tensor:
-    """Return left @ x @ right for each plane of x (N, C, H, W), with bits that do not depend on other planes."""
-    planes = x.flatten(0, 1)
-    return torch.bmm(_products(left, planes), right.expand(len(planes), -1, -1)).reshape(x.shape)
-
-
-def _products(matrix: Tensor, x: Tensor) -> Tensor:
-    return torch.bmm(matrix.expand(len(x), -1, -1), x)
+            components = rows.T @ (gain * coefficients) @ columns
+            return (self.basis @ components.flatten(2) - mean).reshape(x.shape)
 
 
 @lru_cache(maxsize=8)

@@ -393,7 +393,7 @@ class RestorationConfig(Settings):
     members: int = Field(default=16, ge=2, le=1000)
     """Number of samples per scene. Mean, standard deviation and quantiles are computed from them."""
     sampler: Sampler | None = None
-    """Solver of the reverse process as in `evaluations`. If unset, heun for flows and dpm-solver for other runs."""
+    """Solver of the reverse process as in `evaluations`. If unset, euler for flows and dpm-solver for other runs."""
     steps: int = Field(default=30, ge=1, le=1000)
     """Network evaluations per member and window."""
     windows: WindowsConfig = WindowsConfig()
@@ -415,7 +415,7 @@ class RestorationConfig(Settings):
 
     def sampler_for(self, prediction_type: str) -> str | PluginSampler:
         """Return the sampler for a run with this prediction target."""
-        return self.sampler or ("heun" if prediction_type == "flow" else "dpm-solver")
+        return self.sampler or ("euler" if prediction_type == "flow" else "dpm-solver")
 
     def solver(self, prediction_type: str) -> SamplerSpec:
         """Return the properties of the sampler for a run with this prediction target."""

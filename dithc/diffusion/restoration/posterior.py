@@ -29,6 +29,7 @@ MIN_SIGNAL = 0.02
 # to e pi / 2 deviations of the posterior. Smaller values cost iterations. At least `FULL_SIGNAL` counts as signal, also in
 # C: the first steps move an image little, and C of pure noise, with a constant of n pixels, exceeds the range of float32.
 ACCEPTABLE_ERROR, FULL_SIGNAL = 0.01, 0.1
+TIME_POWER, LAST_TIME = 1.5, 0.01  # spacing of a flow; last start of an interval
 
 
 def posterior_denoiser(
@@ -128,30 +129,23 @@ class PosteriorDenoiser:
         self._time = time
 
 
-def restoration_times(objective: Objective, steps: int) -> list[int]:
-    """Return falling timesteps of a sampling run under an observation, dense near the image.
+def restoration_times(objective: Objective, steps: int) -> list[float]:
+    """Return falling timesteps of a sampling run under an observation.
 
-    Observed pixels are known to within their small noise, which equal steps in time do not resolve. The spacing of a
-    flow is even in the fourth root of time, with a last interval of 1 / 1000. Otherwise it is even in the log of the
-    signal-to-noise ratio.
+    Those of a flow are slightly denser near the image, and end with an interval of `LAST_TIME`. Otherwise the spacing is
+    even in the log of the signal-to-noise ratio.
 
     Args:
         objective: Objective of the network.
         steps: Number of timesteps: evaluations, or for heun the number of intervals, half the evaluations.
 
     Raises:
-        UserError: There are more steps than timesteps.
+        UserError: There are more steps than timesteps of the schedule.
     """
     if objective.schedule is not None:
         return [int(step) for step in objective.schedule.respaced(steps, spacing="snr").timesteps.flip(0)]
-    last = int(objective.last)
-    if not 1 <= steps <= last:
-        raise user_error("sampling steps", got=steps, expected=f"1 to {last}", fix="choose another number of steps")
-    roots = torch.linspace(1, last**0.25, steps, dtype=torch.float64) if steps > 1 else torch.tensor([last**0.25])
-    times: list[int] = []
-    for index, time in enumerate((roots**4).round().tolist()):
-        times.append(min(max(int(time), times[-1] + 1 if times else 1), last - steps + index + 1))
-    return times[::-1]
+    roots = torch.linspace(1, LAST_TIME ** (1 / TIME_POWER), steps, dtype=torch.float64)
+    return [objective.last * root**TIME_POWER for root in roots.tolist()]
 
 
 def conditional_mean(observation: Observation, covariance: RadialCovariance, iterations: int = 200) -> Tensor:

@@ -388,8 +388,8 @@ class RestorationConfig(Settings):
     noise: float = Field(default=0.002, gt=0.0, le=1.0)
     """Standard deviation of the noise of observed values, as a share of the range of the band (low to high)."""
     method: Literal["covariance", "jacobian"] = "covariance"
-    """Covariance of the clean image given the noisy image. covariance: from the spectra of the train tiles; jacobian: from
-    derivatives of the network, which takes several times longer."""
+    """Covariance of the clean image given the noisy image. covariance: measured errors of the network on train tiles;
+    jacobian: from derivatives of the network, which takes several times longer."""
     members: int = Field(default=16, ge=2, le=1000)
     """Number of samples per scene. Mean, standard deviation and quantiles are computed from them."""
     sampler: Sampler | None = None

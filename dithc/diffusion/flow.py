@@ -29,7 +29,7 @@ def sample_flow(
     steps: int,
     shape: tuple[int, int, int],
     noise: Noise | Sequence[torch.Generator],
-    times: Sequence[int] | None = None,
+    times: Sequence[float] | None = None,
     clip: float | None = None,
     on_step: Callable[[int, int], None] | None = None,
 ) -> Tensor:
@@ -73,7 +73,7 @@ class FlowContext:
     velocity: Denoise
     steps: int
     noise: Noise
-    times: Sequence[int] | None = None
+    times: Sequence[float] | None = None
     clip: float | None = None
     on_step: Callable[[int, int], None] | None = None
     done: int = 0

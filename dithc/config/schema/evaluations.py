@@ -388,12 +388,12 @@ class RestorationConfig(Settings):
     noise: float = Field(default=0.002, gt=0.0, le=1.0)
     """Standard deviation of the noise of observed values, as a share of the range of the band (low to high)."""
     method: Literal["covariance", "jacobian"] = "covariance"
-    """Covariance of the clean image given the noisy image. covariance: from the spectra of the train tiles; jacobian: from
-    derivatives of the network, which takes several times longer."""
+    """Covariance of the clean image given the noisy image. covariance: measured errors of the network on train tiles;
+    jacobian: from derivatives of the network, which takes several times longer."""
     members: int = Field(default=16, ge=2, le=1000)
     """Number of samples per scene. Mean, standard deviation and quantiles are computed from them."""
     sampler: Sampler | None = None
-    """Solver of the reverse process as in `evaluations`. If unset, heun for flows and dpm-solver for other runs."""
+    """Solver of the reverse process as in `evaluations`. If unset, euler for flows and dpm-solver for other runs."""
     steps: int = Field(default=30, ge=1, le=1000)
     """Network evaluations per member and window."""
     windows: WindowsConfig = WindowsConfig()
@@ -415,7 +415,7 @@ class RestorationConfig(Settings):
 
     def sampler_for(self, prediction_type: str) -> str | PluginSampler:
         """Return the sampler for a run with this prediction target."""
-        return self.sampler or ("heun" if prediction_type == "flow" else "dpm-solver")
+        return self.sampler or ("euler" if prediction_type == "flow" else "dpm-solver")
 
     def solver(self, prediction_type: str) -> SamplerSpec:
         """Return the properties of the sampler for a run with this prediction target."""

@@ -2,8 +2,9 @@
 
 Contents: `Selection`, `Resampling` and `BandGroups` are operators; `Observation` adds the observed numbers and their
 noise. `posterior_denoiser` wraps a network's `denoise` for any sampler, and `restoration_times` chooses its timesteps.
-`RadialCovariance` estimates the covariance of the training data. `project` replaces observed pixels after the last step.
-`conditional_mean` is the mean without a network, a baseline.
+`RadialCovariance` estimates the covariance of the training data, `measure_errors` the covariance of the network's errors.
+`Observation.project` replaces observed pixels after the last step. `conditional_mean` is the mean without a network, a
+baseline.
 
 Invariants:
 
@@ -17,7 +18,8 @@ another covariance C in `posterior.py`.
 """
 
 from dithc.diffusion.restoration.covariance import RadialCovariance
-from dithc.diffusion.restoration.observation import Observation, project
+from dithc.diffusion.restoration.errors import measure_errors
+from dithc.diffusion.restoration.observation import Observation
 from dithc.diffusion.restoration.operators import BandGroups, LinearOperator, Resampling, Selection
 from dithc.diffusion.restoration.posterior import conditional_mean, posterior_denoiser, restoration_times
 
@@ -29,7 +31,7 @@ __all__ = [
     "Resampling",
     "Selection",
     "conditional_mean",
+    "measure_errors",
     "posterior_denoiser",
-    "project",
     "restoration_times",
 ]

@@ -8,8 +8,9 @@ Source: cosine transform of a correlated signal, Ahmed et al. 1974.
 """
 
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, fields, replace
 from typing import Any, Self
 
 import numpy as np
@@ -20,6 +21,17 @@ from torch import Tensor
 
 CHUNK = 16  # tiles per Fourier transform
 FLOOR = 1e-5  # of the spectrum, relative to the variance: sampling errors make small values negative
+
+
+@contextmanager
+def _single_thread() -> Iterator[None]:
+    """Run torch's operators on one thread, because sums and linear algebra have other bits on several."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,6 +53,7 @@ class RadialCovariance:
     offset: Tensor
 
     @classmethod
+    @_single_thread()
     def of(cls, tiles: npt.NDArray[np.floating] | Tensor) -> Self:
         """Estimate the covariance from tiles (n, C, h, w); a few hundred suffice. Pixels with a NaN band are ignored.
 
@@ -61,9 +74,13 @@ class RadialCovariance:
             pairs = pairs + _pair_sums(where.double())
         radial = _radial_fit(products, pairs, lags)  # (C, R)
         offset = radial[:, lags // 2 :].mean(1).clamp(min=0)
-        share = torch.arange(lags, dtype=torch.float64) / lags  # of the range
-        taper = (1 - share) ** 4 * (4 * share + 1)  # Wendland 1995: positive definite in up to three dimensions
-        return cls(mean, basis, (radial - offset[:, None]) * taper, offset)
+        return cls(mean, basis, (radial - offset[:, None]) * _taper(lags), offset)
+
+    def bounded(self) -> Self:
+        """Return the covariance without correlation between distant pixels: the constant decays to 0 within 2 R lags."""
+        lags = self.radial.shape[1]
+        radial = torch.nn.functional.pad(self.radial, (0, lags)) + self.offset[:, None] * _taper(2 * lags)
+        return replace(self, radial=radial, offset=torch.zeros_like(self.offset))
 
     def state(self) -> dict[str, npt.NDArray[np.float64]]:
         """Return the arrays of the covariance by name."""
@@ -123,6 +140,12 @@ def _lag_weights(length: int, lags: int) -> Tensor:
     weights = ((length - lag) * torch.cos(lag * angle) - ends) / length
     weights[:, 1:] *= 2
     return weights
+
+
+def _taper(lags: int) -> Tensor:
+    """Return the positive definite function of Wendland (1995) for up to three dimensions, which ends at `lags`."""
+    share = torch.arange(lags, dtype=torch.float64) / lags  # of the range
+    return (1 - share) ** 4 * (4 * share + 1)
 
 
 def _pair_sums(x: Tensor) -> Tensor:

@@ -40,7 +40,6 @@ class Observation:
         """Return y - A x (N, M) of images x (N, C, H, W)."""
         return self.values.to(x.dtype) - self.operator.apply(x)
 
-
-def project(x: Tensor, observation: Observation) -> Tensor:
-    """Return x (N, C, H, W) with directly observed pixels replaced by their observed values."""
-    return observation.operator.paste(x, observation.values.expand(len(x), -1))
+    def project(self, x: Tensor) -> Tensor:
+        """Return images x (N, C, H, W) with directly observed pixels replaced by their observed values."""
+        return self.operator.paste(x, self.values.expand(len(x), -1))

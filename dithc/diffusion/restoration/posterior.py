@@ -3,10 +3,12 @@
 With x_t = a x + s noise, the network's clean image x^ and an observation y = A x + noise of variance Sy, every rule is
 x' = x^ + C A* (Sy + A C A*)^-1 (y - A x^). The rules differ in C, the covariance of x given x_t.
 Sources: Rozet et al. 2024 (arXiv 2405.13712): C = s^2 / a J, with J the Jacobian of x^ in x_t, exact for an exact network
-(MMPS). Without the Jacobian: C = (Sx^-1 + a^2 / s^2)^-1, exact for normal data of covariance Sx.
+(MMPS). Without the Jacobian: the covariance of the network's errors x^ - x at s / a, measured by `measure_errors`; or
+C = (Sx^-1 + a^2 / s^2)^-1, exact for normal data of covariance Sx.
 Legend: N images, C bands, H, W image, M observed numbers.
 """
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Literal
 
@@ -17,6 +19,7 @@ from dithc.core.logging import user_error
 from dithc.diffusion.guidance import Denoise
 from dithc.diffusion.objective import Objective, parts
 from dithc.diffusion.restoration.covariance import RadialCovariance
+from dithc.diffusion.restoration.errors import LEAST_SIGNAL, errors_at
 from dithc.diffusion.restoration.observation import Observation
 from dithc.diffusion.restoration.solver import Solver
 
@@ -26,9 +29,9 @@ ITERATIONS = {"covariance": 40, "jacobian": 8}
 # Below this signal, errors of the network's Jacobian, divided by the signal, exceed the covariance.
 MIN_SIGNAL = 0.02
 # Acceptable error of a clean image per pixel, relative to s / a. An error of e s / a at each step shifts an image by up
-# to e pi / 2 deviations of the posterior. Smaller values cost iterations. At least `FULL_SIGNAL` counts as signal, also in
-# C: the first steps move an image little, and C of pure noise, with a constant of n pixels, exceeds the range of float32.
-ACCEPTABLE_ERROR, FULL_SIGNAL = 0.01, 0.1
+# to e pi / 2 deviations of the posterior. Smaller values cost iterations. At least `LEAST_SIGNAL` counts as signal.
+ACCEPTABLE_ERROR = 0.01
+TIME_POWER, LAST_TIME = 1.5, 0.01  # spacing of a flow; last start of an interval
 
 
 def posterior_denoiser(
@@ -38,6 +41,7 @@ def posterior_denoiser(
     covariance: RadialCovariance,
     rule: Rule = "covariance",
     iterations: int | None = None,
+    errors: Mapping[float, RadialCovariance] | None = None,
 ) -> "PosteriorDenoiser":
     """Return `denoise(x, t)` of the images given an observation, for any sampler.
 
@@ -52,6 +56,7 @@ def posterior_denoiser(
         covariance: Covariance of the training data.
         rule: C, see the module.
         iterations: Limit of the conjugate gradient iterations per call.
+        errors: Covariances of the network's errors by s / a from `measure_errors`; None for C of normal data.
 
     Raises:
         UserError: The rule is unknown, or the bands do not match the covariance.
@@ -63,7 +68,10 @@ def posterior_denoiser(
         got, fix = observation.operator.shape[0], "estimate the covariance from tiles with the bands of the images"
         raise user_error("bands of the observation", got=got, expected=len(covariance.mean), fix=fix)
     limit = ITERATIONS[rule] if iterations is None else iterations
-    return PosteriorDenoiser(denoise, objective, observation, covariance, by_jacobian=rule == "jacobian", limit=limit)
+    by_jacobian = rule == "jacobian"
+    return PosteriorDenoiser(
+        denoise, objective, observation, covariance, errors=errors, by_jacobian=by_jacobian, limit=limit
+    )
 
 
 class PosteriorDenoiser:
@@ -79,12 +87,12 @@ class PosteriorDenoiser:
         observation: Observation,
         covariance: RadialCovariance,
         *,
+        errors: Mapping[float, RadialCovariance] | None,
         by_jacobian: bool,
         limit: int,
     ) -> None:
         self._denoise, self._objective, self.observation = denoise, objective, observation
-        self._covariance, self._by_jacobian, self._limit = covariance, by_jacobian, limit
-        self._spectrum = covariance.spectrum(observation.operator.shape[1:])
+        self._covariance, self._errors, self._by_jacobian, self._limit = covariance, errors, by_jacobian, limit
         self._time: float | None = None  # of the last call
         self._solver: Solver | None = None
         self._solution: Tensor | None = None
@@ -115,10 +123,10 @@ class PosteriorDenoiser:
     def _prepare(self, time: float, signal: float, noise: float, clean: Tensor) -> None:
         """Compute the solver of a new timestep; discard the solution of another run."""
         if self._solver is None or time != self._time:
-            signal = max(signal, FULL_SIGNAL)
-            spectrum = self._spectrum / (1 + self._spectrum * (signal / noise) ** 2)  # C
-            error = ACCEPTABLE_ERROR * noise / signal
-            self._solver = Solver(self.observation, self._covariance, spectrum.to(clean.dtype), error=error)
+            ratio = noise / max(signal, LEAST_SIGNAL)
+            covariance, spectrum = self._covariance_at(ratio)
+            error = ACCEPTABLE_ERROR * ratio
+            self._solver = Solver(self.observation, covariance, spectrum.to(clean.dtype), error=error)
         if (
             self._time is None
             or time > self._time
@@ -127,37 +135,38 @@ class PosteriorDenoiser:
             self._solution, self.error = None, torch.zeros(0)
         self._time = time
 
+    def _covariance_at(self, ratio: float) -> tuple[RadialCovariance, Tensor]:
+        """Return the basis of C at a ratio s / a, and the spectrum of C, (C, H, W)."""
+        size = self.observation.operator.shape[1:]
+        if self._errors:
+            return errors_at(self._errors, ratio, size)
+        spectrum = self._covariance.spectrum(size)
+        return self._covariance, spectrum / (1 + spectrum / ratio**2)
 
-def restoration_times(objective: Objective, steps: int) -> list[int]:
-    """Return falling timesteps of a sampling run under an observation, dense near the image.
 
-    Observed pixels are known to within their small noise, which equal steps in time do not resolve. The spacing of a
-    flow is even in the fourth root of time, with a last interval of 1 / 1000. Otherwise it is even in the log of the
-    signal-to-noise ratio.
+def restoration_times(objective: Objective, steps: int) -> list[float]:
+    """Return falling timesteps of a sampling run under an observation.
+
+    Those of a flow are slightly denser near the image, and end with an interval of `LAST_TIME`. Otherwise the spacing is
+    even in the log of the signal-to-noise ratio.
 
     Args:
         objective: Objective of the network.
         steps: Number of timesteps: evaluations, or for heun the number of intervals, half the evaluations.
 
     Raises:
-        UserError: There are more steps than timesteps.
+        UserError: There are more steps than timesteps of the schedule.
     """
     if objective.schedule is not None:
         return [int(step) for step in objective.schedule.respaced(steps, spacing="snr").timesteps.flip(0)]
-    last = int(objective.last)
-    if not 1 <= steps <= last:
-        raise user_error("sampling steps", got=steps, expected=f"1 to {last}", fix="choose another number of steps")
-    roots = torch.linspace(1, last**0.25, steps, dtype=torch.float64) if steps > 1 else torch.tensor([last**0.25])
-    times: list[int] = []
-    for index, time in enumerate((roots**4).round().tolist()):
-        times.append(min(max(int(time), times[-1] + 1 if times else 1), last - steps + index + 1))
-    return times[::-1]
+    roots = torch.linspace(1, LAST_TIME ** (1 / TIME_POWER), steps, dtype=torch.float64)
+    return [objective.last * root**TIME_POWER for root in roots.tolist()]
 
 
 def conditional_mean(observation: Observation, covariance: RadialCovariance, iterations: int = 200) -> Tensor:
     """Return the mean (N or 1, C, H, W) of normal data with this covariance, given an observation, in float64."""
     channels, height, width = observation.operator.shape
-    observation = replace(observation, values=observation.values.double())  # C belongs to pure noise, see `FULL_SIGNAL`
+    observation = replace(observation, values=observation.values.double())  # C of pure noise, see `LEAST_SIGNAL`
     mean = covariance.mean.double()[None, :, None, None].expand(1, channels, height, width)
     solver = Solver(observation, covariance, covariance.spectrum((height, width)), error=0.0)
     return mean + solver.update(mean, limit=iterations, tolerance=1e-4)[0]

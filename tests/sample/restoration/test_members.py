@@ -125,8 +125,9 @@ def test_group_held_clean_gives_the_exact_conditional_distribution(
     make_job: Callable[..., RestorationJob], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """B02 is held clean, B03 is observed by its block means, B04 is missing; a gap hides all bands but not B02."""
-    settings = {"coarse": {"B03": 2}, "missing": ["B04"], "noise": 0.02, "steps": 30, "through_clouds": ["B02"]}
+    settings = {"coarse": {"B03": 2}, "missing": ["B04"], "noise": 0.02, "steps": 48, "through_clouds": ["B02"]}
     sampler, scenes = white_prior(make_job(**settings), ("blue", (0,), "modeled"))
+    sampler._errors[(0,), ()] = {}  # exact covariance
     clouds = np.where(scenes._scenes.mask_of(1) == products.Mask.VALID, products.Mask.VALID, products.Mask.CLOUD)
     monkeypatch.setattr(scenes._scenes, "mask_of", lambda scene: clouds)
     block = whole(scenes, 1)

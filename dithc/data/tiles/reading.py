@@ -167,7 +167,7 @@ class Tiles:
 
         columns = {name: [value] for name, value in scene.items()}
         found = Conditions(columns, size=0, added=(), names=()).compute([0], np.array([row]), np.array([column]))
-        known = found | {CLOUD["column"]: [0.0]}
+        known = {"gsd_m": columns.get("gsd_m", [None])} | found | {CLOUD["column"]: [0.0]}
         ready = [apply_map(known.get(entry["column"], [None]), entry) for entry in info["conditions"]]
         return network_inputs(info["conditions"], np.stack(ready, axis=1).astype(np.float32))
 

@@ -10,8 +10,7 @@ Invariants:
 
 - All values are in the scaled units of the images. Operators and noise are linear and independent of the images.
 - Images of a batch do not influence each other.
-- A covariance of R lags is continued by R pixels beyond the image, so that opposite borders are uncorrelated. Within R
-  pixels of a border, the default rule assumes that the noisy image is also known outside.
+- A covariance multiplies cosine coefficients, so that an image continues as its mirror image beyond its border.
 
 Extending: an operator is a subclass of `LinearOperator`; its `gains` only affect the number of iterations. A rule is
 another covariance C in `posterior.py`.

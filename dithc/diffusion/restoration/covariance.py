@@ -91,6 +91,7 @@ class RadialCovariance:
         """Return the covariance of arrays from `state`."""
         return cls(**{field.name: torch.as_tensor(state[field.name], dtype=torch.float64) for field in fields(cls)})
 
+    @_single_thread()
     def spectrum(self, size: tuple[int, int]) -> Tensor:
         """Return the variance of each cosine coefficient of images of a size, float64 (C, H, W)."""
         rows, columns = (_lag_weights(side, self.radial.shape[1]) for side in size)  # (H, r), (W, r)

@@ -39,7 +39,7 @@ def measure_errors(
     known = images.isfinite().all(1, keepdim=True)  # (n, 1, H, W)
     clean = torch.where(known, images, 0.0)
     signals, noises = (part.tolist() for part in objective.signal_and_noise(torch.tensor(times)))
-    usable = [number for number, signal in enumerate(signals) if signal >= LEAST_SIGNAL] or [len(times) - 1]
+    usable = [number for number, signal in enumerate(signals) if signal >= 0.99 * LEAST_SIGNAL] or [len(times) - 1]
     measured = {}
     for draw, place in enumerate(torch.linspace(0, len(usable) - 1, min(LEVELS, len(usable))).round().int().tolist()):
         number = usable[place]

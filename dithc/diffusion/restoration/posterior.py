@@ -32,7 +32,7 @@ MIN_SIGNAL = 0.02
 # Acceptable error of a clean image per pixel, relative to s / a. An error of e s / a at each step shifts an image by up
 # to e pi / 2 deviations of the posterior. Smaller values cost iterations. At least `LEAST_SIGNAL` counts as signal.
 ACCEPTABLE_ERROR = 0.01
-NOISE_RATIOS = 1 / LEAST_SIGNAL, 0.015  # s / a of a flow after pure noise, and of the last timestep
+NOISE_RATIOS = 1 / LEAST_SIGNAL - 1, 0.015  # s / a of a flow after pure noise, and of the last timestep
 
 
 def posterior_denoiser(
@@ -124,6 +124,7 @@ class PosteriorDenoiser:
     def _prepare(self, time: float, signal: float, noise: float, clean: Tensor) -> None:
         """Compute the solver of a new timestep; discard the solution of another run."""
         if self._solver is None or time != self._time:
+            self._solver = None  # frees its memory
             ratio = noise / max(signal, LEAST_SIGNAL)
             covariance, spectrum = self._covariance_at(ratio)
             error = ACCEPTABLE_ERROR * ratio
@@ -168,7 +169,8 @@ def restoration_times(objective: Objective, steps: int) -> list[float]:
 def conditional_mean(observation: Observation, covariance: RadialCovariance, iterations: int = 200) -> Tensor:
     """Return the mean (N or 1, C, H, W) of normal data with this covariance, given an observation, in float64."""
     channels, height, width = observation.operator.shape
-    observation = replace(observation, values=observation.values.double())  # C of pure noise, see `LEAST_SIGNAL`
+    # In float64, because C of pure noise has a constant of all pixels, which exceeds the precision of float32.
+    observation = replace(observation, values=observation.values.double())
     mean = covariance.mean.double()[None, :, None, None].expand(1, channels, height, width)
     solver = Solver(observation, covariance, covariance.spectrum((height, width)), error=0.0)
     return mean + solver.update(mean, limit=iterations, tolerance=1e-4)[0]

@@ -18,7 +18,7 @@ from dithc.model import DiT, DiTConfig, adapt_state_dict
 from dithc.train.checkpoints import read_weights
 
 Weights = Literal["ema", "raw"]
-GAUSSIAN_VALUES, MIN_ROWS = 1 << 27, 32  # most values, of at least some tiles
+GAUSSIAN_VALUES, MIN_ROWS = 1 << 25, 32  # most values, of at least some tiles
 log = get_logger(__name__)
 
 
@@ -67,9 +67,10 @@ def fit_gaussian(model: DiT, latents: Latents, group: Group) -> None:
     if group.rank == 0:
         rng, rows = np.random.default_rng(0), latents.rows("train")
         count = max(MIN_ROWS, min(len(rows), GAUSSIAN_VALUES // math.prod(latents.shape)))
-        rows, noise = np.sort(rng.permutation(rows)[:count]), rng.standard_normal((count, *latents.shape), np.float32)
+        rows = np.sort(rng.permutation(rows)[:count])
         views = np.zeros(len(rows), np.int64)
-        x = sample_posterior(latents, rows, views=views, posterior=noise[: len(rows)])  # (n, C, h, w)
+        noise = rng.standard_normal((len(rows), *latents.shape), np.float32)
+        x = sample_posterior(latents, rows, views=views, posterior=noise)  # (n, C, h, w)
         if "masks" in latents.info:
             x = np.where(latents.clear(rows, views=views), x, np.nan)
         state = RadialCovariance.of(x).state()

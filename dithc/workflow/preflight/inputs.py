@@ -130,7 +130,8 @@ def _gaps(graph: ExperimentGraph, rules: Set[str]) -> Iterator[str]:
         graph.experiment.restorations.items() if "restore" in rules and "ingest" not in rules else ()
     ):
         dataset = restoration.gap_source
-        if dataset is not None and not products.Scenes(Path(graph.path("scenes", dataset)).parent).has_gaps:
+        scenes = None if dataset is None else Path(graph.path("scenes", dataset))
+        if scenes is not None and scenes.exists() and not products.Scenes(scenes.parent).has_gaps:
             yield f"restorations.{name}.hide.dataset: the scenes of {dataset} have neither clouds nor pixels without data"
 
 

@@ -11,11 +11,9 @@ from itertools import pairwise
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from dithc.core.logging import user_error
 
-LEVELS, TINY = 5, 1e-3  # of `_Fill`
 KERNEL_RADIUS = 4.5  # in standard deviations
 
 
@@ -45,14 +43,6 @@ class LinearOperator(ABC):
         for unobserved bands. Masks are ignored.
         """
 
-    def extend(self, y: Tensor) -> Tensor:
-        """Return A0* of numbers y (N, M) that are continued smoothly into gaps, A0 being the operator without gaps."""
-        return self.adjoint(y)
-
-    def restrict(self, x: Tensor) -> Tensor:
-        """Return the product (N, M) of images x and the adjoint of `extend`."""
-        return self.apply(x)
-
     def paste(self, x: Tensor, y: Tensor) -> Tensor:
         """Return x (N, C, H, W) with directly observed pixels replaced by their numbers in y (N, M)."""
         return x
@@ -67,21 +57,12 @@ class Selection(LinearOperator):
         self.shape = channels, height, width
         self._index = mask.flatten().nonzero()[:, 0]  # (M)
         self.size = len(self._index)
-        is_same = bool((mask == mask[:1]).all())
-        self._fill = None if bool(mask.all()) else _Fill(mask[:1] if is_same else mask)
 
     def apply(self, x: Tensor) -> Tensor:
         return x.flatten(1).index_select(1, self._index)
 
     def adjoint(self, y: Tensor) -> Tensor:
         return y.new_zeros(len(y), math.prod(self.shape)).index_copy_(1, self._index, y).reshape(-1, *self.shape)
-
-    def extend(self, y: Tensor) -> Tensor:
-        x = self.adjoint(y)
-        return x if self._fill is None else self._fill.apply(x)
-
-    def restrict(self, x: Tensor) -> Tensor:
-        return self.apply(x if self._fill is None else self._fill.adjoint(x))
 
     def row_norms(self) -> Tensor:
         return torch.ones(self.size, dtype=torch.float64)
@@ -92,40 +73,6 @@ class Selection(LinearOperator):
 
     def paste(self, x: Tensor, y: Tensor) -> Tensor:
         return x.flatten(1).index_copy(1, self._index, y.to(x.dtype)).reshape(x.shape)
-
-
-class _Fill:
-    """Smooth continuation of images into the gaps of a mask, bool (1 or C, H, W): interpolated means of larger pixels."""
-
-    def __init__(self, mask: Tensor) -> None:
-        """Compute the observed share of pixels that double in size from level to level."""
-        self._pad = -mask.shape[2] % (1 << LEVELS), -mask.shape[1] % (1 << LEVELS)
-        self._shares = [functional.pad(mask[None].float(), (0, self._pad[0], 0, self._pad[1]))]
-        for _ in range(LEVELS):
-            self._shares.append(functional.avg_pool2d(self._shares[-1], 2))
-
-    def apply(self, x: Tensor) -> Tensor:
-        """Return x (N, C, H, W), 0 in gaps, with filled gaps."""
-        levels = [functional.pad(x, (0, self._pad[0], 0, self._pad[1]))]
-        for _ in range(LEVELS):
-            levels.append(functional.avg_pool2d(levels[-1], 2))
-        filled = levels[-1] / self._shares[-1].clamp(min=TINY)
-        for level, share in zip(levels[-2::-1], self._shares[-2::-1], strict=True):
-            filled = level + (1 - share) * functional.interpolate(filled, scale_factor=2, mode="bilinear")
-        return filled[:, :, : x.shape[2], : x.shape[3]].to(x.dtype)
-
-    def adjoint(self, x: Tensor) -> Tensor:
-        """Return the product of x (N, C, H, W) and the adjoint of `apply`."""
-        filled, levels = functional.pad(x, (0, self._pad[0], 0, self._pad[1])), []
-        for share in self._shares[:-1]:
-            levels.append(filled)
-            fine, coarse = filled.shape[2:], (*filled.shape[:2], filled.shape[2] // 2, filled.shape[3] // 2)
-            part = (1 - share) * filled
-            filled = torch.ops.aten.upsample_bilinear2d_backward(part, fine, coarse, False, None, None)
-        filled = filled / self._shares[-1].clamp(min=TINY)
-        for level in reversed(levels):
-            filled = level + functional.interpolate(filled, scale_factor=2) / 4
-        return filled[:, :, : x.shape[2], : x.shape[3]].to(x.dtype)
 
 
 class Resampling(LinearOperator):
@@ -164,12 +111,6 @@ class Resampling(LinearOperator):
 
     def adjoint(self, y: Tensor) -> Tensor:
         return self._rows.T.to(y.dtype) @ self._valid.adjoint(y) @ self._columns.to(y.dtype)
-
-    def extend(self, y: Tensor) -> Tensor:
-        return self._rows.T.to(y.dtype) @ self._valid.extend(y) @ self._columns.to(y.dtype)
-
-    def restrict(self, x: Tensor) -> Tensor:
-        return self._valid.restrict(self._rows.to(x.dtype) @ x @ self._columns.T.to(x.dtype))
 
     def row_norms(self) -> Tensor:
         norms = self._rows.square().sum(1)[:, None] * self._columns.square().sum(1)  # (h, w)
@@ -225,12 +166,6 @@ class BandGroups(LinearOperator):
 
     def adjoint(self, y: Tensor) -> Tensor:
         return self._joined([operator.adjoint(y[:, span]) for operator, span in self._parts()])
-
-    def extend(self, y: Tensor) -> Tensor:
-        return self._joined([operator.extend(y[:, span]) for operator, span in self._parts()])
-
-    def restrict(self, x: Tensor) -> Tensor:
-        return torch.cat([operator.restrict(x.index_select(1, bands)) for bands, operator in self._groups], dim=1)
 
     def _parts(self) -> list[tuple[LinearOperator, slice]]:
         return [(operator, span) for (_, operator), span in zip(self._groups, self._spans, strict=True)]

@@ -77,10 +77,10 @@ class Solver:
 
     def _precondition(self, residual: Tensor) -> Tensor:
         operator = self._observation.operator
-        x = operator.extend(residual)
+        x = operator.adjoint(residual)
         if self._inverse is None:
-            return operator.restrict(self._covariance.filter(x, self._filter))
-        return operator.restrict(self._multiply_inverse(x))
+            return operator.apply(self._covariance.filter(x, self._filter))
+        return operator.apply(self._multiply_inverse(x))
 
     def _multiply_inverse(self, x: Tensor) -> Tensor:
         """Multiply the cosine coefficients of x (N, C, H, W) by the inverses of band pairs, up to their last column."""

@@ -37,7 +37,7 @@ class Rearranged(Codec):
 
 
 def test_members_have_the_distribution_of_the_prior_in_a_gap(make_job: Callable[..., RestorationJob]) -> None:
-    job = make_job(members=16, steps=24)
+    job = make_job(members=16, steps=48)
     sampler, scenes = white_prior(job)
     codec, of_pixels, info = Rearranged(scenes.info), sampler._predict, Tiles(job.tiles.parent).info
     variances, basis = np.linalg.eigh(np.kron(BAND_COVARIANCE, np.eye(4)))

@@ -73,12 +73,11 @@ def finish(process: "subprocess.Popen[str]", *, timeout: float = 600) -> str:
 @needs_two_cpus
 @pytest.mark.slow
 def test_four_processes_with_two_threads_each_share_two_cores():
-    first = start(2, CPUS[:2])
-    assert first.stdout is not None
-    assert first.stdout.readline() == "right\n"
-    logs = [finish(process) for process in [start(2, CPUS[:2]) for _ in range(3)]]
-    first.communicate(timeout=600)
-    assert all("another process of dithc has pinned threads to CPU(s)" in log for log in logs)
+    processes = [start(2, CPUS[:2]) for _ in range(4)]
+    assert [process.stdout.readline() for process in processes if process.stdout] == ["right\n"] * 4
+    logs = [process.communicate(timeout=600)[1] for process in processes]
+    # All four were alive together, so only one process can have found both CPUs unclaimed. Another test may hold them too.
+    assert sum("another process of dithc has pinned threads to CPU(s)" in log for log in logs) >= 3, logs
 
 
 @pytest.mark.slow

@@ -30,6 +30,14 @@ class BandLevels:
             self._group[list(bands)] = number
             self._is_modeled[list(bands)] = role == "modeled"
 
+    def of(self, t: Tensor, y: Tensor) -> Tensor:
+        """Return the level of each band (N, C), or (N, 1) without groups, from timesteps t (N) and conditions y (N, ...)."""
+        own = t[:, None]
+        if not self._num_groups:
+            return own
+        groups = y[:, -self._num_groups :]  # (N, G)
+        return torch.cat([own, torch.where(groups.isnan(), own, groups)], dim=1)[:, self._group]
+
     def noisy(
         self,
         objective: Objective,
@@ -57,8 +65,7 @@ class BandLevels:
         if not self._num_groups:
             x_t = objective.noisy(x, t, noise)
             return x_t if visible is None else objective.hide(x_t, noise, visible), visible, weight
-        own, groups = t[:, None], y[:, -self._num_groups :]  # (N, 1), (N, G)
-        levels = torch.cat([own, torch.where(groups.isnan(), own, groups)], dim=1)[:, self._group]  # (N, C)
+        levels = self.of(t, y)  # (N, C)
         x_t, is_clean = objective.noisy(x, levels, noise), levels == 0
         counts = self._is_modeled & ~is_clean  # (N, C)
         share = (counts * (counts.shape[1] / counts.sum(1, keepdim=True).clamp(min=1)))[:, :, None, None]

@@ -38,6 +38,7 @@ class _Source(NamedTuple):
     parts: int  # 1: the head predicts noise; 2: noise and sigma
     num_classes: int
     has_null: bool
+    groups: tuple[training.BandGroup, ...]
 
     def keeps_all(self, channels: int) -> bool:
         return self.channels == channels and self.kept == list(range(channels))
@@ -124,7 +125,8 @@ def _inspect(
         raise _mismatch_error("output channels", got=out, expected=f"{channels}, or {2 * channels} with learned sigma")
     has_null = source is None or source.null_label is not None
     kept = list(kept or range(min(channels, new_channels)))
-    return _Source(channels, kept, out // channels, state[LABELS].shape[0] - has_null, has_null)
+    groups = () if source is None else source.band_groups
+    return _Source(channels, kept, out // channels, state[LABELS].shape[0] - has_null, has_null, groups)
 
 
 def _adapt_conditions(state: Mapping[str, Tensor], target: State) -> tuple[State, list[str]]:
@@ -200,13 +202,13 @@ def _adapt_positions(state: State, target: State, new: DiTConfig, old: _Source) 
 
 def _adapt_gaussian(state: State, target: State, new: DiTConfig, old: _Source) -> list[str]:
     constants = {key: value for key, value in target.items() if key.startswith(GAUSSIAN)}
-    is_kept = old.keeps_all(new.in_channels) and all(
-        state[key].shape == value.shape for key, value in constants.items()
-    )
-    if is_kept or not constants:
+    is_kept = old.keeps_all(new.in_channels) and {bands for _, bands, _ in old.groups} == {
+        bands for _, bands, _ in new.band_groups
+    }
+    if not constants or (is_kept and all(state[key].shape == value.shape for key, value in constants.items())):
         return []
     state |= {key: value.clone() for key, value in constants.items()}
-    return ["Gaussian prediction estimated for the new channels and size"]
+    return ["Gaussian prediction estimated for the new channels, groups and size"]
 
 
 def _describe(old: _Source, new: int) -> str:

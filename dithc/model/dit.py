@@ -44,7 +44,8 @@ class DiT(nn.Module):
         rotary = rotary_tables(config.head_width, config.grid) if config.position_embedding == "rope" else (None, None)
         self.blocks = nn.ModuleList(Block(config, rotary) for _ in range(config.depth))
         self.final_layer = FinalLayer(width, config.patch_size**2 * config.out_channels, rms=config.norm == "rms")
-        self.gaussian = GaussianPrediction(config.in_channels, config.size) if config.gaussian_prediction else None
+        gaussian = GaussianPrediction(config.in_channels, config.size, config.band_groups)
+        self.gaussian = gaussian if config.gaussian_prediction else None
         initialize(self)
 
     @classmethod
@@ -78,12 +79,12 @@ class DiT(nn.Module):
         for block in self.blocks:
             tokens = block(tokens, c)  # (N, T, D)
         patches = self.final_layer(tokens, c)  # (N, T, p*p*out)
-        return self.image(patches, x, t)
+        return self.image(patches, x, t, y)
 
-    def image(self, patches: Tensor, x: Tensor, t: Tensor) -> Tensor:
+    def image(self, patches: Tensor, x: Tensor, t: Tensor, y: Tensor) -> Tensor:
         """Return the output (N, out, height, width) of patches (N, T, p*p*out), with the Gaussian prediction if any."""
         output = hcops.vector.unpatchify(patches, self.config.grid[0], self.config.patch_size)
-        return output if self.gaussian is None else output + self.gaussian(x, t)
+        return output if self.gaussian is None else output + self.gaussian(x, t, y)
 
 
 class Block(nn.Module):

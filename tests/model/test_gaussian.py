@@ -49,8 +49,8 @@ def test_prediction_is_the_expected_velocity_of_normal_images() -> None:
         BASIS.T.double().contiguous(), torch.kron(cosines(4), cosines(6))
     )  # (48, 48), component and cosine by pixel
     covariance = waves.T @ torch.diag(gaussian.variance.double().flatten()) @ waves
-    x, t, _ = inputs()
-    for image, time, found in zip(x, (t / 1000).tolist(), gaussian(x, t), strict=True):
+    x, t, y = inputs()
+    for image, time, found in zip(x, (t / 1000).tolist(), gaussian(x, t, y), strict=True):
         total = (1 - time) ** 2 * covariance + time**2 * torch.eye(48)
         solved = torch.linalg.solve(total, image.double().flatten() - (1 - time) * 0.3)
         expected = time * solved - 0.3 - (1 - time) * covariance @ solved
@@ -63,10 +63,10 @@ def test_output_is_the_sum_in_training_and_sampling_with_bits_independent_of_the
     alone = DiT(DiTConfig(**CONFIG.described() | {"gaussian_prediction": False}))
     alone.load_state_dict({key: value for key, value in model.state_dict().items() if not key.startswith("gaussian.")})
     with torch.no_grad():
-        torch.testing.assert_close(model(x, t, y), alone(x, t, y) + model.gaussian(x, t), rtol=0, atol=1e-6)
+        torch.testing.assert_close(model(x, t, y), alone(x, t, y) + model.gaussian(x, t, y), rtol=0, atol=1e-6)
     denoise = ParallelDenoiser(model.eval())
     torch.testing.assert_close(denoise(x, t, y), model(x, t, y), rtol=0, atol=1e-5)
-    assert torch.equal(model.gaussian(x, t)[1:2], model.gaussian(x[1:2], t[1:2]))
+    assert torch.equal(model.gaussian(x, t, y)[1:2], model.gaussian(x[1:2], t[1:2], y[1:2]))
 
 
 def test_fine_tuning_keeps_the_constants_of_equal_channels_and_estimates_others() -> None:

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from scipy.fft import dct
 from torch import Tensor
 
 from dithc.config import training
@@ -105,8 +106,36 @@ def test_masks_of_a_batch_are_the_gaps_of_its_tiles_and_of_turned_train_tiles(ar
     assert abs(float(hidden[complete].double().mean()) - SHARE / 2) < 5 * 0.5 / int(complete.sum()) ** 0.5
 
 
-def exact_loss(predict: str, model: torch.nn.Module, images: Any) -> Tensor:
-    """Return the loss of a batch in float64, by pixel, without `dithc.diffusion`: a hidden pixel has its own time."""
+class Normal:
+    """Normal images (4, 8, 8) whose groups of bands are independent: parameters, and exact prediction in float64."""
+
+    def __init__(self) -> None:
+        draws = np.random.default_rng(3)
+        self.mean, self.basis, self.variance = draws.normal(size=4), np.eye(4), draws.uniform(20, 60, (4, SIDE, SIDE))
+        self.basis[:2, :2] = [[0.8, 0.6], [-0.6, 0.8]]
+        cosines = dct(np.eye(SIDE), axis=0, norm="ortho")  # frequency by pixel
+        waves = np.kron(self.basis, np.kron(cosines, cosines).T)  # band and pixel by component and frequency
+        self.covariance = waves @ np.diag(self.variance.ravel()) @ waves.T
+
+    def velocity(self, x: Tensor, own: Tensor, visible: Tensor) -> Tensor:
+        """Return E[noise - x0] (N, 4, 8, 8) given the visible pixels; the noise of hidden pixels is known."""
+        mean = torch.from_numpy(np.repeat(self.mean, SIDE**2))
+        own, visible = (part.expand(x.shape).flatten(1) for part in (own, visible))
+        found = []
+        for image, level, seen in zip(x.flatten(1), own, visible, strict=True):
+            centered = torch.where(seen, image - (1 - level) * mean, 0.0)
+            total = (1 - level)[:, None] * torch.from_numpy(self.covariance) * (1 - level) + torch.diag(level**2)
+            solved = torch.linalg.solve(total, centered)
+            clean = mean + torch.from_numpy(self.covariance) @ ((1 - level) * solved)
+            found.append(torch.where(seen, level * solved, image) - clean)
+        return torch.stack(found).reshape(x.shape)
+
+
+def exact_loss(predict: str, model: torch.nn.Module, images: Any, normal: Normal | None = None) -> Tensor:
+    """Return the loss of a batch in float64, by pixel, without `dithc.diffusion`: a hidden pixel has its own time.
+
+    The prediction for `normal` images is added to that of the model, for a flow.
+    """
     alpha_bar = torch.from_numpy(np.cumprod(1 - np.linspace(1e-4, 2e-2, 1000)))
     x, noise, visible, weight = images.x.double(), images.noise.double(), images.visible, images.weight.double()
     if predict == "flow":
@@ -122,24 +151,33 @@ def exact_loss(predict: str, model: torch.nn.Module, images: Any) -> Tensor:
         kept = torch.where(images.visible, alpha_bar[images.t.long()].reshape(-1, 1, 1, 1), alpha_bar[-1])
         alpha, sigma = kept.sqrt(), (1 - kept).sqrt()
         target = noise if predict == "noise" else alpha * noise - sigma * x
-    errors = (target - model(alpha * x * visible + sigma * noise, images.t, images.y)) ** 2
+    x_t = alpha * x * visible + sigma * noise
+    if normal is not None:
+        target = target - normal.velocity(x_t, own, visible)
+    errors = (target - model(x_t, images.t, images.y)) ** 2
     return (errors * weight).mean()
 
 
-@pytest.mark.parametrize("predict", ["groups", "flow", "v", "noise"])
+@pytest.mark.parametrize("predict", ["normal groups", "normal flow", "groups", "flow", "v", "noise"])
 def test_masked_loss_and_gradient_match_float64_and_ignore_unclear_pixels(archive: Path, predict: str):
-    groups, given = (CHANNELS, list(GROUPS.values())) if predict == "groups" else ((), [])
-    predict = predict.replace("groups", "flow")
+    normal = Normal() if "normal" in predict else None
+    groups, given = (CHANNELS, list(GROUPS.values())) if "groups" in predict else ((), [])
+    predict = predict.replace("groups", "flow").removeprefix("normal ")
     settings = {"objective": {"prediction_type": predict}, "model": FLOW["model"], "global_batch_size": 12}
     run = training.RunConfig(dataset="toy", masked_training={}, max_grad_norm=None, **settings)
-    model, exact = (network(learn_sigma=False, band_groups=groups) for _ in range(2))
+    model, exact = (
+        network(learn_sigma=False, band_groups=groups, gaussian_prediction=is_added)
+        for is_added in (normal is not None, False)
+    )
+    if normal is not None:
+        model.gaussian.fit(**{name: torch.from_numpy(getattr(normal, name)) for name in ("mean", "basis", "variance")})
     drawn = [training.BandGroupConfig.model_validate(group) for group in given]
     images = batches(archive, size=12, predict=predict, groups=drawn).batch(3)
     if groups:
         images.y[0, 1] = 300.0
     assert (images.weight == 0).any()
     assert (~images.visible & (images.weight > 0)).any()
-    truth = exact_loss(predict, exact.double(), images)
+    truth = exact_loss(predict, exact.double(), images, normal)
     truth.backward()
     trainer = trainer_of(run, model)
 
@@ -269,7 +307,7 @@ def test_fine_tuning_with_conditions_starts_from_the_outputs_of_its_start_run(jo
 def incomplete_job(job: Any, archive: Path, store: str, **changes: Any) -> Any:
     settings = {"masked_training": {"hidden_share": SHARE}, "conditions": ["place", "sun"], "validate_every": 2}
     settings["band_groups"] = GROUPS
-    return job(store, latents=archive, **FLOW, **settings | changes)
+    return job(store, latents=archive, **FLOW | settings | changes)
 
 
 def test_resumed_run_has_the_same_bits_and_losses_of_clear_pixels(job: Any, archive: Path):
@@ -283,9 +321,9 @@ def test_resumed_run_has_the_same_bits_and_losses_of_clear_pixels(job: Any, arch
 
 
 def test_gaussian_prediction_has_the_mean_of_clear_pixels_also_after_a_resume(job: Any, archive: Path):
-    settings = {**FLOW, "latents": archive, "model": FLOW["model"] | {"gaussian_prediction": True}}
-    whole, resumed = (job(store, **settings) for store in ("whole", "cut"))
-    for one in (whole, job("cut", until=4, **settings), resumed):
+    settings = {"model": FLOW["model"] | {"gaussian_prediction": True}}
+    whole, resumed = (incomplete_job(job, archive, store, **settings) for store in ("whole", "cut"))
+    for one in (whole, incomplete_job(job, archive, "cut", until=4, **settings), resumed):
         train(one, Group())
     assert_equal(tensors_of(resumed), tensors_of(whole))
     latents = Latents(archive.parent)
@@ -293,6 +331,9 @@ def test_gaussian_prediction_has_the_mean_of_clear_pixels_also_after_a_resume(jo
     clear_mean = images[images < CLOUD].mean(dtype=np.float64)
     for kind in ("raw", "ema"):
         np.testing.assert_allclose(weights_of(whole, kind)["gaussian.mean"], clear_mean, atol=1e-3)
+        basis = weights_of(whole, kind)["gaussian.basis"]
+        np.testing.assert_allclose(abs(basis[:2, :2]), 0.5**0.5, rtol=1e-3)  # red and nir are equal
+        np.testing.assert_array_equal(abs(basis[2:]), np.eye(4)[2:])
 
 
 @pytest.mark.slow

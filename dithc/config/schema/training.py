@@ -225,11 +225,6 @@ class RunConfig(Settings):
             )
         if predict != "flow" and self.model.gaussian_prediction:
             yield "`model.gaussian_prediction` is the prediction of a flow: set `objective.prediction_type: flow`"
-        if self.model.gaussian_prediction and (self.band_groups or self.masked_training is not None):
-            yield (
-                "`model.gaussian_prediction` requires equal noise in all pixels and bands: leave `band_groups` and "
-                "`masked_training` out"
-            )
         if predict == "flow" and self.model.learn_sigma:
             yield "`objective.prediction_type` flow does not predict a variance: set `model.learn_sigma: false`"
         if predict != "noise" and self.init_from_file is not None:

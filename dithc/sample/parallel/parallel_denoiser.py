@@ -78,7 +78,7 @@ class ParallelDenoiser:
                 whole: Tensor = self.model(x, t, y)
                 return whole.float()
             if self._pipeline is not None:
-                return self.model.image(self._pipeline(x, t, y), x, t)
+                return self.model.image(self._pipeline(x, t, y), x, t, y)
             try:
                 strip = self._forward_tokens(x, t, y)
             except ValueError as error:
@@ -86,7 +86,7 @@ class ParallelDenoiser:
                     raise
                 raise lost_rank_error(error, lost) from error
             patches = self._tokens.all_gather(strip, self._lengths, dim=1)  # (n, T, p*p*out)
-            return self.model.image(patches, x, t).float()
+            return self.model.image(patches, x, t, y).float()
 
     def _forward_tokens(self, x: Tensor, t: Tensor, y: Tensor) -> Tensor:
         model, blocks = self.model, self._blocks

@@ -63,7 +63,7 @@ def init_model(
 def fit_gaussian(model: DiT, latents: Latents, group: Group) -> None:
     """Set the constants of the Gaussian prediction from clear pixels of train latents, on all ranks to those of the first."""
     assert model.gaussian is not None
-    state = None
+    constants = None
     if group.rank == 0:
         rng, rows = np.random.default_rng(0), latents.rows("train")
         count = max(MIN_ROWS, min(len(rows), GAUSSIAN_VALUES // math.prod(latents.shape)))
@@ -73,11 +73,18 @@ def fit_gaussian(model: DiT, latents: Latents, group: Group) -> None:
         x = sample_posterior(latents, rows, views=views, posterior=noise)  # (n, C, h, w)
         if "masks" in latents.info:
             x = np.where(latents.clear(rows, views=views), x, np.nan)
-        state = RadialCovariance.of(x).state()
+        channels, size = range(model.config.in_channels), model.config.size
+        grouped = [list(bands) for _, bands, _ in model.config.band_groups]
+        mean, basis = np.empty(len(channels)), np.zeros((len(channels), len(channels)))
+        variance = np.empty((len(channels), *size))
+        for bands in ([band for band in channels if not any(band in own for own in grouped)], *grouped):
+            covariance = RadialCovariance.of(x[:, bands])
+            mean[bands], variance[bands] = covariance.mean, covariance.spectrum(size)
+            basis[np.ix_(bands, bands)] = covariance.basis
+        constants = {"mean": mean, "basis": basis, "variance": variance}
         log.info(f"Gaussian prediction: mean and covariance of {len(rows)} train tiles")
-    covariance = RadialCovariance.of_state(group.broadcast_object(state))
-    variance = covariance.spectrum(model.config.size)
-    model.gaussian.fit(mean=covariance.mean, basis=covariance.basis, variance=variance)
+    values = group.broadcast_object(constants)
+    model.gaussian.fit(**{name: torch.from_numpy(value) for name, value in values.items()})
 
 
 def start_from_run(model: DiT, manifest: Path, *, weights: Weights, latents: Latents) -> None:

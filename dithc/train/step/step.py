@@ -149,6 +149,9 @@ class Trainer:
         with autocast_context(self.run):
             output: Tensor = self.strategy.module(x_t, batch.t, batch.y)  # (N, C or 2C, h, w)
         offset = None if self.guide is None or null is None else self.guide.offset(output, *null)  # (N, C, h, w)
+        if visible is not None and (gaussian := self.state.model.gaussian) is not None:
+            hidden = gaussian.hidden_offset(x_t, batch.t, batch.y, visible)
+            offset = hidden if offset is None else offset + hidden
         inputs = {"x0": batch.x, "x_t": x_t, "t": batch.t, "noise": batch.noise}
         return training_loss(
             output, objective=self.objective, **inputs, offset=offset, visible=visible, weight=weight

@@ -15,7 +15,6 @@ from dithc.diffusion.restoration.observation import Observation
 Multiply = Callable[[Tensor], Tensor]
 
 TOLERANCE = 0.1  # errors of clean images below a tenth of s / a
-TINY = 1e-30
 SUM_LENGTH = 4096
 CHUNK = 1 << 14  # cosines per batch of matrix inverses
 
@@ -43,7 +42,7 @@ class Solver:
         sums, counts = (operator.adjoint(part[None]).sum((0, 2, 3)) for part in (variance, torch.ones_like(variance)))
         gains = operator.gains()  # (C, H, W)
         noise = torch.where(counts > 0, sums / counts.clamp(min=1), 1)[:, None, None]  # (C, 1, 1)
-        self._inverse: list[list[Tensor]] | None = None  # by two bands, (H, columns)
+        self._inverse: dict[tuple[int, int], Tensor] | None = None
         if torch.equal(gains, gains[:1].expand_as(gains)) and torch.allclose(noise, noise[:1]):
             # A commutes with the basis: the components are separate.
             inverse = 1 / (gains**2 * (gains**2 * spectrum + noise))
@@ -83,32 +82,36 @@ class Solver:
         return operator.apply(self._multiply_inverse(x))
 
     def _multiply_inverse(self, x: Tensor) -> Tensor:
-        """Multiply the cosine coefficients of x (N, C, H, W) by the inverses of band pairs, up to their last column."""
+        """Multiply the cosine coefficients of x (N, C, H, W) by the inverses of band pairs."""
         assert self._inverse is not None
         coefficients, result = cosines(x), torch.zeros_like(x)
-        for band, row in enumerate(self._inverse):
-            for other, inverse in enumerate(row):
-                columns = inverse.shape[1]
-                result[:, band, :, :columns].addcmul_(inverse, coefficients[:, other, :, :columns])
+        for (band, other), inverse in self._inverse.items():
+            height, width = inverse.shape
+            for target, source in {(band, other), (other, band)}:
+                result[:, target, :height, :width].addcmul_(inverse, coefficients[:, source, :height, :width])
         return inverse_cosines(result)
 
-    def _inverses(self, gains: Tensor, noise: Tensor) -> list[list[Tensor]]:
+    def _inverses(self, gains: Tensor, noise: Tensor) -> dict[tuple[int, int], Tensor]:
         """Return G = D^-1 (D C D + noise)^-1 D^-1 by two bands and cosine, with D the gains; 0 for D = 0.
 
-        Columns end where a band of the pair has gain 0 from there on.
-
-        Then A G A* (A C A* + Sy) is about 1, as if all pixels of each grid were observed, without aliasing.
+        A (h, w) matrix for bands i <= j ends where one of them has gain 0 from there on. Then A G A* (A C A* + Sy) is about 1,
+        as if all pixels of each grid were observed, without aliasing.
         """
-        dtype = self._spectrum.dtype
-        basis, spectrum = self._covariance.basis.to(dtype), self._spectrum.flatten(1)
-        columns = gains.amax(1)  # (C, W)
-        gains, noise = gains.flatten(1).to(dtype), noise.flatten().to(dtype)
+        dtype, (height, width) = self._spectrum.dtype, gains.shape[1:]
+        basis, gains, noise = self._covariance.basis.to(dtype), gains.to(dtype), noise.flatten().to(dtype)
         products = (basis[:, None] * basis).flatten(0, 1).T  # (C, C C)
-        inverses = torch.empty(*basis.shape, gains.shape[1], dtype=dtype)
-        for first in range(0, gains.shape[1], CHUNK):
-            part = slice(first, first + CHUNK)
-            gain = gains[:, part].T  # (F, C)
-            matrix = (spectrum[:, part].T @ products).reshape(-1, *basis.shape)  # C in the bands, (F, C, C)
+        sides = [(int(gain.any(1).sum()), int(gain.any(0).sum())) for gain in gains]
+        inverses = {
+            (band, band + next_one): torch.zeros(*map(min, sides[band], side), dtype=dtype)
+            for band in range(len(sides))
+            for next_one, side in enumerate(sides[band:])
+        }
+        step = max(1, CHUNK // width)
+        for first in range(0, height, step):
+            rows = slice(first, first + step)
+            gain = gains[:, rows].flatten(1).T  # (f, C)
+            spectrum = self._spectrum[:, rows].flatten(1).T  # (f, C)
+            matrix = (spectrum @ products).reshape(-1, *basis.shape)  # C in the bands, (f, C, C)
             matrix *= gain[:, :, None]
             matrix *= gain[:, None]
             matrix.diagonal(dim1=1, dim2=2).add_(torch.where(gain == 0, 1, noise))
@@ -116,13 +119,11 @@ class Solver:
             inverse = torch.cholesky_inverse(torch.linalg.cholesky(matrix))
             inverse *= scale[:, :, None]
             inverse *= scale[:, None]
-            inverses[..., part] = inverse.permute(1, 2, 0)
-        planes = inverses.reshape(*basis.shape, *self._spectrum.shape[1:])
-        ends = [int((gain > 0).sum()) for gain in columns]
-        return [
-            [plane[:, : min(end, other)].clone() for plane, other in zip(row, ends, strict=True)]
-            for row, end in zip(planes, ends, strict=True)
-        ]
+            planes = inverse.permute(1, 2, 0).reshape(*basis.shape, -1, width)  # (C, C, rows, W)
+            for (band, other), whole in inverses.items():
+                part = whole[rows]
+                part.copy_(planes[band, other, : part.shape[0], : part.shape[1]])
+        return inverses
 
 
 def conjugate_gradients(
@@ -136,7 +137,8 @@ def conjugate_gradients(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Solve a positive definite system approximately, independently for each image.
 
-    An image is finished when the norm of its preconditioned residual is at most `tolerance` sqrt(M).
+    An image is finished when the norm of its preconditioned residual is at most `tolerance` sqrt(M), or where the matrix is not
+    positive definite (the Jacobian of an imperfect network).
 
     Args:
         system: Maps w (N, M) to its product with the matrix, and to another linear image of w (N, C, H, W).
@@ -152,19 +154,27 @@ def conjugate_gradients(
     if start is None:
         start = precondition(target)
     product, image = system(start)
-    length = inner(start, target) / inner(start, product).clamp(min=TINY)  # (N, 1)
+    curvature = inner(start, product)  # (N, 1)
+    length = torch.where(curvature > 0, inner(start, target) / curvature, 0.0)
     solution, residual, image = length * start, target - length * product, length[..., None, None] * image
-    direction, norm, iterations = None, torch.ones_like(length), 0
+    direction, norm, iterations, is_positive = (
+        None,
+        torch.ones_like(length),
+        0,
+        torch.ones_like(length, dtype=torch.bool),
+    )
     while True:
         preconditioned = precondition(residual)
         following = inner(residual, preconditioned)
-        active = following > tolerance**2 * target.shape[1]
+        active = is_positive & (following > tolerance**2 * target.shape[1])
         if iterations == limit or not bool(active.any()):
             break
         direction = preconditioned if direction is None else preconditioned + following / norm * direction
         norm, iterations = following, iterations + 1
         product, change = system(direction)
-        length = torch.where(active, norm / inner(direction, product), 0.0)
+        curvature = inner(direction, product)
+        is_positive = is_positive & ((curvature > 0) | ~active)
+        length = torch.where(active & is_positive, norm / curvature, 0.0)
         solution, residual = solution + length * direction, residual - length * product
         image += length[..., None, None] * change
     error = (following.clamp(min=0) / target.shape[1]).sqrt()[:, 0] / tolerance

@@ -28,6 +28,7 @@ from dithc.diffusion.restoration import (
     posterior_denoiser,
     restoration_times,
 )
+from dithc.engine.comm import Group
 from dithc.model import DiT
 from dithc.sample.parallel import ParallelDenoiser, windows
 from dithc.sample.restoration.blocks import Block
@@ -116,7 +117,7 @@ class BlockSampler:
         if self._latents is not None:
             clear, covariance = self._observe_latents(scene, block), self._latents.covariance
         if clear is not None:
-            errors = self._measured(levels) if self._fused else None
+            errors = self.measured(levels) if self._fused else None
             posterior = posterior_denoiser(prior, objective, clear, covariance, rule=settings.method, errors=errors)
         options: dict[str, Any] = {"steps": settings.steps, "times": self._times, "shape": shape, "noise": noise}
         options["clip"] = 1.0 if self._latents is None else self._latents.codec.bound
@@ -158,11 +159,13 @@ class BlockSampler:
         values[:, held] = clean
         return diffusion.BandLevels.hold(prior, self._objective, values, held + absent)
 
-    def _measured(self, levels: dict[str, float]) -> dict[float, RadialCovariance]:
+    def measured(self, levels: dict[str, float], group: Group | None = None) -> dict[float, RadialCovariance]:
         """Return the covariances of the errors of the network on train tiles, with the bands of the levels held or absent.
 
-        Conditions are unknown. Held and absent bands have no error. The bits do not depend on ranks and threads.
+        Conditions are unknown. Held and absent bands have no error. The bits do not depend on ranks and threads. The first
+        call takes as long as some members. With a group, its ranks share the work, and all have to call.
         """
+        group = group or Group()
         held, absent = self._bands(levels, 0.0), self._bands(levels, self._objective.last)
         key = tuple(held), tuple(absent)
         if key not in self._errors:
@@ -176,9 +179,11 @@ class BlockSampler:
             images[:, held] = images[:, held].nan_to_num(0)
             images[:, absent] = noise(0)[:, absent]  # the clean values of absent bands, see `BandLevels.hold`
             prior = self._prior(y, grid, levels, images[:, held], noise)
-            self._errors[key] = measure_errors(prior, self._objective, images, noise, self._times)
+            share = measure_errors(prior, self._objective, images, noise, self._times, part=(group.rank, group.size))
+            self._errors[key] = {ratio: one for found in group.gather_objects(share) for ratio, one in found.items()}
             seconds = time.monotonic() - start
-            log.info(f"measured the errors of the network at {len(self._errors[key])} timesteps in {seconds:.0f} s")
+            if group.rank == 0:
+                log.info(f"measured the errors of the network at {len(self._errors[key])} timesteps in {seconds:.0f} s")
         return self._errors[key]
 
     def _observe_latents(self, scene: int, block: Block) -> Observation | None:
@@ -194,8 +199,11 @@ class BlockSampler:
 
         A group without gaps is held clean. Another group has the level of the image, or is absent if it is a condition.
         """
-        states, levels = self._scenes.states(scene, block.rows.domain, block.columns.domain), {}
-        for name, bands, role in self._model.config.band_groups:
+        levels: dict[str, float] = {}
+        if not (groups := self._model.config.band_groups):
+            return levels
+        states = self._scenes.states(scene, block.rows.domain, block.columns.domain)
+        for name, bands, role in groups:
             own = states[list(bands)]
             is_clean = (own != Flag.RESTORED).all() and (own == Flag.OBSERVED).any()
             levels[name] = 0.0 if is_clean else (math.nan if role == "modeled" else self._objective.last)

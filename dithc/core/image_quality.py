@@ -87,6 +87,13 @@ def ensemble_quantile(members: Array, share: float | Sequence[float], *, axis: i
     return np.asarray(np.quantile(members, share, axis=axis, method="weibull"))
 
 
+def ensemble_variance(members: Array) -> F64:
+    """Return the unbiased variance of members (K, ...) of which 2 k and 2 k + 1 may depend on each other."""
+    return np.asarray(
+        (members[0::2].var(0, ddof=1, dtype=np.float64) + members[1::2].var(0, ddof=1, dtype=np.float64)) / 2
+    )
+
+
 def window_shift(first: F64, second: F64) -> tuple[float, float, float]:
     """Return the shift (down, right) of `second` against `first`, both (S, S), and the peak height.
 

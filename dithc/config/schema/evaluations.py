@@ -390,8 +390,9 @@ class RestorationConfig(Settings):
     method: Literal["covariance", "jacobian"] = "covariance"
     """Covariance of the clean image given the noisy image. covariance: measured errors of the network on train tiles;
     jacobian: from derivatives of the network, which takes several times longer."""
-    members: int = Field(default=16, ge=2, le=1000)
-    """Number of samples per scene. Mean, standard deviation and quantiles are computed from them."""
+    members: int = Field(default=16, ge=4, le=1000, multiple_of=2)
+    """Number of samples per scene. Mean, standard deviation and quantiles are computed from them. Members 2 k and 2 k + 1 have
+    opposite noise, which reduces the random error of the mean."""
     sampler: Sampler | None = None
     """Solver of the reverse process as in `evaluations`. If unset, euler for flows and dpm-solver for other runs."""
     steps: int = Field(default=30, ge=1, le=1000)

@@ -7,7 +7,7 @@ describes an incomplete image. `simple_fills`, `date_fill` and `train_regression
 Invariants:
 - Values are in physical units, and sums are float64.
 - A score covers the pixels of its mask only. Hidden and observed pixels have separate scores.
-- Scores of an ensemble of K members are unbiased in K: fair CRPS, quantiles by K + 1 ranks, corrected spread.
+- Scores of an ensemble of K members are unbiased in K: fair CRPS, quantiles by K + 1 ranks, spread with the error of the mean.
 - All methods are evaluated with the same pixels.
 
 Extending: a new fill is an entry of `simple_fills`. A new score is a key of a dict; `pooled` weights it by pixels.

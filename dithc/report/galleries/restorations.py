@@ -3,6 +3,7 @@
 Legend: C bands, h, w part of a scene.
 """
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -63,9 +64,10 @@ def _rows(item: RestorationRecord, tiles: Path, scenes: Path) -> _Rows | None:
         return None
     views = [_SceneView(Tiles(tiles), products.Scenes(scenes), folder, item, side, multiple) for folder in folders]
     white = max(float(np.nanpercentile(np.concatenate([view.deviation.ravel() for view in views]), 99)), 1e-12)
-    columns = ["observation", "mean", *(f"member {number}" for number in range(min(MEMBERS, item.members)))]
+    members = range(0, item.members, 2)[:MEMBERS]  # independent of each other
+    columns = ["observation", "mean", *(f"member {number}" for number in members)]
     columns += ["standard deviation", *(["truth", "absolute error"] if item.scores else [])]
-    images = [image for view in views for image in view.images(white, members=min(MEMBERS, item.members))]
+    images = [image for view in views for image in view.images(white, members)]
     return _Rows(np.stack(images), columns, ", ".join(views[0].bands), f"{white:.3g} {views[0].units}", len(views))
 
 
@@ -108,10 +110,10 @@ class _SceneView:
                 values = pixels[place, self._rows, self._columns] * scale[place] + offset[place]
                 self._truth[index] = np.where(valid, values, np.nan)
 
-    def images(self, white: float, *, members: int) -> list[RGB]:
+    def images(self, white: float, members: Sequence[int]) -> list[RGB]:
         """Return the row of the mosaic; maps are white at the value `white`."""
         error = np.abs(self._mean - self._truth).mean(axis=0)  # NaN without truth
-        sampled = [self._rgb(self._read(f"member-{number:02d}")) for number in range(members)]
+        sampled = [self._rgb(self._read(f"member-{number:02d}")) for number in members]
         row = [self._observation(), self._rgb(self._mean), *sampled, _gray(self.deviation / white)]
         return [*row, self._rgb(self._truth), _gray(error / white)] if self._item.scores else row
 

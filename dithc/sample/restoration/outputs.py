@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dithc.core.artifacts import Manifest, atomic_replace, atomic_write, digest, sha256_file
-from dithc.core.image_quality import ensemble_quantile
+from dithc.core.image_quality import ensemble_quantile, ensemble_variance
 from dithc.core.integrity import dump_checksummed, load_checksummed, require_regular_file
 from dithc.data import products
 from dithc.sample.restoration.blocks import Block, Span
@@ -34,7 +34,7 @@ NAME_LENGTH = 100  # most characters of a scene id in the name of its folder
 GEOREFERENCE = "scene_id", "sensing_time", "crs", "transform"  # columns in the record
 STATISTICS: dict[str, Callable[[Values], npt.NDArray[Any]]] = {
     "mean": lambda members: members.mean(0, dtype=np.float64),
-    "deviation": lambda members: members.std(0, ddof=1, dtype=np.float64),
+    "deviation": lambda members: np.sqrt(ensemble_variance(members)),
     "q05": lambda members: ensemble_quantile(members, 0.05),
     "q95": lambda members: ensemble_quantile(members, 0.95),
 }

@@ -108,8 +108,7 @@ class BlockSampler:
             y = torch.cat([y[:, None].float(), given.expand(len(y), -1)], dim=1)
         grid = self.grid(block)
         shape = self._model.config.in_channels, *grid.size
-        indices = [self._scenes.noise_index(scene, number) for number in numbers]
-        noise = noise_by_place(settings.seed, indices, shape, origin=grid.origin)
+        noise = self._noise(scene, numbers, shape, origin=grid.origin)
         held = self._bands(levels, 0.0)
         clean = self._clean(scene, block, held)
         prior, posterior = self._prior(y, grid, levels, clean, noise), None
@@ -132,6 +131,15 @@ class BlockSampler:
             x = self._latents.codec.decode(x)
         remaining = torch.zeros(len(x)) if posterior is None else posterior.error
         return (x if observation is None else observation.project(x)).numpy(), remaining.float().numpy()
+
+    def _noise(
+        self, scene: int, numbers: Sequence[int], shape: tuple[int, int, int], *, origin: tuple[int, int]
+    ) -> Callable[[int], Tensor]:
+        """Return the noise of members. Members 2 k and 2 k + 1 have opposite noise (antithetic variates)."""
+        indices = [self._scenes.noise_index(scene, number // 2) for number in numbers]
+        draw = noise_by_place(self._settings.seed, indices, shape, origin=origin)
+        sign = torch.tensor([1.0 - 2.0 * (number % 2) for number in numbers])[:, None, None, None]
+        return lambda step: sign * draw(step)
 
     def _prior(
         self,

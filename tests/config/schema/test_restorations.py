@@ -63,7 +63,8 @@ def demo(**restoration: Any) -> ExperimentConfig:
         ({"mtf": 0.3}, "`mtf` has no effect without `coarse`"),
         ({"hide": {"share": 0}}, "no pixel is compared"),
         ({"block_size": 100}, "set at least 128"),
-        ({"members": 1}, "greater than or equal to 2"),
+        ({"members": 2}, "greater than or equal to 4"),
+        ({"members": 5}, "multiple of 2"),
     ],
 )
 def test_contradictions_are_reported_with_the_key(settings: dict[str, Any], message: str) -> None:

@@ -50,7 +50,7 @@ def test_ssim_averages_windows_centered_on_the_mask(draws: np.random.Generator) 
 
 
 def test_pooled_scores_equal_the_scores_of_all_images(draws: np.random.Generator) -> None:
-    truth, members = draws.normal(size=(3, 2, 9, 9)), draws.normal(size=(5, 3, 2, 9, 9))
+    truth, members = draws.normal(size=(3, 2, 9, 9)), draws.normal(size=(6, 3, 2, 9, 9))
     where = draws.random((3, 9, 9)) < np.array([0.2, 0.9, 0.0])[:, None, None]
     parts = [pixel_scores(members[0, i], truth[i], where[i]) for i in range(3)]
     together, joined = pixel_scores(members[0], truth, where), pooled(parts)
@@ -65,36 +65,41 @@ def test_pooled_scores_equal_the_scores_of_all_images(draws: np.random.Generator
 
 def test_fair_crps_and_ranks_equal_double_sums(draws: np.random.Generator, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scores, "CHUNK", 10)
-    members, truth = draws.integers(0, 6, (7, 2, 4, 5)).astype(np.float32), draws.integers(0, 6, (2, 4, 5)) + 0.0
+    members, truth = draws.integers(0, 6, (6, 2, 4, 5)).astype(np.float32), draws.integers(0, 6, (2, 4, 5)) + 0.0
     where = draws.random((4, 5)) < 0.8
-    x, y = members[:, :, where].reshape(7, -1).astype(float), truth[:, where].ravel()
+    x, y = members[:, :, where].reshape(6, -1).astype(float), truth[:, where].ravel()
+    halves = [(column[start::2], t) for column, t in zip(x.T, y, strict=True) for start in (0, 1)]
     crps = [
-        np.mean([abs(a - t) for a in column]) - sum(abs(a - b) for a in column for b in column) / (2 * 7 * 6)
-        for column, t in zip(x.T, y, strict=True)
+        np.mean([abs(a - t) for a in half]) - sum(abs(a - b) for a in half for b in half) / (2 * 3 * 2)
+        for half, t in halves
     ]
-    ranks = np.zeros(8)
-    for column, t in zip(x.T, y, strict=True):
-        low, high = int((column < t).sum()), int((column <= t).sum())
-        ranks[low : high + 1] += 1 / (high - low + 1) / len(y)
+    ranks = np.zeros(4)
+    for half, t in halves:
+        low, high = int((half < t).sum()), int((half <= t).sum())
+        ranks[low : high + 1] += 1 / (high - low + 1) / len(halves)
     found = ensemble_scores(members, truth, where)
     assert found["crps"] == pytest.approx(np.mean(crps))
     assert found["rank_histogram"] == pytest.approx(ranks.tolist())
     assert found["rmse"] == pytest.approx(np.sqrt(np.mean((x.mean(axis=0) - y) ** 2)))
 
 
+@pytest.mark.parametrize("paired", [False, True])
 @pytest.mark.parametrize(("size", "coverage"), [(8, 7 / 9), (40, 0.9)])
 def test_calibrated_gaussian_ensemble_has_its_known_scores(
-    draws: np.random.Generator, size: int, coverage: float
+    draws: np.random.Generator, size: int, coverage: float, paired: bool
 ) -> None:
     """The fair CRPS of an ensemble from the truth's distribution is sigma / sqrt(pi), whatever its size."""
     center = 5 * draws.normal(size=(1, 200, 200))
-    members = center + 2 * draws.normal(size=(size, 1, 200, 200))
+    members = 2 * draws.normal(size=(size, 1, 200, 200))
+    if paired:
+        members[1::2] = -members[0::2]
+    members += center
     found = ensemble_scores(members, center + 2 * draws.normal(size=center.shape))
     assert found["crps"] == pytest.approx(2 / np.sqrt(np.pi), rel=0.02)
     assert found["calibrated_coverage"] == pytest.approx(coverage)
-    assert found["coverage"] == pytest.approx(coverage, abs=0.008)
+    assert found["coverage"] == pytest.approx(coverage, abs=0.008 + 0.025 * paired)
     assert found["spread_over_error"] == pytest.approx(1, abs=0.02)
-    np.testing.assert_allclose(found["rank_histogram"], 1 / (size + 1), rtol=0.2)
+    np.testing.assert_allclose(found["rank_histogram"], 1 / (size // 2 + 1), rtol=0.2)
 
 
 def test_narrow_ensemble_is_detected(draws: np.random.Generator) -> None:
@@ -103,8 +108,8 @@ def test_narrow_ensemble_is_detected(draws: np.random.Generator) -> None:
     found = ensemble_scores(members, truth)
     assert found["coverage"] == pytest.approx(special.erf(1.6449 / 2 / np.sqrt(2)), abs=0.015)
     assert found["spread_over_error"] == pytest.approx(0.5, abs=0.02)
-    assert found["rank_histogram"][0] > 10 / 401
-    assert found["rank_histogram"][200] < 1 / 401
+    assert found["rank_histogram"][0] > 10 / 201
+    assert found["rank_histogram"][100] < 1 / 201
 
 
 def test_ensemble_quantiles_are_ranks_of_a_further_member() -> None:

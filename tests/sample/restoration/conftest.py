@@ -93,7 +93,7 @@ def make_job(prior: Path, tmp_path: Path) -> Callable[..., RestorationJob]:
 
     def make(folder: str = "out", *, masks: bool = False, **settings: Any) -> RestorationJob:
         content = json.loads((prior / "config.json").read_text())
-        small = {"members": 3, "steps": 2, "block_size": 32, "batch_size": 16}
+        small = {"members": 4, "steps": 2, "block_size": 32, "batch_size": 16}
         content["restorations"]["x"] |= small | settings
         experiment = load(content)
         return RestorationJob(

@@ -120,6 +120,8 @@ def test_gap_has_the_prior_and_observed_pixels_their_values(make_job: Callable[.
     gap = members[:, :, :24].astype(np.float64).transpose(1, 0, 2, 3).reshape(3, -1)
     np.testing.assert_allclose(gap.mean(1), MEAN, atol=0.01)
     np.testing.assert_allclose(np.cov(gap), BAND_COVARIANCE, rtol=0.05, atol=0.001)
+    pairs = (members[0::2] + members[1::2])[:, :, :24] / 2  # of opposite noise, which linear networks keep
+    assert (pairs.std(axis=(0, 2, 3)) < 0.02 * np.sqrt(np.diag(BAND_COVARIANCE))).all()
 
 
 def test_group_held_clean_gives_the_exact_conditional_distribution(

@@ -387,9 +387,6 @@ class RestorationConfig(Settings):
     is the mean of its block."""
     noise: float = Field(default=0.002, gt=0.0, le=1.0)
     """Standard deviation of the noise of observed values, as a share of the range of the band (low to high)."""
-    method: Literal["covariance", "jacobian"] = "covariance"
-    """Covariance of the clean image given the noisy image. covariance: measured errors of the network on train tiles;
-    jacobian: from derivatives of the network, which takes several times longer."""
     members: int = Field(default=16, ge=4, le=1000, multiple_of=2)
     """Number of samples per scene. Mean, standard deviation and quantiles are computed from them. Members 2 k and 2 k + 1 have
     opposite noise, which reduces the random error of the mean."""

@@ -164,7 +164,6 @@ class RestoreSummary(TypedDict, total=False):
     solver_error: float
     sampler: str
     steps: Count
-    method: str
     observation: str
     clean_blocks: dict[str, Count]  # in which a group of bands was held clean
     weights_description: str

@@ -68,9 +68,7 @@ def open_restoration(path: Path, manifest: Manifest, image: int | None = None) -
         a, b, c, d, e, f = transform
         if b == d == 0:
             coordinates |= {"y": f + e * (np.arange(shape[1]) + 0.5), "x": c + a * (np.arange(shape[2]) + 0.5)}
-    attributes |= {
-        name: manifest.summary[name] for name in ("units", "method", "sampler", "steps", "weights_description")
-    }
+    attributes |= {name: manifest.summary[name] for name in ("units", "sampler", "steps", "weights_description")}
     dataset = xarray.Dataset(arrays, coords=coordinates, attrs=attributes)
     return dataset if image is None else dataset.isel(image=0)
 

@@ -108,9 +108,8 @@ def _restore_scenes(
 ) -> bool:
     """Sample the missing parts and write their scenes, some scenes at a time; False if the job ends earlier."""
     unfinished = {(scene, block) for scene, parts in missing.items() for block, _ in parts}
-    if job.settings.method == "covariance":
-        for scene, block in sorted(unfinished):
-            sampler.measured(sampler.levels(scene, restored[scene].blocks[block]), group)
+    for scene, block in sorted(unfinished):
+        sampler.measured(sampler.levels(scene, restored[scene].blocks[block]), group)
 
     def sample_part(unit: Part) -> None:
         _sample(sampler, restored[unit[0]], *unit)

@@ -50,7 +50,6 @@ def summarize(
         "solver_error": error,
         "sampler": str(settings.sampler_for(meta["objective"]["prediction_type"])),
         "steps": settings.steps,
-        "method": settings.method,
         "observation": "pixels" if sampler.factor == 1 else "clear latents, and observed pixels after decoding",
         "clean_blocks": _clean_blocks(restored, sampler),
         "weights_description": describe(job.prior().evaluation, step=meta["step"]),

@@ -74,18 +74,12 @@ class BlockSampler:
         self._latents = latents
         self.factor = 1 if latents is None else latents.codec.downsampling_factor
         self._model, self._scenes, self._settings = model.requires_grad_(False), scenes, settings
-        self._objective, self.covariance, self._bf16, self._sampler = objective, covariance, bf16, sampler
+        self._objective, self.covariance, self._sampler = objective, covariance, sampler
         self._images, self._labels = images, labels
         self._errors: dict[tuple[tuple[int, ...], ...], dict[float, RadialCovariance]] = {}  # by held and absent bands
         times = -(-settings.steps // evaluations.sampler_spec(sampler).evaluations)
         self._times = restoration_times(objective, times)
-        self._fused = settings.method == "covariance"
-        self._predict: windows.Predictor = ParallelDenoiser(model, bf16=bf16) if self._fused else self._differentiable
-
-    def _differentiable(self, x: Tensor, t: Tensor, y: Tensor) -> Tensor:
-        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=self._bf16):
-            output: Tensor = self._model(x, t, y)
-        return output.float()
+        self._predict: windows.Predictor = ParallelDenoiser(model, bf16=bf16)
 
     def grid(self, block: Block) -> windows.WindowGrid:
         """Return the windows of a block, cut from the grid of the scene."""
@@ -116,8 +110,7 @@ class BlockSampler:
         if self._latents is not None:
             clear, covariance = self._observe_latents(scene, block), self._latents.covariance
         if clear is not None:
-            errors = self.measured(levels) if self._fused else None
-            posterior = posterior_denoiser(prior, objective, clear, covariance, rule=settings.method, errors=errors)
+            posterior = posterior_denoiser(prior, objective, clear, covariance, errors=self.measured(levels))
         options: dict[str, Any] = {"steps": settings.steps, "times": self._times, "shape": shape, "noise": noise}
         options["clip"] = 1.0 if self._latents is None else self._latents.codec.bound
         schedule, integrand = objective.schedule, objective.sampled(posterior or prior)

@@ -30,10 +30,7 @@ COPY_QUERIES, MAX_FEATURES = 2 * 2048, 2048  # maximum images in the search for 
 READING_BYTES = {"sentinel2": 5, "sentinel2-stac": 8}
 SAMPLED_SHARD = 64  # images that `dithc sample` buffers before it writes them
 RESTORED_COPIES, STRIP_BYTES = 28, 256 << 20  # copies of a block in sampler and solver (measured); rows of all members
-SOLVE_FLOPS, JACOBIAN_PASSES = (
-    2e4,
-    20.0,
-)  # of the default rule per value and step, by FFT; forward passes of the other rule
+SOLVE_FLOPS = 2e4  # of the solver of a restoration per value and step
 START_MINUTES = 2.0
 UNKNOWN_MB, UNKNOWN_MINUTES = 16_000, 1440  # requests for work of unknown size on a machine without limits
 DISK_MB_PER_SECOND = 20.0
@@ -284,13 +281,10 @@ def _restore(experiment: ExperimentConfig, name: str, ranks: int) -> tuple[float
     side, bands, (width, _, _) = dataset.tiles.size, _bands(dataset), run.model.shape
     values = bands * (restoration.block_size + 2 * side) ** 2  # of a block with its margins
     pixels = _scene_mb(experiment, restoration.dataset)[1] * MB / (4 * _bands(experiment.datasets[restoration.dataset]))
-    passes = 1.0 if restoration.method == "covariance" else JACOBIAN_PASSES
     windows = (pixels / side**2) / (1 - restoration.windows.overlap) ** 2
     network = 4.0 * restoration.batch_size * tokens * width * run.model.kept_widths + run.model.parameters * 8
-    if restoration.method == "jacobian":  # the network keeps the activations of all windows
-        network += (restoration.block_size / side + 2) ** 2 * run.image_bytes(tokens)
     files = 4 * pixels * bands * (2 * members + 4)  # parts of the members, and images of members and statistics
-    flops = passes * windows * run.model.flops(tokens) + SOLVE_FLOPS * pixels * bands
+    flops = windows * run.model.flops(tokens) + SOLVE_FLOPS * pixels * bands
     return (
         TORCH_MB + (4 * RESTORED_COPIES * values + STRIP_BYTES + network) / MB,
         members * restoration.steps * flops,

@@ -88,10 +88,12 @@ def ensemble_quantile(members: Array, share: float | Sequence[float], *, axis: i
 
 
 def ensemble_variance(members: Array) -> F64:
-    """Return the unbiased variance of members (K, ...) of which 2 k and 2 k + 1 may depend on each other."""
-    return np.asarray(
-        (members[0::2].var(0, ddof=1, dtype=np.float64) + members[1::2].var(0, ddof=1, dtype=np.float64)) / 2
-    )
+    """Return the unbiased variance of members (K, ...) of which 2 k and 2 k + 1 may depend on each other.
+
+    It is the variance within pairs of one mean, plus the variance of the means of the pairs.
+    """
+    first, second = (members[start::2].astype(np.float64) for start in (0, 1))
+    return np.asarray(np.square((first - second) / 2).mean(axis=0) + ((first + second) / 2).var(axis=0, ddof=1))
 
 
 def window_shift(first: F64, second: F64) -> tuple[float, float, float]:

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from dithc.core.artifacts import atomic_write, outputs
 from dithc.core.image_quality import seam_ratio
-from dithc.core.logging import get_logger
+from dithc.core.logging import get_logger, progress
 from dithc.data import Tiles
 from dithc.diffusion.restoration import conditional_mean
 from dithc.engine.comm import Group
@@ -61,13 +61,15 @@ def score(
             return None
         net = net or _regression(job, scenes[0])  # reads the file of the first rank
     has_dates = any(scene.scenes.other_dates(scene.scene) for scene in scenes)
-    own = [
-        (number, part, list(_part_scores(scene, compared, sampler, net, has_dates=has_dates)))
-        for number, scene in enumerate(scenes)
-        for part, compared in scene.compared(
-            side=SIDE, context=CONTEXT, first=(group.rank - number) % group.size, step=group.size
-        )
-    ]
+    own = []
+    with progress(total=len(scenes), label=f"score {job.name}", unit="scene", quiet=group.rank > 0) as bar:
+        for number, scene in enumerate(scenes):
+            share = scene.compared(
+                side=SIDE, context=CONTEXT, first=(group.rank - number) % group.size, step=group.size
+            )
+            for part, compared in share:
+                own.append((number, part, list(_part_scores(scene, compared, sampler, net, has_dates=has_dates))))
+            bar.update(1)
     found: dict[str, dict[str, list[Scores]]] = defaultdict(lambda: defaultdict(list))
     for _, _, parts in sorted(
         chain(*group.gather_objects(own)), key=lambda entry: entry[:2]

@@ -388,8 +388,8 @@ class RestorationConfig(Settings):
     noise: float = Field(default=0.002, gt=0.0, le=1.0)
     """Standard deviation of the noise of observed values, as a share of the range of the band (low to high)."""
     members: int = Field(default=16, ge=4, le=1000, multiple_of=2)
-    """Number of samples per scene. Mean, standard deviation and quantiles are computed from them. Members 2 k and 2 k + 1 have
-    opposite noise, which reduces the random error of the mean."""
+    """Number of samples per scene, even. Mean, standard deviation and quantiles are computed from them. Members 2 k and
+    2 k + 1 have opposite noise, which reduces the random error of the mean."""
     sampler: Sampler | None = None
     """Solver of the reverse process as in `evaluations`. If unset, euler for flows and dpm-solver for other runs."""
     steps: int = Field(default=30, ge=1, le=1000)

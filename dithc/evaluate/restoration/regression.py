@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from dithc.core.artifacts import atomic_replace
-from dithc.core.logging import get_logger
+from dithc.core.logging import get_logger, progress
 
 LEVELS = 3  # resolutions, the first half of the image's, each further half of the previous
 STRIDE = 2**LEVELS
@@ -101,35 +101,38 @@ def train_regression(
         net = RegressionUNet(bands)
     net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # twice as fast
     optimizer = torch.optim.AdamW(net.parameters(), lr=RATE)
-    step, spent, progress, loss = 0, 0.0, 0.0, torch.zeros(())
+    step, spent, finished, loss = 0, 0.0, 0.0, torch.zeros(())
     if state is not None and state.is_file():
         content = torch.load(state, weights_only=True)
         net.load_state_dict(content["net"])
         optimizer.load_state_dict(content["optimizer"])
-        step, spent, progress = content["step"], content["spent"], content["progress"]
+        step, spent, finished = content["step"], content["spent"], content["progress"]
+        log.info(f"regression U-Net: continuing after step {step}, {spent / 60:.1f} min")
     saved, stopped = spent, False
-    while progress < 1 and not stopped:
-        start = time.monotonic()
-        for group in optimizer.param_groups:
-            group["lr"] = RATE * min(1.0, 20 * progress + 0.01) * 0.5 * (1 + math.cos(math.pi * progress))
-        examples = draw(range(step * BATCH, (step + 1) * BATCH))
-        x, truth = (torch.from_numpy(part.astype(np.float32)) for part in (examples.x, examples.truth))
-        compared = torch.from_numpy(examples.compared)
-        if compared.any():
-            loss = (net(x, torch.from_numpy(examples.given)) - truth)[compared].square().mean()
-            optimizer.zero_grad()
-            loss.backward()
-            nn.utils.clip_grad_norm_(net.parameters(), 1.0)
-            optimizer.step()
-        step, spent = step + 1, spent + time.monotonic() - start
-        progress, stopped = max(step / steps if steps else 0.0, spent / seconds), is_stopped()
-        if state is not None and (spent - saved >= SAVE_SECONDS or progress >= 1 or stopped):
-            content = {"net": net.state_dict(), "optimizer": optimizer.state_dict()}
-            with atomic_replace(state) as temporary:
-                torch.save(content | {"step": step, "spent": spent, "progress": progress}, temporary)
-            saved = spent
-            log.info(f"regression U-Net: step {step}, {spent / 60:.1f} min, loss {loss.item():.3g}")
-    return net if progress >= 1 else None
+    with progress(total=100, label="regression U-Net", unit="%", done=int(100 * min(1.0, finished))) as bar:
+        while finished < 1 and not stopped:
+            start = time.monotonic()
+            for group in optimizer.param_groups:
+                group["lr"] = RATE * min(1.0, 20 * finished + 0.01) * 0.5 * (1 + math.cos(math.pi * finished))
+            examples = draw(range(step * BATCH, (step + 1) * BATCH))
+            x, truth = (torch.from_numpy(part.astype(np.float32)) for part in (examples.x, examples.truth))
+            compared = torch.from_numpy(examples.compared)
+            if compared.any():
+                loss = (net(x, torch.from_numpy(examples.given)) - truth)[compared].square().mean()
+                optimizer.zero_grad()
+                loss.backward()
+                nn.utils.clip_grad_norm_(net.parameters(), 1.0)
+                optimizer.step()
+            step, spent = step + 1, spent + time.monotonic() - start
+            finished, stopped = max(step / steps if steps else 0.0, spent / seconds), is_stopped()
+            bar.update(int(100 * min(1.0, finished)) - bar.done)
+            if state is not None and (spent - saved >= SAVE_SECONDS or finished >= 1 or stopped):
+                content = {"net": net.state_dict(), "optimizer": optimizer.state_dict()}
+                with atomic_replace(state) as temporary:
+                    torch.save(content | {"step": step, "spent": spent, "progress": finished}, temporary)
+                saved = spent
+                log.info(f"regression U-Net: step {step}, {spent / 60:.1f} min, loss {loss.item():.3g}")
+    return net if finished >= 1 else None
 
 
 class _Block(nn.Module):

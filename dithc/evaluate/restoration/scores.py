@@ -78,7 +78,7 @@ def ensemble_scores(members: Array, truth: Array, where: Mask | None = None) -> 
     Returns:
         `pixels`; `crps`: fair, mean |x_k - y| - sum_jk |x_j - x_k| / (2 M (M - 1)) (Ferro 2014), in physical units;
         `coverage`: share of the truth between the 5 and 95% quantiles of all members; `calibrated_coverage`: its expectation
-        for truth and independent members from one distribution (up to 0.01 higher for members in pairs);
+        for truth and members from one distribution, with opposite deviations in a pair;
         `rank_histogram` (M + 1): shares of the truth by the number of smaller members, with ties divided evenly; `spread`:
         root of the mean variance of the members plus the variance of their mean; `rmse` of the members' mean;
         `spread_over_error`: their ratio, 1 for a calibrated ensemble (Fortin et al. 2014). An empty mask has no scores.
@@ -104,7 +104,7 @@ def ensemble_scores(members: Array, truth: Array, where: Mask | None = None) -> 
         "pixels": count,
         "crps": sums[0] / (2 * count),
         "coverage": sums[1] / count,
-        "calibrated_coverage": min(COVERED, (size - 1) / (size + 1)),
+        "calibrated_coverage": min(COVERED, size / (size + 2)),
         "rank_histogram": (np.cumsum(ranks)[:-1] / (2 * count)).tolist(),
         "spread": float(spread),
         "rmse": float(error),

@@ -69,7 +69,7 @@ def _clean_blocks(restored: Sequence[RestoredScene], sampler: BlockSampler) -> d
 def _warn_of_clipping(observed: npt.NDArray[np.int64], clipped: npt.NDArray[np.int64], bands: Sequence[str]) -> None:
     """Log the share of the observed values that the prior clips, from counts of each band (C), and the worst bands."""
     share, shares = clipped.sum() / max(1, observed.sum()), clipped / np.maximum(1, observed)
-    worst = ", ".join(f"{bands[band]} {shares[band]:.0%}" for band in np.argsort(-shares)[:3] if clipped[band])
+    worst = ", ".join(f"{bands[band]} {shares[band]:.1%}" for band in np.argsort(-shares)[:3] if clipped[band])
     text = f"the prior clips {share:.1%} of the observed values to the range of the training tiles"
     if share > MUCH_CLIPPED:
         log.warning(f"{text} ({worst}): train on scenes like these, or set a smaller `tiles.clip_fraction`")

@@ -17,8 +17,8 @@ from dithc.core.logging import user_error
 
 MARKER_FILE = ".dithc-output.json"
 VERSION_CONTROL = {".git", ".hg", ".svn", ".bzr", ".jj", ".datalad"}
-# Leases, files and folders of operating systems, and statistics that QGIS writes. They are neither rejected nor deleted.
-SYSTEM_FILES = (".nfs*", ".DS_Store", "._*", ".*lease.json", ".lease.*", "*.aux.xml")
+# Leases, files and folders of operating systems, statistics, styles and projects of QGIS. They are neither rejected nor deleted.
+SYSTEM_FILES = (".nfs*", ".DS_Store", "._*", ".*lease.json", ".lease.*", "*.aux.xml", "*.qm[dl]", "*.qg[sz]", "*.qlr")
 TEMPORARY = re.compile(r"\.(.+)\.tmp\.[^/]+\.\d+")
 SCRATCH = "scratch"
 MARKER_DEPTH = 2  # folders between a file and the marker that lists it

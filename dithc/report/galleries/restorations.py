@@ -3,6 +3,7 @@
 Legend: C bands, h, w part of a scene.
 """
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -19,14 +20,15 @@ from dithc.report.galleries.gallery import GRAY, Gallery, build_mosaic
 from dithc.report.records import ReportRecords, RestorationRecord
 
 ROWS, SIDE, MEMBERS = 6, 128, 3
-OBSERVED = 1  # state of a pixel in flags.tif
+GAPS, MOST_PIXELS = 0.4, 1 << 24  # share of restored pixels in a part; of a scene that is searched for a part
+OBSERVED, RESTORED = 1, 2  # states of a pixel in flags.tif
 
 Values = NDArray[np.float32]
 RGB = NDArray[np.uint8]
 
 
 def restoration_gallery(records: ReportRecords, item: RestorationRecord) -> Gallery | None:
-    """Return the parts around the center of the first scenes; None without tiles of the prior, scenes or coarse pixels."""
+    """Return parts of the first scenes with gaps; None without tiles of the prior, scenes or coarse pixels."""
     prior, dataset = next(run for run in records.runs if run.name == item.prior), records.dataset(item.dataset)
     tiles, scenes = records.dataset(prior.dataset).tiles_folder, dataset.scenes_folder
     rows = None if tiles is None or scenes is None else _rows(item, tiles, scenes)
@@ -37,7 +39,7 @@ def restoration_gallery(records: ReportRecords, item: RestorationRecord) -> Gall
     caption = f"{columns}. Bands {rows.bands}; gray: no observation or truth. White in maps: {rows.white}."
     picture = build_mosaic(item.name, rows.images, text=text, caption=caption, columns=len(rows.columns))
     side = rows.images.shape[-1]
-    note = f"The first {rows.scenes} of {item.scenes} scenes, {side} x {side} pixels around the center."
+    note = f"The first {rows.scenes} of {item.scenes} scenes, {side} x {side} pixels."
     return Gallery(title=f"Restoration {item.name}: {dataset.title}", note=note, pictures=[picture], layout="rows")
 
 
@@ -77,22 +79,38 @@ def _shape(folder: Path) -> tuple[int, int]:
     return height, width
 
 
+def _starts(folder: Path, side: int, multiple: int, is_fine: list[bool]) -> list[int]:
+    """Return first row and column of a part near the center, of which about a share of `GAPS` was restored."""
+    lengths = _shape(folder)
+    center = [(length - side) // 2 // multiple * multiple for length in lengths]
+    if math.prod(lengths) > MOST_PIXELS:
+        return center
+    flags = products.read_window(folder / "flags.tif", *(slice(0, length) for length in lengths))
+    sums = np.pad((flags[is_fine] == RESTORED).any(axis=0).cumsum(0).cumsum(1), ((1, 0), (1, 0)))
+    counts = sums[side:, side:] - sums[:-side, side:] - sums[side:, :-side] + sums[:-side, :-side]
+    shares = counts[::multiple, ::multiple] / side**2  # of each part, by its first row and column
+    rows, columns = multiple * np.indices(shares.shape)
+    distances = np.hypot(rows - center[0], columns - center[1]) / max(lengths)
+    best = np.unravel_index(np.argmin(np.abs(shares - GAPS) + 0.1 * distances), shares.shape)
+    return [multiple * int(place) for place in best]
+
+
 class _SceneView:
-    """Center of a restored scene in three bands: the display bands, or coarse and missing bands if there are any."""
+    """Part of a restored scene in three bands: the display bands, or coarse and missing bands if there are any."""
 
     def __init__(
         self, tiles: Tiles, scenes: products.Scenes, folder: Path, item: RestorationRecord, side: int, multiple: int
     ) -> None:
         self._folder, self._item, self._stretch = folder, item, tiles.stretch
         names, self.units = list(tiles.info["bands"]), str(tiles.info["units"])
-        self._size, starts = side, [(length - side) // 2 // multiple * multiple for length in _shape(folder)]
-        self._rows, self._columns = (slice(first, first + side) for first in starts)
         display = [names.index(band) for band in tiles.info["display"]["bands"]]
-        flags = products.read_window(folder / "flags.tif", self._rows, self._columns)
         self._shown = ([names.index(band) for band in (*item.coarse, *item.missing)] * 3)[:3] or display
         self._is_display = self._shown == display
         self.bands = [names[index] for index in self._shown]
         is_fine = [name not in {*item.coarse, *item.missing} for name in names]
+        self._size, starts = side, _starts(folder, side, multiple, is_fine)
+        self._rows, self._columns = (slice(first, first + side) for first in starts)
+        flags = products.read_window(folder / "flags.tif", self._rows, self._columns)
         self._is_gap = (flags[is_fine] != OBSERVED).any(axis=0)
         self._mean = self._read("mean")
         self.deviation: Values = self._read("deviation").mean(axis=0)

@@ -85,8 +85,8 @@ class Validation:
             with autocast_context(self._run):
                 output: Tensor = self._state.model(x_t, steps, y)  # (N, C or 2C, h, w)
             inputs = {"x0": x, "x_t": x_t, "t": steps, "noise": noise, "visible": visible, "weight": weight}
-            gaussian, offset = self._state.model.gaussian, None
-            if visible is not None and gaussian is not None:
+            offset = None
+            if visible is not None and (gaussian := self._state.model.gaussian) is not None:
                 offset = gaussian.hidden_offset(x_t, steps, y, visible)
             losses = training_loss(output, objective=self._objective, offset=offset, **inputs)
             sums.append(losses["mse"].double().sum())

@@ -100,7 +100,7 @@ def test_special_characters_in_paths_and_titles_work_in_jobs(folder: Path) -> No
     settings = {"results": "my results (1)", "store": "a store, of = mine #1", "title": title}
     yaml_writer(settings)(project / "odd.yaml")
     files = ("--configfile", "reduced.yaml", "odd.yaml")
-    target = "my results (1)/demo/tiles/gaofen2/manifest.json"
+    target = "my results (1)/demo/tiles/sentinel2/manifest.json"
     done = snakemake(project, target, "--profile", "profiles/local", *files)
     assert done.returncode == 0, done.stdout[-4000:]
     assert (project / target).is_file()

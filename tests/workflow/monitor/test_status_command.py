@@ -115,7 +115,8 @@ def test_run_prints_the_full_error_before_the_first_job(project: Path) -> None:
 def test_run_prints_snakemake_errors_and_the_dry_run_plan(project: Path) -> None:
     done = dithc(project, "run", *LOCAL, "--", "no-such-target")
     assert done.returncode == 1
-    assert "No rule to produce no-such-target" in done.stdout
+    assert "unknown target of the run" in done.stdout
+    assert "got:      no-such-target" in done.stdout
     assert "Platform:" not in done.stdout
     assert "\nreport " in dithc(project, "run", *LOCAL, "--", "-n").stdout
 

@@ -4,15 +4,14 @@ Legend: N batch, C channels, H, W image, G groups of bands.
 Sources: the Gaussian part of a score, Wang & Vastola 2024 (arXiv 2412.09726); cosine transform (DCT-II), Ahmed et al. 1974.
 """
 
-import math
 from collections.abc import Sequence
-from functools import lru_cache
 
 import torch
 from torch import Tensor, nn
 
 from dithc.config import training
 from dithc.diffusion import BandLevels
+from dithc.diffusion.cosines import cosine_matrix
 
 TIME_SCALE = 1000.0  # of the timesteps of a flow
 # Of a coefficient of the predicted noise, which has the variance 1. An image has larger coefficients than normal images, which
@@ -54,7 +53,7 @@ class GaussianPrediction(nn.Module):
         with torch.autocast(x.device.type, enabled=False):
             noise = (self._levels.of(t, y).float() / TIME_SCALE)[..., None, None]  # (N, C or 1, 1, 1)
             signal, mean = 1 - noise, self.mean[:, None]  # (C, 1)
-            rows, columns = (cosine_matrix(side) for side in x.shape[2:])
+            rows, columns = (cosine_matrix(side, torch.float32) for side in x.shape[2:])
             centered = x.float().flatten(2) - signal[..., 0] * mean
             coefficients = rows @ (self.basis.T @ centered).reshape(x.shape) @ columns.T
             scaled = coefficients / (signal**2 * self.variance + noise**2)
@@ -78,12 +77,3 @@ class GaussianPrediction(nn.Module):
         velocity = self(filled, t, y)
         offset: Tensor = self(x, t, y) - torch.where(visible, velocity, x - (filled - noise * velocity))
         return offset
-
-
-@lru_cache(maxsize=8)
-def cosine_matrix(side: int) -> Tensor:
-    """Return the orthonormal cosines by frequency and pixel, fp32 (side, side)."""
-    frequency, pixel = torch.arange(side, dtype=torch.float64)[:, None], torch.arange(side) + 0.5
-    matrix = math.sqrt(2 / side) * torch.cos(math.pi / side * frequency * pixel)
-    matrix[0] /= math.sqrt(2)
-    return matrix.float()

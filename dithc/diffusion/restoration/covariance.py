@@ -1,21 +1,19 @@
 """Stationary covariance of images: principal components of the bands, each with a radial covariance in space.
 
-Products use the cosine transform (DCT-II), whose coefficients are nearly uncorrelated, without padding: the image continues
-as its mirror image.
+Products use cosine coefficients (see `cosines.py`), which are nearly uncorrelated.
 
 Legend: N images, C bands or components, H, W image, n tiles, R lags.
 Source: cosine transform of a correlated signal, Ahmed et al. 1974.
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 import numpy.typing as npt
-import scipy.fft
 import torch
 from torch import Tensor
 
@@ -103,30 +101,11 @@ class RadialCovariance:
         variances[:, 0, 0] += self.offset * math.prod(size)
         return variances
 
-    def apply(self, x: Tensor) -> Tensor:
-        """Return the product of the covariance and x (N, C, H, W)."""
-        return self.filter(x, self.spectrum((x.shape[2], x.shape[3])))
-
-    def filter(self, x: Tensor, spectrum: Tensor) -> Tensor:
-        """Multiply the coefficients of the components of x (N, C, H, W) by a spectrum (C, H, W)."""
-        basis = self.basis.to(x.dtype)
-        coefficients = cosines((basis.T @ x.flatten(2)).reshape(x.shape))
-        filtered = inverse_cosines(coefficients.mul_(spectrum))
-        return (basis @ filtered.flatten(2)).reshape(x.shape)
-
-
-def cosines(x: Tensor) -> Tensor:
-    """Return the orthonormal cosine transform of planes (..., H, W), with the same bits for any number of threads."""
-    return _transform(x, scipy.fft.dctn)
-
-
-def inverse_cosines(x: Tensor) -> Tensor:
-    """Return the planes (..., H, W) of cosine coefficients."""
-    return _transform(x, scipy.fft.idctn)
-
-
-def _transform(x: Tensor, transform: Callable[..., Any]) -> Tensor:
-    return torch.from_numpy(transform(x.numpy(), axes=(-2, -1), norm="ortho", workers=torch.get_num_threads()))
+    def multiply(self, coefficients: Tensor, spectrum: Tensor) -> Tensor:
+        """Multiply the components of cosine coefficients (N, C, H, W) of bands by a spectrum (C, H, W)."""
+        basis = self.basis.to(coefficients.dtype)
+        components = (basis.T @ coefficients.flatten(2)).reshape(coefficients.shape).mul_(spectrum)
+        return (basis @ components.flatten(2)).reshape(coefficients.shape)
 
 
 def _lag_weights(length: int, lags: int) -> Tensor:

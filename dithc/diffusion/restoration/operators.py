@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from dithc.core.logging import user_error
+from dithc.diffusion.cosines import cosine_matrix, cosines, inverse_cosines
 
 KERNEL_RADIUS = 4.5  # in standard deviations
 
@@ -43,6 +44,14 @@ class LinearOperator(ABC):
         for unobserved bands. Masks are ignored.
         """
 
+    def of_cosines(self, coefficients: Tensor) -> Tensor:
+        """Return A x (N, M) of images x with cosine coefficients (N, C, H, W)."""
+        return self.apply(inverse_cosines(coefficients))
+
+    def adjoint_cosines(self, y: Tensor) -> Tensor:
+        """Return the cosine coefficients (N, C, H, W) of A* y, of observed numbers y (N, M)."""
+        return cosines(self.adjoint(y))
+
     def paste(self, x: Tensor, y: Tensor) -> Tensor:
         """Return x (N, C, H, W) with directly observed pixels replaced by their numbers in y (N, M)."""
         return x
@@ -57,11 +66,14 @@ class Selection(LinearOperator):
         self.shape = channels, height, width
         self._index = mask.flatten().nonzero()[:, 0]  # (M)
         self.size = len(self._index)
+        self._is_full = self.size == mask.numel()
 
     def apply(self, x: Tensor) -> Tensor:
-        return x.flatten(1).index_select(1, self._index)
+        return x.flatten(1) if self._is_full else x.flatten(1).index_select(1, self._index)
 
     def adjoint(self, y: Tensor) -> Tensor:
+        if self._is_full:
+            return y.reshape(-1, *self.shape)
         return y.new_zeros(len(y), math.prod(self.shape)).index_copy_(1, self._index, y).reshape(-1, *self.shape)
 
     def row_norms(self) -> Tensor:
@@ -102,15 +114,26 @@ class Resampling(LinearOperator):
         # exp(-(pi sigma / factor)^2 / 2) = mtf
         self._sigma = None if mtf is None else factor * math.sqrt(-2 * math.log(mtf)) / math.pi
         self._rows, self._columns = self._weights(shape[1]), self._weights(shape[2])  # (h, H), (w, W)
+        self._of_cosines: tuple[Tensor, Tensor] | None = None
         coarse = shape[0], len(self._rows), len(self._columns)
         self._valid = Selection(torch.ones(coarse, dtype=torch.bool) if valid is None else valid)
         self.size = self._valid.size
 
     def apply(self, x: Tensor) -> Tensor:
-        return self._valid.apply(self._rows.to(x.dtype) @ x @ self._columns.T.to(x.dtype))
+        rows, columns = self._axes(x.dtype)
+        return self._valid.apply(rows @ x @ columns.T)
 
     def adjoint(self, y: Tensor) -> Tensor:
-        return self._rows.T.to(y.dtype) @ self._valid.adjoint(y) @ self._columns.to(y.dtype)
+        rows, columns = self._axes(y.dtype)
+        return rows.T @ (self._valid.adjoint(y) @ columns)
+
+    def of_cosines(self, coefficients: Tensor) -> Tensor:
+        rows, columns = self._axes_of_cosines(coefficients.dtype)
+        return self._valid.apply(rows @ coefficients @ columns.T)
+
+    def adjoint_cosines(self, y: Tensor) -> Tensor:
+        rows, columns = self._axes_of_cosines(y.dtype)
+        return rows.T @ (self._valid.adjoint(y) @ columns)
 
     def row_norms(self) -> Tensor:
         norms = self._rows.square().sum(1)[:, None] * self._columns.square().sum(1)  # (h, w)
@@ -120,6 +143,19 @@ class Resampling(LinearOperator):
         rows, columns = (torch.arange(side, dtype=torch.float64) / (2 * side) for side in self.shape[1:])
         gain = self._gain(rows)[:, None] * self._gain(columns) / self._factor
         return gain * self._valid.gains()[:, :1, :1]  # (C, H, W)
+
+    def _axes(self, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        """Return the weights of rows (h, H) and columns (w, W)."""
+        return self._rows.to(dtype), self._columns.to(dtype)
+
+    def _axes_of_cosines(self, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        """Return the weights of the cosines of rows (h, H) and columns (w, W)."""
+        if self._of_cosines is None or self._of_cosines[0].dtype != dtype:
+            rows, columns = (
+                weights @ cosine_matrix(weights.shape[1], weights.dtype).T for weights in (self._rows, self._columns)
+            )
+            self._of_cosines = rows.to(dtype), columns.to(dtype)
+        return self._of_cosines
 
     def _weights(self, length: int) -> Tensor:
         """Return the weights of fine pixels (length) in each coarse pixel (length // factor) along an axis."""
@@ -160,17 +196,29 @@ class BandGroups(LinearOperator):
         ends = torch.tensor([operator.size for _, operator in self._groups]).cumsum(0).tolist()
         self._spans = [slice(first, end) for first, end in pairwise([0, *ends])]
         self.size = ends[-1]
+        self._is_whole = list(groups) == [tuple(range(shape[0]))]  # one group of all bands, which needs no copies
 
     def apply(self, x: Tensor) -> Tensor:
-        return torch.cat([operator.apply(x.index_select(1, bands)) for bands, operator in self._groups], dim=1)
+        return torch.cat([operator.apply(part) for operator, part in self._split(x)], dim=1)
 
     def adjoint(self, y: Tensor) -> Tensor:
         return self._joined([operator.adjoint(y[:, span]) for operator, span in self._parts()])
+
+    def of_cosines(self, coefficients: Tensor) -> Tensor:
+        return torch.cat([operator.of_cosines(part) for operator, part in self._split(coefficients)], dim=1)
+
+    def adjoint_cosines(self, y: Tensor) -> Tensor:
+        return self._joined([operator.adjoint_cosines(y[:, span]) for operator, span in self._parts()])
+
+    def _split(self, x: Tensor) -> list[tuple[LinearOperator, Tensor]]:
+        return [(operator, x if self._is_whole else x.index_select(1, bands)) for bands, operator in self._groups]
 
     def _parts(self) -> list[tuple[LinearOperator, slice]]:
         return [(operator, span) for (_, operator), span in zip(self._groups, self._spans, strict=True)]
 
     def _joined(self, images: list[Tensor]) -> Tensor:
+        if self._is_whole:
+            return images[0]
         x = images[0].new_zeros(len(images[0]), *self.shape)
         for (bands, _), image in zip(self._groups, images, strict=True):
             x.index_add_(1, bands, image)

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from dithc.core.logging import get_logger
-from dithc.diffusion.restoration.covariance import RadialCovariance, cosines, inverse_cosines
+from dithc.diffusion.cosines import cosines, inverse_cosines
+from dithc.diffusion.restoration.covariance import RadialCovariance
 from dithc.diffusion.restoration.observation import Observation
 
 Multiply = Callable[[Tensor], Tensor]
@@ -65,31 +66,33 @@ class Solver:
         relative to the tolerance, which is relative to the expected norm of the residual, sqrt(M).
         """
         operator, covariance = self._observation.operator, self._covariance
-        by = multiply or (lambda z: covariance.filter(z, self._spectrum))
 
         def system(w: Tensor) -> tuple[Tensor, Tensor]:
-            image = by(operator.adjoint(w))
-            return self._variance * w + operator.apply(image), image
+            x = operator.adjoint_cosines(w)
+            x = cosines(multiply(inverse_cosines(x))) if multiply else covariance.multiply(x, self._spectrum)
+            return self._variance * w + operator.of_cosines(x), x
 
         target = self._observation.residual(clean)
-        return conjugate_gradients(system, target, self._precondition, limit=limit, tolerance=tolerance, start=start)
+        precondition = self._precondition
+        x, w, error = conjugate_gradients(system, target, precondition, limit=limit, tolerance=tolerance, start=start)
+        return inverse_cosines(x), w, error
 
     def _precondition(self, residual: Tensor) -> Tensor:
         operator = self._observation.operator
-        x = operator.adjoint(residual)
+        x = operator.adjoint_cosines(residual)
         if self._inverse is None:
-            return operator.apply(self._covariance.filter(x, self._filter))
-        return operator.apply(self._multiply_inverse(x))
+            return operator.of_cosines(self._covariance.multiply(x, self._filter))
+        return operator.of_cosines(self._multiply_inverse(x))
 
-    def _multiply_inverse(self, x: Tensor) -> Tensor:
-        """Multiply the cosine coefficients of x (N, C, H, W) by the inverses of band pairs."""
+    def _multiply_inverse(self, coefficients: Tensor) -> Tensor:
+        """Multiply cosine coefficients (N, C, H, W) by the inverses of band pairs."""
         assert self._inverse is not None
-        coefficients, result = cosines(x), torch.zeros_like(x)
+        result = torch.zeros_like(coefficients)
         for (band, other), inverse in self._inverse.items():
             height, width = inverse.shape
             for target, source in {(band, other), (other, band)}:
                 result[:, target, :height, :width].addcmul_(inverse, coefficients[:, source, :height, :width])
-        return inverse_cosines(result)
+        return result
 
     def _inverses(self, gains: Tensor, noise: Tensor) -> dict[tuple[int, int], Tensor]:
         """Return G = D^-1 (D C D + noise)^-1 D^-1 by two bands and cosine, with D the gains; 0 for D = 0.
@@ -169,14 +172,15 @@ def conjugate_gradients(
         active = is_positive & (following > tolerance**2 * target.shape[1])
         if iterations == limit or not bool(active.any()):
             break
-        direction = preconditioned if direction is None else preconditioned + following / norm * direction
+        direction = preconditioned if direction is None else direction.mul_(following / norm).add_(preconditioned)
         norm, iterations = following, iterations + 1
         product, change = system(direction)
         curvature = inner(direction, product)
         is_positive = is_positive & ((curvature > 0) | ~active)
         length = torch.where(active & is_positive, norm / curvature, 0.0)
-        solution, residual = solution + length * direction, residual - length * product
-        image += length[..., None, None] * change
+        solution.addcmul_(length, direction)
+        residual.addcmul_(length, product, value=-1)
+        image.addcmul_(length[..., None, None], change)
     error = (following.clamp(min=0) / target.shape[1]).sqrt()[:, 0] / tolerance
     log.debug("posterior: %d iterations, residual %.1e", iterations, float(error.max()))
     return image, solution, error
@@ -187,6 +191,6 @@ def inner(x: Tensor, y: Tensor) -> Tensor:
 
     Torch divides a single sum among threads, but not sums of a row of several.
     """
-    products = x * y
-    padded = torch.nn.functional.pad(products, (0, -products.shape[1] % SUM_LENGTH))
-    return padded.reshape(len(x), -1, SUM_LENGTH).sum(2).sum(1, keepdim=True)
+    products, rows = x * y, x.shape[1] // SUM_LENGTH
+    sums = products[:, : rows * SUM_LENGTH].reshape(len(x), rows, SUM_LENGTH).sum(2)
+    return torch.cat([sums, products[:, rows * SUM_LENGTH :].sum(1, keepdim=True)], dim=1).sum(1, keepdim=True)

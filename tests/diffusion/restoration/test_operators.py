@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from dithc.core.logging import UserError
+from dithc.diffusion.cosines import cosines
 from dithc.diffusion.restoration import BandGroups, LinearOperator, Resampling, Selection
 
 SHAPE = (3, 13, 10)
@@ -37,6 +38,8 @@ def test_adjoint_and_row_norms_match_the_matrix(name: str) -> None:
     matrix = operator.apply(IMAGES).T  # (M, pixels)
     torch.testing.assert_close(operator.adjoint(torch.eye(operator.size, dtype=torch.float64)).flatten(1), matrix)
     torch.testing.assert_close(operator.row_norms(), matrix.square().sum(1))
+    torch.testing.assert_close(operator.of_cosines(cosines(x)), operator.apply(x))
+    torch.testing.assert_close(operator.adjoint_cosines(y), cosines(operator.adjoint(y)))
     torch.testing.assert_close(matrix.sum(1), torch.ones(operator.size, dtype=torch.float64))
 
 

@@ -12,6 +12,7 @@ from torch import Tensor
 from dithc.config import training
 from dithc.core.logging import UserError
 from dithc.diffusion import Objective, sample, sample_flow
+from dithc.diffusion.cosines import cosines, inverse_cosines
 from dithc.diffusion.restoration import (
     BandGroups,
     LinearOperator,
@@ -64,7 +65,8 @@ class Problem:
     def __init__(self, operator: LinearOperator) -> None:
         generator = torch.Generator().manual_seed(1)
         self.covariance = prior()
-        self.of_data = self.covariance.apply(IMAGES).flatten(1)
+        spectrum = self.covariance.spectrum(SHAPE[1:])
+        self.of_data = inverse_cosines(self.covariance.multiply(cosines(IMAGES), spectrum)).flatten(1)
         matrix, deviation = operator.apply(IMAGES).T, torch.full((operator.size,), NOISE, dtype=torch.float64)
         image = MEAN + torch.linalg.cholesky(self.of_data) @ torch.randn(SIZE, generator=generator).double()
         values = matrix @ image + deviation * torch.randn(operator.size, generator=generator).double()

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from dithc.config import load_experiment, stage_spec
-from dithc.core.artifacts import atomic_write
+from dithc.core.artifacts import Manifest, atomic_write
 from dithc.core.integrity import dump_checksummed
 from dithc.workflow.fingerprint import FileFingerprints
 from dithc.workflow.snakemake_api import ConfigArguments
@@ -207,6 +207,21 @@ class ExperimentGraph:
         entries = {key: self._with_files(part, with_name=with_name) for key, part in value.items()}
         paths = {key: part for key, part in value.items() if key in PATHS and isinstance(part, str)}
         return entries | {key: self.files.fingerprint(path, with_name=with_name) for key, path in paths.items()}
+
+    def entry_name(self, manifest: Manifest) -> str | None:
+        """Return the name of the configuration's entry that determines a result; None without one."""
+        experiment, name = self.experiment, manifest.name
+        if manifest.stage == "features":
+            name = self.extractor_name(name) if name in experiment.evaluations else name.rpartition(".")[2]
+        sections = (
+            experiment.datasets,
+            experiment.codecs,
+            experiment.runs,
+            experiment.extractors,
+            experiment.evaluations,
+            experiment.restorations,
+        )
+        return name if any(name in section for section in sections) else None
 
     def extractor_name(self, evaluation: str) -> str:
         return self.experiment.evaluations[evaluation].extractor

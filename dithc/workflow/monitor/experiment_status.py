@@ -88,8 +88,11 @@ class ExperimentMonitor:
         """Return this experiment's jobs in the queue, including the ends of finished jobs."""
         if (queue := self.queue) is None:
             return []
-        name = read_mapping(self.folder / "driver.json").get("name")
+        record, driver = read_mapping(self.folder / "driver.json"), self.driver
+        name = record.get("name")
         jobs = [job for job in queue.jobs(self.base) if name is None or job.name == name]
+        if driver is not None and float(record.get("started_at", 0)) < driver.started_at:
+            jobs = [job for job in jobs if job.active]  # of an earlier driver, whose ended jobs do not concern this one
         ended_ids = [job.id for job in jobs if not job.active and job.state != "COMPLETED"]
         ends = {job.id: job for job in queue.ended(ended_ids)} if ended_ids else {}
         return [

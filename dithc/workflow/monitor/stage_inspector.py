@@ -15,6 +15,7 @@ from dithc.engine.scheduler import SchedulerJob, SchedulerQueue, explain_blocked
 from dithc.workflow.experiment_graph import ExperimentGraph
 from dithc.workflow.monitor.log_tail import TrainingProgress, bar_of, error_of, tail, training_at
 from dithc.workflow.monitor.stage_status import DriverInfo, StageStatus, State, joined, pace, span
+from dithc.workflow.preflight import read_manifest
 from dithc.workflow.stages import Stage
 
 DIGEST = "?" * 12  # glob of a full digest, because a run's name may be a prefix of another's
@@ -40,7 +41,7 @@ class StageInspector:
         self.now = time.time()
         self.since = max(since, driver.started_at if driver is not None else 0.0) - SLACK_SECONDS
         self.matched: dict[str, SchedulerJob] = {}
-        self._store = cache(self._find_store)
+        self._store, self._manifest = cache(self._find_store), cache(read_manifest)
         self._steps = cache(lambda run: store.steps() if (store := self._store(run)) is not None else [])
         self.titles = {stage.output: stage.title for stage in stages}
 
@@ -53,11 +54,29 @@ class StageInspector:
         if job is not None and job.runs:
             return self._running(stage, location=describe_job(job))
         if output.exists():
-            return _done(stage, output, log=self.base / stage.log)
+            status = _done(stage, output, log=self.base / stage.log)
+            reason = self._outdated(output) if status.state == "done" and output.suffix == ".json" else ""
+            return self._inactive(stage, "waiting", reason) if reason else status
         missing = next((path for path in stage.needs if not (self.base / path).exists()), None)
         if missing is not None:
             return self._inactive(stage, "waiting", f"for {self.titles.get(missing, missing)}")
         return self._unqueued(stage, job)
+
+    def _outdated(self, output: Path) -> str:
+        """Return why a result is outdated: its settings or inputs have changed. Empty for a current result or a benchmark."""
+        manifest = self._manifest(output)
+        name = self.graph.entry_name(manifest) if manifest is not None else None
+        if manifest is None or name is None:
+            return ""
+        settings = stage_spec(self.graph.experiment, manifest.stage, name)
+        changed = [key for key, value in settings.items() if manifest.spec.get(key, value) != value]
+        if changed:
+            return f"outdated: made with other settings ({', '.join(changed)})"
+        for path, used in manifest.inputs.items():
+            source = self._manifest(self.base / path)
+            if source is not None and source.digest != used:
+                return f"outdated: made from an earlier {path}"
+        return ""
 
     def _unqueued(self, stage: Stage, job: SchedulerJob | None) -> StageStatus:
         """Return the state of a stage with inputs, without output and without a job in the queue."""

@@ -11,12 +11,13 @@ from dithc.workflow.experiment_graph import ExperimentGraph
 
 
 def read_digest(path: str) -> str | None:
-    return manifest.digest if (manifest := _read_manifest(path)) is not None else None
+    return manifest.digest if (manifest := read_manifest(Path(path))) is not None else None
 
 
-def _read_manifest(path: str) -> Manifest | None:
+def read_manifest(path: Path) -> Manifest | None:
+    """Read a manifest; None if it is missing or unreadable."""
     try:
-        return Manifest.read(Path(path))
+        return Manifest.read(path)
     except (UserError, OSError):
         return None
 
@@ -31,8 +32,8 @@ def find_restorable(graph: ExperimentGraph, damaged: Iterable[str]) -> dict[str,
 
     @cache
     def is_settled(path: str) -> bool:
-        manifest = _read_manifest(path)
-        name = _name(graph, manifest) if manifest is not None else None
+        manifest = read_manifest(Path(path))
+        name = graph.entry_name(manifest) if manifest is not None else None
         if manifest is None or name is None or graph.has_other_files(manifest.stage, name):
             return False
         if manifest.spec != stage_spec(graph.experiment, manifest.stage, name):
@@ -41,11 +42,3 @@ def find_restorable(graph: ExperimentGraph, damaged: Iterable[str]) -> dict[str,
         return all(read_digest(source) == digest and is_settled(source) for source, digest in inputs.items())
 
     return {path: digest for path in damaged if is_settled(path) and (digest := read_digest(path)) is not None}
-
-
-def _name(graph: ExperimentGraph, manifest: Manifest) -> str | None:
-    experiment, name = graph.experiment, manifest.name
-    if manifest.stage == "features":
-        name = graph.extractor_name(name) if name in experiment.evaluations else name.rpartition(".")[2]
-    sections = (experiment.datasets, experiment.codecs, experiment.runs, experiment.extractors, experiment.evaluations)
-    return name if any(name in section for section in (*sections, experiment.restorations)) else None

@@ -82,6 +82,21 @@ def test_job_state_determines_the_stage_state(folder: Path, job: SchedulerJob, s
     assert one.message.startswith(text)
 
 
+def test_results_of_other_settings_or_earlier_inputs_are_outdated(folder: Path) -> None:
+    finish(folder, "scenes/landscape")
+    scenes, tiles = (folder / stage / "landscape/manifest.json" for stage in ("scenes", "tiles"))
+    spec = stage_spec(ExperimentMonitor(folder).graph.experiment, "tiles", "landscape")
+    current = Manifest.read(scenes).digest
+    for own, used, state, text in (
+        (spec, current, "done", ""),
+        (spec | {"tiles": {"size": 16}}, current, "waiting", "outdated: made with other settings (tiles)"),
+        (spec, "0" * 12, "waiting", f"outdated: made from an earlier {scenes}"),
+    ):
+        Manifest(stage="tiles", name="landscape", spec=own, inputs={str(scenes): used}).write(tiles)
+        one = status_of(ExperimentMonitor(folder).poll(), "tiles landscape")
+        assert (one.state, one.message) == (state, text)
+
+
 def test_stages_with_invalid_output_are_failed(folder: Path) -> None:
     numbers = {"step": 20, "seconds_per_step_median": None, "mean_loss_last_100": []}
     path = folder / "runs/pretrain/step_0000020.json"

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from dithc.config import load_experiment
+from dithc.core.artifacts import Lease
 from dithc.core.integrity import dump_checksummed
 from dithc.workflow.monitor.warnings import kind_of
 from tests.workflow.conftest import DEMO, LOCAL, REDUCED, ROOT, TERMINAL, processes_in
@@ -218,3 +219,7 @@ def test_status_matches_only_slurm_jobs_of_the_driver(tmp_path: Path, monkeypatc
         "queued   synthesize: job 18: Priority",
         "waiting  synthesize: not started",
     ]
+    squeue.write_text(squeue.read_text().replace("17|RUNNING", "17|CANCELLED"))
+    with Lease(folder):  # a new driver, before its first job
+        line = dithc(tmp_path, "status").stdout.splitlines()[0]
+    assert line.split(maxsplit=2)[2].strip() == "waiting  synthesize: for free resources"

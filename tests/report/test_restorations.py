@@ -60,7 +60,7 @@ def test_table_has_a_row_for_each_method_and_ensemble_scores_of_the_restoration_
 
 
 @pytest.mark.parametrize(
-    ("nearest", "rating", "short"), [(0.03, "good", "better than all"), (0.016, "poor", "worse than")]
+    ("nearest", "rating", "short"), [(0.03, "good", "better than all"), (0.016, "poor", "no better than")]
 )
 def test_a_prior_without_samples_is_assessed_by_its_restorations(tree: Any, nearest: float, rating: str, short: str):
     errors = {"restored": 0.02, "member": 0.001, "regression": 0.001, "nearest neighbor": nearest, "band mean": 0.05}
@@ -74,7 +74,7 @@ def test_a_prior_without_samples_is_assessed_by_its_restorations(tree: Any, near
     quality, steps = found["scored"].quality, " ".join(step.text for step in found["scored"].steps)
     assert (quality.rating, quality.short[: len(short)]) == (rating, short)
     assert f"gaps: {0.02 / nearest:.2f} × nearest neighbor" in quality.text
-    assert ("Train longer, because restored pixels are worse than nearest neighbor" in steps) == (rating == "poor")
+    assert ("Train longer, because restored pixels are no better than nearest neighbor" in steps) == (rating == "poor")
     assert "score samples" not in steps
     assert found["unscored"].quality.short == "no score"
     assert any("`hide`" in step.text for step in found["unscored"].steps)

@@ -25,8 +25,10 @@ def draw(path: Path, target: Path) -> None:
         outputs.write(target, draw_loss(metrics, store=metrics.parent.parent))
     elif content.get("stage") == "tiles":
         outputs.write(target, _tiles(path))
-    elif content.get("stage") == "restore" and (images := _restoration(path)) is not None:
+    elif content.get("stage") == "restore" and (drawn := _restoration(path)) is not None:
+        images, columns = drawn
         outputs.write(target, images)
+        log.info(f"columns of {target}: {columns}")
     elif (path.is_dir() or path.name == "manifest.json") and grid.is_file():
         outputs.write(target, grid.read_bytes())
     else:
@@ -47,7 +49,7 @@ def _tiles(path: Path) -> bytes:
     return draw_tiles(path.parent, title=manifest.name, scenes=scenes and scenes[0].parent)
 
 
-def _restoration(path: Path) -> bytes | None:
+def _restoration(path: Path) -> tuple[bytes, str] | None:
     """Draw the first restored scenes given their manifest: observation, mean, members and deviation, one row per scene."""
     manifest = Manifest.read(path, stage="restore")
     tiles = find_input(path, manifest, stage="tiles")

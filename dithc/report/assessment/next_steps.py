@@ -21,15 +21,15 @@ def next_steps(records: ReportRecords, run: RunRecord, item: EvaluationRecord | 
 
 def _run_steps(records: ReportRecords, run: RunRecord) -> Iterator[NextStep]:
     trend, errors = held_out(run), relative_errors(records, run.name)
-    is_worse = bool(errors) and errors[0].ratio > 1
+    is_weak = bool(errors) and not errors[0].is_better
     resume = "; it resumes from its last checkpoint." if run.settings.get("lr_schedule") == "constant" else "."
     if run.step is None or run.step < run.steps_planned:
         yield NextStep(text="Finish the run; it resumes from its last checkpoint.", command=_rerun(records))
-    elif is_worse or (trend and trend.is_falling):
+    elif is_weak or (trend and trend.is_falling):
         longer = f"runs={{{run.name}: {{steps: {2 * run.steps_planned}}}}}"
         reason = (
-            f"restored pixels are worse than {errors[0].baseline}"
-            if is_worse
+            f"restored pixels are no better than {errors[0].baseline}"
+            if is_weak
             else "the held-out loss was still falling"
         )
         yield NextStep(text=f"Train longer, because {reason}{resume}", command=_rerun(records, longer))

@@ -18,6 +18,11 @@ class RelativeError:
     ratio: float
     baseline: str
 
+    @property
+    def is_better(self) -> bool:
+        """Return whether the error is smaller by at least half a percent, which two digits show."""
+        return self.ratio < 0.995
+
 
 def relative_errors(records: ReportRecords, run: str) -> list[RelativeError]:
     """Return the relative error of each group of withheld pixels in the restorations of a run, the largest first."""
@@ -41,10 +46,10 @@ def restored_quality(records: ReportRecords, run: str) -> Assessment:
         text = "No restoration withheld pixels (hide), so that no error is known."
         return Assessment(rating="unknown", short="no score", text=text)
     parts = [
-        f"{one.restoration}, {one.group}: {one.ratio:.2f} × {one.baseline}" + (" (worse)" if one.ratio > 1 else "")
+        f"{one.restoration}, {one.group}: {one.ratio:.2f} × {one.baseline}" + ("" if one.is_better else " (no better)")
         for one in errors
     ]
     text = f"RMSE of withheld pixels over the best baseline without a network. {'; '.join(parts)}."
-    if errors[0].ratio > 1:
-        return Assessment(rating="poor", short=f"worse than {errors[0].baseline}", text=f"{text} Train longer.")
+    if not errors[0].is_better:
+        return Assessment(rating="poor", short=f"no better than {errors[0].baseline}", text=f"{text} Train longer.")
     return Assessment(rating="good", short="better than all baselines without a network", text=text)

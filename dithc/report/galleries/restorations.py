@@ -43,10 +43,12 @@ def restoration_gallery(records: ReportRecords, item: RestorationRecord) -> Gall
     return Gallery(title=f"Restoration {item.name}: {dataset.title}", note=note, pictures=[picture], layout="rows")
 
 
-def draw_restoration(manifest: Path, *, tiles: Path, scenes: Path) -> bytes | None:
-    """Return the images of `restoration_gallery` as PNG, from a manifest and the folders of its inputs."""
+def draw_restoration(manifest: Path, *, tiles: Path, scenes: Path) -> tuple[bytes, str] | None:
+    """Return the images of `restoration_gallery` as PNG, from a manifest and the folders of its inputs, and their columns."""
     rows = _rows(restoration_record(manifest, Manifest.read(manifest, stage="restore")), tiles, scenes)
-    return rows and canvas.encode_png(mosaic(rows.images, columns=len(rows.columns), level=GRAY))
+    if rows is None:
+        return None
+    return canvas.encode_png(mosaic(rows.images, columns=len(rows.columns), level=GRAY)), ", ".join(rows.columns)
 
 
 class _Rows(NamedTuple):

@@ -76,7 +76,13 @@ def score(
     ):  # for any number of ranks
         for pixels, method, scores in parts:
             found[pixels][method].append(scores)
-    result = {pixels: {name: restoration.pooled(parts) for name, parts in one.items()} for pixels, one in found.items()}
+    result: dict[str, Scores] = {}
+    for pixels, methods in found.items():
+        restored = methods["restored"]
+        result[pixels] = {
+            name: restoration.pooled(parts, restored=None if name in ("restored", "ensemble") else restored)
+            for name, parts in methods.items()
+        }
     result = {pixels: one for pixels, one in result.items() if one["restored"]["pixels"]}
     if group.rank == 0:
         atomic_write(job.scores, json.dumps(result, indent=1) + "\n")

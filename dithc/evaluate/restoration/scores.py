@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
+import scipy.stats
 from numpy.typing import NDArray
 
 from dithc.core.image_quality import ensemble_quantile, ensemble_variance, ergas, spectral_angles, structural_similarity
@@ -22,6 +23,7 @@ Scores = dict[str, Any]
 
 SMALLEST = 16  # side of images for spectra and shifts
 COVERED = 0.9  # share of the central interval
+FEW = 8  # parts of images for an interval
 CHUNK = 1 << 18  # values evaluated together: 32 MiB for 16 members in float64
 
 
@@ -154,11 +156,14 @@ def spectral_distance(image: Array, truth: Array) -> float | None:
     return float(np.nanmean(found)) if np.isfinite(found).any() else None
 
 
-def pooled(scores: Sequence[Scores]) -> Scores:
+def pooled(scores: Sequence[Scores], *, restored: Sequence[Scores] | None = None) -> Scores:
     """Join the scores of several images or blocks, weighted by their evaluated pixels.
 
     RMSE, spread, ERGAS and consistency are root mean squares, PSNR belongs to the mean square error. Empty masks have no weight.
+    With the scores of the restored images on the same parts, the result has the `ratio` of the RMSE of `restored` over all
+    pixels, its 95% interval by resampled parts (`ratio_interval`), and its median over the parts (`ratio_median`).
     """
+    ratios = {} if restored is None else _relative_error(restored, scores)
     scores = [score for score in scores if score["pixels"]]
     if not scores:
         return {"pixels": 0}
@@ -179,7 +184,26 @@ def pooled(scores: Sequence[Scores]) -> Scores:
             result[key] = mean.tolist() if mean.ndim else float(mean)
     if result.get("spread_over_error") is not None:
         result["spread_over_error"] = result["spread"] / result["rmse"]
-    return result
+    return result | ratios
+
+
+def _relative_error(scores: Sequence[Scores], others: Sequence[Scores]) -> Scores:
+    """Return the ratios of `pooled`; none with fewer than `FEW` parts."""
+    pairs = [(one, other) for one, other in zip(scores, others, strict=True) if one["pixels"] and other["rmse"]]
+    if len(pairs) < FEW:
+        return {}
+    squares = np.array([[score["rmse"] ** 2 * score["pixels"] for score in pair] for pair in pairs]).T  # (2, parts)
+
+    def ratio(x: FloatArray, y: FloatArray, axis: int = -1) -> FloatArray:
+        root: FloatArray = np.sqrt(x.sum(axis=axis) / y.sum(axis=axis))
+        return root
+
+    found = scipy.stats.bootstrap(squares, ratio, paired=True, n_resamples=999, method="percentile", random_state=0)
+    return {
+        "ratio": float(ratio(*squares)),
+        "ratio_interval": [float(end) for end in found.confidence_interval],
+        "ratio_median": float(np.median(np.sqrt(squares[0] / squares[1]))),
+    }
 
 
 def _mask(where: Mask | None, shape: tuple[int, ...]) -> Mask:

@@ -1,6 +1,6 @@
 """Tables of restorations: errors of the restoration and of the baselines inside withheld pixels."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dithc.core.measurements import ABSENT, rounded
@@ -15,6 +15,9 @@ ERRORS = {
     "Angle deg": "sam_degrees",
     "Spectrum dB": "spectrum_db",
     "Seams": "seam_ratio",
+    "Restored / method": "ratio",
+    "95% interval": "ratio_interval",
+    "Median": "ratio_median",
 }
 DETAILS = {
     "ERGAS": "ergas",
@@ -59,5 +62,7 @@ def _tables(name: str, scores: Mapping[str, Mapping[str, Mapping[str, Any]]]) ->
     return found
 
 
-def _number(value: float | None) -> str:
+def _number(value: float | Sequence[float] | None) -> str:
+    if isinstance(value, Sequence):
+        return " to ".join(map(rounded, value))
     return ABSENT if value is None else rounded(value)

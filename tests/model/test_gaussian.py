@@ -2,13 +2,16 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
 from dithc.core.logging import UserError
 from dithc.model import DiT, DiTConfig, adapt_state_dict
+from dithc.model.gaussian import GaussianPrediction
 from dithc.sample.parallel import ParallelDenoiser
+from tests.model.scaled_variance import scaled_variance
 
 CONFIG = DiTConfig(
     32, 1, 2, 2, input_size=(4, 6), in_channels=2, num_classes=1, learn_sigma=False, gaussian_prediction=True
@@ -41,20 +44,32 @@ def inputs() -> tuple[Tensor, Tensor, Tensor]:
     )
 
 
-def test_prediction_is_the_expected_velocity_of_normal_images() -> None:
+@pytest.mark.parametrize("scale", [1.0, 0.05])
+def test_prediction_is_the_expected_velocity_of_normal_images_of_the_variance_in_the_image(scale: float) -> None:
     """Compare with E[noise - x0 | x_t] of the dense joint distribution, in float64."""
     gaussian = network().gaussian
     assert gaussian is not None
     waves = torch.kron(
         BASIS.T.double().contiguous(), torch.kron(cosines(4), cosines(6))
     )  # (48, 48), component and cosine by pixel
-    covariance = waves.T @ torch.diag(gaussian.variance.double().flatten()) @ waves
     x, t, y = inputs()
+    x *= scale
     for image, time, found in zip(x, (t / 1000).tolist(), gaussian(x, t, y), strict=True):
-        total = (1 - time) ** 2 * covariance + time**2 * torch.eye(48)
-        solved = torch.linalg.solve(total, image.double().flatten() - (1 - time) * 0.3)
+        centered = image.double().flatten() - (1 - time) * 0.3
+        coefficients, each = (waves @ centered).reshape(2, 4, 6).numpy(), np.ones(2)
+        data = gaussian.variance.double().numpy()
+        variance = torch.from_numpy(scaled_variance(coefficients, data, level=time * each, share=each))
+        covariance = waves.T @ torch.diag(variance.flatten()) @ waves
+        solved = torch.linalg.solve((1 - time) ** 2 * covariance + time**2 * torch.eye(48), centered)
         expected = time * solved - 0.3 - (1 - time) * covariance @ solved
         torch.testing.assert_close(found.flatten().double(), expected, rtol=1e-4, atol=1e-4)
+
+
+def test_noise_of_a_smooth_image_is_found_although_the_data_are_rough() -> None:
+    gaussian = GaussianPrediction(1, (32, 32))  # pixels of variance 1
+    noise = torch.randn(1, 1, 32, 32, generator=torch.Generator().manual_seed(0))
+    velocity = gaussian(0.1 * noise, torch.tensor([100.0]), torch.zeros(1, dtype=torch.int))  # of the image 0
+    assert (velocity - noise).square().mean() < 0.1
 
 
 def test_output_is_the_sum_in_training_and_sampling_with_bits_independent_of_the_batch() -> None:

@@ -17,6 +17,7 @@ from dithc.engine.comm import Group
 from dithc.latents import Batches, Latents, apply_view
 from dithc.model import DiT, DiTConfig, adapt_state_dict
 from dithc.train import train
+from tests.model.scaled_variance import scaled_variance
 from tests.ranks import needs_launcher
 from tests.train.conftest import SMALL, assert_equal, rows, store_latents, tensors_of, weights_of
 from tests.train.step.test_guidance_training import SELF, network, trainer_of
@@ -107,15 +108,17 @@ def test_masks_of_a_batch_are_the_gaps_of_its_tiles_and_of_turned_train_tiles(ar
 
 
 class Normal:
-    """Normal images (4, 8, 8) whose groups of bands are independent: parameters, and exact prediction in float64."""
+    """Normal images (4, 8, 8) whose groups of bands are independent: parameters, and exact prediction in float64.
+
+    The variance is scaled for each image.
+    """
 
     def __init__(self) -> None:
         draws = np.random.default_rng(3)
         self.mean, self.basis, self.variance = draws.normal(size=4), np.eye(4), draws.uniform(20, 60, (4, SIDE, SIDE))
         self.basis[:2, :2] = [[0.8, 0.6], [-0.6, 0.8]]
         cosines = dct(np.eye(SIDE), axis=0, norm="ortho")  # frequency by pixel
-        waves = np.kron(self.basis, np.kron(cosines, cosines).T)  # band and pixel by component and frequency
-        self.covariance = waves @ np.diag(self.variance.ravel()) @ waves.T
+        self.waves = np.kron(self.basis, np.kron(cosines, cosines).T)  # band and pixel by component and frequency
 
     def velocity(self, x: Tensor, own: Tensor, visible: Tensor) -> Tensor:
         """Return E[noise - x0] (N, 4, 8, 8) given the visible pixels; the noise of hidden pixels is known."""
@@ -124,9 +127,14 @@ class Normal:
         found = []
         for image, level, seen in zip(x.flatten(1), own, visible, strict=True):
             centered = torch.where(seen, image - (1 - level) * mean, 0.0)
-            total = (1 - level)[:, None] * torch.from_numpy(self.covariance) * (1 - level) + torch.diag(level**2)
+            coefficients = (self.waves.T @ centered.numpy()).reshape(self.variance.shape)
+            means = {"level": level, "share": seen.double()}
+            each = {name: part.reshape(4, -1).mean(1).numpy() for name, part in means.items()}
+            variance = scaled_variance(coefficients, self.variance, **each)
+            covariance = torch.from_numpy(self.waves @ np.diag(variance.ravel()) @ self.waves.T)
+            total = (1 - level)[:, None] * covariance * (1 - level) + torch.diag(level**2)
             solved = torch.linalg.solve(total, centered)
-            clean = mean + torch.from_numpy(self.covariance) @ ((1 - level) * solved)
+            clean = mean + covariance @ ((1 - level) * solved)
             found.append(torch.where(seen, level * solved, image) - clean)
         return torch.stack(found).reshape(x.shape)
 

@@ -90,8 +90,8 @@ class ModelConfig(Settings):
     networks. Short runs do not learn faster."""
     gaussian_prediction: bool = False
     """Add the network's output to the prediction for normal images with the mean and covariance of the train tiles, so that
-    the network learns the difference (`prediction_type: flow`). It helps in short runs on archives of few scenes. Bands of
-    different `band_groups` count as uncorrelated."""
+    the network learns the difference (`prediction_type: flow`). The variance is scaled for each image. It helps in short
+    runs on archives of few scenes. Bands of different `band_groups` count as uncorrelated."""
 
     def _faults(self) -> Iterator[str]:
         width, _, heads = self.shape

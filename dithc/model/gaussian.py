@@ -50,7 +50,7 @@ class GaussianPrediction(nn.Module):
             x: (N, C, H, W), noisy images.
             t: (N), timesteps of 0 to 1000.
             y: (N, ...), conditions, whose last G columns are the levels of groups.
-            visible: (N, 1 or C, H, W), bool, pixels without the expected value of the mean; all by default.
+            visible: (N, 1 or C, H, W), bool, pixels that are not filled with the mean; all by default.
         """
         with torch.autocast(x.device.type, enabled=False):
             noise = (self._levels.of(t, y).float() / TIME_SCALE)[..., None, None]  # (N, C or 1, 1, 1)
@@ -65,10 +65,11 @@ class GaussianPrediction(nn.Module):
             return (self.basis @ components.flatten(2) - mean).reshape(x.shape)
 
     def _scaled_variance(self, coefficients: Tensor, signal: Tensor, noise: Tensor, share: Tensor | float) -> Tensor:
-        """Return the variance of the coefficients of x0 of each image, (N, C, H, W).
+        """Return the variance of the cosine coefficients of each image x0, (N, C, H, W).
 
-        The ratio to `variance` is the one that the coefficients of a ring have beyond the noise. It counts as far as the ring
-        determines it: with n coefficients of expected variance S and noise s^2, its relative error is s^2 / S sqrt(2 / n).
+        It is `variance` times a ratio for each ring: the mean square of the ring's coefficients beyond the noise, over its
+        expectation. Noise of level s in n coefficients of expected variance S gives the ratio an error e = s^2 / S sqrt(2 / n).
+        Its logarithm has the weight 1 / (1 + e^2).
 
         Args:
             coefficients: Cosine coefficients of the components of x_t - signal mean, (N, C, H, W).

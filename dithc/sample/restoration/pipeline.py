@@ -117,17 +117,20 @@ def _restore_scenes(
     def write_scene(scene: int) -> None:
         restored[scene].write(tags={"restoration": job.name, "run": job.settings.run})
 
-    for wave in _waves(missing, PARTS_PER_RANK * group.size):
-        units = [(scene, *part) for scene in wave for part in missing[scene]]
-        shares = (
-            partial(_share, units, sample_part, unit="part"),
-            partial(_share, wave, write_scene, unit="scene"),
-        )
-        for share in shares:
-            is_complete = share(group=group, label=f"restore {job.name}")
-            group.wait_at_most(None, stopped_seconds=STOPPED_SECONDS)  # other ranks may need hours for an item
-            if group.any(not is_complete):
-                return False
+    waves = list(_waves(missing, PARTS_PER_RANK * group.size))
+    units = [[(scene, *part) for scene in wave for part in missing[scene]] for wave in waves]
+    own = sum(len(parts[group.rank :: group.size]) for parts in units)
+    with progress(total=own, label=f"restore {job.name}", unit="part", quiet=group.rank > 0 or not own) as bar:
+        for wave, parts in zip(waves, units, strict=True):
+            shares = (
+                partial(_share, parts, sample_part, unit="part", advance=bar.update),
+                partial(_share, wave, write_scene, unit="scene"),
+            )
+            for share in shares:
+                is_complete = share(group=group)
+                group.wait_at_most(None, stopped_seconds=STOPPED_SECONDS)  # other ranks may need hours for an item
+                if group.any(not is_complete):
+                    return False
     return True
 
 
@@ -301,22 +304,28 @@ def _check_space(
         )
 
 
-def _share(items: Sequence[Item], work: Callable[[Item], None], group: Group, *, label: str, unit: str) -> bool:
+def _share(
+    items: Sequence[Item],
+    work: Callable[[Item], None],
+    group: Group,
+    *,
+    unit: str,
+    advance: Callable[[int], object] = lambda _: None,
+) -> bool:
     """Process this rank's share of items; return False if the walltime is too short for a further item.
 
-    The first item always starts, so that a repeatedly restarted job makes progress.
+    The first item always starts, so that a repeatedly restarted job makes progress. `advance` counts finished items.
     """
-    own, slowest = items[group.rank :: group.size], 0.0
-    with progress(total=len(own), label=label, unit=unit, quiet=group.rank > 0 or not own) as bar:
-        for item in own:
-            remaining = deadline.seconds_left()
-            if slowest and remaining is not None and remaining < GRACE * slowest + EXIT_SECONDS:
-                log.warning(f"stopping: {remaining:.0f} s of the walltime left, a {unit} takes {slowest:.0f} s")
-                return False
-            start = time.monotonic()
-            work(item)
-            slowest = max(slowest, time.monotonic() - start)
-            bar.update(1)
+    slowest = 0.0
+    for item in items[group.rank :: group.size]:
+        remaining = deadline.seconds_left()
+        if slowest and remaining is not None and remaining < GRACE * slowest + EXIT_SECONDS:
+            log.warning(f"stopping: {remaining:.0f} s of the walltime left, a {unit} takes {slowest:.0f} s")
+            return False
+        start = time.monotonic()
+        work(item)
+        slowest = max(slowest, time.monotonic() - start)
+        advance(1)
     return True
 
 

@@ -11,8 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from dithc.config import training
-from dithc.diffusion import BandLevels
-from dithc.diffusion.cosines import cosine_matrix
+from dithc.diffusion import BandLevels, cosines
 
 TIME_SCALE = 1000.0  # of the timesteps of a flow
 TINY = 1e-12
@@ -55,7 +54,7 @@ class GaussianPrediction(nn.Module):
         with torch.autocast(x.device.type, enabled=False):
             noise = (self._levels.of(t, y).float() / TIME_SCALE)[..., None, None]  # (N, C or 1, 1, 1)
             signal, mean = 1 - noise, self.mean[:, None]  # (C, 1)
-            rows, columns = (cosine_matrix(side, torch.float32) for side in x.shape[2:])
+            rows, columns = (cosines.cosine_matrix(side, torch.float32) for side in x.shape[2:])
             centered = x.float().flatten(2) - signal[..., 0] * mean
             coefficients = rows @ (self.basis.T @ centered).reshape(x.shape) @ columns.T
             share = 1.0 if visible is None else visible.float().mean((2, 3))[..., None].clamp(min=TINY)

@@ -26,11 +26,12 @@ RMS = 0.2
 
 
 class MuonConfig(NamedTuple):
-    """Decay of the momentum, and Newton-Schulz iterations of an update in `dtype`."""
+    """Decay of the momentum, Newton-Schulz iterations of an update in `dtype`, and the rate of AdamW over that of Muon."""
 
     momentum: float = 0.95
     newton_schulz_steps: int = 5
     dtype: torch.dtype = torch.float32
+    adamw_ratio: float = 1.0
 
 
 class Muon:

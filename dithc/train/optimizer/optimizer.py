@@ -83,7 +83,7 @@ class Optimizer:
             allocate = new_empty if (manager := automem.get_manager(model)) is None else manager.allocate_state
         self._lr, self._betas, self._weight_decay, self._clip = lr, betas, weight_decay, clip
         self._named = {name: value for name, value in model.named_parameters() if value.requires_grad}
-        self._muon = None
+        self._muon, self._adamw_ratio = None, 1.0 if muon is None else muon.adamw_ratio
         if muon is not None:
             self._muon = Muon(self._named, muon, ownership=self.strategy.ownership(), allocate=allocate)
             log.info(str(self._muon))
@@ -107,7 +107,7 @@ class Optimizer:
         cls, model: Strategy | nn.Module, run: training.RunConfig, *, flat: bool = True, allocate: Allocator = new_empty
     ) -> Self:
         settings, dtype = run.optimizer, torch.bfloat16 if run.dtype == "bf16" else torch.float32
-        muon = MuonConfig(settings.momentum, settings.newton_schulz_steps, dtype)
+        muon = MuonConfig(settings.momentum, settings.newton_schulz_steps, dtype, settings.adamw_ratio)
         return cls(
             model,
             lr=partial(learning_rate_at, settings=run),
@@ -221,7 +221,7 @@ class Optimizer:
             [gradients[name] for name in names],
             *([self._moments[moment][name] for name in names] for moment in MOMENTS),
             averages=None if ema is None else [ema.state[name] for name in names],
-            lr=rate,
+            lr=rate * self._adamw_ratio,
             betas=self._betas,
             eps=EPSILON,
             weight_decay=self._weight_decay,

@@ -109,6 +109,17 @@ def test_muon_step_equals_scaled_orthogonalized_momentum(backend, clip, use_back
     torch.testing.assert_close(ema.state[name].double(), average, rtol=0, atol=1e-6)
 
 
+def test_first_adamw_update_of_other_weights_has_the_ratio_of_the_rate():
+    model, lr, ratio = small_dit(), 0.01, 0.3
+    optimizer = Optimizer.of_run(model, run_of(weight_decay=0.0, optimizer={"kind": "muon", "adamw_ratio": ratio}))
+    name = "blocks.0.adaLN_modulation.1.weight"
+    before = trained_parameters(model)[name].detach().clone()
+    set_gradients(model, 1)
+    sign = trained_parameters(model)[name].grad.sign()
+    optimizer.update(1)
+    torch.testing.assert_close(trained_parameters(model)[name].detach(), before - ratio * lr * sign, rtol=0, atol=1e-5)
+
+
 def test_weights_without_gradient_are_unchanged_and_averages_are_updated():
     model, name = small_dit(), "blocks.0.attn.proj.weight"
     optimizer, ema = Optimizer.of_run(model, run_of()), Ema(model, training.EmaConfig(decay=0.5, warmup=False))

@@ -10,7 +10,7 @@ import pytest
 from dithc.config import ExperimentConfig, load, stage_spec
 from dithc.core.artifacts import digest
 
-STABLE = {"train": "5e3c44e13a48", "latents": "a4adf2b7e5fc", "sample": "972d4b9834bd"}
+STABLE = {"train": "1402eb3255d1", "latents": "a4adf2b7e5fc", "sample": "972d4b9834bd"}
 
 
 def experiment(*, views: int = 2, **run: Any) -> ExperimentConfig:

@@ -3,8 +3,9 @@
 `Objective` defines the predicted quantity, the distribution of timesteps and their weights. `Schedule` holds the tables
 of a noise schedule, with respacing and `q_sample`. `training_loss` computes the loss, `sample` runs a sampler of
 `SAMPLERS` and `sample_flow` a flow sampler. `guided_denoiser` adds guidance by the unconditional prediction or by another model,
-and `guidance_offset` trains guidance into the model. `BandLevels` separates the noise levels of groups of bands. Training and
-sampling share one set of tables. A network appears only as a callable, so that tests use cases with known answers.
+and `guidance_offset` trains guidance into the model. `BandLevels` separates the noise levels of groups of bands, and the module
+`cosines` transforms images. Training and sampling share one set of tables. A network appears only as a callable, so that tests
+use cases with known answers.
 
 Invariants:
 

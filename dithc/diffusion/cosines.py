@@ -24,7 +24,7 @@ def cosines(x: Tensor) -> Tensor:
 
 
 def inverse_cosines(x: Tensor) -> Tensor:
-    """Return the planes (..., H, W) of coefficients."""
+    """Return the planes (..., H, W) of coefficients, with the same bits for any number of threads."""
     if max(x.shape[-2:]) > MATRIX_SIDE:
         return _transform(x, scipy.fft.idctn)
     rows, columns = (cosine_matrix(side, x.dtype) for side in x.shape[-2:])

@@ -15,6 +15,7 @@ from dithc.diffusion import BandLevels, cosines
 
 TIME_SCALE = 1000.0  # of the timesteps of a flow
 TINY = 1e-12
+SUM_LENGTH = 4096
 MIN_RATIO, MAX_RATIO = 1e-3, 1e3  # of the variance of an image to that of the data
 
 
@@ -111,7 +112,14 @@ def rings(height: int, width: int) -> tuple[Tensor, Tensor, list[int]]:
 
 
 def ring_means(x: Tensor) -> Tensor:
-    """Return the means (..., R) of x (..., H, W) over rings, with the same bits for any number of threads."""
+    """Return the means (..., R) of x (..., H, W) over rings, with the same bits for any number of threads.
+
+    Torch divides a single long sum among threads.
+    """
     _, order, counts = rings(x.shape[-2], x.shape[-1])
     parts = torch.split(x.flatten(-2)[..., order], counts, dim=-1)
-    return torch.stack([part.sum(-1) / count for part, count in zip(parts, counts, strict=True)], dim=-1)
+    sums = [
+        torch.stack([piece.sum(-1) for piece in torch.split(part, SUM_LENGTH, dim=-1)], dim=-1).sum(-1)
+        for part in parts
+    ]
+    return torch.stack(sums, dim=-1) / torch.tensor(counts)

@@ -237,8 +237,8 @@ class OptimizerConfig(Settings):
     momentum: Beta = 0.95
     """Decay of the momentum of matrices (muon)."""
     adamw_ratio: float = Field(default=1.0, gt=0.0, le=1.0)
-    """Learning rate of the other parameters over `lr` (muon). In short runs, updates of AdamW are up to five times as large
-    as those of muon. 0.2 then prevents large errors at rare timesteps."""
+    """Learning rate of the other parameters, and with it their weight decay, over `lr` (muon). In short runs, updates of
+    AdamW are up to five times as large as those of muon. 0.2 then prevents large errors at rare timesteps."""
 
     newton_schulz_steps: ClassVar[int] = 5  # iterations that orthogonalize an update, in the `dtype` of the run
 

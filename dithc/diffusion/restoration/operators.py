@@ -26,7 +26,7 @@ class LinearOperator(ABC):
 
     @abstractmethod
     def apply(self, x: Tensor) -> Tensor:
-        """Return A x (N, M) of images x (N, C, H, W), in the dtype of x."""
+        """Return A x (N, M) of images x (N, C, H, W), in the dtype of x; it may be a view of x."""
 
     @abstractmethod
     def adjoint(self, y: Tensor) -> Tensor:

@@ -146,7 +146,7 @@ def conjugate_gradients(
     Args:
         system: Maps w (N, M) to its product with the matrix, and to another linear image of w (N, C, H, W).
         target: Right side (N, M).
-        precondition: Approximate inverse.
+        precondition: Approximate inverse, which returns a new tensor.
         limit: Limit of the iterations.
         tolerance: See above.
         start: Approximate solution up to a factor.

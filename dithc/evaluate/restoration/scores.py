@@ -160,8 +160,8 @@ def pooled(scores: Sequence[Scores], *, restored: Sequence[Scores] | None = None
     """Join the scores of several images or blocks, weighted by their evaluated pixels.
 
     RMSE, spread, ERGAS and consistency are root mean squares, PSNR belongs to the mean square error. Empty masks have no weight.
-    With the scores of the restored images on the same parts, the result has the `ratio` of the RMSE of `restored` over all
-    pixels, its 95% interval by resampled parts (`ratio_interval`), and its median over the parts (`ratio_median`).
+    With the scores of the restored images on the same parts, the result has the `ratio` of the RMSE of `restored` to this
+    RMSE over all pixels, its 95% interval by resampled parts (`ratio_interval`), and its median over parts (`ratio_median`).
     """
     ratios = {} if restored is None else _relative_error(restored, scores)
     scores = [score for score in scores if score["pixels"]]
@@ -188,22 +188,25 @@ def pooled(scores: Sequence[Scores], *, restored: Sequence[Scores] | None = None
 
 
 def _relative_error(scores: Sequence[Scores], others: Sequence[Scores]) -> Scores:
-    """Return the ratios of `pooled`; none with fewer than `FEW` parts."""
-    pairs = [(one, other) for one, other in zip(scores, others, strict=True) if one["pixels"] and other["rmse"]]
-    if len(pairs) < FEW:
+    """Return the ratios of `pooled`, with an interval from `FEW` parts; none without an error of the other method."""
+    pairs = [(one, other) for one, other in zip(scores, others, strict=True) if one["pixels"]]
+    squares = np.array([[score["rmse"] ** 2 * score["pixels"] for score in pair] for pair in pairs]).reshape(-1, 2).T
+    if not squares[1].any():
         return {}
-    squares = np.array([[score["rmse"] ** 2 * score["pixels"] for score in pair] for pair in pairs]).T  # (2, parts)
 
     def ratio(x: FloatArray, y: FloatArray, axis: int = -1) -> FloatArray:
         root: FloatArray = np.sqrt(x.sum(axis=axis) / y.sum(axis=axis))
         return root
 
-    found = scipy.stats.bootstrap(squares, ratio, paired=True, n_resamples=999, method="percentile", random_state=0)
-    return {
+    has_error = squares[1] > 0
+    found = {
         "ratio": float(ratio(*squares)),
-        "ratio_interval": [float(end) for end in found.confidence_interval],
-        "ratio_median": float(np.median(np.sqrt(squares[0] / squares[1]))),
+        "ratio_median": float(np.median(np.sqrt(squares[0, has_error] / squares[1, has_error]))),
     }
+    if has_error.sum() < FEW:
+        return found
+    drawn = scipy.stats.bootstrap(squares, ratio, paired=True, n_resamples=999, method="percentile", random_state=0)
+    return found | {"ratio_interval": [float(end) for end in drawn.confidence_interval]}
 
 
 def _mask(where: Mask | None, shape: tuple[int, ...]) -> Mask:

@@ -92,7 +92,7 @@ class ExperimentMonitor:
         name = record.get("name")
         jobs = [job for job in queue.jobs(self.base) if name is None or job.name == name]
         if driver is not None and float(record.get("started_at", 0)) < driver.started_at:
-            jobs = [job for job in jobs if job.active]  # of an earlier driver, whose ended jobs do not concern this one
+            jobs = [job for job in jobs if job.active]  # ended jobs of an earlier driver are not failures of this one
         ended_ids = [job.id for job in jobs if not job.active and job.state != "COMPLETED"]
         ends = {job.id: job for job in queue.ended(ended_ids)} if ended_ids else {}
         return [

@@ -41,6 +41,7 @@ class StageInspector:
         self.now = time.time()
         self.since = max(since, driver.started_at if driver is not None else 0.0) - SLACK_SECONDS
         self.matched: dict[str, SchedulerJob] = {}
+        self.outdated: set[str] = set()  # outputs
         self._store, self._manifest = cache(self._find_store), cache(read_manifest)
         self._steps = cache(lambda run: store.steps() if (store := self._store(run)) is not None else [])
         self.titles = {stage.output: stage.title for stage in stages}
@@ -55,27 +56,35 @@ class StageInspector:
             return self._running(stage, location=describe_job(job))
         if output.exists():
             status = _done(stage, output, log=self.base / stage.log)
-            reason = self._outdated(output) if status.state == "done" and output.suffix == ".json" else ""
-            return self._inactive(stage, "waiting", reason) if reason else status
+            reason = self._outdated(stage) if status.state == "done" else ""
+            if reason:
+                self.outdated.add(stage.output)
+            return self._inactive(stage, "waiting", f"outdated: {reason}") if reason else status
         missing = next((path for path in stage.needs if not (self.base / path).exists()), None)
         if missing is not None:
             return self._inactive(stage, "waiting", f"for {self.titles.get(missing, missing)}")
         return self._unqueued(stage, job)
 
-    def _outdated(self, output: Path) -> str:
-        """Return why a result is outdated: its settings or inputs have changed. Empty for a current result or a benchmark."""
-        manifest = self._manifest(output)
+    def _outdated(self, stage: Stage) -> str:
+        """Return why a result is outdated: its settings, its inputs or an earlier stage have changed; empty otherwise.
+
+        Files of the user are not compared. Earlier stages have to be inspected before.
+        """
+        if earlier := next((path for path in stage.needs if path in self.outdated), None):
+            return f"{self.titles.get(earlier, earlier)} is outdated"
+        output = self.base / stage.output
+        manifest = self._manifest(output) if output.suffix == ".json" else None
         name = self.graph.entry_name(manifest) if manifest is not None else None
         if manifest is None or name is None:
             return ""
-        settings = stage_spec(self.graph.experiment, manifest.stage, name)
-        changed = [key for key, value in settings.items() if manifest.spec.get(key, value) != value]
+        settings, own = stage_spec(self.graph.experiment, manifest.stage, name), manifest.spec
+        changed = [key for key in settings | own if key not in settings or key not in own or settings[key] != own[key]]
         if changed:
-            return f"outdated: made with other settings ({', '.join(changed)})"
+            return f"made with other settings ({', '.join(changed)})"
         for path, used in manifest.inputs.items():
             source = self._manifest(self.base / path)
             if source is not None and source.digest != used:
-                return f"outdated: made from an earlier {path}"
+                return f"made from an earlier {path}"
         return ""
 
     def _unqueued(self, stage: Stage, job: SchedulerJob | None) -> StageStatus:

@@ -56,7 +56,8 @@ def test_pooled_scores_equal_the_scores_of_all_images(draws: np.random.Generator
     together, joined = pixel_scores(members[0], truth, where), pooled(parts)
     for key in ("pixels", "rmse", "mae", "bias", "psnr_db", "sam_degrees"):
         assert joined[key] == pytest.approx(together[key]), key
-    assert "ratio" not in pooled(parts, restored=parts)  # too few parts
+    assert pooled(parts, restored=parts)["ratio"] == 1
+    assert "ratio_interval" not in pooled(parts, restored=parts)  # too few parts
     better = [
         score | {"rmse": score["rmse"] and share * score["rmse"]}
         for score in parts
@@ -66,6 +67,10 @@ def test_pooled_scores_equal_the_scores_of_all_images(draws: np.random.Generator
     assert joined["ratio"] == pytest.approx(np.sqrt(np.mean(np.square([0.4, 0.5, 0.8, 0.9, 1]))))
     assert 0.4 < joined["ratio_interval"][0] < 0.7 < 0.8 < joined["ratio_interval"][1] < 1
     assert joined["ratio_median"] == pytest.approx(0.8)
+    exact = [parts[0] | {"rmse": 0.0}, parts[1]]
+    assert pooled(exact, restored=parts[:2])["ratio"] == pytest.approx(
+        pooled(parts[:2])["rmse"] / pooled(exact)["rmse"]
+    )
     ensembles = [ensemble_scores(members[:, i], truth[i], where[i]) for i in range(3)]
     together, joined = ensemble_scores(members, truth, where), pooled(ensembles)
     for key, value in together.items():

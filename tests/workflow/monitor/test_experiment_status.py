@@ -95,6 +95,15 @@ def test_results_of_other_settings_or_earlier_inputs_are_outdated(folder: Path) 
         Manifest(stage="tiles", name="landscape", spec=own, inputs={str(scenes): used}).write(tiles)
         one = status_of(ExperimentMonitor(folder).poll(), "tiles landscape")
         assert (one.state, one.message) == (state, text)
+    Manifest(
+        stage="latents",
+        name="landscape",
+        spec=stage_spec(ExperimentMonitor(folder).graph.experiment, "latents", "landscape"),
+    ).write(folder / "latents/landscape/manifest.json")
+    one = status_of(ExperimentMonitor(folder).poll(), "latents landscape")
+    assert (one.state, one.message) == ("waiting", "outdated: tiles landscape is outdated")
+    Manifest(stage="tiles", name="landscape", spec={}).write(tiles)  # a setting is missing
+    assert status_of(ExperimentMonitor(folder).poll(), "tiles landscape").state == "waiting"
 
 
 def test_stages_with_invalid_output_are_failed(folder: Path) -> None:

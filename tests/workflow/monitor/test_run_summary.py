@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from dithc.config import stage_spec
 from dithc.core.artifacts import Manifest
 from dithc.workflow import ExperimentMonitor, RunSummary, SnakemakeProcess
 from dithc.workflow.monitor.text_width import folded, shortened
@@ -40,7 +41,8 @@ def summary(folder: Path, *, width: int | None = None) -> list[str]:
 def test_scores_are_grouped_by_dataset_and_extractor(folder: Path) -> None:
     for name in ("sentinel2-after", "gaofen2-after"):
         path = folder / "fid" / name / "manifest.json"
-        Manifest(stage="fid", name=name, spec={}, summary=SCORE).write(path)
+        spec = stage_spec(ExperimentMonitor(folder).graph.experiment, "fid", name)
+        Manifest(stage="fid", name=name, spec=spec, summary=SCORE).write(path)
     lines = summary(folder)
     head = "scores of sentinel2: extractor landscape-classifier (23f4a169d5c4, comparable only with scores of this extractor)"
     assert lines[0] == f"{head}, rendering B04 B03 B02, 0 to 0.3"
@@ -51,9 +53,10 @@ def test_scores_are_grouped_by_dataset_and_extractor(folder: Path) -> None:
 
 def test_training_time_of_several_segments_is_counted_once(folder: Path) -> None:
     numbers = {"seconds_per_step_median": 1.0, "checkpoint_folder": "store/pretrain-1"}
+    spec = stage_spec(ExperimentMonitor(folder).graph.experiment, "train", "pretrain")
     for step, seconds in ((20, 30.0), (40, 66.0)):
         segment = {**numbers, "step": step, "training_seconds": seconds}
-        Manifest(stage="train", name="pretrain", spec={}, summary=segment).write(
+        Manifest(stage="train", name="pretrain", spec=spec, summary=segment).write(
             folder / f"runs/pretrain/step_{step:07d}.json"
         )
     finish(folder, "inputs/landscape", "inputs/sentinel2")  # 12 seconds each

@@ -5,6 +5,7 @@ import json
 import os
 import resource
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -101,6 +102,7 @@ def test_process_ended_by_a_library_under_a_memory_limit_is_reported(
     body: str, status: int, is_memory: bool, tmp_path: Path
 ) -> None:
     def limit_memory() -> None:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # ignored if the tests run in the background of a shell
         resource.setrlimit(resource.RLIMIT_AS, (4096 * MIB, 4096 * MIB))
 
     done = python("-c", ENDS.format(body=body), "show", cwd=tmp_path, preexec_fn=limit_memory)

@@ -2,10 +2,9 @@
 
 `Objective` defines the predicted quantity, the distribution of timesteps and their weights. `Schedule` holds the tables
 of a noise schedule, with respacing and `q_sample`. `training_loss` computes the loss, `sample` runs a sampler of
-`SAMPLERS` and `sample_flow` a flow sampler. `guided_denoiser` adds guidance by the unconditional prediction or by another model,
-and `guidance_offset` trains guidance into the model. `BandLevels` separates the noise levels of groups of bands, and the module
-`cosines` transforms images. Training and sampling share one set of tables. A network appears only as a callable, so that tests
-use cases with known answers.
+`SAMPLERS` and `sample_flow` a flow sampler. `guided_denoiser` adds guidance by the unconditional prediction or by another model.
+`BandLevels` separates the noise levels of groups of bands, and the module `cosines` transforms images. Training and sampling
+share one set of tables. A network appears only as a callable, so that tests use cases with known answers.
 
 Invariants:
 
@@ -24,7 +23,7 @@ tests on data with a known answer. A schedule is a constructor of `Schedule`. An
 """
 
 from dithc.diffusion.flow import sample_flow
-from dithc.diffusion.guidance import guidance_offset, guided_denoiser, without_labels
+from dithc.diffusion.guidance import guided_denoiser
 from dithc.diffusion.levels import BandLevels
 from dithc.diffusion.loss import training_loss
 from dithc.diffusion.objective import Objective
@@ -36,10 +35,8 @@ __all__ = [
     "BandLevels",
     "Objective",
     "Schedule",
-    "guidance_offset",
     "guided_denoiser",
     "sample",
     "sample_flow",
     "training_loss",
-    "without_labels",
 ]

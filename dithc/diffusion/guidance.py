@@ -1,9 +1,8 @@
 """Guidance: combination of a model, labels (or other conditions) and a scale into a `denoise` callable.
 
-Legend: N batch, n guided images among them, C channels.
+Legend: N batch, C channels.
 Sources: Ho & Salimans 2022, equation 6, in the form uncond + scale * (cond - uncond). Another model instead of uncond:
-Zhong et al. 2025 (arXiv 2504.01521). Guidance in an interval: Kynkaanniemi et al. 2024 (arXiv 2404.07724). Trained-in
-guidance: Tang et al. 2025 (arXiv 2502.12154), Bahram et al. 2025 (arXiv 2508.05685).
+Zhong et al. 2025 (arXiv 2504.01521). Guidance in an interval: Kynkaanniemi et al. 2024 (arXiv 2404.07724).
 """
 
 import math
@@ -102,7 +101,9 @@ def _null_condition(labels: Any, null_label: int | None, null: Any) -> Any:
         if null is not ABSENT:
             fix = "pass the null condition of the model's training"
             raise user_error("null conditions", got="both `null_label` and `null`", expected="one", fix=fix)
-        return without_labels(labels, null_label)
+        if labels.dim() == 1:
+            return torch.full_like(labels, null_label)  # (N)
+        return torch.cat([torch.full_like(labels[:, :1], null_label), labels[:, 1:]], dim=1)  # (N, 1 + K)
     if not (isinstance(null, Tensor) and isinstance(labels, Tensor)):
         return null
     if tuple(null.shape) not in {labels.shape[1:], (1, *labels.shape[1:]), labels.shape}:
@@ -110,13 +111,6 @@ def _null_condition(labels: Any, null_label: int | None, null: Any) -> Any:
         fix = "pass it in the shape of the conditions"
         raise user_error("shape of the null condition", got=tuple(null.shape), expected=expected, fix=fix)
     return null.to(labels).expand_as(labels)  # (N, ...)
-
-
-def without_labels(y: Tensor, null_label: int) -> Tensor:
-    """Return conditions with the null label: y (N), or y (N, 1 + K) with a label in its first column, others unchanged."""
-    if y.dim() == 1:
-        return torch.full_like(y, null_label)  # (N)
-    return torch.cat([torch.full_like(y[:, :1], null_label), y[:, 1:]], dim=1)  # (N, 1 + K)
 
 
 def _batched(model: Model, labels: Tensor, null: Tensor) -> Halves:
@@ -132,22 +126,3 @@ def _batched(model: Model, labels: Tensor, null: Tensor) -> Halves:
 def _separate(model: Model, guide: Model, labels: Any, null: Any, both: Both | None) -> Halves:
     run = both or (lambda first, second: (first(), second()))
     return lambda x, t: run(lambda: model(x, t, labels), lambda: guide(x, t, null))
-
-
-def guidance_offset(output: Tensor, unconditional: Tensor, rows: Tensor, *, channels: int, share: float) -> Tensor:
-    """Return the target offset of learned guidance: share (labeled - unconditional), fp32 (N, C, ...), without gradient.
-
-    The labeled prediction follows the target that it shifts, and converges to guidance 1 / (1 - share): p = e + share
-    (p - a) for p = a + (e - a) / (1 - share), with e the mean of the plain target and a the prediction to move away
-    from.
-
-    Args:
-        output: (N, C or 2C, ...), network output of all images.
-        unconditional: (n, C or 2C, ...), unlabeled predictions.
-        rows: (n), guided images of N; other images have offset 0.
-        channels: C.
-        share: Between 0 and 1.
-    """
-    offset = torch.zeros_like(output[:, :channels], dtype=torch.float32)
-    offset[rows] = share * (output.detach()[rows, :channels].float() - unconditional[:, :channels].float())
-    return offset

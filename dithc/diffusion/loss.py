@@ -38,7 +38,7 @@ def training_loss(
         objective: Target and weight of the prediction.
         x0: (N, C, ...), clean latents, as x_t = `objective.noisy(x0, t, noise)` and `noise` in shape.
         t: (N), timesteps.
-        offset: (N, C, ...), added to the target of the prediction (see `guidance_offset`), not of the variance.
+        offset: (N, C, ...), added to the target of the prediction (see `GaussianPrediction.hidden_offset`), not of the variance.
         visible: (N, 1 or C, ...), pixels of x0 in x_t; `objective.hide` sets the other pixels and their timestep.
         weight: (N, 1 or C, ...), weights of pixels. The variance counts in visible pixels only.
 

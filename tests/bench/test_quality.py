@@ -12,12 +12,10 @@ from dithc.bench.time_to_quality import ComparisonPlan, calibrated_seconds, cali
 from dithc.bench.time_to_quality.plan import evaluation_name, evaluation_steps, run_name
 from dithc.bench.time_to_quality.result import Point, headroom, speedup
 from dithc.cli.bench import quality
-from dithc.cli.bench.quality import _flops
-from dithc.config import load, load_experiment, training
+from dithc.config import load, load_experiment
 from dithc.core.artifacts import Manifest
 from dithc.core.integrity import dump_checksummed
 from dithc.core.logging import UserError
-from dithc.model import DiT
 from dithc.report.figures.benchmarks.time_to_quality import draw_quality
 
 ROOT = Path(__file__).parents[2]
@@ -193,16 +191,6 @@ def result(*, copies=0.25):
     flops = {"baseline": 2.0, "flow": 1.0}
     seconds = {name: 80 / steps for name, steps in STEPS.items()}
     return compare_runs(chosen, steps=STEPS, seconds=seconds, runs=runs, scores=scores, codecs={}, flops=flops)
-
-
-def test_flops_include_the_second_pass_of_guidance_training():
-    base = load(ROOT / "config" / "experiments" / "quality.yaml")
-    network = DiT.from_preset("DiT-S/2", input_size=(8, 8), num_classes=3, **SIZES).config
-    run = base.runs["baseline"].model_copy(update={"label_dropout": 0.5})
-    guided = run.model_copy(
-        update={"guidance_training": training.GuidanceTrainingConfig(reference="self", interval=[0.0, 0.5])}
-    )
-    assert _flops(guided, network) == pytest.approx(_flops(run, network) * (1 + 0.25 / 3))
 
 
 def test_result_contains_ratios_per_seed_means_and_score_bounds():

@@ -139,22 +139,6 @@ MISTAKES: list[tuple[dict[str, Any], list[str]]] = [
     (run(steps=10, warmup_steps=9, lr_schedule="trapezoid"), ["runs.a", "`warmup_steps` 9", "(2 steps at least)"]),
     (run(augment="dihedral"), ["runs.a.augment dihedral", "datasets.landscape.views is 2", "set it to 8"]),
     (run(ema={"stds": [0.1, 0.05]}), ["runs.a.ema", "`stds` are not ascending"]),
-    (run(guidance_training={"reference": "start"}), ["start` requires initial weights", "set `reference: self`"]),
-    (run(guidance_training={"reference": "self"}, label_dropout=0.0), ["runs.a", "`label_dropout` 0", "0.1"]),
-    (run(guidance_training={"reference": "self", "interval": [0.5, 0.5]}), ["`interval` is not ascending"]),
-    (
-        run(guidance_training={"reference": "self"})
-        | {"evaluations": {"x": {"run": "a", "extractor": "landscape-classifier", "guidance_scale": 2}}},
-        ["evaluations.x.guidance_scale 2.0 would guide twice", "leave `guidance_scale` out"],
-    ),
-    (
-        fine_tuned(start={"label_dropout": 0.0}, guidance_training={"reference": "start"}),
-        ["runs.a.guidance_training.reference: start", "prediction of runs.b without a label", "`label_dropout` is 0"],
-    ),
-    (
-        {"datasets": DEMO["datasets"] | {"landscape": SENTINEL2}, **run(guidance_training={"reference": "self"})},
-        ["reference: self separates", "all tiles of datasets.landscape have one label", "`reference: start`"],
-    ),
     (
         fine_tuned(start={}, model={"preset": "ModernDiT-S/2"}),
         ["runs.a.model has blocks of norm rms, mlp swiglu", "`init_from_run`, of norm layer", "use the same settings"],

@@ -89,10 +89,9 @@ def plan_of(job) -> Plan:
         {"micro_batch_size": 32},
         {"activation_checkpointing": "block"},
         {"dtype": "bf16"},
-        {"guidance_training": {"reference": "self"}, "micro_batch_size": 32},
         {"model": MODEL | {"preset": "ModernDiT-S/2", "qk_norm": True}, "micro_batch_size": 32},
     ],
-    ids=["plain", "micro-batches", "recompute", "bf16", "guide", "modern"],
+    ids=["plain", "micro-batches", "recompute", "bf16", "modern"],
 )
 def test_managed_training_is_byte_identical_to_unmanaged(wide, make_latents, tmp_path, settings):
     settings |= {"latents": make_latents(tmp_path / "held-out", held_out=2)}

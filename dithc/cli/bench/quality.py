@@ -146,10 +146,7 @@ def _workflow(content: dict[str, Any], path: Path, profile: str, *, runs_alone: 
 def _flops(run: "training.RunConfig", network: "DiTConfig") -> float:
     from dithc.model import flops_per_image
 
-    image = flops_per_image(network)
-    return float(
-        (image.training_total + run.guided_share * image.forward_total) * run.global_batch_size + run.update_flops
-    )
+    return float(flops_per_image(network).training_total * run.global_batch_size + run.update_flops)
 
 
 def _finish(

@@ -141,16 +141,11 @@ class ExperimentConfig(Settings):
             )
 
     def _check_guidance(self, name: str, evaluation: EvaluationConfig, run: RunConfig) -> Iterator[str]:
-        """Check that the run supports the guidance of an evaluation, and that guidance is applied once."""
+        """Check that the run supports the guidance of an evaluation."""
         if evaluation.guidance_reference is not None and run.init_from_run is None and run.init_from_file is None:
             yield (
                 f"evaluations.{name}.guidance_reference is {evaluation.guidance_reference}, which requires a fine-tuning run: "
                 f"runs.{evaluation.run} has neither `init_from_run` nor `init_from_file`"
-            )
-        if evaluation.guidance_scale != 1.0 and run.guidance_training is not None:
-            yield (
-                f"evaluations.{name}.guidance_scale {evaluation.guidance_scale} would guide twice: "
-                f"runs.{evaluation.run} has guidance trained in (`guidance_training`); leave `guidance_scale` out"
             )
         started = self.runs[run.init_from_run] if run.init_from_run is not None else run
         if evaluation.guidance_reference is not None and not (run.label_dropout and started.label_dropout):
@@ -255,7 +250,7 @@ class ExperimentConfig(Settings):
             )
 
     def _check_start(self, name: str, run: RunConfig) -> Iterator[str]:
-        """Check that the start run has the same prediction target and blocks, and supports `guidance_training`."""
+        """Check that the start run has the same prediction target and blocks."""
         before = self.runs[run.init_from_run] if run.init_from_run is not None else run
         if before.objective.prediction_type != run.objective.prediction_type:
             yield (
@@ -266,17 +261,6 @@ class ExperimentConfig(Settings):
             yield (
                 f"runs.{name}.model has blocks of {run.model.block}, and runs.{run.init_from_run}, its `init_from_run`, of "
                 f"{before.model.block}: weights are valid only in the same type of block; use the same settings"
-            )
-        reference = run.guidance_training.reference if run.guidance_training is not None else None
-        if reference == "start" and before.label_dropout == 0.0:
-            yield (
-                f"runs.{name}.guidance_training.reference: start moves away from the prediction of runs.{run.init_from_run} "
-                "without a label, and its `label_dropout` is 0: train it with `label_dropout`, or set `reference: self`"
-            )
-        if reference == "self" and self.datasets[run.dataset].one_class:
-            yield (
-                f"runs.{name}.guidance_training.reference: self separates labels, and all tiles of datasets.{run.dataset} "
-                "have one label: set `reference: start` in a fine-tuning run, or leave `guidance_training` out"
             )
 
     @property

@@ -1,8 +1,6 @@
-"""Settings of model, objective, optimizer, averages and trained guidance: the sub-sections of `runs.*`."""
+"""Settings of model, objective, optimizer and averages: the sub-sections of `runs.*`."""
 
-import math
 from collections.abc import Iterator
-from statistics import NormalDist
 from typing import Annotated, ClassVar, Literal, NamedTuple
 
 from pydantic import Field
@@ -197,15 +195,6 @@ class ObjectiveConfig(Settings):
         if self.loss_weighting == "none":
             yield from self._check_unused("loss_weighting: min-snr", "snr_gamma")
 
-    def share_between(self, low: float, high: float) -> float:
-        """Return the share of drawn times between two times in [0, 1]."""
-        return self._share_below(high) - self._share_below(low)
-
-    def _share_below(self, time: float) -> float:
-        if self.timestep_sampling == "uniform" or time in (0.0, 1.0):
-            return time
-        return NormalDist(self.logit_mean, self.logit_std).cdf(math.log(time / (1 - time)))
-
 
 class MaskedTrainingConfig(Settings):
     """Training from incomplete tiles. The loss counts clear pixels only. The input has pure noise at all other pixels."""
@@ -245,28 +234,3 @@ class OptimizerConfig(Settings):
     def _faults(self) -> Iterator[str]:
         if self.kind != "muon":
             yield from self._check_unused("kind: muon", "momentum", "adamw_ratio")
-
-
-class GuidanceTrainingConfig(Settings):
-    """Guidance trained into the network. The target of labeled images moves away from a prediction without a label.
-    Sampling then takes one pass of the network instead of two."""
-
-    reference: Literal["self", "start"]
-    """Source of the prediction without a label. self: the current network (Model-guidance); start: the initial weights
-    of a fine-tuning run, which stay in memory (DogFit)."""
-    guidance: float = Field(default=2.0, gt=1.0, le=1000.0)
-    """Equivalent `guidance_scale` of an evaluation with two passes. The target moves by a share of 1 - 1 / `guidance` of the
-    difference between the predictions with and without a label (w - 1 in both papers). The difference grows during
-    training."""
-    interval: list[Fraction] | None = Field(default=None, min_length=2, max_length=2)
-    """Use guidance only between these two times, as shares of the training times: 0 is the least noise. Published: [0,
-    0.75]."""
-
-    def _faults(self) -> Iterator[str]:
-        if self.interval is not None and self.interval[0] >= self.interval[1]:
-            yield f"`interval` is not ascending: {self.interval}"
-
-    @property
-    def share(self) -> float:
-        """Share of the difference between both predictions by which the target moves."""
-        return 1 - 1 / self.guidance

@@ -14,7 +14,6 @@ from dithc.config.schema.run_sections import BandGroupConfig as BandGroupConfig
 from dithc.config.schema.run_sections import Beta
 from dithc.config.schema.run_sections import BlockKind as BlockKind
 from dithc.config.schema.run_sections import EmaConfig as EmaConfig
-from dithc.config.schema.run_sections import GuidanceTrainingConfig as GuidanceTrainingConfig
 from dithc.config.schema.run_sections import MaskedTrainingConfig as MaskedTrainingConfig
 from dithc.config.schema.run_sections import MlpKind as MlpKind
 from dithc.config.schema.run_sections import ModelConfig as ModelConfig
@@ -114,9 +113,6 @@ class RunConfig(Settings):
     compiler; reference: PyTorch's operators, for comparison. Results differ by rounding."""
     activation_checkpointing: Recompute = "none"
     """Recompute activations of each block in the backward pass: less memory, equal results, a third more time."""
-    guidance_training: GuidanceTrainingConfig | None = None
-    """Guidance trained into the network. `null`: no guidance. `loss` and `mse` in the metrics then refer to the moved
-    target. The loss on held-out tiles (`validate_every`) refers to the plain target."""
     masked_training: MaskedTrainingConfig | None = None
     """Training from incomplete tiles, of a dataset with `tiles.masks` and the codec `pixel`. `null`: all pixels count. The
     loss on held-out tiles then also counts clear pixels only."""
@@ -175,21 +171,6 @@ class RunConfig(Settings):
             yield "`band_groups` require separate levels of bands: set `objective.prediction_type: flow`"
         yield from self._check_objective()
         yield from self._check_schedule()
-        yield from self._check_guide()
-
-    def _check_guide(self) -> Iterator[str]:
-        if self.guidance_training is None:
-            return
-        if self.label_dropout == 0.0:
-            yield (
-                "`guidance_training` requires predictions without a label, which are not trained with `label_dropout` "
-                "0: set it to 0.1, for example, or leave `guidance_training` out"
-            )
-        if self.guidance_training.reference == "start" and self.init_from_run is None and self.init_from_file is None:
-            yield (
-                "`guidance_training.reference: start` requires initial weights: set `init_from_run` or "
-                "`init_from_file`, or set `reference: self`"
-            )
 
     def tile_faults(self, key: str, dataset: Any, *, codec: str) -> Iterator[str]:
         """Yield the missing requirements for tiles of a `DatasetConfig`, with the kind of their codec."""
@@ -270,10 +251,8 @@ class RunConfig(Settings):
 
     @property
     def state_bytes(self) -> int:
-        """Bytes of weights, gradients, moments and averages of a rank without sharding, and of start weights."""
+        """Bytes of weights, gradients, moments and averages of a rank without sharding."""
         each = STATE_BYTES + (BF16_COPY_BYTES if self.dtype == "bf16" else 0)
-        if self.guidance_training is not None and self.guidance_training.reference == "start":
-            each += 2 if self.dtype == "bf16" else 4
         return self.model.parameters * (each + self._lengths_bytes) - self._saved_bytes
 
     @property
@@ -290,14 +269,6 @@ class RunConfig(Settings):
         mlp_adds = (3 if self.model.block.mlp == "swiglu" else 2) * (2 * self.model.mlp_width + width) * width**2
         adds = depth * (12 * width**3 + mlp_adds) * self.optimizer.newton_schulz_steps
         return 2 * adds if self.optimizer.kind == "muon" else 0
-
-    @property
-    def guided_share(self) -> float:
-        """Expected share of the images of a step with a second forward pass for `guidance_training`."""
-        if self.guidance_training is None:
-            return 0.0
-        low, high = self.guidance_training.interval or (0.0, 1.0)
-        return (1 - self.label_dropout) * self.objective.share_between(low, high)
 
     @property
     def _saved_bytes(self) -> int:

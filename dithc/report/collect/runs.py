@@ -40,13 +40,10 @@ def _changes(settings: training.RunConfig) -> dict[str, Any]:
     changes: dict[str, Any] = {key: getattr(settings.model, key) for key in ("hidden_size", "depth", "num_heads")}
     changes |= settings.model.block_changes
     changes |= settings.objective.model_dump(mode="json", exclude_defaults=True)
-    fields = {"lr_schedule", "decay_fraction", "betas", "augment", "guidance_training"}
-    changed = settings.model_dump(mode="json", include=fields, exclude_defaults=True)
-    guidance = changed.pop("guidance_training", {})
-    changes |= changed
+    fields = {"lr_schedule", "decay_fraction", "betas", "augment"}
+    changes |= settings.model_dump(mode="json", include=fields, exclude_defaults=True)
     optimizer = settings.optimizer.model_dump(mode="json", exclude_defaults=True)
     changes |= {"optimizer" if key == "kind" else key: value for key, value in optimizer.items()}
-    changes |= {f"guidance_training.{key}": value for key, value in guidance.items()}
     return {key: value for key, value in changes.items() if value is not None}
 
 

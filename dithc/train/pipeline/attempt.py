@@ -26,12 +26,10 @@ from dithc.train.pipeline.initial_weights import fit_gaussian, init_model, start
 from dithc.train.pipeline.memory_check import allocation_guard
 from dithc.train.step import (
     BatchSource,
-    GuidanceTraining,
     NonFiniteError,
     Recovery,
     SkippedSteps,
     Trainer,
-    initial_copy,
     prepare_strategy,
 )
 from dithc.train.strategies import RankGrid, Strategy, make_rank_grid
@@ -88,7 +86,7 @@ class Attempt:
         )
         stack.callback(self.saver.abandon)
         self._resume()
-        _place(self.state, memory, self.trainer.guide)
+        _place(self.state, memory)
         skipped = SkippedSteps(store, group)
         metadata["skipped_steps"] = skipped.steps
         self.recovery = Recovery(run.on_nonfinite, skipped=skipped, roll_back=self._roll_back)
@@ -234,8 +232,7 @@ def _initial_model(job: TrainingJob, latents: Latents, group: Group) -> DiT:
     if job.paths.init is not None:
         start_from_run(model, job.paths.init, weights=run.init_weights, latents=latents)
     elif run.init_from_file is not None:
-        guides = run.guidance_training is not None and run.guidance_training.reference == "start"
-        start_from_file(model, Path(run.init_from_file), weights=run.init_weights, guides=guides)
+        start_from_file(model, Path(run.init_from_file), weights=run.init_weights)
     return model
 
 
@@ -250,23 +247,18 @@ def trainer_of(
     memory: TrainingMemory,
 ) -> Trainer:
     """Return the trainer of a model on a group, with the state at step 0."""
-    start = initial_copy(model, run)
     strategy = Strategy(memory.wrap(model, run), layout, gradients=machine.gradient_sync, sharding=machine.sharding)
     with memory.paused():
         prepare_strategy(strategy, source, run)
-    guide = None
-    if run.guidance_training is not None:
-        guide = GuidanceTraining(run, model, strategy, start=start, memory=memory)
     state = initial_state(model, run, strategy, allocate=memory.allocator)
-    return Trainer(run=run, source=source, state=state, group=group, memory=memory, guide=guide)
+    return Trainer(run=run, source=source, state=state, group=group, memory=memory)
 
 
-def _place(state: TrainingState, memory: TrainingMemory, guide: GuidanceTraining | None) -> None:
+def _place(state: TrainingState, memory: TrainingMemory) -> None:
     """Place weights, average, moments and gradients near their cores, on huge pages; tiers place their own."""
     team = ThreadTeam.of()
     log.info(team.describe())
     weights = list(state.model.parameters())
-    guide_weights = [] if guide is None or guide.start is None else guide.start.parameters()
     gradients = [weight.flat_grad for weight in weights if hasattr(weight, "flat_grad")]
-    tensors = [*weights, *guide_weights, *state.ema.tensors(), *state.optimizer.state().values(), *gradients]
+    tensors = [*weights, *state.ema.tensors(), *state.optimizer.state().values(), *gradients]
     place_pages((tensor.detach() for tensor in tensors if not memory.holds(tensor)), nodes=team.nodes)

@@ -9,7 +9,7 @@ import torch
 
 from dithc.config import training
 from dithc.core.artifacts import CheckpointStore
-from dithc.core.logging import get_logger, user_error
+from dithc.core.logging import get_logger
 from dithc.core.tensor_files import read_tensors
 from dithc.diffusion.restoration import RadialCovariance
 from dithc.engine.comm import Group
@@ -108,19 +108,9 @@ def start_from_run(model: DiT, manifest: Path, *, weights: Weights, latents: Lat
     _log_changes(f"{weights} weights of step {step} in {checkpoint.folder}", changes)
 
 
-def start_from_file(model: DiT, path: Path, *, weights: Weights, guides: bool = False) -> None:
-    """Load weights of another program (`read_weights`) and log all changes.
-
-    Raises UserError if the weights do not fit, or if `guides` is set and their network lacks the null label.
-    """
+def start_from_file(model: DiT, path: Path, *, weights: Weights) -> None:
+    """Load weights of another program (`read_weights`) and log all changes; UserError if they do not fit."""
     tensors, source = read_weights(path, model.config, weights=weights)
-    if guides and source is not None and source.null_label is None:
-        raise user_error(
-            f"weights in {path} for `guidance_training.reference: start`",
-            got="a network without a null label",
-            expected="a network that predicts without a label",
-            fix="start from weights that were trained with dropped labels, or remove `guidance_training`",
-        )
     state, changes = adapt_state_dict(tensors, model, source=source)
     model.load_state_dict(state)
     _log_changes(f"weights in {path}", changes)

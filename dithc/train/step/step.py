@@ -21,7 +21,6 @@ from dithc.engine.comm import Group
 from dithc.latents import Batch, Batches
 from dithc.train.checkpoints import TrainingState
 from dithc.train.memory_tiers import TrainingMemory
-from dithc.train.step.guidance_training import GuidanceTraining
 from dithc.train.step.nonfinite import NonFiniteError
 from dithc.train.step.nonfinite_search import NonFiniteSearch, bad_weights, describe_weights, weights_of
 from dithc.train.strategies import Strategy
@@ -54,7 +53,6 @@ class Trainer:
         state: TrainingState,
         group: Group,
         memory: TrainingMemory | None = None,
-        guide: GuidanceTraining | None = None,
     ) -> None:
         layout = state.strategy.layout
         if layout.data_size > run.global_batch_size:
@@ -67,7 +65,6 @@ class Trainer:
         self.run, self.source, self.state, self.group = run, source, state, group
         self.strategy, self.optimizer, self.ema = state.strategy, state.optimizer, state.ema
         self.memory = memory or TrainingMemory()
-        self.guide = guide
         self.objective = Objective.of(run.objective)
         config = state.model.config
         self._levels = BandLevels(config.band_groups, num_bands=config.in_channels)
@@ -143,15 +140,11 @@ class Trainer:
 
     def _losses(self, batch: Batch) -> dict[str, Tensor]:
         x_t, visible, weight = self._levels.noisy(self.objective, **vars(batch))
-        # a separate context: weights that autocast caches in a pass without gradients do not support gradients
-        with autocast_context(self.run):
-            null = None if self.guide is None else self.guide.predict_null(x_t, batch.t, batch.y)
         with autocast_context(self.run):
             output: Tensor = self.strategy.module(x_t, batch.t, batch.y)  # (N, C or 2C, h, w)
-        offset = None if self.guide is None or null is None else self.guide.offset(output, *null)  # (N, C, h, w)
+        offset = None
         if visible is not None and (gaussian := self.state.model.gaussian) is not None:
-            hidden = gaussian.hidden_offset(x_t, batch.t, batch.y, visible)
-            offset = hidden if offset is None else offset + hidden
+            offset = gaussian.hidden_offset(x_t, batch.t, batch.y, visible)
         inputs = {"x0": batch.x, "x_t": x_t, "t": batch.t, "noise": batch.noise}
         return training_loss(
             output, objective=self.objective, **inputs, offset=offset, visible=visible, weight=weight

@@ -232,7 +232,7 @@ def _train(experiment: ExperimentConfig, name: str, ranks: int) -> tuple[float, 
     activations = concurrent * run.image_bytes(tokens)
     state = run.state_bytes + (run.snapshot_bytes if machine.checkpoint_mode == "async" else 0)
     passes = 4 if run.activation_checkpointing == "block" else 3
-    step_flops = (passes + run.guided_share) * image_flops * run.global_batch_size + run.update_flops
+    step_flops = passes * image_flops * run.global_batch_size + run.update_flops
     flops = step_flops * run.segment_steps
     if run.validate_every is not None:
         flops += image_flops * VALIDATION_PASSES * (run.segment_steps // run.validate_every + 1)

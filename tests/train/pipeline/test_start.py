@@ -35,7 +35,7 @@ def test_finetuning_of_modern_blocks_requires_the_same_block_type(job):
     model = {"preset": "ModernDiT-S/2", "qk_norm": True, "hidden_size": 32, "depth": 2, "num_heads": 2}
     before = job("before", until=2, model=model)
     assert train(before, Group()) == DONE
-    run = before.run.updated(init_from_run="before", guidance_training={"reference": "start"})
+    run = before.run.updated(init_from_run="before")
     tuned = job("tuned", until=2, init=before.paths.out, run=run)
     assert train(tuned, Group()) == DONE
     assert_started(tuned, weights_of(before))

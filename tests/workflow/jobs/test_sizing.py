@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from dithc.config import ExperimentConfig, load, training
+from dithc.config import ExperimentConfig, load
 from dithc.core.artifacts import Manifest
 from dithc.core.logging import UserError
 from dithc.workflow import Workflow
-from dithc.workflow.jobs.sizing import SHARD_PART_BYTES, START_MINUTES, ResourceEstimate, needs, source_files
+from dithc.workflow.jobs.sizing import SHARD_PART_BYTES, START_MINUTES, source_files
 
 ROOT = Path(__file__).parents[3]
 CLUSTER = {
@@ -32,23 +32,6 @@ def workflow(name: str = "demo", **changes: Any) -> Workflow:
 
 
 STAGES = {"inputs": "synthesize", "scenes": "ingest", "codecs": "codec", "samples": "sample", "extractors": "extractor"}
-
-
-def test_training_estimate_includes_the_guidance_pass() -> None:
-    base, rate = load(ROOT / "config" / "experiments" / "quality.yaml"), 1e-3
-    base = base.model_copy(update={"machine": base.machine.model_copy(update={"gflops_per_core": rate})})
-
-    def estimate(**guide: Any) -> ResourceEstimate:
-        changes = {"label_dropout": 0.25, "model": training.ModelConfig(preset="DiT-B/2"), "steps": 10}
-        changes["guidance_training"] = training.GuidanceTrainingConfig(**guide) if guide else None
-        runs = base.runs | {"baseline": base.runs["baseline"].model_copy(update=changes)}
-        return needs(base.model_copy(update={"runs": runs}), "train", "baseline", ranks_per_node=1, ranks=1, cores=1)
-
-    plain, guided = estimate(), estimate(reference="self", interval=[0.2, 0.8])
-    start = START_MINUTES  # plus the work: three passes of all images, and a fourth for 0.75 x 0.6 of them
-    assert (guided.minutes - start) / (plain.minutes - start) == pytest.approx(3.45 / 3, rel=0.02)
-    assert guided.memory_mb == plain.memory_mb
-    assert estimate(reference="start").memory_mb >= plain.memory_mb + 200  # bf16
 
 
 @pytest.mark.slow

@@ -108,7 +108,7 @@ class Workflow(ExperimentGraph):
         return reproducible
 
     def _report_errors(self, engine: Any) -> None:
-        """Report after a dry run the errors of inputs and requests that a run would have."""
+        """Report after a dry run the errors of inputs and requests that a run would have, and exit with status 1."""
         if not engine.dryrun:
             return
         jobs = list(engine.dag.needrun_jobs(exclude_finished=False))
@@ -120,6 +120,8 @@ class Workflow(ExperimentGraph):
         except UserError as error:
             sys.stdout.flush()  # output of the plan
             log.error(f"a run of this plan would stop before its first job: {error}")
+            sys.stderr.flush()
+            os._exit(1)  # an exception here would not change the exit status
 
     def finish(self) -> None:
         """Report rebuilt results that changed, after all jobs."""

@@ -3,8 +3,9 @@
 import math
 
 import numpy as np
+import pytest
 import torch
-from scipy.fft import dct
+from scipy.fft import dct, dctn
 from torch import Tensor
 
 from dithc.diffusion.cosines import cosines, inverse_cosines
@@ -36,6 +37,14 @@ def fields(count: int, side: int) -> Tensor:
 def product(covariance: RadialCovariance, x: Tensor) -> Tensor:
     size = x.shape[2], x.shape[3]
     return inverse_cosines(covariance.multiply(cosines(x), covariance.spectrum(size)))
+
+
+@pytest.mark.parametrize("size", [(5, 128), (130, 7)])
+def test_transforms_of_small_and_large_planes_match_scipy(size: tuple[int, int]) -> None:
+    x = torch.randn(2, 3, *size, generator=torch.Generator().manual_seed(0))
+    truth = torch.from_numpy(dctn(x.double().numpy(), axes=(-2, -1), norm="ortho"))
+    torch.testing.assert_close(cosines(x).double(), truth, rtol=0, atol=1e-5)
+    torch.testing.assert_close(inverse_cosines(cosines(x)), x, rtol=0, atol=1e-5)
 
 
 def test_product_keeps_the_variance_of_each_cosine_of_the_dense_matrix() -> None:

@@ -100,8 +100,6 @@ def _sample(experiment: ExperimentConfig, name: str) -> dict[str, Any]:
     spec = evaluation.model_dump(mode="json", exclude=COMPARISON | {"batch_size"})
     if isinstance(evaluation.sampler, evaluations.PluginSampler):
         spec["sampler"] = _plugin_spec(evaluation.sampler)
-    if evaluation.pipefusion is not None:
-        spec["pipefusion"] = evaluation.pipefusion.semantic_settings
     return spec if evaluation.ema_std is None else spec | {"snapshots": experiment.snapshots_of(evaluation)}
 
 

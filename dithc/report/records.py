@@ -215,8 +215,6 @@ class EvaluationRecord:
     real_split: str
     ema_std: float | None = None
     cache: str | None = None
-    pipefusion: str | None = None
-    is_exact: bool | None = None
     blocks: list[int] | None = None
     cost: Cost | None = None
     images: int | None = None
@@ -231,14 +229,12 @@ class EvaluationRecord:
 
     @property
     def solver(self) -> str:
-        """Description of the sampler, including cache or patches."""
+        """Description of the sampler, including the cache."""
         order = f", order {self.solver_order}" if self.solver_order is not None else ""
         times = ", chosen times" if self.timesteps is not None else ""
         scaling = f", epsilon scaling {self.epsilon_scaling:g}" if self.epsilon_scaling else ""
         reused = ""
-        if self.pipefusion is not None:
-            reused = f", {self.pipefusion}{'' if self.is_exact else ' (not exact)'}"
-        elif self.cache is not None:
+        if self.cache is not None:
             share = f", {self.blocks[0] / self.blocks[1]:.0%} of the blocks run" if self.blocks else ""
             reused = f", {self.cache} (not exact{share})"
         return f"{self.sampler} {self.steps}{order}{times}{scaling}{reused}"

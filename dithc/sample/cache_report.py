@@ -24,9 +24,7 @@ def shard_entries(counters: Tensor, team: SamplingGroup) -> dict[str, Any]:
 
 
 def summarize(chosen: evaluations.EvaluationConfig, sidecars: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the manifest's values of a cache or of pipefusion from the sidecars of all shards; empty without one."""
-    if (staged := chosen.pipefusion) is not None:
-        return {"pipefusion": staged.semantic_settings, "exact": staged.is_exact(chosen.steps)}
+    """Return the manifest's values of a cache from the sidecars of all shards; empty without one."""
     if chosen.cache is None:
         return {}
     reports = [sidecar[KEY] for sidecar in sidecars]

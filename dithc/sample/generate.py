@@ -126,7 +126,7 @@ class ImageGenerator:
         return self.shape[1] * self.codec.downsampling_factor, self.shape[2] * self.codec.downsampling_factor
 
     def check_size(self, name: str) -> None:
-        """Raise UserError if the evaluation's image size does not match the network, windows or patches."""
+        """Raise UserError if the evaluation's image size does not match the network or the windows."""
         factor, size = self.codec.downsampling_factor, self.evaluation.image_size
         native = [side * factor for side in self.model.config.size]
         if size is not None and (size % factor or size < max(native) or (self.grid is None and native != [size, size])):
@@ -136,7 +136,6 @@ class ImageGenerator:
                 expected=f"the network's size, or with `windows` a larger multiple of {factor}",
                 fix="correct `image_size`, add `windows: {overlap: 0.25}`, or use a run trained on tiles of that size",
             )
-        ParallelDenoiser(self.model, pipefusion=self.evaluation.pipefusion)  # raises for more patches than tokens
 
     def seams(self, latents: Tensor) -> float:
         """Return the ratio of neighbor differences across window borders to those elsewhere, in the last latents."""
@@ -220,8 +219,6 @@ class ImageGenerator:
             over=attention,
             blocks=blocks,
             cache=self.evaluation.cache,
-            stages=team.stages,
-            pipefusion=self.evaluation.pipefusion,
         )
         if self.grid is None:
             return denoiser

@@ -5,7 +5,6 @@ from dataclasses import replace
 
 import torch
 
-from dithc.core.logging import user_error
 from dithc.engine import native
 from dithc.engine.comm import Group
 from dithc.engine.hardware import discover_machine
@@ -39,9 +38,8 @@ def chosen_degrees(
     if layout is not None:
         ranks, ranks_per_node = layout[0] * layout[1], layout[1]
         rates = _described_links(rates, ranks_per_node)
-    fixed = dict(job.degrees) | (_stages(job, ranks=ranks) if shards else {})
     costs = planner.CostModel(work=work, rates=rates, ranks=ranks, ranks_per_node=ranks_per_node)
-    plan = planner.rank_degrees(costs, fixed=fixed)
+    plan = planner.rank_degrees(costs, fixed=dict(job.degrees))
     # Broadcast from the first rank, because processors may differ in the last bit of a prediction.
     result: planner.PlanResult = group.broadcast_object(plan if group.rank == 0 else None)
     return result
@@ -50,7 +48,7 @@ def chosen_degrees(
 def work_of(images: Images, shards: Sequence[int], *, job: SamplingJob) -> SamplingWork:
     if not isinstance(images, ImageGenerator):
         return SamplingWork(shards=shards)
-    branches, pipefusion = 1 if job.evaluation.guidance_scale == 1.0 else 2, job.evaluation.pipefusion
+    branches = 1 if job.evaluation.guidance_scale == 1.0 else 2
     calls = images.changed(guidance_scale=1.0, guidance_interval=None, guidance_reference=None).network_evaluations()
     guided_calls = images.network_evaluations() - calls if branches == 2 else calls
     return SamplingWork.of(
@@ -64,26 +62,7 @@ def work_of(images: Images, shards: Sequence[int], *, job: SamplingJob) -> Sampl
         batch=min(job.evaluation.batch_size, SHARD_IMAGES),
         decoders=images.shape[1] if job.parallel_vae else 1,
         in_memory=native.library() is not None,
-        patches=0 if pipefusion is None else pipefusion.patches,
-        warmup_calls=0 if pipefusion is None else min(calls, pipefusion.warmup_steps),
     )
-
-
-def _stages(job: SamplingJob, *, ranks: int) -> dict[str, int]:
-    """Return the degree of an evaluation's stages, if configured; raise UserError with fewer ranks."""
-    pipefusion = job.evaluation.pipefusion
-    if pipefusion is None:
-        return {}
-    stages = pipefusion.pipefusion_parallel_degree
-    if stages > ranks:
-        raise user_error(
-            f"evaluations.{job.name}.pipefusion.pipefusion_parallel_degree",
-            got=f"{stages} stages on {ranks} rank(s)",
-            expected="a rank for each stage",
-            fix=f"start {stages} ranks or more, or set it to {ranks} with `num_pipeline_patch: {pipefusion.patches}`, which "
-            "makes the same images",
-        )
-    return {"stages": stages}
 
 
 def _nodes(group: Group) -> list[list[int]]:

@@ -76,8 +76,6 @@ def sample(job: SamplingJob, group: Group) -> dict[str, Any] | None:
     if group.rank == 0:
         if job.evaluation.cache is not None:
             log.info(f"{job.evaluation.cache}: {cache_report.describe(numbers)}")
-        if job.evaluation.pipefusion is not None:
-            log.info(f"{job.evaluation.pipefusion}: images are {'exact' if numbers['exact'] else 'not exact'}")
         display = np.load(shards.path(0, kind="rgb")) if scenes is None else preview(shards)
         grid = job.out.parent / GRID_FILE
         write_png(grid, mosaic(display, columns=min(8, len(display))))

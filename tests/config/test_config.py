@@ -188,23 +188,16 @@ MISTAKES: list[tuple[dict[str, Any], list[str]]] = [
             "epsilon_scaling": 0.1,
             "image_size": 2048,
             "cache": {"kind": "taylor"},
-            "pipefusion": {"num_pipeline_patch": 2},
         }.items()
     ),
     *(
-        (score(**{key: value}, **other), [f"`{key}` reuses values of previous evaluations", f"`{next(iter(other))}`"])
-        for key, value in {"cache": {"kind": "taylor"}, "pipefusion": {"num_pipeline_patch": 2}}.items()
+        (
+            score(cache={"kind": "taylor"}, **other),
+            ["`cache` reuses values of previous evaluations", f"`{next(iter(other))}`"],
+        )
         for other in ({"windows": {}, "image_size": 2048}, {"guidance_interval": [0.2, 0.6], "guidance_scale": 2})
     ),
     (score(sampler="heun", cache={"kind": "taylor"}), ["heun evaluates each timestep twice"]),
-    (score(pipefusion={"num_pipeline_patch": 2}, cache={"kind": "taylor"}), ["both reuse values"]),
-    (score(pipefusion={}), ["evaluations.x.pipefusion", "has no effect"]),
-    (flow(pipefusion={"pipefusion_parallel_degree": 7}), ["degree is 7", "the network has 6 blocks", "at most 6"]),
-    (flow(pipefusion={"num_pipeline_patch": 65}), ["patch is 65", "an image has 64 tokens", "at most 64"]),
-    (
-        flow(pipefusion={"pipefusion_parallel_degree": 4}) | {"machine": {"launcher": "mpiexec", "ranks_per_node": 2}},
-        ["pipefusion_parallel_degree is 4", "2 ranks are started", "`num_pipeline_patch: 4`"],
-    ),
 ]
 
 

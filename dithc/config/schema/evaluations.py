@@ -1,4 +1,4 @@
-"""Settings of evaluations (sampling and scoring of a run; caches and PipeFusion change the images) and of restorations."""
+"""Settings of evaluations (sampling and scoring of a run; caches change the images) and of restorations."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -6,14 +6,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 from pydantic import Field, SerializeAsAny
 
-from dithc.config.schema.base import Band, Condition, Fraction, Name, Positive, Seed, Settings, Size
+from dithc.config.schema.base import Band, Condition, Fraction, Name, Seed, Settings, Size
 from dithc.config.schema.plugins import PluginSampler as PluginSampler
 from dithc.config.schema.plugins import plugin_field
 from dithc.config.schema.run_sections import Length
 
 LARGEST_SCENE = 1 << 16  # pixels per side; the latent of the scene is in memory, and one band takes 8 GiB on disk
 LARGEST_OVERLAP = 0.9  # share of a side; a hundred predictions of each pixel
-MAX_PATCHES = 1 << 14  # the number of a patch is a message tag
 MAX_STEPS = 9_999_999  # training steps; file names have seven digits
 
 FLOW_START, LAST_TIMESTEP = 1000, 999  # time of pure noise in a flow and in a noise schedule
@@ -110,45 +109,6 @@ class TaylorCacheConfig(Settings):
 Cache = Annotated[FirstBlockCacheConfig | TaylorCacheConfig, Field(discriminator="kind")]
 
 
-class PipeFusionConfig(Settings):
-    """Pipeline parallelism over patches: each rank is a stage with some blocks of the network, and the patches of an
-    image pass through the stages. A patch attends to keys and values of other patches from the previous step (arXiv
-    2405.14430). For slow links between ranks: a rank sends the output of one block per step, at any depth."""
-
-    pipefusion_parallel_degree: Positive = 1
-    """Ranks that are stages, at most the blocks of the network. Images depend on the patches, not on the stages."""
-    num_pipeline_patch: int | None = Field(default=None, ge=1, le=MAX_PATCHES)
-    """Number of patches of an image. A patch attends to earlier patches of the same step and to later patches of the
-    previous step, so more patches use more outdated values. The number of stages if unset; 1 is exact."""
-    warmup_steps: int = Field(default=1, ge=1, le=1000)
-    """First evaluations of the network, which are exact. Their stages overlap only across images and branches of
-    guidance."""
-
-    @property
-    def patches(self) -> int:
-        return self.num_pipeline_patch or self.pipefusion_parallel_degree
-
-    @property
-    def semantic_settings(self) -> dict[str, Any]:
-        """Settings that determine the images; the number of ranks does not."""
-        return {"num_pipeline_patch": self.patches, "warmup_steps": self.warmup_steps}
-
-    def is_exact(self, calls: int) -> bool:
-        """Return True if images with this number of network evaluations are exact."""
-        return self.patches == 1 or self.warmup_steps >= calls
-
-    def __str__(self) -> str:
-        count, steps = self.patches, self.warmup_steps
-        return f"pipefusion, {count} patch{'es' * (count > 1)}, {steps} warm-up step{'s' * (steps > 1)}"
-
-    def _faults(self) -> Iterator[str]:
-        if self.pipefusion_parallel_degree == 1 and self.num_pipeline_patch is None:
-            yield (
-                "`pipefusion` with one stage and without `num_pipeline_patch` has no effect: set `pipefusion_parallel_degree` "
-                "above 1 (or `num_pipeline_patch`, which works on one rank too), or leave `pipefusion` out"
-            )
-
-
 class EvaluationConfig(Settings):
     """Comparison of samples of one run with real tiles."""
 
@@ -205,9 +165,6 @@ class EvaluationConfig(Settings):
     cache: Cache | None = None
     """Parts of a network evaluation that later evaluations reuse instead of computing them. Images are then not exact,
     which is noted with their score. `null`: compute everything."""
-    pipefusion: PipeFusionConfig | None = None
-    """Sample an image patch by patch, so that ranks that are stages of the network work simultaneously. Images are then
-    not exact, which is noted with their score. `null`: sample complete images."""
     batch_size: Size = 32
     """Images per batch of one rank."""
     extractor: Name
@@ -289,7 +246,7 @@ class EvaluationConfig(Settings):
                 yield f"`guidance_interval` is not ascending: it starts at {low} and ends at {high}"
             if self.guidance_scale == 1.0:
                 yield "`guidance_interval` requires a `guidance_scale` other than 1"
-        yield from self._check_reuse()
+        yield from self._check_cache()
         if self.guidance_reference is not None:
             if self.guidance_scale <= 1.0:
                 yield (
@@ -302,7 +259,7 @@ class EvaluationConfig(Settings):
                 )
 
     def _check_scene(self) -> Iterator[str]:
-        for key in ("image_size", "windows", "epsilon_scaling", "cache", "pipefusion"):
+        for key in ("image_size", "windows", "epsilon_scaling", "cache"):
             if self.checkpoint == "codec" and getattr(self, key):
                 yield f"`{key}` applies to generated images, and `checkpoint` is codec: leave it out"
         if self.windows is None and self.num_images < 2:
@@ -312,19 +269,16 @@ class EvaluationConfig(Settings):
         if self.windows is not None and (self.metrics or self.band_triplets):
             yield "`metrics` and `band_triplets` require a score, and a scene (`windows`) has no score"
 
-    def _check_reuse(self) -> Iterator[str]:
-        """Check the settings that reuse values of previous evaluations of the network."""
-        reused = [key for key in ("cache", "pipefusion") if getattr(self, key) is not None]
-        if len(reused) > 1:
-            yield "`pipefusion` and `cache` both reuse values of previous evaluations: leave one out"
-        for key in reused:
-            if self.windows is not None:
-                yield f"`{key}` reuses values of previous evaluations, which `windows` change: leave one out"
-            if self.guidance_interval is not None:
-                yield (
-                    f"`{key}` reuses values of previous evaluations, and with `guidance_interval` some have no branch without "
-                    "a label: leave one of both out"
-                )
+    def _check_cache(self) -> Iterator[str]:
+        if self.cache is None:
+            return
+        if self.windows is not None:
+            yield "`cache` reuses values of previous evaluations, which `windows` change: leave one out"
+        if self.guidance_interval is not None:
+            yield (
+                "`cache` reuses values of previous evaluations, and with `guidance_interval` some have no branch without a "
+                "label: leave one of both out"
+            )
         if isinstance(self.cache, TaylorCacheConfig) and self.solver.evaluations > 1:
             yield (
                 f"`cache` taylor extrapolates over timesteps, and {self.sampler} evaluates each timestep twice: use "

@@ -160,7 +160,7 @@ class ExperimentConfig(Settings):
             )
 
     def _check_images(self, name: str, evaluation: EvaluationConfig, run: RunConfig) -> Iterator[str]:
-        """Check the size of images, and stages and patches of PipeFusion, against tiles, codec, blocks and ranks."""
+        """Check the size of images against tiles and codec."""
         dataset = self.datasets[run.dataset]
         key, tile, factor = f"evaluations.{name}", dataset.tiles.size, self.codecs[dataset.codec].downsampling_factor
         size = evaluation.image_size or tile
@@ -176,26 +176,6 @@ class ExperimentConfig(Settings):
             )
         if size > tile and size % factor:
             yield f"{key}.image_size {size} is not a multiple of the codec's {factor}: use {size // factor * factor}"
-        if evaluation.pipefusion is None:
-            return
-        stages, patches = evaluation.pipefusion.pipefusion_parallel_degree, evaluation.pipefusion.patches
-        key, depth, tokens = f"{key}.pipefusion", run.model.shape[1], (tile // factor // run.model.patch) ** 2
-        if stages > depth:
-            yield (
-                f"{key}.pipefusion_parallel_degree is {stages}, and the network has {depth} blocks; each stage needs one: "
-                f"use at most {depth}"
-            )
-        if patches > tokens:
-            yield (
-                f"{key}.num_pipeline_patch is {patches}, and an image has {tokens} tokens; each patch needs one: use at most "
-                f"{tokens}"
-            )
-        ranks = self.machine.ranks
-        if self.machine.launcher != "none" and ranks is not None and stages > ranks:  # users may start ranks by hand
-            yield (
-                f"{key}.pipefusion_parallel_degree is {stages}, and {ranks} ranks are started: start more, or use {ranks} and "
-                f"`num_pipeline_patch: {patches}`, which gives the same images"
-            )
 
     def _check_name(self, key: str, name: str, section: Collection[str]) -> Iterator[str]:
         if name not in section:

@@ -42,8 +42,6 @@ def evaluation_record(experiment: ExperimentConfig, results: ExperimentResults, 
         "curves": read_json(curves) if compared and (curves := compared.file(summaries.CURVES_FILE)) else None,
         "sampler": str(settings.sampler),
         "cache": str(settings.cache) if settings.cache is not None else None,
-        "pipefusion": str(settings.pipefusion) if settings.pipefusion is not None else None,
-        "is_exact": numbers.get("exact"),
     }
     return EvaluationRecord(**fields)
 

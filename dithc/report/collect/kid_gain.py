@@ -36,14 +36,14 @@ def gain_of(experiment: ExperimentConfig, results: ExperimentResults, name: str)
 
 
 def cost_of(experiment: ExperimentConfig, results: ExperimentResults, name: str) -> Cost | None:
-    """Return the score cost of a cache or of pipefusion against the exact evaluation of the same weights and sampler.
+    """Return the score cost of a cache against the exact evaluation of the same weights and sampler.
 
     Return None if the evaluation is exact, or if no exact evaluation with the same real tiles and features has a score.
     """
     config = experiment.evaluations[name]
-    if config.cache is None and config.pipefusion is None:
+    if config.cache is None:
         return None
-    without_cache = config.model_copy(update={"cache": None, "pipefusion": None})
+    without_cache = config.model_copy(update={"cache": None})
     for exact_name, settings in experiment.evaluations.items():
         weights = (evaluation.model_dump(include=SAME_WEIGHTS) for evaluation in (settings, config))
         if _sampling_settings(settings) != _sampling_settings(without_cache) or next(weights) != next(weights):
@@ -63,9 +63,8 @@ def cost_of(experiment: ExperimentConfig, results: ExperimentResults, name: str)
 
 
 def _sampling_settings(config: evaluations.EvaluationConfig) -> dict[str, Any]:
-    """Return the settings that determine the sampling; pipefusion counts patches, not ranks."""
-    staged = None if config.pipefusion is None else config.pipefusion.semantic_settings
-    return {**config.model_dump(include=SAME), "pipefusion": staged}
+    """Return the settings that determine the sampling."""
+    return config.model_dump(include=SAME)
 
 
 def _is_comparable(before: StageResult, after: StageResult) -> bool:

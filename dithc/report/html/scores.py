@@ -62,7 +62,7 @@ def _row(records: ReportRecords, item: EvaluationRecord) -> list[Cell]:
 def _cost_note(item: EvaluationRecord) -> str:
     """Describe the score cost of inexact images; empty if exact or unknown."""
     cost = item.cost
-    if cost is None or item.is_exact:
+    if cost is None:
         return ""
     kid = "" if cost.kid is None or cost.interval is None else f", KID {cost.kid:+.3g} {between(cost.interval)}"
     return f"over {cost.exact}, which is exact: FID {cost.fid:+.3g}{kid}, n = {cost.n:,}"

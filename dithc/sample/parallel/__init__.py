@@ -5,10 +5,9 @@ Contents: `ParallelDegrees` are the numbers of sharing ranks, `best_degrees` sel
 `rank_groups` returns the ranks of each group. `SamplingGroup` is a rank's place in its group, `ParallelDenoiser` the distributed
 network; `windows` handles large scenes.
 Invariants: samplers, guidance and the network are independent of ranks. Every rank of a group holds complete latents.
-Only the network call (rows, tokens, or blocks) and the decoder (image rows) are partitioned. Sampler decisions
+Only the network call (rows, tokens) and the decoder (image rows) are partitioned. Sampler decisions
 therefore agree on all ranks, and none depends on a rank's clock, memory or number.
-Extending: a new partition is a callable around the network. Degrees that preserve results are configured in
-`machine.sampling`, other degrees in the evaluation.
+Extending: a new partition is a callable around the network. Its degree is configured in `machine.sampling`.
 """
 
 from dithc.sample.parallel import planner, windows

@@ -21,7 +21,6 @@ class ParallelDegrees:
     ulysses: int = 1  # ranks that share tokens by messages; in attention each has all tokens of some heads
     ring: int = 1  # number of sets of `ulysses` ranks that share tokens and pass keys and values on; rounds differently
     windows: int = 1  # ranks that share the windows of a scene at each step
-    stages: int = 1  # ranks that share the blocks of the network, in patches (PipeFusion)
 
     @property
     def rows(self) -> int:
@@ -30,16 +29,12 @@ class ParallelDegrees:
 
     @property
     def tokens(self) -> int:
+        """Ranks that share the tokens of an image."""
         return self.shared * self.ulysses * self.ring
 
     @property
-    def inner(self) -> int:
-        """Ranks that share one row of a network call, by tokens or by blocks."""
-        return self.tokens * self.stages
-
-    @property
     def size(self) -> int:
-        return self.data * self.rows * self.inner
+        return self.data * self.rows * self.tokens
 
     def __str__(self) -> str:
         parts = [f"{field.name} {getattr(self, field.name)}" for field in fields(self) if getattr(self, field.name) > 1]
@@ -66,8 +61,6 @@ class SamplingWork:
     batch: int = 64  # maximum images per call
     decoders: int = 1  # maximum ranks that decode one image; 1 if each image is decoded by its owner
     in_memory: bool = True  # whether ranks of a node can share keys and values in memory
-    patches: int = 0  # patches per image in pipeline stages; 0 for complete images
-    warmup_calls: int = 0  # calls that do not use patches
 
     @classmethod
     def of(cls, config: DiTConfig, *, shards: Sequence[int], **settings: Any) -> Self:
@@ -119,26 +112,15 @@ def rejection_reason(degrees: ParallelDegrees, work: SamplingWork, *, ranks: int
         return f"{degrees.shared} does not divide the {ranks_per_node} ranks per node"
     if degrees.ulysses > 1 and work.heads % degrees.ulysses:
         return f"{work.heads} heads are not a multiple of {degrees.ulysses}"
-    if degrees.stages > 1 and not work.patches:
-        return "stages require patches"
-    if degrees.stages > max(1, work.depth):
-        return f"{degrees.stages} stages of {work.depth} blocks"
-    if work.patches > work.tokens:
-        return f"{work.patches} patches of {work.tokens} tokens"
-    if work.patches and degrees.tokens > 1:
-        return "pipeline patches cannot be combined with shared tokens"
     return None
 
 
-def candidates(ranks: int, *, windows: int = 1, given: int | None = None, stages: int = 1) -> Iterator[ParallelDegrees]:
+def candidates(ranks: int, *, windows: int = 1, given: int | None = None) -> Iterator[ParallelDegrees]:
     """Yield all degrees that share one image of `windows` windows among at most `ranks` ranks, valid or not.
 
     Ranks that share windows share tokens in memory only, unless the degree of windows is `given`. Window degrees that do
-    not reduce the windows per rank are skipped. The number of stages is fixed; stages share no tokens.
+    not reduce the windows per rank are skipped.
     """
-    if stages > 1:
-        yield from (ParallelDegrees(cfg=cfg, stages=stages) for cfg in (1, 2) if cfg * stages <= ranks)
-        return
     window_degrees = [
         degree for degree in range(1, windows + 1) if degree == 1 or -(-windows // degree) < -(-windows // (degree - 1))
     ]

@@ -4,6 +4,9 @@ N rows of a batch (images, or both branches of their guidance), n of this rank; 
 tokens, t of this rank, D width, p side of a patch.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import torch
 from torch import Tensor
 
@@ -12,7 +15,6 @@ from dithc.engine.cftp import partition
 from dithc.engine.hcops import token_shard
 from dithc.model import DiT
 from dithc.sample.parallel.block_cache import CACHES, BlockCache, BlockStack
-from dithc.sample.parallel.pipefusion import PipeFusionStage, embed_patches, rotary_of, split_patches
 from dithc.sample.parallel.rank_set import SINGLE, RankSet, cut
 from dithc.sample.parallel.shared_buffers import lost_rank_error
 
@@ -34,14 +36,12 @@ class ParallelDenoiser:
         over: token_shard.ShardedAttention | None = None,
         blocks: BlockStack | None = None,
         cache: evaluations.FirstBlockCacheConfig | evaluations.TaylorCacheConfig | None = None,
-        stages: RankSet = SINGLE,
-        pipefusion: evaluations.PipeFusionConfig | None = None,
     ) -> None:
         """Prepare this rank's parts of a network in evaluation mode, with products in bf16 if requested.
 
-        `rows`, `tokens` and `stages` are the ranks that share the rows of a batch, the tokens of an image (with attention
-        `over` them) and the blocks of the network. `blocks` are those of an earlier denoiser with the same model, `over`
-        and cache setting. With `cache` or `pipefusion`, calls belong to one sampling run and have the same rows.
+        `rows` and `tokens` are the ranks that share the rows of a batch and the tokens of an image (with attention `over`
+        them). `blocks` are those of an earlier denoiser with the same model, `over` and cache setting. With `cache`, calls
+        belong to one sampling run and have the same rows.
         """
         self.model = model
         # Other networks are called directly, without a partition.
@@ -50,7 +50,6 @@ class ParallelDenoiser:
         self._blocks = blocks
         self._bf16, self._rows, self._tokens, self._attention = bf16, rows, tokens, over
         self._lengths = cut(model.config.num_tokens, tokens.size)
-        self._pipeline = None if pipefusion is None else PipeFusionStage(model, pipefusion, stages)
         self._cache: BlockCache | None = None
         if cache is not None:
             self._cache = CACHES[cache.kind](cache, tokens, num_tokens=model.config.num_tokens)
@@ -72,13 +71,11 @@ class ParallelDenoiser:
         config = self.model.config
         with (
             torch.autocast("cpu", dtype=torch.bfloat16, enabled=self._bf16),
-            token_shard.part_of(config.num_tokens, self._attention if self._pipeline is None else self._pipeline.keys),
+            token_shard.part_of(config.num_tokens, self._attention),
         ):
             if self._blocks is None:
                 whole: Tensor = self.model(x, t, y)
                 return whole.float()
-            if self._pipeline is not None:
-                return self.model.image(self._pipeline(x, t, y), x, t, y)
             try:
                 strip = self._forward_tokens(x, t, y)
             except ValueError as error:
@@ -105,3 +102,31 @@ class ParallelDenoiser:
             tokens = self._cache(blocks, tokens, c, float(t[0]))
         patches: Tensor = model.final_layer(tokens, c)
         return patches
+
+
+def split_patches(model: DiT, x: Tensor) -> Tensor:
+    """Rearrange latents (n, Z, h, w) into one row of patches (n, Z, p, T, p); its slices have complete tokens."""
+    p, (rows, columns) = model.config.patch_size, model.config.grid
+    return x.reshape(*x.shape[:2], rows, p, columns, p).permute(0, 1, 3, 2, 4, 5).flatten(3, 4)
+
+
+def embed_patches(model: DiT, patches: Tensor, part: slice) -> Tensor:
+    """Return the tokens (n, t, D) of a strip of patches (n, Z, p, T, p)."""
+    tokens: Tensor = model.x_embedder(patches[:, :, :, part].flatten(3)) + model.pos_embed[:, part]
+    return tokens
+
+
+@contextmanager
+def rotary_of(model: DiT, part: slice) -> Iterator[None]:
+    """Restrict the rotary tables of all blocks to these tokens during the context."""
+    whole = [block.attn.rotary for block in model.blocks]  # type: ignore[union-attr]
+    if part == slice(0, model.config.num_tokens) or all(table is None for tables in whole for table in tables):  # type: ignore[union-attr]
+        yield
+        return
+    try:
+        for block, tables in zip(model.blocks, whole, strict=True):
+            block.attn.rotary = tuple(table if table is None else table[part] for table in tables)  # type: ignore[union-attr]
+        yield
+    finally:
+        for block, tables in zip(model.blocks, whole, strict=True):
+            block.attn.rotary = tables  # type: ignore[union-attr]

@@ -65,20 +65,12 @@ class RankSet:
         successor, predecessor = (self.rank + 1) % self.size, (self.rank - 1) % self.size
         return self._start([(block, successor)], [(received, predecessor)], result=received)
 
-    def isend(self, x: Tensor, *, to: int, tag: int) -> Callable[[], None]:
-        """Begin to send a tensor to a rank; return a function that waits for completion."""
-        return self._start([(x.contiguous(), to)], [], tag=tag, result=None)
-
-    def irecv(self, into: Tensor, *, source: int, tag: int) -> Callable[[], Tensor]:
-        """Begin to receive a tensor with this tag; return a function that waits for it."""
-        return self._start([], [(into, source)], tag=tag, result=into)
-
     def _start(
-        self, sends: Sequence[tuple[Tensor, int]], receives: Sequence[tuple[Tensor, int]], *, tag: int = 0, result: T
+        self, sends: Sequence[tuple[Tensor, int]], receives: Sequence[tuple[Tensor, int]], *, result: T
     ) -> Callable[[], T]:
         """Begin to send and receive tensors, each to or from a rank; return a function that waits for all."""
-        works = [distributed.isend(x, group=self.group, group_dst=rank, tag=tag) for x, rank in sends]
-        works += [distributed.irecv(x, group=self.group, group_src=rank, tag=tag) for x, rank in receives]
+        works = [distributed.isend(x, group=self.group, group_dst=rank) for x, rank in sends]
+        works += [distributed.irecv(x, group=self.group, group_src=rank) for x, rank in receives]
 
         def wait() -> T:
             for work in works:
@@ -87,11 +79,6 @@ class RankSet:
             return result
 
         return wait
-
-    def broadcast(self, x: Tensor, *, source: int) -> Tensor:
-        if self.size > 1:
-            distributed.broadcast(x, group=self.group, group_src=source)
-        return x
 
     def exchange_edges(self, first: Tensor, last: Tensor) -> Callable[[], tuple[Tensor | None, Tensor | None]]:
         """Begin to exchange edges, of equal shape, with the neighbors.

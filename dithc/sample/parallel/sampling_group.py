@@ -1,4 +1,4 @@
-"""Group of ranks that generates a shard: data parts of the images, branches and windows, stages, and parts of the tokens."""
+"""Group of ranks that generates a shard: data parts of the images, branches and windows, and parts of the tokens."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -35,29 +35,27 @@ class SamplingGroup:
     tokens: RankSet = field(default_factory=RankSet)  # ranks that share tokens of an image
     ulysses: RankSet = field(default_factory=RankSet)  # ranks that share tokens by heads
     ring: RankSet = field(default_factory=RankSet)  # sets of ranks that pass keys and values on
-    stages: RankSet = field(default_factory=RankSet)  # ranks that share blocks of the network
 
     @classmethod
     def of(cls, group: Group, degrees: ParallelDegrees, groups: Sequence[Sequence[int]]) -> "SamplingGroup":
         """Return this rank's team; collective.
 
-        `groups` are disjoint, of `degrees.size` ranks each; tokens or stages innermost, then branches, then images.
+        `groups` are disjoint, of `degrees.size` ranks each; tokens innermost, then branches, then images.
         Raises UserError if ranks that share keys and values are on several nodes.
         """
         if group.size == 1:
             return cls()
-        # ranks of a group: (data, rows, stages, sets of the ring, ranks of a set)
-        shape = degrees.data, degrees.rows, degrees.stages, degrees.tokens // degrees.ulysses, degrees.ulysses
+        # ranks of a group: (data, rows, sets of the ring, ranks of a set)
+        shape = degrees.data, degrees.rows, degrees.tokens // degrees.ulysses, degrees.ulysses
         grid, messages = np.arange(degrees.size).reshape(shape), degrees.shared == 1
         cuts = {
             "members": [list(range(degrees.size))],
-            "leaders": [grid[:, 0, 0, 0, 0].tolist()],
-            "part": _ranks_along(grid, 1, 2, 3, 4),
+            "leaders": [grid[:, 0, 0, 0].tolist()],
+            "part": _ranks_along(grid, 1, 2, 3),
             "rows": _ranks_along(grid, 1),
-            "stages": _ranks_along(grid, 2),
-            "tokens": _ranks_along(grid, 3, 4),
-            "ring": _ranks_along(grid, *([3] if messages else [])),
-            "ulysses": _ranks_along(grid, *([4] if messages else [])),
+            "tokens": _ranks_along(grid, 2, 3),
+            "ring": _ranks_along(grid, *([2] if messages else [])),
+            "ulysses": _ranks_along(grid, *([3] if messages else [])),
         }
         gathered = group.gather_objects((group.node, native.library() is not None))
         nodes, have_kernels = [node for node, _ in gathered], all(kernels for _, kernels in gathered)
@@ -78,7 +76,7 @@ class SamplingGroup:
         if number is None:
             return cls(number=None, leaders=None)
         position = list(groups[number]).index(group.rank)
-        data = position // (degrees.rows * degrees.inner), degrees.data
+        data = position // (degrees.rows * degrees.tokens), degrees.data
         return cls(degrees=degrees, number=number, data=data, **rank_sets)  # type: ignore[arg-type]
 
     def over(self, num_tokens: int) -> SharedMemoryAttention | UspAttention | None:

@@ -244,7 +244,7 @@ def _sample(experiment: ExperimentConfig, name: str, ranks: int) -> tuple[float,
     evaluation = experiment.evaluations[name]
     run = experiment.runs[evaluation.run]
     dataset, tokens, parameters = experiment.datasets[run.dataset], _tokens(experiment, run), run.model.parameters
-    (width, depth, _), side, bands = run.model.shape, dataset.tiles.size, _bands(dataset)
+    (width, _, _), side, bands = run.model.shape, dataset.tiles.size, _bands(dataset)
     networks = 2 if evaluation.guidance_reference is not None else 1
     # Two networks process an image in sequence; one network processes both halves of the guidance together.
     halves = 2 if evaluation.guidance_scale != 1.0 else 1
@@ -254,9 +254,6 @@ def _sample(experiment: ExperimentConfig, name: str, ranks: int) -> tuple[float,
     buffered = SAMPLED_SHARD * side**2 * bands * 4 * 3
     network = concurrent * tokens * width * 4 * run.model.kept_widths + parameters * 8 * networks
     network += parameters * 8 * (evaluation.ema_std is not None)  # averages are summed in float64
-    if (staged := evaluation.pipefusion) is not None:  # keys and values of a stage's blocks
-        blocks = math.ceil(depth / staged.pipefusion_parallel_degree)
-        network += concurrent * tokens * 2 * width * 4 * blocks * networks
     flops = (
         run.model.flops(tokens)
         * evaluation.num_images

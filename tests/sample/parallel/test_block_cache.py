@@ -114,7 +114,7 @@ def test_changed_row_count_and_repeated_timestep_are_rejected(network, scope) ->
         denoiser(x, t, y)
 
 
-GUIDED, TWO = {"guidance_scale": 2.0, "guidance_interval": [0.1, 0.5]}, {"pipefusion_parallel_degree": 2}
+GUIDED = {"guidance_scale": 2.0, "guidance_interval": [0.1, 0.5]}
 
 
 @pytest.mark.parametrize(
@@ -127,15 +127,9 @@ GUIDED, TWO = {"guidance_scale": 2.0, "guidance_interval": [0.1, 0.5]}, {"pipefu
         ({"cache": {"kind": "taylor", "interval": 0}}, "interval"),
         ({"cache": {"kind": "first-block", "threshold": -0.1}}, "threshold"),
         ({"cache": {"kind": "other"}}, "first-block"),
-        ({"pipefusion": TWO, "checkpoint": "codec"}, "`checkpoint` is codec"),
-        ({"pipefusion": TWO, "image_size": 512, "windows": {}, "num_images": 1}, "which `windows` change"),
-        ({"pipefusion": TWO, "cache": {"kind": "taylor"}}, "`pipefusion` and `cache`"),
-        ({"pipefusion": TWO, **GUIDED}, "`guidance_interval` some have no branch"),
-        ({"pipefusion": {}}, "has no effect"),
-        ({"pipefusion": TWO | {"warmup_steps": 0}}, "warmup_steps"),
-        ({"pipefusion": TWO | {"num_pipeline_patch": 0}}, "num_pipeline_patch"),
+        ({"cache": {"kind": "taylor"}, "image_size": 512, "windows": {}, "num_images": 1}, "which `windows` change"),
     ],
 )
-def test_settings_incompatible_with_cache_or_pipefusion_are_rejected(settings, output) -> None:
+def test_settings_incompatible_with_a_cache_are_rejected(settings, output) -> None:
     with pytest.raises(ValueError, match=output):
         evaluations.EvaluationConfig.model_validate({"run": "a", "extractor": "x", **settings})

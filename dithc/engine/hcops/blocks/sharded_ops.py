@@ -33,16 +33,6 @@ def attention_in(
     return matrix.attention_over(qkv, memory[:, :, :d], memory[:, :, d:], num_heads)
 
 
-def attention_with(memory: Tensor, qkv: Tensor, num_heads: int, *, first: int) -> tuple[Tensor, Tensor]:
-    """Compute `attention_in` without a barrier if one process holds all keys and values; supports every back end."""
-    if backend_of("attention") == "c":
-        return attention_in(memory, qkv, num_heads, first=first, barrier=lambda _: None)
-    d = qkv.shape[2] // 3
-    memory[:, first : first + qkv.shape[1]] = qkv[..., d:]
-    mixed, lse = attention_to(qkv, memory[..., :d], memory[..., d:], num_heads)
-    return mixed.to(qkv.dtype), lse
-
-
 def linears_in(
     memory: Tensor,
     x: Tensor,

@@ -20,8 +20,7 @@ from dithc.model import DiT
 from dithc.sample.parallel.attention import SharedMemoryAttention, UnsharedAttention
 from dithc.sample.parallel.block_cache import BlockStack
 from dithc.sample.parallel.degrees import SamplingWork
-from dithc.sample.parallel.parallel_denoiser import ParallelDenoiser
-from dithc.sample.parallel.pipefusion import rotary_of
+from dithc.sample.parallel.parallel_denoiser import ParallelDenoiser, rotary_of
 from dithc.sample.parallel.planner.cost_model import NOMINAL, LinkModel, MachineRates
 from dithc.sample.parallel.rank_set import RankSet, cut
 

@@ -3,7 +3,7 @@
 n rows of a batch on a rank, t tokens of a rank, T of an image, D width, L blocks; s bytes of a number; U, R ranks of
 Ulysses and ring; F FLOP/s of a rank, B bytes/s.
 Included: products and attention, shared by tokens, and slower for few tokens; per-row work, per rank or shared in
-memory; all communication; pipeline waits; the decoder. Not included: sampler arithmetic and writing.
+memory; all communication; the decoder. Not included: sampler arithmetic and writing.
 """
 
 from collections import Counter
@@ -132,42 +132,12 @@ class CostModel:
             return PredictedTime(0.0, 0.0)
         n = -(-rows // degrees.rows) if rows >= degrees.rows else rows
         t = -(-work.tokens // degrees.tokens)
-        if work.patches:
-            return self._pipelined_call(degrees, n, rows)
         share = t / work.tokens
         attention = n * share * work.attention_flops / rates.flops
         products = n * share * work.linear_flops / rates.flops * (1 + rates.half_tokens / (n * t))
         computing = products + attention + n * work.uncut_flops / degrees.shared / rates.flops
         exchange = self._branch_seconds(degrees, n, rows) + self._token_seconds(degrees, n, t, attention)
         return PredictedTime(computing + rates.call, exchange)
-
-    def _pipelined_call(self, degrees: ParallelDegrees, n: int, rows: int) -> PredictedTime:
-        """Return `call` for pipeline stages: the mean over all calls, with warm-up calls on complete rows."""
-        work, warmup = self.work, self.work.warmup_calls / self.work.calls if self.work.patches > 1 else 1.0
-        row = (n, 1) if degrees.stages > 1 else (1, n)  # number of consecutive units, and rows of each
-        phases = ((warmup, *row, work.tokens), (1 - warmup, work.patches, n, -(-work.tokens // work.patches)))
-        computing, exchange = self.rates.call, self._branch_seconds(degrees, n, rows)
-        for share, units, unit_rows, t in phases:
-            if share > 0:
-                seconds = self._pipeline_seconds(degrees.stages, units, unit_rows, t)
-                computing, exchange = computing + share * seconds.computing, exchange + share * seconds.exchange
-        if degrees.stages > 1:
-            output = n * work.tokens * work.numbers * FP32_BYTES
-            exchange += (degrees.stages - 1).bit_length() * self._link(degrees.stages).seconds(output)
-        return PredictedTime(computing, exchange)
-
-    def _pipeline_seconds(self, stages: int, units: int, n: int, t: int) -> PredictedTime:
-        """Return the seconds of `units` units of n rows of t tokens in the pipeline, including fill and stalls."""
-        work, rates = self.work, self.rates
-        deepest, share = -(-work.depth // stages) / work.depth, t / work.tokens
-        products = share * work.linear_flops * (1 + rates.half_tokens / (n * t))
-        flops = n * (products + share * work.attention_flops + work.uncut_flops)
-        unit_seconds, rounds = deepest * flops / rates.flops, units + stages - 1
-        if stages == 1:
-            return PredictedTime(units * unit_seconds, 0.0)
-        message = self._link(stages).seconds(n * t * work.width * FP32_BYTES)
-        exposed = message - rates.hidden * min(message, unit_seconds)
-        return PredictedTime(rounds * unit_seconds, (stages - 1) * message + (units - 1) * exposed)
 
     def job(self, degrees: ParallelDegrees) -> PredictedTime:
         """Return the seconds until the busiest group has generated its shards."""
@@ -190,7 +160,7 @@ class CostModel:
         return self.rates.crowded(1) * whole
 
     def has_links(self, degrees: ParallelDegrees) -> bool:
-        spans = {degrees.inner, degrees.rows * degrees.inner} - {1}
+        spans = {degrees.tokens, degrees.rows * degrees.tokens} - {1}
         return all((self.rates.inside if self._is_inside(span) else self.rates.between) is not None for span in spans)
 
     def _shard(self, degrees: ParallelDegrees, images: int) -> PredictedTime:
@@ -204,7 +174,7 @@ class CostModel:
                 seconds = self.call(degrees, size * branches * work.windows)
                 computing += repeats * calls * seconds.computing
                 exchange += repeats * calls * seconds.exchange
-            members = degrees.rows * degrees.inner  # complete images are distributed, or rows of each image
+            members = degrees.rows * degrees.tokens  # complete images are distributed, or rows of each image
             decoded = size / min(work.decoders, members) if work.decoders > 1 else -(-size // members)
             computing += repeats * decoded * self.rates.decoding
         return PredictedTime(computing, exchange)
@@ -223,7 +193,7 @@ class CostModel:
         if degrees.rows == 1 or rows < degrees.rows:
             return 0.0
         whole = degrees.rows * n * self.work.tokens * self.work.numbers * FP32_BYTES
-        return self._gather_seconds(degrees.rows, whole, span=degrees.rows * degrees.inner)
+        return self._gather_seconds(degrees.rows, whole, span=degrees.rows * degrees.tokens)
 
     def _gather_seconds(self, members: int, whole: float, *, span: int) -> float:
         """Return the seconds to gather a tensor of this number of bytes on all ranks, in memory or by messages."""

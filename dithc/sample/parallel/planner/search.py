@@ -26,9 +26,9 @@ class PlanCandidate:
     ideal: float  # speedup divided by the number of ranks
 
     def order(self, least: float) -> tuple[int, int, int, int, float]:
-        """Return the sort key: seconds in steps of RESOLUTION, then inner degree, rows, size."""
+        """Return the sort key: seconds in steps of RESOLUTION, then degrees of tokens and rows, size."""
         interval = int((self.seconds / least - 1) / RESOLUTION) if least > 0 else 0
-        return interval, self.degrees.inner, self.degrees.rows, self.degrees.size, self.seconds
+        return interval, self.degrees.tokens, self.degrees.rows, self.degrees.size, self.seconds
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,11 +92,9 @@ def rank_degrees(costs: CostModel, *, fixed: dict[str, int] | None = None) -> Pl
         raise user_error("ranks that share a sampling run", got=costs.ranks, expected=f"at most {MAX_RANKS}", fix=fix)
     fixed = fixed or {}
     legal, rejected = [], []
-    stages, work = fixed.get("stages", 1), costs.work
-    most_ranks = 2 * stages * work.windows * work.tokens  # with more ranks than this, some have no part of an image
-    for candidate in candidates(
-        min(costs.ranks, most_ranks), windows=costs.work.windows, given=fixed.get("windows"), stages=stages
-    ):
+    work = costs.work
+    most_ranks = 2 * work.windows * work.tokens  # with more ranks than this, some have no part of an image
+    for candidate in candidates(min(costs.ranks, most_ranks), windows=work.windows, given=fixed.get("windows")):
         if any(getattr(candidate, name) != degree for name, degree in fixed.items() if name != "data"):
             continue
         reason = rejection_reason(candidate, costs.work, ranks=costs.ranks, ranks_per_node=costs.ranks_per_node)

@@ -30,7 +30,6 @@ def summarize(chosen: evaluations.EvaluationConfig, sidecars: Iterable[Mapping[s
     reports = [sidecar[KEY] for sidecar in sidecars]
     return {
         "cache": chosen.cache.model_dump(mode="json"),
-        "exact": False,
         "blocks_run": [sum(shard["blocks_run"][index] for shard in reports) for index in (0, 1)],
         "seconds_saved": round(sum(shard["seconds_saved"] for shard in reports), 3),
     }

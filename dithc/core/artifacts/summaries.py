@@ -136,7 +136,6 @@ class SampleSummary(TypedDict, total=False):
     guidance_interval: Interval | None
     guidance_reference: str | None
     cache: dict[str, Any]
-    exact: bool
     blocks_run: list[Count]
     seed: Count
     step: Count | None

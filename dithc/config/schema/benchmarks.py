@@ -52,7 +52,7 @@ class SimulateConfig(Settings):
     nodes: list[Positive] = Field(default=[1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024], max_length=64)
     """Numbers of nodes."""
     experiments: list[Literal["paper", "weak", "strong"]] = ["paper"]
-    """Simulated experiments. paper: those of the paper, as published and with dithc; weak, strong: scaling of dithc."""
+    """Simulated experiments. paper: experiments of the paper, as published and with dithc; weak, strong: scaling of dithc."""
 
 
 class StepwiseConfig(Settings):

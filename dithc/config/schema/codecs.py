@@ -120,8 +120,8 @@ class DiffusersCodecConfig(ExternalCodecConfig):
     """Factor applied to latents so that their variance is about 1; one number, or one per channel. If unset, the value
     in config.json (`scaling_factor`, `latents_std`)."""
     shift_factor: Shift | list[Shift] | None = None
-    """Number subtracted from latents before `scaling_factor`. If unset, that of config.json (`shift_factor`, `latents_mean`) or
-    0."""
+    """Number subtracted from latents before `scaling_factor`. If unset, the value in config.json (`shift_factor`, `latents_mean`)
+    or 0."""
 
 
 class TorchScriptCodecConfig(ExternalCodecConfig):

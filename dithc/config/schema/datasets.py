@@ -332,7 +332,7 @@ class GeoTiffSource(_Files):
     offset: Coefficient | list[Coefficient] = 0.0
     """Reflectance or radiance of the stored number 0; one value, or one per band. -0.2 for Landsat's Collection 2."""
     nodata: float | None = None
-    """Stored value of pixels without data. It replaces that of a file; masks and alpha bands still apply."""
+    """Stored value of pixels without data. It replaces the value in a file; masks and alpha bands still apply."""
     gsd_m: Meters | None = None
     """Pixel size in meters of files without georeference. If unset, these files are rejected."""
 

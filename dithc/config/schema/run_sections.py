@@ -56,7 +56,7 @@ class EmaConfig(Settings):
     stds: list[Length] | None = Field(default=None, min_length=2, max_length=2)
     """Lengths of two additional averages in every checkpoint, such as [0.05, 0.1]: relative standard deviations of
     power-function profiles over the training so far (Karras et al. 2024). `evaluations.*.ema_std` computes the average of
-    any other length from the kept checkpoints. Fine-tuning and export use that of `decay`."""
+    any other length from the kept checkpoints. Fine-tuning and export use the average of `decay`."""
 
     def _faults(self) -> Iterator[str]:
         if self.stds is not None and self.stds[0] >= self.stds[1]:
@@ -227,7 +227,7 @@ class OptimizerConfig(Settings):
     """Decay of the momentum of matrices (muon)."""
     adamw_ratio: float = Field(default=1.0, gt=0.0, le=1.0)
     """Learning rate of the other parameters, and with it their weight decay, over `lr` (muon). In short runs, updates of
-    AdamW are up to five times as large as those of muon. 0.2 then prevents large errors at rare timesteps."""
+    AdamW are up to five times as large as updates of muon. 0.2 then prevents large errors at rare timesteps."""
 
     newton_schulz_steps: ClassVar[int] = 5  # iterations that orthogonalize an update, in the `dtype` of the run
 

@@ -68,11 +68,17 @@ class StageInspector:
     def _outdated(self, stage: Stage) -> str:
         """Return why a result is outdated: its settings, its inputs or an earlier stage have changed; empty otherwise.
 
-        Files of the user are not compared. Earlier stages have to be inspected before.
+        Files of the user are not compared. Earlier stages have to be inspected before. A report without a manifest is
+        outdated if it is older than an input, as for Snakemake.
         """
         if earlier := next((path for path in stage.needs if path in self.outdated), None):
             return f"{self.titles.get(earlier, earlier)} is outdated"
         output = self.base / stage.output
+        if stage.kind == "report":
+            made = output.stat().st_mtime
+            inputs = [path for path in stage.needs if (self.base / path).exists()]
+            newer = [path for path in inputs if (self.base / path).stat().st_mtime > made]
+            return f"older than {self.titles.get(newer[0], newer[0])}" if newer else ""
         manifest = self._manifest(output) if output.suffix == ".json" else None
         name = self.graph.entry_name(manifest) if manifest is not None else None
         if manifest is None or name is None:

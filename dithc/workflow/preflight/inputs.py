@@ -132,7 +132,10 @@ def _gaps(graph: ExperimentGraph, rules: Set[str]) -> Iterator[str]:
         dataset = restoration.gap_source
         scenes = None if dataset is None else Path(graph.path("scenes", dataset))
         if scenes is not None and scenes.exists() and not products.Scenes(scenes.parent).has_gaps:
-            yield f"restorations.{name}.hide.dataset: the scenes of {dataset} have neither clouds nor pixels without data"
+            yield (
+                f"restorations.{name}.hide.dataset: the scenes of {dataset} have neither clouds nor pixels without data; "
+                "choose another dataset, or hide generated shapes (`hide.share`)"
+            )
 
 
 def _bands_of(

@@ -176,6 +176,8 @@ class Listing:
         rest = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
         counts = "".join(f"; {count} {kind}" for kind, count in self._count_unread().items())
         got = f"{', '.join(names[:SHOWN])}{rest}{counts}" if names else "an empty folder"
+        if self.excluded:
+            fix = f"correct `source.include` and `source.exclude`, which omit {self.excluded} files; or {fix}"
         return user_error(f"no scene found in {folder}", got=got, expected=expected, fix=fix)
 
     def _count_unread(self) -> dict[str, int]:

@@ -197,7 +197,7 @@ def test_patterns_select_files_and_folders_case_insensitively(
 ) -> None:
     touch(tmp_path, "2022/a_sr_1.tif", "2023/b_SR_1.TIF", "2023/c.tif")
     assert list_files(tmp_path, **patterns) == expected
-    with pytest.raises(UserError, match="3 excluded"):
+    with pytest.raises(UserError, match=r"3 excluded[\s\S]*fix: *correct `source.include`"):
         list_files(tmp_path, include=["nothing"])
 
 

@@ -19,8 +19,15 @@ static const struct {
     int isa;
     const char *name;
 } ISA_NAMES[] = {
-    {HC_ISA_REF, "ref"}, {HC_ISA_AVX2, "avx2"}, {HC_ISA_AVX512, "avx512"}, {HC_ISA_AVX512BF16, "avx512bf16"},
-    {HC_ISA_AMX, "amx"}, {HC_ISA_NEON, "neon"}, {HC_ISA_SVE, "sve"},       {HC_ISA_SME, "sme"},
+    {HC_ISA_REF, "ref"},
+    {HC_ISA_AVX2, "avx2"},
+    {HC_ISA_AVX512, "avx512"},
+    {HC_ISA_AVX512BF16, "avx512bf16"},
+    {HC_ISA_AMX, "amx"},
+    {HC_ISA_AMX_FP32, "amxfp32"},
+    {HC_ISA_NEON, "neon"},
+    {HC_ISA_SVE, "sve"},
+    {HC_ISA_SME, "sme"},
 };
 
 #define COUNT(array) ((int)(sizeof(array) / sizeof((array)[0])))
@@ -78,7 +85,7 @@ static int best_isa(void) {
     if (!__builtin_cpu_supports("avx512bf16")) {
         return HC_ISA_AVX512;
     }
-    return has_amx() ? HC_ISA_AMX : HC_ISA_AVX512BF16;
+    return has_amx() ? HC_ISA_AMX_FP32 : HC_ISA_AVX512BF16;
 }
 
 /* Return the fastest level. Intel's vector units multiply pairs of bf16 at half the fp32 rate (Emerald Rapids: 90

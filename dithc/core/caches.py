@@ -9,6 +9,10 @@ from dithc.core.logging import get_logger
 
 log = get_logger(__name__)
 
+TUNING_VARIABLE = "DITHC_TUNING_FOLDER"
+"""Environment variable with another folder for measured choices of kernels, or `off`."""
+OFF = "off"
+
 
 def is_writable(folder: Path) -> bool:
     """Return whether files can be made in a folder, or in its nearest existing parent if the folder does not exist."""
@@ -36,6 +40,15 @@ def cache_home() -> Path | None:
     except OSError as error:
         log.warning(f"no caches are kept: {error}; set XDG_CACHE_HOME to a writable folder")
         return None
+
+
+def tuning_folder() -> Path | None:
+    """Return the folder of measured choices, or None if DITHC_TUNING_FOLDER turns them off or no cache is writable."""
+    setting = os.environ.get(TUNING_VARIABLE, "")
+    if setting:
+        return None if setting == OFF else Path(setting)
+    home = cache_home()
+    return home and home / "dithc/tuning"
 
 
 def project_folder() -> Path:

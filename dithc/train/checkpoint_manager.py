@@ -13,6 +13,7 @@ from dithc.core.artifacts import CheckpointStore
 from dithc.core.logging import get_logger, user_error
 from dithc.core.processes import STOPPED
 from dithc.core.tensor_files import TensorFile
+from dithc.engine import native
 from dithc.engine.comm import Group
 from dithc.train.checkpoints import CheckpointWriter, ModuleState
 from dithc.train.job import DONE, StepTimer, StopRequests, hold_lease
@@ -113,6 +114,7 @@ class CheckpointManager:
                 "ranks": layout.size,
                 "strategy": layout.name,
                 "threads": torch.get_num_threads(),
+                "isa": native.instruction_set(),
                 METADATA: self.metadata,
             }
             self._saver = CheckpointWriter(

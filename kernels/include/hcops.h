@@ -25,7 +25,7 @@ extern "C" {
 #pragma GCC visibility push(default)
 
 /* Increase with every change of a function below. Callers compare it with the version they were written for. */
-#define HC_ABI_VERSION 13
+#define HC_ABI_VERSION 14
 
 typedef enum {
     HC_OK = 0,
@@ -48,7 +48,8 @@ typedef enum {
     HC_ISA_AVX2 = 10,
     HC_ISA_AVX512 = 11,
     HC_ISA_AVX512BF16 = 12,
-    HC_ISA_AMX = 13,
+    HC_ISA_AMX = 13,      /* bf16 products on tiles */
+    HC_ISA_AMX_FP32 = 14, /* also large fp32 products, as sums of products of bf16 parts */
     HC_ISA_NEON = 20,
     HC_ISA_SVE = 21,
     HC_ISA_SME = 22

@@ -8,7 +8,7 @@ import pytest
 
 from dithc.engine import native
 
-ALL = ("ref", "avx2", "avx512", "avx512bf16", "amx", "neon", "sve", "sme")
+ALL = ("ref", "avx2", "avx512", "avx512bf16", "amxfp32", "neon", "sve", "sme")
 
 
 def is_supported(name: str, *, emulates_tiles: bool = False) -> bool:
@@ -16,7 +16,7 @@ def is_supported(name: str, *, emulates_tiles: bool = False) -> bool:
     emulated.
     """
     handle = native.library()
-    name = "avx512bf16" if emulates_tiles and name == "amx" else name
+    name = "avx512bf16" if emulates_tiles and name == "amxfp32" else name
     return handle is not None and handle.hc_isa_detect(name.encode(), ctypes.byref(ctypes.c_int())) == 0
 
 

@@ -211,7 +211,7 @@ ODD = {"huge": 1e12, "tiny": 1e-20, "inf": math.inf, "nan": math.nan}
 
 @pytest.fixture
 def amx():
-    return require_isa("amx")
+    return require_isa("amxfp32")
 
 
 @pytest.mark.parametrize("part", [0, 1, 2, 3], ids=["q", "k", "v", "dout"])

@@ -81,7 +81,7 @@ def native_program(kind: str, isa: str) -> Path:
         pytest.skip("no CMake or no C compiler (cc) to build the kernels with")
     if not is_supported(isa, emulates_tiles=kind != "native"):
         pytest.skip(f"this CPU does not run {isa}")
-    program = build_target(kind, newest="" if isa == "amx" else isa)  # amx is the newest
+    program = build_target(kind, newest="" if isa == "amxfp32" else isa)  # amxfp32 is the newest
     isas = subprocess.run([program], check=True, capture_output=True, text=True).stdout.split()
     if isa not in isas:
         pytest.skip(f"this compiler has no {isa}, only {', '.join(isas)}")
@@ -141,12 +141,12 @@ def test_operators_equal_float64_for_any_number_of_threads(isa: str, tmp_path: P
 
 @EMULATED
 def test_operators_equal_float64_on_emulated_tiles(tmp_path: Path) -> None:
-    program = native_program("emulated", "amx")
-    outputs = run(program, "amx", 1, tmp_path)
+    program = native_program("emulated", "amxfp32")
+    outputs = run(program, "amxfp32", 1, tmp_path)
     assert_right(outputs)
-    assert run(program, "amx", 3, tmp_path) == outputs, "other bits with three threads than with one"
-    if is_supported("amx"):
-        assert run(native_program("native", "amx"), "amx", 1, tmp_path) == outputs, (
+    assert run(program, "amxfp32", 3, tmp_path) == outputs, "other bits with three threads than with one"
+    if is_supported("amxfp32"):
+        assert run(native_program("native", "amxfp32"), "amxfp32", 1, tmp_path) == outputs, (
             "other bits than the CPU's own tiles give"
         )
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from tests.kernels.isas import require_isa
 from tests.kernels.test_gemm import gemm
 
-ISAS = ("avx512bf16", "amx")
+ISAS = ("avx512bf16", "amxfp32")
 
 
 @pytest.fixture(params=ISAS)

@@ -9,10 +9,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from dithc.engine import native
+from dithc.engine.native import loading
 from tests.kernels.test_gemm import F32, ISAS, check, gemm, matrix, pack
 
-pytestmark = pytest.mark.skipif("amx" not in ISAS, reason="no AMX")
+pytestmark = pytest.mark.skipif("amxfp32" not in ISAS, reason="no AMX")
 EXTREMES = {
     "inf": float("inf"),
     "nan": float("nan"),
@@ -29,8 +29,9 @@ def split_product(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def test_kernel_list_contains_split_gemm_only_with_amx():
-    assert ("gemm_f32_split", "amx") in native.kernels("amx")
-    assert "gemm_f32_split" not in dict(native.kernels("avx512bf16"))
+    assert dict(loading.kernels_of("amxfp32"))["gemm_f32_split"] == "amxfp32"
+    assert "gemm_f32_split" not in dict(loading.kernels_of("amx"))
+    assert dict(loading.kernels_of("amx"))["gemm_bf16"] == dict(loading.kernels_of("amxfp32"))["gemm_bf16"] == "amx"
 
 
 @pytest.mark.parametrize("in_b", [False, True])
@@ -41,7 +42,7 @@ def test_out_of_range_values_match_the_vector_unit(value, accumulate, in_b):
     a, b = torch.randn(100, 130), torch.randn(130, 90)
     (b if in_b else a)[40, 50] = value
     results = {}
-    for isa in ("amx", "avx512bf16"):
+    for isa in ("amxfp32", "avx512bf16"):
         c, sums = torch.ones(100, 90), torch.ones(100)
         gemm(isa, 2, a, b, c, F32, accumulate=accumulate, row_sum_a=sums)
         results[isa] = c, sums
@@ -59,7 +60,7 @@ def test_overwriting_epilogue_matches_the_vector_unit_for_infinite_input():
     a, b, residual = torch.randn(96, 100), torch.randn(100, 96), torch.randn(96, 96)
     a[3, 4] = float("inf")
     c, expected = residual.clone(), residual.clone()
-    gemm("amx", 2, a, b, c, F32, residual=c)
+    gemm("amxfp32", 2, a, b, c, F32, residual=c)
     gemm("avx512bf16", 2, a, b, expected, F32, residual=expected)
     assert torch.equal(c.nan_to_num(7), expected.nan_to_num(7))
 
@@ -69,10 +70,10 @@ def test_overwriting_epilogue_matches_the_vector_unit_for_infinite_input():
 def test_changes_to_b_after_packing_are_ignored(value, settings):
     """This also holds for additions to C, for which the range of the operands is checked first."""
     a, b, start = matrix(96, 100, F32, "rows", seed=1), matrix(100, 90, F32, "columns", seed=2), torch.randn(96, 90)
-    packed, c = pack("amx", a, b, F32), start.clone()
+    packed, c = pack("amxfp32", a, b, F32), start.clone()
     exact, bound = split_product(a, b)
     b.fill_(value)
-    gemm("amx", 2, a, b, c, F32, packed_b=packed, **{name: c if x is None else x for name, x in settings.items()})
+    gemm("amxfp32", 2, a, b, c, F32, packed_b=packed, **{name: c if x is None else x for name, x in settings.items()})
     check(c, exact + start.double(), bound + 2.0**-22 * (exact.abs() + start.double().abs()))
 
 
@@ -81,8 +82,8 @@ def test_out_of_range_packed_operand_is_reread_from_the_original(accumulate):
     a, b, c = matrix(96, 100, F32, "rows", seed=1), matrix(100, 90, F32, "columns", seed=2), torch.ones(96, 90)
     kept = b[3, 4].clone()
     b[3, 4] = float("inf")
-    packed = pack("amx", a, b, F32)
+    packed = pack("amxfp32", a, b, F32)
     b[3, 4] = kept
     exact, bound = split_product(a, b)
-    gemm("amx", 2, a, b, c, F32, packed_b=packed, accumulate=accumulate)
+    gemm("amxfp32", 2, a, b, c, F32, packed_b=packed, accumulate=accumulate)
     check(c, exact + accumulate, bound + 2.0**-22 * (1 + exact.abs()))

@@ -31,7 +31,7 @@ Bits = npt.NDArray[np.uint32]
 
 
 def test_installed_library_rejects_emulated_tiles(tmp_path: Path) -> None:
-    native_program("emulated", "amx")
+    native_program("emulated", "amxfp32")
     command = [*cmake(), "-S", str(ROOT / "kernels"), "-B", str(tmp_path), "-DHCOPS_EMULATE_TILES=ON"]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode != 0
@@ -40,7 +40,7 @@ def test_installed_library_rejects_emulated_tiles(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("misuse", MISUSE)
 def test_tile_misuse_aborts_the_program_with_a_message(misuse: str) -> None:
-    program = native_program("emulated", "amx")
+    program = native_program("emulated", "amxfp32")
     done = subprocess.run([program, "tiles", misuse], capture_output=True, text=True)
     assert done.returncode < 0, "nothing noticed"
     assert MISUSE[misuse] in done.stderr
@@ -93,7 +93,7 @@ def product(sums: Bits, a: Bits, b: Bits, rows: int, pairs: int, columns: int) -
 @pytest.mark.parametrize("kind", ["usual", "any bits", "tiny", "huge"])
 def test_tile_products_match_the_manual_bitwise(kind: str) -> None:
     """Covers complete and smaller tiles, with another rounding direction of the caller, which must be preserved."""
-    program, rng = native_program("emulated", "amx"), np.random.default_rng(1)
+    program, rng = native_program("emulated", "amxfp32"), np.random.default_rng(1)
     for rows, pairs, columns in ((16, 16, 16), (3, 5, 7), (1, 1, 1), (16, 2, 9)):
         tiles = (rng.standard_normal((3, 16, 16)) * {"tiny": 2.0**-63, "huge": 2.0**63}.get(kind, 1)).astype(np.float32)
         bits: Bits = tiles.view(np.uint32)
@@ -115,7 +115,7 @@ def test_tile_products_match_the_manual_bitwise(kind: str) -> None:
 @pytest.mark.sampled
 @pytest.mark.parametrize("file", FILES)
 def test_amx_tests_pass_on_emulated_tiles(file: str) -> None:
-    native_program("emulated", "amx")
+    native_program("emulated", "amxfp32")
     environment = os.environ | {
         "DITHC_EMULATED_TILES": str(build_target("emulated", "_kernels")),
         "OMP_NUM_THREADS": "1",
@@ -126,4 +126,4 @@ def test_amx_tests_pass_on_emulated_tiles(file: str) -> None:
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
     assert "passed" in done.stdout
-    assert "amx" not in done.stdout.lower(), f"skipped: {done.stdout[-2000:]}"
+    assert "amxfp32" not in done.stdout.lower(), f"skipped: {done.stdout[-2000:]}"

@@ -21,10 +21,11 @@ from dithc.bench.operators.shapes import PASSES, LinearShape, Pass, all_layers
 from dithc.bench.rooflines import Precision
 from dithc.bench.timing import Timing, loops_for, time_runs
 from dithc.core.artifacts import atomic_write, outputs
+from dithc.core.caches import TUNING_VARIABLE
 from dithc.core.logging import get_logger, progress, user_error
 from dithc.engine import hcops
 from dithc.engine.hcops import tuning
-from dithc.engine.native import contexts
+from dithc.engine.native import thread_layout
 from dithc.model import DiT
 
 log = get_logger(__name__)
@@ -72,7 +73,7 @@ def tune(settings: TuneSettings) -> dict[str, Any]:
         config = DiT.from_preset(settings.model, **settings.overrides).config
     layers = {layer[1:]: layer for layer in all_layers(config, batch=settings.batch)}.values()  # one of each shape
     searches = [(layer, kind, dtype) for dtype in settings.dtypes for layer in layers for kind in PASSES]
-    team = {"threads": key.threads, "clusters": contexts.num_clusters(key.threads)}
+    team = {"threads": key.threads, "clusters": thread_layout.num_clusters(key.threads)}
     results: dict[tuning.GemmShape, tuning.TuningResult] = {}
     with hcops.use("c"), progress(total=len(searches), label="tune", unit="product") as bar:
         for layer, kind, dtype in searches:
@@ -187,8 +188,8 @@ def _result(
 def _path(key: tuning.TuningKey, output: Path | None) -> Path:
     path = output or tuning.path_of(key)
     if path is None:
-        got = f"{tuning.FOLDER_VARIABLE}={os.environ.get(tuning.FOLDER_VARIABLE, '')}, and no writable cache"
-        fix = f"pass --out, or set {tuning.FOLDER_VARIABLE} to a writable folder"
+        got = f"{TUNING_VARIABLE}={os.environ.get(TUNING_VARIABLE, '')}, and no writable cache"
+        fix = f"pass --out, or set {TUNING_VARIABLE} to a writable folder"
         raise user_error("tune: no file for the result", got=got, expected="a writable folder", fix=fix)
     return path
 

@@ -26,9 +26,10 @@ from dithc.bench.environment import (
 from dithc.bench.resume import current_session
 from dithc.bench.training import run as processes
 from dithc.bench.training.run import RunSettings, TrainingResult, TrainingVariant
+from dithc.core.caches import OFF, TUNING_VARIABLE
 from dithc.core.logging import get_logger, progress, user_error
+from dithc.engine import native
 from dithc.engine.hardware import Machine
-from dithc.engine.hcops import tuning
 from dithc.model import PRESETS
 
 log = get_logger(__name__)
@@ -58,7 +59,7 @@ OPTIMIZATION_STEPS = (
         "baseline",
         "PyTorch's operators (its BLAS, oneDNN), AdamW and allocator; DistributedDataParallel over blocking MPI",
         {"--operators": "torch", "--gradients": "ddp", "--automem": "off", "--collectives": "blocking"},
-        {"DITHC_OUTPUT_POOL": "off", "DITHC_TUNING_FOLDER": tuning.OFF},
+        {"DITHC_OUTPUT_POOL": "off", TUNING_VARIABLE: OFF},
     ),
     OptimizationStep(
         "gemm", "+ GEMM", "matrix products of linear layers by dithc's kernels", {"--operators": "products"}
@@ -80,7 +81,7 @@ OPTIMIZATION_STEPS = (
         {"--automem": "auto"},
         {"DITHC_OUTPUT_POOL": "on"},
     ),
-    OptimizationStep("tuned", "+ tuning", "the tuned choice for each matrix product", {}, {"DITHC_TUNING_FOLDER": ""}),
+    OptimizationStep("tuned", "+ tuning", "the tuned choice for each matrix product", {}, {TUNING_VARIABLE: ""}),
 )
 NAMES = tuple(stage.name for stage in OPTIMIZATION_STEPS)
 BASELINE = OPTIMIZATION_STEPS[0].name
@@ -188,9 +189,12 @@ def _compared(
 
 def _run(variant: TrainingVariant, *, settings: StepwiseSettings, tuned: Path | None) -> TrainingResult:
     if variant.name == "tuned":  # by the new tuning, or by the tuning of this machine
-        default_folder = os.environ.get(tuning.FOLDER_VARIABLE, "")
-        folder = str(tuned) if tuned else "" if default_folder == tuning.OFF else default_folder
-        variant = replace(variant, environment={**variant.environment, tuning.FOLDER_VARIABLE: folder})
+        default_folder = os.environ.get(TUNING_VARIABLE, "")
+        folder = str(tuned) if tuned else "" if default_folder == OFF else default_folder
+        variant = replace(variant, environment={**variant.environment, TUNING_VARIABLE: folder})
+    # One instruction set in all stages: without a tuning folder it would not be measured.
+    isa = {} if native.library() is None else {native.ISA_VARIABLE: native.instruction_set()}
+    variant = replace(variant, environment={**isa, **variant.environment})
     run = processes.run_training(variant, settings.run_options(settings.model, settings.batch))
     if run.status == "ok" and variant.name == "tuned" and not _is_tuned(run):
         reason = "no tuning for this machine and thread count; add --tune, or run `dithc tune-kernels`"
@@ -212,7 +216,7 @@ def _tune(settings: StepwiseSettings, variant: TrainingVariant) -> dict[str, str
     cpus = sorted(os.sched_getaffinity(0))
     cpus = cpus[: variant.cpus] if settings.ranks > 1 else cpus
     with tempfile.TemporaryDirectory(prefix="dithc-tuning-") as folder:
-        environment = os.environ | {tuning.FOLDER_VARIABLE: folder}
+        environment = os.environ | {TUNING_VARIABLE: folder, native.ISA_VARIABLE: native.instruction_set()}
         result = subprocess.run(
             command, env=environment, capture_output=True, text=True, preexec_fn=partial(os.sched_setaffinity, 0, cpus)
         )

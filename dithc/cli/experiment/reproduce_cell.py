@@ -11,6 +11,7 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dithc.core.caches import TUNING_VARIABLE
 from dithc.core.logging import get_logger, user_error
 from dithc.core.processes import STOPPED
 
@@ -94,7 +95,7 @@ def _run(job: "reproduction.CellJob", file: Path, *, tuning: Path) -> int:
     from dithc.workflow import reproduction
 
     if job.tuning:
-        os.environ["DITHC_TUNING_FOLDER"] = str(tuning)
+        os.environ[TUNING_VARIABLE] = str(tuning)
     try:
         return main([str(file) if argument == reproduction.OUT else argument for argument in job.words])
     except SystemExit as end:

@@ -8,10 +8,12 @@ from functools import partial
 
 from dithc.core import openmp
 from dithc.core.logging import get_logger, user_error
+from dithc.engine import native
 from dithc.engine.comm.environment import EXPECTED_RANKS_VARIABLE
 from dithc.engine.comm.group import Group, connect_ranks
 from dithc.engine.comm.settings import CommConfig
 from dithc.engine.hardware import Machine, RankPlan, affinity, discover_machine, plan_cores
+from dithc.engine.native import instruction_sets, loading
 
 THREADS_VARIABLE = "OMP_NUM_THREADS"
 MAX_THREADS = 4096  # limit of a kernel context
@@ -74,12 +76,29 @@ def init_distributed(
             log.info("no core is reserved for the communication threads: they run on any core of the rank")
         check = partial(affinity.verify, plan, num_threads=threads, cores=machine.cores, communication=communication)
         check(gather=partial(_node_masks, group))
+        _agree_on_kernels(group)
         try:
             yield group
             # All threads exist by now, and a library that was loaded since may have changed their binding.
             check()
         finally:
             affinity.rebind(os.sched_getaffinity(0), cpus)
+
+
+def _agree_on_kernels(group: Group) -> None:
+    """Use the instruction set of rank 0 in all ranks; if a CPU lacks it, use the best set that all ranks support.
+
+    Kernels of different sets round differently, and ranks compare and exchange results that must have equal bits.
+    """
+    if group.rank == 0:
+        instruction_sets.check_rates()
+    supported = group.gather_objects(loading.supported_isas())
+    chosen = group.broadcast_object(native.instruction_set() if group.rank == 0 else None)
+    common = [isa for isa in supported[0] if all(isa in names for names in supported)]
+    if chosen in common:
+        instruction_sets.pin(chosen, "the choice of rank 0", of_all_ranks=common)
+    elif common:
+        instruction_sets.pin(common[-1], f"the best that all {group.size} ranks support", of_all_ranks=common)
 
 
 def _requested_threads() -> int | None:

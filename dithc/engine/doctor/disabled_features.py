@@ -5,12 +5,11 @@ import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
+from dithc.core.caches import TUNING_VARIABLE
 from dithc.core.logging import UserError
 from dithc.engine.doctor.finding import CheckResult
 from dithc.engine.doctor.machine import plan_of_dies
 from dithc.engine.hardware import Machine
-
-TUNING_VARIABLE = "DITHC_TUNING_FOLDER"
 
 
 def switched_off(machine: Machine, _: Path, *, environment: Mapping[str, str] = os.environ) -> list[CheckResult]:

@@ -30,15 +30,15 @@ def kernels(_: Machine, __: Path) -> list[CheckResult]:
     from dithc.engine import hcops, native
 
     try:
-        isa, table, rows = native.instruction_set(), native.kernels(), hcops.describe_kernels()
+        choice, table, rows = native.isa_choice(), native.kernels(), hcops.describe_kernels()
     except UserError as error:
         return [CheckResult("error", "kernels", str(error), fix="correct the cause in the message")]
     details = "\n".join(f"{row['op']}: {row['backend']}, {row['kernel']}: {row['reason']}" for row in rows)
-    properties = {"isa": isa, "c_kernels": dict(table), "operators": rows}
+    properties = {"isa": choice.isa, "rates": choice.rates, "c_kernels": dict(table), "operators": rows}
     by = Counter(row["backend"] for row in rows)
     counts = "operators served: " + ", ".join(f"{number} by {backend}" for backend, number in by.most_common())
     reason, fix = native.load_library().reason, ""
-    text = f"instruction set {isa}, from {reason}; {counts} (details: --verbose)"
+    text = f"instruction set {choice.isa}, {choice.reason}; {counts} (details: --verbose)"
     if native.library() is None:
         text = f"C kernels are unavailable: {reason}; {counts}"
         fix = "remove that cause, then reinstall the package (make install); until then operators are slower"

@@ -1,6 +1,5 @@
 """Active choice of back ends. Only `use` changes it."""
 
-import os
 from collections.abc import Callable, Collection
 from fnmatch import fnmatchcase
 from typing import Any
@@ -9,7 +8,6 @@ from dithc.core.logging import get_logger, user_error
 from dithc.engine import native
 from dithc.engine.hcops.kernel_registry import KernelChoice, choose, default, obstacle, raw_of
 from dithc.engine.hcops.tuning import summary
-from dithc.engine.native import ISA_VARIABLE
 
 log = get_logger(__name__)
 
@@ -99,8 +97,7 @@ def log_default() -> None:
 def _reason(choice: KernelChoice) -> str:
     if choice.backend != "c":
         return choice.reason
-    origin = f"which {ISA_VARIABLE} names" if os.environ.get(ISA_VARIABLE) else "the fastest of this CPU"
-    isa = f"{native.instruction_set()}, {origin}" if choice.spec.parts else None
+    isa = f"{native.instruction_set()}, {native.isa_choice().reason}" if choice.spec.parts else None
     tuned = summary() if choice.spec.name == "linear" else None
     return "; ".join(filter(None, (choice.reason, isa, tuned)))
 

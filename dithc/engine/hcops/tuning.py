@@ -9,7 +9,6 @@ or a gated residual as epilogue use its cuts unmeasured, and never torch's produ
 
 import hashlib
 import json
-import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -22,19 +21,16 @@ from typing import Any, Literal, NamedTuple, TypeVar, get_args
 
 import torch
 
-from dithc.core import caches as places
 from dithc.core.artifacts import atomic_write
+from dithc.core.caches import tuning_folder
 from dithc.core.logging import get_logger
 from dithc.engine import native
 from dithc.engine.hardware import discover_machine
-from dithc.engine.native import contexts
+from dithc.engine.native import thread_layout
 
 log = get_logger(__name__)
 
 FORMAT = 1
-FOLDER_VARIABLE = "DITHC_TUNING_FOLDER"
-"""Environment variable with another folder for the files, or `off` for the kernels' own rule everywhere."""
-OFF = "off"
 LARGEST_NUMBER = 2**31 - 1  # C's int
 CLUSTER_CUTS = (0, 1, 2)  # hc_cluster_cut: kernels' rule, rows, columns
 MARGIN = 0.03
@@ -156,7 +152,7 @@ def this_machine() -> TuningKey:
         caches=tuple(sorted(caches)),
         cores=len(machine.visible_cores),
         threads=threads,  # equal to the threads of the kernels' team
-        clusters=contexts.num_clusters(threads),
+        clusters=thread_layout.num_clusters(threads),
         isa=native.instruction_set(),
         dithc=version("dithc"),
         abi=0 if library is None else library.hc_version(),
@@ -164,12 +160,9 @@ def this_machine() -> TuningKey:
 
 
 def path_of(key: TuningKey) -> Path | None:
-    """Return the file of the tuning of `key`, or None if DITHC_TUNING_FOLDER turns tuning off or no cache is writable."""
-    setting = os.environ.get(FOLDER_VARIABLE, "")
-    if setting == OFF:
-        return None
-    cache = Path(setting) if setting else places.cache_home()
-    return cache and cache / ("" if setting else "dithc/tuning") / key.file_name
+    """Return the file of the tuning of `key`, or None without a folder for it."""
+    folder = tuning_folder()
+    return folder and folder / key.file_name
 
 
 def summary() -> str | None:

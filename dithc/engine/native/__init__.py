@@ -13,7 +13,8 @@ new HC_ABI_VERSION there and ABI_VERSION in `loading.py`.
 """
 
 from dithc.engine.native.contexts import context
-from dithc.engine.native.loading import ISA_VARIABLE, instruction_set, kernels, library, load_library, loaded
+from dithc.engine.native.instruction_sets import instruction_set, isa_choice, kernels
+from dithc.engine.native.loading import ISA_VARIABLE, library, load_library, loaded
 from dithc.engine.native.signatures import AdamwSettings, GemmArguments
 
 __all__ = [
@@ -22,6 +23,7 @@ __all__ = [
     "GemmArguments",
     "context",
     "instruction_set",
+    "isa_choice",
     "kernels",
     "library",
     "load_library",

@@ -2,7 +2,6 @@
 
 import ctypes
 import hashlib
-import os
 import struct
 import sys
 from functools import cache
@@ -15,9 +14,10 @@ from dithc.engine.native.signatures import declare
 log = get_logger(__name__)
 
 # HC_ABI_VERSION of the header that `signatures.py` matches.
-ABI_VERSION = 13
+ABI_VERSION = 14
 LIBRARY = Path(__file__).parent / "_kernels.so"
 ISA_VARIABLE = "HCOPS_ISA"
+MAX_ISA = 100  # above each hc_isa
 SEAL = b"\ndithc SHA-256: "  # precedes the digest at the end of a library; `setup.py` contains the same text
 ELF_HEADER_BYTES = 64
 
@@ -47,22 +47,25 @@ def loaded() -> Any:
     return handle
 
 
-@cache
-def instruction_set() -> str:
-    """Return the instruction set of the kernels: the fastest, or HCOPS_ISA; UserError if this CPU lacks it."""
+def isa_name(name: str) -> str:
+    """Return the name of an instruction set ("": the fastest of this CPU model); UserError if this CPU lacks it."""
+    return str(loaded().hc_isa_name(isa_number(name)).decode())
+
+
+def supported_isas() -> list[str]:
+    """Return the instruction sets that this CPU supports, the reference first; empty without a library."""
     handle = library()
-    if handle is None:
-        return "none"
-    return str(handle.hc_isa_name(isa_number(os.environ.get(ISA_VARIABLE, ""))).decode())
+    names = [] if handle is None else [handle.hc_isa_name(number) for number in range(MAX_ISA)]
+    return [n.decode() for n in names if n and loaded().hc_isa_detect(n, ctypes.byref(ctypes.c_int())) == 0]
 
 
-def kernels(level: str | None = None) -> list[tuple[str, str]]:
-    """Return the kernels for instruction set `level` (None: this one), each with its own; empty without a library."""
+def kernels_of(level: str) -> list[tuple[str, str]]:
+    """Return the kernels for instruction set `level`, each with its own; empty without a library."""
     handle = library()
     lines: list[tuple[str, str]] = []
     if handle is None:
         return lines
-    number = isa_number(level or instruction_set())
+    number = isa_number(level)
     name, isa = ctypes.c_char_p(), ctypes.c_int()
     while handle.hc_kernel(number, len(lines), ctypes.byref(name), ctypes.byref(isa)) == 0:
         lines.append(((name.value or b"").decode(), handle.hc_isa_name(isa).decode()))

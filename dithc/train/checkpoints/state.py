@@ -12,6 +12,8 @@ from dithc.config import training
 from dithc.core.artifacts import CheckpointStore
 from dithc.core.logging import get_logger, user_error
 from dithc.core.tensor_files import TensorPiece, read_tensors
+from dithc.engine import native
+from dithc.engine.native import instruction_sets
 from dithc.latents import Latents
 from dithc.model import DiT
 from dithc.train.checkpoints.weights import network_kind
@@ -59,7 +61,9 @@ class ModuleState:
                     expected=metadata[key],
                     fix="use the data and settings of the checkpoint, or another store",
                 )
-        for key in [key for key in ("ranks", "threads", "micro_batch_size") if key in metadata]:
+        instruction_sets.pin(checkpoint.meta["isa"], "the checkpoint was written with it")
+        metadata["isa"] = native.instruction_set()
+        for key in [key for key in ("isa", "ranks", "threads", "micro_batch_size") if key in metadata]:
             if (previous := checkpoint.meta.get(key, metadata[key])) != metadata[key]:
                 log.warning(
                     f"the checkpoint was written with {key} {previous}, this job has {metadata[key]}: the order of "
@@ -146,6 +150,7 @@ def checkpoint_metadata(job: TrainingJob, *, model: DiT, latents: Latents, layou
         "ranks": layout.size,
         "strategy": layout.name,
         "threads": torch.get_num_threads(),
+        "isa": native.instruction_set(),
     }
 
 

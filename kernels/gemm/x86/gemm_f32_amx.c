@@ -162,7 +162,7 @@ static int64_t nr(void) {
 }
 
 const hc_gemm_kernel hc_gemm_f32_amx = {
-    .name = "gemm_f32_amx", .isa = HC_ISA_AMX, .dtype = HC_F32, .mr = mr, .nr = nr, .kr = KR,
+    .name = "gemm_f32_amx", .isa = HC_ISA_AMX_FP32, .dtype = HC_F32, .mr = mr, .nr = nr, .kr = KR,
     .element_bytes = 2 * HC_SPLIT_PARTS, .pack_a = hc_split_pack_a, .pack_b = hc_split_pack_b, .block = block,
     .most_depth = MAX_DEPTH, .split_depth = SPLIT_DEPTH, .largest = hc_split_largest,
     .pack_a_max = hc_split_pack_a_max, .pack_b_max = hc_split_pack_b_max,

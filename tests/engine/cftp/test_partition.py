@@ -11,7 +11,7 @@ from torch import Tensor
 from dithc.engine import hcops, native
 from dithc.engine.cftp import partition
 from dithc.engine.hardware import discover_machine
-from dithc.engine.native import contexts
+from dithc.engine.native import thread_layout
 
 NEEDS_C = pytest.mark.skipif(native.library() is None, reason=f"C kernels: {native.load_library().reason}")
 LENGTHS, PARTS, MULTIPLES = st.integers(0, 5000), st.integers(1, 64), st.integers(1, 64)
@@ -68,8 +68,8 @@ def test_adamw_is_bitwise_equal_on_all_partitions(monkeypatch, use_backend):
     for clusters, threads, nodes in PARTITIONS:
         edges = [threads * cluster // clusters for cluster in range(clusters + 1)]
         parts = tuple(map(range, edges, edges[1:]))
-        layout = contexts.ThreadLayout(num_threads=threads, cpus=(), clusters=parts, nodes=nodes)
-        context = contexts.new_context(discover_machine(), layout, isa=native.instruction_set())
+        layout = thread_layout.ThreadLayout(num_threads=threads, cpus=(), clusters=parts, nodes=nodes)
+        context = thread_layout.new_context(discover_machine(), layout, isa=native.instruction_set())
         monkeypatch.setattr(native, "context", lambda context=context, **_: context)
         found.append(adamw())
         native.library().hc_context_destroy(context)

@@ -64,11 +64,11 @@ IDLE = """
 import time
 from dithc.engine.hardware import discover_machine
 from dithc.engine import native
-from dithc.engine.native import contexts
+from dithc.engine.native import thread_layout
 def seconds_of_cpu(spin_nanoseconds, enough=0.0):
     # What the process uses in 0.4 s, or in as much longer as it takes to use enough.
-    layout = contexts.planned_layout(discover_machine(), 2)
-    made = contexts.new_context(discover_machine(), layout, isa="ref", spin_nanoseconds=spin_nanoseconds)
+    layout = thread_layout.planned_layout(discover_machine(), 2)
+    made = thread_layout.new_context(discover_machine(), layout, isa="ref", spin_nanoseconds=spin_nanoseconds)
     native.library().hc_barrier_ceiling(made, 1000)
     time.sleep(0.02)
     before, end = time.process_time(), time.monotonic() + 60
@@ -78,7 +78,7 @@ def seconds_of_cpu(spin_nanoseconds, enough=0.0):
     used = time.process_time() - before
     native.library().hc_context_destroy(made)
     return used
-idle = [seconds_of_cpu(contexts.SPIN_NANOSECONDS) for _ in range(3)]
+idle = [seconds_of_cpu(thread_layout.SPIN_NANOSECONDS) for _ in range(3)]
 print(min(idle), seconds_of_cpu(10**11, enough=0.09))
 """
 

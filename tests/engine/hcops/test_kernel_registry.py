@@ -41,10 +41,10 @@ def test_c_kernel_reason_contains_instruction_set_and_tuning_file(setting, use_b
     use_backend("c")
     monkeypatch.setenv("HCOPS_ISA", setting)
     monkeypatch.setattr(active, "summary", lambda: "tuning file somewhere")
-    native.instruction_set.cache_clear()
+    native.isa_choice.cache_clear()
     rows = {row["op"]: row for row in hcops.describe_kernels()}
-    expected = "ref, which HCOPS_ISA names" if setting else f"{native.instruction_set()}, the fastest of this CPU"
-    native.instruction_set.cache_clear()
+    expected = "ref, set by HCOPS_ISA" if setting else f"{native.instruction_set()}, the fastest of this CPU"
+    native.isa_choice.cache_clear()
     assert expected in rows["linear"]["reason"]
     assert "tuning file somewhere" in rows["linear"]["reason"]
     assert all("map_backward" in rows[op]["kernel"] for op in ("exp", "tanh", "gelu"))

@@ -14,10 +14,10 @@ from dithc.core.logging import UserError
 from dithc.engine import native
 from dithc.engine.hardware import Machine, discover_machine, plan_cores
 from dithc.engine.hcops.c import library
-from dithc.engine.native import contexts, loading
+from dithc.engine.native import contexts, instruction_sets, loading, thread_layout
 from tests.engine.native.scripts import run_script
 
-CACHES = (loading.load_library, loading.instruction_set, library._handle)
+CACHES = (loading.load_library, instruction_sets.isa_choice, library._handle)
 
 
 @pytest.fixture
@@ -105,8 +105,8 @@ def test_default_instruction_set_is_the_fastest_not_the_newest(needs_library, fr
     if "avx512_bf16" not in cpu.split():
         pytest.skip("no AVX512_BF16")
     amx = "amx_bf16" in cpu.split()
-    assert native.instruction_set() == ("amx" if amx else "avx512" if "GenuineIntel" in cpu else "avx512bf16")
-    loading.instruction_set.cache_clear()
+    assert native.instruction_set() == ("amxfp32" if amx else "avx512" if "GenuineIntel" in cpu else "avx512bf16")
+    instruction_sets.isa_choice.cache_clear()
     monkeypatch.setenv("HCOPS_ISA", "avx512bf16")
     assert native.instruction_set() == "avx512bf16"
 
@@ -134,18 +134,18 @@ def test_context_is_cached_per_number_of_threads(needs_library, monkeypatch):
 def test_threads_are_pinned_only_if_all_allowed_cores_are_filled():
     node = discover_machine()
     cores = node.visible_cores
-    pinned = contexts.thread_places(node, len(cores))
+    pinned = thread_layout.thread_places(node, len(cores))
     assert [cpu in core.cpus for (cpu, _), core in zip(pinned, cores, strict=True)] == [True] * len(cores)
-    assert contexts.thread_places(node, 10_000) == []
+    assert thread_layout.thread_places(node, 10_000) == []
     one_allowed = replace(node, limits=replace(node.limits, allowed_cpus=cores[0].cpus))
-    assert contexts.thread_places(one_allowed, 1) == [(cores[0].cpus[0], cores[0].cluster)]
+    assert thread_layout.thread_places(one_allowed, 1) == [(cores[0].cpus[0], cores[0].cluster)]
 
 
 def test_threads_are_not_pinned_if_cpu_quota_is_below_cpu_count():
     node = _node_of_clusters(8)
-    assert len(contexts.thread_places(node, 8)) == 8
+    assert len(thread_layout.thread_places(node, 8)) == 8
     throttled = replace(node, limits=replace(node.limits, cpu_quota=2.5))
-    assert contexts.thread_places(throttled, 8) == []
+    assert thread_layout.thread_places(throttled, 8) == []
 
 
 def _node_of_clusters(*sizes: int) -> Machine:
@@ -160,11 +160,11 @@ def test_threads_are_pinned_to_compute_cores_and_split_by_cluster():
     node = _node_of_clusters(38, 38)
     compute = plan_cores(node, ranks_per_node=1).ranks[0].compute
     assert len(compute) < len(node.cores)
-    placed = contexts.thread_places(node, len(compute))
+    placed = thread_layout.thread_places(node, len(compute))
     assert [cpu for cpu, _ in placed] == list(compute)
-    assert contexts.num_equal_clusters([0] * 37 + [1] * 38) == 2
-    assert contexts.num_equal_clusters([0] * 30 + [1] * 38) == 1
-    assert contexts.num_equal_clusters([]) == 1
+    assert thread_layout.num_equal_clusters([0] * 37 + [1] * 38) == 2
+    assert thread_layout.num_equal_clusters([0] * 30 + [1] * 38) == 1
+    assert thread_layout.num_equal_clusters([]) == 1
 
 
 @pytest.mark.slow
@@ -212,9 +212,9 @@ def test_cache_bytes_per_core_do_not_exceed_the_cache_size():
     node = discover_machine()
     for level in (1, 2, 3):
         caches = [cache for cache in node.caches if cache.level == level and cache.kind != "Instruction"]
-        share = contexts.cache_bytes(node, level)
+        share = thread_layout.cache_bytes(node, level)
         assert share <= (caches[0].size_bytes if caches else 0)
-    assert contexts.cache_bytes(replace(node, caches=()), 1) == 0
+    assert thread_layout.cache_bytes(replace(node, caches=()), 1) == 0
 
 
 ALONE = """

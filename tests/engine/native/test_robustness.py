@@ -11,7 +11,7 @@ import pytest
 
 from dithc.engine import native
 from dithc.engine.hardware import discover_machine
-from dithc.engine.native import contexts
+from dithc.engine.native import contexts, thread_layout
 from dithc.engine.native.signatures import Callback
 
 pytestmark = pytest.mark.skipif(native.library() is None, reason=f"C kernels: {native.load_library().reason}")
@@ -94,7 +94,7 @@ def test_cpu_mask_can_shrink_under_a_running_team():
 
 @pytest.mark.parametrize("cpu", [1023, 1024, 100_000])
 def test_rejected_pinning_is_logged_and_threads_stay_unpinned(cpu, monkeypatch, caplog):
-    planned = contexts.ThreadLayout(num_threads=2, cpus=(0, cpu), clusters=(range(2),), nodes=())
+    planned = thread_layout.ThreadLayout(num_threads=2, cpus=(0, cpu), clusters=(range(2),), nodes=())
     monkeypatch.setattr(contexts, "planned_layout", lambda node, num_threads: planned)
     monkeypatch.setattr(contexts, "claim", lambda cpus: [])
     with caplog.at_level("WARNING"):
@@ -117,16 +117,16 @@ def test_more_threads_than_cpus_or_quota_are_logged_and_spin_less(monkeypatch, c
         assert "share" not in caplog.text
         contexts._create("ref", cpus + 1)
     assert f"{cpus + 1} threads share {cpus} CPU(s)" in caplog.text
-    assert spins == [contexts.SPIN_NANOSECONDS, contexts.SHORTEST_SPIN_NANOSECONDS]
+    assert spins == [thread_layout.SPIN_NANOSECONDS, contexts.SHORTEST_SPIN_NANOSECONDS]
 
 
 @needs_two_cpus
 def test_caller_runs_on_the_first_cpu_and_mask_is_restored():
     """Both threads use one CPU. The other CPU is unused, as if kept for communication."""
     first, second = CPUS[:2]
-    context = contexts.new_context(
+    context = thread_layout.new_context(
         discover_machine(),
-        contexts.ThreadLayout(num_threads=2, cpus=(first, first), clusters=(range(2),), nodes=()),
+        thread_layout.ThreadLayout(num_threads=2, cpus=(first, first), clusters=(range(2),), nodes=()),
         isa="ref",
     )
     places = []
@@ -149,7 +149,7 @@ def test_caller_runs_on_the_first_cpu_and_mask_is_restored():
 
 
 def test_rejected_memory_nodes_are_dropped_with_a_warning(monkeypatch, caplog):
-    planned = contexts.ThreadLayout(num_threads=2, cpus=(), clusters=(range(1), range(1, 2)), nodes=(0, 1023))
+    planned = thread_layout.ThreadLayout(num_threads=2, cpus=(), clusters=(range(1), range(1, 2)), nodes=(0, 1023))
     monkeypatch.setattr(contexts, "planned_layout", lambda node, num_threads: planned)
     with caplog.at_level("WARNING"):
         context = contexts._create("ref", 2)
@@ -162,13 +162,13 @@ def test_memory_is_bound_only_if_clusters_are_on_different_nodes():
     clusters = tuple(replace(machine.clusters[0], index=i, node=node, cores=(i,)) for i, node in enumerate((2, 5)))
     cores = tuple(replace(machine.cores[0], index=i, cpus=(i,), cluster=i) for i in range(2))
     node = replace(machine, cores=cores, clusters=clusters, limits=replace(machine.limits, allowed_cpus=(0, 1)))
-    planned = contexts.planned_layout(node, 2)
+    planned = thread_layout.planned_layout(node, 2)
     assert (planned.clusters, planned.nodes, planned.cpus) == ((range(1), range(1, 2)), (2, 5), (0, 1))
     same_node = replace(node, clusters=tuple(replace(cluster, node=2) for cluster in clusters))
-    assert contexts.planned_layout(same_node, 2).nodes == ()
+    assert thread_layout.planned_layout(same_node, 2).nodes == ()
     unknown = replace(node, clusters=(clusters[0], replace(clusters[1], node=None)))
-    assert contexts.planned_layout(unknown, 2).nodes == ()
-    assert contexts.planned_layout(node, 1).nodes == ()
+    assert thread_layout.planned_layout(unknown, 2).nodes == ()
+    assert thread_layout.planned_layout(node, 1).nodes == ()
 
 
 @pytest.mark.slow

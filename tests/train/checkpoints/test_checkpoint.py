@@ -11,7 +11,9 @@ from safetensors.torch import load_file
 
 from dithc.core.artifacts import outputs
 from dithc.core.logging import UserError
+from dithc.engine import native
 from dithc.engine.comm import Group
+from dithc.engine.native import instruction_sets
 from dithc.train import background, train
 from dithc.train.background import Background, Canceled
 from dithc.train.checkpoints import snapshot, writer
@@ -105,6 +107,25 @@ def test_checkpoint_files_contain_the_state_as_standard_safetensors(job):
     assert weights.keys() - trained == {"pos_embed"}
     meta = store_of(one).open(2).meta
     assert (meta["step"], meta["seed"], meta["position"]["sample"]) == (2, 0, 16)
+
+
+def test_resumed_training_uses_the_instruction_set_of_the_checkpoint(job, monkeypatch):
+    if native.library() is None:
+        pytest.skip(f"C kernels: {native.load_library().reason}")
+    monkeypatch.setattr(instruction_sets, "_pinned", [])
+    monkeypatch.delenv("HCOPS_ISA", raising=False)
+    instruction_sets.pin("ref", "a slower measurement of the others")
+    train(job(until=2), Group())
+    whole = job("whole")
+    train(whole, Group())
+    instruction_sets._pinned.clear()
+    native.isa_choice.cache_clear()
+    assert native.instruction_set() != "ref"
+    train(job(), Group())
+    assert {store_of(job()).open(step).meta["isa"] for step in (2, whole.until)} == {"ref"}
+    assert_equal(tensors_of(job(), whole.until), tensors_of(whole, whole.until))
+    instruction_sets._pinned.clear()
+    native.isa_choice.cache_clear()
 
 
 def test_failed_training_discards_the_pending_checkpoint(job, monkeypatch):

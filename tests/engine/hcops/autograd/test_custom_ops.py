@@ -17,7 +17,6 @@ from dithc.engine.hcops import tuning, vector
 from dithc.engine.hcops.autograd import OPERATORS
 from dithc.engine.hcops.blocks import fused
 from dithc.engine.hcops.kernel_registry import obstacle
-from dithc.engine.native import loading
 from tests.kernels.isas import ALL, is_supported
 
 FP32_ROUNDOFF, BF16_ROUNDOFF = 2.0**-24, 2.0**-9
@@ -31,10 +30,10 @@ def server(request, monkeypatch) -> Iterator[str]:
     if reason := obstacle(backend):
         pytest.skip(f"back end {backend}: {reason}")
     monkeypatch.setenv("HCOPS_ISA", level)
-    loading.instruction_set.cache_clear()
+    native.isa_choice.cache_clear()
     with hcops.use(backend):
         yield backend
-    loading.instruction_set.cache_clear()
+    native.isa_choice.cache_clear()
 
 
 @pytest.fixture

@@ -11,12 +11,12 @@ from torch import nn
 
 from dithc.core.logging import UserError
 from dithc.engine import hcops, native
-from dithc.engine.native import contexts
+from dithc.engine.native import contexts, thread_layout
 from tests.engine.native.context_threads import run_on_threads
 from tests.engine.native.scripts import run_script
 
 pytestmark = pytest.mark.skipif(native.library() is None, reason="no C library")
-has_openmp = pytest.mark.skipif(isinstance(contexts.torch_openmp(), str), reason=str(contexts.torch_openmp()))
+has_openmp = pytest.mark.skipif(isinstance(thread_layout.torch_openmp(), str), reason=str(thread_layout.torch_openmp()))
 THREADS = 3
 
 

@@ -90,10 +90,16 @@ def circumstances(machine: Machine, core_plan: CorePlan) -> dict[str, Any]:
         "machine": asdict(machine),
         "core_plan": asdict(core_plan),
         "load_average": os.getloadavg(),
-        "versions": {"python": platform.python_version(), "torch": torch.__version__}
+        "versions": {"python": platform.python_version(), "torch": torch.__version__, "onednn": onednn_version()}
         | {package: version(package) for package in PACKAGES},
         "finished": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
     }
+
+
+def onednn_version() -> str:
+    """Return the version of torch's oneDNN, which computes its bf16 products, or "none"."""
+    found = re.search(r"MKL-DNN v([0-9.]+)", torch.__config__.show())
+    return found.group(1) if found else "none"
 
 
 def environment() -> dict[str, Any]:

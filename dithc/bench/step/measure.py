@@ -39,7 +39,7 @@ class StepSettings:
     overrides: Mapping[str, Any] = field(default_factory=dict)
     batch: int = 16
     dtype: Precision = "fp32"
-    compare: tuple[str, ...] = ("eager", "compile")
+    compare: tuple[str, ...] = variants.PEERS
     device: Literal["cpu", "cuda"] = "cpu"
     threads: int | None = None
     warmup: int = 2
@@ -50,7 +50,7 @@ class StepSettings:
     def variants(self) -> tuple[str, ...]:
         """Names of all variants, dithc first if it runs on the device."""
         if self.device != "cpu":
-            return ("eager", "compile")
+            return variants.EXACT_PEERS
         return (variants.DITHC, *(name for name in self.compare if name != variants.DITHC))
 
 
@@ -84,8 +84,10 @@ def bench_step(settings: StepSettings) -> dict[str, Any]:
         peak = peak_rss_bytes()  # of the steps, before the ceilings allocate memory
         timings, ceilings = _measure(entries, settings)
     flops = flops_per_image(model.config)
+    peers = [name for name in variants.EXACT_PEERS if name in timings]
     return {
         "bench": "step",
+        "best_peer": min(peers, key=lambda name: timings[name].median, default=None),
         "settings": asdict(settings) | {"threads": torch.get_num_threads(), "optimizer": "AdamW"},
         "device": torch.cuda.get_device_name() if settings.device == "cuda" else "cpu",
         "model": asdict(model.config),

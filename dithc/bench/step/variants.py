@@ -185,6 +185,16 @@ def one_cluster() -> Iterator[None]:
         torch.set_num_threads(threads)
 
 
+@contextmanager
+def _medium_precision() -> Iterator[None]:
+    previous = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("medium")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(previous)
+
+
 def _library_variant(name: str, library: GemmLibrary) -> StepVariant:
     return StepVariant(
         f"products of linear layers by {name}, other operators by dithc",
@@ -216,7 +226,20 @@ VARIANTS: Mapping[str, StepVariant] = {
         wrap=lambda model: cast(Callable[..., Tensor], torch.compile(model)),
         skip_reason=_no_compiler,
     ),
+    "max-autotune": _torch_variant(
+        "PyTorch's operators under torch.compile with mode max-autotune; fused AdamW",
+        wrap=lambda model: cast(Callable[..., Tensor], torch.compile(model, mode="max-autotune")),
+        skip_reason=_no_compiler,
+    ),
+    "medium": _torch_variant(
+        'eager PyTorch with set_float32_matmul_precision("medium"), which may round operands to bf16; fused AdamW',
+        skip_reason=lambda dtype: "it changes only fp32 products" if dtype == "bf16" else None,
+        context=_medium_precision,
+    ),
 }
+PEERS = ("eager", "compile", "max-autotune", "medium")
+"""Variants of PyTorch that a speedup is compared with. "medium" computes fp32 less exactly than the others."""
+EXACT_PEERS = PEERS[:3]
 
 
 @contextmanager

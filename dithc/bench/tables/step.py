@@ -21,6 +21,11 @@ def step_summary(result: Mapping[str, Any]) -> Measurement:
         f"ceilings: {fma}matrix product of PyTorch of {ceilings['gemm_size']}^3 "
         f"{ceilings['gemm_gflop_per_second']:.1f} GFLOP/s, copy {ceilings['copy_gb_per_second']:.1f} GB/s read and written"
     ]
+    for row in result["variants"]:
+        if row["name"] == result["best_peer"]:
+            gain = f"; dithc is faster by {with_deviation(row['speedup_of_dithc'])}" if row["speedup_of_dithc"] else ""
+            notes.append(f"fastest of PyTorch in the same precision: {row['name']}{gain}")
+    notes.append(f"torch {result['versions']['torch']}, oneDNN {result['versions']['onednn']}")
     if gains := ceilings.get("all_clusters_over_one"):
         texts = [f"{CEILINGS[name]} {with_deviation(gain)} ×" for name, gain in gains.items()]
         notes.append(f"all core clusters over one, in the same rounds: {', '.join(texts)}")

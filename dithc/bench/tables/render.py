@@ -1,6 +1,6 @@
 """Selection of the summary by the type of a result; summaries of operators and of the search for products."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from dithc.bench.collectives import collectives_summary
@@ -17,6 +17,10 @@ from dithc.core.units import GIGA, MIB
 MICRO = 1e-6
 
 
+EQUAL_WITHIN = 0.03  # the margin of a tuning, too
+MAX_LISTED = 8
+
+
 def summary(result: Mapping[str, Any]) -> Measurement:
     """Return the summary of a benchmark result."""
     return SUMMARIES[result["bench"]](result)
@@ -26,7 +30,7 @@ def ops_summary(result: Mapping[str, Any]) -> Measurement:
     """Summarize the operators, the means of the matrix products, and the ceilings."""
     settings, cache = result["settings"], result["out_of_cache"]
     head = ["Operator", "Type", "Over", "Seconds", "GFLOP/s", "GB/s", "Share", "Seconds of other", "Share", "Speedup"]
-    notes = [_mean(group) for group in result["groups"]]
+    notes = [*(_mean(group) for group in result["groups"]), _slower(result["cases"])]
     for name, rate in result["ceilings"].items():
         unit = "GB/s read and written" if name == "copy" else "GFLOP/s"
         notes.append(f"ceiling: {name} {rate['median'] / GIGA:.1f} ± {rate['mad'] / GIGA:.1f} {unit}")
@@ -61,6 +65,20 @@ def _mean(group: Mapping[str, Any]) -> str:
     share = f"{shares['hcops']:.1%} of FMA peak (eager {shares['eager']:.1%}), " if shares else ""
     speedup = group["speedup_of_hcops_over"]["eager"]
     return f"mean of {group['cases']} {group['group']} {group['dtype']} {group['kind']}: {share}{speedup:.2f} × eager"
+
+
+def _slower(cases: Sequence[Mapping[str, Any]]) -> str:
+    """Count the passes that are slower than PyTorch by more than a difference of two equal implementations."""
+    ratios = [
+        (ratio, f"{row['group']} {row['name']} {row['dtype']} {part} {ratio:.2f}")
+        for row in cases
+        for part, ratio in row["speedup_of_hcops_over"].get("eager", {"parts": {}})["parts"].items()
+    ]
+    slower = [text for ratio, text in sorted(ratios) if ratio < 1 - EQUAL_WITHIN]
+    listed = ", ".join(slower[:MAX_LISTED]) + (", ..." if len(slower) > MAX_LISTED else "")
+    return f"slower than eager by more than {EQUAL_WITHIN:.0%}: {len(slower)} of {len(ratios)} passes" + (
+        f": {listed}" if slower else ""
+    )
 
 
 def _share(variant: Mapping[str, Any]) -> str:

@@ -98,6 +98,7 @@ static int fastest_isa(void) {
 #elif defined(__aarch64__) && defined(__linux__)
 /* HWCAP bits of the Linux kernel (asm/hwcap.h), defined here because older C libraries lack the newer names. */
 #define CPU_HAS_SVE (1ul << 22)
+#define CPU_HAS_SVE_BF16 (1ul << 12)
 #define CPU_HAS_SME (1ul << 23)
 #define CPU_HAS_SME_F64F64 (1ul << 25) /* outer products of fp64, an extension of every SME processor so far */
 
@@ -105,8 +106,11 @@ static int best_isa(void) {
     if (!(getauxval(AT_HWCAP) & CPU_HAS_SVE)) {
         return HC_ISA_NEON; /* also for SME without SVE, which runs SVE kernels only in streaming mode */
     }
-    const unsigned long sme = CPU_HAS_SME | CPU_HAS_SME_F64F64;
-    return (getauxval(AT_HWCAP2) & sme) == sme ? HC_ISA_SME : HC_ISA_SVE;
+    const unsigned long found = getauxval(AT_HWCAP2), sme = CPU_HAS_SME | CPU_HAS_SME_F64F64;
+    if ((found & sme) == sme) {
+        return HC_ISA_SME; /* SME includes the bf16 extension */
+    }
+    return found & CPU_HAS_SVE_BF16 ? HC_ISA_SVEBF16 : HC_ISA_SVE;
 }
 
 static int fastest_isa(void) {

@@ -24,6 +24,7 @@ HC_EACH_ISA(HC_DECLARE)
 #undef HC_DECLARE
 
 /* Units that compute products of one type only: the HC_CEILING_KERNEL lines of kernel_table.h. */
-extern hc_multiply_add_kernel hc_ceiling_bf16_amx, hc_ceiling_bf16_avx512bf16, hc_ceiling_bf16_sme, hc_ceiling_f32_sme;
+extern hc_multiply_add_kernel hc_ceiling_bf16_amx, hc_ceiling_bf16_avx512bf16, hc_ceiling_bf16_sme, hc_ceiling_f32_sme,
+    hc_ceiling_bf16_svebf16;
 
 #endif

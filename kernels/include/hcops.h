@@ -52,7 +52,8 @@ typedef enum {
     HC_ISA_AMX_FP32 = 14, /* also large fp32 products, as sums of products of bf16 parts */
     HC_ISA_NEON = 20,
     HC_ISA_SVE = 21,
-    HC_ISA_SME = 22
+    HC_ISA_SVEBF16 = 22,
+    HC_ISA_SME = 23
 } hc_isa;
 
 typedef enum { HC_F32 = 0, HC_BF16 = 1, HC_F64 = 2 } hc_dtype;

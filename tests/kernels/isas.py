@@ -8,7 +8,7 @@ import pytest
 
 from dithc.engine import native
 
-ALL = ("ref", "avx2", "avx512", "avx512bf16", "amxfp32", "neon", "sve", "sme")
+ALL = ("ref", "avx2", "avx512", "avx512bf16", "amxfp32", "neon", "sve", "svebf16", "sme")
 
 
 def is_supported(name: str, *, emulates_tiles: bool = False) -> bool:

@@ -31,7 +31,7 @@ def test_build_without_a_compiler_succeeds_and_names_the_fix(tmp_path: Path) -> 
 
 def _sources_of_one_instruction_set() -> list[Path]:
     """Return all sources that are compiled with the flags of one instruction set, or once per set."""
-    pattern = re.compile(r"_(simd|avx2|avx512|avx512bf16|amx|neon|sve|sme)\.c$")
+    pattern = re.compile(r"_(simd|avx2|avx512|avx512bf16|amx|neon|sve|svebf16|sme)\.c$")
     return sorted(path for path in KERNELS.rglob("*.c") if pattern.search(path.name))
 
 

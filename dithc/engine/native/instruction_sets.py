@@ -32,7 +32,7 @@ from dithc.engine.native.thread_layout import new_context, planned_layout
 
 log = get_logger(__name__)
 
-CANDIDATES = ("avx512", "avx512bf16", "amx", "amxfp32", "sve", "sme")
+CANDIDATES = ("avx512", "avx512bf16", "amx", "amxfp32", "sve", "svebf16", "sme")
 """Sets whose order of speed depends on the machine. Lower sets of a family are slower on every CPU with one of these."""
 FORMAT = 1
 ROWS_PER_THREAD, MAX_ROWS, WIDTH, FEATURES = 512, 8192, 384, 1536  # an MLP layer of DiT-S

@@ -6,7 +6,7 @@
  * vectors of 32-bit words of each panel, so both types use the loop below.
  *
  * The loads are single-vector loads (LD1W), which SME without SME2 executes at full rate. The structure loads LD2W and
- * LD4W would need fewer instructions, but permute every vector they load. kernels/test/instructions_per_fmopa.py counts
+ * LD4W would need fewer instructions, but permute every vector they load. kernels/test/instructions_per_product.py counts
  * the executed instructions. */
 #ifndef HC_BLOCK_SME_H
 #define HC_BLOCK_SME_H

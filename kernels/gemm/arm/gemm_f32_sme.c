@@ -1,6 +1,6 @@
 /* fp32 matrix products by SME outer products (FMOPA) on all four ZA tiles, for any streaming vector length.
  *
- * kernels/test/instructions_per_fmopa.py counts the executed instructions per outer product: 2.125 in the loop over k
+ * kernels/test/instructions_per_product.py counts the executed instructions per outer product: 2.125 in the loop over k
  * (fp32 and bf16: 4 loads and 4 products per step, and 4 loop instructions per 8 steps), and 1.875 for fp64. The lower
  * limits with single-vector loads are 2.00 and 1.75. */
 #include <string.h>

@@ -27,6 +27,7 @@ static const struct {
     {HC_ISA_AMX_FP32, "amxfp32"},
     {HC_ISA_NEON, "neon"},
     {HC_ISA_SVE, "sve"},
+    {HC_ISA_SVEBF16, "svebf16"},
     {HC_ISA_SME, "sme"},
 };
 

@@ -22,10 +22,12 @@ OPENMP_KINDS = {"GNU": r"libgomp[-.]", "Intel": r"libiomp5\.", "LLVM": r"libomp[
 # A barrier over the cores of a socket takes 1 to 3 microseconds; a barrier that waits for the scheduler a thousand
 # times longer.
 SLOW_BARRIER_SECONDS = 50e-6
+# Flags of Arm CPUs that select kernels, and newer versions that no kernel requires (SVE2, SME2).
+ARM_EXTENSIONS = ("sve", "sve2", "svebf16", "sme", "smef64f64", "sme2")
 BLAS_KINDS = {"MKL": r"libmkl_(?:core|rt|intel_thread|gnu_thread)", "OpenBLAS": r"open_?blas", "BLIS": r"libblis"}
 
 
-def kernels(_: Machine, __: Path) -> list[CheckResult]:
+def kernels(machine: Machine, _: Path) -> list[CheckResult]:
     """Report the instruction set, the C kernels, and the kernel of each operator with its reason."""
     from dithc.engine import hcops, native
 
@@ -38,7 +40,9 @@ def kernels(_: Machine, __: Path) -> list[CheckResult]:
     by = Counter(row["backend"] for row in rows)
     counts = "operators served: " + ", ".join(f"{number} by {backend}" for backend, number in by.most_common())
     reason, fix = native.load_library().reason, ""
-    text = f"instruction set {choice.isa}, {choice.reason}; {counts} (details: --verbose)"
+    extensions = ", ".join(flag for flag in ARM_EXTENSIONS if flag in machine.flags)
+    of_cpu = f" (the CPU has {extensions})" if extensions else ""
+    text = f"instruction set {choice.isa}{of_cpu}, {choice.reason}; {counts} (details: --verbose)"
     if native.library() is None:
         text = f"C kernels are unavailable: {reason}; {counts}"
         fix = "remove that cause, then reinstall the package (make install); until then operators are slower"

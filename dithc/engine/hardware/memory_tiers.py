@@ -6,7 +6,7 @@ from dithc.engine.hardware.machine import MemoryTier, NumaNode, TierKind
 
 KINDS: tuple[TierKind, ...] = ("ddr", "on-package", "expander")
 # The only machine without CPU-less nodes that has only on-package memory: 32 GiB of HBM2, no DDR.
-ALL_ON_PACKAGE = {"Arm implementer 0x46 part 0x001": "A64FX has on-package memory only"}
+ALL_ON_PACKAGE = {"A64FX": "A64FX has on-package memory only"}
 
 
 def tiers_of(nodes: Sequence[NumaNode], *, model_name: str = "") -> tuple[MemoryTier, ...]:

@@ -22,6 +22,19 @@ NODE_FOLDER = "sys/devices/system/node"
 # The kernel's capacity of the fastest Arm cores of a machine.
 FULL_CAPACITY = 1024
 
+# Names by implementer and part number, as in the kernel's asm/cputype.h.
+ARM_CPUS = {
+    "0x41 0xd0c": "Neoverse N1",
+    "0x41 0xd40": "Neoverse V1",
+    "0x41 0xd49": "Neoverse N2",
+    "0x41 0xd4f": "Neoverse V2",
+    "0x41 0xd84": "Neoverse V3",
+    "0x41 0xd8e": "Neoverse N3",
+    "0x46 0x001": "A64FX",
+    "0x46 0x003": "MONAKA",
+    "0x48 0xd01": "Kunpeng 920",
+}
+
 STAND_IN_VARIABLE = "DITHC_MACHINE_FILE"
 """Environment variable with a description file that replaces the present machine (`description.read`)."""
 
@@ -171,8 +184,9 @@ def _cpu_info(root: Path) -> tuple[str, tuple[str, ...], str]:
         key, _, value = line.partition(":")
         fields.setdefault(key.strip(), value.strip())
     if "Features" in fields:
-        part = f"Arm implementer {fields.get('CPU implementer', '?')} part {fields.get('CPU part', '?')}"
-        return fields.get("model name") or part, tuple(fields["Features"].split()), "aarch64"
+        implementer, part = fields.get("CPU implementer", "?"), fields.get("CPU part", "?")
+        name = ARM_CPUS.get(f"{implementer} {part}", f"Arm implementer {implementer} part {part}")
+        return fields.get("model name") or name, tuple(fields["Features"].split()), "aarch64"
     architecture = "x86_64" if "flags" in fields else platform.machine()
     return fields.get("model name", "unknown CPU"), tuple(fields.get("flags", "").split()), architecture
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from dithc.engine.hardware.machine import Core, NumaNode, SimulatedCluster
 
 # On this processor a ring places two core memory groups nearer to each other than to the other two, but all are one die.
-ONE_DIE_PER_SOCKET = ("Arm implementer 0x46 part 0x001",)
+ONE_DIE_PER_SOCKET = ("A64FX",)
 
 WHOLE_DIE = "the entire die (no NUMA nodes inside it, no shared L3 or L2 reported)"
 

@@ -25,6 +25,7 @@ from dithc.engine.doctor.software import (
     binding,
     compilers,
     installed_plugins,
+    kernels,
     loaded_libraries,
     matching_libraries,
     runtime_troubles,
@@ -117,6 +118,14 @@ def test_loaded_libraries_are_read_from_process_maps(tmp_path):
 def test_slow_thread_barriers_are_a_warning(machine, monkeypatch, seconds, level):
     monkeypatch.setattr(ThreadTeam, "barrier_seconds", lambda team: seconds)
     assert levels(threads(machine, FOLDER)) == [level]
+
+
+def test_extensions_of_arm_cpus_are_listed_with_the_instruction_set(machine):
+    if native.library() is None:
+        pytest.skip(f"no library: {native.load_library().reason}")
+    for flags, expected in (("asimd sve sve2 svebf16", "sve, sve2, svebf16"), ("sve sme sme2", "sve, sme, sme2")):
+        (finding,) = kernels(replace(machine, flags=tuple(flags.split())), FOLDER)
+        assert f"instruction set {native.instruction_set()} (the CPU has {expected})," in finding.text
 
 
 def test_missing_compiler_is_a_warning_with_the_disabled_feature(machine, monkeypatch):

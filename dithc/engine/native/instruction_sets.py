@@ -77,7 +77,7 @@ def isa_choice() -> IsaChoice:
     if path is None:
         return IsaChoice(best, "the fastest of this CPU model, not measured because no tuning is stored")
     with _lock(path):
-        return _load(path) or _choose(path)
+        return _described(*(_load(path) or _choose(path)))
 
 
 def kernels() -> list[tuple[str, str]]:
@@ -109,22 +109,26 @@ _common: list[str] = []
 
 @cache
 def check_rates() -> None:
-    """Time the kernels of a stored choice again, once per process and before its first operator.
+    """Compare the rates of this process with the stored rates, once and before its first operator.
 
-    If a rate has moved by more than 30%, all candidates are measured, and a gain of more than 10% changes the choice.
+    All candidates are measured for a new number of threads, or if a rate of the chosen kernels has moved by more than
+    30%. A gain of more than 10% then changes the choice.
     """
     choice, path = isa_choice(), _path()
-    if not choice.rates or path is None:
+    if choice.isa == "none" or choice in _pinned or os.environ.get(ISA_VARIABLE) or path is None or not path.exists():
         return
     with _lock(path):
-        rates = measure({dtype: [_serving(choice.isa, dtype)] for dtype in DTYPES}, rounds=CHECK_ROUNDS)
-        moves = [rates[dtype][isa] / choice.rates[dtype][isa] for dtype in rates for isa in rates[dtype]]
-        if any(abs(move - 1) > MOVED for move in moves):
-            isa_choice.cache_clear()
-            log.info(
-                "kernels: rates are %s of the stored rates: measuring again", " and ".join(f"{x:.0%}" for x in moves)
-            )
+        stored = _load(path)
+        known = {} if stored is None else stored[1].get(str(torch.get_num_threads()), {})
+        if known and known != _measured:
+            rates = measure({dtype: [_serving(choice.isa, dtype)] for dtype in DTYPES}, rounds=CHECK_ROUNDS)
+            moves = [rates[dtype][isa] / known[dtype][isa] for dtype in rates for isa in rates[dtype]]
+            if any(abs(move - 1) > MOVED for move in moves):
+                log.info("kernels: %s of the stored rates: measuring again", " and ".join(f"{x:.0%}" for x in moves))
+                known = {}
+        if not known:
             _choose(path, current=choice.isa)
+            isa_choice.cache_clear()
 
 
 def measure(kernels_of: Mapping[str, Sequence[str]], *, rounds: int = ROUNDS) -> Rates:
@@ -200,8 +204,8 @@ def _products(rows: int, dtype: torch.dtype) -> list[tuple[GemmArguments, tuple[
     return [(forward, (x, weight, y)), (backward, (dy, x, gradient))]
 
 
-def _choose(path: Path, *, current: str | None = None) -> IsaChoice:
-    """Measure all candidates and store the choice."""
+def _choose(path: Path, *, current: str | None = None) -> tuple[str, dict[str, Rates]]:
+    """Measure all candidates; store and return the chosen set, and all rates by number of threads."""
     isas = _candidates()
     rates = measure({dtype: sorted({_serving(isa, dtype) for isa in isas}) for dtype in DTYPES})
     isa = fastest(rates, isas, current=current)
@@ -210,36 +214,51 @@ def _choose(path: Path, *, current: str | None = None) -> IsaChoice:
             "kernels: instruction set %s is now faster than %s, and rounds differently; set %s=%s to keep it",
             *(isa, current, ISA_VARIABLE, current),
         )
+    stored = _load(path)
+    by_threads = ({} if stored is None else stored[1]) | {str(torch.get_num_threads()): rates}
+    _measured.clear()
+    _measured.update(rates)
+    content = {"format": FORMAT, "key": _key(), "isa": isa, "rates": by_threads}
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        atomic_write(path, json.dumps({"format": FORMAT, "key": _key(), "isa": isa, "rates": rates}, indent=1) + "\n")
+        atomic_write(path, json.dumps(content, indent=1) + "\n")
     except OSError as error:
         log.warning("kernels: the measured rates are not stored: %s", error)
-    return _described(isa, rates)
+    return isa, by_threads
 
 
-def _load(path: Path) -> IsaChoice | None:
+_measured: dict[str, Mapping[str, float]] = {}  # by this process
+
+
+def _load(path: Path) -> tuple[str, dict[str, Rates]] | None:
+    """Return the stored set, and all rates by number of threads; None without a valid file."""
     try:
         content = json.loads(path.read_text())
-        if content["format"] != FORMAT or content["key"] != _key():
+        is_usable = content["key"] == _key() and content["isa"] in _candidates() and content["rates"]
+        if content["format"] != FORMAT or not is_usable:
             return None
-        expected = {dtype: {_serving(isa, dtype) for isa in _candidates()} for dtype in DTYPES}
-        rates = {dtype: {isa: float(content["rates"][dtype][isa]) for isa in expected[dtype]} for dtype in DTYPES}
-        return _described(content["isa"], rates) if content["isa"] in _candidates() else None
+        expected = {dtype: sorted({_serving(isa, dtype) for isa in _candidates()}) for dtype in DTYPES}
+        return content["isa"], {
+            str(int(threads)): {dtype: {isa: float(rates[dtype][isa]) for isa in expected[dtype]} for dtype in DTYPES}
+            for threads, rates in content["rates"].items()
+        }
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         log.warning("kernels: %s is unusable (%s: %s): measuring again", path, type(error).__name__, error)
         return None
 
 
-def _described(isa: str, rates: Rates) -> IsaChoice:
+def _described(isa: str, by_threads: Mapping[str, Rates]) -> IsaChoice:
+    """Return a choice with the rates of this number of threads, else of the largest measured number."""
+    threads = str(torch.get_num_threads())
+    threads = threads if threads in by_threads else max(by_threads, key=int)
     texts = []
-    for dtype, by_isa in rates.items():
+    for dtype, by_isa in by_threads[threads].items():
         chosen = _serving(isa, dtype)
         others = ", ".join(f"{name} {rate:,.0f}" for name, rate in by_isa.items() if name != chosen)
         texts.append(f"{dtype} {by_isa[chosen]:,.0f} GFLOP/s by {chosen}" + (f" ({others})" if others else ""))
-    choice = IsaChoice(isa, f"the fastest by measurement: {'; '.join(texts)}", rates)
+    choice = IsaChoice(isa, f"by measurement on {threads} thread(s): {'; '.join(texts)}", by_threads[threads])
     log.info("kernels: instruction set %s, %s", isa, choice.reason)
     return choice
 

@@ -28,6 +28,7 @@ def unmeasured(monkeypatch, tmp_path):
     monkeypatch.setenv("DITHC_TUNING_FOLDER", str(tmp_path))
     monkeypatch.setattr(instruction_sets, "_pinned", [])
     monkeypatch.setattr(instruction_sets, "_common", [])
+    monkeypatch.setattr(instruction_sets, "_measured", {})
     caches = (instruction_sets.isa_choice, instruction_sets.check_rates)
     for cached in caches:
         cached.cache_clear()
@@ -56,6 +57,7 @@ def amx_machine(unmeasured, monkeypatch):
 def next_process():
     instruction_sets.isa_choice.cache_clear()
     instruction_sets.check_rates.cache_clear()
+    instruction_sets._measured.clear()
 
 
 @pytest.mark.parametrize(
@@ -94,6 +96,25 @@ def test_moved_rate_is_measured_again(split, expected, measurements, amx_machine
     assert ("HCOPS_ISA=amxfp32" in caplog.text) == (expected != "amxfp32")
     next_process()
     assert native.instruction_set() == expected
+
+
+def test_other_number_of_threads_changes_the_choice_only_for_a_gain(amx_machine, monkeypatch):
+    rates, measured = amx_machine
+    assert native.instruction_set() == "amxfp32"
+    for split, threads, expected in ((290.0, 3, "amxfp32"), (150.0, 5, "amx"), (500.0, 3, "amx")):
+        monkeypatch.setattr(torch, "get_num_threads", lambda threads=threads: threads)
+        rates["fp32"]["amxfp32"] = split
+        next_process()
+        instruction_sets.check_rates()
+        assert native.instruction_set() == expected
+    assert measured == [5, 5, 5, 2], "the set amx has unchanged rates on 3 threads"
+
+
+def test_process_that_measured_does_not_check_its_own_rates(amx_machine):
+    _, measured = amx_machine
+    native.instruction_set()
+    instruction_sets.check_rates()
+    assert len(measured) == 1
 
 
 @pytest.mark.parametrize("content", ["{", "{}", '{"format": 1, "key": 3}', "[]", "\x00"])
@@ -135,7 +156,7 @@ def test_measured_rates_are_positive_and_stored(unmeasured):
     assert choice.isa in loading.supported_isas()
     assert all(rate > 0 for by_isa in choice.rates.values() for rate in by_isa.values())
     (path,) = unmeasured.glob("*.json")
-    assert json.loads(path.read_text())["rates"] == choice.rates
+    assert json.loads(path.read_text())["rates"] == {str(torch.get_num_threads()): choice.rates}
 
 
 def test_measured_products_are_correct(unmeasured):

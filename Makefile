@@ -150,7 +150,7 @@ test-newest: check-prerequisites
 	@rm -rf $(NEWEST) && $(PYTHON) -m venv $(NEWEST)
 	@$(call note_cuda,$(NEWEST)/bin,torch)
 	@$(NEWEST)/bin/python -m pip install $(PIP_FLAGS) --no-compile cmake setuptools torch
-	@$(NEWEST)/bin/python -m pip install $(PIP_FLAGS) --no-compile --no-build-isolation -e '.[test]'
+	@$(NEWEST)/bin/python -m pip install $(PIP_FLAGS) --no-compile --no-build-isolation -e '.[mpi,test]'
 	@$(NEWEST)/bin/python -m pip list --format=freeze --exclude-editable > $(NEWEST)/versions.txt
 	@$(subst $(BIN)/,$(NEWEST)/bin/,$(PYTEST)) -m "not long" --sample $(COMMIT) --short $(NEWEST_TESTS) || { \
 	  echo "error: tests fail with the releases of $(NEWEST)/versions.txt; requirements.lock has the tested releases"; exit 1; }

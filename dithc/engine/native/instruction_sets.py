@@ -54,6 +54,15 @@ class IsaChoice(NamedTuple):
     reason: str
     rates: Rates = {}
 
+    def describe(self) -> str:
+        """Return the set, the reason and the rates."""
+        texts = [f"{self.isa}, {self.reason}"]
+        for dtype, by_isa in self.rates.items():
+            chosen = _serving(self.isa, dtype)
+            others = ", ".join(f"{isa} {rate:,.0f}" for isa, rate in by_isa.items() if isa != chosen)
+            texts.append(f"{dtype} {by_isa[chosen]:,.0f} GFLOP/s by {chosen}" + (f" ({others})" if others else ""))
+        return "; ".join(texts)
+
 
 def instruction_set() -> str:
     """Return the instruction set of the kernels; UserError if HCOPS_ISA names a set that this CPU lacks."""
@@ -252,14 +261,9 @@ def _load(path: Path) -> tuple[str, dict[str, Rates]] | None:
 def _described(isa: str, by_threads: Mapping[str, Rates]) -> IsaChoice:
     """Return a choice with the rates of this number of threads, else of the largest measured number."""
     threads = str(torch.get_num_threads())
-    threads = threads if threads in by_threads else max(by_threads, key=int)
-    texts = []
-    for dtype, by_isa in by_threads[threads].items():
-        chosen = _serving(isa, dtype)
-        others = ", ".join(f"{name} {rate:,.0f}" for name, rate in by_isa.items() if name != chosen)
-        texts.append(f"{dtype} {by_isa[chosen]:,.0f} GFLOP/s by {chosen}" + (f" ({others})" if others else ""))
-    choice = IsaChoice(isa, f"by measurement on {threads} thread(s): {'; '.join(texts)}", by_threads[threads])
-    log.info("kernels: instruction set %s, %s", isa, choice.reason)
+    rates = by_threads[threads if threads in by_threads else max(by_threads, key=int)]
+    choice = IsaChoice(isa, "the fastest by measurement", rates)
+    log.info("kernels: instruction set %s", choice.describe())
     return choice
 
 
@@ -272,7 +276,7 @@ def _path() -> Path | None:
     folder, key = tuning_folder(), _key()
     digest = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:12]
     cpu = re.sub(r"[^a-z0-9]+", "-", key["cpu"].lower()).strip("-")[:40]
-    return folder and folder / f"{cpu}-isa-{digest}.json"
+    return folder and folder / "instruction-sets" / f"{cpu}-{digest}.json"
 
 
 @contextmanager

@@ -121,7 +121,7 @@ def test_process_that_measured_does_not_check_its_own_rates(amx_machine):
 def test_damaged_choice_is_measured_again(content, amx_machine, unmeasured):
     _, measured = amx_machine
     native.instruction_set()
-    (path,) = unmeasured.glob("*.json")
+    (path,) = unmeasured.glob("*/*.json")
     path.write_text(content)
     next_process()
     assert native.instruction_set() == "amxfp32"
@@ -155,7 +155,7 @@ def test_measured_rates_are_positive_and_stored(unmeasured):
     choice = native.isa_choice()
     assert choice.isa in loading.supported_isas()
     assert all(rate > 0 for by_isa in choice.rates.values() for rate in by_isa.values())
-    (path,) = unmeasured.glob("*.json")
+    (path,) = unmeasured.glob("*/*.json")
     assert json.loads(path.read_text())["rates"] == {str(torch.get_num_threads()): choice.rates}
 
 

@@ -129,7 +129,7 @@ def test_only_faster_kernels_are_served_and_measured_once(monkeypatch, tmp_path,
     gradients(model, inputs)
     assert len(measured) == len(rows)
     monkeypatch.setattr(dispatch_mode, "MEASURED", autotune.AutotuneCache())
-    (path,) = tmp_path.iterdir()
+    (path,) = tmp_path.glob("*.json")
     path.write_text("damaged")
     hcops.unpatch(model)
     hcops.patch(model)

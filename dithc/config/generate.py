@@ -1,9 +1,12 @@
 """Write docs/config.md and the JSON schema for editors; `python -m dithc.config.generate --schema` writes only the
 schema. The page has type, unit, range, default and description of every key, from the models."""
 
+import ast
+import inspect
 import json
 import sys
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, get_args, get_origin
 
@@ -63,11 +66,31 @@ def _section(section: ReferenceSection) -> str:
     summary = " ".join((section.model.__doc__ or "").strip().split("\n\n")[0].split())
     lines = [f"\n## {_title(section)}\n", f"{summary}\n"]
     lines += ["| key | type and range | default | description |", "| --- | --- | --- | --- |"]
+    descriptions = _descriptions(section.model)
     for name, field in section.model.model_fields.items():
         default = "-" if field.is_required() else _code(field.default)
-        cells = [f"`{name}`", _type(field, name), default, " ".join((field.description or "").split())]
+        cells = [f"`{name}`", _type(field, name), default, " ".join(descriptions.get(name, "").split())]
         lines.append(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |")
     return "\n".join(lines) + "\n"
+
+
+def _descriptions(model: type[BaseModel]) -> dict[str, str]:
+    """Return the docstrings of a model's fields. Only this module parses them, because every job imports the models."""
+    texts = {}
+    for owner in reversed([one for one in model.__mro__ if one.__module__.startswith("dithc.")]):
+        body = ast.parse(inspect.getsource(owner)).body[0]
+        assert isinstance(body, ast.ClassDef)
+        for field, text in pairwise(body.body):
+            match field, text:
+                case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(doc))):
+                    texts[name] = inspect.cleandoc(doc)
+    return texts
+
+
+def _subclasses(model: type[BaseModel]) -> Iterator[type[BaseModel]]:
+    for subclass in model.__subclasses__():
+        yield subclass
+        yield from _subclasses(subclass)
 
 
 def _title(section: ReferenceSection) -> str:
@@ -127,6 +150,11 @@ def _code(value: Any) -> str:
 
 def schema_json() -> str:
     schema = ExperimentConfig.model_json_schema()
+    models = {model.__name__: model for model in _subclasses(BaseModel) if model.__module__.startswith("dithc.")}
+    for name, part in {ExperimentConfig.__name__: schema, **schema["$defs"]}.items():
+        for key, text in _descriptions(models[name]).items():
+            if key in part["properties"]:
+                part["properties"][key]["description"] = text
     schema["$schema"] = "https://json-schema.org/draft/2020-12/schema"
     return json.dumps(schema, indent=1) + "\n"
 

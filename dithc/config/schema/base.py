@@ -71,7 +71,7 @@ Place = Annotated[str, Field(min_length=1, max_length=2000), AfterValidator(_pat
 class Settings(BaseModel):
     """Base class of a section. The docstrings of its fields are their documentation."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, allow_inf_nan=False)
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True, allow_inf_nan=False)
 
     @model_validator(mode="before")
     @classmethod

@@ -4,6 +4,7 @@ A subclass adds its settings as fields with ranges and docstrings, and implement
 imports libraries such as torch inside these methods, because every job reads the configuration."""
 
 from collections.abc import Callable, Collection, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self, TypeVar, get_args
 
@@ -176,7 +177,10 @@ def plugin_field(
     With `bare`, a name without settings is valid, such as `sampler: ddim`.
     """
     REGISTERED[base.group] = base, tuple(built_in)
-    adapter: TypeAdapter[Any] = TypeAdapter(models)
+
+    @cache
+    def adapter() -> TypeAdapter[Any]:
+        return TypeAdapter(models)
 
     def validate(value: Any, _: ValidatorFunctionWrapHandler) -> Any:
         if isinstance(value, base):
@@ -184,7 +188,7 @@ def plugin_field(
         settings = {"kind": value} if bare and isinstance(value, str) else value
         name = settings.get("kind") if isinstance(settings, Mapping) else None
         if not isinstance(name, str) or name in built_in:
-            return adapter.validate_python(value)
+            return adapter().validate_python(value)
         try:
             plugin = plugins.find_plugin(base.group, name, built_in=built_in)
             return _validated(base.load_class(plugin), settings, plugin)

@@ -2,9 +2,7 @@
 
 import sys
 import time
-from typing import Self
-
-from tqdm import tqdm
+from typing import Any, Self
 
 from dithc.core.logging.escaping import escaped
 from dithc.core.logging.messages import get_logger
@@ -24,11 +22,11 @@ class progress:
         self._first = done
         self._start = self._last_line = time.monotonic()
         self._notes = ""
-        self._bar = (
-            tqdm(total=total, initial=done, desc=label, unit=unit, dynamic_ncols=True)
-            if sys.stderr.isatty() and not quiet
-            else None
-        )
+        self._bar: Any = None
+        if sys.stderr.isatty() and not quiet:
+            from tqdm import tqdm  # takes a third of the time in which `dithc --help` starts
+
+            self._bar = tqdm(total=total, initial=done, desc=label, unit=unit, dynamic_ncols=True)
 
     def update(self, count: int = 1, **notes: str) -> None:
         """Count `count` more units; `notes` (name=text) are shown after the rate."""
@@ -46,11 +44,11 @@ class progress:
         self._last_line = time.monotonic()
         elapsed = self._last_line - self._start
         rate = (self.done - self._first) / elapsed if elapsed > 0 else 0.0
-        remaining = tqdm.format_interval((self.total - self.done) / rate) if rate > 0 else "?"
+        remaining = _interval((self.total - self.done) / rate) if rate > 0 else "?"
         share = 100 * self.done // self.total if self.total else 100
         get_logger(f"dithc.{self.label}").info(
             f"{self.done}/{self.total} {self.unit} ({share} %), {rate:{'.0f' if rate >= 100 else '.3g'}} {self.unit}/s, "
-            f"{tqdm.format_interval(elapsed)} elapsed, {remaining} remaining{self._notes}"
+            f"{_interval(elapsed)} elapsed, {remaining} remaining{self._notes}"
         )
 
     def __enter__(self) -> Self:
@@ -61,3 +59,10 @@ class progress:
             self._bar.close()
         elif not self.quiet:
             self._log_line()
+
+
+def _interval(seconds: float) -> str:
+    """Format a time as tqdm does: mm:ss or h:mm:ss."""
+    minutes, seconds_of_minute = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{seconds_of_minute:02d}" if hours else f"{minutes:02d}:{seconds_of_minute:02d}"

@@ -23,14 +23,16 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from dithc.data import products
     from dithc.data.images import mosaic, write_png
-    from dithc.data.scenes import ingest_scenes
+    from dithc.data.scenes.ingest import ingest_scenes
     from dithc.data.synthetic import synthesize
-    from dithc.data.tiles import BandScaling, Rows, Tiles, cut_tiles
+    from dithc.data.tiles import BandScaling, Rows, Tiles
+    from dithc.data.tiles.tile_scenes import cut_tiles
 
 _MODULES = {
-    **dict.fromkeys(("BandScaling", "Rows", "Tiles", "cut_tiles"), "tiles"),
+    **dict.fromkeys(("BandScaling", "Rows", "Tiles"), "tiles"),
     **dict.fromkeys(("mosaic", "write_png"), "images"),
-    "ingest_scenes": "scenes",
+    "cut_tiles": "tiles.tile_scenes",
+    "ingest_scenes": "scenes.ingest",
     "products": "products",
     "synthesize": "synthetic",
 }

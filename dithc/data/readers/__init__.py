@@ -14,8 +14,9 @@ Extending: a new kind is a class with `paths`, `classes` and `read(path) -> Scen
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from importlib import import_module
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from dithc.config import datasets
 from dithc.core.logging import UserError
@@ -23,15 +24,11 @@ from dithc.data.archives import DiskFullError, remove_stale_folders
 from dithc.data.npy_writer import NO_SPACE
 from dithc.data.parquet import Kind
 from dithc.data.readers.classes import check_splits
-from dithc.data.readers.gaofen2 import Gaofen2Reader
-from dithc.data.readers.geotiff import GeoTiffReader
-from dithc.data.readers.image_folder import ImageFolderReader
-from dithc.data.readers.layers import Layers, WideCanvas
 from dithc.data.readers.listing import Listing, check_name, scene_id, state_of
-from dithc.data.readers.netcdf import NetcdfReader
-from dithc.data.readers.plugin import InstalledReader
-from dithc.data.readers.sentinel2 import SafeReader, Sentinel2ArrayReader, StacReader
 from dithc.data.scene import PixelBuffer, Reason, Rejection, Scene, SceneRejectedError
+
+if TYPE_CHECKING:
+    from dithc.data.readers.layers import Layers
 
 __all__ = ["SceneSource", "read_scenes", "scene_id", "state_of"]
 
@@ -49,6 +46,7 @@ class Reader(Protocol):
     - `memory_bytes`: most memory for reading one scene.
     - `scaling`: scale and offset of the stored numbers, if all files determine them.
     - `canvas`: set before each scene, as the allocator of large scenes.
+    - `checks_splits`: True if the reader itself detects files of several splits.
     """
 
     classes: list[str]
@@ -65,22 +63,23 @@ class Reader(Protocol):
         """Read one of `paths`; raise SceneRejectedError, UserError or OSError if it must not be used."""
 
 
-READERS: dict[type, Callable[[Any, Path], Reader]] = {
-    datasets.Sentinel2Source: SafeReader,
-    datasets.Sentinel2StacSource: StacReader,
-    datasets.Sentinel2ArraySource: Sentinel2ArrayReader,
-    datasets.Gaofen2Source: Gaofen2Reader,
-    datasets.GeoTiffSource: GeoTiffReader,
-    datasets.NetcdfSource: NetcdfReader,
-    datasets.ImageFolderSource: ImageFolderReader,
-    datasets.PluginSource: InstalledReader,
+READERS: dict[type, tuple[str, str]] = {
+    datasets.Sentinel2Source: ("sentinel2", "SafeReader"),
+    datasets.Sentinel2StacSource: ("sentinel2", "StacReader"),
+    datasets.Sentinel2ArraySource: ("sentinel2", "Sentinel2ArrayReader"),
+    datasets.Gaofen2Source: ("gaofen2", "Gaofen2Reader"),
+    datasets.GeoTiffSource: ("geotiff", "GeoTiffReader"),
+    datasets.NetcdfSource: ("netcdf", "NetcdfReader"),
+    datasets.ImageFolderSource: ("image_folder", "ImageFolderReader"),
+    datasets.PluginSource: ("plugin", "InstalledReader"),
 }
+"""Module and name of each reader. Only the reader of the source is imported, because each needs other libraries."""
 
 
 class SceneSource:
     """Scenes of a source: the length is the number of files, and iteration reads them one at a time."""
 
-    def __init__(self, reader: Reader, folder: Path, layers: Layers | None) -> None:
+    def __init__(self, reader: Reader, folder: Path, layers: "Layers | None") -> None:
         self._reader, self.folder, self._layers = reader, folder, layers
         self.classes = reader.classes
         self.columns: dict[str, Kind] = getattr(reader, "columns", {})
@@ -115,7 +114,7 @@ class SceneSource:
 
     def left_out(self) -> dict[str, int]:
         """Log the files that no reader opens, and return their number by suffix; after `inspect` of every scene."""
-        if not isinstance(self._reader, ImageFolderReader):
+        if not getattr(self._reader, "checks_splits", False):
             check_splits(self.folder, self._reader.paths, single=True)
         if self._layers:
             self._reader.listing.read(self._layers.files)
@@ -130,7 +129,7 @@ class SceneSource:
 
     def read(self, position: int, canvas: PixelBuffer) -> Scene | Rejection:
         """Read a scene by its position; the reader may allocate a large scene on the canvas."""
-        wide = WideCanvas(canvas, len(self._layers.bands)) if self._layers else None
+        wide = self._layers.canvas(canvas) if self._layers else None
         if hasattr(self._reader, "canvas"):
             self._reader.canvas = wide or canvas
         path = self.path(position)
@@ -173,9 +172,14 @@ def read_scenes(
     Raises UserError without scenes, or if a file of a layer cannot be used.
     """
     remove_stale_folders()
-    reader = next(reader for kind, reader in READERS.items() if isinstance(source, kind))
+    module, name = next(reader for kind, reader in READERS.items() if isinstance(source, kind))
+    reader: Callable[[Any, Path], Reader] = getattr(import_module(f"{__name__}.{module}"), name)
+    if not layers:
+        return SceneSource(reader(source, folder), folder, None)
+    from dithc.data.readers.layers import Layers  # imports the libraries of fields
+
     ends = getattr(source, "suffixes", None) or [""]
-    return SceneSource(reader(source, folder), folder, Layers(layers, suffix=ends[0]) if layers else None)
+    return SceneSource(reader(source, folder), folder, Layers(layers, suffix=ends[0]))
 
 
 def _convert_error(error: UserError) -> SceneRejectedError:

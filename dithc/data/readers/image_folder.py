@@ -39,6 +39,7 @@ class ImageFolderReader:
     """Reader of images; a label is the index of the class folder or archive, or is stored in the shard."""
 
     memory_bytes = 512 << 20  # for all but extremely large images
+    checks_splits = True
 
     def __init__(self, source: datasets.ImageFolderSource, folder: Path) -> None:
         self.source, self.folder = source, folder

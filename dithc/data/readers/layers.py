@@ -75,6 +75,10 @@ class Layers:
         for layer in self._layers.values():
             layer.listing.report()
 
+    def canvas(self, canvas: PixelBuffer) -> "WideCanvas":
+        """Return a canvas with space for the bands of all layers."""
+        return WideCanvas(canvas, len(self.bands))
+
     def append(self, scene: Scene, canvas: "WideCanvas") -> Scene:
         """Return a scene with the bands of all layers; pixels that lack a value of a layer have no data.
 

@@ -15,12 +15,12 @@ from dithc.data.parquet import TableWriter
 from dithc.data.readers import read_scenes, state_of
 from dithc.data.scene import Reason, Rejection, SceneRejectedError
 from dithc.data.scenes.read_scenes import gather
+from dithc.data.scenes.reading import INDEX_FILE, TABLE_FILE
 from dithc.data.scenes.scene_cache import COLUMNS, CachedScene, SceneCacheWriter, partial_folder, rejected_row
 from dithc.data.scenes.stacks import link
 
 SCHEMA_VERSION = 2
 """Version 2 omits the mask of a stack with valid pixels only (null in the index)."""
-TABLE_FILE, INDEX_FILE = "scenes.parquet", "scenes.json"
 EXAMPLES_PER_REASON = 2
 GSD_TOLERANCE = 0.01
 MULTI_IMAGE = ("multi-page", "animated")

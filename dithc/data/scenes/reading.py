@@ -14,8 +14,8 @@ from dithc.core.logging import user_error
 from dithc.data.npy_writer import open_npy
 from dithc.data.parquet import read_columns
 from dithc.data.scene import Array, Mask
-from dithc.data.scenes.ingest import INDEX_FILE, TABLE_FILE
 
+TABLE_FILE, INDEX_FILE = "scenes.parquet", "scenes.json"
 COLUMNS = ("scene_id", "status", "stack", "row", "label", "height", "width", "crs", "transform")
 PROPERTY_COLUMNS = (
     *("gsd_m", "sensing_time", "satellite", "sensor", "level", "baseline"),

@@ -28,7 +28,7 @@ def open(manifest: Path | str, *, image: int | None = None) -> "DataArray | Data
     Raises:
         UserError: The manifest or image does not exist, a file is damaged, or the stage has no arrays.
     """
-    from dithc.data.export import open_stage  # imports xarray
+    from dithc.data.export.open_stage import open_stage  # imports xarray
 
     return open_stage(manifest, image=image, latents=_open_latents)
 

@@ -5,7 +5,9 @@ from pathlib import Path
 import numpy as np
 
 from dithc.core.artifacts import Manifest
-from dithc.data.export import Read, StageArrays, along, taken, variable
+from dithc.data.export import Read, taken
+from dithc.data.export.lazy_arrays import variable
+from dithc.data.export.open_stage import StageArrays, along
 from dithc.latents.reader import Latents
 
 DIMS = ("image", "moment", "channel", "y", "x")

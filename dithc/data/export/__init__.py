@@ -1,8 +1,9 @@
 """Outputs of stages as arrays with names, units and georeference, and as files for other programs.
 
 Purpose: shards contain numbers in [-1, 1] without names, for training. Other programs need physical values.
-Contents: `open_stage` opens a stage with arrays (scenes, tiles, latents, samples, features, restorations) as xarray objects
-that are read on access. `GeneratedImages` returns samples in the units of their dataset. `export_images` exports generated
+Contents: `open_stage.open_stage` opens a stage with arrays (scenes, tiles, latents, samples, features, restorations) as
+xarray objects that are read on access. Only it and `lazy_arrays` import xarray, which other commands do not need.
+`GeneratedImages` returns samples in the units of their dataset. `export_images` exports generated
 images or real tiles as cloud-optimized GeoTIFF or zarr.
 Invariants: values are the inverse of the dataset's scaling, in the integer type of its source, each within half a step.
 Values beyond this type are clipped and counted. Real tiles have the coordinate system of their scene. Generated images
@@ -16,19 +17,14 @@ Extending: a stage with arrays is a function in `open_stage.py`. A format is a m
 from dithc.data.export.export_images import export_images
 from dithc.data.export.find_inputs import find_input
 from dithc.data.export.generated import GeneratedImages
-from dithc.data.export.lazy_arrays import Read, taken, variable
-from dithc.data.export.open_stage import StageArrays, along, open_stage
 from dithc.data.export.ro_crate import write_ro_crate
+from dithc.data.export.shards import Read, taken
 
 __all__ = [
     "GeneratedImages",
     "Read",
-    "StageArrays",
-    "along",
     "export_images",
     "find_input",
-    "open_stage",
     "taken",
-    "variable",
     "write_ro_crate",
 ]

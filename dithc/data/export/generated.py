@@ -15,7 +15,7 @@ from dithc.core.integrity import read_document
 from dithc.core.logging import user_error
 from dithc.data import Rows, Tiles, products
 from dithc.data.export.find_inputs import require_input
-from dithc.data.export.lazy_arrays import ConcatenatedArrays, shard_paths
+from dithc.data.export.shards import ConcatenatedArrays, shard_paths
 
 DISPLAY_CODECS = re.compile(r"sd-vae-|[a-z]+-display-")  # ids of codecs that work on the displayed bands
 

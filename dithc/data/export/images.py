@@ -18,7 +18,6 @@ from dithc.core.logging import get_logger
 from dithc.data import Tiles, products
 from dithc.data.export.find_inputs import find_input, require_input
 from dithc.data.export.generated import GeneratedImages
-from dithc.data.export.open_stage import tile_places
 
 Clipped = npt.NDArray[np.int64]
 TAG_NAMES = (
@@ -156,3 +155,17 @@ def _image_tags(number: int, label: int, info: dict[str, Any]) -> dict[str, str]
 def _format_tags(values: dict[str, Any]) -> dict[str, str]:
     values = {name: json.dumps(value) if isinstance(value, dict) else value for name, value in values.items()}
     return {f"DITHC_{name.upper()}": str(value) for name, value in values.items() if value is not None}
+
+
+def tile_places(columns: dict[str, list[Any]], scenes: products.Scenes) -> list[tuple[str | None, Any]]:
+    """Return coordinate system and affine coefficients of each tile."""
+    rows = zip(*(scenes.columns[name] for name in ("scene_id", "crs", "transform")), strict=True)
+    of_scene = {scene_id: (crs, transform) for scene_id, crs, transform in rows}
+    places: list[tuple[str | None, Any]] = []
+    for scene_id, y, x in zip(columns["scene_id"], columns["y"], columns["x"], strict=True):
+        crs, transform = of_scene[scene_id]
+        if transform is not None:
+            a, b, c, d, e, f = transform
+            transform = (a, b, c + a * x + b * y, d, e, f + d * x + e * y)
+        places.append((crs, transform))
+    return places

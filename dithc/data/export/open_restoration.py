@@ -15,7 +15,8 @@ from dithc.core.artifacts import Manifest
 from dithc.core.integrity import load_checksummed
 from dithc.core.logging import user_error
 from dithc.data import Rows, products
-from dithc.data.export.lazy_arrays import Key, Read, taken, variable
+from dithc.data.export.lazy_arrays import variable
+from dithc.data.export.shards import Key, Read, taken
 
 Array = npt.NDArray[Any]
 STATISTICS = ("mean", "deviation", "q05", "q95")

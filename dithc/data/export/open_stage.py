@@ -16,8 +16,10 @@ from dithc.core.logging import get_logger, user_error
 from dithc.data import Rows, Tiles, products
 from dithc.data.export.find_inputs import find_input
 from dithc.data.export.generated import GeneratedImages
-from dithc.data.export.lazy_arrays import ConcatenatedArrays, Key, Read, shard_paths, taken, variable
+from dithc.data.export.images import tile_places
+from dithc.data.export.lazy_arrays import variable
 from dithc.data.export.open_restoration import open_restoration
+from dithc.data.export.shards import ConcatenatedArrays, Key, Read, shard_paths, taken
 
 Array = npt.NDArray[Any]
 IMAGE_DIMS = ("image", "band", "y", "x")
@@ -174,20 +176,6 @@ def _tiles(path: Path, manifest: Manifest, _: int | None) -> StageArrays:
     shape = (tiles.count, len(bands.names), size, size)
     array = variable(IMAGE_DIMS, shape, np.float32, (path, manifest), _tile_pixels)
     return _image_arrays(array, coordinates, bands, tiles.info)
-
-
-def tile_places(columns: dict[str, list[Any]], scenes: products.Scenes) -> list[tuple[str | None, Any]]:
-    """Return coordinate system and affine coefficients of each tile."""
-    rows = zip(*(scenes.columns[name] for name in ("scene_id", "crs", "transform")), strict=True)
-    of_scene = {scene_id: (crs, transform) for scene_id, crs, transform in rows}
-    places: list[tuple[str | None, Any]] = []
-    for scene_id, y, x in zip(columns["scene_id"], columns["y"], columns["x"], strict=True):
-        crs, transform = of_scene[scene_id]
-        if transform is not None:
-            a, b, c, d, e, f = transform
-            transform = (a, b, c + a * x + b * y, d, e, f + d * x + e * y)
-        places.append((crs, transform))
-    return places
 
 
 def _sample_pixels(path: Path, _: Manifest, tiles: Path) -> Read:

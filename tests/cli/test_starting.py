@@ -19,7 +19,7 @@ from dithc.cli.experiment import run
 from dithc.core import caches
 from dithc.core.artifacts import Manifest
 from dithc.core.logging import UserError, out_of_memory
-from dithc.workflow import Workflow
+from dithc.workflow.workflow import Workflow
 
 MIB = 1 << 20
 SHOWS = """

@@ -5,7 +5,7 @@ import shlex
 import socket
 import sys
 
-from dithc.workflow import Workflow
+from dithc.workflow.workflow import Workflow
 
 W = Workflow.of(workflow, config)
 

@@ -7,8 +7,8 @@ import pytest
 
 from dithc.config import ExperimentConfig, load, stage_spec
 from dithc.core.logging import UserError
-from dithc.workflow import Workflow
 from dithc.workflow.stages import stages_of
+from dithc.workflow.workflow import Workflow
 
 DEMO = Path(__file__).parents[3] / "config/experiments/restore-demo.yaml"
 

@@ -9,8 +9,8 @@ import pytest
 from dithc.config import ExperimentConfig, load
 from dithc.core.artifacts import Manifest
 from dithc.core.logging import UserError
-from dithc.workflow import Workflow
 from dithc.workflow.jobs.sizing import SHARD_PART_BYTES, START_MINUTES, source_files
+from dithc.workflow.workflow import Workflow
 
 ROOT = Path(__file__).parents[3]
 CLUSTER = {

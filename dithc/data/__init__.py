@@ -17,6 +17,7 @@ Extending: a new `kind` of source is a model in dithc.config.schema.datasets and
 member of `scene.Reason`. Names are imported on first use, so that reading tiles does not import scene readers.
 """
 
+import os
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
     from dithc.data.tiles import BandScaling, Rows, Tiles
     from dithc.data.tiles.tile_scenes import cut_tiles
 
+# Drivers that access the network or other files. GDAL reads the list when it registers drivers, after any import of rasterio.
+os.environ["GDAL_SKIP"] = "HTTP WMS WMTS WCS STACIT STACTA EEDA EEDAI PLMOSAIC DAAS VRT GTI MRF KMLSUPEROVERLAY"
 _MODULES = {
     **dict.fromkeys(("BandScaling", "Rows", "Tiles"), "tiles"),
     **dict.fromkeys(("mosaic", "write_png"), "images"),

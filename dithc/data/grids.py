@@ -1,6 +1,5 @@
 """Grids of georeferenced pixels: affine coefficients, coordinate transformations, and resampling of bands."""
 
-import os
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, Literal
@@ -15,13 +14,8 @@ from rasterio.vrt import WarpedVRT
 from rasterio.warp import reproject, transform_bounds
 from rasterio.warp import transform as warp_points
 
-Floats = npt.NDArray[np.floating[Any]]
-GeoTransform = tuple[float, float, float, float, float, float]
-NO_DRIVERS = "HTTP WMS WMTS WCS STACIT STACTA EEDA EEDAI PLMOSAIC DAAS VRT GTI MRF KMLSUPEROVERLAY"
-"""Drivers that access the network or other files. GDAL reads the list when it registers drivers."""
-os.environ["GDAL_SKIP"] = NO_DRIVERS
-SEMI_MAJOR_M, ECCENTRICITY_2 = 6378137.0, 0.00669437999014
-"""WGS84: equatorial radius and squared eccentricity. The least radius of curvature is a (1 - e^2), at the equator."""
+from dithc.data.geometry import ECCENTRICITY_2, SEMI_MAJOR_M, Floats, GeoTransform
+
 MIN_STEP_M, MIN_STEP_DEGREES = 100.0, 0.001
 """Shortest distance between transformed points: PROJ iterates some projections to about a millimeter."""
 

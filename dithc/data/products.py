@@ -3,19 +3,21 @@
 Legend: N images, C bands, H, W image.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
 
-from dithc.data.grids import GeoTransform
+from dithc.data.geometry import GeoTransform
 from dithc.data.npy_writer import open_npy
-from dithc.data.raster import BandLabel, read_window, write_cog
 from dithc.data.scene import Array, Mask
 from dithc.data.scenes import Scenes
+
+if TYPE_CHECKING:
+    from dithc.data.raster import BandLabel
 
 __all__ = ["Bands", "Image", "Mask", "Scenes", "marked", "open_npy", "read_window", "write_geotiff"]
 
@@ -109,7 +111,9 @@ class Bands:
         clipped = ((numbers < low) | (numbers > high)).sum(axis=(0, 2, 3), dtype=np.int64)  # (C,)
         return np.clip(numbers, low, high).astype(self.dtype), clipped  # (N, C, H, W)
 
-    def labels(self) -> list[BandLabel]:
+    def labels(self) -> "list[BandLabel]":
+        from dithc.data.raster import BandLabel  # imports rasterio, which reading arrays does not need
+
         colors = {band: COLORS[place] for place, band in enumerate(self.shown)}
         units = self.units.split(", ") if ", " in self.units else [self.units] * len(self.names)
         columns = zip(self.names, units, self.scale, self.offset, self.wavelengths_nm, strict=True)
@@ -145,8 +149,17 @@ def marked(image: Image, *, bands: Bands) -> Array:
     return np.where(image.valid, image.pixels, np.array(bands.nodata, image.pixels.dtype))
 
 
+def read_window(path: Path, rows: slice, columns: slice, *, bands: Sequence[int] | None = None) -> Array:
+    """Read a window (C, h, w) of a GeoTIFF that dithc wrote; `bands` are numbered from 0, by default all."""
+    from dithc.data import raster
+
+    return raster.read_window(path, rows, columns, bands=bands)
+
+
 def write_geotiff(folder: Path, image: Image, *, bands: Bands) -> Path:
     """Write an image as a cloud-optimized GeoTIFF and return its path; OSError if the disk is full or not writable."""
+    from dithc.data.raster import write_cog
+
     path = folder / f"{image.name}.tif"
     pixels: Array | Iterator[Array] = image.pixels
     shape: tuple[int, ...] | None = image.shape

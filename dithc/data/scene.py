@@ -8,7 +8,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from dithc.data.grids import GeoTransform
+from dithc.data.geometry import GeoTransform
 
 Array = npt.NDArray[Any]
 Units = Literal["reflectance", "radiance", "dn", "byte"]

@@ -5,14 +5,16 @@ Legend: n images of all, C bands, H, W image.
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dithc.engine.comm import Group
 from dithc.evaluate.memorization import Rows
 from dithc.evaluate.shards import Clipped
+
+if TYPE_CHECKING:
+    from dithc.engine.comm import Group
 
 NO_ROWS: Rows = np.empty(0, np.int64)
 
@@ -38,7 +40,7 @@ class ImageSet:
     held_out: Rows = field(default_factory=lambda: NO_ROWS)
 
 
-def share(rows: Rows, *, batch: int, group: Group) -> Iterator[Rows]:
+def share(rows: Rows, *, batch: int, group: "Group") -> Iterator[Rows]:
     """Yield the parts of at most `batch` rows of this rank: consecutive parts, balanced to within one part.
 
     Parts begin at the same rows for any number of ranks. The parts of all ranks, in order of rank, are all rows.

@@ -8,7 +8,7 @@ from rasterio.transform import Affine
 
 from dithc.core.logging import user_error
 from dithc.data.file_checks import open_regular
-from dithc.data.grids import GeoTransform
+from dithc.data.geometry import GeoTransform
 
 AUX_GEOREFERENCE = (b"<SRS", b"<GeoTransform", b"<GCPList")
 AUX_NUMBERS = (b"<NoDataValue", b'"NODATA_VALUES"', b"<ColorInterp>Alpha", b"<Scale>", b"<Offset>")

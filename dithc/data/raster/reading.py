@@ -21,7 +21,7 @@ from rasterio.windows import Window
 
 from dithc.core.logging import UserError, get_logger, user_error
 from dithc.data.file_checks import check_memory, open_regular
-from dithc.data.grids import GeoTransform
+from dithc.data.geometry import GeoTransform
 from dithc.data.raster.companions import check_aux, companion, read_world
 from dithc.data.raster.jpeg2000_check import check_codestream
 from dithc.data.raster.labels import BandLabel, read_labels

@@ -13,7 +13,7 @@ import rasterio.shutil
 from rasterio.transform import Affine
 from rasterio.windows import Window
 
-from dithc.data.grids import GeoTransform
+from dithc.data.geometry import GeoTransform
 from dithc.data.raster.labels import BandLabel, write_labels
 from dithc.data.raster.reading import Driver, open_dataset, suppress_grid_warnings
 

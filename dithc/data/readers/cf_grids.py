@@ -12,7 +12,8 @@ import numpy as np
 import numpy.typing as npt
 import pyproj
 
-from dithc.data.grids import GeoTransform, pixel_sides_m
+from dithc.data.geometry import GeoTransform
+from dithc.data.grids import pixel_sides_m
 from dithc.data.readers.rasters import location_error
 from dithc.data.scene import Georeference, Reason, SceneRejectedError
 

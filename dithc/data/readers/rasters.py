@@ -8,7 +8,8 @@ from typing import Literal
 import numpy as np
 
 from dithc.core.logging import get_logger
-from dithc.data.grids import GeoTransform, pixel_sides_m
+from dithc.data.geometry import GeoTransform
+from dithc.data.grids import pixel_sides_m
 from dithc.data.npy_writer import read_npy
 from dithc.data.raster import BandLabel, RasterInfo, read_raster
 from dithc.data.scene import Array, Georeference, Reason, SceneRejectedError, find_invalid

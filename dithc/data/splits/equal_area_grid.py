@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from dithc.data.grids import ECCENTRICITY_2, SEMI_MAJOR_M, Floats
+from dithc.data.geometry import ECCENTRICITY_2, SEMI_MAJOR_M, Floats
 
 Ints = npt.NDArray[np.int64]
 

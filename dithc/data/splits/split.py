@@ -9,7 +9,7 @@ import numpy as np
 
 from dithc.config import datasets
 from dithc.core.logging import user_error
-from dithc.data.grids import Floats, GeoTransform, degrees
+from dithc.data.geometry import Floats, GeoTransform
 from dithc.data.splits.equal_area_grid import EarthGrid, Ints
 
 SPLITS = ("train", "val", "test")
@@ -94,6 +94,8 @@ class Splitter:
 
 def outline(y: Ints, x: Ints, *, size: int, crs: str, transform: GeoTransform) -> tuple[Floats, Floats]:
     """Return longitudes and latitudes (n, 9) of tile centers, corners and edge midpoints."""
+    from dithc.data.grids import degrees  # imports rasterio, which readers of tiles do not need
+
     a, b, c, d, e, f = transform
     places = [(0.5, 0.5), *((v, u) for v in (0.0, 0.5, 1.0) for u in (0.0, 0.5, 1.0) if (v, u) != (0.5, 0.5))]
     rows = y[:, np.newaxis] + size * np.array([v for v, _ in places])  # (n, 9)

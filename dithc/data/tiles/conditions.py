@@ -12,7 +12,6 @@ import numpy as np
 import numpy.typing as npt
 
 from dithc.config import datasets
-from dithc.data.grids import degrees
 from dithc.data.parquet import Kind
 from dithc.data.splits import Ints
 from dithc.data.tiles.condition_maps import CLOUD, MODEL, PARAMETERS, Condition, apply_map
@@ -144,6 +143,8 @@ class Conditions:
         return table | {"scene_id": [names[scene] for scene in scenes], "y": y.tolist(), "x": x.tolist()}
 
     def _centers(self, scenes: list[int], y: Ints, x: Ints) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+        from dithc.data.grids import degrees  # imports rasterio, which images without coordinates do not need
+
         transforms = [self._source["transform"][scene] for scene in scenes]
         systems = [self._source["crs"][scene] for scene in scenes]
         a, b, c, d, e, f = np.array([transform or [np.nan] * 6 for transform in transforms]).T  # (N,) each

@@ -8,19 +8,21 @@ Legend: n images, C bands, H, W image; L classes, V stored values, I indices, R 
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dithc.core.logging import progress
 from dithc.data import products
-from dithc.engine.comm import Group
 from dithc.evaluate.image_set import share
 from dithc.evaluate.memorization import Rows, evenly
 from dithc.evaluate.pixels.band_roles import INDICES, index_bands
 from dithc.evaluate.pixels.pixel_file import BINS, FILE, PixelStatistics, is_of, write
 from dithc.evaluate.pixels.spectra import radial_power
+
+if TYPE_CHECKING:
+    from dithc.engine.comm import Group
 
 BATCH = 16  # images read together: 100 MB of floating-point numbers with 13 bands and 256 pixels
 Array = NDArray[Any]
@@ -33,7 +35,7 @@ def measure_pixels(
     *,
     bands: products.Bands,
     set_hash: str,
-    group: Group,
+    group: "Group",
 ) -> None:
     """Write pixel statistics of a set of images to `pixels.npz`, unless it exists for this `set_hash`.
 

@@ -161,6 +161,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # busy process takes 20 times longer. 10,000 spins (tens of microseconds) have no measurable cost on dedicated
     # cores.
     os.environ.setdefault("GOMP_SPINCOUNT", "10000")
+    # Otherwise pydantic reads the metadata of every installed package to find its plugins: 400 file operations per job.
+    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     setup_logging(level=getattr(logging, os.environ.get("DITHC_LOG_LEVEL", "INFO").upper(), logging.INFO))
     starting.choose_folders()
     openmp.report()

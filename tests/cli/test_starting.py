@@ -43,6 +43,28 @@ show.run, show.add_arguments = run, lambda parser: None
 sys.exit(cli.main())
 """
 
+IMPORTS = """
+import sys
+from dithc import cli
+none, config = "missing.json", ["--config", "missing.json", "--out", "out/manifest.json"]
+libraries = {"torch", "numpy", "pandas", "xarray", "pyarrow", "PIL", "rasterio", "scipy", "matplotlib", "lxml", "pyproj"}
+stages = [
+    ([["status", none], ["verify", none], ["show", none], ["run", "--configfile", none, "--", "-n"]], set()),
+    ([["fid", *config, "--evaluation", "e", "--real", none, "--generated", none]], {"numpy", "pyarrow"}),
+    ([["tiles", *config, "--dataset", "d", "--scenes", none], ["ingest", *config, "--dataset", "d", "--inputs", none]], {"PIL"}),
+    ([["synthesize", *config, "--dataset", "d"]], {"rasterio", "scipy"}),
+    ([["report", *config, "--manifests", none]], {"matplotlib"}),
+]
+allowed = set()
+import dithc.workflow.workflow
+for commands, needed in stages:
+    allowed |= needed
+    for command in commands:
+        assert cli.main(command) == 2, command  # the configuration is missing
+        assert not libraries & set(sys.modules) - allowed, (command, libraries & set(sys.modules) - allowed)
+"""
+"""Commands in order of the libraries that they need; each imports them before it opens its inputs."""
+
 
 def python(*args: str | bytes, cwd: Path, **settings: object) -> subprocess.CompletedProcess[str]:
     done = subprocess.run([sys.executable, *args], cwd=cwd, capture_output=True, timeout=120, check=False, **settings)  # type: ignore[call-overload]
@@ -51,6 +73,11 @@ def python(*args: str | bytes, cwd: Path, **settings: object) -> subprocess.Comp
 
 def is_user_error(text: str) -> bool:
     return "Traceback" not in text and all(text.count(key) == 1 for key in ("got:", "expected:", "fix:"))
+
+
+def test_commands_import_only_the_libraries_they_need(tmp_path: Path) -> None:
+    done = python("-c", IMPORTS, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.fixture(scope="module")

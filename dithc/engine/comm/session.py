@@ -8,12 +8,10 @@ from functools import partial
 
 from dithc.core import openmp
 from dithc.core.logging import get_logger, user_error
-from dithc.engine import native
 from dithc.engine.comm.environment import EXPECTED_RANKS_VARIABLE
 from dithc.engine.comm.group import Group, connect_ranks
 from dithc.engine.comm.settings import CommConfig
 from dithc.engine.hardware import Machine, RankPlan, affinity, discover_machine, plan_cores
-from dithc.engine.native import instruction_sets, loading
 
 THREADS_VARIABLE = "OMP_NUM_THREADS"
 MAX_THREADS = 4096  # limit of a kernel context
@@ -90,6 +88,9 @@ def _agree_on_kernels(group: Group) -> None:
 
     Kernels of different sets round differently, and ranks compare and exchange results that must have equal bits.
     """
+    from dithc.engine import native  # with torch, which launchers need not import
+    from dithc.engine.native import instruction_sets, loading
+
     if group.rank == 0:
         instruction_sets.check_rates()
     supported = group.gather_objects(loading.supported_isas())

@@ -39,7 +39,8 @@ def test_result_contains_flop_rates_machine_versions_and_settings(tmp_path, caps
     assert row["first_loss"] == pytest.approx(1.0, abs=0.3)
     assert result["settings"]["overrides"] == TINY
     assert result["machine"]["cores"]
-    assert {"dithc", "python", "torch"} <= set(result["versions"])
+    assert {"dithc", "python", "torch", "onednn"} <= set(result["versions"])
+    assert result["best_peer"] == "eager"
     assert result["ceilings"]["gemm_gflop_per_second"] > 0
     assert result["memory"]["peak_rss_bytes"] > 0
     assert "eager" in capsys.readouterr().out
@@ -79,6 +80,15 @@ def test_dithc_and_numba_steps_match_the_eager_loss(name, dtype):
         assert rows["eager"]["speedup_of_dithc"]["median"] > 0
         assert rows["eager"]["share_of_peak"]["median"] > 0
         assert "FMA" in summary(result).text()
+
+
+def test_medium_precision_is_a_peer_of_fp32_only_and_never_the_fastest_in_the_same_precision():
+    precision = torch.get_float32_matmul_precision()
+    result = bench_step(StepSettings(overrides=TINY, batch=2, compare=("medium",), warmup=1, rounds=1))
+    assert {row["name"]: row["status"] for row in result["variants"]}["medium"] == "ok"
+    assert result["best_peer"] is None
+    assert torch.get_float32_matmul_precision() == precision
+    assert step_variants.VARIANTS["medium"].skip_reason("bf16")
 
 
 @pytest.mark.slow

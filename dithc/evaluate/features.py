@@ -3,7 +3,7 @@
 Ranks share the images of a shard; rank 0 writes it. Groups of images do not depend on the number of ranks, so that
 features are identical.
 
-Legend: n, N batch, H height, W width, d features.
+Legend: n images, d features.
 """
 
 import time
@@ -11,7 +11,6 @@ from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
-import torch
 
 from dithc.core.artifacts import atomic_write, outputs, summaries
 from dithc.core.integrity import dump_checksummed
@@ -19,22 +18,18 @@ from dithc.core.logging import get_logger, progress, user_error
 from dithc.engine.comm import Group
 from dithc.evaluate.extractors import Extractor
 from dithc.evaluate.image_set import ImageSet, share
-from dithc.evaluate.memorization import evenly
+from dithc.evaluate.memorization import thumbnails
 from dithc.evaluate.shards import (
     INDEX_FILE,
-    NUM_VIEWS,
     STATISTICS_FILE,
-    TURNED_FILES,
     ShardPlan,
     blocks,
     clipped_share,
     fault,
-    turned_identity,
-    write_array,
     write_index,
+    write_shard,
 )
 from dithc.evaluate.statistics import Statistics
-from dithc.latents import apply_view
 
 IDS_FILE = "images.json"  # the identity of each image in the order of the features
 log = get_logger(__name__)
@@ -49,7 +44,6 @@ def extract_features(
     group: Group = SINGLE_RANK,
     batch: int = 64,
     shard_size: int = 4096,
-    turned: bool = False,
 ) -> summaries.FeaturesSummary:
     """Extract the features of a set of images into shards and statistics; return values for a manifest on every rank.
 
@@ -57,9 +51,8 @@ def extract_features(
     network in fixed groups, so that interruptions and several ranks do not change the bytes.
 
     Args:
-        out_folder: Receives `shard-00000.npy` float32 (n, d), sidecars, `stats.npz`, `images.json`, and last
-            `features.json`.
-        turned: Whether to write `dihedral.npy`, the other orientations of at most 2,048 held-out images, to search copies.
+        out_folder: Receives `shard-00000.npy` float32 (n, d), `thumbnails-00000.npy`, sidecars, `stats.npz`,
+            `images.json`, and last `features.json`.
 
     Raises:
         UserError: There are fewer than two images, or images are invalid.
@@ -81,7 +74,6 @@ def extract_features(
     )
     missing = group.broadcast_object(_plan_shards(plan) if group.rank == 0 else None)
     _extract_shards(images, extractor, plan, shards=missing, batch=batch, group=group)
-    num_turned = _extract_turned(images, extractor, plan, is_requested=turned, batch=batch, group=group)
     if group.rank == 0:
         _finish_folder(images, plan)
     group.barrier()
@@ -95,7 +87,6 @@ def extract_features(
         "extracted": extracted,
         "reused": plan.total - extracted,
         "shards": plan.num_shards,
-        "dihedral_images": num_turned,
         "clipped_fraction": clipped_share(plan),
         "ranks": group.size,
         "num_features": plan.num_features,
@@ -108,12 +99,12 @@ def extract_features(
 def _plan_shards(plan: ShardPlan) -> list[int]:
     """List the files in the marker of the folder and return the shards to extract; log why a shard is not reused."""
     shards = range(plan.num_shards)
-    names = (INDEX_FILE, STATISTICS_FILE, IDS_FILE, *TURNED_FILES)
+    names = (INDEX_FILE, STATISTICS_FILE, IDS_FILE)
     files = [*(path for shard in shards for path in plan.files(shard)), *(plan.folder / name for name in names)]
     outputs.OutputFolder(plan.folder).plan(files)
     missing = []
     for shard in shards:
-        reason = fault(plan.array(shard), plan.identity(shard))
+        reason = fault(plan, shard)
         if reason is None:
             continue
         missing.append(shard)
@@ -133,52 +124,30 @@ def _extract_shards(
     with progress(total=total, label=label, unit="image", quiet=group.rank > 0 or not shards) as bar:
         for shard in shards:
             rows = shard * plan.shard_size + np.arange(plan.rows(shard))
-            features, clipped = [np.empty((0, plan.num_features), np.float32)], np.zeros(2, np.int64)
+            features, small, clipped = [np.empty((0, plan.num_features), np.float32)], [], np.zeros(2, np.int64)
             for part in share(rows, batch=batch, group=group):
                 rgb, beyond_range = images.read(part)
                 features.append(extractor(rgb))
+                small.append(thumbnails(rgb))
                 clipped += beyond_range
                 bar.update(len(part))
-            gathered = group.gather_objects((np.concatenate(features), clipped))
+            gathered = group.gather_objects((np.concatenate(features), small, clipped))
             if group.rank == 0:
-                counts = np.sum([count for _, count in gathered], axis=0).tolist()
-                array = np.concatenate([part for part, _ in gathered])
-                write_array(plan.array(shard), array, plan.identity(shard), clipped=counts)
+                write_shard(
+                    plan,
+                    shard,
+                    features=np.concatenate([part for part, _, _ in gathered]),
+                    thumbnails=np.concatenate([part for _, parts, _ in gathered for part in parts]),
+                    clipped=np.sum([count for _, _, count in gathered], axis=0).tolist(),
+                )
                 bar.update(len(rows) - sum(map(len, features)))
-
-
-def _extract_turned(
-    images: ImageSet, extractor: Extractor, plan: ShardPlan, *, is_requested: bool, batch: int, group: Group
-) -> int:
-    """Extract some images in the other orientations; return their number."""
-    queries = evenly(images.held_out if is_requested else images.held_out[:0])
-    array, sidecar = (plan.folder / name for name in TURNED_FILES)
-    if not len(queries):
-        if group.rank == 0:
-            sidecar.unlink(missing_ok=True)
-            array.unlink(missing_ok=True)
-        return 0
-    identity = turned_identity(plan.origin, queries)
-    if group.broadcast_object(group.rank == 0 and fault(array, identity) is None):
-        return len(queries)
-    features = [np.empty((NUM_VIEWS, 0, plan.num_features), np.float32)]
-    label = f"turned features {extractor.kind}"
-    with progress(total=len(queries), label=label, unit="image", quiet=group.rank > 0) as bar:
-        for rows in share(queries, batch=batch, group=group):
-            rgb = torch.tensor(images.read(rows)[0])
-            features.append(np.stack([extractor(apply_view(rgb, view + 1).numpy()) for view in range(NUM_VIEWS)]))
-            bar.update(len(rows))
-        gathered = group.gather_objects(np.concatenate(features, axis=1))
-        bar.update(len(queries) - sum(part.shape[1] for part in features))
-    if group.rank == 0:
-        write_array(array, np.concatenate(gathered, axis=1), identity)
-    return len(queries)
 
 
 def _finish_folder(images: ImageSet, plan: ShardPlan) -> None:
     """Write the files about all shards; the index, written last, marks the folder as complete."""
     paths = [path for shard in range(plan.num_shards) for path in plan.files(shard)]
-    outputs.OutputFolder(plan.folder).prune(paths, prefix="shard-")
+    for prefix in ("shard-", "thumbnails-"):
+        outputs.OutputFolder(plan.folder).prune(paths, prefix=prefix)
     statistics = Statistics(plan.num_features, origin=plan.origin)
     for block in blocks(plan):
         statistics.update(block)

@@ -4,7 +4,7 @@ Legend: n images of all, C bands, H, W image.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,8 +15,6 @@ from dithc.evaluate.shards import Clipped
 
 if TYPE_CHECKING:
     from dithc.engine.comm import Group
-
-NO_ROWS: Rows = np.empty(0, np.int64)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,7 +27,6 @@ class ImageSet:
         rendering_digest: name or hash of the fixed rendering to uint8; sets with different ones are not compared.
         read: function from numbers to uint8 RGB images (n, 3, H, W) for a network, and the counts of clipped pixels.
         ids: identity of each image: the name of a real tile, or the seed number of a generated image.
-        held_out: ascending numbers of held-out images.
     """
 
     total: int
@@ -37,7 +34,6 @@ class ImageSet:
     rendering_digest: str
     read: Callable[[Rows], tuple[NDArray[np.uint8], Clipped]]
     ids: Sequence[Any] = ()
-    held_out: Rows = field(default_factory=lambda: NO_ROWS)
 
 
 def share(rows: Rows, *, batch: int, group: "Group") -> Iterator[Rows]:

@@ -21,7 +21,7 @@ from dithc.evaluate.distances import (
 )
 from dithc.evaluate.memorization import Blocks, copied_share, evenly, take
 from dithc.evaluate.pixels import multispectral, pixel_file
-from dithc.evaluate.shards import STATISTICS_FILE, blocks, clipped_share, read_plan, read_turned
+from dithc.evaluate.shards import STATISTICS_FILE, blocks, clipped_share, read_plan, thumbnail_blocks
 from dithc.evaluate.statistics import FeatureOrigin, Statistics
 
 log = get_logger(__name__)
@@ -29,7 +29,6 @@ log = get_logger(__name__)
 COPIES = ("memorized_fraction", "memorized_fraction_val", "memorized_n")
 ORIGIN_KEYS = ("extractor", "kind", "sha256", "resize", "rendering_digest", "comparable_to_published", "note")
 TRIPLET_KEYS = ("fid", "kid", "kid_interval", "floor", "floor_at_n", "clipped_real", "clipped_generated")
-NOT_TURNED = "copies were not searched: features of turned images are missing; rerun the features stage with --dihedral"
 MIN_FLOOR_IMAGES = 4  # images; each half needs a covariance
 PUBLISHED_N = 10_000  # images per set in the published scores; FID falls as n grows
 NEIGHBOR_METRICS = {"precision-recall": ("precision", "recall"), "density-coverage": ("density", "coverage")}
@@ -47,6 +46,7 @@ class FeatureSet(NamedTuple):
     folder: Path
     statistics: Statistics
     blocks: Blocks
+    thumbnails: Blocks
     clipped: float | None
 
     @property
@@ -93,7 +93,6 @@ def compare_features(
     warnings = _warnings(real, generated)
     if is_train is not None and is_train.sum() >= 2:
         copies |= _copies(real, generated, is_train=is_train)
-        warnings += [NOT_TURNED] if copies["memorized_fraction"] is None else []
     extras = _optional(real, generated, metrics=metrics, fid=score)
     if triplets:
         extras["triplets"] = {name: _triplet(path_to_real / name, path_to_generated / name, seed) for name in triplets}
@@ -153,7 +152,7 @@ def _triplet(real: Path, generated: Path, seed: int) -> dict[str, object]:
 
 
 def _copies(real: FeatureSet, generated: FeatureSet, *, is_train: NDArray[np.bool_]) -> dict[str, object]:
-    """Return the shares of copies and their sample sizes; empty if features of turned images are missing."""
+    """Return the shares of copies and their sample sizes."""
     if len(is_train) != real.n:
         raise user_error(
             "the real features belong to other tiles",
@@ -161,17 +160,11 @@ def _copies(real: FeatureSet, generated: FeatureSet, *, is_train: NDArray[np.boo
             expected=f"features of the {len(is_train)} tiles of the split",
             fix="rerun the features stage",
         )
-    queries = [(generated, evenly(np.arange(generated.n)))]
+    queries = [take(generated.thumbnails, evenly(np.arange(generated.n)))]
     if not all(is_train):
-        queries.append((real, evenly(np.flatnonzero(~is_train))))
-    shares = []
-    for features, rows in queries:
-        rotated = read_turned(features.folder, origin=features.origin, rows=rows)
-        if rotated is None:
-            return {}
-        shares.append(copied_share([take(features.blocks, rows), *rotated], real.blocks, is_train))
-    share, baseline = (*shares, None)[:2]
-    return dict(zip(COPIES, (share, baseline, [len(rows) for _, rows in queries]), strict=True))
+        queries.append(take(real.thumbnails, evenly(np.flatnonzero(~is_train))))
+    share, baseline = (*(copied_share(images, real.thumbnails, is_train) for images in queries), None)[:2]
+    return dict(zip(COPIES, (share, baseline, [len(images) for images in queries]), strict=True))
 
 
 def _read_features(path: Path) -> FeatureSet:
@@ -185,7 +178,7 @@ def _read_features(path: Path) -> FeatureSet:
             expected=f"n = {plan.total}, set {plan.origin.set_hash!r}",
             fix="rerun the features stage",
         )
-    return FeatureSet(path, statistics, blocks(plan), clipped_share(plan))
+    return FeatureSet(path, statistics, blocks(plan), thumbnail_blocks(plan), clipped_share(plan))
 
 
 def _warnings(real: FeatureSet, generated: FeatureSet) -> list[str]:

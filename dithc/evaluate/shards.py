@@ -1,8 +1,7 @@
 """Feature shards on disk: written atomically, described by a sidecar written afterwards, verified before reuse.
 
-A folder contains `shard-00000.npy` (float32 (n, d)) with its sidecar `shard-00000.json`, `stats.npz`, and
-`features.json`, which is written last. To search copies, `dihedral.npy` (float32 (7, n, d)) with its sidecar has the
-features of some images in the other 7 orientations.
+A folder contains `shard-00000.npy` (float32 (n, d)), `thumbnails-00000.npy` (float32 (n, C, S, S), to search copies) and
+their sidecar `shard-00000.json`, `stats.npz`, and `features.json`, which is written last.
 """
 
 import json
@@ -17,16 +16,14 @@ from numpy.typing import NDArray
 from dithc.core.artifacts import Manifest, atomic_replace, atomic_write, sha256_file
 from dithc.core.integrity import dump_checksummed, parse_json, read_document
 from dithc.core.logging import user_error
-from dithc.evaluate.memorization import Rows
 from dithc.evaluate.statistics import FeatureOrigin
 
 INDEX_FILE = "features.json"
 STATISTICS_FILE = "stats.npz"
-TURNED_FILES = ("dihedral.npy", "dihedral.json")
-NUM_VIEWS = 7
 ORIGIN_KEYS = ("sha256", "resize", "set_hash", "rendering_digest")
+HASH_KEYS = ("file_sha256", "thumbnails_sha256")
 SIZES = ("total", "shard_size", "num_features")
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 Clipped = tuple[int, int]
 """Number of pixels with a band beyond the ends of the stretch to uint8, and number of all pixels."""
 
@@ -52,14 +49,17 @@ class ShardPlan:
     def array(self, shard: int) -> Path:
         return self.folder / f"shard-{shard:05d}.npy"
 
+    def thumbnails(self, shard: int) -> Path:
+        return self.folder / f"thumbnails-{shard:05d}.npy"
+
     def sidecar(self, shard: int) -> Path:
         return self.array(shard).with_suffix(".json")
 
-    def files(self, shard: int) -> tuple[Path, Path]:
-        return self.array(shard), self.sidecar(shard)
+    def files(self, shard: int) -> tuple[Path, Path, Path]:
+        return self.array(shard), self.thumbnails(shard), self.sidecar(shard)
 
     def identity(self, shard: int) -> dict[str, Any]:
-        """Return the sidecar content of a valid shard, except the hash of the bytes."""
+        """Return the sidecar content of a valid shard, except the hashes of the bytes."""
         return {
             "schema": SCHEMA_VERSION,
             "first": shard * self.shard_size,
@@ -69,33 +69,35 @@ class ShardPlan:
         }
 
 
-def turned_identity(origin: FeatureOrigin, rows: Rows) -> dict[str, Any]:
-    """Return the sidecar content of valid turned features of these images, except the hash of the bytes."""
-    return {"rows": rows.tolist(), **{name: getattr(origin, name) for name in ORIGIN_KEYS}}
-
-
-def write_array(array: Path, features: NDArray[np.float32], identity: dict[str, Any], **more: Any) -> None:
-    """Write an array, then its sidecar."""
-    sidecar = array.with_suffix(".json")
+def write_shard(
+    plan: ShardPlan, shard: int, *, features: NDArray[np.float32], thumbnails: NDArray[np.float32], clipped: Clipped
+) -> None:
+    """Write the arrays of a shard, then their sidecar."""
+    *paths, sidecar = plan.files(shard)
     sidecar.unlink(missing_ok=True)
-    with atomic_replace(array) as temporary, temporary.open("wb") as file:
-        np.save(file, features)
-    atomic_write(sidecar, dump_checksummed({**identity, "file_sha256": sha256_file(array), **more}))
+    for path, array in zip(paths, (features, thumbnails), strict=True):
+        with atomic_replace(path) as temporary, temporary.open("wb") as file:
+            np.save(file, array)
+    hashes = dict(zip(HASH_KEYS, map(sha256_file, paths), strict=True))
+    atomic_write(sidecar, dump_checksummed({**plan.identity(shard), **hashes, "clipped": clipped}))
 
 
-def fault(array: Path, identity: dict[str, Any]) -> str | None:
-    """Return the reason why an array is unusable; None if it is valid."""
-    sidecar = array.with_suffix(".json")
-    if not sidecar.exists() or not array.exists():
-        return "it does not exist" if not array.exists() else "it has no sidecar: writing was interrupted"
+def fault(plan: ShardPlan, shard: int) -> str | None:
+    """Return the reason why a shard is unusable; None if it is valid."""
+    *paths, sidecar = plan.files(shard)
+    for path in paths:
+        if not path.exists():
+            return f"{path.name} does not exist"
+    if not sidecar.exists():
+        return "it has no sidecar: writing was interrupted"
     try:
         content = read_document(sidecar)
     except ValueError:
         return "its sidecar is damaged"
-    for name, expected in identity.items():
+    for name, expected in plan.identity(shard).items():
         if content.get(name) != expected:
             return f"its {name} is {content.get(name)!r}, expected {expected!r}"
-    if content.get("file_sha256") != sha256_file(array):
+    if [content.get(name) for name in HASH_KEYS] != [sha256_file(path) for path in paths]:
         return "its bytes do not match the sha256 of its sidecar"
     return None
 
@@ -131,7 +133,7 @@ def read_plan(folder: Path) -> ShardPlan:
             fix=fix,
         ) from error
     for shard in range(plan.num_shards):
-        if reason := fault(plan.array(shard), plan.identity(shard)):
+        if reason := fault(plan, shard):
             raise user_error(
                 f"feature shard {plan.array(shard)} cannot be used",
                 got=reason,
@@ -146,20 +148,6 @@ def blocks(plan: ShardPlan) -> Sequence[NDArray[np.float32]]:
     return [np.load(plan.array(shard), mmap_mode="r") for shard in range(plan.num_shards)]
 
 
-def read_turned(folder: Path, *, origin: FeatureOrigin, rows: Rows) -> NDArray[np.float32] | None:
-    """Map the features (7, n, d) of images `rows`; None if they do not exist."""
-    array = folder / TURNED_FILES[0]
-    paths = [path for name in TURNED_FILES if (path := folder / name).exists()]
-    if not paths:
-        return None
-    for path in paths:
-        Manifest.verified(path)
-    if fault(array, turned_identity(origin, rows)):
-        raise user_error(
-            f"{array} cannot be used",
-            got="damaged features, or features of other images",
-            expected=f"{len(rows)} images of the set in this folder, each in {NUM_VIEWS} orientations",
-            fix="rerun the features stage",
-        )
-    features: NDArray[np.float32] = np.load(array, mmap_mode="r")
-    return features
+def thumbnail_blocks(plan: ShardPlan) -> Sequence[NDArray[np.float32]]:
+    """Return the thumbnails as memory-mapped arrays (n, C, S, S), in order."""
+    return [np.load(plan.thumbnails(shard), mmap_mode="r") for shard in range(plan.num_shards)]

@@ -65,8 +65,7 @@ class ExperimentGraph:
         """Return options of `dithc features` for a set, of an evaluation or a shared real set."""
         evaluations = self.experiment.evaluations
         matching = [evaluation for name, evaluation in evaluations.items() if features in (name, self.real_set(name))]
-        options = ["--dihedral"] if any(evaluation.needs_copy_search for evaluation in matching) else []
-        options += ["--pixel-statistics"] if any(evaluation.needs_pixel_statistics for evaluation in matching) else []
+        options = ["--pixel-statistics"] if any(evaluation.needs_pixel_statistics for evaluation in matching) else []
         triplets = dict.fromkeys(name for evaluation in matching for name in evaluation.triplet_names)
         return " ".join([*options, *(f"--band-triplet {name}" for name in triplets)])
 

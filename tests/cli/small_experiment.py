@@ -46,7 +46,7 @@ class SmallExperiment:
 
     def features(self, *arguments: str, out: str) -> list[str]:
         """Return the arguments of `dithc features` with the trained extractor."""
-        extractor = ("--extractor", "own", "--extractor-manifest", self.manifest("extractor"), "--dihedral")
+        extractor = ("--extractor", "own", "--extractor-manifest", self.manifest("extractor"))
         return self.line("features", *extractor, *arguments, out=out)
 
     def run(self, *names: str) -> None:

@@ -39,8 +39,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--num-images", default="all", metavar="N", help="number of real tiles, drawn by the seed (all)"
     )
-    turned = "also of up to 2,048 rotated and mirrored images (held-out tiles only), for the search for copies"
-    parser.add_argument("--dihedral", action="store_true", help=turned)
     triplet = "also of three other bands as red, green, blue, each from low to high: B12+B11+B04; may be repeated"
     parser.add_argument("--band-triplet", action="append", default=[], metavar="R+G+B", help=triplet)
     parser.add_argument(
@@ -77,7 +75,7 @@ def _extract(args: argparse.Namespace, experiment: "ExperimentConfig", group: "G
     folder = record.folder
     if group.rank == 0:
         record.claim()
-    numbers = extract_features(source.shown(), extractor, folder, group=group, batch=BATCH, turned=args.dihedral)
+    numbers = extract_features(source.shown(), extractor, folder, group=group, batch=BATCH)
     for triplet in args.band_triplet:
         extract_features(source.shown(triplet), extractor, folder / triplet, group=group, batch=BATCH)
     if pixels is not None:
@@ -91,10 +89,10 @@ def _extract(args: argparse.Namespace, experiment: "ExperimentConfig", group: "G
 
 
 def _files(record: CommandRecord, numbers: "summaries.FeaturesSummary", args: argparse.Namespace) -> list[Path]:
-    shards = [f"shard-{number:05d}.{suffix}" for number in range(numbers["shards"]) for suffix in ("npy", "json")]
-    names = [*shards, "stats.npz", "features.json", "images.json"]
+    formats = ("shard-{:05d}.npy", "thumbnails-{:05d}.npy", "shard-{:05d}.json")
+    names = [name.format(number) for number in range(numbers["shards"]) for name in formats]
+    names += ["stats.npz", "features.json", "images.json"]
     names = [f"{part}{name}" for part in ("", *(f"{triplet}/" for triplet in args.band_triplet)) for name in names]
-    names += ["dihedral.npy", "dihedral.json"] if numbers["dihedral_images"] else []
     names += ["pixels.npz"] if args.pixel_statistics else []
     return [record.folder / name for name in names]
 

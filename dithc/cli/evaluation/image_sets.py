@@ -133,7 +133,6 @@ def _of_tiles(path: Path, manifest: Manifest, args: argparse.Namespace, experime
         rendering_digest=display,
         read=pixels.levels,
         ids=[ids[row] for row in rows],
-        held_out=np.flatnonzero(~np.isin(rows, tiles.rows("train"))),
     )
     return ImageSource(path=path, manifest=manifest, displayed=displayed, pixels=pixels)
 
@@ -172,7 +171,6 @@ def _of_samples(path: Path, manifest: Manifest, experiment: ExperimentConfig) ->
         rendering_digest=display,
         read=read,
         ids=[{"seed": manifest.summary.get("seed"), "image": number} for number in range(total)],
-        held_out=np.arange(total),
     )
     return ImageSource(path=path, manifest=manifest, displayed=displayed, pixels=pixels, reason=reason)
 

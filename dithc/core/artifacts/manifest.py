@@ -21,8 +21,7 @@ from dithc.core.logging import user_error
 
 HASH_THREADS = 4
 TIMED = "shard-*.json"  # records of sampling shards, which contain times
-# Images, descriptions, features of rotated images and columns of a table.
-UNCOUNTED = (".png", ".json", "dihedral.npy", ".column.npy")
+UNCOUNTED = (".png", ".json", ".column.npy")  # images, descriptions and columns of a table
 PROVENANCE_SUFFIX = ".provenance.json"  # of the hidden document with code, host and times, which do not affect results
 PROVENANCE_KEYS = ("code", "host", "wall_seconds", "created_at")
 TIME = "%Y-%m-%dT%H:%M:%SZ"

@@ -198,7 +198,6 @@ class FeaturesSummary(_Compared, total=False):
     extracted: Count
     reused: Count
     shards: Count
-    dihedral_images: Count
     clipped_fraction: float | None
     ranks: Count
     set_hash: str

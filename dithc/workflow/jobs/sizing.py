@@ -25,7 +25,8 @@ TORCH_MB, PLAIN_MB = 800, 400
 KEPT_CONVOLUTION, SD_WIDTH = 12, 128
 VALIDATION_PASSES = 256 * 8  # forward passes of one image: at most 256 tiles, each at 8 diffusion times
 NEIGHBOR_METRICS = {"precision-recall", "density-coverage"}
-COPY_QUERIES, MAX_FEATURES = 2 * 2048, 2048  # maximum images in the search for nearest tiles, and features per image
+MAX_FEATURES = 2048  # per image
+COPY_QUERIES, COPY_FLOPS = 2 * 2048, 22e3  # images in the search for copies, and operations for each and a tile
 # Bytes per pixel of the 10 m grid of a Sentinel-2 product: half of the memory of a process that reads band by band.
 READING_BYTES = {"sentinel2": 5, "sentinel2-stac": 8}
 SAMPLED_SHARD = 64  # images that `dithc sample` buffers before it writes them
@@ -310,10 +311,9 @@ def _features(experiment: ExperimentConfig, name: str, _: int) -> tuple[float, f
     images = max((item.num_images for item in evaluations), default=0)
     total_mb = sum(_scene_mb(experiment, item)[1] for item in experiment.datasets)
     tiles = _all_tiles(experiment)
-    rotated = 7 * COPY_QUERIES // 2 if any(item.needs_copy_search for item in evaluations) else 0
     flops = 12e9 if experiment.extractors[name].kind in ("inception", "torchscript") else 1e9
     passes = 1 + max((len(item.band_triplets) + item.needs_pixel_statistics for item in evaluations), default=0)
-    return 2 * TORCH_MB + 600, flops * (passes * max(images, tiles) + rotated) / CONVOLUTION_SHARE, passes * total_mb
+    return 2 * TORCH_MB + 600, flops * passes * max(images, tiles) / CONVOLUTION_SHARE, passes * total_mb
 
 
 def _all_tiles(experiment: ExperimentConfig) -> float:
@@ -322,8 +322,8 @@ def _all_tiles(experiment: ExperimentConfig) -> float:
 
 
 def _fid(experiment: ExperimentConfig, name: str, ranks: int) -> tuple[float, float, float]:
-    """Needs of scores: matrices of 2,048 features, 32 MB each, for the distance and the search for copies in 8 orientations."""
-    flops = 8 * 2 * COPY_QUERIES * MAX_FEATURES * _all_tiles(experiment) / CONVOLUTION_SHARE  # in float64
+    """Needs of scores: matrices of 2,048 features, 32 MB each, for the distance, and the search for copies."""
+    flops = COPY_QUERIES * COPY_FLOPS * _all_tiles(experiment) / CONVOLUTION_SHARE  # in float64
     searching = [item.num_images for item in experiment.evaluations.values() if NEIGHBOR_METRICS & set(item.metrics)]
     if searching:  # all pairs
         flops += 2 * MAX_FEATURES * (_all_tiles(experiment) + max(searching)) ** 2 / CONVOLUTION_SHARE

@@ -42,7 +42,7 @@ def kernels(machine: Machine, _: Path) -> list[CheckResult]:
     reason, fix = native.load_library().reason, ""
     extensions = ", ".join(flag for flag in ARM_EXTENSIONS if flag in machine.flags)
     of_cpu = f" (the CPU has {extensions})" if extensions else ""
-    text = f"instruction set {choice.describe()}{of_cpu}; {counts} (details: --verbose)"
+    text = f"instruction set {choice.isa}{of_cpu}, {choice.describe()}; {counts} (details: --verbose)"
     if native.library() is None:
         text = f"C kernels are unavailable: {reason}; {counts}"
         fix = "remove that cause, then reinstall the package (make install); until then operators are slower"

@@ -55,8 +55,8 @@ class IsaChoice(NamedTuple):
     rates: Rates = {}
 
     def describe(self) -> str:
-        """Return the set, the reason and the rates."""
-        texts = [f"{self.isa}, {self.reason}"]
+        """Return the reason and the rates."""
+        texts = [self.reason]
         for dtype, by_isa in self.rates.items():
             chosen = _serving(self.isa, dtype)
             others = ", ".join(f"{isa} {rate:,.0f}" for isa, rate in by_isa.items() if isa != chosen)
@@ -263,7 +263,7 @@ def _described(isa: str, by_threads: Mapping[str, Rates]) -> IsaChoice:
     threads = str(torch.get_num_threads())
     rates = by_threads[threads if threads in by_threads else max(by_threads, key=int)]
     choice = IsaChoice(isa, "the fastest by measurement", rates)
-    log.info("kernels: instruction set %s", choice.describe())
+    log.info("kernels: instruction set %s, %s", isa, choice.describe())
     return choice
 
 

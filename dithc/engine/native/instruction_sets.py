@@ -35,8 +35,8 @@ log = get_logger(__name__)
 CANDIDATES = ("avx512", "avx512bf16", "amx", "amxfp32", "sve", "svebf16", "sme")
 """Sets whose order of speed depends on the machine. Lower sets of a family are slower on every CPU with one of these."""
 FORMAT = 1
-ROWS_PER_THREAD, MAX_ROWS, WIDTH, FEATURES = 512, 8192, 384, 1536  # an MLP layer of DiT-S
-ROUNDS, CHECK_ROUNDS = 7, 3
+ROWS_PER_THREAD, MAX_ROWS, WIDTH, FEATURES = 2048, 8192, 384, 1536  # an MLP layer of DiT-S
+ROUNDS, CHECK_ROUNDS = 5, 3
 MOVED = 0.3
 """Relative change of a rate of the chosen kernels after which all candidates are measured again."""
 GAIN = 0.1

@@ -16,14 +16,16 @@ HC_INLINE const void *at(const void *array, int64_t index, int dtype) HC_STREAMI
 }
 
 HC_INLINE hc_vf finish(const epilogue_row *row, int64_t j, int64_t n, hc_vf v) HC_STREAMING_OK {
+    const int rounds = row->type == HC_BF16;
     if (row->out_before) {
         hc_store_as_n(row->out_before, j, n, row->before_type, v);
     }
     if (row->gelu) {
-        v = hc_gelu(v);
+        v = rounds ? hc_gelu_coarse(v) : hc_gelu(v);
     }
     if (row->gelu_gradient_at) {
-        v = hc_mul(v, hc_gelu_gradient(hc_load_as_n(row->gelu_gradient_at, j, n, row->type)));
+        const hc_vf x = hc_load_as_n(row->gelu_gradient_at, j, n, row->type);
+        v = hc_mul(v, rounds ? hc_gelu_gradient_coarse(x) : hc_gelu_gradient(x));
     }
     if (row->gate) {
         v = hc_mul(v, hc_load_as_n(row->gate, j, n, row->gate_type));
@@ -32,6 +34,21 @@ HC_INLINE hc_vf finish(const epilogue_row *row, int64_t j, int64_t n, hc_vf v) H
         v = hc_add(v, hc_load_as_n(row->residual, j, n, row->residual_type));
     }
     return v;
+}
+
+/* Prefetch column j of the next row, which is too far for the hardware prefetcher. */
+HC_INLINE void prefetch_next_row(const epilogue_row *row, int64_t j, int64_t row_stride) HC_STREAMING_OK {
+    const int64_t next = j + row_stride;
+    hc_prefetch_to_write(at(row->out, next, row->type));
+    if (row->out_before) {
+        hc_prefetch_to_write(at(row->out_before, next, row->before_type));
+    }
+    if (row->gelu_gradient_at) {
+        hc_prefetch(at(row->gelu_gradient_at, next, row->type));
+    }
+    if (row->residual) {
+        hc_prefetch(at(row->residual, next, row->residual_type));
+    }
 }
 
 HC_KERNEL_FUNCTION void HC_NAME(epilogue)(int64_t row, int64_t column, int64_t rows, int64_t columns, const void *sum,
@@ -56,6 +73,7 @@ HC_KERNEL_FUNCTION void HC_NAME(epilogue)(int64_t row, int64_t column, int64_t r
         };
         int64_t j = 0;
         for (; j + lanes <= columns; j += lanes) {
+            prefetch_next_row(&here, j, out_c->row_stride);
             hc_store_as(here.out, j, here.type, finish(&here, j, lanes, hc_load(here.sum + j)));
         }
         if (j < columns) {

@@ -100,6 +100,7 @@ HC_INLINE hc_vf hc_add(hc_vf a, hc_vf b) { return _mm512_add_ps(a, b); }
 HC_INLINE hc_vf hc_sub(hc_vf a, hc_vf b) { return _mm512_sub_ps(a, b); }
 HC_INLINE hc_vf hc_mul(hc_vf a, hc_vf b) { return _mm512_mul_ps(a, b); }
 HC_INLINE hc_vf hc_div(hc_vf a, hc_vf b) { return _mm512_div_ps(a, b); }
+HC_INLINE hc_vf hc_reciprocal_coarse(hc_vf a) { return _mm512_rcp14_ps(a); }
 HC_INLINE hc_vf hc_sqrt(hc_vf a) { return _mm512_sqrt_ps(a); }
 HC_INLINE hc_vf hc_abs(hc_vf a) { return _mm512_andnot_ps(_mm512_set1_ps(-0.0f), a); }
 HC_INLINE hc_vf hc_negate(hc_vf a) { return _mm512_xor_ps(_mm512_set1_ps(-0.0f), a); }

@@ -38,6 +38,7 @@
  *                                                hc_fraction and hc_scale_floor require -250 <= t <= 250,
  *                                                or any t if HC_SCALE_TAKES_ALL is 1. The fraction of +-inf
  *                                                is then 0, and 2^t of inf, -inf, nan is inf, 0, nan.
+ *   hc_reciprocal_coarse(a)                      1 / a with relative error 2^-14; only if HC_SCALE_TAKES_ALL is 1
  *   hc_wide hc_wide_zero() hc_wide_add(a, b) hc_wide_sub(a, b)   vector of half as many fp64 numbers
  *   hc_wide_first(v) hc_wide_second(v)           the two halves of the lanes of v as fp64; the target selects the lanes
  *   hc_wide_fma(a, b, c) hc_wide_sum(v)

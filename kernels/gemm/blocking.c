@@ -181,6 +181,15 @@ int hc_gemm_make_plan(const hc_context *context, const hc_gemm_kernel *kernel, i
     return HC_OK;
 }
 
+/* Rows of a block. Their sums share the L2 cache with the columns of B. (AMX, 2 MB L2, DiT-B/2: forward products are 2
+ * to 16% faster than with blocks of A in the outer loop, and half of L2 for B is up to 20% slower than five eighths.) */
+#define ROWS_BY_COLUMNS 128
+
+void hc_gemm_plan_by_columns(const hc_context *context, const hc_gemm_kernel *kernel, hc_gemm_plan *plan) {
+    plan->mc = hc_min_i64(ROWS_BY_COLUMNS / plan->mr * plan->mr, round_up(plan->m, plan->mr));
+    plan->chunk = even_blocks(plan->n, context->l2_bytes / 8 * 5 / (plan->kc * kernel->element_bytes), plan->nr);
+}
+
 hc_gemm_part hc_gemm_part_of(const hc_gemm_plan *plan, int thread) {
     hc_gemm_part part = {0};
     int64_t start = 0, stop = 0;

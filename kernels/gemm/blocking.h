@@ -32,6 +32,10 @@ typedef struct {
 int hc_gemm_make_plan(const hc_context *context, const hc_gemm_kernel *kernel, int64_t m, int64_t n, int64_t k,
                       const hc_blocking *requested, hc_gemm_plan *out_plan);
 
+/* Change the blocks of a plan for products whose A is read in place and whose k is not split: a chunk of columns of B
+ * fills most of the L2 cache, and all rows pass it in blocks of a few. B is then read once, and A once per chunk. */
+void hc_gemm_plan_by_columns(const hc_context *context, const hc_gemm_kernel *kernel, hc_gemm_plan *plan);
+
 hc_gemm_part hc_gemm_part_of(const hc_gemm_plan *plan, int thread);
 
 #endif

@@ -108,6 +108,7 @@ static void multiply_block(const hc_gemm_job *job, int64_t rows, int64_t columns
             .c_dtype = job->rounds ? HC_BF16 : HC_F32,
             .bias = bias,
             .add = add,
+            .prefetch = job->in_place ? NULL : prefetch,
         };
         job->kernel->wide_block(&x);
     } else if (job->kernel->block_prefetch && prefetch->share > 0) {
@@ -186,6 +187,11 @@ static void multiply_small_a(hc_gemm_job *job, const hc_gemm_part *part, int thr
     }
 }
 
+/* Return the number of blocks of rows of a part. */
+static int64_t blocks_of(const hc_gemm_plan *plan, const hc_gemm_part *part) {
+    return (part->row_stop - part->row_start + plan->mc - 1) / plan->mc;
+}
+
 /* Compute the remaining rows of the part of thread `owner` on `thread`, block by block, in the round of columns from
  * `done` on. */
 static void multiply_remaining(hc_gemm_job *job, int owner, int thread, int64_t done) {
@@ -198,11 +204,16 @@ static void multiply_remaining(hc_gemm_job *job, int owner, int thread, int64_t 
     const int64_t stop = hc_min_i64(part.column_stop, packed_stop);
     /* Only complete blocks: B passes through the caches once per block, so shorter blocks would cost more than waiting
      * for a complete block. */
-    const int64_t block = plan->mc / plan->mr;
-    int64_t tiles, tile;
-    while (start < stop && (tiles = hc_share_take(&job->shares[owner], block, block, &tile)) > 0) {
-        const int64_t row = part.row_start + tile * plan->mr, rows = hc_min_i64(tiles * plan->mr, part.row_stop - row);
-        multiply_rows(job, &part, thread, row, rows, start, stop, packed_start, panels);
+    const int64_t blocks = blocks_of(plan, &part);
+    int64_t taken;
+    while (start < stop && hc_share_take(&job->shares[owner], 1, 1, &taken) > 0) {
+        const int64_t row = part.row_start + taken % blocks * plan->mc, rows = hc_min_i64(plan->mc, part.row_stop - row);
+        int64_t first = start, last = stop;
+        if (job->by_columns) {
+            first += taken / blocks * plan->chunk;
+            last = hc_min_i64(first + plan->chunk, stop);
+        }
+        multiply_rows(job, &part, thread, row, rows, first, last, packed_start, panels);
     }
 }
 
@@ -235,7 +246,8 @@ static void run_job(void *arguments, int thread, int num_threads) {
             const hc_gemm_part part = hc_gemm_part_of(plan, planned);
             const int64_t start = part.cluster_column_start + done;
             pack_share_of_b(job, &part, planned, start, hc_min_i64(start + plan->nc, part.cluster_column_stop));
-            hc_share_fill(&job->shares[planned], 0, (part.row_stop - part.row_start + plan->mr - 1) / plan->mr);
+            const int64_t chunks = job->by_columns ? (plan->nc + plan->chunk - 1) / plan->chunk : 1;
+            hc_share_fill(&job->shares[planned], 0, chunks * blocks_of(plan, &part));
         }
         hc_team_barrier(job->context->team);
         for (int planned = thread; planned < plan->num_threads; planned += num_threads) {
@@ -296,6 +308,10 @@ int hc_gemm_run(hc_context *context, hc_gemm_job *job) {
     }
     const hc_gemm_plan *plan = &job->plan;
     job->in_place = can_stay(x, job->kernel, plan);
+    job->by_columns = job->in_place && plan->kc >= x->k && !plan->a_is_small && x->blocking.mc == 0;
+    if (job->by_columns) {
+        hc_gemm_plan_by_columns(context, job->kernel, &job->plan);
+    }
     job->rounds = job->kernel->wide_block && x->out_c.dtype == HC_BF16 && !hc_finishes(&x->epilogue) &&
                   plan->kc >= x->k && x->k > 0;
     if (job->rounds) {

@@ -20,12 +20,13 @@ typedef struct {
     int64_t c_bytes;     /* bytes per sum */
     int in_place;        /* 1: A is not packed */
     int rounds;          /* 1: the kernel rounds its sums to bf16 of C */
+    int by_columns;      /* 1: threads process all their rows per chunk of columns, which stays in the L2 cache */
     int sums_in_scratch; /* 1: sums are in scratch memory: C is bf16, or the epilogue reads memory that C overwrites */
     const struct hc_packed_b *packed; /* NULL: the job packs B */
     /* memory of the first cluster or thread, and the distances of the next, in bytes: */
     char *b_panels, *a_panels, *sums;
     int64_t b_stride, a_stride, sums_stride;
-    struct hc_share *shares; /* per thread of the plan, in tiles of rows */
+    struct hc_share *shares; /* per thread of the plan, in blocks of rows (by_columns: of each chunk) */
     const void *bias;        /* in the type of the sums */
     uint32_t largest_a, largest_b; /* largest magnitudes so far, if the kernel has a limited range */
 } hc_gemm_job;

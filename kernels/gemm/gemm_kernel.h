@@ -23,6 +23,21 @@ typedef struct hc_gemm_prefetch {
     int64_t share;           /* lines to prefetch during this block */
 } hc_gemm_prefetch;
 
+/* Prefetch up to `lines` lines of the share to the L2 cache. More at a time would occupy the line fill buffers that the
+ * product needs. */
+static inline void hc_gemm_prefetch_lines(hc_gemm_prefetch *prefetch, int64_t lines) {
+    for (int64_t i = 0; i < lines && prefetch->share > 0; i++) {
+        __builtin_prefetch(prefetch->next, 0, 2);
+        prefetch->next += 64;
+        prefetch->share--;
+        prefetch->remaining--;
+        if (--prefetch->left == 0) {
+            prefetch->left = prefetch->lines;
+            prefetch->next += prefetch->jump;
+        }
+    }
+}
+
 /* A block, as for `block` below, with additional options. */
 typedef struct {
     int64_t m, n, k;
@@ -34,6 +49,7 @@ typedef struct {
     int c_dtype; /* HC_F32, or HC_BF16 without `add`; each sum is rounded once */
     const float *bias;
     int add;
+    hc_gemm_prefetch *prefetch; /* NULL, or memory to prefetch: up to `share` lines */
 } hc_gemm_block;
 
 typedef struct {

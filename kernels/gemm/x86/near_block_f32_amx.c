@@ -21,20 +21,6 @@
 #define B_STRIDE (PANEL * 4)
 #define PART HC_SPLIT_PART_BYTES
 
-/* Prefetch `lines` lines of the share. More at a time would occupy the line fill buffers that tile loads need. */
-static inline void prefetch_lines(hc_gemm_prefetch *prefetch, int64_t lines) {
-    for (int64_t i = 0; i < lines && prefetch->share > 0; ++i) {
-        _mm_prefetch(prefetch->next, _MM_HINT_T1);
-        prefetch->next += 64;
-        prefetch->share--;
-        prefetch->remaining--;
-        if (--prefetch->left == 0) {
-            prefetch->left = prefetch->lines;
-            prefetch->next += prefetch->jump;
-        }
-    }
-}
-
 #define LOAD_A0(part) hc_tile_load(4, a + (part) * PART, A_STRIDE)
 #define LOAD_A1(part) \
     if (two_rows) { \
@@ -62,9 +48,9 @@ static inline void prefetch_lines(hc_gemm_prefetch *prefetch, int64_t lines) {
 /* Compute all products of two parts, and load the next part of B or A. Each tile is loaded directly after the last
  * product that reads its predecessor. */
 #define MULTIPLY_THEN_B(part) \
-    PRODUCT_00; PRODUCT_10 LOAD_B0(part); PRODUCT_01 PRODUCT_11 LOAD_B1(part) prefetch_lines(prefetch, lines)
+    PRODUCT_00; PRODUCT_10 LOAD_B0(part); PRODUCT_01 PRODUCT_11 LOAD_B1(part) hc_gemm_prefetch_lines(prefetch, lines)
 #define MULTIPLY_THEN_A(part) \
-    PRODUCT_00; PRODUCT_01 LOAD_A0(part); PRODUCT_10 PRODUCT_11 LOAD_A1(part) prefetch_lines(prefetch, lines)
+    PRODUCT_00; PRODUCT_01 LOAD_A0(part); PRODUCT_10 PRODUCT_11 LOAD_A1(part) hc_gemm_prefetch_lines(prefetch, lines)
 
 /* Multiply two panels. Tiles 0 to 3 are rows 0-15 and 16-31 by columns 0-15 and 16-31. */
 __attribute__((always_inline)) static inline void multiply_tiles(int two_rows, int two_columns, int add, int tail,

@@ -30,6 +30,9 @@ __all__ = [
 # around 1, 0.68 to 1.21, and keeps values in the band. After 5 iterations, every value that began above 0.0015 is in
 # the band.
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
+# Iterations on one Gram matrix, whose rounding errors grow with each. After 3, a new one is as exact as X X^T in every
+# iteration; one for all 5 has 70 times the error for singular values that decay as i^-1.5.
+GRAM_ITERATIONS = 3
 MIN_NORM = 1e-7  # smallest divisor, as in Jordan's and torch's versions, so that a zero matrix stays zero
 
 
@@ -79,19 +82,34 @@ def adamw(
 def orthogonalize(matrix: Tensor, *, iterations: int = 5, dtype: torch.dtype = torch.float32) -> Tensor:
     """Return approximately U V^T of the matrix U S V^T (R, C) in `dtype`, which is also the type of its products.
 
-    Each iteration maps X, of largest singular value at most 1, to (a I + b X X^T + c (X X^T)^2) X. It squares the
-    smaller side S and takes 2 S^2 L + S^3 multiply-adds. The result has transposed memory if R > C.
+    Each iteration maps X, of largest singular value at most 1, to p(X X^T) X with p(G) = a I + b G + c G^2. If L is at
+    least 2 S in fp32, iterations change the Gram matrix and accumulate p: 4 S^2 L + 14 S^3 instead of 10 S^2 L + 5 S^3
+    multiply-adds for 5 iterations. The result has transposed memory if R > C.
     """
-    a, b, c = COEFFICIENTS
     is_tall = matrix.shape[0] > matrix.shape[1]
     norm = max(float(torch.linalg.vector_norm(matrix, dtype=torch.float64)), MIN_NORM)
     x = ((matrix.t() if is_tall else matrix) / norm).to(dtype).contiguous()  # (S, L)
-    for _ in range(iterations):
-        gram = linear(x, x)  # (S, S), X X^T
-        # the Gram matrix is its own transpose
-        poly = vector.scale_add(gram, linear(gram, gram), alpha=b, beta=c)  # (S, S)
-        x = vector.scale_add(x, linear(poly, x.t()), alpha=a)  # (S, L)
+    by_gram = dtype is torch.float32 and x.shape[1] >= 2 * x.shape[0]
+    for first in range(0, iterations, GRAM_ITERATIONS if by_gram else 1):
+        x = linear(_accumulated(x, min(GRAM_ITERATIONS, iterations - first) if by_gram else 1), x.t())  # (S, L)
     return x.t() if is_tall else x
+
+
+def _accumulated(x: Tensor, iterations: int) -> Tensor:
+    """Return the product (S, S) of the polynomials of all iterations for x (S, L), from its Gram matrix alone.
+
+    All factors are polynomials of one symmetric matrix, thus symmetric, and they commute.
+    """
+    a, b, c = COEFFICIENTS
+    gram, product = linear(x, x), None  # (S, S)
+    for iteration in range(iterations):
+        poly = vector.scale_add(gram, linear(gram, gram), alpha=b, beta=c)  # (S, S)
+        poly.diagonal().add_(a)
+        product = poly if product is None else linear(poly, product)
+        if iteration + 1 < iterations:
+            gram = linear(linear(poly, gram), poly)
+    assert product is not None
+    return product
 
 
 def _uses_reference(op: str, tensors: Sequence[Tensor]) -> bool:

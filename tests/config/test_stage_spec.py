@@ -10,7 +10,7 @@ import pytest
 from dithc.config import ExperimentConfig, load, stage_spec
 from dithc.core.artifacts import digest
 
-STABLE = {"train": "b8331b1005d1", "latents": "a4adf2b7e5fc", "sample": "c380b759fabb"}
+STABLE = {"train": "b8331b1005d1", "latents": "1e6dce4a454b", "sample": "c380b759fabb"}
 
 
 def experiment(*, views: int = 2, **run: Any) -> ExperimentConfig:

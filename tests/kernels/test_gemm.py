@@ -27,7 +27,11 @@ THREADS = (1, 2, 3)
 EDGES = (1, 2, 3, 5, 7, 8, 9, 15, 16, 17, 31, 33, 47, 48, 49, 97)
 TYPES = [(F32, F32, F32, F32), (BF16, F32, BF16, BF16), (F32, BF16, F32, BF16), (BF16, BF16, BF16, F32), (F64,) * 4]
 LAYOUTS = list(itertools.product(("rows", "columns"), repeat=2))
-GELU_ERROR = {F32: 16 * ROUND[F32], BF16: 2.0**-12, F64: 16 * ROUND[F64]}  # by type of C; coarse before rounding to bf16
+GELU_ERROR = {
+    F32: 16 * ROUND[F32],
+    BF16: 2.0**-12,
+    F64: 16 * ROUND[F64],
+}  # by type of C; coarse before rounding to bf16
 
 
 ISAS = [name for name in ALL if is_supported(name)]
@@ -200,7 +204,9 @@ def test_result_is_multiplied_by_the_gelu_gradient(isa, compute):
     (slope,) = torch.autograd.grad(gelu(points).sum(), points)
     exact, bound = product(a, b, compute)
     got = on_each_number_of_threads(isa, a, b, compute, compute, gelu_gradient_at=inputs)
-    check(got["c"], exact * slope, bound * slope.abs() + GELU_ERROR[compute] * exact.abs() * (1 + points.detach().abs()))
+    check(
+        got["c"], exact * slope, bound * slope.abs() + GELU_ERROR[compute] * exact.abs() * (1 + points.detach().abs())
+    )
 
 
 @pytest.mark.parametrize("c_type", [F32, BF16])

@@ -49,11 +49,18 @@ class FakeTiles:
     def conditions(self) -> dict[str, np.ndarray]:
         return {}
 
+    @property
+    def stretch(self) -> BandScaling:
+        return BandScaling(self.info)
+
+    def stored(self, rows: np.ndarray) -> np.ndarray:
+        return self.physical[rows]
+
     def scaled(self, rows: np.ndarray) -> np.ndarray:
         return self.physical[rows] * np.float32(2) - np.float32(1)
 
     def rgb(self, rows: np.ndarray) -> np.ndarray:
-        return BandScaling(self.info).display(self.physical[rows])
+        return self.stretch.display(self.stored(rows))
 
 
 @pytest.fixture

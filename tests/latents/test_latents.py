@@ -19,9 +19,7 @@ DIGEST = "0123456789ab"
 @pytest.fixture(scope="module")
 def net():
     torch.manual_seed(0)
-    network = Autoencoder(
-        Sizes(bands=4, downsampling_factor=2, latent_channels=4, hidden_channels=8, encoder_blocks=1, decoder_blocks=1)
-    )
+    network = Autoencoder(Sizes(bands=4, downsampling_factor=2, latent_channels=4, hidden_channels=8, decoder_blocks=1))
     for parameter in network.parameters():
         torch.nn.init.normal_(parameter, std=0.1)
     return network.eval().requires_grad_(False)

@@ -166,7 +166,6 @@ def random_autoencoder(blocks: int) -> Autoencoder:
             downsampling_factor=4,
             latent_channels=2,
             hidden_channels=8,
-            encoder_blocks=1,
             decoder_blocks=blocks,
         )
     )

@@ -31,7 +31,7 @@ INFO: dict[str, Any] = {
 LARGEST_FACTOR = 8
 WARMUP_ROWS = 2  # latent rows per rank of the image decoded before memory is measured
 ROW_PARALLEL, SEPARATE = "by-rows", "apart"
-DITHC_SIZES = {"downsampling_factor": 4, "latent_channels": 4, "encoder_blocks": 1, "decoder_blocks": 2}
+DITHC_SIZES = {"downsampling_factor": 4, "latent_channels": 4, "decoder_blocks": 3}
 
 
 VARIANTS = (

@@ -51,6 +51,15 @@ def measure(pairs: Pairs, *, bands: list[str], physical: Callable[[Tensor], Tens
     }
 
 
+def psnr(pairs: Pairs) -> float:
+    """Return the PSNR in dB over the range 2 and all pixels and bands."""
+    squares, values = 0.0, 0
+    for tile, reconstruction in pairs:
+        squares += float((tile - reconstruction).double().square().sum())
+        values += tile.numel()
+    return _decibels(squares / values)
+
+
 def _decibels(square: float) -> float:
     return 10.0 * math.log10(RANGE**2 / max(square, 1e-12))
 

@@ -20,7 +20,8 @@ from dithc.core.logging import MetricsWriter, get_logger, progress, unwritten, u
 from dithc.data import BandScaling, Rows, Tiles, write_png
 from dithc.latents.batches import SampleOrder, generator, no_training_tiles_error
 from dithc.latents.codec_training.latent_augmentation import augment
-from dithc.latents.codec_training.reconstruction_metrics import Pairs, measure
+from dithc.latents.codec_training.optimizer import CodecOptimizer
+from dithc.latents.codec_training.reconstruction_metrics import Pairs, measure, psnr
 from dithc.latents.codecs import CODEC_FILE, KlCodec, autoencoder, check_sides
 from dithc.latents.encode import apply_view
 
@@ -39,13 +40,12 @@ def train_codec(settings: codecs.KlVaeConfig, tiles: Tiles, folder: Path, *, see
     """Train, measure and write a codec: config.json, weights, grid.png and last codec.json.
 
     The seed determines order, crops, views, noise and initial weights. Training starts from the linear codec of its
-    size. Afterwards, latent channels are normalized to mean 0 and standard deviation 1 on training tiles; `scale` is
-    one over the standard deviation measured then. Complete files replace those in `folder`. `metrics` in it receives
-    the loss of every step and drops earlier runs.
+    size. Afterwards, latent channels are normalized to mean 0 and standard deviation 1 on training tiles. Complete
+    files replace those in `folder`. `metrics` in it receives the loss of every step and drops earlier runs.
 
     Returns:
         steps, loss, results of `measure` on `psnr_split` (validation, or training without one), the same PSNR of the
-        linear codec and on training tiles, parameters, scale, latent mean and std.
+        linear codec, parameters and compute type.
 
     Raises:
         UserError: There are no training tiles, the factor does not divide the tile size, training diverged, or the disk
@@ -63,28 +63,22 @@ def train_codec(settings: codecs.KlVaeConfig, tiles: Tiles, folder: Path, *, see
         train, val = _subsample(tiles.rows("train")), _subsample(tiles.rows("val"))
         measured_rows = val if len(val) else train
         net.start_linear(_images(tiles, train))
-        linear = _measure(tiles, _reconstruct(net, tiles, measured_rows, linear=True))
-        log.info(f"training starts from the linear codec of this size ({linear['psnr_db']:.2f} dB)")
+        linear_db = psnr(_reconstruct(net, tiles, measured_rows, linear=True))
+        log.info(f"training starts from the linear codec of this size ({linear_db:.2f} dB)")
         metrics = _start_output(folder)
         loss, compute = _optimize(net, settings, crops, metrics, seed=seed)
     net.eval().requires_grad_(False)
     net.standardize(*_moments(net, tiles, train))
-    mean, std = _moments(net, tiles, train)
-    scale = 1.0 / float(std.square().mean().sqrt())
     numbers = {
         "steps": settings.steps,
         "loss": loss,
         **_measure(tiles, _reconstruct(net, tiles, measured_rows)),
         "psnr_split": "val" if len(val) else "train",
-        "psnr_train_db": _measure(tiles, _reconstruct(net, tiles, train))["psnr_db"],
-        "psnr_linear_db": linear["psnr_db"],
+        "psnr_linear_db": linear_db,
         "parameters": sum(parameter.numel() for parameter in net.parameters()),
         "compute": compute,
-        "scale": scale,
-        "latent_mean": mean.tolist(),
-        "latent_std": std.tolist(),
     }
-    _write(net, tiles, folder, scale=scale, numbers=numbers)
+    _write(net, tiles, folder, numbers=numbers)
     return numbers
 
 
@@ -99,16 +93,17 @@ class Crops:
         """Return the crops of a step, counted from 0: float32 (N, C, H, W)."""
         size, factor = self._settings.batch_size, self._settings.downsampling_factor
         epochs, rows = self._order.lookup(step * size + np.arange(size, dtype=np.int64))
-        tiles = torch.from_numpy(self._tiles.scaled(rows))  # (N, C, tile, tile)
-        side = self._settings.crop(tiles.shape[-1])
-        corners = (tiles.shape[-1] - side) // factor + 1
-        crops = []
-        for image, epoch, row in zip(tiles, epochs.tolist(), rows.tolist(), strict=True):
+        stored = self._tiles.stored(rows)  # (N, C, tile, tile)
+        side = self._settings.crop(stored.shape[-1])
+        corners = (stored.shape[-1] - side) // factor + 1
+        crops, views = [], []
+        for image, epoch, row in zip(stored, epochs.tolist(), rows.tolist(), strict=True):
             top, left, view = generator(seed=self._seed, epoch=epoch, row=row, stream=CROP_STREAM).random(3)
             y, x = int(top * corners) * factor, int(left * corners) * factor
-            crop = image[:, y : y + side, x : x + side]  # (C, H, W)
-            crops.append(apply_view(crop, int(view * self._settings.orientations)))
-        return torch.stack(crops)
+            crops.append(image[:, y : y + side, x : x + side])  # (C, H, W)
+            views.append(int(view * self._settings.orientations))
+        scaled = torch.from_numpy(self._tiles.stretch.scaled(np.stack(crops)))  # (N, C, H, W)
+        return torch.stack([apply_view(crop, view) for crop, view in zip(scaled, views, strict=True)])
 
 
 def has_bf16() -> bool:
@@ -143,13 +138,11 @@ def _optimize(
     bf16 = has_bf16()
     compute = "bf16" if bf16 else "fp32"
     log.info(f"codec computes in {compute}: this CPU {'has' if bf16 else 'lacks'} bf16 instructions")
-    optimizer = torch.optim.AdamW(net.parameters(), lr=settings.lr, betas=(0.9, 0.99), weight_decay=0.0)
+    optimizer = CodecOptimizer(net)
     losses: list[float] = []
     with progress(total=settings.steps, label="codec", unit="step") as bar, metrics:
         for step in range(settings.steps):
             lr = settings.lr * schedule(step, settings.steps)
-            for group in optimizer.param_groups:
-                group["lr"] = lr
             x = crops.batch(step)  # (N, C, H, W)
             with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
                 mean, logvar = net.encode(x)  # (N, Z, h, w) each
@@ -167,10 +160,9 @@ def _optimize(
                     expected="a finite loss",
                     fix=f"lower the codec's `lr` (now {settings.lr}) or check the tiles for outliers",
                 )
-            optimizer.zero_grad(set_to_none=True)
             torch.autograd.backward(loss)
             torch.nn.utils.clip_grad_norm_(net.parameters(), 1.0)
-            optimizer.step()
+            optimizer.step(lr)
             bar.update(1, loss=f"{losses[-1]:.4f}")
     final_losses = losses[-max(1, settings.steps // 10) :]
     return sum(final_losses) / len(final_losses), compute
@@ -207,7 +199,7 @@ def _measure(tiles: Tiles, pairs: Pairs) -> dict[str, Any]:
     return measure(pairs, bands=tiles.info["bands"], physical=lambda x: torch.from_numpy(scaling.unscale(x.numpy())))
 
 
-def _write(net: autoencoder.Autoencoder, tiles: Tiles, folder: Path, *, scale: float, numbers: dict[str, Any]) -> None:
+def _write(net: autoencoder.Autoencoder, tiles: Tiles, folder: Path, *, numbers: dict[str, Any]) -> None:
     """Write all files under temporary names and rename them; codec.json last, to mark the codec as complete."""
     bands = list(tiles.info["bands"])
     try:
@@ -216,8 +208,8 @@ def _write(net: autoencoder.Autoencoder, tiles: Tiles, folder: Path, *, scale: f
         outputs.make_scratch(build)
         try:
             net.save(build)
-            identity = f"kl-vae-{autoencoder.autoencoder_digest(build, scale=scale)}"
-            codec = KlCodec(net, tiles.info, id=identity, scale=scale, bands=tuple(bands))
+            identity = f"kl-vae-{autoencoder.autoencoder_digest(build)}"
+            codec = KlCodec(net, tiles.info, id=identity, scale=1.0, bands=tuple(bands))
             _draw_images(codec, tiles, build)
             description = {
                 "kind": "kl-vae",
@@ -226,7 +218,6 @@ def _write(net: autoencoder.Autoencoder, tiles: Tiles, folder: Path, *, scale: f
                 "bands": bands,
                 "latent_channels": codec.latent_channels,
                 "downsampling_factor": codec.downsampling_factor,
-                "scale": scale,
                 "sha256": sha256_file(build / autoencoder.WEIGHTS_FILE),
                 "numbers": numbers,
             }

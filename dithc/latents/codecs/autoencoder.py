@@ -38,7 +38,6 @@ class Sizes:
     downsampling_factor: int
     latent_channels: int
     hidden_channels: int
-    encoder_blocks: int
     decoder_blocks: int
 
     @property
@@ -48,12 +47,12 @@ class Sizes:
 
 
 class Block(nn.Module):
-    """x + conv(silu(conv(silu(x)))) with 3 x 3 kernels; the second convolution starts at zero."""
+    """x + mix(silu(conv(silu(x)))): a 3 x 3 and a 1 x 1 convolution; the second starts at zero."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
         self.first = nn.Conv2d(width, width, 3, padding=1)
-        self.second = _zero(nn.Conv2d(width, width, 3, padding=1))
+        self.second = _zero(nn.Conv2d(width, width, 1))
 
     def forward(self, x: Tensor) -> Tensor:
         out: Tensor = x + self.second(functional.silu(self.first(functional.silu(x))))
@@ -67,14 +66,13 @@ class Autoencoder(nn.Module):
         super().__init__()
         self.sizes = sizes
         self.downsampling_factor, self.latent_channels = sizes.downsampling_factor, sizes.latent_channels
-        self.reach = 1 + 2 * sizes.decoder_blocks  # in latent pixels; finite, because there are only convolutions
+        self.reach = 1 + sizes.decoder_blocks  # in latent pixels; finite, because there are only convolutions
         width, latent = sizes.hidden_channels, sizes.latent_channels
         self.centre = nn.Parameter(torch.zeros(sizes.patch))  # (P)
         self.analysis = nn.Parameter(torch.zeros(latent, sizes.patch))  # (Z, P)
         self.synthesis = nn.Parameter(torch.zeros(sizes.patch, latent))  # (P, Z)
         self.encoder = nn.Sequential(
             nn.Conv2d(sizes.patch, width, 3, padding=1),
-            *(Block(width) for _ in range(sizes.encoder_blocks)),
             nn.SiLU(),
             _zero(nn.Conv2d(width, 2 * latent, 1)),
         )
@@ -187,9 +185,9 @@ class Autoencoder(nn.Module):
         return net.eval().requires_grad_(False)
 
 
-def autoencoder_digest(folder: Path, *, scale: float) -> str:
-    """Return 12 hex digits of the SHA-256 over weights, configuration and scale, which determine all latents."""
-    hasher = hashlib.sha256(json.dumps({"scale": scale}).encode())
+def autoencoder_digest(folder: Path) -> str:
+    """Return 12 hex digits of the SHA-256 over weights and configuration, which determine all latents."""
+    hasher = hashlib.sha256()
     for name in (CONFIG_FILE, WEIGHTS_FILE):
         hasher.update((folder / name).read_bytes())
     return hasher.hexdigest()[:12]

@@ -60,13 +60,13 @@ def _open_kl(folder: Path, info: dict[str, Any]) -> Codec:
     net = Autoencoder.load(folder, fix=fix)
     try:
         data = parse_json(require_regular_file(folder / CODEC_FILE).read_text())
-        identity, scale, bands, sha256 = str(data["id"]), float(data["scale"]), tuple(data["bands"]), data["sha256"]
+        identity, bands, sha256 = str(data["id"]), tuple(data["bands"]), data["sha256"]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise user_error(
             f"{folder / CODEC_FILE} cannot be read", got=repr(error), expected="the output of `dithc codec`", fix=fix
         ) from error
     digest = sha256_file(folder / WEIGHTS_FILE)
-    if digest != sha256 or identity != f"kl-vae-{autoencoder_digest(folder, scale=scale)}":
+    if digest != sha256 or identity != f"kl-vae-{autoencoder_digest(folder)}":
         raise user_error(
             f"codec in {folder} does not match its {CODEC_FILE}",
             got=f"weights with SHA-256 {digest[:12]}... (or an edited {CODEC_FILE})",
@@ -83,4 +83,4 @@ def _open_kl(folder: Path, info: dict[str, Any]) -> Codec:
         )
     if bands != expected:
         log.warning(f"codec {identity} was trained on bands {', '.join(bands)} but is applied to {', '.join(expected)}")
-    return KlCodec(net, info, id=identity, scale=scale, bands=expected)
+    return KlCodec(net, info, id=identity, scale=1.0, bands=expected)

@@ -179,9 +179,9 @@ def _convolutions(experiment: ExperimentConfig, dataset: datasets.DatasetConfig)
     codec = experiment.codecs[dataset.codec]
     if isinstance(codec, codecs.KlVaeConfig):
         area, width, latent = codec.downsampling_factor**2, codec.hidden_channels, codec.latent_channels
-        patch, blocks = _bands(dataset) * area, codec.encoder_blocks + codec.decoder_blocks
+        patch, blocks = _bands(dataset) * area, codec.decoder_blocks
         activations = 6 * patch + width * (6 + 4 * blocks) + 8 * latent
-        adds = width * (9 * patch + 18 * blocks * width + 11 * latent + patch) + 2 * patch * latent
+        adds = width * (9 * patch + 10 * blocks * width + 11 * latent + patch) + 2 * patch * latent
         return activations / area, adds / area
     if codec.kind == "pixel":
         return 1.0, 1.0

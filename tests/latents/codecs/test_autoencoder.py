@@ -16,7 +16,6 @@ def network(**changes) -> Autoencoder:
         "downsampling_factor": 4,
         "latent_channels": 5,
         "hidden_channels": 8,
-        "encoder_blocks": 1,
         "decoder_blocks": 2,
     }
     return Autoencoder(Sizes(**{**sizes, **changes})).eval().requires_grad_(False)

@@ -35,7 +35,7 @@ from dithc.latents.codecs import KlCodec, autoencoder
 def ours(info):
     torch.manual_seed(0)
     net = autoencoder.Autoencoder(autoencoder.Sizes(
-        bands=3, downsampling_factor=4, latent_channels=4, hidden_channels=16, encoder_blocks=1, decoder_blocks=3))
+        bands=3, downsampling_factor=4, latent_channels=4, hidden_channels=16, decoder_blocks=3))
     for weight in [*net.parameters(), net.mean]:
         torch.nn.init.normal_(weight, std=0.2)  # zero-initialized layers would hide contributions of convolutions
     return KlCodec(net, info, id="kl", scale=0.7, bands=("R", "G", "B"))

@@ -61,9 +61,7 @@ def test_members_have_the_distribution_of_the_prior_in_a_gap(make_job: Callable[
 def test_observed_latents_are_those_of_the_clear_image(make_job: Callable[..., RestorationJob]) -> None:
     info = Tiles(make_job().tiles.parent).info
     torch.manual_seed(0)
-    net = Autoencoder(
-        Sizes(bands=3, downsampling_factor=2, latent_channels=4, hidden_channels=8, encoder_blocks=1, decoder_blocks=1)
-    )
+    net = Autoencoder(Sizes(bands=3, downsampling_factor=2, latent_channels=4, hidden_channels=8, decoder_blocks=1))
     net.analysis.data.normal_(std=0.3)
     net.encoder[-1].weight.data.normal_(std=0.05)
     codec = KlCodec(net, info, id="kl", scale=1.0, bands=tuple(info["bands"]))

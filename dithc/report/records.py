@@ -171,20 +171,6 @@ class Gain:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Cost:
-    """Score difference from the exact evaluation `exact` with the same noise and real tiles, and the 95% interval of KID.
-
-    `n` is the size of the smaller image set.
-    """
-
-    exact: str
-    fid: float
-    kid: float | None
-    interval: list[float] | None
-    n: int
-
-
-@dataclass(frozen=True, kw_only=True)
 class SampleFiles:
     """Manifests of generated images, of their features, and of the features of the real tiles; None if absent."""
 
@@ -214,9 +200,6 @@ class EvaluationRecord:
     guidance_reference: str | None
     real_split: str
     ema_std: float | None = None
-    cache: str | None = None
-    blocks: list[int] | None = None
-    cost: Cost | None = None
     images: int | None = None
     images_per_second: float | None = None
     network_evaluations: int | None = None
@@ -229,15 +212,11 @@ class EvaluationRecord:
 
     @property
     def solver(self) -> str:
-        """Description of the sampler, including the cache."""
+        """Description of the sampler."""
         order = f", order {self.solver_order}" if self.solver_order is not None else ""
         times = ", chosen times" if self.timesteps is not None else ""
         scaling = f", epsilon scaling {self.epsilon_scaling:g}" if self.epsilon_scaling else ""
-        reused = ""
-        if self.cache is not None:
-            share = f", {self.blocks[0] / self.blocks[1]:.0%} of the blocks run" if self.blocks else ""
-            reused = f", {self.cache} (not exact{share})"
-        return f"{self.sampler} {self.steps}{order}{times}{scaling}{reused}"
+        return f"{self.sampler} {self.steps}{order}{times}{scaling}"
 
     @property
     def guided(self) -> str:

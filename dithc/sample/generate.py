@@ -56,7 +56,6 @@ class ImageGenerator:
         self.shape = (self.model.config.in_channels, *(self.grid.size if self.grid else self.model.config.size))
         self._windows: windows.WindowedDenoiser | None = None
         self._shared_modules: dict[tuple[SamplingGroup, int], tuple[Any, Any]] = {}  # by team and network
-        self.counters = torch.zeros(4, dtype=torch.float64)  # savings of a cache so far, see `BlockCache`
 
     def labels(self, indices: Sequence[int]) -> list[int]:
         return [label_of(self.evaluation.seed, index, self.classes) for index in indices]
@@ -73,7 +72,7 @@ class ImageGenerator:
         seed, is_scene = self.evaluation.seed, self.grid is not None
         model = self._predictor(self.model)
         guide = self._predictor(self.guide) if self.guide is not None else None
-        latents = self._sample(
+        return self._sample(
             model,
             guide=guide,
             labels=self._condition(indices),
@@ -84,10 +83,6 @@ class ImageGenerator:
             on_step=on_step,
             team=SINGLE if is_scene else self.team,  # scenes: ranks share each network's windows
         )
-        for network in (model, guide):
-            if isinstance(network, ParallelDenoiser):
-                self.counters += network.tally
-        return latents
 
     def changed(self, **settings: Any) -> "ImageGenerator":
         """Return images of the same network with other settings of the evaluation; UserError for invalid settings."""
@@ -201,12 +196,12 @@ class ImageGenerator:
         """Return the attention across ranks and the blocks with packed weights, shared by all batches of a network."""
         key = self.team, id(model)
         if key not in self._shared_modules:
-            blocks = model.chain(to_patches=self.evaluation.cache is None) if isinstance(model, DiT) else None
+            blocks = model.chain(to_patches=True) if isinstance(model, DiT) else None
             self._shared_modules[key] = self.team.over(model.config.num_tokens), blocks
         return self._shared_modules[key]
 
     def _predictor(self, model: DiT) -> ParallelDenoiser | windows.WindowedDenoiser:
-        """Return the network for one batch, possibly with a cache across steps."""
+        """Return the network for one batch, possibly by windows."""
         team = self.team
         attention, blocks = self._modules_of(model)
         # With a guide, each of two ranks runs one network on all rows.
@@ -218,7 +213,6 @@ class ImageGenerator:
             tokens=team.tokens,
             over=attention,
             blocks=blocks,
-            cache=self.evaluation.cache,
         )
         if self.grid is None:
             return denoiser

@@ -20,7 +20,6 @@ from dithc.engine.numa import available_bytes
 from dithc.engine.scheduler import deadline
 from dithc.latents import Codec, Latents, open_codec
 from dithc.model import DiT
-from dithc.sample import cache_report
 from dithc.sample.generate import CodecReconstructions, ImageGenerator, Images
 from dithc.sample.job import SamplingJob
 from dithc.sample.load_network import describe, load_guide, load_network
@@ -74,8 +73,6 @@ def sample(job: SamplingJob, group: Group) -> dict[str, Any] | None:
         return None
     numbers = _numbers(job, shards, meta=meta, ranks=group.size)
     if group.rank == 0:
-        if job.evaluation.cache is not None:
-            log.info(f"{job.evaluation.cache}: {cache_report.describe(numbers)}")
         display = np.load(shards.path(0, kind="rgb")) if scenes is None else preview(shards)
         grid = job.out.parent / GRID_FILE
         write_png(grid, mosaic(display, columns=min(8, len(display))))
@@ -243,10 +240,7 @@ def _write(images: Images, shards: ImageShards, shard: int, parts: list[Tensor],
         (latent,) = parts[0]  # (Z, h, w)
         write_scene(shards, shard, scenes, latent, start=start)
         return
-    team, entries = images.team, {}
-    if isinstance(images, ImageGenerator) and images.evaluation.cache is not None:
-        entries = cache_report.shard_entries(images.counters, team)
-        images.counters.zero_()
+    team = images.team
     decoded = team.gather(torch.cat(parts) if parts else None, shards.indices(shard))  # (shard, C, H, W)
     if decoded is not None:
         shards.write(
@@ -255,7 +249,6 @@ def _write(images: Images, shards: ImageShards, shard: int, parts: list[Tensor],
             rgb=images.codec.to_rgb(decoded),
             labels=images.labels(shards.indices(shard)),
             seconds=(time.monotonic() - start) * team.members.size,
-            **entries,
         )
 
 
@@ -293,7 +286,6 @@ def _numbers(job: SamplingJob, shards: ImageShards, *, meta: dict[str, Any], ran
         "checkpoint": config.checkpoint,
         "weights_description": describe(config, step=meta["step"]),
         **({"split": config.real_split} if config.checkpoint == "codec" else _sampler_settings(config, meta=meta)),
-        **cache_report.summarize(config, sidecars),
         "seed": config.seed,
         "codec": meta["codec"],
         "rendering_digest": meta["rendering_digest"],

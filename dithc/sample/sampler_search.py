@@ -104,7 +104,7 @@ def _latent_error(
     log.info(f"computing {len(indices)} reference latents in {reference_steps} steps")
     is_flow = images.evaluation.solver.is_flow
     solver: dict[str, Any] = {"sampler": "heun"} if is_flow else {"sampler": "unipc", "solver_order": 3}
-    reference = latents(**solver, cache=None, steps=reference_steps, timesteps=None)
+    reference = latents(**solver, steps=reference_steps, timesteps=None)
     return functools.cache(lambda times: float((latents(timesteps=list(times)) - reference).abs().mean()))
 
 

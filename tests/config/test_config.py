@@ -187,17 +187,8 @@ MISTAKES: list[tuple[dict[str, Any], list[str]]] = [
         for key, value in {
             "epsilon_scaling": 0.1,
             "image_size": 2048,
-            "cache": {"kind": "taylor"},
         }.items()
     ),
-    *(
-        (
-            score(cache={"kind": "taylor"}, **other),
-            ["`cache` reuses values of previous evaluations", f"`{next(iter(other))}`"],
-        )
-        for other in ({"windows": {}, "image_size": 2048}, {"guidance_interval": [0.2, 0.6], "guidance_scale": 2})
-    ),
-    (score(sampler="heun", cache={"kind": "taylor"}), ["heun evaluates each timestep twice"]),
 ]
 
 

@@ -105,34 +105,6 @@ def test_gain_since_the_start_uses_influences_of_shared_images(tree_class: Any, 
     assert gains["gaofen2-final"].interval == pytest.approx([0.1561 * 1.25] * 2)  # every influence is shared
 
 
-@pytest.mark.slow
-def test_cost_of_inexact_sampling_is_relative_to_the_exact_evaluation(tree_class: Any, tmp_path: Path) -> None:
-    content = tree_class.configuration()
-    exact = content["evaluations"]["sentinel2-final"]
-    content["evaluations"] |= {
-        "cached": exact | {"cache": {"kind": "taylor"}},
-        "alone": exact | {"cache": {"kind": "taylor"}, "steps": 51},
-    }
-    tree = tree_class(tmp_path, content).all()
-    compared = next(path for path in tree.paths if path.parts[-3:-1] == ("fid", "cached"))
-    tree.change(compared, summary=Manifest.read(compared).summary | {"fid": 40.0, "kid": 0.2})
-    found = {item.name: item for item in tree.records().evaluations}
-    before = tree_class.score("final", "finetune-sentinel2")
-    cost = found["cached"].cost
-    assert cost is not None
-    assert (cost.exact, cost.n) == ("sentinel2-final", 256)
-    assert cost.fid == pytest.approx(40 - before["fid"])
-    assert cost.kid == pytest.approx(0.2 - before["kid"])
-    assert cost.interval == pytest.approx([cost.kid] * 2)  # every influence is shared
-    assert found["alone"].cost is None  # number of steps differs from the exact evaluation
-    assert found["sentinel2-final"].cost is None
-    assert found["cached"].solver.endswith(", taylor cache, interval 3, order 1 (not exact)")
-    write_report(tree.experiment, tree.paths, out=tmp_path / "report.html")
-    text = Page((tmp_path / "report.html").read_text()).text
-    assert f"over sentinel2-final, which is exact: FID {40 - before['fid']:+.3g}, KID" in text
-    assert text.count("which is exact") == 1
-
-
 def test_gain_requires_equal_tiles(tree_class: Any, tmp_path: Path) -> None:
     tree = tree_class(tmp_path).all()
     path = next(path for path in tree.paths if path.parts[-3:-1] == ("fid", "sentinel2-start"))

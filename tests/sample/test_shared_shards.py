@@ -24,12 +24,6 @@ with init_distributed(int(sys.argv[2])) as group:
     for job in jobs:
         sample(job, group)
 """
-FIRST_BLOCK = {
-    "cache": {"kind": "first-block", "threshold": 0.2},
-    "sampler": "ddim",
-    "steps": 8,
-}  # for some of the rows
-TAYLOR = {"cache": {"kind": "taylor", "warmup_steps": 2}, "sampler": "ddim", "steps": 8}
 CASES: list[dict[str, Any]] = [
     {"degrees": {"data": 2}},
     {"degrees": {"cfg": 2}},
@@ -37,10 +31,7 @@ CASES: list[dict[str, Any]] = [
     {"degrees": {"shared": 2}},
     {"degrees": {"shared": 2}, "guidance_scale": 1.0, "sampler": "dpm-solver"},
     {"degrees": {"ulysses": 2}},
-    {"degrees": {"cfg": 2}, **FIRST_BLOCK},
-    {"degrees": {"shared": 2}, **FIRST_BLOCK},
-    {"degrees": {"cfg": 2}, **TAYLOR, "guidance_reference": "start"},
-    {"degrees": {"ulysses": 2}, **TAYLOR},
+    {"degrees": {"cfg": 2}, "guidance_reference": "start"},
     {"num_images": 65},
 ]
 
@@ -62,10 +53,6 @@ def test_ranks_sharing_a_shard_generate_the_images_of_a_single_rank(
     for one, many in zip(single, shared, strict=True):
         assert np.array_equal(images_of(one), images_of(many)), many.degrees
         assert Manifest.read(one.out).digest == Manifest.read(many.out).digest
-        if one.evaluation.cache is not None:
-            computed, total = Manifest.read(many.out).summary["blocks_run"]
-            assert [computed, total] == Manifest.read(one.out).summary["blocks_run"]
-            assert total / 2 <= computed < total
     if ranks == 2:
         assert "2 rank(s) each, cfg 2" in done.stderr
 

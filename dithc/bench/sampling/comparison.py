@@ -41,8 +41,6 @@ def compare_and_time(
             parts = [np.concatenate([part for part in parts if part.size], axis=2)]
         base = parts[0] if base is None else base
         comparisons[variant.name] = compare(parts, base) | {"sent": sum_of([reply.sent for reply in runs[0]])}
-        if variant.cache is not None:
-            comparisons[variant.name]["blocks_run"] = runs[0][0].block_share
         loops[variant.name] = max(1, int(seconds / max(reply.seconds for reply in runs[-1])))
     times: dict[str, list[float]] = {variant.name: [] for variant in variants}
     for variant in chain(*alternating(variants, rounds)):

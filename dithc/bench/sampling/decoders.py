@@ -83,8 +83,6 @@ def _random_network(make: Callable[[], Any]) -> Any:
 class Decoder:
     """One decoder in one process."""
 
-    block_share: float | None = None
-
     def __init__(self, name: str, *, width: int, size: int, group: Group) -> None:
         """Build a decoder of `DECODERS` with `width` channels for a square image of `size` pixels, shared by `group`.
 

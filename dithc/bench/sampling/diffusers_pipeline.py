@@ -35,8 +35,6 @@ class DiffusersRunner:
     In bf16, both weights and activations are bf16.
     """
 
-    block_share: float | None = None
-
     def __init__(self, model: DiT, cell: SamplingCase) -> None:
         package = _package()
         config, self._cell = model.config, cell

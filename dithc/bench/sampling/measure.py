@@ -64,8 +64,7 @@ def bench_sampling(settings: SamplingSettings) -> dict[str, Any]:
 
             with worker_pool(ranks=settings.ranks, cpus=cpus) as pool:
                 for cell in cells:
-                    of_steps = [one for one in variants if one.cache is None]
-                    measured.append(unit(f"{cell}", _measure_cell, pool, cell, of_steps, settings, False))
+                    measured.append(unit(f"{cell}", _measure_cell, pool, cell, variants, settings, False))
                 images = unit("images", _measure_cell, pool, cells[0], variants, settings, True)
                 decoded += [unit(f"decode {name}", _measure_decoder, pool, name, settings) for name in names]
             if names:

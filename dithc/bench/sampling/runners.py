@@ -13,13 +13,11 @@ from torch import Tensor
 
 from dithc import diffusion
 from dithc.bench.environment import require
-from dithc.config import evaluations
 from dithc.model import DiT, DiTConfig
 from dithc.sample.parallel import ParallelDenoiser, SamplingGroup
 
 SEED, LABEL, TIMESTEP = 0, 7, 523
 TRAINED_STEPS = 1000
-Cache = evaluations.FirstBlockCacheConfig | evaluations.TaylorCacheConfig | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,18 +66,19 @@ def network(cell: SamplingCase) -> DiT:
 
 
 class DithcRunner:
-    """dithc's sampler on one or several ranks.
+    """dithc's sampler on one or several ranks."""
 
-    `block_share` is the fraction of blocks that the last image computed with a cache; None without a cache.
-    """
-
-    def __init__(self, model: DiT, cell: SamplingCase, team: SamplingGroup, *, cache: Cache = None) -> None:
-        self._model, self._cell, self._team, self._cache = model, cell, team, cache
+    def __init__(self, model: DiT, cell: SamplingCase, team: SamplingGroup) -> None:
+        self._model, self._cell = model, cell
         self._shape = (model.config.in_channels, *model.config.size)
-        self._over = team.over(model.config.num_tokens)
         self._x = initial_noise(self._shape)
-        self._denoiser = self._new_denoiser()
-        self.block_share: float | None = None
+        self._denoiser = ParallelDenoiser(
+            model,
+            bf16=cell.dtype == "bf16",
+            rows=team.rows,
+            tokens=team.tokens,
+            over=team.over(model.config.num_tokens),
+        )
 
     def step(self) -> Tensor:
         """Evaluate the network, with both branches if guided: (1, Z or 2Z, h, w) fp32."""
@@ -87,7 +86,7 @@ class DithcRunner:
 
     def image(self) -> Tensor:
         """Return an image before decoding: (1, Z, h, w) fp32."""
-        latent = diffusion.sample(
+        return diffusion.sample(
             "ddim",
             denoise=self._guided_denoiser(),
             schedule=diffusion.Schedule.linear(),
@@ -96,29 +95,12 @@ class DithcRunner:
             noise=[torch.Generator().manual_seed(SEED)],
             times=self._cell.times,
         )
-        if self._cache is not None:
-            computed, total = self._denoiser.tally[:2].tolist()
-            self.block_share = computed / total
-        return latent
 
     def _guided_denoiser(self) -> Callable[[Tensor, Tensor], Tensor]:
-        """Return the guided network with a new cache, which is valid for one sampling run."""
         config = self._model.config
-        if self._cache is not None:
-            self._denoiser = self._new_denoiser()
         labels = torch.tensor([LABEL % config.num_classes])
         return diffusion.guided_denoiser(
             self._denoiser, labels, null_label=config.null_label, scale=self._cell.guidance
-        )
-
-    def _new_denoiser(self) -> ParallelDenoiser:
-        return ParallelDenoiser(
-            self._model,
-            bf16=self._cell.dtype == "bf16",
-            rows=self._team.rows,
-            tokens=self._team.tokens,
-            over=self._over,
-            cache=self._cache,
         )
 
 

@@ -5,8 +5,7 @@ from dataclasses import asdict, dataclass
 from typing import Literal
 
 from dithc.bench.sampling import diffusers_pipeline
-from dithc.bench.sampling.runners import Cache, DithcRunner, SamplingCase
-from dithc.config import evaluations
+from dithc.bench.sampling.runners import DithcRunner, SamplingCase
 from dithc.core.logging import UserError
 from dithc.model import DiT, DiTConfig
 from dithc.sample.parallel import ParallelDegrees, SamplingGroup, SamplingWork, best_degrees
@@ -24,14 +23,12 @@ class SamplingVariant:
         role: processes that run it.
         description: text for the result.
         degrees: parallel degrees by number of ranks, for ranks that sample together.
-        cache: cache across the steps of an image; a single step is then not measured.
     """
 
     name: str
     role: Role
     description: str
     degrees: Callable[[int], ParallelDegrees] | None = None
-    cache: Cache = None
 
     def calls(self, ranks: int) -> int:
         """Return the images or network evaluations per round."""
@@ -44,15 +41,11 @@ class SamplingVariant:
         return (
             diffusers_pipeline.DiffusersRunner(model, cell)
             if self.name == DIFFUSERS
-            else DithcRunner(model, cell, team, cache=self.cache)
+            else DithcRunner(model, cell, team)
         )
 
     def skip_reason(self, cell: SamplingCase, config: DiTConfig, *, ranks: int) -> str | None:
-        """Return the reason why its degrees or cache do not fit a cell, or None."""
-        if self.cache is not None:
-            first = 1 if isinstance(self.cache, evaluations.FirstBlockCacheConfig) else self.cache.warmup_steps
-            condition = f"images of {cell.steps} step(s), the first {first} of which run all blocks"
-            return condition if cell.steps <= first else None
+        """Return the reason why its degrees do not fit a cell, or None."""
         if self.degrees is None:
             return None
         degrees = self.degrees(ranks)
@@ -101,19 +94,6 @@ VARIANTS = (
     ),
     SamplingVariant(
         DIFFUSERS, "alone", "diffusers' DiTPipeline with the same weights, one process with the cores of all ranks"
-    ),
-    SamplingVariant(
-        "taylor-3",
-        "first",
-        "one rank, approximate: blocks run in every third step; their contributions are extrapolated in between",
-        cache=evaluations.TaylorCacheConfig(kind="taylor", interval=3, order=1),
-    ),
-    SamplingVariant(
-        "first-block",
-        "first",
-        "one rank, approximate: the first block runs in every step, the other blocks if its contribution "
-        "changed by 5 %",
-        cache=evaluations.FirstBlockCacheConfig(kind="first-block"),
     ),
 )
 NORMAL = tuple(one.name for one in VARIANTS if one.name != DIFFUSERS)

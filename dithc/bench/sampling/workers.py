@@ -38,13 +38,11 @@ class Outcome(NamedTuple):
     Attributes:
         seconds: mean of the runs.
         sent: bytes sent during the runs.
-        block_share: fraction of computed blocks; None for all.
     """
 
     seconds: float
     output: NDArray[np.float32]
     sent: dict[str, int | None]
-    block_share: float | None
 
 
 class Worker:
@@ -87,7 +85,7 @@ class Worker:
 
     def run(self, name: str, loops: int) -> Outcome:
         """Run a variant several times."""
-        variant, call, runner = self._variants[name]
+        variant, call, _runner = self._variants[name]
         if variant.role in ("every", "ranks"):
             self._group.barrier()
         initial = traffic.sent()
@@ -95,7 +93,7 @@ class Worker:
         for _ in range(loops):
             output = call()
         seconds = (time.perf_counter() - start) / loops
-        return Outcome(seconds, output.numpy(), vars(traffic.sent().since(initial)), runner.block_share)
+        return Outcome(seconds, output.numpy(), vars(traffic.sent().since(initial)))
 
     def peak(self, variant: str) -> int | None:
         assert self._decoder is not None, "call `open_decoder` first"

@@ -75,10 +75,7 @@ def describe_comparison(row: Mapping[str, Any]) -> str:
         return f"another image, {difference} apart"
     if not row.get("within_tolerance", True):
         return f"DIFFERS from one rank: {difference} apart"
-    text = "equal to the bit" if row["equal"] else f"within {difference}"
-    if (share := row.get("blocks_run")) is None:
-        return text
-    return f"{'approximate' if share < 1 else 'nothing reused'}: {share:.0%} of the blocks run, {text}"
+    return "equal to the bit" if row["equal"] else f"within {difference}"
 
 
 def _cell(cell: Mapping[str, Any]) -> str:

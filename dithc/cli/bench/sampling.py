@@ -16,7 +16,7 @@ def _add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--cpus-per-rank", type=int, help="threads per rank (default: equal shares of this machine's cores)"
     )
-    names = "one-rank, all-cores, side-by-side, cfg, shared-kv, ulysses, ring, taylor-3, first-block"
+    names = "one-rank, all-cores, side-by-side, cfg, shared-kv, ulysses, ring"
     parser.add_argument("--variants", help=f"variants among {names} (default: all of these)")
     diffusers = "also measure diffusers' DiTPipeline with the same weights, if installed"
     parser.add_argument("--diffusers", action="store_true", help=diffusers)

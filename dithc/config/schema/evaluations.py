@@ -1,4 +1,4 @@
-"""Settings of evaluations (sampling and scoring of a run; caches change the images) and of restorations."""
+"""Settings of evaluations (sampling and scoring of a run) and of restorations."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -74,41 +74,6 @@ class WindowsConfig(Settings):
             yield "windows without overlap and shift leave seams: set `overlap: 0.25` or `random_shift: true`"
 
 
-class FirstBlockCacheConfig(Settings):
-    """Reuse of the residual of all other blocks while the residual of the first block changes little. The first block
-    always runs. The decision is separate for each image and each guidance branch."""
-
-    kind: Literal["first-block"]
-    """Selects this cache."""
-    threshold: float = Field(default=0.05, ge=0.0, le=10.0)
-    """Relative change of the first block's residual from which the other blocks run again: mean magnitude of the
-    difference over mean magnitude of the residual. 0 runs all blocks always."""
-
-    def __str__(self) -> str:
-        return f"{self.kind} cache, threshold {self.threshold:g}"
-
-
-class TaylorCacheConfig(Settings):
-    """Extrapolation of the residual of the blocks over the timesteps, between evaluations that run the blocks."""
-
-    kind: Literal["taylor"]
-    """Selects this cache: a polynomial through previous residuals, like TaylorSeer (arXiv 2503.06923)."""
-    interval: int = Field(default=3, ge=1, le=100)
-    """Distance of evaluations that run the blocks: 3 runs them in every third evaluation, 1 always."""
-    order: int = Field(default=1, ge=0, le=4)
-    """Degree of the polynomial; 0 repeats the last residual. Use 2 for samplers that add no noise, such as ddim, with
-    30 or more steps, and at most 1 for ddpm. Each degree stores one more stream of tokens per image."""
-    warmup_steps: int = Field(default=6, ge=1, le=1000)
-    """First evaluations, which all run the blocks, because residuals change fastest near pure noise. In 30 steps of a
-    flow (Sentinel-2, euler, interval 3), FID was 4% worse with 3. With 6 it was within the noise of seeds; 47% ran."""
-
-    def __str__(self) -> str:
-        return f"{self.kind} cache, interval {self.interval}, order {self.order}"
-
-
-Cache = Annotated[FirstBlockCacheConfig | TaylorCacheConfig, Field(discriminator="kind")]
-
-
 class EvaluationConfig(Settings):
     """Comparison of samples of one run with real tiles."""
 
@@ -162,9 +127,6 @@ class EvaluationConfig(Settings):
     guidance_reference: Literal["start"] | None = None
     """Prediction from which guidance moves away. start: the prediction without a label by the run's weights before its
     first step (for fine-tuning: the pre-trained weights). `null`: the same by the sampled weights."""
-    cache: Cache | None = None
-    """Parts of a network evaluation that later evaluations reuse instead of computing them. Images are then not exact,
-    which is noted with their score. `null`: compute everything."""
     batch_size: Size = 32
     """Images per batch of one rank."""
     extractor: Name
@@ -246,7 +208,6 @@ class EvaluationConfig(Settings):
                 yield f"`guidance_interval` is not ascending: it starts at {low} and ends at {high}"
             if self.guidance_scale == 1.0:
                 yield "`guidance_interval` requires a `guidance_scale` other than 1"
-        yield from self._check_cache()
         if self.guidance_reference is not None:
             if self.guidance_scale <= 1.0:
                 yield (
@@ -259,7 +220,7 @@ class EvaluationConfig(Settings):
                 )
 
     def _check_scene(self) -> Iterator[str]:
-        for key in ("image_size", "windows", "epsilon_scaling", "cache"):
+        for key in ("image_size", "windows", "epsilon_scaling"):
             if self.checkpoint == "codec" and getattr(self, key):
                 yield f"`{key}` applies to generated images, and `checkpoint` is codec: leave it out"
         if self.windows is None and self.num_images < 2:
@@ -268,22 +229,6 @@ class EvaluationConfig(Settings):
             yield "`windows` require the `image_size` of a scene: set it, such as 4096, or leave `windows` out"
         if self.windows is not None and (self.metrics or self.band_triplets):
             yield "`metrics` and `band_triplets` require a score, and a scene (`windows`) has no score"
-
-    def _check_cache(self) -> Iterator[str]:
-        if self.cache is None:
-            return
-        if self.windows is not None:
-            yield "`cache` reuses values of previous evaluations, which `windows` change: leave one out"
-        if self.guidance_interval is not None:
-            yield (
-                "`cache` reuses values of previous evaluations, and with `guidance_interval` some have no branch without a "
-                "label: leave one of both out"
-            )
-        if isinstance(self.cache, TaylorCacheConfig) and self.solver.evaluations > 1:
-            yield (
-                f"`cache` taylor extrapolates over timesteps, and {self.sampler} evaluates each timestep twice: use "
-                "`kind: first-block`, or a sampler with one evaluation"
-            )
 
     def _check_times(self, times: list[int]) -> Iterator[str]:
         if len(times) != (needed := self.num_times):

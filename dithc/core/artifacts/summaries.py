@@ -22,7 +22,7 @@ PROVENANCE_NUMBERS = frozenset(
     {
         *("seconds", "training_seconds", "seconds_per_step_median", "exposed_seconds_median", "stall_seconds_median"),
         *("overlap_fraction_median", "images_per_second", "peak_rss_bytes", "fast_peak_bytes", "loaded_bytes_median"),
-        *("offloaded_bytes_median", "ranks", "threads", "extracted", "reused", "seconds_saved"),
+        *("offloaded_bytes_median", "ranks", "threads", "extracted", "reused"),
     }
 )
 CURVES_FILE = "curves.json"  # spectra, histograms and correlations for the report; next to the manifest of a score
@@ -135,8 +135,6 @@ class SampleSummary(TypedDict, total=False):
     guidance_channels: str
     guidance_interval: Interval | None
     guidance_reference: str | None
-    cache: dict[str, Any]
-    blocks_run: list[Count]
     seed: Count
     step: Count | None
     dtype: str

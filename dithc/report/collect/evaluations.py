@@ -4,7 +4,7 @@ from dithc.config import ExperimentConfig
 from dithc.core.artifacts import summaries
 from dithc.report.collect.datasets import numbers_of, select_fields
 from dithc.report.collect.gather import ExperimentResults, StageResult
-from dithc.report.collect.kid_gain import cost_of, gain_of
+from dithc.report.collect.kid_gain import gain_of
 from dithc.report.collect.runs import flatten
 from dithc.report.documents import read_json
 from dithc.report.records import EvaluationRecord, SampleFiles, Score
@@ -35,13 +35,11 @@ def evaluation_record(experiment: ExperimentConfig, results: ExperimentResults, 
         "label": _label(experiment, name),
         "score": _score(compared) if compared else None,
         "gain": gain_of(experiment, results, name),
-        "cost": cost_of(experiment, results, name),
         "grid": samples.file("grid.png") if samples else None,
         "settings": flatten(settings.model_dump(mode="json")),
         "files": _files(experiment, results, name),
         "curves": read_json(curves) if compared and (curves := compared.file(summaries.CURVES_FILE)) else None,
         "sampler": str(settings.sampler),
-        "cache": str(settings.cache) if settings.cache is not None else None,
     }
     return EvaluationRecord(**fields)
 

@@ -1,4 +1,4 @@
-"""Fall of KID since the start of a run, and the score cost of inexact sampling, with intervals from stored influences."""
+"""Fall of KID since the start of a run, with intervals from stored influences."""
 
 from typing import Any
 
@@ -9,11 +9,10 @@ from dithc.config import ExperimentConfig, evaluations
 from dithc.core.artifacts import summaries
 from dithc.core.integrity import parse_json
 from dithc.report.collect.gather import ExperimentResults, StageResult
-from dithc.report.records import Cost, Gain
+from dithc.report.records import Gain
 
-SAME = {"run", "sampler", "solver_order", "steps", "timesteps", "epsilon_scaling", "cache", "seed"}
+SAME = {"run", "sampler", "solver_order", "steps", "timesteps", "epsilon_scaling", "seed"}
 SAME |= {"guidance_scale", "guidance_channels", "guidance_interval"}
-SAME_WEIGHTS = {"checkpoint", "weights", "ema_std", "guidance_reference"}
 SAME_NUMBERS = ("set_hash_real", "n_real", "sha256", "resize", "rendering_digest", "seed")
 
 
@@ -32,33 +31,6 @@ def gain_of(experiment: ExperimentConfig, results: ExperimentResults, name: str)
                 before, after = results.last("fid", start_name), results.last("fid", name)
                 if before and after and (gain := _gain(before, after)):
                     return gain
-    return None
-
-
-def cost_of(experiment: ExperimentConfig, results: ExperimentResults, name: str) -> Cost | None:
-    """Return the score cost of a cache against the exact evaluation of the same weights and sampler.
-
-    Return None if the evaluation is exact, or if no exact evaluation with the same real tiles and features has a score.
-    """
-    config = experiment.evaluations[name]
-    if config.cache is None:
-        return None
-    without_cache = config.model_copy(update={"cache": None})
-    for exact_name, settings in experiment.evaluations.items():
-        weights = (evaluation.model_dump(include=SAME_WEIGHTS) for evaluation in (settings, config))
-        if _sampling_settings(settings) != _sampling_settings(without_cache) or next(weights) != next(weights):
-            continue
-        exact, inexact = results.last("fid", exact_name), results.last("fid", name)
-        if exact is None or inexact is None or not _is_comparable(exact, inexact):
-            continue
-        gain = _gain(exact, inexact)
-        return Cost(
-            exact=exact_name,
-            fid=inexact.summary["fid"] - exact.summary["fid"],
-            kid=-gain.fall if gain else None,
-            interval=[-bound for bound in reversed(gain.interval)] if gain else None,
-            n=min(result.summary[key] for result in (exact, inexact) for key in ("n_real", "n_generated")),
-        )
     return None
 
 

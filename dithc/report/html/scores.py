@@ -46,7 +46,7 @@ def _row(records: ReportRecords, item: EvaluationRecord) -> list[Cell]:
     name = Cell(
         text=item.label, notes=[item.name + ("" if item.checkpoint == "codec" else f", {item.weights}{average}")]
     )
-    notes = [note for note in (item.guided, _cost_note(item)) if note]
+    notes = [item.guided] if item.guided else []
     sampler = Cell(text=ABSENT if item.checkpoint == "codec" else item.solver, notes=notes)
     scores = item.score
     if scores is None:
@@ -57,15 +57,6 @@ def _row(records: ReportRecords, item: EvaluationRecord) -> list[Cell]:
     }
     real = Cell(text=f"{scores.n_real:,}", notes=[f"split {item.real_split}", *_clipped(scores.clipped_real)])
     return [name, sampler, *(values[key] for key in measures(records)), _floor(scores), real, _generated(scores)]
-
-
-def _cost_note(item: EvaluationRecord) -> str:
-    """Describe the score cost of inexact images; empty if exact or unknown."""
-    cost = item.cost
-    if cost is None:
-        return ""
-    kid = "" if cost.kid is None or cost.interval is None else f", KID {cost.kid:+.3g} {between(cost.interval)}"
-    return f"over {cost.exact}, which is exact: FID {cost.fid:+.3g}{kid}, n = {cost.n:,}"
 
 
 def _score_cell(value: float | None, interval: list[float] | None, *, strong: bool = False) -> Cell:

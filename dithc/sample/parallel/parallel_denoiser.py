@@ -4,17 +4,15 @@ N rows of a batch (images, or both branches of their guidance), n of this rank; 
 tokens, t of this rank, D width, p side of a patch.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import torch
 from torch import Tensor
 
-from dithc.config import evaluations
 from dithc.engine.cftp import partition
 from dithc.engine.hcops import token_shard
 from dithc.model import DiT
-from dithc.sample.parallel.block_cache import CACHES, BlockCache, BlockStack
 from dithc.sample.parallel.rank_set import SINGLE, RankSet, cut
 from dithc.sample.parallel.shared_buffers import lost_rank_error
 
@@ -34,30 +32,20 @@ class ParallelDenoiser:
         rows: RankSet = SINGLE,
         tokens: RankSet = SINGLE,
         over: token_shard.ShardedAttention | None = None,
-        blocks: BlockStack | None = None,
-        cache: evaluations.FirstBlockCacheConfig | evaluations.TaylorCacheConfig | None = None,
+        blocks: Callable[[Tensor, Tensor], Tensor] | None = None,
     ) -> None:
         """Prepare this rank's parts of a network in evaluation mode, with products in bf16 if requested.
 
         `rows` and `tokens` are the ranks that share the rows of a batch and the tokens of an image (with attention `over`
-        them). `blocks` are those of an earlier denoiser with the same model, `over` and cache setting. With `cache`, calls
-        belong to one sampling run and have the same rows.
+        them). `blocks` are those of an earlier denoiser with the same model and `over`.
         """
         self.model = model
         # Other networks are called directly, without a partition.
         if blocks is None and isinstance(model, DiT):
-            blocks = model.chain(to_patches=cache is None)
+            blocks = model.chain(to_patches=True)
         self._blocks = blocks
         self._bf16, self._rows, self._tokens, self._attention = bf16, rows, tokens, over
         self._lengths = cut(model.config.num_tokens, tokens.size)
-        self._cache: BlockCache | None = None
-        if cache is not None:
-            self._cache = CACHES[cache.kind](cache, tokens, num_tokens=model.config.num_tokens)
-
-    @property
-    def tally(self) -> Tensor:
-        """(4) fp64: savings of the cache, see `BlockCache`; zeros without a cache."""
-        return torch.zeros(4, dtype=torch.float64) if self._cache is None else self._cache.counters
 
     @torch.no_grad()
     def __call__(self, x: Tensor, t: Tensor, y: Tensor) -> Tensor:
@@ -97,11 +85,7 @@ class ParallelDenoiser:
         with rotary_of(model, local):
             if self._attention is not None:
                 self._attention.begin()
-            if self._cache is None:
-                return blocks(tokens, c)
-            tokens = self._cache(blocks, tokens, c, float(t[0]))
-        patches: Tensor = model.final_layer(tokens, c)
-        return patches
+            return blocks(tokens, c)
 
 
 def split_patches(model: DiT, x: Tensor) -> Tensor:

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from dithc.bench import summary
 from dithc.bench.sampling.comparison import compare, compare_and_time
@@ -18,7 +17,6 @@ from dithc.bench.sampling.runners import DithcRunner, SamplingCase, config_of, n
 from dithc.bench.sampling.variants import VARIANTS, named
 from dithc.bench.sampling.workers import Outcome
 from dithc.cli import main
-from dithc.config import evaluations
 from dithc.core.logging import UserError
 from dithc.sample.parallel import SamplingGroup
 from tests.ranks import needs_kernels, needs_launcher
@@ -69,14 +67,9 @@ def test_two_ranks_match_the_single_rank_image_exactly_except_ring(
     )
     assert guided["ulysses"]["sent"]["mpi_bytes"] != 0
     cuts = {"one-rank", "cfg", "shared-kv", "ulysses", "ring"}
-    assert {*cuts, "taylor-3", "first-block"} <= set(images)
-    assert set(guided) == set(alone) == {*cuts, "all-cores", "side-by-side"}, "a single step does not measure a cache"
-    assert images["taylor-3"]["blocks_run"] == 6 / 8
-    assert images["taylor-3"]["difference"] > 1e-5
-    assert images["first-block"]["equal"] == (images["first-block"]["blocks_run"] == 1)
-    assert "blocks_run" not in images["ring"]
+    assert set(guided) == set(alone) == {*cuts, "all-cores", "side-by-side"}
+    assert cuts <= set(images)
     output = capsys.readouterr().out
-    assert "approximate: 75% of the blocks run, within" in output
     decoders_are_right(result["decoding"])
     assert "another image, " in output
     assert "DIFFERS from one rank" not in output
@@ -115,26 +108,6 @@ def test_unsupported_variants_report_a_skip_reason() -> None:
     assert "5 ranks for 4 tokens" in str(named(["ring"])[0].skip_reason(cell, config, ranks=5))
 
 
-def test_cache_is_reset_per_image_and_skipped_if_all_blocks_run() -> None:
-    config, (taylor, first) = config_of(CELL), named(["taylor-3", "first-block"])
-    assert "the first 6 of which run all blocks" in str(taylor.skip_reason(CELL, config, ranks=2))
-    assert (
-        taylor.skip_reason(replace(CELL, steps=7), config, ranks=2) is first.skip_reason(CELL, config, ranks=2) is None
-    )
-    assert "the first 1 of which run all blocks" in str(first.skip_reason(replace(CELL, steps=1), config, ranks=2))
-    cell = replace(CELL, steps=9)
-    model = network(cell)
-    whole = DithcRunner(model, cell, SamplingGroup()).image()
-    always = evaluations.FirstBlockCacheConfig(kind="first-block", threshold=10.0)
-    for cache, share in ((taylor.cache, 7 / 9), (always, (1 + 8 / 2) / 9)):
-        runner = DithcRunner(model, cell, SamplingGroup(), cache=cache)
-        images = [runner.image(), runner.image()]
-        assert runner.block_share == pytest.approx(share)
-        assert torch.equal(*images), "the second sampling run reused the first one's cache"
-        assert ((images[0] - whole).abs().max() / whole.abs().max()).item() > 1e-5
-    assert DithcRunner(model, cell, SamplingGroup()).block_share is None
-
-
 def test_peaks_are_compared_with_one_rank() -> None:
     one: dict[str, Any] = {"rows": [{"name": "one-rank"}, {"name": "by-rows"}, {"name": "all-cores"}]}
     add_peaks(one, {"one-rank": [100], "by-rows": [40, 50]})
@@ -158,7 +131,7 @@ def test_variants_are_warmed_up_compared_and_timed_in_alternating_order() -> Non
             orders.append((name, loops))
             sent = dict.fromkeys(("tcp_bytes", "mpi_bytes", "shared_bytes"), 1)
             seconds = {"one-rank": (0.25,), "side-by-side": (0.5, 0.75)}[name]
-            return [Outcome(one, np.ones((1, 4, 2, 2), np.float32), sent, None) for one in seconds]
+            return [Outcome(one, np.ones((1, 4, 2, 2), np.float32), sent) for one in seconds]
 
     able = named(["one-rank", "side-by-side"])
     timings, comparisons = compare_and_time(Played(), able, rounds=2, warmup=1, seconds=1.0, ranks=2)  # type: ignore[arg-type]

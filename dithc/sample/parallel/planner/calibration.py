@@ -18,7 +18,6 @@ from dithc.engine.hcops import token_shard
 from dithc.engine.hcops.blocks import sharded_ops
 from dithc.model import DiT
 from dithc.sample.parallel.attention import SharedMemoryAttention, UnsharedAttention
-from dithc.sample.parallel.block_cache import BlockStack
 from dithc.sample.parallel.degrees import SamplingWork
 from dithc.sample.parallel.parallel_denoiser import ParallelDenoiser, rotary_of
 from dithc.sample.parallel.planner.cost_model import NOMINAL, LinkModel, MachineRates
@@ -234,7 +233,9 @@ def strips(work: SamplingWork) -> tuple[int, int]:
     return long, max(1, long // PART)
 
 
-def _block(model: DiT, blocks: BlockStack, work: SamplingWork, tokens: int, *, in_sequence: bool = True) -> Timed:
+def _block(
+    model: DiT, blocks: Callable[[Tensor, Tensor], Tensor], work: SamplingWork, tokens: int, *, in_sequence: bool = True
+) -> Timed:
     @contextmanager
     def prepare() -> Iterator[Callable[[], object]]:
         with token_shard.part_of(work.tokens, attention), rotary_of(model, slice(0, tokens)):

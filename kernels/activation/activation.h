@@ -18,6 +18,8 @@
  *   gelu by erf     6.2 ulp for x >= -3; 1.8e-9 absolute for x < -3 (PyTorch: 1.2e-6), below 2e-40 from -13.5 on, -inf too
  *   its gradient    2.2e-7 absolute
  *
+ * Epilogues of products with a bf16 result use coarse versions of gelu and gelu' (simd/math.h).
+ *
  * Below -1, gelu is computed as x exp(2 u), and the rounding of u dominates the error. PyTorch's 0.5 x (1 + tanh u) has
  * absolute errors up to 1.5e-7 in that range, and returns -0 below -5.1. inf and nan produce the same results as in
  * PyTorch. Denormal x are not flushed to zero. */

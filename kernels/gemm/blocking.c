@@ -186,8 +186,13 @@ int hc_gemm_make_plan(const hc_context *context, const hc_gemm_kernel *kernel, i
 #define ROWS_BY_COLUMNS 128
 
 void hc_gemm_plan_by_columns(const hc_context *context, const hc_gemm_kernel *kernel, hc_gemm_plan *plan) {
-    plan->mc = hc_min_i64(ROWS_BY_COLUMNS / plan->mr * plan->mr, round_up(plan->m, plan->mr));
-    plan->chunk = even_blocks(plan->n, context->l2_bytes / 8 * 5 / (plan->kc * kernel->element_bytes), plan->nr);
+    const int clusters = plan->num_clusters;
+    const int64_t m = plan->clusters_cut_rows ? parts_of(plan->m, clusters) : plan->m;
+    const int64_t n = plan->clusters_cut_rows ? plan->n : parts_of(plan->n, clusters);
+    plan->mc = even_blocks(parts_of(m, plan->row_cuts), ROWS_BY_COLUMNS, plan->mr);
+    const int64_t of_b = context->l2_bytes / 8 * 5 / (plan->kc * kernel->element_bytes);
+    const int64_t of_sums = context->l2_bytes / 8 * 3 / (plan->mc * (int64_t)sizeof(float));
+    plan->chunk = even_blocks(parts_of(n, plan->column_cuts), hc_min_i64(of_b, of_sums), plan->nr);
 }
 
 hc_gemm_part hc_gemm_part_of(const hc_gemm_plan *plan, int thread) {

@@ -33,7 +33,8 @@ int hc_gemm_make_plan(const hc_context *context, const hc_gemm_kernel *kernel, i
                       const hc_blocking *requested, hc_gemm_plan *out_plan);
 
 /* Change the blocks of a plan for products whose A is read in place and whose k is not split: a chunk of columns of B
- * fills most of the L2 cache, and all rows pass it in blocks of a few. B is then read once, and A once per chunk. */
+ * fills most of the L2 cache, and all blocks of rows are multiplied by it in turn. B is then read once, and A once per
+ * chunk. */
 void hc_gemm_plan_by_columns(const hc_context *context, const hc_gemm_kernel *kernel, hc_gemm_plan *plan);
 
 hc_gemm_part hc_gemm_part_of(const hc_gemm_plan *plan, int thread);

@@ -38,7 +38,7 @@ HC_INLINE hc_vf finish(const epilogue_row *row, int64_t j, int64_t n, hc_vf v) H
 
 /* Prefetch column j of the next row, which is too far for the hardware prefetcher. */
 HC_INLINE void prefetch_next_row(const epilogue_row *row, int64_t j, int64_t row_stride) HC_STREAMING_OK {
-    const int64_t next = j + row_stride;
+    const int64_t next = j + row_stride; /* row_stride is 0 in the last row */
     hc_prefetch_to_write(at(row->out, next, row->type));
     if (row->out_before) {
         hc_prefetch_to_write(at(row->out_before, next, row->before_type));
@@ -73,7 +73,7 @@ HC_KERNEL_FUNCTION void HC_NAME(epilogue)(int64_t row, int64_t column, int64_t r
         };
         int64_t j = 0;
         for (; j + lanes <= columns; j += lanes) {
-            prefetch_next_row(&here, j, out_c->row_stride);
+            prefetch_next_row(&here, j, i + 1 < rows ? out_c->row_stride : 0);
             hc_store_as(here.out, j, here.type, finish(&here, j, lanes, hc_load(here.sum + j)));
         }
         if (j < columns) {

@@ -3,7 +3,8 @@
  *
  * The threads pack B together, once, into panels that all threads of a cluster read. Each thread packs its own rows of
  * A. A thread processes a block of mc rows, chunk by chunk of columns. It sums all of k into a chunk of C while the
- * chunk is in the L2 cache, and applies the epilogue there. */
+ * chunk is in the L2 cache, and applies the epilogue there. If A is read in place and k is not split, the thread processes
+ * all its rows for a chunk of columns of B, which stays in the L2 cache (hc_gemm_plan_by_columns). */
 #include "gemm/gemm_job.h"
 
 #include <string.h>

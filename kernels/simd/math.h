@@ -142,8 +142,8 @@ HC_INLINE hc_vf hc_gelu_gradient(hc_vf x) HC_STREAMING_OK {
     return hc_gated_gradient_(x, e, hc_mul(b, slope));
 }
 
-/* GELU and its gradient for results that are then rounded to bf16: with relative errors of 2^-13 on AVX-512, exact
- * elsewhere. */
+/* GELU and its gradient for results that are then rounded to bf16. On AVX-512 the errors are below 2^-12.7, relative to the
+ * result (GELU) or to 1 (its gradient). Other instruction sets use the exact versions. */
 #if HC_SCALE_TAKES_ALL
 HC_INLINE hc_vf hc_gelu_coarse(hc_vf x) HC_STREAMING_OK {
     const hc_vf t = hc_mul(x, hc_fma(hc_mul(x, x), hc_set(HC_GELU_B), hc_set(HC_GELU_A)));

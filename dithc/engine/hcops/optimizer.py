@@ -30,8 +30,8 @@ __all__ = [
 # around 1, 0.68 to 1.21, and keeps values in the band. After 5 iterations, every value that began above 0.0015 is in
 # the band.
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
-# Iterations on one Gram matrix, whose rounding errors grow with each. After 3, a new one is as exact as X X^T in every
-# iteration; one for all 5 has 70 times the error for singular values that decay as i^-1.5.
+# Iterations on one Gram matrix, whose rounding errors grow with each. Up to 3 iterations are as exact as a new Gram matrix
+# in every iteration. With 5, the error is 70 times as large for singular values that decay as i^-1.5.
 GRAM_ITERATIONS = 3
 MIN_NORM = 1e-7  # smallest divisor, as in Jordan's and torch's versions, so that a zero matrix stays zero
 
@@ -90,21 +90,29 @@ def orthogonalize(matrix: Tensor, *, iterations: int = 5, dtype: torch.dtype = t
     norm = max(float(torch.linalg.vector_norm(matrix, dtype=torch.float64)), MIN_NORM)
     x = ((matrix.t() if is_tall else matrix) / norm).to(dtype).contiguous()  # (S, L)
     by_gram = dtype is torch.float32 and x.shape[1] >= 2 * x.shape[0]
-    for first in range(0, iterations, GRAM_ITERATIONS if by_gram else 1):
-        x = linear(_accumulated(x, min(GRAM_ITERATIONS, iterations - first) if by_gram else 1), x.t())  # (S, L)
+    if by_gram:
+        for first in range(0, iterations, GRAM_ITERATIONS):
+            x = linear(_accumulated(x, min(GRAM_ITERATIONS, iterations - first)), x.t())  # (S, L)
+    else:
+        for _ in range(iterations):
+            x = vector.scale_add(x, linear(_polynomial(linear(x, x)), x.t()), alpha=COEFFICIENTS[0])  # (S, L)
     return x.t() if is_tall else x
 
 
+def _polynomial(gram: Tensor) -> Tensor:
+    """Return b G + c G^2 (S, S). The Gram matrix G is its own transpose."""
+    return vector.scale_add(gram, linear(gram, gram), alpha=COEFFICIENTS[1], beta=COEFFICIENTS[2])
+
+
 def _accumulated(x: Tensor, iterations: int) -> Tensor:
-    """Return the product (S, S) of the polynomials of all iterations for x (S, L), from its Gram matrix alone.
+    """Return the product (S, S) of p(G) of all iterations for x (S, L), from its Gram matrix alone.
 
     All factors are polynomials of one symmetric matrix, thus symmetric, and they commute.
     """
-    a, b, c = COEFFICIENTS
     gram, product = linear(x, x), None  # (S, S)
     for iteration in range(iterations):
-        poly = vector.scale_add(gram, linear(gram, gram), alpha=b, beta=c)  # (S, S)
-        poly.diagonal().add_(a)
+        poly = _polynomial(gram)
+        poly.diagonal().add_(COEFFICIENTS[0])
         product = poly if product is None else linear(poly, product)
         if iteration + 1 < iterations:
             gram = linear(linear(poly, gram), poly)

@@ -48,7 +48,7 @@ class MuonMatrix:
 
     @property
     def cost(self) -> int:
-        """Multiply-adds per iteration of Newton-Schulz."""
+        """Multiply-adds per iteration of Newton-Schulz, at most: wide fp32 matrices need fewer."""
         short, long = sorted((self.rows, self.columns))
         return short * short * (2 * long + short)
 

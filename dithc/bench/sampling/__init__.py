@@ -4,8 +4,8 @@ Purpose: the speedup of a partition is meaningful relative to one rank in the sa
 (the alternative for a user), and to N independent processes.
 
 Contents: `bench_sampling` starts ranks and one process with all their cores, and interleaves `VARIANTS` on them for
-each `SamplingCase` of `SamplingSettings`. Then an image is decoded by several
-variants (`decoders`). `run_worker` runs in these processes.
+each `SamplingCase` of `SamplingSettings`. Then an image is decoded by several variants (`decoders`). `run_worker` runs in
+these processes.
 
 Invariants: idle processes sleep at a socket and use no core. The time of a round is the time of its slowest rank, from
 a barrier on. Memory is measured in freshly started ranks. Every output on every rank is compared numerically with the

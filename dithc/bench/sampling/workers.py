@@ -50,7 +50,7 @@ class Worker:
 
     def __init__(self, group: Group) -> None:
         self._group = group
-        self._variants: dict[str, tuple[SamplingVariant, Callable[[], Tensor], Any]] = {}
+        self._variants: dict[str, tuple[SamplingVariant, Callable[[], Tensor]]] = {}
         self._teams: dict[str, SamplingGroup] = {}
         self._model: tuple[Any, Any] = (None, None)
         self._decoder: Decoder | None = None
@@ -67,7 +67,7 @@ class Worker:
             reason = diffusers_pipeline.skip_reason(model, cell) if variant.name == DIFFUSERS else None
             if reason is None:
                 runner = variant.build(model, cell, self._team(variant))
-                self._variants[variant.name] = variant, runner.image if is_image else runner.step, runner
+                self._variants[variant.name] = variant, runner.image if is_image else runner.step
             else:
                 reasons[variant.name] = reason
         return reasons
@@ -80,12 +80,12 @@ class Worker:
             self._decoder = Decoder(name, width=width, size=size, group=self._group)
         except (ImportError, RuntimeError, ValueError) as error:
             return {name: f"{error}".replace("\n", " ")[:200]}
-        self._variants = {one.name: (one, partial(self._decoder.decode, one.name), self._decoder) for one in VARIANTS}
+        self._variants = {one.name: (one, partial(self._decoder.decode, one.name)) for one in VARIANTS}
         return {}
 
     def run(self, name: str, loops: int) -> Outcome:
         """Run a variant several times."""
-        variant, call, _runner = self._variants[name]
+        variant, call = self._variants[name]
         if variant.role in ("every", "ranks"):
             self._group.barrier()
         initial = traffic.sent()

@@ -111,7 +111,7 @@ class SamplingBenchConfig(Settings):
     ranks: Annotated[int, Field(ge=2, le=1024)] = 2
     """Ranks on this machine, each with an equal share of its cores."""
     steps: Annotated[int, Field(ge=1, le=1000)] = 30
-    """Steps of an image. Caches save little if there are only a few steps."""
+    """Steps of an image."""
     decode_size: Annotated[int, Field(ge=0, le=65536, multiple_of=8)] = 1024
     """Side in pixels of the image that one rank and all ranks decode; 0 disables the measurement."""
     diffusers: bool = True

@@ -264,7 +264,7 @@ class RunConfig(Settings):
     def update_flops(self) -> int:
         """Operations of an update besides the element-wise operations: products of Newton-Schulz, over all ranks."""
         width, depth, _ = self.model.shape
-        # An iteration on (R, C), R <= C, takes 2 R^2 C + R^3 multiply-adds: 3 D^3 for each of 4 matrices, and the same formula
+        # An iteration on (R, C), R <= C, takes at most 2 R^2 C + R^3 multiply-adds: 3 D^3 for 4 matrices, and the same formula
         # for the 2 matrices (D, E) of the MLP, or 3 with a gate.
         mlp_adds = (3 if self.model.block.mlp == "swiglu" else 2) * (2 * self.model.mlp_width + width) * width**2
         adds = depth * (12 * width**3 + mlp_adds) * self.optimizer.newton_schulz_steps

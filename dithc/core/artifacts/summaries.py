@@ -69,7 +69,6 @@ class CodecSummary(TypedDict, total=False):
     spectral_angle_deg: float | None
     ndvi_error: float | None
     parameters: Count
-    scale: float
 
 
 class LatentsSummary(TypedDict, total=False):

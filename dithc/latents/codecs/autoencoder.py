@@ -23,7 +23,7 @@ from dithc.core.logging import user_error
 from dithc.core.tensor_files import read_tensors, write_tensors
 
 CONFIG_FILE, WEIGHTS_FILE = "config.json", "autoencoder.safetensors"
-FORMAT = "dithc autoencoder 1"
+FORMAT = "dithc autoencoder 2"
 INITIAL_LOGVAR = -6.0  # noise as strong as the signal would hide it for hundreds of steps
 MIN_LOGVAR, MAX_LOGVAR = -30.0, 20.0
 MIN_STD = 1e-4  # of a component of scaled patches; constant components are not amplified

@@ -191,6 +191,13 @@ def _convolutions(experiment: ExperimentConfig, dataset: datasets.DatasetConfig)
     return groups * KEPT_CONVOLUTION * SD_WIDTH, groups * 2 * 12 * 9 * SD_WIDTH**2
 
 
+def _orthogonalization(codec: codecs.KlVaeConfig, bands: int) -> float:
+    """Return multiply-adds of the optimizer for the large kernels of a codec: 4 S^2 L + 14 S^3 for each (S, L)."""
+    width, blocks = codec.hidden_channels, codec.decoder_blocks
+    columns = 9 * (bands * codec.downsampling_factor**2 + blocks * width)
+    return 4.0 * width**2 * columns + 14.0 * (blocks + 1) * width**3
+
+
 def _codec(experiment: ExperimentConfig, name: str, _: int) -> tuple[float, float, float]:
     codec = experiment.codecs[name]
     if not isinstance(codec, codecs.KlVaeConfig):
@@ -198,7 +205,7 @@ def _codec(experiment: ExperimentConfig, name: str, _: int) -> tuple[float, floa
     dataset = experiment.datasets[codec.train_dataset]
     activations, adds = _convolutions(experiment, dataset.model_copy(update={"codec": name}))
     pixels = codec.batch_size * codec.crop(dataset.tiles.size) ** 2
-    flops = 3 * 2 * adds * pixels * codec.steps / CONVOLUTION_SHARE
+    flops = codec.steps * 2 * (3 * adds * pixels + _orthogonalization(codec, _bands(dataset))) / CONVOLUTION_SHARE
     moments = (
         4 * 8 * (_bands(dataset) * codec.downsampling_factor**2) ** 2
     )  # second moments of patches, and their decomposition

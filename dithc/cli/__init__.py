@@ -57,7 +57,7 @@ GROUPS = {
     "evaluation": {
         "sample": "generate images from a checkpoint",
         "restore": "restore clouded, coarse or missing pixels of scenes",
-        "search-sampler": "search the timesteps of a few-step sampler",
+        "search-epsilon": "search the epsilon scaling of an evaluation",
         "extractor": "train a small feature extractor on tiles",
         "features": "extract features and their statistics",
         "fid": "compare generated with real features",
@@ -75,7 +75,7 @@ GROUPS = {
 }
 """Summary of each command, by the package of its module; the commands without a package are modules of `dithc.cli`."""
 COMMANDS = {name: summary for commands in GROUPS.values() for name, summary in commands.items()}
-SINGLE_FILES = {"report", "search-sampler"}  # commands with an `--out` file in a folder that may hold other files
+SINGLE_FILES = {"report", "search-epsilon"}  # commands with an `--out` file in a folder that may hold other files
 SCHEDULED_COMMANDS = {
     *(
         "synthesize",
@@ -94,7 +94,7 @@ SCHEDULED_COMMANDS = {
 }
 """Commands for which the configuration can request memory."""
 TORCH = {
-    *("codec", "latents", "train", "bench", "sample", "restore", "search-sampler", "extractor", "features"),
+    *("codec", "latents", "train", "bench", "sample", "restore", "search-epsilon", "extractor", "features"),
     "tune-kernels",
 }
 """Commands that always import torch."""

@@ -192,7 +192,6 @@ class EvaluationRecord:
     sampler: str
     solver_order: int | None
     steps: int
-    timesteps: list[int] | None
     epsilon_scaling: float
     guidance_scale: float
     guidance_channels: str
@@ -214,9 +213,8 @@ class EvaluationRecord:
     def solver(self) -> str:
         """Description of the sampler."""
         order = f", order {self.solver_order}" if self.solver_order is not None else ""
-        times = ", chosen times" if self.timesteps is not None else ""
         scaling = f", epsilon scaling {self.epsilon_scaling:g}" if self.epsilon_scaling else ""
-        return f"{self.sampler} {self.steps}{order}{times}{scaling}"
+        return f"{self.sampler} {self.steps}{order}{scaling}"
 
     @property
     def guided(self) -> str:

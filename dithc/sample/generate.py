@@ -176,7 +176,6 @@ class ImageGenerator:
         # unbounded.
         options: dict[str, Any] = {
             "steps": evaluation.steps,
-            "times": evaluation.timesteps,
             "clip": self.codec.bound,
             "shape": shape,
             "noise": noise,

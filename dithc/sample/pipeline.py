@@ -258,7 +258,6 @@ def _sampler_settings(evaluation: evaluations.EvaluationConfig, *, meta: dict[st
         "sampler",
         "solver_order",
         "steps",
-        "timesteps",
         "epsilon_scaling",
         "guidance_scale",
         "guidance_channels",

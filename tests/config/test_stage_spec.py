@@ -10,7 +10,7 @@ import pytest
 from dithc.config import ExperimentConfig, load, stage_spec
 from dithc.core.artifacts import digest
 
-STABLE = {"train": "b8331b1005d1", "latents": "1e6dce4a454b", "sample": "1f521fe971a5"}
+STABLE = {"train": "b8331b1005d1", "latents": "1e6dce4a454b", "sample": "d9b85862cc4a"}
 
 
 def experiment(*, views: int = 2, **run: Any) -> ExperimentConfig:

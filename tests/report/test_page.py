@@ -142,7 +142,6 @@ def test_descriptions_of_solver_and_guidance(tree: Any) -> None:
         "sampler": "unipc",
         "solver_order": 3,
         "steps": 2,
-        "timesteps": [999, 40],
         "guidance_scale": 1.5,
         "network_evaluations": 3,
     }
@@ -150,8 +149,8 @@ def test_descriptions_of_solver_and_guidance(tree: Any) -> None:
     items = [replace(plain, **change) for change in ({}, changes, changes | guidance)]
     assert [item.solver for item in items] == [
         "ddim 50",
-        "unipc 2, order 3, chosen times",
-        "unipc 2, order 3, chosen times, epsilon scaling 0.06",
+        "unipc 2, order 3",
+        "unipc 2, order 3, epsilon scaling 0.06",
     ]
     assert [item.guided for item in items] == [
         "",

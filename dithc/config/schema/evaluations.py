@@ -15,7 +15,6 @@ LARGEST_SCENE = 1 << 16  # pixels per side; the latent of the scene is in memory
 LARGEST_OVERLAP = 0.9  # share of a side; a hundred predictions of each pixel
 MAX_STEPS = 9_999_999  # training steps; file names have seven digits
 
-FLOW_START, LAST_TIMESTEP = 1000, 999  # time of pure noise in a flow and in a noise schedule
 
 Factor = Annotated[int, Field(ge=2, le=64)]  # side of a coarse pixel over the side of a pixel
 Metric = Literal["precision-recall", "density-coverage", "interval", "bands", "indices", "spectra"]
@@ -104,15 +103,9 @@ class EvaluationConfig(Settings):
     steps: int = Field(default=250, ge=1, le=1000)
     """Network evaluations per image (before guidance), all of which are used. heun uses two per interval, and with an
     odd number one for the last interval."""
-    timesteps: list[Annotated[int, Field(ge=0, le=FLOW_START)]] | None = Field(
-        default=None, min_length=1, max_length=1000
-    )
-    """Training timesteps to visit, in falling order, as many as `steps`; `dithc search-sampler` finds them. For euler
-    and heun: thousandths of time at which intervals begin, from 1000; heun needs half. If unset, spread as suits the
-    sampler."""
     epsilon_scaling: float = Field(default=0.0, ge=-0.5, le=0.5)
     """Additional share of noise to remove: the predicted noise is multiplied by 1 + this x (1 - time), where time is 1
-    at pure noise and 0 at the image. `dithc search-sampler --epsilon-scaling` finds the value for your network, some
+    at pure noise and 0 at the image. `dithc search-epsilon` finds the value for your network, some
     hundredths. Values below 0 remove less noise, as Ning et al. (2024) do for networks that receive too much noise."""
     conditions: dict[Condition, Annotated[list[float], Field(min_length=1, max_length=2)]] = {}
     """Values of the run's `conditions` for all images; other conditions are absent. In degrees, days and meters: `{place: [lon,
@@ -144,11 +137,6 @@ class EvaluationConfig(Settings):
     B11, B04]. Each band is scaled from its 1st to its 99th percentile, on both sides."""
     seed: Seed = 0
     """Seed of the images. Image i depends on (seed, i) only, not on the number of ranks."""
-
-    @property
-    def num_times(self) -> int:
-        """Number of `timesteps` that the sampler needs, one per interval."""
-        return -(-self.steps // self.solver.evaluations)
 
     def condition_faults(self, key: str, run: Any) -> Iterator[str]:
         """Yield conditions that the `RunConfig` does not have, and bands that it does not generate."""
@@ -194,8 +182,6 @@ class EvaluationConfig(Settings):
         if self.solver_order is not None and self.solver_order not in self.solver.orders:
             names = " and ".join(name for name, spec in SAMPLER_SPECS.items() if self.solver_order in spec.orders)
             yield f"`solver_order` applies to the samplers {names}; `sampler` is {self.sampler}"
-        if self.timesteps is not None:
-            yield from self._check_times(self.timesteps)
         if self.ema_std is not None and self.weights == "raw":
             yield "`ema_std` is the length of an average, and `weights` is raw: leave one of both out"
         if self.ema_std is not None and self.checkpoint in ("start", "untrained", "codec"):
@@ -229,16 +215,6 @@ class EvaluationConfig(Settings):
             yield "`windows` require the `image_size` of a scene: set it, such as 4096, or leave `windows` out"
         if self.windows is not None and (self.metrics or self.band_triplets):
             yield "`metrics` and `band_triplets` require a score, and a scene (`windows`) has no score"
-
-    def _check_times(self, times: list[int]) -> Iterator[str]:
-        if len(times) != (needed := self.num_times):
-            yield f"`timesteps` has {len(times)} timesteps and `steps` is {self.steps}: {self.sampler} needs {needed}"
-        if times != sorted(set(times), reverse=True):
-            yield f"`timesteps` are not descending: {times}"
-        if self.solver.is_flow and (times[0] != FLOW_START or times[-1] == 0):
-            yield f"`timesteps` of {self.sampler} must start at {FLOW_START} and end above 0: {times}"
-        if not self.solver.is_flow and times[0] > LAST_TIMESTEP:
-            yield f"`timesteps` of {self.sampler} must be at most {LAST_TIMESTEP}: {times}"
 
 
 class HideConfig(Settings):

@@ -128,7 +128,6 @@ class SampleSummary(TypedDict, total=False):
     sampler: str
     solver_order: Count | None
     steps: Count
-    timesteps: list[Count] | None
     epsilon_scaling: float
     guidance_scale: float
     guidance_channels: str

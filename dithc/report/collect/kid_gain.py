@@ -11,7 +11,7 @@ from dithc.core.integrity import parse_json
 from dithc.report.collect.gather import ExperimentResults, StageResult
 from dithc.report.records import Gain
 
-SAME = {"run", "sampler", "solver_order", "steps", "timesteps", "epsilon_scaling", "seed"}
+SAME = {"run", "sampler", "solver_order", "steps", "epsilon_scaling", "seed"}
 SAME |= {"guidance_scale", "guidance_channels", "guidance_interval"}
 SAME_NUMBERS = ("set_hash_real", "n_real", "sha256", "resize", "rendering_digest", "seed")
 

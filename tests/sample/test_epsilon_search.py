@@ -1,4 +1,4 @@
-"""Tests of the timestep search on known errors, and on networks with known paths."""
+"""Tests of the search of the epsilon scaling on networks with known errors."""
 
 from contextlib import nullcontext
 from types import SimpleNamespace
@@ -14,27 +14,9 @@ from dithc.config.schema.evaluations import EvaluationConfig
 from dithc.core.integrity import load_checksummed
 from dithc.core.logging import UserError
 from dithc.diffusion import Objective
-from dithc.sample import search_epsilon_scaling, search_timesteps
+from dithc.sample import search_epsilon_scaling
 from dithc.sample.generate import ImageGenerator
-from dithc.sample.sampler_search import descend
-from dithc.sample.seeds import generator_of
 from tests.sample.conftest import write_experiment
-
-
-def test_descent_converges_to_the_minimum() -> None:
-    best = (999, 640, 333, 90, 0)
-
-    def error(times: tuple[int, ...]) -> float:
-        assert times[0] == 999
-        assert list(times) == sorted(set(times), reverse=True)
-        assert times[-1] >= 0
-        return float(sum((one - other) ** 2 for one, other in zip(times, best, strict=True)))
-
-    reports: list[str] = []
-    start = (999, 998, 997, 3, 2)
-    times, lowest = descend(error, start, report=reports.append)
-    assert error(times) == lowest < 1e-3 * error(start)
-    assert reports
 
 
 class Gaussian:
@@ -49,9 +31,6 @@ class Gaussian:
         slope = (t - (1 - t) * self.stds**2) / ((1 - t) ** 2 * self.stds**2 + t**2)
         return slope * (x - (1 - t) * self.means) - self.means
 
-    def exact(self, noise: Tensor) -> Tensor:
-        return self.means + self.stds * noise
-
 
 def images_of(network: object, evaluation: EvaluationConfig) -> ImageGenerator:
     codec = SimpleNamespace(bound=None, decoder_parts=(), decode=lambda x: x, to_rgb=lambda x: x.numpy())
@@ -61,24 +40,6 @@ def images_of(network: object, evaluation: EvaluationConfig) -> ImageGenerator:
         "bf16": False,
     }
     return ImageGenerator(network, codec, evaluation=evaluation, **settings)  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize(("sampler", "steps"), [("euler", 6), ("heun", 8), ("heun", 7)])
-def test_searched_flow_timesteps_reduce_the_error_on_unseen_noise(job, monkeypatch, sampler, steps) -> None:
-    one = job(sampler=sampler, steps=steps, guidance_scale=1.0, num_images=32)
-    network = Gaussian()
-    images = images_of(network, one.evaluation)
-    monkeypatch.setitem(search_timesteps.__globals__, "open_images", lambda job, tiles_digest: (images, {}))
-    found = search_timesteps(one, latents=8, reference_steps=400)
-    scored = range(one.evaluation.num_images)  # not used by the search
-    noise = torch.stack([torch.randn(3, 2, 2, generator=generator_of(0, index)) for index in scored])
-
-    def error(times: list[int] | None) -> float:
-        return float((images.changed(timesteps=times).latents(scored) - network.exact(noise)).abs().mean())
-
-    assert error(found["timesteps"]) < 0.55 * error(None)
-    assert found["unseen"]["after"] < 0.55 * found["unseen"]["before"]
-    assert EvaluationConfig.model_validate(one.evaluation.model_dump() | {"timesteps": found["timesteps"]})
 
 
 class Short(Gaussian):
@@ -96,7 +57,7 @@ class Short(Gaussian):
 def test_searched_epsilon_scaling_compensates_the_network_error(job, monkeypatch, network, expected) -> None:
     one = job(sampler="heun", steps=60, guidance_scale=1.0, num_images=32)
     images = images_of(network, one.evaluation)
-    monkeypatch.setitem(search_timesteps.__globals__, "open_images", lambda job, tiles_digest: (images, {}))
+    monkeypatch.setitem(search_epsilon_scaling.__globals__, "open_images", lambda job, tiles_digest: (images, {}))
     scored_images: list[np.ndarray] = []
 
     def score(drawn: np.ndarray) -> float:
@@ -120,37 +81,14 @@ def test_codec_evaluation_rejects_epsilon_scaling_search(job) -> None:
         search_epsilon_scaling(job(sampler="unipc", steps=3, at="codec"), score=lambda drawn: 0.0, images=2)
 
 
-@pytest.mark.parametrize(
-    ("settings", "steps", "message"),
-    [
-        ({"sampler": "ddpm", "steps": 3}, 12, "ddpm in 3 steps"),
-        ({"sampler": "unipc", "steps": 21}, 50, "unipc in 21 steps"),
-        ({"sampler": "unipc", "steps": 1}, 50, "unipc in 1 steps"),
-        ({"sampler": "heun", "steps": 2}, 50, r"heun in 2 steps[\s\S]*heun: 3 or more"),
-        ({"sampler": "unipc", "steps": 3, "at": "codec"}, 50, "at codec"),
-        ({"sampler": "unipc", "steps": 10}, 19, "steps of the reference"),
-    ],
-)
-def test_timestep_search_rejects_unsupported_settings(job, settings, steps, message) -> None:
-    with pytest.raises(UserError, match=message):
-        search_timesteps(job(**settings), latents=2, reference_steps=steps)
-
-
 def test_search_command_prints_the_setting_and_writes_a_checksummed_result(
     trained_run, tmp_path, monkeypatch, capsys
 ) -> None:
-    monkeypatch.setattr("dithc.cli.evaluation.search_sampler.ranks", lambda experiment, expected: nullcontext())
+    monkeypatch.setattr("dithc.cli.evaluation.search_epsilon.ranks", lambda experiment, expected: nullcontext())
     evaluation = {"run": "toy", "extractor": "e", "sampler": "dpm-solver", "steps": 2, "num_images": 2}
-    config, out = write_experiment(tmp_path / "config.yaml", x=evaluation), tmp_path / "new" / "times.json"
-    command = ["search-sampler", "--config", str(config), "--evaluation", "x", "--out", str(out), "--num-samples", "2"]
+    config, out = write_experiment(tmp_path / "config.yaml", x=evaluation), tmp_path / "new" / "epsilon.json"
+    command = ["search-epsilon", "--config", str(config), "--evaluation", "x", "--out", str(out), "--num-samples", "16"]
     command += [f"--{name}={path}" for name, path in trained_run.items()]
-    assert main([*command, "--reference-steps", "8"]) == 0
-    found = load_checksummed(out.read_text())
-    assert capsys.readouterr().out == f"timesteps: {found['timesteps']}\n"
-    assert (
-        EvaluationConfig.model_validate(evaluation | {"timesteps": found["timesteps"]}).timesteps == found["timesteps"]
-    )
-    assert main([*command, "--num-samples", "0"]) == 2
     real = np.random.default_rng(0).integers(0, 256, (40, 3, 8, 8), dtype=np.uint8)
     requested: list[int] = []
 
@@ -167,15 +105,14 @@ def test_search_command_prints_the_setting_and_writes_a_checksummed_result(
     monkeypatch.setattr("dithc.data.Tiles", Tiles)
     means = lambda images: images.mean((2, 3)).astype(np.float32)  # noqa: E731
     monkeypatch.setattr("dithc.cli.evaluation.features.open_extractor", lambda experiment, name, trained_run: means)
-    command[command.index("2")] = "16"
-    assert main([*command, "--epsilon-scaling"]) == 0
+    assert main(command) == 0
     found = load_checksummed(out.read_text())
     assert capsys.readouterr().out == f"epsilon_scaling: {found['epsilon_scaling']}\n"
     assert sorted(requested) == list(range(len(real)))
     assert found["images"] == 16
     command[command.index("16")] = "15"
-    assert main([*command, "--epsilon-scaling"]) == 2
+    assert main(command) == 2
     real = real[:15]
     command[command.index("15")] = "16"
-    assert main([*command, "--epsilon-scaling"]) == 2
+    assert main(command) == 2
     assert "15 in the split train" in capsys.readouterr().err

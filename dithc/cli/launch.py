@@ -3,6 +3,7 @@
 import argparse
 import os
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -101,7 +102,7 @@ def run(args: argparse.Namespace) -> int:
     kills = Limits.out_of_memory_kills()
     status = supervise(
         argv,
-        environment={**environment, **_deadline(args), **variables},
+        environment={**environment, **_scheduling(args), **variables},
         launcher=launcher,
         vendor=mpiexec.vendor if mpiexec else "other",
         grace_seconds=args.grace_seconds,
@@ -188,8 +189,8 @@ def _hosts(nodes: int) -> list[str]:
     return hosts
 
 
-def _deadline(args: argparse.Namespace) -> dict[str, str]:
-    """Return environment variables with the end of the job, preferably from the scheduler."""
+def _scheduling(args: argparse.Namespace) -> dict[str, str]:
+    """Return environment variables with the end of the job, preferably from the scheduler, and the file of slow nodes."""
     from dithc.engine.scheduler import deadline, slurm
 
     if args.scheduler == "generic" and deadline.seconds_left() is not None:
@@ -198,21 +199,36 @@ def _deadline(args: argparse.Namespace) -> dict[str, str]:
     end = slurm.deadline(job) if job and args.scheduler == "slurm" else None
     if end is None and args.walltime_minutes is not None:
         end = time.time() + 60 * args.walltime_minutes
-    return deadline.environment(end)
+    slow_nodes = {deadline.EXCLUDE_FILE: str(_exclude_file())} if args.scheduler == "slurm" else {}
+    return deadline.environment(end) | slow_nodes
+
+
+def _exclude_file() -> Path:
+    return Path.cwd() / f".dithc-exclude-{os.environ.get(JOB_VARIABLE)}"
 
 
 def _requeue(scheduler: str, reason: str) -> int:
-    """Requeue this job and wait for its end, so that it does not count as failed."""
+    """Requeue this job, without slow nodes, and wait for its end, so that it does not count as failed."""
     from dithc.engine.scheduler import deadline, slurm
 
     if scheduler == "generic":
         deadline.mark_again()  # read by the process that follows the job and resubmits it
         return STOPPED
     job = os.environ.get(JOB_VARIABLE)
+    signal.signal(
+        signal.SIGTERM, signal.SIG_IGN
+    )  # Slurm's request to end, while this process still has to exclude nodes
     if not job or not slurm.requeue(job):
         log.error(f"{reason}, but job {job or '?'} could not be requeued by {scheduler}: rerun the command")
         return STOPPED
     log.info(f"{reason}: job {job} was requeued and will continue")
+    slow = _exclude_file()
+    if slow.exists():
+        nodes = slow.read_text().split(",")
+        slow.unlink()
+        refusal = slurm.exclude(job, nodes)
+        text = f"will not run again on {', '.join(nodes)}"
+        log.warning(f"job {job} {text}" if not refusal else f"Slurm rejects that job {job} {text}: {refusal}")
     time.sleep(ENDED_WITHIN_SECONDS)
     log.error(f"job {job} was requeued, but did not end within {ENDED_WITHIN_SECONDS:.0f} s")
     return STOPPED

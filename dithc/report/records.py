@@ -73,6 +73,7 @@ class Curve:
     lr: Values
     segments: list[int] = field(default_factory=list)  # last steps of the jobs of the run, without the final one
     resumes: list[int] = field(default_factory=list)  # steps at which the run resumed after an unplanned stop
+    ranks: dict[str, Any] = field(default_factory=dict)  # the run's slow.json: times of ranks; empty for one rank
 
 
 @dataclass(frozen=True, kw_only=True)

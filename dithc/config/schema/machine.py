@@ -57,6 +57,17 @@ class SamplingParallelismConfig(Settings):
             )
 
 
+class SlowRanksConfig(Settings):
+    """Detection of slow ranks during training with several ranks. Every ten steps, all ranks compare the time that each
+    step takes without waiting for other ranks."""
+
+    above: float = Field(default=1.10, gt=1.0, le=10.0)
+    """Time of a rank, relative to the median of the other ranks, above which it is slow."""
+    action: Literal["warn", "exclude"] = "warn"
+    """Action for a slow rank. warn: log it; exclude: save and stop, and continue in a job without its node (scheduler
+    slurm)."""
+
+
 class MachineConfig(Settings):
     """Launch of ranks. A profile sets this section, not an experiment. Results change only by rounding: with the number
     of ranks, and more with bf16 in `param_gather_dtype` (rounded weights) or `reduce_dtype` (rounded summands)."""
@@ -96,6 +107,11 @@ class MachineConfig(Settings):
     """Use of memory tiers by a rank."""
     sampling: SamplingParallelismConfig = SamplingParallelismConfig()
     """Parallelism of a sampling run."""
+    batch_shares: Literal["equal", "measured"] = "equal"
+    """Images of the global batch per rank. measured: in proportion to the speeds of the ranks in the first steps, for
+    nodes of different speed. The mean gradient stays exact, but is rounded differently."""
+    slow: SlowRanksConfig = SlowRanksConfig()
+    """Detection of slow ranks."""
     stop_before_walltime: bool = False
     """Jobs end at their `runtime`. Training and sampling then save and stop in time, for the next job."""
     inputs_visible_on: Literal["here", "nodes"] = "here"

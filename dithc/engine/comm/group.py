@@ -63,6 +63,7 @@ class Group:
         node: name of the node, equal on all its ranks and different between nodes.
         is_nested: whether its context is inside the context of an equal group.
         world: the ranks in MPI; None for one rank.
+        waited_seconds: time spent in `all_reduce_`, `any` and `barrier`, most of it waiting for other ranks.
     """
 
     rank: int = 0
@@ -72,6 +73,7 @@ class Group:
     node: str = ""
     is_nested: bool = False
     world: "MpiWorld | None" = None
+    waited_seconds: float = 0.0
 
     def __enter__(self) -> Self:
         return self
@@ -87,7 +89,9 @@ class Group:
     def barrier(self) -> None:
         """Wait until every rank has called this method."""
         if self.size > 1:
+            start = time.perf_counter()
             self.distributed().barrier()
+            self.waited_seconds += time.perf_counter() - start
 
     def any(self, flag: bool) -> bool:
         """Return, on every rank, whether the flag of any rank is set."""
@@ -118,8 +122,9 @@ class Group:
         if self.size == 1:
             return tensor
         distributed = self.distributed()
-        operation = "SUM" if op == "mean" else op.upper()
+        operation, start = "SUM" if op == "mean" else op.upper(), time.perf_counter()
         distributed.all_reduce(tensor, op=getattr(distributed.ReduceOp, operation))
+        self.waited_seconds += time.perf_counter() - start
         return tensor.div_(self.size) if op == "mean" else tensor
 
     def wait_at_most(self, seconds: float | None, *, stopped_seconds: float | None = None) -> None:

@@ -19,8 +19,19 @@ that it prints.
 
 from dithc.engine.hardware import affinity, description
 from dithc.engine.hardware.core_plan import CorePlan, RankPlan, plan_cores
+from dithc.engine.hardware.cpu_counters import CpuCounters
 from dithc.engine.hardware.limits import Limits
 from dithc.engine.hardware.machine import Machine
 from dithc.engine.hardware.sysfs import discover_machine
 
-__all__ = ["CorePlan", "Limits", "Machine", "RankPlan", "affinity", "description", "discover_machine", "plan_cores"]
+__all__ = [
+    "CorePlan",
+    "CpuCounters",
+    "Limits",
+    "Machine",
+    "RankPlan",
+    "affinity",
+    "description",
+    "discover_machine",
+    "plan_cores",
+]

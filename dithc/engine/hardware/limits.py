@@ -54,11 +54,13 @@ class Limits:
         meminfo = (line.split() for line in (read_text(root / "proc/meminfo") or "").splitlines())
         available = [int(parts[1]) * KIB for parts in meminfo if parts[:1] == ["MemAvailable:"]]
         limits = []
-        for group in _groups(root, controller="memory"):
+        for group in control_groups(root, controller="memory"):
             if (limit := _group_memory_limit(group)) is not None:
                 limits.append(limit)
                 available.append(max(0, limit - _group_memory_used(group)))
-        quotas = [quota for group in _groups(root, controller="cpu") if (quota := _group_cpu_quota(group)) is not None]
+        quotas = [
+            quota for group in control_groups(root, controller="cpu") if (quota := _group_cpu_quota(group)) is not None
+        ]
         return cls(
             allowed_cpus=allowed,
             cpu_quota=min(quotas, default=None),
@@ -71,7 +73,7 @@ class Limits:
         """Count the processes that the system has killed because a control group of this process ran out of memory."""
         texts = (
             read_text(group / name)
-            for group in _groups(root, controller="memory")
+            for group in control_groups(root, controller="memory")
             for name in ("memory.events", "memory.oom_control")
         )
         lines = [line.split() for text in texts for line in (text or "").splitlines()]
@@ -109,7 +111,7 @@ def mask_of(status: Path, *, online: Collection[int]) -> tuple[int, ...]:
     return ()
 
 
-def _groups(root: Path, *, controller: str) -> Iterator[Path]:
+def control_groups(root: Path, *, controller: str) -> Iterator[Path]:
     """Yield the folders of this process's control groups of a controller, up to the mount (v1 and v2)."""
     for line in (read_text(root / "proc/self/cgroup") or "").splitlines():
         hierarchy, controllers, group = line.split(":", 2)

@@ -1,10 +1,11 @@
-"""End of this job, which `dithc launch` finds and passes to its ranks; and requests to run again."""
+"""End of this job, which `dithc launch` finds and passes to its ranks; and requests to run again, without some nodes."""
 
 import os
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
-VARIABLE, AGAIN_FILE = "DITHC_DEADLINE", "DITHC_REQUEUE_FILE"
+VARIABLE, AGAIN_FILE, EXCLUDE_FILE = "DITHC_DEADLINE", "DITHC_REQUEUE_FILE", "DITHC_EXCLUDE_FILE"
 
 
 def seconds_left() -> float | None:
@@ -31,4 +32,13 @@ def mark_again(reached: str = "") -> bool:
     path = Path(name)
     if reached or not path.exists():
         path.write_text(reached)
+    return True
+
+
+def exclude(nodes: Sequence[str]) -> bool:
+    """Request that the next run of this job avoids nodes; False without nodes, or if `dithc launch` cannot exclude any."""
+    name = os.environ.get(EXCLUDE_FILE)
+    if not nodes or not name:
+        return False
+    Path(name).write_text(",".join(nodes))
     return True

@@ -53,6 +53,15 @@ def requeue(job_id: str) -> bool:
     return run_command(["scontrol", "requeue", job_id]).returncode == 0
 
 
+def exclude(job_id: str, nodes: Sequence[str]) -> str:
+    """Exclude further nodes from a waiting job; return Slurm's reason to reject it, empty for success."""
+    text = query(["scontrol", "show", "job", "-o", job_id]) or ""
+    match = re.search(r"\bExcNodeList=(\S+)", text)
+    earlier = [match.group(1)] if match and match.group(1) not in MISSING else []
+    completed = run_command(["scontrol", "update", f"JobId={job_id}", f"ExcNodeList={','.join([*earlier, *nodes])}"])
+    return completed.stderr.strip() if completed.returncode else ""
+
+
 def rejection(options: Sequence[str]) -> str | None:
     """Return Slurm's reason to reject a job with options of sbatch, without submitting it; None if it would start or wait."""
     completed = run_command(["sbatch", "--test-only", *options, "--wrap=true"])

@@ -2,11 +2,15 @@
 
 import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
+from dithc.core.integrity import load_document, require_regular_file
 from dithc.core.logging import read_json_lines, read_metrics
 from dithc.report.records import Curve, Values
+
+SLOW_FILE = "slow.json"  # in the store of a run with several ranks
 
 
 def read_curve(
@@ -26,7 +30,13 @@ def read_curve(
         images_per_second=np.array([_throughput(row, global_batch_size) for row in rows]),
         segments=[step for step in segments if step < steps[-1]],
         resumes=[step for step in read_resumes(store) if step not in segments] if store else [],
+        ranks=_read_ranks(store) if store else {},
     )
+
+
+def _read_ranks(store: Path) -> dict[str, Any]:
+    path = store / SLOW_FILE
+    return load_document(require_regular_file(path).read_text()) if path.exists() else {}
 
 
 def _throughput(row: dict[str, float], global_batch_size: int) -> float:

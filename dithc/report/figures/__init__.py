@@ -28,7 +28,7 @@ from dithc.report.figures.pixels import draw_pixels
 from dithc.report.figures.samples import draw_samples
 from dithc.report.figures.scores import draw_fid
 from dithc.report.figures.stages import draw_stages
-from dithc.report.figures.training import draw_loss, draw_throughput
+from dithc.report.figures.training import draw_loss, draw_ranks, draw_throughput
 from dithc.report.records import ReportRecords
 
 __all__ = ["FIGURES", "bars", "canvas", "marks", "series", "spectra", "standalone", "theme", "time_to_quality"]
@@ -38,6 +38,7 @@ FIGURES: dict[str, Callable[[ReportRecords], canvas.Figure]] = {
     "fid": draw_fid,
     "loss": draw_loss,
     "throughput": draw_throughput,
+    "ranks": draw_ranks,
     "stages": draw_stages,
     "weak_scaling": partial(draw_scaling, mode="weak"),
     "strong_scaling": partial(draw_scaling, mode="strong"),

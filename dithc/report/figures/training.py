@@ -17,6 +17,9 @@ MAX_POINTS = 1500  # of a raw curve, more than the pixels of a panel
 LEGEND_INCHES = 0.21  # height of a line of the legend
 
 
+RANKS_INCHES, RANK_INCHES, MAX_NAMED_RANKS = 1.3, 0.2, 16
+
+
 def draw_loss(records: ReportRecords) -> Figure:
     """Draw loss and learning rate of every run, colored by dataset."""
     names = [dataset.name for dataset in records.datasets]
@@ -104,4 +107,27 @@ def draw_throughput(records: ReportRecords) -> Figure:
     panel.set_ylabel("images per second")
     panel.xaxis.set_major_locator(MaxNLocator(8, integer=True))
     panel.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), labelcolor=theme.INK)
+    return figure
+
+
+def draw_ranks(records: ReportRecords) -> Figure:
+    """Draw the time of each rank, relative to the median of the other ranks, against the step; one panel per run."""
+    curves = [run.curve for run in records.runs if run.curve is not None and run.curve.ranks.get("ratios")]
+    if not curves:
+        return placeholder("times of ranks: not measured")
+    heights = [min(4.0, RANKS_INCHES + RANK_INCHES * len(curve.ranks["nodes"])) for curve in curves]
+    figure, panels = grid(heights)
+    for (panel,), curve in zip(panels, curves, strict=True):
+        nodes, ends = curve.ranks["nodes"], curve.ranks["last_steps"]
+        first = 2 * ends[0] - ends[1] if len(ends) > 1 else 0
+        image = panel.imshow(
+            np.array(curve.ranks["ratios"]).T, aspect="auto", interpolation="nearest", cmap="RdBu_r", vmin=0.5, vmax=1.5,
+            extent=(first, ends[-1], len(nodes) - 0.5, -0.5),
+        )  # fmt: skip
+        panel.yaxis.set_major_locator(MaxNLocator(8, integer=True))
+        if len(nodes) <= MAX_NAMED_RANKS:
+            panel.set_yticks(range(len(nodes)), [f"{rank}, {node}" for rank, node in enumerate(nodes)])
+        panel.set(title=f"{curve.run}: time of each rank / median of the others", xlabel="step", ylabel="rank, node")
+        panel.grid(visible=False)
+        figure.colorbar(image, ax=panel)
     return figure

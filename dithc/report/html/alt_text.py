@@ -31,6 +31,17 @@ def throughput(records: ReportRecords) -> str:
     return f"Images per second by step: {', '.join(rates) or 'unknown'}."
 
 
+def ranks(records: ReportRecords) -> str:
+    parts = []
+    for run in records.runs:
+        if run.curve is not None and run.curve.ranks:
+            found = "; ".join(finding["text"] for finding in run.curve.ranks["findings"]) or "none was slow"
+            parts.append(
+                f"{run.name}: watched {len(run.curve.ranks['nodes'])} ranks for {run.curve.ranks['steps']} steps: {found}"
+            )
+    return f"Time of each rank relative to the median of the other ranks, by step. {'. '.join(parts)}."
+
+
 def stages(records: ReportRecords) -> str:
     seconds: dict[str, float] = {}
     for timing in records.timings:

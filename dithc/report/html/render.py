@@ -59,7 +59,7 @@ def render(records: ReportRecords, images: PageImages) -> str:
         figures={name: data_uri(canvas.recode_png(png)) for name, png in images.figures.items()},
         sizes={name: size_of(png) for name, png in images.figures.items()},
         images=images,
-        texts={name: getattr(alt_text, name)(records) for name in ("loss", "scores", "throughput", "stages")},
+        texts={name: getattr(alt_text, name)(records) for name in ("loss", "scores", "throughput", "ranks", "stages")},
         engine=engine,
         not_run=not_run,
         **_assessment_values(records),
@@ -118,6 +118,7 @@ def _score_values(records: ReportRecords) -> dict[str, Any]:
         "training": provenance.training_table(records),
         "restoration_tables": restoration_tables(records),
         "has_metrics": any(run.curve for run in records.runs),
+        "has_ranks": any(run.curve and run.curve.ranks for run in records.runs),
         "has_curves": any(item.curves for item in records.evaluations),
     }
 

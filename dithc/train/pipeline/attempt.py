@@ -21,7 +21,7 @@ from dithc.model import DiT
 from dithc.train.checkpoints import CheckpointWriter, TrainingState, checkpoint_metadata, initial_state
 from dithc.train.job import DONE, StepTimer, StopRequests, TrainingJob, hold_lease
 from dithc.train.memory_tiers import TrainingMemory
-from dithc.train.monitoring import Tracer, TrainingLog, Validation, Values, log_attempt
+from dithc.train.monitoring import RankWatch, Tracer, TrainingLog, Validation, Values, log_attempt
 from dithc.train.pipeline.initial_weights import fit_gaussian, init_model, start_from_file, start_from_run
 from dithc.train.pipeline.memory_check import allocation_guard
 from dithc.train.step import (
@@ -94,6 +94,7 @@ class Attempt:
         self.validation = Validation(run, latents, seed=job.seed, state=self.state, group=group, memory=memory)
         journal = TrainingLog(store, job=job, first=self.state.step, epochs=source.epoch, rank=group.rank)
         self.journal = stack.enter_context(journal)
+        self.watch = stack.enter_context(RankWatch(group, machine, trainer=self.trainer, store=store))
 
     def run(self) -> int:
         """Train to the last step of the job and save the last state.
@@ -115,6 +116,7 @@ class Attempt:
         while state.step < until:
             group.wait_at_most(self.timer.timeout_seconds())
             reason = self.stop.reason(grace_seconds=self.timer.grace_seconds if has_advanced else None)
+            reason = reason or self.watch.stop_reason()
             if group.any(reason is not None):
                 log.warning(f"stopping after step {state.step} of {until}: {reason or 'requested on another rank'}")
                 break
@@ -131,6 +133,7 @@ class Attempt:
                 self.store.pin(until)  # before another trainer can take the lease and prune
             else:
                 deadline.mark_again(f"step {state.step}")
+                deadline.exclude(self.watch.excluded)
             self.store.event("stopped" if status == STOPPED else "done", step=state.step)
         return status
 
@@ -161,7 +164,7 @@ class Attempt:
         """Make a step, or skip it if it was dropped before; return its metrics."""
         start = time.perf_counter()
         is_skipped = number in self.recovery.skipped.steps
-        values: Values = NO_UPDATE | {"skipped_steps": 1.0} if is_skipped else {**self.trainer.step(number)}
+        values: Values = NO_UPDATE | {"skipped_steps": 1.0} if is_skipped else {**self.watch.step(number)}
         seconds = time.perf_counter() - start
         if not is_skipped:
             self.timer.step(seconds)

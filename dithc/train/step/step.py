@@ -5,7 +5,7 @@ Legend: N images of a micro-batch, C channels.
 
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Protocol
 
@@ -68,10 +68,15 @@ class Trainer:
         self.objective = Objective.of(run.objective)
         config = state.model.config
         self._levels = BandLevels(config.band_groups, num_bands=config.in_channels)
-        share = partition(run.global_batch_size, layout.data_size)[layout.data_rank]
-        width = run.micro_batch_size or share.stop - share.start
-        starts = range(share.start, share.stop, width)
-        self._micro_batches = [slice(start, min(start + width, share.stop)) for start in starts]
+        self.divide([part.stop - part.start for part in partition(run.global_batch_size, layout.data_size)])
+
+    def divide(self, shares: Sequence[int]) -> None:
+        """Give each data-parallel rank, in order, this number of images of the global batch. The mean stays exact."""
+        self.shares = list(shares)
+        rank = self.strategy.layout.data_rank
+        first = sum(shares[:rank])
+        last, width = first + shares[rank], self.run.micro_batch_size or shares[rank]
+        self._micro_batches = [slice(start, min(start + width, last)) for start in range(first, last, width)]
 
     def step(self, number: int) -> dict[str, float]:
         """Run optimizer step `number` (from 1).

@@ -134,6 +134,7 @@ class StageInspector:
             store = self._store(stage.name)
             training = training_at(store.folder) if store is not None else None
             text, remaining = self._training_text(stage, training)
+            text = joined(text, *_slow_ranks(store.folder) if store is not None else [])
         else:
             text, remaining = bar_of(tail(log)) or ("", None)
             if stage.rule == "sample":
@@ -189,6 +190,18 @@ class StageInspector:
             identity[key] = read_mapping(self.base / path).get("digest")
         folder = root / f"{run}-{digest(identity)}"
         return CheckpointStore(folder) if folder.is_dir() else None
+
+
+def _slow_ranks(store: Path) -> list[str]:
+    """Describe the ranks that are slow at present, from the store of a run."""
+    content = read_mapping(store / "slow.json")
+    now, findings = content.get("slow_now", []), content.get("findings", [])
+    causes = {finding["rank"]: finding for finding in findings if not finding["is_pause"]}
+    return [
+        f"slow: rank {rank} on {causes[rank]['node']}, {causes[rank]['ratio']:.2f} x ({causes[rank]['cause']})"
+        for rank in now
+        if rank in causes
+    ]
 
 
 def describe_job(job: SchedulerJob) -> str:

@@ -1,0 +1,193 @@
+"""Times of all ranks during training, gathered every ten steps to identify slow ranks."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Self
+
+import numpy as np
+import torch
+
+from dithc.config import MachineConfig
+from dithc.core.artifacts import CheckpointStore, atomic_write
+from dithc.core.integrity import dump_checksummed, load_document, require_regular_file
+from dithc.core.logging import get_logger
+from dithc.engine.comm import Group
+from dithc.engine.hardware import CpuCounters
+from dithc.train.monitoring.slow_ranks import (
+    TOTALS,
+    Array,
+    RankTimes,
+    SlowRank,
+    SlowRankDetector,
+    balanced_shares,
+    median_of_others,
+)
+from dithc.train.step import Trainer
+
+SLOW_FILE = "slow.json"
+EVERY = 10  # steps between two exchanges of times
+WARM_UP_STEPS = 5  # steps that allocate memory and record plans
+MAX_COLUMNS = 200  # of the table of ratios in `SLOW_FILE`; more are merged in pairs
+BALANCINGS, MIN_GAIN = 3, 0.02  # attempts to balance shares; smallest reduction of a step that changes them
+log = get_logger(__name__)
+
+
+class RankWatch:
+    """Times of the ranks of a run: finds slow ranks, and balances the shares of the global batch. A context manager.
+
+    Attributes:
+        excluded: nodes that the next job should avoid, if `machine.slow.action` is exclude.
+    """
+
+    def __init__(self, group: Group, machine: MachineConfig, *, trainer: Trainer, store: CheckpointStore) -> None:
+        """Prepare the comparison; collective. Measured shares of an earlier job on the same nodes apply at once."""
+        self._group, self._settings, self._trainer = group, machine.slow, trainer
+        self._path = store.folder / SLOW_FILE
+        # Ranks that share layers, and DistributedDataParallel, wait inside the passes, where the wait is not measured.
+        self._is_on = trainer.strategy.is_exchanging and trainer.strategy.layout.tensor_size == 1
+        if not self._is_on and group.size > 1:
+            log.info(
+                f"times of ranks are not compared: strategy {machine.strategy}, gradient_sync {machine.gradient_sync}"
+            )
+        self._nodes: list[str] = group.gather_objects(group.node)
+        self._own: list[float] = []
+        self._sums, self._before = dict.fromkeys(TOTALS, 0.0), CpuCounters.read()
+        self._steps = 0
+        self._columns: list[tuple[int, Array]] = []
+        self._stride = 1  # exchanges per column
+        self._pending: list[Array] = []
+        self._balancings = BALANCINGS if machine.batch_shares == "measured" and self._is_on else 0
+        if self._balancings and trainer.memory.tiers is not None:
+            self._warn("batch_shares: equal instead of measured, because AutoMem plans the memory of equal shares")
+            self._balancings = 0
+        if self._balancings:
+            earlier = group.broadcast_object(read_shares(self._path, nodes=self._nodes) if group.rank == 0 else None)
+            if earlier and sum(earlier) == sum(trainer.shares):
+                trainer.divide(earlier)
+                log.info(f"images per rank and step, as in the previous job: {earlier}")
+        self._detector = SlowRankDetector(images=trainer.shares, nodes=self._nodes, above=machine.slow.above)
+        self.excluded: list[str] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if not self._is_on:
+            return
+        findings = self._detector.findings
+        text = "; ".join(map(str, findings)) or "none was slow"
+        log.info(f"watched {self._group.size} ranks for {max(0, self._steps - WARM_UP_STEPS)} steps: {text}")
+        self._write()
+
+    def step(self, number: int) -> dict[str, float]:
+        """Run a step of the trainer and record the times of this rank; every ten steps, compare all ranks. Collective."""
+        if not self._is_on:
+            return self._trainer.step(number)
+        waited, on_cpu, start = self._group.waited_seconds, time.thread_time(), time.perf_counter()
+        values = self._trainer.step(number)
+        seconds, on_cpu = time.perf_counter() - start, time.thread_time() - on_cpu
+        self._steps += 1
+        if self._steps <= WARM_UP_STEPS:
+            self._before = CpuCounters.read() if self._steps == WARM_UP_STEPS else self._before
+            return values
+        waited = self._group.waited_seconds - waited + values.get("exposed_seconds", 0.0)
+        self._own.append(seconds - waited)
+        self._sums["images"] += values["data_seconds"]
+        self._sums["copies"] += values.get("stall_seconds", 0.0)
+        self._sums["on_cpu"] += on_cpu
+        if len(self._own) == EVERY:
+            self._compare(number)
+        return values
+
+    def stop_reason(self) -> str | None:
+        """Return the reason to end this job, if nodes are to be excluded from the next one."""
+        if not self.excluded:
+            return None
+        return f"slow node(s) {', '.join(self.excluded)}, excluded from the next job"
+
+    def _compare(self, last: int) -> None:
+        """Gather the times of the last steps; all ranks draw the same conclusions."""
+        counters = CpuCounters.read()
+        sums = self._sums | counters.since(self._before)
+        row = [*self._own, *(sums[name] for name in TOTALS)]
+        self._own, self._before, self._sums = [], counters, dict.fromkeys(TOTALS, 0.0)
+        table = torch.zeros(self._group.size, len(row), dtype=torch.float64)
+        table[self._group.rank] = torch.tensor(
+            row, dtype=torch.float64
+        ).nan_to_num()  # a sum with NaN would have NaN for all
+        columns = self._group.all_reduce_(table).numpy().T
+        times = RankTimes(last=last, own=columns[:EVERY], totals=dict(zip(TOTALS, columns[EVERY:], strict=True)))
+        own = np.median(times.own, axis=0)
+        if self._balancings and self._balance(own):
+            return
+        pace = own / self._detector.images
+        self._add_column(last, pace / median_of_others(pace))
+        if new := self._detector.add(times):
+            for finding in new:
+                self._warn(f"slow rank: {finding}")
+            self._exclude(new)
+            self._write()
+
+    def _balance(self, own: Array) -> bool:
+        """Divide the global batch by the measured speeds; return whether that changes the shares noticeably."""
+        self._balancings -= 1
+        shares = balanced_shares(self._trainer.shares, own)
+        expected = float(max(own / self._trainer.shares * shares))
+        if expected > (1 - MIN_GAIN) * float(max(own)):
+            self._balancings = 0
+            return False
+        self._trainer.divide(shares)
+        log.info(
+            f"images per rank and step: {shares}, by measured times; {max(own):.3g} s per step become {expected:.3g} s"
+        )
+        self._detector = SlowRankDetector(images=shares, nodes=self._nodes, above=self._settings.above)
+        return True
+
+    def _exclude(self, findings: Sequence[SlowRank]) -> None:
+        nodes = sorted({finding.node for finding in findings if not finding.is_pause})
+        if self._settings.action == "warn" or not nodes:
+            return
+        if set(nodes) == set(self._nodes):
+            self._warn("slow rank: no node is excluded, because no other node would be left to compare with")
+            return
+        self.excluded = nodes
+
+    def _warn(self, text: str) -> None:
+        if self._group.rank == 0:
+            log.warning(text)
+
+    def _add_column(self, last: int, ratios: Array) -> None:
+        self._pending.append(ratios)
+        if len(self._pending) < self._stride:
+            return
+        self._columns.append((last, np.mean(self._pending, axis=0)))
+        self._pending = []
+        if len(self._columns) > MAX_COLUMNS:
+            pairs = zip(self._columns[::2], self._columns[1::2], strict=False)
+            self._columns = [(end, (first + second) / 2) for (_, first), (end, second) in pairs]
+            self._stride *= 2
+
+    def _write(self) -> None:
+        if self._group.rank > 0:
+            return
+        content = {
+            "nodes": self._nodes,
+            "images": self._trainer.shares,
+            "steps": max(0, self._steps - WARM_UP_STEPS),
+            "above": self._settings.above,
+            "last_steps": [last for last, _ in self._columns],
+            "ratios": [[round(float(value), 3) for value in ratios] for _, ratios in self._columns],
+            "findings": [asdict(finding) | {"text": str(finding)} for finding in self._detector.findings],
+            "slow_now": [finding.rank for finding in self._detector.slow],
+        }
+        atomic_write(self._path, dump_checksummed(content))
+
+
+def read_shares(path: Path, *, nodes: Sequence[str]) -> list[int] | None:
+    """Return the images per rank of an earlier job on the same nodes, from its `SLOW_FILE`; None without one."""
+    if not path.exists():
+        return None
+    content = load_document(require_regular_file(path).read_text())
+    return content["images"] if content["nodes"] == list(nodes) else None

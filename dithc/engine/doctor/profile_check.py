@@ -2,6 +2,7 @@
 
 import time
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from dithc.config import MachineConfig, load_machine
@@ -10,6 +11,7 @@ from dithc.engine.doctor.profile_writer import PROFILES, try_ranks
 from dithc.engine.scheduler import slurm_site
 
 CLOCK_SECONDS = 5.0
+SLOW_RATE, SLOW_LINK = 0.85, 0.7  # of the median over ranks, and over pairs of nodes, below which one is slow
 
 
 def check_profile(name: str, site: slurm_site.SlurmSite | None) -> list[CheckResult]:
@@ -132,4 +134,41 @@ def check_ranks(
     fix = "ask the administrator for `madvise` in /sys/kernel/mm/transparent_hugepage/enabled"
     text = f"transparent huge pages: {', '.join(sorted(pages))}"
     check("huge pages", pages <= {"always", "madvise"}, text, fix)
+    for key, topic, unit in (("product_gflops", "products", "GFLOP/s"), ("copy_gbs", "copies", "GB/s")):
+        slow, middle = _slow_nodes(rows, key)
+        text = f"{middle:.3g} {unit} per rank" + "".join(f"; {host}: {rate:.3g}" for host, rate in slow.items())
+        check(
+            topic, not slow, text, "every step waits for the slowest rank: exclude these nodes, or have them repaired"
+        )
+    if pairs := _pairs(rows):
+        middle = median(pairs.values())
+        slow_pairs = {names: rate for names, rate in pairs.items() if rate < SLOW_LINK * middle}
+        text = f"{middle:.3g} GB/s between {len(pairs)} pair(s) of nodes"
+        text += "".join(f"; {' - '.join(names)}: {rate:.3g}" for names, rate in slow_pairs.items())
+        common = [
+            host for host in hosts if len(hosts) > 2 and sum(host in names for names in slow_pairs) == len(hosts) - 1
+        ]
+        text += f"; all slow pairs include {', '.join(common)}" if common else ""
+        check("links", not slow_pairs, text, "exclude these nodes, or have their network checked")
     return findings
+
+
+def _slow_nodes(rows: list[dict[str, Any]], key: str) -> tuple[dict[str, float], float]:
+    """Return the lowest rate of each slow node, and the median over all ranks."""
+    middle = median(row[key] for row in rows)
+    slow: dict[str, float] = {}
+    for row in rows:
+        if row[key] < SLOW_RATE * middle:
+            slow[row["host"]] = min(row[key], slow.get(row["host"], row[key]))
+    return slow, middle
+
+
+def _pairs(rows: list[dict[str, Any]]) -> dict[tuple[str, str], float]:
+    """Return GB/s of each pair of nodes, the lower one of both ends."""
+    host = {row["rank"]: row["host"] for row in rows}
+    pairs: dict[tuple[str, str], float] = {}
+    for row in rows:
+        for peer, rate in row["links"].items():
+            first, second = sorted((row["host"], host[int(peer)]))
+            pairs[first, second] = min(rate, pairs.get((first, second), rate))
+    return pairs

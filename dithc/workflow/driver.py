@@ -21,6 +21,9 @@ POLL_SECONDS, POLL_VARIABLE = 15.0, "DITHC_POLL_SECONDS"  # polling interval of 
 # Polling interval of the Slurm plugin, and its increment after each poll without a finished job.
 PAUSE, PAUSE_INCREMENT_SECONDS = "next_seconds_between_status_checks", 10.0
 LAST_LINES = 12
+# Messages of sbatch for a refusal that ends by itself: a limit on submitted jobs, or a controller that restarts.
+REFUSED = re.compile("MaxSubmit|temporarily unable|Unable to contact slurm controller|Slurm controller not responding")
+REFUSED_SECONDS = 30.0  # pause before the next submission
 LOCAL = "local"
 log = get_logger("dithc.workflow")
 
@@ -64,6 +67,8 @@ class Driver:
             return
         self._wait_for_earlier_jobs(self.queue)
         self.engine, self.name = engine, name
+        if self.jobs.machine.scheduler == "slurm":
+            self._resubmit_refused(engine)
         atomic_write(self.record, json.dumps({"name": name, "started_at": time.time()}) + "\n")
         threading.Thread(target=self._watch, args=(self.queue,), name="watch", daemon=True).start()
 
@@ -106,6 +111,26 @@ class Driver:
                 log.info(f"jobs of an earlier driver are in the queue: {names}; {fix}")
             self._warn_of_blocked(jobs)
             time.sleep(min(_poll_seconds(), 5.0))
+
+    def _resubmit_refused(self, engine: Any) -> None:
+        """Let the Slurm plugin submit a job again that Slurm refuses for a time; the plugin would report it as failed."""
+        report, pause = engine._report_job_error_threadsafe, min(REFUSED_SECONDS, 2 * _poll_seconds())
+
+        def report_or_resubmit(info: Any, message: str) -> None:
+            refusal = REFUSED.search(message) if info.external_jobid is None else None
+            if refusal is None or self._stop.is_set():
+                report(info, message)
+                return
+            if ("submission", refusal.group()) not in self._reported:
+                self._reported.add(("submission", refusal.group()))
+                lines = [line for line in message.splitlines() if refusal.group() in line]
+                log.warning(
+                    f"Slurm refuses jobs for now, they are submitted again every {pause:.0f} s: {lines[0].strip()}"
+                )
+            time.sleep(pause)  # on the thread of submissions
+            engine._job_submission_executor.submit(engine.run_job, info.job)
+
+        engine._report_job_error_threadsafe = report_or_resubmit
 
     def _watch(self, queue: SchedulerQueue) -> None:
         interval = _poll_seconds()

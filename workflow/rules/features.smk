@@ -39,7 +39,7 @@ rule features_real:
         "../envs/dithc.yaml"
     threads: W.jobs.threads("features")
     resources:
-        cpus_per_node=W.jobs.threads("features"),
+        cpus_per_node=W.jobs.group_cpus("features"),
         mem_mb=lambda wc: W.jobs.mem_mb("features", wc.extractor),
         runtime=lambda wc: W.jobs.runtime("features", wc.extractor),
     params:
@@ -67,7 +67,7 @@ rule features_generated:
         "../envs/dithc.yaml"
     threads: W.jobs.threads("features")
     resources:
-        cpus_per_node=W.jobs.threads("features"),
+        cpus_per_node=W.jobs.group_cpus("features"),
         mem_mb=lambda wc: W.jobs.mem_mb("features", W.extractor_name(wc.evaluation)),
         runtime=lambda wc: W.jobs.runtime("features", W.extractor_name(wc.evaluation)),
     params:

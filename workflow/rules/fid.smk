@@ -16,7 +16,7 @@ rule fid:
         "../envs/dithc.yaml"
     threads: 1
     resources:
-        cpus_per_node=1,
+        cpus_per_node=W.jobs.group_cpus("fid"),
         mem_mb=W.jobs.mem_mb("fid"),
         runtime=W.jobs.runtime("fid"),
     params:

@@ -38,7 +38,7 @@ rule latents:
         "../envs/dithc.yaml"
     threads: W.jobs.threads("latents")
     resources:
-        cpus_per_node=W.jobs.threads("latents"),
+        cpus_per_node=W.jobs.group_cpus("latents"),
         mem_mb=lambda wc: W.jobs.mem_mb("latents", wc.dataset),
         runtime=lambda wc: W.jobs.runtime("latents", wc.dataset),
     params:

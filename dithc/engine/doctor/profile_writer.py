@@ -17,7 +17,6 @@ TRIAL_SECONDS, TRIAL_MINUTES = 120.0, 5
 RESERVED_NAMES = {"default", "local", "generic", "slurm", "machines"}
 # Finished jobs stay in the queue this long, so that a driver that polls every 15 to 30 s finds them.
 MIN_JOB_AGE_SECONDS = 120
-GROUPED = 8  # maximum number of datasets that one job prepares
 log = get_logger("dithc.engine.doctor")
 
 
@@ -116,8 +115,6 @@ def profile_text(
         "slurm-init-seconds-before-status-checks: 10",
         "# With sacct the plugin treats a canceled job as running, and waits forever.",
         f"slurm-status-command: {status_command}",
-        "# Small jobs are grouped: one job prepares this many datasets, on one core each.",
-        f"group-components: [prepare={min(cpus, GROUPED)}]",
         f"resources: [cpus_per_node={cpus}]",
         "set-resource-scopes: [cpus_per_node=local]",
         "default-resources:",

@@ -117,11 +117,21 @@ class JobResources:
         for group in self._groups(stage, name):
             total = [0, 0]
             for member, names in group:
-                concurrent = self.cores if member == "fid" else max(1, self.cores // self.threads(member))
+                concurrent = self._concurrent(member)
                 minutes = sorted((self._requested(member, item) for item in names), reverse=True)
                 total[self.experiment.resources_of(member).runtime is None] += sum(minutes[::concurrent])
             totals.append((total[0], total[1]))
         return max(totals, key=sum)
+
+    def _concurrent(self, stage: str) -> int:
+        """Return how many jobs of a stage run at the same time in a group; Slurm's plugin runs one after the other."""
+        if self.machine.scheduler == "slurm":
+            return 1
+        return self.cores if stage == "fid" else max(1, self.cores // self.threads(stage))
+
+    def group_cpus(self, stage: str) -> int:
+        """Return the cores of a node that a job occupies in the estimate of its group's walltime."""
+        return self.cores // self._concurrent(stage)
 
     def _groups(self, stage: str, name: str) -> list[list[tuple[str, list[str]]]]:
         """Return the groups with a job, as stages in order with the names of jobs that may run concurrently."""

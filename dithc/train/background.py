@@ -12,6 +12,7 @@ from dithc.core.logging import get_logger
 from dithc.engine.hardware import discover_machine, plan_cores
 
 LOWEST_PRIORITY = 19
+STARVED_SECONDS, STARVED_SHARE = 5.0, 0.5  # a thread without a core for this share of this time restarts elsewhere
 SCHEDULER_STATISTICS = Path("/proc/thread-self/schedstat")
 log = get_logger(__name__)
 
@@ -60,12 +61,32 @@ class Background(threading.Thread):
     def cancel(self) -> None:
         """Stop the work at its next check, and wait for it."""
         self._canceled.set()
-        self.wait()
-
-    def wait(self) -> None:
-        """Wait until the work has ended; return immediately if no thread was started."""
         if self.ident is not None:
             self.join()
+
+    def wait(self) -> None:
+        """Wait until the work has ended; return immediately if no thread was started.
+
+        The thread continues at normal priority, because other processes on its core may leave it no time. If the
+        system rejects that, a thread that rarely runs is canceled, and the work restarts in the calling thread.
+        """
+        if self.native_id is None or not self.is_alive():
+            return
+        try:
+            os.sched_setscheduler(self.native_id, os.SCHED_OTHER, os.sched_param(0))
+            os.setpriority(os.PRIO_PROCESS, self.native_id, os.getpriority(os.PRIO_PROCESS, 0))
+        except OSError:
+            delayed = _core_wait_seconds(self.native_id)
+            self.join(STARVED_SECONDS)
+            if self.is_alive() and _core_wait_seconds(self.native_id) - delayed > STARVED_SHARE * STARVED_SECONDS:
+                log.warning(f"{self.name}: other processes use its core; it restarts in the training thread")
+                self._canceled.set()
+                self.join()
+                if isinstance(self.error, Canceled):
+                    self._canceled.clear()
+                    self.error = None
+                    self.work()
+        self.join()
 
 
 def free_cores() -> list[tuple[int, ...]]:
@@ -76,9 +97,10 @@ def free_cores() -> list[tuple[int, ...]]:
     return [cpus_of[index] for _, index in plan.reserved]
 
 
-def _core_wait_seconds() -> float:
-    """Return how long this thread was runnable without a core; 0 if the kernel does not report it."""
+def _core_wait_seconds(thread: int | None = None) -> float:
+    """Return how long a thread, by default this one, was runnable without a core; 0 if the kernel does not report it."""
+    path = SCHEDULER_STATISTICS if thread is None else Path(f"/proc/self/task/{thread}/schedstat")
     try:
-        return int(SCHEDULER_STATISTICS.read_text().split()[1]) * 1e-9
+        return int(path.read_text().split()[1]) * 1e-9
     except (OSError, ValueError, IndexError):
         return 0.0

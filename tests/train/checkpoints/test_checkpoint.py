@@ -205,9 +205,36 @@ def test_background_task_runs_at_lowest_priority_without_process_change():
     task = Background(lambda _: os.getpriority(os.PRIO_PROCESS, threading.get_native_id()), name="test")
     before = os.getpriority(os.PRIO_PROCESS, 0)
     task.start()
-    task.wait()
+    task.join()
     assert task.result == 19
     assert os.getpriority(os.PRIO_PROCESS, 0) == before
+
+
+def test_background_task_without_a_core_restarts_in_the_waiting_thread(monkeypatch):
+    """A system that lets no thread raise its priority, and another process that uses the thread's core."""
+    threads = []
+
+    def work(task: Background) -> str:
+        threads.append(threading.current_thread())
+        while len(threads) == 1:
+            task.check()
+            time.sleep(0.001)
+        return "done"
+
+    def reject(*_: object) -> None:
+        raise PermissionError
+
+    task = Background(work, name="test")
+    task.start()
+    while not threads:
+        time.sleep(0.001)
+    monkeypatch.setattr(os, "sched_setscheduler", reject)
+    monkeypatch.setattr(background, "STARVED_SECONDS", 0.05)
+    seconds = iter([0.0, 0.05])
+    monkeypatch.setattr(background, "_core_wait_seconds", lambda thread=None: next(seconds, 0.05) if thread else 0.0)
+    task.wait()
+    assert threads == [task, threading.current_thread()]
+    assert (task.result, task.error) == ("done", None)
 
 
 class TestOnSeveralRanks:

@@ -12,6 +12,7 @@ from dithc.core.logging import get_logger
 from dithc.engine.hardware import discover_machine, plan_cores
 
 LOWEST_PRIORITY = 19
+THREAD_NAME = "dithc-idle"  # in top, and for `CpuCounters`
 STARVED_SECONDS, STARVED_SHARE = 5.0, 0.5  # a thread without a core for this share of this time restarts elsewhere
 SCHEDULER_STATISTICS = Path("/proc/thread-self/schedstat")
 log = get_logger(__name__)
@@ -31,15 +32,20 @@ class Background(threading.Thread):
         self.error: BaseException | None = None
         self.seconds = 0.0
         self._function, self._canceled = function, threading.Event()
+        self._lock, self._is_awaited = threading.Lock(), False
 
     def run(self) -> None:
         """Lower the priority, then work.
 
         The idle scheduling class yields immediately. The lowest nice value alone delays a compute thread by milliseconds.
         """
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), LOWEST_PRIORITY)
-        with suppress(OSError):  # a container may reject the call
-            os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+        with suppress(OSError):
+            Path(f"/proc/self/task/{threading.get_native_id()}/comm").write_text(THREAD_NAME)
+        with self._lock:
+            if not self._is_awaited:
+                os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), LOWEST_PRIORITY)
+                with suppress(OSError):  # a container may reject the call
+                    os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
         if cores := free_cores():
             with suppress(OSError):  # the core may have been removed from this process
                 os.sched_setaffinity(0, cores[-1])
@@ -73,8 +79,10 @@ class Background(threading.Thread):
         if self.native_id is None or not self.is_alive():
             return
         try:
-            os.sched_setscheduler(self.native_id, os.SCHED_OTHER, os.sched_param(0))
-            os.setpriority(os.PRIO_PROCESS, self.native_id, os.getpriority(os.PRIO_PROCESS, 0))
+            with self._lock:
+                self._is_awaited = True
+                os.sched_setscheduler(self.native_id, os.SCHED_OTHER, os.sched_param(0))
+                os.setpriority(os.PRIO_PROCESS, self.native_id, os.getpriority(os.PRIO_PROCESS, 0))
         except OSError:
             delayed = _core_wait_seconds(self.native_id)
             self.join(STARVED_SECONDS)

@@ -132,6 +132,7 @@ class LocalSlurm:
                 f"AccountingStoragePort={port + 1}",
                 f"AccountingStoragePass={socket_path}",
                 "AccountingStoreFlags=job_comment",
+                "AccountingStorageEnforce=limits",
             ]
         nodes = [
             f"NodeName=n{index} NodeHostname={host} NodeAddr=127.0.0.1 Port={port + 3 + index} CPUs={CPUS} RealMemory={MEMORY_MB}"

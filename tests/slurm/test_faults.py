@@ -167,3 +167,19 @@ def test_training_beyond_the_walltime_restarts_and_runs_each_step_once(project: 
     (job,) = project.jobs()
     assert project.restarts(job["id"]) >= 1, "the run was too short for this test"
     assert project.steps() == list(range(1, 6001)), "each step ran once"
+
+
+def test_refused_job_is_submitted_again_after_the_limit_is_raised(project: ClusterProject) -> None:
+    def limit_jobs(count: int) -> None:
+        project.slurm.run("sacctmgr", "-i", "-Q", "modify", "user", "root", "set", f"MaxSubmitJobs={count}")
+
+    limit_jobs(0)
+    try:
+        project.start(FIRST_SEGMENT)
+        project.slurm.wait(lambda: "Slurm refuses jobs for now" in project.output or project.ended, "a refusal")
+        assert not project.ended, project.output
+    finally:
+        limit_jobs(-1)
+    output = project.succeed()
+    assert output.count("Slurm refuses jobs for now") == 1
+    assert len(project.jobs()) == 1

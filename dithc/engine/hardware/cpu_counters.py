@@ -4,12 +4,14 @@ import os
 import resource
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from statistics import fmean
 
 from dithc.core.units import GIGA
 from dithc.engine.hardware.limits import control_groups, read_number, read_text
 
+HELPERS = ("dithc-mpi", "dithc-idle")  # threads that wait for a core without a delay of the computation
 KILO, MICRO, NANO = 1e3, 1e-6, 1e-9
 
 
@@ -20,7 +22,7 @@ class CpuCounters:
     Attributes:
         throttled: CPU time that quotas of the control group, and of groups above it, have withheld.
         stolen: by logical CPU of this process, time in which the hypervisor ran other machines.
-        delayed: by thread, time for which it was ready to run and waited for a CPU.
+        delayed: by thread, except for communication and background work, time for which it was ready to run and waited for a CPU.
         major_faults: number of page faults that read from a disk.
         ghz: present mean clock rate of the CPUs; NaN if the kernel does not report it.
     """
@@ -74,9 +76,14 @@ def _delayed(tasks: Path) -> dict[str, float]:
     delayed = {}
     for thread in os.listdir(tasks) if tasks.is_dir() else []:
         fields = (read_text(tasks / thread / "schedstat") or "").split()
-        if len(fields) > 1:
+        if len(fields) > 1 and _name(tasks / thread) not in HELPERS:
             delayed[thread] = int(fields[1]) * NANO
     return delayed
+
+
+@cache
+def _name(thread: Path) -> str:
+    return read_text(thread / "comm") or ""
 
 
 def _clock_ghz(root: Path, *, cpus: set[int]) -> float:

@@ -1,7 +1,8 @@
 """Detection of slow ranks from the time that each rank computes in a step: pure functions of gathered tables.
 
 In every exchange of gradients all ranks wait for the slowest rank. The time without these waits therefore identifies it. A rank
-is slow if this time exceeds the median of the other ranks, beyond its own noise, in three windows in sequence.
+is slow if this time exceeds the median of the other ranks in three windows in sequence, and beyond its own noise in all of them
+together.
 
 S steps, R ranks.
 """
@@ -21,7 +22,7 @@ WINDOW_STEPS, WINDOWS = (
     3,
 )  # a rank is slow if it is in WINDOWS windows of WINDOW_STEPS steps; with tables of 10 steps,
 HISTORY_STEPS = 7 * WINDOW_STEPS  # it is found within 30 steps. Its noise is that of HISTORY_STEPS.
-DEVIATIONS = 4.0  # robust standard deviations of the median of a window
+DEVIATIONS = 4.0  # robust standard deviations of the median of all WINDOWS
 NORMAL_MAD, NORMAL_MEDIAN = (
     1.4826,
     1.2533,
@@ -45,8 +46,7 @@ CAUSES = {
     "mixed": "several causes of similar size",
 }
 """Descriptions by cause."""
-COUNTERS = ("throttled", "stolen", "delayed")
-SECONDS = ("images", "copies", "on_cpu", *COUNTERS)
+SECONDS = ("images", "copies", "on_cpu", "throttled", "stolen", "delayed")
 TOTALS = (*SECONDS, "major_faults", "ghz")
 _CAUSE_OF = {"throttled": "quota", "stolen": "hypervisor", "delayed": "other processes"}
 
@@ -147,10 +147,9 @@ class SlowRankDetector:
         windows = np.stack(self._own[-complete:]).reshape(-1, WINDOW_STEPS, times.own.shape[1])
         medians = np.median(windows, axis=1)
         noise = NORMAL_MAD * np.median(np.abs(windows - medians[:, None]), axis=(0, 1))
-        drift = NORMAL_MAD * np.median(np.abs(medians - np.median(medians, axis=0)), axis=0)
-        deviation = np.maximum(noise * NORMAL_MEDIAN / np.sqrt(WINDOW_STEPS), drift)
+        deviation = noise * NORMAL_MEDIAN / np.sqrt(WINDOW_STEPS * WINDOWS)
         latest = medians[-WINDOWS:]
-        is_slow = np.all((latest > self.above) & (latest - 1 > DEVIATIONS * deviation), axis=0)
+        is_slow = np.all(latest > self.above, axis=0) & (np.median(latest, axis=0) - 1 > DEVIATIONS * deviation)
         for rank in np.flatnonzero(np.all(latest < 1 + (self.above - 1) / 2, axis=0)).tolist():
             self._active.pop(rank, None)
         for rank in np.flatnonzero(is_slow).tolist():
@@ -236,14 +235,15 @@ def dominant_cause(own: Array, totals: Mapping[str, Array], *, rank: int) -> str
         return "mixed"
     if cause != "computation":
         return cause
-    for name in COUNTERS:
-        if _excess(totals[name], rank) > EXPLAINED * largest:
-            return _CAUSE_OF[name]
+    off_cpu = _excess(own - totals["images"] - totals["copies"] - totals["on_cpu"], rank)
+    withheld = {cause: _excess(totals[name], rank) for name, cause in _CAUSE_OF.items()}
+    withheld["stopped"] = off_cpu - withheld["other processes"]
+    if withheld["quota"] > EXPLAINED * largest:  # also counted as a delay of its threads
+        return "quota"
     if _excess(totals["major_faults"], rank) > MAJOR_FAULTS:
         return "paging"
-    off_cpu = own - totals["images"] - totals["copies"] - totals["on_cpu"]
-    if _excess(off_cpu, rank) > EXPLAINED * largest:
-        return "stopped"
+    if max(off_cpu, *withheld.values()) > EXPLAINED * largest:
+        return max(withheld, key=lambda name: withheld[name])
     if totals["ghz"][rank] < CLOCK_RATIO * float(median_of_others(totals["ghz"])[rank]):
         return "clock"
     return "computation"

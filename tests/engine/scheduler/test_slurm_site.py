@@ -2,11 +2,13 @@
 
 import socket
 from dataclasses import replace
+from itertools import combinations
 from pathlib import Path
 
 import pytest
 
 from dithc.config import load_machine
+from dithc.engine.doctor.node_probe import _opponents
 from dithc.engine.doctor.profile_check import check_ranks
 from dithc.engine.doctor.profile_writer import profile_text
 from dithc.engine.scheduler import SchedulerJob, explain_blocked, explain_end, slurm_site
@@ -69,6 +71,7 @@ def test_short_job_age_selects_sacct_if_accounting_is_available(tmp_path: Path) 
 
 
 PROPERTIES = {"host": "n1", "size": 2, "token_seen": True, "cpus": 10, "time": 100.0, "huge_pages": "madvise"}
+PROPERTIES |= {"rank": 0, "product_gflops": 800.0, "copy_gbs": 40.0, "links": {}}
 
 
 def test_matching_trial_ranks_have_only_ok_findings() -> None:
@@ -83,6 +86,8 @@ def test_matching_trial_ranks_have_only_ok_findings() -> None:
     [
         ({"size": 1}, "MPI", "error"),
         ({"token_seen": False}, "files", "error"),
+        ({"product_gflops": 500.0}, "products", "warning"),
+        ({"copy_gbs": 20.0}, "copies", "warning"),
         ({"cpus": 4}, "cores", "warning"),
         ({"time": 500.0}, "clock", "warning"),
         ({"huge_pages": "never"}, "huge pages", "warning"),
@@ -131,3 +136,28 @@ def test_down_and_unresponsive_nodes_are_reported_as_lost(monkeypatch: pytest.Mo
         assert slurm_site.lost(shown) == ["down", "silent"], "nodes without a state count as up"
     monkeypatch.setattr(slurm_site, "query", lambda line: node_line("ALLOCATED", port))
     assert slurm_site.lost(["n1"]) == ["n1"], "its daemon does not answer"
+
+
+def test_slow_links_name_the_node_that_all_slow_pairs_include():
+    hosts = ["n1", "n2", "n3", "n4"]
+    rates = {frozenset(pair): 2.0 if "n3" in pair else 10.0 for pair in combinations(hosts, 2)}
+    rows = [
+        PROPERTIES
+        | {"host": host, "rank": rank, "size": 4}
+        | {"links": {peer: rates[frozenset((host, other))] for peer, other in enumerate(hosts) if other != host}}
+        for rank, host in enumerate(hosts)
+    ]
+    found = check_ranks(rows, location="4 nodes", ranks=4, cpus=10, began=99.0, ended=101.0)
+    (links,) = [finding for finding in found if finding.topic == "4 nodes: links"]
+    assert links.level == "warning"
+    assert "n1 - n3: 2; n2 - n3: 2; n3 - n4: 2; all slow pairs include n3" in links.text
+
+
+def test_opponents_meet_once_and_two_at_a_time():
+    for count in range(1, 9):
+        turns = list(zip(*(_opponents(player, count) for player in range(count)), strict=True))
+        assert all(
+            turn[opponent] == player for turn in turns for player, opponent in enumerate(turn) if opponent is not None
+        )
+        met = [sorted(turn[player] for turn in turns if turn[player] is not None) for player in range(count)]
+        assert met == [[other for other in range(count) if other != player] for player in range(count)]

@@ -48,7 +48,7 @@ def test_doctor_checks_the_profile_with_jobs_on_the_nodes(project: ClusterProjec
     output = done.stdout
     for text in ("2 rank(s) on n1, n2 connected", "this folder is shared", "clocks agree"):
         assert text in output, output + done.stderr
-    assert done.returncode == 0
+    assert done.returncode == 0, output + done.stderr
 
 
 def test_doctor_reports_a_walltime_above_the_partition_limit(project: ClusterProject) -> None:

@@ -67,7 +67,10 @@ def _rates() -> dict[str, float]:
 
 def _links(group: Group, leaders: list[int]) -> dict[int, float]:
     """Exchange messages with the first rank of every other node, pairs at the same time; return GB/s by that rank."""
-    distributed, rates = group.distributed(), dict[int, float]()
+    rates: dict[int, float] = {}
+    if len(leaders) == 1:
+        return rates
+    distributed = group.distributed()
     sent, received = torch.zeros(MESSAGE_BYTES, dtype=torch.uint8), torch.zeros(MESSAGE_BYTES, dtype=torch.uint8)
 
     def exchange(peer: int) -> None:

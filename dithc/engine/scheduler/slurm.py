@@ -65,7 +65,8 @@ def exclude(job_id: str, nodes: Sequence[str]) -> str:
 def rejection(options: Sequence[str]) -> str | None:
     """Return Slurm's reason to reject a job with options of sbatch, without submitting it; None if it would start or wait."""
     completed = run_command(["sbatch", "--test-only", *options, "--wrap=true"])
-    waits = re.search("not available|busy", completed.stderr)  # nodes that are down, drained, reserved or in use
+    # Nodes that are down, drained, reserved or in use, or other jobs that reach the limit of submitted jobs.
+    waits = re.search("not available|busy|MaxSubmit", completed.stderr)
     return completed.stderr.strip() if completed.returncode and not waits else None
 
 

@@ -3,6 +3,7 @@
 import atexit
 import logging
 import os
+import platform
 import sys
 import threading
 import time
@@ -85,6 +86,11 @@ class Group:
             return
         _log_failure(error, source=f"rank {self.rank} of {self.size}")
         self.world.abort(_status(error))
+
+    @property
+    def host(self) -> str:
+        """Name of this rank's node for users and for the scheduler; `node` also distinguishes hosts of equal names."""
+        return os.environ.get("SLURMD_NODENAME") or platform.node()
 
     def barrier(self) -> None:
         """Wait until every rank has called this method."""

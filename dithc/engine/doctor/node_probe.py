@@ -4,8 +4,6 @@ Properties of each rank, its rates of products and copies while all ranks are ac
 """
 
 import json
-import os
-import platform
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -29,7 +27,8 @@ def probe_node(out: Path, *, token: Path | None) -> None:
     """Connect the started ranks; rank 0 writes a JSON list with the properties of each, with the login node's token."""
     with connect_ranks(None) as group:
         group.barrier()
-        row = _properties(token) | {"rank": group.rank, "node": group.node, "size": group.size} | _rates()
+        identity = {"rank": group.rank, "node": group.node, "host": group.host, "size": group.size}
+        row = _properties(token) | identity | _rates()
         nodes = dict(reversed([*enumerate(group.gather_objects(group.node))]))  # node of each rank, the first rank last
         leaders = sorted({node: rank for rank, node in nodes.items()}.values())
         row["links"] = _links(group, leaders) if group.rank in leaders else {}
@@ -42,7 +41,6 @@ def probe_node(out: Path, *, token: Path | None) -> None:
 def _properties(token: Path | None) -> dict[str, Any]:
     machine = discover_machine()
     return {
-        "host": os.environ.get("SLURMD_NODENAME") or platform.node(),
         "time": time.time(),
         "cpus": len(machine.limits.allowed_cpus),
         "cores": len(machine.visible_cores),

@@ -51,7 +51,7 @@ class RankWatch:
             log.info(
                 f"times of ranks are not compared: strategy {machine.strategy}, gradient_sync {machine.gradient_sync}"
             )
-        self._nodes: list[str] = group.gather_objects(group.node)
+        self._nodes: list[str] = group.gather_objects(group.host)
         self._own: list[float] = []
         self._sums, self._before = dict.fromkeys(TOTALS, 0.0), CpuCounters.read()
         self._steps = 0

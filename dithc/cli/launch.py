@@ -215,20 +215,18 @@ def _requeue(scheduler: str, reason: str) -> int:
         deadline.mark_again()  # read by the process that follows the job and resubmits it
         return STOPPED
     job = os.environ.get(JOB_VARIABLE)
-    signal.signal(
-        signal.SIGTERM, signal.SIG_IGN
-    )  # Slurm's request to end, while this process still has to exclude nodes
+    slow_file = _exclude_file()
+    slow_nodes = slow_file.read_text().split(",") if slow_file.exists() else []
+    slow_file.unlink(missing_ok=True)
+    # Slurm requests this process to end while it still has to exclude nodes.
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     if not job or not slurm.requeue(job):
         log.error(f"{reason}, but job {job or '?'} could not be requeued by {scheduler}: rerun the command")
         return STOPPED
-    log.info(f"{reason}: job {job} was requeued and will continue")
-    slow = _exclude_file()
-    if slow.exists():
-        nodes = slow.read_text().split(",")
-        slow.unlink()
-        refusal = slurm.exclude(job, nodes)
-        text = f"will not run again on {', '.join(nodes)}"
-        log.warning(f"job {job} {text}" if not refusal else f"Slurm rejects that job {job} {text}: {refusal}")
+    nodes = f" on other nodes than {', '.join(slow_nodes)}" if slow_nodes else ""
+    log.info(f"{reason}: job {job} was requeued and will continue{nodes}")
+    if slow_nodes and (refusal := slurm.exclude(job, slow_nodes)):
+        log.warning(f"job {job} may continue on the same nodes: {refusal}")
     time.sleep(ENDED_WITHIN_SECONDS)
     log.error(f"job {job} was requeued, but did not end within {ENDED_WITHIN_SECONDS:.0f} s")
     return STOPPED

@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 
 from dithc.core.integrity import load_document, require_regular_file
-from dithc.core.logging import read_json_lines, read_metrics
+from dithc.core.logging import get_logger, read_json_lines, read_metrics
 from dithc.report.records import Curve, Values
 
+log = get_logger(__name__)
 SLOW_FILE = "slow.json"  # in the store of a run with several ranks
 
 
@@ -36,7 +37,13 @@ def read_curve(
 
 def _read_ranks(store: Path) -> dict[str, Any]:
     path = store / SLOW_FILE
-    return load_document(require_regular_file(path).read_text()) if path.exists() else {}
+    if not path.exists():
+        return {}
+    try:
+        return dict(load_document(require_regular_file(path).read_text()))
+    except (OSError, ValueError) as error:
+        log.warning(f"the report has no times of ranks, because {path} is unusable: {error}")
+        return {}
 
 
 def _throughput(row: dict[str, float], global_batch_size: int) -> float:

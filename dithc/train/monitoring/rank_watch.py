@@ -182,12 +182,19 @@ class RankWatch:
             "findings": [asdict(finding) | {"text": str(finding)} for finding in self._detector.findings],
             "slow_now": [finding.rank for finding in self._detector.slow],
         }
-        atomic_write(self._path, dump_checksummed(content))
+        try:
+            atomic_write(self._path, dump_checksummed(content))
+        except OSError as error:
+            log.warning(f"{self._path} could not be written: {error}")
 
 
 def read_shares(path: Path, *, nodes: Sequence[str]) -> list[int] | None:
-    """Return the images per rank of an earlier job on the same nodes, from its `SLOW_FILE`; None without one."""
+    """Return the images per rank of an earlier job on the same nodes, from its `SLOW_FILE`; None if it is missing or damaged."""
     if not path.exists():
         return None
-    content = load_document(require_regular_file(path).read_text())
-    return content["images"] if content["nodes"] == list(nodes) else None
+    try:
+        content = load_document(require_regular_file(path).read_text())
+        return list(content["images"]) if content["nodes"] == list(nodes) else None
+    except (OSError, ValueError, KeyError) as error:
+        log.warning(f"measuring the shares of the ranks again, because {path} is unusable: {error}")
+        return None

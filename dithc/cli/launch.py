@@ -218,8 +218,8 @@ def _requeue(scheduler: str, reason: str) -> int:
     slow_file = _exclude_file()
     slow_nodes = slow_file.read_text().split(",") if slow_file.exists() else []
     slow_file.unlink(missing_ok=True)
-    # Slurm requests this process to end while it still has to exclude nodes.
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    if slow_nodes:  # Slurm requests this process to end while it still has to exclude them
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
     if not job or not slurm.requeue(job):
         log.error(f"{reason}, but job {job or '?'} could not be requeued by {scheduler}: rerun the command")
         return STOPPED

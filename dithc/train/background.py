@@ -84,17 +84,22 @@ class Background(threading.Thread):
                 os.sched_setscheduler(self.native_id, os.SCHED_OTHER, os.sched_param(0))
                 os.setpriority(os.PRIO_PROCESS, self.native_id, os.getpriority(os.PRIO_PROCESS, 0))
         except OSError:
-            delayed = _core_wait_seconds(self.native_id)
-            self.join(STARVED_SECONDS)
-            if self.is_alive() and _core_wait_seconds(self.native_id) - delayed > STARVED_SHARE * STARVED_SECONDS:
-                log.warning(f"{self.name}: other processes use its core; it restarts in the training thread")
-                self._canceled.set()
-                self.join()
-                if isinstance(self.error, Canceled):
-                    self._canceled.clear()
-                    self.error = None
-                    self.work()
+            while self.is_alive():
+                delayed = _core_wait_seconds(self.native_id)
+                self.join(STARVED_SECONDS)
+                if _core_wait_seconds(self.native_id) - delayed > STARVED_SHARE * STARVED_SECONDS:
+                    self._restart()
         self.join()
+
+    def _restart(self) -> None:
+        """Repeat the work of a thread without a core in the calling thread, unless the work ends."""
+        self._canceled.set()
+        self.join()
+        if isinstance(self.error, Canceled):
+            log.warning(f"{self.name}: other processes use its core; it restarts in the training thread")
+            self._canceled.clear()
+            self.error = None
+            self.work()
 
 
 def free_cores() -> list[tuple[int, ...]]:

@@ -127,7 +127,7 @@ class Driver:
                 log.warning(
                     f"Slurm refuses jobs for now, they are submitted again every {pause:.0f} s: {lines[0].strip()}"
                 )
-            time.sleep(pause)  # on the thread of submissions
+            self._stop.wait(pause)  # on the thread of submissions
             engine._job_submission_executor.submit(engine.run_job, info.job)
 
         engine._report_job_error_threadsafe = report_or_resubmit

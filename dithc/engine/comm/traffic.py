@@ -120,6 +120,11 @@ class CommMeter:
     def __init__(self) -> None:
         self._clear()
 
+    @property
+    def waited_seconds(self) -> float:
+        """Seconds of waiting since the last `take`."""
+        return self._exposed
+
     def sent(self, num_bytes: int) -> None:
         self._bytes += num_bytes
 

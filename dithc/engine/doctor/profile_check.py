@@ -50,6 +50,9 @@ def _scheduler(content: dict[str, Any], machine: MachineConfig, site: slurm_site
         findings = [CheckResult("error", "accounting", text, fix="use the profile `generic`, which needs neither")]
     else:
         findings = [CheckResult("ok", "accounting", f"jobs are polled by {status}")]
+    if content.get("group-components"):
+        text = "group-components: Slurm's plugin runs the jobs of a group one after the other, beyond their walltime"
+        findings.append(CheckResult("error", "groups", text, fix="remove group-components from the profile"))
     if machine.scheduler != "slurm":
         fix = "set machine={scheduler: slurm, ...}: otherwise a training run that stopped at its walltime is not rerun"
         findings.append(CheckResult("error", "scheduler", f"machine.scheduler is {machine.scheduler}", fix=fix))

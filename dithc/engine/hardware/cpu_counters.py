@@ -4,14 +4,18 @@ import os
 import resource
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from statistics import fmean
 
 from dithc.core.units import GIGA
 from dithc.engine.hardware.limits import control_groups, read_number, read_text
 
-HELPERS = ("dithc-mpi", "dithc-idle")  # threads that wait for a core without a delay of the computation
+HELPERS = (
+    "dithc-mpi",
+    "dithc-idle",
+    "dithc-load",
+    "dithc-offload",
+)  # threads that wait for a core without a delay of the computation
 KILO, MICRO, NANO = 1e3, 1e-6, 1e-9
 
 
@@ -20,7 +24,7 @@ class CpuCounters:
     """Counters at one moment, in seconds; compare two of them with `since`.
 
     Attributes:
-        throttled: CPU time that quotas of the control group, and of groups above it, have withheld.
+        throttled: time for which quotas of the control group, and of groups above it, have stopped each of its CPUs.
         stolen: by logical CPU of this process, time in which the hypervisor ran other machines.
         delayed: by thread, except for communication and background work, time for which it was ready to run and waited for a CPU.
         major_faults: number of page faults that read from a disk.
@@ -38,7 +42,7 @@ class CpuCounters:
         """Read the counters of this process from procfs and the control groups below `root`."""
         cpus = os.sched_getaffinity(0)
         return cls(
-            throttled=sum(_throttled(group) for group in control_groups(root, controller="cpu")),
+            throttled=sum(_throttled(group) for group in control_groups(root, controller="cpu")) / len(cpus),
             stolen=_stolen(root, cpus=cpus),
             delayed=_delayed(root / "proc/self/task"),
             major_faults=resource.getrusage(resource.RUSAGE_SELF).ru_majflt,
@@ -76,14 +80,9 @@ def _delayed(tasks: Path) -> dict[str, float]:
     delayed = {}
     for thread in os.listdir(tasks) if tasks.is_dir() else []:
         fields = (read_text(tasks / thread / "schedstat") or "").split()
-        if len(fields) > 1 and _name(tasks / thread) not in HELPERS:
+        if len(fields) > 1 and read_text(tasks / thread / "comm") not in HELPERS:
             delayed[thread] = int(fields[1]) * NANO
     return delayed
-
-
-@cache
-def _name(thread: Path) -> str:
-    return read_text(thread / "comm") or ""
 
 
 def _clock_ghz(root: Path, *, cpus: set[int]) -> float:

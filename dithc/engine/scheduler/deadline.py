@@ -5,6 +5,10 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from dithc.core.logging import get_logger
+from dithc.engine.scheduler import slurm
+
+log = get_logger(__name__)
 VARIABLE, AGAIN_FILE, EXCLUDE_FILE = "DITHC_DEADLINE", "DITHC_REQUEUE_FILE", "DITHC_EXCLUDE_FILE"
 
 
@@ -35,10 +39,18 @@ def mark_again(reached: str = "") -> bool:
     return True
 
 
-def exclude(nodes: Sequence[str]) -> bool:
-    """Request that the next run of this job avoids nodes; False without nodes, or if `dithc launch` cannot exclude any."""
-    name = os.environ.get(EXCLUDE_FILE)
-    if not nodes or not name:
-        return False
-    Path(name).write_text(",".join(nodes))
-    return True
+def exclude(nodes: Sequence[str]) -> None:
+    """Request that the next run of this job avoids nodes, for which `exclusion_fault` is empty."""
+    if nodes:
+        try:
+            Path(os.environ[EXCLUDE_FILE]).write_text(",".join(nodes))
+        except OSError as error:
+            log.warning("%s not excluded from the next job: %s", ", ".join(nodes), error)
+
+
+def exclusion_fault(nodes: Sequence[str]) -> str:
+    """Return the reason if the next run of this job cannot avoid nodes; empty if it can."""
+    job = os.environ.get("SLURM_JOB_ID")
+    if job is None or EXCLUDE_FILE not in os.environ:
+        return "only jobs of `dithc launch --scheduler slurm` exclude nodes"
+    return slurm.exclusion_fault(job, nodes)

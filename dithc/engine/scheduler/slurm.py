@@ -9,6 +9,7 @@ from typing import Any
 from dithc.engine.scheduler.queue import SchedulerJob
 from dithc.engine.scheduler.subprocesses import query, run_command
 
+QUICK_SECONDS = 10.0  # limit of a query for which other ranks wait
 LOGS = Path(".snakemake/slurm_logs")
 # Formats of squeue and sacct, and the fields of `SchedulerJob` in their order; `folder` is not one of them.
 FIELDS = "%i|%T|%j|%N|%r|%M|%Z|%k"
@@ -55,11 +56,31 @@ def requeue(job_id: str) -> bool:
 
 def exclude(job_id: str, nodes: Sequence[str]) -> str:
     """Exclude further nodes from a waiting job; return Slurm's reason to reject it, empty for success."""
-    text = query(["scontrol", "show", "job", "-o", job_id]) or ""
-    match = re.search(r"\bExcNodeList=(\S+)", text)
-    earlier = [match.group(1)] if match and match.group(1) not in MISSING else []
-    completed = run_command(["scontrol", "update", f"JobId={job_id}", f"ExcNodeList={','.join([*earlier, *nodes])}"])
+    _, excluded = _exclusion(job_id, nodes)
+    completed = run_command(["scontrol", "update", f"JobId={job_id}", f"ExcNodeList={excluded}"])
     return completed.stderr.strip() if completed.returncode else ""
+
+
+def exclusion_fault(job_id: str, nodes: Sequence[str]) -> str:
+    """Return the reason if a job could not run without further nodes; empty if it could."""
+    fields, excluded = _exclusion(job_id, nodes)
+    limit: dict[str, float] = {"limit_seconds": QUICK_SECONDS}
+    names = set((query(["scontrol", "show", "hostnames", excluded], **limit) or "").split())
+    sinfo = ["sinfo", "-h", "-N", "-p", fields.get("Partition", ""), "--format=%N %t"]
+    rows = (query(sinfo, **limit) or "").splitlines()
+    usable = {row.split()[0] for row in rows if re.search("(idle|mix|alloc|comp|plnd)[~#]?$", row)} - names
+    needed = int(fields.get("NumNodes", "1").partition("-")[0])
+    return (
+        f"{len(usable)} other usable node(s) in the partition, the job needs {needed}" if len(usable) < needed else ""
+    )
+
+
+def _exclusion(job_id: str, nodes: Sequence[str]) -> tuple[dict[str, str], str]:
+    """Return fields of a job, and its excluded nodes with further ones."""
+    text = query(["scontrol", "show", "job", "-o", job_id], limit_seconds=QUICK_SECONDS) or ""
+    fields = dict(re.findall(r"\b(Partition|NumNodes|ExcNodeList)=(\S+)", text))
+    earlier = fields.get("ExcNodeList", MISSING[0])
+    return fields, ",".join(nodes if earlier in MISSING else [earlier, *nodes])
 
 
 def rejection(options: Sequence[str]) -> str | None:

@@ -40,8 +40,9 @@ def _read_ranks(store: Path) -> dict[str, Any]:
     if not path.exists():
         return {}
     try:
-        return dict(load_document(require_regular_file(path).read_text()))
-    except (OSError, ValueError) as error:
+        content = dict(load_document(require_regular_file(path).read_text()))
+        return {key: content[key] for key in ("nodes", "steps", "last_steps", "ratios", "findings")}
+    except (OSError, ValueError, TypeError, KeyError) as error:
         log.warning(f"the report has no times of ranks, because {path} is unusable: {error}")
         return {}
 

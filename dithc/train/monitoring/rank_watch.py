@@ -4,7 +4,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -15,6 +15,7 @@ from dithc.core.integrity import dump_checksummed, load_document, require_regula
 from dithc.core.logging import get_logger
 from dithc.engine.comm import Group
 from dithc.engine.hardware import CpuCounters
+from dithc.engine.scheduler import deadline
 from dithc.train.monitoring.slow_ranks import (
     TOTALS,
     Array,
@@ -31,6 +32,8 @@ EVERY = 10  # steps between two exchanges of times
 WARM_UP_STEPS = 5  # steps that allocate memory and record plans
 MAX_COLUMNS = 200  # of the table of ratios in `SLOW_FILE`; more are merged in pairs
 BALANCINGS, MIN_GAIN = 3, 0.02  # attempts to balance shares; smallest reduction of a step that changes them
+MAX_LISTED = 5  # findings in the closing line
+KEYS = {"nodes", "images", "steps", "last_steps", "ratios", "findings", "slow_now"}
 log = get_logger(__name__)
 
 
@@ -38,7 +41,7 @@ class RankWatch:
     """Times of the ranks of a run: finds slow ranks, and balances the shares of the global batch. A context manager.
 
     Attributes:
-        excluded: nodes that the next job should avoid, if `machine.slow.action` is exclude.
+        excluded: nodes that the next job should avoid, if `machine.slow.action` is exclude; on the first rank.
     """
 
     def __init__(self, group: Group, machine: MachineConfig, *, trainer: Trainer, store: CheckpointStore) -> None:
@@ -54,21 +57,26 @@ class RankWatch:
         self._nodes: list[str] = group.gather_objects(group.host)
         self._own: list[float] = []
         self._sums, self._before = dict.fromkeys(TOTALS, 0.0), CpuCounters.read()
-        self._steps = 0
+        self._steps = self._compared = 0
         self._columns: list[tuple[int, Array]] = []
         self._stride = 1  # exchanges per column
         self._pending: list[Array] = []
+        self._earlier: list[dict[str, Any]] = []  # findings of earlier jobs
         self._balancings = BALANCINGS if machine.batch_shares == "measured" and self._is_on else 0
         if self._balancings and trainer.memory.tiers is not None:
             self._warn("batch_shares: equal instead of measured, because AutoMem plans the memory of equal shares")
             self._balancings = 0
         if self._balancings:
-            earlier = group.broadcast_object(read_shares(self._path, nodes=self._nodes) if group.rank == 0 else None)
-            if earlier and sum(earlier) == sum(trainer.shares):
-                trainer.divide(earlier)
-                log.info(f"images per rank and step, as in the previous job: {earlier}")
+            earlier = group.broadcast_object(read_record(self._path) if group.rank == 0 else None) or {}
+            shares = earlier.get("images", []) if earlier.get("nodes") == self._nodes else []
+            if sum(shares) == sum(trainer.shares) and min(shares) > 0:
+                trainer.divide(shares)
+                log.info(f"images per rank and step, as in the previous job: {shares}")
         self._detector = SlowRankDetector(images=trainer.shares, nodes=self._nodes, above=machine.slow.above)
         self.excluded: list[str] = []
+        if self._is_on and group.rank == 0:
+            self._continue_record()
+            self._write()
 
     def __enter__(self) -> Self:
         return self
@@ -76,23 +84,28 @@ class RankWatch:
     def __exit__(self, *_: object) -> None:
         if not self._is_on:
             return
-        findings = self._detector.findings
-        text = "; ".join(map(str, findings)) or "none was slow"
-        log.info(f"watched {self._group.size} ranks for {max(0, self._steps - WARM_UP_STEPS)} steps: {text}")
+        findings, steps = self._detector.findings, self._compared
+        text = "; ".join(map(str, findings[-MAX_LISTED:])) or ("none was slow" if steps else "too few to compare them")
+        log.info(f"watched {self._group.size} ranks for {steps} steps: {text}")
         self._write()
 
     def step(self, number: int) -> dict[str, float]:
         """Run a step of the trainer and record the times of this rank; every ten steps, compare all ranks. Collective."""
         if not self._is_on:
             return self._trainer.step(number)
-        waited, on_cpu, start = self._group.waited_seconds, time.thread_time(), time.perf_counter()
+        meter = self._trainer.strategy.meter
+        before, on_cpu, start = meter.waited_seconds, time.thread_time(), time.perf_counter()
+        waited = self._group.waited_seconds
         values = self._trainer.step(number)
         seconds, on_cpu = time.perf_counter() - start, time.thread_time() - on_cpu
         self._steps += 1
         if self._steps <= WARM_UP_STEPS:
             self._before = CpuCounters.read() if self._steps == WARM_UP_STEPS else self._before
             return values
-        waited = self._group.waited_seconds - waited + values.get("exposed_seconds", 0.0)
+        # `exposed_seconds` also includes waits between the steps, such as validation, and excludes those after the gradients.
+        waited = (
+            self._group.waited_seconds - waited + values.get("exposed_seconds", 0.0) - before + meter.waited_seconds
+        )
         self._own.append(seconds - waited)
         self._sums["images"] += values["data_seconds"]
         self._sums["copies"] += values.get("stall_seconds", 0.0)
@@ -122,12 +135,15 @@ class RankWatch:
         own = np.median(times.own, axis=0)
         if self._balancings and self._balance(own):
             return
+        self._compared += EVERY
         pace = own / self._detector.images
-        self._add_column(last, pace / median_of_others(pace))
-        if new := self._detector.add(times):
-            for finding in new:
-                self._warn(f"slow rank: {finding}")
-            self._exclude(new)
+        self._add_column(last, np.minimum(own / median_of_others(own), pace / median_of_others(pace)))
+        slow = self._detector.slow
+        new = self._detector.add(times)
+        for finding in new:
+            self._warn(f"slow rank: {finding}")
+        self._exclude(new)
+        if new or slow != self._detector.slow:
             self._write()
 
     def _balance(self, own: Array) -> bool:
@@ -146,13 +162,14 @@ class RankWatch:
         return True
 
     def _exclude(self, findings: Sequence[SlowRank]) -> None:
+        """Request a next job without the nodes of slow ranks, if one can run; on the first rank."""
         nodes = sorted({finding.node for finding in findings if not finding.is_pause})
-        if self._settings.action == "warn" or not nodes:
+        if self._settings.action == "warn" or not nodes or self._group.rank > 0:
             return
-        if set(nodes) == set(self._nodes):
-            self._warn("slow rank: no node is excluded, because no other node would be left to compare with")
-            return
-        self.excluded = nodes
+        if fault := deadline.exclusion_fault(nodes):
+            log.warning(f"slow rank: {', '.join(nodes)} not excluded, and training continues: {fault}")
+        else:
+            self.excluded = nodes
 
     def _warn(self, text: str) -> None:
         if self._group.rank == 0:
@@ -169,17 +186,29 @@ class RankWatch:
             self._columns = [(end, (first + second) / 2) for (_, first), (end, second) in pairs]
             self._stride *= 2
 
+    def _continue_record(self) -> None:
+        """Keep the ratios and findings of earlier jobs with the same number of ranks."""
+        content = read_record(self._path)
+        if content is None or len(content["nodes"]) != self._group.size:
+            return
+        columns = zip(content["last_steps"], map(np.array, content["ratios"]), strict=True)
+        self._columns = [(last, ratios) for last, ratios in columns if last <= self._trainer.state.step]
+        self._earlier = [
+            finding for finding in content["findings"] if finding["first_step"] <= self._trainer.state.step
+        ]
+        self._compared = content["steps"]
+
     def _write(self) -> None:
         if self._group.rank > 0:
             return
         content = {
             "nodes": self._nodes,
             "images": self._trainer.shares,
-            "steps": max(0, self._steps - WARM_UP_STEPS),
+            "steps": self._compared,
             "above": self._settings.above,
             "last_steps": [last for last, _ in self._columns],
             "ratios": [[round(float(value), 3) for value in ratios] for _, ratios in self._columns],
-            "findings": [asdict(finding) | {"text": str(finding)} for finding in self._detector.findings],
+            "findings": [*self._earlier, *(asdict(one) | {"text": str(one)} for one in self._detector.findings)],
             "slow_now": [finding.rank for finding in self._detector.slow],
         }
         try:
@@ -188,13 +217,13 @@ class RankWatch:
             log.warning(f"{self._path} could not be written: {error}")
 
 
-def read_shares(path: Path, *, nodes: Sequence[str]) -> list[int] | None:
-    """Return the images per rank of an earlier job on the same nodes, from its `SLOW_FILE`; None if it is missing or damaged."""
+def read_record(path: Path) -> dict[str, Any] | None:
+    """Return the content of a `SLOW_FILE`; None if it is missing or damaged."""
     if not path.exists():
         return None
     try:
         content = load_document(require_regular_file(path).read_text())
-        return list(content["images"]) if content["nodes"] == list(nodes) else None
-    except (OSError, ValueError, KeyError) as error:
-        log.warning(f"measuring the shares of the ranks again, because {path} is unusable: {error}")
+        return content if content.keys() >= KEYS else None
+    except (OSError, ValueError, AttributeError) as error:
+        log.warning(f"{path} is unusable, and is written again: {error}")
         return None

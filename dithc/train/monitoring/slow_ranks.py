@@ -66,11 +66,6 @@ class RankTimes:
     own: Array
     totals: Mapping[str, Array]
 
-    def scaled(self, factors: Array) -> "RankTimes":
-        """Return the times multiplied by a factor per rank."""
-        totals = {name: values * factors if name in SECONDS else values for name, values in self.totals.items()}
-        return replace(self, own=self.own * factors, totals=totals)
-
 
 @dataclass(frozen=True, kw_only=True)
 class SlowRank:
@@ -108,7 +103,7 @@ class SlowRankDetector:
     """Detector of slow ranks; `add` receives the times of consecutive steps.
 
     Attributes:
-        images: (R) images of each rank per step; times are compared per image.
+        images: (R) images of each rank per step.
         nodes: name of the node of each rank.
         above: ratio above which a rank is slow.
         findings: findings so far; a slow rank that recovers and slows again has several.
@@ -124,9 +119,10 @@ class SlowRankDetector:
 
     def add(self, times: RankTimes) -> list[SlowRank]:
         """Add the times of further steps; return new findings."""
-        images = np.asarray(self.images, np.float64)
-        times = times.scaled(images.mean() / images)
-        relative = times.own / np.maximum(median_of_others(times.own), TINY)
+        # A rank with more images is not slow if it needs the same time per image, nor one with fewer images and the same time.
+        relative = np.minimum(
+            *(values / np.maximum(median_of_others(values), TINY) for values in self._own_times(times))
+        )
         self._own = [*self._own, *relative][-HISTORY_STEPS:]
         enough = -(-WINDOW_STEPS * WINDOWS // len(times.own))
         self._recent = [*self._recent, times][-enough:]
@@ -134,6 +130,10 @@ class SlowRankDetector:
         self._add_slow(times)
         self._add_pauses(times, relative)
         return self.findings[known:]
+
+    def _own_times(self, times: RankTimes) -> tuple[Array, Array]:
+        """Return the seconds of each step and rank, and those per image."""
+        return times.own, times.own / np.asarray(self.images, np.float64)
 
     @property
     def slow(self) -> list[SlowRank]:
@@ -240,11 +240,10 @@ def dominant_cause(own: Array, totals: Mapping[str, Array], *, rank: int) -> str
     withheld["stopped"] = off_cpu - withheld["other processes"]
     if withheld["quota"] > EXPLAINED * largest:  # also counted as a delay of its threads
         return "quota"
-    if _excess(totals["major_faults"], rank) > MAJOR_FAULTS:
-        return "paging"
     if max(off_cpu, *withheld.values()) > EXPLAINED * largest:
-        return max(withheld, key=lambda name: withheld[name])
-    if totals["ghz"][rank] < CLOCK_RATIO * float(median_of_others(totals["ghz"])[rank]):
+        cause = max(withheld, key=lambda name: withheld[name])
+        return "paging" if cause == "stopped" and _excess(totals["major_faults"], rank) > MAJOR_FAULTS else cause
+    if 0 < totals["ghz"][rank] < CLOCK_RATIO * float(median_of_others(totals["ghz"])[rank]):
         return "clock"
     return "computation"
 

@@ -75,7 +75,8 @@ class Trainer:
         self.shares = list(shares)
         rank = self.strategy.layout.data_rank
         first = sum(shares[:rank])
-        last, width = first + shares[rank], self.run.micro_batch_size or shares[rank]
+        last, equal_share = first + shares[rank], -(-self.run.global_batch_size // len(shares))
+        width = self.run.micro_batch_size or equal_share  # for which the memory is planned
         self._micro_batches = [slice(start, min(start + width, last)) for start in range(first, last, width)]
 
     def step(self, number: int) -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""Detection of slow ranks: simulated times of many ranks, and real ranks with a slow source, quota, pause or neighbor."""
+"""Detection of slow ranks: simulated times of many ranks, and two real ranks with a slow source."""
 
 import numpy as np
 import pytest
@@ -80,6 +80,14 @@ def test_a_rank_with_more_images_is_not_slow():
     assert simulation.run(200, slow={1: 1.5}) == []
 
 
+@pytest.mark.parametrize("factors", [{0: 4 / 3, 1: 4 / 3}, {}])
+def test_ranks_with_equal_times_per_image_or_per_step_are_not_slow(factors):
+    """Shares 3, 3, 2, 2 with a fixed time of one image per step; and shares that balance ranks of different speed."""
+    simulation = Simulation(4, seed=0)
+    simulation.detector.images = [3, 3, 2, 2]
+    assert simulation.run(200, slow=factors) == []
+
+
 def test_a_rank_that_recovers_is_not_slow_any_more_and_is_found_again():
     simulation = Simulation(4, seed=0)
     assert len(simulation.run(60, slow={1: 1.5})) == 1
@@ -99,7 +107,7 @@ def test_a_rank_that_recovers_is_not_slow_any_more_and_is_found_again():
         ({"stolen": {1: 0.2}}, "hypervisor"),
         ({"delayed": {1: 0.15}}, "other processes"),
         ({"on_cpu": {1: 0.5}}, "stopped"),
-        ({"major_faults": {1: 20.0}}, "paging"),
+        ({"major_faults": {1: 20.0}, "on_cpu": {1: 0.5}}, "paging"),
         ({"ghz": {0: 2.6, 1: 1.8, 2: 2.6, 3: 2.6}}, "clock"),
         ({}, "computation"),
     ],

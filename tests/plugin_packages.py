@@ -5,6 +5,7 @@ import sys
 import tomllib
 import warnings
 from collections.abc import Callable, Mapping
+from itertools import count
 from pathlib import Path
 from typing import Any, Literal
 
@@ -119,6 +120,9 @@ class FoldedCodecNetwork:
         return torch.pixel_shuffle(z, 2)
 
 
+CALLS = count()
+
+
 class ChannelMeans(codecs.PluginExtractor):
     """Extractor of the mean of each channel, and its square."""
 
@@ -135,7 +139,7 @@ class ChannelMeans(codecs.PluginExtractor):
             case "batch":
                 means = means - means.mean(dim=0)
             case "chance":
-                means = means + torch.rand(())
+                means = means + 100 * next(CALLS)  # random numbers are sometimes too similar to be noticed
             case "shape":
                 means = means[:, :, None]
             case "nan":

@@ -3,9 +3,7 @@
 import os
 import signal
 import subprocess
-import time
 from collections.abc import Callable
-from contextlib import suppress
 
 import pytest
 
@@ -189,26 +187,21 @@ def test_refused_job_is_submitted_again_after_the_limit_is_raised(project: Clust
 
 def test_slow_node_is_named_and_kept_if_no_other_node_is_left(project: ClusterProject) -> None:
     project.change_profile("stop_before_walltime: true", "stop_before_walltime: true, slow: {action: exclude}")
-    target = "results/small/runs/pretrain/step_0005000.json"
-    project.start(target, settings="runs: {pretrain: {steps: 5000, steps_per_job: 5000}}")
-    project.reach(60)
-    job = project.job()
+    model = "{hidden_size: 256, depth: 8, num_heads: 4}"  # steps longer than the stops
+    settings = f"runs: {{pretrain: {{model: {model}, steps: 5000, steps_per_job: 5000}}}}"
+    project.start("results/small/runs/pretrain/step_0005000.json", settings=settings)
+    project.reach(30)
+    variables = {number: environment_of(number) for number in process_numbers()}
     ranks = [
-        process
-        for process in process_numbers()
-        if "SLURMD_NODENAME=n2\0" in environment_of(process) and "PMI_RANK=" in environment_of(process)
+        str(number) for number, text in variables.items() if "SLURMD_NODENAME=n2\0" in text and "PMI_RANK=" in text
     ]
-    assert ranks
     (log,) = (project.folder / "results/small/logs/train/pretrain").glob("*.log")
-
-    def is_kept() -> bool:
-        for sent in (signal.SIGSTOP, signal.SIGCONT):  # the node is slow while this is called repeatedly
-            for rank in ranks:
-                with suppress(ProcessLookupError):
-                    os.kill(rank, sent)
-            time.sleep(0.05)
-        return "n2 not excluded, and training continues: 1 other usable node(s)" in log.read_text()
-
-    project.slurm.wait(is_kept, "a slow node", seconds=90.0)
+    pids = " ".join(ranks)
+    cycle = f"kill -STOP {pids} && sleep 0.04 && kill -CONT {pids} && sleep 0.02"
+    with subprocess.Popen(["sh", "-c", f"while {cycle}; do :; done"], stderr=subprocess.DEVNULL) as slowing:
+        text = "n2 not excluded, and training continues: 1 other usable node(s)"
+        project.slurm.wait(lambda: text in log.read_text(), "a slow node", seconds=90.0)
+        slowing.kill()
+    subprocess.run(["kill", "-CONT", *ranks], check=False)
     assert "slow rank: rank 1 on n2" in log.read_text()
-    assert project.restarts(job) == 0
+    assert project.restarts(project.job()) == 0

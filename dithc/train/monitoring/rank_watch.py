@@ -52,7 +52,8 @@ class RankWatch:
         self._is_on = trainer.strategy.is_exchanging and trainer.strategy.layout.tensor_size == 1
         if not self._is_on and group.size > 1:
             log.info(
-                f"times of ranks are not compared: strategy {machine.strategy}, gradient_sync {machine.gradient_sync}"
+                f"slow ranks are not detected, and batch_shares stay equal: strategy {machine.strategy} with gradient_sync "
+                f"{machine.gradient_sync} does not measure waits"
             )
         self._nodes: list[str] = group.gather_objects(group.host)
         self._own: list[float] = []
@@ -84,8 +85,9 @@ class RankWatch:
     def __exit__(self, *_: object) -> None:
         if not self._is_on:
             return
-        findings, steps = self._detector.findings, self._compared
-        text = "; ".join(map(str, findings[-MAX_LISTED:])) or ("none was slow" if steps else "too few to compare them")
+        findings = [*(finding["text"] for finding in self._earlier), *map(str, self._detector.findings)]
+        steps = self._compared
+        text = "; ".join(findings[-MAX_LISTED:]) or ("none was slow" if steps else "too few to compare them")
         log.info(f"watched {self._group.size} ranks for {steps} steps: {text}")
         self._write()
 

@@ -17,16 +17,12 @@ from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
 
-WINDOW_STEPS, WINDOWS = (
-    7,
-    3,
-)  # a rank is slow if it is in WINDOWS windows of WINDOW_STEPS steps; with tables of 10 steps,
-HISTORY_STEPS = 7 * WINDOW_STEPS  # it is found within 30 steps. Its noise is that of HISTORY_STEPS.
+# A slow rank is slow in WINDOWS windows of WINDOW_STEPS steps. With tables of 10 steps, they are complete within 30 steps.
+WINDOW_STEPS, WINDOWS = 7, 3
+HISTORY_STEPS = 7 * WINDOW_STEPS  # steps that determine the noise of a rank
 DEVIATIONS = 4.0  # robust standard deviations of the median of all WINDOWS
-NORMAL_MAD, NORMAL_MEDIAN = (
-    1.4826,
-    1.2533,
-)  # of normal noise: standard deviation / MAD, and error of a median / of a mean
+# For normal noise: standard deviation / MAD, and error of a median / error of a mean.
+NORMAL_MAD, NORMAL_MEDIAN = 1.4826, 1.2533
 DOMINANCE = 1.25  # factor by which a cause exceeds the next one
 EXPLAINED = 0.5  # share of the excess time that a counter explains
 PAUSE_RATIO, PAUSE_SECONDS = 4.0, 1.0  # a single step that is this slow, by this time

@@ -57,10 +57,10 @@ GROUPS = {
     "evaluation": {
         "sample": "generate images from a checkpoint",
         "restore": "restore clouded, coarse or missing pixels of scenes",
-        "search-epsilon": "search the epsilon scaling of an evaluation",
         "extractor": "train a small feature extractor on tiles",
         "features": "extract features and their statistics",
         "fid": "compare generated with real features",
+        "search-epsilon": "search the epsilon scaling of an evaluation",
     },
     "machine": {
         "doctor": "check this machine and the installation",

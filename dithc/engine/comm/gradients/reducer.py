@@ -5,6 +5,7 @@ buckets. A bucket with complete gradients is passed to the communication thread.
 same order, independent of the order of completion; otherwise ranks would deadlock on each other's buckets.
 """
 
+import weakref
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -70,8 +71,16 @@ class Reducer:
         self.used: list[bool] = []
         self.meter, self.exposure = CommMeter(), Exposure()
         self._arrange(list(reversed(range(len(self.parameters)))))
+        weak_self = weakref.ref(
+            self
+        )  # torch hides its hooks from the garbage collector, so a cycle would never be freed
+
+        def on_gradient(parameter: Tensor) -> None:
+            if (reducer := weak_self()) is not None:
+                reducer._on_gradient(parameter)
+
         for parameter in self.parameters:
-            parameter.register_post_accumulate_grad_hook(self._on_gradient)  # type: ignore[no-untyped-call]
+            parameter.register_post_accumulate_grad_hook(on_gradient)  # type: ignore[no-untyped-call]
 
     def __str__(self) -> str:
         sizes = sorted(bucket.megabytes for bucket in self.arrangement.buckets)

@@ -1,10 +1,14 @@
 """Tests of gradient buckets and communication costs: buckets hold every tensor once and can be sharded."""
 
+import gc
+import weakref
 from itertools import pairwise
 from types import SimpleNamespace
 
 import pytest
+import torch
 
+from dithc.engine.comm.gradients import Reducer
 from dithc.engine.comm.gradients.buckets import (
     ALIGNMENT,
     BUCKETS,
@@ -94,3 +98,16 @@ def test_overlap_is_the_fraction_of_hidden_communication(exposed, communication,
     assert exposure.overlap_fraction == overlap
     assert ("overlap_fraction" in exposure.metrics()) == (overlap is not None)
     assert exposure.metrics()["exposed_seconds"] == exposed
+
+
+def test_reducer_and_gradients_are_freed_with_their_model(monkeypatch):
+    """A hook of torch that refers to the reducer would keep both forever."""
+    monkeypatch.setattr(torch.distributed, "get_rank", lambda group: 0)
+    monkeypatch.setattr(torch.distributed, "get_world_size", lambda group: 2)
+    model = torch.nn.Linear(4, 4)
+    reducer = Reducer(model.parameters())
+    model(torch.ones(1, 4)).sum().backward()
+    freed = [weakref.ref(reducer), weakref.ref(reducer.buffer)]
+    del model, reducer
+    gc.collect()
+    assert [one() for one in freed] == [None, None]

@@ -29,7 +29,7 @@ from dithc.train.checkpoints import export
 from dithc.train.job import Paths, TrainingJob
 from dithc.train.optimizer import Optimizer
 from dithc.train.pipeline import train
-from dithc.train.step_benchmark import StepBenchmark, benchmark_steps
+from dithc.train.step_benchmark import StepBenchmark, benchmark_in_sequence, benchmark_steps
 from dithc.train.strategies import Strategy
 
 __all__ = [
@@ -39,6 +39,7 @@ __all__ = [
     "StepBenchmark",
     "Strategy",
     "TrainingJob",
+    "benchmark_in_sequence",
     "benchmark_steps",
     "export",
     "train",

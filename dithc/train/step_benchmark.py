@@ -3,9 +3,11 @@
 N images of a batch, C channels.
 """
 
+import gc
 import resource
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
@@ -14,10 +16,11 @@ from torch import Tensor
 
 from dithc.config import MachineConfig, training
 from dithc.core.logging import user_error
-from dithc.diffusion import Schedule
+from dithc.diffusion import Objective
 from dithc.engine import hcops
 from dithc.engine.comm import Group, traffic
-from dithc.engine.numa import peak_rss_bytes
+from dithc.engine.memory import output_pool
+from dithc.engine.numa import PeakMemory, peak_rss_bytes, reset_peak_rss
 from dithc.latents import Batch
 from dithc.train.memory_tiers import MEMORY, TrainingMemory
 from dithc.train.pipeline import init_model, trainer_of
@@ -52,15 +55,19 @@ class StepBenchmark:
     warmup: int = 2  # untimed steps; 2 for valid times, because memory is first touched, then reused
     steps: int = 3  # timed steps
     seed: int = 0
+    run_settings: Mapping[str, Any] = field(default_factory=dict)  # further settings of a run, such as `optimizer`
+    shape: tuple[int, int, int] = SHAPE
+    num_classes: int = NUM_CLASSES
+    micro_batches: tuple[int, ...] = ()  # sizes that alternate from step to step; none for the share of a rank
     pairs: int = 0  # further timed steps, each with one without communication, so that weights differ between ranks
 
 
 class _RandomSource:
     """Source of random normal images, determined by seed, step and index in the batch, independent of ranks."""
 
-    def __init__(self, *, seed: int) -> None:
-        self._seed = seed
-        self._num_steps = len(Schedule.linear())
+    def __init__(self, settings: StepBenchmark) -> None:
+        self._seed, self._shape, self._num_classes = settings.seed, settings.shape, settings.num_classes
+        self._times = Objective.of(_run_of(settings).objective).times
 
     def batch(self, step: int, part: slice) -> Batch:
         images = [self._image(step, index) for index in range(part.start, part.stop)]
@@ -68,9 +75,9 @@ class _RandomSource:
 
     def _image(self, step: int, index: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         draws = torch.Generator().manual_seed((self._seed * LARGE_PRIME + step) * LARGE_PRIME + index)
-        y = torch.randint(NUM_CLASSES, (), generator=draws)
-        t = torch.randint(self._num_steps, (), generator=draws)
-        return torch.randn(SHAPE, generator=draws), y, t, torch.randn(SHAPE, generator=draws)
+        y = torch.randint(self._num_classes, (), generator=draws)
+        (t,) = torch.from_numpy(self._times(torch.rand(1, generator=draws, dtype=torch.float64).numpy()))
+        return torch.randn(self._shape, generator=draws), y, t, torch.randn(self._shape, generator=draws)
 
 
 def benchmark_steps(
@@ -85,9 +92,10 @@ def benchmark_steps(
     Returns:
         JSON-ready, equal on all ranks: `seconds` per timed step (slowest rank); `losses` and `grad_norms` of all steps
         except pairs; per rank `peak_rss_bytes`, `before_bytes` (peak before the model), `page_faults` per step,
-        `operators` (kernels), `sent` (bytes and calls per step, or None), exchange costs, and `memory` if managed
-        (tiers, trace, plan, metrics per step); `pairs`, if requested: seconds `together` and `alone` (slowest rank),
-        and `exposed_seconds`.
+        `operators` (kernels), `sent` (bytes and calls per step, or None), exchange costs, `phases` (micro-batch, share of a
+        rank, names and seconds in order, by timed step), `peaks` (memory before the first step, and after each warm-up
+        step), and `memory` if managed (tiers, trace, plan, metrics per step); `pairs`, if requested: seconds `together` and
+        `alone` (slowest rank), and `exposed_seconds`.
 
     Raises:
         UserError: no step of warm-up or timing, ranks that cannot share the work, or pairs with ranks that share
@@ -101,16 +109,19 @@ def benchmark_steps(
     before_bytes = peak_rss_bytes()
     _choose_operators(settings.operators)
     trainer = _trainer(settings, group)
-    rows = [trainer.step(number) for number in range(1, settings.warmup + 1)]
+    rows, peaks = _warm_up(trainer, settings)
     group.barrier()
     if group.rank == 0:
         warm()
     group.barrier()
-    seconds, sent_before, faults = [], traffic.sent(), _page_faults()
+    seconds, phases, sent_before, faults = [], [], traffic.sent(), _page_faults()
     for number in range(settings.warmup + 1, settings.warmup + settings.steps + 1):
+        images = _set_micro_batch(trainer, settings, number)
         start = time.perf_counter()
-        rows.append(trainer.step(number))
+        with _phases(trainer) as timed_phases:
+            rows.append(trainer.step(number))
         seconds.append(time.perf_counter() - start)
+        phases.append({"images": images, "share": trainer.shares[0], "seconds": timed_phases})
     sent = asdict(traffic.sent().since(sent_before))
     local: dict[str, Any] = {
         "sent": {name: None if value is None else value / settings.steps for name, value in sent.items()}
@@ -123,6 +134,7 @@ def benchmark_steps(
     pairs = _pairs(trainer, settings, group) if settings.pairs else None
     trainer.memory.close()
     local |= {"before_bytes": before_bytes, "peak_rss_bytes": peak, "operators": hcops.describe_kernels()}
+    local |= {"phases": phases, "peaks": peaks}
     ranks = group.gather_objects(local | {"seconds": seconds, "pairs": pairs})
     paired = [rank.pop("pairs") for rank in ranks]
     return {
@@ -135,6 +147,63 @@ def benchmark_steps(
         "each_rank": ranks,
         "pairs": {name: _slowest(pair[name] for pair in paired) for name in paired[0]} if settings.pairs else None,
     }
+
+
+def _warm_up(trainer: Trainer, settings: StepBenchmark) -> tuple[list[dict[str, float]], list[dict[str, int]]]:
+    """Run the untimed steps; return their metrics, and the peak memory with each size of a micro-batch."""
+    rows, peaks, shares = [], [{"images": 0, **asdict(PeakMemory.read())}], trainer.shares
+    for number in range(1, settings.warmup + 1):
+        images = _set_micro_batch(trainer, settings, number)
+        if len(settings.micro_batches) > 1:  # a single micro-batch, because different sizes fragment memory
+            trainer.divide([images] * len(shares))
+            _release_memory()
+        rows.append(trainer.step(number))
+        peaks.append({"images": images, **asdict(PeakMemory.read())})
+        trainer.divide(shares)
+    return rows, peaks
+
+
+def _set_micro_batch(trainer: Trainer, settings: StepBenchmark, number: int) -> int:
+    """Set and return the images of the micro-batches of a step."""
+    if settings.micro_batches:
+        images = settings.micro_batches[(number - 1) % len(settings.micro_batches)]
+        trainer.run = trainer.run.updated(micro_batch_size=images)
+        trainer.divide(trainer.shares)
+    return trainer.run.micro_batch_size or max(trainer.shares)
+
+
+@contextmanager
+def _phases(trainer: Trainer) -> Iterator[list[tuple[str, float]]]:
+    """Yield the phases of a step with their seconds, in order."""
+    found: list[tuple[str, float]] = []
+
+    @contextmanager
+    def span(name: str) -> Iterator[None]:
+        start = time.perf_counter()
+        yield
+        found.append((name, time.perf_counter() - start))
+
+    default, trainer.span = trainer.span, span
+    try:
+        yield found
+    finally:
+        trainer.span = default
+
+
+def benchmark_in_sequence(settings: Sequence[StepBenchmark], group: Group) -> list[dict[str, Any]]:
+    """Run several measurements in one process, each from free memory; return their results as `benchmark_steps`."""
+    results = []
+    for one in settings:
+        _release_memory()
+        results.append(benchmark_steps(one, group))
+    return results
+
+
+def _release_memory() -> None:
+    """Return unused memory to the system, and start a new peak."""
+    gc.collect()
+    output_pool().trim()
+    reset_peak_rss()
 
 
 def _managed(memory: TrainingMemory, rows: Sequence[Mapping[str, float]]) -> dict[str, Any]:
@@ -194,20 +263,27 @@ def _local_trainer(trainer: Trainer, settings: StepBenchmark, group: Group) -> T
     single = Group()
     run = trainer.run.updated(global_batch_size=settings.batch // layout.data_size)
     state = replace(trainer.state, strategy=Strategy(trainer.strategy.module, make_rank_grid(single, "cftp")))
-    return Trainer(run=run, source=_RandomSource(seed=settings.seed), state=state, group=single)
+    return Trainer(run=run, source=_RandomSource(settings), state=state, group=single)
+
+
+def _run_of(settings: StepBenchmark) -> training.RunConfig:
+    return training.RunConfig.model_validate(
+        {"dataset": "random", "model": settings.model, "global_batch_size": settings.batch, "dtype": settings.dtype}
+        | {"activation_checkpointing": settings.recompute}
+        | dict(settings.run_settings)
+    )
 
 
 def _trainer(settings: StepBenchmark, group: Group) -> Trainer:
     """Return the trainer of a rehearsal, composed as in a run without inputs and store."""
-    run = training.RunConfig.model_validate(
-        {"dataset": "random", "model": settings.model, "global_batch_size": settings.batch, "dtype": settings.dtype}
-        | {"activation_checkpointing": settings.recompute}
-    )
+    run = _run_of(settings)
+    if settings.micro_batches:
+        run = run.updated(micro_batch_size=settings.micro_batches[0])
     machine = MachineConfig(strategy=settings.strategy, gradient_sync=settings.gradients, sharding=settings.sharding)
     layout = make_rank_grid(group, settings.strategy)
-    model = init_model(run, shape=SHAPE, num_classes=NUM_CLASSES, seed=settings.seed)
+    model = init_model(run, shape=settings.shape, num_classes=settings.num_classes, seed=settings.seed)
     memory = TrainingMemory(settings.memory, group=group)
-    source = _RandomSource(seed=settings.seed)
+    source = _RandomSource(settings)
     trainer = trainer_of(run, machine, group, source, model=model, layout=layout, memory=memory)
     memory.follow(trainer.state)
     return trainer

@@ -10,6 +10,7 @@ from dithc.config import load_experiment, stage_spec
 from dithc.core.artifacts import Manifest, atomic_write
 from dithc.core.integrity import dump_checksummed
 from dithc.workflow.fingerprint import FileFingerprints
+from dithc.workflow.planned_settings import with_plans
 from dithc.workflow.snakemake_api import ConfigArguments
 
 PATHS = {"path", "init_from_file", "dem"}  # settings that contain paths of user files
@@ -24,7 +25,7 @@ class ExperimentGraph:
     def __init__(
         self, config: Mapping[str, Any], *, files: Sequence[Any] = (), overrides: Sequence[ConfigArguments] = ()
     ) -> None:
-        self.experiment = load_experiment(config, files=[Path(file) for file in files], overrides=overrides)
+        self.experiment = with_plans(load_experiment(config, files=[Path(file) for file in files], overrides=overrides))
         self.root = _plain(f"{self.experiment.results}/{self.experiment.name}")
         self.config = f"{self.root}/config.json"
         self.files = FileFingerprints(Path(self.root) / "fingerprints.json")

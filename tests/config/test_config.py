@@ -246,14 +246,6 @@ def test_ema_std_beyond_the_kept_checkpoints_is_rejected_with_a_fix() -> None:
     assert made.snapshots_of(made.evaluations["x"].model_copy(update={"ema_std": None})) == []
 
 
-def test_run_memory_includes_ema_averages() -> None:
-    plain = RunConfig.model_validate({"dataset": "x"})
-    more = RunConfig.model_validate({"dataset": "x", "ema": {"stds": [0.05, 0.1]}})
-    assert (
-        more.state_bytes - plain.state_bytes == more.snapshot_bytes - plain.snapshot_bytes == 8 * plain.model.parameters
-    )
-
-
 def test_faults_are_reported_with_file_line_and_column(tmp_path: Path) -> None:
     one, other = tmp_path / "one.yaml", tmp_path / "other.yaml"
     one.write_text("seed: 1\n\nstore: a\n")

@@ -4,10 +4,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dithc.bench.simulate.scaling import point_row
-from dithc.bench.simulate.workload import ModelWorkload
 from dithc.core.integrity import load_document, require_regular_file
 from dithc.core.logging import user_error
+from dithc.engine.cost import ModelWorkload, scenario
 
 
 @dataclass(frozen=True)
@@ -63,7 +62,7 @@ def _expect(measured_model: str, overrides: object, model: str) -> None:
 
 def measured_curve(measured: MeasuredStep, model: ModelWorkload) -> dict[str, Any]:
     """Return a measured curve with one point, for JSON."""
-    point = point_row(
+    point = scenario.point_row(
         model,
         nodes=1,
         ranks=measured.ranks,

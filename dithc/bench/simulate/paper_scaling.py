@@ -12,9 +12,7 @@ from typing import Any
 
 from scipy.optimize import brentq, minimize_scalar
 
-from dithc.bench.simulate.links import Links
-from dithc.bench.simulate.scaling import ComputeTime, ReductionMethod, Scenario, efficiencies, point_row
-from dithc.bench.simulate.workload import ModelWorkload
+from dithc.engine.cost import ComputeTime, Links, ModelWorkload, ReductionMethod, Scenario, scenario
 
 MODEL, IMAGES_PER_NODE, RANKS_PER_NODE = "DiT-XL/2", 112, 4
 # The authors' logs: seconds of step 10 by nodes, with the kernels that the paper calls GEMM-optimised.
@@ -63,7 +61,7 @@ def published_curves(model: ModelWorkload) -> list[dict[str, Any]]:
 
     def curve(label: str, source: str, seconds: dict[int, float]) -> dict[str, Any]:
         points = [
-            point_row(
+            scenario.point_row(
                 model,
                 nodes=nodes,
                 ranks=nodes * RANKS_PER_NODE,
@@ -127,8 +125,8 @@ def reproduce(model: ModelWorkload, links: Links, *, nodes: Sequence[int], steps
     tuned = replace(start, computing=best)
     curves = published_curves(model)
 
-    def add(method: ReductionMethod, scenario: Scenario, name: str, **scaling: Any) -> None:
-        labeled = replace(scenario, method=replace(method, label=f"{method.label} ({name})"))
+    def add(method: ReductionMethod, base: Scenario, name: str, **scaling: Any) -> None:
+        labeled = replace(base, method=replace(method, label=f"{method.label} ({name})"))
         curves.extend(labeled.curves(nodes, **scaling))
 
     for method in (AUTHORS, DITHC):
@@ -154,8 +152,8 @@ def reproduce(model: ModelWorkload, links: Links, *, nodes: Sequence[int], steps
     }
 
 
-def _validation(scenario: Scenario) -> dict[str, Any]:
-    points = [scenario.point(nodes) for nodes in (*LOGGED_SECONDS, NODES_OF_EFFICIENCY)]
+def _validation(fitted: Scenario) -> dict[str, Any]:
+    points = [fitted.point(nodes) for nodes in (*LOGGED_SECONDS, NODES_OF_EFFICIENCY)]
     rows = []
     for point in points[:-1]:
         published = LOGGED_SECONDS[point.nodes]
@@ -163,7 +161,7 @@ def _validation(scenario: Scenario) -> dict[str, Any]:
         row = {"nodes": point.nodes, "published": published, "simulated": point.seconds, "error": error}
         use = "fitted" if point.nodes in (1, *FITTED_NODES) else "predicted"
         rows.append({**row, "use": use, "within": abs(error) <= LARGEST_ERROR})
-    efficiency = efficiencies(points)[-1]
+    efficiency = scenario.efficiencies(points)[-1]
     return {
         "seconds": rows,
         "efficiency": {
@@ -174,29 +172,29 @@ def _validation(scenario: Scenario) -> dict[str, Any]:
             "use": "predicted",
             "within": abs(efficiency - EFFICIENCY) <= LARGEST_ERROR_OF_EFFICIENCY,
         },
-        "checks": _checks(scenario),
+        "checks": _checks(fitted),
     }
 
 
-def _checks(scenario: Scenario) -> dict[str, Any]:
+def _checks(fitted: Scenario) -> dict[str, Any]:
     """Compare published numbers that neither the fit nor a bound uses."""
-    slower = replace(scenario.computing, seconds=scenario.computing.seconds * PROFILED_STEP_SECONDS / LOGGED_SECONDS[1])
-    tuned = replace(scenario.computing, seconds=TUNED_SECONDS[MODEL][IMAGES_PER_NODE])
-    tuned_points = replace(scenario, method=DITHC, computing=tuned).points([1, TUNED_NODES])
+    slower = replace(fitted.computing, seconds=fitted.computing.seconds * PROFILED_STEP_SECONDS / LOGGED_SECONDS[1])
+    tuned = replace(fitted.computing, seconds=TUNED_SECONDS[MODEL][IMAGES_PER_NODE])
+    tuned_points = replace(fitted, method=DITHC, computing=tuned).points([1, TUNED_NODES])
     return {
         "bytes a second of a communication core": {
             "published": (BROADCAST_BANDWIDTH,),
-            "simulated": 1 / scenario.links.core_byte,
+            "simulated": 1 / fitted.links.core_byte,
             "note": "published: the authors' broadcast, as two hops",
         },
         "seconds of a bucket in the authors' profile": {
             "published": BUCKET_SECONDS,
-            "simulated": replace(scenario, computing=slower).point(1).wait_of_bucket_seconds,
+            "simulated": replace(fitted, computing=slower).point(1).wait_of_bucket_seconds,
             "note": f"of a rank of average speed, waiting included, in steps of {PROFILED_STEP_SECONDS} s",
         },
         f"efficiency of the tuned version on {TUNED_NODES} nodes": {
             "published": (TUNED_SECONDS[MODEL][IMAGES_PER_NODE] / TUNED_SECONDS_32_NODES,),
-            "simulated": efficiencies(tuned_points)[-1],
+            "simulated": scenario.efficiencies(tuned_points)[-1],
             "note": "with dithc's exchange instead of the authors' later version",
         },
     }

@@ -7,11 +7,9 @@ from typing import Any
 
 from dithc.bench.environment import require, require_among
 from dithc.bench.simulate import paper_scaling
-from dithc.bench.simulate.links import COLLECTIVES, WIRE_BYTES, Collective, Links, Wire
 from dithc.bench.simulate.measured_step import measured_curve, read_measured
-from dithc.bench.simulate.scaling import ComputeTime, Mode, ReductionMethod, Scenario
-from dithc.bench.simulate.workload import describe_model
 from dithc.core.logging import get_logger, user_error
+from dithc.engine.cost import ComputeTime, Links, ModelWorkload, ReductionMethod, Scenario, links, scenario
 from dithc.engine.hardware import Machine, description
 
 log = get_logger(__name__)
@@ -27,13 +25,13 @@ class SimulationSettings:
     machine: Path
     models: tuple[str, ...] = (paper_scaling.MODEL,)
     nodes: tuple[int, ...] = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
-    scaling: Mode = "weak"
+    scaling: scenario.Mode = "weak"
     global_batches: tuple[int, ...] = paper_scaling.GLOBAL_BATCHES
     step: float | Path | None = None
     images_per_node: int | None = None
     ranks_per_node: int | None = None
-    collectives: tuple[Collective, ...] = ("hierarchical",)
-    wires: tuple[Wire, ...] = ("fp32",)
+    collectives: tuple[links.Collective, ...] = ("hierarchical",)
+    wires: tuple[links.Wire, ...] = ("fp32",)
     bucket_mb: float | None = None
     zero1: bool = False
     spread: float | None = None
@@ -48,9 +46,9 @@ def run_simulation(settings: SimulationSettings) -> dict[str, Any]:
     _check(settings)
     machine = description.read(settings.machine)
     ranks = settings.ranks_per_node or max(1, machine.num_dies)
-    links = Links.of(machine)
+    described = Links.of(machine)
     result: dict[str, Any] = {"machine": describe_machine(settings, machine, ranks)}
-    models = [describe_model(name) for name in settings.models]
+    models = [ModelWorkload.of_preset(name) for name in settings.models]
     inputs: dict[str, Any] = {
         "settings": {
             name: str(value) if isinstance(value, Path) else value for name, value in asdict(settings).items()
@@ -58,7 +56,7 @@ def run_simulation(settings: SimulationSettings) -> dict[str, Any]:
         "models": {
             model.name: {
                 "gradient_bytes": model.gradient_bytes,
-                "flops_per_image": {name: getattr(model.flops, name) for name in ("training_total", "training_linear")},
+                "flops_per_image": {"training_total": model.flops, "training_linear": model.linear_flops},
             }
             for model in models
         },
@@ -66,14 +64,14 @@ def run_simulation(settings: SimulationSettings) -> dict[str, Any]:
     if settings.reproduces_paper:
         _check_paper(settings, machine, ranks)
         draws = {"steps": settings.steps, "seed": settings.seed}
-        reproduction = paper_scaling.reproduce(models[0], links, nodes=settings.nodes, **draws)
+        reproduction = paper_scaling.reproduce(models[0], described, nodes=settings.nodes, **draws)
         return {**result, **reproduction, "inputs": {**inputs, **reproduction["inputs"]}}
     curves = []
     for model in models:
         computing, source = computing_of(settings, machine, model.name)
         inputs["models"][model.name] |= {"computing": asdict(computing), "source_of_computing": source}
-        scenario = {"model": model, "computing": computing, "links": links, "ranks_per_node": ranks}
-        curves += _curves(settings, scenario)
+        common = {"model": model, "computing": computing, "links": described, "ranks_per_node": ranks}
+        curves += _curves(settings, common)
     return {**result, "curves": curves, "inputs": inputs}
 
 
@@ -88,11 +86,11 @@ def describe_machine(settings: SimulationSettings, machine: Machine, ranks_per_n
     }
 
 
-def _curves(settings: SimulationSettings, scenario: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _curves(settings: SimulationSettings, common: Mapping[str, Any]) -> list[dict[str, Any]]:
     batches = [None] if settings.scaling == "weak" else list(settings.global_batches)
     curves: list[dict[str, Any]] = []
     for method in _methods(settings):
-        simulated = Scenario(method=method, steps=settings.steps, seed=settings.seed, **scenario)
+        simulated = Scenario(method=method, steps=settings.steps, seed=settings.seed, **common)
         for batch in batches:
             curves += simulated.curves(settings.nodes, mode=settings.scaling, global_batch_size=batch)
     if not curves:
@@ -100,7 +98,7 @@ def _curves(settings: SimulationSettings, scenario: Mapping[str, Any]) -> list[d
         expected = "at least one image per rank"
         raise user_error("no point can be simulated", got=got, expected=expected, fix="set fewer nodes or more images")
     if isinstance(settings.step, Path) and settings.scaling == "weak":
-        model = scenario["model"]
+        model = common["model"]
         curves.insert(0, measured_curve(read_measured(settings.step, model.name), model))
     return curves
 
@@ -149,8 +147,8 @@ def computing_of(settings: SimulationSettings, machine: Machine, model: str) -> 
 
 
 def _check(settings: SimulationSettings) -> None:
-    require_among("simulate --collectives", settings.collectives, COLLECTIVES)
-    require_among("simulate --wire", settings.wires, WIRE_BYTES)
+    require_among("simulate --collectives", settings.collectives, links.COLLECTIVES)
+    require_among("simulate --wire", settings.wires, links.WIRE_BYTES)
     models = ", ".join(settings.models)
     is_valid = not isinstance(settings.step, float | int) or len(settings.models) == 1
     expected = "seconds of one model, or a file with a step of each"

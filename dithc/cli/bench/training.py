@@ -25,6 +25,12 @@ def _add(parser: argparse.ArgumentParser) -> None:
     add_option(parser, "--warmup", 2, "untimed steps")
     add_option(parser, "--steps", 3, "timed steps")
     add_option(parser, "--pairs", 0, "then pairs of steps, joint and independent")
+    parser.add_argument(
+        "--settings",
+        type=Path,
+        metavar="FILE",
+        help="JSON of a list of changed settings of StepBenchmark, to run in sequence",
+    )
     parser.add_argument("--rlimit-data", type=int, metavar="BYTES", help="RLIMIT_DATA of each rank")
     result = "result; FILE with the suffix .warm appears after warm-up"
     parser.add_argument("--json", type=Path, required=True, metavar="FILE", help=result)
@@ -33,11 +39,12 @@ def _add(parser: argparse.ArgumentParser) -> None:
 def _run(args: argparse.Namespace) -> int:
     import json
     import resource
+    from dataclasses import replace
 
     from dithc.cli.distributed import ranks
     from dithc.config import ExperimentConfig, MachineConfig, training
     from dithc.core.artifacts import outputs
-    from dithc.train import StepBenchmark, benchmark_steps
+    from dithc.train import StepBenchmark, benchmark_in_sequence, benchmark_steps
 
     memory = training.MemoryConfig(
         automem=args.automem,
@@ -47,10 +54,15 @@ def _run(args: argparse.Namespace) -> int:
     )
     model = {"preset": args.model, **dict(args.override)}
     settings = settings_of(StepBenchmark, args, model=model, memory=memory)
+    sequence = [] if args.settings is None else json.loads(args.settings.read_text())
     with ranks(ExperimentConfig(machine=MachineConfig(collectives=args.collectives)), expected=None) as group:
         if args.rlimit_data is not None:
             resource.setrlimit(resource.RLIMIT_DATA, (args.rlimit_data, args.rlimit_data))
-        result = benchmark_steps(settings, group, warm=args.json.with_suffix(".warm").touch)
+        if sequence:
+            each = benchmark_in_sequence([replace(settings, **changes) for changes in sequence], group)
+            result = each[-1] | {"sequence": each}
+        else:
+            result = benchmark_steps(settings, group, warm=args.json.with_suffix(".warm").touch)
         if group.rank == 0:
             outputs.write(args.json, json.dumps(result, indent=1) + "\n")
     return 0

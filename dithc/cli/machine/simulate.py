@@ -1,4 +1,4 @@
-"""`dithc simulate`: training steps or a sampling run on a described machine with any number of nodes."""
+"""`dithc simulate`: training steps on a described machine with any number of nodes."""
 
 import argparse
 from collections.abc import Callable
@@ -7,9 +7,7 @@ from pathlib import Path
 from dithc.core.logging import user_error
 
 SUMMARY = (
-    "Simulate training steps on a described machine: seconds, efficiency and exposed communication by nodes. With "
-    "--sampling, predict a sampling run: every partition among ranks, with seconds, speedup over one rank and share of "
-    "the ideal."
+    "Simulate training steps on a described machine: seconds, efficiency and exposed communication by number of nodes."
 )
 EXAMPLE = (
     "dithc simulate --machine profiles/machines/lx2.yaml --models DiT-XL/2 --nodes 1,2,4,8,16,32,64,128,256,512,1024 "
@@ -17,28 +15,21 @@ EXAMPLE = (
 )
 
 INFINITY = float("inf")
-SIZE_STEP = 16  # pixels of a patch of two latent pixels
 COUNTS = (
     "nodes",
     "global_batches",
     "steps",
     "ranks_per_node",
     "images_per_node",
-    "num_images",
-    "sampling_steps",
-    "shown",
 )
 RANGES: dict[str, tuple[Callable[[float], bool], str]] = {
     **dict.fromkeys(COUNTS, (lambda one: one >= 1, "integers from 1")),
-    "size": (lambda one: one > 0 == one % SIZE_STEP, f"pixels, a multiple of {SIZE_STEP}"),
-    **dict.fromkeys(("bandwidth", "flops_per_rank", "bucket_mb"), (lambda one: 0 < one < INFINITY, "a number above 0")),
-    **dict.fromkeys(
-        ("half_rate_tokens", "decode_tflop", "fixed_step_seconds"), (lambda one: 0 <= one < INFINITY, "a number from 0")
-    ),
+    "bucket_mb": (lambda one: 0 < one < INFINITY, "a number above 0"),
+    "fixed_step_seconds": (lambda one: 0 <= one < INFINITY, "a number from 0"),
     "spread": (lambda one: 0 <= one < 1, "a standard deviation from 0 to below 1, such as 0.05"),
 }
 """Test and description of the valid numbers of each argument."""
-OPTIONS = {"global_batches": "--global-batch-size", "shown": "--top", "spread": "--stragglers"}
+OPTIONS = {"global_batches": "--global-batch-size", "spread": "--stragglers"}
 """Options with another name than their setting."""
 
 
@@ -68,18 +59,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     paper = "also compare with the paper's scaling"
     parser.add_argument("--reproduce-paper", dest="reproduces_paper", action="store_true", help=paper)
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the curves and all inputs")
-    group = parser.add_argument_group("sampling", "with --machine, --models, --nodes, --ranks-per-node, --step, --json")
-    group.add_argument("--sampling", action="store_true", help="predict a sampling run instead of training")
-    arguments.add_option(group, "--num-images", 1, "images to sample")
-    arguments.add_option(group, "--size", 256, "image side in pixels", metavar="PIXELS")
-    arguments.add_option(group, "--sampling-steps", 50, "network evaluations per image")
-    unguided = "evaluate one branch per step instead of two"
-    group.add_argument("--no-guidance", dest="guided", action="store_false", help=unguided)
-    group.add_argument("--bandwidth", type=float, help="bytes/s of a rank between nodes (default: described)")
-    group.add_argument("--flops-per-rank", type=float, help="rate of a rank in flop/s (default: rate of --step)")
-    arguments.add_option(group, "--half-rate-tokens", 16.0, "tokens for half of that rate")
-    group.add_argument("--decode-tflop", type=float, help="decoder work per image (default: Stable Diffusion's)")
-    arguments.add_option(group, "--top", 8, "partitions to show", dest="shown")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -87,20 +66,16 @@ def run(args: argparse.Namespace) -> int:
     from dithc.engine.hardware import description
 
     _check_ranges(args)
-    step = _step(args.step)
+    step = step_of(args.step)
     description.read(args.machine)  # raises an error before the slow imports
-    from dithc.bench.simulate import SimulationSettings, format_curves, run_simulation, sampling
+    from dithc.bench.simulate import SimulationSettings, format_curves, run_simulation
     from dithc.cli.bench import arguments
     from dithc.core.artifacts import outputs
     from dithc.core.integrity import dump_checksummed
 
     settings = arguments.settings_of(SimulationSettings, args, step=step)
-    if args.sampling:
-        result = sampling.predict(settings, arguments.settings_of(sampling.Sampling, args, steps=args.sampling_steps))
-        print(sampling.table(result))
-    else:
-        result = run_simulation(settings)
-        print(format_curves(result))
+    result = run_simulation(settings)
+    print(format_curves(result))
     if args.json:
         outputs.write(args.json, dump_checksummed(result, allow_nan=True))
     validation = result.get("validation")
@@ -120,7 +95,7 @@ def _check_ranges(args: argparse.Namespace) -> None:
             raise user_error(f"simulate {option}", got=got, expected=expected, fix=f"correct {option}")
 
 
-def _step(text: str | None) -> float | Path | None:
+def step_of(text: str | None) -> float | Path | None:
     """Parse a number of seconds, or the path of a file; UserError if it is neither a time nor a file."""
     if text is None:
         return None
@@ -130,5 +105,5 @@ def _step(text: str | None) -> float | Path | None:
         step = Path(text)
     if not (step.is_file() if isinstance(step, Path) else 0 < step < float("inf")):
         expected = "seconds above 0, or the JSON file of `dithc bench step` or `dithc bench scaling`"
-        raise user_error("simulate --step", got=text, expected=expected, fix="correct --step")
+        raise user_error("--step", got=text, expected=expected, fix="correct --step")
     return step

@@ -7,6 +7,7 @@ from pydantic import Field
 
 from dithc.config.schema.base import Place, Positive, Settings
 from dithc.config.schema.training import CheckpointMode, GradientMode, MemoryConfig, Sharding, StrategyName
+from dithc.core.logging import user_error
 
 Degree = Literal["auto"] | Positive
 
@@ -76,10 +77,11 @@ class MachineConfig(Settings):
     """Launcher of the ranks of a training or sampling run; `none` for one rank."""
     nodes: Positive = 1
     """Nodes of a training run."""
-    strategy: StrategyName = "cftp"
+    strategy: StrategyName | Literal["auto"] = "cftp"
     """Parallel strategy of a training run. cftp: one rank per die; its core clusters share every operation inside the
     process; dp: one rank per core cluster, each with a replica; dp+tp: one rank per core cluster; the ranks of a die
-    share every layer (tensor parallelism)."""
+    share every layer (tensor parallelism); auto: this section's part of the plan of the largest run, and the micro-batches
+    and recomputation of all planned runs (`dithc plan`)."""
     ranks_per_node: Positive | None = None
     """Ranks per node. If unset, the number of dies (cftp) or core clusters (dp, dp+tp) of the starting machine."""
     cpus_per_rank: Positive | None = None
@@ -147,6 +149,14 @@ class MachineConfig(Settings):
                 f"machine.ranks_per_node {self.launched_per_node} x cpus_per_rank {self.cpus_per_rank} is more than "
                 f"machine.cpus_per_node {self.cpus_per_node}"
             )
+
+    @property
+    def rank_strategy(self) -> StrategyName:
+        """Strategy of a started run; UserError for auto, which the workflow replaces by the plan."""
+        if self.strategy == "auto":
+            fix = "start it by the workflow, or pass --strategy"
+            raise user_error("machine.strategy", got="auto", expected="a strategy of the plan", fix=fix)
+        return self.strategy
 
     @property
     def ranks(self) -> int | None:

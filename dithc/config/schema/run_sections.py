@@ -158,13 +158,13 @@ class ModelConfig(Settings):
         return self.mlp_width * (2 if self.block.mlp == "swiglu" else 1)
 
     @property
-    def kept_widths(self) -> int:
+    def kept_widths(self) -> float:
         """Numbers per token that a block keeps for its backward pass, in multiples of the width D (paper section 4.2).
 
         Two norms, qkv, attention, projection, MLP before and after its nonlinearity (8 for GELU and SwiGLU), and two
-        gates; measured: 16 to 19. Rotation or normalization keeps qkv twice; fast kernels keep only the rotated copy.
+        gates; measured: 18.3. Rotation or normalization keeps qkv twice; fast kernels keep only the rotated copy.
         """
-        return 20 + (3 if self.block.position_embedding == "rope" or self.block.qk_norm else 0)
+        return 18.5 + (3 if self.block.position_embedding == "rope" or self.block.qk_norm else 0)
 
 
 class ObjectiveConfig(Settings):

@@ -37,13 +37,6 @@ CONDITIONS = "place", "season", "sun", "gsd", "cloud"  # without columns of plug
 MAX_SEGMENTS = 10_000  # each is a job, and a manifest
 MAX_SNAPSHOTS = 100  # checkpoints that are combined into one average; each is read completely
 
-# Bytes per weight: weight, gradient, two moments and average in fp32; a copy in bf16.
-STATE_BYTES, BF16_COPY_BYTES = 20, 2
-# Bytes per weight that an asynchronous checkpoint copies: weight, two moments, average.
-SNAPSHOT_BYTES = 16
-MOMENT_BYTES = 4  # of one moment; muon needs only one for matrices
-LENGTH_BYTES = 4  # additional bytes of state and snapshot for each of `ema.stds`
-
 
 class MemoryConfig(Settings):
     """Use of the machine's memories by a rank of a training run; no effect on results."""
@@ -243,23 +236,6 @@ class RunConfig(Settings):
         """Step intervals of kept checkpoints. Checkpoints at their multiples exist after the end of training."""
         return [every for every in (self.segment_steps, self.keep_every) if every is not None]
 
-    def image_bytes(self, tokens: int, *, recompute: Recompute | None = None) -> int:
-        """Return the bytes that an image with this number of tokens keeps for its backward pass."""
-        width, depth, _ = self.model.shape
-        kept_blocks = 2 if (recompute or self.activation_checkpointing) == "block" else depth
-        return tokens * width * (2 if self.dtype == "bf16" else 4) * (kept_blocks * self.model.kept_widths + depth)
-
-    @property
-    def state_bytes(self) -> int:
-        """Bytes of weights, gradients, moments and averages of a rank without sharding."""
-        each = STATE_BYTES + (BF16_COPY_BYTES if self.dtype == "bf16" else 0)
-        return self.model.parameters * (each + self._lengths_bytes) - self._saved_bytes
-
-    @property
-    def snapshot_bytes(self) -> int:
-        """Bytes copied by an asynchronous checkpoint."""
-        return self.model.parameters * (SNAPSHOT_BYTES + self._lengths_bytes) - self._saved_bytes
-
     @property
     def update_flops(self) -> int:
         """Operations of an update besides the element-wise operations: products of Newton-Schulz, over all ranks."""
@@ -269,13 +245,3 @@ class RunConfig(Settings):
         mlp_adds = (3 if self.model.block.mlp == "swiglu" else 2) * (2 * self.model.mlp_width + width) * width**2
         adds = depth * (12 * width**3 + mlp_adds) * self.optimizer.newton_schulz_steps
         return 2 * adds if self.optimizer.kind == "muon" else 0
-
-    @property
-    def _saved_bytes(self) -> int:
-        """Bytes of the second moments that matrices do not need."""
-        return self.model.matrix_elements * MOMENT_BYTES if self.optimizer.kind == "muon" else 0
-
-    @property
-    def _lengths_bytes(self) -> int:
-        """Bytes per weight for the averages of `ema.stds`."""
-        return LENGTH_BYTES * len(self.ema.stds or ())

@@ -13,6 +13,7 @@ Extending: `process_memory.py` parses the kernel's data about the process and it
 
 from dithc.engine.numa.page_placement import PagePlacement, place_pages
 from dithc.engine.numa.process_memory import (
+    PeakMemory,
     available_bytes,
     page_residency,
     peak_rss_bytes,
@@ -23,6 +24,7 @@ from dithc.engine.numa.process_memory import (
 
 __all__ = [
     "PagePlacement",
+    "PeakMemory",
     "available_bytes",
     "page_residency",
     "peak_rss_bytes",

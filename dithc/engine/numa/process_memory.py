@@ -6,6 +6,7 @@ import resource
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Self
 
 from dithc.core.units import KIB
 from dithc.engine.hardware import Limits
@@ -30,6 +31,30 @@ def reset_peak_rss(*, proc: Path = Path("/proc")) -> bool:
     except OSError:
         return False
     return True
+
+
+@dataclass(frozen=True)
+class PeakMemory:
+    """Peak memory of this process by type, in bytes.
+
+    Attributes:
+        private_bytes: peak of the memory without files and shared memory.
+        shared_bytes: this process's proportional share of shared memory now.
+        file_bytes: pages of programs and libraries now; all processes of a node share them.
+    """
+
+    private_bytes: int
+    shared_bytes: int
+    file_bytes: int
+
+    @classmethod
+    def read(cls, *, proc: Path = Path("/proc")) -> Self:
+        """Return the memory of this process since its start, or since `reset_peak_rss`."""
+        status, rollup = proc / "self/status", proc / "self/smaps_rollup"
+        shared, file = (_field_bytes(status, key=key) or 0 for key in ("RssShmem:", "RssFile:"))
+        proportional = _field_bytes(rollup, key="Pss_Shmem:")
+        private = max(0, peak_rss_bytes(proc=proc) - shared - file)
+        return cls(private, shared if proportional is None else proportional, file)
 
 
 def pss_bytes(process: int | str = "self", *, proc: Path = Path("/proc")) -> int | None:

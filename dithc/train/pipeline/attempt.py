@@ -62,7 +62,7 @@ class Attempt:
             conditions=run.conditions,
             groups=list(run.band_groups.values()),
         )
-        layout = make_rank_grid(group, machine.strategy)
+        layout = make_rank_grid(group, machine.rank_strategy)
         share = -(-run.global_batch_size // layout.data_size)
         tokens = latents.shape[-1] * latents.shape[-2] // run.model.patch**2
         images = min(run.micro_batch_size or share, share)

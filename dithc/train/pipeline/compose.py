@@ -13,7 +13,7 @@ from dithc.engine.comm import Group
 from dithc.train.job import DONE, TrainingJob
 from dithc.train.memory_tiers import TrainingMemory
 from dithc.train.pipeline.attempt import Attempt
-from dithc.train.pipeline.run_manifest import write_manifest
+from dithc.train.pipeline.run_manifest import record_outcome, write_manifest
 
 log = get_logger(__name__)
 
@@ -43,6 +43,7 @@ def train(job: TrainingJob, group: Group) -> int:
             return HELD
     if status == DONE and group.rank == 0:
         write_manifest(job, store=store, inputs=inputs, seconds=time.monotonic() - start)
+        record_outcome(job, store)
     # launchers kill the remaining ranks soon after the first has ended, but rank 0 may still be writing
     group.barrier()
     return status

@@ -12,6 +12,7 @@ from pathlib import Path
 from dithc.config import training
 from dithc.core.logging import get_logger, out_of_memory
 from dithc.core.units import format_bytes
+from dithc.engine.cost import memory as cost
 from dithc.engine.numa import available_bytes
 from dithc.train.job import TrainingJob
 from dithc.train.memory_tiers import TrainingMemory
@@ -37,10 +38,12 @@ def free_bytes() -> int | None:
 def allocation_guard(job: TrainingJob, *, tokens: int, images: int, memory: TrainingMemory) -> Iterator[None]:
     """Convert a failed allocation for `images` images of `tokens` each into a UserError with a size that fits."""
     free, run = free_bytes(), job.run
-    state = run.state_bytes + (run.snapshot_bytes if job.machine.checkpoint_mode == "async" else 0)
-    needed = state + OVERHEAD_BYTES + images * run.image_bytes(tokens)
+    estimate = cost.rank_memory(
+        run, images=images, tokens=tokens, process=OVERHEAD_BYTES, snapshot=job.machine.checkpoint_mode == "async"
+    )
+    state, needed = estimate.state + estimate.snapshot, estimate.total
     if free is not None and needed > free and memory.tiers is None:
-        fix = _fix(run, tokens, images, free - state)
+        fix = _fix(run, tokens, images, int(free - state))
         log.warning(
             f"this rank needs about {format_bytes(needed)} and only {format_bytes(free)} are available: "
             f"the system may kill it; {fix}"
@@ -52,7 +55,7 @@ def allocation_guard(job: TrainingJob, *, tokens: int, images: int, memory: Trai
         if requested is None:
             raise
         measured = memory.kept_bytes
-        image = SLACK * run.image_bytes(tokens) if measured is None else measured / images
+        image = SLACK * cost.image_bytes(run, tokens) if measured is None else measured / images
         texts = [f"{format_bytes(image)} per image of {images} at once"]
         if free is not None:
             texts.insert(0, f"{format_bytes(free)} before its start, its state takes {format_bytes(state)}")
@@ -60,7 +63,7 @@ def allocation_guard(job: TrainingJob, *, tokens: int, images: int, memory: Trai
             f"training {job.name}",
             requested=requested,
             available="; ".join(texts),
-            fix=_fix(run, tokens, images, None if free is None else free - state, measured=measured),
+            fix=_fix(run, tokens, images, None if free is None else int(free - state), measured=measured),
         ) from error
 
 
@@ -68,7 +71,7 @@ def _fix(run: training.RunConfig, tokens: int, images: int, free: int | None, *,
     """Return settings that fit into `free` bytes in addition to the state."""
 
     def fits(recompute: training.Recompute) -> int:
-        image = SLACK * run.image_bytes(tokens, recompute=recompute)
+        image = SLACK * cost.image_bytes(run, tokens, recompute=recompute)
         if measured is not None and recompute == run.activation_checkpointing:
             image = max(1.0, measured / images)
         return images // 2 if free is None else min(images // 2, int((free - OVERHEAD_BYTES) / image))

@@ -7,11 +7,13 @@ from statistics import fmean, median
 
 from dithc.config import training
 from dithc.core.artifacts import CheckpointStore, Manifest, summaries
-from dithc.core.logging import read_metrics
+from dithc.core.logging import get_logger, read_metrics
+from dithc.engine.cost import records
 from dithc.train.job import TrainingJob
 from dithc.train.monitoring import METRICS_FOLDER
 from dithc.train.optimizer import initial_weight_fraction
 
+log = get_logger(__name__)
 FIRST, LAST = 10, 100
 WARMUP_STEPS = 2  # first steps after a start are slower: first touch of memory, caches of the kernels
 
@@ -32,6 +34,17 @@ def write_manifest(job: TrainingJob, *, store: CheckpointStore, inputs: dict[str
         inputs=inputs,
         wall_seconds=round(seconds, 3),
     ).write(out)
+
+
+def record_outcome(job: TrainingJob, store: CheckpointStore) -> None:
+    """Append predicted and measured numbers to the file of this machine, if the run follows a plan."""
+    plan = records.read_plan(records.plan_path(job.paths.out.resolve().parent.parent.parent, job.name))
+    predicted = records.estimate_of(plan, job.run, job.machine)
+    numbers = _numbers(store, store.open(job.until))
+    seconds = numbers["seconds_per_step_median"]
+    if predicted is not None and seconds:
+        records.append_outcome(predicted, seconds=seconds, rank_bytes=numbers["peak_rss_bytes"])
+        log.info(f"plan: {predicted['seconds']:.3g} s per step predicted, {seconds:.3g} s measured")
 
 
 def _numbers(store: CheckpointStore, checkpoint: CheckpointStore.Checkpoint) -> summaries.TrainSummary:

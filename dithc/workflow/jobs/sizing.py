@@ -16,6 +16,7 @@ from itertools import islice
 from pathlib import Path
 
 from dithc.config import ExperimentConfig, codecs, datasets, training
+from dithc.engine.cost import memory, records
 from dithc.workflow.monitor import read_mapping
 
 MB = 1e6
@@ -43,6 +44,7 @@ NEAR_BYTES, NEAR_PAIRS_MB = 1700, 160.0  # memory per tile and for pairs in the 
 EXPANSION = 12  # bytes of decoded 4-byte values per byte of a file, which may be compressed to a third
 LAYER_MB = 512  # decoded files that a layer keeps
 SHARE = 1.25  # factor on the sum, for heap fragmentation
+PLANNED_SHARE = 1.05  # the same for measured memory
 
 
 @dataclass(frozen=True)
@@ -62,6 +64,8 @@ def needs(
     `stage` is as in `resources`; `ranks` are the processes of training and sampling, `cores` those of a node.
     """
     rule = _RULES.get(stage)
+    if stage == "train" and (plan := planned(experiment, name)) is not None:
+        return plan
     if rule is None:
         return ResourceEstimate(4 * TORCH_MB, 60)
     megabytes, flops, disk_mb = rule(experiment, name, ranks)
@@ -73,12 +77,12 @@ def needs(
         megabytes *= ranks_per_node
     flops_per_second = experiment.machine.gflops_per_core * 1e9 * cores * nodes
     seconds = flops / flops_per_second + disk_mb / DISK_MB_PER_SECOND
-    memory, machine = megabytes * SHARE, experiment.machine
-    if math.isinf(memory):
-        memory = (machine.memory_per_node_mb or UNKNOWN_MB) - 1000
+    needed, machine = megabytes * SHARE, experiment.machine
+    if math.isinf(needed):
+        needed = (machine.memory_per_node_mb or UNKNOWN_MB) - 1000
     if math.isinf(seconds):
-        return ResourceEstimate(int(memory), machine.max_walltime_minutes or UNKNOWN_MINUTES, is_known=False)
-    return ResourceEstimate(100 * math.ceil(memory / 100), math.ceil(START_MINUTES + seconds / 60))
+        return ResourceEstimate(int(needed), machine.max_walltime_minutes or UNKNOWN_MINUTES, is_known=False)
+    return ResourceEstimate(100 * math.ceil(needed / 100), math.ceil(START_MINUTES + seconds / 60))
 
 
 def _tokens(experiment: ExperimentConfig, run: training.RunConfig) -> int:
@@ -237,15 +241,36 @@ def _train(experiment: ExperimentConfig, name: str, ranks: int) -> tuple[float, 
     image_flops = run.model.flops(tokens)
     share = math.ceil(run.global_batch_size / ranks)
     concurrent = min(run.micro_batch_size or share, share)
-    activations = concurrent * run.image_bytes(tokens)
-    state = run.state_bytes + (run.snapshot_bytes if machine.checkpoint_mode == "async" else 0)
+    snapshot = machine.checkpoint_mode == "async"
+    needed = memory.rank_memory(run, images=concurrent, tokens=tokens, process=TORCH_MB * MB, snapshot=snapshot)
     passes = 4 if run.activation_checkpointing == "block" else 3
     step_flops = passes * image_flops * run.global_batch_size + run.update_flops
     flops = step_flops * run.segment_steps
     if run.validate_every is not None:
         flops += image_flops * VALIDATION_PASSES * (run.segment_steps // run.validate_every + 1)
-    checkpoints = run.snapshot_bytes / MB * (run.segment_steps / run.checkpoint_every + 1)
-    return TORCH_MB + (activations + state) / MB, flops, checkpoints
+    checkpoint = (needed.state - needed.gradients) / MB * (run.segment_steps / run.checkpoint_every + 1)
+    return needed.total / MB, flops, checkpoint
+
+
+def planned(experiment: ExperimentConfig, name: str) -> ResourceEstimate | None:
+    """Return the needs of a training job by its plan (`dithc plan`), or None without a plan for its present settings."""
+    run, results = experiment.runs[name], Path(experiment.results, experiment.name)
+    plan = records.estimate_of(records.read_plan(records.plan_path(results, name)), run, experiment.machine)
+    if plan is None:
+        return None
+    steps = run.segment_steps * plan["interval"][1]
+    if run.validate_every is not None:  # forward passes; a step has three
+        steps += (
+            plan["interval"][1]
+            / 3
+            * VALIDATION_PASSES
+            / run.global_batch_size
+            * (run.segment_steps // run.validate_every + 1)
+        )
+    state = sum(plan["memory"][key] for key in ("weights", "optimizer", "averages")) / MB
+    steps += state / DISK_MB_PER_SECOND * (run.segment_steps / run.checkpoint_every + 1)
+    megabytes = PLANNED_SHARE * plan["node_bytes"] / MB
+    return ResourceEstimate(100 * math.ceil(megabytes / 100), math.ceil(START_MINUTES + steps / 60))
 
 
 def _sample(experiment: ExperimentConfig, name: str, ranks: int) -> tuple[float, float, float]:

@@ -2,7 +2,7 @@
 
 Seconds: starts x START_SECONDS + steps x images x FLOP per image / (cores x `paper.gflops_per_core` x 1e9 / slowness).
 An image has three passes of 2 x 256 x (elements + depth x 2 x 256 x width) operations: products with weights, and
-attention. Memory: PROCESS_GIB and the state per replica, and the saved tensors per image.
+attention. Memory: `dithc.engine.cost.memory`, with a replica of the state per rank.
 """
 
 from collections.abc import Mapping
@@ -10,11 +10,11 @@ from dataclasses import dataclass
 
 from dithc.config import training
 from dithc.core.units import GIB
+from dithc.engine.cost import memory
 
 TOKENS = 256  # of 32 x 32 latents in patches of 2
 PASSES = 3  # forward, and the gradients of input and weight
 START_SECONDS = 8.0  # start of a process with torch, without warm-up steps
-PROCESS_GIB = 0.7
 MEMORY_SHARE = 0.85  # of the memory of a node, for a cell
 # Step time relative to dithc, by variant.
 SLOWNESS: Mapping[str, float] = {
@@ -67,7 +67,7 @@ class Network:
 
     def memory_gib(self, *, images: int, replicas: int = 1) -> float:
         run = self.run
-        return replicas * (PROCESS_GIB + run.state_bytes / GIB) + images * run.image_bytes(TOKENS) / GIB
+        return (replicas * memory.rank_memory(run).total + images * memory.image_bytes(run, TOKENS)) / GIB
 
 
 @dataclass(frozen=True)

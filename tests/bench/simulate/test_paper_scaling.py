@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 
 from dithc.bench.simulate import paper_scaling
-from dithc.bench.simulate.links import Links
-from dithc.bench.simulate.scaling import ComputeTime, Scenario, efficiencies, largest_draws
-from dithc.bench.simulate.workload import describe_model
+from dithc.engine.cost import Links, ModelWorkload
+from dithc.engine.cost.scenario import ComputeTime, Scenario, efficiencies, largest_draws
 from dithc.engine.hardware import description
 
 LX2 = Path(__file__).parents[3] / "profiles/machines/lx2.yaml"
@@ -19,7 +18,7 @@ NODES = (1, 4, 64, 256, 1024)
 
 @pytest.fixture(scope="module")
 def xl():
-    return describe_model(paper_scaling.MODEL)
+    return ModelWorkload.of_preset(paper_scaling.MODEL)
 
 
 @pytest.fixture(scope="module")

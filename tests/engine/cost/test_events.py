@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dithc.bench.simulate.events import StepPlan, simulate_step
+from dithc.engine.cost.events import StepPlan, simulate_step
 
 # 4 buckets, one at each quarter of a backward pass of 8 s, after 5 s of forward pass and optimizer.
 PLAN = StepPlan(before=5.0, ready=(2.0, 4.0, 6.0, 8.0), backward=8.0, exchange=(1.0, 1.0, 1.0, 1.0))

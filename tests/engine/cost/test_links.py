@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dithc.bench.simulate.links import ACROSS_CHUNK_BYTES, IN_FLIGHT, Links, RankLayout, all_reduce_seconds
+from dithc.engine.cost.links import ACROSS_CHUNK_BYTES, IN_FLIGHT, Links, RankLayout, all_reduce_seconds
 
 MIB = 1 << 20
 

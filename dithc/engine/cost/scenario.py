@@ -6,13 +6,10 @@ from dataclasses import asdict, dataclass
 from statistics import fmean
 from typing import Any, Literal
 
-import numpy as np
-from scipy.special import ndtri
-
-from dithc.bench.simulate.events import StepPlan, simulate_step
-from dithc.bench.simulate.links import Collective, Links, RankLayout, Wire, all_reduce_seconds
-from dithc.bench.simulate.workload import FORWARD_SHARE, ModelWorkload, buckets_of
 from dithc.core.logging import get_logger, user_error
+from dithc.engine.cost.events import StepPlan, simulate_step
+from dithc.engine.cost.links import Collective, Links, RankLayout, Wire, all_reduce_seconds
+from dithc.engine.cost.workload import FORWARD_SHARE, ModelWorkload
 
 log = get_logger(__name__)
 
@@ -46,6 +43,7 @@ class ComputeTime:
     Attributes:
         seconds: time of a step with `images` on a node.
         fixed_seconds: part that does not shrink with the images, including `optimizer_seconds`.
+        earlier_seconds: part of `seconds` in micro-batches before the last; sums overlap with the last backward pass only.
         forward_share: share of the forward pass in both passes.
         spread: standard deviation of the log of a rank's speed in a step.
     """
@@ -54,6 +52,7 @@ class ComputeTime:
     images: int
     fixed_seconds: float = 0.0
     optimizer_seconds: float = 0.0
+    earlier_seconds: float = 0.0
     forward_share: float = FORWARD_SHARE
     spread: float = 0.0
 
@@ -100,19 +99,19 @@ class Scenario:
         """Return the plan of a step, and the seconds of weight gathering (zero1) beyond the forward pass."""
         method, computing = self.method, self.computing
         layout = RankLayout(nodes=nodes, ranks_per_node=self.ranks_per_node, shares_memory=method.shares_memory)
-        buckets = buckets_of(self.model.gradients, bucket_bytes=method.bucket_bytes) if layout.ranks > 1 else ()
+        buckets = self.model.buckets(method.bucket_bytes) if layout.ranks > 1 else ()
         link: dict[str, Any] = {"layout": layout, "links": self.links, "wire": method.wire}
         exchange = [all_reduce_seconds(bucket.size, collective=method.collective, **link) for bucket in buckets]
         seconds, optimizer = computing.seconds_of(images_per_node), computing.optimizer_seconds
-        forward = (seconds - optimizer) * computing.forward_share
-        backward = seconds - optimizer - forward
+        last = seconds - optimizer - computing.earlier_seconds
+        forward, backward = last * computing.forward_share, last * (1 - computing.forward_share)
         gathering = 0.0
         if method.zero1:  # the two halves of an all-reduce move the same bytes
             exchange = [half / 2 for half in exchange]
             optimizer /= layout.ranks
             gathering = max(0.0, sum(exchange) - forward)
         plan = StepPlan(
-            before=optimizer + forward,
+            before=optimizer + computing.earlier_seconds + forward,
             ready=tuple(backward * bucket.ready_share for bucket in buckets),
             backward=backward,
             exchange=tuple(exchange),
@@ -176,6 +175,9 @@ def largest_draws(ranks: int, *, steps: int, seed: int) -> list[float]:
     The largest of R draws is below x with probability F(x)^R for R ranks, so that one uniform number per step is sufficient. The
     numbers of the steps are stratified over [0, 1), so that the mean of few steps approximates the mean of many.
     """
+    import numpy as np  # both are slow to import
+    from scipy.special import ndtri
+
     uniform = (np.arange(steps) + np.random.default_rng(seed).random(steps)) / steps
     return [float(value) for value in ndtri(uniform ** (1 / ranks))]
 
@@ -204,8 +206,8 @@ def point_row(
         "seconds": seconds,
         "efficiency": efficiency,
         "exposed_seconds": exposed_seconds,
-        "flops_per_second": model.flops.training_total * images / seconds,
-        "linear_flops_per_second": model.flops.training_linear * images / seconds,
+        "flops_per_second": model.flops * images / seconds,
+        "linear_flops_per_second": model.linear_flops * images / seconds,
         "images_per_step": images,
         **fields,
     }

@@ -63,6 +63,7 @@ NAMESPACES = {"dithc.core", "dithc.engine"}
 # Packages inside packages with a public API of their own.
 PUBLIC = {
     "dithc.bench.resume",
+    "dithc.bench.plan",
     "dithc.bench.simulate",
     "dithc.data.export",
     "dithc.data.export.lazy_arrays",

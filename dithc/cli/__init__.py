@@ -64,7 +64,8 @@ GROUPS = {
     },
     "machine": {
         "doctor": "check this machine and the installation",
-        "simulate": "simulate training or sampling on a described cluster",
+        "plan": "predict time and memory of a training run, and choose its settings",
+        "simulate": "simulate training on a described cluster",
         "tune-kernels": "find the fastest implementation of each matrix product here",
     },
     "results": {

@@ -30,6 +30,7 @@ TOO_MUCH = {
     "tune-kernels": "searches for minutes",
     "verify results/demo store --repair": "runs the workflow",
     "launch": "starts ranks",
+    "plan": "measures for a minute; on a cluster it submits a job",
     "restore": "needs the results of restore-demo; the tests of the restoration run it",
     "report": "draws for half a minute; the tests of the report do",
 }

@@ -16,10 +16,22 @@ Extending: a check is a function that returns findings, listed in `run_checks.CH
 argument or the environment, so that its test can emulate another machine.
 """
 
-from dithc.engine.doctor.finding import CheckResult, Level
+from dithc.engine.doctor.finding import CheckResult
 from dithc.engine.doctor.node_probe import probe_node
-from dithc.engine.doctor.profile_check import check_profile
+from dithc.engine.doctor.profile_check import check_profile, measured_bandwidth
 from dithc.engine.doctor.profile_writer import write_profile
+from dithc.engine.doctor.profiles import job_options, profile_folder, update_profile
 from dithc.engine.doctor.run_checks import run_checks, worst_level
 
-__all__ = ["CheckResult", "Level", "check_profile", "probe_node", "run_checks", "worst_level", "write_profile"]
+__all__ = [
+    "CheckResult",
+    "check_profile",
+    "job_options",
+    "measured_bandwidth",
+    "probe_node",
+    "profile_folder",
+    "run_checks",
+    "update_profile",
+    "worst_level",
+    "write_profile",
+]

@@ -1,13 +1,15 @@
 """Test of a profile on the present cluster: its limits compared with Slurm's, and a job on every type of node."""
 
 import time
-from pathlib import Path
 from statistics import median
 from typing import Any
 
 from dithc.config import MachineConfig, load_machine
+from dithc.core.logging import user_error
+from dithc.core.units import GIGA
 from dithc.engine.doctor.finding import CheckResult, Level
-from dithc.engine.doctor.profile_writer import PROFILES, try_ranks
+from dithc.engine.doctor.profile_writer import try_ranks
+from dithc.engine.doctor.profiles import profile_folder
 from dithc.engine.scheduler import slurm_site
 
 CLOCK_SECONDS = 5.0
@@ -16,7 +18,7 @@ SLOW_RATE, SLOW_LINK = 0.85, 0.7  # of the median over ranks, and over pairs of 
 
 def check_profile(name: str, site: slurm_site.SlurmSite | None) -> list[CheckResult]:
     """Return all findings about a profile, by its folder or its name in `profiles/`; UserError if it is unreadable."""
-    folder = Path(name) if (Path(name) / "config.yaml").exists() else PROFILES / name
+    folder = profile_folder(name)
     machine, content = load_machine(folder)
     if content.get("executor") != "slurm":
         text = f"{folder} uses {content.get('executor') or 'this machine'}: only profiles for Slurm are tested by jobs"
@@ -85,6 +87,24 @@ def _limits(machine: MachineConfig, partition: slurm_site.Partition | None, name
         return [CheckResult("error", "limits", "\n".join(faults), fix=fix)]
     text = f"partition {partition.name} matches `machine`: {machine.cpus_per_node} CPUs, {machine.memory_per_node_mb} MB per node"
     return [CheckResult("ok", "limits", text)]
+
+
+def measured_bandwidth(name: str) -> float:
+    """Return bytes per second between two nodes of a profile, from a short job; UserError if it fails."""
+    machine, content = load_machine(profile_folder(name))
+    resources, site = content.get("default-resources") or {}, slurm_site.probe_site()
+    partition = None if site is None else site.partition(resources.get("slurm_partition"))
+    settings: dict[str, Any] = {"launcher": machine.launcher, "srun_mpi": machine.srun_mpi}
+    settings["account"] = resources.get("slurm_account")
+    rows: list[dict[str, Any]] = []
+    error = "no working Slurm commands, or the partition does not exist"
+    if partition is not None:
+        rows, error = try_ranks(partition.name, nodes=2, ranks=2, cpus=machine.cpus_per_node or 1, **settings)
+    rates = [float(rate) for row in rows for rate in row["links"].values()]
+    if not rates:
+        fix = f"run `dithc doctor --profile {name}`, or pass --link-bandwidth"
+        raise user_error("bandwidth between two nodes", got=error, expected="a job on two nodes", fix=fix)
+    return min(rates) * GIGA
 
 
 def _run_trial(

@@ -10,9 +10,9 @@ from typing import Any
 
 from dithc.core.artifacts import outputs
 from dithc.core.logging import get_logger, user_error
+from dithc.engine.doctor.profiles import PROFILES
 from dithc.engine.scheduler import run_probe_job, slurm_site
 
-PROFILES = Path("profiles")
 TRIAL_SECONDS, TRIAL_MINUTES = 120.0, 5
 RESERVED_NAMES = {"default", "local", "generic", "slurm", "machines"}
 # Finished jobs stay in the queue this long, so that a driver that polls every 15 to 30 s finds them.

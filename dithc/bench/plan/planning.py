@@ -1,0 +1,198 @@
+"""Plan of a run of an experiment: its task, measured or described facts, and the record in the results."""
+
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from dithc.bench.plan.rehearsals import Node, Rehearsals
+from dithc.bench.simulate import SimulationSettings, computing_of
+from dithc.config import ExperimentConfig
+from dithc.core.logging import user_error
+from dithc.core.units import GIB
+from dithc.engine.cost import Links, plans, records
+from dithc.engine.hardware import Machine, description, discover_machine
+
+DEFAULT_BANDS, SHOWN = 13, 10
+LINK_LATENCY, MEMORY_BANDWIDTH = 30e-6, 8e9  # assumed if only the bandwidth between nodes is known
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanSettings:
+    """Settings of a plan, described by `dithc plan --help`."""
+
+    run: str
+    nodes: int = 1
+    memory_limit_gib: float | None = None
+    seconds: float = 110.0
+    machine: Path | None = None
+    step: float | Path | None = None
+    images_per_node: int | None = None
+    link_bandwidth: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Facts:
+    """Facts of a node, and their sources: what was measured, described and assumed, and skipped measurements."""
+
+    facts: plans.PlanFacts
+    measured: list[str] = field(default_factory=list)
+    described: list[str] = field(default_factory=list)
+    assumed: list[str] = field(default_factory=list)
+    skipped: list[str] = field(default_factory=list)
+
+
+def task_of(experiment: ExperimentConfig, name: str) -> tuple[plans.TrainingTask, tuple[int, int, int]]:
+    """Return the task of a run, and the shape (C, h, w) of its latents."""
+    run = experiment.entry(experiment.runs, name)
+    dataset = experiment.datasets[run.dataset]
+    codec = experiment.codecs[dataset.codec]
+    side = dataset.tiles.size // codec.downsampling_factor
+    channels = codec.channels(len(dataset.band_names or range(DEFAULT_BANDS)))
+    tokens = max(1, side // run.model.patch) ** 2
+    mode = experiment.machine.checkpoint_mode
+    task = plans.TrainingTask(name=name, run=run, tokens=tokens, channels=channels, labels=1, checkpoint_mode=mode)
+    return task, (channels, side, side)
+
+
+def measure(experiment: ExperimentConfig, settings: PlanSettings) -> tuple[plans.PlanTable, Facts]:
+    """Measure arrangements on this node, predict all plans, and time the best ones if they use one node."""
+    task, shape = task_of(experiment, settings.run)
+    machine = discover_machine()
+    limit = None if settings.memory_limit_gib is None else settings.memory_limit_gib * GIB
+    node = Node.of(machine, launcher=experiment.machine.launcher, memory_bytes=limit)
+    rehearsals = Rehearsals(task=task, node=node, shape=shape, seconds=settings.seconds)
+    costs = rehearsals.measure()
+    if not costs:
+        reasons = "; ".join(dict.fromkeys(rehearsals.skipped.values()))
+        fix = "use a node with more memory, or describe it: --machine FILE --step SECONDS"
+        raise user_error("no arrangement can be measured", got=reasons, expected="one short run", fix=fix)
+    links, source = _links(machine, settings)
+    facts = plans.PlanFacts(costs=costs, cores=node.cores, dies=node.dies, memory_bytes=node.memory_bytes, links=links)
+    table = plans.rank_plans(task, facts, nodes=settings.nodes)
+    if settings.nodes == 1:
+        table = rehearsals.time_plans(table)
+    found = Facts(
+        facts=facts,
+        measured=[f"{_label(name)}: micro-batches of 1 and {one.images}" for name, one in costs.items()],
+        described=[source] if source else [],
+        assumed=_assumed(),
+        skipped=[f"{_label(name)}: {reason}" for name, reason in rehearsals.skipped.items()],
+    )
+    if rehearsals.short_task.run.model.shape != task.run.model.shape:
+        blocks = rehearsals.short_task.run.model.shape[1], task.run.model.shape[1]
+        found.assumed.insert(0, f"time proportional to blocks: {blocks[0]} of {blocks[1]} were measured")
+    return table, found
+
+
+def _links(machine: Machine, settings: PlanSettings) -> tuple[Links | None, str]:
+    """Return the links between nodes and their source: the machine's description, or a measured bandwidth."""
+    if machine.network is not None:
+        return Links.of(machine), f"links between nodes: {machine.described_by or machine.model_name}"
+    if settings.link_bandwidth is None:
+        return None, ""
+    links = Links(latency=LINK_LATENCY, byte=1 / settings.link_bandwidth, memory_byte=1 / MEMORY_BANDWIDTH)
+    rate, latency = settings.link_bandwidth / 1e9, LINK_LATENCY * 1e6
+    return links, f"links between nodes: {rate:.3g} GB/s (given or measured), {latency:g} us (assumed)"
+
+
+def describe(experiment: ExperimentConfig, settings: PlanSettings) -> tuple[plans.PlanTable, Facts]:
+    """Predict all plans on described nodes, from the step time of one node."""
+    assert settings.machine is not None
+    task, _ = task_of(experiment, settings.run)
+    machine = description.read(settings.machine)
+    dies = max(1, machine.num_dies)
+    simulation = SimulationSettings(
+        machine=settings.machine,
+        models=(task.run.model.preset,),
+        step=settings.step,
+        images_per_node=settings.images_per_node,
+    )
+    computing, source = computing_of(simulation, machine, task.run.model.preset)
+    image = computing.seconds / computing.images * dies  # of a rank, which has a share of the images
+    costs = plans.RankCosts(call_seconds=0.0, image_seconds=image, source="described")
+    memory = sum(tier.memory_bytes for tier in machine.tiers) or machine.memory_bytes
+    if settings.memory_limit_gib is not None:
+        memory = int(settings.memory_limit_gib * GIB)
+    facts = plans.PlanFacts(
+        costs={("cftp", dies, "none", "none"): costs},
+        cores=len(machine.cores),
+        dies=dies,
+        memory_bytes=memory,
+        links=Links.of(machine),
+        spread=computing.spread,
+    )
+    found = Facts(
+        facts=facts,
+        described=[f"{machine.model_name}: cores, memory, links ({settings.machine})", f"step of a node: {source}"],
+        assumed=[*_assumed(), "memory of the process and of an image: closed form", "time of an image: constant"],
+        skipped=["dp, dp+tp: no measured step"],
+    )
+    return plans.rank_plans(task, facts, nodes=settings.nodes), found
+
+
+def record_of(table: plans.PlanTable, found: Facts, *, launcher: str) -> dict[str, Any]:
+    """Return a plan as JSON: the best ten plans, rejected plans, sources, and totals of the run."""
+    task = table.task
+    best = table.best
+    record: dict[str, Any] = {
+        "run": task.name,
+        "network": records.network_settings(task.run),
+        "plans": [_row(one, table.facts) for one in plans.different(table.estimates, SHOWN)],
+        "rejected": [{"plan": str(plan), "reason": reason} for plan, reason in table.rejected],
+        "smallest_nodes": plans.smallest_nodes(task, table.facts),
+        "node": {"cores": table.facts.cores, "dies": table.facts.dies, "memory_bytes": table.facts.memory_bytes},
+        "sources": {name: value for name, value in asdict(found).items() if name != "facts"},
+    }
+    if best is not None:
+        record |= {"largest_micro_batch": plans.largest_micro_batch(best), "whole": whole_run(task, best)}
+        record["settings"] = settings_of(best, task.name, launcher)
+    return record
+
+
+def whole_run(task: plans.TrainingTask, best: plans.PlanEstimate) -> dict[str, float]:
+    """Return days, node-hours, checkpoints and their bytes of a complete run."""
+    run = task.run
+    seconds = run.steps * best.seconds
+    kept = sum(run.keeps(step) for step in range(run.checkpoint_every, run.steps + 1, run.checkpoint_every))
+    state = replace(best.memory, gradients=0.0).state * (best.plan.ranks if best.plan.sharding == "zero1" else 1)
+    return {
+        "seconds": seconds,
+        "node_hours": best.plan.nodes * seconds / 3600,
+        "written_checkpoints": run.steps // run.checkpoint_every,
+        "kept_checkpoints": kept + run.keep_last,
+        "disk_bytes": (kept + run.keep_last) * state,
+    }
+
+
+def _row(one: plans.PlanEstimate, facts: plans.PlanFacts) -> dict[str, Any]:
+    plan = one.plan
+    return {
+        "machine": plan.machine_settings,
+        "run": plan.run_settings,
+        "ranks": plan.ranks,
+        "data_ranks": plans.data_ranks(plan, facts),
+        "seconds": one.seconds,
+        "interval": one.interval,
+        "parts": {"computing": one.computing, "exposed": one.exposed, "stall": 0.0, "saving": one.saving},
+        "memory": asdict(one.memory),
+        "node_bytes": one.node_bytes,
+        "ranks_per_node": one.ranks_per_node,
+        "source": one.source,
+    }
+
+
+def _label(name: plans.Arrangement) -> str:
+    strategy, ranks, sharding, recompute = name
+    more = [sharding] * (sharding != "none") + ["recompute"] * (recompute != "none")
+    return ", ".join([f"{strategy} with {ranks} rank(s) per node", *more])
+
+
+def _assumed() -> list[str]:
+    copy, disk = plans.COPY_BANDWIDTH / 1e9, plans.DISK_BANDWIDTH / 1e9
+    return [f"copies of the state {copy:g} GB/s, checkpoint files {disk:g} GB/s"]
+
+
+def settings_of(best: plans.PlanEstimate, run: str, launcher: str) -> dict[str, Any]:
+    """Return the sections `machine` and `runs` of the choice."""
+    launcher = "none" if best.plan.ranks == 1 else "mpiexec" if launcher == "none" else launcher
+    return {"machine": {"launcher": launcher, **best.plan.machine_settings}, "runs": {run: best.plan.run_settings}}

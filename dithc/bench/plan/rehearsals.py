@@ -1,0 +1,343 @@
+"""Short training runs that measure the costs of arrangements on this node, and timed runs of the best plans.
+
+A rehearsal trains on random latents with micro-batches of two sizes in each step, so that one process measures the time of a
+micro-batch, its part per image, and memory with both sizes. The blocks of a network are equal: large networks are rehearsed with
+few blocks, and costs are multiplied by the ratio of operations and parameters.
+"""
+
+import json
+import math
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from dithc.bench.training import TrainingResult, TrainingVariant, run_training
+from dithc.config import training
+from dithc.core.logging import get_logger, progress
+from dithc.core.units import GIB
+from dithc.engine.cost import memory, plans
+from dithc.engine.hardware import Machine
+from dithc.engine.numa import available_bytes
+
+log = get_logger(__name__)
+START_SECONDS = 6.0  # of the ranks of a rehearsal
+WARMUP, STEPS = 2, 2
+FIRST_IMAGES, MAX_IMAGES = 4, 8  # of the larger micro-batch
+CLOSE, MAX_TIMED = 1.15, 3  # plans within this factor of the best prediction are timed, up to this number
+TIMED_SHARE = 0.4  # of the time limit, for the best plans
+MICRO_BATCH = ("batch", "forward", "backward")
+MAX_RANKS = 8
+REHEARSED_PARAMETERS, MIN_BLOCKS = 30e6, 2  # more weights than caches hold, and less than take long to allocate
+# The part of a micro-batch that is proportional to its images, at least; noise may hide it.
+MIN_IMAGE_SHARE = 0.3
+MIN_SPREAD = 0.05
+
+
+@dataclass(frozen=True)
+class Node:
+    """Cores, dies and clusters of the node that measures, its free memory, and its launcher of ranks."""
+
+    cores: int
+    dies: int
+    clusters: int
+    memory_bytes: float
+    launcher: str = "mpiexec"
+
+    @classmethod
+    def of(cls, machine: Machine, *, launcher: str = "none", memory_bytes: float | None = None) -> "Node":
+        cores = machine.visible_cores
+        dies, clusters = (max(1, len({getattr(core, name) for core in cores})) for name in ("die", "cluster"))
+        free = available_bytes() or machine.memory_bytes
+        limit = float(free) if memory_bytes is None else min(memory_bytes, free)
+        return cls(len(cores), dies, clusters, limit, launcher if launcher != "none" else "mpiexec")
+
+    def tensor_ranks(self, strategy: str, ranks: int) -> int:
+        """Return the number of ranks that share the layers."""
+        return max(1, ranks // self.dies) if strategy == "dp+tp" else 1
+
+    def launches(self) -> list[list[plans.Arrangement]]:
+        """Return the arrangements to measure by launch, most important first, all of a launch with the same ranks.
+
+        One rank per die, and one per core cluster; on dies of one cluster, 2 and 4 ranks per die.
+        """
+        many = [self.clusters] if self.clusters > self.dies else [2 * self.dies, 4 * self.dies]
+        counts = [count for count in many if count <= min(self.cores, MAX_RANKS * self.dies)]
+        shardings: list[training.Sharding] = ["none", "zero1"]
+        found: list[list[plans.Arrangement]] = []
+        ranks: list[tuple[training.StrategyName, int]] = [("cftp", self.dies), *(("dp", count) for count in counts)]
+        for strategy, count in ranks:
+            sharded: list[plans.Arrangement] = [(strategy, count, one, "none") for one in shardings[: 2 - (count == 1)]]
+            found.append([*sharded, (strategy, count, "none", "block")])
+        return found + [[("dp+tp", count, "none", "none"), ("dp+tp", count, "none", "block")] for count in counts[:1]]
+
+
+@dataclass(kw_only=True)
+class Rehearsals:
+    """Measurements of a task on a node within a time limit; `skipped` are arrangements without one, with reasons."""
+
+    task: plans.TrainingTask
+    node: Node
+    shape: tuple[int, int, int]
+    seconds: float = 110.0
+
+    def __post_init__(self) -> None:
+        self.costs: dict[plans.Arrangement, plans.RankCosts] = {}
+        self.skipped: dict[plans.Arrangement, str] = {}
+        self._last = time.monotonic() + self.seconds
+        self._end = self._last - TIMED_SHARE * self.seconds
+        self._first_image_seconds = self._allocation_seconds = 0.0
+        self.short_task = shortened(self.task)
+
+    def measure(self) -> dict[plans.Arrangement, plans.RankCosts]:
+        """Measure all arrangements that fit into memory and time."""
+        launches = self.node.launches()
+        with progress(total=len(launches), label="rehearsals", unit="run") as bar:
+            for number, names in enumerate(launches):
+                self._measure(names, left=sum(map(len, launches[number:])), launches=len(launches) - number)
+                bar.update(1, now=f"{names[0][1]} x {names[0][0]}")
+        self.costs = scaled(with_common_images(self.costs, self.short_task, self.node), self.short_task, self.task)
+        return self.costs
+
+    def _measure(self, names: Sequence[plans.Arrangement], *, left: int, launches: int) -> None:
+        strategy, ranks, *_ = names[0]
+        tensor_ranks = self.node.tensor_ranks(strategy, ranks)
+        share = -(-self.task.run.global_batch_size * tensor_ranks // ranks)
+        images = self._images(ranks, share, left=left, launches=launches)
+        fitting = [name for name in names if not self._reason_against(name, images=images)]
+        if not fitting:
+            return
+        sizes = sorted({1, images})
+        batch = ranks // tensor_ranks * (images + 1)
+        sequence = [{"recompute": name[3], "sharding": name[2], "micro_batches": sizes} for name in fitting]
+        start = time.monotonic()
+        result = self._run(strategy, ranks, batch, sequence, task=self.short_task)
+        if result.status != "ok":
+            self.skipped |= dict.fromkeys(fitting, f"{result.status}: {result.reason.rpartition(' | ')[2]}")
+            return
+        for name, one in zip(fitting, result.result["sequence"], strict=True):
+            self.costs[name] = fit(one, self.short_task, name, sizes=sizes, tensor_ranks=tensor_ranks)
+        seconds = self.costs[fitting[0]].seconds(images) / images
+        self._first_image_seconds = self._first_image_seconds or seconds
+        steps = (WARMUP / STEPS + 1) * sum(sum(one["seconds"]) for one in result.result["sequence"])
+        allocated = len(fitting) * ranks * memory.rank_memory(self.short_task.run).state
+        started = time.monotonic() - start - START_SECONDS - steps
+        self._allocation_seconds = max(self._allocation_seconds, started / allocated)
+
+    def _reason_against(self, name: plans.Arrangement, *, images: int) -> bool:
+        """Record and return whether an arrangement cannot be measured."""
+        strategy, ranks, _, recompute = name
+        needed = memory.rank_memory(
+            self.short_task.run, images=max(1, images), tokens=self.task.tokens, recompute=recompute
+        )
+        if ranks > self.task.run.global_batch_size * self.node.tensor_ranks(strategy, ranks):
+            self.skipped[name] = f"{ranks} ranks for {self.task.run.global_batch_size} images"
+        elif self.task.run.model.shape[2] % (shared := self.node.tensor_ranks(strategy, ranks)):
+            self.skipped[name] = f"{self.task.run.model.shape[2]} attention heads for {shared} ranks"
+        elif ranks * needed.total > self.node.memory_bytes:
+            free = self.node.memory_bytes / GIB
+            self.skipped[name] = f"needs {ranks * needed.total / GIB:.1f} GiB, {free:.1f} GiB are free"
+        elif images < 1:
+            self.skipped[name] = "the time for rehearsals is over"
+        return name in self.skipped
+
+    def _images(self, ranks: int, share: int, *, left: int, launches: int) -> int:
+        """Return the images of the larger micro-batch, so that all rehearsals end in time; 0 without time."""
+        if not self._first_image_seconds:
+            return min(FIRST_IMAGES, share)
+        image_seconds = self._first_image_seconds * ranks / self.node.dies
+        free = (self._end - time.monotonic() - launches * START_SECONDS) / left
+        largest = min(MAX_IMAGES, share, int(free / (WARMUP + STEPS) / image_seconds) - 1)
+        return 1 << (largest.bit_length() - 1) if largest >= 1 else int(free > 0)
+
+    def time_plans(self, table: plans.PlanTable) -> plans.PlanTable:
+        """Time the best plans in alternation, if the time is sufficient; return the table in the order of the results."""
+        estimates = list(table.estimates)
+        firsts = {one.arrangement: index for index, one in reversed(list(enumerate(estimates)))}
+        close = [
+            index for index in sorted(firsts.values()) if estimates[index].predicted <= CLOSE * estimates[0].predicted
+        ]
+        seconds: dict[int, list[float]] = {}
+        rank_bytes: dict[int, float] = {}
+        with progress(total=len(close[:MAX_TIMED]), label="best plans", unit="run") as bar:
+            for index in close[:MAX_TIMED]:
+                estimate = estimates[index]
+                state = estimate.ranks_per_node * estimate.memory.state
+                needed = START_SECONDS + state * self._allocation_seconds + (WARMUP + STEPS) * estimate.predicted
+                if time.monotonic() + needed > self._last:
+                    break
+                plan = estimate.plan
+                changes: dict[str, Any] = {"recompute": plan.recompute, "sharding": plan.sharding}
+                changes |= {"micro_batches": [plan.micro_batch_size]}
+                batch = self.task.run.global_batch_size
+                result = self._run(plan.strategy, plan.ranks_per_node, batch, [changes], task=self.task)
+                if result.status == "ok":
+                    seconds[index] = result.seconds
+                    peaks = [rank["peaks"][-1] for rank in result.result["each_rank"]]
+                    rank_bytes[index] = _node_bytes(peaks) / len(peaks)
+                bar.update(1, now=str(plan))
+        ratios = [median(times) / estimates[index].predicted for index, times in seconds.items()]
+        estimates = [replace(one, correction=median(ratios or [1.0])) for one in estimates]
+        for index, times in seconds.items():
+            parts = estimates[index].memory
+            parts = replace(parts, process=parts.process + rank_bytes[index] + parts.snapshot - parts.total)
+            known = estimates[index]
+            estimates[index] = replace(known, measured_seconds=median(times), memory=parts, source="timed")
+        return replace(table, estimates=plans.ordered(estimates))
+
+    def _run(
+        self, strategy: str, ranks: int, batch: int, sequence: Sequence[Mapping[str, Any]], *, task: plans.TrainingTask
+    ) -> TrainingResult:
+        run, cpus = task.run, max(1, self.node.cores // ranks)
+        given = {
+            "run_settings": {name: getattr(run, name) for name in ("max_grad_norm", "weight_decay")}
+            | {name: getattr(run, name).model_dump(mode="json") for name in ("optimizer", "objective", "ema")},
+            "model": run.model.model_dump(mode="json", exclude={"gaussian_prediction"}),
+            "shape": self.shape,
+            "num_classes": self.task.labels,
+        }
+        with tempfile.TemporaryDirectory(prefix="dithc-plan-") as folder:
+            file = Path(folder) / "settings.json"
+            file.write_text(json.dumps([given | dict(one) for one in sequence]))
+            words = ["--settings", str(file), "--batch", str(batch), "--dtype", run.dtype]
+            words += ["--strategy", strategy, "--warmup", str(WARMUP), "--steps", str(STEPS), "--automem", "off"]
+            name = f"{ranks} {strategy}"
+            variant = TrainingVariant(name=name, strategy=strategy, ranks=ranks, cpus=cpus, launcher=self.node.launcher)
+            return run_training(variant, words)
+
+
+def shortened(task: plans.TrainingTask) -> plans.TrainingTask:
+    """Return the task with as many blocks as have REHEARSED_PARAMETERS together, or all."""
+    _, depth, _ = task.run.model.shape
+    blocks = max(MIN_BLOCKS, math.ceil(REHEARSED_PARAMETERS / (task.run.model.parameters / depth)))
+    model = task.run.model.updated(depth=min(depth, blocks))
+    return replace(task, run=task.run.updated(model=model))
+
+
+def scaled(
+    costs: Mapping[plans.Arrangement, plans.RankCosts], short: plans.TrainingTask, task: plans.TrainingTask
+) -> dict[plans.Arrangement, plans.RankCosts]:
+    """Return the costs of the complete network from those of a network with fewer blocks."""
+    operations = task.workload.flops / short.workload.flops
+    parameters = task.run.model.parameters / short.run.model.parameters
+    found = {}
+    for name, one in costs.items():
+        forms = [memory.image_bytes(each.run, task.tokens, recompute=name[3]) for each in (task, short)]
+        found[name] = replace(
+            one,
+            call_seconds=one.call_seconds * operations,
+            image_seconds=one.image_seconds * operations,
+            update_seconds=one.update_seconds * parameters,
+            exposed_seconds=one.exposed_seconds * parameters,
+            image_bytes=None if one.image_bytes is None else one.image_bytes * forms[0] / forms[1],
+        )
+    return found
+
+
+def fit(
+    result: Mapping[str, Any],
+    task: plans.TrainingTask,
+    name: plans.Arrangement,
+    *,
+    sizes: Sequence[int],
+    tensor_ranks: int,
+) -> plans.RankCosts:
+    """Return the costs of a rank from the JSON of a rehearsal with micro-batches of `sizes` (ascending): medians."""
+    ranks, rows = name[1], result["each_rank"]
+    steps = [_Step.of(step) for row in rows for step in row["phases"]]
+    first = {size: median(seconds for step in steps for seconds in step.without_exchange(size)) for size in sizes}
+    small, large = min(sizes), max(sizes)
+    image = (first[large] - first[small]) / (large - small) if large > small else first[large] / large
+    image = min(max(image, MIN_IMAGE_SHARE * first[large] / large), first[large] / large)
+    call = first[large] - image * large
+    update = median(step.rest for step in steps)
+    expected = [sum(call + image * size for size in step.sizes) + update for step in steps[: len(result["seconds"])]]
+    waits = [seconds - whole for seconds, whole in zip(result["seconds"], expected, strict=True)]
+    peaks = range(len(rows[0]["peaks"]))
+    _, *nodes = (_node_bytes([row["peaks"][index] for row in rows]) / ranks for index in peaks)
+    bytes_of_image = (nodes[-1] - nodes[0]) / (large - small) if large > small else None
+    costs = plans.RankCosts(
+        call_seconds=call,
+        image_seconds=image,
+        update_seconds=update,
+        exposed_seconds=max(0.0, median(waits)),
+        forward_share=median(step.forward[0] / step.seconds[0] for step in steps),
+        images=large,
+        image_bytes=bytes_of_image,
+        spread=max(MIN_SPREAD, *(abs(wait) / whole for wait, whole in zip(waits, expected, strict=True))),
+    )
+    return replace(costs, process_bytes=nodes[-1] - _bytes_without_process(costs, task, name, tensor_ranks, large))
+
+
+def _bytes_without_process(
+    costs: plans.RankCosts, task: plans.TrainingTask, name: plans.Arrangement, tensor_ranks: int, images: int
+) -> float:
+    _, ranks, sharding, recompute = name
+    return memory.rank_memory(
+        task.run,
+        images=images,
+        tokens=task.tokens,
+        image=costs.image_bytes,
+        process=0.0,
+        recompute=recompute,
+        shards=ranks if sharding == "zero1" else 1,
+        tensor_ranks=tensor_ranks,
+    ).total
+
+
+def with_common_images(
+    costs: Mapping[plans.Arrangement, plans.RankCosts], task: plans.TrainingTask, node: Node
+) -> dict[plans.Arrangement, plans.RankCosts]:
+    """Replace the measured memory of an image by the closed form, times the median ratio of all measurements.
+
+    A peak of one process depends on the allocator; the ratio of several is more exact.
+    """
+    forms, ratios = {}, {"none": [1.0], "block": [1.0]}
+    for name, one in costs.items():
+        forms[name] = memory.image_bytes(
+            task.run, task.tokens, recompute=name[3], tensor_ranks=node.tensor_ranks(name[0], name[1])
+        )
+        if one.image_bytes is not None:
+            ratios[name[3]].append(one.image_bytes / forms[name])
+    found = {}
+    for name, one in costs.items():
+        ratio = median(ratios[name[3]][1:] or [1.0])
+        image = forms[name] * (ratio if name[3] == "none" else max(1.0, ratio))  # few tensors: too little for a fit
+        assert one.process_bytes is not None
+        excess = 0.0 if one.image_bytes is None else (one.image_bytes - image) * one.images
+        found[name] = replace(one, image_bytes=image, process_bytes=one.process_bytes + excess)
+    return found
+
+
+@dataclass(frozen=True)
+class _Step:
+    """Seconds of a step of a rank: of each micro-batch with its images, of their forward passes, and of the update."""
+
+    sizes: list[int]
+    seconds: list[float]
+    forward: list[float]
+    rest: float
+
+    @classmethod
+    def of(cls, step: Mapping[str, Any]) -> "_Step":
+        sizes = [min(step["images"], step["share"] - first) for first in range(0, step["share"], step["images"])]
+        phases = step["seconds"]
+        batches = [[seconds for name, seconds in phases if name == phase] for phase in MICRO_BATCH]
+        rest = sum(seconds for name, seconds in phases if name not in (*MICRO_BATCH, "wait for gradients"))
+        return cls(sizes, [sum(parts) for parts in zip(*batches, strict=True)], batches[1], rest)
+
+    def without_exchange(self, size: int) -> list[float]:
+        """Return the seconds of micro-batches of a size before the last, whose backward pass overlaps with the exchange."""
+        last = max(1, len(self.sizes) - 1)
+        return [
+            seconds for images, seconds in zip(self.sizes[:last], self.seconds[:last], strict=True) if images == size
+        ]
+
+
+def _node_bytes(ranks: Sequence[Mapping[str, int]]) -> float:
+    """Return the memory of all ranks of a node, which share the pages of files."""
+    private = sum(rank["private_bytes"] + rank["shared_bytes"] for rank in ranks)
+    return float(private + max(rank["file_bytes"] for rank in ranks))

@@ -1,0 +1,185 @@
+"""`dithc plan`: predicts time and memory of a training run, and chooses the settings of `machine`."""
+
+import argparse
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dithc.core.logging import user_error
+
+if TYPE_CHECKING:
+    from dithc.bench.plan import PlanSettings
+    from dithc.config import ExperimentConfig, MachineConfig
+
+SUMMARY = (
+    "Predict seconds per step and memory of a training run for all strategies, ranks, shardings and micro-batches, from short "
+    "training runs on this machine, on a node of a profile, or from a description. Print the choice with its reasons."
+)
+EXAMPLE = (
+    "dithc plan --config config/experiments/demo.yaml --run sentinel2\n"
+    "dithc plan --config config/experiments/demo.yaml --run sentinel2 --profile cluster --write\n"
+    "dithc plan --config config/experiments/demo.yaml --run sentinel2 --machine profiles/machines/lx2.yaml --step 2.48 "
+    "--images-per-node 112 --nodes 16"
+)
+JOB_MINUTES, QUEUE_SECONDS = 10, 3600.0
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    files = "configuration of the experiment, then files that override it (default: the only experiment in results/)"
+    parser.add_argument("--config", type=Path, nargs="+", metavar="FILE", help=files)
+    parser.add_argument("--run", required=True, help="name in the section `runs`")
+    parser.add_argument("--profile", metavar="NAME", help="plan for the nodes of a Slurm profile, by one short job")
+    parser.add_argument("--nodes", type=int, metavar="N", help="nodes of the run (default: the profile's, or 1)")
+    limit = "memory of a node for the ranks (default: free memory, or the profile's `memory_per_node_mb`)"
+    parser.add_argument("--memory-limit", type=float, metavar="GIB", help=limit)
+    parser.add_argument(
+        "--seconds", type=float, default=110.0, metavar="S", help="time of the measurements (default 110)"
+    )
+    parser.add_argument("--machine", type=Path, metavar="FILE", help="description of nodes, instead of measurements")
+    step = "with --machine: seconds of a step on one node, or JSON of `dithc bench step` or `scaling`"
+    parser.add_argument("--step", metavar="FILE|SECONDS", help=step)
+    parser.add_argument(
+        "--images-per-node", type=int, metavar="N", help="with --step: its images (default: the file's, or 112)"
+    )
+    links = "bandwidth between nodes (default: the machine's description; with --profile, measured)"
+    parser.add_argument("--link-bandwidth", type=float, metavar="BYTES/S", help=links)
+    parser.add_argument("--write", action="store_true", help="write the choice to the profile and to plan.yaml")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the plan with all numbers")
+    parser.add_argument("--measure", type=Path, help=argparse.SUPPRESS)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Plan, print, and record the plan in the results. Return 1 if no plan fits."""
+    from dithc.config import load_experiment, load_machine
+    from dithc.engine.cost import records
+    from dithc.engine.doctor import profile_folder
+
+    args.config = args.config or _started_experiment()
+    experiment, machine = load_experiment(args.config), None
+    experiment.entry(experiment.runs, args.run)
+    if args.profile:
+        machine, _ = load_machine(profile_folder(args.profile))
+        experiment = experiment.updated(machine=machine)
+    results = Path(experiment.results, experiment.name)
+    settings = _settings(args, experiment)
+    if machine is not None and machine.scheduler == "slurm" and args.measure is None:
+        record, text = _in_job(args, machine, settings, results)
+    else:
+        record, text = _plan(experiment, settings)
+    if args.measure is not None:
+        _write_document(args.measure, {"record": record, "text": text})
+        return 0
+    print(text)
+    records.write_plan(records.plan_path(results, args.run), record)
+    if args.json:
+        _write_document(args.json, record)
+    if not record["plans"]:
+        return 1
+    _print_settings(args, record["settings"])
+    return 0
+
+
+def _started_experiment() -> list[Path]:
+    """Return the configuration of the only experiment in results/."""
+    found = sorted(Path("results").glob("*/config.json"))
+    if len(found) != 1:
+        got = f"{len(found)} experiments in results/"
+        fix = "pass --config FILE, such as config/experiments/demo.yaml"
+        raise user_error("configuration of the experiment", got=got, expected="one experiment, or --config", fix=fix)
+    return found
+
+
+def _settings(args: argparse.Namespace, experiment: "ExperimentConfig") -> "PlanSettings":
+    from dithc.bench.plan import PlanSettings
+    from dithc.cli.machine.simulate import step_of
+
+    machine = experiment.machine
+    nodes = (machine.nodes if args.profile else 1) if args.nodes is None else args.nodes
+    if nodes < 1 or args.seconds <= 0:
+        got = f"--nodes {nodes}, --seconds {args.seconds:g}"
+        raise user_error("plan", got=got, expected="numbers above 0", fix="correct the option")
+    if args.machine is None and (args.step is not None or args.images_per_node is not None):
+        raise user_error("plan --step", got="no --machine", expected="a described machine", fix="add --machine FILE")
+    limit = args.memory_limit
+    if limit is None and args.profile and machine.memory_per_node_mb:
+        limit = (machine.memory_per_node_mb - 500) * 1e6 / (1 << 30)
+    return PlanSettings(
+        run=args.run,
+        nodes=nodes,
+        memory_limit_gib=limit,
+        seconds=args.seconds,
+        machine=args.machine,
+        step=step_of(args.step),
+        images_per_node=args.images_per_node,
+        link_bandwidth=args.link_bandwidth,
+    )
+
+
+def _plan(experiment: "ExperimentConfig", settings: "PlanSettings") -> tuple[dict[str, Any], str]:
+    from dithc.bench.plan import describe, format_plan, measure, record_of
+
+    table, found = measure(experiment, settings) if settings.machine is None else describe(experiment, settings)
+    record = record_of(table, found, launcher=experiment.machine.launcher)
+    return record, format_plan(table, record)
+
+
+def _in_job(
+    args: argparse.Namespace, machine: "MachineConfig", settings: "PlanSettings", results: Path
+) -> tuple[dict[str, Any], str]:
+    """Measure by a job on a node of the profile; return the plan and its text."""
+    import sys
+
+    from dithc.core.integrity import load_document
+    from dithc.engine.doctor import job_options, measured_bandwidth
+    from dithc.engine.scheduler import run_probe_job
+
+    folder = results / "plans"
+    folder.mkdir(parents=True, exist_ok=True)
+    out, log = folder / f"{args.run}.measured.json", folder / f"{args.run}.log"
+    out.unlink(missing_ok=True)
+    words = [str(Path(sys.executable).parent / "dithc"), "plan", "--config", *map(str, args.config), "--run", args.run]
+    words += ["--profile", args.profile, "--nodes", str(settings.nodes), "--seconds", f"{settings.seconds:g}"]
+    words += ["--memory-limit", f"{settings.memory_limit_gib:g}"] if settings.memory_limit_gib else []
+    if settings.nodes > 1:
+        words += ["--link-bandwidth", f"{settings.link_bandwidth or measured_bandwidth(args.profile):g}"]
+    options = job_options(args.profile, minutes=JOB_MINUTES + int(settings.seconds / 60), job="dithc-plan")
+    print(f"measuring by a job on one node; its log: {log}", flush=True)
+    command = " ".join([*words, "--measure", str(out)])
+    error = run_probe_job(options, command, leaves=out, log=log, wait_seconds=QUEUE_SECONDS)
+    if error is not None:
+        fix = "read the log; if the job only waited, retry later"
+        raise user_error("the job that measures", got=error, expected="a complete job", fix=fix)
+    document = load_document(out.read_text())
+    return document["record"], document["text"]
+
+
+def _print_settings(args: argparse.Namespace, sections: dict[str, Any]) -> None:
+    """Print the sections of the choice, or write them: `machine` to the profile, others to plan.yaml."""
+    from dithc.engine.doctor import update_profile
+
+    if args.write and args.profile:
+        path = update_profile(args.profile, sections["machine"])
+        print(f"wrote `machine` to {path}")
+        sections = {"runs": sections["runs"]}
+    text = "\n".join(_yaml_lines(sections)) + "\n"
+    if not args.write:
+        print(f"\n{text}\nadd these sections to the experiment (machine: to the profile), or use --write")
+        return
+    Path("plan.yaml").write_text(text)
+    print("wrote plan.yaml: add it as the last file of --configfile")
+
+
+def _yaml_lines(section: dict[str, Any], indent: str = "") -> Iterator[str]:
+    for key, value in section.items():
+        if isinstance(value, dict):
+            yield f"{indent}{key}:"
+            yield from _yaml_lines(value, f"{indent}  ")
+        else:
+            yield f"{indent}{key}: {value}"
+
+
+def _write_document(path: Path, content: dict[str, Any]) -> None:
+    from dithc.core.artifacts import outputs
+    from dithc.core.integrity import dump_checksummed
+
+    outputs.write(path, dump_checksummed(content))

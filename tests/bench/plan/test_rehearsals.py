@@ -1,0 +1,196 @@
+"""Tests of rehearsals: costs fitted to known times and memory, and a plan of a small network on this machine."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from dithc.bench.plan import plan_text, rehearsals
+from dithc.cli import main
+from dithc.config import training
+from dithc.core.units import GIB
+from dithc.engine.cost import memory, plans, records
+
+NAME: plans.Arrangement = ("dp", 2, "none", "none")
+CALL, IMAGE, UPDATE, WAIT = 0.05, 0.1, 0.03, 0.02
+
+
+def task_of(preset: str = "DiT-S/2", **settings: object) -> plans.TrainingTask:
+    run = training.RunConfig.model_validate({"dataset": "x", "model": {"preset": preset}, **settings})
+    return plans.TrainingTask(name="x", run=run, tokens=256)
+
+
+def result_of(task: plans.TrainingTask, *, process: float, image: float, excess: float = 0.0) -> dict:
+    """Return the JSON of a rehearsal of two ranks with known costs; `excess` lengthens the last backward pass of a step."""
+
+    def step(images: int) -> dict:
+        sizes = [images] * (5 // images) + ([5 % images] if 5 % images else [])
+        phases = []
+        for number, size in enumerate(sizes):
+            backward = 0.7 * (CALL + IMAGE * size) + (excess if number == len(sizes) - 1 else 0.0)
+            phases += [("batch", 0.0), ("forward", 0.3 * (CALL + IMAGE * size)), ("backward", backward)]
+        return {"images": images, "share": 5, "seconds": [*phases, ("wait for gradients", WAIT), ("update", UPDATE)]}
+
+    steps = [step(1), step(4)]
+    state = memory.rank_memory(task.run, process=0.0).total
+    peaks = [{"images": size, "private_bytes": 0, "shared_bytes": 0, "file_bytes": 0} for size in (0, 1, 4)]
+    for peak in peaks[1:]:
+        peak |= {
+            "private_bytes": state + process + peak["images"] * image - 20e6,
+            "shared_bytes": 10e6,
+            "file_bytes": 20e6,
+        }
+    seconds = [sum(value for _, value in one["seconds"]) for one in steps]
+    return {"seconds": seconds, "each_rank": [{"phases": steps, "peaks": peaks}] * 2}
+
+
+@pytest.mark.parametrize("excess", [0.0, 0.08])
+def test_fit_separates_calls_images_update_and_exchange(excess):
+    result = result_of(task_of(), process=4e8, image=9e7, excess=excess)
+    found = rehearsals.fit(result, task_of(), NAME, sizes=[1, 4], tensor_ranks=1)
+    expected = {
+        "call_seconds": CALL,
+        "image_seconds": IMAGE,
+        "update_seconds": UPDATE,
+        "exposed_seconds": WAIT + excess,
+    }
+    assert {name: getattr(found, name) for name in expected} == pytest.approx(expected)
+    assert found.forward_share == pytest.approx(0.3)
+
+
+def test_fit_finds_memory_of_the_process_and_of_an_image():
+    found = rehearsals.fit(result_of(task_of(), process=4e8, image=9e7), task_of(), NAME, sizes=[1, 4], tensor_ranks=1)
+    assert found.image_bytes == pytest.approx(9e7)
+    assert found.process_bytes == pytest.approx(4e8 - 20e6 + 10e6 + 20e6 / 2)  # two ranks share the pages of files
+
+
+def test_memory_of_an_image_is_common_to_all_measurements_and_exact_at_the_measured_size():
+    task, node = task_of(), rehearsals.Node(2, 1, 1, 8 * GIB)
+    form = memory.image_bytes(task.run, 256)
+    cost = plans.RankCosts(call_seconds=0.0, image_seconds=0.1, images=4, process_bytes=4e8)
+    costs = {("cftp", 1, "none", "none"): replace(cost, image_bytes=0.8 * form), NAME: replace(cost, image_bytes=form)}
+    found = rehearsals.with_common_images(costs, task, node)
+    for name, one in found.items():
+        assert one.image_bytes == pytest.approx(0.9 * form)
+        before = costs[name]
+        assert one.process_bytes + 4 * one.image_bytes == pytest.approx(before.process_bytes + 4 * before.image_bytes)
+
+
+@pytest.mark.parametrize(("preset", "blocks"), [("DiT-S/2", 12), ("DiT-B/2", 3), ("DiT-XL/2", 2)])
+def test_large_networks_are_rehearsed_with_few_blocks_and_scaled(preset, blocks):
+    task = task_of(preset)
+    short = rehearsals.shortened(task)
+    assert short.run.model.shape[1] == blocks
+    cost = plans.RankCosts(call_seconds=0.1, image_seconds=1.0, update_seconds=1.0, image_bytes=1e8)
+    (found,) = rehearsals.scaled({NAME: cost}, short, task).values()
+    assert found.image_seconds == task.workload.flops / short.workload.flops
+    assert found.update_seconds == task.run.model.parameters / short.run.model.parameters
+    assert found.image_bytes / 1e8 == pytest.approx(
+        memory.image_bytes(task.run, 256) / memory.image_bytes(short.run, 256)
+    )
+
+
+@pytest.mark.parametrize(
+    ("node", "ranks"),
+    [
+        (rehearsals.Node(1, 1, 1, GIB), [("cftp", 1)]),
+        (rehearsals.Node(2, 1, 1, GIB), [("cftp", 1), ("dp", 2), ("dp+tp", 2)]),
+        (rehearsals.Node(64, 1, 1, GIB), [("cftp", 1), ("dp", 2), ("dp", 4), ("dp+tp", 2)]),
+        (rehearsals.Node(32, 2, 8, GIB), [("cftp", 2), ("dp", 8), ("dp+tp", 8)]),
+    ],
+)
+def test_ranks_of_rehearsals_follow_dies_and_clusters(node, ranks):
+    assert [launch[0][:2] for launch in node.launches()] == ranks
+
+
+def test_text_contains_choice_differences_rejections_and_sources():
+    cost = plans.RankCosts(call_seconds=0.0, image_seconds=0.1)
+    facts = plans.PlanFacts(costs={("cftp", 1, "none", "none"): cost}, cores=2, memory_bytes=8 * GIB)
+    table = plans.rank_plans(task_of(global_batch_size=4, steps=1000), facts)
+    record = {
+        "whole": {
+            "seconds": 7200.0,
+            "node_hours": 2.0,
+            "written_checkpoints": 10,
+            "kept_checkpoints": 3,
+            "disk_bytes": GIB,
+        },
+        "largest_micro_batch": 40,
+        "smallest_nodes": 1,
+        "sources": {"measured": ["a"], "described": [], "assumed": ["b"], "skipped": []},
+    }
+    text = plan_text.format_plan(table, record)
+    for part in ("1 x 2 cores, cftp, micro-batch 4", "chosen", "rejected: ", "one rank has the whole state", "2 hours"):
+        assert part in text
+    assert "measured: a" in text
+    assert "described" not in text
+
+
+EXPERIMENT = """
+name: small
+datasets:
+  a:
+    title: A
+    source: {kind: image-folder, size: 32, synthetic: {scenes: 2, size: 64, classes: 1}}
+    tiles: {size: 32}
+    rendering: {bands: [R, G, B], low: 0, high: 255}
+    codec: pixels
+codecs: {pixels: {kind: pixel}}
+runs:
+  a: {dataset: a, model: {preset: DiT-S/4, hidden_size: 64, depth: 2, num_heads: 2}, steps: 20, global_batch_size: 4,
+      checkpoint_every: 10}
+"""
+
+
+@pytest.mark.mpi
+@pytest.mark.slow
+def test_plan_on_this_machine_is_recorded_and_used_for_requests(tmp_path: Path, monkeypatch, capfd) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("a.yaml").write_text(EXPERIMENT)
+    line = ["plan", "--config", "a.yaml", "--run", "a", "--seconds", "60", "--json", "plan.json", "--write"]
+    assert main(line) == 0
+    plan = json.loads(Path("plan.json").read_text())
+    assert plan["plans"][0]["source"] == "timed"
+    measured = {row["machine"]["strategy"] for row in plan["plans"]}
+    assert "cftp" in measured
+    assert set(plan["settings"]) == {"machine", "runs"}
+    assert records.read_plan(Path("results/small/plans/a.json"))["run"] == "a"
+    out = capfd.readouterr().out
+    assert "chosen" in out
+    from dithc.config import load_experiment
+    from dithc.workflow.jobs.sizing import planned
+
+    experiment = load_experiment([Path("a.yaml"), Path("plan.yaml")])
+    needs = planned(experiment, "a")
+    assert needs is not None
+    assert needs.memory_mb == pytest.approx(1.05 * plan["plans"][0]["node_bytes"] / 1e6, abs=100)
+
+
+def test_limit_below_every_arrangement_is_an_error_with_the_need(tmp_path: Path, monkeypatch, capsys) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("a.yaml").write_text(EXPERIMENT)
+    assert main(["plan", "--config", "a.yaml", "--run", "a", "--memory-limit", "0.01"]) == 2
+    assert "0.0 GiB are free" in capsys.readouterr().err
+
+
+LX2 = Path(__file__).parents[3] / "profiles/machines/lx2.yaml"
+
+
+def test_described_nodes_need_no_measurement(tmp_path: Path, monkeypatch, capsys) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("a.yaml").write_text(EXPERIMENT.replace("global_batch_size: 4", "global_batch_size: 16384"))
+    line = ["plan", "--config", "a.yaml", "--run", "a", "--machine", str(LX2), "--step", "2.48", "--nodes", "1024"]
+    assert main([*line, "--json", "plan.json"]) == 0
+    plan = json.loads(Path("plan.json").read_text())
+    assert plan["plans"][0]["ranks"] == 4096
+    assert plan["smallest_nodes"] == 1
+    assert "LX2" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("options", [["--step", "3"], ["--nodes", "0"], ["--images-per-node", "4"]])
+def test_invalid_options_are_errors(tmp_path: Path, monkeypatch, capsys, options) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("a.yaml").write_text(EXPERIMENT)
+    assert main(["plan", "--config", "a.yaml", "--run", "a", *options]) == 2
+    assert "fix:" in capsys.readouterr().err

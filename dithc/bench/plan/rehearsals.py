@@ -35,6 +35,7 @@ REHEARSED_PARAMETERS, MIN_BLOCKS = 30e6, 2  # more weights than caches hold, and
 # The part of a micro-batch that is proportional to its images, at least; noise may hide it.
 MIN_IMAGE_SHARE = 0.3
 MIN_SPREAD = 0.05
+MEMORY_MARGIN = 1.01  # on measured memory, because peaks of other micro-batches differ by 1%
 
 
 @dataclass(frozen=True)
@@ -99,6 +100,7 @@ class Rehearsals:
             for number, names in enumerate(launches):
                 self._measure(names, left=sum(map(len, launches[number:])), launches=len(launches) - number)
                 bar.update(1, now=f"{names[0][1]} x {names[0][0]}")
+        self.costs = with_common_calls(self.costs)
         self.costs = scaled(with_common_images(self.costs, self.short_task, self.node), self.short_task, self.task)
         return self.costs
 
@@ -269,7 +271,8 @@ def fit(
         image_bytes=bytes_of_image,
         spread=max(MIN_SPREAD, *(abs(wait) / whole for wait, whole in zip(waits, expected, strict=True))),
     )
-    return replace(costs, process_bytes=nodes[-1] - _bytes_without_process(costs, task, name, tensor_ranks, large))
+    process = MEMORY_MARGIN * nodes[-1] - _bytes_without_process(costs, task, name, tensor_ranks, large)
+    return replace(costs, process_bytes=process)
 
 
 def _bytes_without_process(
@@ -286,6 +289,22 @@ def _bytes_without_process(
         shards=ranks if sharding == "zero1" else 1,
         tensor_ranks=tensor_ranks,
     ).total
+
+
+def with_common_calls(
+    costs: Mapping[plans.Arrangement, plans.RankCosts],
+) -> dict[plans.Arrangement, plans.RankCosts]:
+    """Divide the time of micro-batches of one size into call and image, by the typical share of other measurements."""
+    shares = [one.call_seconds / one.seconds(1) for one in costs.values() if one.images > 1]
+    if not shares:
+        return dict(costs)
+    share = median(shares)
+    return {
+        name: one
+        if one.images > 1
+        else replace(one, call_seconds=share * one.seconds(1), image_seconds=(1 - share) * one.seconds(1))
+        for name, one in costs.items()
+    }
 
 
 def with_common_images(

@@ -128,7 +128,7 @@ class PlanFacts:
 
     def _recomputing(self, plain: RankCosts) -> RankCosts:
         """Return costs with recomputation, by the ratios of another arrangement if it was measured with both."""
-        time, memory = RECOMPUTE_PASSES, None
+        time, memory, process = RECOMPUTE_PASSES, None, plain.process_bytes
         for (strategy, ranks, sharding, recompute), costs in self.costs.items():
             base = self.costs.get((strategy, ranks, sharding, "none"))
             if recompute == "block" and base is not None:
@@ -136,8 +136,11 @@ class PlanFacts:
                 time = costs.seconds(images) / base.seconds(images)
                 if base.image_bytes and costs.image_bytes and plain.image_bytes:
                     memory = plain.image_bytes * costs.image_bytes / base.image_bytes
+                if base.process_bytes and costs.process_bytes and plain.process_bytes:
+                    process = plain.process_bytes + costs.process_bytes - base.process_bytes
         call, image = plain.call_seconds * time, plain.image_seconds * time
-        return replace(plain, call_seconds=call, image_seconds=image, image_bytes=memory, source="derived")
+        found = replace(plain, call_seconds=call, image_seconds=image, source="derived")
+        return replace(found, image_bytes=memory, process_bytes=process)
 
 
 @dataclass(frozen=True, kw_only=True)

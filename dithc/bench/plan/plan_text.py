@@ -27,7 +27,7 @@ def _choice(table: plans.PlanTable, best: plans.PlanEstimate, record: Mapping[st
     yield f"{task.name}: {task.run.model.preset}, {task.run.global_batch_size} images per step, {best.plan}"
     yield (
         f"  step     {best.seconds:.3g} s ({low:.3g} to {high:.3g}, {best.source}): computing {best.computing:.3g}, exposed "
-        f"exchange {best.exposed:.3g}, stall 0, saving {best.saving:.2g} s"
+        f"exchange {best.exposed:.3g}, saving {best.saving:.2g} s"
     )
     parts = ", ".join(f"{name} {best.ranks_per_node * getattr(best.memory, name) / GIB:.2f}" for name in CATEGORIES)
     yield f"  memory   {best.node_bytes / GIB:.2f} GiB per node, {best.headroom / GIB:.2f} GiB free: {parts}"

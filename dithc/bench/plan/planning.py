@@ -9,7 +9,7 @@ from dithc.bench.simulate import SimulationSettings, computing_of
 from dithc.config import ExperimentConfig
 from dithc.core.logging import user_error
 from dithc.core.units import GIB
-from dithc.engine.cost import Links, plans, records
+from dithc.engine.cost import Links, ModelWorkload, plans, records
 from dithc.engine.hardware import Machine, description, discover_machine
 
 DEFAULT_BANDS, SHOWN = 13, 10
@@ -108,7 +108,8 @@ def describe(experiment: ExperimentConfig, settings: PlanSettings) -> tuple[plan
         images_per_node=settings.images_per_node,
     )
     computing, source = computing_of(simulation, machine, task.run.model.preset)
-    image = computing.seconds / computing.images * dies  # of a rank, which has a share of the images
+    operations = task.workload.flops / ModelWorkload.of_preset(task.run.model.preset).flops
+    image = computing.seconds / computing.images * dies * operations  # of a rank, which has a share of the images
     costs = plans.RankCosts(call_seconds=0.0, image_seconds=image, source="described")
     memory = sum(tier.memory_bytes for tier in machine.tiers) or machine.memory_bytes
     if settings.memory_limit_gib is not None:
@@ -124,7 +125,7 @@ def describe(experiment: ExperimentConfig, settings: PlanSettings) -> tuple[plan
     found = Facts(
         facts=facts,
         described=[f"{machine.model_name}: cores, memory, links ({settings.machine})", f"step of a node: {source}"],
-        assumed=[*_assumed(), "memory of the process and of an image: closed form", "time of an image: constant"],
+        assumed=[*_assumed(), "memory of the process and of an image: closed form", "time proportional to operations"],
         skipped=["dp, dp+tp: no measured step"],
     )
     return plans.rank_plans(task, facts, nodes=settings.nodes), found
@@ -173,7 +174,7 @@ def _row(one: plans.PlanEstimate, facts: plans.PlanFacts) -> dict[str, Any]:
         "data_ranks": plans.data_ranks(plan, facts),
         "seconds": one.seconds,
         "interval": one.interval,
-        "parts": {"computing": one.computing, "exposed": one.exposed, "stall": 0.0, "saving": one.saving},
+        "parts": {"computing": one.computing, "exposed": one.exposed, "saving": one.saving},
         "memory": asdict(one.memory),
         "node_bytes": one.node_bytes,
         "ranks_per_node": one.ranks_per_node,

@@ -17,13 +17,12 @@ from typing import Any
 
 from dithc.bench.training import TrainingResult, TrainingVariant, run_training
 from dithc.config import training
-from dithc.core.logging import get_logger, progress
+from dithc.core.logging import progress
 from dithc.core.units import GIB
 from dithc.engine.cost import memory, plans
 from dithc.engine.hardware import Machine
 from dithc.engine.numa import available_bytes
 
-log = get_logger(__name__)
 START_SECONDS = 6.0  # of the ranks of a rehearsal
 WARMUP, STEPS = 2, 2
 FIRST_IMAGES, MAX_IMAGES = 4, 8  # of the larger micro-batch
@@ -156,7 +155,7 @@ class Rehearsals:
         return 1 << (largest.bit_length() - 1) if largest >= 1 else int(free > 0)
 
     def time_plans(self, table: plans.PlanTable) -> plans.PlanTable:
-        """Time the best plans in alternation, if the time is sufficient; return the table in the order of the results."""
+        """Time the best plans of different arrangements, as far as the time is sufficient; return the table in their order."""
         estimates = list(table.estimates)
         firsts = {one.arrangement: index for index, one in reversed(list(enumerate(estimates)))}
         close = [

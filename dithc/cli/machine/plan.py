@@ -9,7 +9,7 @@ from dithc.core.logging import user_error
 
 if TYPE_CHECKING:
     from dithc.bench.plan import PlanSettings
-    from dithc.config import ExperimentConfig, MachineConfig
+    from dithc.config import ExperimentConfig
 
 SUMMARY = (
     "Predict seconds per step and memory of a training run for all strategies, ranks, shardings and micro-batches, from short "
@@ -62,8 +62,9 @@ def run(args: argparse.Namespace) -> int:
         experiment = experiment.updated(machine=machine)
     results = Path(experiment.results, experiment.name)
     settings = _settings(args, experiment)
-    if machine is not None and machine.scheduler == "slurm" and args.measure is None:
-        record, text = _in_job(args, machine, settings, results)
+    is_here = args.measure is not None or args.machine is not None
+    if machine is not None and machine.scheduler == "slurm" and not is_here:
+        record, text = _in_job(args, settings, results)
     else:
         record, text = _plan(experiment, settings)
     if args.measure is not None:
@@ -123,9 +124,7 @@ def _plan(experiment: "ExperimentConfig", settings: "PlanSettings") -> tuple[dic
     return record, format_plan(table, record)
 
 
-def _in_job(
-    args: argparse.Namespace, machine: "MachineConfig", settings: "PlanSettings", results: Path
-) -> tuple[dict[str, Any], str]:
+def _in_job(args: argparse.Namespace, settings: "PlanSettings", results: Path) -> tuple[dict[str, Any], str]:
     """Measure by a job on a node of the profile; return the plan and its text."""
     import sys
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import product
-from typing import Any, Literal
+from typing import Any
 
 from dithc.config import training
 from dithc.core.units import GIB
@@ -23,7 +23,6 @@ MAX_NODES = 1 << 14
 COPY_BANDWIDTH, DISK_BANDWIDTH = 3e9, 0.2e9
 # Seconds of a micro-batch with recomputation: the forward pass is repeated.
 RECOMPUTE_PASSES = 1 + FORWARD_SHARE
-Limit = Literal["computing", "exchange", "saving", "memory"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,7 +144,14 @@ class PlanFacts:
 
 @dataclass(frozen=True, kw_only=True)
 class PlanEstimate:
-    """Predicted seconds of a step by part, and memory of a rank; `is_measured` if the plan itself was timed."""
+    """Predicted seconds of a step by part, and memory of a rank.
+
+    Attributes:
+        spread: relative half-width of the interval of seconds.
+        source: origin of the costs: measured, derived, described; timed if the plan itself was run.
+        correction: typical ratio of timed plans to their predictions.
+        measured_seconds: of the plan itself, if it was timed.
+    """
 
     plan: TrainingPlan
     computing: float
@@ -165,7 +171,7 @@ class PlanEstimate:
 
     @property
     def predicted(self) -> float:
-        """Sum of the parts, times the typical ratio of timed plans to their predictions."""
+        """Predicted seconds of a step."""
         return (self.computing + self.exposed + self.saving) * self.correction
 
     @property

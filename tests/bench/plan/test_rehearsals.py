@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from dithc.bench.plan import plan_text, rehearsals
+from dithc.bench.plan import PlanSettings, describe, plan_text, rehearsals
 from dithc.cli import main
-from dithc.config import training
+from dithc.config import load_experiment, training
 from dithc.core.units import GIB
 from dithc.engine.cost import memory, plans, records
 
@@ -170,7 +170,6 @@ def test_plan_on_this_machine_is_recorded_and_used_for_requests(tmp_path: Path, 
     assert records.read_plan(Path("results/small/plans/a.json"))["run"] == "a"
     out = capfd.readouterr().out
     assert "chosen" in out
-    from dithc.config import load_experiment
     from dithc.workflow.jobs.sizing import planned
 
     experiment = load_experiment([Path("a.yaml"), Path("plan.yaml")])
@@ -198,6 +197,17 @@ def test_described_nodes_need_no_measurement(tmp_path: Path, monkeypatch, capsys
     assert plan["plans"][0]["ranks"] == 4096
     assert plan["smallest_nodes"] == 1
     assert "LX2" in capsys.readouterr().out
+
+
+def test_described_time_is_proportional_to_the_operations_of_the_network(tmp_path: Path) -> None:
+    seconds = {}
+    for depth in (2, 4):
+        (tmp_path / "a.yaml").write_text(EXPERIMENT.replace("depth: 2", f"depth: {depth}"))
+        settings = PlanSettings(run="a", machine=LX2, step=2.48)
+        table, _ = describe(load_experiment([tmp_path / "a.yaml"]), settings)
+        assert table.best is not None
+        seconds[depth] = table.best.computing / table.task.workload.flops
+    assert seconds[2] == pytest.approx(seconds[4])
 
 
 @pytest.mark.parametrize("options", [["--step", "3"], ["--nodes", "0"], ["--images-per-node", "4"]])

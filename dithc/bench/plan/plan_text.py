@@ -30,6 +30,7 @@ def _choice(table: plans.PlanTable, best: plans.PlanEstimate, record: Mapping[st
         f"exchange {best.exposed:.3g}, saving {best.saving:.2g} s"
     )
     parts = ", ".join(f"{name} {best.ranks_per_node * getattr(best.memory, name) / GIB:.2f}" for name in CATEGORIES)
+    parts += f", launcher {best.launcher_bytes / GIB:.2f}"
     yield f"  memory   {best.node_bytes / GIB:.2f} GiB per node, {best.headroom / GIB:.2f} GiB free: {parts}"
     yield (
         f"  run      {task.run.steps} steps: {duration(whole['seconds'])}, {whole['node_hours']:.3g} node-hours; "

@@ -18,6 +18,8 @@ TRANSIENT_WIDTHS = (
 SHARDED_WIDTHS = 12
 # Memory of a process after its imports, with packed operands, thread stacks and heaps: 0.25 to 0.43 GB were measured.
 PROCESS_BYTES = 430e6
+# Memory of `dithc launch`, mpiexec and the kernel for several ranks of a node: more than 72 MB in a control group.
+LAUNCHER_BYTES = 150e6
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,7 +13,7 @@ from typing import Any
 from dithc.config import training
 from dithc.core.units import GIB
 from dithc.engine.cost.links import Links, Wire
-from dithc.engine.cost.memory import RankMemory, rank_memory
+from dithc.engine.cost.memory import LAUNCHER_BYTES, RankMemory, rank_memory
 from dithc.engine.cost.scenario import ComputeTime, ReductionMethod, Scenario
 from dithc.engine.cost.workload import FORWARD_SHARE, ModelWorkload
 
@@ -184,8 +184,13 @@ class PlanEstimate:
         return self.seconds * (1 - self.spread), self.seconds * (1 + self.spread)
 
     @property
+    def launcher_bytes(self) -> float:
+        return LAUNCHER_BYTES if self.plan.ranks > 1 else 0.0
+
+    @property
     def node_bytes(self) -> float:
-        return self.ranks_per_node * self.memory.total
+        """Memory of the ranks of a node and their launcher."""
+        return self.ranks_per_node * self.memory.total + self.launcher_bytes
 
     @property
     def headroom(self) -> float:

@@ -92,6 +92,12 @@ def test_seconds_of_a_plan_are_the_sum_of_its_micro_batches_update_and_exchange(
     assert found.memory.state == state
 
 
+def test_memory_of_a_node_contains_the_launcher_of_several_ranks():
+    for one in plans.rank_plans(task_of(), facts_of()).estimates:
+        launcher = one.node_bytes - one.ranks_per_node * one.memory.total
+        assert launcher == pytest.approx(memory.LAUNCHER_BYTES if one.plan.ranks > 1 else 0.0)
+
+
 def test_more_memory_never_makes_the_choice_slower():
     seconds = []
     for gib in (1, 1.5, 2, 3, 4, 8, 64):

@@ -21,7 +21,6 @@ ENTRANCES = {
     "diffusers": (
         "dithc/latents/codecs/diffusers_autoencoder.py",
         "dithc/bench/patching/third_party_models.py",
-        "dithc/bench/sampling/diffusers_pipeline.py",
     ),
     "timm": ("dithc/bench/patching/third_party_models.py",),
     "transformers": ("dithc/bench/patching/third_party_models.py",),

@@ -38,7 +38,7 @@ def write_report(
     """Write `out` (HTML), its numbers as `.json`, and `figures/*.png` next to it; return the records.
 
     Args:
-        benches: JSON files of benchmarks by kind (step, strategies, stepwise, automem, sampling); None if not run.
+        benches: JSON files of benchmarks by kind (step, strategies, stepwise, automem); None if not run.
         scaling: JSON files of measured or simulated scaling.
         machine: description of this machine in lines.
         config: configuration file for commands in the report; None omits them.

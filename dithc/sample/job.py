@@ -23,5 +23,5 @@ class SamplingJob:
     out: Path  # manifest to write; shards are in the same folder
     # steps of the checkpoints combined into `evaluation.ema_std`; empty without a requested length
     snapshots: tuple[int, ...] = ()
-    degrees: Mapping[str, int] = field(default_factory=dict)  # given fields of `parallel.ParallelDegrees`
+    degrees: Mapping[str, int] = field(default_factory=dict)  # given fields of `ParallelDegrees`
     parallel_vae: Literal["auto"] | bool = False  # whether all ranks that share an image decode it together

@@ -1,11 +1,9 @@
 """Table of parallel degrees of a sampling run with predicted seconds, and the reasons for excluded degrees."""
 
-from collections.abc import Iterator
-
 from dithc.core.logging import user_error
 from dithc.engine.comm import Group
+from dithc.engine.hardware import discover_machine
 from dithc.sample.job import SamplingJob
-from dithc.sample.parallel import planner
 from dithc.sample.parallel_plan import chosen_degrees
 from dithc.sample.pipeline import inputs_of, open_images
 from dithc.sample.shards import ImageShards
@@ -14,9 +12,9 @@ from dithc.sample.shards import ImageShards
 def degrees_table(job: SamplingJob, group: Group, *, layout: tuple[int, int] | None = None) -> str:
     """Return lines of degrees, best first, for all images of an evaluation, equal on all ranks. No images are drawn.
 
-    The call is collective, because it measures rates. `layout` (nodes, ranks per node) describes other ranks, with the
-    links of the machine's description (DITHC_MACHINE_FILE). Without a description the table excludes degrees that need links
-    and notes it. Raises UserError as `sample` does, and for a codec-only evaluation.
+    The call is collective, because it measures rates. `layout` (nodes, ranks per node) describes other ranks. Links are
+    those of the machine's description (DITHC_MACHINE_FILE), or assumed. Raises UserError as `sample` does, and for a
+    codec-only evaluation.
     """
     if job.evaluation.checkpoint == "codec":
         raise user_error(
@@ -31,29 +29,17 @@ def degrees_table(job: SamplingJob, group: Group, *, layout: tuple[int, int] | N
     shards = ImageShards(folder=job.out.parent, total=images.count, identity="")
     sizes = [len(shards.indices(shard)) for shard in range(shards.count)]
     plan = chosen_degrees(images, sizes, job=job, group=group, layout=layout)
-    work, rates = plan.costs.work, plan.costs.rates
-    links = {"in a node": rates.inside, "between nodes": rates.between}
-    messages = ", ".join(
-        f"{name} {'unknown' if link is None else f'{link.bandwidth / 1e9:.3g} GB/s after {link.latency * 1e6:.3g} us'}"
-        for name, link in links.items()
-    )
-    summary = (
-        f"{images.count} image(s) of {work.tokens} tokens, {work.calls} calls of {work.branches} branch(es); a rank "
-        f"{rates.flops / 1e9:.4g} GFLOP/s, half of it with {rates.half_tokens:.3g} tokens; copies "
-        f"{rates.copy_rate / 1e9:.3g} GB/s; messages {messages} ({rates.source})"
-    )
-    return "\n".join([summary, *_link_notes(rates, layout), plan.table()])
-
-
-def _link_notes(rates: planner.MachineRates, layout: tuple[int, int] | None) -> Iterator[str]:
-    nodes, ranks_per_node = layout or (1, 1)
-    unknown = [
-        *(["within a node"] if ranks_per_node > 1 and rates.inside is None else []),
-        *(["between nodes"] if nodes > 1 and rates.between is None else []),
+    costs, machine = plan.costs, discover_machine()
+    work, rates = costs.work, costs.rates
+    lines = [
+        f"{images.count} image(s) of {work.tokens} tokens, {work.calls} calls of {work.branches} branch(es)",
+        f"measured: a rank {rates.flops / 1e9:.4g} GFLOP/s, half of it with {rates.half_tokens:.3g} tokens",
     ]
-    if unknown:
-        yield (
-            f"Degrees with communication are excluded: the links {' and '.join(unknown)} are unknown. To predict them, "
-            "set the environment variable DITHC_MACHINE_FILE to a machine description with a section `network`, such as "
-            "profiles/machines/lx2.yaml."
+    if costs.ranks > costs.ranks_per_node:
+        source = (
+            f"described: {machine.model_name}" if machine.network else "assumed; DITHC_MACHINE_FILE describes others"
         )
+        rate, latency = 1 / costs.links.byte / 1e9, costs.links.latency * 1e6
+        lines.append(f"links between nodes: {rate:.3g} GB/s after {latency:.3g} us ({source})")
+    lines.append(plan.table())
+    return "\n".join(lines)

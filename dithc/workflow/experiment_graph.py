@@ -137,7 +137,7 @@ class ExperimentGraph:
         return list(range(settings.segment_steps, settings.steps + 1, settings.segment_steps))
 
     def bench_file(self, name: str) -> list[str]:
-        """Return the JSON of a bench (`step`, `strategies`, `stepwise`, `automem`, `sampling`) if it is requested."""
+        """Return the JSON of a bench (`step`, `strategies`, `stepwise`, `automem`) if it is requested."""
         bench = self.experiment.bench
         section: Any = bench if name == "step" else getattr(bench, name)
         is_requested = section.models if name == "strategies" else section.model

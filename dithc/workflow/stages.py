@@ -11,7 +11,7 @@ from dithc.workflow.experiment_graph import ExperimentGraph
 MANIFESTS = {"pretrain": "train", "finetune": "train", "features_real": "features", "features_generated": "features"}
 # Rules of benches by the first word of their files.
 BENCHES = {"step": "bench", "strategies": "strategies", "scaling": "measure_scaling", "simulated": "simulate_scaling"}
-BENCHES |= {name: f"measure_{name}" for name in ("stepwise", "automem", "sampling")}
+BENCHES |= {name: f"measure_{name}" for name in ("stepwise", "automem")}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,7 +137,7 @@ def _restorations(graph: ExperimentGraph) -> Iterator[Stage]:
 
 
 def _benches(graph: ExperimentGraph) -> Iterator[Stage]:
-    first, last = (("step", "strategies"), ("stepwise", "automem", "sampling"))
+    first, last = (("step", "strategies"), ("stepwise", "automem"))
     paths = [path for name in first for path in graph.bench_file(name)] + graph.scaling_files
     for path in paths + [path for name in last for path in graph.bench_file(name)]:
         name = Path(path).stem

@@ -8,7 +8,6 @@ from dithc.bench.automem import AutoMemSettings, bench_automem
 from dithc.bench.operators import TuneSettings, tune
 from dithc.bench.operators.ops import OpsSettings, bench_ops
 from dithc.bench.patching import PatchSettings, bench_patch
-from dithc.bench.sampling import SamplingSettings, bench_sampling
 from dithc.bench.step import StepSettings, bench_step
 from dithc.bench.step.loss_curves import CurveSettings, bench_curves
 from dithc.bench.training.scaling import ScalingSettings, bench_scaling
@@ -21,7 +20,6 @@ MEASURED = {
     "curves": (bench_curves, CurveSettings, {}),
     "ops": (bench_ops, OpsSettings, {"models": ("DiT-S/2",), "backend": "reference"}),
     "patch": (bench_patch, PatchSettings, {}),
-    "sampling": (bench_sampling, SamplingSettings, {"tokens": (16,), "dtypes": ("fp32",)}),
     "scaling": (bench_scaling, ScalingSettings, {"mode": "weak"}),
     "step": (bench_step, StepSettings, {}),
     "stepwise": (bench_stepwise, StepwiseSettings, {}),
@@ -45,16 +43,6 @@ WRONG = [
     ("ops", {"rounds": 0}, "1 or more"),
     ("ops", {"backend": "magic"}, "unknown back end"),
     ("patch", {"models": ("other",)}, "models"),
-    ("sampling", {"ranks": 1}, "--ranks"),
-    ("sampling", {"ranks": 100_000}, "--cpus-per-rank"),
-    ("sampling", {"steps": 1001}, "--steps"),
-    ("sampling", {"dtypes": ("fp8",)}, "--dtypes"),
-    ("sampling", {"tokens": (15,)}, "--tokens"),
-    ("sampling", {"tokens": ()}, "--tokens"),
-    ("sampling", {"guidance": (0.5,)}, "--guidance"),
-    ("sampling", {"variants": ("magic",)}, "--variants"),
-    ("sampling", {"decode_size": 68}, "--decode-size"),
-    ("sampling", {"decode_width": 48}, "--decode-width"),
     ("scaling", {"models": ("DiT-Q/2",)}, "--models"),
     ("scaling", {"models": ()}, "--models"),
     ("scaling", {"ranks": (2, 1)}, "--ranks"),

@@ -77,8 +77,8 @@ SAMPLING = "name: x\nmachine: {sampling: {%s}}"
 
 KINDS = [
     ("data_parallel_degree: 0", "data_parallel_degree", "'auto' or a number from 1, got 0"),
-    ("ring_degree: atuo", "ring_degree", "'auto' or an integer, got 'atuo'; did you mean `auto`?"),
-    ("ring_degree: 1.5", "ring_degree", "'auto' or an integer, got 1.5"),
+    ("ulysses_degree: atuo", "ulysses_degree", "'auto' or an integer, got 'atuo'; did you mean `auto`?"),
+    ("ulysses_degree: 1.5", "ulysses_degree", "'auto' or an integer, got 1.5"),
     ("cfg_parallel: 3", "cfg_parallel", "'auto' or true or false, got 3"),
 ]
 

@@ -11,7 +11,7 @@ from dithc.core.logging import UserError
 from dithc.core.reproduction import read_reference
 from dithc.report import write_report
 from dithc.report.collect.experiment import read_scaling
-from dithc.report.figures.benchmarks.measured import draw_scaling, sampling_cells, scaling_series, stage_cells
+from dithc.report.figures.benchmarks.measured import draw_scaling, scaling_series, stage_cells
 from dithc.report.figures.canvas import render_png
 from dithc.report.scaling_curves import ScalingCurve, add_published, parse_curves, points_table
 
@@ -137,16 +137,3 @@ def test_stages_have_measured_and_published_speedups_or_a_reason() -> None:
     assert [cell.published for cell in found] == [1.0, 5.5, 8.2, 6.3]
     assert [(cell.value, cell.low, cell.high) for cell in found[:2]] == [(1.0, 0.75, 1.25), (1.5, 1.25, 1.75)]
     assert [cell.reason for cell in found[2:]] == ["why", "the baseline has no time"]
-
-
-def test_sampling_has_a_row_per_task_and_a_column_per_measured_variant() -> None:
-    rows = [speedup("one-rank", 1.0), speedup("ring", 1.5), {"name": "cfg", "status": "skipped"}]
-    task = {"tokens": 256, "dtype": "fp32", "guidance": 4.0, "rows": rows}
-    decoders = [{"status": "ok", "size": 1024, "decoder": "sd-vae", "rows": rows}, {"status": "skipped"}]
-    result = {"cells": [task], "images": task | {"guidance": 1.0, "steps": 4}, "decoding": {"decoders": decoders}}
-    assert [(cell.row, cell.column, cell.value) for cell in sampling_cells(result)] == [
-        ("256 tokens, fp32, guidance 4", "ring", 1.5),
-        ("image of 4 steps, 256 tokens, fp32, not guided", "ring", 1.5),
-        ("decoded: 1,024 px, sd-vae", "ring", 1.5),
-    ]
-    assert list(sampling_cells({"cells": [], "images": None, "decoding": {"decoders": []}})) == []

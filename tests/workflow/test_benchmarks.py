@@ -9,7 +9,6 @@ from tests.workflow.conftest import snakemake
 pytestmark = pytest.mark.sampled("plans of the workflow")
 LOCAL = ("--profile", "profiles/local", "-n", "-p")
 AUTOMEM = "automem --model DiT-S/2 --batch 8 --dtype fp32 --parts budget,pool,resident --fast-memory-fraction 0.4"
-SAMPLING = "--guidance 4,1 --ranks 2 --steps 30 --decode-size 1024 --rounds 3"
 # Command and figure of each target.
 TARGETS = {
     "strategies": ("strategies --models DiT-S/2 --batches 8,16", ""),
@@ -18,10 +17,6 @@ TARGETS = {
         "stepwise/figures/stepwise",
     ),
     "automem": (AUTOMEM, "automem/figures/memory"),
-    "sampling": (
-        f"sampling --model DiT-S/2 --tokens 256,1024,4096 --dtypes fp32,bf16 {SAMPLING} --diffusers",
-        "sampling/figures/sampling",
-    ),
     "scaling": ("scaling --strong --models DiT-S/2 --ranks 1,2 --batch 8", "scaling/figures/strong_scaling"),
 }
 # Settings of `bench` and the commands of the report.
@@ -32,9 +27,6 @@ REQUESTED = {
     "stepwise: {model: DiT-B/2, ranks: 1}": "bench stepwise --model DiT-B/2 --batch 8 --dtype fp32 --ranks 1",
     "automem: {model: DiT-B/2, parts: [budget], memory_gib: 8}": (
         "--parts budget --fast-memory-fraction 0.4 --spill-folder . --spill-gib 16 --rounds 2 --memory-gib 8"
-    ),
-    "sampling: {model: DiT-B/2, tokens: [64], diffusers: false}": (
-        f"bench sampling --model DiT-B/2 --tokens 64 --dtypes fp32,bf16 {SAMPLING} --json"
     ),
     "scaling: {models: [DiT-B/2], ranks: [1, 2, 4]}": (
         "--weak --models DiT-B/2 --ranks 1,2,4 --batch 8 --dtype fp32 --rounds 2 --no-communication-baseline"
@@ -65,7 +57,7 @@ def test_report_contains_only_the_requested_benches(project: Path) -> None:
     report = next(line for line in done.stdout.splitlines() if "dithc report" in line)
     files = [f"results/demo/bench/{name}.json" for name in ("scaling-weak", "scaling-strong", "simulated-paper")]
     assert f"--scaling {' '.join(files)} --" in report
-    for name in ("strategies", "stepwise", "automem", "sampling"):
+    for name in ("strategies", "stepwise", "automem"):
         assert f"--{name} results/demo/bench/{name}.json" in report
 
 

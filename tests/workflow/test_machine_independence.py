@@ -18,7 +18,7 @@ REQUESTED = {
         "model": "DiT-S/2",
         "scaling": {"models": ["DiT-S/2"], "ranks": [1, 2]},
         "strategies": {"models": ["DiT-S/2"]},
-        **{name: {"model": "DiT-S/2"} for name in ("stepwise", "automem", "sampling")},
+        **{name: {"model": "DiT-S/2"} for name in ("stepwise", "automem")},
     }
 }
 
@@ -37,7 +37,7 @@ def test_bench_arguments_are_equal_on_all_machine_profiles() -> None:
         machine = load_machine(profile)[0].model_dump()
         graph = ExperimentGraph({**REQUESTED, "machine": machine})
         benches = BenchmarkArguments(graph.experiment)
-        commands = (benches.step, benches.strategies, benches.stepwise, benches.automem, benches.sampling)
+        commands = (benches.step, benches.strategies, benches.stepwise, benches.automem)
         found.add((*commands, *(benches.scaling(mode) for mode in ("weak", "strong")), benches.simulate("weak")))
     assert len(PROFILES) >= 4
     assert len(found) == 1

@@ -9,7 +9,6 @@ rule report:
         scaling=W.scaling_files,
         stepwise=W.bench_file("stepwise"),
         automem=W.bench_file("automem"),
-        sampling=W.bench_file("sampling"),
     output:
         html=f"{W.root}/report.html",
         numbers=f"{W.root}/report.json",
@@ -23,7 +22,6 @@ rule report:
         strong_scaling=f"{W.root}/figures/strong_scaling.png",
         stepwise=f"{W.root}/figures/stepwise.png",
         memory=f"{W.root}/figures/memory.png",
-        sampling=f"{W.root}/figures/sampling.png",
         pixels=f"{W.root}/figures/pixels.png",
     log:
         W.log("report"),
@@ -40,4 +38,4 @@ rule report:
     shell:
         "dithc report --config {params.config:q} --manifests {input.manifests:q} --bench {input.bench:q} "
         "--strategies {input.strategies:q} --stepwise {input.stepwise:q} --automem {input.automem:q} "
-        "--scaling {input.scaling:q} --sampling {input.sampling:q} --out {output.html:q} 2>&1 | tee -i {log:q}"
+        "--scaling {input.scaling:q} --out {output.html:q} 2>&1 | tee -i {log:q}"

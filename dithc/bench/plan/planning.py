@@ -13,7 +13,6 @@ from dithc.engine.cost import Links, ModelWorkload, plans, records
 from dithc.engine.hardware import Machine, description, discover_machine
 
 DEFAULT_BANDS, SHOWN = 13, 10
-LINK_LATENCY, MEMORY_BANDWIDTH = 30e-6, 8e9  # assumed if only the bandwidth between nodes is known
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,8 +89,8 @@ def _links(machine: Machine, settings: PlanSettings) -> tuple[Links | None, str]
         return Links.of(machine), f"links between nodes: {machine.described_by or machine.model_name}"
     if settings.link_bandwidth is None:
         return None, ""
-    links = Links(latency=LINK_LATENCY, byte=1 / settings.link_bandwidth, memory_byte=1 / MEMORY_BANDWIDTH)
-    rate, latency = settings.link_bandwidth / 1e9, LINK_LATENCY * 1e6
+    links = Links.assumed(settings.link_bandwidth)
+    rate, latency = settings.link_bandwidth / 1e9, links.latency * 1e6
     return links, f"links between nodes: {rate:.3g} GB/s (given or measured), {latency:g} us (assumed)"
 
 
@@ -155,7 +154,7 @@ def whole_run(task: plans.TrainingTask, best: plans.PlanEstimate) -> dict[str, f
     run = task.run
     seconds = run.steps * best.seconds
     kept = sum(run.keeps(step) for step in range(run.checkpoint_every, run.steps + 1, run.checkpoint_every))
-    state = replace(best.memory, gradients=0.0).state * (best.plan.ranks if best.plan.sharding == "zero1" else 1)
+    state = replace(best.memory, gradients=0.0).state * (1 if best.plan.sharding == "none" else best.plan.ranks)
     return {
         "seconds": seconds,
         "node_hours": best.plan.nodes * seconds / 3600,

@@ -285,7 +285,8 @@ def _bytes_without_process(
         image=costs.image_bytes,
         process=0.0,
         recompute=recompute,
-        shards=ranks if sharding == "zero1" else 1,
+        sharding=sharding,
+        shards=ranks,
         tensor_ranks=tensor_ranks,
     ).total
 

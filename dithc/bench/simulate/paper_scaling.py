@@ -12,7 +12,7 @@ from typing import Any
 
 from scipy.optimize import brentq, minimize_scalar
 
-from dithc.engine.cost import ComputeTime, Links, ModelWorkload, ReductionMethod, Scenario, scenario
+from dithc.engine.cost import Links, ModelWorkload, scenario
 
 MODEL, IMAGES_PER_NODE, RANKS_PER_NODE = "DiT-XL/2", 112, 4
 # The authors' logs: seconds of step 10 by nodes, with the kernels that the paper calls GEMM-optimised.
@@ -42,9 +42,11 @@ SPREAD = 0.013
 # Their log: 675,129,632 numbers reach the 4 ranks of a node in 10.8 s, over two hops if the tree is binomial.
 BROADCAST_BANDWIDTH = 2 * 4 * 675_129_632 / 10.8
 
-AUTHORS = ReductionMethod(label="DiT-HC's exchange", collective="ring", shares_memory=False, bucket_bytes=BUCKET_BYTES)
-DITHC = ReductionMethod(label="dithc's exchange")
-DITHC_BF16 = ReductionMethod(label="dithc's exchange, bf16 wire", wire="bf16")
+AUTHORS = scenario.ReductionMethod(
+    label="DiT-HC's exchange", collective="ring", shares_memory=False, bucket_bytes=BUCKET_BYTES
+)
+DITHC = scenario.ReductionMethod(label="dithc's exchange")
+DITHC_BF16 = scenario.ReductionMethod(label="dithc's exchange, bf16 wire", wire="bf16")
 LARGEST_ERROR, LARGEST_ERROR_OF_EFFICIENCY = 0.05, 0.03
 # Bounds and resolution of the fits.
 MIN_SECONDS, SECONDS_DIGIT = 1.0, 1e-4
@@ -88,10 +90,10 @@ def published_curves(model: ModelWorkload) -> list[dict[str, Any]]:
     ]
 
 
-def fit(start: Scenario) -> Scenario:
+def fit(start: scenario.Scenario) -> scenario.Scenario:
     """Minimize squared relative errors on 2, 4 and 8 nodes; the step on 1 node is exact."""
 
-    def candidate(value: float) -> Scenario:
+    def candidate(value: float) -> scenario.Scenario:
         computing = replace(start.computing, forward_share=PROFILED_FORWARD_SHARE)
         return _calibrated(replace(start, computing=computing, links=replace(start.links, core_byte=1 / value)))
 
@@ -103,10 +105,10 @@ def fit(start: Scenario) -> Scenario:
     return candidate(float(minimize_scalar(error, bounds=CORE_BANDWIDTHS, method="bounded", options=options).x))
 
 
-def _calibrated(start: Scenario) -> Scenario:
+def _calibrated(start: scenario.Scenario) -> scenario.Scenario:
     """Return the scenario whose step on 1 node takes the logged time."""
 
-    def with_seconds(seconds: float) -> Scenario:
+    def with_seconds(seconds: float) -> scenario.Scenario:
         return replace(start, computing=replace(start.computing, seconds=seconds))
 
     def excess(seconds: float) -> float:
@@ -117,15 +119,17 @@ def _calibrated(start: Scenario) -> Scenario:
 
 def reproduce(model: ModelWorkload, links: Links, *, nodes: Sequence[int], steps: int, seed: int) -> dict[str, Any]:
     """Return published and simulated `curves`, their `validation`, and `inputs`, for the links of the paper."""
-    computing = ComputeTime(seconds=LOGGED_SECONDS[1], images=IMAGES_PER_NODE, optimizer_seconds=OPTIMIZER_SECONDS)
+    computing = scenario.ComputeTime(
+        seconds=LOGGED_SECONDS[1], images=IMAGES_PER_NODE, optimizer_seconds=OPTIMIZER_SECONDS
+    )
     common: dict[str, Any] = {"links": links, "steps": steps, "seed": seed}
-    start = Scenario(model=model, method=AUTHORS, computing=computing, ranks_per_node=RANKS_PER_NODE, **common)
+    start = scenario.Scenario(model=model, method=AUTHORS, computing=computing, ranks_per_node=RANKS_PER_NODE, **common)
     fitted = fit(start)
     best = replace(computing, seconds=TUNED_SECONDS[MODEL][IMAGES_PER_NODE], spread=SPREAD)
     tuned = replace(start, computing=best)
     curves = published_curves(model)
 
-    def add(method: ReductionMethod, base: Scenario, name: str, **scaling: Any) -> None:
+    def add(method: scenario.ReductionMethod, base: scenario.Scenario, name: str, **scaling: Any) -> None:
         labeled = replace(base, method=replace(method, label=f"{method.label} ({name})"))
         curves.extend(labeled.curves(nodes, **scaling))
 
@@ -152,7 +156,7 @@ def reproduce(model: ModelWorkload, links: Links, *, nodes: Sequence[int], steps
     }
 
 
-def _validation(fitted: Scenario) -> dict[str, Any]:
+def _validation(fitted: scenario.Scenario) -> dict[str, Any]:
     points = [fitted.point(nodes) for nodes in (*LOGGED_SECONDS, NODES_OF_EFFICIENCY)]
     rows = []
     for point in points[:-1]:
@@ -176,7 +180,7 @@ def _validation(fitted: Scenario) -> dict[str, Any]:
     }
 
 
-def _checks(fitted: Scenario) -> dict[str, Any]:
+def _checks(fitted: scenario.Scenario) -> dict[str, Any]:
     """Compare published numbers that neither the fit nor a bound uses."""
     slower = replace(fitted.computing, seconds=fitted.computing.seconds * PROFILED_STEP_SECONDS / LOGGED_SECONDS[1])
     tuned = replace(fitted.computing, seconds=TUNED_SECONDS[MODEL][IMAGES_PER_NODE])

@@ -9,7 +9,7 @@ from dithc.bench.environment import require, require_among
 from dithc.bench.simulate import paper_scaling
 from dithc.bench.simulate.measured_step import measured_curve, read_measured
 from dithc.core.logging import get_logger, user_error
-from dithc.engine.cost import ComputeTime, Links, ModelWorkload, ReductionMethod, Scenario, links, scenario
+from dithc.engine.cost import Links, ModelWorkload, links, scenario
 from dithc.engine.hardware import Machine, description
 
 log = get_logger(__name__)
@@ -90,7 +90,7 @@ def _curves(settings: SimulationSettings, common: Mapping[str, Any]) -> list[dic
     batches = [None] if settings.scaling == "weak" else list(settings.global_batches)
     curves: list[dict[str, Any]] = []
     for method in _methods(settings):
-        simulated = Scenario(method=method, steps=settings.steps, seed=settings.seed, **common)
+        simulated = scenario.Scenario(method=method, steps=settings.steps, seed=settings.seed, **common)
         for batch in batches:
             curves += simulated.curves(settings.nodes, mode=settings.scaling, global_batch_size=batch)
     if not curves:
@@ -103,7 +103,7 @@ def _curves(settings: SimulationSettings, common: Mapping[str, Any]) -> list[dic
     return curves
 
 
-def _methods(settings: SimulationSettings) -> list[ReductionMethod]:
+def _methods(settings: SimulationSettings) -> list[scenario.ReductionMethod]:
     methods = []
     common = {
         "bucket_bytes": int(settings.bucket_mb * MEGA) if settings.bucket_mb else None,
@@ -113,11 +113,11 @@ def _methods(settings: SimulationSettings) -> list[ReductionMethod]:
     for collective in settings.collectives:
         for wire in settings.wires if collective == "hierarchical" else ("fp32",):
             label = ", ".join([f"dithc: {collective}, {wire} wire", *notes])
-            methods.append(ReductionMethod(label=label, collective=collective, wire=wire, **common))  # type: ignore[arg-type]
+            methods.append(scenario.ReductionMethod(label=label, collective=collective, wire=wire, **common))  # type: ignore[arg-type]
     return methods
 
 
-def computing_of(settings: SimulationSettings, machine: Machine, model: str) -> tuple[ComputeTime, str]:
+def computing_of(settings: SimulationSettings, machine: Machine, model: str) -> tuple[scenario.ComputeTime, str]:
     """Return the time of a step and its source. Waits inside a node of a published step count as computing."""
     is_paper = paper_scaling.is_paper_machine(machine.model_name)
     spread = settings.spread if settings.spread is not None else paper_scaling.SPREAD if is_paper else 0.0
@@ -143,7 +143,9 @@ def computing_of(settings: SimulationSettings, machine: Machine, model: str) -> 
     is_valid = settings.fixed_step_seconds < seconds
     require(is_valid, "--fixed-step-seconds", settings.fixed_step_seconds, f"less than the step of {seconds:g} s")
     log.info("step time: %.3f s per node with %d images (%s); spread of ranks %.3f", seconds, images, source, spread)
-    return ComputeTime(seconds=seconds, images=images, fixed_seconds=settings.fixed_step_seconds, spread=spread), source
+    return scenario.ComputeTime(
+        seconds=seconds, images=images, fixed_seconds=settings.fixed_step_seconds, spread=spread
+    ), source
 
 
 def _check(settings: SimulationSettings) -> None:

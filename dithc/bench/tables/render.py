@@ -6,7 +6,6 @@ from typing import Any
 from dithc.bench.collectives import collectives_summary
 from dithc.bench.step import loss_curves
 from dithc.bench.tables.automem import automem_summary
-from dithc.bench.tables.sampling import sampling_summary
 from dithc.bench.tables.scaling import scaling_summary
 from dithc.bench.tables.step import patch_summary, step_summary, stepwise_summary
 from dithc.bench.tables.strategies import strategies_summary
@@ -108,7 +107,6 @@ SUMMARIES: Mapping[str, Callable[[Mapping[str, Any]], Measurement]] = {
     "ops": ops_summary,
     "patch": patch_summary,
     "quality": quality_summary,
-    "sampling": sampling_summary,
     "scaling": scaling_summary,
     "step": step_summary,
     "stepwise": stepwise_summary,

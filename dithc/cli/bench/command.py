@@ -7,7 +7,6 @@ from typing import Any
 from dithc.cli.bench.arguments import INTERRUPTED, PARTIAL_SUFFIX
 from dithc.cli.bench.distributed import AUTOMEM, COLLECTIVES, SCALING, STEPWISE, STRATEGIES
 from dithc.cli.bench.quality import QUALITY
-from dithc.cli.bench.sampling import SAMPLING
 from dithc.cli.bench.single_process import CURVES, OPS, PATCH, STEP
 from dithc.cli.bench.training import TRAINING
 
@@ -22,7 +21,6 @@ KINDS = {
     "automem": AUTOMEM,
     "patch": PATCH,
     "collectives": COLLECTIVES,
-    "sampling": SAMPLING,
     "quality": QUALITY,
 }
 EXAMPLE = "\n".join(kind.example for kind in KINDS.values())

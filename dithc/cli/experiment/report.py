@@ -8,7 +8,7 @@ EXAMPLE = (
     "dithc report --config config/experiments/demo.yaml --manifests results/demo/*/*/manifest.json "
     "results/demo/runs/*/step_*.json --out results/demo/report.html"
 )
-BENCHES = {"bench": "step", **{kind: kind for kind in ("strategies", "stepwise", "automem", "sampling")}}
+BENCHES = {"bench": "step", **{kind: kind for kind in ("strategies", "stepwise", "automem")}}
 """Kinds of measurement by option."""
 
 

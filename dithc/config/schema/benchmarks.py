@@ -1,6 +1,6 @@
 """Settings of the benchmarks in the report, and of the reproduced tables and figures of the paper."""
 
-from typing import Annotated, Literal
+from typing import Literal
 
 from pydantic import Field
 
@@ -97,29 +97,6 @@ class AutoMemBenchConfig(Settings):
     """Runs of each variant, interleaved."""
 
 
-class SamplingBenchConfig(Settings):
-    """Sampling of one image with one rank and with several, and differences between the results."""
-
-    model: Preset | None = None
-    """Preset to sample, with random weights; no measurement if unset."""
-    tokens: list[Size] = Field(default=[256, 1024, 4096], min_length=1, max_length=64)
-    """Tokens per image, square numbers."""
-    dtypes: list[Literal["fp32", "bf16"]] = Field(default=["fp32", "bf16"], min_length=1, max_length=2)
-    """Compute types."""
-    guidance: list[Annotated[float, Field(ge=1, le=100)]] = Field(default=[4.0, 1.0], min_length=1, max_length=16)
-    """Guidance scales; 1 is a single evaluation of the network per step."""
-    ranks: Annotated[int, Field(ge=2, le=1024)] = 2
-    """Ranks on this machine, each with an equal share of its cores."""
-    steps: Annotated[int, Field(ge=1, le=1000)] = 30
-    """Steps of an image."""
-    decode_size: Annotated[int, Field(ge=0, le=65536, multiple_of=8)] = 1024
-    """Side in pixels of the image that one rank and all ranks decode; 0 disables the measurement."""
-    diffusers: bool = True
-    """Also measure the pipeline of diffusers with the same weights, if it is installed."""
-    rounds: Positive = 3
-    """Runs of each variant, interleaved."""
-
-
 class BenchConfig(Settings):
     """Benchmarks in the report; the keys of this section time a training step."""
 
@@ -139,8 +116,6 @@ class BenchConfig(Settings):
     """Speedup of each component."""
     automem: AutoMemBenchConfig = AutoMemBenchConfig()
     """Measurements of AutoMem."""
-    sampling: SamplingBenchConfig = SamplingBenchConfig()
-    """Sampling with one rank and with several."""
     simulate: SimulateConfig = SimulateConfig()
     """Simulated scaling."""
 

@@ -13,7 +13,7 @@ Degree = Literal["auto"] | Positive
 
 
 class SamplingParallelismConfig(Settings):
-    """Parallelism of a sampling run. It does not change the images, except for rounding with `ring_degree` and
+    """Parallelism of a sampling run. It does not change the images, except for rounding with
     `parallel_vae`. auto selects the fastest combination by rates measured at the start (`dithc sample --show-plan`)."""
 
     data_parallel_degree: Degree = "auto"
@@ -25,9 +25,6 @@ class SamplingParallelismConfig(Settings):
     ulysses_degree: Degree = "auto"
     """Ranks that divide the tokens of an image by messages; each rank has all tokens for some heads. Must divide the
     number of heads. Bit-identical to one rank."""
-    ring_degree: Degree = "auto"
-    """Ranks, or sets of `ulysses_degree` ranks, that pass keys and values in a ring. Results differ from one rank in
-    the seventh digit, because sums are rounded differently. auto selects a ring only if it saves more than 10%."""
     window_degree: Degree = "auto"
     """Ranks that divide the windows of a scene in each step. Bit-identical to one rank."""
     parallel_vae: Literal["auto"] | bool = False
@@ -38,23 +35,21 @@ class SamplingParallelismConfig(Settings):
 
     @property
     def given(self) -> dict[str, int]:
-        """Degrees other than auto, by the names of `dithc.sample.parallel.ParallelDegrees`."""
+        """Degrees other than auto, by the names of `dithc.engine.cost.ParallelDegrees`."""
         degrees = {
             "data": self.data_parallel_degree,
             "cfg": self.cfg_parallel if self.cfg_parallel == "auto" else 1 + self.cfg_parallel,
             "shared": self.shared_memory_degree,
             "ulysses": self.ulysses_degree,
-            "ring": self.ring_degree,
             "windows": self.window_degree,
         }
         return {name: degree for name, degree in degrees.items() if degree != "auto"}
 
     def _faults(self) -> Iterator[str]:
-        messages = {self.ulysses_degree, self.ring_degree} - {"auto", 1}
-        if self.shared_memory_degree not in ("auto", 1) and messages:
+        if {"auto", 1}.isdisjoint({self.shared_memory_degree, self.ulysses_degree}):
             yield (
-                "machine.sampling divides tokens in shared memory (shared_memory_degree) or by messages (ulysses_degree, "
-                "ring_degree): leave one of both out"
+                "machine.sampling divides tokens in shared memory (shared_memory_degree) or by messages (ulysses_degree): "
+                "leave one of both out"
             )
 
 
@@ -90,14 +85,15 @@ class MachineConfig(Settings):
     """Gradient reduction over ranks. overlapped: dithc's, during the backward pass; ddp: PyTorch's."""
     sharding: Sharding = "none"
     """Sharding of the optimizer state over ranks with a replica of the weights. none: each rank keeps all of it; zero1:
-    each rank keeps moments and averages of its share of the weights (strategies cftp and dp, gradients overlapped)."""
+    each rank keeps moments and averages of its share of the weights (strategies cftp and dp, gradients overlapped);
+    zero2: as zero1, and summed gradients of its share only. Each micro-batch is then exchanged."""
     collectives: Literal["hierarchical", "iallreduce", "blocking"] = "hierarchical"
     """Implementation of sums over ranks. hierarchical: shared memory within a node and MPI between nodes; iallreduce:
     MPI's nonblocking all-reduce, posted and polled; blocking: MPI's blocking all-reduce."""
     reduce_dtype: Literal["fp32", "bf16"] = "fp32"
     """Type of the numbers that hierarchical sums transfer between ranks. The sums are computed in fp32."""
     param_gather_dtype: Literal["fp32", "bf16"] = "fp32"
-    """Type of the weights that `sharding: zero1` transfers. With bf16, all ranks compute with rounded weights; each
+    """Type of the weights that `sharding` transfers. With bf16, all ranks compute with rounded weights; each
     rank keeps, updates and saves the exact weights of its share."""
     trace_step: Positive | None = None
     """Optimizer step of which each rank writes a trace (operators, phases, communication) to the store."""

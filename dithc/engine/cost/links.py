@@ -20,6 +20,7 @@ Wire = Literal["fp32", "bf16"]
 CHUNK_BYTES, ACROSS_CHUNK_BYTES, IN_FLIGHT = 512 << 10, 2 << 20, 3
 FP32_BYTES, WIRE_BYTES = 4, {"fp32": 4, "bf16": 2}
 NANO = 1e-9
+ASSUMED_LATENCY, ASSUMED_BANDWIDTH, ASSUMED_MEMORY_BANDWIDTH = 30e-6, 1e9, 8e9
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,6 +65,11 @@ class Links:
             memory_latency=network.memory_latency_ns * NANO,
             cards=network.cards_per_node,
         )
+
+    @classmethod
+    def assumed(cls, bandwidth: float = ASSUMED_BANDWIDTH) -> Self:
+        """Return links of a known or assumed bandwidth in bytes per second, with an assumed latency and memory."""
+        return cls(latency=ASSUMED_LATENCY, byte=1 / bandwidth, memory_byte=1 / ASSUMED_MEMORY_BANDWIDTH)
 
     def sharing(self, streams: int) -> float:
         """Return the slowdown of a byte with this many concurrent senders on a node."""

@@ -75,6 +75,7 @@ def rank_memory(
     image: float | None = None,
     process: float = PROCESS_BYTES,
     recompute: training.Recompute | None = None,
+    sharding: training.Sharding = "none",
     shards: int = 1,
     tensor_ranks: int = 1,
     snapshot: bool = False,
@@ -86,7 +87,8 @@ def rank_memory(
         image: measured bytes of an image; None for `image_bytes`.
         process: measured or assumed bytes of the process.
         recompute: replaces `activation_checkpointing` of the run.
-        shards: ranks that share moments and averages (ZeRO-1).
+        sharding: state that ranks share: none, moments and averages (zero1), also gradients (zero2).
+        shards: ranks that share it.
         tensor_ranks: ranks that share the layers (dp+tp).
         snapshot: whether checkpoints are written from a copy.
     """
@@ -97,11 +99,14 @@ def rank_memory(
         moments -= model.matrix_elements / tensor_ranks
     averages = weights * (1 + len(run.ema.stds or ()))
     copies = BF16_BYTES * weights if run.dtype == "bf16" else 0.0
+    if sharding == "none":
+        shards = 1
+    kept = 1 / shards if sharding == "zero2" else 1.0
     if image is None:
         image = image_bytes(run, tokens, recompute=recompute, tensor_ranks=tensor_ranks)
     return RankMemory(
         weights=FP32_BYTES * weights + copies,
-        gradients=FP32_BYTES * weights,
+        gradients=FP32_BYTES * weights * kept,
         optimizer=FP32_BYTES * moments / shards,
         averages=FP32_BYTES * averages / shards,
         activations=images * image,

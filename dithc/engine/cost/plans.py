@@ -277,7 +277,7 @@ def candidates(task: TrainingTask, facts: PlanFacts, *, nodes: int) -> Iterator[
     """Yield all plans on a number of nodes, legal or not."""
     arrangements = dict.fromkeys((strategy, ranks) for strategy, ranks, _, _ in facts.costs)
     wires: tuple[Wire, ...] = ("fp32", "bf16") if nodes > 1 else ("fp32",)
-    shardings: tuple[training.Sharding, ...] = ("none", "zero1")
+    shardings: tuple[training.Sharding, ...] = ("none", "zero1", "zero2")
     recomputes: tuple[training.Recompute, ...] = ("none", "block")
     for (strategy, ranks), sharding, wire, recompute in product(arrangements, shardings, wires, recomputes):
         plan = TrainingPlan(
@@ -358,7 +358,7 @@ class _Estimator:
         share = -(-run.global_batch_size // ranks)
         batches = [min(plan.micro_batch_size, share - first) for first in range(0, share, plan.micro_batch_size)]
         seconds = [costs.seconds(images) for images in batches]
-        update = costs.update_seconds / (plan.nodes if plan.sharding == "zero1" else 1)
+        update = costs.update_seconds / (1 if plan.sharding == "none" else plan.nodes)
         exposed = costs.exposed_seconds
         if plan.nodes > 1:
             exposed += self._between_nodes(plan, costs, seconds, update)
@@ -368,7 +368,8 @@ class _Estimator:
             tokens=self.task.tokens,
             image=costs.image_bytes,
             recompute=plan.recompute,
-            shards=ranks if plan.sharding == "zero1" else 1,
+            sharding=plan.sharding,
+            shards=ranks,
             tensor_ranks=tensor_ranks(plan, self.facts),
             snapshot=self.task.checkpoint_mode == "async",
             **({} if costs.process_bytes is None else {"process": costs.process_bytes}),

@@ -1,7 +1,8 @@
 """Memory use of this process, and the placement of its pages.
 
 Contents: `place_pages` puts each cluster's part of weights, gradients and optimizer state on its own memory node and on huge
-pages. `page_residency` returns the location of pages. Further functions return resident memory, current and peak.
+pages. `release_pages` returns memory to the system. `page_residency` returns the location of pages. Further functions return
+resident memory, current and peak.
 
 Invariants: memory is a result of this project, because the peaks of training steps are compared between strategies. It
 is therefore read from the kernel inside the process; a launcher would measure only itself. All sizes are in bytes. A
@@ -11,7 +12,7 @@ Extending: `process_memory.py` parses the kernel's data about the process and it
 `memory`.
 """
 
-from dithc.engine.numa.page_placement import PagePlacement, place_pages
+from dithc.engine.numa.page_placement import PagePlacement, place_pages, release_pages
 from dithc.engine.numa.process_memory import (
     PeakMemory,
     available_bytes,
@@ -31,5 +32,6 @@ __all__ = [
     "place_pages",
     "pss_bytes",
     "ranks_on_node",
+    "release_pages",
     "reset_peak_rss",
 ]

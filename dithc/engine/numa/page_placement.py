@@ -3,6 +3,7 @@
 A tensor keeps its virtual address and only its physical pages move, so that `place_pages` may be called at any time.
 """
 
+import ctypes
 import mmap
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from dithc.core.logging import get_logger
+from dithc.core.processes import LIBC
 from dithc.core.units import MIB
 from dithc.engine import native
 from dithc.engine.numa.process_memory import PageResidency, Range, page_residency
@@ -122,3 +124,11 @@ def _bind(handle: object, part: Range, node: int) -> None:
             handle.hc_bind(first, last - first, node)  # type: ignore[attr-defined]
         except ValueError as error:
             log.debug("%s", error)
+
+
+def release_pages(tensor: Tensor) -> None:
+    """Return the complete pages of a dense tensor in private memory to the system; their content becomes zero."""
+    start = -(-tensor.data_ptr() // SYSTEM_PAGE_BYTES) * SYSTEM_PAGE_BYTES
+    size = (tensor.data_ptr() + tensor.nbytes - start) // SYSTEM_PAGE_BYTES * SYSTEM_PAGE_BYTES
+    if size > 0:
+        LIBC.madvise(ctypes.c_void_p(start), ctypes.c_size_t(size), mmap.MADV_DONTNEED)

@@ -16,7 +16,6 @@ from dithc.report.figures import canvas, spectra, standalone, theme
 from dithc.report.figures.benchmarks import (
     bars,
     draw_memory,
-    draw_sampling,
     draw_scaling,
     draw_stepwise,
     marks,
@@ -43,7 +42,6 @@ FIGURES: dict[str, Callable[[ReportRecords], canvas.Figure]] = {
     "weak_scaling": partial(draw_scaling, mode="weak"),
     "strong_scaling": partial(draw_scaling, mode="strong"),
     "stepwise": draw_stepwise,
-    "sampling": draw_sampling,
     "memory": draw_memory,
     "pixels": draw_pixels,
     "calibration": draw_calibration,

@@ -14,7 +14,6 @@ TITLES = {
     "weak": "Weak scaling: fixed images per rank",
     "strong": "Strong scaling: fixed images over all ranks",
     "stepwise": "Gain of each part of dithc",
-    "sampling": "Sampling: one image on one rank and on several ranks",
     "automem": "Memory: tiers, budgets, the pool",
 }
 # Name and text alternative of the figure of a benchmark.
@@ -23,7 +22,6 @@ FIGURES = {
         "stepwise",
         "Speedup over the baseline by stage, measured here and published; the numbers are in the table.",
     ),
-    "sampling": ("sampling", "Speedups over one rank of each variant, by task; the numbers are in the tables."),
     "automem": ("memory", "Both memory tiers over one step as planned by AutoMem: occupancy, copies and stalls."),
 }
 PRINTED = {"strategies": "table2", "stepwise": "figure9"}

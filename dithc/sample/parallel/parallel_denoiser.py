@@ -21,7 +21,7 @@ class ParallelDenoiser:
     """Distributed DiT for samplers, `(x (N, Z, h, w), t (N), y (N)) -> (N, Z or 2Z, h, w)` in fp32.
 
     Weights must not change; see `DiT.chain` otherwise. With the C kernels, a row's bits depend neither on other rows
-    nor on the token layout (except with ring, see `UspAttention`).
+    nor on the token layout.
     """
 
     def __init__(

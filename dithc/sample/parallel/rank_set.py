@@ -59,12 +59,6 @@ class RankSet:
         distributed.all_to_all(received, list(parts), group=self.group)
         return received
 
-    def shift(self, block: Tensor, shape: Sequence[int]) -> Callable[[], Tensor]:
-        """Begin to send a dense block to the next rank of the ring; return a function that waits for the previous."""
-        received = block.new_empty(list(shape))
-        successor, predecessor = (self.rank + 1) % self.size, (self.rank - 1) % self.size
-        return self._start([(block, successor)], [(received, predecessor)], result=received)
-
     def _start(
         self, sends: Sequence[tuple[Tensor, int]], receives: Sequence[tuple[Tensor, int]], *, result: T
     ) -> Callable[[], T]:

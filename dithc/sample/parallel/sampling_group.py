@@ -13,9 +13,9 @@ from dithc.core.logging import user_error
 from dithc.engine import native
 from dithc.engine.cftp import partition
 from dithc.engine.comm import Group
+from dithc.engine.cost import ParallelDegrees
 from dithc.latents import Codec
-from dithc.sample.parallel.attention import SharedMemoryAttention, UspAttention
-from dithc.sample.parallel.degrees import ParallelDegrees
+from dithc.sample.parallel.attention import SharedMemoryAttention, UlyssesAttention
 from dithc.sample.parallel.parallel_decoder import ByRows, ParallelDecoder
 from dithc.sample.parallel.rank_set import RankSet, cut
 from dithc.sample.parallel.shared_buffers import SharedGather
@@ -33,8 +33,6 @@ class SamplingGroup:
     leaders: RankSet | None = field(default_factory=RankSet)  # first rank of each part; None on other ranks
     rows: RankSet = field(default_factory=RankSet)  # ranks that share rows of a batch
     tokens: RankSet = field(default_factory=RankSet)  # ranks that share tokens of an image
-    ulysses: RankSet = field(default_factory=RankSet)  # ranks that share tokens by heads
-    ring: RankSet = field(default_factory=RankSet)  # sets of ranks that pass keys and values on
 
     @classmethod
     def of(cls, group: Group, degrees: ParallelDegrees, groups: Sequence[Sequence[int]]) -> "SamplingGroup":
@@ -45,21 +43,17 @@ class SamplingGroup:
         """
         if group.size == 1:
             return cls()
-        # ranks of a group: (data, rows, sets of the ring, ranks of a set)
-        shape = degrees.data, degrees.rows, degrees.tokens // degrees.ulysses, degrees.ulysses
-        grid, messages = np.arange(degrees.size).reshape(shape), degrees.shared == 1
+        grid = np.arange(degrees.size).reshape(degrees.data, degrees.rows, degrees.tokens)
         cuts = {
             "members": [list(range(degrees.size))],
-            "leaders": [grid[:, 0, 0, 0].tolist()],
-            "part": _ranks_along(grid, 1, 2, 3),
+            "leaders": [grid[:, 0, 0].tolist()],
+            "part": _ranks_along(grid, 1, 2),
             "rows": _ranks_along(grid, 1),
-            "tokens": _ranks_along(grid, 2, 3),
-            "ring": _ranks_along(grid, *([2] if messages else [])),
-            "ulysses": _ranks_along(grid, *([3] if messages else [])),
+            "tokens": _ranks_along(grid, 2),
         }
         gathered = group.gather_objects((group.node, native.library() is not None))
         nodes, have_kernels = [node for node, _ in gathered], all(kernels for _, kernels in gathered)
-        if not messages:
+        if degrees.shared > 1:
             _check_nodes(nodes, [[members[i] for i in part] for members in groups for part in cuts["tokens"]])
         rank_sets: dict[str, RankSet | None] = {}
         for name, parts in cuts.items():
@@ -79,14 +73,14 @@ class SamplingGroup:
         data = position // (degrees.rows * degrees.tokens), degrees.data
         return cls(degrees=degrees, number=number, data=data, **rank_sets)  # type: ignore[arg-type]
 
-    def over(self, num_tokens: int) -> SharedMemoryAttention | UspAttention | None:
+    def over(self, num_tokens: int) -> SharedMemoryAttention | UlyssesAttention | None:
         """Return the attention over the ranks' tokens of an image of `num_tokens`; None for one rank."""
         if self.tokens.size == 1:
             return None
         lengths = cut(num_tokens, self.tokens.size)
         if self.degrees.shared > 1:
             return SharedMemoryAttention(self.tokens, lengths)
-        return UspAttention(self.ulysses, self.ring, lengths)
+        return UlyssesAttention(self.tokens, lengths)
 
     def decoding(self, codec: Codec, *, by_rows: ByRows) -> ParallelDecoder:
         """Return the decoder of this rank's images, with the result on the first rank of the part."""
@@ -132,5 +126,10 @@ def _check_nodes(nodes: Sequence[str], parts: Sequence[Sequence[int]]) -> None:
                 "machine.sampling.shared_memory_degree",
                 got=f"ranks {', '.join(map(str, members))} on {', '.join(dict.fromkeys(nodes[rank] for rank in members))}",
                 expected="ranks of one node, which share memory",
-                fix="lower it to the ranks of a node, or share tokens by `ulysses_degree` and `ring_degree`",
+                fix="lower it to the ranks of a node, or share tokens by `ulysses_degree`",
             )
+
+
+def rank_groups(degrees: ParallelDegrees, *, ranks: int) -> list[list[int]]:
+    """Return the ranks of each group; leftover ranks are in no group."""
+    return [list(range(first, first + degrees.size)) for first in range(0, ranks - degrees.size + 1, degrees.size)]

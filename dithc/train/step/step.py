@@ -162,7 +162,7 @@ class Trainer:
         self.optimizer.zero_grad()
         with NonFiniteSearch(self.strategy.module) as search:
             for part in self._micro_batches:
-                with self.strategy.accumulating(last=False):
+                with self.strategy.accumulating(last=False, is_local=True):
                     batch = self.source.batch(number - 1, part)
                     bad = search.images(batch.x, batch.noise, part=part)
                     if bad and isinstance(self.source, Batches):

@@ -92,7 +92,7 @@ class Strategy:
                 AutoMem before.
             ranks: group (strategy cftp), layout of another strategy, or None for this process alone.
             gradients: reduction: dithc's reducer, or DistributedDataParallel.
-            sharding: zero1 shards the optimizer state over the ranks.
+            sharding: zero1 shards the optimizer state over the ranks, zero2 also the summed gradients.
 
         Raises:
             UserError: the model differs between ranks, or its layers or the state cannot be shared.
@@ -105,7 +105,7 @@ class Strategy:
         if layout.size > 1:
             check_trained(model)
             check_model(model)
-        self.sharded_state = ShardedState(model) if shared else None
+        self.sharded_state = ShardedState(model, sharding=sharding) if shared else None
         self.scale = 1.0
         self.shards: TensorShards | None = None
         self._parallel: DistributedDataParallel | None = None
@@ -148,9 +148,9 @@ class Strategy:
 
             shard_layers(other, self._mesh)
 
-    def accumulating(self, *, last: bool) -> AbstractContextManager[None]:
-        """Wrap a micro-batch: only the last backward pass exchanges gradients."""
-        if self._reducer is not None and last:
+    def accumulating(self, *, last: bool, is_local: bool = False) -> AbstractContextManager[None]:
+        """Wrap a micro-batch: only the last backward pass exchanges gradients, with zero2 each one that is not local."""
+        if self._reducer is not None and (last or (self._reducer.releases and not is_local)):
             self._reducer.begin()
         if self._parallel is None or last:
             return nullcontext()

@@ -1,5 +1,5 @@
 """ZeRO-1 (Rajbhandari et al. 2020, section 5.1): each rank keeps and updates moments and average of a share of the
-weights.
+weights. ZeRO-2 (section 5.2): each rank also keeps the summed gradients of its share only.
 
 A share is one run of each bucket of the flat weight buffer, and therefore at most one run of each parameter: a
 one-dimensional tensor by parameter name. Elementwise operations (AdamW, average) are bitwise equal to unsharded ones.
@@ -15,6 +15,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from dithc.config import training
 from dithc.core.tensor_files import TensorPiece
 from dithc.engine import hcops
 from dithc.engine.comm import Reducer, ShardedParameters
@@ -34,10 +35,11 @@ class ElementRange:
 class ShardedState:
     """One rank's share, and the distribution of updated weights."""
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: nn.Module, *, sharding: training.Sharding) -> None:
         """Prepare the gradient exchange; `create_shards` assigns the shards."""
-        self._model = model
-        self.reducer = Reducer(model.parameters(), scatter=True)  # leaves each rank its share of the gradients
+        self._model, self._sharding = model, sharding
+        # Leaves each rank its share of the gradients.
+        self.reducer = Reducer(model.parameters(), scatter=True, releases=sharding == "zero2")
         # Whether this rank keeps unshared state: averages of untrained tensors, the update count.
         self.is_first = self.reducer.rank == 0
         self.runs: dict[str, ElementRange] = {}  # of this rank, by parameter name
@@ -80,8 +82,8 @@ class ShardedState:
         count, size = sum(run.count for run in self.runs.values()), self.reducer.size
         wire = "bf16, and all ranks compute with rounded weights" if self.is_rounded else "fp32"
         return (
-            f"ZeRO-1: {size} ranks, this one updates {count:,} of {self._weights.buffer.numel():,} weights (padding included); "
-            f"weights are sent in {wire}"
+            f"{self._sharding}: {size} ranks, this one updates {count:,} of {self._weights.buffer.numel():,} weights (padding "
+            f"included); weights are sent in {wire}"
         )
 
     @property

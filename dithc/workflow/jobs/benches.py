@@ -77,12 +77,6 @@ class BenchmarkArguments:
         )
         return shlex.join(["automem", *words, *options(rounds=bench.rounds, memory_gib=bench.memory_gib)])
 
-    @property
-    def sampling(self) -> str:
-        bench = self.bench.sampling
-        settings = bench.model_dump(exclude={"diffusers"}) | {"model": bench.model or DEFAULT_MODEL}
-        return shlex.join(["sampling", *options(**settings, diffusers=bench.diffusers)])
-
     def simulate(self, mode: str) -> str:
         bench = self.bench.simulate
         machine, nodes = bench.machine or "profiles/machines/lx2.yaml", bench.nodes

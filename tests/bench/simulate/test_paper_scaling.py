@@ -9,7 +9,7 @@ import pytest
 
 from dithc.bench.simulate import paper_scaling
 from dithc.engine.cost import Links, ModelWorkload
-from dithc.engine.cost.scenario import ComputeTime, Scenario, efficiencies, largest_draws
+from dithc.engine.cost.scenario import ComputeTime, ReductionMethod, Scenario, efficiencies, largest_draws
 from dithc.engine.hardware import description
 
 LX2 = Path(__file__).parents[3] / "profiles/machines/lx2.yaml"
@@ -110,7 +110,7 @@ def test_method_switches_change_the_step_time_in_the_expected_direction(xl, lx2)
     computing = ComputeTime(seconds=13.18, images=112, optimizer_seconds=0.19)
 
     def seconds(**changes):
-        return scenario_of(xl, lx2, computing, paper_scaling.ReductionMethod(label="", **changes)).point(256).seconds
+        return scenario_of(xl, lx2, computing, ReductionMethod(label="", **changes)).point(256).seconds
 
     base = seconds()
     assert seconds(wire="bf16") < base

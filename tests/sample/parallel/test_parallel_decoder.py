@@ -54,7 +54,8 @@ from dithc import diffusion
 from dithc.engine.comm import init_distributed
 from dithc.config import evaluations, training
 from dithc.model import DiT
-from dithc.sample.parallel import ParallelDegrees, SamplingGroup, parallel_decoder
+from dithc.engine.cost import ParallelDegrees
+from dithc.sample.parallel import SamplingGroup, parallel_decoder
 from dithc.sample.parallel.rank_set import RankSet
 from dithc.sample.parallel.rank_set import cut
 from dithc.sample.generate import SINGLE, ImageGenerator

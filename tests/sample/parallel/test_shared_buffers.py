@@ -14,7 +14,8 @@ PROGRAM = """
 import random, sys, time
 import torch
 from dithc.engine.comm import init_distributed
-from dithc.sample.parallel import ParallelDegrees, SamplingGroup
+from dithc.engine.cost import ParallelDegrees
+from dithc.sample.parallel import SamplingGroup
 from dithc.sample.parallel.rank_set import RankSet
 from dithc.sample.parallel.shared_buffers import SharedGather
 size = int(sys.argv[2])

@@ -1,4 +1,4 @@
-"""Rank program for tests of ZeRO-1: `zero_program.py <ranks> <scene>...`; prints one line on success."""
+"""Rank program for tests of ZeRO-1 and ZeRO-2: `zero_program.py <ranks> <scene>...`; prints one line on success."""
 
 import importlib
 import json
@@ -267,6 +267,38 @@ def play_rounding(state: TrainingState, *, exact: bool = False) -> None:
     round_all()
 
 
+def released_gradients(group: Group) -> None:
+    """ZeRO-2 equals ZeRO-1, bitwise with one micro-batch, and keeps gradients of the own share only."""
+    for changes in ({}, {"micro_batch_size": 1}):
+        run = run_of(group, **changes)
+        first, second = prepare(group, "zero1", run, hidden_size=128), prepare(group, "zero2", run, hidden_size=128)
+        truth, rows = train(*first, until=STEPS), train(*second, until=STEPS)
+        found, expected = full_state(second[1], group), full_state(first[1], group)
+        if changes:  # sums over ranks come before sums over micro-batches
+            torch.testing.assert_close(losses(rows), losses(truth), rtol=1e-5, atol=0)
+            for name in expected:
+                torch.testing.assert_close(found[name], expected[name], rtol=1e-4, atol=1e-5)
+            sent = [sum(row["comm_bytes"] for row in each) for each in (rows, truth)]
+            assert 1.3 < sent[0] / sent[1] < 2, "gradients are sent for each micro-batch"
+        else:
+            assert losses(rows) == losses(truth)
+            assert_same(found, expected)
+        kept = [kept_elsewhere(each[1]) for each in (first, second)]
+        assert kept[0] > 0.9, kept
+        assert kept[1] == 0.0, kept
+
+
+def kept_elsewhere(state: TrainingState) -> float:
+    """Return the share of gradients that are not zero on complete pages outside of this rank's share."""
+    reducer, page = state.strategy.sharded_state.reducer, 1024
+    parts = []
+    for bucket in reducer.arrangement.buckets:
+        share = bucket.share(reducer.rank, reducer.size)
+        for first, last in ((bucket.start, share.start), (share.stop, bucket.stop)):
+            parts.append(reducer.buffer[first + page : max(first + page, last - page)])
+    return (torch.cat(parts) != 0).double().mean().item()
+
+
 def measured_exchange(group: Group) -> None:
     """A step reports its communication costs: the sums of this step and the weights of the previous step."""
     trainer, state = prepare(group, "zero1", run_of(group))
@@ -283,7 +315,7 @@ def measured_exchange(group: Group) -> None:
 
 SCENES: dict[str, Callable[[Group], None]] = {
     scene.__name__: scene
-    for scene in (same_training, few_steps, late_copied_weights, rounded_weights, measured_exchange)
+    for scene in (same_training, few_steps, released_gradients, late_copied_weights, rounded_weights, measured_exchange)
 }
 
 

@@ -14,9 +14,11 @@ from torch import Tensor
 from torch.nn import Parameter
 
 from dithc.core.logging import user_error
-from dithc.engine import hcops
+from dithc.engine import hcops, numa
 from dithc.engine.comm.gradients.buckets import ALIGNMENT, BucketLayout, arrange, flat_buffer
 from dithc.engine.comm.traffic import CommMeter, Exposure
+
+IN_FLIGHT = 4  # buckets whose gradients are kept while they are summed, with `releases`
 
 
 class Reducer:
@@ -27,7 +29,8 @@ class Reducer:
     alone.
 
     With `scatter`, a rank receives the sums of its share of each bucket only, in `buffer`, and every `.grad` is None.
-    Outside of the share, the buffer holds the local gradient.
+    Outside of the share, the buffer holds the local gradient. With `releases` (ZeRO-2), this memory is returned to the system
+    after each sum, and every micro-batch is exchanged: call `begin` before each, and `finish` after the last.
 
         reducer = Reducer(model.parameters())  # after `comm.connect_ranks` or `comm.init_distributed`, of several ranks
         reducer.begin()
@@ -52,6 +55,7 @@ class Reducer:
         group: Any = None,
         bucket_bytes: int | None = None,
         scatter: bool = False,
+        releases: bool = False,
     ) -> None:
         """Allocate the buffer in reverse order of the parameters, until `record`.
 
@@ -60,10 +64,12 @@ class Reducer:
             group: group of torch.distributed; None for all ranks.
             bucket_bytes: maximum size of a bucket; None for the rule of `buckets.py`.
             scatter: whether each rank receives only its share of the sums.
+            releases: whether the memory of gradients outside of the share is released after each sum; with `scatter`.
         """
         self.parameters = [parameter for parameter in parameters if parameter.requires_grad]
         self._number = {id(parameter): number for number, parameter in enumerate(self.parameters)}
-        self._group, self._bucket_bytes, self._scatter = group, bucket_bytes, scatter
+        self._group, self._bucket_bytes, self._scatter, self.releases = group, bucket_bytes, scatter, releases
+        self._earlier: list[Tensor] = []  # sums of earlier micro-batches of the step, of this rank's shares
         self.rank, self.size = dist.get_rank(group), dist.get_world_size(group)
         self._active = False
         self.landed: list[int] = []
@@ -109,24 +115,36 @@ class Reducer:
         self._fill(copy(self.buffer))
 
     def begin(self) -> None:
-        """Start an exchange: the gradients of the next backward pass are reduced."""
+        """Start an exchange: the gradients of the next backward pass are reduced, and added to those of an unfinished one."""
+        if self._active:
+            self._end_pass()
+            shares = [share.clone() for share in self._shares()]
+            self._earlier = [a.add_(b) for a, b in zip(shares, self._earlier, strict=True)] if self._earlier else shares
+        else:
+            self.used = [False] * len(self.parameters)
         self._active, self.landed, self._done = True, [], set[int]()
         self._flags.zero_()
         self._num_pending = [len(bucket.members) for bucket in self.arrangement.buckets]
         self._works: list[Any] = []
+        self._num_ended = 0
 
     def finish(self) -> None:
         """Wait until every gradient is the sum over the ranks; TimeoutError or RuntimeError if a rank is gone or late."""
+        self._end_pass()
+        self._active = False
+        for share, earlier in zip(self._shares(), self._earlier, strict=False):
+            share.add_(earlier)
+        self._earlier = []
+        self.exposure = self.meter.take()
+
+    def _end_pass(self) -> None:
         for number in set(range(len(self.parameters))) - self._done:
             parameter = self.parameters[number]
             if parameter.grad is None:
                 self._views[number].zero_()
             self._complete(number, parameter)
-        self._active = False
-        for work in self._works:
-            self.meter.wait(work)
-        self.exposure = self.meter.take()
-        self.used = [count > 0 for count in self._flags.tolist()]
+        self._wait(most=0)
+        self.used = [used or count > 0 for used, count in zip(self.used, self._flags.tolist(), strict=True)]
         for used, parameter, view in zip(self.used, self.parameters, self._views, strict=True):
             parameter.grad = view if used and not self._scatter else None
 
@@ -137,7 +155,7 @@ class Reducer:
         self._fill(flat_buffer(self.arrangement.length + -(-len(sizes) // ALIGNMENT) * ALIGNMENT))
         self._bucket_of = {number: n for n, bucket in enumerate(self.arrangement.buckets) for number in bucket.members}
         self.used = [False] * len(sizes)
-        self._num_pending, self._works = [], []
+        self._num_pending, self._works, self._num_ended = [], [], 0
 
     def _fill(self, buffer: Tensor) -> None:
         self.buffer, self._counts = buffer, buffer[self.arrangement.length :]
@@ -183,6 +201,24 @@ class Reducer:
         self.meter.sent(part.nbytes)
         share = self.buffer[bucket.share(self.rank, self.size)]
         self._works.append(dist.reduce_scatter_single(share, part, group=self._group, async_op=True))
+        if self.releases:
+            self._wait(most=IN_FLIGHT)
+
+    def _wait(self, *, most: int) -> None:
+        """Wait for sums in order until at most this number is under way, and release the memory of ended sums."""
+        works, buckets = self._works, self.arrangement.buckets
+        while (waiting := works[self._num_ended :]) and (len(waiting) > most or waiting[0].is_completed()):
+            self.meter.wait(waiting[0])
+            if self.releases and self._num_ended < len(buckets):
+                bucket = buckets[self._num_ended]
+                share = bucket.share(self.rank, self.size)
+                for part in (slice(bucket.start, share.start), slice(share.stop, bucket.stop)):
+                    numa.release_pages(self.buffer[part])
+            self._num_ended += 1
+
+    def _shares(self) -> list[Tensor]:
+        """Return this rank's shares of all buckets, as views of the buffer."""
+        return [self.buffer[bucket.share(self.rank, self.size)] for bucket in self.arrangement.buckets]
 
     def _sum(self, part: Tensor) -> Any:
         self.meter.sent(part.nbytes)

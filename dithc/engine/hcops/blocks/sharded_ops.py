@@ -1,6 +1,6 @@
 """Attention and linear layers with tokens or columns split across processes that share memory.
 
-Legend: N batch, t tokens of this process, T all tokens, D width, H heads, K head width, F output features, L layers.
+Legend: N batch, t tokens of this process, T all tokens, D width, H heads, F output features, L layers.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -10,14 +10,13 @@ import torch
 from torch import Tensor
 
 from dithc.engine import native
-from dithc.engine.hcops.backend import backend_of
 from dithc.engine.hcops.c import library, matrix
 
 
 def attention_in(
     memory: Tensor, qkv: Tensor, num_heads: int, *, first: int, barrier: Callable[[Any], None]
 ) -> tuple[Tensor, Tensor]:
-    """Compute attention over keys and values of all processes, as C kernels in one sequence; see `attention_to`.
+    """Compute attention over keys and values of all processes, as C kernels in one sequence.
 
     `memory` (N, T, 2D) is shared and has qkv's type: keys, then values. qkv (N, t, 3D) contains the tokens from `first`
     on. `barrier` records the barrier of the ranks. The caller keeps both results until the sequence has run.
@@ -57,18 +56,3 @@ def linears_in(
 def linears_apart(x: Tensor, layers: Sequence[tuple[Tensor, Tensor]], dtype: torch.dtype) -> Iterator[Tensor]:
     """Compute all columns of each layer in this process, on demand; yield (N, F) in `dtype`."""
     return (matrix.linear_forward(x, *layer, dtype) for layer in layers)
-
-
-def attention_to(qkv: Tensor, key: Tensor, value: Tensor, num_heads: int) -> tuple[Tensor, Tensor]:
-    """Compute attention of the queries in qkv (N, t, 3D) to some keys and values (N, S, D), in fp32.
-
-    The results can be merged: mixed values (N, t, D), and logarithms of the sums of exponentials (N, H, t).
-    """
-    if backend_of("attention") == "c":
-        return matrix.attention_over(qkv, key, value, num_heads, dtype=torch.float32)
-    query = qkv[..., : qkv.shape[-1] // 3]
-    q, k, v = (
-        x.float().reshape(*x.shape[:2], num_heads, -1).transpose(1, 2) for x in (query, key, value)
-    )  # (N, H, ., K)
-    scores = q @ k.transpose(2, 3) * q.shape[-1] ** -0.5  # (N, H, t, S)
-    return (scores.softmax(-1) @ v).transpose(1, 2).flatten(2), scores.logsumexp(-1)

@@ -6,13 +6,12 @@ Extending: as in `dithc.report.figures`.
 """
 
 from dithc.report.figures.benchmarks import bars, marks, series, time_to_quality
-from dithc.report.figures.benchmarks.measured import draw_sampling, draw_scaling, draw_stepwise
+from dithc.report.figures.benchmarks.measured import draw_scaling, draw_stepwise
 from dithc.report.figures.benchmarks.timeline import draw_memory, draw_timeline, read_timeline
 
 __all__ = [
     "bars",
     "draw_memory",
-    "draw_sampling",
     "draw_scaling",
     "draw_stepwise",
     "draw_timeline",

@@ -1,4 +1,4 @@
-"""Figures of `dithc bench sampling`, `scaling` and `stepwise`: bars of speedups, and curves by number of ranks."""
+"""Figures of `dithc bench scaling` and `stepwise`: bars of speedups, and curves by number of ranks."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -10,31 +10,7 @@ from dithc.report.figures.benchmarks.series import draw_series
 from dithc.report.figures.canvas import Figure, placeholder
 from dithc.report.records import ReportRecords
 
-BASE = "one-rank"  # variant of `dithc bench sampling`
 CURVES = {"efficiency": "efficiency", "seconds": "seconds per step"}
-
-
-def draw_sampling(records: ReportRecords) -> Figure:
-    """Draw the speedup of each variant over one rank, by cell, image and decoder."""
-    result = records.benches.get("sampling")
-    return draw_bars(list(sampling_cells(result))) if result else placeholder("sampling on several ranks: not run")
-
-
-def sampling_cells(result: Mapping[str, Any]) -> Iterator[ResultCell]:
-    images = result["images"]
-    parts = [(_title(part), part["rows"]) for part in result["cells"]]
-    parts += [(f"image of {images['steps']} steps, {_title(images)}", images["rows"])] if images else []
-    decoders = (decoder for decoder in result["decoding"]["decoders"] if decoder["status"] == "ok")
-    parts += [(f"decoded: {decoder['size']:,} px, {decoder['decoder']}", decoder["rows"]) for decoder in decoders]
-    for title, rows in parts:
-        for row in rows:
-            if row["status"] == "ok" and row["name"] != BASE:
-                yield _cell(title, row["name"], "speedup over one rank with the cores of one rank", row["speedup"])
-
-
-def _title(cell: Mapping[str, Any]) -> str:
-    guided = f"guidance {cell['guidance']:g}" if cell["guidance"] != 1 else "not guided"
-    return f"{cell['tokens']} tokens, {cell['dtype']}, {guided}"
 
 
 def draw_stepwise(records: ReportRecords) -> Figure:

@@ -5,8 +5,7 @@ Legend: N images, Z latent channels, h, w latent; C bands, H, W image.
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
-from functools import cached_property
-from typing import Any, Literal, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -47,7 +46,6 @@ class ImageGenerator:
     guide: DiT | None = None
     conditions: Tensor | None = None  # (K), numbers of the network's conditions, equal for all images
     team: SamplingGroup = SINGLE  # ranks that draw the images together
-    parallel_vae: Literal["auto"] | bool = False
 
     def __post_init__(self) -> None:
         self.count, self.steps = self.evaluation.num_images, self.evaluation.steps
@@ -106,7 +104,7 @@ class ImageGenerator:
         latents = self.latents(indices, on_step=on_step)
         if self.grid is not None:
             return torch.stack([torch.cat(list(self.rows(latent)), dim=1) for latent in latents])
-        return self._decoding(latents)
+        return self.team.decode(self.codec, latents)
 
     def rows(self, latent: Tensor) -> Iterator[Tensor]:
         """Decode a scene's latent (Z, h, w) into (C, rows, W) arrays on the team's first rank; a collective call."""
@@ -186,10 +184,6 @@ class ImageGenerator:
             return diffusion.sample_flow(evaluation.sampler, velocity=denoise, **options)
         options |= {"schedule": schedule, "order": evaluation.solver_order}
         return diffusion.sample(evaluation.sampler, denoise=denoise, **options)
-
-    @cached_property
-    def _decoding(self) -> Callable[[Tensor], Tensor]:
-        return self.team.decoding(self.codec, by_rows=self.parallel_vae)
 
     def _modules_of(self, model: DiT) -> tuple[Any, Any]:
         """Return the attention across ranks and the blocks with packed weights, shared by all batches of a network."""

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from dithc.config import codecs, evaluations
 
@@ -24,4 +24,3 @@ class SamplingJob:
     # steps of the checkpoints combined into `evaluation.ema_std`; empty without a requested length
     snapshots: tuple[int, ...] = ()
     degrees: Mapping[str, int] = field(default_factory=dict)  # given fields of `ParallelDegrees`
-    parallel_vae: Literal["auto"] | bool = False  # whether all ranks that share an image decode it together

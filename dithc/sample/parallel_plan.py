@@ -9,7 +9,7 @@ import torch
 
 from dithc.engine import native
 from dithc.engine.comm import Group
-from dithc.engine.cost import Links, SamplingWork, sampling
+from dithc.engine.cost import Links, sampling
 from dithc.engine.hardware import discover_machine
 from dithc.engine.hcops import token_shard
 from dithc.model import DiT, DiTConfig, flops_per_image
@@ -59,9 +59,9 @@ def chosen_degrees(
     return result
 
 
-def work_of(images: Images, shards: Sequence[int], *, job: SamplingJob) -> SamplingWork:
+def work_of(images: Images, shards: Sequence[int], *, job: SamplingJob) -> sampling.SamplingWork:
     if not isinstance(images, ImageGenerator):
-        return SamplingWork(shards=shards)
+        return sampling.SamplingWork(shards=shards)
     branches = 1 if job.evaluation.guidance_scale == 1.0 else 2
     calls = images.changed(guidance_scale=1.0, guidance_interval=None, guidance_reference=None).network_evaluations()
     guided_calls = images.network_evaluations() - calls if branches == 2 else calls
@@ -74,17 +74,16 @@ def work_of(images: Images, shards: Sequence[int], *, job: SamplingJob) -> Sampl
         calls=calls,
         lone_calls=calls - guided_calls,
         batch=min(job.evaluation.batch_size, SHARD_IMAGES),
-        decoders=images.shape[1] if job.parallel_vae else 1,
         in_memory=native.library() is not None,
     )
 
 
-def network_work(config: DiTConfig, *, shards: Sequence[int], **settings: Any) -> SamplingWork:
-    """Return the work of a network; `settings` are other fields of `SamplingWork`."""
+def network_work(config: DiTConfig, *, shards: Sequence[int], **settings: Any) -> sampling.SamplingWork:
+    """Return the work of a network; `settings` are other fields of `sampling.SamplingWork`."""
     width = config.hidden_size
     # approximate FLOPs of adaLN in the blocks and the final layer, and of the condition's layers
     uncut = 2 * (6 * config.depth + 3) * width**2
-    return SamplingWork(
+    return sampling.SamplingWork(
         shards=shards,
         tokens=config.num_tokens,
         heads=config.num_heads,
@@ -105,7 +104,7 @@ def _ranks_per_node(group: Group) -> int:
     return counts.pop() if len(counts) == 1 and is_consecutive else 1
 
 
-def _measured_rates(images: ImageGenerator, work: SamplingWork, group: Group) -> sampling.RankRates:
+def _measured_rates(images: ImageGenerator, work: sampling.SamplingWork, group: Group) -> sampling.RankRates:
     """Return the rates of the slowest rank while all ranks measure; collective, in seconds."""
     z, h, w = images.shape
     part = torch.zeros(1, z, min(h, CROP_SIDE), min(w, CROP_SIDE))
@@ -120,7 +119,7 @@ def _measured_rates(images: ImageGenerator, work: SamplingWork, group: Group) ->
     return rates_of(slowest, work)
 
 
-def rates_of(seconds: dict[str, float], work: SamplingWork) -> sampling.RankRates:
+def rates_of(seconds: dict[str, float], work: sampling.SamplingWork) -> sampling.RankRates:
     """Return rates from the seconds of blocks with a long and a short strip of one image.
 
     A block of t tokens takes (linear(t) + attention(t)) / F + linear(1) h / F, for F FLOP/s and h half tokens.
@@ -140,13 +139,13 @@ def rates_of(seconds: dict[str, float], work: SamplingWork) -> sampling.RankRate
     )
 
 
-def strips(work: SamplingWork) -> tuple[int, int]:
+def strips(work: sampling.SamplingWork) -> tuple[int, int]:
     """Return the tokens of the long and the short strip."""
     long = min(work.tokens, MAX_TOKENS)
     return long, max(1, long // PART)
 
 
-def block_seconds(model: DiT, work: SamplingWork) -> dict[str, float]:
+def block_seconds(model: DiT, work: sampling.SamplingWork) -> dict[str, float]:
     """Return the median seconds of a block with a `long` and a `short` strip of one image."""
     blocks, width = model.chain()[:BLOCKS], model.config.hidden_size
     seconds = {}
@@ -157,7 +156,7 @@ def block_seconds(model: DiT, work: SamplingWork) -> dict[str, float]:
     return seconds
 
 
-def _call_seconds(images: ImageGenerator, work: SamplingWork, block: float) -> float:
+def _call_seconds(images: ImageGenerator, work: sampling.SamplingWork, block: float) -> float:
     """Return the seconds of a call outside of blocks; 0 if a call takes too long to measure."""
     if work.tokens > MAX_TOKENS or work.depth * block > LONG_SECONDS:
         return 0.0

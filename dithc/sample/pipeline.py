@@ -143,7 +143,6 @@ def open_images(job: SamplingJob, *, tiles_digest: str) -> tuple[ImageGenerator,
         bf16=meta["dtype"] == "bf16",
         guide=guide,
         conditions=_conditions(model, tiles, job.evaluation),
-        parallel_vae=job.parallel_vae,
     )
     images.check_size(job.name)
     evaluations = images.network_evaluations()

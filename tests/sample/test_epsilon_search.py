@@ -33,7 +33,7 @@ class Gaussian:
 
 
 def images_of(network: object, evaluation: EvaluationConfig) -> ImageGenerator:
-    codec = SimpleNamespace(bound=None, decoder_parts=(), decode=lambda x: x, to_rgb=lambda x: x.numpy())
+    codec = SimpleNamespace(bound=None, decode=lambda x: x, to_rgb=lambda x: x.numpy())
     settings = {
         "classes": np.array([0]),
         "objective": Objective.of(training.ObjectiveConfig(prediction_type="flow")),

@@ -97,7 +97,7 @@ def test_sampling_ranks_connect_with_a_timeout_of_days(arguments, tmp_path, monk
         ),
         ("", ["0"], ["sample: error: --show-plan\n  got:      '0'\n"]),
         ("", ["20000x4"], ["sample: error: --show-plan\n  got:      '20000x4'\n"]),
-        ("lx2.yaml", ["16x4"], ["of 64 ranks", "(described: LX2", "2 heads are not a multiple of 3"]),
+        ("lx2.yaml", ["16x4"], ["of 64 ranks", "(described: LX2", "3 does not divide the 4 ranks per node"]),
     ],
 )
 def test_show_plan_prints_degrees_without_sampling(arguments, tmp_path, capsys, monkeypatch, machine, ranks, messages):

@@ -30,7 +30,6 @@ CASES: list[dict[str, Any]] = [
     {"degrees": {"cfg": 2}, "guidance_channels": "first3"},
     {"degrees": {"shared": 2}},
     {"degrees": {"shared": 2}, "guidance_scale": 1.0, "sampler": "dpm-solver"},
-    {"degrees": {"ulysses": 2}},
     {"degrees": {"cfg": 2}, "guidance_reference": "start"},
     {"num_images": 65},
 ]

@@ -5,13 +5,13 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from dithc.core.units import GIB
-from dithc.engine.cost import plans, records
+from dithc.engine.cost import estimates, plans, records
 
 CATEGORIES = ("weights", "gradients", "optimizer", "averages", "activations", "snapshot", "process")
 SHOWN, SHOWN_REJECTED = 10, 6
 
 
-def format_plan(table: plans.PlanTable, record: Mapping[str, Any]) -> str:
+def format_plan(table: estimates.PlanTable, record: Mapping[str, Any]) -> str:
     """Format the choice, its parts, the next nine plans, rejected plans, limits, and the sources of the numbers."""
     best = table.best
     if best is None:
@@ -21,16 +21,18 @@ def format_plan(table: plans.PlanTable, record: Mapping[str, Any]) -> str:
     )
 
 
-def _choice(table: plans.PlanTable, best: plans.PlanEstimate, record: Mapping[str, Any]) -> Iterator[str]:
+def _choice(table: estimates.PlanTable, best: estimates.PlanEstimate, record: Mapping[str, Any]) -> Iterator[str]:
     task, whole = table.task, record["whole"]
     low, high = best.interval
     yield f"{task.name}: {task.run.model.preset}, {task.run.global_batch_size} images per step, {best.plan}"
     yield (
         f"  step     {best.seconds:.3g} s ({low:.3g} to {high:.3g}, {best.source}): computing {best.computing:.3g}, exposed "
-        f"exchange {best.exposed:.3g}, saving {best.saving:.2g} s"
+        f"exchange {best.exposed:.3g}, stall {best.stall:.2g}, saving {best.saving:.2g} s"
     )
     parts = ", ".join(f"{name} {best.ranks_per_node * getattr(best.memory, name) / GIB:.2f}" for name in CATEGORIES)
     parts += f", launcher {best.launcher_bytes / GIB:.2f}"
+    if best.spilled_bytes:
+        parts += f", in files {-best.ranks_per_node * best.spilled_bytes / GIB:.2f}"
     yield f"  memory   {best.node_bytes / GIB:.2f} GiB per node, {best.headroom / GIB:.2f} GiB free: {parts}"
     yield (
         f"  run      {task.run.steps} steps: {duration(whole['seconds'])}, {whole['node_hours']:.3g} node-hours; "
@@ -43,8 +45,8 @@ def _choice(table: plans.PlanTable, best: plans.PlanEstimate, record: Mapping[st
     )
 
 
-def _plans(table: plans.PlanTable, best: plans.PlanEstimate) -> Iterator[str]:
-    shown = plans.different(table.estimates, SHOWN)
+def _plans(table: estimates.PlanTable, best: estimates.PlanEstimate) -> Iterator[str]:
+    shown = estimates.different(table.estimates, SHOWN)
     width = max(len(str(one.plan)) for one in shown)
     yield f"  {'plan':{width}}  s per step  GiB per node  difference"
     for one in shown:
@@ -52,7 +54,7 @@ def _plans(table: plans.PlanTable, best: plans.PlanEstimate) -> Iterator[str]:
         yield f"  {one.plan!s:{width}}  {one.seconds:10.3g}  {one.node_bytes / GIB:12.2f}  {note}"
 
 
-def _rejected(table: plans.PlanTable) -> Iterator[str]:
+def _rejected(table: estimates.PlanTable) -> Iterator[str]:
     groups: dict[str, list[plans.TrainingPlan]] = {}
     for plan, reason in table.rejected:
         groups.setdefault(re.sub(r"[\d.]+", "N", reason), []).append(plan)

@@ -1,16 +1,18 @@
 """Plan of a run of an experiment: its task, measured or described facts, and the record in the results."""
 
+import tempfile
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from dithc.bench.plan.rehearsals import Node, Rehearsals
 from dithc.bench.simulate import SimulationSettings, computing_of
-from dithc.config import ExperimentConfig
+from dithc.config import ExperimentConfig, training
 from dithc.core.logging import user_error
 from dithc.core.units import GIB
-from dithc.engine.cost import Links, ModelWorkload, plans, records
+from dithc.engine.cost import Links, ModelWorkload, estimates, plans, records
 from dithc.engine.hardware import Machine, description, discover_machine
+from dithc.engine.memory import file_rates
 
 DEFAULT_BANDS, SHOWN = 13, 10
 
@@ -27,6 +29,12 @@ class PlanSettings:
     step: float | Path | None = None
     images_per_node: int | None = None
     link_bandwidth: float | None = None
+    node_speeds: tuple[tuple[float, int], ...] = ()
+
+    @property
+    def speeds(self) -> tuple[tuple[float, float], ...]:
+        """Relative speeds and shares of the nodes of each kind, for `PlanFacts`."""
+        return tuple((speed, count / self.nodes) for speed, count in self.node_speeds) or ((1.0, 1.0),)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,7 +61,7 @@ def task_of(experiment: ExperimentConfig, name: str) -> tuple[plans.TrainingTask
     return task, (channels, side, side)
 
 
-def measure(experiment: ExperimentConfig, settings: PlanSettings) -> tuple[plans.PlanTable, Facts]:
+def measure(experiment: ExperimentConfig, settings: PlanSettings) -> tuple[estimates.PlanTable, Facts]:
     """Measure arrangements on this node, predict all plans, and time the best ones if they use one node."""
     task, shape = task_of(experiment, settings.run)
     machine = discover_machine()
@@ -66,8 +74,16 @@ def measure(experiment: ExperimentConfig, settings: PlanSettings) -> tuple[plans
         fix = "use a node with more memory, or describe it: --machine FILE --step SECONDS"
         raise user_error("no arrangement can be measured", got=reasons, expected="one short run", fix=fix)
     links, source = _links(machine, settings)
-    facts = plans.PlanFacts(costs=costs, cores=node.cores, dies=node.dies, memory_bytes=node.memory_bytes, links=links)
-    table = plans.rank_plans(task, facts, nodes=settings.nodes)
+    facts = plans.PlanFacts(
+        costs=costs,
+        cores=node.cores,
+        dies=node.dies,
+        memory_bytes=node.memory_bytes,
+        files=_files(experiment.machine.memory),
+        links=links,
+        speeds=settings.speeds,
+    )
+    table = estimates.rank_plans(task, facts, nodes=settings.nodes)
     if settings.nodes == 1:
         table = rehearsals.time_plans(table)
     found = Facts(
@@ -83,6 +99,17 @@ def measure(experiment: ExperimentConfig, settings: PlanSettings) -> tuple[plans
     return table, found
 
 
+def _files(settings: training.MemoryConfig) -> plans.FileTier | None:
+    """Return the file tier of the profile with its measured rate."""
+    if settings.spill_folder is None or settings.spill_gib is None:
+        return None
+    size = int(settings.spill_gib * GIB)
+    with tempfile.TemporaryFile(dir=settings.spill_folder) as file:
+        rates = file_rates(Path(settings.spill_folder), file.fileno(), size)
+    bandwidth = 2 / (1 / rates.write + 1 / rates.read)
+    return plans.FileTier(folder=str(settings.spill_folder), rank_bytes=float(size), bandwidth=bandwidth)
+
+
 def _links(machine: Machine, settings: PlanSettings) -> tuple[Links | None, str]:
     """Return the links between nodes and their source: the machine's description, or a measured bandwidth."""
     if machine.network is not None:
@@ -94,7 +121,7 @@ def _links(machine: Machine, settings: PlanSettings) -> tuple[Links | None, str]
     return links, f"links between nodes: {rate:.3g} GB/s (given or measured), {latency:g} us (assumed)"
 
 
-def describe(experiment: ExperimentConfig, settings: PlanSettings) -> tuple[plans.PlanTable, Facts]:
+def describe(experiment: ExperimentConfig, settings: PlanSettings) -> tuple[estimates.PlanTable, Facts]:
     """Predict all plans on described nodes, from the step time of one node."""
     assert settings.machine is not None
     task, _ = task_of(experiment, settings.run)
@@ -120,6 +147,7 @@ def describe(experiment: ExperimentConfig, settings: PlanSettings) -> tuple[plan
         memory_bytes=memory,
         links=Links.of(machine),
         spread=computing.spread,
+        speeds=settings.speeds,
     )
     found = Facts(
         facts=facts,
@@ -127,29 +155,29 @@ def describe(experiment: ExperimentConfig, settings: PlanSettings) -> tuple[plan
         assumed=[*_assumed(), "memory of the process and of an image: closed form", "time proportional to operations"],
         skipped=["dp, dp+tp: no measured step"],
     )
-    return plans.rank_plans(task, facts, nodes=settings.nodes), found
+    return estimates.rank_plans(task, facts, nodes=settings.nodes), found
 
 
-def record_of(table: plans.PlanTable, found: Facts, *, launcher: str) -> dict[str, Any]:
+def record_of(table: estimates.PlanTable, found: Facts, *, launcher: str) -> dict[str, Any]:
     """Return a plan as JSON: the best ten plans, rejected plans, sources, and totals of the run."""
     task = table.task
     best = table.best
     record: dict[str, Any] = {
         "run": task.name,
         "network": records.network_settings(task.run),
-        "plans": [_row(one, table.facts) for one in plans.different(table.estimates, SHOWN)],
+        "plans": [_row(one, table.facts) for one in estimates.different(table.estimates, SHOWN)],
         "rejected": [{"plan": str(plan), "reason": reason} for plan, reason in table.rejected],
-        "smallest_nodes": plans.smallest_nodes(task, table.facts),
+        "smallest_nodes": estimates.smallest_nodes(task, table.facts),
         "node": {"cores": table.facts.cores, "dies": table.facts.dies, "memory_bytes": table.facts.memory_bytes},
         "sources": {name: value for name, value in asdict(found).items() if name != "facts"},
     }
     if best is not None:
-        record |= {"largest_micro_batch": plans.largest_micro_batch(best), "whole": whole_run(task, best)}
-        record["settings"] = settings_of(best, task.name, launcher)
+        record |= {"largest_micro_batch": estimates.largest_micro_batch(best), "whole": whole_run(task, best)}
+        record["settings"] = settings_of(best, task.name, launcher, table.facts.files)
     return record
 
 
-def whole_run(task: plans.TrainingTask, best: plans.PlanEstimate) -> dict[str, float]:
+def whole_run(task: plans.TrainingTask, best: estimates.PlanEstimate) -> dict[str, float]:
     """Return days, node-hours, checkpoints and their bytes of a complete run."""
     run = task.run
     seconds = run.steps * best.seconds
@@ -164,7 +192,7 @@ def whole_run(task: plans.TrainingTask, best: plans.PlanEstimate) -> dict[str, f
     }
 
 
-def _row(one: plans.PlanEstimate, facts: plans.PlanFacts) -> dict[str, Any]:
+def _row(one: estimates.PlanEstimate, facts: plans.PlanFacts) -> dict[str, Any]:
     plan = one.plan
     return {
         "machine": plan.machine_settings,
@@ -173,7 +201,7 @@ def _row(one: plans.PlanEstimate, facts: plans.PlanFacts) -> dict[str, Any]:
         "data_ranks": plans.data_ranks(plan, facts),
         "seconds": one.seconds,
         "interval": one.interval,
-        "parts": {"computing": one.computing, "exposed": one.exposed, "saving": one.saving},
+        "parts": {"computing": one.computing, "exposed": one.exposed, "stall": one.stall, "saving": one.saving},
         "memory": asdict(one.memory),
         "node_bytes": one.node_bytes,
         "ranks_per_node": one.ranks_per_node,
@@ -188,11 +216,18 @@ def _label(name: plans.Arrangement) -> str:
 
 
 def _assumed() -> list[str]:
-    copy, disk = plans.COPY_BANDWIDTH / 1e9, plans.DISK_BANDWIDTH / 1e9
+    copy, disk = estimates.COPY_BANDWIDTH / 1e9, estimates.DISK_BANDWIDTH / 1e9
     return [f"copies of the state {copy:g} GB/s, checkpoint files {disk:g} GB/s"]
 
 
-def settings_of(best: plans.PlanEstimate, run: str, launcher: str) -> dict[str, Any]:
+def settings_of(
+    best: estimates.PlanEstimate, run: str, launcher: str, files: plans.FileTier | None = None
+) -> dict[str, Any]:
     """Return the sections `machine` and `runs` of the choice."""
     launcher = "none" if best.plan.ranks == 1 else "mpiexec" if launcher == "none" else launcher
-    return {"machine": {"launcher": launcher, **best.plan.machine_settings}, "runs": {run: best.plan.run_settings}}
+    settings = {"launcher": launcher, **best.plan.machine_settings}
+    if best.spilled_bytes and files is not None:
+        data = best.memory.total - best.memory.process - best.spilled_bytes
+        settings["memory"] = {"automem": "on", "fast_memory_gib": round(data / GIB, 3), "spill_folder": files.folder}
+        settings["memory"]["spill_gib"] = round(files.rank_bytes / GIB, 3)
+    return {"machine": settings, "runs": {run: best.plan.run_settings}}

@@ -19,7 +19,7 @@ from dithc.bench.training import TrainingResult, TrainingVariant, run_training
 from dithc.config import training
 from dithc.core.logging import progress
 from dithc.core.units import GIB
-from dithc.engine.cost import memory, plans
+from dithc.engine.cost import estimates, memory, plans
 from dithc.engine.hardware import Machine
 from dithc.engine.numa import available_bytes
 
@@ -154,18 +154,16 @@ class Rehearsals:
         largest = min(MAX_IMAGES, share, int(free / (WARMUP + STEPS) / image_seconds) - 1)
         return 1 << (largest.bit_length() - 1) if largest >= 1 else int(free > 0)
 
-    def time_plans(self, table: plans.PlanTable) -> plans.PlanTable:
+    def time_plans(self, table: estimates.PlanTable) -> estimates.PlanTable:
         """Time the best plans of different arrangements, as far as the time is sufficient; return the table in their order."""
-        estimates = list(table.estimates)
-        firsts = {one.arrangement: index for index, one in reversed(list(enumerate(estimates)))}
-        close = [
-            index for index in sorted(firsts.values()) if estimates[index].predicted <= CLOSE * estimates[0].predicted
-        ]
+        found = list(table.estimates)
+        firsts = {one.arrangement: index for index, one in reversed(list(enumerate(found)))}
+        close = [index for index in sorted(firsts.values()) if found[index].predicted <= CLOSE * found[0].predicted]
         seconds: dict[int, list[float]] = {}
         rank_bytes: dict[int, float] = {}
         with progress(total=len(close[:MAX_TIMED]), label="best plans", unit="run") as bar:
             for index in close[:MAX_TIMED]:
-                estimate = estimates[index]
+                estimate = found[index]
                 state = estimate.ranks_per_node * estimate.memory.state
                 needed = START_SECONDS + state * self._allocation_seconds + (WARMUP + STEPS) * estimate.predicted
                 if time.monotonic() + needed > self._last:
@@ -180,14 +178,14 @@ class Rehearsals:
                     peaks = [rank["peaks"][-1] for rank in result.result["each_rank"]]
                     rank_bytes[index] = _node_bytes(peaks) / len(peaks)
                 bar.update(1, now=str(plan))
-        ratios = [median(times) / estimates[index].predicted for index, times in seconds.items()]
-        estimates = [replace(one, correction=median(ratios or [1.0])) for one in estimates]
+        ratios = [median(times) / found[index].predicted for index, times in seconds.items()]
+        found = [replace(one, correction=median(ratios or [1.0])) for one in found]
         for index, times in seconds.items():
-            parts = estimates[index].memory
+            parts = found[index].memory
             parts = replace(parts, process=parts.process + rank_bytes[index] + parts.snapshot - parts.total)
-            known = estimates[index]
-            estimates[index] = replace(known, measured_seconds=median(times), memory=parts, source="timed")
-        return replace(table, estimates=plans.ordered(estimates))
+            known = found[index]
+            found[index] = replace(known, measured_seconds=median(times), memory=parts, source="timed")
+        return replace(table, estimates=estimates.ordered(found))
 
     def _run(
         self, strategy: str, ranks: int, batch: int, sequence: Sequence[Mapping[str, Any]], *, task: plans.TrainingTask

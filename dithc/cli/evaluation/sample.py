@@ -122,5 +122,4 @@ def job_of(experiment: "ExperimentConfig", args: argparse.Namespace) -> "Samplin
         out=args.out,
         snapshots=tuple(experiment.snapshots_of(evaluation)),
         degrees=experiment.machine.sampling.given,
-        parallel_vae=experiment.machine.sampling.parallel_vae,
     )

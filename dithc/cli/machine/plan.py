@@ -43,9 +43,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     links = "bandwidth between nodes (default: the machine's description; with --profile, measured)"
     parser.add_argument("--link-bandwidth", type=float, metavar="BYTES/S", help=links)
+    kinds = "relative speeds of unequal nodes, such as 1.0x512,0.6x512"
+    parser.add_argument("--node-speeds", type=_speeds, default=(), metavar="SPEEDxNODES,...", help=kinds)
     parser.add_argument("--write", action="store_true", help="write the choice to the profile and to plan.yaml")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the plan with all numbers")
     parser.add_argument("--measure", type=Path, help=argparse.SUPPRESS)
+
+
+def _speeds(text: str) -> tuple[tuple[float, int], ...]:
+    parts = (part.partition("x") for part in text.split(","))
+    return tuple((float(speed), int(count)) for speed, _, count in parts)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -95,7 +102,11 @@ def _settings(args: argparse.Namespace, experiment: "ExperimentConfig") -> "Plan
     from dithc.cli.machine.simulate import step_of
 
     machine = experiment.machine
-    nodes = (machine.nodes if args.profile else 1) if args.nodes is None else args.nodes
+    total = sum(count for _, count in args.node_speeds)
+    nodes = (total or (machine.nodes if args.profile else 1)) if args.nodes is None else args.nodes
+    if total not in (0, nodes) or any(speed <= 0 or count <= 0 for speed, count in args.node_speeds):
+        got, expected = f"{total} nodes", f"{nodes} nodes, with speeds and counts above 0"
+        raise user_error("plan --node-speeds", got=got, expected=expected, fix="correct the option, or --nodes")
     if nodes < 1 or args.seconds <= 0:
         got = f"--nodes {nodes}, --seconds {args.seconds:g}"
         raise user_error("plan", got=got, expected="numbers above 0", fix="correct the option")
@@ -113,6 +124,7 @@ def _settings(args: argparse.Namespace, experiment: "ExperimentConfig") -> "Plan
         step=step_of(args.step),
         images_per_node=args.images_per_node,
         link_bandwidth=args.link_bandwidth,
+        node_speeds=args.node_speeds,
     )
 
 
@@ -139,6 +151,8 @@ def _in_job(args: argparse.Namespace, settings: "PlanSettings", results: Path) -
     words = [str(Path(sys.executable).parent / "dithc"), "plan", "--config", *map(str, args.config), "--run", args.run]
     words += ["--profile", args.profile, "--nodes", str(settings.nodes), "--seconds", f"{settings.seconds:g}"]
     words += ["--memory-limit", f"{settings.memory_limit_gib:g}"] if settings.memory_limit_gib else []
+    if settings.node_speeds:
+        words += ["--node-speeds", ",".join(f"{speed:g}x{count}" for speed, count in settings.node_speeds)]
     if settings.nodes > 1:
         words += ["--link-bandwidth", f"{settings.link_bandwidth or measured_bandwidth(args.profile):g}"]
     options = job_options(args.profile, minutes=JOB_MINUTES + int(settings.seconds / 60), job="dithc-plan")

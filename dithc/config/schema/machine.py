@@ -13,8 +13,8 @@ Degree = Literal["auto"] | Positive
 
 
 class SamplingParallelismConfig(Settings):
-    """Parallelism of a sampling run. It does not change the images, except for rounding with
-    `parallel_vae`. auto selects the fastest combination by rates measured at the start (`dithc sample --show-plan`)."""
+    """Parallelism of a sampling run. It does not change the images. auto selects the fastest combination by rates
+    measured at the start (`dithc sample --show-plan`)."""
 
     data_parallel_degree: Degree = "auto"
     """Ranks that divide the images of a shard (64). They communicate only after these images are finished."""
@@ -22,16 +22,8 @@ class SamplingParallelismConfig(Settings):
     """Compute the two branches of guidance on two ranks, or two sets of ranks."""
     shared_memory_degree: Degree = "auto"
     """Ranks of a node that divide the tokens of an image, with shared keys and values. Bit-identical to one rank."""
-    ulysses_degree: Degree = "auto"
-    """Ranks that divide the tokens of an image by messages; each rank has all tokens for some heads. Must divide the
-    number of heads. Bit-identical to one rank."""
     window_degree: Degree = "auto"
     """Ranks that divide the windows of a scene in each step. Bit-identical to one rank."""
-    parallel_vae: Literal["auto"] | bool = False
-    """Decode an image on all ranks that sample it, each with some of its rows. Results differ from one rank in the
-    seventh digit, and a rank needs less memory. false: each image is decoded on one rank, with identical bits. auto:
-    each rank decodes the same number of images, and the remaining images are decoded by all ranks. For the codecs
-    kl-vae, sd-vae and diffusers (AutoencoderKL); other codecs always decode each image on one rank."""
 
     @property
     def given(self) -> dict[str, int]:
@@ -40,17 +32,9 @@ class SamplingParallelismConfig(Settings):
             "data": self.data_parallel_degree,
             "cfg": self.cfg_parallel if self.cfg_parallel == "auto" else 1 + self.cfg_parallel,
             "shared": self.shared_memory_degree,
-            "ulysses": self.ulysses_degree,
             "windows": self.window_degree,
         }
         return {name: degree for name, degree in degrees.items() if degree != "auto"}
-
-    def _faults(self) -> Iterator[str]:
-        if {"auto", 1}.isdisjoint({self.shared_memory_degree, self.ulysses_degree}):
-            yield (
-                "machine.sampling divides tokens in shared memory (shared_memory_degree) or by messages (ulysses_degree): "
-                "leave one of both out"
-            )
 
 
 class SlowRanksConfig(Settings):

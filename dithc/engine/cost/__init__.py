@@ -3,8 +3,8 @@
 Purpose: estimate a training run before it starts, on this machine, on the nodes of a profile, or on described nodes.
 Contents: `workload` (arithmetic and gradients of a DiT in closed form), `memory` (bytes of a rank by category), `links` (LogGP,
 shared cards, memory of a node), `events` (a step of ranks and sums), `scenario` (steps on increasing numbers of nodes with
-stragglers), `plans` (all arrangements of a run, with seconds, memory and reasons), `sampling` (all `degrees` of a sampling run),
-`records` (files of plans and outcomes).
+stragglers), `plans` (all arrangements of a run) and `estimates` (their seconds, memory and order), `sampling` (all degrees of a
+sampling run), `balanced_shares` of unequal ranks, `records` (files of plans and outcomes).
 Invariants: except for `records`, pure functions of settings, descriptions and measured numbers; equal arguments give equal
 results on any machine.
 Exact within the model: buckets and their order; the gradient and the previous sum that each sum waits for; ranks that wait for
@@ -15,16 +15,16 @@ Extending: another collective is a closed form in `links` and a name in `COLLECT
 `plans.TrainingPlan`, with its seconds and bytes in `plans`.
 """
 
-from dithc.engine.cost import links, memory, plans, records, sampling, scenario
-from dithc.engine.cost.degrees import ParallelDegrees, SamplingWork
+from dithc.engine.cost import estimates, links, memory, plans, records, sampling, scenario
 from dithc.engine.cost.links import Links
+from dithc.engine.cost.shares import balanced_shares
 from dithc.engine.cost.workload import ModelWorkload
 
 __all__ = [
     "Links",
     "ModelWorkload",
-    "ParallelDegrees",
-    "SamplingWork",
+    "balanced_shares",
+    "estimates",
     "links",
     "memory",
     "plans",

@@ -1,6 +1,6 @@
 """Predicted seconds of a sampling run for all degrees of parallelism, and the best degrees.
 
-Legend: n rows of a batch on a rank, t tokens of a rank, T of an image, D width, L blocks, U ranks of Ulysses.
+Legend: n rows of a batch on a rank, t tokens of a rank, T of an image, D width, L blocks.
 Included: products and attention, shared by tokens, and slower for few tokens; per-row work, per rank or shared in memory; all
 communication; the decoder. Not included: sampler arithmetic and writing.
 """
@@ -8,21 +8,128 @@ communication; the decoder. Not included: sampler arithmetic and writing.
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cache
+from itertools import product
 
 from dithc.core.logging import user_error
-from dithc.engine.cost.degrees import ParallelDegrees, SamplingWork, candidates, rejection_reason
 from dithc.engine.cost.links import Links
 
 FP32_BYTES = 4
 ASSUMED = Links.assumed()
 COPY_BANDWIDTH = 10e9  # assumed bytes per second of a rank's copies in memory
 BARRIER_SECONDS = 20e-6  # assumed for the ranks of a node
-SPLIT_CALL_SECONDS = 500e-6  # assumed extra time of a block whose attention is a separate call, as with messages
-ULYSSES_COPIES = 8  # numbers per token, in units of D, that Ulysses copies besides its messages
 RESOLUTION = 0.005  # resolution of predictions, as a share of the least seconds
 MAX_RANKS = 1 << 14  # limit for enumeration within seconds
+
+
+@dataclass(frozen=True, kw_only=True)
+class ParallelDegrees:
+    """Numbers of ranks that share parts of a shard; their product is the group size.
+
+    Attributes:
+        data: ranks that share the images of a shard, without communication until the end.
+        cfg: 2 to compute both branches of guidance simultaneously.
+        shared: ranks of a node that share the tokens of an image, with keys and values in shared memory.
+        windows: ranks that share the windows of a scene at each step.
+    """
+
+    data: int = 1
+    cfg: int = 1
+    shared: int = 1
+    windows: int = 1
+
+    @property
+    def rows(self) -> int:
+        """Ranks that share the rows of a call: guidance branches, windows of a scene."""
+        return self.cfg * self.windows
+
+    @property
+    def size(self) -> int:
+        return self.data * self.rows * self.shared
+
+    def __str__(self) -> str:
+        parts = [f"{field.name} {getattr(self, field.name)}" for field in fields(self) if getattr(self, field.name) > 1]
+        return " x ".join(parts) or "one rank"
+
+
+@dataclass(frozen=True, kw_only=True)
+class SamplingWork:
+    """Work of a sampling run and of one row (an image in one branch).
+
+    Attributes:
+        shards: images per shard.
+        branches: 2 with guidance, else 1.
+        heads: heads of the network; 0 without a network.
+        windows: windows per scene and step; 1 for images of the network's native size.
+        linear_flops: FLOPs per row of products that are shared by tokens.
+        uncut_flops: FLOPs per row for timestep and label: shared in shared memory, else replicated.
+        numbers: outputs per token.
+        number_bytes: bytes per activation.
+        calls: network calls per batch.
+        lone_calls: calls with one branch only, outside the guidance interval.
+        batch: maximum images per call.
+        in_memory: whether ranks of a node can share keys and values in memory.
+    """
+
+    shards: Sequence[int]
+    branches: int = 1
+    tokens: int = 1
+    heads: int = 0
+    windows: int = 1
+    width: int = 0
+    depth: int = 0
+    linear_flops: float = 0.0
+    uncut_flops: float = 0.0
+    numbers: int = 0
+    number_bytes: int = 4
+    calls: int = 1
+    lone_calls: int = 0
+    batch: int = 64
+    in_memory: bool = True
+
+    def attention_flops(self, tokens: int) -> float:
+        """Return the FLOPs of attention among `tokens` tokens: 4 L t^2 D."""
+        return 4.0 * self.depth * tokens**2 * self.width
+
+    @property
+    def row_flops(self) -> float:
+        return self.linear_flops + self.attention_flops(self.tokens) + self.uncut_flops
+
+
+def rejection_reason(degrees: ParallelDegrees, work: SamplingWork, *, ranks: int, ranks_per_node: int) -> str | None:
+    """Return why degrees do not fit some work, or None."""
+    most_images = max(work.shards, default=1)
+    if degrees.size > ranks:
+        return f"{degrees.size} ranks, and there are {ranks}"
+    if degrees.data > most_images:
+        return f"{degrees.data} ranks for the {most_images} images of a shard"
+    if degrees.cfg > work.branches:
+        return "without guidance the network has a single branch"
+    if degrees.windows > work.windows:
+        return f"{degrees.windows} ranks for {work.windows} window{'s' * (work.windows > 1)} of a scene"
+    if degrees.shared > work.tokens:
+        return f"{degrees.shared} ranks for {work.tokens} tokens"
+    if degrees.shared > 1 and work.heads == 0:
+        return "tokens can only be shared with a network"
+    if degrees.shared > 1 and not work.in_memory:
+        return "keys and values in shared memory require the C kernels"
+    if degrees.shared > ranks_per_node or ranks_per_node % degrees.shared:
+        return f"{degrees.shared} does not divide the {ranks_per_node} ranks per node"
+    return None
+
+
+def candidates(ranks: int, *, windows: int = 1, given: int | None = None) -> Iterator[ParallelDegrees]:
+    """Yield all degrees that share one image of `windows` windows among at most `ranks` ranks, valid or not.
+
+    Window degrees that do not reduce the windows per rank are skipped, unless the degree of windows is `given`.
+    """
+    window_degrees = [
+        degree for degree in range(1, windows + 1) if degree == 1 or -(-windows // degree) < -(-windows // (degree - 1))
+    ]
+    for cfg, windowed in product((1, 2), window_degrees if given is None else [given]):
+        limit = ranks // (cfg * windowed)
+        yield from (ParallelDegrees(cfg=cfg, windows=windowed, shared=tokens) for tokens in range(1, limit + 1))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,7 +178,7 @@ class SamplingCosts:
         if work.heads == 0:
             return PredictedTime(0.0, 0.0)
         n = -(-rows // degrees.rows) if rows >= degrees.rows else rows
-        t = -(-work.tokens // degrees.tokens)
+        t = -(-work.tokens // degrees.shared)
         share = t / work.tokens
         attention = n * share * work.attention_flops(work.tokens)
         products = n * share * work.linear_flops * (1 + rates.half_tokens / (n * t))
@@ -107,9 +214,7 @@ class SamplingCosts:
                 seconds = self.call(degrees, size * branches * work.windows)
                 computing += repeats * calls * seconds.computing
                 exchange += repeats * calls * seconds.exchange
-            members = degrees.rows * degrees.tokens  # complete images are distributed, or rows of each image
-            decoded = size / min(work.decoders, members) if work.decoders > 1 else -(-size // members)
-            computing += repeats * decoded * self.rates.decoding_seconds
+            computing += repeats * -(-size // (degrees.rows * degrees.shared)) * self.rates.decoding_seconds
         return PredictedTime(computing, exchange)
 
     def _is_inside(self, span: int) -> bool:
@@ -133,22 +238,17 @@ class SamplingCosts:
         if degrees.rows == 1 or rows < degrees.rows:
             return 0.0
         whole = degrees.rows * n * self.work.tokens * self.work.numbers * FP32_BYTES
-        return self._gather_seconds(degrees.rows, whole, span=degrees.rows * degrees.tokens)
+        return self._gather_seconds(degrees.rows, whole, span=degrees.rows * degrees.shared)
 
     def _token_seconds(self, degrees: ParallelDegrees, n: int, t: int) -> float:
         """Return the exchange seconds of ranks that share tokens, per block and for the final patches."""
         work = self.work
-        if degrees.tokens == 1:
+        if degrees.shared == 1:
             return 0.0
         strip = n * t * work.width * work.number_bytes  # bytes of (n, t, D)
-        whole = degrees.tokens * n * t * work.numbers * work.number_bytes
-        ends = self._gather_seconds(degrees.tokens, whole, span=degrees.tokens)
-        if degrees.shared > 1:
-            return ends + work.depth * (2 * strip / self.copies + BARRIER_SECONDS)
-        # Two exchanges of all ranks with all: queries, keys and values by heads, and mixed values back.
-        others = (degrees.ulysses - 1) / degrees.ulysses
-        sent = sum(self._message(part * strip * others, degrees.ulysses) for part in (3, 1))
-        return ends + work.depth * (SPLIT_CALL_SECONDS + sent + ULYSSES_COPIES * strip / self.copies)
+        whole = degrees.shared * n * t * work.numbers * work.number_bytes
+        ends = self._gather_seconds(degrees.shared, whole, span=degrees.shared)
+        return ends + work.depth * (2 * strip / self.copies + BARRIER_SECONDS)
 
 
 @dataclass(frozen=True)
@@ -169,7 +269,7 @@ class DegreesEstimate:
     def order(self, least: float) -> tuple[int, int, int, int, float]:
         """Return the sort key: seconds in steps of RESOLUTION, then degrees of tokens and rows, size."""
         interval = int((self.seconds / least - 1) / RESOLUTION) if least > 0 else 0
-        return interval, self.degrees.tokens, self.degrees.rows, self.degrees.size, self.seconds
+        return interval, self.degrees.shared, self.degrees.rows, self.degrees.size, self.seconds
 
     @property
     def exchange_share(self) -> float:

@@ -24,10 +24,6 @@ class ShardedAttention(Protocol):
     turn: tuple[int, int]
 
     @property
-    def in_sequence(self) -> bool:
-        """True if `attention` calls kernels only, so that it can be recorded with the kernels of a block."""
-
-    @property
     def most_tokens(self) -> int:
         """Largest number of tokens per process among the processes that share an image."""
 

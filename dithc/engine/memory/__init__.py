@@ -11,9 +11,20 @@ Extending: another type of tier is a `TierKind` with a rule in `tier_specs.py` a
 `kernels/memory/pool.c`. It has no size classes: blocks are cut to the byte and merged.
 """
 
+from dithc.engine.memory.copy_bandwidth import file_rates
 from dithc.engine.memory.copy_engine import CopyEngine
 from dithc.engine.memory.pool import Pool, output_pool, set_output_pool
 from dithc.engine.memory.tier_specs import TierSpec, tier_specs
 from dithc.engine.memory.tiers import Tier, Tiers
 
-__all__ = ["CopyEngine", "Pool", "Tier", "TierSpec", "Tiers", "output_pool", "set_output_pool", "tier_specs"]
+__all__ = [
+    "CopyEngine",
+    "Pool",
+    "Tier",
+    "TierSpec",
+    "Tiers",
+    "file_rates",
+    "output_pool",
+    "set_output_pool",
+    "tier_specs",
+]

@@ -102,11 +102,6 @@ class Autoencoder(nn.Module):
         z = (z * _column(self.std) + _column(self.mean)).contiguous(memory_format=torch.channels_last)  # (N, Z, h, w)
         return functional.pixel_shuffle(self.decoder(z).float() + self._synthesize(z), self.downsampling_factor)
 
-    @property
-    def decoder_parts(self) -> tuple[nn.Module, ...]:
-        """Modules called by `decode`; its other operations are pointwise."""
-        return (self.decoder,)
-
     def linear(self, x: Tensor) -> Tensor:
         """Return the reconstruction of x (N, C, H, W) by the linear parts only."""
         return functional.pixel_shuffle(self._synthesize(self._analyze(self._unfold(x))), self.downsampling_factor)

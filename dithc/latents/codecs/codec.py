@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import nn
 
 from dithc.core.artifacts import digest
 from dithc.core.logging import user_error
@@ -60,11 +59,6 @@ class Codec(ABC):
     @abstractmethod
     def decode(self, latent: torch.Tensor) -> torch.Tensor:
         """Decode scaled latents (N, Z, h, w) to float32 images (N, C, H, W), about [-1, 1] and not clipped."""
-
-    @property
-    def decoder_parts(self) -> tuple[nn.Module, ...]:
-        """Modules called by `decode`, if its other operations are pointwise; empty if unknown."""
-        return ()
 
     def to_rgb(self, x: torch.Tensor) -> npt.NDArray[np.uint8]:
         """Convert decoded images (N, C, H, W) to uint8 (N, 3, H, W) by the fixed display stretch of real tiles."""
@@ -130,10 +124,6 @@ class KlCodec(Codec):
         batch_size = self.net.max_batch_size(latent.shape[-1] * self.downsampling_factor)
         parts = [self.net.decode(part.float() / self.scale) for part in torch.split(latent, batch_size)]
         return torch.cat(parts)  # (N, C, H, W)
-
-    @property
-    def decoder_parts(self) -> tuple[nn.Module, ...]:
-        return self.net.decoder_parts
 
 
 class SdCodec(DisplayBandCodec, KlCodec):

@@ -29,7 +29,6 @@ CLASSES = {
     "AutoencoderDC": "latent",
     "VQModel": "latents",
 }
-PLAIN_DECODERS = "AutoencoderKL", "AutoencoderKLFlux2"  # `decode` of these classes is a convolution and the decoder
 Numbers = list[float]
 
 
@@ -140,13 +139,6 @@ class DiffusersAutoencoder:
         """Decode unscaled latents (N, Z, h, w) to float32 images (N, C, H, W), about [-1, 1] and not clipped."""
         out: torch.Tensor = self.net.decode(z.contiguous(memory_format=self._memory_format)).sample  # (N, C, H, W)
         return out.float()
-
-    @property
-    def decoder_parts(self) -> tuple[torch.nn.Module, ...]:
-        """Modules called by `decode`, if it has no other operations."""
-        if type(self.net).__name__ not in PLAIN_DECODERS:
-            return ()
-        return tuple(part for part in (self.net.post_quant_conv, self.net.decoder) if part is not None)
 
     @staticmethod
     def max_batch_size(side: int) -> int:

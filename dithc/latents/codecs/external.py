@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from dithc.config import codecs
 from dithc.core.logging import UserError, get_logger, user_error
@@ -96,10 +96,6 @@ class ExternalCodec(Codec):
         images = tiles.reshape(len(latent), self._groups.numel(), *tiles.shape[2:])  # (N, G b, H, W)
         total = images.new_zeros(len(images), self.in_bands, *images.shape[2:])
         return total.index_add_(1, self._groups.flatten(), images) / self._band_counts  # (N, C, H, W)
-
-    @property
-    def decoder_parts(self) -> tuple[nn.Module, ...]:
-        return self.net.decoder_parts if isinstance(self.net, DiffusersAutoencoder) else ()
 
     def check_tiles(self, tiles: Tiles) -> None:
         """Raise UserError if latents of a few tiles exceed fp16; warn if they are far from mean 0 and deviation 1."""

@@ -1,16 +1,14 @@
 """Ranks that share parts of an image."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor, distributed
 
 from dithc.engine.cftp import partition
 from dithc.sample.parallel.shared_buffers import SharedGather
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -52,42 +50,6 @@ class RankSet:
                 if buffer is not target:
                     target.copy_(buffer)
         return whole
-
-    def all_to_all(self, parts: Sequence[Tensor], shapes: Sequence[Sequence[int]]) -> list[Tensor]:
-        """Exchange parts between all ranks; return the dense parts for this rank, in rank order."""
-        received = [parts[0].new_empty(list(shape)) for shape in shapes]
-        distributed.all_to_all(received, list(parts), group=self.group)
-        return received
-
-    def _start(
-        self, sends: Sequence[tuple[Tensor, int]], receives: Sequence[tuple[Tensor, int]], *, result: T
-    ) -> Callable[[], T]:
-        """Begin to send and receive tensors, each to or from a rank; return a function that waits for all."""
-        works = [distributed.isend(x, group=self.group, group_dst=rank) for x, rank in sends]
-        works += [distributed.irecv(x, group=self.group, group_src=rank) for x, rank in receives]
-
-        def wait() -> T:
-            for work in works:
-                assert work is not None
-                work.wait()
-            return result
-
-        return wait
-
-    def exchange_edges(self, first: Tensor, last: Tensor) -> Callable[[], tuple[Tensor | None, Tensor | None]]:
-        """Begin to exchange edges, of equal shape, with the neighbors.
-
-        Return a function that waits for the previous rank's last and the next rank's first edge (None without neighbor).
-        """
-        sends, receives = [], []
-        received_edges: list[Tensor | None] = []
-        for edge, other in ((first, self.rank - 1), (last, self.rank + 1)):
-            received_edges.append(None)
-            if 0 <= other < self.size:
-                received_edges[-1] = buffer = torch.empty_like(edge, memory_format=torch.contiguous_format)
-                sends.append((edge.contiguous(), other))
-                receives.append((buffer, other))
-        return self._start(sends, receives, result=(received_edges[0], received_edges[1]))
 
     def any(self, flag: bool) -> bool:
         """Return whether any rank's flag is set; the same on every rank."""

@@ -13,10 +13,9 @@ from dithc.core.logging import user_error
 from dithc.engine import native
 from dithc.engine.cftp import partition
 from dithc.engine.comm import Group
-from dithc.engine.cost import ParallelDegrees
+from dithc.engine.cost import sampling
 from dithc.latents import Codec
-from dithc.sample.parallel.attention import SharedMemoryAttention, UlyssesAttention
-from dithc.sample.parallel.parallel_decoder import ByRows, ParallelDecoder
+from dithc.sample.parallel.attention import SharedMemoryAttention
 from dithc.sample.parallel.rank_set import RankSet, cut
 from dithc.sample.parallel.shared_buffers import SharedGather
 
@@ -25,7 +24,7 @@ from dithc.sample.parallel.shared_buffers import SharedGather
 class SamplingGroup:
     """This rank's place in its group; by default a single rank."""
 
-    degrees: ParallelDegrees = field(default_factory=ParallelDegrees)
+    degrees: sampling.ParallelDegrees = field(default_factory=sampling.ParallelDegrees)
     number: int | None = 0  # number of the group, from 0; None outside of groups
     members: RankSet = field(default_factory=RankSet)  # all ranks of the group
     data: tuple[int, int] = (0, 1)  # this rank's part of a shard's images, and the number of parts
@@ -35,7 +34,7 @@ class SamplingGroup:
     tokens: RankSet = field(default_factory=RankSet)  # ranks that share tokens of an image
 
     @classmethod
-    def of(cls, group: Group, degrees: ParallelDegrees, groups: Sequence[Sequence[int]]) -> "SamplingGroup":
+    def of(cls, group: Group, degrees: sampling.ParallelDegrees, groups: Sequence[Sequence[int]]) -> "SamplingGroup":
         """Return this rank's team; collective.
 
         `groups` are disjoint, of `degrees.size` ranks each; tokens innermost, then branches, then images.
@@ -43,7 +42,7 @@ class SamplingGroup:
         """
         if group.size == 1:
             return cls()
-        grid = np.arange(degrees.size).reshape(degrees.data, degrees.rows, degrees.tokens)
+        grid = np.arange(degrees.size).reshape(degrees.data, degrees.rows, degrees.shared)
         cuts = {
             "members": [list(range(degrees.size))],
             "leaders": [grid[:, 0, 0].tolist()],
@@ -70,21 +69,25 @@ class SamplingGroup:
         if number is None:
             return cls(number=None, leaders=None)
         position = list(groups[number]).index(group.rank)
-        data = position // (degrees.rows * degrees.tokens), degrees.data
+        data = position // (degrees.rows * degrees.shared), degrees.data
         return cls(degrees=degrees, number=number, data=data, **rank_sets)  # type: ignore[arg-type]
 
-    def over(self, num_tokens: int) -> SharedMemoryAttention | UlyssesAttention | None:
+    def over(self, num_tokens: int) -> SharedMemoryAttention | None:
         """Return the attention over the ranks' tokens of an image of `num_tokens`; None for one rank."""
         if self.tokens.size == 1:
             return None
-        lengths = cut(num_tokens, self.tokens.size)
-        if self.degrees.shared > 1:
-            return SharedMemoryAttention(self.tokens, lengths)
-        return UlyssesAttention(self.tokens, lengths)
+        return SharedMemoryAttention(self.tokens, cut(num_tokens, self.tokens.size))
 
-    def decoding(self, codec: Codec, *, by_rows: ByRows) -> ParallelDecoder:
-        """Return the decoder of this rank's images, with the result on the first rank of the part."""
-        return ParallelDecoder(codec, self.part, by_rows=by_rows)
+    def decode(self, codec: Codec, latents: Tensor) -> Tensor:
+        """Return images (N, C, H, W) of latents (N, Z, h, w) on the first rank of the part; an empty tensor (0) on others.
+
+        Each rank decodes complete images, one at a time, because the bits of a convolution may depend on the batch.
+        """
+        ranks = self.part
+        local = latents[partition(len(latents), ranks.size)[ranks.rank]]
+        images = [codec.decode(latent) for latent in torch.split(local, 1) if len(latent) > 0]
+        decoded = ranks.gather(torch.cat(images) if images else torch.empty(0), cut(len(latents), ranks.size))
+        return torch.empty(0) if decoded is None else decoded
 
     def local_images(self, indices: Sequence[int]) -> Sequence[int]:
         """Return the images of a shard that this rank generates, alone or jointly."""
@@ -126,10 +129,10 @@ def _check_nodes(nodes: Sequence[str], parts: Sequence[Sequence[int]]) -> None:
                 "machine.sampling.shared_memory_degree",
                 got=f"ranks {', '.join(map(str, members))} on {', '.join(dict.fromkeys(nodes[rank] for rank in members))}",
                 expected="ranks of one node, which share memory",
-                fix="lower it to the ranks of a node, or share tokens by `ulysses_degree`",
+                fix="lower it to the ranks of a node",
             )
 
 
-def rank_groups(degrees: ParallelDegrees, *, ranks: int) -> list[list[int]]:
+def rank_groups(degrees: sampling.ParallelDegrees, *, ranks: int) -> list[list[int]]:
     """Return the ranks of each group; leftover ranks are in no group."""
     return [list(range(first, first + degrees.size)) for first in range(0, ranks - degrees.size + 1, degrees.size)]

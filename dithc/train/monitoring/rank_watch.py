@@ -14,6 +14,7 @@ from dithc.core.artifacts import CheckpointStore, atomic_write
 from dithc.core.integrity import dump_checksummed, load_document, require_regular_file
 from dithc.core.logging import get_logger
 from dithc.engine.comm import Group
+from dithc.engine.cost import balanced_shares
 from dithc.engine.hardware import CpuCounters
 from dithc.engine.scheduler import deadline
 from dithc.train.monitoring.slow_ranks import (
@@ -22,7 +23,6 @@ from dithc.train.monitoring.slow_ranks import (
     RankTimes,
     SlowRank,
     SlowRankDetector,
-    balanced_shares,
     median_of_others,
 )
 from dithc.train.step import Trainer
@@ -151,7 +151,7 @@ class RankWatch:
     def _balance(self, own: Array) -> bool:
         """Divide the global batch by the measured speeds; return whether that changes the shares noticeably."""
         self._balancings -= 1
-        shares = balanced_shares(self._trainer.shares, own)
+        shares = balanced_shares(self._trainer.shares, own.tolist())
         expected = float(max(own / self._trainer.shares * shares))
         if expected > (1 - MIN_GAIN) * float(max(own)):
             self._balancings = 0

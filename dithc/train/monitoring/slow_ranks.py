@@ -7,7 +7,6 @@ together.
 S steps, R ranks.
 """
 
-import heapq
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -187,24 +186,6 @@ class SlowRankDetector:
             is_pause=is_pause,
         )
         self.findings.append(finding)
-
-
-def balanced_shares(images: Sequence[int], seconds: Array) -> list[int]:
-    """Divide the same number of images among ranks so that all need the same time.
-
-    Args:
-        images: images of each rank now, at least one.
-        seconds: (R) time of each rank for them.
-    """
-    pace = seconds / np.asarray(images, np.float64)  # seconds per image
-    ends = [(2 * float(value), rank) for rank, value in enumerate(pace)]  # after one image more than the rank has
-    shares = [1] * len(images)
-    heapq.heapify(ends)
-    for _ in range(sum(images) - len(images)):
-        end, rank = heapq.heappop(ends)
-        shares[rank] += 1
-        heapq.heappush(ends, (end + float(pace[rank]), rank))
-    return shares
 
 
 def median_of_others(values: Array) -> Array:

@@ -77,7 +77,9 @@ class Trainer:
         first = sum(shares[:rank])
         last, equal_share = first + shares[rank], -(-self.run.global_batch_size // len(shares))
         width = self.run.micro_batch_size or equal_share  # for which the memory is planned
-        self._micro_batches = [slice(start, min(start + width, last)) for start in range(first, last, width)]
+        # The remainder comes first, because gradients are exchanged during the last backward pass.
+        starts = [first, *range(first + (last - first) % width or first + width, last, width)]
+        self._micro_batches = [slice(start, stop) for start, stop in zip(starts, [*starts[1:], last], strict=True)]
 
     def step(self, number: int) -> dict[str, float]:
         """Run optimizer step `number` (from 1).

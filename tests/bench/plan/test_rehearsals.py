@@ -10,7 +10,7 @@ from dithc.bench.plan import PlanSettings, describe, plan_text, rehearsals
 from dithc.cli import main
 from dithc.config import load_experiment, training
 from dithc.core.units import GIB
-from dithc.engine.cost import memory, plans, records
+from dithc.engine.cost import estimates, memory, plans, records
 
 NAME: plans.Arrangement = ("dp", 2, "none", "none")
 CALL, IMAGE, UPDATE, WAIT = 0.05, 0.1, 0.03, 0.02
@@ -119,7 +119,7 @@ def test_ranks_of_rehearsals_follow_dies_and_clusters(node, ranks):
 def test_text_contains_choice_differences_rejections_and_sources():
     cost = plans.RankCosts(call_seconds=0.0, image_seconds=0.1)
     facts = plans.PlanFacts(costs={("cftp", 1, "none", "none"): cost}, cores=2, memory_bytes=8 * GIB)
-    table = plans.rank_plans(task_of(global_batch_size=4, steps=1000), facts)
+    table = estimates.rank_plans(task_of(global_batch_size=4, steps=1000), facts)
     record = {
         "whole": {
             "seconds": 7200.0,

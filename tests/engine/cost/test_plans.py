@@ -9,7 +9,7 @@ import pytest
 
 from dithc.config import training
 from dithc.core.units import GIB
-from dithc.engine.cost import Links, memory, plans
+from dithc.engine.cost import Links, estimates, memory, plans
 
 TOKENS, TABLE2_GB = 256, 512  # a node of the paper has four dies with 128 GB of DDR
 # Table 2 of the paper: seconds and GB by strategy, model and batch; None is out of memory.
@@ -71,7 +71,7 @@ def test_seconds_at_batch_112_predict_the_order_of_strategies_at_224(size):
     facts = plans.PlanFacts(costs=costs, cores=608, dies=4)
     task = task_of(size, 224)
     model = task.run.model.updated(num_heads=16)  # the paper divides 6 heads of S/2 over 4 ranks
-    table = plans.rank_plans(replace(task, run=task.run.updated(model=model)), facts)
+    table = estimates.rank_plans(replace(task, run=task.run.updated(model=model)), facts)
     order = list(dict.fromkeys(one.plan.strategy for one in table.estimates if one.plan.recompute == "none"))
     real = {name: TABLE2[name, 224][size] for name in RANKS if TABLE2[name, 224][size]}
     expected = sorted(real, key=lambda name: real[name][0])
@@ -81,19 +81,19 @@ def test_seconds_at_batch_112_predict_the_order_of_strategies_at_224(size):
 def test_seconds_of_a_plan_are_the_sum_of_its_micro_batches_update_and_exchange():
     (found,) = (
         one
-        for one in plans.rank_plans(task_of(batch=7, checkpoint_every=1000), facts_of()).estimates
+        for one in estimates.rank_plans(task_of(batch=7, checkpoint_every=1000), facts_of()).estimates
         if (one.plan.strategy, one.plan.micro_batch_size, one.plan.recompute) == ("cftp", 4, "none")
     )
     assert found.computing == pytest.approx(0.05 + 4 * 0.1 + 0.05 + 3 * 0.1 + 0.04)
     assert found.exposed == 0.01
     state = memory.rank_memory(task_of().run).state
     snapshot = memory.rank_memory(task_of().run, snapshot=True).snapshot
-    assert found.saving == pytest.approx(snapshot / plans.COPY_BANDWIDTH / 1000)
+    assert found.saving == pytest.approx(snapshot / estimates.COPY_BANDWIDTH / 1000)
     assert found.memory.state == state
 
 
 def test_memory_of_a_node_contains_the_launcher_of_several_ranks():
-    for one in plans.rank_plans(task_of(), facts_of()).estimates:
+    for one in estimates.rank_plans(task_of(), facts_of()).estimates:
         launcher = one.node_bytes - one.ranks_per_node * one.memory.total
         assert launcher == pytest.approx(memory.LAUNCHER_BYTES if one.plan.ranks > 1 else 0.0)
 
@@ -101,21 +101,21 @@ def test_memory_of_a_node_contains_the_launcher_of_several_ranks():
 def test_more_memory_never_makes_the_choice_slower():
     seconds = []
     for gib in (1, 1.5, 2, 3, 4, 8, 64):
-        best = plans.rank_plans(task_of("S", 32), facts_of(memory_bytes=gib * GIB)).best
+        best = estimates.rank_plans(task_of("S", 32), facts_of(memory_bytes=gib * GIB)).best
         seconds.append(math.inf if best is None else best.seconds)
-    assert all(more <= less * (1 + plans.RESOLUTION) for less, more in pairwise(seconds))
+    assert all(more <= less * (1 + estimates.RESOLUTION) for less, more in pairwise(seconds))
     assert seconds[0] > seconds[-1]
 
 
 def test_order_of_measurements_does_not_change_the_table():
     facts = facts_of()
     turned = replace(facts, costs=dict(reversed(facts.costs.items())))
-    first, second = (plans.rank_plans(task_of(), one).estimates for one in (facts, turned))
+    first, second = (estimates.rank_plans(task_of(), one).estimates for one in (facts, turned))
     assert [one.plan for one in first] == [one.plan for one in second]
 
 
 def test_limit_below_every_plan_rejects_all_with_the_needed_memory():
-    table = plans.rank_plans(task_of("XL"), facts_of(memory_bytes=2 * GIB))
+    table = estimates.rank_plans(task_of("XL"), facts_of(memory_bytes=2 * GIB))
     assert table.best is None
     assert all(
         "GiB of a node, 2.00 GiB are available" in reason for plan, reason in table.rejected if plan.sharding == "none"
@@ -131,40 +131,83 @@ def test_limit_below_every_plan_rejects_all_with_the_needed_memory():
     ],
 )
 def test_illegal_plans_are_rejected_with_a_reason(settings, reason):
-    assert reason in {text for _, text in plans.rank_plans(task_of(), facts_of(**settings)).rejected}
+    assert reason in {text for _, text in estimates.rank_plans(task_of(), facts_of(**settings)).rejected}
 
 
 def test_several_nodes_need_links_and_share_images_and_state():
     task, facts = task_of(batch=64), facts_of()
-    assert not plans.rank_plans(task, facts, nodes=4).estimates
+    assert not estimates.rank_plans(task, facts, nodes=4).estimates
     fast = replace(facts, links=Links(byte=1e-12, memory_byte=1e-11))
     slow = replace(facts, links=Links(byte=1e-8, memory_byte=1e-11))
     one, four, crawling = (
-        plans.rank_plans(task, each, nodes=nodes).best for each, nodes in ((facts, 1), (fast, 4), (slow, 4))
+        estimates.rank_plans(task, each, nodes=nodes).best for each, nodes in ((facts, 1), (fast, 4), (slow, 4))
     )
     assert four.seconds == pytest.approx((one.computing - 0.04) / 4 + 0.05, rel=0.1)
     assert crawling.seconds > four.seconds
     assert crawling.plan.reduce_dtype == "bf16"
 
 
-def test_zero1_shares_moments_and_averages_over_all_ranks():
-    table = plans.rank_plans(task_of(), facts_of())
-    whole, shared = (
-        next(one for one in table.estimates if one.plan.strategy == "dp" and one.plan.sharding == name).memory
-        for name in ("none", "zero1")
+def test_sharding_divides_moments_averages_and_with_zero2_gradients():
+    table = estimates.rank_plans(task_of(), facts_of())
+    whole, moments, gradients = (
+        next(one for one in table.estimates if one.plan.strategy == "dp" and one.plan.sharding == name)
+        for name in ("none", "zero1", "zero2")
     )
-    assert shared.optimizer + shared.averages == (whole.optimizer + whole.averages) / 2
-    assert shared.weights == whole.weights
+    assert moments.memory.optimizer + moments.memory.averages == (whole.memory.optimizer + whole.memory.averages) / 2
+    assert moments.memory.weights == whole.memory.weights
+    assert moments.memory.gradients == whole.memory.gradients
+    assert gradients.memory == replace(moments.memory, gradients=whole.memory.gradients / 2)
+
+
+def test_zero2_exchanges_each_micro_batch():
+    cost = next(iter(facts_of().costs.values()))
+    facts = facts_of(costs={("dp", 2, "none", "none"): cost})
+    found = {
+        (one.plan.sharding, one.plan.micro_batch_size): one.exposed
+        for one in estimates.rank_plans(task_of(batch=16), facts).estimates
+    }
+    assert found["zero1", 2] == found["zero1", 8] == found["zero2", 8] == cost.exposed_seconds
+    assert found["zero2", 2] == pytest.approx(4 * cost.exposed_seconds)
+
+
+def test_1024_nodes_of_two_kinds_reach_the_sum_of_their_speeds_with_measured_shares():
+    facts = facts_of(links=Links(byte=1e-12, memory_byte=1e-11), speeds=((1.0, 0.5), (0.6, 0.5)))
+    task = task_of(batch=1024 * 16)
+    found = estimates.rank_plans(task, facts, nodes=1024).estimates
+    best = {kind: next(one for one in found if one.plan.batch_shares == kind) for kind in ("equal", "measured")}
+    alone = estimates.rank_plans(task, replace(facts, speeds=((1.0, 1.0),)), nodes=1024).best
+    assert found[0] is best["measured"]
+    assert best["measured"].plan.machine_settings["batch_shares"] == "measured"
+    assert best["equal"].seconds == pytest.approx(alone.seconds / 0.6, rel=0.02)
+    assert alone.seconds / best["measured"].seconds >= 0.95 * 0.8, "images of a step over the sum of the speeds"
+
+
+def test_data_beyond_memory_moves_to_the_file_tier_at_its_rate():
+    task = replace(task_of("B", 8), checkpoint_mode="blocking")
+    small = facts_of(memory_bytes=2.2 * GIB)
+    assert not [one for one in estimates.rank_plans(task, small).estimates if one.plan.strategy == "cftp"]
+    files = plans.FileTier(folder="/scratch", rank_bytes=4 * GIB, bandwidth=1e9)
+    found = estimates.rank_plans(task, replace(small, files=files)).estimates
+    one = next(one for one in found if one.plan.strategy == "cftp" and one.plan.recompute == "none")
+    needed = one.memory.total + one.launcher_bytes
+    assert one.node_bytes == pytest.approx(2.2 * GIB)
+    assert one.spilled_bytes == pytest.approx(needed - 2.2 * GIB)
+    moved = 2 * one.spilled_bytes / 1e9
+    assert one.stall == pytest.approx(max(0.0, moved - one.computing))
+    fast = estimates.rank_plans(task, replace(small, files=replace(files, bandwidth=1e15))).estimates
+    assert all(one.stall == 0 for one in fast)
+    none = replace(files, rank_bytes=1e6)
+    assert not [one for one in estimates.rank_plans(task, replace(small, files=none)).estimates if one.spilled_bytes]
 
 
 def test_smallest_nodes_is_the_first_number_that_fits():
     task = task_of("XL", 64)
     facts = facts_of(memory_bytes=12 * GIB, links=Links(byte=1e-10, memory_byte=1e-10))
-    nodes = plans.smallest_nodes(task, facts)
+    nodes = estimates.smallest_nodes(task, facts)
     assert nodes is not None
     assert nodes > 1
-    assert plans.rank_plans(task, facts, nodes=nodes).estimates
-    assert not plans.rank_plans(task, facts, nodes=nodes - 1).estimates
+    assert estimates.rank_plans(task, facts, nodes=nodes).estimates
+    assert not estimates.rank_plans(task, facts, nodes=nodes - 1).estimates
 
 
 def test_memory_of_ema_averages_counts():

@@ -14,7 +14,7 @@ PROGRAM = """
 import random, sys, time
 import torch
 from dithc.engine.comm import init_distributed
-from dithc.engine.cost import ParallelDegrees
+from dithc.engine.cost.sampling import ParallelDegrees
 from dithc.sample.parallel import SamplingGroup
 from dithc.sample.parallel.rank_set import RankSet
 from dithc.sample.parallel.shared_buffers import SharedGather

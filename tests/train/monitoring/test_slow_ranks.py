@@ -5,12 +5,12 @@ import pytest
 
 from dithc.bench.simulate.paper_scaling import SPREAD
 from dithc.core.integrity import load_document
+from dithc.engine.cost import balanced_shares
 from dithc.train.monitoring import SLOW_FILE
 from dithc.train.monitoring.slow_ranks import (
     TOTALS,
     RankTimes,
     SlowRankDetector,
-    balanced_shares,
     median_of_others,
 )
 from tests.ranks import needs_launcher, run_on_ranks
@@ -139,8 +139,8 @@ def test_median_of_others_excludes_only_the_rank_itself():
 
 
 def test_balanced_shares_minimize_the_longest_time_and_keep_the_sum():
-    assert balanced_shares([8, 8], np.array([8.0, 8 / 0.6])) == [10, 6]
-    assert balanced_shares([10, 6], np.array([10.0, 10.0])) == [10, 6]
+    assert balanced_shares([8, 8], [8.0, 8 / 0.6]) == [10, 6]
+    assert balanced_shares([10, 6], [10.0, 10.0]) == [10, 6]
     draws = np.random.default_rng(0)
     for _ in range(20):
         images, pace = draws.integers(1, 9, size=4), draws.uniform(0.5, 2.0, size=4)

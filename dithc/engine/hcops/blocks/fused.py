@@ -119,8 +119,6 @@ def all_operators_use_c() -> bool:
 
 def accepts_block(x: Tensor, c: Tensor, weights: BlockWeights | FinalLayerWeights) -> bool:
     """Return whether `block` or `final_layer` accepts these inputs, of which all or none require a gradient."""
-    if current_shard.across is not None and not current_shard.across.in_sequence:
-        return False
     if traced(x) or not all_operators_use_c():
         return False
     layers: tuple[Tensor, ...] = weights[: 2 * NUM_LAYERS]  # type: ignore[assignment]

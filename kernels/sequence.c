@@ -73,15 +73,6 @@ static int attention_heads_forward(hc_context *context, const int64_t *words) {
     return hc_attention_heads_forward(context, AT(0));
 }
 
-static int copy_blocks(hc_context *context, const int64_t *words) {
-    return hc_copy_blocks(context, words[0], words[1], words[2], AT(3), words[4], words[5], AT(6), words[7], words[8]);
-}
-
-static int exchange_barrier(hc_context *context, const int64_t *words) {
-    (void)context;
-    return hc_exchange_barrier(AT(0), words[1], AT(2));
-}
-
 static const struct {
     int (*run)(hc_context *context, const int64_t *words);
     int64_t num_words;
@@ -99,8 +90,6 @@ static const struct {
     [HC_STEP_ROTATE_HEADS_FORWARD] = {rotate_heads_forward, 12},
     [HC_STEP_ROTATE_HEADS_BACKWARD] = {rotate_heads_backward, 15},
     [HC_STEP_ATTENTION_HEADS_FORWARD] = {attention_heads_forward, 1},
-    [HC_STEP_COPY_BLOCKS] = {copy_blocks, 9},
-    [HC_STEP_EXCHANGE_BARRIER] = {exchange_barrier, 3},
 };
 #define NUM_STEPS ((int64_t)(sizeof(STEPS) / sizeof(STEPS[0])))
 

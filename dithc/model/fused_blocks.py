@@ -94,9 +94,7 @@ class BlockChain:
     def __call__(self, x: Tensor, c: Tensor) -> Tensor:
         if not fused.all_operators_use_c():
             return self._call_blocks(x, c)
-        across = token_shard.current_shard.across
-        tokens = x.shape[1] if across is None else across.most_tokens  # equal on all ranks that share an image
-        calls = -(-2 * self._num_parameters * x.shape[0] * tokens // MAX_FLOP)
+        calls = -(-2 * self._num_parameters * x.shape[0] * x.shape[1] // MAX_FLOP)
         if calls > len(self):
             return self._call_blocks(x, c)
         if calls > 1:
@@ -118,10 +116,15 @@ class BlockChain:
             self._programs.clear()
             self._packs.drop({address for address, _ in self._state})
         self._state = state
-        across = token_shard.current_shard.across
-        shard = token_shard.current_shard.tokens, across, None if across is None else across.turn
         types = x.dtype, c.dtype, torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu")
-        key = x.shape, *types, *shard, native.context(), get_ident(), tuple(table.data_ptr() for table in tables)
+        key = (
+            x.shape,
+            *types,
+            token_shard.current_shard.tokens,
+            native.context(),
+            get_ident(),
+            tuple(table.data_ptr() for table in tables),
+        )
         if key not in self._programs and x.is_contiguous() and c.is_contiguous():
             candidates = [_unobserved_weights(block) for block in self._blocks]
             layers = [weights for weights in candidates if weights is not None and fused.accepts_block(x, c, weights)]

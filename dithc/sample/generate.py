@@ -53,7 +53,7 @@ class ImageGenerator:
         # (Z, h, w) of a latent
         self.shape = (self.model.config.in_channels, *(self.grid.size if self.grid else self.model.config.size))
         self._windows: windows.WindowedDenoiser | None = None
-        self._shared_modules: dict[tuple[SamplingGroup, int], tuple[Any, Any]] = {}  # by team and network
+        self._blocks: dict[int, Any] = {}  # with packed weights, shared by all batches of a network, by its identity
 
     def labels(self, indices: Sequence[int]) -> list[int]:
         return [label_of(self.evaluation.seed, index, self.classes) for index in indices]
@@ -185,27 +185,18 @@ class ImageGenerator:
         options |= {"schedule": schedule, "order": evaluation.solver_order}
         return diffusion.sample(evaluation.sampler, denoise=denoise, **options)
 
-    def _modules_of(self, model: DiT) -> tuple[Any, Any]:
-        """Return the attention across ranks and the blocks with packed weights, shared by all batches of a network."""
-        key = self.team, id(model)
-        if key not in self._shared_modules:
-            blocks = model.chain(to_patches=True) if isinstance(model, DiT) else None
-            self._shared_modules[key] = self.team.over(model.config.num_tokens), blocks
-        return self._shared_modules[key]
-
     def _predictor(self, model: DiT) -> ParallelDenoiser | windows.WindowedDenoiser:
         """Return the network for one batch, possibly by windows."""
         team = self.team
-        attention, blocks = self._modules_of(model)
+        if id(model) not in self._blocks:
+            self._blocks[id(model)] = model.chain(to_patches=True) if isinstance(model, DiT) else None
         # With a guide, each of two ranks runs one network on all rows.
         rows = team.rows if self.guide is None or self.grid is not None else SINGLE.rows
         denoiser = ParallelDenoiser(
             model,
             bf16=self.bf16,
             rows=rows,
-            tokens=team.tokens,
-            over=attention,
-            blocks=blocks,
+            blocks=self._blocks[id(model)],
         )
         if self.grid is None:
             return denoiser

@@ -32,8 +32,8 @@ def degrees_table(job: SamplingJob, group: Group, *, layout: tuple[int, int] | N
     costs, machine = plan.costs, discover_machine()
     work, rates = costs.work, costs.rates
     lines = [
-        f"{images.count} image(s) of {work.tokens} tokens, {work.calls} calls of {work.branches} branch(es)",
-        f"measured: a rank {rates.flops / 1e9:.4g} GFLOP/s, half of it with {rates.half_tokens:.3g} tokens",
+        f"{images.count} image(s), {work.calls} calls of {work.branches} branch(es) and {work.windows} window(s)",
+        f"measured: a row {rates.row_seconds:.3g} s, and {rates.call_seconds:.3g} s per call",
     ]
     if costs.ranks > costs.ranks_per_node:
         source = (

@@ -537,8 +537,6 @@ typedef enum {
     HC_STEP_ROTATE_HEADS_FORWARD = 10,
     HC_STEP_ROTATE_HEADS_BACKWARD = 11,
     HC_STEP_ATTENTION_HEADS_FORWARD = 12,
-    HC_STEP_COPY_BLOCKS = 13,
-    HC_STEP_EXCHANGE_BARRIER = 14
 } hc_step;
 
 /* Run operators in order: for each its hc_step, then its words. Stop at the first failure and return its status;
@@ -621,11 +619,6 @@ int hc_exchange_barrier(hc_exchange *exchange, int64_t timeout_nanoseconds, int 
 /* Compute out[i] = op over r of x[r][i], r = 0, 1, ... in this order, in fp32. All arrays have `type`. out may be one
  * of the x. */
 int hc_exchange_fold(hc_exchange *exchange, int num_arrays, int64_t count, const void *const *x, int type, int op, void *out);
-
-/* Copy blocks of rows of `bytes` bytes each between different strides in bytes. Row r of block b of the source is at
- * b * source_block + r * source_row. */
-int hc_copy_blocks(hc_context *context, int64_t blocks, int64_t rows, int64_t bytes, const void *source, int64_t source_block,
-                   int64_t source_row, void *out_target, int64_t target_block, int64_t target_row);
 
 /* --------------------------------------------------------------------------------------------------------- ceilings */
 

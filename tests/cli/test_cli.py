@@ -103,7 +103,7 @@ def test_concurrent_write_to_a_folder_is_rejected_with_status_76(monkeypatch, tm
 @pytest.mark.parametrize("verb", ["synthesize", "ingest", "tiles", "codec", "latents", "extractor", "export"])
 def test_folder_writing_commands_return_the_output_folder(verb):
     module = import_module(command_module(verb))
-    args = argparse.Namespace(out=Path("somewhere/out/manifest.json"), ro_crate=None)
+    args = argparse.Namespace(out=Path("somewhere/out/manifest.json"))
     assert module.folder(args) == (args.out if verb == "export" else args.out.parent)
 
 

@@ -77,8 +77,8 @@ SAMPLING = "name: x\nmachine: {sampling: {%s}}"
 
 KINDS = [
     ("data_parallel_degree: 0", "data_parallel_degree", "'auto' or a number from 1, got 0"),
-    ("shared_memory_degree: atuo", "shared_memory_degree", "'auto' or an integer, got 'atuo'; did you mean `auto`?"),
-    ("shared_memory_degree: 1.5", "shared_memory_degree", "'auto' or an integer, got 1.5"),
+    ("data_parallel_degree: atuo", "data_parallel_degree", "'auto' or an integer, got 'atuo'; did you mean `auto`?"),
+    ("data_parallel_degree: 1.5", "data_parallel_degree", "'auto' or an integer, got 1.5"),
     ("cfg_parallel: 3", "cfg_parallel", "'auto' or true or false, got 3"),
 ]
 
@@ -95,9 +95,9 @@ def test_invalid_value_of_a_union_type_has_one_fault_in_four_lines(
 
 
 def test_several_faults_are_listed_on_separate_lines(tmp_path: Path) -> None:
-    lines = fault(tmp_path, "name: x", SAMPLING % "shared_memory_degree: 0, window_degree: -2").split("\n")
+    lines = fault(tmp_path, "name: x", SAMPLING % "data_parallel_degree: 0, window_degree: -2").split("\n")
     assert lines[0].endswith("has 2 faults")
-    assert lines[1].startswith("  got:      machine.sampling.shared_memory_degree (line 2, ")
+    assert lines[1].startswith("  got:      machine.sampling.data_parallel_degree (line 2, ")
     assert lines[2].startswith("            machine.sampling.window_degree (line 2, ")
 
 

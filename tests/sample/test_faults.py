@@ -55,7 +55,7 @@ LIMIT_SECONDS = 30.0
 @pytest.mark.slow
 @pytest.mark.sampled("several ranks")
 @needs_launcher
-@pytest.mark.parametrize("degree", ["cfg", "shared"])
+@pytest.mark.parametrize("degree", ["cfg", "data"])
 @pytest.mark.parametrize("fault", ["SIGKILL", "SIGSTOP", "memory"])
 def test_rank_failing_in_a_step_ends_all_ranks(
     fault: str, degree: str, job: Callable[..., SamplingJob], tmp_path: Path

@@ -28,8 +28,7 @@ CASES: list[dict[str, Any]] = [
     {"degrees": {"data": 2}},
     {"degrees": {"cfg": 2}},
     {"degrees": {"cfg": 2}, "guidance_channels": "first3"},
-    {"degrees": {"shared": 2}},
-    {"degrees": {"shared": 2}, "guidance_scale": 1.0, "sampler": "dpm-solver"},
+    {"degrees": {"data": 2}, "guidance_scale": 1.0, "sampler": "dpm-solver"},
     {"degrees": {"cfg": 2}, "guidance_reference": "start"},
     {"num_images": 65},
 ]
@@ -41,7 +40,7 @@ CASES: list[dict[str, Any]] = [
 def test_ranks_sharing_a_shard_generate_the_images_of_a_single_rank(
     ranks: int, job: Callable[..., SamplingJob], tmp_path: Path
 ) -> None:
-    cases = CASES if ranks % 2 == 0 else [{"degrees": {"shared": 3}}, {"degrees": {"data": 3}}, {"num_images": 65}]
+    cases = CASES if ranks % 2 == 0 else [{"degrees": {"data": 3}}, {"num_images": 65}]
     plain = [{name: case[name] for name in case if name != "degrees"} for case in cases]
     single = [job(f"one-{number}", **case) for number, case in enumerate(plain)]
     for one in single:
@@ -60,7 +59,7 @@ def test_ranks_sharing_a_shard_generate_the_images_of_a_single_rank(
 @pytest.mark.mpi
 @needs_launcher
 def test_existing_shards_are_kept_under_different_degrees(job: Callable[..., SamplingJob], tmp_path: Path) -> None:
-    kept, more = job("kept", num_images=64), job("kept", num_images=65, degrees={"shared": 2})
+    kept, more = job("kept", num_images=64), job("kept", num_images=65, degrees={"cfg": 2})
     assert sample(kept, Group()) is not None
     before = (kept.out.parent / "shard-00000.npy").stat().st_mtime_ns
     done = run_on_ranks(PROGRAM, ranks=2, given=[more], folder=tmp_path)

@@ -1,4 +1,4 @@
-"""`dithc export`: writes weights, images, tiles or the provenance of an experiment for other programs."""
+"""`dithc export`: writes weights, images or tiles for other programs."""
 
 import argparse
 from pathlib import Path
@@ -8,14 +8,13 @@ from dithc.core.logging import user_error
 
 SUMMARY = (
     "Writes for other programs: a checkpoint's weights (safetensors, the original DiT code, diffusers), generated images "
-    "and real tiles (GeoTIFF, zarr), or the provenance of an experiment (RO-Crate)."
+    "and real tiles (GeoTIFF, zarr)."
 )
 EXAMPLE = (
     "dithc export --checkpoint results/demo/runs/sentinel2/step_0000400.json --format official --out sentinel2.pt\n"
     "dithc export --checkpoint results/demo/runs/sentinel2/step_0000400.json --format diffusers --out transformer\n"
     "dithc export --samples results/demo/samples/sentinel2-after/manifest.json --format geotiff --select 0:8 "
-    "--out products\n"
-    "dithc export --ro-crate results/demo"
+    "--out products"
 )
 WEIGHTS = ("safetensors", "official", "diffusers")
 IMAGES = ("geotiff", "zarr")
@@ -26,13 +25,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     source.add_argument("--checkpoint", type=Path, metavar="MANIFEST", help="manifest of a run, to export its weights")
     source.add_argument("--samples", type=Path, metavar="MANIFEST", help="manifest of generated images")
     source.add_argument("--tiles", type=Path, metavar="MANIFEST", help="manifest of real tiles")
-    source.add_argument(
-        "--ro-crate",
-        type=Path,
-        metavar="RESULTS",
-        help="results/NAME of an experiment: write ro-crate-metadata.json there, a Workflow Run RO-Crate with the hashes "
-        "of the manifests",
-    )
     parser.add_argument(
         "--format",
         choices=(*WEIGHTS, *IMAGES),
@@ -43,23 +35,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--weights", choices=("ema", "raw"), help="averaged or raw weights (default ema)")
     parser.add_argument("--select", metavar="FIRST:END", help="images, END exclusive, both optional (default: all)")
-    parser.add_argument("--out", type=Path, help="file to write; folder for diffusers and images; not for --ro-crate")
+    parser.add_argument("--out", type=Path, required=True, help="file to write; folder for diffusers and images")
 
 
 def folder(args: argparse.Namespace) -> Path:
-    return Path(args.ro_crate or args.out or ".")
+    return Path(args.out)
 
 
 def run(args: argparse.Namespace) -> int:
-    if (args.out is None) != (args.ro_crate is not None):
-        raise user_error(
-            "--out is missing" if args.out is None else "--out is not for --ro-crate",
-            got=f"--out {args.out}",
-            expected="--out for weights and images; none for --ro-crate, which writes into RESULTS",
-            fix="add --out" if args.out is None else "remove --out",
-        )
-    if args.ro_crate is not None:
-        return _ro_crate(args.ro_crate)
     of_weights = args.checkpoint is not None
     formats = WEIGHTS if of_weights else IMAGES
     layout: Any = args.format or formats[0]
@@ -90,13 +73,4 @@ def _images(args: argparse.Namespace, layout: Any) -> int:
         args.samples or args.tiles, stage=stage, layout=layout, out=args.out, select=args.select or ":"
     )
     print(f"{args.out}: {numbers['images']} images, {sum(numbers['clipped'].values())} of {numbers['values']} clipped")
-    return 0
-
-
-def _ro_crate(results: Path) -> int:
-    from dithc.core.caches import project_folder
-    from dithc.data.export import write_ro_crate
-
-    path, count = write_ro_crate(results, workflow=project_folder() / "workflow/Snakefile")
-    print(f"{path}: {count} files")
     return 0

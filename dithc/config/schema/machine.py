@@ -20,8 +20,6 @@ class SamplingParallelismConfig(Settings):
     """Ranks that divide the images of a shard (64). They communicate only after these images are finished."""
     cfg_parallel: Literal["auto"] | bool = "auto"
     """Compute the two branches of guidance on two ranks, or two sets of ranks."""
-    shared_memory_degree: Degree = "auto"
-    """Ranks of a node that divide the tokens of an image, with shared keys and values. Bit-identical to one rank."""
     window_degree: Degree = "auto"
     """Ranks that divide the windows of a scene in each step. Bit-identical to one rank."""
 
@@ -31,7 +29,6 @@ class SamplingParallelismConfig(Settings):
         degrees = {
             "data": self.data_parallel_degree,
             "cfg": self.cfg_parallel if self.cfg_parallel == "auto" else 1 + self.cfg_parallel,
-            "shared": self.shared_memory_degree,
             "windows": self.window_degree,
         }
         return {name: degree for name, degree in degrees.items() if degree != "auto"}

@@ -17,7 +17,6 @@ Extending: a stage with arrays is a function in `open_stage.py`. A format is a m
 from dithc.data.export.export_images import export_images
 from dithc.data.export.find_inputs import find_input
 from dithc.data.export.generated import GeneratedImages
-from dithc.data.export.ro_crate import write_ro_crate
 from dithc.data.export.shards import Read, taken
 
 __all__ = [
@@ -26,5 +25,4 @@ __all__ = [
     "export_images",
     "find_input",
     "taken",
-    "write_ro_crate",
 ]

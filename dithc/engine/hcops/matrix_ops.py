@@ -11,7 +11,6 @@ from dithc.engine.hcops import reference
 from dithc.engine.hcops.autograd import OPERATORS
 from dithc.engine.hcops.checks import check_heads
 from dithc.engine.hcops.dispatch import compute_type, dense, rows_dense, uses_reference
-from dithc.engine.hcops.token_shard import current_shard
 
 
 def linear(
@@ -58,10 +57,8 @@ def attention(qkv: Tensor, num_heads: int) -> Tensor:
     """
     is_reference = uses_reference("attention", qkv=qkv)
     check_heads("attention", qkv, num_heads)
-    if torch.is_autocast_enabled("cpu") and not (is_reference and current_shard.across is None):
+    if torch.is_autocast_enabled("cpu") and not is_reference:
         qkv = qkv.to(torch.get_autocast_dtype("cpu"))
-    if current_shard.across is not None:
-        return current_shard.across.attention(dense(qkv), num_heads)
     if is_reference:
         return reference.attention(qkv, num_heads)
     return OPERATORS["attention"](dense(qkv), num_heads)

@@ -9,7 +9,6 @@ from array import array
 from collections.abc import Callable
 from typing import Any
 
-from dithc.engine.native import contexts
 from dithc.engine.native.signatures import STATUS_FUNCTIONS
 
 # In the order of hc_step of kernels/include/hcops.h.
@@ -27,8 +26,6 @@ STEPS = (
     "hc_rotate_heads_forward",
     "hc_rotate_heads_backward",
     "hc_attention_heads_forward",
-    "hc_copy_blocks",
-    "hc_exchange_barrier",
 )
 STRUCTURES = ("hc_gemm", "hc_attention_heads_forward")  # have one argument, a structure
 
@@ -44,10 +41,6 @@ class CallRecorder:
         self._words = array("q")
         self._context = 0
         self._structures: list[ctypes.Structure] = []
-
-    def hc_exchange_barrier(self, exchange: int, timeout_nanoseconds: int, out_rank: ctypes.c_int) -> None:
-        words = (exchange, timeout_nanoseconds, ctypes.addressof(out_rank))
-        self._record(STEPS.index("hc_exchange_barrier"), self._context or contexts.context(), words)
 
     def _record(self, step: int, context: int, words: tuple[int | None, ...]) -> None:
         self._context = context
@@ -108,5 +101,4 @@ def _recorder_of_structure(step: int) -> Callable[..., None]:
 
 
 for _step, _name in enumerate(STEPS):
-    if _name != "hc_exchange_barrier":
-        setattr(CallRecorder, _name, _recorder_of_structure(_step) if _name in STRUCTURES else _recorder(_step, _name))
+    setattr(CallRecorder, _name, _recorder_of_structure(_step) if _name in STRUCTURES else _recorder(_step, _name))

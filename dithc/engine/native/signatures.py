@@ -218,7 +218,6 @@ STATUS_FUNCTIONS: dict[str, tuple[Any, ...]] = {
     "hc_exchange_fold": (c_void_p, c_int, c_int64, POINTER(c_void_p), c_int, c_int, c_void_p),
     "hc_barrier_ceiling": (c_void_p, c_int64),
     "hc_exchange_barrier": (c_void_p, c_int64, POINTER(c_int)),
-    "hc_copy_blocks": _sized(3, c_void_p, c_int64, c_int64, c_void_p, c_int64, c_int64),
     "hc_copy": (c_void_p, c_int64, c_void_p, c_void_p),
 }
 

@@ -1,21 +1,17 @@
-"""Group of ranks that generates a shard: data parts of the images, branches and windows, and parts of the tokens."""
+"""Group of ranks that generates a shard: data parts of the images, and branches or windows of each part."""
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from dithc.core.logging import user_error
 from dithc.engine import native
 from dithc.engine.cftp import partition
 from dithc.engine.comm import Group
 from dithc.engine.cost import sampling
 from dithc.latents import Codec
-from dithc.sample.parallel.attention import SharedMemoryAttention
 from dithc.sample.parallel.rank_set import RankSet, cut
 from dithc.sample.parallel.shared_buffers import SharedGather
 
@@ -28,32 +24,21 @@ class SamplingGroup:
     number: int | None = 0  # number of the group, from 0; None outside of groups
     members: RankSet = field(default_factory=RankSet)  # all ranks of the group
     data: tuple[int, int] = (0, 1)  # this rank's part of a shard's images, and the number of parts
-    part: RankSet = field(default_factory=RankSet)  # ranks that generate the same images
     leaders: RankSet | None = field(default_factory=RankSet)  # first rank of each part; None on other ranks
-    rows: RankSet = field(default_factory=RankSet)  # ranks that share rows of a batch
-    tokens: RankSet = field(default_factory=RankSet)  # ranks that share tokens of an image
+    rows: RankSet = field(default_factory=RankSet)  # ranks that generate the same images, and share rows of a batch
 
     @classmethod
     def of(cls, group: Group, degrees: sampling.ParallelDegrees, groups: Sequence[Sequence[int]]) -> "SamplingGroup":
         """Return this rank's team; collective.
 
-        `groups` are disjoint, of `degrees.size` ranks each; tokens innermost, then branches, then images.
-        Raises UserError if ranks that share keys and values are on several nodes.
+        `groups` are disjoint, of `degrees.size` ranks each; branches and windows innermost, then images.
         """
         if group.size == 1:
             return cls()
-        grid = np.arange(degrees.size).reshape(degrees.data, degrees.rows, degrees.shared)
-        cuts = {
-            "members": [list(range(degrees.size))],
-            "leaders": [grid[:, 0, 0].tolist()],
-            "part": _ranks_along(grid, 1, 2),
-            "rows": _ranks_along(grid, 1),
-            "tokens": _ranks_along(grid, 2),
-        }
+        grid = np.arange(degrees.size).reshape(degrees.data, degrees.rows)
+        cuts = {"members": [list(range(degrees.size))], "leaders": [grid[:, 0].tolist()], "rows": grid.tolist()}
         gathered = group.gather_objects((group.node, native.library() is not None))
         nodes, have_kernels = [node for node, _ in gathered], all(kernels for _, kernels in gathered)
-        if degrees.shared > 1:
-            _check_nodes(nodes, [[members[i] for i in part] for members in groups for part in cuts["tokens"]])
         rank_sets: dict[str, RankSet | None] = {}
         for name, parts in cuts.items():
             rank_lists = [[members[i] for i in part] for members in groups for part in parts]
@@ -69,21 +54,15 @@ class SamplingGroup:
         if number is None:
             return cls(number=None, leaders=None)
         position = list(groups[number]).index(group.rank)
-        data = position // (degrees.rows * degrees.shared), degrees.data
+        data = position // degrees.rows, degrees.data
         return cls(degrees=degrees, number=number, data=data, **rank_sets)  # type: ignore[arg-type]
-
-    def over(self, num_tokens: int) -> SharedMemoryAttention | None:
-        """Return the attention over the ranks' tokens of an image of `num_tokens`; None for one rank."""
-        if self.tokens.size == 1:
-            return None
-        return SharedMemoryAttention(self.tokens, cut(num_tokens, self.tokens.size))
 
     def decode(self, codec: Codec, latents: Tensor) -> Tensor:
         """Return images (N, C, H, W) of latents (N, Z, h, w) on the first rank of the part; an empty tensor (0) on others.
 
         Each rank decodes complete images, one at a time, because the bits of a convolution may depend on the batch.
         """
-        ranks = self.part
+        ranks = self.rows
         local = latents[partition(len(latents), ranks.size)[ranks.rank]]
         images = [codec.decode(latent) for latent in torch.split(local, 1) if len(latent) > 0]
         decoded = ranks.gather(torch.cat(images) if images else torch.empty(0), cut(len(latents), ranks.size))
@@ -112,25 +91,6 @@ class SamplingGroup:
         if self.leaders is None:
             return None
         return self.leaders.gather(torch.empty(0) if images is None else images, cut(len(indices), self.data[1]))
-
-
-def _ranks_along(grid: npt.NDArray[np.int_], *axes: int) -> list[list[int]]:
-    last_axes = range(-len(axes), 0)
-    ranks: list[list[int]] = (
-        np.moveaxis(grid, axes, last_axes).reshape(-1, math.prod(grid.shape[i] for i in axes)).tolist()
-    )
-    return ranks
-
-
-def _check_nodes(nodes: Sequence[str], parts: Sequence[Sequence[int]]) -> None:
-    for members in parts:
-        if len({nodes[rank] for rank in members}) > 1:
-            raise user_error(
-                "machine.sampling.shared_memory_degree",
-                got=f"ranks {', '.join(map(str, members))} on {', '.join(dict.fromkeys(nodes[rank] for rank in members))}",
-                expected="ranks of one node, which share memory",
-                fix="lower it to the ranks of a node",
-            )
 
 
 def rank_groups(degrees: sampling.ParallelDegrees, *, ranks: int) -> list[list[int]]:

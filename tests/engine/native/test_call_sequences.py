@@ -64,37 +64,20 @@ CALLS = {
     "hc_rotate_heads_backward": lambda: matrix.rotate_heads_backward(
         _randn(*QKV, dtype=BF16), _randn(*QKV, dtype=BF16, seed=1), HEADS, 0.25, *_constants()
     ),
-    "hc_attention_heads_forward": lambda: matrix.attention_over(
-        _randn(*QKV, dtype=BF16), _randn(N, T + 2, D, dtype=BF16), _randn(N, T + 2, D, dtype=BF16, seed=1), HEADS
-    ),
-    "hc_copy_blocks": lambda: _copied(_randn(N, T, 3 * D)),
-    "hc_exchange_barrier": lambda: _synchronized(),
+    "hc_attention_heads_forward": lambda: _attended(),
 }
 
 
-def _copied(x: torch.Tensor) -> torch.Tensor:
-    """Copy the middle third of each row."""
-    out = torch.zeros(N, T + 1, D)
-    functions().hc_copy_blocks(
-        *(native.context(), N, T, 4 * D, x.data_ptr() + 4 * D, 12 * D * T, 12 * D),
-        *(out.data_ptr() + 4 * D, 4 * D * (T + 1), 4 * D),
-    )
+def _attended() -> torch.Tensor:
+    query, key, value, out = (_randn(N, HEADS, T, D // HEADS, dtype=BF16, seed=seed) for seed in range(4))
+    lse = torch.empty(N, HEADS, T)
+    arguments = matrix.attention_arguments(query, key, value, out, lse, 0.25)
+    functions().hc_attention_heads_forward(native.context(), arguments)
+    _kept.append((query, key, value, lse, arguments))
     return out
 
 
-def _synchronized(times: int = 1) -> torch.Tensor:
-    """Return the counter of the only process after a barrier with itself."""
-    memory = torch.zeros(1 << 14, dtype=torch.uint8)
-    start = -memory.data_ptr() % 64
-    handle, lost = ctypes.c_void_p(), ctypes.c_int(-1)
-    native.library().hc_exchange_attach(memory.data_ptr() + start, native.context(), 0, 1, 1, 64, ctypes.byref(handle))
-    for _ in range(times):
-        functions().hc_exchange_barrier(handle.value, 10**9, lost)
-    _referenced.append((memory, handle, lost))
-    return memory[start : start + 4].view(torch.int32)
-
-
-_referenced: list[object] = []  # recorded objects must live until they run
+_kept: list[object] = []  # recorded tensors must live until they run
 
 
 def test_step_numbers_match_the_header() -> None:
@@ -105,8 +88,7 @@ def test_step_numbers_match_the_header() -> None:
 @pytest.mark.parametrize("name", STEPS)
 def test_step_word_count_matches_function_arguments(name: str) -> None:
     (words,) = re.findall(rf"\[HC_STEP_{name.removeprefix('hc_').upper()}\] = \{{\w+, (\d+)\}}", SOURCE)
-    has_context = name != "hc_exchange_barrier"
-    assert int(words) == len(signatures.STATUS_FUNCTIONS[name]) - has_context
+    assert int(words) == len(signatures.STATUS_FUNCTIONS[name]) - 1
 
 
 @pytest.mark.parametrize("name", STEPS)
@@ -115,16 +97,6 @@ def test_recorded_step_is_bitwise_equal_to_the_direct_call(name: str) -> None:
         recorded = CALLS[name]()
     direct = CALLS[name]()
     torch.testing.assert_close(recorded, direct, rtol=0, atol=0)
-
-
-def test_strided_blocks_are_copied_without_touching_gaps() -> None:
-    x = _randn(N, T, 3 * D)
-    assert torch.equal(_copied(x)[:, 1:], x[:, :, D : 2 * D])
-    assert not _copied(x)[:, 0].any()
-
-
-def test_exchange_barrier_increments_the_counter() -> None:
-    assert _synchronized(3).item() == 3
 
 
 def test_recorded_steps_run_in_order_at_the_end() -> None:

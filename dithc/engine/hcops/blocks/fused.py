@@ -19,7 +19,6 @@ from dithc.engine.hcops.backend import backend_of, log_default, raw
 from dithc.engine.hcops.c import sequence
 from dithc.engine.hcops.dispatch import compute_type, dense, rows_dense, unsupported_reason, uses_reference
 from dithc.engine.hcops.matrix_ops import linear
-from dithc.engine.hcops.token_shard import current_shard
 
 # Operators that provide the raw kernels of each node.
 PARTS_OF_MLP = ("mlp", "linear", "linear_gelu", "linear_gate_residual", "gate_residual")
@@ -248,10 +247,7 @@ def _forward(
         if kind.cos is not None or w.query is not None:
             constants = (kind.cos, kind.sin, w.query, w.key)
             heads = raw("rotate_heads_forward")(qkv, kind.num_heads, kind.eps, *constants)  # (N, T, 3D)
-        if current_shard.across is None:
-            mixed, lse = raw("attention_forward")(heads, kind.num_heads)  # (N, T, D), (N, H, T)
-        else:
-            mixed, lse = current_shard.across.attention(heads, kind.num_heads), None
+        mixed, lse = raw("attention_forward")(heads, kind.num_heads)  # (N, T, D), (N, H, T)
         stream, branch_a = gated(mixed, w.projection, w.projection_bias, gate_a, x, dtype, keep=keep)  # (N, T, D) each
         normed_m, *stats_m = norm(stream, shift_m, scale_m, kind.eps, dtype)
         if kind.swiglu:

@@ -10,9 +10,8 @@ from collections.abc import Iterator, Sequence
 from torch import Tensor
 
 from dithc.engine.hcops.backend import log_default, raw
-from dithc.engine.hcops.blocks import fused, sharded_ops
+from dithc.engine.hcops.blocks import fused
 from dithc.engine.hcops.c import PackedWeights, program, tensor_version
-from dithc.engine.hcops.token_shard import current_shard
 
 __all__ = ["PackedWeights", "Program", "tensor_version"]
 
@@ -41,7 +40,6 @@ class Program:
         """
         log_default()
         self._x, self._c = x.clone(), c.clone()
-        self._across = current_shard.across  # writes and reads shared memory
         with program(packs, memory) as self._kernels:
             stream, active = self._x, raw("silu_forward")(self._c)  # (N, T, D), (N, D)
             self._kernels.buffers.keep(active)  # a layer may be computed when its block is recorded
@@ -51,19 +49,15 @@ class Program:
             if last is not None:
                 stream = fused.final_layer(stream, active, last, kinds[-1])
         self._out = stream
-        self._slot = (0, 0) if self._across is None else self._across.turn
 
     def _modulations(self, active: Tensor, weights: Sequence[fused.BlockWeights]) -> Iterator[Tensor]:
-        """Yield the modulation (N, 6D) of each block. Processes that share the tokens each compute some columns."""
-        layers = [(block_weights.modulation, block_weights.modulation_bias) for block_weights in weights]
-        linears = sharded_ops.linears_apart if self._across is None else self._across.linears
-        return linears(active, layers, fused.type_of_products(self._x))
+        """Yield the modulation (N, 6D) of each block."""
+        dtype = fused.type_of_products(self._x)
+        return (raw("linear_forward")(active, each.modulation, each.modulation_bias, dtype) for each in weights)
 
     def __call__(self, x: Tensor, c: Tensor) -> Tensor:
         """Run the pass; MemoryError or ValueError names the first kernel that failed."""
         self._x.copy_(x)
         self._c.copy_(c)
         self._kernels.run()
-        if self._across is not None:
-            self._across.turn = self._slot
         return self._out.clone()

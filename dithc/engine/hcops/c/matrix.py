@@ -3,7 +3,6 @@
 Legend: N batch, T tokens, D width, H heads, K head width (D = H * K), F output features.
 """
 
-import math
 from collections.abc import Sequence
 
 import torch
@@ -160,31 +159,6 @@ def attention_forward(qkv: Tensor, num_heads: int) -> tuple[Tensor, Tensor]:
     functions().hc_attention_forward(
         native.context(), n, t, num_heads, k, address, code, out.data_ptr(), code, lse.data_ptr(), code
     )
-    return out, lse
-
-
-def attention_over(
-    qkv: Tensor, key: Tensor, value: Tensor, num_heads: int, *, dtype: torch.dtype | None = None
-) -> tuple[Tensor, Tensor]:
-    """Compute attention of the queries in qkv (N, t, 3D) over keys and values (N, T, D) with dense rows at any strides.
-
-    Queries that are a part of T tokens have the bits of `attention_forward`. Returns mixed values (N, t, D) in `dtype`
-    (None: qkv's), and the logarithms of the sums of exponentials (N, H, t).
-    """
-    op = "attention_over"
-    n, t, d, k = check_heads(op, qkv, num_heads)
-    num_keys = key.shape[1]
-    check_shape(op, (n, num_keys, d), key=key, value=value)
-    for name, tensor in (("key", key), ("value", value)):
-        typed(op, name, tensor[:1, :1, :1], qkv.dtype)
-    array(op, "qkv", qkv)
-    out = pool().empty((n, t, d), dtype or qkv.dtype)
-    lse = pool().empty((n, num_heads, t), torch.float32)
-    tensors = (qkv[:, :, :d], key, value, out)
-    query, keys, values, mixed = (x.view(*x.shape[:2], num_heads, k).transpose(1, 2) for x in tensors)
-    arguments = attention_arguments(query, keys, values, mixed, lse, 1.0 / math.sqrt(k))
-    arguments.queries_like = num_keys
-    functions().hc_attention_heads_forward(native.context(), arguments)
     return out, lse
 
 

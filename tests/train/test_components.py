@@ -15,7 +15,7 @@ from dithc.engine.comm import Group
 from dithc.train.job import EXIT_SECONDS, MIN_TIMEOUT, StepTimer, StopRequests, seconds_since_process_start
 from dithc.train.optimizer.ema import Ema, decay_at, initial_weight_fraction
 from dithc.train.optimizer.optimizer import Optimizer, learning_rate_at
-from dithc.train.step.step import Trainer
+from dithc.train.step.step import Trainer, micro_batches
 from dithc.train.strategies.layout import RankGrid
 
 
@@ -175,3 +175,13 @@ def test_more_ranks_than_images_are_rejected():
         Trainer(
             run=run, source=None, state=SimpleNamespace(strategy=SimpleNamespace(layout=RankGrid(size=3))), group=group
         )
+
+
+@pytest.mark.parametrize(
+    ("images", "width", "lengths"),
+    [((0, 42), 32, [10, 32]), ((7, 9), 1, [1, 1]), ((8, 16), 8, [8]), ((5, 10), 2, [1, 2, 2]), ((3, 4), 8, [1])],
+)
+def test_micro_batches_cover_the_images_in_order_with_the_remainder_first(images, width, lengths):
+    parts = micro_batches(*images, width)
+    assert [part.stop - part.start for part in parts] == lengths
+    assert [row for part in parts for row in range(part.start, part.stop)] == list(range(*images))

@@ -66,7 +66,8 @@ def measure(experiment: ExperimentConfig, settings: PlanSettings) -> tuple[estim
     task, shape = task_of(experiment, settings.run)
     machine = discover_machine()
     limit = None if settings.memory_limit_gib is None else settings.memory_limit_gib * GIB
-    node = Node.of(machine, launcher=experiment.machine.launcher, memory_bytes=limit)
+    profile = experiment.machine
+    node = Node.of(machine, launcher=profile.launcher, memory_bytes=limit, cores=profile.cpus_per_node)
     rehearsals = Rehearsals(task=task, node=node, shape=shape, seconds=settings.seconds)
     costs = rehearsals.measure()
     if not costs:

@@ -48,12 +48,17 @@ class Node:
     launcher: str = "mpiexec"
 
     @classmethod
-    def of(cls, machine: Machine, *, launcher: str = "none", memory_bytes: float | None = None) -> "Node":
-        cores = machine.visible_cores
-        dies, clusters = (max(1, len({getattr(core, name) for core in cores})) for name in ("die", "cluster"))
+    def of(
+        cls, machine: Machine, *, launcher: str = "none", memory_bytes: float | None = None, cores: int | None = None
+    ) -> "Node":
+        """Return this node; `memory_bytes` and `cores` limit what is visible here."""
+        visible = machine.visible_cores
+        num_cores = min(len(visible), cores or len(visible))
+        kinds = [{getattr(core, name) for core in visible} for name in ("die", "cluster")]
+        dies, clusters = (min(num_cores, max(1, len(kind))) for kind in kinds)
         free = available_bytes() or machine.memory_bytes
         limit = float(free) if memory_bytes is None else min(memory_bytes, free)
-        return cls(len(cores), dies, clusters, limit, launcher if launcher != "none" else "mpiexec")
+        return cls(num_cores, dies, clusters, limit, launcher if launcher != "none" else "mpiexec")
 
     def tensor_ranks(self, strategy: str, ranks: int) -> int:
         """Return the number of ranks that share the layers."""

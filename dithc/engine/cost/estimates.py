@@ -27,6 +27,9 @@ from dithc.engine.cost.shares import balanced_shares
 from dithc.engine.cost.workload import ModelWorkload
 
 RESOLUTION = 0.01  # of predicted seconds; plans within it are ordered by memory and micro-batch
+MEMORY_RESOLUTION, MAX_MEMORY = 0.02, 1e15  # of the node's memory; limit if it is unknown
+UNMEASURED_MARGIN = 0.05
+SHARDINGS = ("none", "zero1", "zero2")
 MAX_NODES = 1 << 14
 # Assumed bytes per second of a rank's copy for a checkpoint, and of its file.
 COPY_BANDWIDTH, DISK_BANDWIDTH = 3e9, 0.2e9
@@ -136,20 +139,32 @@ def rank_plans(task: TrainingTask, facts: PlanFacts, *, nodes: int = 1) -> PlanT
 
 
 def ordered(estimates: Sequence[PlanEstimate]) -> list[PlanEstimate]:
-    """Return estimates by seconds in steps of RESOLUTION, then sums in fp32, memory without activations, and micro-batch."""
-    least = min((one.seconds for one in estimates), default=1.0)
+    """Return estimates in order of seconds; within RESOLUTION in order of rounding, memory, changes of defaults, micro-batch.
 
-    def key(one: PlanEstimate) -> tuple[int, bool, float, int, float]:
-        interval, resident = int((one.seconds / least - 1) / RESOLUTION), one.memory.total - one.memory.activations
-        is_rounded = one.plan.reduce_dtype != "fp32"
-        return interval, is_rounded, one.ranks_per_node * resident, -one.plan.micro_batch_size, one.seconds
+    MPI's own sums (`iallreduce`) are not measured, and have to save UNMEASURED_MARGIN.
+    """
+
+    def seconds(one: PlanEstimate) -> float:
+        return one.seconds * (1.0 if one.plan.collectives == "hierarchical" else 1 + UNMEASURED_MARGIN)
+
+    least = min(map(seconds, estimates), default=1.0)
+
+    def key(one: PlanEstimate) -> tuple[int, bool, int, int, int, float]:
+        plan, resident = one.plan, one.ranks_per_node * (one.memory.total - one.memory.activations)
+        memory = int(resident / (MEMORY_RESOLUTION * min(one.memory_limit, MAX_MEMORY)))
+        changes = SHARDINGS.index(plan.sharding) + (plan.collectives != "hierarchical") + (plan.batch_shares != "equal")
+        interval = int((seconds(one) / least - 1) / RESOLUTION)
+        return interval, plan.reduce_dtype != "fp32", memory, changes, -plan.micro_batch_size, one.seconds
 
     return sorted(estimates, key=key)
 
 
 def different(estimates: Sequence[PlanEstimate], most: int) -> list[PlanEstimate]:
     """Return the best plans of different arrangements, and further plans up to a number, in the given order."""
-    firsts = {(one.arrangement, one.plan.reduce_dtype): id(one) for one in reversed(estimates)}
+    firsts = {
+        (one.arrangement, one.plan.reduce_dtype, one.plan.collectives, one.plan.batch_shares): id(one)
+        for one in reversed(estimates)
+    }
     chosen = sorted(estimates, key=lambda one: id(one) not in firsts.values())[:most]
     return [one for one in estimates if one in chosen]
 

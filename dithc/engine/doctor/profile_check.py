@@ -102,7 +102,7 @@ def measured_bandwidth(name: str) -> float:
         rows, error = try_ranks(partition.name, nodes=2, ranks=2, cpus=machine.cpus_per_node or 1, **settings)
     rates = [float(rate) for row in rows for rate in row["links"].values()]
     if rows and not rates:
-        error = f"no exchange between two machines; both ranks ran on {', '.join({row['host'] for row in rows})}"
+        error = f"{' and '.join(sorted({row['host'] for row in rows}))} are one machine"
     if not rates:
         fix = f"run `dithc doctor --profile {name}`, or pass --link-bandwidth"
         raise user_error("bandwidth between two nodes", got=error, expected="a job on two nodes", fix=fix)

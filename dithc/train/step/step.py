@@ -77,9 +77,7 @@ class Trainer:
         first = sum(shares[:rank])
         last, equal_share = first + shares[rank], -(-self.run.global_batch_size // len(shares))
         width = self.run.micro_batch_size or equal_share  # for which the memory is planned
-        # The remainder comes first, because gradients are exchanged during the last backward pass.
-        starts = [first, *range(first + (last - first) % width or first + width, last, width)]
-        self._micro_batches = [slice(start, stop) for start, stop in zip(starts, [*starts[1:], last], strict=True)]
+        self._micro_batches = micro_batches(first, last, width)
 
     def step(self, number: int) -> dict[str, float]:
         """Run optimizer step `number` (from 1).
@@ -190,6 +188,15 @@ class Trainer:
 def _describe_locations(sites: Mapping[int, str | None]) -> str:
     locations = [f"rank {rank}: {location}" for rank, location in sites.items() if location]
     return "; ".join(locations) or "none on any rank: the sum over ranks, or a transient fault of the machine"
+
+
+def micro_batches(first: int, last: int, width: int) -> list[slice]:
+    """Divide images first..last into slices of a width; the remainder comes first.
+
+    Gradients are exchanged during the last backward pass, which therefore has the full width.
+    """
+    starts = [first, *range(first + ((last - first) % width or width), last, width)]
+    return [slice(start, stop) for start, stop in zip(starts, [*starts[1:], last], strict=True)]
 
 
 def autocast_context(run: training.RunConfig) -> torch.autocast:

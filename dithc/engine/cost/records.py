@@ -66,7 +66,7 @@ def append_outcome(predicted: Mapping[str, Any], *, seconds: float, rank_bytes: 
     if path is None:
         return
     row = {"predicted_seconds": predicted["seconds"], "seconds": seconds, "machine": platform.node()}
-    row |= {"predicted_rank_bytes": predicted["node_bytes"] / predicted["ranks_per_node"], "rank_bytes": rank_bytes}
+    row |= {"predicted_rank_bytes": sum(predicted["memory"].values()), "rank_bytes": rank_bytes}
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("a") as stream:

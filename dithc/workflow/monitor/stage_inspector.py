@@ -1,6 +1,7 @@
 """States of an experiment's stages at one moment, from the scheduler first, then from files."""
 
 import time
+from dataclasses import replace
 from datetime import datetime
 from functools import cache
 from pathlib import Path
@@ -59,7 +60,9 @@ class StageInspector:
             reason = self._outdated(stage) if status.state == "done" else ""
             if reason:
                 self.outdated.add(stage.output)
-            return self._inactive(stage, "waiting", f"outdated: {reason}") if reason else status
+                return self._inactive(stage, "waiting", f"outdated: {reason}")
+            store = self._store(stage.name) if stage.kind == "run" else None
+            return status if store is None else replace(status, message=joined(status.message, *_slow_ranks(store.folder)))
         missing = next((path for path in stage.needs if not (self.base / path).exists()), None)
         if missing is not None:
             return self._inactive(stage, "waiting", f"for {self.titles.get(missing, missing)}")

@@ -23,6 +23,7 @@ def plan_of(run: training.RunConfig) -> dict:
         "ranks_per_node": 2,
         "seconds": 2.0,
         "node_bytes": 4e9,
+        "memory": {"weights": 0.5e9, "process": 1.5e9},
     }
     return {"network": records.network_settings(run), "plans": [row]}
 

@@ -169,6 +169,26 @@ def test_training_status_reports_progress_rate_time_left_and_saved_step(folder: 
         assert training_at(store) is None
 
 
+def test_status_of_a_run_names_its_slow_ranks_also_after_its_end(folder: Path) -> None:
+    finish(folder, "latents/landscape")
+    store = train(folder, steps=20, saved=20)
+    finding = {"rank": 1, "node": "n7", "ratio": 1.9, "cause": "quota", "is_pause": False}
+    write(store / "slow.json", json.dumps({"slow_now": [1], "findings": [finding]}))
+    job = SchedulerJob(id="17", state="RUNNING", nodes="n7", comment="rule_pretrain_wildcards_pretrain_0000020")
+    running = status_of(ExperimentMonitor(folder).poll([job]), "pretrain pretrain to step 20")
+    experiment = ExperimentMonitor(folder).graph.experiment
+    inputs = {
+        str(folder / "latents/landscape/manifest.json"): Manifest.read(
+            folder / "latents/landscape/manifest.json"
+        ).digest
+    }
+    done = Manifest(stage="train", name="pretrain", spec=stage_spec(experiment, "train", "pretrain"), inputs=inputs)
+    done.write(folder / "runs/pretrain/step_0000020.json")
+    ended = status_of(ExperimentMonitor(folder).poll(), "pretrain pretrain to step 20")
+    assert (running.state, ended.state) == ("running", "done")
+    assert all("slow: rank 1 on n7, 1.90 x (quota)" in one.message for one in (running, ended))
+
+
 def test_group_jobs_match_stages_and_unmatched_jobs_are_listed(folder: Path) -> None:
     jobs = [
         SchedulerJob(id="5", state="PENDING", reason="Resources", comment="group_prepare_stage_tiles"),

@@ -176,13 +176,14 @@ def test_status_of_a_run_names_its_slow_ranks_also_after_its_end(folder: Path) -
     write(store / "slow.json", json.dumps({"slow_now": [1], "findings": [finding]}))
     job = SchedulerJob(id="17", state="RUNNING", nodes="n7", comment="rule_pretrain_wildcards_pretrain_0000020")
     running = status_of(ExperimentMonitor(folder).poll([job]), "pretrain pretrain to step 20")
-    experiment = ExperimentMonitor(folder).graph.experiment
-    inputs = {
-        str(folder / "latents/landscape/manifest.json"): Manifest.read(
-            folder / "latents/landscape/manifest.json"
-        ).digest
-    }
-    done = Manifest(stage="train", name="pretrain", spec=stage_spec(experiment, "train", "pretrain"), inputs=inputs)
+    latents = folder / "latents/landscape/manifest.json"
+    done = Manifest(
+        stage="train",
+        name="pretrain",
+        spec=stage_spec(ExperimentMonitor(folder).graph.experiment, "train", "pretrain"),
+        inputs={str(latents): Manifest.read(latents).digest},
+        summary={"step": 20, "seconds_per_step_median": 2.0},
+    )
     done.write(folder / "runs/pretrain/step_0000020.json")
     ended = status_of(ExperimentMonitor(folder).poll(), "pretrain pretrain to step 20")
     assert (running.state, ended.state) == ("running", "done")

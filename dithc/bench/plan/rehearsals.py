@@ -164,10 +164,11 @@ class Rehearsals:
         found = list(table.estimates)
         firsts = {one.arrangement: index for index, one in reversed(list(enumerate(found)))}
         close = [index for index in sorted(firsts.values()) if found[index].predicted <= CLOSE * found[0].predicted]
-        seconds: dict[int, list[float]] = {}
-        rank_bytes: dict[int, float] = {}
-        with progress(total=len(close[:MAX_TIMED]), label="best plans", unit="run") as bar:
-            for index in close[:MAX_TIMED]:
+        queue, seconds, rank_bytes = close[:MAX_TIMED], dict[int, list[float]](), dict[int, float]()
+        repeats = 2 * (len(queue) > 1)  # the two best again, because the speed of a machine drifts
+        with progress(total=len(queue) + repeats, label="best plans", unit="run") as bar:
+            while queue:
+                index = queue.pop(0)
                 estimate = found[index]
                 state = estimate.ranks_per_node * estimate.memory.state
                 needed = START_SECONDS + state * self._allocation_seconds + (WARMUP + STEPS) * estimate.predicted
@@ -179,10 +180,12 @@ class Rehearsals:
                 batch = self.task.run.global_batch_size
                 result = self._run(plan.strategy, plan.ranks_per_node, batch, [changes], task=self.task)
                 if result.status == "ok":
-                    seconds[index] = result.seconds
+                    seconds.setdefault(index, []).extend(result.seconds)
                     peaks = [rank["peaks"][-1] for rank in result.result["each_rank"]]
                     rank_bytes[index] = _node_bytes(peaks) / len(peaks)
                 bar.update(1, now=str(plan))
+                if not queue and repeats:
+                    queue, repeats = sorted(seconds, key=lambda one: -median(seconds[one]))[-2:], 0
         ratios = [median(times) / found[index].predicted for index, times in seconds.items()]
         found = [replace(one, correction=median(ratios or [1.0])) for one in found]
         for index, times in seconds.items():

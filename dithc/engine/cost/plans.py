@@ -129,18 +129,22 @@ class PlanFacts:
         if name in self.costs:
             return self.costs[name]
         if plan.recompute != "none" and (plain := self.costs_of(replace(plan, recompute="none"))) is not None:
-            return self._recomputing(plain)
+            return self._recomputing(plain, plan.strategy)
         if plan.sharding == "zero2" and (shared := self.costs_of(replace(plan, sharding="zero1"))) is not None:
             return replace(shared, source="derived")
         if plan.sharding != "none" and (whole := self.costs_of(replace(plan, sharding="none"))) is not None:
             return replace(whole, update_seconds=whole.update_seconds / plan.ranks_per_node, source="derived")
         return None
 
-    def _recomputing(self, plain: RankCosts) -> RankCosts:
-        """Return costs with recomputation, by the ratios of another arrangement if it was measured with both."""
+    def _recomputing(self, plain: RankCosts, strategy: training.StrategyName) -> RankCosts:
+        """Return costs with recomputation, by the ratios of another arrangement that was measured with both.
+
+        An arrangement of the same strategy is preferred. Without a measurement, the forward pass is repeated.
+        """
         time, memory, process = RECOMPUTE_PASSES, None, plain.process_bytes
-        for (strategy, ranks, sharding, recompute), costs in self.costs.items():
-            base = self.costs.get((strategy, ranks, sharding, "none"))
+        measured = sorted(self.costs.items(), key=lambda item: item[0][0] == strategy)
+        for (name, ranks, sharding, recompute), costs in measured:
+            base = self.costs.get((name, ranks, sharding, "none"))
             if recompute == "block" and base is not None:
                 images = 2
                 time = costs.seconds(images) / base.seconds(images)

@@ -62,7 +62,9 @@ class StageInspector:
                 self.outdated.add(stage.output)
                 return self._inactive(stage, "waiting", f"outdated: {reason}")
             store = self._store(stage.name) if stage.kind == "run" else None
-            return status if store is None else replace(status, message=joined(status.message, *_slow_ranks(store.folder)))
+            return (
+                status if store is None else replace(status, message=joined(status.message, *_slow_ranks(store.folder)))
+            )
         missing = next((path for path in stage.needs if not (self.base / path).exists()), None)
         if missing is not None:
             return self._inactive(stage, "waiting", f"for {self.titles.get(missing, missing)}")

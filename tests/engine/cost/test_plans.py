@@ -170,6 +170,19 @@ def test_zero2_exchanges_each_micro_batch():
     assert found["zero2", 2] == pytest.approx(4 * cost.exposed_seconds)
 
 
+def test_recomputation_follows_the_measured_pair_of_the_same_strategy():
+    cost = plans.RankCosts(call_seconds=0.0, image_seconds=0.1)
+    costs = {("dp", 2, "none", "none"): cost, ("dp", 2, "none", "block"): replace(cost, image_seconds=0.12)}
+    costs |= {("cftp", 1, "none", "none"): cost, ("cftp", 1, "none", "block"): replace(cost, image_seconds=0.15)}
+    costs |= {("dp", 4, "none", "none"): cost}
+    facts = facts_of(costs=costs, cores=4)
+    found = facts.costs_of(plans.TrainingPlan(strategy="dp", ranks_per_node=4, recompute="block"))
+    assert found.image_seconds == pytest.approx(0.12)
+    alone = replace(facts, costs={("dp", 4, "none", "none"): cost})
+    found = alone.costs_of(plans.TrainingPlan(strategy="dp", ranks_per_node=4, recompute="block"))
+    assert found.image_seconds == pytest.approx(0.1 * 4 / 3), "the forward pass is repeated"
+
+
 def test_1024_nodes_of_two_kinds_reach_the_sum_of_their_speeds_with_measured_shares():
     facts = facts_of(links=Links(byte=1e-12, memory_byte=1e-11), speeds=((1.0, 0.5), (0.6, 0.5)))
     task = task_of(batch=1024 * 16)

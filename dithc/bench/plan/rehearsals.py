@@ -25,6 +25,8 @@ from dithc.engine.numa import available_bytes
 
 START_SECONDS = 6.0  # of the ranks of a rehearsal
 WARMUP, STEPS = 2, 2
+STEPS_SECONDS, MAX_STEPS = 2.0, 20  # short steps are repeated, because single ones are disturbed
+ASSUMED_FLOPS = 50e9  # of a core
 FIRST_IMAGES, MAX_IMAGES = 4, 8  # of the larger micro-batch
 CLOSE, MAX_TIMED = 1.15, 3  # plans within this factor of the best prediction are timed, up to this number
 TIMED_SHARE = 0.4  # of the time limit, for the best plans
@@ -120,7 +122,9 @@ class Rehearsals:
         batch = ranks // tensor_ranks * (images + 1)
         sequence = [{"recompute": name[3], "sharding": name[2], "micro_batches": sizes} for name in fitting]
         start = time.monotonic()
-        result = self._run(strategy, ranks, batch, sequence, task=self.short_task)
+        image_seconds = self._first_image_seconds or self.task.workload.flops / ASSUMED_FLOPS / self.node.cores
+        steps = num_steps(batch * image_seconds / self.node.dies)
+        result = self._run(strategy, ranks, batch, sequence, task=self.short_task, steps=steps)
         if result.status != "ok":
             self.skipped |= dict.fromkeys(fitting, f"{result.status}: {result.reason.rpartition(' | ')[2]}")
             return
@@ -128,9 +132,9 @@ class Rehearsals:
             self.costs[name] = fit(one, self.short_task, name, sizes=sizes, tensor_ranks=tensor_ranks)
         seconds = self.costs[fitting[0]].seconds(images) / images
         self._first_image_seconds = self._first_image_seconds or seconds
-        steps = (WARMUP / STEPS + 1) * sum(sum(one["seconds"]) for one in result.result["sequence"])
+        stepping = (WARMUP / steps + 1) * sum(sum(one["seconds"]) for one in result.result["sequence"])
         allocated = len(fitting) * ranks * memory.rank_memory(self.short_task.run).state
-        started = time.monotonic() - start - START_SECONDS - steps
+        started = time.monotonic() - start - START_SECONDS - stepping
         self._allocation_seconds = max(self._allocation_seconds, started / allocated)
 
     def _reason_against(self, name: plans.Arrangement, *, images: int) -> bool:
@@ -171,14 +175,15 @@ class Rehearsals:
                 index = queue.pop(0)
                 estimate = found[index]
                 state = estimate.ranks_per_node * estimate.memory.state
-                needed = START_SECONDS + state * self._allocation_seconds + (WARMUP + STEPS) * estimate.predicted
+                steps = num_steps(estimate.predicted)
+                needed = START_SECONDS + state * self._allocation_seconds + (WARMUP + steps) * estimate.predicted
                 if time.monotonic() + needed > self._last:
                     break
                 plan = estimate.plan
                 changes: dict[str, Any] = {"recompute": plan.recompute, "sharding": plan.sharding}
                 changes |= {"micro_batches": [plan.micro_batch_size]}
                 batch = self.task.run.global_batch_size
-                result = self._run(plan.strategy, plan.ranks_per_node, batch, [changes], task=self.task)
+                result = self._run(plan.strategy, plan.ranks_per_node, batch, [changes], task=self.task, steps=steps)
                 if result.status == "ok":
                     seconds.setdefault(index, []).extend(result.seconds)
                     peaks = [rank["peaks"][-1] for rank in result.result["each_rank"]]
@@ -192,11 +197,31 @@ class Rehearsals:
             parts = found[index].memory
             parts = replace(parts, process=parts.process + rank_bytes[index] + parts.snapshot - parts.total)
             known = found[index]
-            found[index] = replace(known, measured_seconds=median(times), memory=parts, source="timed")
+            factor = median(times) / (
+                known.predicted / known.correction
+            )  # so that the parts add up to the measured time
+            found[index] = replace(
+                known,
+                computing=factor * known.computing,
+                exposed=factor * known.exposed,
+                stall=factor * known.stall,
+                saving=factor * known.saving,
+                correction=1.0,
+                measured_seconds=median(times),
+                memory=parts,
+                source="timed",
+            )
         return replace(table, estimates=estimates.ordered(found))
 
     def _run(
-        self, strategy: str, ranks: int, batch: int, sequence: Sequence[Mapping[str, Any]], *, task: plans.TrainingTask
+        self,
+        strategy: str,
+        ranks: int,
+        batch: int,
+        sequence: Sequence[Mapping[str, Any]],
+        *,
+        task: plans.TrainingTask,
+        steps: int = STEPS,
     ) -> TrainingResult:
         run, cpus = task.run, max(1, self.node.cores // ranks)
         given = {
@@ -210,10 +235,15 @@ class Rehearsals:
             file = Path(folder) / "settings.json"
             file.write_text(json.dumps([given | dict(one) for one in sequence]))
             words = ["--settings", str(file), "--batch", str(batch), "--dtype", run.dtype]
-            words += ["--strategy", strategy, "--warmup", str(WARMUP), "--steps", str(STEPS), "--automem", "off"]
+            words += ["--strategy", strategy, "--warmup", str(WARMUP), "--steps", str(steps), "--automem", "off"]
             name = f"{ranks} {strategy}"
             variant = TrainingVariant(name=name, strategy=strategy, ranks=ranks, cpus=cpus, launcher=self.node.launcher)
             return run_training(variant, words)
+
+
+def num_steps(seconds: float) -> int:
+    """Return the number of steps to measure, for the expected seconds of a step."""
+    return max(STEPS, min(MAX_STEPS, int(STEPS_SECONDS / seconds)))
 
 
 def shortened(task: plans.TrainingTask) -> plans.TrainingTask:
@@ -263,6 +293,9 @@ def fit(
     update = median(step.rest for step in steps)
     expected = [sum(call + image * size for size in step.sizes) + update for step in steps[: len(result["seconds"])]]
     waits = [seconds - whole for seconds, whole in zip(result["seconds"], expected, strict=True)]
+    wait = max(0.0, median(waits))
+    if ranks == 1:  # without an exchange, the rest of a step is work of the rank
+        update, wait = update + wait, 0.0
     peaks = range(len(rows[0]["peaks"]))
     _, *nodes = (_node_bytes([row["peaks"][index] for row in rows]) / ranks for index in peaks)
     bytes_of_image = (nodes[-1] - nodes[0]) / (large - small) if large > small else None
@@ -270,7 +303,7 @@ def fit(
         call_seconds=call,
         image_seconds=image,
         update_seconds=update,
-        exposed_seconds=max(0.0, median(waits)),
+        exposed_seconds=wait,
         forward_share=median(step.forward[0] / step.seconds[0] for step in steps),
         images=large,
         image_bytes=bytes_of_image,

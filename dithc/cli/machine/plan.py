@@ -51,8 +51,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _speeds(text: str) -> tuple[tuple[float, int], ...]:
-    parts = (part.partition("x") for part in text.split(","))
-    return tuple((float(speed), int(count)) for speed, _, count in parts)
+    parts = [part.partition("x") for part in text.split(",")]
+    try:
+        return tuple((float(speed), int(count)) for speed, _, count in parts)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a list such as 1.0x8,0.6x4") from None
 
 
 def run(args: argparse.Namespace) -> int:
@@ -77,10 +80,10 @@ def run(args: argparse.Namespace) -> int:
     if args.measure is not None:
         _write_document(args.measure, {"record": record, "text": text})
         return 0
-    print(text)
     records.write_plan(records.plan_path(results, args.run), record)
     if args.json:
         _write_document(args.json, record)
+    print(text)
     if not record["plans"]:
         return 1
     _print_settings(args, record["settings"])
@@ -105,7 +108,8 @@ def _settings(args: argparse.Namespace, experiment: "ExperimentConfig") -> "Plan
     total = sum(count for _, count in args.node_speeds)
     nodes = (total or (machine.nodes if args.profile else 1)) if args.nodes is None else args.nodes
     if total not in (0, nodes) or any(speed <= 0 or count <= 0 for speed, count in args.node_speeds):
-        got, expected = f"{total} nodes", f"{nodes} nodes, with speeds and counts above 0"
+        text = ", ".join(f"{count} nodes of speed {speed:g}" for speed, count in args.node_speeds)
+        got, expected = f"{text} for {nodes} nodes", "speeds and counts above 0, and the counts of all nodes"
         raise user_error("plan --node-speeds", got=got, expected=expected, fix="correct the option, or --nodes")
     if nodes < 1 or args.seconds <= 0:
         got = f"--nodes {nodes}, --seconds {args.seconds:g}"

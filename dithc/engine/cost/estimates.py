@@ -43,7 +43,7 @@ class PlanEstimate:
     Attributes:
         stall: time for data in the file tier, beyond computing.
         spilled_bytes: bytes of a rank in the file tier.
-        spread: relative half-width of the interval of seconds.
+        spread: relative width of the interval of seconds above and below.
         source: origin of the costs: measured, derived, described; timed if the plan itself was run.
         correction: typical ratio of timed plans to their predictions.
         measured_seconds: of the plan itself, if it was timed.
@@ -79,7 +79,7 @@ class PlanEstimate:
 
     @property
     def interval(self) -> tuple[float, float]:
-        return self.seconds * (1 - self.spread), self.seconds * (1 + self.spread)
+        return self.seconds / (1 + self.spread), self.seconds * (1 + self.spread)
 
     @property
     def launcher_bytes(self) -> float:

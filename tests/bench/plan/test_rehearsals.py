@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from dithc.bench.plan import PlanSettings, describe, plan_text, rehearsals
+from dithc.bench.plan import PlanSettings, describe, fitting, plan_text, rehearsals
 from dithc.cli import main
 from dithc.config import load_experiment, training
 from dithc.core.units import GIB
@@ -48,7 +48,7 @@ def result_of(task: plans.TrainingTask, *, process: float, image: float, excess:
 @pytest.mark.parametrize("excess", [0.0, 0.08])
 def test_fit_separates_calls_images_update_and_exchange(excess):
     result = result_of(task_of(), process=4e8, image=9e7, excess=excess)
-    found = rehearsals.fit(result, task_of(), NAME, sizes=[1, 4], tensor_ranks=1)
+    found = fitting.fit(result, task_of(), NAME, sizes=[1, 4], tensor_ranks=1)
     expected = {
         "call_seconds": CALL,
         "image_seconds": IMAGE,
@@ -60,11 +60,11 @@ def test_fit_separates_calls_images_update_and_exchange(excess):
 
 
 def test_fit_finds_memory_of_the_process_and_of_an_image():
-    found = rehearsals.fit(result_of(task_of(), process=4e8, image=9e7), task_of(), NAME, sizes=[1, 4], tensor_ranks=1)
+    found = fitting.fit(result_of(task_of(), process=4e8, image=9e7), task_of(), NAME, sizes=[1, 4], tensor_ranks=1)
     assert found.image_bytes == pytest.approx(9e7)
     state = memory.rank_memory(task_of().run, process=0.0).total
     exact = 4e8 - 20e6 + 10e6 + 20e6 / 2  # two ranks share the pages of files
-    margin = rehearsals.MEMORY_MARGIN - 1
+    margin = fitting.MEMORY_MARGIN - 1
     assert found.process_bytes == pytest.approx(exact + margin * (exact + state + 4 * 9e7))
 
 
@@ -73,7 +73,7 @@ def test_memory_of_an_image_is_common_to_all_measurements_and_exact_at_the_measu
     form = memory.image_bytes(task.run, 256)
     cost = plans.RankCosts(call_seconds=0.0, image_seconds=0.1, images=4, process_bytes=4e8)
     costs = {("cftp", 1, "none", "none"): replace(cost, image_bytes=0.8 * form), NAME: replace(cost, image_bytes=form)}
-    found = rehearsals.with_common_images(costs, task, node)
+    found = fitting.with_common_images(costs, task, node.tensor_ranks)
     for name, one in found.items():
         assert one.image_bytes == pytest.approx(0.9 * form)
         before = costs[name]
@@ -83,19 +83,19 @@ def test_memory_of_an_image_is_common_to_all_measurements_and_exact_at_the_measu
 def test_one_size_of_micro_batches_is_divided_as_in_other_measurements():
     known = plans.RankCosts(call_seconds=1.0, image_seconds=3.0, images=4)
     single = plans.RankCosts(call_seconds=0.0, image_seconds=8.0, images=1)
-    found = rehearsals.with_common_calls({("cftp", 1, "none", "none"): known, NAME: single})
+    found = fitting.with_common_calls({("cftp", 1, "none", "none"): known, NAME: single})
     assert found["cftp", 1, "none", "none"] == known
     assert (found[NAME].call_seconds, found[NAME].image_seconds) == (2.0, 6.0)
-    assert rehearsals.with_common_calls({NAME: single}) == {NAME: single}
+    assert fitting.with_common_calls({NAME: single}) == {NAME: single}
 
 
 @pytest.mark.parametrize(("preset", "blocks"), [("DiT-S/2", 12), ("DiT-B/2", 3), ("DiT-XL/2", 2)])
 def test_large_networks_are_rehearsed_with_few_blocks_and_scaled(preset, blocks):
     task = task_of(preset)
-    short = rehearsals.shortened(task)
+    short = fitting.shortened(task)
     assert short.run.model.shape[1] == blocks
     cost = plans.RankCosts(call_seconds=0.1, image_seconds=1.0, update_seconds=1.0, image_bytes=1e8)
-    (found,) = rehearsals.scaled({NAME: cost}, short, task).values()
+    (found,) = fitting.scaled({NAME: cost}, short, task).values()
     assert found.image_seconds == task.workload.flops / short.workload.flops
     assert found.update_seconds == task.run.model.parameters / short.run.model.parameters
     assert found.image_bytes / 1e8 == pytest.approx(

@@ -156,7 +156,8 @@ def test_sharding_divides_moments_averages_and_with_zero2_gradients():
     assert moments.memory.optimizer + moments.memory.averages == (whole.memory.optimizer + whole.memory.averages) / 2
     assert moments.memory.weights == whole.memory.weights
     assert moments.memory.gradients == whole.memory.gradients
-    assert gradients.memory == replace(moments.memory, gradients=whole.memory.gradients / 2)
+    kept = memory.ZERO2_GRADIENTS * whole.memory.gradients
+    assert gradients.memory == replace(moments.memory, gradients=kept)
 
 
 def test_zero2_exchanges_each_micro_batch():

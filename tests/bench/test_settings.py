@@ -7,7 +7,6 @@ import pytest
 from dithc.bench.automem import AutoMemSettings, bench_automem
 from dithc.bench.operators import TuneSettings, tune
 from dithc.bench.operators.ops import OpsSettings, bench_ops
-from dithc.bench.patching import PatchSettings, bench_patch
 from dithc.bench.step import StepSettings, bench_step
 from dithc.bench.step.loss_curves import CurveSettings, bench_curves
 from dithc.bench.training.scaling import ScalingSettings, bench_scaling
@@ -19,7 +18,6 @@ MEASURED = {
     "automem": (bench_automem, AutoMemSettings, {}),
     "curves": (bench_curves, CurveSettings, {}),
     "ops": (bench_ops, OpsSettings, {"models": ("DiT-S/2",), "backend": "reference"}),
-    "patch": (bench_patch, PatchSettings, {}),
     "scaling": (bench_scaling, ScalingSettings, {"mode": "weak"}),
     "step": (bench_step, StepSettings, {}),
     "stepwise": (bench_stepwise, StepwiseSettings, {}),
@@ -42,7 +40,6 @@ WRONG = [
     ("ops", {"libraries": ("blis",)}, "blis"),
     ("ops", {"rounds": 0}, "1 or more"),
     ("ops", {"backend": "magic"}, "unknown back end"),
-    ("patch", {"models": ("other",)}, "models"),
     ("scaling", {"models": ("DiT-Q/2",)}, "--models"),
     ("scaling", {"models": ()}, "--models"),
     ("scaling", {"ranks": (2, 1)}, "--ranks"),

@@ -7,7 +7,7 @@ from dithc.bench.collectives import collectives_summary
 from dithc.bench.step import loss_curves
 from dithc.bench.tables.automem import automem_summary
 from dithc.bench.tables.scaling import scaling_summary
-from dithc.bench.tables.step import patch_summary, step_summary, stepwise_summary
+from dithc.bench.tables.step import step_summary, stepwise_summary
 from dithc.bench.tables.strategies import strategies_summary
 from dithc.bench.time_to_quality import quality_summary
 from dithc.core.measurements import Measurement, Table, percent, rounded, short, with_deviation
@@ -105,7 +105,6 @@ SUMMARIES: Mapping[str, Callable[[Mapping[str, Any]], Measurement]] = {
     "collectives": collectives_summary,
     "curves": loss_curves.curves_summary,
     "ops": ops_summary,
-    "patch": patch_summary,
     "quality": quality_summary,
     "scaling": scaling_summary,
     "step": step_summary,

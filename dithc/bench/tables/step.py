@@ -1,4 +1,4 @@
-"""Summaries of training steps: `dithc bench step` by variant, `stepwise` by component, `patch` of other models."""
+"""Summaries of training steps: `dithc bench step` by variant, and `stepwise` by component."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -73,34 +73,3 @@ def _stage(row: Mapping[str, Any]) -> list[str]:
         return [row["label"], row["description"], row["status"], *[ABSENT] * (len(STAGE_COLUMNS) - 3)]
     numbers = (with_deviation(row[name]) for name in ("seconds", "speedup", "speedup_over_previous"))
     return [row["label"], row["description"], *numbers, f"{row['page_faults']:,.0f}"]
-
-
-def patch_summary(result: Mapping[str, Any]) -> Measurement:
-    """Summarize step times, speedups, gradient errors and served calls of each model and type."""
-    settings = result["settings"]
-    baselines = settings["compare"]
-    head = [
-        "Model",
-        "Type",
-        *(f"{name} s" for name in (*baselines, "patched")),
-        *(f"Over {name}" for name in baselines),
-    ]
-    rows, notes = [], []
-    for case in result["cases"]:
-        seconds, ratios = case.get("seconds", {}), case.get("speedup_of_patched_over", {})
-        times = [with_deviation(seconds.get(name)) for name in (*baselines, "patched")]
-        gains = [with_deviation(ratios.get(name)) for name in baselines]
-        errors, calls = [ABSENT] * 2, ABSENT
-        if case["status"] == "ok":
-            errors = [f"{case['gradients_off'][name]:.1e}" for name in ("eager", "patched")]
-            calls = f"{sum(row['served'] for row in case['served'])} of {len(case['served'])}"
-        rows.append([case["model"], case["dtype"], *times, *gains, *errors, calls])
-        reasons = {"not here": case["reason"]} if case["status"] == "not here" else case["failures"]
-        notes += [f"{case['model']} {case['dtype']}: {name}: {reason}" for name, reason in reasons.items()]
-    head += ["Gradient error of eager", "Of patched", "Served types of calls"]
-    return Measurement(
-        title=f"A training step, batch {settings['batch']}, {settings['threads']} thread(s), medians of "
-        f"{settings['rounds']} rounds",
-        tables=[Table(title="Training steps of patched models", head=head, rows=rows, texts=2)],
-        notes=notes,
-    )

@@ -7,7 +7,7 @@ from typing import Any
 from dithc.cli.bench.arguments import INTERRUPTED, PARTIAL_SUFFIX
 from dithc.cli.bench.distributed import AUTOMEM, COLLECTIVES, SCALING, STEPWISE, STRATEGIES
 from dithc.cli.bench.quality import QUALITY
-from dithc.cli.bench.single_process import CURVES, OPS, PATCH, STEP
+from dithc.cli.bench.single_process import CURVES, OPS, STEP
 from dithc.cli.bench.training import TRAINING
 
 SUMMARY = "Run a benchmark: time the variants of an operator, a step or a run in interleaved rounds and compare them."
@@ -19,7 +19,6 @@ KINDS = {
     "scaling": SCALING,
     "stepwise": STEPWISE,
     "automem": AUTOMEM,
-    "patch": PATCH,
     "collectives": COLLECTIVES,
     "quality": QUALITY,
 }

@@ -1,4 +1,4 @@
-"""`dithc bench ops`, `step`, `curves` and `patch`: measurements inside this process."""
+"""`dithc bench ops`, `step` and `curves`: measurements inside this process."""
 
 import argparse
 
@@ -51,16 +51,6 @@ def _add_curves(parser: argparse.ArgumentParser) -> None:
     add_threads(parser)
 
 
-def _add_patch(parser: argparse.ArgumentParser) -> None:
-    included = "vit, decoder"
-    third_party = "timm-vit, diffusers-unet, diffusers-dit, transformers-siglip, transformers-llama"
-    parser.add_argument("--models", help=f"models among {included}, {third_party} (default: all that are installed)")
-    add_option(parser, "--dtypes", "fp32,autocast", "among fp32, autocast, bf16")
-    parser.add_argument("--compare", default="eager,compile", help="implementations to compare with the patched model")
-    add_option(parser, "--batch", 4, "images or sequences per step")
-    add_rounds(parser)
-
-
 OPS = Benchmark(
     "each operator: matrix products, attention and memory-bound operators",
     "dithc bench ops --ops gemm,attention --models DiT-S/2 --dtype fp32 --json ops.json",
@@ -78,10 +68,4 @@ CURVES = Benchmark(
     "dithc bench curves --platform c-bf16 --model DiT-S/2 --batch 4 --steps 20 --seed 0 --json curve.json",
     _add_curves,
     runner("step:loss_curves.bench_curves"),
-)
-PATCH = Benchmark(
-    "models of timm, diffusers, transformers: plain, compiled and patched",
-    "dithc bench patch --models vit,decoder --json patch.json",
-    _add_patch,
-    runner("patching:bench_patch", lambda result: result["cases"]),
 )

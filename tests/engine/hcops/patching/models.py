@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from dithc.bench.patching.reference_models import Decoder, Vit
+from tests.engine.hcops.patching.reference_models import Decoder, Vit
 
 Built = tuple[nn.Module, tuple[Tensor, ...]]
 

@@ -10,11 +10,11 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from dithc.bench.patching.reference_models import Vit
 from dithc.core.logging import UserError
 from dithc.engine import hcops, native
 from dithc.engine.hcops.patching import autotune, dispatch_mode
 from tests.engine.hcops.patching.models import LIBRARY_MODELS, SMALL_MODELS
+from tests.engine.hcops.patching.reference_models import Vit
 
 pytestmark = pytest.mark.skipif(native.library() is None, reason="no C library")
 LIBRARY_KINDS = ("fp32", "autocast")

@@ -168,6 +168,19 @@ class Group:
                 local = subgroup if self.rank in members else local
         return local
 
+    def link_rates(self, *, message_bytes: int, messages: int) -> dict[int, float]:
+        """Return bytes per second to the first rank of each other node, by rank; empty on other ranks; collective."""
+        if self.world is None:
+            return {}
+        from dithc.engine.comm.process_group import measure_rates
+
+        firsts = self.world.split(int(self.local_rank == 0), key=self.rank)
+        if self.local_rank > 0:
+            return {}
+        ranks = firsts.all_gather_object(self.rank)
+        rates = measure_rates(firsts, message_bytes=message_bytes, messages=messages)
+        return {rank: rate for rank, rate in zip(ranks, rates, strict=True) if rank != self.rank}
+
     @staticmethod
     def segment(num_bytes: int, *, over: Any, timeout_seconds: float) -> "SharedSegment":
         """Return memory shared by the ranks of `over`, a group of torch.distributed (see `SharedSegment`)."""

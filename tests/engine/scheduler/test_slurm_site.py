@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from dithc.config import load_machine
-from dithc.engine.doctor.node_probe import _opponents
+from dithc.engine.comm.process_group.islands import _opponents
 from dithc.engine.doctor.profile_check import check_ranks
 from dithc.engine.doctor.profile_writer import profile_text
 from dithc.engine.scheduler import SchedulerJob, explain_blocked, explain_end, slurm_site

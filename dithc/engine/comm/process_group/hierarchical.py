@@ -1,14 +1,18 @@
 """Reductions and gathers over nodes with several ranks: shared memory within a node, MPI between nodes.
 
 R is the number of ranks per node and M the number of nodes. Ranks with the same index on their nodes exchange with each
-other, so that every rank of a node sends its share of the data. Arrays are processed in chunks, several of which are in
-flight. Values are reduced over the ranks of a node in the order of their indices, then over nodes in order; each time
-in fp32, from and to the wire type. An element's sum therefore has the same bits for every operation and chunk.
+other, so that every rank of a node sends its share of the data. If the nodes form islands, an island first reduces among
+its own nodes, and each of its nodes exchanges one share with the other islands. Arrays are processed in chunks, several
+of which are in flight. Values are reduced over the ranks of a node in the order of their indices, then over the nodes of
+an island, then over islands; each time in fp32, from and to the wire type. An element's sum therefore has the same bits
+for every operation and chunk.
 """
 
+import math
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -31,24 +35,30 @@ Step = Callable[[int, int], bool]
 
 @dataclass(frozen=True)
 class InterNodeGroup:
-    """Ranks with the same index on all nodes: two channels over them in the order of nodes.
+    """Ranks with the same index on the nodes of an island or of all islands: two channels over them in order.
 
-    Each carries one type of step in the order of chunks; on a single channel the steps would interleave differently on
-    every node.
+    `index` is the number of this rank's node or island. Each channel carries one type of step in the order of chunks; on
+    a single channel the steps would interleave differently on every node.
     """
 
-    node: int
+    index: int
     sums: "MpiCommunicator"
     gathers: "MpiCommunicator"
 
 
 @dataclass(frozen=True)
 class NodeGroup:
-    """Placement of the ranks of a group on nodes."""
+    """Placement of the ranks of a group on nodes.
+
+    Attributes:
+        exchange: collectives of this node.
+        ranks: ranks of each node by index. With I islands, island i has the nodes i, i + I, i + 2 I, ...
+        remote: peers inside the island, then peers on other islands; empty with one node.
+    """
 
     exchange: ShmCollectives
-    ranks: Sequence[Sequence[int]]  # for each node by index
-    remote: InterNodeGroup | None  # None with one node
+    ranks: Sequence[Sequence[int]]
+    remote: Sequence[InterNodeGroup]
 
 
 class HierarchicalCollectives:
@@ -60,12 +70,12 @@ class HierarchicalCollectives:
 
     def all_reduce(self, x: Tensor, op: Combination, *, wire: torch.dtype, scale: float) -> Operation:
         exchange, remote = self._node.exchange, self._node.remote
-        if remote is None:
+        if not remote:
             yield from exchange.whole("all_reduce", x, x, wire=wire, op=op, scale=scale)
             return
         chunks = x.split(exchange.ranks * exchange.piece_elements(wire)) if x.numel() else ()  # type: ignore[no-untyped-call]
         if exchange.ranks == 1 and wire is x.dtype and scale == 1:  # a single rank per node sends directly from x to x
-            steps = self._remote_steps(remote, dict(enumerate(chunks)), op, wire)
+            steps = self._remote_steps(remote, dict(enumerate(chunks)), op)
             yield from _pipeline(len(chunks), steps, blocking=())
             return
         cuts = {count: exchange.cut(count, wire) for count in {chunk.numel() for chunk in chunks}}
@@ -91,49 +101,70 @@ class HierarchicalCollectives:
         def get(i: int, wait_ns: int) -> bool:
             return exchange.get(first + i, pieces[i], chunks[i], wire=wire, wait_ns=wait_ns)
 
-        steps = self._remote_steps(remote, values, op, wire)
+        steps = self._remote_steps(remote, values, op)
         yield from _pipeline(len(chunks), [put, combine, *steps, publish, get], blocking=(put, combine, get))
 
-    def _remote_steps(
-        self, remote: InterNodeGroup, values: dict[int, Tensor], op: Combination, wire: torch.dtype
-    ) -> list[Step]:
+    def _remote_steps(self, levels: Sequence[InterNodeGroup], values: dict[int, Tensor], op: Combination) -> list[Step]:
         """Return the steps that reduce values[i], a piece already reduced within this node, over nodes."""
-        pending: deque[tuple[MpiRequest, Tensor, Tensor]] = deque()
+        level, *outer = levels
+        shares: dict[int, Tensor] = {}
+        active: set[int] = set()
         gathers: deque[MpiRequest] = deque()
+        exchange, reduce = self._share_steps(level, values, shares, op)
+
+        def send(i: int, wait_ns: int) -> bool:
+            if len(active) >= IN_FLIGHT:
+                return False
+            active.add(i)
+            return exchange(i, wait_ns)
+
+        def gather(i: int, _: int) -> bool:
+            del shares[i]
+            gathers.append(level.gathers.all_gather_parts(_array(values[i]), _shares(values[i], level.gathers.size)))
+            return True
+
+        def finish(i: int, _: int) -> bool:
+            if not gathers[0].done():
+                return False
+            gathers.popleft()
+            active.remove(i)
+            return True
+
+        return [send, reduce, *(self._remote_steps(outer, shares, op) if outer else ()), gather, finish]
+
+    def _share_steps(
+        self, level: InterNodeGroup, values: dict[int, Tensor], shares: dict[int, Tensor], op: Combination
+    ) -> list[Step]:
+        """Return the steps that send the other nodes their shares of values[i], and reduce this rank's into shares[i]."""
+        pending: deque[tuple[MpiRequest, Tensor]] = deque()
+        size = level.sums.size
 
         def send(i: int, _: int) -> bool:
-            """Send the other nodes their shares of the piece, and receive this rank's share."""
-            if len(pending) + len(gathers) >= IN_FLIGHT:
-                return False
-            counts = _shares(values[i].numel(), remote.sums.size)
-            share = counts[remote.node]
-            buffer = self._acquire_buffer(remote.sums.size * share, wire)
-            request = remote.sums.exchange_parts(_array(values[i]), counts, _array(buffer), [share] * remote.sums.size)
-            pending.append((request, buffer, values[i]))
+            counts = _shares(values[i], size)
+            share = counts[level.index]
+            buffer = self._acquire_buffer(size * share, values[i].dtype)
+            request = level.sums.exchange_parts(_array(values[i]), counts, _array(buffer), [share] * size)
+            pending.append((request, buffer))
             return True
 
-        def reduce(_: int, __: int) -> bool:
+        def reduce(i: int, _: int) -> bool:
             if not pending[0][0].done():
                 return False
-            buffer, piece = pending.popleft()[1:]
-            counts = _shares(piece.numel(), remote.sums.size)
-            share = piece[sum(counts[: remote.node]) :][: counts[remote.node]]
-            parts = [*buffer.view(remote.sums.size, share.numel())]
-            parts[remote.node] = share
-            self._node.exchange.fold(parts, op, share)
+            buffer = pending.popleft()[1]
+            counts = _shares(values[i], size)
+            shares[i] = values[i][sum(counts[: level.index]) :][: counts[level.index]]
+            parts = [*buffer.view(size, counts[level.index])]
+            parts[level.index] = shares[i]
+            self._node.exchange.fold(parts, op, shares[i])
             self._release_buffer(buffer)
-            gathers.append(remote.gathers.all_gather_parts(_array(piece), counts))
             return True
 
-        def finish(_: int, __: int) -> bool:
-            return gathers[0].done() and gathers.popleft() is not None
-
-        return [send, reduce, finish]
+        return [send, reduce]
 
     def reduce_scatter(self, x: Tensor, out: Tensor, op: Combination, *, wire: torch.dtype, scale: float) -> Operation:
         """Reduce part r of x into out of rank r; out may be this part."""
         exchange, remote, ranks = self._node.exchange, self._node.remote, self._node.ranks
-        if remote is None:
+        if not remote:
             yield from exchange.whole("reduce_scatter", x, out, wire=wire, op=op, scale=scale)
             return
         count, nodes = out.numel(), len(ranks)
@@ -165,42 +196,20 @@ class HierarchicalCollectives:
             piece = first + step, cut, x[start:]
             return exchange.combine(*piece, **options, out=target, wait_ns=wait_ns) is not None
 
-        steps = self._remote_shard_steps(remote, stages, out.split(length), op)  # type: ignore[no-untyped-call]
-        yield from _pipeline(len(starts) * nodes, [put, combine, *steps], blocking=(put, combine))
+        steps: list[Step] = []
+        values = stages
+        for level in remote:
+            shares: dict[int, Tensor] = {}
+            steps += self._share_steps(level, values, shares, op)
+            values = shares
 
-    def _remote_shard_steps(
-        self, remote: InterNodeGroup, stages: dict[int, Tensor], targets: Sequence[Tensor], op: Combination
-    ) -> list[Step]:
-        """Return the steps that reduce stages[i], a chunk of each node's shard, over nodes into targets[i]."""
-        nodes = remote.sums.size
-        pending: deque[tuple[MpiRequest, Tensor]] = deque()
-
-        def send(step: int, _: int) -> bool:
-            chunk, node = divmod(step, nodes)
-            if node == nodes - 1:
-                stage, counts = stages[chunk], [targets[chunk].numel()] * nodes
-                buffer = self._acquire_buffer(stage.numel(), stage.dtype)
-                pending.append((remote.sums.exchange_parts(_array(stage), counts, _array(buffer), counts), buffer))
-            return True
-
-        def reduce(step: int, _: int) -> bool:
-            chunk, node = divmod(step, nodes)
-            if node < nodes - 1:
-                return True
-            if not pending[0][0].done():
-                return False
-            buffer, target = pending.popleft()[1], targets[chunk]
-            parts = [*buffer.view(nodes, target.numel())]
-            parts[remote.node] = local = stages[chunk].view(nodes, target.numel())[remote.node]
-            total = target if target.dtype is buffer.dtype else local
-            self._node.exchange.fold(parts, op, total)
-            if total is not target:
-                target.copy_(total)
-            self._release_buffer(buffer)
+        def store(chunk: int, _: int) -> bool:
+            out[starts[chunk] :][: width(chunk)].copy_(values[chunk])
             self._release_buffer(stages.pop(chunk))
             return True
 
-        return [send, reduce]
+        steps = _per_chunk([*steps, store], nodes, node=nodes - 1)
+        yield from _pipeline(len(starts) * nodes, [put, combine, *steps], blocking=(put, combine))
 
     def all_gather(self, x: Tensor, out: Tensor, *, wire: torch.dtype = torch.float32) -> Operation:
         """Gather x of each rank into out, in rank order, rounded to `wire`; x may be its part of out.
@@ -209,7 +218,7 @@ class HierarchicalCollectives:
         """
         exchange, remote, ranks = self._node.exchange, self._node.remote, self._node.ranks
         count, nodes = x.numel(), len(ranks)
-        if remote is None:
+        if not remote:
             local = out[ranks[0][exchange.rank] * count :][:count]
             if wire is torch.float32 and local.data_ptr() != x.data_ptr():
                 local.copy_(x)
@@ -237,23 +246,26 @@ class HierarchicalCollectives:
                 self._release_buffer(stages.pop(chunk))
             return is_complete
 
-        gathers: deque[MpiRequest] = deque()
+        sizes = [level.gathers.size for level in remote]
+        number = sum(level.index * math.prod(sizes[k + 1 :]) for k, level in enumerate(remote))
 
-        def send(step: int, _: int) -> bool:
-            chunk, node = divmod(step, nodes)
-            if node > 0:
-                return True
+        def block(chunk: int, level: int) -> "Buffer":
+            """Return the part of a stage that the gather of a level fills."""
+            count = math.prod(sizes[level:])
+            return _array(stages[chunk][number // count * count * width(chunk) :][: count * width(chunk)])
+
+        def load(chunk: int, _: int) -> bool:
             if len(stages) >= IN_FLIGHT:
                 return False
-            stages[chunk] = self._acquire_buffer(nodes * width(chunk), wire)
-            source = x[starts[chunk] :][: width(chunk)].to(wire)
-            gathers.append(remote.gathers.all_gather(_array(source), _array(stages[chunk])))
+            stages[chunk] = stage = self._acquire_buffer(nodes * width(chunk), wire)
+            stage[number * width(chunk) :][: width(chunk)].copy_(x[starts[chunk] :][: width(chunk)])
             return True
 
-        def finish(step: int, _: int) -> bool:
-            return step % nodes > 0 or (gathers[0].done() and gathers.popleft() is not None)
-
-        yield from _pipeline(len(starts) * nodes, [send, finish, offer, get], blocking=(offer, get))
+        steps: list[Step] = [load]
+        for k in reversed(range(len(remote))):
+            steps += _gather_steps(remote[k], partial(block, level=k))
+        steps = _per_chunk(steps, nodes, node=0)
+        yield from _pipeline(len(starts) * nodes, [*steps, offer, get], blocking=(offer, get))
 
     def _acquire_buffer(self, count: int, dtype: torch.dtype) -> Tensor:
         """Return a transfer buffer, preferably one that was returned before and whose pages are mapped."""
@@ -285,9 +297,34 @@ def _pipeline(count: int, steps: Sequence[Step], *, blocking: Sequence[Step] = (
             wait_ns = 0
 
 
-def _shares(count: int, nodes: int) -> list[int]:
-    """Return the elements of a piece that each node reduces; full cache lines except for the last node."""
-    share = -(-count // nodes // 32) * 32
+def _gather_steps(level: InterNodeGroup, block: Callable[[int], "Buffer"]) -> list[Step]:
+    """Return the steps that gather the equal parts of a chunk's block, in place."""
+    gathers: deque[MpiRequest] = deque()
+
+    def send(chunk: int, _: int) -> bool:
+        values = block(chunk)
+        gathers.append(level.gathers.all_gather_parts(values, [values.size // level.gathers.size] * level.gathers.size))
+        return True
+
+    def finish(_: int, __: int) -> bool:
+        return gathers[0].done() and gathers.popleft() is not None
+
+    return [send, finish]
+
+
+def _per_chunk(steps: Sequence[Step], nodes: int, *, node: int) -> list[Step]:
+    """Return steps of chunks as steps of the pieces of all nodes; a step is performed at the piece of one node."""
+
+    def at_node(step: Step) -> Step:
+        return lambda i, wait_ns: i % nodes != node or step(i // nodes, wait_ns)
+
+    return [at_node(step) for step in steps]
+
+
+def _shares(piece: Tensor, nodes: int) -> list[int]:
+    """Return the elements of a piece that each node reduces: equal shares, or full cache lines except for the last."""
+    count = piece.numel()
+    share = count // nodes if count % nodes == 0 else -(-count // nodes // 32) * 32
     return [max(0, min(share, count - node * share)) for node in range(nodes)]
 
 

@@ -10,6 +10,7 @@ from dithc.engine import native
 from dithc.engine.comm.environment import node_name
 from dithc.engine.comm.mpi import MpiCommunicator
 from dithc.engine.comm.process_group.hierarchical import ACROSS_SLOT_BYTES, InterNodeGroup, NodeGroup
+from dithc.engine.comm.process_group.islands import find_islands
 from dithc.engine.comm.process_group.shm_collectives import MAX_RANKS, SLOT_BYTES, ShmCollectives, rank_gone
 
 log = get_logger(__name__)
@@ -34,18 +35,23 @@ def node_of(channel: MpiCommunicator, ranks: Sequence[int] | None = None) -> Nod
     if reasons:
         log.warning("dithc-mpi: %s; using MPI's own all-reduce", reasons[0])
         return None
-    node_names = list(dict.fromkeys(names))  # nodes by their first rank
-    number, local_rank = node_names.index(names[channel.rank]), local_ranks.index(channel.rank)
+    local_rank = local_ranks.index(channel.rank)
+    islands = find_islands(channel, list(nodes), is_first=local_rank == 0)
+    node_names = [name for peers in zip(*islands, strict=True) for name in peers]
+    number = node_names.index(names[channel.rank])
+    index, island = divmod(number, len(islands))
     local = channel.split(number, key=local_rank)
-    remote = None
-    if len(nodes) > 1:
-        remote = InterNodeGroup(number, *(channel.split(local_rank, key=number) for _ in range(2)))
+    remote = []
+    for color, key, size in ((island, index, len(islands[0])), (index, island, len(islands))):
+        if size > 1:
+            peers = [channel.split(local_rank * len(names) + color, key=key) for _ in range(2)]
+            remote.append(InterNodeGroup(key, *peers))
     exchange = ShmCollectives(
         rank=local.rank,
         names=[_name(rank, ranks, size=channel.size) for rank in local_ranks],
         broadcast=local.broadcast_object,
         barrier=local.wait_for_all,
-        slot_bytes=SLOT_BYTES if remote is None else ACROSS_SLOT_BYTES,
+        slot_bytes=ACROSS_SLOT_BYTES if remote else SLOT_BYTES,
     )
     by_node = [[rank for rank, name in enumerate(names) if name == node] for node in node_names]
     return NodeGroup(exchange, by_node, remote)

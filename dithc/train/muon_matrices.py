@@ -5,6 +5,7 @@ R rows, C columns of a matrix.
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from torch import Tensor
 
@@ -79,11 +80,12 @@ class MatrixPart:
 
 @dataclass(frozen=True)
 class MatrixOwnership:
-    """Distribution of the matrices over `size` ranks; in this class every rank holds all matrices."""
+    """Distribution of the matrices over the `size` ranks of `group`; in this class every rank holds all matrices."""
 
     rank: int = 0
     size: int = 1
     span: int = 1  # number of neighboring ranks, from a multiple of it, that together hold all parts
+    group: Any = None  # of torch.distributed; None for all ranks
     # counter of the resulting traffic
     meter: traffic.CommMeter = field(default_factory=traffic.CommMeter, compare=False)
 

@@ -183,7 +183,8 @@ def whole_run(task: plans.TrainingTask, best: estimates.PlanEstimate) -> dict[st
     run = task.run
     seconds = run.steps * best.seconds
     kept = sum(run.keeps(step) for step in range(run.checkpoint_every, run.steps + 1, run.checkpoint_every))
-    state = replace(best.memory, gradients=0.0).state * (1 if best.plan.sharding == "none" else best.plan.ranks)
+    sharing = {"none": 1, "node": best.plan.ranks_per_node}.get(best.plan.sharding, best.plan.ranks)
+    state = replace(best.memory, gradients=0.0).state * sharing
     return {
         "seconds": seconds,
         "node_hours": best.plan.nodes * seconds / 3600,

@@ -14,7 +14,7 @@ def _add(parser: argparse.ArgumentParser) -> None:
     add_choice(parser, "--gradients", ("overlapped", "ddp"))
     collectives = "sums over ranks, as in section machine"
     add_choice(parser, "--collectives", ("hierarchical", "iallreduce", "blocking"), collectives)
-    add_choice(parser, "--sharding", ("none", "zero1", "zero2"))
+    add_choice(parser, "--sharding", ("none", "node", "zero1", "zero2"))
     operators = "default: those of a training run; torch: PyTorch's; products: the same, except matrix products"
     add_choice(parser, "--operators", ("default", "products", "torch"), operators)
     add_choice(parser, "--recompute", ("none", "block"))

@@ -67,7 +67,8 @@ class MachineConfig(Settings):
     sharding: Sharding = "none"
     """Sharding of the optimizer state over ranks with a replica of the weights. none: each rank keeps all of it; zero1:
     each rank keeps moments and averages of its share of the weights (strategies cftp and dp, gradients overlapped);
-    zero2: as zero1, and summed gradients of its share only. Each micro-batch is then exchanged."""
+    node: as zero1, with shares for the ranks of each node, so that weights do not travel between nodes; zero2: as
+    zero1, and summed gradients of its share only. Each micro-batch is then exchanged."""
     collectives: Literal["hierarchical", "iallreduce", "blocking"] = "hierarchical"
     """Implementation of sums over ranks. hierarchical: shared memory within a node and MPI between nodes; iallreduce:
     MPI's nonblocking all-reduce, posted and polled; blocking: MPI's blocking all-reduce."""

@@ -26,7 +26,7 @@ from dithc.config.suggestions import suggest_value
 
 StrategyName = Literal["cftp", "dp", "dp+tp"]
 GradientMode = Literal["overlapped", "ddp"]
-Sharding = Literal["none", "zero1", "zero2"]
+Sharding = Literal["none", "node", "zero1", "zero2"]
 CheckpointMode = Literal["async", "blocking"]
 AutoMemChoice = Literal["auto", "on", "off"]
 NonFinite = Literal["stop", "skip", "rollback"]

@@ -7,7 +7,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import get_args
 
+from dithc.config import training
 from dithc.core.units import GIB
 from dithc.engine.cost.links import Collective
 from dithc.engine.cost.memory import LAUNCHER_BYTES, RankMemory, rank_memory
@@ -29,7 +31,7 @@ from dithc.engine.cost.workload import ModelWorkload
 RESOLUTION = 0.01  # of predicted seconds; plans within it are ordered by memory and micro-batch
 MEMORY_RESOLUTION, MAX_MEMORY = 0.02, 1e15  # of the node's memory; limit if it is unknown
 UNMEASURED_MARGIN = 0.05
-SHARDINGS = ("none", "zero1", "zero2")
+SHARDINGS = get_args(training.Sharding)
 MAX_NODES = 1 << 14
 # Assumed bytes per second of a rank's copy for a checkpoint, and of its file.
 COPY_BANDWIDTH, DISK_BANDWIDTH = 3e9, 0.2e9
@@ -215,7 +217,7 @@ class _Estimator:
             image=costs.image_bytes,
             recompute=plan.recompute,
             sharding=plan.sharding,
-            shards=ranks,
+            shards=plan.ranks_per_node if plan.sharding == "node" else ranks,
             tensor_ranks=tensor_ranks(plan, self.facts),
             snapshot=self.task.checkpoint_mode == "async",
             **({} if costs.process_bytes is None else {"process": costs.process_bytes}),
@@ -238,7 +240,7 @@ class _Estimator:
         """Return the seconds of the micro-batches and of the update, on the rank that needs the longest time."""
         speeds, ranks = self.facts.speeds, data_ranks(plan, self.facts)
         share = -(-self.task.run.global_batch_size // ranks)
-        update = costs.update_seconds / (1 if plan.sharding == "none" else plan.nodes)
+        update = costs.update_seconds / (plan.nodes if plan.sharding in ("zero1", "zero2") else 1)
         shares = {speed: share for speed, _ in speeds}
         if plan.batch_shares == "measured":
             counts = [round(part * ranks) for _, part in speeds]
@@ -290,7 +292,8 @@ class _Estimator:
             spread=self.facts.spread,
         )
         collective: Collective = "hierarchical" if plan.collectives == "hierarchical" else "ring"
-        method = ReductionMethod(label="", collective=collective, wire=plan.reduce_dtype)
+        gathers = plan.sharding in ("zero1", "zero2")
+        method = ReductionMethod(label="", collective=collective, wire=plan.reduce_dtype, zero1=gathers)
         scenario = Scenario(
             model=self._workload,
             method=method,

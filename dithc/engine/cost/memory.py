@@ -89,7 +89,7 @@ def rank_memory(
         image: measured bytes of an image; None for `image_bytes`.
         process: measured or assumed bytes of the process.
         recompute: replaces `activation_checkpointing` of the run.
-        sharding: state that ranks share: none, moments and averages (zero1), also gradients (zero2).
+        sharding: state that ranks share: none, moments and averages (node, zero1), also gradients (zero2).
         shards: ranks that share it.
         tensor_ranks: ranks that share the layers (dp+tp).
         snapshot: whether checkpoints are written from a copy.

@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import product
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from dithc.config import training
 from dithc.engine.cost.links import Links, Wire
@@ -130,7 +130,10 @@ class PlanFacts:
             return self.costs[name]
         if plan.recompute != "none" and (plain := self.costs_of(replace(plan, recompute="none"))) is not None:
             return self._recomputing(plain, plan.strategy)
-        if plan.sharding == "zero2" and (shared := self.costs_of(replace(plan, sharding="zero1"))) is not None:
+        if (
+            plan.sharding in ("node", "zero2")
+            and (shared := self.costs_of(replace(plan, sharding="zero1"))) is not None
+        ):
             return replace(shared, source="derived")
         if plan.sharding != "none" and (whole := self.costs_of(replace(plan, sharding="none"))) is not None:
             return replace(whole, update_seconds=whole.update_seconds / plan.ranks_per_node, source="derived")
@@ -180,10 +183,9 @@ def candidates(task: TrainingTask, facts: PlanFacts, *, nodes: int) -> Iterator[
     if nodes > 1:
         sums += [{"reduce_dtype": "bf16"}, {"collectives": "iallreduce"}]
     shares: list[dict[str, Any]] = [{"batch_shares": kind} for kind in ("equal", "measured")[: len(facts.speeds)]]
-    shardings: tuple[training.Sharding, ...] = ("none", "zero1", "zero2")
     recomputes: tuple[training.Recompute, ...] = ("none", "block")
     for (strategy, ranks), sharding, sums_, shares_, recompute in product(
-        arrangements, shardings, sums, shares, recomputes
+        arrangements, get_args(training.Sharding), sums, shares, recomputes
     ):
         plan = TrainingPlan(
             strategy=strategy,
@@ -223,6 +225,8 @@ def rejection_reason(plan: TrainingPlan, task: TrainingTask, facts: PlanFacts) -
         return f"{heads} attention heads for {shared} ranks"
     if plan.sharding != "none" and (plan.strategy == "dp+tp" or plan.ranks == 1):
         return "one rank has the whole state" if plan.ranks == 1 else "dp+tp does not shard the optimizer state"
+    if plan.sharding == "node" and (plan.nodes == 1 or plan.ranks_per_node == 1):
+        return "zero1 is the same on one node" if plan.nodes == 1 else "one rank per node has the whole state"
     if plan.nodes > 1 and facts.links is None:
         return "the links between nodes are neither measured nor described"
     return None if facts.costs_of(plan) is not None else "not measured"

@@ -70,7 +70,7 @@ class Muon:
         rank = self._ownership.rank
         buffers = self._gather(gradients, used)
         works: list[Any] = [
-            dist.irecv(self._part(matrix, gradients), owner, tag=self._tag(matrix, is_update=True))
+            self._receive(self._part(matrix, gradients), owner, self._tag(matrix, is_update=True))
             for matrix, owner in self.owners.items()
             if matrix.name in used and owner != rank and rank in self._parts[matrix]
         ]
@@ -100,7 +100,7 @@ class Muon:
             tag = self._tag(matrix, is_update=False)
             if owner == rank and sources:
                 buffers[matrix] = {source: self._buffer(matrix, source, gradients) for source in sources}
-                works += [dist.irecv(part, peer, tag=tag) for peer, part in buffers[matrix].items() if peer != rank]
+                works += [self._receive(part, peer, tag) for peer, part in buffers[matrix].items() if peer != rank]
             elif rank in sources:
                 works.append(self._send(self._part(matrix, gradients), owner, tag))
         self._wait(works)
@@ -137,7 +137,10 @@ class Muon:
 
     def _send(self, part: Tensor, rank: int, tag: int) -> Any:
         self._ownership.meter.sent(part.nbytes)
-        return dist.isend(part, rank, tag=tag)
+        return dist.isend(part, group=self._ownership.group, group_dst=rank, tag=tag)
+
+    def _receive(self, part: Tensor, rank: int, tag: int) -> Any:
+        return dist.irecv(part, group=self._ownership.group, group_src=rank, tag=tag)
 
     def _wait(self, works: list[Any]) -> None:
         for work in works:

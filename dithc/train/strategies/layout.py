@@ -10,13 +10,24 @@ from dithc.core.logging import user_error
 class RankGrid:
     """Grid of ranks: a row shares a global batch, the `tensor_size` ranks of a row share every layer.
 
-    `tensor_size` is 1 except for dp+tp, where it is the number of ranks of a die.
+    Attributes:
+        tensor_size: 1 except for dp+tp, where it is the number of ranks of a die.
+        first_ranks: per rank, the first rank of its node; empty with one rank.
     """
 
     name: training.StrategyName = "cftp"
     rank: int = 0
     size: int = 1
     tensor_size: int = 1
+    first_ranks: tuple[int, ...] = ()
+
+    @property
+    def nodes(self) -> list[list[int]]:
+        """Ranks of each node."""
+        return [
+            [rank for rank, node in enumerate(self.first_ranks) if node == first]
+            for first in dict.fromkeys(self.first_ranks)
+        ]
 
     @property
     def data_rank(self) -> int:
@@ -36,7 +47,7 @@ def layout_of(name: training.StrategyName, *, rank: int, size: int, first_ranks:
     neighbors or that the dies of a node cannot share equally.
     """
     if name != "dp+tp" or size == 1:
-        return RankGrid(name=name, rank=rank, size=size)
+        return RankGrid(name=name, rank=rank, size=size, first_ranks=tuple(first_ranks))
     on_node = first_ranks.count(first_ranks[rank])
     tensor_size = on_node // dies if on_node % dies == 0 else 0
     rows = [first_ranks[start : start + tensor_size] for start in range(0, size, tensor_size or size)]

@@ -92,7 +92,8 @@ class Strategy:
                 AutoMem before.
             ranks: group (strategy cftp), layout of another strategy, or None for this process alone.
             gradients: reduction: dithc's reducer, or DistributedDataParallel.
-            sharding: zero1 shards the optimizer state over the ranks, zero2 also the summed gradients.
+            sharding: zero1 shards the optimizer state over all ranks, node over the ranks of a node; zero2 also shards
+                the summed gradients.
 
         Raises:
             UserError: the model differs between ranks, or its layers or the state cannot be shared.
@@ -105,7 +106,10 @@ class Strategy:
         if layout.size > 1:
             check_trained(model)
             check_model(model)
-        self.sharded_state = ShardedState(model, sharding=sharding) if shared else None
+        owners: Any = None
+        if shared and sharding == "node":
+            owners, _ = dist.new_subgroups_by_enumeration(layout.nodes)  # type: ignore[no-untyped-call]
+        self.sharded_state = ShardedState(model, sharding=sharding, owners=owners) if shared else None
         self.scale = 1.0
         self.shards: TensorShards | None = None
         self._parallel: DistributedDataParallel | None = None
@@ -318,7 +322,9 @@ class Strategy:
         """Return the distribution of matrices over ranks, after `prepare`."""
         rank, size = self.layout.rank, self.layout.size
         if self.sharded_state is not None:
-            return RunOwnership(rank, size, span=size, meter=self.meter, sharded=self.sharded_state)
+            reducer, owners = self.sharded_state.reducer, self.sharded_state.owners
+            ranks: dict[str, Any] = {"rank": reducer.rank, "size": reducer.size, "span": reducer.size, "group": owners}
+            return RunOwnership(**ranks, meter=self.meter, sharded=self.sharded_state)
         if self.shards is not None:
             from dithc.train.strategies.tensor_parallel import ShardOwnership
 
@@ -338,7 +344,8 @@ def _is_sharded(sharding: training.Sharding, *, layout: RankGrid, gradients: tra
     """Return whether the ranks shard the optimizer state; log a request that cannot be met."""
     if sharding == "none":
         return False
-    if layout.size == 1:
+    most = max(map(len, layout.nodes), default=1) if sharding == "node" else layout.size
+    if most == 1:
         log.info(f"sharding {sharding} is off: a single rank cannot share the optimizer state")
         return False
     if layout.name == "dp+tp" or gradients == "ddp":

@@ -1,5 +1,6 @@
 """ZeRO-1 (Rajbhandari et al. 2020, section 5.1): each rank keeps and updates moments and average of a share of the
-weights. ZeRO-2 (section 5.2): each rank also keeps the summed gradients of its share only.
+weights. ZeRO-2 (section 5.2): each rank also keeps the summed gradients of its share only. With sharding `node`, the ranks
+of each node share the state; gradients are summed over all nodes, and weights are sent within a node.
 
 A share is one run of each bucket of the flat weight buffer, and therefore at most one run of each parameter: a
 one-dimensional tensor by parameter name. Elementwise operations (AdamW, average) are bitwise equal to unsharded ones.
@@ -10,6 +11,7 @@ and saves the exact weights.
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -35,11 +37,14 @@ class ElementRange:
 class ShardedState:
     """One rank's share, and the distribution of updated weights."""
 
-    def __init__(self, model: nn.Module, *, sharding: training.Sharding) -> None:
-        """Prepare the gradient exchange; `create_shards` assigns the shards."""
-        self._model, self._sharding = model, sharding
+    def __init__(self, model: nn.Module, *, sharding: training.Sharding, owners: Any = None) -> None:
+        """Prepare the gradient exchange; `create_shards` assigns the shards.
+
+        `owners` is the group of ranks that share the state; None for all ranks.
+        """
+        self._model, self._sharding, self.owners = model, sharding, owners
         # Leaves each rank its share of the gradients.
-        self.reducer = Reducer(model.parameters(), scatter=True, releases=sharding == "zero2")
+        self.reducer = Reducer(model.parameters(), scatter=True, owners=owners, releases=sharding == "zero2")
         # Whether this rank keeps unshared state: averages of untrained tensors, the update count.
         self.is_first = self.reducer.rank == 0
         self.runs: dict[str, ElementRange] = {}  # of this rank, by parameter name
@@ -55,7 +60,7 @@ class ShardedState:
         `parts` are submodules called before their parameters are read; `early` are parameters read without a call.
         """
         reducer = self.reducer
-        self._weights = ShardedParameters(self._model, reducer, parts=parts, early=early)
+        self._weights = ShardedParameters(self._model, reducer, parts=parts, early=early, owners=self.owners)
         name_of = {id(value): name for name, value in self._model.named_parameters()}
         self._numbers = {name_of[id(parameter)]: number for number, parameter in enumerate(reducer.parameters)}
         for index, bucket in reversed([*enumerate(reducer.arrangement.buckets)]):
@@ -119,7 +124,7 @@ class ShardedState:
         """Return the norm over the runs of all ranks, equal on each rank. Squares are summed in rank order."""
         local = torch.tensor([hcops.optimizer.sum_of_squares(list(gradients.values()))], dtype=torch.float64)
         gathered = local.new_empty(self.reducer.size)
-        dist.all_gather_single(gathered, local)
+        dist.all_gather_single(gathered, local, group=self.owners)
         return math.sqrt(sum(gathered.tolist()))
 
     def send(self, index: int) -> None:

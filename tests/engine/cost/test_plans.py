@@ -160,6 +160,20 @@ def test_sharding_divides_moments_averages_and_with_zero2_gradients():
     assert gradients.memory == replace(moments.memory, gradients=kept)
 
 
+def test_sharding_within_nodes_keeps_weights_off_the_network():
+    facts = facts_of(links=Links(byte=1e-8, memory_byte=1e-11))
+    found = {
+        one.plan.sharding: one
+        for one in estimates.rank_plans(task_of(), facts, nodes=4).estimates
+        if (one.plan.strategy, one.plan.micro_batch_size, one.plan.reduce_dtype) == ("dp", 2, "fp32")
+        and (one.plan.recompute, one.plan.collectives) == ("none", "hierarchical")
+    }
+    states = {name: one.memory.optimizer + one.memory.averages for name, one in found.items()}
+    assert states["node"] == states["none"] / 2 == 4 * states["zero1"]
+    assert found["node"].exposed == found["none"].exposed
+    assert "zero1 is the same on one node" in {text for _, text in estimates.rank_plans(task_of(), facts).rejected}
+
+
 def test_zero2_exchanges_each_micro_batch():
     cost = next(iter(facts_of().costs.values()))
     facts = facts_of(costs={("dp", 2, "none", "none"): cost})

@@ -50,7 +50,7 @@ def muon_sharded(group: Group) -> None:
 
 
 def muon_alone(group: Group) -> None:
-    """The weights of several ranks equal those of one rank within rounding."""
+    """The weights of several ranks equal the weights of one rank within rounding."""
     run = muon_of(group)
     single, distributed = prepare_uneven(Group(), run), prepare_uneven(group, run)
     truth, rows = losses(train(*single, until=STEPS)), losses(train(*distributed, until=STEPS))

@@ -27,6 +27,7 @@ class TestOnSeveralRanks:
         [
             (2, ("same_training", "released_gradients", "late_copied_weights", "measured_exchange"), {}),
             (4, ("few_steps",), {}),
+            (4, ("within_nodes",), {"DITHC_TEST_NODES": "2"}),
             (3, ("few_steps",), {"DITHC_TEST_COMM": '{"collectives": "iallreduce"}'}),
         ],
     )

@@ -1,4 +1,4 @@
-"""Rank program for tests of ZeRO-1 and ZeRO-2: `zero_program.py <ranks> <scene>...`; prints one line on success."""
+"""Rank program for tests of sharded optimizer state: `zero_program.py <ranks> <scene>...`; prints one line on success."""
 
 import importlib
 import json
@@ -9,6 +9,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+import pytest
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
@@ -87,7 +88,8 @@ def prepare(
         for parameter in model.parameters():  # the last layer and the gates are zero, which would hide most gradients
             parameter += 0.02 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(1))
     source, memory = Source(run.global_batch_size), memory or TrainingMemory()
-    layout = RankGrid(name="dp", rank=group.rank, size=group.size)
+    firsts = tuple(group.gather_objects(group.rank - group.local_rank))
+    layout = RankGrid(name="dp", rank=group.rank, size=group.size, first_ranks=firsts)
     machine = MachineConfig(sharding=sharding)
     trainer = trainer_of(run, machine, group, source, model=model, layout=layout, memory=memory)
     memory.follow(trainer.state)
@@ -160,8 +162,24 @@ def few_steps(group: Group) -> None:
     assert_same_training(group, run_of(group, micro_batch_size=1), until=3)
 
 
-def assert_same_training(group: Group, run: training.RunConfig, *, until: int) -> None:
-    plain, sharded = prepare(group, "none", run), prepare(group, "zero1", run)
+def within_nodes(group: Group) -> None:
+    """The ranks of each node share the state; results equal unsharded training, also with Muon."""
+    assert_same_training(group, run_of(group, micro_batch_size=1), until=3, sharding="node")
+    sizes = [
+        sum(value.numel() for value in prepare(group, sharding, run_of(group))[1].ema.state.values())
+        for sharding in ("none", "node")
+    ]
+    assert sizes[1] / sizes[0] == pytest.approx(1 / group.local_size, rel=0.1)
+    run = run_of(group, optimizer={"kind": "muon"})
+    plain, sharded = prepare(group, "zero1", run), prepare(group, "node", run)
+    assert losses(train(*sharded, until=3)) == losses(train(*plain, until=3))
+    assert_same(full_state(sharded[1], group), full_state(plain[1], group))
+
+
+def assert_same_training(
+    group: Group, run: training.RunConfig, *, until: int, sharding: training.Sharding = "zero1"
+) -> None:
+    plain, sharded = prepare(group, "none", run), prepare(group, sharding, run)
     truth, rows = train(*plain, until=until), train(*sharded, until=until)
     assert losses(rows) == losses(truth)
     assert max(abs(row["grad_norm"] / other["grad_norm"] - 1) for row, other in zip(rows, truth, strict=True)) < 1e-12
@@ -315,7 +333,15 @@ def measured_exchange(group: Group) -> None:
 
 SCENES: dict[str, Callable[[Group], None]] = {
     scene.__name__: scene
-    for scene in (same_training, few_steps, released_gradients, late_copied_weights, rounded_weights, measured_exchange)
+    for scene in (
+        same_training,
+        few_steps,
+        within_nodes,
+        released_gradients,
+        late_copied_weights,
+        rounded_weights,
+        measured_exchange,
+    )
 }
 
 

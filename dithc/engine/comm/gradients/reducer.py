@@ -29,7 +29,7 @@ class Reducer:
     alone.
 
     With `scatter`, a rank receives the sums of its share of each bucket only, in `buffer`, and every `.grad` is None.
-    Outside of the share, the buffer holds the local gradient. With `releases` (ZeRO-2), this memory is returned to the system
+    Outside of the share, the buffer may hold the local gradient. With `releases` (ZeRO-2), this memory is returned to the system
     after each sum, and every micro-batch is exchanged: call `begin` before each, and `finish` after the last.
 
         reducer = Reducer(model.parameters())  # after `comm.connect_ranks` or `comm.init_distributed`, of several ranks
@@ -42,6 +42,7 @@ class Reducer:
         parameters: trained parameters; the index in this list is the parameter's number.
         arrangement: layout of the parameters in the buffer.
         buffer: all gradients, fp32, followed by one count per parameter: the number of ranks that used it.
+        rank, size: of the ranks that divide the sums.
         used: whether any rank had a gradient in the last exchange, by number.
         landed: numbers of the parameters with a local gradient in the last exchange, in order of computation.
         meter: accumulator of communication costs.
@@ -55,6 +56,7 @@ class Reducer:
         group: Any = None,
         bucket_bytes: int | None = None,
         scatter: bool = False,
+        owners: Any = None,
         releases: bool = False,
     ) -> None:
         """Allocate the buffer in reverse order of the parameters, until `record`.
@@ -64,13 +66,15 @@ class Reducer:
             group: group of torch.distributed; None for all ranks.
             bucket_bytes: maximum size of a bucket; None for the rule of `buckets.py`.
             scatter: whether each rank receives only its share of the sums.
+            owners: group that divides the sums into shares, with `scatter`; None for all ranks.
             releases: whether the memory of gradients outside of the share is released after each sum; with `scatter`.
         """
         self.parameters = [parameter for parameter in parameters if parameter.requires_grad]
         self._number = {id(parameter): number for number, parameter in enumerate(self.parameters)}
         self._group, self._bucket_bytes, self._scatter, self.releases = group, bucket_bytes, scatter, releases
+        self._owners = owners
         self._earlier: list[Tensor] = []  # sums of earlier micro-batches of the step, of this rank's shares
-        self.rank, self.size = dist.get_rank(group), dist.get_world_size(group)
+        self.rank, self.size = dist.get_rank(owners or group), dist.get_world_size(owners or group)
         self._active = False
         self.landed: list[int] = []
         self._done: set[int] = set()
@@ -195,7 +199,7 @@ class Reducer:
     def _launch(self, index: int) -> None:
         bucket = self.arrangement.buckets[index]
         part = self.buffer[bucket.start : bucket.stop]
-        if not self._scatter:
+        if not self._scatter or self._owners is not None:
             self._works.append(self._sum(part))
             return
         self.meter.sent(part.nbytes)

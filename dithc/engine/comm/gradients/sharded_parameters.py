@@ -34,7 +34,13 @@ class ShardedParameters:
     """
 
     def __init__(
-        self, model: nn.Module, reducer: Reducer, *, parts: Iterable[nn.Module], early: Iterable[Tensor] = ()
+        self,
+        model: nn.Module,
+        reducer: Reducer,
+        *,
+        parts: Iterable[nn.Module],
+        early: Iterable[Tensor] = (),
+        owners: Any = None,
     ) -> None:
         """Move the weights into the buffer; collective.
 
@@ -43,12 +49,13 @@ class ShardedParameters:
             reducer: reducer with `scatter` in its final arrangement.
             parts: modules inside the model that are called, each before any of its parameters is read.
             early: parameters that are read outside of the parts that hold them.
+            owners: ranks that divide the sums of the reducer; None for all ranks.
 
         Raises:
             UserError: bf16 weights are requested with another backend than dithc-mpi.
         """
         # A separate group: agreement between two steps must not queue behind weights in the order of one group.
-        self._group = dist.new_group()
+        self._group = owners or dist.new_group()
         self._meter, self.rank, self.size = reducer.meter, reducer.rank, reducer.size
         self._parameters, self._arrangement = reducer.parameters, reducer.arrangement
         self._works: dict[int, Any] = {}

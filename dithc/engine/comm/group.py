@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
 from traceback import walk_tb
@@ -31,7 +31,7 @@ from dithc.engine.comm.launch import (
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from dithc.engine.comm.mpi import MpiWorld
+    from dithc.engine.comm.mpi import MpiCommunicator, MpiWorld
     from dithc.engine.comm.process_group import SharedSegment
     from dithc.engine.comm.traffic import OperationSpan
 
@@ -75,6 +75,7 @@ class Group:
     is_nested: bool = False
     world: "MpiWorld | None" = None
     waited_seconds: float = 0.0
+    _firsts: "MpiCommunicator | None" = field(default=None, repr=False)
 
     def __enter__(self) -> Self:
         return self
@@ -174,11 +175,13 @@ class Group:
             return {}
         from dithc.engine.comm.process_group import measure_rates
 
-        firsts = self.world.split(int(self.local_rank == 0), key=self.rank)
+        if self._firsts is None:
+            self._firsts = self.world.split(int(self.local_rank == 0), key=self.rank)
         if self.local_rank > 0:
             return {}
-        ranks = firsts.all_gather_object(self.rank)
-        rates = measure_rates(firsts, message_bytes=message_bytes, messages=messages)
+        with self.stop_timeout():
+            ranks = self._firsts.all_gather_object(self.rank)
+            rates = measure_rates(self._firsts, message_bytes=message_bytes, messages=messages)
         return {rank: rate for rank, rate in zip(ranks, rates, strict=True) if rank != self.rank}
 
     @staticmethod

@@ -1,4 +1,4 @@
-"""Times of all ranks during training, gathered every ten steps to identify slow ranks."""
+"""Times of all ranks during training, gathered every ten steps to identify slow ranks, and slow links between nodes."""
 
 import time
 from collections.abc import Sequence
@@ -17,6 +17,7 @@ from dithc.engine.comm import Group
 from dithc.engine.cost import balanced_shares
 from dithc.engine.hardware import CpuCounters
 from dithc.engine.scheduler import deadline
+from dithc.train.monitoring.slow_links import LinkWatch
 from dithc.train.monitoring.slow_ranks import (
     TOTALS,
     Array,
@@ -74,6 +75,7 @@ class RankWatch:
                 trainer.divide(shares)
                 log.info(f"images per rank and step, as in the previous job: {shares}")
         self._detector = SlowRankDetector(images=trainer.shares, nodes=self._nodes, above=machine.slow.above)
+        self._links, self._link_findings = LinkWatch(group), list[dict[str, Any]]()
         self.excluded: list[str] = []
         if self._is_on and group.rank == 0:
             self._continue_record()
@@ -85,7 +87,7 @@ class RankWatch:
     def __exit__(self, *_: object) -> None:
         if not self._is_on:
             return
-        findings = [*(finding["text"] for finding in self._earlier), *map(str, self._detector.findings)]
+        findings = [finding["text"] for finding in self._findings()]
         steps = self._compared
         text = "; ".join(findings[-MAX_LISTED:]) or ("none was slow" if steps else "too few to compare them")
         log.info(f"watched {self._group.size} ranks for {steps} steps: {text}")
@@ -126,14 +128,16 @@ class RankWatch:
         """Gather the times of the last steps; all ranks draw the same conclusions."""
         counters = CpuCounters.read()
         sums = self._sums | counters.since(self._before)
-        row = [*self._own, *(sums[name] for name in TOTALS)]
+        row = [*self._own, *(sums[name] for name in TOTALS), float(self._links.is_due)]
         self._own, self._before, self._sums = [], counters, dict.fromkeys(TOTALS, 0.0)
         table = torch.zeros(self._group.size, len(row), dtype=torch.float64)
         table[self._group.rank] = torch.tensor(
             row, dtype=torch.float64
         ).nan_to_num()  # a sum with NaN would have NaN for all
         columns = self._group.all_reduce_(table).numpy().T
-        times = RankTimes(last=last, own=columns[:EVERY], totals=dict(zip(TOTALS, columns[EVERY:], strict=True)))
+        times = RankTimes(last=last, own=columns[:EVERY], totals=dict(zip(TOTALS, columns[EVERY:-1], strict=True)))
+        if columns[-1, 0] > 0:
+            self._measure_links(last)
         own = np.median(times.own, axis=0)
         if self._balancings and self._balance(own):
             return
@@ -147,6 +151,19 @@ class RankWatch:
         self._exclude(new)
         if new or slow != self._detector.slow:
             self._write()
+
+    def _measure_links(self, last: int) -> None:
+        known = [*self._links.slow]
+        texts = self._links.measure()
+        for text in texts:
+            self._warn(f"slow link: {text}")
+            self._link_findings.append({"rank": None, "first_step": last, "is_pause": False, "text": f"link {text}"})
+        if known != [*self._links.slow]:
+            self._write()
+
+    def _findings(self) -> list[dict[str, Any]]:
+        ranks = [asdict(one) | {"text": str(one)} for one in self._detector.findings]
+        return sorted([*self._earlier, *ranks, *self._link_findings], key=lambda finding: finding["first_step"])
 
     def _balance(self, own: Array) -> bool:
         """Divide the global batch by the measured speeds; return whether that changes the shares noticeably."""
@@ -210,8 +227,9 @@ class RankWatch:
             "above": self._settings.above,
             "last_steps": [last for last, _ in self._columns],
             "ratios": [[round(float(value), 3) for value in ratios] for _, ratios in self._columns],
-            "findings": [*self._earlier, *(asdict(one) | {"text": str(one)} for one in self._detector.findings)],
+            "findings": self._findings(),
             "slow_now": [finding.rank for finding in self._detector.slow],
+            "slow_links": [" - ".join(pair) for pair in self._links.slow],
         }
         try:
             atomic_write(self._path, dump_checksummed(content))

@@ -198,15 +198,16 @@ class StageInspector:
 
 
 def _slow_ranks(store: Path) -> list[str]:
-    """Describe the ranks that are slow at present, from the store of a run."""
+    """Describe the ranks and links that are slow at present, from the store of a run."""
     content = read_mapping(store / "slow.json")
     now, findings = content.get("slow_now", []), content.get("findings", [])
     causes = {finding["rank"]: finding for finding in findings if not finding["is_pause"]}
-    return [
+    ranks = [
         f"slow: rank {rank} on {causes[rank]['node']}, {causes[rank]['ratio']:.2f} x ({causes[rank]['cause']})"
         for rank in now
         if rank in causes
     ]
+    return ranks + [f"slow: link {link}" for link in content.get("slow_links", [])]
 
 
 def describe_job(job: SchedulerJob) -> str:

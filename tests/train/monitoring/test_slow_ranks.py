@@ -7,6 +7,7 @@ from dithc.bench.simulate.paper_scaling import SPREAD
 from dithc.core.integrity import load_document
 from dithc.engine.cost import balanced_shares
 from dithc.train.monitoring import SLOW_FILE
+from dithc.train.monitoring.slow_links import LinkWatch
 from dithc.train.monitoring.slow_ranks import (
     TOTALS,
     RankTimes,
@@ -156,8 +157,47 @@ def test_balanced_shares_minimize_the_longest_time_and_keep_the_sum():
                 assert moved[giver] < 1 or max(pace * moved) >= longest - 1e-12
 
 
+class EmulatedNodes:
+    """Group of three nodes n0 to n2 with the given GB/s of each pair, by rank."""
+
+    host = node = "n0"
+
+    def __init__(self, rates: dict[tuple[int, int], float]) -> None:
+        self.rates = rates
+
+    def gather_objects(self, value):
+        if isinstance(value, str):
+            return ["n0", "n1", "n2"]
+        return [
+            {peer: 1e9 * self.rates[rank, peer] for peer in range(3) if (rank, peer) in self.rates} for rank in range(3)
+        ]
+
+    def link_rates(self, **_):
+        return {}
+
+
+def test_a_link_is_slow_against_the_others_or_its_first_rate_if_both_ends_agree():
+    group = EmulatedNodes({(a, b): 2.0 for a in range(3) for b in range(3) if a != b})
+    watch = LinkWatch(group)
+    assert watch.is_due
+    assert watch.measure() == []
+    assert not watch.is_due
+    group.rates[0, 2] = 0.1
+    assert watch.measure() == [], "the other end is fast"
+    group.rates[2, 0] = 0.2
+    (text,) = watch.measure()
+    assert text.startswith("n0 - n2 transfers 0.2 GB/s")
+    assert watch.slow.keys() == {("n0", "n2")}
+    assert watch.measure() == [], "known"
+    group.rates = dict.fromkeys(group.rates, 0.5)
+    assert len(watch.measure()) == 2, "all links are slower than at first"
+
+
 SLOW_SOURCE = """
-import pickle, sys, time
+import os, pickle, sys, time
+from dithc.engine.comm.launch.exit_report import RANK_VARIABLES
+number = next(os.environ[name] for name in RANK_VARIABLES if name in os.environ)
+os.environ["DITHC_NODE_NAME"] = os.environ["SLURMD_NODENAME"] = f"n{number}"
 from dithc.engine import comm
 from dithc.latents import Batches
 from dithc.train import train
@@ -185,7 +225,8 @@ class TestOnTwoRanks:
         done = run_on_ranks(SLOW_SOURCE, given=([one], 0.02), folder=tmp_path)
         assert done.returncode == 0, done.stderr
         content = load_document((store_of(one).folder / SLOW_FILE).read_text())
-        assert [(item["rank"], item["cause"]) for item in content["findings"]] == [(1, "images")]
+        assert [(item["rank"], item["node"], item["cause"]) for item in content["findings"]] == [(1, "n1", "images")]
+        assert content["slow_links"] == []
         assert content["slow_now"] == [1]
         assert len(content["ratios"]) == 4
         assert all(ratios[1] > 2 for ratios in content["ratios"])

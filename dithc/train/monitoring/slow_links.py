@@ -8,8 +8,10 @@ from dithc.core.units import GIGA, MIB
 from dithc.engine.comm import Group
 
 MESSAGE_BYTES, MESSAGES = MIB, 3
-SLOW = 0.5  # of the median of all links, or of the first rate of the same link
-MIN_LINKS = 3  # with fewer links, only the first rate is a reference
+SLOW = 0.5  # of the median of all links, or of earlier rates of the same link
+MIN_LINKS = 3  # with fewer links, only earlier rates are a reference
+REPEATS = 2
+HISTORY = 9  # measurements of a link
 TIME_SHARE = 1e-3  # of the run, for measurements
 
 Pair = tuple[str, str]
@@ -27,7 +29,7 @@ class LinkWatch:
         self._group, self._hosts = group, group.gather_objects(group.host)
         self._has_links = len(set(group.gather_objects(group.node))) > 1
         self._ended, self._interval = time.monotonic(), 0.0
-        self._first: dict[Pair, float] = {}
+        self._history: dict[Pair, list[float]] = {}
         self.slow: dict[Pair, float] = {}
 
     @property
@@ -38,20 +40,23 @@ class LinkWatch:
     def measure(self) -> list[str]:
         """Measure all links and return descriptions of newly slow ones, equal on all ranks; collective.
 
-        A slow link has to be slow in two measurements in sequence.
+        A new slow link has to be slow in 1 + REPEATS measurements in sequence.
         """
         start, known = time.monotonic(), self.slow
         rates = self._rates()
-        self._first = rates | self._first
-        self.slow = slow_links(rates, self._first)
-        if self.slow.keys() - known.keys():
-            again = slow_links(self._rates(), self._first)
+        usual = {pair: median(self._history.get(pair, [rate])) for pair, rate in rates.items()}
+        self.slow = slow_links(rates, usual)
+        for _ in range(REPEATS if self.slow.keys() - known.keys() else 0):
+            again = slow_links(self._rates(), usual)
             self.slow = {pair: rate for pair, rate in again.items() if pair in self.slow}
+        for pair, rate in rates.items():
+            if pair not in self.slow:
+                self._history[pair] = [*self._history.get(pair, []), rate][-HISTORY:]
         self._ended = time.monotonic()
         self._interval = (self._ended - start) / TIME_SHARE
         middle = median(rates.values())
         return [
-            f"{' - '.join(pair)} transfers {rate:.3g} GB/s; at first {self._first[pair]:.3g}, median of all links {middle:.3g}"
+            f"{' - '.join(pair)} transfers {rate:.3g} GB/s; before {usual[pair]:.3g}, median of all links {middle:.3g}"
             for pair, rate in self.slow.items()
             if pair not in known
         ]
@@ -67,7 +72,7 @@ class LinkWatch:
         return rates
 
 
-def slow_links(rates: Mapping[Pair, float], first: Mapping[Pair, float]) -> dict[Pair, float]:
-    """Return the links with less than SLOW of the median rate, or of their first rate."""
+def slow_links(rates: Mapping[Pair, float], usual: Mapping[Pair, float]) -> dict[Pair, float]:
+    """Return the links with less than SLOW of the median rate, or of their usual rate."""
     middle = median(rates.values()) if len(rates) >= MIN_LINKS else 0.0
-    return {pair: rate for pair, rate in rates.items() if rate < SLOW * max(middle, first[pair])}
+    return {pair: rate for pair, rate in rates.items() if rate < SLOW * max(middle, usual[pair])}

@@ -176,7 +176,7 @@ class EmulatedNodes:
         return {}
 
 
-def test_a_link_is_slow_against_the_others_or_its_first_rate_if_both_ends_agree():
+def test_a_link_is_slow_against_others_or_its_earlier_rates_if_both_ends_agree():
     group = EmulatedNodes({(a, b): 2.0 for a in range(3) for b in range(3) if a != b})
     watch = LinkWatch(group)
     assert watch.is_due
@@ -190,7 +190,7 @@ def test_a_link_is_slow_against_the_others_or_its_first_rate_if_both_ends_agree(
     assert watch.slow.keys() == {("n0", "n2")}
     assert watch.measure() == [], "known"
     group.rates = dict.fromkeys(group.rates, 0.5)
-    assert len(watch.measure()) == 2, "all links are slower than at first"
+    assert len(watch.measure()) == 2, "all links are slower than before"
 
 
 SLOW_SOURCE = """

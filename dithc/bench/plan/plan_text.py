@@ -9,6 +9,24 @@ from dithc.engine.cost import estimates, plans, records
 
 CATEGORIES = ("weights", "gradients", "optimizer", "averages", "activations", "snapshot", "process")
 SHOWN, SHOWN_REJECTED = 10, 6
+SOURCES = {
+    "timed": "this plan was run",
+    "measured": "from measured micro-batches",
+    "derived": "from measurements of similar plans",
+    "described": "from the description",
+}
+TERMS = {
+    "cftp": "each rank has all weights and the cores of a die",
+    "dp": "each rank has all weights and the cores of a cluster",
+    "dp+tp": "the ranks of a die share the layers",
+    "zero1": "ranks share the optimizer state",
+    "zero2": "ranks share optimizer state and gradients",
+    "node": "the ranks of a node share the optimizer state",
+    "iallreduce": "sums by MPI alone",
+    "bf16 sums": "gradients are sent in bf16",
+    "measured shares": "faster ranks get more images",
+    "recompute": "the backward pass computes activations again",
+}
 
 
 def format_plan(table: estimates.PlanTable, record: Mapping[str, Any]) -> str:
@@ -24,34 +42,46 @@ def format_plan(table: estimates.PlanTable, record: Mapping[str, Any]) -> str:
 def _choice(table: estimates.PlanTable, best: estimates.PlanEstimate, record: Mapping[str, Any]) -> Iterator[str]:
     task, whole = table.task, record["whole"]
     low, high = best.interval
-    yield f"{task.name}: {task.run.model.preset}, {task.run.global_batch_size} images per step, {best.plan}"
+    millions = task.run.model.parameters / 1e6
+    yield f"{task.name}: {task.run.model.preset}, {millions:.3g} M parameters, {task.run.global_batch_size} images per step"
+    yield f"  choice   {best.plan}"
     yield (
-        f"  step     {best.seconds:.3g} s ({low:.3g} to {high:.3g}, {best.source}): computing {best.computing:.3g}, exposed "
-        f"exchange {best.exposed:.3g}, stall {best.stall:.2g}, saving {best.saving:.2g} s"
+        f"  step     {best.seconds:.3g} s, {low:.3g} to {high:.3g} s expected ({SOURCES[best.source]}): computing "
+        f"{best.computing:.3g}, exposed exchange {best.exposed:.3g}, file tier {best.stall:.2g}, saving {best.saving:.2g} s"
     )
     parts = ", ".join(f"{name} {best.ranks_per_node * getattr(best.memory, name) / GIB:.2f}" for name in CATEGORIES)
     parts += f", launcher {best.launcher_bytes / GIB:.2f}"
     if best.spilled_bytes:
         parts += f", in files {-best.ranks_per_node * best.spilled_bytes / GIB:.2f}"
-    yield f"  memory   {best.node_bytes / GIB:.2f} GiB per node, {best.headroom / GIB:.2f} GiB free: {parts}"
+    yield f"  memory   {best.node_bytes / GIB:.2f} GiB per node, {best.headroom / GIB:.2f} GiB remain free: {parts}"
+    steps = task.run.steps
     yield (
-        f"  run      {task.run.steps} steps: {duration(whole['seconds'])}, {whole['node_hours']:.3g} node-hours; "
-        f"{whole['written_checkpoints']:g} checkpoints, {whole['kept_checkpoints']:g} kept, {whole['disk_bytes'] / GIB:.2f} GiB"
+        f"  run      {steps} steps: {duration(whole['seconds'])} ({duration(steps * low)} to {duration(steps * high)}) "
+        f"without queue, start and preparation, {whole['node_hours']:.3g} node-hours; {whole['written_checkpoints']:g} "
+        f"checkpoints, {whole['kept_checkpoints']:g} kept, {whole['disk_bytes'] / GIB:.2f} GiB"
     )
-    largest, ranks = record["largest_micro_batch"], plans.data_ranks(best.plan, table.facts)
-    yield (
-        f"  limits   {record['smallest_nodes']} node(s) are sufficient; a micro-batch of up to {largest} images fits "
-        f"({largest * ranks} per step without accumulation)"
-    )
+    nodes, ranks = record["smallest_nodes"], plans.data_ranks(best.plan, table.facts)
+    if nodes is not None and nodes < best.plan.nodes:
+        yield f"  fewer    the memory of {nodes} node(s) is sufficient, with {record['smallest_seconds']:.3g} s per step"
+    largest = float(f"{record['largest_micro_batch']:.2g}")
+    yield f"  larger   micro-batches of about {largest:g} images fit, {largest * ranks:g} per step without accumulation"
 
 
 def _plans(table: estimates.PlanTable, best: estimates.PlanEstimate) -> Iterator[str]:
-    shown = estimates.different(table.estimates, SHOWN)
+    equal = [one for one in table.estimates if one is not best and one.is_like(best)]
+    shown = estimates.different([one for one in table.estimates if one not in equal], SHOWN)
     width = max(len(str(one.plan)) for one in shown)
     yield f"  {'plan':{width}}  s per step  GiB per node  difference"
     for one in shown:
         note = "chosen" if one is best else one.limit(best)
         yield f"  {one.plan!s:{width}}  {one.seconds:10.3g}  {one.node_bytes / GIB:12.2f}  {note}"
+    if equal:
+        known = str(best.plan).split(", ")
+        changes = [", ".join(part for part in str(one.plan).split(", ") if part not in known) for one in equal]
+        more = f"; and {len(changes) - SHOWN} more" if len(changes) > SHOWN else ""
+        yield f"  as fast, with as much memory: {'; '.join(change or 'without sharding' for change in changes[:SHOWN])}{more}"
+    text = " ".join(f"{one.plan}," for one in (*shown, *equal))
+    yield "  " + "; ".join(f"{term}: {meaning}" for term, meaning in TERMS.items() if f" {term}," in text)
 
 
 def _rejected(table: estimates.PlanTable) -> Iterator[str]:
@@ -59,11 +89,8 @@ def _rejected(table: estimates.PlanTable) -> Iterator[str]:
     for plan, reason in table.rejected:
         groups.setdefault(re.sub(r"[\d.]+", "N", reason), []).append(plan)
     reasons = {id(plan): reason for plan, reason in table.rejected}
-    if groups:
-        yield f"  rejected: {len(table.rejected)}"
     for found in list(groups.values())[:SHOWN_REJECTED]:
-        more = f"; and {len(found) - 1} more" if len(found) > 1 else ""
-        yield f"    {found[0]}: {reasons[id(found[0])]}{more}"
+        yield f"  rejected {len(found)} plan(s): {reasons[id(found[0])]} ({found[0]})"
 
 
 def _sources(record: Mapping[str, Any]) -> Iterator[str]:

@@ -19,7 +19,12 @@ DEFAULT_BANDS, SHOWN = 13, 10
 
 @dataclass(frozen=True, kw_only=True)
 class PlanSettings:
-    """Settings of a plan, described by `dithc plan --help`."""
+    """Settings of a plan, described by `dithc plan --help`.
+
+    Attributes:
+        timed_nodes: nodes of the job that measures.
+        results: folder that all nodes can read.
+    """
 
     run: str
     nodes: int = 1
@@ -29,6 +34,8 @@ class PlanSettings:
     step: float | Path | None = None
     images_per_node: int | None = None
     link_bandwidth: float | None = None
+    timed_nodes: int = 1
+    results: Path = Path()
     node_speeds: tuple[tuple[float, int], ...] = ()
 
     @property
@@ -62,13 +69,13 @@ def task_of(experiment: ExperimentConfig, name: str) -> tuple[plans.TrainingTask
 
 
 def measure(experiment: ExperimentConfig, settings: PlanSettings) -> tuple[estimates.PlanTable, Facts]:
-    """Measure arrangements on this node, predict all plans, and time the best ones if they use one node."""
+    """Measure arrangements on this node, predict all plans, and time the best ones on the nodes of this job."""
     task, shape = task_of(experiment, settings.run)
     machine = discover_machine()
     limit = None if settings.memory_limit_gib is None else settings.memory_limit_gib * GIB
     profile = experiment.machine
     node = Node.of(machine, launcher=profile.launcher, memory_bytes=limit, cores=profile.cpus_per_node)
-    rehearsals = Rehearsals(task=task, node=node, shape=shape, seconds=settings.seconds)
+    rehearsals = Rehearsals(task=task, node=node, shape=shape, seconds=settings.seconds, folder=settings.results)
     costs = rehearsals.measure()
     if not costs:
         reasons = "; ".join(dict.fromkeys(rehearsals.skipped.values()))
@@ -85,11 +92,10 @@ def measure(experiment: ExperimentConfig, settings: PlanSettings) -> tuple[estim
         speeds=settings.speeds,
     )
     table = estimates.rank_plans(task, facts, nodes=settings.nodes)
-    if settings.nodes == 1:
-        table = rehearsals.time_plans(table)
+    table, timed = _timed(table, rehearsals, nodes=settings.nodes, most=settings.timed_nodes)
     found = Facts(
         facts=facts,
-        measured=[f"{_label(name)}: micro-batches of 1 and {one.images}" for name, one in costs.items()],
+        measured=[f"{_label(name)}: micro-batches of 1 and {one.images}" for name, one in costs.items()] + timed,
         described=[source] if source else [],
         assumed=_assumed(),
         skipped=[f"{_label(name)}: {reason}" for name, reason in rehearsals.skipped.items()],
@@ -98,6 +104,27 @@ def measure(experiment: ExperimentConfig, settings: PlanSettings) -> tuple[estim
         blocks = rehearsals.short_task.run.model.shape[1], task.run.model.shape[1]
         found.assumed.insert(0, f"time proportional to blocks: {blocks[0]} of {blocks[1]} were measured")
     return table, found
+
+
+def _timed(
+    table: estimates.PlanTable, rehearsals: Rehearsals, *, nodes: int, most: int
+) -> tuple[estimates.PlanTable, list[str]]:
+    """Time the best plans on at most this number of nodes; return the table in the order of corrected seconds, and notes.
+
+    For more nodes than this job has, plans with the same images per rank are timed, and all plans are corrected by the ratio.
+    """
+    if nodes <= most:
+        return rehearsals.time_plans(table), []
+    run, notes = table.task.run, list[str]()
+    images = run.global_batch_size * most // nodes
+    if most > 1 and images >= most:
+        task = replace(table.task, run=run.model_copy(update={"global_batch_size": images}))
+        rehearsals.time_plans(estimates.rank_plans(task, table.facts, nodes=most))
+        table = replace(table, estimates=[replace(one, correction=rehearsals.correction) for one in table.estimates])
+        notes.append(
+            f"best plans on {most} nodes, {images} images: {rehearsals.correction:.2f} times the predicted time"
+        )
+    return table, notes
 
 
 def _files(settings: training.MemoryConfig) -> plans.FileTier | None:
@@ -119,7 +146,8 @@ def _links(machine: Machine, settings: PlanSettings) -> tuple[Links | None, str]
         return None, ""
     links = Links.assumed(settings.link_bandwidth)
     rate, latency = settings.link_bandwidth / 1e9, links.latency * 1e6
-    return links, f"links between nodes: {rate:.3g} GB/s (given or measured), {latency:g} us (assumed)"
+    origin = "measured between two nodes" if settings.timed_nodes > 1 else "given"
+    return links, f"links between nodes: {rate:.3g} GB/s ({origin}), {latency:g} us (assumed)"
 
 
 def describe(experiment: ExperimentConfig, settings: PlanSettings) -> tuple[estimates.PlanTable, Facts]:
@@ -162,17 +190,19 @@ def describe(experiment: ExperimentConfig, settings: PlanSettings) -> tuple[esti
 def record_of(table: estimates.PlanTable, found: Facts, *, launcher: str) -> dict[str, Any]:
     """Return a plan as JSON: the best ten plans, rejected plans, sources, and totals of the run."""
     task = table.task
-    best = table.best
+    best, smallest = table.best, estimates.smallest_nodes(task, table.facts)
     record: dict[str, Any] = {
         "run": task.name,
         "network": records.network_settings(task.run),
         "plans": [_row(one, table.facts) for one in estimates.different(table.estimates, SHOWN)],
         "rejected": [{"plan": str(plan), "reason": reason} for plan, reason in table.rejected],
-        "smallest_nodes": estimates.smallest_nodes(task, table.facts),
+        "smallest_nodes": smallest,
         "node": {"cores": table.facts.cores, "dies": table.facts.dies, "memory_bytes": table.facts.memory_bytes},
         "sources": {name: value for name, value in asdict(found).items() if name != "facts"},
     }
     if best is not None:
+        alone = estimates.rank_plans(task, table.facts, nodes=smallest or 1).best
+        record["smallest_seconds"] = alone.seconds if alone is not None else None
         record |= {"largest_micro_batch": estimates.largest_micro_batch(best), "whole": whole_run(task, best)}
         record["settings"] = settings_of(best, task.name, launcher, table.facts.files)
     return record

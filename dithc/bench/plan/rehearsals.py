@@ -78,12 +78,20 @@ class Node:
 
 @dataclass(kw_only=True)
 class Rehearsals:
-    """Measurements of a task on a node within a time limit; `skipped` are arrangements without one, with reasons."""
+    """Measurements of a task on a node within a time limit.
+
+    Attributes:
+        folder: folder that all nodes of a timed plan can read.
+        skipped: arrangements without a measurement, with reasons.
+        correction: typical ratio of timed plans to their predictions.
+    """
 
     task: plans.TrainingTask
     node: Node
     shape: tuple[int, int, int]
     seconds: float = 110.0
+    folder: Path = Path()
+    correction: float = 1.0
 
     def __post_init__(self) -> None:
         self.costs: dict[plans.Arrangement, plans.RankCosts] = {}
@@ -162,7 +170,8 @@ class Rehearsals:
     def time_plans(self, table: estimates.PlanTable) -> estimates.PlanTable:
         """Time the best plans of different arrangements, as far as the time is sufficient; return the table in their order."""
         found = list(table.estimates)
-        firsts = {one.arrangement: index for index, one in reversed(list(enumerate(found)))}
+        usual = [(index, one) for index, one in enumerate(found) if one.plan.has_usual_sums]
+        firsts = {one.arrangement: index for index, one in reversed(usual)}
         close = [index for index in sorted(firsts.values()) if found[index].predicted <= CLOSE * found[0].predicted]
         queue, seconds, rank_bytes = close[:MAX_TIMED], dict[int, list[float]](), dict[int, float]()
         repeats = 2 * (len(queue) > 1)  # the two best again, because the speed of a machine drifts
@@ -178,17 +187,20 @@ class Rehearsals:
                 plan = estimate.plan
                 changes: dict[str, Any] = {"recompute": plan.recompute, "sharding": plan.sharding}
                 changes |= {"micro_batches": [plan.micro_batch_size]}
-                batch = self.task.run.global_batch_size
-                result = self._run(plan.strategy, plan.ranks_per_node, batch, [changes], task=self.task, steps=steps)
+                batch = table.task.run.global_batch_size
+                result = self._run(
+                    plan.strategy, plan.ranks, batch, [changes], task=table.task, steps=steps, nodes=plan.nodes
+                )
                 if result.status == "ok":
                     seconds.setdefault(index, []).extend(result.seconds)
-                    peaks = [rank["peaks"][-1] for rank in result.result["each_rank"]]
+                    peaks = [rank["peaks"][-1] for rank in result.result["each_rank"][: plan.ranks_per_node]]
                     rank_bytes[index] = node_bytes(peaks) / len(peaks)
                 bar.update(1, now=str(plan))
                 if not queue and repeats:
                     queue, repeats = sorted(seconds, key=lambda one: -median(seconds[one]))[-2:], 0
         ratios = [median(times) / found[index].predicted for index, times in seconds.items()]
-        found = [replace(one, correction=median(ratios or [1.0])) for one in found]
+        self.correction = median(ratios or [1.0])
+        found = [replace(one, correction=self.correction) for one in found]
         for index, times in seconds.items():
             parts = found[index].memory
             parts = replace(parts, process=parts.process + rank_bytes[index] + parts.snapshot - parts.total)
@@ -218,8 +230,9 @@ class Rehearsals:
         *,
         task: plans.TrainingTask,
         steps: int = STEPS,
+        nodes: int = 1,
     ) -> TrainingResult:
-        run, cpus = task.run, max(1, self.node.cores // ranks)
+        run, cpus = task.run, max(1, self.node.cores * nodes // ranks)
         given = {
             "run_settings": {name: getattr(run, name) for name in ("max_grad_norm", "weight_decay")}
             | {name: getattr(run, name).model_dump(mode="json") for name in ("optimizer", "objective", "ema")},
@@ -227,14 +240,15 @@ class Rehearsals:
             "shape": self.shape,
             "num_classes": self.task.labels,
         }
-        with tempfile.TemporaryDirectory(prefix="dithc-plan-") as folder:
+        parent = self.folder if nodes > 1 else None
+        with tempfile.TemporaryDirectory(prefix=".dithc-plan-", dir=parent) as folder:
             file = Path(folder) / "settings.json"
             file.write_text(json.dumps([given | dict(one) for one in sequence]))
             words = ["--settings", str(file), "--batch", str(batch), "--dtype", run.dtype]
             words += ["--strategy", strategy, "--warmup", str(WARMUP), "--steps", str(steps), "--automem", "off"]
             name = f"{ranks} {strategy}"
-            variant = TrainingVariant(name=name, strategy=strategy, ranks=ranks, cpus=cpus, launcher=self.node.launcher)
-            return run_training(variant, words)
+            placed: dict[str, Any] = {"ranks": ranks, "cpus": cpus, "nodes": nodes, "launcher": self.node.launcher}
+            return run_training(TrainingVariant(name=name, strategy=strategy, **placed), words, parent=parent)
 
 
 def num_steps(seconds: float) -> int:

@@ -48,6 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--write", action="store_true", help="write the choice to the profile and to plan.yaml")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the plan with all numbers")
     parser.add_argument("--measure", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--timed-nodes", type=int, default=1, help=argparse.SUPPRESS)
 
 
 def _speeds(text: str) -> tuple[tuple[float, int], ...]:
@@ -128,6 +129,8 @@ def _settings(args: argparse.Namespace, experiment: "ExperimentConfig") -> "Plan
         step=step_of(args.step),
         images_per_node=args.images_per_node,
         link_bandwidth=args.link_bandwidth,
+        timed_nodes=args.timed_nodes,
+        results=Path(experiment.results).resolve(),
         node_speeds=args.node_speeds,
     )
 
@@ -141,7 +144,7 @@ def _plan(experiment: "ExperimentConfig", settings: "PlanSettings") -> tuple[dic
 
 
 def _in_job(args: argparse.Namespace, settings: "PlanSettings", results: Path) -> tuple[dict[str, Any], str]:
-    """Measure by a job on a node of the profile; return the plan and its text."""
+    """Measure by a job on one or two nodes of the profile; return the plan and its text."""
     import sys
 
     from dithc.core.integrity import load_document
@@ -157,10 +160,13 @@ def _in_job(args: argparse.Namespace, settings: "PlanSettings", results: Path) -
     words += ["--memory-limit", f"{settings.memory_limit_gib:g}"] if settings.memory_limit_gib else []
     if settings.node_speeds:
         words += ["--node-speeds", ",".join(f"{speed:g}x{count}" for speed, count in settings.node_speeds)]
+    nodes = 1 if settings.nodes == 1 or settings.link_bandwidth else 2
     if settings.nodes > 1:
         words += ["--link-bandwidth", f"{settings.link_bandwidth or measured_bandwidth(args.profile):g}"]
-    options = job_options(args.profile, minutes=JOB_MINUTES + int(settings.seconds / 60), job="dithc-plan")
-    print(f"measuring by a job on one node; its log: {log}", flush=True)
+        words += ["--timed-nodes", str(nodes)]
+    minutes = JOB_MINUTES + int(settings.seconds / 60)
+    options = job_options(args.profile, minutes=minutes, job="dithc-plan", nodes=nodes)
+    print(f"measuring by a job on {nodes} node(s); its log: {log}", flush=True)
     command = " ".join([*words, "--measure", str(out)])
     error = run_probe_job(options, command, leaves=out, log=log, wait_seconds=QUEUE_SECONDS)
     if error is not None:
@@ -175,15 +181,19 @@ def _print_settings(args: argparse.Namespace, sections: dict[str, Any]) -> None:
     from dithc.engine.doctor import update_profile
 
     if args.write and args.profile:
-        path = update_profile(args.profile, sections["machine"])
-        print(f"wrote `machine` to {path}")
+        path, changes = update_profile(args.profile, sections["machine"])
+        print(f"wrote `machine` to {path}, for all runs: {', '.join(changes) or 'no changes'}")
         sections = {"runs": sections["runs"]}
     text = "\n".join(_yaml_lines(sections)) + "\n"
     if not args.write:
         print(f"\n{text}\nadd these sections to the experiment (machine: to the profile), or use --write")
         return
     Path("plan.yaml").write_text(text)
-    print("wrote plan.yaml: add it as the last file of --configfile")
+    profile = f" --profile {args.profile}" if args.profile else ""
+    command = f"dithc run{profile} --configfile {' '.join(map(str, args.config))} plan.yaml"
+    print(
+        f"wrote plan.yaml; start the experiment with it (-n shows its jobs, with their memory and time):\n  {command}"
+    )
 
 
 def _yaml_lines(section: dict[str, Any], indent: str = "") -> Iterator[str]:

@@ -96,16 +96,22 @@ class PlanEstimate:
     def headroom(self) -> float:
         return self.memory_limit - self.node_bytes
 
+    def is_like(self, best: "PlanEstimate") -> bool:
+        """Return whether time and memory are equal within the resolutions."""
+        more = abs(self.node_bytes - best.node_bytes)
+        return abs(self.seconds / best.seconds - 1) <= RESOLUTION and more <= RESOLUTION * best.node_bytes
+
     def limit(self, best: "PlanEstimate") -> str:
         """Return why this plan is slower than the best one, or needs more memory."""
         parts = {
-            name: getattr(self, name) - getattr(best, name) for name in ("computing", "exposed", "stall", "saving")
+            name: self.correction * getattr(self, name) - best.correction * getattr(best, name)
+            for name in ("computing", "exposed", "stall", "saving")
         }
         name = max(parts, key=lambda part: parts[part])
         if self is best or self.seconds <= best.seconds * (1 + RESOLUTION):
             more = (self.node_bytes - best.node_bytes) / GIB
             return "" if self is best else f"as fast; {abs(more):.2f} GiB {'more' if more > 0 else 'less'}"
-        label = "exchange" if name == "exposed" else name
+        label = {"exposed": "exchange", "stall": "file tier"}.get(name, name)
         return f"{self.seconds / best.seconds - 1:+.0%}: {label} {parts[name]:+.3g} s"
 
 

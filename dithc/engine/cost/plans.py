@@ -37,6 +37,11 @@ class TrainingPlan:
         return self.nodes * self.ranks_per_node
 
     @property
+    def has_usual_sums(self) -> bool:
+        """Return whether sums and shares are the defaults."""
+        return (self.collectives, self.reduce_dtype, self.batch_shares) == ("hierarchical", "fp32", "equal")
+
+    @property
     def machine_settings(self) -> dict[str, Any]:
         """Keys of the section `machine`."""
         names = ("strategy", "nodes", "ranks_per_node", "cpus_per_rank", "sharding", "collectives", "reduce_dtype")
@@ -48,8 +53,9 @@ class TrainingPlan:
         return {"micro_batch_size": self.micro_batch_size, "activation_checkpointing": self.recompute}
 
     def __str__(self) -> str:
-        nodes = f"{self.nodes} nodes x " if self.nodes > 1 else ""
-        parts = [f"{nodes}{self.ranks_per_node} x {self.cpus_per_rank} cores, {self.strategy}"]
+        counts = {"node": self.nodes, "rank": self.ranks_per_node, "core": self.cpus_per_rank}
+        sizes = [f"{count} {name}{'s' * (count > 1)}" for name, count in counts.items() if name != "node" or count > 1]
+        parts = [f"{' x '.join(sizes)}, {self.strategy}"]
         parts += [self.sharding] if self.sharding != "none" else []
         parts += [self.collectives] if self.collectives != "hierarchical" else []
         parts += ["measured shares"] if self.batch_shares != "equal" else []
@@ -226,7 +232,7 @@ def rejection_reason(plan: TrainingPlan, task: TrainingTask, facts: PlanFacts) -
     if plan.sharding != "none" and (plan.strategy == "dp+tp" or plan.ranks == 1):
         return "one rank has the whole state" if plan.ranks == 1 else "dp+tp does not shard the optimizer state"
     if plan.sharding == "node" and (plan.nodes == 1 or plan.ranks_per_node == 1):
-        return "zero1 is the same on one node" if plan.nodes == 1 else "one rank per node has the whole state"
+        return "zero1 is the same on one node" if plan.nodes == 1 else "sharding node needs several ranks per node"
     if plan.nodes > 1 and facts.links is None:
         return "the links between nodes are neither measured nor described"
     return None if facts.costs_of(plan) is not None else "not measured"

@@ -170,7 +170,9 @@ def try_ranks(
         options += [f"--time={TRIAL_MINUTES}", f"--mem={1000 * per_node}", "--job-name=dithc-trial"]
         options += [f"--nodelist={node}"] if node else []
         options += [f"--account={account}"] if account else []
-        log.info(f"submitting a one-second job on {node or f'{nodes} node(s)'} of {partition}, {ranks} rank(s) ...")
+        log.info(
+            f"submitting a one-second job on {node or f'{nodes} node(s)'} of partition {partition}, {ranks} rank(s) ..."
+        )
         error = run_probe_job(options, command, leaves=out, log=folder / "log", wait_seconds=TRIAL_SECONDS)
         if error is not None:
             return [], error

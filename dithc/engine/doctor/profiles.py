@@ -19,19 +19,20 @@ def profile_folder(name: str) -> Path:
     return Path(name) if (Path(name) / "config.yaml").exists() else PROFILES / name
 
 
-def job_options(name: str, *, minutes: int, job: str) -> list[str]:
-    """Return options of sbatch for one complete node of a profile."""
+def job_options(name: str, *, minutes: int, job: str, nodes: int = 1) -> list[str]:
+    """Return options of sbatch for complete nodes of a profile."""
     machine, content = load_machine(profile_folder(name))
     resources = content.get("default-resources") or {}
-    options = ["--nodes=1", "--ntasks=1", f"--cpus-per-task={machine.cpus_per_node or 1}", f"--time={minutes}"]
+    options = [f"--nodes={nodes}", "--ntasks-per-node=1", f"--cpus-per-task={machine.cpus_per_node or 1}"]
+    options += [f"--time={minutes}"]
     options += [f"--mem={machine.memory_per_node_mb}"] if machine.memory_per_node_mb else []
     for key, option in (("slurm_partition", "partition"), ("slurm_account", "account")):
         options += [f"--{option}={resources[key]}"] if resources.get(key) else []
     return [*options, f"--job-name={job}"]
 
 
-def update_profile(name: str, changes: Mapping[str, Any]) -> Path:
-    """Change keys of the section `machine` of a profile and return its file; other lines stay unchanged.
+def update_profile(name: str, changes: Mapping[str, Any]) -> tuple[Path, list[str]]:
+    """Change keys of the section `machine` of a profile; return its file and the changed values as text.
 
     Raises UserError if the profile has no line `machine={...}`.
     """
@@ -53,4 +54,7 @@ def update_profile(name: str, changes: Mapping[str, Any]) -> Path:
     indent = next(MACHINE.finditer(text))[1] or ""
     atomic_write(path, MACHINE.sub(lambda _: f"{indent}{json.dumps(f'machine={{{flow}}}')}", text))
     load_machine(path.parent)
-    return path
+    changed = [
+        f"{key} {getattr(machine, key)} -> {value}" for key, value in changes.items() if getattr(machine, key) != value
+    ]
+    return path, changed

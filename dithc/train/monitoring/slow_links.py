@@ -8,10 +8,10 @@ from dithc.core.units import GIGA, MIB
 from dithc.engine.comm import Group
 
 MESSAGE_BYTES, MESSAGES = MIB, 3
-SLOW = 0.5  # of the median of all links, or of earlier rates of the same link
+SLOW = 0.5  # of the median of all links, or of the lowest earlier rate of the same link
 MIN_LINKS = 3  # with fewer links, only earlier rates are a reference
 REPEATS = 2
-HISTORY = 9  # measurements of a link
+HISTORY = 9, 3  # earlier rates of a link: most, least
 TIME_SHARE = 1e-3  # of the run, for measurements
 
 Pair = tuple[str, str]
@@ -44,19 +44,20 @@ class LinkWatch:
         """
         start, known = time.monotonic(), self.slow
         rates = self._rates()
-        usual = {pair: median(self._history.get(pair, [rate])) for pair, rate in rates.items()}
+        usual = {pair: min(past) for pair, past in self._history.items() if len(past) >= HISTORY[1]}
         self.slow = slow_links(rates, usual)
         for _ in range(REPEATS if self.slow.keys() - known.keys() else 0):
             again = slow_links(self._rates(), usual)
             self.slow = {pair: rate for pair, rate in again.items() if pair in self.slow}
         for pair, rate in rates.items():
             if pair not in self.slow:
-                self._history[pair] = [*self._history.get(pair, []), rate][-HISTORY:]
+                self._history[pair] = [*self._history.get(pair, []), rate][-HISTORY[0] :]
         self._ended = time.monotonic()
         self._interval = (self._ended - start) / TIME_SHARE
         middle = median(rates.values())
         return [
-            f"{' - '.join(pair)} transfers {rate:.3g} GB/s; before {usual[pair]:.3g}, median of all links {middle:.3g}"
+            f"{' - '.join(pair)} transfers {rate:.3g} GB/s; before at least {usual.get(pair, rate):.3g}, median of all links "
+            f"{middle:.3g}"
             for pair, rate in self.slow.items()
             if pair not in known
         ]
@@ -73,6 +74,6 @@ class LinkWatch:
 
 
 def slow_links(rates: Mapping[Pair, float], usual: Mapping[Pair, float]) -> dict[Pair, float]:
-    """Return the links with less than SLOW of the median rate, or of their usual rate."""
+    """Return the links with less than SLOW of the median rate, or of their usual rate, if it is known."""
     middle = median(rates.values()) if len(rates) >= MIN_LINKS else 0.0
-    return {pair: rate for pair, rate in rates.items() if rate < SLOW * max(middle, usual[pair])}
+    return {pair: rate for pair, rate in rates.items() if rate < SLOW * max(middle, usual.get(pair, 0.0))}

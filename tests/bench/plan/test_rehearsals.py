@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from dithc.bench.plan import PlanSettings, describe, fitting, plan_text, rehearsals
+from dithc.bench.plan import PlanSettings, describe, fitting, plan_text, planning, rehearsals
+from dithc.bench.training import TrainingResult
 from dithc.cli import main
 from dithc.config import load_experiment, training
 from dithc.core.units import GIB
-from dithc.engine.cost import estimates, memory, plans, records
+from dithc.engine.cost import Links, estimates, memory, plans, records
 
 NAME: plans.Arrangement = ("dp", 2, "none", "none")
 CALL, IMAGE, UPDATE, WAIT = 0.05, 0.1, 0.03, 0.02
@@ -133,10 +134,52 @@ def test_text_contains_choice_differences_rejections_and_sources():
         "sources": {"measured": ["a"], "described": [], "assumed": ["b"], "skipped": []},
     }
     text = plan_text.format_plan(table, record)
-    for part in ("1 x 2 cores, cftp, micro-batch 4", "chosen", "rejected: ", "one rank has the whole state", "2 hours"):
+    for part in (
+        "1 rank x 2 cores, cftp, micro-batch 4",
+        "chosen",
+        "rejected ",
+        "larger ",
+        "cftp: each rank has all weights",
+        "one rank has the whole state",
+        "2 hours",
+    ):
         assert part in text
     assert "measured: a" in text
     assert "described" not in text
+
+
+def test_plans_of_equal_time_and_memory_share_a_line():
+    cost = plans.RankCosts(call_seconds=0.0, image_seconds=0.1)
+    costs = {("cftp", 1, "none", "none"): cost, ("dp", 1, "none", "none"): cost}
+    table = estimates.rank_plans(
+        task_of(global_batch_size=1), plans.PlanFacts(costs=costs, cores=2, memory_bytes=8 * GIB)
+    )
+    text = "\n".join(plan_text._plans(table, table.best))
+    assert "as fast, with as much memory: dp" in text
+
+
+def test_ratio_on_two_nodes_corrects_plans_of_more_nodes(monkeypatch):
+    cost = plans.RankCosts(call_seconds=0.0, image_seconds=0.1)
+    facts = plans.PlanFacts(costs={("cftp", 1, "none", "none"): cost}, cores=1, links=Links.assumed())
+    task = task_of(global_batch_size=32)
+    table = estimates.rank_plans(task, facts, nodes=8)
+    node = rehearsals.Node(1, 1, 1, GIB)
+    measuring = rehearsals.Rehearsals(task=task, node=node, shape=(4, 32, 32), seconds=60.0)
+    sizes = []
+
+    def run(strategy, ranks, batch, *_, nodes, **__):
+        sizes.append((ranks, batch, nodes))
+        estimate = estimates.rank_plans(task_of(global_batch_size=batch), facts, nodes=nodes).best
+        peak = {"private_bytes": GIB, "shared_bytes": 0, "file_bytes": 0}
+        result = {"each_rank": [{"peaks": [peak]}] * ranks}
+        return TrainingResult(seconds=[2 * estimate.predicted] * 3, result=result)
+
+    monkeypatch.setattr(measuring, "_run", run)
+    corrected, (note,) = planning._timed(table, measuring, nodes=8, most=2)
+    assert set(sizes) == {(2, 8, 2)}, "as many images per rank as on eight nodes"
+    assert corrected.best.seconds == pytest.approx(2 * table.best.seconds, rel=0.02)
+    assert note.startswith("best plans on 2 nodes, 8 images: 2.0")
+    assert planning._timed(table, measuring, nodes=8, most=1) == (table, [])
 
 
 EXPERIMENT = """

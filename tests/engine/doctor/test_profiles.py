@@ -29,9 +29,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_update_changes_given_keys_and_no_other_line(folder):
-    assert update_profile("cluster", {"strategy": "dp", "ranks_per_node": 2, "cpus_per_rank": 2}) == Path(
-        "profiles/cluster/config.yaml"
-    )
+    path, changed = update_profile("cluster", {"strategy": "dp", "ranks_per_node": 2, "cpus_per_rank": 2})
+    assert path == Path("profiles/cluster/config.yaml")
+    assert "strategy cftp -> dp" in changed
     machine, content = load_machine(folder)
     assert (machine.strategy, machine.ranks_per_node, machine.cpus_per_rank) == ("dp", 2, 2)
     assert (machine.launcher, machine.cpus_per_node, machine.slow.above) == ("srun", 4, 2.0)
@@ -50,6 +50,6 @@ def test_profile_without_a_machine_line_is_an_error_and_unchanged(folder):
 
 def test_job_options_request_one_complete_node(folder):
     options = job_options("cluster", minutes=7, job="x")
-    assert options[:4] == ["--nodes=1", "--ntasks=1", "--cpus-per-task=4", "--time=7"]
+    assert options[:4] == ["--nodes=1", "--ntasks-per-node=1", "--cpus-per-task=4", "--time=7"]
     assert {"--partition=cpu", "--account=me", "--job-name=x"} <= set(options)
     assert profile_folder(str(folder)) == folder

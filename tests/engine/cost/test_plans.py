@@ -174,15 +174,16 @@ def test_sharding_within_nodes_keeps_weights_off_the_network():
     assert "zero1 is the same on one node" in {text for _, text in estimates.rank_plans(task_of(), facts).rejected}
 
 
-def test_zero2_exchanges_each_micro_batch():
+def test_zero2_exchanges_each_micro_batch_between_nodes():
     cost = next(iter(facts_of().costs.values()))
-    facts = facts_of(costs={("dp", 2, "none", "none"): cost})
+    facts = facts_of(costs={("dp", 2, "none", "none"): cost}, links=Links(byte=1e-7, memory_byte=1e-11))
     found = {
-        (one.plan.sharding, one.plan.micro_batch_size): one.exposed
-        for one in estimates.rank_plans(task_of(batch=16), facts).estimates
+        (one.plan.sharding, one.plan.micro_batch_size): one.exposed - cost.exposed_seconds
+        for one in estimates.rank_plans(task_of(batch=32), facts, nodes=2).estimates
+        if one.plan.has_usual_sums and one.plan.recompute == "none"
     }
-    assert found["zero1", 2] == found["zero1", 8] == found["zero2", 8] == cost.exposed_seconds
-    assert found["zero2", 2] == pytest.approx(4 * cost.exposed_seconds)
+    assert found["zero2", 8] == pytest.approx(found["zero1", 8])
+    assert found["zero2", 2] > 3 * found["zero1", 2]
 
 
 def test_recomputation_follows_the_measured_pair_of_the_same_strategy():

@@ -231,6 +231,9 @@ def _run(argv: Sequence[str]) -> int:
     args = parser.parse_args(argv[1:])
     _check_outputs(argv[0], args)
     if argv[0] in TORCH:
+        from dithc.engine import comm
+
+        comm.watch_rank()
         starting.import_torch()
     folder: Callable[[argparse.Namespace], Path] | None = getattr(module, "folder", None)
     if folder is None:

@@ -14,7 +14,7 @@ imports mpi4py.
 from typing import TYPE_CHECKING, Any
 
 from dithc.engine.comm import environment, traffic
-from dithc.engine.comm.group import Group, connect_ranks
+from dithc.engine.comm.group import Group, connect_ranks, watch_rank
 from dithc.engine.comm.session import init_distributed
 from dithc.engine.comm.settings import CommConfig
 
@@ -30,6 +30,7 @@ __all__ = [
     "environment",
     "init_distributed",
     "traffic",
+    "watch_rank",
 ]
 
 

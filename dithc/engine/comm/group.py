@@ -48,6 +48,7 @@ BACKEND_VARIABLE = "DITHC_COMM_BACKEND"
 BACKENDS = ("dithc-mpi", "gloo")
 
 _process = os.getpid()  # the only process that MPI serves
+_is_watched = False
 _world: "MpiWorld | None" = None  # set once MPI has started
 _open_group: "Group | None" = None  # the group of several ranks with an open context
 
@@ -248,7 +249,7 @@ def connect_ranks(expected_ranks: int | None = None, *, timeout_seconds: float |
         UserError: the number of started ranks differs from the expected number, or MPI does not serve this process or
             thread.
     """
-    global _open_group, _process
+    global _open_group
     started = environment.started_by(os.environ)
     announced = int(os.environ.get(environment.EXPECTED_RANKS_VARIABLE) or 0) or None  # by `dithc launch`
     expected = announced if expected_ranks is None else expected_ranks
@@ -265,8 +266,7 @@ def connect_ranks(expected_ranks: int | None = None, *, timeout_seconds: float |
         return replace(_open_group, is_nested=True)
     timeout = timeout_seconds or DEFAULT_TIMEOUT_SECONDS
     if _world is None:
-        start_watchdog()
-        _process = os.getpid()
+        watch_rank()
     try:
         if _world is not None:
             _world.connect_again(timeout)
@@ -284,6 +284,18 @@ def connect_ranks(expected_ranks: int | None = None, *, timeout_seconds: float |
     if world.rank > 0:
         raise SystemExit(2)
     raise _size_error(world.size, required, started)
+
+
+def watch_rank() -> None:
+    """Start the watchdog of this process if a launcher started several; the first call counts.
+
+    The watchdog keeps the memory that this process has at the call: call it before the import of large libraries.
+    """
+    global _process, _is_watched
+    started = environment.started_by(os.environ)
+    if not _is_watched and started is not None and started.size != 1:
+        start_watchdog()
+        _process, _is_watched = os.getpid(), True
 
 
 def _check_process() -> None:

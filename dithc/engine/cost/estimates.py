@@ -12,7 +12,7 @@ from typing import get_args
 from dithc.config import training
 from dithc.core.units import GIB
 from dithc.engine.cost.links import Collective
-from dithc.engine.cost.memory import LAUNCHER_BYTES, RankMemory, rank_memory
+from dithc.engine.cost.memory import LAUNCHER_BYTES, WATCHDOG_BYTES, RankMemory, rank_memory
 from dithc.engine.cost.plans import (
     Arrangement,
     PlanFacts,
@@ -85,11 +85,11 @@ class PlanEstimate:
 
     @property
     def launcher_bytes(self) -> float:
-        return LAUNCHER_BYTES if self.plan.ranks > 1 else 0.0
+        return LAUNCHER_BYTES + self.ranks_per_node * WATCHDOG_BYTES if self.plan.ranks > 1 else 0.0
 
     @property
     def node_bytes(self) -> float:
-        """Memory of the ranks of a node and their launcher, without the file tier."""
+        """Memory of the ranks of a node, their watchdogs and their launcher, without the file tier."""
         return self.ranks_per_node * (self.memory.total - self.spilled_bytes) + self.launcher_bytes
 
     @property

@@ -20,8 +20,8 @@ SHARDED_WIDTHS = 12
 PROCESS_BYTES = 430e6
 # Share of the gradients that zero2 holds at the peak of a step; 0.86 to 0.97 were measured with DiT-S/2 on two ranks.
 ZERO2_GRADIENTS = 0.97
-# Memory of `dithc launch`, mpiexec and the kernel for several ranks of a node: more than 72 MB in a control group.
-LAUNCHER_BYTES = 150e6
+# Memory of `dithc launch` and mpiexec on a node, and of the watchdog of each rank.
+LAUNCHER_BYTES, WATCHDOG_BYTES = 35e6, 22e6
 
 
 @dataclass(frozen=True, kw_only=True)

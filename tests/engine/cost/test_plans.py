@@ -95,7 +95,8 @@ def test_seconds_of_a_plan_are_the_sum_of_its_micro_batches_update_and_exchange(
 def test_memory_of_a_node_contains_the_launcher_of_several_ranks():
     for one in estimates.rank_plans(task_of(), facts_of()).estimates:
         launcher = one.node_bytes - one.ranks_per_node * one.memory.total
-        assert launcher == pytest.approx(memory.LAUNCHER_BYTES if one.plan.ranks > 1 else 0.0)
+        several = memory.LAUNCHER_BYTES + one.plan.ranks * memory.WATCHDOG_BYTES
+        assert launcher == pytest.approx(several if one.plan.ranks > 1 else 0.0)
 
 
 def test_more_memory_never_makes_the_choice_slower():

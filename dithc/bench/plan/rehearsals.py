@@ -202,23 +202,12 @@ class Rehearsals:
         self.correction = median(ratios or [1.0])
         found = [replace(one, correction=self.correction) for one in found]
         for index, times in seconds.items():
-            parts = found[index].memory
+            known, parts = found[index], found[index].memory
             parts = replace(parts, process=parts.process + rank_bytes[index] + parts.snapshot - parts.total)
-            known = found[index]
-            factor = median(times) / (
-                known.predicted / known.correction
-            )  # so that the parts add up to the measured time
-            found[index] = replace(
-                known,
-                computing=factor * known.computing,
-                exposed=factor * known.exposed,
-                stall=factor * known.stall,
-                saving=factor * known.saving,
-                correction=1.0,
-                measured_seconds=median(times),
-                memory=parts,
-                source="timed",
-            )
+            factor = median(times) * known.correction / known.predicted  # so that the parts add up to the measured time
+            changes = {name: factor * getattr(known, name) for name in estimates.PARTS}
+            changes |= {"correction": 1.0, "measured_seconds": median(times), "memory": parts, "source": "timed"}
+            found[index] = replace(known, **changes)
         return replace(table, estimates=estimates.ordered(found))
 
     def _run(

@@ -31,6 +31,7 @@ from dithc.engine.cost.workload import ModelWorkload
 RESOLUTION = 0.01  # of predicted seconds; plans within it are ordered by memory and micro-batch
 MEMORY_RESOLUTION, MAX_MEMORY = 0.02, 1e15  # of the node's memory; limit if it is unknown
 UNMEASURED_MARGIN = 0.05
+PARTS = ("computing", "exposed", "stall", "saving")  # of the seconds of a step
 SHARDINGS = get_args(training.Sharding)
 MAX_NODES = 1 << 14
 # Assumed bytes per second of a rank's copy for a checkpoint, and of its file.
@@ -103,10 +104,7 @@ class PlanEstimate:
 
     def limit(self, best: "PlanEstimate") -> str:
         """Return why this plan is slower than the best one, or needs more memory."""
-        parts = {
-            name: self.correction * getattr(self, name) - best.correction * getattr(best, name)
-            for name in ("computing", "exposed", "stall", "saving")
-        }
+        parts = {name: self.correction * getattr(self, name) - best.correction * getattr(best, name) for name in PARTS}
         name = max(parts, key=lambda part: parts[part])
         if self is best or self.seconds <= best.seconds * (1 + RESOLUTION):
             more = (self.node_bytes - best.node_bytes) / GIB

@@ -145,13 +145,6 @@ class Strategy:
         """True if gradients stay outside of the buffers of reducers."""
         return self._parallel is None and self._reducer is None
 
-    def shard_like(self, other: nn.Module) -> None:
-        """Shard an untrained second network with the same layers, if ranks share layers."""
-        if self._mesh is not None:
-            from dithc.train.strategies.tensor_parallel import shard_layers
-
-            shard_layers(other, self._mesh)
-
     def accumulating(self, *, last: bool, is_local: bool = False) -> AbstractContextManager[None]:
         """Wrap a micro-batch: only the last backward pass exchanges gradients, with zero2 each one that is not local."""
         if self._reducer is not None and (last or (self._reducer.releases and not is_local)):

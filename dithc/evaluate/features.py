@@ -11,11 +11,13 @@ from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dithc.core.artifacts import atomic_write, outputs, summaries
 from dithc.core.integrity import dump_checksummed
 from dithc.core.logging import get_logger, progress, user_error
 from dithc.engine.comm import Group
+from dithc.evaluate import detectability
 from dithc.evaluate.extractors import Extractor
 from dithc.evaluate.image_set import ImageSet, share
 from dithc.evaluate.memorization import thumbnails
@@ -51,8 +53,8 @@ def extract_features(
     network in fixed groups, so that interruptions and several ranks do not change the bytes.
 
     Args:
-        out_folder: Receives `shard-00000.npy` float32 (n, d), `thumbnails-00000.npy`, sidecars, `stats.npz`,
-            `images.json`, and last `features.json`.
+        out_folder: Receives `shard-00000.npy` float32 (n, d), `thumbnails-00000.npy`, `structure-00000.npy`, sidecars,
+            `stats.npz`, `images.json`, and last `features.json`.
 
     Raises:
         UserError: There are fewer than two images, or images are invalid.
@@ -124,29 +126,24 @@ def _extract_shards(
     with progress(total=total, label=label, unit="image", quiet=group.rank > 0 or not shards) as bar:
         for shard in shards:
             rows = shard * plan.shard_size + np.arange(plan.rows(shard))
-            features, small, clipped = [np.empty((0, plan.num_features), np.float32)], [], np.zeros(2, np.int64)
+            clipped, rows_of = np.zeros(2, np.int64), list[tuple[NDArray[np.float32], ...]]()
             for part in share(rows, batch=batch, group=group):
                 rgb, beyond_range = images.read(part)
-                features.append(extractor(rgb))
-                small.append(thumbnails(rgb))
+                rows_of.append((extractor(rgb), thumbnails(rgb), detectability.describe(rgb)))
                 clipped += beyond_range
                 bar.update(len(part))
-            gathered = group.gather_objects((np.concatenate(features), small, clipped))
+            gathered = group.gather_objects((rows_of, clipped))
             if group.rank == 0:
-                write_shard(
-                    plan,
-                    shard,
-                    features=np.concatenate([part for part, _, _ in gathered]),
-                    thumbnails=np.concatenate([part for _, parts, _ in gathered for part in parts]),
-                    clipped=np.sum([count for _, _, count in gathered], axis=0).tolist(),
-                )
-                bar.update(len(rows) - sum(map(len, features)))
+                arrays = zip(*(part for parts, _ in gathered for part in parts), strict=True)
+                counts = np.sum([count for _, count in gathered], axis=0).tolist()
+                write_shard(plan, shard, *map(np.concatenate, arrays), clipped=counts)
+                bar.update(len(rows) - sum(len(part) for part, *_ in rows_of))
 
 
 def _finish_folder(images: ImageSet, plan: ShardPlan) -> None:
     """Write the files about all shards; the index, written last, marks the folder as complete."""
     paths = [path for shard in range(plan.num_shards) for path in plan.files(shard)]
-    for prefix in ("shard-", "thumbnails-"):
+    for prefix in ("shard-", "thumbnails-", "structure-"):
         outputs.OutputFolder(plan.folder).prune(paths, prefix=prefix)
     statistics = Statistics(plan.num_features, origin=plan.origin)
     for block in blocks(plan):

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from dithc.core.artifacts import Manifest
 from dithc.core.logging import get_logger, user_error
+from dithc.evaluate import detectability
 from dithc.evaluate.distances import (
     FidFloor,
     fid,
@@ -21,7 +22,14 @@ from dithc.evaluate.distances import (
 )
 from dithc.evaluate.memorization import Blocks, copied_share, evenly, take
 from dithc.evaluate.pixels import multispectral, pixel_file
-from dithc.evaluate.shards import STATISTICS_FILE, blocks, clipped_share, read_plan, thumbnail_blocks
+from dithc.evaluate.shards import (
+    STATISTICS_FILE,
+    blocks,
+    clipped_share,
+    read_plan,
+    structure_blocks,
+    thumbnail_blocks,
+)
 from dithc.evaluate.statistics import FeatureOrigin, Statistics
 
 log = get_logger(__name__)
@@ -47,6 +55,7 @@ class FeatureSet(NamedTuple):
     statistics: Statistics
     blocks: Blocks
     thumbnails: Blocks
+    structure: Blocks
     clipped: float | None
 
     @property
@@ -79,8 +88,9 @@ def compare_features(
     Returns:
         Values for a manifest. kid has a 95% interval, floor the n of its halves, and floor_at_n is the floor at the n of
         the score. memorized_fraction is the share of generated images that copy training tiles in any orientation,
-        memorized_fraction_val the same for other real tiles, memorized_n the sample sizes. kid_influences (the influence of each
-        image on KID) and `curves` belong in separate files. Values without inputs are None.
+        memorized_fraction_val the same for other real tiles, memorized_n the sample sizes. detectability has the AUC by
+        scale. kid_influences (the influence of each image on KID) and `curves` belong in separate files. Values without
+        inputs are None.
 
     Raises:
         UserError: A set is missing, incomplete or damaged, or the extractors differ.
@@ -91,6 +101,8 @@ def compare_features(
     ground = fid_floor(real.blocks, seed=seed) if real.n >= MIN_FLOOR_IMAGES else None
     copies: dict[str, object] = dict.fromkeys(COPIES)
     warnings = _warnings(real, generated)
+    structures = [take(side.structure, evenly(np.arange(side.n))) for side in (generated, real)]
+    bands = real.thumbnails[0].shape[1]
     if is_train is not None and is_train.sum() >= 2:
         copies |= _copies(real, generated, is_train=is_train)
     extras = _optional(real, generated, metrics=metrics, fid=score)
@@ -115,6 +127,7 @@ def compare_features(
         "set_hash_real": origin.set_hash,
         "set_hash_generated": generated.origin.set_hash,
         "seed": seed,
+        "detectability": detectability.compare(*structures, bands=bands, seed=seed),
         "warnings": warnings,
         **copies,
         **extras,
@@ -178,7 +191,9 @@ def _read_features(path: Path) -> FeatureSet:
             expected=f"n = {plan.total}, set {plan.origin.set_hash!r}",
             fix="rerun the features stage",
         )
-    return FeatureSet(path, statistics, blocks(plan), thumbnail_blocks(plan), clipped_share(plan))
+    return FeatureSet(
+        path, statistics, blocks(plan), thumbnail_blocks(plan), structure_blocks(plan), clipped_share(plan)
+    )
 
 
 def _warnings(real: FeatureSet, generated: FeatureSet) -> list[str]:

@@ -1,7 +1,8 @@
 """Feature shards on disk: written atomically, described by a sidecar written afterwards, verified before reuse.
 
-A folder contains `shard-00000.npy` (float32 (n, d)), `thumbnails-00000.npy` (float32 (n, C, S, S), to search copies) and
-their sidecar `shard-00000.json`, `stats.npz`, and `features.json`, which is written last.
+A folder contains `shard-00000.npy` (float32 (n, d)), `thumbnails-00000.npy` (float32 (n, C, S, S), to search copies),
+`structure-00000.npy` (float32 (n, s), statistics of `detectability`) and their sidecar `shard-00000.json`, `stats.npz`, and
+`features.json`, which is written last.
 """
 
 import json
@@ -21,9 +22,9 @@ from dithc.evaluate.statistics import FeatureOrigin
 INDEX_FILE = "features.json"
 STATISTICS_FILE = "stats.npz"
 ORIGIN_KEYS = ("sha256", "resize", "set_hash", "rendering_digest")
-HASH_KEYS = ("file_sha256", "thumbnails_sha256")
+HASH_KEYS = ("file_sha256", "thumbnails_sha256", "structure_sha256")
 SIZES = ("total", "shard_size", "num_features")
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 Clipped = tuple[int, int]
 """Number of pixels with a band beyond the ends of the stretch to uint8, and number of all pixels."""
 
@@ -52,11 +53,14 @@ class ShardPlan:
     def thumbnails(self, shard: int) -> Path:
         return self.folder / f"thumbnails-{shard:05d}.npy"
 
+    def structure(self, shard: int) -> Path:
+        return self.folder / f"structure-{shard:05d}.npy"
+
     def sidecar(self, shard: int) -> Path:
         return self.array(shard).with_suffix(".json")
 
-    def files(self, shard: int) -> tuple[Path, Path, Path]:
-        return self.array(shard), self.thumbnails(shard), self.sidecar(shard)
+    def files(self, shard: int) -> tuple[Path, Path, Path, Path]:
+        return self.array(shard), self.thumbnails(shard), self.structure(shard), self.sidecar(shard)
 
     def identity(self, shard: int) -> dict[str, Any]:
         """Return the sidecar content of a valid shard, except the hashes of the bytes."""
@@ -69,13 +73,11 @@ class ShardPlan:
         }
 
 
-def write_shard(
-    plan: ShardPlan, shard: int, *, features: NDArray[np.float32], thumbnails: NDArray[np.float32], clipped: Clipped
-) -> None:
-    """Write the arrays of a shard, then their sidecar."""
+def write_shard(plan: ShardPlan, shard: int, *arrays: NDArray[np.float32], clipped: Clipped) -> None:
+    """Write features, thumbnails and structure of a shard, then their sidecar."""
     *paths, sidecar = plan.files(shard)
     sidecar.unlink(missing_ok=True)
-    for path, array in zip(paths, (features, thumbnails), strict=True):
+    for path, array in zip(paths, arrays, strict=True):
         with atomic_replace(path) as temporary, temporary.open("wb") as file:
             np.save(file, array)
     hashes = dict(zip(HASH_KEYS, map(sha256_file, paths), strict=True))
@@ -151,3 +153,8 @@ def blocks(plan: ShardPlan) -> Sequence[NDArray[np.float32]]:
 def thumbnail_blocks(plan: ShardPlan) -> Sequence[NDArray[np.float32]]:
     """Return the thumbnails as memory-mapped arrays (n, C, S, S), in order."""
     return [np.load(plan.thumbnails(shard), mmap_mode="r") for shard in range(plan.num_shards)]
+
+
+def structure_blocks(plan: ShardPlan) -> Sequence[NDArray[np.float32]]:
+    """Return the statistics of `detectability` as memory-mapped arrays (n, s), in order."""
+    return [np.load(plan.structure(shard), mmap_mode="r") for shard in range(plan.num_shards)]

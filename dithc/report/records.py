@@ -150,6 +150,7 @@ class Score:
     floor_at_n: float | None = None
     clipped_real: float | None = None
     clipped_generated: float | None = None
+    detectability: dict[str, dict[str, Any]] | None = None
     more: dict[str, Any] = field(default_factory=dict)
 
     @property

@@ -135,7 +135,7 @@ def test_full_disk_leaves_earlier_shards_intact(
 
     def save(file, array) -> None:
         calls.append(1)
-        if len(calls) == 3:
+        if len(calls) == 4:
             file.write(b"half")
             raise OSError(28, "No space left on device")
         real_save(file, array)
@@ -146,6 +146,7 @@ def test_full_disk_leaves_earlier_shards_intact(
     assert [path.name for path in outputs.files_of(tmp_path)] == [
         "shard-00000.json",
         "shard-00000.npy",
+        "structure-00000.npy",
         "thumbnails-00000.npy",
     ]
     assert run(extractor, images, tmp_path)["reused"] == 25

@@ -7,7 +7,7 @@ from statistics import fmean, stdev
 from typing import Any, Literal
 
 from dithc.bench.time_to_quality.plan import SHARES, ComparisonPlan, evaluation_name, evaluation_steps, run_name
-from dithc.core.measurements import Measurement, Table, percent, rounded, short
+from dithc.core.measurements import ABSENT, Measurement, Table, percent, rounded, short
 
 LAST_POINT_KEYS = ("kid", "headroom", "memorized_fraction")  # of both runs of a pair
 Numbers = Mapping[str, Mapping[str, Any]]
@@ -21,6 +21,7 @@ class Point:
     Attributes:
         seconds: training time so far, including codec training if the codecs of the variants differ.
         flops: floating-point operations so far.
+        auc: detectability, the mean over scales of the AUC; None for few images.
         headroom: remaining fraction of the way from untrained weights to the best possible score; None if unknown.
         memorized_fraction: fraction of samples that copy training tiles; None without a search.
     """
@@ -30,6 +31,7 @@ class Point:
     flops: float
     fid: float
     kid: float | None
+    auc: float | None = None
     headroom: float | None = None
     memorized_fraction: float | None = None
 
@@ -45,27 +47,27 @@ class Speedup:
     bound: Literal["", "at least", "at most"]
 
 
-def speedup(baseline: Sequence[Point], candidate: Sequence[Point], *, axis: str) -> Speedup:
+def speedup(baseline: Sequence[Point], candidate: Sequence[Point], *, axis: str, score: str = "fid") -> Speedup:
     """Return the speedup of the candidate to the score that both reach, by `seconds` or `flops`.
 
     The score is the baseline's best, or the candidate's best if that is worse (the ratio is then below 1). Between two
     points the score is linear in the logarithm of the axis.
     """
-    goal = max(min(point.fid for point in points) for points in (baseline, candidate))
-    base_value, value = (_value_reaching(points, goal, axis) for points in (baseline, candidate))
-    is_first = [points[0].fid < goal for points in (baseline, candidate)]
+    goal = max(min(getattr(point, score) for point in points) for points in (baseline, candidate))
+    base_value, value = (_value_reaching(points, goal, axis, score) for points in (baseline, candidate))
+    is_first = [getattr(points[0], score) < goal for points in (baseline, candidate)]
     return Speedup(value=base_value / value, bound="at least" if is_first[1] else "at most" if is_first[0] else "")
 
 
-def _value_reaching(points: Sequence[Point], goal: float, axis: str) -> float:
+def _value_reaching(points: Sequence[Point], goal: float, axis: str, score: str) -> float:
     """Return the value of the axis at which a score is first reached, at the earliest the first point."""
-    number = next(number for number, point in enumerate(points) if point.fid <= goal)
+    scores = [getattr(point, score) for point in points]
+    number = next(number for number, value in enumerate(scores) if value <= goal)
     log_value = math.log(getattr(points[number], axis))
     if number == 0:
         return math.exp(log_value)
-    prior = points[number - 1]
-    log_previous = math.log(getattr(prior, axis))
-    return math.exp(log_previous + (log_value - log_previous) * (prior.fid - goal) / (prior.fid - points[number].fid))
+    prior, log_previous = scores[number - 1], math.log(getattr(points[number - 1], axis))
+    return math.exp(log_previous + (log_value - log_previous) * (prior - goal) / (prior - scores[number]))
 
 
 def compare_runs(
@@ -97,6 +99,7 @@ def compare_runs(
             flops=step * flops[name],
             fid=float(numbers["fid"]),
             kid=numbers["kid"],
+            auc=fmean(one["auc"] for one in found.values()) if (found := numbers.get("detectability")) else None,
             headroom=headroom(numbers["fid"], limits[name]),
             memorized_fraction=numbers.get("memorized_fraction"),
         )
@@ -107,11 +110,13 @@ def compare_runs(
     ratios: dict[str, list[dict[str, Any]]] = {}
     for name, label, seed, candidate_seed in plan.pairs:
         reference, candidate = curves[plan.baseline, seed], curves[name, candidate_seed]
+        has_auc = all(one.auc is not None for one in (*reference, *candidate))
         ratios.setdefault(label, []).append(
             {
                 "seeds": [seed, candidate_seed],
                 "wall": (wall := speedup(reference, candidate, axis="seconds")).value,
                 "flop": speedup(reference, candidate, axis="flops").value,
+                "auc": speedup(reference, candidate, axis="seconds", score="auc").value if has_auc else None,
                 "bound": wall.bound,
                 **{key: [getattr(points[-1], key) for points in (reference, candidate)] for key in LAST_POINT_KEYS},
             }
@@ -154,9 +159,9 @@ def _limits(plan: ComparisonPlan, name: str, scores: Numbers) -> dict[str, Any]:
 
 def _over_seeds(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     over: dict[str, Any] = {"bound": next((row["bound"] for row in rows if row["bound"]), "")}
-    for axis in ("wall", "flop"):
-        values = [row[axis] for row in rows]
-        over[axis] = fmean(values)
+    for axis in ("wall", "flop", "auc"):
+        values = [row[axis] for row in rows if row[axis] is not None]
+        over[axis] = fmean(values) if values else None
         over[f"{axis}_deviation"] = stdev(values) if len(values) > 1 else None
     return over
 
@@ -172,7 +177,8 @@ def quality_summary(result: Mapping[str, Any]) -> Measurement:
     settings = result["settings"]
     runs = [
         [f"{run['variant']}, seed {run['seed']}", *(rounded(point["fid"], digits=4) for point in run["points"])]
-        + [rounded(run["points"][-1]["kid"], digits=4), short(run["points"][-1]["seconds"])]
+        + [rounded(run["points"][-1]["kid"], digits=4), rounded(run["points"][-1]["auc"], digits=3)]
+        + [short(run["points"][-1]["seconds"])]
         + [percent(run["points"][-1][name], decimals=0) for name in ("headroom", "memorized_fraction")]
         for run in result["runs"]
     ]
@@ -183,11 +189,12 @@ def quality_summary(result: Mapping[str, Any]) -> Measurement:
     ratios = [
         [
             *(label, *(f"{ratio['bound']} {_format_ratio(ratio, axis)}".strip() for axis in ("wall", "flop"))),
+            _format_ratio(ratio, "auc"),
             ", ".join(f"{row['wall']:.2f}" for row in ratio["by_seed"]),
         ]
         for label, ratio in result["ratios"].items()
     ]
-    of_runs = ["Run", *(f"FID at {share:g}" for share in SHARES), "KID", "Seconds", "Left", "Copies"]
+    of_runs = ["Run", *(f"FID at {share:g}" for share in SHARES), "KID", "AUC", "Seconds", "Left", "Copies"]
     return Measurement(
         title=f"{settings['experiment']}, scored by {settings['evaluation']}; steps: "
         + ", ".join(f"{name} {count:,}" for name, count in result["steps"].items()),
@@ -196,7 +203,7 @@ def quality_summary(result: Mapping[str, Any]) -> Measurement:
             Table(title="Limits", head=["Run", "Untrained weights", "Codec alone", "Floor", "Images"], rows=limits),
             Table(
                 title=f"Speedup over {settings['baseline']}, R",
-                head=["Run", "By wall time", "By operations", "By seed"],
+                head=["Run", "By wall time", "By operations", "By wall time and AUC", "By seed"],
                 rows=ratios,
             ),
         ],
@@ -204,5 +211,7 @@ def quality_summary(result: Mapping[str, Any]) -> Measurement:
 
 
 def _format_ratio(ratio: Mapping[str, Any], axis: str) -> str:
+    if ratio[axis] is None:
+        return ABSENT
     deviation = ratio[f"{axis}_deviation"]
     return f"{ratio[axis]:.2f}" + (f" ± {deviation:.2f}" if deviation is not None else "")

@@ -89,7 +89,7 @@ def _extract(args: argparse.Namespace, experiment: "ExperimentConfig", group: "G
 
 
 def _files(record: CommandRecord, numbers: "summaries.FeaturesSummary", args: argparse.Namespace) -> list[Path]:
-    formats = ("shard-{:05d}.npy", "thumbnails-{:05d}.npy", "shard-{:05d}.json")
+    formats = ("shard-{:05d}.npy", "thumbnails-{:05d}.npy", "structure-{:05d}.npy", "shard-{:05d}.json")
     names = [name.format(number) for number in range(numbers["shards"]) for name in formats]
     names += ["stats.npz", "features.json", "images.json"]
     names = [f"{part}{name}" for part in ("", *(f"{triplet}/" for triplet in args.band_triplet)) for name in names]

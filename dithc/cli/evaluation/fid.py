@@ -118,6 +118,8 @@ def _table(evaluation: str, numbers: dict[str, Any]) -> str:
     if numbers.get("fid_interval"):
         rows["FID"] += " [{:.4g}, {:.4g}] (95 %)".format(*numbers["fid_interval"])
     rows["clipped"] = f"{_share(numbers['clipped_real'])} real, {_share(numbers['clipped_generated'])} generated pixels"
+    if found := numbers["detectability"]:
+        rows["AUC"] = ", ".join(f"{one['auc']:.2f} at {scale}" for scale, one in found.items())
     for pair in (("precision", "recall"), ("density", "coverage")):
         if all(numbers.get(name) is not None for name in pair):
             rows[pair[0]] = f"{numbers[pair[0]]:.4g}, {pair[1]} {numbers[pair[1]]:.4g}"

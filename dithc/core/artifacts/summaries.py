@@ -213,6 +213,7 @@ class FidSummary(_Compared, total=False):
     seed: Count
     rendering: dict[str, Any]
     warnings: list[str]
+    detectability: dict[str, dict[str, Any]] | None
     memorized_fraction: float | None
     memorized_fraction_val: float | None
     fid_interval: Interval | None

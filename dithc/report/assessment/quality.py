@@ -1,5 +1,8 @@
 """Quality of the samples of a run, between an untrained network and the best possible; else of its restorations."""
 
+from collections.abc import Mapping
+from typing import Any
+
 from dithc.report.assessment.records import Assessment, Rating, ScaleMark
 from dithc.report.assessment.restorations import restored_quality
 from dithc.report.formatting import between, score
@@ -12,6 +15,8 @@ FID_RATIO_RATINGS: tuple[tuple[float, str, Rating], ...] = (
     (3.0, "close to the best these features can tell", "good"),
     (10.0, "clearly short of the best", "fair"),
 )
+# AUC of a linear classifier, and the scale that limits the rating.
+INDISTINGUISHABLE, DIFFERENT, HALF = 0.6, 0.8, "1/2"
 
 
 def last_scored(records: ReportRecords, run: str) -> EvaluationRecord | None:
@@ -77,6 +82,9 @@ def quality(records: ReportRecords, run: str) -> tuple[Assessment, list[ScaleMar
     if floor:
         parts.append(f"{_ratio(final.fid, floor[0])} the {floor[1]}")
     text = ", ".join(parts) + "."
+    if final.detectability:
+        description, rating, verdict = detectability_of(final.detectability, description, rating)
+        text = f"{verdict} {text}"
     if start and start.score:
         text += _progress(records, final, start, codec)
     if rating == "good" and (final.n < SMALL or not final.comparable_to_published):
@@ -87,6 +95,34 @@ def quality(records: ReportRecords, run: str) -> tuple[Assessment, list[ScaleMar
     marks += [ScaleMark(label=start.label, role="start", value=start.score.fid)] if start and start.score else []
     marks = sorted((mark for mark in marks if mark.value > 0), key=lambda mark: mark.value)
     return Assessment(rating=rating, short=description, text=text), marks if len(marks) > 1 else []
+
+
+def detectability_of(
+    scales: Mapping[str, Mapping[str, Any]], description: str, rating: Rating
+) -> tuple[str, Rating, str]:
+    """Return the description and rating by FID, limited by detectability, and the verdict.
+
+    The verdict names the finest scale at which a linear classifier does not distinguish the images from real tiles, and the
+    statistics that distinguish them at the next finer scale.
+    """
+    names = list(scales)
+    equal = next((name for name in names if scales[name]["auc"] <= INDISTINGUISHABLE), None)
+    finer = names[: names.index(equal)] if equal is not None else names
+    verdict = (
+        f"A linear classifier does not distinguish the images from real tiles at {equal} of the resolution"
+        if equal
+        else ""
+    )
+    if finer:
+        found = scales[finer[-1]]
+        cause = max(found["groups"], key=lambda group: found["groups"][group])
+        told = f"at {finer[-1]} with an AUC of {found['auc']:.2f} {between(found['interval'])}, most by {cause}"
+        verdict += (
+            f", but does {told}" if verdict else f"A linear classifier distinguishes the images from real tiles {told}"
+        )
+    if HALF in scales and scales[HALF]["auc"] > DIFFERENT and rating != "poor":
+        description, rating = "clearly different from real tiles", "fair" if equal else "poor"
+    return description, rating, f"{verdict}."
 
 
 def _rate(fid: float, best: float | None) -> tuple[str, Rating]:

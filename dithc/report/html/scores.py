@@ -96,12 +96,21 @@ def measured_tables(records: ReportRecords) -> list[Table]:
     return [
         table(f"Additional measures of {item.name}", ["Measure", "Value"], rows, texts=2)
         for item in records.evaluations
-        if item.score and (rows := [list(pair) for pair in _extra_rows(item.score.more).items()])
+        if item.score
+        and (
+            rows := [
+                list(pair)
+                for pair in _extra_rows(item.score.more | {"detectability": item.score.detectability}).items()
+            ]
+        )
     ]
 
 
 def _extra_rows(metrics: Mapping[str, Any]) -> dict[str, str]:
     row = {}
+    for scale, found in (metrics.get("detectability") or {}).items():
+        cause = max(found["groups"], key=found["groups"].get)
+        row[f"detectability at {scale} (AUC)"] = f"{found['auc']:.2f} {between(found['interval'])}, most by {cause}"
     for name in ("precision", "recall", "density", "coverage"):
         if metrics.get(name) is not None:
             row[name] = f"{metrics[name]:.3f}"

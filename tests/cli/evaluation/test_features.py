@@ -114,7 +114,13 @@ def test_two_ranks_reproduce_the_features_of_one_rank(experiment: FeatureExperim
         one, two = experiment.root / side, experiment.root / f"{side}-2"
         names = sorted(str(path.relative_to(one)) for path in one.rglob("*.np?"))
         assert names == sorted(str(path.relative_to(two)) for path in two.rglob("*.np?"))
-        assert {"pixels.npz", "thumbnails-00000.npy", "shard-00000.npy", "B+G+R/stats.npz"} <= set(names)
+        assert {
+            "pixels.npz",
+            "thumbnails-00000.npy",
+            "structure-00000.npy",
+            "shard-00000.npy",
+            "B+G+R/stats.npz",
+        } <= set(names)
         first, second = (Manifest.read(folder / "manifest.json") for folder in (one, two))
         assert (first.summary["ranks"], second.summary["ranks"]) == (1, 2)
         for name in names:

@@ -39,7 +39,6 @@ ORIGIN_KEYS = ("extractor", "kind", "sha256", "resize", "rendering_digest", "com
 TRIPLET_KEYS = ("fid", "kid", "kid_interval", "floor", "floor_at_n", "clipped_real", "clipped_generated")
 MIN_FLOOR_IMAGES = 4  # images; each half needs a covariance
 PUBLISHED_N = 10_000  # images per set in the published scores; FID falls as n grows
-NEIGHBOR_METRICS = {"precision-recall": ("precision", "recall"), "density-coverage": ("density", "coverage")}
 PIXEL_METRICS = {
     "bands": multispectral.of_bands,
     "indices": multispectral.of_indices,
@@ -82,7 +81,7 @@ def compare_features(
         path_to_real, path_to_generated: Folders of `extract_features`.
         seed: Seed of the halves of the floor and the subsets of KID.
         is_train: (n_real,), true for training tiles; None if the set does not contain all of them.
-        metrics: Optional metrics: interval, and the keys of `NEIGHBOR_METRICS` and `PIXEL_METRICS`.
+        metrics: Optional metrics: interval, precision-recall, and the keys of `PIXEL_METRICS`.
         triplets: Folders below both, with features of other bands, compared separately.
 
     Returns:
@@ -140,10 +139,8 @@ def _optional(real: FeatureSet, generated: FeatureSet, *, metrics: Collection[st
         numbers["fid_interval"] = fid_interval(
             fid, real.statistics, real.blocks, generated.statistics, generated.blocks
         )
-    if any(name in metrics for name in NEIGHBOR_METRICS):
-        shares = precision_recall(real.blocks, generated.blocks)
-        requested = [name for metric, names in NEIGHBOR_METRICS.items() if metric in metrics for name in names]
-        numbers |= {name: shares[name] for name in requested}
+    if "precision-recall" in metrics:
+        numbers |= precision_recall(real.blocks, generated.blocks)
     if any(name in metrics for name in PIXEL_METRICS):
         pixels = [pixel_file.read(side.folder) for side in (real, generated)]
         distances = {name: compare(*pixels) for name, compare in PIXEL_METRICS.items() if name in metrics}

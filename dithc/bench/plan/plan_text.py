@@ -33,7 +33,8 @@ def format_plan(table: estimates.PlanTable, record: Mapping[str, Any]) -> str:
     """Format the choice, its parts, the next nine plans, rejected plans, limits, and the sources of the numbers."""
     best = table.best
     if best is None:
-        return "\n".join(["no plan fits", *_rejected(table), *_sources(record)])
+        fix = "  fix: more nodes or memory, or a smaller global_batch_size, as the reasons require"
+        return "\n".join(["no plan fits", *_rejected(table), fix, *_sources(record)])
     return "\n".join(
         [*_choice(table, best, record), "", *_plans(table, best), *_rejected(table), "", *_sources(record)]
     )
@@ -64,7 +65,7 @@ def _choice(table: estimates.PlanTable, best: estimates.PlanEstimate, record: Ma
     if nodes is not None and nodes < best.plan.nodes:
         yield f"  fewer    the memory of {nodes} node(s) is sufficient, with {record['smallest_seconds']:.3g} s per step"
     largest = float(f"{record['largest_micro_batch']:.2g}")
-    yield f"  larger   micro-batches of about {largest:g} images fit, {largest * ranks:g} per step without accumulation"
+    yield f"  larger   micro-batches of about {largest:,.0f} images fit, {largest * ranks:,.0f} per step without accumulation"
 
 
 def _plans(table: estimates.PlanTable, best: estimates.PlanEstimate) -> Iterator[str]:

@@ -10,7 +10,7 @@ from dithc.bench.simulate import SimulationSettings, computing_of
 from dithc.config import ExperimentConfig, training
 from dithc.core.logging import user_error
 from dithc.core.units import GIB
-from dithc.engine.cost import Links, ModelWorkload, estimates, plans, records
+from dithc.engine.cost import Links, ModelWorkload, estimates, memory, plans, records
 from dithc.engine.hardware import Machine, description, discover_machine
 from dithc.engine.memory import file_rates
 
@@ -72,6 +72,10 @@ def measure(experiment: ExperimentConfig, settings: PlanSettings) -> tuple[estim
     """Measure arrangements on this node, predict all plans, and time the best ones on the nodes of this job."""
     task, shape = task_of(experiment, settings.run)
     machine = discover_machine()
+    links, source = _links(machine, settings)
+    if links is None and settings.nodes > 1:
+        fix = "pass --link-bandwidth, or --profile with a Slurm profile"
+        raise user_error("links between nodes", got="no rate", expected="a rate for several nodes", fix=fix)
     limit = None if settings.memory_limit_gib is None else settings.memory_limit_gib * GIB
     profile = experiment.machine
     node = Node.of(machine, launcher=profile.launcher, memory_bytes=limit, cores=profile.cpus_per_node)
@@ -81,7 +85,6 @@ def measure(experiment: ExperimentConfig, settings: PlanSettings) -> tuple[estim
         reasons = "; ".join(dict.fromkeys(rehearsals.skipped.values()))
         fix = "use a node with more memory, or describe it: --machine FILE --step SECONDS"
         raise user_error("no arrangement can be measured", got=reasons, expected="one short run", fix=fix)
-    links, source = _links(machine, settings)
     facts = plans.PlanFacts(
         costs=costs,
         cores=node.cores,
@@ -140,7 +143,7 @@ def _files(settings: training.MemoryConfig) -> plans.FileTier | None:
 
 def _links(machine: Machine, settings: PlanSettings) -> tuple[Links | None, str]:
     """Return the links between nodes and their source: the machine's description, or a measured bandwidth."""
-    if machine.network is not None:
+    if machine.network is not None and settings.link_bandwidth is None:
         return Links.of(machine), f"links between nodes: {machine.described_by or machine.model_name}"
     if settings.link_bandwidth is None:
         return None, ""
@@ -164,17 +167,19 @@ def describe(experiment: ExperimentConfig, settings: PlanSettings) -> tuple[esti
     )
     computing, source = computing_of(simulation, machine, task.run.model.preset)
     operations = task.workload.flops / ModelWorkload.of_preset(task.run.model.preset).flops
+    links = Links.of(machine) if machine.network is not None or settings.link_bandwidth is None else Links.assumed()
+    links = links if settings.link_bandwidth is None else replace(links, byte=1 / settings.link_bandwidth)
     image = computing.seconds / computing.images * dies * operations  # of a rank, which has a share of the images
     costs = plans.RankCosts(call_seconds=0.0, image_seconds=image, source="described")
-    memory = sum(tier.memory_bytes for tier in machine.tiers) or machine.memory_bytes
+    available = sum(tier.memory_bytes for tier in machine.tiers) or machine.memory_bytes
     if settings.memory_limit_gib is not None:
-        memory = int(settings.memory_limit_gib * GIB)
+        available = int(settings.memory_limit_gib * GIB)
     facts = plans.PlanFacts(
         costs={("cftp", dies, "none", "none"): costs},
         cores=len(machine.cores),
         dies=dies,
-        memory_bytes=memory,
-        links=Links.of(machine),
+        memory_bytes=available,
+        links=links,
         spread=computing.spread,
         speeds=settings.speeds,
     )
@@ -213,8 +218,8 @@ def whole_run(task: plans.TrainingTask, best: estimates.PlanEstimate) -> dict[st
     run = task.run
     seconds = run.steps * best.seconds
     kept = sum(run.keeps(step) for step in range(run.checkpoint_every, run.steps + 1, run.checkpoint_every))
-    sharing = {"none": 1, "node": best.plan.ranks_per_node}.get(best.plan.sharding, best.plan.ranks)
-    state = replace(best.memory, gradients=0.0).state * sharing
+    unshared = memory.rank_memory(run)
+    state = memory.FP32_BYTES * run.model.parameters + unshared.optimizer + unshared.averages
     return {
         "seconds": seconds,
         "node_hours": best.plan.nodes * seconds / 3600,

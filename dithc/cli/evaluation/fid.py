@@ -120,9 +120,8 @@ def _table(evaluation: str, numbers: dict[str, Any]) -> str:
     rows["clipped"] = f"{_share(numbers['clipped_real'])} real, {_share(numbers['clipped_generated'])} generated pixels"
     if found := numbers["detectability"]:
         rows["AUC"] = ", ".join(f"{one['auc']:.2f} at {scale}" for scale, one in found.items())
-    for pair in (("precision", "recall"), ("density", "coverage")):
-        if all(numbers.get(name) is not None for name in pair):
-            rows[pair[0]] = f"{numbers[pair[0]]:.4g}, {pair[1]} {numbers[pair[1]]:.4g}"
+    if numbers.get("precision") is not None:
+        rows["precision"] = f"{numbers['precision']:.4g}, recall {numbers['recall']:.4g}"
     for name, triplet in numbers.get("triplets", {}).items():
         clipped = f"{_share(triplet['clipped_real'])} real, {_share(triplet['clipped_generated'])} generated"
         rows[name] = f"FID {triplet['fid']:.4g}, KID {triplet['kid']:.4g}; clipped {clipped}"

@@ -1,16 +1,18 @@
 """`dithc plan`: predicts time and memory of a training run, and chooses the settings of `machine`."""
 
 import argparse
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dithc.core.logging import user_error
+from dithc.core.logging import get_logger, user_error
 
 if TYPE_CHECKING:
     from dithc.bench.plan import PlanSettings
     from dithc.config import ExperimentConfig
 
+log = get_logger(__name__)
 SUMMARY = (
     "Predict seconds per step and memory of a training run for all strategies, ranks, shardings and micro-batches, from short "
     "training runs on this machine, on a node of a profile, or from a description. Print the choice with its reasons."
@@ -19,9 +21,10 @@ EXAMPLE = (
     "dithc plan --config config/experiments/demo.yaml --run sentinel2\n"
     "dithc plan --config config/experiments/demo.yaml --run sentinel2 --profile cluster --write\n"
     "dithc plan --config config/experiments/demo.yaml --run sentinel2 --machine profiles/machines/lx2.yaml --step 2.48 "
-    "--images-per-node 112 --nodes 16"
+    "--images-per-node 112 --nodes 8"
 )
-JOB_MINUTES, QUEUE_SECONDS = 10, 3600.0
+JOB_MINUTES, QUEUE_SECONDS, LARGEST = 10, 3600.0, 1e15
+PLAN_FILE = Path("plan.yaml")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -29,20 +32,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--config", type=Path, nargs="+", metavar="FILE", help=files)
     parser.add_argument("--run", required=True, help="name in the section `runs`")
     parser.add_argument("--profile", metavar="NAME", help="plan for the nodes of a Slurm profile, by one short job")
-    parser.add_argument("--nodes", type=int, metavar="N", help="nodes of the run (default: the profile's, or 1)")
+    parser.add_argument("--nodes", type=count, metavar="N", help="nodes of the run (default: the profile's, or 1)")
     limit = "memory of a node for the ranks (default: free memory, or the profile's `memory_per_node_mb`)"
-    parser.add_argument("--memory-limit", type=float, metavar="GIB", help=limit)
+    parser.add_argument("--memory-limit", type=number, metavar="GIB", help=limit)
     parser.add_argument(
-        "--seconds", type=float, default=110.0, metavar="S", help="time of the measurements (default 110)"
+        "--seconds", type=number, default=110.0, metavar="S", help="time of the measurements (default 110)"
     )
     parser.add_argument("--machine", type=Path, metavar="FILE", help="description of nodes, instead of measurements")
     step = "with --machine: seconds of a step on one node, or JSON of `dithc bench step` or `scaling`"
     parser.add_argument("--step", metavar="FILE|SECONDS", help=step)
     parser.add_argument(
-        "--images-per-node", type=int, metavar="N", help="with --step: its images (default: the file's, or 112)"
+        "--images-per-node",
+        type=count,
+        metavar="N",
+        help="with --step: its images (default: the file's, or 112)",
     )
     links = "bandwidth between nodes (default: the machine's description; with --profile, measured)"
-    parser.add_argument("--link-bandwidth", type=float, metavar="BYTES/S", help=links)
+    parser.add_argument("--link-bandwidth", type=number, metavar="BYTES/S", help=links)
     kinds = "relative speeds of unequal nodes, such as 1.0x512,0.6x512"
     parser.add_argument("--node-speeds", type=_speeds, default=(), metavar="SPEEDxNODES,...", help=kinds)
     parser.add_argument("--write", action="store_true", help="write the choice to the profile and to plan.yaml")
@@ -51,20 +57,35 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--timed-nodes", type=int, default=1, help=argparse.SUPPRESS)
 
 
+def number(text: str, kind: type = float) -> Any:
+    if not 0 < (value := kind(text)) <= LARGEST:
+        raise argparse.ArgumentTypeError(f"{text} is not a number above 0 and up to {LARGEST:g}")
+    return value
+
+
+def count(text: str) -> int:
+    return int(number(text, int))
+
+
 def _speeds(text: str) -> tuple[tuple[float, int], ...]:
     parts = [part.partition("x") for part in text.split(",")]
     try:
-        return tuple((float(speed), int(count)) for speed, _, count in parts)
-    except ValueError:
+        return tuple((number(speed), count(many)) for speed, _, many in parts)
+    except (ValueError, argparse.ArgumentTypeError):
         raise argparse.ArgumentTypeError(f"{text!r} is not a list such as 1.0x8,0.6x4") from None
 
 
 def run(args: argparse.Namespace) -> int:
     """Plan, print, and record the plan in the results. Return 1 if no plan fits."""
     from dithc.config import load_experiment, load_machine
+    from dithc.core.artifacts import outputs
     from dithc.engine.cost import records
-    from dithc.engine.doctor import profile_folder
+    from dithc.engine.doctor import profile_folder, update_profile
 
+    if args.write:  # errors come before the measurement
+        outputs.check_file(PLAN_FILE)
+        if args.profile:
+            update_profile(args.profile, {})
     args.config = args.config or _started_experiment()
     experiment, machine = load_experiment(args.config), None
     experiment.entry(experiment.runs, args.run)
@@ -81,7 +102,12 @@ def run(args: argparse.Namespace) -> int:
     if args.measure is not None:
         _write_document(args.measure, {"record": record, "text": text})
         return 0
-    records.write_plan(records.plan_path(results, args.run), record)
+    if not record["plans"] or args.machine is not None:
+        log.info(
+            "plan: not stored in the results, because %s", "it has no choice" if not record["plans"] else "of --machine"
+        )
+    else:
+        records.write_plan(records.plan_path(results, args.run), record)
     if args.json:
         _write_document(args.json, record)
     print(text)
@@ -108,13 +134,10 @@ def _settings(args: argparse.Namespace, experiment: "ExperimentConfig") -> "Plan
     machine = experiment.machine
     total = sum(count for _, count in args.node_speeds)
     nodes = (total or (machine.nodes if args.profile else 1)) if args.nodes is None else args.nodes
-    if total not in (0, nodes) or any(speed <= 0 or count <= 0 for speed, count in args.node_speeds):
+    if total not in (0, nodes):
         text = ", ".join(f"{count} nodes of speed {speed:g}" for speed, count in args.node_speeds)
-        got, expected = f"{text} for {nodes} nodes", "speeds and counts above 0, and the counts of all nodes"
+        got, expected = f"{text} for {nodes} nodes", "the counts of all nodes"
         raise user_error("plan --node-speeds", got=got, expected=expected, fix="correct the option, or --nodes")
-    if nodes < 1 or args.seconds <= 0:
-        got = f"--nodes {nodes}, --seconds {args.seconds:g}"
-        raise user_error("plan", got=got, expected="numbers above 0", fix="correct the option")
     if args.machine is None and (args.step is not None or args.images_per_node is not None):
         raise user_error("plan --step", got="no --machine", expected="a described machine", fix="add --machine FILE")
     limit = args.memory_limit
@@ -167,7 +190,7 @@ def _in_job(args: argparse.Namespace, settings: "PlanSettings", results: Path) -
     minutes = JOB_MINUTES + int(settings.seconds / 60)
     options = job_options(args.profile, minutes=minutes, job="dithc-plan", nodes=nodes)
     print(f"measuring by a job on {nodes} node(s); its log: {log}", flush=True)
-    command = " ".join([*words, "--measure", str(out)])
+    command = shlex.join([*words, "--measure", str(out)])
     error = run_probe_job(options, command, leaves=out, log=log, wait_seconds=QUEUE_SECONDS)
     if error is not None:
         fix = "read the log; if the job only waited, retry later"
@@ -178,6 +201,7 @@ def _in_job(args: argparse.Namespace, settings: "PlanSettings", results: Path) -
 
 def _print_settings(args: argparse.Namespace, sections: dict[str, Any]) -> None:
     """Print the sections of the choice, or write them: `machine` to the profile, others to plan.yaml."""
+    from dithc.core.artifacts import outputs
     from dithc.engine.doctor import update_profile
 
     if args.write and args.profile:
@@ -188,12 +212,17 @@ def _print_settings(args: argparse.Namespace, sections: dict[str, Any]) -> None:
     if not args.write:
         print(f"\n{text}\nadd these sections to the experiment (machine: to the profile), or use --write")
         return
-    Path("plan.yaml").write_text(text)
-    profile = f" --profile {args.profile}" if args.profile else ""
-    command = f"dithc run{profile} --configfile {' '.join(map(str, args.config))} plan.yaml"
-    print(
-        f"wrote plan.yaml; start the experiment with it (-n shows its jobs, with their memory and time):\n  {command}"
-    )
+    outputs.write(PLAN_FILE, text)
+    files = [str(path) for path in args.config if path != PLAN_FILE]
+    words = [
+        "dithc",
+        "run",
+        *(["--profile", args.profile] if args.profile else []),
+        "--configfile",
+        *files,
+        str(PLAN_FILE),
+    ]
+    print(f"wrote {PLAN_FILE}; start the experiment with it (add `-- -n` to list its jobs):\n  {shlex.join(words)}")
 
 
 def _yaml_lines(section: dict[str, Any], indent: str = "") -> Iterator[str]:

@@ -17,7 +17,7 @@ MAX_STEPS = 9_999_999  # training steps; file names have seven digits
 
 
 Factor = Annotated[int, Field(ge=2, le=64)]  # side of a coarse pixel over the side of a pixel
-Metric = Literal["precision-recall", "density-coverage", "interval", "bands", "indices", "spectra"]
+Metric = Literal["precision-recall", "interval", "bands", "indices", "spectra"]
 OF_PIXELS = {"bands", "indices", "spectra"}
 
 
@@ -129,7 +129,7 @@ class EvaluationConfig(Settings):
     num_real_images: int | None = Field(default=None, ge=2, le=10**8)
     """Number of real tiles, chosen by the experiment's seed; all tiles of the split if unset."""
     metrics: list[Metric] = Field(default=[], max_length=len(get_args(Metric)))
-    """Metrics in addition to FID and KID. From features: precision-recall (3 neighbors), density-coverage (5), interval
+    """Metrics in addition to FID and KID. From features: precision-recall (3 neighbors), interval
     (95%, of FID). From pixels in the units of the dataset: bands (distance of each band's distribution, spectral angle,
     correlations), indices (NDVI and NDWI), spectra (radial power of each band)."""
     band_triplets: list[tuple[Band, Band, Band]] = Field(default=[], max_length=16)

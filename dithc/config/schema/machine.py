@@ -121,6 +121,9 @@ class MachineConfig(Settings):
                 f"machine.scheduler `{self.scheduler}` requires machine.cpus_per_node and machine.cpus_per_rank, because the "
                 "request of a job must not depend on the machine that reads it; `dithc doctor --write-profile` measures both"
             )
+        if self.sharding != "none" and (self.gradient_sync == "ddp" or self.strategy == "dp+tp"):
+            got = "gradient_sync ddp" if self.gradient_sync == "ddp" else "strategy dp+tp"
+            yield f"machine.sharding {self.sharding} requires strategy cftp or dp and gradient_sync overlapped, not {got}"
         cpus = (self.launched_per_node or 1) * (self.cpus_per_rank or 1)
         if self.cpus_per_node is not None and cpus > self.cpus_per_node:
             yield (

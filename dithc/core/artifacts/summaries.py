@@ -222,8 +222,6 @@ class FidSummary(_Compared, total=False):
     clipped_generated: float | None
     precision: float | None
     recall: float | None
-    density: float | None
-    coverage: float | None
     triplets: dict[str, dict[str, Any]]
     pixels: dict[str, Any]
 

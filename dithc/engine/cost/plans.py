@@ -140,9 +140,9 @@ class PlanFacts:
             plan.sharding in ("node", "zero2")
             and (shared := self.costs_of(replace(plan, sharding="zero1"))) is not None
         ):
-            return replace(shared, source="derived")
+            return replace(shared, source=_derived(shared))
         if plan.sharding != "none" and (whole := self.costs_of(replace(plan, sharding="none"))) is not None:
-            return replace(whole, update_seconds=whole.update_seconds / plan.ranks_per_node, source="derived")
+            return replace(whole, update_seconds=whole.update_seconds / plan.ranks_per_node, source=_derived(whole))
         return None
 
     def _recomputing(self, plain: RankCosts, strategy: training.StrategyName) -> RankCosts:
@@ -162,8 +162,12 @@ class PlanFacts:
                 if base.process_bytes and costs.process_bytes and plain.process_bytes:
                     process = plain.process_bytes + costs.process_bytes - base.process_bytes
         call, image = plain.call_seconds * time, plain.image_seconds * time
-        found = replace(plain, call_seconds=call, image_seconds=image, source="derived")
+        found = replace(plain, call_seconds=call, image_seconds=image, source=_derived(plain))
         return replace(found, image_bytes=memory, process_bytes=process)
+
+
+def _derived(costs: RankCosts) -> str:
+    return "described" if costs.source == "described" else "derived"
 
 
 @dataclass(frozen=True, kw_only=True)

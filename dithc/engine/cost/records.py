@@ -3,6 +3,7 @@
 import json
 import platform
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -76,12 +77,12 @@ def append_outcome(predicted: Mapping[str, Any], *, seconds: float, rank_bytes: 
 
 
 def earlier_errors() -> tuple[int, float, float]:
-    """Return the number of earlier runs with a plan, and the median relative errors of seconds and memory."""
-    path = _outcomes_path()
-    try:
-        rows = [json.loads(line) for line in (path.read_text() if path else "").splitlines()]
-    except (OSError, ValueError):
-        rows = []
+    """Return the number of earlier runs with a plan here, and the median relative errors of seconds and memory."""
+    path, rows = _outcomes_path(), list[dict[str, Any]]()
+    for line in path.read_text(errors="replace").splitlines() if path is not None and path.exists() else ():
+        with suppress(ValueError):  # a line that was cut
+            rows.append(json.loads(line))
+    rows = [row for row in rows if row.get("machine") == platform.node()]
     seconds = [abs(row["predicted_seconds"] / row["seconds"] - 1) for row in rows]
     memory = [abs(row["predicted_rank_bytes"] / row["rank_bytes"] - 1) for row in rows if row["rank_bytes"]]
     return len(rows), median(seconds or [0.0]), median(memory or [0.0])

@@ -57,6 +57,6 @@ def _files(experiment: ExperimentConfig, results: ExperimentResults, name: str) 
 
 
 def _score(result: StageResult) -> Score:
-    keys = ("precision", "recall", "density", "coverage", "triplets", "pixels")
+    keys = ("precision", "recall", "triplets", "pixels")
     metrics = {key: result.summary[key] for key in keys if key in result.summary}
     return Score(**select_fields(Score, result.summary), more=metrics)

@@ -111,7 +111,7 @@ def _extra_rows(metrics: Mapping[str, Any]) -> dict[str, str]:
     for scale, found in (metrics.get("detectability") or {}).items():
         cause = max(found["groups"], key=found["groups"].get)
         row[f"detectability at {scale} (AUC)"] = f"{found['auc']:.2f} {between(found['interval'])}, most by {cause}"
-    for name in ("precision", "recall", "density", "coverage"):
+    for name in ("precision", "recall"):
         if metrics.get(name) is not None:
             row[name] = f"{metrics[name]:.3f}"
     pixels: Mapping[str, Any] = metrics.get("pixels") or {}

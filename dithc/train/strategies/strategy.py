@@ -344,8 +344,8 @@ def _is_sharded(sharding: training.Sharding, *, layout: RankGrid, gradients: tra
     if layout.name == "dp+tp" or gradients == "ddp":
         raise user_error(
             f"machine.sharding {sharding}",
-            got=f"strategy {layout.name} with gradients: {gradients}",
-            expected="strategy cftp or dp with gradients: overlapped",
+            got=f"strategy {layout.name} with gradient_sync: {gradients}",
+            expected="strategy cftp or dp with gradient_sync: overlapped",
             fix="set `sharding: none`, or another strategy and `gradient_sync: overlapped`",
         )
     return True

@@ -25,7 +25,6 @@ TORCH_MB, PLAIN_MB = 800, 400
 # Values that the Stable Diffusion autoencoder keeps per image without gradients, in (pixels x first width).
 KEPT_CONVOLUTION, SD_WIDTH = 12, 128
 VALIDATION_PASSES = 256 * 8  # forward passes of one image: at most 256 tiles, each at 8 diffusion times
-NEIGHBOR_METRICS = {"precision-recall", "density-coverage"}
 MAX_FEATURES = 2048  # per image
 COPY_QUERIES, COPY_FLOPS = 2 * 2048, 22e3  # images in the search for copies, and operations for each and a tile
 # Bytes per pixel of the 10 m grid of a Sentinel-2 product: half of the memory of a process that reads band by band.
@@ -356,7 +355,7 @@ def _all_tiles(experiment: ExperimentConfig) -> float:
 def _fid(experiment: ExperimentConfig, name: str, ranks: int) -> tuple[float, float, float]:
     """Needs of scores: matrices of 2,048 features, 32 MB each, for the distance, and the search for copies."""
     flops = COPY_QUERIES * COPY_FLOPS * _all_tiles(experiment) / CONVOLUTION_SHARE  # in float64
-    searching = [item.num_images for item in experiment.evaluations.values() if NEIGHBOR_METRICS & set(item.metrics)]
+    searching = [item.num_images for item in experiment.evaluations.values() if "precision-recall" in item.metrics]
     if searching:  # all pairs
         flops += 2 * MAX_FEATURES * (_all_tiles(experiment) + max(searching)) ** 2 / CONVOLUTION_SHARE
     return TORCH_MB, flops, DISK_MB_PER_SECOND * 180

@@ -1,4 +1,4 @@
-"""Precision, recall, density and coverage equal the values from all distances, and known values of simple sets."""
+"""Precision and recall equal the values from all distances, and known values of simple sets."""
 
 import importlib
 
@@ -9,7 +9,7 @@ from dithc.core.logging import UserError
 from dithc.evaluate.distances.precision_recall import precision_recall
 
 
-def reference_metrics(real: np.ndarray, generated: np.ndarray, k: int, k_density: int) -> dict[str, float]:
+def reference_metrics(real: np.ndarray, generated: np.ndarray, k: int) -> dict[str, float]:
     """Compute the metrics from every difference of two rows, in float64."""
 
     def distances(x: np.ndarray, y: np.ndarray) -> np.ndarray:
@@ -19,12 +19,9 @@ def reference_metrics(real: np.ndarray, generated: np.ndarray, k: int, k_density
         return np.sort(distances(x, x), axis=1)[:, k]
 
     between = distances(real, generated)
-    within = between <= radii(real, k_density)[:, None]
     return {
         "precision": (between <= radii(real, k)[:, None]).any(axis=0).mean(),
         "recall": (between <= radii(generated, k)).any(axis=1).mean(),
-        "density": within.sum(axis=0).mean() / k_density,
-        "coverage": within.any(axis=1).mean(),
     }
 
 
@@ -39,17 +36,16 @@ def test_blockwise_metrics_equal_metrics_of_all_distances(
     real = (rng.normal(size=(n, 5)) + offset).astype(np.float32)
     generated = (rng.normal(size=(m, 5)) * 1.3 + 0.4 + offset).astype(np.float32)
     found = precision_recall(np.array_split(real, 3), [generated[:40], generated[40:]])
-    assert found == pytest.approx(reference_metrics(real, generated, 3, 5))
+    assert found == pytest.approx(reference_metrics(real, generated, 3))
     assert 0 < found["precision"] < 1
 
 
 def test_equal_sets_have_full_precision_and_recall() -> None:
     rows = np.random.default_rng(0).normal(3.0, 1.0, (200, 16)).astype(np.float32)
     found = precision_recall([rows], [rows[::-1]])
-    # Each ball contains the image and 5 other images, and counts one fifth.
-    assert found == pytest.approx({"precision": 1.0, "recall": 1.0, "coverage": 1.0, "density": 6 / 5})
+    assert found == {"precision": 1.0, "recall": 1.0}
 
 
 def test_too_few_images_are_rejected() -> None:
-    with pytest.raises(UserError, match="n = 5 real and 9 generated"):
-        precision_recall([np.zeros((5, 2))], [np.zeros((9, 2))])
+    with pytest.raises(UserError, match="n = 3 real and 9 generated"):
+        precision_recall([np.zeros((3, 2))], [np.zeros((9, 2))])

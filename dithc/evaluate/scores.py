@@ -88,8 +88,7 @@ def compare_features(
         Values for a manifest. kid has a 95% interval, floor the n of its halves, and floor_at_n is the floor at the n of
         the score. memorized_fraction is the share of generated images that copy training tiles in any orientation,
         memorized_fraction_val the same for other real tiles, memorized_n the sample sizes. detectability has the AUC by
-        scale. kid_influences (the influence of each image on KID) and `curves` belong in separate files. Values without
-        inputs are None.
+        scale. `curves` belong in a separate file. Values without inputs are None.
 
     Raises:
         UserError: A set is missing, incomplete or damaged, or the extractors differ.
@@ -113,7 +112,6 @@ def compare_features(
         "fid": score,
         "kid": kernel.value,
         "kid_interval": kernel.interval,
-        "kid_influences": kernel.influences,
         "floor": ground.fid if ground else None,
         "floor_n": [ground.n_first, ground.n_second] if ground else None,
         "floor_at_n": fid_floor_at(ground, n_real=real.n, n_generated=generated.n, num_features=num_features),

@@ -164,15 +164,6 @@ class Score:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Gain:
-    """Fall of KID since the evaluation `start`, and its 95% interval."""
-
-    start: str
-    fall: float
-    interval: list[float]
-
-
-@dataclass(frozen=True, kw_only=True)
 class SampleFiles:
     """Manifests of generated images, of their features, and of the features of the real tiles; None if absent."""
 
@@ -205,7 +196,6 @@ class EvaluationRecord:
     images_per_second: float | None = None
     network_evaluations: int | None = None
     score: Score | None = None
-    gain: Gain | None = None
     grid: Path | None = None
     curves: dict[str, Any] | None = None
     settings: dict[str, str] = field(default_factory=dict)

@@ -39,9 +39,6 @@ def test_document_contains_score_floor_interval_and_warnings(folders: tuple[Path
     assert (document["sha256"], document["resize"], document["comparable_to_published"]) == ("ab" * 32, "none", False)
     low, high = document["kid_interval"]
     assert low < document["kid"] < high
-    assert [len(document["kid_influences"][name]) for name in ("real", "generated")] == [60, 40]
-    influences = np.concatenate(list(document["kid_influences"].values()))
-    assert high - low == pytest.approx(2 * 1.96 * np.linalg.norm(influences), rel=1e-4)
     assert list(document["detectability"]) == ["1/1"], "smaller scales have too few pixels"
     assert document["warnings"] == ["moments of the pixels"]
     json.dumps(document)

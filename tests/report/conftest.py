@@ -123,11 +123,6 @@ def score(checkpoint: str, run: str) -> dict[str, Any]:
     }
 
 
-def influences() -> dict[str, list[float]]:
-    """Return influences of 1,234 tiles and 256 images for a standard error of KID of 0.01."""
-    return {"real": [0.008 / 1234**0.5] * 1234, "generated": [0.006 / 256**0.5] * 256}
-
-
 def write_tiles(folder: Path, bands: list[str]) -> dict[str, Any]:
     """Write tiles of smooth noise with their table; return further fields of dataset.json."""
     level = np.random.default_rng(7).uniform(0.03, 0.2, (TILES, len(bands), SIDE // 4, SIDE // 4))
@@ -170,7 +165,6 @@ class Tree:
 
     configuration = staticmethod(configuration)
     score = staticmethod(score)
-    influences = staticmethod(influences)
     sha256 = SHA
 
     @staticmethod
@@ -284,12 +278,8 @@ class Tree:
         files = write_samples(self.folder("samples", name)) if name == "sentinel2-final" else []
         samples = self.write("samples", name, summary=drawn, inputs=[run], wall_seconds=50.0, files=files)
         features = self.features(name, samples, rows=SAMPLES if files else 0)
-        folder = self.folder("fid", name)
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / "kid.json").write_text(json.dumps(influences()))
-        files = Manifest.entries(folder, [folder / "kid.json"])
         numbers = score(settings.checkpoint, settings.run)
-        self.write("fid", name, summary=numbers, inputs=[features], wall_seconds=1.0, files=files)
+        self.write("fid", name, summary=numbers, inputs=[features], wall_seconds=1.0)
 
     def features(self, name: str, images: Path, *, rows: int = 0) -> Path:
         """Write features of tiles or samples: row i of tiles is at i, of samples at 2 i + 0.1."""

@@ -62,7 +62,12 @@ def test_trend_requires_two_measurements(records: ReportRecords) -> None:
 
 def test_run_without_progress_is_rated_poor(records: ReportRecords) -> None:
     runs = [replace(run, mean_loss_first_10=1.0, mean_loss_last_100=0.999) for run in records.runs]
-    items = [replace(item, gain=None) for item in records.evaluations]
+    better = assessment(replace(records, runs=runs), "finetune-gaofen2")
+    assert (better.trained.short, better.trained.rating) == ("yes", "good")
+    assert "KID fell clearly" in better.trained.text
+    items = [
+        replace(item, score=item.score and replace(item.score, kid_interval=[0.1, 0.2])) for item in records.evaluations
+    ]
     found = assessment(replace(records, runs=runs, evaluations=items), "finetune-gaofen2")
     assert (found.trained.short, found.trained.rating) == ("no", "poor")
 

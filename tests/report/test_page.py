@@ -13,7 +13,6 @@ import pytest
 from jinja2 import DictLoader
 
 from dithc.core.artifacts import Manifest
-from dithc.core.logging import UserError
 from dithc.report import FIGURES, write_report
 from dithc.report.formatting import between, score
 from dithc.report.records import ReportRecords
@@ -88,41 +87,6 @@ def test_kid_is_the_main_measure_below_2000_images(tree: Any, page: Page) -> Non
         assert with_scores(records, n_real=5000, n_generated=n).measure == measure
         assert with_scores(records, n_real=n, n_generated=5000).measure == measure
     assert with_scores(records, kid=None).measure == "FID"  # as for statistics alone
-
-
-def test_gain_since_the_start_uses_influences_of_shared_images(tree_class: Any, tmp_path: Path) -> None:
-    tree = tree_class(tmp_path).all()
-    path = next(path for path in tree.paths if path.parts[-3:-1] == ("fid", "sentinel2-start"))
-    content = tree_class.influences()
-    content["real"] = [-value for value in content["real"]]  # differs by 0.016 in total; generated images cancel
-    (path.parent / "kid.json").write_text(json.dumps(content))
-    tree.change(path, files=Manifest.entries(path.parent, [path.parent / "kid.json"]))
-    records = tree.records()
-    gains = {item.name: item.gain for item in records.evaluations if item.gain}
-    assert gains.keys() == {"sentinel2-final", "gaofen2-final"}
-    assert gains["sentinel2-final"].start == "sentinel2-start"
-    assert gains["sentinel2-final"].interval == pytest.approx([0.1561 - 1.96 * 0.016, 0.1561 + 1.96 * 0.016], abs=1e-6)
-    assert gains["gaofen2-final"].interval == pytest.approx([0.1561 * 1.25] * 2)  # every influence is shared
-
-
-def test_gain_requires_equal_tiles(tree_class: Any, tmp_path: Path) -> None:
-    tree = tree_class(tmp_path).all()
-    path = next(path for path in tree.paths if path.parts[-3:-1] == ("fid", "sentinel2-start"))
-    tree.change(path, summary={**Manifest.read(path).summary, "set_hash_real": "other"})
-    gains = [item.name for item in tree.records().evaluations if item.gain]
-    # the untrained evaluation has the same tiles
-    assert gains == ["sentinel2-final", "gaofen2-final"]
-    records = tree.records()
-    assert next(item.gain for item in records.evaluations if item.gain).start == "sentinel2-untrained"
-
-
-def test_altered_influences_are_rejected(tree_class: Any, tmp_path: Path) -> None:
-    tree = tree_class(tmp_path).all()
-    (tree.folder("fid", "sentinel2-start") / "kid.json").write_text(
-        json.dumps({**tree_class.influences(), "real": [0.1]})
-    )
-    with pytest.raises(UserError, match="was changed after it was written"):
-        tree.records()
 
 
 def test_codec_evaluation_is_not_a_sample(tree: Any) -> None:

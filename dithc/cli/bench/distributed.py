@@ -25,9 +25,7 @@ def _add_strategies(parser: argparse.ArgumentParser) -> None:
     add_option(parser, "--batches", "8,16", "images per step over all ranks", type=numbers)
     strategies = "strategies; also dp-gloo and dp+tp-gloo with PyTorch's gloo"
     add_option(parser, "--strategies", "cftp,dp,dp+tp,cftp-1-cluster", strategies)
-    add_choice(
-        parser, "--sharding", ("none", "node", "zero1", "zero2"), "sharding of the optimizer state, for cftp and dp"
-    )
+    add_choice(parser, "--sharding", ("none", "node", "zero1", "zero2"), "of the optimizer state, for cftp and dp")
     limit = "limit over all ranks of a run; a run above it is shown as `-` (default: free memory)"
     parser.add_argument("--memory-limit", type=float, dest="memory_limit_gib", metavar="GIB", help=limit)
     add_steps(parser, rounds=2, unit="variant")

@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--real", type=Path, required=True, help="manifest of the real features")
     parser.add_argument("--generated", type=Path, required=True, help="manifest of the generated features")
     parser.add_argument("--tiles", type=Path, help="manifest of the real tiles, for the share of copies")
-    add_out(parser, "the influences of KID are written")
+    add_out(parser, "the curves are written")
     parser.add_argument("--json", type=Path, help="also write the numbers to this file")
 
 
@@ -58,11 +58,10 @@ def run(args: argparse.Namespace) -> int:
         numbers["rendering"] = dict(Tiles(args.tiles.parent).info["display"])
     record.claim()
     written = []
-    for name, file in (("kid_influences", summaries.INFLUENCES_FILE), ("curves", summaries.CURVES_FILE)):
-        if content := numbers.pop(name, None):
-            record.output.plan([record.folder / file])
-            atomic_write(record.folder / file, json.dumps(content) + "\n")
-            written.append(record.folder / file)
+    if content := numbers.pop("curves", None):
+        written = [record.folder / summaries.CURVES_FILE]
+        record.output.plan(written)
+        atomic_write(written[0], json.dumps(content) + "\n")
     record.output.prune(written)
     record.write(numbers, written)
     if args.json:

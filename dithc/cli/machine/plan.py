@@ -41,12 +41,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--machine", type=Path, metavar="FILE", help="description of nodes, instead of measurements")
     step = "with --machine: seconds of a step on one node, or JSON of `dithc bench step` or `scaling`"
     parser.add_argument("--step", metavar="FILE|SECONDS", help=step)
-    parser.add_argument(
-        "--images-per-node",
-        type=count,
-        metavar="N",
-        help="with --step: its images (default: the file's, or 112)",
-    )
+    images = "with --step: its images (default: the file's, or 112)"
+    parser.add_argument("--images-per-node", type=count, metavar="N", help=images)
     links = "bandwidth between nodes (default: the machine's description; with --profile, measured)"
     parser.add_argument("--link-bandwidth", type=number, metavar="BYTES/S", help=links)
     kinds = "relative speeds of unequal nodes, such as 1.0x512,0.6x512"
@@ -103,9 +99,7 @@ def run(args: argparse.Namespace) -> int:
         _write_document(args.measure, {"record": record, "text": text})
         return 0
     if not record["plans"] or args.machine is not None:
-        log.info(
-            "plan: not stored in the results, because %s", "it has no choice" if not record["plans"] else "of --machine"
-        )
+        log.info("the plan is not stored in the results: %s", "no plan fits" if not record["plans"] else "--machine")
     else:
         records.write_plan(records.plan_path(results, args.run), record)
     if args.json:
@@ -214,14 +208,8 @@ def _print_settings(args: argparse.Namespace, sections: dict[str, Any]) -> None:
         return
     outputs.write(PLAN_FILE, text)
     files = [str(path) for path in args.config if path != PLAN_FILE]
-    words = [
-        "dithc",
-        "run",
-        *(["--profile", args.profile] if args.profile else []),
-        "--configfile",
-        *files,
-        str(PLAN_FILE),
-    ]
+    profile = ["--profile", args.profile] if args.profile else []
+    words = ["dithc", "run", *profile, "--configfile", *files, str(PLAN_FILE)]
     print(f"wrote {PLAN_FILE}; start the experiment with it (add `-- -n` to list its jobs):\n  {shlex.join(words)}")
 
 

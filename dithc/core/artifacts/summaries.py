@@ -16,7 +16,6 @@ from dithc.core.logging import user_error
 Count = Annotated[int, Field(ge=0, lt=2**63)]
 Interval = Annotated[list[float], Field(min_length=2, max_length=2)]
 NORMAL_95 = 1.959964  # half width of the 95% interval of a normal distribution, in standard errors
-INFLUENCES_FILE = "kid.json"  # contribution of each image to KID, for intervals; next to the manifest of a score
 # Numbers of one execution: times, memory, ranks, and reused results.
 PROVENANCE_NUMBERS = frozenset(
     {

@@ -43,15 +43,6 @@ class KidEstimate:
         half = summaries.NORMAL_95 * float(np.sqrt((self.real**2).sum() + (self.generated**2).sum()))
         return [self.value - half, self.value + half]
 
-    @property
-    def influences(self) -> dict[str, list[float]] | None:
-        """Influences in six digits, `real` and `generated`; None if a set has fewer than three images."""
-        if not len(self.real):
-            return None
-        return {
-            name: [float(f"{influence:.6g}") for influence in getattr(self, name)] for name in ("real", "generated")
-        }
-
 
 def kid(a: Sequence[NDArray[np.floating]], b: Sequence[NDArray[np.floating]], *, seed: int = 0) -> KidEstimate:
     """Return the unbiased squared MMD of blocks of features (n, d) (Binkowski et al. 2018, section 4).

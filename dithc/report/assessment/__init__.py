@@ -10,7 +10,7 @@ Extending: a concern is a line in `warnings.py`, a next step a line in `next_ste
 """
 
 from dithc.report.assessment.next_steps import next_steps
-from dithc.report.assessment.quality import last_scored, quality
+from dithc.report.assessment.quality import last_scored, quality, start_of
 from dithc.report.assessment.records import Assessment, RunAssessment
 from dithc.report.assessment.training_check import trained
 from dithc.report.assessment.warnings import concerns
@@ -29,7 +29,7 @@ def assess_runs(records: ReportRecords) -> list[RunAssessment]:
             RunAssessment(
                 run=run.name,
                 dataset=run.dataset,
-                trained=trained(run, item.gain if item else None),
+                trained=trained(run, start_of(records, item) if item else None, item),
                 quality=answer,
                 marks=marks,
                 concerns=concerns(records, run, item),

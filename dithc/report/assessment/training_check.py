@@ -7,7 +7,7 @@ import numpy as np
 from dithc.core.measurements import short
 from dithc.report.assessment.records import Assessment
 from dithc.report.formatting import between
-from dithc.report.records import Gain, RunRecord
+from dithc.report.records import EvaluationRecord, RunRecord
 
 CLEAR = 0.02  # relative change of a loss above the noise of held-out measurements on tens of tiles with fixed noise
 LATE = 0.75  # share of the steps after which a falling loss means that training ended early
@@ -49,8 +49,8 @@ def held_out(run: RunRecord) -> ValidationTrend | None:
     )
 
 
-def trained(run: RunRecord, gain: Gain | None) -> Assessment:
-    """Evaluate the losses of a run; `gain` is the fall of its score, if known."""
+def trained(run: RunRecord, start: EvaluationRecord | None, item: EvaluationRecord | None) -> Assessment:
+    """Evaluate the losses of a run, and the KID of its evaluation against its start, if both are known."""
     if run.step is None:
         return Assessment(rating="unknown", short="not run", text="This run has no checkpoint yet.")
     if run.mean_loss_first_10 is None or run.mean_loss_last_100 is None:
@@ -62,9 +62,10 @@ def trained(run: RunRecord, gain: Gain | None) -> Assessment:
     )
     text += f", on held-out tiles from {short(trend.first)} to {short(trend.last)}" if trend else ""
     text += _trend_text(trend)
-    is_better = gain is not None and gain.interval[0] > 0
-    if gain and is_better:
-        text += f" KID is clearly below its start: by {short(gain.fall)} {between(gain.interval)}."
+    intervals = [one.score.kid_interval for one in (start, item) if one and one.score and one.score.kid_interval]
+    is_better = len(intervals) == 2 and intervals[1][1] < intervals[0][0]
+    if is_better:
+        text += f" KID fell clearly, from {between(intervals[0])} to {between(intervals[1])} (95%)."
     has_fallen = run.mean_loss_last_100 < (1 - CLEAR) * run.mean_loss_first_10
     has_generalized = trend is not None and trend.last < (1 - CLEAR) * trend.first
     if not (has_fallen or is_better or has_generalized):

@@ -4,7 +4,6 @@ from dithc.config import ExperimentConfig
 from dithc.core.artifacts import summaries
 from dithc.report.collect.datasets import numbers_of, select_fields
 from dithc.report.collect.gather import ExperimentResults, StageResult
-from dithc.report.collect.kid_gain import gain_of
 from dithc.report.collect.runs import flatten
 from dithc.report.documents import read_json
 from dithc.report.records import EvaluationRecord, SampleFiles, Score
@@ -34,7 +33,6 @@ def evaluation_record(experiment: ExperimentConfig, results: ExperimentResults, 
         "dataset": experiment.runs[settings.run].dataset,
         "label": _label(experiment, name),
         "score": _score(compared) if compared else None,
-        "gain": gain_of(experiment, results, name),
         "grid": samples.file("grid.png") if samples else None,
         "settings": flatten(settings.model_dump(mode="json")),
         "files": _files(experiment, results, name),

@@ -95,4 +95,3 @@ def test_two_images_have_a_distance_and_no_interval() -> None:
     found = kid([np.eye(2)], [np.eye(3)[:, :2]])
     assert math.isfinite(found.value)
     assert found.interval is None
-    assert found.influences is None

@@ -74,7 +74,7 @@ def test_evaluation_reports_all_requested_metrics(
     manifest = Manifest.read(Path(experiment.manifest("fid")), stage="fid")
     numbers, output = manifest.summary, capsys.readouterr().out
     assert {entry["path"] for entry in manifest.files} == {"curves.json"}
-    assert all(0 <= numbers[name] <= 1 for name in ("precision", "recall", "coverage"))
+    assert all(0 <= numbers[name] <= 1 for name in ("precision", "recall"))
     assert numbers["triplets"]["B+G+R"]["fid"] > 0
     assert numbers["pixels"]["indices"]["absent"][0].startswith("NDVI: no band is near infrared")
     assert "NDVI: no band" in output

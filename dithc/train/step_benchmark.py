@@ -24,7 +24,7 @@ from dithc.engine.numa import PeakMemory, peak_rss_bytes, reset_peak_rss
 from dithc.latents import Batch
 from dithc.train.memory_tiers import MEMORY, TrainingMemory
 from dithc.train.pipeline import init_model, trainer_of
-from dithc.train.step import Trainer
+from dithc.train.step import Trainer, autocast_context
 from dithc.train.strategies import Strategy, make_rank_grid
 
 SHAPE, NUM_CLASSES = (4, 32, 32), 1000  # latents of 256 x 256 images, and ImageNet's labels: the paper's setting
@@ -32,6 +32,8 @@ LARGE_PRIME = 1_000_003  # larger than any batch
 Operators = Literal["default", "products", "torch"]
 # Matrix products of linear layers with their fused ends, and the operators of the ends' gradients.
 PRODUCTS = ("linear", "linear_gelu", "linear_gate_residual", "mlp", "gelu", "gate_residual")
+# Reference product that detects other load: rows per thread, shortest measurement, allowed ratio to the fastest, repetitions.
+PACE_ROWS, PACE_SECONDS, PACE_RATIO, PACE_REPEATS = 1024, 0.1, 1.15, 10
 EXCHANGE = ("exposed_seconds", "communication_seconds", "overlap_fraction", "comm_bytes")  # keys of a step's metrics
 
 
@@ -115,8 +117,11 @@ def benchmark_steps(
         warm()
     group.barrier()
     seconds, phases, sent_before, faults = [], [], traffic.sent(), _page_faults()
+    pace = _Pace(trainer, group) if settings.micro_batches else None
     for number in range(settings.warmup + 1, settings.warmup + settings.steps + 1):
         images = _set_micro_batch(trainer, settings, number)
+        if pace is not None:
+            pace.wait()
         start = time.perf_counter()
         with _phases(trainer) as timed_phases:
             rows.append(trainer.step(number))
@@ -160,16 +165,48 @@ def _warm_up(trainer: Trainer, settings: StepBenchmark) -> tuple[list[dict[str, 
         rows.append(trainer.step(number))
         peaks.append({"images": images, **asdict(PeakMemory.read())})
         trainer.divide(shares)
+    if len(settings.micro_batches) > 1:
+        _set_micro_batch(trainer, settings, 1)
+        trainer.step(settings.warmup)  # the first step that adds gradients of two micro-batches allocates memory
     return rows, peaks
 
 
 def _set_micro_batch(trainer: Trainer, settings: StepBenchmark, number: int) -> int:
-    """Set and return the images of the micro-batches of a step."""
+    """Set and return the images of the micro-batches of a step; of several sizes, a step has two micro-batches."""
     if settings.micro_batches:
         images = settings.micro_batches[(number - 1) % len(settings.micro_batches)]
         trainer.run = trainer.run.updated(micro_batch_size=images)
-        trainer.divide(trainer.shares)
+        share = [2 * images] * len(trainer.shares)  # the first without the exchange of gradients, the second with it
+        trainer.divide(share if len(settings.micro_batches) > 1 else trainer.shares)
     return trainer.run.micro_batch_size or max(trainer.shares)
+
+
+class _Pace:
+    """Wait until a reference product has its usual speed on all ranks, because bursts of other load last some seconds."""
+
+    def __init__(self, trainer: Trainer, group: Group) -> None:
+        width = trainer.state.model.config.hidden_size
+        self._run, self._group, self._weight = trainer.run, group, torch.zeros(4 * width, width)
+        self._x = torch.zeros(PACE_ROWS * torch.get_num_threads(), width)
+        self._fastest = min(self._seconds() for _ in range(3))
+
+    def wait(self) -> None:
+        """Return if the product is at most PACE_RATIO times as slow as the fastest, or after PACE_REPEATS measurements."""
+        for _ in range(PACE_REPEATS):
+            seconds = self._seconds()
+            self._fastest = min(self._fastest, seconds)
+            if not self._group.any(seconds > PACE_RATIO * self._fastest):
+                return
+
+    @torch.no_grad()
+    def _seconds(self) -> float:
+        """Return the seconds of a product."""
+        calls, start = 0, time.perf_counter()
+        with autocast_context(self._run):
+            while (elapsed := time.perf_counter() - start) < PACE_SECONDS:
+                hcops.linear(self._x, self._weight)
+                calls += 1
+        return elapsed / calls
 
 
 @contextmanager

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from statistics import median
+from statistics import fmean, median
 from typing import Any
 
 from dithc.engine.cost import memory, plans
@@ -105,17 +105,31 @@ def _bytes_without_process(
 def with_common_calls(
     costs: Mapping[plans.Arrangement, plans.RankCosts],
 ) -> dict[plans.Arrangement, plans.RankCosts]:
-    """Divide the time of micro-batches of one size into call and image, by the typical share of other measurements."""
-    shares = [one.call_seconds / one.seconds(1) for one in costs.values() if one.images > 1]
-    if not shares:
-        return dict(costs)
-    share = median(shares)
-    return {
-        name: one
-        if one.images > 1
-        else replace(one, call_seconds=share * one.seconds(1), image_seconds=(1 - share) * one.seconds(1))
-        for name, one in costs.items()
-    }
+    """Reduce the noise in the time of micro-batches by means over equal work.
+
+    Sharding of the state does not affect micro-batches. The share of the call in a micro-batch of one image is common to all
+    arrangements that divide layers, and to all others. A single pair of sizes determines it too roughly to extrapolate.
+    """
+    shares: dict[bool, list[float]] = {True: [], False: []}
+    for name, one in costs.items():
+        shares[name[0] == "dp+tp"] += (one.images - 1) * [
+            one.call_seconds / one.seconds(1)
+        ]  # weighted by the distance of sizes
+    found: dict[plans.Arrangement, plans.RankCosts] = {}
+    for name, one in costs.items():
+        known = shares[name[0] == "dp+tp"] or shares[False]
+        if not known:
+            found[name] = one
+            continue
+        share = median(known)
+        units = [
+            other.seconds(size) / (share + (1 - share) * size)  # of a micro-batch of one image
+            for equal, other in costs.items()
+            for size in {1, other.images}
+            if (equal[:2], equal[3]) == (name[:2], name[3])
+        ]
+        found[name] = replace(one, call_seconds=share * fmean(units), image_seconds=(1 - share) * fmean(units))
+    return found
 
 
 def with_common_images(
@@ -155,7 +169,7 @@ class _Step:
 
     @classmethod
     def of(cls, step: Mapping[str, Any]) -> "_Step":
-        sizes = [min(step["images"], step["share"] - first) for first in range(0, step["share"], step["images"])]
+        sizes = [step["images"]] * (step["share"] // step["images"])
         phases = step["seconds"]
         batches = [[seconds for name, seconds in phases if name == phase] for phase in MICRO_BATCH]
         rest = sum(seconds for name, seconds in phases if name not in (*MICRO_BATCH, "wait for gradients"))

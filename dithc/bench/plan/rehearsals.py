@@ -118,7 +118,7 @@ class Rehearsals:
         strategy, ranks, *_ = names[0]
         tensor_ranks = self.node.tensor_ranks(strategy, ranks)
         share = -(-self.task.run.global_batch_size * tensor_ranks // ranks)
-        images = self._images(ranks, share, left=left, launches=launches)
+        images = self._images(ranks // tensor_ranks, share, left=left, launches=launches)
         fitting = [name for name in names if not self._reason_against(name, images=images)]
         if not fitting:
             return
@@ -158,11 +158,11 @@ class Rehearsals:
             self.skipped[name] = "the time for rehearsals is over"
         return name in self.skipped
 
-    def _images(self, ranks: int, share: int, *, left: int, launches: int) -> int:
+    def _images(self, data_ranks: int, share: int, *, left: int, launches: int) -> int:
         """Return the images of the larger micro-batch, so that all rehearsals end in time; 0 without time."""
         if not self._first_image_seconds:
             return min(FIRST_IMAGES, share)
-        image_seconds = self._first_image_seconds * ranks / self.node.dies
+        image_seconds = self._first_image_seconds * data_ranks / self.node.dies
         free = (self._end - time.monotonic() - launches * START_SECONDS) / left
         largest = min(MAX_IMAGES, share, int(free / (WARMUP + STEPS) / image_seconds) - 1)
         return 1 << (largest.bit_length() - 1) if largest >= 1 else int(free > 0)

@@ -27,12 +27,12 @@ def result_of(task: plans.TrainingTask, *, process: float, image: float, excess:
     """Return the JSON of a rehearsal of two ranks with known costs; `excess` lengthens the last backward pass of a step."""
 
     def step(images: int) -> dict:
-        sizes = [images] * (5 // images) + ([5 % images] if 5 % images else [])
         phases = []
-        for number, size in enumerate(sizes):
-            backward = 0.7 * (CALL + IMAGE * size) + (excess if number == len(sizes) - 1 else 0.0)
-            phases += [("batch", 0.0), ("forward", 0.3 * (CALL + IMAGE * size)), ("backward", backward)]
-        return {"images": images, "share": 5, "seconds": [*phases, ("wait for gradients", WAIT), ("update", UPDATE)]}
+        for added in (0.0, excess):
+            backward = 0.7 * (CALL + IMAGE * images) + added
+            phases += [("batch", 0.0), ("forward", 0.3 * (CALL + IMAGE * images)), ("backward", backward)]
+        phases += [("wait for gradients", WAIT), ("update", UPDATE)]
+        return {"images": images, "share": 2 * images, "seconds": phases}
 
     steps = [step(1), step(4)]
     state = memory.rank_memory(task.run, process=0.0).total
@@ -82,12 +82,16 @@ def test_memory_of_an_image_is_common_to_all_measurements_and_exact_at_the_measu
         assert one.process_bytes + 4 * one.image_bytes == pytest.approx(before.process_bytes + 4 * before.image_bytes)
 
 
-def test_one_size_of_micro_batches_is_divided_as_in_other_measurements():
+def test_micro_batches_have_the_share_of_calls_of_the_larger_sizes():
     known = plans.RankCosts(call_seconds=1.0, image_seconds=3.0, images=4)
+    noisy = plans.RankCosts(call_seconds=1.2, image_seconds=0.8, images=2)  # seconds: 2.0, 2.8
     single = plans.RankCosts(call_seconds=0.0, image_seconds=8.0, images=1)
-    found = fitting.with_common_calls({("cftp", 1, "none", "none"): known, NAME: single})
+    sharded: plans.Arrangement = (*NAME[:2], "zero1", NAME[3])
+    found = fitting.with_common_calls({("cftp", 1, "none", "none"): known, NAME: single, sharded: noisy})
     assert found["cftp", 1, "none", "none"] == known
-    assert (found[NAME].call_seconds, found[NAME].image_seconds) == (2.0, 6.0)
+    unit = (8.0 + 2.0 + 2.8 / 1.75) / 3  # equal work: sharding of the state does not affect micro-batches
+    for name in (NAME, sharded):
+        assert (found[name].call_seconds, found[name].image_seconds) == pytest.approx((0.25 * unit, 0.75 * unit))
     assert fitting.with_common_calls({NAME: single}) == {NAME: single}
 
 
